@@ -1,0 +1,85 @@
+"""What a method is: a TFF iterative process, and how a client is personalized."""
+
+import collections
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+SEED_TYPE = tff.TensorType(np.int32, [2])
+
+
+def numbers(hyperparameters: Any) -> collections.OrderedDict[str, np.ndarray]:
+  """The hyperparameters that live in the server's state: all that are floats."""
+  values = (
+      (field.name, getattr(hyperparameters, field.name))
+      for field in dataclasses.fields(hyperparameters)
+  )
+  return collections.OrderedDict(
+      (name, np.asarray(value, np.float32))
+      for name, value in values
+      if isinstance(value, float)
+      or (isinstance(value, tuple) and value and isinstance(value[0], float))
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+  """A personalized federated learning method for one model.
+
+  S is the server's state, C what a client keeps from round to round (an empty
+  struct if it keeps nothing). Numeric hyperparameters are in S, so that one
+  compiled `next` serves every value of them.
+
+  Attributes:
+    initialize: `(<seed, hyperparameters>@SERVER -> S@SERVER)`.
+    initialize_client: `(seed -> C)`.
+    next: `(<S@SERVER, {<data, state=C, seed>}@CLIENTS> -> <S@SERVER,
+      {C}@CLIENTS, training metrics@SERVER>)`; data as in `tasks.client_data`.
+    personalize: `(<S@SERVER, {<state=C, personalization=data, evaluation=<set:
+      data, ...>, seed>}@CLIENTS> -> {<set: <metric: <total, weight>>>}@CLIENTS)`
+      where each total and weight is a vector over the candidates.
+    candidates: What the entries of those vectors stand for.
+    baseline: Which candidate is the model without personalization, that clients
+      can be hurt in comparison with; None if there is none.
+    hyperparameters: The values that `initialize` puts into S.
+    training: Describes all that `next` depends on: two algorithms of the same
+      description train the same.
+    trains: Whether `next` learns anything; local training does without.
+  """
+
+  initialize: tff.Computation
+  initialize_client: tff.Computation
+  next: tff.Computation
+  personalize: tff.Computation
+  candidates: Sequence[str]
+  baseline: Optional[int]
+  hyperparameters: Mapping[str, np.ndarray]
+  training: str
+  trains: bool = True
+
+  def initial_state(self, seed: Sequence[int]) -> Any:
+    """The server's state before the first round."""
+    return self.initialize((np.asarray(seed, np.int32), self.hyperparameters))
+
+  def iterative_process(
+      self, seed: Sequence[int]
+  ) -> tff.templates.IterativeProcess:
+    """The method in TFF's own form, with the seed fixed."""
+
+
+    @tff.tensorflow.computation
+    def arguments():
+      return tf.constant(seed, tf.int32), collections.OrderedDict(
+          (name, tf.constant(value, tf.float32))
+          for name, value in self.hyperparameters.items()
+      )
+
+    @tff.federated_computation
+    def initialize():
+      return self.initialize(tff.federated_eval(arguments, tff.SERVER))
+
+    return tff.templates.IterativeProcess(initialize, self.next)

@@ -1,0 +1,177 @@
+"""What every method's client does: walk over batches, step, and evaluate.
+
+All of it is a pure function of tensors, so that a runtime can run it for one
+client or for a stacked cohort. A step without examples changes nothing.
+"""
+
+import collections
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from tasks.models import model as model_lib
+
+Weights = model_lib.Weights
+# From the weights before a step and their gradient to the weights after it.
+Step = Callable[[Weights, Weights], Weights]
+
+
+def batch(data: Mapping[str, Any], step: tf.Tensor) -> tuple[Any, tf.Tensor]:
+  """The examples of a step and their weights."""
+  indices = data['indices'][step]
+  examples = collections.OrderedDict(
+      (name, tf.gather(feature, indices))
+      for name, feature in data['examples'].items()
+  )
+  return examples, data['weights'][step]
+
+
+def num_examples(data: Mapping[str, Any]) -> tf.Tensor:
+  """How many examples `data` has a client see."""
+  return tf.reduce_sum(data['weights'])
+
+
+def zero_of(data: Mapping[str, Any]) -> tf.Tensor:
+  """A zero to start a sum over `data` from.
+
+  A sum that starts from a constant differs between clients only after its first
+  step, which `tf.vectorized_map` has to find out by converting each loop twice,
+  and a loop in a loop four times.
+  """
+  return tf.reduce_sum(data['weights'][:0])
+
+
+def sgd(
+    learning_rate: tf.Tensor, only: Optional[Collection[str]] = None
+) -> Step:
+  """w <- w - learning_rate * gradient, for all weights or `only` some."""
+
+  def step(weights: Weights, gradient: Weights) -> Weights:
+    return collections.OrderedDict(
+        (name, weight - learning_rate * gradient[name])
+        if only is None or name in only
+        else (name, weight)
+        for name, weight in weights.items()
+    )
+
+  return step
+
+
+def train(
+    model: model_lib.Model, weights: Weights, data: Mapping[str, Any], step: Step
+) -> tuple[Weights, tf.Tensor]:
+  """Takes a step for each batch of `data`, in order.
+
+  Args:
+    model: The model.
+    weights: Its weights at the start.
+    data: A client's data, see `tasks.client_data`.
+    step: How a gradient changes the weights.
+
+  Returns:
+    The weights at the end, and the sum over the examples of their loss, each
+    measured just before the step that used it.
+  """
+
+  def body(i: tf.Tensor, weights: Weights, total: tf.Tensor) -> Any:
+    examples, mask = batch(data, i)
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      loss = model.mean_loss(weights, examples, mask)
+    gradient = tape.gradient(
+        loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+    gradient = tf.nest.map_structure(tf.convert_to_tensor, gradient)
+    return i + 1, step(weights, gradient), total + loss * tf.reduce_sum(mask)
+
+  steps = tf.shape(data['indices'])[0]
+  _, weights, total = tf.while_loop(
+      lambda i, *_: i < steps, body, (0, weights, zero_of(data))
+  )
+  return weights, total
+
+
+def evaluate(
+    model: model_lib.Model, weights: Weights, data: Mapping[str, Any]
+) -> Any:
+  """The model's metrics, and its loss, as totals with what to divide them by.
+
+  Returns:
+    {metric: <total, weight>}, to be added up over clients or divided.
+  """
+
+  def measure(i: tf.Tensor) -> Any:
+    examples, mask = batch(data, i)
+    metrics = collections.OrderedDict(
+        (name, (tf.reduce_sum(mask * total), tf.reduce_sum(mask * weight)))
+        for name, (total, weight) in model.metrics(weights, examples).items()
+    )
+    weight = mask * model.example_weight(examples)
+    metrics['loss'] = (
+        tf.reduce_sum(weight * model.loss(weights, examples)),
+        tf.reduce_sum(weight),
+    )
+    return metrics
+
+  steps = tf.shape(data['indices'])[0]
+  # Only the names and types of what is measured are used here.
+  zero = zero_of(data)
+  zeros = tf.nest.map_structure(lambda _: zero, measure(0))
+  _, sums = tf.while_loop(
+      lambda i, _: i < steps,
+      lambda i, sums: (i + 1, tf.nest.map_structure(tf.add, sums, measure(i))),
+      (0, zeros),
+  )
+  return sums
+
+
+def difference(before: Weights, after: Weights) -> Weights:
+  return collections.OrderedDict(
+      (name, before[name] - after[name]) for name in before
+  )
+
+
+def evaluate_sets(
+    model: model_lib.Model, weights: Weights, sets: Mapping[str, Any]
+) -> Any:
+  """`evaluate` for each of several sets: {set: {metric: <total, weight>}}."""
+  return collections.OrderedDict(
+      (name, evaluate(model, weights, data)) for name, data in sets.items()
+  )
+
+
+def one_candidate(metrics: Any) -> Any:
+  """Metrics with an axis of candidates, of which there is just one."""
+  return tf.nest.map_structure(lambda m: m[tf.newaxis], metrics)
+
+
+def evaluate_epochs(
+    model: model_lib.Model,
+    weights: Weights,
+    sets: Mapping[str, Any],
+    epoch: Callable[[Weights], Weights],
+    num_epochs: int,
+) -> Any:
+  """The metrics after 1, 2, …, `num_epochs` calls of `epoch`, along an axis."""
+  epochs = tf.range(1, num_epochs + 1)
+
+  def body(i: tf.Tensor, weights: Weights, metrics: Any) -> Any:
+    weights = epoch(weights)
+    now = evaluate_sets(model, weights, sets)
+    # A tensor list would do this as well, but cannot be stacked over clients.
+    metrics = tf.nest.map_structure(
+        lambda new, all_epochs: tf.where(tf.equal(epochs, i), new, all_epochs),
+        now,
+        metrics,
+    )
+    return i + 1, weights, metrics
+
+  zeros = tf.nest.map_structure(
+      lambda m: tf.zeros_like(m) * tf.ones([num_epochs]),
+      evaluate_sets(model, weights, sets),
+  )
+  _, _, metrics = tf.while_loop(
+      lambda i, *_: i <= num_epochs, body, (1, weights, zeros)
+  )
+  return metrics

@@ -1,0 +1,124 @@
+"""Fine-tuning: each client trains the global model on, on its own examples.
+
+Motley, section 3.1 (FedAvg + fine-tuning): train a global model by FedAvg, then
+let each client take SGD steps from it on its personalization set, and evaluate
+after every epoch. How many epochs are best is chosen afterwards, among all of
+them and none.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from algorithms import algorithm
+from algorithms import client_work
+from algorithms import fedavg
+from algorithms import process
+from tasks import parameters
+from tasks.models import model as model_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuningHyperparameters(parameters.Parameters):
+  """How a client trains on: all combinations are tried."""
+
+  finetuning_learning_rates: tuple[float, ...] = parameters.field(
+      (0.1,), 'Learning rates of the fine-tuning.', minimum=0
+  )
+  finetuning_layers: tuple[str, ...] = parameters.field(
+      ('all',), 'Layers that are fine-tuned.', choices=('all', 'last')
+  )
+  finetuning_epochs: int = parameters.field(
+      20, 'The most epochs of fine-tuning; 0 to this are tried.', minimum=1
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Hyperparameters(FinetuningHyperparameters, fedavg.Hyperparameters):
+  """Those of FedAvg and of the fine-tuning."""
+
+
+def finetune(
+    model: model_lib.Model,
+    weights: model_lib.Weights,
+    personalization: Any,
+    evaluation: Mapping[str, Any],
+    learning_rates: tf.Tensor,
+    hyperparameters: FinetuningHyperparameters,
+) -> Any:
+  """The metrics of each candidate, in the order of `candidates`."""
+  metrics = [
+      client_work.one_candidate(
+          client_work.evaluate_sets(model, weights, evaluation)
+      )
+  ]
+  for layers in hyperparameters.finetuning_layers:
+    only = model.head if layers == 'last' else None
+    for i in range(len(hyperparameters.finetuning_learning_rates)):
+      step = client_work.sgd(learning_rates[i], only)
+
+      def epoch(weights: model_lib.Weights) -> model_lib.Weights:
+        return client_work.train(model, weights, personalization, step)[0]  # noqa: B023
+
+      metrics.append(
+          client_work.evaluate_epochs(
+              model,
+              weights,
+              evaluation,
+              epoch,
+              hyperparameters.finetuning_epochs,
+          )
+      )
+  return tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *metrics)
+
+
+def candidates(hyperparameters: FinetuningHyperparameters) -> tuple[str, ...]:
+  """What the entries of the metrics stand for; first the model as it was."""
+  names = ['0 epochs']
+  for layers in hyperparameters.finetuning_layers:
+    for rate in hyperparameters.finetuning_learning_rates:
+      settings = []
+      if len(hyperparameters.finetuning_layers) > 1:
+        settings.append(f'{layers} layers' if layers == 'all' else 'last layer')
+      if len(hyperparameters.finetuning_learning_rates) > 1:
+        settings.append(f'rate {rate:g}')
+      for epoch in range(1, hyperparameters.finetuning_epochs + 1):
+        names.append(', '.join([f'{epoch} epochs', *settings]))
+  return tuple(names)
+
+
+def build(
+    model: model_lib.Model,
+    hyperparameters: Hyperparameters,
+    aggregator: tff.aggregators.AggregationFactory,
+    evaluation_sets: Sequence[str],
+) -> algorithm.Algorithm:
+  """Builds FedAvg with fine-tuning."""
+
+  def personalize(weights, numbers, state, personalization, evaluation, seed):
+    del state, seed
+    return finetune(
+        model,
+        weights,
+        personalization,
+        evaluation,
+        numbers['finetuning_learning_rates'],
+        hyperparameters,
+    )
+
+  return process.build(
+      process.Method(
+          **fedavg.training_functions(model, hyperparameters),
+          personalize=personalize,
+      ),
+      model=model,
+      hyperparameters=hyperparameters,
+      aggregator=aggregator,
+      evaluation_sets=evaluation_sets,
+      candidates=candidates(hyperparameters),
+      baseline=0,
+      training=fedavg.training_description(hyperparameters),
+  )

@@ -1,0 +1,255 @@
+"""Values of TFF types as flat lists of tensors, and a cohort's values stacked."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tree
+
+Struct = tff.structure.Struct
+
+
+class StackedClients(Sequence):
+  """What the clients of a cohort hold, with the clients as the first axis.
+
+  It behaves as the list of the clients' values that TFF takes and gives, and
+  spares the copies that a list needs on its way in and out of a runtime that
+  works on the whole cohort at once. A leaf may be an array or a tensor.
+  """
+
+  def __init__(self, stacked: Any, size: int):
+    self.stacked = stacked
+    self._size = size
+
+  def __len__(self) -> int:
+    return self._size
+
+  def __getitem__(self, client: int | slice) -> Any:
+    if isinstance(client, slice):
+      return [self[k] for k in range(*client.indices(len(self)))]
+    if not -len(self) <= client < len(self):
+      raise IndexError(f'Client {client} of {len(self)}.')
+    return tree.map_structure(
+        lambda leaf: np.asarray(leaf[client]), self.stacked
+    )
+
+  def __iter__(self) -> Iterator[Any]:
+    arrays = tree.map_structure(np.asarray, self.stacked)
+    for k in range(len(self)):
+      yield tree.map_structure(lambda leaf: leaf[k], arrays)  # noqa: B023
+
+
+def is_per_client(type_spec: tff.Type) -> bool:
+  """Whether a value of this type is one value for each client."""
+  return (
+      isinstance(type_spec, tff.FederatedType)
+      and type_spec.placement is tff.CLIENTS
+      and not type_spec.all_equal
+  )
+
+
+def member(type_spec: tff.Type) -> tff.Type:
+  """The type that one party sees."""
+  if isinstance(type_spec, tff.FederatedType):
+    return type_spec.member
+  return type_spec
+
+
+def elements(value: Any, type_spec: tff.StructType) -> list[Any]:
+  """The elements of a struct, in any Python container, in the type's order."""
+  if isinstance(value, Mapping):
+    names = [name for name, _ in tff.structure.iter_elements(type_spec)]
+    if set(names) != set(value):
+      raise TypeError(f'Expected {type_spec}, got the keys {list(value)}.')
+    return [value[name] for name in names]
+  if not isinstance(value, Struct):
+    value = tff.structure.from_container(value)
+  if len(value) != len(type_spec):
+    raise TypeError(f'Expected {type_spec}, got {len(value)} elements.')
+  return [element for _, element in tff.structure.iter_elements(value)]
+
+
+def element_structure(type_spec: tff.Type) -> Any:
+  """The `element_spec` of a data set whose elements have this type."""
+  return tff.types.type_to_py_container(
+      unflatten(leaf_specs(type_spec), type_spec), type_spec
+  )
+
+
+def _to_variant(value: Any, type_spec: tff.SequenceType) -> tf.Tensor:
+  """A sequence, given as a data set, as a list of elements, or as a variant."""
+  if isinstance(value, tf.Tensor):
+    return value
+  if not isinstance(value, tf.data.Dataset):
+    element = type_spec.element
+    specs = leaf_specs(element)
+
+    def dataset(leaves: Sequence[Any]) -> tf.data.Dataset:
+      return tf.data.Dataset.from_tensor_slices(
+          tff.types.type_to_py_container(unflatten(leaves, element), element)
+      )
+
+    rows = [flatten(row, element) for row in value]
+    value = dataset([
+        np.zeros([0, *(size or 0 for size in spec.shape)], spec.dtype.as_numpy_dtype)
+        for spec in specs
+    ])
+    for row in rows:  # One by one, as their shapes may differ.
+      value = value.concatenate(dataset([tf.expand_dims(leaf, 0) for leaf in row]))
+  return tf.data.experimental.to_variant(value)
+
+
+def _to_tensor(value: Any, type_spec: tff.TensorType, stacked: bool) -> Any:
+  """`value` as an array or a tensor, after checking that it fits the type."""
+  is_text = np.issubdtype(type_spec.dtype, np.str_)
+  if isinstance(value, tf.Variable):
+    value = value.read_value()
+  if not isinstance(value, (tf.Tensor, np.ndarray)):
+    value = np.asarray(value, object if is_text else type_spec.dtype)
+  shape = None if type_spec.shape is None else [*type_spec.shape]
+  if stacked and shape is not None:
+    shape = [None, *shape]
+  if not tf.TensorShape(shape).is_compatible_with(value.shape):
+    raise TypeError(f'Expected {type_spec}, got the shape {value.shape}.')
+  if not is_text and value.dtype != type_spec.dtype:
+    raise TypeError(f'Expected {type_spec}, got {value.dtype}.')
+  return value
+
+
+def flatten(value: Any, type_spec: tff.Type, stacked: bool = False) -> list[Any]:
+  """The tensors of a value, depth first; a sequence is a variant.
+
+  Args:
+    value: One party's value, in any containers that fit the type.
+    type_spec: Its type.
+    stacked: Whether it is the values of several clients, stacked.
+  """
+  type_spec = member(type_spec)
+  if isinstance(type_spec, tff.StructType):
+    types = [element for _, element in tff.structure.iter_elements(type_spec)]
+    return [
+        leaf
+        for element, element_type in zip(elements(value, type_spec), types)
+        for leaf in flatten(element, element_type, stacked)
+    ]
+  if isinstance(type_spec, tff.SequenceType):
+    return [_to_variant(value, type_spec)]
+  return [_to_tensor(value, type_spec, stacked)]
+
+
+def leaf_specs(type_spec: tff.Type) -> list[tf.TensorSpec]:
+  """The specs of what `flatten` gives."""
+  type_spec = member(type_spec)
+  if isinstance(type_spec, tff.StructType):
+    return [
+        spec
+        for _, element in tff.structure.iter_elements(type_spec)
+        for spec in leaf_specs(element)
+    ]
+  if isinstance(type_spec, tff.SequenceType):
+    return [tf.TensorSpec([], tf.variant)]
+  return [tf.TensorSpec(type_spec.shape, type_spec.dtype)]
+
+
+def unflatten(leaves: Sequence[Any], type_spec: tff.Type) -> Any:
+  """The inverse of `flatten`, with structs as `tff.structure.Struct`."""
+  remaining = iter(leaves)
+
+  def build(type_spec: tff.Type) -> Any:
+    type_spec = member(type_spec)
+    if isinstance(type_spec, tff.StructType):
+      return Struct([
+          (name, build(element))
+          for name, element in tff.structure.iter_elements(type_spec)
+      ])
+    return next(remaining)
+
+  return build(type_spec)
+
+
+def parts(type_spec: tff.Type | None) -> list[tff.Type]:
+  """The largest pieces of a type that live in one place each."""
+  if type_spec is None:
+    return []
+  if isinstance(type_spec, tff.StructType):
+    return [
+        part
+        for _, element in tff.structure.iter_elements(type_spec)
+        for part in parts(element)
+    ]
+  return [type_spec]
+
+
+def split(value: Any, type_spec: tff.Type | None) -> list[Any]:
+  """The values of the `parts` of a type."""
+  if type_spec is None:
+    return []
+  if isinstance(type_spec, tff.StructType):
+    types = [element for _, element in tff.structure.iter_elements(type_spec)]
+    return [
+        part
+        for element, element_type in zip(elements(value, type_spec), types)
+        for part in split(element, element_type)
+    ]
+  return [value]
+
+
+def join(values: Sequence[Any], type_spec: tff.Type) -> Any:
+  """The inverse of `split`."""
+  remaining = iter(values)
+
+  def build(type_spec: tff.Type) -> Any:
+    if isinstance(type_spec, tff.StructType):
+      return Struct([
+          (name, build(element))
+          for name, element in tff.structure.iter_elements(type_spec)
+      ])
+    return next(remaining)
+
+  return build(type_spec)
+
+
+def _leaf_to_python(leaf: Any, type_spec: tff.Type) -> Any:
+  if isinstance(type_spec, tff.SequenceType):
+    dataset = tf.data.experimental.from_variant(
+        leaf, element_structure(type_spec.element)
+    )
+    return list(dataset.as_numpy_iterator())
+  return leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf
+
+
+def to_python(leaves: Sequence[Any], type_spec: tff.Type) -> Any:
+  """Leaves, of one party or stacked, in the Python containers of their type."""
+  types = _leaf_types(type_spec)
+  arrays = [_leaf_to_python(leaf, t) for leaf, t in zip(leaves, types)]
+  return tff.types.type_to_py_container(
+      unflatten(arrays, type_spec), member(type_spec)
+  )
+
+
+def _leaf_types(type_spec: tff.Type) -> list[tff.Type]:
+  type_spec = member(type_spec)
+  if isinstance(type_spec, tff.StructType):
+    return [
+        leaf
+        for _, element in tff.structure.iter_elements(type_spec)
+        for leaf in _leaf_types(element)
+    ]
+  return [type_spec]
+
+
+def without_clients(type_spec: tff.Type) -> tff.Type:
+  """`type_spec`, with a placeholder for what is a value for each client."""
+  if is_per_client(type_spec):
+    return tff.TensorType(np.int32)
+  if isinstance(type_spec, tff.StructType):
+    children = [
+        (name, without_clients(element)) if name else without_clients(element)
+        for name, element in tff.structure.iter_elements(type_spec)
+    ]
+    if isinstance(type_spec, tff.StructWithPythonType):
+      return tff.StructWithPythonType(children, type_spec.python_container)
+    return tff.StructType(children)
+  return type_spec

@@ -1,0 +1,61 @@
+"""What a model is: pure functions of a structure of weights.
+
+Nothing here holds a variable, so that several models can live side by side in
+one computation: a cluster's next to another's, a personal one next to the
+global one, one encoder under many heads.
+"""
+
+import collections
+from collections.abc import Callable, Mapping
+import dataclasses
+from typing import Optional
+
+import tensorflow as tf
+
+# A flat, ordered mapping from a weight's name to its tensor.
+Weights = collections.OrderedDict[str, tf.Tensor]
+# A mapping from a feature's name to a tensor whose first axis is the examples.
+Batch = Mapping[str, tf.Tensor]
+# For each metric, for each example of a batch: a total and what to divide the
+# sum of the totals by. Both can be added up over examples, batches and clients.
+Metrics = collections.OrderedDict[str, tuple[tf.Tensor, tf.Tensor]]
+
+
+def ones(batch: Batch) -> tf.Tensor:
+  """Every example weighs the same."""
+  return tf.ones(tf.shape(next(iter(batch.values())))[:1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """A model as pure functions of its weights.
+
+  Attributes:
+    example_spec: The shape and type of each feature of one example.
+    init: From a seed, two int32, to new weights; the same seed gives the same
+      weights.
+    loss: The loss of each example of a batch, `[batch]`.
+    metrics: The metrics of each example of a batch; 'loss' is not among them.
+    example_weight: How much an example counts in the mean loss of a batch,
+      `[batch]`; the number of its words in a language model.
+    embedding: The representation of each example, `[batch, dimension]`, that
+      kNN-Per's neighbours are searched in; None if the model has none.
+    head: The names of the weights of the last layer.
+  """
+
+  example_spec: Mapping[str, tf.TensorSpec]
+  init: Callable[[tf.Tensor], Weights]
+  loss: Callable[[Weights, Batch], tf.Tensor]
+  metrics: Callable[[Weights, Batch], Metrics]
+  example_weight: Callable[[Batch], tf.Tensor] = ones
+  embedding: Optional[Callable[[Weights, Batch], tf.Tensor]] = None
+  head: frozenset[str] = frozenset()
+
+  def mean_loss(
+      self, weights: Weights, batch: Batch, mask: tf.Tensor
+  ) -> tf.Tensor:
+    """The weighted mean loss of the examples that `mask` does not blank out."""
+    weight = mask * self.example_weight(batch)
+    return tf.math.divide_no_nan(
+        tf.reduce_sum(weight * self.loss(weights, batch)), tf.reduce_sum(weight)
+    )

@@ -1,0 +1,60 @@
+"""The tasks by name.
+
+Nothing heavy is imported before a task is loaded, so that the names can be
+listed, and a wrong one answered, without the seconds TensorFlow Federated takes
+to import.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Optional
+
+from tasks import errors
+from tasks import parameters as parameters_lib
+
+if TYPE_CHECKING:
+  from tasks import task as task_lib
+
+# A task's module has its settings, `Parameters`, and
+# `load(parameters, data_dir, seed) -> Task`.
+_MODULES = {
+    'school': 'tasks.school',
+    'synthetic': 'tasks.synthetic',
+}
+
+
+def task_names() -> tuple[str, ...]:
+  """The names of all tasks."""
+  return tuple(sorted(_MODULES))
+
+
+def load(
+    name: str,
+    *,
+    data_dir: Optional[str] = None,
+    seed: int = 0,
+    **parameters: Any,
+) -> task_lib.Task:
+  """Loads a task.
+
+  Args:
+    name: The name of the task.
+    data_dir: The folder of the user's data, or None for the cache only.
+    seed: The seed of whatever is random in the task's data.
+    **parameters: The task's own settings, as text or with their types.
+
+  Returns:
+    The task.
+
+  Raises:
+    UserError: If there is no such task or parameter, or the data is not to be
+      had.
+  """
+  if name not in _MODULES:
+    raise errors.unknown('task', name, _MODULES)
+  module = importlib.import_module(_MODULES[name])
+  settings = parameters_lib.from_dict(
+      module.Parameters, parameters, f'task {name}'
+  )
+  return module.load(settings, data_dir, seed)

@@ -1,0 +1,42 @@
+"""What a task is: federated data, a model and the metric to judge it by."""
+
+import dataclasses
+
+from tasks import client_data
+from tasks.models import model as model_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """A federated learning task.
+
+  There are two ways to hold something out (Motley, section 3.2):
+  - cross-device: the clients are split. `validation` and `test` are clients
+    that are never trained on, each with a 'personalization' set to adapt to
+    and an 'evaluation' set to be judged by.
+  - cross-silo: every client is in training, and its examples are split.
+    `validation` and `test` are then the clients of `train`; their
+    'personalization' set is what they train on, their 'evaluation' set is their
+    own validation or test examples.
+
+  Attributes:
+    name: The name of the task.
+    model: The model that is learned.
+    metric: The name of the metric, among those of the model.
+    higher_is_better: Whether a larger metric is better.
+    train: The clients to train on, with the set 'train'.
+    validation: The clients to choose by.
+    test: The clients to report.
+    cross_silo: Whether examples are held out rather than clients.
+    batch_size: Examples in a batch, unless the user says otherwise.
+  """
+
+  name: str
+  model: model_lib.Model
+  metric: str
+  higher_is_better: bool
+  train: client_data.Population
+  validation: client_data.Population
+  test: client_data.Population
+  cross_silo: bool
+  batch_size: int

@@ -1,0 +1,205 @@
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from tasks import client_data
+
+_SIZES = (5, 1, 8, 0, 13)
+
+
+def _epoch(indices, weights):
+  """The examples that are not padding, in order."""
+  return indices[weights > 0].tolist()
+
+
+class IndexBatchesTest(parameterized.TestCase):
+
+  @parameterized.product(
+      batch_size=(1, 4, 5, 100),
+      epochs=(1, 3),
+      pad_to=(None, 32),
+      shuffle=(False, True),
+  )
+  def test_every_example_of_every_client_once_an_epoch(
+      self, batch_size, epochs, pad_to, shuffle
+  ):
+    rng = client_data.seeded_rng(1) if shuffle else None
+    indices, weights = client_data.index_batches(
+        _SIZES, batch_size, rng=rng, epochs=epochs, pad_to=pad_to
+    )
+    self.assertEqual(indices.dtype, np.int32)
+    self.assertEqual(weights.dtype, np.float32)
+    self.assertContainsSubset(np.unique(weights), {0, 1})
+    for k, size in enumerate(_SIZES):
+      examples = np.reshape(_epoch(indices[k], weights[k]), (epochs, size))
+      for epoch in examples:
+        self.assertCountEqual(epoch, range(size))
+
+  @parameterized.product(epochs=(1, 3), shuffle=(False, True))
+  def test_drops_what_does_not_fill_a_batch(self, epochs, shuffle):
+    rng = client_data.seeded_rng(1) if shuffle else None
+    indices, weights = client_data.index_batches(
+        _SIZES, 4, rng=rng, drop_partial=True, epochs=epochs
+    )
+    # A client with less than a batch has one batch of all that it has.
+    for k, kept in enumerate((4, 1, 8, 0, 12)):
+      examples = np.reshape(_epoch(indices[k], weights[k]), (epochs, kept))
+      for epoch in examples:
+        self.assertLen(set(epoch), kept)
+        self.assertContainsSubset(epoch, range(_SIZES[k]))
+      steps = weights[k].sum(axis=1)
+      self.assertContainsSubset(steps, {0, min(4, _SIZES[k])})
+
+  def test_drops_nothing_of_clients_that_all_have_less_than_a_batch(self):
+    _, weights = client_data.index_batches([3, 2], 4, drop_partial=True)
+    np.testing.assert_array_equal(weights, [[[1, 1, 1]], [[1, 1, 0]]])
+
+  @parameterized.product(drop_partial=(False, True), epochs=(1, 2))
+  def test_padding_is_last(self, drop_partial, epochs):
+    _, weights = client_data.index_batches(
+        _SIZES, 4, drop_partial=drop_partial, epochs=epochs, pad_to=30
+    )
+    self.assertTrue((np.diff(weights, axis=2) <= 0).all())
+    self.assertTrue((np.diff(weights.max(axis=2), axis=1) <= 0).all())
+
+  def test_epochs_do_not_share_a_batch(self):
+    indices, weights = client_data.index_batches(3, 2, epochs=2)
+    np.testing.assert_array_equal(indices, [[0, 1], [2, 0], [0, 1], [2, 0]])
+    np.testing.assert_array_equal(weights, [[1, 1], [1, 0], [1, 1], [1, 0]])
+
+  def test_each_epoch_and_client_is_shuffled_for_itself(self):
+    indices, _ = client_data.index_batches(
+        [64, 64], 64, rng=client_data.seeded_rng(1), epochs=2
+    )
+    orders = {tuple(order) for order in indices.reshape(4, 64)}
+    self.assertLen(orders, 4)
+
+  def test_every_order_is_as_likely(self):
+    indices, _ = client_data.index_batches(
+        np.full(6000, 3), 3, rng=client_data.seeded_rng(1)
+    )
+    _, counts = np.unique(indices[:, 0], axis=0, return_counts=True)
+    self.assertLen(counts, 6)
+    # Five deviations of a binomial count.
+    np.testing.assert_allclose(counts, 1000, atol=5 * 29)
+
+  def test_the_same_seed_gives_the_same_batches(self):
+    first, second = (
+        client_data.index_batches(
+            _SIZES, 4, rng=client_data.seeded_rng('batches', 3)
+        )
+        for _ in range(2)
+    )
+    np.testing.assert_array_equal(first[0], second[0])
+
+  def test_padding_does_not_change_the_batches(self):
+    plain, padded = (
+        client_data.index_batches(
+            _SIZES, 4, rng=client_data.seeded_rng(1), epochs=2, pad_to=pad_to
+        )
+        for pad_to in (None, 64)
+    )
+    steps = plain[0].shape[1]
+    for array, padded_array in zip(plain, padded, strict=True):
+      np.testing.assert_array_equal(array, padded_array[:, :steps])
+      self.assertFalse(padded_array[:, steps:].any())
+
+  def test_the_shape_depends_on_pad_to_only(self):
+    shapes = {
+        client_data.index_batches(sizes, 8, epochs=2, pad_to=30)[0].shape
+        for sizes in ([1, 30], [7, 7], [0, 0])
+    }
+    self.assertEqual(shapes, {(2, 8, 8)})
+
+  def test_one_client_is_a_cohort_of_one(self):
+    one = client_data.index_batches(13, 4, rng=client_data.seeded_rng(1))
+    cohort = client_data.index_batches([13], 4, rng=client_data.seeded_rng(1))
+    np.testing.assert_array_equal(one, np.squeeze(cohort, axis=1))
+
+  def test_nobody_has_examples(self):
+    indices, _ = client_data.index_batches(
+        [0, 0], 4, rng=client_data.seeded_rng(1)
+    )
+    self.assertEqual(indices.size, 0)
+
+  def test_more_examples_than_room(self):
+    with self.assertRaisesRegex(ValueError, 'more than 12'):
+      client_data.index_batches(_SIZES, 4, pad_to=12)
+
+
+class StackExamplesTest(absltest.TestCase):
+
+  def test_pads_with_zeros(self):
+    clients = [
+        {'x': np.ones((size, 2), np.float32), 'y': np.arange(size)}
+        for size in (3, 0, 1)
+    ]
+    stacked = client_data.stack_examples(clients, pad_to=4)
+    self.assertEqual(stacked['x'].shape, (3, 4, 2))
+    self.assertEqual(stacked['x'].dtype, np.float32)
+    np.testing.assert_array_equal(stacked['x'].sum(axis=(1, 2)), [6, 0, 2])
+    np.testing.assert_array_equal(
+        stacked['y'], [[0, 1, 2, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+    )
+
+  def test_pads_to_the_largest_client(self):
+    clients = [{'y': np.zeros(size)} for size in (3, 5)]
+    self.assertEqual(client_data.stack_examples(clients)['y'].shape, (2, 5))
+
+  def test_bucket(self):
+    buckets = [client_data.bucket(size) for size in (0, 1, 2, 3, 4, 5, 1025)]
+    self.assertEqual(buckets, [1, 1, 2, 4, 4, 8, 2048])
+
+
+class SeededRngTest(absltest.TestCase):
+
+  def test_depends_on_the_key_alone(self):
+    self.assertEqual(
+        client_data.seeded_rng('x', 1).random(),
+        client_data.seeded_rng('x', np.int64(1)).random(),
+    )
+
+  def test_different_keys_are_unrelated(self):
+    keys = ((), (0,), (0, 0), (1,), (1, 0), (2**32,), (0, 1), ('1',), ('x', 1))
+    draws = {client_data.seeded_rng(*key).random() for key in keys}
+    self.assertLen(draws, len(keys))
+
+
+class PopulationTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    sizes = {'a': 4, 'b': 1, 'c': 0, 'd': 3}
+    self.population = client_data.Population(
+        tuple(sizes),
+        client_data.halves(lambda name: {'y': np.arange(sizes[name])}),
+    )
+
+  def test_an_odd_example_is_for_evaluation(self):
+    halves = {
+        name: load('d')['y'].tolist()
+        for name, load in self.population.sets.items()
+    }
+    self.assertEqual(halves, {'personalization': [0], 'evaluation': [1, 2]})
+
+  def test_finds_clients_with_an_empty_set(self):
+    self.assertEqual(
+        client_data.split_by_examples(
+            self.population, self.population.client_ids
+        ),
+        (['a', 'd'], ['b', 'c']),
+    )
+
+  def test_the_type_fits_the_data(self):
+    spec = {'x': tf.TensorSpec([2]), 'y': tf.TensorSpec([], tf.int32)}
+    client_type = client_data.client_data_type(spec)
+    self.assertEqual(
+        str(client_type),
+        '<examples=<x=float32[?,2],y=int32[?]>,indices=int32[?,?],'
+        'weights=float32[?,?]>',
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()
