@@ -49,6 +49,8 @@ class Algorithm:
     training: Describes all that `next` depends on: two algorithms of the same
       description train the same.
     trains: Whether `next` learns anything; local training does without.
+    shuffled_epochs: How often, each time in a new order, `personalize` wants to
+      be given a client's personalization set; 0 for once, in its own order.
   """
 
   initialize: tff.Computation
@@ -60,6 +62,7 @@ class Algorithm:
   hyperparameters: Mapping[str, np.ndarray]
   training: str
   trains: bool = True
+  shuffled_epochs: int = 0
 
   def initial_state(self, seed: Sequence[int]) -> Any:
     """The server's state before the first round."""

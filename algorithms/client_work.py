@@ -27,6 +27,21 @@ def batch(data: Mapping[str, Any], step: tf.Tensor) -> tuple[Any, tf.Tensor]:
   return examples, data['weights'][step]
 
 
+def epoch_of(
+    data: Mapping[str, Any], epoch: tf.Tensor, num_epochs: int
+) -> Mapping[str, Any]:
+  """One of the `num_epochs` that `data` consists of; all of it if that is 0."""
+  if not num_epochs:
+    return data
+  steps = tf.shape(data['indices'])[0] // num_epochs
+  part = epoch * steps + tf.range(steps)
+  return collections.OrderedDict(
+      examples=data['examples'],
+      indices=tf.gather(data['indices'], part),
+      weights=tf.gather(data['weights'], part),
+  )
+
+
 def num_examples(data: Mapping[str, Any]) -> tf.Tensor:
   """How many examples `data` has a client see."""
   return tf.reduce_sum(data['weights'])
@@ -150,14 +165,14 @@ def evaluate_epochs(
     model: model_lib.Model,
     weights: Weights,
     sets: Mapping[str, Any],
-    epoch: Callable[[Weights], Weights],
+    epoch: Callable[[tf.Tensor, Weights], Weights],
     num_epochs: int,
 ) -> Any:
-  """The metrics after 1, 2, …, `num_epochs` calls of `epoch`, along an axis."""
+  """The metrics after epochs 1, 2, …, `num_epochs`, along a first axis."""
   epochs = tf.range(1, num_epochs + 1)
 
   def body(i: tf.Tensor, weights: Weights, metrics: Any) -> Any:
-    weights = epoch(weights)
+    weights = epoch(i, weights)
     now = evaluate_sets(model, weights, sets)
     # A tensor list would do this as well, but cannot be stacked over clients.
     metrics = tf.nest.map_structure(

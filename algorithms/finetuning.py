@@ -34,6 +34,13 @@ class FinetuningHyperparameters(parameters.Parameters):
   finetuning_epochs: int = parameters.field(
       20, 'The most epochs of fine-tuning; 0 to this are tried.', minimum=1
   )
+  finetuning_shuffle: bool = parameters.field(
+      False, 'Whether each epoch of fine-tuning is in a new order.'
+  )
+
+  @property
+  def shuffled_epochs(self) -> int:
+    return self.finetuning_epochs if self.finetuning_shuffle else 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +67,11 @@ def finetune(
     for i in range(len(hyperparameters.finetuning_learning_rates)):
       step = client_work.sgd(learning_rates[i], only)
 
-      def epoch(weights: model_lib.Weights) -> model_lib.Weights:
-        return client_work.train(model, weights, personalization, step)[0]  # noqa: B023
+      def epoch(i: tf.Tensor, weights: model_lib.Weights) -> model_lib.Weights:
+        data = client_work.epoch_of(
+            personalization, i - 1, hyperparameters.shuffled_epochs
+        )
+        return client_work.train(model, weights, data, step)[0]  # noqa: B023
 
       metrics.append(
           client_work.evaluate_epochs(
@@ -121,4 +131,5 @@ def build(
       candidates=candidates(hyperparameters),
       baseline=0,
       training=fedavg.training_description(hyperparameters),
+      shuffled_epochs=hyperparameters.shuffled_epochs,
   )

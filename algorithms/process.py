@@ -97,6 +97,7 @@ def build(
     baseline: Optional[int],
     training: str,
     trains: bool = True,
+    shuffled_epochs: int = 0,
 ) -> algorithm.Algorithm:
   """Builds the TFF computations of `method`.
 
@@ -110,6 +111,7 @@ def build(
     baseline: …
     training: …
     trains: …
+    shuffled_epochs: …
   """
   numbers = algorithm.numbers(hyperparameters)
   numbers_type = tff.to_type(
@@ -264,4 +266,5 @@ def build(
       hyperparameters=numbers,
       training=training,
       trains=trains,
+      shuffled_epochs=shuffled_epochs,
   )

@@ -49,6 +49,10 @@ def _map_leaves(
   def mapped(key: Union[str, int], child: Any) -> Any:
     return _map_leaves(fn, child, (*path, key))
 
+  if isinstance(node, tff.FederatedType):
+    node = node.member
+  if isinstance(node, tff.StructType):  # To its containers of `tff.TensorType`.
+    node = tff.types.structure_from_tensor_type_tree(lambda leaf: leaf, node)
   if isinstance(node, tff.structure.Struct):
     return tff.structure.Struct(
         (key, mapped(index if key is None else key, child))
@@ -83,10 +87,11 @@ def _leaves(structure: Any) -> dict[str, Any]:
   """The leaves of a structure by the name of their place."""
   leaves = {}
 
-  def add(name: str, leaf: Any) -> None:
+  def add(name: str, leaf: Any) -> Any:
     if name in leaves:
       raise ValueError(f'Two leaves of the state are both named {name!r}.')
     leaves[name] = leaf
+    return leaf  # Not None, which a class that checks itself would refuse.
 
   _map_leaves(add, structure)
   return leaves
@@ -257,8 +262,9 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
       version: The version.
       structure: A state to take the form from: its containers, the names,
         shapes and types of its leaves, and whether they are arrays or Python's
-        own numbers; or the `tff.Type` of the state, which is what to use if
-        shapes differ from round to round, as those of tree aggregation do.
+        own numbers. A `tff.Type` may stand for all of it or a part, which is
+        what to use if shapes differ from round to round, as those in the state
+        of tree aggregation do: `process.initialize.type_signature.result`.
 
     Raises:
       tff.program.ProgramStateNotFoundError: If there is no such version.
@@ -276,12 +282,6 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
           ' before it.'
       ) from error
 
-    if isinstance(structure, tff.FederatedType):
-      structure = structure.member
-    if isinstance(structure, tff.Type):
-      structure = tff.types.structure_from_tensor_type_tree(
-          lambda leaf: leaf, structure
-      )
     templates = _leaves(structure)
     difference = _first_difference(templates, arrays)
     if difference:

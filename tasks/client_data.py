@@ -167,10 +167,9 @@ def index_batches(
     *,
     rng: Optional[np.random.Generator] = None,
     drop_partial: bool = False,
-    epochs: int = 1,
     pad_to: Optional[int] = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The batches of a client, or of each client of a cohort, as indices.
+  """The batches of an epoch of a client, or of each client of a cohort, as indices.
 
   No batch is larger than its client: one with fewer than `batch_size` examples
   has one batch of them all. It is vectorized over the clients because a cohort
@@ -179,11 +178,9 @@ def index_batches(
   Args:
     sizes: The number of examples of a client, or `[clients]`, of each client.
     batch_size: The number of examples in a batch.
-    rng: Shuffles the examples of each client anew in each epoch; None keeps
-      their order. What it gives does not depend on `pad_to`.
-    drop_partial: Drop the batch at the end of an epoch that is not full, rather
-      than pad it.
-    epochs: How often each example occurs. Epochs do not share a batch.
+    rng: Shuffles the examples of each client; None keeps their order. What it
+      gives does not depend on `pad_to`.
+    drop_partial: Drop the last batch if it is not full, rather than pad it.
     pad_to: A number of examples that no client exceeds. The shape of the result
       then depends on it and not on `sizes`.
 
@@ -198,32 +195,33 @@ def index_batches(
   if sizes.max(initial=0) > largest:
     raise ValueError(f'A client has more than {largest} examples.')
 
-  def steps_per_epoch(size: np.ndarray) -> np.ndarray:
+  def num_steps(size: np.ndarray) -> np.ndarray:
     full = size // np.clip(size, 1, batch_size)
     return full if drop_partial else -(-size // batch_size)
 
   # For each client, step and place in a batch, the example's position in the
-  # client's order of that epoch: [clients, steps, batch].
-  per_epoch = np.maximum(steps_per_epoch(sizes), 1)[:, None]
-  step = np.arange(epochs * int(steps_per_epoch(np.asarray(largest))))
+  # client's order: [clients, steps, batch].
+  step = np.arange(int(num_steps(np.asarray(largest))))[:, None]
   place = np.arange(min(batch_size, largest))
-  epoch, step = np.divmod(step, per_epoch)
-  position = step[:, :, None] * batch_size + place
-  valid = (epoch < epochs)[:, :, None] & (position < sizes[:, None, None])
+  position = np.broadcast_to(
+      step * batch_size + place, (len(sizes), len(step), len(place))
+  )
+  valid = (step < num_steps(sizes)[:, None, None]) & (
+      position < sizes[:, None, None]
+  )
 
   if rng is None:
     indices = position
   else:
     # Sorting random keys shuffles all clients at once. The keys of what is not
     # there are infinite, so that it comes last.
-    keys = np.full((len(sizes), epochs, largest), np.inf)
-    there = np.arange(largest) < sizes[:, None, None]
-    there = np.broadcast_to(there, keys.shape)
+    keys = np.full((len(sizes), largest), np.inf)
+    there = np.arange(largest) < sizes[:, None]
     keys[there] = rng.random(np.count_nonzero(there))
     order = np.argsort(keys, axis=-1)
-    row = np.arange(len(sizes))[:, None] * epochs + epoch
+    row = np.arange(len(sizes))[:, None, None]
     # 'clip' for the padding, which may point anywhere.
-    indices = order.take(row[:, :, None] * largest + position, mode='clip')
+    indices = order.take(row * largest + position, mode='clip')
   indices = np.where(valid, indices, 0).astype(np.int32)
   weights = valid.astype(np.float32)
   return (indices[0], weights[0]) if one_client else (indices, weights)

@@ -125,4 +125,5 @@ def load(
       test=population(personalization='train', evaluation='test'),
       cross_silo=True,
       batch_size=32,
+      padded=True,
   )

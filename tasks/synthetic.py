@@ -156,4 +156,5 @@ def load(
       ),
       cross_silo=False,
       batch_size=20,
+      padded=True,
   )

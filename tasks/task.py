@@ -29,6 +29,9 @@ class Task:
     test: The clients to report.
     cross_silo: Whether examples are held out rather than clients.
     batch_size: Examples in a batch, unless the user says otherwise.
+    padded: Whether the clients of a cohort are padded to the same number of
+      examples, so that the cohort runtime can stack them: worth it if the model
+      is small, and a waste if it is not.
   """
 
   name: str
@@ -40,3 +43,4 @@ class Task:
   test: client_data.Population
   cross_silo: bool
   batch_size: int
+  padded: bool

@@ -80,11 +80,11 @@ def _start(command: Sequence[str], log: BinaryIO) -> subprocess.Popen[bytes]:
       return
     started.set_result(process)
     with contextlib.suppress(ChildProcessError):  # `_stop` was faster.
-      return
+      os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
   # To the kernel the parent is a thread, not a process: the worker is killed at
   # the end of the thread that started it. So one is made that does not end.
-  start_and_wait()
+  threading.Thread(target=start_and_wait, daemon=True).start()
   return started.result()
 
 

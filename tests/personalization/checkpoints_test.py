@@ -34,6 +34,10 @@ class Data:
   first: Any
   second: Any
 
+  def __post_init__(self):
+    if self.first is None:
+      raise ValueError('It checks itself.')
+
 
 @pytest.fixture(name='manager')
 def _manager(tmp_path: pathlib.Path) -> checkpoints.NpzProgramStateManager:
@@ -379,6 +383,13 @@ def test_a_type_will_do_for_a_structure(manager):
   restored = _load(manager, tff.FederatedType(state_type, tff.SERVER))
   assert type(restored) is collections.OrderedDict
   np.testing.assert_equal(restored, state)
+
+
+def test_a_type_will_do_for_a_part_of_a_structure(manager):
+  state = ({'a': np.ones(3)}, 4)
+  _save(manager, state)
+  part_type = tff.to_type({'a': tff.TensorType(np.float64, [None])})
+  np.testing.assert_equal(_load(manager, (part_type, 0)), state)
 
 
 def test_a_type_says_which_sizes_are_free(manager):

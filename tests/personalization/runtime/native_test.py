@@ -20,8 +20,6 @@ import tensorflow_federated as tff
 
 from personalization.runtime import native
 
-_ROOT = pathlib.Path(native.__file__).parents[2]
-
 # Says when its worker is there, and when it does what comes `{then}`.
 _PROGRAM = """
 import sys
@@ -78,7 +76,7 @@ class Worker(NamedTuple):
   pid: int
   start_time: str
 
-  def is_gone(self, within_seconds: float = 2.0) -> bool:
+  def is_gone(self, within_seconds: float = 5.0) -> bool:
     deadline = time.monotonic() + within_seconds
     while _start_time(self.pid) == self.start_time:
       if time.monotonic() > deadline:
@@ -110,7 +108,7 @@ class Program(NamedTuple):
 
   def errors(self) -> str:
     """What it says, when no one has its output open any more."""
-    return self.process.communicate(timeout=10)[1]
+    return self.process.communicate(timeout=20)[1]
 
 
 @pytest.fixture(name='programs', scope='module')
@@ -120,8 +118,11 @@ def _programs() -> Iterator[dict[str, Program]]:
       name: Program(
           subprocess.Popen(
               [sys.executable, '-Wignore', '-c', _PROGRAM.format(then=then)],
-              cwd=_ROOT,
-              env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'},
+              env={
+                  **os.environ,
+                  'PYTHONPATH': os.pathsep.join(sys.path),
+                  'TF_CPP_MIN_LOG_LEVEL': '3',
+              },
               stdin=subprocess.PIPE,
               stdout=subprocess.PIPE,
               stderr=subprocess.PIPE,

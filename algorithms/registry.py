@@ -1,0 +1,121 @@
+"""The methods by name.
+
+Nothing heavy is imported before a method is asked for, so that the names can be
+listed, and a wrong one answered, without the seconds TensorFlow Federated takes
+to import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import importlib
+import types
+from typing import TYPE_CHECKING, Any
+
+from tasks import errors
+from tasks import parameters
+
+if TYPE_CHECKING:
+  import tensorflow_federated as tff
+
+  from algorithms import algorithm
+  from tasks.models import model as model_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class _Method:
+  """A module, and what it has to be told to be the method of a name.
+
+  Attributes:
+    module: A module with its settings, `Hyperparameters`, and
+      `build(model, hyperparameters, aggregator, evaluation_sets) -> Algorithm`.
+    defaults: The hyperparameters that are not the module's own defaults.
+  """
+
+  module: str
+  defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+_METHODS = {
+    'fedadam': _Method(
+        'algorithms.fedavg',
+        dict(server_optimizer='adam', server_learning_rate=0.1),
+    ),
+    'fedavg': _Method('algorithms.fedavg'),
+    # TFF's form, whose steps add up to 1 / (1 - momentum) of FedAvg's; Motley's
+    # is the server_optimizer 'damped_momentum', with ten times the rate.
+    'fedavgm': _Method(
+        'algorithms.fedavg',
+        dict(server_optimizer='momentum', server_learning_rate=0.1),
+    ),
+    'finetuning': _Method('algorithms.finetuning'),
+    'local': _Method('algorithms.local'),
+}
+
+
+def algorithm_names() -> tuple[str, ...]:
+  """The names of all methods."""
+  return tuple(sorted(_METHODS))
+
+
+def check(name: str) -> None:
+  """Raises a `UserError` if there is no such method."""
+  if name not in _METHODS:
+    raise errors.unknown('algorithm', name, _METHODS)
+
+
+def _module(name: str) -> types.ModuleType:
+  check(name)
+  return importlib.import_module(_METHODS[name].module)
+
+
+def hyperparameter_names(name: str) -> tuple[str, ...]:
+  """The names of a method's hyperparameters."""
+  fields = dataclasses.fields(_module(name).Hyperparameters)
+  return tuple(field.name for field in fields)
+
+
+def hyperparameters(
+    name: str, values: Mapping[str, Any]
+) -> parameters.Parameters:
+  """A method's hyperparameters.
+
+  Args:
+    name: The name of the method.
+    values: Those that are not to be the method's defaults, as text or with
+      their types.
+
+  Returns:
+    All of them.
+
+  Raises:
+    UserError: If there is no such method, hyperparameter or value.
+  """
+  return parameters.from_dict(
+      _module(name).Hyperparameters, {**_METHODS[name].defaults, **values}, name
+  )
+
+
+def build(
+    name: str,
+    model: model_lib.Model,
+    hyperparameters: parameters.Parameters,  # pylint: disable=redefined-outer-name
+    aggregator: tff.aggregators.AggregationFactory,
+    evaluation_sets: Sequence[str],
+) -> algorithm.Algorithm:
+  """Builds a method.
+
+  Args:
+    name: The name of the method.
+    model: The model to learn.
+    hyperparameters: The method's, as `hyperparameters` makes them.
+    aggregator: Makes the mean of the clients' updates.
+    evaluation_sets: The names of the sets that clients are evaluated on.
+
+  Returns:
+    The method for that model.
+  """
+  return _module(name).build(
+      model, hyperparameters, aggregator, evaluation_sets
+  )

@@ -1,0 +1,137 @@
+"""Clients of a population in the form in which computations take them."""
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+import numpy as np
+
+from personalization.runtime import values
+from tasks import client_data
+
+Data = Mapping[str, Any]
+
+
+class Cohorts:
+  """The clients of a population that have examples, by their row.
+
+  Attributes:
+    client_ids: The clients' ids.
+    skipped: The ids of the clients that lack examples; they are left out.
+    sizes: For each set, each client's number of examples.
+  """
+
+  def __init__(self, population: client_data.Population, padded: bool):
+    """Looks at all clients.
+
+    Args:
+      population: The clients.
+      padded: Whether the clients of a cohort are padded to the same shapes, so
+        that a runtime can stack them.
+    """
+    with_examples, self.skipped = client_data.split_by_examples(
+        population, population.client_ids
+    )
+    self.client_ids = tuple(with_examples)
+    self._sets = population.sets
+    self._padded = padded
+    self.sizes = {
+        name: np.array(
+            [client_data.num_examples(load(c)) for c in self.client_ids]
+        )
+        for name, load in population.sets.items()
+    }
+    self.pad_to = {
+        name: int(sizes.max(initial=0)) for name, sizes in self.sizes.items()
+    }
+    self._stacked: dict[str, tuple[bytes, Any]] = {}
+
+  def __len__(self) -> int:
+    return len(self.client_ids)
+
+  def _examples(self, name: str, rows: np.ndarray) -> client_data.Examples:
+    """The examples of clients, stacked; those of the last call are kept."""
+    key = rows.tobytes()
+    if name not in self._stacked or self._stacked[name][0] != key:
+      load = self._sets[name]
+      self._stacked[name] = key, client_data.stack_examples(
+          [load(self.client_ids[row]) for row in rows], self.pad_to[name]
+      )
+    return self._stacked[name][1]
+
+  def data(
+      self,
+      name: str,
+      rows: np.ndarray,
+      batch_size: int,
+      *,
+      rng: Optional[np.random.Generator] = None,
+      drop_partial: bool = False,
+      epochs: int = 1,
+  ) -> Data | list[Data]:
+    """A set of the clients in `rows`: stacked if padded, else one by one."""
+    batches = [
+        client_data.index_batches(
+            self.sizes[name][rows],
+            batch_size,
+            rng=rng,
+            drop_partial=drop_partial,
+            pad_to=self.pad_to[name],
+        )
+        for _ in range(epochs)
+    ]
+    indices, weights = (
+        batches[0]
+        if epochs == 1
+        else (np.concatenate(part, axis=1) for part in zip(*batches))
+    )
+    if self._padded:
+      examples = self._examples(name, rows)
+      return _data(examples, indices, weights)
+    load = self._sets[name]
+    clients = []
+    for row, own_indices, own_weights in zip(rows, indices, weights):
+      steps = np.any(own_weights, axis=1)
+      clients.append(
+          _data(
+              load(self.client_ids[row]), own_indices[steps], own_weights[steps]
+          )
+      )
+    return clients
+
+
+def _data(
+    examples: client_data.Examples, indices: np.ndarray, weights: np.ndarray
+) -> Data:
+  return collections.OrderedDict(
+      examples=collections.OrderedDict(examples),
+      indices=indices,
+      weights=weights,
+  )
+
+
+def clients(size: int, **parts: Any) -> Sequence[Any]:
+  """The values of a cohort's clients, from what each part of them is.
+
+  Args:
+    size: The number of clients.
+    **parts: The parts by name: stacked (a structure of arrays), or a list.
+
+  Returns:
+    The clients, stacked if all parts are.
+  """
+  if not any(isinstance(part, list) for part in parts.values()):
+    return values.StackedClients(collections.OrderedDict(parts), size)
+  rows = {
+      name: part if isinstance(part, list) else values.StackedClients(part, size)
+      for name, part in parts.items()
+  }
+  return [
+      collections.OrderedDict((name, part[k]) for name, part in rows.items())
+      for k in range(size)
+  ]
+
+
+def seeds(rng: np.random.Generator, size: int) -> np.ndarray:
+  """A seed for each client of a cohort."""
+  return rng.integers(2**31, size=(size, 2), dtype=np.int32)

@@ -1,0 +1,85 @@
+"""What a metric is like over clients, and whom personalization hurts."""
+
+import dataclasses
+from typing import Optional
+
+import numpy as np
+
+_QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+  """One metric over clients, each of which counts as one unless it says so.
+
+  Attributes:
+    num_clients: The number of clients.
+    mean: The mean.
+    deviation: The standard deviation.
+    weighted_mean: The mean in which a client counts by its evaluation examples.
+    quantiles: The metric at each of some quantiles.
+    worst_tenth: The mean over the worst tenth of the clients, one at least.
+    best_tenth: The mean over the best tenth.
+    largest_tenth: The mean over the tenth with the most examples.
+    hurt: The share of clients that are strictly worse off than without
+      personalization; None where there is nothing to compare with.
+  """
+
+  num_clients: int
+  mean: float
+  deviation: float
+  weighted_mean: float
+  quantiles: dict[str, float]
+  worst_tenth: float
+  best_tenth: float
+  largest_tenth: float
+  hurt: Optional[float]
+
+
+def summarize(
+    metric: np.ndarray,
+    weights: np.ndarray,
+    higher_is_better: bool,
+    baseline: Optional[np.ndarray] = None,
+) -> Summary:
+  """Summarizes a metric over clients.
+
+  Args:
+    metric: Each client's metric.
+    weights: What each client's metric is the mean over.
+    higher_is_better: The metric's direction.
+    baseline: Each client's metric without personalization.
+
+  Returns:
+    The summary.
+  """
+  metric = np.asarray(metric, np.float64)
+  ordered = np.sort(metric)
+  if higher_is_better:
+    ordered = ordered[::-1]
+  tenth = max(len(metric) // 10, 1)
+  largest = np.argsort(-np.asarray(weights), kind='stable')[:tenth]
+  return Summary(
+      num_clients=len(metric),
+      mean=float(metric.mean()),
+      deviation=float(metric.std()),
+      weighted_mean=float(np.average(metric, weights=weights)),
+      quantiles={
+          f'{q:g}': float(v)
+          for q, v in zip(_QUANTILES, np.quantile(metric, _QUANTILES))
+      },
+      worst_tenth=float(ordered[-tenth:].mean()),
+      best_tenth=float(ordered[:tenth].mean()),
+      largest_tenth=float(metric[largest].mean()),
+      hurt=None
+      if baseline is None
+      else float(is_worse(metric, baseline, higher_is_better).mean()),
+  )
+
+
+def is_worse(
+    metric: np.ndarray, than: np.ndarray, higher_is_better: bool
+) -> np.ndarray:
+  """Which clients are strictly worse; a metric that is no number is."""
+  not_worse = metric >= than if higher_is_better else metric <= than
+  return ~not_worse
