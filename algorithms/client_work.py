@@ -47,16 +47,6 @@ def num_examples(data: Mapping[str, Any]) -> tf.Tensor:
   return tf.reduce_sum(data['weights'])
 
 
-def zero_of(data: Mapping[str, Any]) -> tf.Tensor:
-  """A zero to start a sum over `data` from.
-
-  A sum that starts from a constant differs between clients only after its first
-  step, which `tf.vectorized_map` has to find out by converting each loop twice,
-  and a loop in a loop four times.
-  """
-  return tf.reduce_sum(data['weights'][:0])
-
-
 def sgd(
     learning_rate: tf.Tensor, only: Optional[Collection[str]] = None
 ) -> Step:
@@ -102,7 +92,7 @@ def train(
 
   steps = tf.shape(data['indices'])[0]
   _, weights, total = tf.while_loop(
-      lambda i, *_: i < steps, body, (0, weights, zero_of(data))
+      lambda i, *_: i < steps, body, (0, weights, tf.constant(0.0))
   )
   return weights, total
 
@@ -131,8 +121,7 @@ def evaluate(
 
   steps = tf.shape(data['indices'])[0]
   # Only the names and types of what is measured are used here.
-  zero = zero_of(data)
-  zeros = tf.nest.map_structure(lambda _: zero, measure(0))
+  zeros = tf.nest.map_structure(lambda m: tf.zeros([], m.dtype), measure(0))
   _, sums = tf.while_loop(
       lambda i, _: i < steps,
       lambda i, sums: (i + 1, tf.nest.map_structure(tf.add, sums, measure(i))),
@@ -156,11 +145,6 @@ def evaluate_sets(
   )
 
 
-def one_candidate(metrics: Any) -> Any:
-  """Metrics with an axis of candidates, of which there is just one."""
-  return tf.nest.map_structure(lambda m: m[tf.newaxis], metrics)
-
-
 def evaluate_epochs(
     model: model_lib.Model,
     weights: Weights,
@@ -168,25 +152,39 @@ def evaluate_epochs(
     epoch: Callable[[tf.Tensor, Weights], Weights],
     num_epochs: int,
 ) -> Any:
-  """The metrics after epochs 1, 2, …, `num_epochs`, along a first axis."""
-  epochs = tf.range(1, num_epochs + 1)
+  """The metrics after 0, 1, …, `num_epochs` epochs, along a first axis.
 
-  def body(i: tf.Tensor, weights: Weights, metrics: Any) -> Any:
-    weights = epoch(i, weights)
-    now = evaluate_sets(model, weights, sets)
+  Args:
+    model: The model.
+    weights: Its weights before the first epoch.
+    sets: The sets to evaluate on, by name.
+    epoch: From the number of an epoch, from 0, and the weights before it to the
+      weights after it.
+    num_epochs: How many epochs there are.
+
+  Returns:
+    {set: {metric: <total, weight>}}, each `[num_epochs + 1]`.
+  """
+
+  def measure(i: tf.Tensor, weights: Weights, metrics: Any) -> Any:
     # A tensor list would do this as well, but cannot be stacked over clients.
-    metrics = tf.nest.map_structure(
-        lambda new, all_epochs: tf.where(tf.equal(epochs, i), new, all_epochs),
-        now,
+    return tf.nest.map_structure(
+        lambda now, along: tf.where(
+            tf.equal(tf.range(num_epochs + 1), i), now, along
+        ),
+        evaluate_sets(model, weights, sets),
         metrics,
     )
-    return i + 1, weights, metrics
+
+  def body(i: tf.Tensor, weights: Weights, metrics: Any) -> Any:
+    metrics = measure(i, weights, metrics)
+    return i + 1, epoch(i, weights), metrics
 
   zeros = tf.nest.map_structure(
-      lambda m: tf.zeros_like(m) * tf.ones([num_epochs]),
+      lambda m: tf.zeros([num_epochs + 1], m.dtype),
       evaluate_sets(model, weights, sets),
   )
-  _, _, metrics = tf.while_loop(
-      lambda i, *_: i <= num_epochs, body, (1, weights, zeros)
+  _, weights, metrics = tf.while_loop(
+      lambda i, *_: i < num_epochs, body, (0, weights, zeros)
   )
-  return metrics
+  return measure(num_epochs, weights, metrics)

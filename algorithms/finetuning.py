@@ -57,11 +57,7 @@ def finetune(
     hyperparameters: FinetuningHyperparameters,
 ) -> Any:
   """The metrics of each candidate, in the order of `candidates`."""
-  metrics = [
-      client_work.one_candidate(
-          client_work.evaluate_sets(model, weights, evaluation)
-      )
-  ]
+  metrics = []
   for layers in hyperparameters.finetuning_layers:
     only = model.head if layers == 'last' else None
     for i in range(len(hyperparameters.finetuning_learning_rates)):
@@ -69,7 +65,7 @@ def finetune(
 
       def epoch(i: tf.Tensor, weights: model_lib.Weights) -> model_lib.Weights:
         data = client_work.epoch_of(
-            personalization, i - 1, hyperparameters.shuffled_epochs
+            personalization, i, hyperparameters.shuffled_epochs
         )
         return client_work.train(model, weights, data, step)[0]  # noqa: B023
 
@@ -82,7 +78,13 @@ def finetune(
               hyperparameters.finetuning_epochs,
           )
       )
-  return tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *metrics)
+  # All begin with the model as it was, which counts once.
+  return tf.nest.map_structure(
+      lambda first, *others: tf.concat(
+          [first, *(other[1:] for other in others)], 0
+      ),
+      *metrics,
+  )
 
 
 def candidates(hyperparameters: FinetuningHyperparameters) -> tuple[str, ...]:

@@ -71,13 +71,16 @@ def _find_python(ctx):
 
 def _run(ctx, what, arguments):
     ctx.report_progress(what)
+    ctx.file("tmp/.keep")
     result = ctx.execute(
         arguments,
-        environment = {"PYTHONPATH": ""},
+        # If pip is interrupted, what it unpacked is left here, not in /tmp.
+        environment = {"PYTHONPATH": "", "TMPDIR": str(ctx.path("tmp"))},
         timeout = 3600,
     )
     if result.return_code != 0:
         fail("%s failed:\n%s%s" % (what, result.stdout, result.stderr))
+    ctx.delete("tmp")
 
 def _python_environment_impl(ctx):
     # Bazel starts again from an empty folder after an interruption, and when

@@ -1,19 +1,20 @@
-"""What a run leaves in its folder and shows on the screen.
+"""What a run leaves in its folder, and what it shows.
 
   config.toml      all settings; given back as --preset it is the same run
   results.json     each method's statistics over the test clients
   per_client.csv   each test client's metric
-  metrics/         each round's training metrics, a CSV file a method
+  metrics/         each round's training metrics, a CSV file for each training
   tensorboard/     the same for TensorBoard
   checkpoints/     where a run that was stopped goes on
 
-Every file is there whole or not at all. Results are written after each method,
-and a run in the same folder goes on behind the methods that are there.
+The results are written anew after each method, and a run that is started again
+goes on behind the methods that are there.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import csv
+import dataclasses
 import fcntl
 import io
 import json
@@ -38,10 +39,12 @@ from personalization import statistics
 from tasks import errors
 from tasks import task as task_lib
 
-_CONFIG_HEADER = """\
-# All settings of a run. To do it again: --preset=THIS_FILE
-"""
-_FIELDS = (
+# A method in results.json, and a client of one in per_client.csv.
+Result = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+_CONFIG_HEADER = '# All settings of a run. To do it again: --preset=THIS_FILE\n'
+_COLUMNS = (
     'method',
     'client',
     'examples',
@@ -50,11 +53,9 @@ _FIELDS = (
     'candidate',
     'hurt',
 )
-# Seconds between lines where there is no terminal to draw a bar on.
+# Where there is no terminal to draw a bar on.
 _SECONDS_PER_LINE = 10.0
-
-Result = Mapping[str, Any]
-Row = Mapping[str, Any]
+_TABLE_WIDTH = 120
 
 
 def _write(path: pathlib.Path, text: str) -> None:
@@ -68,7 +69,7 @@ def _write(path: pathlib.Path, text: str) -> None:
 
 
 def _to_json(value: Any) -> Any:
-  """`value` without what JSON has no word for: infinity, and no number."""
+  """`value` with None for what JSON has no word for: infinite, or no number."""
   if isinstance(value, float):
     return value if math.isfinite(value) else None
   if isinstance(value, Mapping):
@@ -79,126 +80,134 @@ def _to_json(value: Any) -> Any:
 
 
 class Folder:
-  """The folder of a run, and what is there of its results.
+  """The folder of a run; `open_folder` makes it.
 
   Attributes:
-    results: The finished methods' results, by name.
+    results: The results of the finished methods, by name.
   """
 
   def __init__(self, path: pathlib.Path, config: config_lib.Config):
-    """Makes the folder, or opens that of the same configuration.
-
-    Args:
-      path: The folder.
-      config: The configuration of the run.
-
-    Raises:
-      UserError: If it is another run's folder, or none that can be written to.
-    """
-    self.path = path
-    self._config = config
     self.results: dict[str, Result] = {}
     self._rows: list[Row] = []
-    try:
-      path.mkdir(parents=True, exist_ok=True)
-      self._lock()
-      if self._is_new():
-        text = _CONFIG_HEADER + tomli_w.dumps(config.to_dict())
-        _write(path / 'config.toml', text)
-      else:
-        self._read()
-    except OSError as error:
-      raise errors.UserError(
-          f'The output folder {path} cannot be used: {error}.'
-      ) from error
+    self._path = path
+    self._config = config
+    if self._belongs_to_config():
+      self._read()
+    else:
+      text = _CONFIG_HEADER + tomli_w.dumps(config.to_dict())
+      _write(path / 'config.toml', text)
 
-  def _lock(self) -> None:
-    """Keeps other runs out for as long as this process lives."""
-    folder = os.open(self.path, os.O_RDONLY)
-    try:
-      fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-      raise errors.UserError(
-          f'Another run is writing to {self.path}. Wait for it, or name another'
-          ' output_dir.'
-      ) from error
-    self._locked = folder
-
-  def close(self) -> None:
-    """Lets other runs write to the folder."""
-    os.close(self._locked)
-
-  def _is_new(self) -> bool:
-    """Whether nothing was run here; raises if it was something else."""
-    there = self.path / 'config.toml'
+  def _belongs_to_config(self) -> bool:
+    """Whether this run was started here before, and no other run was."""
+    there = self._path / 'config.toml'
     if not there.exists():
       for name in ('checkpoints', 'results.json'):
-        if (self.path / name).exists():
+        if (self._path / name).exists():
           raise errors.UserError(
-              f'{self.path} has {name} but no config.toml, so that it is not'
-              ' known of what. Name another output_dir.'
+              f'{self._path} has {name} but no config.toml to tell of what.'
+              ' Name another output_dir.'
           )
-      return True
-    other = config_lib.from_file(there)
-    differences = config_lib.differences(other, self._config)
+      return False
+    differences = config_lib.differences(
+        config_lib.from_file(there), self._config
+    )
     if differences:
       raise errors.UserError(
-          f'{self.path} belongs to another configuration. Name another'
-          ' output_dir, or delete it. What is there has:\n  '
+          f'{self._path} belongs to another configuration. Name another'
+          ' output_dir, or delete this one. It has\n  '
           + '\n  '.join(differences)
       )
-    return False
+    return True
 
   def _read(self) -> None:
-    """Reads the finished methods' results."""
-    results = self.path / 'results.json'
+    """Reads the results of the finished methods."""
+    results = self._path / 'results.json'
     if not results.exists():
       return
     try:
       self.results = json.loads(results.read_text(encoding='utf-8'))['methods']
-      rows_path = self.path / 'per_client.csv'
-      with rows_path.open(encoding='utf-8', newline='') as file:
-        rows = list(csv.DictReader(file))
-      # A method counts when it is in results.json, which is written last.
-      self._rows = [row for row in rows if row['method'] in self.results]
-    except (ValueError, KeyError, TypeError) as error:
+      table = self._path / 'per_client.csv'
+      with table.open(encoding='utf-8', newline='') as file:
+        # Those of a method that is not in results.json, which is written last,
+        # will come again.
+        self._rows = [
+            row
+            for row in csv.DictReader(file)
+            if row['method'] in self.results
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
       raise errors.UserError(
-          f'The results in {self.path} are damaged: {error!r}. Delete'
-          ' results.json to have them made again.'
+          f'The results in {self._path} are damaged ({error!r}). Delete'
+          f' {results} to have them made again.'
       ) from error
 
   def checkpoint_dir(self, training: str) -> pathlib.Path:
-    return self.path / 'checkpoints' / training
+    """Where the checkpoints of a training are."""
+    return self._path / 'checkpoints' / training
 
   def release_managers(
       self, training: str
   ) -> tuple[tff.program.ReleaseManager, ...]:
-    """What keeps the metrics of each round."""
+    """What keeps the metrics of the rounds of a training."""
     return (
         tff.program.CSVFileReleaseManager(
-            self.path / 'metrics' / f'{training}.csv', key_fieldname='round'
+            self._path / 'metrics' / f'{training}.csv', key_fieldname='round'
         ),
         tff.program.TensorBoardReleaseManager(
-            self.path / 'tensorboard' / training
+            self._path / 'tensorboard' / training
         ),
     )
 
   def add(self, method: str, result: Result, rows: Sequence[Row]) -> None:
-    """Adds a method's results to the files."""
-    self.results[method] = result
+    """Adds what came out for a method, and writes it."""
+    self.results[method] = _to_json(result)
     self._rows.extend(rows)
     table = io.StringIO()
-    writer = csv.DictWriter(table, _FIELDS)
+    writer = csv.DictWriter(table, _COLUMNS, lineterminator='\n')
     writer.writeheader()
     writer.writerows(self._rows)
-    _write(self.path / 'per_client.csv', table.getvalue())
-    contents = _to_json(
-        {'configuration': self._config.to_dict(), 'methods': self.results}
-    )
-    _write(
-        self.path / 'results.json',
-        json.dumps(contents, indent=2, allow_nan=False) + '\n',
-    )
+    _write(self._path / 'per_client.csv', table.getvalue())
+    contents = {
+        'configuration': self._config.to_dict(),
+        'methods': self.results,
+    }
+    text = json.dumps(contents, indent=2, allow_nan=False)
+    _write(self._path / 'results.json', f'{text}\n')
+
+
+@contextlib.contextmanager
+def open_folder(
+    path: pathlib.Path, config: config_lib.Config
+) -> Iterator[Folder]:
+  """Makes the folder of a run, or opens the one that it has.
+
+  Args:
+    path: The folder.
+    config: The configuration of the run.
+
+  Yields:
+    The folder, which no other process can open in the meantime.
+
+  Raises:
+    UserError: If it is another run's folder, or none that can be written to.
+  """
+  with contextlib.ExitStack() as stack:
+    try:
+      path.mkdir(parents=True, exist_ok=True)
+      descriptor = os.open(path, os.O_RDONLY)
+      stack.callback(os.close, descriptor)
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      folder = Folder(path, config)
+    except BlockingIOError as error:
+      raise errors.UserError(
+          f'Another run is writing to {path}. Wait for it, or name another'
+          ' output_dir.'
+      ) from error
+    except OSError as error:
+      raise errors.UserError(
+          f'{path} cannot be the output_dir: {error}.'
+      ) from error
+    yield folder
 
 
 def make_result(
@@ -206,7 +215,7 @@ def make_result(
     task: task_lib.Task,
     chosen: np.ndarray,
 ) -> Result:
-  """What results.json has on a method, as far as it was evaluated.
+  """What results.json says of a method's evaluation.
 
   Args:
     evaluation: The metrics of all clients and candidates.
@@ -214,9 +223,9 @@ def make_result(
     chosen: The chosen candidate of each test client.
 
   Returns:
-    The task's metric and its direction, how many clients use which candidate,
-    the statistics of the test clients at those and without personalization, and
-    each candidate's mean over the validation clients.
+    The metric and its direction, how many clients use which candidate, the
+    statistics of the test clients with those and without personalization, each
+    candidate's mean over the validation clients, and the clients left out.
   """
 
   def summary(candidates: np.ndarray) -> dict[str, Any]:
@@ -226,24 +235,25 @@ def make_result(
         )
     )
 
-  names, counts = np.unique(chosen, return_counts=True)
+  baseline = evaluation.baseline
+  used, counts = np.unique(chosen, return_counts=True)
   validation = evaluation.validation.values[task.metric].mean(axis=0)
   return {
       'metric': task.metric,
       'higher_is_better': task.higher_is_better,
       'chosen': {
-          evaluation.candidates[name]: int(count)
-          for name, count in zip(names, counts)
+          evaluation.candidates[candidate]: int(count)
+          for candidate, count in zip(used, counts)
       },
       'test': summary(chosen),
       'before': None
-      if evaluation.baseline is None
-      else summary(np.full_like(chosen, evaluation.baseline)),
+      if baseline is None
+      else summary(np.full_like(chosen, baseline)),
       'validation': {
-          name: float(mean)
-          for name, mean in zip(evaluation.candidates, validation)
+          candidate: float(mean)
+          for candidate, mean in zip(evaluation.candidates, validation)
       },
-      'skipped_test_clients': list(evaluation.skipped),
+      'skipped_in_evaluation': list(evaluation.skipped),
   }
 
 
@@ -253,24 +263,24 @@ def make_rows(
     task: task_lib.Task,
     chosen: np.ndarray,
 ) -> list[Row]:
-  """What per_client.csv has on a method."""
-  metrics = evaluation.test.values[task.metric]
+  """What per_client.csv says of a method: its test clients one by one."""
+  values = evaluation.test.values[task.metric]
   examples = evaluation.test.weights[task.metric]
-  after = metrics[np.arange(len(metrics)), chosen]
   rows = []
   for i, client_id in enumerate(evaluation.test.client_ids):
-    row = dict(
-        method=method,
-        client=client_id,
-        examples=f'{examples[i]:g}',
-        metric=float(after[i]),
-        candidate=evaluation.candidates[chosen[i]],
-    )
+    metric = values[i, chosen[i]]
+    row = {
+        'method': method,
+        'client': client_id,
+        'examples': int(examples[i]),
+        'metric': float(metric),
+        'candidate': evaluation.candidates[chosen[i]],
+    }
     if evaluation.baseline is not None:
-      before = metrics[i, evaluation.baseline]
+      before = values[i, evaluation.baseline]
       row['before'] = float(before)
       row['hurt'] = int(
-          statistics.is_worse(after[i], before, task.higher_is_better)
+          statistics.is_worse(metric, before, task.higher_is_better)
       )
     rows.append(row)
   return rows
@@ -280,68 +290,94 @@ def _number(value: Optional[float]) -> str:
   return 'diverged' if value is None else f'{value:#.4g}'
 
 
-def _describe(chosen: Mapping[str, int]) -> str:
-  """The chosen candidate in a few words."""
-  if len(chosen) == 1:
-    return next(iter(chosen))
-  most = max(chosen, key=chosen.get)
-  return f'its own for each client, most often {most}'
+def _describe_choice(chosen: Mapping[str, int]) -> str:
+  most_often = max(chosen, key=lambda candidate: chosen[candidate])
+  return most_often if len(chosen) == 1 else f'each its own, most {most_often}'
 
 
-def table(results: Mapping[str, Result]) -> rich.table.Table:
-  """The methods side by side; the results are as results.json has them."""
-  first = next(iter(results.values()))
-  clients = first['test']['num_clients']
-  better = 'higher' if first['higher_is_better'] else 'lower'
-  made = rich.table.Table(
-      title=f'{first["metric"]} of {clients} test clients ({better} is better)',
-      box=rich.box.SIMPLE,
+def make_table(results: Mapping[str, Result]) -> rich.table.Table:
+  """The methods of one run, a row each."""
+  any_result = next(iter(results.values()))
+  better = 'higher' if any_result['higher_is_better'] else 'lower'
+  table = rich.table.Table(
+      title=(
+          f'{any_result["metric"]} of {any_result["test"]["num_clients"]} test'
+          f' clients; {better} is better'
+      ),
       title_justify='left',
+      box=rich.box.SIMPLE,
   )
-  made.add_column('method')
-  made.add_column('mean ± deviation', justify='right')
-  made.add_column('worst tenth', justify='right')
-  made.add_column('hurt', justify='right')
-  made.add_column('chosen candidate')
+  table.add_column('method')
+  table.add_column('mean ± deviation', justify='right')
+  table.add_column('worst tenth', justify='right')
+  table.add_column('hurt', justify='right')
+  table.add_column('chosen candidate')
   for method, result in results.items():
     test = result['test']
-    hurt = test['hurt']
-    made.add_row(
+    table.add_row(
         method,
         f'{_number(test["mean"])} ± {_number(test["deviation"])}',
         _number(test['worst_tenth']),
-        '–' if hurt is None else f'{hurt:.0%}',
-        _describe(result['chosen']),
+        '–' if test['hurt'] is None else f'{test["hurt"]:.0%}',
+        _describe_choice(result['chosen']),
     )
-  return made
+  return table
 
 
 def print_table(
     results: Mapping[str, Result], file: Optional[TextIO] = None
 ) -> None:
-  """Prints the table; what is no terminal is taken to have wide lines."""
+  """Prints the table of a run's methods."""
   file = file or sys.stdout
-  console = rich.console.Console(
-      file=file, width=None if file.isatty() else 120, highlight=False
+  width = None if file.isatty() else _TABLE_WIDTH
+  rich.console.Console(file=file, width=width, highlight=False).print(
+      make_table(results)
   )
-  console.print(table(_to_json(results)))
 
 
-# Told how many steps were done, and something to show about them.
-Advance = Callable[[int, str], None]
+# Told how many steps are done, and something about the last of them.
+ShowProgress = Callable[[int, str], None]
 
 
 @contextlib.contextmanager
 def progress(
-    what: str, total: int, done_before: int = 0, unit: str = 'rounds'
-) -> Iterator[Advance]:
-  """Shows how far something is: a bar on a terminal, else a line now and then.
+    what: str, total: int, unit: str, file: Optional[TextIO] = None
+) -> Iterator[ShowProgress]:
+  """Shows how far something is: a bar in a terminal, else a line now and then.
 
   Args:
     what: What is being done.
-    total: The number of its steps.
-    unit: What a step is.
+    total: How many steps it takes.
+    unit: What the steps are.
+    file: Where to show it; by default stderr.
 
   Yields:
-    What to call after each step.
+    A function to call after a step.
   """
+  console = rich.console.Console(file=file or sys.stderr, highlight=False)
+  if console.is_terminal:
+    columns = (
+        rich.progress.TextColumn('{task.description:<24}'),
+        rich.progress.BarColumn(),
+        rich.progress.TextColumn('{task.completed}/{task.total} {task.fields[unit]}'),
+        rich.progress.TimeElapsedColumn(),
+        rich.progress.TextColumn('{task.fields[note]}'),
+    )
+    with rich.progress.Progress(*columns, console=console) as bars:
+      bar = bars.add_task(what, total=total, unit=unit, note='')
+      yield lambda done, note='': bars.update(bar, completed=done, note=note)
+    return
+
+  start = time.monotonic()
+  last_line = start
+
+  def show(done: int, note: str = '') -> None:
+    nonlocal last_line
+    now = time.monotonic()
+    if done < total and now < last_line + _SECONDS_PER_LINE:
+      return
+    last_line = now
+    parts = (f'{what}: {done} of {total} {unit}', f'{now - start:.1f} s', note)
+    print(', '.join(filter(None, parts)), file=console.file, flush=True)
+
+  yield show

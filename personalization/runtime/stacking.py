@@ -1,11 +1,12 @@
 """Runs a program with its clients stacked: a cohort's round as one XLA program."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import math
 from typing import Any, Optional
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
@@ -21,6 +22,7 @@ MIN_GROUP = 4
 # TensorFlow's own kernels.
 _SLOW_IN_XLA = ('Conv', 'DepthwiseConv', 'MaxPool', 'AvgPool', 'FusedBatchNorm')
 _CALLS = ('Case', 'If', 'PartitionedCall', 'StatefulPartitionedCall', 'While')
+_LOOPS = ('StatelessWhile', 'While')
 _OPAQUE_TYPES = frozenset(
     dtype.as_datatype_enum for dtype in (tf.string, tf.variant, tf.resource)
 )
@@ -51,6 +53,40 @@ def _is_plain_arithmetic(function: program_lib.Function) -> bool:
   return True
 
 
+def _has_nested_loops(function: program_lib.Function) -> bool:
+  graph_def = function.concrete.graph.as_graph_def()
+  return any(
+      node.op in _LOOPS
+      for library_function in graph_def.library.function
+      for node in library_function.node_def
+  )
+
+
+def _map_clients(
+    function: Callable[[Any], Any], clients: Any, nested: bool
+) -> Any:
+  """What `function` gives for each of several stacked clients, stacked.
+
+  Vectorized over the clients if that can be had at a reasonable price. To
+  convert a loop takes `tf.vectorized_map` two attempts, a loop in a loop four
+  …: many seconds to gain at most a third of the time a program runs.
+  """
+  if not nested:
+    return tf.vectorized_map(function, clients)
+  one = tf.nest.map_structure(
+      lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), clients
+  )
+  function = tf.function(function, autograph=False)
+  outputs = function.get_concrete_function(one).structured_outputs
+  return tf.map_fn(
+      function,
+      clients,
+      fn_output_signature=tf.nest.map_structure(
+          lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), outputs
+      ),
+  )
+
+
 def _bytes(leaves: Sequence[Any]) -> int:
   """The size of what has these shapes; a size that is unknown counts as 1."""
   return sum(
@@ -66,10 +102,12 @@ class Stacking:
   Attributes:
     whole: Whether XLA can compile the server's work too. The aggregators of
       differential privacy, for one, keep strings in the server's state.
+    nested: Whether a client's work has loops in loops.
     client_bytes: About what one client's results take.
   """
 
   whole: bool
+  nested: bool
   client_bytes: int
 
 
@@ -87,6 +125,7 @@ def find_stacking(program: program_lib.Program) -> Optional[Stacking]:
   rest += [program.merge_function(i) for i in active]
   return Stacking(
       whole=all(map(_is_plain_arithmetic, rest)),
+      nested=any(map(_has_nested_loops, clients)),
       client_bytes=sum(
           _bytes(client.concrete.outputs) for client in clients
       ),
@@ -102,12 +141,14 @@ class StackedRunner:
     self._functions: dict[Any, program_lib.Function] = {}
 
   def group_size(self, stacked: program_lib.Arguments, size: int) -> int:
+    """How many clients to work on at once, in groups that are about equal."""
     leaves = [leaf for part in stacked.values() for leaf in part]
     inputs = sum(
         math.prod(leaf.shape) * tf.as_dtype(leaf.dtype).size for leaf in leaves
     )
     per_client = inputs // max(size, 1) + self._stacking.client_bytes
-    return min(size, _GROUP_BYTES // max(per_client, 1))
+    largest = max(_GROUP_BYTES // max(per_client, 1), 1)
+    return -(-size // -(-size // largest))
 
   def __call__(
       self,
@@ -184,12 +225,12 @@ class StackedRunner:
       count = leaves[0].shape[0] if leaves else 1
       while count > 1:
         half = count // 2
+        pairs = [
+            tf.nest.map_structure(lambda leaf: leaf[start : start + half], parts)  # noqa: B023
+            for start in (0, half)
+        ]
         merged = tf.vectorized_map(
-            lambda pair: program.merge(i, reads, *pair),
-            (
-                tf.nest.map_structure(lambda leaf: leaf[:half], parts),  # noqa: B023
-                tf.nest.map_structure(lambda leaf: leaf[half : 2 * half], parts),  # noqa: B023
-            ),
+            lambda pair: program.merge(i, reads, *pair), tuple(pairs)
         )
         if count % 2:
           merged = tf.nest.map_structure(
@@ -199,7 +240,19 @@ class StackedRunner:
       return tf.nest.map_structure(lambda leaf: leaf[0], parts)
 
     def run_group(inputs: Any) -> Any:
-      keep, parts = tf.vectorized_map(client, inputs)
+      present, own = inputs
+      keep, parts = _map_clients(client, own, self._stacking.nested)
+      # The zero of an aggregation is what a client adds that is not there.
+      zeros = program.zeros(i, arguments, reads)
+      parts = tf.nest.map_structure(
+          lambda leaf, zero: tf.where(
+              tf.reshape(present, [-1] + [1] * (leaf.shape.rank - 1)),
+              leaf,
+              zero,
+          ),
+          parts,
+          zeros,
+      )
       return keep, merge_all(parts)
 
     if not self._stacking.whole:
@@ -208,42 +261,28 @@ class StackedRunner:
     # make but `tf.vectorized_map` would have to find out to be needed.
     copies = lambda leaf: tf.broadcast_to(leaf, [size, *leaf.shape])
     inputs = (
-        dict(stacked) | tf.nest.map_structure(copies, dict(arguments)),
-        tf.nest.map_structure(copies, reads),
-        dict(kept),
-    )
-    full = size // group
-    if full == 1 and size == group:
-      return run_group(inputs)
-    head = tf.nest.map_structure(
-        lambda leaf: tf.reshape(
-            leaf[: full * group], [full, group, *leaf.shape[1:]]
+        tf.ones([size], tf.bool),
+        (
+            dict(stacked) | tf.nest.map_structure(copies, dict(arguments)),
+            tf.nest.map_structure(copies, reads),
+            dict(kept),
         ),
+    )
+    if group == size:
+      return run_group(inputs)
+
+    # All groups have the same size, so that they are one loop; who is missing
+    # in the last one is absent.
+    groups = -(-size // group)
+    rows = np.minimum(np.arange(groups * group), size - 1)
+    shape = [groups, group]
+    grouped = tf.nest.map_structure(
+        lambda leaf: tf.reshape(tf.gather(leaf, rows), shape + leaf.shape[1:]),
         inputs,
     )
-    tail = tf.nest.map_structure(lambda leaf: leaf[full * group :], inputs)
-    spec = tf.nest.map_structure(
-        lambda t: tf.TensorSpec(t.shape, t.dtype),
-        tf.function(run_group, autograph=False)
-        .get_concrete_function(
-            tf.nest.map_structure(
-                lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), head
-            )
-        )
-        .structured_outputs,
-    )
-    keep, parts = tf.map_fn(run_group, head, fn_output_signature=spec)
+    present = tf.reshape(tf.range(groups * group) < size, shape)
+    keep, parts = _map_clients(run_group, (present, grouped[1]), nested=True)
     keep = tf.nest.map_structure(
-        lambda leaf: tf.reshape(leaf, [full * group, *leaf.shape[2:]]), keep
+        lambda leaf: tf.reshape(leaf, [-1, *leaf.shape[2:]])[:size], keep
     )
-    if size % group:
-      tail_keep, tail_parts = run_group(tail)
-      keep = tf.nest.map_structure(
-          lambda a, b: tf.concat([a, b], 0), keep, tail_keep
-      )
-      parts = tf.nest.map_structure(
-          lambda all_parts, part: tf.concat([all_parts, part[tf.newaxis]], 0),
-          parts,
-          tail_parts,
-      )
     return keep, merge_all(parts)

@@ -1,0 +1,381 @@
+"""Trains and compares methods of personalized federated learning on a task.
+
+Shows a table of how the methods do on held-out clients, and writes it, client
+by client, with checkpoints and all settings to the output folder. The same
+command again goes on where it was stopped.
+
+  run                                          all methods on synthetic data
+  run --task=school --algorithm=fedavg,local   these, as presets/school.toml has
+  run --preset=mine.toml --set batch_size=10   a file of settings, but for one
+
+A setting is taken from, the later the stronger: the defaults; the preset, which
+is the one of the task's name if none is given; --set; the other flags.
+"""
+
+# Nothing that imports TensorFlow Federated, which takes seven seconds, is
+# imported here: --help and what is plainly wrong are answered without it.
+import collections
+import dataclasses
+import logging
+import os
+import pathlib
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Optional
+import warnings
+
+from absl import app
+from absl import flags
+from absl import logging as absl_logging
+
+from algorithms import registry as algorithm_registry
+from experiments import config as config_lib
+from tasks import errors
+from tasks import registry as task_registry
+
+if TYPE_CHECKING:
+  from algorithms import algorithm as algorithm_lib
+  from experiments import output
+  from personalization import training
+  from tasks import task as task_lib
+
+_TASK = flags.DEFINE_string(
+    'task', None, f'The task: {", ".join(task_registry.task_names())}.'
+)
+_ALGORITHM = flags.DEFINE_list(
+    'algorithm',
+    None,
+    'The methods to compare, with commas between them:'
+    f' {", ".join(algorithm_registry.algorithm_names())}.',
+)
+_PRESET = flags.DEFINE_string(
+    'preset',
+    None,
+    'A TOML file of settings, or the name of one that comes with the code:'
+    f' {", ".join(config_lib.preset_names())}.',
+)
+_SET = flags.DEFINE_multi_string(
+    'set',
+    [],
+    'A setting, as in batch_size=10, client_learning_rate=0.1 (of every method'
+    ' that has it), finetuning.client_learning_rate=0.1 (of one) or'
+    ' task.alpha=0.5. It can be given more than once.',
+)
+_SEED = flags.DEFINE_integer(
+    'seed', None, 'The seed of all that is random.', lower_bound=0
+)
+_RUNTIME = flags.DEFINE_enum(
+    'runtime',
+    None,
+    ['cohort', 'native'],
+    "What runs the computations: ours, which is the default, or TFF's own.",
+)
+_TOTAL_ROUNDS = flags.DEFINE_integer(
+    'total_rounds', None, 'The number of rounds.', lower_bound=0
+)
+_CLIENTS_PER_ROUND = flags.DEFINE_integer(
+    'clients_per_round',
+    None,
+    'The number of clients in a round; 0 for all.',
+    lower_bound=0,
+)
+_DATA_DIR = flags.DEFINE_string(
+    'data_dir',
+    os.environ.get('PFL_DATA_DIR'),
+    'The folder of the data sets, by default $PFL_DATA_DIR. What is not there'
+    ' is downloaded.',
+)
+_OUTPUT_DIR = flags.DEFINE_string(
+    'output_dir',
+    None,
+    'The folder to write to; by default one of this configuration only, in'
+    ' results/.',
+)
+
+
+def _say(message: str) -> None:
+  print(message, file=sys.stderr, flush=True)
+
+
+def _silence_imports() -> None:
+  """Keeps what TensorFlow has to say about itself from the terminal."""
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  absl_logging.set_verbosity(absl_logging.ERROR)
+  logging.getLogger('tensorflow').setLevel(logging.ERROR)
+  warnings.filterwarnings('ignore', category=DeprecationWarning)
+  warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
+
+
+def _load_task(
+    config: config_lib.Config, data_dir: Optional[str]
+) -> 'task_lib.Task':
+  """Loads the task, and checks that it can be done as configured."""
+  task = task_registry.load(
+      config.task,
+      data_dir=data_dir,
+      seed=config.options.seed,
+      **dataclasses.asdict(config.task_parameters),
+  )
+  there_are = len(task.train.client_ids)
+  if config.options.clients_per_round > there_are:
+    raise errors.UserError(
+        f'clients_per_round is {config.options.clients_per_round}, but'
+        f' {task.name} has {there_are} clients to train on. Name a smaller'
+        ' number, or 0 for all.'
+    )
+  if config.settings.choose == 'each' and not task.cross_silo:
+    raise errors.UserError(
+        f"choose is 'each', but clients of {task.name} have no validation"
+        " examples of their own to choose by. Set choose to 'all'."
+    )
+  return task
+
+
+def _set_runtime(name: str) -> None:
+  """Makes a runtime the one that all TFF computations run on."""
+  import tensorflow_federated as tff
+
+  if name == 'native':
+    from personalization.runtime import native
+
+    context = native.create_native_context()
+  else:
+    from personalization.runtime import cohort
+
+    context = cohort.create_cohort_context()
+  tff.framework.set_default_context(context)
+
+
+def _build_algorithms(
+    config: config_lib.Config, task: 'task_lib.Task'
+) -> dict[str, 'algorithm_lib.Algorithm']:
+  """Builds all methods, so that none fails behind the training of another."""
+  import tensorflow_federated as tff
+
+  from personalization import evaluation
+
+  if config.settings.aggregator == 'robust':
+    aggregator = tff.learning.robust_aggregator()
+  else:
+    # The mean over a round whose clients were all dropped is zero.
+    aggregator = tff.aggregators.MeanFactory(no_nan_division=True)
+  return {
+      name: algorithm_registry.build(
+          name,
+          task.model,
+          hyperparameters,
+          aggregator,
+          evaluation.evaluation_sets(task),
+      )
+      for name, hyperparameters in config.hyperparameters.items()
+  }
+
+
+def _train(
+    name: str,
+    algorithm: 'algorithm_lib.Algorithm',
+    task: 'task_lib.Task',
+    options: 'training.Options',
+    folder: 'output.Folder',
+) -> tuple['training.Trained', Optional[float]]:
+  """Trains; also returns the seconds, if it did not begin at a checkpoint."""
+  from experiments import output
+  from personalization import training
+
+  if not algorithm.trains:
+    return training.train(algorithm, task, options), 0.0
+  start = time.monotonic()
+  first_round = None
+  with output.progress(
+      f'{name}: training', options.total_rounds, 'rounds'
+  ) as show:
+
+    def on_round(round_num: int, metrics: Any) -> None:
+      nonlocal first_round
+      first_round = first_round or round_num
+      show(round_num, f'loss {metrics["loss"]:.4g}')
+
+    trained = training.train(
+        algorithm,
+        task,
+        options,
+        checkpoint_dir=folder.checkpoint_dir(name),
+        release_managers=folder.release_managers(name),
+        on_round=on_round,
+    )
+  seconds = time.monotonic() - start
+  if trained.skipped_clients:
+    _say(
+        f'{name}: left {len(trained.skipped_clients)} clients without examples'
+        f' out of the training: {", ".join(trained.skipped_clients)}'
+    )
+  if trained.dropped_clients:
+    _say(
+        f'{name}: dropped {trained.dropped_clients} updates of clients that'
+        ' were not finite'
+    )
+  return trained, seconds if first_round == 1 else None
+
+
+def _hand_over(
+    trained: 'training.Trained', algorithm: 'algorithm_lib.Algorithm'
+) -> 'training.Trained':
+  """Gives a method what another of the same training has learned.
+
+  What they share does not include how a client is personalized, and the numbers
+  that this takes are in the server's state as well.
+  """
+  state = collections.OrderedDict(
+      trained.server_state, hyperparameters=algorithm.hyperparameters
+  )
+  return dataclasses.replace(trained, server_state=state)
+
+
+def _evaluate(
+    name: str,
+    algorithm: 'algorithm_lib.Algorithm',
+    trained: 'training.Trained',
+    task: 'task_lib.Task',
+    config: config_lib.Config,
+) -> tuple['output.Result', list['output.Row']]:
+  """Evaluates a method; returns what the results are to say about it."""
+  from experiments import output
+  from personalization import evaluation as evaluation_lib
+
+  start = time.monotonic()
+  done = 0
+  total = len(task.test.client_ids)
+  if not task.cross_silo:
+    total += len(task.validation.client_ids)
+  with output.progress(f'{name}: evaluation', total, 'clients') as show:
+
+    def on_cohort(num_clients: int) -> None:
+      nonlocal done
+      done += num_clients
+      show(done, '')
+
+    evaluation = evaluation_lib.evaluate(
+        algorithm, trained, task, config.options, on_cohort
+    )
+  chosen = evaluation_lib.choose(
+      evaluation,
+      task.metric,
+      task.higher_is_better,
+      config.settings.choose == 'each',
+  )
+  if evaluation.skipped:
+    _say(
+        f'{name}: left {len(evaluation.skipped)} clients without examples out'
+        f' of the evaluation: {", ".join(evaluation.skipped)}'
+    )
+  result = {
+      **output.make_result(evaluation, task, chosen),
+      'evaluation_seconds': time.monotonic() - start,
+  }
+  return result, output.make_rows(name, evaluation, task, chosen)
+
+
+def run(
+    config: config_lib.Config,
+    output_dir: pathlib.Path,
+    data_dir: Optional[str] = None,
+) -> dict[str, 'output.Result']:
+  """Trains and evaluates all methods, but for those that are done already.
+
+  Args:
+    config: The configuration of the run.
+    output_dir: The folder to write to.
+    data_dir: The folder of the data sets.
+
+  Returns:
+    The results of each method.
+
+  Raises:
+    UserError: If it cannot be run, before any training.
+  """
+  from experiments import output
+
+  task = _load_task(config, data_dir)
+  with output.open_folder(output_dir, config) as folder:
+    for name in folder.results:
+      _say(f'{name}: done before; delete {output_dir} to do it again')
+    if folder.results.keys() == config.hyperparameters.keys():
+      return folder.results
+
+    _set_runtime(config.settings.runtime)
+    algorithms = _build_algorithms(config, task)
+    # What trains the same is trained once, as the first of them.
+    first: dict[str, str] = {}
+    trained: dict[str, Any] = {}
+    for name, algorithm in algorithms.items():
+      trainer = first.setdefault(algorithm.training, name)
+      if name in folder.results:
+        continue
+      if trainer not in trained:
+        trained[trainer] = _train(
+            trainer, algorithms[trainer], task, config.options, folder
+        )
+      state, seconds = trained[trainer]
+      if trainer in folder.results:
+        seconds = folder.results[trainer]['training_seconds']
+      result, rows = _evaluate(
+          name, algorithm, _hand_over(state, algorithm), task, config
+      )
+      of_training = {
+          'training': trainer,
+          'rounds': config.options.total_rounds if algorithm.trains else 0,
+          'training_seconds': seconds,
+          'dropped_updates': state.dropped_clients,
+          'skipped_in_training': list(state.skipped_clients),
+      }
+      folder.add(name, {**result, **of_training}, rows)
+    return folder.results
+
+
+def _from_flags() -> config_lib.Request:
+  of_settings = {
+      'task.name': _TASK.value,
+      'algorithms': _ALGORITHM.value,
+      'seed': _SEED.value,
+      'runtime': _RUNTIME.value,
+      'total_rounds': _TOTAL_ROUNDS.value,
+      'clients_per_round': _CLIENTS_PER_ROUND.value,
+  }
+  given = {n: value for n, value in of_settings.items() if value is not None}
+  return config_lib.read(_PRESET.value, _SET.value, given)
+
+
+def _main() -> None:
+  request = _from_flags()
+  _silence_imports()
+  config = config_lib.resolve(request)
+  output_dir = config_lib.user_path(
+      _OUTPUT_DIR.value or f'results/{config.task}-{config.digest()}'
+  )
+  data_dir = _DATA_DIR.value
+  if data_dir is not None:
+    data_dir = str(config_lib.user_path(data_dir))
+  results = run(config, output_dir, data_dir)
+  from experiments import output
+
+  output.print_table(results)
+  _say(f'Written to {output_dir}')
+
+
+def main(argv: list[str]) -> int:
+  """Runs what the flags say, and returns the exit status."""
+  if len(argv) > 1:
+    raise app.UsageError(f'There is no argument {argv[1]!r}, only flags.')
+  try:
+    _main()
+  except errors.UserError as error:
+    _say(f'Error: {error}')
+    return 1
+  except KeyboardInterrupt:
+    _say('\nStopped. The same command goes on from the last checkpoint.')
+    return 130
+  return 0
+
+
+if __name__ == '__main__':
+  app.run(main)
