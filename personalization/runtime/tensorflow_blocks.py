@@ -1,6 +1,6 @@
 """TFF's serialized TensorFlow blocks as functions that can be called in a graph."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import itertools
 from typing import Any
 
@@ -32,15 +32,28 @@ def _node(name: str) -> str:
   return name.lstrip('^').split(':')[0]
 
 
-def _initialize_first(graph_def: tf.compat.v1.GraphDef, initialize_op: str):
-  """Makes all that does not initialize variables wait until they are there."""
+def _needed(graph_def: tf.compat.v1.GraphDef, names: Iterable[str]) -> set[str]:
+  """The names of the nodes that `names` depend on, and their own."""
   nodes = {node.name: node for node in graph_def.node}
-  initializing, pending = set(), [_node(initialize_op)]
+  needed, pending = set(), [_node(name) for name in names]
   while pending:
     name = pending.pop()
-    if name not in initializing:
-      initializing.add(name)
+    if name not in needed:
+      needed.add(name)
       pending.extend(_node(source) for source in nodes[name].input)
+  return needed
+
+
+def _keep(graph_def: tf.compat.v1.GraphDef, names: set[str]):
+  """Removes all other nodes."""
+  kept = [node for node in graph_def.node if node.name in names]
+  del graph_def.node[:]
+  graph_def.node.extend(kept)
+
+
+def _initialize_first(graph_def: tf.compat.v1.GraphDef, initialize_op: str):
+  """Makes all that does not initialize variables wait until they are there."""
+  initializing = _needed(graph_def, [initialize_op])
   for node in graph_def.node:
     if node.name not in initializing and node.op != 'Placeholder':
       node.input.append(f'^{_node(initialize_op)}')
@@ -108,20 +121,6 @@ def _detach_placeholders(graph_def: tf.compat.v1.GraphDef):
       node.input.extend(kept)
 
 
-def _drop_unused(graph_def: tf.compat.v1.GraphDef, name: str) -> bool:
-  """Removes a node that no other node reads; whether there is none left."""
-  name = _node(name)
-  nodes = [*graph_def.node]
-  for function in graph_def.library.function:
-    nodes.extend(function.node_def)
-  if any(_node(source) == name for node in nodes for source in node.input):
-    return False
-  kept = [node for node in graph_def.node if node.name != name]
-  del graph_def.node[:]
-  graph_def.node.extend(kept)
-  return True
-
-
 def _own_resources(graph_def: tf.compat.v1.GraphDef):
   """Gives the graph's variables and tables names that no other call uses."""
   suffix = f'_call{next(_call_count)}'
@@ -153,15 +152,19 @@ def to_callable(
   graph_def = tf.compat.v1.GraphDef()
   if not proto.graph_def.Unpack(graph_def):
     raise ValueError('A TensorFlow block without a graph.')
-  if proto.initialize_op:
-    _initialize_first(graph_def, proto.initialize_op)
-  _detach_placeholders(graph_def)
-  session_token = proto.session_token_tensor_name
-  if session_token and _drop_unused(graph_def, session_token):
-    session_token = None
   type_spec = block.type_signature
   parameter_names = list(_tensor_names(proto.parameter))
   result_names = list(_tensor_names(proto.result))
+  session_token = proto.session_token_tensor_name
+
+  needed = [*result_names]
+  if proto.initialize_op:
+    needed.append(proto.initialize_op)
+  needed = _needed(graph_def, needed)
+  _keep(graph_def, needed.union(map(_node, parameter_names)))
+  if proto.initialize_op:
+    _initialize_first(graph_def, proto.initialize_op)
+  _detach_placeholders(graph_def)
 
   def call(argument: Any = None) -> Any:
     own_graph_def = tf.compat.v1.GraphDef()
@@ -174,7 +177,7 @@ def to_callable(
       # The identity brings in what is from outside the graph being built.
       leaves = [tf.identity(leaf) for leaf in leaves]
       input_map = dict(zip(parameter_names, leaves, strict=True))
-    if session_token:
+    if _node(session_token) in needed:
       input_map[session_token] = tf.constant('')
     results = tf.graph_util.import_graph_def(
         own_graph_def, input_map, result_names, name='block'
