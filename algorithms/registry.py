@@ -40,7 +40,7 @@ class _Method:
 _METHODS = {
     'fedadam': _Method(
         'algorithms.fedavg',
-        dict(server_optimizer='adam', server_learning_rate=0.1),
+        dict(server_optimizer='adam', server_learning_rate=0.03),
     ),
     'fedavg': _Method('algorithms.fedavg'),
     # TFF's form, whose steps add up to 1 / (1 - momentum) of FedAvg's; Motley's
@@ -100,7 +100,7 @@ def hyperparameters(
 def build(
     name: str,
     model: model_lib.Model,
-    hyperparameters: parameters.Parameters,  # pylint: disable=redefined-outer-name
+    hyperparameters: parameters.Parameters,
     aggregator: tff.aggregators.AggregationFactory,
     evaluation_sets: Sequence[str],
 ) -> algorithm.Algorithm:

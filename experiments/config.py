@@ -8,13 +8,13 @@ A setting has one name wherever it is given:
   client_learning_rate             of every chosen method that has it
 
 A preset is a TOML file of them, where what comes before the full stop is the
-name of a table. What is given later in this list overrides what comes before:
-the defaults, the preset, `--set`, the flags; and within one of them, too.
+name of a table. Each of these overrides those before it: the defaults, the
+preset, `--set`, the flags. So does, within one of them, what comes later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import hashlib
 import importlib
@@ -22,7 +22,7 @@ import json
 import os
 import pathlib
 import tomllib
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from algorithms import registry as algorithm_registry
 from tasks import errors
@@ -32,8 +32,12 @@ from tasks import registry as task_registry
 if TYPE_CHECKING:
   from personalization import training
 
+_T = TypeVar('_T')
+
 _PRESETS = pathlib.Path(__file__).parent / 'presets'
 _DEFAULT_TASK = 'synthetic'
+
+RUNTIMES = ('cohort', 'native')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Settings(parameters.Parameters):
   runtime: str = parameters.field(
       'cohort',
       "What runs the computations: TFF's own native runtime, or ours.",
-      choices=('cohort', 'native'),
+      choices=RUNTIMES,
   )
   aggregator: str = parameters.field(
       'mean',
@@ -188,9 +192,9 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def read(
-    preset: Optional[str] = None,
+    preset: str | None = None,
     assignments: Sequence[str] = (),
-    flags: Optional[Mapping[str, Any]] = None,
+    flags: Mapping[str, Any] | None = None,
 ) -> Request:
   """Reads what a user asked for, and checks the names of task and methods.
 
@@ -212,52 +216,89 @@ def read(
       Layer('--set', tuple(map(_assignment, assignments))),
       Layer('the flags', tuple((flags or {}).items())),
   )
-  if preset is None:
-    name = _last('task.name', layers) or _DEFAULT_TASK
-    if name in preset_names():
-      preset = name
+  if preset is None and _task_name(layers) in preset_names():
+    preset = _task_name(layers)
   if preset is not None:
     layers = (read_preset(_find_preset(preset)), *layers)
   return _request(layers)
 
 
 def _last(name: str, layers: Sequence[Layer]) -> Any:
-  """The value that a setting has at the end; None if nobody sets it."""
+  """What a setting is in the last layer that has it; None if none has."""
   values = [layer.last(name) for layer in layers]
-  return next((v for v in reversed(values) if v is not None), None)
+  return next((value for value in reversed(values) if value is not None), None)
+
+
+def _task_name(layers: Sequence[Layer]) -> str:
+  return str(_last('task.name', layers) or _DEFAULT_TASK)
 
 
 def _request(layers: tuple[Layer, ...]) -> Request:
-  task = str(_last('task.name', layers) or _DEFAULT_TASK)
+  """Checks the names of the task and the methods."""
+  task = _task_name(layers)
   if task not in task_registry.task_names():
     raise errors.unknown('task', task, task_registry.task_names())
   chosen = _last('algorithms', layers)
   settings = parameters.from_dict(
       Settings, {} if chosen is None else {'algorithms': chosen}, 'settings'
   )
-  for name in settings.algorithms:
-    algorithm_registry.check(name)
   if not settings.algorithms:
     raise errors.UserError('No algorithm is chosen. Name one at least.')
+  for name in settings.algorithms:
+    algorithm_registry.check(name)
   # One that is named twice runs once.
-  return Request(task, tuple(dict.fromkeys(settings.algorithms)), layers)
+  algorithms = tuple(dict.fromkeys(settings.algorithms))
+  return Request(task, algorithms, layers)
 
 
-def _methods_of(name: str, among: Sequence[str]) -> list[str]:
-  """The methods that have a hyperparameter."""
-  return [
-      method
-      for method in among
-      if name in algorithm_registry.hyperparameter_names(method)
-  ]
+def _parameters_class(task: str) -> type[parameters.Parameters]:
+  """The class of a task's own settings."""
+  return importlib.import_module(task_registry._MODULES[task]).Parameters
 
 
-def _task_parameters(
-    name: str, values: Mapping[str, Any]
-) -> parameters.Parameters:
-  """A task's own settings."""
-  module = importlib.import_module(task_registry._MODULES[name])
-  return parameters.from_dict(module.Parameters, values, f'task {name}')
+def _names(cls: type[parameters.Parameters]) -> set[str]:
+  return {field.name for field in dataclasses.fields(cls)}
+
+
+def _owners(
+    name: str, layer: Layer, request: Request, others: Iterable[str]
+) -> list[str]:
+  """The chosen methods that a setting is for.
+
+  Args:
+    name: The name of the setting.
+    layer: Where it is set.
+    request: What else is asked for.
+    others: The names of the settings that are no method's.
+
+  Returns:
+    The methods. There may be none only if the setting is in a preset.
+
+  Raises:
+    UserError: If no method has such a setting, or only others than the chosen.
+  """
+  methods = algorithm_registry.algorithm_names()
+  group, _, own_name = name.rpartition('.')
+  if group and group not in methods:
+    unknown = errors.unknown('task or algorithm', group, ['task', *methods])
+    raise errors.UserError(f'{layer.source}: {unknown}')
+  known = {
+      method: algorithm_registry.hyperparameter_names(method)
+      for method in ([group] if group else methods)
+  }
+  owners = [method for method in known if own_name in known[method]]
+  if not owners:
+    names = set().union(*known.values(), () if group else others)
+    unknown = errors.unknown('setting', own_name, names)
+    where = f'{layer.source}: {group}' if group else layer.source
+    raise errors.UserError(f'{where}: {unknown}')
+  chosen = [method for method in request.algorithms if method in owners]
+  if not chosen and not layer.is_preset:
+    raise errors.UserError(
+        f'{layer.source}: {name} is a setting of {", ".join(owners)}, not of'
+        f' the chosen {", ".join(request.algorithms)}.'
+    )
+  return chosen
 
 
 def resolve(request: Request) -> Config:
@@ -272,93 +313,48 @@ def resolve(request: Request) -> Config:
   Raises:
     UserError: If there is no such setting, or it cannot have that value.
   """
-  # It imports TensorFlow Federated.
+  # As the methods' settings, in modules that import TensorFlow Federated.
   from personalization import training
 
-  shared = {field.name for field in dataclasses.fields(Settings)}
-  options = {field.name for field in dataclasses.fields(training.Options)}
+  of_task = _parameters_class(request.task)
+  of_run = _names(Settings) | _names(training.Options)
+  others = of_run | {f'task.{name}' for name in _names(of_task)}
   run: dict[str, Any] = {}
   task: dict[str, Any] = {}
   methods: dict[str, dict[str, Any]] = {name: {} for name in request.algorithms}
 
   for layer in request.layers:
-    # The settings of a preset's task mean nothing to another task.
-    of_other_task = layer.is_preset and (
-        layer.last('task.name') or _DEFAULT_TASK
-    ) != request.task
+    # What a preset says of its task means nothing to the one taken instead.
+    own_task = layer.last('task.name') or request.task
+    is_for_task = not layer.is_preset or own_task == request.task
     for name, value in layer.settings:
       group, _, own_name = name.rpartition('.')
       if group == 'task':
-        if own_name != 'name' and not of_other_task:
+        if own_name != 'name' and is_for_task:
           task[own_name] = value
-      elif group in methods:
-        methods[group][own_name] = value
-      elif group:
-        _check_unused(layer, name, request.algorithms)
-      elif name in shared | options:
+      elif name in of_run:
         run[name] = value
       else:
-        owners = _methods_of(name, request.algorithms)
-        if not owners:
-          _check_unused(layer, name, request.algorithms, shared | options)
-        for owner in owners:
-          methods[owner][name] = value
+        for method in _owners(name, layer, request, others):
+          methods[method][own_name] = value
+
+  def settings(cls: type[_T]) -> _T:
+    own = {name: run[name] for name in run if name in _names(cls)}
+    return parameters.from_dict(cls, own, 'settings')
 
   run['algorithms'] = request.algorithms
   return Config(
-      parameters.from_dict(
-          Settings, {n: v for n, v in run.items() if n in shared}, 'settings'
+      settings=settings(Settings),
+      options=settings(training.Options),
+      task=request.task,
+      task_parameters=parameters.from_dict(
+          of_task, task, f'task {request.task}'
       ),
-      parameters.from_dict(
-          training.Options,
-          {n: v for n, v in run.items() if n in options},
-          'settings',
-      ),
-      request.task,
-      _task_parameters(request.task, task),
-      {
+      hyperparameters={
           name: algorithm_registry.hyperparameters(name, own)
           for name, own in methods.items()
       },
   )
-
-
-def _check_unused(
-    layer: Layer,
-    name: str,
-    chosen: Sequence[str],
-    known: frozenset[str] | set[str] = frozenset(),
-) -> None:
-  """Raises if a setting that no chosen method has is a mistake.
-
-  Args:
-    layer: Where it is set.
-    name: The name of the setting.
-    chosen: The methods of the run.
-    known: The settings that are no method's.
-  """
-  methods = algorithm_registry.algorithm_names()
-  group, _, own_name = name.rpartition('.')
-  if group and group not in methods:
-    raise errors.UserError(
-        f'{layer.source}: {name}: '
-        f'{errors.unknown("task or algorithm", group, ("task", *methods))}'
-    )
-  owners = _methods_of(own_name, [group] if group else methods)
-  if not owners:
-    names = {
-        known_name
-        for method in ([group] if group else methods)
-        for known_name in algorithm_registry.hyperparameter_names(method)
-    }
-    raise errors.UserError(
-        f'{layer.source}: {errors.unknown("setting", own_name, names | known)}'
-    )
-  if not layer.is_preset:
-    raise errors.UserError(
-        f'{layer.source}: {name} is a setting of {", ".join(owners)}, and not'
-        f' of the chosen {", ".join(chosen)}.'
-    )
 
 
 def from_file(path: pathlib.Path) -> Config:
@@ -367,10 +363,14 @@ def from_file(path: pathlib.Path) -> Config:
 
 
 def differences(first: Config, second: Config) -> list[str]:
-  """How two configurations differ, a line for each setting."""
+  """How two configurations differ, a line for each setting that both have.
+
+  What only one of them has is a setting of a task or of a method that is not in
+  the other, which shows in `task.name` or in `algorithms`.
+  """
   one, other = (dict(_flatten(c.to_dict())) for c in (first, second))
   return [
-      f'{name}: {one.get(name, "not there")}, not {other.get(name, "there")}'
-      for name in dict.fromkeys([*one, *other])
-      if one.get(name) != other.get(name)
+      f'{name}: {one[name]}, not {other[name]}'
+      for name in one
+      if name in other and one[name] != other[name]
   ]

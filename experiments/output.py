@@ -23,7 +23,7 @@ import os
 import pathlib
 import sys
 import time
-from typing import Any, Optional, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import rich.box
@@ -108,9 +108,11 @@ class Folder:
               ' Name another output_dir.'
           )
       return False
-    differences = config_lib.differences(
-        config_lib.from_file(there), self._config
-    )
+    try:
+      other = config_lib.from_file(there)
+      differences = config_lib.differences(other, self._config)
+    except errors.UserError as error:  # Of a task that is no more, or by hand.
+      differences = [str(error)]
     if differences:
       raise errors.UserError(
           f'{self._path} belongs to another configuration. Name another'
@@ -286,7 +288,7 @@ def make_rows(
   return rows
 
 
-def _number(value: Optional[float]) -> str:
+def _number(value: float | None) -> str:
   return 'diverged' if value is None else f'{value:#.4g}'
 
 
@@ -325,7 +327,7 @@ def make_table(results: Mapping[str, Result]) -> rich.table.Table:
 
 
 def print_table(
-    results: Mapping[str, Result], file: Optional[TextIO] = None
+    results: Mapping[str, Result], file: TextIO | None = None
 ) -> None:
   """Prints the table of a run's methods."""
   file = file or sys.stdout
@@ -341,7 +343,7 @@ ShowProgress = Callable[[int, str], None]
 
 @contextlib.contextmanager
 def progress(
-    what: str, total: int, unit: str, file: Optional[TextIO] = None
+    what: str, total: int, unit: str, file: TextIO | None = None
 ) -> Iterator[ShowProgress]:
   """Shows how far something is: a bar in a terminal, else a line now and then.
 
@@ -359,25 +361,33 @@ def progress(
     columns = (
         rich.progress.TextColumn('{task.description:<24}'),
         rich.progress.BarColumn(),
-        rich.progress.TextColumn('{task.completed}/{task.total} {task.fields[unit]}'),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TextColumn(unit),
         rich.progress.TimeElapsedColumn(),
         rich.progress.TextColumn('{task.fields[note]}'),
     )
     with rich.progress.Progress(*columns, console=console) as bars:
-      bar = bars.add_task(what, total=total, unit=unit, note='')
+      bar = bars.add_task(what, total=total, note='')
       yield lambda done, note='': bars.update(bar, completed=done, note=note)
     return
 
-  start = time.monotonic()
-  last_line = start
+  start = last_time = time.monotonic()
+  line = ''
 
   def show(done: int, note: str = '') -> None:
-    nonlocal last_line
+    nonlocal last_time, line
     now = time.monotonic()
-    if done < total and now < last_line + _SECONDS_PER_LINE:
-      return
-    last_line = now
     parts = (f'{what}: {done} of {total} {unit}', f'{now - start:.1f} s', note)
-    print(', '.join(filter(None, parts)), file=console.file, flush=True)
+    line = ', '.join(filter(None, parts))
+    if now >= last_time + _SECONDS_PER_LINE:
+      print_line()
+      last_time = now
+
+  def print_line() -> None:
+    nonlocal line
+    if line:
+      print(line, file=console.file, flush=True)
+    line = ''
 
   yield show
+  print_line()  # How it ended.

@@ -15,13 +15,15 @@ is the one of the task's name if none is given; --set; the other flags.
 # Nothing that imports TensorFlow Federated, which takes seven seconds, is
 # imported here: --help and what is plainly wrong are answered without it.
 import collections
+from collections.abc import Sequence
 import dataclasses
 import logging
 import os
 import pathlib
+import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NoReturn
 import warnings
 
 from absl import app
@@ -67,7 +69,7 @@ _SEED = flags.DEFINE_integer(
 _RUNTIME = flags.DEFINE_enum(
     'runtime',
     None,
-    ['cohort', 'native'],
+    config_lib.RUNTIMES,
     "What runs the computations: ours, which is the default, or TFF's own.",
 )
 _TOTAL_ROUNDS = flags.DEFINE_integer(
@@ -97,6 +99,16 @@ def _say(message: str) -> None:
   print(message, file=sys.stderr, flush=True)
 
 
+def _tell_of_skipped(where: str, client_ids: Sequence[str]) -> None:
+  """Says which clients were left out, a few of them by name."""
+  if client_ids:
+    more = ', …' if len(client_ids) > 5 else ''
+    _say(
+        f'{where}: left out {len(client_ids)} clients without examples:'
+        f' {", ".join(client_ids[:5])}{more}'
+    )
+
+
 def _silence_imports() -> None:
   """Keeps what TensorFlow has to say about itself from the terminal."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -107,7 +119,7 @@ def _silence_imports() -> None:
 
 
 def _load_task(
-    config: config_lib.Config, data_dir: Optional[str]
+    config: config_lib.Config, data_dir: str | None
 ) -> 'task_lib.Task':
   """Loads the task, and checks that it can be done as configured."""
   task = task_registry.load(
@@ -177,7 +189,7 @@ def _train(
     task: 'task_lib.Task',
     options: 'training.Options',
     folder: 'output.Folder',
-) -> tuple['training.Trained', Optional[float]]:
+) -> tuple['training.Trained', float | None]:
   """Trains; also returns the seconds, if it did not begin at a checkpoint."""
   from experiments import output
   from personalization import training
@@ -203,16 +215,14 @@ def _train(
         release_managers=folder.release_managers(name),
         on_round=on_round,
     )
+    if first_round is None:
+      show(options.total_rounds, 'as they are in its last checkpoint')
   seconds = time.monotonic() - start
-  if trained.skipped_clients:
-    _say(
-        f'{name}: left {len(trained.skipped_clients)} clients without examples'
-        f' out of the training: {", ".join(trained.skipped_clients)}'
-    )
+  _tell_of_skipped(f'{name}: training', trained.skipped_clients)
   if trained.dropped_clients:
     _say(
-        f'{name}: dropped {trained.dropped_clients} updates of clients that'
-        ' were not finite'
+        f'{name}: training: dropped {trained.dropped_clients} updates of'
+        ' clients that were not finite'
     )
   return trained, seconds if first_round == 1 else None
 
@@ -252,7 +262,7 @@ def _evaluate(
     def on_cohort(num_clients: int) -> None:
       nonlocal done
       done += num_clients
-      show(done, '')
+      show(done)
 
     evaluation = evaluation_lib.evaluate(
         algorithm, trained, task, config.options, on_cohort
@@ -263,11 +273,7 @@ def _evaluate(
       task.higher_is_better,
       config.settings.choose == 'each',
   )
-  if evaluation.skipped:
-    _say(
-        f'{name}: left {len(evaluation.skipped)} clients without examples out'
-        f' of the evaluation: {", ".join(evaluation.skipped)}'
-    )
+  _tell_of_skipped(f'{name}: evaluation', evaluation.skipped)
   result = {
       **output.make_result(evaluation, task, chosen),
       'evaluation_seconds': time.monotonic() - start,
@@ -278,7 +284,7 @@ def _evaluate(
 def run(
     config: config_lib.Config,
     output_dir: pathlib.Path,
-    data_dir: Optional[str] = None,
+    data_dir: str | None = None,
 ) -> dict[str, 'output.Result']:
   """Trains and evaluates all methods, but for those that are done already.
 
@@ -322,7 +328,7 @@ def run(
           name, algorithm, _hand_over(state, algorithm), task, config
       )
       of_training = {
-          'training': trainer,
+          'training': trainer if algorithm.trains else None,
           'rounds': config.options.total_rounds if algorithm.trains else 0,
           'training_seconds': seconds,
           'dropped_updates': state.dropped_clients,
@@ -362,10 +368,18 @@ def _main() -> None:
   _say(f'Written to {output_dir}')
 
 
+def _interrupt(signum: int, frame: Any) -> NoReturn:
+  del signum, frame
+  raise KeyboardInterrupt
+
+
 def main(argv: list[str]) -> int:
   """Runs what the flags say, and returns the exit status."""
   if len(argv) > 1:
     raise app.UsageError(f'There is no argument {argv[1]!r}, only flags.')
+  # As Python has it, but it is not Python's: asyncio would replace that by one
+  # that lets the rounds go on to the next checkpoint.
+  signal.signal(signal.SIGINT, _interrupt)
   try:
     _main()
   except errors.UserError as error:

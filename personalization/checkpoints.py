@@ -29,10 +29,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tasks import errors
+
 _Path = tuple[Union[str, int], ...]
 
 
-class CheckpointError(Exception):
+class CheckpointError(errors.UserError):
   """A file cannot be read, or does not hold the state that is asked for."""
 
 

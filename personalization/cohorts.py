@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
+import tensorflow as tf
 
 from personalization.runtime import values
 from tasks import client_data
@@ -49,14 +50,18 @@ class Cohorts:
   def __len__(self) -> int:
     return len(self.client_ids)
 
-  def _examples(self, name: str, rows: np.ndarray) -> client_data.Examples:
+  def _examples(self, name: str, rows: np.ndarray) -> Mapping[str, tf.Tensor]:
     """The examples of clients, stacked; those of the last call are kept."""
     key = rows.tobytes()
     if name not in self._stacked or self._stacked[name][0] != key:
       load = self._sets[name]
-      self._stacked[name] = key, client_data.stack_examples(
+      examples = client_data.stack_examples(
           [load(self.client_ids[row]) for row in rows], self.pad_to[name]
       )
+      # As tensors they are not copied again in the next round.
+      self._stacked[name] = key, {
+          feature: tf.constant(array) for feature, array in examples.items()
+      }
     return self._stacked[name][1]
 
   def data(
@@ -101,7 +106,7 @@ class Cohorts:
 
 
 def _data(
-    examples: client_data.Examples, indices: np.ndarray, weights: np.ndarray
+    examples: Mapping[str, Any], indices: np.ndarray, weights: np.ndarray
 ) -> Data:
   return collections.OrderedDict(
       examples=collections.OrderedDict(examples),

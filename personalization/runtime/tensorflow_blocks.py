@@ -83,6 +83,10 @@ def _load_functions(graph_def: tf.compat.v1.GraphDef):
   here the graphs of many blocks meet; and what they call their variables and
   tables gets new names, too.
   """
+  for function in graph_def.library.function:
+    for node in function.node_def:
+      # Nobody asks for a gradient here, and the loader would warn of it.
+      node.attr.pop('_gradient_op_type', None)
   functions = function_deserialization.load_function_def_library(
       graph_def.library, wrapper_function=_with_output_types
   )

@@ -1,7 +1,9 @@
 """Values of TFF types as flat lists of tensors, and a cohort's values stacked."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import collections
+from collections.abc import Callable, Iterator, Sequence
+import functools
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -57,18 +59,33 @@ def member(type_spec: tff.Type) -> tff.Type:
   return type_spec
 
 
-def elements(value: Any, type_spec: tff.StructType) -> list[Any]:
+def elements(value: Any, type_spec: tff.StructType) -> Sequence[Any]:
   """The elements of a struct, in any Python container, in the type's order."""
-  if isinstance(value, Mapping):
-    names = [name for name, _ in tff.structure.iter_elements(type_spec)]
-    if set(names) != set(value):
-      raise TypeError(f'Expected {type_spec}, got the keys {list(value)}.')
+  return _elements(value, _names(type_spec))
+
+
+@functools.cache
+def _names(type_spec: tff.StructType) -> tuple[Optional[str], ...]:
+  return tuple(name for name, _ in tff.structure.iter_elements(type_spec))
+
+
+@functools.cache
+def _children(type_spec: tff.StructType) -> tuple[tff.Type, ...]:
+  return tuple(child for _, child in tff.structure.iter_elements(type_spec))
+
+
+def _elements(value: Any, names: Sequence[Optional[str]]) -> Sequence[Any]:
+  if isinstance(value, dict):
+    if len(value) != len(names) or not all(name in value for name in names):
+      raise TypeError(f'Expected {list(names)}, got {list(value)}.')
     return [value[name] for name in names]
-  if not isinstance(value, Struct):
-    value = tff.structure.from_container(value)
-  if len(value) != len(type_spec):
-    raise TypeError(f'Expected {type_spec}, got {len(value)} elements.')
-  return [element for _, element in tff.structure.iter_elements(value)]
+  if not isinstance(value, (list, tuple)):
+    if not isinstance(value, Struct):
+      value = tff.structure.from_container(value)
+    value = [element for _, element in tff.structure.iter_elements(value)]
+  if len(value) != len(names):
+    raise TypeError(f'Expected {len(names)} elements, got {len(value)}.')
+  return value
 
 
 def element_structure(type_spec: tff.Type) -> Any:
@@ -101,21 +118,57 @@ def _to_variant(value: Any, type_spec: tff.SequenceType) -> tf.Tensor:
   return tf.data.experimental.to_variant(value)
 
 
-def _to_tensor(value: Any, type_spec: tff.TensorType, stacked: bool) -> Any:
-  """`value` as an array or a tensor, after checking that it fits the type."""
-  is_text = np.issubdtype(type_spec.dtype, np.str_)
-  if isinstance(value, tf.Variable):
-    value = value.read_value()
-  if not isinstance(value, (tf.Tensor, np.ndarray)):
-    value = np.asarray(value, object if is_text else type_spec.dtype)
-  shape = None if type_spec.shape is None else [*type_spec.shape]
-  if stacked and shape is not None:
-    shape = [None, *shape]
-  if not tf.TensorShape(shape).is_compatible_with(value.shape):
-    raise TypeError(f'Expected {type_spec}, got the shape {value.shape}.')
-  if not is_text and value.dtype != type_spec.dtype:
-    raise TypeError(f'Expected {type_spec}, got {value.dtype}.')
-  return value
+def _fits(
+    shape: Sequence[Optional[int]], expected: Sequence[Optional[int]]
+) -> bool:
+  return len(shape) == len(expected) and all(
+      e is None or s is None or s == e for s, e in zip(shape, expected)
+  )
+
+
+# From a value and the list to which it adds its leaves.
+_Flattener = Callable[[Any, list[Any]], None]
+
+
+@functools.cache
+def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
+  """`flatten` for a type: it runs for each client, so it looks at types once."""
+  type_spec = member(type_spec)
+  if isinstance(type_spec, tff.StructType):
+    names = _names(type_spec)
+    children = [_flattener(child, stacked) for child in _children(type_spec)]
+
+    def flatten_struct(value: Any, leaves: list[Any]) -> None:
+      for element, child in zip(_elements(value, names), children):
+        child(element, leaves)
+
+    return flatten_struct
+  if isinstance(type_spec, tff.SequenceType):
+    return lambda value, leaves: leaves.append(_to_variant(value, type_spec))
+
+  dtype = type_spec.dtype
+  is_text = np.issubdtype(dtype, np.str_)
+  expected = None if type_spec.shape is None else list(type_spec.shape)
+  if stacked and expected is not None:
+    expected = [None, *expected]
+
+  def flatten_tensor(value: Any, leaves: list[Any]) -> None:
+    if isinstance(value, tf.Variable):
+      value = value.read_value()
+    if isinstance(value, tf.Tensor):
+      actual = value.dtype.as_numpy_dtype
+      shape = value.shape if value.shape.rank is not None else expected
+    else:
+      if not isinstance(value, np.ndarray):
+        value = np.asarray(value, object if is_text else dtype)
+      actual, shape = value.dtype, value.shape
+    if expected is not None and not _fits(shape, expected):
+      raise TypeError(f'Expected {type_spec}, got the shape {tuple(shape)}.')
+    if actual != dtype and not is_text:
+      raise TypeError(f'Expected {type_spec}, got {actual}.')
+    leaves.append(value)
+
+  return flatten_tensor
 
 
 def flatten(value: Any, type_spec: tff.Type, stacked: bool = False) -> list[Any]:
@@ -125,18 +178,13 @@ def flatten(value: Any, type_spec: tff.Type, stacked: bool = False) -> list[Any]
     value: One party's value, in any containers that fit the type.
     type_spec: Its type.
     stacked: Whether it is the values of several clients, stacked.
+
+  Returns:
+    The leaves, as arrays or tensors.
   """
-  type_spec = member(type_spec)
-  if isinstance(type_spec, tff.StructType):
-    types = [element for _, element in tff.structure.iter_elements(type_spec)]
-    return [
-        leaf
-        for element, element_type in zip(elements(value, type_spec), types)
-        for leaf in flatten(element, element_type, stacked)
-    ]
-  if isinstance(type_spec, tff.SequenceType):
-    return [_to_variant(value, type_spec)]
-  return [_to_tensor(value, type_spec, stacked)]
+  leaves = []
+  _flattener(type_spec, stacked)(value, leaves)
+  return leaves
 
 
 def leaf_specs(type_spec: tff.Type) -> list[tf.TensorSpec]:
@@ -211,33 +259,42 @@ def join(values: Sequence[Any], type_spec: tff.Type) -> Any:
   return build(type_spec)
 
 
-def _leaf_to_python(leaf: Any, type_spec: tff.Type) -> Any:
-  if isinstance(type_spec, tff.SequenceType):
-    dataset = tf.data.experimental.from_variant(
-        leaf, element_structure(type_spec.element)
+@functools.cache
+def _builder(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
+  """`to_python` for a type, of an iterator over the leaves."""
+  type_spec = member(type_spec)
+  if isinstance(type_spec, tff.StructType):
+    names = _names(type_spec)
+    children = [_builder(child) for child in _children(type_spec)]
+    container = type_spec.python_container
+    if not names or names[0] is None:
+      return lambda leaves: (container or tuple)(c(leaves) for c in children)
+    if container is None or issubclass(container, dict):
+      make = container or collections.OrderedDict
+      return lambda leaves: make(
+          (name, child(leaves)) for name, child in zip(names, children)
+      )
+    return lambda leaves: container(
+        **{name: child(leaves) for name, child in zip(names, children)}
     )
-    return list(dataset.as_numpy_iterator())
-  return leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf
+  if isinstance(type_spec, tff.SequenceType):
+    structure = element_structure(type_spec.element)
+    return lambda leaves: list(
+        tf.data.experimental.from_variant(
+            next(leaves), structure
+        ).as_numpy_iterator()
+    )
+
+  def build_tensor(leaves: Iterator[Any]) -> Any:
+    leaf = next(leaves)
+    return leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf
+
+  return build_tensor
 
 
 def to_python(leaves: Sequence[Any], type_spec: tff.Type) -> Any:
   """Leaves, of one party or stacked, in the Python containers of their type."""
-  types = _leaf_types(type_spec)
-  arrays = [_leaf_to_python(leaf, t) for leaf, t in zip(leaves, types)]
-  return tff.types.type_to_py_container(
-      unflatten(arrays, type_spec), member(type_spec)
-  )
-
-
-def _leaf_types(type_spec: tff.Type) -> list[tff.Type]:
-  type_spec = member(type_spec)
-  if isinstance(type_spec, tff.StructType):
-    return [
-        leaf
-        for _, element in tff.structure.iter_elements(type_spec)
-        for leaf in _leaf_types(element)
-    ]
-  return [type_spec]
+  return _builder(type_spec)(iter(leaves))
 
 
 def without_clients(type_spec: tff.Type) -> tff.Type:

@@ -161,15 +161,12 @@ def _cross_entropy(
   loss = log_normalizer - tf.gather(logits, words, batch_dims=1)
 
   def gradient(upstream: tf.Tensor) -> tuple[Any, ...]:
-    # Once `largest` is there nobody reads the probabilities any more, so that
-    # they are changed in place.
-    with tf.control_dependencies([largest]):
-      rows = tf.range(tf.shape(words)[0])
-      dlogits = tf.tensor_scatter_nd_sub(
-          probabilities,
-          tf.stack([rows, words], axis=1),
-          tf.ones_like(upstream),
-      )
+    rows = tf.range(tf.shape(words)[0])
+    dlogits = tf.tensor_scatter_nd_sub(
+        probabilities,
+        tf.stack([rows, words], axis=1),
+        tf.ones_like(upstream),
+    )
     # `upstream` scales the rows of what is small rather than of `dlogits`.
     column = upstream[:, tf.newaxis]
     return (

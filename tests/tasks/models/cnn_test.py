@@ -1,0 +1,214 @@
+"""Tests of the convolutional network."""
+
+import collections
+
+from absl.testing import absltest
+import numpy as np
+import tensorflow as tf
+
+from tasks.models import cnn
+
+_SEED = tf.constant([1, 2])
+
+
+def _batch(size=3):
+  rng = np.random.default_rng(0)
+  # Discrete, so that windows with several maxima are among them.
+  images = rng.integers(0, 2, (size, 28, 28, 1))
+  return {
+      'x': tf.constant(images, tf.float32),
+      'y': tf.constant(rng.integers(0, 62, size), tf.int32),
+  }
+
+
+def _keras_model():
+  """TFF's `create_conv_dropout_model`, but for the dropout and the softmax."""
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Conv2D(32, 3, activation='relu', input_shape=(28, 28, 1)),
+      layers.Conv2D(64, 3, activation='relu'),
+      layers.MaxPool2D(2),
+      layers.Flatten(),
+      layers.Dense(128, activation='relu'),
+      layers.Dense(62),
+  ])
+
+
+def _weights(model):
+  """Some, with biases that are not zero."""
+  weights = model.init(_SEED)
+  for name in weights:
+    if name.endswith('bias'):
+      weights[name] += 0.01
+  return weights
+
+
+def _plain_loss(weights, batch):
+  """The loss of each image, with TensorFlow's own gradients."""
+  x = tf.nn.conv2d(batch['x'], weights['conv1_kernel'], 1, 'VALID')
+  x = tf.nn.relu(x + weights['conv1_bias'])
+  x = tf.nn.conv2d(x, weights['conv2_kernel'], 1, 'VALID')
+  x = tf.nn.relu(x + weights['conv2_bias'])
+  x = tf.reshape(tf.nn.max_pool2d(x, 2, 2, 'VALID'), [-1, 9216])
+  x = tf.nn.relu(x @ weights['dense_kernel'] + weights['dense_bias'])
+  logits = x @ weights['output_kernel'] + weights['output_bias']
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(batch['y'], logits)
+
+
+@tf.function
+def _gradient(loss, weights, batch):
+  with tf.GradientTape() as tape:
+    tape.watch(weights)
+    value = tf.reduce_mean(loss(weights, batch))
+  return value, tape.gradient(value, weights)
+
+
+@tf.function
+def _hessian_product(loss, weights, batch):
+  """The Hessian's product with the weights themselves."""
+  with tf.GradientTape() as outer:
+    outer.watch(weights)
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      value = tf.reduce_mean(loss(weights, batch))
+    gradient = tape.gradient(value, weights)
+    product = tf.add_n([
+        tf.reduce_sum(gradient[name] * tf.stop_gradient(weight))
+        for name, weight in weights.items()
+    ])
+  return outer.gradient(product, weights)
+
+
+def _assert_close(actual, expected, tolerance=1e-4):
+  for name, value in expected.items():
+    scale = np.abs(value).max()
+    np.testing.assert_allclose(
+        actual[name], value, atol=tolerance * scale, rtol=0, err_msg=name
+    )
+
+
+class EmnistCnnTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.model = cnn.emnist_cnn()
+
+  def test_has_the_size_of_tffs(self):
+    weights = self.model.init(_SEED)
+    sizes = [weight.shape.num_elements() for weight in weights.values()]
+    self.assertEqual(sum(sizes), 1_206_590)
+
+  def test_seed_decides_the_weights(self):
+    first, again = self.model.init(_SEED), self.model.init(_SEED)
+    other = self.model.init(tf.constant([1, 3]))
+    for name in first:
+      np.testing.assert_array_equal(first[name], again[name])
+    self.assertFalse(
+        np.array_equal(first['conv1_kernel'], other['conv1_kernel'])
+    )
+
+  def test_starts_in_keras_range(self):
+    for name, weight in self.model.init(_SEED).items():
+      largest = np.abs(weight).max()
+      if name.endswith('bias'):
+        self.assertEqual(largest, 0)
+      else:
+        keras = tf.keras.initializers.GlorotUniform(0)(weight.shape)
+        self.assertAlmostEqual(largest / np.abs(keras).max(), 1, delta=0.05)
+
+  def test_loss_is_keras_loss(self):
+    keras = _keras_model()
+    weights, batch = _weights(self.model), _batch()
+    keras.set_weights(list(weights.values()))
+    np.testing.assert_allclose(
+        self.model.loss(weights, batch),
+        tf.keras.losses.sparse_categorical_crossentropy(
+            batch['y'], keras(batch['x']), from_logits=True
+        ),
+        rtol=1e-4,
+    )
+
+  def test_gradient_is_tensorflows(self):
+    weights = _weights(self.model)
+    rng = np.random.default_rng(0)
+    batch = _batch()
+    batch['x'] = tf.constant(rng.random((3, 28, 28, 1)), tf.float32)
+    loss, gradient = _gradient(self.model.loss, weights, batch)
+    plain_loss, plain_gradient = _gradient(_plain_loss, weights, batch)
+    np.testing.assert_allclose(loss, plain_loss, rtol=1e-5)
+    _assert_close(gradient, plain_gradient)
+
+  def test_gradient_is_the_same_in_a_loop(self):
+    weights, batch = _weights(self.model), _batch()
+
+    @tf.function
+    def last_of_a_loop():
+      return tf.while_loop(
+          lambda i, _: i < 2,
+          lambda i, _: (i + 1, _gradient(self.model.loss, weights, batch)[1]),
+          (0, weights),
+      )[1]
+
+    _, expected = _gradient(self.model.loss, weights, batch)
+    _assert_close(last_of_a_loop(), expected)
+
+  def test_gradient_of_blank_images_is_tensorflows(self):
+    # Where the maximum is in several places, it is in the same surroundings.
+    weights, batch = _weights(self.model), _batch()
+    batch['x'] = tf.ones([3, 28, 28, 1])
+    _, gradient = _gradient(self.model.loss, weights, batch)
+    _, plain_gradient = _gradient(_plain_loss, weights, batch)
+    _assert_close(gradient, plain_gradient)
+
+  def test_second_derivative_is_tensorflows(self):
+    weights = _weights(self.model)
+    rng = np.random.default_rng(0)
+    batch = _batch()
+    batch['x'] = tf.constant(rng.random((3, 28, 28, 1)), tf.float32)
+    product = _hessian_product(self.model.loss, weights, batch)
+    plain_product = _hessian_product(_plain_loss, weights, batch)
+    _assert_close(product, plain_product, 1e-3)
+
+  def test_tied_maxima_share_the_gradient(self):
+    x = tf.constant([[1.0, 3], [3, 0]])[tf.newaxis, :, :, tf.newaxis]
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = 5 * cnn._relu_and_max_pool(x)
+    self.assertEqual(y.numpy().item(), 15)
+    np.testing.assert_array_equal(
+        tape.gradient(y, x)[0, :, :, 0], [[0, 2.5], [2.5, 0]]
+    )
+
+  def test_negative_windows_have_no_gradient(self):
+    x = -tf.ones([1, 2, 2, 1])
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = cnn._relu_and_max_pool(x)
+    np.testing.assert_array_equal(tape.gradient(y, x), tf.zeros_like(x))
+
+  def test_embedding_is_what_the_head_sees(self):
+    weights, batch = _weights(self.model), _batch()
+    embedding = self.model.embedding(weights, batch)
+    self.assertEqual(embedding.shape, [3, 128])
+    logits = embedding @ weights['output_kernel'] + weights['output_bias']
+    np.testing.assert_allclose(
+        self.model.loss(weights, batch),
+        tf.nn.sparse_softmax_cross_entropy_with_logits(batch['y'], logits),
+        rtol=1e-5,
+    )
+    self.assertEqual(self.model.head, {'output_kernel', 'output_bias'})
+
+  def test_accuracy_counts_the_likeliest_class(self):
+    weights = collections.OrderedDict(
+        (name, tf.zeros_like(weight))
+        for name, weight in self.model.init(_SEED).items()
+    )
+    weights['output_bias'] = tf.one_hot(7, 62)
+    batch = {'x': tf.zeros([3, 28, 28, 1]), 'y': tf.constant([7, 1, 7])}
+    correct, weight = self.model.metrics(weights, batch)['accuracy']
+    np.testing.assert_array_equal(correct, [1, 0, 1])
+    np.testing.assert_array_equal(weight, [1, 1, 1])
+
+
+if __name__ == '__main__':
+  absltest.main()
