@@ -7,6 +7,7 @@ others run one client a core; their results are merged in the clients' order, so
 that the result does not depend on which of them is ready first.
 """
 
+import atexit
 import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import concurrent.futures
@@ -65,6 +66,8 @@ class CohortContext(tff.framework.SyncContext):
     self._compiled: collections.OrderedDict[int, _Compiled] = (
         collections.OrderedDict()
     )
+    # TensorFlow's functions complain when they go after TensorFlow itself.
+    atexit.register(self._compiled.clear)
     num_threads = len(os.sched_getaffinity(0))
     self._window = 2 * num_threads
     self._threads = concurrent.futures.ThreadPoolExecutor(num_threads)
@@ -116,15 +119,14 @@ class CohortContext(tff.framework.SyncContext):
     runner = compiled.stacked_runner
     if runner is None:
       return None
+    too_large = runner.stacking.client_bytes > stacking.MAX_CLIENT_BYTES
+    if too_large and not self._stack_clients:
+      return None
     stacked = {
         name: _stack(part, compiled.program.part_types[name])
         for name, part in clients.items()
     }
     if None in stacked.values():
-      return None
-    if not self._stack_clients and runner.group_size(stacked, size) < min(
-        size, stacking.MIN_GROUP
-    ):
       return None
     return runner(arguments, stacked, size)
 
@@ -221,9 +223,9 @@ def create_cohort_context(
     default_num_clients: The number of clients of a computation whose argument
       does not tell.
     stack: Whether to stack the clients of a cohort. By default those are
-      stacked whose values are tensors of the same shapes and whose work XLA
-      compiles well; False stacks none; True stacks also those that are so large
-      that a stack holds few of them.
+      stacked whose values are tensors of the same shapes and whose work is small
+      and something that XLA compiles well; False stacks none; True stacks those
+      with much work, too.
 
   Returns:
     The context, for `tff.framework.set_default_context`.

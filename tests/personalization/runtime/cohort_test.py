@@ -461,7 +461,9 @@ class StackingTest(_TestCase):
           tff.tensorflow.computation(lambda v: v[0], big), filled
       )
 
-    result = _run('cohort', run, [float(k) for k in range(7)])
+    tff.framework.set_default_context(cohort.create_cohort_context(stack=True))
+    result = run([float(k) for k in range(7)])
+    self.assertIsInstance(result[1], values.StackedClients)
     np.testing.assert_allclose(result[0], 21.0)
     self.assertEqual(list(result[1]), [0, 1, 2, 3, 4, 5, 6])
 
