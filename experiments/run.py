@@ -109,7 +109,7 @@ def _tell_of_skipped(where: str, client_ids: Sequence[str]) -> None:
     )
 
 
-def _silence_imports() -> None:
+def silence_imports() -> None:
   """Keeps what TensorFlow has to say about itself from the terminal."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   absl_logging.set_verbosity(absl_logging.ERROR)
@@ -143,7 +143,7 @@ def _load_task(
   return task
 
 
-def _set_runtime(name: str) -> None:
+def set_runtime(name: str) -> None:
   """Makes a runtime the one that all TFF computations run on."""
   import tensorflow_federated as tff
 
@@ -215,7 +215,7 @@ def _train(
         release_managers=folder.release_managers(name),
         on_round=on_round,
     )
-    if first_round is None:
+    if first_round is None and options.total_rounds:
       show(options.total_rounds, 'as they are in its last checkpoint')
   seconds = time.monotonic() - start
   _tell_of_skipped(f'{name}: training', trained.skipped_clients)
@@ -308,7 +308,7 @@ def run(
     if folder.results.keys() == config.hyperparameters.keys():
       return folder.results
 
-    _set_runtime(config.settings.runtime)
+    set_runtime(config.settings.runtime)
     algorithms = _build_algorithms(config, task)
     # What trains the same is trained once, as the first of them.
     first: dict[str, str] = {}
@@ -353,7 +353,7 @@ def _from_flags() -> config_lib.Request:
 
 def _main() -> None:
   request = _from_flags()
-  _silence_imports()
+  silence_imports()
   config = config_lib.resolve(request)
   output_dir = config_lib.user_path(
       _OUTPUT_DIR.value or f'results/{config.task}-{config.digest()}'

@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
+import tree
 
 from personalization.runtime import values
 from tasks import client_data
@@ -112,6 +113,15 @@ def _data(
       examples=collections.OrderedDict(examples),
       indices=indices,
       weights=weights,
+  )
+
+
+def stack(values_of_clients: Sequence[Any]) -> Any:
+  """Clients' values of the same shapes, stacked."""
+  if isinstance(values_of_clients, values.StackedClients):
+    return values_of_clients.stacked
+  return tree.map_structure(
+      lambda *leaves: np.stack(leaves), *values_of_clients
   )
 
 

@@ -17,8 +17,8 @@ from algorithms import algorithm as algorithm_lib
 from personalization import cohorts
 from personalization import statistics
 from personalization import training
-from personalization.runtime import values
 from tasks import client_data
+from tasks import errors
 from tasks import task as task_lib
 
 # Clients that are evaluated at a time.
@@ -87,12 +87,6 @@ def _populations(
   }
 
 
-def _stack(results: Any) -> Any:
-  if isinstance(results, values.StackedClients):
-    return results.stacked
-  return tree.map_structure(lambda *leaves: np.stack(leaves), *results)
-
-
 def _evaluate_population(
     algorithm: algorithm_lib.Algorithm,
     trained: training.Trained,
@@ -147,7 +141,7 @@ def _evaluate_population(
         ),
     )
     parts.append(
-        tree.map_structure(lambda leaf: leaf[: len(rows)], _stack(result))  # noqa: B023
+        tree.map_structure(lambda leaf: leaf[: len(rows)], cohorts.stack(result))  # noqa: B023
     )
     on_cohort(len(rows))
   return tree.map_structure(lambda *leaves: np.concatenate(leaves), *parts)
@@ -171,18 +165,26 @@ def evaluate(
 
   Returns:
     The metrics of all candidates.
+
+  Raises:
+    UserError: If there is nobody to choose by, or to report.
   """
   populations = {
       parts: cohorts.Cohorts(population, task.padded)
       for parts, population in _populations(task).items()
   }
-  for clients in populations.values():
+  for parts, clients in populations.items():
+    if not len(clients):
+      raise errors.UserError(
+          f'{task.name} has no clients for {" and ".join(parts)} with examples'
+          ' both to adapt to and to be judged by. Change its settings.'
+      )
     for name in clients.pad_to:
       clients.pad_to[name] = max(
           others.pad_to[name] for others in populations.values()
       )
   cohort_size = min(_COHORT, max(map(len, populations.values())))
-  metrics = {}
+  metrics, skipped = {}, []
   for parts, clients in populations.items():
     sets = evaluation_sets(task)
     result = _evaluate_population(
@@ -195,23 +197,29 @@ def evaluate(
         options,
         on_cohort,
     )
+    # There may be nothing to judge a client by in the examples that it has, as
+    # sentences in which no word counts.
+    judged = np.all(
+        [w[:, 0] > 0 for name in sets for _, w in result[name].values()], axis=0
+    )
+    client_ids = np.array(clients.client_ids)
+    skipped += [*clients.skipped, *map(str, client_ids[~judged])]
     for part, name in zip(parts, sets, strict=True):
+      totals = {
+          metric: (total[judged], weight[judged])
+          for metric, (total, weight) in result[name].items()
+      }
       metrics[part] = Metrics(
-          clients.client_ids,
-          {
-              metric: np.divide(
-                  total, weight, out=np.full_like(total, np.nan), where=weight > 0
-              )
-              for metric, (total, weight) in result[name].items()
-          },
-          {metric: weight[:, 0] for metric, (_, weight) in result[name].items()},
+          tuple(map(str, client_ids[judged])),
+          {metric: total / weight for metric, (total, weight) in totals.items()},
+          {metric: weight[:, 0] for metric, (_, weight) in totals.items()},
       )
   return Evaluation(
       tuple(algorithm.candidates),
       algorithm.baseline,
       metrics['validation'],
       metrics['test'],
-      tuple(c for clients in populations.values() for c in clients.skipped),
+      tuple(skipped),
   )
 
 

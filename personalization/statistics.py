@@ -54,9 +54,8 @@ def summarize(
     The summary.
   """
   metric = np.asarray(metric, np.float64)
-  ordered = np.sort(metric)
-  if higher_is_better:
-    ordered = ordered[::-1]
+  # The best first; what is no number, as of a model that diverged, comes last.
+  ordered = metric[np.argsort(-metric if higher_is_better else metric)]
   tenth = max(len(metric) // 10, 1)
   largest = np.argsort(-np.asarray(weights), kind='stable')[:tenth]
   return Summary(
@@ -81,5 +80,6 @@ def is_worse(
     metric: np.ndarray, than: np.ndarray, higher_is_better: bool
 ) -> np.ndarray:
   """Which clients are strictly worse; a metric that is no number is."""
-  not_worse = metric >= than if higher_is_better else metric <= than
-  return ~not_worse
+  return np.isnan(metric) | (
+      metric < than if higher_is_better else metric > than
+  )

@@ -13,7 +13,6 @@ import tree
 from algorithms import algorithm as algorithm_lib
 from personalization import checkpoints
 from personalization import cohorts
-from personalization.runtime import values
 from tasks import client_data
 from tasks import errors
 from tasks import parameters
@@ -91,7 +90,7 @@ def initial_client_states(
       algorithm.initialize_client(seed_pair('client', seed, client_id))
       for client_id in client_ids
   ]
-  return tree.map_structure(lambda *leaves: np.stack(leaves), *states)
+  return cohorts.stack(states)
 
 
 def client_states(
@@ -160,6 +159,11 @@ async def _train(
 ) -> Trained:
   """See `train`."""
   clients = cohorts.Cohorts(task.train, task.padded)
+  if not len(clients):
+    raise errors.UserError(
+        f'{task.name} has no clients with examples to train on. Change its'
+        ' settings.'
+    )
   if options.clients_per_round > len(clients):
     raise errors.UserError(
         f'clients_per_round is {options.clients_per_round}, but {task.name} has'
@@ -235,10 +239,7 @@ def _updated(states: Any, rows: np.ndarray, new: Any) -> Any:
   """The clients' states with those of `rows` replaced."""
   if not tree.flatten(states):
     return states
-  if not isinstance(new, values.StackedClients):
-    new = tree.map_structure(lambda *leaves: np.stack(leaves), *new)
-  else:
-    new = new.stacked
+  new = cohorts.stack(new)
 
   def replace(leaf: np.ndarray, own: np.ndarray) -> np.ndarray:
     leaf = leaf.copy()
