@@ -251,11 +251,6 @@ def _request(layers: tuple[Layer, ...]) -> Request:
   return Request(task, algorithms, layers)
 
 
-def _parameters_class(task: str) -> type[parameters.Parameters]:
-  """The class of a task's own settings."""
-  return importlib.import_module(task_registry._MODULES[task]).Parameters
-
-
 def _names(cls: type[parameters.Parameters]) -> set[str]:
   return {field.name for field in dataclasses.fields(cls)}
 
@@ -316,7 +311,7 @@ def resolve(request: Request) -> Config:
   # As the methods' settings, in modules that import TensorFlow Federated.
   from personalization import training
 
-  of_task = _parameters_class(request.task)
+  of_task = task_registry.parameters_class(request.task)
   of_run = _names(Settings) | _names(training.Options)
   others = of_run | {f'task.{name}' for name in _names(of_task)}
   run: dict[str, Any] = {}

@@ -171,7 +171,7 @@ def _build_algorithms(
   else:
     # The mean over a round whose clients were all dropped is zero.
     aggregator = tff.aggregators.MeanFactory(no_nan_division=True)
-  return {
+  algorithms = {
       name: algorithm_registry.build(
           name,
           task.model,
@@ -181,6 +181,14 @@ def _build_algorithms(
       )
       for name, hyperparameters in config.hyperparameters.items()
   }
+  for name, algorithm in algorithms.items():
+    if not (task.cross_silo or algorithm.personalizes_new_clients):
+      raise errors.UserError(
+          f'{name} can personalize only clients that it was trained on, which'
+          f' those to be judged are not in {task.name}. Take a task where they'
+          ' are, as school, or leave the method out.'
+      )
+  return algorithms
 
 
 def _train(

@@ -8,6 +8,7 @@ to import.
 from __future__ import annotations
 
 import importlib
+import types
 from typing import TYPE_CHECKING, Any, Optional
 
 from tasks import errors
@@ -27,6 +28,17 @@ _MODULES = {
 def task_names() -> tuple[str, ...]:
   """The names of all tasks."""
   return tuple(sorted(_MODULES))
+
+
+def parameters_class(name: str) -> type[parameters_lib.Parameters]:
+  """The class of a task's own settings."""
+  return _module(name).Parameters
+
+
+def _module(name: str) -> types.ModuleType:
+  if name not in _MODULES:
+    raise errors.unknown('task', name, _MODULES)
+  return importlib.import_module(_MODULES[name])
 
 
 def load(
@@ -51,9 +63,7 @@ def load(
     UserError: If there is no such task or parameter, or the data is not to be
       had.
   """
-  if name not in _MODULES:
-    raise errors.unknown('task', name, _MODULES)
-  module = importlib.import_module(_MODULES[name])
+  module = _module(name)
   settings = parameters_lib.from_dict(
       module.Parameters, parameters, f'task {name}'
   )

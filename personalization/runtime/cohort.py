@@ -223,9 +223,9 @@ def create_cohort_context(
     default_num_clients: The number of clients of a computation whose argument
       does not tell.
     stack: Whether to stack the clients of a cohort. By default those are
-      stacked whose values are tensors of the same shapes and whose work is small
-      and something that XLA compiles well; False stacks none; True stacks those
-      with much work, too.
+      stacked whose values are tensors of the same shapes and whose work is
+      small and something that XLA compiles well; False stacks none; True stacks
+      those with much work, too.
 
   Returns:
     The context, for `tff.framework.set_default_context`.

@@ -1,4 +1,4 @@
-"""Runs a program with its clients stacked: a cohort's round as one XLA program."""
+"""Runs a program on stacked clients: a cohort's round is one XLA program."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -16,15 +16,17 @@ from personalization.runtime import values
 # Stacked clients are worked on in groups of about this size, which bounds the
 # memory whatever the number of clients.
 _GROUP_BYTES = 64 * 2**20
-# A client whose results are larger than this has so much to do that it is better
-# off with a core of its own: TFF's LSTM for StackOverflow takes four times as
-# long stacked.
+# A client whose results are larger than this has so much to do that it is
+# better off with a core of its own: TFF's LSTM for StackOverflow takes four
+# times as long stacked.
 MAX_CLIENT_BYTES = 2**20
 # On a CPU, XLA makes code of these that is several times slower than
 # TensorFlow's own kernels.
 _SLOW_IN_XLA = ('Conv', 'DepthwiseConv', 'MaxPool', 'AvgPool', 'FusedBatchNorm')
+# What is marked as stateful because what it calls may be.
 _CALLS = ('Case', 'If', 'PartitionedCall', 'StatefulPartitionedCall', 'While')
 _LOOPS = ('StatelessWhile', 'While')
+_CONDITIONS = ('Case', 'If', 'StatelessCase', 'StatelessIf')
 _OPAQUE_TYPES = frozenset(
     dtype.as_datatype_enum for dtype in (tf.string, tf.variant, tf.resource)
 )
@@ -55,25 +57,31 @@ def _is_plain_arithmetic(function: program_lib.Function) -> bool:
   return True
 
 
-def _has_nested_loops(function: program_lib.Function) -> bool:
+def _is_branched(function: program_lib.Function) -> bool:
+  """Whether there are loops in loops, or conditions."""
   graph_def = function.concrete.graph.as_graph_def()
-  return any(
-      node.op in _LOOPS
+  inner = [
+      node.op
       for library_function in graph_def.library.function
       for node in library_function.node_def
+  ]
+  outer = [node.op for node in graph_def.node]
+  return not (
+      set(_LOOPS).isdisjoint(inner) and set(_CONDITIONS).isdisjoint(inner + outer)
   )
 
 
 def _map_clients(
-    function: Callable[[Any], Any], clients: Any, nested: bool
+    function: Callable[[Any], Any], clients: Any, branched: bool
 ) -> Any:
   """What `function` gives for each of several stacked clients, stacked.
 
   Vectorized over the clients if that can be had at a reasonable price. To
   convert a loop takes `tf.vectorized_map` two attempts, a loop in a loop four
-  …: many seconds to gain at most a third of the time a program runs.
+  …: many seconds to gain at most a third of the time a program runs. And what
+  it makes of a condition, XLA cannot compile.
   """
-  if not nested:
+  if not branched:
     return tf.vectorized_map(function, clients)
   one = tf.nest.map_structure(
       lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), clients
@@ -104,12 +112,12 @@ class Stacking:
   Attributes:
     whole: Whether XLA can compile the server's work too. The aggregators of
       differential privacy, for one, keep strings in the server's state.
-    nested: Whether a client's work has loops in loops.
+    branched: Whether a client's work has loops in loops, or conditions.
     client_bytes: What one client's results take.
   """
 
   whole: bool
-  nested: bool
+  branched: bool
   client_bytes: int
 
 
@@ -127,7 +135,7 @@ def find_stacking(program: program_lib.Program) -> Optional[Stacking]:
   rest += [program.merge_function(i) for i in active]
   return Stacking(
       whole=all(map(_is_plain_arithmetic, rest)),
-      nested=any(map(_has_nested_loops, clients)),
+      branched=any(map(_is_branched, clients)),
       client_bytes=sum(
           _bytes(client.concrete.outputs) for client in clients
       ),
@@ -243,7 +251,7 @@ class StackedRunner:
 
     def run_group(inputs: Any) -> Any:
       present, own = inputs
-      keep, parts = _map_clients(client, own, self.stacking.nested)
+      keep, parts = _map_clients(client, own, self.stacking.branched)
       # The zero of an aggregation is what a client adds that is not there.
       zeros = program.zeros(i, arguments, reads)
       parts = tf.nest.map_structure(
@@ -283,7 +291,7 @@ class StackedRunner:
         inputs,
     )
     present = tf.reshape(tf.range(groups * group) < size, shape)
-    keep, parts = _map_clients(run_group, (present, grouped[1]), nested=True)
+    keep, parts = _map_clients(run_group, (present, grouped[1]), branched=True)
     keep = tf.nest.map_structure(
         lambda leaf: tf.reshape(leaf, [-1, *leaf.shape[2:]])[:size], keep
     )

@@ -1,4 +1,4 @@
-"""TFF's serialized TensorFlow blocks as functions that can be called in a graph."""
+"""TFF's serialized TensorFlow blocks as functions to be called in a graph."""
 
 from collections.abc import Callable, Iterable, Iterator
 import itertools
@@ -62,7 +62,7 @@ def _initialize_first(graph_def: tf.compat.v1.GraphDef, initialize_op: str):
 def _with_output_types(
     function: tf.types.experimental.ConcreteFunction,
 ) -> tf.types.experimental.ConcreteFunction:
-  """A loaded function that knows what it gives, as `tf.vectorized_map` needs."""
+  """A loaded function that knows its outputs, as `tf.vectorized_map` needs."""
   graph = function.graph
   graph.structured_outputs = list(graph.outputs)
   return concrete_function.ConcreteFunction.from_func_graph(

@@ -1,4 +1,4 @@
-"""Values of TFF types as flat lists of tensors, and a cohort's values stacked."""
+"""Values of TFF types as flat lists of tensors, and stacked clients' values."""
 
 import collections
 from collections.abc import Callable, Iterator, Sequence
@@ -132,7 +132,7 @@ _Flattener = Callable[[Any, list[Any]], None]
 
 @functools.cache
 def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
-  """`flatten` for a type: it runs for each client, so it looks at types once."""
+  """`flatten` for a type, which is looked at once and not for each client."""
   type_spec = member(type_spec)
   if isinstance(type_spec, tff.StructType):
     names = _names(type_spec)

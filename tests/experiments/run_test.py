@@ -15,6 +15,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
+from algorithms import registry as algorithm_registry
 from experiments import config as config_lib
 from experiments import output
 from experiments import run
@@ -177,6 +178,16 @@ class RunTest(parameterized.TestCase):
     with self.assertRaisesRegex(errors.UserError, message):
       _run(_config(assignment), self.root / 'refused')
     self.assertFalse((self.root / 'refused').exists())
+
+  def test_a_method_that_cannot_do_the_task(self):
+    build = algorithm_registry.build
+
+    def build_other(*args):
+      return dataclasses.replace(build(*args), personalizes_new_clients=False)
+
+    with mock.patch.object(algorithm_registry, 'build', build_other):
+      with self.assertRaisesRegex(errors.UserError, 'fedavg can personalize'):
+        _run(_config(), self.root / 'impossible')
 
   def test_a_folder_of_another_configuration_is_refused(self):
     with self.assertRaisesRegex(errors.UserError, 'another configuration'):
