@@ -1,9 +1,9 @@
-"""What a method is: a TFF iterative process, and how a client is personalized."""
+"""What a method is: a TFF iterative process, and personalization of clients."""
 
 import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -13,16 +13,16 @@ SEED_TYPE = tff.TensorType(np.int32, [2])
 
 
 def numbers(hyperparameters: Any) -> collections.OrderedDict[str, np.ndarray]:
-  """The hyperparameters that live in the server's state: all that are floats."""
+  """The hyperparameters that live in the server's state: all floats."""
   values = (
-      (field.name, getattr(hyperparameters, field.name))
-      for field in dataclasses.fields(hyperparameters)
+    (field.name, getattr(hyperparameters, field.name))
+    for field in dataclasses.fields(hyperparameters)
   )
   return collections.OrderedDict(
-      (name, np.asarray(value, np.float32))
-      for name, value in values
-      if isinstance(value, float)
-      or (isinstance(value, tuple) and value and isinstance(value[0], float))
+    (name, np.asarray(value, np.float32))
+    for name, value in values
+    if isinstance(value, float)
+    or (isinstance(value, tuple) and value and isinstance(value[0], float))
   )
 
 
@@ -36,11 +36,14 @@ class Algorithm:
 
   Attributes:
     initialize: `(<seed, hyperparameters>@SERVER -> S@SERVER)`.
-    initialize_client: `(seed -> C)`.
+    initialize_client: `(seed -> C)`, where the seed is the seed of the run and
+      the number of the client: 0, 1, … for those to train on, and on from there
+      for those that are held out.
     next: `(<S@SERVER, {<data, state=C, seed>}@CLIENTS> -> <S@SERVER,
       {C}@CLIENTS, training metrics@SERVER>)`; data as in `tasks.client_data`.
     personalize: `(<S@SERVER, {<state=C, personalization=data, evaluation=<set:
-      data, ...>, seed>}@CLIENTS> -> {<set: <metric: <total, weight>>>}@CLIENTS)`
+      data, ...>, seed>}@CLIENTS> ->
+      {<set: <metric: <total, weight>>>}@CLIENTS)`
       where each total and weight is a vector over the candidates.
     candidates: What the entries of those vectors stand for.
     baseline: Which candidate is the model without personalization, that clients
@@ -51,6 +54,11 @@ class Algorithm:
     trains: Whether `next` learns anything; local training does without.
     shuffled_epochs: How often, each time in a new order, `personalize` wants to
       be given a client's personalization set; 0 for once, in its own order.
+    steps_to_personalize: Whether `personalize` takes a step for each batch of
+      the personalization set. If not, it is to see all of it, though training
+      may drop batches that are not full.
+    personalizes_new_clients: Whether clients that were never trained on can be
+      personalized.
   """
 
   initialize: tff.Computation
@@ -58,27 +66,28 @@ class Algorithm:
   next: tff.Computation
   personalize: tff.Computation
   candidates: Sequence[str]
-  baseline: Optional[int]
+  baseline: int | None
   hyperparameters: Mapping[str, np.ndarray]
   training: str
   trains: bool = True
   shuffled_epochs: int = 0
+  steps_to_personalize: bool = True
+  personalizes_new_clients: bool = True
 
   def initial_state(self, seed: Sequence[int]) -> Any:
     """The server's state before the first round."""
     return self.initialize((np.asarray(seed, np.int32), self.hyperparameters))
 
   def iterative_process(
-      self, seed: Sequence[int]
+    self, seed: Sequence[int]
   ) -> tff.templates.IterativeProcess:
     """The method in TFF's own form, with the seed fixed."""
-
 
     @tff.tensorflow.computation
     def arguments():
       return tf.constant(seed, tf.int32), collections.OrderedDict(
-          (name, tf.constant(value, tf.float32))
-          for name, value in self.hyperparameters.items()
+        (name, tf.constant(value, tf.float32))
+        for name, value in self.hyperparameters.items()
       )
 
     @tff.federated_computation

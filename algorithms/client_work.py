@@ -6,7 +6,7 @@ client or for a stacked cohort. A step without examples changes nothing.
 
 import collections
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 
@@ -21,14 +21,14 @@ def batch(data: Mapping[str, Any], step: tf.Tensor) -> tuple[Any, tf.Tensor]:
   """The examples of a step and their weights."""
   indices = data['indices'][step]
   examples = collections.OrderedDict(
-      (name, tf.gather(feature, indices))
-      for name, feature in data['examples'].items()
+    (name, tf.gather(feature, indices))
+    for name, feature in data['examples'].items()
   )
   return examples, data['weights'][step]
 
 
 def epoch_of(
-    data: Mapping[str, Any], epoch: tf.Tensor, num_epochs: int
+  data: Mapping[str, Any], epoch: tf.Tensor, num_epochs: int
 ) -> Mapping[str, Any]:
   """One of the `num_epochs` that `data` consists of; all of it if that is 0."""
   if not num_epochs:
@@ -36,9 +36,9 @@ def epoch_of(
   steps = tf.shape(data['indices'])[0] // num_epochs
   part = epoch * steps + tf.range(steps)
   return collections.OrderedDict(
-      examples=data['examples'],
-      indices=tf.gather(data['indices'], part),
-      weights=tf.gather(data['weights'], part),
+    examples=data['examples'],
+    indices=tf.gather(data['indices'], part),
+    weights=tf.gather(data['weights'], part),
   )
 
 
@@ -47,24 +47,26 @@ def num_examples(data: Mapping[str, Any]) -> tf.Tensor:
   return tf.reduce_sum(data['weights'])
 
 
-def sgd(
-    learning_rate: tf.Tensor, only: Optional[Collection[str]] = None
-) -> Step:
-  """w <- w - learning_rate * gradient, for all weights or `only` some."""
+def sgd(learning_rate: tf.Tensor, only: Collection[str] | None = None) -> Step:
+  """Steps w <- w - learning_rate * gradient; `only` some of them, if given."""
 
   def step(weights: Weights, gradient: Weights) -> Weights:
     return collections.OrderedDict(
-        (name, weight - learning_rate * gradient[name])
-        if only is None or name in only
-        else (name, weight)
-        for name, weight in weights.items()
+      (name, weight - learning_rate * gradient[name])
+      if only is None or name in only
+      else (name, weight)
+      for name, weight in weights.items()
     )
 
   return step
 
 
 def train(
-    model: model_lib.Model, weights: Weights, data: Mapping[str, Any], step: Step
+  model: model_lib.Model,
+  weights: Weights,
+  data: Mapping[str, Any],
+  step: Step,
+  regularizer: Callable[[Weights], tf.Tensor] = lambda _: tf.constant(0.0),
 ) -> tuple[Weights, tf.Tensor]:
   """Takes a step for each batch of `data`, in order.
 
@@ -73,84 +75,121 @@ def train(
     weights: Its weights at the start.
     data: A client's data, see `tasks.client_data`.
     step: How a gradient changes the weights.
+    regularizer: What is added to the mean loss of a batch before it is
+      differentiated, from the weights.
 
   Returns:
-    The weights at the end, and the sum over the examples of their loss, each
-    measured just before the step that used it.
+    The weights at the end, and the sum over the examples of their loss, without
+    the regularizer, each measured just before the step that used it.
   """
 
   def body(i: tf.Tensor, weights: Weights, total: tf.Tensor) -> Any:
     examples, mask = batch(data, i)
+    size = tf.reduce_sum(mask)
     with tf.GradientTape() as tape:
       tape.watch(weights)
       loss = model.mean_loss(weights, examples, mask)
+      # Nor does the regularizer do anything in a step without examples.
+      objective = loss + tf.minimum(size, 1.0) * regularizer(weights)
     gradient = tape.gradient(
-        loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
+      objective, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
     gradient = tf.nest.map_structure(tf.convert_to_tensor, gradient)
-    return i + 1, step(weights, gradient), total + loss * tf.reduce_sum(mask)
+    return i + 1, step(weights, gradient), total + loss * size
 
   steps = tf.shape(data['indices'])[0]
   _, weights, total = tf.while_loop(
-      lambda i, *_: i < steps, body, (0, weights, tf.constant(0.0))
+    lambda i, *_: i < steps, body, (0, weights, tf.constant(0.0))
   )
   return weights, total
 
 
+def sum_over_batches(
+  data: Mapping[str, Any], measure: Callable[[Any, tf.Tensor], Any]
+) -> Any:
+  """The sum over the batches of what `measure` makes of examples and mask."""
+
+  def measure_batch(i: tf.Tensor) -> Any:
+    return measure(*batch(data, i))
+
+  steps = tf.shape(data['indices'])[0]
+  # Only the structure, shapes and types of what is measured are used here.
+  zeros = tf.nest.map_structure(
+    lambda m: tf.zeros(m.shape, m.dtype), measure_batch(0)
+  )
+  _, sums = tf.while_loop(
+    lambda i, _: i < steps,
+    lambda i, sums: (
+      i + 1,
+      tf.nest.map_structure(tf.add, sums, measure_batch(i)),
+    ),
+    (0, zeros),
+  )
+  return sums
+
+
+def total_metrics(metrics: model_lib.Metrics, mask: tf.Tensor) -> Any:
+  """The sums of examples' metrics and weights: {metric: <total, weight>}."""
+  return collections.OrderedDict(
+    (name, (tf.reduce_sum(mask * total), tf.reduce_sum(mask * weight)))
+    for name, (total, weight) in metrics.items()
+  )
+
+
+def total_loss(
+  model: model_lib.Model, weights: Weights, examples: Any, mask: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """The sum of examples' losses, and what to divide it by."""
+  weight = mask * model.example_weight(examples)
+  return (
+    tf.reduce_sum(weight * model.loss(weights, examples)),
+    tf.reduce_sum(weight),
+  )
+
+
 def evaluate(
-    model: model_lib.Model, weights: Weights, data: Mapping[str, Any]
+  model: model_lib.Model, weights: Weights, data: Mapping[str, Any]
 ) -> Any:
   """The model's metrics, and its loss, as totals with what to divide them by.
+
+  Args:
+    model: The model.
+    weights: Its weights.
+    data: A client's data, see `tasks.client_data`.
 
   Returns:
     {metric: <total, weight>}, to be added up over clients or divided.
   """
 
-  def measure(i: tf.Tensor) -> Any:
-    examples, mask = batch(data, i)
-    metrics = collections.OrderedDict(
-        (name, (tf.reduce_sum(mask * total), tf.reduce_sum(mask * weight)))
-        for name, (total, weight) in model.metrics(weights, examples).items()
-    )
-    weight = mask * model.example_weight(examples)
-    metrics['loss'] = (
-        tf.reduce_sum(weight * model.loss(weights, examples)),
-        tf.reduce_sum(weight),
-    )
+  def measure(examples: Any, mask: tf.Tensor) -> Any:
+    metrics = total_metrics(model.metrics(weights, examples), mask)
+    metrics['loss'] = total_loss(model, weights, examples, mask)
     return metrics
 
-  steps = tf.shape(data['indices'])[0]
-  # Only the names and types of what is measured are used here.
-  zeros = tf.nest.map_structure(lambda m: tf.zeros([], m.dtype), measure(0))
-  _, sums = tf.while_loop(
-      lambda i, _: i < steps,
-      lambda i, sums: (i + 1, tf.nest.map_structure(tf.add, sums, measure(i))),
-      (0, zeros),
-  )
-  return sums
+  return sum_over_batches(data, measure)
 
 
 def difference(before: Weights, after: Weights) -> Weights:
   return collections.OrderedDict(
-      (name, before[name] - after[name]) for name in before
+    (name, before[name] - after[name]) for name in before
   )
 
 
 def evaluate_sets(
-    model: model_lib.Model, weights: Weights, sets: Mapping[str, Any]
+  model: model_lib.Model, weights: Weights, sets: Mapping[str, Any]
 ) -> Any:
   """`evaluate` for each of several sets: {set: {metric: <total, weight>}}."""
   return collections.OrderedDict(
-      (name, evaluate(model, weights, data)) for name, data in sets.items()
+    (name, evaluate(model, weights, data)) for name, data in sets.items()
   )
 
 
 def evaluate_epochs(
-    model: model_lib.Model,
-    weights: Weights,
-    sets: Mapping[str, Any],
-    epoch: Callable[[tf.Tensor, Weights], Weights],
-    num_epochs: int,
+  model: model_lib.Model,
+  weights: Weights,
+  sets: Mapping[str, Any],
+  epoch: Callable[[tf.Tensor, Weights], Weights],
+  num_epochs: int,
 ) -> Any:
   """The metrics after 0, 1, …, `num_epochs` epochs, along a first axis.
 
@@ -169,11 +208,11 @@ def evaluate_epochs(
   def measure(i: tf.Tensor, weights: Weights, metrics: Any) -> Any:
     # A tensor list would do this as well, but cannot be stacked over clients.
     return tf.nest.map_structure(
-        lambda now, along: tf.where(
-            tf.equal(tf.range(num_epochs + 1), i), now, along
-        ),
-        evaluate_sets(model, weights, sets),
-        metrics,
+      lambda now, along: tf.where(
+        tf.equal(tf.range(num_epochs + 1), i), now, along
+      ),
+      evaluate_sets(model, weights, sets),
+      metrics,
     )
 
   def body(i: tf.Tensor, weights: Weights, metrics: Any) -> Any:
@@ -181,10 +220,10 @@ def evaluate_epochs(
     return i + 1, epoch(i, weights), metrics
 
   zeros = tf.nest.map_structure(
-      lambda m: tf.zeros([num_epochs + 1], m.dtype),
-      evaluate_sets(model, weights, sets),
+    lambda m: tf.zeros([num_epochs + 1], m.dtype),
+    evaluate_sets(model, weights, sets),
   )
   _, weights, metrics = tf.while_loop(
-      lambda i, *_: i < num_epochs, body, (0, weights, zeros)
+    lambda i, *_: i < num_epochs, body, (0, weights, zeros)
   )
   return measure(num_epochs, weights, metrics)

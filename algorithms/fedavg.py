@@ -31,32 +31,32 @@ class Hyperparameters(parameters.Parameters):
   """Those that are no floats shape the program."""
 
   client_learning_rate: float = parameters.field(
-      0.1, "The learning rate of the clients' SGD.", minimum=0
+    0.1, "The learning rate of the clients' SGD.", minimum=0
   )
   server_optimizer: str = parameters.field(
-      'sgd',
-      "What the server does with the clients' mean update.",
-      choices=server_optimizers.NAMES,
+    'sgd',
+    "What the server does with the clients' mean update.",
+    choices=server_optimizers.NAMES,
   )
   server_learning_rate: float = parameters.field(
-      1.0, 'The learning rate of the server.', minimum=0
+    1.0, 'The learning rate of the server.', minimum=0
   )
   server_momentum: float = parameters.field(
-      0.9, "The server's momentum.", minimum=0, maximum=1
+    0.9, "The server's momentum.", minimum=0, maximum=1
   )
   server_beta_1: float = parameters.field(
-      0.9, "Adam's decay of the first moment.", minimum=0, maximum=1
+    0.9, "Adam's decay of the first moment.", minimum=0, maximum=1
   )
   server_beta_2: float = parameters.field(
-      0.99, "Adam's decay of the second moment.", minimum=0, maximum=1
+    0.99, "Adam's decay of the second moment.", minimum=0, maximum=1
   )
   server_epsilon: float = parameters.field(
-      1e-3, "What Adam adds to the root of the second moment.", above=0
+    1e-3, 'What Adam adds to the root of the second moment.', above=0
   )
   client_weighting: str = parameters.field(
-      'examples',
-      'Whether a client counts by its number of examples, or as one.',
-      choices=('examples', 'uniform'),
+    'examples',
+    'Whether a client counts by its number of examples, or as one.',
+    choices=('examples', 'uniform'),
   )
 
 
@@ -68,7 +68,7 @@ def client_weight(hyperparameters: Hyperparameters, data: Any) -> tf.Tensor:
 
 
 def training_functions(
-    model: model_lib.Model, hyperparameters: Hyperparameters
+  model: model_lib.Model, hyperparameters: Hyperparameters
 ) -> dict[str, Any]:
   """The functions of `process.Method` that train the global model."""
   optimizer = server_optimizers.build(hyperparameters.server_optimizer)
@@ -76,38 +76,42 @@ def training_functions(
   def initialize(seed: tf.Tensor, numbers: process.Numbers) -> Any:
     weights = model.init(seed)
     return collections.OrderedDict(
-        model=weights, optimizer=optimizer.initialize(weights, numbers)
+      model=weights, optimizer=optimizer.initialize(weights, numbers)
     )
 
   def client(
-      weights: model_lib.Weights,
-      numbers: process.Numbers,
-      data: Any,
-      state: Any,
-      seed: tf.Tensor,
+    weights: model_lib.Weights,
+    numbers: process.Numbers,
+    data: Any,
+    state: Any,
+    seed: tf.Tensor,
   ) -> process.ClientResult:
     del seed  # Nothing here is random.
     trained, loss = client_work.train(
-        model, weights, data, client_work.sgd(numbers['client_learning_rate'])
+      model, weights, data, client_work.sgd(numbers['client_learning_rate'])
     )
     return process.ClientResult(
-        update=client_work.difference(weights, trained),
-        weight=client_weight(hyperparameters, data),
-        state=state,
-        loss=loss,
-        num_examples=client_work.num_examples(data),
+      update=client_work.difference(weights, trained),
+      weight=client_weight(hyperparameters, data),
+      state=state,
+      loss=loss,
+      num_examples=client_work.num_examples(data),
     )
 
-  def server(server: Any, numbers: process.Numbers, update: Any) -> Any:
-    del numbers  # Those of the optimizer are in its state.
-    state, weights = optimizer.next(server['optimizer'], server['model'], update)
+  def server(
+    server: Any, numbers: process.Numbers, update: Any, sums: Any
+  ) -> Any:
+    del numbers, sums  # The optimizer's numbers are in its state.
+    state, weights = optimizer.next(
+      server['optimizer'], server['model'], update
+    )
     return collections.OrderedDict(model=weights, optimizer=state)
 
   return dict(
-      initialize=initialize,
-      message=lambda server: server['model'],
-      client=client,
-      server=server,
+    initialize=initialize,
+    message=lambda server: server['model'],
+    client=client,
+    server=server,
   )
 
 
@@ -119,10 +123,10 @@ def training_description(hyperparameters: Hyperparameters) -> str:
 
 
 def build(
-    model: model_lib.Model,
-    hyperparameters: Hyperparameters,
-    aggregator: tff.aggregators.AggregationFactory,
-    evaluation_sets: Sequence[str],
+  model: model_lib.Model,
+  hyperparameters: Hyperparameters,
+  aggregator: tff.aggregators.AggregationFactory,
+  evaluation_sets: Sequence[str],
 ) -> algorithm.Algorithm:
   """Builds FedAvg; each client is evaluated at the global model."""
 
@@ -130,19 +134,19 @@ def build(
     del numbers, state, personalization, seed
     # With an axis of candidates, of which there is just one.
     return tf.nest.map_structure(
-        lambda metric: metric[tf.newaxis],
-        client_work.evaluate_sets(model, weights, evaluation),
+      lambda metric: metric[tf.newaxis],
+      client_work.evaluate_sets(model, weights, evaluation),
     )
 
   return process.build(
-      process.Method(
-          **training_functions(model, hyperparameters), personalize=personalize
-      ),
-      model=model,
-      hyperparameters=hyperparameters,
-      aggregator=aggregator,
-      evaluation_sets=evaluation_sets,
-      candidates=('global',),
-      baseline=0,
-      training=training_description(hyperparameters),
+    process.Method(
+      **training_functions(model, hyperparameters), personalize=personalize
+    ),
+    model=model,
+    hyperparameters=hyperparameters,
+    aggregator=aggregator,
+    evaluation_sets=evaluation_sets,
+    candidates=('global',),
+    baseline=0,
+    training=training_description(hyperparameters),
   )

@@ -26,16 +26,16 @@ class FinetuningHyperparameters(parameters.Parameters):
   """How a client trains on: all combinations are tried."""
 
   finetuning_learning_rates: tuple[float, ...] = parameters.field(
-      (0.1,), 'Learning rates of the fine-tuning.', minimum=0
+    (0.1,), 'Learning rates of the fine-tuning.', minimum=0
   )
   finetuning_layers: tuple[str, ...] = parameters.field(
-      ('all',), 'Layers that are fine-tuned.', choices=('all', 'last')
+    ('all',), 'Layers that are fine-tuned.', choices=('all', 'last')
   )
   finetuning_epochs: int = parameters.field(
-      20, 'The most epochs of fine-tuning; 0 to this are tried.', minimum=1
+    20, 'The most epochs of fine-tuning; 0 to this are tried.', minimum=1
   )
   finetuning_shuffle: bool = parameters.field(
-      False, 'Whether each epoch of fine-tuning is in a new order.'
+    False, 'Whether each epoch of fine-tuning is in a new order.'
   )
 
   @property
@@ -49,12 +49,12 @@ class Hyperparameters(FinetuningHyperparameters, fedavg.Hyperparameters):
 
 
 def finetune(
-    model: model_lib.Model,
-    weights: model_lib.Weights,
-    personalization: Any,
-    evaluation: Mapping[str, Any],
-    learning_rates: tf.Tensor,
-    hyperparameters: FinetuningHyperparameters,
+  model: model_lib.Model,
+  weights: model_lib.Weights,
+  personalization: Any,
+  evaluation: Mapping[str, Any],
+  learning_rates: tf.Tensor,
+  hyperparameters: FinetuningHyperparameters,
 ) -> Any:
   """The metrics of each candidate, in the order of `candidates`."""
   metrics = []
@@ -65,25 +65,25 @@ def finetune(
 
       def epoch(i: tf.Tensor, weights: model_lib.Weights) -> model_lib.Weights:
         data = client_work.epoch_of(
-            personalization, i, hyperparameters.shuffled_epochs
+          personalization, i, hyperparameters.shuffled_epochs
         )
         return client_work.train(model, weights, data, step)[0]  # noqa: B023
 
       metrics.append(
-          client_work.evaluate_epochs(
-              model,
-              weights,
-              evaluation,
-              epoch,
-              hyperparameters.finetuning_epochs,
-          )
+        client_work.evaluate_epochs(
+          model,
+          weights,
+          evaluation,
+          epoch,
+          hyperparameters.finetuning_epochs,
+        )
       )
   # All begin with the model as it was, which counts once.
   return tf.nest.map_structure(
-      lambda first, *others: tf.concat(
-          [first, *(other[1:] for other in others)], 0
-      ),
-      *metrics,
+    lambda first, *others: tf.concat(
+      [first, *(other[1:] for other in others)], 0
+    ),
+    *metrics,
   )
 
 
@@ -103,35 +103,35 @@ def candidates(hyperparameters: FinetuningHyperparameters) -> tuple[str, ...]:
 
 
 def build(
-    model: model_lib.Model,
-    hyperparameters: Hyperparameters,
-    aggregator: tff.aggregators.AggregationFactory,
-    evaluation_sets: Sequence[str],
+  model: model_lib.Model,
+  hyperparameters: Hyperparameters,
+  aggregator: tff.aggregators.AggregationFactory,
+  evaluation_sets: Sequence[str],
 ) -> algorithm.Algorithm:
   """Builds FedAvg with fine-tuning."""
 
   def personalize(weights, numbers, state, personalization, evaluation, seed):
     del state, seed
     return finetune(
-        model,
-        weights,
-        personalization,
-        evaluation,
-        numbers['finetuning_learning_rates'],
-        hyperparameters,
+      model,
+      weights,
+      personalization,
+      evaluation,
+      numbers['finetuning_learning_rates'],
+      hyperparameters,
     )
 
   return process.build(
-      process.Method(
-          **fedavg.training_functions(model, hyperparameters),
-          personalize=personalize,
-      ),
-      model=model,
-      hyperparameters=hyperparameters,
-      aggregator=aggregator,
-      evaluation_sets=evaluation_sets,
-      candidates=candidates(hyperparameters),
-      baseline=0,
-      training=fedavg.training_description(hyperparameters),
-      shuffled_epochs=hyperparameters.shuffled_epochs,
+    process.Method(
+      **fedavg.training_functions(model, hyperparameters),
+      personalize=personalize,
+    ),
+    model=model,
+    hyperparameters=hyperparameters,
+    aggregator=aggregator,
+    evaluation_sets=evaluation_sets,
+    candidates=candidates(hyperparameters),
+    baseline=0,
+    training=fedavg.training_description(hyperparameters),
+    shuffled_epochs=hyperparameters.shuffled_epochs,
   )

@@ -10,7 +10,7 @@ update is not finite, and the sums of what was measured.
 import collections
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -30,17 +30,21 @@ class ClientResult:
 
   Attributes:
     update: What it sends.
-    weight: How much that counts in the mean.
+    weight: How much that counts in the mean; of the form that the aggregator
+      wants, one number unless it is an aggregator of several updates.
     state: What it keeps for its next round.
     loss: The sum of its examples' losses as it trained.
     num_examples: How many examples that were.
+    measured: What else is measured, scalars by name. The server is given their
+      sums over the clients, and their means are among the training metrics.
   """
 
   update: Any
-  weight: tf.Tensor
+  weight: Any
   state: Any
   loss: tf.Tensor
   num_examples: tf.Tensor
+  measured: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +55,9 @@ class Method:
     initialize: From a seed and the numbers to S.
     message: What of S is sent to the clients, M.
     client: From M, the numbers, data, C and a seed to a `ClientResult`.
-    server: From S, the numbers and the mean update to the next S.
+    server: From S, the numbers, the mean update and the sums over the clients
+      ('loss', 'num_examples', 'num_clients', 'dropped_clients', 'measured') to
+      the next S.
     personalize: From M, the numbers, C, the personalization set, the evaluation
       sets by name, and a seed to each set's metrics, as
       `client_work.evaluate` gives them, with an axis of candidates.
@@ -61,24 +67,26 @@ class Method:
   initialize: Callable[[tf.Tensor, Numbers], Any]
   message: Callable[[Any], Any]
   client: Callable[[Any, Numbers, Any, Any, tf.Tensor], ClientResult]
-  server: Callable[[Any, Numbers, Any], Any]
+  server: Callable[[Any, Numbers, Any, Any], Any]
   personalize: Callable[[Any, Numbers, Any, Any, Any, tf.Tensor], Any]
-  initialize_client: Callable[[tf.Tensor], Any] = (
-      lambda seed: collections.OrderedDict()
+  initialize_client: Callable[[tf.Tensor], Any] = lambda seed: (
+    collections.OrderedDict()
   )
 
 
 def is_finite(structure: Any) -> tf.Tensor:
   """Whether every number in a structure of tensors is finite."""
-  floats = [t for t in tf.nest.flatten(structure) if t.dtype.is_floating]
+  leaves = map(tf.convert_to_tensor, tf.nest.flatten(structure))
+  floats = [leaf for leaf in leaves if leaf.dtype.is_floating]
   return tf.reduce_all(
-      [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in floats]
+    [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in floats]
   )
 
 
-def _choose(condition: tf.Tensor, first: Any, second: Any) -> Any:
+def choose(condition: tf.Tensor, first: Any, second: Any) -> Any:
+  """`first` if the condition holds, or else `second`, of the same structure."""
   return tf.nest.map_structure(
-      lambda a, b: tf.where(condition, a, b), first, second
+    lambda a, b: tf.where(condition, a, b), first, second
   )
 
 
@@ -87,17 +95,13 @@ def _data_type(model: model_lib.Model) -> tff.StructType:
 
 
 def build(
-    method: Method,
-    *,
-    model: model_lib.Model,
-    hyperparameters: Any,
-    aggregator: tff.aggregators.AggregationFactory,
-    evaluation_sets: Sequence[str],
-    candidates: Sequence[str],
-    baseline: Optional[int],
-    training: str,
-    trains: bool = True,
-    shuffled_epochs: int = 0,
+  method: Method,
+  *,
+  model: model_lib.Model,
+  hyperparameters: Any,
+  aggregator: tff.aggregators.AggregationFactory,
+  evaluation_sets: Sequence[str],
+  **description: Any,
 ) -> algorithm.Algorithm:
   """Builds the TFF computations of `method`.
 
@@ -107,18 +111,18 @@ def build(
     hyperparameters: Their hyperparameters, a dataclass.
     aggregator: Makes the mean of the clients' updates: private, robust, …
     evaluation_sets: The names of the sets that clients are evaluated on.
-    candidates: See `algorithm.Algorithm`, as for what follows.
-    baseline: …
-    training: …
-    trains: …
-    shuffled_epochs: …
+    **description: What an `algorithm.Algorithm` has beside computations and
+      hyperparameters: candidates, baseline, training, …
+
+  Returns:
+    The method.
   """
   numbers = algorithm.numbers(hyperparameters)
   numbers_type = tff.to_type(
-      collections.OrderedDict(
-          (name, tff.TensorType(np.float32, value.shape))
-          for name, value in numbers.items()
-      )
+    collections.OrderedDict(
+      (name, tff.TensorType(np.float32, value.shape))
+      for name, value in numbers.items()
+    )
   )
   data_type = _data_type(model)
 
@@ -140,131 +144,136 @@ def build(
   message_type = make_message.type_signature.result
 
   @tff.tensorflow.computation(
-      message_type,
-      collections.OrderedDict(
-          data=data_type, state=client_type, seed=algorithm.SEED_TYPE
-      ),
+    message_type,
+    collections.OrderedDict(
+      data=data_type, state=client_type, seed=algorithm.SEED_TYPE
+    ),
   )
   def work(message, client):
     result = method.client(
-        *message, client['data'], client['state'], client['seed']
+      *message, client['data'], client['state'], client['seed']
     )
     # A client whose update is not finite sends nothing, and forgets the round.
     finite = is_finite((result.update, result.weight, result.state))
-    zeros = tf.nest.map_structure(tf.zeros_like, result.update)
     kept = tf.cast(finite, tf.float32)
-    measured = collections.OrderedDict(
-        loss=result.loss, num_examples=result.num_examples
+    sent = collections.OrderedDict(
+      update=result.update,
+      weight=result.weight,
+      sums=collections.OrderedDict(
+        loss=result.loss,
+        num_examples=result.num_examples,
+        measured=collections.OrderedDict(result.measured),
+      ),
     )
-    measured = _choose(
-        finite, measured, tf.nest.map_structure(tf.zeros_like, measured)
-    )
+    sent = choose(finite, sent, tf.nest.map_structure(tf.zeros_like, sent))
+    sent['sums'] |= dict(num_clients=kept, dropped_clients=1.0 - kept)
     return collections.OrderedDict(
-        update=_choose(finite, result.update, zeros),
-        weight=tf.where(finite, result.weight, 0.0),
-        state=_choose(finite, result.state, client['state']),
-        measured=collections.OrderedDict(
-            measured, num_clients=kept, dropped_clients=1.0 - kept
-        ),
+      sent, state=choose(finite, result.state, client['state'])
     )
 
   update_type = work.type_signature.result['update']
   weighted = isinstance(aggregator, tff.aggregators.WeightedAggregationFactory)
   if weighted:
-    aggregate = aggregator.create(update_type, tff.TensorType(np.float32))
+    aggregate = aggregator.create(
+      update_type, work.type_signature.result['weight']
+    )
   else:
     aggregate = aggregator.create(update_type)
 
   def make_state(server, numbers, aggregator_state):
     return collections.OrderedDict(
-        server=server, hyperparameters=numbers, aggregator=aggregator_state
+      server=server, hyperparameters=numbers, aggregator=aggregator_state
     )
 
   @tff.federated_computation(
-      tff.FederatedType((algorithm.SEED_TYPE, numbers_type), tff.SERVER)
+    tff.FederatedType((algorithm.SEED_TYPE, numbers_type), tff.SERVER)
   )
   def initialize(arguments):
     return tff.federated_zip(
-        make_state(
-            tff.federated_map(initialize_server, arguments),
-            arguments[1],
-            aggregate.initialize(),
-        )
+      make_state(
+        tff.federated_map(initialize_server, arguments),
+        arguments[1],
+        aggregate.initialize(),
+      )
     )
 
   state_type = initialize.type_signature.result
 
-  @tff.tensorflow.computation(server_type, numbers_type, update_type)
-  def update_server(server, numbers, update):
-    return method.server(server, numbers, update)
+  sums_type = work.type_signature.result['sums']
 
-  @tff.tensorflow.computation(work.type_signature.result['measured'])
-  def finish(sums):
+  @tff.tensorflow.computation(server_type, numbers_type, update_type, sums_type)
+  def update_server(server, numbers, update, sums):
+    return method.server(server, numbers, update, sums)
+
+  @tff.tensorflow.computation(sums_type)
+  def make_metrics(sums):
+    measured = sums.pop('measured')
+    for name, total in measured.items():
+      sums[name] = tf.math.divide_no_nan(total, sums['num_clients'])
     sums['loss'] = tf.math.divide_no_nan(sums['loss'], sums['num_examples'])
     return sums
 
   @tff.federated_computation(
-      state_type,
-      tff.FederatedType(work.type_signature.parameter[1], tff.CLIENTS),
+    state_type,
+    tff.FederatedType(work.type_signature.parameter[1], tff.CLIENTS),
   )
   def next_round(state, clients):
     server, numbers = state['server'], state['hyperparameters']
     message = tff.federated_broadcast(
-        tff.federated_map(make_message, (server, numbers))
+      tff.federated_map(make_message, (server, numbers))
     )
     result = tff.federated_map(work, (message, clients))
     weight = [result['weight']] if weighted else []
     mean = aggregate.next(state['aggregator'], result['update'], *weight)
-    new_server = tff.federated_map(update_server, (server, numbers, mean.result))
+    sums = tff.federated_sum(result['sums'])
+    new_server = tff.federated_map(
+      update_server, (server, numbers, mean.result, sums)
+    )
     return (
-        tff.federated_zip(make_state(new_server, numbers, mean.state)),
-        result['state'],
-        tff.federated_map(finish, tff.federated_sum(result['measured'])),
+      tff.federated_zip(make_state(new_server, numbers, mean.state)),
+      result['state'],
+      tff.federated_map(make_metrics, sums),
     )
 
   @tff.tensorflow.computation(
-      message_type,
-      collections.OrderedDict(
-          state=client_type,
-          personalization=data_type,
-          evaluation=collections.OrderedDict(
-              (name, data_type) for name in evaluation_sets
-          ),
-          seed=algorithm.SEED_TYPE,
+    message_type,
+    collections.OrderedDict(
+      state=client_type,
+      personalization=data_type,
+      evaluation=collections.OrderedDict(
+        (name, data_type) for name in evaluation_sets
       ),
+      seed=algorithm.SEED_TYPE,
+    ),
   )
   def personalize_client(message, client):
     return method.personalize(
-        *message,
-        client['state'],
-        client['personalization'],
-        client['evaluation'],
-        client['seed'],
+      *message,
+      client['state'],
+      client['personalization'],
+      client['evaluation'],
+      client['seed'],
     )
 
   @tff.federated_computation(
-      state_type,
-      tff.FederatedType(
-          personalize_client.type_signature.parameter[1], tff.CLIENTS
-      ),
+    state_type,
+    tff.FederatedType(
+      personalize_client.type_signature.parameter[1], tff.CLIENTS
+    ),
   )
   def personalize(state, clients):
     message = tff.federated_broadcast(
-        tff.federated_map(
-            make_message, (state['server'], state['hyperparameters'])
-        )
+      tff.federated_map(
+        make_message, (state['server'], state['hyperparameters'])
+      )
     )
     return tff.federated_map(personalize_client, (message, clients))
 
   return algorithm.Algorithm(
-      initialize=initialize,
-      initialize_client=initialize_client,
-      next=next_round,
-      personalize=personalize,
-      candidates=candidates,
-      baseline=baseline,
-      hyperparameters=numbers,
-      training=training,
-      trains=trains,
-      shuffled_epochs=shuffled_epochs,
+    initialize=initialize,
+    initialize_client=initialize_client,
+    next=next_round,
+    personalize=personalize,
+    hyperparameters=numbers,
+    **description,
   )

@@ -38,19 +38,27 @@ class _Method:
 
 
 _METHODS = {
-    'fedadam': _Method(
-        'algorithms.fedavg',
-        dict(server_optimizer='adam', server_learning_rate=0.03),
-    ),
-    'fedavg': _Method('algorithms.fedavg'),
-    # TFF's form, whose steps add up to 1 / (1 - momentum) of FedAvg's; Motley's
-    # is the server_optimizer 'damped_momentum', with ten times the rate.
-    'fedavgm': _Method(
-        'algorithms.fedavg',
-        dict(server_optimizer='momentum', server_learning_rate=0.1),
-    ),
-    'finetuning': _Method('algorithms.finetuning'),
-    'local': _Method('algorithms.local'),
+  'ditto': _Method('algorithms.ditto'),
+  'ensemble': _Method(
+    'algorithms.hypcluster',
+    dict(warmstart_rounds=1e9),  # All rounds.
+  ),
+  'fedadam': _Method(
+    'algorithms.fedavg',
+    dict(server_optimizer='adam', server_learning_rate=0.03),
+  ),
+  'fedavg': _Method('algorithms.fedavg'),
+  # TFF's form, whose steps add up to 1 / (1 - momentum) of FedAvg's; Motley's
+  # is the server_optimizer 'damped_momentum', with ten times the rate.
+  'fedavgm': _Method(
+    'algorithms.fedavg',
+    dict(server_optimizer='momentum', server_learning_rate=0.1),
+  ),
+  'finetuning': _Method('algorithms.finetuning'),
+  'hypcluster': _Method('algorithms.hypcluster'),
+  'knn_per': _Method('algorithms.knn_per'),
+  'local': _Method('algorithms.local'),
+  'mocha': _Method('algorithms.mocha'),
 }
 
 
@@ -77,7 +85,7 @@ def hyperparameter_names(name: str) -> tuple[str, ...]:
 
 
 def hyperparameters(
-    name: str, values: Mapping[str, Any]
+  name: str, values: Mapping[str, Any]
 ) -> parameters.Parameters:
   """A method's hyperparameters.
 
@@ -93,16 +101,17 @@ def hyperparameters(
     UserError: If there is no such method, hyperparameter or value.
   """
   return parameters.from_dict(
-      _module(name).Hyperparameters, {**_METHODS[name].defaults, **values}, name
+    _module(name).Hyperparameters, {**_METHODS[name].defaults, **values}, name
   )
 
 
 def build(
-    name: str,
-    model: model_lib.Model,
-    hyperparameters: parameters.Parameters,
-    aggregator: tff.aggregators.AggregationFactory,
-    evaluation_sets: Sequence[str],
+  name: str,
+  model: model_lib.Model,
+  hyperparameters: parameters.Parameters,
+  aggregator: tff.aggregators.AggregationFactory,
+  evaluation_sets: Sequence[str],
+  num_clients: int = 0,
 ) -> algorithm.Algorithm:
   """Builds a method.
 
@@ -112,10 +121,16 @@ def build(
     hyperparameters: The method's, as `hyperparameters` makes them.
     aggregator: Makes the mean of the clients' updates.
     evaluation_sets: The names of the sets that clients are evaluated on.
+    num_clients: The number of clients to train on, for a method that must know
+      it and whose hyperparameters leave it open.
 
   Returns:
     The method for that model.
   """
+  if getattr(hyperparameters, 'num_clients', None) == 0:
+    hyperparameters = dataclasses.replace(
+      hyperparameters, num_clients=num_clients
+    )
   return _module(name).build(
-      model, hyperparameters, aggregator, evaluation_sets
+    model, hyperparameters, aggregator, evaluation_sets
   )

@@ -28,29 +28,29 @@ from rich import console as rich_console
 from rich import table as rich_table
 
 _WORKLOADS = {
-    'W1': 'cnn_workload',
-    'W2': 'linear_workload',
-    'W3': 'lstm_workload',
+  'W1': 'cnn_workload',
+  'W2': 'linear_workload',
+  'W3': 'lstm_workload',
 }
 _SCALED = ('W1', 'W2')
 _SIZES = (10, 100, 1000)
 
 _CHOSEN = flags.DEFINE_list(
-    'workloads',
-    list(_WORKLOADS),
-    'W1 (CNN, 20 clients of 200 images), W2 (linear, 139 clients of 80 rows)'
-    ' and W3 (LSTM, 20 clients of 64 sentences).',
+  'workloads',
+  list(_WORKLOADS),
+  'W1 (CNN, 20 clients of 200 images), W2 (linear, 139 clients of 80 rows)'
+  ' and W3 (LSTM, 20 clients of 64 sentences).',
 )
 _TURNS = flags.DEFINE_integer(
-    'turns', 7, 'How often each system has its turn.', lower_bound=1
+  'turns', 7, 'How often each system has its turn.', lower_bound=1
 )
 _SCALE = flags.DEFINE_boolean(
-    'scale', True, 'Whether to measure cohorts of different sizes, too.'
+  'scale', True, 'Whether to measure cohorts of different sizes, too.'
 )
 _JSON = flags.DEFINE_string(
-    'json',
-    None,
-    'A file for the medians in seconds, {workload: {system: seconds}}.',
+  'json',
+  None,
+  'A file for the medians in seconds, {workload: {system: seconds}}.',
 )
 
 
@@ -65,10 +65,10 @@ def _federated_round(workload: Any, runtime: str) -> Callable[[], Any]:
 
   run.set_runtime(runtime)
   algorithm = fedavg.build(
-      workload.model,
-      fedavg.Hyperparameters(client_learning_rate=workload.learning_rate),
-      tff.aggregators.MeanFactory(no_nan_division=True),
-      ('evaluation',),
+    workload.model,
+    fedavg.Hyperparameters(client_learning_rate=workload.learning_rate),
+    tff.aggregators.MeanFactory(no_nan_division=True),
+    ('evaluation',),
   )
   state = algorithm.initial_state((0, 0))
   size = len(workload.clients)
@@ -78,10 +78,10 @@ def _federated_round(workload: Any, runtime: str) -> Callable[[], Any]:
     data = cohorts.stack(data)
   own = algorithm.initialize_client(np.zeros(2, np.int32))
   clients = cohorts.clients(
-      size,
-      data=data,
-      state=own if not isinstance(data, list) else [own] * size,
-      seed=np.zeros([size, 2], np.int32),
+    size,
+    data=data,
+    state=own if not isinstance(data, list) else [own] * size,
+    seed=np.zeros([size, 2], np.int32),
   )
 
   def run_round() -> Any:
@@ -98,8 +98,8 @@ def _reference_round(workload: Any, system: str) -> Callable[[], Any]:
   from experiments import reference_loops
 
   make = {
-      'bare': reference_loops.keras_loop,
-      'vectorized': reference_loops.vectorized_round,
+    'bare': reference_loops.keras_loop,
+    'vectorized': reference_loops.vectorized_round,
   }
   run = make[system](workload)
   weights = workload.model.init(tf.constant([0, 0]))
@@ -167,7 +167,7 @@ class _System:
     context = multiprocessing.get_context('spawn')
     self._connection, theirs = context.Pipe()
     self._process = context.Process(
-        target=_serve, args=(theirs, workload, system, size)
+      target=_serve, args=(theirs, workload, system, size)
     )
     self._process.start()
     # With only the child holding it, a child that dies is an EOFError here.
@@ -194,7 +194,7 @@ class _System:
 
 @contextlib.contextmanager
 def _systems(
-    workload: str, names: Sequence[str]
+  workload: str, names: Sequence[str]
 ) -> Iterator[Mapping[str, _System]]:
   started: dict[str, _System] = {}
   try:
@@ -208,7 +208,7 @@ def _systems(
 
 def _table(title: str, *columns: str) -> rich_table.Table:
   table = rich_table.Table(
-      title=title, box=box.SIMPLE_HEAD, title_justify='left'
+    title=title, box=box.SIMPLE_HEAD, title_justify='left'
   )
   for i, column in enumerate(columns):
     table.add_column(column, justify='right' if i else 'left')
@@ -227,28 +227,28 @@ def _compare(workload: str, console: rich_console.Console) -> dict[str, float]:
       for system in systems.values():
         system.take_turn()
     table = _table(
-        f'{workload}: seconds a round',
-        'system',
-        'median',
-        'of native',
-        'of bare',
-        'first round',
-        'peak memory',
-        'furthest weight from bare',
+      f'{workload}: seconds a round',
+      'system',
+      'median',
+      'of native',
+      'of bare',
+      'first round',
+      'peak memory',
+      'furthest weight from bare',
     )
     for name, system in systems.items():
       distance = max(
-          float(np.max(np.abs(np.reshape(a, -1) - np.reshape(b, -1))))
-          for a, b in zip(system.model, systems['bare'].model, strict=True)
+        float(np.max(np.abs(np.reshape(a, -1) - np.reshape(b, -1))))
+        for a, b in zip(system.model, systems['bare'].model, strict=True)
       )
       table.add_row(
-          name,
-          f'{system.median:.4g} s',
-          f'{system.median / systems["native"].median:.3g}',
-          f'{system.median / systems["bare"].median:.3g}',
-          f'{system.first_seconds:.1f} s',
-          f'{system.peak_bytes / 2**30:.2f} GiB',
-          f'{distance:.0e}',
+        name,
+        f'{system.median:.4g} s',
+        f'{system.median / systems["native"].median:.3g}',
+        f'{system.median / systems["bare"].median:.3g}',
+        f'{system.first_seconds:.1f} s',
+        f'{system.peak_bytes / 2**30:.2f} GiB',
+        f'{distance:.0e}',
       )
     console.print(table)
     return {name: system.median for name, system in systems.items()}
@@ -256,11 +256,11 @@ def _compare(workload: str, console: rich_console.Console) -> dict[str, float]:
 
 def _scale(workload: str, console: rich_console.Console) -> None:
   table = _table(
-      f'{workload} on the cohort runtime, by the number of clients',
-      'clients',
-      'seconds a round',
-      'a client',
-      'peak memory',
+    f'{workload} on the cohort runtime, by the number of clients',
+    'clients',
+    'seconds a round',
+    'a client',
+    'peak memory',
   )
   for size in _SIZES:
     system = _System(workload, 'cohort', size)
@@ -270,10 +270,10 @@ def _scale(workload: str, console: rich_console.Console) -> None:
     finally:
       system.close()
     table.add_row(
-        f'{size:,}',
-        f'{system.median:.4g} s',
-        f'{1e3 * system.median / size:.3g} ms',
-        f'{system.peak_bytes / 2**30:.2f} GiB',
+      f'{size:,}',
+      f'{system.median:.4g} s',
+      f'{1e3 * system.median / size:.3g} ms',
+      f'{system.peak_bytes / 2**30:.2f} GiB',
     )
   console.print(table)
 
@@ -284,7 +284,7 @@ def main(argv: Sequence[str]) -> None:
   unknown = sorted(set(_CHOSEN.value) - set(_WORKLOADS))
   if unknown:
     raise app.UsageError(
-        f'There is no workload {unknown[0]!r}, only {", ".join(_WORKLOADS)}.'
+      f'There is no workload {unknown[0]!r}, only {", ".join(_WORKLOADS)}.'
     )
   console = rich_console.Console(width=100)
   medians = {name: _compare(name, console) for name in _CHOSEN.value}

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import hashlib
-import importlib
 import json
 import os
 import pathlib
@@ -45,24 +44,24 @@ class Settings(parameters.Parameters):
   """What is settled for all methods of a run."""
 
   algorithms: tuple[str, ...] = parameters.field(
-      ('fedavg', 'fedavgm', 'fedadam', 'local', 'finetuning'),
-      'The methods to compare.',
+    ('fedavg', 'fedavgm', 'fedadam', 'local', 'finetuning'),
+    'The methods to compare.',
   )
   runtime: str = parameters.field(
-      'cohort',
-      "What runs the computations: TFF's own native runtime, or ours.",
-      choices=RUNTIMES,
+    'cohort',
+    "What runs the computations: TFF's own native runtime, or ours.",
+    choices=RUNTIMES,
   )
   aggregator: str = parameters.field(
-      'mean',
-      "How clients' updates are averaged; robust zeroes and clips large ones.",
-      choices=('mean', 'robust'),
+    'mean',
+    "How clients' updates are averaged; robust zeroes and clips large ones.",
+    choices=('mean', 'robust'),
   )
   choose: str = parameters.field(
-      'all',
-      'Whether one candidate (epoch of fine-tuning, …) is chosen for all'
-      ' clients or one for each, by its own validation examples.',
-      choices=('all', 'each'),
+    'all',
+    'Whether one candidate (epoch of fine-tuning, …) is chosen for all'
+    ' clients or one for each, by its own validation examples.',
+    choices=('all', 'each'),
   )
 
 
@@ -87,10 +86,10 @@ class Config:
   def to_dict(self) -> dict[str, Any]:
     """All settings in the form of a preset, which gives this again."""
     return {
-        **_to_toml(self.settings),
-        **_to_toml(self.options),
-        'task': {'name': self.task, **_to_toml(self.task_parameters)},
-        **{name: _to_toml(own) for name, own in self.hyperparameters.items()},
+      **_to_toml(self.settings),
+      **_to_toml(self.options),
+      'task': {'name': self.task, **_to_toml(self.task_parameters)},
+      **{name: _to_toml(own) for name, own in self.hyperparameters.items()},
     }
 
   def digest(self) -> str:
@@ -108,8 +107,8 @@ def _to_toml(settings: Any) -> dict[str, Any]:
     return list(setting) if isinstance(setting, tuple) else setting
 
   return {
-      field.name: value(getattr(settings, field.name))
-      for field in dataclasses.fields(settings)
+    field.name: value(getattr(settings, field.name))
+    for field in dataclasses.fields(settings)
   }
 
 
@@ -179,7 +178,7 @@ def read_preset(path: pathlib.Path) -> Layer:
     table = tomllib.loads(path.read_text(encoding='utf-8'))
   except (OSError, ValueError) as error:  # Of which TOMLDecodeError is one.
     raise errors.UserError(
-        f'The preset {path} cannot be read: {error}.'
+      f'The preset {path} cannot be read: {error}.'
     ) from error
   return Layer(f'preset {path}', tuple(_flatten(table)), is_preset=True)
 
@@ -192,9 +191,9 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def read(
-    preset: str | None = None,
-    assignments: Sequence[str] = (),
-    flags: Mapping[str, Any] | None = None,
+  preset: str | None = None,
+  assignments: Sequence[str] = (),
+  flags: Mapping[str, Any] | None = None,
 ) -> Request:
   """Reads what a user asked for, and checks the names of task and methods.
 
@@ -213,8 +212,8 @@ def read(
     UserError: If something cannot be read, or there is no such task or method.
   """
   layers = (
-      Layer('--set', tuple(map(_assignment, assignments))),
-      Layer('the flags', tuple((flags or {}).items())),
+    Layer('--set', tuple(map(_assignment, assignments))),
+    Layer('the flags', tuple((flags or {}).items())),
   )
   if preset is None and _task_name(layers) in preset_names():
     preset = _task_name(layers)
@@ -240,7 +239,7 @@ def _request(layers: tuple[Layer, ...]) -> Request:
     raise errors.unknown('task', task, task_registry.task_names())
   chosen = _last('algorithms', layers)
   settings = parameters.from_dict(
-      Settings, {} if chosen is None else {'algorithms': chosen}, 'settings'
+    Settings, {} if chosen is None else {'algorithms': chosen}, 'settings'
   )
   if not settings.algorithms:
     raise errors.UserError('No algorithm is chosen. Name one at least.')
@@ -256,7 +255,7 @@ def _names(cls: type[parameters.Parameters]) -> set[str]:
 
 
 def _owners(
-    name: str, layer: Layer, request: Request, others: Iterable[str]
+  name: str, layer: Layer, request: Request, others: Iterable[str]
 ) -> list[str]:
   """The chosen methods that a setting is for.
 
@@ -278,8 +277,8 @@ def _owners(
     unknown = errors.unknown('task or algorithm', group, ['task', *methods])
     raise errors.UserError(f'{layer.source}: {unknown}')
   known = {
-      method: algorithm_registry.hyperparameter_names(method)
-      for method in ([group] if group else methods)
+    method: algorithm_registry.hyperparameter_names(method)
+    for method in ([group] if group else methods)
   }
   owners = [method for method in known if own_name in known[method]]
   if not owners:
@@ -290,8 +289,8 @@ def _owners(
   chosen = [method for method in request.algorithms if method in owners]
   if not chosen and not layer.is_preset:
     raise errors.UserError(
-        f'{layer.source}: {name} is a setting of {", ".join(owners)}, not of'
-        f' the chosen {", ".join(request.algorithms)}.'
+      f'{layer.source}: {name} is a setting of {", ".join(owners)}, not of'
+      f' the chosen {", ".join(request.algorithms)}.'
     )
   return chosen
 
@@ -339,16 +338,14 @@ def resolve(request: Request) -> Config:
 
   run['algorithms'] = request.algorithms
   return Config(
-      settings=settings(Settings),
-      options=settings(training.Options),
-      task=request.task,
-      task_parameters=parameters.from_dict(
-          of_task, task, f'task {request.task}'
-      ),
-      hyperparameters={
-          name: algorithm_registry.hyperparameters(name, own)
-          for name, own in methods.items()
-      },
+    settings=settings(Settings),
+    options=settings(training.Options),
+    task=request.task,
+    task_parameters=parameters.from_dict(of_task, task, f'task {request.task}'),
+    hyperparameters={
+      name: algorithm_registry.hyperparameters(name, own)
+      for name, own in methods.items()
+    },
   )
 
 
@@ -365,7 +362,7 @@ def differences(first: Config, second: Config) -> list[str]:
   """
   one, other = (dict(_flatten(c.to_dict())) for c in (first, second))
   return [
-      f'{name}: {one[name]}, not {other[name]}'
-      for name in one
-      if name in other and one[name] != other[name]
+    f'{name}: {one[name]}, not {other[name]}'
+    for name in one
+    if name in other and one[name] != other[name]
   ]

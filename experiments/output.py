@@ -45,13 +45,13 @@ Row = Mapping[str, Any]
 
 _CONFIG_HEADER = '# All settings of a run. To do it again: --preset=THIS_FILE\n'
 _COLUMNS = (
-    'method',
-    'client',
-    'examples',
-    'metric',
-    'before',
-    'candidate',
-    'hurt',
+  'method',
+  'client',
+  'examples',
+  'metric',
+  'before',
+  'candidate',
+  'hurt',
 )
 # Where there is no terminal to draw a bar on.
 _SECONDS_PER_LINE = 10.0
@@ -104,8 +104,8 @@ class Folder:
       for name in ('checkpoints', 'results.json'):
         if (self._path / name).exists():
           raise errors.UserError(
-              f'{self._path} has {name} but no config.toml to tell of what.'
-              ' Name another output_dir.'
+            f'{self._path} has {name} but no config.toml to tell of what.'
+            ' Name another output_dir.'
           )
       return False
     try:
@@ -115,9 +115,8 @@ class Folder:
       differences = [str(error)]
     if differences:
       raise errors.UserError(
-          f'{self._path} belongs to another configuration. Name another'
-          ' output_dir, or delete this one. It has\n  '
-          + '\n  '.join(differences)
+        f'{self._path} belongs to another configuration. Name another'
+        ' output_dir, or delete this one. It has\n  ' + '\n  '.join(differences)
       )
     return True
 
@@ -133,14 +132,12 @@ class Folder:
         # Those of a method that is not in results.json, which is written last,
         # will come again.
         self._rows = [
-            row
-            for row in csv.DictReader(file)
-            if row['method'] in self.results
+          row for row in csv.DictReader(file) if row['method'] in self.results
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
       raise errors.UserError(
-          f'The results in {self._path} are damaged ({error!r}). Delete'
-          f' {results} to have them made again.'
+        f'The results in {self._path} are damaged ({error!r}). Delete'
+        f' {results} to have them made again.'
       ) from error
 
   def checkpoint_dir(self, training: str) -> pathlib.Path:
@@ -148,16 +145,16 @@ class Folder:
     return self._path / 'checkpoints' / training
 
   def release_managers(
-      self, training: str
+    self, training: str
   ) -> tuple[tff.program.ReleaseManager, ...]:
     """What keeps the metrics of the rounds of a training."""
     return (
-        tff.program.CSVFileReleaseManager(
-            self._path / 'metrics' / f'{training}.csv', key_fieldname='round'
-        ),
-        tff.program.TensorBoardReleaseManager(
-            self._path / 'tensorboard' / training
-        ),
+      tff.program.CSVFileReleaseManager(
+        self._path / 'metrics' / f'{training}.csv', key_fieldname='round'
+      ),
+      tff.program.TensorBoardReleaseManager(
+        self._path / 'tensorboard' / training
+      ),
     )
 
   def add(self, method: str, result: Result, rows: Sequence[Row]) -> None:
@@ -170,8 +167,8 @@ class Folder:
     writer.writerows(self._rows)
     _write(self._path / 'per_client.csv', table.getvalue())
     contents = {
-        'configuration': self._config.to_dict(),
-        'methods': self.results,
+      'configuration': self._config.to_dict(),
+      'methods': self.results,
     }
     text = json.dumps(contents, indent=2, allow_nan=False)
     _write(self._path / 'results.json', f'{text}\n')
@@ -179,7 +176,7 @@ class Folder:
 
 @contextlib.contextmanager
 def open_folder(
-    path: pathlib.Path, config: config_lib.Config
+  path: pathlib.Path, config: config_lib.Config
 ) -> Iterator[Folder]:
   """Makes the folder of a run, or opens the one that it has.
 
@@ -202,20 +199,20 @@ def open_folder(
       folder = Folder(path, config)
     except BlockingIOError as error:
       raise errors.UserError(
-          f'Another run is writing to {path}. Wait for it, or name another'
-          ' output_dir.'
+        f'Another run is writing to {path}. Wait for it, or name another'
+        ' output_dir.'
       ) from error
     except OSError as error:
       raise errors.UserError(
-          f'{path} cannot be the output_dir: {error}.'
+        f'{path} cannot be the output_dir: {error}.'
       ) from error
     yield folder
 
 
 def make_result(
-    evaluation: evaluation_lib.Evaluation,
-    task: task_lib.Task,
-    chosen: np.ndarray,
+  evaluation: evaluation_lib.Evaluation,
+  task: task_lib.Task,
+  chosen: np.ndarray,
 ) -> Result:
   """What results.json says of a method's evaluation.
 
@@ -232,38 +229,38 @@ def make_result(
 
   def summary(candidates: np.ndarray) -> dict[str, Any]:
     return dataclasses.asdict(
-        evaluation_lib.summarize(
-            evaluation, task.metric, task.higher_is_better, candidates
-        )
+      evaluation_lib.summarize(
+        evaluation, task.metric, task.higher_is_better, candidates
+      )
     )
 
   baseline = evaluation.baseline
   used, counts = np.unique(chosen, return_counts=True)
   validation = evaluation.validation.values[task.metric].mean(axis=0)
   return {
-      'metric': task.metric,
-      'higher_is_better': task.higher_is_better,
-      'chosen': {
-          evaluation.candidates[candidate]: int(count)
-          for candidate, count in zip(used, counts)
-      },
-      'test': summary(chosen),
-      'before': None
-      if baseline is None
-      else summary(np.full_like(chosen, baseline)),
-      'validation': {
-          candidate: float(mean)
-          for candidate, mean in zip(evaluation.candidates, validation)
-      },
-      'skipped_in_evaluation': list(evaluation.skipped),
+    'metric': task.metric,
+    'higher_is_better': task.higher_is_better,
+    'chosen': {
+      evaluation.candidates[candidate]: int(count)
+      for candidate, count in zip(used, counts)
+    },
+    'test': summary(chosen),
+    'before': None
+    if baseline is None
+    else summary(np.full_like(chosen, baseline)),
+    'validation': {
+      candidate: float(mean)
+      for candidate, mean in zip(evaluation.candidates, validation)
+    },
+    'skipped_in_evaluation': list(evaluation.skipped),
   }
 
 
 def make_rows(
-    method: str,
-    evaluation: evaluation_lib.Evaluation,
-    task: task_lib.Task,
-    chosen: np.ndarray,
+  method: str,
+  evaluation: evaluation_lib.Evaluation,
+  task: task_lib.Task,
+  chosen: np.ndarray,
 ) -> list[Row]:
   """What per_client.csv says of a method: its test clients one by one."""
   values = evaluation.test.values[task.metric]
@@ -272,17 +269,17 @@ def make_rows(
   for i, client_id in enumerate(evaluation.test.client_ids):
     metric = values[i, chosen[i]]
     row = {
-        'method': method,
-        'client': client_id,
-        'examples': int(examples[i]),
-        'metric': float(metric),
-        'candidate': evaluation.candidates[chosen[i]],
+      'method': method,
+      'client': client_id,
+      'examples': int(examples[i]),
+      'metric': float(metric),
+      'candidate': evaluation.candidates[chosen[i]],
     }
     if evaluation.baseline is not None:
       before = values[i, evaluation.baseline]
       row['before'] = float(before)
       row['hurt'] = int(
-          statistics.is_worse(metric, before, task.higher_is_better)
+        statistics.is_worse(metric, before, task.higher_is_better)
       )
     rows.append(row)
   return rows
@@ -302,12 +299,12 @@ def make_table(results: Mapping[str, Result]) -> rich.table.Table:
   any_result = next(iter(results.values()))
   better = 'higher' if any_result['higher_is_better'] else 'lower'
   table = rich.table.Table(
-      title=(
-          f'{any_result["metric"]} of {any_result["test"]["num_clients"]} test'
-          f' clients; {better} is better'
-      ),
-      title_justify='left',
-      box=rich.box.SIMPLE,
+    title=(
+      f'{any_result["metric"]} of {any_result["test"]["num_clients"]} test'
+      f' clients; {better} is better'
+    ),
+    title_justify='left',
+    box=rich.box.SIMPLE,
   )
   table.add_column('method')
   table.add_column('mean ± deviation', justify='right')
@@ -317,23 +314,23 @@ def make_table(results: Mapping[str, Result]) -> rich.table.Table:
   for method, result in results.items():
     test = result['test']
     table.add_row(
-        method,
-        f'{_number(test["mean"])} ± {_number(test["deviation"])}',
-        _number(test['worst_tenth']),
-        '–' if test['hurt'] is None else f'{test["hurt"]:.0%}',
-        _describe_choice(result['chosen']),
+      method,
+      f'{_number(test["mean"])} ± {_number(test["deviation"])}',
+      _number(test['worst_tenth']),
+      '–' if test['hurt'] is None else f'{test["hurt"]:.0%}',
+      _describe_choice(result['chosen']),
     )
   return table
 
 
 def print_table(
-    results: Mapping[str, Result], file: TextIO | None = None
+  results: Mapping[str, Result], file: TextIO | None = None
 ) -> None:
   """Prints the table of a run's methods."""
   file = file or sys.stdout
   width = None if file.isatty() else _TABLE_WIDTH
   rich.console.Console(file=file, width=width, highlight=False).print(
-      make_table(results)
+    make_table(results)
   )
 
 
@@ -343,7 +340,7 @@ ShowProgress = Callable[[int, str], None]
 
 @contextlib.contextmanager
 def progress(
-    what: str, total: int, unit: str, file: TextIO | None = None
+  what: str, total: int, unit: str, file: TextIO | None = None
 ) -> Iterator[ShowProgress]:
   """Shows how far something is: a bar in a terminal, else a line now and then.
 
@@ -359,12 +356,12 @@ def progress(
   console = rich.console.Console(file=file or sys.stderr, highlight=False)
   if console.is_terminal:
     columns = (
-        rich.progress.TextColumn('{task.description:<24}'),
-        rich.progress.BarColumn(),
-        rich.progress.MofNCompleteColumn(),
-        rich.progress.TextColumn(unit),
-        rich.progress.TimeElapsedColumn(),
-        rich.progress.TextColumn('{task.fields[note]}'),
+      rich.progress.TextColumn('{task.description:<24}'),
+      rich.progress.BarColumn(),
+      rich.progress.MofNCompleteColumn(),
+      rich.progress.TextColumn(unit),
+      rich.progress.TimeElapsedColumn(),
+      rich.progress.TextColumn('{task.fields[note]}'),
     )
     with rich.progress.Progress(*columns, console=console) as bars:
       bar = bars.add_task(what, total=total, note='')

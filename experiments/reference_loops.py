@@ -49,40 +49,44 @@ class Workload:
 
 
 def _client(
-    examples: client_data.Examples, batch_size: int
+  examples: client_data.Examples, batch_size: int
 ) -> Mapping[str, Any]:
   indices, weights = client_data.index_batches(
-      client_data.num_examples(examples), batch_size
+    client_data.num_examples(examples), batch_size
   )
   return collections.OrderedDict(
-      examples=collections.OrderedDict(examples),
-      indices=indices,
-      weights=weights,
+    examples=collections.OrderedDict(examples),
+    indices=indices,
+    weights=weights,
   )
 
 
 def _keras_cnn() -> tf.keras.Model:
   layers = tf.keras.layers
-  return tf.keras.Sequential([
+  return tf.keras.Sequential(
+    [
       layers.Conv2D(32, 3, activation='relu', input_shape=(28, 28, 1)),
       layers.Conv2D(64, 3, activation='relu'),
       layers.MaxPool2D(2),
       layers.Flatten(),
       layers.Dense(128, activation='relu'),
       layers.Dense(62),
-  ])
+    ]
+  )
 
 
 def _keras_lstm(
-    num_words: int, embedding_size: int, lstm_size: int
+  num_words: int, embedding_size: int, lstm_size: int
 ) -> tf.keras.Model:
   layers = tf.keras.layers
-  return tf.keras.Sequential([
+  return tf.keras.Sequential(
+    [
       layers.Embedding(num_words, embedding_size, mask_zero=True),
       layers.LSTM(lstm_size, return_sequences=True),
       layers.Dense(embedding_size),
       layers.Dense(num_words),
-  ])
+    ]
+  )
 
 
 def _mean(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -90,32 +94,32 @@ def _mean(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 
 
 def _half_squared_error(
-    y: tf.Tensor, prediction: tf.Tensor, mask: tf.Tensor
+  y: tf.Tensor, prediction: tf.Tensor, mask: tf.Tensor
 ) -> tf.Tensor:
   return _mean(0.5 * tf.square(prediction[:, 0] - y), mask)
 
 
 def _cross_entropy(
-    y: tf.Tensor, logits: tf.Tensor, mask: tf.Tensor
+  y: tf.Tensor, logits: tf.Tensor, mask: tf.Tensor
 ) -> tf.Tensor:
   losses = tf.keras.losses.sparse_categorical_crossentropy(
-      y, logits, from_logits=True
+    y, logits, from_logits=True
   )
   return _mean(losses, mask)
 
 
 def _word_cross_entropy(
-    y: tf.Tensor, logits: tf.Tensor, mask: tf.Tensor
+  y: tf.Tensor, logits: tf.Tensor, mask: tf.Tensor
 ) -> tf.Tensor:
   is_word = tf.cast(tf.not_equal(y, 0), tf.float32)
   return _cross_entropy(y, logits, mask[:, tf.newaxis] * is_word)
 
 
 def cnn_workload(
-    num_clients: int = 20,
-    num_examples: int = 200,
-    batch_size: int = 20,
-    seed: int = 0,
+  num_clients: int = 20,
+  num_examples: int = 200,
+  batch_size: int = 20,
+  seed: int = 0,
 ) -> Workload:
   """EMNIST's CNN on random images."""
   rng = client_data.seeded_rng('cnn workload', seed)
@@ -126,20 +130,20 @@ def cnn_workload(
     return _client({'x': x, 'y': y}, batch_size)
 
   return Workload(
-      name='cnn',
-      model=cnn.emnist_cnn(),
-      keras_model=_keras_cnn,
-      keras_loss=_cross_entropy,
-      clients=[client() for _ in range(num_clients)],
-      learning_rate=0.05,
+    name='cnn',
+    model=cnn.emnist_cnn(),
+    keras_model=_keras_cnn,
+    keras_loss=_cross_entropy,
+    clients=[client() for _ in range(num_clients)],
+    learning_rate=0.05,
   )
 
 
 def linear_workload(
-    num_clients: int = 139,
-    num_examples: int = 80,
-    batch_size: int = 32,
-    seed: int = 0,
+  num_clients: int = 139,
+  num_examples: int = 80,
+  batch_size: int = 32,
+  seed: int = 0,
 ) -> Workload:
   """Linear regression on random data of the size of School."""
   num_features = 28
@@ -151,27 +155,27 @@ def linear_workload(
     return _client({'x': x, 'y': y}, batch_size)
 
   return Workload(
-      name='linear',
-      model=linear.linear_regression(num_features),
-      keras_model=lambda: tf.keras.Sequential(
-          [tf.keras.layers.Dense(1, input_shape=(num_features,))]
-      ),
-      keras_loss=_half_squared_error,
-      clients=[client() for _ in range(num_clients)],
-      learning_rate=0.01,
+    name='linear',
+    model=linear.linear_regression(num_features),
+    keras_model=lambda: tf.keras.Sequential(
+      [tf.keras.layers.Dense(1, input_shape=(num_features,))]
+    ),
+    keras_loss=_half_squared_error,
+    clients=[client() for _ in range(num_clients)],
+    learning_rate=0.01,
   )
 
 
 def lstm_workload(
-    num_clients: int = 20,
-    num_examples: int = 64,
-    batch_size: int = 16,
-    seed: int = 0,
-    *,
-    vocabulary_size: int = 10_000,
-    sequence_length: int = 20,
-    embedding_size: int = 96,
-    lstm_size: int = 670,
+  num_clients: int = 20,
+  num_examples: int = 64,
+  batch_size: int = 16,
+  seed: int = 0,
+  *,
+  vocabulary_size: int = 10_000,
+  sequence_length: int = 20,
+  embedding_size: int = 96,
+  lstm_size: int = 670,
 ) -> Workload:
   """StackOverflow's LSTM on sentences of random words, without padding."""
   rng = client_data.seeded_rng('lstm workload', seed)
@@ -182,26 +186,26 @@ def lstm_workload(
     return _client({'x': words[:, :-1], 'y': words[:, 1:]}, batch_size)
 
   return Workload(
-      name='lstm',
-      model=lstm.next_word_lstm(
-          vocabulary_size,
-          sequence_length=sequence_length,
-          embedding_size=embedding_size,
-          lstm_size=lstm_size,
-      ),
-      keras_model=lambda: _keras_lstm(
-          vocabulary_size + 4, embedding_size, lstm_size
-      ),
-      keras_loss=_word_cross_entropy,
-      clients=[client() for _ in range(num_clients)],
-      learning_rate=0.5,
+    name='lstm',
+    model=lstm.next_word_lstm(
+      vocabulary_size,
+      sequence_length=sequence_length,
+      embedding_size=embedding_size,
+      lstm_size=lstm_size,
+    ),
+    keras_model=lambda: _keras_lstm(
+      vocabulary_size + 4, embedding_size, lstm_size
+    ),
+    keras_loss=_word_cross_entropy,
+    clients=[client() for _ in range(num_clients)],
+    learning_rate=0.5,
   )
 
 
 def _stack(workload: Workload) -> Mapping[str, Any]:
   """The data of all clients, with a first axis of the clients."""
   return tf.nest.map_structure(
-      lambda *leaves: tf.constant(np.stack(leaves)), *workload.clients
+    lambda *leaves: tf.constant(np.stack(leaves)), *workload.clients
   )
 
 
@@ -239,26 +243,26 @@ def keras_loop(workload: Workload) -> Round:
         with tf.GradientTape() as tape:
           outputs = model(tf.gather(x, rows), training=True)
           loss = workload.keras_loss(
-              tf.gather(y, rows), outputs, data['weights'][client, step]
+            tf.gather(y, rows), outputs, data['weights'][client, step]
           )
         gradient = tape.gradient(loss, variables)
         optimizer.apply_gradients(zip(gradient, variables))
       num_examples = tf.reduce_sum(data['weights'][client])
       count += num_examples
       updates = [
-          update + num_examples * (variable - weight)
-          for update, variable, weight in zip(updates, variables, start)
+        update + num_examples * (variable - weight)
+        for update, variable, weight in zip(updates, variables, start)
       ]
     return [update / count for update in updates]
 
   def run(weights: model_lib.Weights) -> model_lib.Weights:
     start = [
-        tf.reshape(weight, variable.shape)
-        for weight, variable in zip(weights.values(), variables, strict=True)
+      tf.reshape(weight, variable.shape)
+      for weight, variable in zip(weights.values(), variables, strict=True)
     ]
     return collections.OrderedDict(
-        (name, weight + tf.reshape(update, weight.shape))
-        for (name, weight), update in zip(weights.items(), mean_update(start))
+      (name, weight + tf.reshape(update, weight.shape))
+      for (name, weight), update in zip(weights.items(), mean_update(start))
     )
 
   return run
@@ -273,8 +277,8 @@ def vectorized_round(workload: Workload) -> Round:
   @tf.function(jit_compile=True)
   def run(weights: model_lib.Weights) -> model_lib.Weights:
     x, y = (
-        tf.gather(data['examples'][name], data['indices'], batch_dims=1)
-        for name in ('x', 'y')
+      tf.gather(data['examples'][name], data['indices'], batch_dims=1)
+      for name in ('x', 'y')
     )
     num_clients, steps, _ = masks.shape
     kernel = tf.repeat(weights['kernel'][tf.newaxis], num_clients, axis=0)
@@ -289,8 +293,8 @@ def vectorized_round(workload: Workload) -> Round:
       bias -= workload.learning_rate * tf.reduce_sum(error, axis=1)
     share = num_examples / tf.reduce_sum(num_examples)
     return collections.OrderedDict(
-        kernel=tf.linalg.matvec(kernel, share, transpose_a=True),
-        bias=tf.tensordot(bias, share, axes=1),
+      kernel=tf.linalg.matvec(kernel, share, transpose_a=True),
+      bias=tf.tensordot(bias, share, axes=1),
     )
 
   return run

@@ -42,56 +42,56 @@ if TYPE_CHECKING:
   from tasks import task as task_lib
 
 _TASK = flags.DEFINE_string(
-    'task', None, f'The task: {", ".join(task_registry.task_names())}.'
+  'task', None, f'The task: {", ".join(task_registry.task_names())}.'
 )
 _ALGORITHM = flags.DEFINE_list(
-    'algorithm',
-    None,
-    'The methods to compare, with commas between them:'
-    f' {", ".join(algorithm_registry.algorithm_names())}.',
+  'algorithm',
+  None,
+  'The methods to compare, with commas between them:'
+  f' {", ".join(algorithm_registry.algorithm_names())}.',
 )
 _PRESET = flags.DEFINE_string(
-    'preset',
-    None,
-    'A TOML file of settings, or the name of one that comes with the code:'
-    f' {", ".join(config_lib.preset_names())}.',
+  'preset',
+  None,
+  'A TOML file of settings, or the name of one that comes with the code:'
+  f' {", ".join(config_lib.preset_names())}.',
 )
 _SET = flags.DEFINE_multi_string(
-    'set',
-    [],
-    'A setting, as in batch_size=10, client_learning_rate=0.1 (of every method'
-    ' that has it), finetuning.client_learning_rate=0.1 (of one) or'
-    ' task.alpha=0.5. It can be given more than once.',
+  'set',
+  [],
+  'A setting, as in batch_size=10, client_learning_rate=0.1 (of every method'
+  ' that has it), finetuning.client_learning_rate=0.1 (of one) or'
+  ' task.alpha=0.5. It can be given more than once.',
 )
 _SEED = flags.DEFINE_integer(
-    'seed', None, 'The seed of all that is random.', lower_bound=0
+  'seed', None, 'The seed of all that is random.', lower_bound=0
 )
 _RUNTIME = flags.DEFINE_enum(
-    'runtime',
-    None,
-    config_lib.RUNTIMES,
-    "What runs the computations: ours, which is the default, or TFF's own.",
+  'runtime',
+  None,
+  config_lib.RUNTIMES,
+  "What runs the computations: ours, which is the default, or TFF's own.",
 )
 _TOTAL_ROUNDS = flags.DEFINE_integer(
-    'total_rounds', None, 'The number of rounds.', lower_bound=0
+  'total_rounds', None, 'The number of rounds.', lower_bound=0
 )
 _CLIENTS_PER_ROUND = flags.DEFINE_integer(
-    'clients_per_round',
-    None,
-    'The number of clients in a round; 0 for all.',
-    lower_bound=0,
+  'clients_per_round',
+  None,
+  'The number of clients in a round; 0 for all.',
+  lower_bound=0,
 )
 _DATA_DIR = flags.DEFINE_string(
-    'data_dir',
-    os.environ.get('PFL_DATA_DIR'),
-    'The folder of the data sets, by default $PFL_DATA_DIR. What is not there'
-    ' is downloaded.',
+  'data_dir',
+  os.environ.get('PFL_DATA_DIR'),
+  'The folder of the data sets, by default $PFL_DATA_DIR. What is not there'
+  ' is downloaded.',
 )
 _OUTPUT_DIR = flags.DEFINE_string(
-    'output_dir',
-    None,
-    'The folder to write to; by default one of this configuration only, in'
-    ' results/.',
+  'output_dir',
+  None,
+  'The folder to write to; by default one of this configuration only, in'
+  ' results/.',
 )
 
 
@@ -104,8 +104,8 @@ def _tell_of_skipped(where: str, client_ids: Sequence[str]) -> None:
   if client_ids:
     more = ', …' if len(client_ids) > 5 else ''
     _say(
-        f'{where}: left out {len(client_ids)} clients without examples:'
-        f' {", ".join(client_ids[:5])}{more}'
+      f'{where}: left out {len(client_ids)} clients without examples:'
+      f' {", ".join(client_ids[:5])}{more}'
     )
 
 
@@ -119,26 +119,26 @@ def silence_imports() -> None:
 
 
 def _load_task(
-    config: config_lib.Config, data_dir: str | None
+  config: config_lib.Config, data_dir: str | None
 ) -> 'task_lib.Task':
   """Loads the task, and checks that it can be done as configured."""
   task = task_registry.load(
-      config.task,
-      data_dir=data_dir,
-      seed=config.options.seed,
-      **dataclasses.asdict(config.task_parameters),
+    config.task,
+    data_dir=data_dir,
+    seed=config.options.seed,
+    **dataclasses.asdict(config.task_parameters),
   )
   there_are = len(task.train.client_ids)
   if config.options.clients_per_round > there_are:
     raise errors.UserError(
-        f'clients_per_round is {config.options.clients_per_round}, but'
-        f' {task.name} has {there_are} clients to train on. Name a smaller'
-        ' number, or 0 for all.'
+      f'clients_per_round is {config.options.clients_per_round}, but'
+      f' {task.name} has {there_are} clients to train on. Name a smaller'
+      ' number, or 0 for all.'
     )
   if config.settings.choose == 'each' and not task.cross_silo:
     raise errors.UserError(
-        f"choose is 'each', but clients of {task.name} have no validation"
-        " examples of their own to choose by. Set choose to 'all'."
+      f"choose is 'each', but clients of {task.name} have no validation"
+      " examples of their own to choose by. Set choose to 'all'."
     )
   return task
 
@@ -159,7 +159,7 @@ def set_runtime(name: str) -> None:
 
 
 def _build_algorithms(
-    config: config_lib.Config, task: 'task_lib.Task'
+  config: config_lib.Config, task: 'task_lib.Task'
 ) -> dict[str, 'algorithm_lib.Algorithm']:
   """Builds all methods, so that none fails behind the training of another."""
   import tensorflow_federated as tff
@@ -172,31 +172,31 @@ def _build_algorithms(
     # The mean over a round whose clients were all dropped is zero.
     aggregator = tff.aggregators.MeanFactory(no_nan_division=True)
   algorithms = {
-      name: algorithm_registry.build(
-          name,
-          task.model,
-          hyperparameters,
-          aggregator,
-          evaluation.evaluation_sets(task),
-      )
-      for name, hyperparameters in config.hyperparameters.items()
+    name: algorithm_registry.build(
+      name,
+      task.model,
+      hyperparameters,
+      aggregator,
+      evaluation.evaluation_sets(task),
+    )
+    for name, hyperparameters in config.hyperparameters.items()
   }
   for name, algorithm in algorithms.items():
     if not (task.cross_silo or algorithm.personalizes_new_clients):
       raise errors.UserError(
-          f'{name} can personalize only clients that it was trained on, which'
-          f' those to be judged are not in {task.name}. Take a task where they'
-          ' are, as school, or leave the method out.'
+        f'{name} can personalize only clients that it was trained on, which'
+        f' those to be judged are not in {task.name}. Take a task where they'
+        ' are, as school, or leave the method out.'
       )
   return algorithms
 
 
 def _train(
-    name: str,
-    algorithm: 'algorithm_lib.Algorithm',
-    task: 'task_lib.Task',
-    options: 'training.Options',
-    folder: 'output.Folder',
+  name: str,
+  algorithm: 'algorithm_lib.Algorithm',
+  task: 'task_lib.Task',
+  options: 'training.Options',
+  folder: 'output.Folder',
 ) -> tuple['training.Trained', float | None]:
   """Trains; also returns the seconds, if it did not begin at a checkpoint."""
   from experiments import output
@@ -207,7 +207,7 @@ def _train(
   start = time.monotonic()
   first_round = None
   with output.progress(
-      f'{name}: training', options.total_rounds, 'rounds'
+    f'{name}: training', options.total_rounds, 'rounds'
   ) as show:
 
     def on_round(round_num: int, metrics: Any) -> None:
@@ -216,12 +216,12 @@ def _train(
       show(round_num, f'loss {metrics["loss"]:.4g}')
 
     trained = training.train(
-        algorithm,
-        task,
-        options,
-        checkpoint_dir=folder.checkpoint_dir(name),
-        release_managers=folder.release_managers(name),
-        on_round=on_round,
+      algorithm,
+      task,
+      options,
+      checkpoint_dir=folder.checkpoint_dir(name),
+      release_managers=folder.release_managers(name),
+      on_round=on_round,
     )
     if first_round is None and options.total_rounds:
       show(options.total_rounds, 'as they are in its last checkpoint')
@@ -229,14 +229,14 @@ def _train(
   _tell_of_skipped(f'{name}: training', trained.skipped_clients)
   if trained.dropped_clients:
     _say(
-        f'{name}: training: dropped {trained.dropped_clients} updates of'
-        ' clients that were not finite'
+      f'{name}: training: dropped {trained.dropped_clients} updates of'
+      ' clients that were not finite'
     )
   return trained, seconds if first_round == 1 else None
 
 
 def _hand_over(
-    trained: 'training.Trained', algorithm: 'algorithm_lib.Algorithm'
+  trained: 'training.Trained', algorithm: 'algorithm_lib.Algorithm'
 ) -> 'training.Trained':
   """Gives a method what another of the same training has learned.
 
@@ -244,17 +244,17 @@ def _hand_over(
   that this takes are in the server's state as well.
   """
   state = collections.OrderedDict(
-      trained.server_state, hyperparameters=algorithm.hyperparameters
+    trained.server_state, hyperparameters=algorithm.hyperparameters
   )
   return dataclasses.replace(trained, server_state=state)
 
 
 def _evaluate(
-    name: str,
-    algorithm: 'algorithm_lib.Algorithm',
-    trained: 'training.Trained',
-    task: 'task_lib.Task',
-    config: config_lib.Config,
+  name: str,
+  algorithm: 'algorithm_lib.Algorithm',
+  trained: 'training.Trained',
+  task: 'task_lib.Task',
+  config: config_lib.Config,
 ) -> tuple['output.Result', list['output.Row']]:
   """Evaluates a method; returns what the results are to say about it."""
   from experiments import output
@@ -273,26 +273,26 @@ def _evaluate(
       show(done)
 
     evaluation = evaluation_lib.evaluate(
-        algorithm, trained, task, config.options, on_cohort
+      algorithm, trained, task, config.options, on_cohort
     )
   chosen = evaluation_lib.choose(
-      evaluation,
-      task.metric,
-      task.higher_is_better,
-      config.settings.choose == 'each',
+    evaluation,
+    task.metric,
+    task.higher_is_better,
+    config.settings.choose == 'each',
   )
   _tell_of_skipped(f'{name}: evaluation', evaluation.skipped)
   result = {
-      **output.make_result(evaluation, task, chosen),
-      'evaluation_seconds': time.monotonic() - start,
+    **output.make_result(evaluation, task, chosen),
+    'evaluation_seconds': time.monotonic() - start,
   }
   return result, output.make_rows(name, evaluation, task, chosen)
 
 
 def run(
-    config: config_lib.Config,
-    output_dir: pathlib.Path,
-    data_dir: str | None = None,
+  config: config_lib.Config,
+  output_dir: pathlib.Path,
+  data_dir: str | None = None,
 ) -> dict[str, 'output.Result']:
   """Trains and evaluates all methods, but for those that are done already.
 
@@ -327,20 +327,20 @@ def run(
         continue
       if trainer not in trained:
         trained[trainer] = _train(
-            trainer, algorithms[trainer], task, config.options, folder
+          trainer, algorithms[trainer], task, config.options, folder
         )
       state, seconds = trained[trainer]
       if trainer in folder.results:
         seconds = folder.results[trainer]['training_seconds']
       result, rows = _evaluate(
-          name, algorithm, _hand_over(state, algorithm), task, config
+        name, algorithm, _hand_over(state, algorithm), task, config
       )
       of_training = {
-          'training': trainer if algorithm.trains else None,
-          'rounds': config.options.total_rounds if algorithm.trains else 0,
-          'training_seconds': seconds,
-          'dropped_updates': state.dropped_clients,
-          'skipped_in_training': list(state.skipped_clients),
+        'training': trainer if algorithm.trains else None,
+        'rounds': config.options.total_rounds if algorithm.trains else 0,
+        'training_seconds': seconds,
+        'dropped_updates': state.dropped_clients,
+        'skipped_in_training': list(state.skipped_clients),
       }
       folder.add(name, {**result, **of_training}, rows)
     return folder.results
@@ -348,12 +348,12 @@ def run(
 
 def _from_flags() -> config_lib.Request:
   of_settings = {
-      'task.name': _TASK.value,
-      'algorithms': _ALGORITHM.value,
-      'seed': _SEED.value,
-      'runtime': _RUNTIME.value,
-      'total_rounds': _TOTAL_ROUNDS.value,
-      'clients_per_round': _CLIENTS_PER_ROUND.value,
+    'task.name': _TASK.value,
+    'algorithms': _ALGORITHM.value,
+    'seed': _SEED.value,
+    'runtime': _RUNTIME.value,
+    'total_rounds': _TOTAL_ROUNDS.value,
+    'clients_per_round': _CLIENTS_PER_ROUND.value,
   }
   given = {n: value for n, value in of_settings.items() if value is not None}
   return config_lib.read(_PRESET.value, _SET.value, given)
@@ -364,7 +364,7 @@ def _main() -> None:
   silence_imports()
   config = config_lib.resolve(request)
   output_dir = config_lib.user_path(
-      _OUTPUT_DIR.value or f'results/{config.task}-{config.digest()}'
+    _OUTPUT_DIR.value or f'results/{config.task}-{config.digest()}'
   )
   data_dir = _DATA_DIR.value
   if data_dir is not None:

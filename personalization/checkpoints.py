@@ -20,7 +20,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from typing import Any, BinaryIO, Optional, Union
+from typing import Any, BinaryIO
 import zipfile
 
 from absl import logging
@@ -31,7 +31,7 @@ import tensorflow_federated as tff
 
 from tasks import errors
 
-_Path = tuple[Union[str, int], ...]
+_Path = tuple[str | int, ...]
 
 
 class CheckpointError(errors.UserError):
@@ -39,7 +39,7 @@ class CheckpointError(errors.UserError):
 
 
 def _map_leaves(
-    fn: Callable[[str, Any], Any], node: Any, path: _Path = ()
+  fn: Callable[[str, Any], Any], node: Any, path: _Path = ()
 ) -> Any:
   """A structure like `node` with `fn(name, leaf)` in the place of each leaf.
 
@@ -48,7 +48,7 @@ def _map_leaves(
   than the dictionary's own.
   """
 
-  def mapped(key: Union[str, int], child: Any) -> Any:
+  def mapped(key: str | int, child: Any) -> Any:
     return _map_leaves(fn, child, (*path, key))
 
   if isinstance(node, tff.FederatedType):
@@ -57,8 +57,8 @@ def _map_leaves(
     node = tff.types.structure_from_tensor_type_tree(lambda leaf: leaf, node)
   if isinstance(node, tff.structure.Struct):
     return tff.structure.Struct(
-        (key, mapped(index if key is None else key, child))
-        for index, (key, child) in enumerate(tff.structure.to_elements(node))
+      (key, mapped(index if key is None else key, child))
+      for index, (key, child) in enumerate(tff.structure.to_elements(node))
     )
   if isinstance(node, tuple) and hasattr(node, '_fields'):  # A named tuple.
     return type(node)(*map(mapped, node._fields, node))
@@ -68,19 +68,19 @@ def _map_leaves(
     return type(node)((key, mapped(key, child)) for key, child in node.items())
   if attrs.has(type(node)):
     return attrs.evolve(
-        node,
-        **{
-            field.alias: mapped(field.name, getattr(node, field.name))
-            for field in attrs.fields(type(node))
-        },
+      node,
+      **{
+        field.alias: mapped(field.name, getattr(node, field.name))
+        for field in attrs.fields(type(node))
+      },
     )
   if dataclasses.is_dataclass(node) and not isinstance(node, type):
     return dataclasses.replace(
-        node,
-        **{
-            field.name: mapped(field.name, getattr(node, field.name))
-            for field in dataclasses.fields(node)
-        },
+      node,
+      **{
+        field.name: mapped(field.name, getattr(node, field.name))
+        for field in dataclasses.fields(node)
+      },
     )
   return fn('/'.join(map(str, path)), node)
 
@@ -104,7 +104,7 @@ class _Spec:
   """What a leaf must look like: its kind and, where it is known, its shape."""
 
   kind: str  # The name of a numeric dtype, or 'bytes', or 'text'.
-  shape: Optional[tuple[Optional[int], ...]]
+  shape: tuple[int | None, ...] | None
 
   def __str__(self) -> str:
     if self.shape is None:
@@ -114,11 +114,11 @@ class _Spec:
 
   def fits(self, other: '_Spec') -> bool:
     return self.kind == other.kind and (
-        self.shape is None
-        or (
-            len(self.shape) == len(other.shape)
-            and all(a in (None, b) for a, b in zip(self.shape, other.shape))
-        )
+      self.shape is None
+      or (
+        len(self.shape) == len(other.shape)
+        and all(a in (None, b) for a, b in zip(self.shape, other.shape))
+      )
     )
 
 
@@ -158,7 +158,7 @@ def _restore(leaf: Any, array: np.ndarray) -> Any:
     kind = leaf.dtype.kind
     return array.astype(kind) if kind in 'SU' else array
   if isinstance(leaf, (bool, int, float, complex)) and not isinstance(
-      leaf, np.generic
+    leaf, np.generic
   ):
     return array.item()
   return array[()]  # An array without axes becomes a scalar, as TFF has it.
@@ -200,8 +200,8 @@ def _read(file: BinaryIO) -> dict[str, np.ndarray]:
 
 
 def _first_difference(
-    templates: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
-) -> Optional[str]:
+  templates: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> str | None:
   """Says where the arrays of a file are not those of a structure."""
   for name, template in templates.items():
     if name not in arrays:
@@ -225,10 +225,10 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
   """
 
   def __init__(
-      self,
-      root_dir: Union[str, os.PathLike[str]],
-      prefix: str = 'program_state_',
-      keep_total: int = 5,
+    self,
+    root_dir: str | os.PathLike[str],
+    prefix: str = 'program_state_',
+    keep_total: int = 5,
   ):
     """Makes a manager of the versions in a folder.
 
@@ -253,7 +253,7 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
         if match:
           yield match
 
-  async def get_versions(self) -> Optional[list[int]]:
+  async def get_versions(self) -> list[int] | None:
     """The versions that are saved, ascending, or None if there are none."""
     return sorted(int(match[1]) for match in self._find(r'(\d+)\.npz')) or None
 
@@ -280,21 +280,21 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
       raise tff.program.ProgramStateNotFoundError(version) from error
     except Exception as error:  # Damage shows in many ways.
       raise CheckpointError(
-          f'{path} cannot be read: {error}. Delete it to go on from the version'
-          ' before it.'
+        f'{path} cannot be read: {error}. Delete it to go on from the version'
+        ' before it.'
       ) from error
 
     templates = _leaves(structure)
     difference = _first_difference(templates, arrays)
     if difference:
       raise CheckpointError(
-          f'{path} holds the state of another program: {difference}. Run with'
-          ' the model, the method and the settings that it was saved with, or'
-          ' give this run another folder.'
+        f'{path} holds the state of another program: {difference}. Run with'
+        ' the model, the method and the settings that it was saved with, or'
+        ' give this run another folder.'
       )
     logging.info('Program state loaded: %s', path)
     return _map_leaves(
-        lambda name, leaf: _restore(leaf, arrays[name]), structure
+      lambda name, leaf: _restore(leaf, arrays[name]), structure
     )
 
   async def save(self, program_state: Any, version: int) -> None:
@@ -321,8 +321,8 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
         _array_kind(array)
       except TypeError as error:
         raise TypeError(
-            f'A checkpoint cannot hold {name!r}, a {type(leaves[name])} of '
-            f'{array.dtype}: {error}.'
+          f'A checkpoint cannot hold {name!r}, a {type(leaves[name])} of '
+          f'{array.dtype}: {error}.'
         ) from error
 
     os.makedirs(self._root_dir, exist_ok=True)

@@ -2,7 +2,7 @@
 
 import collections
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -32,19 +32,19 @@ class Cohorts:
         that a runtime can stack them.
     """
     with_examples, self.skipped = client_data.split_by_examples(
-        population, population.client_ids
+      population, population.client_ids
     )
     self.client_ids = tuple(with_examples)
     self._sets = population.sets
     self._padded = padded
     self.sizes = {
-        name: np.array(
-            [client_data.num_examples(load(c)) for c in self.client_ids]
-        )
-        for name, load in population.sets.items()
+      name: np.array(
+        [client_data.num_examples(load(c)) for c in self.client_ids]
+      )
+      for name, load in population.sets.items()
     }
     self.pad_to = {
-        name: int(sizes.max(initial=0)) for name, sizes in self.sizes.items()
+      name: int(sizes.max(initial=0)) for name, sizes in self.sizes.items()
     }
     self._stacked: dict[str, tuple[bytes, Any]] = {}
 
@@ -57,39 +57,40 @@ class Cohorts:
     if name not in self._stacked or self._stacked[name][0] != key:
       load = self._sets[name]
       examples = client_data.stack_examples(
-          [load(self.client_ids[row]) for row in rows], self.pad_to[name]
+        [load(self.client_ids[row]) for row in rows], self.pad_to[name]
       )
       # As tensors they are not copied again in the next round.
-      self._stacked[name] = key, {
-          feature: tf.constant(array) for feature, array in examples.items()
-      }
+      self._stacked[name] = (
+        key,
+        {feature: tf.constant(array) for feature, array in examples.items()},
+      )
     return self._stacked[name][1]
 
   def data(
-      self,
-      name: str,
-      rows: np.ndarray,
-      batch_size: int,
-      *,
-      rng: Optional[np.random.Generator] = None,
-      drop_partial: bool = False,
-      epochs: int = 1,
+    self,
+    name: str,
+    rows: np.ndarray,
+    batch_size: int,
+    *,
+    rng: np.random.Generator | None = None,
+    drop_partial: bool = False,
+    epochs: int = 1,
   ) -> Data | list[Data]:
     """A set of the clients in `rows`: stacked if padded, else one by one."""
     batches = [
-        client_data.index_batches(
-            self.sizes[name][rows],
-            batch_size,
-            rng=rng,
-            drop_partial=drop_partial,
-            pad_to=self.pad_to[name],
-        )
-        for _ in range(epochs)
+      client_data.index_batches(
+        self.sizes[name][rows],
+        batch_size,
+        rng=rng,
+        drop_partial=drop_partial,
+        pad_to=self.pad_to[name],
+      )
+      for _ in range(epochs)
     ]
     indices, weights = (
-        batches[0]
-        if epochs == 1
-        else (np.concatenate(part, axis=1) for part in zip(*batches))
+      batches[0]
+      if epochs == 1
+      else (np.concatenate(part, axis=1) for part in zip(*batches))
     )
     if self._padded:
       examples = self._examples(name, rows)
@@ -99,20 +100,20 @@ class Cohorts:
     for row, own_indices, own_weights in zip(rows, indices, weights):
       steps = np.any(own_weights, axis=1)
       clients.append(
-          _data(
-              load(self.client_ids[row]), own_indices[steps], own_weights[steps]
-          )
+        _data(
+          load(self.client_ids[row]), own_indices[steps], own_weights[steps]
+        )
       )
     return clients
 
 
 def _data(
-    examples: Mapping[str, Any], indices: np.ndarray, weights: np.ndarray
+  examples: Mapping[str, Any], indices: np.ndarray, weights: np.ndarray
 ) -> Data:
   return collections.OrderedDict(
-      examples=collections.OrderedDict(examples),
-      indices=indices,
-      weights=weights,
+    examples=collections.OrderedDict(examples),
+    indices=indices,
+    weights=weights,
   )
 
 
@@ -121,7 +122,7 @@ def stack(values_of_clients: Sequence[Any]) -> Any:
   if isinstance(values_of_clients, values.StackedClients):
     return values_of_clients.stacked
   return tree.map_structure(
-      lambda *leaves: np.stack(leaves), *values_of_clients
+    lambda *leaves: np.stack(leaves), *values_of_clients
   )
 
 
@@ -138,12 +139,12 @@ def clients(size: int, **parts: Any) -> Sequence[Any]:
   if not any(isinstance(part, list) for part in parts.values()):
     return values.StackedClients(collections.OrderedDict(parts), size)
   rows = {
-      name: part if isinstance(part, list) else values.StackedClients(part, size)
-      for name, part in parts.items()
+    name: part if isinstance(part, list) else values.StackedClients(part, size)
+    for name, part in parts.items()
   }
   return [
-      collections.OrderedDict((name, part[k]) for name, part in rows.items())
-      for k in range(size)
+    collections.OrderedDict((name, part[k]) for name, part in rows.items())
+    for k in range(size)
   ]
 
 

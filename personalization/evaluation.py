@@ -8,7 +8,7 @@ on validation data; the test data only tell how good that choice was.
 import collections
 from collections.abc import Callable, Mapping
 import dataclasses
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tree
@@ -56,7 +56,7 @@ class Evaluation:
   """
 
   candidates: tuple[str, ...]
-  baseline: Optional[int]
+  baseline: int | None
   validation: Metrics
   test: Metrics
   skipped: tuple[str, ...]
@@ -72,30 +72,30 @@ def evaluation_sets(task: task_lib.Task) -> tuple[str, ...]:
 
 
 def _populations(
-    task: task_lib.Task,
+  task: task_lib.Task,
 ) -> dict[tuple[str, ...], client_data.Population]:
   """What to evaluate: the parts that it gives, and the clients."""
   if not task.cross_silo:
     return {('validation',): task.validation, ('test',): task.test}
   sets = dict(
-      personalization=task.test.sets['personalization'],
-      validation=task.validation.sets['evaluation'],
-      test=task.test.sets['evaluation'],
+    personalization=task.test.sets['personalization'],
+    validation=task.validation.sets['evaluation'],
+    test=task.test.sets['evaluation'],
   )
   return {
-      ('validation', 'test'): client_data.Population(task.test.client_ids, sets)
+    ('validation', 'test'): client_data.Population(task.test.client_ids, sets)
   }
 
 
 def _evaluate_population(
-    algorithm: algorithm_lib.Algorithm,
-    trained: training.Trained,
-    clients: cohorts.Cohorts,
-    sets: tuple[str, ...],
-    batch_size: int,
-    cohort_size: int,
-    options: training.Options,
-    on_cohort: Callable[[int], None],
+  algorithm: algorithm_lib.Algorithm,
+  trained: training.Trained,
+  clients: cohorts.Cohorts,
+  sets: tuple[str, ...],
+  batch_size: int,
+  cohort_size: int,
+  options: training.Options,
+  on_cohort: Callable[[int], None],
 ) -> Any:
   """{set: {metric: <total, weight>}}, each `[clients, candidates]`."""
   parts = []
@@ -104,55 +104,55 @@ def _evaluate_population(
     # All cohorts have the same size, so that one program serves all of them:
     # the last client stands in for those that are missing in the last cohort.
     padded_rows = np.pad(rows, (0, cohort_size - len(rows)), 'edge')
-    data = {
-        name: clients.data(name, padded_rows, _BATCH_SIZE) for name in sets
-    }
+    data = {name: clients.data(name, padded_rows, _BATCH_SIZE) for name in sets}
     if any(isinstance(own, list) for own in data.values()):
       evaluation = [
-          collections.OrderedDict(zip(sets, own)) for own in zip(*data.values())
+        collections.OrderedDict(zip(sets, own)) for own in zip(*data.values())
       ]
     else:
       evaluation = collections.OrderedDict(data)
     result = algorithm.personalize(
-        trained.server_state,
-        cohorts.clients(
-            cohort_size,
-            state=training.client_states(
-                trained,
-                algorithm,
-                [clients.client_ids[row] for row in padded_rows],
-                options.seed,
-            ),
-            personalization=clients.data(
-                'personalization',
-                padded_rows,
-                batch_size,
-                rng=client_data.seeded_rng('shuffle', options.seed, first)
-                if algorithm.shuffled_epochs
-                else None,
-                drop_partial=options.drop_partial_batches,
-                epochs=algorithm.shuffled_epochs or 1,
-            ),
-            evaluation=evaluation,
-            seed=cohorts.seeds(
-                client_data.seeded_rng('personalize', options.seed, first),
-                cohort_size,
-            ),
+      trained.server_state,
+      cohorts.clients(
+        cohort_size,
+        state=training.client_states(
+          trained,
+          algorithm,
+          [clients.client_ids[row] for row in padded_rows],
+          options.seed,
+          first,
         ),
+        personalization=clients.data(
+          'personalization',
+          padded_rows,
+          batch_size,
+          rng=client_data.seeded_rng('shuffle', options.seed, first)
+          if algorithm.shuffled_epochs
+          else None,
+          drop_partial=options.drop_partial_batches
+          and algorithm.steps_to_personalize,
+          epochs=algorithm.shuffled_epochs or 1,
+        ),
+        evaluation=evaluation,
+        seed=cohorts.seeds(
+          client_data.seeded_rng('personalize', options.seed, first),
+          cohort_size,
+        ),
+      ),
     )
     parts.append(
-        tree.map_structure(lambda leaf: leaf[: len(rows)], cohorts.stack(result))  # noqa: B023
+      tree.map_structure(lambda leaf: leaf[: len(rows)], cohorts.stack(result))  # noqa: B023
     )
     on_cohort(len(rows))
   return tree.map_structure(lambda *leaves: np.concatenate(leaves), *parts)
 
 
 def evaluate(
-    algorithm: algorithm_lib.Algorithm,
-    trained: training.Trained,
-    task: task_lib.Task,
-    options: training.Options,
-    on_cohort: Callable[[int], None] = lambda _: None,
+  algorithm: algorithm_lib.Algorithm,
+  trained: training.Trained,
+  task: task_lib.Task,
+  options: training.Options,
+  on_cohort: Callable[[int], None] = lambda _: None,
 ) -> Evaluation:
   """Personalizes and evaluates all clients of a task.
 
@@ -170,61 +170,61 @@ def evaluate(
     UserError: If there is nobody to choose by, or to report.
   """
   populations = {
-      parts: cohorts.Cohorts(population, task.padded)
-      for parts, population in _populations(task).items()
+    parts: cohorts.Cohorts(population, task.padded)
+    for parts, population in _populations(task).items()
   }
   for parts, clients in populations.items():
     if not len(clients):
       raise errors.UserError(
-          f'{task.name} has no clients for {" and ".join(parts)} with examples'
-          ' both to adapt to and to be judged by. Change its settings.'
+        f'{task.name} has no clients for {" and ".join(parts)} with examples'
+        ' both to adapt to and to be judged by. Change its settings.'
       )
     for name in clients.pad_to:
       clients.pad_to[name] = max(
-          others.pad_to[name] for others in populations.values()
+        others.pad_to[name] for others in populations.values()
       )
   cohort_size = min(_COHORT, max(map(len, populations.values())))
   metrics, skipped = {}, []
   for parts, clients in populations.items():
     sets = evaluation_sets(task)
     result = _evaluate_population(
-        algorithm,
-        trained,
-        clients,
-        sets,
-        options.batch_size or task.batch_size,
-        cohort_size,
-        options,
-        on_cohort,
+      algorithm,
+      trained,
+      clients,
+      sets,
+      options.batch_size or task.batch_size,
+      cohort_size,
+      options,
+      on_cohort,
     )
     # There may be nothing to judge a client by in the examples that it has, as
     # sentences in which no word counts.
     judged = np.all(
-        [w[:, 0] > 0 for name in sets for _, w in result[name].values()], axis=0
+      [w[:, 0] > 0 for name in sets for _, w in result[name].values()], axis=0
     )
     client_ids = np.array(clients.client_ids)
     skipped += [*clients.skipped, *map(str, client_ids[~judged])]
     for part, name in zip(parts, sets, strict=True):
       totals = {
-          metric: (total[judged], weight[judged])
-          for metric, (total, weight) in result[name].items()
+        metric: (total[judged], weight[judged])
+        for metric, (total, weight) in result[name].items()
       }
       metrics[part] = Metrics(
-          tuple(map(str, client_ids[judged])),
-          {metric: total / weight for metric, (total, weight) in totals.items()},
-          {metric: weight[:, 0] for metric, (_, weight) in totals.items()},
+        tuple(map(str, client_ids[judged])),
+        {metric: total / weight for metric, (total, weight) in totals.items()},
+        {metric: weight[:, 0] for metric, (_, weight) in totals.items()},
       )
   return Evaluation(
-      tuple(algorithm.candidates),
-      algorithm.baseline,
-      metrics['validation'],
-      metrics['test'],
-      tuple(skipped),
+    tuple(algorithm.candidates),
+    algorithm.baseline,
+    metrics['validation'],
+    metrics['test'],
+    tuple(skipped),
   )
 
 
 def choose(
-    evaluation: Evaluation, metric: str, higher_is_better: bool, each: bool
+  evaluation: Evaluation, metric: str, higher_is_better: bool, each: bool
 ) -> np.ndarray:
   """Chooses a candidate by validation.
 
@@ -250,19 +250,17 @@ def choose(
 
 
 def summarize(
-    evaluation: Evaluation,
-    metric: str,
-    higher_is_better: bool,
-    chosen: np.ndarray,
+  evaluation: Evaluation,
+  metric: str,
+  higher_is_better: bool,
+  chosen: np.ndarray,
 ) -> statistics.Summary:
   """The statistics of the test clients at their chosen candidates."""
   values_ = evaluation.test.values[metric]
   rows = np.arange(len(values_))
   return statistics.summarize(
-      values_[rows, chosen],
-      evaluation.test.weights[metric],
-      higher_is_better,
-      None
-      if evaluation.baseline is None
-      else values_[:, evaluation.baseline],
+    values_[rows, chosen],
+    evaluation.test.weights[metric],
+    higher_is_better,
+    None if evaluation.baseline is None else values_[:, evaluation.baseline],
   )

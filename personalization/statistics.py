@@ -1,7 +1,6 @@
 """What a metric is like over clients, and whom personalization hurts."""
 
 import dataclasses
-from typing import Optional
 
 import numpy as np
 
@@ -33,14 +32,14 @@ class Summary:
   worst_tenth: float
   best_tenth: float
   largest_tenth: float
-  hurt: Optional[float]
+  hurt: float | None
 
 
 def summarize(
-    metric: np.ndarray,
-    weights: np.ndarray,
-    higher_is_better: bool,
-    baseline: Optional[np.ndarray] = None,
+  metric: np.ndarray,
+  weights: np.ndarray,
+  higher_is_better: bool,
+  baseline: np.ndarray | None = None,
 ) -> Summary:
   """Summarizes a metric over clients.
 
@@ -59,27 +58,27 @@ def summarize(
   tenth = max(len(metric) // 10, 1)
   largest = np.argsort(-np.asarray(weights), kind='stable')[:tenth]
   return Summary(
-      num_clients=len(metric),
-      mean=float(metric.mean()),
-      deviation=float(metric.std()),
-      weighted_mean=float(np.average(metric, weights=weights)),
-      quantiles={
-          f'{q:g}': float(v)
-          for q, v in zip(_QUANTILES, np.quantile(metric, _QUANTILES))
-      },
-      worst_tenth=float(ordered[-tenth:].mean()),
-      best_tenth=float(ordered[:tenth].mean()),
-      largest_tenth=float(metric[largest].mean()),
-      hurt=None
-      if baseline is None
-      else float(is_worse(metric, baseline, higher_is_better).mean()),
+    num_clients=len(metric),
+    mean=float(metric.mean()),
+    deviation=float(metric.std()),
+    weighted_mean=float(np.average(metric, weights=weights)),
+    quantiles={
+      f'{q:g}': float(v)
+      for q, v in zip(_QUANTILES, np.quantile(metric, _QUANTILES))
+    },
+    worst_tenth=float(ordered[-tenth:].mean()),
+    best_tenth=float(ordered[:tenth].mean()),
+    largest_tenth=float(metric[largest].mean()),
+    hurt=None
+    if baseline is None
+    else float(is_worse(metric, baseline, higher_is_better).mean()),
   )
 
 
 def is_worse(
-    metric: np.ndarray, than: np.ndarray, higher_is_better: bool
+  metric: np.ndarray, than: np.ndarray, higher_is_better: bool
 ) -> np.ndarray:
   """Which clients are strictly worse; a metric that is no number is."""
   return np.isnan(metric) | (
-      metric < than if higher_is_better else metric > than
+    metric < than if higher_is_better else metric > than
   )

@@ -15,7 +15,6 @@ import collections
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import hashlib
-from typing import Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -27,19 +26,19 @@ Load = Callable[[str], Examples]
 
 
 def client_data_type(
-    example_spec: Mapping[str, tf.TensorSpec],
+  example_spec: Mapping[str, tf.TensorSpec],
 ) -> tff.StructType:
   """The TFF type of one client's data, of any number of examples and steps."""
   examples = collections.OrderedDict(
-      (name, tff.TensorType(spec.dtype.as_numpy_dtype, [None, *spec.shape]))
-      for name, spec in example_spec.items()
+    (name, tff.TensorType(spec.dtype.as_numpy_dtype, [None, *spec.shape]))
+    for name, spec in example_spec.items()
   )
   return tff.to_type(
-      collections.OrderedDict(
-          examples=examples,
-          indices=tff.TensorType(np.int32, [None, None]),
-          weights=tff.TensorType(np.float32, [None, None]),
-      )
+    collections.OrderedDict(
+      examples=examples,
+      indices=tff.TensorType(np.int32, [None, None]),
+      weights=tff.TensorType(np.float32, [None, None]),
+    )
   )
 
 
@@ -63,7 +62,7 @@ def num_examples(examples: Examples) -> int:
 
 
 def split_by_examples(
-    population: Population, client_ids: Sequence[str]
+  population: Population, client_ids: Sequence[str]
 ) -> tuple[list[str], list[str]]:
   """Clients that can be used, and clients with a set without any example.
 
@@ -80,7 +79,7 @@ def split_by_examples(
   with_examples, without = [], []
   for client_id in client_ids:
     usable = all(
-        num_examples(load(client_id)) for load in population.sets.values()
+      num_examples(load(client_id)) for load in population.sets.values()
     )
     (with_examples if usable else without).append(client_id)
   return with_examples, without
@@ -106,12 +105,12 @@ def halves(load: Load) -> Mapping[str, Load]:
     return load_part
 
   return {
-      'personalization': part(lambda middle: slice(middle)),
-      'evaluation': part(lambda middle: slice(middle, None)),
+    'personalization': part(lambda middle: slice(middle)),
+    'evaluation': part(lambda middle: slice(middle, None)),
   }
 
 
-def seeded_rng(*key: Union[int, str]) -> np.random.Generator:
+def seeded_rng(*key: int | str) -> np.random.Generator:
   """Random numbers that depend on `key` alone, as in ('batches', seed, round).
 
   Args:
@@ -137,7 +136,7 @@ def bucket(size: int) -> int:
 
 
 def stack_examples(
-    clients: Sequence[Examples], pad_to: Optional[int] = None
+  clients: Sequence[Examples], pad_to: int | None = None
 ) -> Examples:
   """Stacks the examples of clients, padded with zeros to the same number.
 
@@ -162,14 +161,14 @@ def stack_examples(
 
 
 def index_batches(
-    sizes: Union[int, Sequence[int], np.ndarray],
-    batch_size: int,
-    *,
-    rng: Optional[np.random.Generator] = None,
-    drop_partial: bool = False,
-    pad_to: Optional[int] = None,
+  sizes: int | Sequence[int] | np.ndarray,
+  batch_size: int,
+  *,
+  rng: np.random.Generator | None = None,
+  drop_partial: bool = False,
+  pad_to: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The batches of an epoch of a client, or of each client of a cohort, as indices.
+  """An epoch's batches of a client, or of each one of a cohort, as indices.
 
   No batch is larger than its client: one with fewer than `batch_size` examples
   has one batch of them all. It is vectorized over the clients because a cohort
@@ -204,10 +203,10 @@ def index_batches(
   step = np.arange(int(num_steps(np.asarray(largest))))[:, None]
   place = np.arange(min(batch_size, largest))
   position = np.broadcast_to(
-      step * batch_size + place, (len(sizes), len(step), len(place))
+    step * batch_size + place, (len(sizes), len(step), len(place))
   )
   valid = (step < num_steps(sizes)[:, None, None]) & (
-      position < sizes[:, None, None]
+    position < sizes[:, None, None]
   )
 
   if rng is None:

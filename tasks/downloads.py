@@ -6,7 +6,6 @@ import os
 import pathlib
 import sys
 import tempfile
-from typing import Optional
 import urllib.request
 
 from tasks import errors
@@ -39,17 +38,65 @@ def _download(url: str, path: pathlib.Path) -> None:
     print(file=sys.stderr)
 
 
+def places(name: str, data_dir: str | None) -> list[pathlib.Path]:
+  """Where to look for a file of a data set, the cache last.
+
+  Args:
+    name: The file's name under the folder of its task: 'school/school.mat'.
+    data_dir: The folder of the user's data, with or without a folder for each
+      task; None to look in the cache only.
+
+  Returns:
+    The paths that it may have.
+
+  Raises:
+    UserError: If there is no such folder.
+  """
+  cached = cache_dir() / name
+  if data_dir is None:
+    return [cached]
+  folder = pathlib.Path(data_dir).expanduser()
+  if not folder.is_dir():
+    raise errors.UserError(
+      f'The data folder {folder} does not exist. Make it or name another.'
+    )
+  return [folder / name, folder / cached.name, cached]
+
+
+def find(name: str, data_dir: str | None, advice: str) -> pathlib.Path:
+  """Finds a file or folder of a data set that cannot be downloaded.
+
+  Args:
+    name: As in `places`.
+    data_dir: As in `places`.
+    advice: How the user gets it.
+
+  Returns:
+    Its path.
+
+  Raises:
+    UserError: If it is nowhere.
+  """
+  candidates = places(name, data_dir)
+  for path in candidates:
+    if path.exists():
+      return path
+  raise errors.UserError(
+    f'{candidates[0].name} is in none of {", ".join(map(str, candidates))},'
+    f' and cannot be downloaded. {advice}'
+  )
+
+
 def fetch(
-    name: str, url: str, sha256: str, data_dir: Optional[str]
+  name: str, url: str, sha256: str, data_dir: str | None
 ) -> pathlib.Path:
   """Finds a file of a data set, and downloads it if it is nowhere to be found.
 
   Args:
-    name: The file's name under the folder of its task: 'school/school.mat'.
+    name: As in `places`.
     url: Where it can be downloaded from.
     sha256: Its checksum.
-    data_dir: The folder of the user's data, with or without a folder for each
-      task; None to look in the cache only.
+    data_dir: As in `places`.
 
   Returns:
     The path of the file, of that checksum.
@@ -57,22 +104,15 @@ def fetch(
   Raises:
     UserError: If the file is not to be had, or is not the right one.
   """
-  cached = cache_dir() / name
-  places = [cached]
-  if data_dir is not None:
-    folder = pathlib.Path(data_dir).expanduser()
-    if not folder.is_dir():
-      raise errors.UserError(
-          f'The data folder {folder} does not exist. Make it or name another.'
-      )
-    places = [folder / name, folder / cached.name, cached]
-  for path in places:
+  candidates = places(name, data_dir)
+  cached = candidates[-1]
+  for path in candidates:
     if path.is_file():
       if _sha256(path) != sha256:
         raise errors.UserError(
-            f'{path} is damaged, or not the file that is meant: its SHA-256 is'
-            f' not {sha256}. Remove it to have it downloaded again, or replace'
-            f' it with {url}'
+          f'{path} is damaged, or not the file that is meant: its SHA-256 is'
+          f' not {sha256}. Remove it to have it downloaded again, or replace'
+          f' it with {url}'
         )
       return path
 
@@ -85,15 +125,15 @@ def fetch(
       _download(url, path)
       if _sha256(path) != sha256:
         raise errors.UserError(
-            f'What {url} offers is not the file that is meant: its SHA-256 is'
-            f' not {sha256}. Get the right one elsewhere and save it as'
-            f' {places[0]}'
+          f'What {url} offers is not the file that is meant: its SHA-256 is'
+          f' not {sha256}. Get the right one elsewhere and save it as'
+          f' {candidates[0]}'
         )
       path.rename(cached)
   except (OSError, http.client.HTTPException) as error:
     raise errors.UserError(
-        f'{cached.name} is in none of {", ".join(map(str, places))}, and cannot'
-        f' be downloaded ({error}). Download {url} where there is a network and'
-        f' save it as {places[0]}'
+      f'{cached.name} is in none of {", ".join(map(str, candidates))}, and'
+      f' cannot be downloaded ({error}). Download {url} where there is a'
+      f' network and save it as {candidates[0]}'
     ) from error
   return cached

@@ -17,5 +17,5 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
   nearest = difflib.get_close_matches(name, known, n=1)
   hint = f' Did you mean {nearest[0]!r}?' if nearest else ''
   return UserError(
-      f'Unknown {what} {name!r}.{hint} Known: {", ".join(known) or "none"}.'
+    f'Unknown {what} {name!r}.{hint} Known: {", ".join(known) or "none"}.'
   )

@@ -15,28 +15,28 @@ import dataclasses
 import math
 import types
 import typing
-from typing import Any, Optional, TypeVar
+from typing import Any, TypeVar
 
 from tasks import errors
 
 _T = TypeVar('_T')
 
 _KINDS = {
-    bool: 'true or false',
-    int: 'a whole number',
-    float: 'a number',
-    str: 'a text',
+  bool: 'true or false',
+  int: 'a whole number',
+  float: 'a number',
+  str: 'a text',
 }
 
 
 def field(
-    default: Any,
-    help: str,  # pylint: disable=redefined-builtin
-    *,
-    minimum: Optional[float] = None,
-    above: Optional[float] = None,
-    maximum: Optional[float] = None,
-    choices: Optional[Sequence[Any]] = None,
+  default: Any,
+  help: str,  # pylint: disable=redefined-builtin
+  *,
+  minimum: float | None = None,
+  above: float | None = None,
+  maximum: float | None = None,
+  choices: Sequence[Any] | None = None,
 ) -> Any:
   """A setting of a dataclass; of a tuple, each element is in the range.
 
@@ -53,17 +53,17 @@ def field(
   """
   limits = dict(minimum=minimum, above=above, maximum=maximum, choices=choices)
   return dataclasses.field(
-      default=default, metadata=dict(limits=limits, help=help)
+    default=default, metadata=dict(limits=limits, help=help)
   )
 
 
 def _violation(
-    value: Any,
-    minimum: Optional[float] = None,
-    above: Optional[float] = None,
-    maximum: Optional[float] = None,
-    choices: Optional[Sequence[Any]] = None,
-) -> Optional[str]:
+  value: Any,
+  minimum: float | None = None,
+  above: float | None = None,
+  maximum: float | None = None,
+  choices: Sequence[Any] | None = None,
+) -> str | None:
   """What `value` must be and is not, or None."""
   if isinstance(value, float) and not math.isfinite(value):
     return 'a finite number'
@@ -91,7 +91,7 @@ class Parameters:
         violation = _violation(element, **spec.metadata.get('limits', {}))
         if violation:
           raise errors.UserError(
-              f'{spec.name} must be {violation}, not {element!r}.'
+            f'{spec.name} must be {violation}, not {element!r}.'
           )
 
 
@@ -156,7 +156,7 @@ def from_dict(cls: type[_T], values: Mapping[str, Any], where: str) -> _T:
       return _convert(value, kinds[name])
     except ValueError:
       raise errors.UserError(
-          f'{name} must be {_describe(kinds[name])}, not {value!r}.'
+        f'{name} must be {_describe(kinds[name])}, not {value!r}.'
       ) from None
 
   try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import types
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from tasks import errors
 from tasks import parameters as parameters_lib
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 # A task's module has its settings, `Parameters`, and
 # `load(parameters, data_dir, seed) -> Task`.
 _MODULES = {
-    'school': 'tasks.school',
-    'synthetic': 'tasks.synthetic',
+  'adni': 'tasks.adni',
+  'school': 'tasks.school',
+  'synthetic': 'tasks.synthetic',
+  'vehicle': 'tasks.vehicle',
 }
 
 
@@ -42,11 +44,11 @@ def _module(name: str) -> types.ModuleType:
 
 
 def load(
-    name: str,
-    *,
-    data_dir: Optional[str] = None,
-    seed: int = 0,
-    **parameters: Any,
+  name: str,
+  *,
+  data_dir: str | None = None,
+  seed: int = 0,
+  **parameters: Any,
 ) -> task_lib.Task:
   """Loads a task.
 
@@ -65,6 +67,6 @@ def load(
   """
   module = _module(name)
   settings = parameters_lib.from_dict(
-      module.Parameters, parameters, f'task {name}'
+    module.Parameters, parameters, f'task {name}'
   )
   return module.load(settings, data_dir, seed)

@@ -20,7 +20,6 @@ There is more to know about it than the papers say:
 
 import dataclasses
 import functools
-from typing import Optional
 
 import numpy as np
 
@@ -41,47 +40,46 @@ class Parameters(parameters_lib.Parameters):
   """The settings of the task."""
 
   num_train_clients: int = parameters_lib.field(
-      100, 'The number of clients to train on.', minimum=1
+    100, 'The number of clients to train on.', minimum=1
   )
   num_validation_clients: int = parameters_lib.field(
-      25, 'The number of clients to choose by.', minimum=1
+    25, 'The number of clients to choose by.', minimum=1
   )
   num_test_clients: int = parameters_lib.field(
-      50, 'The number of clients to report.', minimum=1
+    50, 'The number of clients to report.', minimum=1
   )
   alpha: float = parameters_lib.field(
-      1.0, "The deviation of the means of clients' models.", minimum=0
+    1.0, "The deviation of the means of clients' models.", minimum=0
   )
   beta: float = parameters_lib.field(
-      1.0, "The deviation of the means of clients' features.", minimum=0
+    1.0, "The deviation of the means of clients' features.", minimum=0
   )
   shared: float = parameters_lib.field(
-      2.0,
-      "How large the part is that all clients' models have in common; their"
-      ' own part has size 1.',
-      minimum=0,
+    2.0,
+    "How large the part is that all clients' models have in common; their"
+    ' own part has size 1.',
+    minimum=0,
   )
   min_examples: int = parameters_lib.field(
-      20, 'The smallest number of examples of a client.', minimum=1
+    20, 'The smallest number of examples of a client.', minimum=1
   )
   max_examples: int = parameters_lib.field(
-      200, 'The largest number of examples of a client.', minimum=1
+    200, 'The largest number of examples of a client.', minimum=1
   )
   log_examples_mean: float = parameters_lib.field(
-      4.0,
-      'The mean of the logarithm of what a client has above the smallest'
-      ' number.',
+    4.0,
+    'The mean of the logarithm of what a client has above the smallest number.',
   )
   log_examples_deviation: float = parameters_lib.field(
-      1.0, "That logarithm's deviation; 2 in FedProx.", minimum=0
+    1.0, "That logarithm's deviation; 2 in FedProx.", minimum=0
   )
 
   def __post_init__(self) -> None:
     super().__post_init__()
     if self.min_examples > self.max_examples:
       raise errors.UserError(
-          f'min_examples must be at most max_examples, {self.max_examples},'
-          f' not {self.min_examples}.'
+        f'min_examples must be at most max_examples, {self.max_examples},'
+        f' not {self.min_examples}.'
       )
 
 
@@ -116,7 +114,7 @@ def make_client(parameters: Parameters, seed: int, client_id: str) -> Client:
 
   # Cut off before it is made an integer: a lognormal number can be of any size.
   more = own.lognormal(
-      parameters.log_examples_mean, parameters.log_examples_deviation
+    parameters.log_examples_mean, parameters.log_examples_deviation
   )
   size = int(min(parameters.min_examples + more, parameters.max_examples))
   x = own.normal(center, _DEVIATIONS, (size, _NUM_FEATURES)).astype(np.float32)
@@ -124,9 +122,7 @@ def make_client(parameters: Parameters, seed: int, client_id: str) -> Client:
   return Client(weights, bias, center, {'x': x, 'y': y})
 
 
-def load(
-    parameters: Parameters, data_dir: Optional[str], seed: int
-) -> task.Task:
+def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
   """Makes the task; nothing is read from `data_dir`."""
   del data_dir
 
@@ -141,20 +137,20 @@ def load(
 
   held_out = client_data.halves(examples)
   return task.Task(
-      name='synthetic',
-      model=linear.logistic_regression(_NUM_FEATURES, _NUM_CLASSES),
-      metric='accuracy',
-      higher_is_better=True,
-      train=client_data.Population(
-          ids('train', parameters.num_train_clients), {'train': examples}
-      ),
-      validation=client_data.Population(
-          ids('validation', parameters.num_validation_clients), held_out
-      ),
-      test=client_data.Population(
-          ids('test', parameters.num_test_clients), held_out
-      ),
-      cross_silo=False,
-      batch_size=20,
-      padded=True,
+    name='synthetic',
+    model=linear.logistic_regression(_NUM_FEATURES, _NUM_CLASSES),
+    metric='accuracy',
+    higher_is_better=True,
+    train=client_data.Population(
+      ids('train', parameters.num_train_clients), {'train': examples}
+    ),
+    validation=client_data.Population(
+      ids('validation', parameters.num_validation_clients), held_out
+    ),
+    test=client_data.Population(
+      ids('test', parameters.num_test_clients), held_out
+    ),
+    cross_silo=False,
+    batch_size=20,
+    padded=True,
   )

@@ -11,9 +11,10 @@ import atexit
 import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import concurrent.futures
+import functools
 import os
 import queue
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
@@ -32,21 +33,17 @@ class _Compiled:
   def __init__(self, computation: tff.Computation):
     self.computation = computation
     self.program = program_lib.Program(computation)
-    self._found: Optional[stacking.StackedRunner] = None
-    self._searched = False
 
-  @property
-  def stacked_runner(self) -> Optional[stacking.StackedRunner]:
-    if not self._searched:
-      found = stacking.find_stacking(self.program)
-      self._found = found and stacking.StackedRunner(self.program, found)
-      self._searched = True
-    return self._found
+  @functools.cached_property
+  def stacked_runner(self) -> stacking.StackedRunner | None:
+    """Runs it with stacked clients; None if they cannot be stacked."""
+    found = stacking.find_stacking(self.program)
+    return found and stacking.StackedRunner(self.program, found)
 
 
 def _stack(
-    clients: Sequence[Any], type_spec: tff.FederatedType
-) -> Optional[program_lib.Leaves]:
+  clients: Sequence[Any], type_spec: tff.FederatedType
+) -> program_lib.Leaves | None:
   """The clients' values, stacked; None if their shapes differ."""
   if isinstance(clients, values.StackedClients):
     return values.flatten(clients.stacked, type_spec, stacked=True)
@@ -60,11 +57,11 @@ def _stack(
 class CohortContext(tff.framework.SyncContext):
   """Runs TFF computations in this process; see the module's docstring."""
 
-  def __init__(self, default_num_clients: int, stack: Optional[bool]):
+  def __init__(self, default_num_clients: int, stack: bool | None):
     self._default_num_clients = default_num_clients
     self._stack_clients = stack
     self._compiled: collections.OrderedDict[int, _Compiled] = (
-        collections.OrderedDict()
+      collections.OrderedDict()
     )
     # TensorFlow's functions complain when they go after TensorFlow itself.
     atexit.register(self._compiled.clear)
@@ -88,7 +85,7 @@ class CohortContext(tff.framework.SyncContext):
     sizes = {len(part) for part in clients.values()}
     if len(sizes) > 1:
       raise ValueError(
-          f'Got values of different numbers of clients: {sorted(sizes)}.'
+        f'Got values of different numbers of clients: {sorted(sizes)}.'
       )
     size = sizes.pop() if sizes else self._default_num_clients
     result = self._run_stacked(compiled, arguments, clients, size)
@@ -107,12 +104,12 @@ class CohortContext(tff.framework.SyncContext):
     return self._compiled[key]
 
   def _run_stacked(
-      self,
-      compiled: _Compiled,
-      arguments: program_lib.Arguments,
-      clients: Mapping[str, Sequence[Any]],
-      size: int,
-  ) -> Optional[list[Any]]:
+    self,
+    compiled: _Compiled,
+    arguments: program_lib.Arguments,
+    clients: Mapping[str, Sequence[Any]],
+    size: int,
+  ) -> list[Any] | None:
     """The result from stacked clients; None if they cannot be stacked."""
     if not size or self._stack_clients is False:
       return None
@@ -123,19 +120,19 @@ class CohortContext(tff.framework.SyncContext):
     if too_large and not self._stack_clients:
       return None
     stacked = {
-        name: _stack(part, compiled.program.part_types[name])
-        for name, part in clients.items()
+      name: _stack(part, compiled.program.part_types[name])
+      for name, part in clients.items()
     }
     if None in stacked.values():
       return None
     return runner(arguments, stacked, size)
 
   def _run_each(
-      self,
-      program: program_lib.Program,
-      arguments: program_lib.Arguments,
-      clients: Mapping[str, Sequence[Any]],
-      size: int,
+    self,
+    program: program_lib.Program,
+    arguments: program_lib.Arguments,
+    clients: Mapping[str, Sequence[Any]],
+    size: int,
   ) -> list[Any]:
     """The result from one client after another, one a core at a time."""
     server: dict[str, program_lib.Leaves] = {}
@@ -168,15 +165,15 @@ class CohortContext(tff.framework.SyncContext):
       if not size:
         aggregates = program.zeros_function(i)(arguments, reads)
     kept_results = {
-        name: program_lib.OfClients([own[name] for own in kept])
-        for stage in program.stages
-        for name in stage.keep
+      name: program_lib.OfClients([own[name] for own in kept])
+      for stage in program.stages
+      for name in stage.keep
     }
     everything = dict(arguments)
     for part, of_clients in clients.items():
       part_type = program.part_types[part]
       everything[part] = program_lib.OfClients(
-          values.flatten(own, part_type) for own in of_clients
+        values.flatten(own, part_type) for own in of_clients
       )
     return program.result(everything, server, kept_results)
 
@@ -203,19 +200,17 @@ def _to_python(result: Sequence[Any], type_spec: tff.Type, size: int) -> Any:
       parts.append(values.to_python(leaves, part_type))
     elif leaves.stacked:
       parts.append(
-          values.StackedClients(
-              values.to_python(leaves.leaves, part_type), size
-          )
+        values.StackedClients(values.to_python(leaves.leaves, part_type), size)
       )
     else:
       parts.append([values.to_python(own, part_type) for own in leaves.leaves])
   return tff.types.type_to_py_container(
-      values.join(parts, type_spec), values.without_clients(type_spec)
+    values.join(parts, type_spec), values.without_clients(type_spec)
   )
 
 
 def create_cohort_context(
-    *, default_num_clients: int = 0, stack: Optional[bool] = None
+  *, default_num_clients: int = 0, stack: bool | None = None
 ) -> CohortContext:
   """A context that runs TFF computations on whole cohorts in this process.
 

@@ -17,7 +17,9 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow_federated.python.core.environments.tensorflow_backend import tensorflow_tree_transformations
+from tensorflow_federated.python.core.environments.tensorflow_backend import (
+  tensorflow_tree_transformations,
+)
 
 from personalization.runtime import tensorflow_blocks
 from personalization.runtime import values
@@ -31,21 +33,23 @@ Environment = Mapping[str, Any]
 # but the aggregation and the two that call a function are, for one party, the
 # identity: where a value lives is what they are about.
 _APPLY = frozenset(
-    ['federated_map', 'federated_map_all_equal', 'federated_apply']
+  ['federated_map', 'federated_map_all_equal', 'federated_apply']
 )
 _EVAL = frozenset(['federated_eval_at_clients', 'federated_eval_at_server'])
-_PLACE = frozenset([
+_PLACE = frozenset(
+  [
     'federated_broadcast',
     'federated_value_at_clients',
     'federated_value_at_server',
     'federated_zip_at_clients',
     'federated_zip_at_server',
-])
+  ]
+)
 
 
 def _sequence_dataset(sequence: tf.Tensor, type_spec: tff.SequenceType):
   return tf.data.experimental.from_variant(
-      sequence, values.element_structure(type_spec.element)
+    sequence, values.element_structure(type_spec.element)
   )
 
 
@@ -59,10 +63,10 @@ def _sequence_map(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
   def call(argument: Any) -> tf.Tensor:
     function, sequence = argument
     result = _sequence_dataset(sequence, sequence_type).map(
-        lambda *parts: tff.types.type_to_py_container(
-            function(_from_element(_joined(parts), sequence_type.element)),
-            type_spec.result.element,
-        )
+      lambda *parts: tff.types.type_to_py_container(
+        function(_from_element(_joined(parts), sequence_type.element)),
+        type_spec.result.element,
+      )
     )
     return tf.data.experimental.to_variant(result)
 
@@ -82,15 +86,17 @@ def _sequence_reduce(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
 
     def step(state: list[Any], element: Any) -> list[Any]:
       result = function(
-          Struct([
-              (None, values.unflatten(state, state_type)),
-              (None, _from_element(element, sequence_type.element)),
-          ])
+        Struct(
+          [
+            (None, values.unflatten(state, state_type)),
+            (None, _from_element(element, sequence_type.element)),
+          ]
+        )
       )
       return tuple(values.flatten(result, state_type))
 
     state = _sequence_dataset(sequence, sequence_type).reduce(
-        tuple(values.flatten(zero, state_type)), step
+      tuple(values.flatten(zero, state_type)), step
     )
     return values.unflatten(state, state_type)
 
@@ -103,10 +109,10 @@ def _sequence_sum(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
   def call(sequence: tf.Tensor) -> Any:
     zero = [tf.zeros(s.shape, s.dtype) for s in values.leaf_specs(element_type)]
     total = _sequence_dataset(sequence, type_spec.parameter).reduce(
-        tuple(zero),
-        lambda total, element: tuple(
-            t + e for t, e in zip(total, values.flatten(element, element_type))
-        ),
+      tuple(zero),
+      lambda total, element: tuple(
+        t + e for t, e in zip(total, values.flatten(element, element_type))
+      ),
     )
     return values.unflatten(total, element_type)
 
@@ -119,10 +125,10 @@ def _federated_select(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
   def call(argument: Any) -> tf.Tensor:
     keys, _, server_value, select = argument
     result = tf.data.Dataset.from_tensor_slices(keys).map(
-        lambda key: tff.types.type_to_py_container(
-            select(Struct([(None, server_value), (None, key)])),
-            type_spec.result.member.element,
-        )
+      lambda key: tff.types.type_to_py_container(
+        select(Struct([(None, server_value), (None, key)])),
+        type_spec.result.member.element,
+      )
     )
     return tf.data.experimental.to_variant(result)
 
@@ -130,10 +136,10 @@ def _federated_select(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
 
 
 _FUNCTIONS = {
-    'sequence_map': _sequence_map,
-    'sequence_reduce': _sequence_reduce,
-    'sequence_sum': _sequence_sum,
-    'federated_select': _federated_select,
+  'sequence_map': _sequence_map,
+  'sequence_reduce': _sequence_reduce,
+  'sequence_sum': _sequence_sum,
+  'federated_select': _federated_select,
 }
 
 
@@ -147,7 +153,7 @@ def _intrinsic(block: tff.framework.Intrinsic) -> Callable[[Any], Any]:
   if block.uri in _FUNCTIONS:
     return _FUNCTIONS[block.uri](block.type_signature)
   raise NotImplementedError(
-      f'The cohort runtime cannot run the intrinsic {block.uri!r}.'
+    f'The cohort runtime cannot run the intrinsic {block.uri!r}.'
   )
 
 
@@ -160,10 +166,12 @@ def evaluate(block: _Block, environment: Environment) -> Any:
       source = evaluate(block.source, environment)
       return source[block.as_index()]
     case tff.framework.Struct():
-      return Struct([
+      return Struct(
+        [
           (name, evaluate(element, environment))
           for name, element in tff.structure.iter_elements(block)
-      ])
+        ]
+      )
     case tff.framework.Lambda():
 
       def function(*argument: Any) -> Any:
@@ -190,7 +198,7 @@ def evaluate(block: _Block, environment: Environment) -> Any:
     case tff.framework.Intrinsic():
       return _intrinsic(block)
   raise NotImplementedError(
-      f'The cohort runtime cannot run a {type(block).__name__} block.'
+    f'The cohort runtime cannot run a {type(block).__name__} block.'
   )
 
 
@@ -241,7 +249,7 @@ class Stage:
     return environment
 
   def run_client(
-      self, environment: Environment
+    self, environment: Environment
   ) -> tuple[dict[str, Any], list[Any]]:
     """One client's kept results and its parts of the aggregates."""
     environment = dict(environment)
@@ -249,10 +257,12 @@ class Stage:
       environment[name] = evaluate(block, environment)
     parts = []
     for aggregation in self.aggregations:
-      arguments = Struct([
+      arguments = Struct(
+        [
           (None, evaluate(aggregation.zero, environment)),
           (None, evaluate(aggregation.value, environment)),
-      ])
+        ]
+      )
       parts.append(evaluate(aggregation.accumulate, environment)(arguments))
     return {name: environment[name] for name in self.keep}, parts
 
@@ -282,8 +292,8 @@ def _arguments(call: tff.framework.Call) -> list[_Block]:
   if isinstance(call.argument, tff.framework.Struct):
     return [block for _, block in tff.structure.iter_elements(call.argument)]
   return [
-      tff.framework.Selection(call.argument, index=index)
-      for index in range(len(call.argument.type_signature))
+    tff.framework.Selection(call.argument, index=index)
+    for index in range(len(call.argument.type_signature))
   ]
 
 
@@ -291,10 +301,10 @@ def _reduced(computation: tff.framework.ConcreteComputation) -> _Block:
   """`computation` in call-dominant form, with TFF's few basic intrinsics."""
   # A simulation protects nothing from itself: a secure sum is a sum.
   block = tff.backends.test.replace_secure_intrinsics_with_bodies(
-      computation
+    computation
   ).to_building_block()
   block, _ = tensorflow_tree_transformations.replace_intrinsics_with_bodies(
-      block
+    block
   )
   return tff.framework.to_call_dominant(block)
 
@@ -350,8 +360,8 @@ def lower(computation: tff.framework.ConcreteComputation) -> Plan:
     names = uses(block)
     stage = max((stage_of[used] for used in names), default=0)
     is_aggregation = (
-        isinstance(block.function, tff.framework.Intrinsic)
-        and block.function.uri == 'federated_aggregate'
+      isinstance(block.function, tff.framework.Intrinsic)
+      and block.function.uri == 'federated_aggregate'
     )
     is_clients = values.is_per_client(block.type_signature)
     note(names, stage, is_aggregation or is_clients)
@@ -369,10 +379,10 @@ def lower(computation: tff.framework.ConcreteComputation) -> Plan:
     types[name] = values.member(block.type_signature)
   note(uses(result), len(stages), False)
   return Plan(
-      parameter_name,
-      parameter_type,
-      stages,
-      types,
-      result,
-      computation.type_signature.result,
+    parameter_name,
+    parameter_type,
+    stages,
+    types,
+    result,
+    computation.type_signature.result,
   )

@@ -39,14 +39,14 @@ _START_TIMEOUT_SECONDS = 60.0
 
 _MAX_MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
 _CHANNEL_OPTIONS = [
-    ('grpc.max_receive_message_length', _MAX_MESSAGE_BYTES),
-    ('grpc.max_send_message_length', _MAX_MESSAGE_BYTES),
-    # The first attempt comes before the worker listens; gRPC would otherwise
-    # let a whole second pass before the next.
-    ('grpc.initial_reconnect_backoff_ms', 20),
-    ('grpc.max_reconnect_backoff_ms', 200),
-    # The worker is on this machine, whatever proxy the environment names.
-    ('grpc.enable_http_proxy', 0),
+  ('grpc.max_receive_message_length', _MAX_MESSAGE_BYTES),
+  ('grpc.max_send_message_length', _MAX_MESSAGE_BYTES),
+  # The first attempt comes before the worker listens; gRPC would otherwise
+  # let a whole second pass before the next.
+  ('grpc.initial_reconnect_backoff_ms', 20),
+  ('grpc.max_reconnect_backoff_ms', 200),
+  # The worker is on this machine, whatever proxy the environment names.
+  ('grpc.enable_http_proxy', 0),
 ]
 
 # Asks the kernel to kill this process when its parent dies (PR_SET_PDEATHSIG),
@@ -69,11 +69,11 @@ def _start(command: Sequence[str], log: BinaryIO) -> subprocess.Popen[bytes]:
   def start_and_wait() -> None:
     try:
       process = subprocess.Popen(
-          [*launcher, *command],
-          stdin=subprocess.DEVNULL,
-          stdout=log,
-          stderr=log,
-          start_new_session=True,
+        [*launcher, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
       )
     except BaseException as error:  # pylint: disable=broad-except
       started.set_exception(error)
@@ -116,14 +116,14 @@ class _Worker:
     while not self._stub.is_ready:
       if time.monotonic() > give_up:
         raise RuntimeError(
-            f'{_BINARY} did not answer within {_START_TIMEOUT_SECONDS:g} s.'
-            f'{self._last_words()}'
+          f'{_BINARY} did not answer within {_START_TIMEOUT_SECONDS:g} s.'
+          f'{self._last_words()}'
         )
       self._check()
       time.sleep(0.005)
 
   def create_executor(
-      self, cardinalities: tff.framework.CardinalitiesType
+    self, cardinalities: tff.framework.CardinalitiesType
   ) -> tff.framework.RemoteExecutor:
     """Makes an executor for so many clients.
 
@@ -151,8 +151,8 @@ class _Worker:
     else:
       how = f'ended with exit status {status}'
     raise RuntimeError(
-        f"TFF's worker process, {_BINARY}, {how}. Make a new context to go on."
-        f'{self._last_words()}'
+      f"TFF's worker process, {_BINARY}, {how}. Make a new context to go on."
+      f'{self._last_words()}'
     )
 
   def _last_words(self) -> str:
@@ -171,18 +171,18 @@ def _with_client_lists(value: object, value_type: tff.Type) -> object:
   """
   if isinstance(value_type, tff.FederatedType):
     is_sequence = isinstance(value, Sequence) and not isinstance(
-        value, (str, bytes)
+      value, (str, bytes)
     )
     return list(value) if is_sequence and not value_type.all_equal else value
   if isinstance(value_type, tff.StructType) and tff.types.contains(
-      value_type, lambda part: isinstance(part, tff.FederatedType)
+    value_type, lambda part: isinstance(part, tff.FederatedType)
   ):
     parts = tff.structure.to_elements(tff.structure.from_container(value))
     types = tff.structure.to_elements(value_type)
     if len(parts) == len(types):  # Otherwise TFF says what is wrong.
       return tff.structure.Struct(
-          (name, _with_client_lists(part, part_type))
-          for (name, part), (_, part_type) in zip(parts, types)
+        (name, _with_client_lists(part, part_type))
+        for (name, part), (_, part_type) in zip(parts, types)
       )
   return value
 
@@ -197,7 +197,7 @@ class _NativeContext(tff.framework.SyncExecutionContext):
 
 
 def _compile(
-    comp: tff.framework.ConcreteComputation,
+  comp: tff.framework.ConcreteComputation,
 ) -> tff.framework.ConcreteComputation:
   # The native runtime has no secure sums; in a simulation they are sums.
   comp = tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
@@ -214,10 +214,10 @@ def create_native_context() -> tff.framework.SyncContext:
     RuntimeError: If the worker does not start.
   """
   return _NativeContext(
-      executor_fn=tff.framework.ResourceManagingExecutorFactory(
-          _Worker().create_executor
-      ),
-      compiler_fn=_compile,
-      transform_args=tff.tensorflow.transform_args,
-      transform_result=tff.tensorflow.transform_result,
+    executor_fn=tff.framework.ResourceManagingExecutorFactory(
+      _Worker().create_executor
+    ),
+    compiler_fn=_compile,
+    transform_args=tff.tensorflow.transform_args,
+    transform_result=tff.tensorflow.transform_result,
   )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import math
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -28,7 +28,7 @@ _CALLS = ('Case', 'If', 'PartitionedCall', 'StatefulPartitionedCall', 'While')
 _LOOPS = ('StatelessWhile', 'While')
 _CONDITIONS = ('Case', 'If', 'StatelessCase', 'StatelessIf')
 _OPAQUE_TYPES = frozenset(
-    dtype.as_datatype_enum for dtype in (tf.string, tf.variant, tf.resource)
+  dtype.as_datatype_enum for dtype in (tf.string, tf.variant, tf.resource)
 )
 
 Leaves = program_lib.Leaves
@@ -50,7 +50,9 @@ def _is_plain_arithmetic(function: program_lib.Function) -> bool:
       return False
     if node.op.startswith(_SLOW_IN_XLA):
       return False
-    types = [arg.type for arg in (*definition.input_arg, *definition.output_arg)]
+    types = [
+      arg.type for arg in (*definition.input_arg, *definition.output_arg)
+    ]
     types += [attribute.type for attribute in node.attr.values()]
     if _OPAQUE_TYPES.intersection(types):
       return False
@@ -61,18 +63,18 @@ def _is_branched(function: program_lib.Function) -> bool:
   """Whether there are loops in loops, or conditions."""
   graph_def = function.concrete.graph.as_graph_def()
   inner = [
-      node.op
-      for library_function in graph_def.library.function
-      for node in library_function.node_def
+    node.op
+    for library_function in graph_def.library.function
+    for node in library_function.node_def
   ]
   outer = [node.op for node in graph_def.node]
   return not (
-      set(_LOOPS).isdisjoint(inner) and set(_CONDITIONS).isdisjoint(inner + outer)
+    set(_LOOPS).isdisjoint(inner) and set(_CONDITIONS).isdisjoint(inner + outer)
   )
 
 
 def _map_clients(
-    function: Callable[[Any], Any], clients: Any, branched: bool
+  function: Callable[[Any], Any], clients: Any, branched: bool
 ) -> Any:
   """What `function` gives for each of several stacked clients, stacked.
 
@@ -84,24 +86,24 @@ def _map_clients(
   if not branched:
     return tf.vectorized_map(function, clients)
   one = tf.nest.map_structure(
-      lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), clients
+    lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), clients
   )
   function = tf.function(function, autograph=False)
   outputs = function.get_concrete_function(one).structured_outputs
   return tf.map_fn(
-      function,
-      clients,
-      fn_output_signature=tf.nest.map_structure(
-          lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), outputs
-      ),
+    function,
+    clients,
+    fn_output_signature=tf.nest.map_structure(
+      lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), outputs
+    ),
   )
 
 
 def _bytes(leaves: Sequence[Any]) -> int:
   """The size of what has these shapes; a size that is unknown counts as 1."""
   return sum(
-      math.prod(size or 1 for size in leaf.shape) * leaf.dtype.size
-      for leaf in leaves
+    math.prod(size or 1 for size in leaf.shape) * leaf.dtype.size
+    for leaf in leaves
   )
 
 
@@ -121,11 +123,9 @@ class Stacking:
   client_bytes: int
 
 
-def find_stacking(program: program_lib.Program) -> Optional[Stacking]:
+def find_stacking(program: program_lib.Program) -> Stacking | None:
   """How to run `program` with stacked clients; None if they cannot be."""
-  active = [
-      i for i, stage in enumerate(program.stages) if stage.is_federated
-  ]
+  active = [i for i, stage in enumerate(program.stages) if stage.is_federated]
   if not active:
     return None
   clients = [program.client_function(i, lane=0) for i in active]
@@ -134,11 +134,9 @@ def find_stacking(program: program_lib.Program) -> Optional[Stacking]:
   rest = [program.server_function(i) for i in range(len(program.stages))]
   rest += [program.merge_function(i) for i in active]
   return Stacking(
-      whole=all(map(_is_plain_arithmetic, rest)),
-      branched=any(map(_is_branched, clients)),
-      client_bytes=sum(
-          _bytes(client.concrete.outputs) for client in clients
-      ),
+    whole=all(map(_is_plain_arithmetic, rest)),
+    branched=any(map(_is_branched, clients)),
+    client_bytes=sum(_bytes(client.concrete.outputs) for client in clients),
   )
 
 
@@ -154,48 +152,48 @@ class StackedRunner:
     """How many clients to work on at once, in groups that are about equal."""
     leaves = [leaf for part in stacked.values() for leaf in part]
     inputs = sum(
-        math.prod(leaf.shape) * tf.as_dtype(leaf.dtype).size for leaf in leaves
+      math.prod(leaf.shape) * tf.as_dtype(leaf.dtype).size for leaf in leaves
     )
     per_client = inputs // max(size, 1) + self.stacking.client_bytes
     largest = max(_GROUP_BYTES // max(per_client, 1), 1)
     return -(-size // -(-size // largest))
 
   def __call__(
-      self,
-      arguments: program_lib.Arguments,
-      stacked: program_lib.Arguments,
-      size: int,
+    self,
+    arguments: program_lib.Arguments,
+    stacked: program_lib.Arguments,
+    size: int,
   ) -> list[Any]:
     """The parts of the result; those of the clients, stacked."""
     leaves = tf.nest.flatten((arguments, stacked))
     key = (size, *(tuple(leaf.shape) for leaf in leaves))
     if key not in self._functions:
       self._functions[key] = program_lib.Function(
-          functools.partial(
-              self._run_stages, size, self._group_size(stacked, size)
-          ),
-          tf.nest.map_structure(
-              lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
-              (arguments, stacked),
-          ),
-          jit_compile=self.stacking.whole or None,
+        functools.partial(
+          self._run_stages, size, self._group_size(stacked, size)
+        ),
+        tf.nest.map_structure(
+          lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
+          (arguments, stacked),
+        ),
+        jit_compile=self.stacking.whole or None,
       )
     result = self._functions[key](arguments, stacked)
     return [
-        program_lib.OfClients(leaves, stacked=True)
-        if values.is_per_client(type_spec)
-        else leaves
-        for leaves, type_spec in zip(
-            result, values.parts(self._program.result_type)
-        )
+      program_lib.OfClients(leaves, stacked=True)
+      if values.is_per_client(type_spec)
+      else leaves
+      for leaves, type_spec in zip(
+        result, values.parts(self._program.result_type)
+      )
     ]
 
   def _run_stages(
-      self,
-      size: int,
-      group: int,
-      arguments: program_lib.Arguments,
-      stacked: program_lib.Arguments,
+    self,
+    size: int,
+    group: int,
+    arguments: program_lib.Arguments,
+    stacked: program_lib.Arguments,
   ) -> list[Leaves]:
     program = self._program
     server: dict[str, Leaves] = {}
@@ -205,21 +203,21 @@ class StackedRunner:
       server |= program.server_step(i, arguments, server, aggregates)
       if stage.is_federated:
         keep, aggregates = self._clients(
-            i, arguments, server, kept, stacked, size, group
+          i, arguments, server, kept, stacked, size, group
         )
         kept |= keep
     of_clients = {name: program_lib.OfClients(v) for name, v in kept.items()}
     everything = dict(arguments) | {
-        part: program_lib.OfClients(leaves) for part, leaves in stacked.items()
+      part: program_lib.OfClients(leaves) for part, leaves in stacked.items()
     }
     result = program.result(everything, server, of_clients)
     return [
-        part.leaves if isinstance(part, program_lib.OfClients) else part
-        for part in result
+      part.leaves if isinstance(part, program_lib.OfClients) else part
+      for part in result
     ]
 
   def _clients(
-      self, i, arguments, server, kept, stacked, size, group
+    self, i, arguments, server, kept, stacked, size, group
   ) -> tuple[dict[str, Leaves], list[Leaves]]:
     """Stage `i` of all clients: what they keep, and the aggregates."""
     program = self._program
@@ -236,15 +234,15 @@ class StackedRunner:
       while count > 1:
         half = count // 2
         pairs = [
-            tf.nest.map_structure(lambda leaf: leaf[start : start + half], parts)  # noqa: B023
-            for start in (0, half)
+          tf.nest.map_structure(lambda leaf: leaf[start : start + half], parts)  # noqa: B023
+          for start in (0, half)
         ]
         merged = tf.vectorized_map(
-            lambda pair: program.merge(i, reads, *pair), tuple(pairs)
+          lambda pair: program.merge(i, reads, *pair), tuple(pairs)
         )
         if count % 2:
           merged = tf.nest.map_structure(
-              lambda done, leaf: tf.concat([done, leaf[-1:]], 0), merged, parts
+            lambda done, leaf: tf.concat([done, leaf[-1:]], 0), merged, parts
           )
         parts, count = merged, half + count % 2
       return tf.nest.map_structure(lambda leaf: leaf[0], parts)
@@ -255,28 +253,31 @@ class StackedRunner:
       # The zero of an aggregation is what a client adds that is not there.
       zeros = program.zeros(i, arguments, reads)
       parts = tf.nest.map_structure(
-          lambda leaf, zero: tf.where(
-              tf.reshape(present, [-1] + [1] * (leaf.shape.rank - 1)),
-              leaf,
-              zero,
-          ),
-          parts,
-          zeros,
+        lambda leaf, zero: tf.where(
+          tf.reshape(present, [-1] + [1] * (leaf.shape.rank - 1)),
+          leaf,
+          zero,
+        ),
+        parts,
+        zeros,
       )
       return keep, merge_all(parts)
 
     if not self.stacking.whole:
       run_group = tf.function(run_group, jit_compile=True, autograph=False)
+
     # Each client gets its own copy of what all of them read, which XLA does not
     # make but `tf.vectorized_map` would have to find out to be needed.
-    copies = lambda leaf: tf.broadcast_to(leaf, [size, *leaf.shape])
+    def copies(leaf):
+      return tf.broadcast_to(leaf, [size, *leaf.shape])
+
     inputs = (
-        tf.ones([size], tf.bool),
-        (
-            dict(stacked) | tf.nest.map_structure(copies, dict(arguments)),
-            tf.nest.map_structure(copies, reads),
-            dict(kept),
-        ),
+      tf.ones([size], tf.bool),
+      (
+        dict(stacked) | tf.nest.map_structure(copies, dict(arguments)),
+        tf.nest.map_structure(copies, reads),
+        dict(kept),
+      ),
     )
     if group == size:
       return run_group(inputs)
@@ -287,12 +288,12 @@ class StackedRunner:
     rows = np.minimum(np.arange(groups * group), size - 1)
     shape = [groups, group]
     grouped = tf.nest.map_structure(
-        lambda leaf: tf.reshape(tf.gather(leaf, rows), shape + leaf.shape[1:]),
-        inputs,
+      lambda leaf: tf.reshape(tf.gather(leaf, rows), shape + leaf.shape[1:]),
+      inputs,
     )
     present = tf.reshape(tf.range(groups * group) < size, shape)
     keep, parts = _map_clients(run_group, (present, grouped[1]), branched=True)
     keep = tf.nest.map_structure(
-        lambda leaf: tf.reshape(leaf, [-1, *leaf.shape[2:]])[:size], keep
+      lambda leaf: tf.reshape(leaf, [-1, *leaf.shape[2:]])[:size], keep
     )
     return keep, merge_all(parts)

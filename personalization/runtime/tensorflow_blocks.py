@@ -5,7 +5,9 @@ import itertools
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.function.polymorphism import function_type as function_type_lib
+from tensorflow.core.function.polymorphism import (
+  function_type as function_type_lib,
+)
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.saved_model import function_deserialization
 import tensorflow_federated as tff
@@ -60,19 +62,19 @@ def _initialize_first(graph_def: tf.compat.v1.GraphDef, initialize_op: str):
 
 
 def _with_output_types(
-    function: tf.types.experimental.ConcreteFunction,
+  function: tf.types.experimental.ConcreteFunction,
 ) -> tf.types.experimental.ConcreteFunction:
   """A loaded function that knows its outputs, as `tf.vectorized_map` needs."""
   graph = function.graph
   graph.structured_outputs = list(graph.outputs)
   return concrete_function.ConcreteFunction.from_func_graph(
-      graph,
-      function_type_lib.from_structured_signature(
-          ((), {}),
-          graph.structured_outputs,
-          graph.function_captures.capture_types,
-      ),
-      attrs={},
+    graph,
+    function_type_lib.from_structured_signature(
+      ((), {}),
+      graph.structured_outputs,
+      graph.function_captures.capture_types,
+    ),
+    attrs={},
   )
 
 
@@ -88,7 +90,7 @@ def _load_functions(graph_def: tf.compat.v1.GraphDef):
       # Nobody asks for a gradient here, and the loader would warn of it.
       node.attr.pop('_gradient_op_type', None)
   functions = function_deserialization.load_function_def_library(
-      graph_def.library, wrapper_function=_with_output_types
+    graph_def.library, wrapper_function=_with_output_types
   )
   names = {}
   for name, function in functions.items():
@@ -135,7 +137,7 @@ def _own_resources(graph_def: tf.compat.v1.GraphDef):
 
 
 def to_callable(
-    block: tff.framework.CompiledComputation,
+  block: tff.framework.CompiledComputation,
 ) -> Callable[..., Any]:
   """A function that puts `block` into the graph that is being built.
 
@@ -149,8 +151,8 @@ def to_callable(
   kind = block.proto.WhichOneof('computation')
   if kind != 'tensorflow':
     raise NotImplementedError(
-        f'The cohort runtime runs TensorFlow blocks, not {kind} blocks; use'
-        ' the native runtime for this computation.'
+      f'The cohort runtime runs TensorFlow blocks, not {kind} blocks; use'
+      ' the native runtime for this computation.'
     )
   proto = block.proto.tensorflow
   graph_def = tf.compat.v1.GraphDef()
@@ -184,7 +186,7 @@ def to_callable(
     if _node(session_token) in needed:
       input_map[session_token] = tf.constant('')
     results = tf.graph_util.import_graph_def(
-        own_graph_def, input_map, result_names, name='block'
+      own_graph_def, input_map, result_names, name='block'
     )
     return values.unflatten(results, type_spec.result)
 

@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Callable, Iterator, Sequence
 import functools
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -28,13 +28,16 @@ class StackedClients(Sequence):
   def __len__(self) -> int:
     return self._size
 
+  def __repr__(self) -> str:
+    return repr(list(self))
+
   def __getitem__(self, client: int | slice) -> Any:
     if isinstance(client, slice):
       return [self[k] for k in range(*client.indices(len(self)))]
     if not -len(self) <= client < len(self):
       raise IndexError(f'Client {client} of {len(self)}.')
     return tree.map_structure(
-        lambda leaf: np.asarray(leaf[client]), self.stacked
+      lambda leaf: np.asarray(leaf[client]), self.stacked
     )
 
   def __iter__(self) -> Iterator[Any]:
@@ -46,9 +49,9 @@ class StackedClients(Sequence):
 def is_per_client(type_spec: tff.Type) -> bool:
   """Whether a value of this type is one value for each client."""
   return (
-      isinstance(type_spec, tff.FederatedType)
-      and type_spec.placement is tff.CLIENTS
-      and not type_spec.all_equal
+    isinstance(type_spec, tff.FederatedType)
+    and type_spec.placement is tff.CLIENTS
+    and not type_spec.all_equal
   )
 
 
@@ -65,7 +68,7 @@ def elements(value: Any, type_spec: tff.StructType) -> Sequence[Any]:
 
 
 @functools.cache
-def _names(type_spec: tff.StructType) -> tuple[Optional[str], ...]:
+def _names(type_spec: tff.StructType) -> tuple[str | None, ...]:
   return tuple(name for name, _ in tff.structure.iter_elements(type_spec))
 
 
@@ -74,7 +77,7 @@ def _children(type_spec: tff.StructType) -> tuple[tff.Type, ...]:
   return tuple(child for _, child in tff.structure.iter_elements(type_spec))
 
 
-def _elements(value: Any, names: Sequence[Optional[str]]) -> Sequence[Any]:
+def _elements(value: Any, names: Sequence[str | None]) -> Sequence[Any]:
   if isinstance(value, dict):
     if len(value) != len(names) or not all(name in value for name in names):
       raise TypeError(f'Expected {list(names)}, got {list(value)}.')
@@ -91,7 +94,7 @@ def _elements(value: Any, names: Sequence[Optional[str]]) -> Sequence[Any]:
 def element_structure(type_spec: tff.Type) -> Any:
   """The `element_spec` of a data set whose elements have this type."""
   return tff.types.type_to_py_container(
-      unflatten(leaf_specs(type_spec), type_spec), type_spec
+    unflatten(leaf_specs(type_spec), type_spec), type_spec
   )
 
 
@@ -105,24 +108,28 @@ def _to_variant(value: Any, type_spec: tff.SequenceType) -> tf.Tensor:
 
     def dataset(leaves: Sequence[Any]) -> tf.data.Dataset:
       return tf.data.Dataset.from_tensor_slices(
-          tff.types.type_to_py_container(unflatten(leaves, element), element)
+        tff.types.type_to_py_container(unflatten(leaves, element), element)
       )
 
     rows = [flatten(row, element) for row in value]
-    value = dataset([
-        np.zeros([0, *(size or 0 for size in spec.shape)], spec.dtype.as_numpy_dtype)
+    value = dataset(
+      [
+        np.zeros(
+          [0, *(size or 0 for size in spec.shape)], spec.dtype.as_numpy_dtype
+        )
         for spec in specs
-    ])
+      ]
+    )
     for row in rows:  # One by one, as their shapes may differ.
-      value = value.concatenate(dataset([tf.expand_dims(leaf, 0) for leaf in row]))
+      value = value.concatenate(
+        dataset([tf.expand_dims(leaf, 0) for leaf in row])
+      )
   return tf.data.experimental.to_variant(value)
 
 
-def _fits(
-    shape: Sequence[Optional[int]], expected: Sequence[Optional[int]]
-) -> bool:
+def _fits(shape: Sequence[int | None], expected: Sequence[int | None]) -> bool:
   return len(shape) == len(expected) and all(
-      e is None or s is None or s == e for s, e in zip(shape, expected)
+    e is None or s is None or s == e for s, e in zip(shape, expected)
   )
 
 
@@ -171,7 +178,9 @@ def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
   return flatten_tensor
 
 
-def flatten(value: Any, type_spec: tff.Type, stacked: bool = False) -> list[Any]:
+def flatten(
+  value: Any, type_spec: tff.Type, stacked: bool = False
+) -> list[Any]:
   """The tensors of a value, depth first; a sequence is a variant.
 
   Args:
@@ -192,9 +201,9 @@ def leaf_specs(type_spec: tff.Type) -> list[tf.TensorSpec]:
   type_spec = member(type_spec)
   if isinstance(type_spec, tff.StructType):
     return [
-        spec
-        for _, element in tff.structure.iter_elements(type_spec)
-        for spec in leaf_specs(element)
+      spec
+      for _, element in tff.structure.iter_elements(type_spec)
+      for spec in leaf_specs(element)
     ]
   if isinstance(type_spec, tff.SequenceType):
     return [tf.TensorSpec([], tf.variant)]
@@ -208,10 +217,12 @@ def unflatten(leaves: Sequence[Any], type_spec: tff.Type) -> Any:
   def build(type_spec: tff.Type) -> Any:
     type_spec = member(type_spec)
     if isinstance(type_spec, tff.StructType):
-      return Struct([
+      return Struct(
+        [
           (name, build(element))
           for name, element in tff.structure.iter_elements(type_spec)
-      ])
+        ]
+      )
     return next(remaining)
 
   return build(type_spec)
@@ -223,9 +234,9 @@ def parts(type_spec: tff.Type | None) -> list[tff.Type]:
     return []
   if isinstance(type_spec, tff.StructType):
     return [
-        part
-        for _, element in tff.structure.iter_elements(type_spec)
-        for part in parts(element)
+      part
+      for _, element in tff.structure.iter_elements(type_spec)
+      for part in parts(element)
     ]
   return [type_spec]
 
@@ -237,9 +248,9 @@ def split(value: Any, type_spec: tff.Type | None) -> list[Any]:
   if isinstance(type_spec, tff.StructType):
     types = [element for _, element in tff.structure.iter_elements(type_spec)]
     return [
-        part
-        for element, element_type in zip(elements(value, type_spec), types)
-        for part in split(element, element_type)
+      part
+      for element, element_type in zip(elements(value, type_spec), types)
+      for part in split(element, element_type)
     ]
   return [value]
 
@@ -250,10 +261,12 @@ def join(values: Sequence[Any], type_spec: tff.Type) -> Any:
 
   def build(type_spec: tff.Type) -> Any:
     if isinstance(type_spec, tff.StructType):
-      return Struct([
+      return Struct(
+        [
           (name, build(element))
           for name, element in tff.structure.iter_elements(type_spec)
-      ])
+        ]
+      )
     return next(remaining)
 
   return build(type_spec)
@@ -272,17 +285,17 @@ def _builder(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
     if container is None or issubclass(container, dict):
       make = container or collections.OrderedDict
       return lambda leaves: make(
-          (name, child(leaves)) for name, child in zip(names, children)
+        (name, child(leaves)) for name, child in zip(names, children)
       )
     return lambda leaves: container(
-        **{name: child(leaves) for name, child in zip(names, children)}
+      **{name: child(leaves) for name, child in zip(names, children)}
     )
   if isinstance(type_spec, tff.SequenceType):
     structure = element_structure(type_spec.element)
     return lambda leaves: list(
-        tf.data.experimental.from_variant(
-            next(leaves), structure
-        ).as_numpy_iterator()
+      tf.data.experimental.from_variant(
+        next(leaves), structure
+      ).as_numpy_iterator()
     )
 
   def build_tensor(leaves: Iterator[Any]) -> Any:
@@ -303,8 +316,8 @@ def without_clients(type_spec: tff.Type) -> tff.Type:
     return tff.TensorType(np.int32)
   if isinstance(type_spec, tff.StructType):
     children = [
-        (name, without_clients(element)) if name else without_clients(element)
-        for name, element in tff.structure.iter_elements(type_spec)
+      (name, without_clients(element)) if name else without_clients(element)
+      for name, element in tff.structure.iter_elements(type_spec)
     ]
     if isinstance(type_spec, tff.StructWithPythonType):
       return tff.StructWithPythonType(children, type_spec.python_container)

@@ -1,4 +1,4 @@
-"""The convolutional network for EMNIST of `tff.simulation.baselines`.
+"""Convolutional networks: for EMNIST as in TFF, for ADNI as in Motley.
 
 Two of its gradients are not TensorFlow's own. They are equal, and faster on a
 CPU whatever program the model ends up in:
@@ -10,20 +10,17 @@ CPU whatever program the model ends up in:
 """
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import math
 
 import tensorflow as tf
 
 from tasks.models import model as model_lib
 
-_IMAGE_SHAPE = (28, 28, 1)
-_EMBEDDING_SIZE = 128
-
 
 @tf.custom_gradient
 def _add_bias(
-    x: tf.Tensor, bias: tf.Tensor
+  x: tf.Tensor, bias: tf.Tensor
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
   """Adds the bias of each channel."""
   return tf.nn.bias_add(x, bias), lambda g: (g, tf.reduce_sum(g, [0, 1, 2]))
@@ -31,7 +28,7 @@ def _add_bias(
 
 @tf.custom_gradient
 def _relu_and_max_pool(
-    x: tf.Tensor,
+  x: tf.Tensor,
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
   """2x2 max-pooling of relu(x), whose height and width are even.
 
@@ -56,11 +53,11 @@ def _relu_and_max_pool(
     one_each = [-1, 1, width // 2, 1, channels]
     images = [-1, height, width, channels]
     is_maximum = tf.cast(
-        tf.equal(tf.reshape(active, windows), tf.reshape(pooled, one_each)),
-        x.dtype,
+      tf.equal(tf.reshape(active, windows), tf.reshape(pooled, one_each)),
+      x.dtype,
     )
     num_maxima = 4 * tf.nn.avg_pool2d(
-        tf.reshape(is_maximum, images), 2, 2, 'VALID'
+      tf.reshape(is_maximum, images), 2, 2, 'VALID'
     )
     share = tf.where(pooled > 0, upstream / num_maxima, 0)
     return tf.reshape(is_maximum * tf.reshape(share, one_each), images)
@@ -72,6 +69,29 @@ def _glorot_uniform(seed: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
   """Keras's default for a kernel; its last axes are the inputs and outputs."""
   limit = math.sqrt(6 / (math.prod(shape[:-2]) * (shape[-2] + shape[-1])))
   return tf.random.stateless_uniform(shape, seed, -limit, limit)
+
+
+def _init(
+  kernel_shapes: Mapping[str, tuple[int, ...]], seed: tf.Tensor
+) -> model_lib.Weights:
+  """A kernel and a bias for each layer, named, shaped and begun as in Keras."""
+  weights = collections.OrderedDict()
+  seeds = tf.random.experimental.stateless_split(seed, len(kernel_shapes))
+  for i, (layer, shape) in enumerate(kernel_shapes.items()):
+    weights[f'{layer}_kernel'] = _glorot_uniform(seeds[i], shape)
+    weights[f'{layer}_bias'] = tf.zeros(shape[-1:])
+  return weights
+
+
+def _convolution(
+  weights: model_lib.Weights, layer: str, x: tf.Tensor, padding: str
+) -> tf.Tensor:
+  y = tf.nn.conv2d(x, weights[f'{layer}_kernel'], 1, padding)
+  return _add_bias(y, weights[f'{layer}_bias'])
+
+
+def _dense(weights: model_lib.Weights, layer: str, x: tf.Tensor) -> tf.Tensor:
+  return tf.matmul(x, weights[f'{layer}_kernel']) + weights[f'{layer}_bias']
 
 
 def emnist_cnn(num_classes: int = 62) -> model_lib.Model:
@@ -88,59 +108,94 @@ def emnist_cnn(num_classes: int = 62) -> model_lib.Model:
     The model, of examples {'x': [28, 28, 1] float32, 'y': [] int32}. Its
     embedding is the dense layer before the last, of width 128.
   """
-  # As in Keras, in name, order and shape.
   kernel_shapes = collections.OrderedDict(
-      conv1=(3, 3, 1, 32),
-      conv2=(3, 3, 32, 64),
-      dense=(12 * 12 * 64, _EMBEDDING_SIZE),
-      output=(_EMBEDDING_SIZE, num_classes),
+    conv1=(3, 3, 1, 32),
+    conv2=(3, 3, 32, 64),
+    dense=(12 * 12 * 64, 128),
+    output=(128, num_classes),
   )
 
-  def init(seed: tf.Tensor) -> model_lib.Weights:
-    weights = collections.OrderedDict()
-    seeds = tf.random.experimental.stateless_split(seed, len(kernel_shapes))
-    for i, (layer, shape) in enumerate(kernel_shapes.items()):
-      weights[f'{layer}_kernel'] = _glorot_uniform(seeds[i], shape)
-      weights[f'{layer}_bias'] = tf.zeros(shape[-1:])
-    return weights
-
   def embedding(
-      weights: model_lib.Weights, batch: model_lib.Batch
+    weights: model_lib.Weights, batch: model_lib.Batch
   ) -> tf.Tensor:
-    def convolution(x: tf.Tensor, layer: str) -> tf.Tensor:
-      y = tf.nn.conv2d(x, weights[f'{layer}_kernel'], 1, 'VALID')
-      return _add_bias(y, weights[f'{layer}_bias'])
-
-    x = tf.nn.relu(convolution(batch['x'], 'conv1'))
-    x = _relu_and_max_pool(convolution(x, 'conv2'))
+    x = tf.nn.relu(_convolution(weights, 'conv1', batch['x'], 'VALID'))
+    x = _relu_and_max_pool(_convolution(weights, 'conv2', x, 'VALID'))
     x = tf.reshape(x, [-1, kernel_shapes['dense'][0]])
-    return tf.nn.relu(
-        tf.matmul(x, weights['dense_kernel']) + weights['dense_bias']
-    )
+    return tf.nn.relu(_dense(weights, 'dense', x))
 
   def logits(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
-    x = embedding(weights, batch)
-    return tf.matmul(x, weights['output_kernel']) + weights['output_bias']
+    return _dense(weights, 'output', embedding(weights, batch))
 
   def loss(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
     return tf.nn.sparse_softmax_cross_entropy_with_logits(
-        batch['y'], logits(weights, batch)
+      batch['y'], logits(weights, batch)
     )
 
+  return model_lib.Model(
+    example_spec=collections.OrderedDict(
+      x=tf.TensorSpec([28, 28, 1]), y=tf.TensorSpec([], tf.int32)
+    ),
+    init=lambda seed: _init(kernel_shapes, seed),
+    loss=loss,
+    metrics=lambda weights, batch: model_lib.accuracy(
+      logits(weights, batch), batch
+    ),
+    embedding=embedding,
+    head=frozenset(['output_kernel', 'output_bias']),
+    prediction=model_lib.Prediction(
+      predict=lambda weights, batch: tf.nn.softmax(logits(weights, batch)),
+      target=lambda batch: tf.one_hot(batch['y'], num_classes),
+      metrics=model_lib.accuracy,
+    ),
+  )
+
+
+def adni_cnn() -> model_lib.Model:
+  """Motley's model for ADNI: one number from an image.
+
+  Two 5x5 convolutions of 32 and 64 channels, each with 2x2 max-pooling, a dense
+  layer of 512 and one of a single unit. Loss and metric are the squared error.
+
+  Returns:
+    The model, of examples {'x': [32, 32, 1] float32, 'y': [] float32}. Its
+    embedding is the dense layer before the last.
+  """
+  kernel_shapes = collections.OrderedDict(
+    conv1=(5, 5, 1, 32),
+    conv2=(5, 5, 32, 64),
+    dense=(8 * 8 * 64, 512),
+    output=(512, 1),
+  )
+
+  def embedding(
+    weights: model_lib.Weights, batch: model_lib.Batch
+  ) -> tf.Tensor:
+    x = _relu_and_max_pool(_convolution(weights, 'conv1', batch['x'], 'SAME'))
+    x = _relu_and_max_pool(_convolution(weights, 'conv2', x, 'SAME'))
+    x = tf.reshape(x, [-1, kernel_shapes['dense'][0]])
+    return tf.nn.relu(_dense(weights, 'dense', x))
+
+  def predict(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
+    return _dense(weights, 'output', embedding(weights, batch))[:, 0]
+
+  def error(predictions: tf.Tensor, batch: model_lib.Batch) -> tf.Tensor:
+    return tf.square(predictions - batch['y'])
+
   def metrics(
-      weights: model_lib.Weights, batch: model_lib.Batch
+    predictions: tf.Tensor, batch: model_lib.Batch
   ) -> model_lib.Metrics:
-    predicted = tf.argmax(logits(weights, batch), -1, tf.int32)
-    correct = tf.cast(tf.equal(predicted, batch['y']), tf.float32)
-    return collections.OrderedDict(accuracy=(correct, tf.ones_like(correct)))
+    return collections.OrderedDict(
+      squared_error=model_lib.each_as_one(error(predictions, batch))
+    )
 
   return model_lib.Model(
-      example_spec=collections.OrderedDict(
-          x=tf.TensorSpec(_IMAGE_SHAPE), y=tf.TensorSpec([], tf.int32)
-      ),
-      init=init,
-      loss=loss,
-      metrics=metrics,
-      embedding=embedding,
-      head=frozenset(['output_kernel', 'output_bias']),
+    example_spec=collections.OrderedDict(
+      x=tf.TensorSpec([32, 32, 1]), y=tf.TensorSpec([])
+    ),
+    init=lambda seed: _init(kernel_shapes, seed),
+    loss=lambda weights, batch: error(predict(weights, batch), batch),
+    metrics=lambda weights, batch: metrics(predict(weights, batch), batch),
+    embedding=embedding,
+    head=frozenset(['output_kernel', 'output_bias']),
+    prediction=model_lib.Prediction(predict, lambda batch: batch['y'], metrics),
   )

@@ -23,7 +23,7 @@ def _transpose(matrix: tf.Tensor) -> tf.Tensor:
   and for thin products the work of transposing would be several times theirs.
   """
   return tf.reshape(
-      tf.transpose(matrix[tf.newaxis], [0, 2, 1]), matrix.shape[::-1]
+    tf.transpose(matrix[tf.newaxis], [0, 2, 1]), matrix.shape[::-1]
   )
 
 
@@ -33,8 +33,8 @@ def _look_up(table: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, _Gradient]:
 
   def gradient(upstream: tf.Tensor) -> tuple[Any, ...]:
     return (
-        tf.math.unsorted_segment_sum(upstream, words, table.shape[0]),
-        None,
+      tf.math.unsorted_segment_sum(upstream, words, table.shape[0]),
+      None,
     )
 
   return tf.gather(table, words), gradient
@@ -42,10 +42,10 @@ def _look_up(table: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, _Gradient]:
 
 @tf.custom_gradient
 def _lstm(
-    x: tf.Tensor,
-    kernel: tf.Tensor,
-    recurrent_kernel: tf.Tensor,
-    bias: tf.Tensor,
+  x: tf.Tensor,
+  kernel: tf.Tensor,
+  recurrent_kernel: tf.Tensor,
+  bias: tf.Tensor,
 ) -> tuple[tf.Tensor, _Gradient]:
   """An LSTM layer, from `[time, batch, features]` to `[time, batch, units]`.
 
@@ -99,15 +99,15 @@ def _lstm(
     c_before = tf.stack([zeros, *cells[:-1]])
     # dz_t = dz_by_c_or_h_t * [dc_t, dc_t, dc_t, dh_t].
     dz_by_c_or_h = tf.unstack(
-        tf.concat(
-            [
-                g * i * (1 - i),
-                c_before * f * (1 - f),
-                i * (1 - g * g),
-                tanh_c * o * (1 - o),
-            ],
-            axis=2,
-        )
+      tf.concat(
+        [
+          g * i * (1 - i),
+          c_before * f * (1 - f),
+          i * (1 - g * g),
+          tanh_c * o * (1 - o),
+        ],
+        axis=2,
+      )
     )
     c_by_h = tf.unstack(o * (1 - tanh_c * tanh_c))
     f = tf.unstack(f)
@@ -127,10 +127,10 @@ def _lstm(
     dz = tf.reshape(tf.stack(dz), [-1, 4 * units])
     h_before = tf.reshape(tf.stack([zeros, *outputs[:-1]]), [-1, units])
     return (
-        tf.reshape(tf.matmul(dz, kernel, transpose_b=True), tf.shape(x)),
-        tf.matmul(flat_x, dz, transpose_a=True),
-        tf.matmul(h_before, dz, transpose_a=True),
-        tf.reduce_sum(dz, axis=0),
+      tf.reshape(tf.matmul(dz, kernel, transpose_b=True), tf.shape(x)),
+      tf.matmul(flat_x, dz, transpose_a=True),
+      tf.matmul(h_before, dz, transpose_a=True),
+      tf.reduce_sum(dz, axis=0),
     )
 
   return tf.stack(outputs), gradient
@@ -138,7 +138,7 @@ def _lstm(
 
 @tf.custom_gradient
 def _cross_entropy(
-    x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, words: tf.Tensor
+  x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, words: tf.Tensor
 ) -> tuple[tf.Tensor, _Gradient]:
   """-log softmax(x kernel + bias)[word] of each row of x.
 
@@ -163,17 +163,17 @@ def _cross_entropy(
   def gradient(upstream: tf.Tensor) -> tuple[Any, ...]:
     rows = tf.range(tf.shape(words)[0])
     dlogits = tf.tensor_scatter_nd_sub(
-        probabilities,
-        tf.stack([rows, words], axis=1),
-        tf.ones_like(upstream),
+      probabilities,
+      tf.stack([rows, words], axis=1),
+      tf.ones_like(upstream),
     )
     # `upstream` scales the rows of what is small rather than of `dlogits`.
     column = upstream[:, tf.newaxis]
     return (
-        column * tf.matmul(dlogits, kernel, transpose_b=True),
-        tf.matmul(column * x, dlogits, transpose_a=True),
-        tf.linalg.matvec(dlogits, upstream, transpose_a=True),
-        None,
+      column * tf.matmul(dlogits, kernel, transpose_b=True),
+      tf.matmul(column * x, dlogits, transpose_a=True),
+      tf.linalg.matvec(dlogits, upstream, transpose_a=True),
+      None,
     )
 
   return loss, gradient
@@ -193,12 +193,12 @@ def _orthogonal(seed: tf.Tensor, rows: int, columns: int) -> tf.Tensor:
 
 
 def next_word_lstm(
-    vocabulary_size: int = 10_000,
-    *,
-    sequence_length: int = 20,
-    num_oov_buckets: int = 1,
-    embedding_size: int = 96,
-    lstm_size: int = 670,
+  vocabulary_size: int = 10_000,
+  *,
+  sequence_length: int = 20,
+  num_oov_buckets: int = 1,
+  embedding_size: int = 96,
+  lstm_size: int = 670,
 ) -> model_lib.Model:
   """TFF's recurrent model for StackOverflow.
 
@@ -227,38 +227,38 @@ def next_word_lstm(
   """
   num_words = vocabulary_size + num_oov_buckets + 3
   not_predicted = (
-      0,
-      *range(vocabulary_size + 1, vocabulary_size + num_oov_buckets + 1),
-      num_words - 1,
+    0,
+    *range(vocabulary_size + 1, vocabulary_size + num_oov_buckets + 1),
+    num_words - 1,
   )
 
   def init(seed: tf.Tensor) -> model_lib.Weights:
     seeds = tf.random.experimental.stateless_split(seed, 5)
     return collections.OrderedDict(
-        embedding=tf.random.stateless_uniform(
-            [num_words, embedding_size], seeds[0], -0.05, 0.05
-        ),
-        lstm_kernel=_glorot_uniform(seeds[1], embedding_size, 4 * lstm_size),
-        lstm_recurrent_kernel=_orthogonal(seeds[2], lstm_size, 4 * lstm_size),
-        # A forget gate that is open at the start.
-        lstm_bias=tf.repeat([0.0, 1.0, 0.0, 0.0], lstm_size),
-        dense_kernel=_glorot_uniform(seeds[3], lstm_size, embedding_size),
-        dense_bias=tf.zeros([embedding_size]),
-        output_kernel=_glorot_uniform(seeds[4], embedding_size, num_words),
-        output_bias=tf.zeros([num_words]),
+      embedding=tf.random.stateless_uniform(
+        [num_words, embedding_size], seeds[0], -0.05, 0.05
+      ),
+      lstm_kernel=_glorot_uniform(seeds[1], embedding_size, 4 * lstm_size),
+      lstm_recurrent_kernel=_orthogonal(seeds[2], lstm_size, 4 * lstm_size),
+      # A forget gate that is open at the start.
+      lstm_bias=tf.repeat([0.0, 1.0, 0.0, 0.0], lstm_size),
+      dense_kernel=_glorot_uniform(seeds[3], lstm_size, embedding_size),
+      dense_bias=tf.zeros([embedding_size]),
+      output_kernel=_glorot_uniform(seeds[4], embedding_size, num_words),
+      output_bias=tf.zeros([num_words]),
     )
 
   def before_output(
-      weights: model_lib.Weights, batch: model_lib.Batch
+    weights: model_lib.Weights, batch: model_lib.Batch
   ) -> tf.Tensor:
     """The input of the last layer, `[time * batch, embedding_size]`."""
     words = tf.reshape(tf.transpose(batch['x']), [-1])
     x = _look_up(weights['embedding'], words)
     h = _lstm(
-        tf.reshape(x, [sequence_length, -1, embedding_size]),
-        weights['lstm_kernel'],
-        weights['lstm_recurrent_kernel'],
-        weights['lstm_bias'],
+      tf.reshape(x, [sequence_length, -1, embedding_size]),
+      weights['lstm_kernel'],
+      weights['lstm_recurrent_kernel'],
+      weights['lstm_bias'],
     )
     h = tf.reshape(h, [-1, lstm_size])
     return tf.matmul(h, weights['dense_kernel']) + weights['dense_bias']
@@ -271,41 +271,41 @@ def next_word_lstm(
 
   def loss(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
     of_words = _cross_entropy(
-        before_output(weights, batch),
-        weights['output_kernel'],
-        weights['output_bias'],
-        tf.reshape(tf.transpose(batch['y']), [-1]),
+      before_output(weights, batch),
+      weights['output_kernel'],
+      weights['output_bias'],
+      tf.reshape(tf.transpose(batch['y']), [-1]),
     )
     of_words = tf.transpose(tf.reshape(of_words, [sequence_length, -1]))
     return tf.math.divide_no_nan(
-        tf.reduce_sum(of_words * is_word(batch), axis=1), example_weight(batch)
+      tf.reduce_sum(of_words * is_word(batch), axis=1), example_weight(batch)
     )
 
   def metrics(
-      weights: model_lib.Weights, batch: model_lib.Batch
+    weights: model_lib.Weights, batch: model_lib.Batch
   ) -> model_lib.Metrics:
     logits = tf.matmul(before_output(weights, batch), weights['output_kernel'])
     logits += weights['output_bias']
     predicted = tf.transpose(
-        tf.reshape(tf.argmax(logits, 1, tf.int32), [sequence_length, -1])
+      tf.reshape(tf.argmax(logits, 1, tf.int32), [sequence_length, -1])
     )
     counts = tf.reduce_all(
-        tf.not_equal(batch['y'][:, :, tf.newaxis], not_predicted), axis=2
+      tf.not_equal(batch['y'][:, :, tf.newaxis], not_predicted), axis=2
     )
     correct = tf.logical_and(tf.equal(predicted, batch['y']), counts)
     return collections.OrderedDict(
-        accuracy=(
-            tf.reduce_sum(tf.cast(correct, tf.float32), axis=1),
-            tf.reduce_sum(tf.cast(counts, tf.float32), axis=1),
-        )
+      accuracy=(
+        tf.reduce_sum(tf.cast(correct, tf.float32), axis=1),
+        tf.reduce_sum(tf.cast(counts, tf.float32), axis=1),
+      )
     )
 
   sentence = tf.TensorSpec([sequence_length], tf.int32)
   return model_lib.Model(
-      example_spec=collections.OrderedDict(x=sentence, y=sentence),
-      init=init,
-      loss=loss,
-      metrics=metrics,
-      example_weight=example_weight,
-      head=frozenset(['output_kernel', 'output_bias']),
+    example_spec=collections.OrderedDict(x=sentence, y=sentence),
+    init=init,
+    loss=loss,
+    metrics=metrics,
+    example_weight=example_weight,
+    head=frozenset(['output_kernel', 'output_bias']),
   )

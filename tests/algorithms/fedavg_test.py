@@ -1,7 +1,5 @@
 """FedAvg against the same computed with NumPy."""
 
-import collections
-
 from absl.testing import parameterized
 import numpy as np
 import tensorflow_federated as tff
@@ -25,9 +23,7 @@ def _local_sgd(weights, own):
 
 
 def _mean_update(model, all_data, counts):
-  updates = [
-      model - _local_sgd((model[:3], model[3]), own) for own in all_data
-  ]
+  updates = [model - _local_sgd((model[:3], model[3]), own) for own in all_data]
   return np.average(updates, axis=0, weights=counts)
 
 
@@ -71,28 +67,28 @@ class _Adam:
 
 
 _CASES = {
-    'fedavg': (dict(), lambda: lambda update: update),
-    'server_learning_rate': (
-        dict(server_learning_rate=0.5),
-        lambda: lambda update: 0.5 * update,
+  'fedavg': (dict(), lambda: lambda update: update),
+  'server_learning_rate': (
+    dict(server_learning_rate=0.5),
+    lambda: lambda update: 0.5 * update,
+  ),
+  'fedavgm': (
+    dict(server_optimizer='momentum', server_learning_rate=0.3),
+    lambda: _Momentum(0.3, 1.0),
+  ),
+  'motleys_damped_fedavgm': (
+    dict(server_optimizer='damped_momentum', server_learning_rate=3.0),
+    lambda: _Momentum(3.0, 0.1),
+  ),
+  'fedadam': (
+    dict(
+      server_optimizer='adam',
+      server_learning_rate=0.1,
+      server_beta_2=0.95,
+      server_epsilon=0.01,
     ),
-    'fedavgm': (
-        dict(server_optimizer='momentum', server_learning_rate=0.3),
-        lambda: _Momentum(0.3, 1.0),
-    ),
-    'motleys_damped_fedavgm': (
-        dict(server_optimizer='damped_momentum', server_learning_rate=3.0),
-        lambda: _Momentum(3.0, 0.1),
-    ),
-    'fedadam': (
-        dict(
-            server_optimizer='adam',
-            server_learning_rate=0.1,
-            server_beta_2=0.95,
-            server_epsilon=0.01,
-        ),
-        lambda: _Adam(0.1, 0.9, 0.95, 0.01),
-    ),
+    lambda: _Adam(0.1, 0.9, 0.95, 0.01),
+  ),
 }
 
 
@@ -103,28 +99,27 @@ def _model(state):
 
 def _build(**hyperparameters):
   return fedavg.build(
-      helpers.MODEL,
-      fedavg.Hyperparameters(
-          client_learning_rate=_CLIENT_RATE, **hyperparameters
-      ),
-      helpers.mean(),
-      helpers.SETS,
+    helpers.MODEL,
+    fedavg.Hyperparameters(
+      client_learning_rate=_CLIENT_RATE, **hyperparameters
+    ),
+    helpers.mean(),
+    helpers.SETS,
   )
 
 
 class FedAvgTest(parameterized.TestCase):
-
   def setUp(self):
     super().setUp()
     helpers.use('cohort')
 
   @parameterized.named_parameters(
-      (name, *case) for name, case in _CASES.items()
+    (name, *case) for name, case in _CASES.items()
   )
   def test_three_rounds(self, hyperparameters, server_step):
     state, _ = helpers.run(_build(**hyperparameters))
     np.testing.assert_allclose(
-        _model(state), _rounds(server_step()), rtol=1e-4, atol=1e-6
+      _model(state), _rounds(server_step()), rtol=1e-4, atol=1e-6
     )
 
   def test_uniform_weighting_counts_clients(self):
@@ -150,7 +145,7 @@ class FedAvgTest(parameterized.TestCase):
     # Clients' updates of norm above this are taken for zero.
     aggregator = tff.aggregators.zeroing_factory(1e-6, helpers.mean())
     algorithm = fedavg.build(
-        helpers.MODEL, fedavg.Hyperparameters(), aggregator, helpers.SETS
+      helpers.MODEL, fedavg.Hyperparameters(), aggregator, helpers.SETS
     )
     state, metrics = helpers.run(algorithm, rounds=1)
     np.testing.assert_array_equal(_model(state), 0)
@@ -158,10 +153,10 @@ class FedAvgTest(parameterized.TestCase):
 
   def test_an_aggregator_that_does_not_weight_counts_clients(self):
     algorithm = fedavg.build(
-        helpers.MODEL,
-        fedavg.Hyperparameters(client_learning_rate=_CLIENT_RATE),
-        tff.aggregators.UnweightedMeanFactory(),
-        helpers.SETS,
+      helpers.MODEL,
+      fedavg.Hyperparameters(client_learning_rate=_CLIENT_RATE),
+      tff.aggregators.UnweightedMeanFactory(),
+      helpers.SETS,
     )
     state, _ = helpers.run(algorithm)
     expected = _rounds(lambda update: update, counts=[1] * 5)

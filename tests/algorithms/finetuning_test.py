@@ -26,27 +26,27 @@ def _epoch(own, weights, rate):
 
 
 def _build(module=finetuning, **hyperparameters):
-  hyperparameters = dict(
-      finetuning_epochs=3, finetuning_learning_rates=_RATES
-  ) | hyperparameters
+  hyperparameters = (
+    dict(finetuning_epochs=3, finetuning_learning_rates=_RATES)
+    | hyperparameters
+  )
   return module.build(
-      helpers.MODEL,
-      module.Hyperparameters(**hyperparameters),
-      helpers.mean(),
-      helpers.SETS,
+    helpers.MODEL,
+    module.Hyperparameters(**hyperparameters),
+    helpers.mean(),
+    helpers.SETS,
   )
 
 
 def _personalize(algorithm, state, clients=None):
   clients = clients or helpers.held_out_clients(algorithm)
   return [
-      result['evaluation']['half_squared_error'][0]
-      for result in algorithm.personalize(state, clients)
+    result['evaluation']['half_squared_error'][0]
+    for result in algorithm.personalize(state, clients)
   ]
 
 
 class FinetuningTest(absltest.TestCase):
-
   def setUp(self):
     super().setUp()
     helpers.use('cohort')
@@ -69,23 +69,23 @@ class FinetuningTest(absltest.TestCase):
 
   def test_names_of_the_candidates(self):
     self.assertEqual(
-        _build(finetuning_epochs=1, finetuning_layers=('all', 'last')).candidates,
-        (
-            '0 epochs',
-            '1 epochs, all layers, rate 0.05',
-            '1 epochs, all layers, rate 0.2',
-            '1 epochs, last layer, rate 0.05',
-            '1 epochs, last layer, rate 0.2',
-        ),
+      _build(finetuning_epochs=1, finetuning_layers=('all', 'last')).candidates,
+      (
+        '0 epochs',
+        '1 epochs, all layers, rate 0.05',
+        '1 epochs, all layers, rate 0.2',
+        '1 epochs, last layer, rate 0.05',
+        '1 epochs, last layer, rate 0.2',
+      ),
     )
 
   def test_the_last_layer_of_a_linear_model_is_all_of_it(self):
     one, other = (
-        _build(finetuning_layers=(layers,)) for layers in ('all', 'last')
+      _build(finetuning_layers=(layers,)) for layers in ('all', 'last')
     )
     state, _ = helpers.run(one)
     np.testing.assert_allclose(
-        _personalize(one, state), _personalize(other, state), rtol=1e-6
+      _personalize(one, state), _personalize(other, state), rtol=1e-6
     )
 
   def test_shuffled_epochs_are_taken_one_after_another(self):
@@ -99,32 +99,31 @@ class FinetuningTest(absltest.TestCase):
     for client in repeated:
       own = client['personalization']
       client['personalization'] = collections.OrderedDict(
-          own,
-          indices=np.tile(own['indices'], [epochs, 1]),
-          weights=np.tile(own['weights'], [epochs, 1]),
+        own,
+        indices=np.tile(own['indices'], [epochs, 1]),
+        weights=np.tile(own['weights'], [epochs, 1]),
       )
     np.testing.assert_allclose(
-        _personalize(algorithm, state, repeated),
-        _personalize(plain, state, clients),
-        rtol=1e-6,
+      _personalize(algorithm, state, repeated),
+      _personalize(plain, state, clients),
+      rtol=1e-6,
     )
 
   def test_training_is_that_of_fedavg(self):
     state, _ = helpers.run(_build())
     other, _ = helpers.run(_build(finetuning_epochs=1))
     np.testing.assert_array_equal(
-        state['server']['model']['kernel'], other['server']['model']['kernel']
+      state['server']['model']['kernel'], other['server']['model']['kernel']
     )
 
 
 class LocalTest(absltest.TestCase):
-
   def test_is_fine_tuning_of_the_initial_model(self):
     helpers.use('cohort')
     algorithm, finetuned = _build(local), _build()
     self.assertFalse(algorithm.trains)
     self.assertIsNone(algorithm.baseline)
     np.testing.assert_array_equal(
-        _personalize(algorithm, algorithm.initial_state([0, 1])),
-        _personalize(finetuned, finetuned.initial_state([0, 1])),
+      _personalize(algorithm, algorithm.initial_state([0, 1])),
+      _personalize(finetuned, finetuned.initial_state([0, 1])),
     )

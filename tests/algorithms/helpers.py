@@ -35,22 +35,25 @@ def data(seed, num_examples, batch_size=4):
   y = (x @ rng.normal(size=3) + noise).astype(np.float32)
   indices, weights = client_data.index_batches(num_examples, batch_size)
   return collections.OrderedDict(
-      examples=collections.OrderedDict(x=x, y=y),
-      indices=indices,
-      weights=weights,
+    examples=collections.OrderedDict(x=x, y=y),
+    indices=indices,
+    weights=weights,
   )
 
 
-def padded(own, rows=3, places=2, steps=1):
-  """The same data with padding of every kind."""
-  pad = lambda leaf: np.pad(leaf, [(0, steps), (0, places)])
+def padded(own, rows=16, places=6, steps=4):
+  """The same data with padding of every kind, up to the same sizes for all."""
+
+  def pad(leaf, *sizes):
+    sizes = [*sizes, *leaf.shape[len(sizes) :]]
+    return np.pad(leaf, [(0, to - now) for now, to in zip(leaf.shape, sizes)])
+
   return collections.OrderedDict(
-      examples=collections.OrderedDict(
-          (name, np.pad(leaf, [(0, rows)] + [(0, 0)] * (leaf.ndim - 1)))
-          for name, leaf in own['examples'].items()
-      ),
-      indices=pad(own['indices']),
-      weights=pad(own['weights']),
+    examples=collections.OrderedDict(
+      (name, pad(leaf, rows)) for name, leaf in own['examples'].items()
+    ),
+    indices=pad(own['indices'], steps, places),
+    weights=pad(own['weights'], steps, places),
   )
 
 
@@ -61,12 +64,12 @@ def train_clients(algorithm, all_data=None):
   """What clients bring to a round."""
   all_data = all_data or [data(k, n) for k, n in enumerate(SIZES)]
   return [
-      collections.OrderedDict(
-          data=own,
-          state=algorithm.initialize_client(np.array([0, k], np.int32)),
-          seed=np.array([1, k], np.int32),
-      )
-      for k, own in enumerate(all_data)
+    collections.OrderedDict(
+      data=own,
+      state=algorithm.initialize_client(np.array([0, k], np.int32)),
+      seed=np.array([1, k], np.int32),
+    )
+    for k, own in enumerate(all_data)
   ]
 
 
@@ -74,20 +77,32 @@ def held_out_clients(algorithm, all_data=None):
   """What clients bring to their personalization."""
   all_data = all_data or [data(k, n) for k, n in enumerate(SIZES)]
   return [
-      collections.OrderedDict(
-          state=algorithm.initialize_client(np.array([0, k], np.int32)),
-          personalization=own,
-          evaluation=collections.OrderedDict(evaluation=data(k + 100, 6)),
-          seed=np.array([1, k], np.int32),
-      )
-      for k, own in enumerate(all_data)
+    collections.OrderedDict(
+      state=algorithm.initialize_client(np.array([0, k], np.int32)),
+      personalization=own,
+      evaluation=collections.OrderedDict(evaluation=data(k + 100, 6)),
+      seed=np.array([1, k], np.int32),
+    )
+    for k, own in enumerate(all_data)
   ]
 
 
-def run(algorithm, rounds=3, all_data=None):
-  """The server's state and the metrics after some rounds."""
-  state, metrics = algorithm.initial_state([0, 1]), None
-  clients = train_clients(algorithm, all_data)
+def run(algorithm, rounds=3, all_data=None, clients=None, state=None):
+  """The server's state and the metrics after some rounds.
+
+  Args:
+    algorithm: The method.
+    rounds: The number of rounds.
+    all_data: The data of each client, if not those of `SIZES`.
+    clients: What the clients bring to the first round, if it is not new; they
+      are given their states after the last one.
+    state: The server's state before the first round, if it is not new.
+
+  Returns:
+    The state and the metrics of the last round.
+  """
+  state, metrics = state or algorithm.initial_state([0, 1]), None
+  clients = clients or train_clients(algorithm, all_data)
   for _ in range(rounds):
     state, client_states, metrics = algorithm.next(state, clients)
     for client, own in zip(clients, client_states):

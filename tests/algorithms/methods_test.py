@@ -12,30 +12,34 @@ from tests.algorithms import helpers
 
 # Settings that make a method quick to run.
 _QUICK = {
-    'finetuning': dict(finetuning_epochs=2, finetuning_layers=('all', 'last')),
-    'local': dict(finetuning_epochs=2),
+  'ditto': dict(personal_epochs=2),
+  'finetuning': dict(finetuning_epochs=2, finetuning_layers=('all', 'last')),
+  'hypcluster': dict(warmstart_rounds=1.0),
+  'knn_per': dict(coefficients=(0.0, 0.5), neighbor_weights='1/d'),
+  'local': dict(finetuning_epochs=2),
 }
-_METHODS = registry.algorithm_names()
+_METHODS = [(name, name) for name in registry.algorithm_names()]
 
 
 @functools.cache
 def _build(name):
   return registry.build(
-      name,
-      helpers.MODEL,
-      registry.hyperparameters(name, _QUICK.get(name, {})),
-      helpers.mean(),
-      helpers.SETS,
+    name,
+    helpers.MODEL,
+    registry.hyperparameters(name, _QUICK.get(name, {})),
+    helpers.mean(),
+    helpers.SETS,
+    num_clients=len(helpers.SIZES) + 1,
   )
 
 
 def _assert_close(first, second, **tolerance):
   tree.map_structure(
-      lambda a, b: np.testing.assert_allclose(
-          a, b, **(dict(rtol=1e-4, atol=1e-6) | tolerance)
-      ),
-      first,
-      second,
+    lambda a, b: np.testing.assert_allclose(
+      a, b, **(dict(rtol=1e-4, atol=1e-6) | tolerance)
+    ),
+    first,
+    second,
   )
 
 
@@ -44,8 +48,7 @@ def _assert_equal(first, second):
 
 
 class MethodsTest(parameterized.TestCase):
-
-  @parameterized.parameters(*_METHODS)
+  @parameterized.named_parameters(*_METHODS)
   def test_both_runtimes_give_the_same(self, name):
     algorithm = _build(name)
     results = []
@@ -54,40 +57,43 @@ class MethodsTest(parameterized.TestCase):
       state, metrics = helpers.run(algorithm)
       clients = helpers.held_out_clients(algorithm)
       results.append(
-          (state, metrics, list(algorithm.personalize(state, clients)))
+        (state, metrics, list(algorithm.personalize(state, clients)))
       )
     _assert_close(*results)
 
-  @parameterized.parameters(*_METHODS)
-  def test_padding_changes_nothing(self, name):
+  @parameterized.named_parameters(*_METHODS)
+  def test_padding_and_stacking_change_nothing(self, name):
     helpers.use('cohort')
     algorithm = _build(name)
     plain = [helpers.data(k, n) for k, n in enumerate(helpers.SIZES)]
+    # Of the same shapes, so that they are stacked, as the others are not.
     padded = [helpers.padded(own) for own in plain]
     results = []
     for all_data in (plain, padded):
       state, metrics = helpers.run(algorithm, all_data=all_data)
       clients = helpers.held_out_clients(algorithm, all_data)
-      results.append((state, metrics, algorithm.personalize(state, clients)))
+      results.append(
+        (state, metrics, list(algorithm.personalize(state, clients)))
+      )
     _assert_close(*results)
 
-  @parameterized.parameters(*_METHODS)
+  @parameterized.named_parameters(*_METHODS)
   def test_the_order_of_clients_changes_nothing(self, name):
     helpers.use('cohort')
     algorithm = _build(name)
-    all_data = [helpers.data(k, n) for k, n in enumerate(helpers.SIZES)]
+    backwards = helpers.train_clients(algorithm)[::-1]
     _assert_close(
-        helpers.run(algorithm, all_data=all_data),
-        helpers.run(algorithm, all_data=all_data[::-1]),
+      helpers.run(algorithm),
+      helpers.run(algorithm, clients=backwards),
     )
 
-  @parameterized.parameters(*_METHODS)
+  @parameterized.named_parameters(*_METHODS)
   def test_a_seed_fixes_every_bit(self, name):
     helpers.use('cohort')
     algorithm = _build(name)
     _assert_equal(helpers.run(algorithm), helpers.run(algorithm))
 
-  @parameterized.parameters(*_METHODS)
+  @parameterized.named_parameters(*_METHODS)
   def test_a_client_that_is_not_finite_is_dropped(self, name):
     helpers.use('cohort')
     algorithm = _build(name)
@@ -95,24 +101,23 @@ class MethodsTest(parameterized.TestCase):
     without, _ = helpers.run(algorithm, rounds=1, all_data=all_data)
     bad = helpers.data(9, 6)
     bad['examples']['x'][0] = np.inf
-    state, metrics = helpers.run(
-        algorithm, rounds=1, all_data=[*all_data, bad]
-    )
+    state, metrics = helpers.run(algorithm, rounds=1, all_data=[*all_data, bad])
     self.assertEqual(metrics['dropped_clients'], 1)
     _assert_close(state, without)
 
-  @parameterized.parameters(*_METHODS)
+  @parameterized.named_parameters(*_METHODS)
   def test_nobody_left_leaves_the_model_as_it_was(self, name):
     helpers.use('cohort')
     algorithm = _build(name)
-    bad = helpers.data(9, 6)
-    bad['examples']['x'][0] = np.nan
-    state, metrics = helpers.run(algorithm, rounds=1, all_data=[bad] * 4)
-    self.assertEqual(metrics['dropped_clients'], 4)
+    bad = [helpers.data(k, n) for k, n in enumerate(helpers.SIZES)]
+    for own in bad:
+      own['examples']['x'][0] = np.nan
+    state, metrics = helpers.run(algorithm, rounds=1, all_data=bad)
+    self.assertEqual(metrics['dropped_clients'], len(bad))
     for leaf in tree.flatten(state):
       self.assertTrue(np.all(np.isfinite(leaf)))
 
-  @parameterized.parameters(*_METHODS)
+  @parameterized.named_parameters(*_METHODS)
   def test_is_an_iterative_process_of_tff(self, name):
     helpers.use('cohort')
     algorithm = _build(name)
@@ -120,12 +125,12 @@ class MethodsTest(parameterized.TestCase):
     self.assertIsInstance(process, tff.templates.IterativeProcess)
     _assert_equal(process.initialize(), algorithm.initial_state([0, 1]))
 
-  @parameterized.parameters(*_METHODS)
+  @parameterized.named_parameters(*_METHODS)
   def test_there_is_a_metric_for_each_candidate(self, name):
     helpers.use('cohort')
     algorithm = _build(name)
     results = algorithm.personalize(
-        algorithm.initial_state([0, 1]), helpers.held_out_clients(algorithm)
+      algorithm.initial_state([0, 1]), helpers.held_out_clients(algorithm)
     )
     for total, weight in results[0]['evaluation'].values():
       self.assertEqual(total.shape, (len(algorithm.candidates),))

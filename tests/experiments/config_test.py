@@ -14,14 +14,13 @@ from tasks import errors
 
 def _resolve(preset=None, assignments=(), **flags):
   flags = {
-      {'task': 'task.name'}.get(name, name): value
-      for name, value in flags.items()
+    {'task': 'task.name'}.get(name, name): value
+    for name, value in flags.items()
   }
   return config_lib.resolve(config_lib.read(preset, assignments, flags))
 
 
 class ConfigTest(parameterized.TestCase):
-
   def setUp(self):
     super().setUp()
     self.folder = pathlib.Path(tempfile.mkdtemp())
@@ -36,45 +35,43 @@ class ConfigTest(parameterized.TestCase):
     config = _resolve()
     self.assertEqual(config.task, 'synthetic')
     self.assertEqual(
-        list(config.hyperparameters),
-        ['fedavg', 'fedavgm', 'fedadam', 'local', 'finetuning'],
+      list(config.hyperparameters),
+      ['fedavg', 'fedavgm', 'fedadam', 'local', 'finetuning'],
     )
 
   def test_a_later_place_overrides_an_earlier_one(self):
     preset = self.preset('seed = 1\ntotal_rounds = 1\nbatch_size = 1')
-    config = _resolve(
-        preset, ['seed=2', 'total_rounds=2'], seed=3
-    )
+    config = _resolve(preset, ['seed=2', 'total_rounds=2'], seed=3)
     self.assertEqual(config.options.batch_size, 1)
     self.assertEqual(config.options.total_rounds, 2)
     self.assertEqual(config.options.seed, 3)
 
   def test_in_one_place_the_later_setting_wins(self):
     config = _resolve(
-        None,
-        [
-            'finetuning.client_learning_rate=.1',
-            'client_learning_rate=.2',
-            'fedavg.client_learning_rate=.3',
-        ],
-        algorithms='fedavg,finetuning',
+      None,
+      [
+        'finetuning.client_learning_rate=.1',
+        'client_learning_rate=.2',
+        'fedavg.client_learning_rate=.3',
+      ],
+      algorithms='fedavg,finetuning',
     )
     rates = {
-        name: own.client_learning_rate
-        for name, own in config.hyperparameters.items()
+      name: own.client_learning_rate
+      for name, own in config.hyperparameters.items()
     }
     self.assertEqual(rates, {'fedavg': 0.3, 'finetuning': 0.2})
 
   def test_a_bare_name_is_of_every_chosen_method_that_has_it(self):
     config = _resolve(
-        None, ['finetuning_epochs=3'], algorithms='fedavg,local,finetuning'
+      None, ['finetuning_epochs=3'], algorithms='fedavg,local,finetuning'
     )
     self.assertEqual(config.hyperparameters['local'].finetuning_epochs, 3)
     self.assertEqual(config.hyperparameters['finetuning'].finetuning_epochs, 3)
 
   def test_tables_of_a_preset(self):
     config = _resolve(
-        self.preset("""
+      self.preset("""
             algorithms = ["fedavg", "finetuning"]
             client_learning_rate = 0.5
             [task]
@@ -108,7 +105,7 @@ class ConfigTest(parameterized.TestCase):
 
   def test_a_preset_may_set_what_is_not_chosen_after_all(self):
     config = _resolve(
-        self.preset("""
+      self.preset("""
             finetuning_epochs = 3
             [task]
             name = "synthetic"
@@ -116,8 +113,8 @@ class ConfigTest(parameterized.TestCase):
             [finetuning]
             finetuning_shuffle = true
         """),
-        task='school',
-        algorithms='fedavg',
+      task='school',
+      algorithms='fedavg',
     )
     self.assertEqual(list(config.hyperparameters), ['fedavg'])
     self.assertEqual(config.to_dict()['task'].keys(), {'name', 'split_seed'})
@@ -129,11 +126,11 @@ class ConfigTest(parameterized.TestCase):
 
   def test_as_a_preset_it_gives_itself(self):
     config = _resolve(
-        None,
-        ['task.split_seed=none', 'finetuning_learning_rates=.1,.003'],
-        task='school',
-        seed=5,
-        runtime='native',
+      None,
+      ['task.split_seed=none', 'finetuning_learning_rates=.1,.003'],
+      task='school',
+      seed=5,
+      runtime='native',
     )
     preset = self.preset(tomli_w.dumps(config.to_dict()))
     self.assertEqual(_resolve(preset), config)
@@ -146,15 +143,15 @@ class ConfigTest(parameterized.TestCase):
     self.assertEqual(config.settings.algorithms, ('local', 'fedavg'))
 
   @parameterized.named_parameters(
-      ('task', {'task': 'scool'}, "task 'scool'. Did you mean 'school'?"),
-      (
-          'algorithm',
-          {'algorithms': 'fedavg,lokal'},
-          "algorithm 'lokal'. Did you mean 'local'?",
-      ),
-      ('no_algorithm', {'algorithms': ''}, 'No algorithm is chosen'),
-      ('preset', {'preset': 'scool'}, "Did you mean 'school'?"),
-      ('assignment', {'assignments': ['x']}, "takes name=value, not 'x'"),
+    ('task', {'task': 'scool'}, "task 'scool'. Did you mean 'school'?"),
+    (
+      'algorithm',
+      {'algorithms': 'fedavg,lokal'},
+      "algorithm 'lokal'. Did you mean 'local'?",
+    ),
+    ('no_algorithm', {'algorithms': ''}, 'No algorithm is chosen'),
+    ('preset', {'preset': 'scool'}, "Did you mean 'school'?"),
+    ('assignment', {'assignments': ['x']}, "takes name=value, not 'x'"),
   )
   def test_is_refused_at_once(self, arguments, message):
     arguments = dict(arguments)
@@ -166,28 +163,28 @@ class ConfigTest(parameterized.TestCase):
       config_lib.read(preset, assignments, arguments)
 
   @parameterized.parameters(
-      ('batc_size=1', "Unknown setting 'batc_size'. Did you mean 'batch_size'"),
-      ('alpha=1', "Did you mean 'task.alpha'?"),
-      ('task.alhpa=1', "task synthetic: Unknown .* Did you mean 'alpha'?"),
-      ('finetunin.x=1', "Did you mean 'finetuning'?"),
-      ('local.finetuning_epoch=1', "local: .* mean 'finetuning_epochs'?"),
-      ('fedavg.client_learning_rate=1', 'not of the chosen local'),
-      ('client_learning_rate=1', 'not of the chosen local'),
-      ('finetuning_epochs=x', "local: .* must be a whole number, not 'x'"),
-      ('total_rounds=-1', 'total_rounds must be at least 0'),
-      ('choose=some', 'choose must be one of all, each'),
+    ('batc_size=1', "Unknown setting 'batc_size'. Did you mean 'batch_size'"),
+    ('alpha=1', "Did you mean 'task.alpha'?"),
+    ('task.alhpa=1', "task synthetic: Unknown .* Did you mean 'alpha'?"),
+    ('finetunin.x=1', "Did you mean 'finetuning'?"),
+    ('local.finetuning_epoch=1', "local: .* mean 'finetuning_epochs'?"),
+    ('fedavg.client_learning_rate=1', 'not of the chosen local'),
+    ('client_learning_rate=1', 'not of the chosen local'),
+    ('finetuning_epochs=x', "local: .* must be a whole number, not 'x'"),
+    ('total_rounds=-1', 'total_rounds must be at least 0'),
+    ('choose=some', 'choose must be one of all, each'),
   )
   def test_a_setting_is_refused(self, assignment, message):
     with self.assertRaisesRegex(errors.UserError, message):
       _resolve(None, [assignment], algorithms='local')
 
   @parameterized.parameters(
-      ('seed = ', 'preset.toml cannot be read: Invalid value'),
-      ('sed = 1', "preset .*preset.toml: Unknown setting 'sed'"),
-      ('[lokal]\nfinetuning_epochs = 1', "Did you mean 'local'?"),
-      ('[task]\nname = 3', "Unknown task '3'"),
-      ('[seed]\nx = 3', "'seed'"),
-      ('seed = [3]', 'seed must be a whole number'),
+    ('seed = ', 'preset.toml cannot be read: Invalid value'),
+    ('sed = 1', "preset .*preset.toml: Unknown setting 'sed'"),
+    ('[lokal]\nfinetuning_epochs = 1', "Did you mean 'local'?"),
+    ('[task]\nname = 3', "Unknown task '3'"),
+    ('[seed]\nx = 3', "'seed'"),
+    ('seed = [3]', 'seed must be a whole number'),
   )
   def test_a_preset_is_refused(self, text, message):
     with self.assertRaisesRegex(errors.UserError, message):
@@ -205,11 +202,11 @@ class ConfigTest(parameterized.TestCase):
     first = _resolve(seed=1, algorithms='local')
     second = _resolve(seed=2, algorithms='local,fedavg')
     self.assertEqual(
-        config_lib.differences(first, second),
-        [
-            "algorithms: ['local'], not ['local', 'fedavg']",
-            'seed: 1, not 2',
-        ],
+      config_lib.differences(first, second),
+      [
+        "algorithms: ['local'], not ['local', 'fedavg']",
+        'seed: 1, not 2',
+      ],
     )
     self.assertEmpty(config_lib.differences(first, first))
 

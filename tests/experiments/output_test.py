@@ -21,7 +21,7 @@ from tasks import registry
 
 def _config(seed=0, algorithms='fedavg,local'):
   return config_lib.resolve(
-      config_lib.read(None, (), {'seed': seed, 'algorithms': algorithms})
+    config_lib.read(None, (), {'seed': seed, 'algorithms': algorithms})
   )
 
 
@@ -29,18 +29,18 @@ def _metrics(client_ids, values):
   values = np.asarray(values, np.float32)
   weights = np.arange(1, len(values) + 1, dtype=np.float32)
   return evaluation_lib.Metrics(
-      client_ids, {'accuracy': values}, {'accuracy': weights}
+    client_ids, {'accuracy': values}, {'accuracy': weights}
   )
 
 
 def _evaluation(baseline=0):
   """Three test clients, of which the second is hurt by one epoch."""
   return evaluation_lib.Evaluation(
-      candidates=('0 epochs', '1 epochs'),
-      baseline=baseline,
-      validation=_metrics(('v0',), [[0.25, 0.75]]),
-      test=_metrics(('a', 'b', 'c'), [[0.25, 0.5], [0.5, 0.25], [0.5, 0.5]]),
-      skipped=('d',),
+    candidates=('0 epochs', '1 epochs'),
+    baseline=baseline,
+    validation=_metrics(('v0',), [[0.25, 0.75]]),
+    test=_metrics(('a', 'b', 'c'), [[0.25, 0.5], [0.5, 0.25], [0.5, 0.5]]),
+    skipped=('d',),
   )
 
 
@@ -54,12 +54,11 @@ def _result(chosen=(1, 1, 1), baseline=0):
 
 def _rows(method='fedavg', chosen=(1, 1, 1), baseline=0):
   return output.make_rows(
-      method, _evaluation(baseline), _task(), np.array(chosen)
+    method, _evaluation(baseline), _task(), np.array(chosen)
   )
 
 
 class FolderTest(absltest.TestCase):
-
   def setUp(self):
     super().setUp()
     root = pathlib.Path(tempfile.mkdtemp())
@@ -87,8 +86,8 @@ class FolderTest(absltest.TestCase):
     self.assertEqual(contents['configuration'], _config().to_dict())
     self.assertEqual(list(contents['methods']), ['fedavg', 'local'])
     self.assertEqual(
-        [(row['method'], row['client']) for row in self.rows()],
-        [(m, c) for m in ('fedavg', 'local') for c in 'abc'],
+      [(row['method'], row['client']) for row in self.rows()],
+      [(m, c) for m in ('fedavg', 'local') for c in 'abc'],
     )
 
   def test_a_method_that_is_not_in_results_json_is_not_done(self):
@@ -108,7 +107,7 @@ class FolderTest(absltest.TestCase):
       folder.add('fedavg', _result(), _rows())
       before = (self.path / 'results.json').read_text()
       with mock.patch.object(
-          pathlib.Path, 'replace', side_effect=KeyboardInterrupt
+        pathlib.Path, 'replace', side_effect=KeyboardInterrupt
       ):
         with self.assertRaises(KeyboardInterrupt):
           folder.add('local', _result(), _rows('local'))
@@ -127,7 +126,7 @@ class FolderTest(absltest.TestCase):
     with output.open_folder(self.path, _config(seed=1)):
       pass
     with self.assertRaisesRegex(
-        errors.UserError, r'another configuration.*\n  seed: 1, not 2'
+      errors.UserError, r'another configuration.*\n  seed: 1, not 2'
     ):
       with output.open_folder(self.path, _config(seed=2)):
         pass
@@ -181,31 +180,26 @@ class FolderTest(absltest.TestCase):
         asyncio.run(manager.release({'loss': 0.5}, 1))
     with (self.path / 'metrics' / 'fedavg.csv').open() as file:
       self.assertEqual(
-          list(csv.DictReader(file)), [{'round': '1', 'loss': '0.5'}]
+        list(csv.DictReader(file)), [{'round': '1', 'loss': '0.5'}]
       )
     del manager  # Which writes what it has not written yet.
     (events,) = (self.path / 'tensorboard' / 'fedavg').iterdir()
     tags = [
-        value.tag
-        for event in tf.compat.v1.train.summary_iterator(str(events))
-        for value in event.summary.value
+      value.tag
+      for event in tf.compat.v1.train.summary_iterator(str(events))
+      for value in event.summary.value
     ]
     self.assertEqual(tags, ['loss'])
 
 
-
-
 class ResultTest(absltest.TestCase):
-
   def test_the_chosen_candidates_are_what_is_reported(self):
     result = _result([1, 1, 0])
     self.assertEqual(result['chosen'], {'0 epochs': 1, '1 epochs': 2})
     self.assertAlmostEqual(result['test']['mean'], (0.5 + 0.25 + 0.5) / 3)
     self.assertAlmostEqual(result['test']['hurt'], 1 / 3)
     self.assertAlmostEqual(result['before']['mean'], (0.25 + 0.5 + 0.5) / 3)
-    self.assertEqual(
-        result['validation'], {'0 epochs': 0.25, '1 epochs': 0.75}
-    )
+    self.assertEqual(result['validation'], {'0 epochs': 0.25, '1 epochs': 0.75})
     self.assertEqual(result['skipped_in_evaluation'], ['d'])
 
   def test_without_a_baseline_nobody_is_hurt(self):
@@ -216,22 +210,21 @@ class ResultTest(absltest.TestCase):
 
   def test_rows(self):
     self.assertEqual(
-        _rows(chosen=[1, 1, 0])[1],
-        {
-            'method': 'fedavg',
-            'client': 'b',
-            'examples': 2,
-            'metric': 0.25,
-            'candidate': '1 epochs',
-            'before': 0.5,
-            'hurt': 1,
-        },
+      _rows(chosen=[1, 1, 0])[1],
+      {
+        'method': 'fedavg',
+        'client': 'b',
+        'examples': 2,
+        'metric': 0.25,
+        'candidate': '1 epochs',
+        'before': 0.5,
+        'hurt': 1,
+      },
     )
     self.assertEqual([row['hurt'] for row in _rows()], [0, 1, 0])
 
 
 class TableTest(absltest.TestCase):
-
   def table(self, results):
     file = io.StringIO()
     output.print_table(results, file)
@@ -244,13 +237,13 @@ class TableTest(absltest.TestCase):
     values = '0.4167 ± 0.1179 0.2500 {} 1 epochs'
     rows = [' '.join(line.split()) for line in table.strip().splitlines()]
     self.assertEqual(
-        rows[-2:],
-        ['fedavg ' + values.format('33%'), 'local ' + values.format('–')],
+      rows[-2:],
+      ['fedavg ' + values.format('33%'), 'local ' + values.format('–')],
     )
 
   def test_candidates_that_differ(self):
     self.assertIn(
-        'each its own, most 1 epochs', self.table({'x': _result([1, 1, 0])})
+      'each its own, most 1 epochs', self.table({'x': _result([1, 1, 0])})
     )
 
   def test_a_method_that_diverged(self):
@@ -260,7 +253,6 @@ class TableTest(absltest.TestCase):
 
 
 class ProgressTest(absltest.TestCase):
-
   def test_without_a_terminal_a_line_now_and_then_and_at_the_end(self):
     file = io.StringIO()
     with mock.patch('time.monotonic') as now:
@@ -270,11 +262,8 @@ class ProgressTest(absltest.TestCase):
           now.return_value += 1.0
           show(i + 1, f'loss {i + 1}')
     self.assertEqual(
-        file.getvalue().splitlines(),
-        [
-            f'fedavg: {i} of 30 rounds, {i}.0 s, loss {i}'
-            for i in (10, 20, 30)
-        ],
+      file.getvalue().splitlines(),
+      [f'fedavg: {i} of 30 rounds, {i}.0 s, loss {i}' for i in (10, 20, 30)],
     )
 
   def test_quiet_if_nothing_is_done(self):
@@ -285,7 +274,6 @@ class ProgressTest(absltest.TestCase):
 
   def test_a_bar_on_a_terminal(self):
     class Terminal(io.StringIO):
-
       def isatty(self):
         return True
 

@@ -19,8 +19,8 @@ def _plain_round(workload, weights):
   trained = [train(data) for data in workload.clients]
   counts = [data['weights'].sum() for data in workload.clients]
   return {
-      name: np.average([of_client[name] for of_client in trained], 0, counts)
-      for name in weights
+    name: np.average([of_client[name] for of_client in trained], 0, counts)
+    for name in weights
   }
 
 
@@ -34,17 +34,16 @@ def _assert_same_step(new, expected, old):
   for name, weight in expected.items():
     change = weight - old[name].numpy()
     np.testing.assert_allclose(
-        new[name] - old[name],
-        change,
-        atol=1e-3 * np.abs(change).max(),
-        rtol=0,
-        err_msg=name,
+      new[name] - old[name],
+      change,
+      atol=1e-3 * np.abs(change).max(),
+      rtol=0,
+      err_msg=name,
     )
     assert new[name].shape == old[name].shape
 
 
 class ReferenceLoopsTest(absltest.TestCase):
-
   def check(self, workload, round_of):
     weights = _weights(workload)
     expected = _plain_round(workload, weights)
@@ -63,13 +62,13 @@ class ReferenceLoopsTest(absltest.TestCase):
 
   def test_keras_lstm(self):
     workload = reference_loops.lstm_workload(
-        2,
-        num_examples=5,
-        batch_size=2,
-        vocabulary_size=30,
-        sequence_length=4,
-        embedding_size=5,
-        lstm_size=6,
+      2,
+      num_examples=5,
+      batch_size=2,
+      vocabulary_size=30,
+      sequence_length=4,
+      embedding_size=5,
+      lstm_size=6,
     )
     self.check(workload, reference_loops.keras_loop)
 
@@ -85,7 +84,7 @@ class ReferenceLoopsTest(absltest.TestCase):
   def test_seed_decides_the_data(self):
     def words(seed):
       return reference_loops.lstm_workload(1, 4, seed=seed).clients[0][
-          'examples'
+        'examples'
       ]['x']
 
     np.testing.assert_array_equal(words(1), words(1))

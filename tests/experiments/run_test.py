@@ -26,22 +26,20 @@ from tasks import registry
 from tests import data
 
 _SMALL = (
-    'task.num_train_clients=6',
-    'task.num_validation_clients=3',
-    'task.num_test_clients=4',
-    'task.max_examples=40',
-    'total_rounds=7',
-    'clients_per_round=4',
-    'rounds_per_checkpoint=3',
+  'task.num_train_clients=6',
+  'task.num_validation_clients=3',
+  'task.num_test_clients=4',
+  'task.max_examples=40',
+  'total_rounds=7',
+  'clients_per_round=4',
+  'rounds_per_checkpoint=3',
 )
 _METHODS = ('fedavg', 'finetuning', 'local')
 
 
 def _config(*assignments, algorithms='fedavg'):
   return config_lib.resolve(
-      config_lib.read(
-          None, [*_SMALL, *assignments], {'algorithms': algorithms}
-      )
+    config_lib.read(None, [*_SMALL, *assignments], {'algorithms': algorithms})
   )
 
 
@@ -94,7 +92,6 @@ def _stop_behind_a_method():
 
 
 class RunTest(parameterized.TestCase):
-
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
@@ -106,8 +103,8 @@ class RunTest(parameterized.TestCase):
   def test_leaves_a_result_for_each_method_and_client(self):
     self.assertEqual(tuple(self.results), _METHODS)
     self.assertEqual(
-        [(row['method'], row['client']) for row in _rows(self.root / 'whole')],
-        [(m, f'test_{i:06d}') for m in _METHODS for i in range(4)],
+      [(row['method'], row['client']) for row in _rows(self.root / 'whole')],
+      [(m, f'test_{i:06d}') for m in _METHODS for i in range(4)],
     )
     for result in self.results.values():
       self.assertEqual(result['test']['num_clients'], 4)
@@ -122,12 +119,12 @@ class RunTest(parameterized.TestCase):
   def test_what_trains_the_same_is_trained_once(self):
     self.assertEqual(self.results['finetuning']['training'], 'fedavg')
     self.assertEqual(
-        os.listdir(self.root / 'whole' / 'checkpoints'), ['fedavg']
+      os.listdir(self.root / 'whole' / 'checkpoints'), ['fedavg']
     )
 
   def test_before_finetuning_is_the_model_that_was_handed_over(self):
     self.assertEqual(
-        self.results['finetuning']['before'], self.results['fedavg']['test']
+      self.results['finetuning']['before'], self.results['fedavg']['test']
     )
 
   def test_what_was_handed_over_is_what_it_would_have_trained(self):
@@ -161,9 +158,9 @@ class RunTest(parameterized.TestCase):
   def test_on_the_native_runtime(self):
     native = _run(_config('runtime=native'), self.root / 'native')
     self.assertAlmostEqual(
-        native['fedavg']['test']['mean'],
-        self.results['fedavg']['test']['mean'],
-        places=4,
+      native['fedavg']['test']['mean'],
+      self.results['fedavg']['test']['mean'],
+      places=4,
     )
 
   def test_the_robust_aggregator(self):
@@ -171,8 +168,8 @@ class RunTest(parameterized.TestCase):
     self.assertIsNotNone(results['fedavg']['test']['mean'])
 
   @parameterized.parameters(
-      ('clients_per_round=7', 'clients_per_round is 7, but synthetic has 6'),
-      ('choose=each', "choose is 'each', but clients of synthetic"),
+    ('clients_per_round=7', 'clients_per_round is 7, but synthetic has 6'),
+    ('choose=each', "choose is 'each', but clients of synthetic"),
   )
   def test_is_refused_before_anything_is_written(self, assignment, message):
     with self.assertRaisesRegex(errors.UserError, message):
@@ -207,7 +204,7 @@ class BadClientsTest(absltest.TestCase):
     def load(*args, **kwargs):
       task = real(*args, **kwargs)
       return dataclasses.replace(
-          task, train=_spoil(task.train), test=_spoil(task.test)
+        task, train=_spoil(task.train), test=_spoil(task.test)
       )
 
     with mock.patch.object(registry, 'load', load):
@@ -220,8 +217,8 @@ class BadClientsTest(absltest.TestCase):
   def test_without_examples_in_training(self):
     self.assertEqual(self.result['skipped_in_training'], ['train_000001'])
     self.assertIn(
-        'fedavg: training: left out 1 clients without examples: train_000001',
-        self.said,
+      'fedavg: training: left out 1 clients without examples: train_000001',
+      self.said,
     )
 
   def test_without_examples_in_evaluation(self):
@@ -229,16 +226,16 @@ class BadClientsTest(absltest.TestCase):
     self.assertEqual(self.result['test']['num_clients'], 3)
     self.assertLen(self.rows, 3)
     self.assertIn(
-        'fedavg: evaluation: left out 1 clients without examples: test_000001',
-        self.said,
+      'fedavg: evaluation: left out 1 clients without examples: test_000001',
+      self.said,
     )
 
   def test_an_update_that_is_not_finite(self):
     self.assertEqual(self.result['dropped_updates'], 7)
     self.assertIsNotNone(self.result['test']['mean'])
     self.assertIn(
-        'fedavg: training: dropped 7 updates of clients that were not finite',
-        self.said,
+      'fedavg: training: dropped 7 updates of clients that were not finite',
+      self.said,
     )
 
 
@@ -257,13 +254,12 @@ def _spoil(population):
     return load_spoiled
 
   return client_data.Population(
-      population.client_ids,
-      {name: spoiled(load) for name, load in population.sets.items()},
+    population.client_ids,
+    {name: spoiled(load) for name, load in population.sets.items()},
   )
 
 
 class SchoolTest(absltest.TestCase):
-
   def setUp(self):
     super().setUp()
     data.path('school/school.mat')
@@ -274,21 +270,21 @@ class SchoolTest(absltest.TestCase):
     config = config_lib.resolve(config_lib.read('school'))
     results = _run(config, self.folder, str(data.path('')))
     for method, mean in (
-        ('fedavg', 0.0130),
-        ('local', 0.0121),
-        ('finetuning', 0.0116),
+      ('fedavg', 0.0130),
+      ('local', 0.0121),
+      ('finetuning', 0.0116),
     ):
       self.assertAlmostEqual(
-          results[method]['test']['mean'], mean, delta=0.0006, msg=method
+        results[method]['test']['mean'], mean, delta=0.0006, msg=method
       )
 
   def test_each_client_can_choose_for_itself(self):
     config = config_lib.resolve(
-        config_lib.read(
-            'school',
-            ['choose=each', 'finetuning_epochs=20'],
-            {'algorithms': 'local'},
-        )
+      config_lib.read(
+        'school',
+        ['choose=each', 'finetuning_epochs=20'],
+        {'algorithms': 'local'},
+      )
     )
     results = _run(config, self.folder, str(data.path('')))
     self.assertGreater(len(results['local']['chosen']), 1)
@@ -302,21 +298,20 @@ def _environment():
 
 
 class CommandTest(parameterized.TestCase):
-
   def setUp(self):
     super().setUp()
     self.root = pathlib.Path(tempfile.mkdtemp())
     self.addCleanup(shutil.rmtree, self.root)
 
   @parameterized.parameters(
-      ('--help', 'finetuning.client_learning_rate=0.1'),
-      ('--tsk=school', "Unknown command line flag 'tsk'"),
-      ('--task=scool', "Did you mean 'school'?"),
-      ('--algorithm=lokal', "Did you mean 'local'?"),
-      ('--preset=scool', "Did you mean 'school'?"),
-      ('--runtime=remote', 'should be one of'),
-      ('--set=x', 'name=value'),
-      ('school', "no argument 'school'"),
+    ('--help', 'finetuning.client_learning_rate=0.1'),
+    ('--tsk=school', "Unknown command line flag 'tsk'"),
+    ('--task=scool', "Did you mean 'school'?"),
+    ('--algorithm=lokal', "Did you mean 'local'?"),
+    ('--preset=scool', "Did you mean 'school'?"),
+    ('--runtime=remote', 'should be one of'),
+    ('--set=x', 'name=value'),
+    ('school', "no argument 'school'"),
   )
   def test_is_answered_without_importing_tensorflow(self, argument, answer):
     code = """if True:
@@ -328,10 +323,10 @@ class CommandTest(parameterized.TestCase):
         assert not {'tensorflow', 'numpy'} & set(sys.modules)
     """
     done = subprocess.run(
-        [sys.executable, '-c', code, argument],
-        env=_environment(),
-        capture_output=True,
-        text=True,
+      [sys.executable, '-c', code, argument],
+      env=_environment(),
+      capture_output=True,
+      text=True,
     )
     self.assertIn(answer, done.stdout + done.stderr)
     self.assertNotIn('Traceback', done.stderr)
@@ -342,12 +337,12 @@ class CommandTest(parameterized.TestCase):
     for assignment in _SMALL:
       command += ['--set', assignment]
     return subprocess.Popen(
-        command,
-        # As `bazel run` has it, where the user is not where the program is.
-        env=_environment() | {'BUILD_WORKING_DIRECTORY': str(self.root)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+      command,
+      # As `bazel run` has it, where the user is not where the program is.
+      env=_environment() | {'BUILD_WORKING_DIRECTORY': str(self.root)},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
     )
 
   def test_shows_the_table_and_nothing_of_tensorflows(self):
@@ -375,7 +370,7 @@ class CommandTest(parameterized.TestCase):
 
   def test_ctrl_c(self):
     process = self.start(
-        '--algorithm=fedavg', '--total_rounds=1000000', '--output_dir=a'
+      '--algorithm=fedavg', '--total_rounds=1000000', '--output_dir=a'
     )
     checkpoints = self.root / 'a' / 'checkpoints' / 'fedavg'
     while process.poll() is None and not checkpoints.exists():

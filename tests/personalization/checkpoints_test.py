@@ -58,23 +58,23 @@ def _round_trip(manager, state):
 
 
 @pytest.mark.parametrize(
-    'array',
-    [
-        np.array([0.0, -0.0, np.nan, np.inf, 1e-45], np.float32),
-        np.array([0x7FF8000000000001, 0xFFF0000000000002], np.uint64).view(
-            np.float64  # Two NaNs with something in them.
-        ),
-        np.array([1.5, -0.0], np.float16),
-        np.array([1 + 2j], np.complex64),
-        np.array([True, False]),
-        np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max]),
-        np.array([0, 255], np.uint8),
-        np.array(2**64 - 1, np.uint64),
-        np.array(3.0, np.float32),
-        np.zeros([0, 3], np.float32),
-        np.arange(6.0).reshape(2, 3).T,
-    ],
-    ids=lambda array: f'{array.dtype}{list(array.shape)}',
+  'array',
+  [
+    np.array([0.0, -0.0, np.nan, np.inf, 1e-45], np.float32),
+    np.array([0x7FF8000000000001, 0xFFF0000000000002], np.uint64).view(
+      np.float64  # Two NaNs with something in them.
+    ),
+    np.array([1.5, -0.0], np.float16),
+    np.array([1 + 2j], np.complex64),
+    np.array([True, False]),
+    np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max]),
+    np.array([0, 255], np.uint8),
+    np.array(2**64 - 1, np.uint64),
+    np.array(3.0, np.float32),
+    np.zeros([0, 3], np.float32),
+    np.arange(6.0).reshape(2, 3).T,
+  ],
+  ids=lambda array: f'{array.dtype}{list(array.shape)}',
 )
 def test_an_array_comes_back_bit_for_bit(manager, array):
   restored = _round_trip(manager, array)
@@ -84,20 +84,20 @@ def test_an_array_comes_back_bit_for_bit(manager, array):
 
 
 @pytest.mark.parametrize(
-    'leaf',
-    [
-        3,
-        -0.5,
-        True,
-        1j,
-        b'',
-        b'zeros at the end\0\0',
-        'ünïcode\0',
-        np.float32(0.1),
-        np.bool_(True),
-        np.int64(-1),
-    ],
-    ids=repr,
+  'leaf',
+  [
+    3,
+    -0.5,
+    True,
+    1j,
+    b'',
+    b'zeros at the end\0\0',
+    'ünïcode\0',
+    np.float32(0.1),
+    np.bool_(True),
+    np.int64(-1),
+  ],
+  ids=repr,
 )
 def test_a_scalar_comes_back_as_what_it_was(manager, leaf):
   restored = _round_trip(manager, leaf)
@@ -106,16 +106,16 @@ def test_a_scalar_comes_back_as_what_it_was(manager, leaf):
 
 
 @pytest.mark.parametrize(
-    'strings',
-    [
-        np.array([[b'a\0'], [b'']], object),
-        np.array(['ä', 'bc'], object),
-        np.array([], object),
-        np.array(b'a', object),
-        np.array([b'ab', b'c']),
-        np.array(['ab', 'c']),
-    ],
-    ids=repr,
+  'strings',
+  [
+    np.array([[b'a\0'], [b'']], object),
+    np.array(['ä', 'bc'], object),
+    np.array([], object),
+    np.array(b'a', object),
+    np.array([b'ab', b'c']),
+    np.array(['ab', 'c']),
+  ],
+  ids=repr,
 )
 def test_an_array_of_strings_comes_back(manager, strings):
   restored = _round_trip(manager, strings)
@@ -139,16 +139,16 @@ def test_a_reference_is_stored_as_its_value(manager):
 
 
 @pytest.mark.parametrize(
-    'state',
-    [
-        [1, (2, 3), []],
-        Pair(1, Pair(2, (3,))),
-        Attrs(1, [2]),
-        Data(1, {'a': 2}),
-        tff.structure.Struct([('a', 1), (None, (2,))]),
-        {'of': {'names/with': 1, 'slashes': 2}, 3: 4},
-    ],
-    ids=repr,
+  'state',
+  [
+    [1, (2, 3), []],
+    Pair(1, Pair(2, (3,))),
+    Attrs(1, [2]),
+    Data(1, {'a': 2}),
+    tff.structure.Struct([('a', 1), (None, (2,))]),
+    {'of': {'names/with': 1, 'slashes': 2}, 3: 4},
+  ],
+  ids=repr,
 )
 def test_a_structure_comes_back(manager, state):
   restored = _round_trip(manager, state)
@@ -176,7 +176,7 @@ def test_the_same_state_gives_the_same_file(manager, tmp_path):
 
 
 @pytest.mark.parametrize(
-    'leaf', [None, object(), 2**70, np.array([b'a', 'a'], object)], ids=repr
+  'leaf', [None, object(), 2**70, np.array([b'a', 'a'], object)], ids=repr
 )
 def test_what_cannot_be_stored_is_named(manager, leaf):
   with pytest.raises(TypeError, match='deep/1'):
@@ -226,7 +226,7 @@ def test_the_latest_version_is_loaded(manager):
 
 
 @pytest.mark.parametrize(
-    ('keep_total', 'kept'), [(1, [4]), (2, [3, 4]), (0, [0, 1, 2, 3, 4])]
+  ('keep_total', 'kept'), [(1, [4]), (2, [3, 4]), (0, [0, 1, 2, 3, 4])]
 )
 def test_the_latest_versions_are_kept(tmp_path, keep_total, kept):
   manager = checkpoints.NpzProgramStateManager(tmp_path, keep_total=keep_total)
@@ -245,7 +245,7 @@ def test_prefixes_do_not_meet(tmp_path):
 
 
 def test_a_program_killed_while_writing_leaves_no_version(
-    manager, monkeypatch, tmp_path
+  manager, monkeypatch, tmp_path
 ):
   class Killed(BaseException):
     pass
@@ -299,7 +299,7 @@ def test_a_truncated_file_is_an_error_that_names_it(manager, tmp_path, end):
 def test_no_changed_byte_changes_the_state_unseen(manager, tmp_path):
   state = collections.OrderedDict(a=np.arange(3), b=b'text')
   state_type = tff.to_type(
-      collections.OrderedDict(a=tff.TensorType(np.int64, [None]), b=np.str_)
+    collections.OrderedDict(a=tff.TensorType(np.int64, [None]), b=np.str_)
   )
   _save(manager, state)
   path = tmp_path / 'program_state_1.npz'
@@ -316,7 +316,7 @@ def test_no_changed_byte_changes_the_state_unseen(manager, tmp_path):
 
 
 def test_a_changed_size_is_seen_though_all_that_is_read_is_whole(
-    manager, tmp_path
+  manager, tmp_path
 ):
   _save(manager, np.arange(2000))
   path = tmp_path / 'program_state_1.npz'
@@ -346,24 +346,24 @@ def test_a_pickle_by_the_name_of_a_checkpoint_is_not_loaded(manager, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('structure', 'message'),
-    [
-        ({'a': 1}, "'b/0' is in it, and not in the state"),
-        ({'a': 1, 'b': [np.ones(2)], 'c': 1}, "'c' is not in it"),
-        (
-            {'a': 1, 'b': [np.ones(3)]},
-            r"'b/0' is float64\[2\] in it, not float64\[3\]",
-        ),
-        (
-            {'a': 1, 'b': [np.ones(2, np.float32)]},
-            r"'b/0' is float64\[2\] in it, not float32\[2\]",
-        ),
-        ({'a': 1.0, 'b': [np.ones(2)]}, r"'a' is int64\[\] in it, not float64"),
-        ({'a': b'1', 'b': [np.ones(2)]}, r"'a' is int64\[\] in it, not bytes"),
-    ],
+  ('structure', 'message'),
+  [
+    ({'a': 1}, "'b/0' is in it, and not in the state"),
+    ({'a': 1, 'b': [np.ones(2)], 'c': 1}, "'c' is not in it"),
+    (
+      {'a': 1, 'b': [np.ones(3)]},
+      r"'b/0' is float64\[2\] in it, not float64\[3\]",
+    ),
+    (
+      {'a': 1, 'b': [np.ones(2, np.float32)]},
+      r"'b/0' is float64\[2\] in it, not float32\[2\]",
+    ),
+    ({'a': 1.0, 'b': [np.ones(2)]}, r"'a' is int64\[\] in it, not float64"),
+    ({'a': b'1', 'b': [np.ones(2)]}, r"'a' is int64\[\] in it, not bytes"),
+  ],
 )
 def test_another_structure_is_an_error_that_names_the_leaf(
-    manager, structure, message
+  manager, structure, message
 ):
   _save(manager, {'a': 1, 'b': [np.ones(2)]})
   with pytest.raises(checkpoints.CheckpointError, match=message):
@@ -372,12 +372,12 @@ def test_another_structure_is_an_error_that_names_the_leaf(
 
 def test_a_type_will_do_for_a_structure(manager):
   state_type = tff.to_type(
-      collections.OrderedDict(
-          b=tff.TensorType(np.float32, [None, 2]), a=(np.int32, np.str_)
-      )
+    collections.OrderedDict(
+      b=tff.TensorType(np.float32, [None, 2]), a=(np.int32, np.str_)
+    )
   )
   state = collections.OrderedDict(
-      b=np.ones([3, 2], np.float32), a=(np.int32(1), b'c')
+    b=np.ones([3, 2], np.float32), a=(np.int32(1), b'c')
   )
   _save(manager, state)
   restored = _load(manager, tff.FederatedType(state_type, tff.SERVER))
@@ -405,21 +405,21 @@ def _private_training():
   context = native.create_native_context()
   with tff.framework.get_context_stack().install(context):
     process = tff.learning.algorithms.build_unweighted_fed_avg(
-        lambda: tff.learning.models.from_keras_model(
-            tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))]),
-            loss=tf.keras.losses.MeanSquaredError(),
-            input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
-        ),
-        client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
-        server_optimizer_fn=tff.learning.optimizers.build_adam(0.1),
-        model_aggregator=(
-            tff.aggregators.DifferentiallyPrivateFactory.tree_aggregation(
-                noise_multiplier=0.1,
-                clients_per_round=1,
-                l2_norm_clip=1.0,
-                record_specs=[tf.TensorSpec([2, 1]), tf.TensorSpec([1])],
-            )
-        ),
+      lambda: tff.learning.models.from_keras_model(
+        tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))]),
+        loss=tf.keras.losses.MeanSquaredError(),
+        input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
+      ),
+      client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
+      server_optimizer_fn=tff.learning.optimizers.build_adam(0.1),
+      model_aggregator=(
+        tff.aggregators.DifferentiallyPrivateFactory.tree_aggregation(
+          noise_multiplier=0.1,
+          clients_per_round=1,
+          l2_norm_clip=1.0,
+          record_specs=[tf.TensorSpec([2, 1]), tf.TensorSpec([1])],
+        )
+      ),
     )
     batch = tf.data.Dataset.from_tensors((tf.ones([3, 2]), tf.ones([3, 1])))
 
@@ -446,7 +446,7 @@ def test_a_private_learning_state_comes_back(manager, private_training):
 
 
 def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
-    manager, private_training
+  manager, private_training
 ):
   process, next_state, states = private_training
   _save(manager, states[2])
@@ -455,7 +455,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
 
 
 def test_a_growing_state_is_told_from_that_of_a_fresh_start(
-    manager, private_training
+  manager, private_training
 ):
   _, _, states = private_training
   _save(manager, states[2])  # The tree of noise has grown.

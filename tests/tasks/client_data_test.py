@@ -14,18 +14,17 @@ def _epoch(indices, weights):
 
 
 class IndexBatchesTest(parameterized.TestCase):
-
   @parameterized.product(
-      batch_size=(1, 4, 5, 100),
-      pad_to=(None, 32),
-      shuffle=(False, True),
+    batch_size=(1, 4, 5, 100),
+    pad_to=(None, 32),
+    shuffle=(False, True),
   )
   def test_every_example_of_every_client_once(
-      self, batch_size, pad_to, shuffle
+    self, batch_size, pad_to, shuffle
   ):
     rng = client_data.seeded_rng(1) if shuffle else None
     indices, weights = client_data.index_batches(
-        _SIZES, batch_size, rng=rng, pad_to=pad_to
+      _SIZES, batch_size, rng=rng, pad_to=pad_to
     )
     self.assertEqual(indices.dtype, np.int32)
     self.assertEqual(weights.dtype, np.float32)
@@ -37,7 +36,7 @@ class IndexBatchesTest(parameterized.TestCase):
   def test_drops_what_does_not_fill_a_batch(self, shuffle):
     rng = client_data.seeded_rng(1) if shuffle else None
     indices, weights = client_data.index_batches(
-        _SIZES, 4, rng=rng, drop_partial=True
+      _SIZES, 4, rng=rng, drop_partial=True
     )
     # A client with less than a batch has one batch of all that it has.
     for k, kept in enumerate((4, 1, 8, 0, 12)):
@@ -54,20 +53,20 @@ class IndexBatchesTest(parameterized.TestCase):
   @parameterized.parameters(False, True)
   def test_padding_is_last(self, drop_partial):
     _, weights = client_data.index_batches(
-        _SIZES, 4, drop_partial=drop_partial, pad_to=30
+      _SIZES, 4, drop_partial=drop_partial, pad_to=30
     )
     self.assertTrue((np.diff(weights, axis=2) <= 0).all())
     self.assertTrue((np.diff(weights.max(axis=2), axis=1) <= 0).all())
 
   def test_each_client_is_shuffled_for_itself(self):
     indices, _ = client_data.index_batches(
-        [64, 64], 64, rng=client_data.seeded_rng(1)
+      [64, 64], 64, rng=client_data.seeded_rng(1)
     )
     self.assertNotEqual(*(tuple(order) for order in indices[:, 0]))
 
   def test_every_order_is_as_likely(self):
     indices, _ = client_data.index_batches(
-        np.full(6000, 3), 3, rng=client_data.seeded_rng(1)
+      np.full(6000, 3), 3, rng=client_data.seeded_rng(1)
     )
     _, counts = np.unique(indices[:, 0], axis=0, return_counts=True)
     self.assertLen(counts, 6)
@@ -76,19 +75,19 @@ class IndexBatchesTest(parameterized.TestCase):
 
   def test_the_same_seed_gives_the_same_batches(self):
     first, second = (
-        client_data.index_batches(
-            _SIZES, 4, rng=client_data.seeded_rng('batches', 3)
-        )
-        for _ in range(2)
+      client_data.index_batches(
+        _SIZES, 4, rng=client_data.seeded_rng('batches', 3)
+      )
+      for _ in range(2)
     )
     np.testing.assert_array_equal(first[0], second[0])
 
   def test_padding_does_not_change_the_batches(self):
     plain, padded = (
-        client_data.index_batches(
-            _SIZES, 4, rng=client_data.seeded_rng(1), pad_to=pad_to
-        )
-        for pad_to in (None, 64)
+      client_data.index_batches(
+        _SIZES, 4, rng=client_data.seeded_rng(1), pad_to=pad_to
+      )
+      for pad_to in (None, 64)
     )
     steps = plain[0].shape[1]
     for array, padded_array in zip(plain, padded, strict=True):
@@ -97,8 +96,8 @@ class IndexBatchesTest(parameterized.TestCase):
 
   def test_the_shape_depends_on_pad_to_only(self):
     shapes = {
-        client_data.index_batches(sizes, 8, pad_to=30)[0].shape
-        for sizes in ([1, 30], [7, 7], [0, 0])
+      client_data.index_batches(sizes, 8, pad_to=30)[0].shape
+      for sizes in ([1, 30], [7, 7], [0, 0])
     }
     self.assertEqual(shapes, {(2, 4, 8)})
 
@@ -109,7 +108,7 @@ class IndexBatchesTest(parameterized.TestCase):
 
   def test_nobody_has_examples(self):
     indices, _ = client_data.index_batches(
-        [0, 0], 4, rng=client_data.seeded_rng(1)
+      [0, 0], 4, rng=client_data.seeded_rng(1)
     )
     self.assertEqual(indices.size, 0)
 
@@ -119,18 +118,17 @@ class IndexBatchesTest(parameterized.TestCase):
 
 
 class StackExamplesTest(absltest.TestCase):
-
   def test_pads_with_zeros(self):
     clients = [
-        {'x': np.ones((size, 2), np.float32), 'y': np.arange(size)}
-        for size in (3, 0, 1)
+      {'x': np.ones((size, 2), np.float32), 'y': np.arange(size)}
+      for size in (3, 0, 1)
     ]
     stacked = client_data.stack_examples(clients, pad_to=4)
     self.assertEqual(stacked['x'].shape, (3, 4, 2))
     self.assertEqual(stacked['x'].dtype, np.float32)
     np.testing.assert_array_equal(stacked['x'].sum(axis=(1, 2)), [6, 0, 2])
     np.testing.assert_array_equal(
-        stacked['y'], [[0, 1, 2, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+      stacked['y'], [[0, 1, 2, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
     )
 
   def test_pads_to_the_largest_client(self):
@@ -143,11 +141,10 @@ class StackExamplesTest(absltest.TestCase):
 
 
 class SeededRngTest(absltest.TestCase):
-
   def test_depends_on_the_key_alone(self):
     self.assertEqual(
-        client_data.seeded_rng('x', 1).random(),
-        client_data.seeded_rng('x', np.int64(1)).random(),
+      client_data.seeded_rng('x', 1).random(),
+      client_data.seeded_rng('x', np.int64(1)).random(),
     )
 
   def test_different_keys_are_unrelated(self):
@@ -157,37 +154,36 @@ class SeededRngTest(absltest.TestCase):
 
 
 class PopulationTest(absltest.TestCase):
-
   def setUp(self):
     super().setUp()
     sizes = {'a': 4, 'b': 1, 'c': 0, 'd': 3}
     self.population = client_data.Population(
-        tuple(sizes),
-        client_data.halves(lambda name: {'y': np.arange(sizes[name])}),
+      tuple(sizes),
+      client_data.halves(lambda name: {'y': np.arange(sizes[name])}),
     )
 
   def test_an_odd_example_is_for_evaluation(self):
     halves = {
-        name: load('d')['y'].tolist()
-        for name, load in self.population.sets.items()
+      name: load('d')['y'].tolist()
+      for name, load in self.population.sets.items()
     }
     self.assertEqual(halves, {'personalization': [0], 'evaluation': [1, 2]})
 
   def test_finds_clients_with_an_empty_set(self):
     self.assertEqual(
-        client_data.split_by_examples(
-            self.population, self.population.client_ids
-        ),
-        (['a', 'd'], ['b', 'c']),
+      client_data.split_by_examples(
+        self.population, self.population.client_ids
+      ),
+      (['a', 'd'], ['b', 'c']),
     )
 
   def test_the_type_fits_the_data(self):
     spec = {'x': tf.TensorSpec([2]), 'y': tf.TensorSpec([], tf.int32)}
     client_type = client_data.client_data_type(spec)
     self.assertEqual(
-        str(client_type),
-        '<examples=<x=float32[?,2],y=int32[?]>,indices=int32[?,?],'
-        'weights=float32[?,?]>',
+      str(client_type),
+      '<examples=<x=float32[?,2],y=int32[?]>,indices=int32[?,?],'
+      'weights=float32[?,?]>',
     )
 
 

@@ -16,11 +16,10 @@ _SHA256 = hashlib.sha256(_CONTENT).hexdigest()
 
 
 class FetchTest(absltest.TestCase):
-
   def setUp(self):
     super().setUp()
     self.folder = pathlib.Path(
-        self.enter_context(tempfile.TemporaryDirectory())
+      self.enter_context(tempfile.TemporaryDirectory())
     )
     self.data = self.folder / 'data'
     self.data.mkdir()

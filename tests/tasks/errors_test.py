@@ -4,12 +4,11 @@ from tasks import errors
 
 
 class UnknownTest(absltest.TestCase):
-
   def test_names_the_nearest_and_all_that_are_known(self):
     message = str(errors.unknown('task', 'scool', {'school', 'emnist'}))
     self.assertEqual(
-        message,
-        "Unknown task 'scool'. Did you mean 'school'? Known: emnist, school.",
+      message,
+      "Unknown task 'scool'. Did you mean 'school'? Known: emnist, school.",
     )
 
   def test_names_none_if_none_is_near(self):

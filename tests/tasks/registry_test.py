@@ -8,7 +8,6 @@ from tasks import registry
 
 
 class RegistryTest(absltest.TestCase):
-
   def test_a_wrong_name_is_answered_without_importing_tensorflow(self):
     code = """if True:
       import sys
@@ -24,7 +23,7 @@ class RegistryTest(absltest.TestCase):
     # The parent's path, wherever the test is run from.
     code = f'import sys; sys.path[:] = {sys.path!r}\n{code}'
     output = subprocess.run(
-        [sys.executable, '-c', code], check=True, capture_output=True, text=True
+      [sys.executable, '-c', code], check=True, capture_output=True, text=True
     ).stdout
     self.assertIn("Did you mean 'school'?", output)
 
@@ -35,13 +34,13 @@ class RegistryTest(absltest.TestCase):
 
   def test_an_unknown_parameter(self):
     with self.assertRaisesRegex(
-        errors.UserError, "task synthetic: Unknown .* Did you mean 'alpha'?"
+      errors.UserError, "task synthetic: Unknown .* Did you mean 'alpha'?"
     ):
       registry.load('synthetic', alhpa=1)
 
   def test_a_parameter_out_of_its_range(self):
     with self.assertRaisesRegex(
-        errors.UserError, 'task synthetic: beta must be at least 0, not -1.0'
+      errors.UserError, 'task synthetic: beta must be at least 0, not -1.0'
     ):
       registry.load('synthetic', beta=-1)
 

@@ -36,7 +36,7 @@ class SmallSchoolTest(parameterized.TestCase):
     _write(self.path, tuple(self.sizes.values()))
     # It has not the checksum of the real file.
     self.enter_context(
-        mock.patch.object(downloads, 'fetch', lambda *_: self.path)
+      mock.patch.object(downloads, 'fetch', lambda *_: self.path)
     )
 
   def load(self, seed=1, **parameters):
@@ -48,12 +48,12 @@ class SmallSchoolTest(parameterized.TestCase):
     self.assertEqual(task.train.client_ids, tuple(self.sizes))
     for client_id, size in self.sizes.items():
       sizes = [
-          len(population.sets[name](client_id)['y'])
-          for population, name in (
-              (task.train, 'train'),
-              (task.validation, 'evaluation'),
-              (task.test, 'evaluation'),
-          )
+        len(population.sets[name](client_id)['y'])
+        for population, name in (
+          (task.train, 'train'),
+          (task.validation, 'evaluation'),
+          (task.test, 'evaluation'),
+        )
       ]
       self.assertEqual(sum(sizes), size)
       self.assertEqual(sizes[2], np.ceil(0.15 * size))
@@ -92,12 +92,12 @@ class SmallSchoolTest(parameterized.TestCase):
     self.assertEqual(test_set(seed=1), test_set(seed=2, split_seed=1))
 
   @parameterized.named_parameters(
-      ('not_a_mat_file', lambda path: path.write_bytes(b'x' * 1000)),
-      ('cut_off', lambda path: path.write_bytes(path.read_bytes()[:3000])),
-      ('empty', lambda path: path.write_bytes(b'')),
-      ('other_names', lambda path: scipy.io.savemat(path, {'A': 1})),
-      ('other_form', lambda path: scipy.io.savemat(path, {'X': 1, 'Y': 1})),
-      ('other_width', lambda path: _write(path, (9, 9), num_features=5)),
+    ('not_a_mat_file', lambda path: path.write_bytes(b'x' * 1000)),
+    ('cut_off', lambda path: path.write_bytes(path.read_bytes()[:3000])),
+    ('empty', lambda path: path.write_bytes(b'')),
+    ('other_names', lambda path: scipy.io.savemat(path, {'A': 1})),
+    ('other_form', lambda path: scipy.io.savemat(path, {'X': 1, 'Y': 1})),
+    ('other_width', lambda path: _write(path, (9, 9), num_features=5)),
   )
   def test_a_damaged_file_is_named(self, damage):
     damage(self.path)
@@ -121,21 +121,23 @@ class RealSchoolTest(absltest.TestCase):
   def test_sizes(self):
     self.assertLen(self.task.train.client_ids, 139)
     totals = [
-        sum(map(len, self.scores(population, name)))
-        for population, name in (
-            (self.task.train, 'train'),
-            (self.task.validation, 'evaluation'),
-            (self.task.test, 'evaluation'),
-        )
+      sum(map(len, self.scores(population, name)))
+      for population, name in (
+        (self.task.train, 'train'),
+        (self.task.validation, 'evaluation'),
+        (self.task.test, 'evaluation'),
+      )
     ]
     self.assertEqual(totals, [10637, 2355, 2370])
 
   def test_error_of_predicting_the_mean(self):
     mean = np.concatenate(self.scores(self.task.train, 'train')).mean()
-    error = np.mean([
+    error = np.mean(
+      [
         np.mean((y - mean) ** 2) / 2
         for y in self.scores(self.task.test, 'evaluation')
-    ])
+      ]
+    )
     self.assertAlmostEqual(error, 0.0184, places=4)
 
 

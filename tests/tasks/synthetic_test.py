@@ -13,7 +13,6 @@ def _clients(count=200, **parameters):
 
 
 class MakeClientTest(parameterized.TestCase):
-
   def test_the_same_seed_gives_the_same_client(self):
     parameters = synthetic.Parameters()
     first = synthetic.make_client(parameters, 3, 'a').examples
@@ -60,8 +59,8 @@ class MakeClientTest(parameterized.TestCase):
 
   def test_alpha_changes_no_label(self):
     labels = [
-        [c.examples['y'].tolist() for c in _clients(20, alpha=alpha)]
-        for alpha in (0.0, 5.0)
+      [c.examples['y'].tolist() for c in _clients(20, alpha=alpha)]
+      for alpha in (0.0, 5.0)
     ]
     self.assertEqual(labels[0], labels[1])
 
@@ -69,16 +68,16 @@ class MakeClientTest(parameterized.TestCase):
     parameters = synthetic.Parameters(min_examples=20000, max_examples=20000)
     x = synthetic.make_client(parameters, 0, 'a').examples['x']
     np.testing.assert_allclose(
-        x.var(axis=0), np.arange(1, 61) ** -1.2, rtol=0.06
+      x.var(axis=0), np.arange(1, 61) ** -1.2, rtol=0.06
     )
 
   def test_sizes_are_spread_within_their_bounds(self):
     parameters = synthetic.Parameters(
-        min_examples=10, max_examples=90, log_examples_deviation=2
+      min_examples=10, max_examples=90, log_examples_deviation=2
     )
     sizes = [
-        len(synthetic.make_client(parameters, 0, str(i)).examples['y'])
-        for i in range(200)
+      len(synthetic.make_client(parameters, 0, str(i)).examples['y'])
+      for i in range(200)
     ]
     self.assertBetween(min(sizes), 10, 15)
     self.assertEqual(max(sizes), 90)
@@ -89,7 +88,6 @@ class MakeClientTest(parameterized.TestCase):
 
 
 class LoadTest(absltest.TestCase):
-
   def test_populations_have_no_client_in_common(self):
     task = synthetic.load(synthetic.Parameters(), None, seed=0)
     populations = (task.train, task.validation, task.test)
@@ -102,21 +100,21 @@ class LoadTest(absltest.TestCase):
     task = synthetic.load(synthetic.Parameters(), None, seed=0)
     for client_id in task.test.client_ids:
       sizes = [
-          len(task.test.sets[name](client_id)['y'])
-          for name in ('personalization', 'evaluation')
+        len(task.test.sets[name](client_id)['y'])
+        for name in ('personalization', 'evaluation')
       ]
       self.assertIn(sizes[1] - sizes[0], (0, 1))
 
   def test_clients_do_not_depend_on_how_many_there_are(self):
     few, many = (
-        synthetic.load(
-            synthetic.Parameters(
-                num_train_clients=count, num_validation_clients=count
-            ),
-            None,
-            seed=0,
-        )
-        for count in (3, 300)
+      synthetic.load(
+        synthetic.Parameters(
+          num_train_clients=count, num_validation_clients=count
+        ),
+        None,
+        seed=0,
+      )
+      for count in (3, 300)
     )
     for name in ('train', 'validation', 'test'):
       population = getattr(few, name)

@@ -6,7 +6,6 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-import tree
 
 from personalization.runtime import cohort
 from personalization.runtime import native
@@ -44,15 +43,14 @@ def _leaves(value):
     return [leaf for element in value.values() for leaf in _leaves(element)]
   if hasattr(value, '__attrs_attrs__'):
     return [
-        leaf
-        for field in value.__attrs_attrs__
-        for leaf in _leaves(getattr(value, field.name))
+      leaf
+      for field in value.__attrs_attrs__
+      for leaf in _leaves(getattr(value, field.name))
     ]
   return [np.asarray(value)]
 
 
 class _TestCase(parameterized.TestCase):
-
   def assert_same(self, first, second, **tolerance):
     """Asserts that two results are equal up to rounding."""
     first, second = _leaves(first), _leaves(second)
@@ -77,18 +75,18 @@ class _TestCase(parameterized.TestCase):
 def _features(num_clients=6, num_examples=5, seed=0):
   rng = np.random.default_rng(seed)
   return [
-      collections.OrderedDict(
-          x=rng.normal(size=[num_examples, 3]).astype(np.float32),
-          y=rng.normal(size=[num_examples, 1]).astype(np.float32),
-      )
-      for _ in range(num_clients)
+    collections.OrderedDict(
+      x=rng.normal(size=[num_examples, 3]).astype(np.float32),
+      y=rng.normal(size=[num_examples, 1]).astype(np.float32),
+    )
+    for _ in range(num_clients)
   ]
 
 
 def _datasets():
   return [
-      tf.data.Dataset.from_tensor_slices(client).batch(2)
-      for client in _features()
+    tf.data.Dataset.from_tensor_slices(client).batch(2)
+    for client in _features()
   ]
 
 
@@ -101,65 +99,66 @@ def _keras_model():
 
 def _model():
   return tff.learning.models.from_keras_model(
-      _keras_model(),
-      loss=tf.keras.losses.MeanSquaredError(),
-      input_spec=_datasets()[0].element_spec,
-      metrics=[tf.keras.metrics.MeanAbsoluteError()],
+    _keras_model(),
+    loss=tf.keras.losses.MeanSquaredError(),
+    input_spec=_datasets()[0].element_spec,
+    metrics=[tf.keras.metrics.MeanAbsoluteError()],
   )
 
 
 def _functional_model():
   return tff.learning.models.functional_model_from_keras(
-      _keras_model(),
-      loss_fn=tf.keras.losses.MeanSquaredError(),
-      input_spec=_datasets()[0].element_spec,
-      metrics_constructor=collections.OrderedDict(
-          loss=tf.keras.metrics.MeanSquaredError
-      ),
+    _keras_model(),
+    loss_fn=tf.keras.losses.MeanSquaredError(),
+    input_spec=_datasets()[0].element_spec,
+    metrics_constructor=collections.OrderedDict(
+      loss=tf.keras.metrics.MeanSquaredError
+    ),
   )
 
 
-_SGD = lambda: tff.learning.optimizers.build_sgdm(0.05)
+def _SGD():
+  return tff.learning.optimizers.build_sgdm(0.05)
+
 
 _PROCESSES = {
-    'weighted_fed_avg': lambda: tff.learning.algorithms.build_weighted_fed_avg(
-        _model, client_optimizer_fn=_SGD()
-    ),
-    'unweighted_fed_avg': (
-        lambda: tff.learning.algorithms.build_unweighted_fed_avg(
-            _model, client_optimizer_fn=_SGD()
-        )
-    ),
-    'fed_avg_functional_model': (
-        lambda: tff.learning.algorithms.build_weighted_fed_avg(
-            _functional_model(),
-            client_optimizer_fn=_SGD(),
-            server_optimizer_fn=tff.learning.optimizers.build_adam(0.1),
-        )
-    ),
-    'fed_prox': lambda: tff.learning.algorithms.build_weighted_fed_prox(
-        _model, proximal_strength=0.5, client_optimizer_fn=_SGD()
-    ),
-    'fed_sgd': lambda: tff.learning.algorithms.build_fed_sgd(_model),
-    'mime_lite': lambda: tff.learning.algorithms.build_weighted_mime_lite(
-        _model,
-        base_optimizer=tff.learning.optimizers.build_sgdm(0.05, 0.9),
-    ),
-    'fed_avg_robust': lambda: tff.learning.algorithms.build_weighted_fed_avg(
-        _model,
-        client_optimizer_fn=_SGD(),
-        model_aggregator=tff.learning.robust_aggregator(),
-    ),
-    'fed_avg_secure': lambda: tff.learning.algorithms.build_weighted_fed_avg(
-        _model,
-        client_optimizer_fn=_SGD(),
-        model_aggregator=tff.learning.secure_aggregator(),
-    ),
+  'weighted_fed_avg': lambda: tff.learning.algorithms.build_weighted_fed_avg(
+    _model, client_optimizer_fn=_SGD()
+  ),
+  'unweighted_fed_avg': (
+    lambda: tff.learning.algorithms.build_unweighted_fed_avg(
+      _model, client_optimizer_fn=_SGD()
+    )
+  ),
+  'fed_avg_functional_model': (
+    lambda: tff.learning.algorithms.build_weighted_fed_avg(
+      _functional_model(),
+      client_optimizer_fn=_SGD(),
+      server_optimizer_fn=tff.learning.optimizers.build_adam(0.1),
+    )
+  ),
+  'fed_prox': lambda: tff.learning.algorithms.build_weighted_fed_prox(
+    _model, proximal_strength=0.5, client_optimizer_fn=_SGD()
+  ),
+  'fed_sgd': lambda: tff.learning.algorithms.build_fed_sgd(_model),
+  'mime_lite': lambda: tff.learning.algorithms.build_weighted_mime_lite(
+    _model,
+    base_optimizer=tff.learning.optimizers.build_sgdm(0.05, 0.9),
+  ),
+  'fed_avg_robust': lambda: tff.learning.algorithms.build_weighted_fed_avg(
+    _model,
+    client_optimizer_fn=_SGD(),
+    model_aggregator=tff.learning.robust_aggregator(),
+  ),
+  'fed_avg_secure': lambda: tff.learning.algorithms.build_weighted_fed_avg(
+    _model,
+    client_optimizer_fn=_SGD(),
+    model_aggregator=tff.learning.secure_aggregator(),
+  ),
 }
 
 
 class TffLearningTest(_TestCase):
-
   @parameterized.named_parameters((name, name) for name in _PROCESSES)
   def test_three_rounds(self, name):
     process = _PROCESSES[name]()
@@ -182,11 +181,10 @@ class TffLearningTest(_TestCase):
 
   def test_k_means(self):
     data = [
-        tf.data.Dataset.from_tensor_slices(client['x'])
-        for client in _features()
+      tf.data.Dataset.from_tensor_slices(client['x']) for client in _features()
     ]
     process = tff.learning.algorithms.build_fed_kmeans(
-        num_clusters=2, data_shape=(3,), random_seed=(1, 2)
+      num_clusters=2, data_shape=(3,), random_seed=(1, 2)
     )
     results = {}
     for runtime in ('native', 'cohort'):
@@ -198,73 +196,66 @@ class TffLearningTest(_TestCase):
     self.assert_same(results['cohort'], results['native'])
 
 
-_VALUE = tff.to_type(
-    collections.OrderedDict(a=(np.float32, [3]), b=np.float32)
-)
+_VALUE = tff.to_type(collections.OrderedDict(a=(np.float32, [3]), b=np.float32))
 
 
 def _tree_sum():
   return tff.aggregators.DifferentiallyPrivateFactory.tree_aggregation(
-      noise_multiplier=0.0,
-      clients_per_round=6,
-      l2_norm_clip=1.0,
-      record_specs=collections.OrderedDict(
-          a=tf.TensorSpec([3]), b=tf.TensorSpec([])
-      ),
+    noise_multiplier=0.0,
+    clients_per_round=6,
+    l2_norm_clip=1.0,
+    record_specs=collections.OrderedDict(
+      a=tf.TensorSpec([3]), b=tf.TensorSpec([])
+    ),
   )
 
 
 _AGGREGATORS = {
-    'sum': tff.aggregators.SumFactory,
-    'mean': tff.aggregators.UnweightedMeanFactory,
-    'zeroing_and_clipping': lambda: tff.aggregators.zeroing_factory(
-        2.0,
-        tff.aggregators.clipping_factory(
-            tff.aggregators.PrivateQuantileEstimationProcess.no_noise(
-                1.0, 0.5, 0.2
-            ),
-            tff.aggregators.UnweightedMeanFactory(),
-        ),
+  'sum': tff.aggregators.SumFactory,
+  'mean': tff.aggregators.UnweightedMeanFactory,
+  'zeroing_and_clipping': lambda: tff.aggregators.zeroing_factory(
+    2.0,
+    tff.aggregators.clipping_factory(
+      tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 0.2),
+      tff.aggregators.UnweightedMeanFactory(),
     ),
-    'dp_fixed': lambda: (
-        tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
-            noise_multiplier=0.0, clients_per_round=6, clip=0.5
-        )
+  ),
+  'dp_fixed': lambda: (
+    tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+      noise_multiplier=0.0, clients_per_round=6, clip=0.5
+    )
+  ),
+  'dp_adaptive': lambda: (
+    tff.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive(
+      noise_multiplier=1e-3,
+      clients_per_round=6,
+      initial_l2_norm_clip=0.5,
+    )
+  ),
+  'dp_tree': _tree_sum,
+  'secure_sum': lambda: tff.aggregators.SecureSumFactory(8.0),
+  'measured': lambda: tff.aggregators.add_measurements(
+    tff.aggregators.SumFactory(),
+    client_measurement_fn=lambda value: collections.OrderedDict(
+      largest=tff.federated_max(
+        tff.federated_map(tff.tensorflow.computation(lambda v: v['b']), value)
+      )
     ),
-    'dp_adaptive': lambda: (
-        tff.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive(
-            noise_multiplier=1e-3,
-            clients_per_round=6,
-            initial_l2_norm_clip=0.5,
-        )
-    ),
-    'dp_tree': _tree_sum,
-    'secure_sum': lambda: tff.aggregators.SecureSumFactory(8.0),
-    'measured': lambda: tff.aggregators.add_measurements(
-        tff.aggregators.SumFactory(),
-        client_measurement_fn=lambda value: collections.OrderedDict(
-            largest=tff.federated_max(
-                tff.federated_map(
-                    tff.tensorflow.computation(lambda v: v['b']), value
-                )
-            )
-        ),
-    ),
+  ),
 }
 
 
 class AggregatorsTest(_TestCase):
-
   @parameterized.named_parameters((name, name) for name in _AGGREGATORS)
   def test_two_rounds(self, name):
     process = _AGGREGATORS[name]().create(_VALUE)
     rng = np.random.default_rng(1)
     cohort_values = [
-        collections.OrderedDict(
-            a=rng.normal(size=3).astype(np.float32),
-            b=np.float32(rng.normal()),
-        )
-        for _ in range(6)
+      collections.OrderedDict(
+        a=rng.normal(size=3).astype(np.float32),
+        b=np.float32(rng.normal()),
+      )
+      for _ in range(6)
     ]
     results = {}
     for runtime in ('native', 'each', 'cohort'):
@@ -280,7 +271,6 @@ class AggregatorsTest(_TestCase):
 
 
 class ComputationsTest(_TestCase):
-
   def test_tensorflow(self):
     @tff.tensorflow.computation(np.int32, tff.TensorType(np.float32, [None]))
     def scale(n, x):
@@ -293,8 +283,8 @@ class ComputationsTest(_TestCase):
     double = tff.tensorflow.computation(lambda x: 2 * x, np.int32)
 
     @tff.federated_computation(
-        tff.FederatedType(np.int32, tff.CLIENTS),
-        tff.FederatedType(np.int32, tff.SERVER),
+      tff.FederatedType(np.int32, tff.CLIENTS),
+      tff.FederatedType(np.int32, tff.SERVER),
     )
     def run(own, common):
       return tff.federated_map(double, own), own, common
@@ -304,7 +294,7 @@ class ComputationsTest(_TestCase):
 
   def test_aggregations_that_depend_on_each_other(self):
     subtract = tff.tensorflow.computation(
-        lambda pair: (pair[0] - pair[1]) ** 2, (np.float32, np.float32)
+      lambda pair: (pair[0] - pair[1]) ** 2, (np.float32, np.float32)
     )
 
     @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
@@ -320,8 +310,8 @@ class ComputationsTest(_TestCase):
   @parameterized.parameters(0, 1, 2, 3, 4, 5, 9)
   def test_any_number_of_clients(self, size):
     @tff.federated_computation(
-        tff.FederatedType(np.float32, tff.CLIENTS),
-        tff.FederatedType(np.float32, tff.CLIENTS),
+      tff.FederatedType(np.float32, tff.CLIENTS),
+      tff.FederatedType(np.float32, tff.CLIENTS),
     )
     def run(x, weight):
       return tff.federated_sum(x), tff.federated_mean(x, weight)
@@ -340,16 +330,18 @@ class ComputationsTest(_TestCase):
 
   def test_clients_of_different_shapes(self):
     mean = tff.tensorflow.computation(
-        lambda x: tf.reduce_mean(x), tff.TensorType(np.float32, [None])
+      lambda x: tf.reduce_mean(x), tff.TensorType(np.float32, [None])
     )
 
     @tff.federated_computation(
-        tff.FederatedType(tff.TensorType(np.float32, [None]), tff.CLIENTS)
+      tff.FederatedType(tff.TensorType(np.float32, [None]), tff.CLIENTS)
     )
     def run(x):
       return tff.federated_sum(tff.federated_map(mean, x))
 
-    self.assert_parity(run, [np.arange(k + 1, dtype=np.float32) for k in range(5)])
+    self.assert_parity(
+      run, [np.arange(k + 1, dtype=np.float32) for k in range(5)]
+    )
 
   def test_strings(self):
     @tff.federated_computation(tff.FederatedType(np.str_, tff.CLIENTS))
@@ -380,17 +372,17 @@ class ComputationsTest(_TestCase):
 
   def test_select(self):
     pick = tff.tensorflow.computation(
-        lambda table, key: tf.gather(table, key),
-        (tff.TensorType(np.float32, [3]), np.int32),
+      lambda table, key: tf.gather(table, key),
+      (tff.TensorType(np.float32, [3]), np.int32),
     )
     total = tff.tensorflow.computation(
-        lambda rows: rows.reduce(0.0, lambda a, b: a + b),
-        tff.SequenceType(np.float32),
+      lambda rows: rows.reduce(0.0, lambda a, b: a + b),
+      tff.SequenceType(np.float32),
     )
 
     @tff.federated_computation(
-        tff.FederatedType(tff.TensorType(np.int32, [2]), tff.CLIENTS),
-        tff.FederatedType(tff.TensorType(np.float32, [3]), tff.SERVER),
+      tff.FederatedType(tff.TensorType(np.int32, [2]), tff.CLIENTS),
+      tff.FederatedType(tff.TensorType(np.float32, [3]), tff.SERVER),
     )
     def run(keys, table):
       largest = tff.federated_value(3, tff.SERVER)
@@ -399,7 +391,7 @@ class ComputationsTest(_TestCase):
 
     keys = [np.array(pair, np.int32) for pair in ([0, 1], [2, 2])]
     self.assertEqual(
-        self.assert_parity(run, keys, np.array([1, 10, 100], np.float32)), 211
+      self.assert_parity(run, keys, np.array([1, 10, 100], np.float32)), 211
     )
 
   def test_work_that_needs_no_data(self):
@@ -433,19 +425,18 @@ class ComputationsTest(_TestCase):
       return tff.federated_sum(x), x
 
     stacked = values.StackedClients(
-        collections.OrderedDict(
-            a=np.arange(15, dtype=np.float32).reshape(5, 3),
-            b=np.arange(5, dtype=np.float32),
-        ),
-        5,
+      collections.OrderedDict(
+        a=np.arange(15, dtype=np.float32).reshape(5, 3),
+        b=np.arange(5, dtype=np.float32),
+      ),
+      5,
     )
     self.assert_same(
-        self.assert_parity(run, stacked), self.assert_parity(run, list(stacked))
+      self.assert_parity(run, stacked), self.assert_parity(run, list(stacked))
     )
 
 
 class StackingTest(_TestCase):
-
   def test_groups_give_what_a_whole_stack_gives(self):
     # Clients whose results are so large that a stack of 7 comes in groups.
     big = tff.TensorType(np.float32, [4_000_000])
@@ -458,7 +449,7 @@ class StackingTest(_TestCase):
     def run(x):
       filled = tff.federated_map(fill, x)
       return tff.federated_sum(filled), tff.federated_map(
-          tff.tensorflow.computation(lambda v: v[0], big), filled
+        tff.tensorflow.computation(lambda v: v[0], big), filled
       )
 
     tff.framework.set_default_context(cohort.create_cohort_context(stack=True))
@@ -478,7 +469,6 @@ class StackingTest(_TestCase):
 
 
 class ErrorsTest(_TestCase):
-
   def test_different_numbers_of_clients(self):
     kind = tff.FederatedType(np.int32, tff.CLIENTS)
 
@@ -491,7 +481,7 @@ class ErrorsTest(_TestCase):
 
   def test_a_value_that_does_not_fit(self):
     double = tff.tensorflow.computation(
-        lambda x: 2 * x, tff.TensorType(np.float32, [2])
+      lambda x: 2 * x, tff.TensorType(np.float32, [2])
     )
     with self.assertRaisesRegex(TypeError, r'float32\[2\]'):
       _run('cohort', double, np.zeros(3, np.float32))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import grpc
 import numpy as np
@@ -40,15 +40,15 @@ print('going on', flush=True)
 {then}
 """
 _PROGRAMS = {
-    'ends': 'pass',
-    'raises': 'raise ValueError("an error")',
-    'is interrupted': 'run_for_ever()',
-    'is terminated': 'run_for_ever()',
-    'is killed': 'run_for_ever()',
+  'ends': 'pass',
+  'raises': 'raise ValueError("an error")',
+  'is interrupted': 'run_for_ever()',
+  'is terminated': 'run_for_ever()',
+  'is killed': 'run_for_ever()',
 }
 
 
-def _start_time(pid: int) -> Optional[str]:
+def _start_time(pid: int) -> str | None:
   """When a process was started, which tells it from a later one of its id."""
   try:
     stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
@@ -115,22 +115,22 @@ class Program(NamedTuple):
 def _programs() -> Iterator[dict[str, Program]]:
   """All programs, started at once: it is the import of TFF that takes time."""
   programs = {
-      name: Program(
-          subprocess.Popen(
-              [sys.executable, '-Wignore', '-c', _PROGRAM.format(then=then)],
-              env={
-                  **os.environ,
-                  'PYTHONPATH': os.pathsep.join(sys.path),
-                  'TF_CPP_MIN_LOG_LEVEL': '3',
-              },
-              stdin=subprocess.PIPE,
-              stdout=subprocess.PIPE,
-              stderr=subprocess.PIPE,
-              text=True,
-              start_new_session=True,
-          )
+    name: Program(
+      subprocess.Popen(
+        [sys.executable, '-Wignore', '-c', _PROGRAM.format(then=then)],
+        env={
+          **os.environ,
+          'PYTHONPATH': os.pathsep.join(sys.path),
+          'TF_CPP_MIN_LOG_LEVEL': '3',
+        },
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
       )
-      for name, then in _PROGRAMS.items()
+    )
+    for name, then in _PROGRAMS.items()
   }
   yield programs
   for program in programs.values():
@@ -149,12 +149,12 @@ def test_the_worker_ends_with_its_program(programs, name, status):
 
 
 @pytest.mark.parametrize(
-    ('name', 'number'),
-    [
-        ('is interrupted', signal.SIGINT),
-        ('is terminated', signal.SIGTERM),
-        ('is killed', signal.SIGKILL),
-    ],
+  ('name', 'number'),
+  [
+    ('is interrupted', signal.SIGINT),
+    ('is terminated', signal.SIGTERM),
+    ('is killed', signal.SIGKILL),
+  ],
 )
 def test_the_worker_ends_in_the_middle_of_its_work(programs, name, number):
   program = programs[name]
@@ -218,7 +218,7 @@ def test_a_computation_runs(context):
 
 
 @pytest.mark.parametrize(
-    'clients', [[1, 2], (1, 2), Clients(1, 2), range(1, 3)], ids=repr
+  'clients', [[1, 2], (1, 2), Clients(1, 2), range(1, 3)], ids=repr
 )
 def test_clients_can_be_any_sequence(context, clients):
   del context
@@ -233,7 +233,7 @@ def test_there_can_be_no_clients(context):
 def test_each_client_keeps_its_structure(context):
   del context
   client_type = collections.OrderedDict(
-      b=(np.int32, tff.TensorType(np.float32, [None])), a=np.str_
+    b=(np.int32, tff.TensorType(np.float32, [None])), a=np.str_
   )
 
   @tff.federated_computation(tff.FederatedType(client_type, tff.CLIENTS))
@@ -241,8 +241,8 @@ def test_each_client_keeps_its_structure(context):
     return clients
 
   clients = [
-      collections.OrderedDict(b=(n, np.ones(n, np.float32)), a=b'abc')
-      for n in (1, 2)
+    collections.OrderedDict(b=(n, np.ones(n, np.float32)), a=b'abc')
+    for n in (1, 2)
   ]
   np.testing.assert_equal(same(Clients(*clients)), clients)
 
@@ -251,12 +251,12 @@ def test_clients_are_found_inside_a_structure(context):
   del context
 
   @tff.federated_computation(
-      collections.OrderedDict(b=(_INTS, np.int32), a=_INTS)
+    collections.OrderedDict(b=(_INTS, np.int32), a=_INTS)
   )
   def sums(argument):
     return (
-        tff.federated_sum(argument['b'][0]),
-        tff.federated_sum(argument['a']),
+      tff.federated_sum(argument['b'][0]),
+      tff.federated_sum(argument['a']),
     )
 
   argument = collections.OrderedDict(b=(Clients(1, 2), 7), a=(3, 4))
@@ -267,8 +267,8 @@ def test_what_is_the_same_at_all_clients_is_not_a_sequence_of_clients(context):
   del context
 
   @tff.federated_computation(
-      tff.FederatedType((np.int32, np.int32), tff.CLIENTS, all_equal=True),
-      _INTS,
+    tff.FederatedType((np.int32, np.int32), tff.CLIENTS, all_equal=True),
+    _INTS,
   )
   def pair(all_equal, clients):
     return all_equal, tff.federated_sum(clients)
@@ -288,9 +288,9 @@ def test_a_secure_sum_is_a_sum(context):
   @tff.federated_computation(_INTS)
   def sums(clients):
     return (
-        tff.federated_secure_sum(clients, 10),
-        tff.federated_secure_sum_bitwidth(clients, 8),
-        tff.backends.mapreduce.federated_secure_modular_sum(clients, 4),
+      tff.federated_secure_sum(clients, 10),
+      tff.federated_secure_sum_bitwidth(clients, 8),
+      tff.backends.mapreduce.federated_secure_modular_sum(clients, 4),
     )
 
   assert sums(Clients(1, 2, 3)) == (6, 6, 2)
@@ -299,7 +299,7 @@ def test_a_secure_sum_is_a_sum(context):
 def test_the_secure_aggregator_of_tff_aggregates(context):
   del context
   process = tff.learning.secure_aggregator(
-      zeroing=False, clipping=False
+    zeroing=False, clipping=False
   ).create(tff.TensorType(np.float32, [2]), tff.TensorType(np.float32))
   clients = [np.array([1.0, 2.0], np.float32), np.array([3.0, 6.0], np.float32)]
   result = process.next(process.initialize(), clients, [1.0, 3.0]).result
@@ -356,7 +356,7 @@ def test_the_worker_ends_with_its_context():
 def test_the_worker_outlives_the_thread_that_asked_for_it():
   contexts = []
   thread = threading.Thread(
-      target=lambda: contexts.append(native.create_native_context())
+    target=lambda: contexts.append(native.create_native_context())
   )
   thread.start()
   thread.join()
@@ -390,7 +390,7 @@ def test_a_worker_that_dies_at_work_is_an_error(new_context):
 
 
 def test_a_worker_that_does_not_start_is_an_error_with_its_last_words(
-    monkeypatch, tmp_path
+  monkeypatch, tmp_path
 ):
   binary = tmp_path / 'worker_binary'
   binary.write_text('#!/bin/sh\necho No such library >&2\nexit 7\n')

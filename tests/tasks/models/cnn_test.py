@@ -16,22 +16,24 @@ def _batch(size=3):
   # Discrete, so that windows with several maxima are among them.
   images = rng.integers(0, 2, (size, 28, 28, 1))
   return {
-      'x': tf.constant(images, tf.float32),
-      'y': tf.constant(rng.integers(0, 62, size), tf.int32),
+    'x': tf.constant(images, tf.float32),
+    'y': tf.constant(rng.integers(0, 62, size), tf.int32),
   }
 
 
 def _keras_model():
   """TFF's `create_conv_dropout_model`, but for the dropout and the softmax."""
   layers = tf.keras.layers
-  return tf.keras.Sequential([
+  return tf.keras.Sequential(
+    [
       layers.Conv2D(32, 3, activation='relu', input_shape=(28, 28, 1)),
       layers.Conv2D(64, 3, activation='relu'),
       layers.MaxPool2D(2),
       layers.Flatten(),
       layers.Dense(128, activation='relu'),
       layers.Dense(62),
-  ])
+    ]
+  )
 
 
 def _weights(model):
@@ -72,10 +74,12 @@ def _hessian_product(loss, weights, batch):
       tape.watch(weights)
       value = tf.reduce_mean(loss(weights, batch))
     gradient = tape.gradient(value, weights)
-    product = tf.add_n([
+    product = tf.add_n(
+      [
         tf.reduce_sum(gradient[name] * tf.stop_gradient(weight))
         for name, weight in weights.items()
-    ])
+      ]
+    )
   return outer.gradient(product, weights)
 
 
@@ -83,12 +87,11 @@ def _assert_close(actual, expected, tolerance=1e-4):
   for name, value in expected.items():
     scale = np.abs(value).max()
     np.testing.assert_allclose(
-        actual[name], value, atol=tolerance * scale, rtol=0, err_msg=name
+      actual[name], value, atol=tolerance * scale, rtol=0, err_msg=name
     )
 
 
 class EmnistCnnTest(absltest.TestCase):
-
   def setUp(self):
     super().setUp()
     self.model = cnn.emnist_cnn()
@@ -104,7 +107,7 @@ class EmnistCnnTest(absltest.TestCase):
     for name in first:
       np.testing.assert_array_equal(first[name], again[name])
     self.assertFalse(
-        np.array_equal(first['conv1_kernel'], other['conv1_kernel'])
+      np.array_equal(first['conv1_kernel'], other['conv1_kernel'])
     )
 
   def test_starts_in_keras_range(self):
@@ -121,11 +124,11 @@ class EmnistCnnTest(absltest.TestCase):
     weights, batch = _weights(self.model), _batch()
     keras.set_weights(list(weights.values()))
     np.testing.assert_allclose(
-        self.model.loss(weights, batch),
-        tf.keras.losses.sparse_categorical_crossentropy(
-            batch['y'], keras(batch['x']), from_logits=True
-        ),
-        rtol=1e-4,
+      self.model.loss(weights, batch),
+      tf.keras.losses.sparse_categorical_crossentropy(
+        batch['y'], keras(batch['x']), from_logits=True
+      ),
+      rtol=1e-4,
     )
 
   def test_gradient_is_tensorflows(self):
@@ -144,9 +147,9 @@ class EmnistCnnTest(absltest.TestCase):
     @tf.function
     def last_of_a_loop():
       return tf.while_loop(
-          lambda i, _: i < 2,
-          lambda i, _: (i + 1, _gradient(self.model.loss, weights, batch)[1]),
-          (0, weights),
+        lambda i, _: i < 2,
+        lambda i, _: (i + 1, _gradient(self.model.loss, weights, batch)[1]),
+        (0, weights),
       )[1]
 
     _, expected = _gradient(self.model.loss, weights, batch)
@@ -176,7 +179,7 @@ class EmnistCnnTest(absltest.TestCase):
       y = 5 * cnn._relu_and_max_pool(x)
     self.assertEqual(y.numpy().item(), 15)
     np.testing.assert_array_equal(
-        tape.gradient(y, x)[0, :, :, 0], [[0, 2.5], [2.5, 0]]
+      tape.gradient(y, x)[0, :, :, 0], [[0, 2.5], [2.5, 0]]
     )
 
   def test_negative_windows_have_no_gradient(self):
@@ -192,16 +195,16 @@ class EmnistCnnTest(absltest.TestCase):
     self.assertEqual(embedding.shape, [3, 128])
     logits = embedding @ weights['output_kernel'] + weights['output_bias']
     np.testing.assert_allclose(
-        self.model.loss(weights, batch),
-        tf.nn.sparse_softmax_cross_entropy_with_logits(batch['y'], logits),
-        rtol=1e-5,
+      self.model.loss(weights, batch),
+      tf.nn.sparse_softmax_cross_entropy_with_logits(batch['y'], logits),
+      rtol=1e-5,
     )
     self.assertEqual(self.model.head, {'output_kernel', 'output_bias'})
 
   def test_accuracy_counts_the_likeliest_class(self):
     weights = collections.OrderedDict(
-        (name, tf.zeros_like(weight))
-        for name, weight in self.model.init(_SEED).items()
+      (name, tf.zeros_like(weight))
+      for name, weight in self.model.init(_SEED).items()
     )
     weights['output_bias'] = tf.one_hot(7, 62)
     batch = {'x': tf.zeros([3, 28, 28, 1]), 'y': tf.constant([7, 1, 7])}

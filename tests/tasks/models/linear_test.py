@@ -14,21 +14,20 @@ _SEED = tf.constant([1, 2])
 def _regression_batch():
   rng = np.random.default_rng(0)
   return {
-      'x': tf.constant(rng.normal(size=(5, 3)), tf.float32),
-      'y': tf.constant(rng.normal(size=5), tf.float32),
+    'x': tf.constant(rng.normal(size=(5, 3)), tf.float32),
+    'y': tf.constant(rng.normal(size=5), tf.float32),
   }
 
 
 def _classification_batch():
   rng = np.random.default_rng(0)
   return {
-      'x': tf.constant(rng.normal(size=(5, 3)), tf.float32),
-      'y': tf.constant([0, 3, 1, 1, 2]),
+    'x': tf.constant(rng.normal(size=(5, 3)), tf.float32),
+    'y': tf.constant([0, 3, 1, 1, 2]),
   }
 
 
 class LinearRegressionTest(absltest.TestCase):
-
   def test_starts_at_zero(self):
     weights = linear.linear_regression(3).init(_SEED)
     self.assertEqual(list(weights), ['kernel', 'bias'])
@@ -69,7 +68,6 @@ class LinearRegressionTest(absltest.TestCase):
 
 
 class LogisticRegressionTest(absltest.TestCase):
-
   def test_starts_at_zero(self):
     weights = linear.logistic_regression(3, 4).init(_SEED)
     np.testing.assert_array_equal(weights['kernel'], np.zeros((3, 4)))
@@ -81,14 +79,14 @@ class LogisticRegressionTest(absltest.TestCase):
     weights = model.init(_SEED)
     logits = batch['x'] @ weights['kernel'] + weights['bias']
     expected = tf.keras.losses.sparse_categorical_crossentropy(
-        batch['y'], logits, from_logits=True
+      batch['y'], logits, from_logits=True
     )
     np.testing.assert_allclose(model.loss(weights, batch), expected, rtol=1e-5)
 
   def test_accuracy_counts_the_likeliest_class(self):
     model = linear.logistic_regression(3, 4)
     weights = collections.OrderedDict(
-        kernel=tf.zeros([3, 4]), bias=tf.constant([0.0, 1.0, 0.0, 0.0])
+      kernel=tf.zeros([3, 4]), bias=tf.constant([0.0, 1.0, 0.0, 0.0])
     )
     metrics = model.metrics(weights, _classification_batch())
     correct, weight = metrics['accuracy']

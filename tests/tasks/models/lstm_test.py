@@ -15,10 +15,10 @@ _UNITS = 6
 
 def _model():
   return lstm.next_word_lstm(
-      _VOCABULARY,
-      sequence_length=_LENGTH,
-      embedding_size=4,
-      lstm_size=_UNITS,
+    _VOCABULARY,
+    sequence_length=_LENGTH,
+    embedding_size=4,
+    lstm_size=_UNITS,
   )
 
 
@@ -42,7 +42,7 @@ def _sentences(*sentences):
 def _batch():
   """A long sentence, a short one, one with an unknown word, and nothing."""
   return _sentences(
-      [_BOS, 1, 2, 3, 4, 11], [_BOS, 5, _EOS], [_BOS, _OOV, 5, 5, _EOS], []
+    [_BOS, 1, 2, 3, 4, 11], [_BOS, 5, _EOS], [_BOS, _OOV, 5, 5, _EOS], []
   )
 
 
@@ -69,7 +69,7 @@ def _plain_loss(weights, batch):
     y = h @ weights['dense_kernel'] + weights['dense_bias']
     logits = y @ weights['output_kernel'] + weights['output_bias']
     losses.append(
-        tf.nn.sparse_softmax_cross_entropy_with_logits(batch['y'][:, t], logits)
+      tf.nn.sparse_softmax_cross_entropy_with_logits(batch['y'][:, t], logits)
     )
   counts = tf.cast(batch['y'] > 0, tf.float32)
   total = tf.reduce_sum(tf.stack(losses, axis=1) * counts, axis=1)
@@ -89,24 +89,25 @@ def _hessian_product(loss, weights, batch):
   with tf.GradientTape() as outer:
     outer.watch(weights)
     gradient = _gradient(loss, weights, batch)[1]
-    product = tf.add_n([
+    product = tf.add_n(
+      [
         tf.reduce_sum(gradient[name] * tf.stop_gradient(weight))
         for name, weight in weights.items()
-    ])
+      ]
+    )
   return tf.nest.map_structure(
-      tf.convert_to_tensor, outer.gradient(product, weights)
+    tf.convert_to_tensor, outer.gradient(product, weights)
   )
 
 
 def _assert_close(actual, expected):
   for name, value in expected.items():
     np.testing.assert_allclose(
-        actual[name], value, atol=1e-5, rtol=1e-4, err_msg=name
+      actual[name], value, atol=1e-5, rtol=1e-4, err_msg=name
     )
 
 
 class NextWordLstmTest(absltest.TestCase):
-
   def setUp(self):
     super().setUp()
     self.model = _model()
@@ -115,25 +116,25 @@ class NextWordLstmTest(absltest.TestCase):
     init = tf.function(lstm.next_word_lstm().init)
     shapes = init.get_concrete_function(tf.TensorSpec([2], tf.int32))
     self.assertEqual(
-        sum(shape.num_elements() for shape in shapes.output_shapes.values()),
-        4_050_748,
+      sum(shape.num_elements() for shape in shapes.output_shapes.values()),
+      4_050_748,
     )
 
   def test_starts_as_keras_does(self):
     weights = self.model.init(_SEED)
     keras = _keras_model()
     self.assertEqual(
-        [tuple(weight.shape) for weight in weights.values()],
-        [weight.shape for weight in keras.get_weights()],
+      [tuple(weight.shape) for weight in weights.values()],
+      [weight.shape for weight in keras.get_weights()],
     )
     recurrent = weights['lstm_recurrent_kernel']
     np.testing.assert_allclose(
-        tf.matmul(recurrent, recurrent, transpose_b=True),
-        np.eye(_UNITS),
-        atol=1e-5,
+      tf.matmul(recurrent, recurrent, transpose_b=True),
+      np.eye(_UNITS),
+      atol=1e-5,
     )
     np.testing.assert_array_equal(
-        weights['lstm_bias'], keras.layers[2].get_weights()[2]
+      weights['lstm_bias'], keras.layers[2].get_weights()[2]
     )
 
   def test_seed_decides_the_weights(self):
@@ -150,12 +151,12 @@ class NextWordLstmTest(absltest.TestCase):
     counts = tf.cast(batch['y'] > 0, tf.float32)
     with tf.GradientTape() as tape:
       of_words = tf.keras.losses.sparse_categorical_crossentropy(
-          batch['y'], keras(batch['x']), from_logits=True
+        batch['y'], keras(batch['x']), from_logits=True
       )
       keras_loss = tf.reduce_sum(of_words * counts) / tf.reduce_sum(counts)
     keras_gradient = [
-        tf.convert_to_tensor(gradient)
-        for gradient in tape.gradient(keras_loss, keras.trainable_variables)
+      tf.convert_to_tensor(gradient)
+      for gradient in tape.gradient(keras_loss, keras.trainable_variables)
     ]
 
     with tf.GradientTape() as tape:
@@ -163,7 +164,7 @@ class NextWordLstmTest(absltest.TestCase):
       loss = self.model.mean_loss(weights, batch, tf.ones([4]))
     np.testing.assert_allclose(loss, keras_loss, rtol=1e-5)
     _assert_close(
-        tape.gradient(loss, weights), dict(zip(weights, keras_gradient))
+      tape.gradient(loss, weights), dict(zip(weights, keras_gradient))
     )
 
   def test_gradient_is_tensorflows(self):
@@ -178,8 +179,8 @@ class NextWordLstmTest(absltest.TestCase):
     weights, batch = _weights(self.model), _batch()
     for function in (_hessian_product, tf.function(_hessian_product)):
       _assert_close(
-          function(self.model.loss, weights, batch),
-          function(_plain_loss, weights, batch),
+        function(self.model.loss, weights, batch),
+        function(_plain_loss, weights, batch),
       )
 
   def test_same_under_xla(self):
@@ -190,7 +191,7 @@ class NextWordLstmTest(absltest.TestCase):
 
   def test_example_counts_by_its_words(self):
     np.testing.assert_array_equal(
-        self.model.example_weight(_batch()), [5, 2, 4, 0]
+      self.model.example_weight(_batch()), [5, 2, 4, 0]
     )
 
   def test_empty_sentence_changes_nothing(self):

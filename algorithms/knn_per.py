@@ -1,0 +1,210 @@
+"""FedAvg + kNN-Per: the global model, mixed with a client's own neighbours.
+
+Marfoq et al. 2022; Motley, section 3.1 and appendix C.4. The global model is
+trained by FedAvg. Client m then keeps the representations phi(x_i) and labels
+y_i of its personalization set, and predicts for a new x (equations 6 and 7)
+
+  kNN_m(x) = sum_i w_i y_i / sum_i w_i, over the k nearest phi(x_i) to phi(x),
+             w_i = exp(-d_i) or 1 / d_i, where d_i = ||phi(x) - phi(x_i)||
+  h_m(x)   = c kNN_m(x) + (1 - c) h(x)
+
+where y_i is one-hot in classification, so that both are probabilities. phi is
+the model's `embedding`: the features themselves in a linear model, the last but
+one layer in others. All coefficients c are candidates: 0 is FedAvg, 1 is kNN
+alone.
+"""
+
+import collections
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from algorithms import algorithm
+from algorithms import client_work
+from algorithms import fedavg
+from algorithms import process
+from tasks import errors
+from tasks import parameters
+from tasks.models import model as model_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class KnnHyperparameters(parameters.Parameters):
+  """Those of the neighbours."""
+
+  coefficients: tuple[float, ...] = parameters.field(
+    (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
+    'How much the neighbours count against the model: all are tried.',
+    minimum=0,
+    maximum=1,
+  )
+  num_neighbors: int = parameters.field(
+    10, 'The number of neighbours, k.', minimum=1
+  )
+  neighbor_weights: str = parameters.field(
+    'exp(-d)',
+    'What a neighbour at distance d weighs; with 1/d, an exact match takes'
+    ' all.',
+    choices=('exp(-d)', '1/d'),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Hyperparameters(KnnHyperparameters, fedavg.Hyperparameters):
+  """Those of FedAvg and of the neighbours."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Datastore:
+  """What a client keeps of its examples, with room for k more that are not.
+
+  So that there are k to choose from; those are infinitely far, as padding is.
+
+  Attributes:
+    keys: The representations, `[examples, dimension]`.
+    values: The perfect predictions, `[examples, ...]`.
+    mask: 1 for an example, 0 for padding.
+  """
+
+  keys: tf.Tensor
+  values: tf.Tensor
+  mask: tf.Tensor
+
+
+def store(
+  model: model_lib.Model,
+  weights: model_lib.Weights,
+  data: Any,
+  num_neighbors: int,
+) -> Datastore:
+  """The datastore of all examples in a client's batches."""
+  places = tf.reshape(data['indices'], [-1])
+  examples = collections.OrderedDict(
+    (name, tf.gather(feature, places))
+    for name, feature in data['examples'].items()
+  )
+
+  def with_room(tensor: tf.Tensor) -> tf.Tensor:
+    others = [[0, 0]] * (tensor.shape.rank - 1)
+    return tf.pad(tensor, [[0, num_neighbors], *others])
+
+  return Datastore(
+    keys=with_room(model.embedding(weights, examples)),
+    values=with_room(model.prediction.target(examples)),
+    mask=with_room(tf.reshape(data['weights'], [-1])),
+  )
+
+
+def knn(
+  datastore: Datastore,
+  queries: tf.Tensor,
+  num_neighbors: int,
+  neighbor_weights: str,
+) -> tf.Tensor:
+  """The prediction of the neighbours for each representation in `queries`."""
+  keys, mask = datastore.keys, datastore.mask
+  # ||q||^2 is the same for all neighbours of q. That a product finds them takes
+  # less memory than all differences, which are of the dimension's size each.
+  squares = tf.reduce_sum(keys**2, 1) - 2 * tf.matmul(
+    queries, keys, transpose_b=True
+  )
+  squares = tf.where(mask > 0, squares, squares.dtype.max)
+  _, nearest = tf.math.top_k(-squares, num_neighbors)
+  # Of the few, though, the distances are exact: a match is at zero.
+  distances = tf.norm(queries[:, tf.newaxis] - tf.gather(keys, nearest), axis=2)
+
+  is_there = tf.gather(mask, nearest)
+  if neighbor_weights == '1/d':
+    exact = is_there * tf.cast(tf.equal(distances, 0), tf.float32)
+    weights = is_there * tf.math.reciprocal_no_nan(distances)
+    weights = tf.where(
+      tf.reduce_any(exact > 0, 1, keepdims=True), exact, weights
+    )
+  else:
+    # By exp(d_1), the same for all, so that not all of them can vanish.
+    weights = is_there * tf.exp(distances[:, :1] - distances)
+  weights /= tf.reduce_sum(weights, 1, keepdims=True)
+  values = tf.gather(datastore.values, nearest)
+  return tf.einsum('qk,qk...->q...', weights, values)
+
+
+def interpolate(
+  model: model_lib.Model,
+  weights: model_lib.Weights,
+  personalization: Any,
+  evaluation: Any,
+  coefficients: tf.Tensor,
+  hyperparameters: KnnHyperparameters,
+) -> Any:
+  """The metrics of each coefficient, in the order of `candidates`."""
+  datastore = store(
+    model, weights, personalization, hyperparameters.num_neighbors
+  )
+
+  def measure(examples: Any, mask: tf.Tensor) -> Any:
+    of_neighbors = knn(
+      datastore,
+      model.embedding(weights, examples),
+      hyperparameters.num_neighbors,
+      hyperparameters.neighbor_weights,
+    )
+    of_model = model.prediction.predict(weights, examples)
+    metrics = []
+    for i in range(len(hyperparameters.coefficients)):
+      c = coefficients[i]
+      mixed = c * of_neighbors + (1 - c) * of_model
+      metrics.append(
+        client_work.total_metrics(
+          model.prediction.metrics(mixed, examples), mask
+        )
+      )
+    return tf.nest.map_structure(lambda *totals: tf.stack(totals), *metrics)
+
+  return collections.OrderedDict(
+    (name, client_work.sum_over_batches(data, measure))
+    for name, data in evaluation.items()
+  )
+
+
+def build(
+  model: model_lib.Model,
+  hyperparameters: Hyperparameters,
+  aggregator: tff.aggregators.AggregationFactory,
+  evaluation_sets: Sequence[str],
+) -> algorithm.Algorithm:
+  """Builds FedAvg + kNN-Per."""
+  if model.embedding is None or model.prediction is None:
+    raise errors.UserError(
+      'knn_per needs a model with an embedding to find neighbours in, and'
+      " predictions to mix with theirs, which the task's model has not."
+    )
+
+  def personalize(weights, numbers, state, personalization, evaluation, seed):
+    del state, seed
+    return interpolate(
+      model,
+      weights,
+      personalization,
+      evaluation,
+      numbers['coefficients'],
+      hyperparameters,
+    )
+
+  coefficients = hyperparameters.coefficients
+  return process.build(
+    process.Method(
+      **fedavg.training_functions(model, hyperparameters),
+      personalize=personalize,
+    ),
+    model=model,
+    hyperparameters=hyperparameters,
+    aggregator=aggregator,
+    evaluation_sets=evaluation_sets,
+    candidates=tuple(f'coefficient {c:g}' for c in coefficients),
+    baseline=coefficients.index(0.0) if 0.0 in coefficients else None,
+    training=fedavg.training_description(hyperparameters),
+    steps_to_personalize=False,
+  )

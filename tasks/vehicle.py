@@ -1,0 +1,49 @@
+"""Vehicle: what kind of vehicle passes a sensor (Motley, cross-silo).
+
+Duarte and Hu 2004, in the form that Smith et al. 2017 gave it: 23 sensors, each
+a client, 43,695 passages, 50 acoustic and 50 seismic features; the kind, one of
+two, is to be told by a linear support vector machine.
+"""
+
+import numpy as np
+
+from tasks import downloads
+from tasks import errors
+from tasks import silos
+from tasks import task
+from tasks.models import linear
+
+_ADVICE = (
+  'Make it from the data that Motley (appendix B) names,'
+  ' https://web.archive.org/web/20200128092656/http://www.ecs.umass.edu:80/'
+  '~mduarte/Software.html: a MATLAB file of two cell arrays with a cell for'
+  ' each sensor, X of its features, n x 100, and Y of its labels, -1 or 1.'
+)
+_NUM_FEATURES = 100
+_L2 = 1e-4
+
+Parameters = silos.Parameters
+
+
+def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
+  """Loads the task; without `split_seed`, `seed` decides the split."""
+  path = downloads.find('vehicle/vehicle.mat', data_dir, _ADVICE)
+  sensors = silos.read_mat(path, _NUM_FEATURES, f'the right one. {_ADVICE}')
+  kinds = np.unique(np.concatenate([labels for _, labels in sensors]))
+  if not set(kinds) <= {-1, 1}:
+    raise errors.UserError(f'{path} has labels that are neither -1 nor 1.')
+  return silos.make_task(
+    silos.numbered(
+      'sensor',
+      [
+        silos.split(features, labels, parameters.seed(seed))
+        for features, labels in sensors
+      ],
+    ),
+    name='vehicle',
+    model=linear.support_vector_machine(_NUM_FEATURES, _L2),
+    metric='accuracy',
+    higher_is_better=True,
+    batch_size=64,
+    padded=True,
+  )

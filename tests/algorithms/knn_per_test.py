@@ -1,0 +1,189 @@
+"""kNN-Per against scikit-learn's neighbours, and at the limits of c."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+from sklearn import neighbors
+import tensorflow as tf
+
+from algorithms import fedavg
+from algorithms import knn_per
+from tasks import errors
+from tasks.models import linear
+from tasks.models import model as model_lib
+from tests.algorithms import helpers
+
+_WEIGHTS = {
+  '1/d': 'distance',
+  'exp(-d)': lambda distances: np.exp(-distances),
+}
+_COEFFICIENTS = (0.0, 0.3, 1.0)
+
+
+def _classes(own, num_classes=3):
+  """The same examples, labelled by a class."""
+  y = np.digitize(own['examples']['y'], np.linspace(-1, 1, num_classes - 1))
+  own['examples']['y'] = y.astype(np.int32)
+  return own
+
+
+def _signs(own):
+  own['examples']['y'] = np.where(own['examples']['y'] < 0, -1, 1).astype(
+    np.float32
+  )
+  return own
+
+
+# For each kind of model: how to label, scikit-learn's neighbours for it and
+# what they predict, with the model's own prediction and the metric.
+_MODELS = {
+  'regression': (
+    linear.linear_regression(3, initial_stddev=1),
+    lambda own: own,
+    neighbors.KNeighborsRegressor,
+    lambda knn, x: knn.predict(x),
+    lambda prediction, y: 0.5 * (prediction - y) ** 2,
+  ),
+  'classification': (
+    linear.logistic_regression(3, 3, initial_stddev=1),
+    _classes,
+    neighbors.KNeighborsClassifier,
+    lambda knn, x: _all_classes(knn, x),
+    lambda prediction, y: prediction.argmax(axis=1) == y,
+  ),
+  'hinge': (
+    linear.support_vector_machine(3, l2=0.1),
+    _signs,
+    neighbors.KNeighborsClassifier,
+    lambda knn, x: 2 * _probability_of_1(knn, x) - 1,
+    lambda prediction, y: np.sign(prediction) == y,
+  ),
+}
+
+
+def _all_classes(knn, x):
+  """Probabilities, of the classes too that the client has never seen."""
+  probabilities = np.zeros((len(x), 3))
+  probabilities[:, knn.classes_] = knn.predict_proba(x)
+  return probabilities
+
+
+def _probability_of_1(knn, x):
+  return knn.predict_proba(x) @ (knn.classes_ == 1)
+
+
+def _build(model, **hyperparameters):
+  return knn_per.build(
+    model,
+    knn_per.Hyperparameters(coefficients=_COEFFICIENTS, **hyperparameters),
+    helpers.mean(),
+    helpers.SETS,
+  )
+
+
+def _clients(algorithm, label):
+  sizes = (25, 4, 14)  # One with fewer than ten.
+  all_data = [
+    helpers.padded(label(helpers.data(k, size)), 30, 5, 8)
+    for k, size in enumerate(sizes)
+  ]
+  clients = helpers.held_out_clients(algorithm, all_data)
+  for k, client in enumerate(clients):
+    evaluation = label(helpers.data(k + 100, 40, batch_size=20))
+    # Some of the very examples that the client has.
+    for name in ('x', 'y'):
+      own = client['personalization']['examples'][name]
+      evaluation['examples'][name][:3] = own[:3]
+    client['evaluation']['evaluation'] = evaluation
+  return clients, sizes
+
+
+class KnnPerTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    helpers.use('cohort')
+
+  @parameterized.product(kind=tuple(_MODELS), weights=tuple(_WEIGHTS))
+  def test_is_scikit_learns(self, kind, weights):
+    model, label, sklearn_knn, predict, metric = _MODELS[kind]
+    algorithm = _build(model, neighbor_weights=weights)
+    state = algorithm.initial_state([0, 1])
+    clients, sizes = _clients(algorithm, label)
+    results = algorithm.personalize(state, clients)
+    for client, size, result in zip(clients, sizes, results):
+      own = client['personalization']['examples']
+      knn = sklearn_knn(min(10, size), weights=_WEIGHTS[weights])
+      knn.fit(own['x'][:size], own['y'][:size])
+      examples = client['evaluation']['evaluation']['examples']
+      of_model = model.prediction.predict(state['server']['model'], examples)
+      of_neighbors = predict(knn, examples['x'])
+      expected = [
+        metric(c * of_neighbors + (1 - c) * of_model.numpy(), examples['y'])
+        for c in _COEFFICIENTS
+      ]
+      ((total, weight),) = result['evaluation'].values()
+      np.testing.assert_allclose(total, np.sum(expected, axis=1), rtol=1e-4)
+      np.testing.assert_array_equal(weight, [40] * 3)
+
+  def test_coefficient_0_is_fedavg(self):
+    algorithm = _build(helpers.MODEL)
+    self.assertEqual(algorithm.candidates[algorithm.baseline], 'coefficient 0')
+    plain = fedavg.build(
+      helpers.MODEL, fedavg.Hyperparameters(), helpers.mean(), helpers.SETS
+    )
+    self.assertEqual(algorithm.training, plain.training)
+    results = []
+    for method in (algorithm, plain):
+      state, _ = helpers.run(method)
+      personalized = method.personalize(state, helpers.held_out_clients(method))
+      results.append(
+        [
+          result['evaluation']['half_squared_error'][0][0]
+          for result in personalized
+        ]
+      )
+    np.testing.assert_allclose(*results, rtol=1e-5)
+
+  def test_neighbours_are_found_in_the_embedding(self):
+    # One in which only the first feature counts.
+    model = linear.linear_regression(3)
+    model = model_lib.Model(
+      **{
+        **vars(model),
+        'embedding': lambda weights, batch: batch['x'][:, :1],
+      }
+    )
+    algorithm = _build(model, num_neighbors=1)
+    clients = helpers.held_out_clients(algorithm)
+    results = algorithm.personalize(algorithm.initial_state([0, 1]), clients)
+    for client, result in zip(clients, results):
+      own = client['personalization']['examples']
+      examples = client['evaluation']['evaluation']['examples']
+      knn = neighbors.KNeighborsRegressor(1).fit(own['x'][:, :1], own['y'])
+      errors_ = knn.predict(examples['x'][:, :1]) - examples['y']
+      np.testing.assert_allclose(
+        result['evaluation']['half_squared_error'][0][-1],
+        0.5 * np.sum(errors_**2),
+        rtol=1e-4,
+      )
+
+  def test_neighbours_that_are_far_do_not_vanish(self):
+    datastore = knn_per.Datastore(
+      keys=tf.constant([[1000.0], [1001.0], [0.0]]),
+      values=tf.constant([1.0, 2.0, 9.0]),
+      mask=tf.constant([1.0, 1.0, 0.0]),
+    )
+    prediction = knn_per.knn(datastore, tf.constant([[0.0]]), 2, 'exp(-d)')
+    share = 1 / (1 + np.exp(-1))
+    np.testing.assert_allclose(prediction, [share + 2 * (1 - share)], rtol=1e-5)
+
+  def test_a_model_without_an_embedding_is_refused(self):
+    model = model_lib.Model(
+      **{**vars(linear.linear_regression(3)), 'embedding': None}
+    )
+    with self.assertRaisesRegex(errors.UserError, 'embedding'):
+      _build(model)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,215 @@
+"""Tests of how the clients of a population enter a computation."""
+
+import numpy as np
+import pytest
+import tree
+
+from personalization import cohorts
+from personalization.runtime import values
+from tasks import client_data
+
+# 'b' and 'd' lack examples, each in another set.
+_SIZES = {
+  'a': dict(train=5, test=2),
+  'b': dict(train=0, test=1),
+  'c': dict(train=9, test=7),
+  'd': dict(train=3, test=0),
+  'e': dict(train=1, test=4),
+  'f': dict(train=4, test=1),
+}
+
+
+def _population(sizes=None):
+  """Clients whose examples can be told apart: no two have the same 'x'."""
+  sizes = sizes or _SIZES
+
+  def loader(name):
+    def load(client_id):
+      n = sizes[client_id][name]
+      first = 1000 * (list(sizes).index(client_id) + 1)
+      x = np.float32(first) + np.arange(n, dtype=np.float32)
+      return {'x': np.stack([x, -x], axis=1), 'y': x.astype(np.int32)}
+
+    return load
+
+  return client_data.Population(
+    tuple(sizes), {name: loader(name) for name in ('train', 'test')}
+  )
+
+
+def _client(data, k):
+  """What client `k` is given, in whichever form."""
+  if isinstance(data, list):
+    return data[k]
+  return values.StackedClients(data, len(data['indices']))[k]
+
+
+def _batches(client):
+  """The examples of each of a client's batches."""
+  x, y = (np.asarray(client['examples'][name]) for name in ('x', 'y'))
+  np.testing.assert_array_equal(x[:, 0], y)
+  np.testing.assert_array_equal(x[:, 1], -y)
+  batches = [
+    y[indices[weights > 0]].tolist()
+    for indices, weights in zip(client['indices'], client['weights'])
+  ]
+  return [batch for batch in batches if batch]
+
+
+def _rng(seed=1):
+  return np.random.default_rng(seed)
+
+
+def test_clients_without_examples_in_a_set_are_left_out_and_named():
+  clients = cohorts.Cohorts(_population(), padded=True)
+  assert clients.client_ids == ('a', 'c', 'e', 'f')
+  assert clients.skipped == ['b', 'd']
+  assert len(clients) == 4
+  assert clients.sizes['train'].tolist() == [5, 9, 1, 4]
+  assert clients.sizes['test'].tolist() == [2, 7, 4, 1]
+
+
+def test_there_may_be_no_client_with_examples():
+  clients = cohorts.Cohorts(_population({'b': _SIZES['b']}), padded=True)
+  assert not len(clients)
+  assert clients.skipped == ['b']
+
+
+@pytest.mark.parametrize('padded', [True, False])
+def test_without_shuffling_batches_are_in_the_order_of_the_examples(padded):
+  clients = cohorts.Cohorts(_population(), padded)
+  data = clients.data('train', np.array([1, 2]), batch_size=4)
+  assert _batches(_client(data, 0)) == [
+    [3000, 3001, 3002, 3003],
+    [3004, 3005, 3006, 3007],
+    [3008],
+  ]
+  assert _batches(_client(data, 1)) == [[5000]]
+
+
+@pytest.mark.parametrize('drop_partial', [True, False])
+@pytest.mark.parametrize('epochs', [1, 3])
+@pytest.mark.parametrize('batch_size', [1, 4, 100])
+@pytest.mark.parametrize('seed', [None, 1])
+def test_both_forms_hold_the_same_batches(
+  drop_partial, epochs, batch_size, seed
+):
+  forms = []
+  for padded in (True, False):
+    data = cohorts.Cohorts(_population(), padded).data(
+      'train',
+      np.array([3, 0, 1]),
+      batch_size,
+      rng=None if seed is None else _rng(seed),
+      drop_partial=drop_partial,
+      epochs=epochs,
+    )
+    forms.append([_batches(_client(data, k)) for k in range(3)])
+  assert forms[0] == forms[1]
+  assert all(forms[0])
+
+
+@pytest.mark.parametrize('padded', [True, False])
+def test_each_epoch_has_all_examples_in_an_order_of_its_own(padded):
+  data = cohorts.Cohorts(_population(), padded).data(
+    'train', np.array([0, 1]), 3, rng=_rng(), epochs=4
+  )
+  client = _client(data, 1)
+  orders = [
+    tuple(indices[weights > 0])
+    for indices, weights in zip(
+      np.split(client['indices'], 4), np.split(client['weights'], 4)
+    )
+  ]
+  assert len(set(orders)) == 4
+  assert {tuple(sorted(order)) for order in orders} == {tuple(range(9))}
+
+
+def test_padding_comes_last_and_has_no_weight():
+  clients = cohorts.Cohorts(_population(), padded=True)
+  client = _client(clients.data('train', np.array([2, 1]), 4, rng=_rng()), 0)
+  np.testing.assert_array_equal(client['examples']['y'][1:], 0)
+  np.testing.assert_array_equal(client['indices'], 0)
+  np.testing.assert_array_equal(client['weights'][0], [1, 0, 0, 0])
+  np.testing.assert_array_equal(client['weights'][1:], 0)
+
+
+def test_all_padded_cohorts_of_a_size_have_the_same_shapes():
+  clients = cohorts.Cohorts(_population(), padded=True)
+  shapes = {
+    tuple(
+      tuple(leaf.shape)
+      for leaf in tree.flatten(clients.data('train', rows, 4, rng=_rng()))
+    )
+    for rows in map(np.array, ([0, 1], [2, 3], [3, 0]))
+  }
+  # Of 'x', 'y', the indices and their weights: 'c' has most, 9 examples.
+  assert shapes == {((2, 9, 2), (2, 9), (2, 3, 4), (2, 3, 4))}
+
+
+def test_pad_to_decides_the_shapes():
+  clients = cohorts.Cohorts(_population(), padded=True)
+  before = clients.data('test', np.array([0, 2]), 4, rng=_rng())
+  wider = cohorts.Cohorts(_population(), padded=True)
+  wider.pad_to['test'] = 20
+  after = wider.data('test', np.array([0, 2]), 4, rng=_rng())
+  assert after['examples']['x'].shape == (2, 20, 2)
+  assert after['indices'].shape == (2, 5, 4)
+  for k in range(2):
+    assert _batches(_client(after, k)) == _batches(_client(before, k))
+
+
+def test_clients_in_a_list_are_not_padded():
+  data = cohorts.Cohorts(_population(), padded=False).data(
+    'train', np.array([2, 0, 1]), 4, epochs=2
+  )
+  assert [own['examples']['y'].shape for own in data] == [(1,), (5,), (9,)]
+  assert [len(own['indices']) for own in data] == [2, 4, 6]
+
+
+def test_other_rows_are_other_clients():
+  clients = cohorts.Cohorts(_population(), padded=True)
+  for rows in ([0, 1], [1, 0], [1, 0], [3, 2], [0, 1]):
+    data = clients.data('train', np.array(rows), 100)
+    for k, row in enumerate(rows):
+      first = 1000 * (list(_SIZES).index(clients.client_ids[row]) + 1)
+      assert _batches(_client(data, k))[0][0] == first
+
+
+def test_sets_are_not_mistaken_for_each_other():
+  clients = cohorts.Cohorts(_population(), padded=True)
+  rows = np.array([0, 1])
+  for name, size in (('train', 5), ('test', 2), ('train', 5)):
+    assert len(_batches(_client(clients.data(name, rows, 100), 0))[0]) == size
+
+
+def test_parts_that_are_stacked_stay_stacked():
+  parts = dict(data={'x': np.arange(6.0).reshape(3, 2)}, seed=np.arange(3))
+  result = cohorts.clients(3, **parts)
+  assert isinstance(result, values.StackedClients)
+  np.testing.assert_equal(dict(result.stacked), parts)
+
+
+def test_one_part_in_a_list_makes_a_list_of_all():
+  lists = [{'x': np.ones(n)} for n in (1, 2, 3)]
+  state = {'w': np.arange(6.0).reshape(3, 2)}
+  result = cohorts.clients(3, data=lists, state=state, seed=np.arange(3))
+  assert [dict(own) for own in result] == [
+    {'data': own, 'state': {'w': pytest.approx(row)}, 'seed': k}
+    for k, (own, row) in enumerate(zip(lists, state['w']))
+  ]
+
+
+def test_clients_without_a_state_keep_an_empty_one():
+  result = cohorts.clients(2, data=[{'x': 1}, {'x': 2}], state={})
+  assert [dict(own) for own in result] == [
+    {'data': {'x': 1}, 'state': {}},
+    {'data': {'x': 2}, 'state': {}},
+  ]
+
+
+def test_seeds_are_reproducible_and_differ():
+  seeds = cohorts.seeds(_rng(), 50)
+  assert (seeds.dtype, seeds.shape) == (np.int32, (50, 2))
+  assert len(set(map(tuple, seeds))) == 50
+  np.testing.assert_array_equal(cohorts.seeds(_rng(), 50), seeds)

@@ -1,0 +1,627 @@
+"""Tests of the evaluation on held-out examples."""
+
+import collections
+from collections.abc import Iterator
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+import tree
+
+from algorithms import registry as algorithm_registry
+from personalization import evaluation
+from personalization import training
+from personalization.runtime import cohort
+from personalization.runtime import values
+from tasks import client_data
+from tasks import errors
+from tasks import registry as task_registry
+from tasks import task as task_lib
+from tasks.models import linear
+from tests import data as test_data
+
+_METRIC = 'half_squared_error'
+_MODEL = linear.linear_regression(3)
+_EPOCHS = 3
+_RATE = 0.1
+_OPTIONS = training.Options(batch_size=4, clients_per_round=0, seed=5)
+# The weights that training has ended with: a kernel, and a bias.
+_WEIGHTS = np.array([0.3, -0.2, 0.5, 0.1], np.float32)
+
+
+@pytest.fixture(name='cohort_context', scope='module', autouse=True)
+def _cohort_context() -> Iterator[None]:
+  context = cohort.create_cohort_context()
+  with tff.framework.get_context_stack().install(context):
+    yield
+
+
+def _population(sizes, seed=0):
+  """Clients with given numbers of examples in each set."""
+  examples = {}
+  for i, (client_id, sets) in enumerate(sizes.items()):
+    for j, (name, n) in enumerate(sets.items()):
+      rng = np.random.default_rng([seed, i, j])
+      x = rng.normal(size=[n, 3]).astype(np.float32)
+      examples[name, client_id] = {'x': x, 'y': x[:, 0] + np.float32(i)}
+
+  def loader(name):
+    return lambda client_id: examples[name, client_id]
+
+  names = next(iter(sizes.values()))
+  return client_data.Population(
+    tuple(sizes), {name: loader(name) for name in names}
+  )
+
+
+def _sizes(prefix, sizes):
+  """Numbers of examples to adapt to and to be judged by."""
+  return {
+    f'{prefix}{k}': dict(personalization=n, evaluation=m)
+    for k, (n, m) in enumerate(sizes)
+  }
+
+
+def _task(**changes):
+  """A cross-device task; 'v1', 't2' and 't3' lack examples."""
+  fields = dict(
+    name='linear',
+    model=_MODEL,
+    metric=_METRIC,
+    higher_is_better=False,
+    train=_population({'a': {'train': 5}, 'b': {'train': 7}}),
+    validation=_population(
+      _sizes('v', [(5, 3), (4, 0), (9, 2), (1, 1)]), seed=1
+    ),
+    test=_population(
+      _sizes('t', [(4, 6), (11, 1), (0, 4), (3, 0), (2, 2), (8, 5), (6, 3)]),
+      seed=2,
+    ),
+    cross_silo=False,
+    batch_size=4,
+    padded=True,
+  )
+  return task_lib.Task(**(fields | changes))
+
+
+def _cross_silo_task(**changes):
+  """Clients each with examples of three kinds; 'c2' lacks those to test."""
+  sizes = {
+    f'c{k}': dict(zip(('train', 'validation', 'test'), own))
+    for k, own in enumerate([(5, 3, 2), (9, 2, 4), (4, 4, 0), (7, 1, 3)])
+  }
+  clients = _population(sizes)
+
+  def population(**sets):
+    return client_data.Population(
+      clients.client_ids,
+      {name: clients.sets[part] for name, part in sets.items()},
+    )
+
+  return _task(
+    train=population(train='train'),
+    validation=population(personalization='train', evaluation='validation'),
+    test=population(personalization='train', evaluation='test'),
+    cross_silo=True,
+    **changes,
+  )
+
+
+@functools.cache
+def _build(name='finetuning', sets=('evaluation',), **hyperparameters):
+  if name != 'fedavg':
+    hyperparameters = dict(
+      finetuning_epochs=_EPOCHS, finetuning_learning_rates=[_RATE]
+    )
+  return algorithm_registry.build(
+    name,
+    _MODEL,
+    algorithm_registry.hyperparameters(name, hyperparameters),
+    tff.aggregators.MeanFactory(no_nan_division=True),
+    sets,
+  )
+
+
+def _trained(algorithm, weights=_WEIGHTS, **fields):
+  """What training ended with, if it was with these weights."""
+  state = algorithm.initial_state([0, 1])
+  state['server']['model'] = collections.OrderedDict(
+    kernel=weights[:3], bias=weights[3]
+  )
+  fields = dict(client_ids=('a', 'b'), client_states={}) | fields
+  return training.Trained(
+    state, dropped_clients=0, skipped_clients=(), **fields
+  )
+
+
+def _evaluate(algorithm=None, task=None, options=_OPTIONS, **arguments):
+  task = task or _task()
+  algorithm = algorithm or _build(sets=evaluation.evaluation_sets(task))
+  return evaluation.evaluate(
+    algorithm, _trained(algorithm), task, options, **arguments
+  )
+
+
+def _error(weights, examples):
+  """Half the mean squared error."""
+  residuals = examples['x'] @ weights[:3] + weights[3] - examples['y']
+  return 0.5 * np.mean(np.square(residuals))
+
+
+def _by_hand(population, client_ids, sets=('evaluation',), batch_size=4):
+  """The errors after 0, 1, … epochs of SGD: {set: [clients, epochs + 1]}."""
+  results = {name: [] for name in sets}
+  for client_id in client_ids:
+    own = {name: load(client_id) for name, load in population.sets.items()}
+    x, y = (own['personalization'][name] for name in ('x', 'y'))
+    x = np.append(x, np.ones([len(x), 1]), axis=1)
+    weights = np.array(_WEIGHTS, np.float64)
+    for name in sets:
+      results[name].append([_error(weights, own[name])])
+    for _ in range(_EPOCHS):
+      for first in range(0, len(y), batch_size):
+        batch = slice(first, first + batch_size)
+        residuals = x[batch] @ weights - y[batch]
+        weights -= _RATE * x[batch].T @ residuals / len(residuals)
+      for name in sets:
+        results[name][-1].append(_error(weights, own[name]))
+  return results
+
+
+def _assert_close(first, second):
+  np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-6)
+
+
+_VALIDATION, _TEST = ('v0', 'v2', 'v3'), ('t0', 't1', 't4', 't5', 't6')
+
+
+@pytest.fixture(name='result', scope='module')
+def _result(cohort_context) -> evaluation.Evaluation:
+  del cohort_context
+  return _evaluate()
+
+
+def test_all_candidates_of_each_client_against_the_same_by_hand(result):
+  assert result.candidates == ('0 epochs', '1 epochs', '2 epochs', '3 epochs')
+  assert result.baseline == 0
+  for metrics, population, client_ids in (
+    (result.validation, _task().validation, _VALIDATION),
+    (result.test, _task().test, _TEST),
+  ):
+    assert metrics.client_ids == client_ids
+    expected = _by_hand(population, client_ids)['evaluation']
+    _assert_close(metrics.values[_METRIC], expected)
+    _assert_close(metrics.values['loss'], expected)
+
+
+def test_a_metric_weighs_by_the_examples_it_is_the_mean_over(result):
+  assert set(result.test.weights) == {_METRIC, 'loss'}
+  assert result.validation.weights[_METRIC].tolist() == [3, 2, 1]
+  assert result.test.weights[_METRIC].tolist() == [6, 1, 2, 5, 3]
+
+
+def test_clients_that_lack_examples_are_named(result):
+  assert result.skipped == ('v1', 't2', 't3')
+
+
+def test_the_global_model_is_one_candidate():
+  result = _evaluate(_build('fedavg'))
+  assert result.candidates == ('global',)
+  expected = _by_hand(_task().test, _TEST)['evaluation']
+  _assert_close(result.test.values[_METRIC], np.array(expected)[:, :1])
+
+
+def test_cross_silo_judges_a_model_by_both_sets_of_its_client():
+  task = _cross_silo_task()
+  assert evaluation.evaluation_sets(task) == ('validation', 'test')
+  result = _evaluate(task=task)
+  client_ids = ('c0', 'c1', 'c3')
+  sets = dict(
+    personalization=task.test.sets['personalization'],
+    validation=task.validation.sets['evaluation'],
+    test=task.test.sets['evaluation'],
+  )
+  expected = _by_hand(
+    client_data.Population(client_ids, sets),
+    client_ids,
+    ('validation', 'test'),
+  )
+  for name in ('validation', 'test'):
+    metrics = getattr(result, name)
+    assert metrics.client_ids == client_ids
+    _assert_close(metrics.values[_METRIC], expected[name])
+  assert result.validation.weights[_METRIC].tolist() == [3, 2, 1]
+  assert result.test.weights[_METRIC].tolist() == [2, 4, 3]
+  assert result.skipped == ('c2',)
+
+
+def test_cross_silo_personalizes_each_client_once():
+  task = _cross_silo_task()
+  algorithm, cohorts = _recording(_build(sets=('validation', 'test')))
+  _evaluate(algorithm, task)
+  assert [len(clients) for clients in cohorts] == [3]
+
+
+@pytest.mark.parametrize('cohort_size', [1, 3])
+def test_the_size_of_a_cohort_changes_nothing(result, monkeypatch, cohort_size):
+  monkeypatch.setattr(evaluation, '_COHORT', cohort_size)
+  sizes = []
+  other = _evaluate(on_cohort=sizes.append)
+  # The last cohort of three has two clients, and one that stands in.
+  assert sizes == ([3, 3, 2] if cohort_size == 3 else [1] * 8)
+  assert (other.candidates, other.baseline, other.skipped) == (
+    result.candidates,
+    result.baseline,
+    result.skipped,
+  )
+  for a, b in (
+    (other.validation, result.validation),
+    (other.test, result.test),
+  ):
+    assert a.client_ids == b.client_ids
+    tree.map_structure(_assert_close, dict(a.values), dict(b.values))
+    tree.map_structure(_assert_close, dict(a.weights), dict(b.weights))
+
+
+def test_padding_changes_nothing(result):
+  other = _evaluate(task=_task(padded=False))
+  assert other.test.client_ids == result.test.client_ids
+  _assert_close(
+    other.validation.values[_METRIC], result.validation.values[_METRIC]
+  )
+  _assert_close(other.test.values[_METRIC], result.test.values[_METRIC])
+
+
+def test_the_other_clients_change_nothing(result):
+  """A test client is judged the same, whoever else there is."""
+  alone = _population(_sizes('t', [(4, 6)]), seed=2)
+  other = _evaluate(task=_task(test=alone, validation=alone))
+  _assert_close(other.test.values[_METRIC][0], result.test.values[_METRIC][0])
+
+
+def test_batches_that_are_not_full_can_be_left_out():
+  options = dataclasses.replace(_OPTIONS, drop_partial_batches=True)
+  result = _evaluate(options=options)
+  population = _task().test
+  # 't5' has two full batches, and 't6' has one, and two more examples.
+  whole = _by_hand(population, ['t5'])['evaluation'][0]
+  _assert_close(result.test.values[_METRIC][3], whole)
+
+  def first_batch(client_id):
+    load = population.sets['personalization']
+    return {name: values[:4] for name, values in load(client_id).items()}
+
+  cut = client_data.Population(
+    ('t6',), population.sets | dict(personalization=first_batch)
+  )
+  expected = _by_hand(cut, ['t6'])['evaluation'][0]
+  _assert_close(result.test.values[_METRIC][4], expected)
+  # All that a client is judged by still counts.
+  assert result.test.weights[_METRIC].tolist() == [6, 1, 2, 5, 3]
+
+
+@pytest.mark.parametrize('takes_steps', [True, False])
+def test_only_steps_leave_out_batches_that_are_not_full(takes_steps):
+  options = dataclasses.replace(_OPTIONS, drop_partial_batches=True)
+  algorithm, cohorts = _recording(
+    dataclasses.replace(_build(), steps_to_personalize=takes_steps)
+  )
+  _evaluate(algorithm, options=options)
+  seen = cohorts[1]['personalization']['weights'].sum(axis=(1, 2))
+  # Of 4, 11, 2, 8 and 6 examples, in batches of 4.
+  assert seen.tolist() == ([4, 8, 2, 8, 4] if takes_steps else [4, 11, 2, 8, 6])
+
+
+@pytest.mark.parametrize('batch_size', [4, 0])
+def test_the_size_of_a_batch_is_the_tasks_unless_it_is_set(batch_size):
+  options = dataclasses.replace(_OPTIONS, batch_size=batch_size)
+  algorithm, cohorts = _recording(_build())
+  _evaluate(algorithm, _task(batch_size=2), options)
+  indices = cohorts[0]['personalization']['indices']
+  assert indices.shape[2] == (batch_size or 2)
+
+
+def _recording(algorithm):
+  """`algorithm` that only records the cohorts that it is to personalize."""
+  cohorts = []
+
+  def personalize(state, clients):
+    del state
+    cohorts.append(_Stacked(clients.stacked))
+    total = np.ones([len(clients), len(algorithm.candidates)], np.float32)
+    metrics = {_METRIC: (total, total), 'loss': (total, total)}
+    return values.StackedClients(
+      {name: metrics for name in clients.stacked['evaluation']}, len(clients)
+    )
+
+  return dataclasses.replace(algorithm, personalize=personalize), cohorts
+
+
+class _Stacked(dict):
+  """What a cohort's clients bring, by part."""
+
+  def __len__(self):
+    return len(self['seed'])
+
+
+class TestWhatACohortIsGiven:
+  def cohorts(self, monkeypatch, task=None, trained=None, **fields):
+    monkeypatch.setattr(evaluation, '_COHORT', 3)
+    algorithm, cohorts = _recording(
+      dataclasses.replace(fields.pop('algorithm', _build()), **fields)
+    )
+    evaluation.evaluate(
+      algorithm,
+      trained or _trained(algorithm),
+      task or _task(),
+      _OPTIONS,
+    )
+    return cohorts
+
+  def test_all_have_the_same_shapes(self, monkeypatch):
+    shapes = [
+      tree.map_structure(lambda leaf: tuple(leaf.shape), dict(clients))
+      for clients in self.cohorts(monkeypatch)
+    ]
+    assert len(shapes) == 3
+    assert shapes.count(shapes[0]) == 3
+
+  def test_each_client_has_a_seed_of_its_own(self, monkeypatch):
+    first, second = (
+      clients['seed'] for clients in self.cohorts(monkeypatch)[1:]
+    )
+    seeds = [*map(tuple, first), *map(tuple, second[:2])]
+    assert len(set(seeds)) == 5
+
+  def test_examples_are_in_their_own_order(self, monkeypatch):
+    for clients in self.cohorts(monkeypatch):
+      for data in (clients['personalization'], clients['evaluation']):
+        data = data.get('evaluation', data)
+        for indices, weights in zip(data['indices'], data['weights']):
+          used = indices[weights > 0]
+          assert used.tolist() == list(range(len(used)))
+
+  def test_epochs_are_shuffled_where_a_method_asks_for_it(self, monkeypatch):
+    cohorts = self.cohorts(monkeypatch, shuffled_epochs=4)
+    again = self.cohorts(monkeypatch, shuffled_epochs=4)
+    for clients, same in zip(cohorts, again):
+      data = clients['personalization']
+      np.testing.assert_array_equal(
+        data['indices'], same['personalization']['indices']
+      )
+    # Of 't1' with 11 examples.
+    data = cohorts[1]['personalization']
+    orders = [
+      tuple(indices[weights > 0])
+      for indices, weights in zip(
+        np.split(data['indices'][1], 4), np.split(data['weights'][1], 4)
+      )
+    ]
+    assert len(set(orders)) == 4
+    assert {tuple(sorted(order)) for order in orders} == {tuple(range(11))}
+
+  def test_a_client_brings_the_state_that_it_has(self, monkeypatch):
+    @tff.tensorflow.computation(tff.TensorType(np.int32, [2]))
+    def initialize_client(seed):
+      return collections.OrderedDict(seed=seed)
+
+    task = _cross_silo_task()
+    algorithm = dataclasses.replace(
+      _build(sets=('validation', 'test')),
+      initialize_client=initialize_client,
+    )
+    # 'c3' has no state, as it had no examples to train on.
+    trained = _trained(
+      algorithm,
+      client_ids=('c2', 'c1', 'c0'),
+      client_states=collections.OrderedDict(
+        seed=np.array([[2, 2], [1, 1], [0, 0]], np.int32)
+      ),
+    )
+    (clients,) = self.cohorts(monkeypatch, task, trained, algorithm=algorithm)
+    # Three have been trained, and two come before it here.
+    new = [_OPTIONS.seed, 3 + 2]
+    np.testing.assert_array_equal(
+      clients['state']['seed'], [[0, 0], [1, 1], new]
+    )
+
+
+def test_clients_in_whose_examples_nothing_counts_are_left_out():
+  """As one that has only sentences in which no word counts."""
+
+  def metrics(weights, batch):
+    totals, _ = _MODEL.metrics(weights, batch)[_METRIC]
+    counts = tf.cast(batch['x'][:, 0] < 1e3, tf.float32)
+    return collections.OrderedDict({_METRIC: (counts * totals, counts)})
+
+  task = _task(model=dataclasses.replace(_MODEL, metrics=metrics))
+  load = task.test.sets['evaluation']
+
+  def nothing_counts(client_id):
+    examples = load(client_id)
+    if client_id == 't4':
+      examples = examples | {'x': np.full_like(examples['x'], 1e4)}
+    return examples
+
+  test = client_data.Population(
+    task.test.client_ids, task.test.sets | dict(evaluation=nothing_counts)
+  )
+  algorithm = algorithm_registry.build(
+    'fedavg',
+    task.model,
+    algorithm_registry.hyperparameters('fedavg', {}),
+    tff.aggregators.MeanFactory(),
+    ('evaluation',),
+  )
+  result = _evaluate(algorithm, dataclasses.replace(task, test=test))
+  assert result.test.client_ids == ('t0', 't1', 't5', 't6')
+  assert result.skipped == ('v1', 't2', 't3', 't4')
+  for metric in result.test.values.values():
+    assert metric.shape == (4, 1)
+    assert np.all(np.isfinite(metric))
+  assert result.test.weights[_METRIC].tolist() == [6, 1, 5, 3]
+
+
+@pytest.mark.parametrize('part', ['validation', 'test'])
+def test_nobody_to_evaluate(part):
+  nobody = _population(_sizes('n', [(0, 1), (3, 0)]))
+  with pytest.raises(errors.UserError, match=f'no clients for {part}'):
+    _evaluate(task=_task(**{part: nobody}))
+
+
+def _evaluation(validation, test=None, baseline=0):
+  """An evaluation with these metrics, `[clients, candidates]`."""
+
+  def metrics(rows):
+    rows = np.array(rows, np.float32)
+    return evaluation.Metrics(
+      tuple(f'client{k}' for k in range(len(rows))),
+      {_METRIC: rows},
+      {_METRIC: np.arange(1.0, len(rows) + 1)},
+    )
+
+  return evaluation.Evaluation(
+    tuple(f'candidate{k}' for k in range(len(validation[0]))),
+    baseline,
+    metrics(validation),
+    metrics(validation if test is None else test),
+    (),
+  )
+
+
+_NAN, _INF = np.nan, np.inf
+
+
+class TestChoose:
+  @pytest.mark.parametrize(
+    ('validation', 'higher_is_better', 'expected'),
+    [
+      pytest.param([[1, 2, 3], [4, 6, 4]], True, 1, id='best_mean'),
+      pytest.param([[1, 2, 3], [9, 6, 8]], False, 1, id='lowest_mean'),
+      pytest.param([[1, 2, 3], [4, 5, 4]], True, 1, id='first_on_a_tie'),
+      pytest.param([[7, 7, 7], [7, 7, 7]], False, 0, id='all_equal'),
+      pytest.param([[1, _NAN, 2], [1, 9, 2]], True, 2, id='nan'),
+      pytest.param([[3, _NAN, 2], [3, 0, 2]], False, 2, id='nan_lower'),
+      pytest.param([[1, _INF, 2], [1, 9, 2]], True, 2, id='infinite'),
+      pytest.param([[3, -_INF, 2], [3, 0, 2]], False, 2, id='minus_inf'),
+      pytest.param([[_NAN, _INF], [1, 1]], True, 0, id='all_diverged'),
+    ],
+  )
+  def test_one_for_all(self, validation, higher_is_better, expected):
+    # Whatever the test clients would choose, and however many they are.
+    test = [[9, 0, 0][: len(validation[0])]] * 4
+    chosen = evaluation.choose(
+      _evaluation(validation, test), _METRIC, higher_is_better, each=False
+    )
+    assert chosen.tolist() == [expected] * 4
+
+  def test_all_clients_count_the_same(self):
+    # Though the second has twice as many examples.
+    chosen = evaluation.choose(
+      _evaluation([[4, 1], [1, 3]]), _METRIC, True, each=False
+    )
+    assert chosen.tolist() == [0, 0]
+
+  @pytest.mark.parametrize('higher_is_better', [True, False])
+  def test_each_its_own(self, higher_is_better):
+    validation = [
+      [1, 2, 3],
+      [3, 1, 1],
+      [5, 5, 5],
+      [_NAN, 4, 4],
+      [_NAN, _INF, 8],
+      [_NAN, _NAN, _NAN],
+    ]
+    expected = [2, 0, 0, 1, 2, 0] if higher_is_better else [0, 1, 0, 1, 2, 0]
+    chosen = evaluation.choose(
+      _evaluation(validation, [[9, 0, 0]] * 6),
+      _METRIC,
+      higher_is_better,
+      each=True,
+    )
+    assert chosen.tolist() == expected
+
+
+class TestSummarize:
+  TEST = [[4, 5, 0], [4, 0, 6], [4, 4, 9]]
+
+  @pytest.mark.parametrize(
+    ('higher_is_better', 'hurt'), [(True, 1 / 3), (False, 1 / 3)]
+  )
+  def test_the_clients_at_what_was_chosen(self, higher_is_better, hurt):
+    chosen = np.array([1, 1, 0])  # The metrics 5, 0, 4.
+    summary = evaluation.summarize(
+      _evaluation(self.TEST), _METRIC, higher_is_better, chosen
+    )
+    assert summary.num_clients == 3
+    assert summary.mean == pytest.approx(3)
+    # Of clients with 1, 2 and 3 examples.
+    assert summary.weighted_mean == pytest.approx((5 + 2 * 0 + 3 * 4) / 6)
+    assert summary.worst_tenth == (0 if higher_is_better else 5)
+    assert summary.best_tenth == (5 if higher_is_better else 0)
+    assert summary.largest_tenth == 4
+    assert summary.hurt == pytest.approx(hurt)
+
+  def test_without_a_baseline_nobody_is_hurt(self):
+    summary = evaluation.summarize(
+      _evaluation(self.TEST, baseline=None), _METRIC, True, np.zeros(3, int)
+    )
+    assert summary.hurt is None
+
+
+# As presets/school.toml has them, and the error they lead to.
+_SCHOOL = {
+  'fedavg': (dict(client_learning_rate=0.03), 0.0130),
+  'local': (
+    dict(
+      finetuning_epochs=500,
+      finetuning_learning_rates=[0.03],
+      finetuning_shuffle=True,
+    ),
+    0.0121,
+  ),
+  'finetuning': (
+    dict(
+      client_learning_rate=0.03,
+      finetuning_epochs=100,
+      finetuning_learning_rates=[0.03],
+      finetuning_shuffle=True,
+    ),
+    0.0116,
+  ),
+}
+
+
+@pytest.mark.parametrize('name', _SCHOOL)
+def test_school(name):
+  """Motley's errors on School, table 5, and its split."""
+  folder = test_data.path('school/school.mat').parents[1]
+  task = task_registry.load('school', data_dir=str(folder), seed=100)
+  hyperparameters, expected = _SCHOOL[name]
+  algorithm = algorithm_registry.build(
+    name,
+    task.model,
+    algorithm_registry.hyperparameters(name, hyperparameters),
+    tff.aggregators.MeanFactory(no_nan_division=True),
+    evaluation.evaluation_sets(task),
+  )
+  options = training.Options(
+    total_rounds=500,
+    clients_per_round=0,
+    batch_size=32,
+    drop_partial_batches=True,
+    seed=100,
+  )
+  trained = training.train(algorithm, task, options)
+  result = evaluation.evaluate(algorithm, trained, task, options)
+  chosen = evaluation.choose(
+    result, task.metric, task.higher_is_better, each=False
+  )
+  summary = evaluation.summarize(
+    result, task.metric, task.higher_is_better, chosen
+  )
+  assert summary.num_clients == 139
+  assert summary.mean == pytest.approx(expected, abs=0.0006)
