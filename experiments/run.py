@@ -111,7 +111,7 @@ def _tell_of_skipped(where: str, client_ids: Sequence[str]) -> None:
 
 def silence_imports() -> None:
   """Keeps what TensorFlow has to say about itself from the terminal."""
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
   absl_logging.set_verbosity(absl_logging.ERROR)
   logging.getLogger('tensorflow').setLevel(logging.ERROR)
   warnings.filterwarnings('ignore', category=DeprecationWarning)
@@ -178,6 +178,7 @@ def _build_algorithms(
       hyperparameters,
       aggregator,
       evaluation.evaluation_sets(task),
+      num_clients=len(task.train.client_ids),
     )
     for name, hyperparameters in config.hyperparameters.items()
   }

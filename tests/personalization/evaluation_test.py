@@ -347,6 +347,11 @@ class _Stacked(dict):
     return len(self['seed'])
 
 
+@tff.tensorflow.computation(tff.TensorType(np.int32, [2]))
+def _initialize_client(seed):
+  return collections.OrderedDict(seed=seed)
+
+
 class TestWhatACohortIsGiven:
   def cohorts(self, monkeypatch, task=None, trained=None, **fields):
     monkeypatch.setattr(evaluation, '_COHORT', 3)
@@ -404,14 +409,10 @@ class TestWhatACohortIsGiven:
     assert {tuple(sorted(order)) for order in orders} == {tuple(range(11))}
 
   def test_a_client_brings_the_state_that_it_has(self, monkeypatch):
-    @tff.tensorflow.computation(tff.TensorType(np.int32, [2]))
-    def initialize_client(seed):
-      return collections.OrderedDict(seed=seed)
-
     task = _cross_silo_task()
     algorithm = dataclasses.replace(
       _build(sets=('validation', 'test')),
-      initialize_client=initialize_client,
+      initialize_client=_initialize_client,
     )
     # 'c3' has no state, as it had no examples to train on.
     trained = _trained(
@@ -427,6 +428,20 @@ class TestWhatACohortIsGiven:
     np.testing.assert_array_equal(
       clients['state']['seed'], [[0, 0], [1, 1], new]
     )
+
+  def test_a_client_that_was_held_out_starts_by_its_row(self, monkeypatch):
+    algorithm = dataclasses.replace(
+      _build(), initialize_client=_initialize_client
+    )
+    trained = _trained(
+      algorithm,
+      client_states=collections.OrderedDict(seed=np.zeros([2, 2], np.int32)),
+    )
+    cohorts = self.cohorts(monkeypatch, trained=trained, algorithm=algorithm)
+    seeds = [clients['state']['seed'].tolist() for clients in cohorts]
+    # Two have been trained; in the last cohort one client stands in for another.
+    rows = [[0, 1, 2], [0, 1, 2], [3, 4, 4]]
+    assert seeds == [[[_OPTIONS.seed, 2 + row] for row in own] for own in rows]
 
 
 def test_clients_in_whose_examples_nothing_counts_are_left_out():
