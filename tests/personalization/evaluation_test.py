@@ -439,7 +439,7 @@ class TestWhatACohortIsGiven:
     )
     cohorts = self.cohorts(monkeypatch, trained=trained, algorithm=algorithm)
     seeds = [clients['state']['seed'].tolist() for clients in cohorts]
-    # Two have been trained; in the last cohort one client stands in for another.
+    # Two were trained. In the last cohort one client stands in for another.
     rows = [[0, 1, 2], [0, 1, 2], [3, 4, 4]]
     assert seeds == [[[_OPTIONS.seed, 2 + row] for row in own] for own in rows]
 
