@@ -154,6 +154,10 @@ def set_runtime(name: str) -> None:
   else:
     from personalization.runtime import cohort
 
+    # A core works on a client; that several work on one operation is slower.
+    os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
+    os.environ.setdefault('TF_NUM_INTEROP_THREADS', str(os.cpu_count()))
+
     context = cohort.create_cohort_context()
   tff.framework.set_default_context(context)
 
