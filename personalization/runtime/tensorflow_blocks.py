@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 import itertools
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.function.polymorphism import (
   function_type as function_type_lib,
@@ -118,7 +119,7 @@ def _detach_placeholders(graph_def: tf.compat.v1.GraphDef):
       if dtype.is_numpy_compatible:
         node.op = 'Const'
         node.attr.pop('shape', None)
-        zero = '' if dtype == tf.string else 0
+        zero = '' if dtype == tf.string else np.zeros([], dtype.as_numpy_dtype)
         node.attr['value'].tensor.CopyFrom(tf.make_tensor_proto(zero, dtype))
   for node in graph_def.node:
     if waits.intersection(node.input):

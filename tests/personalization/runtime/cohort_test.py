@@ -292,6 +292,15 @@ class ComputationsTest(_TestCase):
     result = self.assert_parity(run, list(range(7)), 3)
     self.assertEqual(result[0], [0, 2, 4, 6, 8, 10, 12])
 
+  def test_truth_values(self):
+    negate = tff.tensorflow.computation(lambda b: tf.logical_not(b), np.bool_)
+
+    @tff.federated_computation(tff.FederatedType(np.bool_, tff.CLIENTS))
+    def run(own):
+      return tff.federated_map(negate, own)
+
+    self.assert_parity(run, [True, False, True, True, False])
+
   def test_aggregations_that_depend_on_each_other(self):
     subtract = tff.tensorflow.computation(
       lambda pair: (pair[0] - pair[1]) ** 2, (np.float32, np.float32)
