@@ -179,8 +179,9 @@ class RunTest(parameterized.TestCase):
   def test_a_method_that_cannot_do_the_task(self):
     build = algorithm_registry.build
 
-    def build_other(*args):
-      return dataclasses.replace(build(*args), personalizes_new_clients=False)
+    def build_other(*args, **kwargs):
+      method = build(*args, **kwargs)
+      return dataclasses.replace(method, personalizes_new_clients=False)
 
     with mock.patch.object(algorithm_registry, 'build', build_other):
       with self.assertRaisesRegex(errors.UserError, 'fedavg can personalize'):
