@@ -23,7 +23,7 @@ import pathlib
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 import warnings
 
 from absl import app
@@ -217,6 +217,7 @@ def _train(
 
     def on_round(round_num: int, metrics: Any) -> None:
       nonlocal first_round
+      _stop_if_interrupted()
       first_round = first_round or round_num
       show(round_num, f'loss {metrics["loss"]:.4g}')
 
@@ -274,6 +275,7 @@ def _evaluate(
 
     def on_cohort(num_clients: int) -> None:
       nonlocal done
+      _stop_if_interrupted()
       done += num_clients
       show(done)
 
@@ -381,9 +383,25 @@ def _main() -> None:
   _say(f'Written to {output_dir}')
 
 
-def _interrupt(signum: int, frame: Any) -> NoReturn:
+_interrupted = False
+
+
+def _interrupt(signum: int, frame: Any) -> None:
+  """Stops behind the round that is under way; the second time, at once.
+
+  At once may be in the middle of what cannot be stopped cleanly, where Python
+  prints a traceback and goes on.
+  """
+  global _interrupted
   del signum, frame
-  raise KeyboardInterrupt
+  if _interrupted:
+    raise KeyboardInterrupt
+  _interrupted = True
+
+
+def _stop_if_interrupted() -> None:
+  if _interrupted:
+    raise KeyboardInterrupt
 
 
 def main(argv: list[str]) -> int:
