@@ -51,7 +51,13 @@ class Cohorts:
   def __len__(self) -> int:
     return len(self.client_ids)
 
-  def _examples(self, name: str, rows: np.ndarray) -> Mapping[str, tf.Tensor]:
+  def stacked_bytes(self, name: str) -> int:
+    """The size of all clients' examples in a set, stacked."""
+    example = self._sets[name](self.client_ids[0])
+    per_example = sum(v[0].nbytes for v in example.values())
+    return len(self) * self.pad_to[name] * per_example
+
+  def examples(self, name: str, rows: np.ndarray) -> Mapping[str, tf.Tensor]:
     """The examples of clients, stacked; those of the last call are kept."""
     key = rows.tobytes()
     if name not in self._stacked or self._stacked[name][0] != key:
@@ -66,7 +72,7 @@ class Cohorts:
       )
     return self._stacked[name][1]
 
-  def data(
+  def batches(
     self,
     name: str,
     rows: np.ndarray,
@@ -75,8 +81,8 @@ class Cohorts:
     rng: np.random.Generator | None = None,
     drop_partial: bool = False,
     epochs: int = 1,
-  ) -> Data | list[Data]:
-    """A set of the clients in `rows`: stacked if padded, else one by one."""
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """The batches of clients as indices and weights, see `index_batches`."""
     batches = [
       client_data.index_batches(
         self.sizes[name][rows],
@@ -87,13 +93,28 @@ class Cohorts:
       )
       for _ in range(epochs)
     ]
-    indices, weights = (
-      batches[0]
-      if epochs == 1
-      else (np.concatenate(part, axis=1) for part in zip(*batches))
-    )
+    if epochs == 1:
+      return batches[0]
+    indices, weights = (np.concatenate(part, axis=1) for part in zip(*batches))
+    return indices, weights
+
+  def data(
+    self, name: str, rows: np.ndarray, batch_size: int, **batching: Any
+  ) -> Data | list[Data]:
+    """A set of the clients in `rows`: stacked if padded, else one by one.
+
+    Args:
+      name: The set.
+      rows: The clients.
+      batch_size: The number of examples in a batch.
+      **batching: How examples become batches, as in `batches`.
+
+    Returns:
+      The data of all of them, or of each of them.
+    """
+    indices, weights = self.batches(name, rows, batch_size, **batching)
     if self._padded:
-      examples = self._examples(name, rows)
+      examples = self.examples(name, rows)
       return _data(examples, indices, weights)
     load = self._sets[name]
     clients = []
