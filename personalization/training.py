@@ -29,7 +29,6 @@ class Trained:
   """What training ends with.
 
   Attributes:
-    round: The number of the last round.
     server_state: The server's state.
     client_ids: The clients that could take part: those with examples.
     client_states: Their states, stacked in their order; an empty structure if
@@ -37,14 +36,15 @@ class Trained:
     dropped_clients: How many updates were dropped, over all rounds, because
       they were not finite.
     skipped_clients: The clients without examples, which never took part.
+    round: The number of the last round.
   """
 
-  round: int
   server_state: Any
   client_ids: tuple[str, ...]
   client_states: Any
   dropped_clients: int
   skipped_clients: tuple[str, ...]
+  round: int = 0
 
 
 def seed_pair(*key: int | str) -> np.ndarray:
@@ -156,7 +156,6 @@ def train(
   if start is None:
     clients = schedule.clients
     start = Trained(
-      round=0,
       server_state=algorithm.initial_state(seed_pair('model', options.seed)),
       client_ids=clients.client_ids,
       client_states=initial_client_states(

@@ -24,6 +24,7 @@ from tasks import client_data
 from tasks import errors
 from tasks import registry as task_registry
 from tasks.models import linear
+from tests import computations
 
 # A checkpoint after rounds 3, 6 and 7.
 _OPTIONS = training.Options(
@@ -140,12 +141,12 @@ def _recording(algorithm, rounds):
     rounds.append(clients)
     return state, clients.stacked['state'], dict(dropped_clients=0, loss=0)
 
-  return dataclasses.replace(algorithm, next=next_round)
+  return computations.exchange(algorithm, next=next_round)
 
 
 def _one_by_one(algorithm):
   """`algorithm`, whose rounds cannot be made one program."""
-  return dataclasses.replace(
+  return computations.exchange(
     algorithm, next=lambda *args: algorithm.next(*args)
   )
 
