@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Mapping, Sequence
+import functools
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,16 @@ class Cohorts:
     sizes: For each set, each client's number of examples.
   """
 
-  def __init__(self, population: client_data.Population, padded: bool):
+  def __init__(
+    self, population: client_data.Population, padded: bool, kept: int = 1
+  ):
     """Looks at all clients.
 
     Args:
       population: The clients.
       padded: Whether the clients of a cohort are padded to the same shapes, so
         that a runtime can stack them.
+      kept: Of how many cohorts that were asked for last to keep each set.
     """
     with_examples, self.skipped = client_data.split_by_examples(
       population, population.client_ids
@@ -46,7 +50,9 @@ class Cohorts:
     self.pad_to = {
       name: int(sizes.max(initial=0)) for name, sizes in self.sizes.items()
     }
-    self._stacked: dict[str, tuple[bytes, Any]] = {}
+    most = kept * len(population.sets)
+    self._stack = functools.lru_cache(most)(self._stack)
+    self._batch = functools.lru_cache(most)(self._batch)
 
   def __len__(self) -> int:
     return len(self.client_ids)
@@ -58,19 +64,18 @@ class Cohorts:
     return len(self) * self.pad_to[name] * per_example
 
   def examples(self, name: str, rows: np.ndarray) -> Mapping[str, tf.Tensor]:
-    """The examples of clients, stacked; those of the last call are kept."""
-    key = rows.tobytes()
-    if name not in self._stacked or self._stacked[name][0] != key:
-      load = self._sets[name]
-      examples = client_data.stack_examples(
-        [load(self.client_ids[row]) for row in rows], self.pad_to[name]
-      )
-      # As tensors they are not copied again in the next round.
-      self._stacked[name] = (
-        key,
-        {feature: tf.constant(array) for feature, array in examples.items()},
-      )
-    return self._stacked[name][1]
+    """The examples of clients, stacked and padded."""
+    return self._stack(name, tuple(rows), self.pad_to[name])
+
+  def _stack(
+    self, name: str, rows: tuple[int, ...], pad_to: int
+  ) -> Mapping[str, tf.Tensor]:
+    load = self._sets[name]
+    examples = client_data.stack_examples(
+      [load(self.client_ids[row]) for row in rows], pad_to
+    )
+    # As tensors they are not copied again in the next round.
+    return {feature: tf.constant(array) for feature, array in examples.items()}
 
   def batches(
     self,
@@ -78,18 +83,46 @@ class Cohorts:
     rows: np.ndarray,
     batch_size: int,
     *,
-    rng: np.random.Generator | None = None,
+    shuffle: tuple[int | str, ...] = (),
     drop_partial: bool = False,
     epochs: int = 1,
   ) -> tuple[np.ndarray, np.ndarray]:
-    """The batches of clients as indices and weights, see `index_batches`."""
+    """The batches of clients as indices and weights, see `index_batches`.
+
+    Args:
+      name: The set.
+      rows: The clients.
+      batch_size: The number of examples in a batch.
+      shuffle: The key of the random order that each epoch has, as
+        `client_data.seeded_rng` takes it; without, their own order.
+      drop_partial: Whether to leave out a last batch that is not full.
+      epochs: How often each example comes.
+
+    Returns:
+      The indices and weights, `[clients, steps, batch]`.
+    """
+    return self._batch(
+      tuple(self.sizes[name][rows]),
+      self.pad_to[name],
+      batch_size,
+      shuffle,
+      drop_partial,
+      epochs,
+    )
+
+  def _batch(
+    self,
+    sizes: tuple[int, ...],
+    pad_to: int,
+    batch_size: int,
+    shuffle: tuple[int | str, ...],
+    drop_partial: bool,
+    epochs: int,
+  ) -> tuple[np.ndarray, np.ndarray]:
+    rng = client_data.seeded_rng(*shuffle) if shuffle else None
     batches = [
       client_data.index_batches(
-        self.sizes[name][rows],
-        batch_size,
-        rng=rng,
-        drop_partial=drop_partial,
-        pad_to=self.pad_to[name],
+        sizes, batch_size, rng=rng, drop_partial=drop_partial, pad_to=pad_to
       )
       for _ in range(epochs)
     ]

@@ -62,6 +62,9 @@ class Evaluation:
   skipped: tuple[str, ...]
 
 
+Populations = Mapping[tuple[str, ...], cohorts.Cohorts]
+
+
 def evaluation_sets(task: task_lib.Task) -> tuple[str, ...]:
   """The sets that each client of a task is evaluated on at a time.
 
@@ -85,6 +88,36 @@ def _populations(
   return {
     ('validation', 'test'): client_data.Population(task.test.client_ids, sets)
   }
+
+
+def prepare(task: task_lib.Task, kept: int = 1) -> Populations:
+  """The clients to evaluate; several evaluations may share them.
+
+  Args:
+    task: The task.
+    kept: Of how many cohorts to keep the data for another evaluation.
+
+  Returns:
+    The clients, by the parts of the evaluation that they give.
+
+  Raises:
+    UserError: If there is nobody to choose by, or to report.
+  """
+  populations = {
+    parts: cohorts.Cohorts(population, task.padded, kept)
+    for parts, population in _populations(task).items()
+  }
+  for parts, clients in populations.items():
+    if not len(clients):
+      raise errors.UserError(
+        f'{task.name} has no clients for {" and ".join(parts)} with examples'
+        ' both to adapt to and to be judged by. Change its settings.'
+      )
+    for name in clients.pad_to:
+      clients.pad_to[name] = max(
+        others.pad_to[name] for others in populations.values()
+      )
+  return populations
 
 
 def _evaluate_population(
@@ -126,9 +159,9 @@ def _evaluate_population(
           'personalization',
           padded_rows,
           batch_size,
-          rng=client_data.seeded_rng('shuffle', options.seed, first)
+          shuffle=('shuffle', options.seed, first)
           if algorithm.shuffled_epochs
-          else None,
+          else (),
           drop_partial=options.drop_partial_batches
           and algorithm.steps_to_personalize,
           epochs=algorithm.shuffled_epochs or 1,
@@ -153,6 +186,7 @@ def evaluate(
   task: task_lib.Task,
   options: training.Options,
   on_cohort: Callable[[int], None] = lambda _: None,
+  populations: Populations | None = None,
 ) -> Evaluation:
   """Personalizes and evaluates all clients of a task.
 
@@ -162,6 +196,7 @@ def evaluate(
     task: The task.
     options: How it was trained.
     on_cohort: Called with the number of clients that were just evaluated.
+    populations: What `prepare` gives, if the caller has it already.
 
   Returns:
     The metrics of all candidates.
@@ -169,21 +204,10 @@ def evaluate(
   Raises:
     UserError: If there is nobody to choose by, or to report.
   """
-  populations = {
-    parts: cohorts.Cohorts(population, task.padded)
-    for parts, population in _populations(task).items()
-  }
-  for parts, clients in populations.items():
-    if not len(clients):
-      raise errors.UserError(
-        f'{task.name} has no clients for {" and ".join(parts)} with examples'
-        ' both to adapt to and to be judged by. Change its settings.'
-      )
-    for name in clients.pad_to:
-      clients.pad_to[name] = max(
-        others.pad_to[name] for others in populations.values()
-      )
-  cohort_size = min(_COHORT, max(map(len, populations.values())))
+  populations = populations or prepare(task)
+  # Cohorts of the same size, and no larger than need be for that.
+  most = max(map(len, populations.values()))
+  cohort_size = -(-most // -(-most // _COHORT))
   metrics, skipped = {}, []
   for parts, clients in populations.items():
     sets = evaluation_sets(task)

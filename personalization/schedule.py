@@ -102,7 +102,7 @@ class Schedule:
     """How a round's examples become batches."""
     return dict(
       batch_size=self._batch_size,
-      rng=client_data.seeded_rng('batches', self._options.seed, round_num),
+      shuffle=('batches', self._options.seed, round_num),
       drop_partial=self._options.drop_partial_batches,
       epochs=self._options.client_epochs,
     )
