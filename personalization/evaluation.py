@@ -248,7 +248,11 @@ def evaluate(
 
 
 def choose(
-  evaluation: Evaluation, metric: str, higher_is_better: bool, each: bool
+  evaluation: Evaluation,
+  metric: str,
+  higher_is_better: bool,
+  each: bool,
+  offer_baseline: bool = True,
 ) -> np.ndarray:
   """Chooses a candidate by validation.
 
@@ -258,6 +262,8 @@ def choose(
     higher_is_better: The metric's direction.
     each: Whether each client chooses for itself, by its own validation examples
       (in a cross-silo task), or all take the one of the best unweighted mean.
+    offer_baseline: Whether the model without personalization, if there are
+      others, can be chosen.
 
   Returns:
     The chosen candidate of each test client; the earlier one on a tie.
@@ -267,6 +273,10 @@ def choose(
     scores = -scores
   # What diverged is never chosen.
   scores = np.where(np.isfinite(scores), scores, -np.inf)
+  if not offer_baseline and evaluation.baseline is not None:
+    others = np.arange(scores.shape[1]) != evaluation.baseline
+    if others.any():
+      scores = np.where(others, scores, -np.inf)
   num_clients = len(evaluation.test.client_ids)
   if each:
     return np.argmax(scores, axis=1)
