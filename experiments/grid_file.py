@@ -3,22 +3,20 @@
   preset = "school"             # as --preset of run
   repeats = [100, 1100, 2100]   # seeds; each point is run with each of them
 
-  [[grid]]
+  [[grid]]                      # there can be several
   algorithms = ["fedavg", "finetuning"]
-  settings = {total_rounds = 500}           # of all points
-  values = {                                # of which all combinations are tried
-    client_learning_rate = [0.01, 0.1],
-    server_learning_rate = [1, 3],
-  }
+  settings = {total_rounds = 500}
+  [grid.values]                 # of which all combinations are tried
+  client_learning_rate = [0.01, 0.1]
+  server_learning_rate = [1, 3]
 
-(In a file, TOML wants `values` on one line or as a table [grid.values].) There
-can be several such grids; the best point of a method is the best of all of
-them. Settings have the names they have in a preset.
+Settings and values have the names that they have in a preset. The best point of
+a method is the best of all grids that the method is in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 import itertools
 import pathlib
