@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 # `load(parameters, data_dir, seed) -> Task`.
 _MODULES = {
   'adni': 'tasks.adni',
+  'landmarks': 'tasks.landmarks',
   'school': 'tasks.school',
   'synthetic': 'tasks.synthetic',
+  'ted_multi': 'tasks.ted_multi',
   'vehicle': 'tasks.vehicle',
 }
 
