@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 # `load(parameters, data_dir, seed) -> Task`.
 _MODULES = {
   'adni': 'tasks.adni',
+  'emnist': 'tasks.emnist',
   'school': 'tasks.school',
+  'stackoverflow': 'tasks.stackoverflow',
   'synthetic': 'tasks.synthetic',
   'vehicle': 'tasks.vehicle',
 }
