@@ -2,6 +2,8 @@
 
 import collections
 from collections.abc import Mapping, Sequence
+import itertools
+import threading
 from typing import Any
 
 import numpy as np
@@ -24,28 +26,24 @@ class Cohorts:
   """
 
   def __init__(self, population: client_data.Population, padded: bool):
-    """Looks at all clients.
+    """Loads no client, if the population knows how many examples each has.
 
     Args:
       population: The clients.
       padded: Whether the clients of a cohort are padded to the same shapes, so
         that a runtime can stack them.
     """
-    with_examples, self.skipped = client_data.split_by_examples(
-      population, population.client_ids
-    )
-    self.client_ids = tuple(with_examples)
+    sizes = population.count_examples()
+    usable = np.all([of_set > 0 for of_set in sizes.values()], axis=0)
+    self.client_ids = tuple(itertools.compress(population.client_ids, usable))
+    self.skipped = list(itertools.compress(population.client_ids, ~usable))
     self._sets = population.sets
     self._padded = padded
-    self.sizes = {
-      name: np.array(
-        [client_data.num_examples(load(c)) for c in self.client_ids]
-      )
-      for name, load in population.sets.items()
-    }
+    self.sizes = {name: of_set[usable] for name, of_set in sizes.items()}
     self.pad_to = {
-      name: int(sizes.max(initial=0)) for name, sizes in self.sizes.items()
+      name: int(of_set.max(initial=0)) for name, of_set in self.sizes.items()
     }
+    self._lock = threading.Lock()
     self._stacked: dict[str, tuple[bytes, Any]] = {}
 
   def __len__(self) -> int:
@@ -54,17 +52,18 @@ class Cohorts:
   def _examples(self, name: str, rows: np.ndarray) -> Mapping[str, tf.Tensor]:
     """The examples of clients, stacked; those of the last call are kept."""
     key = rows.tobytes()
-    if name not in self._stacked or self._stacked[name][0] != key:
-      load = self._sets[name]
-      examples = client_data.stack_examples(
-        [load(self.client_ids[row]) for row in rows], self.pad_to[name]
-      )
-      # As tensors they are not copied again in the next round.
-      self._stacked[name] = (
-        key,
-        {feature: tf.constant(array) for feature, array in examples.items()},
-      )
-    return self._stacked[name][1]
+    with self._lock:
+      if name not in self._stacked or self._stacked[name][0] != key:
+        load = self._sets[name]
+        examples = client_data.stack_examples(
+          [load(self.client_ids[row]) for row in rows], self.pad_to[name]
+        )
+        # As tensors they are not copied again in the next round.
+        self._stacked[name] = (
+          key,
+          {feature: tf.constant(array) for feature, array in examples.items()},
+        )
+      return self._stacked[name][1]
 
   def data(
     self,
@@ -76,7 +75,21 @@ class Cohorts:
     drop_partial: bool = False,
     epochs: int = 1,
   ) -> Data | list[Data]:
-    """A set of the clients in `rows`: stacked if padded, else one by one."""
+    """A set of the clients in `rows`: stacked if padded, else one by one.
+
+    Any thread may call it, as to prepare a cohort while another is trained on.
+
+    Args:
+      name: The set.
+      rows: The clients.
+      batch_size: The number of examples in a batch.
+      rng: Shuffles each client's examples; None keeps their order.
+      drop_partial: Whether to leave out a last batch that is not full.
+      epochs: How often each example comes.
+
+    Returns:
+      The clients' data.
+    """
     batches = [
       client_data.index_batches(
         self.sizes[name][rows],
