@@ -25,8 +25,6 @@ _MODULES = {
   'landmarks': 'tasks.landmarks',
   'school': 'tasks.school',
   'stackoverflow': 'tasks.stackoverflow',
-  'school': 'tasks.school',
-  'stackoverflow': 'tasks.stackoverflow',
   'synthetic': 'tasks.synthetic',
   'ted_multi': 'tasks.ted_multi',
   'vehicle': 'tasks.vehicle',
