@@ -223,7 +223,9 @@ def next_word_lstm(
 
   Returns:
     The model, of examples {'x': [sequence_length] int32, 'y': the same, one
-    word later}.
+    word later}. Its embedding of a word is the LSTM's output that the next word
+    is predicted from, as in Motley: the layer before the last but one, of width
+    `lstm_size`.
   """
   num_words = vocabulary_size + num_oov_buckets + 3
   not_predicted = (
@@ -248,10 +250,8 @@ def next_word_lstm(
       output_bias=tf.zeros([num_words]),
     )
 
-  def before_output(
-    weights: model_lib.Weights, batch: model_lib.Batch
-  ) -> tf.Tensor:
-    """The input of the last layer, `[time * batch, embedding_size]`."""
+  def states(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
+    """The LSTM's outputs, `[batch * time, lstm_size]`."""
     words = tf.reshape(tf.transpose(batch['x']), [-1])
     x = _look_up(weights['embedding'], words)
     h = _lstm(
@@ -260,8 +260,22 @@ def next_word_lstm(
       weights['lstm_recurrent_kernel'],
       weights['lstm_bias'],
     )
-    h = tf.reshape(h, [-1, lstm_size])
+    return tf.reshape(tf.transpose(h, [1, 0, 2]), [-1, lstm_size])
+
+  def before_output(
+    weights: model_lib.Weights, batch: model_lib.Batch
+  ) -> tf.Tensor:
+    """The input of the last layer, `[batch * time, embedding_size]`."""
+    h = states(weights, batch)
     return tf.matmul(h, weights['dense_kernel']) + weights['dense_bias']
+
+  def logits(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
+    """What the last layer gives, `[batch * time, words]`."""
+    x = before_output(weights, batch)
+    return tf.matmul(x, weights['output_kernel']) + weights['output_bias']
+
+  def next_words(batch: model_lib.Batch) -> tf.Tensor:
+    return tf.reshape(batch['y'], [-1])
 
   def is_word(batch: model_lib.Batch) -> tf.Tensor:
     return tf.cast(tf.not_equal(batch['y'], 0), tf.float32)
@@ -274,21 +288,17 @@ def next_word_lstm(
       before_output(weights, batch),
       weights['output_kernel'],
       weights['output_bias'],
-      tf.reshape(tf.transpose(batch['y']), [-1]),
+      next_words(batch),
     )
-    of_words = tf.transpose(tf.reshape(of_words, [sequence_length, -1]))
+    of_words = tf.reshape(of_words, [-1, sequence_length])
     return tf.math.divide_no_nan(
       tf.reduce_sum(of_words * is_word(batch), axis=1), example_weight(batch)
     )
 
   def metrics(
-    weights: model_lib.Weights, batch: model_lib.Batch
+    predicted: tf.Tensor, batch: model_lib.Batch
   ) -> model_lib.Metrics:
-    logits = tf.matmul(before_output(weights, batch), weights['output_kernel'])
-    logits += weights['output_bias']
-    predicted = tf.transpose(
-      tf.reshape(tf.argmax(logits, 1, tf.int32), [sequence_length, -1])
-    )
+    predicted = tf.reshape(predicted, [-1, sequence_length])
     counts = tf.reduce_all(
       tf.not_equal(batch['y'][:, :, tf.newaxis], not_predicted), axis=2
     )
@@ -305,7 +315,16 @@ def next_word_lstm(
     example_spec=collections.OrderedDict(x=sentence, y=sentence),
     init=init,
     loss=loss,
-    metrics=metrics,
+    metrics=lambda weights, batch: metrics(
+      model_lib.largest(logits(weights, batch)), batch
+    ),
     example_weight=example_weight,
+    embedding=states,
     head=frozenset(['output_kernel', 'output_bias']),
+    prediction=model_lib.Prediction(
+      predict=lambda weights, batch: tf.nn.softmax(logits(weights, batch)),
+      target=next_words,
+      metrics=metrics,
+      mask=is_word,
+    ),
   )
