@@ -159,18 +159,21 @@ def mix(
   if targets.dtype.is_floating:
     of_neighbors = tf.reduce_sum(weights * targets, 1)
     return [c * of_neighbors + (1 - c) * of_model for c in coefficients]
-  classes = tf.concat([model_lib.largest(of_model)[:, tf.newaxis], targets], 1)
+  # Sorted, so that the first class is taken on a tie, as everywhere.
+  classes = tf.sort(
+    tf.concat([model_lib.largest(of_model)[:, tf.newaxis], targets], 1)
+  )
   same = tf.equal(classes[:, :, tf.newaxis], targets[:, tf.newaxis])
   of_neighbors = tf.linalg.matvec(tf.cast(same, weights.dtype), weights)
   of_model = tf.gather(of_model, classes, batch_dims=1)
-
-  def likeliest(c: tf.Tensor) -> tf.Tensor:
-    mixed = c * of_neighbors + (1 - c) * of_model
-    best = tf.equal(mixed, tf.reduce_max(mixed, 1, keepdims=True))
-    # The first class on a tie, as everywhere.
-    return tf.reduce_min(tf.where(best, classes, classes.dtype.max), 1)
-
-  return [likeliest(c) for c in coefficients]
+  return [
+    tf.gather(
+      classes,
+      model_lib.largest(c * of_neighbors + (1 - c) * of_model),
+      batch_dims=1,
+    )
+    for c in coefficients
+  ]
 
 
 def interpolate(
