@@ -138,8 +138,8 @@ def next_word_lstm(
   """TFF's recurrent model for StackOverflow.
 
   An embedding, an LSTM, a dense layer of the embedding's size and one of all
-  words: 4,050,748 weights with the default sizes. See
-  `next_word` for how words are numbered, and for loss and accuracy.
+  words: 4,050,748 weights with the default sizes. `next_word` says how words
+  are numbered, and what loss and accuracy are.
 
   The recurrence goes on over padding. As that comes last, no word that counts
   sees it, so that the result is that of Keras with masking.
@@ -153,7 +153,9 @@ def next_word_lstm(
 
   Returns:
     The model, of examples {'x': [sequence_length] int32, 'y': the same, one
-    word later}.
+    word later}. Its embedding of a word is the LSTM's output that the next word
+    is predicted from, as in Motley: the layer before the last but one, of width
+    `lstm_size`.
   """
   num_words = next_word.num_words(vocabulary_size, num_oov_buckets)
 
@@ -179,8 +181,9 @@ def next_word_lstm(
       output_bias=tf.zeros([num_words]),
     )
 
-  def represent(weights: model_lib.Weights, words: tf.Tensor) -> tf.Tensor:
-    words = tf.reshape(tf.transpose(words), [-1])
+  def states(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
+    """The LSTM's outputs, `[batch * time, lstm_size]`."""
+    words = tf.reshape(tf.transpose(batch['x']), [-1])
     x = next_word.look_up(weights['embedding'], words)
     h = _lstm(
       tf.reshape(x, [sequence_length, -1, embedding_size]),
@@ -188,17 +191,18 @@ def next_word_lstm(
       weights['lstm_recurrent_kernel'],
       weights['lstm_bias'],
     )
-    h = tf.reshape(h, [-1, lstm_size])
+    return tf.reshape(tf.transpose(h, [1, 0, 2]), [-1, lstm_size])
+
+  def last_layer(weights: model_lib.Weights, h: tf.Tensor) -> next_word.Layer:
     x = tf.matmul(h, weights['dense_kernel']) + weights['dense_bias']
-    x = tf.reshape(x, [sequence_length, -1, embedding_size])
-    return tf.transpose(x, [1, 0, 2])
+    return next_word.Layer(x, weights['output_kernel'], weights['output_bias'])
 
   return next_word.next_word_model(
     vocabulary_size,
     sequence_length=sequence_length,
     num_oov_buckets=num_oov_buckets,
     init=init,
-    represent=represent,
-    output=lambda weights: (weights['output_kernel'], weights['output_bias']),
+    embedding=states,
+    last_layer=last_layer,
     head=frozenset(['output_kernel', 'output_bias']),
   )

@@ -164,13 +164,13 @@ def mobilenet_v2(
     init=init,
     loss=loss,
     metrics=lambda weights, batch: model_lib.accuracy(
-      logits(weights, batch), batch
+      model_lib.largest(logits(weights, batch)), batch
     ),
     embedding=embedding,
     head=frozenset(['output_kernel', 'output_bias']),
     prediction=model_lib.Prediction(
       predict=lambda weights, batch: tf.nn.softmax(logits(weights, batch)),
-      target=lambda batch: tf.one_hot(batch['y'], num_classes),
+      target=lambda batch: batch['y'],
       metrics=model_lib.accuracy,
     ),
   )

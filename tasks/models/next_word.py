@@ -11,13 +11,27 @@ unknown words and the end of the sentence.
 
 import collections
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tasks.models import model as model_lib
 
 Gradient = Callable[[tf.Tensor], tuple[Any, ...]]
+
+
+class Layer(NamedTuple):
+  """A dense layer and its input.
+
+  Attributes:
+    x: The input, `[rows, features]`.
+    kernel: `[features, units]`.
+    bias: `[units]`.
+  """
+
+  x: tf.Tensor
+  kernel: tf.Tensor
+  bias: tf.Tensor
 
 
 def num_words(vocabulary_size: int, num_oov_buckets: int) -> int:
@@ -87,8 +101,8 @@ def next_word_model(
   sequence_length: int,
   num_oov_buckets: int,
   init: Callable[[tf.Tensor], model_lib.Weights],
-  represent: Callable[[model_lib.Weights, tf.Tensor], tf.Tensor],
-  output: Callable[[model_lib.Weights], tuple[tf.Tensor, tf.Tensor]],
+  embedding: Callable[[model_lib.Weights, model_lib.Batch], tf.Tensor],
+  last_layer: Callable[[model_lib.Weights, tf.Tensor], Layer],
   head: frozenset[str],
 ) -> model_lib.Model:
   """The model whose last layer is a softmax over all words.
@@ -98,11 +112,9 @@ def next_word_model(
     sequence_length: The number of words in an example.
     num_oov_buckets: The number of words that stand for unknown ones.
     init: As in `Model`.
-    represent: From weights and words, `[batch, time]`, to the representation of
-      each word and those before it, `[batch, time, features]`, that the last
-      layer sees.
-    output: From weights to the kernel, `[features, words]`, and the bias,
-      `[words]`, of the last layer.
+    embedding: The representation of each word and those before it,
+      `[batch * time, dimension]`.
+    last_layer: From the weights and the embedding to the last layer.
     head: As in `Model`.
 
   Returns:
@@ -115,12 +127,13 @@ def next_word_model(
     num_words(vocabulary_size, num_oov_buckets) - 1,
   )
 
-  def before_output(
-    weights: model_lib.Weights, batch: model_lib.Batch
-  ) -> tf.Tensor:
-    """The input of the last layer, `[batch * time, features]`."""
-    x = represent(weights, batch['x'])
-    return tf.reshape(x, [-1, x.shape[-1]])
+  def logits(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
+    """What the last layer gives, `[batch * time, words]`."""
+    layer = last_layer(weights, embedding(weights, batch))
+    return tf.matmul(layer.x, layer.kernel) + layer.bias
+
+  def next_words(batch: model_lib.Batch) -> tf.Tensor:
+    return tf.reshape(batch['y'], [-1])
 
   def is_word(batch: model_lib.Batch) -> tf.Tensor:
     return tf.cast(tf.not_equal(batch['y'], 0), tf.float32)
@@ -129,22 +142,16 @@ def next_word_model(
     return tf.reduce_sum(is_word(batch), axis=1)
 
   def loss(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
-    of_words = _cross_entropy(
-      before_output(weights, batch),
-      *output(weights),
-      tf.reshape(batch['y'], [-1]),
-    )
+    layer = last_layer(weights, embedding(weights, batch))
+    of_words = _cross_entropy(*layer, next_words(batch))
     of_words = tf.reshape(of_words, [-1, sequence_length])
     return tf.math.divide_no_nan(
       tf.reduce_sum(of_words * is_word(batch), axis=1), example_weight(batch)
     )
 
   def metrics(
-    weights: model_lib.Weights, batch: model_lib.Batch
+    predicted: tf.Tensor, batch: model_lib.Batch
   ) -> model_lib.Metrics:
-    kernel, bias = output(weights)
-    logits = tf.matmul(before_output(weights, batch), kernel) + bias
-    predicted = tf.argmax(logits, 1, tf.int32)
     predicted = tf.reshape(predicted, [-1, sequence_length])
     counts = tf.reduce_all(
       tf.not_equal(batch['y'][:, :, tf.newaxis], not_predicted), axis=2
@@ -162,7 +169,16 @@ def next_word_model(
     example_spec=collections.OrderedDict(x=sentence, y=sentence),
     init=init,
     loss=loss,
-    metrics=metrics,
+    metrics=lambda weights, batch: metrics(
+      model_lib.largest(logits(weights, batch)), batch
+    ),
     example_weight=example_weight,
+    embedding=embedding,
     head=head,
+    prediction=model_lib.Prediction(
+      predict=lambda weights, batch: tf.nn.softmax(logits(weights, batch)),
+      target=next_words,
+      metrics=metrics,
+      mask=is_word,
+    ),
   )

@@ -82,8 +82,9 @@ def next_word_transformer(
 
   Returns:
     The model, of examples {'x': [sequence_length] int32, 'y': the same, one
-    word later}. The matrix of the embedding is the last layer too, and so the
-    head.
+    word later}. Its embedding of a word is what the last layer sees, of width
+    `embedding_size`, as in Motley. The last layer is the matrix that words are
+    looked up in, so that this is the head.
   """
   num_words = next_word.num_words(vocabulary_size, num_oov_buckets)
   dense_shapes = collections.OrderedDict(
@@ -127,8 +128,10 @@ def next_word_transformer(
     y = tf.transpose(tf.matmul(scores, heads('value')), [0, 2, 1, 3])
     return tf.reshape(y, [-1, width])
 
-  def represent(weights: model_lib.Weights, words: tf.Tensor) -> tf.Tensor:
-    x = next_word.look_up(weights['embedding'], words)
+  def embedding(
+    weights: model_lib.Weights, batch: model_lib.Batch
+  ) -> tf.Tensor:
+    x = next_word.look_up(weights['embedding'], batch['x'])
     x = x * math.sqrt(embedding_size) + positions
     # One row a word: a product with a kernel is then one of two matrices, and
     # so is its gradient.
@@ -138,18 +141,18 @@ def next_word_transformer(
     y = tf.nn.relu(_dense(weights, 'hidden', x))
     y = _dense(weights, 'feed_forward', y)
     x = _normalize(weights, 'feed_forward', x + y)
-    x = _dense(weights, 'narrow', x)
-    return tf.reshape(x, [-1, sequence_length, embedding_size])
+    return _dense(weights, 'narrow', x)
+
+  def last_layer(weights: model_lib.Weights, x: tf.Tensor) -> next_word.Layer:
+    kernel = tf.transpose(weights['embedding'])
+    return next_word.Layer(x, kernel, tf.zeros([num_words]))
 
   return next_word.next_word_model(
     vocabulary_size,
     sequence_length=sequence_length,
     num_oov_buckets=num_oov_buckets,
     init=init,
-    represent=represent,
-    output=lambda weights: (
-      tf.transpose(weights['embedding']),
-      tf.zeros([num_words]),
-    ),
+    embedding=embedding,
+    last_layer=last_layer,
     head=frozenset(['embedding']),
   )

@@ -170,12 +170,15 @@ class KnnPerTest(parameterized.TestCase):
   def test_neighbours_that_are_far_do_not_vanish(self):
     datastore = knn_per.Datastore(
       keys=tf.constant([[1000.0], [1001.0], [0.0]]),
-      values=tf.constant([1.0, 2.0, 9.0]),
+      targets=tf.constant([1.0, 2.0, 9.0]),
       mask=tf.constant([1.0, 1.0, 0.0]),
     )
-    prediction = knn_per.knn(datastore, tf.constant([[0.0]]), 2, 'exp(-d)')
+    targets, weights = knn_per.neighbors(
+      datastore, tf.constant([[0.0]]), 2, 'exp(-d)'
+    )
+    np.testing.assert_array_equal(targets, [[1, 2]])
     share = 1 / (1 + np.exp(-1))
-    np.testing.assert_allclose(prediction, [share + 2 * (1 - share)], rtol=1e-5)
+    np.testing.assert_allclose(weights, [[share, 1 - share]], rtol=1e-5)
 
   def test_a_model_without_an_embedding_is_refused(self):
     model = model_lib.Model(
