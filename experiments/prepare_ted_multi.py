@@ -27,13 +27,12 @@ def _main() -> None:
   run.silence_imports()
   from experiments import output
   from tasks import downloads
-  from tasks import ted_multi
   from tasks import ted_talks
 
   data_dir = flags.FLAGS.data_dir
   if data_dir is not None:
     data_dir = str(config_lib.user_path(data_dir))
-  path = downloads.places(ted_multi.FILE, data_dir)[0]
+  path = downloads.places(ted_talks.DATABASE, data_dir)[0]
   source = config_lib.user_path(_SOURCE.value)
 
   megabyte = 1_000_000

@@ -34,6 +34,11 @@ LANGUAGES = ('en', 'es')
 MIN_SENTENCES = 20
 MIN_CLIENTS = 20
 
+# The database's place under the folder of the data, and its one feature: the
+# words of a sentence, with spaces between them.
+DATABASE = 'ted_multi/ted_multi_en_es.sqlite'
+FEATURE = 'tokens'
+
 _ARCHIVE = 'http://phontron.com/data/ted_talks.tar.gz'
 _TALK = 'talk_name'
 _MISSING = ('__NULL__', '_ _ NULL _ _')
@@ -57,6 +62,11 @@ class Talks:
   sentences: Mapping[str, Sequence[bytes]]
   splits: Mapping[str, str]
   vocabulary: Sequence[tuple[str, int]]
+
+
+def language(client_id: str) -> str:
+  """The language of a client."""
+  return client_id.partition('-')[0]
 
 
 def size(source: pathlib.Path) -> int:
@@ -100,10 +110,10 @@ def _read_file(
         )
       for row in rows:
         show(file.buffer.tell())
-        for language in LANGUAGES:
-          sentence = row[language]
+        for code in LANGUAGES:
+          sentence = row[code]
           if sentence and not any(mark in sentence for mark in _MISSING):
-            yield f'{language}-{row[_TALK]}', _words(sentence)
+            yield f'{code}-{row[_TALK]}', _words(sentence)
   except (OSError, ValueError, csv.Error) as error:
     raise errors.UserError(
       f'{path} cannot be read as a table of sentences ({error}). Replace it'
@@ -184,7 +194,7 @@ def write(
   def dataset(client_id: str) -> tf.data.Dataset:
     show(place[client_id])
     return tf.data.Dataset.from_tensor_slices(
-      {'tokens': talks.sentences[client_id]}
+      {FEATURE: talks.sentences[client_id]}
     )
 
   try:

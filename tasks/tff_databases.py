@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tasks import downloads
 from tasks import errors
@@ -98,12 +97,14 @@ class Clients:
     split: The name of the split.
     features: What to parse of an example.
     num_examples: Each client's number of examples, in the order of the ids.
+    advice: What to do if the database is damaged.
   """
 
   path: pathlib.Path
   split: str
   features: Mapping[str, tf.io.FixedLenFeature]
   num_examples: Mapping[str, int]
+  advice: str
 
   def sizes(self, client_ids: Sequence[str]) -> np.ndarray:
     """Each of these clients' number of examples."""
@@ -126,7 +127,7 @@ class Clients:
     """
     limit = self.num_examples[client_id] if limit is None else limit
     try:
-      rows = _query(
+      rows = query(
         self.path,
         'SELECT serialized_example_proto FROM examples WHERE client_id = ?'
         ' AND split_name = ? ORDER BY rowid LIMIT ?',
@@ -137,26 +138,36 @@ class Clients:
         raise ValueError(f'{len(rows)} of the {wanted} examples of {client_id}')
       parsed = tf.io.parse_example([row[0] for row in rows], self.features)
     except (sqlite3.Error, tf.errors.OpError, ValueError) as error:
-      raise _damaged(self.path, error) from error
+      raise _damaged(self.path, error, self.advice) from error
     return {name: tensor.numpy() for name, tensor in parsed.items()}
 
 
-def _query(path: pathlib.Path, query: str, values: Sequence[Any]) -> list[Any]:
+def query(
+  path: pathlib.Path, sql: str, values: Sequence[Any] = ()
+) -> list[Any]:
   """The rows that a query finds.
 
   It opens the database for itself, which takes less than the query does, so
   that threads have nothing in common.
+
+  Args:
+    path: The database.
+    sql: The query.
+    values: What its question marks stand for.
+
+  Returns:
+    The rows, each a tuple.
   """
   uri = f'{path.absolute().as_uri()}?mode=ro'
   with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
-    return connection.execute(query, values).fetchall()
+    return connection.execute(sql, values).fetchall()
 
 
-def _damaged(path: pathlib.Path, error: Exception) -> errors.UserError:
+def _damaged(
+  path: pathlib.Path, error: Exception, advice: str
+) -> errors.UserError:
   return errors.UserError(
-    f'{path} is damaged, or was not downloaded to its end'
-    f' ({_describe(error)}). Remove it to have it downloaded again, or replace'
-    f' it with {_URL}/{path.name}.lzma, decompressed.'
+    f'{path} is damaged, or not complete ({_describe(error)}). {advice}'
   )
 
 
@@ -165,10 +176,49 @@ def _describe(error: Exception) -> str:
   return str(error) or type(error).__name__
 
 
+def open_database(
+  path: pathlib.Path,
+  splits: Sequence[str],
+  features: Mapping[str, tf.io.FixedLenFeature],
+  advice: str,
+) -> list[Clients]:
+  """Opens a database.
+
+  Args:
+    path: The database.
+    splits: The names of the splits.
+    features: What to parse of an example.
+    advice: What to do if it is damaged.
+
+  Returns:
+    The clients of each split.
+
+  Raises:
+    UserError: If it is damaged.
+  """
+  all_clients = []
+  for split in splits:
+    try:
+      num_examples = query(
+        path,
+        'SELECT client_id, SUM(num_examples) FROM client_metadata'
+        ' WHERE split_name = ? GROUP BY client_id ORDER BY client_id',
+        (split,),
+      )
+      if not num_examples:
+        raise ValueError(f'no clients of {split}')
+    except (sqlite3.Error, ValueError) as error:
+      raise _damaged(path, error, advice) from error
+    clients = Clients(path, split, features, dict(num_examples), advice)
+    clients.read(num_examples[0][0])  # Before any training, rather than in it.
+    all_clients.append(clients)
+  return all_clients
+
+
 def open_splits(
   name: str,
   data_dir: str | None,
-  load_data: Callable[..., Sequence[tff.simulation.datasets.ClientData]],
+  load_data: Callable[..., Any],
   splits: Sequence[str],
   features: Mapping[str, tf.io.FixedLenFeature],
 ) -> list[Clients]:
@@ -178,7 +228,7 @@ def open_splits(
     name: The name of the database's file.
     data_dir: The folder that is TFF's cache; None for the one that TFF has.
     load_data: What TFF offers to load it, but for `cache_dir`.
-    splits: The names, in the database, of the first of what that returns.
+    splits: The names of the splits in the database.
     features: What to parse of an example.
 
   Returns:
@@ -191,28 +241,18 @@ def open_splits(
     path = pathlib.Path.home() / '.tff' / name
   else:
     path = downloads.existing_folder(data_dir) / name
+  advice = (
+    'Remove it to have it downloaded again, or replace it with'
+    f' {_URL}/{name}.lzma, decompressed.'
+  )
   try:
-    loaded = load_data(cache_dir=data_dir and str(path.parent))
-    all_clients = []
-    for client_data, split in zip(loaded, splits):
-      num_examples = dict(
-        _query(
-          path,
-          'SELECT client_id, SUM(num_examples) FROM client_metadata'
-          ' WHERE split_name = ? GROUP BY client_id',
-          (split,),
-        )
-      )
-      num_examples = {c: num_examples[c] for c in client_data.client_ids}
-      all_clients.append(Clients(path, split, features, num_examples))
+    load_data(cache_dir=data_dir and str(path.parent))
   except Exception as error:  # A download can go wrong in a dozen ways.
     if path.exists():
-      raise _damaged(path, error) from error
+      raise _damaged(path, error, advice) from error
     raise errors.UserError(
       f'There is no {path}, and TFF cannot download it ({_describe(error)}).'
       f' Decompress {_URL}/{name}.lzma to there, or name the folder that has'
       f' {name} as the data_dir.'
     ) from error
-  for clients in all_clients:  # Before any training, rather than in it.
-    clients.read(next(iter(clients.num_examples)))
-  return all_clients
+  return open_database(path, splits, features, advice)
