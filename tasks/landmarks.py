@@ -124,7 +124,8 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
     try:
       records = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
       order = rng.permutation(len(records))[:limit]
-      own = tf.io.parse_example([records[i] for i in order], _FEATURES)
+      chosen = tf.constant([records[i] for i in order], tf.string)
+      own = tf.io.parse_example(chosen, _FEATURES)
       images = [decode(jpeg) for jpeg in own['image/encoded_jpeg']]
     except tf.errors.OpError as error:
       raise errors.UserError(

@@ -27,7 +27,6 @@ from tasks import errors
 from tasks import parameters as parameters_lib
 from tasks import task
 from tasks import tff_databases
-from tasks import vocabulary as vocabulary_lib
 from tasks.models import lstm
 
 _FEATURES = {
@@ -90,6 +89,41 @@ def _read_word_counts(
   return counts
 
 
+class Vocabulary:
+  """Words and their numbers."""
+
+  def __init__(self, words: Sequence[str]):
+    self._ids = {word.encode(): i for i, word in enumerate(words, 1)}
+    self._unknown = len(words) + 1
+    self._begin = len(words) + 2
+    self._end = len(words) + 3
+
+  def to_ids(
+    self, sentences: Sequence[bytes], separator: bytes | None = b' '
+  ) -> np.ndarray:
+    """Numbers the words of sentences.
+
+    Args:
+      sentences: The sentences.
+      separator: What is between two words; None for any white space.
+
+    Returns:
+      The numbers, int32: the beginning, 20 words, or less and the end, and
+      padding.
+    """
+    ids = np.zeros((len(sentences), 1 + _SENTENCE_LENGTH), np.int32)
+    for row, sentence in zip(ids, sentences):
+      numbers = [
+        self._ids.get(word, self._unknown)
+        for word in sentence.split(separator, _SENTENCE_LENGTH)[
+          :_SENTENCE_LENGTH
+        ]
+      ]
+      numbers = [self._begin, *numbers, self._end][: len(row)]
+      row[: len(numbers)] = numbers
+    return ids
+
+
 def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
   """Loads the task from TFF's database in `data_dir`, its cache folder."""
   del seed  # Only the split is random, and goes by `split_seed`.
@@ -106,12 +140,11 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
       f'task.vocabulary_size is {parameters.vocabulary_size}, but only'
       f' {len(words)} words are counted. Name at most that.'
     )
-  vocabulary = vocabulary_lib.Vocabulary(words)
+  vocabulary = Vocabulary(words)
 
   def to_examples(sentences: Sequence[bytes]) -> client_data.Examples:
-    return vocabulary.to_examples(
-      [sentence.split(b' ') for sentence in sentences], _SENTENCE_LENGTH
-    )
+    ids = vocabulary.to_ids(sentences)
+    return {'x': ids[:, :-1], 'y': ids[:, 1:]}
 
   def in_database(client_id: str) -> client_data.Examples:
     return to_examples(train.read(client_id, parameters.max_examples)['tokens'])

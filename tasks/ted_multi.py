@@ -7,7 +7,7 @@ and has the split. A client is trained on its first 512 sentences at most; those
 that are held out adapt to the first half of their talk and are judged by the
 second.
 
-A sentence is its first 20 words, numbered as `tasks.models.next_word` says.
+A sentence is its first 20 words, numbered as in `tasks.stackoverflow`.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ from tasks import client_data
 from tasks import downloads
 from tasks import errors
 from tasks import parameters as parameters_lib
+from tasks import stackoverflow
 from tasks import task
 from tasks import ted_talks
 from tasks import tff_databases
-from tasks import vocabulary as vocabulary_lib
 from tasks.models import transformer
 
 _ADVICE = (
@@ -31,7 +31,6 @@ _ADVICE = (
   ' experiments/prepare_ted_multi, whose --help says how.'
 )
 _FEATURES = {ted_talks.FEATURE: tf.io.FixedLenFeature((), tf.string)}
-_SENTENCE_LENGTH = 20
 _MAX_TRAIN_EXAMPLES = 512
 
 
@@ -51,16 +50,15 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
     rows = tff_databases.query(path, 'SELECT word FROM vocabulary')
   except sqlite3.Error as error:
     raise errors.UserError(f'{path} is damaged ({error}). {_ADVICE}') from error
-  vocabulary = vocabulary_lib.Vocabulary([word for (word,) in rows])
+  vocabulary = stackoverflow.Vocabulary([word for (word,) in rows])
 
   def loader(
     clients: tff_databases.Clients, limit: int | None = None
   ) -> client_data.Load:
     def load_client(client_id: str) -> client_data.Examples:
       sentences = clients.read(client_id, limit)[ted_talks.FEATURE]
-      return vocabulary.to_examples(
-        [sentence.split() for sentence in sentences], _SENTENCE_LENGTH
-      )
+      ids = vocabulary.to_ids(sentences, separator=None)
+      return {'x': ids[:, :-1], 'y': ids[:, 1:]}
 
     return load_client
 
@@ -84,9 +82,7 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
   train, validation, test = splits
   return task.Task(
     name='ted_multi',
-    model=transformer.next_word_transformer(
-      len(vocabulary), sequence_length=_SENTENCE_LENGTH
-    ),
+    model=transformer.next_word_transformer(len(rows)),
     metric='accuracy',
     higher_is_better=True,
     train=population(train, is_held_out=False),
