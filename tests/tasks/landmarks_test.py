@@ -89,8 +89,8 @@ class LandmarksTest(parameterized.TestCase):
         np.testing.assert_array_equal(population.sizes[name], sizes)
 
   def test_a_client_is_trained_on_64_photos_at_most(self):
-    task = self.load(split_seed=2)
-    self.assertIn('11', task.train.client_ids)
+    tasks = (self.load(split_seed=seed) for seed in range(50))
+    task = next(task for task in tasks if '11' in task.train.client_ids)
     sizes = dict(zip(task.train.client_ids, task.train.sizes['train']))
     self.assertEqual(sizes['11'], 64)
     own = task.train.sets['train']('11')
