@@ -36,18 +36,17 @@ def test_the_next_item_is_made_while_one_is_in_use():
 
 
 def test_it_is_at_most_one_item_ahead():
-  count = 0
+  made = []
 
   def make():
-    nonlocal count
-    for count in itertools.count(1):
-      yield count
+    for i in itertools.count():
+      made.append(i)
+      yield i
 
   with contextlib.closing(prefetch.prefetch(make())) as items:
-    assert next(items) == 1
-    assert next(items) == 2
+    assert [next(items), next(items)] == [0, 1]
   # It has ended, so that no more can come.
-  assert count == 3
+  assert made == [0, 1, 2]
 
 
 def test_items_are_made_in_one_other_thread():
