@@ -15,33 +15,11 @@ import tensorflow_federated as tff
 from tasks import errors
 from tasks import landmarks
 from tasks import registry
+from tests.tasks import gld_source
 
-_SIZES = {str(10 + k): size for k, size in enumerate((7, 70, 3, 0, 12, 5))}
 _GLDV2 = tff.simulation.datasets.gldv2
+_SIZES = gld_source.SIZES
 _SMALL = dict(num_validation_clients=1, num_test_clients=2, image_size=32)
-
-
-def _write(folder):
-  """Writes what TFF does: a file for each client, and one of all for tests."""
-
-  def write_file(path, size, rng):
-    with tf.io.TFRecordWriter(str(path)) as writer:
-      for i in range(size):
-        # Of different sizes and one colour each, which tells the class.
-        label = int(rng.integers(0, 203))
-        pixels = np.full((40 + i, 60, 3), label, np.uint8)
-        jpeg = tf.io.encode_jpeg(pixels, quality=100).numpy()
-        writer.write(
-          _GLDV2.vision_datasets_utils.create_example(
-            jpeg, label
-          ).SerializeToString()
-        )
-
-  rng = np.random.default_rng(0)
-  (folder / 'train').mkdir(parents=True)
-  for client_id, size in _SIZES.items():
-    write_file(folder / 'train' / client_id, size, rng)
-  write_file(folder / 'test.tfRecord', 2, rng)
 
 
 class LandmarksTest(parameterized.TestCase):
@@ -50,7 +28,7 @@ class LandmarksTest(parameterized.TestCase):
     super().setUpClass()
     cls.data_dir = cls.enterClassContext(tempfile.TemporaryDirectory())
     cls.folder = pathlib.Path(cls.data_dir) / 'landmarks' / 'gld160k'
-    _write(cls.folder)
+    gld_source.write(cls.folder)
 
   def load(self, data_dir=None, **parameters):
     return registry.load(
