@@ -58,11 +58,16 @@ class Parameters(tff_databases.Parameters):
   )
 
 
+def _is_complete(folder: pathlib.Path) -> bool:
+  return (folder / _TRAIN).is_dir() and (folder / _TEST_FILE).is_file()
+
+
 def _download(folder: pathlib.Path) -> None:
   """Has TFF download the data and write that folder."""
   gldv2 = tff.simulation.datasets.gldv2
   print(
-    f'{folder} is not there: TFF downloads all of Google Landmarks v2, 500 GB',
+    f'There is no whole {folder}: TFF downloads all of Google Landmarks v2,'
+    ' 500 GB',
     file=sys.stderr,
   )
   # TFF 0.87 forgets it when it reads what it has written, and so would fail,
@@ -73,9 +78,11 @@ def _download(folder: pathlib.Path) -> None:
     gldv2.load_data(
       cache_dir=str(folder.parent), gld23k=folder.name == 'gld23k'
     )
+    if not _is_complete(folder):
+      raise ValueError('what is there is not complete, and in its way')
   except Exception as error:  # A download can go wrong in a dozen ways.
     raise errors.UserError(
-      f'There is no {folder}, and TFF cannot download it ({error}). Have'
+      f'There is no whole {folder}, and TFF cannot download it ({error}). Have'
       ' tff.simulation.datasets.gldv2.load_data write it where there is a'
       f' network: a folder {_TRAIN} with a file for each client, and'
       f' {_TEST_FILE}.'
@@ -86,7 +93,7 @@ def _find(dataset: str, data_dir: str | None) -> pathlib.Path:
   """The folder of the data, downloaded if it is nowhere."""
   candidates = downloads.places(f'landmarks/{dataset}', data_dir)
   for folder in candidates:
-    if (folder / _TEST_FILE).is_file():
+    if _is_complete(folder):
       return folder
   _download(candidates[0])
   return candidates[0]

@@ -1,10 +1,10 @@
 """Makes the database of TedMulti from the public transcripts of TED talks.
 
-Qi et al. 2018 split the talks into files, which stay what a client is for:
-all_talks_train.tsv, to train on; all_talks_dev.tsv, for the validation;
-all_talks_test.tsv, for the test. A row is a sentence; of its columns, one is
-the name of the talk and each other one a language. A client is a talk in a
-language, with its sentences in their order.
+Qi et al. 2018 split the talks into three files, which Motley's code takes as
+they are: all_talks_train.tsv for the clients to train on, all_talks_dev.tsv for
+the validation, all_talks_test.tsv for the test. A row is a sentence; of its
+columns, one is the name of the talk and each other one a language. A client is
+a talk in a language, with its sentences in their order.
 
 As in Motley's code, a sentence is made small letters without punctuation, where
 both are ASCII's: letters with accents stay as they are.
@@ -142,6 +142,7 @@ def read(source: pathlib.Path, show: ShowProgress = lambda done: None) -> Talks:
     path = source / name
     for client_id, words in _read_file(path, lambda n: show(before + n)):  # noqa: B023
       sentences[client_id].append(words)
+      # In the first of the files, if a talk is in several.
       splits.setdefault(client_id, split)
     before += path.stat().st_size
 

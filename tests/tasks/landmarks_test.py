@@ -159,6 +159,20 @@ class LandmarksTest(parameterized.TestCase):
     with self.assertRaisesRegex(errors.UserError, 'num_test_clients 6'):
       registry.load('landmarks', data_dir=self.data_dir, num_test_clients=6)
 
+  def test_what_was_not_written_to_its_end_is_not_taken(self):
+    data_dir = self.enter_context(tempfile.TemporaryDirectory())
+    folder = pathlib.Path(data_dir) / 'landmarks' / 'gld160k'
+    shutil.copytree(self.folder, folder)
+    (folder / 'test.tfRecord').unlink()
+    with (
+      mock.patch.dict(os.environ, {'XDG_CACHE_HOME': data_dir}),
+      contextlib.redirect_stderr(io.StringIO()),
+      self.assertRaisesRegex(
+        errors.UserError, f'no whole {folder}.*in its way'
+      ),
+    ):
+      self.load(data_dir)
+
   def test_without_a_network_says_what_to_put_where(self):
     data_dir = self.enter_context(tempfile.TemporaryDirectory())
     stderr = io.StringIO()
@@ -173,7 +187,7 @@ class LandmarksTest(parameterized.TestCase):
     ):
       self.load(data_dir)
     folder = f'{data_dir}/landmarks/gld160k'
-    self.assertIn(f'There is no {folder}', str(raised.exception))
+    self.assertIn(f'There is no whole {folder}', str(raised.exception))
     self.assertIn('no network', str(raised.exception))
     self.assertIn('500 GB', stderr.getvalue())
 
