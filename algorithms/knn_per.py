@@ -10,13 +10,13 @@ y_i of its personalization set, and predicts for a new x (equations 6 and 7)
 
 where y_i is one-hot in classification, so that both are probabilities. phi is
 the model's `embedding`: the features themselves in a linear model, the last but
-one layer in others. In a language model each word of a sentence is an x_i, and
-y_i the one that follows. All coefficients c are candidates: 0 is FedAvg, 1 is
-kNN alone.
+one layer in others, an LSTM's output. In a language model each word of a
+sentence is an x_i, and y_i the word that follows. All coefficients c are
+candidates: 0 is FedAvg, 1 is kNN alone.
 
-Words are many, so that nothing here is one-hot. As c kNN_m(x) is zero for all
-classes but those of the neighbours, the largest of h_m(x) is the class of one
-of them, or else the largest of h(x).
+Words are many, so that nothing here is one-hot. As kNN_m(x) is zero for all
+classes but those of the neighbours, the likeliest class of h_m(x) is one of
+these, or else the likeliest of h(x).
 """
 
 import collections
