@@ -10,8 +10,13 @@ y_i of its personalization set, and predicts for a new x (equations 6 and 7)
 
 where y_i is one-hot in classification, so that both are probabilities. phi is
 the model's `embedding`: the features themselves in a linear model, the last but
-one layer in others. All coefficients c are candidates: 0 is FedAvg, 1 is kNN
-alone.
+one layer in others, an LSTM's output. In a language model each word of a
+sentence is an x_i, and y_i the word that follows. All coefficients c are
+candidates: 0 is FedAvg, 1 is kNN alone.
+
+Words are many, so that nothing here is one-hot. As kNN_m(x) is zero for all
+classes but those of the neighbours, the likeliest class of h_m(x) is one of
+these, or else the likeliest of h(x).
 """
 
 import collections
@@ -59,18 +64,18 @@ class Hyperparameters(KnnHyperparameters, fedavg.Hyperparameters):
 
 @dataclasses.dataclass(frozen=True)
 class Datastore:
-  """What a client keeps of its examples, with room for k more that are not.
+  """What a client keeps of its examples, with room for k entries more.
 
   So that there are k to choose from; those are infinitely far, as padding is.
 
   Attributes:
-    keys: The representations, `[examples, dimension]`.
-    values: The perfect predictions, `[examples, ...]`.
-    mask: 1 for an example, 0 for padding.
+    keys: The representations, `[entries, dimension]`.
+    targets: The numbers or classes that the entries are, `[entries]`.
+    mask: 1 for an entry, 0 for padding.
   """
 
   keys: tf.Tensor
-  values: tf.Tensor
+  targets: tf.Tensor
   mask: tf.Tensor
 
 
@@ -86,6 +91,7 @@ def store(
     (name, tf.gather(feature, places))
     for name, feature in data['examples'].items()
   )
+  is_example = tf.reshape(data['weights'], [-1, 1])
 
   def with_room(tensor: tf.Tensor) -> tf.Tensor:
     others = [[0, 0]] * (tensor.shape.rank - 1)
@@ -93,18 +99,20 @@ def store(
 
   return Datastore(
     keys=with_room(model.embedding(weights, examples)),
-    values=with_room(model.prediction.target(examples)),
-    mask=with_room(tf.reshape(data['weights'], [-1])),
+    targets=with_room(model.prediction.target(examples)),
+    mask=with_room(
+      tf.reshape(is_example * model.prediction.mask(examples), [-1])
+    ),
   )
 
 
-def knn(
+def neighbors(
   datastore: Datastore,
   queries: tf.Tensor,
   num_neighbors: int,
   neighbor_weights: str,
-) -> tf.Tensor:
-  """The prediction of the neighbours for each representation in `queries`."""
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """The targets of each query's neighbours, and their weights, of sum 1."""
   keys, mask = datastore.keys, datastore.mask
   # ||q||^2 is the same for all neighbours of q. That a product finds them takes
   # less memory than all differences, which are of the dimension's size each.
@@ -127,8 +135,45 @@ def knn(
     # By exp(d_1), the same for all, so that not all of them can vanish.
     weights = is_there * tf.exp(distances[:, :1] - distances)
   weights /= tf.reduce_sum(weights, 1, keepdims=True)
-  values = tf.gather(datastore.values, nearest)
-  return tf.einsum('qk,qk...->q...', weights, values)
+  return tf.gather(datastore.targets, nearest), weights
+
+
+def mix(
+  of_model: tf.Tensor,
+  targets: tf.Tensor,
+  weights: tf.Tensor,
+  coefficients: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
+  """What is predicted with each coefficient: a number, or the likeliest class.
+
+  Args:
+    of_model: The model's numbers, `[entries]`, or probabilities, `[entries,
+      classes]`.
+    targets: The neighbours' numbers or classes, `[entries, neighbors]`.
+    weights: The neighbours' weights, likewise.
+    coefficients: How much the neighbours count.
+
+  Returns:
+    For each coefficient the numbers or classes, `[entries]`.
+  """
+  if targets.dtype.is_floating:
+    of_neighbors = tf.reduce_sum(weights * targets, 1)
+    return [c * of_neighbors + (1 - c) * of_model for c in coefficients]
+  # Sorted, so that the first class is taken on a tie, as everywhere.
+  classes = tf.sort(
+    tf.concat([model_lib.largest(of_model)[:, tf.newaxis], targets], 1)
+  )
+  same = tf.equal(classes[:, :, tf.newaxis], targets[:, tf.newaxis])
+  of_neighbors = tf.linalg.matvec(tf.cast(same, weights.dtype), weights)
+  of_model = tf.gather(of_model, classes, batch_dims=1)
+  return [
+    tf.gather(
+      classes,
+      model_lib.largest(c * of_neighbors + (1 - c) * of_model),
+      batch_dims=1,
+    )
+    for c in coefficients
+  ]
 
 
 def interpolate(
@@ -145,22 +190,22 @@ def interpolate(
   )
 
   def measure(examples: Any, mask: tf.Tensor) -> Any:
-    of_neighbors = knn(
-      datastore,
-      model.embedding(weights, examples),
-      hyperparameters.num_neighbors,
-      hyperparameters.neighbor_weights,
+    predictions = mix(
+      model.prediction.predict(weights, examples),
+      *neighbors(
+        datastore,
+        model.embedding(weights, examples),
+        hyperparameters.num_neighbors,
+        hyperparameters.neighbor_weights,
+      ),
+      tf.unstack(coefficients, len(hyperparameters.coefficients)),
     )
-    of_model = model.prediction.predict(weights, examples)
-    metrics = []
-    for i in range(len(hyperparameters.coefficients)):
-      c = coefficients[i]
-      mixed = c * of_neighbors + (1 - c) * of_model
-      metrics.append(
-        client_work.total_metrics(
-          model.prediction.metrics(mixed, examples), mask
-        )
+    metrics = [
+      client_work.total_metrics(
+        model.prediction.metrics(predicted, examples), mask
       )
+      for predicted in predictions
+    ]
     return tf.nest.map_structure(lambda *totals: tf.stack(totals), *metrics)
 
   return collections.OrderedDict(

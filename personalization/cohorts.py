@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Mapping, Sequence
 import functools
+import itertools
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ class Cohorts:
   def __init__(
     self, population: client_data.Population, padded: bool, kept: int = 1
   ):
-    """Looks at all clients.
+    """Loads no client, if the population knows how many examples each has.
 
     Args:
       population: The clients.
@@ -35,20 +36,15 @@ class Cohorts:
         that a runtime can stack them.
       kept: Of how many cohorts that were asked for last to keep each set.
     """
-    with_examples, self.skipped = client_data.split_by_examples(
-      population, population.client_ids
-    )
-    self.client_ids = tuple(with_examples)
+    sizes = population.count_examples()
+    usable = np.all([of_set > 0 for of_set in sizes.values()], axis=0)
+    self.client_ids = tuple(itertools.compress(population.client_ids, usable))
+    self.skipped = list(itertools.compress(population.client_ids, ~usable))
     self._sets = population.sets
     self._padded = padded
-    self.sizes = {
-      name: np.array(
-        [client_data.num_examples(load(c)) for c in self.client_ids]
-      )
-      for name, load in population.sets.items()
-    }
+    self.sizes = {name: of_set[usable] for name, of_set in sizes.items()}
     self.pad_to = {
-      name: int(sizes.max(initial=0)) for name, sizes in self.sizes.items()
+      name: int(of_set.max(initial=0)) for name, of_set in self.sizes.items()
     }
     most = kept * len(population.sets)
     self._stack = functools.lru_cache(most)(self._stack)
@@ -135,6 +131,8 @@ class Cohorts:
     self, name: str, rows: np.ndarray, batch_size: int, **batching: Any
   ) -> Data | list[Data]:
     """A set of the clients in `rows`: stacked if padded, else one by one.
+
+    Any thread may call it, as to prepare a cohort while another is trained on.
 
     Args:
       name: The set.

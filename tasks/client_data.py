@@ -50,39 +50,30 @@ class Population:
     client_ids: The names of the clients.
     sets: For each named set of a client ('train'; or 'personalization' and
       'evaluation'; …) a function from the client's id to its examples in it.
+      It may be called from any thread.
+    sizes: For each set, each client's number of examples; None if clients must
+      be loaded to know, all of them before the first round.
   """
 
   client_ids: Sequence[str]
   sets: Mapping[str, Load]
+  sizes: Mapping[str, np.ndarray] | None = None
+
+  def count_examples(self) -> Mapping[str, np.ndarray]:
+    """For each set, each client's number of examples, `[clients]`."""
+    if self.sizes is not None:
+      return self.sizes
+    counts = [
+      [num_examples(load(client_id)) for load in self.sets.values()]
+      for client_id in self.client_ids
+    ]
+    by_set = np.array(counts, np.int64).reshape(-1, len(self.sets)).T
+    return dict(zip(self.sets, by_set))
 
 
 def num_examples(examples: Examples) -> int:
   """How many examples there are."""
   return len(next(iter(examples.values())))
-
-
-def split_by_examples(
-  population: Population, client_ids: Sequence[str]
-) -> tuple[list[str], list[str]]:
-  """Clients that can be used, and clients with a set without any example.
-
-  Call it before training or evaluation, to leave the latter out and say so.
-
-  Args:
-    population: The population.
-    client_ids: Those of its clients that are asked about.
-
-  Returns:
-    The ids of the clients with an example in each of their sets, and the
-    others', both in the order given.
-  """
-  with_examples, without = [], []
-  for client_id in client_ids:
-    usable = all(
-      num_examples(load(client_id)) for load in population.sets.values()
-    )
-    (with_examples if usable else without).append(client_id)
-  return with_examples, without
 
 
 def halves(load: Load) -> Mapping[str, Load]:
@@ -108,6 +99,11 @@ def halves(load: Load) -> Mapping[str, Load]:
     'personalization': part(lambda middle: slice(middle)),
     'evaluation': part(lambda middle: slice(middle, None)),
   }
+
+
+def half_sizes(sizes: np.ndarray) -> Mapping[str, np.ndarray]:
+  """The sizes of the sets of `halves`, from clients' numbers of examples."""
+  return {'personalization': sizes // 2, 'evaluation': sizes - sizes // 2}
 
 
 def seeded_rng(*key: int | str) -> np.random.Generator:

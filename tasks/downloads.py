@@ -38,6 +38,16 @@ def _download(url: str, path: pathlib.Path) -> None:
     print(file=sys.stderr)
 
 
+def existing_folder(data_dir: str) -> pathlib.Path:
+  """The folder of the user's data; a `UserError` if there is none."""
+  folder = pathlib.Path(data_dir).expanduser()
+  if not folder.is_dir():
+    raise errors.UserError(
+      f'The data folder {folder} does not exist. Make it or name another.'
+    )
+  return folder
+
+
 def places(name: str, data_dir: str | None) -> list[pathlib.Path]:
   """Where to look for a file of a data set, the cache last.
 
@@ -55,11 +65,7 @@ def places(name: str, data_dir: str | None) -> list[pathlib.Path]:
   cached = cache_dir() / name
   if data_dir is None:
     return [cached]
-  folder = pathlib.Path(data_dir).expanduser()
-  if not folder.is_dir():
-    raise errors.UserError(
-      f'The data folder {folder} does not exist. Make it or name another.'
-    )
+  folder = existing_folder(data_dir)
   return [folder / name, folder / cached.name, cached]
 
 

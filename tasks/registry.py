@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 # `load(parameters, data_dir, seed) -> Task`.
 _MODULES = {
   'adni': 'tasks.adni',
+  'emnist': 'tasks.emnist',
+  'landmarks': 'tasks.landmarks',
   'school': 'tasks.school',
+  'stackoverflow': 'tasks.stackoverflow',
   'synthetic': 'tasks.synthetic',
+  'ted_multi': 'tasks.ted_multi',
   'vehicle': 'tasks.vehicle',
 }
 

@@ -1,7 +1,12 @@
 """Where tests find real data, which is not part of this repository."""
 
+import atexit
+import functools
+import importlib.util
 import os
 import pathlib
+import shutil
+import tempfile
 import unittest
 
 
@@ -23,3 +28,22 @@ def path(name: str) -> pathlib.Path:
   if not found.exists():
     raise unittest.SkipTest(f'needs {found}; set PFL_DATA_DIR to the data')
   return found
+
+
+@functools.cache
+def tff_cache() -> pathlib.Path:
+  """A folder that TFF takes for its cache of EMNIST and StackOverflow.
+
+  In it are stand-ins: digits of 12 writers, and posts of 602 users of other
+  sites. Made once for all tests of a process; skips where there is no data.
+  """
+  script = path('build_tff_cache.py')
+  spec = importlib.util.spec_from_file_location('build_tff_cache', script)
+  build = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(build)
+  folder = pathlib.Path(tempfile.mkdtemp())
+  atexit.register(shutil.rmtree, folder)
+  (folder / build.WORD_COUNT).parent.mkdir()
+  build.build_emnist(folder, 12)
+  build.build_stackoverflow(folder)
+  return folder

@@ -12,10 +12,10 @@ CPU whatever program the model ends up in:
 import collections
 from collections.abc import Callable, Mapping
 import functools
-import math
 
 import tensorflow as tf
 
+from tasks.models import initializers
 from tasks.models import model as model_lib
 
 
@@ -66,12 +66,6 @@ def _relu_and_max_pool(
   return pooled, gradient
 
 
-def _glorot_uniform(seed: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
-  """Keras's default for a kernel; its last axes are the inputs and outputs."""
-  limit = math.sqrt(6 / (math.prod(shape[:-2]) * (shape[-2] + shape[-1])))
-  return tf.random.stateless_uniform(shape, seed, -limit, limit)
-
-
 def _init(
   kernel_shapes: Mapping[str, tuple[int, ...]], seed: tf.Tensor
 ) -> model_lib.Weights:
@@ -79,7 +73,7 @@ def _init(
   weights = collections.OrderedDict()
   seeds = tf.random.experimental.stateless_split(seed, len(kernel_shapes))
   for i, (layer, shape) in enumerate(kernel_shapes.items()):
-    weights[f'{layer}_kernel'] = _glorot_uniform(seeds[i], shape)
+    weights[f'{layer}_kernel'] = initializers.glorot_uniform(seeds[i], shape)
     weights[f'{layer}_bias'] = tf.zeros(shape[-1:])
   return weights
 
@@ -140,13 +134,13 @@ def emnist_cnn(num_classes: int = 62) -> model_lib.Model:
     init=lambda seed: _init(kernel_shapes, seed),
     loss=loss,
     metrics=lambda weights, batch: model_lib.accuracy(
-      logits(weights, batch), batch
+      model_lib.largest(logits(weights, batch)), batch
     ),
     embedding=embedding,
     head=frozenset(['output_kernel', 'output_bias']),
     prediction=model_lib.Prediction(
       predict=lambda weights, batch: tf.nn.softmax(logits(weights, batch)),
-      target=lambda batch: tf.one_hot(batch['y'], num_classes),
+      target=lambda batch: batch['y'],
       metrics=model_lib.accuracy,
     ),
   )

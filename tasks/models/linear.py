@@ -16,8 +16,8 @@ def _linear_model(
   label: tf.TensorSpec,
   loss: Callable[[tf.Tensor, model_lib.Batch], tf.Tensor],
   metrics: Callable[[tf.Tensor, model_lib.Batch], model_lib.Metrics],
-  target: Callable[[model_lib.Batch], tf.Tensor] = lambda batch: batch['y'],
   link: Callable[[tf.Tensor], tf.Tensor] = lambda scores: scores,
+  decide: Callable[[tf.Tensor], tf.Tensor] = lambda scores: scores,
   l2: float = 0.0,
 ) -> model_lib.Model:
   """The model of scores x . kernel + bias.
@@ -27,9 +27,10 @@ def _linear_model(
     initial_stddev: The standard deviation of the kernel at the start.
     label: What a label is.
     loss: The loss of each example of a batch, from its scores.
-    metrics: The metrics of each example, from its prediction.
-    target: The perfect predictions of a batch.
-    link: From the scores to predictions.
+    metrics: The metrics of each example, from the number or class that is
+      predicted for it.
+    link: From the scores to what is mixed with other predictions.
+    decide: From the scores to the number or class that is predicted.
     l2: What half the square of all weights is multiplied by in the loss.
 
   Returns:
@@ -47,9 +48,6 @@ def _linear_model(
     if l2:
       losses += l2 * sum(map(tf.nn.l2_loss, weights.values()))
     return losses
-
-  def predict(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
-    return link(scores(weights, batch))
 
   def init(kernel: tf.Tensor) -> model_lib.Weights:
     return collections.OrderedDict(
@@ -69,10 +67,16 @@ def _linear_model(
       random_stddev * tf.random.stateless_truncated_normal(kernel_shape, seed)
     ),
     loss=regularized_loss,
-    metrics=lambda weights, batch: metrics(predict(weights, batch), batch),
+    metrics=lambda weights, batch: metrics(
+      decide(scores(weights, batch)), batch
+    ),
     embedding=lambda weights, batch: batch['x'],
     head=frozenset(['kernel', 'bias']),
-    prediction=model_lib.Prediction(predict, target, metrics),
+    prediction=model_lib.Prediction(
+      predict=lambda weights, batch: link(scores(weights, batch)),
+      target=lambda batch: batch['y'],
+      metrics=metrics,
+    ),
   )
 
 
@@ -132,8 +136,8 @@ def logistic_regression(
     tf.TensorSpec([], tf.int32),
     loss,
     metrics=model_lib.accuracy,
-    target=lambda batch: tf.one_hot(batch['y'], num_classes),
     link=tf.nn.softmax,
+    decide=model_lib.largest,
   )
 
 

@@ -5,16 +5,13 @@ a bit more than half the time on a CPU.
 """
 
 import collections
-from collections.abc import Callable
 import functools
-import math
-from typing import Any
 
 import tensorflow as tf
 
+from tasks.models import initializers
 from tasks.models import model as model_lib
-
-_Gradient = Callable[[tf.Tensor], tuple[Any, ...]]
+from tasks.models import next_word
 
 
 def _transpose(matrix: tf.Tensor) -> tf.Tensor:
@@ -29,25 +26,12 @@ def _transpose(matrix: tf.Tensor) -> tf.Tensor:
 
 
 @tf.custom_gradient
-def _look_up(table: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, _Gradient]:
-  """Rows of `table`; the gradient is dense, as all that is made of it is."""
-
-  def gradient(upstream: tf.Tensor) -> tuple[Any, ...]:
-    return (
-      tf.math.unsorted_segment_sum(upstream, words, table.shape[0]),
-      None,
-    )
-
-  return tf.gather(table, words), gradient
-
-
-@tf.custom_gradient
 def _lstm(
   x: tf.Tensor,
   kernel: tf.Tensor,
   recurrent_kernel: tf.Tensor,
   bias: tf.Tensor,
-) -> tuple[tf.Tensor, _Gradient]:
+) -> tuple[tf.Tensor, next_word.Gradient]:
   """An LSTM layer, from `[time, batch, features]` to `[time, batch, units]`.
 
   With the gates i (input), f (forget), g (candidate) and o (output), in this
@@ -137,55 +121,6 @@ def _lstm(
   return tf.stack(outputs), gradient
 
 
-@tf.custom_gradient
-def _cross_entropy(
-  x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, words: tf.Tensor
-) -> tuple[tf.Tensor, _Gradient]:
-  """-log softmax(x kernel + bias)[word] of each row of x.
-
-  What is as large as rows times words is passed over as little as can be.
-
-  Args:
-    x: `[rows, features]`.
-    kernel: `[features, words]`.
-    bias: `[words]`.
-    words: `[rows]`.
-
-  Returns:
-    The loss of each row, and the gradient.
-  """
-  logits = tf.nn.bias_add(tf.matmul(x, kernel), bias)
-  probabilities = tf.nn.softmax(logits)
-  # The largest logit is log(largest probability) + log(sum(exp(logits))).
-  largest = tf.reduce_max(probabilities, axis=1)
-  log_normalizer = tf.reduce_max(logits, axis=1) - tf.math.log(largest)
-  loss = log_normalizer - tf.gather(logits, words, batch_dims=1)
-
-  def gradient(upstream: tf.Tensor) -> tuple[Any, ...]:
-    rows = tf.range(tf.shape(words)[0])
-    dlogits = tf.tensor_scatter_nd_sub(
-      probabilities,
-      tf.stack([rows, words], axis=1),
-      tf.ones_like(upstream),
-    )
-    # `upstream` scales the rows of what is small rather than of `dlogits`.
-    column = upstream[:, tf.newaxis]
-    return (
-      column * tf.matmul(dlogits, kernel, transpose_b=True),
-      tf.matmul(column * x, dlogits, transpose_a=True),
-      tf.linalg.matvec(dlogits, upstream, transpose_a=True),
-      None,
-    )
-
-  return loss, gradient
-
-
-def _glorot_uniform(seed: tf.Tensor, rows: int, columns: int) -> tf.Tensor:
-  """Keras's default for a kernel."""
-  limit = math.sqrt(6 / (rows + columns))
-  return tf.random.stateless_uniform([rows, columns], seed, -limit, limit)
-
-
 def _orthogonal(seed: tf.Tensor, rows: int, columns: int) -> tf.Tensor:
   """Keras's default for a recurrent kernel; it has more columns than rows."""
   q, r = tf.linalg.qr(tf.random.stateless_normal([columns, rows], seed))
@@ -205,13 +140,8 @@ def next_word_lstm(
   """TFF's recurrent model for StackOverflow.
 
   An embedding, an LSTM, a dense layer of the embedding's size and one of all
-  words: 4,050,748 weights with the default sizes. Words are numbered as there:
-  0 is padding, which comes last in a sentence, the vocabulary follows from 1,
-  then the buckets of unknown words, the beginning and the end of a sentence.
-
-  The loss of a sentence is the mean over its words, padding left out, and the
-  sentence counts in a batch by their number. The accuracy leaves out padding,
-  unknown words and the end of the sentence.
+  words: 4,050,748 weights with the default sizes. `next_word` says how words
+  are numbered, and what loss and accuracy are.
 
   The recurrence goes on over padding. As that comes last, no word that counts
   sees it, so that the result is that of Keras with masking.
@@ -225,14 +155,11 @@ def next_word_lstm(
 
   Returns:
     The model, of examples {'x': [sequence_length] int32, 'y': the same, one
-    word later}.
+    word later}. Its embedding of a word is the LSTM's output that the next word
+    is predicted from, as in Motley: the layer before the last but one, of width
+    `lstm_size`.
   """
-  num_words = vocabulary_size + num_oov_buckets + 3
-  not_predicted = (
-    0,
-    *range(vocabulary_size + 1, vocabulary_size + num_oov_buckets + 1),
-    num_words - 1,
-  )
+  num_words = next_word.num_words(vocabulary_size, num_oov_buckets)
 
   def init(seed: tf.Tensor) -> model_lib.Weights:
     seeds = tf.random.experimental.stateless_split(seed, 5)
@@ -240,74 +167,44 @@ def next_word_lstm(
       embedding=tf.random.stateless_uniform(
         [num_words, embedding_size], seeds[0], -0.05, 0.05
       ),
-      lstm_kernel=_glorot_uniform(seeds[1], embedding_size, 4 * lstm_size),
+      lstm_kernel=initializers.glorot_uniform(
+        seeds[1], [embedding_size, 4 * lstm_size]
+      ),
       lstm_recurrent_kernel=_orthogonal(seeds[2], lstm_size, 4 * lstm_size),
       # A forget gate that is open at the start.
       lstm_bias=tf.repeat([0.0, 1.0, 0.0, 0.0], lstm_size),
-      dense_kernel=_glorot_uniform(seeds[3], lstm_size, embedding_size),
+      dense_kernel=initializers.glorot_uniform(
+        seeds[3], [lstm_size, embedding_size]
+      ),
       dense_bias=tf.zeros([embedding_size]),
-      output_kernel=_glorot_uniform(seeds[4], embedding_size, num_words),
+      output_kernel=initializers.glorot_uniform(
+        seeds[4], [embedding_size, num_words]
+      ),
       output_bias=tf.zeros([num_words]),
     )
 
-  def before_output(
-    weights: model_lib.Weights, batch: model_lib.Batch
-  ) -> tf.Tensor:
-    """The input of the last layer, `[time * batch, embedding_size]`."""
+  def states(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
+    """The LSTM's outputs, `[batch * time, lstm_size]`."""
     words = tf.reshape(tf.transpose(batch['x']), [-1])
-    x = _look_up(weights['embedding'], words)
+    x = next_word.look_up(weights['embedding'], words)
     h = _lstm(
       tf.reshape(x, [sequence_length, -1, embedding_size]),
       weights['lstm_kernel'],
       weights['lstm_recurrent_kernel'],
       weights['lstm_bias'],
     )
-    h = tf.reshape(h, [-1, lstm_size])
-    return tf.matmul(h, weights['dense_kernel']) + weights['dense_bias']
+    return tf.reshape(tf.transpose(h, [1, 0, 2]), [-1, lstm_size])
 
-  def is_word(batch: model_lib.Batch) -> tf.Tensor:
-    return tf.cast(tf.not_equal(batch['y'], 0), tf.float32)
+  def last_layer(weights: model_lib.Weights, h: tf.Tensor) -> next_word.Layer:
+    x = tf.matmul(h, weights['dense_kernel']) + weights['dense_bias']
+    return next_word.Layer(x, weights['output_kernel'], weights['output_bias'])
 
-  def example_weight(batch: model_lib.Batch) -> tf.Tensor:
-    return tf.reduce_sum(is_word(batch), axis=1)
-
-  def loss(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
-    of_words = _cross_entropy(
-      before_output(weights, batch),
-      weights['output_kernel'],
-      weights['output_bias'],
-      tf.reshape(tf.transpose(batch['y']), [-1]),
-    )
-    of_words = tf.transpose(tf.reshape(of_words, [sequence_length, -1]))
-    return tf.math.divide_no_nan(
-      tf.reduce_sum(of_words * is_word(batch), axis=1), example_weight(batch)
-    )
-
-  def metrics(
-    weights: model_lib.Weights, batch: model_lib.Batch
-  ) -> model_lib.Metrics:
-    logits = tf.matmul(before_output(weights, batch), weights['output_kernel'])
-    logits += weights['output_bias']
-    predicted = tf.transpose(
-      tf.reshape(tf.argmax(logits, 1, tf.int32), [sequence_length, -1])
-    )
-    counts = tf.reduce_all(
-      tf.not_equal(batch['y'][:, :, tf.newaxis], not_predicted), axis=2
-    )
-    correct = tf.logical_and(tf.equal(predicted, batch['y']), counts)
-    return collections.OrderedDict(
-      accuracy=(
-        tf.reduce_sum(tf.cast(correct, tf.float32), axis=1),
-        tf.reduce_sum(tf.cast(counts, tf.float32), axis=1),
-      )
-    )
-
-  sentence = tf.TensorSpec([sequence_length], tf.int32)
-  return model_lib.Model(
-    example_spec=collections.OrderedDict(x=sentence, y=sentence),
+  return next_word.next_word_model(
+    vocabulary_size,
+    sequence_length=sequence_length,
+    num_oov_buckets=num_oov_buckets,
     init=init,
-    loss=loss,
-    metrics=metrics,
-    example_weight=example_weight,
+    embedding=states,
+    last_layer=last_layer,
     head=frozenset(['output_kernel', 'output_bias']),
   )

@@ -30,29 +30,38 @@ def each_as_one(totals: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
   return totals, tf.ones_like(totals)
 
 
-def accuracy(predictions: tf.Tensor, batch: Batch) -> Metrics:
-  """Whether the class 'y' of each example is the one of the largest number."""
-  predicted = tf.argmax(predictions, -1, tf.int32)
+def accuracy(predicted: tf.Tensor, batch: Batch) -> Metrics:
+  """Whether the predicted class of each example is its class 'y'."""
   correct = tf.cast(tf.equal(predicted, batch['y']), tf.float32)
   return collections.OrderedDict(accuracy=each_as_one(correct))
+
+
+def largest(scores: tf.Tensor) -> tf.Tensor:
+  """The class of the largest score of each row, the first on a tie."""
+  return tf.argmax(scores, -1, tf.int32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
   """Predictions that can be mixed with those of others, and judged.
 
-  A prediction is a vector or a number for each example: the probabilities of
-  the classes, the value of a regression.
+  Predicted is what each entry of a batch is: a number, or one of some classes.
+  The entries are the examples or, in a language model, the words of the first
+  example, those of the second, and so on.
 
   Attributes:
-    predict: From weights to the prediction for each example of a batch.
-    target: The prediction that would be perfect for each example of a batch.
-    metrics: From any predictions for a batch to what `Model.metrics` gives.
+    predict: From weights to the number for each entry of a batch, `[entries]`,
+      or the probabilities of the classes, `[entries, classes]`.
+    target: The number or the class, an integer, that each entry is.
+    metrics: From any numbers or classes for the entries of a batch to what
+      `Model.metrics` gives.
+    mask: 1 for an entry and 0 for padding, `[batch, entries of an example]`.
   """
 
   predict: Callable[[Weights, Batch], tf.Tensor]
   target: Callable[[Batch], tf.Tensor]
   metrics: Callable[[tf.Tensor, Batch], Metrics]
+  mask: Callable[[Batch], tf.Tensor] = lambda batch: ones(batch)[:, tf.newaxis]
 
 
 # Equal only to itself: there is no telling whether two functions are the same.
@@ -69,8 +78,9 @@ class Model:
     metrics: The metrics of each example of a batch; 'loss' is not among them.
     example_weight: How much an example counts in the mean loss of a batch,
       `[batch]`; the number of its words in a language model.
-    embedding: The representation of each example, `[batch, dimension]`, that
-      kNN-Per's neighbours are searched in; None if the model has none.
+    embedding: The representation of each entry (see `Prediction`), `[entries,
+      dimension]`, that kNN-Per's neighbours are searched in; None if the model
+      has none.
     head: The names of the weights of the last layer.
     prediction: Its predictions, if they can be mixed with others.
     random_init: In the place of `init` where several models must not start as

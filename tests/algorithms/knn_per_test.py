@@ -1,5 +1,7 @@
 """kNN-Per against scikit-learn's neighbours, and at the limits of c."""
 
+import collections
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
@@ -8,8 +10,10 @@ import tensorflow as tf
 
 from algorithms import fedavg
 from algorithms import knn_per
+from tasks import client_data
 from tasks import errors
 from tasks.models import linear
+from tasks.models import lstm
 from tasks.models import model as model_lib
 from tests.algorithms import helpers
 
@@ -125,6 +129,99 @@ class KnnPerTest(parameterized.TestCase):
       np.testing.assert_allclose(total, np.sum(expected, axis=1), rtol=1e-4)
       np.testing.assert_array_equal(weight, [40] * 3)
 
+  @parameterized.parameters('cohort', 'native')
+  def test_each_word_of_a_sentence_has_neighbours(self, runtime):
+    helpers.use(runtime)
+    length, num_words, end = 6, 12, 11
+    model = lstm.next_word_lstm(
+      num_words - 4, sequence_length=length, embedding_size=5, lstm_size=7
+    )
+    algorithm = _build(model)
+    state = algorithm.initial_state([0, 1])
+    # Larger weights, for the model to be sure of something.
+    rng = np.random.default_rng(1)
+    for name, weight in state['server']['model'].items():
+      noise = rng.normal(scale=0.7, size=weight.shape).astype(np.float32)
+      state['server']['model'][name] = weight + noise
+
+    def sentences(count):
+      lengths = rng.integers(2, length + 2, count)
+      words = rng.integers(1, num_words, (count, length + 1), np.int32)
+      words[np.arange(length + 1) >= lengths[:, np.newaxis]] = 0
+      return {'x': words[:, :-1], 'y': words[:, 1:]}
+
+    def as_data(examples):
+      indices, weights = client_data.index_batches(len(examples['y']), 4)
+      return collections.OrderedDict(
+        examples=examples, indices=indices, weights=weights
+      )
+
+    def words(examples):
+      """The state, the probabilities and the next word of each word."""
+      y = examples['y'].ravel()
+      weights = state['server']['model']
+      parts = (
+        model.embedding(weights, examples).numpy(),
+        model.prediction.predict(weights, examples).numpy(),
+        y,
+      )
+      return [part[y > 0] for part in parts]
+
+    clients, expected = [], []
+    for count in (9, 1, 14):  # One with fewer words than neighbours.
+      own, new = sentences(count), sentences(30)
+      own['x'][0, 2:] = own['y'][0, 1:] = 0
+      client = helpers.held_out_clients(algorithm)[0]
+      client['personalization'] = as_data(own)
+      client['evaluation']['evaluation'] = as_data(new)
+      clients.append(client)
+
+      keys, _, targets = words(own)
+      queries, of_model, y = words(new)
+      knn = neighbors.KNeighborsClassifier(
+        min(10, len(keys)), weights=_WEIGHTS['exp(-d)']
+      ).fit(keys, targets)
+      of_neighbors = np.zeros_like(of_model)
+      of_neighbors[:, knn.classes_] = knn.predict_proba(queries)
+      counts = (y != num_words - 3) & (y != end)
+      predicted = [
+        (c * of_neighbors + (1 - c) * of_model).argmax(axis=1)
+        for c in _COEFFICIENTS
+      ]
+      expected.append(
+        [
+          [np.sum(counts & (of_words == y)) for of_words in predicted],
+          [counts.sum()] * 3,
+        ]
+      )
+    results = [
+      result['evaluation']['accuracy']
+      for result in algorithm.personalize(state, clients)
+    ]
+    np.testing.assert_array_equal(results, expected)
+
+  def test_only_the_neighbours_classes_and_the_models_can_be_likeliest(self):
+    rng = np.random.default_rng(0)
+    of_model = rng.dirichlet(np.ones(20), 500).astype(np.float32)
+    targets = rng.integers(20, size=(500, 4), dtype=np.int32)
+    weights = rng.dirichlet(np.ones(4), 500).astype(np.float32)
+    of_neighbors = np.zeros_like(of_model)
+    np.add.at(of_neighbors, (np.arange(500)[:, np.newaxis], targets), weights)
+    for c in (0.0, 0.2, 0.5, 1.0):
+      (classes,) = knn_per.mix(of_model, tf.constant(targets), weights, [c])
+      np.testing.assert_array_equal(
+        classes, np.argmax(c * of_neighbors + (1 - c) * of_model, axis=1)
+      )
+
+  def test_of_classes_that_tie_the_first_is_taken(self):
+    (classes,) = knn_per.mix(
+      tf.constant([[0.1, 0.2, 0.2, 0.5]]),
+      tf.constant([[2, 1]]),
+      tf.constant([[0.5, 0.5]]),
+      [0.9],
+    )
+    np.testing.assert_array_equal(classes, [1])
+
   def test_coefficient_0_is_fedavg(self):
     algorithm = _build(helpers.MODEL)
     self.assertEqual(algorithm.candidates[algorithm.baseline], 'coefficient 0')
@@ -170,12 +267,15 @@ class KnnPerTest(parameterized.TestCase):
   def test_neighbours_that_are_far_do_not_vanish(self):
     datastore = knn_per.Datastore(
       keys=tf.constant([[1000.0], [1001.0], [0.0]]),
-      values=tf.constant([1.0, 2.0, 9.0]),
+      targets=tf.constant([1.0, 2.0, 9.0]),
       mask=tf.constant([1.0, 1.0, 0.0]),
     )
-    prediction = knn_per.knn(datastore, tf.constant([[0.0]]), 2, 'exp(-d)')
+    targets, weights = knn_per.neighbors(
+      datastore, tf.constant([[0.0]]), 2, 'exp(-d)'
+    )
+    np.testing.assert_array_equal(targets, [[1, 2]])
     share = 1 / (1 + np.exp(-1))
-    np.testing.assert_allclose(prediction, [share + 2 * (1 - share)], rtol=1e-5)
+    np.testing.assert_allclose(weights, [[share, 1 - share]], rtol=1e-5)
 
   def test_a_model_without_an_embedding_is_refused(self):
     model = model_lib.Model(

@@ -1,5 +1,7 @@
 """Tests of how the clients of a population enter a computation."""
 
+import concurrent.futures
+
 import numpy as np
 import pytest
 import tree
@@ -67,6 +69,42 @@ def test_clients_without_examples_in_a_set_are_left_out_and_named():
   assert len(clients) == 4
   assert clients.sizes['train'].tolist() == [5, 9, 1, 4]
   assert clients.sizes['test'].tolist() == [2, 7, 4, 1]
+
+
+def test_no_client_is_loaded_to_begin_if_sizes_are_known():
+  known = _population()
+
+  def fail(client_id):
+    raise AssertionError(f'{client_id} is loaded.')
+
+  population = client_data.Population(
+    known.client_ids,
+    dict.fromkeys(known.sets, fail),
+    {
+      name: np.array([own[name] for own in _SIZES.values()])
+      for name in known.sets
+    },
+  )
+  clients = cohorts.Cohorts(population, padded=False)
+  expected = cohorts.Cohorts(known, padded=False)
+  assert clients.client_ids == expected.client_ids
+  assert clients.skipped == expected.skipped
+  np.testing.assert_equal(clients.sizes, expected.sizes)
+  assert clients.pad_to == expected.pad_to
+
+
+@pytest.mark.parametrize('padded', [True, False])
+def test_threads_may_prepare_cohorts_at_once(padded):
+  clients = cohorts.Cohorts(_population(), padded)
+  cohorts_ = [np.array(rows) for rows in ([0, 1], [2, 3], [3, 0])] * 40
+
+  def prepare(rows):
+    data = clients.data('train', rows, 4, shuffle=('x', 1))
+    return [_batches(_client(data, k)) for k in range(2)]
+
+  with concurrent.futures.ThreadPoolExecutor(4) as threads:
+    prepared = list(threads.map(prepare, cohorts_))
+  assert prepared == [prepare(rows) for rows in cohorts_]
 
 
 def test_there_may_be_no_client_with_examples():

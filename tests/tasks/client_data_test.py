@@ -169,13 +169,21 @@ class PopulationTest(absltest.TestCase):
     }
     self.assertEqual(halves, {'personalization': [0], 'evaluation': [1, 2]})
 
-  def test_finds_clients_with_an_empty_set(self):
-    self.assertEqual(
-      client_data.split_by_examples(
-        self.population, self.population.client_ids
-      ),
-      (['a', 'd'], ['b', 'c']),
+  def test_the_sizes_of_halves_are_known_from_those_of_clients(self):
+    counts = self.population.count_examples()
+    np.testing.assert_equal(
+      counts, dict(personalization=[2, 0, 0, 1], evaluation=[2, 1, 0, 2])
     )
+    np.testing.assert_equal(
+      counts, client_data.half_sizes(np.array([4, 1, 0, 3]))
+    )
+
+  def test_no_client_is_loaded_to_count_what_is_known(self):
+    sizes = {'train': np.array([2, 5])}
+    population = client_data.Population(
+      ('a', 'b'), {'train': lambda _: self.fail('It loads.')}, sizes
+    )
+    self.assertIs(population.count_examples(), sizes)
 
   def test_the_type_fits_the_data(self):
     spec = {'x': tf.TensorSpec([2]), 'y': tf.TensorSpec([], tf.int32)}

@@ -218,6 +218,51 @@ class NextWordLstmTest(absltest.TestCase):
       np.testing.assert_array_equal(correct, of_sentences)
       np.testing.assert_array_equal(counted, [5, 1, 2, 0])
 
+  def test_prediction_is_of_each_word_in_the_order_of_the_sentences(self):
+    weights, batch = _weights(self.model), _batch()
+    keras = _keras_model()
+    keras.set_weights(list(weights.values()))
+    expected = tf.nn.softmax(keras(batch['x'])).numpy()
+    prediction = self.model.prediction
+    mask = prediction.mask(batch).numpy()
+    np.testing.assert_array_equal(mask, batch['y'].numpy() > 0)
+    is_word = mask.ravel() > 0
+    np.testing.assert_allclose(
+      prediction.predict(weights, batch).numpy()[is_word],
+      expected[mask > 0],
+      rtol=1e-4,
+      atol=1e-7,
+    )
+    np.testing.assert_array_equal(
+      prediction.target(batch).numpy()[is_word], batch['y'].numpy()[mask > 0]
+    )
+
+  def test_metrics_are_those_of_the_likeliest_words(self):
+    weights, batch = _weights(self.model), _batch()
+    prediction = self.model.prediction
+    likeliest = tf.argmax(prediction.predict(weights, batch), 1, tf.int32)
+    np.testing.assert_array_equal(
+      self.model.metrics(weights, batch)['accuracy'],
+      prediction.metrics(likeliest, batch)['accuracy'],
+    )
+    correct, _ = prediction.metrics(prediction.target(batch), batch)['accuracy']
+    np.testing.assert_array_equal(correct, [5, 1, 2, 0])
+
+  def test_embedding_of_a_word_is_the_output_of_kerass_lstm(self):
+    weights, batch = _weights(self.model), _batch()
+    keras = _keras_model()
+    keras.set_weights(list(weights.values()))
+    lstm_layer = tf.keras.Model(keras.input, keras.layers[2].output)
+    is_word = batch['x'].numpy() > 0
+    embedding = self.model.embedding(weights, batch).numpy()
+    self.assertEqual(embedding.shape, (4 * _LENGTH, _UNITS))
+    np.testing.assert_allclose(
+      embedding[is_word.ravel()],
+      lstm_layer(batch['x']).numpy()[is_word],
+      rtol=1e-4,
+      atol=1e-6,
+    )
+
   def test_head_is_the_last_layer(self):
     self.assertEqual(self.model.head, {'output_kernel', 'output_bias'})
 

@@ -1,0 +1,59 @@
+"""Runs on stand-ins for TFF's databases, each from its preset."""
+
+import csv
+import json
+
+import pytest
+
+from experiments import config as config_lib
+from experiments import run
+from tests import data
+
+_SETTINGS = {
+  'emnist': (
+    'task.only_digits=true',
+    'task.rotate_half=true',
+    'clients_per_round=5',
+  ),
+  'emnist_hypcluster': (
+    'task.only_digits=true',
+    'clients_per_round=3',
+    'warmstart_rounds=1',
+  ),
+  'stackoverflow': (
+    'task.word_counts=datasets/stackoverflow.word_count',
+    'task.vocabulary_size=50',
+    'task.max_examples=16',
+    'task.num_validation_clients=2',
+    'task.num_test_clients=3',
+    'clients_per_round=4',
+  ),
+}
+_METHODS = {
+  'emnist': ('finetuning', 'knn_per'),
+  'emnist_hypcluster': ('hypcluster',),
+  'stackoverflow': ('knn_per',),
+}
+
+
+@pytest.mark.parametrize('preset', _SETTINGS)
+def test_a_preset_runs(preset, tmp_path):
+  folder = data.tff_cache()
+  config = config_lib.resolve(
+    config_lib.read(
+      preset,
+      [*_SETTINGS[preset], 'total_rounds=2'],
+      {'algorithms': ','.join(_METHODS[preset])},
+    )
+  )
+  run.run(config, tmp_path / 'output', str(folder))
+  results = json.loads((tmp_path / 'output/results.json').read_text())
+  assert tuple(results['methods']) == _METHODS[preset]
+  num_test = 3 if preset == 'stackoverflow' else 2
+  for result in results['methods'].values():
+    assert result['metric'] == 'accuracy'
+    assert result['test']['num_clients'] == num_test
+    assert result['dropped_updates'] == 0
+    assert 0 <= result['test']['mean'] <= 1
+  with (tmp_path / 'output/per_client.csv').open(newline='') as file:
+    assert len(list(csv.DictReader(file))) == num_test * len(_METHODS[preset])
