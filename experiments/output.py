@@ -34,6 +34,7 @@ import tensorflow_federated as tff
 import tomli_w
 
 from experiments import config as config_lib
+from personalization import comparison
 from personalization import evaluation as evaluation_lib
 from personalization import statistics
 from tasks import errors
@@ -140,6 +141,9 @@ class Folder:
         f' {results} to have them made again.'
       ) from error
 
+  def _rows_of(self, method: str) -> list[Row]:
+    return [row for row in self._rows if row['method'] == method]
+
   def checkpoint_dir(self, training: str) -> pathlib.Path:
     """Where the checkpoints of a training are."""
     return self._path / 'checkpoints' / training
@@ -159,7 +163,11 @@ class Folder:
 
   def add(self, method: str, result: Result, rows: Sequence[Row]) -> None:
     """Adds what came out for a method, and writes it."""
-    self.results[method] = _to_json(result)
+    against = {
+      other: _compare(rows, self._rows_of(other), result['higher_is_better'])
+      for other in self.results
+    }
+    self.results[method] = _to_json({**result, 'against': against})
     self._rows.extend(rows)
     table = io.StringIO()
     writer = csv.DictWriter(table, _COLUMNS, lineterminator='\n')
@@ -172,6 +180,19 @@ class Folder:
     }
     text = json.dumps(contents, indent=2, allow_nan=False)
     _write(self._path / 'results.json', f'{text}\n')
+
+
+def _compare(
+  first: Sequence[Row], second: Sequence[Row], higher_is_better: bool
+) -> dict[str, Any]:
+  """Compares two methods on the clients that both have been judged by."""
+  other = {row['client']: float(row['metric']) for row in second}
+  pairs = [
+    (float(row['metric']), other[row['client']])
+    for row in first
+    if row['client'] in other
+  ]
+  return dataclasses.asdict(comparison.compare(*zip(*pairs), higher_is_better))
 
 
 @contextlib.contextmanager
@@ -285,6 +306,10 @@ def make_rows(
   return rows
 
 
+def _interval(interval: Sequence[float] | None) -> str:
+  return '–' if interval is None else ' to '.join(map(_number, interval))
+
+
 def _number(value: float | None) -> str:
   return 'diverged' if value is None else f'{value:#.4g}'
 
@@ -308,6 +333,7 @@ def make_table(results: Mapping[str, Result]) -> rich.table.Table:
   )
   table.add_column('method')
   table.add_column('mean ± deviation', justify='right')
+  table.add_column('95% interval of the mean', justify='right')
   table.add_column('worst tenth', justify='right')
   table.add_column('hurt', justify='right')
   table.add_column('chosen candidate')
@@ -316,6 +342,7 @@ def make_table(results: Mapping[str, Result]) -> rich.table.Table:
     table.add_row(
       method,
       f'{_number(test["mean"])} ± {_number(test["deviation"])}',
+      _interval(test['interval']),
       _number(test['worst_tenth']),
       '–' if test['hurt'] is None else f'{test["hurt"]:.0%}',
       _describe_choice(result['chosen']),

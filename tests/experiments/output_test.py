@@ -52,6 +52,11 @@ def _result(chosen=(1, 1, 1), baseline=0):
   return output.make_result(_evaluation(baseline), _task(), np.array(chosen))
 
 
+def _as_read(result):
+  """The same when it has been written and read again."""
+  return json.loads(json.dumps(result))
+
+
 def _rows(method='fedavg', chosen=(1, 1, 1), baseline=0):
   return output.make_rows(
     method, _evaluation(baseline), _task(), np.array(chosen)
@@ -80,11 +85,18 @@ class FolderTest(absltest.TestCase):
     with output.open_folder(self.path, _config()) as folder:
       folder.add('fedavg', _result(), _rows())
     with output.open_folder(self.path, _config()) as folder:
-      self.assertEqual(folder.results, {'fedavg': _result()})
-      folder.add('local', _result(), _rows('local'))
+      result = {**_result(), 'against': {}}
+      self.assertEqual(
+        folder.results, json.loads(json.dumps({'fedavg': result}))
+      )
+      folder.add('local', _result([0, 1, 1]), _rows('local', [0, 1, 1]))
     contents = json.loads((self.path / 'results.json').read_text())
     self.assertEqual(contents['configuration'], _config().to_dict())
     self.assertEqual(list(contents['methods']), ['fedavg', 'local'])
+    # The first client is worse off without its epoch, the others are the same.
+    against = contents['methods']['local']['against']['fedavg']
+    self.assertEqual((against['better'], against['worse']), (0, 1))
+    self.assertAlmostEqual(against['difference'], -0.25 / 3)
     self.assertEqual(
       [(row['method'], row['client']) for row in self.rows()],
       [(m, c) for m in ('fedavg', 'local') for c in 'abc'],
@@ -233,8 +245,8 @@ class TableTest(absltest.TestCase):
   def test_a_row_for_each_method(self):
     table = self.table({'fedavg': _result(), 'local': _result(baseline=None)})
     self.assertIn('accuracy of 3 test clients; higher is better', table)
-    # Mean, deviation, worst tenth, hurt, candidate.
-    values = '0.4167 ± 0.1179 0.2500 {} 1 epochs'
+    # Mean, deviation, interval, worst tenth, hurt, candidate.
+    values = '0.4167 ± 0.1179 0.2500 to 0.5000 0.2500 {} 1 epochs'
     rows = [' '.join(line.split()) for line in table.strip().splitlines()]
     self.assertEqual(
       rows[-2:],
@@ -248,7 +260,9 @@ class TableTest(absltest.TestCase):
 
   def test_a_method_that_diverged(self):
     result = _result()
-    result['test'] |= dict(mean=None, deviation=None, worst_tenth=None)
+    result['test'] |= dict(
+      mean=None, deviation=None, interval=None, worst_tenth=None
+    )
     self.assertIn('diverged ± diverged', self.table({'x': result}))
 
 
