@@ -29,6 +29,7 @@ from tasks import parameters
 from tasks import registry as task_registry
 
 if TYPE_CHECKING:
+  from personalization import evaluation
   from personalization import training
 
 _T = TypeVar('_T')
@@ -72,6 +73,7 @@ class Config:
   Attributes:
     settings: What is settled for all methods.
     options: How to train.
+    measured: What is measured of the test clients beside their metric.
     task: The name of the task.
     task_parameters: The task's own settings.
     hyperparameters: Those of each method.
@@ -79,6 +81,7 @@ class Config:
 
   settings: Settings
   options: training.Options
+  measured: evaluation.Measured
   task: str
   task_parameters: parameters.Parameters
   hyperparameters: Mapping[str, parameters.Parameters]
@@ -88,6 +91,7 @@ class Config:
     return {
       **_to_toml(self.settings),
       **_to_toml(self.options),
+      **_to_toml(self.measured),
       'task': {'name': self.task, **_to_toml(self.task_parameters)},
       **{name: _to_toml(own) for name, own in self.hyperparameters.items()},
     }
@@ -308,10 +312,13 @@ def resolve(request: Request) -> Config:
     UserError: If there is no such setting, or it cannot have that value.
   """
   # As the methods' settings, in modules that import TensorFlow Federated.
+  from personalization import evaluation
   from personalization import training
 
   of_task = task_registry.parameters_class(request.task)
-  of_run = _names(Settings) | _names(training.Options)
+  of_run = set().union(
+    *map(_names, (Settings, training.Options, evaluation.Measured))
+  )
   others = of_run | {f'task.{name}' for name in _names(of_task)}
   run: dict[str, Any] = {}
   task: dict[str, Any] = {}
@@ -340,6 +347,7 @@ def resolve(request: Request) -> Config:
   return Config(
     settings=settings(Settings),
     options=settings(training.Options),
+    measured=settings(evaluation.Measured),
     task=request.task,
     task_parameters=parameters.from_dict(of_task, task, f'task {request.task}'),
     hyperparameters={

@@ -181,7 +181,7 @@ def _build_algorithms(
       task.model,
       hyperparameters,
       aggregator,
-      evaluation.evaluation_sets(task),
+      evaluation.evaluation_sets(task, config.measured),
       num_clients=len(task.train.client_ids),
     )
     for name, hyperparameters in config.hyperparameters.items()
@@ -271,6 +271,7 @@ def _evaluate(
   total = len(task.test.client_ids)
   if not task.cross_silo:
     total += len(task.validation.client_ids)
+  total *= len(evaluation_lib.personalization_parts(task, config.measured))
   with output.progress(f'{name}: evaluation', total, 'clients') as show:
 
     def on_cohort(num_clients: int) -> None:
@@ -280,20 +281,15 @@ def _evaluate(
       show(done)
 
     evaluation = evaluation_lib.evaluate(
-      algorithm, trained, task, config.options, on_cohort
+      algorithm, trained, task, config.options, on_cohort, config.measured
     )
-  chosen = evaluation_lib.choose(
-    evaluation,
-    task.metric,
-    task.higher_is_better,
-    config.settings.choose == 'each',
-  )
   _tell_of_skipped(f'{name}: evaluation', evaluation.skipped)
+  how = task, config.measured, config.settings.choose == 'each'
   result = {
-    **output.make_result(evaluation, task, chosen),
+    **output.make_result(evaluation, *how),
     'evaluation_seconds': time.monotonic() - start,
   }
-  return result, output.make_rows(name, evaluation, task, chosen)
+  return result, output.make_rows(name, evaluation, *how)
 
 
 def run(

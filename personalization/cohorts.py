@@ -51,6 +51,32 @@ class Cohorts:
   def __len__(self) -> int:
     return len(self.client_ids)
 
+  def sample(
+    self, name: str, size: int, rng: np.random.Generator
+  ) -> client_data.Examples:
+    """Draws from the examples of all clients, or takes all if they are few."""
+    last = np.cumsum(self.sizes[name])
+    drawn = rng.choice(last[-1], min(size, last[-1]), replace=False)
+    clients, counts = np.unique(
+      np.searchsorted(last, np.sort(drawn), side='right'), return_counts=True
+    )
+    parts = []
+    for row, own in zip(clients, np.split(np.sort(drawn), np.cumsum(counts))):
+      examples = self._sets[name](self.client_ids[row])
+      own = own - (last[row] - self.sizes[name][row])
+      parts.append({feature: array[own] for feature, array in examples.items()})
+    return {
+      feature: np.concatenate([part[feature] for part in parts])
+      for feature in parts[0]
+    }
+
+  def share(self, name: str, examples: client_data.Examples) -> None:
+    """Gives all clients one more set, the same for all."""
+    size = client_data.num_examples(examples)
+    self._sets = {**self._sets, name: lambda _: examples}
+    self.sizes[name] = np.full(len(self), size)
+    self.pad_to[name] = size
+
   def _examples(self, name: str, rows: np.ndarray) -> Mapping[str, tf.Tensor]:
     """The examples of clients, stacked; those of the last call are kept."""
     key = rows.tobytes()
@@ -75,11 +101,30 @@ class Cohorts:
     rng: np.random.Generator | None = None,
     drop_partial: bool = False,
     epochs: int = 1,
+    start: float = 0.0,
+    stop: float = 1.0,
   ) -> Data | list[Data]:
-    """A set of the clients in `rows`: stacked if padded, else one by one."""
+    """A set of the clients in `rows`: stacked if padded, else one by one.
+
+    Args:
+      name: The set.
+      rows: The clients.
+      batch_size: The number of examples in a batch.
+      rng: Shuffles each client's examples; None keeps their order.
+      drop_partial: Whether to leave out a last batch that is not full.
+      epochs: How often each example comes.
+      start: Where a client's examples start, as a fraction of their number.
+      stop: Where they stop. What comes before a fraction is rounded up, and
+        what starts there is the rest.
+
+    Returns:
+      The clients' data.
+    """
+    sizes = self.sizes[name][rows]
+    first, last = _rows_before(start, sizes), _rows_before(stop, sizes)
     batches = [
       client_data.index_batches(
-        self.sizes[name][rows],
+        last - first,
         batch_size,
         rng=rng,
         drop_partial=drop_partial,
@@ -92,6 +137,9 @@ class Cohorts:
       if epochs == 1
       else (np.concatenate(part, axis=1) for part in zip(*batches))
     )
+    if start:
+      # Padding stays at zero, as there may be no example at `first`.
+      indices = np.where(weights > 0, indices + first[:, None, None], 0)
     if self._padded:
       examples = self._examples(name, rows)
       return _data(examples, indices, weights)
@@ -105,6 +153,12 @@ class Cohorts:
         )
       )
     return clients
+
+
+def _rows_before(fraction: float, sizes: np.ndarray) -> np.ndarray:
+  """How many examples the first part of sets of such sizes has."""
+  # Rounded twice, as .55 * 100 is a bit more than 55.
+  return np.ceil(np.round(fraction * sizes, 6)).astype(np.int32)
 
 
 def _data(

@@ -1,5 +1,6 @@
 """What a task is: federated data, a model and the metric to judge it by."""
 
+from collections.abc import Mapping
 import dataclasses
 
 from tasks import client_data
@@ -32,6 +33,8 @@ class Task:
     padded: Whether the clients of a cohort are padded to the same number of
       examples, so that the cohort runtime can stack them: worth it if the model
       is small, and a waste if it is not.
+    groups: The group of each client, of all populations, where it is known that
+      there are some: languages, or what was planted. No method sees it.
   """
 
   name: str
@@ -44,3 +47,4 @@ class Task:
   cross_silo: bool
   batch_size: int
   padded: bool
+  groups: Mapping[str, str] | None = None

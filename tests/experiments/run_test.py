@@ -130,7 +130,7 @@ class RunTest(parameterized.TestCase):
   def test_what_was_handed_over_is_what_it_would_have_trained(self):
     config = _config('finetuning_epochs=2', algorithms='finetuning')
     alone = _run(config, self.root / 'alone')['finetuning']
-    for part in ('validation', 'test'):
+    for part in ('candidates', 'test'):
       self.assertEqual(alone[part], self.results['finetuning'][part])
 
   def test_a_finished_run_is_not_run_again(self):
