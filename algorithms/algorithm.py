@@ -1,7 +1,7 @@
 """What a method is: a TFF iterative process, and personalization of clients."""
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 import dataclasses
 from typing import Any
 
@@ -26,9 +26,24 @@ def numbers(hyperparameters: Any) -> collections.OrderedDict[str, np.ndarray]:
   )
 
 
+def structure(hyperparameters: Any) -> Hashable:
+  """What of the hyperparameters shapes computations: all but the numbers."""
+  return (
+    type(hyperparameters),
+    tuple(
+      (
+        field.name,
+        np.shape(value) if field.name in numbers(hyperparameters) else value,
+      )
+      for field in dataclasses.fields(hyperparameters)
+      for value in [getattr(hyperparameters, field.name)]
+    ),
+  )
+
+
 @dataclasses.dataclass(frozen=True)
-class Algorithm:
-  """A personalized federated learning method for one model.
+class Computations:
+  """What a method computes.
 
   S is the server's state, C what a client keeps from round to round (an empty
   struct if it keeps nothing). Numeric hyperparameters are in S, so that one
@@ -45,6 +60,21 @@ class Algorithm:
       data, ...>, seed>}@CLIENTS> ->
       {<set: <metric: <total, weight>>>}@CLIENTS)`
       where each total and weight is a vector over the candidates.
+  """
+
+  initialize: tff.Computation
+  initialize_client: tff.Computation
+  next: tff.Computation
+  personalize: tff.Computation
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+  """A personalized federated learning method for one model.
+
+  Attributes:
+    trace: Makes its computations, once.
+    structure: All that they depend on beside the numbers.
     candidates: What the entries of those vectors stand for.
     baseline: Which candidate is the model without personalization, that clients
       can be hurt in comparison with; None if there is none.
@@ -61,10 +91,8 @@ class Algorithm:
       personalized.
   """
 
-  initialize: tff.Computation
-  initialize_client: tff.Computation
-  next: tff.Computation
-  personalize: tff.Computation
+  trace: Callable[[], Computations]
+  structure: Hashable
   candidates: Sequence[str]
   baseline: int | None
   hyperparameters: Mapping[str, np.ndarray]
@@ -73,6 +101,22 @@ class Algorithm:
   shuffled_epochs: int = 0
   steps_to_personalize: bool = True
   personalizes_new_clients: bool = True
+
+  @property
+  def initialize(self) -> tff.Computation:
+    return self.trace().initialize
+
+  @property
+  def initialize_client(self) -> tff.Computation:
+    return self.trace().initialize_client
+
+  @property
+  def next(self) -> tff.Computation:
+    return self.trace().next
+
+  @property
+  def personalize(self) -> tff.Computation:
+    return self.trace().personalize
 
   def initial_state(self, seed: Sequence[int]) -> Any:
     """The server's state before the first round."""

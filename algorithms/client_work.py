@@ -42,6 +42,15 @@ def epoch_of(
   )
 
 
+def num_steps(data: Mapping[str, Any]) -> tf.Tensor:
+  """The number of steps without those that are padding at the end."""
+  weights = data['weights']
+  is_there = tf.cast(tf.reduce_any(weights > 0, 1), tf.int32)
+  # From 1 on, so that 0 is the last if there is none.
+  number = tf.range(1, tf.shape(weights)[0] + 1)
+  return tf.reduce_max(tf.concat([[0], number * is_there], 0))
+
+
 def num_examples(data: Mapping[str, Any]) -> tf.Tensor:
   """How many examples `data` has a client see."""
   return tf.reduce_sum(data['weights'])
@@ -97,7 +106,7 @@ def train(
     gradient = tf.nest.map_structure(tf.convert_to_tensor, gradient)
     return i + 1, step(weights, gradient), total + loss * size
 
-  steps = tf.shape(data['indices'])[0]
+  steps = num_steps(data)
   _, weights, total = tf.while_loop(
     lambda i, *_: i < steps, body, (0, weights, tf.constant(0.0))
   )
@@ -112,7 +121,7 @@ def sum_over_batches(
   def measure_batch(i: tf.Tensor) -> Any:
     return measure(*batch(data, i))
 
-  steps = tf.shape(data['indices'])[0]
+  steps = num_steps(data)
   # Only the structure, shapes and types of what is measured are used here.
   zeros = tf.nest.map_structure(
     lambda m: tf.zeros(m.shape, m.dtype), measure_batch(0)
@@ -205,25 +214,23 @@ def evaluate_epochs(
     {set: {metric: <total, weight>}}, each `[num_epochs + 1]`.
   """
 
-  def measure(i: tf.Tensor, weights: Weights, metrics: Any) -> Any:
-    # A tensor list would do this as well, but cannot be stacked over clients.
+  def measure(i: tf.Tensor, weights: Weights, arrays: Any) -> Any:
     return tf.nest.map_structure(
-      lambda now, along: tf.where(
-        tf.equal(tf.range(num_epochs + 1), i), now, along
-      ),
+      lambda array, metric: array.write(i, metric),
+      arrays,
       evaluate_sets(model, weights, sets),
-      metrics,
     )
 
-  def body(i: tf.Tensor, weights: Weights, metrics: Any) -> Any:
-    metrics = measure(i, weights, metrics)
-    return i + 1, epoch(i, weights), metrics
+  def body(i: tf.Tensor, weights: Weights, arrays: Any) -> Any:
+    arrays = measure(i, weights, arrays)
+    return i + 1, epoch(i, weights), arrays
 
-  zeros = tf.nest.map_structure(
-    lambda m: tf.zeros([num_epochs + 1], m.dtype),
+  arrays = tf.nest.map_structure(
+    lambda m: tf.TensorArray(m.dtype, num_epochs + 1, element_shape=m.shape),
     evaluate_sets(model, weights, sets),
   )
-  _, weights, metrics = tf.while_loop(
-    lambda i, *_: i < num_epochs, body, (0, weights, zeros)
+  _, weights, arrays = tf.while_loop(
+    lambda i, *_: i < num_epochs, body, (0, weights, arrays)
   )
-  return measure(num_epochs, weights, metrics)
+  arrays = measure(num_epochs, weights, arrays)
+  return tf.nest.map_structure(lambda array: array.stack(), arrays)

@@ -10,6 +10,7 @@ update is not finite, and the sums of what was measured.
 import collections
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ def build(
   evaluation_sets: Sequence[str],
   **description: Any,
 ) -> algorithm.Algorithm:
-  """Builds the TFF computations of `method`.
+  """Makes a method of its functions.
 
   Args:
     method: The method's functions.
@@ -118,6 +119,27 @@ def build(
     The method.
   """
   numbers = algorithm.numbers(hyperparameters)
+
+  @functools.cache
+  def trace() -> algorithm.Computations:
+    return _trace(method, model, numbers, aggregator, evaluation_sets)
+
+  return algorithm.Algorithm(
+    trace=trace,
+    structure=algorithm.structure(hyperparameters),
+    hyperparameters=numbers,
+    **description,
+  )
+
+
+def _trace(
+  method: Method,
+  model: model_lib.Model,
+  numbers: Mapping[str, np.ndarray],
+  aggregator: tff.aggregators.AggregationFactory,
+  evaluation_sets: Sequence[str],
+) -> algorithm.Computations:
+  """The TFF computations of `method`."""
   numbers_type = tff.to_type(
     collections.OrderedDict(
       (name, tff.TensorType(np.float32, value.shape))
@@ -269,11 +291,9 @@ def build(
     )
     return tff.federated_map(personalize_client, (message, clients))
 
-  return algorithm.Algorithm(
+  return algorithm.Computations(
     initialize=initialize,
     initialize_client=initialize_client,
     next=next_round,
     personalize=personalize,
-    hyperparameters=numbers,
-    **description,
   )

@@ -7,6 +7,7 @@ to import.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 import importlib
@@ -60,6 +61,11 @@ _METHODS = {
   'local': _Method('algorithms.local'),
   'mocha': _Method('algorithms.mocha'),
 }
+
+
+# The computations of the methods that were built last.
+_traces: collections.OrderedDict[Any, Any] = collections.OrderedDict()
+_MOST_TRACES = 32
 
 
 def algorithm_names() -> tuple[str, ...]:
@@ -125,12 +131,25 @@ def build(
       it and whose hyperparameters leave it open.
 
   Returns:
-    The method for that model.
+    The method for that model. Methods for the same model and aggregator that
+    differ only in numbers share their computations.
   """
   if getattr(hyperparameters, 'num_clients', None) == 0:
     hyperparameters = dataclasses.replace(
       hyperparameters, num_clients=num_clients
     )
-  return _module(name).build(
+  algorithm = _module(name).build(
     model, hyperparameters, aggregator, evaluation_sets
   )
+  key = (
+    _METHODS[name].module,
+    algorithm.structure,
+    model,
+    aggregator,
+    tuple(evaluation_sets),
+  )
+  trace = _traces.setdefault(key, algorithm.trace)
+  _traces.move_to_end(key)
+  if len(_traces) > _MOST_TRACES:
+    _traces.popitem(last=False)
+  return dataclasses.replace(algorithm, trace=trace)

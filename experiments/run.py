@@ -281,7 +281,12 @@ def _evaluate(
       show(done)
 
     evaluation = evaluation_lib.evaluate(
-      algorithm, trained, task, config.options, on_cohort, config.measured
+      algorithm,
+      trained,
+      task,
+      config.options,
+      on_cohort,
+      measured=config.measured,
     )
   _tell_of_skipped(f'{name}: evaluation', evaluation.skipped)
   how = task, config.measured, config.settings.choose == 'each'

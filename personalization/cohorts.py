@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Mapping, Sequence
+import functools
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,16 @@ class Cohorts:
     sizes: For each set, each client's number of examples.
   """
 
-  def __init__(self, population: client_data.Population, padded: bool):
+  def __init__(
+    self, population: client_data.Population, padded: bool, kept: int = 1
+  ):
     """Looks at all clients.
 
     Args:
       population: The clients.
       padded: Whether the clients of a cohort are padded to the same shapes, so
         that a runtime can stack them.
+      kept: Of how many cohorts that were asked for last to keep each set.
     """
     with_examples, self.skipped = client_data.split_by_examples(
       population, population.client_ids
@@ -46,7 +50,9 @@ class Cohorts:
     self.pad_to = {
       name: int(sizes.max(initial=0)) for name, sizes in self.sizes.items()
     }
-    self._stacked: dict[str, tuple[bytes, Any]] = {}
+    most = kept * len(population.sets)
+    self._stack = functools.lru_cache(most)(self._stack)
+    self._batch = functools.lru_cache(most)(self._batch)
 
   def __len__(self) -> int:
     return len(self.client_ids)
@@ -55,16 +61,17 @@ class Cohorts:
     self, name: str, size: int, rng: np.random.Generator
   ) -> client_data.Examples:
     """Draws from the examples of all clients, or takes all if they are few."""
-    last = np.cumsum(self.sizes[name])
-    drawn = rng.choice(last[-1], min(size, last[-1]), replace=False)
-    clients, counts = np.unique(
-      np.searchsorted(last, np.sort(drawn), side='right'), return_counts=True
-    )
-    parts = []
-    for row, own in zip(clients, np.split(np.sort(drawn), np.cumsum(counts))):
-      examples = self._sets[name](self.client_ids[row])
-      own = own - (last[row] - self.sizes[name][row])
-      parts.append({feature: array[own] for feature, array in examples.items()})
+    sizes = self.sizes[name]
+    row = np.repeat(np.arange(len(self)), sizes)
+    place = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    drawn = np.sort(rng.choice(len(row), min(size, len(row)), replace=False))
+    parts = [
+      {
+        feature: array[place[drawn[row[drawn] == k]]]
+        for feature, array in self._sets[name](self.client_ids[k]).items()
+      }
+      for k in np.unique(row[drawn])
+    ]
     return {
       feature: np.concatenate([part[feature] for part in parts])
       for feature in parts[0]
@@ -77,32 +84,93 @@ class Cohorts:
     self.sizes[name] = np.full(len(self), size)
     self.pad_to[name] = size
 
-  def _examples(self, name: str, rows: np.ndarray) -> Mapping[str, tf.Tensor]:
-    """The examples of clients, stacked; those of the last call are kept."""
-    key = rows.tobytes()
-    if name not in self._stacked or self._stacked[name][0] != key:
-      load = self._sets[name]
-      examples = client_data.stack_examples(
-        [load(self.client_ids[row]) for row in rows], self.pad_to[name]
-      )
-      # As tensors they are not copied again in the next round.
-      self._stacked[name] = (
-        key,
-        {feature: tf.constant(array) for feature, array in examples.items()},
-      )
-    return self._stacked[name][1]
+  def stacked_bytes(self, name: str) -> int:
+    """The size of all clients' examples in a set, stacked."""
+    example = self._sets[name](self.client_ids[0])
+    per_example = sum(v[0].nbytes for v in example.values())
+    return len(self) * self.pad_to[name] * per_example
 
-  def data(
+  def examples(self, name: str, rows: np.ndarray) -> Mapping[str, tf.Tensor]:
+    """The examples of clients, stacked and padded."""
+    return self._stack(name, tuple(rows), self.pad_to[name])
+
+  def _stack(
+    self, name: str, rows: tuple[int, ...], pad_to: int
+  ) -> Mapping[str, tf.Tensor]:
+    load = self._sets[name]
+    examples = client_data.stack_examples(
+      [load(self.client_ids[row]) for row in rows], pad_to
+    )
+    # As tensors they are not copied again in the next round.
+    return {feature: tf.constant(array) for feature, array in examples.items()}
+
+  def batches(
     self,
     name: str,
     rows: np.ndarray,
     batch_size: int,
     *,
-    rng: np.random.Generator | None = None,
+    shuffle: tuple[int | str, ...] = (),
     drop_partial: bool = False,
     epochs: int = 1,
     start: float = 0.0,
     stop: float = 1.0,
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """The batches of clients as indices and weights, see `index_batches`.
+
+    Args:
+      name: The set.
+      rows: The clients.
+      batch_size: The number of examples in a batch.
+      shuffle: The key of the random order that each epoch has, as
+        `client_data.seeded_rng` takes it; without, their own order.
+      drop_partial: Whether to leave out a last batch that is not full.
+      epochs: How often each example comes.
+      start: Where the examples start, as a fraction of those that a client has.
+      stop: Where they stop. What comes before a fraction is rounded up, and
+        what starts there is the rest.
+
+    Returns:
+      The indices and weights, `[clients, steps, batch]`.
+    """
+    sizes = self.sizes[name][rows]
+    first, last = _rows_before(start, sizes), _rows_before(stop, sizes)
+    indices, weights = self._batch(
+      tuple(last - first),
+      self.pad_to[name],
+      batch_size,
+      shuffle,
+      drop_partial,
+      epochs,
+    )
+    if start:
+      # Padding stays at zero, as there may be no example at `first`.
+      indices = np.where(weights > 0, indices + first[:, None, None], 0)
+    return indices, weights
+
+  def _batch(
+    self,
+    sizes: tuple[int, ...],
+    pad_to: int,
+    batch_size: int,
+    shuffle: tuple[int | str, ...],
+    drop_partial: bool,
+    epochs: int,
+  ) -> tuple[np.ndarray, np.ndarray]:
+    rng = client_data.seeded_rng(*shuffle) if shuffle else None
+    batches = [
+      client_data.index_batches(
+        sizes, batch_size, rng=rng, drop_partial=drop_partial, pad_to=pad_to
+      )
+      for _ in range(epochs)
+    ]
+    if epochs == 1:
+      return batches[0]
+    indices, weights = (np.concatenate(part, axis=1) for part in zip(*batches))
+    return indices, weights
+
+  def data(
+    self, name: str, rows: np.ndarray, batch_size: int, **batching: Any
   ) -> Data | list[Data]:
     """A set of the clients in `rows`: stacked if padded, else one by one.
 
@@ -110,38 +178,14 @@ class Cohorts:
       name: The set.
       rows: The clients.
       batch_size: The number of examples in a batch.
-      rng: Shuffles each client's examples; None keeps their order.
-      drop_partial: Whether to leave out a last batch that is not full.
-      epochs: How often each example comes.
-      start: Where a client's examples start, as a fraction of their number.
-      stop: Where they stop. What comes before a fraction is rounded up, and
-        what starts there is the rest.
+      **batching: How examples become batches, as in `batches`.
 
     Returns:
-      The clients' data.
+      The data of all of them, or of each of them.
     """
-    sizes = self.sizes[name][rows]
-    first, last = _rows_before(start, sizes), _rows_before(stop, sizes)
-    batches = [
-      client_data.index_batches(
-        last - first,
-        batch_size,
-        rng=rng,
-        drop_partial=drop_partial,
-        pad_to=self.pad_to[name],
-      )
-      for _ in range(epochs)
-    ]
-    indices, weights = (
-      batches[0]
-      if epochs == 1
-      else (np.concatenate(part, axis=1) for part in zip(*batches))
-    )
-    if start:
-      # Padding stays at zero, as there may be no example at `first`.
-      indices = np.where(weights > 0, indices + first[:, None, None], 0)
+    indices, weights = self.batches(name, rows, batch_size, **batching)
     if self._padded:
-      examples = self._examples(name, rows)
+      examples = self.examples(name, rows)
       return _data(examples, indices, weights)
     load = self._sets[name]
     clients = []

@@ -137,6 +137,7 @@ class Evaluation:
   )
 
 
+Populations = Mapping[tuple[str, ...], cohorts.Cohorts]
 # A part of a set of a client's: the set, and where it starts and stops.
 _Part = tuple[str, float, float]
 
@@ -219,6 +220,52 @@ def _populations(
   }
 
 
+def prepare(
+  task: task_lib.Task,
+  kept: int = 1,
+  measured: Measured = Measured(),
+  seed: int = 0,
+) -> Populations:
+  """The clients to evaluate; several evaluations may share them.
+
+  Args:
+    task: The task.
+    kept: Of how many cohorts to keep the data for another evaluation.
+    measured: What is measured beside the metric of each client.
+    seed: Decides which examples are drawn for that.
+
+  Returns:
+    The clients, by the parts of the evaluation that they give; those to report
+    are the last.
+
+  Raises:
+    UserError: If there is nobody to choose by, or to report.
+  """
+  populations = {
+    parts: cohorts.Cohorts(population, task.padded, kept)
+    for parts, population in _populations(task).items()
+  }
+  for parts, clients in populations.items():
+    if not len(clients):
+      raise errors.UserError(
+        f'{task.name} has no clients for {" and ".join(parts)} with examples'
+        ' both to adapt to and to be judged by. Change its settings.'
+      )
+    for name in clients.pad_to:
+      clients.pad_to[name] = max(
+        others.pad_to[name] for others in populations.values()
+      )
+  if measured.ood_examples:
+    drawn = clients.sample(
+      _own_sets(task)[-1],
+      measured.ood_examples,
+      client_data.seeded_rng(OOD, seed),
+    )
+    for clients in populations.values():
+      clients.share(OOD, drawn)
+  return populations
+
+
 def _evaluate_population(
   algorithm: algorithm_lib.Algorithm,
   trained: training.Trained,
@@ -262,9 +309,9 @@ def _evaluate_population(
           'personalization',
           padded_rows,
           batch_size,
-          rng=client_data.seeded_rng('shuffle', options.seed, first)
+          shuffle=('shuffle', options.seed, first)
           if algorithm.shuffled_epochs
-          else None,
+          else (),
           drop_partial=options.drop_partial_batches
           and algorithm.steps_to_personalize,
           epochs=algorithm.shuffled_epochs or 1,
@@ -306,6 +353,7 @@ def evaluate(
   task: task_lib.Task,
   options: training.Options,
   on_cohort: Callable[[int], None] = lambda _: None,
+  populations: Populations | None = None,
   measured: Measured = Measured(),
 ) -> Evaluation:
   """Personalizes and evaluates all clients of a task.
@@ -317,6 +365,7 @@ def evaluate(
     options: How it was trained.
     on_cohort: Called with the number of clients that were just evaluated: each
       is for each of the `personalization_parts(task, measured)`.
+    populations: What `prepare` gives, if the caller has it already.
     measured: What is measured beside the metric of each client.
 
   Returns:
@@ -325,31 +374,14 @@ def evaluate(
   Raises:
     UserError: If there is nobody to choose by, or to report.
   """
-  populations = {
-    parts: cohorts.Cohorts(population, task.padded)
-    for parts, population in _populations(task).items()
-  }
+  populations = populations or prepare(
+    task, measured=measured, seed=options.seed
+  )
   own = _own_sets(task)
   *_, reported = populations.values()
-  for parts, clients in populations.items():
-    if not len(clients):
-      raise errors.UserError(
-        f'{task.name} has no clients for {" and ".join(parts)} with examples'
-        ' both to adapt to and to be judged by. Change its settings.'
-      )
-    for name in clients.pad_to:
-      clients.pad_to[name] = max(
-        others.pad_to[name] for others in populations.values()
-      )
-  if measured.ood_examples:
-    drawn = reported.sample(
-      own[-1],
-      measured.ood_examples,
-      client_data.seeded_rng(OOD, options.seed),
-    )
-    for clients in populations.values():
-      clients.share(OOD, drawn)
-  cohort_size = min(_COHORT, max(map(len, populations.values())))
+  # Cohorts of the same size, and no larger than need be for that.
+  most = max(map(len, populations.values()))
+  cohort_size = -(-most // -(-most // _COHORT))
 
   def evaluate_after(personalized_on: float) -> Evaluation:
     """The evaluation after personalization on that part of each set."""

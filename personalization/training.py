@@ -13,35 +13,15 @@ import tree
 from algorithms import algorithm as algorithm_lib
 from personalization import checkpoints
 from personalization import cohorts
+from personalization import schedule as schedule_lib
+from personalization.runtime import cohort
+from personalization.runtime import rounds as rounds_lib
 from tasks import client_data
 from tasks import errors
-from tasks import parameters
 from tasks import task as task_lib
 
-
-@dataclasses.dataclass(frozen=True)
-class Options(parameters.Parameters):
-  """How long, with whom and in what batches to train."""
-
-  total_rounds: int = parameters.field(100, 'The number of rounds.', minimum=0)
-  clients_per_round: int = parameters.field(
-    10, 'The number of clients in a round; 0 for all.', minimum=0
-  )
-  batch_size: int = parameters.field(
-    0, "The number of examples in a batch; 0 for the task's own.", minimum=0
-  )
-  client_epochs: int = parameters.field(
-    1, 'The passes of a client over its examples in a round.', minimum=1
-  )
-  drop_partial_batches: bool = parameters.field(
-    False, 'Whether to leave out a last batch that is not full.'
-  )
-  rounds_per_checkpoint: int = parameters.field(
-    50, 'The number of rounds from checkpoint to checkpoint.', minimum=1
-  )
-  seed: int = parameters.field(
-    0, 'The seed of all that is random.', minimum=0, maximum=2**31 - 1
-  )
+Options = schedule_lib.Options
+Schedule = schedule_lib.Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +36,7 @@ class Trained:
     dropped_clients: How many updates were dropped, over all rounds, because
       they were not finite.
     skipped_clients: The clients without examples, which never took part.
+    round: The number of the last round.
   """
 
   server_state: Any
@@ -63,19 +44,12 @@ class Trained:
   client_states: Any
   dropped_clients: int
   skipped_clients: tuple[str, ...]
+  round: int = 0
 
 
 def seed_pair(*key: int | str) -> np.ndarray:
   """A seed for TensorFlow's stateless random numbers."""
   return cohorts.seeds(client_data.seeded_rng(*key), 1)[0]
-
-
-def sample(options: Options, num_clients: int, round_num: int) -> np.ndarray:
-  """The rows of the clients that take part in a round."""
-  if options.clients_per_round in (0, num_clients):
-    return np.arange(num_clients)
-  rng = client_data.seeded_rng('cohort', options.seed, round_num)
-  return rng.choice(num_clients, options.clients_per_round, replace=False)
 
 
 def initial_client_states(
@@ -147,6 +121,8 @@ def train(
   task: task_lib.Task,
   options: Options,
   *,
+  schedule: Schedule | None = None,
+  start: Trained | None = None,
   checkpoint_dir: pathlib.Path | None = None,
   release_managers: tuple[tff.program.ReleaseManager, ...] = (),
   on_round: Callable[[int, Mapping[str, float]], None] = lambda *_: None,
@@ -157,6 +133,8 @@ def train(
     algorithm: The method.
     task: The task.
     options: How to train.
+    schedule: Its rounds, if the caller has them already.
+    start: Where to begin; by default at the beginning.
     checkpoint_dir: Where checkpoints are, and are written.
     release_managers: Get the training metrics, by round.
     on_round: Called after each round with its number, from 1, and its metrics.
@@ -168,85 +146,108 @@ def train(
     UserError: If the options do not go with the task, or the checkpoint with
       either.
   """
-  return asyncio.run(
-    _train(algorithm, task, options, checkpoint_dir, release_managers, on_round)
-  )
-
-
-async def _train(
-  algorithm: algorithm_lib.Algorithm,
-  task: task_lib.Task,
-  options: Options,
-  checkpoint_dir: pathlib.Path | None,
-  release_managers: tuple[tff.program.ReleaseManager, ...],
-  on_round: Callable[[int, Mapping[str, float]], None],
-) -> Trained:
-  """See `train`."""
   if not (task.cross_silo or algorithm.personalizes_new_clients):
     raise errors.UserError(
       f'{task.name} evaluates clients that were never trained on, for whom'
       ' this method has no model. Choose a task whose clients are all in'
       ' training, such as school.'
     )
-  clients = cohorts.Cohorts(task.train, task.padded)
-  if not len(clients):
-    raise errors.UserError(
-      f'{task.name} has no clients with examples to train on. Change its'
-      ' settings.'
+  schedule = schedule or Schedule(task, options)
+  if start is None:
+    clients = schedule.clients
+    start = Trained(
+      server_state=algorithm.initial_state(seed_pair('model', options.seed)),
+      client_ids=clients.client_ids,
+      client_states=initial_client_states(
+        algorithm, clients.client_ids, options.seed
+      ),
+      dropped_clients=0,
+      skipped_clients=tuple(clients.skipped),
     )
-  if options.clients_per_round > len(clients):
-    raise errors.UserError(
-      f'clients_per_round is {options.clients_per_round}, but {task.name} has'
-      f' {len(clients)} clients with examples to train on.'
+  return asyncio.run(
+    _train(
+      algorithm,
+      options,
+      schedule,
+      start,
+      checkpoint_dir,
+      release_managers,
+      on_round,
     )
+  )
+
+
+def _rounds(
+  algorithm: algorithm_lib.Algorithm, schedule: Schedule
+) -> rounds_lib.Rounds | None:
+  """What runs several rounds at once; None if they have to run one by one."""
+  context = tff.framework.get_context_stack().current
+  if (
+    not isinstance(context, cohort.CohortContext)
+    or not isinstance(algorithm.next, tff.Computation)
+    or schedule.examples is None
+  ):
+    return None
+  return context.rounds(algorithm.next, schedule_lib.PLAN)
+
+
+async def _train(
+  algorithm: algorithm_lib.Algorithm,
+  options: Options,
+  schedule: Schedule,
+  trained: Trained,
+  checkpoint_dir: pathlib.Path | None,
+  release_managers: tuple[tff.program.ReleaseManager, ...],
+  on_round: Callable[[int, Mapping[str, float]], None],
+) -> Trained:
+  """See `train`."""
   total_rounds = options.total_rounds if algorithm.trains else 0
-  batch_size = options.batch_size or task.batch_size
-  server_state = algorithm.initial_state(seed_pair('model', options.seed))
-  states = initial_client_states(algorithm, clients.client_ids, options.seed)
-  dropped = np.int64(0)
+  server_state, states = trained.server_state, trained.client_states
+  dropped = np.int64(trained.dropped_clients)
+  start = trained.round
 
   manager = checkpoint_dir and checkpoints.NpzProgramStateManager(
     checkpoint_dir
   )
-  start = 0
   if manager:
     # The server's type rather than its state: there are states that grow.
     server_type = algorithm.initialize.type_signature.result.member
-    saved, start = await manager.load_latest((server_type, states, dropped))
-    if start:
-      server_state, states, dropped = saved
-  unreleased = []
+    saved, version = await manager.load_latest((server_type, states, dropped))
+    if version:
+      (server_state, states, dropped), start = saved, version
 
-  for round_num in range(start + 1, total_rounds + 1):
-    rows = sample(options, len(clients), round_num)
-    data = clients.data(
-      'train',
-      rows,
-      batch_size,
-      rng=client_data.seeded_rng('batches', options.seed, round_num),
-      drop_partial=options.drop_partial_batches,
-      epochs=options.client_epochs,
-    )
-    server_state, new_states, metrics = algorithm.next(
-      server_state,
-      cohorts.clients(
-        len(rows),
-        data=data,
-        state=tree.map_structure(lambda leaf: leaf[rows], states),  # noqa: B023
-        seed=cohorts.seeds(
-          client_data.seeded_rng('client', options.seed, round_num),
-          len(rows),
-        ),
-      ),
-    )
-    states = _updated(states, rows, new_states)
-    metrics = {name: float(value) for name, value in metrics.items()}
-    dropped = dropped + np.int64(metrics['dropped_clients'])
-    unreleased.append((round_num, metrics))
-    if (
-      round_num % options.rounds_per_checkpoint == 0
-      or round_num == total_rounds
-    ):
+  at_once = _rounds(algorithm, schedule) if start < total_rounds else None
+  unreleased = []
+  done = start
+  while done < total_rounds:
+    if at_once:
+      until_checkpoint = options.rounds_per_checkpoint - (
+        done % options.rounds_per_checkpoint
+      )
+      num_rounds = min(
+        schedule.rounds_at_once, until_checkpoint, total_rounds - done
+      )
+      server_state, states, measured = at_once(
+        num_rounds,
+        server_state,
+        states,
+        schedule.examples,
+        schedule.several(done + 1),
+      )
+    else:
+      num_rounds = 1
+      rows, clients = schedule.one(done + 1, states)
+      server_state, new_states, measured = algorithm.next(server_state, clients)
+      states = _updated(states, rows, new_states)
+    new = [
+      {name: float(np.ravel(value)[i]) for name, value in measured.items()}
+      for i in range(num_rounds)
+    ]
+    dropped = dropped + np.int64(sum(m['dropped_clients'] for m in new))
+    new = list(enumerate(new, done + 1))
+    unreleased += new
+    done += num_rounds
+    if done % options.rounds_per_checkpoint == 0 or done == total_rounds:
       # The metrics first: a kill between the two repeats rounds, and releasing
       # a round again replaces it.
       for released_round, released in unreleased:
@@ -254,14 +255,15 @@ async def _train(
           await release_manager.release(released, released_round)
       unreleased = []
       if manager:
-        await manager.save((server_state, states, dropped), round_num)
-    on_round(round_num, metrics)
-  return Trained(
-    server_state,
-    clients.client_ids,
-    states,
-    int(dropped),
-    tuple(clients.skipped),
+        await manager.save((server_state, states, dropped), done)
+    for round_num, metrics in new:
+      on_round(round_num, metrics)
+  return dataclasses.replace(
+    trained,
+    round=done,
+    server_state=server_state,
+    client_states=states,
+    dropped_clients=int(dropped),
   )
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from personalization.runtime import program as program_lib
+from personalization.runtime import rounds as rounds_lib
 from personalization.runtime import stacking
 from personalization.runtime import values
 
@@ -33,6 +34,7 @@ class _Compiled:
   def __init__(self, computation: tff.Computation):
     self.computation = computation
     self.program = program_lib.Program(computation)
+    self.rounds: dict[rounds_lib.Plan, rounds_lib.Rounds] = {}
 
   @functools.cached_property
   def stacked_runner(self) -> stacking.StackedRunner | None:
@@ -103,6 +105,39 @@ class CohortContext(tff.framework.SyncContext):
     self._compiled.move_to_end(key)
     return self._compiled[key]
 
+  def rounds(
+    self, comp: tff.Computation, plan: rounds_lib.Plan
+  ) -> rounds_lib.Rounds | None:
+    """What runs many rounds of `comp` as one program; None if that cannot be.
+
+    Args:
+      comp: The `next` of an iterative process, see `rounds`.
+      plan: How its rounds follow from one another.
+
+    Returns:
+      The rounds. All numbers are those that calling `comp` gives.
+    """
+    compiled = self._compile(comp)
+    if plan not in compiled.rounds:
+      runner = compiled.stacked_runner if self._stacks(compiled) else None
+      if (
+        not runner
+        or not runner.stacking.whole
+        or not rounds_lib.fits(compiled.program)
+      ):
+        return None
+      compiled.rounds[plan] = rounds_lib.Rounds(compiled.program, runner, plan)
+    return compiled.rounds[plan]
+
+  def _stacks(self, compiled: _Compiled) -> bool:
+    """Whether to stack clients whose values have the same shapes."""
+    if self._stack_clients is False or compiled.stacked_runner is None:
+      return False
+    client_bytes = compiled.stacked_runner.stacking.client_bytes
+    return bool(
+      self._stack_clients or client_bytes <= stacking.MAX_CLIENT_BYTES
+    )
+
   def _run_stacked(
     self,
     compiled: _Compiled,
@@ -111,13 +146,7 @@ class CohortContext(tff.framework.SyncContext):
     size: int,
   ) -> list[Any] | None:
     """The result from stacked clients; None if they cannot be stacked."""
-    if not size or self._stack_clients is False:
-      return None
-    runner = compiled.stacked_runner
-    if runner is None:
-      return None
-    too_large = runner.stacking.client_bytes > stacking.MAX_CLIENT_BYTES
-    if too_large and not self._stack_clients:
+    if not size or not self._stacks(compiled):
       return None
     stacked = {
       name: _stack(part, compiled.program.part_types[name])
@@ -125,7 +154,7 @@ class CohortContext(tff.framework.SyncContext):
     }
     if None in stacked.values():
       return None
-    return runner(arguments, stacked, size)
+    return compiled.stacked_runner(arguments, stacked, size)
 
   def _run_each(
     self,

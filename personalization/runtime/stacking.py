@@ -1,21 +1,22 @@
-"""Runs a program on stacked clients: a cohort's round is one XLA program."""
+"""Runs a program on stacked clients: a cohort's round is one XLA program.
 
-from collections.abc import Callable, Sequence
+In it is a loop over the clients that aggregates as it goes. Working on all of
+them at once, by `tf.vectorized_map`, was no faster, and made each take as many
+steps as the largest; nor could it have loops in loops.
+"""
+
+from collections.abc import Sequence
 import dataclasses
 import functools
 import math
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from personalization.runtime import program as program_lib
 from personalization.runtime import values
 
-# Stacked clients are worked on in groups of about this size, which bounds the
-# memory whatever the number of clients.
-_GROUP_BYTES = 64 * 2**20
 # A client whose results are larger than this has so much to do that it is
 # better off with a core of its own: TFF's LSTM for StackOverflow takes four
 # times as long stacked.
@@ -25,8 +26,6 @@ MAX_CLIENT_BYTES = 2**20
 _SLOW_IN_XLA = ('Conv', 'DepthwiseConv', 'MaxPool', 'AvgPool', 'FusedBatchNorm')
 # What is marked as stateful because what it calls may be.
 _CALLS = ('Case', 'If', 'PartitionedCall', 'StatefulPartitionedCall', 'While')
-_LOOPS = ('StatelessWhile', 'While')
-_CONDITIONS = ('Case', 'If', 'StatelessCase', 'StatelessIf')
 _OPAQUE_TYPES = frozenset(
   dtype.as_datatype_enum for dtype in (tf.string, tf.variant, tf.resource)
 )
@@ -59,46 +58,6 @@ def _is_plain_arithmetic(function: program_lib.Function) -> bool:
   return True
 
 
-def _is_branched(function: program_lib.Function) -> bool:
-  """Whether there are loops in loops, or conditions."""
-  graph_def = function.concrete.graph.as_graph_def()
-  inner = [
-    node.op
-    for library_function in graph_def.library.function
-    for node in library_function.node_def
-  ]
-  outer = [node.op for node in graph_def.node]
-  return not (
-    set(_LOOPS).isdisjoint(inner) and set(_CONDITIONS).isdisjoint(inner + outer)
-  )
-
-
-def _map_clients(
-  function: Callable[[Any], Any], clients: Any, branched: bool
-) -> Any:
-  """What `function` gives for each of several stacked clients, stacked.
-
-  Vectorized over the clients if that can be had at a reasonable price. To
-  convert a loop takes `tf.vectorized_map` two attempts, a loop in a loop four
-  …: many seconds to gain at most a third of the time a program runs. And what
-  it makes of a condition, XLA cannot compile.
-  """
-  if not branched:
-    return tf.vectorized_map(function, clients)
-  one = tf.nest.map_structure(
-    lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), clients
-  )
-  function = tf.function(function, autograph=False)
-  outputs = function.get_concrete_function(one).structured_outputs
-  return tf.map_fn(
-    function,
-    clients,
-    fn_output_signature=tf.nest.map_structure(
-      lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), outputs
-    ),
-  )
-
-
 def _bytes(leaves: Sequence[Any]) -> int:
   """The size of what has these shapes; a size that is unknown counts as 1."""
   return sum(
@@ -114,12 +73,10 @@ class Stacking:
   Attributes:
     whole: Whether XLA can compile the server's work too. The aggregators of
       differential privacy, for one, keep strings in the server's state.
-    branched: Whether a client's work has loops in loops, or conditions.
     client_bytes: What one client's results take.
   """
 
   whole: bool
-  branched: bool
   client_bytes: int
 
 
@@ -135,7 +92,6 @@ def find_stacking(program: program_lib.Program) -> Stacking | None:
   rest += [program.merge_function(i) for i in active]
   return Stacking(
     whole=all(map(_is_plain_arithmetic, rest)),
-    branched=any(map(_is_branched, clients)),
     client_bytes=sum(_bytes(client.concrete.outputs) for client in clients),
   )
 
@@ -148,16 +104,6 @@ class StackedRunner:
     self._program = program
     self._functions: dict[Any, program_lib.Function] = {}
 
-  def _group_size(self, stacked: program_lib.Arguments, size: int) -> int:
-    """How many clients to work on at once, in groups that are about equal."""
-    leaves = [leaf for part in stacked.values() for leaf in part]
-    inputs = sum(
-      math.prod(leaf.shape) * tf.as_dtype(leaf.dtype).size for leaf in leaves
-    )
-    per_client = inputs // max(size, 1) + self.stacking.client_bytes
-    largest = max(_GROUP_BYTES // max(per_client, 1), 1)
-    return -(-size // -(-size // largest))
-
   def __call__(
     self,
     arguments: program_lib.Arguments,
@@ -169,9 +115,7 @@ class StackedRunner:
     key = (size, *(tuple(leaf.shape) for leaf in leaves))
     if key not in self._functions:
       self._functions[key] = program_lib.Function(
-        functools.partial(
-          self._run_stages, size, self._group_size(stacked, size)
-        ),
+        functools.partial(self.run_stages, size),
         tf.nest.map_structure(
           lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
           (arguments, stacked),
@@ -188,13 +132,13 @@ class StackedRunner:
       )
     ]
 
-  def _run_stages(
+  def run_stages(
     self,
     size: int,
-    group: int,
     arguments: program_lib.Arguments,
     stacked: program_lib.Arguments,
   ) -> list[Leaves]:
+    """The parts of the result, to be traced; those of the clients, stacked."""
     program = self._program
     server: dict[str, Leaves] = {}
     kept: dict[str, Leaves] = {}
@@ -203,7 +147,7 @@ class StackedRunner:
       server |= program.server_step(i, arguments, server, aggregates)
       if stage.is_federated:
         keep, aggregates = self._clients(
-          i, arguments, server, kept, stacked, size, group
+          i, size, arguments, stacked, server, kept
         )
         kept |= keep
     of_clients = {name: program_lib.OfClients(v) for name, v in kept.items()}
@@ -217,83 +161,47 @@ class StackedRunner:
     ]
 
   def _clients(
-    self, i, arguments, server, kept, stacked, size, group
+    self,
+    i: int,
+    size: int,
+    arguments: program_lib.Arguments,
+    stacked: program_lib.Arguments,
+    server: dict[str, Leaves],
+    kept: dict[str, Leaves],
   ) -> tuple[dict[str, Leaves], list[Leaves]]:
     """Stage `i` of all clients: what they keep, and the aggregates."""
     program = self._program
     reads = {name: server[name] for name in program.stages[i].reads}
 
-    def client(inputs: Any) -> Any:
-      own, own_reads, own_kept = inputs
-      return program.client_step(i, own, own_reads, own_kept)
-
-    def merge_all(parts: list[Leaves]) -> list[Leaves]:
-      """Merges along the first axis, in pairs, all pairs at once."""
-      leaves = tf.nest.flatten(parts)
-      count = leaves[0].shape[0] if leaves else 1
-      while count > 1:
-        half = count // 2
-        pairs = [
-          tf.nest.map_structure(lambda leaf: leaf[start : start + half], parts)  # noqa: B023
-          for start in (0, half)
-        ]
-        merged = tf.vectorized_map(
-          lambda pair: program.merge(i, reads, *pair), tuple(pairs)
+    def loop(arguments, stacked, reads, kept):
+      def client(k: tf.Tensor) -> Any:
+        own, own_kept = tf.nest.map_structure(
+          lambda leaf: tf.gather(leaf, k), (dict(stacked), dict(kept))
         )
-        if count % 2:
-          merged = tf.nest.map_structure(
-            lambda done, leaf: tf.concat([done, leaf[-1:]], 0), merged, parts
-          )
-        parts, count = merged, half + count % 2
-      return tf.nest.map_structure(lambda leaf: leaf[0], parts)
+        return program.client_step(i, dict(arguments) | own, reads, own_kept)
 
-    def run_group(inputs: Any) -> Any:
-      present, own = inputs
-      keep, parts = _map_clients(client, own, self.stacking.branched)
-      # The zero of an aggregation is what a client adds that is not there.
-      zeros = program.zeros(i, arguments, reads)
-      parts = tf.nest.map_structure(
-        lambda leaf, zero: tf.where(
-          tf.reshape(present, [-1] + [1] * (leaf.shape.rank - 1)),
-          leaf,
-          zero,
-        ),
-        parts,
-        zeros,
+      def body(k: tf.Tensor, arrays: Any, aggregates: Any) -> Any:
+        keep, parts = client(k)
+        arrays = tf.nest.map_structure(
+          lambda array, leaf: array.write(k, leaf), arrays, keep
+        )
+        return k + 1, arrays, program.merge(i, reads, aggregates, parts)
+
+      # Only the structure, shapes and types of this are used.
+      example, _ = client(tf.constant(0))
+      arrays = tf.nest.map_structure(
+        lambda leaf: tf.TensorArray(leaf.dtype, size, element_shape=leaf.shape),
+        example,
       )
-      return keep, merge_all(parts)
+      _, arrays, aggregates = tf.while_loop(
+        lambda k, *_: k < size,
+        body,
+        (0, arrays, program.zeros(i, arguments, reads)),
+      )
+      return tf.nest.map_structure(
+        lambda array: array.stack(), arrays
+      ), aggregates
 
     if not self.stacking.whole:
-      run_group = tf.function(run_group, jit_compile=True, autograph=False)
-
-    # Each client gets its own copy of what all of them read, which XLA does not
-    # make but `tf.vectorized_map` would have to find out to be needed.
-    def copies(leaf):
-      return tf.broadcast_to(leaf, [size, *leaf.shape])
-
-    inputs = (
-      tf.ones([size], tf.bool),
-      (
-        dict(stacked) | tf.nest.map_structure(copies, dict(arguments)),
-        tf.nest.map_structure(copies, reads),
-        dict(kept),
-      ),
-    )
-    if group == size:
-      return run_group(inputs)
-
-    # All groups have the same size, so that they are one loop; who is missing
-    # in the last one is absent.
-    groups = -(-size // group)
-    rows = np.minimum(np.arange(groups * group), size - 1)
-    shape = [groups, group]
-    grouped = tf.nest.map_structure(
-      lambda leaf: tf.reshape(tf.gather(leaf, rows), shape + leaf.shape[1:]),
-      inputs,
-    )
-    present = tf.reshape(tf.range(groups * group) < size, shape)
-    keep, parts = _map_clients(run_group, (present, grouped[1]), branched=True)
-    keep = tf.nest.map_structure(
-      lambda leaf: tf.reshape(leaf, [-1, *leaf.shape[2:]])[:size], keep
-    )
-    return keep, merge_all(parts)
+      loop = tf.function(loop, jit_compile=True, autograph=False)
+    return loop(dict(arguments), dict(stacked), reads, dict(kept))

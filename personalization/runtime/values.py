@@ -300,7 +300,8 @@ def _builder(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
 
   def build_tensor(leaves: Iterator[Any]) -> Any:
     leaf = next(leaves)
-    return leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf
+    # A tensor of a graph that is being built has no value yet.
+    return leaf.numpy() if hasattr(leaf, 'numpy') else leaf
 
   return build_tensor
 

@@ -11,6 +11,7 @@ CPU whatever program the model ends up in:
 
 import collections
 from collections.abc import Callable, Mapping
+import functools
 import math
 
 import tensorflow as tf
@@ -94,6 +95,7 @@ def _dense(weights: model_lib.Weights, layer: str, x: tf.Tensor) -> tf.Tensor:
   return tf.matmul(x, weights[f'{layer}_kernel']) + weights[f'{layer}_bias']
 
 
+@functools.cache
 def emnist_cnn(num_classes: int = 62) -> model_lib.Model:
   """TFF's `cnn_dropout` for EMNIST, without its dropout.
 
@@ -150,6 +152,7 @@ def emnist_cnn(num_classes: int = 62) -> model_lib.Model:
   )
 
 
+@functools.cache
 def adni_cnn() -> model_lib.Model:
   """Motley's model for ADNI: one number from an image.
 

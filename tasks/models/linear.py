@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Callable
+import functools
 import math
 
 import tensorflow as tf
@@ -75,6 +76,7 @@ def _linear_model(
   )
 
 
+@functools.cache
 def linear_regression(
   num_features: int, initial_stddev: float = 0.0
 ) -> model_lib.Model:
@@ -106,6 +108,7 @@ def linear_regression(
   )
 
 
+@functools.cache
 def logistic_regression(
   num_features: int, num_classes: int, initial_stddev: float = 0.0
 ) -> model_lib.Model:
@@ -134,6 +137,7 @@ def logistic_regression(
   )
 
 
+@functools.cache
 def support_vector_machine(num_features: int, l2: float) -> model_lib.Model:
   """A linear SVM: sign(x . kernel + bias), {'x': [features], 'y': [] -1 or 1}.
 

@@ -55,7 +55,9 @@ class Prediction:
   metrics: Callable[[tf.Tensor, Batch], Metrics]
 
 
-@dataclasses.dataclass(frozen=True)
+# Equal only to itself: there is no telling whether two functions are the same.
+# So what makes models keeps them, that computations on them can be kept too.
+@dataclasses.dataclass(frozen=True, eq=False)
 class Model:
   """A model as pure functions of its weights.
 

@@ -100,7 +100,7 @@ def test_both_forms_hold_the_same_batches(
       'train',
       np.array([3, 0, 1]),
       batch_size,
-      rng=None if seed is None else _rng(seed),
+      shuffle=() if seed is None else ('x', seed),
       drop_partial=drop_partial,
       epochs=epochs,
     )
@@ -112,7 +112,7 @@ def test_both_forms_hold_the_same_batches(
 @pytest.mark.parametrize('padded', [True, False])
 def test_each_epoch_has_all_examples_in_an_order_of_its_own(padded):
   data = cohorts.Cohorts(_population(), padded).data(
-    'train', np.array([0, 1]), 3, rng=_rng(), epochs=4
+    'train', np.array([0, 1]), 3, shuffle=('x', 1), epochs=4
   )
   client = _client(data, 1)
   orders = [
@@ -127,7 +127,8 @@ def test_each_epoch_has_all_examples_in_an_order_of_its_own(padded):
 
 def test_padding_comes_last_and_has_no_weight():
   clients = cohorts.Cohorts(_population(), padded=True)
-  client = _client(clients.data('train', np.array([2, 1]), 4, rng=_rng()), 0)
+  data = clients.data('train', np.array([2, 1]), 4, shuffle=('x', 1))
+  client = _client(data, 0)
   np.testing.assert_array_equal(client['examples']['y'][1:], 0)
   np.testing.assert_array_equal(client['indices'], 0)
   np.testing.assert_array_equal(client['weights'][0], [1, 0, 0, 0])
@@ -139,7 +140,7 @@ def test_all_padded_cohorts_of_a_size_have_the_same_shapes():
   shapes = {
     tuple(
       tuple(leaf.shape)
-      for leaf in tree.flatten(clients.data('train', rows, 4, rng=_rng()))
+      for leaf in tree.flatten(clients.data('train', rows, 4, shuffle=('x', 1)))
     )
     for rows in map(np.array, ([0, 1], [2, 3], [3, 0]))
   }
@@ -149,10 +150,10 @@ def test_all_padded_cohorts_of_a_size_have_the_same_shapes():
 
 def test_pad_to_decides_the_shapes():
   clients = cohorts.Cohorts(_population(), padded=True)
-  before = clients.data('test', np.array([0, 2]), 4, rng=_rng())
+  before = clients.data('test', np.array([0, 2]), 4, shuffle=('x', 1))
   wider = cohorts.Cohorts(_population(), padded=True)
   wider.pad_to['test'] = 20
-  after = wider.data('test', np.array([0, 2]), 4, rng=_rng())
+  after = wider.data('test', np.array([0, 2]), 4, shuffle=('x', 1))
   assert after['examples']['x'].shape == (2, 20, 2)
   assert after['indices'].shape == (2, 5, 4)
   for k in range(2):
@@ -174,6 +175,19 @@ def test_other_rows_are_other_clients():
     for k, row in enumerate(rows):
       first = 1000 * (list(_SIZES).index(clients.client_ids[row]) + 1)
       assert _batches(_client(data, k))[0][0] == first
+
+
+def test_what_is_kept_is_what_it_would_be_anew():
+  kept = cohorts.Cohorts(_population(), padded=True, kept=3)
+  first = {}
+  for _ in range(2):
+    for rows in ([0, 1], [1, 0], [3, 2]):
+      data = kept.data('train', np.array(rows), 4, shuffle=('x', 1), epochs=2)
+      assert data['indices'] is first.setdefault(str(rows), data['indices'])
+      anew = cohorts.Cohorts(_population(), padded=True).data(
+        'train', np.array(rows), 4, shuffle=('x', 1), epochs=2
+      )
+      tree.map_structure(np.testing.assert_array_equal, dict(data), dict(anew))
 
 
 def test_sets_are_not_mistaken_for_each_other():
@@ -267,7 +281,7 @@ class TestPartsOfASet:
 
   def test_a_part_is_shuffled_by_itself(self):
     first = self.batches(stop=0.5)
-    shuffled = self.batches(stop=0.5, rng=_rng())
+    shuffled = self.batches(stop=0.5, shuffle=('shuffle', 1))
     assert [sorted(own) for own in shuffled] == first
     assert shuffled != first
 

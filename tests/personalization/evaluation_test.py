@@ -21,6 +21,7 @@ from tasks import errors
 from tasks import registry as task_registry
 from tasks import task as task_lib
 from tasks.models import linear
+from tests import computations
 from tests import data as test_data
 
 _METRIC = 'half_squared_error'
@@ -339,7 +340,8 @@ def _recording(algorithm):
       {name: metrics for name in clients.stacked['evaluation']}, len(clients)
     )
 
-  return dataclasses.replace(algorithm, personalize=personalize), cohorts
+  recording = computations.exchange(algorithm, personalize=personalize)
+  return recording, cohorts
 
 
 class _Stacked(dict):
@@ -412,7 +414,7 @@ class TestWhatACohortIsGiven:
 
   def test_a_client_brings_the_state_that_it_has(self, monkeypatch):
     task = _cross_silo_task()
-    algorithm = dataclasses.replace(
+    algorithm = computations.exchange(
       _build(sets=('validation', 'test')),
       initialize_client=_initialize_client,
     )
@@ -432,7 +434,7 @@ class TestWhatACohortIsGiven:
     )
 
   def test_a_client_that_was_held_out_starts_by_its_row(self, monkeypatch):
-    algorithm = dataclasses.replace(
+    algorithm = computations.exchange(
       _build(), initialize_client=_initialize_client
     )
     trained = _trained(

@@ -16,6 +16,7 @@ from algorithms import fedavg
 from algorithms import process
 from algorithms import registry as algorithm_registry
 from personalization import checkpoints
+from personalization import schedule
 from personalization import training
 from personalization.runtime import cohort
 from personalization.runtime import native
@@ -23,6 +24,7 @@ from tasks import client_data
 from tasks import errors
 from tasks import registry as task_registry
 from tasks.models import linear
+from tests import computations
 
 # A checkpoint after rounds 3, 6 and 7.
 _OPTIONS = training.Options(
@@ -139,7 +141,14 @@ def _recording(algorithm, rounds):
     rounds.append(clients)
     return state, clients.stacked['state'], dict(dropped_clients=0, loss=0)
 
-  return dataclasses.replace(algorithm, next=next_round)
+  return computations.exchange(algorithm, next=next_round)
+
+
+def _one_by_one(algorithm):
+  """`algorithm`, whose rounds cannot be made one program."""
+  return computations.exchange(
+    algorithm, next=lambda *args: algorithm.next(*args)
+  )
 
 
 class _Releases(tff.program.ReleaseManager):
@@ -256,6 +265,15 @@ def test_a_run_goes_on_behind_its_last_checkpoint(tmp_path):
     folder=tmp_path,
     on_round=lambda round_num, _: done.append(round_num),
   )
+  # Those from one checkpoint to the next are one program: 6 was done too.
+  assert done == [1, 2, 3, 4, 5, 7]
+  done.clear()
+  _train(
+    _one_by_one(_fedadam()),
+    interrupt=[5],
+    folder=tmp_path / 'one by one',
+    on_round=lambda round_num, _: done.append(round_num),
+  )
   assert done == [1, 2, 3, 4, 5, 4, 5, 6, 7]
 
 
@@ -369,6 +387,32 @@ def test_an_interrupted_run_on_the_native_runtime(tmp_path):
     _assert_same_bits(_train(interrupt=[5], folder=tmp_path), expected)
 
 
+@pytest.mark.parametrize('clients_per_round', [3, 0])
+def test_rounds_in_one_program_are_the_rounds_one_by_one(clients_per_round):
+  for algorithm in (_fedadam(), _with_client_states(), _build('ditto')):
+    releases = _Releases(), _Releases()
+    together, one_by_one = (
+      _train(a, clients_per_round=clients_per_round, release_managers=(r,))
+      for a, r in zip((algorithm, _one_by_one(algorithm)), releases)
+    )
+    _assert_close(together.server_state, one_by_one.server_state)
+    _assert_close(together.client_states, one_by_one.client_states)
+    _assert_close(releases[0].values, releases[1].values)
+
+
+def test_training_that_goes_on_is_as_training_at_once(uninterrupted):
+  first = _train(total_rounds=2)
+  assert first.round == 2
+  _assert_same_bits(_train(start=first), uninterrupted[0])
+
+
+def test_trainings_that_share_a_schedule(uninterrupted):
+  shared = schedule.Schedule(_task(), _OPTIONS, kept=3)
+  for _ in range(2):
+    _assert_same_bits(_train(schedule=shared), uninterrupted[0])
+  assert shared.several.cache_info().hits == 3
+
+
 def test_padding_changes_nothing(uninterrupted):
   trained = _train(task=dataclasses.replace(_task(), padded=False))
   _assert_close(trained.server_state, uninterrupted[0].server_state)
@@ -378,7 +422,7 @@ def test_the_metrics_of_the_rounds(uninterrupted):
   shown = []
   _train(on_round=lambda *arguments: shown.append(arguments))
   assert shown == uninterrupted[1]
-  rows = training.sample(_OPTIONS, 6, 1)
+  rows = schedule.sample(_OPTIONS, 6, 1)
   clients = np.array(_task().train.client_ids)[rows]
   sizes = [len(_task().train.sets['train'](c)['y']) for c in clients]
   metrics = shown[0][1]
@@ -392,20 +436,20 @@ def test_the_metrics_of_the_rounds(uninterrupted):
 class TestSample:
   def test_clients_are_drawn_without_replacement(self):
     for round_num in range(1, 100):
-      rows = training.sample(_OPTIONS, 6, round_num)
+      rows = schedule.sample(_OPTIONS, 6, round_num)
       assert len(set(rows)) == 3
       assert set(rows) <= set(range(6))
 
   def test_all_clients_are_drawn_equally_often(self):
     drawn = np.concatenate(
-      [training.sample(_OPTIONS, 6, round_num) for round_num in range(2000)]
+      [schedule.sample(_OPTIONS, 6, round_num) for round_num in range(2000)]
     )
     np.testing.assert_allclose(np.bincount(drawn), 1000, rtol=0.1)
 
   def test_seed_and_round_are_all_that_it_depends_on(self):
     def cohorts(**options):
       options = dataclasses.replace(_OPTIONS, **options)
-      return [tuple(training.sample(options, 100, r)) for r in range(20)]
+      return [tuple(schedule.sample(options, 100, r)) for r in range(20)]
 
     same = dict(
       total_rounds=999,
@@ -421,7 +465,7 @@ class TestSample:
   @pytest.mark.parametrize('clients_per_round', [0, 6])
   def test_all_clients_in_order(self, clients_per_round):
     options = dataclasses.replace(_OPTIONS, clients_per_round=clients_per_round)
-    rows = training.sample(options, 6, 1)
+    rows = schedule.sample(options, 6, 1)
     np.testing.assert_array_equal(rows, range(6))
 
 
@@ -586,14 +630,14 @@ class TestClientStates:
   def test_a_client_keeps_its_state_from_round_to_round(self, padded):
     task = dataclasses.replace(_task(), padded=padded)
     trained = _train(_with_client_states(), task)
-    cohorts = [training.sample(_OPTIONS, 6, r) for r in range(1, 8)]
+    cohorts = [schedule.sample(_OPTIONS, 6, r) for r in range(1, 8)]
     np.testing.assert_array_equal(
       trained.client_states['rounds'], np.bincount(np.concatenate(cohorts))
     )
 
   def test_a_client_that_was_never_drawn_has_its_initial_state(self):
     trained = _train(_with_client_states(), total_rounds=1)
-    drawn = set(training.sample(_OPTIONS, 6, 1))
+    drawn = set(schedule.sample(_OPTIONS, 6, 1))
     for k, state in enumerate(trained.client_states['drawn']):
       assert np.any(state != self.drawn(k)) == (k in drawn)
 
