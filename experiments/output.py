@@ -33,6 +33,7 @@ import rich.table
 import tensorflow_federated as tff
 import tomli_w
 
+from algorithms import algorithm as algorithm_lib
 from experiments import config as config_lib
 from personalization import comparison
 from personalization import evaluation as evaluation_lib
@@ -167,6 +168,37 @@ class Folder:
         self._path / 'tensorboard' / training
       ),
     )
+
+  def communication(
+    self, training: str, algorithm: algorithm_lib.Algorithm
+  ) -> dict[str, float]:
+    """What a training sent, in parameters, from the metrics of its rounds.
+
+    Args:
+      training: The name of the training.
+      algorithm: What was trained.
+
+    Returns:
+      How many parameters a client was sent in a round and sent itself, as means
+      over clients and rounds, and how many that were in total.
+    """
+    down = up = clients = 0.0
+    path = self._path / 'metrics' / f'{training}.csv'
+    if algorithm.trains and path.exists():
+      with path.open(encoding='utf-8', newline='') as file:
+        for row in csv.DictReader(file):
+          sent = float(row['num_clients'])
+          received = sent + float(row['dropped_clients'])
+          clients += received
+          down += received * float(row.get('share_received', 1))
+          up += sent * float(row.get('share_sent', 1))
+    down *= algorithm.parameters_down
+    up *= algorithm.parameters_up
+    return {
+      'parameters_down': down / max(clients, 1),
+      'parameters_up': up / max(clients, 1),
+      'total_parameters': down + up,
+    }
 
   def add(self, method: str, result: Result, rows: Sequence[Row]) -> None:
     """Adds what came out for a method, and writes it."""

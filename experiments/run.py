@@ -349,6 +349,7 @@ def run(
         'training_seconds': seconds,
         'dropped_updates': state.dropped_clients,
         'skipped_in_training': list(state.skipped_clients),
+        'communication': folder.communication(trainer, algorithm),
       }
       folder.add(name, {**result, **of_training}, rows)
     return folder.results
