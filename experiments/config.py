@@ -167,7 +167,8 @@ def _find_preset(name: str) -> pathlib.Path:
   raise errors.UserError(f'There is no file {path}. {unknown}')
 
 
-def _flatten(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def flatten(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+  """The settings of a preset by their full names."""
   for name, value in table.items():
     if isinstance(value, dict):
       for inner, setting in value.items():
@@ -184,7 +185,7 @@ def read_preset(path: pathlib.Path) -> Layer:
     raise errors.UserError(
       f'The preset {path} cannot be read: {error}.'
     ) from error
-  return Layer(f'preset {path}', tuple(_flatten(table)), is_preset=True)
+  return Layer(f'preset {path}', tuple(flatten(table)), is_preset=True)
 
 
 def _assignment(text: str) -> tuple[str, str]:
@@ -368,7 +369,7 @@ def differences(first: Config, second: Config) -> list[str]:
   What only one of them has is a setting of a task or of a method that is not in
   the other, which shows in `task.name` or in `algorithms`.
   """
-  one, other = (dict(_flatten(c.to_dict())) for c in (first, second))
+  one, other = (dict(flatten(c.to_dict())) for c in (first, second))
   return [
     f'{name}: {one[name]}, not {other[name]}'
     for name in one

@@ -35,6 +35,7 @@ import tomli_w
 
 from algorithms import algorithm as algorithm_lib
 from experiments import config as config_lib
+from experiments import report
 from personalization import comparison
 from personalization import evaluation as evaluation_lib
 from personalization import measures
@@ -58,10 +59,6 @@ _COLUMNS = (
   'candidate',
   'hurt',
 )
-_CRITERIA = {
-  'min_examples': 'if enough examples',
-  'margin': 'if better held out',
-}
 # Where there is no terminal to draw a bar on.
 _SECONDS_PER_LINE = 10.0
 _TABLE_WIDTH = 120
@@ -456,7 +453,7 @@ def make_table(results: Mapping[str, Result]) -> rich.table.Table:
     add_row(method, result['test'], _describe_choice(result['chosen']))
     for criterion, own in result.get('acceptance', {}).items():
       add_row(
-        f'  {_CRITERIA[criterion]}',
+        f'  if {report.CRITERIA[criterion]}',
         own['test'],
         f'taken by {own["accepted"]:.0%}',
       )
