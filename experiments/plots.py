@@ -51,6 +51,8 @@ _METHODS = (
 _WORSE, _BETTER, _SAME = '#d55e00', '#0072b2', '#7f7f7f'
 
 _WIDTH = 3.4
+# More points than these have no markers, and a band instead of bars.
+_MOST_BARS = 25
 _STYLE = {
   'font.size': 8,
   'axes.labelsize': 8,
@@ -77,8 +79,8 @@ _STYLE = {
 }
 
 Figure = figure_lib.Figure
-# What a point is in each of several repeats. The mean of them is drawn, and if
-# there are several, a bar of their deviation to either side.
+# What a point is in each of several repeats. Their mean is drawn, and if they
+# are several, their deviation to either side.
 Repeats = Sequence[float]
 
 
@@ -284,17 +286,20 @@ def _draw_curve(
   **look: Any,
 ) -> None:
   """A line through points that may have been measured several times."""
-
-  def summarize(values: Sequence[Repeats]) -> tuple[list[float], Any]:
-    deviations = [np.std(own, ddof=1) if len(own) > 1 else 0 for own in values]
-    return [np.mean(own) for own in values], (
-      deviations if np.any(deviations) else None
+  (x, x_bars), (y, y_bars) = (
+    np.transpose(
+      [(np.mean(p), np.std(p, ddof=1) if len(p) > 1 else 0) for p in of_axis]
     )
-
-  x, x_deviations = summarize([own for own, _ in points])
-  y, y_deviations = summarize([own for _, own in points])
-  look = dict(capsize=1.5, elinewidth=0.7) | look
-  plot.errorbar(x, y, y_deviations, x_deviations, **look)
+    for of_axis in zip(*points)
+  )
+  if len(points) > _MOST_BARS and not np.any(x_bars):
+    plot.plot(x, y, **look)
+    plot.fill_between(
+      x, y - y_bars, y + y_bars, color=look['color'], alpha=0.15, linewidth=0
+    )
+    return
+  bars = [own if np.any(own) else None for own in (y_bars, x_bars)]
+  plot.errorbar(x, y, *bars, capsize=1.5, elinewidth=0.7, **look)
 
 
 def _draw_methods(
@@ -405,7 +410,9 @@ def candidate_curves(
           ],
           color=color,
           linestyle=style,
-          marker='o' if style == '-' and len(curve.names) <= 25 else None,
+          marker='o'
+          if style == '-' and len(curve.names) <= _MOST_BARS
+          else None,
           label=label if plot is plots[0] else None,
         )
     for x, name in curve.names.items():
