@@ -60,10 +60,10 @@ def _federated_round(workload: Any, runtime: str) -> Callable[[], Any]:
   import tensorflow_federated as tff
 
   from algorithms import fedavg
-  from experiments import run
+  from experiments import execution
   from personalization import cohorts
 
-  run.set_runtime(runtime)
+  execution.set_runtime(runtime)
   algorithm = fedavg.build(
     workload.model,
     fedavg.Hyperparameters(client_learning_rate=workload.learning_rate),
@@ -128,9 +128,9 @@ def _peak_bytes() -> int:
 
 def _serve(connection: Any, workload_name: str, system: str, size: int) -> None:
   """Runs rounds when it is told to, in a process of its own."""
-  from experiments import run
+  from experiments import execution
 
-  run.silence_imports()
+  execution.silence_imports()
   from experiments import reference_loops
 
   make = getattr(reference_loops, _WORKLOADS[workload_name])

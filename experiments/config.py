@@ -58,6 +58,10 @@ class Settings(parameters.Parameters):
     "How clients' updates are averaged; robust zeroes and clips large ones.",
     choices=('mean', 'robust'),
   )
+  offer_baseline: bool = parameters.field(
+    True,
+    'Whether the model without personalization can be chosen as well.',
+  )
   choose: str = parameters.field(
     'all',
     'Whether one candidate (epoch of fine-tuning, …) is chosen for all'
@@ -216,15 +220,33 @@ def read(
   Raises:
     UserError: If something cannot be read, or there is no such task or method.
   """
-  layers = (
-    Layer('--set', tuple(map(_assignment, assignments))),
-    Layer('the flags', tuple((flags or {}).items())),
+  return read_layers(
+    preset,
+    (
+      Layer('--set', tuple(map(_assignment, assignments))),
+      Layer('the flags', tuple((flags or {}).items())),
+    ),
   )
+
+
+def read_layers(preset: str | None, layers: Sequence[Layer]) -> Request:
+  """Reads a preset, and what a user set in other places, as `read` does.
+
+  Args:
+    preset: As in `read`.
+    layers: The other places, the later the stronger.
+
+  Returns:
+    The request.
+
+  Raises:
+    UserError: As in `read`.
+  """
   if preset is None and _task_name(layers) in preset_names():
     preset = _task_name(layers)
   if preset is not None:
     layers = (read_preset(_find_preset(preset)), *layers)
-  return _request(layers)
+  return _request(tuple(layers))
 
 
 def _last(name: str, layers: Sequence[Layer]) -> Any:

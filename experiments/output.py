@@ -271,7 +271,7 @@ def make_result(
   evaluation: evaluation_lib.Evaluation,
   task: task_lib.Task,
   measured: evaluation_lib.Measured,
-  each: bool,
+  choice: evaluation_lib.Choice,
 ) -> Result:
   """What results.json says of a method's evaluation.
 
@@ -279,8 +279,7 @@ def make_result(
     evaluation: The metrics of all clients and candidates.
     task: The task.
     measured: What else was measured.
-    each: Whether each client chooses its candidate for itself, or one is chosen
-      for all.
+    choice: How candidates are chosen.
 
   Returns:
     The metric and its direction, how many clients use which candidate, the
@@ -298,7 +297,7 @@ def make_result(
       evaluation_lib.summarize(evaluation, chosen, further)
     )
 
-  chosen = evaluation_lib.choose(evaluation, each)
+  chosen = evaluation_lib.choose(evaluation, choice)
   used, counts = np.unique(chosen, return_counts=True)
   result = {
     'metric': evaluation.metric,
@@ -316,7 +315,9 @@ def make_result(
   }
   if task.cross_silo and len(evaluation.candidates) > 1:
     result['tuning'] = {
-      name: summary(evaluation_lib.choose(evaluation, own))
+      name: summary(
+        evaluation_lib.choose(evaluation, dataclasses.replace(choice, each=own))
+      )
       for name, own in (('all', False), ('each', True))
     }
   if measured.ood_examples:
@@ -333,9 +334,9 @@ def make_result(
     for fraction in measured.personalization_fractions:
       less = evaluation.after_less.get(fraction, evaluation)
       result['personalization_fractions'][f'{fraction:g}'] = summary(
-        evaluation_lib.choose(less, each), less
+        evaluation_lib.choose(less, choice), less
       )
-  acceptance = measures.acceptance(evaluation, measured, each)
+  acceptance = measures.acceptance(evaluation, measured, choice)
   if acceptance:
     result['acceptance'] = {
       criterion: {
@@ -357,7 +358,7 @@ def make_rows(
   evaluation: evaluation_lib.Evaluation,
   task: task_lib.Task,
   measured: evaluation_lib.Measured,
-  each: bool,
+  choice: evaluation_lib.Choice,
 ) -> list[Row]:
   """What per_client.csv says of a method: its test clients one by one.
 
@@ -366,13 +367,13 @@ def make_rows(
     evaluation: The metrics of all clients and candidates.
     task: The task.
     measured: What else was measured.
-    each: Whether each client chooses its candidate for itself.
+    choice: How candidates are chosen.
 
   Returns:
     The rows. `examples` are those that the metric is the mean over; columns
     that end in a set are the metric on it, and before personalization.
   """
-  chosen = evaluation_lib.choose(evaluation, each)
+  chosen = evaluation_lib.choose(evaluation, choice)
   metric = evaluation.metric
   columns: dict[str, Sequence[Any]] = {
     'examples': evaluation.test.weights[metric].astype(int),
@@ -391,7 +392,9 @@ def make_rows(
     columns['hurt'] = statistics.is_worse(
       columns['metric'], columns['before'], evaluation.higher_is_better
     ).astype(int)
-  for criterion, own in measures.acceptance(evaluation, measured, each).items():
+  for criterion, own in measures.acceptance(
+    evaluation, measured, choice
+  ).items():
     columns[f'accepted_{criterion}'] = own.accepted.astype(int)
   clusters = measures.clusters(evaluation, chosen)
   if clusters is not None:

@@ -14,24 +14,20 @@ is the one of the task's name if none is given; --set; the other flags.
 
 # Nothing that imports TensorFlow Federated, which takes seven seconds, is
 # imported here: --help and what is plainly wrong are answered without it.
-import collections
 from collections.abc import Sequence
-import dataclasses
-import logging
 import os
 import pathlib
 import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any
-import warnings
 
 from absl import app
 from absl import flags
-from absl import logging as absl_logging
 
 from algorithms import registry as algorithm_registry
 from experiments import config as config_lib
+from experiments import execution
 from tasks import errors
 from tasks import registry as task_registry
 
@@ -109,93 +105,6 @@ def _tell_of_skipped(where: str, client_ids: Sequence[str]) -> None:
     )
 
 
-def silence_imports() -> None:
-  """Keeps what TensorFlow has to say about itself from the terminal."""
-  os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
-  absl_logging.set_verbosity(absl_logging.ERROR)
-  logging.getLogger('tensorflow').setLevel(logging.ERROR)
-  warnings.filterwarnings('ignore', category=DeprecationWarning)
-  warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
-
-
-def _load_task(
-  config: config_lib.Config, data_dir: str | None
-) -> 'task_lib.Task':
-  """Loads the task, and checks that it can be done as configured."""
-  task = task_registry.load(
-    config.task,
-    data_dir=data_dir,
-    seed=config.options.seed,
-    **dataclasses.asdict(config.task_parameters),
-  )
-  there_are = len(task.train.client_ids)
-  if config.options.clients_per_round > there_are:
-    raise errors.UserError(
-      f'clients_per_round is {config.options.clients_per_round}, but'
-      f' {task.name} has {there_are} clients to train on. Name a smaller'
-      ' number, or 0 for all.'
-    )
-  if config.settings.choose == 'each' and not task.cross_silo:
-    raise errors.UserError(
-      f"choose is 'each', but clients of {task.name} have no validation"
-      " examples of their own to choose by. Set choose to 'all'."
-    )
-  return task
-
-
-def set_runtime(name: str) -> None:
-  """Makes a runtime the one that all TFF computations run on."""
-  import tensorflow_federated as tff
-
-  if name == 'native':
-    from personalization.runtime import native
-
-    context = native.create_native_context()
-  else:
-    from personalization.runtime import cohort
-
-    # A core works on a client; that several work on one operation is slower.
-    os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
-    os.environ.setdefault('TF_NUM_INTEROP_THREADS', str(os.cpu_count()))
-
-    context = cohort.create_cohort_context()
-  tff.framework.set_default_context(context)
-
-
-def _build_algorithms(
-  config: config_lib.Config, task: 'task_lib.Task'
-) -> dict[str, 'algorithm_lib.Algorithm']:
-  """Builds all methods, so that none fails behind the training of another."""
-  import tensorflow_federated as tff
-
-  from personalization import evaluation
-
-  if config.settings.aggregator == 'robust':
-    aggregator = tff.learning.robust_aggregator()
-  else:
-    # The mean over a round whose clients were all dropped is zero.
-    aggregator = tff.aggregators.MeanFactory(no_nan_division=True)
-  algorithms = {
-    name: algorithm_registry.build(
-      name,
-      task.model,
-      hyperparameters,
-      aggregator,
-      evaluation.evaluation_sets(task, config.measured),
-      num_clients=len(task.train.client_ids),
-    )
-    for name, hyperparameters in config.hyperparameters.items()
-  }
-  for name, algorithm in algorithms.items():
-    if not (task.cross_silo or algorithm.personalizes_new_clients):
-      raise errors.UserError(
-        f'{name} can personalize only clients that it was trained on, which'
-        f' those to be judged are not in {task.name}. Take a task where they'
-        ' are, as school, or leave the method out.'
-      )
-  return algorithms
-
-
 def _train(
   name: str,
   algorithm: 'algorithm_lib.Algorithm',
@@ -241,20 +150,6 @@ def _train(
   return trained, seconds if first_round == 1 else None
 
 
-def _hand_over(
-  trained: 'training.Trained', algorithm: 'algorithm_lib.Algorithm'
-) -> 'training.Trained':
-  """Gives a method what another of the same training has learned.
-
-  What they share does not include how a client is personalized, and the numbers
-  that this takes are in the server's state as well.
-  """
-  state = collections.OrderedDict(
-    trained.server_state, hyperparameters=algorithm.hyperparameters
-  )
-  return dataclasses.replace(trained, server_state=state)
-
-
 def _evaluate(
   name: str,
   algorithm: 'algorithm_lib.Algorithm',
@@ -289,7 +184,7 @@ def _evaluate(
       measured=config.measured,
     )
   _tell_of_skipped(f'{name}: evaluation', evaluation.skipped)
-  how = task, config.measured, config.settings.choose == 'each'
+  how = task, config.measured, execution.choice(config.settings)
   result = {
     **output.make_result(evaluation, *how),
     'evaluation_seconds': time.monotonic() - start,
@@ -317,15 +212,15 @@ def run(
   """
   from experiments import output
 
-  task = _load_task(config, data_dir)
+  task = execution.load_task(config, data_dir)
   with output.open_folder(output_dir, config) as folder:
     for name in folder.results:
       _say(f'{name}: done before; delete {output_dir} to do it again')
     if folder.results.keys() == config.hyperparameters.keys():
       return folder.results
 
-    set_runtime(config.settings.runtime)
-    algorithms = _build_algorithms(config, task)
+    execution.set_runtime(config.settings.runtime)
+    algorithms = execution.build_algorithms(config, task, config.measured)
     # What trains the same is trained once, as the first of them.
     first: dict[str, str] = {}
     trained: dict[str, Any] = {}
@@ -341,7 +236,7 @@ def run(
       if trainer in folder.results:
         seconds = folder.results[trainer]['training_seconds']
       result, rows = _evaluate(
-        name, algorithm, _hand_over(state, algorithm), task, config
+        name, algorithm, execution.hand_over(state, algorithm), task, config
       )
       of_training = {
         'training': trainer if algorithm.trains else None,
@@ -370,7 +265,7 @@ def _from_flags() -> config_lib.Request:
 
 def _main() -> None:
   request = _from_flags()
-  silence_imports()
+  execution.silence_imports()
   config = config_lib.resolve(request)
   output_dir = config_lib.user_path(
     _OUTPUT_DIR.value or f'results/{config.task}-{config.digest()}'

@@ -435,13 +435,27 @@ def evaluate(
   )
 
 
-def choose(evaluation: Evaluation, each: bool) -> np.ndarray:
+@dataclasses.dataclass(frozen=True)
+class Choice:
+  """How candidates are chosen.
+
+  Attributes:
+    each: Whether each client chooses for itself, by its own validation examples
+      (in a cross-silo task), or all take the one of the best unweighted mean.
+    offer_baseline: Whether the model without personalization, if there are
+      others, can be chosen.
+  """
+
+  each: bool = False
+  offer_baseline: bool = True
+
+
+def choose(evaluation: Evaluation, choice: Choice = Choice()) -> np.ndarray:
   """Chooses a candidate by validation.
 
   Args:
     evaluation: The metrics.
-    each: Whether each client chooses for itself, by its own validation examples
-      (in a cross-silo task), or all take the one of the best unweighted mean.
+    choice: How to choose.
 
   Returns:
     The chosen candidate of each test client; the earlier one on a tie.
@@ -451,8 +465,12 @@ def choose(evaluation: Evaluation, each: bool) -> np.ndarray:
     scores = -scores
   # What diverged is never chosen.
   scores = np.where(np.isfinite(scores), scores, -np.inf)
+  if not choice.offer_baseline and evaluation.baseline is not None:
+    others = np.arange(scores.shape[1]) != evaluation.baseline
+    if others.any():
+      scores = np.where(others, scores, -np.inf)
   num_clients = len(evaluation.test.client_ids)
-  if each:
+  if choice.each:
     return np.argmax(scores, axis=1)
   return np.full(num_clients, np.argmax(scores.mean(axis=0)))
 

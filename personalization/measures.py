@@ -67,7 +67,7 @@ class Acceptance:
 def acceptance(
   evaluation: evaluation_lib.Evaluation,
   measured: evaluation_lib.Measured,
-  each: bool,
+  choice: evaluation_lib.Choice,
 ) -> dict[str, Acceptance]:
   """What becomes of the test clients by each criterion that is set.
 
@@ -80,7 +80,7 @@ def acceptance(
   Args:
     evaluation: The metrics.
     measured: The criteria.
-    each: Whether each client chooses its candidate for itself.
+    choice: How candidates are chosen.
 
   Returns:
     What is set; nothing if the method has no model to be left with, or no
@@ -92,7 +92,7 @@ def acceptance(
   def accept(
     evaluation: evaluation_lib.Evaluation, accepted: np.ndarray
   ) -> Acceptance:
-    chosen = evaluation_lib.choose(evaluation, each)
+    chosen = evaluation_lib.choose(evaluation, choice)
     kept = np.where(accepted, chosen, evaluation.baseline)
     return Acceptance(accepted, evaluation_lib.summarize(evaluation, kept))
 
@@ -106,7 +106,7 @@ def acceptance(
     if evaluation_lib.HELD_OUT in less.further:  # Not in a cross-silo task.
       evaluation, judge = less, less.further[evaluation_lib.HELD_OUT]
     values = judge.values[evaluation.metric]
-    chosen = evaluation_lib.choose(evaluation, each)
+    chosen = evaluation_lib.choose(evaluation, choice)
     gain = evaluation_lib.at(values, chosen) - values[:, evaluation.baseline]
     if not evaluation.higher_is_better:
       gain = -gain

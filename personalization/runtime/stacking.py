@@ -26,6 +26,7 @@ MAX_CLIENT_BYTES = 2**20
 _SLOW_IN_XLA = ('Conv', 'DepthwiseConv', 'MaxPool', 'AvgPool', 'FusedBatchNorm')
 # What is marked as stateful because what it calls may be.
 _CALLS = ('Case', 'If', 'PartitionedCall', 'StatefulPartitionedCall', 'While')
+_VARIANT = tf.variant.as_datatype_enum
 _OPAQUE_TYPES = frozenset(
   dtype.as_datatype_enum for dtype in (tf.string, tf.variant, tf.resource)
 )
@@ -49,13 +50,16 @@ def _is_plain_arithmetic(function: program_lib.Function) -> bool:
       return False
     if node.op.startswith(_SLOW_IN_XLA):
       return False
+    if node.op.startswith('TensorList'):
+      continue
     types = [
       arg.type for arg in (*definition.input_arg, *definition.output_arg)
     ]
-    types += [attribute.type for attribute in node.attr.values()]
+    # What passes any type on may pass on a list.
+    types += {a.type for a in node.attr.values()} - {_VARIANT}
     if _OPAQUE_TYPES.intersection(types):
       return False
-  return True
+  return all(leaf.dtype != tf.variant for leaf in function.concrete.inputs)
 
 
 def _bytes(leaves: Sequence[Any]) -> int:

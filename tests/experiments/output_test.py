@@ -64,8 +64,9 @@ def _task(**changes):
 
 
 def _how(chosen):
-  """The task, what else is measured, and whether each client chooses."""
-  return _task(), evaluation_lib.Measured(), not np.isscalar(chosen)
+  """The task, what else is measured, and how candidates are chosen."""
+  choice = evaluation_lib.Choice(each=not np.isscalar(chosen))
+  return _task(), evaluation_lib.Measured(), choice
 
 
 def _result(chosen=1, baseline=0):
@@ -264,12 +265,15 @@ class ResultTest(absltest.TestCase):
 class MeasuredTest(absltest.TestCase):
   """What else is measured has its place in both files."""
 
-  measured = evaluation_lib.Measured(
-    ood_examples=5,
-    evaluation_fractions=(0.5,),
-    personalization_fractions=(0.25,),
-    acceptance_min_examples=20,
-    acceptance_margin=0.0,
+  how = (
+    evaluation_lib.Measured(
+      ood_examples=5,
+      evaluation_fractions=(0.5,),
+      personalization_fractions=(0.25,),
+      acceptance_min_examples=20,
+      acceptance_margin=0.0,
+    ),
+    evaluation_lib.Choice(),
   )
 
   def evaluation(self):
@@ -297,7 +301,7 @@ class MeasuredTest(absltest.TestCase):
 
   def test_in_the_results(self):
     task = _task(groups=dict(a='x', b='y', c='x', d='y'))
-    result = output.make_result(self.evaluation(), task, self.measured, False)
+    result = output.make_result(self.evaluation(), task, *self.how)
     self.assertAlmostEqual(result['out_of_distribution']['mean'], 0.25)
     self.assertAlmostEqual(result['out_of_distribution']['hurt'], 2 / 3)
     part = result['evaluation_fractions']['0.5']
@@ -319,9 +323,7 @@ class MeasuredTest(absltest.TestCase):
 
   def test_of_each_client(self):
     task = _task(groups=dict(a='x', b='y', c='x'))
-    rows = output.make_rows(
-      'fedavg', self.evaluation(), task, self.measured, False
-    )
+    rows = output.make_rows('fedavg', self.evaluation(), task, *self.how)
     usual = _rows()[1]
     self.assertEqual(
       {name: rows[1][name] for name in rows[1] if name not in usual},
@@ -338,9 +340,7 @@ class MeasuredTest(absltest.TestCase):
     )
 
   def test_in_the_table(self):
-    result = output.make_result(
-      self.evaluation(), _task(), self.measured, False
-    )
+    result = output.make_result(self.evaluation(), _task(), *self.how)
     file = io.StringIO()
     output.print_table({'finetuning': result}, file)
     lines = [' '.join(line.split()) for line in file.getvalue().splitlines()]

@@ -701,15 +701,28 @@ class TestChoose:
   def test_one_for_all(self, validation, higher_is_better, expected):
     # Whatever the test clients would choose, and however many they are.
     test = [[9, 0, 0][: len(validation[0])]] * 4
-    chosen = evaluation.choose(
-      _evaluation(validation, higher_is_better, test), each=False
-    )
+    chosen = evaluation.choose(_evaluation(validation, higher_is_better, test))
     assert chosen.tolist() == [expected] * 4
 
   def test_all_clients_count_the_same(self):
     # Though the second has twice as many examples.
-    chosen = evaluation.choose(_evaluation([[4, 1], [1, 3]]), each=False)
+    chosen = evaluation.choose(
+      _evaluation([[4, 1], [1, 3]]), evaluation.Choice()
+    )
     assert chosen.tolist() == [0, 0]
+
+  @pytest.mark.parametrize('each', [True, False])
+  def test_the_baseline_may_be_out_of_the_question(self, each):
+    choice = evaluation.Choice(each, offer_baseline=False)
+    one = _evaluation([[3, 1, 2], [3, 2, 1]], baseline=0)
+    assert evaluation.choose(one, choice).tolist() == (
+      [2, 1] if each else [1] * 2
+    )
+    # Unless there is nothing else, or no baseline.
+    alone = _evaluation([[3], [3]], baseline=0)
+    assert evaluation.choose(alone, choice).tolist() == [0, 0]
+    none = _evaluation([[3, 1], [3, 1]], baseline=None)
+    assert evaluation.choose(none, choice).tolist() == [0, 0]
 
   @pytest.mark.parametrize('higher_is_better', [True, False])
   def test_each_its_own(self, higher_is_better):
@@ -723,7 +736,8 @@ class TestChoose:
     ]
     expected = [2, 0, 0, 1, 2, 0] if higher_is_better else [0, 1, 0, 1, 2, 0]
     chosen = evaluation.choose(
-      _evaluation(validation, higher_is_better, [[9, 0, 0]] * 6), each=True
+      _evaluation(validation, higher_is_better, [[9, 0, 0]] * 6),
+      evaluation.Choice(each=True),
     )
     assert chosen.tolist() == expected
 
@@ -800,7 +814,7 @@ def test_school(name):
   )
   trained = training.train(algorithm, task, options)
   result = evaluation.evaluate(algorithm, trained, task, options)
-  chosen = evaluation.choose(result, each=False)
+  chosen = evaluation.choose(result)
   summary = evaluation.summarize(result, chosen)
   assert summary.num_clients == 139
   assert summary.mean == pytest.approx(expected, abs=0.0006)

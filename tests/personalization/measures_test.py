@@ -71,7 +71,9 @@ class TestByCandidate:
 
 def _accept(evaluation, each=False, **criteria):
   return measures.acceptance(
-    evaluation, evaluation_lib.Measured(**criteria), each
+    evaluation,
+    evaluation_lib.Measured(**criteria),
+    evaluation_lib.Choice(each),
   )
 
 
