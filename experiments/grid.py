@@ -175,12 +175,16 @@ class Grid:
     contents: grid_file.GridFile,
     folder: pathlib.Path,
     store: 'grid_results.Store',
+    data_dir: str | None,
+    num_workers: int,
   ):
     from experiments import grid_work
 
     self._contents = contents
     self._folder = folder
     self._store = store
+    self._data_dir = data_dir
+    self._num_workers = num_workers
     self._runs = grid_work.make_runs(contents)
     self._keys: dict[int, list[str]] = {}
     place = {id(point): i for i, point in enumerate(contents.points)}
@@ -197,7 +201,42 @@ class Grid:
         f'{len(self._runs) - len(left)} of {len(self._runs)} runs are in'
         f' {self._folder} already.'
       )
-    return grid_work.make_jobs(left, self._contents.metric, data_dir())
+    return grid_work.make_jobs(left, self._contents.metric, self._data_dir)
+
+  def estimate(self, jobs: Sequence['grid_work.Job']) -> float:
+    """Times a job of each program for some rounds; seconds that all take."""
+    from experiments import grid_work
+
+    runner = grid_work.Runner(self._data_dir)
+    by_program: dict[str, list[grid_work.Job]] = {}
+    for job in jobs:
+      by_program.setdefault(job.program, []).append(job)
+    total = 0.0
+    for number, own in enumerate(by_program.values(), 1):
+      run = own[0].runs[-1]
+      say(f'Timing {run.point} ({number} of {len(by_program)})')
+
+      def timed(rounds: int, run: grid_work.Run = run) -> float:
+        options = dataclasses.replace(
+          run.config.options,
+          total_rounds=min(rounds, run.config.options.total_rounds),
+        )
+        config = dataclasses.replace(run.config, options=options)
+        run = dataclasses.replace(run, config=config)
+        job = dataclasses.replace(own[0], runs=(run,))  # noqa: B023
+        start = time.monotonic()
+        list(runner.run(job, lambda _: None))
+        return time.monotonic() - start
+
+      first = timed(_TIMED_ROUNDS)
+      evaluation = timed(0)
+      rounds = min(_TIMED_ROUNDS, own[0].rounds)
+      per_round = (timed(rounds) - evaluation) / max(rounds, 1)
+      total += first + sum(
+        job.rounds * max(per_round, 0) + len(job.runs) * evaluation
+        for job in own
+      )
+    return total / self._num_workers
 
   def outcomes(self) -> list['grid_results.Outcome']:
     """What came out so far, for each point."""
@@ -228,8 +267,8 @@ class Grid:
       live = rich.live.Live(display, console=console, refresh_per_second=2)
     events = workers.carry_out(
       jobs,
-      functools.partial(make_runner, data_dir()),
-      flags.FLAGS.workers,
+      functools.partial(make_runner, self._data_dir),
+      self._num_workers,
       self._folder / 'logs',
     )
     last_best = 0.0
@@ -287,46 +326,11 @@ class Grid:
 def open_grid(
   contents: grid_file.GridFile, folder: pathlib.Path
 ) -> Iterator[Grid]:
-  """Opens a grid with the results that are in a folder."""
+  """Opens a grid, as the flags say, with the results that are in a folder."""
   from experiments import grid_results
 
   with grid_results.open_store(folder) as store:
-    yield Grid(contents, folder, store)
-
-
-def _estimate(jobs: Sequence['grid_work.Job']) -> float:
-  """Times a job of each program for some rounds; seconds that all take."""
-  from experiments import grid_work
-
-  runner = grid_work.Runner(data_dir())
-  by_program: dict[str, list[grid_work.Job]] = {}
-  for job in jobs:
-    by_program.setdefault(job.program, []).append(job)
-  total = 0.0
-  for number, own in enumerate(by_program.values(), 1):
-    run = own[0].runs[-1]
-    say(f'Timing {run.point} ({number} of {len(by_program)})')
-
-    def timed(rounds: int, run: grid_work.Run = run) -> float:
-      options = dataclasses.replace(
-        run.config.options,
-        total_rounds=min(rounds, run.config.options.total_rounds),
-      )
-      config = dataclasses.replace(run.config, options=options)
-      run = dataclasses.replace(run, config=config)
-      job = dataclasses.replace(own[0], runs=(run,))  # noqa: B023
-      start = time.monotonic()
-      list(runner.run(job, lambda _: None))
-      return time.monotonic() - start
-
-    first = timed(_TIMED_ROUNDS)
-    evaluation = timed(0)
-    rounds = min(_TIMED_ROUNDS, own[0].rounds)
-    per_round = (timed(rounds) - evaluation) / max(rounds, 1)
-    total += first + sum(
-      job.rounds * max(per_round, 0) + len(job.runs) * evaluation for job in own
-    )
-  return total / flags.FLAGS.workers
+    yield Grid(contents, folder, store, data_dir(), flags.FLAGS.workers)
 
 
 def _main(path: str) -> int:
@@ -347,7 +351,7 @@ def _main(path: str) -> int:
         f' to do, which are {len(jobs)} trainings of'
         f' {sum(job.rounds for job in jobs)} rounds in all.'
       )
-      seconds = _estimate(jobs)
+      seconds = grid.estimate(jobs)
       print(
         f'They take about {duration(seconds)} with {flags.FLAGS.workers}'
         ' processes.'
