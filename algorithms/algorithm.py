@@ -60,12 +60,19 @@ class Computations:
       data, ...>, seed>}@CLIENTS> ->
       {<set: <metric: <total, weight>>>}@CLIENTS)`
       where each total and weight is a vector over the candidates.
+    parameters_down: How many parameters a client is sent in a round, in the
+      form in which `next` has them.
+    parameters_up: How many it sends. Where a part of either is another client's
+      or zero by design, as the updates of other clusters, the method measures
+      the share that is not: 'share_received', 'share_sent'.
   """
 
   initialize: tff.Computation
   initialize_client: tff.Computation
   next: tff.Computation
   personalize: tff.Computation
+  parameters_down: int
+  parameters_up: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +124,14 @@ class Algorithm:
   @property
   def personalize(self) -> tff.Computation:
     return self.trace().personalize
+
+  @property
+  def parameters_down(self) -> int:
+    return self.trace().parameters_down
+
+  @property
+  def parameters_up(self) -> int:
+    return self.trace().parameters_up
 
   def initial_state(self, seed: Sequence[int]) -> Any:
     """The server's state before the first round."""

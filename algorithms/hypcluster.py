@@ -160,7 +160,8 @@ def build(
       num_examples=client_work.num_examples(data),
       measured={
         f'cluster_{j}': tf.cast(is_picked[j], tf.float32) for j in clusters
-      },
+      }
+      | {'share_sent': tf.cast(turns, tf.float32) / len(clusters)},
     )
 
   def server(

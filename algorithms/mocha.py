@@ -195,6 +195,11 @@ def build(
       state=state,
       loss=loss,
       num_examples=client_work.num_examples(data),
+      # Its own rows of what all clients are sent and send.
+      measured=dict(
+        share_received=tf.constant(1 / num_clients),
+        share_sent=tf.constant(1 / num_clients),
+      ),
     )
 
   def server(

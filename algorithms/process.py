@@ -91,6 +91,18 @@ def choose(condition: tf.Tensor, first: Any, second: Any) -> Any:
   )
 
 
+def count_parameters(type_spec: tff.Type) -> int:
+  """How many numbers that are not integers a value of this type has."""
+  counts = tff.types.structure_from_tensor_type_tree(
+    lambda tensor: (
+      np.prod(tensor.shape, dtype=np.int64)
+      * np.issubdtype(tensor.dtype, np.floating)
+    ),
+    type_spec,
+  )
+  return int(sum(tf.nest.flatten(counts)))
+
+
 def _data_type(model: model_lib.Model) -> tff.StructType:
   return client_data.client_data_type(model.example_spec)
 
@@ -296,4 +308,6 @@ def _trace(
     initialize_client=initialize_client,
     next=next_round,
     personalize=personalize,
+    parameters_down=count_parameters(message_type[0]),
+    parameters_up=count_parameters(update_type),
   )

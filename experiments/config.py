@@ -29,6 +29,7 @@ from tasks import parameters
 from tasks import registry as task_registry
 
 if TYPE_CHECKING:
+  from personalization import evaluation
   from personalization import training
 
 _T = TypeVar('_T')
@@ -76,6 +77,7 @@ class Config:
   Attributes:
     settings: What is settled for all methods.
     options: How to train.
+    measured: What is measured of the test clients beside their metric.
     task: The name of the task.
     task_parameters: The task's own settings.
     hyperparameters: Those of each method.
@@ -83,6 +85,7 @@ class Config:
 
   settings: Settings
   options: training.Options
+  measured: evaluation.Measured
   task: str
   task_parameters: parameters.Parameters
   hyperparameters: Mapping[str, parameters.Parameters]
@@ -92,6 +95,7 @@ class Config:
     return {
       **_to_toml(self.settings),
       **_to_toml(self.options),
+      **_to_toml(self.measured),
       'task': {'name': self.task, **_to_toml(self.task_parameters)},
       **{name: _to_toml(own) for name, own in self.hyperparameters.items()},
     }
@@ -167,7 +171,8 @@ def _find_preset(name: str) -> pathlib.Path:
   raise errors.UserError(f'There is no file {path}. {unknown}')
 
 
-def _flatten(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def flatten(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+  """The settings of a preset by their full names."""
   for name, value in table.items():
     if isinstance(value, dict):
       for inner, setting in value.items():
@@ -184,7 +189,7 @@ def read_preset(path: pathlib.Path) -> Layer:
     raise errors.UserError(
       f'The preset {path} cannot be read: {error}.'
     ) from error
-  return Layer(f'preset {path}', tuple(_flatten(table)), is_preset=True)
+  return Layer(f'preset {path}', tuple(flatten(table)), is_preset=True)
 
 
 def _assignment(text: str) -> tuple[str, str]:
@@ -330,10 +335,13 @@ def resolve(request: Request) -> Config:
     UserError: If there is no such setting, or it cannot have that value.
   """
   # As the methods' settings, in modules that import TensorFlow Federated.
+  from personalization import evaluation
   from personalization import training
 
   of_task = task_registry.parameters_class(request.task)
-  of_run = _names(Settings) | _names(training.Options)
+  of_run = set().union(
+    *map(_names, (Settings, training.Options, evaluation.Measured))
+  )
   others = of_run | {f'task.{name}' for name in _names(of_task)}
   run: dict[str, Any] = {}
   task: dict[str, Any] = {}
@@ -362,6 +370,7 @@ def resolve(request: Request) -> Config:
   return Config(
     settings=settings(Settings),
     options=settings(training.Options),
+    measured=settings(evaluation.Measured),
     task=request.task,
     task_parameters=parameters.from_dict(of_task, task, f'task {request.task}'),
     hyperparameters={
@@ -382,7 +391,7 @@ def differences(first: Config, second: Config) -> list[str]:
   What only one of them has is a setting of a task or of a method that is not in
   the other, which shows in `task.name` or in `algorithms`.
   """
-  one, other = (dict(_flatten(c.to_dict())) for c in (first, second))
+  one, other = (dict(flatten(c.to_dict())) for c in (first, second))
   return [
     f'{name}: {one[name]}, not {other[name]}'
     for name in one

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
   import tensorflow_federated as tff
 
   from algorithms import algorithm as algorithm_lib
+  from personalization import evaluation
   from personalization import training
   from tasks import task as task_lib
 
@@ -87,10 +88,31 @@ def _aggregator(name: str) -> 'tff.aggregators.AggregationFactory':
   return tff.aggregators.MeanFactory(no_nan_division=True)
 
 
+def choice(settings: config_lib.Settings) -> 'evaluation.Choice':
+  """How the settings have candidates chosen."""
+  from personalization import evaluation
+
+  return evaluation.Choice(settings.choose == 'each', settings.offer_baseline)
+
+
 def build_algorithms(
-  config: config_lib.Config, task: 'task_lib.Task'
+  config: config_lib.Config,
+  task: 'task_lib.Task',
+  measured: 'evaluation.Measured | None' = None,
 ) -> dict[str, 'algorithm_lib.Algorithm']:
-  """Builds all methods, so that none fails behind the training of another."""
+  """Builds all methods, so that none fails behind the training of another.
+
+  Args:
+    config: The configuration.
+    task: Its task.
+    measured: What is measured beside the metric; nothing if it is not given.
+
+  Returns:
+    The methods by name.
+
+  Raises:
+    UserError: If one cannot do the task.
+  """
   from personalization import evaluation
 
   aggregator = _aggregator(config.settings.aggregator)
@@ -100,7 +122,7 @@ def build_algorithms(
       task.model,
       hyperparameters,
       aggregator,
-      evaluation.evaluation_sets(task),
+      evaluation.evaluation_sets(task, measured or evaluation.Measured()),
       num_clients=len(task.train.client_ids),
     )
     for name, hyperparameters in config.hyperparameters.items()

@@ -161,7 +161,8 @@ def make_record(
   higher = task.higher_is_better if by == task.metric else False
   settings = run.config.settings
   chosen = evaluation_lib.choose(
-    evaluation, by, higher, settings.choose == 'each', settings.offer_baseline
+    dataclasses.replace(evaluation, metric=by, higher_is_better=higher),
+    execution.choice(settings),
   )
   rows = np.arange(len(chosen))
   validation = evaluation.validation.values[by]

@@ -33,8 +33,12 @@ import rich.table
 import tensorflow_federated as tff
 import tomli_w
 
+from algorithms import algorithm as algorithm_lib
 from experiments import config as config_lib
+from experiments import report
+from personalization import comparison
 from personalization import evaluation as evaluation_lib
+from personalization import measures
 from personalization import statistics
 from tasks import errors
 from tasks import task as task_lib
@@ -44,10 +48,12 @@ Result = Mapping[str, Any]
 Row = Mapping[str, Any]
 
 _CONFIG_HEADER = '# All settings of a run. To do it again: --preset=THIS_FILE\n'
+# Those that are there in any case; what else is measured has columns behind.
 _COLUMNS = (
   'method',
   'client',
   'examples',
+  'personalization_examples',
   'metric',
   'before',
   'candidate',
@@ -140,6 +146,9 @@ class Folder:
         f' {results} to have them made again.'
       ) from error
 
+  def _rows_of(self, method: str) -> list[Row]:
+    return [row for row in self._rows if row['method'] == method]
+
   def checkpoint_dir(self, training: str) -> pathlib.Path:
     """Where the checkpoints of a training are."""
     return self._path / 'checkpoints' / training
@@ -157,12 +166,48 @@ class Folder:
       ),
     )
 
+  def communication(
+    self, training: str, algorithm: algorithm_lib.Algorithm
+  ) -> dict[str, float]:
+    """What a training sent, in parameters, from the metrics of its rounds.
+
+    Args:
+      training: The name of the training.
+      algorithm: What was trained.
+
+    Returns:
+      How many parameters a client was sent in a round and sent itself, as means
+      over clients and rounds, and how many that were in total.
+    """
+    down = up = clients = 0.0
+    path = self._path / 'metrics' / f'{training}.csv'
+    if algorithm.trains and path.exists():
+      with path.open(encoding='utf-8', newline='') as file:
+        for row in csv.DictReader(file):
+          sent = float(row['num_clients'])
+          received = sent + float(row['dropped_clients'])
+          clients += received
+          down += received * float(row.get('share_received', 1))
+          up += sent * float(row.get('share_sent', 1))
+    down *= algorithm.parameters_down
+    up *= algorithm.parameters_up
+    return {
+      'parameters_down': down / max(clients, 1),
+      'parameters_up': up / max(clients, 1),
+      'total_parameters': down + up,
+    }
+
   def add(self, method: str, result: Result, rows: Sequence[Row]) -> None:
     """Adds what came out for a method, and writes it."""
-    self.results[method] = _to_json(result)
+    against = {
+      other: _compare(rows, self._rows_of(other), result['higher_is_better'])
+      for other in self.results
+    }
+    self.results[method] = _to_json({**result, 'against': against})
     self._rows.extend(rows)
     table = io.StringIO()
-    writer = csv.DictWriter(table, _COLUMNS, lineterminator='\n')
+    columns = dict.fromkeys(_COLUMNS + sum(map(tuple, self._rows), ()))
+    writer = csv.DictWriter(table, columns, lineterminator='\n')
     writer.writeheader()
     writer.writerows(self._rows)
     _write(self._path / 'per_client.csv', table.getvalue())
@@ -172,6 +217,19 @@ class Folder:
     }
     text = json.dumps(contents, indent=2, allow_nan=False)
     _write(self._path / 'results.json', f'{text}\n')
+
+
+def _compare(
+  first: Sequence[Row], second: Sequence[Row], higher_is_better: bool
+) -> dict[str, Any]:
+  """Compares two methods on the clients that both have been judged by."""
+  other = {row['client']: float(row['metric']) for row in second}
+  pairs = [
+    (float(row['metric']), other[row['client']])
+    for row in first
+    if row['client'] in other
+  ]
+  return dataclasses.asdict(comparison.compare(*zip(*pairs), higher_is_better))
 
 
 @contextlib.contextmanager
@@ -212,77 +270,148 @@ def open_folder(
 def make_result(
   evaluation: evaluation_lib.Evaluation,
   task: task_lib.Task,
-  chosen: np.ndarray,
+  measured: evaluation_lib.Measured,
+  choice: evaluation_lib.Choice,
 ) -> Result:
   """What results.json says of a method's evaluation.
 
   Args:
     evaluation: The metrics of all clients and candidates.
     task: The task.
-    chosen: The chosen candidate of each test client.
+    measured: What else was measured.
+    choice: How candidates are chosen.
 
   Returns:
     The metric and its direction, how many clients use which candidate, the
-    statistics of the test clients with those and without personalization, each
-    candidate's mean over the validation clients, and the clients left out.
+    statistics of the test clients with those and without personalization, what
+    each candidate would be for all, the clients left out, and what else was
+    measured.
   """
 
-  def summary(candidates: np.ndarray) -> dict[str, Any]:
+  def summary(
+    chosen: np.ndarray,
+    evaluation: evaluation_lib.Evaluation = evaluation,
+    further: str | None = None,
+  ) -> dict[str, Any]:
     return dataclasses.asdict(
-      evaluation_lib.summarize(
-        evaluation, task.metric, task.higher_is_better, candidates
-      )
+      evaluation_lib.summarize(evaluation, chosen, further)
     )
 
-  baseline = evaluation.baseline
+  chosen = evaluation_lib.choose(evaluation, choice)
   used, counts = np.unique(chosen, return_counts=True)
-  validation = evaluation.validation.values[task.metric].mean(axis=0)
-  return {
-    'metric': task.metric,
-    'higher_is_better': task.higher_is_better,
+  result = {
+    'metric': evaluation.metric,
+    'higher_is_better': evaluation.higher_is_better,
     'chosen': {
       evaluation.candidates[candidate]: int(count)
       for candidate, count in zip(used, counts)
     },
     'test': summary(chosen),
     'before': None
-    if baseline is None
-    else summary(np.full_like(chosen, baseline)),
-    'validation': {
-      candidate: float(mean)
-      for candidate, mean in zip(evaluation.candidates, validation)
-    },
+    if evaluation.baseline is None
+    else summary(np.full_like(chosen, evaluation.baseline)),
+    'candidates': measures.by_candidate(evaluation),
     'skipped_in_evaluation': list(evaluation.skipped),
   }
+  if task.cross_silo and len(evaluation.candidates) > 1:
+    result['tuning'] = {
+      name: summary(
+        evaluation_lib.choose(evaluation, dataclasses.replace(choice, each=own))
+      )
+      for name, own in (('all', False), ('each', True))
+    }
+  if measured.ood_examples:
+    result['out_of_distribution'] = summary(chosen, further=evaluation_lib.OOD)
+  if measured.evaluation_fractions:
+    result['evaluation_fractions'] = {
+      f'{fraction:g}': summary(
+        chosen, further=evaluation_lib.part_of_evaluation(fraction)
+      )
+      for fraction in measured.evaluation_fractions
+    }
+  if measured.personalization_fractions:
+    result['personalization_fractions'] = {}
+    for fraction in measured.personalization_fractions:
+      less = evaluation.after_less.get(fraction, evaluation)
+      result['personalization_fractions'][f'{fraction:g}'] = summary(
+        evaluation_lib.choose(less, choice), less
+      )
+  acceptance = measures.acceptance(evaluation, measured, choice)
+  if acceptance:
+    result['acceptance'] = {
+      criterion: {
+        'accepted': float(own.accepted.mean()),
+        'test': dataclasses.asdict(own.summary),
+      }
+      for criterion, own in acceptance.items()
+    }
+  clusters = measures.clusters(evaluation, chosen)
+  if clusters is not None:
+    result['clusters'] = measures.describe_clusters(
+      clusters, evaluation.test.client_ids, task.groups
+    )
+  return result
 
 
 def make_rows(
   method: str,
   evaluation: evaluation_lib.Evaluation,
   task: task_lib.Task,
-  chosen: np.ndarray,
+  measured: evaluation_lib.Measured,
+  choice: evaluation_lib.Choice,
 ) -> list[Row]:
-  """What per_client.csv says of a method: its test clients one by one."""
-  values = evaluation.test.values[task.metric]
-  examples = evaluation.test.weights[task.metric]
-  rows = []
-  for i, client_id in enumerate(evaluation.test.client_ids):
-    metric = values[i, chosen[i]]
-    row = {
-      'method': method,
-      'client': client_id,
-      'examples': int(examples[i]),
-      'metric': float(metric),
-      'candidate': evaluation.candidates[chosen[i]],
-    }
+  """What per_client.csv says of a method: its test clients one by one.
+
+  Args:
+    method: The name of the method.
+    evaluation: The metrics of all clients and candidates.
+    task: The task.
+    measured: What else was measured.
+    choice: How candidates are chosen.
+
+  Returns:
+    The rows. `examples` are those that the metric is the mean over; columns
+    that end in a set are the metric on it, and before personalization.
+  """
+  chosen = evaluation_lib.choose(evaluation, choice)
+  metric = evaluation.metric
+  columns: dict[str, Sequence[Any]] = {
+    'examples': evaluation.test.weights[metric].astype(int),
+    'personalization_examples': evaluation.num_personalization,
+    'candidate': [evaluation.candidates[i] for i in chosen],
+  }
+  sets = {'': evaluation.test} | {
+    f'_{name}': metrics for name, metrics in evaluation.further.items()
+  }
+  for name, metrics in sets.items():
+    values = metrics.values[metric]
+    columns[f'metric{name}'] = evaluation_lib.at(values, chosen)
     if evaluation.baseline is not None:
-      before = values[i, evaluation.baseline]
-      row['before'] = float(before)
-      row['hurt'] = int(
-        statistics.is_worse(metric, before, task.higher_is_better)
-      )
-    rows.append(row)
-  return rows
+      columns[f'before{name}'] = values[:, evaluation.baseline]
+  if evaluation.baseline is not None:
+    columns['hurt'] = statistics.is_worse(
+      columns['metric'], columns['before'], evaluation.higher_is_better
+    ).astype(int)
+  for criterion, own in measures.acceptance(
+    evaluation, measured, choice
+  ).items():
+    columns[f'accepted_{criterion}'] = own.accepted.astype(int)
+  clusters = measures.clusters(evaluation, chosen)
+  if clusters is not None:
+    columns['cluster'] = clusters
+  client_ids = evaluation.test.client_ids
+  if task.groups is not None:
+    columns['group'] = [task.groups[client_id] for client_id in client_ids]
+  # As Python's own numbers, which are written in full.
+  clients = zip(*(np.asarray(column).tolist() for column in columns.values()))
+  return [
+    {'method': method, 'client': client_id, **dict(zip(columns, own))}
+    for client_id, own in zip(client_ids, clients, strict=True)
+  ]
+
+
+def _interval(interval: Sequence[float] | None) -> str:
+  return '–' if interval is None else ' to '.join(map(_number, interval))
 
 
 def _number(value: float | None) -> str:
@@ -308,18 +437,29 @@ def make_table(results: Mapping[str, Result]) -> rich.table.Table:
   )
   table.add_column('method')
   table.add_column('mean ± deviation', justify='right')
+  table.add_column('95% interval of the mean', justify='right')
   table.add_column('worst tenth', justify='right')
   table.add_column('hurt', justify='right')
   table.add_column('chosen candidate')
-  for method, result in results.items():
-    test = result['test']
+
+  def add_row(name: str, test: Mapping[str, Any], candidate: str) -> None:
     table.add_row(
-      method,
+      name,
       f'{_number(test["mean"])} ± {_number(test["deviation"])}',
+      _interval(test['interval']),
       _number(test['worst_tenth']),
       '–' if test['hurt'] is None else f'{test["hurt"]:.0%}',
-      _describe_choice(result['chosen']),
+      candidate,
     )
+
+  for method, result in results.items():
+    add_row(method, result['test'], _describe_choice(result['chosen']))
+    for criterion, own in result.get('acceptance', {}).items():
+      add_row(
+        f'  if {report.CRITERIA[criterion]}',
+        own['test'],
+        f'taken by {own["accepted"]:.0%}',
+      )
   return table
 
 

@@ -166,6 +166,7 @@ def _evaluate(
   total = len(task.test.client_ids)
   if not task.cross_silo:
     total += len(task.validation.client_ids)
+  total *= len(evaluation_lib.personalization_parts(task, config.measured))
   with output.progress(f'{name}: evaluation', total, 'clients') as show:
 
     def on_cohort(num_clients: int) -> None:
@@ -175,21 +176,20 @@ def _evaluate(
       show(done)
 
     evaluation = evaluation_lib.evaluate(
-      algorithm, trained, task, config.options, on_cohort
+      algorithm,
+      trained,
+      task,
+      config.options,
+      on_cohort,
+      measured=config.measured,
     )
-  chosen = evaluation_lib.choose(
-    evaluation,
-    task.metric,
-    task.higher_is_better,
-    config.settings.choose == 'each',
-    config.settings.offer_baseline,
-  )
   _tell_of_skipped(f'{name}: evaluation', evaluation.skipped)
+  how = task, config.measured, execution.choice(config.settings)
   result = {
-    **output.make_result(evaluation, task, chosen),
+    **output.make_result(evaluation, *how),
     'evaluation_seconds': time.monotonic() - start,
   }
-  return result, output.make_rows(name, evaluation, task, chosen)
+  return result, output.make_rows(name, evaluation, *how)
 
 
 def run(
@@ -220,7 +220,7 @@ def run(
       return folder.results
 
     execution.set_runtime(config.settings.runtime)
-    algorithms = execution.build_algorithms(config, task)
+    algorithms = execution.build_algorithms(config, task, config.measured)
     # What trains the same is trained once, as the first of them.
     first: dict[str, str] = {}
     trained: dict[str, Any] = {}
@@ -244,6 +244,7 @@ def run(
         'training_seconds': seconds,
         'dropped_updates': state.dropped_clients,
         'skipped_in_training': list(state.skipped_clients),
+        'communication': folder.communication(trainer, algorithm),
       }
       folder.add(name, {**result, **of_training}, rows)
     return folder.results

@@ -53,6 +53,33 @@ class Cohorts:
   def __len__(self) -> int:
     return len(self.client_ids)
 
+  def sample(
+    self, name: str, size: int, rng: np.random.Generator
+  ) -> client_data.Examples:
+    """Draws from the examples of all clients, or takes all if they are few."""
+    sizes = self.sizes[name]
+    row = np.repeat(np.arange(len(self)), sizes)
+    place = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    drawn = np.sort(rng.choice(len(row), min(size, len(row)), replace=False))
+    parts = [
+      {
+        feature: array[place[drawn[row[drawn] == k]]]
+        for feature, array in self._sets[name](self.client_ids[k]).items()
+      }
+      for k in np.unique(row[drawn])
+    ]
+    return {
+      feature: np.concatenate([part[feature] for part in parts])
+      for feature in parts[0]
+    }
+
+  def share(self, name: str, examples: client_data.Examples) -> None:
+    """Gives all clients one more set, the same for all."""
+    size = client_data.num_examples(examples)
+    self._sets = {**self._sets, name: lambda _: examples}
+    self.sizes[name] = np.full(len(self), size)
+    self.pad_to[name] = size
+
   def stacked_bytes(self, name: str) -> int:
     """The size of all clients' examples in a set, stacked."""
     example = self._sets[name](self.client_ids[0])
@@ -82,6 +109,8 @@ class Cohorts:
     shuffle: tuple[int | str, ...] = (),
     drop_partial: bool = False,
     epochs: int = 1,
+    start: float = 0.0,
+    stop: float = 1.0,
   ) -> tuple[np.ndarray, np.ndarray]:
     """The batches of clients as indices and weights, see `index_batches`.
 
@@ -93,18 +122,27 @@ class Cohorts:
         `client_data.seeded_rng` takes it; without, their own order.
       drop_partial: Whether to leave out a last batch that is not full.
       epochs: How often each example comes.
+      start: Where the examples start, as a fraction of those that a client has.
+      stop: Where they stop. What comes before a fraction is rounded up, and
+        what starts there is the rest.
 
     Returns:
       The indices and weights, `[clients, steps, batch]`.
     """
-    return self._batch(
-      tuple(self.sizes[name][rows]),
+    sizes = self.sizes[name][rows]
+    first, last = _rows_before(start, sizes), _rows_before(stop, sizes)
+    indices, weights = self._batch(
+      tuple(last - first),
       self.pad_to[name],
       batch_size,
       shuffle,
       drop_partial,
       epochs,
     )
+    if start:
+      # Padding stays at zero, as there may be no example at `first`.
+      indices = np.where(weights > 0, indices + first[:, None, None], 0)
+    return indices, weights
 
   def _batch(
     self,
@@ -157,6 +195,12 @@ class Cohorts:
         )
       )
     return clients
+
+
+def _rows_before(fraction: float, sizes: np.ndarray) -> np.ndarray:
+  """How many examples the first part of sets of such sizes has."""
+  # Rounded twice, as .55 * 100 is a bit more than 55.
+  return np.ceil(np.round(fraction * sizes, 6)).astype(np.int32)
 
 
 def _data(

@@ -3,6 +3,10 @@
 A method offers candidates of each client's personalized model: the epochs of
 fine-tuning, the coefficients of an interpolation, … Which one is used is chosen
 on validation data; the test data only tell how good that choice was.
+
+What else is measured (`Measured`) is the metric of the same personalized models
+on further evaluation sets, or the same after personalization on less: both are
+parts of the sets that a client has. Methods know nothing of it.
 """
 
 import collections
@@ -19,6 +23,7 @@ from personalization import statistics
 from personalization import training
 from tasks import client_data
 from tasks import errors
+from tasks import parameters
 from tasks import task as task_lib
 
 # Clients that are evaluated at a time.
@@ -26,6 +31,61 @@ _COHORT = 100
 # Nothing is learned from these batches, so that they may be large. But already
 # 64 sentences are a thousand words, and each takes a number for any next word.
 _BATCH_SIZE = 64
+
+
+# Further evaluation sets: examples of all clients, and those of a client's
+# personalization set that it was not personalized on.
+OOD, HELD_OUT = 'ood', 'held_out'
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured(parameters.Parameters):
+  """What is measured of the test clients beside their metric."""
+
+  ood_examples: int = parameters.field(
+    0,
+    'On how many examples drawn from those of all test clients each'
+    ' personalized model is judged as well (out of distribution); 0 for none.',
+    minimum=0,
+  )
+  evaluation_fractions: tuple[float, ...] = parameters.field(
+    (),
+    'By which parts of its evaluation set each client is judged as well.',
+    above=0,
+    maximum=1,
+  )
+  personalization_fractions: tuple[float, ...] = parameters.field(
+    (),
+    'On which parts of its personalization set each client is personalized as'
+    ' well.',
+    above=0,
+    maximum=1,
+  )
+  acceptance_min_examples: int = parameters.field(
+    0,
+    'Also shown: that a client takes its personalized model only if it has so'
+    ' many examples to adapt to; 0 to not show it.',
+    minimum=0,
+  )
+  acceptance_margin: float | None = parameters.field(
+    None,
+    'Also shown: that a client takes its personalized model only if that is'
+    ' better by more than this margin on examples held out; none to not show'
+    ' it.',
+    minimum=0,
+  )
+  acceptance_fraction: float = parameters.field(
+    0.2,
+    'The part of the personalization set that is held out for that. In a'
+    ' cross-silo task it is the validation examples instead.',
+    above=0,
+    maximum=0.9,
+  )
+
+  @property
+  def not_held_out(self) -> float:
+    """The part of the personalization set that is left."""
+    return 1 - self.acceptance_fraction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,30 +109,100 @@ class Evaluation:
   """A method's metrics on what to choose by and on what to report.
 
   Attributes:
+    metric: The name of the metric to choose by and to report.
+    higher_is_better: Its direction.
     candidates: The names of the candidates.
     baseline: Which of them is without personalization; None if none is.
     validation: The metrics to choose by.
     test: The metrics to report.
     skipped: The clients that lack examples to adapt to or be judged by.
+    num_personalization: The number of examples that each test client has to
+      adapt to.
+    further: The metrics of the test clients on further evaluation sets; what is
+      no number is of a client without examples in such a set.
+    after_less: The evaluations after personalization on less, by the part of
+      the personalization sets.
   """
 
+  metric: str
+  higher_is_better: bool
   candidates: tuple[str, ...]
   baseline: int | None
   validation: Metrics
   test: Metrics
   skipped: tuple[str, ...]
+  num_personalization: np.ndarray
+  further: Mapping[str, Metrics] = dataclasses.field(default_factory=dict)
+  after_less: Mapping[float, 'Evaluation'] = dataclasses.field(
+    default_factory=dict
+  )
 
 
 Populations = Mapping[tuple[str, ...], cohorts.Cohorts]
+# A part of a set of a client's: the set, and where it starts and stops.
+_Part = tuple[str, float, float]
 
 
-def evaluation_sets(task: task_lib.Task) -> tuple[str, ...]:
-  """The sets that each client of a task is evaluated on at a time.
+def _own_sets(task: task_lib.Task) -> tuple[str, ...]:
+  """The sets of a client to judge it by; the last one is reported.
 
   Those of cross-silo tasks are both of the same clients, which are personalized
   only once for both.
   """
   return ('validation', 'test') if task.cross_silo else ('evaluation',)
+
+
+def part_of_evaluation(fraction: float) -> str:
+  """The name of the evaluation set that is a part of each client's."""
+  return f'part_{fraction:g}'
+
+
+def _further_sets(
+  task: task_lib.Task, measured: Measured, personalized_on: float
+) -> dict[str, _Part]:
+  """The further evaluation sets of test clients.
+
+  Args:
+    task: The task.
+    measured: What is measured.
+    personalized_on: The part of the personalization set that the models come
+      from. The further sets are for those that come from all of it, but for
+      what is held out.
+
+  Returns:
+    The parts that they consist of, some of which are empty.
+  """
+  own, all_of_it = _own_sets(task)[-1], personalized_on == 1
+  sets = {
+    part_of_evaluation(fraction): (own, 0.0, all_of_it * fraction)
+    for fraction in measured.evaluation_fractions
+  }
+  if measured.ood_examples:
+    sets[OOD] = OOD, 0.0, float(all_of_it)
+  if _holds_out(task, measured):
+    sets[HELD_OUT] = 'personalization', personalized_on, 1.0
+  return sets
+
+
+def _holds_out(task: task_lib.Task, measured: Measured) -> bool:
+  return measured.acceptance_margin is not None and not task.cross_silo
+
+
+def evaluation_sets(
+  task: task_lib.Task, measured: Measured = Measured()
+) -> tuple[str, ...]:
+  """The names of the sets that a client is evaluated on at a time."""
+  return (*_own_sets(task), *_further_sets(task, measured, 1.0))
+
+
+def personalization_parts(
+  task: task_lib.Task, measured: Measured
+) -> tuple[float, ...]:
+  """On which parts of their sets clients are personalized, on all first."""
+  parts = (1.0, *measured.personalization_fractions)
+  if _holds_out(task, measured):
+    parts += (measured.not_held_out,)
+  return tuple(dict.fromkeys(parts))
 
 
 def _populations(
@@ -91,15 +221,23 @@ def _populations(
   }
 
 
-def prepare(task: task_lib.Task, kept: int = 1) -> Populations:
+def prepare(
+  task: task_lib.Task,
+  kept: int = 1,
+  measured: Measured = Measured(),
+  seed: int = 0,
+) -> Populations:
   """The clients to evaluate; several evaluations may share them.
 
   Args:
     task: The task.
     kept: Of how many cohorts to keep the data for another evaluation.
+    measured: What is measured beside the metric of each client.
+    seed: Decides which examples are drawn for that.
 
   Returns:
-    The clients, by the parts of the evaluation that they give.
+    The clients, by the parts of the evaluation that they give; those to report
+    are the last.
 
   Raises:
     UserError: If there is nobody to choose by, or to report.
@@ -118,6 +256,14 @@ def prepare(task: task_lib.Task, kept: int = 1) -> Populations:
       clients.pad_to[name] = max(
         others.pad_to[name] for others in populations.values()
       )
+  if measured.ood_examples:
+    drawn = clients.sample(
+      _own_sets(task)[-1],
+      measured.ood_examples,
+      client_data.seeded_rng(OOD, seed),
+    )
+    for clients in populations.values():
+      clients.share(OOD, drawn)
   return populations
 
 
@@ -125,7 +271,8 @@ def _evaluate_population(
   algorithm: algorithm_lib.Algorithm,
   trained: training.Trained,
   clients: cohorts.Cohorts,
-  sets: tuple[str, ...],
+  personalized_on: float,
+  sets: Mapping[str, _Part],
   batch_size: int,
   cohort_size: int,
   options: training.Options,
@@ -138,7 +285,10 @@ def _evaluate_population(
     # All cohorts have the same size, so that one program serves all of them:
     # the last client stands in for those that are missing in the last cohort.
     padded_rows = np.pad(rows, (0, cohort_size - len(rows)), 'edge')
-    data = {name: clients.data(name, padded_rows, _BATCH_SIZE) for name in sets}
+    data = {
+      name: clients.data(part, padded_rows, _BATCH_SIZE, start=start, stop=stop)
+      for name, (part, start, stop) in sets.items()
+    }
     if any(isinstance(own, list) for own in data.values()):
       evaluation = [
         collections.OrderedDict(zip(sets, own)) for own in zip(*data.values())
@@ -166,6 +316,7 @@ def _evaluate_population(
           drop_partial=options.drop_partial_batches
           and algorithm.steps_to_personalize,
           epochs=algorithm.shuffled_epochs or 1,
+          stop=personalized_on,
         ),
         evaluation=evaluation,
         seed=cohorts.seeds(
@@ -181,6 +332,22 @@ def _evaluate_population(
   return tree.map_structure(lambda *leaves: np.concatenate(leaves), *parts)
 
 
+def _divide(
+  result: Mapping[str, tuple[np.ndarray, np.ndarray]],
+  client_ids: np.ndarray,
+  judged: np.ndarray,
+) -> Metrics:
+  """The metrics of the clients in `judged`, from totals and weights."""
+  values_, weights = {}, {}
+  for metric, (total, weight) in result.items():
+    total, weight = total[judged], weight[judged]
+    values_[metric] = np.divide(
+      total, weight, out=np.full_like(total, np.nan), where=weight > 0
+    )
+    weights[metric] = weight[:, 0]
+  return Metrics(tuple(map(str, client_ids[judged])), values_, weights)
+
+
 def evaluate(
   algorithm: algorithm_lib.Algorithm,
   trained: training.Trained,
@@ -188,16 +355,19 @@ def evaluate(
   options: training.Options,
   on_cohort: Callable[[int], None] = lambda _: None,
   populations: Populations | None = None,
+  measured: Measured = Measured(),
 ) -> Evaluation:
   """Personalizes and evaluates all clients of a task.
 
   Args:
-    algorithm: The method, built for `evaluation_sets(task)`.
+    algorithm: The method, built for `evaluation_sets(task, measured)`.
     trained: Where its training ended.
     task: The task.
     options: How it was trained.
-    on_cohort: Called with the number of clients that were just evaluated.
+    on_cohort: Called with the number of clients that were just evaluated: each
+      is for each of the `personalization_parts(task, measured)`.
     populations: What `prepare` gives, if the caller has it already.
+    measured: What is measured beside the metric of each client.
 
   Returns:
     The metrics of all candidates.
@@ -205,97 +375,132 @@ def evaluate(
   Raises:
     UserError: If there is nobody to choose by, or to report.
   """
-  populations = populations or prepare(task)
+  populations = populations or prepare(
+    task, measured=measured, seed=options.seed
+  )
+  own = _own_sets(task)
+  *_, reported = populations.values()
   # Cohorts of the same size, and no larger than need be for that.
   most = max(map(len, populations.values()))
   cohort_size = -(-most // -(-most // _COHORT))
-  metrics, skipped = {}, []
-  for parts, clients in populations.items():
-    sets = evaluation_sets(task)
-    result = _evaluate_population(
-      algorithm,
-      trained,
-      clients,
-      sets,
-      options.batch_size or task.batch_size,
-      cohort_size,
-      options,
-      on_cohort,
-    )
-    # There may be nothing to judge a client by in the examples that it has, as
-    # sentences in which no word counts.
-    judged = np.all(
-      [w[:, 0] > 0 for name in sets for _, w in result[name].values()], axis=0
-    )
-    client_ids = np.array(clients.client_ids)
-    skipped += [*clients.skipped, *map(str, client_ids[~judged])]
-    for part, name in zip(parts, sets, strict=True):
-      totals = {
-        metric: (total[judged], weight[judged])
-        for metric, (total, weight) in result[name].items()
-      }
-      metrics[part] = Metrics(
-        tuple(map(str, client_ids[judged])),
-        {metric: total / weight for metric, (total, weight) in totals.items()},
-        {metric: weight[:, 0] for metric, (_, weight) in totals.items()},
+
+  def evaluate_after(personalized_on: float) -> Evaluation:
+    """The evaluation after personalization on that part of each set."""
+    metrics, skipped = {}, []
+    further_sets = _further_sets(task, measured, personalized_on)
+    for parts, clients in populations.items():
+      sets = {name: (name, 0.0, 1.0) for name in own}
+      for name, part in further_sets.items():
+        sets[name] = part if clients is reported else (part[0], 0.0, 0.0)
+      result = _evaluate_population(
+        algorithm,
+        trained,
+        clients,
+        personalized_on,
+        sets,
+        options.batch_size or task.batch_size,
+        cohort_size,
+        options,
+        on_cohort,
       )
-  return Evaluation(
-    tuple(algorithm.candidates),
-    algorithm.baseline,
-    metrics['validation'],
-    metrics['test'],
-    tuple(skipped),
+      # There may be nothing to judge a client by in the examples that it has,
+      # as sentences in which no word counts.
+      judged = np.all(
+        [w[:, 0] > 0 for name in own for _, w in result[name].values()], axis=0
+      )
+      client_ids = np.array(clients.client_ids)
+      skipped += [*clients.skipped, *map(str, client_ids[~judged])]
+      for part, name in zip(parts, own, strict=True):
+        metrics[part] = _divide(result[name], client_ids, judged)
+    # `reported`, the test clients, came last.
+    return Evaluation(
+      task.metric,
+      task.higher_is_better,
+      tuple(algorithm.candidates),
+      algorithm.baseline,
+      metrics['validation'],
+      metrics['test'],
+      tuple(skipped),
+      reported.sizes['personalization'][judged],
+      further={
+        name: _divide(result[name], client_ids, judged)
+        for name, (_, start, stop) in further_sets.items()
+        if stop > start
+      },
+    )
+
+  all_of_it, *less = personalization_parts(task, measured)
+  return dataclasses.replace(
+    evaluate_after(all_of_it),
+    after_less={part: evaluate_after(part) for part in less},
   )
 
 
-def choose(
-  evaluation: Evaluation,
-  metric: str,
-  higher_is_better: bool,
-  each: bool,
-  offer_baseline: bool = True,
-) -> np.ndarray:
-  """Chooses a candidate by validation.
+@dataclasses.dataclass(frozen=True)
+class Choice:
+  """How candidates are chosen.
 
-  Args:
-    evaluation: The metrics.
-    metric: The metric to choose by.
-    higher_is_better: The metric's direction.
+  Attributes:
     each: Whether each client chooses for itself, by its own validation examples
       (in a cross-silo task), or all take the one of the best unweighted mean.
     offer_baseline: Whether the model without personalization, if there are
       others, can be chosen.
+  """
+
+  each: bool = False
+  offer_baseline: bool = True
+
+
+def choose(evaluation: Evaluation, choice: Choice = Choice()) -> np.ndarray:
+  """Chooses a candidate by validation.
+
+  Args:
+    evaluation: The metrics.
+    choice: How to choose.
 
   Returns:
     The chosen candidate of each test client; the earlier one on a tie.
   """
-  scores = evaluation.validation.values[metric]
-  if not higher_is_better:
+  scores = evaluation.validation.values[evaluation.metric]
+  if not evaluation.higher_is_better:
     scores = -scores
   # What diverged is never chosen.
   scores = np.where(np.isfinite(scores), scores, -np.inf)
-  if not offer_baseline and evaluation.baseline is not None:
+  if not choice.offer_baseline and evaluation.baseline is not None:
     others = np.arange(scores.shape[1]) != evaluation.baseline
     if others.any():
       scores = np.where(others, scores, -np.inf)
   num_clients = len(evaluation.test.client_ids)
-  if each:
+  if choice.each:
     return np.argmax(scores, axis=1)
   return np.full(num_clients, np.argmax(scores.mean(axis=0)))
 
 
+def at(values_: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+  """What each client has of `[clients, candidates]`, at its chosen one."""
+  return values_[np.arange(len(values_)), chosen]
+
+
 def summarize(
-  evaluation: Evaluation,
-  metric: str,
-  higher_is_better: bool,
-  chosen: np.ndarray,
+  evaluation: Evaluation, chosen: np.ndarray, further: str | None = None
 ) -> statistics.Summary:
-  """The statistics of the test clients at their chosen candidates."""
-  values_ = evaluation.test.values[metric]
-  rows = np.arange(len(values_))
+  """The statistics of the test clients at their chosen candidates.
+
+  Args:
+    evaluation: The metrics.
+    chosen: The chosen candidate of each test client.
+    further: One of the further evaluation sets, in the place of the clients'
+      own. Those without examples in it are left out.
+
+  Returns:
+    The statistics.
+  """
+  metrics = evaluation.further[further] if further else evaluation.test
+  there = metrics.weights[evaluation.metric] > 0
+  values_ = metrics.values[evaluation.metric][there]
   return statistics.summarize(
-    values_[rows, chosen],
-    evaluation.test.weights[metric],
-    higher_is_better,
+    at(values_, chosen[there]),
+    metrics.weights[evaluation.metric][there],
+    evaluation.higher_is_better,
     None if evaluation.baseline is None else values_[:, evaluation.baseline],
   )

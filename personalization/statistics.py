@@ -3,8 +3,12 @@
 import dataclasses
 
 import numpy as np
+import scipy.stats
 
 _QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+_RESAMPLES = 2000
+# The numbers drawn at a time, so that memory does not grow with the clients.
+_DRAWS = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,6 +19,7 @@ class Summary:
     num_clients: The number of clients.
     mean: The mean.
     deviation: The standard deviation.
+    interval: The 95% confidence interval of the mean; None if it has none.
     weighted_mean: The mean in which a client counts by its evaluation examples.
     quantiles: The metric at each of some quantiles.
     worst_tenth: The mean over the worst tenth of the clients, one at least.
@@ -27,6 +32,7 @@ class Summary:
   num_clients: int
   mean: float
   deviation: float
+  interval: tuple[float, float] | None
   weighted_mean: float
   quantiles: dict[str, float]
   worst_tenth: float
@@ -61,6 +67,7 @@ def summarize(
     num_clients=len(metric),
     mean=float(metric.mean()),
     deviation=float(metric.std()),
+    interval=interval_of_mean(metric),
     weighted_mean=float(np.average(metric, weights=weights)),
     quantiles={
       f'{q:g}': float(v)
@@ -73,6 +80,29 @@ def summarize(
     if baseline is None
     else float(is_worse(metric, baseline, higher_is_better).mean()),
   )
+
+
+def interval_of_mean(metric: np.ndarray) -> tuple[float, float] | None:
+  """The 95% confidence interval of the mean, by bootstrap over the clients.
+
+  Args:
+    metric: Each client's metric.
+
+  Returns:
+    The interval, the same at every call. None if there is just one client, or
+    one whose metric is no number.
+  """
+  if len(metric) < 2 or not np.all(np.isfinite(metric)):
+    return None
+  interval = scipy.stats.bootstrap(
+    (metric,),
+    np.mean,
+    n_resamples=_RESAMPLES,
+    batch=max(1, _DRAWS // len(metric)),
+    method='percentile',
+    random_state=np.random.default_rng(0),
+  ).confidence_interval
+  return float(interval.low), float(interval.high)
 
 
 def is_worse(

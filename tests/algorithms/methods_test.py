@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow_federated as tff
 import tree
 
+from algorithms import process
 from algorithms import registry
 from tests.algorithms import helpers
 
@@ -135,3 +136,31 @@ class MethodsTest(parameterized.TestCase):
     for total, weight in results[0]['evaluation'].values():
       self.assertEqual(total.shape, (len(algorithm.candidates),))
       np.testing.assert_array_equal(weight, 6)
+
+
+class CommunicationTest(parameterized.TestCase):
+  """The model has 4 parameters; hypcluster has 2 of them, in one warm round."""
+
+  @parameterized.parameters(
+    ('fedavg', 1, 4, 4),
+    ('fedadam', 1, 4, 4),
+    ('ditto', 1, 4, 4),
+    ('hypcluster', 1, 2 * 4, 2 * 4),
+    ('hypcluster', 2, 2 * 4, 4),
+    # Its own model, and what of the others' models pulls it, and how much.
+    ('mocha', 1, 4 + 4 + 1, 4),
+  )
+  def test_what_a_client_is_sent_and_sends(self, name, rounds, down, up):
+    helpers.use('cohort')
+    algorithm = _build(name)
+    _, metrics = helpers.run(algorithm, rounds)
+    share_received = metrics.get('share_received', 1)
+    share_sent = metrics.get('share_sent', 1)
+    self.assertAlmostEqual(
+      algorithm.parameters_down * share_received, down, places=4
+    )
+    self.assertAlmostEqual(algorithm.parameters_up * share_sent, up, places=4)
+
+  def test_integers_are_no_parameters(self):
+    counted = tff.to_type([(np.float32, [2, 3]), np.int32, np.float32])
+    self.assertEqual(process.count_parameters(counted), 7)

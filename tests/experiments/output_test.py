@@ -1,5 +1,6 @@
 import asyncio
 import csv
+import dataclasses
 import io
 import json
 import pathlib
@@ -33,29 +34,52 @@ def _metrics(client_ids, values):
   )
 
 
-def _evaluation(baseline=0):
-  """Three test clients, of which the second is hurt by one epoch."""
+def _evaluation(baseline=0, chosen=1):
+  """Three test clients, of which the second is hurt by one epoch.
+
+  Args:
+    baseline: The candidate without personalization.
+    chosen: The candidate that is best for all, or for each.
+
+  Returns:
+    The evaluation.
+  """
+  chosen = np.broadcast_to(chosen, 3)
+  clients = ('a', 'b', 'c')
   return evaluation_lib.Evaluation(
+    metric='accuracy',
+    higher_is_better=True,
     candidates=('0 epochs', '1 epochs'),
     baseline=baseline,
-    validation=_metrics(('v0',), [[0.25, 0.75]]),
-    test=_metrics(('a', 'b', 'c'), [[0.25, 0.5], [0.5, 0.25], [0.5, 0.5]]),
+    validation=_metrics(clients, 0.25 + 0.5 * np.eye(2)[chosen]),
+    test=_metrics(clients, [[0.25, 0.5], [0.5, 0.25], [0.5, 0.5]]),
     skipped=('d',),
+    num_personalization=np.array([10, 20, 30]),
   )
 
 
-def _task():
-  return registry.load('synthetic', num_train_clients=1)
+def _task(**changes):
+  task = registry.load('synthetic', num_train_clients=1)
+  return dataclasses.replace(task, **changes)
 
 
-def _result(chosen=(1, 1, 1), baseline=0):
-  return output.make_result(_evaluation(baseline), _task(), np.array(chosen))
+def _how(chosen):
+  """The task, what else is measured, and how candidates are chosen."""
+  choice = evaluation_lib.Choice(each=not np.isscalar(chosen))
+  return _task(), evaluation_lib.Measured(), choice
 
 
-def _rows(method='fedavg', chosen=(1, 1, 1), baseline=0):
-  return output.make_rows(
-    method, _evaluation(baseline), _task(), np.array(chosen)
-  )
+def _result(chosen=1, baseline=0):
+  return output.make_result(_evaluation(baseline, chosen), *_how(chosen))
+
+
+def _as_read(result):
+  """The same when it has been written and read again."""
+  return json.loads(json.dumps(result))
+
+
+def _rows(method='fedavg', chosen=1, baseline=0):
+  return output.make_rows(method, _evaluation(baseline, chosen), *_how(chosen))
 
 
 class FolderTest(absltest.TestCase):
@@ -80,11 +104,18 @@ class FolderTest(absltest.TestCase):
     with output.open_folder(self.path, _config()) as folder:
       folder.add('fedavg', _result(), _rows())
     with output.open_folder(self.path, _config()) as folder:
-      self.assertEqual(folder.results, {'fedavg': _result()})
-      folder.add('local', _result(), _rows('local'))
+      result = {**_result(), 'against': {}}
+      self.assertEqual(
+        folder.results, json.loads(json.dumps({'fedavg': result}))
+      )
+      folder.add('local', _result([0, 1, 1]), _rows('local', [0, 1, 1]))
     contents = json.loads((self.path / 'results.json').read_text())
     self.assertEqual(contents['configuration'], _config().to_dict())
     self.assertEqual(list(contents['methods']), ['fedavg', 'local'])
+    # The first client is worse off without its epoch, the others are the same.
+    against = contents['methods']['local']['against']['fedavg']
+    self.assertEqual((against['better'], against['worse']), (0, 1))
+    self.assertAlmostEqual(against['difference'], -0.25 / 3)
     self.assertEqual(
       [(row['method'], row['client']) for row in self.rows()],
       [(m, c) for m in ('fedavg', 'local') for c in 'abc'],
@@ -199,7 +230,13 @@ class ResultTest(absltest.TestCase):
     self.assertAlmostEqual(result['test']['mean'], (0.5 + 0.25 + 0.5) / 3)
     self.assertAlmostEqual(result['test']['hurt'], 1 / 3)
     self.assertAlmostEqual(result['before']['mean'], (0.25 + 0.5 + 0.5) / 3)
-    self.assertEqual(result['validation'], {'0 epochs': 0.25, '1 epochs': 0.75})
+    candidate = result['candidates']['1 epochs']
+    self.assertEqual(
+      list(candidate), ['validation', 'validation_hurt', 'test', 'test_hurt']
+    )
+    np.testing.assert_allclose(
+      list(candidate.values()), [1.75 / 3, 1 / 3, 1.25 / 3, 1 / 3]
+    )
     self.assertEqual(result['skipped_in_evaluation'], ['d'])
 
   def test_without_a_baseline_nobody_is_hurt(self):
@@ -215,6 +252,7 @@ class ResultTest(absltest.TestCase):
         'method': 'fedavg',
         'client': 'b',
         'examples': 2,
+        'personalization_examples': 20,
         'metric': 0.25,
         'candidate': '1 epochs',
         'before': 0.5,
@@ -222,6 +260,92 @@ class ResultTest(absltest.TestCase):
       },
     )
     self.assertEqual([row['hurt'] for row in _rows()], [0, 1, 0])
+
+
+class MeasuredTest(absltest.TestCase):
+  """What else is measured has its place in both files."""
+
+  how = (
+    evaluation_lib.Measured(
+      ood_examples=5,
+      evaluation_fractions=(0.5,),
+      personalization_fractions=(0.25,),
+      acceptance_min_examples=20,
+      acceptance_margin=0.0,
+    ),
+    evaluation_lib.Choice(),
+  )
+
+  def evaluation(self):
+    evaluation = _evaluation()
+    less = dataclasses.replace(
+      evaluation,
+      # The second has nothing held out.
+      further={'held_out': _metrics('abc', [[0, 1], [np.nan] * 2, [1, 0]])},
+    )
+    return dataclasses.replace(
+      evaluation,
+      test=dataclasses.replace(
+        evaluation.test,
+        values={
+          **evaluation.test.values,
+          'cluster': np.array([[0, 1], [0, 0], [0, 1]], np.float32),
+        },
+      ),
+      further={
+        'ood': _metrics('abc', [[0.5, 0.0], [0.5, 0.25], [0.5, 0.5]]),
+        'part_0.5': _metrics('abc', [[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]),
+      },
+      after_less={0.25: less, 0.8: less},
+    )
+
+  def test_in_the_results(self):
+    task = _task(groups=dict(a='x', b='y', c='x', d='y'))
+    result = output.make_result(self.evaluation(), task, *self.how)
+    self.assertAlmostEqual(result['out_of_distribution']['mean'], 0.25)
+    self.assertAlmostEqual(result['out_of_distribution']['hurt'], 2 / 3)
+    part = result['evaluation_fractions']['0.5']
+    self.assertAlmostEqual(part['hurt'], 1 / 3)
+    fraction = result['personalization_fractions']['0.25']
+    self.assertAlmostEqual(fraction['mean'], 1.25 / 3)
+    acceptance = result['acceptance']
+    self.assertAlmostEqual(acceptance['min_examples']['accepted'], 2 / 3)
+    self.assertAlmostEqual(acceptance['margin']['accepted'], 1 / 3)
+    self.assertEqual(acceptance['margin']['test']['hurt'], 0)
+    self.assertEqual(
+      result['clusters'],
+      dict(
+        sizes={'0': 1, '1': 2},
+        groups={'x': {'0': 0, '1': 2}, 'y': {'0': 1, '1': 0}},
+        adjusted_rand_index=1.0,
+      ),
+    )
+
+  def test_of_each_client(self):
+    task = _task(groups=dict(a='x', b='y', c='x'))
+    rows = output.make_rows('fedavg', self.evaluation(), task, *self.how)
+    usual = _rows()[1]
+    self.assertEqual(
+      {name: rows[1][name] for name in rows[1] if name not in usual},
+      {
+        'metric_ood': 0.25,
+        'before_ood': 0.5,
+        'metric_part_0.5': 1.0,
+        'before_part_0.5': 0.0,
+        'accepted_min_examples': 1,
+        'accepted_margin': 0,
+        'cluster': 0,
+        'group': 'y',
+      },
+    )
+
+  def test_in_the_table(self):
+    result = output.make_result(self.evaluation(), _task(), *self.how)
+    file = io.StringIO()
+    output.print_table({'finetuning': result}, file)
+    lines = [' '.join(line.split()) for line in file.getvalue().splitlines()]
+    self.assertIn('if better held out 0.5000 ± 0.000', ' '.join(lines))
+    self.assertTrue(any(line.endswith('taken by 33%') for line in lines))
 
 
 class TableTest(absltest.TestCase):
@@ -233,8 +357,8 @@ class TableTest(absltest.TestCase):
   def test_a_row_for_each_method(self):
     table = self.table({'fedavg': _result(), 'local': _result(baseline=None)})
     self.assertIn('accuracy of 3 test clients; higher is better', table)
-    # Mean, deviation, worst tenth, hurt, candidate.
-    values = '0.4167 ± 0.1179 0.2500 {} 1 epochs'
+    # Mean, deviation, interval, worst tenth, hurt, candidate.
+    values = '0.4167 ± 0.1179 0.2500 to 0.5000 0.2500 {} 1 epochs'
     rows = [' '.join(line.split()) for line in table.strip().splitlines()]
     self.assertEqual(
       rows[-2:],
@@ -248,7 +372,9 @@ class TableTest(absltest.TestCase):
 
   def test_a_method_that_diverged(self):
     result = _result()
-    result['test'] |= dict(mean=None, deviation=None, worst_tenth=None)
+    result['test'] |= dict(
+      mean=None, deviation=None, interval=None, worst_tenth=None
+    )
     self.assertIn('diverged ± diverged', self.table({'x': result}))
 
 

@@ -116,6 +116,20 @@ class RunTest(parameterized.TestCase):
     self.assertEqual(local['rounds'], 0)
     self.assertIsNone(local['training'])
 
+  def test_tells_what_was_sent(self):
+    # 60 features and 10 classes; 7 rounds of 4 clients.
+    size = 60 * 10 + 10
+    self.assertEqual(
+      self.results['finetuning']['communication'],
+      {
+        'parameters_down': size,
+        'parameters_up': size,
+        'total_parameters': 7 * 4 * 2 * size,
+      },
+    )
+    local = self.results['local']['communication']
+    self.assertEqual(local['total_parameters'], 0)
+
   def test_what_trains_the_same_is_trained_once(self):
     self.assertEqual(self.results['finetuning']['training'], 'fedavg')
     self.assertEqual(
@@ -130,7 +144,7 @@ class RunTest(parameterized.TestCase):
   def test_what_was_handed_over_is_what_it_would_have_trained(self):
     config = _config('finetuning_epochs=2', algorithms='finetuning')
     alone = _run(config, self.root / 'alone')['finetuning']
-    for part in ('validation', 'test'):
+    for part in ('candidates', 'test'):
       self.assertEqual(alone[part], self.results['finetuning'][part])
 
   def test_a_finished_run_is_not_run_again(self):
@@ -190,6 +204,43 @@ class RunTest(parameterized.TestCase):
   def test_a_folder_of_another_configuration_is_refused(self):
     with self.assertRaisesRegex(errors.UserError, 'another configuration'):
       _run(_config(), self.root / 'whole')
+
+
+class MeasuredTest(absltest.TestCase):
+  def test_what_else_is_measured(self):
+    folder = pathlib.Path(tempfile.mkdtemp())
+    self.addCleanup(shutil.rmtree, folder)
+    config = _config(
+      'finetuning_epochs=2',
+      'ood_examples=30',
+      'evaluation_fractions=0.5',
+      'personalization_fractions=0.5',
+      'acceptance_margin=0',
+      'hypcluster.warmstart_rounds=2',
+      algorithms='finetuning,hypcluster',
+    )
+    results = _run(config, folder)
+    finetuning = results['finetuning']
+    for name in (
+      'out_of_distribution',
+      'evaluation_fractions',
+      'personalization_fractions',
+      'acceptance',
+    ):
+      self.assertIn(name, finetuning)
+    self.assertEqual(
+      finetuning['candidates']['0 epochs']['out_of_distribution_hurt'], 0
+    )
+    hypcluster = results['hypcluster']
+    self.assertEqual(sum(hypcluster['clusters']['sizes'].values()), 4)
+    # Two models down; in the 2 warm rounds of 7 both up, else one.
+    sent = hypcluster['communication']
+    one = finetuning['communication']['parameters_down']
+    self.assertAlmostEqual(sent['parameters_down'], 2 * one)
+    self.assertAlmostEqual(sent['parameters_up'], (2 * 2 + 5) / 7 * one)
+    (first, *_) = _rows(folder)
+    self.assertNotEqual(first['metric_ood'], '')
+    self.assertEqual(first['cluster'], '')
 
 
 class BadClientsTest(absltest.TestCase):

@@ -265,3 +265,95 @@ def test_seeds_are_reproducible_and_differ():
   assert (seeds.dtype, seeds.shape) == (np.int32, (50, 2))
   assert len(set(map(tuple, seeds))) == 50
   np.testing.assert_array_equal(cohorts.seeds(_rng(), 50), seeds)
+
+
+class TestPartsOfASet:
+  """Of 'train', of which the clients have 5, 9, 1 and 4 examples."""
+
+  ROWS = np.arange(4)
+
+  def batches(self, padded=True, name='train', batch_size=3, **part):
+    clients = cohorts.Cohorts(_population(), padded)
+    data = clients.data(name, self.ROWS, batch_size, **part)
+    return [sum(_batches(_client(data, k)), []) for k in self.ROWS]
+
+  @pytest.mark.parametrize('padded', [True, False])
+  @pytest.mark.parametrize(
+    ('fraction', 'sizes'),
+    [
+      (0.5, [3, 5, 1, 2]),
+      (0.25, [2, 3, 1, 1]),
+      (0.8, [4, 8, 1, 4]),
+      (1.0, [5, 9, 1, 4]),
+    ],
+  )
+  def test_a_first_part_and_the_rest(self, padded, fraction, sizes):
+    whole = self.batches()
+    first = self.batches(padded, stop=fraction)
+    rest = self.batches(padded, start=fraction)
+    assert [len(own) for own in first] == sizes
+    assert [a + b for a, b in zip(first, rest)] == whole
+
+  def test_a_tenth_of_thirty_is_three(self):
+    sizes = np.array([30, 100])
+    assert cohorts._rows_before(0.1, sizes).tolist() == [3, 10]
+    assert cohorts._rows_before(0.55, sizes).tolist() == [17, 55]
+
+  def test_the_shapes_are_those_of_the_whole_set(self):
+    clients = cohorts.Cohorts(_population(), True)
+    whole = clients.data('train', self.ROWS, 3)
+    for part in (dict(stop=0.25), dict(start=0.5), dict(stop=0.0)):
+      other = clients.data('train', self.ROWS, 3, **part)
+      for a, b in zip(tree.flatten(whole), tree.flatten(other)):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+
+  @pytest.mark.parametrize('padded', [True, False])
+  @pytest.mark.parametrize('part', [dict(stop=0.0), dict(start=1.0)])
+  def test_nothing_of_a_set(self, padded, part):
+    clients = cohorts.Cohorts(_population(), padded)
+    data = clients.data('train', self.ROWS, 3, **part)
+    for k in self.ROWS:
+      client = _client(data, k)
+      assert not np.any(client['weights'])
+      assert not np.any(client['indices'])
+
+  def test_a_part_is_shuffled_by_itself(self):
+    first = self.batches(stop=0.5)
+    shuffled = self.batches(stop=0.5, shuffle=('shuffle', 1))
+    assert [sorted(own) for own in shuffled] == first
+    assert shuffled != first
+
+
+class TestASetThatAllShare:
+  def drawn(self, size, seed=0):
+    clients = cohorts.Cohorts(_population(), True)
+    return clients.sample('test', size, np.random.default_rng(seed))
+
+  def test_is_drawn_from_the_examples_of_all_clients(self):
+    everything = self.drawn(100)
+    assert everything['y'].tolist() == [
+      *(1000, 1001),
+      *range(3000, 3007),
+      *range(5000, 5004),
+      6000,
+    ]
+    some = self.drawn(6)
+    np.testing.assert_array_equal(some['x'][:, 0], some['y'])
+    assert len(set(some['y'])) == 6
+    assert set(some['y']) < set(everything['y'])
+
+  def test_all_examples_are_as_likely(self):
+    drawn = np.concatenate([self.drawn(7, seed)['y'] for seed in range(400)])
+    _, counts = np.unique(drawn, return_counts=True)
+    assert len(counts) == 14
+    assert 150 < counts.min() and counts.max() < 250
+
+  @pytest.mark.parametrize('padded', [True, False])
+  def test_every_client_has_it(self, padded):
+    clients = cohorts.Cohorts(_population(), padded)
+    drawn = self.drawn(5)
+    clients.share('shared', drawn)
+    data = clients.data('shared', np.array([2, 0]), 2)
+    for k in range(2):
+      batches = sum(_batches(_client(data, k)), [])
+      assert batches == drawn['y'].tolist()

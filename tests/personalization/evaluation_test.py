@@ -147,7 +147,9 @@ def _evaluate(algorithm=None, task=None, options=_OPTIONS, **arguments):
 
 
 def _error(weights, examples):
-  """Half the mean squared error."""
+  """Half the mean squared error; no number if there are no examples."""
+  if not len(examples['y']):
+    return np.nan
   residuals = examples['x'] @ weights[:3] + weights[3] - examples['y']
   return 0.5 * np.mean(np.square(residuals))
 
@@ -489,7 +491,172 @@ def test_nobody_to_evaluate(part):
     _evaluate(task=_task(**{part: nobody}))
 
 
-def _evaluation(validation, test=None, baseline=0):
+_MEASURED = evaluation.Measured(
+  ood_examples=1000,  # More than there are.
+  evaluation_fractions=(0.5,),
+  personalization_fractions=(0.25, 1.0),
+  acceptance_margin=0.0,
+  acceptance_fraction=0.4,
+)
+
+
+def _measure(task=None, measured=_MEASURED, options=_OPTIONS):
+  task = task or _task()
+  algorithm = _build(sets=evaluation.evaluation_sets(task, measured))
+  return _evaluate(algorithm, task, options, measured=measured)
+
+
+@pytest.fixture(name='measured', scope='module')
+def _measured(cohort_context) -> evaluation.Evaluation:
+  del cohort_context
+  return _measure()
+
+
+class TestWhatElseIsMeasured:
+  def test_the_sets_and_the_parts_have_names(self):
+    task, silos = _task(), _cross_silo_task()
+    assert evaluation.evaluation_sets(task, _MEASURED) == (
+      'evaluation',
+      'part_0.5',
+      'ood',
+      'held_out',
+    )
+    assert evaluation.personalization_parts(task, _MEASURED) == (
+      *(1.0, 0.25),
+      0.6,
+    )
+    # What is held out in silos is there without it.
+    assert evaluation.evaluation_sets(silos, _MEASURED) == (
+      *('validation', 'test'),
+      *('part_0.5', 'ood'),
+    )
+    assert evaluation.personalization_parts(silos, _MEASURED) == (1.0, 0.25)
+    nothing = evaluation.Measured()
+    assert evaluation.evaluation_sets(task, nothing) == ('evaluation',)
+    assert evaluation.personalization_parts(task, nothing) == (1.0,)
+
+  def test_it_changes_nothing_else(self, result, measured):
+    assert (measured.skipped, measured.candidates) == (
+      result.skipped,
+      result.candidates,
+    )
+    for name in ('validation', 'test'):
+      one, other = getattr(measured, name), getattr(result, name)
+      assert one.client_ids == other.client_ids
+      tree.map_structure(_assert_close, dict(one.values), dict(other.values))
+      tree.map_structure(_assert_close, dict(one.weights), dict(other.weights))
+    assert set(measured.further) == {'part_0.5', 'ood'}
+    assert set(measured.after_less) == {0.25, 0.6}
+
+  def test_how_many_examples_clients_adapt_to(self, measured):
+    assert measured.num_personalization.tolist() == [4, 11, 2, 8, 6]
+
+  def by_hand(self, task, **parts):
+    """Errors by hand, of sets that are cut as `parts` say: {set: errors}."""
+    population = task.test
+
+    def cut(load, first, last):
+      def load_part(client_id):
+        examples = load(client_id)
+        n = len(examples['y'])
+        rows = slice(int(np.ceil(first * n)), int(np.ceil(last * n)))
+        return {name: values[rows] for name, values in examples.items()}
+
+      return load_part
+
+    sets = dict(population.sets)
+    for name, (source, first, last) in parts.items():
+      sets[name] = cut(population.sets[source], first, last)
+    return _by_hand(
+      client_data.Population(_TEST, sets),
+      _TEST,
+      [name for name in sets if name != 'personalization'],
+    )
+
+  def test_part_of_each_evaluation_set(self, measured):
+    errors_ = self.by_hand(_task(), part=('evaluation', 0, 0.5))
+    metrics = measured.further['part_0.5']
+    _assert_close(metrics.values[_METRIC], errors_['part'])
+    # Of 6, 1, 2, 5 and 3.
+    assert metrics.weights[_METRIC].tolist() == [3, 1, 1, 3, 2]
+
+  @pytest.mark.parametrize('part', [0.25, 0.6])
+  @pytest.mark.parametrize('padded', [True, False])
+  def test_personalization_on_part_of_each_set(self, measured, part, padded):
+    if not padded:
+      measured = _measure(_task(padded=False))
+    less = measured.after_less[part]
+    errors_ = self.by_hand(
+      _task(), personalization=('personalization', 0, part)
+    )
+    assert less.test.client_ids == _TEST
+    _assert_close(less.test.values[_METRIC], errors_['evaluation'])
+    assert less.test.weights[_METRIC].tolist() == [6, 1, 2, 5, 3]
+
+  def test_what_is_held_out(self, measured):
+    less = measured.after_less[0.6]
+    errors_ = self.by_hand(
+      _task(),
+      personalization=('personalization', 0, 0.6),
+      held_out=('personalization', 0.6, 1),
+    )
+    metrics = less.further['held_out']
+    # Of 4, 11, 2, 8 and 6: the third has nothing left, and no number.
+    assert metrics.weights[_METRIC].tolist() == [1, 4, 0, 3, 2]
+    _assert_close(metrics.values[_METRIC], errors_['held_out'])
+    assert np.all(np.isnan(metrics.values[_METRIC][2]))
+
+  def test_out_of_distribution_is_the_examples_of_all_test_clients(
+    self, measured
+  ):
+    load = _task().test.sets['evaluation']
+    everything = {
+      name: np.concatenate([load(client_id)[name] for client_id in _TEST])
+      for name in ('x', 'y')
+    }
+    population = client_data.Population(
+      _TEST, _task().test.sets | dict(ood=lambda _: everything)
+    )
+    metrics = measured.further['ood']
+    expected = _by_hand(population, _TEST, ['ood'])['ood']
+    _assert_close(metrics.values[_METRIC], expected)
+    assert set(metrics.weights[_METRIC]) == {6 + 1 + 2 + 5 + 3}
+
+  def test_out_of_distribution_in_silos_is_of_test_examples(self):
+    task = _cross_silo_task()
+    result = _measure(task, evaluation.Measured(ood_examples=1000))
+    assert set(result.further['ood'].weights[_METRIC]) == {2 + 4 + 3}
+
+  def test_the_sample_follows_from_the_seed(self):
+    few = evaluation.Measured(ood_examples=5)
+    first, again, other = (
+      _measure(
+        measured=few, options=dataclasses.replace(_OPTIONS, seed=seed)
+      ).further['ood']
+      for seed in (5, 5, 6)
+    )
+    assert first.weights[_METRIC].tolist() == [5] * 5
+    np.testing.assert_array_equal(first.values[_METRIC], again.values[_METRIC])
+    assert not np.allclose(first.values[_METRIC], other.values[_METRIC])
+
+  def test_each_method_can_be_measured(self):
+    """Also those that pick a model, or keep the examples themselves."""
+    task = _task()
+    sets = evaluation.evaluation_sets(task, _MEASURED)
+    for name in ('fedavg', 'knn_per'):
+      algorithm = algorithm_registry.build(
+        name,
+        _MODEL,
+        algorithm_registry.hyperparameters(name, {}),
+        tff.aggregators.MeanFactory(no_nan_division=True),
+        sets,
+      )
+      result = _evaluate(algorithm, task, measured=_MEASURED)
+      assert set(result.further) == {'part_0.5', 'ood'}
+      assert np.all(np.isfinite(result.further['ood'].values[_METRIC]))
+
+
+def _evaluation(validation, higher_is_better=True, test=None, baseline=0):
   """An evaluation with these metrics, `[clients, candidates]`."""
 
   def metrics(rows):
@@ -500,12 +667,16 @@ def _evaluation(validation, test=None, baseline=0):
       {_METRIC: np.arange(1.0, len(rows) + 1)},
     )
 
+  test = metrics(validation if test is None else test)
   return evaluation.Evaluation(
+    _METRIC,
+    higher_is_better,
     tuple(f'candidate{k}' for k in range(len(validation[0]))),
     baseline,
     metrics(validation),
-    metrics(validation if test is None else test),
+    test,
     (),
+    np.ones(len(test.client_ids), int),
   )
 
 
@@ -530,17 +701,28 @@ class TestChoose:
   def test_one_for_all(self, validation, higher_is_better, expected):
     # Whatever the test clients would choose, and however many they are.
     test = [[9, 0, 0][: len(validation[0])]] * 4
-    chosen = evaluation.choose(
-      _evaluation(validation, test), _METRIC, higher_is_better, each=False
-    )
+    chosen = evaluation.choose(_evaluation(validation, higher_is_better, test))
     assert chosen.tolist() == [expected] * 4
 
   def test_all_clients_count_the_same(self):
     # Though the second has twice as many examples.
     chosen = evaluation.choose(
-      _evaluation([[4, 1], [1, 3]]), _METRIC, True, each=False
+      _evaluation([[4, 1], [1, 3]]), evaluation.Choice()
     )
     assert chosen.tolist() == [0, 0]
+
+  @pytest.mark.parametrize('each', [True, False])
+  def test_the_baseline_may_be_out_of_the_question(self, each):
+    choice = evaluation.Choice(each, offer_baseline=False)
+    one = _evaluation([[3, 1, 2], [3, 2, 1]], baseline=0)
+    assert evaluation.choose(one, choice).tolist() == (
+      [2, 1] if each else [1] * 2
+    )
+    # Unless there is nothing else, or no baseline.
+    alone = _evaluation([[3], [3]], baseline=0)
+    assert evaluation.choose(alone, choice).tolist() == [0, 0]
+    none = _evaluation([[3, 1], [3, 1]], baseline=None)
+    assert evaluation.choose(none, choice).tolist() == [0, 0]
 
   @pytest.mark.parametrize('higher_is_better', [True, False])
   def test_each_its_own(self, higher_is_better):
@@ -554,10 +736,8 @@ class TestChoose:
     ]
     expected = [2, 0, 0, 1, 2, 0] if higher_is_better else [0, 1, 0, 1, 2, 0]
     chosen = evaluation.choose(
-      _evaluation(validation, [[9, 0, 0]] * 6),
-      _METRIC,
-      higher_is_better,
-      each=True,
+      _evaluation(validation, higher_is_better, [[9, 0, 0]] * 6),
+      evaluation.Choice(each=True),
     )
     assert chosen.tolist() == expected
 
@@ -571,7 +751,7 @@ class TestSummarize:
   def test_the_clients_at_what_was_chosen(self, higher_is_better, hurt):
     chosen = np.array([1, 1, 0])  # The metrics 5, 0, 4.
     summary = evaluation.summarize(
-      _evaluation(self.TEST), _METRIC, higher_is_better, chosen
+      _evaluation(self.TEST, higher_is_better), chosen
     )
     assert summary.num_clients == 3
     assert summary.mean == pytest.approx(3)
@@ -584,7 +764,7 @@ class TestSummarize:
 
   def test_without_a_baseline_nobody_is_hurt(self):
     summary = evaluation.summarize(
-      _evaluation(self.TEST, baseline=None), _METRIC, True, np.zeros(3, int)
+      _evaluation(self.TEST, baseline=None), np.zeros(3, int)
     )
     assert summary.hurt is None
 
@@ -634,11 +814,7 @@ def test_school(name):
   )
   trained = training.train(algorithm, task, options)
   result = evaluation.evaluate(algorithm, trained, task, options)
-  chosen = evaluation.choose(
-    result, task.metric, task.higher_is_better, each=False
-  )
-  summary = evaluation.summarize(
-    result, task.metric, task.higher_is_better, chosen
-  )
+  chosen = evaluation.choose(result)
+  summary = evaluation.summarize(result, chosen)
   assert summary.num_clients == 139
   assert summary.mean == pytest.approx(expected, abs=0.0006)

@@ -54,8 +54,10 @@ def test_all_that_it_holds_are_pythons_own_numbers():
   result = statistics.summarize(
     metric.astype(np.float32), weights.astype(np.float32), True, metric
   )
-  numbers = [*vars(result).values(), *result.quantiles.values()]
+  numbers = list(vars(result).values())
   numbers.remove(result.quantiles)
+  numbers.remove(result.interval)
+  numbers += [*result.quantiles.values(), *result.interval]
   assert {type(number) for number in numbers} == {int, float}
 
 
@@ -100,3 +102,32 @@ def test_of_equally_large_clients_the_first_are_the_largest():
   weights = np.array([5] * 15 + [9, 9] + [5] * 13)
   result = statistics.summarize(metric, weights, True)
   assert result.largest_tenth == pytest.approx((15 + 16 + 0) / 3)
+
+
+class TestIntervalOfTheMean:
+  def test_it_is_that_of_the_normal_distribution_for_many_clients(self):
+    metric, _, _ = _random_clients(0, 5000)
+    low, high = statistics.interval_of_mean(metric)
+    error = 1.96 * metric.std() / np.sqrt(len(metric))
+    assert low == pytest.approx(metric.mean() - error, abs=0.1 * error)
+    assert high == pytest.approx(metric.mean() + error, abs=0.1 * error)
+
+  def test_it_holds_the_true_mean_as_often_as_it_says(self):
+    rng = np.random.default_rng(0)
+    intervals = [
+      statistics.interval_of_mean(rng.exponential(size=60)) for _ in range(300)
+    ]
+    held = np.mean([low < 1 < high for low, high in intervals])
+    assert 0.9 < held < 0.98
+
+  def test_it_is_the_same_at_every_call(self):
+    metric, _, _ = _random_clients(0, 50)
+    first = statistics.interval_of_mean(metric)
+    assert first == statistics.interval_of_mean(metric)
+
+  def test_of_clients_that_are_all_the_same(self):
+    assert statistics.interval_of_mean(np.full(5, 0.25)) == (0.25, 0.25)
+
+  @pytest.mark.parametrize('metric', [[1.0], [1.0, np.nan], [1.0, np.inf]])
+  def test_where_there_is_none(self, metric):
+    assert statistics.interval_of_mean(np.array(metric)) is None

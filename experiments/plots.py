@@ -1,0 +1,706 @@
+"""Figures of how methods do, from plain numbers.
+
+They are as wide as a column of a paper. A method has the same colour in all
+figures: of the first eight, which the colour-blind can tell apart (Okabe and
+Ito 2008, without the yellow), or of three more. Lines have markers as well.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+import itertools
+import pathlib
+import re
+from typing import Any
+
+import matplotlib
+from matplotlib import axes
+from matplotlib import axis as axis_lib
+from matplotlib import figure as figure_lib
+from matplotlib import ticker
+import numpy as np
+
+_COLORS = (
+  '#000000',
+  '#0072b2',
+  '#e69f00',
+  '#009e73',
+  '#cc79a7',
+  '#56b4e9',
+  '#d55e00',
+  '#7f7f7f',
+  '#332288',
+  '#999933',
+  '#882255',
+)
+# So many that a colour comes again with another marker.
+_MARKERS = 'osD^vPX'
+# So that each has its colour whatever it is compared with.
+_METHODS = (
+  'fedavg',
+  'finetuning',
+  'knn_per',
+  'hypcluster',
+  'ditto',
+  'local',
+  'mocha',
+  'ensemble',
+  'fedavgm',
+  'fedadam',
+)
+_WORSE, _BETTER, _SAME = '#d55e00', '#0072b2', '#7f7f7f'
+
+_WIDTH = 3.4
+# More points than these have no markers, and a band instead of bars.
+_MOST_BARS = 25
+_STYLE = {
+  'font.size': 8,
+  'axes.labelsize': 8,
+  'axes.titlesize': 8,
+  'legend.fontsize': 7,
+  'xtick.labelsize': 7,
+  'ytick.labelsize': 7,
+  'axes.spines.top': False,
+  'axes.spines.right': False,
+  'axes.axisbelow': True,
+  'axes.grid': True,
+  'grid.color': '0.9',
+  'grid.linewidth': 0.5,
+  'legend.frameon': False,
+  'legend.handletextpad': 0.4,
+  'legend.handlelength': 1.4,
+  'legend.columnspacing': 1,
+  'lines.linewidth': 1.2,
+  'lines.markersize': 3,
+  'axes.formatter.limits': (-3, 4),
+  'savefig.dpi': 300,
+  # The same figure is the same file.
+  'svg.hashsalt': 'pfl',
+}
+
+Figure = figure_lib.Figure
+# What a point is in each of several repeats. Their mean is drawn, and if they
+# are several, their deviation to either side.
+Repeats = Sequence[float]
+
+
+def _styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+  """Has a figure drawn in our style, whatever the caller's is."""
+
+  @functools.wraps(draw)
+  def styled(*args, **kwargs) -> Figure:
+    with matplotlib.rc_context(_STYLE):
+      return draw(*args, **kwargs)
+
+  return styled
+
+
+def _figure(height: float) -> Figure:
+  return Figure(figsize=(_WIDTH, height), layout='constrained')
+
+
+def _looks(methods: Sequence[str]) -> dict[str, tuple[str, str]]:
+  """The colour and the marker of each method."""
+  known = dict.fromkeys((*_METHODS, *methods))
+  return {
+    method: (_COLORS[i % len(_COLORS)], _MARKERS[i % len(_MARKERS)])
+    for i, method in enumerate(known)
+  }
+
+
+def _direction(
+  metric: str, higher_is_better: bool, separator: str = ' '
+) -> str:
+  """A metric's name as a label."""
+  better = 'higher' if higher_is_better else 'lower'
+  return f'{metric.replace("_", " ")}{separator}({better} is better)'
+
+
+def _in_percent(axis: axis_lib.Axis, label: str) -> None:
+  """Has an axis show shares."""
+  axis.set_major_formatter(lambda share, _: f'{100 * share:.3g}%')
+  axis.set_label_text(label)
+
+
+def _add_legend(figure: Figure, plot: axes.Axes, title: str = '') -> None:
+  """A legend above, in as few lines as fit."""
+  handles, labels = plot.get_legend_handles_labels()
+  widest = max(map(len, labels), default=0)
+  figure.legend(
+    handles,
+    labels,
+    loc='outside upper center',
+    ncols=max(1, min(len(labels), 64 // (widest + 4))),
+    title=title or None,
+  )
+
+
+@_styled
+def box_plot(
+  methods: Mapping[str, Sequence[float]], metric: str, higher_is_better: bool
+) -> Figure:
+  """The metric of each test client as box plots (Motley, figure 2).
+
+  Args:
+    methods: Each method's metric of each client.
+    metric: The name of the metric.
+    higher_is_better: Its direction.
+
+  Returns:
+    The figure: the median, the quartiles, whiskers from the 5th to the 95th
+    percentile, the other clients as dots, and the mean as a diamond.
+  """
+  figure = _figure(0.6 + 0.24 * len(methods))
+  plot = figure.subplots()
+  # A client whose model diverged has no place on the axis.
+  values = [np.asarray(own)[np.isfinite(own)] for own in methods.values()]
+  boxes = plot.boxplot(
+    values,
+    orientation='horizontal',
+    tick_labels=list(methods),
+    whis=(5, 95),
+    widths=0.6,
+    patch_artist=True,
+    showmeans=True,
+    medianprops=dict(color='black', linewidth=1),
+    meanprops=dict(
+      marker='D',
+      markersize=3.5,
+      markerfacecolor='white',
+      markeredgecolor='black',
+      markeredgewidth=0.7,
+    ),
+    flierprops=dict(
+      marker='.', markersize=2.5, markerfacecolor='0.3', markeredgewidth=0
+    ),
+    whiskerprops=dict(linewidth=0.7),
+    capprops=dict(linewidth=0.7),
+    boxprops=dict(linewidth=0.7),
+  )
+  looks = _looks(tuple(methods))
+  for box, method in zip(boxes['boxes'], methods):
+    color, _ = looks[method]
+    box.set_facecolor((color, 0.5))
+  plot.invert_yaxis()  # The first method at the top.
+  plot.grid(visible=False, axis='y')
+  plot.xaxis.set_major_locator(ticker.MaxNLocator(6))
+  plot.set_xlabel(_direction(metric, higher_is_better))
+  return figure
+
+
+@_styled
+def hurt_scatter(
+  before: Sequence[float],
+  after: Sequence[float],
+  examples: Sequence[int],
+  metric: str,
+  higher_is_better: bool,
+  *,
+  title: str = '',
+  examples_label: str = 'examples to adapt to',
+) -> Figure:
+  """Whom personalization hurts, and how much (Motley, figures 3 and 10).
+
+  Args:
+    before: Each client's metric without personalization.
+    after: The same with it.
+    examples: Each client's number of examples.
+    metric: The name of the metric.
+    higher_is_better: Its direction.
+    title: What stands above, such as the name of the method.
+    examples_label: Which examples were counted.
+
+  Returns:
+    The figure: each client's change against its number of examples, and beside
+    it how many clients have which change.
+  """
+  changes = np.asarray(after, float) - np.asarray(before, float)
+  examples = np.asarray(examples)
+  gains = changes if higher_is_better else -changes
+  finite = np.isfinite(changes)
+  # Of models that diverged as well, though they have no place in the figure.
+  better, same = gains > 0, gains == 0
+  kinds = (
+    ('hurt', ~(better | same), _WORSE, 'v'),
+    ('unchanged', same, _SAME, 'o'),
+    ('better off', better, _BETTER, '^'),
+  )
+  figure = _figure(2.4)
+  points, bars = figure.subplots(
+    1, 2, sharey=True, gridspec_kw=dict(width_ratios=(3, 1))
+  )
+  for name, mask, color, marker in kinds:
+    if np.any(mask):
+      points.scatter(
+        examples[mask & finite],
+        changes[mask & finite],
+        s=9,
+        color=color,
+        alpha=0.6,
+        marker=marker,
+        linewidths=0,
+        label=f'{name} ({np.mean(mask):.0%})',
+      )
+  bars.hist(
+    [changes[mask & finite] for _, mask, *_ in kinds],
+    bins=_bins_from_zero(changes[finite]),
+    color=[color for _, _, color, _ in kinds],
+    stacked=True,
+    orientation='horizontal',
+  )
+  for plot in (points, bars):
+    plot.axhline(0, color='black', linewidth=0.8, linestyle='--')
+  _log_if_wide(points, 'x')
+  points.set_xlabel(examples_label)
+  side = 'above' if higher_is_better else 'below'
+  points.set_ylabel(
+    f'change of {metric.replace("_", " ")}\n({side} 0 is better)'
+  )
+  bars.set_xlabel('clients')
+  bars.xaxis.set_major_locator(ticker.MaxNLocator(2, integer=True))
+  _add_legend(figure, points, title)
+  return figure
+
+
+def _bins_from_zero(values: np.ndarray, most: int = 30) -> np.ndarray:
+  """The edges of bins of which none has values on both sides of zero."""
+  low, high = min(values, default=0), max(values, default=0)
+  width = (high - low) / most or 1.0
+  return width * np.arange(np.floor(low / width), np.ceil(high / width) + 1.5)
+
+
+def _log_if_wide(plot: axes.Axes, which: str) -> None:
+  """A logarithmic axis for sizes that differ by more than a factor of 4."""
+  axis = getattr(plot, f'{which}axis')
+  low, high = axis.get_data_interval()
+  if low > 0 and high > 4 * low:
+    getattr(plot, f'set_{which}scale')('log')
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
+    axis.set_minor_locator(ticker.NullLocator())
+
+
+def _draw_curve(
+  plot: axes.Axes,
+  points: Sequence[tuple[Repeats, Repeats]],
+  **look: Any,
+) -> None:
+  """A line through points that may have been measured several times."""
+  (x, x_bars), (y, y_bars) = (
+    np.transpose(
+      [(np.mean(p), np.std(p, ddof=1) if len(p) > 1 else 0) for p in of_axis]
+    )
+    for of_axis in zip(*points)
+  )
+  if len(points) > _MOST_BARS and not np.any(x_bars):
+    plot.plot(x, y, **look)
+    plot.fill_between(
+      x, y - y_bars, y + y_bars, color=look['color'], alpha=0.15, linewidth=0
+    )
+    return
+  bars = [own if np.any(own) else None for own in (y_bars, x_bars)]
+  plot.errorbar(x, y, *bars, capsize=1.5, elinewidth=0.7, **look)
+
+
+def _draw_methods(
+  plot: axes.Axes, methods: Mapping[str, Sequence[tuple[Repeats, Repeats]]]
+) -> None:
+  """A curve for each method, in its colour and with its marker."""
+  looks = _looks(tuple(methods))
+  for method, points in methods.items():
+    color, marker = looks[method]
+    _draw_curve(plot, points, color=color, marker=marker, label=method)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Curve:
+  """Candidates that differ in one number.
+
+  Attributes:
+    label: What they have in common, as 'rate 0.1'.
+    unit: What the number is, as 'epochs'.
+    names: The candidates, by that number.
+  """
+
+  label: str
+  unit: str
+  names: dict[float, str]
+
+
+def _curves(candidates: Sequence[str]) -> list[_Curve]:
+  """Candidates as curves over the first number that is in their names.
+
+  'personal model, 3 epochs' is at 3 epochs of 'personal model'. Those that say
+  no more than their number, as '0 epochs', are on all curves of that unit.
+
+  Args:
+    candidates: Their names.
+
+  Returns:
+    The curves. If no candidate has a number, they are on one, in their order.
+  """
+  curves: dict[tuple[str, str], _Curve] = {}
+  for name in candidates:
+    parts = name.split(', ')
+    for part in parts:
+      words = part.split(' ')
+      numbers = [word for word in words if re.fullmatch(r'[\d.e+-]+', word)]
+      if numbers:
+        label = ', '.join(other for other in parts if other != part)
+        unit = ' '.join(word for word in words if word not in numbers)
+        curve = curves.setdefault((label, unit), _Curve(label, unit, {}))
+        curve.names[float(numbers[0])] = name
+        break
+  for (label, unit), curve in curves.items():
+    common = curves.get(('', unit))
+    if label and common:
+      curve.names.update(common.names)
+  found = list(curves.values()) or [_Curve('', '', dict(enumerate(candidates)))]
+  longer = [curve for curve in found if len(curve.names) > 1]
+  return [curve for curve in longer if curve.label] or longer or found
+
+
+@_styled
+def candidate_curves(
+  candidates: Mapping[str, Mapping[str, Repeats]],
+  metric: str,
+  higher_is_better: bool,
+  *,
+  title: str = '',
+  chosen: str | None = None,
+) -> Figure:
+  """What each candidate does to the mean and to the share of clients hurt.
+
+  Motley, figures 4 and 7 (a-b): the best one may not be the same for both.
+
+  Args:
+    candidates: For each candidate, if all clients used it, the mean over them
+      ('test', and 'validation' if it is to be drawn) and the share of them that
+      are hurt ('test_hurt', if there is one).
+    metric: The name of the metric.
+    higher_is_better: Its direction.
+    title: What stands above, such as the name of the method.
+    chosen: The candidate that was chosen for all, if one was.
+
+  Returns:
+    The figure.
+  """
+  curves = _curves(tuple(candidates))
+  measures = set.intersection(*map(set, candidates.values()))
+  if len(curves) > 1:
+    measures.discard('validation')  # They would be too many lines.
+  hurts = 'test_hurt' in measures
+  figure = _figure(3.4 if hurts else 2.4)
+  plots = figure.subplots(1 + hurts, sharex=True, squeeze=False)[:, 0]
+  color, _ = _looks([title])[title]
+  colors = [color] if len(curves) == 1 else _COLORS
+  for curve, color in zip(curves, itertools.cycle(colors)):
+    for measure, plot, style in (
+      ('test', plots[0], '-'),
+      ('validation', plots[0], ':'),
+      ('test_hurt', plots[-1], '-'),
+    ):
+      if measure in measures:
+        label = measure if len(curves) == 1 else curve.label
+        _draw_curve(
+          plot,
+          [
+            ([x], candidates[name][measure])
+            for x, name in sorted(curve.names.items())
+          ],
+          color=color,
+          linestyle=style,
+          marker='o'
+          if style == '-' and len(curve.names) <= _MOST_BARS
+          else None,
+          label=label if plot is plots[0] else None,
+        )
+    for x, name in curve.names.items():
+      if name == chosen:
+        for plot, measure in zip(plots, ('test', 'test_hurt')):
+          plot.plot(
+            x,
+            np.mean(candidates[name][measure]),
+            linestyle='',
+            marker='o',
+            markersize=7,
+            markerfacecolor='none',
+            color='black',
+            label='chosen',
+          )
+  if not higher_is_better:
+    _log_if_wide(plots[0], 'y')
+  plots[0].set_ylabel(_direction(metric, higher_is_better, '\n'))
+  if hurts:
+    _in_percent(plots[-1].yaxis, 'clients hurt\n(lower is better)')
+  plots[-1].set_xlabel(curves[0].unit)
+  if all(float(x).is_integer() for curve in curves for x in curve.names):
+    plots[-1].xaxis.set_major_locator(
+      ticker.MaxNLocator(integer=True, steps=(1, 2, 5, 10))
+    )
+  _add_legend(figure, plots[0], title)
+  return figure
+
+
+@_styled
+def ood_curves(
+  methods: Mapping[str, Mapping[str, tuple[Repeats, Repeats]]],
+  metric: str,
+  higher_is_better: bool,
+) -> Figure:
+  """What personalized models lose on the examples of other clients.
+
+  Motley, figure 5.
+
+  Args:
+    methods: For each candidate of each method the means over clients, on their
+      own examples and on those of all clients.
+    metric: The name of the metric.
+    higher_is_better: Its direction.
+
+  Returns:
+    The figure: of each method some candidates that differ in one number, in
+    its order, and among them the best on own examples. Those that are far worse
+    there than any method's best are left out.
+  """
+  figure = _figure(2.8)
+  plot = figure.subplots()
+  looks = _looks(tuple(methods))
+  sign = 1 if higher_is_better else -1
+  best = [
+    max(sign * np.mean(own) for own, _ in candidates.values())
+    for candidates in methods.values()
+  ]
+  worst = 1.5 * min(best) - 0.5 * max(best)
+  for method, candidates in methods.items():
+    color, marker = looks[method]
+    in_order = max(
+      (
+        [candidates[name] for _, name in sorted(curve.names.items())]
+        for curve in _curves(tuple(candidates))
+      ),
+      key=lambda points: max(sign * np.mean(own) for own, _ in points),
+    )
+    # Close to the first one they differ most, as the first epochs do.
+    steps = np.geomspace(1, len(in_order), min(len(in_order), 12))
+    some = [in_order[k - 1] for k in np.unique(np.rint(steps).astype(int))]
+    points = [point for point in some if sign * np.mean(point[0]) >= worst]
+    _draw_curve(plot, points, color=color, marker=marker, label=method)
+  plot.set_xlabel(_direction(f'{metric}, own examples', higher_is_better, '\n'))
+  plot.set_ylabel(
+    _direction(f"{metric},\nall clients' examples", higher_is_better, '\n')
+  )
+  _add_legend(figure, plot)
+  return figure
+
+
+@_styled
+def cluster_shares(
+  shares: Mapping[str, Sequence[float]], *, title: str = ''
+) -> Figure:
+  """Which share of the clients picks which cluster in each round.
+
+  Motley, figure 6 (a).
+
+  Args:
+    shares: Each cluster's share in each round.
+    title: What stands above, such as the name of the method.
+
+  Returns:
+    The figure.
+  """
+  figure = _figure(2.2)
+  plot = figure.subplots()
+  for (cluster, own), color in zip(shares.items(), itertools.cycle(_COLORS)):
+    plot.plot(range(1, len(own) + 1), own, color=color, label=cluster)
+  plot.set_ylim(-0.02, 1.02)
+  plot.set_xlabel('round')
+  _in_percent(plot.yaxis, "share of the round's clients")
+  _add_legend(figure, plot, title)
+  return figure
+
+
+@_styled
+def cluster_groups(
+  groups: Mapping[str, Mapping[str, int]], *, title: str = ''
+) -> Figure:
+  """How many clients of which known group are in which cluster.
+
+  Motley, figure 6 (d).
+
+  Args:
+    groups: For each group, how many of its clients are in each cluster.
+    title: What stands above, such as the name of the method.
+
+  Returns:
+    The figure.
+  """
+  clusters = list(next(iter(groups.values())))
+  figure = _figure(0.9 + 0.3 * len(clusters))
+  plot = figure.subplots()
+  left = np.zeros(len(clusters))
+  for (group, counts), color in zip(groups.items(), itertools.cycle(_COLORS)):
+    own = np.array([counts[cluster] for cluster in clusters])
+    bars = plot.barh(
+      clusters, own, left=left, color=(color, 0.6), height=0.6, label=group
+    )
+    plot.bar_label(
+      bars, [str(n) if n else '' for n in own], label_type='center', fontsize=7
+    )
+    left += own
+  plot.invert_yaxis()
+  plot.grid(visible=False, axis='y')
+  plot.set_xlabel('test clients')
+  plot.set_ylabel('cluster')
+  _add_legend(figure, plot, title)
+  return figure
+
+
+@_styled
+def communication(
+  methods: Mapping[str, Sequence[tuple[Repeats, Repeats]]],
+  metric: str,
+  higher_is_better: bool,
+) -> Figure:
+  """The metric against what it took to communicate.
+
+  Motley, figure 6 (b-c).
+
+  Args:
+    methods: For each method, one or more trainings: how many parameters were
+      sent in all, and the mean metric over clients.
+    metric: The name of the metric.
+    higher_is_better: Its direction.
+
+  Returns:
+    The figure.
+  """
+  figure = _figure(2.6)
+  plot = figure.subplots()
+  _draw_methods(plot, methods)
+  plot.xaxis.set_major_formatter(ticker.EngFormatter(sep=''))
+  plot.set_xlabel('parameters sent to and from clients in training')
+  plot.set_ylabel(_direction(metric, higher_is_better, '\n'))
+  _add_legend(figure, plot)
+  return figure
+
+
+@_styled
+def fractions(
+  methods: Mapping[str, Mapping[float, Repeats]],
+  of_what: str,
+  metric: str,
+  higher_is_better: bool,
+) -> Figure:
+  """What becomes of clients that have only a part of their examples.
+
+  Motley, figures 3 (c-d) and 7 (c).
+
+  Args:
+    methods: For each method and fraction, the metric.
+    of_what: What there is a part of.
+    metric: The name of the metric; 'clients hurt' is a share.
+    higher_is_better: Its direction.
+
+  Returns:
+    The figure.
+  """
+  figure = _figure(2.6)
+  plot = figure.subplots()
+  points = {
+    method: [([x], y) for x, y in sorted(own.items())]
+    for method, own in methods.items()
+  }
+  _draw_methods(plot, points)
+  plot.set_xticks(sorted({x for own in methods.values() for x in own}))
+  _in_percent(plot.xaxis, f'part of the {of_what}')
+  plot.set_ylabel(_direction(metric, higher_is_better, '\n'))
+  if metric == 'clients hurt':
+    _in_percent(plot.yaxis, plot.get_ylabel())
+  _add_legend(figure, plot)
+  return figure
+
+
+@_styled
+def tuning(
+  methods: Mapping[str, Mapping[str, Repeats]],
+  metric: str,
+  higher_is_better: bool,
+) -> Figure:
+  """A candidate chosen for all clients against one for each.
+
+  Motley, figure 8.
+
+  Args:
+    methods: For each method the mean over clients by the way to choose, the
+      same ways for all methods.
+    metric: The name of the metric.
+    higher_is_better: Its direction.
+
+  Returns:
+    The figure.
+  """
+  ways = list(dict.fromkeys(way for own in methods.values() for way in own))
+  figure = _figure(2.6)
+  plot = figure.subplots()
+  # Beside each other rather than on top of each other.
+  shifts = np.linspace(-0.12, 0.12, len(methods)) if len(methods) > 1 else [0]
+  _draw_methods(
+    plot,
+    {
+      method: [([ways.index(way) + shift], own[way]) for way in own]
+      for (method, own), shift in zip(methods.items(), shifts)
+    },
+  )
+  plot.set_xticks(range(len(ways)), ways)
+  plot.set_xlim(-0.4, len(ways) - 0.6)
+  plot.grid(visible=False, axis='x')
+  plot.set_ylabel(_direction(metric, higher_is_better, '\n'))
+  _add_legend(figure, plot)
+  return figure
+
+
+@_styled
+def acceptance(
+  methods: Mapping[str, Mapping[str, tuple[Repeats, Repeats]]],
+  metric: str,
+  higher_is_better: bool,
+) -> Figure:
+  """What it does to clients if they may refuse their personalized model.
+
+  Args:
+    methods: For each method and criterion, the share of clients hurt and the
+      mean metric.
+    metric: The name of the metric.
+    higher_is_better: Its direction.
+
+  Returns:
+    The figure: a point for each method and criterion.
+  """
+  figure = _figure(3.0)
+  plot = figure.subplots()
+  looks = _looks(tuple(methods))
+  names = list(dict.fromkeys(name for own in methods.values() for name in own))
+  markers = dict(zip(names, itertools.cycle(_MARKERS)))
+  for method, criteria in methods.items():
+    color, _ = looks[method]
+    for name, point in criteria.items():
+      _draw_curve(
+        plot, [point], color=color, marker=markers[name], markersize=4
+      )
+    plot.plot([], [], color=color, linewidth=4, label=method)
+  for name, marker in markers.items():
+    plot.plot([], [], color=_SAME, marker=marker, linestyle='', label=name)
+  _in_percent(plot.xaxis, 'clients hurt (lower is better)')
+  plot.set_ylabel(_direction(metric, higher_is_better, '\n'))
+  _add_legend(figure, plot)
+  return figure
+
+
+def save(figure: Figure, path: pathlib.Path) -> None:
+  """Writes a figure as PNG and as SVG; `path` is without the ending."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with matplotlib.rc_context(_STYLE):
+    for ending in ('png', 'svg'):
+      metadata = {'Date': None} if ending == 'svg' else None
+      figure.savefig(f'{path}.{ending}', metadata=metadata)

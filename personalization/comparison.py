@@ -1,0 +1,89 @@
+"""Whether one method is better than another, or it may be chance.
+
+The methods are compared on the same clients, pair by pair: some clients are
+easier than others with whatever method, which says nothing about methods. The
+tests are SciPy's. Their p-values are of one comparison each: who makes many and
+picks the smallest has to correct for it.
+"""
+
+import dataclasses
+import warnings
+
+import numpy as np
+import scipy.stats
+
+from personalization import statistics
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """Two methods on the same clients.
+
+  Attributes:
+    num_clients: The number of clients.
+    difference: The mean over the clients of the first method's metric less the
+      second's.
+    interval: The confidence interval of that mean; None if it has none.
+    better: How many clients are better off with the first method.
+    worse: How many are worse off with it.
+    p_sign: The probability of `better` and `worse` differing as much or more if
+      either were as likely (sign test).
+    p_wilcoxon: The same of the ranks of the differences, if they were symmetric
+      about zero (Wilcoxon's signed-rank test).
+    p_t: The same of the mean of the differences, if they were normal about zero
+      (paired t-test). The latter two are None where a difference is no number,
+      as of a model that diverged, and the last one for a single client.
+  """
+
+  num_clients: int
+  difference: float
+  interval: tuple[float, float] | None
+  better: int
+  worse: int
+  p_sign: float
+  p_wilcoxon: float | None
+  p_t: float | None
+
+
+def compare(
+  first: np.ndarray, second: np.ndarray, higher_is_better: bool
+) -> Comparison:
+  """Compares two methods.
+
+  Args:
+    first: Each client's metric with the first method.
+    second: The same clients' with the second.
+    higher_is_better: The metric's direction.
+
+  Returns:
+    The comparison.
+  """
+  first = np.asarray(first, np.float64)
+  second = np.asarray(second, np.float64)
+  difference = first - second
+  worse = statistics.is_worse(first, second, higher_is_better)
+  better = statistics.is_worse(second, first, higher_is_better)
+  # Two models that both diverged are alike.
+  better, worse = int(np.sum(better & ~worse)), int(np.sum(worse & ~better))
+  if not better + worse:
+    p_sign = p_wilcoxon = p_t = 1.0
+  else:
+    p_sign = float(scipy.stats.binomtest(better, better + worse).pvalue)
+    p_wilcoxon = p_t = None
+    if np.all(np.isfinite(difference)):
+      with warnings.catch_warnings():
+        # That it is approximate, for clients that are few or do not differ.
+        warnings.simplefilter('ignore', UserWarning)
+        p_wilcoxon = float(scipy.stats.wilcoxon(difference).pvalue)
+      if len(difference) > 1:
+        p_t = float(scipy.stats.ttest_rel(first, second).pvalue)
+  return Comparison(
+    num_clients=len(difference),
+    difference=float(difference.mean()),
+    interval=statistics.interval_of_mean(difference),
+    better=better,
+    worse=worse,
+    p_sign=p_sign,
+    p_wilcoxon=p_wilcoxon,
+    p_t=p_t,
+  )

@@ -1,0 +1,99 @@
+"""Tests of the comparison of two methods."""
+
+import dataclasses
+import warnings
+
+import numpy as np
+import pytest
+
+from personalization import comparison
+from personalization import statistics
+
+
+def _random_pairs(size, shift=0.0):
+  rng = np.random.default_rng([1, size])
+  first = rng.normal(size=size)
+  return first, first + 0.1 * rng.normal(size=size) - shift
+
+
+def test_who_is_better_off():
+  result = comparison.compare([3, 2, 2, 5], [1, 3, 2, 4], True)
+  assert (result.num_clients, result.better, result.worse) == (4, 2, 1)
+  assert result.difference == 0.5
+  result = comparison.compare([3, 2, 2, 5], [1, 3, 2, 4], False)
+  assert (result.better, result.worse) == (1, 2)
+
+
+def test_of_ten_clients_that_are_all_better_off():
+  """Known values: 2 / 2^10 for the signs as for the ranks."""
+  first = np.arange(1, 11) / 7
+  result = comparison.compare(first, np.zeros(10), True)
+  assert result.p_sign == pytest.approx(2 / 2**10)
+  assert result.p_wilcoxon == pytest.approx(2 / 2**10)
+  # t = mean / (deviation / sqrt(10)) = 5.745 on 9 degrees of freedom.
+  assert result.p_t == pytest.approx(2.78e-4, rel=0.01)
+
+
+def test_a_small_shift_shows_though_clients_differ_much():
+  result = comparison.compare(*_random_pairs(200, shift=0.05), True)
+  assert max(result.p_sign, result.p_wilcoxon, result.p_t) < 0.01
+  low, high = result.interval
+  assert 0 < low < result.difference < high
+
+
+def test_without_a_difference_chance_explains_it():
+  p_values = [
+    comparison.compare(*_random_pairs(size), True) for size in range(50, 150)
+  ]
+  for name in ('p_sign', 'p_wilcoxon', 'p_t'):
+    significant = np.mean([getattr(p, name) < 0.05 for p in p_values])
+    assert significant < 0.12
+
+
+def test_the_other_way_round():
+  first, second = _random_pairs(30, shift=0.02)
+  result = comparison.compare(first, second, True)
+  other = comparison.compare(second, first, True)
+  assert other.difference == -result.difference
+  assert (other.better, other.worse) == (result.worse, result.better)
+  for name in ('p_sign', 'p_wilcoxon', 'p_t'):
+    assert getattr(other, name) == pytest.approx(getattr(result, name))
+
+
+def test_the_interval_is_of_the_differences():
+  first, second = _random_pairs(30)
+  result = comparison.compare(first, second, True)
+  assert result.interval == statistics.interval_of_mean(first - second)
+
+
+def test_a_method_with_itself():
+  result = comparison.compare(np.ones(5), np.ones(5), True)
+  assert (result.better, result.worse) == (0, 0)
+  assert (result.p_sign, result.p_wilcoxon, result.p_t) == (1, 1, 1)
+
+
+def test_a_client_whose_model_diverged_counts_as_worse():
+  result = comparison.compare([1, np.nan, np.nan], [0, 1, np.nan], True)
+  assert (result.better, result.worse) == (1, 1)
+  assert result.p_sign == 1
+  assert result.interval is result.p_wilcoxon is result.p_t is None
+
+
+def test_a_single_client():
+  result = comparison.compare([1], [0], True)
+  assert (result.p_sign, result.p_t, result.interval) == (1, None, None)
+
+
+@pytest.mark.parametrize('size', [1, 2, 5, 9, 20, 100])
+def test_nothing_is_said_of_few_clients_or_ties(size):
+  first = np.arange(size) % 3
+  with warnings.catch_warnings():
+    warnings.simplefilter('error', UserWarning)
+    comparison.compare(first, np.ones(size), True)
+
+
+def test_all_that_it_holds_are_pythons_own_numbers():
+  result = comparison.compare(*_random_pairs(20), True)
+  numbers = list(dataclasses.asdict(result).values())
+  numbers.remove(result.interval)
+  assert {type(n) for n in (*numbers, *result.interval)} == {int, float}
