@@ -37,6 +37,7 @@ from absl import flags
 import rich.box
 import rich.console
 import rich.live
+import rich.markup
 import rich.progress
 import rich.table
 
@@ -158,7 +159,7 @@ def make_table(winners: Mapping[str, 'grid_results.Outcome']) -> Any:
     hurt = own.over_repeats('hurt')
     table.add_row(
       name,
-      ' '.join(f'{key}={value}' for key, value in own.point.values.items()),
+      rich.markup.escape(own.point.describe()),
       f'{own.validation:#.4g}',
       f'{mean[0]:#.4g} ± {mean[1]:#.2g}',
       f'{deviation[0]:#.4g}',
@@ -311,6 +312,7 @@ class Grid:
     outcomes = self.outcomes()
     winners = grid_results.best(outcomes)
     grid_results.write(self._folder, self._contents, outcomes, winners)
+    _draw(self._folder / 'plots', winners)
     return winners
 
   def diverged(self) -> list[str]:
@@ -320,6 +322,31 @@ class Grid:
       for own in self.outcomes()
       if any(record['validation'] is None for record in own.records)
     ]
+
+
+def _draw(
+  folder: pathlib.Path, winners: Mapping[str, 'grid_results.Outcome']
+) -> None:
+  """Draws the test clients at the best points, those of all repeats."""
+  from experiments import plots
+
+  if not winners:
+    return
+  folder.mkdir(exist_ok=True)
+  of_clients = {name: own.of_clients('test') for name, own in winners.items()}
+  record = next(iter(winners.values())).records[0]
+  judged = record['metric'], record['higher_is_better']
+  plots.save(plots.box_plot(of_clients, *judged), folder / 'clients')
+  for name, own in winners.items():
+    if own.records[0].get('hurt'):
+      figure = plots.hurt_scatter(
+        own.of_clients('before'),
+        own.of_clients('test'),
+        own.of_clients('personalization_examples'),
+        *judged,
+        title=name,
+      )
+      plots.save(figure, folder / f'hurt_{name}')
 
 
 @contextlib.contextmanager
