@@ -11,6 +11,7 @@ parts of the sets that a client has. Methods know nothing of it.
 
 import collections
 from collections.abc import Callable, Mapping
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -19,6 +20,7 @@ import tree
 
 from algorithms import algorithm as algorithm_lib
 from personalization import cohorts
+from personalization import prefetch
 from personalization import statistics
 from personalization import training
 from tasks import client_data
@@ -279,14 +281,14 @@ def _evaluate_population(
   on_cohort: Callable[[int], None],
 ) -> Any:
   """{set: {metric: <total, weight>}}, each `[clients, candidates]`."""
-  parts = []
-  for first in range(0, len(clients), cohort_size):
-    rows = np.arange(first, min(first + cohort_size, len(clients)))
+
+  def cohort(first: int) -> tuple[np.ndarray, dict[str, Any]]:
+    """The rows of the clients from `first` on, and what they have."""
     # All cohorts have the same size, so that one program serves all of them:
     # the last client stands in for those that are missing in the last cohort.
-    padded_rows = np.pad(rows, (0, cohort_size - len(rows)), 'edge')
+    rows = np.arange(first, first + cohort_size).clip(max=len(clients) - 1)
     data = {
-      name: clients.data(part, padded_rows, _BATCH_SIZE, start=start, stop=stop)
+      name: clients.data(part, rows, _BATCH_SIZE, start=start, stop=stop)
       for name, (part, start, stop) in sets.items()
     }
     if any(isinstance(own, list) for own in data.values()):
@@ -295,40 +297,47 @@ def _evaluate_population(
       ]
     else:
       evaluation = collections.OrderedDict(data)
-    result = algorithm.personalize(
-      trained.server_state,
-      cohorts.clients(
-        cohort_size,
-        state=training.client_states(
-          trained,
-          algorithm,
-          [clients.client_ids[row] for row in padded_rows],
-          options.seed,
-          first,
-        ),
-        personalization=clients.data(
-          'personalization',
-          padded_rows,
-          batch_size,
-          shuffle=('shuffle', options.seed, first)
-          if algorithm.shuffled_epochs
-          else (),
-          drop_partial=options.drop_partial_batches
-          and algorithm.steps_to_personalize,
-          epochs=algorithm.shuffled_epochs or 1,
-          stop=personalized_on,
-        ),
-        evaluation=evaluation,
-        seed=cohorts.seeds(
-          client_data.seeded_rng('personalize', options.seed, first),
-          cohort_size,
-        ),
+    return rows, dict(
+      personalization=clients.data(
+        'personalization',
+        rows,
+        batch_size,
+        shuffle=('shuffle', options.seed, first)
+        if algorithm.shuffled_epochs
+        else (),
+        drop_partial=options.drop_partial_batches
+        and algorithm.steps_to_personalize,
+        epochs=algorithm.shuffled_epochs or 1,
+        stop=personalized_on,
+      ),
+      evaluation=evaluation,
+      seed=cohorts.seeds(
+        client_data.seeded_rng('personalize', options.seed, first), cohort_size
       ),
     )
-    parts.append(
-      tree.map_structure(lambda leaf: leaf[: len(rows)], cohorts.stack(result))  # noqa: B023
-    )
-    on_cohort(len(rows))
+
+  parts = []
+  to_come = map(cohort, range(0, len(clients), cohort_size))
+  with contextlib.closing(prefetch.prefetch(to_come)) as coming:
+    for rows, own in coming:
+      states = training.client_states(
+        trained,
+        algorithm,
+        [clients.client_ids[row] for row in rows],
+        options.seed,
+        int(rows[0]),
+      )
+      result = algorithm.personalize(
+        trained.server_state, cohorts.clients(cohort_size, state=states, **own)
+      )
+      num_clients = len(np.unique(rows))
+      parts.append(
+        tree.map_structure(
+          lambda leaf: leaf[:num_clients],  # noqa: B023
+          cohorts.stack(result),
+        )
+      )
+      on_cohort(num_clients)
   return tree.map_structure(lambda *leaves: np.concatenate(leaves), *parts)
 
 

@@ -107,14 +107,13 @@ class Schedule:
       epochs=self._options.client_epochs,
     )
 
-  def one(self, round_num: int, states: Any) -> tuple[np.ndarray, Any]:
-    """The rows of a round's clients, and what `next` takes of them."""
+  def one(self, round_num: int) -> tuple[np.ndarray, Any, np.ndarray]:
+    """The rows of a round's clients, their data and their seeds."""
     rows = sample(self._options, len(self.clients), round_num)
-    return rows, cohorts.clients(
-      len(rows),
-      data=self.clients.data('train', rows, **self._batching(round_num)),
-      state=tree.map_structure(lambda leaf: leaf[rows], states),
-      seed=self._seeds(round_num, len(rows)),
+    return (
+      rows,
+      self.clients.data('train', rows, **self._batching(round_num)),
+      self._seeds(round_num, len(rows)),
     )
 
   @functools.cached_property

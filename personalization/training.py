@@ -1,7 +1,8 @@
 """The training loop: rounds of a method, from which a killed run goes on."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import pathlib
 from typing import Any
@@ -13,6 +14,7 @@ import tree
 from algorithms import algorithm as algorithm_lib
 from personalization import checkpoints
 from personalization import cohorts
+from personalization import prefetch
 from personalization import schedule as schedule_lib
 from personalization.runtime import cohort
 from personalization.runtime import rounds as rounds_lib
@@ -191,6 +193,29 @@ def _rounds(
   return context.rounds(algorithm.next, schedule_lib.PLAN)
 
 
+def _to_come(
+  options: Options,
+  schedule: Schedule,
+  done: int,
+  total_rounds: int,
+  at_once: bool,
+) -> Iterator[tuple[int, Any]]:
+  """How many rounds come next, and what of them is known beforehand."""
+  while done < total_rounds:
+    if at_once:
+      until_checkpoint = options.rounds_per_checkpoint - (
+        done % options.rounds_per_checkpoint
+      )
+      num_rounds = min(
+        schedule.rounds_at_once, until_checkpoint, total_rounds - done
+      )
+      yield num_rounds, schedule.several(done + 1)
+    else:
+      num_rounds = 1
+      yield num_rounds, schedule.one(done + 1)
+    done += num_rounds
+
+
 async def _train(
   algorithm: algorithm_lib.Algorithm,
   options: Options,
@@ -219,45 +244,44 @@ async def _train(
   at_once = _rounds(algorithm, schedule) if start < total_rounds else None
   unreleased = []
   done = start
-  while done < total_rounds:
-    if at_once:
-      until_checkpoint = options.rounds_per_checkpoint - (
-        done % options.rounds_per_checkpoint
-      )
-      num_rounds = min(
-        schedule.rounds_at_once, until_checkpoint, total_rounds - done
-      )
-      server_state, states, measured = at_once(
-        num_rounds,
-        server_state,
-        states,
-        schedule.examples,
-        schedule.several(done + 1),
-      )
-    else:
-      num_rounds = 1
-      rows, clients = schedule.one(done + 1, states)
-      server_state, new_states, measured = algorithm.next(server_state, clients)
-      states = _updated(states, rows, new_states)
-    new = [
-      {name: float(np.ravel(value)[i]) for name, value in measured.items()}
-      for i in range(num_rounds)
-    ]
-    dropped = dropped + np.int64(sum(m['dropped_clients'] for m in new))
-    new = list(enumerate(new, done + 1))
-    unreleased += new
-    done += num_rounds
-    if done % options.rounds_per_checkpoint == 0 or done == total_rounds:
-      # The metrics first: a kill between the two repeats rounds, and releasing
-      # a round again replaces it.
-      for released_round, released in unreleased:
-        for release_manager in release_managers:
-          await release_manager.release(released, released_round)
-      unreleased = []
-      if manager:
-        await manager.save((server_state, states, dropped), done)
-    for round_num, metrics in new:
-      on_round(round_num, metrics)
+  to_come = _to_come(options, schedule, done, total_rounds, bool(at_once))
+  with contextlib.closing(prefetch.prefetch(to_come)) as coming:
+    for num_rounds, own in coming:
+      if at_once:
+        server_state, states, measured = at_once(
+          num_rounds, server_state, states, schedule.examples, own
+        )
+      else:
+        rows, data, seeds = own
+        clients = cohorts.clients(
+          len(rows),
+          data=data,
+          state=tree.map_structure(lambda leaf: leaf[rows], states),  # noqa: B023
+          seed=seeds,
+        )
+        server_state, new_states, measured = algorithm.next(
+          server_state, clients
+        )
+        states = _updated(states, rows, new_states)
+      new = [
+        {name: float(np.ravel(value)[i]) for name, value in measured.items()}
+        for i in range(num_rounds)
+      ]
+      dropped = dropped + np.int64(sum(m['dropped_clients'] for m in new))
+      new = list(enumerate(new, done + 1))
+      unreleased += new
+      done += num_rounds
+      if done % options.rounds_per_checkpoint == 0 or done == total_rounds:
+        # The metrics first: a kill between the two repeats rounds, and
+        # releasing a round again replaces it.
+        for released_round, released in unreleased:
+          for release_manager in release_managers:
+            await release_manager.release(released, released_round)
+        unreleased = []
+        if manager:
+          await manager.save((server_state, states, dropped), done)
+      for round_num, metrics in new:
+        on_round(round_num, metrics)
   return dataclasses.replace(
     trained,
     round=done,

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import csv
 import dataclasses
 import functools
+import threading
 
 import numpy as np
 import pytest
@@ -398,6 +399,52 @@ def test_rounds_in_one_program_are_the_rounds_one_by_one(clients_per_round):
     _assert_close(together.server_state, one_by_one.server_state)
     _assert_close(together.client_states, one_by_one.client_states)
     _assert_close(releases[0].values, releases[1].values)
+
+
+@pytest.mark.parametrize('at_once', [True, False])
+def test_what_comes_next_is_prepared_meanwhile(at_once, uninterrupted):
+  asked = [threading.Event() for _ in range(_OPTIONS.total_rounds + 1)]
+
+  class Schedule(schedule.Schedule):
+    """Remembers which rounds it was asked for."""
+
+    def _batching(self, round_num):
+      if round_num < len(asked):
+        asked[round_num].set()
+      return super()._batching(round_num)
+
+  def on_round(round_num, metrics):
+    del metrics
+    # It would wait for ever if the next were made when it is asked for.
+    assert all(event.wait(60) for event in asked[round_num + 1 :][:1])
+
+  algorithm = _fedadam() if at_once else _one_by_one(_fedadam())
+  trained = _train(
+    algorithm, schedule=Schedule(_task(), _OPTIONS), on_round=on_round
+  )
+  _assert_close(trained.server_state, uninterrupted[0].server_state)
+
+
+@pytest.mark.parametrize('padded', [True, False])
+def test_an_error_in_what_is_prepared_is_raised(padded):
+  task = _with_client(lambda _: 1 / 0, padded=padded)
+  sizes = {'train': np.full(6, 10)}
+  task = dataclasses.replace(
+    task, train=dataclasses.replace(task.train, sizes=sizes)
+  )
+  with pytest.raises(ZeroDivisionError):
+    _train(task=task)
+  assert not [t for t in threading.enumerate() if t.name.startswith('prefetch')]
+
+
+@pytest.mark.parametrize('interruption', [KeyboardInterrupt, MemoryError])
+def test_nothing_is_left_running_when_it_is_interrupted(interruption):
+  def on_round(round_num, metrics):
+    raise interruption
+
+  with pytest.raises(interruption):
+    _train(on_round=on_round)
+  assert not [t for t in threading.enumerate() if t.name.startswith('prefetch')]
 
 
 def test_training_that_goes_on_is_as_training_at_once(uninterrupted):
