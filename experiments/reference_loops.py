@@ -1,9 +1,9 @@
-"""Rounds of federated averaging without any federated machinery.
+"""Federated averaging and fine-tuning without any federated machinery.
 
 They are the limits that `benchmark` holds the runtimes against. A round is one
 local epoch of SGD of each client, from the same weights, and the mean of what
 they end with, weighted by their numbers of examples. All walk over the same
-batches and so compute the same thing.
+batches and so compute the same thing. The clients' data are in memory.
 """
 
 import collections
@@ -61,7 +61,8 @@ def _client(
   )
 
 
-def _keras_cnn() -> tf.keras.Model:
+def keras_cnn() -> tf.keras.Model:
+  """EMNIST's CNN."""
   layers = tf.keras.layers
   return tf.keras.Sequential(
     [
@@ -75,9 +76,10 @@ def _keras_cnn() -> tf.keras.Model:
   )
 
 
-def _keras_lstm(
+def keras_lstm(
   num_words: int, embedding_size: int, lstm_size: int
 ) -> tf.keras.Model:
+  """StackOverflow's LSTM."""
   layers = tf.keras.layers
   return tf.keras.Sequential(
     [
@@ -99,20 +101,22 @@ def _half_squared_error(
   return _mean(0.5 * tf.square(prediction[:, 0] - y), mask)
 
 
-def _cross_entropy(
+def cross_entropy(
   y: tf.Tensor, logits: tf.Tensor, mask: tf.Tensor
 ) -> tf.Tensor:
+  """The mean over examples, or words."""
   losses = tf.keras.losses.sparse_categorical_crossentropy(
     y, logits, from_logits=True
   )
   return _mean(losses, mask)
 
 
-def _word_cross_entropy(
+def word_cross_entropy(
   y: tf.Tensor, logits: tf.Tensor, mask: tf.Tensor
 ) -> tf.Tensor:
+  """The mean over words that are no padding."""
   is_word = tf.cast(tf.not_equal(y, 0), tf.float32)
-  return _cross_entropy(y, logits, mask[:, tf.newaxis] * is_word)
+  return cross_entropy(y, logits, mask[:, tf.newaxis] * is_word)
 
 
 def cnn_workload(
@@ -132,8 +136,8 @@ def cnn_workload(
   return Workload(
     name='cnn',
     model=cnn.emnist_cnn(),
-    keras_model=_keras_cnn,
-    keras_loss=_cross_entropy,
+    keras_model=keras_cnn,
+    keras_loss=cross_entropy,
     clients=[client() for _ in range(num_clients)],
     learning_rate=0.05,
   )
@@ -193,20 +197,72 @@ def lstm_workload(
       embedding_size=embedding_size,
       lstm_size=lstm_size,
     ),
-    keras_model=lambda: _keras_lstm(
+    keras_model=lambda: keras_lstm(
       vocabulary_size + 4, embedding_size, lstm_size
     ),
-    keras_loss=_word_cross_entropy,
+    keras_loss=word_cross_entropy,
     clients=[client() for _ in range(num_clients)],
     learning_rate=0.5,
   )
 
 
-def _stack(workload: Workload) -> Mapping[str, Any]:
-  """The data of all clients, with a first axis of the clients."""
-  return tf.nest.map_structure(
-    lambda *leaves: tf.constant(np.stack(leaves)), *workload.clients
-  )
+def _stack(clients: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+  """The data of all clients, padded, with a first axis of the clients."""
+
+  def stack(*leaves: np.ndarray) -> tf.Tensor:
+    shape = np.max([leaf.shape for leaf in leaves], axis=0)
+    stacked = np.zeros([len(leaves), *shape], leaves[0].dtype)
+    for row, leaf in zip(stacked, leaves):
+      row[tuple(map(slice, leaf.shape))] = leaf
+    return tf.constant(stacked)
+
+  return tf.nest.map_structure(stack, *clients)
+
+
+def _num_steps(own: Mapping[str, Any]) -> tf.Tensor:
+  """The number of a client's steps that are no padding."""
+  return tf.math.count_nonzero(own['weights'][:, 0], dtype=tf.int32)
+
+
+def _batch(own: Mapping[str, Any], step: tf.Tensor) -> tuple[tf.Tensor, ...]:
+  """What a client's batch holds, its labels and its mask, without padding."""
+  size = tf.math.count_nonzero(own['weights'][step], dtype=tf.int32)
+  rows = own['indices'][step, :size]
+  x, y = (tf.gather(own['examples'][name], rows) for name in ('x', 'y'))
+  return x, y, own['weights'][step, :size]
+
+
+class _KerasTraining:
+  """A Keras model that trains on clients' data, inside of a `tf.function`."""
+
+  def __init__(self, workload: Workload):
+    self.model = workload.keras_model()
+    # This makes the variables.
+    self.model(workload.clients[0]['examples']['x'][:1])
+    self.variables = self.model.trainable_variables
+    self._optimizer = tf.keras.optimizers.SGD(workload.learning_rate)
+    self._optimizer.build(self.variables)
+    self._loss = workload.keras_loss
+
+  def start(self, weights: model_lib.Weights) -> list[tf.Tensor]:
+    """The weights in the shapes of the variables."""
+    return [
+      tf.reshape(weight, variable.shape)
+      for weight, variable in zip(weights.values(), self.variables, strict=True)
+    ]
+
+  def assign(self, start: Sequence[tf.Tensor]) -> None:
+    for variable, weight in zip(self.variables, start):
+      variable.assign(weight)
+
+  def train(self, own: Mapping[str, Any]) -> None:
+    """Takes a step for each of a client's batches."""
+    for step in tf.range(_num_steps(own)):
+      x, y, mask = _batch(own, step)
+      with tf.GradientTape() as tape:
+        loss = self._loss(y, self.model(x, training=True), mask)
+      gradient = tape.gradient(loss, self.variables)
+      self._optimizer.apply_gradients(zip(gradient, self.variables))
 
 
 def keras_loop(workload: Workload) -> Round:
@@ -222,55 +278,85 @@ def keras_loop(workload: Workload) -> Round:
   Returns:
     The round.
   """
-  model = workload.keras_model()
-  model(workload.clients[0]['examples']['x'][:1])  # Makes the variables.
-  variables = model.trainable_variables
-  optimizer = tf.keras.optimizers.SGD(workload.learning_rate)
-  optimizer.build(variables)
-  data = _stack(workload)
-  num_clients, num_steps, _ = data['indices'].shape
+  training = _KerasTraining(workload)
+  data = _stack(workload.clients)
 
   @tf.function
   def mean_update(start: list[tf.Tensor]) -> list[tf.Tensor]:
     count = 0.0
     updates = [tf.zeros_like(weight) for weight in start]
-    for client in tf.range(num_clients):
-      x, y = (data['examples'][name][client] for name in ('x', 'y'))
-      for variable, weight in zip(variables, start):
-        variable.assign(weight)
-      for step in tf.range(num_steps):
-        rows = data['indices'][client, step]
-        with tf.GradientTape() as tape:
-          outputs = model(tf.gather(x, rows), training=True)
-          loss = workload.keras_loss(
-            tf.gather(y, rows), outputs, data['weights'][client, step]
-          )
-        gradient = tape.gradient(loss, variables)
-        optimizer.apply_gradients(zip(gradient, variables))
-      num_examples = tf.reduce_sum(data['weights'][client])
+    for client in tf.range(len(workload.clients)):
+      own = tf.nest.map_structure(lambda leaf: leaf[client], data)  # noqa: B023
+      training.assign(start)
+      training.train(own)
+      num_examples = tf.reduce_sum(own['weights'])
       count += num_examples
       updates = [
         update + num_examples * (variable - weight)
-        for update, variable, weight in zip(updates, variables, start)
+        for update, variable, weight in zip(updates, training.variables, start)
       ]
     return [update / count for update in updates]
 
   def run(weights: model_lib.Weights) -> model_lib.Weights:
-    start = [
-      tf.reshape(weight, variable.shape)
-      for weight, variable in zip(weights.values(), variables, strict=True)
-    ]
+    updates = mean_update(training.start(weights))
     return collections.OrderedDict(
       (name, weight + tf.reshape(update, weight.shape))
-      for (name, weight), update in zip(weights.items(), mean_update(start))
+      for (name, weight), update in zip(weights.items(), updates)
     )
 
   return run
 
 
+def keras_finetuning(
+  workload: Workload,
+  evaluation: Sequence[Mapping[str, Any]],
+  num_epochs: int,
+) -> Callable[[model_lib.Weights], tuple[tf.Tensor, tf.Tensor]]:
+  """Fine-tuning of a Keras classifier, one client after another.
+
+  Args:
+    workload: The workload; it is its clients' data that they train on.
+    evaluation: The data that each client is evaluated on.
+    num_epochs: How often each client trains on all of its data.
+
+  Returns:
+    From weights to the accuracy and the mean loss of each client after 0, 1, …,
+    `num_epochs` epochs, `[clients, num_epochs + 1]`.
+  """
+  training = _KerasTraining(workload)
+  data = _stack(workload.clients), _stack(evaluation)
+
+  def measure(own: Mapping[str, Any]) -> tf.Tensor:
+    sums = tf.zeros([2])
+    for step in tf.range(_num_steps(own)):
+      x, y, mask = _batch(own, step)
+      logits = training.model(x)
+      correct = tf.equal(tf.argmax(logits, 1, y.dtype), y)
+      loss = workload.keras_loss(y, logits, mask) * tf.reduce_sum(mask)
+      sums += [tf.reduce_sum(tf.cast(correct, tf.float32)), loss]
+    return sums / tf.reduce_sum(own['weights'])
+
+  @tf.function
+  def finetune(start: list[tf.Tensor]) -> tf.Tensor:
+    num_clients = len(evaluation)
+    measured = tf.TensorArray(tf.float32, num_clients * (num_epochs + 1))
+    for client in tf.range(num_clients):
+      own, held_out = tf.nest.map_structure(lambda leaf: leaf[client], data)  # noqa: B023
+      training.assign(start)
+      for epoch in tf.range(num_epochs + 1):
+        if epoch > 0:
+          training.train(own)
+        measured = measured.write(
+          client * (num_epochs + 1) + epoch, measure(held_out)
+        )
+    return tf.reshape(measured.stack(), [num_clients, num_epochs + 1, 2])
+
+  return lambda weights: tf.unstack(finetune(training.start(weights)), axis=2)
+
+
 def vectorized_round(workload: Workload) -> Round:
   """A round of linear regression, all clients at once in one XLA program."""
-  data = _stack(workload)
+  data = _stack(workload.clients)
   masks = data['weights']  # [clients, steps, batch]
   num_examples = tf.reduce_sum(masks, axis=[1, 2])
 

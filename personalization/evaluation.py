@@ -32,7 +32,7 @@ from tasks import task as task_lib
 _COHORT = 100
 # Nothing is learned from these batches, so that they may be large. But already
 # 64 sentences are a thousand words, and each takes a number for any next word.
-_BATCH_SIZE = 64
+BATCH_SIZE = 64
 
 
 # Further evaluation sets: examples of all clients, and those of a client's
@@ -288,7 +288,7 @@ def _evaluate_population(
     # the last client stands in for those that are missing in the last cohort.
     rows = np.arange(first, first + cohort_size).clip(max=len(clients) - 1)
     data = {
-      name: clients.data(part, rows, _BATCH_SIZE, start=start, stop=stop)
+      name: clients.data(part, rows, BATCH_SIZE, start=start, stop=stop)
       for name, (part, start, stop) in sets.items()
     }
     if any(isinstance(own, list) for own in data.values()):
