@@ -85,25 +85,32 @@ def store(
   data: Any,
   num_neighbors: int,
 ) -> Datastore:
-  """The datastore of all examples in a client's batches."""
-  places = tf.reshape(data['indices'], [-1])
-  examples = collections.OrderedDict(
-    (name, tf.gather(feature, places))
-    for name, feature in data['examples'].items()
-  )
-  is_example = tf.reshape(data['weights'], [-1, 1])
+  """The datastore of all examples in a client's batches, one after another."""
 
-  def with_room(tensor: tf.Tensor) -> tf.Tensor:
-    others = [[0, 0]] * (tensor.shape.rank - 1)
-    return tf.pad(tensor, [[0, num_neighbors], *others])
+  def entries(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    examples, mask = client_work.batch(data, step)
+    mask = mask[:, tf.newaxis] * model.prediction.mask(examples)
+    return (
+      model.embedding(weights, examples),
+      model.prediction.target(examples),
+      tf.reshape(mask, [-1]),
+    )
 
-  return Datastore(
-    keys=with_room(model.embedding(weights, examples)),
-    targets=with_room(model.prediction.target(examples)),
-    mask=with_room(
-      tf.reshape(is_example * model.prediction.mask(examples), [-1])
+  def with_room(of_steps: tf.Tensor) -> tf.Tensor:
+    together = tf.reshape(of_steps, [-1, *of_steps.shape[2:]])
+    others = [[0, 0]] * (together.shape.rank - 1)
+    return tf.pad(together, [[0, num_neighbors], *others])
+
+  of_steps = tf.map_fn(
+    entries,
+    tf.range(tf.shape(data['indices'])[0]),
+    # Only the shapes and types of these entries are used.
+    fn_output_signature=tf.nest.map_structure(
+      lambda t: tf.TensorSpec(t.shape, t.dtype), entries(tf.constant(0))
     ),
+    parallel_iterations=1,
   )
+  return Datastore(*map(with_room, of_steps))
 
 
 def neighbors(

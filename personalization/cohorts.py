@@ -188,11 +188,10 @@ class Cohorts:
     load = self._sets[name]
     clients = []
     for row, own_indices, own_weights in zip(rows, indices, weights):
-      steps = np.any(own_weights, axis=1)
+      steps, places = (np.any(own_weights, axis=axis) for axis in (1, 0))
+      own = np.ix_(steps, places)
       clients.append(
-        _data(
-          load(self.client_ids[row]), own_indices[steps], own_weights[steps]
-        )
+        _data(load(self.client_ids[row]), own_indices[own], own_weights[own])
       )
     return clients
 

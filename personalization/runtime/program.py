@@ -212,6 +212,10 @@ class Program:
   def _specs(self, names: Iterable[str]) -> dict[str, list[tf.TensorSpec]]:
     return {name: values.leaf_specs(self._plan.types[name]) for name in names}
 
+  def read_specs(self, i: int) -> dict[str, list[tf.TensorSpec]]:
+    """What the clients read of the server's in stage `i`."""
+    return self._specs(self.stages[i].reads)
+
   def _argument_specs(self, of_clients: bool) -> dict[str, list[tf.TensorSpec]]:
     return {
       part: values.leaf_specs(part_type)
@@ -253,7 +257,7 @@ class Program:
       i,
       [
         self._argument_specs(of_clients=True),
-        self._specs(self.stages[i].reads),
+        self.read_specs(i),
         self._specs(earlier),
       ],
       lane,
@@ -261,9 +265,7 @@ class Program:
 
   def merge_function(self, i: int) -> Function:
     specs = self._part_specs(i)
-    return self._function(
-      self.merge, i, [self._specs(self.stages[i].reads), specs, specs]
-    )
+    return self._function(self.merge, i, [self.read_specs(i), specs, specs])
 
   def zeros_function(self, i: int) -> Function:
     return self._function(
@@ -271,6 +273,6 @@ class Program:
       i,
       [
         self._argument_specs(of_clients=False),
-        self._specs(self.stages[i].reads),
+        self.read_specs(i),
       ],
     )

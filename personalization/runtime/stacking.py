@@ -17,7 +17,7 @@ from tensorflow.python.framework import op_def_registry
 from personalization.runtime import program as program_lib
 from personalization.runtime import values
 
-# A client whose results are larger than this has so much to do that it is
+# A client that reads or gives more than this has so much to do that it is
 # better off with a core of its own: TFF's LSTM for StackOverflow takes four
 # times as long stacked.
 MAX_CLIENT_BYTES = 2**20
@@ -77,7 +77,8 @@ class Stacking:
   Attributes:
     whole: Whether XLA can compile the server's work too. The aggregators of
       differential privacy, for one, keep strings in the server's state.
-    client_bytes: What one client's results take.
+    client_bytes: What one client's results take, or what it reads of the
+      server's, as the model, if that is more.
   """
 
   whole: bool
@@ -96,7 +97,10 @@ def find_stacking(program: program_lib.Program) -> Stacking | None:
   rest += [program.merge_function(i) for i in active]
   return Stacking(
     whole=all(map(_is_plain_arithmetic, rest)),
-    client_bytes=sum(_bytes(client.concrete.outputs) for client in clients),
+    client_bytes=max(
+      sum(_bytes(client.concrete.outputs) for client in clients),
+      sum(_bytes(tf.nest.flatten(program.read_specs(i))) for i in active),
+    ),
   )
 
 
