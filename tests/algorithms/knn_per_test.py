@@ -200,6 +200,48 @@ class KnnPerTest(parameterized.TestCase):
     ]
     np.testing.assert_array_equal(results, expected)
 
+  @parameterized.parameters(False, True)
+  def test_embedding_batch_by_batch_changes_nothing(self, jit_compile):
+    model = lstm.next_word_lstm(
+      8, sequence_length=6, embedding_size=5, lstm_size=7
+    )
+    weights = model.init(tf.constant([0, 1]))
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 12, (9, 7), np.int32)
+    examples = collections.OrderedDict(x=words[:, :-1], y=words[:, 1:])
+    indices, mask = client_data.index_batches(9, 4)
+    data = helpers.padded(
+      collections.OrderedDict(examples=examples, indices=indices, weights=mask),
+      rows=11,
+      places=5,
+      steps=4,
+    )
+    places = data['indices'].ravel()
+    all_at_once = collections.OrderedDict(
+      (name, feature[places]) for name, feature in data['examples'].items()
+    )
+    is_word = model.prediction.mask(all_at_once) * data['weights'].reshape(
+      [-1, 1]
+    )
+
+    @tf.function(jit_compile=jit_compile)
+    def store(data):
+      return vars(knn_per.store(model, weights, data, 7))
+
+    expected = dict(
+      keys=model.embedding(weights, all_at_once),
+      targets=model.prediction.target(all_at_once),
+      mask=np.ravel(is_word),
+    )
+    for name, entries in store(
+      tf.nest.map_structure(tf.constant, data)
+    ).items():
+      # At the end there is room for seven neighbours.
+      room = np.zeros_like(entries[-7:])
+      np.testing.assert_allclose(
+        entries, np.concatenate([expected[name], room]), atol=1e-6
+      )
+
   def test_only_the_neighbours_classes_and_the_models_can_be_likeliest(self):
     rng = np.random.default_rng(0)
     of_model = rng.dirichlet(np.ones(20), 500).astype(np.float32)

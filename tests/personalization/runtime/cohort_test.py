@@ -467,6 +467,25 @@ class StackingTest(_TestCase):
     np.testing.assert_allclose(result[0], 21.0)
     self.assertEqual(list(result[1]), [0, 1, 2, 3, 4, 5, 6])
 
+  @parameterized.parameters((100, True), (1_000_000, False))
+  def test_clients_that_read_much_are_not_stacked(self, size, stacked):
+    model = tff.TensorType(np.float32, [size])
+
+    @tff.tensorflow.computation(model, np.float32)
+    def judge(model, x):
+      return x * model[0]
+
+    @tff.federated_computation(
+      tff.FederatedType(model, tff.SERVER),
+      tff.FederatedType(np.float32, tff.CLIENTS),
+    )
+    def run(model, clients):
+      return tff.federated_map(judge, (tff.federated_broadcast(model), clients))
+
+    result = _run('cohort', run, np.full(size, 2, np.float32), [1.0, 2.0])
+    self.assertEqual(isinstance(result, values.StackedClients), stacked)
+    self.assertEqual(list(result), [2, 4])
+
   def test_assertions_are_kept(self):
     @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
     def run(x):
