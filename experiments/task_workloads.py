@@ -68,9 +68,11 @@ def _algorithm(task: task_lib.Task) -> algorithm_lib.Algorithm:
   )
 
 
-def rounds(name: str, num_clients: int, data_dir: str, bare: bool) -> Run:
+def rounds(
+  name: str, num_clients: int, data_dir: str, bare: bool, **parameters: Any
+) -> Run:
   """Rounds of federated averaging on so many of a task's clients."""
-  task = registry.load(name, data_dir=data_dir)
+  task = registry.load(name, data_dir=data_dir, **parameters)
   some = schedule_lib.sample(
     training.Options(clients_per_round=num_clients),
     len(task.train.client_ids),
@@ -154,6 +156,12 @@ def evaluations(name: str, num_clients: int, data_dir: str, bare: bool) -> Run:
 # the bare loop.
 WORKLOADS: Mapping[str, Callable[[str, bool], Run]] = {
   'T1': functools.partial(rounds, 'emnist', 50),
-  'T2': functools.partial(rounds, 'stackoverflow', 20),
+  'T2': functools.partial(
+    rounds,
+    'stackoverflow',
+    20,
+    # Where TFF has them once it has downloaded them.
+    word_counts='datasets/stackoverflow.word_count',
+  ),
   'T3': functools.partial(evaluations, 'emnist', 100),
 }
