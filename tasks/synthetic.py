@@ -18,6 +18,7 @@ There is more to know about it than the papers say:
   all W_k; 0 gives FedProx's generator.
 """
 
+from collections.abc import Sequence
 import dataclasses
 import functools
 
@@ -85,19 +86,29 @@ class Parameters(parameters_lib.Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class Client:
-  """A client's distribution and a sample of it.
+  """A client's distribution and, once it is asked for, a sample of it.
 
   Attributes:
     weights: Of the labels' model, `[features, classes]`.
     bias: Of the labels' model, `[classes]`.
     center: The mean of the features.
-    examples: The sample.
+    size: The number of examples.
+    rng: What they are drawn with.
   """
 
   weights: np.ndarray
   bias: np.ndarray
   center: np.ndarray
-  examples: client_data.Examples
+  size: int
+  rng: np.random.Generator
+
+  @functools.cached_property
+  def examples(self) -> client_data.Examples:
+    """The sample."""
+    shape = self.size, _NUM_FEATURES
+    x = self.rng.normal(self.center, _DEVIATIONS, shape).astype(np.float32)
+    y = np.argmax(x @ self.weights + self.bias, axis=1).astype(np.int32)
+    return {'x': x, 'y': y}
 
 
 def make_client(parameters: Parameters, seed: int, client_id: str) -> Client:
@@ -117,9 +128,7 @@ def make_client(parameters: Parameters, seed: int, client_id: str) -> Client:
     parameters.log_examples_mean, parameters.log_examples_deviation
   )
   size = int(min(parameters.min_examples + more, parameters.max_examples))
-  x = own.normal(center, _DEVIATIONS, (size, _NUM_FEATURES)).astype(np.float32)
-  y = np.argmax(x @ weights + bias, axis=1).astype(np.int32)
-  return Client(weights, bias, center, {'x': x, 'y': y})
+  return Client(weights, bias, center, size, own)
 
 
 def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
@@ -135,21 +144,28 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
   def ids(population: str, size: int) -> tuple[str, ...]:
     return tuple(f'{population}_{i:06d}' for i in range(size))
 
-  held_out = client_data.halves(examples)
+  def sizes(client_ids: Sequence[str]) -> np.ndarray:
+    clients = (make_client(parameters, seed, c) for c in client_ids)
+    return np.array([client.size for client in clients], np.int64)
+
+  def held_out(client_ids: Sequence[str]) -> client_data.Population:
+    return client_data.Population(
+      client_ids,
+      client_data.halves(examples),
+      client_data.half_sizes(sizes(client_ids)),
+    )
+
+  train = ids('train', parameters.num_train_clients)
   return task.Task(
     name='synthetic',
     model=linear.logistic_regression(_NUM_FEATURES, _NUM_CLASSES),
     metric='accuracy',
     higher_is_better=True,
     train=client_data.Population(
-      ids('train', parameters.num_train_clients), {'train': examples}
+      train, {'train': examples}, {'train': sizes(train)}
     ),
-    validation=client_data.Population(
-      ids('validation', parameters.num_validation_clients), held_out
-    ),
-    test=client_data.Population(
-      ids('test', parameters.num_test_clients), held_out
-    ),
+    validation=held_out(ids('validation', parameters.num_validation_clients)),
+    test=held_out(ids('test', parameters.num_test_clients)),
     cross_silo=False,
     batch_size=20,
     padded=True,

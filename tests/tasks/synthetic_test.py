@@ -20,6 +20,13 @@ class MakeClientTest(parameterized.TestCase):
     np.testing.assert_array_equal(first['x'], second['x'])
     np.testing.assert_array_equal(first['y'], second['y'])
 
+  def test_the_size_is_that_of_the_sample(self):
+    task = synthetic.load(synthetic.Parameters(), None, 0)
+    for population in (task.train, task.test):
+      for name, load in population.sets.items():
+        sizes = [len(load(c)['y']) for c in population.client_ids]
+        np.testing.assert_array_equal(population.sizes[name], sizes)
+
   @parameterized.parameters((4, 'a'), (3, 'b'))
   def test_another_seed_or_id_gives_another_client(self, seed, client_id):
     parameters = synthetic.Parameters(shared=0)
