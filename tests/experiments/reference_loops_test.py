@@ -1,5 +1,7 @@
 """All loops compute the same round."""
 
+import dataclasses
+
 from absl.testing import absltest
 import numpy as np
 import tensorflow as tf
@@ -71,6 +73,40 @@ class ReferenceLoopsTest(absltest.TestCase):
       lstm_size=6,
     )
     self.check(workload, reference_loops.keras_loop)
+
+  def test_clients_may_have_different_shapes(self):
+    workloads = [
+      reference_loops.cnn_workload(1, num_examples=n, batch_size=3, seed=n)
+      for n in (2, 7)
+    ]
+    clients = [workload.clients[0] for workload in workloads]
+    workload = dataclasses.replace(workloads[0], clients=clients)
+    self.check(workload, reference_loops.keras_loop)
+
+  def test_keras_finetuning(self):
+    workload = reference_loops.cnn_workload(2, num_examples=5, batch_size=3)
+    evaluation = reference_loops.cnn_workload(2, 4, 3, seed=1).clients
+    weights = _weights(workload)
+    step = client_work.sgd(tf.constant(workload.learning_rate))
+
+    @tf.function(autograph=False)
+    def by_hand(own, held_out):
+      return client_work.evaluate_epochs(
+        workload.model,
+        weights,
+        {'evaluation': held_out},
+        lambda _, w: client_work.train(workload.model, w, own, step)[0],
+        2,
+      )['evaluation']
+
+    finetune = reference_loops.keras_finetuning(workload, evaluation, 2)
+    results = finetune(weights)
+    for k, (own, held_out) in enumerate(zip(workload.clients, evaluation)):
+      expected = by_hand(own, held_out)
+      for name, of_clients in zip(('accuracy', 'loss'), results):
+        np.testing.assert_allclose(
+          of_clients[k], expected[name][0] / expected[name][1], rtol=1e-3
+        )
 
   def test_vectorized_linear(self):
     workload = reference_loops.linear_workload(3)

@@ -4,6 +4,7 @@ import collections
 from collections.abc import Iterator
 import dataclasses
 import functools
+import threading
 
 import numpy as np
 import pytest
@@ -267,6 +268,53 @@ def test_the_size_of_a_cohort_changes_nothing(result, monkeypatch, cohort_size):
     assert a.client_ids == b.client_ids
     tree.map_structure(_assert_close, dict(a.values), dict(b.values))
     tree.map_structure(_assert_close, dict(a.weights), dict(b.weights))
+
+
+def test_the_next_cohort_is_prepared_meanwhile(result, monkeypatch):
+  monkeypatch.setattr(evaluation, '_COHORT', 1)
+  asked = {f't{k}': threading.Event() for k in (0, 1, 4, 5, 6)}
+  task = _task()
+  load = task.test.sets['personalization']
+
+  def remembering(client_id):
+    if client_id in asked:
+      asked[client_id].set()
+    return load(client_id)
+
+  populations = evaluation.prepare(
+    dataclasses.replace(
+      task,
+      test=dataclasses.replace(
+        task.test, sets=task.test.sets | {'personalization': remembering}
+      ),
+    )
+  )
+  for event in asked.values():
+    event.clear()
+  # Three clients to choose by come first.
+  following = iter([None, None, None, *list(asked.values())[1:], None])
+
+  def on_cohort(_):
+    # It would wait for ever if the next were made when it is asked for.
+    coming = next(following)
+    assert coming is None or coming.wait(60)
+
+  other = _evaluate(task=task, populations=populations, on_cohort=on_cohort)
+  _assert_close(other.test.values[_METRIC], result.test.values[_METRIC])
+
+
+def test_an_error_in_what_is_prepared_is_raised():
+  task = _task()
+
+  def broken(client_id):
+    raise MemoryError(client_id)
+
+  sizes = {name: np.full(7, 10) for name in task.test.sets}
+  sets = task.test.sets | {'personalization': broken}
+  test = client_data.Population(task.test.client_ids, sets, sizes)
+  with pytest.raises(MemoryError, match='t0'):
+    _evaluate(task=dataclasses.replace(task, test=test))
+  assert not [t for t in threading.enumerate() if t.name.startswith('prefetch')]
 
 
 def test_padding_changes_nothing(result):
