@@ -151,7 +151,7 @@ def make_table(winners: Mapping[str, 'grid_results.Outcome']) -> Any:
   """The best point of each method, by validation."""
   table = rich.table.Table(box=rich.box.SIMPLE)
   table.add_column('method')
-  table.add_column('best point')
+  table.add_column('best point', overflow='fold')
   for name in ('validation', 'test ± over repeats', 'deviation', 'hurt'):
     table.add_column(name, justify='right')
   for name, own in winners.items():

@@ -122,7 +122,7 @@ def _print(table: Table, rows: Mapping[str, Mapping[str, Any]]) -> None:
     printed.add_column(name, justify='right')
   printed.add_column('hurt: ours / published', justify='right')
   printed.add_column('largest cluster', justify='right')
-  printed.add_column('best point')
+  printed.add_column('best point', overflow='fold')
   for method, row in rows.items():
     published = table.published[method]
     if row['ours'] is None:
