@@ -316,12 +316,18 @@ class Grid:
     return winners
 
   def diverged(self) -> list[str]:
-    """The points that no number came out for, in some repeat."""
-    return [
-      str(own.point)
-      for own in self.outcomes()
-      if any(record['validation'] is None for record in own.records)
-    ]
+    """What to say of the points with numbers that are not finite."""
+    lines = []
+    for own in self.outcomes():
+      dropped = sum(record['dropped_updates'] for record in own.records)
+      if any(record['validation'] is None for record in own.records):
+        lines.append(f'Diverged: {own.point}')
+      elif dropped:
+        lines.append(
+          f'Diverged in part: {own.point}: dropped {dropped} updates that were'
+          ' not finite'
+        )
+    return lines
 
 
 def _draw(
@@ -386,8 +392,8 @@ def _main(path: str) -> int:
       return 0
     failed = grid.carry_out()
     winners = grid.write()
-    for point in grid.diverged():
-      say(f'Diverged: {point}')
+    for line in grid.diverged():
+      say(line)
   console = rich.console.Console(
     width=None if sys.stdout.isatty() else _TABLE_WIDTH, highlight=False
   )

@@ -259,4 +259,5 @@ class Runner:
         on_cohort=lambda _: on_progress(trained.round),  # noqa: B023
         populations=populations,
       )
-      yield run, make_record(run, evaluation, task, job.metric)
+      record = make_record(run, evaluation, task, job.metric)
+      yield run, {**record, 'dropped_updates': trained.dropped_clients}
