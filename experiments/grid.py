@@ -37,6 +37,7 @@ from absl import flags
 import rich.box
 import rich.console
 import rich.live
+import rich.markup
 import rich.progress
 import rich.table
 
@@ -150,7 +151,7 @@ def make_table(winners: Mapping[str, 'grid_results.Outcome']) -> Any:
   """The best point of each method, by validation."""
   table = rich.table.Table(box=rich.box.SIMPLE)
   table.add_column('method')
-  table.add_column('best point')
+  table.add_column('best point', overflow='fold')
   for name in ('validation', 'test ± over repeats', 'deviation', 'hurt'):
     table.add_column(name, justify='right')
   for name, own in winners.items():
@@ -158,7 +159,7 @@ def make_table(winners: Mapping[str, 'grid_results.Outcome']) -> Any:
     hurt = own.over_repeats('hurt')
     table.add_row(
       name,
-      ' '.join(f'{key}={value}' for key, value in own.point.values.items()),
+      rich.markup.escape(own.point.describe()),
       f'{own.validation:#.4g}',
       f'{mean[0]:#.4g} ± {mean[1]:#.2g}',
       f'{deviation[0]:#.4g}',
@@ -311,15 +312,47 @@ class Grid:
     outcomes = self.outcomes()
     winners = grid_results.best(outcomes)
     grid_results.write(self._folder, self._contents, outcomes, winners)
+    _draw(self._folder / 'plots', winners)
     return winners
 
   def diverged(self) -> list[str]:
-    """The points that no number came out for, in some repeat."""
-    return [
-      str(own.point)
-      for own in self.outcomes()
-      if any(record['validation'] is None for record in own.records)
-    ]
+    """What to say of the points with numbers that are not finite."""
+    lines = []
+    for own in self.outcomes():
+      dropped = sum(record['dropped_updates'] for record in own.records)
+      if any(record['validation'] is None for record in own.records):
+        lines.append(f'Diverged: {own.point}')
+      elif dropped:
+        lines.append(
+          f'Diverged in part: {own.point}: dropped {dropped} updates that were'
+          ' not finite'
+        )
+    return lines
+
+
+def _draw(
+  folder: pathlib.Path, winners: Mapping[str, 'grid_results.Outcome']
+) -> None:
+  """Draws the test clients at the best points, those of all repeats."""
+  from experiments import plots
+
+  if not winners:
+    return
+  folder.mkdir(exist_ok=True)
+  of_clients = {name: own.of_clients('test') for name, own in winners.items()}
+  record = next(iter(winners.values())).records[0]
+  judged = record['metric'], record['higher_is_better']
+  plots.save(plots.box_plot(of_clients, *judged), folder / 'clients')
+  for name, own in winners.items():
+    if own.records[0].get('hurt'):
+      figure = plots.hurt_scatter(
+        own.of_clients('before'),
+        own.of_clients('test'),
+        own.of_clients('personalization_examples'),
+        *judged,
+        title=name,
+      )
+      plots.save(figure, folder / f'hurt_{name}')
 
 
 @contextlib.contextmanager
@@ -359,8 +392,8 @@ def _main(path: str) -> int:
       return 0
     failed = grid.carry_out()
     winners = grid.write()
-    for point in grid.diverged():
-      say(f'Diverged: {point}')
+    for line in grid.diverged():
+      say(line)
   console = rich.console.Console(
     width=None if sys.stdout.isatty() else _TABLE_WIDTH, highlight=False
   )

@@ -44,9 +44,13 @@ class Point:
   values: Mapping[str, Any]
   settings: Mapping[str, Any]
 
+  def describe(self) -> str:
+    """All of its settings."""
+    own = {**self.settings, **self.values}
+    return ' '.join(f'{name}={value}' for name, value in own.items())
+
   def __str__(self) -> str:
-    values = (f'{name}={value}' for name, value in self.values.items())
-    return ' '.join([self.algorithm, *values])
+    return f'{self.algorithm} {self.describe()}'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ import dataclasses
 import fcntl
 import io
 import json
+import math
 import os
 import pathlib
 from typing import Any
@@ -115,6 +116,14 @@ class Outcome:
     if not values:
       return None
     return float(np.mean(values)), float(np.std(values))
+
+  def of_clients(self, name: str) -> list[float]:
+    """What the records have for each test client, those of all repeats."""
+    return [
+      math.nan if value is None else value
+      for record in self.records
+      for value in record[name]
+    ]
 
 
 def outcome(

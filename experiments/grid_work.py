@@ -13,6 +13,7 @@ from experiments import config as config_lib
 from experiments import execution
 from experiments import grid_file
 from personalization import evaluation as evaluation_lib
+from personalization import measures
 from personalization import statistics
 from personalization import training
 from tasks import errors
@@ -159,18 +160,17 @@ def make_record(
   """
   by = metric or task.metric
   higher = task.higher_is_better if by == task.metric else False
-  settings = run.config.settings
+  choice = execution.choice(run.config.settings)
   chosen = evaluation_lib.choose(
-    dataclasses.replace(evaluation, metric=by, higher_is_better=higher),
-    execution.choice(settings),
+    dataclasses.replace(evaluation, metric=by, higher_is_better=higher), choice
   )
-  rows = np.arange(len(chosen))
   validation = evaluation.validation.values[by]
-  if settings.choose == 'each':
-    validation = validation[rows, chosen]
+  if choice.each:
+    validation = evaluation_lib.at(validation, chosen)
   else:
     validation = validation[:, chosen[0]]
   values = evaluation.test.values[task.metric]
+  test = evaluation_lib.at(values, chosen)
   record = {
     'key': run.key,
     'algorithm': run.point.algorithm,
@@ -180,21 +180,19 @@ def make_record(
     'higher_is_better': task.higher_is_better,
     'chosen_by': by,
     'validation': _number(validation.mean()),
-    'test': _numbers(values[rows, chosen]),
-    'examples': evaluation.test.weights[task.metric].astype(int).tolist(),
+    'test': _numbers(test),
+    'personalization_examples': evaluation.num_personalization.tolist(),
     'chosen': collections.Counter(evaluation.candidates[c] for c in chosen),
   }
   if evaluation.baseline is not None:
     before = values[:, evaluation.baseline]
     record['before'] = _numbers(before)
-    hurt = statistics.is_worse(
-      values[rows, chosen], before, task.higher_is_better
-    )
+    hurt = statistics.is_worse(test, before, task.higher_is_better)
     record['hurt'] = float(hurt.mean())
-  if 'cluster' in evaluation.test.values:
-    clusters = evaluation.test.values['cluster'][rows, chosen].round()
+  clusters = measures.clusters(evaluation, chosen)
+  if clusters is not None:
     _, counts = np.unique(clusters, return_counts=True)
-    record['largest_cluster'] = float(counts.max() / len(rows))
+    record['largest_cluster'] = float(counts.max() / len(clusters))
   return record
 
 
@@ -261,4 +259,5 @@ class Runner:
         on_cohort=lambda _: on_progress(trained.round),  # noqa: B023
         populations=populations,
       )
-      yield run, make_record(run, evaluation, task, job.metric)
+      record = make_record(run, evaluation, task, job.metric)
+      yield run, {**record, 'dropped_updates': trained.dropped_clients}

@@ -22,6 +22,7 @@ from absl import app
 from absl import flags
 import rich.box
 import rich.console
+import rich.markup
 import rich.table
 
 from experiments import config as config_lib
@@ -101,7 +102,7 @@ def compare(
         row[name] = winners[method].over_repeats(name)
       row['ours'] = row['mean'][0]
       row['hurt'] = row['hurt'] and row['hurt'][0]
-      row['values'] = dict(winners[method].point.values)
+      row['point'] = winners[method].point.describe()
     rows[method] = row
   return rows
 
@@ -121,7 +122,7 @@ def _print(table: Table, rows: Mapping[str, Mapping[str, Any]]) -> None:
     printed.add_column(name, justify='right')
   printed.add_column('hurt: ours / published', justify='right')
   printed.add_column('largest cluster', justify='right')
-  printed.add_column('best point')
+  printed.add_column('best point', overflow='fold')
   for method, row in rows.items():
     published = table.published[method]
     if row['ours'] is None:
@@ -138,7 +139,7 @@ def _print(table: Table, rows: Mapping[str, Mapping[str, Any]]) -> None:
       _share(largest and largest[0], published.get('largest_cluster'))
       if 'largest_cluster' in published
       else '',
-      ' '.join(f'{name}={value}' for name, value in row['values'].items()),
+      rich.markup.escape(row['point']),
     )
   rich.console.Console(
     width=None if sys.stdout.isatty() else _TABLE_WIDTH, highlight=False

@@ -36,7 +36,7 @@ class GridFileTest(parameterized.TestCase):
     self.assertLen(set(map(str, grid.points)), 2 * 2 * 3 + 1)
     self.assertEqual(
       str(grid.points[1]),
-      'fedavg client_learning_rate=0.01 server_learning_rate=3',
+      'fedavg total_rounds=7 client_learning_rate=0.01 server_learning_rate=3',
     )
 
   def test_a_point_has_the_presets_settings_but_for_its_own(self):
