@@ -550,17 +550,18 @@ def cluster_groups(
   clusters = list(next(iter(groups.values())))
   figure = _figure(0.9 + 0.3 * len(clusters))
   plot = figure.subplots()
-  left = np.zeros(len(clusters))
+  places, left = np.arange(len(clusters)), np.zeros(len(clusters))
   for (group, counts), color in zip(groups.items(), itertools.cycle(_COLORS)):
     own = np.array([counts[cluster] for cluster in clusters])
     bars = plot.barh(
-      clusters, own, left=left, color=(color, 0.6), height=0.6, label=group
+      places, own, left=left, color=(color, 0.6), height=0.6, label=group
     )
     plot.bar_label(
       bars, [str(n) if n else '' for n in own], label_type='center', fontsize=7
     )
     left += own
   plot.invert_yaxis()
+  plot.set_yticks(places, clusters)
   plot.grid(visible=False, axis='y')
   plot.set_xlabel('test clients')
   plot.set_ylabel('cluster')

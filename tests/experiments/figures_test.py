@@ -15,7 +15,7 @@ from experiments import config as config_lib
 from experiments import figures
 from experiments import report
 from experiments import run
-from tests.experiments import plots_test
+from tests.experiments import drawn as drawn_lib
 
 _SETTINGS = (
   'task.num_train_clients=6',
@@ -113,7 +113,7 @@ class FiguresTest(absltest.TestCase):
     self.assertEqual(set(drawn), _USUAL | clusters)
     # A point for each number of rounds: 3 rounds of 4 clients, both ways.
     (plot,) = drawn['communication'].axes
-    first, last = plots_test.lines(plot)['fedavg']
+    first, last = drawn_lib.lines(plot)['fedavg']
     self.assertEqual(first, [7, 0.5])
     self.assertEqual(last[0], 3 * 4 * 2 * (60 * 10 + 10))
     # Four clients of each repeat.

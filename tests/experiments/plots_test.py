@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from experiments import plots
+from tests.experiments import drawn
 
 
 def _texts(figure):
@@ -125,14 +126,6 @@ def test_a_figure_is_written_twice_the_same(tmp_path):
     ).read_bytes()
 
 
-def lines(plot):
-  """The curves of a plot, as points, by their labels."""
-  return {
-    container.get_label(): np.transpose(container.lines[0].get_data()).tolist()
-    for container in plot.containers
-  }
-
-
 def _candidates(names, **measures):
   return {
     name: {measure: [values[i]] for measure, values in measures.items()}
@@ -153,11 +146,11 @@ class TestCandidateCurves:
 
   def test_means_and_shares_hurt_by_the_number_of_a_candidate(self):
     means, hurt = self.draw().axes
-    assert lines(means) == {
+    assert drawn.lines(means) == {
       'test': [[0, 3], [1, 2], [2, 4]],
       'validation': [[0, 2.5], [1, 1.5], [2, 3]],
     }
-    assert list(lines(hurt).values()) == [[[0, 0], [1, 0.25], [2, 0.5]]]
+    assert list(drawn.lines(hurt).values()) == [[[0, 0], [1, 0.25], [2, 0.5]]]
     assert hurt.get_xlabel() == 'epochs'
     assert means.get_ylabel() == 'loss\n(lower is better)'
 
@@ -175,7 +168,7 @@ class TestCandidateCurves:
   def test_candidates_that_differ_in_more_are_several_curves(self):
     names = ('0 epochs', '1 epochs, rate 0.1', '1 epochs, rate 1e-05')
     means, _ = self.draw(names).axes
-    assert lines(means) == {
+    assert drawn.lines(means) == {
       'rate 0.1': [[0, 3], [1, 2]],
       'rate 1e-05': [[0, 3], [1, 4]],
     }
@@ -184,13 +177,13 @@ class TestCandidateCurves:
     means, _ = self.draw(
       ('global model', 'mine, 0 epochs', 'mine, 1 epochs')
     ).axes
-    assert lines(means)['test'] == [[0, 2], [1, 4]]
+    assert drawn.lines(means)['test'] == [[0, 2], [1, 4]]
 
   def test_coefficients(self):
     means, hurt = self.draw(
       ['coefficient 0', 'coefficient 0.5', 'coefficient 1']
     ).axes
-    assert lines(means)['test'] == [[0, 3], [0.5, 2], [1, 4]]
+    assert drawn.lines(means)['test'] == [[0, 3], [0.5, 2], [1, 4]]
     assert hurt.get_xlabel() == 'coefficient'
 
   def test_without_a_baseline_nobody_is_hurt(self):
@@ -202,7 +195,7 @@ class TestCandidateCurves:
   def test_repeats_are_their_mean_and_deviation(self):
     candidates = {name: {'test': [1.0, 3.0]} for name in self.NAMES}
     (plot,) = plots.candidate_curves(candidates, 'loss', False).axes
-    assert lines(plot) == {'test': [[0, 2], [1, 2], [2, 2]]}
+    assert drawn.lines(plot) == {'test': [[0, 2], [1, 2], [2, 2]]}
     (bars,) = plot.containers[0].lines[2]
     low, high = bars.get_segments()[0][:, 1]
     assert (low, high) == pytest.approx((2 - 2**0.5, 2 + 2**0.5))
@@ -211,7 +204,7 @@ class TestCandidateCurves:
 class TestOodCurves:
   def draw(self, methods, higher_is_better=True):
     (plot,) = plots.ood_curves(methods, 'accuracy', higher_is_better).axes
-    return lines(plot)
+    return drawn.lines(plot)
 
   def test_own_examples_against_those_of_all(self):
     candidates = {'0 epochs': ([0.4], [0.5]), '1 epochs': ([0.6], [0.3])}
@@ -276,7 +269,7 @@ class TestOfMethods:
     (plot,) = plots.communication(
       {'fedavg': [([1e6], [0.4]), ([2e6], [0.5])]}, 'accuracy', True
     ).axes
-    assert lines(plot) == {'fedavg': [[1e6, 0.4], [2e6, 0.5]]}
+    assert drawn.lines(plot) == {'fedavg': [[1e6, 0.4], [2e6, 0.5]]}
 
   def test_fractions(self):
     figure = plots.fractions(
@@ -286,7 +279,7 @@ class TestOfMethods:
       False,
     )
     (plot,) = figure.axes
-    assert lines(plot) == {'finetuning': [[0.25, 0.4], [1, 0.1]]}
+    assert drawn.lines(plot) == {'finetuning': [[0.25, 0.4], [1, 0.1]]}
     for text in ('25%', '40%', 'part of the evaluation set', 'lower is better'):
       assert text in _texts(figure)
 
@@ -298,7 +291,9 @@ class TestOfMethods:
     ).axes
     labels = [label.get_text() for label in plot.get_xticklabels()]
     assert labels == ['all', 'each']
-    y = {name: [y for _, y in points] for name, points in lines(plot).items()}
+    y = {
+      name: [y for _, y in points] for name, points in drawn.lines(plot).items()
+    }
     assert y == {'a': [1, 2], 'b': [3, 4]}
 
   def test_acceptance(self):
