@@ -2,7 +2,7 @@
 
   config.toml      all settings; given back as --preset it is the same run
   results.json     each method's statistics over the test clients
-  per_client.csv   each test client's metric
+  per_client.csv   each test client's metric, and what else is measured of it
   metrics/         each round's training metrics, a CSV file for each training
   tensorboard/     the same for TensorBoard
   checkpoints/     where a run that was stopped goes on
@@ -17,6 +17,7 @@ import csv
 import dataclasses
 import fcntl
 import io
+import itertools
 import json
 import math
 import os
@@ -206,7 +207,9 @@ class Folder:
     self.results[method] = _to_json({**result, 'against': against})
     self._rows.extend(rows)
     table = io.StringIO()
-    columns = dict.fromkeys(_COLUMNS + sum(map(tuple, self._rows), ()))
+    columns = dict.fromkeys(
+      itertools.chain.from_iterable([_COLUMNS, *self._rows])
+    )
     writer = csv.DictWriter(table, columns, lineterminator='\n')
     writer.writeheader()
     writer.writerows(self._rows)
