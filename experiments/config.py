@@ -68,6 +68,11 @@ class Settings(parameters.Parameters):
     ' clients or one for each, by its own validation examples.',
     choices=('all', 'each'),
   )
+  warmstart_from: tuple[str, ...] = parameters.field(
+    (),
+    'Output folders of finished runs, whose models training begins with: one'
+    ' model, or one for each cluster; FOLDER:METHOD if it trained several.',
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -367,8 +372,11 @@ def resolve(request: Request) -> Config:
     return parameters.from_dict(cls, own, 'settings')
 
   run['algorithms'] = request.algorithms
+  own = settings(Settings)
+  # In full, so that it is the same from wherever it is named.
+  folders = (str(user_path(path).resolve()) for path in own.warmstart_from)
   return Config(
-    settings=settings(Settings),
+    settings=dataclasses.replace(own, warmstart_from=tuple(folders)),
     options=settings(training.Options),
     measured=settings(evaluation.Measured),
     task=request.task,

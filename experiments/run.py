@@ -241,6 +241,7 @@ def run(
       of_training = {
         'training': trainer if algorithm.trains else None,
         'rounds': config.options.total_rounds if algorithm.trains else 0,
+        'warmstart_from': list(config.settings.warmstart_from),
         'training_seconds': seconds,
         'dropped_updates': state.dropped_clients,
         'skipped_in_training': list(state.skipped_clients),

@@ -197,6 +197,18 @@ class ConfigTest(parameterized.TestCase):
       self.assertEqual(_resolve('preset.toml').options.seed, 7)
       self.assertEqual(config_lib.user_path('x'), self.folder / 'x')
       self.assertEqual(config_lib.user_path('/x'), pathlib.Path('/x'))
+      first, second = (
+        _resolve(None, [f'warmstart_from={path}'])
+        for path in (
+          'a,b:fedavg',
+          f'{self.folder}/a,../{self.folder.name}/b:fedavg',
+        )
+      )
+      self.assertEqual(first.digest(), second.digest())
+      self.assertEqual(
+        first.settings.warmstart_from,
+        (str(self.folder / 'a'), str(self.folder / 'b:fedavg')),
+      )
 
   def test_differences(self):
     first = _resolve(seed=1, algorithms='local')
