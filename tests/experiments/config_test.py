@@ -184,11 +184,22 @@ class ConfigTest(parameterized.TestCase):
     ('[lokal]\nfinetuning_epochs = 1', "Did you mean 'local'?"),
     ('[task]\nname = 3', "Unknown task '3'"),
     ('[seed]\nx = 3', "'seed'"),
-    ('seed = [3]', 'seed must be a whole number'),
+    ('seed = [3]', 'preset .*preset.toml: settings: seed must be a whole'),
+    ('total_rounds = -1', 'preset.toml: .* total_rounds must be at least 0'),
+    ('[task]\nalhpa = 1', "preset.toml: task synthetic: .* mean 'alpha'?"),
+    ('[task]\nmin_examples = 300', 'preset.toml: .* min_examples must be at'),
+    ('[local]\nfinetuning_epochs = 0', 'preset.toml: local: finetuning_epochs'),
+    ('algorithms = ["lokal"]', "preset.toml: Unknown algorithm 'lokal'"),
   )
   def test_a_preset_is_refused(self, text, message):
     with self.assertRaisesRegex(errors.UserError, message):
       _resolve(self.preset(text))
+
+  def test_what_is_set_elsewhere_is_not_put_down_to_the_preset(self):
+    preset = self.preset('total_rounds = -1\nseed = 1')
+    self.assertEqual(_resolve(preset, ['total_rounds=1']).options.seed, 1)
+    with self.assertRaisesRegex(errors.UserError, '^--set: settings: batch_si'):
+      _resolve(self.preset('seed = 1'), ['batch_size=-1'])
 
   def test_paths_are_the_users_under_bazel_run(self):
     self.preset('seed = 7')
