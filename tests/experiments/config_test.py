@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -102,6 +103,32 @@ class ConfigTest(parameterized.TestCase):
   @parameterized.parameters(*config_lib.preset_names())
   def test_every_preset_resolves(self, name):
     self.assertIn('name', _resolve(name).to_dict()['task'])
+
+  @parameterized.parameters('emnist', 'stackoverflow', 'landmarks', 'ted_multi')
+  def test_every_row_of_motleys_tables_has_a_preset(self, task):
+    config = _resolve(task=task)
+    self.assertEqual(
+      list(config.hyperparameters),
+      ['local', 'fedadam', 'finetuning', 'knn_per', 'ensemble'],
+    )
+    # The ensemble is of models that are trained as all others are.
+    self.assertEqual(config.settings.aggregator, 'robust')
+    fedadam = dataclasses.asdict(config.hyperparameters['fedadam'])
+    for name in ('finetuning', 'knn_per', 'ensemble'):
+      own = dataclasses.asdict(config.hyperparameters[name])
+      self.assertEqual({key: own[key] for key in fedadam}, fedadam)
+
+    hypcluster = _resolve(f'{task}_hypcluster')
+    self.assertEqual(list(hypcluster.hyperparameters), ['hypcluster'])
+    self.assertEqual(hypcluster.task_parameters, config.task_parameters)
+    own = hypcluster.hyperparameters['hypcluster']
+    self.assertEqual(
+      hypcluster.options.total_rounds - own.warmstart_rounds,
+      config.options.total_rounds,
+    )
+    self.assertEqual(
+      own.num_clusters, config.hyperparameters['ensemble'].num_clusters
+    )
 
   def test_a_preset_may_set_what_is_not_chosen_after_all(self):
     config = _resolve(
