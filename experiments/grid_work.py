@@ -110,6 +110,7 @@ def make_jobs(
       options,
       config.settings.runtime,
       config.settings.aggregator,
+      config.settings.warmstart_from,
       algorithm.training,
     )
     rounds = config.options.total_rounds if algorithm.trains else 0

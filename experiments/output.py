@@ -48,6 +48,8 @@ from tasks import task as task_lib
 Result = Mapping[str, Any]
 Row = Mapping[str, Any]
 
+# The file of all settings.
+CONFIG = 'config.toml'
 _CONFIG_HEADER = '# All settings of a run. To do it again: --preset=THIS_FILE\n'
 # Those that are there in any case; what else is measured has columns behind.
 _COLUMNS = (
@@ -86,6 +88,11 @@ def _to_json(value: Any) -> Any:
   return value
 
 
+def checkpoint_dir(folder: pathlib.Path, training: str) -> pathlib.Path:
+  """Where the checkpoints of a training of a run are."""
+  return folder / 'checkpoints' / training
+
+
 class Folder:
   """The folder of a run; `open_folder` makes it.
 
@@ -102,11 +109,11 @@ class Folder:
       self._read()
     else:
       text = _CONFIG_HEADER + tomli_w.dumps(config.to_dict())
-      _write(path / 'config.toml', text)
+      _write(path / CONFIG, text)
 
   def _belongs_to_config(self) -> bool:
     """Whether this run was started here before, and no other run was."""
-    there = self._path / 'config.toml'
+    there = self._path / CONFIG
     if not there.exists():
       for name in ('checkpoints', 'results.json'):
         if (self._path / name).exists():
@@ -152,7 +159,7 @@ class Folder:
 
   def checkpoint_dir(self, training: str) -> pathlib.Path:
     """Where the checkpoints of a training are."""
-    return self._path / 'checkpoints' / training
+    return checkpoint_dir(self._path, training)
 
   def release_managers(
     self, training: str
