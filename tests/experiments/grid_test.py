@@ -177,7 +177,7 @@ class ResultsTest(parameterized.TestCase):
           store._file.write('{"key": "cut o')
     with grid_results.open_store(folder) as store:
       self.assertEqual(list(store.records), ['one', 'two', 'three'])
-      with self.assertRaisesRegex(errors.UserError, 'Another grid is writing'):
+      with self.assertRaisesRegex(errors.UserError, 'Another run is writing'):
         with grid_results.open_store(folder):
           pass
 
