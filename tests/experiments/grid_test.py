@@ -40,12 +40,12 @@ repeats = [1, 2]
 [[grid]]
 algorithms = ["finetuning"]
 [grid.values]
-client_learning_rate = [0.01, 0.1, 1e30]
+client_learning_rate = [0.01, 0.1, 1e38]
 total_rounds = [8, 12]
 [[grid]]
 algorithms = ["fedavg"]
 [grid.values]
-client_learning_rate = [0.01, 0.1, 1e30]
+client_learning_rate = [0.01, 0.1, 1e38]
 """
 _ROOT = pathlib.Path(__file__).absolute().parents[2]
 
@@ -235,7 +235,7 @@ class CommandTest(parameterized.TestCase):
       self.assertEqual(rate, best['values']['client_learning_rate'])
     # In each of both repeats, of 3 clients in 12 rounds.
     self.assertIn(
-      'Diverged in part: fedavg client_learning_rate=1e+30: dropped 72 updates',
+      'Diverged in part: fedavg client_learning_rate=1e+38: dropped 72 updates',
       completed.stderr,
     )
     self.assertIn('finetuning', completed.stdout)
