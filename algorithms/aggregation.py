@@ -84,7 +84,8 @@ def each(
 
   Args:
     aggregator: What aggregates one of them. If it does not weight, an update
-      that a client has nothing to say to counts as the zero it is sent as.
+      that a client has nothing to say to counts as the zero it is sent as. In
+      what it learns of the updates' norms, it does so in any case.
 
   Returns:
     A factory for tuples of updates and, if `aggregator` weights, of weights.

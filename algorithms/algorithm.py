@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+import tree
+
+from tasks.models import model as model_lib
 
 SEED_TYPE = tff.TensorType(np.int32, [2])
 
@@ -96,6 +99,10 @@ class Algorithm:
       may drop batches that are not full.
     personalizes_new_clients: Whether clients that were never trained on can be
       personalized.
+    models: The places in S, each the names on the way to it, of the models that
+      a training can begin with; none if no model is everybody's.
+    first_models: The models that `initial_state` has there; without, those of
+      `initialize`.
   """
 
   trace: Callable[[], Computations]
@@ -108,6 +115,8 @@ class Algorithm:
   shuffled_epochs: int = 0
   steps_to_personalize: bool = True
   personalizes_new_clients: bool = True
+  models: Sequence[tuple[str | int, ...]] = ()
+  first_models: Sequence[model_lib.Weights] = ()
 
   @property
   def initialize(self) -> tff.Computation:
@@ -135,7 +144,15 @@ class Algorithm:
 
   def initial_state(self, seed: Sequence[int]) -> Any:
     """The server's state before the first round."""
-    return self.initialize((np.asarray(seed, np.int32), self.hyperparameters))
+    state = self.initialize((np.asarray(seed, np.int32), self.hyperparameters))
+    first = {
+      (*place, name): weight
+      for place, weights in zip(self.models, self.first_models)
+      for name, weight in weights.items()
+    }
+    return tree.map_structure_with_path(
+      lambda path, leaf: first.get(path, leaf), state
+    )
 
   def iterative_process(
     self, seed: Sequence[int]

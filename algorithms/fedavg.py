@@ -112,6 +112,7 @@ def training_functions(
     message=lambda server: server['model'],
     client=client,
     server=server,
+    models=(('model',),),
   )
 
 

@@ -16,7 +16,7 @@ All k models start at random, or they would be one. Often all clients still end
 up in one cluster ("mode collapse"), so Motley starts warm: for some rounds each
 model is trained by itself by FedAvg, on all clients, and the optimizers start
 anew after that. Warm for all rounds this is an ensemble of k FedAvg models, of
-which each client uses its best.
+which each client uses its best. The k models can be saved ones as well.
 """
 
 import collections
@@ -206,6 +206,7 @@ def build(
       client=client,
       server=server,
       personalize=personalize,
+      models=tuple(('models', j) for j in clusters),
     ),
     model=model,
     hyperparameters=hyperparameters,

@@ -34,5 +34,5 @@ def build(
   )
   # The model before the first epoch is no model that anybody would use.
   return dataclasses.replace(
-    method, baseline=None, training='none', trains=False
+    method, baseline=None, training='none', trains=False, models=()
   )

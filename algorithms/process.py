@@ -63,6 +63,8 @@ class Method:
       sets by name, and a seed to each set's metrics, as
       `client_work.evaluate` gives them, with an axis of candidates.
     initialize_client: From a seed to C; by default a client keeps nothing.
+    models: Where in S the models are that a training can begin with, as
+      `algorithm.Algorithm` has it.
   """
 
   initialize: Callable[[tf.Tensor, Numbers], Any]
@@ -73,6 +75,7 @@ class Method:
   initialize_client: Callable[[tf.Tensor], Any] = lambda seed: (
     collections.OrderedDict()
   )
+  models: Sequence[tuple[str | int, ...]] = ()
 
 
 def is_finite(structure: Any) -> tf.Tensor:
@@ -140,6 +143,7 @@ def build(
     trace=trace,
     structure=algorithm.structure(hyperparameters),
     hyperparameters=numbers,
+    models=tuple(('server', *place) for place in method.models),
     **description,
   )
 

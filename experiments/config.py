@@ -14,8 +14,9 @@ preset, `--set`, the flags. So does, within one of them, what comes later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -67,6 +68,11 @@ class Settings(parameters.Parameters):
     'Whether one candidate (epoch of fine-tuning, …) is chosen for all'
     ' clients or one for each, by its own validation examples.',
     choices=('all', 'each'),
+  )
+  warmstart_from: tuple[str, ...] = parameters.field(
+    (),
+    'Output folders of finished runs, whose models training begins with: one'
+    ' model, or one for each cluster; FOLDER:METHOD if it trained several.',
   )
 
 
@@ -249,29 +255,48 @@ def read_layers(preset: str | None, layers: Sequence[Layer]) -> Request:
   return _request(tuple(layers))
 
 
-def _last(name: str, layers: Sequence[Layer]) -> Any:
-  """What a setting is in the last layer that has it; None if none has."""
-  values = [layer.last(name) for layer in layers]
-  return next((value for value in reversed(values) if value is not None), None)
+def _last(name: str, layers: Sequence[Layer], default: Any) -> tuple[Any, str]:
+  """What a setting is in the last layer that has it, and where that is."""
+  for layer in reversed(layers):
+    if layer.last(name) is not None:
+      return layer.last(name), layer.source
+  return default, 'the defaults'
 
 
 def _task_name(layers: Sequence[Layer]) -> str:
-  return str(_last('task.name', layers) or _DEFAULT_TASK)
+  return str(_last('task.name', layers, _DEFAULT_TASK)[0])
+
+
+def _make(
+  make: Callable[[Mapping[str, Any]], _T], given: Mapping[str, tuple[Any, str]]
+) -> _T:
+  """Makes settings of their values, each given with where it was set."""
+  try:
+    return make({name: value for name, (value, _) in given.items()})
+  except parameters.SettingError as error:
+    # A default may be wrong beside what was set.
+    if error.name not in given:
+      raise
+    raise errors.UserError(f'{given[error.name][1]}: {error}') from error
 
 
 def _request(layers: tuple[Layer, ...]) -> Request:
   """Checks the names of the task and the methods."""
-  task = _task_name(layers)
+  task, source = _last('task.name', layers, _DEFAULT_TASK)
   if task not in task_registry.task_names():
-    raise errors.unknown('task', task, task_registry.task_names())
-  chosen = _last('algorithms', layers)
-  settings = parameters.from_dict(
-    Settings, {} if chosen is None else {'algorithms': chosen}, 'settings'
-  )
-  if not settings.algorithms:
-    raise errors.UserError('No algorithm is chosen. Name one at least.')
-  for name in settings.algorithms:
-    algorithm_registry.check(name)
+    unknown = errors.unknown('task', str(task), task_registry.task_names())
+    raise errors.UserError(f'{source}: {unknown}')
+  chosen, source = _last('algorithms', layers, Settings().algorithms)
+  try:
+    settings = parameters.from_dict(
+      Settings, {'algorithms': chosen}, 'settings'
+    )
+    if not settings.algorithms:
+      raise errors.UserError('No algorithm is chosen. Name one at least.')
+    for name in settings.algorithms:
+      algorithm_registry.check(name)
+  except errors.UserError as error:
+    raise errors.UserError(f'{source}: {error}') from error
   # One that is named twice runs once.
   algorithms = tuple(dict.fromkeys(settings.algorithms))
   return Request(task, algorithms, layers)
@@ -343,9 +368,12 @@ def resolve(request: Request) -> Config:
     *map(_names, (Settings, training.Options, evaluation.Measured))
   )
   others = of_run | {f'task.{name}' for name in _names(of_task)}
-  run: dict[str, Any] = {}
-  task: dict[str, Any] = {}
-  methods: dict[str, dict[str, Any]] = {name: {} for name in request.algorithms}
+  # The values by name, each with where it was set.
+  run: dict[str, tuple[Any, str]] = {}
+  task: dict[str, tuple[Any, str]] = {}
+  methods: dict[str, dict[str, tuple[Any, str]]] = {
+    name: {} for name in request.algorithms
+  }
 
   for layer in request.layers:
     # What a preset says of its task means nothing to the one taken instead.
@@ -355,26 +383,34 @@ def resolve(request: Request) -> Config:
       group, _, own_name = name.rpartition('.')
       if group == 'task':
         if own_name != 'name' and is_for_task:
-          task[own_name] = value
+          task[own_name] = value, layer.source
       elif name in of_run:
-        run[name] = value
+        run[name] = value, layer.source
       else:
         for method in _owners(name, layer, request, others):
-          methods[method][own_name] = value
+          methods[method][own_name] = value, layer.source
 
   def settings(cls: type[_T]) -> _T:
     own = {name: run[name] for name in run if name in _names(cls)}
-    return parameters.from_dict(cls, own, 'settings')
+    return _make(lambda own: parameters.from_dict(cls, own, 'settings'), own)
 
-  run['algorithms'] = request.algorithms
+  run['algorithms'] = request.algorithms, ''
+  own = settings(Settings)
+  # In full, so that it is the same from wherever it is named.
+  folders = (str(user_path(path).resolve()) for path in own.warmstart_from)
   return Config(
-    settings=settings(Settings),
+    settings=dataclasses.replace(own, warmstart_from=tuple(folders)),
     options=settings(training.Options),
     measured=settings(evaluation.Measured),
     task=request.task,
-    task_parameters=parameters.from_dict(of_task, task, f'task {request.task}'),
+    task_parameters=_make(
+      lambda own: parameters.from_dict(of_task, own, f'task {request.task}'),
+      task,
+    ),
     hyperparameters={
-      name: algorithm_registry.hyperparameters(name, own)
+      name: _make(
+        functools.partial(algorithm_registry.hyperparameters, name), own
+      )
       for name, own in methods.items()
     },
   )

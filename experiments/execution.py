@@ -2,10 +2,12 @@
 
 # Nothing that imports TensorFlow Federated is imported here, see run.py.
 import collections
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import logging
 import os
+import pathlib
 from typing import TYPE_CHECKING
 import warnings
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
   from personalization import evaluation
   from personalization import training
   from tasks import task as task_lib
+  from tasks.models import model as model_lib
 
 
 def silence_imports() -> None:
@@ -95,6 +98,102 @@ def choice(settings: config_lib.Settings) -> 'evaluation.Choice':
   return evaluation.Choice(settings.choose == 'each', settings.offer_baseline)
 
 
+def _build(
+  name: str,
+  config: config_lib.Config,
+  task: 'task_lib.Task',
+  measured: 'evaluation.Measured | None' = None,
+) -> 'algorithm_lib.Algorithm':
+  """Builds one of the methods of a configuration."""
+  from personalization import evaluation
+
+  return algorithm_registry.build(
+    name,
+    task.model,
+    config.hyperparameters[name],
+    _aggregator(config.settings.aggregator),
+    evaluation.evaluation_sets(task, measured or evaluation.Measured()),
+    num_clients=len(task.train.client_ids),
+  )
+
+
+def _trained_in(source: str) -> tuple[pathlib.Path, str, int]:
+  """The folder of a finished run, the training in it, and its last round.
+
+  Args:
+    source: FOLDER or FOLDER:METHOD.
+  """
+  from experiments import report
+
+  path, method = pathlib.Path(source), None
+  if ':' in path.name and not path.is_dir():
+    folder, _, method = source.rpartition(':')
+    path = pathlib.Path(folder)
+  methods = report.read(path).methods
+  if method is not None and method not in methods:
+    raise errors.unknown('method', method, methods)
+  rounds = {
+    own['training']: own['rounds']
+    for name, own in methods.items()
+    if own['training'] is not None and method in (None, name)
+  }
+  if not rounds:
+    raise errors.UserError(f'{source} has trained no global model.')
+  if len(rounds) > 1:
+    raise errors.UserError(
+      f'{path} has trained {" and ".join(rounds)}. Name one of them, as in'
+      f' {path}:{next(iter(rounds))}.'
+    )
+  return path, *rounds.popitem()
+
+
+def _saved_models(
+  source: str, task: 'task_lib.Task'
+) -> tuple['model_lib.Weights', ...]:
+  """The models that a finished run has trained."""
+  from experiments import output
+  from personalization import training
+
+  path, name, last_round = _trained_in(source)
+  trainer = _build(name, config_lib.from_file(path / output.CONFIG), task)
+  if not trainer.models:
+    raise errors.UserError(f'{source}: {name} has no global model.')
+  return training.saved_models(
+    trainer,
+    output.checkpoint_dir(path, name),
+    last_round,
+    like=task.model.init(training.seed_pair('model')),
+  )
+
+
+def _warmstart(
+  algorithms: Mapping[str, 'algorithm_lib.Algorithm'],
+  sources: Sequence[str],
+  task: 'task_lib.Task',
+) -> dict[str, 'algorithm_lib.Algorithm']:
+  """Has the methods begin with the models of finished runs."""
+  for name, algorithm in algorithms.items():
+    if not algorithm.models:
+      raise errors.UserError(
+        f'{name} has no global model that could begin with a saved one. Leave'
+        ' out the method, or warmstart_from.'
+      )
+  try:
+    models = [model for path in sources for model in _saved_models(path, task)]
+  except errors.UserError as error:
+    raise errors.UserError(f'warmstart_from: {error}') from error
+  for name, algorithm in algorithms.items():
+    if len(models) != len(algorithm.models):
+      raise errors.UserError(
+        f'{name} begins with {len(algorithm.models)} models, but there are'
+        f' {len(models)} in what warmstart_from names: {", ".join(sources)}.'
+      )
+  return {
+    name: dataclasses.replace(algorithm, first_models=models)
+    for name, algorithm in algorithms.items()
+  }
+
+
 def build_algorithms(
   config: config_lib.Config,
   task: 'task_lib.Task',
@@ -113,19 +212,9 @@ def build_algorithms(
   Raises:
     UserError: If one cannot do the task.
   """
-  from personalization import evaluation
-
-  aggregator = _aggregator(config.settings.aggregator)
   algorithms = {
-    name: algorithm_registry.build(
-      name,
-      task.model,
-      hyperparameters,
-      aggregator,
-      evaluation.evaluation_sets(task, measured or evaluation.Measured()),
-      num_clients=len(task.train.client_ids),
-    )
-    for name, hyperparameters in config.hyperparameters.items()
+    name: _build(name, config, task, measured)
+    for name in config.hyperparameters
   }
   for name, algorithm in algorithms.items():
     if not (task.cross_silo or algorithm.personalizes_new_clients):
@@ -134,6 +223,8 @@ def build_algorithms(
         f' those to be judged are not in {task.name}. Take a task where they'
         ' are, as school, or leave the method out.'
       )
+  if config.settings.warmstart_from:
+    algorithms = _warmstart(algorithms, config.settings.warmstart_from, task)
   return algorithms
 
 

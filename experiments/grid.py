@@ -51,7 +51,7 @@ if TYPE_CHECKING:
   from experiments import grid_results
   from experiments import grid_work
 
-_DRY_RUN = flags.DEFINE_bool(
+DRY_RUN = flags.DEFINE_bool(
   'dry_run',
   False,
   'Lists the points, times one of each kind, and estimates how long all take.',
@@ -151,7 +151,7 @@ def make_table(winners: Mapping[str, 'grid_results.Outcome']) -> Any:
   """The best point of each method, by validation."""
   table = rich.table.Table(box=rich.box.SIMPLE)
   table.add_column('method')
-  table.add_column('best point')
+  table.add_column('best point', overflow='fold')
   for name in ('validation', 'test ± over repeats', 'deviation', 'hurt'):
     table.add_column(name, justify='right')
   for name, own in winners.items():
@@ -204,7 +204,23 @@ class Grid:
       )
     return grid_work.make_jobs(left, self._contents.metric, self._data_dir)
 
-  def estimate(self, jobs: Sequence['grid_work.Job']) -> float:
+  def dry_run(self) -> None:
+    """Lists the points and says how long they take."""
+    points = self._contents.points
+    for point in points:
+      print(point)
+    jobs = self.jobs()
+    print(
+      f'{len(points)} points, {sum(len(job.runs) for job in jobs)} runs to do,'
+      f' which are {len(jobs)} trainings of {sum(job.rounds for job in jobs)}'
+      ' rounds in all.'
+    )
+    print(
+      f'They take about {duration(self._estimate(jobs))} with'
+      f' {self._num_workers} processes.'
+    )
+
+  def _estimate(self, jobs: Sequence['grid_work.Job']) -> float:
     """Times a job of each program for some rounds; seconds that all take."""
     from experiments import grid_work
 
@@ -316,12 +332,18 @@ class Grid:
     return winners
 
   def diverged(self) -> list[str]:
-    """The points that no number came out for, in some repeat."""
-    return [
-      str(own.point)
-      for own in self.outcomes()
-      if any(record['validation'] is None for record in own.records)
-    ]
+    """What to say of the points with numbers that are not finite."""
+    lines = []
+    for own in self.outcomes():
+      dropped = sum(record['dropped_updates'] for record in own.records)
+      if any(record['validation'] is None for record in own.records):
+        lines.append(f'Diverged: {own.point}')
+      elif dropped:
+        lines.append(
+          f'Diverged in part: {own.point}: dropped {dropped} updates that were'
+          ' not finite'
+        )
+    return lines
 
 
 def _draw(
@@ -369,25 +391,13 @@ def _main(path: str) -> int:
     flags.FLAGS.output_dir or f'results/{pathlib.Path(path).stem}-{digest}'
   )
   with open_grid(contents, folder) as grid:
-    if _DRY_RUN.value:
-      for point in contents.points:
-        print(point)
-      jobs = grid.jobs()
-      print(
-        f'{len(contents.points)} points, {sum(len(j.runs) for j in jobs)} runs'
-        f' to do, which are {len(jobs)} trainings of'
-        f' {sum(job.rounds for job in jobs)} rounds in all.'
-      )
-      seconds = grid.estimate(jobs)
-      print(
-        f'They take about {duration(seconds)} with {flags.FLAGS.workers}'
-        ' processes.'
-      )
+    if DRY_RUN.value:
+      grid.dry_run()
       return 0
     failed = grid.carry_out()
     winners = grid.write()
-    for point in grid.diverged():
-      say(f'Diverged: {point}')
+    for line in grid.diverged():
+      say(line)
   console = rich.console.Console(
     width=None if sys.stdout.isatty() else _TABLE_WIDTH, highlight=False
   )

@@ -11,19 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import csv
 import dataclasses
-import fcntl
 import io
 import json
 import math
-import os
 import pathlib
 from typing import Any
 
 import numpy as np
 import tomli_w
 
+from experiments import folders
 from experiments import grid_file
-from tasks import errors
 
 Record = Mapping[str, Any]
 
@@ -65,23 +63,13 @@ def open_store(folder: pathlib.Path) -> Iterator[Store]:
   Raises:
     UserError: If it cannot be written to.
   """
-  with contextlib.ExitStack() as stack:
+  with folders.locked(folder):
     try:
-      folder.mkdir(parents=True, exist_ok=True)
-      descriptor = os.open(folder, os.O_RDONLY)
-      stack.callback(os.close, descriptor)
-      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      store = stack.enter_context(contextlib.closing(Store(folder)))
-    except BlockingIOError as error:
-      raise errors.UserError(
-        f'Another grid is writing to {folder}. Wait for it, or name another'
-        ' output_dir.'
-      ) from error
+      store = Store(folder)
     except OSError as error:
-      raise errors.UserError(
-        f'{folder} cannot be the output_dir: {error}.'
-      ) from error
-    yield store
+      raise folders.unusable(folder, error) from error
+    with contextlib.closing(store):
+      yield store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,11 +197,11 @@ def write(
         'hurt': f'{hurt[0]:.4g}' if hurt else '',
       }
     writer.writerow(row | dict(own.point.values))
-  _write(folder / 'points.csv', table.getvalue())
+  folders.write(folder / 'points.csv', table.getvalue())
   text = json.dumps(
     {name: describe(own) for name, own in winners.items()}, indent=2
   )
-  _write(folder / 'results.json', f'{text}\n')
+  folders.write(folder / 'results.json', f'{text}\n')
   for name, own in winners.items():
     config = grid.config(own.point, grid.repeats[0])
     seeds = ', '.join(map(str, grid.repeats))
@@ -222,11 +210,4 @@ def write(
       f'# To run it: --preset=THIS_FILE\n'
     )
     text = header + tomli_w.dumps(config.to_dict())
-    _write(folder / f'{name}.toml', text)
-
-
-def _write(path: pathlib.Path, text: str) -> None:
-  """Writes a file that is there whole or not at all."""
-  temporary = path.with_name(f'.{path.name}.tmp')
-  temporary.write_text(text, encoding='utf-8')
-  temporary.replace(path)
+    folders.write(folder / f'{name}.toml', text)

@@ -3,7 +3,6 @@
 import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping
 import dataclasses
-import functools
 from typing import Any
 
 import numpy as np
@@ -88,16 +87,15 @@ def make_jobs(
   Raises:
     UserError: If a run cannot be carried out.
   """
-
-  @functools.cache
-  def load(task: str, parameters: Any) -> task_lib.Task:
-    del task, parameters  # Another seed has other data, but nothing else.
-    return execution.load_task(run.config, data_dir)
-
+  tasks: dict[Any, task_lib.Task] = {}
   groups = collections.defaultdict(list)
   for run in runs:
     config = run.config
-    task = load(config.task, config.task_parameters)
+    # Another seed has other data, but neither another model nor other methods.
+    which = config.task, config.task_parameters
+    if which not in tasks:
+      tasks[which] = execution.load_task(config, data_dir)
+    task = tasks[which]
     if metric not in (None, 'loss', task.metric):
       raise errors.UserError(
         f'metric must be {task.metric} or loss, not {metric!r}.'
@@ -110,6 +108,7 @@ def make_jobs(
       options,
       config.settings.runtime,
       config.settings.aggregator,
+      config.settings.warmstart_from,
       algorithm.training,
     )
     rounds = config.options.total_rounds if algorithm.trains else 0
@@ -259,4 +258,5 @@ class Runner:
         on_cohort=lambda _: on_progress(trained.round),  # noqa: B023
         populations=populations,
       )
-      yield run, make_record(run, evaluation, task, job.metric)
+      record = make_record(run, evaluation, task, job.metric)
+      yield run, {**record, 'dropped_updates': trained.dropped_clients}

@@ -2,7 +2,7 @@
 
   config.toml      all settings; given back as --preset it is the same run
   results.json     each method's statistics over the test clients
-  per_client.csv   each test client's metric
+  per_client.csv   each test client's metric, and what else is measured of it
   metrics/         each round's training metrics, a CSV file for each training
   tensorboard/     the same for TensorBoard
   checkpoints/     where a run that was stopped goes on
@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import csv
 import dataclasses
-import fcntl
 import io
+import itertools
 import json
 import math
-import os
 import pathlib
 import sys
 import time
@@ -35,6 +34,7 @@ import tomli_w
 
 from algorithms import algorithm as algorithm_lib
 from experiments import config as config_lib
+from experiments import folders
 from experiments import report
 from personalization import comparison
 from personalization import evaluation as evaluation_lib
@@ -47,6 +47,8 @@ from tasks import task as task_lib
 Result = Mapping[str, Any]
 Row = Mapping[str, Any]
 
+# The file of all settings.
+CONFIG = 'config.toml'
 _CONFIG_HEADER = '# All settings of a run. To do it again: --preset=THIS_FILE\n'
 # Those that are there in any case; what else is measured has columns behind.
 _COLUMNS = (
@@ -64,16 +66,6 @@ _SECONDS_PER_LINE = 10.0
 _TABLE_WIDTH = 120
 
 
-def _write(path: pathlib.Path, text: str) -> None:
-  """Writes a file that is there whole or not at all."""
-  temporary = path.with_name(f'.{path.name}.tmp')
-  with temporary.open('w', encoding='utf-8', newline='') as file:
-    file.write(text)
-    file.flush()
-    os.fsync(file.fileno())
-  temporary.replace(path)
-
-
 def _to_json(value: Any) -> Any:
   """`value` with None for what JSON has no word for: infinite, or no number."""
   if isinstance(value, float):
@@ -83,6 +75,11 @@ def _to_json(value: Any) -> Any:
   if isinstance(value, (list, tuple)):
     return [_to_json(inner) for inner in value]
   return value
+
+
+def checkpoint_dir(folder: pathlib.Path, training: str) -> pathlib.Path:
+  """Where the checkpoints of a training of a run are."""
+  return folder / 'checkpoints' / training
 
 
 class Folder:
@@ -101,11 +98,11 @@ class Folder:
       self._read()
     else:
       text = _CONFIG_HEADER + tomli_w.dumps(config.to_dict())
-      _write(path / 'config.toml', text)
+      folders.write(path / CONFIG, text)
 
   def _belongs_to_config(self) -> bool:
     """Whether this run was started here before, and no other run was."""
-    there = self._path / 'config.toml'
+    there = self._path / CONFIG
     if not there.exists():
       for name in ('checkpoints', 'results.json'):
         if (self._path / name).exists():
@@ -151,7 +148,7 @@ class Folder:
 
   def checkpoint_dir(self, training: str) -> pathlib.Path:
     """Where the checkpoints of a training are."""
-    return self._path / 'checkpoints' / training
+    return checkpoint_dir(self._path, training)
 
   def release_managers(
     self, training: str
@@ -206,17 +203,19 @@ class Folder:
     self.results[method] = _to_json({**result, 'against': against})
     self._rows.extend(rows)
     table = io.StringIO()
-    columns = dict.fromkeys(_COLUMNS + sum(map(tuple, self._rows), ()))
+    columns = dict.fromkeys(
+      itertools.chain.from_iterable([_COLUMNS, *self._rows])
+    )
     writer = csv.DictWriter(table, columns, lineterminator='\n')
     writer.writeheader()
     writer.writerows(self._rows)
-    _write(self._path / 'per_client.csv', table.getvalue())
+    folders.write(self._path / 'per_client.csv', table.getvalue())
     contents = {
       'configuration': self._config.to_dict(),
       'methods': self.results,
     }
     text = json.dumps(contents, indent=2, allow_nan=False)
-    _write(self._path / 'results.json', f'{text}\n')
+    folders.write(self._path / 'results.json', f'{text}\n')
 
 
 def _compare(
@@ -248,22 +247,11 @@ def open_folder(
   Raises:
     UserError: If it is another run's folder, or none that can be written to.
   """
-  with contextlib.ExitStack() as stack:
+  with folders.locked(path):
     try:
-      path.mkdir(parents=True, exist_ok=True)
-      descriptor = os.open(path, os.O_RDONLY)
-      stack.callback(os.close, descriptor)
-      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
       folder = Folder(path, config)
-    except BlockingIOError as error:
-      raise errors.UserError(
-        f'Another run is writing to {path}. Wait for it, or name another'
-        ' output_dir.'
-      ) from error
     except OSError as error:
-      raise errors.UserError(
-        f'{path} cannot be the output_dir: {error}.'
-      ) from error
+      raise folders.unusable(path, error) from error
     yield folder
 
 

@@ -53,6 +53,8 @@ _WORSE, _BETTER, _SAME = '#d55e00', '#0072b2', '#7f7f7f'
 _WIDTH = 3.4
 # More points than these have no markers, and a band instead of bars.
 _MOST_BARS = 25
+# The most candidates of a method to be drawn out of distribution.
+_MOST_OOD = 12
 _STYLE = {
   'font.size': 8,
   'axes.labelsize': 8,
@@ -308,8 +310,9 @@ def _draw_methods(
   """A curve for each method, in its colour and with its marker."""
   looks = _looks(tuple(methods))
   for method, points in methods.items():
-    color, marker = looks[method]
-    _draw_curve(plot, points, color=color, marker=marker, label=method)
+    if points:
+      color, marker = looks[method]
+      _draw_curve(plot, points, color=color, marker=marker, label=method)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -465,27 +468,36 @@ def ood_curves(
   """
   figure = _figure(2.8)
   plot = figure.subplots()
-  looks = _looks(tuple(methods))
   sign = 1 if higher_is_better else -1
-  best = [
-    max(sign * np.mean(own) for own, _ in candidates.values())
-    for candidates in methods.values()
-  ]
-  worst = 1.5 * min(best) - 0.5 * max(best)
-  for method, candidates in methods.items():
-    color, marker = looks[method]
-    in_order = max(
+
+  def gain(point: tuple[Repeats, Repeats]) -> float:
+    gain = sign * np.mean(point[0])
+    return gain if np.isfinite(gain) else -np.inf
+
+  # Of each method the curve with its best point.
+  curves = {
+    method: max(
       (
         [candidates[name] for _, name in sorted(curve.names.items())]
         for curve in _curves(tuple(candidates))
       ),
-      key=lambda points: max(sign * np.mean(own) for own, _ in points),
+      key=lambda points: max(map(gain, points)),
     )
-    # Close to the first one they differ most, as the first epochs do.
-    steps = np.geomspace(1, len(in_order), min(len(in_order), 12))
-    some = [in_order[k - 1] for k in np.unique(np.rint(steps).astype(int))]
-    points = [point for point in some if sign * np.mean(point[0]) >= worst]
-    _draw_curve(plot, points, color=color, marker=marker, label=method)
+    for method, candidates in methods.items()
+  }
+  best = [max(map(gain, points)) for points in curves.values()]
+  best = [own for own in best if np.isfinite(own)]
+  worst = np.finfo(float).min
+  if len(best) > 1:
+    worst = min(best) - 0.5 * (max(best) - min(best))
+  some = {}
+  for method, points in curves.items():
+    if len(points) > _MOST_OOD:
+      # Close to the first one they differ most, as the first epochs do.
+      steps = np.geomspace(1, len(points), _MOST_OOD)
+      points = [points[k - 1] for k in np.unique(np.rint(steps).astype(int))]
+    some[method] = [point for point in points if gain(point) >= worst]
+  _draw_methods(plot, some)
   plot.set_xlabel(_direction(f'{metric}, own examples', higher_is_better, '\n'))
   plot.set_ylabel(
     _direction(f"{metric},\nall clients' examples", higher_is_better, '\n')
@@ -515,7 +527,7 @@ def cluster_shares(
     plot.plot(range(1, len(own) + 1), own, color=color, label=cluster)
   plot.set_ylim(-0.02, 1.02)
   plot.set_xlabel('round')
-  _in_percent(plot.yaxis, "share of the round's clients")
+  _in_percent(plot.yaxis, 'share of clients')
   _add_legend(figure, plot, title)
   return figure
 
@@ -538,17 +550,18 @@ def cluster_groups(
   clusters = list(next(iter(groups.values())))
   figure = _figure(0.9 + 0.3 * len(clusters))
   plot = figure.subplots()
-  left = np.zeros(len(clusters))
+  places, left = np.arange(len(clusters)), np.zeros(len(clusters))
   for (group, counts), color in zip(groups.items(), itertools.cycle(_COLORS)):
     own = np.array([counts[cluster] for cluster in clusters])
     bars = plot.barh(
-      clusters, own, left=left, color=(color, 0.6), height=0.6, label=group
+      places, own, left=left, color=(color, 0.6), height=0.6, label=group
     )
     plot.bar_label(
       bars, [str(n) if n else '' for n in own], label_type='center', fontsize=7
     )
     left += own
   plot.invert_yaxis()
+  plot.set_yticks(places, clusters)
   plot.grid(visible=False, axis='y')
   plot.set_xlabel('test clients')
   plot.set_ylabel('cluster')

@@ -14,7 +14,8 @@ from absl import app
 from absl import flags
 
 from experiments import config as config_lib
-from experiments import run
+from experiments import execution
+from experiments import run  # noqa: F401, it defines --data_dir.
 from tasks import errors
 
 _SOURCE = flags.DEFINE_string(
@@ -24,7 +25,7 @@ flags.declare_key_flag('data_dir')
 
 
 def _main() -> None:
-  run.silence_imports()
+  execution.silence_imports()
   from experiments import output
   from tasks import downloads
   from tasks import ted_talks

@@ -122,7 +122,7 @@ def _print(table: Table, rows: Mapping[str, Mapping[str, Any]]) -> None:
     printed.add_column(name, justify='right')
   printed.add_column('hurt: ours / published', justify='right')
   printed.add_column('largest cluster', justify='right')
-  printed.add_column('best point')
+  printed.add_column('best point', overflow='fold')
   for method, row in rows.items():
     published = table.published[method]
     if row['ours'] is None:
@@ -165,6 +165,9 @@ def _main() -> int:
   )
   start = time.monotonic()
   with grid.open_grid(which, folder) as opened:
+    if grid.DRY_RUN.value:
+      opened.dry_run()
+      return 0
     failed = opened.carry_out()
     winners = opened.write()
   rows = compare(table, winners)
@@ -191,4 +194,5 @@ def main(argv: list[str]) -> int:
 
 if __name__ == '__main__':
   grid.define_flags()
+  flags.adopt_module_key_flags(grid)
   app.run(main)

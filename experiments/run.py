@@ -34,6 +34,7 @@ from tasks import registry as task_registry
 if TYPE_CHECKING:
   from algorithms import algorithm as algorithm_lib
   from experiments import output
+  from personalization import evaluation
   from personalization import training
   from tasks import task as task_lib
 
@@ -155,6 +156,7 @@ def _evaluate(
   algorithm: 'algorithm_lib.Algorithm',
   trained: 'training.Trained',
   task: 'task_lib.Task',
+  populations: 'evaluation.Populations',
   config: config_lib.Config,
 ) -> tuple['output.Result', list['output.Row']]:
   """Evaluates a method; returns what the results are to say about it."""
@@ -181,7 +183,8 @@ def _evaluate(
       task,
       config.options,
       on_cohort,
-      measured=config.measured,
+      populations,
+      config.measured,
     )
   _tell_of_skipped(f'{name}: evaluation', evaluation.skipped)
   how = task, config.measured, execution.choice(config.settings)
@@ -211,6 +214,7 @@ def run(
     UserError: If it cannot be run, before any training.
   """
   from experiments import output
+  from personalization import evaluation
 
   task = execution.load_task(config, data_dir)
   with output.open_folder(output_dir, config) as folder:
@@ -221,6 +225,10 @@ def run(
 
     execution.set_runtime(config.settings.runtime)
     algorithms = execution.build_algorithms(config, task, config.measured)
+    # Before any training: there may be nobody to evaluate.
+    populations = evaluation.prepare(
+      task, measured=config.measured, seed=config.options.seed
+    )
     # What trains the same is trained once, as the first of them.
     first: dict[str, str] = {}
     trained: dict[str, Any] = {}
@@ -236,11 +244,17 @@ def run(
       if trainer in folder.results:
         seconds = folder.results[trainer]['training_seconds']
       result, rows = _evaluate(
-        name, algorithm, execution.hand_over(state, algorithm), task, config
+        name,
+        algorithm,
+        execution.hand_over(state, algorithm),
+        task,
+        populations,
+        config,
       )
       of_training = {
         'training': trainer if algorithm.trains else None,
         'rounds': config.options.total_rounds if algorithm.trains else 0,
+        'warmstart_from': list(config.settings.warmstart_from),
         'training_seconds': seconds,
         'dropped_updates': state.dropped_clients,
         'skipped_in_training': list(state.skipped_clients),

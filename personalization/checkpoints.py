@@ -200,7 +200,9 @@ def _read(file: BinaryIO) -> dict[str, np.ndarray]:
 
 
 def _first_difference(
-  templates: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+  templates: Mapping[str, Any],
+  arrays: Mapping[str, np.ndarray],
+  is_part: bool,
 ) -> str | None:
   """Says where the arrays of a file are not those of a structure."""
   for name, template in templates.items():
@@ -210,7 +212,7 @@ def _first_difference(
     if not wanted.fits(found):
       return f'{name!r} is {found} in it, not {wanted}'
   for name in arrays:
-    if name not in templates:
+    if name not in templates and not is_part:
       return f'{name!r} is in it, and not in the state that is asked for'
   return None
 
@@ -257,7 +259,9 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
     """The versions that are saved, ascending, or None if there are none."""
     return sorted(int(match[1]) for match in self._find(r'(\d+)\.npz')) or None
 
-  async def load(self, version: int, structure: Any) -> Any:
+  async def load(
+    self, version: int, structure: Any, is_part: bool = False
+  ) -> Any:
     """Returns the state of a version, in the form of `structure`.
 
     Args:
@@ -267,6 +271,7 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
         own numbers. A `tff.Type` may stand for all of it or a part, which is
         what to use if shapes differ from round to round, as those in the state
         of tree aggregation do: `process.initialize.type_signature.result`.
+      is_part: Whether there may be more in the file, which is left there.
 
     Raises:
       tff.program.ProgramStateNotFoundError: If there is no such version.
@@ -285,12 +290,12 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
       ) from error
 
     templates = _leaves(structure)
-    difference = _first_difference(templates, arrays)
+    difference = _first_difference(templates, arrays, is_part)
     if difference:
       raise CheckpointError(
         f'{path} holds the state of another program: {difference}. Run with'
         ' the model, the method and the settings that it was saved with, or'
-        ' give this run another folder.'
+        ' name another folder.'
       )
     logging.info('Program state loaded: %s', path)
     return _map_leaves(

@@ -1,6 +1,7 @@
 """The training loop: rounds of a method, from which a killed run goes on."""
 
 import asyncio
+import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
@@ -21,6 +22,7 @@ from personalization.runtime import rounds as rounds_lib
 from tasks import client_data
 from tasks import errors
 from tasks import task as task_lib
+from tasks.models import model as model_lib
 
 Options = schedule_lib.Options
 Schedule = schedule_lib.Schedule
@@ -116,6 +118,39 @@ def client_states(
     row = new | row
   rows = [row[client_id] for client_id in client_ids]
   return tree.map_structure(lambda leaf: leaf[rows], states)
+
+
+def saved_models(
+  algorithm: algorithm_lib.Algorithm,
+  checkpoint_dir: pathlib.Path,
+  round_num: int,
+  like: model_lib.Weights,
+) -> tuple[model_lib.Weights, ...]:
+  """The models of a checkpoint, whatever else is in it.
+
+  Args:
+    algorithm: The method that was trained.
+    checkpoint_dir: Where its checkpoints are.
+    round_num: The round.
+    like: What the models must look like.
+
+  Returns:
+    The models, in the order of `algorithm.models`.
+
+  Raises:
+    UserError: If there is no such checkpoint, or it has other models.
+  """
+  manager = checkpoints.NpzProgramStateManager(checkpoint_dir)
+  # The server's state comes first in a checkpoint, see `_train`.
+  places = ('/'.join(map(str, (0, *place))) for place in algorithm.models)
+  structure = collections.OrderedDict((place, like) for place in places)
+  try:
+    models = asyncio.run(manager.load(round_num, structure, is_part=True))
+  except tff.program.ProgramStateNotFoundError as error:
+    raise errors.UserError(
+      f'{checkpoint_dir} has no checkpoint of round {round_num}.'
+    ) from error
+  return tuple(models.values())
 
 
 def train(

@@ -29,6 +29,18 @@ _KINDS = {
 }
 
 
+class SettingError(errors.UserError):
+  """A setting that there is not, or that cannot have its value.
+
+  Attributes:
+    name: The name of the setting.
+  """
+
+  def __init__(self, message: str, name: str):
+    super().__init__(message)
+    self.name = name
+
+
 def field(
   default: Any,
   help: str,  # pylint: disable=redefined-builtin
@@ -80,7 +92,7 @@ def _violation(
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-  """The base of all settings: raises a `UserError` for one out of its range."""
+  """The base of all settings; raises a `SettingError` for one out of range."""
 
   def __post_init__(self) -> None:
     for spec in dataclasses.fields(self):
@@ -90,8 +102,8 @@ class Parameters:
           continue
         violation = _violation(element, **spec.metadata.get('limits', {}))
         if violation:
-          raise errors.UserError(
-            f'{spec.name} must be {violation}, not {element!r}.'
+          raise SettingError(
+            f'{spec.name} must be {violation}, not {element!r}.', spec.name
           )
 
 
@@ -145,21 +157,21 @@ def from_dict(cls: type[_T], values: Mapping[str, Any], where: str) -> _T:
     An instance of `cls`, with the defaults for what is not in `values`.
 
   Raises:
-    UserError: For a name, a type or a value that cannot be.
+    SettingError: For a name, a type or a value that cannot be.
   """
   kinds = typing.get_type_hints(cls)
 
   def setting(name: str, value: Any) -> Any:
     if name not in kinds:
-      raise errors.unknown('parameter', name, kinds)
+      raise SettingError(str(errors.unknown('parameter', name, kinds)), name)
     try:
       return _convert(value, kinds[name])
     except ValueError:
-      raise errors.UserError(
-        f'{name} must be {_describe(kinds[name])}, not {value!r}.'
+      raise SettingError(
+        f'{name} must be {_describe(kinds[name])}, not {value!r}.', name
       ) from None
 
   try:
     return cls(**{name: setting(name, value) for name, value in values.items()})
-  except errors.UserError as error:
-    raise errors.UserError(f'{where}: {error}') from None
+  except SettingError as error:
+    raise SettingError(f'{where}: {error}', error.name) from None

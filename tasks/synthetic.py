@@ -25,7 +25,6 @@ import functools
 import numpy as np
 
 from tasks import client_data
-from tasks import errors
 from tasks import parameters as parameters_lib
 from tasks import task
 from tasks.models import linear
@@ -78,9 +77,10 @@ class Parameters(parameters_lib.Parameters):
   def __post_init__(self) -> None:
     super().__post_init__()
     if self.min_examples > self.max_examples:
-      raise errors.UserError(
+      raise parameters_lib.SettingError(
         f'min_examples must be at most max_examples, {self.max_examples},'
-        f' not {self.min_examples}.'
+        f' not {self.min_examples}.',
+        'min_examples',
       )
 
 

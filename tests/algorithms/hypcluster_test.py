@@ -7,6 +7,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+import tree
 
 from algorithms import algorithm as algorithm_lib
 from algorithms import fedavg
@@ -30,7 +31,7 @@ def _build(aggregator=helpers.mean, **hyperparameters):
 
 
 @functools.cache
-def _build_fedavg():
+def _build_fedavg(aggregator=helpers.mean):
   return fedavg.build(
     helpers.MODEL,
     fedavg.Hyperparameters(
@@ -38,14 +39,14 @@ def _build_fedavg():
       server_optimizer='momentum',
       server_learning_rate=0.3,
     ),
-    helpers.mean(),
+    aggregator(),
     helpers.SETS,
   )
 
 
-def _fedavg_from(weights, rounds):
+def _fedavg_from(weights, rounds, aggregator=helpers.mean):
   """FedAvg's state and metrics after some rounds from given weights."""
-  algorithm = _build_fedavg()
+  algorithm = _build_fedavg(aggregator)
   state = algorithm.initial_state([0, 1])
   state['server']['model'] = weights
   return helpers.run(algorithm, rounds, state=state)
@@ -127,6 +128,37 @@ class HypClusterTest(parameterized.TestCase):
         first, now = tf.nest.flatten(first), tf.nest.flatten(now)
         same = all(map(np.array_equal, first, now))
         self.assertEqual(same, anew)
+
+  @parameterized.parameters(0.0, 2.0, 1e9)
+  def test_the_robust_aggregator_on_both_runtimes(self, warmstart_rounds):
+    algorithm = _build(
+      tff.learning.robust_aggregator, warmstart_rounds=warmstart_rounds
+    )
+    results = []
+    for runtime in ('native', 'cohort'):
+      helpers.use(runtime)
+      results.append(helpers.run(algorithm, rounds=4))
+    tree.map_structure(
+      lambda *leaves: np.testing.assert_allclose(*leaves, rtol=1e-4, atol=1e-6),
+      *results,
+    )
+
+  def test_each_model_of_an_ensemble_is_clipped_as_it_is_alone(self):
+    ensemble = _build(tff.learning.robust_aggregator, warmstart_rounds=1e9)
+    begin = ensemble.initial_state([0, 1])
+    for weights in begin['server']['models']:
+      weights['bias'] = np.float32(50)  # Far enough for a long update.
+    state, _ = helpers.run(ensemble, state=begin)
+    for j, first in enumerate(begin['server']['models']):
+      expected, _ = _fedavg_from(first, 3, tff.learning.robust_aggregator)
+      _assert_same_weights(
+        state['server']['models'][j], expected['server']['model']
+      )
+      plain, _ = _fedavg_from(first, 3)
+      self.assertGreater(
+        expected['server']['model']['bias'],
+        plain['server']['model']['bias'] + 1,
+      )
 
   def test_starts_at_random(self):
     first, second = _build().initial_state([0, 1])['server']['models']

@@ -1,5 +1,6 @@
 """What holds for every method."""
 
+import dataclasses
 import functools
 
 from absl.testing import parameterized
@@ -105,6 +106,26 @@ class MethodsTest(parameterized.TestCase):
     state, metrics = helpers.run(algorithm, rounds=1, all_data=[*all_data, bad])
     self.assertEqual(metrics['dropped_clients'], 1)
     _assert_close(state, without)
+
+  @parameterized.named_parameters(*_METHODS)
+  def test_begins_with_given_models_and_nothing_else_is_changed(self, name):
+    helpers.use('cohort')
+    algorithm = _build(name)
+    models = [
+      dict(kernel=np.full([3], k + 1, np.float32), bias=np.float32(k + 5))
+      for k in range(len(algorithm.models))
+    ]
+    random = dict(tree.flatten_with_path(algorithm.initial_state([0, 1])))
+    begun = dataclasses.replace(algorithm, first_models=models)
+    given = {
+      (*place, name): weight
+      for place, weights in zip(algorithm.models, models)
+      for name, weight in weights.items()
+    }
+    self.assertContainsSubset(given, random)
+    _assert_equal(
+      dict(tree.flatten_with_path(begun.initial_state([0, 1]))), random | given
+    )
 
   @parameterized.named_parameters(*_METHODS)
   def test_nobody_left_leaves_the_model_as_it_was(self, name):

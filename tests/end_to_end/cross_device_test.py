@@ -57,3 +57,29 @@ def test_a_preset_runs(preset, tmp_path):
     assert 0 <= result['test']['mean'] <= 1
   with (tmp_path / 'output/per_client.csv').open(newline='') as file:
     assert len(list(csv.DictReader(file))) == num_test * len(_METHODS[preset])
+
+
+def test_hypcluster_begins_with_the_models_of_an_ensemble(tmp_path):
+  # As the README has it.
+  folder = data.tff_cache()
+  small = ('task.only_digits=true', 'clients_per_round=3')
+  for name, preset, algorithm, settings in (
+    ('warm', 'emnist', 'ensemble', ()),
+    (
+      'output',
+      'emnist_hypcluster',
+      'hypcluster',
+      ('warmstart_rounds=0', f'warmstart_from={tmp_path / "warm"}'),
+    ),
+  ):
+    config = config_lib.resolve(
+      config_lib.read(
+        preset,
+        [*small, *settings, 'total_rounds=1'],
+        {'algorithms': algorithm},
+      )
+    )
+    results = run.run(config, tmp_path / name, str(folder))
+  result = results['hypcluster']
+  assert result['warmstart_from'] == [str(tmp_path / 'warm')]
+  assert 0 <= result['test']['mean'] <= 1

@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -103,6 +104,32 @@ class ConfigTest(parameterized.TestCase):
   def test_every_preset_resolves(self, name):
     self.assertIn('name', _resolve(name).to_dict()['task'])
 
+  @parameterized.parameters('emnist', 'stackoverflow', 'landmarks', 'ted_multi')
+  def test_every_row_of_motleys_tables_has_a_preset(self, task):
+    config = _resolve(task=task)
+    self.assertEqual(
+      list(config.hyperparameters),
+      ['local', 'fedadam', 'finetuning', 'knn_per', 'ensemble'],
+    )
+    # The ensemble is of models that are trained as all others are.
+    self.assertEqual(config.settings.aggregator, 'robust')
+    fedadam = dataclasses.asdict(config.hyperparameters['fedadam'])
+    for name in ('finetuning', 'knn_per', 'ensemble'):
+      own = dataclasses.asdict(config.hyperparameters[name])
+      self.assertEqual({key: own[key] for key in fedadam}, fedadam)
+
+    hypcluster = _resolve(f'{task}_hypcluster')
+    self.assertEqual(list(hypcluster.hyperparameters), ['hypcluster'])
+    self.assertEqual(hypcluster.task_parameters, config.task_parameters)
+    own = hypcluster.hyperparameters['hypcluster']
+    self.assertEqual(
+      hypcluster.options.total_rounds - own.warmstart_rounds,
+      config.options.total_rounds,
+    )
+    self.assertEqual(
+      own.num_clusters, config.hyperparameters['ensemble'].num_clusters
+    )
+
   def test_a_preset_may_set_what_is_not_chosen_after_all(self):
     config = _resolve(
       self.preset("""
@@ -184,11 +211,22 @@ class ConfigTest(parameterized.TestCase):
     ('[lokal]\nfinetuning_epochs = 1', "Did you mean 'local'?"),
     ('[task]\nname = 3', "Unknown task '3'"),
     ('[seed]\nx = 3', "'seed'"),
-    ('seed = [3]', 'seed must be a whole number'),
+    ('seed = [3]', 'preset .*preset.toml: settings: seed must be a whole'),
+    ('total_rounds = -1', 'preset.toml: .* total_rounds must be at least 0'),
+    ('[task]\nalhpa = 1', "preset.toml: task synthetic: .* mean 'alpha'?"),
+    ('[task]\nmin_examples = 300', 'preset.toml: .* min_examples must be at'),
+    ('[local]\nfinetuning_epochs = 0', 'preset.toml: local: finetuning_epochs'),
+    ('algorithms = ["lokal"]', "preset.toml: Unknown algorithm 'lokal'"),
   )
   def test_a_preset_is_refused(self, text, message):
     with self.assertRaisesRegex(errors.UserError, message):
       _resolve(self.preset(text))
+
+  def test_what_is_set_elsewhere_is_not_put_down_to_the_preset(self):
+    preset = self.preset('total_rounds = -1\nseed = 1')
+    self.assertEqual(_resolve(preset, ['total_rounds=1']).options.seed, 1)
+    with self.assertRaisesRegex(errors.UserError, '^--set: settings: batch_si'):
+      _resolve(self.preset('seed = 1'), ['batch_size=-1'])
 
   def test_paths_are_the_users_under_bazel_run(self):
     self.preset('seed = 7')
@@ -197,6 +235,18 @@ class ConfigTest(parameterized.TestCase):
       self.assertEqual(_resolve('preset.toml').options.seed, 7)
       self.assertEqual(config_lib.user_path('x'), self.folder / 'x')
       self.assertEqual(config_lib.user_path('/x'), pathlib.Path('/x'))
+      first, second = (
+        _resolve(None, [f'warmstart_from={path}'])
+        for path in (
+          'a,b:fedavg',
+          f'{self.folder}/a,../{self.folder.name}/b:fedavg',
+        )
+      )
+      self.assertEqual(first.digest(), second.digest())
+      self.assertEqual(
+        first.settings.warmstart_from,
+        (str(self.folder / 'a'), str(self.folder / 'b:fedavg')),
+      )
 
   def test_differences(self):
     first = _resolve(seed=1, algorithms='local')

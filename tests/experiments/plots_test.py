@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from experiments import plots
+from tests.experiments import drawn
 
 
 def _texts(figure):
@@ -123,3 +124,187 @@ def test_a_figure_is_written_twice_the_same(tmp_path):
     assert (tmp_path / f'a.{ending}').read_bytes() == (
       tmp_path / f'b.{ending}'
     ).read_bytes()
+
+
+def _candidates(names, **measures):
+  return {
+    name: {measure: [values[i]] for measure, values in measures.items()}
+    for i, name in enumerate(names)
+  }
+
+
+class TestCandidateCurves:
+  NAMES = ('0 epochs', '1 epochs', '2 epochs')
+  MEASURES = dict(
+    test=[3, 2, 4], validation=[2.5, 1.5, 3], test_hurt=[0, 0.25, 0.5]
+  )
+
+  def draw(self, names=NAMES, **arguments):
+    return plots.candidate_curves(
+      _candidates(names, **self.MEASURES), 'loss', False, **arguments
+    )
+
+  def test_means_and_shares_hurt_by_the_number_of_a_candidate(self):
+    means, hurt = self.draw().axes
+    assert drawn.lines(means) == {
+      'test': [[0, 3], [1, 2], [2, 4]],
+      'validation': [[0, 2.5], [1, 1.5], [2, 3]],
+    }
+    assert list(drawn.lines(hurt).values()) == [[[0, 0], [1, 0.25], [2, 0.5]]]
+    assert hurt.get_xlabel() == 'epochs'
+    assert means.get_ylabel() == 'loss\n(lower is better)'
+
+  def test_the_chosen_one_is_marked(self):
+    figure = self.draw(chosen='1 epochs', title='finetuning')
+    circles = [
+      line.get_xydata().tolist()
+      for plot in figure.axes
+      for line in plot.get_lines()
+      if line.get_label() == 'chosen'
+    ]
+    assert circles == [[[1, 2]], [[1, 0.25]]]
+    assert 'finetuning' in _texts(figure)
+
+  def test_candidates_that_differ_in_more_are_several_curves(self):
+    names = ('0 epochs', '1 epochs, rate 0.1', '1 epochs, rate 1e-05')
+    means, _ = self.draw(names).axes
+    assert drawn.lines(means) == {
+      'rate 0.1': [[0, 3], [1, 2]],
+      'rate 1e-05': [[0, 3], [1, 4]],
+    }
+
+  def test_candidates_without_a_number_are_left_out(self):
+    means, _ = self.draw(
+      ('global model', 'mine, 0 epochs', 'mine, 1 epochs')
+    ).axes
+    assert drawn.lines(means)['test'] == [[0, 2], [1, 4]]
+
+  def test_coefficients(self):
+    means, hurt = self.draw(
+      ['coefficient 0', 'coefficient 0.5', 'coefficient 1']
+    ).axes
+    assert drawn.lines(means)['test'] == [[0, 3], [0.5, 2], [1, 4]]
+    assert hurt.get_xlabel() == 'coefficient'
+
+  def test_without_a_baseline_nobody_is_hurt(self):
+    figure = plots.candidate_curves(
+      _candidates(self.NAMES, test=[3, 2, 4]), 'loss', False
+    )
+    assert len(figure.axes) == 1
+
+  def test_repeats_are_their_mean_and_deviation(self):
+    candidates = {name: {'test': [1.0, 3.0]} for name in self.NAMES}
+    (plot,) = plots.candidate_curves(candidates, 'loss', False).axes
+    assert drawn.lines(plot) == {'test': [[0, 2], [1, 2], [2, 2]]}
+    (bars,) = plot.containers[0].lines[2]
+    low, high = bars.get_segments()[0][:, 1]
+    assert (low, high) == pytest.approx((2 - 2**0.5, 2 + 2**0.5))
+
+
+class TestOodCurves:
+  def draw(self, methods, higher_is_better=True):
+    (plot,) = plots.ood_curves(methods, 'accuracy', higher_is_better).axes
+    return drawn.lines(plot)
+
+  def test_own_examples_against_those_of_all(self):
+    candidates = {'0 epochs': ([0.4], [0.5]), '1 epochs': ([0.6], [0.3])}
+    assert self.draw(
+      {'finetuning': candidates, 'fedavg': {'': ([0.4], [0.5])}}
+    ) == {
+      'finetuning': [[0.4, 0.5], [0.6, 0.3]],
+      'fedavg': [[0.4, 0.5]],
+    }
+
+  def test_of_many_epochs_the_first_and_some_later_ones(self):
+    candidates = {f'{k} epochs': ([k], [-k]) for k in range(1, 101)}
+    x = [own for own, _ in self.draw({'local': candidates})['local']]
+    assert (x[:3], x[-1], len(x)) == ([1, 2, 4], 100, 11)
+
+  def test_what_is_far_worse_than_any_method_is_left_out(self):
+    """By more than half of what is between the methods' bests."""
+    candidates = {f'{k} epochs': ([k], [-k]) for k in range(11)}
+    methods = {'local': candidates, 'fedavg': {'global': ([8], [8])}}
+    assert self.draw(methods)['local'][0] == [7, -7]
+    methods = {'local': candidates, 'fedavg': {'global': ([4], [8])}}
+    assert self.draw(methods, False)['local'][-1] == [6, -6]
+
+  def test_of_several_curves_that_of_the_best(self):
+    candidates = {
+      '0 epochs': ([0.4], [0]),
+      '1 epochs, rate 1': ([0.5], [1]),
+      '1 epochs, rate 2': ([0.7], [2]),
+    }
+    assert self.draw({'finetuning': candidates, 'x': {'': ([0.4], [0])}})[
+      'finetuning'
+    ] == [[0.4, 0], [0.7, 2]]
+
+  def test_what_diverged_is_left_out(self):
+    nothing = {'global': ([np.nan], [np.nan])}
+    candidates = {'global': ([0.4], [0.5])}
+    assert list(self.draw({'a': nothing, 'b': candidates})) == ['b']
+    assert not self.draw({'a': nothing})
+
+
+class TestClusters:
+  def test_the_share_of_each_by_round(self):
+    (plot,) = plots.cluster_shares({'one': [0.25, 1], 'two': [0.75, 0]}).axes
+    assert [line.get_xydata().tolist() for line in plot.get_lines()] == [
+      [[1, 0.25], [2, 1]],
+      [[1, 0.75], [2, 0]],
+    ]
+
+  def test_known_groups_in_clusters(self):
+    figure = plots.cluster_groups(
+      {'en': {'0': 3, '1': 40}, 'es': {'0': 20, '1': 0}}, title='hypcluster'
+    )
+    (plot,) = figure.axes
+    bars = [(bar.get_x(), bar.get_width()) for bar in plot.patches]
+    assert bars == [(0, 3), (0, 40), (3, 20), (40, 0)]
+    for text in ('en', 'es', '40', 'hypcluster', 'cluster'):
+      assert text in _texts(figure)
+
+
+class TestOfMethods:
+  def test_communication(self):
+    (plot,) = plots.communication(
+      {'fedavg': [([1e6], [0.4]), ([2e6], [0.5])]}, 'accuracy', True
+    ).axes
+    assert drawn.lines(plot) == {'fedavg': [[1e6, 0.4], [2e6, 0.5]]}
+
+  def test_fractions(self):
+    figure = plots.fractions(
+      {'finetuning': {1.0: [0.1], 0.25: [0.4]}},
+      'evaluation set',
+      'clients hurt',
+      False,
+    )
+    (plot,) = figure.axes
+    assert drawn.lines(plot) == {'finetuning': [[0.25, 0.4], [1, 0.1]]}
+    for text in ('25%', '40%', 'part of the evaluation set', 'lower is better'):
+      assert text in _texts(figure)
+
+  def test_tuning(self):
+    (plot,) = plots.tuning(
+      {'a': {'all': [1], 'each': [2]}, 'b': {'all': [3], 'each': [4]}},
+      'loss',
+      False,
+    ).axes
+    labels = [label.get_text() for label in plot.get_xticklabels()]
+    assert labels == ['all', 'each']
+    y = {
+      name: [y for _, y in points] for name, points in drawn.lines(plot).items()
+    }
+    assert y == {'a': [1, 2], 'b': [3, 4]}
+
+  def test_acceptance(self):
+    figure = plots.acceptance(
+      {'finetuning': {'everybody': ([0.4], [2]), 'some': ([0.2], [3])}},
+      'loss',
+      False,
+    )
+    points = [
+      p.lines[0].get_xydata().tolist() for p in figure.axes[0].containers
+    ]
+    assert points == [[[0.4, 2]], [[0.2, 3]]]
+    for text in ('finetuning', 'everybody', 'some', 'clients hurt'):
+      assert text in _texts(figure)

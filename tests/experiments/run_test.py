@@ -23,6 +23,7 @@ from personalization import training
 from tasks import client_data
 from tasks import errors
 from tasks import registry
+from tasks.models import linear
 from tests import data
 
 _SMALL = (
@@ -204,6 +205,122 @@ class RunTest(parameterized.TestCase):
   def test_a_folder_of_another_configuration_is_refused(self):
     with self.assertRaisesRegex(errors.UserError, 'another configuration'):
       _run(_config(), self.root / 'whole')
+
+
+class WarmstartTest(parameterized.TestCase):
+  """Trainings that begin with the models of finished runs."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.root = pathlib.Path(tempfile.mkdtemp())
+    cls.addClassCleanup(shutil.rmtree, cls.root)
+    for name, *assignments, algorithms in (
+      ('fedavg', 'fedavg'),
+      ('faster', 'client_learning_rate=0.5', 'fedavg'),
+      ('several', 'fedavg,fedadam'),
+      ('ensemble', 'ensemble'),
+      ('local', 'finetuning_epochs=2', 'local'),
+    ):
+      config = _config(*assignments, algorithms=algorithms)
+      _run(config, cls.root / name)
+
+  def run_from(self, sources, *assignments, algorithms='finetuning'):
+    """The results and rows of a run from those of the names."""
+    folder = pathlib.Path(tempfile.mkdtemp(dir=self.root))
+    paths = ','.join(str(self.root / source) for source in sources.split(','))
+    config = _config(
+      f'warmstart_from={paths}', *assignments, algorithms=algorithms
+    )
+    return _run(config, folder), _rows(folder)
+
+  def test_finetuning_begins_with_the_model_of_fedavg(self):
+    config = _config('finetuning_epochs=2', algorithms='fedavg,finetuning')
+    expected = _run(config, self.root / 'finetuning')['finetuning']
+    for source in ('fedavg', 'several:fedavg'):
+      results, rows = self.run_from(
+        source, 'total_rounds=0', 'finetuning_epochs=2'
+      )
+      result = results['finetuning']
+      for part in ('test', 'before', 'candidates'):
+        self.assertEqual(result[part], expected[part])
+      self.assertEqual(
+        rows,
+        [
+          row
+          for row in _rows(self.root / 'finetuning')
+          if row['method'] == 'finetuning'
+        ],
+      )
+      self.assertEqual(result['warmstart_from'], [str(self.root / source)])
+
+  def test_hypcluster_begins_with_the_models_of_several(self):
+    _, rows = self.run_from(
+      'fedavg,faster', 'total_rounds=0', algorithms='hypcluster'
+    )
+    of_models = [_rows(self.root / name) for name in ('fedavg', 'faster')]
+    for row, *of_client in zip(rows, *of_models, strict=True):
+      picked = of_client[int(float(row['cluster']))]
+      self.assertEqual(row['client'], picked['client'])
+      self.assertAlmostEqual(
+        float(row['metric']), float(picked['metric']), places=6
+      )
+
+  def test_hypcluster_begins_with_the_models_of_an_ensemble(self):
+    _, rows = self.run_from(
+      'ensemble', 'total_rounds=0', algorithms='hypcluster'
+    )
+    of_ensemble = _rows(self.root / 'ensemble')
+    for row, expected in zip(rows, of_ensemble, strict=True):
+      self.assertEqual(row, expected | {'method': 'hypcluster'})
+
+  @parameterized.parameters(
+    'fedavg', 'fedadam', 'knn_per', 'ditto', 'hypcluster', 'ensemble'
+  )
+  def test_every_method_with_a_global_model(self, name):
+    num_models = 2 if name in ('hypcluster', 'ensemble') else 1
+    sources = ','.join(('fedavg', 'faster')[:num_models])
+    results, _ = self.run_from(sources, 'total_rounds=2', algorithms=name)
+    self.assertIsNotNone(results[name]['test']['mean'])
+
+  @parameterized.parameters(
+    ('nothing', 'finetuning', 'nothing is no output folder of a run'),
+    ('fedavg:fedavgm', 'finetuning', "Unknown method 'fedavgm'"),
+    ('several', 'finetuning', 'trained fedavg and fedadam. Name one of them'),
+    ('local', 'finetuning', 'has trained no global model'),
+    ('fedavg,faster', 'finetuning', 'begins with 1 models, but there are 2'),
+    (
+      'fedavg',
+      'hypcluster',
+      'hypcluster begins with 2 models, but there are 1',
+    ),
+    ('fedavg', 'fedavg,local', 'local has no global model'),
+  )
+  def test_is_refused_before_training(self, sources, algorithms, message):
+    with mock.patch.object(training, 'train', side_effect=AssertionError):
+      with self.assertRaisesRegex(errors.UserError, message):
+        self.run_from(sources, algorithms=algorithms)
+
+  def test_another_model(self):
+    real = registry.load
+
+    def load(*args, **kwargs):
+      task = real(*args, **kwargs)
+      return dataclasses.replace(task, model=linear.linear_regression(3))
+
+    with mock.patch.object(registry, 'load', load):
+      with self.assertRaisesRegex(
+        errors.UserError,
+        r"warmstart_from: .*'0/server/model/kernel' is float32\[60,10\] in it,"
+        r' not float32\[3\]',
+      ):
+        self.run_from('fedavg')
+
+  def test_a_checkpoint_that_is_missing(self):
+    shutil.copytree(self.root / 'fedavg', self.root / 'copy')
+    shutil.rmtree(self.root / 'copy' / 'checkpoints')
+    with self.assertRaisesRegex(errors.UserError, 'no checkpoint of round 7'):
+      self.run_from('copy')
 
 
 class MeasuredTest(absltest.TestCase):

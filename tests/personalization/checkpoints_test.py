@@ -52,6 +52,14 @@ def _load(manager, structure, version=1):
   return asyncio.run(manager.load(version, structure))
 
 
+def test_a_part_of_a_state(manager):
+  _save(manager, (dict(a=np.arange(3), b=dict(c=5)), 'more'))
+  part = asyncio.run(manager.load(1, {'0/b': dict(c=0)}, is_part=True))
+  assert part == {'0/b': dict(c=5)}
+  with pytest.raises(checkpoints.CheckpointError, match="'0/d' is not in it"):
+    asyncio.run(manager.load(1, {'0/d': 0}, is_part=True))
+
+
 def _round_trip(manager, state):
   _save(manager, state)
   return _load(manager, state)
