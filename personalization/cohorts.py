@@ -23,6 +23,7 @@ class Cohorts:
     client_ids: The clients' ids.
     skipped: The ids of the clients that lack examples; they are left out.
     sizes: For each set, each client's number of examples.
+    padded: Whether the clients of a cohort are padded to the same shapes.
   """
 
   def __init__(
@@ -41,7 +42,7 @@ class Cohorts:
     self.client_ids = tuple(itertools.compress(population.client_ids, usable))
     self.skipped = list(itertools.compress(population.client_ids, ~usable))
     self._sets = population.sets
-    self._padded = padded
+    self.padded = padded
     self.sizes = {name: of_set[usable] for name, of_set in sizes.items()}
     self.pad_to = {
       name: int(of_set.max(initial=0)) for name, of_set in self.sizes.items()
@@ -182,7 +183,7 @@ class Cohorts:
       The data of all of them, or of each of them.
     """
     indices, weights = self.batches(name, rows, batch_size, **batching)
-    if self._padded:
+    if self.padded:
       examples = self.examples(name, rows)
       return _data(examples, indices, weights)
     load = self._sets[name]

@@ -284,9 +284,13 @@ def _evaluate_population(
 
   def cohort(first: int) -> tuple[np.ndarray, dict[str, Any]]:
     """The rows of the clients from `first` on, and what they have."""
-    # All cohorts have the same size, so that one program serves all of them:
-    # the last client stands in for those that are missing in the last cohort.
-    rows = np.arange(first, first + cohort_size).clip(max=len(clients) - 1)
+    rows = np.arange(first, first + cohort_size)
+    if clients.padded:
+      # All cohorts have the same size, so that one program serves all of them:
+      # the last client stands in for those that the last cohort lacks.
+      rows = rows.clip(max=len(clients) - 1)
+    else:
+      rows = rows[: len(clients) - first]
     data = {
       name: clients.data(part, rows, BATCH_SIZE, start=start, stop=stop)
       for name, (part, start, stop) in sets.items()
@@ -312,7 +316,7 @@ def _evaluate_population(
       ),
       evaluation=evaluation,
       seed=cohorts.seeds(
-        client_data.seeded_rng('personalize', options.seed, first), cohort_size
+        client_data.seeded_rng('personalize', options.seed, first), len(rows)
       ),
     )
 
@@ -328,7 +332,7 @@ def _evaluate_population(
         int(rows[0]),
       )
       result = algorithm.personalize(
-        trained.server_state, cohorts.clients(cohort_size, state=states, **own)
+        trained.server_state, cohorts.clients(len(rows), state=states, **own)
       )
       num_clients = len(np.unique(rows))
       parts.append(

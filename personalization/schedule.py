@@ -90,7 +90,6 @@ class Schedule:
       )
     self._options = options
     self._batch_size = options.batch_size or task.batch_size
-    self._padded = task.padded
     self.rounds_at_once = min(options.rounds_per_checkpoint, _MOST_ROUNDS)
     self.several = functools.lru_cache(kept)(self._several)
 
@@ -120,7 +119,8 @@ class Schedule:
   def examples(self) -> Mapping[str, tf.Tensor] | None:
     """All clients' examples, stacked; None if they are not to be."""
     rows = np.arange(len(self.clients))
-    if not self._padded or self.clients.stacked_bytes('train') > _MOST_BYTES:
+    padded = self.clients.padded
+    if not padded or self.clients.stacked_bytes('train') > _MOST_BYTES:
       return None
     return self.clients.examples('train', rows)
 

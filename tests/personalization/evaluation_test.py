@@ -270,6 +270,24 @@ def test_the_size_of_a_cohort_changes_nothing(result, monkeypatch, cohort_size):
     tree.map_structure(_assert_close, dict(a.weights), dict(b.weights))
 
 
+@pytest.mark.parametrize(('padded', 'last'), [(True, 3), (False, 2)])
+def test_clients_stand_in_only_where_cohorts_are_padded(
+  monkeypatch, padded, last
+):
+  monkeypatch.setattr(evaluation, '_COHORT', 3)
+  algorithm, sizes = _build(), []
+
+  def personalize(state, clients):
+    sizes.append(len(clients))
+    return algorithm.personalize(state, clients)
+
+  _evaluate(
+    computations.exchange(algorithm, personalize=personalize),
+    _task(padded=padded),
+  )
+  assert sizes == [3, 3, last]
+
+
 def test_the_next_cohort_is_prepared_meanwhile(result, monkeypatch):
   monkeypatch.setattr(evaluation, '_COHORT', 1)
   asked = {f't{k}': threading.Event() for k in (0, 1, 4, 5, 6)}
