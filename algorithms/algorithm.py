@@ -31,16 +31,15 @@ def numbers(hyperparameters: Any) -> collections.OrderedDict[str, np.ndarray]:
 
 def structure(hyperparameters: Any) -> Hashable:
   """What of the hyperparameters shapes computations: all but the numbers."""
-  return (
-    type(hyperparameters),
-    tuple(
-      (
-        field.name,
-        np.shape(value) if field.name in numbers(hyperparameters) else value,
-      )
-      for field in dataclasses.fields(hyperparameters)
-      for value in [getattr(hyperparameters, field.name)]
-    ),
+  of_numbers = numbers(hyperparameters)
+  return type(hyperparameters), tuple(
+    (
+      field.name,
+      of_numbers[field.name].shape
+      if field.name in of_numbers
+      else getattr(hyperparameters, field.name),
+    )
+    for field in dataclasses.fields(hyperparameters)
   )
 
 
@@ -85,7 +84,7 @@ class Algorithm:
   Attributes:
     trace: Makes its computations, once.
     structure: All that they depend on beside the numbers.
-    candidates: What the entries of those vectors stand for.
+    candidates: What the entries of the metrics of `personalize` stand for.
     baseline: Which candidate is the model without personalization, that clients
       can be hurt in comparison with; None if there is none.
     hyperparameters: The values that `initialize` puts into S.

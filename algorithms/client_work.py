@@ -193,6 +193,11 @@ def evaluate_sets(
   )
 
 
+def only_candidate(metrics: Any) -> Any:
+  """The metrics of a method's only candidate, with the axis of candidates."""
+  return tf.nest.map_structure(lambda metric: metric[tf.newaxis], metrics)
+
+
 def evaluate_epochs(
   model: model_lib.Model,
   weights: Weights,

@@ -133,10 +133,8 @@ def build(
 
   def personalize(weights, numbers, state, personalization, evaluation, seed):
     del numbers, state, personalization, seed
-    # With an axis of candidates, of which there is just one.
-    return tf.nest.map_structure(
-      lambda metric: metric[tf.newaxis],
-      client_work.evaluate_sets(model, weights, evaluation),
+    return client_work.only_candidate(
+      client_work.evaluate_sets(model, weights, evaluation)
     )
 
   return process.build(

@@ -196,8 +196,7 @@ def build(
       # The number of the cluster, as the mean that a metric is.
       _, weight = own['loss']
       own['cluster'] = tf.cast(picked, tf.float32) * weight, weight
-    # With an axis of candidates, of which there is just one.
-    return tf.nest.map_structure(lambda metric: metric[tf.newaxis], metrics)
+    return client_work.only_candidate(metrics)
 
   return process.build(
     process.Method(

@@ -223,8 +223,7 @@ def build(
     metrics = client_work.evaluate_sets(
       model, unflatten(own_model(message, state), like), evaluation
     )
-    # With an axis of candidates, of which there is just one.
-    return tf.nest.map_structure(lambda metric: metric[tf.newaxis], metrics)
+    return client_work.only_candidate(metrics)
 
   return process.build(
     process.Method(

@@ -6,10 +6,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.function.polymorphism import (
-  function_type as function_type_lib,
-)
-from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.saved_model import function_deserialization
 import tensorflow_federated as tff
 
@@ -62,23 +58,6 @@ def _initialize_first(graph_def: tf.compat.v1.GraphDef, initialize_op: str):
       node.input.append(f'^{_node(initialize_op)}')
 
 
-def _with_output_types(
-  function: tf.types.experimental.ConcreteFunction,
-) -> tf.types.experimental.ConcreteFunction:
-  """A loaded function that knows its outputs, as `tf.vectorized_map` needs."""
-  graph = function.graph
-  graph.structured_outputs = list(graph.outputs)
-  return concrete_function.ConcreteFunction.from_func_graph(
-    graph,
-    function_type_lib.from_structured_signature(
-      ((), {}),
-      graph.structured_outputs,
-      graph.function_captures.capture_types,
-    ),
-    attrs={},
-  )
-
-
 def _load_functions(graph_def: tf.compat.v1.GraphDef):
   """Moves the graph's functions into the graph that is being built.
 
@@ -91,7 +70,7 @@ def _load_functions(graph_def: tf.compat.v1.GraphDef):
       # Nobody asks for a gradient here, and the loader would warn of it.
       node.attr.pop('_gradient_op_type', None)
   functions = function_deserialization.load_function_def_library(
-    graph_def.library, wrapper_function=_with_output_types
+    graph_def.library
   )
   names = {}
   for name, function in functions.items():

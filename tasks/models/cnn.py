@@ -122,27 +122,12 @@ def emnist_cnn(num_classes: int = 62) -> model_lib.Model:
   def logits(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
     return _dense(weights, 'output', embedding(weights, batch))
 
-  def loss(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(
-      batch['y'], logits(weights, batch)
-    )
-
-  return model_lib.Model(
-    example_spec=collections.OrderedDict(
-      x=tf.TensorSpec([28, 28, 1]), y=tf.TensorSpec([], tf.int32)
-    ),
-    init=lambda seed: _init(kernel_shapes, seed),
-    loss=loss,
-    metrics=lambda weights, batch: model_lib.accuracy(
-      model_lib.largest(logits(weights, batch)), batch
-    ),
-    embedding=embedding,
+  return model_lib.classifier(
+    tf.TensorSpec([28, 28, 1]),
+    lambda seed: _init(kernel_shapes, seed),
+    logits,
+    embedding,
     head=frozenset(['output_kernel', 'output_bias']),
-    prediction=model_lib.Prediction(
-      predict=lambda weights, batch: tf.nn.softmax(logits(weights, batch)),
-      target=lambda batch: batch['y'],
-      metrics=model_lib.accuracy,
-    ),
   )
 
 

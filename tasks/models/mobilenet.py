@@ -153,26 +153,10 @@ def mobilenet_v2(
     product = tf.matmul(embedding(weights, batch), weights['output_kernel'])
     return product + weights['output_bias']
 
-  def loss(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(
-      batch['y'], logits(weights, batch)
-    )
-
-  return model_lib.Model(
-    example_spec=collections.OrderedDict(
-      x=tf.TensorSpec([image_size, image_size, 3], tf.uint8),
-      y=tf.TensorSpec([], tf.int32),
-    ),
-    init=init,
-    loss=loss,
-    metrics=lambda weights, batch: model_lib.accuracy(
-      model_lib.largest(logits(weights, batch)), batch
-    ),
-    embedding=embedding,
+  return model_lib.classifier(
+    tf.TensorSpec([image_size, image_size, 3], tf.uint8),
+    init,
+    logits,
+    embedding,
     head=frozenset(['output_kernel', 'output_bias']),
-    prediction=model_lib.Prediction(
-      predict=lambda weights, batch: tf.nn.softmax(logits(weights, batch)),
-      target=lambda batch: batch['y'],
-      metrics=model_lib.accuracy,
-    ),
   )

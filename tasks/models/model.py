@@ -106,3 +106,45 @@ class Model:
     return tf.math.divide_no_nan(
       tf.reduce_sum(weight * self.loss(weights, batch)), tf.reduce_sum(weight)
     )
+
+
+def classifier(
+  x: tf.TensorSpec,
+  init: Callable[[tf.Tensor], Weights],
+  logits: Callable[[Weights, Batch], tf.Tensor],
+  embedding: Callable[[Weights, Batch], tf.Tensor],
+  head: frozenset[str],
+) -> Model:
+  """A model of the class 'y' of each example 'x', judged by its accuracy.
+
+  Args:
+    x: The shape and type of what is classified.
+    init: As in `Model`.
+    logits: From weights and a batch to a number for each class.
+    embedding: As in `Model`.
+    head: As in `Model`.
+
+  Returns:
+    The model.
+  """
+
+  def loss(weights: Weights, batch: Batch) -> tf.Tensor:
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(
+      batch['y'], logits(weights, batch)
+    )
+
+  return Model(
+    example_spec=collections.OrderedDict(x=x, y=tf.TensorSpec([], tf.int32)),
+    init=init,
+    loss=loss,
+    metrics=lambda weights, batch: accuracy(
+      largest(logits(weights, batch)), batch
+    ),
+    embedding=embedding,
+    head=head,
+    prediction=Prediction(
+      predict=lambda weights, batch: tf.nn.softmax(logits(weights, batch)),
+      target=lambda batch: batch['y'],
+      metrics=accuracy,
+    ),
+  )
