@@ -44,6 +44,7 @@ import rich.table
 from experiments import config as config_lib
 from experiments import execution
 from experiments import grid_file
+from experiments import terminal
 from experiments import workers
 from tasks import errors
 
@@ -61,7 +62,6 @@ DRY_RUN = flags.DEFINE_bool(
 _SECONDS_PER_LINE = 10.0
 # What a dry run times.
 _TIMED_ROUNDS = 100
-_TABLE_WIDTH = 120
 
 
 def define_flags() -> None:
@@ -83,10 +83,6 @@ def define_flags() -> None:
     'How many processes to run, each on a core of its own.',
     lower_bound=1,
   )
-
-
-def say(message: str) -> None:
-  print(message, file=sys.stderr, flush=True)
 
 
 def make_runner(data_dir: str | None) -> 'grid_work.Runner':
@@ -144,7 +140,9 @@ class _Display:
       best = ', '.join(
         f'{name} {own.validation:.4g}' for name, own in self.best.items()
       )
-      say(self._line() + (f'; best by validation: {best}' if best else ''))
+      terminal.say(
+        self._line() + (f'; best by validation: {best}' if best else '')
+      )
 
 
 def make_table(winners: Mapping[str, 'grid_results.Outcome']) -> Any:
@@ -198,7 +196,7 @@ class Grid:
 
     left = [run for run in self._runs if run.key not in self._store.records]
     if len(left) < len(self._runs):
-      say(
+      terminal.say(
         f'{len(self._runs) - len(left)} of {len(self._runs)} runs are in'
         f' {self._folder} already.'
       )
@@ -231,7 +229,7 @@ class Grid:
     total = 0.0
     for number, own in enumerate(by_program.values(), 1):
       run = own[0].runs[-1]
-      say(f'Timing {run.point} ({number} of {len(by_program)})')
+      terminal.say(f'Timing {run.point} ({number} of {len(by_program)})')
 
       def timed(rounds: int, run: grid_work.Run = run) -> float:
         options = dataclasses.replace(
@@ -319,7 +317,7 @@ class Grid:
       log = self._folder / 'logs' / f'{run.key}.log'
       log.write_text(f'{run.point} seed={run.config.options.seed}\n{error}')
       reason = error.strip().splitlines()[-1]
-      say(f'Failed: {run.point}: {reason} (see {log})')
+      terminal.say(f'Failed: {run.point}: {reason} (see {log})')
 
   def write(self) -> dict[str, 'grid_results.Outcome']:
     """Writes what came out; returns the best points."""
@@ -397,14 +395,11 @@ def _main(path: str) -> int:
     failed = grid.carry_out()
     winners = grid.write()
     for line in grid.diverged():
-      say(line)
-  console = rich.console.Console(
-    width=None if sys.stdout.isatty() else _TABLE_WIDTH, highlight=False
-  )
-  console.print(make_table(winners))
-  say(f'Written to {folder}')
+      terminal.say(line)
+  terminal.print_table(make_table(winners))
+  terminal.say(f'Written to {folder}')
   if failed:
-    say(f'{failed} runs failed. The same command tries them again.')
+    terminal.say(f'{failed} runs failed. The same command tries them again.')
   return 1 if failed else 0
 
 
@@ -414,10 +409,12 @@ def guarded(action: Any) -> int:
   try:
     return action()
   except errors.UserError as error:
-    say(f'Error: {error}')
+    terminal.say(f'Error: {error}')
     return 1
   except KeyboardInterrupt:
-    say('\nStopped. The same command goes on with what is not finished.')
+    terminal.say(
+      '\nStopped. The same command goes on with what is not finished.'
+    )
     return 130
 
 

@@ -36,6 +36,7 @@ from algorithms import algorithm as algorithm_lib
 from experiments import config as config_lib
 from experiments import folders
 from experiments import report
+from experiments import terminal
 from personalization import comparison
 from personalization import evaluation as evaluation_lib
 from personalization import measures
@@ -63,7 +64,6 @@ _COLUMNS = (
 )
 # Where there is no terminal to draw a bar on.
 _SECONDS_PER_LINE = 10.0
-_TABLE_WIDTH = 120
 
 
 def _to_json(value: Any) -> Any:
@@ -455,11 +455,7 @@ def print_table(
   results: Mapping[str, Result], file: TextIO | None = None
 ) -> None:
   """Prints the table of a run's methods."""
-  file = file or sys.stdout
-  width = None if file.isatty() else _TABLE_WIDTH
-  rich.console.Console(file=file, width=width, highlight=False).print(
-    make_table(results)
-  )
+  terminal.print_table(make_table(results), file)
 
 
 # Told how many steps are done, and something about the last of them.

@@ -7,14 +7,13 @@ import json
 import math
 import pathlib
 import statistics
-import sys
 from typing import Any
 
 import rich.box
-import rich.console
 import rich.table
 
 from experiments import config as config_lib
+from experiments import terminal
 from tasks import errors
 
 # What repeats may differ in.
@@ -215,5 +214,4 @@ def make_table(repeats: Repeats) -> rich.table.Table:
 
 def print_table(repeats: Repeats) -> None:
   """Prints the table of the methods over repeats."""
-  width = None if sys.stdout.isatty() else 120
-  rich.console.Console(width=width, highlight=False).print(make_table(repeats))
+  terminal.print_table(make_table(repeats))

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 import dataclasses
 import json
 import pathlib
-import sys
 import time
 import tomllib
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from absl import app
 from absl import flags
 import rich.box
-import rich.console
 import rich.markup
 import rich.table
 
@@ -29,6 +27,7 @@ from experiments import config as config_lib
 from experiments import execution
 from experiments import grid
 from experiments import grid_file
+from experiments import terminal
 from tasks import errors
 
 if TYPE_CHECKING:
@@ -141,9 +140,7 @@ def _print(table: Table, rows: Mapping[str, Mapping[str, Any]]) -> None:
       else '',
       rich.markup.escape(row['point']),
     )
-  rich.console.Console(
-    width=None if sys.stdout.isatty() else _TABLE_WIDTH, highlight=False
-  ).print(printed)
+  terminal.print_table(printed, width=_TABLE_WIDTH)
 
 
 def _main() -> int:
@@ -178,7 +175,7 @@ def _main() -> int:
       for method, row in rows.items()
     }
     json_file.write_text(json.dumps(short, indent=2) + '\n', encoding='utf-8')
-  grid.say(
+  terminal.say(
     f'Written to {folder}, in {grid.duration(time.monotonic() - start)} with'
     f' {flags.FLAGS.workers} processes.'
   )

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 import os
 import pathlib
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from absl import flags
 from algorithms import registry as algorithm_registry
 from experiments import config as config_lib
 from experiments import execution
+from experiments import terminal
 from tasks import errors
 from tasks import registry as task_registry
 
@@ -92,15 +92,11 @@ _OUTPUT_DIR = flags.DEFINE_string(
 )
 
 
-def _say(message: str) -> None:
-  print(message, file=sys.stderr, flush=True)
-
-
 def _tell_of_skipped(where: str, client_ids: Sequence[str]) -> None:
   """Says which clients were left out, a few of them by name."""
   if client_ids:
     more = ', …' if len(client_ids) > 5 else ''
-    _say(
+    terminal.say(
       f'{where}: left out {len(client_ids)} clients without examples:'
       f' {", ".join(client_ids[:5])}{more}'
     )
@@ -144,7 +140,7 @@ def _train(
   seconds = time.monotonic() - start
   _tell_of_skipped(f'{name}: training', trained.skipped_clients)
   if trained.dropped_clients:
-    _say(
+    terminal.say(
       f'{name}: training: dropped {trained.dropped_clients} updates of'
       ' clients that were not finite'
     )
@@ -219,7 +215,7 @@ def run(
   task = execution.load_task(config, data_dir)
   with output.open_folder(output_dir, config) as folder:
     for name in folder.results:
-      _say(f'{name}: done before; delete {output_dir} to do it again')
+      terminal.say(f'{name}: done before; delete {output_dir} to do it again')
     if folder.results.keys() == config.hyperparameters.keys():
       return folder.results
 
@@ -291,7 +287,7 @@ def _main() -> None:
   from experiments import output
 
   output.print_table(results)
-  _say(f'Written to {output_dir}')
+  terminal.say(f'Written to {output_dir}')
 
 
 _interrupted = False
@@ -325,10 +321,12 @@ def main(argv: list[str]) -> int:
   try:
     _main()
   except errors.UserError as error:
-    _say(f'Error: {error}')
+    terminal.say(f'Error: {error}')
     return 1
   except KeyboardInterrupt:
-    _say('\nStopped. The same command goes on from the last checkpoint.')
+    terminal.say(
+      '\nStopped. The same command goes on from the last checkpoint.'
+    )
     return 130
   return 0
 

@@ -19,6 +19,7 @@ from algorithms import registry as algorithm_registry
 from experiments import config as config_lib
 from experiments import output
 from experiments import run
+from experiments import terminal
 from personalization import training
 from tasks import client_data
 from tasks import errors
@@ -377,7 +378,7 @@ class BadClientsTest(absltest.TestCase):
       )
 
     with mock.patch.object(registry, 'load', load):
-      with mock.patch.object(run, '_say') as say:
+      with mock.patch.object(terminal, 'say') as say:
         results = _run(_config('clients_per_round=0'), folder)
     cls.result = results['fedavg']
     cls.rows = _rows(folder)
