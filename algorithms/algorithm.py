@@ -57,7 +57,8 @@ class Computations:
       the number of the client: 0, 1, … for those to train on, and on from there
       for those that are held out.
     next: `(<S@SERVER, {<data, state=C, seed>}@CLIENTS> -> <S@SERVER,
-      {C}@CLIENTS, training metrics@SERVER>)`; data as in `tasks.client_data`.
+      {C}@CLIENTS, training metrics@SERVER>)`; data as in
+      `tasks.data.client_data`.
     personalize: `(<S@SERVER, {<state=C, personalization=data, evaluation=<set:
       data, ...>, seed>}@CLIENTS> ->
       {<set: <metric: <total, weight>>>}@CLIENTS)`

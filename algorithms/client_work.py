@@ -82,7 +82,7 @@ def train(
   Args:
     model: The model.
     weights: Its weights at the start.
-    data: A client's data, see `tasks.client_data`.
+    data: A client's data, see `tasks.data.client_data`.
     step: How a gradient changes the weights.
     regularizer: What is added to the mean loss of a batch before it is
       differentiated, from the weights.
@@ -164,7 +164,7 @@ def evaluate(
   Args:
     model: The model.
     weights: Its weights.
-    data: A client's data, see `tasks.client_data`.
+    data: A client's data, see `tasks.data.client_data`.
 
   Returns:
     {metric: <total, weight>}, to be added up over clients or divided.

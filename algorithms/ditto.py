@@ -33,7 +33,7 @@ from algorithms import algorithm
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import process
-from tasks import parameters
+from base import settings
 from tasks.models import model as model_lib
 
 
@@ -41,15 +41,15 @@ from tasks.models import model as model_lib
 class Hyperparameters(fedavg.Hyperparameters):
   """Those of FedAvg for the global model, and those of the personal ones."""
 
-  personal_learning_rate: float = parameters.field(
+  personal_learning_rate: float = settings.field(
     0.1, 'The learning rate of the personal models.', minimum=0
   )
-  regularization: float = parameters.field(
+  regularization: float = settings.field(
     0.1,
     'lambda, how strongly personal models are pulled to the global one.',
     minimum=0,
   )
-  personal_epochs: int = parameters.field(
+  personal_epochs: int = settings.field(
     0,
     'The most epochs on the personalization set before the evaluation; 0 to'
     ' this are tried. Only clients that are held out need any.',

@@ -22,38 +22,38 @@ from algorithms import algorithm
 from algorithms import client_work
 from algorithms import process
 from algorithms import server_optimizers
-from tasks import parameters
+from base import settings
 from tasks.models import model as model_lib
 
 
 @dataclasses.dataclass(frozen=True)
-class Hyperparameters(parameters.Parameters):
+class Hyperparameters(settings.Settings):
   """Those that are no floats shape the program."""
 
-  client_learning_rate: float = parameters.field(
+  client_learning_rate: float = settings.field(
     0.1, "The learning rate of the clients' SGD.", minimum=0
   )
-  server_optimizer: str = parameters.field(
+  server_optimizer: str = settings.field(
     'sgd',
     "What the server does with the clients' mean update.",
     choices=server_optimizers.NAMES,
   )
-  server_learning_rate: float = parameters.field(
+  server_learning_rate: float = settings.field(
     1.0, 'The learning rate of the server.', minimum=0
   )
-  server_momentum: float = parameters.field(
+  server_momentum: float = settings.field(
     0.9, "The server's momentum.", minimum=0, maximum=1
   )
-  server_beta_1: float = parameters.field(
+  server_beta_1: float = settings.field(
     0.9, "Adam's decay of the first moment.", minimum=0, maximum=1
   )
-  server_beta_2: float = parameters.field(
+  server_beta_2: float = settings.field(
     0.99, "Adam's decay of the second moment.", minimum=0, maximum=1
   )
-  server_epsilon: float = parameters.field(
+  server_epsilon: float = settings.field(
     1e-3, 'What Adam adds to the root of the second moment.', above=0
   )
-  client_weighting: str = parameters.field(
+  client_weighting: str = settings.field(
     'examples',
     'Whether a client counts by its number of examples, or as one.',
     choices=('examples', 'uniform'),

@@ -17,24 +17,24 @@ from algorithms import algorithm
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import process
-from tasks import parameters
+from base import settings
 from tasks.models import model as model_lib
 
 
 @dataclasses.dataclass(frozen=True)
-class FinetuningHyperparameters(parameters.Parameters):
+class FinetuningHyperparameters(settings.Settings):
   """How a client trains on: all combinations are tried."""
 
-  finetuning_learning_rates: tuple[float, ...] = parameters.field(
+  finetuning_learning_rates: tuple[float, ...] = settings.field(
     (0.1,), 'Learning rates of the fine-tuning.', minimum=0
   )
-  finetuning_layers: tuple[str, ...] = parameters.field(
+  finetuning_layers: tuple[str, ...] = settings.field(
     ('all',), 'Layers that are fine-tuned.', choices=('all', 'last')
   )
-  finetuning_epochs: int = parameters.field(
+  finetuning_epochs: int = settings.field(
     20, 'The most epochs of fine-tuning; 0 to this are tried.', minimum=1
   )
-  finetuning_shuffle: bool = parameters.field(
+  finetuning_shuffle: bool = settings.field(
     False, 'Whether each epoch of fine-tuning is in a new order.'
   )
 

@@ -33,7 +33,7 @@ from algorithms import client_work
 from algorithms import fedavg
 from algorithms import process
 from algorithms import server_optimizers
-from tasks import parameters
+from base import settings
 from tasks.models import model as model_lib
 
 
@@ -41,11 +41,9 @@ from tasks.models import model as model_lib
 class Hyperparameters(fedavg.Hyperparameters):
   """Those of FedAvg, and of the clusters."""
 
-  num_clusters: int = parameters.field(
-    2, 'The number of clusters, k.', minimum=1
-  )
+  num_clusters: int = settings.field(2, 'The number of clusters, k.', minimum=1)
   # Not an integer: those shape the program, and this need not.
-  warmstart_rounds: float = parameters.field(
+  warmstart_rounds: float = settings.field(
     0.0,
     'For how many rounds FedAvg trains each cluster by itself on all clients,'
     ' before clients pick one.',

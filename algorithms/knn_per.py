@@ -31,25 +31,25 @@ from algorithms import algorithm
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import process
-from tasks import errors
-from tasks import parameters
+from base import errors
+from base import settings
 from tasks.models import model as model_lib
 
 
 @dataclasses.dataclass(frozen=True)
-class KnnHyperparameters(parameters.Parameters):
+class KnnHyperparameters(settings.Settings):
   """Those of the neighbours."""
 
-  coefficients: tuple[float, ...] = parameters.field(
+  coefficients: tuple[float, ...] = settings.field(
     (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
     'How much the neighbours count against the model: all are tried.',
     minimum=0,
     maximum=1,
   )
-  num_neighbors: int = parameters.field(
+  num_neighbors: int = settings.field(
     10, 'The number of neighbours, k.', minimum=1
   )
-  neighbor_weights: str = parameters.field(
+  neighbor_weights: str = settings.field(
     'exp(-d)',
     'What a neighbour at distance d weighs; with 1/d, an exact match takes'
     ' all.',

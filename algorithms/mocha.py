@@ -35,35 +35,35 @@ import tensorflow_federated as tff
 from algorithms import algorithm
 from algorithms import client_work
 from algorithms import process
-from tasks import errors
-from tasks import parameters
+from base import errors
+from base import settings
 from tasks.models import model as model_lib
 
 _SMALLEST_EIGENVALUE = 1e-8
 
 
 @dataclasses.dataclass(frozen=True)
-class Hyperparameters(parameters.Parameters):
+class Hyperparameters(settings.Settings):
   """The defaults are Motley's."""
 
-  client_learning_rate: float = parameters.field(
+  client_learning_rate: float = settings.field(
     0.01, "The learning rate of the clients' SGD.", minimum=0
   )
-  regularization: float = parameters.field(
+  regularization: float = settings.field(
     1e-3, 'lambda, how much the relationship counts.', minimum=0
   )
-  outer: int = parameters.field(
+  outer: int = settings.field(
     1,
     'The rounds from one update of the relationship to the next.',
     minimum=1,
   )
-  relationship: str = parameters.field(
+  relationship: str = settings.field(
     'sigma',
     'What is between the models in the objective: Sigma as in Motley, or its'
     ' inverse as in the paper.',
     choices=('sigma', 'inverse'),
   )
-  num_clients: int = parameters.field(
+  num_clients: int = settings.field(
     0,
     "K, the number of clients to train on; 0 for that of the task's.",
     minimum=0,

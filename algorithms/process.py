@@ -18,7 +18,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from algorithms import algorithm
-from tasks import client_data
+from tasks.data import client_data
 from tasks.models import model as model_lib
 
 # The hyperparameters that are numbers, by name.

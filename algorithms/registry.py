@@ -14,8 +14,8 @@ import importlib
 import types
 from typing import TYPE_CHECKING, Any
 
-from tasks import errors
-from tasks import parameters
+from base import errors
+from base import settings
 
 if TYPE_CHECKING:
   import tensorflow_federated as tff
@@ -90,9 +90,7 @@ def hyperparameter_names(name: str) -> tuple[str, ...]:
   return tuple(field.name for field in fields)
 
 
-def hyperparameters(
-  name: str, values: Mapping[str, Any]
-) -> parameters.Parameters:
+def hyperparameters(name: str, values: Mapping[str, Any]) -> settings.Settings:
   """A method's hyperparameters.
 
   Args:
@@ -106,7 +104,7 @@ def hyperparameters(
   Raises:
     UserError: If there is no such method, hyperparameter or value.
   """
-  return parameters.from_dict(
+  return settings.from_dict(
     _module(name).Hyperparameters, {**_METHODS[name].defaults, **values}, name
   )
 
@@ -114,7 +112,7 @@ def hyperparameters(
 def build(
   name: str,
   model: model_lib.Model,
-  hyperparameters: parameters.Parameters,
+  hyperparameters: settings.Settings,
   aggregator: tff.aggregators.AggregationFactory,
   evaluation_sets: Sequence[str],
   num_clients: int = 0,

@@ -73,7 +73,7 @@ def _federated_rounds(workload: Any, runtime: str) -> _Run:
   import tensorflow_federated as tff
 
   from algorithms import fedavg
-  from experiments import execution
+  from experiments.configuration import execution
   from personalization import cohorts
 
   execution.set_runtime(runtime)
@@ -110,7 +110,7 @@ def _reference_rounds(workload: Any, system: str) -> _Run:
   """Rounds of a loop without federated machinery."""
   import tensorflow as tf
 
-  from experiments import reference_loops
+  from experiments.benchmarks import reference_loops
 
   make = {
     'bare': reference_loops.keras_loop,
@@ -131,11 +131,11 @@ def _reference_rounds(workload: Any, system: str) -> _Run:
 
 def _task_rounds(name: str, system: str, data_dir: str) -> _Run:
   """Rounds of a real task."""
-  from experiments import execution
+  from experiments.configuration import execution
 
   if system != 'bare':
     execution.set_runtime(system)
-  from experiments import task_workloads
+  from experiments.benchmarks import task_workloads
 
   return task_workloads.WORKLOADS[name](data_dir, system == 'bare')
 
@@ -155,7 +155,7 @@ def _peak_bytes() -> int:
 
 def _made_up_workload(name: str, size: int) -> Any:
   """A workload of so many clients; of as many as it has if that is 0."""
-  from experiments import reference_loops
+  from experiments.benchmarks import reference_loops
 
   make = getattr(reference_loops, _WORKLOADS[name])
   # A larger cohort holds the same ten clients over and over, so that it is not
@@ -171,7 +171,7 @@ def _serve(
   connection: Any, name: str, system: str, size: int, data_dir: str
 ) -> None:
   """Runs rounds when it is told to, in a process of its own."""
-  from experiments import execution
+  from experiments.configuration import execution
 
   execution.silence_imports()
   make: Callable[[], _Run]

@@ -41,16 +41,16 @@ import rich.markup
 import rich.progress
 import rich.table
 
-from experiments import config as config_lib
-from experiments import execution
-from experiments import grid_file
-from experiments import terminal
-from experiments import workers
-from tasks import errors
+from base import errors
+from experiments.configuration import config as config_lib
+from experiments.configuration import execution
+from experiments.reporting import terminal
+from experiments.sweeps import grid_file
+from experiments.sweeps import workers
 
 if TYPE_CHECKING:
-  from experiments import grid_results
-  from experiments import grid_work
+  from experiments.sweeps import grid_results
+  from experiments.sweeps import grid_work
 
 DRY_RUN = flags.DEFINE_bool(
   'dry_run',
@@ -87,7 +87,7 @@ def define_flags() -> None:
 
 def make_runner(data_dir: str | None) -> 'grid_work.Runner':
   """What carries out jobs in a process."""
-  from experiments import grid_work
+  from experiments.sweeps import grid_work
 
   return grid_work.Runner(data_dir)
 
@@ -177,7 +177,7 @@ class Grid:
     data_dir: str | None,
     num_workers: int,
   ):
-    from experiments import grid_work
+    from experiments.sweeps import grid_work
 
     self._contents = contents
     self._folder = folder
@@ -192,7 +192,7 @@ class Grid:
 
   def jobs(self) -> list['grid_work.Job']:
     """What is left to do."""
-    from experiments import grid_work
+    from experiments.sweeps import grid_work
 
     left = [run for run in self._runs if run.key not in self._store.records]
     if len(left) < len(self._runs):
@@ -220,7 +220,7 @@ class Grid:
 
   def _estimate(self, jobs: Sequence['grid_work.Job']) -> float:
     """Times a job of each program for some rounds; seconds that all take."""
-    from experiments import grid_work
+    from experiments.sweeps import grid_work
 
     runner = grid_work.Runner(self._data_dir)
     by_program: dict[str, list[grid_work.Job]] = {}
@@ -255,7 +255,7 @@ class Grid:
 
   def outcomes(self) -> list['grid_results.Outcome']:
     """What came out so far, for each point."""
-    from experiments import grid_results
+    from experiments.sweeps import grid_results
 
     return [
       grid_results.outcome(
@@ -266,7 +266,7 @@ class Grid:
 
   def carry_out(self) -> int:
     """Does what is left; returns how many runs failed."""
-    from experiments import grid_results
+    from experiments.sweeps import grid_results
 
     jobs = self.jobs()
     console = rich.console.Console(stderr=True, highlight=False)
@@ -321,7 +321,7 @@ class Grid:
 
   def write(self) -> dict[str, 'grid_results.Outcome']:
     """Writes what came out; returns the best points."""
-    from experiments import grid_results
+    from experiments.sweeps import grid_results
 
     outcomes = self.outcomes()
     winners = grid_results.best(outcomes)
@@ -348,7 +348,7 @@ def _draw(
   folder: pathlib.Path, winners: Mapping[str, 'grid_results.Outcome']
 ) -> None:
   """Draws the test clients at the best points, those of all repeats."""
-  from experiments import plots
+  from experiments.reporting import plots
 
   if not winners:
     return
@@ -374,7 +374,7 @@ def open_grid(
   contents: grid_file.GridFile, folder: pathlib.Path
 ) -> Iterator[Grid]:
   """Opens a grid, as the flags say, with the results that are in a folder."""
-  from experiments import grid_results
+  from experiments.sweeps import grid_results
 
   with grid_results.open_store(folder) as store:
     yield Grid(contents, folder, store, data_dir(), flags.FLAGS.workers)

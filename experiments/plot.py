@@ -29,8 +29,8 @@ import sys
 from absl import app
 from absl import flags
 
-from experiments import config as config_lib
-from tasks import errors
+from base import errors
+from experiments.configuration import config as config_lib
 
 _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir',
@@ -45,9 +45,9 @@ def main(argv: list[str]) -> int:
   if not paths:
     raise app.UsageError('Name the output folder of a run, or of several.')
   try:
-    from experiments import figures
-    from experiments import plots
-    from experiments import report
+    from experiments.reporting import figures
+    from experiments.reporting import plots
+    from experiments.reporting import report
 
     by_rounds = report.read_repeats(paths)
     output_dir = paths[0] / 'plots'

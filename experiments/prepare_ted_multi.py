@@ -13,10 +13,10 @@ import sys
 from absl import app
 from absl import flags
 
-from experiments import config as config_lib
-from experiments import execution
+from base import errors
 from experiments import run  # noqa: F401, it defines --data_dir.
-from tasks import errors
+from experiments.configuration import config as config_lib
+from experiments.configuration import execution
 
 _SOURCE = flags.DEFINE_string(
   'source', None, 'The folder of the unpacked archive.', required=True
@@ -26,9 +26,9 @@ flags.declare_key_flag('data_dir')
 
 def _main() -> None:
   execution.silence_imports()
-  from experiments import output
-  from tasks import downloads
-  from tasks import ted_talks
+  from experiments.reporting import output
+  from tasks.data import downloads
+  from tasks.data import ted_talks
 
   data_dir = flags.FLAGS.data_dir
   if data_dir is not None:

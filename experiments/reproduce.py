@@ -23,15 +23,15 @@ import rich.box
 import rich.markup
 import rich.table
 
-from experiments import config as config_lib
-from experiments import execution
+from base import errors
 from experiments import grid
-from experiments import grid_file
-from experiments import terminal
-from tasks import errors
+from experiments.configuration import config as config_lib
+from experiments.configuration import execution
+from experiments.reporting import terminal
+from experiments.sweeps import grid_file
 
 if TYPE_CHECKING:
-  from experiments import grid_results
+  from experiments.sweeps import grid_results
 
 _TABLES = pathlib.Path(__file__).parent / 'tables'
 _TABLE_WIDTH = 150

@@ -25,15 +25,15 @@ from absl import app
 from absl import flags
 
 from algorithms import registry as algorithm_registry
-from experiments import config as config_lib
-from experiments import execution
-from experiments import terminal
-from tasks import errors
+from base import errors
+from experiments.configuration import config as config_lib
+from experiments.configuration import execution
+from experiments.reporting import terminal
 from tasks import registry as task_registry
 
 if TYPE_CHECKING:
   from algorithms import algorithm as algorithm_lib
-  from experiments import output
+  from experiments.reporting import output
   from personalization import evaluation
   from personalization import training
   from tasks import task as task_lib
@@ -110,7 +110,7 @@ def _train(
   folder: 'output.Folder',
 ) -> tuple['training.Trained', float | None]:
   """Trains; also returns the seconds, if it did not begin at a checkpoint."""
-  from experiments import output
+  from experiments.reporting import output
   from personalization import training
 
   if not algorithm.trains:
@@ -156,7 +156,7 @@ def _evaluate(
   config: config_lib.Config,
 ) -> tuple['output.Result', list['output.Row']]:
   """Evaluates a method; returns what the results are to say about it."""
-  from experiments import output
+  from experiments.reporting import output
   from personalization import evaluation as evaluation_lib
 
   start = time.monotonic()
@@ -209,7 +209,7 @@ def run(
   Raises:
     UserError: If it cannot be run, before any training.
   """
-  from experiments import output
+  from experiments.reporting import output
   from personalization import evaluation
 
   task = execution.load_task(config, data_dir)
@@ -284,7 +284,7 @@ def _main() -> None:
   if data_dir is not None:
     data_dir = str(config_lib.user_path(data_dir))
   results = run(config, output_dir, data_dir)
-  from experiments import output
+  from experiments.reporting import output
 
   output.print_table(results)
   terminal.say(f'Written to {output_dir}')

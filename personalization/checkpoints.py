@@ -29,7 +29,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks import errors
+from base import errors
 
 _Path = tuple[str | int, ...]
 

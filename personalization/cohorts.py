@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from personalization.runtime import values
-from tasks import client_data
+from base import seeds
+from runtimes import values
+from tasks.data import client_data
 
 Data = Mapping[str, Any]
 
@@ -120,7 +121,7 @@ class Cohorts:
       rows: The clients.
       batch_size: The number of examples in a batch.
       shuffle: The key of the random order that each epoch has, as
-        `client_data.seeded_rng` takes it; without, their own order.
+        `seeds.generator` takes it; without, their own order.
       drop_partial: Whether to leave out a last batch that is not full.
       epochs: How often each example comes.
       start: Where the examples start, as a fraction of those that a client has.
@@ -154,7 +155,7 @@ class Cohorts:
     drop_partial: bool,
     epochs: int,
   ) -> tuple[np.ndarray, np.ndarray]:
-    rng = client_data.seeded_rng(*shuffle) if shuffle else None
+    rng = seeds.generator(*shuffle) if shuffle else None
     batches = [
       client_data.index_batches(
         sizes, batch_size, rng=rng, drop_partial=drop_partial, pad_to=pad_to
@@ -242,8 +243,3 @@ def clients(size: int, **parts: Any) -> Sequence[Any]:
     collections.OrderedDict((name, part[k]) for name, part in rows.items())
     for k in range(size)
   ]
-
-
-def seeds(rng: np.random.Generator, size: int) -> np.ndarray:
-  """A seed for each client of a cohort."""
-  return rng.integers(2**31, size=(size, 2), dtype=np.int32)

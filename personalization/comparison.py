@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import scipy.stats
 
-from personalization import statistics
+from personalization import summaries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +61,8 @@ def compare(
   first = np.asarray(first, np.float64)
   second = np.asarray(second, np.float64)
   difference = first - second
-  worse = statistics.is_worse(first, second, higher_is_better)
-  better = statistics.is_worse(second, first, higher_is_better)
+  worse = summaries.is_worse(first, second, higher_is_better)
+  better = summaries.is_worse(second, first, higher_is_better)
   # Two models that both diverged are alike.
   better, worse = int(np.sum(better & ~worse)), int(np.sum(worse & ~better))
   if not better + worse:
@@ -80,7 +80,7 @@ def compare(
   return Comparison(
     num_clients=len(difference),
     difference=float(difference.mean()),
-    interval=statistics.interval_of_mean(difference),
+    interval=summaries.interval_of_mean(difference),
     better=better,
     worse=worse,
     p_sign=p_sign,

@@ -19,14 +19,15 @@ import numpy as np
 import tree
 
 from algorithms import algorithm as algorithm_lib
+from base import errors
+from base import seeds
+from base import settings
 from personalization import cohorts
 from personalization import prefetch
-from personalization import statistics
+from personalization import summaries
 from personalization import training
-from tasks import client_data
-from tasks import errors
-from tasks import parameters
 from tasks import task as task_lib
+from tasks.data import client_data
 
 # Clients that are evaluated at a time.
 _COHORT = 100
@@ -41,42 +42,42 @@ OOD, HELD_OUT = 'ood', 'held_out'
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured(parameters.Parameters):
+class Measured(settings.Settings):
   """What is measured of the test clients beside their metric."""
 
-  ood_examples: int = parameters.field(
+  ood_examples: int = settings.field(
     0,
     'On how many examples drawn from those of all test clients each'
     ' personalized model is judged as well (out of distribution); 0 for none.',
     minimum=0,
   )
-  evaluation_fractions: tuple[float, ...] = parameters.field(
+  evaluation_fractions: tuple[float, ...] = settings.field(
     (),
     'By which parts of its evaluation set each client is judged as well.',
     above=0,
     maximum=1,
   )
-  personalization_fractions: tuple[float, ...] = parameters.field(
+  personalization_fractions: tuple[float, ...] = settings.field(
     (),
     'On which parts of its personalization set each client is personalized as'
     ' well.',
     above=0,
     maximum=1,
   )
-  acceptance_min_examples: int = parameters.field(
+  acceptance_min_examples: int = settings.field(
     0,
     'Also shown: that a client takes its personalized model only if it has so'
     ' many examples to adapt to; 0 to not show it.',
     minimum=0,
   )
-  acceptance_margin: float | None = parameters.field(
+  acceptance_margin: float | None = settings.field(
     None,
     'Also shown: that a client takes its personalized model only if that is'
     ' better by more than this margin on examples held out; none to not show'
     ' it.',
     minimum=0,
   )
-  acceptance_fraction: float = parameters.field(
+  acceptance_fraction: float = settings.field(
     0.2,
     'The part of the personalization set that is held out for that. In a'
     ' cross-silo task it is the validation examples instead.',
@@ -262,7 +263,7 @@ def prepare(
     drawn = clients.sample(
       _own_sets(task)[-1],
       measured.ood_examples,
-      client_data.seeded_rng(OOD, seed),
+      seeds.generator(OOD, seed),
     )
     for clients in populations.values():
       clients.share(OOD, drawn)
@@ -315,8 +316,8 @@ def _evaluate_population(
         stop=personalized_on,
       ),
       evaluation=evaluation,
-      seed=cohorts.seeds(
-        client_data.seeded_rng('personalize', options.seed, first), len(rows)
+      seed=seeds.pairs(
+        seeds.generator('personalize', options.seed, first), len(rows)
       ),
     )
 
@@ -496,7 +497,7 @@ def at(values_: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 def summarize(
   evaluation: Evaluation, chosen: np.ndarray, further: str | None = None
-) -> statistics.Summary:
+) -> summaries.Summary:
   """The statistics of the test clients at their chosen candidates.
 
   Args:
@@ -506,12 +507,12 @@ def summarize(
       own. Those without examples in it are left out.
 
   Returns:
-    The statistics.
+    The summaries.
   """
   metrics = evaluation.further[further] if further else evaluation.test
   there = metrics.weights[evaluation.metric] > 0
   values_ = metrics.values[evaluation.metric][there]
-  return statistics.summarize(
+  return summaries.summarize(
     at(values_, chosen[there]),
     metrics.weights[evaluation.metric][there],
     evaluation.higher_is_better,

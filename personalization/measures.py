@@ -13,7 +13,7 @@ import numpy as np
 from sklearn import metrics as sklearn_metrics
 
 from personalization import evaluation as evaluation_lib
-from personalization import statistics
+from personalization import summaries
 
 # The metric of HypCluster and its like that is the number of the cluster.
 _CLUSTER = 'cluster'
@@ -41,7 +41,7 @@ def by_candidate(
     values = metrics.values[evaluation.metric]
     columns[name] = values.mean(axis=0, dtype=np.float64)
     if evaluation.baseline is not None:
-      columns[f'{name}_hurt'] = statistics.is_worse(
+      columns[f'{name}_hurt'] = summaries.is_worse(
         values, values[:, [evaluation.baseline]], evaluation.higher_is_better
       ).mean(axis=0)
   return {
@@ -61,7 +61,7 @@ class Acceptance:
   """
 
   accepted: np.ndarray
-  summary: statistics.Summary
+  summary: summaries.Summary
 
 
 def acceptance(

@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from base import errors
+from base import seeds
+from base import settings
 from personalization import cohorts
-from personalization.runtime import rounds
-from tasks import client_data
-from tasks import errors
-from tasks import parameters
+from runtimes import rounds
 from tasks import task as task_lib
 
 # Rounds whose batches are made at a time, where rounds are one program.
@@ -24,26 +24,26 @@ _MOST_BYTES = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(parameters.Parameters):
+class Options(settings.Settings):
   """How long, with whom and in what batches to train."""
 
-  total_rounds: int = parameters.field(100, 'The number of rounds.', minimum=0)
-  clients_per_round: int = parameters.field(
+  total_rounds: int = settings.field(100, 'The number of rounds.', minimum=0)
+  clients_per_round: int = settings.field(
     10, 'The number of clients in a round; 0 for all.', minimum=0
   )
-  batch_size: int = parameters.field(
+  batch_size: int = settings.field(
     0, "The number of examples in a batch; 0 for the task's own.", minimum=0
   )
-  client_epochs: int = parameters.field(
+  client_epochs: int = settings.field(
     1, 'The passes of a client over its examples in a round.', minimum=1
   )
-  drop_partial_batches: bool = parameters.field(
+  drop_partial_batches: bool = settings.field(
     False, 'Whether to leave out a last batch that is not full.'
   )
-  rounds_per_checkpoint: int = parameters.field(
+  rounds_per_checkpoint: int = settings.field(
     50, 'The number of rounds from checkpoint to checkpoint.', minimum=1
   )
-  seed: int = parameters.field(
+  seed: int = settings.field(
     0, 'The seed of all that is random.', minimum=0, maximum=2**31 - 1
   )
 
@@ -52,7 +52,7 @@ def sample(options: Options, num_clients: int, round_num: int) -> np.ndarray:
   """The rows of the clients that take part in a round."""
   if options.clients_per_round in (0, num_clients):
     return np.arange(num_clients)
-  rng = client_data.seeded_rng('cohort', options.seed, round_num)
+  rng = seeds.generator('cohort', options.seed, round_num)
   return rng.choice(num_clients, options.clients_per_round, replace=False)
 
 
@@ -94,8 +94,8 @@ class Schedule:
     self.several = functools.lru_cache(kept)(self._several)
 
   def _seeds(self, round_num: int, size: int) -> np.ndarray:
-    rng = client_data.seeded_rng('client', self._options.seed, round_num)
-    return cohorts.seeds(rng, size)
+    rng = seeds.generator('client', self._options.seed, round_num)
+    return seeds.pairs(rng, size)
 
   def _batching(self, round_num: int) -> Mapping[str, Any]:
     """How a round's examples become batches."""

@@ -13,14 +13,14 @@ import tensorflow_federated as tff
 import tree
 
 from algorithms import algorithm as algorithm_lib
+from base import errors
+from base import seeds
 from personalization import checkpoints
 from personalization import cohorts
 from personalization import prefetch
 from personalization import schedule as schedule_lib
-from personalization.runtime import cohort
-from personalization.runtime import rounds as rounds_lib
-from tasks import client_data
-from tasks import errors
+from runtimes import cohort
+from runtimes import rounds as rounds_lib
 from tasks import task as task_lib
 from tasks.models import model as model_lib
 
@@ -49,11 +49,6 @@ class Trained:
   dropped_clients: int
   skipped_clients: tuple[str, ...]
   round: int = 0
-
-
-def seed_pair(*key: int | str) -> np.ndarray:
-  """A seed for TensorFlow's stateless random numbers."""
-  return cohorts.seeds(client_data.seeded_rng(*key), 1)[0]
 
 
 def initial_client_states(
@@ -193,7 +188,7 @@ def train(
   if start is None:
     clients = schedule.clients
     start = Trained(
-      server_state=algorithm.initial_state(seed_pair('model', options.seed)),
+      server_state=algorithm.initial_state(seeds.pair('model', options.seed)),
       client_ids=clients.client_ids,
       client_states=initial_client_states(
         algorithm, clients.client_ids, options.seed
@@ -287,12 +282,12 @@ async def _train(
           num_rounds, server_state, states, schedule.examples, own
         )
       else:
-        rows, data, seeds = own
+        rows, data, seed = own
         clients = cohorts.clients(
           len(rows),
           data=data,
           state=tree.map_structure(lambda leaf: leaf[rows], states),  # noqa: B023
-          seed=seeds,
+          seed=seed,
         )
         server_state, new_states, measured = algorithm.next(
           server_state, clients

@@ -18,11 +18,11 @@ import pathlib
 
 import numpy as np
 
-from tasks import client_data
-from tasks import downloads
-from tasks import errors
-from tasks import silos
+from base import errors
 from tasks import task
+from tasks.data import client_data
+from tasks.data import downloads
+from tasks.data import silos
 from tasks.models import cnn
 
 _ADVICE = (

@@ -15,10 +15,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks import client_data
-from tasks import parameters as parameters_lib
+from base import seeds
+from base import settings
 from tasks import task
-from tasks import tff_databases
+from tasks.data import client_data
+from tasks.data import tff_databases
 from tasks.models import cnn
 
 _FEATURES = {
@@ -35,10 +36,10 @@ UPRIGHT, ROTATED = 'upright', 'rotated'
 class Parameters(tff_databases.Parameters):
   """The settings of the task."""
 
-  only_digits: bool = parameters_lib.field(
+  only_digits: bool = settings.field(
     False, 'Whether to leave out the letters: 10 classes, not 62.'
   )
-  rotate_half: bool = parameters_lib.field(
+  rotate_half: bool = settings.field(
     False,
     'Whether to turn the images of every other writer upside down, so that'
     ' there are two groups of writers to be found.',
@@ -87,7 +88,7 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
 
   def shuffled(client_id: str) -> client_data.Examples:
     own = examples(client_id)
-    rng = client_data.seeded_rng('emnist', parameters.split_seed, client_id)
+    rng = seeds.generator('emnist', parameters.split_seed, client_id)
     rows = rng.permutation(client_data.num_examples(own))
     return {name: values[rows] for name, values in own.items()}
 

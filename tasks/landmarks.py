@@ -20,12 +20,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks import client_data
-from tasks import downloads
-from tasks import errors
-from tasks import parameters as parameters_lib
+from base import errors
+from base import seeds
+from base import settings
 from tasks import task
-from tasks import tff_databases
+from tasks.data import client_data
+from tasks.data import downloads
+from tasks.data import tff_databases
 from tasks.models import mobilenet
 
 _NUM_CLASSES = {'gld160k': 2028, 'gld23k': 203}
@@ -47,13 +48,13 @@ _TEST_FILE = 'test.tfRecord'
 class Parameters(tff_databases.Parameters):
   """The settings of the task."""
 
-  dataset: str = parameters_lib.field(
+  dataset: str = settings.field(
     'gld160k',
     "TFF's name of the data: Motley's, or a small part of it, 23,080 photos of"
     ' 203 landmarks by 233 clients.',
     choices=tuple(_NUM_CLASSES),
   )
-  image_size: int = parameters_lib.field(
+  image_size: int = settings.field(
     128, 'The height and width that photos are resized to.', minimum=32
   )
 
@@ -127,7 +128,7 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
     client_id: str, limit: int | None = None
   ) -> client_data.Examples:
     path = folder / client_id
-    rng = client_data.seeded_rng('landmarks', parameters.split_seed, client_id)
+    rng = seeds.generator('landmarks', parameters.split_seed, client_id)
     try:
       records = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
       order = rng.permutation(len(records))[:limit]

@@ -11,8 +11,8 @@ import importlib
 import types
 from typing import TYPE_CHECKING, Any
 
-from tasks import errors
-from tasks import parameters as parameters_lib
+from base import errors
+from base import settings
 
 if TYPE_CHECKING:
   from tasks import task as task_lib
@@ -36,7 +36,7 @@ def task_names() -> tuple[str, ...]:
   return tuple(sorted(_MODULES))
 
 
-def parameters_class(name: str) -> type[parameters_lib.Parameters]:
+def parameters_class(name: str) -> type[settings.Settings]:
   """The class of a task's own settings."""
   return _module(name).Parameters
 
@@ -70,7 +70,5 @@ def load(
       had.
   """
   module = _module(name)
-  settings = parameters_lib.from_dict(
-    module.Parameters, parameters, f'task {name}'
-  )
-  return module.load(settings, data_dir, seed)
+  own = settings.from_dict(module.Parameters, parameters, f'task {name}')
+  return module.load(own, data_dir, seed)

@@ -4,9 +4,9 @@
 predicted by a linear model.
 """
 
-from tasks import downloads
-from tasks import silos
 from tasks import task
+from tasks.data import downloads
+from tasks.data import silos
 from tasks.models import linear
 
 # MALSAR's copy is the one that Motley's cross-silo code names.

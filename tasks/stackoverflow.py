@@ -22,11 +22,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks import client_data
-from tasks import errors
-from tasks import parameters as parameters_lib
+from base import errors
+from base import settings
 from tasks import task
-from tasks import tff_databases
+from tasks.data import client_data
+from tasks.data import tff_databases
 from tasks.models import lstm
 
 _FEATURES = {
@@ -42,13 +42,13 @@ _SENTENCE_LENGTH = 20
 class Parameters(tff_databases.Parameters):
   """The settings of the task."""
 
-  max_examples: int = parameters_lib.field(
+  max_examples: int = settings.field(
     1024, 'The most sentences to take of a user.', minimum=1
   )
-  vocabulary_size: int = parameters_lib.field(
+  vocabulary_size: int = settings.field(
     10_000, 'The number of words that are told apart.', minimum=1
   )
-  word_counts: str | None = parameters_lib.field(
+  word_counts: str | None = settings.field(
     None,
     'A file of all words, the most frequent first, a line "word count" each;'
     ' a relative path starts at the data_dir. None for the one that TFF'

@@ -24,9 +24,10 @@ import functools
 
 import numpy as np
 
-from tasks import client_data
-from tasks import parameters as parameters_lib
+from base import seeds
+from base import settings
 from tasks import task
+from tasks.data import client_data
 from tasks.models import linear
 
 _NUM_FEATURES = 60
@@ -36,48 +37,48 @@ _DEVIATIONS = np.arange(1, _NUM_FEATURES + 1) ** -0.6
 
 
 @dataclasses.dataclass(frozen=True)
-class Parameters(parameters_lib.Parameters):
+class Parameters(settings.Settings):
   """The settings of the task."""
 
-  num_train_clients: int = parameters_lib.field(
+  num_train_clients: int = settings.field(
     100, 'The number of clients to train on.', minimum=1
   )
-  num_validation_clients: int = parameters_lib.field(
+  num_validation_clients: int = settings.field(
     25, 'The number of clients to choose by.', minimum=1
   )
-  num_test_clients: int = parameters_lib.field(
+  num_test_clients: int = settings.field(
     50, 'The number of clients to report.', minimum=1
   )
-  alpha: float = parameters_lib.field(
+  alpha: float = settings.field(
     1.0, "The deviation of the means of clients' models.", minimum=0
   )
-  beta: float = parameters_lib.field(
+  beta: float = settings.field(
     1.0, "The deviation of the means of clients' features.", minimum=0
   )
-  shared: float = parameters_lib.field(
+  shared: float = settings.field(
     2.0,
     "How large the part is that all clients' models have in common; their"
     ' own part has size 1.',
     minimum=0,
   )
-  min_examples: int = parameters_lib.field(
+  min_examples: int = settings.field(
     20, 'The smallest number of examples of a client.', minimum=1
   )
-  max_examples: int = parameters_lib.field(
+  max_examples: int = settings.field(
     200, 'The largest number of examples of a client.', minimum=1
   )
-  log_examples_mean: float = parameters_lib.field(
+  log_examples_mean: float = settings.field(
     4.0,
     'The mean of the logarithm of what a client has above the smallest number.',
   )
-  log_examples_deviation: float = parameters_lib.field(
+  log_examples_deviation: float = settings.field(
     1.0, "That logarithm's deviation; 2 in FedProx.", minimum=0
   )
 
   def __post_init__(self) -> None:
     super().__post_init__()
     if self.min_examples > self.max_examples:
-      raise parameters_lib.SettingError(
+      raise settings.SettingError(
         f'min_examples must be at most max_examples, {self.max_examples},'
         f' not {self.min_examples}.',
         'min_examples',
@@ -113,8 +114,8 @@ class Client:
 
 def make_client(parameters: Parameters, seed: int, client_id: str) -> Client:
   """Makes a client, which depends on the arguments and on no other client."""
-  common = client_data.seeded_rng('synthetic', seed)
-  own = client_data.seeded_rng('synthetic', seed, client_id)
+  common = seeds.generator('synthetic', seed)
+  own = seeds.generator('synthetic', seed, client_id)
 
   model_mean = own.normal(0, parameters.alpha)
   weights = own.normal(model_mean, 1, (_NUM_FEATURES, _NUM_CLASSES))

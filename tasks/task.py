@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 import dataclasses
 
-from tasks import client_data
+from tasks.data import client_data
 from tasks.models import model as model_lib
 
 

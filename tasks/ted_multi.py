@@ -2,10 +2,10 @@
 
 A client is a talk in English or in Spanish, of 20 sentences at least: 3,969 are
 to train on, 98 to choose by and 117 to report. The vocabulary is the words that
-20 clients have, 15,814. `tasks.ted_talks` makes the database that is read here,
-and has the split. A client is trained on its first 512 sentences at most; those
-that are held out adapt to the first half of their talk and are judged by the
-second.
+20 clients have, 15,814. `tasks.data.ted_talks` makes the database that is
+read here, and has the split. A client is trained on its first 512 sentences at
+most; those that are held out adapt to the first half of their talk and are
+judged by the second.
 
 A sentence is its first 20 words, numbered as in `tasks.stackoverflow`.
 """
@@ -16,14 +16,14 @@ import sqlite3
 import numpy as np
 import tensorflow as tf
 
-from tasks import client_data
-from tasks import downloads
-from tasks import errors
-from tasks import parameters as parameters_lib
+from base import errors
+from base import settings
 from tasks import stackoverflow
 from tasks import task
-from tasks import ted_talks
-from tasks import tff_databases
+from tasks.data import client_data
+from tasks.data import downloads
+from tasks.data import ted_talks
+from tasks.data import tff_databases
 from tasks.models import transformer
 
 _ADVICE = (
@@ -35,7 +35,7 @@ _MAX_TRAIN_EXAMPLES = 512
 
 
 @dataclasses.dataclass(frozen=True)
-class Parameters(parameters_lib.Parameters):
+class Parameters(settings.Settings):
   """None: the database has the split and the vocabulary."""
 
 

@@ -7,10 +7,10 @@ two, is to be told by a linear support vector machine.
 
 import numpy as np
 
-from tasks import downloads
-from tasks import errors
-from tasks import silos
+from base import errors
 from tasks import task
+from tasks.data import downloads
+from tasks.data import silos
 from tasks.models import linear
 
 _ADVICE = (

@@ -5,9 +5,9 @@ import collections
 import numpy as np
 import tensorflow_federated as tff
 
-from personalization.runtime import cohort
-from personalization.runtime import native
-from tasks import client_data
+from runtimes import cohort
+from runtimes import native
+from tasks.data import client_data
 from tasks.models import linear
 
 MODEL = linear.linear_regression(3)

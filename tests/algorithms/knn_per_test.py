@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from algorithms import fedavg
 from algorithms import knn_per
-from tasks import client_data
-from tasks import errors
+from base import errors
+from tasks.data import client_data
 from tasks.models import linear
 from tasks.models import lstm
 from tasks.models import model as model_lib

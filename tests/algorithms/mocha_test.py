@@ -9,7 +9,7 @@ from scipy import linalg
 import tensorflow as tf
 
 from algorithms import mocha
-from tasks import errors
+from base import errors
 from tests.algorithms import helpers
 
 _NUM_CLIENTS = len(helpers.SIZES)

@@ -5,7 +5,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from algorithms import registry
-from tasks import errors
+from base import errors
 from tests.algorithms import helpers
 
 
@@ -14,7 +14,7 @@ class RegistryTest(parameterized.TestCase):
     code = """if True:
       import sys
       from algorithms import registry
-      from tasks import errors
+      from base import errors
       assert 'fedavg' in registry.algorithm_names()
       try:
         registry.check('fedavgg')

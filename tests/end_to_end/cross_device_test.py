@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from experiments import config as config_lib
 from experiments import run
+from experiments.configuration import config as config_lib
 from tests import data
 
 _SETTINGS = {

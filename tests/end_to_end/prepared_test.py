@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from experiments import config as config_lib
 from experiments import run
-from tasks import ted_talks
+from experiments.configuration import config as config_lib
+from tasks.data import ted_talks
 from tests.tasks import gld_source
-from tests.tasks import ted_source
+from tests.tasks.data import ted_source
 
 _SETTINGS = {
   'landmarks': (

@@ -15,12 +15,12 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from experiments import config as config_lib
-from experiments import grid_file
-from experiments import grid_results
-from experiments import grid_work
+from base import errors
 from experiments import run
-from tasks import errors
+from experiments.configuration import config as config_lib
+from experiments.sweeps import grid_file
+from experiments.sweeps import grid_results
+from experiments.sweeps import grid_work
 
 _SETTINGS = """
 total_rounds = 12

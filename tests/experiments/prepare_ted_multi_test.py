@@ -7,7 +7,7 @@ import tempfile
 from absl.testing import absltest
 
 from tasks import registry
-from tests.tasks import ted_source
+from tests.tasks.data import ted_source
 
 
 class PrepareTedMultiTest(absltest.TestCase):

@@ -16,14 +16,14 @@ from absl.testing import parameterized
 import numpy as np
 
 from algorithms import registry as algorithm_registry
-from experiments import config as config_lib
-from experiments import output
+from base import errors
 from experiments import run
-from experiments import terminal
+from experiments.configuration import config as config_lib
+from experiments.reporting import output
+from experiments.reporting import terminal
 from personalization import training
-from tasks import client_data
-from tasks import errors
 from tasks import registry
+from tasks.data import client_data
 from tasks.models import linear
 from tests import data
 

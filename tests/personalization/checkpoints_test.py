@@ -15,7 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from personalization import checkpoints
-from personalization.runtime import native
+from runtimes import native
 
 
 class Pair(NamedTuple):

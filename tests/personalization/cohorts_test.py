@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tree
 
+from base import seeds
 from personalization import cohorts
-from personalization.runtime import values
-from tasks import client_data
+from runtimes import values
+from tasks.data import client_data
 
 # 'b' and 'd' lack examples, each in another set.
 _SIZES = {
@@ -261,10 +262,10 @@ def test_clients_without_a_state_keep_an_empty_one():
 
 
 def test_seeds_are_reproducible_and_differ():
-  seeds = cohorts.seeds(_rng(), 50)
-  assert (seeds.dtype, seeds.shape) == (np.int32, (50, 2))
-  assert len(set(map(tuple, seeds))) == 50
-  np.testing.assert_array_equal(cohorts.seeds(_rng(), 50), seeds)
+  drawn = seeds.pairs(_rng(), 50)
+  assert (drawn.dtype, drawn.shape) == (np.int32, (50, 2))
+  assert len(set(map(tuple, drawn))) == 50
+  np.testing.assert_array_equal(seeds.pairs(_rng(), 50), drawn)
 
 
 class TestPartsOfASet:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from personalization import comparison
-from personalization import statistics
+from personalization import summaries
 
 
 def _random_pairs(size, shift=0.0):
@@ -63,7 +63,7 @@ def test_the_other_way_round():
 def test_the_interval_is_of_the_differences():
   first, second = _random_pairs(30)
   result = comparison.compare(first, second, True)
-  assert result.interval == statistics.interval_of_mean(first - second)
+  assert result.interval == summaries.interval_of_mean(first - second)
 
 
 def test_a_method_with_itself():

@@ -13,14 +13,14 @@ import tensorflow_federated as tff
 import tree
 
 from algorithms import registry as algorithm_registry
+from base import errors
 from personalization import evaluation
 from personalization import training
-from personalization.runtime import cohort
-from personalization.runtime import values
-from tasks import client_data
-from tasks import errors
+from runtimes import cohort
+from runtimes import values
 from tasks import registry as task_registry
 from tasks import task as task_lib
+from tasks.data import client_data
 from tasks.models import linear
 from tests import computations
 from tests import data as test_data

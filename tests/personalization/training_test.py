@@ -16,14 +16,15 @@ import tree
 from algorithms import fedavg
 from algorithms import process
 from algorithms import registry as algorithm_registry
+from base import errors
+from base import seeds
 from personalization import checkpoints
 from personalization import schedule
 from personalization import training
-from personalization.runtime import cohort
-from personalization.runtime import native
-from tasks import client_data
-from tasks import errors
+from runtimes import cohort
+from runtimes import native
 from tasks import registry as task_registry
+from tasks.data import client_data
 from tasks.models import linear
 from tests import computations
 
@@ -578,13 +579,13 @@ def test_local_training_takes_no_rounds(tmp_path):
   )
   assert not rounds
   assert not list(tmp_path.iterdir())
-  initial = algorithm.initial_state(training.seed_pair('model', 5))
+  initial = algorithm.initial_state(seeds.pair('model', 5))
   assert _bits(trained.server_state) == _bits(initial)
 
 
 def test_no_rounds_leave_the_initial_model(tmp_path):
   trained = _train(total_rounds=0, folder=tmp_path)
-  initial = _fedadam().initial_state(training.seed_pair('model', 5))
+  initial = _fedadam().initial_state(seeds.pair('model', 5))
   assert _bits(trained.server_state) == _bits(initial)
 
 

@@ -7,8 +7,8 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from base import errors
 from tasks import adni
-from tasks import errors
 from tasks import registry
 
 _SIZES = {

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks import errors
+from base import errors
 from tasks import landmarks
 from tasks import registry
 from tests.tasks import gld_source

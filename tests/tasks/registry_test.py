@@ -3,7 +3,7 @@ import sys
 
 from absl.testing import absltest
 
-from tasks import errors
+from base import errors
 from tasks import registry
 
 
@@ -11,7 +11,8 @@ class RegistryTest(absltest.TestCase):
   def test_a_wrong_name_is_answered_without_importing_tensorflow(self):
     code = """if True:
       import sys
-      from tasks import errors, registry
+      from base import errors
+      from tasks import registry
       assert 'school' in registry.task_names()
       try:
         registry.load('scool')

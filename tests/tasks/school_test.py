@@ -7,9 +7,9 @@ from absl.testing import parameterized
 import numpy as np
 import scipy.io
 
-from tasks import downloads
-from tasks import errors
+from base import errors
 from tasks import school
+from tasks.data import downloads
 from tests import data
 
 

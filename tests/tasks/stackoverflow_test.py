@@ -11,7 +11,7 @@ from tensorflow_federated.python.simulation.baselines.stackoverflow import (
   word_prediction_preprocessing as tff_preprocessing,
 )
 
-from tasks import errors
+from base import errors
 from tasks import registry
 from tasks import stackoverflow
 from tests import data

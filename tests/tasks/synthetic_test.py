@@ -2,7 +2,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from tasks import errors
+from base import errors
 from tasks import synthetic
 
 

@@ -6,11 +6,11 @@ import tempfile
 from absl.testing import absltest
 import numpy as np
 
-from tasks import errors
+from base import errors
 from tasks import registry
 from tasks import ted_multi
-from tasks import ted_talks
-from tests.tasks import ted_source
+from tasks.data import ted_talks
+from tests.tasks.data import ted_source
 
 _OOV, _BOS, _EOS = 4, 5, 6
 _NUMBERS = {'the': 1, 'sea': 2, 'océano': 3}

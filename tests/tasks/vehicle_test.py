@@ -7,7 +7,7 @@ import numpy as np
 import scipy.io
 import tensorflow as tf
 
-from tasks import errors
+from base import errors
 from tasks import registry
 from tasks import vehicle
 

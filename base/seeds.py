@@ -1,0 +1,32 @@
+"""Random numbers that follow from a key alone: a purpose, a seed, a round."""
+
+import hashlib
+
+import numpy as np
+
+
+def generator(*key: int | str) -> np.random.Generator:
+  """Makes a generator that depends on `key` alone, as ('batches', seed, round).
+
+  Args:
+    *key: What the numbers are for. Name the purpose: two purposes with the same
+      seed and round would otherwise share their numbers.
+
+  Returns:
+    A generator that is unrelated to that of any other key.
+  """
+  # NumPy would take the integers as they are, but for it (1,) and (1, 0) are
+  # the same seed.
+  key = tuple(part if isinstance(part, str) else int(part) for part in key)
+  digest = hashlib.sha256(repr(list(key)).encode()).digest()
+  return np.random.default_rng(int.from_bytes(digest[:16], 'little'))
+
+
+def pairs(rng: np.random.Generator, size: int) -> np.ndarray:
+  """Draws seeds for TensorFlow's stateless randomness, `[size, 2]` int32."""
+  return rng.integers(2**31, size=(size, 2), dtype=np.int32)
+
+
+def pair(*key: int | str) -> np.ndarray:
+  """Makes one seed for TensorFlow's stateless random numbers, `[2]` int32."""
+  return pairs(generator(*key), 1)[0]

@@ -1,0 +1,177 @@
+"""Settings of tasks and methods: frozen dataclasses that check themselves.
+
+A class of settings states the type, the default and the range of each:
+
+  @dataclasses.dataclass(frozen=True)
+  class Alpha(settings.Settings):
+    alpha: float = settings.field(1.0, 'How much models differ.', minimum=0)
+
+and `from_dict` makes one from what a user wrote in a TOML file or on the
+command line.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import math
+import types
+import typing
+from typing import Any, TypeVar
+
+from base import errors
+
+_T = TypeVar('_T')
+
+_KINDS = {
+  bool: 'true or false',
+  int: 'a whole number',
+  float: 'a number',
+  str: 'a text',
+}
+
+
+class SettingError(errors.UserError):
+  """A setting that there is not, or that cannot have its value.
+
+  Attributes:
+    name: The name of the setting.
+  """
+
+  def __init__(self, message: str, name: str):
+    super().__init__(message)
+    self.name = name
+
+
+def field(
+  default: Any,
+  help: str,  # pylint: disable=redefined-builtin
+  *,
+  minimum: float | None = None,
+  above: float | None = None,
+  maximum: float | None = None,
+  choices: Sequence[Any] | None = None,
+) -> Any:
+  """A setting of a dataclass; of a tuple, each element is in the range.
+
+  Args:
+    default: The value if the user gives none.
+    help: What the setting does, for the user.
+    minimum: The smallest value allowed.
+    above: What the value must be larger than.
+    maximum: The largest value allowed.
+    choices: The values allowed, if they are few.
+
+  Returns:
+    The field.
+  """
+  limits = dict(minimum=minimum, above=above, maximum=maximum, choices=choices)
+  return dataclasses.field(
+    default=default, metadata=dict(limits=limits, help=help)
+  )
+
+
+def _violation(
+  value: Any,
+  minimum: float | None = None,
+  above: float | None = None,
+  maximum: float | None = None,
+  choices: Sequence[Any] | None = None,
+) -> str | None:
+  """What `value` must be and is not, or None."""
+  if isinstance(value, float) and not math.isfinite(value):
+    return 'a finite number'
+  if minimum is not None and value < minimum:
+    return f'at least {minimum}'
+  if above is not None and value <= above:
+    return f'above {above}'
+  if maximum is not None and value > maximum:
+    return f'at most {maximum}'
+  if choices is not None and value not in choices:
+    return f'one of {", ".join(map(str, choices))}'
+  return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """The base of all settings; raises a `SettingError` for one out of range."""
+
+  def __post_init__(self) -> None:
+    for spec in dataclasses.fields(self):
+      value = getattr(self, spec.name)
+      for element in value if isinstance(value, tuple) else (value,):
+        if element is None:
+          continue
+        violation = _violation(element, **spec.metadata.get('limits', {}))
+        if violation:
+          raise SettingError(
+            f'{spec.name} must be {violation}, not {element!r}.', spec.name
+          )
+
+
+def _optional(kind: Any) -> Any:
+  """What an `Optional` type holds if it is not None; None for other types."""
+  if typing.get_origin(kind) not in (typing.Union, types.UnionType):
+    return None
+  (inner,) = set(typing.get_args(kind)) - {type(None)}
+  return inner
+
+
+def _describe(kind: Any) -> str:
+  if inner := _optional(kind):
+    return f'{_describe(inner)}, or none'
+  if typing.get_origin(kind) is tuple:
+    return f'a list, each element {_describe(typing.get_args(kind)[0])}'
+  return _KINDS[kind]
+
+
+def _convert(value: Any, kind: Any) -> Any:
+  """A text or TOML `value` as a `kind`; `ValueError` if it is no such thing."""
+  if inner := _optional(kind):
+    return None if value in (None, 'none') else _convert(value, inner)
+  if typing.get_origin(kind) is tuple:
+    if isinstance(value, str):
+      value = [part.strip() for part in value.split(',')] if value else []
+    if not isinstance(value, (list, tuple)):
+      raise ValueError
+    return tuple(_convert(part, typing.get_args(kind)[0]) for part in value)
+  if isinstance(value, str) and kind is bool:
+    value = {'true': True, 'false': False}.get(value.lower())
+  elif isinstance(value, str) and kind in (int, float):
+    return kind(value)
+  elif kind is float and type(value) is int:  # A bool is an int, but no number.
+    return float(value)
+  if type(value) is not kind:
+    raise ValueError
+  return value
+
+
+def from_dict(cls: type[_T], values: Mapping[str, Any], where: str) -> _T:
+  """Makes settings from what a user wrote.
+
+  Args:
+    cls: The dataclass, of fields that are bool, int, float, str, an `Optional`
+      of one of them or a `tuple` of any number of them.
+    values: The settings by name, as TOML reads them or as text.
+    where: What they are settings of, for the error message.
+
+  Returns:
+    An instance of `cls`, with the defaults for what is not in `values`.
+
+  Raises:
+    SettingError: For a name, a type or a value that cannot be.
+  """
+  kinds = typing.get_type_hints(cls)
+
+  def setting(name: str, value: Any) -> Any:
+    if name not in kinds:
+      raise SettingError(str(errors.unknown('parameter', name, kinds)), name)
+    try:
+      return _convert(value, kinds[name])
+    except ValueError:
+      raise SettingError(
+        f'{name} must be {_describe(kinds[name])}, not {value!r}.', name
+      ) from None
+
+  try:
+    return cls(**{name: setting(name, value) for name, value in values.items()})
+  except SettingError as error:
+    raise SettingError(f'{where}: {error}', error.name) from None

@@ -1,0 +1,387 @@
+"""Federated averaging and fine-tuning without any federated machinery.
+
+They are the limits that `benchmark` holds the runtimes against. A round is one
+local epoch of SGD of each client, from the same weights, and the mean of what
+they end with, weighted by their numbers of examples. All walk over the same
+batches and so compute the same thing. The clients' data are in memory.
+"""
+
+import collections
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from base import seeds
+from tasks.data import client_data
+from tasks.models import cnn
+from tasks.models import linear
+from tasks.models import lstm
+from tasks.models import model as model_lib
+
+# From the weights before a round to those after it.
+Round = Callable[[model_lib.Weights], model_lib.Weights]
+# From labels, outputs and the mask of a batch to its mean loss.
+KerasLoss = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+  """What is computed in a round.
+
+  Attributes:
+    name: The name.
+    model: The model.
+    keras_model: Makes the same model with Keras: its variables are the weights
+      of `model`, in the same order, save for axes of size 1.
+    keras_loss: The loss of the Keras model.
+    clients: The data of each client, see `tasks.data.client_data`, as arrays.
+    learning_rate: The learning rate of the clients.
+  """
+
+  name: str
+  model: model_lib.Model
+  keras_model: Callable[[], tf.keras.Model]
+  keras_loss: KerasLoss
+  clients: Sequence[Mapping[str, Any]]
+  learning_rate: float
+
+
+def _client(
+  examples: client_data.Examples, batch_size: int
+) -> Mapping[str, Any]:
+  indices, weights = client_data.index_batches(
+    client_data.num_examples(examples), batch_size
+  )
+  return collections.OrderedDict(
+    examples=collections.OrderedDict(examples),
+    indices=indices,
+    weights=weights,
+  )
+
+
+def keras_cnn() -> tf.keras.Model:
+  """EMNIST's CNN."""
+  layers = tf.keras.layers
+  return tf.keras.Sequential(
+    [
+      layers.Conv2D(32, 3, activation='relu', input_shape=(28, 28, 1)),
+      layers.Conv2D(64, 3, activation='relu'),
+      layers.MaxPool2D(2),
+      layers.Flatten(),
+      layers.Dense(128, activation='relu'),
+      layers.Dense(62),
+    ]
+  )
+
+
+def keras_lstm(
+  num_words: int, embedding_size: int, lstm_size: int
+) -> tf.keras.Model:
+  """StackOverflow's LSTM."""
+  layers = tf.keras.layers
+  return tf.keras.Sequential(
+    [
+      layers.Embedding(num_words, embedding_size, mask_zero=True),
+      layers.LSTM(lstm_size, return_sequences=True),
+      layers.Dense(embedding_size),
+      layers.Dense(num_words),
+    ]
+  )
+
+
+def _mean(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+  return tf.reduce_sum(losses * weights) / tf.reduce_sum(weights)
+
+
+def _half_squared_error(
+  y: tf.Tensor, prediction: tf.Tensor, mask: tf.Tensor
+) -> tf.Tensor:
+  return _mean(0.5 * tf.square(prediction[:, 0] - y), mask)
+
+
+def cross_entropy(
+  y: tf.Tensor, logits: tf.Tensor, mask: tf.Tensor
+) -> tf.Tensor:
+  """The mean over examples, or words."""
+  losses = tf.keras.losses.sparse_categorical_crossentropy(
+    y, logits, from_logits=True
+  )
+  return _mean(losses, mask)
+
+
+def word_cross_entropy(
+  y: tf.Tensor, logits: tf.Tensor, mask: tf.Tensor
+) -> tf.Tensor:
+  """The mean over words that are no padding."""
+  is_word = tf.cast(tf.not_equal(y, 0), tf.float32)
+  return cross_entropy(y, logits, mask[:, tf.newaxis] * is_word)
+
+
+def cnn_workload(
+  num_clients: int = 20,
+  num_examples: int = 200,
+  batch_size: int = 20,
+  seed: int = 0,
+) -> Workload:
+  """EMNIST's CNN on random images."""
+  rng = seeds.generator('cnn workload', seed)
+
+  def client() -> Mapping[str, Any]:
+    x = rng.random((num_examples, 28, 28, 1), np.float32)
+    y = rng.integers(0, 62, num_examples, np.int32)
+    return _client({'x': x, 'y': y}, batch_size)
+
+  return Workload(
+    name='cnn',
+    model=cnn.emnist_cnn(),
+    keras_model=keras_cnn,
+    keras_loss=cross_entropy,
+    clients=[client() for _ in range(num_clients)],
+    learning_rate=0.05,
+  )
+
+
+def linear_workload(
+  num_clients: int = 139,
+  num_examples: int = 80,
+  batch_size: int = 32,
+  seed: int = 0,
+) -> Workload:
+  """Linear regression on random data of the size of School."""
+  num_features = 28
+  rng = seeds.generator('linear workload', seed)
+
+  def client() -> Mapping[str, Any]:
+    x = rng.standard_normal((num_examples, num_features), np.float32)
+    y = x @ rng.standard_normal(num_features, np.float32)
+    return _client({'x': x, 'y': y}, batch_size)
+
+  return Workload(
+    name='linear',
+    model=linear.linear_regression(num_features),
+    keras_model=lambda: tf.keras.Sequential(
+      [tf.keras.layers.Dense(1, input_shape=(num_features,))]
+    ),
+    keras_loss=_half_squared_error,
+    clients=[client() for _ in range(num_clients)],
+    learning_rate=0.01,
+  )
+
+
+def lstm_workload(
+  num_clients: int = 20,
+  num_examples: int = 64,
+  batch_size: int = 16,
+  seed: int = 0,
+  *,
+  vocabulary_size: int = 10_000,
+  sequence_length: int = 20,
+  embedding_size: int = 96,
+  lstm_size: int = 670,
+) -> Workload:
+  """StackOverflow's LSTM on sentences of random words, without padding."""
+  rng = seeds.generator('lstm workload', seed)
+
+  def client() -> Mapping[str, Any]:
+    shape = (num_examples, sequence_length + 1)
+    words = rng.integers(1, vocabulary_size + 1, shape, np.int32)
+    return _client({'x': words[:, :-1], 'y': words[:, 1:]}, batch_size)
+
+  return Workload(
+    name='lstm',
+    model=lstm.next_word_lstm(
+      vocabulary_size,
+      sequence_length=sequence_length,
+      embedding_size=embedding_size,
+      lstm_size=lstm_size,
+    ),
+    keras_model=lambda: keras_lstm(
+      vocabulary_size + 4, embedding_size, lstm_size
+    ),
+    keras_loss=word_cross_entropy,
+    clients=[client() for _ in range(num_clients)],
+    learning_rate=0.5,
+  )
+
+
+def _stack(clients: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+  """The data of all clients, padded, with a first axis of the clients."""
+
+  def stack(*leaves: np.ndarray) -> tf.Tensor:
+    shape = np.max([leaf.shape for leaf in leaves], axis=0)
+    stacked = np.zeros([len(leaves), *shape], leaves[0].dtype)
+    for row, leaf in zip(stacked, leaves):
+      row[tuple(map(slice, leaf.shape))] = leaf
+    return tf.constant(stacked)
+
+  return tf.nest.map_structure(stack, *clients)
+
+
+def _num_steps(own: Mapping[str, Any]) -> tf.Tensor:
+  """The number of a client's steps that are no padding."""
+  return tf.math.count_nonzero(own['weights'][:, 0], dtype=tf.int32)
+
+
+def _batch(own: Mapping[str, Any], step: tf.Tensor) -> tuple[tf.Tensor, ...]:
+  """What a client's batch holds, its labels and its mask, without padding."""
+  size = tf.math.count_nonzero(own['weights'][step], dtype=tf.int32)
+  rows = own['indices'][step, :size]
+  x, y = (tf.gather(own['examples'][name], rows) for name in ('x', 'y'))
+  return x, y, own['weights'][step, :size]
+
+
+class _KerasTraining:
+  """A Keras model that trains on clients' data, inside of a `tf.function`."""
+
+  def __init__(self, workload: Workload):
+    self.model = workload.keras_model()
+    # This makes the variables.
+    self.model(workload.clients[0]['examples']['x'][:1])
+    self.variables = self.model.trainable_variables
+    self._optimizer = tf.keras.optimizers.SGD(workload.learning_rate)
+    self._optimizer.build(self.variables)
+    self._loss = workload.keras_loss
+
+  def start(self, weights: model_lib.Weights) -> list[tf.Tensor]:
+    """The weights in the shapes of the variables."""
+    return [
+      tf.reshape(weight, variable.shape)
+      for weight, variable in zip(weights.values(), self.variables, strict=True)
+    ]
+
+  def assign(self, start: Sequence[tf.Tensor]) -> None:
+    for variable, weight in zip(self.variables, start):
+      variable.assign(weight)
+
+  def train(self, own: Mapping[str, Any]) -> None:
+    """Takes a step for each of a client's batches."""
+    for step in tf.range(_num_steps(own)):
+      x, y, mask = _batch(own, step)
+      with tf.GradientTape() as tape:
+        loss = self._loss(y, self.model(x, training=True), mask)
+      gradient = tape.gradient(loss, self.variables)
+      self._optimizer.apply_gradients(zip(gradient, self.variables))
+
+
+def keras_loop(workload: Workload) -> Round:
+  """A training loop over Keras's layers, one client after another.
+
+  As fast as such a loop was found to be: the whole round is in one
+  `tf.function`. With one function call a client, or a batch, a round of `cnn`
+  takes 13 or 22 % longer, and one of `linear` 6 or 13 times as long.
+
+  Args:
+    workload: The workload.
+
+  Returns:
+    The round.
+  """
+  training = _KerasTraining(workload)
+  data = _stack(workload.clients)
+
+  @tf.function
+  def mean_update(start: list[tf.Tensor]) -> list[tf.Tensor]:
+    count = 0.0
+    updates = [tf.zeros_like(weight) for weight in start]
+    for client in tf.range(len(workload.clients)):
+      own = tf.nest.map_structure(lambda leaf: leaf[client], data)  # noqa: B023
+      training.assign(start)
+      training.train(own)
+      num_examples = tf.reduce_sum(own['weights'])
+      count += num_examples
+      updates = [
+        update + num_examples * (variable - weight)
+        for update, variable, weight in zip(updates, training.variables, start)
+      ]
+    return [update / count for update in updates]
+
+  def run(weights: model_lib.Weights) -> model_lib.Weights:
+    updates = mean_update(training.start(weights))
+    return collections.OrderedDict(
+      (name, weight + tf.reshape(update, weight.shape))
+      for (name, weight), update in zip(weights.items(), updates)
+    )
+
+  return run
+
+
+def keras_finetuning(
+  workload: Workload,
+  evaluation: Sequence[Mapping[str, Any]],
+  num_epochs: int,
+) -> Callable[[model_lib.Weights], tuple[tf.Tensor, tf.Tensor]]:
+  """Fine-tuning of a Keras classifier, one client after another.
+
+  Args:
+    workload: The workload; it is its clients' data that they train on.
+    evaluation: The data that each client is evaluated on.
+    num_epochs: How often each client trains on all of its data.
+
+  Returns:
+    From weights to the accuracy and the mean loss of each client after 0, 1, …,
+    `num_epochs` epochs, `[clients, num_epochs + 1]`.
+  """
+  training = _KerasTraining(workload)
+  data = _stack(workload.clients), _stack(evaluation)
+
+  def measure(own: Mapping[str, Any]) -> tf.Tensor:
+    sums = tf.zeros([2])
+    for step in tf.range(_num_steps(own)):
+      x, y, mask = _batch(own, step)
+      logits = training.model(x)
+      correct = tf.equal(tf.argmax(logits, 1, y.dtype), y)
+      loss = workload.keras_loss(y, logits, mask) * tf.reduce_sum(mask)
+      sums += [tf.reduce_sum(tf.cast(correct, tf.float32)), loss]
+    return sums / tf.reduce_sum(own['weights'])
+
+  @tf.function
+  def finetune(start: list[tf.Tensor]) -> tf.Tensor:
+    num_clients = len(evaluation)
+    measured = tf.TensorArray(tf.float32, num_clients * (num_epochs + 1))
+    for client in tf.range(num_clients):
+      own, held_out = tf.nest.map_structure(lambda leaf: leaf[client], data)  # noqa: B023
+      training.assign(start)
+      for epoch in tf.range(num_epochs + 1):
+        if epoch > 0:
+          training.train(own)
+        measured = measured.write(
+          client * (num_epochs + 1) + epoch, measure(held_out)
+        )
+    return tf.reshape(measured.stack(), [num_clients, num_epochs + 1, 2])
+
+  return lambda weights: tf.unstack(finetune(training.start(weights)), axis=2)
+
+
+def vectorized_round(workload: Workload) -> Round:
+  """A round of linear regression, all clients at once in one XLA program."""
+  data = _stack(workload.clients)
+  masks = data['weights']  # [clients, steps, batch]
+  num_examples = tf.reduce_sum(masks, axis=[1, 2])
+
+  @tf.function(jit_compile=True)
+  def run(weights: model_lib.Weights) -> model_lib.Weights:
+    x, y = (
+      tf.gather(data['examples'][name], data['indices'], batch_dims=1)
+      for name in ('x', 'y')
+    )
+    num_clients, steps, _ = masks.shape
+    kernel = tf.repeat(weights['kernel'][tf.newaxis], num_clients, axis=0)
+    bias = tf.repeat(weights['bias'], num_clients)
+    for step in range(steps):
+      mask = masks[:, step]
+      error = tf.einsum('cbd,cd->cb', x[:, step], kernel) + bias[:, tf.newaxis]
+      error = (error - y[:, step]) * mask
+      error /= tf.reduce_sum(mask, axis=1, keepdims=True)
+      gradient = tf.einsum('cb,cbd->cd', error, x[:, step])
+      kernel -= workload.learning_rate * gradient
+      bias -= workload.learning_rate * tf.reduce_sum(error, axis=1)
+    share = num_examples / tf.reduce_sum(num_examples)
+    return collections.OrderedDict(
+      kernel=tf.linalg.matvec(kernel, share, transpose_a=True),
+      bias=tf.tensordot(bias, share, axes=1),
+    )
+
+  return run

@@ -1,0 +1,169 @@
+"""Real tasks through training and evaluation, and the same in a Keras loop.
+
+What `benchmark` measures of them includes what rounds of made-up data leave
+out: reading clients and making batches of their examples. The bare loop has the
+first round's batches in memory. Each round is of the same clients, so that it
+has as much to do in all rounds.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from algorithms import algorithm as algorithm_lib
+from algorithms import finetuning
+from base import seeds
+from experiments.benchmarks import reference_loops
+from personalization import evaluation
+from personalization import schedule as schedule_lib
+from personalization import training
+from tasks import registry
+from tasks import task as task_lib
+from tasks.data import client_data
+
+# From how many rounds to run to what is the same for all systems after them.
+Run = Callable[[int], Mapping[str, np.ndarray]]
+
+_OPTIONS = training.Options(clients_per_round=0)
+_NUM_EPOCHS = 20
+# Low, as rounding grows from step to step, and the faster the higher it is.
+_LEARNING_RATE = 0.01
+
+
+def _bare(
+  task: task_lib.Task, clients: Any
+) -> tuple[reference_loops.Workload, Any]:
+  """The task's workload of such clients, and its weights at the start."""
+  if task.name == 'emnist':
+    keras = reference_loops.keras_cnn, reference_loops.cross_entropy
+  else:
+    sizes = [
+      task.model.init(tf.constant([0, 0]))[name].shape
+      for name in ('embedding', 'dense_kernel')
+    ]
+    keras = (
+      lambda: reference_loops.keras_lstm(*sizes[0], sizes[1][0]),
+      reference_loops.word_cross_entropy,
+    )
+  workload = reference_loops.Workload(
+    task.name, task.model, *keras, clients, _LEARNING_RATE
+  )
+  seed = seeds.pair('model', _OPTIONS.seed)
+  return workload, task.model.init(tf.constant(seed))
+
+
+def _algorithm(task: task_lib.Task) -> algorithm_lib.Algorithm:
+  return finetuning.build(
+    task.model,
+    finetuning.Hyperparameters(
+      client_learning_rate=_LEARNING_RATE,
+      finetuning_learning_rates=(_LEARNING_RATE,),
+      finetuning_epochs=_NUM_EPOCHS,
+    ),
+    tff.aggregators.MeanFactory(no_nan_division=True),
+    evaluation.evaluation_sets(task),
+  )
+
+
+def rounds(
+  name: str, num_clients: int, data_dir: str, bare: bool, **parameters: Any
+) -> Run:
+  """Rounds of federated averaging on so many of a task's clients."""
+  task = registry.load(name, data_dir=data_dir, **parameters)
+  some = schedule_lib.sample(
+    training.Options(clients_per_round=num_clients),
+    len(task.train.client_ids),
+    1,
+  )
+  population = client_data.Population(
+    [task.train.client_ids[row] for row in some],
+    task.train.sets,
+    {name: sizes[some] for name, sizes in task.train.sizes.items()},
+  )
+  task = dataclasses.replace(task, train=population)
+
+  if bare:
+    _, clients, _ = schedule_lib.Schedule(task, _OPTIONS).one(1)
+    workload, weights = _bare(task, clients)
+    run_round = reference_loops.keras_loop(workload)
+
+    def run_bare(num_rounds: int) -> Mapping[str, np.ndarray]:
+      nonlocal weights
+      for _ in range(num_rounds):
+        weights = run_round(weights)
+      return {name: weight.numpy() for name, weight in weights.items()}
+
+    return run_bare
+
+  algorithm = _algorithm(task)
+  trained = None
+
+  def run(num_rounds: int) -> Mapping[str, np.ndarray]:
+    nonlocal trained
+    total_rounds = num_rounds + (trained.round if trained else 0)
+    options = dataclasses.replace(_OPTIONS, total_rounds=total_rounds)
+    trained = training.train(algorithm, task, options, start=trained)
+    return trained.server_state['server']['model']
+
+  return run
+
+
+def evaluations(name: str, num_clients: int, data_dir: str, bare: bool) -> Run:
+  """Evaluations of so many clients, fine-tuned from the initial model."""
+  task = registry.load(
+    name,
+    data_dir=data_dir,
+    num_validation_clients=num_clients // 2,
+    num_test_clients=num_clients - num_clients // 2,
+  )
+  if bare:
+    sets: dict[str, list[Any]] = {'personalization': [], 'evaluation': []}
+    batch_sizes = task.batch_size, evaluation.BATCH_SIZE
+    for clients in evaluation.prepare(task).values():
+      for (own, data), batch_size in zip(sets.items(), batch_sizes):
+        data += clients.data(own, np.arange(len(clients)), batch_size)
+    workload, weights = _bare(task, sets['personalization'])
+    finetune = reference_loops.keras_finetuning(
+      workload, sets['evaluation'], _NUM_EPOCHS
+    )
+
+    def run_bare(num_rounds: int) -> Mapping[str, np.ndarray]:
+      for _ in range(num_rounds):
+        accuracy, loss = finetune(weights)
+      return dict(accuracy=accuracy.numpy(), loss=loss.numpy())
+
+    return run_bare
+
+  algorithm = _algorithm(task)
+  trained = training.train(algorithm, task, training.Options(total_rounds=0))
+
+  def run(num_rounds: int) -> Mapping[str, np.ndarray]:
+    for _ in range(num_rounds):
+      result = evaluation.evaluate(algorithm, trained, task, _OPTIONS)
+    return {
+      name: np.concatenate([of_clients.values[name] for of_clients in parts])
+      for parts in [(result.validation, result.test)]
+      for name in ('accuracy', 'loss')
+    }
+
+  return run
+
+
+# What is measured, by name: from the folder of the databases and whether it is
+# the bare loop.
+WORKLOADS: Mapping[str, Callable[[str, bool], Run]] = {
+  'T1': functools.partial(rounds, 'emnist', 50),
+  'T2': functools.partial(
+    rounds,
+    'stackoverflow',
+    20,
+    # Where TFF has them once it has downloaded them.
+    word_counts='datasets/stackoverflow.word_count',
+  ),
+  'T3': functools.partial(evaluations, 'emnist', 100),
+}

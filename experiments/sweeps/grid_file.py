@@ -1,0 +1,172 @@
+"""What a grid is of, as its TOML file says it.
+
+  preset = "school"             # as --preset of run
+  repeats = [100, 1100, 2100]   # seeds; each point is run with each of them
+
+  [[grid]]                      # there can be several
+  algorithms = ["fedavg", "finetuning"]
+  settings = {total_rounds = 500}
+  [grid.values]                 # of which all combinations are tried
+  client_learning_rate = [0.01, 0.1]
+  server_learning_rate = [1, 3]
+
+Settings and values have the names that they have in a preset. The best point of
+a method is the best of all grids that the method is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import itertools
+import pathlib
+import tomllib
+from typing import Any
+
+from base import errors
+from experiments.configuration import config as config_lib
+
+_KEYS = {'preset': str, 'repeats': list, 'metric': str, 'grid': list}
+_GRID_KEYS = {'algorithms': list, 'settings': dict, 'values': dict}
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+  """A method with all of its settings, but for the seed.
+
+  Attributes:
+    algorithm: The method.
+    values: The settings that the grid tries values of.
+    settings: Those that are the same in all of its points.
+  """
+
+  algorithm: str
+  values: Mapping[str, Any]
+  settings: Mapping[str, Any]
+
+  def describe(self) -> str:
+    """All of its settings."""
+    own = {**self.settings, **self.values}
+    return ' '.join(f'{name}={value}' for name, value in own.items())
+
+  def __str__(self) -> str:
+    return f'{self.algorithm} {self.describe()}'
+
+
+@dataclasses.dataclass(frozen=True)
+class GridFile:
+  """A file's contents.
+
+  Attributes:
+    source: The file.
+    preset: What is in common to all points.
+    repeats: The seeds.
+    metric: The metric to choose by; None for the task's.
+    points: The points.
+  """
+
+  source: str
+  preset: str | None
+  repeats: tuple[int, ...]
+  metric: str | None
+  points: tuple[Point, ...]
+
+  def config(self, point: Point, seed: int) -> config_lib.Config:
+    """The configuration of one run of a point.
+
+    Args:
+      point: The point.
+      seed: The seed.
+
+    Returns:
+      The configuration.
+
+    Raises:
+      UserError: If there is no such setting or value.
+    """
+    of_run = {'algorithms': [point.algorithm], 'seed': seed}
+    layers = (
+      config_lib.Layer(
+        f'{self.source}: settings', tuple(point.settings.items())
+      ),
+      config_lib.Layer(f'{self.source}: values', tuple(point.values.items())),
+      config_lib.Layer(self.source, tuple(of_run.items())),
+    )
+    return config_lib.resolve(config_lib.read_layers(self.preset, layers))
+
+
+def _check(
+  table: Any, keys: Mapping[str, type], where: str
+) -> Mapping[str, Any]:
+  if not isinstance(table, dict):
+    raise errors.UserError(f'{where} must be a table.')
+  for name, value in table.items():
+    if name not in keys:
+      raise errors.UserError(f'{where}: {errors.unknown("key", name, keys)}')
+    if not isinstance(value, keys[name]):
+      kind = {list: 'a list', dict: 'a table', str: 'a text'}[keys[name]]
+      raise errors.UserError(f'{where}: {name} must be {kind}, not {value!r}.')
+  return table
+
+
+def _points(grid: Mapping[str, Any], where: str) -> list[Point]:
+  values = grid.get('values', {})
+  for name, tried in values.items():
+    if not isinstance(tried, list) or not tried:
+      raise errors.UserError(
+        f'{where}: {name} must be a list of the values to try, not {tried!r}.'
+      )
+  return [
+    Point(
+      str(algorithm), dict(zip(values, combination)), grid.get('settings', {})
+    )
+    for algorithm in grid['algorithms']
+    for combination in itertools.product(*values.values())
+  ]
+
+
+def parse(table: Mapping[str, Any], source: str) -> GridFile:
+  """Makes a grid of what a TOML file has.
+
+  Args:
+    table: The contents.
+    source: The name of the file, for errors.
+
+  Returns:
+    The grid.
+
+  Raises:
+    UserError: If it cannot be one.
+  """
+  table = _check(table, _KEYS, source)
+  repeats = table.get('repeats', [0])
+  are_seeds = all(type(seed) is int and 0 <= seed < 2**31 for seed in repeats)
+  if not repeats or not are_seeds or len(set(repeats)) < len(repeats):
+    raise errors.UserError(
+      f'{source}: repeats must be a list of different seeds, not {repeats}.'
+    )
+  points = []
+  for number, grid in enumerate(table.get('grid', []), 1):
+    where = f'{source}: grid {number}'
+    grid = _check(grid, _GRID_KEYS, where)
+    if not grid.get('algorithms'):
+      raise errors.UserError(f'{where} must name its algorithms.')
+    points += _points(grid, where)
+  if not points:
+    raise errors.UserError(f'{source} has no [[grid]] to run.')
+  return GridFile(
+    source,
+    table.get('preset'),
+    tuple(repeats),
+    table.get('metric'),
+    tuple(points),
+  )
+
+
+def read(path: pathlib.Path) -> GridFile:
+  """Reads a grid from its file; raises a `UserError` if it cannot be."""
+  try:
+    table = tomllib.loads(path.read_text(encoding='utf-8'))
+  except (OSError, ValueError) as error:  # Of which TOMLDecodeError is one.
+    raise errors.UserError(f'{path} cannot be read: {error}.') from error
+  return parse(table, str(path))

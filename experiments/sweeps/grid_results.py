@@ -1,0 +1,213 @@
+"""The results of a grid: kept as they come, and what is best among them.
+
+runs.jsonl         a line for each finished run
+points.csv         a line for each point, over its repeats
+results.json       the best point of each method
+<method>.toml      that point, for --preset of run
+logs/              of what failed, and what the processes print
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+import csv
+import dataclasses
+import io
+import json
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from experiments.reporting import folders
+from experiments.sweeps import grid_file
+
+Record = Mapping[str, Any]
+
+
+class Store:
+  """Finished runs, each of which is written as soon as it is there."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._path = folder / 'runs.jsonl'
+    self.records: dict[str, Record] = {}
+    if self._path.exists():
+      for line in self._path.read_text(encoding='utf-8').splitlines():
+        # The last one may have been cut off by a kill.
+        with contextlib.suppress(ValueError):
+          record = json.loads(line)
+          self.records[record['key']] = record
+    self._file = self._path.open('a', encoding='utf-8')
+    self._file.write('\n')  # So that what was cut off stays a line of its own.
+
+  def add(self, record: Record) -> None:
+    self.records[record['key']] = record
+    self._file.write(json.dumps(record, allow_nan=False) + '\n')
+    self._file.flush()
+
+  def close(self) -> None:
+    self._file.close()
+
+
+@contextlib.contextmanager
+def open_store(folder: pathlib.Path) -> Iterator[Store]:
+  """Opens the folder of a grid's results, which nobody else can meanwhile.
+
+  Args:
+    folder: The folder; it is made if need be.
+
+  Yields:
+    The finished runs.
+
+  Raises:
+    UserError: If it cannot be written to.
+  """
+  with folders.locked(folder):
+    try:
+      store = Store(folder)
+    except OSError as error:
+      raise folders.unusable(folder, error) from error
+    with contextlib.closing(store):
+      yield store
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """A point over its repeats.
+
+  Attributes:
+    point: The point.
+    records: Its finished runs.
+    validation: The mean over the repeats of what to choose by; None if a repeat
+      is missing or diverged.
+  """
+
+  point: grid_file.Point
+  records: tuple[Record, ...]
+  validation: float | None
+
+  def over_repeats(self, name: str) -> tuple[float, float] | None:
+    """Mean and deviation over the repeats of a number that records have.
+
+    Args:
+      name: Its name, or 'mean' or 'deviation' of the test clients' metric.
+
+    Returns:
+      Both; None if the records have no such number.
+    """
+    if name in ('mean', 'deviation'):
+      test = [np.array(r['test'], np.float64) for r in self.records]
+      values = [np.mean(t) if name == 'mean' else np.std(t) for t in test]
+    else:
+      values = [r[name] for r in self.records if name in r]
+    if not values:
+      return None
+    return float(np.mean(values)), float(np.std(values))
+
+  def of_clients(self, name: str) -> list[float]:
+    """What the records have for each test client, those of all repeats."""
+    return [
+      math.nan if value is None else value
+      for record in self.records
+      for value in record[name]
+    ]
+
+
+def outcome(
+  point: grid_file.Point, records: Sequence[Record | None]
+) -> Outcome:
+  """What came out for a point.
+
+  Args:
+    point: The point.
+    records: The records of its repeats, None for those that are missing.
+
+  Returns:
+    The outcome.
+  """
+  finished = tuple(record for record in records if record is not None)
+  complete = len(finished) == len(records) and all(
+    record['validation'] is not None for record in finished
+  )
+  validation = None
+  if complete:
+    validation = float(np.mean([record['validation'] for record in finished]))
+  return Outcome(point, finished, validation)
+
+
+def best(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
+  """The best point of each method by validation, the earlier one on a tie."""
+  winners: dict[str, Outcome] = {}
+  for candidate in outcomes:
+    if candidate.validation is None:
+      continue
+    record = candidate.records[0]
+    higher = record['higher_is_better'] and (
+      record['chosen_by'] == record['metric']
+    )
+    sign = -1 if higher else 1
+    winner = winners.get(candidate.point.algorithm)
+    if winner is None or sign * candidate.validation < sign * winner.validation:
+      winners[candidate.point.algorithm] = candidate
+  return winners
+
+
+def describe(outcome: Outcome) -> dict[str, Any]:
+  """What results.json says of a point."""
+  record = outcome.records[0]
+  pairs = {
+    name: outcome.over_repeats(name)
+    for name in ('mean', 'deviation', 'hurt', 'largest_cluster')
+  }
+  return {
+    'values': dict(outcome.point.values),
+    'settings': dict(outcome.point.settings),
+    'repeats': [record['seed'] for record in outcome.records],
+    'metric': record['metric'],
+    'higher_is_better': record['higher_is_better'],
+    'validation': outcome.validation,
+    'test': {
+      name: {'mean': pair[0], 'deviation_over_repeats': pair[1]}
+      for name, pair in pairs.items()
+      if pair is not None
+    },
+  }
+
+
+def write(
+  folder: pathlib.Path,
+  grid: grid_file.GridFile,
+  outcomes: Sequence[Outcome],
+  winners: Mapping[str, Outcome],
+) -> None:
+  """Writes points.csv, results.json and the presets of the best points."""
+  table = io.StringIO()
+  names = dict.fromkeys(n for o in outcomes for n in o.point.values)
+  columns = ['algorithm', *names, 'repeats', 'validation', 'test', 'hurt']
+  writer = csv.DictWriter(table, columns, lineterminator='\n')
+  writer.writeheader()
+  for own in outcomes:
+    row = {'algorithm': own.point.algorithm, 'repeats': len(own.records)}
+    if own.validation is not None:
+      hurt = own.over_repeats('hurt')
+      row |= {
+        'validation': f'{own.validation:.7g}',
+        'test': f'{own.over_repeats("mean")[0]:.7g}',
+        'hurt': f'{hurt[0]:.4g}' if hurt else '',
+      }
+    writer.writerow(row | dict(own.point.values))
+  folders.write(folder / 'points.csv', table.getvalue())
+  text = json.dumps(
+    {name: describe(own) for name, own in winners.items()}, indent=2
+  )
+  folders.write(folder / 'results.json', f'{text}\n')
+  for name, own in winners.items():
+    config = grid.config(own.point, grid.repeats[0])
+    seeds = ', '.join(map(str, grid.repeats))
+    header = (
+      f'# The best point of {name}, with the first of the seeds {seeds}.\n'
+      f'# To run it: --preset=THIS_FILE\n'
+    )
+    text = header + tomli_w.dumps(config.to_dict())
+    folders.write(folder / f'{name}.toml', text)

@@ -1,0 +1,196 @@
+"""The examples of clients, and the form in which they enter a TFF computation.
+
+A client enters as a struct of plain tensors: its examples once, and the batches
+as indices into them with a weight for each place,
+
+  {'examples': {feature: [n, ...]}, 'indices': [steps, batch] int32,
+   'weights': [steps, batch] float32}
+
+A place of weight 0 is padding, and padding changes nothing: neither rows added
+to `examples`, nor places added to a batch, nor steps added at the end. That is
+what lets a runtime stack a whole cohort into one tensor.
+"""
+
+import collections
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+Examples = Mapping[str, np.ndarray]
+# From a client's id to its examples.
+Load = Callable[[str], Examples]
+
+
+def client_data_type(
+  example_spec: Mapping[str, tf.TensorSpec],
+) -> tff.StructType:
+  """The TFF type of one client's data, of any number of examples and steps."""
+  examples = collections.OrderedDict(
+    (name, tff.TensorType(spec.dtype.as_numpy_dtype, [None, *spec.shape]))
+    for name, spec in example_spec.items()
+  )
+  return tff.to_type(
+    collections.OrderedDict(
+      examples=examples,
+      indices=tff.TensorType(np.int32, [None, None]),
+      weights=tff.TensorType(np.float32, [None, None]),
+    )
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Population:
+  """Clients and what each of them holds.
+
+  Attributes:
+    client_ids: The names of the clients.
+    sets: For each named set of a client ('train'; or 'personalization' and
+      'evaluation'; …) a function from the client's id to its examples in it.
+      It may be called from any thread.
+    sizes: For each set, each client's number of examples; None if clients must
+      be loaded to know, all of them before the first round.
+  """
+
+  client_ids: Sequence[str]
+  sets: Mapping[str, Load]
+  sizes: Mapping[str, np.ndarray] | None = None
+
+  def count_examples(self) -> Mapping[str, np.ndarray]:
+    """For each set, each client's number of examples, `[clients]`."""
+    if self.sizes is not None:
+      return self.sizes
+    counts = [
+      [num_examples(load(client_id)) for load in self.sets.values()]
+      for client_id in self.client_ids
+    ]
+    by_set = np.array(counts, np.int64).reshape(-1, len(self.sets)).T
+    return dict(zip(self.sets, by_set))
+
+
+def num_examples(examples: Examples) -> int:
+  """How many examples there are."""
+  return len(next(iter(examples.values())))
+
+
+def halves(load: Load) -> Mapping[str, Load]:
+  """The two sets of clients that are never trained on.
+
+  Args:
+    load: All examples of a client, in an order that is the same at every call.
+
+  Returns:
+    'personalization', the first floor(n / 2) examples of a client, and
+    'evaluation', the others.
+  """
+
+  def part(half: Callable[[int], slice]) -> Load:
+    def load_part(client_id: str) -> Examples:
+      examples = load(client_id)
+      rows = half(num_examples(examples) // 2)
+      return {name: values[rows] for name, values in examples.items()}
+
+    return load_part
+
+  return {
+    'personalization': part(lambda middle: slice(middle)),
+    'evaluation': part(lambda middle: slice(middle, None)),
+  }
+
+
+def half_sizes(sizes: np.ndarray) -> Mapping[str, np.ndarray]:
+  """The sizes of the sets of `halves`, from clients' numbers of examples."""
+  return {'personalization': sizes // 2, 'evaluation': sizes - sizes // 2}
+
+
+def stack_examples(
+  clients: Sequence[Examples], pad_to: int | None = None
+) -> Examples:
+  """Stacks the examples of clients, padded with zeros to the same number.
+
+  Args:
+    clients: The examples of each client; one at least.
+    pad_to: The number of examples to pad to; by default that of the client with
+      most.
+
+  Returns:
+    The examples, `[clients, pad_to, ...]`.
+  """
+  sizes = [num_examples(client) for client in clients]
+  if pad_to is None:
+    pad_to = max(sizes)
+  stacked = {}
+  for name, values in clients[0].items():
+    shape = (len(clients), pad_to, *values.shape[1:])
+    stacked[name] = np.zeros(shape, values.dtype)
+    for row, client, size in zip(stacked[name], clients, sizes, strict=True):
+      row[:size] = client[name]
+  return stacked
+
+
+def index_batches(
+  sizes: int | Sequence[int] | np.ndarray,
+  batch_size: int,
+  *,
+  rng: np.random.Generator | None = None,
+  drop_partial: bool = False,
+  pad_to: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+  """An epoch's batches of a client, or of each one of a cohort, as indices.
+
+  No batch is larger than its client: one with fewer than `batch_size` examples
+  has one batch of them all. It is vectorized over the clients because a cohort
+  is batched anew every round.
+
+  Args:
+    sizes: The number of examples of a client, or `[clients]`, of each client.
+    batch_size: The number of examples in a batch.
+    rng: Shuffles the examples of each client; None keeps their order. What it
+      gives does not depend on `pad_to`.
+    drop_partial: Drop the last batch if it is not full, rather than pad it.
+    pad_to: A number of examples that no client exceeds. The shape of the result
+      then depends on it and not on `sizes`.
+
+  Returns:
+    The indices, `[steps, batch]` int32, and their weights, float32: 1, or 0 for
+    padding. Both are `[clients, steps, batch]` for a cohort. Padding is at the
+    end of a batch, and in whole steps at the end of a client.
+  """
+  one_client = np.ndim(sizes) == 0
+  sizes = np.atleast_1d(np.asarray(sizes, np.int64))
+  largest = int(sizes.max(initial=0)) if pad_to is None else pad_to
+  if sizes.max(initial=0) > largest:
+    raise ValueError(f'A client has more than {largest} examples.')
+
+  def num_steps(size: np.ndarray) -> np.ndarray:
+    full = size // np.clip(size, 1, batch_size)
+    return full if drop_partial else -(-size // batch_size)
+
+  # For each client, step and place in a batch, the example's position in the
+  # client's order: [clients, steps, batch].
+  step = np.arange(int(num_steps(np.asarray(largest))))[:, None]
+  place = np.arange(min(batch_size, largest))
+  position = np.broadcast_to(
+    step * batch_size + place, (len(sizes), len(step), len(place))
+  )
+  valid = (step < num_steps(sizes)[:, None, None]) & (
+    position < sizes[:, None, None]
+  )
+
+  if rng is None:
+    indices = position
+  else:
+    # Sorting random keys shuffles all clients at once. The keys of what is not
+    # there are infinite, so that it comes last.
+    keys = np.full((len(sizes), largest), np.inf)
+    there = np.arange(largest) < sizes[:, None]
+    keys[there] = rng.random(np.count_nonzero(there))
+    order = np.argsort(keys, axis=-1)
+    row = np.arange(len(sizes))[:, None, None]
+    # 'clip' for the padding, which may point anywhere.
+    indices = order.take(row * largest + position, mode='clip')
+  indices = np.where(valid, indices, 0).astype(np.int32)
+  weights = valid.astype(np.float32)
+  return (indices[0], weights[0]) if one_client else (indices, weights)

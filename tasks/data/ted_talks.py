@@ -1,0 +1,225 @@
+"""Makes the database of TedMulti from the public transcripts of TED talks.
+
+Qi et al. 2018 split the talks into three files, which Motley's code takes as
+they are: all_talks_train.tsv for the clients to train on, all_talks_dev.tsv for
+the validation, all_talks_test.tsv for the test. A row is a sentence; of its
+columns, one is the name of the talk and each other one a language. A client is
+a talk in a language, with its sentences in their order.
+
+As in Motley's code, a sentence is made small letters without punctuation, where
+both are ASCII's: letters with accents stay as they are.
+"""
+
+import collections
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import csv
+import dataclasses
+import pathlib
+import sqlite3
+import string
+import tempfile
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from base import errors
+
+FILES = {
+  'train': 'all_talks_train.tsv',
+  'validation': 'all_talks_dev.tsv',
+  'test': 'all_talks_test.tsv',
+}
+LANGUAGES = ('en', 'es')
+MIN_SENTENCES = 20
+MIN_CLIENTS = 20
+
+# The database's place under the folder of the data, and its one feature: the
+# words of a sentence, with spaces between them.
+DATABASE = 'ted_multi/ted_multi_en_es.sqlite'
+FEATURE = 'tokens'
+
+_ARCHIVE = 'http://phontron.com/data/ted_talks.tar.gz'
+_TALK = 'talk_name'
+_MISSING = ('__NULL__', '_ _ NULL _ _')
+_PUNCTUATION = string.punctuation.encode()
+
+# Called with how much is done, of `size` or of the number of clients.
+ShowProgress = Callable[[int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Talks:
+  """Talks as clients.
+
+  Attributes:
+    sentences: Each client's sentences, words with a space between them.
+    splits: What each client is for: 'train', 'validation' or 'test'.
+    vocabulary: Words of the clients to train on, with the number of those who
+      have it, which is `MIN_CLIENTS` at least; the most common first.
+  """
+
+  sentences: Mapping[str, Sequence[bytes]]
+  splits: Mapping[str, str]
+  vocabulary: Sequence[tuple[str, int]]
+
+
+def language(client_id: str) -> str:
+  """The language of a client."""
+  return client_id.partition('-')[0]
+
+
+def size(source: pathlib.Path) -> int:
+  """The size of the files together, in bytes.
+
+  Args:
+    source: The folder of the files.
+
+  Returns:
+    The size.
+
+  Raises:
+    UserError: If one of them is not there.
+  """
+  for name in FILES.values():
+    if not (source / name).is_file():
+      raise errors.UserError(
+        f'There is no {source / name}. Name the folder that {_ARCHIVE} was'
+        ' unpacked to as the source.'
+      )
+  return sum((source / name).stat().st_size for name in FILES.values())
+
+
+def _words(sentence: str) -> bytes:
+  text = sentence.encode().lower().translate(None, _PUNCTUATION)
+  return b' '.join(text.split())
+
+
+def _read_file(
+  path: pathlib.Path, show: ShowProgress
+) -> Iterator[tuple[str, bytes]]:
+  """The client and the words of each sentence."""
+  try:
+    with path.open(encoding='utf-8') as file:
+      rows = csv.DictReader(file, delimiter='\t', quoting=csv.QUOTE_NONE)
+      missing = {_TALK, *LANGUAGES} - set(rows.fieldnames or ())
+      if missing:
+        raise errors.UserError(
+          f'{path} has no column {min(missing)!r}. Replace it with that of'
+          f' {_ARCHIVE}'
+        )
+      for row in rows:
+        show(file.buffer.tell())
+        for code in LANGUAGES:
+          sentence = row[code]
+          if sentence and not any(mark in sentence for mark in _MISSING):
+            yield f'{code}-{row[_TALK]}', _words(sentence)
+  except (OSError, ValueError, csv.Error) as error:
+    raise errors.UserError(
+      f'{path} cannot be read as a table of sentences ({error}). Replace it'
+      f' with that of {_ARCHIVE}'
+    ) from error
+
+
+def read(source: pathlib.Path, show: ShowProgress = lambda done: None) -> Talks:
+  """Reads the talks.
+
+  Args:
+    source: The folder of the files.
+    show: Called with the number of bytes that were read.
+
+  Returns:
+    The clients, without those of few sentences.
+
+  Raises:
+    UserError: If a file is not there, or is not like that.
+  """
+  size(source)  # That all are there.
+  sentences = collections.defaultdict(list)
+  splits: dict[str, str] = {}
+  before = 0
+  for split, name in FILES.items():
+    path = source / name
+    for client_id, words in _read_file(path, lambda n: show(before + n)):  # noqa: B023
+      sentences[client_id].append(words)
+      # In the first of the files, if a talk is in several.
+      splits.setdefault(client_id, split)
+    before += path.stat().st_size
+
+  sentences = {
+    client_id: own
+    for client_id, own in sorted(sentences.items())
+    if len(own) >= MIN_SENTENCES
+  }
+  counts = collections.Counter()
+  for client_id, own in sentences.items():
+    if splits[client_id] == 'train':
+      counts.update(set(b' '.join(own).split()))
+  vocabulary = [
+    (word.decode(), count)
+    for word, count in counts.items()
+    if count >= MIN_CLIENTS
+  ]
+  if not vocabulary:
+    raise errors.UserError(
+      f'{source} is too small: no word is in {MIN_CLIENTS} talks of'
+      f' {MIN_SENTENCES} sentences. Take the files of {_ARCHIVE}'
+    )
+  return Talks(
+    sentences,
+    {client_id: splits[client_id] for client_id in sentences},
+    sorted(vocabulary, key=lambda item: (-item[1], item[0])),
+  )
+
+
+def write(
+  talks: Talks,
+  path: pathlib.Path,
+  show: ShowProgress = lambda done: None,
+) -> None:
+  """Writes the database, a `tff.simulation.datasets.SqlClientData`.
+
+  It also has the vocabulary, as a table of its own.
+
+  Args:
+    talks: The talks.
+    path: Its path, where there is nothing at all until it is complete.
+    show: Called with the number of clients that were written.
+
+  Raises:
+    UserError: If it cannot be written there.
+  """
+  client_ids = list(talks.sentences)
+  place = {client_id: i for i, client_id in enumerate(client_ids)}
+
+  def dataset(client_id: str) -> tf.data.Dataset:
+    show(place[client_id])
+    return tf.data.Dataset.from_tensor_slices(
+      {FEATURE: talks.sentences[client_id]}
+    )
+
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+      temporary = pathlib.Path(folder) / path.name
+      tff.simulation.datasets.save_to_sql_client_data(
+        client_ids,
+        dataset,
+        str(temporary),
+        split_names_by_client_id=talks.splits,
+      )
+      with contextlib.closing(sqlite3.connect(temporary)) as database:
+        # Else a client is looked for among the sentences of all.
+        database.execute('CREATE INDEX by_client ON examples (client_id)')
+        database.execute(
+          'CREATE TABLE vocabulary (word TEXT NOT NULL, num_clients INTEGER)'
+        )
+        database.executemany(
+          'INSERT INTO vocabulary VALUES (?, ?)', talks.vocabulary
+        )
+        database.commit()
+      temporary.chmod(0o644)  # TFF has it for nobody else to read.
+      temporary.replace(path)
+  except (OSError, sqlite3.Error, tf.errors.OpError) as error:
+    raise errors.UserError(f'{path} cannot be written ({error}).') from error
+  show(len(client_ids))

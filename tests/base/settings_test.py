@@ -1,0 +1,82 @@
+import dataclasses
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from base import errors
+from base import settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(settings.Settings):
+  rate: float = settings.field(0.1, 'A rate.', above=0, maximum=10)
+  steps: int = settings.field(5, 'A number.', minimum=1)
+  nesterov: bool = settings.field(False, 'A switch.')
+  optimizer: str = settings.field('sgd', 'A name.', choices=('sgd', 'adam'))
+  rates: tuple[float, ...] = settings.field((0.1, 1.0), 'Some.', minimum=0)
+  clip: float | None = settings.field(None, 'A bound.', minimum=0)
+  plain: int = 3
+
+
+class FromDictTest(parameterized.TestCase):
+  def test_what_is_not_given_has_its_default(self):
+    self.assertEqual(settings.from_dict(Settings, {}, 'x'), Settings())
+
+  @parameterized.parameters(
+    ('rate', '1e-2', 0.01),
+    ('rate', 0.5, 0.5),
+    ('rate', 2, 2.0),
+    ('steps', '7', 7),
+    ('steps', 7, 7),
+    ('nesterov', 'true', True),
+    ('nesterov', 'False', False),
+    ('nesterov', True, True),
+    ('optimizer', 'adam', 'adam'),
+    ('rates', '0.5, 2', (0.5, 2.0)),
+    ('rates', [1, 0.5], (1.0, 0.5)),
+    ('rates', '3', (3.0,)),
+    ('rates', '', ()),
+    ('clip', 'none', None),
+    ('clip', '2.5', 2.5),
+    ('plain', 4, 4),
+  )
+  def test_converts(self, name, value, expected):
+    own = settings.from_dict(Settings, {name: value}, 'x')
+    actual = getattr(own, name)
+    self.assertEqual(actual, expected)
+    self.assertIs(type(actual), type(expected))
+
+  @parameterized.parameters(
+    ('rate', 'fast', "method m: rate must be a number, not 'fast'."),
+    ('rate', True, 'rate must be a number, not True'),
+    ('steps', 2.5, 'steps must be a whole number, not 2.5'),
+    ('steps', '2.5', "steps must be a whole number, not '2.5'"),
+    ('steps', True, 'steps must be a whole number'),
+    ('steps', [2], 'steps must be a whole number'),
+    ('nesterov', 'yes', 'nesterov must be true or false'),
+    ('nesterov', 1, 'nesterov must be true or false'),
+    ('optimizer', 3, 'optimizer must be a text'),
+    ('rates', 0.5, 'rates must be a list, each element a number'),
+    ('rates', '1,,2', 'rates must be a list, each element a number'),
+    ('clip', 'off', 'clip must be a number, or none'),
+    ('rate', 0, 'method m: rate must be above 0, not 0.0.'),
+    ('rate', 11, 'rate must be at most 10, not 11.0'),
+    ('rate', 'nan', 'rate must be a finite number, not nan'),
+    ('steps', 0, 'steps must be at least 1, not 0'),
+    ('optimizer', 'sdg', "must be one of sgd, adam, not 'sdg'"),
+    ('rates', [1, -1], 'rates must be at least 0, not -1.0'),
+    ('clip', -1, 'clip must be at least 0, not -1.0'),
+    ('step', 3, "method m: Unknown parameter 'step'. Did you mean 'steps'?"),
+  )
+  def test_tells_what_is_wrong(self, name, value, message):
+    with self.assertRaises(errors.UserError) as raised:
+      settings.from_dict(Settings, {name: value}, 'method m')
+    self.assertIn(message, str(raised.exception))
+
+  def test_the_range_is_checked_without_a_dictionary_too(self):
+    with self.assertRaisesRegex(errors.UserError, 'steps must be at least 1'):
+      Settings(steps=0)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,131 @@
+"""All loops compute the same round."""
+
+import dataclasses
+
+from absl.testing import absltest
+import numpy as np
+import tensorflow as tf
+
+from algorithms import client_work
+from experiments.benchmarks import reference_loops
+
+
+def _plain_round(workload, weights):
+  """A round of the model itself, client by client."""
+  step = client_work.sgd(tf.constant(workload.learning_rate))
+
+  @tf.function(autograph=False)
+  def train(data):
+    return client_work.train(workload.model, weights, data, step)[0]
+
+  trained = [train(data) for data in workload.clients]
+  counts = [data['weights'].sum() for data in workload.clients]
+  return {
+    name: np.average([of_client[name] for of_client in trained], 0, counts)
+    for name in weights
+  }
+
+
+def _weights(workload):
+  weights = workload.model.init(tf.constant([1, 2]))
+  return tf.nest.map_structure(lambda weight: weight + 0.01, weights)
+
+
+def _assert_same_step(new, expected, old):
+  """What a round changes is the same, to what rounding leaves of it."""
+  for name, weight in expected.items():
+    change = weight - old[name].numpy()
+    np.testing.assert_allclose(
+      new[name] - old[name],
+      change,
+      atol=1e-3 * np.abs(change).max(),
+      rtol=0,
+      err_msg=name,
+    )
+    assert new[name].shape == old[name].shape
+
+
+class ReferenceLoopsTest(absltest.TestCase):
+  def check(self, workload, round_of):
+    weights = _weights(workload)
+    expected = _plain_round(workload, weights)
+    run = round_of(workload)
+    _assert_same_step(run(weights), expected, weights)
+    # It starts anew from what it is given.
+    _assert_same_step(run(weights), expected, weights)
+
+  def test_keras_cnn(self):
+    workload = reference_loops.cnn_workload(2, num_examples=7, batch_size=3)
+    self.check(workload, reference_loops.keras_loop)
+
+  def test_keras_linear(self):
+    workload = reference_loops.linear_workload(3)
+    self.check(workload, reference_loops.keras_loop)
+
+  def test_keras_lstm(self):
+    workload = reference_loops.lstm_workload(
+      2,
+      num_examples=5,
+      batch_size=2,
+      vocabulary_size=30,
+      sequence_length=4,
+      embedding_size=5,
+      lstm_size=6,
+    )
+    self.check(workload, reference_loops.keras_loop)
+
+  def test_clients_may_have_different_shapes(self):
+    workloads = [
+      reference_loops.cnn_workload(1, num_examples=n, batch_size=3, seed=n)
+      for n in (2, 7)
+    ]
+    clients = [workload.clients[0] for workload in workloads]
+    workload = dataclasses.replace(workloads[0], clients=clients)
+    self.check(workload, reference_loops.keras_loop)
+
+  def test_keras_finetuning(self):
+    workload = reference_loops.cnn_workload(2, num_examples=5, batch_size=3)
+    evaluation = reference_loops.cnn_workload(2, 4, 3, seed=1).clients
+    weights = _weights(workload)
+    step = client_work.sgd(tf.constant(workload.learning_rate))
+
+    @tf.function(autograph=False)
+    def by_hand(own, held_out):
+      return client_work.evaluate_epochs(
+        workload.model,
+        weights,
+        {'evaluation': held_out},
+        lambda _, w: client_work.train(workload.model, w, own, step)[0],
+        2,
+      )['evaluation']
+
+    finetune = reference_loops.keras_finetuning(workload, evaluation, 2)
+    results = finetune(weights)
+    for k, (own, held_out) in enumerate(zip(workload.clients, evaluation)):
+      expected = by_hand(own, held_out)
+      for name, of_clients in zip(('accuracy', 'loss'), results):
+        np.testing.assert_allclose(
+          of_clients[k], expected[name][0] / expected[name][1], rtol=1e-3
+        )
+
+  def test_vectorized_linear(self):
+    workload = reference_loops.linear_workload(3)
+    self.check(workload, reference_loops.vectorized_round)
+
+  def test_last_batch_is_padded(self):
+    data = reference_loops.linear_workload(1).clients[0]
+    self.assertEqual(data['indices'].shape, (3, 32))
+    np.testing.assert_array_equal(data['weights'].sum(axis=1), [32, 32, 16])
+
+  def test_seed_decides_the_data(self):
+    def words(seed):
+      return reference_loops.lstm_workload(1, 4, seed=seed).clients[0][
+        'examples'
+      ]['x']
+
+    np.testing.assert_array_equal(words(1), words(1))
+    self.assertFalse(np.array_equal(words(1), words(2)))
+
+
+if __name__ == '__main__':
+  absltest.main()

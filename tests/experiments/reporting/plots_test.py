@@ -1,0 +1,310 @@
+"""Tests of the figures: of the numbers in them, and of what they say."""
+
+import matplotlib
+import numpy as np
+import pytest
+
+from experiments.reporting import plots
+from tests.experiments.reporting import drawn
+
+
+def _texts(figure):
+  """All that a figure says, on one line."""
+  figure.draw_without_rendering()
+  texts = figure.findobj(matplotlib.text.Text)
+  return ' '.join(' '.join(t.get_text() for t in texts).split())
+
+
+def _points(collection):
+  return np.asarray(collection.get_offsets()).tolist()
+
+
+_METHODS = {'fedavg': np.arange(101.0), 'finetuning': np.arange(50.0, 61.0)}
+
+
+class TestBoxPlot:
+  def test_a_box_for_each_method_the_first_at_the_top(self):
+    figure = plots.box_plot(_METHODS, 'half_squared_error', False)
+    (plot,) = figure.axes
+    labels = [label.get_text() for label in plot.get_yticklabels()]
+    assert labels == ['fedavg', 'finetuning']
+    assert plot.yaxis_inverted()
+    assert plot.get_xlabel() == 'half squared error (lower is better)'
+
+  def test_means_are_in_it(self):
+    (plot,) = plots.box_plot(_METHODS, 'accuracy', True).axes
+    diamonds = [
+      line.get_xdata().item()
+      for line in plot.get_lines()
+      if line.get_marker() == 'D'
+    ]
+    assert diamonds == [50, 55]
+    assert 'higher' in plot.get_xlabel()
+
+  def test_clients_that_diverged_are_left_out(self):
+    with_them = {'a': [1.0, 2.0, 6.0, np.nan, np.inf]}
+    (plot,) = plots.box_plot(with_them, 'accuracy', True).axes
+    (mean,) = [line for line in plot.get_lines() if line.get_marker() == 'D']
+    assert mean.get_xdata() == [3]
+
+
+class TestHurtScatter:
+  BEFORE = [0.5, 0.5, 0.5, 0.5, 0.5]
+  AFTER = [0.4, 0.7, 0.5, 0.8, np.nan]
+  EXAMPLES = [1, 2, 3, 4, 5]
+
+  def draw(self, higher_is_better=True):
+    return plots.hurt_scatter(
+      self.BEFORE,
+      self.AFTER,
+      self.EXAMPLES,
+      'accuracy',
+      higher_is_better,
+      title='finetuning',
+    )
+
+  def test_each_client_is_a_point_with_its_change(self):
+    points, _ = self.draw().axes
+    hurt, same, better = points.collections
+    np.testing.assert_allclose(_points(hurt), [[1, -0.1]])
+    np.testing.assert_allclose(_points(same), [[3, 0]])
+    np.testing.assert_allclose(_points(better), [[2, 0.2], [4, 0.3]])
+
+  def test_shares_count_who_diverged_as_hurt(self):
+    text = _texts(self.draw())
+    assert 'hurt (40%)' in text
+    assert 'unchanged (20%)' in text
+    assert 'better off (40%)' in text
+
+  @pytest.mark.parametrize(
+    ('higher_is_better', 'side', 'share'),
+    [(True, 'above', '40%'), (False, 'below', '60%')],
+  )
+  def test_the_direction_decides_who_is_hurt(
+    self, higher_is_better, side, share
+  ):
+    text = _texts(self.draw(higher_is_better))
+    assert f'({side} 0 is better)' in text
+    assert f'hurt ({share})' in text
+
+  def test_no_bar_is_on_both_sides_of_zero(self):
+    _, bars = self.draw().axes
+    edges = [patch.get_y() for patch in bars.patches]
+    assert min(abs(edge) for edge in edges) < 1e-12
+
+  def test_nobody_changes(self):
+    figure = plots.hurt_scatter([1, 1], [1, 1], [3, 4], 'loss', False)
+    assert 'unchanged (100%)' in _texts(figure)
+
+
+def test_a_method_has_the_same_color_whatever_it_is_compared_with():
+  def color(method, others=()):
+    methods = [*others, method]
+    (plot,) = plots.box_plot(
+      {name: [0.0, 1.0] for name in methods}, 'accuracy', True
+    ).axes
+    return plot.patches[-1].get_facecolor()
+
+  assert color('ditto') == color('ditto', ['mine', 'fedavg'])
+  assert color('ditto') != color('fedavg')
+
+
+def test_the_callers_style_is_left_alone():
+  before = dict(matplotlib.rcParams)
+  plots.box_plot(_METHODS, 'accuracy', True)
+  assert dict(matplotlib.rcParams) == before
+
+
+def test_a_figure_is_written_twice_the_same(tmp_path):
+  for name in ('a', 'b'):
+    plots.save(plots.box_plot(_METHODS, 'accuracy', True), tmp_path / name)
+  files = sorted(path.name for path in tmp_path.iterdir())
+  assert files == ['a.png', 'a.svg', 'b.png', 'b.svg']
+  for ending in ('png', 'svg'):
+    assert (tmp_path / f'a.{ending}').read_bytes() == (
+      tmp_path / f'b.{ending}'
+    ).read_bytes()
+
+
+def _candidates(names, **measures):
+  return {
+    name: {measure: [values[i]] for measure, values in measures.items()}
+    for i, name in enumerate(names)
+  }
+
+
+class TestCandidateCurves:
+  NAMES = ('0 epochs', '1 epochs', '2 epochs')
+  MEASURES = dict(
+    test=[3, 2, 4], validation=[2.5, 1.5, 3], test_hurt=[0, 0.25, 0.5]
+  )
+
+  def draw(self, names=NAMES, **arguments):
+    return plots.candidate_curves(
+      _candidates(names, **self.MEASURES), 'loss', False, **arguments
+    )
+
+  def test_means_and_shares_hurt_by_the_number_of_a_candidate(self):
+    means, hurt = self.draw().axes
+    assert drawn.lines(means) == {
+      'test': [[0, 3], [1, 2], [2, 4]],
+      'validation': [[0, 2.5], [1, 1.5], [2, 3]],
+    }
+    assert list(drawn.lines(hurt).values()) == [[[0, 0], [1, 0.25], [2, 0.5]]]
+    assert hurt.get_xlabel() == 'epochs'
+    assert means.get_ylabel() == 'loss\n(lower is better)'
+
+  def test_the_chosen_one_is_marked(self):
+    figure = self.draw(chosen='1 epochs', title='finetuning')
+    circles = [
+      line.get_xydata().tolist()
+      for plot in figure.axes
+      for line in plot.get_lines()
+      if line.get_label() == 'chosen'
+    ]
+    assert circles == [[[1, 2]], [[1, 0.25]]]
+    assert 'finetuning' in _texts(figure)
+
+  def test_candidates_that_differ_in_more_are_several_curves(self):
+    names = ('0 epochs', '1 epochs, rate 0.1', '1 epochs, rate 1e-05')
+    means, _ = self.draw(names).axes
+    assert drawn.lines(means) == {
+      'rate 0.1': [[0, 3], [1, 2]],
+      'rate 1e-05': [[0, 3], [1, 4]],
+    }
+
+  def test_candidates_without_a_number_are_left_out(self):
+    means, _ = self.draw(
+      ('global model', 'mine, 0 epochs', 'mine, 1 epochs')
+    ).axes
+    assert drawn.lines(means)['test'] == [[0, 2], [1, 4]]
+
+  def test_coefficients(self):
+    means, hurt = self.draw(
+      ['coefficient 0', 'coefficient 0.5', 'coefficient 1']
+    ).axes
+    assert drawn.lines(means)['test'] == [[0, 3], [0.5, 2], [1, 4]]
+    assert hurt.get_xlabel() == 'coefficient'
+
+  def test_without_a_baseline_nobody_is_hurt(self):
+    figure = plots.candidate_curves(
+      _candidates(self.NAMES, test=[3, 2, 4]), 'loss', False
+    )
+    assert len(figure.axes) == 1
+
+  def test_repeats_are_their_mean_and_deviation(self):
+    candidates = {name: {'test': [1.0, 3.0]} for name in self.NAMES}
+    (plot,) = plots.candidate_curves(candidates, 'loss', False).axes
+    assert drawn.lines(plot) == {'test': [[0, 2], [1, 2], [2, 2]]}
+    (bars,) = plot.containers[0].lines[2]
+    low, high = bars.get_segments()[0][:, 1]
+    assert (low, high) == pytest.approx((2 - 2**0.5, 2 + 2**0.5))
+
+
+class TestOodCurves:
+  def draw(self, methods, higher_is_better=True):
+    (plot,) = plots.ood_curves(methods, 'accuracy', higher_is_better).axes
+    return drawn.lines(plot)
+
+  def test_own_examples_against_those_of_all(self):
+    candidates = {'0 epochs': ([0.4], [0.5]), '1 epochs': ([0.6], [0.3])}
+    assert self.draw(
+      {'finetuning': candidates, 'fedavg': {'': ([0.4], [0.5])}}
+    ) == {
+      'finetuning': [[0.4, 0.5], [0.6, 0.3]],
+      'fedavg': [[0.4, 0.5]],
+    }
+
+  def test_of_many_epochs_the_first_and_some_later_ones(self):
+    candidates = {f'{k} epochs': ([k], [-k]) for k in range(1, 101)}
+    x = [own for own, _ in self.draw({'local': candidates})['local']]
+    assert (x[:3], x[-1], len(x)) == ([1, 2, 4], 100, 11)
+
+  def test_what_is_far_worse_than_any_method_is_left_out(self):
+    """By more than half of what is between the methods' bests."""
+    candidates = {f'{k} epochs': ([k], [-k]) for k in range(11)}
+    methods = {'local': candidates, 'fedavg': {'global': ([8], [8])}}
+    assert self.draw(methods)['local'][0] == [7, -7]
+    methods = {'local': candidates, 'fedavg': {'global': ([4], [8])}}
+    assert self.draw(methods, False)['local'][-1] == [6, -6]
+
+  def test_of_several_curves_that_of_the_best(self):
+    candidates = {
+      '0 epochs': ([0.4], [0]),
+      '1 epochs, rate 1': ([0.5], [1]),
+      '1 epochs, rate 2': ([0.7], [2]),
+    }
+    assert self.draw({'finetuning': candidates, 'x': {'': ([0.4], [0])}})[
+      'finetuning'
+    ] == [[0.4, 0], [0.7, 2]]
+
+  def test_what_diverged_is_left_out(self):
+    nothing = {'global': ([np.nan], [np.nan])}
+    candidates = {'global': ([0.4], [0.5])}
+    assert list(self.draw({'a': nothing, 'b': candidates})) == ['b']
+    assert not self.draw({'a': nothing})
+
+
+class TestClusters:
+  def test_the_share_of_each_by_round(self):
+    (plot,) = plots.cluster_shares({'one': [0.25, 1], 'two': [0.75, 0]}).axes
+    assert [line.get_xydata().tolist() for line in plot.get_lines()] == [
+      [[1, 0.25], [2, 1]],
+      [[1, 0.75], [2, 0]],
+    ]
+
+  def test_known_groups_in_clusters(self):
+    figure = plots.cluster_groups(
+      {'en': {'0': 3, '1': 40}, 'es': {'0': 20, '1': 0}}, title='hypcluster'
+    )
+    (plot,) = figure.axes
+    bars = [(bar.get_x(), bar.get_width()) for bar in plot.patches]
+    assert bars == [(0, 3), (0, 40), (3, 20), (40, 0)]
+    for text in ('en', 'es', '40', 'hypcluster', 'cluster'):
+      assert text in _texts(figure)
+
+
+class TestOfMethods:
+  def test_communication(self):
+    (plot,) = plots.communication(
+      {'fedavg': [([1e6], [0.4]), ([2e6], [0.5])]}, 'accuracy', True
+    ).axes
+    assert drawn.lines(plot) == {'fedavg': [[1e6, 0.4], [2e6, 0.5]]}
+
+  def test_fractions(self):
+    figure = plots.fractions(
+      {'finetuning': {1.0: [0.1], 0.25: [0.4]}},
+      'evaluation set',
+      'clients hurt',
+      False,
+    )
+    (plot,) = figure.axes
+    assert drawn.lines(plot) == {'finetuning': [[0.25, 0.4], [1, 0.1]]}
+    for text in ('25%', '40%', 'part of the evaluation set', 'lower is better'):
+      assert text in _texts(figure)
+
+  def test_tuning(self):
+    (plot,) = plots.tuning(
+      {'a': {'all': [1], 'each': [2]}, 'b': {'all': [3], 'each': [4]}},
+      'loss',
+      False,
+    ).axes
+    labels = [label.get_text() for label in plot.get_xticklabels()]
+    assert labels == ['all', 'each']
+    y = {
+      name: [y for _, y in points] for name, points in drawn.lines(plot).items()
+    }
+    assert y == {'a': [1, 2], 'b': [3, 4]}
+
+  def test_acceptance(self):
+    figure = plots.acceptance(
+      {'finetuning': {'everybody': ([0.4], [2]), 'some': ([0.2], [3])}},
+      'loss',
+      False,
+    )
+    points = [
+      p.lines[0].get_xydata().tolist() for p in figure.axes[0].containers
+    ]
+    assert points == [[[0.4, 2]], [[0.2, 3]]]
+    for text in ('finetuning', 'everybody', 'some', 'clients hurt'):
+      assert text in _texts(figure)

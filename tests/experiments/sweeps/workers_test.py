@@ -1,0 +1,105 @@
+"""Tests of the processes that carry out jobs."""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import signal
+import tempfile
+import time
+
+from absl.testing import absltest
+
+from experiments.sweeps import workers
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+  name: str
+  program: str = 'a'
+  items: tuple[int, ...] = (1, 2)
+
+
+class _Runner:
+  """Squares; at -1 it fails, at -9 its process is killed."""
+
+  def run(self, job, on_progress):
+    for item in job.items:
+      print('working on', item, flush=True)
+      if item == -1:
+        raise ValueError(f'no {item}')
+      if item == -9:
+        os.kill(os.getpid(), signal.SIGKILL)
+      on_progress(item)
+      yield item, (item**2, os.getpid(), len(os.sched_getaffinity(0)))
+
+
+def _sleep(seconds):
+  time.sleep(seconds)
+  return _Runner()
+
+
+class WorkersTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.logs = pathlib.Path(tempfile.mkdtemp()) / 'logs'
+
+  def carry_out(self, jobs, num_workers=2):
+    events = workers.carry_out(jobs, _Runner, num_workers, self.logs)
+    return [event for event in events if event is not None]
+
+  def test_every_job_is_done_once(self):
+    jobs = [_Job(f'{n}', program=f'{n % 3}', items=(n, n)) for n in range(9)]
+    events = self.carry_out(jobs)
+    done = [(e.job.name, e.item, e.result[0]) for e in events if e.item != None]  # noqa: E711
+    self.assertCountEqual(
+      done, [(f'{n}', n, n * n) for n in range(9) for _ in range(2)]
+    )
+    self.assertLen([e for e in events if e.ended], 9)
+    self.assertEqual({e.result[2] for e in events if e.result}, {1})
+
+  def test_a_job_that_fails_stops_no_other(self):
+    events = self.carry_out([_Job('bad', items=(3, -1, 4)), _Job('good')])
+    self.assertEqual(
+      [e.item for e in events if e.job.name == 'bad' and e.result], [3]
+    )
+    (error,) = (e.error for e in events if e.error)
+    self.assertIn('ValueError: no -1', error)
+    self.assertLen([e for e in events if e.job.name == 'good' and e.result], 2)
+
+  def test_a_process_that_is_killed_is_replaced(self):
+    jobs = [_Job('bad', items=(3, -9)), _Job('good'), _Job('better')]
+    events = self.carry_out(jobs, num_workers=1)
+    (error,) = (e.error for e in events if e.error)
+    self.assertIn('exit status -9', error)
+    log = self.logs / 'worker-0.log'
+    self.assertIn(str(log), error)
+    self.assertIn('working on -9', log.read_text())
+    done = [e.job.name for e in events if e.result]
+    self.assertEqual(done, ['bad', 'good', 'good', 'better', 'better'])
+
+  def test_a_process_keeps_to_its_program(self):
+    jobs = [_Job(f'{n}', program='ab'[n % 2], items=(1,)) for n in range(8)]
+    of_program = {}
+    for event in self.carry_out(jobs):
+      if event.result:
+        own = of_program.setdefault(event.job.program, [])
+        own.append(event.result[1])
+    # Whoever is done first may help the other one with what is left.
+    for own in of_program.values():
+      self.assertEqual(own, sorted(own, key=own.index))
+
+  def test_who_wants_no_more_leaves_no_process(self):
+    events = workers.carry_out(
+      [_Job('slow')], functools.partial(_sleep, 600), 1, self.logs
+    )
+    self.assertIsNone(next(events))
+    children = pathlib.Path(f'/proc/self/task/{os.getpid()}/children')
+    before = set(children.read_text().split())
+    events.close()
+    after = set(children.read_text().split())
+    self.assertLess(after, before)
+
+
+if __name__ == '__main__':
+  absltest.main()
