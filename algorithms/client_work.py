@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tasks.data import client_data
 from tasks.models import model as model_lib
 
 Weights = model_lib.Weights
@@ -19,12 +20,12 @@ Step = Callable[[Weights, Weights], Weights]
 
 def batch(data: Mapping[str, Any], step: tf.Tensor) -> tuple[Any, tf.Tensor]:
   """The examples of a step and their weights."""
-  indices = data['indices'][step]
+  indices = data.indices[step]
   examples = collections.OrderedDict(
     (name, tf.gather(feature, indices))
-    for name, feature in data['examples'].items()
+    for name, feature in data.examples.items()
   )
-  return examples, data['weights'][step]
+  return examples, data.mask[step]
 
 
 def epoch_of(
@@ -33,18 +34,18 @@ def epoch_of(
   """One of the `num_epochs` that `data` consists of; all of it if that is 0."""
   if not num_epochs:
     return data
-  steps = tf.shape(data['indices'])[0] // num_epochs
+  steps = tf.shape(data.indices)[0] // num_epochs
   part = epoch * steps + tf.range(steps)
-  return collections.OrderedDict(
-    examples=data['examples'],
-    indices=tf.gather(data['indices'], part),
-    weights=tf.gather(data['weights'], part),
+  return client_data.ClientData(
+    examples=data.examples,
+    indices=tf.gather(data.indices, part),
+    mask=tf.gather(data.mask, part),
   )
 
 
 def num_steps(data: Mapping[str, Any]) -> tf.Tensor:
   """The number of steps without those that are padding at the end."""
-  weights = data['weights']
+  weights = data.mask
   is_there = tf.cast(tf.reduce_any(weights > 0, 1), tf.int32)
   # From 1 on, so that 0 is the last if there is none.
   number = tf.range(1, tf.shape(weights)[0] + 1)
@@ -53,7 +54,7 @@ def num_steps(data: Mapping[str, Any]) -> tf.Tensor:
 
 def num_examples(data: Mapping[str, Any]) -> tf.Tensor:
   """How many examples `data` has a client see."""
-  return tf.reduce_sum(data['weights'])
+  return tf.reduce_sum(data.mask)
 
 
 def sgd(learning_rate: tf.Tensor, only: Collection[str] | None = None) -> Step:

@@ -103,7 +103,7 @@ def store(
 
   of_steps = tf.map_fn(
     entries,
-    tf.range(tf.shape(data['indices'])[0]),
+    tf.range(tf.shape(data.indices)[0]),
     # Only the shapes and types of these entries are used.
     fn_output_signature=tf.nest.map_structure(
       lambda t: tf.TensorSpec(t.shape, t.dtype), entries(tf.constant(0))

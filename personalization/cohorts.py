@@ -207,10 +207,10 @@ def _rows_before(fraction: float, sizes: np.ndarray) -> np.ndarray:
 def _data(
   examples: Mapping[str, Any], indices: np.ndarray, weights: np.ndarray
 ) -> Data:
-  return collections.OrderedDict(
+  return client_data.ClientData(
     examples=collections.OrderedDict(examples),
     indices=indices,
-    weights=weights,
+    mask=weights,
   )
 
 

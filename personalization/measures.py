@@ -5,7 +5,7 @@ clients refuse a personalized model that does not convince them, and whether
 clusters are the groups that are known.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
@@ -127,14 +127,12 @@ def clusters(
 
 def describe_clusters(
   clusters: np.ndarray,
-  client_ids: Sequence[str],
-  groups: Mapping[str, str] | None,
+  groups: Sequence[str] | None,
 ) -> dict[str, Any]:
   """How many clients are in which cluster, and how that fits known groups.
 
   Args:
     clusters: The cluster of each client.
-    client_ids: The clients.
     groups: The known group of each client, if there are any.
 
   Returns:
@@ -148,7 +146,7 @@ def describe_clusters(
 
   result: dict[str, Any] = {'sizes': count(clusters)}
   if groups is not None:
-    known = np.array([groups[client_id] for client_id in client_ids])
+    known = np.array(groups)
     result['groups'] = {
       str(group): count(clusters[known == group]) for group in np.unique(known)
     }

@@ -16,6 +16,7 @@ from base import settings
 from personalization import cohorts
 from runtimes import rounds
 from tasks import task as task_lib
+from tasks.data import client_data
 
 # Rounds whose batches are made at a time, where rounds are one program.
 _MOST_ROUNDS = 50
@@ -135,7 +136,7 @@ class Schedule:
       )
       now = dict(
         indices=indices,
-        weights=weights,
+        mask=weights,
         seed=self._seeds(round_num, len(rows)),
       )
       own.append(now if len(rows) == size else now | dict(rows=rows))
@@ -151,9 +152,7 @@ def _clients(examples: Any, states: Any, now: Mapping[str, tf.Tensor]) -> Any:
       lambda leaf: tf.gather(leaf, now['rows']), (examples, states)
     )
   return collections.OrderedDict(
-    data=collections.OrderedDict(
-      examples=examples, indices=now['indices'], weights=now['weights']
-    ),
+    data=client_data.ClientData(examples, now['indices'], now['mask']),
     state=states,
     seed=now['seed'],
   )

@@ -46,7 +46,7 @@ class Parameters(tff_databases.Parameters):
   )
 
 
-def planted_groups(permuted_ids: Sequence[str]) -> dict[str, str]:
+def planted_groups(permuted_ids: Sequence[str]) -> task.Attribute:
   """Each client's group with `rotate_half`: every other one is rotated.
 
   In the order in which clients are dealt out, so that half of those to train
@@ -58,10 +58,10 @@ def planted_groups(permuted_ids: Sequence[str]) -> dict[str, str]:
   Returns:
     Each client's group, `UPRIGHT` or `ROTATED`.
   """
-  return {
-    client_id: ROTATED if i % 2 else UPRIGHT
-    for i, client_id in enumerate(permuted_ids)
-  }
+  return task.Attribute(
+    (UPRIGHT, ROTATED),
+    {client_id: i % 2 for i, client_id in enumerate(permuted_ids)},
+  )
 
 
 def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
@@ -77,12 +77,14 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
     _FEATURES,
   )
   permuted_ids = parameters.permuted(list(writers.num_examples))
-  groups = planted_groups(permuted_ids) if parameters.rotate_half else None
+  attributes = {}
+  if parameters.rotate_half:
+    attributes[task.GROUP] = planted_groups(permuted_ids)
 
   def examples(client_id: str) -> client_data.Examples:
     own = writers.read(client_id)
     x = own['pixels'][..., np.newaxis]
-    if groups and groups[client_id] == ROTATED:
+    if attributes and attributes[task.GROUP].name(client_id) == ROTATED:
       x = np.rot90(x, 2, axes=(1, 2))
     return {'x': x, 'y': own['label'].astype(np.int32)}
 
@@ -114,5 +116,5 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
     cross_silo=False,
     batch_size=20,
     padded=False,
-    groups=groups,
+    attributes=attributes,
   )

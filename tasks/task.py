@@ -1,10 +1,30 @@
 """What a task is: federated data, a model and the metric to judge it by."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 
 from tasks.data import client_data
 from tasks.models import model as model_lib
+
+# The attribute by which metrics are reported group by group.
+GROUP = 'group'
+
+
+@dataclasses.dataclass(frozen=True)
+class Attribute:
+  """An integer that each client knows about itself: a group, type or context.
+
+  Attributes:
+    names: The names of the values 0, 1, ….
+    values: The value of each client, of all populations.
+  """
+
+  names: Sequence[str]
+  values: Mapping[str, int]
+
+  def name(self, client_id: str) -> str:
+    """The name of a client's value."""
+    return self.names[self.values[client_id]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +53,8 @@ class Task:
     padded: Whether the clients of a cohort are padded to the same number of
       examples, so that the cohort runtime can stack them: worth it if the model
       is small, and a waste if it is not.
-    groups: The group of each client, of all populations, where it is known that
-      there are some: languages, or what was planted. No method sees it.
+    attributes: What each client knows about itself, by name: 'group', where
+      groups of clients are known, as the languages of their talks.
   """
 
   name: str
@@ -47,4 +67,4 @@ class Task:
   cross_silo: bool
   batch_size: int
   padded: bool
-  groups: Mapping[str, str] | None = None
+  attributes: Mapping[str, Attribute] = dataclasses.field(default_factory=dict)

@@ -91,9 +91,14 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
     cross_silo=False,
     batch_size=16,
     padded=False,
-    groups={
-      client_id: ted_talks.language(client_id)
-      for clients in splits
-      for client_id in clients.num_examples
+    attributes={
+      task.GROUP: task.Attribute(
+        ted_talks.LANGUAGES,
+        {
+          client_id: ted_talks.LANGUAGES.index(ted_talks.language(client_id))
+          for clients in splits
+          for client_id in clients.num_examples
+        },
+      )
     },
   )

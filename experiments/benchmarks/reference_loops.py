@@ -55,10 +55,10 @@ def _client(
   indices, weights = client_data.index_batches(
     client_data.num_examples(examples), batch_size
   )
-  return collections.OrderedDict(
+  return client_data.ClientData(
     examples=collections.OrderedDict(examples),
     indices=indices,
-    weights=weights,
+    mask=weights,
   )
 
 
@@ -222,15 +222,15 @@ def _stack(clients: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 def _num_steps(own: Mapping[str, Any]) -> tf.Tensor:
   """The number of a client's steps that are no padding."""
-  return tf.math.count_nonzero(own['weights'][:, 0], dtype=tf.int32)
+  return tf.math.count_nonzero(own.mask[:, 0], dtype=tf.int32)
 
 
 def _batch(own: Mapping[str, Any], step: tf.Tensor) -> tuple[tf.Tensor, ...]:
   """What a client's batch holds, its labels and its mask, without padding."""
-  size = tf.math.count_nonzero(own['weights'][step], dtype=tf.int32)
-  rows = own['indices'][step, :size]
-  x, y = (tf.gather(own['examples'][name], rows) for name in ('x', 'y'))
-  return x, y, own['weights'][step, :size]
+  size = tf.math.count_nonzero(own.mask[step], dtype=tf.int32)
+  rows = own.indices[step, :size]
+  x, y = (tf.gather(own.examples[name], rows) for name in ('x', 'y'))
+  return x, y, own.mask[step, :size]
 
 
 class _KerasTraining:
@@ -239,7 +239,7 @@ class _KerasTraining:
   def __init__(self, workload: Workload):
     self.model = workload.keras_model()
     # This makes the variables.
-    self.model(workload.clients[0]['examples']['x'][:1])
+    self.model(workload.clients[0].examples['x'][:1])
     self.variables = self.model.trainable_variables
     self._optimizer = tf.keras.optimizers.SGD(workload.learning_rate)
     self._optimizer.build(self.variables)
@@ -290,7 +290,7 @@ def keras_loop(workload: Workload) -> Round:
       own = tf.nest.map_structure(lambda leaf: leaf[client], data)  # noqa: B023
       training.assign(start)
       training.train(own)
-      num_examples = tf.reduce_sum(own['weights'])
+      num_examples = tf.reduce_sum(own.mask)
       count += num_examples
       updates = [
         update + num_examples * (variable - weight)
@@ -335,7 +335,7 @@ def keras_finetuning(
       correct = tf.equal(tf.argmax(logits, 1, y.dtype), y)
       loss = workload.keras_loss(y, logits, mask) * tf.reduce_sum(mask)
       sums += [tf.reduce_sum(tf.cast(correct, tf.float32)), loss]
-    return sums / tf.reduce_sum(own['weights'])
+    return sums / tf.reduce_sum(own.mask)
 
   @tf.function
   def finetune(start: list[tf.Tensor]) -> tf.Tensor:
@@ -358,13 +358,13 @@ def keras_finetuning(
 def vectorized_round(workload: Workload) -> Round:
   """A round of linear regression, all clients at once in one XLA program."""
   data = _stack(workload.clients)
-  masks = data['weights']  # [clients, steps, batch]
+  masks = data.mask  # [clients, steps, batch]
   num_examples = tf.reduce_sum(masks, axis=[1, 2])
 
   @tf.function(jit_compile=True)
   def run(weights: model_lib.Weights) -> model_lib.Weights:
     x, y = (
-      tf.gather(data['examples'][name], data['indices'], batch_dims=1)
+      tf.gather(data.examples[name], data.indices, batch_dims=1)
       for name in ('x', 'y')
     )
     num_clients, steps, _ = masks.shape

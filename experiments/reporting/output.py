@@ -336,9 +336,18 @@ def make_result(
   clusters = measures.clusters(evaluation, chosen)
   if clusters is not None:
     result['clusters'] = measures.describe_clusters(
-      clusters, evaluation.test.client_ids, task.groups
+      clusters, _known_groups(task, evaluation.test.client_ids)
     )
   return result
+
+
+def _known_groups(
+  task: task_lib.Task, client_ids: Sequence[str]
+) -> list[str] | None:
+  """The group of each client; None if the task has no groups."""
+  if task_lib.GROUP not in task.attributes:
+    return None
+  return [task.attributes[task_lib.GROUP].name(c) for c in client_ids]
 
 
 def make_rows(
@@ -388,8 +397,9 @@ def make_rows(
   if clusters is not None:
     columns['cluster'] = clusters
   client_ids = evaluation.test.client_ids
-  if task.groups is not None:
-    columns['group'] = [task.groups[client_id] for client_id in client_ids]
+  groups = _known_groups(task, client_ids)
+  if groups is not None:
+    columns['group'] = groups
   # As Python's own numbers, which are written in full.
   clients = zip(*(np.asarray(column).tolist() for column in columns.values()))
   return [

@@ -1,19 +1,16 @@
 """The examples of clients, and the form in which they enter a TFF computation.
 
-A client enters as a struct of plain tensors: its examples once, and the batches
-as indices into them with a weight for each place,
-
-  {'examples': {feature: [n, ...]}, 'indices': [steps, batch] int32,
-   'weights': [steps, batch] float32}
-
-A place of weight 0 is padding, and padding changes nothing: neither rows added
-to `examples`, nor places added to a batch, nor steps added at the end. That is
-what lets a runtime stack a whole cohort into one tensor.
+A client enters as `ClientData`, a struct of plain tensors: its examples once,
+and the batches as indices into them. A place of a batch whose mask is 0 is
+padding, and padding changes nothing: neither rows added to the examples, nor
+places added to a batch, nor steps added at the end. That is what lets a runtime
+stack a whole cohort into one tensor.
 """
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +19,22 @@ import tensorflow_federated as tff
 Examples = Mapping[str, np.ndarray]
 # From a client's id to its examples.
 Load = Callable[[str], Examples]
+
+
+class ClientData(NamedTuple):
+  """Examples of a client and the batches that it walks over, step by step.
+
+  As tensors or arrays; with an axis of clients in front if they are stacked.
+
+  Attributes:
+    examples: The features of the examples, each `[n, …]`.
+    indices: The examples of each step's batch, `[steps, batch]` int32.
+    mask: 1, or 0 for padding, `[steps, batch]` float32.
+  """
+
+  examples: collections.OrderedDict[str, Any]
+  indices: Any
+  mask: Any
 
 
 def client_data_type(
@@ -33,10 +46,10 @@ def client_data_type(
     for name, spec in example_spec.items()
   )
   return tff.to_type(
-    collections.OrderedDict(
+    ClientData(
       examples=examples,
       indices=tff.TensorType(np.int32, [None, None]),
-      weights=tff.TensorType(np.float32, [None, None]),
+      mask=tff.TensorType(np.float32, [None, None]),
     )
   )
 
@@ -154,7 +167,7 @@ def index_batches(
       then depends on it and not on `sizes`.
 
   Returns:
-    The indices, `[steps, batch]` int32, and their weights, float32: 1, or 0 for
+    The indices, `[steps, batch]` int32, and their mask, float32: 1, or 0 for
     padding. Both are `[clients, steps, batch]` for a cohort. Padding is at the
     end of a batch, and in whole steps at the end of a client.
   """
@@ -192,5 +205,5 @@ def index_batches(
     # 'clip' for the padding, which may point anywhere.
     indices = order.take(row * largest + position, mode='clip')
   indices = np.where(valid, indices, 0).astype(np.int32)
-  weights = valid.astype(np.float32)
-  return (indices[0], weights[0]) if one_client else (indices, weights)
+  mask = valid.astype(np.float32)
+  return (indices[0], mask[0]) if one_client else (indices, mask)

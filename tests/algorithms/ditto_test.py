@@ -44,8 +44,8 @@ def _full_batches(client):
 
 def _quadratic(own):
   """A and b of the mean loss 1/2 v.A v - b.v + c."""
-  x = np.insert(own['examples']['x'], 3, 1, axis=1).astype(np.float64)
-  return x.T @ x / len(x), x.T @ own['examples']['y'] / len(x)
+  x = np.insert(own.examples['x'], 3, 1, axis=1).astype(np.float64)
+  return x.T @ x / len(x), x.T @ own.examples['y'] / len(x)
 
 
 def _descend(own, v, w, learning_rate, lambda_, steps):
@@ -149,7 +149,7 @@ class DittoTest(absltest.TestCase):
         _descend(client['personalization'], w, w, 0.1, 0.1, steps)
         for steps in range(4)
       ]
-      examples = client['evaluation']['evaluation']['examples']
+      examples = client['evaluation']['evaluation'].examples
       x = np.insert(examples['x'], 3, 1, axis=1)
       expected = [0.5 * np.sum((x @ v - examples['y']) ** 2) for v in models]
       np.testing.assert_allclose(
@@ -164,7 +164,7 @@ class DittoTest(absltest.TestCase):
       evaluated['state'] = client['state']
     results = self.algorithm.personalize(state, held_out)
     for client, result in zip(held_out, results):
-      examples = client['evaluation']['evaluation']['examples']
+      examples = client['evaluation']['evaluation'].examples
       x = np.insert(examples['x'], 3, 1, axis=1)
       np.testing.assert_allclose(
         result['evaluation']['half_squared_error'][0][1],

@@ -13,9 +13,9 @@ _CLIENT_RATE = 0.05
 def _local_sgd(weights, own):
   """One epoch of SGD on half the squared error."""
   kernel, bias = weights
-  for indices, mask in zip(own['indices'], own['weights']):
-    x = own['examples']['x'][indices[mask > 0]]
-    y = own['examples']['y'][indices[mask > 0]]
+  for indices, mask in zip(own.indices, own.mask):
+    x = own.examples['x'][indices[mask > 0]]
+    y = own.examples['y'][indices[mask > 0]]
     residual = x @ kernel + bias - y
     kernel = kernel - _CLIENT_RATE * x.T @ residual / len(y)
     bias = bias - _CLIENT_RATE * residual.mean()
@@ -169,7 +169,7 @@ class FedAvgTest(parameterized.TestCase):
     results = algorithm.personalize(state, clients)
     model = _model(state)
     for client, result in zip(clients, results):
-      examples = client['evaluation']['evaluation']['examples']
+      examples = client['evaluation']['evaluation'].examples
       errors = examples['x'] @ model[:3] + model[3] - examples['y']
       total, weight = result['evaluation']['half_squared_error']
       self.assertEqual(weight, [6])

@@ -1,7 +1,5 @@
 """Fine-tuning against the same steps taken one by one."""
 
-import collections
-
 from absl.testing import absltest
 import numpy as np
 
@@ -13,14 +11,14 @@ _RATES = (0.05, 0.2)
 
 
 def _errors(own, weights):
-  x, y = own['examples']['x'], own['examples']['y']
+  x, y = own.examples['x'], own.examples['y']
   return np.sum(0.5 * (x @ weights[:3] + weights[3] - y) ** 2)
 
 
 def _epoch(own, weights, rate):
-  for indices, mask in zip(own['indices'], own['weights']):
-    x = np.insert(own['examples']['x'][indices[mask > 0]], 3, 1, axis=1)
-    residual = x @ weights - own['examples']['y'][indices[mask > 0]]
+  for indices, mask in zip(own.indices, own.mask):
+    x = np.insert(own.examples['x'][indices[mask > 0]], 3, 1, axis=1)
+    residual = x @ weights - own.examples['y'][indices[mask > 0]]
     weights = weights - rate * x.T @ residual / len(residual)
   return weights
 
@@ -98,10 +96,9 @@ class FinetuningTest(absltest.TestCase):
     repeated = helpers.held_out_clients(plain)
     for client in repeated:
       own = client['personalization']
-      client['personalization'] = collections.OrderedDict(
-        own,
-        indices=np.tile(own['indices'], [epochs, 1]),
-        weights=np.tile(own['weights'], [epochs, 1]),
+      client['personalization'] = own._replace(
+        indices=np.tile(own.indices, [epochs, 1]),
+        mask=np.tile(own.mask, [epochs, 1]),
       )
     np.testing.assert_allclose(
       _personalize(algorithm, state, repeated),

@@ -34,10 +34,10 @@ def data(seed, num_examples, batch_size=4):
   noise = 0.1 * rng.normal(size=num_examples)
   y = (x @ rng.normal(size=3) + noise).astype(np.float32)
   indices, weights = client_data.index_batches(num_examples, batch_size)
-  return collections.OrderedDict(
+  return client_data.ClientData(
     examples=collections.OrderedDict(x=x, y=y),
     indices=indices,
-    weights=weights,
+    mask=weights,
   )
 
 
@@ -48,12 +48,12 @@ def padded(own, rows=16, places=6, steps=4):
     sizes = [*sizes, *leaf.shape[len(sizes) :]]
     return np.pad(leaf, [(0, to - now) for now, to in zip(leaf.shape, sizes)])
 
-  return collections.OrderedDict(
+  return client_data.ClientData(
     examples=collections.OrderedDict(
-      (name, pad(leaf, rows)) for name, leaf in own['examples'].items()
+      (name, pad(leaf, rows)) for name, leaf in own.examples.items()
     ),
-    indices=pad(own['indices'], steps, places),
-    weights=pad(own['weights'], steps, places),
+    indices=pad(own.indices, steps, places),
+    mask=pad(own.mask, steps, places),
   )
 
 

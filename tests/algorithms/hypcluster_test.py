@@ -67,7 +67,7 @@ _PLANTED = np.array([[1.0, -2.0, 0.5, 1.0], [-1.5, 1.0, 2.0, -1.0]])
 def _planted(client):
   own = helpers.data(client, 20)
   kernel, bias = np.split(_PLANTED[client % 2], [3])
-  own['examples']['y'] = np.float32(own['examples']['x'] @ kernel + bias)
+  own.examples['y'] = np.float32(own.examples['x'] @ kernel + bias)
   return own
 
 
@@ -203,7 +203,7 @@ class HypClusterTest(parameterized.TestCase):
     models = [_vector(weights) for weights in state['server']['models']]
 
     def error(own, weights):
-      x, y = own['examples']['x'], own['examples']['y']
+      x, y = own.examples['x'], own.examples['y']
       return 0.5 * np.sum((x @ weights[:3] + weights[3] - y) ** 2)
 
     for client, result in zip(clients, algorithm.personalize(state, clients)):

@@ -26,15 +26,13 @@ _COEFFICIENTS = (0.0, 0.3, 1.0)
 
 def _classes(own, num_classes=3):
   """The same examples, labelled by a class."""
-  y = np.digitize(own['examples']['y'], np.linspace(-1, 1, num_classes - 1))
-  own['examples']['y'] = y.astype(np.int32)
+  y = np.digitize(own.examples['y'], np.linspace(-1, 1, num_classes - 1))
+  own.examples['y'] = y.astype(np.int32)
   return own
 
 
 def _signs(own):
-  own['examples']['y'] = np.where(own['examples']['y'] < 0, -1, 1).astype(
-    np.float32
-  )
+  own.examples['y'] = np.where(own.examples['y'] < 0, -1, 1).astype(np.float32)
   return own
 
 
@@ -96,8 +94,8 @@ def _clients(algorithm, label):
     evaluation = label(helpers.data(k + 100, 40, batch_size=20))
     # Some of the very examples that the client has.
     for name in ('x', 'y'):
-      own = client['personalization']['examples'][name]
-      evaluation['examples'][name][:3] = own[:3]
+      own = client['personalization'].examples[name]
+      evaluation.examples[name][:3] = own[:3]
     client['evaluation']['evaluation'] = evaluation
   return clients, sizes
 
@@ -115,10 +113,10 @@ class KnnPerTest(parameterized.TestCase):
     clients, sizes = _clients(algorithm, label)
     results = algorithm.personalize(state, clients)
     for client, size, result in zip(clients, sizes, results):
-      own = client['personalization']['examples']
+      own = client['personalization'].examples
       knn = sklearn_knn(min(10, size), weights=_WEIGHTS[weights])
       knn.fit(own['x'][:size], own['y'][:size])
-      examples = client['evaluation']['evaluation']['examples']
+      examples = client['evaluation']['evaluation'].examples
       of_model = model.prediction.predict(state['server']['model'], examples)
       of_neighbors = predict(knn, examples['x'])
       expected = [
@@ -152,9 +150,7 @@ class KnnPerTest(parameterized.TestCase):
 
     def as_data(examples):
       indices, weights = client_data.index_batches(len(examples['y']), 4)
-      return collections.OrderedDict(
-        examples=examples, indices=indices, weights=weights
-      )
+      return client_data.ClientData(examples, indices, weights)
 
     def words(examples):
       """The state, the probabilities and the next word of each word."""
@@ -211,18 +207,16 @@ class KnnPerTest(parameterized.TestCase):
     examples = collections.OrderedDict(x=words[:, :-1], y=words[:, 1:])
     indices, mask = client_data.index_batches(9, 4)
     data = helpers.padded(
-      collections.OrderedDict(examples=examples, indices=indices, weights=mask),
+      client_data.ClientData(examples, indices, mask),
       rows=11,
       places=5,
       steps=4,
     )
-    places = data['indices'].ravel()
+    places = data.indices.ravel()
     all_at_once = collections.OrderedDict(
-      (name, feature[places]) for name, feature in data['examples'].items()
+      (name, feature[places]) for name, feature in data.examples.items()
     )
-    is_word = model.prediction.mask(all_at_once) * data['weights'].reshape(
-      [-1, 1]
-    )
+    is_word = model.prediction.mask(all_at_once) * data.mask.reshape([-1, 1])
 
     @tf.function(jit_compile=jit_compile)
     def store(data):
@@ -296,8 +290,8 @@ class KnnPerTest(parameterized.TestCase):
     clients = helpers.held_out_clients(algorithm)
     results = algorithm.personalize(algorithm.initial_state([0, 1]), clients)
     for client, result in zip(clients, results):
-      own = client['personalization']['examples']
-      examples = client['evaluation']['evaluation']['examples']
+      own = client['personalization'].examples
+      examples = client['evaluation']['evaluation'].examples
       knn = neighbors.KNeighborsRegressor(1).fit(own['x'][:, :1], own['y'])
       errors_ = knn.predict(examples['x'][:, :1]) - examples['y']
       np.testing.assert_allclose(

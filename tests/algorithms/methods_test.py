@@ -102,7 +102,7 @@ class MethodsTest(parameterized.TestCase):
     all_data = [helpers.data(k, n) for k, n in enumerate(helpers.SIZES)]
     without, _ = helpers.run(algorithm, rounds=1, all_data=all_data)
     bad = helpers.data(9, 6)
-    bad['examples']['x'][0] = np.inf
+    bad.examples['x'][0] = np.inf
     state, metrics = helpers.run(algorithm, rounds=1, all_data=[*all_data, bad])
     self.assertEqual(metrics['dropped_clients'], 1)
     _assert_close(state, without)
@@ -133,7 +133,7 @@ class MethodsTest(parameterized.TestCase):
     algorithm = _build(name)
     bad = [helpers.data(k, n) for k, n in enumerate(helpers.SIZES)]
     for own in bad:
-      own['examples']['x'][0] = np.nan
+      own.examples['x'][0] = np.nan
     state, metrics = helpers.run(algorithm, rounds=1, all_data=bad)
     self.assertEqual(metrics['dropped_clients'], len(bad))
     for leaf in tree.flatten(state):

@@ -43,8 +43,8 @@ def _all_data():
 
 def _quadratic(own):
   """A and b of the mean loss 1/2 w.A w - b.w + c."""
-  x = np.insert(own['examples']['x'], 3, 1, axis=1).astype(np.float64)
-  return x.T @ x / len(x), x.T @ own['examples']['y'] / len(x)
+  x = np.insert(own.examples['x'], 3, 1, axis=1).astype(np.float64)
+  return x.T @ x / len(x), x.T @ own.examples['y'] / len(x)
 
 
 def _sigma(seed=0):
@@ -182,7 +182,7 @@ class MochaTest(parameterized.TestCase):
     clients = helpers.held_out_clients(algorithm)
     results = algorithm.personalize(state, clients)
     for client, w, result in zip(clients, state['server']['models'], results):
-      examples = client['evaluation']['evaluation']['examples']
+      examples = client['evaluation']['evaluation'].examples
       x = np.insert(examples['x'], 3, 1, axis=1)
       np.testing.assert_allclose(
         result['evaluation']['half_squared_error'][0],

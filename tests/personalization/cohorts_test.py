@@ -44,17 +44,17 @@ def _client(data, k):
   """What client `k` is given, in whichever form."""
   if isinstance(data, list):
     return data[k]
-  return values.StackedClients(data, len(data['indices']))[k]
+  return values.StackedClients(data, len(data.indices))[k]
 
 
 def _batches(client):
   """The examples of each of a client's batches."""
-  x, y = (np.asarray(client['examples'][name]) for name in ('x', 'y'))
+  x, y = (np.asarray(client.examples[name]) for name in ('x', 'y'))
   np.testing.assert_array_equal(x[:, 0], y)
   np.testing.assert_array_equal(x[:, 1], -y)
   batches = [
     y[indices[weights > 0]].tolist()
-    for indices, weights in zip(client['indices'], client['weights'])
+    for indices, weights in zip(client.indices, client.mask)
   ]
   return [batch for batch in batches if batch]
 
@@ -157,7 +157,7 @@ def test_each_epoch_has_all_examples_in_an_order_of_its_own(padded):
   orders = [
     tuple(indices[weights > 0])
     for indices, weights in zip(
-      np.split(client['indices'], 4), np.split(client['weights'], 4)
+      np.split(client.indices, 4), np.split(client.mask, 4)
     )
   ]
   assert len(set(orders)) == 4
@@ -168,10 +168,10 @@ def test_padding_comes_last_and_has_no_weight():
   clients = cohorts.Cohorts(_population(), padded=True)
   data = clients.data('train', np.array([2, 1]), 4, shuffle=('x', 1))
   client = _client(data, 0)
-  np.testing.assert_array_equal(client['examples']['y'][1:], 0)
-  np.testing.assert_array_equal(client['indices'], 0)
-  np.testing.assert_array_equal(client['weights'][0], [1, 0, 0, 0])
-  np.testing.assert_array_equal(client['weights'][1:], 0)
+  np.testing.assert_array_equal(client.examples['y'][1:], 0)
+  np.testing.assert_array_equal(client.indices, 0)
+  np.testing.assert_array_equal(client.mask[0], [1, 0, 0, 0])
+  np.testing.assert_array_equal(client.mask[1:], 0)
 
 
 def test_all_padded_cohorts_of_a_size_have_the_same_shapes():
@@ -193,8 +193,8 @@ def test_pad_to_decides_the_shapes():
   wider = cohorts.Cohorts(_population(), padded=True)
   wider.pad_to['test'] = 20
   after = wider.data('test', np.array([0, 2]), 4, shuffle=('x', 1))
-  assert after['examples']['x'].shape == (2, 20, 2)
-  assert after['indices'].shape == (2, 5, 4)
+  assert after.examples['x'].shape == (2, 20, 2)
+  assert after.indices.shape == (2, 5, 4)
   for k in range(2):
     assert _batches(_client(after, k)) == _batches(_client(before, k))
 
@@ -203,8 +203,8 @@ def test_clients_in_a_list_are_not_padded():
   data = cohorts.Cohorts(_population(), padded=False).data(
     'train', np.array([2, 0, 1]), 4, epochs=2
   )
-  assert [own['examples']['y'].shape for own in data] == [(1,), (5,), (9,)]
-  assert [len(own['indices']) for own in data] == [2, 4, 6]
+  assert [own.examples['y'].shape for own in data] == [(1,), (5,), (9,)]
+  assert [len(own.indices) for own in data] == [2, 4, 6]
 
 
 def test_other_rows_are_other_clients():
@@ -222,11 +222,11 @@ def test_what_is_kept_is_what_it_would_be_anew():
   for _ in range(2):
     for rows in ([0, 1], [1, 0], [3, 2]):
       data = kept.data('train', np.array(rows), 4, shuffle=('x', 1), epochs=2)
-      assert data['indices'] is first.setdefault(str(rows), data['indices'])
+      assert data.indices is first.setdefault(str(rows), data.indices)
       anew = cohorts.Cohorts(_population(), padded=True).data(
         'train', np.array(rows), 4, shuffle=('x', 1), epochs=2
       )
-      tree.map_structure(np.testing.assert_array_equal, dict(data), dict(anew))
+      tree.map_structure(np.testing.assert_array_equal, data, anew)
 
 
 def test_sets_are_not_mistaken_for_each_other():
@@ -315,8 +315,8 @@ class TestPartsOfASet:
     data = clients.data('train', self.ROWS, 3, **part)
     for k in self.ROWS:
       client = _client(data, k)
-      assert not np.any(client['weights'])
-      assert not np.any(client['indices'])
+      assert not np.any(client.mask)
+      assert not np.any(client.indices)
 
   def test_a_part_is_shuffled_by_itself(self):
     first = self.batches(stop=0.5)

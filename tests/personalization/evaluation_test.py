@@ -379,7 +379,7 @@ def test_only_steps_leave_out_batches_that_are_not_full(takes_steps):
     dataclasses.replace(_build(), steps_to_personalize=takes_steps)
   )
   _evaluate(algorithm, options=options)
-  seen = cohorts[1]['personalization']['weights'].sum(axis=(1, 2))
+  seen = cohorts[1]['personalization'].mask.sum(axis=(1, 2))
   # Of 4, 11, 2, 8 and 6 examples, in batches of 4.
   assert seen.tolist() == ([4, 8, 2, 8, 4] if takes_steps else [4, 11, 2, 8, 6])
 
@@ -389,7 +389,7 @@ def test_the_size_of_a_batch_is_the_tasks_unless_it_is_set(batch_size):
   options = dataclasses.replace(_OPTIONS, batch_size=batch_size)
   algorithm, cohorts = _recording(_build())
   _evaluate(algorithm, _task(batch_size=2), options)
-  indices = cohorts[0]['personalization']['indices']
+  indices = cohorts[0]['personalization'].indices
   assert indices.shape[2] == (batch_size or 2)
 
 
@@ -453,9 +453,9 @@ class TestWhatACohortIsGiven:
 
   def test_examples_are_in_their_own_order(self, monkeypatch):
     for clients in self.cohorts(monkeypatch):
-      for data in (clients['personalization'], clients['evaluation']):
-        data = data.get('evaluation', data)
-        for indices, weights in zip(data['indices'], data['weights']):
+      evaluation = clients['evaluation']['evaluation']
+      for data in (clients['personalization'], evaluation):
+        for indices, weights in zip(data.indices, data.mask):
           used = indices[weights > 0]
           assert used.tolist() == list(range(len(used)))
 
@@ -465,14 +465,14 @@ class TestWhatACohortIsGiven:
     for clients, same in zip(cohorts, again):
       data = clients['personalization']
       np.testing.assert_array_equal(
-        data['indices'], same['personalization']['indices']
+        data.indices, same['personalization'].indices
       )
     # Of 't1' with 11 examples.
     data = cohorts[1]['personalization']
     orders = [
       tuple(indices[weights > 0])
       for indices, weights in zip(
-        np.split(data['indices'][1], 4), np.split(data['weights'][1], 4)
+        np.split(data.indices[1], 4), np.split(data.mask[1], 4)
       )
     ]
     assert len(set(orders)) == 4

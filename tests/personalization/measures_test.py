@@ -169,10 +169,8 @@ class TestClusters:
     assert measures.clusters(_evaluation(), np.zeros(3, int)) is None
 
   def test_against_known_groups(self):
-    clients = 'abcdef'
-    groups = dict(zip(clients, ['en', 'es'] * 3))
     result = measures.describe_clusters(
-      np.array([1, 0, 1, 0, 1, 1]), tuple(clients), groups
+      np.array([1, 0, 1, 0, 1, 1]), ['en', 'es'] * 3
     )
     assert result['sizes'] == {'0': 2, '1': 4}
     assert result['groups'] == {
@@ -183,5 +181,5 @@ class TestClusters:
     assert result['adjusted_rand_index'] == pytest.approx(1.2 / 3.7)
 
   def test_without_groups(self):
-    result = measures.describe_clusters(np.array([0, 0]), ('a', 'b'), None)
+    result = measures.describe_clusters(np.array([0, 0]), None)
     assert result == {'sizes': {'0': 2}}

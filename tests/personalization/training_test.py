@@ -101,7 +101,7 @@ def _with_client_states():
     del numbers
     drawn = tf.random.stateless_uniform([2], seed)
     # Not finite if the client's examples are not.
-    finite = tf.math.is_finite(tf.reduce_sum(data['examples']['x']))
+    finite = tf.math.is_finite(tf.reduce_sum(data.examples['x']))
     broken = tf.where(finite, 0.0, np.nan)
     return process.ClientResult(
       update=tf.nest.map_structure(tf.ones_like, weights),
@@ -110,7 +110,7 @@ def _with_client_states():
         rounds=state['rounds'] + 1, drawn=state['drawn'] + drawn + broken
       ),
       loss=tf.reduce_sum(drawn),
-      num_examples=tf.reduce_sum(data['weights']),
+      num_examples=tf.reduce_sum(data.mask),
     )
 
   method = process.Method(
@@ -541,9 +541,7 @@ class TestWhatARoundIsGiven:
       for clients in self.rounds(clients_per_round=0, client_epochs=2)
     ]
     epochs = [
-      epoch.tobytes()
-      for own in data
-      for epoch in np.split(own['indices'][0], 2)
+      epoch.tobytes() for own in data for epoch in np.split(own.indices[0], 2)
     ]
     assert len(set(epochs)) == 2 * 7
 
@@ -552,13 +550,13 @@ class TestWhatARoundIsGiven:
     for k, client_id in enumerate(_task().train.client_ids):
       size = len(_task().train.sets['train'](client_id)['y'])
       for indices, weights in zip(
-        np.split(data['indices'][k], 2), np.split(data['weights'][k], 2)
+        np.split(data.indices[k], 2), np.split(data.mask[k], 2)
       ):
         assert sorted(indices[weights > 0]) == list(range(size))
 
   def test_batches_that_are_not_full_can_be_left_out(self):
     data = self.rounds(clients_per_round=0, drop_partial_batches=True)[0]
-    full = data['data']['weights'].sum(axis=2)
+    full = data['data'].mask.sum(axis=2)
     assert set(full.ravel()) <= {0, 4}
 
   @pytest.mark.parametrize(('batch_size', 'expected'), [(1, 1), (5, 5), (0, 7)])
@@ -567,7 +565,7 @@ class TestWhatARoundIsGiven:
   ):
     task = dataclasses.replace(_task(), batch_size=7)
     rounds = self.rounds(batch_size=batch_size, task=task)
-    assert rounds[0]['data']['indices'].shape[2] == expected
+    assert rounds[0]['data'].indices.shape[2] == expected
 
 
 def test_local_training_takes_no_rounds(tmp_path):

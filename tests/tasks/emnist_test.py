@@ -120,10 +120,10 @@ class EmnistTest(parameterized.TestCase):
 
   def test_half_of_the_writers_can_be_rotated(self):
     plain, task = self.load(), self.load(rotate_half=True)
-    self.assertIsNone(plain.groups)
+    self.assertEmpty(plain.attributes)
     for population in ('train', 'validation', 'test'):
       client_ids = getattr(task, population).client_ids
-      groups = [task.groups[client_id] for client_id in client_ids]
+      groups = list(map(task.attributes['group'].name, client_ids))
       difference = groups.count(emnist.ROTATED) - groups.count(emnist.UPRIGHT)
       self.assertLessEqual(abs(difference), 1)
       for client_id, group in zip(client_ids, groups):

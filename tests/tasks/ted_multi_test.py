@@ -94,9 +94,10 @@ class TedMultiTest(absltest.TestCase):
 
   def test_groups_are_the_languages(self):
     task = self.load()
-    self.assertEqual(task.groups.keys(), self.talks.splits.keys())
-    for client_id, group in task.groups.items():
-      self.assertTrue(client_id.startswith(f'{group}-'))
+    group = task.attributes['group']
+    self.assertEqual(group.values.keys(), self.talks.splits.keys())
+    for client_id in group.values:
+      self.assertTrue(client_id.startswith(f'{group.name(client_id)}-'))
 
   def test_model_has_these_words(self):
     weights = self.load().model.init(np.array([0, 1], np.int32))

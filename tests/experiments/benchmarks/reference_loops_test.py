@@ -19,7 +19,7 @@ def _plain_round(workload, weights):
     return client_work.train(workload.model, weights, data, step)[0]
 
   trained = [train(data) for data in workload.clients]
-  counts = [data['weights'].sum() for data in workload.clients]
+  counts = [data.mask.sum() for data in workload.clients]
   return {
     name: np.average([of_client[name] for of_client in trained], 0, counts)
     for name in weights
@@ -114,14 +114,13 @@ class ReferenceLoopsTest(absltest.TestCase):
 
   def test_last_batch_is_padded(self):
     data = reference_loops.linear_workload(1).clients[0]
-    self.assertEqual(data['indices'].shape, (3, 32))
-    np.testing.assert_array_equal(data['weights'].sum(axis=1), [32, 32, 16])
+    self.assertEqual(data.indices.shape, (3, 32))
+    np.testing.assert_array_equal(data.mask.sum(axis=1), [32, 32, 16])
 
   def test_seed_decides_the_data(self):
     def words(seed):
-      return reference_loops.lstm_workload(1, 4, seed=seed).clients[0][
-        'examples'
-      ]['x']
+      workload = reference_loops.lstm_workload(1, 4, seed=seed)
+      return workload.clients[0].examples['x']
 
     np.testing.assert_array_equal(words(1), words(1))
     self.assertFalse(np.array_equal(words(1), words(2)))

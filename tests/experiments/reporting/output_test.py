@@ -18,6 +18,7 @@ from experiments.configuration import config as config_lib
 from experiments.reporting import output
 from personalization import evaluation as evaluation_lib
 from tasks import registry
+from tasks import task as task_lib
 
 
 def _config(seed=0, algorithms='fedavg,local'):
@@ -61,6 +62,12 @@ def _evaluation(baseline=0, chosen=1):
 def _task(**changes):
   task = registry.load('synthetic', num_train_clients=1)
   return dataclasses.replace(task, **changes)
+
+
+def _groups(**groups):
+  names = ('x', 'y')
+  values = {client: names.index(own) for client, own in groups.items()}
+  return {'group': task_lib.Attribute(names, values)}
 
 
 def _how(chosen):
@@ -300,7 +307,7 @@ class MeasuredTest(absltest.TestCase):
     )
 
   def test_in_the_results(self):
-    task = _task(groups=dict(a='x', b='y', c='x', d='y'))
+    task = _task(attributes=_groups(a='x', b='y', c='x', d='y'))
     result = output.make_result(self.evaluation(), task, *self.how)
     self.assertAlmostEqual(result['out_of_distribution']['mean'], 0.25)
     self.assertAlmostEqual(result['out_of_distribution']['hurt'], 2 / 3)
@@ -322,7 +329,7 @@ class MeasuredTest(absltest.TestCase):
     )
 
   def test_of_each_client(self):
-    task = _task(groups=dict(a='x', b='y', c='x'))
+    task = _task(attributes=_groups(a='x', b='y', c='x'))
     rows = output.make_rows('fedavg', self.evaluation(), task, *self.how)
     usual = _rows()[1]
     self.assertEqual(

@@ -180,7 +180,7 @@ class PopulationTest(absltest.TestCase):
     self.assertEqual(
       str(client_type),
       '<examples=<x=float32[?,2],y=int32[?]>,indices=int32[?,?],'
-      'weights=float32[?,?]>',
+      'mask=float32[?,?]>',
     )
 
 
