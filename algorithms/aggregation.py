@@ -1,95 +1,145 @@
-"""Aggregation of several updates a client, each by itself."""
+"""Aggregation of updates that consist of named parts.
 
-from collections.abc import Sequence
+Each part has an aggregator of its own. A method hands its main parts to the
+aggregator that the caller chooses, which may be robust or private, and says
+itself how the others are aggregated.
+"""
 
+import collections
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
 import tensorflow_federated as tff
 
-_Processes = Sequence[tff.templates.AggregationProcess]
+Factory = tff.aggregators.AggregationFactory
 
 
-def _initialize(processes: _Processes) -> tff.Computation:
+class Update(NamedTuple):
+  """A part of what a client sends.
 
-  @tff.federated_computation
-  def initialize():
-    return tff.federated_zip(
-      tuple(process.initialize() for process in processes)
-    )
+  Attributes:
+    value: The part, a structure of tensors.
+    weight: How much the client counts in a mean, or what the best is told by.
+  """
 
-  return initialize
-
-
-def _next(
-  processes: _Processes, state: tff.Value, *arguments: tff.Value
-) -> tff.templates.MeasuredProcessOutput:
-  """Calls each process with its part of the state and of the arguments."""
-  outputs = [
-    process.next(state[i], *(argument[i] for argument in arguments))
-    for i, process in enumerate(processes)
-  ]
-  return tff.templates.MeasuredProcessOutput(
-    tff.federated_zip(tuple(output.state for output in outputs)),
-    tff.federated_zip(tuple(output.result for output in outputs)),
-    tff.federated_zip(tuple(output.measurements for output in outputs)),
-  )
+  value: Any
+  weight: Any = 1.0
 
 
-class _Unweighted(tff.aggregators.UnweightedAggregationFactory):
-  def __init__(self, aggregator: tff.aggregators.UnweightedAggregationFactory):
-    self._aggregator = aggregator
+def mean() -> Factory:
+  """Makes the mean weighted by the updates' weights; zero over no clients."""
+  return tff.aggregators.MeanFactory(no_nan_division=True)
+
+
+def total() -> Factory:
+  """Makes the sum, whatever the weights."""
+  return tff.aggregators.SumFactory()
+
+
+class _BestFactory(tff.aggregators.WeightedAggregationFactory):
+  """Keeps the value of the client with the largest weight above zero."""
 
   def create(
-    self, value_type: tff.StructType
+    self, value_type: tff.Type, weight_type: tff.Type
   ) -> tff.templates.AggregationProcess:
-    processes = [self._aggregator.create(part) for part in value_type]
-    initialize = _initialize(processes)
+    @tff.federated_computation
+    def initialize() -> Any:
+      return tff.federated_value((), tff.SERVER)
 
-    @tff.federated_computation(
-      initialize.type_signature.result,
-      tff.FederatedType(value_type, tff.CLIENTS),
-    )
-    def next_round(state, value):
-      return _next(processes, state, value)
+    @tff.tensorflow.computation
+    def zero() -> Any:
+      return tff.types.structure_from_tensor_type_tree(
+        lambda leaf: tf.zeros(leaf.shape, leaf.dtype), value_type
+      ), tf.zeros([], weight_type.dtype)
 
-    return tff.templates.AggregationProcess(initialize, next_round)
+    pair_type = zero.type_signature.result
 
+    @tff.tensorflow.computation(pair_type, pair_type)
+    def better(kept: Any, other: Any) -> Any:
+      return tf.nest.map_structure(
+        lambda a, b: tf.where(other[1] > kept[1], b, a), kept, other
+      )
 
-class _Weighted(tff.aggregators.WeightedAggregationFactory):
-  def __init__(self, aggregator: tff.aggregators.WeightedAggregationFactory):
-    self._aggregator = aggregator
-
-  def create(
-    self, value_type: tff.StructType, weight_type: tff.StructType
-  ) -> tff.templates.AggregationProcess:
-    processes = [
-      self._aggregator.create(*parts)
-      for parts in zip(value_type, weight_type, strict=True)
-    ]
-    initialize = _initialize(processes)
+    @tff.tensorflow.computation(pair_type)
+    def report(kept: Any) -> Any:
+      return kept[0]
 
     @tff.federated_computation(
       initialize.type_signature.result,
       tff.FederatedType(value_type, tff.CLIENTS),
       tff.FederatedType(weight_type, tff.CLIENTS),
     )
-    def next_round(state, value, weight):
-      return _next(processes, state, value, weight)
+    def next_best(state: Any, value: Any, weight: Any) -> Any:
+      best = tff.federated_aggregate(
+        tff.federated_zip((value, weight)), zero(), better, better, report
+      )
+      nothing = tff.federated_value((), tff.SERVER)
+      return tff.templates.MeasuredProcessOutput(state, best, nothing)
 
-    return tff.templates.AggregationProcess(initialize, next_round)
+    return tff.templates.AggregationProcess(initialize, next_best)
 
 
-def each(
-  aggregator: tff.aggregators.AggregationFactory,
-) -> tff.aggregators.AggregationFactory:
-  """Aggregates each of a tuple of updates by itself, with its own weight.
+def best() -> Factory:
+  """Makes what takes the value of the client with the largest weight.
+
+  A weight of 0, as of a client that was dropped, is never the best; if there is
+  none above it, the result is zeros. The earlier client wins a tie.
+  """
+  return _BestFactory()
+
+
+def by_part(
+  factories: Mapping[str, Factory], updates_type: Mapping[str, Any]
+) -> tff.templates.AggregationProcess:
+  """Makes the process that aggregates each part of the clients' updates.
 
   Args:
-    aggregator: What aggregates one of them. If it does not weight, an update
-      that a client has nothing to say to counts as the zero it is sent as. In
-      what it learns of the updates' norms, it does so in any case.
+    factories: The aggregator of each part.
+    updates_type: The TFF type of each part, an `Update`.
 
   Returns:
-    A factory for tuples of updates and, if `aggregator` weights, of weights.
+    A process from {part: `Update`} of each client to {part: aggregate}.
   """
-  if isinstance(aggregator, tff.aggregators.WeightedAggregationFactory):
-    return _Weighted(aggregator)
-  return _Unweighted(aggregator)
+  processes = collections.OrderedDict()
+  for name, factory in factories.items():
+    part_type = updates_type[name]
+    weighted = isinstance(factory, tff.aggregators.WeightedAggregationFactory)
+    # A factory that does not weight counts all clients alike.
+    argument_types = list(part_type) if weighted else [part_type[0]]
+    processes[name] = factory.create(*argument_types), weighted
+
+  @tff.federated_computation
+  def initialize() -> Any:
+    return tff.federated_zip(
+      collections.OrderedDict(
+        (name, process.initialize()) for name, (process, _) in processes.items()
+      )
+    )
+
+  @tff.federated_computation(
+    initialize.type_signature.result,
+    tff.FederatedType(updates_type, tff.CLIENTS),
+  )
+  def next_aggregate(state: Any, updates: Any) -> Any:
+    outputs = {
+      name: process.next(
+        state[name],
+        updates[name].value,
+        *([updates[name].weight] if weighted else []),
+      )
+      for name, (process, weighted) in processes.items()
+    }
+
+    def together(field: str) -> Any:
+      return tff.federated_zip(
+        collections.OrderedDict(
+          (name, getattr(output, field)) for name, output in outputs.items()
+        )
+      )
+
+    return tff.templates.MeasuredProcessOutput(
+      together('state'), together('result'), together('measurements')
+    )
+
+  return tff.templates.AggregationProcess(initialize, next_aggregate)

@@ -1,25 +1,28 @@
-"""What every method's client does: walk over batches, step, and evaluate.
+"""The work of clients: walking over batches, stepping, and evaluating.
 
 All of it is a pure function of tensors, so that a runtime can run it for one
-client or for a stacked cohort. A step without examples changes nothing.
+client or for a stacked cohort. A batch without examples changes nothing.
 """
 
 import collections
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tasks.data import client_data
-from tasks.models import model as model_lib
+from algorithms import optimizers
+from tasks.data import batches
+from tasks.models import models
 
-Weights = model_lib.Weights
-# From the weights before a step and their gradient to the weights after it.
-Step = Callable[[Weights, Weights], Weights]
+_Carry = TypeVar('_Carry')
+# From weights to what is added to the mean loss of a batch.
+Regularizer = Callable[[models.Weights], tf.Tensor]
 
 
-def batch(data: Mapping[str, Any], step: tf.Tensor) -> tuple[Any, tf.Tensor]:
-  """The examples of a step and their weights."""
+def batch(
+  data: batches.ClientData, step: tf.Tensor
+) -> tuple[models.Batch, tf.Tensor]:
+  """Returns the examples of a step and their mask."""
   indices = data.indices[step]
   examples = collections.OrderedDict(
     (name, tf.gather(feature, indices))
@@ -29,127 +32,169 @@ def batch(data: Mapping[str, Any], step: tf.Tensor) -> tuple[Any, tf.Tensor]:
 
 
 def epoch_of(
-  data: Mapping[str, Any], epoch: tf.Tensor, num_epochs: int
-) -> Mapping[str, Any]:
-  """One of the `num_epochs` that `data` consists of; all of it if that is 0."""
+  data: batches.ClientData, epoch: tf.Tensor, num_epochs: int
+) -> batches.ClientData:
+  """Returns one of the `num_epochs` that `data` has; all of it if that is 0."""
   if not num_epochs:
     return data
   steps = tf.shape(data.indices)[0] // num_epochs
   part = epoch * steps + tf.range(steps)
-  return client_data.ClientData(
-    examples=data.examples,
-    indices=tf.gather(data.indices, part),
-    mask=tf.gather(data.mask, part),
+  return data._replace(
+    indices=tf.gather(data.indices, part), mask=tf.gather(data.mask, part)
   )
 
 
-def num_steps(data: Mapping[str, Any]) -> tf.Tensor:
-  """The number of steps without those that are padding at the end."""
-  weights = data.mask
-  is_there = tf.cast(tf.reduce_any(weights > 0, 1), tf.int32)
+def num_steps(data: batches.ClientData) -> tf.Tensor:
+  """Counts the steps, without those at the end that are padding."""
+  has_examples = tf.cast(tf.reduce_any(data.mask > 0, 1), tf.int32)
   # From 1 on, so that 0 is the last if there is none.
-  number = tf.range(1, tf.shape(weights)[0] + 1)
-  return tf.reduce_max(tf.concat([[0], number * is_there], 0))
+  number = tf.range(1, tf.shape(data.mask)[0] + 1)
+  return tf.reduce_max(tf.concat([[0], number * has_examples], 0))
 
 
-def num_examples(data: Mapping[str, Any]) -> tf.Tensor:
-  """How many examples `data` has a client see."""
+def num_examples(data: batches.ClientData) -> tf.Tensor:
+  """Counts the examples in all batches."""
   return tf.reduce_sum(data.mask)
 
 
-def sgd(learning_rate: tf.Tensor, only: Collection[str] | None = None) -> Step:
-  """Steps w <- w - learning_rate * gradient; `only` some of them, if given."""
+def fold_batches(
+  data: batches.ClientData,
+  step: Callable[[_Carry, models.Batch, tf.Tensor], _Carry],
+  carry: _Carry,
+) -> _Carry:
+  """Takes a step for each batch, in order, and returns what they lead to.
 
-  def step(weights: Weights, gradient: Weights) -> Weights:
-    return collections.OrderedDict(
-      (name, weight - learning_rate * gradient[name])
-      if only is None or name in only
-      else (name, weight)
-      for name, weight in weights.items()
-    )
+  Args:
+    data: The batches.
+    step: From what is carried, a batch's examples and their mask, to what is
+      carried to the next batch.
+    carry: What is carried to the first batch, a structure of tensors.
 
-  return step
+  Returns:
+    What the last batch carries on.
+  """
+  steps = num_steps(data)
+  _, carry = tf.while_loop(
+    lambda i, _: i < steps,
+    lambda i, carry: (i + 1, step(carry, *batch(data, i))),
+    (0, carry),
+  )
+  return carry
 
 
-def train(
-  model: model_lib.Model,
-  weights: Weights,
-  data: Mapping[str, Any],
-  step: Step,
-  regularizer: Callable[[Weights], tf.Tensor] = lambda _: tf.constant(0.0),
-) -> tuple[Weights, tf.Tensor]:
-  """Takes a step for each batch of `data`, in order.
+def gradient(
+  model: models.Model,
+  weights: models.Weights,
+  examples: models.Batch,
+  mask: tf.Tensor,
+  regularizer: Regularizer | None = None,
+  only: Collection[str] | None = None,
+) -> tuple[models.Weights, tf.Tensor]:
+  """Differentiates the mean loss of a batch.
 
   Args:
     model: The model.
-    weights: Its weights at the start.
-    data: A client's data, see `tasks.data.client_data`.
-    step: How a gradient changes the weights.
-    regularizer: What is added to the mean loss of a batch before it is
-      differentiated, from the weights.
+    weights: Its weights.
+    examples: The batch.
+    mask: 0 for padding.
+    regularizer: What is added to the loss before it is differentiated.
+    only: The names of the weights to differentiate by; None for all.
 
   Returns:
-    The weights at the end, and the sum over the examples of their loss, without
+    The gradient, zero if there are no examples, and the mean loss without the
+    regularizer.
+  """
+  trained = select(weights, only)
+  with tf.GradientTape() as tape:
+    tape.watch(trained)
+    everything = merge(weights, trained)
+    loss = objective = model.mean_loss(everything, examples, mask)
+    if regularizer is not None:
+      any_examples = tf.minimum(tf.reduce_sum(mask), 1.0)
+      objective = loss + any_examples * regularizer(everything)
+  slopes = tape.gradient(
+    objective, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO
+  )
+  return tf.nest.map_structure(tf.convert_to_tensor, slopes), loss
+
+
+def train(
+  model: models.Model,
+  learner: optimizers.Learner,
+  data: batches.ClientData,
+  optimizer: optimizers.Optimizer,
+  regularizer: Regularizer | None = None,
+  frozen: models.Weights | None = None,
+) -> tuple[optimizers.Learner, tf.Tensor]:
+  """Takes a step of the optimizer for each batch, in order.
+
+  Args:
+    model: The model.
+    learner: The weights that are trained, and their slots.
+    data: The batches.
+    optimizer: The optimizer.
+    regularizer: What is added to the mean loss of a batch before it is
+      differentiated.
+    frozen: The model's other weights, which stay as they are.
+
+  Returns:
+    The learner at the end, and the sum over the examples of their loss, without
     the regularizer, each measured just before the step that used it.
   """
+  frozen = frozen or collections.OrderedDict()
 
-  def body(i: tf.Tensor, weights: Weights, total: tf.Tensor) -> Any:
-    examples, mask = batch(data, i)
-    size = tf.reduce_sum(mask)
-    with tf.GradientTape() as tape:
-      tape.watch(weights)
-      loss = model.mean_loss(weights, examples, mask)
-      # Nor does the regularizer do anything in a step without examples.
-      objective = loss + tf.minimum(size, 1.0) * regularizer(weights)
-    gradient = tape.gradient(
-      objective, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
+  def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
+    learner, total = carry
+    slopes, loss = gradient(
+      model,
+      merge(frozen, learner.weights),
+      examples,
+      mask,
+      regularizer,
+      tuple(learner.weights) if frozen else None,
     )
-    gradient = tf.nest.map_structure(tf.convert_to_tensor, gradient)
-    return i + 1, step(weights, gradient), total + loss * size
+    size = tf.reduce_sum(mask)
+    after = optimizer.step(learner, slopes)
+    if optimizer.has_slots:
+      # Else momentum would go on over padding.
+      after = choose(size > 0, after, learner)
+    return after, total + loss * size
 
-  steps = num_steps(data)
-  _, weights, total = tf.while_loop(
-    lambda i, *_: i < steps, body, (0, weights, tf.constant(0.0))
-  )
-  return weights, total
+  return fold_batches(data, step, (learner, tf.constant(0.0)))
 
 
 def sum_over_batches(
-  data: Mapping[str, Any], measure: Callable[[Any, tf.Tensor], Any]
+  data: batches.ClientData, measure: Callable[[models.Batch, tf.Tensor], Any]
 ) -> Any:
-  """The sum over the batches of what `measure` makes of examples and mask."""
-
-  def measure_batch(i: tf.Tensor) -> Any:
-    return measure(*batch(data, i))
-
-  steps = num_steps(data)
+  """Sums over the batches what `measure` makes of examples and their mask."""
   # Only the structure, shapes and types of what is measured are used here.
   zeros = tf.nest.map_structure(
-    lambda m: tf.zeros(m.shape, m.dtype), measure_batch(0)
+    lambda m: tf.zeros(m.shape, m.dtype), measure(*batch(data, tf.constant(0)))
   )
-  _, sums = tf.while_loop(
-    lambda i, _: i < steps,
-    lambda i, sums: (
-      i + 1,
-      tf.nest.map_structure(tf.add, sums, measure_batch(i)),
-    ),
-    (0, zeros),
+  return fold_batches(
+    data,
+    lambda sums, *own: tf.nest.map_structure(tf.add, sums, measure(*own)),
+    zeros,
   )
-  return sums
 
 
-def total_metrics(metrics: model_lib.Metrics, mask: tf.Tensor) -> Any:
-  """The sums of examples' metrics and weights: {metric: <total, weight>}."""
-  return collections.OrderedDict(
-    (name, (tf.reduce_sum(mask * total), tf.reduce_sum(mask * weight)))
-    for name, (total, weight) in metrics.items()
-  )
+def sum_statistics(statistics: models.Statistics, mask: tf.Tensor) -> Any:
+  """Sums the statistics of the examples of a batch."""
+
+  def masked_sum(statistic: tf.Tensor) -> tf.Tensor:
+    shape = [-1] + [1] * (statistic.shape.rank - 1)
+    return tf.reduce_sum(tf.reshape(mask, shape) * statistic, axis=0)
+
+  return tf.nest.map_structure(masked_sum, statistics)
 
 
 def total_loss(
-  model: model_lib.Model, weights: Weights, examples: Any, mask: tf.Tensor
+  model: models.Model,
+  weights: models.Weights,
+  examples: models.Batch,
+  mask: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """The sum of examples' losses, and what to divide it by."""
+  """Sums the examples' losses; also returns what to divide the sum by."""
   weight = mask * model.example_weight(examples)
   return (
     tf.reduce_sum(weight * model.loss(weights, examples)),
@@ -158,85 +203,107 @@ def total_loss(
 
 
 def evaluate(
-  model: model_lib.Model, weights: Weights, data: Mapping[str, Any]
+  model: models.Model, weights: models.Weights, data: batches.ClientData
 ) -> Any:
-  """The model's metrics, and its loss, as totals with what to divide them by.
+  """Sums a model's statistics, and its loss, over a client's examples.
 
   Args:
     model: The model.
     weights: Its weights.
-    data: A client's data, see `tasks.data.client_data`.
+    data: The examples, in batches.
 
   Returns:
-    {metric: <total, weight>}, to be added up over clients or divided.
+    {metric: statistics}; those of 'loss' are its sum and what to divide it by.
   """
 
-  def measure(examples: Any, mask: tf.Tensor) -> Any:
-    metrics = total_metrics(model.metrics(weights, examples), mask)
-    metrics['loss'] = total_loss(model, weights, examples, mask)
-    return metrics
+  def measure(examples: models.Batch, mask: tf.Tensor) -> Any:
+    sums = sum_statistics(model.statistics(weights, examples), mask)
+    sums['loss'] = total_loss(model, weights, examples, mask)
+    return sums
 
   return sum_over_batches(data, measure)
 
 
-def difference(before: Weights, after: Weights) -> Weights:
-  return collections.OrderedDict(
-    (name, before[name] - after[name]) for name in before
-  )
-
-
 def evaluate_sets(
-  model: model_lib.Model, weights: Weights, sets: Mapping[str, Any]
+  model: models.Model,
+  weights: models.Weights,
+  sets: Mapping[str, batches.ClientData],
 ) -> Any:
-  """`evaluate` for each of several sets: {set: {metric: <total, weight>}}."""
+  """Evaluates a model on each of several sets: {set: {metric: statistics}}."""
   return collections.OrderedDict(
     (name, evaluate(model, weights, data)) for name, data in sets.items()
   )
 
 
-def only_candidate(metrics: Any) -> Any:
-  """The metrics of a method's only candidate, with the axis of candidates."""
-  return tf.nest.map_structure(lambda metric: metric[tf.newaxis], metrics)
-
-
 def evaluate_epochs(
-  model: model_lib.Model,
-  weights: Weights,
-  sets: Mapping[str, Any],
-  epoch: Callable[[tf.Tensor, Weights], Weights],
+  evaluate_at: Callable[[_Carry], Any],
+  start: _Carry,
+  epoch: Callable[[tf.Tensor, _Carry], _Carry],
   num_epochs: int,
 ) -> Any:
-  """The metrics after 0, 1, …, `num_epochs` epochs, along a first axis.
+  """Evaluates after 0, 1, …, `num_epochs` epochs.
 
   Args:
-    model: The model.
-    weights: Its weights before the first epoch.
-    sets: The sets to evaluate on, by name.
-    epoch: From the number of an epoch, from 0, and the weights before it to the
-      weights after it.
-    num_epochs: How many epochs there are.
+    evaluate_at: From what is carried from epoch to epoch to its metrics.
+    start: What is carried to the first epoch.
+    epoch: From the number of an epoch, from 0 on, and what is carried to it, to
+      what it carries on.
+    num_epochs: The number of epochs.
 
   Returns:
-    {set: {metric: <total, weight>}}, each `[num_epochs + 1]`.
+    The metrics, each with a first axis of size `num_epochs + 1`.
   """
 
-  def measure(i: tf.Tensor, weights: Weights, arrays: Any) -> Any:
+  def write(i: tf.Tensor, carry: _Carry, arrays: Any) -> Any:
     return tf.nest.map_structure(
-      lambda array, metric: array.write(i, metric),
-      arrays,
-      evaluate_sets(model, weights, sets),
+      lambda array, metric: array.write(i, metric), arrays, evaluate_at(carry)
     )
 
-  def body(i: tf.Tensor, weights: Weights, arrays: Any) -> Any:
-    arrays = measure(i, weights, arrays)
-    return i + 1, epoch(i, weights), arrays
+  def body(i: tf.Tensor, carry: _Carry, arrays: Any) -> Any:
+    arrays = write(i, carry, arrays)
+    return i + 1, epoch(i, carry), arrays
 
   arrays = tf.nest.map_structure(
     lambda m: tf.TensorArray(m.dtype, num_epochs + 1, element_shape=m.shape),
-    evaluate_sets(model, weights, sets),
+    evaluate_at(start),
   )
-  _, weights, arrays = tf.while_loop(
-    lambda i, *_: i < num_epochs, body, (0, weights, arrays)
+  _, carry, arrays = tf.while_loop(
+    lambda i, *_: i < num_epochs, body, (0, start, arrays)
   )
-  arrays = measure(num_epochs, weights, arrays)
+  arrays = write(num_epochs, carry, arrays)
   return tf.nest.map_structure(lambda array: array.stack(), arrays)
+
+
+def choose(condition: tf.Tensor, first: Any, second: Any) -> Any:
+  """Returns `first` if the condition holds, else `second` of that structure."""
+  return tf.nest.map_structure(
+    lambda a, b: tf.where(condition, a, b), first, second
+  )
+
+
+def difference(before: models.Weights, after: models.Weights) -> models.Weights:
+  """Returns before − after, which points the way that a gradient does."""
+  return collections.OrderedDict(
+    (name, before[name] - after[name]) for name in before
+  )
+
+
+def half_square(weights: models.Weights) -> tf.Tensor:
+  """Returns half the square of all weights, 1/2 ||w||^2."""
+  return sum(map(tf.nn.l2_loss, weights.values()))
+
+
+def select(
+  weights: models.Weights, names: Collection[str] | None
+) -> models.Weights:
+  """Returns the weights of these names, in their order; all for None."""
+  return collections.OrderedDict(
+    (name, weight)
+    for name, weight in weights.items()
+    if names is None or name in names
+  )
+
+
+def merge(weights: models.Weights, others: models.Weights) -> models.Weights:
+  """Returns the weights with those of `others` in their place, or added."""
+  return collections.OrderedDict(weights, **others)

@@ -21,25 +21,25 @@ starts at the last w and takes the same steps on its personalization set, for
 some epochs.
 """
 
-import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from algorithms import algorithm
+from algorithms import candidates
 from algorithms import client_work
 from algorithms import fedavg
-from algorithms import process
+from algorithms import personalizers
+from algorithms import trainers
 from base import settings
-from tasks.models import model as model_lib
+from tasks.data import batches
+from tasks.models import models
 
 
 @dataclasses.dataclass(frozen=True)
-class Hyperparameters(fedavg.Hyperparameters):
-  """Those of FedAvg for the global model, and those of the personal ones."""
+class DittoSettings(fedavg.FedAvgSettings):
+  """The settings of FedAvg for the global model, and of the personal ones."""
 
   personal_learning_rate: float = settings.field(
     0.1, 'The learning rate of the personal models.', minimum=0
@@ -49,6 +49,73 @@ class Hyperparameters(fedavg.Hyperparameters):
     'lambda, how strongly personal models are pulled to the global one.',
     minimum=0,
   )
+
+
+class DittoClientState(NamedTuple):
+  """What a client keeps.
+
+  Attributes:
+    personal: The personal model, v_k.
+    rounds: The number of rounds that the client took part in.
+    shared: What the client keeps as a client of FedAvg.
+  """
+
+  personal: models.Weights
+  rounds: Any
+  shared: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Ditto(fedavg.FedAvg):
+  """Trains a global model, and a personal one for each client."""
+
+  settings: DittoSettings
+  start_name = 'personal model'
+  start_is_shared = False
+
+  def initialize_client(self, seed: tf.Tensor) -> DittoClientState:
+    # Of the right shape; a client begins with the w of its first round.
+    v = tf.nest.map_structure(tf.zeros_like, self.model.init(seed))
+    return DittoClientState(v, 0, super().initialize_client(seed))
+
+  def client(
+    self, message: models.Weights, client: trainers.Client
+  ) -> trainers.ClientResult:
+    v = self.start(message, client).weights
+    v = self.train_personal(v, message, client.data)
+    result = super().client(message, client._replace(state=client.state.shared))
+    return result._replace(
+      state=DittoClientState(v, client.state.rounds + 1, result.state)
+    )
+
+  def start(
+    self, message: models.Weights, client: trainers.Client
+  ) -> trainers.Start:
+    state = client.state
+    v = client_work.choose(state.rounds > 0, state.personal, message)
+    return trainers.Start(v, shared=message)
+
+  def train_personal(
+    self, v: models.Weights, w: models.Weights, data: batches.ClientData
+  ) -> models.Weights:
+    """Minimizes h_k(v; w), one step a batch."""
+    own = self.settings
+    optimizer = own.client_optimizer_at(own.personal_learning_rate)
+
+    def pull(v: models.Weights) -> tf.Tensor:
+      distance = client_work.half_square(client_work.difference(v, w))
+      return own.regularization * distance
+
+    learner, _ = client_work.train(
+      self.model, optimizer.start(v), data, optimizer, pull
+    )
+    return learner.weights
+
+
+@dataclasses.dataclass(frozen=True)
+class DittoPersonalizerSettings(settings.Settings):
+  """The settings of how clients adapt their personal model."""
+
   personal_epochs: int = settings.field(
     0,
     'The most epochs on the personalization set before the evaluation; 0 to'
@@ -57,92 +124,39 @@ class Hyperparameters(fedavg.Hyperparameters):
   )
 
 
-def build(
-  model: model_lib.Model,
-  hyperparameters: Hyperparameters,
-  aggregator: tff.aggregators.AggregationFactory,
-  evaluation_sets: Sequence[str],
-) -> algorithm.Algorithm:
-  """Builds Ditto; its baseline is the global model."""
-  global_model = fedavg.training_functions(model, hyperparameters)
+@dataclasses.dataclass(frozen=True)
+class DittoPersonalizer(personalizers.Personalizer):
+  """Takes Ditto's steps; the baseline is the global model."""
 
-  def initialize_client(seed: tf.Tensor) -> Any:
-    # Of the right shape; a client begins with the w of its first round.
-    return collections.OrderedDict(
-      personal=tf.nest.map_structure(tf.zeros_like, model.init(seed)),
-      rounds=0,
+  trainer: Ditto
+  settings: DittoPersonalizerSettings
+
+  @property
+  def candidates(self) -> Sequence[candidates.Candidate]:
+    return (
+      candidates.Candidate(text='global model'),
+      *(
+        candidates.Candidate(
+          epoch, 'epochs', text=f'personal model, {epoch} epochs'
+        )
+        for epoch in range(self.settings.personal_epochs + 1)
+      ),
     )
 
-  def personal_model(state: Any, w: model_lib.Weights) -> model_lib.Weights:
-    return process.choose(state['rounds'] > 0, state['personal'], w)
-
-  def train_personal(
-    v: model_lib.Weights,
-    w: model_lib.Weights,
-    data: Any,
-    numbers: process.Numbers,
-  ) -> model_lib.Weights:
-    """Minimizes h_k(v; w)."""
-
-    def pull(v: model_lib.Weights) -> tf.Tensor:
-      difference = client_work.difference(v, w)
-      # l2_loss is half the square.
-      return numbers['regularization'] * sum(
-        map(tf.nn.l2_loss, difference.values())
-      )
-
-    step = client_work.sgd(numbers['personal_learning_rate'])
-    return client_work.train(model, v, data, step, pull)[0]
-
-  def client(
-    w: model_lib.Weights,
-    numbers: process.Numbers,
-    data: Any,
-    state: Any,
-    seed: tf.Tensor,
-  ) -> process.ClientResult:
-    v = train_personal(personal_model(state, w), w, data, numbers)
-    return dataclasses.replace(
-      global_model['client'](w, numbers, data, state, seed),
-      state=collections.OrderedDict(personal=v, rounds=state['rounds'] + 1),
-    )
-
-  def personalize(w, numbers, state, personalization, evaluation, seed):
-    del seed
-    of_global = client_work.evaluate_sets(model, w, evaluation)
+  def personalize(
+    self,
+    start: trainers.Start,
+    client: trainers.Client,
+    evaluation: Mapping[str, batches.ClientData],
+  ) -> Any:
+    model, w = self.trainer.model, start.shared
+    of_global = personalizers.evaluate_start(model, w, evaluation)
     of_personal = client_work.evaluate_epochs(
-      model,
-      personal_model(state, w),
-      evaluation,
-      lambda epoch, v: train_personal(v, w, personalization, numbers),
-      hyperparameters.personal_epochs,
+      lambda v: client_work.evaluate_sets(model, v, evaluation),
+      start.weights,
+      lambda epoch, v: self.trainer.train_personal(v, w, client.data),
+      self.settings.personal_epochs,
     )
     return tf.nest.map_structure(
-      lambda one, others: tf.concat([one[tf.newaxis], others], 0),
-      of_global,
-      of_personal,
+      lambda one, others: tf.concat([one, others], 0), of_global, of_personal
     )
-
-  return process.build(
-    process.Method(
-      **global_model
-      | dict(
-        initialize_client=initialize_client,
-        client=client,
-        personalize=personalize,
-      )
-    ),
-    model=model,
-    hyperparameters=hyperparameters,
-    aggregator=aggregator,
-    evaluation_sets=evaluation_sets,
-    candidates=(
-      'global model',
-      *(
-        f'personal model, {epoch} epochs'
-        for epoch in range(hyperparameters.personal_epochs + 1)
-      ),
-    ),
-    baseline=0,
-    training=f'ditto {hyperparameters}',
-  )

@@ -8,35 +8,33 @@ server's optimizer as if it were a gradient:
   the server:  w <- ServerOptimizer(w, sum_k n_k Delta_k / sum_k n_k)
 
 With SGD at the server this is FedAvg, with momentum FedAvgM, with Adam FedAdam.
+The clients' steps may be those of another optimizer as well.
 """
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from algorithms import algorithm
+from algorithms import aggregation
 from algorithms import client_work
-from algorithms import process
-from algorithms import server_optimizers
+from algorithms import optimizers
+from algorithms import trainers
 from base import settings
-from tasks.models import model as model_lib
+from tasks.data import batches
+from tasks.models import models
 
 
 @dataclasses.dataclass(frozen=True)
-class Hyperparameters(settings.Settings):
-  """Those that are no floats shape the program."""
+class FedAvgSettings(optimizers.ClientOptimizerSettings):
+  """The settings of FedAvg."""
 
-  client_learning_rate: float = settings.field(
-    0.1, "The learning rate of the clients' SGD.", minimum=0
-  )
   server_optimizer: str = settings.field(
     'sgd',
     "What the server does with the clients' mean update.",
-    choices=server_optimizers.NAMES,
+    choices=optimizers.NAMES,
   )
   server_learning_rate: float = settings.field(
     1.0, 'The learning rate of the server.', minimum=0
@@ -59,93 +57,88 @@ class Hyperparameters(settings.Settings):
     choices=('examples', 'uniform'),
   )
 
+  @property
+  def client_steps(self) -> optimizers.Optimizer:
+    """The optimizer of the clients' steps on the global model."""
+    return self.client_optimizer_at(self.client_learning_rate)
 
-def client_weight(hyperparameters: Hyperparameters, data: Any) -> tf.Tensor:
-  """n_k, or 1."""
-  if hyperparameters.client_weighting == 'uniform':
-    return tf.constant(1.0)
-  return client_work.num_examples(data)
-
-
-def training_functions(
-  model: model_lib.Model, hyperparameters: Hyperparameters
-) -> dict[str, Any]:
-  """The functions of `process.Method` that train the global model."""
-  optimizer = server_optimizers.build(hyperparameters.server_optimizer)
-
-  def initialize(seed: tf.Tensor, numbers: process.Numbers) -> Any:
-    weights = model.init(seed)
-    return collections.OrderedDict(
-      model=weights, optimizer=optimizer.initialize(weights, numbers)
+  @property
+  def server_steps(self) -> optimizers.Optimizer:
+    """The optimizer of the server."""
+    return optimizers.Optimizer(
+      self.server_optimizer,
+      self.server_learning_rate,
+      self.server_momentum,
+      self.server_beta_1,
+      self.server_beta_2,
+      self.server_epsilon,
     )
 
-  def client(
-    weights: model_lib.Weights,
-    numbers: process.Numbers,
-    data: Any,
-    state: Any,
-    seed: tf.Tensor,
-  ) -> process.ClientResult:
-    del seed  # Nothing here is random.
-    trained, loss = client_work.train(
-      model, weights, data, client_work.sgd(numbers['client_learning_rate'])
+  def client_weight(self, data: batches.ClientData) -> tf.Tensor:
+    """Returns n_k, or 1."""
+    if self.client_weighting == 'uniform':
+      return tf.constant(1.0)
+    return client_work.num_examples(data)
+
+
+class FedAvgState(NamedTuple):
+  """The server's state.
+
+  Attributes:
+    model: The global model, w.
+    optimizer: The slots of the server's optimizer.
+  """
+
+  model: models.Weights
+  optimizer: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class FedAvg(trainers.Trainer):
+  """Trains one global model."""
+
+  settings: FedAvgSettings
+
+  def initialize(self, seed: tf.Tensor) -> FedAvgState:
+    w = self.model.init(seed)
+    return FedAvgState(w, self.settings.server_steps.slots(w))
+
+  def initialize_client(self, seed: tf.Tensor) -> Any:
+    """Makes the slots of the client's optimizer, if the client keeps them."""
+    if self.settings.client_slots == 'new':
+      return collections.OrderedDict()
+    w = self.model.init(seed)
+    return collections.OrderedDict(slots=self.settings.client_steps.slots(w))
+
+  def client(self, message: Any, client: trainers.Client) -> Any:
+    w, optimizer = message, self.settings.client_steps
+    learner = optimizer.start(w)
+    if client.state:
+      slots = optimizer.with_numbers(client.state['slots'])
+      learner = learner._replace(slots=slots)
+    learner, loss = client_work.train(
+      self.model, learner, client.data, optimizer
     )
-    return process.ClientResult(
-      update=client_work.difference(weights, trained),
-      weight=client_weight(hyperparameters, data),
+    state = client.state
+    if state:
+      state = collections.OrderedDict(slots=learner.slots)
+    delta = client_work.difference(w, learner.weights)
+    return trainers.ClientResult(
+      updates={
+        'model': aggregation.Update(
+          delta, self.settings.client_weight(client.data)
+        )
+      },
       state=state,
       loss=loss,
-      num_examples=client_work.num_examples(data),
+      num_examples=client_work.num_examples(client.data),
     )
 
   def server(
-    server: Any, numbers: process.Numbers, update: Any, sums: Any
+    self, server: Any, aggregate: Mapping[str, Any], sums: trainers.RoundSums
   ) -> Any:
-    del numbers, sums  # The optimizer's numbers are in its state.
-    state, weights = optimizer.next(
-      server['optimizer'], server['model'], update
+    del sums
+    learner = self.settings.server_steps.step(
+      optimizers.Learner(server.model, server.optimizer), aggregate['model']
     )
-    return collections.OrderedDict(model=weights, optimizer=state)
-
-  return dict(
-    initialize=initialize,
-    message=lambda server: server['model'],
-    client=client,
-    server=server,
-    models=(('model',),),
-  )
-
-
-def training_description(hyperparameters: Hyperparameters) -> str:
-  """Two methods of the same description train the same global model."""
-  names = [field.name for field in dataclasses.fields(Hyperparameters)]
-  values = {name: getattr(hyperparameters, name) for name in names}
-  return f'fedavg {values}'
-
-
-def build(
-  model: model_lib.Model,
-  hyperparameters: Hyperparameters,
-  aggregator: tff.aggregators.AggregationFactory,
-  evaluation_sets: Sequence[str],
-) -> algorithm.Algorithm:
-  """Builds FedAvg; each client is evaluated at the global model."""
-
-  def personalize(weights, numbers, state, personalization, evaluation, seed):
-    del numbers, state, personalization, seed
-    return client_work.only_candidate(
-      client_work.evaluate_sets(model, weights, evaluation)
-    )
-
-  return process.build(
-    process.Method(
-      **training_functions(model, hyperparameters), personalize=personalize
-    ),
-    model=model,
-    hyperparameters=hyperparameters,
-    aggregator=aggregator,
-    evaluation_sets=evaluation_sets,
-    candidates=('global',),
-    baseline=0,
-    training=training_description(hyperparameters),
-  )
+    return FedAvgState(learner.weights, learner.slots)

@@ -1,4 +1,4 @@
-"""Fine-tuning: each client trains the global model on, on its own examples.
+"""Fine-tuning: each client trains the model on, on its own examples.
 
 Motley, section 3.1 (FedAvg + fine-tuning): train a global model by FedAvg, then
 let each client take SGD steps from it on its personalization set, and evaluate
@@ -11,25 +11,26 @@ import dataclasses
 from typing import Any
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from algorithms import algorithm
+from algorithms import candidates
 from algorithms import client_work
-from algorithms import fedavg
-from algorithms import process
+from algorithms import optimizers
+from algorithms import personalizers
+from algorithms import trainers
 from base import settings
-from tasks.models import model as model_lib
+from tasks.data import batches
+from tasks.models import models
 
 
 @dataclasses.dataclass(frozen=True)
-class FinetuningHyperparameters(settings.Settings):
-  """How a client trains on: all combinations are tried."""
+class FinetuningSettings(settings.Settings):
+  """The settings of fine-tuning, of which all combinations are candidates."""
 
   finetuning_learning_rates: tuple[float, ...] = settings.field(
-    (0.1,), 'Learning rates of the fine-tuning.', minimum=0
+    (0.1,), 'The learning rates of the fine-tuning.', minimum=0
   )
   finetuning_layers: tuple[str, ...] = settings.field(
-    ('all',), 'Layers that are fine-tuned.', choices=('all', 'last')
+    ('all',), 'The layers that are fine-tuned.', choices=('all', 'last')
   )
   finetuning_epochs: int = settings.field(
     20, 'The most epochs of fine-tuning; 0 to this are tried.', minimum=1
@@ -37,101 +38,95 @@ class FinetuningHyperparameters(settings.Settings):
   finetuning_shuffle: bool = settings.field(
     False, 'Whether each epoch of fine-tuning is in a new order.'
   )
-
-  @property
-  def shuffled_epochs(self) -> int:
-    return self.finetuning_epochs if self.finetuning_shuffle else 0
+  finetuning_optimizer: str = settings.field(
+    'sgd', 'The optimizer of the fine-tuning.', choices=optimizers.NAMES
+  )
 
 
 @dataclasses.dataclass(frozen=True)
-class Hyperparameters(FinetuningHyperparameters, fedavg.Hyperparameters):
-  """Those of FedAvg and of the fine-tuning."""
+class Finetuning(personalizers.Personalizer):
+  """Trains the model on, at every learning rate and of all or the last layers.
 
+  The first candidate is the model as it was.
+  """
 
-def finetune(
-  model: model_lib.Model,
-  weights: model_lib.Weights,
-  personalization: Any,
-  evaluation: Mapping[str, Any],
-  learning_rates: tf.Tensor,
-  hyperparameters: FinetuningHyperparameters,
-) -> Any:
-  """The metrics of each candidate, in the order of `candidates`."""
-  metrics = []
-  for layers in hyperparameters.finetuning_layers:
-    only = model.head if layers == 'last' else None
-    for i in range(len(hyperparameters.finetuning_learning_rates)):
-      step = client_work.sgd(learning_rates[i], only)
+  settings: FinetuningSettings
 
-      def epoch(i: tf.Tensor, weights: model_lib.Weights) -> model_lib.Weights:
-        data = client_work.epoch_of(
-          personalization, i, hyperparameters.shuffled_epochs
-        )
-        return client_work.train(model, weights, data, step)[0]  # noqa: B023
-
-      metrics.append(
-        client_work.evaluate_epochs(
-          model,
-          weights,
-          evaluation,
-          epoch,
-          hyperparameters.finetuning_epochs,
-        )
-      )
-  # All begin with the model as it was, which counts once.
-  return tf.nest.map_structure(
-    lambda first, *others: tf.concat(
-      [first, *(other[1:] for other in others)], 0
-    ),
-    *metrics,
-  )
-
-
-def candidates(hyperparameters: FinetuningHyperparameters) -> tuple[str, ...]:
-  """What the entries of the metrics stand for; first the model as it was."""
-  names = ['0 epochs']
-  for layers in hyperparameters.finetuning_layers:
-    for rate in hyperparameters.finetuning_learning_rates:
-      settings = []
-      if len(hyperparameters.finetuning_layers) > 1:
-        settings.append(f'{layers} layers' if layers == 'all' else 'last layer')
-      if len(hyperparameters.finetuning_learning_rates) > 1:
-        settings.append(f'rate {rate:g}')
-      for epoch in range(1, hyperparameters.finetuning_epochs + 1):
-        names.append(', '.join([f'{epoch} epochs', *settings]))
-  return tuple(names)
-
-
-def build(
-  model: model_lib.Model,
-  hyperparameters: Hyperparameters,
-  aggregator: tff.aggregators.AggregationFactory,
-  evaluation_sets: Sequence[str],
-) -> algorithm.Algorithm:
-  """Builds FedAvg with fine-tuning."""
-
-  def personalize(weights, numbers, state, personalization, evaluation, seed):
-    del state, seed
-    return finetune(
-      model,
-      weights,
-      personalization,
-      evaluation,
-      numbers['finetuning_learning_rates'],
-      hyperparameters,
+  @property
+  def candidates(self) -> Sequence[candidates.Candidate]:
+    own = self.settings
+    epochs = range(1, own.finetuning_epochs + 1)
+    return (
+      candidates.Candidate(0, 'epochs'),
+      *(
+        candidates.Candidate(epoch, 'epochs', self._label(layers, rate))
+        for layers in own.finetuning_layers
+        for rate in own.finetuning_learning_rates
+        for epoch in epochs
+      ),
     )
 
-  return process.build(
-    process.Method(
-      **fedavg.training_functions(model, hyperparameters),
-      personalize=personalize,
-    ),
-    model=model,
-    hyperparameters=hyperparameters,
-    aggregator=aggregator,
-    evaluation_sets=evaluation_sets,
-    candidates=candidates(hyperparameters),
-    baseline=0,
-    training=fedavg.training_description(hyperparameters),
-    shuffled_epochs=hyperparameters.shuffled_epochs,
-  )
+  def _label(self, layers: str, rate: float) -> str:
+    parts = []
+    if len(self.settings.finetuning_layers) > 1:
+      parts.append('all layers' if layers == 'all' else 'last layer')
+    if len(self.settings.finetuning_learning_rates) > 1:
+      parts.append(f'rate {rate:g}')
+    return ', '.join(parts)
+
+  @property
+  def baseline(self) -> int | None:
+    # A model that was never trained is no model that anybody would use.
+    return 0 if self.trainer.trains else None
+
+  @property
+  def shuffled_epochs(self) -> int:
+    own = self.settings
+    return own.finetuning_epochs if own.finetuning_shuffle else 0
+
+  def personalize(
+    self,
+    start: trainers.Start,
+    client: trainers.Client,
+    evaluation: Mapping[str, batches.ClientData],
+  ) -> Any:
+    metrics = [
+      self._finetune(start.weights, client.data, evaluation, layers, rate)
+      for layers in self.settings.finetuning_layers
+      for rate in self.settings.finetuning_learning_rates
+    ]
+    # All begin with the model as it was, which counts once.
+    return tf.nest.map_structure(
+      lambda first, *others: tf.concat(
+        [first, *(other[1:] for other in others)], 0
+      ),
+      *metrics,
+    )
+
+  def _finetune(
+    self,
+    weights: models.Weights,
+    data: batches.ClientData,
+    evaluation: Mapping[str, batches.ClientData],
+    layers: str,
+    rate: optimizers.Number,
+  ) -> Any:
+    """Evaluates after 0, 1, … epochs of one learning rate."""
+    model = self.trainer.model
+    optimizer = optimizers.Optimizer(self.settings.finetuning_optimizer, rate)
+    only = model.parts[models.HEAD] if layers == 'last' else tuple(weights)
+
+    def epoch(i: tf.Tensor, learner: optimizers.Learner) -> optimizers.Learner:
+      own = client_work.epoch_of(data, i, self.shuffled_epochs)
+      return client_work.train(model, learner, own, optimizer, frozen=weights)[
+        0
+      ]
+
+    return client_work.evaluate_epochs(
+      lambda learner: client_work.evaluate_sets(
+        model, client_work.merge(weights, learner.weights), evaluation
+      ),
+      optimizer.start(client_work.select(weights, only)),
+      epoch,
+      self.settings.finetuning_epochs,
+    )

@@ -19,198 +19,203 @@ anew after that. Warm for all rounds this is an ensemble of k FedAvg models, of
 which each client uses its best. The k models can be saved ones as well.
 """
 
-import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from algorithms import aggregation
-from algorithms import algorithm
 from algorithms import client_work
 from algorithms import fedavg
-from algorithms import process
-from algorithms import server_optimizers
+from algorithms import optimizers
+from algorithms import trainers
+from base import errors
 from base import settings
-from tasks.models import model as model_lib
+from tasks.data import batches
+from tasks.models import models
 
 
 @dataclasses.dataclass(frozen=True)
-class Hyperparameters(fedavg.Hyperparameters):
-  """Those of FedAvg, and of the clusters."""
+class HypClusterSettings(fedavg.FedAvgSettings):
+  """The settings of FedAvg, and of the clusters."""
 
   num_clusters: int = settings.field(2, 'The number of clusters, k.', minimum=1)
-  # Not an integer: those shape the program, and this need not.
+  # A float, so that programs are compiled for any number of rounds.
   warmstart_rounds: float = settings.field(
     0.0,
-    'For how many rounds FedAvg trains each cluster by itself on all clients,'
+    'The rounds in which FedAvg trains each cluster by itself on all clients,'
     ' before clients pick one.',
     minimum=0,
   )
 
 
-def _at(stacked: Any, j: int | tf.Tensor) -> Any:
-  """One of several structures that are stacked."""
+class HypClusterState(NamedTuple):
+  """The server's state.
+
+  Attributes:
+    models: The model of each cluster.
+    optimizers: The slots of the server's optimizer for each cluster.
+    round: The number of rounds done.
+  """
+
+  models: Sequence[models.Weights]
+  optimizers: Sequence[Any]
+  round: Any
+
+
+class HypClusterMessage(NamedTuple):
+  """What clients are sent: the stacked models and the number of rounds."""
+
+  models: models.Weights
+  round: Any
+
+
+def at(stacked: Any, j: int | tf.Tensor) -> Any:
+  """Returns one of several structures that are stacked."""
   # Not leaf[j]: XLA would compile the program anew for each j.
   return tf.nest.map_structure(lambda leaf: tf.gather(leaf, j), stacked)
 
 
-def pick(
-  model: model_lib.Model,
-  weights: model_lib.Weights,
-  data: Any,
-  num_clusters: int,
-) -> tf.Tensor:
-  """argmin_j F(w_j) on a client's data; the first on a tie."""
+@dataclasses.dataclass(frozen=True)
+class HypCluster(fedavg.FedAvg):
+  """Trains a model for each cluster; a client picks the one of lowest loss."""
 
-  def losses(examples: Any, mask: tf.Tensor) -> tf.Tensor:
-    # What they would be divided by is the same for all clusters.
-    return tf.stack(
-      [
-        client_work.total_loss(model, _at(weights, j), examples, mask)[0]
-        for j in range(num_clusters)
-      ]
+  settings: HypClusterSettings
+  start_name = 'picked cluster'
+  start_is_shared = False
+
+  def __post_init__(self) -> None:
+    if self.settings.client_slots == 'kept':
+      raise errors.UserError(
+        'hypcluster: client_slots must be new, as a client may pick another'
+        ' cluster in each round.'
+      )
+
+  @property
+  def clusters(self) -> range:
+    return range(self.settings.num_clusters)
+
+  @property
+  def parts(self) -> Mapping[str, aggregation.Factory | None]:
+    # An aggregator that does not weight counts a client in all clusters.
+    return {f'cluster_{j}': None for j in self.clusters}
+
+  @property
+  def model_places(self) -> Sequence[tuple[str | int, ...]]:
+    return tuple(('models', j) for j in self.clusters)
+
+  def initialize(self, seed: tf.Tensor) -> HypClusterState:
+    seeds = tf.random.experimental.stateless_split(seed, len(self.clusters))
+    w = tuple(self.model.random_init(seeds[j]) for j in self.clusters)
+    return HypClusterState(w, tuple(map(self._new_slots, w)), 0)
+
+  def _new_slots(self, w: models.Weights) -> Any:
+    return self.settings.server_steps.slots(w)
+
+  def message(self, server: HypClusterState) -> HypClusterMessage:
+    stacked = tf.nest.map_structure(
+      lambda *leaves: tf.stack(leaves), *server.models
     )
+    return HypClusterMessage(stacked, server.round)
 
-  losses = client_work.sum_over_batches(data, losses)
-  # What has diverged is nobody's best.
-  losses = tf.where(tf.math.is_finite(losses), losses, losses.dtype.max)
-  return tf.argmin(losses, output_type=tf.int32)
+  def _is_warmstart(self, round_num: tf.Tensor) -> tf.Tensor:
+    return tf.cast(round_num, tf.float32) < self.settings.warmstart_rounds
 
+  def pick(self, w: models.Weights, data: batches.ClientData) -> tf.Tensor:
+    """Returns argmin_j F(w_j) on a client's data; the first on a tie."""
 
-def build(
-  model: model_lib.Model,
-  hyperparameters: Hyperparameters,
-  aggregator: tff.aggregators.AggregationFactory,
-  evaluation_sets: Sequence[str],
-) -> algorithm.Algorithm:
-  """Builds HypCluster; each client is evaluated at the cluster it picks."""
-  optimizer = server_optimizers.build(hyperparameters.server_optimizer)
-  clusters = range(hyperparameters.num_clusters)
+    def measure(examples: models.Batch, mask: tf.Tensor) -> tf.Tensor:
+      # What they would be divided by is the same for all clusters.
+      return tf.stack(
+        [
+          client_work.total_loss(self.model, at(w, j), examples, mask)[0]
+          for j in self.clusters
+        ]
+      )
 
-  def initialize(seed: tf.Tensor, numbers: process.Numbers) -> Any:
-    init = model.random_init or model.init
-    seeds = tf.random.experimental.stateless_split(seed, len(clusters))
-    models = tuple(init(seeds[j]) for j in clusters)
-    return collections.OrderedDict(
-      models=models,
-      optimizers=tuple(optimizer.initialize(w, numbers) for w in models),
-      round=0,
-    )
-
-  def message(server: Any) -> Any:
-    return collections.OrderedDict(
-      models=tf.nest.map_structure(
-        lambda *leaves: tf.stack(leaves), *server['models']
-      ),
-      round=server['round'],
-    )
-
-  def is_warmstart(round_num: tf.Tensor, numbers: process.Numbers) -> tf.Tensor:
-    return tf.cast(round_num, tf.float32) < numbers['warmstart_rounds']
+    losses = client_work.sum_over_batches(data, measure)
+    # What has diverged is nobody's best.
+    losses = tf.where(tf.math.is_finite(losses), losses, losses.dtype.max)
+    return tf.argmin(losses, output_type=tf.int32)
 
   def client(
-    message: Any,
-    numbers: process.Numbers,
-    data: Any,
-    state: Any,
-    seed: tf.Tensor,
-  ) -> process.ClientResult:
-    del seed  # Nothing here is random.
-    models = message['models']
-    picked = pick(model, models, data, len(clusters))
-    is_picked = tf.equal(tf.range(len(clusters)), picked)
-    warmstart = is_warmstart(message['round'], numbers)
-    step = client_work.sgd(numbers['client_learning_rate'])
+    self, message: HypClusterMessage, client: trainers.Client
+  ) -> trainers.ClientResult:
+    w, data, k = message.models, client.data, len(self.clusters)
+    picked = self.pick(w, data)
+    is_picked = tf.equal(tf.range(k), picked)
+    warmstart = self._is_warmstart(message.round)
+    optimizer = self.settings.client_steps
 
-    def body(i: tf.Tensor, updates: Any, total: tf.Tensor) -> Any:
-      j = tf.where(warmstart, i, picked)
-      trained, loss = client_work.train(model, _at(models, j), data, step)
+    def train(turn: tf.Tensor, updates: Any, total: tf.Tensor) -> Any:
+      j = tf.where(warmstart, turn, picked)
+      w_j = at(w, j)
+      learner, loss = client_work.train(
+        self.model, optimizer.start(w_j), data, optimizer
+      )
 
       def put(update: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
-        here = tf.equal(tf.range(len(clusters)), j)
+        here = tf.equal(tf.range(k), j)
         shape = [-1] + [1] * update.shape.rank
         return tf.where(tf.reshape(here, shape), update, updates)
 
-      update = client_work.difference(_at(models, j), trained)
+      update = client_work.difference(w_j, learner.weights)
       updates = tf.nest.map_structure(put, update, updates)
-      return i + 1, updates, total + loss
+      return turn + 1, updates, total + loss
 
     # Each in turn in the warm start, the picked one alone after it.
-    turns = tf.where(warmstart, len(clusters), 1)
+    turns = tf.where(warmstart, k, 1)
     _, updates, loss = tf.while_loop(
-      lambda i, *_: i < turns,
-      body,
-      (0, tf.nest.map_structure(tf.zeros_like, models), tf.constant(0.0)),
+      lambda turn, *_: turn < turns,
+      train,
+      (0, tf.nest.map_structure(tf.zeros_like, w), tf.constant(0.0)),
     )
     weight = tf.where(
       tf.logical_or(warmstart, is_picked),
-      fedavg.client_weight(hyperparameters, data),
+      self.settings.client_weight(data),
       0.0,
     )
-    return process.ClientResult(
-      update=tuple(_at(updates, j) for j in clusters),
-      weight=tuple(weight[j] for j in clusters),
-      state=state,
+    measured = {
+      f'cluster_{j}': tf.cast(is_picked[j], tf.float32) for j in self.clusters
+    }
+    measured['share_sent'] = tf.cast(turns, tf.float32) / k
+    return trainers.ClientResult(
+      updates={
+        f'cluster_{j}': aggregation.Update(at(updates, j), weight[j])
+        for j in self.clusters
+      },
+      state=client.state,
       loss=loss / tf.cast(turns, tf.float32),
       num_examples=client_work.num_examples(data),
-      measured={
-        f'cluster_{j}': tf.cast(is_picked[j], tf.float32) for j in clusters
-      }
-      | {'share_sent': tf.cast(turns, tf.float32) / len(clusters)},
+      measured=measured,
     )
 
   def server(
-    server: Any, numbers: process.Numbers, update: Any, sums: Any
-  ) -> Any:
-    warmstart = is_warmstart(server['round'], numbers)
-    ends = tf.logical_and(
-      warmstart, tf.logical_not(is_warmstart(server['round'] + 1, numbers))
-    )
-    models, optimizers = [], []
-    for j in clusters:
-      old = server['models'][j], server['optimizers'][j]
-      state, weights = optimizer.next(old[1], old[0], update[j])
-      changes = tf.logical_or(warmstart, sums['measured'][f'cluster_{j}'] > 0)
-      weights, state = process.choose(changes, (weights, state), old)
-      anew = optimizer.initialize(weights, numbers)
-      models.append(weights)
-      optimizers.append(process.choose(ends, anew, state))
-    return collections.OrderedDict(
-      models=tuple(models),
-      optimizers=tuple(optimizers),
-      round=server['round'] + 1,
-    )
+    self,
+    server: HypClusterState,
+    aggregate: Mapping[str, Any],
+    sums: trainers.RoundSums,
+  ) -> HypClusterState:
+    warmstart = self._is_warmstart(server.round)
+    goes_on = self._is_warmstart(server.round + 1)
+    ends = tf.logical_and(warmstart, tf.logical_not(goes_on))
+    after = []
+    for j in self.clusters:
+      old = optimizers.Learner(server.models[j], server.optimizers[j])
+      new = self.settings.server_steps.step(old, aggregate[f'cluster_{j}'])
+      is_picked = sums.measured[f'cluster_{j}'] > 0
+      changes = tf.logical_or(warmstart, is_picked)
+      new = client_work.choose(changes, new, old)
+      slots = client_work.choose(ends, self._new_slots(new.weights), new.slots)
+      after.append((new.weights, slots))
+    w, slots = zip(*after)
+    return HypClusterState(w, slots, server.round + 1)
 
-  def personalize(message, numbers, state, personalization, evaluation, seed):
-    del numbers, state, seed
-    picked = pick(model, message['models'], personalization, len(clusters))
-    metrics = client_work.evaluate_sets(
-      model, _at(message['models'], picked), evaluation
+  def start(
+    self, message: HypClusterMessage, client: trainers.Client
+  ) -> trainers.Start:
+    picked = self.pick(message.models, client.data)
+    return trainers.Start(
+      at(message.models, picked), measured={'cluster': picked}
     )
-    for own in metrics.values():
-      # The number of the cluster, as the mean that a metric is.
-      _, weight = own['loss']
-      own['cluster'] = tf.cast(picked, tf.float32) * weight, weight
-    return client_work.only_candidate(metrics)
-
-  return process.build(
-    process.Method(
-      initialize=initialize,
-      message=message,
-      client=client,
-      server=server,
-      personalize=personalize,
-      models=tuple(('models', j) for j in clusters),
-    ),
-    model=model,
-    hyperparameters=hyperparameters,
-    aggregator=aggregation.each(aggregator),
-    evaluation_sets=evaluation_sets,
-    candidates=('picked cluster',),
-    baseline=None,
-    training=f'hypcluster {hyperparameters}',
-    steps_to_personalize=False,
-  )

@@ -9,7 +9,7 @@ y_i of its personalization set, and predicts for a new x (equations 6 and 7)
   h_m(x)   = c kNN_m(x) + (1 - c) h(x)
 
 where y_i is one-hot in classification, so that both are probabilities. phi is
-the model's `embedding`: the features themselves in a linear model, the last but
+the model's `encode`: the features themselves in a linear model, the last but
 one layer in others, an LSTM's output. In a language model each word of a
 sentence is an x_i, and y_i the word that follows. All coefficients c are
 candidates: 0 is FedAvg, 1 is kNN alone.
@@ -20,25 +20,24 @@ these, or else the likeliest of h(x).
 """
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from algorithms import algorithm
+from algorithms import candidates
 from algorithms import client_work
-from algorithms import fedavg
-from algorithms import process
-from base import errors
+from algorithms import personalizers
+from algorithms import trainers
 from base import settings
-from tasks.models import model as model_lib
+from tasks.data import batches
+from tasks.models import models
 
 
 @dataclasses.dataclass(frozen=True)
-class KnnHyperparameters(settings.Settings):
-  """Those of the neighbours."""
+class KnnPerSettings(settings.Settings):
+  """The settings of the neighbours."""
 
   coefficients: tuple[float, ...] = settings.field(
     (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
@@ -55,11 +54,6 @@ class KnnHyperparameters(settings.Settings):
     ' all.',
     choices=('exp(-d)', '1/d'),
   )
-
-
-@dataclasses.dataclass(frozen=True)
-class Hyperparameters(KnnHyperparameters, fedavg.Hyperparameters):
-  """Those of FedAvg and of the neighbours."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,19 +74,19 @@ class Datastore:
 
 
 def store(
-  model: model_lib.Model,
-  weights: model_lib.Weights,
-  data: Any,
+  model: models.Model,
+  weights: models.Weights,
+  data: batches.ClientData,
   num_neighbors: int,
 ) -> Datastore:
   """The datastore of all examples in a client's batches, one after another."""
 
   def entries(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
     examples, mask = client_work.batch(data, step)
-    mask = mask[:, tf.newaxis] * model.prediction.mask(examples)
+    mask = mask[:, tf.newaxis] * model.entry_mask(examples)
     return (
-      model.embedding(weights, examples),
-      model.prediction.target(examples),
+      model.encode(weights, examples),
+      model.target(examples),
       tf.reshape(mask, [-1]),
     )
 
@@ -168,7 +162,7 @@ def mix(
     return [c * of_neighbors + (1 - c) * of_model for c in coefficients]
   # Sorted, so that the first class is taken on a tie, as everywhere.
   classes = tf.sort(
-    tf.concat([model_lib.largest(of_model)[:, tf.newaxis], targets], 1)
+    tf.concat([models.most_likely(of_model)[:, tf.newaxis], targets], 1)
   )
   same = tf.equal(classes[:, :, tf.newaxis], targets[:, tf.newaxis])
   of_neighbors = tf.linalg.matvec(tf.cast(same, weights.dtype), weights)
@@ -176,87 +170,57 @@ def mix(
   return [
     tf.gather(
       classes,
-      model_lib.largest(c * of_neighbors + (1 - c) * of_model),
+      models.most_likely(c * of_neighbors + (1 - c) * of_model),
       batch_dims=1,
     )
     for c in coefficients
   ]
 
 
-def interpolate(
-  model: model_lib.Model,
-  weights: model_lib.Weights,
-  personalization: Any,
-  evaluation: Any,
-  coefficients: tf.Tensor,
-  hyperparameters: KnnHyperparameters,
-) -> Any:
-  """The metrics of each coefficient, in the order of `candidates`."""
-  datastore = store(
-    model, weights, personalization, hyperparameters.num_neighbors
-  )
+@dataclasses.dataclass(frozen=True)
+class KnnPer(personalizers.Personalizer):
+  """Mixes the model with the neighbours; the coefficients are candidates."""
 
-  def measure(examples: Any, mask: tf.Tensor) -> Any:
-    predictions = mix(
-      model.prediction.predict(weights, examples),
-      *neighbors(
-        datastore,
-        model.embedding(weights, examples),
-        hyperparameters.num_neighbors,
-        hyperparameters.neighbor_weights,
-      ),
-      tf.unstack(coefficients, len(hyperparameters.coefficients)),
+  settings: KnnPerSettings
+  takes_steps = False
+
+  @property
+  def candidates(self) -> Sequence[candidates.Candidate]:
+    return tuple(
+      candidates.Candidate(c, 'coefficient', text=f'coefficient {c:g}')
+      for c in self.settings.coefficients
     )
-    metrics = [
-      client_work.total_metrics(
-        model.prediction.metrics(predicted, examples), mask
+
+  @property
+  def baseline(self) -> int | None:
+    coefficients = self.settings.coefficients
+    return coefficients.index(0.0) if 0.0 in coefficients else None
+
+  def personalize(
+    self,
+    start: trainers.Start,
+    client: trainers.Client,
+    evaluation: Mapping[str, batches.ClientData],
+  ) -> Any:
+    own, model, weights = self.settings, self.trainer.model, start.weights
+    datastore = store(model, weights, client.data, own.num_neighbors)
+
+    def measure(examples: models.Batch, mask: tf.Tensor) -> Any:
+      features = model.encode(weights, examples)
+      predictions = mix(
+        model.predict_softly(model.decide(weights, features)),
+        *neighbors(
+          datastore, features, own.num_neighbors, own.neighbor_weights
+        ),
+        own.coefficients,
       )
-      for predicted in predictions
-    ]
-    return tf.nest.map_structure(lambda *totals: tf.stack(totals), *metrics)
+      sums = [
+        client_work.sum_statistics(model.judge(predicted, examples), mask)
+        for predicted in predictions
+      ]
+      return tf.nest.map_structure(lambda *totals: tf.stack(totals), *sums)
 
-  return collections.OrderedDict(
-    (name, client_work.sum_over_batches(data, measure))
-    for name, data in evaluation.items()
-  )
-
-
-def build(
-  model: model_lib.Model,
-  hyperparameters: Hyperparameters,
-  aggregator: tff.aggregators.AggregationFactory,
-  evaluation_sets: Sequence[str],
-) -> algorithm.Algorithm:
-  """Builds FedAvg + kNN-Per."""
-  if model.embedding is None or model.prediction is None:
-    raise errors.UserError(
-      'knn_per needs a model with an embedding to find neighbours in, and'
-      " predictions to mix with theirs, which the task's model has not."
+    return collections.OrderedDict(
+      (name, client_work.sum_over_batches(data, measure))
+      for name, data in evaluation.items()
     )
-
-  def personalize(weights, numbers, state, personalization, evaluation, seed):
-    del state, seed
-    return interpolate(
-      model,
-      weights,
-      personalization,
-      evaluation,
-      numbers['coefficients'],
-      hyperparameters,
-    )
-
-  coefficients = hyperparameters.coefficients
-  return process.build(
-    process.Method(
-      **fedavg.training_functions(model, hyperparameters),
-      personalize=personalize,
-    ),
-    model=model,
-    hyperparameters=hyperparameters,
-    aggregator=aggregator,
-    evaluation_sets=evaluation_sets,
-    candidates=tuple(f'coefficient {c:g}' for c in coefficients),
-    baseline=coefficients.index(0.0) if 0.0 in coefficients else None,
-    training=fedavg.training_description(hyperparameters),
-    steps_to_personalize=False,
-  )

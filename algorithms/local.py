@@ -4,35 +4,53 @@ Motley, section 3.1 and appendix C.2.1: no rounds, and fine-tuning of the model
 as it was initialized.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 import dataclasses
+from typing import Any, NamedTuple
 
-import tensorflow_federated as tff
+import tensorflow as tf
 
-from algorithms import algorithm
-from algorithms import finetuning
-from tasks.models import model as model_lib
+from algorithms import aggregation
+from algorithms import client_work
+from algorithms import trainers
+from base import settings
+from tasks.models import models
 
 
 @dataclasses.dataclass(frozen=True)
-class Hyperparameters(finetuning.FinetuningHyperparameters):
-  """Those of the clients' training."""
+class LocalSettings(settings.Settings):
+  """No settings."""
 
 
-def build(
-  model: model_lib.Model,
-  hyperparameters: Hyperparameters,
-  aggregator: tff.aggregators.AggregationFactory,
-  evaluation_sets: Sequence[str],
-) -> algorithm.Algorithm:
-  """Builds local training."""
-  method = finetuning.build(
-    model,
-    finetuning.Hyperparameters(**dataclasses.asdict(hyperparameters)),
-    aggregator,
-    evaluation_sets,
-  )
-  # The model before the first epoch is no model that anybody would use.
-  return dataclasses.replace(
-    method, baseline=None, training='none', trains=False, models=()
-  )
+class LocalState(NamedTuple):
+  """The server's state: the model that every client starts from."""
+
+  model: models.Weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Local(trainers.Trainer):
+  """Leaves the model as it was initialized."""
+
+  settings: LocalSettings
+  trains = False
+
+  def initialize(self, seed: tf.Tensor) -> LocalState:
+    return LocalState(self.model.init(seed))
+
+  def client(
+    self, message: Any, client: trainers.Client
+  ) -> trainers.ClientResult:
+    nothing = tf.nest.map_structure(tf.zeros_like, message)
+    return trainers.ClientResult(
+      updates={'model': aggregation.Update(nothing)},
+      state=client.state,
+      loss=tf.constant(0.0),
+      num_examples=client_work.num_examples(client.data),
+    )
+
+  def server(
+    self, server: Any, aggregate: Mapping[str, Any], sums: trainers.RoundSums
+  ) -> LocalState:
+    del aggregate, sums
+    return server

@@ -25,29 +25,29 @@ There is no model for a client that was never trained.
 """
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from algorithms import algorithm
+from algorithms import aggregation
 from algorithms import client_work
-from algorithms import process
+from algorithms import optimizers
+from algorithms import trainers
 from base import errors
 from base import settings
-from tasks.models import model as model_lib
+from tasks.models import models
 
 _SMALLEST_EIGENVALUE = 1e-8
 
 
 @dataclasses.dataclass(frozen=True)
-class Hyperparameters(settings.Settings):
-  """The defaults are Motley's."""
+class MochaSettings(optimizers.ClientOptimizerSettings):
+  """The settings of Mocha; the defaults are Motley's."""
 
   client_learning_rate: float = settings.field(
-    0.01, "The learning rate of the clients' SGD.", minimum=0
+    0.01, "The learning rate of the clients' steps.", minimum=0
   )
   regularization: float = settings.field(
     1e-3, 'lambda, how much the relationship counts.', minimum=0
@@ -70,12 +70,12 @@ class Hyperparameters(settings.Settings):
   )
 
 
-def flatten(weights: model_lib.Weights) -> tf.Tensor:
+def flatten(weights: models.Weights) -> tf.Tensor:
   """A model's weights as a vector."""
   return tf.concat([tf.reshape(leaf, [-1]) for leaf in weights.values()], 0)
 
 
-def unflatten(vector: tf.Tensor, like: model_lib.Weights) -> model_lib.Weights:
+def unflatten(vector: tf.Tensor, like: models.Weights) -> models.Weights:
   """The weights of a vector, in the shapes that those of `like` have."""
   sizes = [leaf.shape.num_elements() for leaf in like.values()]
   return collections.OrderedDict(
@@ -122,125 +122,138 @@ def relate(models: tf.Tensor, relationship: str) -> tf.Tensor:
   return tf.cast(result, tf.float32)
 
 
-def build(
-  model: model_lib.Model,
-  hyperparameters: Hyperparameters,
-  aggregator: tff.aggregators.AggregationFactory,
-  evaluation_sets: Sequence[str],
-) -> algorithm.Algorithm:
-  """Builds Mocha; each client is evaluated at its own model."""
-  num_clients = hyperparameters.num_clients
-  if not num_clients:
-    raise errors.UserError(
-      'mocha needs the number of clients to train on, num_clients.'
-    )
+class MochaState(NamedTuple):
+  """The server's state.
 
-  def initialize(seed: tf.Tensor, numbers: process.Numbers) -> Any:
-    del numbers
-    one_for_all = flatten(model.init(seed))
-    is_sigma = hyperparameters.relationship == 'sigma'
+  Attributes:
+    models: W, `[K, d]`.
+    relationship: Sigma, or its inverse, `[K, K]`.
+    round: The number of rounds done.
+  """
+
+  models: tf.Tensor
+  relationship: tf.Tensor
+  round: Any
+
+
+class MochaMessage(NamedTuple):
+  """What clients are sent.
+
+  Attributes:
+    models: W, `[K, d]`.
+    own: Sigma_kk of each client, `[K]`.
+    others: The sum over j other than k of Sigma_kj w_j, `[K, d]`.
+  """
+
+  models: tf.Tensor
+  own: tf.Tensor
+  others: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Mocha(trainers.Trainer):
+  """Trains a model for each client, and how they are related."""
+
+  settings: MochaSettings
+  start_name = 'own model'
+  start_is_shared = False
+  personalizes_new_clients = False
+
+  def __post_init__(self) -> None:
+    if not self.settings.num_clients:
+      raise errors.UserError(
+        'mocha needs the number of clients to train on, num_clients.'
+      )
+    if self.settings.client_slots == 'kept':
+      raise errors.UserError('mocha: client_slots must be new.')
+
+  @property
+  def parts(self) -> Mapping[str, aggregation.Factory | None]:
+    return {'models': None}
+
+  @property
+  def model_places(self) -> Sequence[tuple[str | int, ...]]:
+    return ()  # No model is everybody's.
+
+  def initialize(self, seed: tf.Tensor) -> MochaState:
+    num_clients = self.settings.num_clients
+    one_for_all = flatten(self.model.init(seed))
+    is_sigma = self.settings.relationship == 'sigma'
     scale = 1 / num_clients if is_sigma else num_clients
-    return collections.OrderedDict(
+    return MochaState(
       models=tf.tile(one_for_all[tf.newaxis], [num_clients, 1]),
       relationship=scale * tf.eye(num_clients),
       round=0,
     )
 
-  def message(server: Any) -> Any:
-    models, sigma = server['models'], server['relationship']
-    own = tf.linalg.diag_part(sigma)
-    return collections.OrderedDict(
-      models=models,
-      own=own,
-      others=tf.matmul(sigma, models) - own[:, tf.newaxis] * models,
+  def initialize_client(self, seed: tf.Tensor) -> Any:
+    return collections.OrderedDict(row=seed[1])
+
+  def message(self, server: MochaState) -> MochaMessage:
+    own = tf.linalg.diag_part(server.relationship)
+    weighted = tf.matmul(server.relationship, server.models)
+    return MochaMessage(
+      server.models, own, weighted - own[:, tf.newaxis] * server.models
     )
 
-  def own_model(message: Any, state: Any) -> tf.Tensor:
-    return tf.gather(message['models'], state['row'])
-
-  like = model.init(tf.constant([0, 0]))  # For the shapes of the weights.
+  def _weights(self, vector: tf.Tensor) -> models.Weights:
+    # Only the shapes of these weights are used.
+    return unflatten(vector, self.model.init(tf.constant([0, 0])))
 
   def client(
-    message: Any,
-    numbers: process.Numbers,
-    data: Any,
-    state: Any,
-    seed: tf.Tensor,
-  ) -> process.ClientResult:
-    del seed  # Nothing here is random.
-    row = state['row']
-    before = own_model(message, state)
-    sigma_kk = tf.gather(message['own'], row)
-    others = tf.gather(message['others'], row)
+    self, message: MochaMessage, client: trainers.Client
+  ) -> trainers.ClientResult:
+    own, row = self.settings, client.state['row']
+    w_k = tf.gather(message.models, row)
+    sigma_kk = tf.gather(message.own, row)
+    others = tf.gather(message.others, row)
 
-    def regularizer(weights: model_lib.Weights) -> tf.Tensor:
+    def regularizer(weights: models.Weights) -> tf.Tensor:
       """What of lambda / 2 tr(W^T Sigma W) depends on w_k."""
       w = flatten(weights)
-      return numbers['regularization'] * (
+      return own.regularization * (
         sigma_kk * tf.nn.l2_loss(w) + tf.reduce_sum(others * w)
       )
 
-    trained, loss = client_work.train(
-      model,
-      unflatten(before, like),
-      data,
-      client_work.sgd(numbers['client_learning_rate']),
+    optimizer = own.client_optimizer_at(own.client_learning_rate)
+    learner, loss = client_work.train(
+      self.model,
+      optimizer.start(self._weights(w_k)),
+      client.data,
+      optimizer,
       regularizer,
     )
-    update = before - flatten(trained)
-    return process.ClientResult(
-      # Its own row among zeros, so that the mean of all is of all rows.
-      update=tf.one_hot(row, num_clients)[:, tf.newaxis] * update,
-      weight=tf.constant(1.0),
-      state=state,
+    update = w_k - flatten(learner.weights)
+    # Its own row among zeros, so that the mean of all is of all rows.
+    is_row = tf.one_hot(row, own.num_clients)[:, tf.newaxis]
+    # Of what all clients are sent and send, its own rows are needed.
+    share = tf.constant(1 / own.num_clients)
+    return trainers.ClientResult(
+      updates={'models': aggregation.Update(is_row * update)},
+      state=client.state,
       loss=loss,
-      num_examples=client_work.num_examples(data),
-      # Its own rows of what all clients are sent and send.
-      measured=dict(
-        share_received=tf.constant(1 / num_clients),
-        share_sent=tf.constant(1 / num_clients),
-      ),
+      num_examples=client_work.num_examples(client.data),
+      measured={'share_received': share, 'share_sent': share},
     )
 
   def server(
-    server: Any, numbers: process.Numbers, update: Any, sums: Any
-  ) -> Any:
-    del numbers  # All are the clients'.
+    self,
+    server: MochaState,
+    aggregate: Mapping[str, Any],
+    sums: trainers.RoundSums,
+  ) -> MochaState:
     # The mean of the clients', of which only one has something in each row.
-    models = server['models'] - sums['num_clients'] * update
-    round_num = server['round'] + 1
+    rows = server.models - sums.num_clients * aggregate['models']
+    round_num = server.round + 1
     relationship = tf.cond(
-      tf.equal(round_num % hyperparameters.outer, 0),
-      lambda: relate(models, hyperparameters.relationship),
-      lambda: server['relationship'],
+      tf.equal(round_num % self.settings.outer, 0),
+      lambda: relate(rows, self.settings.relationship),
+      lambda: server.relationship,
     )
-    return collections.OrderedDict(
-      models=models, relationship=relationship, round=round_num
-    )
+    return MochaState(rows, relationship, round_num)
 
-  def personalize(message, numbers, state, personalization, evaluation, seed):
-    del numbers, personalization, seed
-    metrics = client_work.evaluate_sets(
-      model, unflatten(own_model(message, state), like), evaluation
-    )
-    return client_work.only_candidate(metrics)
-
-  return process.build(
-    process.Method(
-      initialize=initialize,
-      initialize_client=lambda seed: collections.OrderedDict(row=seed[1]),
-      message=message,
-      client=client,
-      server=server,
-      personalize=personalize,
-    ),
-    model=model,
-    hyperparameters=hyperparameters,
-    aggregator=aggregator,
-    evaluation_sets=evaluation_sets,
-    candidates=('own model',),
-    baseline=None,
-    training=f'mocha {hyperparameters}',
-    steps_to_personalize=False,
-    personalizes_new_clients=False,
-  )
+  def start(
+    self, message: MochaMessage, client: trainers.Client
+  ) -> trainers.Start:
+    w_k = tf.gather(message.models, client.state['row'])
+    return trainers.Start(self._weights(w_k))

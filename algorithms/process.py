@@ -1,85 +1,104 @@
-"""Makes the pure functions of a method into TFF computations.
+"""Makes TFF computations of the pure functions of trainers and personalizers.
 
-A method is a few functions of tensors: how the server starts, what a client
-does in a round, what the server does with the mean of the clients' updates, and
-how a client is personalized. What surrounds them is the same for all methods
-and is here: placement, broadcast, aggregation, the handling of clients whose
-update is not finite, and the sums of what was measured.
+What surrounds these functions is the same for all methods: placement,
+broadcast, aggregation, dropping clients whose update is not finite, and the
+sums of what was measured.
 """
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
-import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from algorithms import algorithm
-from tasks.data import client_data
-from tasks.models import model as model_lib
+from algorithms import aggregation
+from algorithms import client_work
+from algorithms import personalizers
+from algorithms import runtime_inputs
+from algorithms import trainers
+from tasks.data import batches
+from tasks.models import models
 
-# The hyperparameters that are numbers, by name.
-Numbers = Mapping[str, tf.Tensor]
+SEED_TYPE = tff.TensorType(np.int32, [2])
 
 
-@dataclasses.dataclass(frozen=True)
-class ClientResult:
-  """What a client has at the end of a round.
+class State(NamedTuple):
+  """The server's state of a training.
 
   Attributes:
-    update: What it sends.
-    weight: How much that counts in the mean; of the form that the aggregator
-      wants, one number unless it is an aggregator of several updates.
-    state: What it keeps for its next round.
-    loss: The sum of its examples' losses as it trained.
-    num_examples: How many examples that were.
-    measured: What else is measured, scalars by name. The server is given their
-      sums over the clients, and their means are among the training metrics.
+    server: The trainer's S.
+    numbers: The floats of the trainer's settings.
+    aggregator: The state of each part's aggregator.
   """
 
-  update: Any
-  weight: Any
+  server: Any
+  numbers: Any
+  aggregator: Any
+
+
+class Message(NamedTuple):
+  """What the server sends to the clients.
+
+  Attributes:
+    own: What the trainer sends of S.
+    numbers: The floats of the trainer's settings.
+  """
+
+  own: Any
+  numbers: Any
+
+
+class HeldOutClient(NamedTuple):
+  """What a client has when it is personalized and evaluated.
+
+  Attributes:
+    personalization: The examples that it adapts to.
+    evaluation: The examples that it is judged by, sets by name.
+    state: What it keeps from round to round.
+    seed: Two int32, for what is random.
+    attributes: What it knows about itself, by name.
+  """
+
+  personalization: batches.ClientData
+  evaluation: Mapping[str, batches.ClientData]
   state: Any
-  loss: tf.Tensor
-  num_examples: tf.Tensor
-  measured: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+  seed: Any
+  attributes: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Method:
-  """A method as pure functions; S is the server's, C a client's state.
+class Training:
+  """The computations of a trainer.
+
+  F is empty, or holds the frozen weights of the model.
 
   Attributes:
-    initialize: From a seed and the numbers to S.
-    message: What of S is sent to the clients, M.
-    client: From M, the numbers, data, C and a seed to a `ClientResult`.
-    server: From S, the numbers, the mean update and the sums over the clients
-      ('loss', 'num_examples', 'num_clients', 'dropped_clients', 'measured') to
-      the next S.
-    personalize: From M, the numbers, C, the personalization set, the evaluation
-      sets by name, and a seed to each set's metrics, as
-      `client_work.evaluate` gives them, with an axis of candidates.
-    initialize_client: From a seed to C; by default a client keeps nothing.
-    models: Where in S the models are that a training can begin with, as
-      `algorithm.Algorithm` has it.
+    initialize: `(<seed, numbers>@SERVER -> State@SERVER)`.
+    initialize_client: `(seed -> C)`, where the seed is the seed of the run and
+      the number of the client: 0, 1, … for those to train on, and on from there
+      for those that are held out.
+    next: `(<State@SERVER, {Client}@CLIENTS, F@SERVER…> -> <State@SERVER,
+      {C}@CLIENTS, training metrics@SERVER>)`.
+    parameters_down: The number of parameters that a client is sent in a round,
+      in the form in which `next` has them.
+    parameters_up: The number of parameters that it sends. Where a part of
+      either is another client's or zero by design, as the updates of other
+      clusters, the trainer measures the share that is not: 'share_received',
+      'share_sent'.
   """
 
-  initialize: Callable[[tf.Tensor, Numbers], Any]
-  message: Callable[[Any], Any]
-  client: Callable[[Any, Numbers, Any, Any, tf.Tensor], ClientResult]
-  server: Callable[[Any, Numbers, Any, Any], Any]
-  personalize: Callable[[Any, Numbers, Any, Any, Any, tf.Tensor], Any]
-  initialize_client: Callable[[tf.Tensor], Any] = lambda seed: (
-    collections.OrderedDict()
-  )
-  models: Sequence[tuple[str | int, ...]] = ()
+  initialize: tff.Computation
+  initialize_client: tff.Computation
+  next: tff.Computation
+  parameters_down: int
+  parameters_up: int
 
 
 def is_finite(structure: Any) -> tf.Tensor:
-  """Whether every number in a structure of tensors is finite."""
+  """Tells whether every number in a structure of tensors is finite."""
   leaves = map(tf.convert_to_tensor, tf.nest.flatten(structure))
   floats = [leaf for leaf in leaves if leaf.dtype.is_floating]
   return tf.reduce_all(
@@ -87,15 +106,8 @@ def is_finite(structure: Any) -> tf.Tensor:
   )
 
 
-def choose(condition: tf.Tensor, first: Any, second: Any) -> Any:
-  """`first` if the condition holds, or else `second`, of the same structure."""
-  return tf.nest.map_structure(
-    lambda a, b: tf.where(condition, a, b), first, second
-  )
-
-
 def count_parameters(type_spec: tff.Type) -> int:
-  """How many numbers that are not integers a value of this type has."""
+  """Counts the numbers, integers left out, in a value of this type."""
   counts = tff.types.structure_from_tensor_type_tree(
     lambda tensor: (
       np.prod(tensor.shape, dtype=np.int64)
@@ -106,212 +118,263 @@ def count_parameters(type_spec: tff.Type) -> int:
   return int(sum(tf.nest.flatten(counts)))
 
 
-def _data_type(model: model_lib.Model) -> tff.StructType:
-  return client_data.client_data_type(model.example_spec)
-
-
-def build(
-  method: Method,
-  *,
-  model: model_lib.Model,
-  hyperparameters: Any,
-  aggregator: tff.aggregators.AggregationFactory,
-  evaluation_sets: Sequence[str],
-  **description: Any,
-) -> algorithm.Algorithm:
-  """Makes a method of its functions.
-
-  Args:
-    method: The method's functions.
-    model: The model they train.
-    hyperparameters: Their hyperparameters, a dataclass.
-    aggregator: Makes the mean of the clients' updates: private, robust, …
-    evaluation_sets: The names of the sets that clients are evaluated on.
-    **description: What an `algorithm.Algorithm` has beside computations and
-      hyperparameters: candidates, baseline, training, …
-
-  Returns:
-    The method.
-  """
-  numbers = algorithm.numbers(hyperparameters)
-
-  @functools.cache
-  def trace() -> algorithm.Computations:
-    return _trace(method, model, numbers, aggregator, evaluation_sets)
-
-  return algorithm.Algorithm(
-    trace=trace,
-    structure=algorithm.structure(hyperparameters),
-    hyperparameters=numbers,
-    models=tuple(('server', *place) for place in method.models),
-    **description,
-  )
-
-
-def _trace(
-  method: Method,
-  model: model_lib.Model,
-  numbers: Mapping[str, np.ndarray],
-  aggregator: tff.aggregators.AggregationFactory,
-  evaluation_sets: Sequence[str],
-) -> algorithm.Computations:
-  """The TFF computations of `method`."""
-  numbers_type = tff.to_type(
+def _numbers_type(numbers: runtime_inputs.Numbers) -> tff.Type:
+  return tff.to_type(
     collections.OrderedDict(
       (name, tff.TensorType(np.float32, value.shape))
       for name, value in numbers.items()
     )
   )
-  data_type = _data_type(model)
 
-  @tff.tensorflow.computation(algorithm.SEED_TYPE, numbers_type)
-  def initialize_server(seed, numbers):
-    return method.initialize(seed, numbers)
 
-  @tff.tensorflow.computation(algorithm.SEED_TYPE)
-  def initialize_client(seed):
-    return method.initialize_client(seed)
+def _attributes_type(names: Sequence[str]) -> Any:
+  return collections.OrderedDict((name, np.int32) for name in names)
 
-  server_type = initialize_server.type_signature.result
-  client_type = initialize_client.type_signature.result
 
-  @tff.tensorflow.computation(server_type, numbers_type)
-  def make_message(server, numbers):
-    return method.message(server), numbers
+def _frozen_types(model: models.Model) -> list[tff.Type]:
+  """The types of further arguments: that of the frozen weights, if any."""
+  if not model.frozen:
+    return []
+  return [
+    tff.to_type(
+      collections.OrderedDict(
+        (name, tff.TensorType(weight.dtype, weight.shape))
+        for name, weight in model.frozen.items()
+      )
+    )
+  ]
 
-  message_type = make_message.type_signature.result
+
+class _Traced:
+  """What the computations of a trainer and of its personalizers share."""
+
+  def __init__(self, trainer: trainers.Trainer):
+    self.numbers_type = _numbers_type(runtime_inputs.numbers(trainer.settings))
+    self.frozen_types = _frozen_types(trainer.model)
+
+    @tff.tensorflow.computation(SEED_TYPE, self.numbers_type)
+    def initialize(seed: Any, numbers: Any) -> Any:
+      return trainer.bind(numbers).initialize(seed)
+
+    @tff.tensorflow.computation(SEED_TYPE)
+    def initialize_client(seed: Any) -> Any:
+      return trainer.initialize_client(seed)
+
+    self.initialize = initialize
+    self.initialize_client = initialize_client
+    self.server_type = initialize.type_signature.result
+    self.client_type = initialize_client.type_signature.result
+
+    @tff.tensorflow.computation(self.server_type, self.numbers_type)
+    def make_message(server: Any, numbers: Any) -> Any:
+      return Message(trainer.bind(numbers).message(server), numbers)
+
+    self.make_message = make_message
+    self.message_type = make_message.type_signature.result
+
+  def broadcast(
+    self, server: Any, numbers: Any, frozen: Sequence[Any]
+  ) -> list[Any]:
+    """The message and the frozen weights, at the clients."""
+    message = tff.federated_map(self.make_message, (server, numbers))
+    return [tff.federated_broadcast(value) for value in (message, *frozen)]
+
+
+def trace_training(
+  trainer: trainers.Trainer, aggregator: aggregation.Factory
+) -> Training:
+  """Makes the computations of a trainer.
+
+  Args:
+    trainer: The trainer.
+    aggregator: Aggregates the parts of updates for which the trainer has no
+      aggregator of its own.
+
+  Returns:
+    The computations.
+  """
+  traced = _Traced(trainer)
+  client_type = tff.to_type(
+    trainers.Client(
+      data=batches.client_data_type(trainer.model.example_spec),
+      state=traced.client_type,
+      seed=SEED_TYPE,
+      attributes=_attributes_type(trainer.needs),
+    )
+  )
 
   @tff.tensorflow.computation(
-    message_type,
-    collections.OrderedDict(
-      data=data_type, state=client_type, seed=algorithm.SEED_TYPE
-    ),
+    client_type, traced.message_type, *traced.frozen_types
   )
-  def work(message, client):
-    result = method.client(
-      *message, client['data'], client['state'], client['seed']
-    )
+  def work(client: Any, message: Any, *frozen: Any) -> Any:
+    result = trainer.bind(message.numbers, *frozen).client(message.own, client)
     # A client whose update is not finite sends nothing, and forgets the round.
-    finite = is_finite((result.update, result.weight, result.state))
+    finite = is_finite((result.updates, result.state))
     kept = tf.cast(finite, tf.float32)
+    sums = trainers.RoundSums(
+      loss=result.loss,
+      num_examples=result.num_examples,
+      measured=collections.OrderedDict(result.measured),
+      num_clients=kept,
+      dropped_clients=kept,
+    )
     sent = collections.OrderedDict(
-      update=result.update,
-      weight=result.weight,
-      sums=collections.OrderedDict(
-        loss=result.loss,
-        num_examples=result.num_examples,
-        measured=collections.OrderedDict(result.measured),
-      ),
+      updates=collections.OrderedDict(result.updates), sums=sums
     )
-    sent = choose(finite, sent, tf.nest.map_structure(tf.zeros_like, sent))
-    sent['sums'] |= dict(num_clients=kept, dropped_clients=1.0 - kept)
-    return collections.OrderedDict(
-      sent, state=choose(finite, result.state, client['state'])
+    sent = tf.nest.map_structure(tf.convert_to_tensor, sent)
+    zeros = tf.nest.map_structure(tf.zeros_like, sent)
+    sent = client_work.choose(finite, sent, zeros)
+    sent['sums'] = sent['sums']._replace(
+      num_clients=kept, dropped_clients=1.0 - kept
     )
+    state = client_work.choose(finite, result.state, client.state)
+    return collections.OrderedDict(sent, state=state)
 
-  update_type = work.type_signature.result['update']
-  weighted = isinstance(aggregator, tff.aggregators.WeightedAggregationFactory)
-  if weighted:
-    aggregate = aggregator.create(
-      update_type, work.type_signature.result['weight']
-    )
-  else:
-    aggregate = aggregator.create(update_type)
-
-  def make_state(server, numbers, aggregator_state):
-    return collections.OrderedDict(
-      server=server, hyperparameters=numbers, aggregator=aggregator_state
-    )
+  work_result = work.type_signature.result
+  aggregate = aggregation.by_part(
+    {
+      name: aggregator if factory is None else factory
+      for name, factory in trainer.parts.items()
+    },
+    work_result['updates'],
+  )
+  sums_type = work_result['sums']
 
   @tff.federated_computation(
-    tff.FederatedType((algorithm.SEED_TYPE, numbers_type), tff.SERVER)
+    tff.FederatedType((SEED_TYPE, traced.numbers_type), tff.SERVER)
   )
-  def initialize(arguments):
+  def initialize(arguments: Any) -> Any:
     return tff.federated_zip(
-      make_state(
-        tff.federated_map(initialize_server, arguments),
+      State(
+        tff.federated_map(traced.initialize, arguments),
         arguments[1],
         aggregate.initialize(),
       )
     )
 
-  state_type = initialize.type_signature.result
-
-  sums_type = work.type_signature.result['sums']
-
-  @tff.tensorflow.computation(server_type, numbers_type, update_type, sums_type)
-  def update_server(server, numbers, update, sums):
-    return method.server(server, numbers, update, sums)
+  @tff.tensorflow.computation(
+    traced.server_type,
+    traced.numbers_type,
+    aggregate.next.type_signature.result.result.member,
+    sums_type,
+  )
+  def update_server(server: Any, numbers: Any, result: Any, sums: Any) -> Any:
+    return trainer.bind(numbers).server(server, result, sums)
 
   @tff.tensorflow.computation(sums_type)
-  def make_metrics(sums):
-    measured = sums.pop('measured')
-    for name, total in measured.items():
-      sums[name] = tf.math.divide_no_nan(total, sums['num_clients'])
-    sums['loss'] = tf.math.divide_no_nan(sums['loss'], sums['num_examples'])
-    return sums
+  def make_metrics(sums: Any) -> Any:
+    metrics = collections.OrderedDict(
+      loss=tf.math.divide_no_nan(sums.loss, sums.num_examples),
+      num_examples=sums.num_examples,
+      num_clients=sums.num_clients,
+      dropped_clients=sums.dropped_clients,
+    )
+    for name, total in sums.measured.items():
+      metrics[name] = tf.math.divide_no_nan(total, sums.num_clients)
+    return metrics
 
   @tff.federated_computation(
-    state_type,
-    tff.FederatedType(work.type_signature.parameter[1], tff.CLIENTS),
+    initialize.type_signature.result,
+    tff.FederatedType(client_type, tff.CLIENTS),
+    *(tff.FederatedType(t, tff.SERVER) for t in traced.frozen_types),
   )
-  def next_round(state, clients):
-    server, numbers = state['server'], state['hyperparameters']
-    message = tff.federated_broadcast(
-      tff.federated_map(make_message, (server, numbers))
+  def next_round(state: Any, clients: Any, *frozen: Any) -> Any:
+    result = tff.federated_map(
+      work, (clients, *traced.broadcast(state.server, state.numbers, frozen))
     )
-    result = tff.federated_map(work, (message, clients))
-    weight = [result['weight']] if weighted else []
-    mean = aggregate.next(state['aggregator'], result['update'], *weight)
+    output = aggregate.next(state.aggregator, result['updates'])
     sums = tff.federated_sum(result['sums'])
-    new_server = tff.federated_map(
-      update_server, (server, numbers, mean.result, sums)
+    server = tff.federated_map(
+      update_server, (state.server, state.numbers, output.result, sums)
     )
     return (
-      tff.federated_zip(make_state(new_server, numbers, mean.state)),
+      tff.federated_zip(State(server, state.numbers, output.state)),
       result['state'],
       tff.federated_map(make_metrics, sums),
     )
 
-  @tff.tensorflow.computation(
-    message_type,
-    collections.OrderedDict(
-      state=client_type,
+  updates = work_result['updates']
+  return Training(
+    initialize=initialize,
+    initialize_client=traced.initialize_client,
+    next=next_round,
+    parameters_down=count_parameters(traced.message_type.own),
+    parameters_up=sum(count_parameters(part.value) for part in updates),
+  )
+
+
+def trace_personalization(
+  personalizer: personalizers.Personalizer, evaluation_sets: Sequence[str]
+) -> tff.Computation:
+  """Makes the computation that personalizes and evaluates clients.
+
+  Args:
+    personalizer: The personalizer.
+    evaluation_sets: The names of the sets that clients are evaluated on.
+
+  Returns:
+    `(<S@SERVER, numbers@SERVER, numbers@SERVER, {HeldOutClient}@CLIENTS,
+    F@SERVER…> -> {<set: <metric: statistics>>}@CLIENTS)`, with the numbers of
+    the trainer and those of the personalizer; each statistic has a first axis
+    of candidates.
+  """
+  trainer = personalizer.trainer
+  traced = _Traced(trainer)
+  own_numbers = runtime_inputs.numbers(personalizer.settings)
+  own_numbers_type = _numbers_type(own_numbers)
+  data_type = batches.client_data_type(trainer.model.example_spec)
+  client_type = tff.to_type(
+    HeldOutClient(
       personalization=data_type,
       evaluation=collections.OrderedDict(
         (name, data_type) for name in evaluation_sets
       ),
-      seed=algorithm.SEED_TYPE,
-    ),
-  )
-  def personalize_client(message, client):
-    return method.personalize(
-      *message,
-      client['state'],
-      client['personalization'],
-      client['evaluation'],
-      client['seed'],
+      state=traced.client_type,
+      seed=SEED_TYPE,
+      attributes=_attributes_type(attribute_names(personalizer)),
     )
+  )
+
+  @tff.tensorflow.computation(
+    client_type, traced.message_type, own_numbers_type, *traced.frozen_types
+  )
+  def work(client: Any, message: Any, own_numbers: Any, *frozen: Any) -> Any:
+    bound = trainer.bind(message.numbers, *frozen)
+    own = trainers.Client(
+      client.personalization, client.state, client.seed, client.attributes
+    )
+    start = bound.start(message.own, own)
+    metrics = personalizer.bind(bound, own_numbers).personalize(
+      start, own, client.evaluation
+    )
+    for name, data in client.evaluation.items():
+      # What is measured of the start is a metric of which each example has the
+      # same, and each candidate.
+      size = client_work.num_examples(data)
+      sizes = tf.fill([len(personalizer.candidates)], size)
+      for measured, value in start.measured.items():
+        metrics[name][measured] = tf.cast(value, tf.float32) * sizes, sizes
+    return metrics
 
   @tff.federated_computation(
-    state_type,
-    tff.FederatedType(
-      personalize_client.type_signature.parameter[1], tff.CLIENTS
-    ),
+    tff.FederatedType(traced.server_type, tff.SERVER),
+    tff.FederatedType(traced.numbers_type, tff.SERVER),
+    tff.FederatedType(own_numbers_type, tff.SERVER),
+    tff.FederatedType(client_type, tff.CLIENTS),
+    *(tff.FederatedType(t, tff.SERVER) for t in traced.frozen_types),
   )
-  def personalize(state, clients):
-    message = tff.federated_broadcast(
-      tff.federated_map(
-        make_message, (state['server'], state['hyperparameters'])
-      )
+  def personalize(
+    server: Any, numbers: Any, own_numbers: Any, clients: Any, *frozen: Any
+  ) -> Any:
+    message, *others = traced.broadcast(server, numbers, frozen)
+    return tff.federated_map(
+      work,
+      (clients, message, tff.federated_broadcast(own_numbers), *others),
     )
-    return tff.federated_map(personalize_client, (message, clients))
 
-  return algorithm.Computations(
-    initialize=initialize,
-    initialize_client=initialize_client,
-    next=next_round,
-    personalize=personalize,
-    parameters_down=count_parameters(message_type[0]),
-    parameters_up=count_parameters(update_type),
-  )
+  return personalize
+
+
+def attribute_names(personalizer: personalizers.Personalizer) -> list[str]:
+  """The clients' attributes that a method needs."""
+  return sorted({*personalizer.trainer.needs, *personalizer.needs})

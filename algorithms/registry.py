@@ -1,5 +1,8 @@
 """The methods by name.
 
+A method is named by a trainer and a personalizer, as `hypcluster+finetuning`.
+Some pairs have short names.
+
 Nothing heavy is imported before a method is asked for, so that the names can be
 listed, and a wrong one answered, without the seconds TensorFlow Federated takes
 to import.
@@ -7,91 +10,161 @@ to import.
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 import importlib
-import types
+import typing
 from typing import TYPE_CHECKING, Any
 
 from base import errors
 from base import settings
 
 if TYPE_CHECKING:
-  import tensorflow_federated as tff
-
-  from algorithms import algorithm
-  from tasks.models import model as model_lib
+  from algorithms import aggregation
+  from algorithms import method
+  from tasks.models import models
 
 
 @dataclasses.dataclass(frozen=True)
-class _Method:
-  """A module, and what it has to be told to be the method of a name.
+class Entry:
+  """A trainer or a personalizer.
 
   Attributes:
-    module: A module with its settings, `Hyperparameters`, and
-      `build(model, hyperparameters, aggregator, evaluation_sets) -> Algorithm`.
-    defaults: The hyperparameters that are not the module's own defaults.
+    module: Its module.
+    class_name: Its class, with the class of its settings in the annotations.
+    defaults: The settings that have not the default of their class.
   """
 
   module: str
+  class_name: str
   defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+  def load(self) -> Any:
+    """Returns the class."""
+    return getattr(importlib.import_module(self.module), self.class_name)
 
-_METHODS = {
-  'ditto': _Method('algorithms.ditto'),
-  'ensemble': _Method(
+  def settings_class(self) -> type[settings.Settings]:
+    """Returns the class of its settings."""
+    return typing.get_type_hints(self.load())['settings']
+
+
+TRAINERS = {
+  'ditto': Entry('algorithms.ditto', 'Ditto'),
+  'ensemble': Entry(
     'algorithms.hypcluster',
-    dict(warmstart_rounds=1e9),  # All rounds.
+    'HypCluster',
+    {'warmstart_rounds': 1e9},  # All rounds.
   ),
-  'fedadam': _Method(
+  'fedadam': Entry(
     'algorithms.fedavg',
-    dict(server_optimizer='adam', server_learning_rate=0.03),
+    'FedAvg',
+    {'server_optimizer': 'adam', 'server_learning_rate': 0.03},
   ),
-  'fedavg': _Method('algorithms.fedavg'),
+  'fedavg': Entry('algorithms.fedavg', 'FedAvg'),
   # TFF's form, whose steps add up to 1 / (1 - momentum) of FedAvg's; Motley's
   # is the server_optimizer 'damped_momentum', with ten times the rate.
-  'fedavgm': _Method(
+  'fedavgm': Entry(
     'algorithms.fedavg',
-    dict(server_optimizer='momentum', server_learning_rate=0.1),
+    'FedAvg',
+    {'server_optimizer': 'momentum', 'server_learning_rate': 0.1},
   ),
-  'finetuning': _Method('algorithms.finetuning'),
-  'hypcluster': _Method('algorithms.hypcluster'),
-  'knn_per': _Method('algorithms.knn_per'),
-  'local': _Method('algorithms.local'),
-  'mocha': _Method('algorithms.mocha'),
+  'hypcluster': Entry('algorithms.hypcluster', 'HypCluster'),
+  'local': Entry('algorithms.local', 'Local'),
+  'mocha': Entry('algorithms.mocha', 'Mocha'),
+}
+PERSONALIZERS = {
+  'as_trained': Entry('algorithms.as_trained', 'AsTrained'),
+  'ditto': Entry('algorithms.ditto', 'DittoPersonalizer'),
+  'finetuning': Entry('algorithms.finetuning', 'Finetuning'),
+  'knn_per': Entry('algorithms.knn_per', 'KnnPer'),
+}
+# The pairs that have a short name; any other trainer's name stands for the
+# trainer without personalization.
+_PAIRS = {
+  'ditto': ('ditto', 'ditto'),
+  'finetuning': ('fedavg', 'finetuning'),
+  'knn_per': ('fedavg', 'knn_per'),
+  'local': ('local', 'finetuning'),
 }
 
 
-# The computations of the methods that were built last.
-_traces: collections.OrderedDict[Any, Any] = collections.OrderedDict()
-_MOST_TRACES = 32
+def _pairs() -> dict[str, tuple[str, str]]:
+  return {name: (name, 'as_trained') for name in TRAINERS} | _PAIRS
 
 
-def algorithm_names() -> tuple[str, ...]:
-  """The names of all methods."""
-  return tuple(sorted(_METHODS))
+def short_names() -> tuple[str, ...]:
+  """Returns the names of the methods that have a short one."""
+  return tuple(sorted(_pairs()))
 
 
-def check(name: str) -> None:
-  """Raises a `UserError` if there is no such method."""
-  if name not in _METHODS:
-    raise errors.unknown('algorithm', name, _METHODS)
+def canonical_name(name: str) -> str:
+  """Returns the name of a method: the short one, if it has one.
+
+  Args:
+    name: A short name, or `trainer+personalizer`.
+
+  Raises:
+    UserError: If there is no such method.
+  """
+  if name in _pairs():
+    return name
+  trainer, plus, personalizer = name.partition('+')
+  if not plus:
+    raise errors.unknown('algorithm', name, short_names())
+  for kind, part, known in (
+    ('trainer', trainer, TRAINERS),
+    ('personalizer', personalizer, PERSONALIZERS),
+  ):
+    if part not in known:
+      raise errors.UserError(f'{name}: {errors.unknown(kind, part, known)}')
+  if personalizer in TRAINERS and personalizer != trainer:
+    raise errors.UserError(
+      f'{name}: {personalizer} personalizes only what {personalizer} trained.'
+    )
+  for short, pair in _pairs().items():
+    if pair == (trainer, personalizer):
+      return short
+  return name
 
 
-def _module(name: str) -> types.ModuleType:
-  check(name)
-  return importlib.import_module(_METHODS[name].module)
+def _entries(name: str) -> tuple[Entry, Entry]:
+  """The trainer and the personalizer of a method."""
+  name = canonical_name(name)
+  trainer, personalizer = _pairs().get(name) or name.split('+')
+  return TRAINERS[trainer], PERSONALIZERS[personalizer]
 
 
-def hyperparameter_names(name: str) -> tuple[str, ...]:
-  """The names of a method's hyperparameters."""
-  fields = dataclasses.fields(_module(name).Hyperparameters)
-  return tuple(field.name for field in fields)
+@dataclasses.dataclass(frozen=True)
+class MethodSettings:
+  """The settings of a method's two halves, which have no name in common."""
+
+  trainer: Any
+  personalizer: Any
+
+  def items(self) -> list[tuple[str, Any]]:
+    """Returns the names and values of all settings."""
+    return [
+      (field.name, getattr(half, field.name))
+      for half in (self.trainer, self.personalizer)
+      for field in dataclasses.fields(half)
+    ]
 
 
-def hyperparameters(name: str, values: Mapping[str, Any]) -> settings.Settings:
-  """A method's hyperparameters.
+def _names(settings_class: type[settings.Settings]) -> tuple[str, ...]:
+  return tuple(field.name for field in dataclasses.fields(settings_class))
+
+
+def settings_names(name: str) -> tuple[str, ...]:
+  """Returns the names of a method's settings."""
+  return tuple(
+    setting
+    for entry in _entries(name)
+    for setting in _names(entry.settings_class())
+  )
+
+
+def make_settings(name: str, values: Mapping[str, Any]) -> MethodSettings:
+  """Makes a method's settings.
 
   Args:
     name: The name of the method.
@@ -102,52 +175,56 @@ def hyperparameters(name: str, values: Mapping[str, Any]) -> settings.Settings:
     All of them.
 
   Raises:
-    UserError: If there is no such method, hyperparameter or value.
+    UserError: If there is no such method, setting or value.
   """
-  return settings.from_dict(
-    _module(name).Hyperparameters, {**_METHODS[name].defaults, **values}, name
-  )
+  known = settings_names(name)
+  for setting in values:
+    if setting not in known:
+      unknown = errors.unknown('setting', setting, known)
+      raise settings.SettingError(f'{name}: {unknown}', setting)
+  halves = []
+  for entry in _entries(name):
+    settings_class = entry.settings_class()
+    own = {
+      setting: value
+      for setting, value in {**entry.defaults, **values}.items()
+      if setting in _names(settings_class)
+    }
+    halves.append(settings.from_dict(settings_class, own, name))
+  return MethodSettings(*halves)
 
 
 def build(
   name: str,
-  model: model_lib.Model,
-  hyperparameters: settings.Settings,
-  aggregator: tff.aggregators.AggregationFactory,
+  model: models.Model,
+  own: MethodSettings,
+  aggregator: aggregation.Factory,
   evaluation_sets: Sequence[str],
   num_clients: int = 0,
-) -> algorithm.Algorithm:
+) -> method.Method:
   """Builds a method.
 
   Args:
     name: The name of the method.
     model: The model to learn.
-    hyperparameters: The method's, as `hyperparameters` makes them.
-    aggregator: Makes the mean of the clients' updates.
+    own: The method's settings, as `make_settings` makes them.
+    aggregator: Aggregates the clients' updates.
     evaluation_sets: The names of the sets that clients are evaluated on.
-    num_clients: The number of clients to train on, for a method that must know
-      it and whose hyperparameters leave it open.
+    num_clients: The number of clients to train on, for a trainer that must know
+      it and whose settings leave it open.
 
   Returns:
-    The method for that model. Methods for the same model and aggregator that
-    differ only in numbers share their computations.
+    The method for that model.
   """
-  if getattr(hyperparameters, 'num_clients', None) == 0:
-    hyperparameters = dataclasses.replace(
-      hyperparameters, num_clients=num_clients
+  trainer_settings = own.trainer
+  if getattr(trainer_settings, 'num_clients', None) == 0:
+    trainer_settings = dataclasses.replace(
+      trainer_settings, num_clients=num_clients
     )
-  algorithm = _module(name).build(
-    model, hyperparameters, aggregator, evaluation_sets
-  )
-  key = (
-    _METHODS[name].module,
-    algorithm.structure,
-    model,
+  trainer_class, personalizer_class = (e.load() for e in _entries(name))
+  trainer = trainer_class(model, trainer_settings)
+  return importlib.import_module('algorithms.method').Method(
+    personalizer_class(trainer, own.personalizer),
     aggregator,
     tuple(evaluation_sets),
   )
-  trace = _traces.setdefault(key, algorithm.trace)
-  _traces.move_to_end(key)
-  if len(_traces) > _MOST_TRACES:
-    _traces.popitem(last=False)
-  return dataclasses.replace(algorithm, trace=trace)

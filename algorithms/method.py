@@ -1,0 +1,244 @@
+"""What a method is: a trainer, and a personalizer of its models."""
+
+import collections
+from collections.abc import Callable, Hashable, Sequence
+import dataclasses
+import functools
+import hashlib
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tree
+
+from algorithms import aggregation
+from algorithms import candidates
+from algorithms import personalizers
+from algorithms import process
+from algorithms import runtime_inputs
+from tasks.models import models
+
+# How many of the computations that were traced last are kept.
+_MOST_TRACED = 32
+_traced: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
+
+
+def _once(key: Hashable, trace: Callable[[], Any]) -> Any:
+  """Returns what `trace` gave when it was last called for an equal key."""
+  if key not in _traced:
+    _traced[key] = trace()
+    if len(_traced) > _MOST_TRACED:
+      _traced.popitem(last=False)
+  _traced.move_to_end(key)
+  return _traced[key]
+
+
+@dataclasses.dataclass(frozen=True)
+class Computations:
+  """What a method computes, see `process`."""
+
+  training: process.Training
+  personalize: tff.Computation
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+  """A method of personalized federated learning for one model.
+
+  Methods that differ only in the floats of their settings share compiled
+  programs, and so do all methods of one trainer.
+
+  Attributes:
+    personalizer: The personalizer, which has the trainer.
+    aggregator: Aggregates the parts of updates for which the trainer has no
+      aggregator of its own.
+    evaluation_sets: The names of the sets that clients are evaluated on.
+    first_models: The models that a training begins with, one for each of
+      `model_places`; without, those of `initialize`.
+    trace: Makes the computations.
+  """
+
+  personalizer: personalizers.Personalizer
+  aggregator: aggregation.Factory
+  evaluation_sets: Sequence[str]
+  first_models: Sequence[models.Weights] = dataclasses.field(
+    default=(), compare=False
+  )
+  trace: Callable[['Method'], Computations] = dataclasses.field(
+    default=lambda method: method.trace_computations(), repr=False
+  )
+
+  @property
+  def trainer(self) -> Any:
+    """The trainer, of whatever class."""
+    return self.personalizer.trainer
+
+  @property
+  def training_key(self) -> Hashable:
+    """What training depends on: methods of equal keys train the same."""
+    frozen = self.trainer.model.frozen
+    return self.trainer, self.aggregator, frozen_digest(frozen)
+
+  @property
+  def structure(self) -> Hashable:
+    """What compiled programs depend on: all but the values of floats."""
+    return (
+      self._trainer_structure,
+      self.aggregator,
+      type(self.personalizer),
+      runtime_inputs.structure(self.personalizer.settings),
+      tuple(self.evaluation_sets),
+    )
+
+  @property
+  def _trainer_structure(self) -> Hashable:
+    frozen = self.trainer.model.frozen
+    return (
+      type(self.trainer),
+      self.trainer.model,
+      tuple((name, tuple(w.shape), w.dtype) for name, w in frozen.items()),
+      runtime_inputs.structure(self.trainer.settings),
+    )
+
+  def trace_computations(self) -> Computations:
+    """Makes the computations; methods of equal structure share them."""
+    return Computations(
+      _once(
+        (self._trainer_structure, self.aggregator),
+        lambda: process.trace_training(self.trainer, self.aggregator),
+      ),
+      _once(
+        self.structure,
+        lambda: process.trace_personalization(
+          self.personalizer, self.evaluation_sets
+        ),
+      ),
+    )
+
+  @functools.cached_property
+  def _computations(self) -> Computations:
+    return self.trace(self)
+
+  @property
+  def initialize(self) -> tff.Computation:
+    return self._computations.training.initialize
+
+  @property
+  def initialize_client(self) -> tff.Computation:
+    return self._computations.training.initialize_client
+
+  @property
+  def next(self) -> tff.Computation:
+    return self._computations.training.next
+
+  @property
+  def parameters_down(self) -> int:
+    return self._computations.training.parameters_down
+
+  @property
+  def parameters_up(self) -> int:
+    return self._computations.training.parameters_up
+
+  @property
+  def trains(self) -> bool:
+    """Whether rounds learn anything; local training does without."""
+    return self.trainer.trains
+
+  @property
+  def personalizes_new_clients(self) -> bool:
+    """Whether clients that were never trained on can be personalized."""
+    return self.trainer.personalizes_new_clients
+
+  @property
+  def needs(self) -> Sequence[str]:
+    """The clients' attributes that the method needs."""
+    return process.attribute_names(self.personalizer)
+
+  @property
+  def candidates(self) -> Sequence[candidates.Candidate]:
+    """What the candidates of each client's personalized model stand for."""
+    return self.personalizer.candidates
+
+  @property
+  def baseline(self) -> int | None:
+    """The candidate without personalization, which clients can be hurt by."""
+    return self.personalizer.baseline
+
+  @property
+  def shuffled_epochs(self) -> int:
+    return self.personalizer.shuffled_epochs
+
+  @property
+  def takes_steps(self) -> bool:
+    """Whether personalization takes a step for each batch."""
+    return self.personalizer.takes_steps
+
+  @property
+  def model_places(self) -> Sequence[tuple[str | int, ...]]:
+    """The places in the state of the models that a training can begin with."""
+    if not self.trains:
+      return ()
+    return tuple(('server', *place) for place in self.trainer.model_places)
+
+  @functools.cached_property
+  def constants(self) -> tuple[Any, ...]:
+    """What `next` takes beside the state and the clients: frozen weights."""
+    frozen = self.trainer.model.frozen
+    if not frozen:
+      return ()
+    return (tf.nest.map_structure(tf.constant, frozen),)
+
+  def initial_state(self, seed: Sequence[int]) -> process.State:
+    """Makes the server's state before the first round."""
+    numbers = runtime_inputs.numbers(self.trainer.settings)
+    state = self.initialize((np.asarray(seed, np.int32), numbers))
+    first = {
+      (*place, name): weight
+      for place, weights in zip(self.model_places, self.first_models)
+      for name, weight in weights.items()
+    }
+    return tree.map_structure_with_path(
+      lambda path, leaf: first.get(path, leaf), state
+    )
+
+  def personalize(self, state: process.State, clients: Any) -> Any:
+    """Personalizes and evaluates clients, see `process`."""
+    return self._computations.personalize(
+      state.server,
+      state.numbers,
+      runtime_inputs.numbers(self.personalizer.settings),
+      clients,
+      *self.constants,
+    )
+
+  def iterative_process(
+    self, seed: Sequence[int]
+  ) -> tff.templates.IterativeProcess:
+    """Makes the method's training in TFF's own form, with the seed fixed."""
+    numbers = runtime_inputs.numbers(self.trainer.settings)
+
+    @tff.tensorflow.computation
+    def arguments() -> Any:
+      return tf.constant(seed, tf.int32), collections.OrderedDict(
+        (name, tf.constant(value, tf.float32))
+        for name, value in numbers.items()
+      )
+
+    @tff.federated_computation
+    def initialize() -> Any:
+      return self.initialize(tff.federated_eval(arguments, tff.SERVER))
+
+    return tff.templates.IterativeProcess(initialize, self.next)
+
+
+def frozen_digest(frozen: models.Weights) -> str | None:
+  """Returns the SHA-256 of frozen weights; None if there are none."""
+  if not frozen:
+    return None
+  digest = hashlib.sha256()
+  for name, weight in frozen.items():
+    array = np.ascontiguousarray(weight)
+    digest.update(f'{name} {array.dtype} {array.shape}\n'.encode())
+    digest.update(array.data)
+  return digest.hexdigest()

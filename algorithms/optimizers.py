@@ -1,0 +1,155 @@
+"""Optimizers of TFF, for the server and for the steps of a client."""
+
+import collections
+from collections.abc import Callable, Sequence
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from base import settings
+from tasks.models import models
+
+# A number, or the tensor that stands for it in a compiled program.
+Number = float | tf.Tensor
+
+
+class Learner(NamedTuple):
+  """Weights in training, and the slots of the optimizer that trains them."""
+
+  weights: models.Weights
+  slots: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+  """An optimizer of TFF.
+
+  Attributes:
+    build: Makes it; the values that are given here are replaced.
+    numbers: The names of what TFF calls its hyperparameters.
+    has_slots: Whether a step depends on the steps before it.
+  """
+
+  build: Callable[[], Any]
+  numbers: Sequence[str]
+  has_slots: bool = True
+
+
+_ADAM = ('learning_rate', 'beta_1', 'beta_2', 'epsilon')
+_KINDS = {
+  'sgd': _Kind(
+    lambda: tff.learning.optimizers.build_sgdm(0.1),
+    ('learning_rate',),
+    has_slots=False,
+  ),
+  'momentum': _Kind(
+    lambda: tff.learning.optimizers.build_sgdm(0.1, 0.9),
+    ('learning_rate', 'momentum'),
+  ),
+  'damped_momentum': _Kind(
+    lambda: tff.learning.optimizers.build_sgdm(0.1, 0.9),
+    ('learning_rate', 'momentum'),
+  ),
+  'adam': _Kind(lambda: tff.learning.optimizers.build_adam(0.1), _ADAM),
+  'yogi': _Kind(lambda: tff.learning.optimizers.build_yogi(0.1), _ADAM),
+}
+NAMES = tuple(_KINDS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+  """An optimizer with its numbers, which may be tensors.
+
+  Attributes:
+    name: One of `NAMES`. 'damped_momentum' steps by (1 - momentum) times what
+      'momentum' steps by, as in Motley: m <- .9 m + .1 gradient.
+    learning_rate: The learning rate.
+    momentum: The decay of the momentum.
+    beta_1: The decay of the first moment, of Adam and Yogi.
+    beta_2: The decay of the second moment.
+    epsilon: What is added to the root of the second moment.
+  """
+
+  name: str
+  learning_rate: Number
+  momentum: Number = 0.9
+  beta_1: Number = 0.9
+  beta_2: Number = 0.999
+  epsilon: Number = 1e-7
+
+  @property
+  def has_slots(self) -> bool:
+    """Whether a step depends on the steps before it."""
+    return _KINDS[self.name].has_slots
+
+  def slots(self, weights: models.Weights) -> Any:
+    """Makes the slots for weights like these."""
+    specs = tf.nest.map_structure(
+      lambda weight: tf.TensorSpec(weight.shape, weight.dtype), weights
+    )
+    return self.with_numbers(_KINDS[self.name].build().initialize(specs))
+
+  def with_numbers(self, slots: Any) -> Any:
+    """Returns the slots, in which TFF keeps the numbers, with our numbers."""
+    values = collections.OrderedDict(
+      (name, getattr(self, name)) for name in _KINDS[self.name].numbers
+    )
+    if self.name == 'damped_momentum':
+      values['learning_rate'] = (1.0 - self.momentum) * self.learning_rate
+    return _KINDS[self.name].build().set_hparams(slots, values)
+
+  def start(self, weights: models.Weights) -> Learner:
+    """Returns weights with new slots."""
+    return Learner(weights, self.slots(weights))
+
+  def step(self, learner: Learner, gradient: models.Weights) -> Learner:
+    """Takes a step down the gradient, or down what takes its place."""
+    slots, weights = (
+      _KINDS[self.name].build().next(learner.slots, learner.weights, gradient)
+    )
+    return Learner(weights, slots)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientOptimizerSettings(settings.Settings):
+  """The settings of the optimizer that takes a client's steps."""
+
+  client_learning_rate: float = settings.field(
+    0.1, "The learning rate of the clients' steps.", minimum=0
+  )
+  client_optimizer: str = settings.field(
+    'sgd', "The optimizer of the clients' steps.", choices=NAMES
+  )
+  client_momentum: float = settings.field(
+    0.9, "The momentum of the clients' optimizer.", minimum=0, maximum=1
+  )
+  client_beta_1: float = settings.field(
+    0.9, "The decay of the clients' first moment.", minimum=0, maximum=1
+  )
+  client_beta_2: float = settings.field(
+    0.999, "The decay of the clients' second moment.", minimum=0, maximum=1
+  )
+  client_epsilon: float = settings.field(
+    1e-7,
+    "What the clients' Adam or Yogi adds to the root of the second moment.",
+    above=0,
+  )
+  client_slots: str = settings.field(
+    'new',
+    "Whether the slots of the clients' optimizer, as its momentum, are new in"
+    ' each round, or kept by the client for its next round.',
+    choices=('new', 'kept'),
+  )
+
+  def client_optimizer_at(self, learning_rate: Number) -> Optimizer:
+    """Makes the clients' optimizer, with a learning rate of its own."""
+    return Optimizer(
+      self.client_optimizer,
+      learning_rate,
+      self.client_momentum,
+      self.client_beta_1,
+      self.client_beta_2,
+      self.client_epsilon,
+    )

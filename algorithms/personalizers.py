@@ -1,0 +1,98 @@
+"""The contract of personalizers: the half of a method that adapts to a client.
+
+A personalizer takes the weights that a trainer has a client start from, the
+client's personalization set and its evaluation sets, and gives metrics of
+several candidates: epochs, coefficients, layers, …. Which candidate is used is
+chosen later, by validation.
+"""
+
+import abc
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from algorithms import candidates
+from algorithms import client_work
+from algorithms import runtime_inputs
+from algorithms import trainers
+from base import settings
+from tasks.data import batches
+from tasks.models import models
+
+
+@dataclasses.dataclass(frozen=True)
+class Personalizer(abc.ABC):
+  """How the models of a trainer are personalized.
+
+  Attributes:
+    trainer: The trainer.
+    settings: The personalizer's settings, of the class that its subclass names.
+    needs: The clients' attributes that it needs beside those of the trainer.
+    takes_steps: Whether it takes a step for each batch of the personalization
+      set. If not, it is to see all examples, though training may drop batches
+      that are not full.
+  """
+
+  trainer: trainers.Trainer
+  settings: settings.Settings
+
+  needs: ClassVar[Sequence[str]] = ()
+  takes_steps: ClassVar[bool] = True
+
+  @property
+  @abc.abstractmethod
+  def candidates(self) -> Sequence[candidates.Candidate]:
+    """What the candidates stand for, in the order of the metrics."""
+
+  @property
+  def baseline(self) -> int | None:
+    """The candidate that is the model without personalization, if any is."""
+    return 0
+
+  @property
+  def shuffled_epochs(self) -> int:
+    """The number of epochs, each in a new order, that the data is to have.
+
+    With 0 the personalization set is given once, in its own order.
+    """
+    return 0
+
+  @abc.abstractmethod
+  def personalize(
+    self,
+    start: trainers.Start,
+    client: trainers.Client,
+    evaluation: Mapping[str, batches.ClientData],
+  ) -> Any:
+    """Personalizes a client and evaluates every candidate.
+
+    Args:
+      start: What the client starts from.
+      client: The client, with its personalization set.
+      evaluation: Its evaluation sets, by name.
+
+    Returns:
+      {set: {metric: statistics}}, summed over the examples, each with a first
+      axis of candidates.
+    """
+
+  def bind(
+    self, trainer: trainers.Trainer, numbers: Mapping[str, tf.Tensor]
+  ) -> 'Personalizer':
+    """Returns the personalizer of a bound trainer, with tensors for floats."""
+    own = runtime_inputs.bind(self.settings, numbers)
+    return dataclasses.replace(self, trainer=trainer, settings=own)
+
+
+def evaluate_start(
+  model: models.Model,
+  weights: models.Weights,
+  evaluation: Mapping[str, batches.ClientData],
+) -> Any:
+  """Evaluates weights as the only candidate."""
+  return tf.nest.map_structure(
+    lambda statistic: statistic[tf.newaxis],
+    client_work.evaluate_sets(model, weights, evaluation),
+  )

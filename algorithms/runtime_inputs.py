@@ -1,0 +1,56 @@
+"""Settings as compiled programs see them.
+
+The floats of a method's settings are runtime inputs: they are part of the
+server's state, and one compiled program serves all of their values. Everything
+else is compiled in.
+"""
+
+import collections
+from collections.abc import Hashable, Mapping
+import copy
+import dataclasses
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from base import settings
+
+_S = TypeVar('_S', bound=settings.Settings)
+Numbers = collections.OrderedDict[str, np.ndarray]
+
+
+def _is_float(value: Any) -> bool:
+  return isinstance(value, float) or (
+    isinstance(value, tuple) and bool(value) and isinstance(value[0], float)
+  )
+
+
+def numbers(own: settings.Settings) -> Numbers:
+  """Returns the settings that are floats, or tuples of floats, as arrays."""
+  return collections.OrderedDict(
+    (field.name, np.asarray(getattr(own, field.name), np.float32))
+    for field in dataclasses.fields(own)
+    if _is_float(getattr(own, field.name))
+  )
+
+
+def structure(own: settings.Settings) -> Hashable:
+  """Returns what a program depends on: everything but the values of floats."""
+  shapes = {name: number.shape for name, number in numbers(own).items()}
+  return type(own), tuple(
+    (field.name, shapes.get(field.name, getattr(own, field.name)))
+    for field in dataclasses.fields(own)
+  )
+
+
+def bind(own: _S, values: Mapping[str, tf.Tensor]) -> _S:
+  """Returns the settings with tensors in the place of their floats."""
+  bound = copy.copy(own)
+  for name, value in values.items():
+    if isinstance(getattr(own, name), tuple):
+      value = tuple(tf.unstack(value))
+    # The settings check themselves when they are made, which a tensor cannot
+    # pass: its value is not known yet.
+    object.__setattr__(bound, name, value)
+  return bound

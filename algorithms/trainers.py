@@ -1,0 +1,176 @@
+"""The contract of trainers: the half of a method that learns in rounds.
+
+A trainer is a few pure functions of tensors: how the server starts, what a
+client does in a round, what the server does with the aggregate of the clients'
+updates, and from which weights a client starts to personalize. What surrounds
+them is the same for all and is in `process`: placement, aggregation, dropping
+clients whose update is not finite, sums of what is measured.
+"""
+
+import abc
+import collections
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import tensorflow as tf
+
+from algorithms import aggregation
+from algorithms import runtime_inputs
+from base import settings
+from tasks.data import batches
+from tasks.models import models
+
+_T = TypeVar('_T', bound='Trainer')
+
+
+class Client(NamedTuple):
+  """What a client has in a round, or when it is personalized.
+
+  Attributes:
+    data: Its examples, in batches; the personalization set when it is
+      personalized.
+    state: What it keeps from round to round.
+    seed: Two int32, for what is random.
+    attributes: What it knows about itself, by name: those that the trainer
+      needs.
+  """
+
+  data: batches.ClientData
+  state: Any
+  seed: tf.Tensor
+  attributes: Mapping[str, tf.Tensor]
+
+
+class ClientResult(NamedTuple):
+  """What a client has at the end of a round.
+
+  Attributes:
+    updates: The parts of what it sends.
+    state: What it keeps for its next round.
+    loss: The sum of its examples' losses as it trained.
+    num_examples: The number of these examples.
+    measured: What else is measured, scalars by name. The server is given their
+      sums over the clients; their means are among the training metrics.
+  """
+
+  updates: Mapping[str, aggregation.Update]
+  state: Any
+  loss: tf.Tensor
+  num_examples: tf.Tensor
+  measured: Mapping[str, tf.Tensor] = collections.OrderedDict()
+
+
+class RoundSums(NamedTuple):
+  """Sums over the clients of a round.
+
+  Attributes:
+    loss: The losses of all examples.
+    num_examples: The examples.
+    measured: What else the clients measured.
+    num_clients: The clients whose updates were aggregated.
+    dropped_clients: The clients whose updates were not finite.
+  """
+
+  loss: tf.Tensor
+  num_examples: tf.Tensor
+  measured: Mapping[str, tf.Tensor]
+  num_clients: tf.Tensor
+  dropped_clients: tf.Tensor
+
+
+class Start(NamedTuple):
+  """What a client starts to personalize from.
+
+  Attributes:
+    weights: The weights it starts from.
+    shared: The model that all clients share, where the start is another one.
+    measured: What is measured of the start, scalars by name, as the number of
+      the client's cluster; they are reported with the client's metrics.
+  """
+
+  weights: models.Weights
+  shared: models.Weights | None = None
+  measured: Mapping[str, tf.Tensor] = collections.OrderedDict()
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer(abc.ABC):
+  """How models are trained; S is the server's state, C that of a client.
+
+  Two trainers that are equal train the same. The floats of the settings are
+  tensors where the functions are called.
+
+  Attributes:
+    model: The model.
+    settings: The trainer's settings, of the class that its subclass names.
+    needs: The clients' attributes that it needs.
+    trains: Whether its rounds learn anything.
+    start_name: The name of the model that clients start to personalize from.
+    start_is_shared: Whether it is the same model for all clients.
+    personalizes_new_clients: Whether there is a start for clients that were
+      never trained on.
+  """
+
+  model: models.Model
+  settings: settings.Settings
+
+  needs: ClassVar[Sequence[str]] = ()
+  trains: ClassVar[bool] = True
+  start_name: ClassVar[str] = 'global'
+  start_is_shared: ClassVar[bool] = True
+  personalizes_new_clients: ClassVar[bool] = True
+
+  @property
+  def parts(self) -> Mapping[str, aggregation.Factory | None]:
+    """The aggregator of each part of an update; None for the caller's."""
+    return {'model': None}
+
+  @property
+  def model_places(self) -> Sequence[tuple[str | int, ...]]:
+    """The places in S of the models that a training can begin with."""
+    return (('model',),)
+
+  @abc.abstractmethod
+  def initialize(self, seed: tf.Tensor) -> Any:
+    """Makes S."""
+
+  def initialize_client(self, seed: tf.Tensor) -> Any:
+    """Makes C; by default a client keeps nothing.
+
+    Args:
+      seed: The seed of the run and the number of the client.
+    """
+    del seed
+    return collections.OrderedDict()
+
+  def message(self, server: Any) -> Any:
+    """Returns what of S is sent to the clients."""
+    return server.model
+
+  @abc.abstractmethod
+  def client(self, message: Any, client: Client) -> ClientResult:
+    """Does a client's work of a round."""
+
+  @abc.abstractmethod
+  def server(
+    self, server: Any, aggregate: Mapping[str, Any], sums: RoundSums
+  ) -> Any:
+    """Makes the next S of the aggregate of each part of the updates."""
+
+  def start(self, message: Any, client: Client) -> Start:
+    """Returns what a client starts to personalize from."""
+    del client
+    return Start(message)
+
+  def bind(
+    self: _T,
+    numbers: Mapping[str, tf.Tensor],
+    frozen: models.Weights | None = None,
+  ) -> _T:
+    """Returns the trainer with tensors for its floats and frozen weights."""
+    model = self.model
+    if frozen is not None:
+      model = dataclasses.replace(model, frozen=frozen)
+    own = runtime_inputs.bind(self.settings, numbers)
+    return dataclasses.replace(self, model=model, settings=own)
