@@ -138,7 +138,7 @@ def sum_over_batches(
   return sums
 
 
-def total_metrics(metrics: model_lib.Metrics, mask: tf.Tensor) -> Any:
+def total_metrics(metrics: model_lib.Statistics, mask: tf.Tensor) -> Any:
   """The sums of examples' metrics and weights: {metric: <total, weight>}."""
   return collections.OrderedDict(
     (name, (tf.reduce_sum(mask * total), tf.reduce_sum(mask * weight)))
@@ -172,7 +172,7 @@ def evaluate(
   """
 
   def measure(examples: Any, mask: tf.Tensor) -> Any:
-    metrics = total_metrics(model.metrics(weights, examples), mask)
+    metrics = total_metrics(model.statistics(weights, examples), mask)
     metrics['loss'] = total_loss(model, weights, examples, mask)
     return metrics
 

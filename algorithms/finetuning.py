@@ -59,7 +59,7 @@ def finetune(
   """The metrics of each candidate, in the order of `candidates`."""
   metrics = []
   for layers in hyperparameters.finetuning_layers:
-    only = model.head if layers == 'last' else None
+    only = model.parts[model_lib.HEAD] if layers == 'last' else None
     for i in range(len(hyperparameters.finetuning_learning_rates)):
       step = client_work.sgd(learning_rates[i], only)
 

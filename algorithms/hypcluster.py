@@ -91,7 +91,7 @@ def build(
   clusters = range(hyperparameters.num_clusters)
 
   def initialize(seed: tf.Tensor, numbers: process.Numbers) -> Any:
-    init = model.random_init or model.init
+    init = model.random_init
     seeds = tf.random.experimental.stateless_split(seed, len(clusters))
     models = tuple(init(seeds[j]) for j in clusters)
     return collections.OrderedDict(

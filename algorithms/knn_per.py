@@ -31,7 +31,6 @@ from algorithms import algorithm
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import process
-from base import errors
 from base import settings
 from tasks.models import model as model_lib
 
@@ -89,10 +88,10 @@ def store(
 
   def entries(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
     examples, mask = client_work.batch(data, step)
-    mask = mask[:, tf.newaxis] * model.prediction.mask(examples)
+    mask = mask[:, tf.newaxis] * model.entry_mask(examples)
     return (
-      model.embedding(weights, examples),
-      model.prediction.target(examples),
+      model.encode(weights, examples),
+      model.target(examples),
       tf.reshape(mask, [-1]),
     )
 
@@ -168,7 +167,7 @@ def mix(
     return [c * of_neighbors + (1 - c) * of_model for c in coefficients]
   # Sorted, so that the first class is taken on a tie, as everywhere.
   classes = tf.sort(
-    tf.concat([model_lib.largest(of_model)[:, tf.newaxis], targets], 1)
+    tf.concat([model_lib.most_likely(of_model)[:, tf.newaxis], targets], 1)
   )
   same = tf.equal(classes[:, :, tf.newaxis], targets[:, tf.newaxis])
   of_neighbors = tf.linalg.matvec(tf.cast(same, weights.dtype), weights)
@@ -176,7 +175,7 @@ def mix(
   return [
     tf.gather(
       classes,
-      model_lib.largest(c * of_neighbors + (1 - c) * of_model),
+      model_lib.most_likely(c * of_neighbors + (1 - c) * of_model),
       batch_dims=1,
     )
     for c in coefficients
@@ -198,19 +197,17 @@ def interpolate(
 
   def measure(examples: Any, mask: tf.Tensor) -> Any:
     predictions = mix(
-      model.prediction.predict(weights, examples),
+      model.predict_softly(model.scores(weights, examples)),
       *neighbors(
         datastore,
-        model.embedding(weights, examples),
+        model.encode(weights, examples),
         hyperparameters.num_neighbors,
         hyperparameters.neighbor_weights,
       ),
       tf.unstack(coefficients, len(hyperparameters.coefficients)),
     )
     metrics = [
-      client_work.total_metrics(
-        model.prediction.metrics(predicted, examples), mask
-      )
+      client_work.total_metrics(model.judge(predicted, examples), mask)
       for predicted in predictions
     ]
     return tf.nest.map_structure(lambda *totals: tf.stack(totals), *metrics)
@@ -228,11 +225,6 @@ def build(
   evaluation_sets: Sequence[str],
 ) -> algorithm.Algorithm:
   """Builds FedAvg + kNN-Per."""
-  if model.embedding is None or model.prediction is None:
-    raise errors.UserError(
-      'knn_per needs a model with an embedding to find neighbours in, and'
-      " predictions to mix with theirs, which the task's model has not."
-    )
 
   def personalize(weights, numbers, state, personalization, evaluation, seed):
     del state, seed

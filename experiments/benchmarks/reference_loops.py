@@ -136,7 +136,7 @@ def cnn_workload(
 
   return Workload(
     name='cnn',
-    model=cnn.emnist_cnn(),
+    model=cnn.EmnistCnn(),
     keras_model=keras_cnn,
     keras_loss=cross_entropy,
     clients=[client() for _ in range(num_clients)],
@@ -161,7 +161,7 @@ def linear_workload(
 
   return Workload(
     name='linear',
-    model=linear.linear_regression(num_features),
+    model=linear.LinearRegression(num_features),
     keras_model=lambda: tf.keras.Sequential(
       [tf.keras.layers.Dense(1, input_shape=(num_features,))]
     ),
@@ -192,7 +192,7 @@ def lstm_workload(
 
   return Workload(
     name='lstm',
-    model=lstm.next_word_lstm(
+    model=lstm.NextWordLstm(
       vocabulary_size,
       sequence_length=sequence_length,
       embedding_size=embedding_size,
