@@ -151,6 +151,9 @@ class _Traced:
   def __init__(self, trainer: trainers.Trainer):
     self.numbers_type = _numbers_type(runtime_inputs.numbers(trainer.settings))
     self.frozen_types = _frozen_types(trainer.model)
+    self.frozen_at_server = [
+      tff.FederatedType(t, tff.SERVER) for t in self.frozen_types
+    ]
 
     @tff.tensorflow.computation(SEED_TYPE, self.numbers_type)
     def initialize(seed: Any, numbers: Any) -> Any:
@@ -203,10 +206,12 @@ def trace_training(
     )
   )
 
+  # One argument that is a tuple, as TFF has no `*frozen`.
   @tff.tensorflow.computation(
-    client_type, traced.message_type, *traced.frozen_types
+    (client_type, traced.message_type, *traced.frozen_types)
   )
-  def work(client: Any, message: Any, *frozen: Any) -> Any:
+  def work(arguments: Any) -> Any:
+    client, message, *frozen = arguments
     result = trainer.bind(message.numbers, *frozen).client(message.own, client)
     # A client whose update is not finite sends nothing, and forgets the round.
     finite = is_finite((result.updates, result.state))
@@ -274,11 +279,14 @@ def trace_training(
     return metrics
 
   @tff.federated_computation(
-    initialize.type_signature.result,
-    tff.FederatedType(client_type, tff.CLIENTS),
-    *(tff.FederatedType(t, tff.SERVER) for t in traced.frozen_types),
+    (
+      initialize.type_signature.result,
+      tff.FederatedType(client_type, tff.CLIENTS),
+      *traced.frozen_at_server,
+    )
   )
-  def next_round(state: Any, clients: Any, *frozen: Any) -> Any:
+  def next_round(arguments: Any) -> Any:
+    state, clients, *frozen = arguments
     result = tff.federated_map(
       work, (clients, *traced.broadcast(state.server, state.numbers, frozen))
     )
@@ -336,9 +344,15 @@ def trace_personalization(
   )
 
   @tff.tensorflow.computation(
-    client_type, traced.message_type, own_numbers_type, *traced.frozen_types
+    (
+      client_type,
+      traced.message_type,
+      own_numbers_type,
+      *traced.frozen_types,
+    )
   )
-  def work(client: Any, message: Any, own_numbers: Any, *frozen: Any) -> Any:
+  def work(arguments: Any) -> Any:
+    client, message, own_numbers, *frozen = arguments
     bound = trainer.bind(message.numbers, *frozen)
     own = trainers.Client(
       client.personalization, client.state, client.seed, client.attributes
@@ -357,15 +371,16 @@ def trace_personalization(
     return metrics
 
   @tff.federated_computation(
-    tff.FederatedType(traced.server_type, tff.SERVER),
-    tff.FederatedType(traced.numbers_type, tff.SERVER),
-    tff.FederatedType(own_numbers_type, tff.SERVER),
-    tff.FederatedType(client_type, tff.CLIENTS),
-    *(tff.FederatedType(t, tff.SERVER) for t in traced.frozen_types),
+    (
+      tff.FederatedType(traced.server_type, tff.SERVER),
+      tff.FederatedType(traced.numbers_type, tff.SERVER),
+      tff.FederatedType(own_numbers_type, tff.SERVER),
+      tff.FederatedType(client_type, tff.CLIENTS),
+      *traced.frozen_at_server,
+    )
   )
-  def personalize(
-    server: Any, numbers: Any, own_numbers: Any, clients: Any, *frozen: Any
-  ) -> Any:
+  def personalize(arguments: Any) -> Any:
+    server, numbers, own_numbers, clients, *frozen = arguments
     message, *others = traced.broadcast(server, numbers, frozen)
     return tff.federated_map(
       work,

@@ -1,7 +1,7 @@
 """Clients of a population in the form in which computations take them."""
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import itertools
 from typing import Any
@@ -12,6 +12,7 @@ import tree
 
 from base import seeds
 from runtimes import values
+from tasks import task
 from tasks.data import client_data
 
 Data = Mapping[str, Any]
@@ -28,7 +29,7 @@ class Cohorts:
   """
 
   def __init__(
-    self, population: client_data.Population, padded: bool, kept: int = 1
+    self, population: client_data.Population, padded: bool, num_kept: int = 1
   ):
     """Loads no client, if the population knows how many examples each has.
 
@@ -36,7 +37,7 @@ class Cohorts:
       population: The clients.
       padded: Whether the clients of a cohort are padded to the same shapes, so
         that a runtime can stack them.
-      kept: Of how many cohorts that were asked for last to keep each set.
+      num_kept: Number of recent cohorts to keep, set by set.
     """
     sizes = population.count_examples()
     usable = np.all([of_set > 0 for of_set in sizes.values()], axis=0)
@@ -48,7 +49,7 @@ class Cohorts:
     self.pad_to = {
       name: int(of_set.max(initial=0)) for name, of_set in self.sizes.items()
     }
-    most = kept * len(population.sets)
+    most = num_kept * len(population.sets)
     self._stack = functools.lru_cache(most)(self._stack)
     self._batch = functools.lru_cache(most)(self._batch)
 
@@ -88,6 +89,19 @@ class Cohorts:
     per_example = sum(v[0].nbytes for v in example.values())
     return len(self) * self.pad_to[name] * per_example
 
+  def attributes(
+    self,
+    attributes: Mapping[str, task.Attribute],
+    names: Sequence[str],
+    rows: np.ndarray,
+  ) -> collections.OrderedDict[str, np.ndarray]:
+    """Returns attributes of clients, stacked, by name."""
+    client_ids = [self.client_ids[row] for row in rows]
+    return collections.OrderedDict(
+      (name, np.array([attributes[name].values[c] for c in client_ids], 'i4'))
+      for name in names
+    )
+
   def examples(self, name: str, rows: np.ndarray) -> Mapping[str, tf.Tensor]:
     """The examples of clients, stacked and padded."""
     return self._stack(name, tuple(rows), self.pad_to[name])
@@ -111,6 +125,7 @@ class Cohorts:
     shuffle: tuple[int | str, ...] = (),
     drop_partial: bool = False,
     epochs: int = 1,
+    num_steps: int = 0,
     start: float = 0.0,
     stop: float = 1.0,
   ) -> tuple[np.ndarray, np.ndarray]:
@@ -124,6 +139,8 @@ class Cohorts:
         `seeds.generator` takes it; without, their own order.
       drop_partial: Whether to leave out a last batch that is not full.
       epochs: How often each example comes.
+      num_steps: The number of batches, all full, in the place of epochs; 0 for
+        epochs.
       start: Where the examples start, as a fraction of those that a client has.
       stop: Where they stop. What comes before a fraction is rounded up, and
         what starts there is the rest.
@@ -140,6 +157,7 @@ class Cohorts:
       shuffle,
       drop_partial,
       epochs,
+      num_steps,
     )
     if start:
       # Padding stays at zero, as there may be no example at `first`.
@@ -154,8 +172,11 @@ class Cohorts:
     shuffle: tuple[int | str, ...],
     drop_partial: bool,
     epochs: int,
+    num_steps: int,
   ) -> tuple[np.ndarray, np.ndarray]:
     rng = seeds.generator(*shuffle) if shuffle else None
+    if num_steps:
+      return client_data.index_steps(sizes, batch_size, num_steps, rng=rng)
     batches = [
       client_data.index_batches(
         sizes, batch_size, rng=rng, drop_partial=drop_partial, pad_to=pad_to
@@ -223,23 +244,24 @@ def stack(values_of_clients: Sequence[Any]) -> Any:
   )
 
 
-def clients(size: int, **parts: Any) -> Sequence[Any]:
-  """The values of a cohort's clients, from what each part of them is.
+def clients(make: Callable[..., Any], size: int, **parts: Any) -> Sequence[Any]:
+  """Puts together what the clients of a cohort have.
 
   Args:
+    make: The class of what each client has, a named tuple.
     size: The number of clients.
-    **parts: The parts by name: stacked (a structure of arrays), or a list.
+    **parts: The parts of it by name: stacked (a structure of arrays), or a list
+      with an element for each client.
 
   Returns:
     The clients, stacked if all parts are.
   """
   if not any(isinstance(part, list) for part in parts.values()):
-    return values.StackedClients(collections.OrderedDict(parts), size)
+    return values.StackedClients(make(**parts), size)
   rows = {
     name: part if isinstance(part, list) else values.StackedClients(part, size)
     for name, part in parts.items()
   }
   return [
-    collections.OrderedDict((name, part[k]) for name, part in rows.items())
-    for k in range(size)
+    make(**{name: part[k] for name, part in rows.items()}) for k in range(size)
   ]

@@ -1,7 +1,6 @@
 """Which clients train in a round, on which batches and with which seeds."""
 
-import collections
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -10,22 +9,23 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from algorithms import trainers
 from base import errors
 from base import seeds
 from base import settings
 from personalization import cohorts
 from runtimes import rounds
 from tasks import task as task_lib
-from tasks.data import client_data
+from tasks.data import batches
 
-# Rounds whose batches are made at a time, where rounds are one program.
+# The rounds whose batches are made at a time, where rounds are one program.
 _MOST_ROUNDS = 50
-# All clients' examples are in memory at once then; more than this are not.
+# All clients' examples are in memory at once then, if they are no more bytes.
 _MOST_BYTES = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(settings.Settings):
+class TrainingSettings(settings.Settings):
   """How long, with whom and in what batches to train."""
 
   total_rounds: int = settings.field(100, 'The number of rounds.', minimum=0)
@@ -38,6 +38,12 @@ class Options(settings.Settings):
   client_epochs: int = settings.field(
     1, 'The passes of a client over its examples in a round.', minimum=1
   )
+  client_steps: int = settings.field(
+    0,
+    'The number of batches of a client in a round, all of them full, whatever'
+    ' its number of examples; 0 for client_epochs.',
+    minimum=0,
+  )
   drop_partial_batches: bool = settings.field(
     False, 'Whether to leave out a last batch that is not full.'
   )
@@ -49,12 +55,14 @@ class Options(settings.Settings):
   )
 
 
-def sample(options: Options, num_clients: int, round_num: int) -> np.ndarray:
-  """The rows of the clients that take part in a round."""
-  if options.clients_per_round in (0, num_clients):
+def sample(
+  how: TrainingSettings, num_clients: int, round_num: int
+) -> np.ndarray:
+  """Draws the rows of the clients that take part in a round."""
+  if how.clients_per_round in (0, num_clients):
     return np.arange(num_clients)
-  rng = seeds.generator('cohort', options.seed, round_num)
-  return rng.choice(num_clients, options.clients_per_round, replace=False)
+  rng = seeds.generator('cohort', how.seed, round_num)
+  return rng.choice(num_clients, how.clients_per_round, replace=False)
 
 
 class Schedule:
@@ -62,21 +70,22 @@ class Schedule:
 
   Attributes:
     clients: The clients that take part.
-    rounds_at_once: How many rounds `several` gives the batches of.
+    rounds_at_once: The number of rounds that `several` gives the batches of.
   """
 
   def __init__(
-    self, task: task_lib.Task, options: Options, kept: int = 1
-  ) -> None:
+    self, task: task_lib.Task, how: TrainingSettings, num_kept: int = 1
+  ):
     """Looks at all clients.
 
     Args:
       task: The task.
-      options: How to train.
-      kept: How many results of `several` to keep, for another training.
+      how: How to train.
+      num_kept: Number of recent results of `several` to keep, for another
+        training.
 
     Raises:
-      UserError: If the options do not go with the task.
+      UserError: If the settings do not go with the task.
     """
     self.clients = cohorts.Cohorts(task.train, task.padded)
     if not len(self.clients):
@@ -84,37 +93,43 @@ class Schedule:
         f'{task.name} has no clients with examples to train on. Change its'
         ' settings.'
       )
-    if options.clients_per_round > len(self.clients):
+    if how.clients_per_round > len(self.clients):
       raise errors.UserError(
-        f'clients_per_round is {options.clients_per_round}, but {task.name} has'
+        f'clients_per_round is {how.clients_per_round}, but {task.name} has'
         f' {len(self.clients)} clients with examples to train on.'
       )
-    self._options = options
-    self._batch_size = options.batch_size or task.batch_size
-    self.rounds_at_once = min(options.rounds_per_checkpoint, _MOST_ROUNDS)
-    self.several = functools.lru_cache(kept)(self._several)
+    self._how = how
+    self._attributes = task.attributes
+    self._batch_size = how.batch_size or task.batch_size
+    self.rounds_at_once = min(how.rounds_per_checkpoint, _MOST_ROUNDS)
+    self.several = functools.lru_cache(num_kept)(self._several)
 
   def _seeds(self, round_num: int, size: int) -> np.ndarray:
-    rng = seeds.generator('client', self._options.seed, round_num)
+    rng = seeds.generator('client', self._how.seed, round_num)
     return seeds.pairs(rng, size)
 
-  def _batching(self, round_num: int) -> Mapping[str, Any]:
+  def _batching(self, round_num: int) -> dict[str, Any]:
     """How a round's examples become batches."""
-    return dict(
-      batch_size=self._batch_size,
-      shuffle=('batches', self._options.seed, round_num),
-      drop_partial=self._options.drop_partial_batches,
-      epochs=self._options.client_epochs,
-    )
+    return {
+      'batch_size': self._batch_size,
+      'shuffle': ('batches', self._how.seed, round_num),
+      'drop_partial': self._how.drop_partial_batches,
+      'epochs': self._how.client_epochs,
+      'num_steps': self._how.client_steps,
+    }
 
   def one(self, round_num: int) -> tuple[np.ndarray, Any, np.ndarray]:
-    """The rows of a round's clients, their data and their seeds."""
-    rows = sample(self._options, len(self.clients), round_num)
+    """Makes a round: the rows of its clients, their data and their seeds."""
+    rows = sample(self._how, len(self.clients), round_num)
     return (
       rows,
       self.clients.data('train', rows, **self._batching(round_num)),
       self._seeds(round_num, len(rows)),
     )
+
+  def attributes(self, names: Sequence[str], rows: np.ndarray) -> Any:
+    """Returns attributes of clients, stacked, by name."""
+    return self.clients.attributes(self._attributes, names, rows)
 
   @functools.cached_property
   def examples(self) -> Mapping[str, tf.Tensor] | None:
@@ -126,40 +141,44 @@ class Schedule:
     return self.clients.examples('train', rows)
 
   def _several(self, first_round: int) -> Any:
-    """What is each round's own, stacked, in the form that `PLAN` takes."""
+    """Makes several rounds, stacked, in the form that `PLAN` takes."""
     size = len(self.clients)
     own = []
     for round_num in range(first_round, first_round + self.rounds_at_once):
-      rows = sample(self._options, size, round_num)
-      indices, weights = self.clients.batches(
+      rows = sample(self._how, size, round_num)
+      indices, mask = self.clients.batches(
         'train', rows, **self._batching(round_num)
       )
-      now = dict(
-        indices=indices,
-        mask=weights,
-        seed=self._seeds(round_num, len(rows)),
-      )
-      own.append(now if len(rows) == size else now | dict(rows=rows))
+      now = {
+        'indices': indices,
+        'mask': mask,
+        'seed': self._seeds(round_num, len(rows)),
+      }
+      own.append(now if len(rows) == size else now | {'rows': rows})
     return tree.map_structure(
       lambda *leaves: tf.constant(np.stack(leaves)), *own
     )
 
 
-def _clients(examples: Any, states: Any, now: Mapping[str, tf.Tensor]) -> Any:
-  """What `next` takes of a round's clients."""
+def _clients(fixed: Any, states: Any, now: Mapping[str, tf.Tensor]) -> Any:
+  """Makes what `next` takes of a round's clients.
+
+  Args:
+    fixed: The examples and the attributes of all clients.
+    states: The states of all clients.
+    now: A round of `Schedule.several`.
+  """
   if 'rows' in now:
-    examples, states = tree.map_structure(
-      lambda leaf: tf.gather(leaf, now['rows']), (examples, states)
+    fixed, states = tree.map_structure(
+      lambda leaf: tf.gather(leaf, now['rows']), (fixed, states)
     )
-  return collections.OrderedDict(
-    data=client_data.ClientData(examples, now['indices'], now['mask']),
-    state=states,
-    seed=now['seed'],
-  )
+  examples, attributes = fixed
+  data = batches.ClientData(examples, now['indices'], now['mask'])
+  return trainers.Client(data, states, now['seed'], attributes)
 
 
 def _keep(states: Any, now: Mapping[str, tf.Tensor], new: Any) -> Any:
-  """The states of all clients after a round."""
+  """Returns the states of all clients after a round."""
   if 'rows' not in now:
     return new
   return tree.map_structure(
@@ -172,5 +191,5 @@ def _keep(states: Any, now: Mapping[str, tf.Tensor], new: Any) -> Any:
 
 
 # How rounds follow from one another where they are one program: what is fixed
-# are `Schedule.examples`, what is kept the clients' states.
+# are the examples and attributes of all clients, what is kept their states.
 PLAN = rounds.Plan(_clients, _keep)

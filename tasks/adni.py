@@ -92,7 +92,7 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
       for user in sorted(train)
     },
     name='adni',
-    model=cnn.adni_cnn(),
+    model=cnn.AdniCnn(),
     metric='squared_error',
     higher_is_better=False,
     batch_size=64,

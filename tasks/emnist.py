@@ -105,7 +105,7 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
 
   return task.Task(
     name='emnist',
-    model=cnn.emnist_cnn(10 if parameters.only_digits else 62),
+    model=cnn.EmnistCnn(10 if parameters.only_digits else 62),
     metric='accuracy',
     higher_is_better=True,
     train=client_data.Population(

@@ -159,7 +159,7 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
   )
   return task.Task(
     name='landmarks',
-    model=mobilenet.mobilenet_v2(_NUM_CLASSES[parameters.dataset], size),
+    model=mobilenet.MobileNetV2(_NUM_CLASSES[parameters.dataset], size),
     metric='accuracy',
     higher_is_better=True,
     train=client_data.Population(

@@ -34,7 +34,7 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
   return silos.make_task(
     silos.numbered('school', schools),
     name='school',
-    model=linear.linear_regression(_NUM_FEATURES),
+    model=linear.LinearRegression(_NUM_FEATURES),
     metric='half_squared_error',
     higher_is_better=False,
     batch_size=32,

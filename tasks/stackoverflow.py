@@ -175,7 +175,7 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
   train_ids = tuple(train.num_examples)
   return task.Task(
     name='stackoverflow',
-    model=lstm.next_word_lstm(parameters.vocabulary_size),
+    model=lstm.NextWordLstm(parameters.vocabulary_size),
     metric='accuracy',
     higher_is_better=True,
     train=client_data.Population(

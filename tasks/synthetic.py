@@ -159,7 +159,7 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
   train = ids('train', parameters.num_train_clients)
   return task.Task(
     name='synthetic',
-    model=linear.logistic_regression(_NUM_FEATURES, _NUM_CLASSES),
+    model=linear.LogisticRegression(_NUM_FEATURES, _NUM_CLASSES),
     metric='accuracy',
     higher_is_better=True,
     train=client_data.Population(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 
 from tasks.data import client_data
-from tasks.models import model as model_lib
+from tasks.models import models
 
 # The attribute by which metrics are reported group by group.
 GROUP = 'group'
@@ -58,7 +58,7 @@ class Task:
   """
 
   name: str
-  model: model_lib.Model
+  model: models.Model
   metric: str
   higher_is_better: bool
   train: client_data.Population

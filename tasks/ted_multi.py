@@ -82,7 +82,7 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
   train, validation, test = splits
   return task.Task(
     name='ted_multi',
-    model=transformer.next_word_transformer(len(rows)),
+    model=transformer.NextWordTransformer(len(rows)),
     metric='accuracy',
     higher_is_better=True,
     train=population(train, is_held_out=False),

@@ -41,7 +41,7 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
       ],
     ),
     name='vehicle',
-    model=linear.support_vector_machine(_NUM_FEATURES, _L2),
+    model=linear.SupportVectorMachine(_NUM_FEATURES, _L2),
     metric='accuracy',
     higher_is_better=True,
     batch_size=64,

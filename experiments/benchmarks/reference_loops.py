@@ -19,10 +19,10 @@ from tasks.data import client_data
 from tasks.models import cnn
 from tasks.models import linear
 from tasks.models import lstm
-from tasks.models import model as model_lib
+from tasks.models import models
 
 # From the weights before a round to those after it.
-Round = Callable[[model_lib.Weights], model_lib.Weights]
+Round = Callable[[models.Weights], models.Weights]
 # From labels, outputs and the mask of a batch to its mean loss.
 KerasLoss = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -42,7 +42,7 @@ class Workload:
   """
 
   name: str
-  model: model_lib.Model
+  model: models.Model
   keras_model: Callable[[], tf.keras.Model]
   keras_loss: KerasLoss
   clients: Sequence[Mapping[str, Any]]
@@ -136,7 +136,7 @@ def cnn_workload(
 
   return Workload(
     name='cnn',
-    model=cnn.emnist_cnn(),
+    model=cnn.EmnistCnn(),
     keras_model=keras_cnn,
     keras_loss=cross_entropy,
     clients=[client() for _ in range(num_clients)],
@@ -161,7 +161,7 @@ def linear_workload(
 
   return Workload(
     name='linear',
-    model=linear.linear_regression(num_features),
+    model=linear.LinearRegression(num_features),
     keras_model=lambda: tf.keras.Sequential(
       [tf.keras.layers.Dense(1, input_shape=(num_features,))]
     ),
@@ -192,7 +192,7 @@ def lstm_workload(
 
   return Workload(
     name='lstm',
-    model=lstm.next_word_lstm(
+    model=lstm.NextWordLstm(
       vocabulary_size,
       sequence_length=sequence_length,
       embedding_size=embedding_size,
@@ -245,7 +245,7 @@ class _KerasTraining:
     self._optimizer.build(self.variables)
     self._loss = workload.keras_loss
 
-  def start(self, weights: model_lib.Weights) -> list[tf.Tensor]:
+  def start(self, weights: models.Weights) -> list[tf.Tensor]:
     """The weights in the shapes of the variables."""
     return [
       tf.reshape(weight, variable.shape)
@@ -298,7 +298,7 @@ def keras_loop(workload: Workload) -> Round:
       ]
     return [update / count for update in updates]
 
-  def run(weights: model_lib.Weights) -> model_lib.Weights:
+  def run(weights: models.Weights) -> models.Weights:
     updates = mean_update(training.start(weights))
     return collections.OrderedDict(
       (name, weight + tf.reshape(update, weight.shape))
@@ -312,7 +312,7 @@ def keras_finetuning(
   workload: Workload,
   evaluation: Sequence[Mapping[str, Any]],
   num_epochs: int,
-) -> Callable[[model_lib.Weights], tuple[tf.Tensor, tf.Tensor]]:
+) -> Callable[[models.Weights], tuple[tf.Tensor, tf.Tensor]]:
   """Fine-tuning of a Keras classifier, one client after another.
 
   Args:
@@ -362,7 +362,7 @@ def vectorized_round(workload: Workload) -> Round:
   num_examples = tf.reduce_sum(masks, axis=[1, 2])
 
   @tf.function(jit_compile=True)
-  def run(weights: model_lib.Weights) -> model_lib.Weights:
+  def run(weights: models.Weights) -> models.Weights:
     x, y = (
       tf.gather(data.examples[name], data.indices, batch_dims=1)
       for name in ('x', 'y')

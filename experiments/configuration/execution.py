@@ -26,7 +26,7 @@ if TYPE_CHECKING:
   from personalization import evaluation
   from personalization import training
   from tasks import task as task_lib
-  from tasks.models import model as model_lib
+  from tasks.models import models
 
 
 def silence_imports() -> None:
@@ -150,7 +150,7 @@ def _trained_in(source: str) -> tuple[pathlib.Path, str, int]:
 
 def _saved_models(
   source: str, task: 'task_lib.Task'
-) -> tuple['model_lib.Weights', ...]:
+) -> tuple['models.Weights', ...]:
   """The models that a finished run has trained."""
   from experiments.reporting import output
   from personalization import training

@@ -207,3 +207,41 @@ def index_batches(
   indices = np.where(valid, indices, 0).astype(np.int32)
   mask = valid.astype(np.float32)
   return (indices[0], mask[0]) if one_client else (indices, mask)
+
+
+def index_steps(
+  sizes: int | Sequence[int] | np.ndarray,
+  batch_size: int,
+  num_steps: int,
+  *,
+  rng: np.random.Generator | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Makes a number of full batches of each client of a cohort, as indices.
+
+  The batches are cut from passes over the client's examples, one after another,
+  so that all have `batch_size` examples, or all of a client that has fewer.
+
+  Args:
+    sizes: The number of examples of each client, `[clients]`.
+    batch_size: The number of examples in a batch.
+    num_steps: The number of batches.
+    rng: Shuffles the examples of each pass; None keeps their order.
+
+  Returns:
+    The indices, `[clients, steps, batch]` int32, and their mask, float32, which
+    is 0 where a client has fewer examples than a batch.
+  """
+  shape = (len(np.atleast_1d(sizes)), num_steps, batch_size)
+  indices, mask = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+  for k, size in enumerate(np.atleast_1d(sizes)):
+    place = min(batch_size, int(size))
+    if place:
+      num_passes = -(-num_steps * place // size)
+      passes = [
+        np.arange(size) if rng is None else rng.permutation(size)
+        for _ in range(num_passes)
+      ]
+      stream = np.concatenate(passes)[: num_steps * place]
+      indices[k, :, :place] = stream.reshape(num_steps, place)
+      mask[k, :, :place] = 1
+  return indices, mask

@@ -1,173 +1,159 @@
-"""Linear models."""
+"""Linear models: regression, classification, and a support vector machine.
 
+All their weights are the head, and what they represent an example by is its
+features.
+"""
+
+import abc
 import collections
-from collections.abc import Callable
-import functools
+from collections.abc import Mapping
+import dataclasses
 import math
 
 import tensorflow as tf
 
-from tasks.models import model as model_lib
+from tasks.models import models
 
 
-def _linear_model(
-  kernel_shape: list[int],
-  initial_stddev: float,
-  label: tf.TensorSpec,
-  loss: Callable[[tf.Tensor, model_lib.Batch], tf.Tensor],
-  metrics: Callable[[tf.Tensor, model_lib.Batch], model_lib.Metrics],
-  link: Callable[[tf.Tensor], tf.Tensor] = lambda scores: scores,
-  decide: Callable[[tf.Tensor], tf.Tensor] = lambda scores: scores,
-  l2: float = 0.0,
-) -> model_lib.Model:
-  """The model of scores x . kernel + bias.
+@dataclasses.dataclass(frozen=True)
+class LinearModel(models.Model):
+  """A model of the scores x . kernel + bias.
 
-  Args:
-    kernel_shape: The shape of the kernel: of the features, and of the scores.
-    initial_stddev: The standard deviation of the kernel at the start.
-    label: What a label is.
-    loss: The loss of each example of a batch, from its scores.
-    metrics: The metrics of each example, from the number or class that is
-      predicted for it.
-    link: From the scores to what is mixed with other predictions.
-    decide: From the scores to the number or class that is predicted.
-    l2: What half the square of all weights is multiplied by in the loss.
-
-  Returns:
-    The model.
-  """
-
-  def scores(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
-    product = tf.tensordot(batch['x'], weights['kernel'], 1)
-    return product + weights['bias']
-
-  def regularized_loss(
-    weights: model_lib.Weights, batch: model_lib.Batch
-  ) -> tf.Tensor:
-    losses = loss(scores(weights, batch), batch)
-    if l2:
-      losses += l2 * sum(map(tf.nn.l2_loss, weights.values()))
-    return losses
-
-  def init(kernel: tf.Tensor) -> model_lib.Weights:
-    return collections.OrderedDict(
-      kernel=kernel, bias=tf.zeros(kernel_shape[1:])
-    )
-
-  # Haiku's default, which Motley's clusters start at.
-  random_stddev = 1 / math.sqrt(kernel_shape[0])
-  return model_lib.Model(
-    example_spec=collections.OrderedDict(
-      x=tf.TensorSpec(kernel_shape[:1]), y=label
-    ),
-    init=lambda seed: init(
-      initial_stddev * tf.random.stateless_normal(kernel_shape, seed)
-    ),
-    random_init=lambda seed: init(
-      random_stddev * tf.random.stateless_truncated_normal(kernel_shape, seed)
-    ),
-    loss=regularized_loss,
-    metrics=lambda weights, batch: metrics(
-      decide(scores(weights, batch)), batch
-    ),
-    embedding=lambda weights, batch: batch['x'],
-    head=frozenset(['kernel', 'bias']),
-    prediction=model_lib.Prediction(
-      predict=lambda weights, batch: link(scores(weights, batch)),
-      target=lambda batch: batch['y'],
-      metrics=metrics,
-    ),
-  )
-
-
-@functools.cache
-def linear_regression(
-  num_features: int, initial_stddev: float = 0.0
-) -> model_lib.Model:
-  """Least squares: x . kernel + bias, examples {'x': [features], 'y': []}.
-
-  Loss and metric are *half* the squared error, as in Motley's School.
-
-  Args:
+  Attributes:
     num_features: The number of features.
     initial_stddev: The standard deviation of the kernel at the start. It is
-      zero in Motley, save where several models must not start as one.
-
-  Returns:
-    The model. All its weights are its head, and its embedding the features.
+      zero in Motley, except where several models must not start as one.
   """
 
-  def loss(scores: tf.Tensor, batch: model_lib.Batch) -> tf.Tensor:
-    return 0.5 * tf.square(scores - batch['y'])
+  num_features: int
+  initial_stddev: float = dataclasses.field(default=0.0, kw_only=True)
 
-  def metrics(
-    predictions: tf.Tensor, batch: model_lib.Batch
-  ) -> model_lib.Metrics:
+  @property
+  @abc.abstractmethod
+  def _label(self) -> tf.TensorSpec:
+    """The shape and type of a label."""
+
+  @property
+  def _kernel_shape(self) -> list[int]:
+    return [self.num_features]
+
+  @property
+  def example_spec(self) -> Mapping[str, tf.TensorSpec]:
     return collections.OrderedDict(
-      half_squared_error=model_lib.each_as_one(loss(predictions, batch))
+      x=tf.TensorSpec([self.num_features]), y=self._label
     )
 
-  return _linear_model(
-    [num_features], initial_stddev, tf.TensorSpec([]), loss, metrics
-  )
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    return {models.ENCODER: (), models.HEAD: ('kernel', 'bias')}
+
+  def _with_bias(self, kernel: tf.Tensor) -> models.Weights:
+    return collections.OrderedDict(
+      kernel=kernel, bias=tf.zeros(self._kernel_shape[1:])
+    )
+
+  def init(self, seed: tf.Tensor) -> models.Weights:
+    return self._with_bias(
+      self.initial_stddev * tf.random.stateless_normal(self._kernel_shape, seed)
+    )
+
+  def random_init(self, seed: tf.Tensor) -> models.Weights:
+    # Haiku's default, which Motley's clusters start from.
+    stddev = 1 / math.sqrt(self.num_features)
+    return self._with_bias(
+      stddev * tf.random.stateless_truncated_normal(self._kernel_shape, seed)
+    )
+
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
+    return batch['x']
+
+  def decide(self, weights: models.Weights, features: tf.Tensor) -> tf.Tensor:
+    return tf.tensordot(features, weights['kernel'], 1) + weights['bias']
 
 
-@functools.cache
-def logistic_regression(
-  num_features: int, num_classes: int, initial_stddev: float = 0.0
-) -> model_lib.Model:
-  """Multinomial: softmax(x . kernel + bias), {'x': [features], 'y': [] int32}.
+@dataclasses.dataclass(frozen=True)
+class LinearRegression(LinearModel):
+  """Least squares, for examples {'x': [features], 'y': []}.
 
-  Args:
-    num_features: The number of features.
-    num_classes: The number of classes.
-    initial_stddev: The standard deviation of the kernel at the start.
-
-  Returns:
-    The model. All its weights are its head, and its embedding the features.
+  Loss and metric are *half* the squared error, as in Motley's School.
   """
 
-  def loss(scores: tf.Tensor, batch: model_lib.Batch) -> tf.Tensor:
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(batch['y'], scores)
+  @property
+  def _label(self) -> tf.TensorSpec:
+    return tf.TensorSpec([])
 
-  return _linear_model(
-    [num_features, num_classes],
-    initial_stddev,
-    tf.TensorSpec([], tf.int32),
-    loss,
-    metrics=model_lib.accuracy,
-    link=tf.nn.softmax,
-    decide=model_lib.largest,
-  )
+  def score_loss(self, scores: tf.Tensor, batch: models.Batch) -> tf.Tensor:
+    return 0.5 * tf.square(scores - batch['y'])
+
+  def predict(self, scores: tf.Tensor) -> tf.Tensor:
+    return scores
+
+  def predict_softly(self, scores: tf.Tensor) -> tf.Tensor:
+    return scores
+
+  def judge(self, predicted: tf.Tensor, batch: models.Batch) -> models.Statistics:
+    return collections.OrderedDict(
+      half_squared_error=models.each_as_one(self.score_loss(predicted, batch))
+    )
 
 
-@functools.cache
-def support_vector_machine(num_features: int, l2: float) -> model_lib.Model:
+@dataclasses.dataclass(frozen=True)
+class LogisticRegression(LinearModel, models.Classifier):
+  """Multinomial logistic regression: softmax(x . kernel + bias).
+
+  Its examples are {'x': [features], 'y': [] int32}.
+
+  Attributes:
+    num_classes: The number of classes.
+  """
+
+  num_classes: int
+
+  @property
+  def _label(self) -> tf.TensorSpec:
+    return tf.TensorSpec([], tf.int32)
+
+  @property
+  def _kernel_shape(self) -> list[int]:
+    return [self.num_features, self.num_classes]
+
+
+@dataclasses.dataclass(frozen=True)
+class SupportVectorMachine(LinearModel):
   """A linear SVM: sign(x . kernel + bias), {'x': [features], 'y': [] -1 or 1}.
 
   The loss is the hinge loss max(0, 1 - y (x . kernel + bias)), plus half `l2`
-  times the square of all weights. A prediction is that which is to be given a
-  sign; a probability p of the label 1 is the prediction 2 p - 1.
+  times the square of all weights. A prediction is the number whose sign is the
+  label; a probability p of the label 1 is the prediction 2 p - 1.
 
-  Args:
-    num_features: The number of features.
-    l2: How strongly the weights, bias and all, are regularized.
-
-  Returns:
-    The model. All its weights are its head, and its embedding the features.
+  Attributes:
+    l2: How strongly the weights are regularized, including the bias.
   """
 
-  def loss(scores: tf.Tensor, batch: model_lib.Batch) -> tf.Tensor:
+  l2: float
+
+  @property
+  def _label(self) -> tf.TensorSpec:
+    return tf.TensorSpec([])
+
+  def score_loss(self, scores: tf.Tensor, batch: models.Batch) -> tf.Tensor:
+    """The hinge loss; only `loss` knows the weights to regularize."""
     return tf.nn.relu(1.0 - batch['y'] * scores)
 
-  def metrics(
-    predictions: tf.Tensor, batch: model_lib.Batch
-  ) -> model_lib.Metrics:
-    correct = tf.equal(tf.sign(predictions), batch['y'])
-    return collections.OrderedDict(
-      accuracy=model_lib.each_as_one(tf.cast(correct, tf.float32))
-    )
+  def loss(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
+    losses = super().loss(weights, batch)
+    if self.l2:
+      losses += self.l2 * sum(map(tf.nn.l2_loss, weights.values()))
+    return losses
 
-  return _linear_model(
-    [num_features], 0.0, tf.TensorSpec([]), loss, metrics, l2=l2
-  )
+  def predict(self, scores: tf.Tensor) -> tf.Tensor:
+    return scores
+
+  def predict_softly(self, scores: tf.Tensor) -> tf.Tensor:
+    return scores
+
+  def judge(self, predicted: tf.Tensor, batch: models.Batch) -> models.Statistics:
+    correct = tf.equal(tf.sign(predicted), batch['y'])
+    return collections.OrderedDict(
+      accuracy=models.each_as_one(tf.cast(correct, tf.float32))
+    )

@@ -5,12 +5,13 @@ a bit more than half the time on a CPU.
 """
 
 import collections
-import functools
+from collections.abc import Mapping
+import dataclasses
 
 import tensorflow as tf
 
-from tasks.models import initializers
-from tasks.models import model as model_lib
+from tasks.models import layers
+from tasks.models import models
 from tasks.models import next_word
 
 
@@ -31,7 +32,7 @@ def _lstm(
   kernel: tf.Tensor,
   recurrent_kernel: tf.Tensor,
   bias: tf.Tensor,
-) -> tuple[tf.Tensor, next_word.Gradient]:
+) -> tuple[tf.Tensor, layers.Gradient]:
   """An LSTM layer, from `[time, batch, features]` to `[time, batch, units]`.
 
   With the gates i (input), f (forget), g (candidate) and o (output), in this
@@ -121,90 +122,80 @@ def _lstm(
   return tf.stack(outputs), gradient
 
 
-def _orthogonal(seed: tf.Tensor, rows: int, columns: int) -> tf.Tensor:
-  """Keras's default for a recurrent kernel; it has more columns than rows."""
-  q, r = tf.linalg.qr(tf.random.stateless_normal([columns, rows], seed))
-  # QR leaves the signs open; this makes all orthogonal matrices as likely.
-  return tf.transpose(q * tf.sign(tf.linalg.diag_part(r)))
-
-
-@functools.cache
-def next_word_lstm(
-  vocabulary_size: int = 10_000,
-  *,
-  sequence_length: int = 20,
-  num_oov_buckets: int = 1,
-  embedding_size: int = 96,
-  lstm_size: int = 670,
-) -> model_lib.Model:
+@dataclasses.dataclass(frozen=True)
+class NextWordLstm(next_word.NextWordModel):
   """TFF's recurrent model for StackOverflow.
 
   An embedding, an LSTM, a dense layer of the embedding's size and one of all
-  words: 4,050,748 weights with the default sizes. `next_word` says how words
-  are numbered, and what loss and accuracy are.
+  words: 4,050,748 weights with the default sizes.
 
   The recurrence goes on over padding. As that comes last, no word that counts
   sees it, so that the result is that of Keras with masking.
 
-  Args:
-    vocabulary_size: The number of words, without the special ones.
-    sequence_length: The number of words in an example.
-    num_oov_buckets: The number of words that stand for unknown ones.
+  It represents a word by the LSTM's output that the next word is predicted
+  from, of width `lstm_size`, as Motley does. The dense layer between this and
+  the head is a part of its own, 'projection'.
+
+  Attributes:
     embedding_size: The size of the embedding and of the last but one layer.
     lstm_size: The number of units of the LSTM.
-
-  Returns:
-    The model, of examples {'x': [sequence_length] int32, 'y': the same, one
-    word later}. Its embedding of a word is the LSTM's output that the next word
-    is predicted from, as in Motley: the layer before the last but one, of width
-    `lstm_size`.
   """
-  num_words = next_word.num_words(vocabulary_size, num_oov_buckets)
 
-  def init(seed: tf.Tensor) -> model_lib.Weights:
+  vocabulary_size: int = 10_000
+  embedding_size: int = dataclasses.field(default=96, kw_only=True)
+  lstm_size: int = dataclasses.field(default=670, kw_only=True)
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    return {
+      models.ENCODER: (
+        'embedding',
+        'lstm_kernel',
+        'lstm_recurrent_kernel',
+        'lstm_bias',
+      ),
+      'projection': ('dense_kernel', 'dense_bias'),
+      models.HEAD: ('output_kernel', 'output_bias'),
+    }
+
+  def init(self, seed: tf.Tensor) -> models.Weights:
+    embedding_size, lstm_size = self.embedding_size, self.lstm_size
     seeds = tf.random.experimental.stateless_split(seed, 5)
     return collections.OrderedDict(
       embedding=tf.random.stateless_uniform(
-        [num_words, embedding_size], seeds[0], -0.05, 0.05
+        [self.num_words, embedding_size], seeds[0], -0.05, 0.05
       ),
-      lstm_kernel=initializers.glorot_uniform(
+      lstm_kernel=layers.glorot_uniform(
         seeds[1], [embedding_size, 4 * lstm_size]
       ),
-      lstm_recurrent_kernel=_orthogonal(seeds[2], lstm_size, 4 * lstm_size),
-      # A forget gate that is open at the start.
+      lstm_recurrent_kernel=layers.orthogonal(
+        seeds[2], lstm_size, 4 * lstm_size
+      ),
+      # The forget gate is open at the start.
       lstm_bias=tf.repeat([0.0, 1.0, 0.0, 0.0], lstm_size),
-      dense_kernel=initializers.glorot_uniform(
-        seeds[3], [lstm_size, embedding_size]
-      ),
+      dense_kernel=layers.glorot_uniform(seeds[3], [lstm_size, embedding_size]),
       dense_bias=tf.zeros([embedding_size]),
-      output_kernel=initializers.glorot_uniform(
-        seeds[4], [embedding_size, num_words]
+      output_kernel=layers.glorot_uniform(
+        seeds[4], [embedding_size, self.num_words]
       ),
-      output_bias=tf.zeros([num_words]),
+      output_bias=tf.zeros([self.num_words]),
     )
 
-  def states(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
-    """The LSTM's outputs, `[batch * time, lstm_size]`."""
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
     words = tf.reshape(tf.transpose(batch['x']), [-1])
-    x = next_word.look_up(weights['embedding'], words)
+    x = layers.look_up(weights['embedding'], words)
     h = _lstm(
-      tf.reshape(x, [sequence_length, -1, embedding_size]),
+      tf.reshape(x, [self.sequence_length, -1, self.embedding_size]),
       weights['lstm_kernel'],
       weights['lstm_recurrent_kernel'],
       weights['lstm_bias'],
     )
-    return tf.reshape(tf.transpose(h, [1, 0, 2]), [-1, lstm_size])
+    return tf.reshape(tf.transpose(h, [1, 0, 2]), [-1, self.lstm_size])
 
-  def last_layer(weights: model_lib.Weights, h: tf.Tensor) -> next_word.Layer:
-    x = tf.matmul(h, weights['dense_kernel']) + weights['dense_bias']
-    return next_word.Layer(x, weights['output_kernel'], weights['output_bias'])
-
-  return next_word.next_word_model(
-    vocabulary_size,
-    sequence_length=sequence_length,
-    num_oov_buckets=num_oov_buckets,
-    init=init,
-    embedding=states,
-    last_layer=last_layer,
-    head=frozenset(['output_kernel', 'output_bias']),
-  )
+  def decide(
+    self, weights: models.Weights, features: tf.Tensor
+  ) -> next_word.LastLayer:
+    x = layers.dense(weights, 'dense', features)
+    return next_word.LastLayer(
+      x, weights['output_kernel'], weights['output_bias']
+    )

@@ -1,64 +1,53 @@
-"""What models that predict the next word of a sentence have in common.
+"""What the models that predict the next word of a sentence have in common.
 
 Words are numbered as in TFF's StackOverflow: 0 is padding, which comes last in
 a sentence, the vocabulary follows from 1, then the buckets of unknown words,
 the beginning and the end of a sentence.
 
-The loss of a sentence is the mean over its words, padding left out, and the
+The loss of a sentence is the mean over its words without padding, and the
 sentence counts in a batch by their number. The accuracy leaves out padding,
 unknown words and the end of the sentence.
 """
 
+import abc
 import collections
-from collections.abc import Callable
+from collections.abc import Mapping
+import dataclasses
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tasks.models import model as model_lib
+from tasks.models import layers
+from tasks.models import models
 
-Gradient = Callable[[tf.Tensor], tuple[Any, ...]]
 
+class LastLayer(NamedTuple):
+  """A dense layer of all words and its input, in the place of its logits.
 
-class Layer(NamedTuple):
-  """A dense layer and its input.
+  Loss and gradient take less time from these than from the logits.
 
   Attributes:
     x: The input, `[rows, features]`.
-    kernel: `[features, units]`.
-    bias: `[units]`.
+    kernel: `[features, words]`.
+    bias: `[words]`.
   """
 
   x: tf.Tensor
   kernel: tf.Tensor
   bias: tf.Tensor
 
-
-def num_words(vocabulary_size: int, num_oov_buckets: int) -> int:
-  """How many words there are, with the special ones."""
-  return vocabulary_size + num_oov_buckets + 3
-
-
-@tf.custom_gradient
-def look_up(table: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
-  """Rows of `table`; the gradient is dense, as all that is made of it is."""
-
-  def gradient(upstream: tf.Tensor) -> tuple[Any, ...]:
-    return (
-      tf.math.unsorted_segment_sum(upstream, words, table.shape[0]),
-      None,
-    )
-
-  return tf.gather(table, words), gradient
+  def logits(self) -> tf.Tensor:
+    """The output, `[rows, words]`."""
+    return tf.matmul(self.x, self.kernel) + self.bias
 
 
 @tf.custom_gradient
 def _cross_entropy(
   x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, words: tf.Tensor
-) -> tuple[tf.Tensor, Gradient]:
-  """-log softmax(x kernel + bias)[word] of each row of x.
+) -> tuple[tf.Tensor, layers.Gradient]:
+  """Computes -log softmax(x kernel + bias)[word] of each row of x.
 
-  What is as large as rows times words is passed over as little as can be.
+  It reads and writes as few tensors of rows times words as it can.
 
   Args:
     x: `[rows, features]`.
@@ -83,7 +72,7 @@ def _cross_entropy(
       tf.stack([rows, words], axis=1),
       tf.ones_like(upstream),
     )
-    # `upstream` scales the rows of what is small rather than of `dlogits`.
+    # `upstream` scales the rows of small matrices rather than of `dlogits`.
     column = upstream[:, tf.newaxis]
     return (
       column * tf.matmul(dlogits, kernel, transpose_b=True),
@@ -95,66 +84,61 @@ def _cross_entropy(
   return loss, gradient
 
 
-def next_word_model(
-  vocabulary_size: int,
-  *,
-  sequence_length: int,
-  num_oov_buckets: int,
-  init: Callable[[tf.Tensor], model_lib.Weights],
-  embedding: Callable[[model_lib.Weights, model_lib.Batch], tf.Tensor],
-  last_layer: Callable[[model_lib.Weights, tf.Tensor], Layer],
-  head: frozenset[str],
-) -> model_lib.Model:
-  """The model whose last layer is a softmax over all words.
+@dataclasses.dataclass(frozen=True)
+class NextWordModel(models.Model):
+  """A model whose last layer is a softmax over all words.
 
-  Args:
+  Its examples are {'x': [sequence_length] int32, 'y': the same, one word
+  later}, and its entries the words of a batch, `[batch * time]`.
+
+  Attributes:
     vocabulary_size: The number of words, without the special ones.
     sequence_length: The number of words in an example.
     num_oov_buckets: The number of words that stand for unknown ones.
-    init: As in `Model`.
-    embedding: The representation of each word and those before it,
-      `[batch * time, dimension]`.
-    last_layer: From the weights and the embedding to the last layer.
-    head: As in `Model`.
-
-  Returns:
-    The model, of examples {'x': [sequence_length] int32, 'y': the same, one
-    word later}.
   """
-  not_predicted = (
-    0,
-    *range(vocabulary_size + 1, vocabulary_size + num_oov_buckets + 1),
-    num_words(vocabulary_size, num_oov_buckets) - 1,
-  )
 
-  def logits(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
-    """What the last layer gives, `[batch * time, words]`."""
-    layer = last_layer(weights, embedding(weights, batch))
-    return tf.matmul(layer.x, layer.kernel) + layer.bias
+  vocabulary_size: int
+  sequence_length: int = dataclasses.field(default=20, kw_only=True)
+  num_oov_buckets: int = dataclasses.field(default=1, kw_only=True)
 
-  def next_words(batch: model_lib.Batch) -> tf.Tensor:
-    return tf.reshape(batch['y'], [-1])
+  @property
+  def num_words(self) -> int:
+    """The number of words, with the special ones."""
+    return self.vocabulary_size + self.num_oov_buckets + 3
 
-  def is_word(batch: model_lib.Batch) -> tf.Tensor:
-    return tf.cast(tf.not_equal(batch['y'], 0), tf.float32)
+  @property
+  def example_spec(self) -> Mapping[str, tf.TensorSpec]:
+    sentence = tf.TensorSpec([self.sequence_length], tf.int32)
+    return collections.OrderedDict(x=sentence, y=sentence)
 
-  def example_weight(batch: model_lib.Batch) -> tf.Tensor:
-    return tf.reduce_sum(is_word(batch), axis=1)
+  @abc.abstractmethod
+  def decide(self, weights: models.Weights, features: tf.Tensor) -> LastLayer:
+    """The last layer, of as many rows as there are entries."""
 
-  def loss(weights: model_lib.Weights, batch: model_lib.Batch) -> tf.Tensor:
-    layer = last_layer(weights, embedding(weights, batch))
-    of_words = _cross_entropy(*layer, next_words(batch))
-    of_words = tf.reshape(of_words, [-1, sequence_length])
+  def score_loss(self, scores: LastLayer, batch: models.Batch) -> tf.Tensor:
+    of_words = _cross_entropy(*scores, self.target(batch))
+    of_words = tf.reshape(of_words, [-1, self.sequence_length])
     return tf.math.divide_no_nan(
-      tf.reduce_sum(of_words * is_word(batch), axis=1), example_weight(batch)
+      tf.reduce_sum(of_words * self.entry_mask(batch), axis=1),
+      self.example_weight(batch),
     )
 
-  def metrics(
-    predicted: tf.Tensor, batch: model_lib.Batch
-  ) -> model_lib.Metrics:
-    predicted = tf.reshape(predicted, [-1, sequence_length])
+  def predict(self, scores: LastLayer) -> tf.Tensor:
+    return models.most_likely(scores.logits())
+
+  def predict_softly(self, scores: LastLayer) -> tf.Tensor:
+    return tf.nn.softmax(scores.logits())
+
+  def judge(self, predicted: tf.Tensor, batch: models.Batch) -> models.Statistics:
+    first_unknown = self.vocabulary_size + 1
+    left_out = (
+      0,
+      *range(first_unknown, first_unknown + self.num_oov_buckets),
+      self.num_words - 1,
+    )
+    predicted = tf.reshape(predicted, [-1, self.sequence_length])
     counts = tf.reduce_all(
-      tf.not_equal(batch['y'][:, :, tf.newaxis], not_predicted), axis=2
+      tf.not_equal(batch['y'][:, :, tf.newaxis], left_out), axis=2
     )
     correct = tf.logical_and(tf.equal(predicted, batch['y']), counts)
     return collections.OrderedDict(
@@ -164,21 +148,12 @@ def next_word_model(
       )
     )
 
-  sentence = tf.TensorSpec([sequence_length], tf.int32)
-  return model_lib.Model(
-    example_spec=collections.OrderedDict(x=sentence, y=sentence),
-    init=init,
-    loss=loss,
-    metrics=lambda weights, batch: metrics(
-      model_lib.largest(logits(weights, batch)), batch
-    ),
-    example_weight=example_weight,
-    embedding=embedding,
-    head=head,
-    prediction=model_lib.Prediction(
-      predict=lambda weights, batch: tf.nn.softmax(logits(weights, batch)),
-      target=next_words,
-      metrics=metrics,
-      mask=is_word,
-    ),
-  )
+  def target(self, batch: models.Batch) -> tf.Tensor:
+    return tf.reshape(batch['y'], [-1])
+
+  def entry_mask(self, batch: models.Batch) -> tf.Tensor:
+    return tf.cast(tf.not_equal(batch['y'], 0), tf.float32)
+
+  def example_weight(self, batch: models.Batch) -> tf.Tensor:
+    """The number of words of each sentence."""
+    return tf.reduce_sum(self.entry_mask(batch), axis=1)

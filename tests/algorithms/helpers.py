@@ -10,7 +10,7 @@ from runtimes import native
 from tasks.data import client_data
 from tasks.models import linear
 
-MODEL = linear.linear_regression(3)
+MODEL = linear.LinearRegression(3)
 SETS = ('evaluation',)
 _contexts = {}
 

@@ -10,11 +10,9 @@ import tensorflow as tf
 
 from algorithms import fedavg
 from algorithms import knn_per
-from base import errors
 from tasks.data import client_data
 from tasks.models import linear
 from tasks.models import lstm
-from tasks.models import model as model_lib
 from tests.algorithms import helpers
 
 _WEIGHTS = {
@@ -40,21 +38,21 @@ def _signs(own):
 # what they predict, with the model's own prediction and the metric.
 _MODELS = {
   'regression': (
-    linear.linear_regression(3, initial_stddev=1),
+    linear.LinearRegression(3, initial_stddev=1),
     lambda own: own,
     neighbors.KNeighborsRegressor,
     lambda knn, x: knn.predict(x),
     lambda prediction, y: 0.5 * (prediction - y) ** 2,
   ),
   'classification': (
-    linear.logistic_regression(3, 3, initial_stddev=1),
+    linear.LogisticRegression(3, 3, initial_stddev=1),
     _classes,
     neighbors.KNeighborsClassifier,
     lambda knn, x: _all_classes(knn, x),
     lambda prediction, y: prediction.argmax(axis=1) == y,
   ),
   'hinge': (
-    linear.support_vector_machine(3, l2=0.1),
+    linear.SupportVectorMachine(3, l2=0.1),
     _signs,
     neighbors.KNeighborsClassifier,
     lambda knn, x: 2 * _probability_of_1(knn, x) - 1,
@@ -117,7 +115,9 @@ class KnnPerTest(parameterized.TestCase):
       knn = sklearn_knn(min(10, size), weights=_WEIGHTS[weights])
       knn.fit(own['x'][:size], own['y'][:size])
       examples = client['evaluation']['evaluation'].examples
-      of_model = model.prediction.predict(state['server']['model'], examples)
+      of_model = model.predict_softly(
+        model.scores(state['server']['model'], examples)
+      )
       of_neighbors = predict(knn, examples['x'])
       expected = [
         metric(c * of_neighbors + (1 - c) * of_model.numpy(), examples['y'])
@@ -131,7 +131,7 @@ class KnnPerTest(parameterized.TestCase):
   def test_each_word_of_a_sentence_has_neighbours(self, runtime):
     helpers.use(runtime)
     length, num_words, end = 6, 12, 11
-    model = lstm.next_word_lstm(
+    model = lstm.NextWordLstm(
       num_words - 4, sequence_length=length, embedding_size=5, lstm_size=7
     )
     algorithm = _build(model)
@@ -157,8 +157,8 @@ class KnnPerTest(parameterized.TestCase):
       y = examples['y'].ravel()
       weights = state['server']['model']
       parts = (
-        model.embedding(weights, examples).numpy(),
-        model.prediction.predict(weights, examples).numpy(),
+        model.encode(weights, examples).numpy(),
+        model.predict_softly(model.scores(weights, examples)).numpy(),
         y,
       )
       return [part[y > 0] for part in parts]
@@ -198,7 +198,7 @@ class KnnPerTest(parameterized.TestCase):
 
   @parameterized.parameters(False, True)
   def test_embedding_batch_by_batch_changes_nothing(self, jit_compile):
-    model = lstm.next_word_lstm(
+    model = lstm.NextWordLstm(
       8, sequence_length=6, embedding_size=5, lstm_size=7
     )
     weights = model.init(tf.constant([0, 1]))
@@ -216,15 +216,15 @@ class KnnPerTest(parameterized.TestCase):
     all_at_once = collections.OrderedDict(
       (name, feature[places]) for name, feature in data.examples.items()
     )
-    is_word = model.prediction.mask(all_at_once) * data.mask.reshape([-1, 1])
+    is_word = model.entry_mask(all_at_once) * data.mask.reshape([-1, 1])
 
     @tf.function(jit_compile=jit_compile)
     def store(data):
       return vars(knn_per.store(model, weights, data, 7))
 
     expected = dict(
-      keys=model.embedding(weights, all_at_once),
-      targets=model.prediction.target(all_at_once),
+      keys=model.encode(weights, all_at_once),
+      targets=model.target(all_at_once),
       mask=np.ravel(is_word),
     )
     for name, entries in store(
@@ -278,14 +278,14 @@ class KnnPerTest(parameterized.TestCase):
     np.testing.assert_allclose(*results, rtol=1e-5)
 
   def test_neighbours_are_found_in_the_embedding(self):
-    # One in which only the first feature counts.
-    model = linear.linear_regression(3)
-    model = model_lib.Model(
-      **{
-        **vars(model),
-        'embedding': lambda weights, batch: batch['x'][:, :1],
-      }
-    )
+    class FirstFeature(linear.LinearRegression):
+      def encode(self, weights, batch):
+        return batch['x'][:, :1]
+
+      def decide(self, weights, features):
+        return features[:, 0] * weights['kernel'][0] + weights['bias']
+
+    model = FirstFeature(3)
     algorithm = _build(model, num_neighbors=1)
     clients = helpers.held_out_clients(algorithm)
     results = algorithm.personalize(algorithm.initial_state([0, 1]), clients)
@@ -312,13 +312,6 @@ class KnnPerTest(parameterized.TestCase):
     np.testing.assert_array_equal(targets, [[1, 2]])
     share = 1 / (1 + np.exp(-1))
     np.testing.assert_allclose(weights, [[share, 1 - share]], rtol=1e-5)
-
-  def test_a_model_without_an_embedding_is_refused(self):
-    model = model_lib.Model(
-      **{**vars(linear.linear_regression(3)), 'embedding': None}
-    )
-    with self.assertRaisesRegex(errors.UserError, 'embedding'):
-      _build(model)
 
 
 if __name__ == '__main__':

@@ -307,7 +307,7 @@ class WarmstartTest(parameterized.TestCase):
 
     def load(*args, **kwargs):
       task = real(*args, **kwargs)
-      return dataclasses.replace(task, model=linear.linear_regression(3))
+      return dataclasses.replace(task, model=linear.LinearRegression(3))
 
     with mock.patch.object(registry, 'load', load):
       with self.assertRaisesRegex(

@@ -26,7 +26,7 @@ from tests import computations
 from tests import data as test_data
 
 _METRIC = 'half_squared_error'
-_MODEL = linear.linear_regression(3)
+_MODEL = linear.LinearRegression(3)
 _EPOCHS = 3
 _RATE = 0.1
 _OPTIONS = training.Options(batch_size=4, clients_per_round=0, seed=5)
@@ -518,7 +518,7 @@ def test_clients_in_whose_examples_nothing_counts_are_left_out():
   """As one that has only sentences in which no word counts."""
 
   def metrics(weights, batch):
-    totals, _ = _MODEL.metrics(weights, batch)[_METRIC]
+    totals, _ = _MODEL.statistics(weights, batch)[_METRIC]
     counts = tf.cast(batch['x'][:, 0] < 1e3, tf.float32)
     return collections.OrderedDict({_METRIC: (counts * totals, counts)})
 

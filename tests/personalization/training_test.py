@@ -631,8 +631,8 @@ def test_nobody_to_train_on():
   'other',
   [
     lambda: _build('fedavg'),
-    lambda: _build('fedadam', linear.logistic_regression(5, 10)),
-    lambda: _build('fedadam', linear.linear_regression(60)),
+    lambda: _build('fedadam', linear.LogisticRegression(5, 10)),
+    lambda: _build('fedadam', linear.LinearRegression(60)),
   ],
   ids=['method', 'features', 'model'],
 )

@@ -82,12 +82,12 @@ class AdniTest(parameterized.TestCase):
     task = self.load()
     batch = task.train.sets['train']('f_00003')
     weights = task.model.init(tf.constant([0, 1]))
-    self.assertEqual(task.model.embedding(weights, batch).shape, [9, 512])
-    predictions = task.model.prediction.predict(weights, batch)
+    self.assertEqual(task.model.encode(weights, batch).shape, [9, 512])
+    predictions = task.model.predict(task.model.scores(weights, batch))
     error = (predictions.numpy() - batch['y']) ** 2
     loss = task.model.loss(weights, batch)
     np.testing.assert_allclose(loss, error, rtol=1e-5)
-    total, weight = task.model.metrics(weights, batch)[task.metric]
+    total, weight = task.model.statistics(weights, batch)[task.metric]
     np.testing.assert_allclose(total, error, rtol=1e-5)
     np.testing.assert_array_equal(weight, 1)
 
@@ -111,7 +111,7 @@ class AdniTest(parameterized.TestCase):
     keras.set_weights(list(weights.values()))
     batch = task.train.sets['train']('f_00003')
     np.testing.assert_allclose(
-      task.model.prediction.predict(weights, batch),
+      task.model.predict(task.model.scores(weights, batch)),
       keras(batch['x'])[:, 0],
       rtol=1e-4,
     )

@@ -161,7 +161,7 @@ class StackOverflowTest(parameterized.TestCase):
     own = task.train.sets['train']('trained')
     weights = task.model.init(tf.constant([0, 1]))
     self.assertEqual(weights['output_bias'].shape, [_EOS + 1])
-    correct, counted = task.model.metrics(weights, own)['accuracy']
+    correct, counted = task.model.statistics(weights, own)['accuracy']
     self.assertEqual(counted.numpy().tolist(), [3, 2, 2])
     self.assertEqual(correct.shape, [3])
 

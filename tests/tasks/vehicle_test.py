@@ -76,7 +76,7 @@ class VehicleTest(parameterized.TestCase):
       np.maximum(0, 1 - y * scores) + 0.5 * 1e-4 * square,
       rtol=1e-4,
     )
-    total, weight = model.metrics(weights, batch)['accuracy']
+    total, weight = model.statistics(weights, batch)['accuracy']
     np.testing.assert_array_equal(total, np.sign(scores) == y)
     np.testing.assert_array_equal(weight, 1)
 

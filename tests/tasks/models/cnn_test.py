@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tasks.models import cnn
+from tasks.models import layers
 
 _SEED = tf.constant([1, 2])
 
@@ -94,7 +95,7 @@ def _assert_close(actual, expected, tolerance=1e-4):
 class EmnistCnnTest(absltest.TestCase):
   def setUp(self):
     super().setUp()
-    self.model = cnn.emnist_cnn()
+    self.model = cnn.EmnistCnn()
 
   def test_has_the_size_of_tffs(self):
     weights = self.model.init(_SEED)
@@ -176,7 +177,7 @@ class EmnistCnnTest(absltest.TestCase):
     x = tf.constant([[1.0, 3], [3, 0]])[tf.newaxis, :, :, tf.newaxis]
     with tf.GradientTape() as tape:
       tape.watch(x)
-      y = 5 * cnn._relu_and_max_pool(x)
+      y = 5 * layers.relu_and_max_pool(x)
     self.assertEqual(y.numpy().item(), 15)
     np.testing.assert_array_equal(
       tape.gradient(y, x)[0, :, :, 0], [[0, 2.5], [2.5, 0]]
@@ -186,12 +187,12 @@ class EmnistCnnTest(absltest.TestCase):
     x = -tf.ones([1, 2, 2, 1])
     with tf.GradientTape() as tape:
       tape.watch(x)
-      y = cnn._relu_and_max_pool(x)
+      y = layers.relu_and_max_pool(x)
     np.testing.assert_array_equal(tape.gradient(y, x), tf.zeros_like(x))
 
   def test_embedding_is_what_the_head_sees(self):
     weights, batch = _weights(self.model), _batch()
-    embedding = self.model.embedding(weights, batch)
+    embedding = self.model.encode(weights, batch)
     self.assertEqual(embedding.shape, [3, 128])
     logits = embedding @ weights['output_kernel'] + weights['output_bias']
     np.testing.assert_allclose(
@@ -199,7 +200,9 @@ class EmnistCnnTest(absltest.TestCase):
       tf.nn.sparse_softmax_cross_entropy_with_logits(batch['y'], logits),
       rtol=1e-5,
     )
-    self.assertEqual(self.model.head, {'output_kernel', 'output_bias'})
+    self.assertEqual(
+      set(self.model.parts['head']), {'output_kernel', 'output_bias'}
+    )
 
   def test_accuracy_counts_the_likeliest_class(self):
     weights = collections.OrderedDict(
@@ -208,7 +211,7 @@ class EmnistCnnTest(absltest.TestCase):
     )
     weights['output_bias'] = tf.one_hot(7, 62)
     batch = {'x': tf.zeros([3, 28, 28, 1]), 'y': tf.constant([7, 1, 7])}
-    correct, weight = self.model.metrics(weights, batch)['accuracy']
+    correct, weight = self.model.statistics(weights, batch)['accuracy']
     np.testing.assert_array_equal(correct, [1, 0, 1])
     np.testing.assert_array_equal(weight, [1, 1, 1])
 

@@ -29,31 +29,31 @@ def _classification_batch():
 
 class LinearRegressionTest(absltest.TestCase):
   def test_starts_at_zero(self):
-    weights = linear.linear_regression(3).init(_SEED)
+    weights = linear.LinearRegression(3).init(_SEED)
     self.assertEqual(list(weights), ['kernel', 'bias'])
     np.testing.assert_array_equal(weights['kernel'], np.zeros(3))
     np.testing.assert_array_equal(weights['bias'], 0)
 
   def test_starts_at_random_if_told_to(self):
-    model = linear.linear_regression(3, initial_stddev=0.1)
+    model = linear.LinearRegression(3, initial_stddev=0.1)
     first, again = model.init(_SEED), model.init(_SEED)
     other = model.init(tf.constant([1, 3]))
     np.testing.assert_array_equal(first['kernel'], again['kernel'])
     self.assertGreater(np.abs(first['kernel'] - other['kernel']).min(), 0)
 
   def test_loss_and_metric_are_half_the_squared_error(self):
-    model = linear.linear_regression(3)
+    model = linear.LinearRegression(3)
     batch = _regression_batch()
     weights = {'kernel': tf.constant([1.0, -2, 3]), 'bias': tf.constant(4.0)}
     prediction = batch['x'].numpy() @ [1, -2, 3] + 4
     expected = (prediction - batch['y'].numpy()) ** 2 / 2
     np.testing.assert_allclose(model.loss(weights, batch), expected, rtol=1e-5)
-    total, weight = model.metrics(weights, batch)['half_squared_error']
+    total, weight = model.statistics(weights, batch)['half_squared_error']
     np.testing.assert_allclose(total, expected, rtol=1e-5)
     np.testing.assert_array_equal(weight, np.ones(5))
 
   def test_masked_examples_do_not_count(self):
-    model = linear.linear_regression(3)
+    model = linear.LinearRegression(3)
     batch = _regression_batch()
     weights = model.init(_SEED)
     mean = model.mean_loss(weights, batch, tf.constant([1.0, 0, 1, 0, 0]))
@@ -61,20 +61,20 @@ class LinearRegressionTest(absltest.TestCase):
     np.testing.assert_allclose(mean, expected, rtol=1e-5)
 
   def test_embedding_is_the_features(self):
-    model = linear.linear_regression(3)
+    model = linear.LinearRegression(3)
     batch = _regression_batch()
-    embedding = model.embedding(model.init(_SEED), batch)
+    embedding = model.encode(model.init(_SEED), batch)
     np.testing.assert_array_equal(embedding, batch['x'])
 
 
 class LogisticRegressionTest(absltest.TestCase):
   def test_starts_at_zero(self):
-    weights = linear.logistic_regression(3, 4).init(_SEED)
+    weights = linear.LogisticRegression(3, 4).init(_SEED)
     np.testing.assert_array_equal(weights['kernel'], np.zeros((3, 4)))
     np.testing.assert_array_equal(weights['bias'], np.zeros(4))
 
   def test_loss_is_the_cross_entropy(self):
-    model = linear.logistic_regression(3, 4, initial_stddev=1)
+    model = linear.LogisticRegression(3, 4, initial_stddev=1)
     batch = _classification_batch()
     weights = model.init(_SEED)
     logits = batch['x'] @ weights['kernel'] + weights['bias']
@@ -84,11 +84,11 @@ class LogisticRegressionTest(absltest.TestCase):
     np.testing.assert_allclose(model.loss(weights, batch), expected, rtol=1e-5)
 
   def test_accuracy_counts_the_likeliest_class(self):
-    model = linear.logistic_regression(3, 4)
+    model = linear.LogisticRegression(3, 4)
     weights = collections.OrderedDict(
       kernel=tf.zeros([3, 4]), bias=tf.constant([0.0, 1.0, 0.0, 0.0])
     )
-    metrics = model.metrics(weights, _classification_batch())
+    metrics = model.statistics(weights, _classification_batch())
     correct, weight = metrics['accuracy']
     np.testing.assert_array_equal(correct, [0, 0, 1, 1, 0])
     np.testing.assert_array_equal(weight, np.ones(5))

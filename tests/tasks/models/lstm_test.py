@@ -14,7 +14,7 @@ _UNITS = 6
 
 
 def _model():
-  return lstm.next_word_lstm(
+  return lstm.NextWordLstm(
     _VOCABULARY,
     sequence_length=_LENGTH,
     embedding_size=4,
@@ -113,7 +113,7 @@ class NextWordLstmTest(absltest.TestCase):
     self.model = _model()
 
   def test_has_the_size_of_tffs(self):
-    init = tf.function(lstm.next_word_lstm().init)
+    init = tf.function(lstm.NextWordLstm().init)
     shapes = init.get_concrete_function(tf.TensorSpec([2], tf.int32))
     self.assertEqual(
       sum(shape.num_elements() for shape in shapes.output_shapes.values()),
@@ -214,7 +214,7 @@ class NextWordLstmTest(absltest.TestCase):
     expected = {5: [0, 1, 2, 0], _OOV: 4 * [0], 0: 4 * [0], _EOS: 4 * [0]}
     for word, of_sentences in expected.items():
       weights['output_bias'] = 100 * tf.one_hot(word, _EOS + 1)
-      correct, counted = self.model.metrics(weights, _batch())['accuracy']
+      correct, counted = self.model.statistics(weights, _batch())['accuracy']
       np.testing.assert_array_equal(correct, of_sentences)
       np.testing.assert_array_equal(counted, [5, 1, 2, 0])
 
@@ -223,29 +223,31 @@ class NextWordLstmTest(absltest.TestCase):
     keras = _keras_model()
     keras.set_weights(list(weights.values()))
     expected = tf.nn.softmax(keras(batch['x'])).numpy()
-    prediction = self.model.prediction
-    mask = prediction.mask(batch).numpy()
+    mask = self.model.entry_mask(batch).numpy()
     np.testing.assert_array_equal(mask, batch['y'].numpy() > 0)
     is_word = mask.ravel() > 0
     np.testing.assert_allclose(
-      prediction.predict(weights, batch).numpy()[is_word],
+      self.model.predict_softly(self.model.scores(weights, batch)).numpy()[
+        is_word
+      ],
       expected[mask > 0],
       rtol=1e-4,
       atol=1e-7,
     )
     np.testing.assert_array_equal(
-      prediction.target(batch).numpy()[is_word], batch['y'].numpy()[mask > 0]
+      self.model.target(batch).numpy()[is_word], batch['y'].numpy()[mask > 0]
     )
 
   def test_metrics_are_those_of_the_likeliest_words(self):
     weights, batch = _weights(self.model), _batch()
-    prediction = self.model.prediction
-    likeliest = tf.argmax(prediction.predict(weights, batch), 1, tf.int32)
-    np.testing.assert_array_equal(
-      self.model.metrics(weights, batch)['accuracy'],
-      prediction.metrics(likeliest, batch)['accuracy'],
+    likeliest = tf.argmax(
+      self.model.predict_softly(self.model.scores(weights, batch)), 1, tf.int32
     )
-    correct, _ = prediction.metrics(prediction.target(batch), batch)['accuracy']
+    np.testing.assert_array_equal(
+      self.model.statistics(weights, batch)['accuracy'],
+      self.model.judge(likeliest, batch)['accuracy'],
+    )
+    correct, _ = self.model.judge(self.model.target(batch), batch)['accuracy']
     np.testing.assert_array_equal(correct, [5, 1, 2, 0])
 
   def test_embedding_of_a_word_is_the_output_of_kerass_lstm(self):
@@ -254,7 +256,7 @@ class NextWordLstmTest(absltest.TestCase):
     keras.set_weights(list(weights.values()))
     lstm_layer = tf.keras.Model(keras.input, keras.layers[2].output)
     is_word = batch['x'].numpy() > 0
-    embedding = self.model.embedding(weights, batch).numpy()
+    embedding = self.model.encode(weights, batch).numpy()
     self.assertEqual(embedding.shape, (4 * _LENGTH, _UNITS))
     np.testing.assert_allclose(
       embedding[is_word.ravel()],
@@ -264,7 +266,9 @@ class NextWordLstmTest(absltest.TestCase):
     )
 
   def test_head_is_the_last_layer(self):
-    self.assertEqual(self.model.head, {'output_kernel', 'output_bias'})
+    self.assertEqual(
+      set(self.model.parts['head']), {'output_kernel', 'output_bias'}
+    )
 
 
 if __name__ == '__main__':

@@ -35,7 +35,7 @@ def _weights(model):
 
 class MobilenetTest(parameterized.TestCase):
   def test_has_the_size_of_keras(self):
-    init = tf.function(mobilenet.mobilenet_v2(2028).init)
+    init = tf.function(mobilenet.MobileNetV2(2028).init)
     shapes = init.get_concrete_function(tf.TensorSpec([2], tf.int32))
     size = sum(s.num_elements() for s in shapes.output_shapes.values())
     self.assertEqual(size, 4_821_740)
@@ -48,7 +48,7 @@ class MobilenetTest(parameterized.TestCase):
 
   @parameterized.parameters((32, 8), (45, 2))
   def test_loss_and_gradient_are_those_of_tffs_keras_model(self, size, groups):
-    model = mobilenet.mobilenet_v2(_CLASSES, size, groups)
+    model = mobilenet.MobileNetV2(_CLASSES, size, groups)
     weights, batch = _weights(model), _batch(size)
     keras = tffs.create_mobilenet_v2(
       (size, size, 3), num_groups=groups, num_classes=_CLASSES
@@ -79,7 +79,7 @@ class MobilenetTest(parameterized.TestCase):
       )
 
   def test_starts_in_keras_range(self):
-    weights = mobilenet.mobilenet_v2(_CLASSES, 32).init(_SEED)
+    weights = mobilenet.MobileNetV2(_CLASSES, 32).init(_SEED)
     keras = tffs.create_mobilenet_v2((32, 32, 3), num_classes=_CLASSES)
     for (name, weight), expected in zip(weights.items(), keras.get_weights()):
       self.assertEqual(weight.shape, expected.shape)
@@ -92,25 +92,25 @@ class MobilenetTest(parameterized.TestCase):
       )
 
   def test_seed_decides_the_weights(self):
-    init = mobilenet.mobilenet_v2(_CLASSES, 32).init
+    init = mobilenet.MobileNetV2(_CLASSES, 32).init
     first, again, other = init(_SEED), init(_SEED), init(tf.constant([1, 3]))
     for name in first:
       np.testing.assert_array_equal(first[name], again[name])
     self.assertFalse(np.array_equal(first['last_kernel'], other['last_kernel']))
 
   def test_embedding_is_what_the_head_sees(self):
-    model = mobilenet.mobilenet_v2(_CLASSES, 32)
+    model = mobilenet.MobileNetV2(_CLASSES, 32)
     weights, batch = _weights(model), _batch(32)
-    embedding = model.embedding(weights, batch)
+    embedding = model.encode(weights, batch)
     self.assertEqual(embedding.shape, [3, 1280])
-    self.assertEqual(model.head, {'output_kernel', 'output_bias'})
+    self.assertEqual(set(model.parts['head']), {'output_kernel', 'output_bias'})
     logits = embedding @ weights['output_kernel'] + weights['output_bias']
     np.testing.assert_allclose(
-      model.prediction.predict(weights, batch),
+      model.predict_softly(model.scores(weights, batch)),
       tf.nn.softmax(logits),
       rtol=1e-5,
     )
-    correct, weight = model.metrics(weights, batch)['accuracy']
+    correct, weight = model.statistics(weights, batch)['accuracy']
     np.testing.assert_array_equal(
       correct, np.argmax(logits, axis=1) == batch['y'].numpy()
     )

@@ -14,7 +14,7 @@ _SIZE, _WIDTH, _HIDDEN, _HEADS = 6, 8, 10, 2
 
 
 def _model():
-  return transformer.next_word_transformer(
+  return transformer.NextWordTransformer(
     _VOCABULARY,
     sequence_length=_LENGTH,
     embedding_size=_SIZE,
@@ -92,7 +92,7 @@ def _keras_logits(weights, words):
 
 
 def _predict(model, weights, batch):
-  probabilities = model.prediction.predict(weights, batch).numpy()
+  probabilities = model.predict_softly(model.scores(weights, batch)).numpy()
   return probabilities.reshape(-1, _LENGTH, _EOS + 1)
 
 
@@ -103,7 +103,7 @@ class NextWordTransformerTest(absltest.TestCase):
     self.weights = _weights(self.model)
 
   def test_has_motleys_size(self):
-    init = tf.function(transformer.next_word_transformer().init)
+    init = tf.function(transformer.NextWordTransformer().init)
     shapes = init.get_concrete_function(tf.TensorSpec([2], tf.int32))
     words, width, hidden = 15_814 + 4, 512, 2048
     attention = 4 * (width * width + width)
@@ -135,7 +135,9 @@ class NextWordTransformerTest(absltest.TestCase):
 
     def plain_loss(weights):
       """Without gradients of our own."""
-      logits = tf.math.log(self.model.prediction.predict(weights, batch))
+      logits = tf.math.log(
+        self.model.predict_softly(self.model.scores(weights, batch))
+      )
       words = tf.reshape(batch['y'], [-1])
       of_words = tf.nn.sparse_softmax_cross_entropy_with_logits(words, logits)
       counts = tf.cast(words > 0, tf.float32)
@@ -177,16 +179,16 @@ class NextWordTransformerTest(absltest.TestCase):
     words = _batch()['y'].numpy()
     right = _predict(self.model, self.weights, _batch()).argmax(axis=2) == words
     counts = (words > 0) & (words <= _VOCABULARY)
-    correct, counted = self.model.metrics(self.weights, _batch())['accuracy']
+    correct, counted = self.model.statistics(self.weights, _batch())['accuracy']
     np.testing.assert_array_equal(correct, (right & counts).sum(axis=1))
     np.testing.assert_array_equal(counted, [5, 1, 2, 0])
 
   def test_embedding_of_a_word_is_what_the_head_sees(self):
-    self.assertEqual(self.model.head, {'embedding'})
-    embedding = self.model.embedding(self.weights, _batch())
+    self.assertEqual(set(self.model.parts['head']), {'embedding'})
+    embedding = self.model.encode(self.weights, _batch())
     self.assertEqual(embedding.shape, [4 * _LENGTH, _SIZE])
     np.testing.assert_allclose(
-      self.model.prediction.predict(self.weights, _batch()),
+      self.model.predict_softly(self.model.scores(self.weights, _batch())),
       tf.nn.softmax(embedding @ tf.transpose(self.weights['embedding'])),
       atol=1e-6,
     )

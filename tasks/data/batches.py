@@ -1,0 +1,1 @@
+from tasks.data.client_data import *  # noqa: F403

@@ -1,0 +1,173 @@
+"""Layers and initial weights that several models share.
+
+A layer's weights are named after it: `dense_kernel` and `dense_bias` belong to
+the layer `dense`.
+
+Some gradients are not TensorFlow's own. They are equal, and faster on a CPU in
+whatever program the model ends up:
+- TensorFlow merges the gradients of a bias and of a convolution's kernel into
+  one kernel that takes a fifth longer than the two by themselves.
+- The gradient of max-pooling has a fast kernel. Inside a loop, however, it
+  depends on the order in which TensorFlow happens to visit the graph whether
+  that one is used or one that takes thirty times as long, which then takes a
+  quarter of the time of a step.
+- The gradient of a look-up is sparse in TensorFlow, while everything that is
+  made from it is dense.
+"""
+
+from collections.abc import Callable, Sequence
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from tasks.models import models
+
+# From the gradient by a function's result to those by its arguments.
+Gradient = Callable[[tf.Tensor], tuple[Any, ...]]
+
+
+def glorot_uniform(seed: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+  """Draws a kernel as Keras does by default.
+
+  Args:
+    seed: The seed, two int32.
+    shape: The shape, whose last two axes are the inputs and the outputs.
+
+  Returns:
+    The kernel.
+  """
+  limit = math.sqrt(6 / (math.prod(shape[:-2]) * (shape[-2] + shape[-1])))
+  return tf.random.stateless_uniform(shape, seed, -limit, limit)
+
+
+def orthogonal(seed: tf.Tensor, rows: int, columns: int) -> tf.Tensor:
+  """Draws a recurrent kernel as Keras does; it has more columns than rows."""
+  q, r = tf.linalg.qr(tf.random.stateless_normal([columns, rows], seed))
+  # QR leaves the signs open; this makes all orthogonal matrices as likely.
+  return tf.transpose(q * tf.sign(tf.linalg.diag_part(r)))
+
+
+def dense(weights: models.Weights, layer: str, x: tf.Tensor) -> tf.Tensor:
+  """Applies a dense layer to rows: x kernel + bias."""
+  return tf.matmul(x, weights[f'{layer}_kernel']) + weights[f'{layer}_bias']
+
+
+@tf.custom_gradient
+def _add_bias(x: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
+  """Adds the bias of each channel."""
+  return tf.nn.bias_add(x, bias), lambda g: (g, tf.reduce_sum(g, [0, 1, 2]))
+
+
+def convolution(
+  weights: models.Weights, layer: str, x: tf.Tensor, padding: str
+) -> tf.Tensor:
+  """Convolves images with a kernel, of stride 1, and adds a bias."""
+  y = tf.nn.conv2d(x, weights[f'{layer}_kernel'], 1, padding)
+  return _add_bias(y, weights[f'{layer}_bias'])
+
+
+@tf.custom_gradient
+def relu_and_max_pool(
+  x: tf.Tensor,
+) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+  """Pools the maxima of relu(x) in windows of 2x2.
+
+  Where several places of a window hold the maximum they share the gradient;
+  TensorFlow gives it to the first. Both are subgradients. Ties occur in the
+  empty parts of an image, where the surroundings of these places are equal too,
+  so that the kernels' gradients do not differ.
+
+  Args:
+    x: Images of even height and width, `[batch, height, width, channels]`.
+
+  Returns:
+    The result, `[batch, height / 2, width / 2, channels]`, and its gradient.
+  """
+  _, height, width, channels = x.shape
+  active = tf.nn.relu(x)
+  pooled = tf.nn.max_pool2d(active, 2, 2, 'VALID')
+
+  def gradient(upstream: tf.Tensor) -> tf.Tensor:
+    # The four places of a window are the axes of size 2 of `windows`. Tensors
+    # with one value for each window are broadcast to them.
+    windows = [-1, 2, width // 2, 2, channels]
+    one_each = [-1, 1, width // 2, 1, channels]
+    images = [-1, height, width, channels]
+    is_maximum = tf.cast(
+      tf.equal(tf.reshape(active, windows), tf.reshape(pooled, one_each)),
+      x.dtype,
+    )
+    num_maxima = 4 * tf.nn.avg_pool2d(
+      tf.reshape(is_maximum, images), 2, 2, 'VALID'
+    )
+    share = tf.where(pooled > 0, upstream / num_maxima, 0)
+    return tf.reshape(is_maximum * tf.reshape(share, one_each), images)
+
+  return pooled, gradient
+
+
+def _normalize(
+  x: tf.Tensor,
+  axes: Sequence[int],
+  scale: tf.Tensor,
+  offset: tf.Tensor,
+  epsilon: float,
+) -> tf.Tensor:
+  """Makes the mean over some axes 0 and the variance 1; scales and shifts."""
+  mean, variance = tf.nn.moments(x, axes, keepdims=True)
+  return tf.nn.batch_normalization(x, mean, variance, offset, scale, epsilon)
+
+
+def layer_norm(
+  weights: models.Weights, layer: str, x: tf.Tensor, epsilon: float
+) -> tf.Tensor:
+  """Normalizes each row over its features (Ba et al. 2016)."""
+  scale, offset = weights[f'{layer}_scale'], weights[f'{layer}_offset']
+  return _normalize(x, [-1], scale, offset, epsilon)
+
+
+def group_norm(
+  weights: models.Weights,
+  layer: str,
+  x: tf.Tensor,
+  num_groups: int,
+  epsilon: float,
+) -> tf.Tensor:
+  """Normalizes each image over its places and a group's channels.
+
+  Wu and He 2018.
+
+  Args:
+    weights: The model's weights, with a scale and an offset of each channel.
+    layer: The name that those of this layer begin with.
+    x: The images, `[batch, height, width, channels]`.
+    num_groups: The number of groups, which divides the number of channels.
+    epsilon: Is added to the variance.
+
+  Returns:
+    The normalized images.
+  """
+  _, height, width, channels = x.shape
+  groups = [num_groups, channels // num_groups]
+  grouped = _normalize(
+    tf.reshape(x, [-1, height * width, *groups]),
+    [1, 3],
+    tf.reshape(weights[f'{layer}_scale'], groups),
+    tf.reshape(weights[f'{layer}_offset'], groups),
+    epsilon,
+  )
+  return tf.reshape(grouped, [-1, height, width, channels])
+
+
+@tf.custom_gradient
+def look_up(table: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
+  """Takes rows of a table of embeddings; the gradient is dense."""
+
+  def gradient(upstream: tf.Tensor) -> tuple[Any, ...]:
+    return (
+      tf.math.unsorted_segment_sum(upstream, rows, table.shape[0]),
+      None,
+    )
+
+  return tf.gather(table, rows), gradient

@@ -1,0 +1,200 @@
+"""The contract of models: pure functions of a structure of weights.
+
+Nothing here holds a variable, so that several models can live side by side in
+one computation: a cluster's next to another's, a personal one next to the
+global one, several heads on one encoder.
+"""
+
+import abc
+import collections
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from tasks.models import metrics
+
+# A flat, ordered mapping from a weight's name to its tensor.
+Weights = collections.OrderedDict[str, tf.Tensor]
+# A mapping from a feature's name to a tensor whose first axis is the examples.
+Batch = Mapping[str, tf.Tensor]
+# For each metric, the statistics of each example of a batch: tensors whose
+# first axis is the examples, to be added up over examples, batches and clients.
+# `tasks.models.metrics` makes the metric of their sums.
+Statistics = collections.OrderedDict[str, Any]
+
+ENCODER, HEAD = 'encoder', 'head'
+
+
+@dataclasses.dataclass(frozen=True)
+class Model(abc.ABC):
+  """A model as pure functions of its weights.
+
+  A model is a frozen dataclass of the sizes that it is made from. Models with
+  equal fields are equal, and share compiled programs.
+
+  The *entries* of a batch are what is predicted one by one: its examples or, in
+  a language model, the words of the first example, those of the second, and so
+  on.
+
+  A vector of a client's own, as an embedding of the client, is a weight in a
+  part of its own: a method that keeps this part on the client makes it
+  personal.
+
+  Attributes:
+    frozen: Weights of a pretrained model, which no method trains. `encode` and
+      `decide` read them from here. Computations are given them as an argument
+      of their own: they are in no state, message, checkpoint or graph, and make
+      no difference to which models are equal.
+  """
+
+  frozen: Weights = dataclasses.field(
+    default_factory=collections.OrderedDict,
+    kw_only=True,
+    compare=False,
+    repr=False,
+  )
+
+  @property
+  @abc.abstractmethod
+  def example_spec(self) -> Mapping[str, tf.TensorSpec]:
+    """The shape and type of each feature of one example."""
+
+  @property
+  @abc.abstractmethod
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    """The names of the weights in each part; each weight is in one part."""
+
+  @abc.abstractmethod
+  def init(self, seed: tf.Tensor) -> Weights:
+    """Makes initial weights, which are a function of the seed, two int32."""
+
+  def random_init(self, seed: tf.Tensor) -> Weights:
+    """Makes weights for models that must not all start as one.
+
+    It differs from `init` where that starts at zero, as linear models do.
+
+    Args:
+      seed: As in `init`.
+    """
+    return self.init(seed)
+
+  @abc.abstractmethod
+  def encode(self, weights: Weights, batch: Batch) -> tf.Tensor:
+    """Represents the entries of a batch, `[entries, dimension]`."""
+
+  @abc.abstractmethod
+  def decide(self, weights: Weights, features: tf.Tensor) -> Any:
+    """Scores entries from their representation, which `encode` gives.
+
+    It needs no weight of the encoder, so that one representation can be given
+    to several heads.
+
+    Args:
+      weights: The weights that it needs; there may be others.
+      features: The representation.
+
+    Returns:
+      The scores, for `score_loss`, `predict` and `predict_softly`.
+    """
+
+  @abc.abstractmethod
+  def score_loss(self, scores: Any, batch: Batch) -> tf.Tensor:
+    """The loss of each example, `[batch]`, from the scores of the entries."""
+
+  @abc.abstractmethod
+  def predict(self, scores: Any) -> tf.Tensor:
+    """The number or the class, an integer, predicted for each entry."""
+
+  @abc.abstractmethod
+  def predict_softly(self, scores: Any) -> tf.Tensor:
+    """Predictions that can be averaged with those of others.
+
+    Args:
+      scores: The scores.
+
+    Returns:
+      A number for each entry, `[entries]`, or the probabilities of the classes,
+      `[entries, classes]`.
+    """
+
+  @abc.abstractmethod
+  def judge(self, predicted: tf.Tensor, batch: Batch) -> Statistics:
+    """The statistics of each example, given a number or class for each entry.
+
+    Args:
+      predicted: The number or class predicted for each entry, by whomever.
+      batch: The examples.
+
+    Returns:
+      The statistics of each metric; the loss is not among them.
+    """
+
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    """The metrics that are no means, by the names of their statistics."""
+    return {}
+
+  def target(self, batch: Batch) -> tf.Tensor:
+    """The number or class that each entry is, `[entries]`."""
+    return batch['y']
+
+  def entry_mask(self, batch: Batch) -> tf.Tensor:
+    """1 for an entry, 0 for padding, `[batch, entries of an example]`."""
+    return tf.ones([tf.shape(next(iter(batch.values())))[0], 1])
+
+  def example_weight(self, batch: Batch) -> tf.Tensor:
+    """How much each example counts in the mean loss of a batch, `[batch]`."""
+    return tf.ones(tf.shape(next(iter(batch.values())))[:1])
+
+  def scores(self, weights: Weights, batch: Batch) -> Any:
+    """The scores of the entries of a batch."""
+    return self.decide(weights, self.encode(weights, batch))
+
+  def loss(self, weights: Weights, batch: Batch) -> tf.Tensor:
+    """The loss of each example of a batch, `[batch]`."""
+    return self.score_loss(self.scores(weights, batch), batch)
+
+  def mean_loss(
+    self, weights: Weights, batch: Batch, mask: tf.Tensor
+  ) -> tf.Tensor:
+    """The weighted mean loss of the examples that `mask` does not blank out."""
+    weight = mask * self.example_weight(batch)
+    return tf.math.divide_no_nan(
+      tf.reduce_sum(weight * self.loss(weights, batch)), tf.reduce_sum(weight)
+    )
+
+  def statistics(self, weights: Weights, batch: Batch) -> Statistics:
+    """The statistics of each example of a batch; the loss is not among them."""
+    return self.judge(self.predict(self.scores(weights, batch)), batch)
+
+
+def most_likely(scores: tf.Tensor) -> tf.Tensor:
+  """The class of the largest score of each row, the first on a tie."""
+  return tf.argmax(scores, -1, tf.int32)
+
+
+def each_as_one(totals: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+  """The statistics of a mean in which every example counts the same."""
+  return totals, tf.ones_like(totals)
+
+
+class Classifier(Model):
+  """A model of the class 'y' of each example 'x', judged by its accuracy.
+
+  Its scores are a logit for each class, `[batch, classes]`.
+  """
+
+  def score_loss(self, scores: tf.Tensor, batch: Batch) -> tf.Tensor:
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(batch['y'], scores)
+
+  def predict(self, scores: tf.Tensor) -> tf.Tensor:
+    return most_likely(scores)
+
+  def predict_softly(self, scores: tf.Tensor) -> tf.Tensor:
+    return tf.nn.softmax(scores)
+
+  def judge(self, predicted: tf.Tensor, batch: Batch) -> Statistics:
+    correct = tf.cast(tf.equal(predicted, batch['y']), tf.float32)
+    return collections.OrderedDict(accuracy=each_as_one(correct))
