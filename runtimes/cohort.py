@@ -4,7 +4,7 @@
 computation run here. Clients whose work is small and plain arithmetic are
 stacked: the work of all of them, and the aggregation, is one XLA program. The
 others run one client a core; their results are merged in the clients' order, so
-that the result does not depend on which of them is ready first.
+that the result does not depend on which client is ready first.
 """
 
 import atexit
@@ -19,34 +19,38 @@ from typing import Any
 import numpy as np
 import tensorflow_federated as tff
 
-from runtimes import program as program_lib
-from runtimes import rounds as rounds_lib
+from runtimes import programs
+from runtimes import rounds
 from runtimes import stacking
 from runtimes import values
 
-# How many computations are kept compiled.
+# Here, as `CohortContext` has a method that is called `rounds` too.
+_Plan = rounds.Plan
+_Rounds = rounds.Rounds
+
+# Number of computations that are kept compiled.
 _CACHE_SIZE = 64
 
 
 class _Compiled:
-  """A computation, its program, and how to run it."""
+  """A computation, its program, and what runs the program."""
 
-  def __init__(self, computation: tff.Computation):
+  def __init__(self, computation: tff.framework.ConcreteComputation):
     self.computation = computation
-    self.program = program_lib.Program(computation)
-    self.rounds: dict[rounds_lib.Plan, rounds_lib.Rounds] = {}
+    self.program = programs.Program(computation)
+    self.rounds: dict[_Plan, _Rounds] = {}
 
   @functools.cached_property
   def stacked_runner(self) -> stacking.StackedRunner | None:
-    """Runs it with stacked clients; None if they cannot be stacked."""
+    """What runs it with stacked clients; None if they cannot be stacked."""
     found = stacking.find_stacking(self.program)
-    return found and stacking.StackedRunner(self.program, found)
+    return stacking.StackedRunner(self.program, found) if found else None
 
 
 def _stack(
-  clients: Sequence[Any], type_spec: tff.FederatedType
-) -> program_lib.Leaves | None:
-  """The clients' values, stacked; None if their shapes differ."""
+  clients: Sequence[Any], type_spec: tff.Type
+) -> programs.Leaves | None:
+  """Stacks the clients' values; returns None if their shapes differ."""
   if isinstance(clients, values.StackedClients):
     return values.flatten(clients.stacked, type_spec, stacked=True)
   rows = [values.flatten(client, type_spec) for client in clients]
@@ -60,12 +64,13 @@ class CohortContext(tff.framework.SyncContext):
   """Runs TFF computations in this process; see the module's docstring."""
 
   def __init__(self, default_num_clients: int, stack: bool | None):
+    """Makes the context; see `create_cohort_context`."""
     self._default_num_clients = default_num_clients
     self._stack_clients = stack
     self._compiled: collections.OrderedDict[int, _Compiled] = (
       collections.OrderedDict()
     )
-    # TensorFlow's functions complain when they go after TensorFlow itself.
+    # TensorFlow's functions complain if TensorFlow itself is deleted before.
     atexit.register(self._compiled.clear)
     num_threads = len(os.sched_getaffinity(0))
     self._window = 2 * num_threads
@@ -74,11 +79,22 @@ class CohortContext(tff.framework.SyncContext):
     for lane in range(num_threads):
       self._lanes.put(lane)
 
-  def invoke(self, comp: tff.Computation, arg: Any) -> Any:
+  def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+    """Runs a computation; TFF calls this.
+
+    Args:
+      comp: The computation.
+      arg: Its argument; None if it takes none.
+
+    Returns:
+      The result, in the Python containers of its type. What is one value for
+      each client is a list or `values.StackedClients`.
+    """
     compiled = self._compile(comp)
     program = compiled.program
     parts = values.split(arg, program.parameter_type)
-    arguments, clients = {}, {}
+    arguments: dict[str, programs.Leaves] = {}
+    clients: dict[str, Sequence[Any]] = {}
     for part, (name, type_spec) in zip(parts, program.part_types.items()):
       if values.is_per_client(type_spec):
         clients[name] = part
@@ -95,8 +111,10 @@ class CohortContext(tff.framework.SyncContext):
       result = self._run_each(program, arguments, clients, size)
     return _to_python(result, program.result_type, size)
 
-  def _compile(self, computation: tff.Computation) -> _Compiled:
-    # By identity, as hashing a computation serializes it, every time.
+  def _compile(
+    self, computation: tff.framework.ConcreteComputation
+  ) -> _Compiled:
+    # By identity, as to hash a computation TFF serializes it every time.
     key = id(computation)
     if key not in self._compiled:
       self._compiled[key] = _Compiled(computation)
@@ -106,67 +124,80 @@ class CohortContext(tff.framework.SyncContext):
     return self._compiled[key]
 
   def rounds(
-    self, comp: tff.Computation, plan: rounds_lib.Plan
-  ) -> rounds_lib.Rounds | None:
-    """What runs many rounds of `comp` as one program; None if that cannot be.
+    self, comp: tff.framework.ConcreteComputation, plan: _Plan
+  ) -> _Rounds | None:
+    """Makes many rounds of an iterative process one program.
 
     Args:
-      comp: The `next` of an iterative process, see `rounds`.
+      comp: The `next` of the process. The module `rounds` tells its form.
       plan: How its rounds follow from one another.
 
     Returns:
-      The rounds. All numbers are those that calling `comp` gives.
+      What runs the rounds, with the same results as calling `comp` round by
+      round; None if `comp` has another form or cannot be one XLA program.
     """
     compiled = self._compile(comp)
     if plan not in compiled.rounds:
-      runner = compiled.stacked_runner if self._stacks(compiled) else None
+      runner = self._stacked_runner(compiled)
       if (
-        not runner
+        runner is None
         or not runner.stacking.whole
-        or not rounds_lib.fits(compiled.program)
+        or not rounds.fits(compiled.program)
       ):
         return None
-      compiled.rounds[plan] = rounds_lib.Rounds(compiled.program, runner, plan)
+      compiled.rounds[plan] = _Rounds(compiled.program, runner, plan)
     return compiled.rounds[plan]
 
-  def _stacks(self, compiled: _Compiled) -> bool:
-    """Whether to stack clients whose values have the same shapes."""
+  def _stacked_runner(
+    self, compiled: _Compiled
+  ) -> stacking.StackedRunner | None:
+    """Returns the runner; None if clients of equal shapes are not stacked."""
     if self._stack_clients is False or compiled.stacked_runner is None:
-      return False
-    client_bytes = compiled.stacked_runner.stacking.client_bytes
-    return bool(
-      self._stack_clients or client_bytes <= stacking.MAX_CLIENT_BYTES
-    )
+      return None
+    runner = compiled.stacked_runner
+    is_small = runner.stacking.client_bytes <= stacking.MAX_CLIENT_BYTES
+    return runner if self._stack_clients or is_small else None
 
   def _run_stacked(
     self,
     compiled: _Compiled,
-    arguments: program_lib.Arguments,
+    arguments: programs.Arguments,
     clients: Mapping[str, Sequence[Any]],
     size: int,
   ) -> list[Any] | None:
-    """The result from stacked clients; None if they cannot be stacked."""
-    if not size or not self._stacks(compiled):
+    """Runs with stacked clients; returns None if they cannot be stacked."""
+    runner = self._stacked_runner(compiled) if size else None
+    if runner is None:
       return None
-    stacked = {
-      name: _stack(part, compiled.program.part_types[name])
-      for name, part in clients.items()
-    }
-    if None in stacked.values():
-      return None
-    return compiled.stacked_runner(arguments, stacked, size)
+    stacked = {}
+    for name, part in clients.items():
+      leaves = _stack(part, compiled.program.part_types[name])
+      if leaves is None:
+        return None
+      stacked[name] = leaves
+    return runner(arguments, stacked, size)
 
   def _run_each(
     self,
-    program: program_lib.Program,
-    arguments: program_lib.Arguments,
+    program: programs.Program,
+    arguments: programs.Arguments,
     clients: Mapping[str, Sequence[Any]],
     size: int,
   ) -> list[Any]:
-    """The result from one client after another, one a core at a time."""
-    server: dict[str, program_lib.Leaves] = {}
-    kept: list[dict[str, program_lib.Leaves]] = [{} for _ in range(size)]
-    aggregates: list[program_lib.Leaves] = []
+    """Runs each client by itself, one a core at a time."""
+    # Once, and not again for each client.
+    arguments = {
+      name: [
+        programs.to_tensor(leaf, spec.dtype)
+        for leaf, spec in zip(
+          leaves, values.leaf_specs(program.part_types[name])
+        )
+      ]
+      for name, leaves in arguments.items()
+    }
+    server: dict[str, programs.Leaves] = {}
+    kept: list[dict[str, programs.Leaves]] = [{} for _ in range(size)]
+    aggregates: list[programs.Leaves] = []
     for i, stage in enumerate(program.stages):
       server |= program.server_function(i)(arguments, server, aggregates)
       if not stage.is_federated:
@@ -194,20 +225,20 @@ class CohortContext(tff.framework.SyncContext):
       if not size:
         aggregates = program.zeros_function(i)(arguments, reads)
     kept_results = {
-      name: program_lib.OfClients([own[name] for own in kept])
+      name: programs.ClientLeaves([own[name] for own in kept])
       for stage in program.stages
       for name in stage.keep
     }
-    everything = dict(arguments)
+    everything: dict[str, Any] = dict(arguments)
     for part, of_clients in clients.items():
       part_type = program.part_types[part]
-      everything[part] = program_lib.OfClients(
+      everything[part] = programs.ClientLeaves(
         values.flatten(own, part_type) for own in of_clients
       )
     return program.result(everything, server, kept_results)
 
   def _in_order(self, jobs: Iterator[Callable[[], Any]]) -> Iterator[Any]:
-    """The jobs' results in the jobs' order, with only a few jobs under way."""
+    """Yields the jobs' results in the jobs' order, with few jobs under way."""
     pending: collections.deque[concurrent.futures.Future] = collections.deque()
     try:
       for job in jobs:
@@ -222,10 +253,10 @@ class CohortContext(tff.framework.SyncContext):
 
 
 def _to_python(result: Sequence[Any], type_spec: tff.Type, size: int) -> Any:
-  """A result's parts in the Python containers of its type."""
-  parts = []
+  """Puts the parts of a result in the Python containers of its type."""
+  parts: list[Any] = []
   for leaves, part_type in zip(result, values.parts(type_spec)):
-    if not isinstance(leaves, program_lib.OfClients):
+    if not isinstance(leaves, programs.ClientLeaves):
       parts.append(values.to_python(leaves, part_type))
     elif leaves.stacked:
       parts.append(
@@ -241,15 +272,15 @@ def _to_python(result: Sequence[Any], type_spec: tff.Type, size: int) -> Any:
 def create_cohort_context(
   *, default_num_clients: int = 0, stack: bool | None = None
 ) -> CohortContext:
-  """A context that runs TFF computations on whole cohorts in this process.
+  """Makes a context that runs TFF computations in this process.
 
   Args:
-    default_num_clients: The number of clients of a computation whose argument
-      does not tell.
-    stack: Whether to stack the clients of a cohort. By default those are
+    default_num_clients: The number of clients where the argument of a
+      computation does not tell it.
+    stack: Whether to stack the clients of a cohort. By default clients are
       stacked whose values are tensors of the same shapes and whose work is
-      small and something that XLA compiles well; False stacks none; True stacks
-      those with much work, too.
+      small and compiled well by XLA. False stacks none; True stacks also those
+      with much work.
 
   Returns:
     The context, for `tff.framework.set_default_context`.

@@ -1,4 +1,4 @@
-"""Any TFF computation as alternating work of the server and of the clients.
+"""Lowers TFF computations to alternating work of the server and the clients.
 
 TFF compiles a federated computation to a flat list of calls of a few
 intrinsics. Sorted by where they run and by how many aggregations they wait
@@ -6,32 +6,29 @@ for, these become stages:
 
   server work, work of each client, aggregation; server work, ...
 
-A stage's client work is one function of one client. Whoever executes the plan
-may run it for one client after another, for several at once, or for a whole
-cohort stacked.
+A stage's client work is one function of one client. It can be run for one
+client after another, for several at once, or for a whole cohort stacked.
 """
 
 from collections.abc import Callable, Mapping
 import dataclasses
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow_federated.python.core.environments.tensorflow_backend import (
-  tensorflow_tree_transformations,
-)
 
+from runtimes import private_api
 from runtimes import tensorflow_blocks
 from runtimes import values
 
-_Block = tff.framework.ComputationBuildingBlock
+_Block: TypeAlias = tff.framework.ComputationBuildingBlock
 Struct = tff.structure.Struct
-# Names to values: tensors in structs, or functions of such.
+# Values by their names: structs of tensors, or functions of such.
 Environment = Mapping[str, Any]
 
-# What a federated computation may call after TFF's own reductions. All of these
-# but the aggregation and the two that call a function are, for one party, the
-# identity: where a value lives is what they are about.
+# The intrinsics that are left after TFF's own reductions, besides the
+# aggregation. For one party those of _APPLY and _EVAL call a function. Those of
+# _PLACE are the identity, as they only say where a value is.
 _APPLY = frozenset(
   ['federated_map', 'federated_map_all_equal', 'federated_apply']
 )
@@ -47,49 +44,56 @@ _PLACE = frozenset(
 )
 
 
-def _sequence_dataset(sequence: tf.Tensor, type_spec: tff.SequenceType):
+def _sequence_dataset(
+  sequence: tf.Tensor, type_spec: tff.SequenceType
+) -> tf.data.Dataset:
   return tf.data.experimental.from_variant(
     sequence, values.element_structure(type_spec.element)
   )
 
 
-def _from_element(element: Any, type_spec: tff.Type) -> Any:
+def _to_struct(element: Any, type_spec: tff.Type) -> Any:
   return values.unflatten(values.flatten(element, type_spec), type_spec)
 
 
 def _sequence_map(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
-  sequence_type = type_spec.parameter[1]
+  parameter_type: Any = type_spec.parameter
+  result_type: Any = type_spec.result
+  sequence_type = parameter_type[1]
+  # `Dataset.map` spreads an element that is a tuple over several arguments.
+  is_spread = type(values.element_structure(sequence_type.element)) is tuple
 
   def call(argument: Any) -> tf.Tensor:
     function, sequence = argument
-    result = _sequence_dataset(sequence, sequence_type).map(
-      lambda *parts: tff.types.type_to_py_container(
-        function(_from_element(_joined(parts), sequence_type.element)),
-        type_spec.result.element,
+
+    def map_element(*element: Any) -> Any:
+      struct = _to_struct(
+        element if is_spread else element[0], sequence_type.element
       )
+      return tff.types.type_to_py_container(
+        function(struct), result_type.element
+      )
+
+    return tf.data.experimental.to_variant(
+      _sequence_dataset(sequence, sequence_type).map(map_element)
     )
-    return tf.data.experimental.to_variant(result)
 
   return call
 
 
-def _joined(parts: tuple[Any, ...]) -> Any:
-  """`Dataset.map` spreads an element that is a tuple over its arguments."""
-  return parts[0] if len(parts) == 1 else parts
-
-
 def _sequence_reduce(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
-  sequence_type, state_type = type_spec.parameter[0], type_spec.parameter[1]
+  parameter_type: Any = type_spec.parameter
+  sequence_type, state_type = parameter_type[0], parameter_type[1]
 
   def call(argument: Any) -> Any:
     sequence, zero, function = argument
 
-    def step(state: list[Any], element: Any) -> list[Any]:
+    def step(state: tuple[Any, ...], element: Any) -> tuple[Any, ...]:
       result = function(
         Struct(
           [
             (None, values.unflatten(state, state_type)),
-            (None, _from_element(element, sequence_type.element)),
+            (None, _to_struct(element, sequence_type.element)),
           ]
         )
       )
@@ -104,11 +108,12 @@ def _sequence_reduce(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
 
 
 def _sequence_sum(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
-  element_type = type_spec.parameter.element
+  sequence_type: Any = type_spec.parameter
+  element_type = sequence_type.element
 
   def call(sequence: tf.Tensor) -> Any:
     zero = [tf.zeros(s.shape, s.dtype) for s in values.leaf_specs(element_type)]
-    total = _sequence_dataset(sequence, type_spec.parameter).reduce(
+    total = _sequence_dataset(sequence, sequence_type).reduce(
       tuple(zero),
       lambda total, element: tuple(
         t + e for t, e in zip(total, values.flatten(element, element_type))
@@ -120,14 +125,15 @@ def _sequence_sum(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
 
 
 def _federated_select(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
-  """What each client asked for with its keys, as a sequence."""
+  """Makes a function that gives one client what its keys select."""
+  result_type: Any = type_spec.result
+  element_type = result_type.member.element
 
   def call(argument: Any) -> tf.Tensor:
     keys, _, server_value, select = argument
     result = tf.data.Dataset.from_tensor_slices(keys).map(
       lambda key: tff.types.type_to_py_container(
-        select(Struct([(None, server_value), (None, key)])),
-        type_spec.result.member.element,
+        select(Struct([(None, server_value), (None, key)])), element_type
       )
     )
     return tf.data.experimental.to_variant(result)
@@ -144,6 +150,7 @@ _FUNCTIONS = {
 
 
 def _intrinsic(block: tff.framework.Intrinsic) -> Callable[[Any], Any]:
+  """Makes the function that an intrinsic is for one party."""
   if block.uri in _APPLY:
     return lambda argument: argument[0](argument[1])
   if block.uri in _EVAL:
@@ -151,14 +158,26 @@ def _intrinsic(block: tff.framework.Intrinsic) -> Callable[[Any], Any]:
   if block.uri in _PLACE:
     return lambda value: value
   if block.uri in _FUNCTIONS:
-    return _FUNCTIONS[block.uri](block.type_signature)
+    type_spec: Any = block.type_signature
+    return _FUNCTIONS[block.uri](type_spec)
   raise NotImplementedError(
     f'The cohort runtime cannot run the intrinsic {block.uri!r}.'
   )
 
 
 def evaluate(block: _Block, environment: Environment) -> Any:
-  """The value of `block` for one party, in the graph that is being built."""
+  """Computes a building block for one party in the graph that is being built.
+
+  Args:
+    block: The building block.
+    environment: The values of the names that occur in it.
+
+  Returns:
+    Its value: tensors in `tff.structure.Struct`, or a function of such.
+
+  Raises:
+    NotImplementedError: If the block, or one in it, cannot be run here.
+  """
   match block:
     case tff.framework.Reference():
       return environment[block.name]
@@ -204,7 +223,7 @@ def evaluate(block: _Block, environment: Environment) -> Any:
 
 @dataclasses.dataclass
 class Aggregation:
-  """`tff.federated_aggregate`: its arguments, and the name of its result."""
+  """The arguments of `tff.federated_aggregate`, and the name of its result."""
 
   name: str
   value: _Block
@@ -215,19 +234,23 @@ class Aggregation:
 
   @property
   def partial_type(self) -> tff.Type:
-    return self.merge.type_signature.result
+    """The type of the aggregate of some of the clients."""
+    merge_type: Any = self.merge.type_signature
+    return merge_type.result
 
 
 @dataclasses.dataclass
 class Stage:
-  """What runs after a given number of dependent aggregations.
+  """The work that depends on the results of the same number of aggregations.
 
   Attributes:
-    server: What the server computes, before its clients.
-    clients: What each client then computes.
-    aggregations: What is aggregated over the clients at the end.
-    reads: What the clients, and the aggregations, read of the server's results.
-    keep: The clients' results that later stages, or the caller, need.
+    server: The blocks that the server computes first, with their names.
+    clients: The blocks that each client computes then, with their names.
+    aggregations: The aggregations over the clients at the end.
+    reads: The names of the server's results that the clients and the
+      aggregations need.
+    keep: The names of the clients' results that later stages or the caller
+      need.
   """
 
   server: list[tuple[str, _Block]] = dataclasses.field(default_factory=list)
@@ -242,42 +265,42 @@ class Stage:
     return bool(self.aggregations or self.keep)
 
   def run_server(self, environment: Environment) -> dict[str, Any]:
-    """The environment of the server, with this stage's results."""
-    environment = dict(environment)
+    """Returns the server's `environment` with this stage's results added."""
+    extended = dict(environment)
     for name, block in self.server:
-      environment[name] = evaluate(block, environment)
-    return environment
+      extended[name] = evaluate(block, extended)
+    return extended
 
   def run_client(
     self, environment: Environment
   ) -> tuple[dict[str, Any], list[Any]]:
-    """One client's kept results and its parts of the aggregates."""
-    environment = dict(environment)
+    """Computes one client's kept results and its parts of the aggregates."""
+    extended = dict(environment)
     for name, block in self.clients:
-      environment[name] = evaluate(block, environment)
+      extended[name] = evaluate(block, extended)
     parts = []
     for aggregation in self.aggregations:
       arguments = Struct(
         [
-          (None, evaluate(aggregation.zero, environment)),
-          (None, evaluate(aggregation.value, environment)),
+          (None, evaluate(aggregation.zero, extended)),
+          (None, evaluate(aggregation.value, extended)),
         ]
       )
-      parts.append(evaluate(aggregation.accumulate, environment)(arguments))
-    return {name: environment[name] for name in self.keep}, parts
+      parts.append(evaluate(aggregation.accumulate, extended)(arguments))
+    return {name: extended[name] for name in self.keep}, parts
 
 
 @dataclasses.dataclass
-class Plan:
-  """A TFF computation, lowered.
+class LoweredComputation:
+  """A TFF computation as a list of stages.
 
   Attributes:
-    parameter_name: What the stages call the argument; None if there is none.
+    parameter_name: The argument's name in the stages; None if there is none.
     parameter_type: The argument's type.
     stages: The stages, in order.
-    types: The type, for one party, of each result of a stage.
-    result: The result, from the environment after the last stage.
-    result_type: The result's type, with the Python containers to give it in.
+    types: The types, for one party, of the stages' results, by their names.
+    result: The result as a block, to be computed after the last stage.
+    result_type: The result's type, which has its Python containers.
   """
 
   parameter_name: str | None
@@ -288,30 +311,36 @@ class Plan:
   result_type: tff.Type
 
 
-def _arguments(call: tff.framework.Call) -> list[_Block]:
-  if isinstance(call.argument, tff.framework.Struct):
-    return [block for _, block in tff.structure.iter_elements(call.argument)]
+def _arguments(argument: Any) -> list[_Block]:
+  """Lists the elements of a call's argument."""
+  if isinstance(argument, tff.framework.Struct):
+    return [block for _, block in tff.structure.iter_elements(argument)]
   return [
-    tff.framework.Selection(call.argument, index=index)
-    for index in range(len(call.argument.type_signature))
+    tff.framework.Selection(argument, index=index)
+    for index in range(len(argument.type_signature))
   ]
 
 
-def _reduced(computation: tff.framework.ConcreteComputation) -> _Block:
-  """`computation` in call-dominant form, with TFF's few basic intrinsics."""
-  # A simulation protects nothing from itself: a secure sum is a sum.
-  block = tff.backends.test.replace_secure_intrinsics_with_bodies(
-    computation
-  ).to_building_block()
-  block, _ = tensorflow_tree_transformations.replace_intrinsics_with_bodies(
-    block
+def _reduce(computation: tff.framework.ConcreteComputation) -> _Block:
+  """Reduces `computation` to call-dominant form with a few basic intrinsics."""
+  computation = private_api.replace_secure_sums(computation)
+  return tff.framework.to_call_dominant(
+    private_api.replace_composite_intrinsics(computation.to_building_block())
   )
-  return tff.framework.to_call_dominant(block)
 
 
-def lower(computation: tff.framework.ConcreteComputation) -> Plan:
-  """Sorts what `computation` calls into stages."""
-  block = _reduced(computation)
+def lower(
+  computation: tff.framework.ConcreteComputation,
+) -> LoweredComputation:
+  """Sorts the calls of a computation into stages.
+
+  Args:
+    computation: Any TFF computation.
+
+  Returns:
+    The stages and how the result follows from them.
+  """
+  block: Any = _reduce(computation)
   parameter_name = parameter_type = None
   if isinstance(block, tff.framework.Lambda):
     parameter_name, parameter_type = block.parameter_name, block.parameter_type
@@ -324,7 +353,8 @@ def lower(computation: tff.framework.ConcreteComputation) -> Plan:
       parameter_name = 'argument'
       argument = tff.framework.Reference(parameter_name, parameter_type)
     block = tff.framework.Call(block, argument)
-  bindings, result = [], block
+  bindings: list[tuple[str, Any]] = []
+  result = block
   if isinstance(block, tff.framework.Block):
     bindings, result = list(block.locals), block.result
   if isinstance(result, tff.framework.Call):
@@ -332,10 +362,12 @@ def lower(computation: tff.framework.ConcreteComputation) -> Plan:
     result = tff.framework.Reference('result', result.type_signature)
 
   stages = [Stage()]
-  stage_of = {parameter_name: 0}
-  types, per_client = {}, set()
+  stage_of: dict[str, int] = {}
+  types: dict[str, tff.Type] = {}
+  per_client: set[str] = set()
 
   def uses(block: _Block) -> list[str]:
+    """Lists the results that occur in `block`."""
     names = []
 
     def visit(inner: _Block) -> tuple[_Block, bool]:
@@ -347,7 +379,7 @@ def lower(computation: tff.framework.ConcreteComputation) -> Plan:
     return names
 
   def note(names: list[str], stage: int, by_client: bool) -> None:
-    """Notes that something in `stage` uses the results called `names`."""
+    """Notes that a block of `stage` uses the results called `names`."""
     for name in names:
       if name in per_client:
         earlier = stages[stage_of[name]]
@@ -366,7 +398,9 @@ def lower(computation: tff.framework.ConcreteComputation) -> Plan:
     is_clients = values.is_per_client(block.type_signature)
     note(names, stage, is_aggregation or is_clients)
     if is_aggregation:
-      stages[stage].aggregations.append(Aggregation(name, *_arguments(block)))
+      stages[stage].aggregations.append(
+        Aggregation(name, *_arguments(block.argument))
+      )
       stage += 1
       if stage == len(stages):
         stages.append(Stage())
@@ -378,7 +412,7 @@ def lower(computation: tff.framework.ConcreteComputation) -> Plan:
     stage_of[name] = stage
     types[name] = values.member(block.type_signature)
   note(uses(result), len(stages), False)
-  return Plan(
+  return LoweredComputation(
     parameter_name,
     parameter_type,
     stages,

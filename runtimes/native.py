@@ -4,16 +4,16 @@ TFF's default context starts the same worker, but lets it inherit the program's
 output and outlive the program, so that `experiment | tail` waits for ever and
 every killed run leaves a process behind. Here the worker
 
-- is killed by the kernel when the program dies, however it dies (`kill -9`
-  too), and by us when the program ends or drops the context;
-- holds none of the program's files or pipes, and does not see the Ctrl-C
-  (what it prints, with `tf.print` for one, goes to its log);
+- is killed by the kernel when the program dies, even by `kill -9`, and by this
+  module when the program ends or deletes the context;
+- holds none of the program's files or pipes, and does not get its Ctrl-C. What
+  it prints, for instance with `tf.print`, goes to a log;
 - is alone on its port, whatever else starts on this machine;
-- gives a RuntimeError with the end of its log if it dies, where TFF would try
+- causes a RuntimeError with the end of its log if it dies, where TFF would try
   again without end.
 
 The worker, as TFF builds it, listens on all interfaces and asks for no
-password: on a machine that others can reach, put a firewall before it.
+password. Put a firewall before a machine that others can reach.
 """
 
 from collections.abc import Sequence
@@ -27,13 +27,15 @@ import sys
 import tempfile
 import threading
 import time
-from typing import BinaryIO
+from typing import Any, BinaryIO
 import weakref
 
 import grpc
 import tensorflow_federated as tff
 
-_BINARY = os.path.join(os.path.dirname(tff.__file__), 'data', 'worker_binary')
+from runtimes import private_api
+
+_BINARY = private_api.worker_binary()
 
 _START_TIMEOUT_SECONDS = 60.0
 
@@ -50,8 +52,8 @@ _CHANNEL_OPTIONS = [
 ]
 
 # Asks the kernel to kill this process when its parent dies (PR_SET_PDEATHSIG),
-# makes sure that the parent did not die before that, and becomes the worker.
-# A program of its own, because `preexec_fn` is not safe in a process that has
+# makes sure that the parent did not die before that, and becomes the worker. It
+# is a program of its own because `preexec_fn` is not safe in a process that has
 # threads, and TensorFlow has many.
 _LAUNCHER = f"""
 import ctypes, os, sys
@@ -64,7 +66,9 @@ if os.getppid() == int(sys.argv[1]):
 def _start(command: Sequence[str], log: BinaryIO) -> subprocess.Popen[bytes]:
   """Starts a process that does not outlive this one, writing into `log`."""
   launcher = [sys.executable, '-I', '-S', '-c', _LAUNCHER, str(os.getpid())]
-  started = concurrent.futures.Future()
+  started: concurrent.futures.Future[subprocess.Popen[bytes]] = (
+    concurrent.futures.Future()
+  )
 
   def start_and_wait() -> None:
     try:
@@ -79,16 +83,18 @@ def _start(command: Sequence[str], log: BinaryIO) -> subprocess.Popen[bytes]:
       started.set_exception(error)
       return
     started.set_result(process)
-    with contextlib.suppress(ChildProcessError):  # `_stop` was faster.
+    # `_stop` may be faster.
+    with contextlib.suppress(ChildProcessError):
       os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
-  # To the kernel the parent is a thread, not a process: the worker is killed at
-  # the end of the thread that started it. So one is made that does not end.
+  # To the kernel the parent is a thread, not a process: it kills the worker at
+  # the end of the thread that started it. So this is a thread that waits.
   threading.Thread(target=start_and_wait, daemon=True).start()
   return started.result()
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
+  """Kills a process."""
   process.kill()  # There is no state in it to save.
   process.wait()
 
@@ -96,12 +102,17 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 class _Worker:
   """A running worker process, which makes executors."""
 
-  def __init__(self):
+  def __init__(self) -> None:
+    """Starts the worker.
+
+    Raises:
+      RuntimeError: If it does not start.
+    """
     self._log = tempfile.TemporaryFile()
     with socket.socket() as reservation:
-      # A port that no one else is given while we hold it. The worker can still
-      # listen there, as it sets SO_REUSEPORT too; which is also why it would
-      # share, without a word, a port that another worker has.
+      # Nobody else is given this port while it is reserved. The worker can
+      # still listen there, as it sets SO_REUSEPORT too. That is also why it
+      # would silently share a port that another worker has.
       reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
       reservation.bind(('', 0))
       port = reservation.getsockname()[1]
@@ -112,6 +123,7 @@ class _Worker:
       self._wait_until_ready()
 
   def _wait_until_ready(self) -> None:
+    """Waits until the worker answers, and raises an error if it does not."""
     give_up = time.monotonic() + _START_TIMEOUT_SECONDS
     while not self._stub.is_ready:
       if time.monotonic() > give_up:
@@ -125,22 +137,29 @@ class _Worker:
   def create_executor(
     self, cardinalities: tff.framework.CardinalitiesType
   ) -> tff.framework.RemoteExecutor:
-    """Makes an executor for so many clients.
+    """Makes an executor for given numbers of clients.
 
-    TFF asks for a new one after an error, and would try again for ever if the
-    worker were gone: this is where that ends.
+    After an error TFF asks for a new executor and tries again. If the worker is
+    gone, the error that is raised here ends that.
+
+    Args:
+      cardinalities: The number of clients by placement.
+
+    Returns:
+      The executor.
 
     Raises:
       RuntimeError: If the worker has ended.
     """
     self._check()
-    # A computation to which no client gives anything runs without clients.
+    # A computation whose argument tells no number of clients has none.
     cardinalities.setdefault(tff.CLIENTS, 0)
     executor = tff.framework.RemoteExecutor(self._stub)
     executor.set_cardinalities(cardinalities)
     return executor
 
   def _check(self) -> None:
+    """Raises an error if the worker has ended."""
     status = self._process.poll()
     if status is None:
       return
@@ -156,18 +175,23 @@ class _Worker:
     )
 
   def _last_words(self) -> str:
+    """Returns a sentence with the end of the worker's log."""
     size = self._log.seek(0, os.SEEK_END)
     self._log.seek(max(0, size - 2000))
     words = self._log.read().decode(errors='replace').strip()
     return f' The end of its log:\n{words}' if words else ' Its log is empty.'
 
 
-def _with_client_lists(value: object, value_type: tff.Type) -> object:
-  """Makes lists of the sequences of clients in an argument.
+def _with_client_lists(value: Any, value_type: tff.Type) -> Any:
+  """Turns the sequences of clients in an argument into lists, as TFF wants.
 
-  A value that is placed at clients can be any sequence of what the clients
-  hold; TFF takes only lists. Nothing else is changed, and the type tells which
-  is which: a tuple may be two clients, or two parts of what each one holds.
+  Args:
+    value: The argument. Whether a tuple in it is two clients or two parts of
+      one client's value depends on the type.
+    value_type: Its type.
+
+  Returns:
+    The argument with lists; nothing else is changed.
   """
   if isinstance(value_type, tff.FederatedType):
     is_sequence = isinstance(value, Sequence) and not isinstance(
@@ -190,25 +214,29 @@ def _with_client_lists(value: object, value_type: tff.Type) -> object:
 class _NativeContext(tff.framework.SyncExecutionContext):
   """An execution context that takes any sequence of clients."""
 
-  def invoke(self, comp: tff.Computation, arg: object) -> object:
-    if arg is not None:
-      arg = _with_client_lists(arg, comp.type_signature.parameter)
+  def invoke(self, comp: tff.Computation, arg: Any) -> Any:
+    """Runs a computation; TFF calls this."""
+    parameter_type = comp.type_signature.parameter
+    if parameter_type is not None:
+      arg = _with_client_lists(arg, parameter_type)
     return super().invoke(comp, arg)
 
 
 def _compile(
   comp: tff.framework.ConcreteComputation,
 ) -> tff.framework.ConcreteComputation:
-  # The native runtime has no secure sums; in a simulation they are sums.
-  comp = tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
-  return tff.backends.native.desugar_and_transform_to_native(comp)
+  return tff.backends.native.desugar_and_transform_to_native(
+    private_api.replace_secure_sums(comp)
+  )
 
 
 def create_native_context() -> tff.framework.SyncContext:
-  """Starts TFF's worker process and returns a context that runs things there.
+  """Starts TFF's worker process and makes a context that runs TFF there.
 
-  The worker lives as long as the context and this process do. Use it with
-  `tff.framework.set_default_context`.
+  The worker lives as long as the context and this process do.
+
+  Returns:
+    The context, for `tff.framework.set_default_context`.
 
   Raises:
     RuntimeError: If the worker does not start.

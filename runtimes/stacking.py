@@ -1,8 +1,8 @@
 """Runs a program on stacked clients: a cohort's round is one XLA program.
 
-In it is a loop over the clients that aggregates as it goes. Working on all of
-them at once, by `tf.vectorized_map`, was no faster, and made each take as many
-steps as the largest; nor could it have loops in loops.
+It is a loop over the clients that aggregates as it goes. `tf.vectorized_map`,
+which works on all clients at once, was not faster, makes each client take as
+many steps as the largest, and allows no loops within loops.
 """
 
 from collections.abc import Sequence
@@ -12,30 +12,30 @@ import math
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
 
-from runtimes import program as program_lib
+from runtimes import private_api
+from runtimes import programs
 from runtimes import values
 
-# A client that reads or gives more than this has so much to do that it is
-# better off with a core of its own: TFF's LSTM for StackOverflow takes four
-# times as long stacked.
+# A client that reads or returns more than this has so much to do that it is
+# faster with a core of its own: TFF's LSTM for StackOverflow takes four times
+# as long stacked.
 MAX_CLIENT_BYTES = 2**20
-# On a CPU, XLA makes code of these that is several times slower than
-# TensorFlow's own kernels.
+# On a CPU, XLA's code for these is several times slower than TensorFlow's own
+# kernels.
 _SLOW_IN_XLA = ('Conv', 'DepthwiseConv', 'MaxPool', 'AvgPool', 'FusedBatchNorm')
-# What is marked as stateful because what it calls may be.
+# These are marked as stateful because the functions that they call may be.
 _CALLS = ('Case', 'If', 'PartitionedCall', 'StatefulPartitionedCall', 'While')
 _VARIANT = tf.variant.as_datatype_enum
 _OPAQUE_TYPES = frozenset(
   dtype.as_datatype_enum for dtype in (tf.string, tf.variant, tf.resource)
 )
 
-Leaves = program_lib.Leaves
+Leaves = programs.Leaves
 
 
-def _is_plain_arithmetic(function: program_lib.Function) -> bool:
-  """Whether XLA can compile a function without changing what it does."""
+def _is_plain_arithmetic(function: programs.TracedFunction) -> bool:
+  """Returns whether a function does the same when XLA compiles it."""
   graph_def = function.concrete.graph.as_graph_def()
   nodes = list(graph_def.node)
   for library_function in graph_def.library.function:
@@ -43,27 +43,25 @@ def _is_plain_arithmetic(function: program_lib.Function) -> bool:
   for node in nodes:
     if node.op in _CALLS:
       continue
-    definition = op_def_registry.get(node.op)
-    # What is stateful draws unseeded numbers, or asserts, or prints: compiled,
-    # it would do something else, or nothing.
+    definition = private_api.op_definition(node.op)
+    # Stateful operations draw unseeded numbers, or assert, or print. When XLA
+    # compiles them they do something else, or nothing.
     if definition is None or definition.is_stateful:
       return False
     if node.op.startswith(_SLOW_IN_XLA):
       return False
     if node.op.startswith('TensorList'):
       continue
-    types = [
-      arg.type for arg in (*definition.input_arg, *definition.output_arg)
-    ]
-    # What passes any type on may pass on a list.
-    types += {a.type for a in node.attr.values()} - {_VARIANT}
+    types = {a.type for a in (*definition.input_arg, *definition.output_arg)}
+    # A variant in an attribute is a TensorList that the operation passes on.
+    types |= {a.type for a in node.attr.values()} - {_VARIANT}
     if _OPAQUE_TYPES.intersection(types):
       return False
   return all(leaf.dtype != tf.variant for leaf in function.concrete.inputs)
 
 
 def _bytes(leaves: Sequence[Any]) -> int:
-  """The size of what has these shapes; a size that is unknown counts as 1."""
+  """Returns the size of all leaves; dimensions that are unknown count as 1."""
   return sum(
     math.prod(size or 1 for size in leaf.shape) * leaf.dtype.size
     for leaf in leaves
@@ -75,18 +73,25 @@ class Stacking:
   """How a program can be run with its clients stacked.
 
   Attributes:
-    whole: Whether XLA can compile the server's work too. The aggregators of
-      differential privacy, for one, keep strings in the server's state.
-    client_bytes: What one client's results take, or what it reads of the
-      server's, as the model, if that is more.
+    whole: Whether XLA can compile the server's work too. It cannot with the
+      aggregators of differential privacy, which keep strings in the state.
+    client_bytes: The size of one client's results, or of what it reads of the
+      server's results, such as the model, if that is more.
   """
 
   whole: bool
   client_bytes: int
 
 
-def find_stacking(program: program_lib.Program) -> Stacking | None:
-  """How to run `program` with stacked clients; None if they cannot be."""
+def find_stacking(program: programs.Program) -> Stacking | None:
+  """Finds out how to run `program` with its clients stacked.
+
+  Args:
+    program: The program.
+
+  Returns:
+    How; None if XLA cannot compile the clients' work or they have none.
+  """
   active = [i for i, stage in enumerate(program.stages) if stage.is_federated]
   if not active:
     return None
@@ -105,24 +110,39 @@ def find_stacking(program: program_lib.Program) -> Stacking | None:
 
 
 class StackedRunner:
-  """Runs a program on stacked clients."""
+  """Runs a program on stacked clients.
 
-  def __init__(self, program: program_lib.Program, stacking: Stacking):
+  Attributes:
+    stacking: How the program is run.
+  """
+
+  def __init__(self, program: programs.Program, stacking: Stacking):
     self.stacking = stacking
     self._program = program
-    self._functions: dict[Any, program_lib.Function] = {}
+    self._functions: dict[Any, programs.TracedFunction] = {}
 
   def __call__(
     self,
-    arguments: program_lib.Arguments,
-    stacked: program_lib.Arguments,
+    arguments: programs.Arguments,
+    stacked: programs.Arguments,
     size: int,
   ) -> list[Any]:
-    """The parts of the result; those of the clients, stacked."""
+    """Runs the program.
+
+    Args:
+      arguments: The parts of the argument that are not one value for each
+        client.
+      stacked: The other parts, stacked.
+      size: The number of clients.
+
+    Returns:
+      For each part of the result its leaves; if it is one value for each
+      client, stacked `ClientLeaves`.
+    """
     leaves = tf.nest.flatten((arguments, stacked))
     key = (size, *(tuple(leaf.shape) for leaf in leaves))
     if key not in self._functions:
-      self._functions[key] = program_lib.Function(
+      self._functions[key] = programs.TracedFunction(
         functools.partial(self.run_stages, size),
         tf.nest.map_structure(
           lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
@@ -132,7 +152,7 @@ class StackedRunner:
       )
     result = self._functions[key](arguments, stacked)
     return [
-      program_lib.OfClients(leaves, stacked=True)
+      programs.ClientLeaves(leaves, stacked=True)
       if values.is_per_client(type_spec)
       else leaves
       for leaves, type_spec in zip(
@@ -143,10 +163,21 @@ class StackedRunner:
   def run_stages(
     self,
     size: int,
-    arguments: program_lib.Arguments,
-    stacked: program_lib.Arguments,
+    arguments: programs.Arguments,
+    stacked: programs.Arguments,
   ) -> list[Leaves]:
-    """The parts of the result, to be traced; those of the clients, stacked."""
+    """Runs all stages in the graph that is being built.
+
+    Args:
+      size: The number of clients.
+      arguments: The parts of the argument that are not one value for each
+        client.
+      stacked: The other parts, stacked.
+
+    Returns:
+      The leaves of each part of the result; if it is one value for each client,
+      stacked.
+    """
     program = self._program
     server: dict[str, Leaves] = {}
     kept: dict[str, Leaves] = {}
@@ -158,13 +189,13 @@ class StackedRunner:
           i, size, arguments, stacked, server, kept
         )
         kept |= keep
-    of_clients = {name: program_lib.OfClients(v) for name, v in kept.items()}
+    of_clients = {name: programs.ClientLeaves(v) for name, v in kept.items()}
     everything = dict(arguments) | {
-      part: program_lib.OfClients(leaves) for part, leaves in stacked.items()
+      part: programs.ClientLeaves(leaves) for part, leaves in stacked.items()
     }
     result = program.result(everything, server, of_clients)
     return [
-      part.leaves if isinstance(part, program_lib.OfClients) else part
+      part.leaves if isinstance(part, programs.ClientLeaves) else part
       for part in result
     ]
 
@@ -172,30 +203,47 @@ class StackedRunner:
     self,
     i: int,
     size: int,
-    arguments: program_lib.Arguments,
-    stacked: program_lib.Arguments,
+    arguments: programs.Arguments,
+    stacked: programs.Arguments,
     server: dict[str, Leaves],
     kept: dict[str, Leaves],
   ) -> tuple[dict[str, Leaves], list[Leaves]]:
-    """Stage `i` of all clients: what they keep, and the aggregates."""
+    """Runs the clients' work of stage `i`.
+
+    Args:
+      i: The number of the stage.
+      size: The number of clients.
+      arguments: As for `run_stages`.
+      stacked: As for `run_stages`.
+      server: The server's results so far.
+      kept: What the clients kept in earlier stages, stacked.
+
+    Returns:
+      What the clients keep, stacked, and the aggregates.
+    """
     program = self._program
     reads = {name: server[name] for name in program.stages[i].reads}
 
-    def loop(arguments, stacked, reads, kept):
-      def client(k: tf.Tensor) -> Any:
+    def loop(
+      arguments: programs.Arguments,
+      stacked: programs.Arguments,
+      reads: dict[str, Leaves],
+      kept: dict[str, Leaves],
+    ) -> tuple[dict[str, Leaves], list[Leaves]]:
+      def client(k: Any) -> Any:
         own, own_kept = tf.nest.map_structure(
-          lambda leaf: tf.gather(leaf, k), (dict(stacked), dict(kept))
+          lambda leaf: programs.gather_row(leaf, k), (dict(stacked), dict(kept))
         )
         return program.client_step(i, dict(arguments) | own, reads, own_kept)
 
-      def body(k: tf.Tensor, arrays: Any, aggregates: Any) -> Any:
+      def body(k: Any, arrays: Any, aggregates: Any) -> Any:
         keep, parts = client(k)
         arrays = tf.nest.map_structure(
           lambda array, leaf: array.write(k, leaf), arrays, keep
         )
         return k + 1, arrays, program.merge(i, reads, aggregates, parts)
 
-      # Only the structure, shapes and types of this are used.
+      # Only the structure, the shapes and the types of this are used.
       example, _ = client(tf.constant(0))
       arrays = tf.nest.map_structure(
         lambda leaf: tf.TensorArray(leaf.dtype, size, element_shape=leaf.shape),

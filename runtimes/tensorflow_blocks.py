@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.saved_model import function_deserialization
 import tensorflow_federated as tff
 
+from runtimes import private_api
 from runtimes import values
 
 # Every call of a block that holds variables gets variables of its own.
@@ -16,7 +16,7 @@ _call_count = itertools.count()
 
 
 def _tensor_names(binding: Any) -> Iterator[str]:
-  """The names of a block's parameter or result tensors, depth first."""
+  """Yields the names of a block's parameter or result tensors, depth first."""
   kind = binding.WhichOneof('binding')
   if kind == 'struct':
     for element in binding.struct.element:
@@ -28,11 +28,12 @@ def _tensor_names(binding: Any) -> Iterator[str]:
 
 
 def _node(name: str) -> str:
+  """Returns the name of the node that a tensor or a control input is of."""
   return name.lstrip('^').split(':')[0]
 
 
 def _needed(graph_def: tf.compat.v1.GraphDef, names: Iterable[str]) -> set[str]:
-  """The names of the nodes that `names` depend on, and their own."""
+  """Returns the nodes that `names` depend on, and their own."""
   nodes = {node.name: node for node in graph_def.node}
   needed, pending = set(), [_node(name) for name in names]
   while pending:
@@ -43,39 +44,32 @@ def _needed(graph_def: tf.compat.v1.GraphDef, names: Iterable[str]) -> set[str]:
   return needed
 
 
-def _keep(graph_def: tf.compat.v1.GraphDef, names: set[str]):
-  """Removes all other nodes."""
+def _keep(graph_def: tf.compat.v1.GraphDef, names: set[str]) -> None:
+  """Removes all nodes but those called `names`."""
   kept = [node for node in graph_def.node if node.name in names]
   del graph_def.node[:]
   graph_def.node.extend(kept)
 
 
-def _initialize_first(graph_def: tf.compat.v1.GraphDef, initialize_op: str):
-  """Makes all that does not initialize variables wait until they are there."""
+def _initialize_first(
+  graph_def: tf.compat.v1.GraphDef, initialize_op: str
+) -> None:
+  """Makes all other nodes wait until the variables are initialized."""
   initializing = _needed(graph_def, [initialize_op])
   for node in graph_def.node:
     if node.name not in initializing and node.op != 'Placeholder':
       node.input.append(f'^{_node(initialize_op)}')
 
 
-def _load_functions(graph_def: tf.compat.v1.GraphDef):
-  """Moves the graph's functions into the graph that is being built.
+def _load_functions(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Moves the functions of `graph_def` into the graph that is being built.
 
-  They get new names, as TensorFlow numbers the functions of each graph anew and
-  here the graphs of many blocks meet; and what they call their variables and
-  tables gets new names, too.
+  The functions of many blocks meet there, so that they get new names.
+
+  Args:
+    graph_def: The graph, whose nodes then call the functions by the new names.
   """
-  for function in graph_def.library.function:
-    for node in function.node_def:
-      # Nobody asks for a gradient here, and the loader would warn of it.
-      node.attr.pop('_gradient_op_type', None)
-  functions = function_deserialization.load_function_def_library(
-    graph_def.library
-  )
-  names = {}
-  for name, function in functions.items():
-    function.add_to_graph(tf.compat.v1.get_default_graph())
-    names[tf.compat.as_str(name)] = tf.compat.as_str(function.name)
+  names = private_api.load_functions(graph_def.library)
   for node in graph_def.node:
     node.op = names.get(node.op, node.op)
     for attribute in node.attr.values():
@@ -85,10 +79,15 @@ def _load_functions(graph_def: tf.compat.v1.GraphDef):
   graph_def.ClearField('library')
 
 
-def _detach_placeholders(graph_def: tf.compat.v1.GraphDef):
-  """Makes placeholders, which the import leaves behind unread, harmless.
+def _detach_placeholders(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Turns placeholders into constants that no other node waits for.
 
-  XLA refuses a graph that has one, and TensorFlow one that waits for one.
+  When the graph is imported the arguments take the placeholders' place, but the
+  placeholders stay. XLA refuses a graph that has one, and TensorFlow waits for
+  ever for the value of one that it is told to wait for.
+
+  Args:
+    graph_def: The graph, which is changed.
   """
   waits = set()
   for node in graph_def.node:
@@ -107,7 +106,7 @@ def _detach_placeholders(graph_def: tf.compat.v1.GraphDef):
       node.input.extend(kept)
 
 
-def _own_resources(graph_def: tf.compat.v1.GraphDef):
+def _rename_resources(graph_def: tf.compat.v1.GraphDef) -> None:
   """Gives the graph's variables and tables names that no other call uses."""
   suffix = f'_call{next(_call_count)}'
   for count, node in enumerate(graph_def.node):
@@ -119,7 +118,7 @@ def _own_resources(graph_def: tf.compat.v1.GraphDef):
 def to_callable(
   block: tff.framework.CompiledComputation,
 ) -> Callable[..., Any]:
-  """A function that puts `block` into the graph that is being built.
+  """Makes a function that puts `block` into the graph that is being built.
 
   Args:
     block: The TensorFlow block of a TFF computation.
@@ -127,6 +126,9 @@ def to_callable(
   Returns:
     A function from the block's argument, if it has one, to its result; structs
     are `tff.structure.Struct`, sequences are variant tensors.
+
+  Raises:
+    NotImplementedError: If the block holds something else than TensorFlow.
   """
   kind = block.proto.WhichOneof('computation')
   if kind != 'tensorflow':
@@ -137,16 +139,16 @@ def to_callable(
   proto = block.proto.tensorflow
   graph_def = tf.compat.v1.GraphDef()
   if not proto.graph_def.Unpack(graph_def):
-    raise ValueError('A TensorFlow block without a graph.')
-  type_spec = block.type_signature
+    raise ValueError('A TensorFlow block has no graph.')
+  type_spec: Any = block.type_signature
   parameter_names = list(_tensor_names(proto.parameter))
   result_names = list(_tensor_names(proto.result))
   session_token = proto.session_token_tensor_name
 
-  needed = [*result_names]
+  wanted = [*result_names]
   if proto.initialize_op:
-    needed.append(proto.initialize_op)
-  needed = _needed(graph_def, needed)
+    wanted.append(proto.initialize_op)
+  needed = _needed(graph_def, wanted)
   _keep(graph_def, needed.union(map(_node, parameter_names)))
   if proto.initialize_op:
     _initialize_first(graph_def, proto.initialize_op)
@@ -155,12 +157,12 @@ def to_callable(
   def call(argument: Any = None) -> Any:
     own_graph_def = tf.compat.v1.GraphDef()
     own_graph_def.CopyFrom(graph_def)
-    _own_resources(own_graph_def)
+    _rename_resources(own_graph_def)
     _load_functions(own_graph_def)
     input_map = {}
     if type_spec.parameter is not None:
       leaves = values.flatten(argument, type_spec.parameter)
-      # The identity brings in what is from outside the graph being built.
+      # The identity captures what comes from outside of the graph.
       leaves = [tf.identity(leaf) for leaf in leaves]
       input_map = dict(zip(parameter_names, leaves, strict=True))
     if _node(session_token) in needed:

@@ -1,4 +1,9 @@
-"""Values of TFF types as flat lists of tensors, and stacked clients' values."""
+"""Conversions between Python values of TFF types and flat lists of tensors.
+
+A *leaf* is a tensor or an array of a value. What a runtime computes with are
+lists of leaves; the containers around them, such as dicts and NamedTuples, are
+known from the value's TFF type.
+"""
 
 import collections
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +18,16 @@ import tree
 Struct = tff.structure.Struct
 
 
-class StackedClients(Sequence):
-  """What the clients of a cohort hold, with the clients as the first axis.
+class StackedClients(Sequence[Any]):
+  """The values of a cohort's clients, with the clients as the first axis.
 
-  It behaves as the list of the clients' values that TFF takes and gives, and
-  spares the copies that a list needs on its way in and out of a runtime that
-  works on the whole cohort at once. A leaf may be an array or a tensor.
+  It can be used like the list of values, one for each client, that TFF takes
+  and gives. A runtime that works on the whole cohort at once takes and gives it
+  without the copies that a list would need.
+
+  Attributes:
+    stacked: The values in the containers of one client's value. Each leaf, an
+      array or a tensor, has the clients as its first axis.
   """
 
   def __init__(self, stacked: Any, size: int):
@@ -47,7 +56,7 @@ class StackedClients(Sequence):
 
 
 def is_per_client(type_spec: tff.Type) -> bool:
-  """Whether a value of this type is one value for each client."""
+  """Returns whether a value of this type is one value for each client."""
   return (
     isinstance(type_spec, tff.FederatedType)
     and type_spec.placement is tff.CLIENTS
@@ -56,14 +65,22 @@ def is_per_client(type_spec: tff.Type) -> bool:
 
 
 def member(type_spec: tff.Type) -> tff.Type:
-  """The type that one party sees."""
+  """Returns the type that one party, a client or the server, sees."""
   if isinstance(type_spec, tff.FederatedType):
     return type_spec.member
   return type_spec
 
 
 def elements(value: Any, type_spec: tff.StructType) -> Sequence[Any]:
-  """The elements of a struct, in any Python container, in the type's order."""
+  """Returns the elements of a struct in the order of its type.
+
+  Args:
+    value: The struct, in any Python container.
+    type_spec: Its type.
+
+  Raises:
+    TypeError: If the struct has other elements than its type.
+  """
   return _elements(value, _names(type_spec))
 
 
@@ -77,11 +94,14 @@ def _children(type_spec: tff.StructType) -> tuple[tff.Type, ...]:
   return tuple(child for _, child in tff.structure.iter_elements(type_spec))
 
 
-def _elements(value: Any, names: Sequence[str | None]) -> Sequence[Any]:
+def _elements(value: Any, names: tuple[str | None, ...]) -> Sequence[Any]:
   if isinstance(value, dict):
     if len(value) != len(names) or not all(name in value for name in names):
       raise TypeError(f'Expected {list(names)}, got {list(value)}.')
     return [value[name] for name in names]
+  fields = getattr(value, '_fields', names)  # Of a NamedTuple.
+  if fields != names and any(names):
+    raise TypeError(f'Expected {list(names)}, got {list(fields)}.')
   if not isinstance(value, (list, tuple)):
     if not isinstance(value, Struct):
       value = tff.structure.from_container(value)
@@ -92,14 +112,22 @@ def _elements(value: Any, names: Sequence[str | None]) -> Sequence[Any]:
 
 
 def element_structure(type_spec: tff.Type) -> Any:
-  """The `element_spec` of a data set whose elements have this type."""
+  """Returns the `element_spec` of a data set of elements of this type."""
   return tff.types.type_to_py_container(
     unflatten(leaf_specs(type_spec), type_spec), type_spec
   )
 
 
 def _to_variant(value: Any, type_spec: tff.SequenceType) -> tf.Tensor:
-  """A sequence, given as a data set, as a list of elements, or as a variant."""
+  """Converts a sequence to a variant tensor.
+
+  Args:
+    value: A data set, a list of elements, or a variant tensor already.
+    type_spec: The type of the sequence.
+
+  Returns:
+    The variant tensor.
+  """
   if isinstance(value, tf.Tensor):
     return value
   if not isinstance(value, tf.data.Dataset):
@@ -133,13 +161,23 @@ def _fits(shape: Sequence[int | None], expected: Sequence[int | None]) -> bool:
   )
 
 
-# From a value and the list to which it adds its leaves.
+# Takes a value and a list, and adds the value's leaves to the list.
 _Flattener = Callable[[Any, list[Any]], None]
 
 
 @functools.cache
 def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
-  """`flatten` for a type, which is looked at once and not for each client."""
+  """Makes the function that flattens values of a type.
+
+  So a type is looked at once and not again for each client.
+
+  Args:
+    type_spec: The type.
+    stacked: Whether the values are those of several clients, stacked.
+
+  Returns:
+    The function.
+  """
   type_spec = member(type_spec)
   if isinstance(type_spec, tff.StructType):
     names = _names(type_spec)
@@ -153,9 +191,10 @@ def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
   if isinstance(type_spec, tff.SequenceType):
     return lambda value, leaves: leaves.append(_to_variant(value, type_spec))
 
-  dtype = type_spec.dtype
+  tensor_type: Any = type_spec
+  dtype = tensor_type.dtype
   is_text = np.issubdtype(dtype, np.str_)
-  expected = None if type_spec.shape is None else list(type_spec.shape)
+  expected: Any = tensor_type.shape
   if stacked and expected is not None:
     expected = [None, *expected]
 
@@ -181,7 +220,7 @@ def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
 def flatten(
   value: Any, type_spec: tff.Type, stacked: bool = False
 ) -> list[Any]:
-  """The tensors of a value, depth first; a sequence is a variant.
+  """Lists the leaves of a value, depth first.
 
   Args:
     value: One party's value, in any containers that fit the type.
@@ -189,15 +228,19 @@ def flatten(
     stacked: Whether it is the values of several clients, stacked.
 
   Returns:
-    The leaves, as arrays or tensors.
+    The leaves. Tensors and arrays are returned as they are, without a copy;
+    a sequence becomes one variant tensor.
+
+  Raises:
+    TypeError: If the value does not fit the type.
   """
-  leaves = []
+  leaves: list[Any] = []
   _flattener(type_spec, stacked)(value, leaves)
   return leaves
 
 
 def leaf_specs(type_spec: tff.Type) -> list[tf.TensorSpec]:
-  """The specs of what `flatten` gives."""
+  """Returns the specs of the leaves that `flatten` lists."""
   type_spec = member(type_spec)
   if isinstance(type_spec, tff.StructType):
     return [
@@ -207,11 +250,12 @@ def leaf_specs(type_spec: tff.Type) -> list[tf.TensorSpec]:
     ]
   if isinstance(type_spec, tff.SequenceType):
     return [tf.TensorSpec([], tf.variant)]
-  return [tf.TensorSpec(type_spec.shape, type_spec.dtype)]
+  tensor_type: Any = type_spec
+  return [tf.TensorSpec(tensor_type.shape, tensor_type.dtype)]
 
 
 def unflatten(leaves: Sequence[Any], type_spec: tff.Type) -> Any:
-  """The inverse of `flatten`, with structs as `tff.structure.Struct`."""
+  """Undoes `flatten`; structs become `tff.structure.Struct`."""
   remaining = iter(leaves)
 
   def build(type_spec: tff.Type) -> Any:
@@ -229,7 +273,15 @@ def unflatten(leaves: Sequence[Any], type_spec: tff.Type) -> Any:
 
 
 def parts(type_spec: tff.Type | None) -> list[tff.Type]:
-  """The largest pieces of a type that live in one place each."""
+  """Lists the parts of a type: the largest pieces that have one placement.
+
+  Args:
+    type_spec: The type of a computation's argument or result; None, of which
+      there are no parts, if it takes no argument.
+
+  Returns:
+    The types of the parts, depth first.
+  """
   if type_spec is None:
     return []
   if isinstance(type_spec, tff.StructType):
@@ -242,7 +294,7 @@ def parts(type_spec: tff.Type | None) -> list[tff.Type]:
 
 
 def split(value: Any, type_spec: tff.Type | None) -> list[Any]:
-  """The values of the `parts` of a type."""
+  """Splits a value into the values of the `parts` of its type."""
   if type_spec is None:
     return []
   if isinstance(type_spec, tff.StructType):
@@ -255,9 +307,9 @@ def split(value: Any, type_spec: tff.Type | None) -> list[Any]:
   return [value]
 
 
-def join(values: Sequence[Any], type_spec: tff.Type) -> Any:
-  """The inverse of `split`."""
-  remaining = iter(values)
+def join(parts: Sequence[Any], type_spec: tff.Type) -> Any:
+  """Undoes `split`; structs become `tff.structure.Struct`."""
+  remaining = iter(parts)
 
   def build(type_spec: tff.Type) -> Any:
     if isinstance(type_spec, tff.StructType):
@@ -274,21 +326,30 @@ def join(values: Sequence[Any], type_spec: tff.Type) -> Any:
 
 @functools.cache
 def _builder(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
-  """`to_python` for a type, of an iterator over the leaves."""
+  """Makes the function that builds Python values of a type from their leaves.
+
+  Args:
+    type_spec: The type.
+
+  Returns:
+    A function that takes the leaves that it needs from an iterator.
+  """
   type_spec = member(type_spec)
   if isinstance(type_spec, tff.StructType):
     names = _names(type_spec)
     children = [_builder(child) for child in _children(type_spec)]
-    container = type_spec.python_container
-    if not names or names[0] is None:
-      return lambda leaves: (container or tuple)(c(leaves) for c in children)
-    if container is None or issubclass(container, dict):
-      make = container or collections.OrderedDict
-      return lambda leaves: make(
+    container: Any = type_spec.python_container
+    if container is None:
+      container = collections.OrderedDict if any(names) else tuple
+    if issubclass(container, dict):
+      return lambda leaves: container(
         (name, child(leaves)) for name, child in zip(names, children)
       )
+    is_named_tuple = hasattr(container, '_fields')
+    if issubclass(container, (tuple, list)) and not is_named_tuple:
+      return lambda leaves: container(child(leaves) for child in children)
     return lambda leaves: container(
-      **{name: child(leaves) for name, child in zip(names, children)}
+      **{name or '': child(leaves) for name, child in zip(names, children)}
     )
   if isinstance(type_spec, tff.SequenceType):
     structure = element_structure(type_spec.element)
@@ -307,12 +368,12 @@ def _builder(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
 
 
 def to_python(leaves: Sequence[Any], type_spec: tff.Type) -> Any:
-  """Leaves, of one party or stacked, in the Python containers of their type."""
+  """Puts leaves, of one party or stacked, in the containers of their type."""
   return _builder(type_spec)(iter(leaves))
 
 
 def without_clients(type_spec: tff.Type) -> tff.Type:
-  """`type_spec`, with a placeholder for what is a value for each client."""
+  """Replaces, in a type, what is one value for each client by an int32."""
   if is_per_client(type_spec):
     return tff.TensorType(np.int32)
   if isinstance(type_spec, tff.StructType):

@@ -20,7 +20,7 @@ import tensorflow_federated as tff
 
 from runtimes import native
 
-# Says when its worker is there, and when it does what comes `{then}`.
+# Prints when its worker is there, and again before it does `{then}`.
 _PROGRAM = """
 import sys
 import tensorflow as tf
@@ -49,7 +49,10 @@ _PROGRAMS = {
 
 
 def _start_time(pid: int) -> str | None:
-  """When a process was started, which tells it from a later one of its id."""
+  """Returns when a process was started; None if it has ended.
+
+  This tells it from a later process with the same id.
+  """
   try:
     stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
   except (FileNotFoundError, ProcessLookupError):
@@ -70,11 +73,25 @@ def _children(pid: int) -> set[int]:
   return children
 
 
-class Worker(NamedTuple):
+def _processor_ticks(pid: int) -> int:
+  """Returns how long a process has worked, in units of 10 ms."""
+  stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
+  return sum(map(int, stat.rpartition(')')[2].split()[11:13]))
+
+
+class WorkerProcess(NamedTuple):
   """A worker process."""
 
   pid: int
   start_time: str
+
+  def wait_until_at_work(self) -> None:
+    """Waits until the worker has worked for 0.2 s more."""
+    enough = _processor_ticks(self.pid) + 20
+    deadline = time.monotonic() + 20
+    while _processor_ticks(self.pid) < enough:
+      assert time.monotonic() < deadline
+      time.sleep(0.01)
 
   def is_gone(self, within_seconds: float = 5.0) -> bool:
     deadline = time.monotonic() + within_seconds
@@ -85,19 +102,19 @@ class Worker(NamedTuple):
     return True
 
 
-def _worker_of(pid: int, others: frozenset[int] = frozenset()) -> Worker:
+def _worker_of(pid: int, others: frozenset[int] = frozenset()) -> WorkerProcess:
   (worker,) = _children(pid) - others
   assert 'worker_binary' in pathlib.Path(f'/proc/{worker}/cmdline').read_text()
-  return Worker(worker, _start_time(worker))
+  return WorkerProcess(worker, _start_time(worker))
 
 
-class Program(NamedTuple):
+class ContextProgram(NamedTuple):
   """A Python program that has a native context, in a session of its own."""
 
   process: subprocess.Popen[str]
 
-  def worker(self) -> Worker:
-    """Waits until the program has a worker."""
+  def worker(self) -> WorkerProcess:
+    """Waits until the program has a worker, and returns it."""
     assert self.process.stdout.readline() == 'ready\n'
     return _worker_of(self.process.pid)
 
@@ -107,15 +124,15 @@ class Program(NamedTuple):
     assert self.process.stdout.readline() == 'going on\n'
 
   def errors(self) -> str:
-    """What it says, when no one has its output open any more."""
+    """Waits until no one has its output open, and returns its errors."""
     return self.process.communicate(timeout=20)[1]
 
 
 @pytest.fixture(name='programs', scope='module')
-def _programs() -> Iterator[dict[str, Program]]:
-  """All programs, started at once: it is the import of TFF that takes time."""
+def _programs() -> Iterator[dict[str, ContextProgram]]:
+  """Starts all programs at once, as importing TFF takes seconds."""
   programs = {
-    name: Program(
+    name: ContextProgram(
       subprocess.Popen(
         [sys.executable, '-Wignore', '-c', _PROGRAM.format(then=then)],
         env={
@@ -160,7 +177,7 @@ def test_the_worker_ends_in_the_middle_of_its_work(programs, name, number):
   program = programs[name]
   worker = program.worker()
   program.go_on()
-  time.sleep(0.5)  # The computation is under way.
+  worker.wait_until_at_work()
   os.killpg(program.process.pid, number)  # As Ctrl-C does it.
   errors = program.errors()
   assert program.process.returncode == -number
@@ -171,8 +188,8 @@ def test_the_worker_ends_in_the_middle_of_its_work(programs, name, number):
     assert not errors
 
 
-class Clients(Sequence):
-  """Clients that are made when they are asked for."""
+class LazyClients(Sequence):
+  """A sequence of clients that is no list."""
 
   def __init__(self, *clients: object):
     self._clients = clients
@@ -192,8 +209,8 @@ def _context() -> Iterator[tff.framework.SyncContext]:
 
 
 @pytest.fixture(name='new_context')
-def _new_context() -> Iterator[tuple[tff.framework.SyncContext, Worker]]:
-  """A context that is dropped, and its worker."""
+def _new_context() -> Iterator[tuple[tff.framework.SyncContext, WorkerProcess]]:
+  """Makes a context that no other test uses, and gives its worker too."""
   others = _children(os.getpid())
   context = native.create_native_context()
   yield context, _worker_of(os.getpid(), others)
@@ -218,7 +235,7 @@ def test_a_computation_runs(context):
 
 
 @pytest.mark.parametrize(
-  'clients', [[1, 2], (1, 2), Clients(1, 2), range(1, 3)], ids=repr
+  'clients', [[1, 2], (1, 2), LazyClients(1, 2), range(1, 3)], ids=repr
 )
 def test_clients_can_be_any_sequence(context, clients):
   del context
@@ -244,7 +261,7 @@ def test_each_client_keeps_its_structure(context):
     collections.OrderedDict(b=(n, np.ones(n, np.float32)), a=b'abc')
     for n in (1, 2)
   ]
-  np.testing.assert_equal(same(Clients(*clients)), clients)
+  np.testing.assert_equal(same(LazyClients(*clients)), clients)
 
 
 def test_clients_are_found_inside_a_structure(context):
@@ -259,7 +276,7 @@ def test_clients_are_found_inside_a_structure(context):
       tff.federated_sum(argument['a']),
     )
 
-  argument = collections.OrderedDict(b=(Clients(1, 2), 7), a=(3, 4))
+  argument = collections.OrderedDict(b=(LazyClients(1, 2), 7), a=(3, 4))
   assert sums(argument) == (3, 7)
 
 
@@ -273,7 +290,7 @@ def test_what_is_the_same_at_all_clients_is_not_a_sequence_of_clients(context):
   def pair(all_equal, clients):
     return all_equal, tff.federated_sum(clients)
 
-  assert pair((1, 2), Clients(3)) == ((1, 2), 3)
+  assert pair((1, 2), LazyClients(3)) == ((1, 2), 3)
 
 
 def test_a_wrong_argument_is_for_tff_to_refuse(context):
@@ -293,7 +310,7 @@ def test_a_secure_sum_is_a_sum(context):
       tff.backends.mapreduce.federated_secure_modular_sum(clients, 4),
     )
 
-  assert sums(Clients(1, 2, 3)) == (6, 6, 2)
+  assert sums(LazyClients(1, 2, 3)) == (6, 6, 2)
 
 
 def test_the_secure_aggregator_of_tff_aggregates(context):

@@ -1,0 +1,142 @@
+"""All that this package uses of TensorFlow and TFF and is not public there.
+
+Such things change without notice from one release to the next. So they are used
+here and nowhere else, and importing this module raises an ImportError unless
+the installed releases are those that it was written for.
+"""
+
+from collections.abc import Mapping, Sequence
+import os
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+# The releases that fit: any patch release of these.
+_FITTING_VERSIONS = {'tensorflow': '2.14', 'tensorflow_federated': '0.87'}
+
+
+def check_versions(installed: Mapping[str, str]) -> None:
+  """Checks that the installed TensorFlow and TFF are those that fit.
+
+  Args:
+    installed: The installed versions, by the names of the packages.
+
+  Raises:
+    ImportError: If one does not fit. The message names the versions that fit
+      and those that are installed.
+  """
+  fits = all(
+    f'{installed[package]}.'.startswith(f'{version}.')
+    for package, version in _FITTING_VERSIONS.items()
+  )
+  if not fits:
+    needed = ' and '.join(f'{p} {v}.x' for p, v in _FITTING_VERSIONS.items())
+    found = ' and '.join(f'{p} {installed[p]}' for p in _FITTING_VERSIONS)
+    raise ImportError(
+      'The runtimes use private functions of TensorFlow and TensorFlow'
+      f' Federated. They fit {needed}; installed are {found}.'
+    )
+
+
+check_versions(
+  {'tensorflow': tf.__version__, 'tensorflow_federated': tff.__version__}
+)
+
+# Only now, as other releases may lack these modules.
+# ruff: noqa: E402, I001
+from tensorflow.python.framework import op_def_registry
+from tensorflow.python.saved_model import function_deserialization
+from tensorflow_federated.python.core.environments.tensorflow_backend import (
+  tensorflow_tree_transformations,
+)
+
+
+def call_flat(function: Any, leaves: Sequence[tf.Tensor]) -> Any:
+  """Calls a concrete function and skips the check of its arguments.
+
+  The result is that of `function(*leaves)`, which looks at the name and the
+  type of each tensor at each call. For a small client this takes longer than
+  the client's work.
+
+  Args:
+    function: The `tf.types.experimental.ConcreteFunction`.
+    leaves: One tensor of the right type for each input of the function.
+
+  Returns:
+    The function's result.
+  """
+  return function._call_flat(leaves, function.captured_inputs)  # pylint: disable=protected-access
+
+
+def op_definition(name: str) -> Any:
+  """Returns the `OpDef` of TensorFlow's operation `name`; None if unknown.
+
+  It tells whether the operation is stateful and the types of its inputs and
+  outputs. Operations are unknown that were never used in this process.
+
+  Args:
+    name: The operation's name, as in a `NodeDef`.
+  """
+  return op_def_registry.get(name)
+
+
+def load_functions(library: Any) -> dict[str, str]:
+  """Adds the functions of another graph to the graph that is being built.
+
+  They get new names, as TensorFlow numbers the functions of each graph from
+  one, and so do the variables and tables in them.
+
+  Args:
+    library: A `FunctionDefLibrary`, the `library` of a `GraphDef`. It is
+      changed.
+
+  Returns:
+    The new names of the functions by their old names.
+  """
+  for function in library.function:
+    for node in function.node_def:
+      # Nobody asks for a gradient here, and the loader would warn of it.
+      node.attr.pop('_gradient_op_type', None)
+  functions = function_deserialization.load_function_def_library(library)
+  names = {}
+  for name, function in functions.items():
+    function.add_to_graph(tf.compat.v1.get_default_graph())
+    names[tf.compat.as_str(name)] = tf.compat.as_str(function.name)
+  return names
+
+
+def replace_secure_sums(
+  computation: tff.framework.ConcreteComputation,
+) -> tff.framework.ConcreteComputation:
+  """Returns `computation` with plain sums in the place of secure sums.
+
+  TFF offers this for tests. In a simulation there is nobody from whom a secure
+  sum would hide anything, and TFF's worker cannot run one.
+
+  Args:
+    computation: The computation.
+  """
+  return tff.backends.test.replace_secure_intrinsics_with_bodies(computation)
+
+
+def replace_composite_intrinsics(
+  block: tff.framework.ComputationBuildingBlock,
+) -> tff.framework.ComputationBuildingBlock:
+  """Returns `block` with TFF's definitions of all intrinsics that have one.
+
+  What is left are a few basic intrinsics. For instance, a `federated_mean`
+  becomes calls of `federated_map` and `federated_aggregate`.
+
+  Args:
+    block: The building block.
+  """
+  block, _ = tensorflow_tree_transformations.replace_intrinsics_with_bodies(
+    block
+  )
+  return block
+
+
+def worker_binary() -> str:
+  """Returns the path of TFF's worker, a program that TFF's wheel brings."""
+  return os.path.join(os.path.dirname(tff.__file__), 'data', 'worker_binary')
