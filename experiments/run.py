@@ -32,7 +32,7 @@ from experiments.reporting import terminal
 from tasks import registry as task_registry
 
 if TYPE_CHECKING:
-  from algorithms import algorithm as algorithm_lib
+  from algorithms import method as methods
   from experiments.reporting import output
   from personalization import evaluation
   from personalization import training
@@ -45,7 +45,7 @@ _ALGORITHM = flags.DEFINE_list(
   'algorithm',
   None,
   'The methods to compare, with commas between them:'
-  f' {", ".join(algorithm_registry.algorithm_names())}.',
+  f' {", ".join(algorithm_registry.short_names())}.',
 )
 _PRESET = flags.DEFINE_string(
   'preset',
@@ -104,9 +104,9 @@ def _tell_of_skipped(where: str, client_ids: Sequence[str]) -> None:
 
 def _train(
   name: str,
-  algorithm: 'algorithm_lib.Algorithm',
+  algorithm: 'methods.Method',
   task: 'task_lib.Task',
-  options: 'training.Options',
+  options: 'schedule.TrainingSettings',
   folder: 'output.Folder',
 ) -> tuple['training.Trained', float | None]:
   """Trains; also returns the seconds, if it did not begin at a checkpoint."""
@@ -149,7 +149,7 @@ def _train(
 
 def _evaluate(
   name: str,
-  algorithm: 'algorithm_lib.Algorithm',
+  algorithm: 'methods.Method',
   trained: 'training.Trained',
   task: 'task_lib.Task',
   populations: 'evaluation.Populations',
@@ -229,7 +229,7 @@ def run(
     first: dict[str, str] = {}
     trained: dict[str, Any] = {}
     for name, algorithm in algorithms.items():
-      trainer = first.setdefault(algorithm.training, name)
+      trainer = first.setdefault(algorithm.training_key, name)
       if name in folder.results:
         continue
       if trainer not in trained:
@@ -242,7 +242,7 @@ def run(
       result, rows = _evaluate(
         name,
         algorithm,
-        execution.hand_over(state, algorithm),
+        state,
         task,
         populations,
         config,

@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 import tree
 
-from algorithms import algorithm as algorithm_lib
+from algorithms import method as methods
+from algorithms import process
 from base import errors
 from base import seeds
 from base import settings
 from personalization import cohorts
 from personalization import prefetch
+from personalization import schedule
 from personalization import summaries
 from personalization import training
 from tasks import task as task_lib
@@ -271,14 +273,15 @@ def prepare(
 
 
 def _evaluate_population(
-  algorithm: algorithm_lib.Algorithm,
+  algorithm: methods.Method,
+  task: task_lib.Task,
   trained: training.Trained,
   clients: cohorts.Cohorts,
   personalized_on: float,
   sets: Mapping[str, _Part],
   batch_size: int,
   cohort_size: int,
-  options: training.Options,
+  options: schedule.TrainingSettings,
   on_cohort: Callable[[int], None],
 ) -> Any:
   """{set: {metric: <total, weight>}}, each `[clients, candidates]`."""
@@ -310,8 +313,7 @@ def _evaluate_population(
         shuffle=('shuffle', options.seed, first)
         if algorithm.shuffled_epochs
         else (),
-        drop_partial=options.drop_partial_batches
-        and algorithm.steps_to_personalize,
+        drop_partial=options.drop_partial_batches and algorithm.takes_steps,
         epochs=algorithm.shuffled_epochs or 1,
         stop=personalized_on,
       ),
@@ -325,15 +327,19 @@ def _evaluate_population(
   to_come = map(cohort, range(0, len(clients), cohort_size))
   with contextlib.closing(prefetch.prefetch(to_come)) as coming:
     for rows, own in coming:
-      states = training.client_states(
-        trained,
-        algorithm,
-        [clients.client_ids[row] for row in rows],
-        options.seed,
-        int(rows[0]),
+      states = trained.states_of(
+        [clients.client_ids[row] for row in rows], int(rows[0])
       )
+      attributes = clients.attributes(task.attributes, algorithm.needs, rows)
       result = algorithm.personalize(
-        trained.server_state, cohorts.clients(len(rows), state=states, **own)
+        trained.server_state,
+        cohorts.clients(
+          process.HeldOutClient,
+          len(rows),
+          state=states,
+          attributes=attributes,
+          **own,
+        ),
       )
       num_clients = len(np.unique(rows))
       parts.append(
@@ -363,10 +369,10 @@ def _divide(
 
 
 def evaluate(
-  algorithm: algorithm_lib.Algorithm,
+  algorithm: methods.Method,
   trained: training.Trained,
   task: task_lib.Task,
-  options: training.Options,
+  options: schedule.TrainingSettings,
   on_cohort: Callable[[int], None] = lambda _: None,
   populations: Populations | None = None,
   measured: Measured = Measured(),
@@ -408,6 +414,7 @@ def evaluate(
         sets[name] = part if clients is reported else (part[0], 0.0, 0.0)
       result = _evaluate_population(
         algorithm,
+        task,
         trained,
         clients,
         personalized_on,

@@ -251,7 +251,10 @@ async def _train(
   all_states = fixed = None
   if at_once:
     all_states = states.read(all_rows)
-    fixed = schedule.examples, schedule.attributes(method.trainer.needs, all_rows)
+    fixed = (
+      schedule.examples,
+      schedule.attributes(method.trainer.needs, all_rows),
+    )
   unreleased: list[tuple[int, Mapping[str, float]]] = []
   done = start
   to_come = _to_come(how, schedule, done, total_rounds, bool(at_once))

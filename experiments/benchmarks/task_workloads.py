@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from algorithms import algorithm as algorithm_lib
 from algorithms import finetuning
+from algorithms import method as methods
 from base import seeds
 from experiments.benchmarks import reference_loops
 from personalization import evaluation
@@ -29,7 +29,7 @@ from tasks.data import client_data
 # From how many rounds to run to what is the same for all systems after them.
 Run = Callable[[int], Mapping[str, np.ndarray]]
 
-_OPTIONS = training.Options(clients_per_round=0)
+_OPTIONS = schedule.TrainingSettings(clients_per_round=0)
 _NUM_EPOCHS = 20
 # Low, as rounding grows from step to step, and the faster the higher it is.
 _LEARNING_RATE = 0.01
@@ -57,7 +57,7 @@ def _bare(
   return workload, task.model.init(tf.constant(seed))
 
 
-def _algorithm(task: task_lib.Task) -> algorithm_lib.Algorithm:
+def _algorithm(task: task_lib.Task) -> methods.Method:
   return finetuning.build(
     task.model,
     finetuning.Hyperparameters(
@@ -76,7 +76,7 @@ def rounds(
   """Rounds of federated averaging on so many of a task's clients."""
   task = registry.load(name, data_dir=data_dir, **parameters)
   some = schedule_lib.sample(
-    training.Options(clients_per_round=num_clients),
+    schedule.TrainingSettings(clients_per_round=num_clients),
     len(task.train.client_ids),
     1,
   )
@@ -140,7 +140,9 @@ def evaluations(name: str, num_clients: int, data_dir: str, bare: bool) -> Run:
     return run_bare
 
   algorithm = _algorithm(task)
-  trained = training.train(algorithm, task, training.Options(total_rounds=0))
+  trained = training.train(
+    algorithm, task, schedule.TrainingSettings(total_rounds=0)
+  )
 
   def run(num_rounds: int) -> Mapping[str, np.ndarray]:
     for _ in range(num_rounds):

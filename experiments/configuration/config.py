@@ -31,7 +31,7 @@ from tasks import registry as task_registry
 
 if TYPE_CHECKING:
   from personalization import evaluation
-  from personalization import training
+  from personalization import schedule
 
 _T = TypeVar('_T')
 
@@ -90,7 +90,7 @@ class Config:
   """
 
   settings: Settings
-  options: training.Options
+  options: schedule.TrainingSettings
   measured: evaluation.Measured
   task: str
   task_parameters: settings.Settings
@@ -103,13 +103,19 @@ class Config:
       **_to_toml(self.options),
       **_to_toml(self.measured),
       'task': {'name': self.task, **_to_toml(self.task_parameters)},
-      **{name: _to_toml(own) for name, own in self.hyperparameters.items()},
+      **{
+        name: _method_to_toml(own) for name, own in self.hyperparameters.items()
+      },
     }
 
   def digest(self) -> str:
     """A name that only an equal configuration has."""
     text = json.dumps(self.to_dict(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _method_to_toml(own: Any) -> dict[str, Any]:
+  return {**_to_toml(own.trainer), **_to_toml(own.personalizer)}
 
 
 def _to_toml(settings: Any) -> dict[str, Any]:
@@ -292,7 +298,7 @@ def _request(layers: tuple[Layer, ...]) -> Request:
     if not own.algorithms:
       raise errors.UserError('No algorithm is chosen. Name one at least.')
     for name in own.algorithms:
-      algorithm_registry.check(name)
+      algorithm_registry.canonical_name(name)
   except errors.UserError as error:
     raise errors.UserError(f'{source}: {error}') from error
   # One that is named twice runs once.
@@ -321,13 +327,13 @@ def _owners(
   Raises:
     UserError: If no method has such a setting, or only others than the chosen.
   """
-  methods = algorithm_registry.algorithm_names()
+  methods = algorithm_registry.short_names()
   group, _, own_name = name.rpartition('.')
   if group and group not in methods:
     unknown = errors.unknown('task or algorithm', group, ['task', *methods])
     raise errors.UserError(f'{layer.source}: {unknown}')
   known = {
-    method: algorithm_registry.hyperparameter_names(method)
+    method: algorithm_registry.settings_names(method)
     for method in ([group] if group else methods)
   }
   owners = [method for method in known if own_name in known[method]]
@@ -359,11 +365,11 @@ def resolve(request: Request) -> Config:
   """
   # As the methods' settings, in modules that import TensorFlow Federated.
   from personalization import evaluation
-  from personalization import training
+  from personalization import schedule
 
   of_task = task_registry.parameters_class(request.task)
   of_run = set().union(
-    *map(_names, (Settings, training.Options, evaluation.Measured))
+    *map(_names, (Settings, schedule.TrainingSettings, evaluation.Measured))
   )
   others = of_run | {f'task.{name}' for name in _names(of_task)}
   # The values by name, each with where it was set.
@@ -398,7 +404,7 @@ def resolve(request: Request) -> Config:
   folders = (str(user_path(path).resolve()) for path in own.warmstart_from)
   return Config(
     settings=dataclasses.replace(own, warmstart_from=tuple(folders)),
-    options=make(training.Options),
+    options=make(schedule.TrainingSettings),
     measured=make(evaluation.Measured),
     task=request.task,
     task_parameters=_make(
@@ -407,7 +413,7 @@ def resolve(request: Request) -> Config:
     ),
     hyperparameters={
       name: _make(
-        functools.partial(algorithm_registry.hyperparameters, name), own
+        functools.partial(algorithm_registry.make_settings, name), own
       )
       for name, own in methods.items()
     },

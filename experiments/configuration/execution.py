@@ -22,7 +22,7 @@ from tasks import registry as task_registry
 if TYPE_CHECKING:
   import tensorflow_federated as tff
 
-  from algorithms import algorithm as algorithm_lib
+  from algorithms import method as methods
   from personalization import evaluation
   from personalization import training
   from tasks import task as task_lib
@@ -104,7 +104,7 @@ def _build(
   config: config_lib.Config,
   task: 'task_lib.Task',
   measured: 'evaluation.Measured | None' = None,
-) -> 'algorithm_lib.Algorithm':
+) -> 'methods.Method':
   """Builds one of the methods of a configuration."""
   from personalization import evaluation
 
@@ -157,7 +157,7 @@ def _saved_models(
 
   path, name, last_round = _trained_in(source)
   trainer = _build(name, config_lib.from_file(path / output.CONFIG), task)
-  if not trainer.models:
+  if not trainer.model_places:
     raise errors.UserError(f'{source}: {name} has no global model.')
   return training.saved_models(
     trainer,
@@ -168,13 +168,13 @@ def _saved_models(
 
 
 def _warmstart(
-  algorithms: Mapping[str, 'algorithm_lib.Algorithm'],
+  algorithms: Mapping[str, 'methods.Method'],
   sources: Sequence[str],
   task: 'task_lib.Task',
-) -> dict[str, 'algorithm_lib.Algorithm']:
+) -> dict[str, 'methods.Method']:
   """Has the methods begin with the models of finished runs."""
   for name, algorithm in algorithms.items():
-    if not algorithm.models:
+    if not algorithm.model_places:
       raise errors.UserError(
         f'{name} has no global model that could begin with a saved one. Leave'
         ' out the method, or warmstart_from.'
@@ -184,9 +184,9 @@ def _warmstart(
   except errors.UserError as error:
     raise errors.UserError(f'warmstart_from: {error}') from error
   for name, algorithm in algorithms.items():
-    if len(models) != len(algorithm.models):
+    if len(models) != len(algorithm.model_places):
       raise errors.UserError(
-        f'{name} begins with {len(algorithm.models)} models, but there are'
+        f'{name} begins with {len(algorithm.model_places)} models, but there are'
         f' {len(models)} in what warmstart_from names: {", ".join(sources)}.'
       )
   return {
@@ -199,7 +199,7 @@ def build_algorithms(
   config: config_lib.Config,
   task: 'task_lib.Task',
   measured: 'evaluation.Measured | None' = None,
-) -> dict[str, 'algorithm_lib.Algorithm']:
+) -> dict[str, 'methods.Method']:
   """Builds all methods, so that none fails behind the training of another.
 
   Args:
@@ -230,7 +230,7 @@ def build_algorithms(
 
 
 def hand_over(
-  trained: 'training.Trained', algorithm: 'algorithm_lib.Algorithm'
+  trained: 'training.Trained', algorithm: 'methods.Method'
 ) -> 'training.Trained':
   """Gives a method what another of the same training has learned.
 

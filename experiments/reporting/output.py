@@ -32,7 +32,7 @@ import rich.table
 import tensorflow_federated as tff
 import tomli_w
 
-from algorithms import algorithm as algorithm_lib
+from algorithms import method as methods
 from base import errors
 from experiments.configuration import config as config_lib
 from experiments.reporting import folders
@@ -164,7 +164,7 @@ class Folder:
     )
 
   def communication(
-    self, training: str, algorithm: algorithm_lib.Algorithm
+    self, training: str, algorithm: methods.Method
   ) -> dict[str, float]:
     """What a training sent, in parameters, from the metrics of its rounds.
 

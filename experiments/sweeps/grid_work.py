@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from algorithms import algorithm as algorithm_lib
+from algorithms import method as methods
 from base import errors
 from experiments.configuration import config as config_lib
 from experiments.configuration import execution
 from experiments.sweeps import grid_file
 from personalization import evaluation as evaluation_lib
 from personalization import measures
+from personalization import schedule as schedules
 from personalization import summaries
 from personalization import training
 from tasks import task as task_lib
@@ -109,7 +110,7 @@ def make_jobs(
       config.settings.runtime,
       config.settings.aggregator,
       config.settings.warmstart_from,
-      algorithm.training,
+      algorithm.training_key if algorithm.trains else 'none',
     )
     rounds = config.options.total_rounds if algorithm.trains else 0
     groups[trained_alike].append((rounds, algorithm, run))
@@ -123,9 +124,7 @@ def make_jobs(
   return jobs
 
 
-def _build(
-  config: config_lib.Config, task: task_lib.Task
-) -> algorithm_lib.Algorithm:
+def _build(config: config_lib.Config, task: task_lib.Task) -> methods.Method:
   (algorithm,) = execution.build_algorithms(config, task).values()
   return algorithm
 
@@ -181,7 +180,9 @@ def make_record(
     'validation': _number(validation.mean()),
     'test': _numbers(test),
     'personalization_examples': evaluation.num_personalization.tolist(),
-    'chosen': collections.Counter(evaluation.candidates[c] for c in chosen),
+    'chosen': collections.Counter(
+      str(evaluation.candidates[c]) for c in chosen
+    ),
   }
   if evaluation.baseline is not None:
     before = values[:, evaluation.baseline]
@@ -230,10 +231,10 @@ class Runner:
       'task', key, lambda: execution.load_task(config, self._data_dir)
     )
     options = dataclasses.replace(config.options, total_rounds=0)
-    schedule = self._once(
+    schedule_ = self._once(
       'schedule',
       (key, options),
-      lambda: training.Schedule(task, config.options, _KEPT),
+      lambda: schedules.Schedule(task, config.options, _KEPT),
     )
     populations = self._once(
       'populations', key, lambda: evaluation_lib.prepare(task, _KEPT)
@@ -246,13 +247,13 @@ class Runner:
         trainer,
         task,
         run.config.options,
-        schedule=schedule,
+        schedule=schedule_,
         start=trained,
         on_round=lambda round_num, _: on_progress(round_num),
       )
       evaluation = evaluation_lib.evaluate(
         algorithm,
-        execution.hand_over(trained, algorithm),
+        trained,
         task,
         run.config.options,
         on_cohort=lambda _: on_progress(trained.round),  # noqa: B023

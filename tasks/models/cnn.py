@@ -128,7 +128,9 @@ class AdniCnn(_ConvolutionalModel):
   def predict_softly(self, scores: tf.Tensor) -> tf.Tensor:
     return scores
 
-  def judge(self, predicted: tf.Tensor, batch: models.Batch) -> models.Statistics:
+  def judge(
+    self, predicted: tf.Tensor, batch: models.Batch
+  ) -> models.Statistics:
     return collections.OrderedDict(
       squared_error=models.each_as_one(self.score_loss(predicted, batch))
     )

@@ -91,7 +91,9 @@ class LinearRegression(LinearModel):
   def predict_softly(self, scores: tf.Tensor) -> tf.Tensor:
     return scores
 
-  def judge(self, predicted: tf.Tensor, batch: models.Batch) -> models.Statistics:
+  def judge(
+    self, predicted: tf.Tensor, batch: models.Batch
+  ) -> models.Statistics:
     return collections.OrderedDict(
       half_squared_error=models.each_as_one(self.score_loss(predicted, batch))
     )
@@ -152,7 +154,9 @@ class SupportVectorMachine(LinearModel):
   def predict_softly(self, scores: tf.Tensor) -> tf.Tensor:
     return scores
 
-  def judge(self, predicted: tf.Tensor, batch: models.Batch) -> models.Statistics:
+  def judge(
+    self, predicted: tf.Tensor, batch: models.Batch
+  ) -> models.Statistics:
     correct = tf.equal(tf.sign(predicted), batch['y'])
     return collections.OrderedDict(
       accuracy=models.each_as_one(tf.cast(correct, tf.float32))

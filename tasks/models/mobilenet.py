@@ -82,7 +82,10 @@ _LAYERS = tuple(layer for block in _BLOCKS for layer in block)
 
 
 def _apply(
-  layer: _ConvolutionSpec, weights: models.Weights, x: tf.Tensor, num_groups: int
+  layer: _ConvolutionSpec,
+  weights: models.Weights,
+  x: tf.Tensor,
+  num_groups: int,
 ) -> tf.Tensor:
   """Applies a convolution, its normalization and its activation."""
   kernel = weights[f'{layer.name}_kernel']

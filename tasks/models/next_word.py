@@ -129,7 +129,9 @@ class NextWordModel(models.Model):
   def predict_softly(self, scores: LastLayer) -> tf.Tensor:
     return tf.nn.softmax(scores.logits())
 
-  def judge(self, predicted: tf.Tensor, batch: models.Batch) -> models.Statistics:
+  def judge(
+    self, predicted: tf.Tensor, batch: models.Batch
+  ) -> models.Statistics:
     first_unknown = self.vocabulary_size + 1
     left_out = (
       0,
