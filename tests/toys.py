@@ -1,0 +1,114 @@
+"""Small models of what no task's model has: frozen weights, a client's vector.
+
+All of them learn from examples of three features by plain SGD.
+"""
+
+import collections
+from collections.abc import Mapping
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from tasks.models import layers
+from tasks.models import linear
+from tasks.models import metrics
+from tasks.models import model
+
+_NUM_FEATURES = 3
+_WIDTH = 4
+_VECTOR_SIZE = 2
+
+
+def _pretrained() -> model.Weights:
+  rng = np.random.default_rng(0)
+  kernel = rng.normal(size=(_NUM_FEATURES, _WIDTH)).astype(np.float32)
+  bias = rng.normal(size=_WIDTH).astype(np.float32)
+  return collections.OrderedDict(pretrained_kernel=kernel, pretrained_bias=bias)
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenModel(linear.LinearRegression):
+  """Least squares on the output of a pretrained layer.
+
+  Its examples are {'x': [3], 'y': []}. Its own weights, all of them its head,
+  are a kernel of four and a bias.
+  """
+
+  num_features: int = _NUM_FEATURES
+  frozen: model.Weights = dataclasses.field(
+    default_factory=_pretrained, kw_only=True, compare=False, repr=False
+  )
+
+  @property
+  def _kernel_shape(self) -> list[int]:
+    return [_WIDTH]
+
+  def encode(self, weights: model.Weights, batch: model.Batch) -> tf.Tensor:
+    return tf.tanh(layers.dense(self.frozen, 'pretrained', batch['x']))
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorModel(linear.LinearRegression):
+  """Least squares on a layer of the features and a vector of the client's own.
+
+  Its examples are {'x': [3], 'y': []}. The vector, of size two, is the part
+  'client'; the layer is the encoder.
+  """
+
+  num_features: int = _NUM_FEATURES
+
+  @property
+  def _kernel_shape(self) -> list[int]:
+    return [_WIDTH]
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    return {
+      'client': ('vector',),
+      **super().parts,
+      model.ENCODER: ('hidden_kernel', 'hidden_bias'),
+    }
+
+  def init(self, seed: tf.Tensor) -> model.Weights:
+    seeds = tf.random.experimental.stateless_split(seed, 3)
+    return collections.OrderedDict(
+      vector=0.1 * tf.random.stateless_normal([_VECTOR_SIZE], seeds[0]),
+      hidden_kernel=layers.glorot_uniform(
+        seeds[1], [_NUM_FEATURES + _VECTOR_SIZE, _WIDTH]
+      ),
+      hidden_bias=tf.zeros([_WIDTH]),
+      **super().init(seeds[2]),
+    )
+
+  def random_init(self, seed: tf.Tensor) -> model.Weights:
+    return self.init(seed)
+
+  def encode(self, weights: model.Weights, batch: model.Batch) -> tf.Tensor:
+    x, vector = batch['x'], weights['vector']
+    vectors = tf.broadcast_to(vector, [tf.shape(x)[0], _VECTOR_SIZE])
+    x = tf.concat([x, vectors], axis=1)
+    return tf.tanh(layers.dense(weights, 'hidden', x))
+
+
+@dataclasses.dataclass(frozen=True)
+class F1Model(linear.LogisticRegression):
+  """Logistic regression of whether something is preferred, judged by its F1.
+
+  Its examples are {'x': [3], 'y': [] int32}, 0 or 1. The statistics of its
+  metric, 'macro_f1', are the counts of each true class and predicted class.
+  """
+
+  num_features: int = _NUM_FEATURES
+  num_classes: int = 2
+
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return {'macro_f1': metrics.MACRO_F1}
+
+  def judge(self, predicted: tf.Tensor, batch: model.Batch) -> model.Statistics:
+    true = tf.one_hot(batch['y'], self.num_classes)
+    predicted = tf.one_hot(predicted, self.num_classes)
+    return collections.OrderedDict(
+      macro_f1=true[:, :, tf.newaxis] * predicted[:, tf.newaxis, :]
+    )
