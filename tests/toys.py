@@ -13,14 +13,14 @@ import tensorflow as tf
 from tasks.models import layers
 from tasks.models import linear
 from tasks.models import metrics
-from tasks.models import model
+from tasks.models import models
 
 _NUM_FEATURES = 3
 _WIDTH = 4
 _VECTOR_SIZE = 2
 
 
-def _pretrained() -> model.Weights:
+def _pretrained() -> models.Weights:
   rng = np.random.default_rng(0)
   kernel = rng.normal(size=(_NUM_FEATURES, _WIDTH)).astype(np.float32)
   bias = rng.normal(size=_WIDTH).astype(np.float32)
@@ -36,7 +36,7 @@ class FrozenModel(linear.LinearRegression):
   """
 
   num_features: int = _NUM_FEATURES
-  frozen: model.Weights = dataclasses.field(
+  frozen: models.Weights = dataclasses.field(
     default_factory=_pretrained, kw_only=True, compare=False, repr=False
   )
 
@@ -44,7 +44,7 @@ class FrozenModel(linear.LinearRegression):
   def _kernel_shape(self) -> list[int]:
     return [_WIDTH]
 
-  def encode(self, weights: model.Weights, batch: model.Batch) -> tf.Tensor:
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
     return tf.tanh(layers.dense(self.frozen, 'pretrained', batch['x']))
 
 
@@ -67,10 +67,10 @@ class VectorModel(linear.LinearRegression):
     return {
       'client': ('vector',),
       **super().parts,
-      model.ENCODER: ('hidden_kernel', 'hidden_bias'),
+      models.ENCODER: ('hidden_kernel', 'hidden_bias'),
     }
 
-  def init(self, seed: tf.Tensor) -> model.Weights:
+  def init(self, seed: tf.Tensor) -> models.Weights:
     seeds = tf.random.experimental.stateless_split(seed, 3)
     return collections.OrderedDict(
       vector=0.1 * tf.random.stateless_normal([_VECTOR_SIZE], seeds[0]),
@@ -81,10 +81,10 @@ class VectorModel(linear.LinearRegression):
       **super().init(seeds[2]),
     )
 
-  def random_init(self, seed: tf.Tensor) -> model.Weights:
+  def random_init(self, seed: tf.Tensor) -> models.Weights:
     return self.init(seed)
 
-  def encode(self, weights: model.Weights, batch: model.Batch) -> tf.Tensor:
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
     x, vector = batch['x'], weights['vector']
     vectors = tf.broadcast_to(vector, [tf.shape(x)[0], _VECTOR_SIZE])
     x = tf.concat([x, vectors], axis=1)
@@ -106,7 +106,7 @@ class F1Model(linear.LogisticRegression):
   def metrics(self) -> Mapping[str, metrics.Metric]:
     return {'macro_f1': metrics.MACRO_F1}
 
-  def judge(self, predicted: tf.Tensor, batch: model.Batch) -> model.Statistics:
+  def judge(self, predicted: tf.Tensor, batch: models.Batch) -> models.Statistics:
     true = tf.one_hot(batch['y'], self.num_classes)
     predicted = tf.one_hot(predicted, self.num_classes)
     return collections.OrderedDict(

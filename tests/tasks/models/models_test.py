@@ -11,7 +11,7 @@ from tasks.models import cnn
 from tasks.models import linear
 from tasks.models import lstm
 from tasks.models import mobilenet
-from tasks.models import model
+from tasks.models import models
 from tasks.models import transformer
 from tests import toys
 
@@ -85,14 +85,14 @@ def test_each_weight_is_in_one_part(a_model):
 
 @_each_model
 def test_each_model_has_an_encoder_and_a_head(a_model):
-  assert {model.ENCODER, model.HEAD} <= set(a_model.parts)
-  assert a_model.parts[model.HEAD]
+  assert {models.ENCODER, models.HEAD} <= set(a_model.parts)
+  assert a_model.parts[models.HEAD]
 
 
 @_each_untied_model
 def test_encoding_reads_no_weight_of_the_head(a_model):
   weights, batch = a_model.init(_SEED), _batch(a_model)
-  others = [part for part in a_model.parts if part != model.HEAD]
+  others = [part for part in a_model.parts if part != models.HEAD]
   _assert_same(
     a_model.encode(_weights_of(a_model, weights, others), batch),
     a_model.encode(weights, batch),
@@ -102,8 +102,8 @@ def test_encoding_reads_no_weight_of_the_head(a_model):
 @pytest.mark.parametrize('name', _TIED)
 def test_encoding_with_tied_weights_reads_the_head(name):
   a_model = _MODELS[name]
-  encoder = _weights_of(a_model, a_model.init(_SEED), [model.ENCODER])
-  with pytest.raises(KeyError, match=a_model.parts[model.HEAD][0]):
+  encoder = _weights_of(a_model, a_model.init(_SEED), [models.ENCODER])
+  with pytest.raises(KeyError, match=a_model.parts[models.HEAD][0]):
     a_model.encode(encoder, _batch(a_model))
 
 
@@ -111,7 +111,7 @@ def test_encoding_with_tied_weights_reads_the_head(name):
 def test_deciding_reads_no_weight_of_the_encoder(a_model):
   weights = a_model.init(_SEED)
   features = a_model.encode(weights, _batch(a_model))
-  others = [part for part in a_model.parts if part != model.ENCODER]
+  others = [part for part in a_model.parts if part != models.ENCODER]
   _assert_same(
     a_model.decide(_weights_of(a_model, weights, others), features),
     a_model.decide(weights, features),
@@ -122,7 +122,7 @@ def test_deciding_reads_no_weight_of_the_encoder(a_model):
 def test_each_weight_of_the_head_is_read_by_deciding(a_model):
   weights = a_model.init(_SEED)
   features = a_model.encode(weights, _batch(a_model))
-  for name in a_model.parts[model.HEAD]:
+  for name in a_model.parts[models.HEAD]:
     without = {n: weight for n, weight in weights.items() if n != name}
     with pytest.raises(KeyError, match=name):
       a_model.decide(without, features)
@@ -245,7 +245,7 @@ def test_several_heads_share_an_encoder(a_model):
   features = a_model.encode(weights, batch)
   for seed in ([3, 4], [5, 6]):
     other = a_model.random_init(tf.constant(seed))
-    with_head = {**weights, **_weights_of(a_model, other, [model.HEAD])}
+    with_head = {**weights, **_weights_of(a_model, other, [models.HEAD])}
     _assert_same(
       a_model.decide(with_head, features), a_model.scores(with_head, batch)
     )
@@ -284,4 +284,4 @@ def test_mean_loss_of_no_examples_is_zero():
 
 def test_the_first_of_equal_scores_is_the_most_likely():
   scores = tf.constant([[1.0, 3, 3], [2, 2, 1]])
-  np.testing.assert_array_equal(model.most_likely(scores), [1, 0])
+  np.testing.assert_array_equal(models.most_likely(scores), [1, 0])
