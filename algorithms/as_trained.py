@@ -1,10 +1,13 @@
-"""No personalization: each client uses the model that it would start from."""
+"""No further personalization: clients use the model that training gave them."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any
 
+import tensorflow as tf
+
 from algorithms import candidates
+from algorithms import client_work
 from algorithms import personalizers
 from algorithms import trainers
 from base import settings
@@ -18,18 +21,24 @@ class AsTrainedSettings(settings.Settings):
 
 @dataclasses.dataclass(frozen=True)
 class AsTrained(personalizers.Personalizer):
-  """Evaluates the model that a client starts from; it is the only candidate."""
+  """Evaluates the model that a client starts from.
+
+  If the trainer has a model that all clients share as well, that one is the
+  baseline.
+  """
 
   settings: AsTrainedSettings
   takes_steps = False
 
   @property
   def candidates(self) -> Sequence[candidates.Candidate]:
-    return (candidates.Candidate(text=self.trainer.start_name),)
+    names = (self.trainer.shared_name, self.trainer.start_name)
+    return tuple(candidates.Candidate(text=name) for name in names if name)
 
   @property
   def baseline(self) -> int | None:
-    return 0 if self.trainer.start_is_shared else None
+    has_shared = self.trainer.start_is_shared or self.trainer.shared_name
+    return 0 if has_shared else None
 
   def personalize(
     self,
@@ -38,5 +47,9 @@ class AsTrained(personalizers.Personalizer):
     evaluation: Mapping[str, batches.ClientData],
   ) -> Any:
     del client
-    model = self.trainer.model
-    return personalizers.evaluate_start(model, start.weights, evaluation)
+    metrics = [
+      client_work.evaluate_sets(self.trainer.model, weights, evaluation)
+      for weights in (start.shared, start.weights)
+      if weights is not None
+    ]
+    return tf.nest.map_structure(lambda *of_each: tf.stack(of_each), *metrics)

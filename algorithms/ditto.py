@@ -72,6 +72,7 @@ class Ditto(fedavg.FedAvg):
   settings: DittoSettings
   start_name = 'personal model'
   start_is_shared = False
+  shared_name = 'global model'
 
   def initialize_client(self, seed: tf.Tensor) -> DittoClientState:
     # Of the right shape; a client begins with the w of its first round.
@@ -150,7 +151,7 @@ class DittoPersonalizer(personalizers.Personalizer):
     evaluation: Mapping[str, batches.ClientData],
   ) -> Any:
     model, w = self.trainer.model, start.shared
-    of_global = personalizers.evaluate_start(model, w, evaluation)
+    of_global = client_work.evaluate_sets(model, w, evaluation)
     of_personal = client_work.evaluate_epochs(
       lambda v: client_work.evaluate_sets(model, v, evaluation),
       start.weights,
@@ -158,5 +159,7 @@ class DittoPersonalizer(personalizers.Personalizer):
       self.settings.personal_epochs,
     )
     return tf.nest.map_structure(
-      lambda one, others: tf.concat([one, others], 0), of_global, of_personal
+      lambda one, others: tf.concat([one[tf.newaxis], others], 0),
+      of_global,
+      of_personal,
     )

@@ -14,12 +14,10 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from algorithms import candidates
-from algorithms import client_work
 from algorithms import runtime_inputs
 from algorithms import trainers
 from base import settings
 from tasks.data import batches
-from tasks.models import models
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,15 +82,3 @@ class Personalizer(abc.ABC):
     """Returns the personalizer of a bound trainer, with tensors for floats."""
     own = runtime_inputs.bind(self.settings, numbers)
     return dataclasses.replace(self, trainer=trainer, settings=own)
-
-
-def evaluate_start(
-  model: models.Model,
-  weights: models.Weights,
-  evaluation: Mapping[str, batches.ClientData],
-) -> Any:
-  """Evaluates weights as the only candidate."""
-  return tf.nest.map_structure(
-    lambda statistic: statistic[tf.newaxis],
-    client_work.evaluate_sets(model, weights, evaluation),
-  )

@@ -108,6 +108,8 @@ class Trainer(abc.ABC):
     trains: Whether its rounds learn anything.
     start_name: The name of the model that clients start to personalize from.
     start_is_shared: Whether it is the same model for all clients.
+    shared_name: The name of the model that all clients share, where the start
+      is another one and comes with it; None if it does not.
     personalizes_new_clients: Whether there is a start for clients that were
       never trained on.
   """
@@ -119,6 +121,7 @@ class Trainer(abc.ABC):
   trains: ClassVar[bool] = True
   start_name: ClassVar[str] = 'global'
   start_is_shared: ClassVar[bool] = True
+  shared_name: ClassVar[str | None] = None
   personalizes_new_clients: ClassVar[bool] = True
 
   @property

@@ -106,7 +106,9 @@ class F1Model(linear.LogisticRegression):
   def metrics(self) -> Mapping[str, metrics.Metric]:
     return {'macro_f1': metrics.MACRO_F1}
 
-  def judge(self, predicted: tf.Tensor, batch: models.Batch) -> models.Statistics:
+  def judge(
+    self, predicted: tf.Tensor, batch: models.Batch
+  ) -> models.Statistics:
     true = tf.one_hot(batch['y'], self.num_classes)
     predicted = tf.one_hot(predicted, self.num_classes)
     return collections.OrderedDict(
