@@ -7,12 +7,12 @@ itself how the others are aggregated.
 
 import collections
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-Factory = tff.aggregators.AggregationFactory
+Factory: TypeAlias = tff.aggregators.AggregationFactory
 
 
 class Update(NamedTuple):

@@ -50,6 +50,6 @@ class AsTrained(personalizers.Personalizer):
     metrics = [
       client_work.evaluate_sets(self.trainer.model, weights, evaluation)
       for weights in (start.shared, start.weights)
-      if weights is not None
+      if weights
     ]
     return tf.nest.map_structure(lambda *of_each: tf.stack(of_each), *metrics)

@@ -99,7 +99,7 @@ class FedAvg(trainers.Trainer):
 
   settings: FedAvgSettings
 
-  def initialize(self, seed: tf.Tensor) -> FedAvgState:
+  def initialize(self, seed: tf.Tensor) -> Any:
     w = self.model.init(seed)
     return FedAvgState(w, self.settings.server_steps.slots(w))
 

@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -12,7 +12,7 @@ from base import settings
 from tasks.models import models
 
 # A number, or the tensor that stands for it in a compiled program.
-Number = float | tf.Tensor
+Number: TypeAlias = float | tf.Tensor
 
 
 class Learner(NamedTuple):

@@ -223,17 +223,16 @@ def trace_training(
       num_clients=kept,
       dropped_clients=kept,
     )
-    sent = collections.OrderedDict(
-      updates=collections.OrderedDict(result.updates), sums=sums
+    sent = tf.nest.map_structure(
+      tf.convert_to_tensor, (collections.OrderedDict(result.updates), sums)
     )
-    sent = tf.nest.map_structure(tf.convert_to_tensor, sent)
     zeros = tf.nest.map_structure(tf.zeros_like, sent)
-    sent = client_work.choose(finite, sent, zeros)
-    sent['sums'] = sent['sums']._replace(
-      num_clients=kept, dropped_clients=1.0 - kept
+    updates, sums = client_work.choose(finite, sent, zeros)
+    return collections.OrderedDict(
+      updates=updates,
+      sums=sums._replace(num_clients=kept, dropped_clients=1.0 - kept),
+      state=client_work.choose(finite, result.state, client.state),
     )
-    state = client_work.choose(finite, result.state, client.state)
-    return collections.OrderedDict(sent, state=state)
 
   work_result = work.type_signature.result
   aggregate = aggregation.by_part(

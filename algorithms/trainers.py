@@ -84,13 +84,14 @@ class Start(NamedTuple):
 
   Attributes:
     weights: The weights it starts from.
-    shared: The model that all clients share, where the start is another one.
+    shared: The model that all clients share, if the trainer's `shared_name`
+      tells of one.
     measured: What is measured of the start, scalars by name, as the number of
       the client's cluster; they are reported with the client's metrics.
   """
 
   weights: models.Weights
-  shared: models.Weights | None = None
+  shared: models.Weights = collections.OrderedDict()
   measured: Mapping[str, tf.Tensor] = collections.OrderedDict()
 
 

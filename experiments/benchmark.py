@@ -70,38 +70,44 @@ _JSON = flags.DEFINE_string(
 def _federated_rounds(workload: Any, runtime: str) -> _Run:
   """Rounds on a runtime."""
   import numpy as np
-  import tensorflow_federated as tff
 
-  from algorithms import fedavg
+  from algorithms import aggregation
+  from algorithms import registry
+  from algorithms import trainers
   from experiments.configuration import execution
   from personalization import cohorts
 
   execution.set_runtime(runtime)
-  algorithm = fedavg.build(
+  method = registry.build(
+    'fedavg',
     workload.model,
-    fedavg.Hyperparameters(client_learning_rate=workload.learning_rate),
-    tff.aggregators.MeanFactory(no_nan_division=True),
+    registry.make_settings(
+      'fedavg', {'client_learning_rate': workload.learning_rate}
+    ),
+    aggregation.mean(),
     ('evaluation',),
   )
-  state = algorithm.initial_state((0, 0))
+  state = method.initial_state((0, 0))
   size = len(workload.clients)
   # As in training, small models' clients are stacked before they are handed in.
   data: Any = list(workload.clients)
   if workload.name == 'linear' and runtime == 'cohort':
     data = cohorts.stack(data)
-  own = algorithm.initialize_client(np.zeros(2, np.int32))
+  own = method.initialize_client(np.zeros(2, np.int32))
   clients = cohorts.clients(
+    trainers.Client,
     size,
     data=data,
     state=own if not isinstance(data, list) else [own] * size,
     seed=np.zeros([size, 2], np.int32),
+    attributes=own if not isinstance(data, list) else [own] * size,
   )
 
   def run(num_rounds: int) -> Mapping[str, Any]:
     nonlocal state
     for _ in range(num_rounds):
-      state, _, _ = algorithm.next(state, clients)
-    return state['server']['model']
+      state, _, _ = method.next(state, clients)
+    return state.server.model
 
   return run
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from algorithms import finetuning
+from algorithms import aggregation
 from algorithms import method as methods
+from algorithms import registry as algorithm_registry
 from base import seeds
 from experiments.benchmarks import reference_loops
 from personalization import evaluation
-from personalization import schedule as schedule_lib
+from personalization import schedule as schedules
 from personalization import training
 from tasks import registry
 from tasks import task as task_lib
@@ -29,7 +29,7 @@ from tasks.data import client_data
 # From how many rounds to run to what is the same for all systems after them.
 Run = Callable[[int], Mapping[str, np.ndarray]]
 
-_OPTIONS = schedule.TrainingSettings(clients_per_round=0)
+_HOW = schedules.TrainingSettings(clients_per_round=0)
 _NUM_EPOCHS = 20
 # Low, as rounding grows from step to step, and the faster the higher it is.
 _LEARNING_RATE = 0.01
@@ -53,19 +53,24 @@ def _bare(
   workload = reference_loops.Workload(
     task.name, task.model, *keras, clients, _LEARNING_RATE
   )
-  seed = seeds.pair('model', _OPTIONS.seed)
+  seed = seeds.pair('model', _HOW.seed)
   return workload, task.model.init(tf.constant(seed))
 
 
-def _algorithm(task: task_lib.Task) -> methods.Method:
-  return finetuning.build(
+def _method(task: task_lib.Task) -> methods.Method:
+  own = algorithm_registry.make_settings(
+    'finetuning',
+    {
+      'client_learning_rate': _LEARNING_RATE,
+      'finetuning_learning_rates': (_LEARNING_RATE,),
+      'finetuning_epochs': _NUM_EPOCHS,
+    },
+  )
+  return algorithm_registry.build(
+    'finetuning',
     task.model,
-    finetuning.Hyperparameters(
-      client_learning_rate=_LEARNING_RATE,
-      finetuning_learning_rates=(_LEARNING_RATE,),
-      finetuning_epochs=_NUM_EPOCHS,
-    ),
-    tff.aggregators.MeanFactory(no_nan_division=True),
+    own,
+    aggregation.mean(),
     evaluation.evaluation_sets(task),
   )
 
@@ -75,8 +80,8 @@ def rounds(
 ) -> Run:
   """Rounds of federated averaging on so many of a task's clients."""
   task = registry.load(name, data_dir=data_dir, **parameters)
-  some = schedule_lib.sample(
-    schedule.TrainingSettings(clients_per_round=num_clients),
+  some = schedules.sample(
+    schedules.TrainingSettings(clients_per_round=num_clients),
     len(task.train.client_ids),
     1,
   )
@@ -88,7 +93,7 @@ def rounds(
   task = dataclasses.replace(task, train=population)
 
   if bare:
-    _, clients, _ = schedule_lib.Schedule(task, _OPTIONS).one(1)
+    _, clients, _ = schedules.Schedule(task, _HOW).one(1)
     workload, weights = _bare(task, clients)
     run_round = reference_loops.keras_loop(workload)
 
@@ -100,15 +105,15 @@ def rounds(
 
     return run_bare
 
-  algorithm = _algorithm(task)
+  method = _method(task)
   trained = None
 
   def run(num_rounds: int) -> Mapping[str, np.ndarray]:
     nonlocal trained
     total_rounds = num_rounds + (trained.round if trained else 0)
-    options = dataclasses.replace(_OPTIONS, total_rounds=total_rounds)
-    trained = training.train(algorithm, task, options, start=trained)
-    return trained.server_state['server']['model']
+    how = dataclasses.replace(_HOW, total_rounds=total_rounds)
+    trained = training.train(method, task, how, start=trained)
+    return trained.server_state.server.model
 
   return run
 
@@ -139,14 +144,14 @@ def evaluations(name: str, num_clients: int, data_dir: str, bare: bool) -> Run:
 
     return run_bare
 
-  algorithm = _algorithm(task)
+  method = _method(task)
   trained = training.train(
-    algorithm, task, schedule.TrainingSettings(total_rounds=0)
+    method, task, schedules.TrainingSettings(total_rounds=0)
   )
 
   def run(num_rounds: int) -> Mapping[str, np.ndarray]:
     for _ in range(num_rounds):
-      result = evaluation.evaluate(algorithm, trained, task, _OPTIONS)
+      result = evaluation.evaluate(method, trained, task, _HOW)
     return {
       name: np.concatenate([of_clients.values[name] for of_clients in parts])
       for parts in [(result.validation, result.test)]
