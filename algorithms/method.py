@@ -4,7 +4,6 @@ import collections
 from collections.abc import Callable, Hashable, Sequence
 import dataclasses
 import functools
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -77,8 +76,7 @@ class Method:
   @property
   def training_key(self) -> Hashable:
     """What training depends on: methods of equal keys train the same."""
-    frozen = self.trainer.model.frozen
-    return self.trainer, self.aggregator, frozen_digest(frozen)
+    return self.trainer, self.aggregator, self.trainer.model.frozen_digest
 
   @property
   def structure(self) -> Hashable:
@@ -230,15 +228,3 @@ class Method:
       return self.initialize(tff.federated_eval(arguments, tff.SERVER))
 
     return tff.templates.IterativeProcess(initialize, self.next)
-
-
-def frozen_digest(frozen: models.Weights) -> str | None:
-  """Returns the SHA-256 of frozen weights; None if there are none."""
-  if not frozen:
-    return None
-  digest = hashlib.sha256()
-  for name, weight in frozen.items():
-    array = np.ascontiguousarray(weight)
-    digest.update(f'{name} {array.dtype} {array.shape}\n'.encode())
-    digest.update(array.data)
-  return digest.hexdigest()

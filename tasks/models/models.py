@@ -9,8 +9,11 @@ import abc
 import collections
 from collections.abc import Mapping
 import dataclasses
+import functools
+import hashlib
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tasks.models import metrics
@@ -55,6 +58,18 @@ class Model(abc.ABC):
     compare=False,
     repr=False,
   )
+
+  @functools.cached_property
+  def frozen_digest(self) -> str | None:
+    """The SHA-256 of the frozen weights; None if there are none."""
+    if not self.frozen:
+      return None
+    digest = hashlib.sha256()
+    for name, weight in self.frozen.items():
+      array = np.ascontiguousarray(weight)
+      digest.update(f'{name} {array.dtype} {array.shape}\n'.encode())
+      digest.update(array.data)
+    return digest.hexdigest()
 
   @property
   @abc.abstractmethod
