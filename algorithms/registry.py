@@ -30,18 +30,17 @@ class Entry:
   """A trainer or a personalizer.
 
   Attributes:
-    module: Its module.
-    class_name: Its class, with the class of its settings in the annotations.
+    path: Its module and its class, which names the class of its settings.
     defaults: The settings that have not the default of their class.
   """
 
-  module: str
-  class_name: str
+  path: str
   defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def load(self) -> Any:
     """Returns the class."""
-    return getattr(importlib.import_module(self.module), self.class_name)
+    module, _, class_name = self.path.partition(':')
+    return getattr(importlib.import_module(module), class_name)
 
   def settings_class(self) -> type[settings.Settings]:
     """Returns the class of its settings."""
@@ -49,34 +48,31 @@ class Entry:
 
 
 TRAINERS = {
-  'ditto': Entry('algorithms.ditto', 'Ditto'),
+  'ditto': Entry('algorithms.ditto:Ditto'),
   'ensemble': Entry(
-    'algorithms.hypcluster',
-    'HypCluster',
+    'algorithms.hypcluster:HypCluster',
     {'warmstart_rounds': 1e9},  # All rounds.
   ),
   'fedadam': Entry(
-    'algorithms.fedavg',
-    'FedAvg',
+    'algorithms.fedavg:FedAvg',
     {'server_optimizer': 'adam', 'server_learning_rate': 0.03},
   ),
-  'fedavg': Entry('algorithms.fedavg', 'FedAvg'),
+  'fedavg': Entry('algorithms.fedavg:FedAvg'),
   # TFF's form, whose steps add up to 1 / (1 - momentum) of FedAvg's; Motley's
   # is the server_optimizer 'damped_momentum', with ten times the rate.
   'fedavgm': Entry(
-    'algorithms.fedavg',
-    'FedAvg',
+    'algorithms.fedavg:FedAvg',
     {'server_optimizer': 'momentum', 'server_learning_rate': 0.1},
   ),
-  'hypcluster': Entry('algorithms.hypcluster', 'HypCluster'),
-  'local': Entry('algorithms.local', 'Local'),
-  'mocha': Entry('algorithms.mocha', 'Mocha'),
+  'hypcluster': Entry('algorithms.hypcluster:HypCluster'),
+  'local': Entry('algorithms.local:Local'),
+  'mocha': Entry('algorithms.mocha:Mocha'),
 }
 PERSONALIZERS = {
-  'as_trained': Entry('algorithms.as_trained', 'AsTrained'),
-  'ditto': Entry('algorithms.ditto', 'DittoPersonalizer'),
-  'finetuning': Entry('algorithms.finetuning', 'Finetuning'),
-  'knn_per': Entry('algorithms.knn_per', 'KnnPer'),
+  'as_trained': Entry('algorithms.as_trained:AsTrained'),
+  'ditto': Entry('algorithms.ditto:DittoPersonalizer'),
+  'finetuning': Entry('algorithms.finetuning:Finetuning'),
+  'knn_per': Entry('algorithms.knn_per:KnnPer'),
 }
 # The pairs that have a short name; any other trainer's name stands for the
 # trainer without personalization.

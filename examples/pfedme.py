@@ -14,7 +14,7 @@ A client is judged by theta after a pass over its personalization set from w on,
 and by w as the baseline. beta is FedAvg's `server_learning_rate`, and the rate
 of the K steps its `client_learning_rate`.
 
-  ./bazelw run //examples:pfedme -- --algorithm=fedavg,finetuning,pfedme
+  ./bazelw run //examples:run -- --algorithm=fedavg,finetuning,pfedme
 """
 
 import dataclasses
