@@ -99,7 +99,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
   process.wait()
 
 
-class _Worker:
+class _NativeWorker:
   """A running worker process, which makes executors."""
 
   def __init__(self) -> None:
@@ -243,7 +243,7 @@ def create_native_context() -> tff.framework.SyncContext:
   """
   return _NativeContext(
     executor_fn=tff.framework.ResourceManagingExecutorFactory(
-      _Worker().create_executor
+      _NativeWorker().create_executor
     ),
     compiler_fn=_compile,
     transform_args=tff.tensorflow.transform_args,

@@ -412,14 +412,14 @@ def test_stacked_clients_are_a_list_of_clients(parity):
   helpers.assert_same(parity(run, stacked), parity(run, list(stacked)))
 
 
-class Batch(NamedTuple):
+class NestedBatch(NamedTuple):
   """Examples, in a container that TFF knows by its fields."""
 
   x: Any
   shift: Any
 
 
-class Reply(NamedTuple):
+class NestedReply(NamedTuple):
   """What clients and the server reply."""
 
   parts: Any
@@ -427,9 +427,9 @@ class Reply(NamedTuple):
 
 
 _BATCH = tff.to_type(
-  Batch(
+  NestedBatch(
     collections.OrderedDict(
-      inner=Batch(tff.TensorType(np.float32, [2]), np.int32)
+      inner=NestedBatch(tff.TensorType(np.float32, [2]), np.int32)
     ),
     np.float32,
   )
@@ -439,10 +439,10 @@ _ANY_RUNTIME = pytest.mark.parametrize(
 )
 
 
-def _batch(k: int) -> Batch:
-  return Batch(
+def _batch(k: int) -> NestedBatch:
+  return NestedBatch(
     collections.OrderedDict(
-      inner=Batch(np.array([k, k + 1], np.float32), np.int32(k))
+      inner=NestedBatch(np.array([k, k + 1], np.float32), np.int32(k))
     ),
     np.float32(k / 2),
   )
@@ -450,11 +450,13 @@ def _batch(k: int) -> Batch:
 
 @tff.tensorflow.computation(_BATCH, _BATCH)
 def _reply(server, client):
-  assert isinstance(client, Batch)
-  assert isinstance(client.x['inner'], Batch)
+  assert isinstance(client, NestedBatch)
+  assert isinstance(client.x['inner'], NestedBatch)
   inner = client.x['inner']
-  sent = Batch(inner.x * server.x['inner'].x, inner.shift)
-  return Reply(collections.OrderedDict(sent=sent), client.shift + server.shift)
+  sent = NestedBatch(inner.x * server.x['inner'].x, inner.shift)
+  return NestedReply(
+    collections.OrderedDict(sent=sent), client.shift + server.shift
+  )
 
 
 @tff.federated_computation(
@@ -464,16 +466,16 @@ def _exchange(server, clients):
   replies = tff.federated_map(
     _reply, (tff.federated_broadcast(server), clients)
   )
-  return Reply(
+  return NestedReply(
     parts=collections.OrderedDict(replies=replies, server=server),
     count=tff.federated_sum(replies),
   )
 
 
 _STACKED = values.StackedClients(
-  Batch(
+  NestedBatch(
     collections.OrderedDict(
-      inner=Batch(
+      inner=NestedBatch(
         np.stack([np.arange(3), np.arange(1, 4)], axis=1).astype(np.float32),
         np.arange(3, dtype=np.int32),
       )
@@ -486,11 +488,11 @@ _ANY_CLIENTS = pytest.mark.parametrize(
   'clients', [_STACKED, [_batch(k) for k in range(3)]], ids=['stacked', 'list']
 )
 _REPLY_CONTAINERS = (
-  Reply,
+  NestedReply,
   [
     (
       collections.OrderedDict,
-      [('sent', (Batch, [None, None]))],
+      [('sent', (NestedBatch, [None, None]))],
     ),
     None,
   ],
@@ -525,7 +527,7 @@ def test_named_tuples_of_clients_come_back(request, runtime, clients):
 def test_named_tuples_of_the_server_come_back(request, runtime, clients):
   context = request.getfixturevalue(runtime)
   result = helpers.run(context, _exchange, _batch(2), clients)
-  assert isinstance(result, Reply)
+  assert isinstance(result, NestedReply)
   assert helpers.containers(result.count) == _REPLY_CONTAINERS
   assert helpers.containers(result.parts['server']) == helpers.containers(
     _batch(2)

@@ -139,7 +139,7 @@ def _evaluate(computation: tff.Computation, *arguments: Any) -> Any:
   return values.to_python(run(), lowered.result_type)
 
 
-class Element(NamedTuple):
+class SequenceElement(NamedTuple):
   """An element of a sequence."""
 
   x: Any
@@ -152,10 +152,13 @@ class Element(NamedTuple):
     (np.int32, [1, 2]),
     ((np.int32,), [(1,), (2,)]),
     ((np.int32, np.int32), [(1, 2), (3, 4)]),
-    (Element(np.int32, (np.int32,)), [Element(1, (2,)), Element(3, (4,))]),
     (
-      collections.OrderedDict(b=Element(np.int32, np.int32)),
-      [collections.OrderedDict(b=Element(1, 2))],
+      SequenceElement(np.int32, (np.int32,)),
+      [SequenceElement(1, (2,)), SequenceElement(3, (4,))],
+    ),
+    (
+      collections.OrderedDict(b=SequenceElement(np.int32, np.int32)),
+      [collections.OrderedDict(b=SequenceElement(1, 2))],
     ),
   ],
   ids=['tensor', 'tuple of one', 'tuple', 'NamedTuple', 'dict'],
@@ -175,14 +178,16 @@ def test_sequences_of_any_elements_can_be_mapped(element_type, elements):
 def test_a_sequence_can_be_reduced():
   step = tff.tensorflow.computation(
     lambda total, element: total + element.x * element.y,
-    (np.int32, Element(np.int32, np.int32)),
+    (np.int32, SequenceElement(np.int32, np.int32)),
   )
 
-  @tff.federated_computation(tff.SequenceType(Element(np.int32, np.int32)))
+  @tff.federated_computation(
+    tff.SequenceType(SequenceElement(np.int32, np.int32))
+  )
   def run(sequence):
     return tff.sequence_reduce(sequence, 1, step)
 
-  assert _evaluate(run, [Element(1, 2), Element(3, 4)]) == 15
+  assert _evaluate(run, [SequenceElement(1, 2), SequenceElement(3, 4)]) == 15
 
 
 def test_a_sequence_can_be_summed():

@@ -97,14 +97,14 @@ def test_they_are_the_rounds_one_by_one(context, num_rounds):
   _assert_close(result, _one_by_one(_next, num_rounds))
 
 
-class Frozen(NamedTuple):
+class FrozenPair(NamedTuple):
   """Weights that no round changes."""
 
   scale: Any
   table: Any
 
 
-_FROZEN = tff.to_type(Frozen(np.float32, [tff.TensorType(np.float32, [2])]))
+_FROZEN = tff.to_type(FrozenPair(np.float32, [tff.TensorType(np.float32, [2])]))
 
 
 @tff.tensorflow.computation(_STATE, _CLIENT, _FROZEN, np.float32)
@@ -134,7 +134,7 @@ def _frozen_next(state, clients, frozen, shift):
 
 def _constants(scale: float) -> tuple[Any, ...]:
   return (
-    Frozen(np.float32(scale), [np.array([0.5, -0.3], np.float32)]),
+    FrozenPair(np.float32(scale), [np.array([0.5, -0.3], np.float32)]),
     np.float32(0.1),
   )
 

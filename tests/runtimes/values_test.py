@@ -16,19 +16,19 @@ from tests.runtimes import helpers
 _OrderedDict = collections.OrderedDict
 
 
-class Pair(NamedTuple):
+class LeftRight(NamedTuple):
   """A struct of two fields."""
 
   left: Any
   right: Any
 
 
-class Nothing(NamedTuple):
+class EmptyFields(NamedTuple):
   """A struct without fields."""
 
 
 @attrs.define
-class Point:
+class AttrsPoint:
   """A struct in TFF's other kind of class with fields."""
 
   x: Any
@@ -47,30 +47,30 @@ _VALUES = {
     _OrderedDict(b=_INT, a=_VECTOR),
   ),
   'NamedTuple': (
-    Pair(np.int32, (np.float32, [3])),
-    Pair(_INT, _VECTOR),
+    LeftRight(np.int32, (np.float32, [3])),
+    LeftRight(_INT, _VECTOR),
   ),
-  'attrs': (Point(np.int32, np.int32), Point(_INT, np.int32(2))),
+  'attrs': (AttrsPoint(np.int32, np.int32), AttrsPoint(_INT, np.int32(2))),
   'dict of NamedTuples': (
-    _OrderedDict(q=Pair(np.int32, np.int32), p=np.int32),
-    _OrderedDict(q=Pair(_INT, np.int32(2)), p=np.int32(3)),
+    _OrderedDict(q=LeftRight(np.int32, np.int32), p=np.int32),
+    _OrderedDict(q=LeftRight(_INT, np.int32(2)), p=np.int32(3)),
   ),
   'NamedTuple of dicts of NamedTuples': (
-    Pair(_OrderedDict(p=Pair(np.int32, np.int32)), (np.int32,)),
-    Pair(_OrderedDict(p=Pair(_INT, np.int32(2))), (np.int32(3),)),
+    LeftRight(_OrderedDict(p=LeftRight(np.int32, np.int32)), (np.int32,)),
+    LeftRight(_OrderedDict(p=LeftRight(_INT, np.int32(2))), (np.int32(3),)),
   ),
   'empty tuple': ((), ()),
   'empty dict': (_OrderedDict(), _OrderedDict()),
-  'empty NamedTuple': (Nothing(), Nothing()),
+  'empty NamedTuple': (EmptyFields(), EmptyFields()),
   'NamedTuple of an empty one': (
-    Pair(Nothing(), np.int32),
-    Pair(Nothing(), _INT),
+    LeftRight(EmptyFields(), np.int32),
+    LeftRight(EmptyFields(), _INT),
   ),
 }
 _ANY_VALUE = pytest.mark.parametrize(
   ('type_spec', 'value'), _VALUES.values(), ids=_VALUES
 )
-_PAIR = tff.to_type(Pair(np.int32, np.float32))
+_PAIR = tff.to_type(LeftRight(np.int32, np.float32))
 
 
 @_ANY_VALUE
@@ -103,7 +103,7 @@ def test_leaves_come_depth_first():
 
 
 def test_a_struct_of_tff_comes_back_from_its_leaves():
-  type_spec = tff.to_type(Pair(np.int32, _OrderedDict(a=np.int32)))
+  type_spec = tff.to_type(LeftRight(np.int32, _OrderedDict(a=np.int32)))
   struct = values.unflatten([1, 2], type_spec)
   assert struct == tff.structure.Struct(
     [('left', 1), ('right', tff.structure.Struct([('a', 2)]))]
@@ -113,8 +113,8 @@ def test_a_struct_of_tff_comes_back_from_its_leaves():
 
 @pytest.mark.parametrize('leaf', [_VECTOR, tf.constant(_VECTOR)], ids=type)
 def test_tensors_and_arrays_are_not_copied(leaf):
-  type_spec = tff.to_type(Pair((np.float32, [3]), np.int32))
-  assert values.flatten(Pair(leaf, 1), type_spec)[0] is leaf
+  type_spec = tff.to_type(LeftRight((np.float32, [3]), np.int32))
+  assert values.flatten(LeftRight(leaf, 1), type_spec)[0] is leaf
 
 
 def test_a_variable_gives_its_value():
@@ -149,7 +149,7 @@ def test_a_named_tuple_of_other_fields_is_an_error():
 
 def test_a_named_tuple_fits_a_type_of_a_tuple():
   type_spec = tff.to_type((np.int32, np.int32))
-  assert values.flatten(Pair(1, 2), type_spec) == [1, 2]
+  assert values.flatten(LeftRight(1, 2), type_spec) == [1, 2]
 
 
 def test_another_shape_is_an_error_that_names_the_type():
@@ -194,8 +194,8 @@ def test_elements_of_a_sequence_may_differ_in_shape():
 
 
 def test_a_sequence_keeps_its_named_tuples():
-  type_spec = tff.SequenceType(Pair(np.int32, _OrderedDict(a=np.int32)))
-  rows = [Pair(k, _OrderedDict(a=k + 1)) for k in range(2)]
+  type_spec = tff.SequenceType(LeftRight(np.int32, _OrderedDict(a=np.int32)))
+  rows = [LeftRight(k, _OrderedDict(a=k + 1)) for k in range(2)]
   result = values.to_python(values.flatten(rows, type_spec), type_spec)
   assert result == rows
   assert helpers.containers(result) == helpers.containers(rows)
@@ -232,9 +232,9 @@ def test_no_argument_has_no_parts():
 
 def test_a_value_comes_back_from_its_parts():
   type_spec = tff.to_type(
-    Pair(_AT_CLIENTS, _OrderedDict(a=_AT_SERVER, b=_AT_SERVER))
+    LeftRight(_AT_CLIENTS, _OrderedDict(a=_AT_SERVER, b=_AT_SERVER))
   )
-  value = Pair([1, 2], _OrderedDict(a=3, b=4))
+  value = LeftRight([1, 2], _OrderedDict(a=3, b=4))
   parts = values.split(value, type_spec)
   assert parts == [[1, 2], 3, 4]
   joined = values.join(parts, type_spec)
@@ -245,17 +245,19 @@ def test_a_value_comes_back_from_its_parts():
 
 
 def test_without_clients_only_what_is_per_client_changes():
-  type_spec = tff.to_type(Pair(_AT_CLIENTS, (_AT_SERVER, np.float32)))
-  expected = tff.to_type(Pair(np.int32, (_AT_SERVER, np.float32)))
+  type_spec = tff.to_type(LeftRight(_AT_CLIENTS, (_AT_SERVER, np.float32)))
+  expected = tff.to_type(LeftRight(np.int32, (_AT_SERVER, np.float32)))
   assert values.without_clients(type_spec) == expected
 
 
-_STACKED = Pair(
+_STACKED = LeftRight(
   np.arange(3, dtype=np.int32),
-  _OrderedDict(b=Pair(tf.range(3.0), np.arange(6).reshape(3, 2))),
+  _OrderedDict(b=LeftRight(tf.range(3.0), np.arange(6).reshape(3, 2))),
 )
 _ROWS = [
-  Pair(np.int32(k), _OrderedDict(b=Pair(float(k), [2 * k, 2 * k + 1])))
+  LeftRight(
+    np.int32(k), _OrderedDict(b=LeftRight(float(k), [2 * k, 2 * k + 1]))
+  )
   for k in range(3)
 ]
 
@@ -301,10 +303,10 @@ def test_a_stacked_client_that_is_not_there_is_an_error(clients, client):
 
 def test_stacked_clients_keep_their_containers(clients):
   client = clients[1]
-  assert isinstance(client, Pair)
+  assert isinstance(client, LeftRight)
   assert isinstance(client.right, _OrderedDict)
-  assert isinstance(client.right['b'], Pair)
-  assert isinstance(next(iter(clients)).right['b'], Pair)
+  assert isinstance(client.right['b'], LeftRight)
+  assert isinstance(next(iter(clients)).right['b'], LeftRight)
 
 
 def test_stacked_clients_look_like_a_list():
