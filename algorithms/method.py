@@ -33,6 +33,14 @@ def _once(key: Hashable, trace: Callable[[], Any]) -> Any:
   return _traced[key]
 
 
+def _structure(half: Any) -> Hashable:
+  """What programs depend on of a trainer or personalizer."""
+  fields = {f.name: getattr(half, f.name) for f in dataclasses.fields(half)}
+  fields['settings'] = runtime_inputs.structure(half.settings)
+  fields.pop('trainer', None)  # Has a structure of its own.
+  return type(half), tuple(fields.items())
+
+
 @dataclasses.dataclass(frozen=True)
 class Computations:
   """What a method computes, see `process`."""
@@ -81,33 +89,34 @@ class Method:
   @property
   def structure(self) -> Hashable:
     """What compiled programs depend on: all but the values of floats."""
+    return self._training_structure, self._personalization_structure
+
+  @property
+  def _training_structure(self) -> Hashable:
+    frozen = self.trainer.model.frozen
     return (
-      self._trainer_structure,
+      _structure(self.trainer),
+      tuple((name, tuple(w.shape), w.dtype) for name, w in frozen.items()),
       self.aggregator,
-      type(self.personalizer),
-      runtime_inputs.structure(self.personalizer.settings),
-      tuple(self.evaluation_sets),
     )
 
   @property
-  def _trainer_structure(self) -> Hashable:
-    frozen = self.trainer.model.frozen
+  def _personalization_structure(self) -> Hashable:
     return (
-      type(self.trainer),
-      self.trainer.model,
-      tuple((name, tuple(w.shape), w.dtype) for name, w in frozen.items()),
-      runtime_inputs.structure(self.trainer.settings),
+      self._training_structure,
+      _structure(self.personalizer),
+      tuple(self.evaluation_sets),
     )
 
   def trace_computations(self) -> Computations:
     """Makes the computations; methods of equal structure share them."""
     return Computations(
       _once(
-        (self._trainer_structure, self.aggregator),
+        self._training_structure,
         lambda: process.trace_training(self.trainer, self.aggregator),
       ),
       _once(
-        self.structure,
+        self._personalization_structure,
         lambda: process.trace_personalization(
           self.personalizer, self.evaluation_sets
         ),
