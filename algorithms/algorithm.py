@@ -58,7 +58,7 @@ class Computations:
       for those that are held out.
     next: `(<S@SERVER, {<data, state=C, seed>}@CLIENTS> -> <S@SERVER,
       {C}@CLIENTS, training metrics@SERVER>)`; data as in
-      `tasks.data.client_data`.
+      `tasks.data.batches`.
     personalize: `(<S@SERVER, {<state=C, personalization=data, evaluation=<set:
       data, ...>, seed>}@CLIENTS> ->
       {<set: <metric: <total, weight>>>}@CLIENTS)`

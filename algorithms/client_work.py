@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tasks.data import client_data
+from tasks.data import batches
 from tasks.models import model as model_lib
 
 Weights = model_lib.Weights
@@ -36,7 +36,7 @@ def epoch_of(
     return data
   steps = tf.shape(data.indices)[0] // num_epochs
   part = epoch * steps + tf.range(steps)
-  return client_data.ClientData(
+  return batches.ClientData(
     examples=data.examples,
     indices=tf.gather(data.indices, part),
     mask=tf.gather(data.mask, part),
@@ -83,7 +83,7 @@ def train(
   Args:
     model: The model.
     weights: Its weights at the start.
-    data: A client's data, see `tasks.data.client_data`.
+    data: A client's data, see `tasks.data.batches`.
     step: How a gradient changes the weights.
     regularizer: What is added to the mean loss of a batch before it is
       differentiated, from the weights.
@@ -165,7 +165,7 @@ def evaluate(
   Args:
     model: The model.
     weights: Its weights.
-    data: A client's data, see `tasks.data.client_data`.
+    data: A client's data, see `tasks.data.batches`.
 
   Returns:
     {metric: <total, weight>}, to be added up over clients or divided.

@@ -18,7 +18,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from algorithms import algorithm
-from tasks.data import client_data
+from tasks.data import batches
 from tasks.models import model as model_lib
 
 # The hyperparameters that are numbers, by name.
@@ -107,7 +107,7 @@ def count_parameters(type_spec: tff.Type) -> int:
 
 
 def _data_type(model: model_lib.Model) -> tff.StructType:
-  return client_data.client_data_type(model.example_spec)
+  return batches.client_data_type(model.example_spec)
 
 
 def build(

@@ -12,7 +12,8 @@ import tree
 
 from base import seeds
 from runtimes import values
-from tasks.data import client_data
+from tasks.data import batches
+from tasks.data import populations
 
 Data = Mapping[str, Any]
 
@@ -28,7 +29,7 @@ class Cohorts:
   """
 
   def __init__(
-    self, population: client_data.Population, padded: bool, kept: int = 1
+    self, population: populations.Population, padded: bool, kept: int = 1
   ):
     """Loads no client, if the population knows how many examples each has.
 
@@ -57,7 +58,7 @@ class Cohorts:
 
   def sample(
     self, name: str, size: int, rng: np.random.Generator
-  ) -> client_data.Examples:
+  ) -> populations.Examples:
     """Draws from the examples of all clients, or takes all if they are few."""
     sizes = self.sizes[name]
     row = np.repeat(np.arange(len(self)), sizes)
@@ -75,9 +76,9 @@ class Cohorts:
       for feature in parts[0]
     }
 
-  def share(self, name: str, examples: client_data.Examples) -> None:
+  def share(self, name: str, examples: populations.Examples) -> None:
     """Gives all clients one more set, the same for all."""
-    size = client_data.num_examples(examples)
+    size = populations.num_examples(examples)
     self._sets = {**self._sets, name: lambda _: examples}
     self.sizes[name] = np.full(len(self), size)
     self.pad_to[name] = size
@@ -96,7 +97,7 @@ class Cohorts:
     self, name: str, rows: tuple[int, ...], pad_to: int
   ) -> Mapping[str, tf.Tensor]:
     load = self._sets[name]
-    examples = client_data.stack_examples(
+    examples = batches.stack_examples(
       [load(self.client_ids[row]) for row in rows], pad_to
     )
     # As tensors they are not copied again in the next round.
@@ -156,15 +157,17 @@ class Cohorts:
     epochs: int,
   ) -> tuple[np.ndarray, np.ndarray]:
     rng = seeds.generator(*shuffle) if shuffle else None
-    batches = [
-      client_data.index_batches(
+    epoch_batches = [
+      batches.index_batches(
         sizes, batch_size, rng=rng, drop_partial=drop_partial, pad_to=pad_to
       )
       for _ in range(epochs)
     ]
     if epochs == 1:
-      return batches[0]
-    indices, weights = (np.concatenate(part, axis=1) for part in zip(*batches))
+      return epoch_batches[0]
+    indices, weights = (
+      np.concatenate(part, axis=1) for part in zip(*epoch_batches)
+    )
     return indices, weights
 
   def data(
@@ -207,7 +210,7 @@ def _rows_before(fraction: float, sizes: np.ndarray) -> np.ndarray:
 def _data(
   examples: Mapping[str, Any], indices: np.ndarray, weights: np.ndarray
 ) -> Data:
-  return client_data.ClientData(
+  return batches.ClientData(
     examples=collections.OrderedDict(examples),
     indices=indices,
     mask=weights,

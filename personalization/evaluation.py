@@ -27,7 +27,7 @@ from personalization import prefetch
 from personalization import summaries
 from personalization import training
 from tasks import task as task_lib
-from tasks.data import client_data
+from tasks.data import populations
 
 # Clients that are evaluated at a time.
 _COHORT = 100
@@ -210,7 +210,7 @@ def personalization_parts(
 
 def _populations(
   task: task_lib.Task,
-) -> dict[tuple[str, ...], client_data.Population]:
+) -> dict[tuple[str, ...], populations.Population]:
   """What to evaluate: the parts that it gives, and the clients."""
   if not task.cross_silo:
     return {('validation',): task.validation, ('test',): task.test}
@@ -220,7 +220,7 @@ def _populations(
     test=task.test.sets['evaluation'],
   )
   return {
-    ('validation', 'test'): client_data.Population(task.test.client_ids, sets)
+    ('validation', 'test'): populations.Population(task.test.client_ids, sets)
   }
 
 

@@ -16,7 +16,7 @@ from base import settings
 from personalization import cohorts
 from runtimes import rounds
 from tasks import task as task_lib
-from tasks.data import client_data
+from tasks.data import batches
 
 # Rounds whose batches are made at a time, where rounds are one program.
 _MOST_ROUNDS = 50
@@ -152,7 +152,7 @@ def _clients(examples: Any, states: Any, now: Mapping[str, tf.Tensor]) -> Any:
       lambda leaf: tf.gather(leaf, now['rows']), (examples, states)
     )
   return collections.OrderedDict(
-    data=client_data.ClientData(examples, now['indices'], now['mask']),
+    data=batches.ClientData(examples, now['indices'], now['mask']),
     state=states,
     seed=now['seed'],
   )

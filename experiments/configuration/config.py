@@ -361,7 +361,7 @@ def resolve(request: Request) -> Config:
   from personalization import evaluation
   from personalization import training
 
-  of_task = task_registry.parameters_class(request.task)
+  of_task = task_registry.settings_class(request.task)
   of_run = set().union(
     *map(_names, (Settings, training.Options, evaluation.Measured))
   )
