@@ -45,7 +45,7 @@ def _read(path: pathlib.Path) -> dict[str, populations.Examples]:
   """Reads the examples of each client in a file."""
   try:
     user_data = json.loads(path.read_text())['user_data']
-    clients = {
+    clients: dict[str, populations.Examples] = {
       user: {
         # Reshaped because the shape of no images would not be known.
         'x': np.reshape(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import csv
 import dataclasses
+import io
 import pathlib
 import sqlite3
 import string
@@ -101,8 +102,9 @@ def _read_file(
 ) -> Iterator[tuple[str, bytes]]:
   """Reads the client and the words of each sentence."""
   try:
-    with path.open(encoding='utf-8') as file:
-      rows = csv.DictReader(file, delimiter='\t', quoting=csv.QUOTE_NONE)
+    with path.open('rb') as file:
+      text = io.TextIOWrapper(file, encoding='utf-8')
+      rows = csv.DictReader(text, delimiter='\t', quoting=csv.QUOTE_NONE)
       missing = {_TALK, *LANGUAGES} - set(rows.fieldnames or ())
       if missing:
         raise errors.UserError(
@@ -110,7 +112,7 @@ def _read_file(
           f' {_ARCHIVE}'
         )
       for row in rows:
-        show(file.buffer.tell())
+        show(file.tell())
         for code in LANGUAGES:
           sentence = row[code]
           if sentence and not any(mark in sentence for mark in _MISSING):
