@@ -89,15 +89,17 @@ def load(settings: AdniSettings, data_dir: str | None, seed: int) -> task.Task:
     raise errors.UserError(
       f'{paths[0]} and {paths[1]} are of different clients. {_ADVICE}'
     )
-  return silos.make_task(
-    {
-      user: _split(train[user], test[user], settings.seed(seed))
-      for user in sorted(train)
-    },
+  return task.Task(
     name='adni',
     model=cnn.AdniCnn(),
     metric='squared_error',
     higher_is_better=False,
     batch_size=64,
     padded=False,
+    **silos.make_populations(
+      {
+        user: _split(train[user], test[user], settings.seed(seed))
+        for user in sorted(train)
+      }
+    ),
   )

@@ -94,11 +94,7 @@ def load(
     devices.Devices(client_ids, load_client, writers.sizes(client_ids))
     for client_ids in settings.split(permuted_ids, _VALIDATION, _TEST)
   )
-  return devices.make_task(
-    train=train,
-    validation=validation,
-    test=test,
-    shuffle_key=('emnist', settings.split_seed),
+  return task.Task(
     name='emnist',
     model=cnn.EmnistCnn(10 if settings.only_digits else 62),
     metric='accuracy',
@@ -106,4 +102,10 @@ def load(
     batch_size=20,
     padded=False,
     attributes=attributes,
+    **devices.make_populations(
+      train=train,
+      validation=validation,
+      test=test,
+      shuffle_key=('emnist', settings.split_seed),
+    ),
   )

@@ -154,15 +154,17 @@ def load(
       settings.permuted(sorted(os.listdir(folder))), _VALIDATION, _TEST
     ),
   )
-  return devices.make_task(
-    train=train,
-    validation=validation,
-    test=test,
-    max_train_examples=_MAX_TRAIN_EXAMPLES,
+  return task.Task(
     name='landmarks',
     model=mobilenet.MobileNetV2(_NUM_CLASSES[settings.dataset], size),
     metric='accuracy',
     higher_is_better=True,
     batch_size=16,
     padded=False,
+    **devices.make_populations(
+      train=train,
+      validation=validation,
+      test=test,
+      max_train_examples=_MAX_TRAIN_EXAMPLES,
+    ),
   )

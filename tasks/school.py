@@ -38,12 +38,12 @@ def load(
     )
     for features, scores in silos.read_mat(path, _NUM_FEATURES, _URL)
   ]
-  return silos.make_task(
-    silos.numbered('school', schools),
+  return task.Task(
     name='school',
     model=linear.LinearRegression(_NUM_FEATURES),
     metric='half_squared_error',
     higher_is_better=False,
     batch_size=32,
     padded=True,
+    **silos.make_populations(silos.numbered('school', schools)),
   )

@@ -172,16 +172,18 @@ def load(
       1 - _VALIDATION,
     )
   )
-  return devices.make_task(
-    train=devices.Devices(train_ids, in_database, train.sizes(train_ids)),
-    validation=validation,
-    test=test,
-    max_train_examples=settings.max_examples,
-    max_held_out_examples=settings.max_examples,
+  return task.Task(
     name='stackoverflow',
     model=lstm.NextWordLstm(settings.vocabulary_size),
     metric='accuracy',
     higher_is_better=True,
     batch_size=16,
     padded=False,
+    **devices.make_populations(
+      train=devices.Devices(train_ids, in_database, train.sizes(train_ids)),
+      validation=validation,
+      test=test,
+      max_train_examples=settings.max_examples,
+      max_held_out_examples=settings.max_examples,
+    ),
   )

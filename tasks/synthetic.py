@@ -155,14 +155,16 @@ def load(
     sizes = [make_client(settings, seed, c).size for c in client_ids]
     return devices.Devices(client_ids, load_client, np.array(sizes, np.int64))
 
-  return devices.make_task(
-    train=make_devices('train', settings.num_train_clients),
-    validation=make_devices('validation', settings.num_validation_clients),
-    test=make_devices('test', settings.num_test_clients),
+  return task.Task(
     name='synthetic',
     model=linear.LogisticRegression(_NUM_FEATURES, _NUM_CLASSES),
     metric='accuracy',
     higher_is_better=True,
     batch_size=20,
     padded=True,
+    **devices.make_populations(
+      train=make_devices('train', settings.num_train_clients),
+      validation=make_devices('validation', settings.num_validation_clients),
+      test=make_devices('test', settings.num_test_clients),
+    ),
   )

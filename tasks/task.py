@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 
 from tasks.data import populations
-from tasks.models import model as models
+from tasks.models import model
 
 # The attribute by which metrics are reported group by group.
 GROUP = 'group'
@@ -64,7 +64,7 @@ class Task:
   """
 
   name: str
-  model: models.Model
+  model: model.Model
   metric: str
   higher_is_better: bool
   train: populations.Population

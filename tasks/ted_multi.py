@@ -68,11 +68,7 @@ def load(
     for client_id in clients.num_examples
   }
   train, validation, test = map(make_devices, splits)
-  return devices.make_task(
-    train=train,
-    validation=validation,
-    test=test,
-    max_train_examples=_MAX_TRAIN_EXAMPLES,
+  return task.Task(
     name='ted_multi',
     model=transformer.NextWordTransformer(len(rows)),
     metric='accuracy',
@@ -80,4 +76,10 @@ def load(
     batch_size=16,
     padded=False,
     attributes={task.GROUP: task.Attribute(ted_talks.LANGUAGES, languages)},
+    **devices.make_populations(
+      train=train,
+      validation=validation,
+      test=test,
+      max_train_examples=_MAX_TRAIN_EXAMPLES,
+    ),
   )

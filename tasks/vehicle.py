@@ -39,18 +39,20 @@ def load(
   kinds = np.unique(np.concatenate([labels for _, labels in sensors]))
   if not set(kinds) <= {-1, 1}:
     raise errors.UserError(f'{path} has labels that are neither -1 nor 1.')
-  return silos.make_task(
-    silos.numbered(
-      'sensor',
-      [
-        silos.split(features, labels, settings.seed(seed))
-        for features, labels in sensors
-      ],
-    ),
+  return task.Task(
     name='vehicle',
     model=linear.SupportVectorMachine(_NUM_FEATURES, _L2),
     metric='accuracy',
     higher_is_better=True,
     batch_size=64,
     padded=True,
+    **silos.make_populations(
+      silos.numbered(
+        'sensor',
+        [
+          silos.split(features, labels, settings.seed(seed))
+          for features, labels in sensors
+        ],
+      )
+    ),
   )

@@ -5,14 +5,12 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Any
 
 import numpy as np
 
 from base import errors
 from base import seeds
 from base import settings
-from tasks import task
 from tasks.data import populations
 
 
@@ -97,7 +95,7 @@ class Devices:
   sizes: np.ndarray
 
 
-def make_task(
+def make_populations(
   *,
   train: Devices,
   validation: Devices,
@@ -105,9 +103,8 @@ def make_task(
   max_train_examples: int | None = None,
   max_held_out_examples: int | None = None,
   shuffle_key: tuple[int | str, ...] | None = None,
-  **others: Any,
-) -> task.Task:
-  """Makes a cross-device task.
+) -> populations.Populations:
+  """Makes the populations of a cross-device task.
 
   Args:
     train: The clients to train on.
@@ -119,10 +116,9 @@ def make_task(
     shuffle_key: Clients that are held out adapt to the first half of their
       examples and are judged by the second. With this key of `base.seeds`,
       their examples are shuffled before, in the same way at every call.
-    **others: The other attributes of the task.
 
   Returns:
-    The task.
+    The populations.
   """
 
   def held_out(clients: Devices) -> populations.Population:
@@ -141,7 +137,7 @@ def make_task(
       populations.half_sizes(sizes),
     )
 
-  return task.Task(
+  return populations.Populations(
     train=populations.Population(
       train.client_ids,
       {'train': lambda client_id: train.load(client_id, max_train_examples)},
@@ -150,7 +146,6 @@ def make_task(
     validation=held_out(validation),
     test=held_out(test),
     cross_silo=False,
-    **others,
   )
 
 

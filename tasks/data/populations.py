@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+from typing import TypedDict
 
 import numpy as np
 
@@ -38,6 +39,15 @@ class Population:
     ]
     by_set = np.array(counts, np.int64).reshape(-1, len(self.sets)).T
     return dict(zip(self.sets, by_set))
+
+
+class Populations(TypedDict):
+  """The populations of a task, and how they are held out: see `tasks.task`."""
+
+  train: Population
+  validation: Population
+  test: Population
+  cross_silo: bool
 
 
 def num_examples(examples: Examples) -> int:

@@ -6,7 +6,6 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
-from typing import Any
 
 import numpy as np
 import scipy.io
@@ -14,7 +13,6 @@ from sklearn import model_selection
 
 from base import errors
 from base import settings
-from tasks import task
 from tasks.data import populations
 
 _HELD_OUT = 0.15
@@ -118,15 +116,14 @@ def numbered(name: str, clients: Sequence[Split]) -> dict[str, Split]:
   return {f'{name}_{i:03d}': client for i, client in enumerate(clients)}
 
 
-def make_task(clients: Mapping[str, Split], **others: Any) -> task.Task:
-  """Makes a cross-silo task.
+def make_populations(clients: Mapping[str, Split]) -> populations.Populations:
+  """Makes the populations of a cross-silo task.
 
   Args:
     clients: Each client's split examples.
-    **others: The other attributes of the task.
 
   Returns:
-    The task.
+    The populations, all of these clients.
   """
 
   def population(**sets: str) -> populations.Population:
@@ -139,10 +136,9 @@ def make_task(clients: Mapping[str, Split], **others: Any) -> task.Task:
       tuple(clients), {name: loader(part) for name, part in sets.items()}
     )
 
-  return task.Task(
+  return populations.Populations(
     train=population(train='train'),
     validation=population(personalization='train', evaluation='validation'),
     test=population(personalization='train', evaluation='test'),
     cross_silo=True,
-    **others,
   )

@@ -5,7 +5,6 @@ import pytest
 
 from base import errors
 from tasks.data import devices
-from tasks.models import linear
 
 _SIZES = {'a': 4, 'b': 1, 'c': 0, 'd': 9}
 
@@ -19,17 +18,11 @@ def _devices(client_ids):
   return devices.Devices(client_ids, _load, sizes)
 
 
-def _task(**arguments):
-  return devices.make_task(
+def _populations(**arguments):
+  return devices.make_populations(
     train=_devices(['d', 'c']),
     validation=_devices(['a']),
     test=_devices(['b', 'd']),
-    name='toy',
-    model=linear.LinearRegression(1),
-    metric='half_squared_error',
-    higher_is_better=False,
-    batch_size=2,
-    padded=True,
     **arguments,
   )
 
@@ -47,45 +40,45 @@ def _examples(population, client_id):
   ids=str,
 )
 def test_sizes_are_those_of_the_sets(limits):
-  task = _task(**limits)
-  for population in (task.train, task.validation, task.test):
+  made = _populations(**limits)
+  for population in (made['train'], made['validation'], made['test']):
     for name, load in population.sets.items():
       sizes = [len(load(c)['y']) for c in population.client_ids]
       np.testing.assert_array_equal(population.sizes[name], sizes)
 
 
 def test_clients_are_held_out_rather_than_examples():
-  task = _task()
-  assert not task.cross_silo
-  assert task.train.client_ids == ['d', 'c']
-  assert task.validation.client_ids == ['a']
-  assert task.test.client_ids == ['b', 'd']
+  made = _populations()
+  assert not made['cross_silo']
+  assert made['train'].client_ids == ['d', 'c']
+  assert made['validation'].client_ids == ['a']
+  assert made['test'].client_ids == ['b', 'd']
 
 
 def test_clients_to_train_on_have_all_their_examples():
-  assert _examples(_task().train, 'd') == {'train': list(range(9))}
+  assert _examples(_populations()['train'], 'd') == {'train': list(range(9))}
 
 
 def test_held_out_clients_are_halved_in_their_order():
   halves = {'personalization': [0, 1, 2, 3], 'evaluation': [4, 5, 6, 7, 8]}
-  assert _examples(_task().test, 'd') == halves
+  assert _examples(_populations()['test'], 'd') == halves
 
 
 def test_the_first_examples_are_taken_to_train_on():
-  task = _task(max_train_examples=3)
-  assert _examples(task.train, 'd') == {'train': [0, 1, 2]}
-  assert len(_examples(task.test, 'd')['evaluation']) == 5
+  made = _populations(max_train_examples=3)
+  assert _examples(made['train'], 'd') == {'train': [0, 1, 2]}
+  assert len(_examples(made['test'], 'd')['evaluation']) == 5
 
 
 def test_the_first_examples_are_taken_of_held_out_clients():
-  task = _task(max_held_out_examples=3)
+  made = _populations(max_held_out_examples=3)
   halves = {'personalization': [0], 'evaluation': [1, 2]}
-  assert _examples(task.test, 'd') == halves
-  assert len(_examples(task.train, 'd')['train']) == 9
+  assert _examples(made['test'], 'd') == halves
+  assert len(_examples(made['train'], 'd')['train']) == 9
 
 
 def test_held_out_clients_can_be_shuffled():
-  halves = _examples(_task(shuffle_key=('toy', 1)).test, 'd')
+  halves = _examples(_populations(shuffle_key=('toy', 1))['test'], 'd')
   together = halves['personalization'] + halves['evaluation']
   assert together != sorted(together)
   assert sorted(together) == list(range(9))
@@ -93,7 +86,8 @@ def test_held_out_clients_can_be_shuffled():
 
 def test_the_key_decides_how_clients_are_shuffled():
   first, again, other = (
-    _examples(_task(shuffle_key=('toy', seed)).test, 'd') for seed in (1, 1, 2)
+    _examples(_populations(shuffle_key=('toy', seed))['test'], 'd')
+    for seed in (1, 1, 2)
   )
   assert first == again
   assert first != other
