@@ -16,6 +16,6 @@ def test_a_name_that_is_near_to_none_gets_no_suggestion():
   assert 'Did you mean' not in message
 
 
-def test_an_unknown_name_where_there_is_none():
+def test_where_no_name_is_known_the_error_says_so():
   message = str(errors.unknown('setting', 'x', []))
   assert message == "Unknown setting 'x'. Known: none."

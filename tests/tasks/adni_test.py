@@ -55,7 +55,7 @@ def _load_task(paths, tmp_path):
   return load_task
 
 
-def test_splits_the_test_images_of_each_scanner(paths, tmp_path):
+def test_the_test_images_of_each_scanner_are_split(paths, tmp_path):
   task = registry.load('adni', data_dir=str(tmp_path), seed=1)
   assert task.cross_silo
   assert task.train.client_ids == ('f_00000', 'f_00003')

@@ -24,7 +24,7 @@ def _dataset(client_id):
 
 
 def _tff_examples(client_data, client_id):
-  """A client's examples as TFF gives them."""
+  """Loads a client's examples as TFF does."""
   (examples,) = client_data.create_tf_dataset_for_client(client_id).batch(1000)
   return examples['pixels'].numpy()[..., np.newaxis], examples['label'].numpy()
 

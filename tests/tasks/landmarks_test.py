@@ -39,7 +39,7 @@ def _load_task(data_dir):
   )
 
 
-def test_splits_the_clients(load_task):
+def test_the_split_seed_decides_the_split(load_task):
   task = load_task()
   populations = (task.train, task.validation, task.test)
   assert [len(p.client_ids) for p in populations] == [3, 1, 2]
@@ -52,7 +52,7 @@ def test_splits_the_clients(load_task):
   assert other.train.client_ids != task.train.client_ids
 
 
-def test_motleys_split_of_its_clients():
+def test_motleys_clients_are_split_as_in_motley():
   client_ids = [str(k) for k in range(1262)]
   parts = landmarks.LandmarksSettings().split(
     client_ids, landmarks._VALIDATION, landmarks._TEST
@@ -84,7 +84,7 @@ def test_a_client_is_trained_on_64_photos_at_most(load_task):
 
 
 def test_photos_are_those_of_tffs_loader(load_task, folder, monkeypatch):
-  # Without it TFF's loader fails: see `landmarks`.
+  # Otherwise TFF's loader fails, see `landmarks`.
   monkeypatch.setattr(
     _GLDV2.vision_datasets_utils.load_tfrecord,
     '__defaults__',
@@ -114,7 +114,7 @@ def test_photos_are_those_of_tffs_loader(load_task, folder, monkeypatch):
         )
 
 
-def test_sees_the_middle_of_a_photo(load_task, folder, tmp_path):
+def test_the_model_sees_the_middle_of_a_photo(load_task, folder, tmp_path):
   pixels = np.zeros((64, 128, 3), np.uint8)
   pixels[4:60, 8:120] = 200  # 7/8 of either.
   jpeg = tf.io.encode_jpeg(pixels, quality=100).numpy()
@@ -142,7 +142,7 @@ def test_held_out_clients_are_shuffled_once_and_halved(load_task):
     assert sum(sizes) == _SIZES[client_id]
 
 
-def test_counts_the_photos_of_a_file(folder):
+def test_the_photos_of_a_file_are_counted(folder):
   for client_id, size in _SIZES.items():
     path = folder / 'train' / client_id
     assert landmarks.num_examples(path) == size
@@ -168,7 +168,7 @@ def test_a_damaged_file_is_named(load_task, folder, tmp_path):
     task.train.sets['train'](client_id)
 
 
-def test_more_held_out_clients_than_there_are(data_dir):
+def test_more_held_out_clients_than_there_are_are_refused(data_dir):
   with pytest.raises(errors.UserError, match='num_test_clients 6'):
     registry.load('landmarks', data_dir=data_dir, num_test_clients=6)
 

@@ -11,7 +11,7 @@ from tests import data
 
 
 def _write(path, sizes, num_features=28, seed=0):
-  """Writes a file of the form of the real one."""
+  """Writes a file in the form of the real one."""
   rng = np.random.default_rng(seed)
   features = np.empty((1, len(sizes)), object)
   scores = np.empty((1, len(sizes)), object)
@@ -56,7 +56,7 @@ def _scores(population, name):
   return [load(client_id)['y'] for client_id in population.client_ids]
 
 
-def test_splits_each_school(load_task):
+def test_each_school_is_split(load_task):
   task = load_task()
   assert task.cross_silo
   assert task.train.client_ids == tuple(_SIZES)

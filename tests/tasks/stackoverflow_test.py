@@ -148,7 +148,7 @@ def test_the_older_half_is_to_adapt_to(load_task):
   assert _first_words(sets['evaluation']('held out')) == [4, 1, 2]
 
 
-def test_the_first_in_the_database_are_taken(load_task):
+def test_the_first_sentences_in_the_database_are_taken(load_task):
   task = load_task(max_examples=2)
   assert _first_words(task.train.sets['train']('trained')) == [1, 2]
   sets = task.test.sets
@@ -175,7 +175,7 @@ def test_the_model_takes_the_examples(load_task):
   assert correct.shape == [3]
 
 
-def test_more_words_than_are_counted(load_task):
+def test_more_words_than_are_counted_are_refused(load_task):
   with pytest.raises(
     errors.UserError, match='vocabulary_size is 6, but only 5 words'
   ):
@@ -183,7 +183,7 @@ def test_more_words_than_are_counted(load_task):
 
 
 @pytest.mark.parametrize('line', ['the', 'the 3 4', 'the three', '\n'])
-def test_word_counts_of_another_form(line, load_task, folder):
+def test_word_counts_of_another_form_are_refused(line, load_task, folder):
   (folder / 'others').write_text(f'a 9\n{line}\n')
   with pytest.raises(
     errors.UserError,
@@ -192,12 +192,12 @@ def test_word_counts_of_another_form(line, load_task, folder):
     load_task(word_counts='others')
 
 
-def test_word_counts_that_are_not_there(load_task):
+def test_a_missing_file_of_word_counts_is_named(load_task):
   with pytest.raises(errors.UserError, match='/not/there'):
     load_task(word_counts='/not/there')
 
 
-def test_word_counts_that_cannot_be_downloaded(load_task, folder):
+def test_a_failed_download_of_word_counts_says_what_to_do(load_task, folder):
   error = Exception('URL fetch failure')  # As Keras raises it.
   with mock.patch.object(tf.keras.utils, 'get_file', side_effect=error):
     with pytest.raises(

@@ -97,7 +97,7 @@ def test_sizes_are_spread_within_their_bounds():
   assert max(sizes) == 90
 
 
-def test_bounds_that_cross():
+def test_bounds_that_cross_are_refused():
   with pytest.raises(errors.UserError, match='min_examples must be at'):
     synthetic.SyntheticSettings(min_examples=20, max_examples=10)
 

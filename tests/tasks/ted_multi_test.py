@@ -63,7 +63,7 @@ def test_clients_are_those_of_the_files(load_task, talks):
 def test_words_are_numbered(load_task):
   own = load_task().train.sets['train']('es-train_1')
   assert len(own['x']) == ted_source.num_sentences('train_1', 'es')
-  # 'the océano train1es2', of which the last is not in the vocabulary.
+  # 'the océano train1es2', whose last word is not in the vocabulary.
   words = [_BOS, _NUMBERS['the'], _NUMBERS['océano'], _OOV, _EOS]
   np.testing.assert_array_equal(own['x'][0], words + 15 * [0])
   np.testing.assert_array_equal(own['y'][0], words[1:] + 16 * [0])
@@ -83,7 +83,7 @@ def test_held_out_talks_are_halved_in_their_order(load_task, talks):
     assert len(first) == size // 2
     assert len(second) == size - size // 2
     whole[ted_talks.language(client_id)] += [*first, *second]
-  # Words of a language are not said in the other.
+  # No word of one language occurs in the other.
   assert {y[1] for y in whole['en']} == {_NUMBERS['sea']}
   assert {y[1] for y in whole['es']} == {_NUMBERS['océano']}
 
@@ -119,7 +119,7 @@ def test_model_has_these_words(load_task):
   assert weights['embedding'].shape == [len(_NUMBERS) + 4, 96]
 
 
-def test_a_database_that_is_nowhere(tmp_path):
+def test_a_missing_database_is_refused_with_advice(tmp_path):
   data_dir = str(tmp_path)
   with pytest.raises(
     errors.UserError,

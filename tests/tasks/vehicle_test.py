@@ -13,7 +13,7 @@ _SIZES = (40, 61, 100)
 
 
 def _write(path, sizes=_SIZES, num_features=100, labels=(-1, 1)):
-  """Writes a file of the form of the real one."""
+  """Writes a file in the form of the real one."""
   rng = np.random.default_rng(0)
   x = np.empty((len(sizes), 1), object)
   y = np.empty((len(sizes), 1), object)
@@ -39,7 +39,7 @@ def _load_task(path):
   return load_task
 
 
-def test_splits_each_sensor(path):
+def test_each_sensor_is_split(path):
   task = registry.load('vehicle', data_dir=str(path.parent), seed=1)
   assert task.cross_silo
   assert task.train.client_ids == ('sensor_000', 'sensor_001', 'sensor_002')
@@ -59,7 +59,7 @@ def test_splits_each_sensor(path):
       assert set(part['y']) <= set([-1, 1])
 
 
-def test_loss_and_metric(load_task):
+def test_loss_is_the_regularized_hinge_loss_and_metric_the_accuracy(load_task):
   model = load_task().model
   rng = np.random.default_rng(0)
   batch = {
@@ -84,13 +84,13 @@ def test_loss_and_metric(load_task):
   np.testing.assert_array_equal(weight, 1)
 
 
-def test_starts_at_zero(load_task):
+def test_model_starts_at_zero(load_task):
   weights = load_task().model.init(tf.constant([0, 1]))
   for leaf in weights.values():
     np.testing.assert_array_equal(leaf, 0)
 
 
-def test_a_file_that_is_nowhere(load_task, path):
+def test_a_missing_file_is_refused_with_advice(load_task, path):
   path.unlink()
   with pytest.raises(errors.UserError, match='vehicle/vehicle.mat.*X.*Y'):
     load_task()

@@ -11,7 +11,7 @@ _SIZES = (5, 1, 8, 0, 13)
 
 
 def _epoch(indices, mask):
-  """The examples that are not padding, in order."""
+  """Lists the examples that are not padding, in order."""
   return indices[mask > 0].tolist()
 
 

@@ -137,7 +137,7 @@ def test_clients_to_report_are_at_most_the_rest():
 @pytest.mark.parametrize(
   'validation, test', [(8, 2), (9, None), (None, 9), (20, 1)]
 )
-def test_more_than_size(validation, test):
+def test_more_clients_than_there_are_are_refused(validation, test):
   settings = devices.HeldOutSettings(
     num_validation_clients=validation, num_test_clients=test
   )

@@ -22,14 +22,14 @@ def _data_dir(tmp_path):
 
 @pytest.fixture(name='cached')
 def _cached(tmp_path, monkeypatch):
-  """The path in the cache."""
+  """Names the path in the cache."""
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   return tmp_path / 'cache' / 'pfl' / 'task' / 'file.mat'
 
 
 @pytest.fixture(name='origin')
 def _origin(tmp_path):
-  """Where the file is downloaded from, if the test puts it there."""
+  """Names what is downloaded, if the test writes it."""
   return tmp_path / 'origin'
 
 
@@ -52,25 +52,27 @@ def _assert_user_error(fetch):
   return assert_user_error
 
 
-def test_finds_a_file_in_the_data_folder(fetch, data_dir):
+def test_a_file_is_found_in_the_data_folder(fetch, data_dir):
   (data_dir / 'file.mat').write_bytes(_CONTENT)
   assert fetch() == data_dir / 'file.mat'
 
 
-def test_finds_a_file_in_the_folder_of_its_task(fetch, data_dir):
+def test_a_file_is_found_in_the_folder_of_its_task(fetch, data_dir):
   (data_dir / 'task').mkdir()
   (data_dir / 'task' / 'file.mat').write_bytes(_CONTENT)
   assert fetch() == data_dir / 'task' / 'file.mat'
 
 
-def test_finds_a_file_in_the_cache(fetch, cached, capsys):
+def test_a_file_is_found_in_the_cache(fetch, cached, capsys):
   cached.parent.mkdir(parents=True)
   cached.write_bytes(_CONTENT)
   assert fetch() == cached
   assert not capsys.readouterr().err
 
 
-def test_downloads_to_the_cache_and_says_so(fetch, cached, origin, capsys):
+def test_a_download_goes_to_the_cache_and_is_announced(
+  fetch, cached, origin, capsys
+):
   origin.write_bytes(_CONTENT)
   assert fetch() == cached
   assert cached.read_bytes() == _CONTENT
@@ -78,7 +80,7 @@ def test_downloads_to_the_cache_and_says_so(fetch, cached, origin, capsys):
   assert origin.as_uri() in capsys.readouterr().err
 
 
-def test_needs_no_data_folder(cached, origin):
+def test_no_data_folder_is_needed(cached, origin):
   origin.write_bytes(_CONTENT)
   path = downloads.fetch('task/file.mat', origin.as_uri(), _SHA256, None)
   assert path == cached
@@ -108,6 +110,8 @@ def test_without_a_network_says_what_to_put_where(
   assert not os.listdir(cached.parent)
 
 
-def test_a_data_folder_that_does_not_exist(assert_user_error, data_dir):
+def test_a_data_folder_that_does_not_exist_is_named(
+  assert_user_error, data_dir
+):
   data_dir.rmdir()
   assert_user_error(data_dir, 'does not exist')

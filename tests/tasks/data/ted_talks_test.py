@@ -29,7 +29,7 @@ def _talks(source):
 
 @pytest.fixture(name='path')
 def _path(tmp_path):
-  """Where the database is written."""
+  """Names the path of the database."""
   return tmp_path / 'new' / 'talks.sqlite'
 
 
@@ -55,7 +55,7 @@ def test_sentences_are_in_order_and_none_is_missing(talks):
   ]
 
 
-def test_standardizes_as_tensorflow_does_in_motley():
+def test_sentences_are_standardized_as_tensorflow_does_in_motley():
   for sentence in (
     ' ¿ Y  ÉL dijo: "Don&apos;t"?\tNo_lo\xa0sé ... ( Applause )',
     "It 's a B-C , 3.5 % <br />",
@@ -81,7 +81,7 @@ def test_reading_shows_how_far_it_is(source):
   assert done[-1] == ted_talks.size(source)
 
 
-def test_a_file_that_is_not_there(source):
+def test_a_missing_file_is_named(source):
   (source / 'all_talks_dev.tsv').unlink()
   with pytest.raises(
     errors.UserError, match=f'There is no {source}/all_talks_dev.tsv'
@@ -105,14 +105,14 @@ def test_a_file_of_another_form_is_named(content, message, source):
     ted_talks.read(source)
 
 
-def test_too_few_talks(source):
+def test_too_few_talks_are_refused(source):
   for name in ted_talks.FILES.values():
     (source / name).write_text('talk_name\ten\tes\na\tb\tc\n')
   with pytest.raises(errors.UserError, match=f'{source} is too small'):
     ted_talks.read(source)
 
 
-def test_tffs_client_data_reads_it(talks, path):
+def test_tffs_client_data_reads_the_database(talks, path):
   ted_talks.write(talks, path)
   assert os.listdir(path.parent) == [path.name]
   for split in ted_talks.FILES:
@@ -138,18 +138,21 @@ def test_a_client_is_found_without_looking_at_all(talks, path):
   assert 'USING INDEX' in plan
 
 
-def test_has_the_vocabulary(talks, path):
-  ted_talks.write(talks, path)
+def _vocabulary(path):
   with contextlib.closing(sqlite3.connect(path)) as database:
-    rows = database.execute('SELECT * FROM vocabulary').fetchall()
-  assert rows == talks.vocabulary
+    return database.execute('SELECT * FROM vocabulary').fetchall()
 
 
-def test_replaces_one_that_is_there(talks, path):
+def test_database_has_the_vocabulary(talks, path):
+  ted_talks.write(talks, path)
+  assert _vocabulary(path) == talks.vocabulary
+
+
+def test_a_database_that_is_there_is_replaced(talks, path):
   path.parent.mkdir()
   path.write_text('old')
   ted_talks.write(talks, path)
-  assert path.read_bytes().startswith(b'SQLite')
+  assert _vocabulary(path) == talks.vocabulary
 
 
 def test_writing_shows_how_far_it_is(talks, path):
@@ -159,7 +162,7 @@ def test_writing_shows_how_far_it_is(talks, path):
   assert done[-1] == len(talks.splits)
 
 
-def test_leaves_nothing_behind_if_it_cannot(talks, path):
+def test_a_failed_write_leaves_the_old_database(talks, path):
   path.parent.mkdir()
   path.write_text('old')
   with (

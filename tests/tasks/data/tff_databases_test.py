@@ -87,7 +87,7 @@ def _execute(path, statement):
     connection.execute(statement)
 
 
-def test_clients_and_their_sizes_are_known_unread(open_splits):
+def test_clients_and_their_sizes_are_known_without_reading(open_splits):
   train, test = open_splits()
   assert train.num_examples == {'a': 3, 'b': 1, "c'd": 5}
   assert test.num_examples == {'other': 2}
@@ -104,7 +104,7 @@ def test_examples_are_those_that_were_saved(open_splits):
       )
 
 
-def test_a_limit_takes_the_first(open_splits):
+def test_a_limit_takes_the_first_examples(open_splits):
   train, _ = open_splits()
   np.testing.assert_array_equal(
     train.read("c'd", limit=2)['y'], train.read("c'd")['y'][:2]
@@ -159,7 +159,7 @@ def test_a_database_of_something_else_is_named(assert_user_error, path):
   assert_user_error(path, 'damaged', splits=['all_train'])
 
 
-def test_a_folder_that_is_not_there(assert_user_error):
+def test_a_missing_folder_is_named(assert_user_error):
   assert_user_error('/not/there does not exist', data_dir='/not/there')
 
 

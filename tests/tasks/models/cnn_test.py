@@ -22,7 +22,7 @@ def _batch(size=3):
 
 
 def _keras_model():
-  """TFF's `create_conv_dropout_model`, but for the dropout and the softmax."""
+  """Makes TFF's `create_conv_dropout_model` without dropout and softmax."""
   layers = tf.keras.layers
   return tf.keras.Sequential(
     [
@@ -37,7 +37,7 @@ def _keras_model():
 
 
 def _weights(model):
-  """Some, with biases that are not zero."""
+  """Makes weights whose biases are not zero."""
   weights = model.init(_SEED)
   for name in weights:
     if name.endswith('bias'):
@@ -46,7 +46,7 @@ def _weights(model):
 
 
 def _plain_loss(weights, batch):
-  """The loss of each image, with TensorFlow's own gradients."""
+  """Computes the loss of each image with TensorFlow's own gradients."""
   x = tf.nn.conv2d(batch['x'], weights['conv1_kernel'], 1, 'VALID')
   x = tf.nn.relu(x + weights['conv1_bias'])
   x = tf.nn.conv2d(x, weights['conv2_kernel'], 1, 'VALID')
@@ -67,7 +67,7 @@ def _gradient(loss, weights, batch):
 
 @tf.function
 def _hessian_product(loss, weights, batch):
-  """The Hessian's product with the weights themselves."""
+  """Multiplies the Hessian with the weights themselves."""
   with tf.GradientTape() as outer:
     outer.watch(weights)
     with tf.GradientTape() as tape:

@@ -34,7 +34,7 @@ def test_regression_starts_at_zero():
   np.testing.assert_array_equal(weights['bias'], 0)
 
 
-def test_starts_at_random_if_told_to():
+def test_regression_starts_at_random_if_told_to():
   model = linear.LinearRegression(3, initial_stddev=0.1)
   first, again = model.init(_SEED), model.init(_SEED)
   other = model.init(tf.constant([1, 3]))

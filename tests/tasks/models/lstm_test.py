@@ -23,7 +23,7 @@ def _model():
 
 
 def _keras_model():
-  """TFF's `create_recurrent_model`."""
+  """Makes TFF's `create_recurrent_model`."""
   words = tf.keras.Input([None], dtype=tf.int32)
   x = tf.keras.layers.Embedding(_EOS + 1, 4, mask_zero=True)(words)
   x = tf.keras.layers.LSTM(_UNITS, return_sequences=True)(x)
@@ -32,7 +32,7 @@ def _keras_model():
 
 
 def _sentences(*sentences):
-  """A batch of sentences of up to `_LENGTH` + 1 words."""
+  """Makes a batch of sentences of up to `_LENGTH` + 1 words."""
   padded = np.zeros([len(sentences), _LENGTH + 1], np.int32)
   for row, sentence in zip(padded, sentences):
     row[: len(sentence)] = sentence
@@ -40,14 +40,14 @@ def _sentences(*sentences):
 
 
 def _batch():
-  """A long sentence, a short one, one with an unknown word, and nothing."""
+  """Makes a long sentence, a short, one with an unknown word, an empty one."""
   return _sentences(
     [_BOS, 1, 2, 3, 4, 11], [_BOS, 5, _EOS], [_BOS, _OOV, 5, 5, _EOS], []
   )
 
 
 def _weights(model):
-  """Some that are larger than initial ones, to have something to compare."""
+  """Makes weights that are larger than initial ones, so that outputs differ."""
   weights = model.init(_SEED)
   rng = np.random.default_rng(0)
   for name, weight in weights.items():
@@ -57,7 +57,7 @@ def _weights(model):
 
 
 def _plain_loss(weights, batch):
-  """The loss of each sentence, with TensorFlow's own gradients."""
+  """Computes the loss of each sentence with TensorFlow's own gradients."""
   x = tf.gather(weights['embedding'], batch['x'])
   h = c = tf.zeros([tf.shape(x)[0], _UNITS])
   losses = []
@@ -85,7 +85,7 @@ def _gradient(loss, weights, batch):
 
 
 def _hessian_product(loss, weights, batch):
-  """The Hessian's product with the weights themselves."""
+  """Multiplies the Hessian with the weights themselves."""
   with tf.GradientTape() as outer:
     outer.watch(weights)
     gradient = _gradient(loss, weights, batch)[1]
@@ -146,7 +146,7 @@ def test_seed_decides_the_weights(model):
   assert not np.array_equal(first['embedding'], other['embedding'])
 
 
-def test_loss_and_gradient_are_keras(model):
+def test_loss_and_gradient_are_those_of_keras(model):
   weights, batch = _weights(model), _batch()
   keras = _keras_model()
   keras.set_weights(list(weights.values()))
@@ -188,14 +188,14 @@ def test_second_derivative_is_tensorflows(model):
     )
 
 
-def test_same_under_xla(model):
+def test_gradient_is_the_same_under_xla(model):
   weights, batch = _weights(model), _batch()
   compiled = tf.function(_gradient, jit_compile=True)
   _, expected = _gradient(model.loss, weights, batch)
   _assert_close(compiled(model.loss, weights, batch)[1], expected)
 
 
-def test_example_counts_by_its_words(model):
+def test_a_sentence_counts_by_its_words(model):
   np.testing.assert_array_equal(model.example_weight(_batch()), [5, 2, 4, 0])
 
 
@@ -245,7 +245,7 @@ def test_prediction_is_of_each_word_in_the_order_of_the_sentences(model):
   )
 
 
-def test_metrics_are_those_of_the_likeliest_words(model):
+def test_statistics_are_those_of_the_likeliest_words(model):
   weights, batch = _weights(model), _batch()
   likeliest = tf.argmax(
     model.predict_softly(model.scores(weights, batch)), 1, tf.int32

@@ -22,7 +22,7 @@ def _batch(size):
 
 
 def _weights(model):
-  """Some that are not the same for all channels."""
+  """Makes weights that differ from channel to channel."""
   rng = np.random.default_rng(0)
   return collections.OrderedDict(
     (name, weight + tf.constant(rng.normal(0, 0.1, weight.shape), tf.float32))
@@ -83,7 +83,7 @@ def test_starts_in_keras_range():
   keras = tffs.create_mobilenet_v2((32, 32, 3), num_classes=_CLASSES)
   for weight, expected in zip(weights.values(), keras.get_weights()):
     assert weight.shape == expected.shape
-    # As uniform numbers of the same limit have it; ones and zeros as well.
+    # Uniform numbers of one limit have similar maxima; so have ones, and zeros.
     assert (
       0.9 * np.abs(expected).max()
       <= np.abs(weight).max()

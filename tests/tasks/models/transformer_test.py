@@ -25,7 +25,7 @@ def _model():
 
 
 def _batch():
-  """A long sentence, a short one, one with an unknown word, and nothing."""
+  """Makes a long sentence, a short, one with an unknown word, an empty one."""
   sentences = [
     [_BOS, 1, 2, 3, 4, 11],
     [_BOS, 5, _EOS],
@@ -39,7 +39,7 @@ def _batch():
 
 
 def _weights(model):
-  """Some that are larger than initial ones, to have something to compare."""
+  """Makes weights that are larger than initial ones, so that outputs differ."""
   rng = np.random.default_rng(0)
   weights = model.init(_SEED)
   for name, weight in weights.items():
@@ -49,7 +49,7 @@ def _weights(model):
 
 
 def _keras_logits(weights, words):
-  """The same of Keras's layers; its attention has an axis for the heads."""
+  """Computes the logits by Keras's layers, whose attention has a head axis."""
   layers = tf.keras.layers
 
   def variables(layer):
@@ -140,7 +140,7 @@ def test_gradient_is_tensorflows(model, weights):
   batch = _batch()
 
   def plain_loss(weights):
-    """Without gradients of our own."""
+    """Computes the loss with TensorFlow's own gradients."""
     logits = tf.math.log(model.predict_softly(model.scores(weights, batch)))
     words = tf.reshape(batch['y'], [-1])
     of_words = tf.nn.sparse_softmax_cross_entropy_with_logits(words, logits)
@@ -173,7 +173,7 @@ def test_no_word_sees_a_later_one(model, weights):
   assert np.abs(after[:, 3:] - before[:, 3:]).max() > 1e-3
 
 
-def test_example_counts_by_its_words(model, weights):
+def test_a_sentence_counts_by_its_words(model, weights):
   np.testing.assert_array_equal(model.example_weight(_batch()), [5, 2, 4, 0])
   assert model.loss(weights, _batch())[3] == 0
 
