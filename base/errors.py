@@ -1,4 +1,4 @@
-"""What a user did wrong, told so that the user can put it right."""
+"""Errors that are the user's to mend."""
 
 from collections.abc import Iterable
 import difflib
@@ -7,12 +7,21 @@ import difflib
 class UserError(Exception):
   """A user's mistake; the message says what is wrong and what to do about it.
 
-  The binaries print the message alone: a traceback would only bury it.
+  The programs print the message without a traceback.
   """
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
-  """The error for a `name` that is none of the `known` ones."""
+  """Makes the error for a name that is not among the known ones.
+
+  Args:
+    what: What is named, as 'task'.
+    name: The name.
+    known: All names there are.
+
+  Returns:
+    The error, which suggests the most similar name.
+  """
   known = sorted(known)
   nearest = difflib.get_close_matches(name, known, n=1)
   hint = f' Did you mean {nearest[0]!r}?' if nearest else ''

@@ -1,4 +1,4 @@
-"""Random numbers that follow from a key alone: a purpose, a seed, a round."""
+"""Random numbers that depend on a key alone: a purpose, a seed, a round."""
 
 import hashlib
 
@@ -9,14 +9,13 @@ def generator(*key: int | str) -> np.random.Generator:
   """Makes a generator that depends on `key` alone, as ('batches', seed, round).
 
   Args:
-    *key: What the numbers are for. Name the purpose: two purposes with the same
-      seed and round would otherwise share their numbers.
+    *key: Texts and integers, of which the first names the purpose: otherwise
+      two purposes with the same seed and round would share their numbers.
 
   Returns:
     A generator that is unrelated to that of any other key.
   """
-  # NumPy would take the integers as they are, but for it (1,) and (1, 0) are
-  # the same seed.
+  # Hashed, because (1,) and (1, 0) are the same seed for NumPy.
   key = tuple(part if isinstance(part, str) else int(part) for part in key)
   digest = hashlib.sha256(repr(list(key)).encode()).digest()
   return np.random.default_rng(int.from_bytes(digest[:16], 'little'))

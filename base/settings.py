@@ -1,12 +1,13 @@
 """Settings of tasks and methods: frozen dataclasses that check themselves.
 
-A class of settings states the type, the default and the range of each:
+A class of settings states the type, the default, the help and the range of each
+setting:
 
   @dataclasses.dataclass(frozen=True)
-  class Alpha(settings.Settings):
-    alpha: float = settings.field(1.0, 'How much models differ.', minimum=0)
+  class NoiseSettings(settings.Settings):
+    noise: float = settings.field(1.0, 'The deviation of the noise.', minimum=0)
 
-and `from_dict` makes one from what a user wrote in a TOML file or on the
+`from_dict` makes an instance from what a user wrote in a TOML file or on the
 command line.
 """
 
@@ -30,7 +31,7 @@ _KINDS = {
 
 
 class SettingError(errors.UserError):
-  """A setting that there is not, or that cannot have its value.
+  """A setting that does not exist, or that cannot have its value.
 
   Attributes:
     name: The name of the setting.
@@ -50,7 +51,9 @@ def field(
   maximum: float | None = None,
   choices: Sequence[Any] | None = None,
 ) -> Any:
-  """A setting of a dataclass; of a tuple, each element is in the range.
+  """Defines a setting of a dataclass.
+
+  The range is that of a number, or of each element of a tuple.
 
   Args:
     default: The value if the user gives none.
@@ -58,7 +61,7 @@ def field(
     minimum: The smallest value allowed.
     above: What the value must be larger than.
     maximum: The largest value allowed.
-    choices: The values allowed, if they are few.
+    choices: All values allowed.
 
   Returns:
     The field.
@@ -76,7 +79,7 @@ def _violation(
   maximum: float | None = None,
   choices: Sequence[Any] | None = None,
 ) -> str | None:
-  """What `value` must be and is not, or None."""
+  """Says what `value` must be; None if it is in the range."""
   if isinstance(value, float) and not math.isfinite(value):
     return 'a finite number'
   if minimum is not None and value < minimum:
@@ -92,7 +95,11 @@ def _violation(
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """The base of all settings; raises a `SettingError` for one out of range."""
+  """The base class of settings; refuses values that are out of range.
+
+  Raises:
+    SettingError: For the first value that is.
+  """
 
   def __post_init__(self) -> None:
     for spec in dataclasses.fields(self):
@@ -108,7 +115,7 @@ class Settings:
 
 
 def _optional(kind: Any) -> Any:
-  """What an `Optional` type holds if it is not None; None for other types."""
+  """Finds the type beside None in an optional type; None for other types."""
   if typing.get_origin(kind) not in (typing.Union, types.UnionType):
     return None
   (inner,) = set(typing.get_args(kind)) - {type(None)}
@@ -116,6 +123,7 @@ def _optional(kind: Any) -> Any:
 
 
 def _describe(kind: Any) -> str:
+  """Says what a value of this type is, for the user."""
   if inner := _optional(kind):
     return f'{_describe(inner)}, or none'
   if typing.get_origin(kind) is tuple:
@@ -124,7 +132,7 @@ def _describe(kind: Any) -> str:
 
 
 def _convert(value: Any, kind: Any) -> Any:
-  """A text or TOML `value` as a `kind`; `ValueError` if it is no such thing."""
+  """Makes a `kind` of a text or TOML value; raises ValueError if it cannot."""
   if inner := _optional(kind):
     return None if value in (None, 'none') else _convert(value, inner)
   if typing.get_origin(kind) is tuple:
@@ -137,7 +145,7 @@ def _convert(value: Any, kind: Any) -> Any:
     value = {'true': True, 'false': False}.get(value.lower())
   elif isinstance(value, str) and kind in (int, float):
     return kind(value)
-  elif kind is float and type(value) is int:  # A bool is an int, but no number.
+  elif kind is float and type(value) is int:  # A bool is not a number.
     return float(value)
   if type(value) is not kind:
     raise ValueError
@@ -148,22 +156,23 @@ def from_dict(cls: type[_T], values: Mapping[str, Any], where: str) -> _T:
   """Makes settings from what a user wrote.
 
   Args:
-    cls: The dataclass, of fields that are bool, int, float, str, an `Optional`
-      of one of them or a `tuple` of any number of them.
+    cls: The dataclass. Its fields are bool, int, float or str, one of these or
+      None, or a tuple of any number of them.
     values: The settings by name, as TOML reads them or as text.
-    where: What they are settings of, for the error message.
+    where: The task or method that they belong to, for the error message.
 
   Returns:
     An instance of `cls`, with the defaults for what is not in `values`.
 
   Raises:
-    SettingError: For a name, a type or a value that cannot be.
+    SettingError: For an unknown name, or a value of a wrong type or out of
+      range.
   """
   kinds = typing.get_type_hints(cls)
 
   def setting(name: str, value: Any) -> Any:
     if name not in kinds:
-      raise SettingError(str(errors.unknown('parameter', name, kinds)), name)
+      raise SettingError(str(errors.unknown('setting', name, kinds)), name)
     try:
       return _convert(value, kinds[name])
     except ValueError:

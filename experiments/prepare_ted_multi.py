@@ -1,11 +1,11 @@
-"""Makes the database of the task ted_multi, in the folder of the data.
+"""Makes the database of the task ted_multi in the folder of the data.
 
   wget http://phontron.com/data/ted_talks.tar.gz
   tar xzf ted_talks.tar.gz --one-top-level
   prepare_ted_multi --source=ted_talks --data_dir=FOLDER
 
-The archive has 352 MB. It is the multilingual corpus of Qi et al. 2018, of
-which English and Spanish are taken.
+The archive has 352 MB. It is the multilingual corpus of Qi et al. 2018; the
+task uses its English and Spanish.
 """
 
 import sys
@@ -48,7 +48,7 @@ def _main() -> None:
 
 
 def main(argv: list[str]) -> int:
-  """Does it, and returns the exit status."""
+  """Makes the database and returns the exit status."""
   if len(argv) > 1:
     raise app.UsageError(f'There is no argument {argv[1]!r}, only flags.')
   try:

@@ -13,7 +13,8 @@ import tree
 from base import seeds
 from runtimes import values
 from tasks import task
-from tasks.data import client_data
+from tasks.data import batches
+from tasks.data import populations
 
 Data = Mapping[str, Any]
 
@@ -29,7 +30,7 @@ class Cohorts:
   """
 
   def __init__(
-    self, population: client_data.Population, padded: bool, num_kept: int = 1
+    self, population: populations.Population, padded: bool, num_kept: int = 1
   ):
     """Loads no client, if the population knows how many examples each has.
 
@@ -58,7 +59,7 @@ class Cohorts:
 
   def sample(
     self, name: str, size: int, rng: np.random.Generator
-  ) -> client_data.Examples:
+  ) -> populations.Examples:
     """Draws from the examples of all clients, or takes all if they are few."""
     sizes = self.sizes[name]
     row = np.repeat(np.arange(len(self)), sizes)
@@ -76,9 +77,9 @@ class Cohorts:
       for feature in parts[0]
     }
 
-  def share(self, name: str, examples: client_data.Examples) -> None:
+  def share(self, name: str, examples: populations.Examples) -> None:
     """Gives all clients one more set, the same for all."""
-    size = client_data.num_examples(examples)
+    size = populations.num_examples(examples)
     self._sets = {**self._sets, name: lambda _: examples}
     self.sizes[name] = np.full(len(self), size)
     self.pad_to[name] = size
@@ -98,7 +99,7 @@ class Cohorts:
     """Returns attributes of clients, stacked, by name."""
     client_ids = [self.client_ids[row] for row in rows]
     return collections.OrderedDict(
-      (name, np.array([attributes[name].values[c] for c in client_ids], 'i4'))
+      (name, attributes[name].of(client_ids))
       for name in names
     )
 
@@ -110,7 +111,7 @@ class Cohorts:
     self, name: str, rows: tuple[int, ...], pad_to: int
   ) -> Mapping[str, tf.Tensor]:
     load = self._sets[name]
-    examples = client_data.stack_examples(
+    examples = batches.stack_examples(
       [load(self.client_ids[row]) for row in rows], pad_to
     )
     # As tensors they are not copied again in the next round.
@@ -176,16 +177,16 @@ class Cohorts:
   ) -> tuple[np.ndarray, np.ndarray]:
     rng = seeds.generator(*shuffle) if shuffle else None
     if num_steps:
-      return client_data.index_steps(sizes, batch_size, num_steps, rng=rng)
-    batches = [
-      client_data.index_batches(
+      return batches.index_steps(sizes, batch_size, num_steps, rng=rng)
+    epochs_ = [
+      batches.index_batches(
         sizes, batch_size, rng=rng, drop_partial=drop_partial, pad_to=pad_to
       )
       for _ in range(epochs)
     ]
     if epochs == 1:
-      return batches[0]
-    indices, weights = (np.concatenate(part, axis=1) for part in zip(*batches))
+      return epochs_[0]
+    indices, weights = (np.concatenate(part, axis=1) for part in zip(*epochs_))
     return indices, weights
 
   def data(
@@ -228,7 +229,7 @@ def _rows_before(fraction: float, sizes: np.ndarray) -> np.ndarray:
 def _data(
   examples: Mapping[str, Any], indices: np.ndarray, weights: np.ndarray
 ) -> Data:
-  return client_data.ClientData(
+  return batches.ClientData(
     examples=collections.OrderedDict(examples),
     indices=indices,
     mask=weights,

@@ -29,7 +29,7 @@ from personalization import schedule
 from personalization import summaries
 from personalization import training
 from tasks import task as task_lib
-from tasks.data import client_data
+from tasks.data import populations
 
 # Clients that are evaluated at a time.
 _COHORT = 100
@@ -212,7 +212,7 @@ def personalization_parts(
 
 def _populations(
   task: task_lib.Task,
-) -> dict[tuple[str, ...], client_data.Population]:
+) -> dict[tuple[str, ...], populations.Population]:
   """What to evaluate: the parts that it gives, and the clients."""
   if not task.cross_silo:
     return {('validation',): task.validation, ('test',): task.test}
@@ -222,7 +222,7 @@ def _populations(
     test=task.test.sets['evaluation'],
   )
   return {
-    ('validation', 'test'): client_data.Population(task.test.client_ids, sets)
+    ('validation', 'test'): populations.Population(task.test.client_ids, sets)
   }
 
 

@@ -1,18 +1,19 @@
 """ADNI: amyloid from PET scans, a client for each maker of scanners (Motley).
 
 The Alzheimer's Disease Neuroimaging Initiative: 9 makers of scanners, slices of
-scans with AV45 as grey images of 32x32, and the standardized uptake value ratio
-of the scan, which a convolutional network is to predict.
+scans with AV45 as grey images of 32x32. A convolutional network predicts the
+standardized uptake value ratio of the scan.
 
-Who may see the data has to register. Then Motley's preprocessing makes two JSON
-files of it, data/train/mytrain.json and data/test/mytest.json,
+The data is for those who register. Motley's preprocessing turns it into two
+JSON files, data/train/mytrain.json and data/test/mytest.json,
 
   {'users': [...], 'user_data': {user: {'x': [n, 32, 32], 'y': [n]}}, …}
 
-where no scan is in both. Half of a client's test images, at random, are for the
-validation.
+where no scan is in both. Half of a client's test images, drawn at random, are
+for the validation.
 """
 
+import dataclasses
 import json
 import pathlib
 
@@ -20,8 +21,8 @@ import numpy as np
 
 from base import errors
 from tasks import task
-from tasks.data import client_data
 from tasks.data import downloads
+from tasks.data import populations
 from tasks.data import silos
 from tasks.models import cnn
 
@@ -34,16 +35,19 @@ _ADVICE = (
 )
 _SIZE = 32
 
-Parameters = silos.Parameters
+
+@dataclasses.dataclass(frozen=True)
+class AdniSettings(silos.SplitSettings):
+  """The settings of ADNI."""
 
 
-def _read(path: pathlib.Path) -> dict[str, client_data.Examples]:
-  """The examples of each client in a file."""
+def _read(path: pathlib.Path) -> dict[str, populations.Examples]:
+  """Reads the examples of each client in a file."""
   try:
     user_data = json.loads(path.read_text())['user_data']
-    clients = {
+    clients: dict[str, populations.Examples] = {
       user: {
-        # The shape of no images would not be known.
+        # Reshaped because the shape of no images would not be known.
         'x': np.reshape(
           np.asarray(own['x'], np.float32),
           (len(own['y']), _SIZE, _SIZE, 1),
@@ -61,22 +65,21 @@ def _read(path: pathlib.Path) -> dict[str, client_data.Examples]:
 
 
 def _split(
-  train: client_data.Examples, test: client_data.Examples, seed: int
+  train: populations.Examples, test: populations.Examples, seed: int
 ) -> silos.Split:
   """Takes half of the test examples, one less if odd, for the validation."""
   order = np.random.default_rng(seed).permutation(len(test['y']))
   half = len(order) // 2
 
-  def part(rows: np.ndarray) -> client_data.Examples:
-    return {name: values[rows] for name, values in test.items()}
-
   return dict(
-    train=train, validation=part(order[:half]), test=part(order[half:])
+    train=train,
+    validation=populations.take(test, order[:half]),
+    test=populations.take(test, order[half:]),
   )
 
 
-def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
-  """Loads the task; without `split_seed`, `seed` decides the split."""
+def load(settings: AdniSettings, data_dir: str | None, seed: int) -> task.Task:
+  """Loads the task; without a `split_seed`, `seed` decides the split."""
   paths = [
     downloads.find(f'adni/{part}/my{part}.json', data_dir, _ADVICE)
     for part in ('train', 'test')
@@ -84,17 +87,19 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
   train, test = map(_read, paths)
   if train.keys() != test.keys():
     raise errors.UserError(
-      f'{paths[0]} and {paths[1]} are not of the same clients. {_ADVICE}'
+      f'{paths[0]} and {paths[1]} are of different clients. {_ADVICE}'
     )
-  return silos.make_task(
-    {
-      user: _split(train[user], test[user], parameters.seed(seed))
-      for user in sorted(train)
-    },
+  return task.Task(
     name='adni',
     model=cnn.AdniCnn(),
     metric='squared_error',
     higher_is_better=False,
     batch_size=64,
     padded=False,
+    **silos.make_populations(
+      {
+        user: _split(train[user], test[user], settings.seed(seed))
+        for user in sorted(train)
+      }
+    ),
   )

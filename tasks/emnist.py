@@ -2,9 +2,9 @@
 
 TFF's `tff.simulation.datasets.emnist`: 3,400 writers, digits and letters in 62
 classes, grey images of 28x28 in which 1 is the background. As in Motley
-(appendix B.1), what TFF calls a writer's test examples is left alone, and
-2,500, 400 and 500 of the writers are to train on, to choose by and to report.
-The writers that are held out have their examples shuffled once and halved.
+(appendix B.1), 2,500, 400 and 500 of the writers are to train on, to choose by
+and to report, and the examples that TFF calls a writer's test examples are not
+used. Writers that are held out have their examples shuffled once and halved.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from base import seeds
 from base import settings
 from tasks import task
-from tasks.data import client_data
+from tasks.data import devices
+from tasks.data import populations
 from tasks.data import tff_databases
 from tasks.models import cnn
 
@@ -33,8 +33,8 @@ UPRIGHT, ROTATED = 'upright', 'rotated'
 
 
 @dataclasses.dataclass(frozen=True)
-class Parameters(tff_databases.Parameters):
-  """The settings of the task."""
+class EmnistSettings(devices.HeldOutSettings):
+  """The settings of EMNIST."""
 
   only_digits: bool = settings.field(
     False, 'Whether to leave out the letters: 10 classes, not 62.'
@@ -47,13 +47,13 @@ class Parameters(tff_databases.Parameters):
 
 
 def planted_groups(permuted_ids: Sequence[str]) -> task.Attribute:
-  """Each client's group with `rotate_half`: every other one is rotated.
+  """Makes the groups of `rotate_half`: every other client is rotated.
 
-  In the order in which clients are dealt out, so that half of those to train
-  on, half of those to choose by and half of those to report are.
+  It counts in the order in which clients are dealt out. Thus half of those to
+  train on, half of those to choose by and half of those to report are rotated.
 
   Args:
-    permuted_ids: All clients, as `Parameters.permuted` gives them.
+    permuted_ids: All clients, as `EmnistSettings.permuted` gives them.
 
   Returns:
     Each client's group, `UPRIGHT` or `ROTATED`.
@@ -64,57 +64,48 @@ def planted_groups(permuted_ids: Sequence[str]) -> task.Attribute:
   )
 
 
-def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
+def load(
+  settings: EmnistSettings, data_dir: str | None, seed: int
+) -> task.Task:
   """Loads the task from TFF's database in `data_dir`, its cache folder."""
-  del seed  # All that is random goes by `split_seed`.
+  del seed  # All randomness is that of `split_seed`.
   (writers,) = tff_databases.open_splits(
     'emnist_all.sqlite',
     data_dir,
     functools.partial(
-      tff.simulation.datasets.emnist.load_data, parameters.only_digits
+      tff.simulation.datasets.emnist.load_data, settings.only_digits
     ),
-    ['digits_only_train' if parameters.only_digits else 'all_train'],
+    ['digits_only_train' if settings.only_digits else 'all_train'],
     _FEATURES,
   )
-  permuted_ids = parameters.permuted(list(writers.num_examples))
+  permuted_ids = settings.permuted(list(writers.num_examples))
   attributes = {}
-  if parameters.rotate_half:
+  if settings.rotate_half:
     attributes[task.GROUP] = planted_groups(permuted_ids)
 
-  def examples(client_id: str) -> client_data.Examples:
-    own = writers.read(client_id)
+  def load_client(client_id: str, limit: int | None) -> populations.Examples:
+    own = writers.read(client_id, limit)
     x = own['pixels'][..., np.newaxis]
     if attributes and attributes[task.GROUP].name(client_id) == ROTATED:
       x = np.rot90(x, 2, axes=(1, 2))
     return {'x': x, 'y': own['label'].astype(np.int32)}
 
-  def shuffled(client_id: str) -> client_data.Examples:
-    own = examples(client_id)
-    rng = seeds.generator('emnist', parameters.split_seed, client_id)
-    rows = rng.permutation(client_data.num_examples(own))
-    return {name: values[rows] for name, values in own.items()}
-
-  validation, test, train = parameters.split(permuted_ids, _VALIDATION, _TEST)
-
-  def held_out(client_ids: Sequence[str]) -> client_data.Population:
-    return client_data.Population(
-      client_ids,
-      client_data.halves(shuffled),
-      client_data.half_sizes(writers.sizes(client_ids)),
-    )
-
+  validation, test, train = (
+    devices.Devices(client_ids, load_client, writers.sizes(client_ids))
+    for client_ids in settings.split(permuted_ids, _VALIDATION, _TEST)
+  )
   return task.Task(
     name='emnist',
-    model=cnn.EmnistCnn(10 if parameters.only_digits else 62),
+    model=cnn.EmnistCnn(10 if settings.only_digits else 62),
     metric='accuracy',
     higher_is_better=True,
-    train=client_data.Population(
-      train, {'train': examples}, {'train': writers.sizes(train)}
-    ),
-    validation=held_out(validation),
-    test=held_out(test),
-    cross_silo=False,
     batch_size=20,
     padded=False,
     attributes=attributes,
+    **devices.make_populations(
+      train=train,
+      validation=validation,
+      test=test,
+      shuffle_key=('emnist', settings.split_seed),
+    ),
   )

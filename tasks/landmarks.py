@@ -5,12 +5,11 @@ The federated Google Landmarks v2 of Hsu et al. 2020 as TFF writes it: gld160k,
 1,112, 50 and 100 are to train on, to choose by and to report. As in Motley's
 code, the model sees the middle of a photo, 7/8 of its height and width, at
 128x128 (224x224 in Hsu et al.); a client is trained on 64 photos at most; those
-that are held out have theirs shuffled once and halved. What is not as there:
-Motley distorts the photos that are learned from at random, and takes the 64
-anew in each round.
+that are held out have their photos shuffled once and halved. Two things differ:
+Motley distorts the photos to learn from at random, and draws the 64 anew in
+each round.
 """
 
-from collections.abc import Sequence
 import dataclasses
 import os
 import pathlib
@@ -24,9 +23,9 @@ from base import errors
 from base import seeds
 from base import settings
 from tasks import task
-from tasks.data import client_data
+from tasks.data import devices
 from tasks.data import downloads
-from tasks.data import tff_databases
+from tasks.data import populations
 from tasks.models import mobilenet
 
 _NUM_CLASSES = {'gld160k': 2028, 'gld23k': 203}
@@ -34,19 +33,19 @@ _NUM_CLASSES = {'gld160k': 2028, 'gld23k': 203}
 _VALIDATION, _TEST = 50 / 1262, 100 / 1262
 _MAX_TRAIN_EXAMPLES = 64
 _CENTRAL_FRACTION = 7 / 8
-# Under the names that TFF gives them.
+# TFF's names.
 _FEATURES = {
   'image/encoded_jpeg': tf.io.FixedLenFeature((), tf.string),
   'class': tf.io.FixedLenFeature((), tf.int64),
 }
 _TRAIN = 'train'
-# What TFF writes last.
+# TFF writes this file last.
 _TEST_FILE = 'test.tfRecord'
 
 
 @dataclasses.dataclass(frozen=True)
-class Parameters(tff_databases.Parameters):
-  """The settings of the task."""
+class LandmarksSettings(devices.HeldOutSettings):
+  """The settings of Landmarks."""
 
   dataset: str = settings.field(
     'gld160k',
@@ -64,15 +63,15 @@ def _is_complete(folder: pathlib.Path) -> bool:
 
 
 def _download(folder: pathlib.Path) -> None:
-  """Has TFF download the data and write that folder."""
+  """Has TFF download the data and write this folder."""
   gldv2 = tff.simulation.datasets.gldv2
   print(
     f'There is no whole {folder}: TFF downloads all of Google Landmarks v2,'
     ' 500 GB',
     file=sys.stderr,
   )
-  # TFF 0.87 forgets it when it reads what it has written, and so would fail,
-  # and download all of it anew the next time.
+  # TFF 0.87 does not pass its logger on when it reads the folder that it has
+  # written. It would fail, and download everything again the next time.
   gldv2.vision_datasets_utils.load_tfrecord.__defaults__ = (gldv2.LOGGER,)
   try:
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -80,8 +79,8 @@ def _download(folder: pathlib.Path) -> None:
       cache_dir=str(folder.parent), gld23k=folder.name == 'gld23k'
     )
     if not _is_complete(folder):
-      raise ValueError('what is there is not complete, and in its way')
-  except Exception as error:  # A download can go wrong in a dozen ways.
+      raise ValueError('an incomplete folder is in its way')
+  except Exception as error:  # A download fails in a dozen ways.
     raise errors.UserError(
       f'There is no whole {folder}, and TFF cannot download it ({error}). Have'
       ' tff.simulation.datasets.gldv2.load_data write it where there is a'
@@ -91,7 +90,7 @@ def _download(folder: pathlib.Path) -> None:
 
 
 def _find(dataset: str, data_dir: str | None) -> pathlib.Path:
-  """The folder of the data, downloaded if it is nowhere."""
+  """Finds the folder of the data, and downloads it if it is nowhere."""
   candidates = downloads.places(f'landmarks/{dataset}', data_dir)
   for folder in candidates:
     if _is_complete(folder):
@@ -101,21 +100,23 @@ def _find(dataset: str, data_dir: str | None) -> pathlib.Path:
 
 
 def num_examples(path: pathlib.Path) -> int:
-  """The number of examples in a client's file, of which little is read."""
+  """Counts the examples in a client's file, of which it reads only a little."""
   count = 0
   with path.open('rb', buffering=0) as file:
-    # A record's length and a checksum of it, the record and one of that.
+    # The record's length and its checksum, the record and its checksum.
     while length := file.read(8):
       file.seek(4 + int.from_bytes(length, 'little') + 4, os.SEEK_CUR)
       count += 1
   return count
 
 
-def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
-  """Loads the task; the photos of a client are read when they are asked for."""
-  del seed  # All that is random goes by `split_seed`.
-  folder = _find(parameters.dataset, data_dir) / _TRAIN
-  size = parameters.image_size
+def load(
+  settings: LandmarksSettings, data_dir: str | None, seed: int
+) -> task.Task:
+  """Loads the task; a client's photos are read each time they are needed."""
+  del seed  # All randomness is that of `split_seed`.
+  folder = _find(settings.dataset, data_dir) / _TRAIN
+  size = settings.image_size
 
   @tf.function(input_signature=[tf.TensorSpec([], tf.string)])
   def decode(jpeg: tf.Tensor) -> tf.Tensor:
@@ -124,11 +125,10 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
     image = tf.image.resize(image, [size, size])
     return tf.cast(tf.round(image), tf.uint8)
 
-  def examples(
-    client_id: str, limit: int | None = None
-  ) -> client_data.Examples:
+  def load_client(client_id: str, limit: int | None) -> populations.Examples:
+    """Loads photos in a random order, which is the same at every call."""
     path = folder / client_id
-    rng = seeds.generator('landmarks', parameters.split_seed, client_id)
+    rng = seeds.generator('landmarks', settings.split_seed, client_id)
     try:
       records = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
       order = rng.permutation(len(records))[:limit]
@@ -144,32 +144,27 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
       'y': own['class'].numpy().astype(np.int32),
     }
 
-  def sizes(client_ids: Sequence[str]) -> np.ndarray:
-    return np.array([num_examples(folder / c) for c in client_ids], np.int64)
+  def make_devices(client_ids: list[str]) -> devices.Devices:
+    sizes = [num_examples(folder / client_id) for client_id in client_ids]
+    return devices.Devices(client_ids, load_client, np.array(sizes, np.int64))
 
-  def held_out(client_ids: Sequence[str]) -> client_data.Population:
-    return client_data.Population(
-      client_ids,
-      client_data.halves(examples),
-      client_data.half_sizes(sizes(client_ids)),
-    )
-
-  validation, test, train = parameters.split(
-    parameters.permuted(sorted(os.listdir(folder))), _VALIDATION, _TEST
+  validation, test, train = map(
+    make_devices,
+    settings.split(
+      settings.permuted(sorted(os.listdir(folder))), _VALIDATION, _TEST
+    ),
   )
   return task.Task(
     name='landmarks',
-    model=mobilenet.MobileNetV2(_NUM_CLASSES[parameters.dataset], size),
+    model=mobilenet.MobileNetV2(_NUM_CLASSES[settings.dataset], size),
     metric='accuracy',
     higher_is_better=True,
-    train=client_data.Population(
-      train,
-      {'train': lambda c: examples(c, _MAX_TRAIN_EXAMPLES)},
-      {'train': np.minimum(sizes(train), _MAX_TRAIN_EXAMPLES)},
-    ),
-    validation=held_out(validation),
-    test=held_out(test),
-    cross_silo=False,
     batch_size=16,
     padded=False,
+    **devices.make_populations(
+      train=train,
+      validation=validation,
+      test=test,
+      max_train_examples=_MAX_TRAIN_EXAMPLES,
+    ),
   )

@@ -1,8 +1,8 @@
 """The tasks by name.
 
-Nothing heavy is imported before a task is loaded, so that the names can be
-listed, and a wrong one answered, without the seconds TensorFlow Federated takes
-to import.
+TensorFlow Federated takes seconds to import. No task's module is imported
+before it is needed, so that the names can be listed, and a wrong name refused,
+without this wait.
 """
 
 from __future__ import annotations
@@ -15,36 +15,39 @@ from base import errors
 from base import settings
 
 if TYPE_CHECKING:
-  from tasks import task as task_lib
+  from tasks import task
 
-# A task's module has its settings, `Parameters`, and
-# `load(parameters, data_dir, seed) -> Task`.
-_MODULES = {
-  'adni': 'tasks.adni',
-  'emnist': 'tasks.emnist',
-  'landmarks': 'tasks.landmarks',
-  'school': 'tasks.school',
-  'stackoverflow': 'tasks.stackoverflow',
-  'synthetic': 'tasks.synthetic',
-  'ted_multi': 'tasks.ted_multi',
-  'vehicle': 'tasks.vehicle',
+# Each task's module, which has a function `load(settings, data_dir, seed)`, and
+# the class of its settings.
+_TASKS = {
+  'adni': 'tasks.adni:AdniSettings',
+  'emnist': 'tasks.emnist:EmnistSettings',
+  'landmarks': 'tasks.landmarks:LandmarksSettings',
+  'school': 'tasks.school:SchoolSettings',
+  'stackoverflow': 'tasks.stackoverflow:StackOverflowSettings',
+  'synthetic': 'tasks.synthetic:SyntheticSettings',
+  'ted_multi': 'tasks.ted_multi:TedMultiSettings',
+  'vehicle': 'tasks.vehicle:VehicleSettings',
 }
 
 
 def task_names() -> tuple[str, ...]:
-  """The names of all tasks."""
-  return tuple(sorted(_MODULES))
+  """Lists the names of all tasks."""
+  return tuple(sorted(_TASKS))
 
 
-def parameters_class(name: str) -> type[settings.Settings]:
-  """The class of a task's own settings."""
-  return _module(name).Parameters
+def _find(name: str) -> tuple[types.ModuleType, type[settings.Settings]]:
+  """Imports the module of a task, and finds the class of its settings."""
+  if name not in _TASKS:
+    raise errors.unknown('task', name, _TASKS)
+  module_name, _, class_name = _TASKS[name].partition(':')
+  module = importlib.import_module(module_name)
+  return module, getattr(module, class_name)
 
 
-def _module(name: str) -> types.ModuleType:
-  if name not in _MODULES:
-    raise errors.unknown('task', name, _MODULES)
-  return importlib.import_module(_MODULES[name])
+def settings_class(name: str) -> type[settings.Settings]:
+  """Finds the class of a task's own settings."""
+  return _find(name)[1]
 
 
 def load(
@@ -52,23 +55,23 @@ def load(
   *,
   data_dir: str | None = None,
   seed: int = 0,
-  **parameters: Any,
-) -> task_lib.Task:
+  **values: Any,
+) -> task.Task:
   """Loads a task.
 
   Args:
     name: The name of the task.
     data_dir: The folder of the user's data, or None for the cache only.
-    seed: The seed of whatever is random in the task's data.
-    **parameters: The task's own settings, as text or with their types.
+    seed: The seed of all randomness in the task's data.
+    **values: The task's own settings, as text or with their types.
 
   Returns:
     The task.
 
   Raises:
-    UserError: If there is no such task or parameter, or the data is not to be
-      had.
+    UserError: If there is no such task or setting, or the data cannot be found
+      or read.
   """
-  module = _module(name)
-  own = settings.from_dict(module.Parameters, parameters, f'task {name}')
-  return module.load(own, data_dir, seed)
+  module, cls = _find(name)
+  own_settings = settings.from_dict(cls, values, f'task {name}')
+  return module.load(own_settings, data_dir, seed)

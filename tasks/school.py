@@ -1,42 +1,49 @@
 """School: exam scores of London pupils, a school a client (Motley, cross-silo).
 
-139 schools, 15,362 pupils, 28 features of pupil and school; the score is to be
-predicted by a linear model.
+139 schools, 15,362 pupils, 28 features of pupil and school. A linear model
+predicts the score.
 """
+
+import dataclasses
 
 from tasks import task
 from tasks.data import downloads
 from tasks.data import silos
 from tasks.models import linear
 
-# MALSAR's copy is the one that Motley's cross-silo code names.
+# Motley's cross-silo code names MALSAR's copy.
 _URL = 'https://github.com/jiayuzhou/MALSAR/raw/master/data/school.mat'
 _SHA256 = '57fb3238fdd03a9aa17276e2ce18d9bbb5d128c3261e794fe6233b58b6909068'
 
 _NUM_FEATURES = 28
-# Over all schools.
+# Among all schools.
 _LOWEST_SCORE, _HIGHEST_SCORE = 1, 70
 
-Parameters = silos.Parameters
+
+@dataclasses.dataclass(frozen=True)
+class SchoolSettings(silos.SplitSettings):
+  """The settings of School."""
 
 
-def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
-  """Loads the task; without `split_seed`, `seed` decides the split."""
+def load(
+  settings: SchoolSettings, data_dir: str | None, seed: int
+) -> task.Task:
+  """Loads the task; without a `split_seed`, `seed` decides the split."""
   path = downloads.fetch('school/school.mat', _URL, _SHA256, data_dir)
   schools = [
     silos.split(
       features,
       (scores - _LOWEST_SCORE) / (_HIGHEST_SCORE - _LOWEST_SCORE),
-      parameters.seed(seed),
+      settings.seed(seed),
     )
     for features, scores in silos.read_mat(path, _NUM_FEATURES, _URL)
   ]
-  return silos.make_task(
-    silos.numbered('school', schools),
+  return task.Task(
     name='school',
     model=linear.LinearRegression(_NUM_FEATURES),
     metric='half_squared_error',
     higher_is_better=False,
     batch_size=32,
     padded=True,
+    **silos.make_populations(silos.numbered('school', schools)),
   )

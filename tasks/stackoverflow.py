@@ -2,18 +2,18 @@
 
 TFF's `tff.simulation.datasets.stackoverflow`: 342,477 users to train on and
 38,758 that are held out, a sentence an example. As in Motley (appendix B.1),
-10,000 of those held out are to choose by and the rest to report, and what TFF
-calls the test split is left alone. Of no user more than 1,024 sentences are
-taken, the first in the database: the largest has 194,167. (Of a user that is
-trained on, Motley takes those anew in each round.) Users that are held out
-adapt to the older half of theirs and are judged by the newer.
+10,000 of those held out are to choose by and the rest to report, and the split
+that TFF calls test is not used. The first 1,024 sentences in the database are
+taken of each user; the largest user has 194,167. (Motley draws the sentences of
+a user to train on anew in each round.) Users that are held out adapt to the
+older half of their sentences and are judged by the newer.
 
 A sentence is its first 20 words, numbered as in `tff.simulation.baselines`: 0
-is padding, the vocabulary of the 10,000 words that most users have follows,
-then what stands for any other word, the beginning and the end of a sentence.
+is padding, then follow the vocabulary, the 10,000 words that most users have,
+one number for any other word, the beginning and the end of a sentence.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import itertools
 import pathlib
@@ -25,7 +25,8 @@ import tensorflow_federated as tff
 from base import errors
 from base import settings
 from tasks import task
-from tasks.data import client_data
+from tasks.data import devices
+from tasks.data import populations
 from tasks.data import tff_databases
 from tasks.models import lstm
 
@@ -33,14 +34,14 @@ _FEATURES = {
   'tokens': tf.io.FixedLenFeature((), tf.string),
   'creation_date': tf.io.FixedLenFeature((), tf.string),
 }
-# Motley's 10,000 of 38,758 that are held out; the others are to report.
+# Motley's 10,000 of the 38,758 that are held out; the others are to report.
 _VALIDATION = 10_000 / 38_758
 _SENTENCE_LENGTH = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Parameters(tff_databases.Parameters):
-  """The settings of the task."""
+class StackOverflowSettings(devices.HeldOutSettings):
+  """The settings of StackOverflow."""
 
   max_examples: int = settings.field(
     1024, 'The most sentences to take of a user.', minimum=1
@@ -57,11 +58,11 @@ class Parameters(tff_databases.Parameters):
 
 
 def _read_word_counts(
-  parameters: Parameters, data_dir: str | None
+  settings: StackOverflowSettings, data_dir: str | None
 ) -> Mapping[str, int]:
-  """The vocabulary's words and their counts, as TFF's `load_word_counts`."""
-  size = parameters.vocabulary_size
-  if parameters.word_counts is None:
+  """Reads the vocabulary and its counts, as TFF's `load_word_counts` does."""
+  size = settings.vocabulary_size
+  if settings.word_counts is None:
     try:
       return tff.simulation.datasets.stackoverflow.load_word_counts(
         cache_dir=data_dir, vocab_size=size
@@ -73,9 +74,9 @@ def _read_word_counts(
         ' task.word_counts.'
       ) from error
   path = pathlib.Path(
-    data_dir or '', pathlib.Path(parameters.word_counts).expanduser()
+    data_dir or '', pathlib.Path(settings.word_counts).expanduser()
   )
-  counts = {}
+  counts: dict[str, int] = {}
   try:
     with path.open(encoding='utf-8') as file:
       for line in itertools.islice(file, size):
@@ -93,24 +94,26 @@ class Vocabulary:
   """Words and their numbers."""
 
   def __init__(self, words: Sequence[str]):
+    """Numbers these words from 1 on, and then the special ones."""
     self._ids = {word.encode(): i for i, word in enumerate(words, 1)}
     self._unknown = len(words) + 1
     self._begin = len(words) + 2
     self._end = len(words) + 3
 
   def to_ids(
-    self, sentences: Sequence[bytes], separator: bytes | None = b' '
+    self, sentences: Iterable[bytes], separator: bytes | None = b' '
   ) -> np.ndarray:
     """Numbers the words of sentences.
 
     Args:
       sentences: The sentences.
-      separator: What is between two words; None for any white space.
+      separator: The bytes between two words; None for any white space.
 
     Returns:
-      The numbers, int32: the beginning, 20 words, or less and the end, and
-      padding.
+      The numbers, `[sentences, 21]` int32: the beginning and 20 words, or the
+      beginning, fewer words, the end and padding.
     """
+    sentences = list(sentences)
     ids = np.zeros((len(sentences), 1 + _SENTENCE_LENGTH), np.int32)
     for row, sentence in zip(ids, sentences):
       numbers = [
@@ -123,10 +126,19 @@ class Vocabulary:
       row[: len(numbers)] = numbers
     return ids
 
+  def to_examples(
+    self, sentences: Iterable[bytes], separator: bytes | None = b' '
+  ) -> populations.Examples:
+    """Makes examples: 20 numbers 'x', and the 20 that follow each, 'y'."""
+    ids = self.to_ids(sentences, separator)
+    return {'x': ids[:, :-1], 'y': ids[:, 1:]}
 
-def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
+
+def load(
+  settings: StackOverflowSettings, data_dir: str | None, seed: int
+) -> task.Task:
   """Loads the task from TFF's database in `data_dir`, its cache folder."""
-  del seed  # Only the split is random, and goes by `split_seed`.
+  del seed  # All randomness is that of `split_seed`.
   train, held_out = tff_databases.open_splits(
     'stackoverflow.sqlite',
     data_dir,
@@ -134,56 +146,44 @@ def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
     ['train', 'heldout'],
     _FEATURES,
   )
-  words = list(_read_word_counts(parameters, data_dir))
-  if len(words) < parameters.vocabulary_size:
+  words = list(_read_word_counts(settings, data_dir))
+  if len(words) < settings.vocabulary_size:
     raise errors.UserError(
-      f'task.vocabulary_size is {parameters.vocabulary_size}, but only'
+      f'task.vocabulary_size is {settings.vocabulary_size}, but only'
       f' {len(words)} words are counted. Name at most that.'
     )
   vocabulary = Vocabulary(words)
 
-  def to_examples(sentences: Sequence[bytes]) -> client_data.Examples:
-    ids = vocabulary.to_ids(sentences)
-    return {'x': ids[:, :-1], 'y': ids[:, 1:]}
+  def in_database(client_id: str, limit: int | None) -> populations.Examples:
+    return vocabulary.to_examples(train.read(client_id, limit)['tokens'])
 
-  def in_database(client_id: str) -> client_data.Examples:
-    return to_examples(train.read(client_id, parameters.max_examples)['tokens'])
-
-  def by_date(client_id: str) -> client_data.Examples:
-    own = held_out.read(client_id, parameters.max_examples)
+  def by_date(client_id: str, limit: int | None) -> populations.Examples:
+    own = held_out.read(client_id, limit)
     # Dates are written so that their order is that of the alphabet.
     order = np.argsort(own['creation_date'], kind='stable')
-    return to_examples(own['tokens'][order])
+    return vocabulary.to_examples(own['tokens'][order])
 
-  def sizes(
-    users: tff_databases.Clients, client_ids: Sequence[str]
-  ) -> np.ndarray:
-    return np.minimum(users.sizes(client_ids), parameters.max_examples)
-
-  def halved(client_ids: Sequence[str]) -> client_data.Population:
-    return client_data.Population(
-      client_ids,
-      client_data.halves(by_date),
-      client_data.half_sizes(sizes(held_out, client_ids)),
-    )
-
-  validation, test, _ = parameters.split(
-    parameters.permuted(list(held_out.num_examples)),
-    _VALIDATION,
-    1 - _VALIDATION,
-  )
   train_ids = tuple(train.num_examples)
+  validation, test, _ = (
+    devices.Devices(client_ids, by_date, held_out.sizes(client_ids))
+    for client_ids in settings.split(
+      settings.permuted(list(held_out.num_examples)),
+      _VALIDATION,
+      1 - _VALIDATION,
+    )
+  )
   return task.Task(
     name='stackoverflow',
-    model=lstm.NextWordLstm(parameters.vocabulary_size),
+    model=lstm.NextWordLstm(settings.vocabulary_size),
     metric='accuracy',
     higher_is_better=True,
-    train=client_data.Population(
-      train_ids, {'train': in_database}, {'train': sizes(train, train_ids)}
-    ),
-    validation=halved(validation),
-    test=halved(test),
-    cross_silo=False,
     batch_size=16,
     padded=False,
+    **devices.make_populations(
+      train=devices.Devices(train_ids, in_database, train.sizes(train_ids)),
+      validation=validation,
+      test=test,
+      max_train_examples=settings.max_examples,
+      max_held_out_examples=settings.max_examples,
+    ),
   )

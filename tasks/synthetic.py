@@ -10,15 +10,14 @@ The generator of Li et al., "Federated optimization in heterogeneous networks"
 where alpha and beta are standard deviations, as in FedProx's code; its paper
 writes them in the place of a variance. At 0 and 1 both readings agree.
 
-There is more to know about it than the papers say:
-- u_k moves the scores of all classes alike, so alpha changes no label.
-- The W_k have nothing in common, so that a client that was never trained on has
-  nothing to learn from the others: federated averaging is no better than
+Two facts are not in the papers:
+- u_k moves the scores of all classes alike, so that alpha changes no label.
+- The W_k have nothing in common. A client that was never trained on thus has
+  nothing to learn from the others, and federated averaging is no better than
   chance there, whatever alpha is. Hence `shared`, which adds a common W_0 to
   all W_k; 0 gives FedProx's generator.
 """
 
-from collections.abc import Sequence
 import dataclasses
 import functools
 
@@ -27,18 +26,19 @@ import numpy as np
 from base import seeds
 from base import settings
 from tasks import task
-from tasks.data import client_data
+from tasks.data import devices
+from tasks.data import populations
 from tasks.models import linear
 
 _NUM_FEATURES = 60
 _NUM_CLASSES = 10
-# The deviations of the features: the root of the variances j^-1.2.
+# The deviations of the features: the roots of the variances j^-1.2.
 _DEVIATIONS = np.arange(1, _NUM_FEATURES + 1) ** -0.6
 
 
 @dataclasses.dataclass(frozen=True)
-class Parameters(settings.Settings):
-  """The settings of the task."""
+class SyntheticSettings(settings.Settings):
+  """The settings of Synthetic."""
 
   num_train_clients: int = settings.field(
     100, 'The number of clients to train on.', minimum=1
@@ -69,7 +69,8 @@ class Parameters(settings.Settings):
   )
   log_examples_mean: float = settings.field(
     4.0,
-    'The mean of the logarithm of what a client has above the smallest number.',
+    'The mean of the logarithm of how many examples a client has above'
+    ' min_examples.',
   )
   log_examples_deviation: float = settings.field(
     1.0, "That logarithm's deviation; 2 in FedProx.", minimum=0
@@ -86,15 +87,15 @@ class Parameters(settings.Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class Client:
-  """A client's distribution and, once it is asked for, a sample of it.
+class SyntheticClient:
+  """A client's distribution and, made when it is first needed, a sample of it.
 
   Attributes:
-    weights: Of the labels' model, `[features, classes]`.
-    bias: Of the labels' model, `[classes]`.
-    center: The mean of the features.
+    weights: The weights W_k of the labels' model, `[features, classes]`.
+    bias: The bias b_k of the labels' model, `[classes]`.
+    center: The mean v_k of the features.
     size: The number of examples.
-    rng: What they are drawn with.
+    rng: The generator that draws the sample.
   """
 
   weights: np.ndarray
@@ -104,7 +105,7 @@ class Client:
   rng: np.random.Generator
 
   @functools.cached_property
-  def examples(self) -> client_data.Examples:
+  def examples(self) -> populations.Examples:
     """The sample."""
     shape = self.size, _NUM_FEATURES
     x = self.rng.normal(self.center, _DEVIATIONS, shape).astype(np.float32)
@@ -112,62 +113,58 @@ class Client:
     return {'x': x, 'y': y}
 
 
-def make_client(parameters: Parameters, seed: int, client_id: str) -> Client:
+def make_client(
+  settings: SyntheticSettings, seed: int, client_id: str
+) -> SyntheticClient:
   """Makes a client, which depends on the arguments and on no other client."""
   common = seeds.generator('synthetic', seed)
   own = seeds.generator('synthetic', seed, client_id)
 
-  model_mean = own.normal(0, parameters.alpha)
+  model_mean = own.normal(0, settings.alpha)
   weights = own.normal(model_mean, 1, (_NUM_FEATURES, _NUM_CLASSES))
-  weights += parameters.shared * common.normal(size=weights.shape)
+  weights += settings.shared * common.normal(size=weights.shape)
   bias = own.normal(model_mean, 1, _NUM_CLASSES)
-  center_mean = own.normal(0, parameters.beta)
+  center_mean = own.normal(0, settings.beta)
   center = own.normal(center_mean, 1, _NUM_FEATURES)
 
-  # Cut off before it is made an integer: a lognormal number can be of any size.
+  # Capped before it becomes an integer: a lognormal number can be of any size.
   more = own.lognormal(
-    parameters.log_examples_mean, parameters.log_examples_deviation
+    settings.log_examples_mean, settings.log_examples_deviation
   )
-  size = int(min(parameters.min_examples + more, parameters.max_examples))
-  return Client(weights, bias, center, size, own)
+  size = int(min(settings.min_examples + more, settings.max_examples))
+  return SyntheticClient(weights, bias, center, size, own)
 
 
-def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
+def load(
+  settings: SyntheticSettings, data_dir: str | None, seed: int
+) -> task.Task:
   """Makes the task; nothing is read from `data_dir`."""
   del data_dir
 
-  # A client is made again in less than a millisecond, so that only as many are
-  # kept as take some 100 MB at most with the default sizes.
+  # Remaking a client takes less than a millisecond. This many of them take some
+  # 100 MB at most with the default sizes.
   @functools.lru_cache(maxsize=2048)
-  def examples(client_id: str) -> client_data.Examples:
-    return make_client(parameters, seed, client_id).examples
+  def examples(client_id: str) -> populations.Examples:
+    return make_client(settings, seed, client_id).examples
 
-  def ids(population: str, size: int) -> tuple[str, ...]:
-    return tuple(f'{population}_{i:06d}' for i in range(size))
+  def load_client(client_id: str, limit: int | None) -> populations.Examples:
+    return populations.take(examples(client_id), slice(limit))
 
-  def sizes(client_ids: Sequence[str]) -> np.ndarray:
-    clients = (make_client(parameters, seed, c) for c in client_ids)
-    return np.array([client.size for client in clients], np.int64)
+  def make_devices(name: str, number: int) -> devices.Devices:
+    client_ids = tuple(f'{name}_{i:06d}' for i in range(number))
+    sizes = [make_client(settings, seed, c).size for c in client_ids]
+    return devices.Devices(client_ids, load_client, np.array(sizes, np.int64))
 
-  def held_out(client_ids: Sequence[str]) -> client_data.Population:
-    return client_data.Population(
-      client_ids,
-      client_data.halves(examples),
-      client_data.half_sizes(sizes(client_ids)),
-    )
-
-  train = ids('train', parameters.num_train_clients)
   return task.Task(
     name='synthetic',
     model=linear.LogisticRegression(_NUM_FEATURES, _NUM_CLASSES),
     metric='accuracy',
     higher_is_better=True,
-    train=client_data.Population(
-      train, {'train': examples}, {'train': sizes(train)}
-    ),
-    validation=held_out(ids('validation', parameters.num_validation_clients)),
-    test=held_out(ids('test', parameters.num_test_clients)),
-    cross_silo=False,
     batch_size=20,
     padded=True,
+    **devices.make_populations(
+      train=make_devices('train', settings.num_train_clients),
+      validation=make_devices('validation', settings.num_validation_clients),
+      test=make_devices('test', settings.num_test_clients),
+    ),
   )

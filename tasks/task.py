@@ -1,9 +1,11 @@
-"""What a task is: federated data, a model and the metric to judge it by."""
+"""Tasks: federated data, a model, and the metric to judge it by."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
 
-from tasks.data import client_data
+import numpy as np
+
+from tasks.data import populations
 from tasks.models import models
 
 # The attribute by which metrics are reported group by group.
@@ -26,6 +28,10 @@ class Attribute:
     """The name of a client's value."""
     return self.names[self.values[client_id]]
 
+  def of(self, client_ids: Sequence[str]) -> np.ndarray:
+    """The values of these clients, `[clients]` int32."""
+    return np.array([self.values[c] for c in client_ids], np.int32)
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -36,34 +42,34 @@ class Task:
     that are never trained on, each with a 'personalization' set to adapt to
     and an 'evaluation' set to be judged by.
   - cross-silo: every client is in training, and its examples are split.
-    `validation` and `test` are then the clients of `train`; their
+    `validation` and `test` are then the clients of `train`. Their
     'personalization' set is what they train on, their 'evaluation' set is their
     own validation or test examples.
 
   Attributes:
     name: The name of the task.
     model: The model that is learned.
-    metric: The name of the metric, among those of the model.
+    metric: The name of the metric, among the model's statistics.
     higher_is_better: Whether a larger metric is better.
     train: The clients to train on, with the set 'train'.
     validation: The clients to choose by.
     test: The clients to report.
     cross_silo: Whether examples are held out rather than clients.
-    batch_size: Examples in a batch, unless the user says otherwise.
+    batch_size: The number of examples in a batch, unless the user sets another.
     padded: Whether the clients of a cohort are padded to the same number of
-      examples, so that the cohort runtime can stack them: worth it if the model
-      is small, and a waste if it is not.
-    attributes: What each client knows about itself, by name: 'group', where
-      groups of clients are known, as the languages of their talks.
+      examples, so that the cohort runtime can stack them. This pays if the
+      model is small.
+    attributes: What each client knows about itself, by name; for instance
+      'group', the language of its talk.
   """
 
   name: str
   model: models.Model
   metric: str
   higher_is_better: bool
-  train: client_data.Population
-  validation: client_data.Population
-  test: client_data.Population
+  train: populations.Population
+  validation: populations.Population
+  test: populations.Population
   cross_silo: bool
   batch_size: int
   padded: bool

@@ -1,9 +1,11 @@
 """Vehicle: what kind of vehicle passes a sensor (Motley, cross-silo).
 
 Duarte and Hu 2004, in the form that Smith et al. 2017 gave it: 23 sensors, each
-a client, 43,695 passages, 50 acoustic and 50 seismic features; the kind, one of
-two, is to be told by a linear support vector machine.
+a client, 43,695 passages, 50 acoustic and 50 seismic features. A linear support
+vector machine tells which of two kinds it is.
 """
+
+import dataclasses
 
 import numpy as np
 
@@ -17,33 +19,40 @@ _ADVICE = (
   'Make it from the data that Motley (appendix B) names,'
   ' https://web.archive.org/web/20200128092656/http://www.ecs.umass.edu:80/'
   '~mduarte/Software.html: a MATLAB file of two cell arrays with a cell for'
-  ' each sensor, X of its features, n x 100, and Y of its labels, -1 or 1.'
+  ' each sensor: X has its features, n x 100, and Y its labels, -1 or 1.'
 )
 _NUM_FEATURES = 100
 _L2 = 1e-4
 
-Parameters = silos.Parameters
+
+@dataclasses.dataclass(frozen=True)
+class VehicleSettings(silos.SplitSettings):
+  """The settings of Vehicle."""
 
 
-def load(parameters: Parameters, data_dir: str | None, seed: int) -> task.Task:
-  """Loads the task; without `split_seed`, `seed` decides the split."""
+def load(
+  settings: VehicleSettings, data_dir: str | None, seed: int
+) -> task.Task:
+  """Loads the task; without a `split_seed`, `seed` decides the split."""
   path = downloads.find('vehicle/vehicle.mat', data_dir, _ADVICE)
   sensors = silos.read_mat(path, _NUM_FEATURES, f'the right one. {_ADVICE}')
   kinds = np.unique(np.concatenate([labels for _, labels in sensors]))
   if not set(kinds) <= {-1, 1}:
     raise errors.UserError(f'{path} has labels that are neither -1 nor 1.')
-  return silos.make_task(
-    silos.numbered(
-      'sensor',
-      [
-        silos.split(features, labels, parameters.seed(seed))
-        for features, labels in sensors
-      ],
-    ),
+  return task.Task(
     name='vehicle',
     model=linear.SupportVectorMachine(_NUM_FEATURES, _L2),
     metric='accuracy',
     higher_is_better=True,
     batch_size=64,
     padded=True,
+    **silos.make_populations(
+      silos.numbered(
+        'sensor',
+        [
+          silos.split(features, labels, settings.seed(seed))
+          for features, labels in sensors
+        ],
+      )
+    ),
   )

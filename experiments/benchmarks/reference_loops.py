@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from base import seeds
-from tasks.data import client_data
+from tasks.data import batches
+from tasks.data import populations
 from tasks.models import cnn
 from tasks.models import linear
 from tasks.models import lstm
@@ -37,7 +38,7 @@ class Workload:
     keras_model: Makes the same model with Keras: its variables are the weights
       of `model`, in the same order, save for axes of size 1.
     keras_loss: The loss of the Keras model.
-    clients: The data of each client, see `tasks.data.client_data`, as arrays.
+    clients: The data of each client, see `tasks.data.batches`, as arrays.
     learning_rate: The learning rate of the clients.
   """
 
@@ -50,12 +51,12 @@ class Workload:
 
 
 def _client(
-  examples: client_data.Examples, batch_size: int
+  examples: populations.Examples, batch_size: int
 ) -> Mapping[str, Any]:
-  indices, weights = client_data.index_batches(
-    client_data.num_examples(examples), batch_size
+  indices, weights = batches.index_batches(
+    populations.num_examples(examples), batch_size
   )
-  return client_data.ClientData(
+  return batches.ClientData(
     examples=collections.OrderedDict(examples),
     indices=indices,
     mask=weights,

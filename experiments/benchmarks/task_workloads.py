@@ -24,7 +24,7 @@ from personalization import schedule as schedules
 from personalization import training
 from tasks import registry
 from tasks import task as task_lib
-from tasks.data import client_data
+from tasks.data import populations
 
 # From how many rounds to run to what is the same for all systems after them.
 Run = Callable[[int], Mapping[str, np.ndarray]]
@@ -85,7 +85,7 @@ def rounds(
     len(task.train.client_ids),
     1,
   )
-  population = client_data.Population(
+  population = populations.Population(
     [task.train.client_ids[row] for row in some],
     task.train.sets,
     {name: sizes[some] for name, sizes in task.train.sizes.items()},

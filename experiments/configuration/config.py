@@ -367,7 +367,7 @@ def resolve(request: Request) -> Config:
   from personalization import evaluation
   from personalization import schedule
 
-  of_task = task_registry.parameters_class(request.task)
+  of_task = task_registry.settings_class(request.task)
   of_run = set().union(
     *map(_names, (Settings, schedule.TrainingSettings, evaluation.Measured))
   )

@@ -14,7 +14,7 @@ _CHUNK = 1 << 20
 
 
 def cache_dir() -> pathlib.Path:
-  """The folder that downloads are kept in."""
+  """Finds the folder that downloads are kept in."""
   base = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
   return pathlib.Path(base) / 'pfl'
 
@@ -25,7 +25,7 @@ def _sha256(path: pathlib.Path) -> str:
 
 
 def _download(url: str, path: pathlib.Path) -> None:
-  """Downloads `url` to `path`, telling how far it has come."""
+  """Downloads `url` to `path` and shows its progress."""
   print(f'Downloading {url}', file=sys.stderr)
   with urllib.request.urlopen(url, timeout=60) as source, path.open('wb') as f:
     total = source.headers.get('Content-Length')
@@ -39,7 +39,7 @@ def _download(url: str, path: pathlib.Path) -> None:
 
 
 def existing_folder(data_dir: str) -> pathlib.Path:
-  """The folder of the user's data; a `UserError` if there is none."""
+  """Checks that the folder of the user's data exists, and returns its path."""
   folder = pathlib.Path(data_dir).expanduser()
   if not folder.is_dir():
     raise errors.UserError(
@@ -49,7 +49,7 @@ def existing_folder(data_dir: str) -> pathlib.Path:
 
 
 def places(name: str, data_dir: str | None) -> list[pathlib.Path]:
-  """Where to look for a file of a data set, the cache last.
+  """Lists where to look for a file of a data set, the cache last.
 
   Args:
     name: The file's name under the folder of its task: 'school/school.mat'.
@@ -57,10 +57,10 @@ def places(name: str, data_dir: str | None) -> list[pathlib.Path]:
       task; None to look in the cache only.
 
   Returns:
-    The paths that it may have.
+    The paths.
 
   Raises:
-    UserError: If there is no such folder.
+    UserError: If the folder of the user's data does not exist.
   """
   cached = cache_dir() / name
   if data_dir is None:
@@ -75,7 +75,7 @@ def find(name: str, data_dir: str | None, advice: str) -> pathlib.Path:
   Args:
     name: As in `places`.
     data_dir: As in `places`.
-    advice: How the user gets it.
+    advice: How the user can get it.
 
   Returns:
     Its path.
@@ -96,7 +96,7 @@ def find(name: str, data_dir: str | None, advice: str) -> pathlib.Path:
 def fetch(
   name: str, url: str, sha256: str, data_dir: str | None
 ) -> pathlib.Path:
-  """Finds a file of a data set, and downloads it if it is nowhere to be found.
+  """Finds a file of a data set, and downloads it if it is nowhere.
 
   Args:
     name: As in `places`.
@@ -105,10 +105,10 @@ def fetch(
     data_dir: As in `places`.
 
   Returns:
-    The path of the file, of that checksum.
+    The path of the file, whose checksum is right.
 
   Raises:
-    UserError: If the file is not to be had, or is not the right one.
+    UserError: If the file cannot be downloaded, or is not the right one.
   """
   candidates = places(name, data_dir)
   cached = candidates[-1]
@@ -122,8 +122,8 @@ def fetch(
         )
       return path
 
-  # Renamed only once it is complete and checked: an interrupted download leaves
-  # nothing behind, and two at once do not meet.
+  # It is renamed when it is complete and checked: an interrupted download
+  # leaves nothing behind, and two processes may download it at once.
   try:
     cached.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cached.parent) as folder:

@@ -1,9 +1,11 @@
-"""What Motley's cross-silo tasks share: clients whose examples are split."""
+"""What cross-silo tasks share: each client's examples are split.
+
+`devices` is its counterpart for cross-device tasks.
+"""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
-from typing import Any
 
 import numpy as np
 import scipy.io
@@ -11,18 +13,17 @@ from sklearn import model_selection
 
 from base import errors
 from base import settings
-from tasks import task
-from tasks.data import client_data
+from tasks.data import populations
 
 _HELD_OUT = 0.15
 
-# The examples of a client that are for 'train', 'validation' and 'test'.
-Split = Mapping[str, client_data.Examples]
+# A client's examples for 'train', for 'validation' and for 'test'.
+Split = Mapping[str, populations.Examples]
 
 
 @dataclasses.dataclass(frozen=True)
-class Parameters(settings.Settings):
-  """The settings of a task whose examples are split at random."""
+class SplitSettings(settings.Settings):
+  """The settings of a task that splits each client's examples at random."""
 
   split_seed: int | None = settings.field(
     None,
@@ -45,13 +46,13 @@ def read_mat(
   Args:
     path: The file.
     num_features: The number of features.
-    source: Where the user finds a file that is not damaged.
+    source: Where the user finds a file that is not damaged, for the error.
 
   Returns:
     The features and the labels of each client.
 
   Raises:
-    UserError: If the file is not like that.
+    UserError: If the file does not have this form.
   """
   try:
     contents = scipy.io.loadmat(path)
@@ -64,7 +65,7 @@ def read_mat(
     for features, labels in clients:
       if features.shape != (len(labels), num_features):
         raise ValueError(f'a client has features of shape {features.shape}')
-  except Exception as error:  # SciPy raises a dozen kinds for a damaged file.
+  except Exception as error:  # SciPy raises a dozen kinds of errors.
     raise errors.UserError(
       f"{path} cannot be read as clients' data ({error}). Replace it with"
       f' {source}'
@@ -73,14 +74,25 @@ def read_mat(
 
 
 def split(features: np.ndarray, labels: np.ndarray, seed: int) -> Split:
-  """Splits a client's examples, 70/15/15, and standardizes the features."""
+  """Splits a client's examples, 70/15/15, and standardizes the features.
+
+  Means and deviations are those of the examples to train on.
+
+  Args:
+    features: The features, `[n, features]`.
+    labels: The labels, `[n]`.
+    seed: The seed of the split.
+
+  Returns:
+    The three parts.
+  """
   rest, test = model_selection.train_test_split(
     np.arange(len(labels)), test_size=_HELD_OUT, random_state=seed
   )
   train, validation = model_selection.train_test_split(
     rest, test_size=_HELD_OUT / (1 - _HELD_OUT), random_state=seed
   )
-  # In float64, where a constant column has no rounding error for a deviation.
+  # In float64, in which the deviation of a constant column is zero exactly.
   mean = features[train].mean(axis=0, dtype=np.float64)
   deviation = features[train].std(axis=0, dtype=np.float64)
   x = np.divide(
@@ -100,27 +112,33 @@ def split(features: np.ndarray, labels: np.ndarray, seed: int) -> Split:
 
 
 def numbered(name: str, clients: Sequence[Split]) -> dict[str, Split]:
-  """The clients by an id each, from their common name and their number."""
+  """Gives each client an id, made of their common name and its number."""
   return {f'{name}_{i:03d}': client for i, client in enumerate(clients)}
 
 
-def make_task(clients: Mapping[str, Split], **attributes: Any) -> task.Task:
-  """The task of these clients; `attributes` are what else a task has."""
+def make_populations(clients: Mapping[str, Split]) -> populations.Populations:
+  """Makes the populations of a cross-silo task.
 
-  def population(**sets: str) -> client_data.Population:
-    """The clients, with each set being the given part of their examples."""
+  Args:
+    clients: Each client's split examples.
 
-    def loader(part: str) -> client_data.Load:
+  Returns:
+    The populations, all of these clients.
+  """
+
+  def population(**sets: str) -> populations.Population:
+    """Makes a population from the part of the examples that is each set."""
+
+    def loader(part: str) -> populations.Load:
       return lambda client_id: clients[client_id][part]
 
-    return client_data.Population(
+    return populations.Population(
       tuple(clients), {name: loader(part) for name, part in sets.items()}
     )
 
-  return task.Task(
+  return populations.Populations(
     train=population(train='train'),
     validation=population(personalization='train', evaluation='validation'),
     test=population(personalization='train', evaluation='test'),
     cross_silo=True,
-    **attributes,
   )

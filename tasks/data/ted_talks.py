@@ -6,8 +6,8 @@ the validation, all_talks_test.tsv for the test. A row is a sentence; of its
 columns, one is the name of the talk and each other one a language. A client is
 a talk in a language, with its sentences in their order.
 
-As in Motley's code, a sentence is made small letters without punctuation, where
-both are ASCII's: letters with accents stay as they are.
+As in Motley's code, a sentence is put into lower case and loses its
+punctuation. Both are those of ASCII: letters with accents stay as they are.
 """
 
 import collections
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import csv
 import dataclasses
+import io
 import pathlib
 import sqlite3
 import string
@@ -34,8 +35,8 @@ LANGUAGES = ('en', 'es')
 MIN_SENTENCES = 20
 MIN_CLIENTS = 20
 
-# The database's place under the folder of the data, and its one feature: the
-# words of a sentence, with spaces between them.
+# The database's path below the folder of the data, and its only feature: the
+# words of a sentence, separated by spaces.
 DATABASE = 'ted_multi/ted_multi_en_es.sqlite'
 FEATURE = 'tokens'
 
@@ -44,7 +45,7 @@ _TALK = 'talk_name'
 _MISSING = ('__NULL__', '_ _ NULL _ _')
 _PUNCTUATION = string.punctuation.encode()
 
-# Called with how much is done, of `size` or of the number of clients.
+# Is called with how much is done: the bytes read or the clients written.
 ShowProgress = Callable[[int], None]
 
 
@@ -53,10 +54,10 @@ class Talks:
   """Talks as clients.
 
   Attributes:
-    sentences: Each client's sentences, words with a space between them.
+    sentences: Each client's sentences, words separated by a space.
     splits: What each client is for: 'train', 'validation' or 'test'.
-    vocabulary: Words of the clients to train on, with the number of those who
-      have it, which is `MIN_CLIENTS` at least; the most common first.
+    vocabulary: The words that at least `MIN_CLIENTS` of the clients to train on
+      have, each with the number of these clients; the most common first.
   """
 
   sentences: Mapping[str, Sequence[bytes]]
@@ -65,12 +66,12 @@ class Talks:
 
 
 def language(client_id: str) -> str:
-  """The language of a client."""
+  """Tells the language of a client from its id."""
   return client_id.partition('-')[0]
 
 
 def size(source: pathlib.Path) -> int:
-  """The size of the files together, in bytes.
+  """Adds up the sizes of the files, in bytes.
 
   Args:
     source: The folder of the files.
@@ -79,7 +80,7 @@ def size(source: pathlib.Path) -> int:
     The size.
 
   Raises:
-    UserError: If one of them is not there.
+    UserError: If one of them does not exist.
   """
   for name in FILES.values():
     if not (source / name).is_file():
@@ -91,6 +92,7 @@ def size(source: pathlib.Path) -> int:
 
 
 def _words(sentence: str) -> bytes:
+  """Puts a sentence into lower case, without punctuation."""
   text = sentence.encode().lower().translate(None, _PUNCTUATION)
   return b' '.join(text.split())
 
@@ -98,10 +100,11 @@ def _words(sentence: str) -> bytes:
 def _read_file(
   path: pathlib.Path, show: ShowProgress
 ) -> Iterator[tuple[str, bytes]]:
-  """The client and the words of each sentence."""
+  """Reads the client and the words of each sentence."""
   try:
-    with path.open(encoding='utf-8') as file:
-      rows = csv.DictReader(file, delimiter='\t', quoting=csv.QUOTE_NONE)
+    with path.open('rb') as file:
+      text = io.TextIOWrapper(file, encoding='utf-8')
+      rows = csv.DictReader(text, delimiter='\t', quoting=csv.QUOTE_NONE)
       missing = {_TALK, *LANGUAGES} - set(rows.fieldnames or ())
       if missing:
         raise errors.UserError(
@@ -109,7 +112,7 @@ def _read_file(
           f' {_ARCHIVE}'
         )
       for row in rows:
-        show(file.buffer.tell())
+        show(file.tell())
         for code in LANGUAGES:
           sentence = row[code]
           if sentence and not any(mark in sentence for mark in _MISSING):
@@ -126,32 +129,32 @@ def read(source: pathlib.Path, show: ShowProgress = lambda done: None) -> Talks:
 
   Args:
     source: The folder of the files.
-    show: Called with the number of bytes that were read.
+    show: Is called with the number of bytes that were read.
 
   Returns:
-    The clients, without those of few sentences.
+    The clients that have enough sentences.
 
   Raises:
-    UserError: If a file is not there, or is not like that.
+    UserError: If a file does not exist or has another form.
   """
-  size(source)  # That all are there.
-  sentences = collections.defaultdict(list)
+  size(source)  # Raises if a file does not exist.
+  all_sentences = collections.defaultdict(list)
   splits: dict[str, str] = {}
   before = 0
   for split, name in FILES.items():
     path = source / name
     for client_id, words in _read_file(path, lambda n: show(before + n)):  # noqa: B023
-      sentences[client_id].append(words)
-      # In the first of the files, if a talk is in several.
+      all_sentences[client_id].append(words)
+      # A talk that is in several files belongs to the first of them.
       splits.setdefault(client_id, split)
     before += path.stat().st_size
 
   sentences = {
     client_id: own
-    for client_id, own in sorted(sentences.items())
+    for client_id, own in sorted(all_sentences.items())
     if len(own) >= MIN_SENTENCES
   }
-  counts = collections.Counter()
+  counts: collections.Counter[bytes] = collections.Counter()
   for client_id, own in sentences.items():
     if splits[client_id] == 'train':
       counts.update(set(b' '.join(own).split()))
@@ -183,8 +186,8 @@ def write(
 
   Args:
     talks: The talks.
-    path: Its path, where there is nothing at all until it is complete.
-    show: Called with the number of clients that were written.
+    path: Its path. The file appears there when it is complete.
+    show: Is called with the number of clients that were written.
 
   Raises:
     UserError: If it cannot be written there.
@@ -209,7 +212,7 @@ def write(
         split_names_by_client_id=talks.splits,
       )
       with contextlib.closing(sqlite3.connect(temporary)) as database:
-        # Else a client is looked for among the sentences of all.
+        # Without an index, each client would be searched among all sentences.
         database.execute('CREATE INDEX by_client ON examples (client_id)')
         database.execute(
           'CREATE TABLE vocabulary (word TEXT NOT NULL, num_clients INTEGER)'
@@ -218,7 +221,7 @@ def write(
           'INSERT INTO vocabulary VALUES (?, ?)', talks.vocabulary
         )
         database.commit()
-      temporary.chmod(0o644)  # TFF has it for nobody else to read.
+      temporary.chmod(0o644)  # TFF makes it readable by its owner only.
       temporary.replace(path)
   except (OSError, sqlite3.Error, tf.errors.OpError) as error:
     raise errors.UserError(f'{path} cannot be written ({error}).') from error

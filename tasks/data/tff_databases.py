@@ -1,10 +1,10 @@
 """Clients of the databases that TFF downloads for its simulations.
 
 `tff.simulation.datasets` finds a database in its cache or downloads it, and
-names its clients. Their examples are read here: a client of TFF's is a
-`tf.data` pipeline, which is built anew for each, and which parses example by
-example. A query and one call of the parser do the same in a small part of the
-time, from any thread, and nothing is kept of a client that was read.
+names its clients. Their examples are read here. TFF would build a `tf.data`
+pipeline for each client, which parses example by example. One query and one
+call of the parser do the same in a small part of the time, from any thread, and
+keep nothing of a client that was read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,86 +18,21 @@ import numpy as np
 import tensorflow as tf
 
 from base import errors
-from base import settings
 from tasks.data import downloads
 
 _URL = 'https://storage.googleapis.com/tff-datasets-public'
 
 
 @dataclasses.dataclass(frozen=True)
-class Parameters(settings.Settings):
-  """The settings of a task of which some clients are held out."""
-
-  num_validation_clients: int | None = settings.field(
-    None,
-    'The number of clients to choose by; none for as large a share of all'
-    ' clients as in Motley, which is its number if it is its database.',
-    minimum=1,
-  )
-  num_test_clients: int | None = settings.field(
-    None,
-    'The number of clients to report; none for as large a share as in Motley.',
-    minimum=1,
-  )
-  split_seed: int = settings.field(
-    13,
-    'The seed of the split into clients to train on, to choose by and to'
-    ' report, whatever the seed of the run. With 13 it is that of Motley.',
-    minimum=0,
-    maximum=2**32 - 1,
-  )
-
-  def permuted(self, client_ids: Sequence[str]) -> list[str]:
-    """The clients in the order in which they are dealt out."""
-    # NumPy's old generator, as that is what Motley has.
-    rng = np.random.RandomState(self.split_seed)
-    return rng.permutation(client_ids).tolist()
-
-  def split(
-    self, client_ids: Sequence[str], validation: float, test: float
-  ) -> tuple[list[str], list[str], list[str]]:
-    """Deals clients out.
-
-    Args:
-      client_ids: The clients, as permuted.
-      validation: The share of those to choose by, if no number is set.
-      test: The share of those to report.
-
-    Returns:
-      The clients to choose by, those to report, and the rest.
-
-    Raises:
-      UserError: If there are not as many.
-    """
-    there_are = len(client_ids)
-    first = self.num_validation_clients or max(1, round(there_are * validation))
-    second = self.num_test_clients or min(
-      max(1, round(there_are * test)), there_are - first
-    )
-    if second < 1 or first + second > there_are:
-      raise errors.UserError(
-        f'num_validation_clients is {first} and num_test_clients {second}, but'
-        f' there are {there_are} clients to take them from. Name smaller'
-        ' numbers.'
-      )
-    ends = first, first + second
-    return (
-      list(client_ids[: ends[0]]),
-      list(client_ids[ends[0] : ends[1]]),
-      list(client_ids[ends[1] :]),
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Clients:
-  """The clients of one split of a database.
+class DatabaseClients:
+  """The clients in one split of a database.
 
   Attributes:
     path: The database.
     split: The name of the split.
-    features: What to parse of an example.
+    features: The features to parse of an example.
     num_examples: Each client's number of examples, in the order of the ids.
-    advice: What to do if the database is damaged.
+    advice: What the user can do if the database is damaged.
   """
 
   path: pathlib.Path
@@ -107,17 +42,17 @@ class Clients:
   advice: str
 
   def sizes(self, client_ids: Sequence[str]) -> np.ndarray:
-    """Each of these clients' number of examples."""
+    """The number of examples of each of these clients."""
     return np.array([self.num_examples[c] for c in client_ids], np.int64)
 
   def read(
     self, client_id: str, limit: int | None = None
   ) -> Mapping[str, np.ndarray]:
-    """Reads a client's examples, the first `limit` of them.
+    """Reads a client's examples.
 
     Args:
       client_id: The client.
-      limit: The most examples to read; None for all.
+      limit: The number of examples to read, from the first on; None for all.
 
     Returns:
       The features, in the order of the database.
@@ -145,15 +80,15 @@ class Clients:
 def query(
   path: pathlib.Path, sql: str, values: Sequence[Any] = ()
 ) -> list[Any]:
-  """The rows that a query finds.
+  """Finds rows of a database.
 
-  It opens the database for itself, which takes less than the query does, so
-  that threads have nothing in common.
+  Each query opens the database anew, so that threads share nothing. This takes
+  less time than the query itself.
 
   Args:
     path: The database.
     sql: The query.
-    values: What its question marks stand for.
+    values: The values for its question marks.
 
   Returns:
     The rows, each a tuple.
@@ -172,7 +107,7 @@ def _damaged(
 
 
 def _describe(error: Exception) -> str:
-  """What an error says, or else its name."""
+  """The message of an error or, if it has none, its name."""
   return str(error) or type(error).__name__
 
 
@@ -181,14 +116,14 @@ def open_database(
   splits: Sequence[str],
   features: Mapping[str, tf.io.FixedLenFeature],
   advice: str,
-) -> list[Clients]:
+) -> list[DatabaseClients]:
   """Opens a database.
 
   Args:
     path: The database.
     splits: The names of the splits.
-    features: What to parse of an example.
-    advice: What to do if it is damaged.
+    features: The features to parse of an example.
+    advice: What the user can do if it is damaged.
 
   Returns:
     The clients of each split.
@@ -209,8 +144,8 @@ def open_database(
         raise ValueError(f'no clients of {split}')
     except (sqlite3.Error, ValueError) as error:
       raise _damaged(path, error, advice) from error
-    clients = Clients(path, split, features, dict(num_examples), advice)
-    clients.read(num_examples[0][0])  # Before any training, rather than in it.
+    clients = DatabaseClients(path, split, features, dict(num_examples), advice)
+    clients.read(num_examples[0][0])  # So that damage shows before training.
     all_clients.append(clients)
   return all_clients
 
@@ -221,21 +156,21 @@ def open_splits(
   load_data: Callable[..., Any],
   splits: Sequence[str],
   features: Mapping[str, tf.io.FixedLenFeature],
-) -> list[Clients]:
+) -> list[DatabaseClients]:
   """Has TFF find a database or download it, and opens it.
 
   Args:
     name: The name of the database's file.
-    data_dir: The folder that is TFF's cache; None for the one that TFF has.
-    load_data: What TFF offers to load it, but for `cache_dir`.
+    data_dir: The folder that is TFF's cache; None for TFF's default.
+    load_data: TFF's function that loads it, of the argument `cache_dir`.
     splits: The names of the splits in the database.
-    features: What to parse of an example.
+    features: The features to parse of an example.
 
   Returns:
     The clients of each split.
 
   Raises:
-    UserError: If the database is not to be had.
+    UserError: If the database cannot be found, downloaded or read.
   """
   if data_dir is None:
     path = pathlib.Path.home() / '.tff' / name
@@ -247,7 +182,7 @@ def open_splits(
   )
   try:
     load_data(cache_dir=data_dir and str(path.parent))
-  except Exception as error:  # A download can go wrong in a dozen ways.
+  except Exception as error:  # A download fails in a dozen ways.
     if path.exists():
       raise _damaged(path, error, advice) from error
     raise errors.UserError(

@@ -16,10 +16,10 @@ from tasks.models import next_word
 
 
 def _transpose(matrix: tf.Tensor) -> tf.Tensor:
-  """The transpose, as a tensor of its own.
+  """Transposes a matrix into a tensor of its own.
 
   TensorFlow would make a plain transpose part of the products it is used in,
-  and for thin products the work of transposing would be several times theirs.
+  and in thin products transposing takes several times as long as multiplying.
   """
   return tf.reshape(
     tf.transpose(matrix[tf.newaxis], [0, 2, 1]), matrix.shape[::-1]
@@ -33,18 +33,18 @@ def _lstm(
   recurrent_kernel: tf.Tensor,
   bias: tf.Tensor,
 ) -> tuple[tf.Tensor, layers.Gradient]:
-  """An LSTM layer, from `[time, batch, features]` to `[time, batch, units]`.
+  """Applies an LSTM, `[time, batch, features]` to `[time, batch, units]`.
 
-  With the gates i (input), f (forget), g (candidate) and o (output), in this
+  The gates i (input), f (forget), g (candidate) and o (output) are in this
   order along the axis of size 4 * units, as in Keras:
 
     z_t = x_t kernel + h_(t-1) recurrent_kernel + bias
     c_t = f_t * c_(t-1) + i_t * g_t
     h_t = o_t * tanh(c_t)
 
-  Whatever does not depend on the step before is done for all steps at once; in
-  the gradient, that is all but dz_t. So the kernels' gradients are one product
-  each and not a sum over time of thin ones.
+  Everything that does not depend on the step before is computed for all steps
+  at once. In the gradient that is everything but dz_t, so that the gradient of
+  each kernel is one product rather than a sum over time of thin products.
 
   Args:
     x: The inputs.
@@ -60,14 +60,18 @@ def _lstm(
   flat_x = tf.reshape(x, [-1, features])
   z_of_x = tf.nn.bias_add(tf.matmul(flat_x, kernel), bias)
   z_of_x = tf.unstack(tf.reshape(z_of_x, [steps, -1, 4 * units]))
-  # [time] of [batch, ...]: i, f, an unused part, and o side by side; g; c;
-  # tanh(c); and h.
-  gates, candidates, cells, tanh_cells, outputs = [], [], [], [], []
+  # For each step, `[batch, …]`: i, f, an unused part and o side by side; g; c;
+  # tanh(c); h.
+  gates: list[tf.Tensor] = []
+  candidates: list[tf.Tensor] = []
+  cells: list[tf.Tensor] = []
+  tanh_cells: list[tf.Tensor] = []
+  outputs: list[tf.Tensor] = []
   for t in range(steps):
     z = z_of_x[t]
     if t:
       z += tf.matmul(outputs[-1], recurrent_kernel)
-    # One sigmoid of everything takes less than one of each of three parts.
+    # One sigmoid of everything takes less time than those of three parts.
     gates.append(tf.sigmoid(z))
     candidates.append(tf.tanh(z[:, 2 * units : 3 * units]))
     i, f, _, o = tf.split(gates[-1], 4, axis=1)
@@ -100,17 +104,17 @@ def _lstm(
     upstream = tf.unstack(upstream)
     transposed = _transpose(recurrent_kernel)
 
-    dz = [None] * steps
+    dz_backwards: list[tf.Tensor] = []
+    dc = None
     for t in reversed(range(steps)):
       dh = upstream[t]
-      if t + 1 < steps:
-        dh += tf.matmul(dz[t + 1], transposed)
-        dc = dh * c_by_h[t] + dc * f[t + 1]  # noqa: F821
-      else:
-        dc = dh * c_by_h[t]
-      dz[t] = dz_by_c_or_h[t] * tf.concat([dc, dc, dc, dh], axis=1)
+      if dz_backwards:
+        dh += tf.matmul(dz_backwards[-1], transposed)
+      dc_by_output = dh * c_by_h[t]
+      dc = dc_by_output if dc is None else dc_by_output + dc * f[t + 1]
+      dz_backwards.append(dz_by_c_or_h[t] * tf.concat([dc, dc, dc, dh], axis=1))
 
-    dz = tf.reshape(tf.stack(dz), [-1, 4 * units])
+    dz = tf.reshape(tf.stack(dz_backwards[::-1]), [-1, 4 * units])
     h_before = tf.reshape(tf.stack([zeros, *outputs[:-1]]), [-1, units])
     return (
       tf.reshape(tf.matmul(dz, kernel, transpose_b=True), tf.shape(x)),

@@ -7,7 +7,7 @@ import tensorflow_federated as tff
 
 from runtimes import cohort
 from runtimes import native
-from tasks.data import client_data
+from tasks.data import batches
 from tasks.models import linear
 
 MODEL = linear.LinearRegression(3)
@@ -33,8 +33,8 @@ def data(seed, num_examples, batch_size=4):
   x = rng.normal(size=[num_examples, 3]).astype(np.float32)
   noise = 0.1 * rng.normal(size=num_examples)
   y = (x @ rng.normal(size=3) + noise).astype(np.float32)
-  indices, weights = client_data.index_batches(num_examples, batch_size)
-  return client_data.ClientData(
+  indices, weights = batches.index_batches(num_examples, batch_size)
+  return batches.ClientData(
     examples=collections.OrderedDict(x=x, y=y),
     indices=indices,
     mask=weights,
@@ -48,7 +48,7 @@ def padded(own, rows=16, places=6, steps=4):
     sizes = [*sizes, *leaf.shape[len(sizes) :]]
     return np.pad(leaf, [(0, to - now) for now, to in zip(leaf.shape, sizes)])
 
-  return client_data.ClientData(
+  return batches.ClientData(
     examples=collections.OrderedDict(
       (name, pad(leaf, rows)) for name, leaf in own.examples.items()
     ),

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from algorithms import fedavg
 from algorithms import knn_per
-from tasks.data import client_data
+from tasks.data import batches
 from tasks.models import linear
 from tasks.models import lstm
 from tests.algorithms import helpers
@@ -149,8 +149,8 @@ class KnnPerTest(parameterized.TestCase):
       return {'x': words[:, :-1], 'y': words[:, 1:]}
 
     def as_data(examples):
-      indices, weights = client_data.index_batches(len(examples['y']), 4)
-      return client_data.ClientData(examples, indices, weights)
+      indices, weights = batches.index_batches(len(examples['y']), 4)
+      return batches.ClientData(examples, indices, weights)
 
     def words(examples):
       """The state, the probabilities and the next word of each word."""
@@ -205,9 +205,9 @@ class KnnPerTest(parameterized.TestCase):
     rng = np.random.default_rng(0)
     words = rng.integers(0, 12, (9, 7), np.int32)
     examples = collections.OrderedDict(x=words[:, :-1], y=words[:, 1:])
-    indices, mask = client_data.index_batches(9, 4)
+    indices, mask = batches.index_batches(9, 4)
     data = helpers.padded(
-      client_data.ClientData(examples, indices, mask),
+      batches.ClientData(examples, indices, mask),
       rows=11,
       places=5,
       steps=4,

@@ -1,24 +1,21 @@
-from absl.testing import absltest
+"""Tests of errors."""
 
 from base import errors
 
 
-class UnknownTest(absltest.TestCase):
-  def test_names_the_nearest_and_all_that_are_known(self):
-    message = str(errors.unknown('task', 'scool', {'school', 'emnist'}))
-    self.assertEqual(
-      message,
-      "Unknown task 'scool'. Did you mean 'school'? Known: emnist, school.",
-    )
-
-  def test_names_none_if_none_is_near(self):
-    message = str(errors.unknown('task', 'xyz', ['school']))
-    self.assertNotIn('Did you mean', message)
-
-  def test_nothing_known(self):
-    message = str(errors.unknown('parameter', 'x', []))
-    self.assertEqual(message, "Unknown parameter 'x'. Known: none.")
+def test_an_unknown_name_is_answered_by_the_nearest_and_all_known_ones():
+  message = str(errors.unknown('task', 'scool', {'school', 'emnist'}))
+  assert (
+    message
+    == "Unknown task 'scool'. Did you mean 'school'? Known: emnist, school."
+  )
 
 
-if __name__ == '__main__':
-  absltest.main()
+def test_a_name_that_is_near_to_none_gets_no_suggestion():
+  message = str(errors.unknown('task', 'xyz', ['school']))
+  assert 'Did you mean' not in message
+
+
+def test_where_no_name_is_known_the_error_says_so():
+  message = str(errors.unknown('setting', 'x', []))
+  assert message == "Unknown setting 'x'. Known: none."

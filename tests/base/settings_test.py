@@ -1,14 +1,15 @@
+"""Tests of settings."""
+
 import dataclasses
 
-from absl.testing import absltest
-from absl.testing import parameterized
+import pytest
 
 from base import errors
 from base import settings
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(settings.Settings):
+class _ExampleSettings(settings.Settings):
   rate: float = settings.field(0.1, 'A rate.', above=0, maximum=10)
   steps: int = settings.field(5, 'A number.', minimum=1)
   nesterov: bool = settings.field(False, 'A switch.')
@@ -18,11 +19,13 @@ class Settings(settings.Settings):
   plain: int = 3
 
 
-class FromDictTest(parameterized.TestCase):
-  def test_what_is_not_given_has_its_default(self):
-    self.assertEqual(settings.from_dict(Settings, {}, 'x'), Settings())
+def test_what_is_not_given_has_its_default():
+  assert settings.from_dict(_ExampleSettings, {}, 'x') == _ExampleSettings()
 
-  @parameterized.parameters(
+
+@pytest.mark.parametrize(
+  'name, value, expected',
+  [
     ('rate', '1e-2', 0.01),
     ('rate', 0.5, 0.5),
     ('rate', 2, 2.0),
@@ -39,14 +42,18 @@ class FromDictTest(parameterized.TestCase):
     ('clip', 'none', None),
     ('clip', '2.5', 2.5),
     ('plain', 4, 4),
-  )
-  def test_converts(self, name, value, expected):
-    own = settings.from_dict(Settings, {name: value}, 'x')
-    actual = getattr(own, name)
-    self.assertEqual(actual, expected)
-    self.assertIs(type(actual), type(expected))
+  ],
+)
+def test_texts_and_toml_values_are_converted(name, value, expected):
+  own = settings.from_dict(_ExampleSettings, {name: value}, 'x')
+  actual = getattr(own, name)
+  assert actual == expected
+  assert type(actual) is type(expected)
 
-  @parameterized.parameters(
+
+@pytest.mark.parametrize(
+  'name, value, message',
+  [
     ('rate', 'fast', "method m: rate must be a number, not 'fast'."),
     ('rate', True, 'rate must be a number, not True'),
     ('steps', 2.5, 'steps must be a whole number, not 2.5'),
@@ -66,17 +73,15 @@ class FromDictTest(parameterized.TestCase):
     ('optimizer', 'sdg', "must be one of sgd, adam, not 'sdg'"),
     ('rates', [1, -1], 'rates must be at least 0, not -1.0'),
     ('clip', -1, 'clip must be at least 0, not -1.0'),
-    ('step', 3, "method m: Unknown parameter 'step'. Did you mean 'steps'?"),
-  )
-  def test_tells_what_is_wrong(self, name, value, message):
-    with self.assertRaises(errors.UserError) as raised:
-      settings.from_dict(Settings, {name: value}, 'method m')
-    self.assertIn(message, str(raised.exception))
-
-  def test_the_range_is_checked_without_a_dictionary_too(self):
-    with self.assertRaisesRegex(errors.UserError, 'steps must be at least 1'):
-      Settings(steps=0)
+    ('step', 3, "method m: Unknown setting 'step'. Did you mean 'steps'?"),
+  ],
+)
+def test_what_is_wrong_is_said(name, value, message):
+  with pytest.raises(errors.UserError) as raised:
+    settings.from_dict(_ExampleSettings, {name: value}, 'method m')
+  assert message in str(raised.value)
 
 
-if __name__ == '__main__':
-  absltest.main()
+def test_the_range_is_checked_without_a_dictionary_too():
+  with pytest.raises(errors.UserError, match='steps must be at least 1'):
+    _ExampleSettings(steps=0)

@@ -23,7 +23,7 @@ from experiments.reporting import output
 from experiments.reporting import terminal
 from personalization import training
 from tasks import registry
-from tasks.data import client_data
+from tasks.data import populations
 from tasks.models import linear
 from tests import data
 
@@ -423,7 +423,7 @@ def _spoil(population):
 
     return load_spoiled
 
-  return client_data.Population(
+  return populations.Population(
     population.client_ids,
     {name: spoiled(load) for name, load in population.sets.items()},
   )

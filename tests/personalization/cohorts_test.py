@@ -9,7 +9,7 @@ import tree
 from base import seeds
 from personalization import cohorts
 from runtimes import values
-from tasks.data import client_data
+from tasks.data import populations
 
 # 'b' and 'd' lack examples, each in another set.
 _SIZES = {
@@ -35,7 +35,7 @@ def _population(sizes=None):
 
     return load
 
-  return client_data.Population(
+  return populations.Population(
     tuple(sizes), {name: loader(name) for name in ('train', 'test')}
   )
 
@@ -78,7 +78,7 @@ def test_no_client_is_loaded_to_begin_if_sizes_are_known():
   def fail(client_id):
     raise AssertionError(f'{client_id} is loaded.')
 
-  population = client_data.Population(
+  population = populations.Population(
     known.client_ids,
     dict.fromkeys(known.sets, fail),
     {

@@ -20,7 +20,7 @@ from runtimes import cohort
 from runtimes import values
 from tasks import registry as task_registry
 from tasks import task as task_lib
-from tasks.data import client_data
+from tasks.data import populations
 from tasks.models import linear
 from tests import computations
 from tests import data as test_data
@@ -54,7 +54,7 @@ def _population(sizes, seed=0):
     return lambda client_id: examples[name, client_id]
 
   names = next(iter(sizes.values()))
-  return client_data.Population(
+  return populations.Population(
     tuple(sizes), {name: loader(name) for name in names}
   )
 
@@ -98,7 +98,7 @@ def _cross_silo_task(**changes):
   clients = _population(sizes)
 
   def population(**sets):
-    return client_data.Population(
+    return populations.Population(
       clients.client_ids,
       {name: clients.sets[part] for name, part in sets.items()},
     )
@@ -229,7 +229,7 @@ def test_cross_silo_judges_a_model_by_both_sets_of_its_client():
     test=task.test.sets['evaluation'],
   )
   expected = _by_hand(
-    client_data.Population(client_ids, sets),
+    populations.Population(client_ids, sets),
     client_ids,
     ('validation', 'test'),
   )
@@ -329,7 +329,7 @@ def test_an_error_in_what_is_prepared_is_raised():
 
   sizes = {name: np.full(7, 10) for name in task.test.sets}
   sets = task.test.sets | {'personalization': broken}
-  test = client_data.Population(task.test.client_ids, sets, sizes)
+  test = populations.Population(task.test.client_ids, sets, sizes)
   with pytest.raises(MemoryError, match='t0'):
     _evaluate(task=dataclasses.replace(task, test=test))
   assert not [t for t in threading.enumerate() if t.name.startswith('prefetch')]
@@ -363,7 +363,7 @@ def test_batches_that_are_not_full_can_be_left_out():
     load = population.sets['personalization']
     return {name: values[:4] for name, values in load(client_id).items()}
 
-  cut = client_data.Population(
+  cut = populations.Population(
     ('t6',), population.sets | dict(personalization=first_batch)
   )
   expected = _by_hand(cut, ['t6'])['evaluation'][0]
@@ -517,12 +517,13 @@ class TestWhatACohortIsGiven:
 def test_clients_in_whose_examples_nothing_counts_are_left_out():
   """As one that has only sentences in which no word counts."""
 
-  def metrics(weights, batch):
-    totals, _ = _MODEL.statistics(weights, batch)[_METRIC]
-    counts = tf.cast(batch['x'][:, 0] < 1e3, tf.float32)
-    return collections.OrderedDict({_METRIC: (counts * totals, counts)})
+  class SomeCount(linear.LinearRegression):
+    def statistics(self, weights, batch):
+      totals, _ = super().statistics(weights, batch)[_METRIC]
+      counts = tf.cast(batch['x'][:, 0] < 1e3, tf.float32)
+      return collections.OrderedDict({_METRIC: (counts * totals, counts)})
 
-  task = _task(model=dataclasses.replace(_MODEL, metrics=metrics))
+  task = _task(model=SomeCount(3))
   load = task.test.sets['evaluation']
 
   def nothing_counts(client_id):
@@ -531,7 +532,7 @@ def test_clients_in_whose_examples_nothing_counts_are_left_out():
       examples = examples | {'x': np.full_like(examples['x'], 1e4)}
     return examples
 
-  test = client_data.Population(
+  test = populations.Population(
     task.test.client_ids, task.test.sets | dict(evaluation=nothing_counts)
   )
   algorithm = algorithm_registry.build(
@@ -634,7 +635,7 @@ class TestWhatElseIsMeasured:
     for name, (source, first, last) in parts.items():
       sets[name] = cut(population.sets[source], first, last)
     return _by_hand(
-      client_data.Population(_TEST, sets),
+      populations.Population(_TEST, sets),
       _TEST,
       [name for name in sets if name != 'personalization'],
     )
@@ -680,7 +681,7 @@ class TestWhatElseIsMeasured:
       name: np.concatenate([load(client_id)[name] for client_id in _TEST])
       for name in ('x', 'y')
     }
-    population = client_data.Population(
+    population = populations.Population(
       _TEST, _task().test.sets | dict(ood=lambda _: everything)
     )
     metrics = measured.further['ood']

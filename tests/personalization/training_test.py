@@ -24,7 +24,7 @@ from personalization import training
 from runtimes import cohort
 from runtimes import native
 from tasks import registry as task_registry
-from tasks.data import client_data
+from tasks.data import populations
 from tasks.models import linear
 from tests import computations
 
@@ -64,7 +64,7 @@ def _with_client(examples, client_id='train_000002', padded=True):
   def changed(asked):
     return examples(load(asked)) if asked == client_id else load(asked)
 
-  population = client_data.Population(task.train.client_ids, {'train': changed})
+  population = populations.Population(task.train.client_ids, {'train': changed})
   return dataclasses.replace(task, train=population, padded=padded)
 
 
@@ -618,7 +618,7 @@ def test_more_clients_a_round_than_there_are():
 
 
 def test_nobody_to_train_on():
-  nobody = client_data.Population(
+  nobody = populations.Population(
     ('a', 'b'),
     {'train': lambda _: {'x': np.zeros([0, 60]), 'y': np.zeros([0])}},
   )

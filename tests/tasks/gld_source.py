@@ -1,4 +1,4 @@
-"""Photos of landmarks as TFF writes them, but few and small."""
+"""Writes photos of landmarks as TFF does, but few and small ones."""
 
 import pathlib
 
@@ -16,7 +16,7 @@ def _write_file(
   utils = tff.simulation.datasets.gldv2.vision_datasets_utils
   with tf.io.TFRecordWriter(str(path)) as writer:
     for i in range(size):
-      # Of different sizes and one colour each, which tells the class.
+      # The photos differ in size; each has one colour, which tells its class.
       label = int(rng.integers(0, 203))
       pixels = np.full((40 + i, 60, 3), label, np.uint8)
       jpeg = tf.io.encode_jpeg(pixels, quality=100).numpy()
@@ -24,7 +24,7 @@ def _write_file(
 
 
 def write(folder: pathlib.Path) -> None:
-  """Writes a file for each client, and one of all for tests."""
+  """Writes a file for each client, and a common one of test photos."""
   rng = np.random.default_rng(0)
   (folder / 'train').mkdir(parents=True)
   for client_id, size in SIZES.items():

@@ -1,10 +1,7 @@
-import pathlib
-import tempfile
-from unittest import mock
+"""Tests of School, on a small file and on the real one."""
 
-from absl.testing import absltest
-from absl.testing import parameterized
 import numpy as np
+import pytest
 import scipy.io
 
 from base import errors
@@ -14,7 +11,7 @@ from tests import data
 
 
 def _write(path, sizes, num_features=28, seed=0):
-  """Writes a file of the form of the real one."""
+  """Writes a file in the form of the real one."""
   rng = np.random.default_rng(seed)
   features = np.empty((1, len(sizes)), object)
   scores = np.empty((1, len(sizes)), object)
@@ -25,121 +22,140 @@ def _write(path, sizes, num_features=28, seed=0):
   scipy.io.savemat(path, {'X': features, 'Y': scores})
 
 
-class SmallSchoolTest(parameterized.TestCase):
-  """On data made up."""
-
-  def setUp(self):
-    super().setUp()
-    folder = self.enter_context(tempfile.TemporaryDirectory())
-    self.path = pathlib.Path(folder) / 'school.mat'
-    self.sizes = {'school_000': 20, 'school_001': 33, 'school_002': 100}
-    _write(self.path, tuple(self.sizes.values()))
-    # It has not the checksum of the real file.
-    self.enter_context(
-      mock.patch.object(downloads, 'fetch', lambda *_: self.path)
-    )
-
-  def load(self, seed=1, **parameters):
-    return school.load(school.Parameters(**parameters), None, seed)
-
-  def test_splits_each_school(self):
-    task = self.load()
-    self.assertTrue(task.cross_silo)
-    self.assertEqual(task.train.client_ids, tuple(self.sizes))
-    for client_id, size in self.sizes.items():
-      sizes = [
-        len(population.sets[name](client_id)['y'])
-        for population, name in (
-          (task.train, 'train'),
-          (task.validation, 'evaluation'),
-          (task.test, 'evaluation'),
-        )
-      ]
-      self.assertEqual(sum(sizes), size)
-      self.assertEqual(sizes[2], np.ceil(0.15 * size))
-
-  def test_schools_adapt_on_what_they_train_on(self):
-    task = self.load()
-    train = task.train.sets['train']('school_001')
-    for population in (task.validation, task.test):
-      adapt = population.sets['personalization']('school_001')
-      np.testing.assert_array_equal(adapt['x'], train['x'])
-
-  def test_train_features_are_standardized_and_constant_ones_are_zero(self):
-    task = self.load()
-    for client_id in task.train.client_ids:
-      x = task.train.sets['train'](client_id)['x']
-      self.assertEqual(x.dtype, np.float32)
-      np.testing.assert_allclose(x.mean(axis=0), 0, atol=1e-6)
-      np.testing.assert_allclose(x.std(axis=0)[:-1], 1, atol=1e-6)
-      self.assertFalse(x[:, -1].any())
-      held_out = task.test.sets['evaluation'](client_id)['x']
-      self.assertFalse(held_out[:, -1].any())
-
-  def test_scores_are_between_zero_and_one(self):
-    task = self.load()
-    y = task.train.sets['train']('school_002')['y']
-    self.assertEqual(y.dtype, np.float32)
-    self.assertBetween(y.min(), 0, 0.1)
-    self.assertBetween(y.max(), 0.9, 1)
-
-  def test_the_seed_of_the_run_decides_the_split_unless_there_is_another(self):
-    def test_set(**settings):
-      test = self.load(**settings).test
-      return test.sets['evaluation']('school_002')['y'].tolist()
-
-    self.assertNotEqual(test_set(seed=1), test_set(seed=2))
-    self.assertEqual(test_set(seed=1), test_set(seed=2, split_seed=1))
-
-  @parameterized.named_parameters(
-    ('not_a_mat_file', lambda path: path.write_bytes(b'x' * 1000)),
-    ('cut_off', lambda path: path.write_bytes(path.read_bytes()[:3000])),
-    ('empty', lambda path: path.write_bytes(b'')),
-    ('other_names', lambda path: scipy.io.savemat(path, {'A': 1})),
-    ('other_form', lambda path: scipy.io.savemat(path, {'X': 1, 'Y': 1})),
-    ('other_width', lambda path: _write(path, (9, 9), num_features=5)),
-  )
-  def test_a_damaged_file_is_named(self, damage):
-    damage(self.path)
-    with self.assertRaisesRegex(errors.UserError, str(self.path)):
-      self.load()
+_SIZES = {'school_000': 20, 'school_001': 33, 'school_002': 100}
 
 
-class RealSchoolTest(absltest.TestCase):
-  """Facts from the reference implementation."""
+@pytest.fixture(name='path')
+def _path(tmp_path, monkeypatch):
+  """Writes a small file in the place of the real one."""
+  path = tmp_path / 'school.mat'
+  _write(path, tuple(_SIZES.values()))
+  # Its checksum is not that of the real file.
+  monkeypatch.setattr(downloads, 'fetch', lambda *_: path)
+  return path
 
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    folder = data.path('school').parent
-    cls.task = school.load(school.Parameters(), str(folder), seed=100)
 
-  def scores(self, population, name):
-    load = population.sets[name]
-    return [load(client_id)['y'] for client_id in population.client_ids]
+@pytest.fixture(name='load_task')
+def _load_task(path):
+  del path
 
-  def test_sizes(self):
-    self.assertLen(self.task.train.client_ids, 139)
-    totals = [
-      sum(map(len, self.scores(population, name)))
+  def load_task(seed=1, **values):
+    return school.load(school.SchoolSettings(**values), None, seed)
+
+  return load_task
+
+
+@pytest.fixture(name='real_task', scope='module')
+def _real_task():
+  folder = data.path('school').parent
+  return school.load(school.SchoolSettings(), str(folder), seed=100)
+
+
+def _scores(population, name):
+  load = population.sets[name]
+  return [load(client_id)['y'] for client_id in population.client_ids]
+
+
+def test_each_school_is_split(load_task):
+  task = load_task()
+  assert task.cross_silo
+  assert task.train.client_ids == tuple(_SIZES)
+  for client_id, size in _SIZES.items():
+    sizes = [
+      len(population.sets[name](client_id)['y'])
       for population, name in (
-        (self.task.train, 'train'),
-        (self.task.validation, 'evaluation'),
-        (self.task.test, 'evaluation'),
+        (task.train, 'train'),
+        (task.validation, 'evaluation'),
+        (task.test, 'evaluation'),
       )
     ]
-    self.assertEqual(totals, [10637, 2355, 2370])
+    assert sum(sizes) == size
+    assert sizes[2] == np.ceil(0.15 * size)
 
-  def test_error_of_predicting_the_mean(self):
-    mean = np.concatenate(self.scores(self.task.train, 'train')).mean()
-    error = np.mean(
-      [
-        np.mean((y - mean) ** 2) / 2
-        for y in self.scores(self.task.test, 'evaluation')
-      ]
+
+def test_schools_adapt_on_what_they_train_on(load_task):
+  task = load_task()
+  train = task.train.sets['train']('school_001')
+  for population in (task.validation, task.test):
+    adapt = population.sets['personalization']('school_001')
+    np.testing.assert_array_equal(adapt['x'], train['x'])
+
+
+def test_train_features_are_standardized_and_constant_ones_are_zero(load_task):
+  task = load_task()
+  for client_id in task.train.client_ids:
+    x = task.train.sets['train'](client_id)['x']
+    assert x.dtype == np.float32
+    np.testing.assert_allclose(x.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(x.std(axis=0)[:-1], 1, atol=1e-6)
+    assert not x[:, -1].any()
+    held_out = task.test.sets['evaluation'](client_id)['x']
+    assert not held_out[:, -1].any()
+
+
+def test_scores_are_between_zero_and_one(load_task):
+  task = load_task()
+  y = task.train.sets['train']('school_002')['y']
+  assert y.dtype == np.float32
+  assert 0 <= y.min() <= 0.1
+  assert 0.9 <= y.max() <= 1
+
+
+def test_the_seed_of_the_run_decides_unless_there_is_a_split_seed(
+  load_task,
+):
+  def test_set(**settings):
+    test = load_task(**settings).test
+    return test.sets['evaluation']('school_002')['y'].tolist()
+
+  assert test_set(seed=1) != test_set(seed=2)
+  assert test_set(seed=1) == test_set(seed=2, split_seed=1)
+
+
+@pytest.mark.parametrize(
+  'damage',
+  [
+    lambda path: path.write_bytes(b'x' * 1000),
+    lambda path: path.write_bytes(path.read_bytes()[:3000]),
+    lambda path: path.write_bytes(b''),
+    lambda path: scipy.io.savemat(path, {'A': 1}),
+    lambda path: scipy.io.savemat(path, {'X': 1, 'Y': 1}),
+    lambda path: _write(path, (9, 9), num_features=5),
+  ],
+  ids=[
+    'not_a_mat_file',
+    'cut_off',
+    'empty',
+    'other_names',
+    'other_form',
+    'other_width',
+  ],
+)
+def test_a_damaged_file_is_named(damage, load_task, path):
+  damage(path)
+  with pytest.raises(errors.UserError, match=str(path)):
+    load_task()
+
+
+def test_sizes_are_those_of_the_reference_implementation(real_task):
+  assert len(real_task.train.client_ids) == 139
+  totals = [
+    sum(map(len, _scores(population, name)))
+    for population, name in (
+      (real_task.train, 'train'),
+      (real_task.validation, 'evaluation'),
+      (real_task.test, 'evaluation'),
     )
-    self.assertAlmostEqual(error, 0.0184, places=4)
+  ]
+  assert totals == [10637, 2355, 2370]
 
 
-if __name__ == '__main__':
-  absltest.main()
+def test_error_of_predicting_the_mean_is_that_of_the_reference(real_task):
+  mean = np.concatenate(_scores(real_task.train, 'train')).mean()
+  error = np.mean(
+    [
+      np.mean((y - mean) ** 2) / 2
+      for y in _scores(real_task.test, 'evaluation')
+    ]
+  )
+  assert error == pytest.approx(0.0184, rel=0, abs=0.5e-4)

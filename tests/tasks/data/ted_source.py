@@ -1,4 +1,4 @@
-"""Files of the form of the public transcripts of TED talks, but small."""
+"""Writes small files in the form of the public transcripts of TED talks."""
 
 from collections.abc import Sequence
 import pathlib
@@ -14,7 +14,7 @@ TALKS = {
 
 
 def num_sentences(talk: str, language: str) -> int:
-  """The number of sentences that are there: fewer than 20 in some talks."""
+  """Counts the sentences of a talk: fewer than 20 in some."""
   number = int(talk.rpartition('_')[2])
   if talk.startswith('train'):
     # All but 'train_0' in English; 21 of the 24 in Spanish.
@@ -23,19 +23,19 @@ def num_sentences(talk: str, language: str) -> int:
 
 
 def sentence(talk: str, language: str, i: int) -> str:
-  """A sentence: all say the same, but for the last word."""
+  """Makes a sentence; all say the same except for the last word."""
   return f'The {WORDS[language]} , {talk}_{language}_{i} !'
 
 
 def rows(talks: Sequence[str]) -> list[dict[str, str]]:
-  """The rows of talks; a missing sentence is marked in either way."""
+  """Makes the rows of talks; missing sentences are marked in both ways."""
   made = []
   for talk in talks:
     longest = max(num_sentences(talk, language) for language in WORDS)
     for i in range(longest + 2):
       row = {'talk_name': talk}
       for language in WORDS:
-        # Two that are missing before those that are there.
+        # Two missing sentences come first.
         there = 2 <= i < num_sentences(talk, language) + 2
         missing = '__NULL__' if i % 2 else '_ _ NULL _ _ .'
         row[language] = sentence(talk, language, i) if there else missing

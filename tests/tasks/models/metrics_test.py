@@ -10,7 +10,7 @@ from tests import toys
 
 
 def _classes(seed, num_classes, size=40):
-  """True and predicted classes, which agree more often than by chance."""
+  """Draws true and predicted classes, which agree more than by chance."""
   rng = np.random.default_rng(seed)
   true = rng.integers(0, num_classes, size)
   guess = rng.integers(0, num_classes, size)

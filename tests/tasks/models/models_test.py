@@ -66,7 +66,7 @@ def _batch(a_model, size=4):
 
 
 def _weights_of(a_model, weights, parts):
-  """The weights of these parts only."""
+  """Picks the weights of these parts."""
   return collections.OrderedDict(
     (name, weights[name]) for part in parts for name in a_model.parts[part]
   )

@@ -1,7 +1,7 @@
 """Tests of the transformer."""
 
-from absl.testing import absltest
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tasks.models import transformer
@@ -25,7 +25,7 @@ def _model():
 
 
 def _batch():
-  """A long sentence, a short one, one with an unknown word, and nothing."""
+  """Makes a long sentence, a short, one with an unknown word, an empty one."""
   sentences = [
     [_BOS, 1, 2, 3, 4, 11],
     [_BOS, 5, _EOS],
@@ -39,7 +39,7 @@ def _batch():
 
 
 def _weights(model):
-  """Some that are larger than initial ones, to have something to compare."""
+  """Makes weights that are larger than initial ones, so that outputs differ."""
   rng = np.random.default_rng(0)
   weights = model.init(_SEED)
   for name, weight in weights.items():
@@ -49,7 +49,7 @@ def _weights(model):
 
 
 def _keras_logits(weights, words):
-  """The same of Keras's layers; its attention has an axis for the heads."""
+  """Computes the logits by Keras's layers, whose attention has a head axis."""
   layers = tf.keras.layers
 
   def variables(layer):
@@ -96,110 +96,111 @@ def _predict(model, weights, batch):
   return probabilities.reshape(-1, _LENGTH, _EOS + 1)
 
 
-class NextWordTransformerTest(absltest.TestCase):
-  def setUp(self):
-    super().setUp()
-    self.model = _model()
-    self.weights = _weights(self.model)
+@pytest.fixture(name='model')
+def _fixture_model():
+  return _model()
 
-  def test_has_motleys_size(self):
-    init = tf.function(transformer.NextWordTransformer().init)
-    shapes = init.get_concrete_function(tf.TensorSpec([2], tf.int32))
-    words, width, hidden = 15_814 + 4, 512, 2048
-    attention = 4 * (width * width + width)
-    feed_forward = width * hidden + hidden + hidden * width + width
-    expected = (
-      words * 96
-      + (96 * width + width)
-      + attention
-      + feed_forward
-      + 2 * 2 * width
-      + (width * 96 + 96)
-    )
-    self.assertEqual(
-      sum(shape.num_elements() for shape in shapes.output_shapes.values()),
-      expected,
-    )
-    self.assertEqual(expected, 4_769_824)  # "4M".
 
-  def test_predictions_are_those_of_keras_layers(self):
-    batch = _batch()
+@pytest.fixture(name='weights')
+def _fixture_weights(model):
+  return _weights(model)
+
+
+def test_has_motleys_size():
+  init = tf.function(transformer.NextWordTransformer().init)
+  shapes = init.get_concrete_function(tf.TensorSpec([2], tf.int32))
+  words, width, hidden = 15_814 + 4, 512, 2048
+  attention = 4 * (width * width + width)
+  feed_forward = width * hidden + hidden + hidden * width + width
+  expected = (
+    words * 96
+    + (96 * width + width)
+    + attention
+    + feed_forward
+    + 2 * 2 * width
+    + (width * 96 + 96)
+  )
+  assert (
+    sum(shape.num_elements() for shape in shapes.output_shapes.values())
+    == expected
+  )
+  assert expected == 4_769_824  # "4M".
+
+
+def test_predictions_are_those_of_keras_layers(model, weights):
+  batch = _batch()
+  np.testing.assert_allclose(
+    _predict(model, weights, batch),
+    tf.nn.softmax(_keras_logits(weights, batch['x'])),
+    atol=1e-5,
+  )
+
+
+def test_gradient_is_tensorflows(model, weights):
+  batch = _batch()
+
+  def plain_loss(weights):
+    """Computes the loss with TensorFlow's own gradients."""
+    logits = tf.math.log(model.predict_softly(model.scores(weights, batch)))
+    words = tf.reshape(batch['y'], [-1])
+    of_words = tf.nn.sparse_softmax_cross_entropy_with_logits(words, logits)
+    counts = tf.cast(words > 0, tf.float32)
+    return tf.reduce_sum(of_words * counts) / tf.reduce_sum(counts)
+
+  def loss(weights):
+    return model.mean_loss(weights, batch, tf.ones([4]))
+
+  gradients = []
+  for function in (loss, plain_loss):
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      value = function(weights)
+    gradients.append(tape.gradient(value, weights))
+  np.testing.assert_allclose(loss(weights), plain_loss(weights), rtol=1e-4)
+  for name, expected in gradients[1].items():
     np.testing.assert_allclose(
-      _predict(self.model, self.weights, batch),
-      tf.nn.softmax(_keras_logits(self.weights, batch['x'])),
-      atol=1e-5,
+      gradients[0][name], expected, atol=1e-5, rtol=1e-3, err_msg=name
     )
 
-  def test_gradient_is_tensorflows(self):
-    batch = _batch()
 
-    def plain_loss(weights):
-      """Without gradients of our own."""
-      logits = tf.math.log(
-        self.model.predict_softly(self.model.scores(weights, batch))
-      )
-      words = tf.reshape(batch['y'], [-1])
-      of_words = tf.nn.sparse_softmax_cross_entropy_with_logits(words, logits)
-      counts = tf.cast(words > 0, tf.float32)
-      return tf.reduce_sum(of_words * counts) / tf.reduce_sum(counts)
-
-    def loss(weights):
-      return self.model.mean_loss(weights, batch, tf.ones([4]))
-
-    gradients = []
-    for function in (loss, plain_loss):
-      with tf.GradientTape() as tape:
-        tape.watch(self.weights)
-        value = function(self.weights)
-      gradients.append(tape.gradient(value, self.weights))
-    np.testing.assert_allclose(
-      loss(self.weights), plain_loss(self.weights), rtol=1e-4
-    )
-    for name, expected in gradients[1].items():
-      np.testing.assert_allclose(
-        gradients[0][name], expected, atol=1e-5, rtol=1e-3, err_msg=name
-      )
-
-  def test_no_word_sees_a_later_one(self):
-    batch = _batch()
-    x = batch['x'].numpy()
-    x[:, 3:] = 9
-    before = _predict(self.model, self.weights, batch)
-    after = _predict(self.model, self.weights, {'x': tf.constant(x)})
-    np.testing.assert_allclose(after[:, :3], before[:, :3], atol=1e-6)
-    self.assertGreater(np.abs(after[:, 3:] - before[:, 3:]).max(), 1e-3)
-
-  def test_example_counts_by_its_words(self):
-    np.testing.assert_array_equal(
-      self.model.example_weight(_batch()), [5, 2, 4, 0]
-    )
-    self.assertEqual(self.model.loss(self.weights, _batch())[3], 0)
-
-  def test_accuracy_leaves_out_special_words(self):
-    words = _batch()['y'].numpy()
-    right = _predict(self.model, self.weights, _batch()).argmax(axis=2) == words
-    counts = (words > 0) & (words <= _VOCABULARY)
-    correct, counted = self.model.statistics(self.weights, _batch())['accuracy']
-    np.testing.assert_array_equal(correct, (right & counts).sum(axis=1))
-    np.testing.assert_array_equal(counted, [5, 1, 2, 0])
-
-  def test_embedding_of_a_word_is_what_the_head_sees(self):
-    self.assertEqual(set(self.model.parts['head']), {'embedding'})
-    embedding = self.model.encode(self.weights, _batch())
-    self.assertEqual(embedding.shape, [4 * _LENGTH, _SIZE])
-    np.testing.assert_allclose(
-      self.model.predict_softly(self.model.scores(self.weights, _batch())),
-      tf.nn.softmax(embedding @ tf.transpose(self.weights['embedding'])),
-      atol=1e-6,
-    )
-
-  def test_seed_decides_the_weights(self):
-    first, again = self.model.init(_SEED), self.model.init(_SEED)
-    other = self.model.init(tf.constant([1, 3]))
-    for name in first:
-      np.testing.assert_array_equal(first[name], again[name])
-    self.assertFalse(np.array_equal(first['embedding'], other['embedding']))
+def test_no_word_sees_a_later_one(model, weights):
+  batch = _batch()
+  x = batch['x'].numpy()
+  x[:, 3:] = 9
+  before = _predict(model, weights, batch)
+  after = _predict(model, weights, {'x': tf.constant(x)})
+  np.testing.assert_allclose(after[:, :3], before[:, :3], atol=1e-6)
+  assert np.abs(after[:, 3:] - before[:, 3:]).max() > 1e-3
 
 
-if __name__ == '__main__':
-  absltest.main()
+def test_a_sentence_counts_by_its_words(model, weights):
+  np.testing.assert_array_equal(model.example_weight(_batch()), [5, 2, 4, 0])
+  assert model.loss(weights, _batch())[3] == 0
+
+
+def test_accuracy_leaves_out_special_words(model, weights):
+  words = _batch()['y'].numpy()
+  right = _predict(model, weights, _batch()).argmax(axis=2) == words
+  counts = (words > 0) & (words <= _VOCABULARY)
+  correct, counted = model.statistics(weights, _batch())['accuracy']
+  np.testing.assert_array_equal(correct, (right & counts).sum(axis=1))
+  np.testing.assert_array_equal(counted, [5, 1, 2, 0])
+
+
+def test_representation_of_a_word_is_what_the_head_sees(model, weights):
+  assert set(model.parts['head']) == {'embedding'}
+  features = model.encode(weights, _batch())
+  assert features.shape == [4 * _LENGTH, _SIZE]
+  np.testing.assert_allclose(
+    model.predict_softly(model.scores(weights, _batch())),
+    tf.nn.softmax(features @ tf.transpose(weights['embedding'])),
+    atol=1e-6,
+  )
+
+
+def test_seed_decides_the_weights(model):
+  first, again = model.init(_SEED), model.init(_SEED)
+  other = model.init(tf.constant([1, 3]))
+  for name in first:
+    np.testing.assert_array_equal(first[name], again[name])
+  assert not np.array_equal(first['embedding'], other['embedding'])
