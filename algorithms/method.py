@@ -189,7 +189,7 @@ class Method:
       return ()
     return (tf.nest.map_structure(tf.constant, frozen),)
 
-  def initial_state(self, seed: Sequence[int]) -> process.State:
+  def initial_state(self, seed: Sequence[int] | np.ndarray) -> process.State:
     """Makes the server's state before the first round."""
     numbers = runtime_inputs.numbers(self.trainer.settings)
     state = self.initialize((np.asarray(seed, np.int32), numbers))
