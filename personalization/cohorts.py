@@ -51,7 +51,7 @@ class Cohorts:
     }
     most = num_kept * len(population.sets)
     self._stack = functools.lru_cache(most)(self._make_stack)
-    self._batch = functools.lru_cache(most)(self._make_batches)
+    self._batch_indices = functools.lru_cache(most)(self._make_batch_indices)
 
   def __len__(self) -> int:
     return len(self.client_ids)
@@ -59,7 +59,7 @@ class Cohorts:
   def sample(
     self, name: str, size: int, rng: np.random.Generator
   ) -> batches.Examples:
-    """Draws `size` of all clients' examples, or takes all if there are fewer."""
+    """Draws from the examples of all clients, or takes all if they are few."""
     sizes = self.sizes[name]
     row = np.repeat(np.arange(len(self)), sizes)
     place = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -116,7 +116,7 @@ class Cohorts:
     # Tensors are not copied again in each round.
     return {feature: tf.constant(array) for feature, array in examples.items()}
 
-  def batches(
+  def batch_indices(
     self,
     name: str,
     rows: np.ndarray,
@@ -152,7 +152,7 @@ class Cohorts:
     """
     sizes = self.sizes[name][rows]
     first, last = _rows_before(start, sizes), _rows_before(stop, sizes)
-    indices, mask = self._batch(
+    indices, mask = self._batch_indices(
       tuple(last - first),
       self.pad_to[name],
       batch_size,
@@ -166,7 +166,7 @@ class Cohorts:
       indices = np.where(mask > 0, indices + first[:, None, None], 0)
     return indices, mask
 
-  def _make_batches(
+  def _make_batch_indices(
     self,
     sizes: tuple[int, ...],
     pad_to: int,
@@ -202,12 +202,12 @@ class Cohorts:
       name: The set.
       rows: The clients.
       batch_size: The number of examples in a batch.
-      **batching: Further arguments of `batches`.
+      **batching: Further arguments of `batch_indices`.
 
     Returns:
       The data of all of them, or of each of them.
     """
-    indices, mask = self.batches(name, rows, batch_size, **batching)
+    indices, mask = self.batch_indices(name, rows, batch_size, **batching)
     if self.padded:
       examples = self.examples(name, rows)
       return _data(examples, indices, mask)

@@ -110,7 +110,7 @@ class Schedule:
     return seeds.pairs(rng, size)
 
   def _batching(self, round_num: int) -> dict[str, Any]:
-    """Returns the arguments of `Cohorts.batches` in a round."""
+    """Returns the arguments of `Cohorts.batch_indices` in a round."""
     return {
       'batch_size': self._batch_size,
       'shuffle': ('batches', self._how.seed, round_num),
@@ -146,7 +146,7 @@ class Schedule:
     own = []
     for round_num in range(first_round, first_round + self.rounds_at_once):
       rows = sample(self._how, size, round_num)
-      indices, mask = self.clients.batches(
+      indices, mask = self.clients.batch_indices(
         'train', rows, **self._batching(round_num)
       )
       now = {
