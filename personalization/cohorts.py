@@ -14,6 +14,7 @@ from base import seeds
 from runtimes import values
 from tasks import task
 from tasks.data import batches
+from tasks.data import client_data
 
 
 class Cohorts:
@@ -29,7 +30,7 @@ class Cohorts:
   """
 
   def __init__(
-    self, population: batches.Population, padded: bool, num_kept: int = 1
+    self, population: client_data.Population, padded: bool, num_kept: int = 1
   ):
     """Counts examples, without loading clients if the population knows them.
 
@@ -58,7 +59,7 @@ class Cohorts:
 
   def sample(
     self, name: str, size: int, rng: np.random.Generator
-  ) -> batches.Examples:
+  ) -> client_data.Examples:
     """Draws from the examples of all clients, or takes all if they are few."""
     sizes = self.sizes[name]
     row = np.repeat(np.arange(len(self)), sizes)
@@ -76,9 +77,9 @@ class Cohorts:
       for feature in parts[0]
     }
 
-  def share(self, name: str, examples: batches.Examples) -> None:
+  def share(self, name: str, examples: client_data.Examples) -> None:
     """Adds a set that is the same for all clients."""
-    size = batches.num_examples(examples)
+    size = client_data.num_examples(examples)
     self._sets = {**self._sets, name: lambda _: examples}
     self.sizes[name] = np.full(len(self), size)
     self.pad_to[name] = size
