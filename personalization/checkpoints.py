@@ -1,18 +1,18 @@
 """Checkpoints: the state of a federated program, one .npz file a version.
 
 TFF's own `tff.program.FileProgramStateManager` writes SavedModels, and loading
-a SavedModel runs the program that is in it; a checkpoint is a thing that people
-download and pass around. Here a file holds arrays and nothing else. It is never
-unpickled, so that nothing that is read can run.
+a SavedModel runs the program that it holds. But people download checkpoints and
+pass them around, so a file here holds arrays and nothing else, and is never
+unpickled: nothing that is read can run.
 
-A file is a .npz as NumPy writes it, and `np.load` shows what is in it. A leaf
-of the state is the array that is named after its place,
+A file is a .npz as NumPy writes it, and `np.load` shows its contents. Each leaf
+of the state is an array that is named after its place,
 
   array/global_model_weights/trainable/0
 
-or 'bytes/…' or 'text/…' if it holds strings, which the differentially private
-aggregators of TFF have in their state. To NumPy a string ends where its
-trailing zero bytes begin, so each is stored with a full stop behind it.
+or 'bytes/…' or 'text/…' if it holds strings, as the state of TFF's
+differentially private aggregators does. NumPy drops the zero bytes at the end
+of a string, so each string is stored with a full stop at its end.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -35,17 +35,16 @@ _Path = tuple[str | int, ...]
 
 
 class CheckpointError(errors.UserError):
-  """A file cannot be read, or does not hold the state that is asked for."""
+  """The error for a file that is damaged or holds another state."""
 
 
 def _map_leaves(
   fn: Callable[[str, Any], Any], node: Any, path: _Path = ()
 ) -> Any:
-  """A structure like `node` with `fn(name, leaf)` in the place of each leaf.
+  """Replaces each leaf of a structure by `fn(name, leaf)`.
 
-  Not `tree.map_structure_with_path`, which takes a `tff.structure.Struct` and a
-  dataclass for leaves and visits the items of a dictionary in another order
-  than the dictionary's own.
+  `tree.map_structure_with_path` would take a `tff.structure.Struct` or a
+  dataclass for a leaf, and would sort the keys of a dictionary.
   """
 
   def mapped(key: str | int, child: Any) -> Any:
@@ -65,7 +64,8 @@ def _map_leaves(
   if isinstance(node, (list, tuple)):
     return type(node)(mapped(*item) for item in enumerate(node))
   if isinstance(node, Mapping):
-    return type(node)((key, mapped(key, child)) for key, child in node.items())
+    container: Any = type(node)
+    return container((key, mapped(key, child)) for key, child in node.items())
   if attrs.has(type(node)):
     return attrs.evolve(
       node,
@@ -86,14 +86,14 @@ def _map_leaves(
 
 
 def _leaves(structure: Any) -> dict[str, Any]:
-  """The leaves of a structure by the name of their place."""
-  leaves = {}
+  """Returns the leaves of a structure by the name of their place."""
+  leaves: dict[str, Any] = {}
 
   def add(name: str, leaf: Any) -> Any:
     if name in leaves:
       raise ValueError(f'Two leaves of the state are both named {name!r}.')
     leaves[name] = leaf
-    return leaf  # Not None, which a class that checks itself would refuse.
+    return leaf  # A class may check its fields, and refuse a None.
 
   _map_leaves(add, structure)
   return leaves
@@ -101,7 +101,7 @@ def _leaves(structure: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class _Spec:
-  """What a leaf must look like: its kind and, where it is known, its shape."""
+  """The kind of a leaf and, if it is known, its shape."""
 
   kind: str  # The name of a numeric dtype, or 'bytes', or 'text'.
   shape: tuple[int | None, ...] | None
@@ -112,18 +112,19 @@ class _Spec:
     sizes = ('?' if size is None else str(size) for size in self.shape)
     return f'{self.kind}[{",".join(sizes)}]'
 
-  def fits(self, other: '_Spec') -> bool:
-    return self.kind == other.kind and (
+  def fits(self, array: np.ndarray) -> bool:
+    """Returns whether an array is of that kind and shape."""
+    return self.kind == _array_kind(array) and (
       self.shape is None
       or (
-        len(self.shape) == len(other.shape)
-        and all(a in (None, b) for a, b in zip(self.shape, other.shape))
+        len(self.shape) == array.ndim
+        and all(a in (None, b) for a, b in zip(self.shape, array.shape))
       )
     )
 
 
 def _to_array(leaf: Any) -> np.ndarray:
-  """A leaf as an array: of numbers, or of string objects."""
+  """Converts a leaf to an array of numbers, or of string objects."""
   if isinstance(leaf, (tf.Tensor, tf.Variable)):
     leaf = leaf.numpy()
   is_string = isinstance(leaf, (bytes, str))
@@ -132,6 +133,7 @@ def _to_array(leaf: Any) -> np.ndarray:
 
 
 def _array_kind(array: np.ndarray) -> str:
+  """Returns the name of a numeric dtype, or 'bytes', or 'text'."""
   if array.dtype.kind in 'biufc':
     return array.dtype.name
   if array.dtype == object:
@@ -142,7 +144,7 @@ def _array_kind(array: np.ndarray) -> str:
 
 
 def _spec(leaf: Any) -> _Spec:
-  """What a leaf, or the type of a leaf, asks for."""
+  """Returns the spec of a leaf, or of the type of a leaf."""
   if isinstance(leaf, tff.program.MaterializableValueReference):
     leaf = leaf.type_signature
   if isinstance(leaf, tff.TensorType):
@@ -153,7 +155,7 @@ def _spec(leaf: Any) -> _Spec:
 
 
 def _restore(leaf: Any, array: np.ndarray) -> Any:
-  """The array as the Python type that `leaf` has."""
+  """Converts an array to the Python type that `leaf` has."""
   if isinstance(leaf, np.ndarray):
     kind = leaf.dtype.kind
     return array.astype(kind) if kind in 'SU' else array
@@ -161,7 +163,7 @@ def _restore(leaf: Any, array: np.ndarray) -> Any:
     leaf, np.generic
   ):
     return array.item()
-  return array[()]  # An array without axes becomes a scalar, as TFF has it.
+  return array[()]  # TFF's values without axes are scalars, not arrays.
 
 
 def _write(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
@@ -180,10 +182,10 @@ def _write(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _read(file: BinaryIO) -> dict[str, np.ndarray]:
-  """Reads what `_write` wrote, whole and undamaged."""
-  arrays = {}
+  """Reads what `_write` wrote; raises an exception if it is damaged."""
+  arrays: dict[str, np.ndarray] = {}
   with zipfile.ZipFile(file) as archive:
-    # NumPy reads as much of a member as its header says, not to its checksum.
+    # NumPy may stop reading a member before its checksum is compared.
     damaged = archive.testzip()
     if damaged is not None:
       raise ValueError(f'{damaged} is damaged')
@@ -194,7 +196,7 @@ def _read(file: BinaryIO) -> dict[str, np.ndarray]:
       if kind != 'array':
         strings = [string[:-1] for string in array.ravel().tolist()]
         array = np.array(strings, dtype=object).reshape(array.shape)
-      _array_kind(array)  # Raises if it is anything that is never written.
+      _array_kind(array)  # Raises an exception if `_write` cannot write it.
       arrays[name] = array
   return arrays
 
@@ -204,13 +206,13 @@ def _first_difference(
   arrays: Mapping[str, np.ndarray],
   is_part: bool,
 ) -> str | None:
-  """Says where the arrays of a file are not those of a structure."""
+  """Tells where the arrays of a file first differ from a structure."""
   for name, template in templates.items():
     if name not in arrays:
       return f'{name!r} is not in it'
-    wanted, found = _spec(template), _spec(arrays[name])
-    if not wanted.fits(found):
-      return f'{name!r} is {found} in it, not {wanted}'
+    wanted = _spec(template)
+    if not wanted.fits(arrays[name]):
+      return f'{name!r} is {_spec(arrays[name])} in it, not {wanted}'
   for name in arrays:
     if name not in templates and not is_part:
       return f'{name!r} is in it, and not in the state that is asked for'
@@ -220,8 +222,8 @@ def _first_difference(
 class NpzProgramStateManager(tff.program.ProgramStateManager):
   """Keeps the state of a program in a folder, one .npz file a version.
 
-  A version is there wholly or not at all, whenever the program or the machine
-  stops. One program may write to a folder at a time, any number may read.
+  A version is complete or absent, whenever the program or the machine stops.
+  Only one program may write to a folder at a time; any number may read.
 
   Use it in a `tff.program`, or as `asyncio.run(manager.save(state, version))`.
   """
@@ -236,9 +238,8 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
 
     Args:
       root_dir: The folder. It is made when something is saved.
-      prefix: What the names of the files begin with.
-      keep_total: How many versions to keep, the latest; all of them if zero or
-        less.
+      prefix: The beginning of the files' names.
+      keep_total: The number of latest versions to keep; all if zero or less.
     """
     self._root_dir = os.fspath(root_dir)
     self._prefix = prefix
@@ -248,7 +249,7 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
     return os.path.join(self._root_dir, f'{self._prefix}{version}.npz')
 
   def _find(self, pattern: str) -> Iterator[re.Match[str]]:
-    """The matches of the names in the folder, after the prefix."""
+    """Yields matches of the names in the folder, without their prefix."""
     with contextlib.suppress(FileNotFoundError):
       for name in os.listdir(self._root_dir):
         match = re.fullmatch(re.escape(self._prefix) + pattern, name)
@@ -256,7 +257,7 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
           yield match
 
   async def get_versions(self) -> list[int] | None:
-    """The versions that are saved, ascending, or None if there are none."""
+    """Returns the saved versions, ascending, or None if there are none."""
     return sorted(int(match[1]) for match in self._find(r'(\d+)\.npz')) or None
 
   async def load(
@@ -266,12 +267,11 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
 
     Args:
       version: The version.
-      structure: A state to take the form from: its containers, the names,
-        shapes and types of its leaves, and whether they are arrays or Python's
-        own numbers. A `tff.Type` may stand for all of it or a part, which is
-        what to use if shapes differ from round to round, as those in the state
-        of tree aggregation do: `process.initialize.type_signature.result`.
-      is_part: Whether there may be more in the file, which is left there.
+      structure: A state with the same containers, and with leaves of the same
+        names, shapes and types. A `tff.Type` may stand for all of it or for a
+        part: `process.initialize.type_signature.result` allows for shapes that
+        change from round to round, as in the state of tree aggregation.
+      is_part: Whether the file may hold more, which is not returned.
 
     Raises:
       tff.program.ProgramStateNotFoundError: If there is no such version.
@@ -285,7 +285,7 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
       raise tff.program.ProgramStateNotFoundError(version) from error
     except Exception as error:  # Damage shows in many ways.
       raise CheckpointError(
-        f'{path} cannot be read: {error}. Delete it to go on from the version'
+        f'{path} cannot be read: {error}. Delete it to resume from the version'
         ' before it.'
       ) from error
 
@@ -293,9 +293,9 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
     difference = _first_difference(templates, arrays, is_part)
     if difference:
       raise CheckpointError(
-        f'{path} holds the state of another program: {difference}. Run with'
-        ' the model, the method and the settings that it was saved with, or'
-        ' name another folder.'
+        f'{path} holds the state of another program: {difference}. Use the'
+        ' model, the method and the settings that it was saved with, or another'
+        ' folder.'
       )
     logging.info('Program state loaded: %s', path)
     return _map_leaves(
@@ -303,7 +303,7 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
     )
 
   async def save(self, program_state: Any, version: int) -> None:
-    """Saves a state, and removes the versions that are too many.
+    """Saves a state, and removes old versions.
 
     Args:
       program_state: Numbers, strings, arrays and tensors, or references to
@@ -312,8 +312,8 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
       version: A number, zero or more, that grows from one call to the next.
 
     Raises:
-      tff.program.ProgramStateExistsError: If there is such a version.
-      TypeError: If there is anything else in the state.
+      tff.program.ProgramStateExistsError: If the version is saved already.
+      TypeError: If the state holds anything else.
     """
     path = self._path(version)
     if os.path.exists(path):
@@ -343,7 +343,7 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
     await self._remove_old()
 
   def _sync_folder(self) -> None:
-    """Makes the names in the folder outlast a power failure."""
+    """Makes the names in the folder survive a power failure."""
     folder = os.open(self._root_dir, os.O_RDONLY)
     try:
       os.fsync(folder)
@@ -351,11 +351,11 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
       os.close(folder)
 
   def _remove_partial(self) -> None:
-    """Removes what killed programs left half written."""
+    """Removes files that killed programs left half written."""
     for match in self._find(r'\d+\.npz\.\d+\.tmp'):
       os.remove(os.path.join(self._root_dir, match[0]))
 
   async def _remove_old(self) -> None:
     if self._keep_total > 0:
-      for version in (await self.get_versions())[: -self._keep_total]:
+      for version in (await self.get_versions() or [])[: -self._keep_total]:
         os.remove(self._path(version))

@@ -2,26 +2,29 @@
 
 Only what is in use is in memory: a round reads and writes the states of its
 clients. What does not fit into memory is in a database, a single file, as are
-all states at a checkpoint:
+all changed states at a checkpoint:
 
-  states(row, client, round, state)    what a client had after a round
-  leaves(name, dtype, shape)           the arrays that a state consists of
+  states(row, client, round, checksum, state)  what a client had after a round
+  leaves(name, dtype, shape)                   the arrays of a state
+  checkpoints(round)                           the checkpoints with all states
 
-A state is the bytes of its arrays, one after another. Between two checkpoints
-nothing is committed, and the last two checkpoints' states are there, so that a
-run that is killed at any time finds those of the checkpoint that it goes on
-from.
+A state is the bytes of its arrays, one after another. What is written between
+two checkpoints is not committed, and the states of each checkpoint stay until
+they are pruned. A run that is killed at any time thus finds those of the
+checkpoint from which it resumes.
 """
 
 import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
+import functools
 import json
 import math
 import pathlib
 import sqlite3
 import tempfile
 from typing import Any
+import zlib
 
 import numpy as np
 import tree
@@ -29,14 +32,29 @@ import tree
 from base import errors
 
 FILE_NAME = 'client_states.sqlite'
-# The states that are kept in memory, in bytes.
+# The size of the states that are kept in memory.
 _MOST_BYTES = 2**29
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS states
+  (row INTEGER, client TEXT, round INTEGER, checksum INTEGER, state BLOB);
+CREATE UNIQUE INDEX IF NOT EXISTS by_row ON states (row, round);
+CREATE TABLE IF NOT EXISTS leaves (name TEXT, dtype TEXT, shape TEXT);
+CREATE TABLE IF NOT EXISTS checkpoints (round INTEGER PRIMARY KEY);
+"""
+
+# The dtype and the shape of each array of a state.
+_Specs = Sequence[tuple[np.dtype, tuple[int, ...]]]
 
 
 class ClientStates:
   """The states of clients, by row; a client that has none yet is initialized.
 
-  Use `commit` at each checkpoint, and `restore` where a run goes on.
+  Call `restore` before the first round, and at each checkpoint `commit` and,
+  once older checkpoints are gone, `prune`.
+
+  Attributes:
+    client_ids: The clients that can be trained on.
   """
 
   def __init__(
@@ -44,47 +62,59 @@ class ClientStates:
     client_ids: Sequence[str],
     initialize: Callable[[int], Any],
     folder: pathlib.Path | None = None,
-    most_bytes: int = _MOST_BYTES,
+    most_bytes: int | None = None,
   ):
-    """Makes the states of clients; no client is initialized yet.
+    """Makes the states of clients; each is initialized when it is first read.
 
     Args:
       client_ids: The clients.
       initialize: From the row of a client to its state before its first round.
-        It is asked for rows beyond those of `client_ids` as well, which are
-        those of clients that were never trained on.
-      folder: Where the database is; by default a temporary one is made when
-        the states outgrow memory.
+        It is also asked for rows beyond those of `client_ids`, which belong to
+        clients that are never trained on.
+      folder: Where the database is. By default nothing outlasts this object,
+        and a temporary database is made if the states outgrow memory.
       most_bytes: The size of the states that are kept in memory.
     """
     self.client_ids = tuple(client_ids)
     self._initialize = initialize
     self._folder = folder
-    self._most_bytes = most_bytes
-    # A first state tells the structure.
+    self._most_bytes = _MOST_BYTES if most_bytes is None else most_bytes
+    # The structure of all states is that of the first.
     self._like = tree.map_structure(np.asarray, initialize(0))
-    self._leaves = [np.asarray(leaf) for leaf in tree.flatten(self._like)]
-    self._bytes = sum(leaf.nbytes for leaf in self._leaves)
-    # The arrays of each row, those used last at the end.
-    self._recent: collections.OrderedDict[int, list[np.ndarray]] = (
-      collections.OrderedDict()
+    self._specs = [(a.dtype, a.shape) for a in tree.flatten(self._like)]
+    self._recent: collections.OrderedDict[int, np.ndarray] = (
+      collections.OrderedDict()  # The bytes of states, used last at the end.
     )
-    # The rows that the database does not have as they are, and their rounds.
+    # Rows that differ from the database, and the rounds they are from.
     self._changed: dict[int, int] = {}
+    self._committed_round = -1
     self._database: sqlite3.Connection | None = None
     self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
   @property
   def is_empty(self) -> bool:
     """Whether clients keep nothing at all."""
-    return not self._leaves
+    return not self._specs
+
+  @functools.cached_property
+  def bytes_per_client(self) -> int:
+    """The size of a client's state."""
+    return sum(dtype.itemsize * math.prod(s) for dtype, s in self._specs)
+
+  @functools.cached_property
+  def rows(self) -> Mapping[str, int]:
+    """The row of each client."""
+    return {client_id: row for row, client_id in enumerate(self.client_ids)}
 
   def read(self, rows: Sequence[int] | np.ndarray) -> Any:
     """Returns the states of the clients in these rows, stacked."""
     if self.is_empty:
       return self._like
-    states = [self._read_row(int(row)) for row in rows]
-    stacked = [np.stack(leaves) for leaves in zip(*states)]
+    stacked = [np.empty([len(rows), *s], dtype) for dtype, s in self._specs]
+    for k, row in enumerate(rows):
+      own = _split(self._read_row(int(row)), self._specs)
+      for leaves, leaf in zip(stacked, own):
+        leaves[k] = leaf
     return tree.unflatten_as(self._like, stacked)
 
   def write(
@@ -99,142 +129,235 @@ class ClientStates:
     """
     if self.is_empty:
       return
-    leaves = [np.asarray(leaf) for leaf in tree.flatten(states)]
+    stacked = [np.asarray(leaf) for leaf in tree.flatten(states)]
     for k, row in enumerate(map(int, rows)):
       # Copied, as a view would keep the states of the whole cohort alive.
-      self._keep(row, [np.array(leaf[k]) for leaf in leaves])
+      state = self._pack([leaves[k] for leaves in stacked])
       self._changed[row] = round_num
+      self._keep(row, state)
 
-  def commit(self, round_num: int, oldest_round: int) -> None:
-    """Makes the states those of a checkpoint.
+  def commit(self, round_num: int) -> None:
+    """Makes the states those of a checkpoint, so that they outlast a kill.
+
+    Call it before the checkpoint itself is written: states of a checkpoint that
+    does not exist do no harm.
 
     Args:
       round_num: The round of the checkpoint.
-      oldest_round: The round of the oldest checkpoint that a run may go on
-        from; what only older ones need is removed.
     """
     if self.is_empty or self._folder is None:
       return
-    database = self._open()
-    for row in list(self._changed):
-      self._store(row)
-    database.execute(
-      'DELETE FROM states WHERE round < (SELECT MAX(newer.round) FROM states AS'
-      ' newer WHERE newer.row = states.row AND newer.round <= ?)',
-      (min(oldest_round, round_num),),
-    )
-    database.commit()
+    with self._open() as database:
+      for row in list(self._changed):
+        self._store(row)
+      database.execute(
+        'INSERT OR REPLACE INTO checkpoints VALUES (?)', (round_num,)
+      )
+      database.commit()
+    self._committed_round = round_num
+
+  def prune(self, oldest_round: int) -> None:
+    """Removes the states that only older checkpoints need.
+
+    Args:
+      oldest_round: The round of the oldest checkpoint that a run may resume
+        from.
+    """
+    if self.is_empty or self._folder is None:
+      return
+    with self._open() as database:
+      database.execute(
+        'DELETE FROM states WHERE round < (SELECT MAX(newer.round) FROM states'
+        ' AS newer WHERE newer.row = states.row AND newer.round <= ?)',
+        (oldest_round,),
+      )
+      database.execute(
+        'DELETE FROM checkpoints WHERE round < ?', (oldest_round,)
+      )
+      database.commit()
 
   def restore(self, round_num: int) -> None:
-    """Takes the states back to those of a checkpoint."""
+    """Takes the states back to those of a checkpoint.
+
+    Args:
+      round_num: The round of the checkpoint; 0 for the initial states.
+
+    Raises:
+      UserError: If the database lacks the states, belongs to another method, or
+        is damaged.
+    """
     self._recent.clear()
     self._changed.clear()
-    if not self.is_empty and self._folder is not None:
-      self._open().execute('DELETE FROM states WHERE round > ?', (round_num,))
+    self._committed_round = round_num
+    if self.is_empty or self._folder is None:
+      return
+    found = (self._folder / FILE_NAME).exists()
+    if found:
+      with self._open() as database:
+        database.execute('DELETE FROM states WHERE round > ?', (round_num,))
+        database.execute(
+          'DELETE FROM checkpoints WHERE round > ?', (round_num,)
+        )
+        found = round_num in _checkpoints(database)
+    if round_num and not found:
+      raise errors.UserError(
+        f'{self._folder} lacks the states of the clients after round'
+        f' {round_num}. Delete it to train anew.'
+      )
 
-  def _read_row(self, row: int) -> list[np.ndarray]:
+  def close(self) -> None:
+    """Closes the database, and forgets what was not committed."""
+    if self._database is not None:
+      self._database.close()
+      self._database = None
+    if self._temporary is not None:
+      self._temporary.cleanup()
+      self._temporary = None
+
+  def _pack(self, leaves: Sequence[Any]) -> np.ndarray:
+    """Copies the arrays of a state into its bytes."""
+    state = np.empty(self.bytes_per_client, np.uint8)
+    for own, leaf in zip(_split(state, self._specs), leaves, strict=True):
+      own[...] = leaf
+    return state
+
+  def _read_row(self, row: int) -> np.ndarray:
     if row in self._recent:
       self._recent.move_to_end(row)
       return self._recent[row]
-    stored = self._load(row) if self._database is not None else None
-    if stored is None:
-      stored = [np.asarray(a) for a in tree.flatten(self._initialize(row))]
-    self._keep(row, stored)
-    return stored
+    state = self._load(row) if self._database is not None else None
+    if state is None:
+      state = self._pack(tree.flatten(self._initialize(row)))
+    if row < len(self.client_ids):
+      self._keep(row, state)
+    return state
 
-  def _keep(self, row: int, leaves: list[np.ndarray]) -> None:
+  def _keep(self, row: int, state: np.ndarray) -> None:
     """Keeps a row in memory, and makes room for it."""
-    self._recent[row] = leaves
+    self._recent[row] = state
     self._recent.move_to_end(row)
-    most = max(1, self._most_bytes // max(self._bytes, 1))
+    most = max(1, self._most_bytes // self.bytes_per_client)
     while len(self._recent) > most:
       oldest = next(iter(self._recent))
       if oldest in self._changed:
-        self._open()
         self._store(oldest)
       del self._recent[oldest]
 
-  def _open(self) -> sqlite3.Connection:
-    """Opens the database, or makes it."""
-    if self._database is None:
-      folder = self._folder
-      if folder is None:
-        self._temporary = tempfile.TemporaryDirectory()
-        folder = pathlib.Path(self._temporary.name)
-      folder.mkdir(parents=True, exist_ok=True)
-      path = folder / FILE_NAME
-      try:
-        self._database = self._connect(path)
-      except sqlite3.Error as error:
-        raise errors.UserError(
-          f'{path} is damaged ({error}). Delete {folder} to train anew.'
-        ) from error
-    return self._database
+  @contextlib.contextmanager
+  def _open(self) -> Iterator[sqlite3.Connection]:
+    """Gives access to the database, which is opened or made first."""
+    folder = self._folder
+    if folder is None:
+      self._temporary = self._temporary or tempfile.TemporaryDirectory()
+      folder = pathlib.Path(self._temporary.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILE_NAME
+    with _user_errors(path):
+      self._database = self._database or self._connect(path)
+      yield self._database
 
   def _connect(self, path: pathlib.Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path)
-    # Large pages, as states are large; a state is appended, not overwritten.
-    database.execute('PRAGMA page_size = 32768')
-    database.execute(
-      'CREATE TABLE IF NOT EXISTS states (row INTEGER, client TEXT, round'
-      ' INTEGER, state BLOB)'
-    )
-    database.execute(
-      'CREATE UNIQUE INDEX IF NOT EXISTS by_row ON states (row, round)'
-    )
-    database.execute(
-      'CREATE TABLE IF NOT EXISTS leaves (name TEXT, dtype TEXT, shape TEXT)'
-    )
-    expected = [
-      (name, str(leaf.dtype), json.dumps(leaf.shape))
-      for name, leaf in zip(_names(self._like), self._leaves)
-    ]
-    found = database.execute('SELECT * FROM leaves ORDER BY rowid').fetchall()
-    if not found:
-      database.executemany('INSERT INTO leaves VALUES (?, ?, ?)', expected)
-    elif found != expected:
-      raise errors.UserError(
-        f'{path} holds the states of another method or model. Name another'
-        ' folder.'
-      )
-    database.commit()
+    with contextlib.ExitStack() as stack:
+      database = stack.enter_context(contextlib.closing(sqlite3.connect(path)))
+      # Large pages, as states are large; a state is appended, not overwritten.
+      database.execute('PRAGMA page_size = 65536')
+      # Some builds of SQLite overwrite with zeros what is deleted.
+      database.execute('PRAGMA secure_delete = OFF')
+      if self._folder is None:
+        # Nobody reads it after a kill.
+        database.execute('PRAGMA journal_mode = OFF')
+        database.execute('PRAGMA synchronous = OFF')
+      database.executescript(_SCHEMA)
+      expected = [
+        (name, str(dtype), json.dumps(shape))
+        for name, (dtype, shape) in zip(_names(self._like), self._specs)
+      ]
+      found = database.execute('SELECT * FROM leaves ORDER BY rowid').fetchall()
+      if not found:
+        database.executemany('INSERT INTO leaves VALUES (?, ?, ?)', expected)
+      elif found != expected:
+        raise errors.UserError(
+          f'{path} holds the states of another method or model. Name another'
+          ' folder.'
+        )
+      database.commit()
+      stack.pop_all()
     return database
 
-  def _load(self, row: int) -> list[np.ndarray] | None:
-    found = self._open().execute(
-      'SELECT state FROM states WHERE row = ? ORDER BY round DESC LIMIT 1',
-      (row,),
-    )
-    state = found.fetchone()
-    return state and _split(
-      state[0], [(leaf.dtype, leaf.shape) for leaf in self._leaves]
-    )
+  def _load(self, row: int) -> np.ndarray | None:
+    with self._open() as database:
+      found = database.execute(
+        'SELECT state, checksum FROM states WHERE row = ?'
+        ' ORDER BY round DESC LIMIT 1',
+        (row,),
+      ).fetchone()
+      if found is None:
+        return None
+      state, checksum = found
+      return _checked(state, checksum, self.bytes_per_client)
 
   def _store(self, row: int) -> None:
-    state = b''.join(leaf.tobytes() for leaf in self._recent[row])
-    self._open().execute(
-      'INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)',
-      (row, self.client_ids[row], self._changed.pop(row), state),
-    )
+    state = self._recent[row]
+    with self._open() as database:
+      # No checkpoint needs what the client had between it and this round.
+      database.execute(
+        'DELETE FROM states WHERE row = ? AND round > ?',
+        (row, self._committed_round),
+      )
+      database.execute(
+        'INSERT INTO states VALUES (?, ?, ?, ?, ?)',
+        (
+          row,
+          self.client_ids[row],
+          self._changed[row],
+          zlib.crc32(state.data),
+          state.data,
+        ),
+      )
+    del self._changed[row]
+
+
+@contextlib.contextmanager
+def _user_errors(path: pathlib.Path) -> Iterator[None]:
+  """Raises what is wrong with a database as a `UserError`."""
+  try:
+    yield
+  except sqlite3.OperationalError as error:  # A full disk, another process.
+    raise errors.UserError(f'{path} cannot be used: {error}.') from error
+  except sqlite3.DatabaseError as error:
+    raise errors.UserError(
+      f'{path} is damaged: {error}. Delete {path.parent} to train anew.'
+    ) from error
+
+
+def _checkpoints(database: sqlite3.Connection) -> list[int]:
+  """Returns the rounds of the checkpoints whose states are there."""
+  query = 'SELECT round FROM checkpoints ORDER BY round'
+  return [round_num for (round_num,) in database.execute(query)]
 
 
 def _names(structure: Any) -> list[str]:
-  """The names of the leaves of a structure, from their places."""
+  """Returns the names of the leaves of a structure, from their places."""
   return [
     '/'.join(map(str, path)) for path, _ in tree.flatten_with_path(structure)
   ]
 
 
-def _split(
-  state: bytes, specs: Sequence[tuple[Any, tuple[int, ...]]]
-) -> list[np.ndarray]:
-  """The arrays of a state that was stored."""
-  leaves, start = [], 0
+def _checked(state: bytes, checksum: int, size: int) -> np.ndarray:
+  """Returns the bytes of a stored state if they are as they were written."""
+  if len(state) != size or zlib.crc32(state) != checksum:
+    raise sqlite3.DatabaseError('a state is not as it was written')
+  return np.frombuffer(state, np.uint8)
+
+
+def _split(state: np.ndarray, specs: _Specs) -> list[np.ndarray]:
+  """Returns the arrays of a state as views of its bytes."""
+  leaves: list[np.ndarray] = []
+  start = 0
   for dtype, shape in specs:
-    size = math.prod(shape)
-    leaf = np.frombuffer(state, dtype, size, start).reshape(shape)
-    leaves.append(leaf)
-    start += leaf.nbytes
+    stop = start + dtype.itemsize * math.prod(shape)
+    leaves.append(np.ndarray(shape, dtype, state.data, start))
+    start = stop
   return leaves
 
 
@@ -248,7 +371,7 @@ def saved(
     round_num: The round of the checkpoint.
 
   Yields:
-    Each client that has taken part, and its arrays by name.
+    The id of each client that has taken part, and its arrays by name.
 
   Raises:
     UserError: If there are none.
@@ -256,16 +379,28 @@ def saved(
   path = folder / FILE_NAME
   if not path.exists():
     raise errors.UserError(f'{folder} has no states of clients.')
-  uri = f'{path.absolute().as_uri()}?mode=ro'
-  with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
-    rows = database.execute('SELECT * FROM leaves ORDER BY rowid').fetchall()
-    specs = [(dtype, tuple(json.loads(shape))) for _, dtype, shape in rows]
-    # Of one MAX, SQLite takes the other columns from its row.
+  # Not read-only, as what a killed run has left must be taken back first.
+  uri = f'{path.absolute().as_uri()}?mode=rw'
+  with (
+    _user_errors(path),
+    contextlib.closing(sqlite3.connect(uri, uri=True)) as database,
+  ):
+    rounds = _checkpoints(database)
+    if round_num not in rounds:
+      raise errors.UserError(
+        f'{folder} has no states of round {round_num}, only of'
+        f' {", ".join(map(str, rounds)) or "none"}.'
+      )
+    leaves = database.execute('SELECT * FROM leaves ORDER BY rowid').fetchall()
+    names = [name for name, _, _ in leaves]
+    specs = [(np.dtype(d), tuple(json.loads(shape))) for _, d, shape in leaves]
+    size = sum(dtype.itemsize * math.prod(shape) for dtype, shape in specs)
     states = database.execute(
-      'SELECT client, state, MAX(round) FROM states WHERE round <= ? GROUP BY'
-      ' row ORDER BY row',
+      'SELECT client, state, checksum FROM states WHERE round = (SELECT'
+      ' MAX(other.round) FROM states AS other WHERE other.row = states.row AND'
+      ' other.round <= ?) ORDER BY row',
       (round_num,),
     )
-    for client_id, state, _ in states:
-      names = (name for name, *_ in rows)
-      yield client_id, dict(zip(names, _split(state, specs)))
+    for client_id, state, checksum in states:
+      arrays = _split(_checked(state, checksum, size), specs)
+      yield client_id, dict(zip(names, arrays))

@@ -1,4 +1,4 @@
-"""Clients of a population in the form in which computations take them."""
+"""The clients of a population, in the form that computations take."""
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
@@ -16,29 +16,29 @@ from tasks import task
 from tasks.data import batches
 from tasks.data import populations
 
-Data = Mapping[str, Any]
-
 
 class Cohorts:
   """The clients of a population that have examples, by their row.
 
   Attributes:
     client_ids: The clients' ids.
-    skipped: The ids of the clients that lack examples; they are left out.
+    skipped: The ids of the clients that are left out, as they lack examples in
+      a set.
     sizes: For each set, each client's number of examples.
+    pad_to: For each set, the number of examples to which clients are padded.
     padded: Whether the clients of a cohort are padded to the same shapes.
   """
 
   def __init__(
     self, population: populations.Population, padded: bool, num_kept: int = 1
   ):
-    """Loads no client, if the population knows how many examples each has.
+    """Counts examples, without loading clients if the population knows them.
 
     Args:
       population: The clients.
       padded: Whether the clients of a cohort are padded to the same shapes, so
         that a runtime can stack them.
-      num_kept: Number of recent cohorts to keep, set by set.
+      num_kept: Number of recent cohorts to cache per set.
     """
     sizes = population.count_examples()
     usable = np.all([of_set > 0 for of_set in sizes.values()], axis=0)
@@ -51,8 +51,8 @@ class Cohorts:
       name: int(of_set.max(initial=0)) for name, of_set in self.sizes.items()
     }
     most = num_kept * len(population.sets)
-    self._stack = functools.lru_cache(most)(self._stack)
-    self._batch = functools.lru_cache(most)(self._batch)
+    self._stack = functools.lru_cache(most)(self._make_stack)
+    self._batch_indices = functools.lru_cache(most)(self._make_batch_indices)
 
   def __len__(self) -> int:
     return len(self.client_ids)
@@ -78,14 +78,14 @@ class Cohorts:
     }
 
   def share(self, name: str, examples: populations.Examples) -> None:
-    """Gives all clients one more set, the same for all."""
+    """Adds a set that is the same for all clients."""
     size = populations.num_examples(examples)
     self._sets = {**self._sets, name: lambda _: examples}
     self.sizes[name] = np.full(len(self), size)
     self.pad_to[name] = size
 
   def stacked_bytes(self, name: str) -> int:
-    """The size of all clients' examples in a set, stacked."""
+    """Returns the size of all clients' examples in a set, stacked."""
     example = self._sets[name](self.client_ids[0])
     per_example = sum(v[0].nbytes for v in example.values())
     return len(self) * self.pad_to[name] * per_example
@@ -99,25 +99,25 @@ class Cohorts:
     """Returns attributes of clients, stacked, by name."""
     client_ids = [self.client_ids[row] for row in rows]
     return collections.OrderedDict(
-      (name, attributes[name].of(client_ids))
+      (name, np.array([attributes[name].values[c] for c in client_ids], 'i4'))
       for name in names
     )
 
   def examples(self, name: str, rows: np.ndarray) -> Mapping[str, tf.Tensor]:
-    """The examples of clients, stacked and padded."""
+    """Returns the examples of clients, stacked and padded."""
     return self._stack(name, tuple(rows), self.pad_to[name])
 
-  def _stack(
+  def _make_stack(
     self, name: str, rows: tuple[int, ...], pad_to: int
   ) -> Mapping[str, tf.Tensor]:
     load = self._sets[name]
     examples = batches.stack_examples(
       [load(self.client_ids[row]) for row in rows], pad_to
     )
-    # As tensors they are not copied again in the next round.
+    # Tensors are not copied again in each round.
     return {feature: tf.constant(array) for feature, array in examples.items()}
 
-  def batches(
+  def batch_indices(
     self,
     name: str,
     rows: np.ndarray,
@@ -130,28 +130,30 @@ class Cohorts:
     start: float = 0.0,
     stop: float = 1.0,
   ) -> tuple[np.ndarray, np.ndarray]:
-    """The batches of clients as indices and weights, see `index_batches`.
+    """Makes the batches of clients, as indices and their mask.
 
     Args:
       name: The set.
       rows: The clients.
       batch_size: The number of examples in a batch.
-      shuffle: The key of the random order that each epoch has, as
-        `seeds.generator` takes it; without, their own order.
+      shuffle: The key, as `seeds.generator` takes it, of the random orders of
+        the examples, another one for each epoch. Without a key they keep their
+        own order.
       drop_partial: Whether to leave out a last batch that is not full.
-      epochs: How often each example comes.
-      num_steps: The number of batches, all full, in the place of epochs; 0 for
-        epochs.
-      start: Where the examples start, as a fraction of those that a client has.
-      stop: Where they stop. What comes before a fraction is rounded up, and
-        what starts there is the rest.
+      epochs: The number of passes over the examples.
+      num_steps: If it is not 0, the number of batches, all of them full,
+        instead of `epochs`.
+      start: The fraction of a client's examples that is left out at the front,
+        rounded up to whole examples.
+      stop: The fraction after which examples are left out, rounded up likewise,
+        so that `stop=x` and `start=x` divide the examples.
 
     Returns:
-      The indices and weights, `[clients, steps, batch]`.
+      The indices and their mask, `[clients, steps, batch]`.
     """
     sizes = self.sizes[name][rows]
     first, last = _rows_before(start, sizes), _rows_before(stop, sizes)
-    indices, weights = self._batch(
+    indices, mask = self._batch_indices(
       tuple(last - first),
       self.pad_to[name],
       batch_size,
@@ -162,10 +164,10 @@ class Cohorts:
     )
     if start:
       # Padding stays at zero, as there may be no example at `first`.
-      indices = np.where(weights > 0, indices + first[:, None, None], 0)
-    return indices, weights
+      indices = np.where(mask > 0, indices + first[:, None, None], 0)
+    return indices, mask
 
-  def _batch(
+  def _make_batch_indices(
     self,
     sizes: tuple[int, ...],
     pad_to: int,
@@ -178,66 +180,65 @@ class Cohorts:
     rng = seeds.generator(*shuffle) if shuffle else None
     if num_steps:
       return batches.index_steps(sizes, batch_size, num_steps, rng=rng)
-    epochs_ = [
+    passes = [
       batches.index_batches(
         sizes, batch_size, rng=rng, drop_partial=drop_partial, pad_to=pad_to
       )
       for _ in range(epochs)
     ]
     if epochs == 1:
-      return epochs_[0]
-    indices, weights = (np.concatenate(part, axis=1) for part in zip(*epochs_))
-    return indices, weights
+      return passes[0]
+    indices, mask = (np.concatenate(part, axis=1) for part in zip(*passes))
+    return indices, mask
 
   def data(
     self, name: str, rows: np.ndarray, batch_size: int, **batching: Any
-  ) -> Data | list[Data]:
-    """A set of the clients in `rows`: stacked if padded, else one by one.
+  ) -> batches.ClientData | list[batches.ClientData]:
+    """Makes the data of clients: stacked if they are padded, else a list.
 
-    Any thread may call it, as to prepare a cohort while another is trained on.
+    It may be called from any thread, for example to prepare a cohort while
+    another is trained on.
 
     Args:
       name: The set.
       rows: The clients.
       batch_size: The number of examples in a batch.
-      **batching: How examples become batches, as in `batches`.
+      **batching: Further arguments of `batch_indices`.
 
     Returns:
       The data of all of them, or of each of them.
     """
-    indices, weights = self.batches(name, rows, batch_size, **batching)
+    indices, mask = self.batch_indices(name, rows, batch_size, **batching)
     if self.padded:
       examples = self.examples(name, rows)
-      return _data(examples, indices, weights)
+      return _data(examples, indices, mask)
     load = self._sets[name]
     clients = []
-    for row, own_indices, own_weights in zip(rows, indices, weights):
-      steps, places = (np.any(own_weights, axis=axis) for axis in (1, 0))
+    for row, own_indices, own_mask in zip(rows, indices, mask):
+      steps, places = (np.any(own_mask, axis=axis) for axis in (1, 0))
       own = np.ix_(steps, places)
       clients.append(
-        _data(load(self.client_ids[row]), own_indices[own], own_weights[own])
+        _data(load(self.client_ids[row]), own_indices[own], own_mask[own])
       )
     return clients
 
 
 def _rows_before(fraction: float, sizes: np.ndarray) -> np.ndarray:
-  """How many examples the first part of sets of such sizes has."""
-  # Rounded twice, as .55 * 100 is a bit more than 55.
+  """Returns the number of examples in the first part of sets of these sizes."""
+  # Rounded before, as 0.55 * 100 is slightly more than 55.
   return np.ceil(np.round(fraction * sizes, 6)).astype(np.int32)
 
 
 def _data(
-  examples: Mapping[str, Any], indices: np.ndarray, weights: np.ndarray
-) -> Data:
+  examples: Mapping[str, Any], indices: np.ndarray, mask: np.ndarray
+) -> batches.ClientData:
   return batches.ClientData(
-    examples=collections.OrderedDict(examples),
-    indices=indices,
-    mask=weights,
+    examples=collections.OrderedDict(examples), indices=indices, mask=mask
   )
 
 
 def stack(values_of_clients: Sequence[Any]) -> Any:
-  """Clients' values of the same shapes, stacked."""
+  """Stacks clients' values of the same shapes."""
   if isinstance(values_of_clients, values.StackedClients):
     return values_of_clients.stacked
   return tree.map_structure(
@@ -246,13 +247,13 @@ def stack(values_of_clients: Sequence[Any]) -> Any:
 
 
 def clients(make: Callable[..., Any], size: int, **parts: Any) -> Sequence[Any]:
-  """Puts together what the clients of a cohort have.
+  """Makes the clients of a cohort of their parts.
 
   Args:
-    make: The class of what each client has, a named tuple.
+    make: The class of a client, a named tuple.
     size: The number of clients.
-    **parts: The parts of it by name: stacked (a structure of arrays), or a list
-      with an element for each client.
+    **parts: The fields of the named tuple: stacked (a structure of arrays), or
+      a list with an element for each client.
 
   Returns:
     The clients, stacked if all parts are.

@@ -1,4 +1,4 @@
-"""Which clients train in a round, on which batches and with which seeds."""
+"""Schedules rounds: their clients, and the clients' batches and seeds."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -18,9 +18,9 @@ from runtimes import rounds
 from tasks import task as task_lib
 from tasks.data import batches
 
-# The rounds whose batches are made at a time, where rounds are one program.
+# The most rounds that are one program.
 _MOST_ROUNDS = 50
-# All clients' examples are in memory at once then, if they are no more bytes.
+# They are one program only if all clients' examples are no more bytes.
 _MOST_BYTES = 2**30
 
 
@@ -58,7 +58,7 @@ class TrainingSettings(settings.Settings):
 def sample(
   how: TrainingSettings, num_clients: int, round_num: int
 ) -> np.ndarray:
-  """Draws the rows of the clients that take part in a round."""
+  """Draws the clients that take part in a round, and returns their rows."""
   if how.clients_per_round in (0, num_clients):
     return np.arange(num_clients)
   rng = seeds.generator('cohort', how.seed, round_num)
@@ -66,23 +66,24 @@ def sample(
 
 
 class Schedule:
-  """The rounds of a training; several that differ in method may share it.
+  """The rounds of a training; trainings of several methods may share it.
 
   Attributes:
     clients: The clients that take part.
-    rounds_at_once: The number of rounds that `several` gives the batches of.
+    rounds_at_once: The number of rounds that `several` makes.
+    several: Makes so many rounds from a first one on, stacked, in the form that
+      `PLAN` takes. Recent results are cached.
   """
 
   def __init__(
     self, task: task_lib.Task, how: TrainingSettings, num_kept: int = 1
   ):
-    """Looks at all clients.
+    """Makes a schedule.
 
     Args:
       task: The task.
       how: How to train.
-      num_kept: Number of recent results of `several` to keep, for another
-        training.
+      num_kept: Number of recent results of `several` to cache.
 
     Raises:
       UserError: If the settings do not go with the task.
@@ -102,14 +103,14 @@ class Schedule:
     self._attributes = task.attributes
     self._batch_size = how.batch_size or task.batch_size
     self.rounds_at_once = min(how.rounds_per_checkpoint, _MOST_ROUNDS)
-    self.several = functools.lru_cache(num_kept)(self._several)
+    self.several = functools.lru_cache(num_kept)(self._make_several)
 
   def _seeds(self, round_num: int, size: int) -> np.ndarray:
     rng = seeds.generator('client', self._how.seed, round_num)
     return seeds.pairs(rng, size)
 
   def _batching(self, round_num: int) -> dict[str, Any]:
-    """How a round's examples become batches."""
+    """Returns the arguments of `Cohorts.batch_indices` in a round."""
     return {
       'batch_size': self._batch_size,
       'shuffle': ('batches', self._how.seed, round_num),
@@ -119,7 +120,7 @@ class Schedule:
     }
 
   def one(self, round_num: int) -> tuple[np.ndarray, Any, np.ndarray]:
-    """Makes a round: the rows of its clients, their data and their seeds."""
+    """Returns the rows of a round's clients, their data and their seeds."""
     rows = sample(self._how, len(self.clients), round_num)
     return (
       rows,
@@ -133,20 +134,19 @@ class Schedule:
 
   @functools.cached_property
   def examples(self) -> Mapping[str, tf.Tensor] | None:
-    """All clients' examples, stacked; None if they are not to be."""
+    """All clients' examples, stacked; None if they are not padded or large."""
     rows = np.arange(len(self.clients))
     padded = self.clients.padded
     if not padded or self.clients.stacked_bytes('train') > _MOST_BYTES:
       return None
     return self.clients.examples('train', rows)
 
-  def _several(self, first_round: int) -> Any:
-    """Makes several rounds, stacked, in the form that `PLAN` takes."""
+  def _make_several(self, first_round: int) -> Mapping[str, tf.Tensor]:
     size = len(self.clients)
     own = []
     for round_num in range(first_round, first_round + self.rounds_at_once):
       rows = sample(self._how, size, round_num)
-      indices, mask = self.clients.batches(
+      indices, mask = self.clients.batch_indices(
         'train', rows, **self._batching(round_num)
       )
       now = {
@@ -161,7 +161,7 @@ class Schedule:
 
 
 def _clients(fixed: Any, states: Any, now: Mapping[str, tf.Tensor]) -> Any:
-  """Makes what `next` takes of a round's clients.
+  """Makes the clients of a round.
 
   Args:
     fixed: The examples and the attributes of all clients.
@@ -190,6 +190,6 @@ def _keep(states: Any, now: Mapping[str, tf.Tensor], new: Any) -> Any:
   )
 
 
-# How rounds follow from one another where they are one program: what is fixed
-# are the examples and attributes of all clients, what is kept their states.
+# Makes rounds one program. The examples and attributes of all clients are the
+# same in all rounds; the states of all clients are kept from round to round.
 PLAN = rounds.Plan(_clients, _keep)

@@ -1,4 +1,4 @@
-"""The training loop: rounds of a method, from which a killed run goes on."""
+"""The training loop: rounds of a method, with checkpoints to resume from."""
 
 import asyncio
 import collections
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
+import tree
 
 from algorithms import method as methods
 from algorithms import trainers
@@ -25,8 +26,10 @@ from runtimes import rounds
 from tasks import task as task_lib
 from tasks.models import models
 
-# What a run may have to go on from, if the last one was cut off.
+# Two, so that there is another if the last one is damaged.
 _KEPT_CHECKPOINTS = 2
+# Several rounds are one program only if all clients' states are no more bytes.
+_MOST_STATE_BYTES = 2**29
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +38,11 @@ class Trained:
 
   Attributes:
     server_state: The server's state.
-    client_states: The states of the clients that could take part, those with
-      examples. Training on changes them in place.
-    dropped_clients: The updates that were dropped, over all rounds, because
-      they were not finite.
-    skipped_clients: The clients without examples, which never took part.
+    client_states: The states of the clients with examples, who could take part.
+      Further training changes them in place.
+    dropped_clients: The number of updates, over all rounds, that were dropped
+      because they were not finite.
+    skipped_clients: The clients without examples, who never took part.
     round: The number of the last round.
   """
 
@@ -53,15 +56,15 @@ class Trained:
     """Returns clients' states, stacked; those of held-out clients are new.
 
     Args:
-      client_ids: The clients.
-      first_row: The row of the first of them in their population. The number of
-        a held-out client is its row, after those of the trained clients.
+      client_ids: The clients: consecutive ones of a population, where a client
+        may come more than once.
+      first_row: The row of the first of them in their population. Held-out
+        clients are numbered by their rows, after the trained clients.
     """
-    trained_ids = self.client_states.client_ids
-    row = {client_id: i for i, client_id in enumerate(trained_ids)}
+    trained = self.client_states.rows
     unique = dict.fromkeys(client_ids)
-    new = {c: len(row) + first_row + i for i, c in enumerate(unique)}
-    return self.client_states.read([(new | row)[c] for c in client_ids])
+    new = {c: len(trained) + first_row + i for i, c in enumerate(unique)}
+    return self.client_states.read([trained.get(c, new[c]) for c in client_ids])
 
 
 def make_client_states(
@@ -76,7 +79,7 @@ def make_client_states(
     method: The method.
     client_ids: The clients.
     seed: The seed of the run.
-    folder: Where they are kept, see `client_states`.
+    folder: Where their database is; None for a temporary one.
   """
   return client_states.ClientStates(
     client_ids,
@@ -91,7 +94,7 @@ def saved_models(
   round_num: int,
   like: models.Weights,
 ) -> tuple[models.Weights, ...]:
-  """Loads the models of a checkpoint, whatever else is in it.
+  """Loads the models of a checkpoint, and nothing else of it.
 
   Args:
     method: The method that was trained.
@@ -135,36 +138,44 @@ def train(
     method: The method.
     task: The task.
     how: How to train.
-    schedule: Its rounds, if the caller has them already.
-    start: Where to begin; by default at the beginning.
-    checkpoint_dir: Where checkpoints are, and are written.
-    release_managers: Get the training metrics, by round.
+    schedule: The rounds of the training, if the caller has made them already.
+    start: Where to begin, in the place of checkpoints; by default there is no
+      training before.
+    checkpoint_dir: The folder of the checkpoints; by default there are none.
+    release_managers: Are given each round's metrics and number.
     on_round: Called after each round with its number, from 1, and its metrics.
 
   Returns:
     The state after the last round.
 
   Raises:
-    UserError: If the settings do not go with the task, or the checkpoint with
-      either.
+    UserError: If the task does not go with the method or the settings, or the
+      checkpoint is damaged or of another training.
   """
+  if start and checkpoint_dir:
+    raise ValueError('A training with checkpoints cannot start from another.')
   check(method, task)
   schedule = schedule or schedules.Schedule(task, how)
-  if start is None:
-    clients = schedule.clients
-    start = Trained(
-      server_state=method.initial_state(seeds.pair('model', how.seed)),
-      client_states=make_client_states(
-        method, clients.client_ids, how.seed, checkpoint_dir
-      ),
-      dropped_clients=0,
-      skipped_clients=tuple(clients.skipped),
-    )
-  return asyncio.run(
-    _train(
-      method, how, schedule, start, checkpoint_dir, release_managers, on_round
-    )
+  clients = schedule.clients
+  start = start or Trained(
+    server_state=method.initial_state(seeds.pair('model', how.seed)),
+    client_states=make_client_states(
+      method, clients.client_ids, how.seed, checkpoint_dir
+    ),
+    dropped_clients=0,
+    skipped_clients=tuple(clients.skipped),
   )
+  with contextlib.ExitStack() as stack:
+    if checkpoint_dir:
+      # Else an exception that is kept would keep the database locked.
+      stack.callback(start.client_states.close)
+    trained = asyncio.run(
+      _train(
+        method, how, schedule, start, checkpoint_dir, release_managers, on_round
+      )
+    )
+    stack.pop_all()
+  return trained
 
 
 def check(method: methods.Method, task: task_lib.Task) -> None:
@@ -183,127 +194,197 @@ def check(method: methods.Method, task: task_lib.Task) -> None:
       )
 
 
-def _rounds(
-  method: methods.Method, schedule: schedules.Schedule
-) -> rounds.Rounds | None:
-  """Makes what runs several rounds at once; None if that cannot be."""
-  context = tff.framework.get_context_stack().current
-  if (
-    not isinstance(context, cohort.CohortContext)
-    or not isinstance(method.next, tff.Computation)
-    or schedule.examples is None
+# What a round, or several, is given; the metrics of each round.
+_Own = Any
+_Metrics = Mapping[str, float]
+
+
+class _OneByOne:
+  """Runs one round at a time; clients' states are in memory for their round."""
+
+  def __init__(
+    self,
+    method: methods.Method,
+    schedule: schedules.Schedule,
+    states: client_states.ClientStates,
   ):
-    return None
-  return context.rounds(method.next, schedules.PLAN)
+    self._method = method
+    self._schedule = schedule
+    self._states = states
+
+  def to_come(
+    self, done: int, total_rounds: int
+  ) -> Generator[tuple[int, _Own], None, None]:
+    """Yields the number of rounds to run next, and what they are given."""
+    for round_num in range(done + 1, total_rounds + 1):
+      yield 1, self._schedule.one(round_num)
+
+  def run(
+    self, server_state: Any, done: int, num_rounds: int, own: _Own
+  ) -> tuple[Any, Any]:
+    """Runs rounds; returns the server's state and the rounds' metrics."""
+    rows, data, client_seeds = own
+    clients = cohorts.clients(
+      trainers.Client,
+      len(rows),
+      data=data,
+      state=self._states.read(rows),
+      seed=client_seeds,
+      attributes=self._schedule.attributes(self._method.trainer.needs, rows),
+    )
+    server_state, new_states, metrics = self._method.next(
+      server_state, clients, *self._method.constants
+    )
+    if not self._states.is_empty:
+      self._states.write(rows, cohorts.stack(new_states), done + num_rounds)
+    return server_state, metrics
+
+  def store(self, round_num: int) -> None:
+    """Gives the clients' states after a round to their store."""
 
 
-def _to_come(
+class _AtOnce:
+  """Runs several rounds as one program, which keeps all clients' states."""
+
+  def __init__(
+    self,
+    run: rounds.Rounds,
+    method: methods.Method,
+    how: schedules.TrainingSettings,
+    schedule: schedules.Schedule,
+    states: client_states.ClientStates,
+  ):
+    self._run = run
+    self._method = method
+    self._how = how
+    self._schedule = schedule
+    self._states = states
+    self._rows = np.arange(len(schedule.clients))
+    self._all_states = states.read(self._rows)
+    self._changed = np.zeros(len(self._rows), bool)
+    self._fixed = (
+      schedule.examples,
+      schedule.attributes(method.trainer.needs, self._rows),
+    )
+
+  def to_come(
+    self, done: int, total_rounds: int
+  ) -> Generator[tuple[int, _Own], None, None]:
+    """Yields the number of rounds to run next, and what they are given."""
+    every = self._how.rounds_per_checkpoint
+    while done < total_rounds:
+      num_rounds = min(
+        self._schedule.rounds_at_once, every - done % every, total_rounds - done
+      )
+      yield num_rounds, self._schedule.several(done + 1)
+      done += num_rounds
+
+  def run(
+    self, server_state: Any, done: int, num_rounds: int, own: _Own
+  ) -> tuple[Any, Any]:
+    """Runs rounds; returns the server's state and the rounds' metrics."""
+    del done
+    server_state, self._all_states, metrics = self._run(
+      num_rounds,
+      server_state,
+      self._all_states,
+      self._fixed,
+      own,
+      self._method.constants,
+    )
+    # Without 'rows' all clients take part.
+    rows = np.asarray(own['rows'])[:num_rounds] if 'rows' in own else self._rows
+    self._changed[rows] = True
+    return server_state, metrics
+
+  def store(self, round_num: int) -> None:
+    """Gives the clients' states after a round to their store."""
+    rows = self._rows[self._changed]
+    changed = tree.map_structure(lambda leaf: leaf[rows], self._all_states)
+    self._states.write(rows, changed, round_num)
+    self._changed[:] = False
+
+
+def _make_runner(
+  method: methods.Method,
   how: schedules.TrainingSettings,
   schedule: schedules.Schedule,
-  done: int,
-  total_rounds: int,
-  at_once: bool,
-) -> Generator[tuple[int, Any], None, None]:
-  """Yields how many rounds come next, and what is known of them beforehand."""
-  while done < total_rounds:
-    if at_once:
-      until_checkpoint = how.rounds_per_checkpoint - (
-        done % how.rounds_per_checkpoint
-      )
-      num_rounds = min(
-        schedule.rounds_at_once, until_checkpoint, total_rounds - done
-      )
-      yield num_rounds, schedule.several(done + 1)
-    else:
-      num_rounds = 1
-      yield num_rounds, schedule.one(done + 1)
-    done += num_rounds
+  states: client_states.ClientStates,
+) -> _OneByOne | _AtOnce:
+  """Makes what runs the rounds: several at once, where that is possible."""
+  context = tff.framework.get_context_stack().current
+  state_bytes = len(schedule.clients) * states.bytes_per_client
+  if (
+    isinstance(context, cohort.CohortContext)
+    and isinstance(method.next, tff.Computation)
+    and state_bytes <= _MOST_STATE_BYTES
+    and schedule.examples is not None
+  ):
+    run = context.rounds(method.next, schedules.PLAN)
+    if run is not None:
+      return _AtOnce(run, method, how, schedule, states)
+  return _OneByOne(method, schedule, states)
 
 
 async def _train(
   method: methods.Method,
   how: schedules.TrainingSettings,
   schedule: schedules.Schedule,
-  trained: Trained,
+  start: Trained,
   checkpoint_dir: pathlib.Path | None,
   release_managers: tuple[tff.program.ReleaseManager, ...],
-  on_round: Callable[[int, Mapping[str, float]], None],
+  on_round: Callable[[int, _Metrics], None],
 ) -> Trained:
   """Trains, see `train`."""
   total_rounds = how.total_rounds if method.trains else 0
-  server_state, states = trained.server_state, trained.client_states
-  dropped = np.int64(trained.dropped_clients)
-  start = trained.round
+  server_state, states = start.server_state, start.client_states
+  dropped, done = np.int64(start.dropped_clients), start.round
 
-  manager = checkpoint_dir and checkpoints.NpzProgramStateManager(
-    checkpoint_dir, keep_total=_KEPT_CHECKPOINTS
-  )
-  if manager:
-    # The server's type rather than its state: there are states that grow.
-    server_type = method.initialize.type_signature.result.member
-    saved, version = await manager.load_latest((server_type, dropped))
-    if version:
-      (server_state, dropped), start = saved, version
-    states.restore(start)
-
-  at_once = _rounds(method, schedule) if start < total_rounds else None
-  all_rows = np.arange(len(schedule.clients))
-  all_states = fixed = None
-  if at_once:
-    all_states = states.read(all_rows)
-    fixed = (
-      schedule.examples,
-      schedule.attributes(method.trainer.needs, all_rows),
+  manager = None
+  if checkpoint_dir:
+    manager = checkpoints.NpzProgramStateManager(
+      checkpoint_dir, keep_total=_KEPT_CHECKPOINTS
     )
-  unreleased: list[tuple[int, Mapping[str, float]]] = []
-  done = start
-  to_come = _to_come(how, schedule, done, total_rounds, bool(at_once))
-  with contextlib.closing(prefetch.prefetch(to_come)) as coming:
-    for num_rounds, own in coming:
-      if at_once:
-        server_state, all_states, measured = at_once(
-          num_rounds, server_state, all_states, fixed, own, method.constants
-        )
-      else:
-        rows, data, client_seeds = own
-        clients = cohorts.clients(
-          trainers.Client,
-          len(rows),
-          data=data,
-          state=states.read(rows),
-          seed=client_seeds,
-          attributes=schedule.attributes(method.trainer.needs, rows),
-        )
-        server_state, new_states, measured = method.next(
-          server_state, clients, *method.constants
-        )
-        if not states.is_empty:
-          states.write(rows, cohorts.stack(new_states), done + 1)
-      new = [
-        {name: float(np.ravel(value)[i]) for name, value in measured.items()}
-        for i in range(num_rounds)
-      ]
-      dropped = dropped + np.int64(sum(m['dropped_clients'] for m in new))
-      numbered = list(enumerate(new, done + 1))
-      unreleased += numbered
-      done += num_rounds
-      if done % how.rounds_per_checkpoint == 0 or done == total_rounds:
-        # The metrics first: a kill between the two repeats rounds, and
-        # releasing a round again replaces it.
-        for released_round, released in unreleased:
-          for release_manager in release_managers:
-            await release_manager.release(released, released_round)
-        unreleased = []
-        if at_once:
-          states.write(all_rows, all_states, done)
-        if manager:
-          versions = await manager.get_versions() or [done]
-          states.commit(done, versions[-1])
-          await manager.save((server_state, dropped), done)
-      for round_num, metrics in numbered:
-        on_round(round_num, metrics)
+    # The server's type rather than its state, as some states grow.
+    server_type = method.initialize.type_signature.result.member
+    saved, done = await manager.load_latest((server_type, dropped))
+    if done:
+      server_state, dropped = saved
+    states.restore(done)
+
+  if done < total_rounds:
+    runner = _make_runner(method, how, schedule, states)
+    unreleased: list[tuple[int, _Metrics]] = []
+    to_come = runner.to_come(done, total_rounds)
+    with contextlib.closing(prefetch.prefetch(to_come)) as coming:
+      for num_rounds, own in coming:
+        server_state, measured = runner.run(server_state, done, num_rounds, own)
+        new = [
+          {name: float(np.ravel(value)[i]) for name, value in measured.items()}
+          for i in range(num_rounds)
+        ]
+        dropped = dropped + np.int64(sum(m['dropped_clients'] for m in new))
+        numbered = list(enumerate(new, done + 1))
+        unreleased += numbered
+        done += num_rounds
+        if done % how.rounds_per_checkpoint == 0 or done == total_rounds:
+          # The metrics are released before the checkpoint: a kill in between
+          # repeats rounds, and releasing a round again replaces it.
+          for released_round, released in unreleased:
+            for release_manager in release_managers:
+              await release_manager.release(released, released_round)
+          unreleased = []
+          runner.store(done)
+          if manager:
+            # No checkpoint is ever without its states: they are committed
+            # before it is there, and pruned once it is removed.
+            states.commit(done)
+            await manager.save((server_state, dropped), done)
+            states.prune(min(await manager.get_versions() or [done]))
+        for round_num, metrics in numbered:
+          on_round(round_num, metrics)
   return dataclasses.replace(
-    trained,
+    start,
     round=done,
     server_state=server_state,
     dropped_clients=int(dropped),

@@ -3,12 +3,24 @@
 import dataclasses
 from typing import Any
 
-from algorithms import algorithm as algorithm_lib
+from algorithms import method as methods
 
 
-def exchange(
-  algorithm: algorithm_lib.Algorithm, **computations: Any
-) -> algorithm_lib.Algorithm:
-  """`algorithm` with some of its computations exchanged."""
-  changed = dataclasses.replace(algorithm.trace(), **computations)
-  return dataclasses.replace(algorithm, trace=lambda: changed)
+def exchange(method: methods.Method, **exchanged: Any) -> methods.Method:
+  """Returns a method with some of its computations exchanged.
+
+  Args:
+    method: The method.
+    **exchanged: The new computations by name: `personalize`, or those of
+      `process.Training`, such as `next`.
+  """
+
+  def trace(original: methods.Method) -> methods.Computations:
+    computations = method.trace(original)
+    training = dict(exchanged)
+    personalize = training.pop('personalize', computations.personalize)
+    return methods.Computations(
+      dataclasses.replace(computations.training, **training), personalize
+    )
+
+  return dataclasses.replace(method, trace=trace)
