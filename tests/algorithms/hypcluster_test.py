@@ -1,5 +1,7 @@
 """HypCluster on planted clusters, and at the limits of its settings."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -47,7 +49,7 @@ def _planted(client):
   return own
 
 
-@pytest.fixture(name='planted', scope='module')
+@functools.cache
 def _run_planted():
   """The method, the clients and what there is after rounds on two groups."""
   method = _build()
@@ -55,8 +57,8 @@ def _run_planted():
   return method, clients, helpers.run(method, 200, clients)
 
 
-def test_recovers_planted_clusters(planted):
-  _, _, after = planted
+def test_recovers_planted_clusters():
+  _, _, after = _run_planted()
   models = np.array([helpers.vector(w) for w in after.state.server.models])
   if models[0, 0] < 0:
     models = models[::-1]
@@ -65,8 +67,8 @@ def test_recovers_planted_clusters(planted):
   assert after.metrics['cluster_1'] == 0.5
 
 
-def test_held_out_clients_pick_the_cluster_of_their_group(planted):
-  method, clients, after = planted
+def test_held_out_clients_pick_the_cluster_of_their_group():
+  method, clients, after = _run_planted()
   held_out = [
     client._replace(evaluation={'evaluation': _planted(k)})
     for k, client in enumerate(helpers.hold_out(clients))
