@@ -1,126 +1,185 @@
 """Fine-tuning against the same steps taken one by one."""
 
-from absl.testing import absltest
 import numpy as np
+import pytest
 
-from algorithms import finetuning
-from algorithms import local
+from tasks.models import linear
 from tests.algorithms import helpers
 
 _RATES = (0.05, 0.2)
 
 
-def _errors(own, weights):
-  x, y = own.examples['x'], own.examples['y']
-  return np.sum(0.5 * (x @ weights[:3] + weights[3] - y) ** 2)
-
-
-def _epoch(own, weights, rate):
-  for indices, mask in zip(own.indices, own.mask):
-    x = np.insert(own.examples['x'][indices[mask > 0]], 3, 1, axis=1)
-    residual = x @ weights - own.examples['y'][indices[mask > 0]]
-    weights = weights - rate * x.T @ residual / len(residual)
+def _epoch(own, weights, step):
+  for a, b in helpers.batch_gradients(own):
+    weights = weights - step(a @ weights - b)
   return weights
 
 
-def _build(module=finetuning, **hyperparameters):
-  hyperparameters = (
-    dict(finetuning_epochs=3, finetuning_learning_rates=_RATES)
-    | hyperparameters
-  )
-  return module.build(
-    helpers.MODEL,
-    module.Hyperparameters(**hyperparameters),
-    helpers.mean(),
-    helpers.SETS,
-  )
+def _build(name='finetuning', **values):
+  defaults = dict(finetuning_epochs=3, finetuning_learning_rates=_RATES)
+  return helpers.build(name, **defaults | values)
 
 
-def _personalize(algorithm, state, clients=None):
-  clients = clients or helpers.held_out_clients(algorithm)
+def _personalize(method, state, clients=None):
+  clients = clients or helpers.make_held_out(method)
   return [
     result['evaluation']['half_squared_error'][0]
-    for result in algorithm.personalize(state, clients)
+    for result in method.personalize(state, clients)
   ]
 
 
-class FinetuningTest(absltest.TestCase):
-  def setUp(self):
-    super().setUp()
-    helpers.use('cohort')
+# For each optimizer, what makes its steps of one learning rate.
+_OPTIMIZERS = {
+  'sgd': lambda rate: lambda gradient: rate * gradient,
+  # The optimizer's own defaults; its moments go on from epoch to epoch.
+  'adam': helpers.NumpyAdam,
+}
 
-  def test_each_candidate_is_what_its_steps_lead_to(self):
-    algorithm = _build()
-    state, _ = helpers.run(algorithm)
-    start = state['server']['model']
-    start = np.append(start['kernel'], start['bias'])
-    clients = helpers.held_out_clients(algorithm)
-    for client, totals in zip(clients, _personalize(algorithm, state)):
-      evaluation = client['evaluation']['evaluation']
-      expected = [_errors(evaluation, start)]
-      for rate in _RATES:
-        weights = start
-        for _ in range(3):
-          weights = _epoch(client['personalization'], weights, rate)
-          expected.append(_errors(evaluation, weights))
-      np.testing.assert_allclose(totals, expected, rtol=1e-3)
 
-  def test_names_of_the_candidates(self):
-    self.assertEqual(
-      _build(finetuning_epochs=1, finetuning_layers=('all', 'last')).candidates,
-      (
-        '0 epochs',
-        '1 epochs, all layers, rate 0.05',
-        '1 epochs, all layers, rate 0.2',
-        '1 epochs, last layer, rate 0.05',
-        '1 epochs, last layer, rate 0.2',
-      ),
-    )
+@pytest.mark.parametrize('optimizer', _OPTIMIZERS)
+def test_each_candidate_is_what_its_steps_lead_to(optimizer):
+  method = _build(finetuning_optimizer=optimizer)
+  state = helpers.run(method).state
+  start = helpers.vector(state.server.model)
+  clients = helpers.make_held_out(method)
+  for client, totals in zip(clients, _personalize(method, state)):
+    evaluation = client.evaluation['evaluation']
+    expected = [helpers.total_error(evaluation, start)]
+    for rate in _RATES:
+      weights, step = start, _OPTIMIZERS[optimizer](rate)
+      for _ in range(3):
+        weights = _epoch(client.personalization, weights, step)
+        expected.append(helpers.total_error(evaluation, weights))
+    np.testing.assert_allclose(totals, expected, rtol=1e-3)
 
-  def test_the_last_layer_of_a_linear_model_is_all_of_it(self):
-    one, other = (
-      _build(finetuning_layers=(layers,)) for layers in ('all', 'last')
-    )
-    state, _ = helpers.run(one)
-    np.testing.assert_allclose(
-      _personalize(one, state), _personalize(other, state), rtol=1e-6
-    )
 
-  def test_shuffled_epochs_are_taken_one_after_another(self):
-    epochs = 3
-    algorithm = _build(finetuning_epochs=epochs, finetuning_shuffle=True)
-    self.assertEqual(algorithm.shuffled_epochs, epochs)
-    plain = _build(finetuning_epochs=epochs)
-    state, _ = helpers.run(plain)
-    clients = helpers.held_out_clients(plain)
-    repeated = helpers.held_out_clients(plain)
-    for client in repeated:
-      own = client['personalization']
-      client['personalization'] = own._replace(
-        indices=np.tile(own.indices, [epochs, 1]),
-        mask=np.tile(own.mask, [epochs, 1]),
+def test_any_trainers_start_is_fine_tuned():
+  # Here the model of the cluster that a client picked.
+  method = _build('hypcluster+finetuning')
+  state = helpers.run(method).state
+  models = [helpers.vector(weights) for weights in state.server.models]
+  clients = helpers.make_held_out(method)
+  for client, totals in zip(clients, _personalize(method, state)):
+    own, evaluation = client.personalization, client.evaluation['evaluation']
+    weights = min(models, key=lambda w: helpers.total_error(own, w))  # noqa: B023
+    expected = [helpers.total_error(evaluation, weights)]
+    for _ in range(3):
+      weights = _epoch(own, weights, lambda gradient: _RATES[0] * gradient)
+      expected.append(helpers.total_error(evaluation, weights))
+    np.testing.assert_allclose(totals[:4], expected, rtol=1e-3)
+
+
+def test_names_of_the_candidates():
+  method = _build(finetuning_epochs=1, finetuning_layers=('all', 'last'))
+  assert [str(candidate) for candidate in method.candidates] == [
+    '0 epochs',
+    '1 epochs, all layers, rate 0.05',
+    '1 epochs, all layers, rate 0.2',
+    '1 epochs, last layer, rate 0.05',
+    '1 epochs, last layer, rate 0.2',
+  ]
+
+
+def test_candidates_tell_their_epochs():
+  assert [candidate.value for candidate in _build().candidates] == [
+    *range(4),
+    *range(1, 4),
+  ]
+
+
+def test_the_baseline_is_the_model_as_it_was():
+  method = _build()
+  assert str(method.candidates[method.baseline]) == '0 epochs'
+
+
+def test_the_last_layer_of_a_linear_model_is_all_of_it():
+  one, other = (
+    _build(finetuning_layers=(layers,)) for layers in ('all', 'last')
+  )
+  state = helpers.run(one).state
+  np.testing.assert_allclose(
+    _personalize(one, state), _personalize(other, state), rtol=1e-6
+  )
+
+
+def test_only_the_last_layer_is_fine_tuned_if_that_is_asked_for():
+  class OnlyBias(linear.LinearRegression):
+    parts = {'encoder': ('kernel',), 'head': ('bias',)}
+
+  method = _build(
+    model=OnlyBias(3),
+    finetuning_layers=('last',),
+    finetuning_learning_rates=_RATES[:1],
+  )
+  state = helpers.run(method).state
+  start = helpers.vector(state.server.model)
+  clients = helpers.make_held_out(method)
+  for client, totals in zip(clients, _personalize(method, state, clients)):
+    weights, expected = start, []
+    for _ in range(3):
+      weights = _epoch(
+        client.personalization, weights, lambda g: _RATES[0] * g * [0, 0, 0, 1]
       )
-    np.testing.assert_allclose(
-      _personalize(algorithm, state, repeated),
-      _personalize(plain, state, clients),
-      rtol=1e-6,
-    )
-
-  def test_training_is_that_of_fedavg(self):
-    state, _ = helpers.run(_build())
-    other, _ = helpers.run(_build(finetuning_epochs=1))
-    np.testing.assert_array_equal(
-      state['server']['model']['kernel'], other['server']['model']['kernel']
-    )
+      expected.append(
+        helpers.total_error(client.evaluation['evaluation'], weights)
+      )
+    np.testing.assert_allclose(totals[1:], expected, rtol=1e-3)
 
 
-class LocalTest(absltest.TestCase):
-  def test_is_fine_tuning_of_the_initial_model(self):
-    helpers.use('cohort')
-    algorithm, finetuned = _build(local), _build()
-    self.assertFalse(algorithm.trains)
-    self.assertIsNone(algorithm.baseline)
-    np.testing.assert_array_equal(
-      _personalize(algorithm, algorithm.initial_state([0, 1])),
-      _personalize(finetuned, finetuned.initial_state([0, 1])),
+def test_shuffled_epochs_are_taken_one_after_another():
+  epochs = 3
+  method = _build(finetuning_epochs=epochs, finetuning_shuffle=True)
+  assert method.shuffled_epochs == epochs
+  plain = _build(finetuning_epochs=epochs)
+  state = helpers.run(plain).state
+  clients = helpers.make_held_out(plain)
+  repeated = [
+    client._replace(
+      personalization=client.personalization._replace(
+        indices=np.tile(client.personalization.indices, [epochs, 1]),
+        mask=np.tile(client.personalization.mask, [epochs, 1]),
+      )
     )
+    for client in clients
+  ]
+  np.testing.assert_allclose(
+    _personalize(method, state, repeated),
+    _personalize(plain, state, clients),
+    rtol=1e-6,
+  )
+
+
+def test_epochs_of_another_order_are_those_that_are_taken():
+  method = _build(
+    finetuning_epochs=2,
+    finetuning_shuffle=True,
+    finetuning_learning_rates=_RATES[:1],
+  )
+  state = helpers.run(method).state
+  (client,) = helpers.make_held_out(method, [helpers.data(0, 12)])
+  own = client.personalization
+  backwards = own._replace(indices=own.indices[::-1, ::-1])
+  both = own._replace(
+    indices=np.concatenate([own.indices, backwards.indices]),
+    mask=np.concatenate([own.mask, own.mask]),
+  )
+  weights, expected = helpers.vector(state.server.model), []
+  for epoch in (own, backwards):
+    weights = _epoch(epoch, weights, lambda g: _RATES[0] * g)
+    evaluation = client.evaluation['evaluation']
+    expected.append(helpers.total_error(evaluation, weights))
+  (totals,) = _personalize(
+    method, state, [client._replace(personalization=both)]
+  )
+  np.testing.assert_allclose(totals[1:], expected, rtol=1e-3)
+
+
+def test_training_is_that_of_fedavg():
+  method, fedavg = _build(), helpers.build('fedavg')
+  helpers.assert_equal(helpers.run(method).state, helpers.run(fedavg).state)
+
+
+def test_the_number_of_epochs_does_not_change_the_training():
+  state = helpers.run(_build()).state
+  other = helpers.run(_build(finetuning_epochs=1)).state
+  helpers.assert_equal(state, other)

@@ -1,55 +1,101 @@
 """Small federated problems for the tests of methods."""
 
 import collections
+from collections.abc import Mapping, Sequence
+import functools
+from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow_federated as tff
+import tree
 
+<<<<<<< HEAD
 from runtimes import cohort
 from runtimes import native
+=======
+from algorithms import aggregation
+from algorithms import method as methods
+from algorithms import process
+from algorithms import registry
+from algorithms import trainers
+>>>>>>> a801cc6ac8735c413bfe38cbc705704031a8fcf5
 from tasks.data import batches
 from tasks.models import linear
+from tasks.models import models
 
 MODEL = linear.LinearRegression(3)
 SETS = ('evaluation',)
-_contexts = {}
+# Numbers of examples of five clients.
+SIZES = (9, 4, 5, 12, 7)
+# One object for all methods, as programs are shared by methods that have the
+# same aggregator.
+MEAN = aggregation.mean()
 
 
-def use(runtime):
-  """Runs what follows on a runtime."""
-  if not _contexts:
-    _contexts['native'] = native.create_native_context()
-    _contexts['cohort'] = cohort.create_cohort_context()
-  tff.framework.set_default_context(_contexts[runtime])
+@functools.cache
+def build(
+  name: str,
+  model: models.Model = MODEL,
+  aggregator: aggregation.Factory = MEAN,
+  num_clients: int = len(SIZES),
+  **values: Any,
+) -> methods.Method:
+  """Builds a method from its name and the settings that are not defaults."""
+  own = registry.make_settings(name, values)
+  return registry.build(name, model, own, aggregator, SETS, num_clients)
 
 
-def mean():
-  return tff.aggregators.MeanFactory(no_nan_division=True)
+def as_data(
+  examples: Mapping[str, np.ndarray], batch_size: int = 4
+) -> batches.ClientData:
+  """Puts examples into batches, in their order."""
+  num_examples = len(next(iter(examples.values())))
+  indices, mask = batches.index_batches(num_examples, batch_size)
+  return batches.ClientData(collections.OrderedDict(examples), indices, mask)
 
 
-def data(seed, num_examples, batch_size=4):
-  """A client's data: a linear function of its own, with noise."""
+def data(
+  seed: int, num_examples: int, batch_size: int = 4
+) -> batches.ClientData:
+  """Makes a client's data: a linear function of its own, with noise."""
   rng = np.random.default_rng(seed)
   x = rng.normal(size=[num_examples, 3]).astype(np.float32)
   noise = 0.1 * rng.normal(size=num_examples)
   y = (x @ rng.normal(size=3) + noise).astype(np.float32)
+<<<<<<< HEAD
   indices, weights = batches.index_batches(num_examples, batch_size)
   return batches.ClientData(
     examples=collections.OrderedDict(x=x, y=y),
     indices=indices,
     mask=weights,
   )
+=======
+  return as_data({'x': x, 'y': y}, batch_size)
+>>>>>>> a801cc6ac8735c413bfe38cbc705704031a8fcf5
 
 
-def padded(own, rows=16, places=6, steps=4):
-  """The same data with padding of every kind, up to the same sizes for all."""
+def all_data(
+  sizes: Sequence[int] = SIZES, batch_size: int = 4
+) -> list[batches.ClientData]:
+  """Makes the data of several clients."""
+  return [data(k, size, batch_size) for k, size in enumerate(sizes)]
 
-  def pad(leaf, *sizes):
-    sizes = [*sizes, *leaf.shape[len(sizes) :]]
-    return np.pad(leaf, [(0, to - now) for now, to in zip(leaf.shape, sizes)])
 
+<<<<<<< HEAD
   return batches.ClientData(
     examples=collections.OrderedDict(
+=======
+def padded(
+  own: batches.ClientData, rows: int = 16, places: int = 6, steps: int = 4
+) -> batches.ClientData:
+  """Pads data in every way, up to the same sizes for all clients."""
+
+  def pad(leaf: np.ndarray, *sizes: int) -> np.ndarray:
+    to = [*sizes, *leaf.shape[len(sizes) :]]
+    return np.pad(leaf, [(0, t - now) for now, t in zip(leaf.shape, to)])
+
+  return batches.ClientData(
+    collections.OrderedDict(
+>>>>>>> a801cc6ac8735c413bfe38cbc705704031a8fcf5
       (name, pad(leaf, rows)) for name, leaf in own.examples.items()
     ),
     indices=pad(own.indices, steps, places),
@@ -57,54 +103,186 @@ def padded(own, rows=16, places=6, steps=4):
   )
 
 
-SIZES = (9, 4, 5, 12, 7)
+def corrupt(own: batches.ClientData, value: float) -> batches.ClientData:
+  """Copies data, with a value that is not finite among the first features."""
+  x = own.examples['x'].copy()
+  x[0] = value
+  return own._replace(examples=collections.OrderedDict(own.examples, x=x))
 
 
-def train_clients(algorithm, all_data=None):
-  """What clients bring to a round."""
-  all_data = all_data or [data(k, n) for k, n in enumerate(SIZES)]
+def make_clients(
+  method: methods.Method,
+  data_of_clients: Sequence[batches.ClientData] | None = None,
+  attributes: Sequence[Mapping[str, int]] | None = None,
+) -> list[trainers.Client]:
+  """Makes the clients of a first round, by default five of them."""
+  if data_of_clients is None:
+    data_of_clients = all_data()
   return [
-    collections.OrderedDict(
+    trainers.Client(
       data=own,
-      state=algorithm.initialize_client(np.array([0, k], np.int32)),
+      state=method.initialize_client(np.array([0, k], np.int32)),
       seed=np.array([1, k], np.int32),
+      attributes=collections.OrderedDict(attributes[k] if attributes else {}),
     )
-    for k, own in enumerate(all_data)
+    for k, own in enumerate(data_of_clients)
   ]
 
 
-def held_out_clients(algorithm, all_data=None):
-  """What clients bring to their personalization."""
-  all_data = all_data or [data(k, n) for k, n in enumerate(SIZES)]
+def hold_out(
+  clients: Sequence[trainers.Client],
+) -> list[process.HeldOutClient]:
+  """Personalizes clients to their data, with evaluation sets of 6 examples."""
   return [
-    collections.OrderedDict(
-      state=algorithm.initialize_client(np.array([0, k], np.int32)),
-      personalization=own,
+    process.HeldOutClient(
+      personalization=client.data,
       evaluation=collections.OrderedDict(evaluation=data(k + 100, 6)),
-      seed=np.array([1, k], np.int32),
+      state=client.state,
+      seed=client.seed,
+      attributes=client.attributes,
     )
-    for k, own in enumerate(all_data)
+    for k, client in enumerate(clients)
   ]
 
 
-def run(algorithm, rounds=3, all_data=None, clients=None, state=None):
-  """The server's state and the metrics after some rounds.
+def make_held_out(
+  method: methods.Method,
+  data_of_clients: Sequence[batches.ClientData] | None = None,
+) -> list[process.HeldOutClient]:
+  """Makes held-out clients that were never trained."""
+  return hold_out(make_clients(method, data_of_clients))
+
+
+class AfterRounds(NamedTuple):
+  """What there is after some rounds.
+
+  Attributes:
+    state: The server's state.
+    clients: The clients, with their states.
+    metrics: The training metrics of the last round; None after no round.
+  """
+
+  state: Any
+  clients: list[trainers.Client]
+  metrics: Any
+
+
+def run(
+  method: methods.Method,
+  rounds: int = 3,
+  clients: Sequence[trainers.Client] | None = None,
+  state: Any = None,
+) -> AfterRounds:
+  """Runs rounds of all clients.
 
   Args:
-    algorithm: The method.
+    method: The method.
     rounds: The number of rounds.
-    all_data: The data of each client, if not those of `SIZES`.
-    clients: What the clients bring to the first round, if it is not new; they
-      are given their states after the last one.
-    state: The server's state before the first round, if it is not new.
+    clients: The clients before the first round; by default five new ones.
+    state: The server's state before the first round; by default the initial
+      one.
 
   Returns:
-    The state and the metrics of the last round.
+    What there is after the rounds.
   """
-  state, metrics = state or algorithm.initial_state([0, 1]), None
-  clients = clients or train_clients(algorithm, all_data)
+  state, metrics = state or method.initial_state([0, 1]), None
+  clients = list(make_clients(method) if clients is None else clients)
   for _ in range(rounds):
-    state, client_states, metrics = algorithm.next(state, clients)
-    for client, own in zip(clients, client_states):
-      client['state'] = own
-  return state, metrics
+    state, client_states, metrics = method.next(
+      state, clients, *method.constants
+    )
+    clients = [
+      client._replace(state=own) for client, own in zip(clients, client_states)
+    ]
+  return AfterRounds(state, clients, metrics)
+
+
+def with_server(state: Any, **fields: Any) -> Any:
+  """Returns a state in which fields of the trainer's S are others."""
+  return state._replace(server=state.server._replace(**fields))
+
+
+def weights(vector: Sequence[float]) -> models.Weights:
+  """Makes the weights of `MODEL` from a kernel and a bias in one vector."""
+  *kernel, bias = np.float32(vector)
+  return collections.OrderedDict(kernel=np.array(kernel), bias=np.array(bias))
+
+
+def vector(weights: models.Weights) -> np.ndarray:
+  """Returns the kernel and the bias of `MODEL` in one vector."""
+  return np.append(weights['kernel'], weights['bias'])
+
+
+def features(own: batches.ClientData) -> np.ndarray:
+  """Returns the features of all examples, with a 1 for the bias."""
+  return np.insert(own.examples['x'], 3, 1, axis=1)
+
+
+def total_error(own: batches.ClientData, vector: np.ndarray) -> float:
+  """Sums half the squared errors of all examples."""
+  return 0.5 * np.sum((features(own) @ vector - own.examples['y']) ** 2)
+
+
+def quadratic(own: batches.ClientData) -> tuple[np.ndarray, np.ndarray]:
+  """Returns A and b of the mean loss 1/2 w.A w - b.w + c of all examples."""
+  x = features(own).astype(np.float64)
+  return x.T @ x / len(x), x.T @ own.examples['y'] / len(x)
+
+
+def batch_gradients(
+  own: batches.ClientData,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+  """Returns A and b of each batch: the gradient of its mean loss is A w - b."""
+  return [
+    quadratic(
+      own._replace(
+        examples={
+          name: leaf[indices[mask > 0]] for name, leaf in own.examples.items()
+        }
+      )
+    )
+    for indices, mask in zip(own.indices, own.mask)
+  ]
+
+
+class NumpyAdam:
+  """Kingma and Ba 2015, with the correction of the moments' bias."""
+
+  def __init__(
+    self,
+    learning_rate: float,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
+  ):
+    self._learning_rate = learning_rate
+    self._beta_1, self._beta_2 = beta_1, beta_2
+    self._epsilon = epsilon
+    self._m: Any = 0.0
+    self._v: Any = 0.0
+    self._t = 0
+
+  def __call__(self, gradient: np.ndarray) -> np.ndarray:
+    """Returns what to subtract from the weights."""
+    self._t += 1
+    self._m = self._beta_1 * self._m + (1 - self._beta_1) * gradient
+    self._v = self._beta_2 * self._v + (1 - self._beta_2) * gradient**2
+    rate = self._learning_rate * np.sqrt(1 - self._beta_2**self._t)
+    rate /= 1 - self._beta_1**self._t
+    return rate * self._m / (np.sqrt(self._v) + self._epsilon)
+
+
+def assert_close(first: Any, second: Any, **tolerance: float) -> None:
+  """Asserts that two structures are equal up to rounding."""
+  tree.map_structure(
+    lambda a, b: np.testing.assert_allclose(
+      a, b, **(dict(rtol=1e-4, atol=1e-6) | tolerance)
+    ),
+    first,
+    second,
+  )
+
+
+def assert_equal(first: Any, second: Any) -> None:
+  """Asserts that two structures are equal to the last bit."""
+  tree.map_structure(np.testing.assert_array_equal, first, second)

@@ -1,63 +1,42 @@
-"""HypCluster on planted clusters, and at the limits of its parameters."""
+"""HypCluster on planted clusters, and at the limits of its settings."""
 
 import functools
 
-from absl.testing import absltest
-from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-import tree
 
-from algorithms import algorithm as algorithm_lib
-from algorithms import fedavg
 from algorithms import hypcluster
+from algorithms import runtime_inputs
+from base import errors
 from tests.algorithms import helpers
 
-
-@functools.cache
-def _build(aggregator=helpers.mean, **hyperparameters):
-  return hypcluster.build(
-    helpers.MODEL,
-    hypcluster.Hyperparameters(
-      client_learning_rate=0.1,
-      server_optimizer='momentum',
-      server_learning_rate=0.3,
-      **hyperparameters,
-    ),
-    aggregator(),
-    helpers.SETS,
-  )
+_SHARED = dict(
+  client_learning_rate=0.1,
+  server_optimizer='momentum',
+  server_learning_rate=0.3,
+)
+# One object each, as programs are shared by methods of the same aggregator.
+_ROBUST = tff.learning.robust_aggregator()
+_UNWEIGHTED = tff.aggregators.UnweightedMeanFactory()
 
 
-@functools.cache
-def _build_fedavg(aggregator=helpers.mean):
-  return fedavg.build(
-    helpers.MODEL,
-    fedavg.Hyperparameters(
-      client_learning_rate=0.1,
-      server_optimizer='momentum',
-      server_learning_rate=0.3,
-    ),
-    aggregator(),
-    helpers.SETS,
-  )
+def _build(name='hypcluster', **values):
+  return helpers.build(name, **_SHARED, **values)
 
 
-def _fedavg_from(weights, rounds, aggregator=helpers.mean):
-  """FedAvg's state and metrics after some rounds from given weights."""
-  algorithm = _build_fedavg(aggregator)
-  state = algorithm.initial_state([0, 1])
-  state['server']['model'] = weights
-  return helpers.run(algorithm, rounds, state=state)
-
-
-def _vector(weights):
-  return np.append(weights['kernel'], weights['bias'])
+def _fedavg_from(weights, rounds, aggregator=helpers.MEAN):
+  """FedAvg after some rounds from given weights."""
+  method = _build('fedavg', aggregator=aggregator)
+  state = helpers.with_server(method.initial_state([0, 1]), model=weights)
+  return helpers.run(method, rounds, state=state)
 
 
 def _assert_same_weights(first, second):
-  np.testing.assert_allclose(_vector(first), _vector(second), rtol=1e-5)
+  np.testing.assert_allclose(
+    helpers.vector(first), helpers.vector(second), rtol=1e-5
+  )
 
 
 # Two groups of clients, each of a linear function of its own.
@@ -66,154 +45,182 @@ _PLANTED = np.array([[1.0, -2.0, 0.5, 1.0], [-1.5, 1.0, 2.0, -1.0]])
 
 def _planted(client):
   own = helpers.data(client, 20)
-  kernel, bias = np.split(_PLANTED[client % 2], [3])
-  own.examples['y'] = np.float32(own.examples['x'] @ kernel + bias)
+  own.examples['y'] = np.float32(helpers.features(own) @ _PLANTED[client % 2])
   return own
 
 
-class HypClusterTest(parameterized.TestCase):
-  def setUp(self):
-    super().setUp()
-    helpers.use('cohort')
+@functools.cache
+def _run_planted():
+  """The method, the clients and what there is after rounds on two groups."""
+  method = _build()
+  clients = helpers.make_clients(method, [_planted(k) for k in range(8)])
+  return method, clients, helpers.run(method, 200, clients)
 
-  def test_recovers_planted_clusters(self):
-    algorithm = _build()
-    all_data = [_planted(k) for k in range(8)]
-    state, metrics = helpers.run(algorithm, rounds=200, all_data=all_data)
-    models = np.array([_vector(w) for w in state['server']['models']])
-    if models[0, 0] < 0:
-      models = models[::-1]
-    np.testing.assert_allclose(models, _PLANTED, atol=1e-3)
-    self.assertEqual(metrics['cluster_0'], 0.5)
-    self.assertEqual(metrics['cluster_1'], 0.5)
 
-    clients = helpers.held_out_clients(algorithm, all_data)
-    for k, client in enumerate(clients):
-      client['evaluation']['evaluation'] = _planted(k)
-    results = [r['evaluation'] for r in algorithm.personalize(state, clients)]
-    picked = [total[0] / 20 for total, _ in (r['cluster'] for r in results)]
-    self.assertIn(picked, ([0, 1] * 4, [1, 0] * 4))
-    for result in results:
-      self.assertLess(result['half_squared_error'][0], 1e-4)
+def test_recovers_planted_clusters():
+  _, _, after = _run_planted()
+  models = np.array([helpers.vector(w) for w in after.state.server.models])
+  if models[0, 0] < 0:
+    models = models[::-1]
+  np.testing.assert_allclose(models, _PLANTED, atol=1e-3)
+  assert after.metrics['cluster_0'] == 0.5
+  assert after.metrics['cluster_1'] == 0.5
 
-  @parameterized.parameters(0.0, 2.0, 1e9)
-  def test_one_cluster_is_fedavg(self, warmstart_rounds):
-    algorithm = _build(num_clusters=1, warmstart_rounds=warmstart_rounds)
-    start = algorithm.initial_state([0, 1])['server']['models'][0]
-    # The optimizer starts anew after two rounds of warm start.
-    rounds = 2 if warmstart_rounds == 2 else 4
-    state, metrics = helpers.run(algorithm, rounds)
-    expected, expected_metrics = _fedavg_from(start, rounds)
-    _assert_same_weights(
-      state['server']['models'][0], expected['server']['model']
-    )
-    self.assertEqual(metrics['cluster_0'], 1)
-    for name, value in expected_metrics.items():
-      self.assertAlmostEqual(metrics[name], value, places=5)
 
-  def test_the_warm_start_is_fedavg_for_each(self):
-    algorithm = _build(num_clusters=3, warmstart_rounds=2.0)
-    start = algorithm.initial_state([0, 1])['server']['models']
-    state, _ = helpers.run(algorithm, rounds=2)
-    for first, weights in zip(start, state['server']['models']):
-      expected, _ = _fedavg_from(first, rounds=2)
-      _assert_same_weights(weights, expected['server']['model'])
+def test_held_out_clients_pick_the_cluster_of_their_group():
+  method, clients, after = _run_planted()
+  held_out = [
+    client._replace(evaluation={'evaluation': _planted(k)})
+    for k, client in enumerate(helpers.hold_out(clients))
+  ]
+  results = [
+    result['evaluation'] for result in method.personalize(after.state, held_out)
+  ]
+  picked = [total[0] / 20 for total, _ in (r['cluster'] for r in results)]
+  assert picked in ([0, 1] * 4, [1, 0] * 4)
+  for result in results:
+    assert result['half_squared_error'][0] < 1e-4
 
-  def test_optimizers_start_anew_after_the_warm_start(self):
-    algorithm = _build(warmstart_rounds=2.0)
-    fresh = algorithm.initial_state([0, 1])['server']['optimizers']
-    for rounds, anew in ((1, False), (2, True)):
-      state, _ = helpers.run(algorithm, rounds)
-      for first, now in zip(fresh, state['server']['optimizers']):
-        first, now = tf.nest.flatten(first), tf.nest.flatten(now)
-        same = all(map(np.array_equal, first, now))
-        self.assertEqual(same, anew)
 
-  @parameterized.parameters(0.0, 2.0, 1e9)
-  def test_the_robust_aggregator_on_both_runtimes(self, warmstart_rounds):
-    algorithm = _build(
-      tff.learning.robust_aggregator, warmstart_rounds=warmstart_rounds
-    )
-    results = []
-    for runtime in ('native', 'cohort'):
-      helpers.use(runtime)
-      results.append(helpers.run(algorithm, rounds=4))
-    tree.map_structure(
-      lambda *leaves: np.testing.assert_allclose(*leaves, rtol=1e-4, atol=1e-6),
-      *results,
-    )
-
-  def test_each_model_of_an_ensemble_is_clipped_as_it_is_alone(self):
-    ensemble = _build(tff.learning.robust_aggregator, warmstart_rounds=1e9)
-    begin = ensemble.initial_state([0, 1])
-    for weights in begin['server']['models']:
-      weights['bias'] = np.float32(50)  # Far enough for a long update.
-    state, _ = helpers.run(ensemble, state=begin)
-    for j, first in enumerate(begin['server']['models']):
-      expected, _ = _fedavg_from(first, 3, tff.learning.robust_aggregator)
-      _assert_same_weights(
-        state['server']['models'][j], expected['server']['model']
-      )
-      plain, _ = _fedavg_from(first, 3)
-      self.assertGreater(
-        expected['server']['model']['bias'],
-        plain['server']['model']['bias'] + 1,
-      )
-
-  def test_starts_at_random(self):
-    first, second = _build().initial_state([0, 1])['server']['models']
-    self.assertGreater(np.abs(first['kernel'] - second['kernel']).min(), 0)
-
-  @parameterized.parameters(
-    helpers.mean, lambda: tff.aggregators.UnweightedMeanFactory()
+@pytest.mark.parametrize('warmstart_rounds', [0.0, 2.0, 1e9])
+def test_one_cluster_is_fedavg(warmstart_rounds):
+  method = _build(num_clusters=1, warmstart_rounds=warmstart_rounds)
+  start = method.initial_state([0, 1]).server.models[0]
+  # The optimizer starts anew after two rounds of warm start.
+  rounds = 2 if warmstart_rounds == 2 else 4
+  after = helpers.run(method, rounds)
+  expected = _fedavg_from(start, rounds)
+  _assert_same_weights(
+    after.state.server.models[0], expected.state.server.model
   )
-  def test_a_cluster_that_nobody_picked_stays_as_it_is(self, aggregator):
-    algorithm = _build(aggregator, num_clusters=3)
-    state, _ = helpers.run(algorithm, rounds=2)
-    # Nobody's best, though with momentum to drift on.
-    state['server']['models'][1]['bias'] = np.float32(1000)
-    state['server']['optimizers'][1]['accumulator']['bias'] = np.float32(5)
-    after, metrics = helpers.run(algorithm, rounds=1, state=state)
-    self.assertEqual(metrics['cluster_1'], 0)
-    for part in ('models', 'optimizers'):
-      tf.nest.map_structure(
-        np.testing.assert_array_equal,
-        after['server'][part][1],
-        state['server'][part][1],
-      )
+  assert after.metrics['cluster_0'] == 1
+  for name, value in expected.metrics.items():
+    assert after.metrics[name] == pytest.approx(value, abs=1e-5)
 
-  def test_a_cluster_that_diverged_is_picked_by_nobody(self):
-    algorithm = _build()
-    state = algorithm.initial_state([0, 1])
-    state['server']['models'][0]['bias'] = np.float32(np.nan)
-    _, metrics = helpers.run(algorithm, rounds=1, state=state)
-    self.assertEqual(metrics['cluster_1'], 1)
-    self.assertEqual(metrics['dropped_clients'], 0)
 
-  def test_the_warm_start_is_an_input_of_the_program(self):
-    self.assertIn(
-      'warmstart_rounds',
-      algorithm_lib.numbers(hypcluster.Hyperparameters()),
+def test_the_warm_start_is_fedavg_for_each():
+  method = _build(num_clusters=3, warmstart_rounds=2.0)
+  start = method.initial_state([0, 1]).server.models
+  after = helpers.run(method, rounds=2)
+  for first, weights in zip(start, after.state.server.models):
+    expected = _fedavg_from(first, rounds=2)
+    _assert_same_weights(weights, expected.state.server.model)
+
+
+@pytest.mark.parametrize('rounds, anew', [(1, False), (2, True)])
+def test_optimizers_start_anew_after_the_warm_start(rounds, anew):
+  method = _build(warmstart_rounds=2.0)
+  fresh = method.initial_state([0, 1]).server.optimizers
+  after = helpers.run(method, rounds)
+  for first, now in zip(fresh, after.state.server.optimizers):
+    first, now = tf.nest.flatten(first), tf.nest.flatten(now)
+    assert all(map(np.array_equal, first, now)) == anew
+
+
+@pytest.mark.parametrize('warmstart_rounds', [0.0, 2.0, 1e9])
+def test_both_runtimes_give_the_same_with_the_robust_aggregator(
+  warmstart_rounds, contexts
+):
+  method = _build(aggregator=_ROBUST, warmstart_rounds=warmstart_rounds)
+  results = []
+  for runtime in ('native', 'cohort'):
+    with tff.framework.get_context_stack().install(contexts[runtime]):
+      after = helpers.run(method, rounds=4)
+      results.append((after.state, after.metrics))
+  helpers.assert_close(*results)
+
+
+def test_each_model_of_an_ensemble_is_clipped_as_it_is_alone():
+  ensemble = _build(aggregator=_ROBUST, warmstart_rounds=1e9)
+  begin = ensemble.initial_state([0, 1])
+  for weights in begin.server.models:
+    weights['bias'] = np.float32(50)  # Far enough for a long update.
+  after = helpers.run(ensemble, state=begin)
+  for j, first in enumerate(begin.server.models):
+    expected = _fedavg_from(first, 3, _ROBUST).state.server.model
+    _assert_same_weights(after.state.server.models[j], expected)
+    plain = _fedavg_from(first, 3).state.server.model
+    assert expected['bias'] > plain['bias'] + 1
+
+
+def test_starts_at_random():
+  first, second = _build().initial_state([0, 1]).server.models
+  assert np.abs(first['kernel'] - second['kernel']).min() > 0
+
+
+def test_each_cluster_starts_as_the_models_random_start_with_its_own_seed():
+  models = _build(num_clusters=3).initial_state([0, 1]).server.models
+  seeds = tf.random.experimental.stateless_split([0, 1], 3)
+  for seed, weights in zip(seeds, models):
+    expected = helpers.MODEL.random_init(seed)
+    np.testing.assert_allclose(
+      helpers.vector(weights), helpers.vector(expected), rtol=1e-6
     )
 
-  def test_ensemble_takes_the_best_of_its_models(self):
-    algorithm = _build(warmstart_rounds=1e9)
-    state, _ = helpers.run(algorithm, rounds=1)
-    clients = helpers.held_out_clients(algorithm)
-    models = [_vector(weights) for weights in state['server']['models']]
 
-    def error(own, weights):
-      x, y = own.examples['x'], own.examples['y']
-      return 0.5 * np.sum((x @ weights[:3] + weights[3] - y) ** 2)
+@pytest.mark.parametrize(
+  'aggregator', [helpers.MEAN, _UNWEIGHTED], ids=['weighted', 'unweighted']
+)
+def test_a_cluster_that_nobody_picked_stays_as_it_is(aggregator):
+  method = _build(aggregator=aggregator, num_clusters=3)
+  state = helpers.run(method, rounds=2).state
+  # Nobody's best, though with momentum to drift on.
+  state.server.models[1]['bias'] = np.float32(1000)
+  state.server.optimizers[1]['accumulator']['bias'] = np.float32(5)
+  after = helpers.run(method, rounds=1, state=state)
+  assert after.metrics['cluster_1'] == 0
+  for before, now in (
+    (state.server.models, after.state.server.models),
+    (state.server.optimizers, after.state.server.optimizers),
+  ):
+    helpers.assert_equal(now[1], before[1])
 
-    for client, result in zip(clients, algorithm.personalize(state, clients)):
-      best = np.argmin([error(client['personalization'], w) for w in models])
-      np.testing.assert_allclose(
-        result['evaluation']['half_squared_error'][0],
-        [error(client['evaluation']['evaluation'], models[best])],
-        rtol=1e-4,
-      )
+
+def test_a_cluster_that_diverged_is_picked_by_nobody():
+  method = _build()
+  state = method.initial_state([0, 1])
+  state.server.models[0]['bias'] = np.float32(np.nan)
+  metrics = helpers.run(method, rounds=1, state=state).metrics
+  assert metrics['cluster_1'] == 1
+  assert metrics['dropped_clients'] == 0
 
 
-if __name__ == '__main__':
-  absltest.main()
+def test_of_clusters_that_tie_the_first_is_picked():
+  method = _build()
+  state = method.initial_state([0, 1])
+  same = helpers.weights([1, 2, 3, 4])
+  state = helpers.with_server(state, models=(same, same))
+  metrics = helpers.run(method, rounds=1, state=state).metrics
+  assert metrics['cluster_0'] == 1
+
+
+def test_the_warm_start_is_an_input_of_the_program():
+  assert 'warmstart_rounds' in runtime_inputs.numbers(
+    hypcluster.HypClusterSettings()
+  )
+  assert _build(warmstart_rounds=2.0).next is _build(warmstart_rounds=7.0).next
+
+
+def test_clients_keep_no_slots_as_they_may_change_their_cluster():
+  with pytest.raises(errors.UserError, match='client_slots must be new'):
+    _build(client_slots='kept')
+
+
+def test_an_ensemble_takes_the_best_of_its_models():
+  method = _build('ensemble')
+  state = helpers.run(method, rounds=1).state
+  clients = helpers.make_held_out(method)
+  models = [helpers.vector(weights) for weights in state.server.models]
+  for client, result in zip(clients, method.personalize(state, clients)):
+    own, evaluation = client.personalization, client.evaluation['evaluation']
+    best = np.argmin([helpers.total_error(own, w) for w in models])
+    np.testing.assert_allclose(
+      result['evaluation']['half_squared_error'][0],
+      [helpers.total_error(evaluation, models[best])],
+      rtol=1e-4,
+    )
+
+
+def test_an_ensemble_is_hypcluster_in_an_endless_warm_start():
+  ensemble, hypcluster_ = _build('ensemble'), _build(warmstart_rounds=1e9)
+  assert ensemble.training_key == hypcluster_.training_key

@@ -2,15 +2,16 @@
 
 import collections
 
-from absl.testing import absltest
-from absl.testing import parameterized
 import numpy as np
+import pytest
 from sklearn import neighbors
 import tensorflow as tf
 
-from algorithms import fedavg
 from algorithms import knn_per
+<<<<<<< HEAD
 from tasks.data import batches
+=======
+>>>>>>> a801cc6ac8735c413bfe38cbc705704031a8fcf5
 from tasks.models import linear
 from tasks.models import lstm
 from tests.algorithms import helpers
@@ -72,32 +73,32 @@ def _probability_of_1(knn, x):
   return knn.predict_proba(x) @ (knn.classes_ == 1)
 
 
-def _build(model, **hyperparameters):
-  return knn_per.build(
-    model,
-    knn_per.Hyperparameters(coefficients=_COEFFICIENTS, **hyperparameters),
-    helpers.mean(),
-    helpers.SETS,
+def _build(model, **values):
+  return helpers.build(
+    'knn_per', model=model, coefficients=_COEFFICIENTS, **values
   )
 
 
-def _clients(algorithm, label):
+def _clients(method, label):
   sizes = (25, 4, 14)  # One with fewer than ten.
-  all_data = [
-    helpers.padded(label(helpers.data(k, size)), 30, 5, 8)
-    for k, size in enumerate(sizes)
-  ]
-  clients = helpers.held_out_clients(algorithm, all_data)
+  clients = helpers.make_held_out(
+    method,
+    [
+      helpers.padded(label(helpers.data(k, size)), 30, 5, 8)
+      for k, size in enumerate(sizes)
+    ],
+  )
   for k, client in enumerate(clients):
     evaluation = label(helpers.data(k + 100, 40, batch_size=20))
     # Some of the very examples that the client has.
     for name in ('x', 'y'):
-      own = client['personalization'].examples[name]
+      own = client.personalization.examples[name]
       evaluation.examples[name][:3] = own[:3]
-    client['evaluation']['evaluation'] = evaluation
+    client.evaluation['evaluation'] = evaluation
   return clients, sizes
 
 
+<<<<<<< HEAD
 class KnnPerTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
@@ -193,9 +194,32 @@ class KnnPerTest(parameterized.TestCase):
     results = [
       result['evaluation']['accuracy']
       for result in algorithm.personalize(state, clients)
+=======
+@pytest.mark.parametrize('kind', _MODELS)
+@pytest.mark.parametrize('weights', _WEIGHTS)
+def test_is_scikit_learns(kind, weights):
+  model, label, sklearn_knn, predict, metric = _MODELS[kind]
+  method = _build(model, neighbor_weights=weights)
+  state = method.initial_state([0, 1])
+  clients, sizes = _clients(method, label)
+  results = method.personalize(state, clients)
+  for client, size, result in zip(clients, sizes, results):
+    own = client.personalization.examples
+    knn = sklearn_knn(min(10, size), weights=_WEIGHTS[weights])
+    knn.fit(own['x'][:size], own['y'][:size])
+    examples = client.evaluation['evaluation'].examples
+    of_model = model.predict_softly(model.scores(state.server.model, examples))
+    of_neighbors = predict(knn, examples['x'])
+    expected = [
+      metric(c * of_neighbors + (1 - c) * of_model.numpy(), examples['y'])
+      for c in _COEFFICIENTS
+>>>>>>> a801cc6ac8735c413bfe38cbc705704031a8fcf5
     ]
-    np.testing.assert_array_equal(results, expected)
+    ((total, weight),) = result['evaluation'].values()
+    np.testing.assert_allclose(total, np.sum(expected, axis=1), rtol=1e-4)
+    np.testing.assert_array_equal(weight, [40] * 3)
 
+<<<<<<< HEAD
   @parameterized.parameters(False, True)
   def test_embedding_batch_by_batch_changes_nothing(self, jit_compile):
     model = lstm.NextWordLstm(
@@ -217,102 +241,195 @@ class KnnPerTest(parameterized.TestCase):
       (name, feature[places]) for name, feature in data.examples.items()
     )
     is_word = model.entry_mask(all_at_once) * data.mask.reshape([-1, 1])
+=======
+>>>>>>> a801cc6ac8735c413bfe38cbc705704031a8fcf5
 
-    @tf.function(jit_compile=jit_compile)
-    def store(data):
-      return vars(knn_per.store(model, weights, data, 7))
+def test_each_word_of_a_sentence_has_neighbours(runtime):
+  del runtime
+  length, num_words, end = 6, 12, 11
+  model = lstm.NextWordLstm(
+    num_words - 4, sequence_length=length, embedding_size=5, lstm_size=7
+  )
+  method = _build(model)
+  state = method.initial_state([0, 1])
+  # Larger weights, for the model to be sure of something.
+  rng = np.random.default_rng(1)
+  for name, weight in state.server.model.items():
+    noise = rng.normal(scale=0.7, size=weight.shape).astype(np.float32)
+    state.server.model[name] = weight + noise
 
-    expected = dict(
-      keys=model.encode(weights, all_at_once),
-      targets=model.target(all_at_once),
-      mask=np.ravel(is_word),
+  def sentences(count):
+    lengths = rng.integers(2, length + 2, count)
+    words = rng.integers(1, num_words, (count, length + 1), np.int32)
+    words[np.arange(length + 1) >= lengths[:, np.newaxis]] = 0
+    return {'x': words[:, :-1], 'y': words[:, 1:]}
+
+  def words(examples):
+    """The state, the probabilities and the next word of each word."""
+    y = examples['y'].ravel()
+    weights = state.server.model
+    parts = (
+      model.encode(weights, examples).numpy(),
+      model.predict_softly(model.scores(weights, examples)).numpy(),
+      y,
     )
-    for name, entries in store(
-      tf.nest.map_structure(tf.constant, data)
-    ).items():
-      # At the end there is room for seven neighbours.
-      room = np.zeros_like(entries[-7:])
-      np.testing.assert_allclose(
-        entries, np.concatenate([expected[name], room]), atol=1e-6
-      )
+    return [part[y > 0] for part in parts]
 
-  def test_only_the_neighbours_classes_and_the_models_can_be_likeliest(self):
-    rng = np.random.default_rng(0)
-    of_model = rng.dirichlet(np.ones(20), 500).astype(np.float32)
-    targets = rng.integers(20, size=(500, 4), dtype=np.int32)
-    weights = rng.dirichlet(np.ones(4), 500).astype(np.float32)
+  clients, expected = [], []
+  for count in (9, 1, 14):  # One with fewer words than neighbours.
+    own, new = sentences(count), sentences(30)
+    own['x'][0, 2:] = own['y'][0, 1:] = 0
+    client = helpers.make_held_out(method)[0]
+    clients.append(
+      client._replace(
+        personalization=helpers.as_data(own),
+        evaluation=dict(evaluation=helpers.as_data(new)),
+      )
+    )
+
+    keys, _, targets = words(own)
+    queries, of_model, y = words(new)
+    knn = neighbors.KNeighborsClassifier(
+      min(10, len(keys)), weights=_WEIGHTS['exp(-d)']
+    ).fit(keys, targets)
     of_neighbors = np.zeros_like(of_model)
-    np.add.at(of_neighbors, (np.arange(500)[:, np.newaxis], targets), weights)
-    for c in (0.0, 0.2, 0.5, 1.0):
-      (classes,) = knn_per.mix(of_model, tf.constant(targets), weights, [c])
-      np.testing.assert_array_equal(
-        classes, np.argmax(c * of_neighbors + (1 - c) * of_model, axis=1)
-      )
-
-  def test_of_classes_that_tie_the_first_is_taken(self):
-    (classes,) = knn_per.mix(
-      tf.constant([[0.1, 0.2, 0.2, 0.5]]),
-      tf.constant([[2, 1]]),
-      tf.constant([[0.5, 0.5]]),
-      [0.9],
+    of_neighbors[:, knn.classes_] = knn.predict_proba(queries)
+    counts = (y != num_words - 3) & (y != end)
+    predicted = [
+      (c * of_neighbors + (1 - c) * of_model).argmax(axis=1)
+      for c in _COEFFICIENTS
+    ]
+    expected.append(
+      [
+        [np.sum(counts & (of_words == y)) for of_words in predicted],
+        [counts.sum()] * 3,
+      ]
     )
-    np.testing.assert_array_equal(classes, [1])
+  results = [
+    result['evaluation']['accuracy']
+    for result in method.personalize(state, clients)
+  ]
+  np.testing.assert_array_equal(results, expected)
 
-  def test_coefficient_0_is_fedavg(self):
-    algorithm = _build(helpers.MODEL)
-    self.assertEqual(algorithm.candidates[algorithm.baseline], 'coefficient 0')
-    plain = fedavg.build(
-      helpers.MODEL, fedavg.Hyperparameters(), helpers.mean(), helpers.SETS
+
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_embedding_batch_by_batch_changes_nothing(jit_compile):
+  model = lstm.NextWordLstm(8, sequence_length=6, embedding_size=5, lstm_size=7)
+  weights = model.init(tf.constant([0, 1]))
+  rng = np.random.default_rng(0)
+  words = rng.integers(0, 12, (9, 7), np.int32)
+  data = helpers.padded(
+    helpers.as_data({'x': words[:, :-1], 'y': words[:, 1:]}),
+    rows=11,
+    places=5,
+    steps=4,
+  )
+  places = data.indices.ravel()
+  all_at_once = collections.OrderedDict(
+    (name, feature[places]) for name, feature in data.examples.items()
+  )
+  is_word = model.entry_mask(all_at_once) * data.mask.reshape([-1, 1])
+
+  @tf.function(jit_compile=jit_compile)
+  def store(data):
+    return vars(knn_per.store(model, weights, data, 7))
+
+  expected = dict(
+    keys=model.encode(weights, all_at_once),
+    targets=model.target(all_at_once),
+    mask=np.ravel(is_word),
+  )
+  for name, entries in store(tf.nest.map_structure(tf.constant, data)).items():
+    # At the end there is room for seven neighbours.
+    room = np.zeros_like(entries[-7:])
+    np.testing.assert_allclose(
+      entries, np.concatenate([expected[name], room]), atol=1e-6
     )
-    self.assertEqual(algorithm.training, plain.training)
-    results = []
-    for method in (algorithm, plain):
-      state, _ = helpers.run(method)
-      personalized = method.personalize(state, helpers.held_out_clients(method))
-      results.append(
-        [
-          result['evaluation']['half_squared_error'][0][0]
-          for result in personalized
-        ]
-      )
-    np.testing.assert_allclose(*results, rtol=1e-5)
 
-  def test_neighbours_are_found_in_the_embedding(self):
-    class FirstFeature(linear.LinearRegression):
-      def encode(self, weights, batch):
-        return batch['x'][:, :1]
 
-      def decide(self, weights, features):
-        return features[:, 0] * weights['kernel'][0] + weights['bias']
+@pytest.mark.parametrize('c', [0.0, 0.2, 0.5, 1.0])
+def test_only_the_neighbours_classes_and_the_models_can_be_likeliest(c):
+  rng = np.random.default_rng(0)
+  of_model = rng.dirichlet(np.ones(20), 500).astype(np.float32)
+  targets = rng.integers(20, size=(500, 4), dtype=np.int32)
+  weights = rng.dirichlet(np.ones(4), 500).astype(np.float32)
+  of_neighbors = np.zeros_like(of_model)
+  np.add.at(of_neighbors, (np.arange(500)[:, np.newaxis], targets), weights)
+  (classes,) = knn_per.mix(of_model, tf.constant(targets), weights, [c])
+  np.testing.assert_array_equal(
+    classes, np.argmax(c * of_neighbors + (1 - c) * of_model, axis=1)
+  )
 
-    model = FirstFeature(3)
-    algorithm = _build(model, num_neighbors=1)
-    clients = helpers.held_out_clients(algorithm)
-    results = algorithm.personalize(algorithm.initial_state([0, 1]), clients)
-    for client, result in zip(clients, results):
-      own = client['personalization'].examples
-      examples = client['evaluation']['evaluation'].examples
-      knn = neighbors.KNeighborsRegressor(1).fit(own['x'][:, :1], own['y'])
-      errors_ = knn.predict(examples['x'][:, :1]) - examples['y']
-      np.testing.assert_allclose(
-        result['evaluation']['half_squared_error'][0][-1],
-        0.5 * np.sum(errors_**2),
-        rtol=1e-4,
-      )
 
-  def test_neighbours_that_are_far_do_not_vanish(self):
-    datastore = knn_per.Datastore(
-      keys=tf.constant([[1000.0], [1001.0], [0.0]]),
-      targets=tf.constant([1.0, 2.0, 9.0]),
-      mask=tf.constant([1.0, 1.0, 0.0]),
+def test_of_classes_that_tie_the_first_is_taken():
+  (classes,) = knn_per.mix(
+    tf.constant([[0.1, 0.2, 0.2, 0.5]]),
+    tf.constant([[2, 1]]),
+    tf.constant([[0.5, 0.5]]),
+    [0.9],
+  )
+  np.testing.assert_array_equal(classes, [1])
+
+
+def test_training_is_that_of_fedavg():
+  method, plain = _build(helpers.MODEL), helpers.build('fedavg')
+  assert method.training_key == plain.training_key
+  helpers.assert_equal(helpers.run(method).state, helpers.run(plain).state)
+
+
+def test_coefficient_0_is_the_baseline_and_fedavg():
+  method, plain = _build(helpers.MODEL), helpers.build('fedavg')
+  assert str(method.candidates[method.baseline]) == 'coefficient 0'
+  results = []
+  for each in (method, plain):
+    state = helpers.run(each).state
+    personalized = each.personalize(state, helpers.make_held_out(each))
+    results.append(
+      [
+        result['evaluation']['half_squared_error'][0][0]
+        for result in personalized
+      ]
     )
-    targets, weights = knn_per.neighbors(
-      datastore, tf.constant([[0.0]]), 2, 'exp(-d)'
+  np.testing.assert_allclose(*results, rtol=1e-5)
+
+
+def test_without_coefficient_0_there_is_no_baseline():
+  method = helpers.build('knn_per', coefficients=(0.5, 1.0))
+  assert method.baseline is None
+
+
+def test_neighbours_are_found_in_the_embedding():
+  class FirstFeature(linear.LinearRegression):
+    def encode(self, weights, batch):
+      return batch['x'][:, :1]
+
+    def decide(self, weights, features):
+      return features[:, 0] * weights['kernel'][0] + weights['bias']
+
+  method = _build(FirstFeature(3), num_neighbors=1)
+  clients = helpers.make_held_out(method)
+  results = method.personalize(method.initial_state([0, 1]), clients)
+  for client, result in zip(clients, results):
+    own = client.personalization.examples
+    examples = client.evaluation['evaluation'].examples
+    knn = neighbors.KNeighborsRegressor(1).fit(own['x'][:, :1], own['y'])
+    errors_ = knn.predict(examples['x'][:, :1]) - examples['y']
+    np.testing.assert_allclose(
+      result['evaluation']['half_squared_error'][0][-1],
+      0.5 * np.sum(errors_**2),
+      rtol=1e-4,
     )
-    np.testing.assert_array_equal(targets, [[1, 2]])
-    share = 1 / (1 + np.exp(-1))
-    np.testing.assert_allclose(weights, [[share, 1 - share]], rtol=1e-5)
 
 
-if __name__ == '__main__':
-  absltest.main()
+def test_neighbours_that_are_far_do_not_vanish():
+  datastore = knn_per.Datastore(
+    keys=tf.constant([[1000.0], [1001.0], [0.0]]),
+    targets=tf.constant([1.0, 2.0, 9.0]),
+    mask=tf.constant([1.0, 1.0, 0.0]),
+  )
+  targets, weights = knn_per.neighbors(
+    datastore, tf.constant([[0.0]]), 2, 'exp(-d)'
+  )
+  np.testing.assert_array_equal(targets, [[1, 2]])
+  share = 1 / (1 + np.exp(-1))
+  np.testing.assert_allclose(weights, [[share, 1 - share]], rtol=1e-5)

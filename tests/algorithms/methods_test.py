@@ -1,168 +1,205 @@
-"""What holds for every method."""
+"""Facts that hold for every method."""
 
 import dataclasses
-import functools
 
-from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow_federated as tff
 import tree
 
-from algorithms import process
+from algorithms import mocha
 from algorithms import registry
 from tests.algorithms import helpers
 
 # Settings that make a method quick to run.
 _QUICK = {
   'ditto': dict(personal_epochs=2),
+  'ditto+finetuning': dict(finetuning_epochs=2),
+  'fedadam+knn_per': dict(coefficients=(0.0, 0.5)),
   'finetuning': dict(finetuning_epochs=2, finetuning_layers=('all', 'last')),
   'hypcluster': dict(warmstart_rounds=1.0),
+  'hypcluster+finetuning': dict(finetuning_epochs=2, warmstart_rounds=1.0),
   'knn_per': dict(coefficients=(0.0, 0.5), neighbor_weights='1/d'),
   'local': dict(finetuning_epochs=2),
 }
-_METHODS = [(name, name) for name in registry.algorithm_names()]
+_NAMES = (
+  *registry.short_names(),
+  'hypcluster+finetuning',
+  'fedadam+knn_per',
+  'ditto+finetuning',
+)
+# Those whose servers count rounds or steps, also where no update arrives.
+_COUNTING = ('fedadam', 'hypcluster', 'ensemble', 'mocha')
 
 
-@functools.cache
+@pytest.fixture(name='method', params=_NAMES)
+def _method(request):
+  return _build(request.param)
+
+
 def _build(name):
-  return registry.build(
-    name,
-    helpers.MODEL,
-    registry.hyperparameters(name, _QUICK.get(name, {})),
-    helpers.mean(),
-    helpers.SETS,
-    num_clients=len(helpers.SIZES) + 1,
+  return helpers.build(
+    name, num_clients=len(helpers.SIZES) + 1, **_QUICK.get(name, {})
   )
 
 
-def _assert_close(first, second, **tolerance):
-  tree.map_structure(
-    lambda a, b: np.testing.assert_allclose(
-      a, b, **(dict(rtol=1e-4, atol=1e-6) | tolerance)
-    ),
-    first,
-    second,
+def _run_and_personalize(method, data_of_clients=None):
+  """The state, the metrics and the results after three rounds."""
+  clients = helpers.make_clients(method, data_of_clients)
+  after = helpers.run(method, clients=clients)
+  held_out = helpers.hold_out(clients)
+  return (
+    after.state,
+    after.metrics,
+    list(method.personalize(after.state, held_out)),
   )
 
 
-def _assert_equal(first, second):
-  tree.map_structure(np.testing.assert_array_equal, first, second)
+def _some_models(method):
+  """A model for each place where a training can begin with one."""
+  return [
+    helpers.weights([k + 1, k + 2, -1, k + 5])
+    for k in range(len(method.model_places))
+  ]
 
 
-class MethodsTest(parameterized.TestCase):
-  @parameterized.named_parameters(*_METHODS)
-  def test_both_runtimes_give_the_same(self, name):
-    algorithm = _build(name)
-    results = []
-    for runtime in ('native', 'cohort'):
-      helpers.use(runtime)
-      state, metrics = helpers.run(algorithm)
-      clients = helpers.held_out_clients(algorithm)
-      results.append(
-        (state, metrics, list(algorithm.personalize(state, clients)))
-      )
-    _assert_close(*results)
+def _models(method, state):
+  """The models in a state."""
+  if isinstance(method.trainer, mocha.Mocha):
+    return {'models': state.server.models}  # None of them is everybody's.
+  if not method.trains:
+    return {'model': state.server.model}
+  leaves = dict(tree.flatten_with_path(state))
+  return {
+    path: leaf
+    for path, leaf in leaves.items()
+    if path[:-1] in method.model_places
+  }
 
-  @parameterized.named_parameters(*_METHODS)
-  def test_padding_and_stacking_change_nothing(self, name):
-    helpers.use('cohort')
-    algorithm = _build(name)
-    plain = [helpers.data(k, n) for k, n in enumerate(helpers.SIZES)]
-    # Of the same shapes, so that they are stacked, as the others are not.
-    padded = [helpers.padded(own) for own in plain]
-    results = []
-    for all_data in (plain, padded):
-      state, metrics = helpers.run(algorithm, all_data=all_data)
-      clients = helpers.held_out_clients(algorithm, all_data)
-      results.append(
-        (state, metrics, list(algorithm.personalize(state, clients)))
-      )
-    _assert_close(*results)
 
-  @parameterized.named_parameters(*_METHODS)
-  def test_the_order_of_clients_changes_nothing(self, name):
-    helpers.use('cohort')
-    algorithm = _build(name)
-    backwards = helpers.train_clients(algorithm)[::-1]
-    _assert_close(
-      helpers.run(algorithm),
-      helpers.run(algorithm, clients=backwards),
-    )
+def test_both_runtimes_give_the_same(method, contexts):
+  results = []
+  for runtime in ('native', 'cohort'):
+    with tff.framework.get_context_stack().install(contexts[runtime]):
+      results.append(_run_and_personalize(method))
+  helpers.assert_close(*results)
 
-  @parameterized.named_parameters(*_METHODS)
-  def test_a_seed_fixes_every_bit(self, name):
-    helpers.use('cohort')
-    algorithm = _build(name)
-    _assert_equal(helpers.run(algorithm), helpers.run(algorithm))
 
-  @parameterized.named_parameters(*_METHODS)
-  def test_a_client_that_is_not_finite_is_dropped(self, name):
-    helpers.use('cohort')
-    algorithm = _build(name)
-    all_data = [helpers.data(k, n) for k, n in enumerate(helpers.SIZES)]
-    without, _ = helpers.run(algorithm, rounds=1, all_data=all_data)
-    bad = helpers.data(9, 6)
-    bad.examples['x'][0] = np.inf
-    state, metrics = helpers.run(algorithm, rounds=1, all_data=[*all_data, bad])
-    self.assertEqual(metrics['dropped_clients'], 1)
-    _assert_close(state, without)
+def test_padding_and_stacking_change_nothing(method):
+  plain = helpers.all_data()
+  # Of the same shapes, so that they are stacked, as the others are not.
+  padded = [helpers.padded(own) for own in plain]
+  helpers.assert_close(
+    _run_and_personalize(method, plain), _run_and_personalize(method, padded)
+  )
 
-  @parameterized.named_parameters(*_METHODS)
-  def test_begins_with_given_models_and_nothing_else_is_changed(self, name):
-    helpers.use('cohort')
-    algorithm = _build(name)
-    models = [
-      dict(kernel=np.full([3], k + 1, np.float32), bias=np.float32(k + 5))
-      for k in range(len(algorithm.models))
+
+def test_the_order_of_clients_changes_nothing(method):
+  clients = helpers.make_clients(method)
+  forwards = helpers.run(method, clients=clients)
+  backwards = helpers.run(method, clients=clients[::-1])
+  helpers.assert_close(
+    (forwards.state, forwards.metrics), (backwards.state, backwards.metrics)
+  )
+
+
+def test_a_seed_fixes_every_bit(method):
+  helpers.assert_equal(
+    _run_and_personalize(method), _run_and_personalize(method)
+  )
+
+
+def test_a_client_that_is_not_finite_is_dropped(method):
+  plain = helpers.all_data()
+  bad = helpers.corrupt(helpers.data(9, 6), np.inf)
+  clients = helpers.make_clients(method, [*plain, bad])
+  after = helpers.run(method, rounds=1, clients=clients)
+  without = helpers.run(method, rounds=1, clients=clients[:-1])
+  if method.trains:
+    assert after.metrics['dropped_clients'] == 1
+    assert after.metrics['num_clients'] == len(plain)
+    # The client has forgotten the round.
+    helpers.assert_equal(after.clients[-1].state, clients[-1].state)
+  helpers.assert_close(after.state, without.state)
+
+
+def test_begins_with_given_models_and_nothing_else_is_changed(method):
+  first_models = _some_models(method)
+  random = dict(tree.flatten_with_path(method.initial_state([0, 1])))
+  begun = dataclasses.replace(method, first_models=first_models)
+  given = {
+    (*place, name): weight
+    for place, weights in zip(method.model_places, first_models)
+    for name, weight in weights.items()
+  }
+  assert given.keys() <= random.keys()
+  helpers.assert_equal(
+    dict(tree.flatten_with_path(begun.initial_state([0, 1]))), random | given
+  )
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_a_round_of_which_nobody_is_left_changes_nothing(name):
+  method = _build(name)
+  # From models that are not zero, as a linear model is at the start.
+  begun = dataclasses.replace(method, first_models=_some_models(method))
+  before = begun.initial_state([0, 1])
+  if isinstance(method.trainer, mocha.Mocha):
+    rows = np.random.default_rng(0).normal(size=before.server.models.shape)
+    before = helpers.with_server(before, models=np.float32(rows))
+  bad = [helpers.corrupt(own, np.nan) for own in helpers.all_data()]
+  clients = helpers.make_clients(method, bad)
+  after = helpers.run(method, rounds=1, clients=clients, state=before)
+  assert _models(method, before)
+  helpers.assert_equal(_models(method, after.state), _models(method, before))
+  if name.partition('+')[0] not in _COUNTING:
+    helpers.assert_equal(after.state, before)
+  for client, left in zip(clients, after.clients):
+    helpers.assert_equal(left.state, client.state)
+  if method.trains:
+    assert after.metrics['dropped_clients'] == len(bad)
+    assert after.metrics['num_clients'] == 0
+    assert after.metrics['num_examples'] == 0
+    assert after.metrics['loss'] == 0
+
+
+def test_is_an_iterative_process_of_tff(method):
+  clients = helpers.make_clients(method)
+  expected = helpers.run(method, clients=clients)
+  iterative = method.iterative_process([0, 1])
+  assert isinstance(iterative, tff.templates.IterativeProcess)
+  state = iterative.initialize()
+  helpers.assert_equal(state, method.initial_state([0, 1]))
+  for _ in range(3):
+    state, client_states, metrics = iterative.next(state, clients)
+    clients = [
+      client._replace(state=own) for client, own in zip(clients, client_states)
     ]
-    random = dict(tree.flatten_with_path(algorithm.initial_state([0, 1])))
-    begun = dataclasses.replace(algorithm, first_models=models)
-    given = {
-      (*place, name): weight
-      for place, weights in zip(algorithm.models, models)
-      for name, weight in weights.items()
-    }
-    self.assertContainsSubset(given, random)
-    _assert_equal(
-      dict(tree.flatten_with_path(begun.initial_state([0, 1]))), random | given
-    )
-
-  @parameterized.named_parameters(*_METHODS)
-  def test_nobody_left_leaves_the_model_as_it_was(self, name):
-    helpers.use('cohort')
-    algorithm = _build(name)
-    bad = [helpers.data(k, n) for k, n in enumerate(helpers.SIZES)]
-    for own in bad:
-      own.examples['x'][0] = np.nan
-    state, metrics = helpers.run(algorithm, rounds=1, all_data=bad)
-    self.assertEqual(metrics['dropped_clients'], len(bad))
-    for leaf in tree.flatten(state):
-      self.assertTrue(np.all(np.isfinite(leaf)))
-
-  @parameterized.named_parameters(*_METHODS)
-  def test_is_an_iterative_process_of_tff(self, name):
-    helpers.use('cohort')
-    algorithm = _build(name)
-    process = algorithm.iterative_process([0, 1])
-    self.assertIsInstance(process, tff.templates.IterativeProcess)
-    _assert_equal(process.initialize(), algorithm.initial_state([0, 1]))
-
-  @parameterized.named_parameters(*_METHODS)
-  def test_there_is_a_metric_for_each_candidate(self, name):
-    helpers.use('cohort')
-    algorithm = _build(name)
-    results = algorithm.personalize(
-      algorithm.initial_state([0, 1]), helpers.held_out_clients(algorithm)
-    )
-    for total, weight in results[0]['evaluation'].values():
-      self.assertEqual(total.shape, (len(algorithm.candidates),))
-      np.testing.assert_array_equal(weight, 6)
+  helpers.assert_equal(
+    (state, [client.state for client in clients], metrics),
+    (
+      expected.state,
+      [client.state for client in expected.clients],
+      expected.metrics,
+    ),
+  )
 
 
-class CommunicationTest(parameterized.TestCase):
-  """The model has 4 parameters; hypcluster has 2 of them, in one warm round."""
+def test_there_is_a_metric_for_each_candidate(method):
+  results = method.personalize(
+    method.initial_state([0, 1]), helpers.make_held_out(method)
+  )
+  assert len(results) == len(helpers.SIZES)
+  for result in results:
+    for total, weight in result['evaluation'].values():
+      assert total.shape == (len(method.candidates),)
+      np.testing.assert_array_equal(weight, [6] * len(method.candidates))
 
-  @parameterized.parameters(
+
+# The model has 4 parameters; hypcluster has 2 of them, in one warm round.
+@pytest.mark.parametrize(
+  'name, rounds, down, up',
+  [
     ('fedavg', 1, 4, 4),
     ('fedadam', 1, 4, 4),
     ('ditto', 1, 4, 4),
@@ -170,18 +207,12 @@ class CommunicationTest(parameterized.TestCase):
     ('hypcluster', 2, 2 * 4, 4),
     # Its own model, and what of the others' models pulls it, and how much.
     ('mocha', 1, 4 + 4 + 1, 4),
-  )
-  def test_what_a_client_is_sent_and_sends(self, name, rounds, down, up):
-    helpers.use('cohort')
-    algorithm = _build(name)
-    _, metrics = helpers.run(algorithm, rounds)
-    share_received = metrics.get('share_received', 1)
-    share_sent = metrics.get('share_sent', 1)
-    self.assertAlmostEqual(
-      algorithm.parameters_down * share_received, down, places=4
-    )
-    self.assertAlmostEqual(algorithm.parameters_up * share_sent, up, places=4)
-
-  def test_integers_are_no_parameters(self):
-    counted = tff.to_type([(np.float32, [2, 3]), np.int32, np.float32])
-    self.assertEqual(process.count_parameters(counted), 7)
+  ],
+)
+def test_what_a_client_is_sent_and_sends(name, rounds, down, up):
+  method = _build(name)
+  metrics = helpers.run(method, rounds).metrics
+  received = method.parameters_down * metrics.get('share_received', 1)
+  sent = method.parameters_up * metrics.get('share_sent', 1)
+  assert received == pytest.approx(down, abs=1e-4)
+  assert sent == pytest.approx(up, abs=1e-4)

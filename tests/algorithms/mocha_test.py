@@ -1,14 +1,12 @@
 """Mocha against closed forms."""
 
-import functools
-
-from absl.testing import absltest
-from absl.testing import parameterized
 import numpy as np
+import pytest
 from scipy import linalg
 import tensorflow as tf
 
 from algorithms import mocha
+from algorithms import trainers
 from base import errors
 from tests.algorithms import helpers
 
@@ -16,35 +14,14 @@ _NUM_CLIENTS = len(helpers.SIZES)
 _NEVER = 10**6
 
 
-@functools.cache
-def _build(**hyperparameters):
-  return mocha.build(
-    helpers.MODEL,
-    mocha.Hyperparameters(
-      **dict(
-        client_learning_rate=0.1,
-        regularization=0.5,
-        num_clients=_NUM_CLIENTS,
-      )
-      | hyperparameters
-    ),
-    helpers.mean(),
-    helpers.SETS,
-  )
+def _build(**values):
+  defaults = dict(client_learning_rate=0.1, regularization=0.5)
+  return helpers.build('mocha', **defaults | values)
 
 
 def _all_data():
   """Clients' data in one batch, so that SGD is gradient descent."""
-  return [
-    helpers.data(k, size, batch_size=100)
-    for k, size in enumerate(helpers.SIZES)
-  ]
-
-
-def _quadratic(own):
-  """A and b of the mean loss 1/2 w.A w - b.w + c."""
-  x = np.insert(own.examples['x'], 3, 1, axis=1).astype(np.float64)
-  return x.T @ x / len(x), x.T @ own.examples['y'] / len(x)
+  return helpers.all_data(batch_size=100)
 
 
 def _sigma(seed=0):
@@ -53,150 +30,167 @@ def _sigma(seed=0):
   return root @ root.T / _NUM_CLIENTS
 
 
-def _with(algorithm, relationship, **numbers):
-  state = algorithm.initial_state([0, 1])
-  state['server']['relationship'] = np.float32(relationship)
-  for name, value in numbers.items():
-    state['hyperparameters'][name] = np.float32(value)
-  return state
-
-
-class RelateTest(parameterized.TestCase):
-  @parameterized.product(
-    shape=((5, 30), (30, 5), (6, 6)), relationship=('sigma', 'inverse')
+def _with(method, relationship):
+  """The initial state, with another relationship."""
+  return helpers.with_server(
+    method.initial_state([0, 1]), relationship=np.float32(relationship)
   )
-  def test_is_the_root_over_its_trace(self, shape, relationship):
-    w = np.random.default_rng(1).normal(size=shape)
-    w[0] = w[1]  # So that there is always an eigenvalue that is too small.
-    eigenvalues, vectors = linalg.eigh(w @ w.T)
-    root = (vectors * np.sqrt(np.maximum(eigenvalues, 1e-8))) @ vectors.T
-    expected = root / np.trace(root)
-    if relationship == 'inverse':
-      expected = linalg.inv(expected)
-    actual = mocha.relate(tf.constant(w, tf.float32), relationship)
-    # Of what is orthogonal to all models, 1e-8 is less than float32 can tell.
+
+
+def _run(method, rounds, state=None):
+  """The server's state after some rounds on `_all_data`."""
+  clients = helpers.make_clients(method, _all_data())
+  return helpers.run(method, rounds, clients, state).state.server
+
+
+@pytest.mark.parametrize('shape', [(5, 30), (30, 5), (6, 6)])
+@pytest.mark.parametrize('relationship', ['sigma', 'inverse'])
+def test_relate_is_the_root_over_its_trace(shape, relationship):
+  w = np.random.default_rng(1).normal(size=shape)
+  w[0] = w[1]  # So that there is always an eigenvalue that is too small.
+  eigenvalues, vectors = linalg.eigh(w @ w.T)
+  root = (vectors * np.sqrt(np.maximum(eigenvalues, 1e-8))) @ vectors.T
+  expected = root / np.trace(root)
+  if relationship == 'inverse':
+    expected = linalg.inv(expected)
+  actual = mocha.relate(tf.constant(w, tf.float32), relationship)
+  # Of what is orthogonal to all models, 1e-8 is less than float32 can tell.
+  np.testing.assert_allclose(
+    actual, expected, rtol=1e-2, atol=1e-2 * np.abs(expected).max()
+  )
+  if relationship == 'sigma':
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+    np.testing.assert_allclose(np.trace(actual), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  'relationship, expected',
+  [('sigma', np.eye(4) / 4), ('inverse', 4 * np.eye(4))],
+)
+def test_relate_takes_models_that_are_all_zero_for_the_start(
+  relationship, expected
+):
+  # All eigenvalues are raised to the same.
+  np.testing.assert_allclose(
+    mocha.relate(tf.zeros([4, 3]), relationship), expected, rtol=1e-5
+  )
+
+
+@pytest.mark.parametrize(
+  'relationship, expected',
+  [('sigma', 1 / _NUM_CLIENTS), ('inverse', _NUM_CLIENTS)],
+)
+def test_starts_with_tasks_that_are_not_related(relationship, expected):
+  state = _build(relationship=relationship).initial_state([0, 1])
+  np.testing.assert_allclose(
+    state.server.relationship, expected * np.eye(_NUM_CLIENTS)
+  )
+
+
+def test_reaches_the_analytic_minimum():
+  # Of all models together, for a given relationship.
+  sigma = _sigma()
+  method = _build(outer=_NEVER)
+  after = _run(method, 1000, _with(method, sigma))
+  quadratics = [helpers.quadratic(own) for own in _all_data()]
+  system = linalg.block_diag(*(a for a, _ in quadratics))
+  system += 0.5 * np.kron(sigma, np.eye(4))
+  targets = np.concatenate([b for _, b in quadratics])
+  expected = np.linalg.solve(system, targets)
+  np.testing.assert_allclose(after.models.ravel(), expected, atol=1e-3)
+
+
+def test_all_step_against_the_others_last_iterate():
+  sigma = _sigma()
+  method = _build(outer=_NEVER)
+  quadratics = [helpers.quadratic(own) for own in _all_data()]
+  w = np.zeros([_NUM_CLIENTS, 4])
+  for _ in range(3):
+    gradient = np.array([a @ own - b for (a, b), own in zip(quadratics, w)])
+    w = w - 0.1 * (gradient + 0.5 * sigma @ w)
+  after = _run(method, 3, _with(method, sigma))
+  np.testing.assert_allclose(after.models, w, rtol=1e-4, atol=1e-6)
+
+
+def test_without_regularization_it_is_local_training():
+  method = _build(regularization=0)
+  after = _run(method, 5, _with(method, _sigma()))
+  for own, w in zip(_all_data(), after.models):
+    a, b = helpers.quadratic(own)
+    minimum = np.linalg.solve(a, b)
+    shrink = np.linalg.matrix_power(np.eye(4) - 0.1 * a, 5)
     np.testing.assert_allclose(
-      actual, expected, rtol=1e-2, atol=1e-2 * np.abs(expected).max()
-    )
-    if relationship == 'sigma':
-      np.testing.assert_allclose(actual, expected, atol=1e-5)
-      self.assertAlmostEqual(np.trace(actual), 1, places=5)
-
-  @parameterized.parameters('sigma', 'inverse')
-  def test_models_that_are_all_zero(self, relationship):
-    # All eigenvalues are raised to the same: the start.
-    expected = np.eye(4) / 4 if relationship == 'sigma' else 4 * np.eye(4)
-    np.testing.assert_allclose(
-      mocha.relate(tf.zeros([4, 3]), relationship), expected, rtol=1e-5
+      w, minimum - shrink @ minimum, rtol=1e-4, atol=1e-6
     )
 
 
-class MochaTest(parameterized.TestCase):
-  def setUp(self):
-    super().setUp()
-    helpers.use('cohort')
-
-  def test_starts_with_tasks_that_are_not_related(self):
-    for relationship, expected in (
-      ('sigma', 1 / _NUM_CLIENTS),
-      ('inverse', _NUM_CLIENTS),
-    ):
-      state = _build(relationship=relationship).initial_state([0, 1])
+@pytest.mark.parametrize('relationship', ['sigma', 'inverse'])
+def test_the_relationship_changes_after_the_outer_passes(relationship):
+  method = _build(outer=2, relationship=relationship, regularization=1e-3)
+  clients = helpers.make_clients(method, _all_data())
+  state = method.initial_state([0, 1])
+  for changes in (False, True, False, True):
+    before = state.server.relationship
+    state, clients, _ = helpers.run(method, 1, clients, state)
+    now = state.server.relationship
+    if changes:
       np.testing.assert_allclose(
-        state['server']['relationship'], expected * np.eye(_NUM_CLIENTS)
+        now,
+        mocha.relate(state.server.models, relationship),
+        rtol=1e-3,
+        atol=1e-3 * np.abs(now).max(),
       )
+    else:
+      np.testing.assert_array_equal(now, before)
 
-  def test_reaches_the_analytic_minimum(self):
-    # Of all models together, for a given relationship.
-    sigma = _sigma()
-    algorithm = _build(outer=_NEVER)
-    state, _ = helpers.run(
-      algorithm, 1000, all_data=_all_data(), state=_with(algorithm, sigma)
-    )
-    quadratics = [_quadratic(own) for own in _all_data()]
-    system = linalg.block_diag(*(a for a, _ in quadratics))
-    system += 0.5 * np.kron(sigma, np.eye(4))
-    targets = np.concatenate([b for _, b in quadratics])
-    expected = np.linalg.solve(system, targets)
+
+def test_who_does_not_take_part_keeps_its_model():
+  method = _build(outer=_NEVER)
+  clients = helpers.make_clients(method, _all_data())
+  state, clients, _ = helpers.run(method, 2, clients)
+  after = helpers.run(method, 1, clients[1:3], state).state
+  moved = np.any(after.server.models != state.server.models, 1)
+  np.testing.assert_array_equal(moved, [False, True, True, False, False])
+
+
+def test_each_client_is_evaluated_at_its_own_model():
+  method = _build()
+  state = helpers.run(method).state
+  clients = helpers.make_held_out(method)
+  results = method.personalize(state, clients)
+  for client, w, result in zip(clients, state.server.models, results):
     np.testing.assert_allclose(
-      state['server']['models'].ravel(), expected, atol=1e-3
+      result['evaluation']['half_squared_error'][0],
+      [helpers.total_error(client.evaluation['evaluation'], w)],
+      rtol=1e-4,
     )
 
-  def test_all_step_against_the_others_last_iterate(self):
-    sigma = _sigma()
-    algorithm = _build(outer=_NEVER)
-    state = _with(algorithm, sigma)
-    w = np.zeros([_NUM_CLIENTS, 4])
-    for _ in range(3):
-      gradient = np.array(
-        [a @ own - b for (a, b), own in zip(map(_quadratic, _all_data()), w)]
-      )
-      w = w - 0.1 * (gradient + 0.5 * sigma @ w)
-    state, _ = helpers.run(algorithm, 3, all_data=_all_data(), state=state)
-    np.testing.assert_allclose(
-      state['server']['models'], w, rtol=1e-4, atol=1e-6
-    )
 
-  def test_without_regularization_it_is_local_training(self):
-    algorithm = _build()
-    state = _with(algorithm, _sigma(), regularization=0)
-    state, _ = helpers.run(algorithm, 5, all_data=_all_data(), state=state)
-    for own, w in zip(_all_data(), state['server']['models']):
-      a, b = _quadratic(own)
-      minimum = np.linalg.solve(a, b)
-      shrink = np.linalg.matrix_power(np.eye(4) - 0.1 * a, 5)
-      np.testing.assert_allclose(
-        w, minimum - shrink @ minimum, rtol=1e-4, atol=1e-6
-      )
-
-  @parameterized.parameters('sigma', 'inverse')
-  def test_the_relationship_changes_after_the_outer_passes(self, relationship):
-    algorithm = _build(outer=2, relationship=relationship, regularization=1e-3)
-    clients = helpers.train_clients(algorithm, _all_data())
-    before = state = algorithm.initial_state([0, 1])
-    for changes in (False, True, False, True):
-      before = state
-      state, _ = helpers.run(algorithm, 1, clients=clients, state=state)
-      now = state['server']['relationship']
-      if changes:
-        np.testing.assert_allclose(
-          now,
-          mocha.relate(state['server']['models'], relationship),
-          rtol=1e-3,
-          atol=1e-3 * np.abs(now).max(),
-        )
-      else:
-        np.testing.assert_array_equal(now, before['server']['relationship'])
-
-  def test_who_does_not_take_part_keeps_its_model(self):
-    algorithm = _build(outer=_NEVER)
-    clients = helpers.train_clients(algorithm, _all_data())
-    state, _ = helpers.run(algorithm, 2, clients=clients)
-    after, _ = helpers.run(algorithm, 1, clients=clients[1:3], state=state)
-    moved = np.any(after['server']['models'] != state['server']['models'], 1)
-    np.testing.assert_array_equal(moved, [False, True, True, False, False])
-
-  def test_each_client_is_evaluated_at_its_own_model(self):
-    algorithm = _build()
-    state, _ = helpers.run(algorithm)
-    clients = helpers.held_out_clients(algorithm)
-    results = algorithm.personalize(state, clients)
-    for client, w, result in zip(clients, state['server']['models'], results):
-      examples = client['evaluation']['evaluation'].examples
-      x = np.insert(examples['x'], 3, 1, axis=1)
-      np.testing.assert_allclose(
-        result['evaluation']['half_squared_error'][0],
-        [0.5 * np.sum((x @ w - examples['y']) ** 2)],
-        rtol=1e-4,
-      )
-
-  def test_the_number_of_clients_must_be_known(self):
-    with self.assertRaisesRegex(errors.UserError, 'num_clients'):
-      _build(num_clients=0)
-
-  def test_says_that_it_has_no_model_for_new_clients(self):
-    self.assertFalse(_build().personalizes_new_clients)
+def test_flat_weights_have_their_shapes_back():
+  weights = dict(
+    kernel=tf.reshape(tf.range(6.0), [2, 3]), bias=tf.constant(7.0)
+  )
+  flat = mocha.flatten(weights)
+  np.testing.assert_array_equal(flat, [0, 1, 2, 3, 4, 5, 7])
+  helpers.assert_equal(dict(mocha.unflatten(flat, weights)), weights)
 
 
-if __name__ == '__main__':
-  absltest.main()
+@pytest.mark.parametrize(
+  'values, name',
+  [(dict(num_clients=0), 'num_clients'), (dict(client_slots='kept'), 'slots')],
+)
+def test_refuses_what_it_cannot_be_built_with(values, name):
+  with pytest.raises(errors.UserError, match=name):
+    _build(**values)
+
+
+def test_has_no_model_for_new_clients_and_says_so():
+  method = _build()
+  assert not method.personalizes_new_clients
+  trainer = method.trainer
+  message = trainer.message(trainer.initialize(tf.constant([0, 1])))
+  # The number of the first client that is not among those trained on.
+  state = trainer.initialize_client(tf.constant([0, _NUM_CLIENTS]))
+  new = trainers.Client(helpers.data(0, 4), state, tf.constant([0, 1]), {})
+  with tf.device('CPU'), pytest.raises(tf.errors.InvalidArgumentError):
+    trainer.start(message, new)
