@@ -8,16 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tree
 
-<<<<<<< HEAD
-from runtimes import cohort
-from runtimes import native
-=======
 from algorithms import aggregation
 from algorithms import method as methods
 from algorithms import process
 from algorithms import registry
 from algorithms import trainers
->>>>>>> a801cc6ac8735c413bfe38cbc705704031a8fcf5
 from tasks.data import batches
 from tasks.models import linear
 from tasks.models import models
@@ -61,16 +56,7 @@ def data(
   x = rng.normal(size=[num_examples, 3]).astype(np.float32)
   noise = 0.1 * rng.normal(size=num_examples)
   y = (x @ rng.normal(size=3) + noise).astype(np.float32)
-<<<<<<< HEAD
-  indices, weights = batches.index_batches(num_examples, batch_size)
-  return batches.ClientData(
-    examples=collections.OrderedDict(x=x, y=y),
-    indices=indices,
-    mask=weights,
-  )
-=======
   return as_data({'x': x, 'y': y}, batch_size)
->>>>>>> a801cc6ac8735c413bfe38cbc705704031a8fcf5
 
 
 def all_data(
@@ -80,10 +66,6 @@ def all_data(
   return [data(k, size, batch_size) for k, size in enumerate(sizes)]
 
 
-<<<<<<< HEAD
-  return batches.ClientData(
-    examples=collections.OrderedDict(
-=======
 def padded(
   own: batches.ClientData, rows: int = 16, places: int = 6, steps: int = 4
 ) -> batches.ClientData:
@@ -95,7 +77,6 @@ def padded(
 
   return batches.ClientData(
     collections.OrderedDict(
->>>>>>> a801cc6ac8735c413bfe38cbc705704031a8fcf5
       (name, pad(leaf, rows)) for name, leaf in own.examples.items()
     ),
     indices=pad(own.indices, steps, places),

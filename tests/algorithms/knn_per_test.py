@@ -8,10 +8,6 @@ from sklearn import neighbors
 import tensorflow as tf
 
 from algorithms import knn_per
-<<<<<<< HEAD
-from tasks.data import batches
-=======
->>>>>>> a801cc6ac8735c413bfe38cbc705704031a8fcf5
 from tasks.models import linear
 from tasks.models import lstm
 from tests.algorithms import helpers
@@ -98,103 +94,6 @@ def _clients(method, label):
   return clients, sizes
 
 
-<<<<<<< HEAD
-class KnnPerTest(parameterized.TestCase):
-  def setUp(self):
-    super().setUp()
-    helpers.use('cohort')
-
-  @parameterized.product(kind=tuple(_MODELS), weights=tuple(_WEIGHTS))
-  def test_is_scikit_learns(self, kind, weights):
-    model, label, sklearn_knn, predict, metric = _MODELS[kind]
-    algorithm = _build(model, neighbor_weights=weights)
-    state = algorithm.initial_state([0, 1])
-    clients, sizes = _clients(algorithm, label)
-    results = algorithm.personalize(state, clients)
-    for client, size, result in zip(clients, sizes, results):
-      own = client['personalization'].examples
-      knn = sklearn_knn(min(10, size), weights=_WEIGHTS[weights])
-      knn.fit(own['x'][:size], own['y'][:size])
-      examples = client['evaluation']['evaluation'].examples
-      of_model = model.predict_softly(
-        model.scores(state['server']['model'], examples)
-      )
-      of_neighbors = predict(knn, examples['x'])
-      expected = [
-        metric(c * of_neighbors + (1 - c) * of_model.numpy(), examples['y'])
-        for c in _COEFFICIENTS
-      ]
-      ((total, weight),) = result['evaluation'].values()
-      np.testing.assert_allclose(total, np.sum(expected, axis=1), rtol=1e-4)
-      np.testing.assert_array_equal(weight, [40] * 3)
-
-  @parameterized.parameters('cohort', 'native')
-  def test_each_word_of_a_sentence_has_neighbours(self, runtime):
-    helpers.use(runtime)
-    length, num_words, end = 6, 12, 11
-    model = lstm.NextWordLstm(
-      num_words - 4, sequence_length=length, embedding_size=5, lstm_size=7
-    )
-    algorithm = _build(model)
-    state = algorithm.initial_state([0, 1])
-    # Larger weights, for the model to be sure of something.
-    rng = np.random.default_rng(1)
-    for name, weight in state['server']['model'].items():
-      noise = rng.normal(scale=0.7, size=weight.shape).astype(np.float32)
-      state['server']['model'][name] = weight + noise
-
-    def sentences(count):
-      lengths = rng.integers(2, length + 2, count)
-      words = rng.integers(1, num_words, (count, length + 1), np.int32)
-      words[np.arange(length + 1) >= lengths[:, np.newaxis]] = 0
-      return {'x': words[:, :-1], 'y': words[:, 1:]}
-
-    def as_data(examples):
-      indices, weights = batches.index_batches(len(examples['y']), 4)
-      return batches.ClientData(examples, indices, weights)
-
-    def words(examples):
-      """The state, the probabilities and the next word of each word."""
-      y = examples['y'].ravel()
-      weights = state['server']['model']
-      parts = (
-        model.encode(weights, examples).numpy(),
-        model.predict_softly(model.scores(weights, examples)).numpy(),
-        y,
-      )
-      return [part[y > 0] for part in parts]
-
-    clients, expected = [], []
-    for count in (9, 1, 14):  # One with fewer words than neighbours.
-      own, new = sentences(count), sentences(30)
-      own['x'][0, 2:] = own['y'][0, 1:] = 0
-      client = helpers.held_out_clients(algorithm)[0]
-      client['personalization'] = as_data(own)
-      client['evaluation']['evaluation'] = as_data(new)
-      clients.append(client)
-
-      keys, _, targets = words(own)
-      queries, of_model, y = words(new)
-      knn = neighbors.KNeighborsClassifier(
-        min(10, len(keys)), weights=_WEIGHTS['exp(-d)']
-      ).fit(keys, targets)
-      of_neighbors = np.zeros_like(of_model)
-      of_neighbors[:, knn.classes_] = knn.predict_proba(queries)
-      counts = (y != num_words - 3) & (y != end)
-      predicted = [
-        (c * of_neighbors + (1 - c) * of_model).argmax(axis=1)
-        for c in _COEFFICIENTS
-      ]
-      expected.append(
-        [
-          [np.sum(counts & (of_words == y)) for of_words in predicted],
-          [counts.sum()] * 3,
-        ]
-      )
-    results = [
-      result['evaluation']['accuracy']
-      for result in algorithm.personalize(state, clients)
-=======
 @pytest.mark.parametrize('kind', _MODELS)
 @pytest.mark.parametrize('weights', _WEIGHTS)
 def test_is_scikit_learns(kind, weights):
@@ -213,36 +112,11 @@ def test_is_scikit_learns(kind, weights):
     expected = [
       metric(c * of_neighbors + (1 - c) * of_model.numpy(), examples['y'])
       for c in _COEFFICIENTS
->>>>>>> a801cc6ac8735c413bfe38cbc705704031a8fcf5
     ]
     ((total, weight),) = result['evaluation'].values()
     np.testing.assert_allclose(total, np.sum(expected, axis=1), rtol=1e-4)
     np.testing.assert_array_equal(weight, [40] * 3)
 
-<<<<<<< HEAD
-  @parameterized.parameters(False, True)
-  def test_embedding_batch_by_batch_changes_nothing(self, jit_compile):
-    model = lstm.NextWordLstm(
-      8, sequence_length=6, embedding_size=5, lstm_size=7
-    )
-    weights = model.init(tf.constant([0, 1]))
-    rng = np.random.default_rng(0)
-    words = rng.integers(0, 12, (9, 7), np.int32)
-    examples = collections.OrderedDict(x=words[:, :-1], y=words[:, 1:])
-    indices, mask = batches.index_batches(9, 4)
-    data = helpers.padded(
-      batches.ClientData(examples, indices, mask),
-      rows=11,
-      places=5,
-      steps=4,
-    )
-    places = data.indices.ravel()
-    all_at_once = collections.OrderedDict(
-      (name, feature[places]) for name, feature in data.examples.items()
-    )
-    is_word = model.entry_mask(all_at_once) * data.mask.reshape([-1, 1])
-=======
->>>>>>> a801cc6ac8735c413bfe38cbc705704031a8fcf5
 
 def test_each_word_of_a_sentence_has_neighbours(runtime):
   del runtime

@@ -15,7 +15,7 @@ from personalization import schedule
 from tasks import registry
 from tasks import task as tasks
 from tasks.data import batches
-from tasks.data import client_data
+from tasks.data import populations
 
 _SETTINGS = schedule.TrainingSettings(
   total_rounds=7,
@@ -70,7 +70,7 @@ def _with_sizes(sizes: Mapping[str, int], padded: bool = True) -> tasks.Task:
     size = sizes[client_id]
     return {'x': np.zeros([size, 60], np.float32), 'y': np.arange(size)}
 
-  population = client_data.Population(tuple(sizes), {'train': load})
+  population = populations.Population(tuple(sizes), {'train': load})
   return dataclasses.replace(_task(), train=population, padded=padded)
 
 
