@@ -8,7 +8,7 @@ that both end with the same weights.
 """
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import time
 
 from absl import app
@@ -37,9 +37,11 @@ _EXAMPLES = tff.to_type(
 
 
 @tff.tensorflow.computation(_WEIGHTS, _EXAMPLES)
-def _train_client(weights, examples):
+def _train_client(
+  weights: tf.Tensor, examples: Mapping[str, tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns the weights after some steps of gradient descent, and the loss."""
-  loss = 0.0
+  loss = tf.zeros([])
   for _ in range(_NUM_STEPS):
     errors = tf.linalg.matvec(examples['x'], weights) - examples['y']
     loss = tf.reduce_mean(errors**2)
@@ -52,7 +54,9 @@ def _train_client(weights, examples):
   tff.FederatedType(_WEIGHTS, tff.SERVER),
   tff.FederatedType(_EXAMPLES, tff.CLIENTS),
 )
-def _next(weights, clients):
+def _next(
+  weights: tff.Value, clients: tff.Value
+) -> tuple[tff.Value, tff.Value]:
   """Returns the mean of the clients' weights and of their losses."""
   trained = tff.federated_map(
     _train_client, (tff.federated_broadcast(weights), clients)
@@ -60,10 +64,10 @@ def _next(weights, clients):
   return tff.federated_mean(trained[0]), tff.federated_mean(trained[1])
 
 
-def _make_clients(num_clients: int) -> list[dict[str, np.ndarray]]:
+def _make_clients(num_clients: int) -> list[Mapping[str, np.ndarray]]:
   """Makes examples of a linear function with noise."""
   rng = np.random.default_rng(0)
-  clients = []
+  clients: list[Mapping[str, np.ndarray]] = []
   for _ in range(num_clients):
     x = rng.normal(size=[40, 8]).astype(np.float32)
     y = (x.sum(axis=1) + rng.normal(size=40)).astype(np.float32)
@@ -110,8 +114,9 @@ def main(argv: Sequence[str]) -> None:
     )
     print(f'{name}: loss {loss:.4f}, {1000 * seconds:.2f} ms a round')
     results.append(weights)
-  np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-5)
-  difference = np.max(np.abs(results[0] - results[1]))
+  first, second = results
+  np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-5)
+  difference = np.max(np.abs(first - second))
   print(f'The weights agree: they differ by at most {difference:.1e}.')
 
 

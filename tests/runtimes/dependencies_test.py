@@ -23,7 +23,7 @@ def _imports(path: pathlib.Path) -> Iterator[str]:
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-      assert not node.level, 'A relative import.'
+      assert node.module and not node.level, 'A relative import.'
       yield node.module
 
 

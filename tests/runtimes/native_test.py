@@ -1,7 +1,7 @@
 """Tests of TFF's C++ runtime in a worker process that ends with its program."""
 
 import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 import gc
 import os
 import pathlib
@@ -102,7 +102,7 @@ class WorkerProcess(NamedTuple):
     return True
 
 
-def _worker_of(pid: int, others: frozenset[int] = frozenset()) -> WorkerProcess:
+def _worker_of(pid: int, others: Set[int] = frozenset()) -> WorkerProcess:
   (worker,) = _children(pid) - others
   assert 'worker_binary' in pathlib.Path(f'/proc/{worker}/cmdline').read_text()
   return WorkerProcess(worker, _start_time(worker))
