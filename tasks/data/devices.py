@@ -84,9 +84,9 @@ class Devices:
 
   Attributes:
     client_ids: The names of the clients.
-    load: Loads a client's examples, the first so many of them, or all of them
-      for None, in the same order at every call. It may be called from any
-      thread.
+    load: From a client's id and a limit to its examples: the first `limit` of
+      them, or all if it is None. They have the same order at every call. It may
+      be called from any thread.
     sizes: Each client's number of examples, `[clients]`.
   """
 
