@@ -44,16 +44,16 @@ class StackOverflowSettings(devices.HeldOutSettings):
   """The settings of StackOverflow."""
 
   max_examples: int = settings.field(
-    1024, 'The most sentences to take of a user.', minimum=1
+    1024, 'The largest number of sentences to take of a user.', minimum=1
   )
   vocabulary_size: int = settings.field(
-    10_000, 'The number of words that are told apart.', minimum=1
+    10_000, 'The number of words in the vocabulary.', minimum=1
   )
   word_counts: str | None = settings.field(
     None,
-    'A file of all words, the most frequent first, a line "word count" each;'
-    ' a relative path starts at the data_dir. None for the one that TFF'
-    ' downloads.',
+    'A file of all words, the most frequent first, with a line "word count"'
+    ' for each; a relative path starts at the data_dir. None for the file that'
+    ' TFF downloads.',
   )
 
 

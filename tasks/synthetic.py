@@ -57,8 +57,8 @@ class SyntheticSettings(settings.Settings):
   )
   shared: float = settings.field(
     2.0,
-    "How large the part is that all clients' models have in common; their"
-    ' own part has size 1.',
+    "The size of the part that all clients' models have in common; their own"
+    ' part has size 1.',
     minimum=0,
   )
   min_examples: int = settings.field(

@@ -20,19 +20,19 @@ class HeldOutSettings(settings.Settings):
 
   num_validation_clients: int | None = settings.field(
     None,
-    'The number of clients to choose by; none for as large a share of all'
-    ' clients as in Motley, which is its number if it is its database.',
+    'The number of clients to choose by; none for the same share of all'
+    " clients as in Motley, which gives Motley's number on its database.",
     minimum=1,
   )
   num_test_clients: int | None = settings.field(
     None,
-    'The number of clients to report; none for as large a share as in Motley.',
+    'The number of clients to report; none for the same share as in Motley.',
     minimum=1,
   )
   split_seed: int = settings.field(
     13,
     'The seed of the split into clients to train on, to choose by and to'
-    ' report, whatever the seed of the run. With 13 it is that of Motley.',
+    ' report, whatever the seed of the run. 13 gives the split of Motley.',
     minimum=0,
     maximum=2**32 - 1,
   )
@@ -84,9 +84,9 @@ class Devices:
 
   Attributes:
     client_ids: The names of the clients.
-    load: Loads a client's examples, the first so many of them, or all of them
-      for None, in the same order at every call. It may be called from any
-      thread.
+    load: From a client's id and a limit to its examples: the first `limit` of
+      them, or all if it is None. They have the same order at every call. It may
+      be called from any thread.
     sizes: Each client's number of examples, `[clients]`.
   """
 

@@ -1,5 +1,6 @@
 """Convolutional networks: for EMNIST as in TFF, for ADNI as in Motley."""
 
+import abc
 import collections
 from collections.abc import Mapping
 import dataclasses
@@ -15,9 +16,9 @@ class _ConvolutionalModel(models.Model):
   """A model of two convolutions, `conv1` and `conv2`, `dense` and `output`."""
 
   @property
+  @abc.abstractmethod
   def _kernel_shapes(self) -> Mapping[str, tuple[int, ...]]:
     """The shape of each layer's kernel, in the order of the layers."""
-    raise NotImplementedError
 
   @property
   def parts(self) -> Mapping[str, tuple[str, ...]]:

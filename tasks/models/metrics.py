@@ -14,49 +14,48 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-  """A metric of sums, whose first axes are whatever there are several of.
+  """A metric as a function of summed statistics.
+
+  Axes in front, as of clients or candidates, stay.
 
   Attributes:
-    value: The metric; NaN where there was nothing to judge by.
-    weight: How many entries, examples or words, it was judged by.
+    value: The metric; NaN where nothing was judged.
+    weight: The number of entries, examples or words, that were judged.
   """
 
   value: Callable[[Any], np.ndarray]
   weight: Callable[[Any], np.ndarray]
 
 
-def _divide(total: np.ndarray, by: np.ndarray) -> np.ndarray:
-  """Divides, with NaN where there is nothing to divide by."""
-  return np.divide(total, by, out=np.full_like(total, np.nan), where=by > 0)
+def _divide(total: np.ndarray, by: np.ndarray, otherwise: float) -> np.ndarray:
+  """Divides; gives `otherwise` where there is nothing to divide by."""
+  dtype = np.result_type(total, by, np.float32)
+  result = np.full(np.shape(total), otherwise, dtype)
+  return np.divide(total, by, out=result, where=np.greater(by, 0))
 
 
 def _macro_f1(confusion: np.ndarray) -> np.ndarray:
-  """Averages the F1 of each class; that of a class never seen is 0."""
+  """Averages the F1 of all classes; that of a class that never occurs is 0."""
   correct = np.diagonal(confusion, axis1=-2, axis2=-1)
   seen_or_predicted = confusion.sum(axis=-1) + confusion.sum(axis=-2)
-  f1 = np.divide(
-    2 * correct,
-    seen_or_predicted,
-    out=np.zeros_like(correct),
-    where=seen_or_predicted > 0,
-  )
+  f1 = _divide(2 * correct, seen_or_predicted, 0.0)
   empty = seen_or_predicted.sum(axis=-1) == 0
   return np.where(empty, np.nan, f1.mean(axis=-1))
 
 
-# Of a total and what to divide it by: an accuracy, a mean error.
+# The mean, of <total, number>: an accuracy, a mean error.
 MEAN = Metric(
-  value=lambda sums: _divide(*sums),
+  value=lambda sums: _divide(sums[0], sums[1], np.nan),
   weight=lambda sums: sums[1],
 )
-# Of the negative log-likelihood of words and their number.
+# Of <negative log-likelihood of words, number of words>.
 PERPLEXITY = Metric(
-  value=lambda sums: np.exp(_divide(*sums)),
+  value=lambda sums: np.exp(_divide(sums[0], sums[1], np.nan)),
   weight=lambda sums: sums[1],
 )
-# Of counts of each true class (rows) and predicted class (columns), `[…,
-# classes, classes]`; equal to scikit-learn's with zero_division=0 where
-# `labels` are all classes.
+# Of the counts of each true class (rows) and predicted class (columns), `[…,
+# classes, classes]`. Equals scikit-learn's with zero_division=0 if its `labels`
+# are all classes.
 MACRO_F1 = Metric(
   value=_macro_f1,
   weight=lambda confusion: confusion.sum(axis=(-2, -1)),

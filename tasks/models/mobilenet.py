@@ -14,7 +14,7 @@ import tensorflow as tf
 from tasks.models import layers
 from tasks.models import models
 
-# Expansion, channels, number of blocks, stride of the first of them.
+# Expansion, output channels, number of blocks, stride of the first block.
 _STAGES = (
   (1, 16, 1, 1),
   (6, 24, 2, 2),

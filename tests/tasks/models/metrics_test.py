@@ -95,6 +95,20 @@ def test_a_mean_divides_totals_by_what_they_are_of():
   np.testing.assert_array_equal(metrics.MEAN.weight(sums), [4, 2, 0])
 
 
+def test_sums_may_be_integers():
+  assert metrics.MEAN.value((np.array(3), np.array(4))) == 0.75
+  confusion = np.array([[1, 2], [3, 4]])
+  np.testing.assert_allclose(
+    metrics.MACRO_F1.value(confusion),
+    metrics.MACRO_F1.value(confusion.astype(np.float64)),
+  )
+
+
+def test_float32_sums_give_float32():
+  sums = np.array([3, 1], np.float32), np.array([4, 0], np.float32)
+  assert metrics.MEAN.value(sums).dtype == np.float32
+
+
 def test_perplexity_is_that_of_the_mean_log_likelihood():
   # Three words of likelihood 1/2 and 1/4 each; then none.
   sums = np.array([3 * np.log(2), 3 * np.log(4), 0]), np.array([3.0, 3, 0])

@@ -1,0 +1,81 @@
+"""Tests of what cross-silo tasks share."""
+
+import numpy as np
+import pytest
+
+from tasks.data import silos
+
+_SIZES = {'a': 20, 'b': 33}
+
+
+def _split(client_id, seed=1):
+  """Splits a client whose labels number its examples."""
+  rng = np.random.default_rng(0)
+  size = _SIZES[client_id]
+  features = rng.normal(3, 2, (size, 4)).astype(np.float32)
+  features[:, -1] = 5
+  return silos.split(features, np.arange(size), seed)
+
+
+@pytest.mark.parametrize('client_id', _SIZES)
+def test_each_example_is_in_one_part(client_id):
+  parts = _split(client_id)
+  labels = np.concatenate([part['y'] for part in parts.values()])
+  assert sorted(labels) == list(range(_SIZES[client_id]))
+
+
+def test_parts_are_70_15_and_15_percent():
+  sizes = {name: len(part['y']) for name, part in _split('a').items()}
+  assert sizes == {'train': 14, 'validation': 3, 'test': 3}
+
+
+def test_the_seed_decides_the_split():
+  first, again, other = (_split('a', seed)['test']['y'] for seed in (1, 1, 2))
+  np.testing.assert_array_equal(first, again)
+  assert set(first) != set(other)
+
+
+def test_features_are_standardized_by_the_examples_to_train_on():
+  x = _split('b')['train']['x']
+  np.testing.assert_allclose(x[:, :-1].mean(axis=0), 0, atol=1e-6)
+  np.testing.assert_allclose(x[:, :-1].std(axis=0), 1, atol=1e-6)
+
+
+def test_constant_features_are_zero_in_each_part():
+  for part in _split('b').values():
+    np.testing.assert_array_equal(part['x'][:, -1], 0)
+
+
+def test_all_clients_are_in_each_population():
+  made = silos.make_populations({name: _split(name) for name in _SIZES})
+  assert made['cross_silo']
+  for name in ('train', 'validation', 'test'):
+    assert made[name].client_ids == tuple(_SIZES)
+
+
+@pytest.mark.parametrize(
+  'population, name, part',
+  [
+    ('train', 'train', 'train'),
+    ('validation', 'personalization', 'train'),
+    ('validation', 'evaluation', 'validation'),
+    ('test', 'personalization', 'train'),
+    ('test', 'evaluation', 'test'),
+  ],
+)
+def test_each_set_is_a_part_of_the_examples(population, name, part):
+  clients = {client_id: _split(client_id) for client_id in _SIZES}
+  made = silos.make_populations(clients)
+  assert made[population].sets[name]('b') is clients['b'][part]
+
+
+def test_clients_are_numbered():
+  clients = [_split('a'), _split('b')]
+  assert list(silos.numbered('school', clients)) == ['school_000', 'school_001']
+
+
+@pytest.mark.parametrize('split_seed, expected', [(None, 7), (0, 0), (3, 3)])
+def test_a_split_seed_takes_the_place_of_the_seed_of_the_run(
+  split_seed, expected
+):
+  assert silos.SplitSettings(split_seed=split_seed).seed(7) == expected
