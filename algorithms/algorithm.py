@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
+from algorithms import candidates
 from tasks.models import model as model_lib
 
 SEED_TYPE = tff.TensorType(np.int32, [2])
@@ -107,7 +108,7 @@ class Algorithm:
 
   trace: Callable[[], Computations]
   structure: Hashable
-  candidates: Sequence[str]
+  candidates: Sequence[candidates.Candidate]
   baseline: int | None
   hyperparameters: Mapping[str, np.ndarray]
   training: str

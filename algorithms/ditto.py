@@ -30,6 +30,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from algorithms import algorithm
+from algorithms import candidates
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import process
@@ -137,9 +138,14 @@ def build(
     aggregator=aggregator,
     evaluation_sets=evaluation_sets,
     candidates=(
-      'global model',
+      candidates.Candidate(text='global model'),
       *(
-        f'personal model, {epoch} epochs'
+        candidates.Candidate(
+          value=epoch,
+          unit='epochs',
+          label='personal model',
+          text=f'personal model, {epoch} epochs',
+        )
         for epoch in range(hyperparameters.personal_epochs + 1)
       ),
     ),

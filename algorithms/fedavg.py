@@ -19,6 +19,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from algorithms import algorithm
+from algorithms import candidates
 from algorithms import client_work
 from algorithms import process
 from algorithms import server_optimizers
@@ -145,7 +146,7 @@ def build(
     hyperparameters=hyperparameters,
     aggregator=aggregator,
     evaluation_sets=evaluation_sets,
-    candidates=('global',),
+    candidates=(candidates.Candidate(text='global'),),
     baseline=0,
     training=training_description(hyperparameters),
   )

@@ -17,6 +17,7 @@ from algorithms import algorithm
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import process
+from algorithms.candidates import Candidate
 from base import settings
 from tasks.models import model as model_lib
 
@@ -87,9 +88,11 @@ def finetune(
   )
 
 
-def candidates(hyperparameters: FinetuningHyperparameters) -> tuple[str, ...]:
+def candidates(
+  hyperparameters: FinetuningHyperparameters,
+) -> tuple[Candidate, ...]:
   """What the entries of the metrics stand for; first the model as it was."""
-  names = ['0 epochs']
+  found = [Candidate(0, 'epochs')]
   for layers in hyperparameters.finetuning_layers:
     for rate in hyperparameters.finetuning_learning_rates:
       settings = []
@@ -98,8 +101,8 @@ def candidates(hyperparameters: FinetuningHyperparameters) -> tuple[str, ...]:
       if len(hyperparameters.finetuning_learning_rates) > 1:
         settings.append(f'rate {rate:g}')
       for epoch in range(1, hyperparameters.finetuning_epochs + 1):
-        names.append(', '.join([f'{epoch} epochs', *settings]))
-  return tuple(names)
+        found.append(Candidate(epoch, 'epochs', ', '.join(settings)))
+  return tuple(found)
 
 
 def build(

@@ -29,6 +29,7 @@ import tensorflow_federated as tff
 
 from algorithms import aggregation
 from algorithms import algorithm
+from algorithms import candidates
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import process
@@ -209,7 +210,7 @@ def build(
     hyperparameters=hyperparameters,
     aggregator=aggregation.each(aggregator),
     evaluation_sets=evaluation_sets,
-    candidates=('picked cluster',),
+    candidates=(candidates.Candidate(text='picked cluster'),),
     baseline=None,
     training=f'hypcluster {hyperparameters}',
     steps_to_personalize=False,

@@ -28,6 +28,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from algorithms import algorithm
+from algorithms import candidates
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import process
@@ -255,7 +256,10 @@ def build(
     hyperparameters=hyperparameters,
     aggregator=aggregator,
     evaluation_sets=evaluation_sets,
-    candidates=tuple(f'coefficient {c:g}' for c in coefficients),
+    candidates=tuple(
+      candidates.Candidate(c, 'coefficient', text=f'coefficient {c:g}')
+      for c in coefficients
+    ),
     baseline=coefficients.index(0.0) if 0.0 in coefficients else None,
     training=fedavg.training_description(hyperparameters),
     steps_to_personalize=False,

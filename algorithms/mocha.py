@@ -33,6 +33,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from algorithms import algorithm
+from algorithms import candidates
 from algorithms import client_work
 from algorithms import process
 from base import errors
@@ -238,7 +239,7 @@ def build(
     hyperparameters=hyperparameters,
     aggregator=aggregator,
     evaluation_sets=evaluation_sets,
-    candidates=('own model',),
+    candidates=(candidates.Candidate(text='own model'),),
     baseline=None,
     training=f'mocha {hyperparameters}',
     steps_to_personalize=False,

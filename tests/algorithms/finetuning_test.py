@@ -66,8 +66,9 @@ class FinetuningTest(absltest.TestCase):
       np.testing.assert_allclose(totals, expected, rtol=1e-3)
 
   def test_names_of_the_candidates(self):
+    method = _build(finetuning_epochs=1, finetuning_layers=('all', 'last'))
     self.assertEqual(
-      _build(finetuning_epochs=1, finetuning_layers=('all', 'last')).candidates,
+      tuple(map(str, method.candidates)),
       (
         '0 epochs',
         '1 epochs, all layers, rate 0.05',

@@ -260,7 +260,9 @@ class KnnPerTest(parameterized.TestCase):
 
   def test_coefficient_0_is_fedavg(self):
     algorithm = _build(helpers.MODEL)
-    self.assertEqual(algorithm.candidates[algorithm.baseline], 'coefficient 0')
+    self.assertEqual(
+      str(algorithm.candidates[algorithm.baseline]), 'coefficient 0'
+    )
     plain = fedavg.build(
       helpers.MODEL, fedavg.Hyperparameters(), helpers.mean(), helpers.SETS
     )

@@ -1,0 +1,214 @@
+"""The parts of a run: its task, its runtime and its methods."""
+
+import collections
+from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+import os
+import pathlib
+
+import tensorflow_federated as tff
+
+from algorithms import algorithm
+from algorithms import registry as algorithm_registry
+from base import errors
+from base import seeds
+from experiments.configuration import configs
+from experiments.configuration import user_settings
+from experiments.reporting import results_folder
+from personalization import choosing
+from personalization import measurements
+from personalization import training
+from runtimes import cohort
+from runtimes import native
+from tasks import registry as task_registry
+from tasks import task
+from tasks.models import model
+
+
+def load_task(config: configs.Config, data_dir: str | None) -> task.Task:
+  """Loads the task, and checks that it can be done as configured."""
+  loaded = task_registry.load(
+    config.task,
+    data_dir=data_dir,
+    seed=config.training.seed,
+    **dataclasses.asdict(config.task_settings),
+  )
+  num_clients = len(loaded.train.client_ids)
+  if config.training.clients_per_round > num_clients:
+    raise errors.UserError(
+      f'clients_per_round is {config.training.clients_per_round}, but'
+      f' {loaded.name} has {num_clients} clients to train on. Name a smaller'
+      ' number, or 0 for all.'
+    )
+  if config.run.choose == 'each' and not loaded.cross_silo:
+    raise errors.UserError(
+      f"choose is 'each', but clients of {loaded.name} have no validation"
+      " examples of their own to choose by. Set choose to 'all'."
+    )
+  return loaded
+
+
+def set_runtime(name: str) -> None:
+  """Makes a runtime the one that all TFF computations run on."""
+  if name == 'native':
+    context = native.create_native_context()
+  else:
+    # A core works on a client; several at work on one operation are slower.
+    os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
+    os.environ.setdefault('TF_NUM_INTEROP_THREADS', str(os.cpu_count()))
+    context = cohort.create_cohort_context()
+  tff.framework.set_default_context(context)
+
+
+@functools.cache  # So that methods that aggregate alike can share a program.
+def _aggregator(name: str) -> tff.aggregators.AggregationFactory:
+  if name == 'robust':
+    return tff.learning.robust_aggregator()
+  # The mean over a round whose clients were all dropped is zero.
+  return tff.aggregators.MeanFactory(no_nan_division=True)
+
+
+def choice(
+  run: user_settings.RunSettings, metric: str | None = None
+) -> choosing.Choice:
+  """Makes how candidates are chosen, by a metric if not by the task's."""
+  return choosing.Choice(run.choose == 'each', run.offer_baseline, metric)
+
+
+def _build(
+  name: str,
+  config: configs.Config,
+  task: task.Task,
+  measurement: measurements.MeasurementSettings,
+) -> algorithm.Algorithm:
+  """Builds one of the methods of a configuration."""
+  return algorithm_registry.build(
+    name,
+    task.model,
+    config.method_settings[name],
+    _aggregator(config.run.aggregator),
+    measurements.evaluation_sets(task, measurement),
+    num_clients=len(task.train.client_ids),
+  )
+
+
+def _trained_in(source: str) -> tuple[pathlib.Path, str, int]:
+  """Finds the folder of a finished run, the training in it, and its last round.
+
+  Args:
+    source: FOLDER or FOLDER:METHOD.
+  """
+  path, method = pathlib.Path(source), None
+  if ':' in path.name and not path.is_dir():
+    folder, _, method = source.rpartition(':')
+    path = pathlib.Path(folder)
+  methods = results_folder.read(path).methods
+  if method is not None and method not in methods:
+    raise errors.unknown('method', method, methods)
+  rounds = {
+    own['training']: own['rounds']
+    for name, own in methods.items()
+    if own['training'] is not None and method in (None, name)
+  }
+  if not rounds:
+    raise errors.UserError(f'{source} has trained no global model.')
+  if len(rounds) > 1:
+    raise errors.UserError(
+      f'{path} has trained {" and ".join(rounds)}. Name one of them, as in'
+      f' {path}:{next(iter(rounds))}.'
+    )
+  return path, *rounds.popitem()
+
+
+def _saved_models(source: str, task: task.Task) -> tuple[model.Weights, ...]:
+  """Reads the models that a finished run has trained."""
+  path, name, last_round = _trained_in(source)
+  config = configs.from_file(path / results_folder.CONFIG)
+  trainer = _build(name, config, task, measurements.MeasurementSettings())
+  if not trainer.models:
+    raise errors.UserError(f'{source}: {name} has no global model.')
+  return training.saved_models(
+    trainer,
+    results_folder.checkpoint_dir(path, name),
+    last_round,
+    like=task.model.init(seeds.pair('model')),
+  )
+
+
+def _warmstart(
+  methods: Mapping[str, algorithm.Algorithm],
+  sources: Sequence[str],
+  task: task.Task,
+) -> dict[str, algorithm.Algorithm]:
+  """Has the methods begin with the models of finished runs."""
+  for name, method in methods.items():
+    if not method.models:
+      raise errors.UserError(
+        f'{name} has no global model that could begin with a saved one. Leave'
+        ' out the method, or warmstart_from.'
+      )
+  try:
+    models = [own for source in sources for own in _saved_models(source, task)]
+  except errors.UserError as error:
+    raise errors.UserError(f'warmstart_from: {error}') from error
+  for name, method in methods.items():
+    if len(models) != len(method.models):
+      raise errors.UserError(
+        f'{name} begins with {len(method.models)} models, but there are'
+        f' {len(models)} in what warmstart_from names: {", ".join(sources)}.'
+      )
+  return {
+    name: dataclasses.replace(method, first_models=models)
+    for name, method in methods.items()
+  }
+
+
+def build_methods(
+  config: configs.Config,
+  task: task.Task,
+  measurement: measurements.MeasurementSettings = (
+    measurements.MeasurementSettings()
+  ),
+) -> dict[str, algorithm.Algorithm]:
+  """Builds all methods, so that none fails behind the training of another.
+
+  Args:
+    config: The configuration.
+    task: Its task.
+    measurement: What is measured beside the metric; by default nothing.
+
+  Returns:
+    The methods by name.
+
+  Raises:
+    UserError: If one cannot do the task.
+  """
+  methods = {
+    name: _build(name, config, task, measurement)
+    for name in config.method_settings
+  }
+  for name, method in methods.items():
+    if not (task.cross_silo or method.personalizes_new_clients):
+      raise errors.UserError(
+        f'{name} can personalize only clients that it was trained on, and the'
+        f' clients that {task.name} is judged by are not among them. Take a'
+        ' task where they are, as school, or leave the method out.'
+      )
+  if config.run.warmstart_from:
+    methods = _warmstart(methods, config.run.warmstart_from, task)
+  return methods
+
+
+def hand_over(
+  trained: training.Trained, method: algorithm.Algorithm
+) -> training.Trained:
+  """Gives a method what another of the same training has learned.
+
+  What they share does not include how a client is personalized, and the numbers
+  that this takes are in the server's state as well.
+  """
+  state = collections.OrderedDict(
+    trained.server_state, hyperparameters=method.hyperparameters
+  )
+  return dataclasses.replace(trained, server_state=state)
