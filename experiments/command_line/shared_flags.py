@@ -59,5 +59,6 @@ def dry_run() -> flags.Flag:
     flags.DEFINE_bool,
     'dry_run',
     False,
-    'Lists the points, times one of each kind, and estimates how long all take.',
+    'Lists the points, times one of each kind, and estimates how long all of'
+    ' them take.',
   )

@@ -58,15 +58,17 @@ class Repeats:
     found = [_look_up(run.methods[method], keys) for run in self.runs]
     return [math.nan if value is None else float(value) for value in found]
 
-  def candidates(self, method: str) -> list[candidates.Candidate]:
+  def candidates_of(self, method: str) -> list[candidates.Candidate]:
     """Returns the candidates of a method."""
     return [
-      candidates.Candidate(own['value'], own['unit'], own['label'], text=name)
+      candidates.Candidate(
+        own.get('value'), own.get('unit', ''), own.get('label', ''), text=name
+      )
       for name, own in self.runs[0].methods[method]['candidates'].items()
     ]
 
   def of_clients(self, method: str, column: str) -> list[float]:
-    """Returns a column of per_client.csv, of all runs; NaN where it is empty."""
+    """Returns a column of per_client.csv, of all runs; NaN where empty."""
     return [
       float(row.get(column) or math.nan)
       for run in self.runs

@@ -25,6 +25,8 @@ from tasks import registry as task_registry
 from tasks import task
 from tasks.models import model
 
+_NOTHING_ELSE = measurements.MeasurementSettings()
+
 
 def load_task(config: configs.Config, data_dir: str | None) -> task.Task:
   """Loads the task, and checks that it can be done as configured."""
@@ -125,7 +127,7 @@ def _saved_models(source: str, task: task.Task) -> tuple[model.Weights, ...]:
   """Reads the models that a finished run has trained."""
   path, name, last_round = _trained_in(source)
   config = configs.from_file(path / results_folder.CONFIG)
-  trainer = _build(name, config, task, measurements.MeasurementSettings())
+  trainer = _build(name, config, task, _NOTHING_ELSE)
   if not trainer.models:
     raise errors.UserError(f'{source}: {name} has no global model.')
   return training.saved_models(
@@ -167,9 +169,7 @@ def _warmstart(
 def build_methods(
   config: configs.Config,
   task: task.Task,
-  measurement: measurements.MeasurementSettings = (
-    measurements.MeasurementSettings()
-  ),
+  measurement: measurements.MeasurementSettings = _NOTHING_ELSE,
 ) -> dict[str, algorithm.Algorithm]:
   """Builds all methods, so that none fails behind the training of another.
 
