@@ -20,6 +20,7 @@ from algorithms import finetuning
 from base import seeds
 from experiments.benchmarks import reference_loops
 from personalization import evaluation
+from personalization import measurements
 from personalization import schedule as schedule_lib
 from personalization import training
 from tasks import registry
@@ -66,7 +67,7 @@ def _algorithm(task: task_lib.Task) -> algorithm_lib.Algorithm:
       finetuning_epochs=_NUM_EPOCHS,
     ),
     tff.aggregators.MeanFactory(no_nan_division=True),
-    evaluation.evaluation_sets(task),
+    measurements.evaluation_sets(task),
   )
 
 
