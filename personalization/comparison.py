@@ -62,15 +62,17 @@ def compare(
   first = np.asarray(first, np.float64)
   second = np.asarray(second, np.float64)
   difference = first - second
-  worse = summaries.is_worse(first, second, higher_is_better)
-  better = summaries.is_worse(second, first, higher_is_better)
+  is_worse = summaries.is_worse(first, second, higher_is_better)
+  is_better = summaries.is_worse(second, first, higher_is_better)
   # Two models that both diverged are alike.
-  better, worse = int(np.sum(better & ~worse)), int(np.sum(worse & ~better))
+  better = int(np.sum(is_better & ~is_worse))
+  worse = int(np.sum(is_worse & ~is_better))
+  p_wilcoxon: float | None = None
+  p_t: float | None = None
   if not better + worse:
     p_sign = p_wilcoxon = p_t = 1.0
   else:
     p_sign = float(scipy.stats.binomtest(better, better + worse).pvalue)
-    p_wilcoxon = p_t = None
     if np.all(np.isfinite(difference)):
       with warnings.catch_warnings():
         # SciPy warns that it is approximate for few clients, or equal ones.

@@ -256,11 +256,11 @@ def _evaluate_population(
       for name, part in sets.items()
     }
     if any(isinstance(own, list) for own in data.values()):
-      evaluation = [
+      by_set: Any = [
         collections.OrderedDict(zip(sets, own)) for own in zip(*data.values())
       ]
     else:
-      evaluation = collections.OrderedDict(data)
+      by_set = collections.OrderedDict(data)
     return rows, dict(
       personalization=clients.data(
         'personalization',
@@ -274,7 +274,7 @@ def _evaluate_population(
         epochs=method.shuffled_epochs or 1,
         stop=personalized_on,
       ),
-      evaluation=evaluation,
+      evaluation=by_set,
       seed=seeds.pairs(
         seeds.generator('personalize', settings.seed, first), len(rows)
       ),
@@ -386,8 +386,8 @@ def evaluate(
       skipped += clients.skipped
       skipped += itertools.compress(clients.client_ids, ~judged)
       by_set = {name: own.of(judged) for name, own in by_set.items()}
-      for part, name in zip(parts, own_sets, strict=True):
-        by_part[part] = by_set[name]
+      for reported_part, name in zip(parts, own_sets, strict=True):
+        by_part[reported_part] = by_set[name]
     # `reported`, the test clients, came last.
     return Evaluation(
       task.metric,

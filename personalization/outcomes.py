@@ -225,14 +225,15 @@ class Outcome:
     Empty if the method has no model to be left with, or no other.
     """
     evaluated, criteria = self.evaluated, self.measurement
-    if evaluated.baseline is None or len(evaluated.candidates) == 1:
+    baseline = evaluated.baseline
+    if baseline is None or len(evaluated.candidates) == 1:
       return {}
 
     def accept(
       evaluated: evaluation.Evaluation, accepted: np.ndarray
     ) -> Acceptance:
       chosen = choosing.choose(evaluated, self.choice)
-      kept = np.where(accepted, chosen, evaluated.baseline)
+      kept = np.where(accepted, chosen, baseline)
       return Acceptance(accepted, self._at(kept, evaluated))
 
     results = {}
@@ -246,7 +247,7 @@ class Outcome:
         evaluated, judge = less, less.further[measurements.HELD_OUT]
       values = judge.values[evaluated.metric]
       chosen = choosing.choose(evaluated, self.choice)
-      gain = choosing.at(values, chosen) - values[:, evaluated.baseline]
+      gain = choosing.at(values, chosen) - values[:, baseline]
       if not evaluated.higher_is_better:
         gain = -gain
       # A client with nothing held out has no gain, and does not take it.

@@ -134,7 +134,7 @@ def serve(
   connection.send((time.perf_counter() - start, list(model.values())))
   num_rounds = workloads.TASKS.get(name, 1)
   while connection.recv():
-    seconds = []
+    seconds: list[float] = []
     end = time.perf_counter() + _SECONDS_PER_TURN
     while not seconds or time.perf_counter() < end:
       start = time.perf_counter()

@@ -20,7 +20,7 @@ from personalization import measurements
 from personalization import training
 from tasks import registry as task_registry
 
-_T = TypeVar('_T')
+_T = TypeVar('_T', bound=settings.Settings)
 
 
 @dataclasses.dataclass(frozen=True)

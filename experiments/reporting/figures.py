@@ -183,20 +183,19 @@ def _of_choices(
       _numbers(repeated, {key: (*place, name) for key, place in where.items()})
       for name in ('hurt', 'mean')
     )
-    methods = {
+    points = {
       method: {key: (hurt[method][key], means[method][key]) for key in where}
       for method in means
       if method in hurt
     }
-    yield 'acceptance', plots.acceptance(methods, *judged)
+    yield 'acceptance', plots.acceptance(points, *judged)
 
 
 def draw(by_rounds: Sequence[repeats.Repeats]) -> _Figures:
   """Draws all figures that the results of runs have the numbers for.
 
   Args:
-    by_rounds: The repeated of each number of rounds, see `repeats.read`.
-      All figures but that of the communication are of the last of them.
+    by_rounds: The repeats of each number of rounds, see `repeats.read`. All figures but that of the communication are of the last of them.
 
   Yields:
     The name of each figure, and the figure.

@@ -102,11 +102,11 @@ def look(method: str) -> Look:
     return _KNOWN[method]
   trainer, plus, personalizer = method.partition('+')
   if plus:
-    own, line = look(trainer), look(trainer).line
+    own = look(trainer)
     return dataclasses.replace(
       own,
       marker=look(personalizer).marker,
-      line=_LINES_OF_PAIRS.get(line, line),
+      line=_LINES_OF_PAIRS.get(own.line, own.line),
     )
   number = int.from_bytes(hashlib.sha256(method.encode()).digest()[:8], 'big')
   number, color = divmod(number, len(COLORS))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import itertools
+import math
 import pathlib
 from typing import Any
 
@@ -29,7 +30,7 @@ _WIDTH = 3.4
 _MOST_BARS = 25
 # The most candidates of a method to be drawn out of distribution.
 _MOST_OOD = 12
-_STYLE = {
+_STYLE: Any = {
   'font.size': 8,
   'axes.labelsize': 8,
   'axes.titlesize': 8,
@@ -64,7 +65,7 @@ def _styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
   """Has a figure drawn in our style, whatever the caller's is."""
 
   @functools.wraps(draw)
-  def styled(*args, **kwargs) -> Figure:
+  def styled(*args: Any, **kwargs: Any) -> Figure:
     with matplotlib.rc_context(_STYLE):
       return draw(*args, **kwargs)
 
@@ -193,12 +194,12 @@ def hurt_scatter(
     The figure: each client's change against its number of examples, and beside
     it how many clients have which change.
   """
-  before, after = np.asarray(before, float), np.asarray(after, float)
-  changes, examples = after - before, np.asarray(examples)
+  first, then = np.asarray(before, float), np.asarray(after, float)
+  changes, counts = then - first, np.asarray(examples)
   # Models that diverged have no place in the figure, but are in the shares.
   finite = np.isfinite(changes)
-  hurt = summaries.is_worse(after, before, higher_is_better)
-  better = ~hurt & summaries.is_worse(before, after, higher_is_better)
+  hurt = summaries.is_worse(then, first, higher_is_better)
+  better = ~hurt & summaries.is_worse(first, then, higher_is_better)
   kinds = (
     ('hurt', hurt, _WORSE, 'v'),
     ('unchanged', ~(hurt | better), _SAME, 'o'),
@@ -211,7 +212,7 @@ def hurt_scatter(
   for name, mask, color, marker in kinds:
     if np.any(mask):
       points.scatter(
-        examples[mask & finite],
+        counts[mask & finite],
         changes[mask & finite],
         s=9,
         color=color,
@@ -277,8 +278,15 @@ def _draw_curve(
       x, y - y_bars, y + y_bars, color=look['color'], alpha=0.15, linewidth=0
     )
     return
-  bars = [own if np.any(own) else None for own in (y_bars, x_bars)]
-  plot.errorbar(x, y, *bars, capsize=1.5, elinewidth=0.7, **look)
+  plot.errorbar(
+    x,
+    y,
+    yerr=y_bars if np.any(y_bars) else None,
+    xerr=x_bars if np.any(x_bars) else None,
+    capsize=1.5,
+    elinewidth=0.7,
+    **look,
+  )
 
 
 def _draw_methods(
@@ -438,8 +446,8 @@ def ood_curves(
   sign = 1 if higher_is_better else -1
 
   def gain(point: tuple[OfRepeats, OfRepeats]) -> float:
-    gain = sign * np.mean(point[0])
-    return gain if np.isfinite(gain) else -np.inf
+    gain = float(sign * np.mean(point[0]))
+    return gain if math.isfinite(gain) else -math.inf
 
   # Of each method the curve with its best point.
   curves = {
@@ -454,7 +462,7 @@ def ood_curves(
   }
   best = [max(map(gain, points)) for points in curves.values()]
   best = [own for own in best if np.isfinite(own)]
-  worst = np.finfo(float).min
+  worst = float(np.finfo(float).min)
   if len(best) > 1:
     worst = min(best) - 0.5 * (max(best) - min(best))
   some = {}

@@ -22,6 +22,7 @@ import math
 import pathlib
 from typing import Any, Protocol
 
+import numpy as np
 import tomli_w
 
 from base import errors
@@ -230,12 +231,15 @@ def _compare(
 ) -> dict[str, Any]:
   """Compares two methods on the clients that both have been judged by."""
   other = {row['client']: float(row['metric']) for row in second}
-  pairs = [
-    (float(row['metric']), other[row['client']])
-    for row in first
-    if row['client'] in other
-  ]
-  return dataclasses.asdict(comparison.compare(*zip(*pairs), higher_is_better))
+  own = {row['client']: float(row['metric']) for row in first}
+  clients = [client for client in own if client in other]
+  return dataclasses.asdict(
+    comparison.compare(
+      np.array([own[client] for client in clients]),
+      np.array([other[client] for client in clients]),
+      higher_is_better,
+    )
+  )
 
 
 @contextlib.contextmanager

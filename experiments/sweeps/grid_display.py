@@ -23,14 +23,13 @@ def make_table(
   for name in ('validation', 'test ± over repeats', 'deviation', 'hurt'):
     table.add_column(name, justify='right')
   for name, own in winners.items():
-    mean, deviation = own.over_repeats('mean'), own.over_repeats('deviation')
     hurt = own.over_repeats('hurt')
     table.add_row(
       name,
       rich.markup.escape(own.point.describe()),
       f'{own.validation:#.4g}',
-      f'{mean[0]:#.4g} ± {mean[1]:#.2g}',
-      f'{deviation[0]:#.4g}',
+      f'{own.mean[0]:#.4g} ± {own.mean[1]:#.2g}',
+      f'{own.deviation[0]:#.4g}',
       f'{hurt[0]:.1%}' if hurt else '–',
     )
   return table

@@ -25,6 +25,11 @@ from base import errors
 from experiments.configuration import user_settings
 
 _KEYS = {'preset': str, 'repeats': list, 'metric': str, 'grid': list}
+_KINDS: Mapping[type, str] = {
+  list: 'a list',
+  dict: 'a table',
+  str: 'a text',
+}
 _GRID_KEYS = {'algorithms': list, 'settings': dict, 'values': dict}
 
 
@@ -104,7 +109,7 @@ def _check(
     if name not in keys:
       raise errors.UserError(f'{where}: {errors.unknown("key", name, keys)}')
     if not isinstance(value, keys[name]):
-      kind = {list: 'a list', dict: 'a table', str: 'a text'}[keys[name]]
+      kind = _KINDS[keys[name]]
       raise errors.UserError(f'{where}: {name} must be {kind}, not {value!r}.')
   return table
 

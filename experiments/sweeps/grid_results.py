@@ -73,6 +73,10 @@ def open_store(folder: pathlib.Path) -> Iterator[RunStore]:
       yield store
 
 
+def _over_repeats(values: Sequence[Any]) -> tuple[float, float]:
+  return float(np.mean(values)), float(np.std(values))
+
+
 @dataclasses.dataclass(frozen=True)
 class PointResult:
   """What came of a point over its repeats.
@@ -98,13 +102,22 @@ class PointResult:
       Both; None if the records have no such number.
     """
     if name in ('mean', 'deviation'):
-      test = [np.array(r['test'], np.float64) for r in self.records]
-      values = [np.mean(t) if name == 'mean' else np.std(t) for t in test]
-    else:
-      values = [r[name] for r in self.records if name in r]
-    if not values:
-      return None
-    return float(np.mean(values)), float(np.std(values))
+      return self.mean if name == 'mean' else self.deviation
+    values = [r[name] for r in self.records if name in r]
+    return _over_repeats(values) if values else None
+
+  @property
+  def mean(self) -> tuple[float, float]:
+    """The test clients' mean: its mean and its deviation over repeats."""
+    return _over_repeats([np.mean(own) for own in self._test()])
+
+  @property
+  def deviation(self) -> tuple[float, float]:
+    """The deviation over test clients: its mean and deviation over repeats."""
+    return _over_repeats([np.std(own) for own in self._test()])
+
+  def _test(self) -> list[np.ndarray]:
+    return [np.array(r['test'], np.float64) for r in self.records]
 
   def of_clients(self, name: str) -> list[float]:
     """Returns a number of each test client, those of all repeats."""
@@ -197,7 +210,7 @@ def write(
       hurt = own.over_repeats('hurt')
       row |= {
         'validation': f'{own.validation:.7g}',
-        'test': f'{own.over_repeats("mean")[0]:.7g}',
+        'test': f'{own.mean[0]:.7g}',
         'hurt': f'{hurt[0]:.4g}' if hurt else '',
       }
     writer.writerow(row | dict(own.point.values))

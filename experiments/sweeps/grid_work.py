@@ -59,7 +59,7 @@ class Job:
 
 def make_runs(grid: grid_file.GridFile) -> list[GridRun]:
   """Makes all runs of a grid; raises a `UserError` if one cannot be."""
-  runs = {}
+  runs: dict[str, GridRun] = {}
   for seed in grid.repeats:
     for point in grid.points:
       config = configs.resolve(grid.request(point, seed))

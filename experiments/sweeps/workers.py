@@ -4,7 +4,7 @@ A job that fails, or takes its process with it, stops none of the others.
 """
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 import dataclasses
 import multiprocessing
 import multiprocessing.connection
@@ -133,7 +133,7 @@ def carry_out(
   make_runner: Callable[[], Any],
   num_workers: int,
   log_dir: pathlib.Path,
-) -> Iterator[Event | None]:
+) -> Generator[Event | None, None, None]:
   """Carries out jobs in several processes.
 
   Args:
