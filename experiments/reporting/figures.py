@@ -195,7 +195,8 @@ def draw(by_rounds: Sequence[repeats.Repeats]) -> _Figures:
   """Draws all figures that the results of runs have the numbers for.
 
   Args:
-    by_rounds: The repeats of each number of rounds, see `repeats.read`. All figures but that of the communication are of the last of them.
+    by_rounds: The repeats of each number of rounds, see `repeats.read`. All
+      figures but that of the communication are of the last of them.
 
   Yields:
     The name of each figure, and the figure.
