@@ -105,10 +105,7 @@ def load(own: SineWavesSettings, data_dir: str | None, seed: int) -> task.Task:
     return devices.Devices(ids[start:stop], draw, sizes)
 
   n = own.num_clients
-  return devices.make_task(
-    train=some(0, n),
-    validation=some(n, n + n // 2),
-    test=some(n + n // 2, 2 * n),
+  return task.Task(
     name='sine_waves',
     model=SineNetwork(),
     metric='squared_error',
@@ -116,4 +113,9 @@ def load(own: SineWavesSettings, data_dir: str | None, seed: int) -> task.Task:
     batch_size=10,
     padded=True,
     attributes={task.GROUP: task.Attribute(('sine', 'cosine'), groups)},
+    **devices.make_populations(
+      train=some(0, n),
+      validation=some(n, n + n // 2),
+      test=some(n + n // 2, 2 * n),
+    ),
   )

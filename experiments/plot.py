@@ -23,45 +23,28 @@ and, where experiments:run was told by --set to measure more,
   evaluation_fractions       has hurt_METHOD_part_… as well
 """
 
-# Nothing heavy is imported here: --help is answered without it.
-import sys
-
 from absl import app
-from absl import flags
 
-from base import errors
-from experiments.configuration import config as config_lib
+from experiments.command_line import launch
+from experiments.command_line import paths
+from experiments.command_line import shared_flags
 
-_OUTPUT_DIR = flags.DEFINE_string(
-  'output_dir',
-  None,
-  "The folder to write to; by default plots in the first run's.",
-)
+_OUTPUT_DIR = shared_flags.output_dir("plots in the first run's")
 
 
 def main(argv: list[str]) -> int:
   """Draws what the arguments and flags say, and returns the exit status."""
-  paths = [config_lib.user_path(path) for path in argv[1:]]
-  if not paths:
+  folders = [paths.user_path(path) for path in argv[1:]]
+  if not folders:
     raise app.UsageError('Name the output folder of a run, or of several.')
-  try:
-    from experiments.reporting import figures
-    from experiments.reporting import plots
-    from experiments.reporting import report
-
-    by_rounds = report.read_repeats(paths)
-    output_dir = paths[0] / 'plots'
-    if _OUTPUT_DIR.value is not None:
-      output_dir = config_lib.user_path(_OUTPUT_DIR.value)
-    for name, figure in figures.draw(by_rounds):
-      plots.save(figure, output_dir / name)
-      print(f'{output_dir / name}.png, .svg', flush=True)
-    if len(by_rounds[-1].runs) > 1:
-      report.print_table(by_rounds[-1])
-  except (errors.UserError, OSError) as error:  # The latter of what it writes.
-    print(f'Error: {error}', file=sys.stderr)
-    return 1
-  return 0
+  output_dir = folders[0] / 'plots'
+  if _OUTPUT_DIR.value is not None:
+    output_dir = paths.user_path(_OUTPUT_DIR.value)
+  return launch.carry_out(
+    lambda: launch.load('experiments.reporting.figures').main(
+      folders, output_dir
+    )
+  )
 
 
 if __name__ == '__main__':

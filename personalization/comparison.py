@@ -1,8 +1,8 @@
-"""Whether one method is better than another, or it may be chance.
+"""Tests of whether one method is better than another, or it may be chance.
 
 The methods are compared on the same clients, pair by pair: some clients are
 easier than others with whatever method, which says nothing about methods. The
-tests are SciPy's. Their p-values are of one comparison each: who makes many and
+tests are SciPy's. Each p-value is of one comparison: whoever makes many and
 picks the smallest has to correct for it.
 """
 
@@ -17,7 +17,7 @@ from personalization import summaries
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """Two methods on the same clients.
+  """A comparison of two methods on the same clients.
 
   Attributes:
     num_clients: The number of clients.
@@ -26,13 +26,14 @@ class Comparison:
     interval: The confidence interval of that mean; None if it has none.
     better: How many clients are better off with the first method.
     worse: How many are worse off with it.
-    p_sign: The probability of `better` and `worse` differing as much or more if
-      either were as likely (sign test).
-    p_wilcoxon: The same of the ranks of the differences, if they were symmetric
-      about zero (Wilcoxon's signed-rank test).
-    p_t: The same of the mean of the differences, if they were normal about zero
-      (paired t-test). The latter two are None where a difference is no number,
-      as of a model that diverged, and the last one for a single client.
+    p_sign: The p-value of the sign test: the probability that `better` and
+      `worse` differ at least as much if both were equally likely.
+    p_wilcoxon: The p-value of Wilcoxon's signed-rank test: the same for the
+      ranks of the differences, if they were symmetric about zero. None where a
+      difference is not finite, as of a model that diverged.
+    p_t: The p-value of the paired t-test: the same for the mean of the
+      differences, if they were normal about zero. None likewise, and for a
+      single client.
   """
 
   num_clients: int
@@ -48,7 +49,7 @@ class Comparison:
 def compare(
   first: np.ndarray, second: np.ndarray, higher_is_better: bool
 ) -> Comparison:
-  """Compares two methods.
+  """Compares two methods on the same clients.
 
   Args:
     first: Each client's metric with the first method.
@@ -61,18 +62,20 @@ def compare(
   first = np.asarray(first, np.float64)
   second = np.asarray(second, np.float64)
   difference = first - second
-  worse = summaries.is_worse(first, second, higher_is_better)
-  better = summaries.is_worse(second, first, higher_is_better)
+  is_worse = summaries.is_worse(first, second, higher_is_better)
+  is_better = summaries.is_worse(second, first, higher_is_better)
   # Two models that both diverged are alike.
-  better, worse = int(np.sum(better & ~worse)), int(np.sum(worse & ~better))
+  better = int(np.sum(is_better & ~is_worse))
+  worse = int(np.sum(is_worse & ~is_better))
+  p_wilcoxon: float | None = None
+  p_t: float | None = None
   if not better + worse:
     p_sign = p_wilcoxon = p_t = 1.0
   else:
     p_sign = float(scipy.stats.binomtest(better, better + worse).pvalue)
-    p_wilcoxon = p_t = None
     if np.all(np.isfinite(difference)):
       with warnings.catch_warnings():
-        # That it is approximate, for clients that are few or do not differ.
+        # SciPy warns that it is approximate for few clients, or equal ones.
         warnings.simplefilter('ignore', UserWarning)
         p_wilcoxon = float(scipy.stats.wilcoxon(difference).pvalue)
       if len(difference) > 1:

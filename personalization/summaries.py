@@ -1,4 +1,4 @@
-"""What a metric is like over clients, and whom personalization hurts."""
+"""Statistics of a metric over clients, and which clients are worse off."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ _DRAWS = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-  """One metric over clients, each of which counts as one unless it says so.
+  """Statistics of one metric over clients, each of which counts the same.
 
   Attributes:
     num_clients: The number of clients.
@@ -45,21 +45,22 @@ def summarize(
   metric: np.ndarray,
   weights: np.ndarray,
   higher_is_better: bool,
-  baseline: np.ndarray | None = None,
+  hurt: np.ndarray | None = None,
 ) -> Summary:
   """Summarizes a metric over clients.
 
   Args:
     metric: Each client's metric.
-    weights: What each client's metric is the mean over.
+    weights: How much each client's metric was judged by, examples or words.
     higher_is_better: The metric's direction.
-    baseline: Each client's metric without personalization.
+    hurt: Which clients are worse off than without personalization, if there is
+      something to compare with.
 
   Returns:
     The summary.
   """
   metric = np.asarray(metric, np.float64)
-  # The best first; what is no number, as of a model that diverged, comes last.
+  # The best first; NaN, the metric of a model that diverged, comes last.
   ordered = metric[np.argsort(-metric if higher_is_better else metric)]
   tenth = max(len(metric) // 10, 1)
   largest = np.argsort(-np.asarray(weights), kind='stable')[:tenth]
@@ -76,21 +77,19 @@ def summarize(
     worst_tenth=float(ordered[-tenth:].mean()),
     best_tenth=float(ordered[:tenth].mean()),
     largest_tenth=float(metric[largest].mean()),
-    hurt=None
-    if baseline is None
-    else float(is_worse(metric, baseline, higher_is_better).mean()),
+    hurt=None if hurt is None else float(hurt.mean()),
   )
 
 
 def interval_of_mean(metric: np.ndarray) -> tuple[float, float] | None:
-  """The 95% confidence interval of the mean, by bootstrap over the clients.
+  """Returns the 95% confidence interval of the mean, by bootstrap over clients.
 
   Args:
     metric: Each client's metric.
 
   Returns:
     The interval, the same at every call. None if there is just one client, or
-    one whose metric is no number.
+    one whose metric is not finite.
   """
   if len(metric) < 2 or not np.all(np.isfinite(metric)):
     return None
@@ -108,7 +107,7 @@ def interval_of_mean(metric: np.ndarray) -> tuple[float, float] | None:
 def is_worse(
   metric: np.ndarray, than: np.ndarray, higher_is_better: bool
 ) -> np.ndarray:
-  """Which clients are strictly worse; a metric that is no number is."""
+  """Tells which clients are strictly worse; one with a NaN always is."""
   return np.isnan(metric) | (
     metric < than if higher_is_better else metric > than
   )

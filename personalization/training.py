@@ -178,19 +178,22 @@ def train(
   return trained
 
 
-def check(method: methods.Method, task: task_lib.Task) -> None:
-  """Raises a `UserError` if a method cannot do a task."""
+def check(
+  method: methods.Method, task: task_lib.Task, name: str = 'this method'
+) -> None:
+  """Raises a `UserError` if a method, of this name, cannot do a task."""
   if not (task.cross_silo or method.personalizes_new_clients):
     raise errors.UserError(
-      f'{task.name} evaluates clients that were never trained on, for whom'
-      ' this method has no model. Choose a task whose clients are all in'
-      ' training, such as school.'
+      f'{name} can personalize only clients that it was trained on, and the'
+      f' clients that {task.name} is judged by are not among them. Take a'
+      ' task where they are, as school, or leave the method out.'
     )
-  for name in method.needs:
-    if name not in task.attributes:
+  for attribute in method.needs:
+    if attribute not in task.attributes:
       raise errors.UserError(
-        f'This method needs to know the {name} of each client, which'
-        f' {task.name} does not tell. Choose another task or method.'
+        f'{name} needs to know the {attribute} of each client, which'
+        f' {task.name} does not tell. Take another task, or leave the method'
+        ' out.'
       )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Each task's module, which has a function `load(settings, data_dir, seed)`, and
 # the class of its settings.
-_TASKS = {
+TASKS = {
   'adni': 'tasks.adni:AdniSettings',
   'emnist': 'tasks.emnist:EmnistSettings',
   'landmarks': 'tasks.landmarks:LandmarksSettings',
@@ -33,14 +33,14 @@ _TASKS = {
 
 def task_names() -> tuple[str, ...]:
   """Lists the names of all tasks."""
-  return tuple(sorted(_TASKS))
+  return tuple(sorted(TASKS))
 
 
 def _find(name: str) -> tuple[types.ModuleType, type[settings.Settings]]:
   """Imports the module of a task, and finds the class of its settings."""
-  if name not in _TASKS:
-    raise errors.unknown('task', name, _TASKS)
-  module_name, _, class_name = _TASKS[name].partition(':')
+  if name not in TASKS:
+    raise errors.unknown('task', name, TASKS)
+  module_name, _, class_name = TASKS[name].partition(':')
   module = importlib.import_module(module_name)
   return module, getattr(module, class_name)
 

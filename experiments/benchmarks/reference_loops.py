@@ -7,9 +7,8 @@ batches and so compute the same thing. The clients' data are in memory.
 """
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -46,13 +45,13 @@ class Workload:
   model: models.Model
   keras_model: Callable[[], tf.keras.Model]
   keras_loss: KerasLoss
-  clients: Sequence[Mapping[str, Any]]
+  clients: Sequence[batches.ClientData]
   learning_rate: float
 
 
 def _client(
   examples: populations.Examples, batch_size: int
-) -> Mapping[str, Any]:
+) -> batches.ClientData:
   indices, weights = batches.index_batches(
     populations.num_examples(examples), batch_size
   )
@@ -130,7 +129,7 @@ def cnn_workload(
   """EMNIST's CNN on random images."""
   rng = seeds.generator('cnn workload', seed)
 
-  def client() -> Mapping[str, Any]:
+  def client() -> batches.ClientData:
     x = rng.random((num_examples, 28, 28, 1), np.float32)
     y = rng.integers(0, 62, num_examples, np.int32)
     return _client({'x': x, 'y': y}, batch_size)
@@ -155,7 +154,7 @@ def linear_workload(
   num_features = 28
   rng = seeds.generator('linear workload', seed)
 
-  def client() -> Mapping[str, Any]:
+  def client() -> batches.ClientData:
     x = rng.standard_normal((num_examples, num_features), np.float32)
     y = x @ rng.standard_normal(num_features, np.float32)
     return _client({'x': x, 'y': y}, batch_size)
@@ -186,7 +185,7 @@ def lstm_workload(
   """StackOverflow's LSTM on sentences of random words, without padding."""
   rng = seeds.generator('lstm workload', seed)
 
-  def client() -> Mapping[str, Any]:
+  def client() -> batches.ClientData:
     shape = (num_examples, sequence_length + 1)
     words = rng.integers(1, vocabulary_size + 1, shape, np.int32)
     return _client({'x': words[:, :-1], 'y': words[:, 1:]}, batch_size)
@@ -208,7 +207,7 @@ def lstm_workload(
   )
 
 
-def _stack(clients: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _stack(clients: Sequence[batches.ClientData]) -> batches.ClientData:
   """The data of all clients, padded, with a first axis of the clients."""
 
   def stack(*leaves: np.ndarray) -> tf.Tensor:
@@ -221,12 +220,12 @@ def _stack(clients: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
   return tf.nest.map_structure(stack, *clients)
 
 
-def _num_steps(own: Mapping[str, Any]) -> tf.Tensor:
+def _num_steps(own: batches.ClientData) -> tf.Tensor:
   """The number of a client's steps that are no padding."""
   return tf.math.count_nonzero(own.mask[:, 0], dtype=tf.int32)
 
 
-def _batch(own: Mapping[str, Any], step: tf.Tensor) -> tuple[tf.Tensor, ...]:
+def _batch(own: batches.ClientData, step: tf.Tensor) -> tuple[tf.Tensor, ...]:
   """What a client's batch holds, its labels and its mask, without padding."""
   size = tf.math.count_nonzero(own.mask[step], dtype=tf.int32)
   rows = own.indices[step, :size]
@@ -257,7 +256,7 @@ class _KerasTraining:
     for variable, weight in zip(self.variables, start):
       variable.assign(weight)
 
-  def train(self, own: Mapping[str, Any]) -> None:
+  def train(self, own: batches.ClientData) -> None:
     """Takes a step for each of a client's batches."""
     for step in tf.range(_num_steps(own)):
       x, y, mask = _batch(own, step)
@@ -311,7 +310,7 @@ def keras_loop(workload: Workload) -> Round:
 
 def keras_finetuning(
   workload: Workload,
-  evaluation: Sequence[Mapping[str, Any]],
+  evaluation: Sequence[batches.ClientData],
   num_epochs: int,
 ) -> Callable[[models.Weights], tuple[tf.Tensor, tf.Tensor]]:
   """Fine-tuning of a Keras classifier, one client after another.
@@ -328,7 +327,7 @@ def keras_finetuning(
   training = _KerasTraining(workload)
   data = _stack(workload.clients), _stack(evaluation)
 
-  def measure(own: Mapping[str, Any]) -> tf.Tensor:
+  def measure(own: batches.ClientData) -> tf.Tensor:
     sums = tf.zeros([2])
     for step in tf.range(_num_steps(own)):
       x, y, mask = _batch(own, step)

@@ -20,6 +20,7 @@ from algorithms import registry as algorithm_registry
 from base import seeds
 from experiments.benchmarks import reference_loops
 from personalization import evaluation
+from personalization import measurements
 from personalization import schedule as schedules
 from personalization import training
 from tasks import registry
@@ -42,12 +43,11 @@ def _bare(
   if task.name == 'emnist':
     keras = reference_loops.keras_cnn, reference_loops.cross_entropy
   else:
-    sizes = [
-      task.model.init(tf.constant([0, 0]))[name].shape
-      for name in ('embedding', 'dense_kernel')
-    ]
+    weights = task.model.init(tf.constant([0, 0]))
+    num_words, embedding_size = weights['embedding'].shape
+    lstm_size, _ = weights['dense_kernel'].shape
     keras = (
-      lambda: reference_loops.keras_lstm(*sizes[0], sizes[1][0]),
+      lambda: reference_loops.keras_lstm(num_words, embedding_size, lstm_size),
       reference_loops.word_cross_entropy,
     )
   workload = reference_loops.Workload(
@@ -71,7 +71,7 @@ def _method(task: task_lib.Task) -> methods.Method:
     task.model,
     own,
     aggregation.mean(),
-    evaluation.evaluation_sets(task),
+    measurements.evaluation_sets(task),
   )
 
 
@@ -88,7 +88,7 @@ def rounds(
   population = populations.Population(
     [task.train.client_ids[row] for row in some],
     task.train.sets,
-    {name: sizes[some] for name, sizes in task.train.sizes.items()},
+    {name: sizes[some] for name, sizes in task.train.count_examples().items()},
   )
   task = dataclasses.replace(task, train=population)
 

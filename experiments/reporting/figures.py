@@ -1,37 +1,44 @@
-"""Which figures the results of runs have the numbers for, and those figures."""
+"""The figures that the results of runs have the numbers for."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import itertools
 import math
+import pathlib
 from typing import TypeVar
 
+from base import errors
 from experiments.reporting import plots
-from experiments.reporting import report
+from experiments.reporting import repeats
+from experiments.reporting import tables
 
+# What results say of each candidate that is drawn.
+_MEASURES = ('validation', 'test', 'test_hurt', 'out_of_distribution')
 # The name of a figure's file, and the figure.
 _Figures = Iterator[tuple[str, plots.Figure]]
 _Key = TypeVar('_Key')
 
 
-def _of_clients(repeats: report.Repeats, judged: tuple[str, bool]) -> _Figures:
-  """The test clients one by one, those of all repeats."""
-  metrics = {m: repeats.of_clients(m, 'metric') for m in repeats.methods}
+def _of_clients(
+  repeated: repeats.Repeats, judged: tuple[str, bool]
+) -> _Figures:
+  """Draws the test clients one by one, those of all repeats."""
+  metrics = {m: repeated.of_clients(m, 'metric') for m in repeated.methods}
   yield 'clients', plots.box_plot(metrics, *judged)
-  for method in repeats.methods:
-    if len(repeats.names(method, 'candidates')) == 1:
+  for method in repeated.methods:
+    if len(repeated.names(method, 'candidates')) == 1:
       continue  # There is nothing that could hurt.
     titles = {'': method} | {
       f'_part_{part}': f'{method}, {float(part):.0%} of the evaluation set'
-      for part in repeats.names(method, 'evaluation_fractions')
+      for part in repeated.names(method, 'evaluation_fractions')
     }
     for part, title in titles.items():
-      # Who has nothing in the part was not judged by it.
+      # A client with nothing in the part was not judged by it.
       clients = [
         client
         for client in zip(
-          repeats.of_clients(method, f'before{part}'),
-          repeats.of_clients(method, f'metric{part}'),
-          repeats.of_clients(method, 'personalization_examples'),
+          repeated.of_clients(method, f'before{part}'),
+          repeated.of_clients(method, f'metric{part}'),
+          repeated.of_clients(method, 'personalization_examples'),
         )
         if not math.isnan(client[0])
       ]
@@ -43,22 +50,23 @@ def _of_clients(repeats: report.Repeats, judged: tuple[str, bool]) -> _Figures:
 
 
 def _of_candidates(
-  repeats: report.Repeats, judged: tuple[str, bool]
+  repeated: repeats.Repeats, judged: tuple[str, bool]
 ) -> _Figures:
-  """What each candidate would be for all clients."""
+  """Draws what each candidate would be for all clients."""
   of_methods = {
     method: {
-      name: {
-        measure: repeats.values(method, 'candidates', name, measure)
-        for measure in repeats.names(method, 'candidates', name)
+      candidate: {
+        measure: repeated.values(method, 'candidates', str(candidate), measure)
+        for measure in repeated.names(method, 'candidates', str(candidate))
+        if measure in _MEASURES
       }
-      for name in repeats.names(method, 'candidates')
+      for candidate in repeated.candidates_of(method)
     }
-    for method in repeats.methods
+    for method in repeated.methods
   }
   for method, candidates in of_methods.items():
     chosen = {
-      name for run in repeats.runs for name in run.methods[method]['chosen']
+      name for run in repeated.runs for name in run.methods[method]['chosen']
     }
     if len(candidates) > 2:
       figure = plots.candidate_curves(
@@ -70,8 +78,8 @@ def _of_candidates(
       yield f'candidates_{method}', figure
   with_ood = {
     method: {
-      name: (own['test'], own['out_of_distribution'])
-      for name, own in candidates.items()
+      candidate: (own['test'], own['out_of_distribution'])
+      for candidate, own in candidates.items()
       if 'out_of_distribution' in own
     }
     for method, candidates in of_methods.items()
@@ -80,11 +88,11 @@ def _of_candidates(
     yield 'ood', plots.ood_curves(with_ood, *judged)
 
 
-def _of_clusters(repeats: report.Repeats) -> _Figures:
-  """Clusters, run by run, as which is the first is another one in each."""
-  for k, run in enumerate(repeats.runs):
-    suffix = f'_{k + 1}' if len(repeats.runs) > 1 else ''
-    for method in repeats.methods:
+def _of_clusters(repeated: repeats.Repeats) -> _Figures:
+  """Draws clusters run by run, as their numbers mean nothing across runs."""
+  for k, run in enumerate(repeated.runs):
+    suffix = f'_{k + 1}' if len(repeated.runs) > 1 else ''
+    for method in repeated.methods:
       rounds = run.rounds.get(run.methods[method]['training'], {})
       shares = {
         name.replace('_', ' '): own
@@ -101,17 +109,17 @@ def _of_clusters(repeats: report.Repeats) -> _Figures:
 
 
 def _of_communication(
-  by_rounds: Sequence[report.Repeats], judged: tuple[str, bool]
+  by_rounds: Sequence[repeats.Repeats], judged: tuple[str, bool]
 ) -> _Figures:
-  """The trainings of each number of rounds."""
+  """Draws the trainings of each number of rounds."""
   methods = {
     method: [
       (
-        repeats.values(method, 'communication', 'total_parameters'),
-        repeats.values(method, 'test', 'mean'),
+        repeated.values(method, 'communication', 'total_parameters'),
+        repeated.values(method, 'test', 'mean'),
       )
-      for repeats in by_rounds
-      if method in repeats.methods
+      for repeated in by_rounds
+      if method in repeated.methods
     ]
     for method in by_rounds[-1].methods
   }
@@ -119,14 +127,14 @@ def _of_communication(
 
 
 def _numbers(
-  repeats: report.Repeats, where: Mapping[_Key, Sequence[str]]
+  repeated: repeats.Repeats, where: Mapping[_Key, Sequence[str]]
 ) -> dict[str, dict[_Key, list[float]]]:
-  """What is in places of methods' results, of those that have them all."""
+  """Looks up numbers in the results of the methods that have all of them."""
   of_methods = {
     method: {
-      key: repeats.values(method, *place) for key, place in where.items()
+      key: repeated.values(method, *place) for key, place in where.items()
     }
-    for method in repeats.methods
+    for method in repeated.methods
   }
   return {
     method: own
@@ -135,67 +143,94 @@ def _numbers(
   }
 
 
-def _of_parts(repeats: report.Repeats, judged: tuple[str, bool]) -> _Figures:
-  """Clients with parts of their sets."""
+def _of_parts(repeated: repeats.Repeats, judged: tuple[str, bool]) -> _Figures:
+  """Draws clients with parts of their sets."""
   for name, of_what, statistic, drawn in (
     ('personalization_fractions', 'personalization set', 'mean', judged),
     ('evaluation_fractions', 'evaluation set', 'hurt', ('clients hurt', False)),
   ):
-    parts = repeats.names(repeats.methods[0], name)
+    parts = repeated.names(repeated.methods[0], name)
     where = {1.0: ('test', statistic)} | {
       float(part): (name, part, statistic) for part in parts
     }
     methods = {
       method: own
-      for method, own in _numbers(repeats, where).items()
-      if statistic != 'hurt' or len(repeats.names(method, 'candidates')) > 1
+      for method, own in _numbers(repeated, where).items()
+      if statistic != 'hurt' or len(repeated.names(method, 'candidates')) > 1
     }
     if parts and methods:
       yield name, plots.fractions(methods, of_what, *drawn)
 
 
-def _of_choices(repeats: report.Repeats, judged: tuple[str, bool]) -> _Figures:
-  """Ways to choose a candidate, and whether to take it."""
+def _of_choices(
+  repeated: repeats.Repeats, judged: tuple[str, bool]
+) -> _Figures:
+  """Draws ways to choose a candidate, and criteria to take it."""
   ways = {'one for all': 'all', 'one for each': 'each'}
   methods = _numbers(
-    repeats, {label: ('tuning', way, 'mean') for label, way in ways.items()}
+    repeated, {label: ('tuning', way, 'mean') for label, way in ways.items()}
   )
   if methods:
     yield 'tuning', plots.tuning(methods, *judged)
 
   where = {'nobody': ('before',), 'everybody': ('test',)} | {
     label: ('acceptance', criterion, 'test')
-    for criterion, label in report.CRITERIA.items()
-    if any(repeats.names(m, 'acceptance', criterion) for m in repeats.methods)
+    for criterion, label in tables.CRITERIA.items()
+    if any(repeated.names(m, 'acceptance', criterion) for m in repeated.methods)
   }
   if len(where) > 2:
     hurt, means = (
-      _numbers(repeats, {key: (*place, name) for key, place in where.items()})
+      _numbers(repeated, {key: (*place, name) for key, place in where.items()})
       for name in ('hurt', 'mean')
     )
-    methods = {
+    points = {
       method: {key: (hurt[method][key], means[method][key]) for key in where}
       for method in means
       if method in hurt
     }
-    yield 'acceptance', plots.acceptance(methods, *judged)
+    yield 'acceptance', plots.acceptance(points, *judged)
 
 
-def draw(by_rounds: Sequence[report.Repeats]) -> _Figures:
-  """All figures that the results of runs have the numbers for.
+def draw(by_rounds: Sequence[repeats.Repeats]) -> _Figures:
+  """Draws all figures that the results of runs have the numbers for.
 
   Args:
-    by_rounds: The repeats of each number of rounds, see `report.read_repeats`.
-      All figures but that of the communication are of the last of them.
+    by_rounds: The repeats of each number of rounds, see `repeats.read`. All
+      figures but that of the communication are of the last of them.
 
   Yields:
     The name of each figure, and the figure.
   """
-  repeats = by_rounds[-1]
-  judged = repeats.metric, repeats.higher_is_better
-  yield from _of_clients(repeats, judged)
-  yield from _of_candidates(repeats, judged)
-  yield from _of_clusters(repeats)
+  repeated = by_rounds[-1]
+  judged = repeated.metric, repeated.higher_is_better
+  yield from _of_clients(repeated, judged)
+  yield from _of_candidates(repeated, judged)
+  yield from _of_clusters(repeated)
   yield from _of_communication(by_rounds, judged)
-  yield from _of_parts(repeats, judged)
-  yield from _of_choices(repeats, judged)
+  yield from _of_parts(repeated, judged)
+  yield from _of_choices(repeated, judged)
+
+
+def main(folders: Sequence[pathlib.Path], output_dir: pathlib.Path) -> int:
+  """Draws the results of runs, and shows those of repeats as a table.
+
+  Args:
+    folders: The output folders of the runs.
+    output_dir: The folder for the figures.
+
+  Returns:
+    The exit status.
+
+  Raises:
+    UserError: If the results cannot be read, or the figures not be written.
+  """
+  by_rounds = repeats.read(folders)
+  try:
+    for name, figure in draw(by_rounds):
+      plots.save(figure, output_dir / name)
+      print(f'{output_dir / name}.png, .svg', flush=True)
+  except OSError as error:
+    raise errors.UserError(str(error)) from error
+  if len(by_rounds[-1].runs) > 1:
+    tables.print_repeats(by_rounds[-1])
+  return 0

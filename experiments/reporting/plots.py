@@ -1,16 +1,15 @@
 """Figures of how methods do, from plain numbers.
 
-They are as wide as a column of a paper. A method has the same colour in all
-figures: of the first eight, which the colour-blind can tell apart (Okabe and
-Ito 2008, without the yellow), or of three more. Lines have markers as well.
+They are as wide as a column of a paper. A method has the same look in all
+figures, see `looks`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import itertools
+import math
 import pathlib
-import re
 from typing import Any
 
 import matplotlib
@@ -20,34 +19,10 @@ from matplotlib import figure as figure_lib
 from matplotlib import ticker
 import numpy as np
 
-_COLORS = (
-  '#000000',
-  '#0072b2',
-  '#e69f00',
-  '#009e73',
-  '#cc79a7',
-  '#56b4e9',
-  '#d55e00',
-  '#7f7f7f',
-  '#332288',
-  '#999933',
-  '#882255',
-)
-# So many that a colour comes again with another marker.
-_MARKERS = 'osD^vPX'
-# So that each has its colour whatever it is compared with.
-_METHODS = (
-  'fedavg',
-  'finetuning',
-  'knn_per',
-  'hypcluster',
-  'ditto',
-  'local',
-  'mocha',
-  'ensemble',
-  'fedavgm',
-  'fedadam',
-)
+from algorithms.candidates import Candidate
+from experiments.reporting import looks
+from personalization import summaries
+
 _WORSE, _BETTER, _SAME = '#d55e00', '#0072b2', '#7f7f7f'
 
 _WIDTH = 3.4
@@ -55,7 +30,7 @@ _WIDTH = 3.4
 _MOST_BARS = 25
 # The most candidates of a method to be drawn out of distribution.
 _MOST_OOD = 12
-_STYLE = {
+_STYLE: Any = {
   'font.size': 8,
   'axes.labelsize': 8,
   'axes.titlesize': 8,
@@ -81,16 +56,16 @@ _STYLE = {
 }
 
 Figure = figure_lib.Figure
-# What a point is in each of several repeats. Their mean is drawn, and if they
-# are several, their deviation to either side.
-Repeats = Sequence[float]
+# A number in each of several repeats. Their mean is drawn and, if they are
+# several, their deviation to either side.
+OfRepeats = Sequence[float]
 
 
 def _styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
   """Has a figure drawn in our style, whatever the caller's is."""
 
   @functools.wraps(draw)
-  def styled(*args, **kwargs) -> Figure:
+  def styled(*args: Any, **kwargs: Any) -> Figure:
     with matplotlib.rc_context(_STYLE):
       return draw(*args, **kwargs)
 
@@ -101,19 +76,21 @@ def _figure(height: float) -> Figure:
   return Figure(figsize=(_WIDTH, height), layout='constrained')
 
 
-def _looks(methods: Sequence[str]) -> dict[str, tuple[str, str]]:
-  """The colour and the marker of each method."""
-  known = dict.fromkeys((*_METHODS, *methods))
-  return {
-    method: (_COLORS[i % len(_COLORS)], _MARKERS[i % len(_MARKERS)])
-    for i, method in enumerate(known)
-  }
+def _in_look(method: str) -> dict[str, Any]:
+  """Returns a method's look as matplotlib's lines have it."""
+  own = looks.look(method)
+  return dict(
+    color=own.color,
+    marker=own.marker,
+    linestyle=own.line,
+    markerfacecolor='white' if own.hollow else own.color,
+  )
 
 
 def _direction(
   metric: str, higher_is_better: bool, separator: str = ' '
 ) -> str:
-  """A metric's name as a label."""
+  """Writes a metric and its direction as a label."""
   better = 'higher' if higher_is_better else 'lower'
   return f'{metric.replace("_", " ")}{separator}({better} is better)'
 
@@ -125,7 +102,7 @@ def _in_percent(axis: axis_lib.Axis, label: str) -> None:
 
 
 def _add_legend(figure: Figure, plot: axes.Axes, title: str = '') -> None:
-  """A legend above, in as few lines as fit."""
+  """Adds a legend above, in as few lines as fit."""
   handles, labels = plot.get_legend_handles_labels()
   widest = max(map(len, labels), default=0)
   figure.legend(
@@ -141,7 +118,7 @@ def _add_legend(figure: Figure, plot: axes.Axes, title: str = '') -> None:
 def box_plot(
   methods: Mapping[str, Sequence[float]], metric: str, higher_is_better: bool
 ) -> Figure:
-  """The metric of each test client as box plots (Motley, figure 2).
+  """Draws the metric of each test client as box plots (Motley, figure 2).
 
   Args:
     methods: Each method's metric of each client.
@@ -179,10 +156,11 @@ def box_plot(
     capprops=dict(linewidth=0.7),
     boxprops=dict(linewidth=0.7),
   )
-  looks = _looks(tuple(methods))
   for box, method in zip(boxes['boxes'], methods):
-    color, _ = looks[method]
-    box.set_facecolor((color, 0.5))
+    look = looks.look(method)
+    box.set_facecolor((look.color, 0.15 if look.hollow else 0.5))
+    box.set_edgecolor(look.color)
+    box.set_linestyle(look.line)
   plot.invert_yaxis()  # The first method at the top.
   plot.grid(visible=False, axis='y')
   plot.xaxis.set_major_locator(ticker.MaxNLocator(6))
@@ -201,7 +179,7 @@ def hurt_scatter(
   title: str = '',
   examples_label: str = 'examples to adapt to',
 ) -> Figure:
-  """Whom personalization hurts, and how much (Motley, figures 3 and 10).
+  """Draws whom personalization hurts, and how much (Motley, figures 3, 10).
 
   Args:
     before: Each client's metric without personalization.
@@ -216,15 +194,15 @@ def hurt_scatter(
     The figure: each client's change against its number of examples, and beside
     it how many clients have which change.
   """
-  changes = np.asarray(after, float) - np.asarray(before, float)
-  examples = np.asarray(examples)
-  gains = changes if higher_is_better else -changes
+  first, then = np.asarray(before, float), np.asarray(after, float)
+  changes, counts = then - first, np.asarray(examples)
+  # Models that diverged have no place in the figure, but are in the shares.
   finite = np.isfinite(changes)
-  # Of models that diverged as well, though they have no place in the figure.
-  better, same = gains > 0, gains == 0
+  hurt = summaries.is_worse(then, first, higher_is_better)
+  better = ~hurt & summaries.is_worse(first, then, higher_is_better)
   kinds = (
-    ('hurt', ~(better | same), _WORSE, 'v'),
-    ('unchanged', same, _SAME, 'o'),
+    ('hurt', hurt, _WORSE, 'v'),
+    ('unchanged', ~(hurt | better), _SAME, 'o'),
     ('better off', better, _BETTER, '^'),
   )
   figure = _figure(2.4)
@@ -234,7 +212,7 @@ def hurt_scatter(
   for name, mask, color, marker in kinds:
     if np.any(mask):
       points.scatter(
-        examples[mask & finite],
+        counts[mask & finite],
         changes[mask & finite],
         s=9,
         color=color,
@@ -265,14 +243,14 @@ def hurt_scatter(
 
 
 def _bins_from_zero(values: np.ndarray, most: int = 30) -> np.ndarray:
-  """The edges of bins of which none has values on both sides of zero."""
+  """Returns the edges of bins, none of which is on both sides of zero."""
   low, high = min(values, default=0), max(values, default=0)
   width = (high - low) / most or 1.0
   return width * np.arange(np.floor(low / width), np.ceil(high / width) + 1.5)
 
 
 def _log_if_wide(plot: axes.Axes, which: str) -> None:
-  """A logarithmic axis for sizes that differ by more than a factor of 4."""
+  """Makes an axis logarithmic if its data differ by more than a factor of 4."""
   axis = getattr(plot, f'{which}axis')
   low, high = axis.get_data_interval()
   if low > 0 and high > 4 * low:
@@ -284,10 +262,10 @@ def _log_if_wide(plot: axes.Axes, which: str) -> None:
 
 def _draw_curve(
   plot: axes.Axes,
-  points: Sequence[tuple[Repeats, Repeats]],
+  points: Sequence[tuple[OfRepeats, OfRepeats]],
   **look: Any,
 ) -> None:
-  """A line through points that may have been measured several times."""
+  """Draws a line through points, with bars for their deviation."""
   (x, x_bars), (y, y_bars) = (
     np.transpose(
       [(np.mean(p), np.std(p, ddof=1) if len(p) > 1 else 0) for p in of_axis]
@@ -300,19 +278,24 @@ def _draw_curve(
       x, y - y_bars, y + y_bars, color=look['color'], alpha=0.15, linewidth=0
     )
     return
-  bars = [own if np.any(own) else None for own in (y_bars, x_bars)]
-  plot.errorbar(x, y, *bars, capsize=1.5, elinewidth=0.7, **look)
+  plot.errorbar(
+    x,
+    y,
+    yerr=y_bars if np.any(y_bars) else None,
+    xerr=x_bars if np.any(x_bars) else None,
+    capsize=1.5,
+    elinewidth=0.7,
+    **look,
+  )
 
 
 def _draw_methods(
-  plot: axes.Axes, methods: Mapping[str, Sequence[tuple[Repeats, Repeats]]]
+  plot: axes.Axes, methods: Mapping[str, Sequence[tuple[OfRepeats, OfRepeats]]]
 ) -> None:
-  """A curve for each method, in its colour and with its marker."""
-  looks = _looks(tuple(methods))
+  """Draws a curve for each method, in its look."""
   for method, points in methods.items():
     if points:
-      color, marker = looks[method]
-      _draw_curve(plot, points, color=color, marker=marker, label=method)
+      _draw_curve(plot, points, label=method, **_in_look(method))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,58 +304,51 @@ class _Curve:
 
   Attributes:
     label: What they have in common, as 'rate 0.1'.
-    unit: What the number is, as 'epochs'.
-    names: The candidates, by that number.
+    unit: What the number is of, as 'epochs'.
+    points: The candidates, by that number.
   """
 
   label: str
   unit: str
-  names: dict[float, str]
+  points: dict[float, Candidate]
 
 
-def _curves(candidates: Sequence[str]) -> list[_Curve]:
-  """Candidates as curves over the first number that is in their names.
+def _curves(candidates: Sequence[Candidate]) -> list[_Curve]:
+  """Sorts candidates into curves over their values.
 
-  'personal model, 3 epochs' is at 3 epochs of 'personal model'. Those that say
-  no more than their number, as '0 epochs', are on all curves of that unit.
+  A candidate with no label, as '0 epochs', is on all curves of its unit.
 
   Args:
-    candidates: Their names.
+    candidates: The candidates.
 
   Returns:
-    The curves. If no candidate has a number, they are on one, in their order.
+    The curves. If no candidate has a value, they are on one, in their order.
   """
   curves: dict[tuple[str, str], _Curve] = {}
-  for name in candidates:
-    parts = name.split(', ')
-    for part in parts:
-      words = part.split(' ')
-      numbers = [word for word in words if re.fullmatch(r'[\d.e+-]+', word)]
-      if numbers:
-        label = ', '.join(other for other in parts if other != part)
-        unit = ' '.join(word for word in words if word not in numbers)
-        curve = curves.setdefault((label, unit), _Curve(label, unit, {}))
-        curve.names[float(numbers[0])] = name
-        break
+  for candidate in candidates:
+    if candidate.value is not None:
+      key = candidate.label, candidate.unit
+      curve = curves.setdefault(key, _Curve(*key, {}))
+      curve.points[float(candidate.value)] = candidate
   for (label, unit), curve in curves.items():
     common = curves.get(('', unit))
     if label and common:
-      curve.names.update(common.names)
+      curve.points.update(common.points)
   found = list(curves.values()) or [_Curve('', '', dict(enumerate(candidates)))]
-  longer = [curve for curve in found if len(curve.names) > 1]
+  longer = [curve for curve in found if len(curve.points) > 1]
   return [curve for curve in longer if curve.label] or longer or found
 
 
 @_styled
 def candidate_curves(
-  candidates: Mapping[str, Mapping[str, Repeats]],
+  candidates: Mapping[Candidate, Mapping[str, OfRepeats]],
   metric: str,
   higher_is_better: bool,
   *,
   title: str = '',
   chosen: str | None = None,
 ) -> Figure:
-  """What each candidate does to the mean and to the share of clients hurt.
+  """Draws the mean and the share of clients hurt by candidate.
 
   Motley, figures 4 and 7 (a-b): the best one may not be the same for both.
 
@@ -383,7 +359,7 @@ def candidate_curves(
     metric: The name of the metric.
     higher_is_better: Its direction.
     title: What stands above, such as the name of the method.
-    chosen: The candidate that was chosen for all, if one was.
+    chosen: The name of the candidate that was chosen for all, if one was.
 
   Returns:
     The figure.
@@ -395,8 +371,7 @@ def candidate_curves(
   hurts = 'test_hurt' in measures
   figure = _figure(3.4 if hurts else 2.4)
   plots = figure.subplots(1 + hurts, sharex=True, squeeze=False)[:, 0]
-  color, _ = _looks([title])[title]
-  colors = [color] if len(curves) == 1 else _COLORS
+  colors = [looks.look(title).color] if len(curves) == 1 else looks.COLORS
   for curve, color in zip(curves, itertools.cycle(colors)):
     for measure, plot, style in (
       ('test', plots[0], '-'),
@@ -408,22 +383,22 @@ def candidate_curves(
         _draw_curve(
           plot,
           [
-            ([x], candidates[name][measure])
-            for x, name in sorted(curve.names.items())
+            ([x], candidates[candidate][measure])
+            for x, candidate in sorted(curve.points.items())
           ],
           color=color,
           linestyle=style,
           marker='o'
-          if style == '-' and len(curve.names) <= _MOST_BARS
+          if style == '-' and len(curve.points) <= _MOST_BARS
           else None,
           label=label if plot is plots[0] else None,
         )
-    for x, name in curve.names.items():
-      if name == chosen:
+    for x, candidate in curve.points.items():
+      if str(candidate) == chosen:
         for plot, measure in zip(plots, ('test', 'test_hurt')):
           plot.plot(
             x,
-            np.mean(candidates[name][measure]),
+            np.mean(candidates[candidate][measure]),
             linestyle='',
             marker='o',
             markersize=7,
@@ -437,7 +412,7 @@ def candidate_curves(
   if hurts:
     _in_percent(plots[-1].yaxis, 'clients hurt\n(lower is better)')
   plots[-1].set_xlabel(curves[0].unit)
-  if all(float(x).is_integer() for curve in curves for x in curve.names):
+  if all(float(x).is_integer() for curve in curves for x in curve.points):
     plots[-1].xaxis.set_major_locator(
       ticker.MaxNLocator(integer=True, steps=(1, 2, 5, 10))
     )
@@ -447,11 +422,11 @@ def candidate_curves(
 
 @_styled
 def ood_curves(
-  methods: Mapping[str, Mapping[str, tuple[Repeats, Repeats]]],
+  methods: Mapping[str, Mapping[Candidate, tuple[OfRepeats, OfRepeats]]],
   metric: str,
   higher_is_better: bool,
 ) -> Figure:
-  """What personalized models lose on the examples of other clients.
+  """Draws what personalized models lose on the examples of other clients.
 
   Motley, figure 5.
 
@@ -470,15 +445,15 @@ def ood_curves(
   plot = figure.subplots()
   sign = 1 if higher_is_better else -1
 
-  def gain(point: tuple[Repeats, Repeats]) -> float:
-    gain = sign * np.mean(point[0])
-    return gain if np.isfinite(gain) else -np.inf
+  def gain(point: tuple[OfRepeats, OfRepeats]) -> float:
+    gain = float(sign * np.mean(point[0]))
+    return gain if math.isfinite(gain) else -math.inf
 
   # Of each method the curve with its best point.
   curves = {
     method: max(
       (
-        [candidates[name] for _, name in sorted(curve.names.items())]
+        [candidates[own] for _, own in sorted(curve.points.items())]
         for curve in _curves(tuple(candidates))
       ),
       key=lambda points: max(map(gain, points)),
@@ -487,7 +462,7 @@ def ood_curves(
   }
   best = [max(map(gain, points)) for points in curves.values()]
   best = [own for own in best if np.isfinite(own)]
-  worst = np.finfo(float).min
+  worst = float(np.finfo(float).min)
   if len(best) > 1:
     worst = min(best) - 0.5 * (max(best) - min(best))
   some = {}
@@ -510,7 +485,7 @@ def ood_curves(
 def cluster_shares(
   shares: Mapping[str, Sequence[float]], *, title: str = ''
 ) -> Figure:
-  """Which share of the clients picks which cluster in each round.
+  """Draws the share of the clients that picks each cluster, by round.
 
   Motley, figure 6 (a).
 
@@ -523,7 +498,9 @@ def cluster_shares(
   """
   figure = _figure(2.2)
   plot = figure.subplots()
-  for (cluster, own), color in zip(shares.items(), itertools.cycle(_COLORS)):
+  for (cluster, own), color in zip(
+    shares.items(), itertools.cycle(looks.COLORS)
+  ):
     plot.plot(range(1, len(own) + 1), own, color=color, label=cluster)
   plot.set_ylim(-0.02, 1.02)
   plot.set_xlabel('round')
@@ -536,7 +513,7 @@ def cluster_shares(
 def cluster_groups(
   groups: Mapping[str, Mapping[str, int]], *, title: str = ''
 ) -> Figure:
-  """How many clients of which known group are in which cluster.
+  """Draws how many clients of which known group are in which cluster.
 
   Motley, figure 6 (d).
 
@@ -551,7 +528,9 @@ def cluster_groups(
   figure = _figure(0.9 + 0.3 * len(clusters))
   plot = figure.subplots()
   places, left = np.arange(len(clusters)), np.zeros(len(clusters))
-  for (group, counts), color in zip(groups.items(), itertools.cycle(_COLORS)):
+  for (group, counts), color in zip(
+    groups.items(), itertools.cycle(looks.COLORS)
+  ):
     own = np.array([counts[cluster] for cluster in clusters])
     bars = plot.barh(
       places, own, left=left, color=(color, 0.6), height=0.6, label=group
@@ -571,11 +550,11 @@ def cluster_groups(
 
 @_styled
 def communication(
-  methods: Mapping[str, Sequence[tuple[Repeats, Repeats]]],
+  methods: Mapping[str, Sequence[tuple[OfRepeats, OfRepeats]]],
   metric: str,
   higher_is_better: bool,
 ) -> Figure:
-  """The metric against what it took to communicate.
+  """Draws the metric against what it took to communicate.
 
   Motley, figure 6 (b-c).
 
@@ -600,12 +579,12 @@ def communication(
 
 @_styled
 def fractions(
-  methods: Mapping[str, Mapping[float, Repeats]],
+  methods: Mapping[str, Mapping[float, OfRepeats]],
   of_what: str,
   metric: str,
   higher_is_better: bool,
 ) -> Figure:
-  """What becomes of clients that have only a part of their examples.
+  """Draws what becomes of clients that have a part of their examples only.
 
   Motley, figures 3 (c-d) and 7 (c).
 
@@ -636,11 +615,11 @@ def fractions(
 
 @_styled
 def tuning(
-  methods: Mapping[str, Mapping[str, Repeats]],
+  methods: Mapping[str, Mapping[str, OfRepeats]],
   metric: str,
   higher_is_better: bool,
 ) -> Figure:
-  """A candidate chosen for all clients against one for each.
+  """Draws a candidate chosen for all clients against one for each.
 
   Motley, figure 8.
 
@@ -657,7 +636,8 @@ def tuning(
   figure = _figure(2.6)
   plot = figure.subplots()
   # Beside each other rather than on top of each other.
-  shifts = np.linspace(-0.12, 0.12, len(methods)) if len(methods) > 1 else [0]
+  several = len(methods) > 1
+  shifts = np.linspace(-0.12 * several, 0.12 * several, len(methods))
   _draw_methods(
     plot,
     {
@@ -675,11 +655,11 @@ def tuning(
 
 @_styled
 def acceptance(
-  methods: Mapping[str, Mapping[str, tuple[Repeats, Repeats]]],
+  methods: Mapping[str, Mapping[str, tuple[OfRepeats, OfRepeats]]],
   metric: str,
   higher_is_better: bool,
 ) -> Figure:
-  """What it does to clients if they may refuse their personalized model.
+  """Draws what it does to clients to refuse some personalized models.
 
   Args:
     methods: For each method and criterion, the share of clients hurt and the
@@ -692,16 +672,15 @@ def acceptance(
   """
   figure = _figure(3.0)
   plot = figure.subplots()
-  looks = _looks(tuple(methods))
   names = list(dict.fromkeys(name for own in methods.values() for name in own))
-  markers = dict(zip(names, itertools.cycle(_MARKERS)))
+  markers = dict(zip(names, itertools.cycle(looks.MARKERS)))
   for method, criteria in methods.items():
-    color, _ = looks[method]
+    look = _in_look(method)
     for name, point in criteria.items():
       _draw_curve(
-        plot, [point], color=color, marker=markers[name], markersize=4
+        plot, [point], **look | dict(marker=markers[name], markersize=4)
       )
-    plot.plot([], [], color=color, linewidth=4, label=method)
+    plot.plot([], [], **look | dict(marker='s', linestyle=''), label=method)
   for name, marker in markers.items():
     plot.plot([], [], color=_SAME, marker=marker, linestyle='', label=name)
   _in_percent(plot.xaxis, 'clients hurt (lower is better)')

@@ -1,4 +1,4 @@
-"""What a grid is of, as its TOML file says it.
+"""The TOML file of a grid.
 
   preset = "school"             # as --preset of run
   repeats = [100, 1100, 2100]   # seeds; each point is run with each of them
@@ -14,8 +14,6 @@ Settings and values have the names that they have in a preset. The best point of
 a method is the best of all grids that the method is in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 import dataclasses
 import itertools
@@ -24,9 +22,14 @@ import tomllib
 from typing import Any
 
 from base import errors
-from experiments.configuration import config as config_lib
+from experiments.configuration import user_settings
 
 _KEYS = {'preset': str, 'repeats': list, 'metric': str, 'grid': list}
+_KINDS: Mapping[type, str] = {
+  list: 'a list',
+  dict: 'a table',
+  str: 'a text',
+}
 _GRID_KEYS = {'algorithms': list, 'settings': dict, 'values': dict}
 
 
@@ -36,8 +39,8 @@ class Point:
 
   Attributes:
     algorithm: The method.
-    values: The settings that the grid tries values of.
-    settings: Those that are the same in all of its points.
+    values: The settings whose values the grid tries.
+    settings: The settings that are the same in all of its points.
   """
 
   algorithm: str
@@ -45,7 +48,7 @@ class Point:
   settings: Mapping[str, Any]
 
   def describe(self) -> str:
-    """All of its settings."""
+    """Writes all of its settings."""
     own = {**self.settings, **self.values}
     return ' '.join(f'{name}={value}' for name, value in own.items())
 
@@ -55,11 +58,11 @@ class Point:
 
 @dataclasses.dataclass(frozen=True)
 class GridFile:
-  """A file's contents.
+  """The contents of a grid's file.
 
   Attributes:
     source: The file.
-    preset: What is in common to all points.
+    preset: The preset of all points.
     repeats: The seeds.
     metric: The metric to choose by; None for the task's.
     points: The points.
@@ -71,28 +74,30 @@ class GridFile:
   metric: str | None
   points: tuple[Point, ...]
 
-  def config(self, point: Point, seed: int) -> config_lib.Config:
-    """The configuration of one run of a point.
+  def request(self, point: Point, seed: int) -> user_settings.Request:
+    """Asks for one run of a point.
 
     Args:
       point: The point.
       seed: The seed.
 
     Returns:
-      The configuration.
+      The request.
 
     Raises:
-      UserError: If there is no such setting or value.
+      UserError: If there is no such task or method.
     """
     of_run = {'algorithms': [point.algorithm], 'seed': seed}
-    layers = (
-      config_lib.Layer(
+    given = (
+      user_settings.SettingsLayer(
         f'{self.source}: settings', tuple(point.settings.items())
       ),
-      config_lib.Layer(f'{self.source}: values', tuple(point.values.items())),
-      config_lib.Layer(self.source, tuple(of_run.items())),
+      user_settings.SettingsLayer(
+        f'{self.source}: values', tuple(point.values.items())
+      ),
+      user_settings.SettingsLayer(self.source, tuple(of_run.items())),
     )
-    return config_lib.resolve(config_lib.read_layers(self.preset, layers))
+    return user_settings.read_layers(self.preset, given)
 
 
 def _check(
@@ -104,7 +109,7 @@ def _check(
     if name not in keys:
       raise errors.UserError(f'{where}: {errors.unknown("key", name, keys)}')
     if not isinstance(value, keys[name]):
-      kind = {list: 'a list', dict: 'a table', str: 'a text'}[keys[name]]
+      kind = _KINDS[keys[name]]
       raise errors.UserError(f'{where}: {name} must be {kind}, not {value!r}.')
   return table
 

@@ -1,4 +1,4 @@
-"""The results of a grid: kept as they come, and what is best among them.
+"""The results of a grid: kept as they come, and the best of them.
 
 runs.jsonl         a line for each finished run
 points.csv         a line for each point, over its repeats
@@ -20,14 +20,15 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from experiments.configuration import configs
 from experiments.reporting import folders
 from experiments.sweeps import grid_file
 
 Record = Mapping[str, Any]
 
 
-class Store:
-  """Finished runs, each of which is written as soon as it is there."""
+class RunStore:
+  """The finished runs of a grid; each is written as soon as it is there."""
 
   def __init__(self, folder: pathlib.Path):
     self._path = folder / 'runs.jsonl'
@@ -51,8 +52,8 @@ class Store:
 
 
 @contextlib.contextmanager
-def open_store(folder: pathlib.Path) -> Iterator[Store]:
-  """Opens the folder of a grid's results, which nobody else can meanwhile.
+def open_store(folder: pathlib.Path) -> Iterator[RunStore]:
+  """Opens the folder of a grid's results, and keeps other processes out.
 
   Args:
     folder: The folder; it is made if need be.
@@ -65,22 +66,26 @@ def open_store(folder: pathlib.Path) -> Iterator[Store]:
   """
   with folders.locked(folder):
     try:
-      store = Store(folder)
+      store = RunStore(folder)
     except OSError as error:
       raise folders.unusable(folder, error) from error
     with contextlib.closing(store):
       yield store
 
 
+def _over_repeats(values: Sequence[Any]) -> tuple[float, float]:
+  return float(np.mean(values)), float(np.std(values))
+
+
 @dataclasses.dataclass(frozen=True)
-class Outcome:
-  """A point over its repeats.
+class PointResult:
+  """What came of a point over its repeats.
 
   Attributes:
     point: The point.
     records: Its finished runs.
-    validation: The mean over the repeats of what to choose by; None if a repeat
-      is missing or diverged.
+    validation: The mean over the repeats of the validation metric to choose by;
+      None if a repeat is missing or diverged.
   """
 
   point: grid_file.Point
@@ -88,7 +93,7 @@ class Outcome:
   validation: float | None
 
   def over_repeats(self, name: str) -> tuple[float, float] | None:
-    """Mean and deviation over the repeats of a number that records have.
+    """Takes the mean and the deviation over repeats of a number in records.
 
     Args:
       name: Its name, or 'mean' or 'deviation' of the test clients' metric.
@@ -97,16 +102,25 @@ class Outcome:
       Both; None if the records have no such number.
     """
     if name in ('mean', 'deviation'):
-      test = [np.array(r['test'], np.float64) for r in self.records]
-      values = [np.mean(t) if name == 'mean' else np.std(t) for t in test]
-    else:
-      values = [r[name] for r in self.records if name in r]
-    if not values:
-      return None
-    return float(np.mean(values)), float(np.std(values))
+      return self.mean if name == 'mean' else self.deviation
+    values = [r[name] for r in self.records if name in r]
+    return _over_repeats(values) if values else None
+
+  @property
+  def mean(self) -> tuple[float, float]:
+    """The test clients' mean: its mean and its deviation over repeats."""
+    return _over_repeats([np.mean(own) for own in self._test()])
+
+  @property
+  def deviation(self) -> tuple[float, float]:
+    """The deviation over test clients: its mean and deviation over repeats."""
+    return _over_repeats([np.std(own) for own in self._test()])
+
+  def _test(self) -> list[np.ndarray]:
+    return [np.array(r['test'], np.float64) for r in self.records]
 
   def of_clients(self, name: str) -> list[float]:
-    """What the records have for each test client, those of all repeats."""
+    """Returns a number of each test client, those of all repeats."""
     return [
       math.nan if value is None else value
       for record in self.records
@@ -114,17 +128,17 @@ class Outcome:
     ]
 
 
-def outcome(
+def of_point(
   point: grid_file.Point, records: Sequence[Record | None]
-) -> Outcome:
-  """What came out for a point.
+) -> PointResult:
+  """Takes together what came of a point.
 
   Args:
     point: The point.
     records: The records of its repeats, None for those that are missing.
 
   Returns:
-    The outcome.
+    The result of the point.
   """
   finished = tuple(record for record in records if record is not None)
   complete = len(finished) == len(records) and all(
@@ -133,40 +147,40 @@ def outcome(
   validation = None
   if complete:
     validation = float(np.mean([record['validation'] for record in finished]))
-  return Outcome(point, finished, validation)
+  return PointResult(point, finished, validation)
 
 
-def best(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
-  """The best point of each method by validation, the earlier one on a tie."""
-  winners: dict[str, Outcome] = {}
-  for candidate in outcomes:
-    if candidate.validation is None:
+def best(results: Iterable[PointResult]) -> dict[str, PointResult]:
+  """Finds the best point of each method by validation, the first on a tie."""
+  winners: dict[str, tuple[float, PointResult]] = {}
+  for result in results:
+    if result.validation is None:
       continue
-    record = candidate.records[0]
+    record = result.records[0]
     higher = record['higher_is_better'] and (
       record['chosen_by'] == record['metric']
     )
-    sign = -1 if higher else 1
-    winner = winners.get(candidate.point.algorithm)
-    if winner is None or sign * candidate.validation < sign * winner.validation:
-      winners[candidate.point.algorithm] = candidate
-  return winners
+    score = result.validation if higher else -result.validation
+    method = result.point.algorithm
+    if method not in winners or score > winners[method][0]:
+      winners[method] = score, result
+  return {method: result for method, (_, result) in winners.items()}
 
 
-def describe(outcome: Outcome) -> dict[str, Any]:
-  """What results.json says of a point."""
-  record = outcome.records[0]
+def describe(result: PointResult) -> dict[str, Any]:
+  """Writes a point as results.json has it."""
+  record = result.records[0]
   pairs = {
-    name: outcome.over_repeats(name)
+    name: result.over_repeats(name)
     for name in ('mean', 'deviation', 'hurt', 'largest_cluster')
   }
   return {
-    'values': dict(outcome.point.values),
-    'settings': dict(outcome.point.settings),
-    'repeats': [record['seed'] for record in outcome.records],
+    'values': dict(result.point.values),
+    'settings': dict(result.point.settings),
+    'repeats': [record['seed'] for record in result.records],
     'metric': record['metric'],
     'higher_is_better': record['higher_is_better'],
-    'validation': outcome.validation,
+    'validation': result.validation,
     'test': {
       name: {'mean': pair[0], 'deviation_over_repeats': pair[1]}
       for name, pair in pairs.items()
@@ -178,22 +192,25 @@ def describe(outcome: Outcome) -> dict[str, Any]:
 def write(
   folder: pathlib.Path,
   grid: grid_file.GridFile,
-  outcomes: Sequence[Outcome],
-  winners: Mapping[str, Outcome],
+  results: Sequence[PointResult],
+  winners: Mapping[str, PointResult],
 ) -> None:
   """Writes points.csv, results.json and the presets of the best points."""
   table = io.StringIO()
-  names = dict.fromkeys(n for o in outcomes for n in o.point.values)
+  names = dict.fromkeys(n for r in results for n in r.point.values)
   columns = ['algorithm', *names, 'repeats', 'validation', 'test', 'hurt']
   writer = csv.DictWriter(table, columns, lineterminator='\n')
   writer.writeheader()
-  for own in outcomes:
-    row = {'algorithm': own.point.algorithm, 'repeats': len(own.records)}
+  for own in results:
+    row: dict[str, Any] = {
+      'algorithm': own.point.algorithm,
+      'repeats': len(own.records),
+    }
     if own.validation is not None:
       hurt = own.over_repeats('hurt')
       row |= {
         'validation': f'{own.validation:.7g}',
-        'test': f'{own.over_repeats("mean")[0]:.7g}',
+        'test': f'{own.mean[0]:.7g}',
         'hurt': f'{hurt[0]:.4g}' if hurt else '',
       }
     writer.writerow(row | dict(own.point.values))
@@ -203,7 +220,7 @@ def write(
   )
   folders.write(folder / 'results.json', f'{text}\n')
   for name, own in winners.items():
-    config = grid.config(own.point, grid.repeats[0])
+    config = configs.resolve(grid.request(own.point, grid.repeats[0]))
     seeds = ', '.join(map(str, grid.repeats))
     header = (
       f'# The best point of {name}, with the first of the seeds {seeds}.\n'

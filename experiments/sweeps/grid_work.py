@@ -1,7 +1,7 @@
 """The work of a grid: runs, and which of them share a training or a program."""
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 import dataclasses
 from typing import Any
 
@@ -9,15 +9,15 @@ import numpy as np
 
 from algorithms import method as methods
 from base import errors
-from experiments.configuration import config as config_lib
-from experiments.configuration import execution
+from experiments.configuration import configs
+from experiments.runs import execution
 from experiments.sweeps import grid_file
-from personalization import evaluation as evaluation_lib
-from personalization import measures
+from experiments.sweeps import grid_results
+from personalization import evaluation
+from personalization import outcomes
 from personalization import schedule as schedules
-from personalization import summaries
 from personalization import training
-from tasks import task as task_lib
+from tasks import task
 
 # Batches of so many programs of rounds, and data of so many cohorts, are kept
 # for the next training of the same seed.
@@ -25,12 +25,9 @@ _KEPT = 10
 # Digits that a number keeps in a record.
 _DIGITS = 7
 
-# What is known of a finished run, as JSON has it.
-Record = Mapping[str, Any]
-
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class GridRun:
   """A point of the grid with a seed.
 
   Attributes:
@@ -41,7 +38,7 @@ class Run:
 
   key: str
   point: grid_file.Point
-  config: config_lib.Config
+  config: configs.Config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,30 +47,30 @@ class Job:
 
   Attributes:
     runs: The runs, those of fewer rounds first.
-    rounds: How many rounds that are.
-    program: What its computations depend on.
+    rounds: The number of rounds of the training.
+    program: Tells which jobs have the same computations.
     metric: The metric to choose by; None for the task's.
   """
 
-  runs: tuple[Run, ...]
+  runs: tuple[GridRun, ...]
   rounds: int
   program: str
   metric: str | None
 
 
-def make_runs(grid: grid_file.GridFile) -> list[Run]:
-  """All runs of a grid; raises a `UserError` if one cannot be."""
-  runs = {}
+def make_runs(grid: grid_file.GridFile) -> list[GridRun]:
+  """Makes all runs of a grid; raises a `UserError` if one cannot be."""
+  runs: dict[str, GridRun] = {}
   for seed in grid.repeats:
     for point in grid.points:
-      config = grid.config(point, seed)
-      run = Run(config.digest(), point, config)
+      config = configs.resolve(grid.request(point, seed))
+      run = GridRun(config.digest(), point, config)
       runs.setdefault(run.key, run)
   return list(runs.values())
 
 
 def make_jobs(
-  runs: Iterable[Run], metric: str | None, data_dir: str | None
+  runs: Iterable[GridRun], metric: str | None, data_dir: str | None
 ) -> list[Job]:
   """Groups runs by their training.
 
@@ -88,45 +85,45 @@ def make_jobs(
   Raises:
     UserError: If a run cannot be carried out.
   """
-  tasks: dict[Any, task_lib.Task] = {}
-  groups = collections.defaultdict(list)
+  tasks: dict[Any, task.Task] = {}
+  trainings = collections.defaultdict(list)
   for run in runs:
     config = run.config
     # Another seed has other data, but neither another model nor other methods.
-    which = config.task, config.task_parameters
+    which = config.task, config.task_settings
     if which not in tasks:
       tasks[which] = execution.load_task(config, data_dir)
-    task = tasks[which]
-    if metric not in (None, 'loss', task.metric):
+    own_task = tasks[which]
+    if metric not in (None, 'loss', own_task.metric):
       raise errors.UserError(
-        f'metric must be {task.metric} or loss, not {metric!r}.'
+        f'metric must be {own_task.metric} or loss, not {metric!r}.'
       )
-    algorithm = _build(config, task)
-    options = dataclasses.replace(config.options, total_rounds=0)
+    method = _build(config, own_task)
+    settings = dataclasses.replace(config.training, total_rounds=0)
     trained_alike = (
       config.task,
-      config.task_parameters,
-      options,
-      config.settings.runtime,
-      config.settings.aggregator,
-      config.settings.warmstart_from,
-      algorithm.training_key if algorithm.trains else 'none',
+      config.task_settings,
+      settings,
+      config.run.runtime,
+      config.run.aggregator,
+      config.run.warmstart_from,
+      method.training_key,
     )
-    rounds = config.options.total_rounds if algorithm.trains else 0
-    groups[trained_alike].append((rounds, algorithm, run))
+    rounds = config.training.total_rounds if method.trains else 0
+    alike = dataclasses.replace(settings, seed=0)
+    program = repr((config.task, alike, method.structure))
+    trainings[trained_alike].append((rounds, program, run))
   jobs = []
-  for group in groups.values():
-    group.sort(key=lambda member: member[0])
-    rounds, algorithm, run = group[-1]
-    program = repr((run.config.task, options, algorithm.structure))
-    members = tuple(run for _, _, run in group)
-    jobs.append(Job(members, rounds, program, metric))
+  for members in trainings.values():
+    members.sort(key=lambda member: member[0])
+    rounds, program, _ = members[-1]
+    jobs.append(Job(tuple(run for *_, run in members), rounds, program, metric))
   return jobs
 
 
-def _build(config: config_lib.Config, task: task_lib.Task) -> methods.Method:
-  (algorithm,) = execution.build_algorithms(config, task).values()
-  return algorithm
+def _build(config: configs.Config, task: task.Task) -> methods.Method:
+  (method,) = execution.build_methods(config, task).values()
+  return method
 
 
 def _number(value: float) -> float | None:
@@ -137,67 +134,43 @@ def _numbers(values: np.ndarray) -> list[float | None]:
   return [_number(value) for value in values]
 
 
-def make_record(
-  run: Run,
-  evaluation: evaluation_lib.Evaluation,
-  task: task_lib.Task,
-  metric: str | None,
-) -> dict[str, Any]:
-  """What is kept of a run.
+def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
+  """Writes what is kept of a run.
 
   Args:
     run: The run.
-    evaluation: Its evaluation.
-    task: The task.
-    metric: The metric to choose by; None for the task's.
+    outcome: What came of it.
 
   Returns:
     The mean over the clients of the validation metric at the chosen candidates,
     which tells the best point; and each test client's metric at them, and
     before personalization.
   """
-  by = metric or task.metric
-  higher = task.higher_is_better if by == task.metric else False
-  choice = execution.choice(run.config.settings)
-  chosen = evaluation_lib.choose(
-    dataclasses.replace(evaluation, metric=by, higher_is_better=higher), choice
-  )
-  validation = evaluation.validation.values[by]
-  if choice.each:
-    validation = evaluation_lib.at(validation, chosen)
-  else:
-    validation = validation[:, chosen[0]]
-  values = evaluation.test.values[task.metric]
-  test = evaluation_lib.at(values, chosen)
+  evaluated, test = outcome.evaluated, outcome.test
   record = {
     'key': run.key,
     'algorithm': run.point.algorithm,
     'values': dict(run.point.values),
-    'seed': run.config.options.seed,
-    'metric': task.metric,
-    'higher_is_better': task.higher_is_better,
-    'chosen_by': by,
-    'validation': _number(validation.mean()),
-    'test': _numbers(test),
-    'personalization_examples': evaluation.num_personalization.tolist(),
-    'chosen': collections.Counter(
-      str(evaluation.candidates[c]) for c in chosen
-    ),
+    'seed': run.config.training.seed,
+    'metric': evaluated.metric,
+    'higher_is_better': evaluated.higher_is_better,
+    'chosen_by': outcome.choice.metric or evaluated.metric,
+    'validation': _number(outcome.validation),
+    'test': _numbers(test.values),
+    'personalization_examples': evaluated.num_personalization.tolist(),
+    'chosen': dict(outcome.num_chosen),
   }
-  if evaluation.baseline is not None:
-    before = values[:, evaluation.baseline]
-    record['before'] = _numbers(before)
-    hurt = summaries.is_worse(test, before, task.higher_is_better)
-    record['hurt'] = float(hurt.mean())
-  clusters = measures.clusters(evaluation, chosen)
-  if clusters is not None:
-    _, counts = np.unique(clusters, return_counts=True)
-    record['largest_cluster'] = float(counts.max() / len(clusters))
+  if test.before is not None and test.hurt is not None:
+    record['before'] = _numbers(test.before.values)
+    record['hurt'] = float(test.hurt.mean())
+  if outcome.clusters is not None:
+    _, counts = np.unique(outcome.clusters, return_counts=True)
+    record['largest_cluster'] = float(counts.max() / len(outcome.clusters))
   return record
 
 
 class Runner:
-  """Carries out jobs, one after another; those alike share what they can."""
+  """Carries out jobs one after another; similar ones share what they can."""
 
   def __init__(self, data_dir: str | None):
     self._data_dir = data_dir
@@ -205,14 +178,14 @@ class Runner:
     self._kept: dict[str, tuple[Any, Any]] = {}
 
   def _once(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
-    """What `make` makes, unless the last one of that name was for this key."""
+    """Makes something, unless the last one of that name was for this key."""
     if name not in self._kept or self._kept[name][0] != key:
       self._kept[name] = key, make()
     return self._kept[name][1]
 
   def run(
     self, job: Job, on_progress: Callable[[int], None]
-  ) -> Iterator[tuple[Run, Record]]:
+  ) -> Iterator[tuple[GridRun, grid_results.Record]]:
     """Carries out a job.
 
     Args:
@@ -223,41 +196,44 @@ class Runner:
       The records of its runs.
     """
     config = job.runs[0].config
-    if self._runtime != config.settings.runtime:
-      self._runtime = config.settings.runtime
+    if self._runtime != config.run.runtime:
+      self._runtime = config.run.runtime
       execution.set_runtime(self._runtime)
-    key = config.task, config.task_parameters, config.options.seed
+    key = config.task, config.task_settings, config.training.seed
     task = self._once(
       'task', key, lambda: execution.load_task(config, self._data_dir)
     )
-    options = dataclasses.replace(config.options, total_rounds=0)
-    schedule_ = self._once(
+    settings = dataclasses.replace(config.training, total_rounds=0)
+    schedule = self._once(
       'schedule',
-      (key, options),
-      lambda: schedules.Schedule(task, config.options, _KEPT),
+      (key, settings),
+      lambda: schedules.Schedule(task, config.training, _KEPT),
     )
     populations = self._once(
-      'populations', key, lambda: evaluation_lib.prepare(task, _KEPT)
+      'populations', key, lambda: evaluation.prepare(task, _KEPT)
     )
     trainer = _build(config, task)
     trained = None
     for run in job.runs:
-      algorithm = _build(run.config, task)
+      method = _build(run.config, task)
       trained = training.train(
         trainer,
         task,
-        run.config.options,
-        schedule=schedule_,
+        run.config.training,
+        schedule=schedule,
         start=trained,
         on_round=lambda round_num, _: on_progress(round_num),
       )
-      evaluation = evaluation_lib.evaluate(
-        algorithm,
+      evaluated = evaluation.evaluate(
+        method,
         trained,
         task,
-        run.config.options,
+        run.config.training,
         on_cohort=lambda _: on_progress(trained.round),  # noqa: B023
         populations=populations,
       )
-      record = make_record(run, evaluation, task, job.metric)
+      outcome = outcomes.Outcome(
+        evaluated, task, choice=execution.choice(run.config.run, job.metric)
+      )
+      record = make_record(run, outcome)
       yield run, {**record, 'dropped_updates': trained.dropped_clients}

@@ -4,7 +4,7 @@ A job that fails, or takes its process with it, stops none of the others.
 """
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 import dataclasses
 import multiprocessing
 import multiprocessing.connection
@@ -15,23 +15,21 @@ import time
 import traceback
 from typing import Any
 
-from experiments.configuration import execution
-
 _SECONDS_PER_MESSAGE = 0.5
 _WAIT_SECONDS = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-  """What a process has to say about its job.
+  """News of a job from its process.
 
   Attributes:
     job: The job.
     item: A part of the job that was done, if one was.
-    result: What came out.
+    result: The result of that part.
     error: What went wrong with the rest of the job, if something did.
-    progress: How far it is.
-    ended: Whether the process has nothing to do with the job any more.
+    progress: How far the job is.
+    ended: Whether the process has ended its work on the job.
   """
 
   job: Any
@@ -48,14 +46,13 @@ def _work(
   log: pathlib.Path,
   core: int,
 ) -> None:
-  """What a process does, until the other end of the connection is closed."""
+  """Carries out jobs in a process, until its connection is closed."""
   # Ctrl-C is for the parent, which ends the connection.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   with log.open('ab') as file:
     os.dup2(file.fileno(), 1)
     os.dup2(file.fileno(), 2)
   os.sched_setaffinity(0, {core})
-  execution.silence_imports()
   try:
     runner = make_runner()
     while True:
@@ -88,7 +85,7 @@ def _carry_out(
 
 
 class _Worker:
-  """A process and what it does."""
+  """A process and the job that it does."""
 
   def __init__(self, number: int, make_runner: Any, log: pathlib.Path):
     context = multiprocessing.get_context('spawn')
@@ -119,7 +116,7 @@ class _Worker:
 def _next_job(
   waiting: dict[Any, collections.deque[Any]], last: Any, taken: Sequence[Any]
 ) -> Any:
-  """A job of the program that the worker has, or of one that nobody has."""
+  """Takes a job of the worker's last program, or of one that nobody has."""
   program = last
   if program not in waiting:
     program = max(
@@ -136,16 +133,17 @@ def carry_out(
   make_runner: Callable[[], Any],
   num_workers: int,
   log_dir: pathlib.Path,
-) -> Iterator[Event | None]:
+) -> Generator[Event | None, None, None]:
   """Carries out jobs in several processes.
 
   Args:
     jobs: The jobs; each has a `program`, and those of one program are kept
       together where that can be.
     make_runner: Makes, in each process, what carries them out: `run(job,
-      on_progress)`, a generator of (item, result).
-    num_workers: How many processes there are.
-    log_dir: Where what they print goes.
+      on_progress)`, a generator of (item, result). A `launch.LateCall` imports
+      nothing before it is called.
+    num_workers: The number of processes.
+    log_dir: The folder for what they print.
 
   Yields:
     What happens, and now and then None if nothing does.

@@ -15,6 +15,8 @@ import tree
 from algorithms import registry as algorithm_registry
 from base import errors
 from personalization import evaluation
+from personalization import measurements
+from personalization import outcomes
 from personalization import training
 from runtimes import cohort
 from runtimes import values
@@ -141,7 +143,7 @@ def _trained(algorithm, weights=_WEIGHTS, **fields):
 
 def _evaluate(algorithm=None, task=None, options=_OPTIONS, **arguments):
   task = task or _task()
-  algorithm = algorithm or _build(sets=evaluation.evaluation_sets(task))
+  algorithm = algorithm or _build(sets=measurements.evaluation_sets(task))
   return evaluation.evaluate(
     algorithm, _trained(algorithm), task, options, **arguments
   )
@@ -189,7 +191,12 @@ def _result(cohort_context) -> evaluation.Evaluation:
 
 
 def test_all_candidates_of_each_client_against_the_same_by_hand(result):
-  assert result.candidates == ('0 epochs', '1 epochs', '2 epochs', '3 epochs')
+  assert [str(candidate) for candidate in result.candidates] == [
+    '0 epochs',
+    '1 epochs',
+    '2 epochs',
+    '3 epochs',
+  ]
   assert result.baseline == 0
   for metrics, population, client_ids in (
     (result.validation, _task().validation, _VALIDATION),
@@ -213,14 +220,14 @@ def test_clients_that_lack_examples_are_named(result):
 
 def test_the_global_model_is_one_candidate():
   result = _evaluate(_build('fedavg'))
-  assert result.candidates == ('global',)
+  assert [str(candidate) for candidate in result.candidates] == ['global']
   expected = _by_hand(_task().test, _TEST)['evaluation']
   _assert_close(result.test.values[_METRIC], np.array(expected)[:, :1])
 
 
 def test_cross_silo_judges_a_model_by_both_sets_of_its_client():
   task = _cross_silo_task()
-  assert evaluation.evaluation_sets(task) == ('validation', 'test')
+  assert measurements.evaluation_sets(task) == ('validation', 'test')
   result = _evaluate(task=task)
   client_ids = ('c0', 'c1', 'c3')
   sets = dict(
@@ -558,7 +565,7 @@ def test_nobody_to_evaluate(part):
     _evaluate(task=_task(**{part: nobody}))
 
 
-_MEASURED = evaluation.Measured(
+_MEASURED = measurements.MeasurementSettings(
   ood_examples=1000,  # More than there are.
   evaluation_fractions=(0.5,),
   personalization_fractions=(0.25, 1.0),
@@ -567,10 +574,10 @@ _MEASURED = evaluation.Measured(
 )
 
 
-def _measure(task=None, measured=_MEASURED, options=_OPTIONS):
+def _measure(task=None, measurement=_MEASURED, options=_OPTIONS):
   task = task or _task()
-  algorithm = _build(sets=evaluation.evaluation_sets(task, measured))
-  return _evaluate(algorithm, task, options, measured=measured)
+  algorithm = _build(sets=measurements.evaluation_sets(task, measurement))
+  return _evaluate(algorithm, task, options, measurement=measurement)
 
 
 @pytest.fixture(name='measured', scope='module')
@@ -580,28 +587,6 @@ def _measured(cohort_context) -> evaluation.Evaluation:
 
 
 class TestWhatElseIsMeasured:
-  def test_the_sets_and_the_parts_have_names(self):
-    task, silos = _task(), _cross_silo_task()
-    assert evaluation.evaluation_sets(task, _MEASURED) == (
-      'evaluation',
-      'part_0.5',
-      'ood',
-      'held_out',
-    )
-    assert evaluation.personalization_parts(task, _MEASURED) == (
-      *(1.0, 0.25),
-      0.6,
-    )
-    # What is held out in silos is there without it.
-    assert evaluation.evaluation_sets(silos, _MEASURED) == (
-      *('validation', 'test'),
-      *('part_0.5', 'ood'),
-    )
-    assert evaluation.personalization_parts(silos, _MEASURED) == (1.0, 0.25)
-    nothing = evaluation.Measured()
-    assert evaluation.evaluation_sets(task, nothing) == ('evaluation',)
-    assert evaluation.personalization_parts(task, nothing) == (1.0,)
-
   def test_it_changes_nothing_else(self, result, measured):
     assert (measured.skipped, measured.candidates) == (
       result.skipped,
@@ -691,14 +676,14 @@ class TestWhatElseIsMeasured:
 
   def test_out_of_distribution_in_silos_is_of_test_examples(self):
     task = _cross_silo_task()
-    result = _measure(task, evaluation.Measured(ood_examples=1000))
+    result = _measure(task, measurements.MeasurementSettings(ood_examples=1000))
     assert set(result.further['ood'].weights[_METRIC]) == {2 + 4 + 3}
 
   def test_the_sample_follows_from_the_seed(self):
-    few = evaluation.Measured(ood_examples=5)
+    few = measurements.MeasurementSettings(ood_examples=5)
     first, again, other = (
       _measure(
-        measured=few, options=dataclasses.replace(_OPTIONS, seed=seed)
+        measurement=few, options=dataclasses.replace(_OPTIONS, seed=seed)
       ).further['ood']
       for seed in (5, 5, 6)
     )
@@ -709,7 +694,7 @@ class TestWhatElseIsMeasured:
   def test_each_method_can_be_measured(self):
     """Also those that pick a model, or keep the examples themselves."""
     task = _task()
-    sets = evaluation.evaluation_sets(task, _MEASURED)
+    sets = measurements.evaluation_sets(task, _MEASURED)
     for name in ('fedavg', 'knn_per'):
       algorithm = algorithm_registry.build(
         name,
@@ -718,122 +703,9 @@ class TestWhatElseIsMeasured:
         tff.aggregators.MeanFactory(no_nan_division=True),
         sets,
       )
-      result = _evaluate(algorithm, task, measured=_MEASURED)
+      result = _evaluate(algorithm, task, measurement=_MEASURED)
       assert set(result.further) == {'part_0.5', 'ood'}
       assert np.all(np.isfinite(result.further['ood'].values[_METRIC]))
-
-
-def _evaluation(validation, higher_is_better=True, test=None, baseline=0):
-  """An evaluation with these metrics, `[clients, candidates]`."""
-
-  def metrics(rows):
-    rows = np.array(rows, np.float32)
-    return evaluation.Metrics(
-      tuple(f'client{k}' for k in range(len(rows))),
-      {_METRIC: rows},
-      {_METRIC: np.arange(1.0, len(rows) + 1)},
-    )
-
-  test = metrics(validation if test is None else test)
-  return evaluation.Evaluation(
-    _METRIC,
-    higher_is_better,
-    tuple(f'candidate{k}' for k in range(len(validation[0]))),
-    baseline,
-    metrics(validation),
-    test,
-    (),
-    np.ones(len(test.client_ids), int),
-  )
-
-
-_NAN, _INF = np.nan, np.inf
-
-
-class TestChoose:
-  @pytest.mark.parametrize(
-    ('validation', 'higher_is_better', 'expected'),
-    [
-      pytest.param([[1, 2, 3], [4, 6, 4]], True, 1, id='best_mean'),
-      pytest.param([[1, 2, 3], [9, 6, 8]], False, 1, id='lowest_mean'),
-      pytest.param([[1, 2, 3], [4, 5, 4]], True, 1, id='first_on_a_tie'),
-      pytest.param([[7, 7, 7], [7, 7, 7]], False, 0, id='all_equal'),
-      pytest.param([[1, _NAN, 2], [1, 9, 2]], True, 2, id='nan'),
-      pytest.param([[3, _NAN, 2], [3, 0, 2]], False, 2, id='nan_lower'),
-      pytest.param([[1, _INF, 2], [1, 9, 2]], True, 2, id='infinite'),
-      pytest.param([[3, -_INF, 2], [3, 0, 2]], False, 2, id='minus_inf'),
-      pytest.param([[_NAN, _INF], [1, 1]], True, 0, id='all_diverged'),
-    ],
-  )
-  def test_one_for_all(self, validation, higher_is_better, expected):
-    # Whatever the test clients would choose, and however many they are.
-    test = [[9, 0, 0][: len(validation[0])]] * 4
-    chosen = evaluation.choose(_evaluation(validation, higher_is_better, test))
-    assert chosen.tolist() == [expected] * 4
-
-  def test_all_clients_count_the_same(self):
-    # Though the second has twice as many examples.
-    chosen = evaluation.choose(
-      _evaluation([[4, 1], [1, 3]]), evaluation.Choice()
-    )
-    assert chosen.tolist() == [0, 0]
-
-  @pytest.mark.parametrize('each', [True, False])
-  def test_the_baseline_may_be_out_of_the_question(self, each):
-    choice = evaluation.Choice(each, offer_baseline=False)
-    one = _evaluation([[3, 1, 2], [3, 2, 1]], baseline=0)
-    assert evaluation.choose(one, choice).tolist() == (
-      [2, 1] if each else [1] * 2
-    )
-    # Unless there is nothing else, or no baseline.
-    alone = _evaluation([[3], [3]], baseline=0)
-    assert evaluation.choose(alone, choice).tolist() == [0, 0]
-    none = _evaluation([[3, 1], [3, 1]], baseline=None)
-    assert evaluation.choose(none, choice).tolist() == [0, 0]
-
-  @pytest.mark.parametrize('higher_is_better', [True, False])
-  def test_each_its_own(self, higher_is_better):
-    validation = [
-      [1, 2, 3],
-      [3, 1, 1],
-      [5, 5, 5],
-      [_NAN, 4, 4],
-      [_NAN, _INF, 8],
-      [_NAN, _NAN, _NAN],
-    ]
-    expected = [2, 0, 0, 1, 2, 0] if higher_is_better else [0, 1, 0, 1, 2, 0]
-    chosen = evaluation.choose(
-      _evaluation(validation, higher_is_better, [[9, 0, 0]] * 6),
-      evaluation.Choice(each=True),
-    )
-    assert chosen.tolist() == expected
-
-
-class TestSummarize:
-  TEST = [[4, 5, 0], [4, 0, 6], [4, 4, 9]]
-
-  @pytest.mark.parametrize(
-    ('higher_is_better', 'hurt'), [(True, 1 / 3), (False, 1 / 3)]
-  )
-  def test_the_clients_at_what_was_chosen(self, higher_is_better, hurt):
-    chosen = np.array([1, 1, 0])  # The metrics 5, 0, 4.
-    summary = evaluation.summarize(
-      _evaluation(self.TEST, higher_is_better), chosen
-    )
-    assert summary.num_clients == 3
-    assert summary.mean == pytest.approx(3)
-    # Of clients with 1, 2 and 3 examples.
-    assert summary.weighted_mean == pytest.approx((5 + 2 * 0 + 3 * 4) / 6)
-    assert summary.worst_tenth == (0 if higher_is_better else 5)
-    assert summary.best_tenth == (5 if higher_is_better else 0)
-    assert summary.largest_tenth == 4
-    assert summary.hurt == pytest.approx(hurt)
-
-  def test_without_a_baseline_nobody_is_hurt(self):
-    summary = evaluation.summarize(
-      _evaluation(self.TEST, baseline=None), np.zeros(3, int)
-    )
-    assert summary.hurt is None
 
 
 # As presets/school.toml has them, and the error they lead to.
@@ -870,7 +742,7 @@ def test_school(name):
     task.model,
     algorithm_registry.hyperparameters(name, hyperparameters),
     tff.aggregators.MeanFactory(no_nan_division=True),
-    evaluation.evaluation_sets(task),
+    measurements.evaluation_sets(task),
   )
   options = training.Options(
     total_rounds=500,
@@ -881,7 +753,6 @@ def test_school(name):
   )
   trained = training.train(algorithm, task, options)
   result = evaluation.evaluate(algorithm, trained, task, options)
-  chosen = evaluation.choose(result)
-  summary = evaluation.summarize(result, chosen)
+  summary = outcomes.Outcome(result, task).test.summary
   assert summary.num_clients == 139
   assert summary.mean == pytest.approx(expected, abs=0.0006)

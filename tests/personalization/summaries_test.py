@@ -17,7 +17,8 @@ def _random_clients(seed, size):
 def test_a_summary_of_random_clients(size, higher_is_better):
   metric, weights, rng = _random_clients(size, size)
   baseline = metric + rng.choice([-1, 0, 1], size)
-  result = summaries.summarize(metric, weights, higher_is_better, baseline)
+  hurt = summaries.is_worse(metric, baseline, higher_is_better)
+  result = summaries.summarize(metric, weights, higher_is_better, hurt)
 
   assert result.num_clients == size
   assert result.mean == pytest.approx(np.mean(metric))
@@ -52,7 +53,7 @@ def test_the_quantiles_are_named():
 def test_all_that_it_holds_are_pythons_own_numbers():
   metric, weights, _ = _random_clients(0, 11)
   result = summaries.summarize(
-    metric.astype(np.float32), weights.astype(np.float32), True, metric
+    metric.astype(np.float32), weights.astype(np.float32), True, metric > 0
   )
   numbers = list(vars(result).values())
   numbers.remove(result.quantiles)
@@ -68,7 +69,8 @@ def test_without_a_baseline_it_is_not_said_who_is_hurt():
 @pytest.mark.parametrize('higher_is_better', [True, False])
 def test_a_tie_does_not_hurt(higher_is_better):
   metric, weights, _ = _random_clients(0, 20)
-  result = summaries.summarize(metric, weights, higher_is_better, metric)
+  hurt = summaries.is_worse(metric, metric, higher_is_better)
+  result = summaries.summarize(metric, weights, higher_is_better, hurt)
   assert result.hurt == 0
 
 
@@ -91,7 +93,8 @@ def test_who_is_worse(higher_is_better):
 def test_a_client_that_diverged_is_hurt_and_among_the_worst(higher_is_better):
   metric = np.array([0.1, np.nan, 0.3, 0.2] * 5)
   baseline = np.nan_to_num(metric)
-  result = summaries.summarize(metric, np.ones(20), higher_is_better, baseline)
+  hurt = summaries.is_worse(metric, baseline, higher_is_better)
+  result = summaries.summarize(metric, np.ones(20), higher_is_better, hurt)
   assert result.hurt == 5 / 20
   assert result.best_tenth == pytest.approx(0.3 if higher_is_better else 0.1)
   assert np.isnan(result.worst_tenth)

@@ -1,0 +1,180 @@
+"""What `benchmark` does: it starts systems, gives them turns, and compares."""
+
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import json
+import multiprocessing
+import pathlib
+import statistics
+
+import numpy as np
+from rich import box
+from rich import console as rich_console
+from rich import table as rich_table
+
+from experiments.benchmarks import workloads
+from experiments.command_line import launch
+
+_SIZES = (10, 100, 1000)
+
+
+class _System:
+  """A system in its process.
+
+  Attributes:
+    first_seconds: The seconds from the start to the end of the first round.
+    model: The model after that round.
+    seconds: The seconds of each round since.
+    peak_bytes: The most memory that was used.
+  """
+
+  def __init__(
+    self, workload: str, system: str, data_dir: str | None, size: int = 0
+  ):
+    context = multiprocessing.get_context('spawn')
+    self._connection, theirs = context.Pipe()
+    self._process = context.Process(
+      target=launch.LateCall('experiments.benchmarks.systems', 'serve'),
+      args=(theirs, workload, system, size, data_dir),
+    )
+    self._process.start()
+    # With only the child holding it, a child that dies is an EOFError here.
+    theirs.close()
+    self._connection.recv()
+    self._connection.send(True)
+    self.first_seconds, self.model = self._connection.recv()
+    self.seconds: list[float] = []
+    self.peak_bytes = 0
+
+  def take_turn(self) -> None:
+    self._connection.send(True)
+    seconds, self.peak_bytes = self._connection.recv()
+    self.seconds += seconds
+
+  @property
+  def median(self) -> float:
+    return statistics.median(self.seconds)
+
+  def close(self) -> None:
+    self._connection.send(False)
+    self._process.join()
+
+
+@contextlib.contextmanager
+def _systems(
+  workload: str, names: Sequence[str], data_dir: str | None
+) -> Iterator[Mapping[str, _System]]:
+  started: dict[str, _System] = {}
+  try:
+    for name in names:
+      started[name] = _System(workload, name, data_dir)
+    yield started
+  finally:
+    for system in started.values():
+      system.close()
+
+
+def _table(title: str, *columns: str) -> rich_table.Table:
+  table = rich_table.Table(
+    title=title, box=box.SIMPLE_HEAD, title_justify='left'
+  )
+  for i, column in enumerate(columns):
+    table.add_column(column, justify='right' if i else 'left')
+  return table
+
+
+def _compare(
+  workload: str,
+  turns: int,
+  data_dir: str | None,
+  console: rich_console.Console,
+) -> dict[str, float]:
+  """Measures all systems on a workload; returns their medians."""
+  names = ['cohort', 'bare']
+  if workload not in workloads.TASKS:
+    names.insert(0, 'native')
+  if workload == 'W2':
+    names.append('vectorized')
+  with _systems(workload, names, data_dir) as systems:
+    for _ in range(turns):
+      for system in systems.values():
+        system.take_turn()
+    table = _table(
+      f'{workload}: seconds a round',
+      'system',
+      'median',
+      *(f'of {other}' for other in names if other in ('native', 'bare')),
+      'first round',
+      'peak memory',
+      'furthest weight from bare',
+    )
+    for name, system in systems.items():
+      distance = max(
+        float(np.max(np.abs(np.reshape(a, -1) - np.reshape(b, -1))))
+        for a, b in zip(system.model, systems['bare'].model, strict=True)
+      )
+      table.add_row(
+        name,
+        f'{system.median:.4g} s',
+        *(
+          f'{system.median / systems[other].median:.3g}'
+          for other in names
+          if other in ('native', 'bare')
+        ),
+        f'{system.first_seconds:.1f} s',
+        f'{system.peak_bytes / 2**30:.2f} GiB',
+        f'{distance:.0e}',
+      )
+    console.print(table)
+    return {name: system.median for name, system in systems.items()}
+
+
+def _scale(workload: str, console: rich_console.Console) -> None:
+  table = _table(
+    f'{workload} on the cohort runtime, by the number of clients',
+    'clients',
+    'seconds a round',
+    'a client',
+    'peak memory',
+  )
+  for size in _SIZES:
+    system = _System(workload, 'cohort', None, size)
+    try:
+      for _ in range(3 if size < 1000 else 1):
+        system.take_turn()
+    finally:
+      system.close()
+    table.add_row(
+      f'{size:,}',
+      f'{system.median:.4g} s',
+      f'{1e3 * system.median / size:.3g} ms',
+      f'{system.peak_bytes / 2**30:.2f} GiB',
+    )
+  console.print(table)
+
+
+def main(
+  chosen: Sequence[str],
+  turns: int,
+  is_scaled: bool,
+  data_dir: str | None,
+  json_file: str | None,
+) -> int:
+  """Measures workloads and shows the medians; returns the exit status.
+
+  Args:
+    chosen: The workloads.
+    turns: How often each system has its turn.
+    is_scaled: Whether to measure cohorts of different sizes, too.
+    data_dir: The folder of the databases of the real tasks.
+    json_file: A file to write the medians to.
+  """
+  console = rich_console.Console(width=100)
+  medians = {name: _compare(name, turns, data_dir, console) for name in chosen}
+  if is_scaled:
+    for name in workloads.SCALED:
+      if name in chosen:
+        _scale(name, console)
+  if json_file:
+    pathlib.Path(json_file).write_text(json.dumps(medians, indent=2) + '\n')
+  return 0

@@ -1,0 +1,151 @@
+"""The systems that `benchmark` measures, each in a process of its own."""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+import multiprocessing.connection
+import pathlib
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from algorithms import aggregation
+from algorithms import registry
+from algorithms import trainers
+from experiments.benchmarks import reference_loops
+from experiments.benchmarks import task_workloads
+from experiments.benchmarks import workloads
+from experiments.runs import execution
+from personalization import cohorts
+
+# From how many rounds to run to the model after them.
+_Run = Callable[[int], Mapping[str, Any]]
+_REFERENCES = {
+  'bare': reference_loops.keras_loop,
+  'vectorized': reference_loops.vectorized_round,
+}
+# Rounds are repeated for at least so long in a turn.
+_SECONDS_PER_TURN = 0.3
+
+
+def _federated_rounds(workload: Any, runtime: str) -> _Run:
+  """Makes rounds on a runtime."""
+  execution.set_runtime(runtime)
+  method = registry.build(
+    'fedavg',
+    workload.model,
+    registry.make_settings(
+      'fedavg', {'client_learning_rate': workload.learning_rate}
+    ),
+    aggregation.mean(),
+    ('evaluation',),
+  )
+  state = method.initial_state((0, 0))
+  size = len(workload.clients)
+  # As in training, small models' clients are stacked before they are handed in.
+  data: Any = list(workload.clients)
+  if workload.name == 'linear' and runtime == 'cohort':
+    data = cohorts.stack(data)
+  own = method.initialize_client(np.zeros(2, np.int32))
+  # Neither a state nor attributes.
+  nothing = own if not isinstance(data, list) else [own] * size
+  clients = cohorts.clients(
+    trainers.Client,
+    size,
+    data=data,
+    state=nothing,
+    seed=np.zeros([size, 2], np.int32),
+    attributes=nothing,
+  )
+
+  def run(num_rounds: int) -> Mapping[str, Any]:
+    nonlocal state
+    for _ in range(num_rounds):
+      state, _, _ = method.next(state, clients)
+    return state.server.model
+
+  return run
+
+
+def _reference_rounds(workload: Any, system: str) -> _Run:
+  """Makes rounds of a loop without federated machinery."""
+  run_round = _REFERENCES[system](workload)
+  weights = workload.model.init(tf.constant([0, 0]))
+
+  def run(num_rounds: int) -> Mapping[str, Any]:
+    nonlocal weights
+    for _ in range(num_rounds):
+      weights = run_round(weights)
+    # What is asynchronous must have ended, too.
+    return {name: weight.numpy() for name, weight in weights.items()}
+
+  return run
+
+
+def _task_rounds(name: str, system: str, data_dir: str) -> _Run:
+  """Makes rounds of a real task."""
+  if system != 'bare':
+    execution.set_runtime(system)
+  return task_workloads.WORKLOADS[name](data_dir, system == 'bare')
+
+
+def _peak_bytes() -> int:
+  """Returns the most memory that this process and its children have used."""
+  pids = ['self']
+  for task in pathlib.Path('/proc/self/task').iterdir():
+    pids += (task / 'children').read_text().split()
+  total = 0
+  for pid in pids:
+    status = pathlib.Path(f'/proc/{pid}/status').read_text()
+    (line,) = (s for s in status.splitlines() if s.startswith('VmHWM'))
+    total += 1024 * int(line.split()[1])
+  return total
+
+
+def _made_up_workload(name: str, size: int) -> Any:
+  """Makes a workload with `size` clients; with its own number if that is 0."""
+  make = getattr(reference_loops, workloads.MADE_UP[name])
+  # A larger cohort holds the same ten clients over and over, so that it is not
+  # the data that grows.
+  workload = make(num_clients=min(size, 10)) if size else make()
+  if size:
+    clients = [workload.clients[k % 10] for k in range(size)]
+    workload = dataclasses.replace(workload, clients=clients)
+  return workload
+
+
+def serve(
+  connection: multiprocessing.connection.Connection,
+  name: str,
+  system: str,
+  size: int,
+  data_dir: str,
+) -> None:
+  """Runs rounds whenever the other end of the connection says so."""
+  make: Callable[[], _Run]
+  if name in workloads.TASKS:
+    make = functools.partial(_task_rounds, name, system, data_dir)
+  else:
+    workload = _made_up_workload(name, size)
+    federated = system in ('native', 'cohort')
+    make = functools.partial(
+      _federated_rounds if federated else _reference_rounds, workload, system
+    )
+  connection.send('ready')
+
+  connection.recv()
+  start = time.perf_counter()
+  run = make()
+  model = run(1)
+  connection.send((time.perf_counter() - start, list(model.values())))
+  num_rounds = workloads.TASKS.get(name, 1)
+  while connection.recv():
+    seconds: list[float] = []
+    end = time.perf_counter() + _SECONDS_PER_TURN
+    while not seconds or time.perf_counter() < end:
+      start = time.perf_counter()
+      run(num_rounds)
+      seconds.append((time.perf_counter() - start) / num_rounds)
+    connection.send((seconds, _peak_bytes()))

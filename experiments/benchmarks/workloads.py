@@ -1,0 +1,13 @@
+"""The names of the workloads that `benchmark` measures."""
+
+# Of made-up data: the functions of `reference_loops` that make them.
+MADE_UP = {
+  'W1': 'cnn_workload',
+  'W2': 'linear_workload',
+  'W3': 'lstm_workload',
+}
+# Those that are measured with cohorts of several sizes, too.
+SCALED = ('W1', 'W2')
+# Of real tasks, see `task_workloads`: how many of their rounds are measured at
+# a time.
+TASKS = {'T1': 4, 'T2': 4, 'T3': 1}

@@ -1,0 +1,268 @@
+"""The configuration of a run: all of its settings, checked.
+
+Where users give them is in `user_settings`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+import functools
+import hashlib
+import json
+import pathlib
+from typing import Any, TypeVar
+
+from algorithms import registry as algorithm_registry
+from base import errors
+from base import settings
+from experiments.command_line import paths
+from experiments.configuration import user_settings
+from personalization import measurements
+from personalization import schedule
+from tasks import registry as task_registry
+
+_T = TypeVar('_T')
+_S = TypeVar('_S', bound=settings.Settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """All settings of a run, checked.
+
+  Attributes:
+    run: The settings of the run itself, for all methods.
+    training: How to train.
+    measurement: What is measured of the test clients beside their metric.
+    task: The name of the task.
+    task_settings: The task's own settings.
+    method_settings: Those of each method, by its name.
+  """
+
+  run: user_settings.RunSettings
+  training: schedule.TrainingSettings
+  measurement: measurements.MeasurementSettings
+  task: str
+  task_settings: settings.Settings
+  method_settings: Mapping[str, algorithm_registry.MethodSettings]
+
+  def to_dict(self) -> dict[str, Any]:
+    """Returns all settings as a preset, from which this can be made again."""
+    return {
+      **_to_toml(self.run),
+      **_to_toml(self.training),
+      **_to_toml(self.measurement),
+      'task': {'name': self.task, **_to_toml(self.task_settings)},
+      **{
+        name: {**_to_toml(own.trainer), **_to_toml(own.personalizer)}
+        for name, own in self.method_settings.items()
+      },
+    }
+
+  def differences_from(self, path: pathlib.Path) -> list[str]:
+    """Tells how the configuration in a file differs from this one.
+
+    Args:
+      path: The file.
+
+    Returns:
+      A line for each setting that differs.
+
+    Raises:
+      UserError: If there is no configuration in the file.
+    """
+    return differences(from_file(path), self)
+
+  def digest(self) -> str:
+    """Makes a name that only an equal configuration has."""
+    text = json.dumps(self.to_dict(), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _to_toml(own: Any) -> dict[str, Any]:
+  """Writes settings for TOML, which knows neither tuples nor None."""
+
+  def value(setting: Any) -> Any:
+    if setting is None:
+      return 'none'
+    return list(setting) if isinstance(setting, tuple) else setting
+
+  return {
+    field.name: value(getattr(own, field.name))
+    for field in dataclasses.fields(own)
+  }
+
+
+def _make(
+  make: Callable[[Mapping[str, Any]], _T], given: Mapping[str, tuple[Any, str]]
+) -> _T:
+  """Makes settings; an error says where the value at fault was set."""
+  try:
+    return make({name: value for name, (value, _) in given.items()})
+  except settings.SettingError as error:
+    # A default may be wrong beside what was set.
+    if error.name not in given:
+      raise
+    raise errors.UserError(f'{given[error.name][1]}: {error}') from error
+
+
+def _names(cls: type[settings.Settings]) -> set[str]:
+  return {field.name for field in dataclasses.fields(cls)}
+
+
+def _owners(
+  name: str,
+  layer: user_settings.SettingsLayer,
+  request: user_settings.Request,
+  others: Iterable[str],
+) -> list[str]:
+  """Finds the chosen methods that a setting is for.
+
+  Args:
+    name: The name of the setting.
+    layer: Where it is set.
+    request: What else is asked for.
+    others: The names of the settings that are no method's.
+
+  Returns:
+    The methods. There may be none only if the setting is in a preset.
+
+  Raises:
+    UserError: If no method has such a setting, or only others than the chosen.
+  """
+  # The short names are not all: a chosen method may have another, as a pair.
+  methods = dict.fromkeys(
+    (*algorithm_registry.short_names(), *request.algorithms)
+  )
+  group, _, own_name = name.rpartition('.')
+  if group and group not in methods:
+    try:
+      group = algorithm_registry.canonical_name(group)
+    except errors.UserError as error:
+      unknown = errors.unknown('task or algorithm', group, ['task', *methods])
+      raise errors.UserError(f'{layer.source}: {unknown}') from error
+  known = {
+    method: algorithm_registry.settings_names(method)
+    for method in ([group] if group else methods)
+  }
+  owners = [method for method in known if own_name in known[method]]
+  if not owners:
+    names = set().union(*known.values(), () if group else others)
+    unknown = errors.unknown('setting', own_name, names)
+    where = f'{layer.source}: {group}' if group else layer.source
+    raise errors.UserError(f'{where}: {unknown}')
+  chosen = [method for method in request.algorithms if method in owners]
+  if not chosen and not layer.is_preset:
+    raise errors.UserError(
+      f'{layer.source}: {name} is a setting of {", ".join(owners)}, not of'
+      f' the chosen {", ".join(request.algorithms)}.'
+    )
+  return chosen
+
+
+# The value of each setting, with where it was set.
+_Given = dict[str, tuple[Any, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sorted:
+  """The settings that a user gave, by what they are settings of.
+
+  Attributes:
+    run: Those of the run, its training and its measurement.
+    task: The task's own.
+    methods: Those of each chosen method.
+  """
+
+  run: _Given
+  task: _Given
+  methods: dict[str, _Given]
+
+
+def _sort(
+  request: user_settings.Request, of_run: set[str], of_task: set[str]
+) -> _Sorted:
+  """Finds out what each setting that a user gave is a setting of."""
+  others = of_run | {f'task.{name}' for name in of_task}
+  found = _Sorted({}, {}, {name: {} for name in request.algorithms})
+  for layer in request.layers:
+    # What a preset says of its task means nothing to the one taken instead.
+    own_task = layer.last('task.name') or request.task
+    is_for_task = not layer.is_preset or own_task == request.task
+    for name, value in layer.settings:
+      group, _, own_name = name.rpartition('.')
+      if group == 'task':
+        if own_name != 'name' and is_for_task:
+          found.task[own_name] = value, layer.source
+      elif name in of_run:
+        found.run[name] = value, layer.source
+      else:
+        for method in _owners(name, layer, request, others):
+          found.methods[method][own_name] = value, layer.source
+  return found
+
+
+def resolve(request: user_settings.Request) -> Config:
+  """Makes the configuration that a user asked for.
+
+  Args:
+    request: The request.
+
+  Returns:
+    The configuration, complete.
+
+  Raises:
+    UserError: If there is no such setting, or it cannot have that value.
+  """
+  task_class = task_registry.settings_class(request.task)
+  classes = (
+    user_settings.RunSettings,
+    schedule.TrainingSettings,
+    measurements.MeasurementSettings,
+  )
+  given = _sort(request, set().union(*map(_names, classes)), _names(task_class))
+  given.run['algorithms'] = request.algorithms, ''
+
+  def make(cls: type[_S]) -> _S:
+    own = {name: given.run[name] for name in given.run if name in _names(cls)}
+    return _make(lambda own: settings.from_dict(cls, own, 'settings'), own)
+
+  run = make(user_settings.RunSettings)
+  # In full, so that it is the same from wherever it is named.
+  folders = (str(paths.user_path(p).resolve()) for p in run.warmstart_from)
+  return Config(
+    run=dataclasses.replace(run, warmstart_from=tuple(folders)),
+    training=make(schedule.TrainingSettings),
+    measurement=make(measurements.MeasurementSettings),
+    task=request.task,
+    task_settings=_make(
+      lambda own: settings.from_dict(task_class, own, f'task {request.task}'),
+      given.task,
+    ),
+    method_settings={
+      name: _make(
+        functools.partial(algorithm_registry.make_settings, name), own
+      )
+      for name, own in given.methods.items()
+    },
+  )
+
+
+def from_file(path: pathlib.Path) -> Config:
+  """Reads the configuration that is in a file."""
+  layer = user_settings.read_preset(path)
+  return resolve(user_settings.make_request((layer,)))
+
+
+def differences(first: Config, second: Config) -> list[str]:
+  """Tells how two configurations differ, a line for each setting of both.
+
+  What only one of them has is a setting of a task or of a method that is not in
+  the other, which shows in `task.name` or in `algorithms`.
+  """
+  one, other = (
+    dict(user_settings.flatten(config.to_dict())) for config in (first, second)
+  )
+  return [
+    f'{name}: {one[name]}, not {other[name]}'
+    for name in one
+    if name in other and one[name] != other[name]
+  ]

@@ -1,0 +1,222 @@
+"""Settings as a user gives them: in presets, by --set and by flags.
+
+A setting has one name wherever it is given:
+
+  total_rounds                     of the run
+  task.name, task.alpha            the task, and its own settings
+  finetuning.client_learning_rate  of one method
+  client_learning_rate             of every chosen method that has it
+
+A preset is a TOML file of them, where what comes before the full stop is the
+name of a table. Each of these overrides those before it: the defaults, the
+preset, `--set`, the flags. So does, within one of them, what comes later.
+
+Only the names of the task and of the methods are checked here, which takes no
+time, as nothing heavy is imported for it. `configs` checks the rest.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import pathlib
+import tomllib
+from typing import Any
+
+from algorithms import registry as algorithm_registry
+from base import errors
+from base import settings
+from experiments.command_line import paths
+from tasks import registry as task_registry
+
+_PRESETS = pathlib.Path(__file__).parents[1] / 'presets'
+_DEFAULT_TASK = 'synthetic'
+
+RUNTIMES = ('cohort', 'native')
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings(settings.Settings):
+  """The settings of a run itself, for all of its methods."""
+
+  algorithms: tuple[str, ...] = settings.field(
+    ('fedavg', 'fedavgm', 'fedadam', 'local', 'finetuning'),
+    'The methods to compare.',
+  )
+  runtime: str = settings.field(
+    'cohort',
+    "What runs the computations: our cohort runtime, or TFF's native one.",
+    choices=RUNTIMES,
+  )
+  aggregator: str = settings.field(
+    'mean',
+    "How clients' updates are averaged; 'robust' zeroes and clips large ones.",
+    choices=('mean', 'robust'),
+  )
+  offer_baseline: bool = settings.field(
+    True,
+    'Whether the model without personalization can be chosen as well.',
+  )
+  choose: str = settings.field(
+    'all',
+    'Whether one candidate (epoch of fine-tuning, …) is chosen for all'
+    ' clients or one for each, by its own validation examples.',
+    choices=('all', 'each'),
+  )
+  warmstart_from: tuple[str, ...] = settings.field(
+    (),
+    'Output folders of finished runs, whose models training begins with: one'
+    ' model, or one for each cluster; FOLDER:METHOD if it trained several.',
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class SettingsLayer:
+  """The settings that a user gave in one place.
+
+  Attributes:
+    source: The place.
+    settings: The names and values, in the order given.
+    is_preset: Whether it may hold settings that the run does not need: those of
+      a task or of methods that the user has exchanged for others.
+  """
+
+  source: str
+  settings: Sequence[tuple[str, Any]]
+  is_preset: bool = False
+
+  def last(self, name: str) -> Any:
+    """Returns the value of a setting; None if it is not set."""
+    return dict(self.settings).get(name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """What a user asked for; only the task and the methods are checked."""
+
+  task: str
+  algorithms: tuple[str, ...]
+  layers: tuple[SettingsLayer, ...]
+
+
+def preset_names() -> tuple[str, ...]:
+  """Lists the presets that come with the code."""
+  return tuple(sorted(path.stem for path in _PRESETS.glob('*.toml')))
+
+
+def _find_preset(name: str) -> pathlib.Path:
+  """Finds the file of a preset, given by its path or by a name of ours."""
+  path = paths.user_path(name)
+  if path.is_file():
+    return path
+  if name.removesuffix('.toml') in preset_names():
+    return _PRESETS / f'{name.removesuffix(".toml")}.toml'
+  unknown = errors.unknown('preset', name, preset_names())
+  raise errors.UserError(f'There is no file {path}. {unknown}')
+
+
+def flatten(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+  """Yields the settings of a preset by their full names."""
+  for name, value in table.items():
+    if isinstance(value, dict):
+      for inner, setting in value.items():
+        yield f'{name}.{inner}', setting
+    else:
+      yield name, value
+
+
+def read_preset(path: pathlib.Path) -> SettingsLayer:
+  """Reads a preset from its file."""
+  try:
+    table = tomllib.loads(path.read_text(encoding='utf-8'))
+  except (OSError, ValueError) as error:  # Of which TOMLDecodeError is one.
+    raise errors.UserError(
+      f'The preset {path} cannot be read: {error}.'
+    ) from error
+  return SettingsLayer(f'preset {path}', tuple(flatten(table)), is_preset=True)
+
+
+def _assignment(text: str) -> tuple[str, str]:
+  name, equals, value = text.partition('=')
+  if not name.strip() or not equals:
+    raise errors.UserError(f'--set takes name=value, not {text!r}.')
+  return name.strip(), value.strip()
+
+
+def read(
+  preset: str | None = None,
+  assignments: Sequence[str] = (),
+  flags: Mapping[str, Any] | None = None,
+) -> Request:
+  """Reads what a user asked for, and checks the names of task and methods.
+
+  Args:
+    preset: The path of a preset, or its name if it comes with the code; by
+      default that of the task's name, if there is one.
+    assignments: What was given to `--set`, each 'name=value'.
+    flags: The values of settings that have a flag of their own.
+
+  Returns:
+    The request, for `configs.resolve`.
+
+  Raises:
+    UserError: If something cannot be read, or there is no such task or method.
+  """
+  return read_layers(
+    preset,
+    (
+      SettingsLayer('--set', tuple(map(_assignment, assignments))),
+      SettingsLayer('the flags', tuple((flags or {}).items())),
+    ),
+  )
+
+
+def read_layers(preset: str | None, layers: Sequence[SettingsLayer]) -> Request:
+  """Reads a preset and settings from other places, as `read` does.
+
+  Args:
+    preset: As in `read`.
+    layers: The other places, the later the stronger.
+
+  Returns:
+    The request.
+
+  Raises:
+    UserError: As in `read`.
+  """
+  if preset is None and _task_name(layers) in preset_names():
+    preset = _task_name(layers)
+  if preset is not None:
+    layers = (read_preset(_find_preset(preset)), *layers)
+  return make_request(tuple(layers))
+
+
+def _last(
+  name: str, layers: Sequence[SettingsLayer], default: Any
+) -> tuple[Any, str]:
+  """Returns a setting of the last layer that has it, and where that is."""
+  for layer in reversed(layers):
+    if layer.last(name) is not None:
+      return layer.last(name), layer.source
+  return default, 'the defaults'
+
+
+def _task_name(layers: Sequence[SettingsLayer]) -> str:
+  return str(_last('task.name', layers, _DEFAULT_TASK)[0])
+
+
+def make_request(layers: tuple[SettingsLayer, ...]) -> Request:
+  """Checks the names of the task and the methods in all layers together."""
+  task, source = _last('task.name', layers, _DEFAULT_TASK)
+  if task not in task_registry.task_names():
+    unknown = errors.unknown('task', str(task), task_registry.task_names())
+    raise errors.UserError(f'{source}: {unknown}')
+  chosen, source = _last('algorithms', layers, RunSettings().algorithms)
+  try:
+    own = settings.from_dict(RunSettings, {'algorithms': chosen}, 'settings')
+    if not own.algorithms:
+      raise errors.UserError('No algorithm is chosen. Name one at least.')
+    names = map(algorithm_registry.canonical_name, own.algorithms)
+    # One that is named twice, or by two names, runs once.
+    algorithms = tuple(dict.fromkeys(names))
+  except errors.UserError as error:
+    raise errors.UserError(f'{source}: {error}') from error
+  return Request(task, algorithms, layers)

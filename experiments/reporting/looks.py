@@ -1,0 +1,120 @@
+"""How methods look in figures: each has a look of its own in all of them.
+
+The look follows from the method's name alone, whatever it is compared with. The
+methods of the field differ in their colour, or else in how their markers are
+filled and their lines are dashed. The colour-blind can tell the first eight
+colours apart (Okabe and Ito 2008, without the yellow).
+"""
+
+import dataclasses
+import hashlib
+
+COLORS = (
+  '#000000',
+  '#0072b2',
+  '#e69f00',
+  '#009e73',
+  '#cc79a7',
+  '#56b4e9',
+  '#d55e00',
+  '#7f7f7f',
+  '#332288',
+  '#999933',
+  '#882255',
+)
+# What is not a method's but one of several others, as a criterion.
+MARKERS = 'osD^vPX'
+
+# A name of matplotlib's, or an offset and the lengths of dashes and gaps.
+LineStyle = str | tuple[int, tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+  """How a method looks.
+
+  Attributes:
+    color: Its colour.
+    marker: Its marker.
+    line: The style of its lines.
+    hollow: Whether its markers and boxes are white inside.
+  """
+
+  color: str
+  marker: str
+  line: LineStyle
+  hollow: bool
+
+
+# The methods with solid lines and full markers, in the order of the colours,
+# and those with dashed lines and hollow markers.
+_SOLID = {
+  'fedavg': 'o',
+  'finetuning': 's',
+  'knn_per': 'D',
+  'hypcluster': '^',
+  'ditto': 'v',
+  'local': 'P',
+  'mocha': 'X',
+  'ensemble': 'o',
+  'fedavgm': '<',
+  'fedadam': '>',
+  'fedprox': 'p',
+}
+_DASHED = {
+  'scaffold': '*',
+  'fedrep': 'o',
+  'perfedavg': '^',
+  'apfl': 's',
+  'fedembed': 'o',
+  'fedpc': 's',
+  'pfedme': 'D',
+  'mr_mtl': 'd',
+  'fedper': 'o',
+  'self_fl': 's',
+  'ifca': '^',
+}
+_KNOWN = {
+  method: Look(color, marker, line, hollow)
+  for methods, line, hollow in ((_SOLID, '-', False), (_DASHED, '--', True))
+  for (method, marker), color in zip(methods.items(), COLORS, strict=True)
+}
+
+# A pair has the colour and the filling of its trainer, and the marker of its
+# personalizer; its line tells it from both.
+_LINES_OF_PAIRS: dict[LineStyle, LineStyle] = {
+  '-': (0, (6, 1, 1, 1)),
+  '--': (0, (3, 1, 1, 1, 1, 1)),
+}
+# What all other names have, by a number that follows from the name.
+_OTHER_MARKERS = '*dhp<>8H'
+_OTHER_LINES: tuple[LineStyle, ...] = (':', (0, (1, 2)), (0, (1, 3, 1, 1)))
+
+
+def known_methods() -> tuple[str, ...]:
+  """Lists the methods whose looks are certain to differ from all others."""
+  return tuple(_KNOWN)
+
+
+def look(method: str) -> Look:
+  """Returns how a method looks, also one that is named TRAINER+PERSONALIZER."""
+  if method in _KNOWN:
+    return _KNOWN[method]
+  trainer, plus, personalizer = method.partition('+')
+  if plus:
+    own = look(trainer)
+    return dataclasses.replace(
+      own,
+      marker=look(personalizer).marker,
+      line=_LINES_OF_PAIRS.get(own.line, own.line),
+    )
+  number = int.from_bytes(hashlib.sha256(method.encode()).digest()[:8], 'big')
+  number, color = divmod(number, len(COLORS))
+  number, marker = divmod(number, len(_OTHER_MARKERS))
+  number, line = divmod(number, len(_OTHER_LINES))
+  return Look(
+    COLORS[color],
+    _OTHER_MARKERS[marker],
+    _OTHER_LINES[line],
+    hollow=number % 2 == 1,
+  )

@@ -1,0 +1,327 @@
+"""The output folder of a run: how it is written, and how it is read.
+
+  config.toml      all settings; given back as --preset it is the same run
+  results.json     each method's statistics over the test clients
+  per_client.csv   each test client's metric, and what else is measured of it
+  metrics/         each round's training metrics, a CSV file for each training
+  tensorboard/     the same for TensorBoard
+  checkpoints/     where a run that was stopped goes on
+
+The results are written anew after each method, and a run that is started again
+goes on with the methods that are missing.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import math
+import pathlib
+from typing import Any, Protocol
+
+import numpy as np
+import tomli_w
+
+from base import errors
+from experiments.configuration import user_settings
+from experiments.reporting import folders
+from personalization import comparison
+
+# A method in results.json, and a client of one in per_client.csv.
+Result = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+# The file of all settings.
+CONFIG = 'config.toml'
+_CONFIG_HEADER = '# All settings of a run. To do it again: --preset=THIS_FILE\n'
+_RESULTS, _CLIENTS, _METRICS = 'results.json', 'per_client.csv', 'metrics'
+# Columns that are always there, if only empty; those of what else is measured
+# come after them.
+_COLUMNS = (
+  'method',
+  'client',
+  'examples',
+  'personalization_examples',
+  'metric',
+  'before',
+  'candidate',
+  'hurt',
+)
+
+
+class WritableConfig(Protocol):
+  """What is written of a run's configuration, see `configs.Config`.
+
+  The configuration itself would bring TensorFlow Federated with it, which
+  reading a folder does not need.
+  """
+
+  def to_dict(self) -> dict[str, Any]:
+    """Returns all settings."""
+
+  def differences_from(self, path: pathlib.Path) -> Sequence[str]:
+    """Tells how the configuration in a file differs, a line for each setting.
+
+    Raises:
+      UserError: If there is no configuration in the file.
+    """
+
+
+def checkpoint_dir(folder: pathlib.Path, training: str) -> pathlib.Path:
+  """Returns where the checkpoints of a training of a run are."""
+  return folder / 'checkpoints' / training
+
+
+def _to_json(value: Any) -> Any:
+  """Puts None for what JSON has no word for: infinite numbers, and NaN."""
+  if isinstance(value, float):
+    return value if math.isfinite(value) else None
+  if isinstance(value, Mapping):
+    return {key: _to_json(inner) for key, inner in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_to_json(inner) for inner in value]
+  return value
+
+
+def _read_table(path: pathlib.Path) -> list[dict[str, str]]:
+  with path.open(encoding='utf-8', newline='') as file:
+    return list(csv.DictReader(file))
+
+
+def _read_results(path: pathlib.Path) -> dict[str, Any]:
+  return json.loads((path / _RESULTS).read_text(encoding='utf-8'))
+
+
+class RunFolder:
+  """The folder of a run that is under way; `open_folder` makes it.
+
+  Attributes:
+    results: The results of the finished methods, by name.
+  """
+
+  def __init__(self, path: pathlib.Path, config: WritableConfig):
+    self.results: dict[str, Result] = {}
+    self._rows: list[Row] = []
+    self._path = path
+    self._config = config
+    if self._belongs_to_config():
+      self._read()
+    else:
+      text = _CONFIG_HEADER + tomli_w.dumps(config.to_dict())
+      folders.write(path / CONFIG, text)
+
+  def _belongs_to_config(self) -> bool:
+    """Whether this run was started here before, and no other run was."""
+    there = self._path / CONFIG
+    if not there.exists():
+      for name in ('checkpoints', _RESULTS):
+        if (self._path / name).exists():
+          raise errors.UserError(
+            f'{self._path} has {name} but no config.toml to tell of what.'
+            ' Name another output_dir.'
+          )
+      return False
+    try:
+      differences = self._config.differences_from(there)
+    except errors.UserError as error:  # Of a task that is no more, or by hand.
+      differences = [str(error)]
+    if differences:
+      raise errors.UserError(
+        f'{self._path} belongs to another configuration. Name another'
+        ' output_dir, or delete this one. It has\n  ' + '\n  '.join(differences)
+      )
+    return True
+
+  def _read(self) -> None:
+    """Reads the results of the finished methods."""
+    results = self._path / _RESULTS
+    if not results.exists():
+      return
+    try:
+      self.results = _read_results(self._path)['methods']
+      # Rows of a method that is not in results.json, which is written last,
+      # will come again.
+      self._rows = [
+        row
+        for row in _read_table(self._path / _CLIENTS)
+        if row['method'] in self.results
+      ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+      raise errors.UserError(
+        f'The results in {self._path} are damaged ({error!r}). Delete'
+        f' {results} to have them made again.'
+      ) from error
+
+  def _rows_of(self, method: str) -> list[Row]:
+    return [row for row in self._rows if row['method'] == method]
+
+  def checkpoint_dir(self, training: str) -> pathlib.Path:
+    """Returns where the checkpoints of a training are."""
+    return checkpoint_dir(self._path, training)
+
+  def metrics_file(self, training: str) -> pathlib.Path:
+    """Returns the file of the metrics of the rounds of a training."""
+    return self._path / _METRICS / f'{training}.csv'
+
+  def tensorboard_dir(self, training: str) -> pathlib.Path:
+    """Returns where TensorBoard finds the metrics of a training."""
+    return self._path / 'tensorboard' / training
+
+  def communication(
+    self, training: str, parameters_down: int, parameters_up: int
+  ) -> dict[str, float]:
+    """Counts the parameters that a training sent, by the metrics of its rounds.
+
+    Args:
+      training: The name of the training.
+      parameters_down: How many parameters the method sends a client in a round.
+      parameters_up: How many a client sends.
+
+    Returns:
+      How many parameters a client was sent in a round and sent itself, as means
+      over clients and rounds, and how many that were in total; zeros if there
+      were no rounds.
+    """
+    down = up = clients = 0.0
+    path = self.metrics_file(training)
+    if path.exists():
+      for row in _read_table(path):
+        sent = float(row['num_clients'])
+        received = sent + float(row['dropped_clients'])
+        clients += received
+        down += received * float(row.get('share_received', 1))
+        up += sent * float(row.get('share_sent', 1))
+    down *= parameters_down
+    up *= parameters_up
+    return {
+      'parameters_down': down / max(clients, 1),
+      'parameters_up': up / max(clients, 1),
+      'total_parameters': down + up,
+    }
+
+  def add(self, method: str, result: Result, rows: Sequence[Row]) -> None:
+    """Adds the result and the clients of a method, and writes them."""
+    against = {
+      other: _compare(rows, self._rows_of(other), result['higher_is_better'])
+      for other in self.results
+    }
+    self.results[method] = _to_json({**result, 'against': against})
+    self._rows.extend(rows)
+    table = io.StringIO()
+    columns = dict.fromkeys(
+      itertools.chain.from_iterable([_COLUMNS, *self._rows])
+    )
+    writer = csv.DictWriter(table, columns, lineterminator='\n')
+    writer.writeheader()
+    writer.writerows(self._rows)
+    folders.write(self._path / _CLIENTS, table.getvalue())
+    contents = {
+      'configuration': self._config.to_dict(),
+      'methods': self.results,
+    }
+    text = json.dumps(contents, indent=2, allow_nan=False)
+    folders.write(self._path / _RESULTS, f'{text}\n')
+
+
+def _compare(
+  first: Sequence[Row], second: Sequence[Row], higher_is_better: bool
+) -> dict[str, Any]:
+  """Compares two methods on the clients that both have been judged by."""
+  other = {row['client']: float(row['metric']) for row in second}
+  own = {row['client']: float(row['metric']) for row in first}
+  clients = [client for client in own if client in other]
+  return dataclasses.asdict(
+    comparison.compare(
+      np.array([own[client] for client in clients]),
+      np.array([other[client] for client in clients]),
+      higher_is_better,
+    )
+  )
+
+
+@contextlib.contextmanager
+def open_folder(
+  path: pathlib.Path, config: WritableConfig
+) -> Iterator[RunFolder]:
+  """Makes the folder of a run, or opens the one that it has.
+
+  Args:
+    path: The folder.
+    config: The configuration of the run.
+
+  Yields:
+    The folder, which no other process can open in the meantime.
+
+  Raises:
+    UserError: If it is another run's folder, or none that can be written to.
+  """
+  with folders.locked(path):
+    try:
+      folder = RunFolder(path, config)
+    except OSError as error:
+      raise folders.unusable(path, error) from error
+    yield folder
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishedRun:
+  """What is in the output folder of a run.
+
+  Attributes:
+    path: The folder.
+    configuration: All settings, by their names.
+    methods: The results of each method, see `serialization.make_result`.
+    clients: The test clients of each method, as in per_client.csv.
+    rounds: The metrics of each training's rounds, by their names.
+  """
+
+  path: pathlib.Path
+  configuration: Mapping[str, Any]
+  methods: Mapping[str, Result]
+  clients: Mapping[str, Sequence[Mapping[str, str]]]
+  rounds: Mapping[str, Mapping[str, Sequence[float]]]
+
+
+def read(path: pathlib.Path) -> FinishedRun:
+  """Reads the output folder of a run.
+
+  Args:
+    path: The folder.
+
+  Returns:
+    What is in it.
+
+  Raises:
+    UserError: If it is no such folder, or damaged.
+  """
+  try:
+    contents = _read_results(path)
+    methods = contents['methods']
+    rows = _read_table(path / _CLIENTS)
+    rounds = {}
+    for file in sorted((path / _METRICS).glob('*.csv')):
+      table = _read_table(file)
+      rounds[file.stem] = {
+        name: [float(row[name]) for row in table] for name in table[0]
+      }
+    return FinishedRun(
+      path,
+      dict(user_settings.flatten(contents['configuration'])),
+      methods,
+      {
+        name: [row for row in rows if row['method'] == name] for name in methods
+      },
+      rounds,
+    )
+  except FileNotFoundError as error:
+    raise errors.UserError(
+      f'{path} is no output folder of a run that has finished a method:'
+      f' {error.filename} is missing.'
+    ) from error
+  except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    raise errors.UserError(
+      f'The results in {path} are damaged ({error!r}).'
+    ) from error

@@ -1,0 +1,144 @@
+"""Outcomes of methods as results.json and per_client.csv have them."""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from experiments.reporting import results_folder
+from personalization import measurements
+from personalization import measures
+from personalization import outcomes
+
+
+def _summary(outcome: outcomes.SetOutcome) -> dict[str, Any]:
+  return dataclasses.asdict(outcome.summary)
+
+
+def _groups(outcome: outcomes.Outcome) -> dict[str, Any]:
+  """Writes the test clients of each known group."""
+  known = np.array(outcome.groups)
+  results: dict[str, Any] = {}
+  for name in np.unique(known):
+    clients = known == name
+    before = outcome.test.before
+
+    def numbers(
+      own: outcomes.SetOutcome, clients: np.ndarray = clients
+    ) -> dict[str, float]:
+      return {'mean': own.mean(clients), 'pooled': own.pooled(clients)}
+
+    results[str(name)] = {
+      'num_clients': int(clients.sum()),
+      **numbers(outcome.test),
+      **({} if before is None else {'before': numbers(before)}),
+    }
+  return results
+
+
+def make_result(outcome: outcomes.Outcome) -> results_folder.Result:
+  """Writes an outcome as results.json has it.
+
+  Args:
+    outcome: What came of a method.
+
+  Returns:
+    The metric and its direction, how many clients use which candidate, the
+    statistics of the test clients with those and without personalization, the
+    metric of all test clients' examples together and of those of each known
+    group, what each candidate would be for all, the clients left out, and what
+    else was measured.
+  """
+  evaluated, measurement = outcome.evaluated, outcome.measurement
+  before = outcome.test.before
+  result: dict[str, Any] = {
+    'metric': evaluated.metric,
+    'higher_is_better': evaluated.higher_is_better,
+    'chosen': dict(outcome.num_chosen),
+    'test': _summary(outcome.test),
+    'before': None if before is None else _summary(before),
+    'pooled': outcome.test.pooled(),
+    'candidates': {
+      str(candidate): {
+        'value': candidate.value,
+        'unit': candidate.unit,
+        'label': candidate.label,
+        **numbers,
+      }
+      for candidate, numbers in zip(evaluated.candidates, outcome.by_candidate)
+    },
+    'skipped_in_evaluation': list(evaluated.skipped),
+  }
+  if outcome.groups is not None:
+    result['groups'] = _groups(outcome)
+  if outcome.tuning:
+    result['tuning'] = {n: _summary(own) for n, own in outcome.tuning.items()}
+  if measurement.ood_examples:
+    result['out_of_distribution'] = _summary(outcome.further[measurements.OOD])
+  if measurement.evaluation_fractions:
+    result['evaluation_fractions'] = {
+      f'{fraction:g}': _summary(
+        outcome.further[measurements.part_of_evaluation(fraction)]
+      )
+      for fraction in measurement.evaluation_fractions
+    }
+  if outcome.after_less:
+    result['personalization_fractions'] = {
+      f'{fraction:g}': _summary(own)
+      for fraction, own in outcome.after_less.items()
+    }
+  if outcome.acceptance:
+    result['acceptance'] = {
+      criterion: {
+        'accepted': float(own.accepted.mean()),
+        'test': _summary(own.test),
+      }
+      for criterion, own in outcome.acceptance.items()
+    }
+  if outcome.clusters is not None:
+    result['clusters'] = measures.describe_clusters(
+      outcome.clusters, outcome.groups
+    )
+  return result
+
+
+def make_rows(
+  method: str, outcome: outcomes.Outcome
+) -> list[results_folder.Row]:
+  """Writes the test clients of a method as per_client.csv has them.
+
+  Args:
+    method: The name of the method.
+    outcome: What came of it.
+
+  Returns:
+    The rows. `examples` is how much the metric was judged by, examples or
+    words; columns that end in a set are the metric on it, and before
+    personalization.
+  """
+  evaluated = outcome.evaluated
+  columns: dict[str, Sequence[Any] | np.ndarray] = {
+    'examples': outcome.test.weights.astype(int),
+    'personalization_examples': evaluated.num_personalization,
+    'candidate': [str(evaluated.candidates[i]) for i in outcome.chosen],
+  }
+  sets = {'': outcome.test} | {f'_{n}': o for n, o in outcome.further.items()}
+  for name, own in sets.items():
+    columns[f'metric{name}'] = own.values
+    if own.before is not None:
+      columns[f'before{name}'] = own.before.values
+  if outcome.test.hurt is not None:
+    columns['hurt'] = outcome.test.hurt.astype(int)
+  for criterion, accepting in outcome.acceptance.items():
+    columns[f'accepted_{criterion}'] = accepting.accepted.astype(int)
+  if outcome.clusters is not None:
+    columns['cluster'] = outcome.clusters
+  if outcome.groups is not None:
+    columns['group'] = outcome.groups
+  # As Python's own numbers, which are written in full.
+  clients = zip(*(np.asarray(column).tolist() for column in columns.values()))
+  return [
+    {'method': method, 'client': client_id, **dict(zip(columns, own))}
+    for client_id, own in zip(evaluated.test.client_ids, clients, strict=True)
+  ]

@@ -1,0 +1,123 @@
+"""The tables that are shown of runs."""
+
+from collections.abc import Mapping, Sequence
+import math
+import statistics
+from typing import Any, TextIO
+
+import rich.box
+import rich.table
+
+from experiments.command_line import terminal
+from experiments.reporting import repeats
+from experiments.reporting import results_folder
+
+# When a client takes its personalized model, for a reader.
+CRITERIA = {
+  'min_examples': 'enough examples',
+  'margin': 'better held out',
+}
+
+
+def _table(title: str) -> rich.table.Table:
+  return rich.table.Table(
+    title=title, title_justify='left', box=rich.box.SIMPLE
+  )
+
+
+def _interval(interval: Sequence[float] | None) -> str:
+  return '–' if interval is None else ' to '.join(map(_number, interval))
+
+
+def _number(value: float | None) -> str:
+  return 'diverged' if value is None else f'{value:#.4g}'
+
+
+def _describe_choice(chosen: Mapping[str, int]) -> str:
+  most_often = max(chosen, key=lambda candidate: chosen[candidate])
+  return most_often if len(chosen) == 1 else f'each its own, most {most_often}'
+
+
+def of_results(
+  results: Mapping[str, results_folder.Result],
+) -> rich.table.Table:
+  """Makes the table of one run, a row for each method."""
+  any_result = next(iter(results.values()))
+  better = 'higher' if any_result['higher_is_better'] else 'lower'
+  table = _table(
+    f'{any_result["metric"]} of {any_result["test"]["num_clients"]} test'
+    f' clients; {better} is better'
+  )
+  table.add_column('method')
+  table.add_column('mean ± deviation', justify='right')
+  table.add_column('95% interval of the mean', justify='right')
+  table.add_column('worst tenth', justify='right')
+  table.add_column('hurt', justify='right')
+  table.add_column('chosen candidate')
+
+  def add_row(name: str, test: Mapping[str, Any], candidate: str) -> None:
+    table.add_row(
+      name,
+      f'{_number(test["mean"])} ± {_number(test["deviation"])}',
+      _interval(test['interval']),
+      _number(test['worst_tenth']),
+      '–' if test['hurt'] is None else f'{test["hurt"]:.0%}',
+      candidate,
+    )
+
+  for method, result in results.items():
+    add_row(method, result['test'], _describe_choice(result['chosen']))
+    for criterion, own in result.get('acceptance', {}).items():
+      add_row(
+        f'  if {CRITERIA[criterion]}',
+        own['test'],
+        f'taken by {own["accepted"]:.0%}',
+      )
+  return table
+
+
+def print_results(
+  results: Mapping[str, results_folder.Result], file: TextIO | None = None
+) -> None:
+  """Prints the table of one run."""
+  terminal.print_table(of_results(results), file)
+
+
+def _cell(numbers: Sequence[float], form: str) -> str:
+  """Writes the mean and the deviation of numbers; a dash if one is NaN."""
+  if math.isnan(sum(numbers)):
+    return '–'
+  deviation = statistics.stdev(numbers) if len(numbers) > 1 else 0.0
+  return f'{statistics.fmean(numbers):{form}} ± {deviation:{form}}'
+
+
+def of_repeats(runs: repeats.Repeats) -> rich.table.Table:
+  """Makes the table of repeats, a row for each method.
+
+  It has the form of Motley's tables 6 and 7.
+  """
+  better = 'higher' if runs.higher_is_better else 'lower'
+  table = _table(
+    f'{runs.metric} over {len(runs.runs)} repeats; {better} is better'
+  )
+  table.add_column('method')
+  for column in ('mean', 'deviation over clients', 'hurt'):
+    table.add_column(f'{column} ± over repeats', justify='right')
+  for method in runs.methods:
+    table.add_row(
+      method,
+      *(
+        _cell(runs.values(method, 'test', name), form)
+        for name, form in (
+          ('mean', '#.4g'),
+          ('deviation', '#.4g'),
+          ('hurt', '.1%'),
+        )
+      ),
+    )
+  return table
+
+
+def print_repeats(runs: repeats.Repeats) -> None:
+  """Prints the table of repeats."""
+  terminal.print_table(of_repeats(runs))

@@ -1,0 +1,196 @@
+"""The parts of a run: its task, its runtime and its methods."""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+import os
+import pathlib
+
+import tensorflow_federated as tff
+
+from algorithms import aggregation
+from algorithms import method as method
+from algorithms import registry as algorithm_registry
+from base import errors
+from base import seeds
+from experiments.configuration import configs
+from experiments.configuration import user_settings
+from experiments.reporting import results_folder
+from personalization import choosing
+from personalization import measurements
+from personalization import training
+from runtimes import cohort
+from runtimes import native
+from tasks import registry as task_registry
+from tasks import task
+from tasks.models import models
+
+_NOTHING_ELSE = measurements.MeasurementSettings()
+
+
+def load_task(config: configs.Config, data_dir: str | None) -> task.Task:
+  """Loads the task, and checks that it can be done as configured."""
+  loaded = task_registry.load(
+    config.task,
+    data_dir=data_dir,
+    seed=config.training.seed,
+    **dataclasses.asdict(config.task_settings),
+  )
+  num_clients = len(loaded.train.client_ids)
+  if config.training.clients_per_round > num_clients:
+    raise errors.UserError(
+      f'clients_per_round is {config.training.clients_per_round}, but'
+      f' {loaded.name} has {num_clients} clients to train on. Name a smaller'
+      ' number, or 0 for all.'
+    )
+  if config.run.choose == 'each' and not loaded.cross_silo:
+    raise errors.UserError(
+      f"choose is 'each', but clients of {loaded.name} have no validation"
+      " examples of their own to choose by. Set choose to 'all'."
+    )
+  return loaded
+
+
+def set_runtime(name: str) -> None:
+  """Makes a runtime the one that all TFF computations run on."""
+  if name == 'native':
+    context = native.create_native_context()
+  else:
+    # A core works on a client; several at work on one operation are slower.
+    os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
+    os.environ.setdefault('TF_NUM_INTEROP_THREADS', str(os.cpu_count()))
+    context = cohort.create_cohort_context()
+  tff.framework.set_default_context(context)
+
+
+@functools.cache  # So that methods that aggregate alike can share a program.
+def _aggregator(name: str) -> tff.aggregators.AggregationFactory:
+  if name == 'robust':
+    return tff.learning.robust_aggregator()
+  return aggregation.mean()
+
+
+def choice(
+  run: user_settings.RunSettings, metric: str | None = None
+) -> choosing.Choice:
+  """Makes how candidates are chosen, by a metric if not by the task's."""
+  return choosing.Choice(run.choose == 'each', run.offer_baseline, metric)
+
+
+def _build(
+  name: str,
+  config: configs.Config,
+  task: task.Task,
+  measurement: measurements.MeasurementSettings,
+) -> method.Method:
+  """Builds one of the methods of a configuration."""
+  return algorithm_registry.build(
+    name,
+    task.model,
+    config.method_settings[name],
+    _aggregator(config.run.aggregator),
+    measurements.evaluation_sets(task, measurement),
+    num_clients=len(task.train.client_ids),
+  )
+
+
+def _trained_in(source: str) -> tuple[pathlib.Path, str, int]:
+  """Finds the folder of a finished run, the training in it, and its last round.
+
+  Args:
+    source: FOLDER or FOLDER:METHOD.
+  """
+  path, chosen = pathlib.Path(source), None
+  if ':' in path.name and not path.is_dir():
+    folder, _, chosen = source.rpartition(':')
+    path = pathlib.Path(folder)
+  methods = results_folder.read(path).methods
+  if chosen is not None and chosen not in methods:
+    raise errors.unknown('method', chosen, methods)
+  rounds = {
+    own['training']: own['rounds']
+    for name, own in methods.items()
+    if own['training'] is not None and chosen in (None, name)
+  }
+  if not rounds:
+    raise errors.UserError(f'{source} has trained no global model.')
+  if len(rounds) > 1:
+    raise errors.UserError(
+      f'{path} has trained {" and ".join(rounds)}. Name one of them, as in'
+      f' {path}:{next(iter(rounds))}.'
+    )
+  return path, *rounds.popitem()
+
+
+def _saved_models(source: str, task: task.Task) -> tuple[models.Weights, ...]:
+  """Reads the models that a finished run has trained."""
+  path, name, last_round = _trained_in(source)
+  config = configs.from_file(path / results_folder.CONFIG)
+  trainer = _build(name, config, task, _NOTHING_ELSE)
+  if not trainer.model_places:
+    raise errors.UserError(f'{source}: {name} has no global model.')
+  return training.saved_models(
+    trainer,
+    results_folder.checkpoint_dir(path, name),
+    last_round,
+    like=task.model.init(seeds.pair('model')),
+  )
+
+
+def _warmstart(
+  methods: Mapping[str, method.Method],
+  sources: Sequence[str],
+  task: task.Task,
+) -> dict[str, method.Method]:
+  """Has the methods begin with the models of finished runs."""
+  for name, own in methods.items():
+    if not own.model_places:
+      raise errors.UserError(
+        f'{name} has no global model that could begin with a saved one. Leave'
+        ' out the method, or warmstart_from.'
+      )
+  try:
+    first = [
+      weights for source in sources for weights in _saved_models(source, task)
+    ]
+  except errors.UserError as error:
+    raise errors.UserError(f'warmstart_from: {error}') from error
+  for name, own in methods.items():
+    if len(first) != len(own.model_places):
+      raise errors.UserError(
+        f'{name} begins with {len(own.model_places)} models, but there are'
+        f' {len(first)} in what warmstart_from names: {", ".join(sources)}.'
+      )
+  return {
+    name: dataclasses.replace(own, first_models=first)
+    for name, own in methods.items()
+  }
+
+
+def build_methods(
+  config: configs.Config,
+  task: task.Task,
+  measurement: measurements.MeasurementSettings = _NOTHING_ELSE,
+) -> dict[str, method.Method]:
+  """Builds all methods, so that none fails behind the training of another.
+
+  Args:
+    config: The configuration.
+    task: Its task.
+    measurement: What is measured beside the metric; by default nothing.
+
+  Returns:
+    The methods by name.
+
+  Raises:
+    UserError: If one cannot do the task.
+  """
+  methods = {
+    name: _build(name, config, task, measurement)
+    for name in config.method_settings
+  }
+  for name, own in methods.items():
+    training.check(own, task, name)
+  if config.run.warmstart_from:
+    methods = _warmstart(methods, config.run.warmstart_from, task)
+  return methods

@@ -1,0 +1,84 @@
+"""What is shown of a grid that is under way, and of its best points."""
+
+from collections.abc import Mapping
+import time
+
+import rich.box
+import rich.console
+import rich.markup
+import rich.progress_bar
+import rich.table
+
+from experiments.command_line import terminal
+from experiments.sweeps import grid_results
+
+
+def make_table(
+  winners: Mapping[str, grid_results.PointResult],
+) -> rich.table.Table:
+  """Makes the table of the best point of each method, by validation."""
+  table = rich.table.Table(box=rich.box.SIMPLE)
+  table.add_column('method')
+  table.add_column('best point', overflow='fold')
+  for name in ('validation', 'test ± over repeats', 'deviation', 'hurt'):
+    table.add_column(name, justify='right')
+  for name, own in winners.items():
+    hurt = own.over_repeats('hurt')
+    table.add_row(
+      name,
+      rich.markup.escape(own.point.describe()),
+      f'{own.validation:#.4g}',
+      f'{own.mean[0]:#.4g} ± {own.mean[1]:#.2g}',
+      f'{own.deviation[0]:#.4g}',
+      f'{hurt[0]:.1%}' if hurt else '–',
+    )
+  return table
+
+
+class GridDisplay:
+  """Shows how far a grid is, and what is best so far.
+
+  Attributes:
+    rounds: The number of rounds that are done.
+    runs: The number of runs that are done.
+    failed: The number of runs that failed.
+    best: The best points so far, by method.
+  """
+
+  def __init__(self, total_rounds: int, total_runs: int, on_terminal: bool):
+    self._totals = total_rounds, total_runs
+    self._on_terminal = on_terminal
+    self._start = time.monotonic()
+    self._next_line = terminal.NowAndThen()
+    self.rounds = self.runs = self.failed = 0
+    self.best: Mapping[str, grid_results.PointResult] = {}
+
+  def _left(self) -> str:
+    passed = time.monotonic() - self._start
+    if not self.rounds or passed < 5:
+      return ''
+    left = passed * (self._totals[0] / self.rounds - 1)
+    return f', about {terminal.duration(left)} left'
+
+  def _line(self) -> str:
+    failed = f', {self.failed} failed' if self.failed else ''
+    passed = terminal.duration(time.monotonic() - self._start)
+    return (
+      f'{self.runs} of {self._totals[1]} runs{failed}, {passed}{self._left()}'
+    )
+
+  def __rich__(self) -> rich.console.Group:
+    bar = rich.progress_bar.ProgressBar(
+      total=self._totals[0], completed=self.rounds, width=60
+    )
+    return rich.console.Group(bar, self._line(), make_table(self.best))
+
+  def show(self) -> None:
+    """Prints a line now and then, where no table is drawn anew."""
+    if not self._on_terminal and self._next_line.is_due():
+      best = ', '.join(
+        f'{name} {own.validation:.4g}' for name, own in self.best.items()
+      )
+      terminal.say(
+        self._line() + (f'; best by validation: {best}' if best else '')
+      )

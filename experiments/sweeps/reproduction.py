@@ -1,0 +1,119 @@
+"""A published table run again, beside its published figures."""
+
+from collections.abc import Mapping
+import json
+import pathlib
+import time
+from typing import Any
+
+import rich.box
+import rich.markup
+import rich.table
+
+from experiments.command_line import terminal
+from experiments.sweeps import grid_results
+from experiments.sweeps import grids
+from experiments.sweeps import published_tables
+
+_TABLE_WIDTH = 150
+
+
+def compare(
+  table: published_tables.PublishedTable,
+  winners: Mapping[str, grid_results.PointResult],
+) -> dict[str, dict[str, Any]]:
+  """Puts our figures beside the published ones, for each method."""
+  rows = {}
+  for method, published in table.published.items():
+    row: dict[str, Any] = {'ours': None, 'published': published['mean']}
+    if method in winners:
+      for name in ('mean', 'deviation', 'hurt', 'largest_cluster'):
+        row[name] = winners[method].over_repeats(name)
+      row['ours'] = row['mean'][0]
+      row['hurt'] = row['hurt'] and row['hurt'][0]
+      row['point'] = winners[method].point.describe()
+    rows[method] = row
+  return rows
+
+
+def _share(ours: float | None, published: float | None) -> str:
+  texts = ['–' if s is None else f'{s:.1%}' for s in (ours, published)]
+  return '' if ours is None else ' / '.join(texts)
+
+
+def _print(
+  table: published_tables.PublishedTable, rows: Mapping[str, Mapping[str, Any]]
+) -> None:
+  printed = rich.table.Table(
+    title=table.title, title_justify='left', box=rich.box.SIMPLE
+  )
+  printed.add_column('method')
+  printed.add_column('ours ± over repeats', justify='right')
+  for name in ('published', 'difference', 'over clients'):
+    printed.add_column(name, justify='right')
+  printed.add_column('hurt: ours / published', justify='right')
+  printed.add_column('largest cluster', justify='right')
+  printed.add_column('best point', overflow='fold')
+  for method, row in rows.items():
+    published = table.published[method]
+    if row['ours'] is None:
+      printed.add_row(method, 'not finished', f'{row["published"]:.4g}')
+      continue
+    largest = row['largest_cluster']
+    printed.add_row(
+      method,
+      f'{row["ours"]:.5f} ± {row["mean"][1]:.5f}',
+      f'{row["published"]:.4g}',
+      f'{row["ours"] - row["published"]:+.5f}',
+      f'{row["deviation"][0]:.4f}',
+      _share(row['hurt'], published.get('hurt')) if 'hurt' in published else '',
+      _share(largest and largest[0], published.get('largest_cluster'))
+      if 'largest_cluster' in published
+      else '',
+      rich.markup.escape(row['point']),
+    )
+  terminal.print_table(printed, width=_TABLE_WIDTH)
+
+
+def main(
+  table: published_tables.PublishedTable,
+  only_best: bool,
+  json_file: pathlib.Path | None,
+  folder: pathlib.Path,
+  data_dir: str | None,
+  num_workers: int,
+  is_dry_run: bool,
+) -> int:
+  """Runs a table again and shows it; returns the exit status.
+
+  Args:
+    table: The table.
+    only_best: Whether to run only the points that were found best before.
+    json_file: Where to write our and the published figures.
+    folder: The folder of the results.
+    data_dir: The folder of the data sets.
+    num_workers: The number of processes.
+    is_dry_run: Whether to only say what there is to do.
+  """
+  which = table.best if only_best else table.whole
+  start = time.monotonic()
+  with grids.open_grid(which, folder, data_dir, num_workers) as grid:
+    if is_dry_run:
+      grid.dry_run()
+      return 0
+    failed = grid.carry_out()
+    winners = grid.write()
+  rows = compare(table, winners)
+  _print(table, rows)
+  if json_file:
+    short = {
+      method: {name: row.get(name) for name in ('ours', 'published', 'hurt')}
+      for method, row in rows.items()
+    }
+    json_file.write_text(json.dumps(short, indent=2) + '\n', encoding='utf-8')
+  terminal.say(
+    f'Written to {folder}, in'
+    f' {terminal.duration(time.monotonic() - start)} with'
+    f' {num_workers} processes.'
+  )
+  return 1 if failed else 0

@@ -1,0 +1,255 @@
+"""What comes of a method: its test clients at the candidates that were chosen.
+
+Everything that is reported of a method is derived from its evaluation here:
+results.json, per_client.csv, tables, the records of grids and figures only
+write it down.
+"""
+
+import collections
+from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+
+import numpy as np
+
+from personalization import choosing
+from personalization import evaluation
+from personalization import measurements
+from personalization import measures
+from personalization import summaries
+from tasks import task
+
+
+@dataclasses.dataclass(frozen=True)
+class SetOutcome:
+  """The test clients at given candidates, judged by one evaluation set.
+
+  Attributes:
+    evaluated: The evaluation.
+    metrics: The metrics of the test clients on the set.
+    candidates: The index of each client's candidate.
+  """
+
+  evaluated: evaluation.Evaluation
+  metrics: evaluation.ClientMetrics
+  candidates: np.ndarray
+
+  @functools.cached_property
+  def values(self) -> np.ndarray:
+    """Each client's metric."""
+    return choosing.at(
+      self.metrics.values[self.evaluated.metric], self.candidates
+    )
+
+  @property
+  def weights(self) -> np.ndarray:
+    """How much each client's metric was judged by, examples or words."""
+    return self.metrics.weights[self.evaluated.metric]
+
+  @functools.cached_property
+  def before(self) -> 'SetOutcome | None':
+    """The same without personalization; None if the method has no baseline."""
+    if self.evaluated.baseline is None:
+      return None
+    baseline = np.full_like(self.candidates, self.evaluated.baseline)
+    return dataclasses.replace(self, candidates=baseline)
+
+  @functools.cached_property
+  def hurt(self) -> np.ndarray | None:
+    """Which clients are worse off than before; None if there is no baseline."""
+    hurt = measures.are_hurt(self.evaluated, self.metrics)
+    return None if hurt is None else choosing.at(hurt, self.candidates)
+
+  @functools.cached_property
+  def summary(self) -> summaries.Summary:
+    """The statistics over the clients that have examples in the set."""
+    there = self.weights > 0
+    return summaries.summarize(
+      self.values[there],
+      self.weights[there],
+      self.evaluated.higher_is_better,
+      None if self.hurt is None else self.hurt[there],
+    )
+
+  def mean(self, clients: np.ndarray) -> float:
+    """Returns the mean over the clients that a mask tells."""
+    return float(self.values[clients].mean(dtype=np.float64))
+
+  def pooled(self, clients: np.ndarray | None = None) -> float:
+    """Takes the metric of all examples of several clients together.
+
+    Args:
+      clients: A mask of the clients; without, all of them.
+
+    Returns:
+      The metric of the sums over the clients.
+    """
+    if clients is None:
+      clients = np.ones(len(self.candidates), bool)
+    pooled = self.metrics.pooled(
+      self.evaluated.metric, clients, self.candidates[clients]
+    )
+    return float(pooled)
+
+
+@dataclasses.dataclass(frozen=True)
+class Acceptance:
+  """The test clients, if they take their model only if it meets a criterion.
+
+  Attributes:
+    accepted: Which clients take it; the others are left with the baseline.
+    test: What they have then.
+  """
+
+  accepted: np.ndarray
+  test: SetOutcome
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """What comes of a method.
+
+  Attributes:
+    evaluated: The metrics of all clients and candidates.
+    task: The task.
+    measurement: What else was measured.
+    choice: How candidates are chosen.
+  """
+
+  evaluated: evaluation.Evaluation
+  task: task.Task
+  measurement: measurements.MeasurementSettings = (
+    measurements.MeasurementSettings()
+  )
+  choice: choosing.Choice = choosing.Choice()
+
+  def _at(
+    self,
+    chosen: np.ndarray,
+    evaluated: evaluation.Evaluation | None = None,
+  ) -> SetOutcome:
+    evaluated = evaluated or self.evaluated
+    return SetOutcome(evaluated, evaluated.test, chosen)
+
+  @functools.cached_property
+  def chosen(self) -> np.ndarray:
+    """The index of each test client's candidate."""
+    return choosing.choose(self.evaluated, self.choice)
+
+  @functools.cached_property
+  def num_chosen(self) -> Mapping[str, int]:
+    """How many test clients use which candidate, by its name."""
+    counts = collections.Counter(self.chosen.tolist())
+    return {
+      str(self.evaluated.candidates[candidate]): count
+      for candidate, count in sorted(counts.items())
+    }
+
+  @functools.cached_property
+  def validation(self) -> float:
+    """The mean over clients of the metric to choose by, at what was chosen."""
+    by = self.choice.metric or self.evaluated.metric
+    values = self.evaluated.validation.values[by]
+    if self.choice.each:
+      return values[np.arange(len(values)), self.chosen].mean()
+    return values[:, self.chosen[0]].mean()
+
+  @functools.cached_property
+  def test(self) -> SetOutcome:
+    """The test clients at the chosen candidates, on their own examples."""
+    return self._at(self.chosen)
+
+  @functools.cached_property
+  def further(self) -> Mapping[str, SetOutcome]:
+    """The same on the further evaluation sets, by name."""
+    return {
+      name: SetOutcome(self.evaluated, metrics, self.chosen)
+      for name, metrics in self.evaluated.further.items()
+    }
+
+  @functools.cached_property
+  def after_less(self) -> Mapping[float, SetOutcome]:
+    """The test clients personalized on parts of their sets, by the part."""
+    outcomes = {}
+    for fraction in self.measurement.personalization_fractions:
+      less = self.evaluated.after_less.get(fraction, self.evaluated)
+      outcomes[fraction] = self._at(choosing.choose(less, self.choice), less)
+    return outcomes
+
+  @functools.cached_property
+  def tuning(self) -> Mapping[str, SetOutcome]:
+    """The test clients by either way to choose, 'all' and 'each'.
+
+    Empty if there is nothing to choose, or clients cannot choose themselves.
+    """
+    if not self.task.cross_silo or len(self.evaluated.candidates) == 1:
+      return {}
+    ways = {'all': False, 'each': True}
+    return {
+      name: self._at(
+        choosing.choose(
+          self.evaluated, dataclasses.replace(self.choice, each=each)
+        )
+      )
+      for name, each in ways.items()
+    }
+
+  @functools.cached_property
+  def by_candidate(self) -> list[dict[str, float]]:
+    """Each candidate if all clients used it, see `measures.by_candidate`."""
+    return measures.by_candidate(self.evaluated)
+
+  @functools.cached_property
+  def clusters(self) -> np.ndarray | None:
+    """Each test client's cluster; None if the method has none."""
+    return measures.clusters(self.evaluated, self.chosen)
+
+  @functools.cached_property
+  def groups(self) -> Sequence[str] | None:
+    """Each test client's known group; None if the task has none."""
+    if task.GROUP not in self.task.attributes:
+      return None
+    known = self.task.attributes[task.GROUP]
+    return [known.name(client) for client in self.evaluated.test.client_ids]
+
+  @functools.cached_property
+  def acceptance(self) -> Mapping[str, Acceptance]:
+    """What becomes of the test clients by each criterion that is set.
+
+    With 'min_examples', clients are personalized on all that they have, if that
+    is enough. With 'margin', a client compares two models on examples that
+    neither has seen. In a cross-device task these are a part of its
+    personalization set, and the model that it takes comes from the other part
+    alone. In a cross-silo task they are its validation examples.
+
+    Empty if the method has no model to be left with, or no other.
+    """
+    evaluated, criteria = self.evaluated, self.measurement
+    baseline = evaluated.baseline
+    if baseline is None or len(evaluated.candidates) == 1:
+      return {}
+
+    def accept(
+      evaluated: evaluation.Evaluation, accepted: np.ndarray
+    ) -> Acceptance:
+      chosen = choosing.choose(evaluated, self.choice)
+      kept = np.where(accepted, chosen, baseline)
+      return Acceptance(accepted, self._at(kept, evaluated))
+
+    results = {}
+    if criteria.acceptance_min_examples:
+      enough = evaluated.num_personalization >= criteria.acceptance_min_examples
+      results['min_examples'] = accept(evaluated, enough)
+    if criteria.acceptance_margin is not None:
+      judge = evaluated.validation
+      less = evaluated.after_less.get(criteria.not_held_out, evaluated)
+      if measurements.HELD_OUT in less.further:  # Not in a cross-silo task.
+        evaluated, judge = less, less.further[measurements.HELD_OUT]
+      values = judge.values[evaluated.metric]
+      chosen = choosing.choose(evaluated, self.choice)
+      gain = choosing.at(values, chosen) - values[:, baseline]
+      if not evaluated.higher_is_better:
+        gain = -gain
+      # A client with nothing held out has no gain, and does not take it.
+      results['margin'] = accept(evaluated, gain > criteria.acceptance_margin)
+    return results
