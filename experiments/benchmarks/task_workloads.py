@@ -106,7 +106,7 @@ def rounds(
     return run_bare
 
   method = _method(task)
-  trained = None
+  trained: training.Trained | None = None
 
   def run(num_rounds: int) -> Mapping[str, np.ndarray]:
     nonlocal trained
