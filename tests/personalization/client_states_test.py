@@ -78,7 +78,7 @@ def _resumed(
   return states
 
 
-class _Model:
+class _StatesInADictionary:
   """What the store must hold, in a dictionary."""
 
   def __init__(self) -> None:
@@ -192,7 +192,7 @@ def test_the_store_behaves_as_a_dictionary(
   rng = np.random.default_rng(seed)
   states = _make(tmp_path if in_folder else None, states_in_memory)
   states.restore(0)
-  model = _Model()
+  model = _StatesInADictionary()
   for round_num in range(1, 41):
     rows = rng.choice(len(_IDS), rng.integers(1, 8), replace=False)
     _assert_same(states.read(rows), model.read(rows))
@@ -436,7 +436,7 @@ def test_a_run_that_is_killed_finds_the_states_of_its_checkpoints(
     check=False,
   )
   assert killed.returncode == -signal.SIGKILL
-  model = _Model()
+  model = _StatesInADictionary()
   for round_num in range(1, 7):
     rows = np.roll(_ALL, round_num)[:8]
     model.write(rows, _of_round(rows, round_num))
