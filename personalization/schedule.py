@@ -15,7 +15,7 @@ from base import seeds
 from base import settings
 from personalization import cohorts
 from runtimes import rounds
-from tasks import task as task_lib
+from tasks import task as tasks
 from tasks.data import batches
 
 # The most rounds that are one program.
@@ -76,7 +76,7 @@ class Schedule:
   """
 
   def __init__(
-    self, task: task_lib.Task, how: TrainingSettings, num_kept: int = 1
+    self, task: tasks.Task, how: TrainingSettings, num_kept: int = 1
   ):
     """Makes a schedule.
 

@@ -23,13 +23,18 @@ from personalization import prefetch
 from personalization import schedule as schedules
 from runtimes import cohort
 from runtimes import rounds
-from tasks import task as task_lib
+from tasks import task as tasks
 from tasks.models import models
 
 # Two, so that there is another if the last one is damaged.
 _KEPT_CHECKPOINTS = 2
 # Several rounds are one program only if all clients' states are no more bytes.
 _MOST_STATE_BYTES = 2**29
+
+# The metrics of a round, by name.
+_Metrics = Mapping[str, float]
+# What one round is given, or several: see `schedule`.
+_Own = Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +84,7 @@ def make_client_states(
     method: The method.
     client_ids: The clients.
     seed: The seed of the run.
-    folder: Where their database is; None for a temporary one.
+    folder: The folder of their database; by default it is a temporary one.
   """
   return client_states.ClientStates(
     client_ids,
@@ -98,7 +103,7 @@ def saved_models(
 
   Args:
     method: The method that was trained.
-    checkpoint_dir: Where its checkpoints are.
+    checkpoint_dir: The folder of its checkpoints.
     round_num: The round.
     like: What the models must look like.
 
@@ -123,14 +128,14 @@ def saved_models(
 
 def train(
   method: methods.Method,
-  task: task_lib.Task,
+  task: tasks.Task,
   how: schedules.TrainingSettings,
   *,
   schedule: schedules.Schedule | None = None,
   start: Trained | None = None,
   checkpoint_dir: pathlib.Path | None = None,
   release_managers: tuple[tff.program.ReleaseManager, ...] = (),
-  on_round: Callable[[int, Mapping[str, float]], None] = lambda *_: None,
+  on_round: Callable[[int, _Metrics], None] = lambda *_: None,
 ) -> Trained:
   """Trains, from the last checkpoint if there is one.
 
@@ -179,7 +184,7 @@ def train(
 
 
 def check(
-  method: methods.Method, task: task_lib.Task, name: str = 'this method'
+  method: methods.Method, task: tasks.Task, name: str = 'this method'
 ) -> None:
   """Raises a `UserError` if a method, of this name, cannot do a task."""
   if not (task.cross_silo or method.personalizes_new_clients):
@@ -195,11 +200,6 @@ def check(
         f' {task.name} does not tell. Take another task, or leave the method'
         ' out.'
       )
-
-
-# What a round, or several, is given; the metrics of each round.
-_Own = Any
-_Metrics = Mapping[str, float]
 
 
 class _OneByOne:
@@ -243,7 +243,7 @@ class _OneByOne:
     return server_state, metrics
 
   def store(self, round_num: int) -> None:
-    """Gives the clients' states after a round to their store."""
+    """Does nothing, as `run` has given the clients' states to their store."""
 
 
 class _AtOnce:

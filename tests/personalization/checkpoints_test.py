@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+from collections.abc import Callable, Iterator
 import dataclasses
 import os
 import pathlib
@@ -18,23 +19,23 @@ from personalization import checkpoints
 from runtimes import native
 
 
-class Pair(NamedTuple):
+class NamedLeaves(NamedTuple):
   first: Any
   second: Any
 
 
 @attrs.define
-class Attrs:
+class AttrsLeaves:
   first: Any
   _second: Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Data:
+class DataclassLeaves:
   first: Any
   second: Any
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.first is None:
       raise ValueError('It checks itself.')
 
@@ -44,15 +45,19 @@ def _manager(tmp_path: pathlib.Path) -> checkpoints.NpzProgramStateManager:
   return checkpoints.NpzProgramStateManager(tmp_path)
 
 
-def _save(manager, state, version=1):
+def _save(
+  manager: checkpoints.NpzProgramStateManager, state: Any, version: int = 1
+) -> None:
   asyncio.run(manager.save(state, version))
 
 
-def _load(manager, structure, version=1):
+def _load(
+  manager: checkpoints.NpzProgramStateManager, structure: Any, version: int = 1
+) -> Any:
   return asyncio.run(manager.load(version, structure))
 
 
-def test_a_part_of_a_state(manager):
+def test_a_part_of_a_state_can_be_loaded(manager):
   _save(manager, (dict(a=np.arange(3), b=dict(c=5)), 'more'))
   part = asyncio.run(manager.load(1, {'0/b': dict(c=0)}, is_part=True))
   assert part == {'0/b': dict(c=5)}
@@ -60,7 +65,7 @@ def test_a_part_of_a_state(manager):
     asyncio.run(manager.load(1, {'0/d': 0}, is_part=True))
 
 
-def _round_trip(manager, state):
+def _round_trip(manager: checkpoints.NpzProgramStateManager, state: Any) -> Any:
   _save(manager, state)
   return _load(manager, state)
 
@@ -143,16 +148,18 @@ def test_a_reference_is_stored_as_its_value(manager):
     async def get_value(self):
       return np.int32(7)
 
-  assert _round_trip(manager, Attrs(Reference(), 1)) == Attrs(np.int32(7), 1)
+  assert _round_trip(manager, AttrsLeaves(Reference(), 1)) == AttrsLeaves(
+    np.int32(7), 1
+  )
 
 
 @pytest.mark.parametrize(
   'state',
   [
     [1, (2, 3), []],
-    Pair(1, Pair(2, (3,))),
-    Attrs(1, [2]),
-    Data(1, {'a': 2}),
+    NamedLeaves(1, NamedLeaves(2, (3,))),
+    AttrsLeaves(1, [2]),
+    DataclassLeaves(1, {'a': 2}),
     tff.structure.Struct([('a', 1), (None, (2,))]),
     {'of': {'names/with': 1, 'slashes': 2}, 3: 4},
   ],
@@ -258,7 +265,7 @@ def test_a_program_killed_while_writing_leaves_no_version(
   class Killed(BaseException):
     pass
 
-  def kill(*_):
+  def kill(*_: Any) -> None:
     raise Killed
 
   with monkeypatch.context() as patch:
@@ -280,10 +287,10 @@ def test_what_a_killed_program_had_written_is_removed(manager, tmp_path):
 def test_a_file_has_its_content_before_its_name(manager, monkeypatch):
   calls = []
 
-  def spy_on(name):
+  def spy_on(name: str) -> None:
     function = getattr(os, name)
 
-    def spy(*args):
+    def spy(*args: Any) -> Any:
       calls.append(name)
       return function(*args)
 
@@ -336,7 +343,7 @@ def test_a_changed_size_is_seen_though_all_that_is_read_is_whole(
 class _Bomb:
   """Runs something when it is unpickled."""
 
-  def __reduce__(self):
+  def __reduce__(self) -> Any:
     return (pytest.fail, ('Something from the file was run.',))
 
 
@@ -408,8 +415,8 @@ def test_a_type_says_which_sizes_are_free(manager):
 
 
 @pytest.fixture(name='private_training', scope='module')
-def _private_training():
-  """Federated averaging under DP-FTRL: two rounds of it and one more."""
+def _private_training() -> Iterator[tuple[Any, Callable[[Any], Any], list]]:
+  """Federated averaging under DP-FTRL: its states before and after 3 rounds."""
   context = native.create_native_context()
   with tff.framework.get_context_stack().install(context):
     process = tff.learning.algorithms.build_unweighted_fed_avg(
@@ -431,7 +438,7 @@ def _private_training():
     )
     batch = tf.data.Dataset.from_tensors((tf.ones([3, 2]), tf.ones([3, 1])))
 
-    def next_state(state):
+    def next_state(state: Any) -> Any:
       return process.next(state, [batch]).state
 
     states = [process.initialize()]
@@ -440,8 +447,8 @@ def _private_training():
     yield process, next_state, states
 
 
-def _leaves(state):
-  leaves = []
+def _leaves(state: Any) -> list[tuple[str, Any]]:
+  leaves: list[tuple[str, Any]] = []
   checkpoints._map_leaves(lambda *leaf: leaves.append(leaf), state)
   return leaves
 

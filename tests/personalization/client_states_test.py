@@ -4,6 +4,7 @@ import collections
 from collections.abc import Iterator
 import contextlib
 import pathlib
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -78,7 +79,7 @@ def _resumed(
   return states
 
 
-class _Model:
+class _StatesInADictionary:
   """What the store must hold, in a dictionary."""
 
   def __init__(self) -> None:
@@ -192,7 +193,7 @@ def test_the_store_behaves_as_a_dictionary(
   rng = np.random.default_rng(seed)
   states = _make(tmp_path if in_folder else None, states_in_memory)
   states.restore(0)
-  model = _Model()
+  model = _StatesInADictionary()
   for round_num in range(1, 41):
     rows = rng.choice(len(_IDS), rng.integers(1, 8), replace=False)
     _assert_same(states.read(rows), model.read(rows))
@@ -404,6 +405,17 @@ def test_a_checkpoint_without_a_database_is_an_error(tmp_path):
     _resumed(tmp_path, 3)
 
 
+def _run_until_killed(code: str, *arguments: Any) -> None:
+  root = pathlib.Path(__file__).parents[2]
+  killed = subprocess.run(
+    [sys.executable, '-c', code, *map(str, arguments)],
+    cwd=root,
+    env={'PYTHONPATH': ':'.join([str(root), *sys.path])},
+    check=False,
+  )
+  assert killed.returncode == -signal.SIGKILL
+
+
 _KILLED = """
 import os, pathlib, signal, sys
 import numpy as np
@@ -427,16 +439,8 @@ for round_num in range(1, 10):
 def test_a_run_that_is_killed_finds_the_states_of_its_checkpoints(
   tmp_path, states_in_memory, last_round
 ):
-  root = pathlib.Path(__file__).parents[2]
-  killed = subprocess.run(
-    [sys.executable, '-c', _KILLED, tmp_path]
-    + [str(states_in_memory), str(last_round)],
-    cwd=root,
-    env={'PYTHONPATH': ':'.join([str(root), *sys.path])},
-    check=False,
-  )
-  assert killed.returncode == -signal.SIGKILL
-  model = _Model()
+  _run_until_killed(_KILLED, tmp_path, states_in_memory, last_round)
+  model = _StatesInADictionary()
   for round_num in range(1, 7):
     rows = np.roll(_ALL, round_num)[:8]
     model.write(rows, _of_round(rows, round_num))
@@ -449,10 +453,56 @@ def test_a_run_that_is_killed_finds_the_states_of_its_checkpoints(
       states.close()
 
 
-def test_a_spill_after_a_kill_is_taken_back_for_readers_as_well(tmp_path):
-  test_a_run_that_is_killed_finds_the_states_of_its_checkpoints(tmp_path, 1, 4)
-  found = dict(client_states.saved(tmp_path, 3))
-  assert found['client_3']['rounds'] == 303
+# States that are large, so that what is not committed reaches the disk.
+_KILLED_WITH_LARGE_STATES = """
+import os, pathlib, signal, sys
+import numpy as np
+from tests.personalization import client_states_test as test
+
+states = test._make_large(pathlib.Path(sys.argv[1]))
+for round_num in (1, 2, 3, 4):
+  states.write(test._ALL, test._large(round_num), round_num)
+  if round_num < 4:
+    states.commit(round_num)
+    states.prune(max(round_num - 1, 1))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _large(round_num: int) -> dict[str, np.ndarray]:
+  return {'model': np.full([len(_IDS), 2**18], round_num, np.float32)}
+
+
+def _make_large(folder: pathlib.Path) -> client_states.ClientStates:
+  return client_states.ClientStates(
+    _IDS, lambda row: {'model': np.zeros(2**18, np.float32)}, folder, 0
+  )
+
+
+@pytest.fixture(name='killed_folder', scope='module')
+def _killed_folder(tmp_path_factory: Any) -> pathlib.Path:
+  folder = tmp_path_factory.mktemp('killed')
+  _run_until_killed(_KILLED_WITH_LARGE_STATES, folder)
+  # SQLite keeps there how to take back what was written and not committed.
+  assert (folder / f'{client_states.FILE_NAME}-journal').stat().st_size > 0
+  return folder
+
+
+def test_what_a_killed_run_had_written_is_not_restored(killed_folder, tmp_path):
+  folder = shutil.copytree(killed_folder, tmp_path / 'copy')
+  for round_num in (3, 2, 0):
+    states = _make_large(folder)
+    states.restore(round_num)
+    _assert_same(states.read(_ALL), _large(round_num))
+    states.close()
+
+
+def test_what_a_killed_run_had_written_is_not_read(killed_folder, tmp_path):
+  folder = shutil.copytree(killed_folder, tmp_path / 'copy')
+  found = dict(client_states.saved(folder, 3))
+  assert tuple(found) == _IDS
+  for leaves in found.values():
+    np.testing.assert_array_equal(leaves['model'], 3)
 
 
 # What is wrong with a database.

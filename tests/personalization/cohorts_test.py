@@ -1,6 +1,7 @@
 """Tests of how the clients of a population enter a computation."""
 
 import concurrent.futures
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import tree
 from base import seeds
 from personalization import cohorts
 from runtimes import values
+from tasks import task
 from tasks.data import populations
 
 # 'b' and 'd' lack examples, each in another set.
@@ -22,12 +24,14 @@ _SIZES = {
 }
 
 
-def _population(sizes=None):
+def _population(
+  sizes: dict[str, dict[str, int]] | None = None,
+) -> populations.Population:
   """Clients whose examples can be told apart: no two have the same 'x'."""
   sizes = sizes or _SIZES
 
-  def loader(name):
-    def load(client_id):
+  def loader(name: str) -> client_data.Load:
+    def load(client_id: str) -> populations.Examples:
       n = sizes[client_id][name]
       first = 1000 * (list(sizes).index(client_id) + 1)
       x = np.float32(first) + np.arange(n, dtype=np.float32)
@@ -40,26 +44,26 @@ def _population(sizes=None):
   )
 
 
-def _client(data, k):
+def _client(data: Any, k: int) -> Any:
   """What client `k` is given, in whichever form."""
   if isinstance(data, list):
     return data[k]
   return values.StackedClients(data, len(data.indices))[k]
 
 
-def _batches(client):
+def _batches(client: Any) -> list[list[int]]:
   """The examples of each of a client's batches."""
   x, y = (np.asarray(client.examples[name]) for name in ('x', 'y'))
   np.testing.assert_array_equal(x[:, 0], y)
   np.testing.assert_array_equal(x[:, 1], -y)
   batches = [
-    y[indices[weights > 0]].tolist()
-    for indices, weights in zip(client.indices, client.mask)
+    y[indices[mask > 0]].tolist()
+    for indices, mask in zip(client.indices, client.mask)
   ]
   return [batch for batch in batches if batch]
 
 
-def _rng(seed=1):
+def _rng(seed: int = 1) -> np.random.Generator:
   return np.random.default_rng(seed)
 
 
@@ -155,8 +159,8 @@ def test_each_epoch_has_all_examples_in_an_order_of_its_own(padded):
   )
   client = _client(data, 1)
   orders = [
-    tuple(indices[weights > 0])
-    for indices, weights in zip(
+    tuple(indices[mask > 0])
+    for indices, mask in zip(
       np.split(client.indices, 4), np.split(client.mask, 4)
     )
   ]
@@ -183,7 +187,7 @@ def test_all_padded_cohorts_of_a_size_have_the_same_shapes():
     )
     for rows in map(np.array, ([0, 1], [2, 3], [3, 0]))
   }
-  # Of 'x', 'y', the indices and their weights: 'c' has most, 9 examples.
+  # Of 'x', 'y', the indices and their mask: 'c' has most, 9 examples.
   assert shapes == {((2, 9, 2), (2, 9), (2, 3, 4), (2, 3, 4))}
 
 
@@ -217,7 +221,7 @@ def test_other_rows_are_other_clients():
 
 
 def test_what_is_kept_is_what_it_would_be_anew():
-  kept = cohorts.Cohorts(_population(), padded=True, kept=3)
+  kept = cohorts.Cohorts(_population(), padded=True, num_kept=3)
   first = {}
   for _ in range(2):
     for rows in ([0, 1], [1, 0], [3, 2]):
@@ -236,29 +240,94 @@ def test_sets_are_not_mistaken_for_each_other():
     assert len(_batches(_client(clients.data(name, rows, 100), 0))[0]) == size
 
 
+class _Parts(NamedTuple):
+  """What a client has."""
+
+  data: Any
+  state: Any
+  seed: Any
+
+
 def test_parts_that_are_stacked_stay_stacked():
-  parts = dict(data={'x': np.arange(6.0).reshape(3, 2)}, seed=np.arange(3))
-  result = cohorts.clients(3, **parts)
+  parts = dict(
+    data={'x': np.arange(6.0).reshape(3, 2)},
+    state={'w': np.ones([3, 1])},
+    seed=np.arange(3),
+  )
+  result = cohorts.clients(_Parts, 3, **parts)
   assert isinstance(result, values.StackedClients)
-  np.testing.assert_equal(dict(result.stacked), parts)
+  assert isinstance(result.stacked, _Parts)
+  assert len(result) == 3
+  np.testing.assert_equal(result.stacked._asdict(), parts)
 
 
 def test_one_part_in_a_list_makes_a_list_of_all():
   lists = [{'x': np.ones(n)} for n in (1, 2, 3)]
   state = {'w': np.arange(6.0).reshape(3, 2)}
-  result = cohorts.clients(3, data=lists, state=state, seed=np.arange(3))
-  assert [dict(own) for own in result] == [
-    {'data': own, 'state': {'w': pytest.approx(row)}, 'seed': k}
+  result = cohorts.clients(
+    _Parts, 3, data=lists, state=state, seed=np.arange(3)
+  )
+  assert result == [
+    _Parts(own, {'w': pytest.approx(row)}, k)
     for k, (own, row) in enumerate(zip(lists, state['w']))
   ]
 
 
-def test_clients_without_a_state_keep_an_empty_one():
-  result = cohorts.clients(2, data=[{'x': 1}, {'x': 2}], state={})
-  assert [dict(own) for own in result] == [
-    {'data': {'x': 1}, 'state': {}},
-    {'data': {'x': 2}, 'state': {}},
+@pytest.mark.parametrize(
+  'data', [[{'x': 1}, {'x': 2}], {'x': np.array([1, 2])}], ids=['list', 'stack']
+)
+def test_clients_without_a_state_keep_an_empty_one(data):
+  result = cohorts.clients(_Parts, 2, data=data, state={}, seed=np.arange(2))
+  assert list(result) == [_Parts({'x': 1}, {}, 0), _Parts({'x': 2}, {}, 1)]
+
+
+def test_clients_of_the_same_shapes_can_be_stacked():
+  parts = dict(data={'x': np.ones([2, 3])}, state={}, seed=np.arange(2))
+  result = cohorts.clients(_Parts, 2, **parts)
+  for clients in (result, list(result)):
+    np.testing.assert_equal(cohorts.stack(clients), _Parts(**parts))
+
+
+_ATTRIBUTES = {
+  'group': task.Attribute(
+    ('x', 'y', 'z'), dict(a=0, b=1, c=2, d=0, e=1, f=2, other=1)
+  ),
+  'type': task.Attribute(('even', 'odd'), dict.fromkeys('abcdef', 1)),
+}
+
+
+@pytest.mark.parametrize('padded', [True, False])
+def test_attributes_are_those_of_the_clients_in_the_rows(padded):
+  clients = cohorts.Cohorts(_population(), padded)
+  # The rows are those of a, c, e and f.
+  found = clients.attributes(_ATTRIBUTES, ('group',), np.array([3, 0, 2, 3]))
+  assert list(found) == ['group']
+  assert found['group'].dtype == np.int32
+  assert found['group'].tolist() == [2, 0, 1, 2]
+
+
+def test_attributes_come_in_the_order_of_their_names():
+  clients = cohorts.Cohorts(_population(), padded=True)
+  found = clients.attributes(_ATTRIBUTES, ('type', 'group'), np.array([1]))
+  assert list(found.items()) == [('type', [1]), ('group', [2])]
+
+
+def test_no_attributes_are_an_empty_structure():
+  clients = cohorts.Cohorts(_population(), padded=True)
+  assert clients.attributes(_ATTRIBUTES, (), np.array([1])) == {}
+
+
+@pytest.mark.parametrize('padded', [True, False])
+def test_a_number_of_steps_replaces_the_epochs(padded):
+  data = cohorts.Cohorts(_population(), padded).data(
+    'train', np.array([1, 2]), 4, num_steps=3, epochs=7
+  )
+  assert _batches(_client(data, 0)) == [
+    [3000, 3001, 3002, 3003],
+    [3004, 3005, 3006, 3007],
+    [3008, 3000, 3001, 3002],
   ]
+  assert _batches(_client(data, 1)) == [[5000]] * 3
 
 
 def test_seeds_are_reproducible_and_differ():
@@ -268,93 +337,104 @@ def test_seeds_are_reproducible_and_differ():
   np.testing.assert_array_equal(seeds.pairs(_rng(), 50), drawn)
 
 
-class TestPartsOfASet:
-  """Of 'train', of which the clients have 5, 9, 1 and 4 examples."""
+# Parts of a set: of 'train', the clients have 5, 9, 1 and 4 examples.
 
-  ROWS = np.arange(4)
-
-  def batches(self, padded=True, name='train', batch_size=3, **part):
-    clients = cohorts.Cohorts(_population(), padded)
-    data = clients.data(name, self.ROWS, batch_size, **part)
-    return [sum(_batches(_client(data, k)), []) for k in self.ROWS]
-
-  @pytest.mark.parametrize('padded', [True, False])
-  @pytest.mark.parametrize(
-    ('fraction', 'sizes'),
-    [
-      (0.5, [3, 5, 1, 2]),
-      (0.25, [2, 3, 1, 1]),
-      (0.8, [4, 8, 1, 4]),
-      (1.0, [5, 9, 1, 4]),
-    ],
-  )
-  def test_a_first_part_and_the_rest(self, padded, fraction, sizes):
-    whole = self.batches()
-    first = self.batches(padded, stop=fraction)
-    rest = self.batches(padded, start=fraction)
-    assert [len(own) for own in first] == sizes
-    assert [a + b for a, b in zip(first, rest)] == whole
-
-  def test_a_tenth_of_thirty_is_three(self):
-    sizes = np.array([30, 100])
-    assert cohorts._rows_before(0.1, sizes).tolist() == [3, 10]
-    assert cohorts._rows_before(0.55, sizes).tolist() == [17, 55]
-
-  def test_the_shapes_are_those_of_the_whole_set(self):
-    clients = cohorts.Cohorts(_population(), True)
-    whole = clients.data('train', self.ROWS, 3)
-    for part in (dict(stop=0.25), dict(start=0.5), dict(stop=0.0)):
-      other = clients.data('train', self.ROWS, 3, **part)
-      for a, b in zip(tree.flatten(whole), tree.flatten(other)):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-
-  @pytest.mark.parametrize('padded', [True, False])
-  @pytest.mark.parametrize('part', [dict(stop=0.0), dict(start=1.0)])
-  def test_nothing_of_a_set(self, padded, part):
-    clients = cohorts.Cohorts(_population(), padded)
-    data = clients.data('train', self.ROWS, 3, **part)
-    for k in self.ROWS:
-      client = _client(data, k)
-      assert not np.any(client.mask)
-      assert not np.any(client.indices)
-
-  def test_a_part_is_shuffled_by_itself(self):
-    first = self.batches(stop=0.5)
-    shuffled = self.batches(stop=0.5, shuffle=('shuffle', 1))
-    assert [sorted(own) for own in shuffled] == first
-    assert shuffled != first
+_ROWS = np.arange(4)
 
 
-class TestASetThatAllShare:
-  def drawn(self, size, seed=0):
-    clients = cohorts.Cohorts(_population(), True)
-    return clients.sample('test', size, np.random.default_rng(seed))
+def _parts(
+  padded: bool = True, name: str = 'train', batch_size: int = 3, **part: Any
+) -> list[list[int]]:
+  clients = cohorts.Cohorts(_population(), padded)
+  data = clients.data(name, _ROWS, batch_size, **part)
+  return [sum(_batches(_client(data, k)), []) for k in _ROWS]
 
-  def test_is_drawn_from_the_examples_of_all_clients(self):
-    everything = self.drawn(100)
-    assert everything['y'].tolist() == [
-      *(1000, 1001),
-      *range(3000, 3007),
-      *range(5000, 5004),
-      6000,
-    ]
-    some = self.drawn(6)
-    np.testing.assert_array_equal(some['x'][:, 0], some['y'])
-    assert len(set(some['y'])) == 6
-    assert set(some['y']) < set(everything['y'])
 
-  def test_all_examples_are_as_likely(self):
-    drawn = np.concatenate([self.drawn(7, seed)['y'] for seed in range(400)])
-    _, counts = np.unique(drawn, return_counts=True)
-    assert len(counts) == 14
-    assert 150 < counts.min() and counts.max() < 250
+@pytest.mark.parametrize('padded', [True, False])
+@pytest.mark.parametrize(
+  ('fraction', 'sizes'),
+  [
+    (0.5, [3, 5, 1, 2]),
+    (0.25, [2, 3, 1, 1]),
+    (0.8, [4, 8, 1, 4]),
+    (1.0, [5, 9, 1, 4]),
+  ],
+)
+def test_a_first_part_and_the_rest_are_the_whole(padded, fraction, sizes):
+  whole = _parts()
+  first = _parts(padded, stop=fraction)
+  rest = _parts(padded, start=fraction)
+  assert [len(own) for own in first] == sizes
+  assert [a + b for a, b in zip(first, rest)] == whole
 
-  @pytest.mark.parametrize('padded', [True, False])
-  def test_every_client_has_it(self, padded):
-    clients = cohorts.Cohorts(_population(), padded)
-    drawn = self.drawn(5)
-    clients.share('shared', drawn)
-    data = clients.data('shared', np.array([2, 0]), 2)
-    for k in range(2):
-      batches = sum(_batches(_client(data, k)), [])
-      assert batches == drawn['y'].tolist()
+
+def test_a_tenth_of_thirty_is_three():
+  sizes = np.array([30, 100])
+  assert cohorts._rows_before(0.1, sizes).tolist() == [3, 10]
+  assert cohorts._rows_before(0.55, sizes).tolist() == [17, 55]
+
+
+def test_the_shapes_of_a_part_are_those_of_the_whole_set():
+  clients = cohorts.Cohorts(_population(), True)
+  whole = clients.data('train', _ROWS, 3)
+  for part in (dict(stop=0.25), dict(start=0.5), dict(stop=0.0)):
+    other = clients.data('train', _ROWS, 3, **part)
+    for a, b in zip(tree.flatten(whole), tree.flatten(other)):
+      assert (a.shape, a.dtype) == (b.shape, b.dtype)
+
+
+@pytest.mark.parametrize('padded', [True, False])
+@pytest.mark.parametrize('part', [dict(stop=0.0), dict(start=1.0)])
+def test_a_part_may_be_empty(padded, part):
+  clients = cohorts.Cohorts(_population(), padded)
+  data = clients.data('train', _ROWS, 3, **part)
+  for k in _ROWS:
+    client = _client(data, k)
+    assert not np.any(client.mask)
+    assert not np.any(client.indices)
+
+
+def test_a_part_is_shuffled_by_itself():
+  first = _parts(stop=0.5)
+  shuffled = _parts(stop=0.5, shuffle=('shuffle', 1))
+  assert [sorted(own) for own in shuffled] == first
+  assert shuffled != first
+
+
+# A set that all clients share.
+
+
+def _drawn(size: int, seed: int = 0) -> populations.Examples:
+  clients = cohorts.Cohorts(_population(), True)
+  return clients.sample('test', size, np.random.default_rng(seed))
+
+
+def test_a_sample_is_drawn_from_the_examples_of_all_clients():
+  everything = _drawn(100)
+  assert everything['y'].tolist() == [
+    *(1000, 1001),
+    *range(3000, 3007),
+    *range(5000, 5004),
+    6000,
+  ]
+  some = _drawn(6)
+  np.testing.assert_array_equal(some['x'][:, 0], some['y'])
+  assert len(set(some['y'])) == 6
+  assert set(some['y']) < set(everything['y'])
+
+
+def test_all_examples_are_as_likely_in_a_sample():
+  drawn = np.concatenate([_drawn(7, seed)['y'] for seed in range(400)])
+  _, counts = np.unique(drawn, return_counts=True)
+  assert len(counts) == 14
+  assert 150 < counts.min() and counts.max() < 250
+
+
+@pytest.mark.parametrize('padded', [True, False])
+def test_every_client_has_a_shared_set(padded):
+  clients = cohorts.Cohorts(_population(), padded)
+  drawn = _drawn(5)
+  clients.share('shared', drawn)
+  data = clients.data('shared', np.array([2, 0]), 2)
+  for k in range(2):
+    assert sum(_batches(_client(data, k)), []) == drawn['y'].tolist()

@@ -1,5 +1,6 @@
 """Tests of preparing what comes next."""
 
+from collections.abc import Iterator
 import contextlib
 import itertools
 import threading
@@ -9,7 +10,7 @@ import pytest
 from personalization import prefetch
 
 
-def _threads():
+def _threads() -> list[threading.Thread]:
   return [t for t in threading.enumerate() if t.name.startswith('prefetch')]
 
 
@@ -25,7 +26,7 @@ def test_an_item_may_be_none():
 def test_the_next_item_is_made_while_one_is_in_use():
   made = [threading.Event() for _ in range(3)]
 
-  def make():
+  def make() -> Iterator[int]:
     for i, event in enumerate(made):
       event.set()
       yield i
@@ -38,7 +39,7 @@ def test_the_next_item_is_made_while_one_is_in_use():
 def test_it_is_at_most_one_item_ahead():
   made = []
 
-  def make():
+  def make() -> Iterator[int]:
     for i in itertools.count():
       made.append(i)
       yield i
@@ -50,7 +51,7 @@ def test_it_is_at_most_one_item_ahead():
 
 
 def test_items_are_made_in_one_other_thread():
-  def make():
+  def make() -> Iterator[int]:
     for _ in range(4):
       yield threading.get_ident()
 
@@ -60,7 +61,7 @@ def test_items_are_made_in_one_other_thread():
 
 
 def test_an_exception_comes_in_its_turn():
-  def make():
+  def make() -> Iterator[int]:
     yield 1
     yield 2
     raise KeyError('broken')

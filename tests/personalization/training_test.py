@@ -363,7 +363,7 @@ def test_a_run_that_was_done_does_nothing_again(tmp_path, uninterrupted):
   assert not releases.values
 
 
-def test_an_interruption_between_the_release_and_the_checkpoint(
+def test_a_round_that_is_released_twice_is_there_once(
   tmp_path, uninterrupted, monkeypatch
 ):
   def train(name: str) -> training.Trained:
@@ -418,7 +418,7 @@ def test_the_latest_two_checkpoints_are_kept(tmp_path):
   assert names == ['program_state_18.npz', 'program_state_20.npz']
 
 
-def test_an_interrupted_run_on_the_native_runtime(tmp_path):
+def test_an_interrupted_native_run_ends_as_one_that_was_not(tmp_path):
   with tff.framework.get_context_stack().install(
     native.create_native_context()
   ):
@@ -483,7 +483,7 @@ def test_rounds_in_one_program_are_the_rounds_one_by_one(
 
 
 @pytest.mark.parametrize('client_steps', [0, 3])
-def test_a_number_of_steps_can_be_taken_in_either_way(client_steps):
+def test_steps_are_the_same_at_once_one_by_one_and_not_padded(client_steps):
   changed = dict(client_steps=client_steps, client_epochs=2)
   together, one_by_one, not_padded = (
     _train(method, task, **changed).server_state.server.model
@@ -517,7 +517,7 @@ def test_training_that_goes_on_keeps_the_states_of_clients():
     _assert_same_bits(_train(method, start=first), expected)
 
 
-def test_trainings_that_share_a_schedule(uninterrupted):
+def test_trainings_may_share_a_schedule(uninterrupted):
   shared = schedule.Schedule(_task(), _SETTINGS, num_kept=3)
   for _ in range(2):
     _assert_same_bits(_train(schedule=shared), uninterrupted[0])
@@ -583,7 +583,7 @@ def test_nothing_is_left_running_when_it_is_interrupted(interruption):
 # Metrics, and clients that are left out.
 
 
-def test_the_metrics_of_the_rounds(uninterrupted):
+def test_the_metrics_of_each_round_are_shown_as_floats(uninterrupted):
   shown: list[Any] = []
   _train(on_round=lambda *arguments: shown.append(arguments))
   assert shown == uninterrupted[1]
@@ -689,7 +689,7 @@ def test_a_method_for_trained_clients_only_is_refused_new_ones():
   assert len(rounds) == 7
 
 
-def test_more_clients_a_round_than_there_are():
+def test_more_clients_a_round_than_there_are_is_an_error():
   rounds: list[Any] = []
   method = _recording(_fedadam(), rounds)
   with pytest.raises(errors.UserError, match='is 7, but synthetic has 6'):
@@ -700,7 +700,7 @@ def test_more_clients_a_round_than_there_are():
   assert not rounds
 
 
-def test_nobody_to_train_on():
+def test_nobody_to_train_on_is_an_error():
   nobody = populations.Population(
     ('a', 'b'),
     {'train': lambda _: {'x': np.zeros([0, 60]), 'y': np.zeros([0])}},
@@ -839,7 +839,7 @@ def test_a_client_that_is_dropped_forgets_the_round(padded):
   np.testing.assert_array_equal(rounds, [7, 7, 0, 7, 7, 7])
 
 
-def test_the_states_of_some_clients_and_of_some_that_were_held_out():
+def test_held_out_clients_have_initial_states_of_their_own():
   trained = _train(_counting())
   # The numbers of those that were held out come after the 6 trained ones.
   states = trained.states_of(
@@ -890,7 +890,7 @@ def test_clients_start_apart_and_by_the_seed():
   assert len(set(np.concatenate([s['drawn'] for s in states]).flat)) == 8
 
 
-def test_a_method_may_keep_none():
+def test_a_method_may_keep_no_states():
   trained = _train(total_rounds=0)
   assert not tree.flatten(_states(trained))
   assert not tree.flatten(trained.states_of(['new']))
