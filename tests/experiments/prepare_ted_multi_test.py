@@ -1,21 +1,18 @@
 import os
-import pathlib
+import re
 import subprocess
 import sys
-import tempfile
 
-from absl.testing import absltest
+import pytest
 
 from tasks import registry
 from tests.tasks.data import ted_source
 
 
-class PrepareTedMultiTest(absltest.TestCase):
-  def setUp(self):
-    super().setUp()
-    self.folder = pathlib.Path(
-      self.enter_context(tempfile.TemporaryDirectory())
-    )
+class TestPrepareTedMulti:
+  @pytest.fixture(autouse=True)
+  def _set_up(self, tmp_path):
+    self.folder = tmp_path
     ted_source.write(self.folder / 'source')
 
   def prepare(self, *flags):
@@ -36,14 +33,12 @@ class PrepareTedMultiTest(absltest.TestCase):
 
   def test_the_task_reads_what_it_made(self):
     done = self.prepare('--source=source', '--data_dir=.')
-    self.assertEqual(done.returncode, 0, done.stderr)
-    self.assertIn(
-      '44 train, 4 validation, 6 test clients, 3 words', done.stdout
-    )
+    assert done.returncode == 0, done.stderr
+    assert '44 train, 4 validation, 6 test clients, 3 words' in done.stdout
     for line in done.stderr.splitlines():
-      self.assertRegex(line, '^(reading|writing): ')
+      assert re.search('^(reading|writing): ', line)
     task = registry.load('ted_multi', data_dir=str(self.folder))
-    self.assertLen(task.train.client_ids, 44)
+    assert len(task.train.client_ids) == 44
 
   def test_a_mistake_is_told_without_a_traceback(self):
     for flags, message in (
@@ -54,10 +49,6 @@ class PrepareTedMultiTest(absltest.TestCase):
       (['--source=source', '--data_dir=none'], 'The data folder .*/none does'),
     ):
       done = self.prepare(*flags)
-      self.assertEqual(done.returncode, 1)
-      self.assertRegex(done.stderr, f'^Error: {message}')
-      self.assertLen(done.stderr.splitlines(), 1)
-
-
-if __name__ == '__main__':
-  absltest.main()
+      assert done.returncode == 1
+      assert re.search(f'^Error: {message}', done.stderr)
+      assert len(done.stderr.splitlines()) == 1
