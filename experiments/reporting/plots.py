@@ -30,6 +30,8 @@ _WIDTH = 3.4
 _MOST_BARS = 25
 # The most candidates of a method to be drawn out of distribution.
 _MOST_OOD = 12
+# Figures are high enough for a legend of so many lines.
+_LINES_OF_LEGEND = 4
 _STYLE: Any = {
   'font.size': 8,
   'axes.labelsize': 8,
@@ -79,11 +81,16 @@ def _figure(height: float) -> Figure:
 def _in_look(method: str) -> dict[str, Any]:
   """Returns a method's look as matplotlib's lines have it."""
   own = looks.look(method)
+  face: Any = own.color
+  if own.hollow:
+    # Of a pair, its trainer shows inside.
+    face = 'white' if own.edge == own.color else (own.color, 0.35)
   return dict(
     color=own.color,
     marker=own.marker,
     linestyle=own.line,
-    markerfacecolor='white' if own.hollow else own.color,
+    markerfacecolor=face,
+    markeredgecolor=own.edge,
   )
 
 
@@ -105,11 +112,16 @@ def _add_legend(figure: Figure, plot: axes.Axes, title: str = '') -> None:
   """Adds a legend above, in as few lines as fit."""
   handles, labels = plot.get_legend_handles_labels()
   widest = max(map(len, labels), default=0)
+  columns = max(1, min(len(labels), 64 // (widest + 4)))
+  # A long one does not take the place of the plot.
+  more_lines = -(-len(labels) // columns) - _LINES_OF_LEGEND
+  if more_lines > 0:
+    figure.set_figheight(figure.get_figheight() + 0.15 * more_lines)
   figure.legend(
     handles,
     labels,
     loc='outside upper center',
-    ncols=max(1, min(len(labels), 64 // (widest + 4))),
+    ncols=columns,
     title=title or None,
   )
 
@@ -159,7 +171,7 @@ def box_plot(
   for box, method in zip(boxes['boxes'], methods):
     look = looks.look(method)
     box.set_facecolor((look.color, 0.15 if look.hollow else 0.5))
-    box.set_edgecolor(look.color)
+    box.set_edgecolor(look.edge)
     box.set_linestyle(look.line)
   plot.invert_yaxis()  # The first method at the top.
   plot.grid(visible=False, axis='y')

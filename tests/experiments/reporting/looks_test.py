@@ -45,6 +45,8 @@ def test_pairs_have_looks_of_their_own():
     )
   ]
   assert _distinct([*looks.known_methods(), *pairs], 'color', 'marker', 'line')
+  # Also where there are no lines, and markers are something else's.
+  assert _distinct(pairs, 'color', 'edge', 'hollow')
 
 
 def test_a_pair_looks_like_its_halves():

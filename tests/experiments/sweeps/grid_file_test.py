@@ -37,9 +37,8 @@ class TestGridFile:
     grid = _parse(_TEXT)
     assert len(grid.points) == 2 * 2 * 3 + 1
     assert len(set(map(str, grid.points))) == 2 * 2 * 3 + 1
-    assert (
-      str(grid.points[1])
-      == 'fedavg total_rounds=7 client_learning_rate=0.01 server_learning_rate=3'
+    assert str(grid.points[1]) == (
+      'fedavg total_rounds=7 client_learning_rate=0.01 server_learning_rate=3'
     )
 
   def test_a_point_has_the_presets_settings_but_for_its_own(self):
@@ -62,7 +61,8 @@ class TestGridFile:
       ('repeats = [-1]', 'a list of different seeds'),
       ('[[grid]]\nvalues = {}', 'grid 1 must name its algorithms'),
       (
-        '[[grid]]\nalgorithms = ["fedavg"]\nvalues = {client_learning_rate = 1}',
+        '[[grid]]\nalgorithms = ["fedavg"]\n'
+        'values = {client_learning_rate = 1}',
         'client_learning_rate must be a list of the values to try, not 1',
       ),
       ('[[grid]]\nalgorithm = ["fedavg"]', "'algorithm'. Did you mean"),
