@@ -13,13 +13,13 @@ import pathlib
 from typing import Any
 
 import matplotlib
-from matplotlib import axes
-from matplotlib import axis as axis_lib
-from matplotlib import figure as figure_lib
 from matplotlib import ticker
+import matplotlib.axes
+import matplotlib.axis
+import matplotlib.figure
 import numpy as np
 
-from algorithms.candidates import Candidate
+from algorithms import candidates
 from experiments.reporting import looks
 from personalization import summaries
 
@@ -57,7 +57,7 @@ _STYLE: Any = {
   'svg.hashsalt': 'pfl',
 }
 
-Figure = figure_lib.Figure
+Figure = matplotlib.figure.Figure
 # A number in each of several repeats. Their mean is drawn and, if they are
 # several, their deviation to either side.
 OfRepeats = Sequence[float]
@@ -102,13 +102,15 @@ def _direction(
   return f'{metric.replace("_", " ")}{separator}({better} is better)'
 
 
-def _in_percent(axis: axis_lib.Axis, label: str) -> None:
+def _in_percent(axis: matplotlib.axis.Axis, label: str) -> None:
   """Has an axis show shares."""
   axis.set_major_formatter(lambda share, _: f'{100 * share:.3g}%')
   axis.set_label_text(label)
 
 
-def _add_legend(figure: Figure, plot: axes.Axes, title: str = '') -> None:
+def _add_legend(
+  figure: Figure, plot: matplotlib.axes.Axes, title: str = ''
+) -> None:
   """Adds a legend above, in as few lines as fit."""
   handles, labels = plot.get_legend_handles_labels()
   widest = max(map(len, labels), default=0)
@@ -261,7 +263,7 @@ def _bins_from_zero(values: np.ndarray, most: int = 30) -> np.ndarray:
   return width * np.arange(np.floor(low / width), np.ceil(high / width) + 1.5)
 
 
-def _log_if_wide(plot: axes.Axes, which: str) -> None:
+def _log_if_wide(plot: matplotlib.axes.Axes, which: str) -> None:
   """Makes an axis logarithmic if its data differ by more than a factor of 4."""
   axis = getattr(plot, f'{which}axis')
   low, high = axis.get_data_interval()
@@ -273,7 +275,7 @@ def _log_if_wide(plot: axes.Axes, which: str) -> None:
 
 
 def _draw_curve(
-  plot: axes.Axes,
+  plot: matplotlib.axes.Axes,
   points: Sequence[tuple[OfRepeats, OfRepeats]],
   **look: Any,
 ) -> None:
@@ -302,7 +304,8 @@ def _draw_curve(
 
 
 def _draw_methods(
-  plot: axes.Axes, methods: Mapping[str, Sequence[tuple[OfRepeats, OfRepeats]]]
+  plot: matplotlib.axes.Axes,
+  methods: Mapping[str, Sequence[tuple[OfRepeats, OfRepeats]]],
 ) -> None:
   """Draws a curve for each method, in its look."""
   for method, points in methods.items():
@@ -322,10 +325,10 @@ class _Curve:
 
   label: str
   unit: str
-  points: dict[float, Candidate]
+  points: dict[float, candidates.Candidate]
 
 
-def _curves(candidates: Sequence[Candidate]) -> list[_Curve]:
+def _curves(candidates: Sequence[candidates.Candidate]) -> list[_Curve]:
   """Sorts candidates into curves over their values.
 
   A candidate with no label, as '0 epochs', is on all curves of its unit.
@@ -353,7 +356,7 @@ def _curves(candidates: Sequence[Candidate]) -> list[_Curve]:
 
 @_styled
 def candidate_curves(
-  candidates: Mapping[Candidate, Mapping[str, OfRepeats]],
+  candidates: Mapping[candidates.Candidate, Mapping[str, OfRepeats]],
   metric: str,
   higher_is_better: bool,
   *,
@@ -434,7 +437,9 @@ def candidate_curves(
 
 @_styled
 def ood_curves(
-  methods: Mapping[str, Mapping[Candidate, tuple[OfRepeats, OfRepeats]]],
+  methods: Mapping[
+    str, Mapping[candidates.Candidate, tuple[OfRepeats, OfRepeats]]
+  ],
   metric: str,
   higher_is_better: bool,
 ) -> Figure:

@@ -17,7 +17,7 @@ from tests.experiments import programs
 from tests.experiments.sweeps import small_grids
 
 
-class TestCommand:
+class TestGridProgram:
   @pytest.fixture(autouse=True)
   def _set_up(self, tmp_path):
     self.folder = tmp_path

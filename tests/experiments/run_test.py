@@ -13,7 +13,7 @@ from tests.experiments import programs
 from tests.experiments.runs import small_runs
 
 
-class TestCommand:
+class TestRunProgram:
   @pytest.fixture(autouse=True)
   def _set_up(self, tmp_path):
     self.root = tmp_path

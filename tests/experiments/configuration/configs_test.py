@@ -251,3 +251,44 @@ class TestConfig:
       'seed: 1, not 2',
     ]
     assert not configs.differences(first, first)
+
+
+_PAIR = 'hypcluster+finetuning'
+
+
+@pytest.fixture(name='pair')
+def _pair(monkeypatch):
+  """A method with a long name, and the settings of finetuning."""
+  registry = configs.algorithm_registry
+  for name in ('check', 'hyperparameter_names', 'hyperparameters'):
+    real = getattr(registry, name)
+
+    def known(method, *arguments, real=real):
+      return real('finetuning' if method == _PAIR else method, *arguments)
+
+    monkeypatch.setattr(registry, name, known)
+
+
+def test_a_pair_has_settings_of_its_own(pair, tmp_path):
+  preset = tmp_path / 'preset.toml'
+  preset.write_text(f'["{_PAIR}"]\nfinetuning_epochs = 3')
+  config = _resolve(
+    str(preset),
+    [f'{_PAIR}.client_learning_rate=.5', 'batch_size=4'],
+    algorithms=f'fedavg,{_PAIR}',
+  )
+  own = config.method_settings[_PAIR]
+  assert (own.finetuning_epochs, own.client_learning_rate) == (3, 0.5)
+  assert config.method_settings['fedavg'].client_learning_rate != 0.5
+  preset.write_text(tomli_w.dumps(config.to_dict()))
+  assert configs.from_file(preset) == config
+
+
+def test_a_preset_may_set_a_pair_that_is_not_chosen(pair, tmp_path):
+  preset = tmp_path / 'preset.toml'
+  preset.write_text(f'["{_PAIR}"]\nfinetuning_epochs = 3')
+  assert list(_resolve(str(preset), algorithms='local').method_settings) == [
+    'local'
+  ]
+  with pytest.raises(errors.UserError, match='not of the chosen local'):
+    _resolve(None, [f'{_PAIR}.finetuning_epochs=3'], algorithms='local')

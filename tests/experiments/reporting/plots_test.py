@@ -255,7 +255,7 @@ class TestOodCurves:
     assert not self.draw({'a': nothing})
 
 
-class TestClusters:
+class TestClusterFigures:
   def test_the_share_of_each_by_round(self):
     (plot,) = plots.cluster_shares({'one': [0.25, 1], 'two': [0.75, 0]}).axes
     assert [line.get_xydata().tolist() for line in plot.get_lines()] == [

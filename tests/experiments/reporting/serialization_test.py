@@ -88,7 +88,7 @@ class TestResult:
     assert 'groups' not in small_outcomes.result()
 
 
-class TestWhatElseIsMeasured:
+class TestFurtherMeasurements:
   def test_in_the_results(self):
     result = serialization.make_result(small_outcomes.measured())
     assert result['out_of_distribution']['mean'] == pytest.approx(
