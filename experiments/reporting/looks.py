@@ -38,12 +38,14 @@ class Look:
     marker: Its marker.
     line: The style of its lines.
     hollow: Whether its markers and boxes are white inside.
+    edge: The colour of their edges.
   """
 
   color: str
   marker: str
   line: LineStyle
   hollow: bool
+  edge: str
 
 
 # The methods with solid lines and full markers, in the order of the colours,
@@ -62,7 +64,7 @@ _SOLID = {
   'fedprox': 'p',
 }
 _DASHED = {
-  'scaffold': '*',
+  'scaffold': 's',
   'fedrep': 'o',
   'perfedavg': '^',
   'apfl': 's',
@@ -75,19 +77,19 @@ _DASHED = {
   'ifca': '^',
 }
 _KNOWN = {
-  method: Look(color, marker, line, hollow)
+  method: Look(color, marker, line, hollow, edge=color)
   for methods, line, hollow in ((_SOLID, '-', False), (_DASHED, '--', True))
   for (method, marker), color in zip(methods.items(), COLORS, strict=True)
 }
 
-# A pair has the colour and the filling of its trainer, and the marker of its
-# personalizer; its line tells it from both.
+# A pair has the colour and the filling of its trainer, and the marker and the
+# edge of its personalizer; its line tells it from both.
 _LINES_OF_PAIRS: dict[LineStyle, LineStyle] = {
   '-': (0, (6, 1, 1, 1)),
   '--': (0, (3, 1, 1, 1, 1, 1)),
 }
 # What all other names have, by a number that follows from the name.
-_OTHER_MARKERS = '*dhp<>8H'
+_OTHER_MARKERS = 'dhp<>vX^'
 _OTHER_LINES: tuple[LineStyle, ...] = (':', (0, (1, 2)), (0, (1, 3, 1, 1)))
 
 
@@ -102,10 +104,11 @@ def look(method: str) -> Look:
     return _KNOWN[method]
   trainer, plus, personalizer = method.partition('+')
   if plus:
-    own = look(trainer)
+    own, other = look(trainer), look(personalizer)
     return dataclasses.replace(
       own,
-      marker=look(personalizer).marker,
+      marker=other.marker,
+      edge=other.color,
       line=_LINES_OF_PAIRS.get(own.line, own.line),
     )
   number = int.from_bytes(hashlib.sha256(method.encode()).digest()[:8], 'big')
@@ -117,4 +120,5 @@ def look(method: str) -> Look:
     _OTHER_MARKERS[marker],
     _OTHER_LINES[line],
     hollow=number % 2 == 1,
+    edge=COLORS[color],
   )

@@ -13,13 +13,13 @@ import pathlib
 from typing import Any
 
 import matplotlib
-from matplotlib import axes
-from matplotlib import axis as axis_lib
-from matplotlib import figure as figure_lib
 from matplotlib import ticker
+import matplotlib.axes
+import matplotlib.axis
+import matplotlib.figure
 import numpy as np
 
-from algorithms.candidates import Candidate
+from algorithms import candidates
 from experiments.reporting import looks
 from personalization import summaries
 
@@ -30,6 +30,8 @@ _WIDTH = 3.4
 _MOST_BARS = 25
 # The most candidates of a method to be drawn out of distribution.
 _MOST_OOD = 12
+# Figures are high enough for a legend of so many lines.
+_LINES_OF_LEGEND = 4
 _STYLE: Any = {
   'font.size': 8,
   'axes.labelsize': 8,
@@ -55,7 +57,7 @@ _STYLE: Any = {
   'svg.hashsalt': 'pfl',
 }
 
-Figure = figure_lib.Figure
+Figure = matplotlib.figure.Figure
 # A number in each of several repeats. Their mean is drawn and, if they are
 # several, their deviation to either side.
 OfRepeats = Sequence[float]
@@ -79,11 +81,16 @@ def _figure(height: float) -> Figure:
 def _in_look(method: str) -> dict[str, Any]:
   """Returns a method's look as matplotlib's lines have it."""
   own = looks.look(method)
+  face: Any = own.color
+  if own.hollow:
+    # Of a pair, its trainer shows inside.
+    face = 'white' if own.edge == own.color else (own.color, 0.35)
   return dict(
     color=own.color,
     marker=own.marker,
     linestyle=own.line,
-    markerfacecolor='white' if own.hollow else own.color,
+    markerfacecolor=face,
+    markeredgecolor=own.edge,
   )
 
 
@@ -95,21 +102,28 @@ def _direction(
   return f'{metric.replace("_", " ")}{separator}({better} is better)'
 
 
-def _in_percent(axis: axis_lib.Axis, label: str) -> None:
+def _in_percent(axis: matplotlib.axis.Axis, label: str) -> None:
   """Has an axis show shares."""
   axis.set_major_formatter(lambda share, _: f'{100 * share:.3g}%')
   axis.set_label_text(label)
 
 
-def _add_legend(figure: Figure, plot: axes.Axes, title: str = '') -> None:
+def _add_legend(
+  figure: Figure, plot: matplotlib.axes.Axes, title: str = ''
+) -> None:
   """Adds a legend above, in as few lines as fit."""
   handles, labels = plot.get_legend_handles_labels()
   widest = max(map(len, labels), default=0)
+  columns = max(1, min(len(labels), 64 // (widest + 4)))
+  # A long one does not take the place of the plot.
+  more_lines = -(-len(labels) // columns) - _LINES_OF_LEGEND
+  if more_lines > 0:
+    figure.set_figheight(figure.get_figheight() + 0.15 * more_lines)
   figure.legend(
     handles,
     labels,
     loc='outside upper center',
-    ncols=max(1, min(len(labels), 64 // (widest + 4))),
+    ncols=columns,
     title=title or None,
   )
 
@@ -159,7 +173,7 @@ def box_plot(
   for box, method in zip(boxes['boxes'], methods):
     look = looks.look(method)
     box.set_facecolor((look.color, 0.15 if look.hollow else 0.5))
-    box.set_edgecolor(look.color)
+    box.set_edgecolor(look.edge)
     box.set_linestyle(look.line)
   plot.invert_yaxis()  # The first method at the top.
   plot.grid(visible=False, axis='y')
@@ -249,7 +263,7 @@ def _bins_from_zero(values: np.ndarray, most: int = 30) -> np.ndarray:
   return width * np.arange(np.floor(low / width), np.ceil(high / width) + 1.5)
 
 
-def _log_if_wide(plot: axes.Axes, which: str) -> None:
+def _log_if_wide(plot: matplotlib.axes.Axes, which: str) -> None:
   """Makes an axis logarithmic if its data differ by more than a factor of 4."""
   axis = getattr(plot, f'{which}axis')
   low, high = axis.get_data_interval()
@@ -261,7 +275,7 @@ def _log_if_wide(plot: axes.Axes, which: str) -> None:
 
 
 def _draw_curve(
-  plot: axes.Axes,
+  plot: matplotlib.axes.Axes,
   points: Sequence[tuple[OfRepeats, OfRepeats]],
   **look: Any,
 ) -> None:
@@ -290,7 +304,8 @@ def _draw_curve(
 
 
 def _draw_methods(
-  plot: axes.Axes, methods: Mapping[str, Sequence[tuple[OfRepeats, OfRepeats]]]
+  plot: matplotlib.axes.Axes,
+  methods: Mapping[str, Sequence[tuple[OfRepeats, OfRepeats]]],
 ) -> None:
   """Draws a curve for each method, in its look."""
   for method, points in methods.items():
@@ -310,10 +325,10 @@ class _Curve:
 
   label: str
   unit: str
-  points: dict[float, Candidate]
+  points: dict[float, candidates.Candidate]
 
 
-def _curves(candidates: Sequence[Candidate]) -> list[_Curve]:
+def _curves(candidates: Sequence[candidates.Candidate]) -> list[_Curve]:
   """Sorts candidates into curves over their values.
 
   A candidate with no label, as '0 epochs', is on all curves of its unit.
@@ -341,7 +356,7 @@ def _curves(candidates: Sequence[Candidate]) -> list[_Curve]:
 
 @_styled
 def candidate_curves(
-  candidates: Mapping[Candidate, Mapping[str, OfRepeats]],
+  candidates: Mapping[candidates.Candidate, Mapping[str, OfRepeats]],
   metric: str,
   higher_is_better: bool,
   *,
@@ -422,7 +437,9 @@ def candidate_curves(
 
 @_styled
 def ood_curves(
-  methods: Mapping[str, Mapping[Candidate, tuple[OfRepeats, OfRepeats]]],
+  methods: Mapping[
+    str, Mapping[candidates.Candidate, tuple[OfRepeats, OfRepeats]]
+  ],
   metric: str,
   higher_is_better: bool,
 ) -> Figure:

@@ -84,7 +84,7 @@ def _carry_out(
   connection.send(dict(error=error, ended=True))
 
 
-class _Worker:
+class _WorkerProcess:
   """A process and the job that it does."""
 
   def __init__(self, number: int, make_runner: Any, log: pathlib.Path):
@@ -152,12 +152,12 @@ def carry_out(
   for job in jobs:
     waiting.setdefault(job.program, collections.deque()).append(job)
   log_dir.mkdir(parents=True, exist_ok=True)
-  workers: list[_Worker] = []
+  workers: list[_WorkerProcess] = []
 
-  def start(number: int) -> _Worker:
-    return _Worker(number, make_runner, log_dir / f'worker-{number}.log')
+  def start(number: int) -> _WorkerProcess:
+    return _WorkerProcess(number, make_runner, log_dir / f'worker-{number}.log')
 
-  def give(worker: _Worker) -> None:
+  def give(worker: _WorkerProcess) -> None:
     worker.job = None
     if waiting:
       taken = [other.program for other in workers if other is not worker]

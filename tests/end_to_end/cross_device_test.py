@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from experiments import run
-from experiments.configuration import config as config_lib
+from experiments.configuration import configs
+from experiments.configuration import user_settings
+from experiments.runs import single_run
 from tests import data
 
 _SETTINGS = {
@@ -39,14 +40,14 @@ _METHODS = {
 @pytest.mark.parametrize('preset', _SETTINGS)
 def test_a_preset_runs(preset, tmp_path):
   folder = data.tff_cache()
-  config = config_lib.resolve(
-    config_lib.read(
+  config = configs.resolve(
+    user_settings.read(
       preset,
       [*_SETTINGS[preset], 'total_rounds=2'],
       {'algorithms': ','.join(_METHODS[preset])},
     )
   )
-  run.run(config, tmp_path / 'output', str(folder))
+  single_run.run(config, tmp_path / 'output', str(folder))
   results = json.loads((tmp_path / 'output/results.json').read_text())
   assert tuple(results['methods']) == _METHODS[preset]
   num_test = 3 if preset == 'stackoverflow' else 2
@@ -72,14 +73,14 @@ def test_hypcluster_begins_with_the_models_of_an_ensemble(tmp_path):
       ('warmstart_rounds=0', f'warmstart_from={tmp_path / "warm"}'),
     ),
   ):
-    config = config_lib.resolve(
-      config_lib.read(
+    config = configs.resolve(
+      user_settings.read(
         preset,
         [*small, *settings, 'total_rounds=1'],
         {'algorithms': algorithm},
       )
     )
-    results = run.run(config, tmp_path / name, str(folder))
+    results = single_run.run(config, tmp_path / name, str(folder))
   result = results['hypcluster']
   assert result['warmstart_from'] == [str(tmp_path / 'warm')]
   assert 0 <= result['test']['mean'] <= 1

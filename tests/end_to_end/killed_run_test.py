@@ -118,7 +118,7 @@ def _checkpoints(folder: pathlib.Path, method: str) -> list[int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Killed:
+class KilledRun:
   """A run at the time when it was killed.
 
   Attributes:
@@ -153,7 +153,7 @@ class _Runs:
 
   def kill_in_training(
     self, folder: pathlib.Path, runtime: str, method: str
-  ) -> Killed:
+  ) -> KilledRun:
     """Starts a run and kills it when a method has a checkpoint."""
     process = self.start(_command(folder, runtime))
     deadline = time.monotonic() + _TIMEOUT
@@ -167,7 +167,7 @@ class _Runs:
     assert process.returncode == -signal.SIGKILL, said
     assert not shown
     last_round = _checkpoints(folder, method)[-1]
-    return Killed(last_round, _methods_done(folder), children, said)
+    return KilledRun(last_round, _methods_done(folder), children, said)
 
   def end(self) -> None:
     for process in self.started:
@@ -210,7 +210,7 @@ class Resumed:
   """A run that was killed, and started again."""
 
   folder: pathlib.Path
-  killed: Killed
+  killed: KilledRun
   said: str
 
 

@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from experiments import run
-from experiments.configuration import config as config_lib
+from experiments.configuration import configs
+from experiments.configuration import user_settings
+from experiments.runs import single_run
 from tasks.data import ted_talks
 from tests.tasks import gld_source
 from tests.tasks.data import ted_source
@@ -43,8 +44,8 @@ def data_dir(tmp_path_factory):
 def test_a_preset_runs(preset, data_dir, tmp_path):
   settings = [*_SETTINGS[preset], 'total_rounds=2']
   flags = {'algorithms': ','.join(_METHODS[preset])}
-  config = config_lib.resolve(config_lib.read(preset, settings, flags))
-  run.run(config, tmp_path / 'output', str(data_dir))
+  config = configs.resolve(user_settings.read(preset, settings, flags))
+  single_run.run(config, tmp_path / 'output', str(data_dir))
   results = json.loads((tmp_path / 'output/results.json').read_text())
   assert tuple(results['methods']) == _METHODS[preset]
   with (tmp_path / 'output/per_client.csv').open(newline='') as file:

@@ -52,7 +52,7 @@ class TestByCandidate:
     assert result[2]['out_of_distribution_hurt'] == pytest.approx(1 / 3)
 
 
-class TestClusters:
+class TestDescribingClusters:
   def test_are_those_of_the_chosen_candidates(self):
     cluster = [[0, 1, 2], [0, 1.0000001, 0], [2, 0, 1]]
     evaluated = _evaluation(

@@ -292,7 +292,7 @@ class _Same:
     )
 
 
-class TestClusters:
+class TestClustersOfClients:
   def test_are_those_of_the_chosen_candidates(self):
     test = evaluations.client_metrics(
       _TEST, cluster=[[0, 0, k] for k in range(3)]

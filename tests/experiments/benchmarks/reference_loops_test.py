@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from absl.testing import absltest
 import numpy as np
 import tensorflow as tf
 
@@ -45,7 +44,7 @@ def _assert_same_step(new, expected, old):
     assert new[name].shape == old[name].shape
 
 
-class ReferenceLoopsTest(absltest.TestCase):
+class TestReferenceLoops:
   def check(self, workload, round_of):
     weights = _weights(workload)
     expected = _plain_round(workload, weights)
@@ -114,7 +113,7 @@ class ReferenceLoopsTest(absltest.TestCase):
 
   def test_last_batch_is_padded(self):
     data = reference_loops.linear_workload(1).clients[0]
-    self.assertEqual(data.indices.shape, (3, 32))
+    assert data.indices.shape == (3, 32)
     np.testing.assert_array_equal(data.mask.sum(axis=1), [32, 32, 16])
 
   def test_seed_decides_the_data(self):
@@ -123,8 +122,4 @@ class ReferenceLoopsTest(absltest.TestCase):
       return workload.clients[0].examples['x']
 
     np.testing.assert_array_equal(words(1), words(1))
-    self.assertFalse(np.array_equal(words(1), words(2)))
-
-
-if __name__ == '__main__':
-  absltest.main()
+    assert not np.array_equal(words(1), words(2))

@@ -1,21 +1,16 @@
-"""Tests of the figures of runs, and of the program that draws them."""
+"""Tests of which figures are drawn of runs."""
 
 import json
-import os
-import pathlib
 import shutil
-import subprocess
-import sys
-import tempfile
-from unittest import mock
 
-from absl.testing import absltest
+import pytest
 
-from experiments import run
-from experiments.configuration import config as config_lib
+from experiments.configuration import configs
+from experiments.configuration import user_settings
 from experiments.reporting import figures
-from experiments.reporting import report
-from tests.experiments.reporting import drawn as drawn_lib
+from experiments.reporting import repeats
+from tests.experiments.reporting import drawn
+from tests.experiments.runs import small_runs
 
 _SETTINGS = (
   'task.num_train_clients=6',
@@ -43,27 +38,25 @@ _USUAL = {
 
 
 def _run(folder, *assignments):
-  config = config_lib.resolve(
-    config_lib.read(
+  config = configs.resolve(
+    user_settings.read(
       None,
       [*_SETTINGS, *assignments],
       {'algorithms': 'fedavg,finetuning,knn_per,hypcluster'},
     )
   )
-  with mock.patch.object(sys, 'stderr'):
-    run.run(config, folder)
+  small_runs.run(config, folder)
 
 
 def _draw(*folders):
-  return dict(figures.draw(report.read_repeats(folders)))
+  return dict(figures.draw(repeats.read(folders)))
 
 
-class FiguresTest(absltest.TestCase):
+class TestFigures:
+  @pytest.fixture(scope='class', autouse=True)
   @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.root = pathlib.Path(tempfile.mkdtemp())
-    cls.addClassCleanup(shutil.rmtree, cls.root)
+  def _run_once(cls, tmp_path_factory):
+    cls.root = tmp_path_factory.mktemp('figures')
     cls.one = cls.root / 'one'
     _run(cls.one)
 
@@ -79,24 +72,21 @@ class FiguresTest(absltest.TestCase):
     return folder
 
   def test_of_a_run(self):
-    self.assertEqual(set(_draw(self.one)), _USUAL | {'clusters_hypcluster'})
+    assert set(_draw(self.one)) == _USUAL | {'clusters_hypcluster'}
 
   def test_of_what_else_is_measured_though_a_method_diverged(self):
     folder = self.root / 'more'
     _run(folder, *_MEASURED, 'finetuning.finetuning_learning_rates=1e30')
-    drawn = _draw(folder)
-    self.assertEqual(
-      set(drawn) - set(_draw(self.one)),
-      {
-        'ood',
-        'acceptance',
-        'personalization_fractions',
-        'evaluation_fractions',
-        'hurt_finetuning_part_0.5',
-        'hurt_knn_per_part_0.5',
-      },
-    )
-    for figure in drawn.values():
+    found = _draw(folder)
+    assert set(found) - set(_draw(self.one)) == {
+      'ood',
+      'acceptance',
+      'personalization_fractions',
+      'evaluation_fractions',
+      'hurt_finetuning_part_0.5',
+      'hurt_knn_per_part_0.5',
+    }
+    for figure in found.values():
       figure.draw_without_rendering()
 
   def test_of_repeats(self):
@@ -104,21 +94,21 @@ class FiguresTest(absltest.TestCase):
       'communication': {'total_parameters': 7.0},
       'test': {'mean': 0.5},
     }
-    drawn = _draw(
+    found = _draw(
       self.one,
       self.another('repeat', seed=1),
       self.another('short', {'fedavg': communication}, total_rounds=1),
     )
     clusters = {f'clusters_hypcluster_{k}' for k in (1, 2)}
-    self.assertEqual(set(drawn), _USUAL | clusters)
+    assert set(found) == _USUAL | clusters
     # A point for each number of rounds: 3 rounds of 4 clients, both ways.
-    (plot,) = drawn['communication'].axes
-    first, last = drawn_lib.lines(plot)['fedavg']
-    self.assertEqual(first, [7, 0.5])
-    self.assertEqual(last[0], 3 * 4 * 2 * (60 * 10 + 10))
+    (plot,) = found['communication'].axes
+    first, last = drawn.lines(plot)['fedavg']
+    assert first == [7, 0.5]
+    assert last[0] == 3 * 4 * 2 * (60 * 10 + 10)
     # Four clients of each repeat.
-    points, _ = drawn['hurt_finetuning'].axes
-    self.assertEqual(sum(len(c.get_offsets()) for c in points.collections), 8)
+    points, _ = found['hurt_finetuning'].axes
+    assert sum(len(c.get_offsets()) for c in points.collections) == 8
 
   def test_of_groups_and_tuning(self):
     test = {'mean': 0.5}
@@ -129,54 +119,5 @@ class FiguresTest(absltest.TestCase):
         'finetuning': {'tuning': {'all': test, 'each': test}},
       },
     )
-    drawn = set(_draw(folder)) - set(_draw(self.one))
-    self.assertEqual(drawn, {'groups_hypcluster', 'tuning'})
-
-  def call(self, *arguments):
-    return subprocess.run(
-      [sys.executable, '-m', 'experiments.plot', *arguments],
-      # As `bazel run` has it, where the user is not where the program is.
-      env=dict(
-        os.environ,
-        PYTHONPATH=os.pathsep.join(sys.path),
-        BUILD_WORKING_DIRECTORY=str(self.root),
-      ),
-      capture_output=True,
-      text=True,
-    )
-
-  def test_the_program_writes_both_kinds_of_files(self):
-    done = self.call(self.another('drawn').name)
-    self.assertEqual(done.returncode, 0, done.stderr)
-    names = {path.name for path in (self.root / 'drawn' / 'plots').iterdir()}
-    for ending in ('png', 'svg'):
-      self.assertIn(f'hurt_finetuning.{ending}', names)
-    self.assertLen(names, 2 * len(done.stdout.splitlines()))
-
-  def test_a_folder_that_cannot_be_written_to(self):
-    (self.root / 'file').write_text('')
-    done = self.call('one', '--output_dir=file')
-    self.assertEqual(done.returncode, 1)
-    self.assertStartsWith(done.stderr, 'Error: ')
-
-  def test_what_the_program_says(self):
-    for arguments, answer in (
-      (['--help'], 'hurt_METHOD'),
-      (['nowhere'], 'nowhere is no output folder of a run'),
-      ([], 'Name the output folder of a run'),
-    ):
-      done = self.call(*arguments)
-      self.assertIn(answer, done.stdout + done.stderr)
-      self.assertNotIn('Traceback', done.stderr)
-      self.assertEqual(done.returncode, 1)
-
-  def test_the_program_imports_nothing_heavy_at_first(self):
-    code = (
-      'import sys; from experiments import plot;'
-      " assert not {'tensorflow', 'numpy', 'matplotlib'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, '-c', code], check=True)
-
-
-if __name__ == '__main__':
-  absltest.main()
+    found = set(_draw(folder)) - set(_draw(self.one))
+    assert found == {'groups_hypcluster', 'tuning'}

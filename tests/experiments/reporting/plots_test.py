@@ -4,6 +4,7 @@ import matplotlib
 import numpy as np
 import pytest
 
+from algorithms import candidates
 from experiments.reporting import plots
 from tests.experiments.reporting import drawn
 
@@ -126,6 +127,13 @@ def test_a_figure_is_written_twice_the_same(tmp_path):
     ).read_bytes()
 
 
+def _epochs(*values, label=''):
+  return tuple(candidates.Candidate(k, 'epochs', label) for k in values)
+
+
+_GLOBAL = candidates.Candidate(text='global')
+
+
 def _candidates(names, **measures):
   return {
     name: {measure: [values[i]] for measure, values in measures.items()}
@@ -134,7 +142,7 @@ def _candidates(names, **measures):
 
 
 class TestCandidateCurves:
-  NAMES = ('0 epochs', '1 epochs', '2 epochs')
+  NAMES = _epochs(0, 1, 2)
   MEASURES = dict(
     test=[3, 2, 4], validation=[2.5, 1.5, 3], test_hurt=[0, 0.25, 0.5]
   )
@@ -166,7 +174,11 @@ class TestCandidateCurves:
     assert 'finetuning' in _texts(figure)
 
   def test_candidates_that_differ_in_more_are_several_curves(self):
-    names = ('0 epochs', '1 epochs, rate 0.1', '1 epochs, rate 1e-05')
+    names = (
+      *_epochs(0),
+      *_epochs(1, label='rate 0.1'),
+      *_epochs(1, label='rate 1e-05'),
+    )
     means, _ = self.draw(names).axes
     assert drawn.lines(means) == {
       'rate 0.1': [[0, 3], [1, 2]],
@@ -174,14 +186,12 @@ class TestCandidateCurves:
     }
 
   def test_candidates_without_a_number_are_left_out(self):
-    means, _ = self.draw(
-      ('global model', 'mine, 0 epochs', 'mine, 1 epochs')
-    ).axes
+    means, _ = self.draw((_GLOBAL, *_epochs(0, 1, label='mine'))).axes
     assert drawn.lines(means)['test'] == [[0, 2], [1, 4]]
 
   def test_coefficients(self):
     means, hurt = self.draw(
-      ['coefficient 0', 'coefficient 0.5', 'coefficient 1']
+      [candidates.Candidate(c, 'coefficient') for c in (0, 0.5, 1)]
     ).axes
     assert drawn.lines(means)['test'] == [[0, 3], [0.5, 2], [1, 4]]
     assert hurt.get_xlabel() == 'coefficient'
@@ -193,8 +203,8 @@ class TestCandidateCurves:
     assert len(figure.axes) == 1
 
   def test_repeats_are_their_mean_and_deviation(self):
-    candidates = {name: {'test': [1.0, 3.0]} for name in self.NAMES}
-    (plot,) = plots.candidate_curves(candidates, 'loss', False).axes
+    repeated = {name: {'test': [1.0, 3.0]} for name in self.NAMES}
+    (plot,) = plots.candidate_curves(repeated, 'loss', False).axes
     assert drawn.lines(plot) == {'test': [[0, 2], [1, 2], [2, 2]]}
     (bars,) = plot.containers[0].lines[2]
     low, high = bars.get_segments()[0][:, 1]
@@ -207,45 +217,45 @@ class TestOodCurves:
     return drawn.lines(plot)
 
   def test_own_examples_against_those_of_all(self):
-    candidates = {'0 epochs': ([0.4], [0.5]), '1 epochs': ([0.6], [0.3])}
+    points = dict(zip(_epochs(0, 1), [([0.4], [0.5]), ([0.6], [0.3])]))
     assert self.draw(
-      {'finetuning': candidates, 'fedavg': {'': ([0.4], [0.5])}}
+      {'finetuning': points, 'fedavg': {_GLOBAL: ([0.4], [0.5])}}
     ) == {
       'finetuning': [[0.4, 0.5], [0.6, 0.3]],
       'fedavg': [[0.4, 0.5]],
     }
 
   def test_of_many_epochs_the_first_and_some_later_ones(self):
-    candidates = {f'{k} epochs': ([k], [-k]) for k in range(1, 101)}
-    x = [own for own, _ in self.draw({'local': candidates})['local']]
+    points = {_epochs(k)[0]: ([k], [-k]) for k in range(1, 101)}
+    x = [own for own, _ in self.draw({'local': points})['local']]
     assert (x[:3], x[-1], len(x)) == ([1, 2, 4], 100, 11)
 
   def test_what_is_far_worse_than_any_method_is_left_out(self):
     """By more than half of what is between the methods' bests."""
-    candidates = {f'{k} epochs': ([k], [-k]) for k in range(11)}
-    methods = {'local': candidates, 'fedavg': {'global': ([8], [8])}}
+    points = {_epochs(k)[0]: ([k], [-k]) for k in range(11)}
+    methods = {'local': points, 'fedavg': {_GLOBAL: ([8], [8])}}
     assert self.draw(methods)['local'][0] == [7, -7]
-    methods = {'local': candidates, 'fedavg': {'global': ([4], [8])}}
+    methods = {'local': points, 'fedavg': {_GLOBAL: ([4], [8])}}
     assert self.draw(methods, False)['local'][-1] == [6, -6]
 
   def test_of_several_curves_that_of_the_best(self):
-    candidates = {
-      '0 epochs': ([0.4], [0]),
-      '1 epochs, rate 1': ([0.5], [1]),
-      '1 epochs, rate 2': ([0.7], [2]),
+    points = {
+      _epochs(0)[0]: ([0.4], [0]),
+      _epochs(1, label='rate 1')[0]: ([0.5], [1]),
+      _epochs(1, label='rate 2')[0]: ([0.7], [2]),
     }
-    assert self.draw({'finetuning': candidates, 'x': {'': ([0.4], [0])}})[
+    assert self.draw({'finetuning': points, 'x': {_GLOBAL: ([0.4], [0])}})[
       'finetuning'
     ] == [[0.4, 0], [0.7, 2]]
 
   def test_what_diverged_is_left_out(self):
-    nothing = {'global': ([np.nan], [np.nan])}
-    candidates = {'global': ([0.4], [0.5])}
-    assert list(self.draw({'a': nothing, 'b': candidates})) == ['b']
+    nothing = {_GLOBAL: ([np.nan], [np.nan])}
+    points = {_GLOBAL: ([0.4], [0.5])}
+    assert list(self.draw({'a': nothing, 'b': points})) == ['b']
     assert not self.draw({'a': nothing})
 
 
-class TestClusters:
+class TestClusterFigures:
   def test_the_share_of_each_by_round(self):
     (plot,) = plots.cluster_shares({'one': [0.25, 1], 'two': [0.75, 0]}).axes
     assert [line.get_xydata().tolist() for line in plot.get_lines()] == [

@@ -5,10 +5,9 @@ import functools
 import os
 import pathlib
 import signal
-import tempfile
 import time
 
-from absl.testing import absltest
+import pytest
 
 from experiments.sweeps import workers
 
@@ -39,10 +38,10 @@ def _sleep(seconds):
   return _Runner()
 
 
-class WorkersTest(absltest.TestCase):
-  def setUp(self):
-    super().setUp()
-    self.logs = pathlib.Path(tempfile.mkdtemp()) / 'logs'
+class TestWorkers:
+  @pytest.fixture(autouse=True)
+  def _set_up(self, tmp_path):
+    self.logs = tmp_path / 'logs'
 
   def carry_out(self, jobs, num_workers=2):
     events = workers.carry_out(jobs, _Runner, num_workers, self.logs)
@@ -52,31 +51,29 @@ class WorkersTest(absltest.TestCase):
     jobs = [_Job(f'{n}', program=f'{n % 3}', items=(n, n)) for n in range(9)]
     events = self.carry_out(jobs)
     done = [(e.job.name, e.item, e.result[0]) for e in events if e.item != None]  # noqa: E711
-    self.assertCountEqual(
-      done, [(f'{n}', n, n * n) for n in range(9) for _ in range(2)]
+    assert sorted(done) == sorted(
+      [(f'{n}', n, n * n) for n in range(9) for _ in range(2)]
     )
-    self.assertLen([e for e in events if e.ended], 9)
-    self.assertEqual({e.result[2] for e in events if e.result}, {1})
+    assert len([e for e in events if e.ended]) == 9
+    assert {e.result[2] for e in events if e.result} == {1}
 
   def test_a_job_that_fails_stops_no_other(self):
     events = self.carry_out([_Job('bad', items=(3, -1, 4)), _Job('good')])
-    self.assertEqual(
-      [e.item for e in events if e.job.name == 'bad' and e.result], [3]
-    )
+    assert [e.item for e in events if e.job.name == 'bad' and e.result] == [3]
     (error,) = (e.error for e in events if e.error)
-    self.assertIn('ValueError: no -1', error)
-    self.assertLen([e for e in events if e.job.name == 'good' and e.result], 2)
+    assert 'ValueError: no -1' in error
+    assert len([e for e in events if e.job.name == 'good' and e.result]) == 2
 
   def test_a_process_that_is_killed_is_replaced(self):
     jobs = [_Job('bad', items=(3, -9)), _Job('good'), _Job('better')]
     events = self.carry_out(jobs, num_workers=1)
     (error,) = (e.error for e in events if e.error)
-    self.assertIn('exit status -9', error)
+    assert 'exit status -9' in error
     log = self.logs / 'worker-0.log'
-    self.assertIn(str(log), error)
-    self.assertIn('working on -9', log.read_text())
+    assert str(log) in error
+    assert 'working on -9' in log.read_text()
     done = [e.job.name for e in events if e.result]
-    self.assertEqual(done, ['bad', 'good', 'good', 'better', 'better'])
+    assert done == ['bad', 'good', 'good', 'better', 'better']
 
   def test_a_process_keeps_to_its_program(self):
     jobs = [_Job(f'{n}', program='ab'[n % 2], items=(1,)) for n in range(8)]
@@ -87,19 +84,15 @@ class WorkersTest(absltest.TestCase):
         own.append(event.result[1])
     # Whoever is done first may help the other one with what is left.
     for own in of_program.values():
-      self.assertEqual(own, sorted(own, key=own.index))
+      assert own == sorted(own, key=own.index)
 
   def test_who_wants_no_more_leaves_no_process(self):
     events = workers.carry_out(
       [_Job('slow')], functools.partial(_sleep, 600), 1, self.logs
     )
-    self.assertIsNone(next(events))
+    assert next(events) is None
     children = pathlib.Path(f'/proc/self/task/{os.getpid()}/children')
     before = set(children.read_text().split())
     events.close()
     after = set(children.read_text().split())
-    self.assertLess(after, before)
-
-
-if __name__ == '__main__':
-  absltest.main()
+    assert after < before

@@ -1,0 +1,47 @@
+"""Tests of what programs show."""
+
+import io
+from unittest import mock
+
+import pytest
+
+from experiments.command_line import terminal
+
+
+class TestProgress:
+  def test_without_a_terminal_a_line_now_and_then_and_at_the_end(self):
+    file = io.StringIO()
+    with mock.patch('time.monotonic') as now:
+      now.return_value = 0.0
+      with terminal.progress('fedavg', 30, 'rounds', file) as show:
+        for i in range(30):
+          now.return_value += 1.0
+          show(i + 1, f'loss {i + 1}')
+    assert file.getvalue().splitlines() == [
+      f'fedavg: {i} of 30 rounds, {i}.0 s, loss {i}' for i in (10, 20, 30)
+    ]
+
+  def test_quiet_if_nothing_is_done(self):
+    file = io.StringIO()
+    with terminal.progress('fedavg', 30, 'rounds', file):
+      pass
+    assert not file.getvalue()
+
+  def test_a_bar_on_a_terminal(self):
+    class Terminal(io.StringIO):
+      def isatty(self):
+        return True
+
+    file = Terminal()
+    with mock.patch.dict('os.environ', {'TERM': 'xterm'}):
+      with terminal.progress('fedavg', 3, 'rounds', file) as show:
+        show(3, 'loss 0.5')
+    assert '3/3' in file.getvalue()
+    assert 'loss 0.5' in file.getvalue()
+
+
+@pytest.mark.parametrize(
+  ('seconds', 'text'), [(0.4, '0 s'), (59.6, '1 min 00 s'), (61, '1 min 01 s')]
+)
+def test_a_duration(seconds, text):
+  assert terminal.duration(seconds) == text

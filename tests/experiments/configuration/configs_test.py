@@ -1,0 +1,294 @@
+"""Tests of configurations: what users give, put together and checked."""
+
+import dataclasses
+import os
+import pathlib
+from unittest import mock
+
+import pytest
+import tomli_w
+
+from base import errors
+from experiments.command_line import paths
+from experiments.configuration import configs
+from experiments.configuration import user_settings
+
+
+def _resolve(preset=None, assignments=(), **flags):
+  flags = {
+    {'task': 'task.name'}.get(name, name): value
+    for name, value in flags.items()
+  }
+  return configs.resolve(user_settings.read(preset, assignments, flags))
+
+
+class TestConfig:
+  @pytest.fixture(autouse=True)
+  def _set_up(self, tmp_path):
+    self.folder = tmp_path
+
+  def preset(self, text):
+    path = self.folder / 'preset.toml'
+    path.write_text(text)
+    return str(path)
+
+  def test_without_anything_all_methods_run_on_synthetic(self):
+    config = _resolve()
+    assert config.task == 'synthetic'
+    assert list(config.method_settings) == [
+      'fedavg',
+      'fedavgm',
+      'fedadam',
+      'local',
+      'finetuning',
+    ]
+
+  def test_a_later_place_overrides_an_earlier_one(self):
+    preset = self.preset('seed = 1\ntotal_rounds = 1\nbatch_size = 1')
+    config = _resolve(preset, ['seed=2', 'total_rounds=2'], seed=3)
+    assert config.training.batch_size == 1
+    assert config.training.total_rounds == 2
+    assert config.training.seed == 3
+
+  def test_in_one_place_the_later_setting_wins(self):
+    config = _resolve(
+      None,
+      [
+        'finetuning.client_learning_rate=.1',
+        'client_learning_rate=.2',
+        'fedavg.client_learning_rate=.3',
+      ],
+      algorithms='fedavg,finetuning',
+    )
+    rates = {
+      name: own.client_learning_rate
+      for name, own in config.method_settings.items()
+    }
+    assert rates == {'fedavg': 0.3, 'finetuning': 0.2}
+
+  def test_a_bare_name_is_of_every_chosen_method_that_has_it(self):
+    config = _resolve(
+      None, ['finetuning_epochs=3'], algorithms='fedavg,local,finetuning'
+    )
+    assert config.method_settings['local'].finetuning_epochs == 3
+    assert config.method_settings['finetuning'].finetuning_epochs == 3
+
+  def test_tables_of_a_preset(self):
+    config = _resolve(
+      self.preset("""
+            algorithms = ["fedavg", "finetuning"]
+            client_learning_rate = 0.5
+            [task]
+            name = "synthetic"
+            alpha = 2
+            [finetuning]
+            finetuning_learning_rates = [0.1, 1]
+            client_learning_rate = 0.25
+        """)
+    )
+    assert config.task_settings.alpha == 2.0
+    finetuning = config.method_settings['finetuning']
+    assert finetuning.finetuning_learning_rates == (0.1, 1.0)
+    assert finetuning.client_learning_rate == 0.25
+    assert config.method_settings['fedavg'].client_learning_rate == 0.5
+
+  def test_the_preset_of_the_tasks_name_is_the_default(self):
+    config = _resolve(task='school')
+    assert config.training.seed == 100
+    assert config.training == _resolve('school').training
+    other = _resolve(self.preset(''), task='school')
+    assert other.training.seed == 0
+
+  @pytest.mark.parametrize('name', ['school', 'school.toml'])
+  def test_a_preset_that_comes_with_the_code(self, name):
+    assert _resolve(name).task == 'school'
+
+  @pytest.mark.parametrize('name', user_settings.preset_names())
+  def test_every_preset_resolves(self, name):
+    assert 'name' in _resolve(name).to_dict()['task']
+
+  @pytest.mark.parametrize(
+    'task', ['emnist', 'stackoverflow', 'landmarks', 'ted_multi']
+  )
+  def test_every_row_of_motleys_tables_has_a_preset(self, task):
+    config = _resolve(task=task)
+    assert list(config.method_settings) == [
+      'local',
+      'fedadam',
+      'finetuning',
+      'knn_per',
+      'ensemble',
+    ]
+    # The ensemble is of models that are trained as all others are.
+    assert config.run.aggregator == 'robust'
+    fedadam = dataclasses.asdict(config.method_settings['fedadam'])
+    for name in ('finetuning', 'knn_per', 'ensemble'):
+      own = dataclasses.asdict(config.method_settings[name])
+      assert {key: own[key] for key in fedadam} == fedadam
+
+    hypcluster = _resolve(f'{task}_hypcluster')
+    assert list(hypcluster.method_settings) == ['hypcluster']
+    assert hypcluster.task_settings == config.task_settings
+    own = hypcluster.method_settings['hypcluster']
+    assert (
+      hypcluster.training.total_rounds - own.warmstart_rounds
+      == config.training.total_rounds
+    )
+    assert own.num_clusters == config.method_settings['ensemble'].num_clusters
+
+  def test_a_preset_may_set_what_is_not_chosen_after_all(self):
+    config = _resolve(
+      self.preset("""
+            finetuning_epochs = 3
+            [task]
+            name = "synthetic"
+            alpha = 2.0
+            [finetuning]
+            finetuning_shuffle = true
+        """),
+      task='school',
+      algorithms='fedavg',
+    )
+    assert list(config.method_settings) == ['fedavg']
+    assert config.to_dict()['task'].keys() == {'name', 'split_seed'}
+
+  def test_a_preset_without_a_task_sets_those_of_the_chosen_one(self):
+    preset = self.preset('[task]\nsplit_seed = 3')
+    config = _resolve(preset, task='school')
+    assert config.task_settings.split_seed == 3
+
+  def test_as_a_preset_it_gives_itself(self):
+    config = _resolve(
+      None,
+      ['task.split_seed=none', 'finetuning_learning_rates=.1,.003'],
+      task='school',
+      seed=5,
+      runtime='native',
+    )
+    preset = self.preset(tomli_w.dumps(config.to_dict()))
+    assert _resolve(preset) == config
+    assert configs.from_file(pathlib.Path(preset)) == config
+    assert _resolve(preset).digest() == config.digest()
+
+  def test_an_algorithm_named_twice_runs_once(self):
+    config = _resolve(algorithms='local,fedavg,local')
+    assert list(config.method_settings) == ['local', 'fedavg']
+    assert config.run.algorithms == ('local', 'fedavg')
+
+  @pytest.mark.parametrize(
+    ('assignment', 'message'),
+    [
+      ('batc_size=1', "Unknown setting 'batc_size'. Did you mean 'batch_size'"),
+      ('alpha=1', "Did you mean 'task.alpha'?"),
+      ('task.alhpa=1', "task synthetic: Unknown .* Did you mean 'alpha'?"),
+      ('finetunin.x=1', "Did you mean 'finetuning'?"),
+      ('local.finetuning_epoch=1', "local: .* mean 'finetuning_epochs'?"),
+      ('fedavg.client_learning_rate=1', 'not of the chosen local'),
+      ('client_learning_rate=1', 'not of the chosen local'),
+      ('finetuning_epochs=x', "local: .* must be a whole number, not 'x'"),
+      ('total_rounds=-1', 'total_rounds must be at least 0'),
+      ('choose=some', 'choose must be one of all, each'),
+    ],
+  )
+  def test_a_setting_is_refused(self, assignment, message):
+    with pytest.raises(errors.UserError, match=message):
+      _resolve(None, [assignment], algorithms='local')
+
+  @pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+      ('seed = ', 'preset.toml cannot be read: Invalid value'),
+      ('sed = 1', "preset .*preset.toml: Unknown setting 'sed'"),
+      ('[lokal]\nfinetuning_epochs = 1', "Did you mean 'local'?"),
+      ('[task]\nname = 3', "Unknown task '3'"),
+      ('[seed]\nx = 3', "'seed'"),
+      ('seed = [3]', 'preset .*preset.toml: settings: seed must be a whole'),
+      ('total_rounds = -1', 'preset.toml: .* total_rounds must be at least 0'),
+      ('[task]\nalhpa = 1', "preset.toml: task synthetic: .* mean 'alpha'?"),
+      ('[task]\nmin_examples = 300', 'preset.toml: .* min_examples must be at'),
+      (
+        '[local]\nfinetuning_epochs = 0',
+        'preset.toml: local: finetuning_epochs',
+      ),
+      ('algorithms = ["lokal"]', "preset.toml: Unknown algorithm 'lokal'"),
+    ],
+  )
+  def test_a_preset_is_refused(self, text, message):
+    with pytest.raises(errors.UserError, match=message):
+      _resolve(self.preset(text))
+
+  def test_what_is_set_elsewhere_is_not_put_down_to_the_preset(self):
+    preset = self.preset('total_rounds = -1\nseed = 1')
+    assert _resolve(preset, ['total_rounds=1']).training.seed == 1
+    with pytest.raises(errors.UserError, match='^--set: settings: batch_si'):
+      _resolve(self.preset('seed = 1'), ['batch_size=-1'])
+
+  def test_paths_are_the_users_under_bazel_run(self):
+    self.preset('seed = 7')
+    environment = {'BUILD_WORKING_DIRECTORY': str(self.folder)}
+    with mock.patch.dict(os.environ, environment):
+      assert _resolve('preset.toml').training.seed == 7
+      assert paths.user_path('x') == self.folder / 'x'
+      assert paths.user_path('/x') == pathlib.Path('/x')
+      first, second = (
+        _resolve(None, [f'warmstart_from={path}'])
+        for path in (
+          'a,b:fedavg',
+          f'{self.folder}/a,../{self.folder.name}/b:fedavg',
+        )
+      )
+      assert first.digest() == second.digest()
+      assert first.run.warmstart_from == (
+        str(self.folder / 'a'),
+        str(self.folder / 'b:fedavg'),
+      )
+
+  def test_differences(self):
+    first = _resolve(seed=1, algorithms='local')
+    second = _resolve(seed=2, algorithms='local,fedavg')
+    assert configs.differences(first, second) == [
+      "algorithms: ['local'], not ['local', 'fedavg']",
+      'seed: 1, not 2',
+    ]
+    assert not configs.differences(first, first)
+
+
+_PAIR = 'hypcluster+finetuning'
+
+
+@pytest.fixture(name='pair')
+def _pair(monkeypatch):
+  """A method with a long name, and the settings of finetuning."""
+  registry = configs.algorithm_registry
+  for name in ('check', 'hyperparameter_names', 'hyperparameters'):
+    real = getattr(registry, name)
+
+    def known(method, *arguments, real=real):
+      return real('finetuning' if method == _PAIR else method, *arguments)
+
+    monkeypatch.setattr(registry, name, known)
+
+
+def test_a_pair_has_settings_of_its_own(pair, tmp_path):
+  preset = tmp_path / 'preset.toml'
+  preset.write_text(f'["{_PAIR}"]\nfinetuning_epochs = 3')
+  config = _resolve(
+    str(preset),
+    [f'{_PAIR}.client_learning_rate=.5', 'batch_size=4'],
+    algorithms=f'fedavg,{_PAIR}',
+  )
+  own = config.method_settings[_PAIR]
+  assert (own.finetuning_epochs, own.client_learning_rate) == (3, 0.5)
+  assert config.method_settings['fedavg'].client_learning_rate != 0.5
+  preset.write_text(tomli_w.dumps(config.to_dict()))
+  assert configs.from_file(preset) == config
+
+
+def test_a_preset_may_set_a_pair_that_is_not_chosen(pair, tmp_path):
+  preset = tmp_path / 'preset.toml'
+  preset.write_text(f'["{_PAIR}"]\nfinetuning_epochs = 3')
+  assert list(_resolve(str(preset), algorithms='local').method_settings) == [
+    'local'
+  ]
+  with pytest.raises(errors.UserError, match='not of the chosen local'):
+    _resolve(None, [f'{_PAIR}.finetuning_epochs=3'], algorithms='local')

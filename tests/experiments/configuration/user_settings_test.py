@@ -1,0 +1,66 @@
+"""Tests of what is told of wrong settings before anything is imported."""
+
+import pathlib
+from unittest import mock
+
+import pytest
+
+from base import errors
+from experiments.configuration import user_settings
+
+
+@pytest.mark.parametrize(
+  ('preset', 'assignments', 'flags', 'message'),
+  [
+    (None, (), {'task.name': 'scool'}, "task 'scool'. Did you mean 'school'?"),
+    (
+      None,
+      (),
+      {'algorithms': 'fedavg,lokal'},
+      "algorithm 'lokal'. Did you mean 'local'?",
+    ),
+    (None, (), {'algorithms': ''}, 'No algorithm is chosen'),
+    ('scool', (), {}, "Did you mean 'school'?"),
+    (None, ['x'], {}, "takes name=value, not 'x'"),
+  ],
+)
+def test_is_refused_at_once(preset, assignments, flags, message):
+  with pytest.raises(errors.UserError, match=message):
+    user_settings.read(preset, assignments, flags)
+
+
+def test_the_task_and_the_methods_are_known_at_once():
+  request = user_settings.read(
+    None, ['task.name=school'], {'algorithms': 'local,fedavg,local'}
+  )
+  assert request.task == 'school'
+  assert request.algorithms == ('local', 'fedavg')
+
+
+def test_a_preset_is_a_layer_of_full_names(tmp_path):
+  path = tmp_path / 'preset.toml'
+  path.write_text('seed = 1\n[task]\nname = "school"\n["a+b"]\nx = [2]')
+  layer = user_settings.read_preset(path)
+  assert layer.source == f'preset {path}'
+  assert layer.settings == (
+    ('seed', 1),
+    ('task.name', 'school'),
+    ('a+b.x', [2]),
+  )
+  assert layer.is_preset
+  assert layer.last('seed') == 1
+  assert layer.last('sed') is None
+
+
+def test_presets_come_with_the_code():
+  assert 'school' in user_settings.preset_names()
+  (layer, *_) = user_settings.read('school').layers
+  assert pathlib.Path(layer.source.removeprefix('preset ')).name == (
+    'school.toml'
+  )
+
+
+def test_which_methods_there_are_is_for_the_registry_to_say():
+  with mock.patch.object(user_settings.algorithm_registry, 'check'):
+    request = user_settings.read(None, (), {'algorithms': 'a+b,fedavg'})
+  assert request.algorithms == ('a+b', 'fedavg')

@@ -1,0 +1,181 @@
+"""Tests of the output folder of a run, written and read."""
+
+import csv
+import json
+import pathlib
+from unittest import mock
+
+import pytest
+
+from base import errors
+from experiments.configuration import configs
+from experiments.configuration import user_settings
+from experiments.reporting import results_folder
+from tests.experiments.reporting import run_folders
+from tests.experiments.reporting import small_outcomes
+
+
+def _config(seed=0, algorithms='fedavg,local'):
+  return configs.resolve(
+    user_settings.read(None, (), {'seed': seed, 'algorithms': algorithms})
+  )
+
+
+class TestWriting:
+  @pytest.fixture(autouse=True)
+  def _set_up(self, tmp_path):
+    self.path = tmp_path / 'results' / 'run'
+
+  def rows(self):
+    with (self.path / 'per_client.csv').open(newline='') as file:
+      return list(csv.DictReader(file))
+
+  def test_the_configuration_is_written_as_a_preset(self):
+    with results_folder.open_folder(self.path, _config(seed=3)):
+      pass
+    preset = str(self.path / 'config.toml')
+    config = configs.resolve(user_settings.read(preset))
+    assert config == _config(seed=3)
+
+  def test_results_are_there_for_the_next_run(self):
+    with results_folder.open_folder(self.path, _config()) as folder:
+      folder.add('fedavg', small_outcomes.result(), small_outcomes.rows())
+    with results_folder.open_folder(self.path, _config()) as folder:
+      result = {**small_outcomes.result(), 'against': {}}
+      assert folder.results == json.loads(json.dumps({'fedavg': result}))
+      folder.add(
+        'local',
+        small_outcomes.result([0, 1, 1]),
+        small_outcomes.rows('local', [0, 1, 1]),
+      )
+    contents = json.loads((self.path / 'results.json').read_text())
+    assert contents['configuration'] == _config().to_dict()
+    assert list(contents['methods']) == ['fedavg', 'local']
+    # The first client is worse off without its epoch, the others are the same.
+    against = contents['methods']['local']['against']['fedavg']
+    assert (against['better'], against['worse']) == (0, 1)
+    assert against['difference'] == pytest.approx(-0.25 / 3, abs=5e-8)
+    assert [(row['method'], row['client']) for row in self.rows()] == [
+      (m, c) for m in ('fedavg', 'local') for c in 'abc'
+    ]
+
+  def test_a_method_that_is_not_in_results_json_is_not_done(self):
+    with results_folder.open_folder(self.path, _config()) as folder:
+      folder.add('fedavg', small_outcomes.result(), small_outcomes.rows())
+      with mock.patch.object(json, 'dumps', side_effect=KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+          folder.add(
+            'local', small_outcomes.result(), small_outcomes.rows('local')
+          )
+    assert len(self.rows()) == 6
+    with results_folder.open_folder(self.path, _config()) as folder:
+      assert list(folder.results) == ['fedavg']
+      folder.add('local', small_outcomes.result(), small_outcomes.rows('local'))
+    assert len(self.rows()) == 6
+
+  def test_a_stopped_write_leaves_the_old_file(self):
+    with results_folder.open_folder(self.path, _config()) as folder:
+      folder.add('fedavg', small_outcomes.result(), small_outcomes.rows())
+      before = (self.path / 'results.json').read_text()
+      with mock.patch.object(
+        pathlib.Path, 'replace', side_effect=KeyboardInterrupt
+      ):
+        with pytest.raises(KeyboardInterrupt):
+          folder.add(
+            'local', small_outcomes.result(), small_outcomes.rows('local')
+          )
+    assert (self.path / 'results.json').read_text() == before
+    assert len(self.rows()) == 3
+
+  def test_what_is_no_number_is_null(self):
+    with results_folder.open_folder(self.path, _config()) as folder:
+      folder.add('fedavg', {'test': {'mean': float('nan')}}, [])
+    text = (self.path / 'results.json').read_text()
+    refuse = mock.Mock(side_effect=AssertionError)
+    contents = json.loads(text, parse_constant=refuse)
+    assert contents['methods']['fedavg']['test']['mean'] is None
+
+  def test_a_folder_of_another_configuration(self):
+    with results_folder.open_folder(self.path, _config(seed=1)):
+      pass
+    with pytest.raises(
+      errors.UserError, match=r'another configuration.*\n  seed: 1, not 2'
+    ):
+      with results_folder.open_folder(self.path, _config(seed=2)):
+        pass
+
+  def test_a_folder_whose_configuration_makes_no_sense(self):
+    self.path.mkdir(parents=True)
+    (self.path / 'config.toml').write_text('[task]\nname = "gone"')
+    with pytest.raises(errors.UserError, match="another conf.*\n.*'gone'"):
+      with results_folder.open_folder(self.path, _config()):
+        pass
+
+  def test_results_of_nobody_knows_what(self):
+    (self.path / 'checkpoints').mkdir(parents=True)
+    with pytest.raises(errors.UserError, match='no config.toml'):
+      with results_folder.open_folder(self.path, _config()):
+        pass
+
+  def test_other_files_do_no_harm(self):
+    self.path.mkdir(parents=True)
+    (self.path / 'log.txt').write_text('')
+    with results_folder.open_folder(self.path, _config()):
+      pass
+
+  def test_damaged_results(self):
+    with results_folder.open_folder(self.path, _config()):
+      pass
+    (self.path / 'results.json').write_text('{"methods": ')
+    with pytest.raises(errors.UserError, match='damaged.*Delete'):
+      with results_folder.open_folder(self.path, _config()):
+        pass
+
+  def test_two_runs_do_not_share_a_folder(self):
+    with results_folder.open_folder(self.path, _config()):
+      with pytest.raises(errors.UserError, match='Another run is writing'):
+        with results_folder.open_folder(self.path, _config()):
+          pass
+    with results_folder.open_folder(self.path, _config()):
+      pass
+
+  def test_a_folder_that_is_a_file(self):
+    self.path.parent.mkdir()
+    self.path.write_text('')
+    with pytest.raises(errors.UserError, match='cannot be the output_dir'):
+      with results_folder.open_folder(self.path, _config()):
+        pass
+
+  def test_what_was_sent_follows_from_the_metrics_of_rounds(self):
+    with results_folder.open_folder(self.path, _config()) as folder:
+      path = folder.metrics_file('fedavg')
+      path.parent.mkdir()
+      path.write_text(
+        'round,num_clients,dropped_clients,share_sent\n1,3,1,1\n2,4,0,0.5\n'
+      )
+      assert folder.communication('fedavg', 10, 100) == {
+        'parameters_down': 10,
+        'parameters_up': (3 + 2) * 100 / 8,
+        'total_parameters': 80 + 500,
+      }
+      assert set(folder.communication('local', 10, 100).values()) == {0}
+
+
+class TestReading:
+  def test_what_is_read(self, tmp_path):
+    run = results_folder.read(run_folders.write(tmp_path, {'fedavg': 0.25}))
+    assert run.configuration['task.name'] == 'school'
+    assert run.methods['fedavg']['test']['mean'] == 0.25
+    assert [row['client'] for row in run.clients['fedavg']] == ['c1', 'c2']
+    assert run.rounds == {'fedavg': {'round': [1, 2], 'loss': [0.5, 0.25]}}
+
+  def test_no_folder_of_a_run(self, tmp_path):
+    with pytest.raises(errors.UserError, match='is no output folder of a run'):
+      results_folder.read(tmp_path)
+
+  @pytest.mark.parametrize('text', ['{', '[]', '{"methods": {}}'])
+  def test_damaged_results(self, tmp_path, text):
+    run_folders.write(tmp_path / 'a', {'fedavg': 1})
+    (tmp_path / 'a' / 'results.json').write_text(text)
+    with pytest.raises(errors.UserError, match='are damaged'):
+      results_folder.read(tmp_path / 'a')

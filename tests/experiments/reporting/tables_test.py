@@ -1,0 +1,67 @@
+"""Tests of the tables that are shown of runs."""
+
+import io
+
+from experiments.reporting import repeats
+from experiments.reporting import serialization
+from experiments.reporting import tables
+from tests.experiments.reporting import run_folders
+from tests.experiments.reporting import small_outcomes
+
+
+class TestOfResults:
+  def table(self, results):
+    file = io.StringIO()
+    tables.print_results(results, file)
+    return file.getvalue()
+
+  def test_a_row_for_each_method(self):
+    table = self.table(
+      {
+        'fedavg': small_outcomes.result(),
+        'local': small_outcomes.result(baseline=None),
+      }
+    )
+    assert 'accuracy of 3 test clients; higher is better' in table
+    # Mean, deviation, interval, worst tenth, hurt, candidate.
+    values = '0.4167 ± 0.1179 0.2500 to 0.5000 0.2500 {} 1 epochs'
+    rows = [' '.join(line.split()) for line in table.strip().splitlines()]
+    assert rows[-2:] == [
+      'fedavg ' + values.format('33%'),
+      'local ' + values.format('–'),
+    ]
+
+  def test_candidates_that_differ(self):
+    assert 'each its own, most 1 epochs' in self.table(
+      {'x': small_outcomes.result([1, 1, 0])}
+    )
+
+  def test_a_method_that_diverged(self):
+    result = small_outcomes.result()
+    result['test'] |= dict(
+      mean=None, deviation=None, interval=None, worst_tenth=None
+    )
+    assert 'diverged ± diverged' in self.table({'x': result})
+
+  def test_criteria_have_rows_of_their_own(self):
+    result = serialization.make_result(small_outcomes.measured())
+    file = io.StringIO()
+    tables.print_results({'finetuning': result}, file)
+    lines = [' '.join(line.split()) for line in file.getvalue().splitlines()]
+    assert 'if better held out 0.5000 ± 0.000' in ' '.join(lines)
+    assert any(line.endswith('taken by 33%') for line in lines)
+
+
+def test_a_table_of_repeats(tmp_path, capsys):
+  (two,) = repeats.read(
+    [
+      run_folders.write(tmp_path / 'a', {'fedavg': 0.2, 'local': None}),
+      run_folders.write(tmp_path / 'b', {'fedavg': 0.4, 'local': 1.0}, seed=2),
+    ]
+  )
+  tables.print_repeats(two)
+  lines = [' '.join(s.split()) for s in capsys.readouterr().out.splitlines()]
+  assert lines[0] == 'loss over 2 repeats; lower is better'
+  # The deviation of a sample: 0.2 / sqrt(2).
+  assert 'fedavg 0.3000 ± 0.1414 0.5000 ± 0.000 –' in lines
+  assert 'local – 0.5000 ± 0.000 –' in lines

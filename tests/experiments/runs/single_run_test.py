@@ -1,0 +1,312 @@
+"""Tests of runs: what they leave behind, and that they can be stopped."""
+
+import csv
+import dataclasses
+import os
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from algorithms import registry as algorithm_registry
+from base import errors
+from experiments.command_line import terminal
+from experiments.configuration import configs
+from experiments.configuration import user_settings
+from experiments.reporting import results_folder
+from personalization import training
+from tasks import registry
+from tasks.data import client_data
+from tests import data
+from tests.experiments.runs import small_runs
+
+_METHODS = ('fedavg', 'finetuning', 'local')
+
+
+class _Stopped(Exception):
+  """Stands for whatever may stop a run."""
+
+
+def _stop_in_round(last):
+  """Stops a training behind a round."""
+
+  def train(*args, on_round, **kwargs):
+    def on_round_or_stop(round_num, metrics):
+      on_round(round_num, metrics)
+      if round_num == last:
+        raise _Stopped
+
+    return real(*args, on_round=on_round_or_stop, **kwargs)
+
+  real = training.train
+  return mock.patch.object(training, 'train', train)
+
+
+def _stop_behind_a_method():
+  def add(folder, *args):
+    real(folder, *args)
+    raise _Stopped
+
+  real = results_folder.RunFolder.add
+  return mock.patch.object(results_folder.RunFolder, 'add', add)
+
+
+class TestRun:
+  @pytest.fixture(scope='class', autouse=True)
+  @classmethod
+  def _run_once(cls, tmp_path_factory):
+    cls.root = tmp_path_factory.mktemp('runs')
+    cls.config = small_runs.config('finetuning_epochs=2', algorithms=_METHODS)
+    cls.results = small_runs.run(cls.config, cls.root / 'whole')
+
+  def test_leaves_a_result_for_each_method_and_client(self):
+    assert tuple(self.results) == _METHODS
+    assert [
+      (row['method'], row['client'])
+      for row in small_runs.rows(self.root / 'whole')
+    ] == [(m, f'test_{i:06d}') for m in _METHODS for i in range(4)]
+    for result in self.results.values():
+      assert result['test']['num_clients'] == 4
+
+  def test_tells_of_the_training(self):
+    fedavg, local = self.results['fedavg'], self.results['local']
+    assert fedavg['rounds'] == 7
+    assert fedavg['training_seconds'] > 0
+    assert local['rounds'] == 0
+    assert local['training'] is None
+
+  def test_tells_what_was_sent(self):
+    # 60 features and 10 classes; 7 rounds of 4 clients.
+    size = 60 * 10 + 10
+    assert self.results['finetuning']['communication'] == {
+      'parameters_down': size,
+      'parameters_up': size,
+      'total_parameters': 7 * 4 * 2 * size,
+    }
+    local = self.results['local']['communication']
+    assert local['total_parameters'] == 0
+
+  def test_what_trains_the_same_is_trained_once(self):
+    assert self.results['finetuning']['training'] == 'fedavg'
+    assert os.listdir(self.root / 'whole' / 'checkpoints') == ['fedavg']
+
+  def test_before_finetuning_is_the_model_that_was_handed_over(self):
+    assert (
+      self.results['finetuning']['before'] == self.results['fedavg']['test']
+    )
+
+  def test_what_was_handed_over_is_what_it_would_have_trained(self):
+    config = small_runs.config('finetuning_epochs=2', algorithms='finetuning')
+    alone = small_runs.run(config, self.root / 'alone')['finetuning']
+    for part in ('candidates', 'test'):
+      assert alone[part] == self.results['finetuning'][part]
+
+  def test_a_finished_run_is_not_run_again(self):
+    with mock.patch.object(training, 'train', side_effect=AssertionError):
+      again = small_runs.run(self.config, self.root / 'whole')
+    assert again == self.results
+
+  def test_stopped_again_and_again_it_ends_with_the_same_numbers(self):
+    # Which also tells that the configuration is all that they depend on.
+    preset = str(self.root / 'whole' / 'config.toml')
+    config = configs.resolve(user_settings.read(preset))
+    folder = self.root / 'stopped'
+    # On the way to the first checkpoint, to the second, and behind the last.
+    for last_round in (2, 5, 7):
+      with _stop_in_round(last_round), pytest.raises(_Stopped):
+        small_runs.run(config, folder)
+    with _stop_behind_a_method(), pytest.raises(_Stopped):
+      small_runs.run(config, folder)
+    assert small_runs.rows(folder)[-1]['method'] == 'fedavg'
+    results = small_runs.run(config, folder)
+    assert small_runs.numbers(folder) == small_runs.numbers(self.root / 'whole')
+    # How long it took, nobody knows.
+    assert results['finetuning']['training_seconds'] is None
+
+  def test_metrics_of_rounds_go_to_a_table_and_to_tensorboard(self):
+    with (self.root / 'whole/metrics/fedavg.csv').open() as file:
+      table = list(csv.DictReader(file))
+    assert [row['round'] for row in table] == [str(k) for k in range(1, 8)]
+    (events,) = (self.root / 'whole/tensorboard/fedavg').iterdir()
+    losses = [
+      float(tf.make_ndarray(value.tensor))
+      for event in tf.compat.v1.train.summary_iterator(str(events))
+      for value in event.summary.value
+      if value.tag == 'loss'
+    ]
+    assert losses == [np.float32(row['loss']) for row in table]
+
+  def test_on_the_native_runtime(self):
+    native = small_runs.run(
+      small_runs.config('runtime=native'), self.root / 'native'
+    )
+    assert native['fedavg']['test']['mean'] == pytest.approx(
+      self.results['fedavg']['test']['mean'], abs=5e-5
+    )
+
+  def test_the_robust_aggregator(self):
+    results = small_runs.run(
+      small_runs.config('aggregator=robust'), self.root / 'robust'
+    )
+    assert results['fedavg']['test']['mean'] is not None
+
+  @pytest.mark.parametrize(
+    ('assignment', 'message'),
+    [
+      ('clients_per_round=7', 'clients_per_round is 7, but synthetic has 6'),
+      ('choose=each', "choose is 'each', but clients of synthetic"),
+    ],
+  )
+  def test_is_refused_before_anything_is_written(self, assignment, message):
+    with pytest.raises(errors.UserError, match=message):
+      small_runs.run(small_runs.config(assignment), self.root / 'refused')
+    assert not (self.root / 'refused').exists()
+
+  def test_a_method_that_cannot_do_the_task(self):
+    build = algorithm_registry.build
+
+    def build_other(*args, **kwargs):
+      method = build(*args, **kwargs)
+      return dataclasses.replace(method, personalizes_new_clients=False)
+
+    with mock.patch.object(algorithm_registry, 'build', build_other):
+      with pytest.raises(errors.UserError, match='fedavg can personalize'):
+        small_runs.run(small_runs.config(), self.root / 'impossible')
+
+  def test_a_folder_of_another_configuration_is_refused(self):
+    with pytest.raises(errors.UserError, match='another configuration'):
+      small_runs.run(small_runs.config(), self.root / 'whole')
+
+
+class TestMeasured:
+  def test_what_else_is_measured(self, tmp_path):
+    config = small_runs.config(
+      'finetuning_epochs=2',
+      'ood_examples=30',
+      'evaluation_fractions=0.5',
+      'personalization_fractions=0.5',
+      'acceptance_margin=0',
+      'hypcluster.warmstart_rounds=2',
+      algorithms='finetuning,hypcluster',
+    )
+    results = small_runs.run(config, tmp_path)
+    finetuning = results['finetuning']
+    for name in (
+      'out_of_distribution',
+      'evaluation_fractions',
+      'personalization_fractions',
+      'acceptance',
+    ):
+      assert name in finetuning
+    assert finetuning['candidates']['0 epochs']['out_of_distribution_hurt'] == 0
+    hypcluster = results['hypcluster']
+    assert sum(hypcluster['clusters']['sizes'].values()) == 4
+    # Two models down; in the 2 warm rounds of 7 both up, else one.
+    sent = hypcluster['communication']
+    one = finetuning['communication']['parameters_down']
+    assert sent['parameters_down'] == pytest.approx(2 * one, abs=5e-8)
+    assert sent['parameters_up'] == pytest.approx(
+      (2 * 2 + 5) / 7 * one, abs=5e-8
+    )
+    (first, *_) = small_runs.rows(tmp_path)
+    assert first['metric_ood'] != ''
+    assert first['cluster'] == ''
+
+
+class TestBadClients:
+  """Clients that cannot take part are left out, and reported."""
+
+  @pytest.fixture(scope='class', autouse=True)
+  @classmethod
+  def _run_once(cls, tmp_path_factory):
+    folder = tmp_path_factory.mktemp('bad')
+    real = registry.load
+
+    def load(*args, **kwargs):
+      task = real(*args, **kwargs)
+      return dataclasses.replace(
+        task, train=_spoil(task.train), test=_spoil(task.test)
+      )
+
+    with mock.patch.object(registry, 'load', load):
+      with mock.patch.object(terminal, 'say') as say:
+        results = small_runs.run(
+          small_runs.config('clients_per_round=0'), folder
+        )
+    cls.result = results['fedavg']
+    cls.rows = small_runs.rows(folder)
+    cls.said = [call.args[0] for call in say.call_args_list]
+
+  def test_without_examples_in_training(self):
+    assert self.result['skipped_in_training'] == ['train_000001']
+    assert (
+      'fedavg: training: left out 1 clients without examples: train_000001'
+      in self.said
+    )
+
+  def test_without_examples_in_evaluation(self):
+    assert self.result['skipped_in_evaluation'] == ['test_000001']
+    assert self.result['test']['num_clients'] == 3
+    assert len(self.rows) == 3
+    assert (
+      'fedavg: evaluation: left out 1 clients without examples: test_000001'
+      in self.said
+    )
+
+  def test_an_update_that_is_not_finite(self):
+    assert self.result['dropped_updates'] == 7
+    assert self.result['test']['mean'] is not None
+    assert (
+      'fedavg: training: dropped 7 updates of clients that were not finite'
+      in self.said
+    )
+
+
+def _spoil(population):
+  """Takes one client's examples away, and makes another's no numbers."""
+
+  def spoiled(load):
+    def load_spoiled(client_id):
+      examples = load(client_id)
+      if client_id in ('train_000001', 'test_000001'):
+        return {name: values[:0] for name, values in examples.items()}
+      if client_id == 'train_000002':
+        return examples | {'x': np.full_like(examples['x'], np.nan)}
+      return examples
+
+    return load_spoiled
+
+  return client_data.Population(
+    population.client_ids,
+    {name: spoiled(load) for name, load in population.sets.items()},
+  )
+
+
+class TestSchool:
+  @pytest.fixture(autouse=True)
+  def _needs_data(self):
+    data.path('school/school.mat')
+
+  def test_lands_near_the_papers_numbers(self, tmp_path):
+    config = configs.resolve(user_settings.read('school'))
+    results = small_runs.run(config, tmp_path, str(data.path('')))
+    for method, mean in (
+      ('fedavg', 0.0130),
+      ('local', 0.0121),
+      ('finetuning', 0.0116),
+    ):
+      assert results[method]['test']['mean'] == pytest.approx(
+        mean, abs=0.0006
+      ), method
+
+  def test_each_client_can_choose_for_itself(self, tmp_path):
+    config = configs.resolve(
+      user_settings.read(
+        'school',
+        ['choose=each', 'finetuning_epochs=20'],
+        {'algorithms': 'local'},
+      )
+    )
+    results = small_runs.run(config, tmp_path, str(data.path('')))
+    assert len(results['local']['chosen']) > 1

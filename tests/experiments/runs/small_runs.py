@@ -1,0 +1,53 @@
+"""Small runs, for tests."""
+
+import csv
+import json
+import pathlib
+import sys
+from typing import Any
+from unittest import mock
+
+from experiments.configuration import configs
+from experiments.configuration import user_settings
+from experiments.runs import single_run
+
+SMALL = (
+  'task.num_train_clients=6',
+  'task.num_validation_clients=3',
+  'task.num_test_clients=4',
+  'task.max_examples=40',
+  'total_rounds=7',
+  'clients_per_round=4',
+  'rounds_per_checkpoint=3',
+)
+
+
+def config(*assignments: str, algorithms: Any = 'fedavg') -> configs.Config:
+  """Makes the configuration of a small run."""
+  return configs.resolve(
+    user_settings.read(None, [*SMALL, *assignments], {'algorithms': algorithms})
+  )
+
+
+def run(
+  own: configs.Config, folder: pathlib.Path, data_dir: str | None = None
+) -> dict[str, Any]:
+  """Runs a configuration without showing how far it is."""
+  with mock.patch.object(sys, 'stderr'):
+    return single_run.run(own, folder, data_dir)
+
+
+def rows(folder: pathlib.Path) -> list[dict[str, str]]:
+  """Reads the clients of a run."""
+  with (folder / 'per_client.csv').open(newline='') as file:
+    return list(csv.DictReader(file))
+
+
+def numbers(folder: pathlib.Path) -> Any:
+  """Reads all that must be the same, to the bit, if a run is run again."""
+  results = json.loads((folder / 'results.json').read_text())
+  for result in results['methods'].values():
+    for name in ('training_seconds', 'evaluation_seconds'):
+      result.pop(name)
+  metrics = {path.name: path.read_text() for path in folder.glob('metrics/*')}
+  return results, (folder / 'per_client.csv').read_text(), metrics

@@ -1,0 +1,76 @@
+"""Tests of the results of a grid, and of the best of them."""
+
+import numpy as np
+import pytest
+
+from base import errors
+from experiments.sweeps import grid_file
+from experiments.sweeps import grid_results
+
+
+def _record(point, seed, validation, **fields):
+  return dict(
+    algorithm=point.algorithm,
+    seed=seed,
+    validation=validation,
+    metric='accuracy',
+    chosen_by='accuracy',
+    higher_is_better=True,
+    test=[0.5, 0.7],
+    **fields,
+  )
+
+
+class TestResults:
+  @pytest.fixture(autouse=True)
+  def _set_up(self):
+    values = [{'rate': rate} for rate in (1, 2, 3)]
+    self.points = [grid_file.Point('fedavg', own, {}) for own in values]
+
+  def best(self, *validation, **fields):
+    results = [
+      grid_results.of_point(
+        point, [_record(point, s, v, **fields) for s, v in enumerate(own)]
+      )
+      for point, own in zip(self.points, validation)
+    ]
+    return grid_results.best(results)
+
+  @pytest.mark.parametrize(
+    ('validation', 'rate'),
+    [
+      ([(0.2, 0.3), (0.1, 0.5), (0.2, 0.3)], 2),
+      ([(0.2, 0.3), (0.2, 0.3), (0.3, 0.2)], 1),
+      ([(0.2, 0.3), (0.9, None), (0.1, 0.3)], 1),
+    ],
+  )
+  def test_the_best_is_chosen_by_validation(self, validation, rate):
+    assert self.best(*validation)['fedavg'].point.values['rate'] == rate
+
+  def test_a_missing_repeat_is_no_winner(self):
+    own = _record(self.points[0], 0, 0.9)
+    result = grid_results.of_point(self.points[0], [own, None])
+    assert not grid_results.best([result])
+
+  def test_over_repeats(self):
+    records = [
+      _record(self.points[0], 0, 0.9, hurt=0.1) | dict(test=[0.1, 0.3]),
+      _record(self.points[0], 1, 0.9, hurt=0.3) | dict(test=[0.4, 0.8]),
+    ]
+    result = grid_results.of_point(self.points[0], records)
+    np.testing.assert_allclose(result.over_repeats('mean'), (0.4, 0.2))
+    np.testing.assert_allclose(result.over_repeats('deviation'), (0.15, 0.05))
+    np.testing.assert_allclose(result.over_repeats('hurt'), (0.2, 0.1))
+    assert result.over_repeats('largest_cluster') is None
+
+  def test_a_line_that_was_cut_off_is_lost_alone(self, tmp_path):
+    for key in ('one', 'two', 'three'):
+      with grid_results.open_store(tmp_path) as store:
+        store.add({'key': key})
+        if key == 'two':
+          store._file.write('{"key": "cut o')
+    with grid_results.open_store(tmp_path) as store:
+      assert list(store.records) == ['one', 'two', 'three']
+      with pytest.raises(errors.UserError, match='Another run is writing'):
+        with grid_results.open_store(tmp_path):
+          pass

@@ -1,0 +1,59 @@
+"""Tests of the work of a grid: its runs, trainings and records."""
+
+import numpy as np
+import pytest
+
+from base import errors
+from experiments.sweeps import grid_file
+from experiments.sweeps import grid_work
+from tests.experiments.runs import small_runs
+from tests.experiments.sweeps import small_grids
+
+
+class TestJobs:
+  @pytest.fixture(autouse=True)
+  def _set_up(self, tmp_path):
+    self.folder = tmp_path
+    self.grid = grid_file.read(small_grids.write(self.folder))
+    self.runs = grid_work.make_runs(self.grid)
+
+  def test_what_trains_alike_is_trained_once(self):
+    assert len(self.runs) == 2 * (6 + 3)
+    jobs = grid_work.make_jobs(self.runs, None, None)
+    # A training for each rate and seed, for both methods and numbers of rounds.
+    assert len(jobs) == 2 * 3
+    for job in jobs:
+      assert [run.config.training.total_rounds for run in job.runs] == [
+        8,
+        12,
+        12,
+      ]
+      assert len({run.config.training.seed for run in job.runs}) == 1
+    assert len({job.program for job in jobs}) == 1
+
+  def test_the_numbers_are_those_of_a_run_by_itself(self):
+    jobs = grid_work.make_jobs(self.runs[:9], None, None)
+    (job,) = (
+      job
+      for job in jobs
+      if job.runs[0].point.values['client_learning_rate'] == 0.1
+    )
+    runner = grid_work.Runner(None)
+    progress = []
+    for member, record in runner.run(job, progress.append):
+      folder = self.folder / member.key
+      result = small_runs.run(member.config, folder)[record['algorithm']]
+      np.testing.assert_allclose(
+        np.mean(record['test']), result['test']['mean'], rtol=1e-5
+      )
+      assert record['hurt'] == result['test']['hurt']
+      assert record['chosen'] == result['chosen']
+      rows = small_runs.rows(folder)
+      np.testing.assert_allclose(
+        record['test'], [float(row['metric']) for row in rows], rtol=1e-5
+      )
+    assert set(range(1, 13)) <= set(progress)
+
+  def test_another_metric_than_there_is(self):
+    with pytest.raises(errors.UserError, match="or loss, not 'mse'"):
+      grid_work.make_jobs(self.runs, 'mse', None)

@@ -1,0 +1,50 @@
+"""Tests of the tables that come with the code."""
+
+import pytest
+
+from experiments.configuration import configs
+from experiments.sweeps import published_tables
+
+
+def _config(grid, point, seed):
+  return configs.resolve(grid.request(point, seed))
+
+
+@pytest.mark.parametrize('name', published_tables.table_names())
+def test_every_point_can_be(name):
+  table = published_tables.read(name)
+  for grid in (table.whole, table.best):
+    keys = {_config(grid, point, 1).digest() for point in grid.points}
+    assert len(keys) == len(grid.points)
+  methods = {point.algorithm for point in table.whole.points}
+  assert methods == set(table.published)
+  assert methods == {point.algorithm for point in table.best.points}
+
+
+@pytest.mark.parametrize('name', published_tables.table_names())
+def test_the_best_points_are_points_of_the_grids(name):
+  table = published_tables.read(name)
+  all_keys = {
+    _config(table.whole, point, 1).digest() for point in table.whole.points
+  }
+  for point in table.best.points:
+    key = _config(table.best, point, 1).digest()
+    assert key in all_keys, point  # Without showing all of them.
+
+
+def test_schools_grids_are_motleys():
+  grid = published_tables.read('motley_school').whole
+  sizes = {}
+  for point in grid.points:
+    sizes[point.algorithm] = sizes.get(point.algorithm, 0) + 1
+  assert sizes == dict(
+    local=5,
+    fedavg=25,
+    finetuning=25 * 10,
+    hypcluster=25 * 3 * 2,
+    ensemble=25 * 3,
+    knn_per=25 * 7,
+    ditto=25 * 5 * 7,
+    mocha=5 * 7 * 3,
+  )
+  assert grid.repeats == (100, 1100, 2100, 3100, 4100)
