@@ -30,7 +30,7 @@ def _population(
   """Clients whose examples can be told apart: no two have the same 'x'."""
   sizes = sizes or _SIZES
 
-  def loader(name: str) -> client_data.Load:
+  def loader(name: str) -> populations.Load:
     def load(client_id: str) -> populations.Examples:
       n = sizes[client_id][name]
       first = 1000 * (list(sizes).index(client_id) + 1)
