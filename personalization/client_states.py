@@ -177,7 +177,7 @@ class ClientStates:
       database.commit()
 
   def restore(self, round_num: int) -> None:
-    """Takes the states back to those of a checkpoint.
+    """Takes the states back to those of a checkpoint, for good.
 
     Args:
       round_num: The round of the checkpoint; 0 for the initial states.
@@ -198,6 +198,7 @@ class ClientStates:
         database.execute(
           'DELETE FROM checkpoints WHERE round > ?', (round_num,)
         )
+        database.commit()
         found = round_num in _checkpoints(database)
     if round_num and not found:
       raise errors.UserError(
@@ -236,7 +237,7 @@ class ClientStates:
     """Keeps a row in memory, and makes room for it."""
     self._recent[row] = state
     self._recent.move_to_end(row)
-    most = max(1, self._most_bytes // self.bytes_per_client)
+    most = max(1, self._most_bytes // max(1, self.bytes_per_client))
     while len(self._recent) > most:
       oldest = next(iter(self._recent))
       if oldest in self._changed:

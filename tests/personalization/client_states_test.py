@@ -229,6 +229,15 @@ def test_methods_without_client_states_need_no_database(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
+def test_a_state_may_have_no_elements(tmp_path):
+  states = client_states.ClientStates(
+    _IDS, lambda row: {'slots': np.zeros([0, 3])}, tmp_path
+  )
+  states.write([1], {'slots': np.zeros([1, 0, 3])}, 1)
+  states.commit(1)
+  assert states.read([1, 2])['slots'].shape == (2, 0, 3)
+
+
 # Memory and disk.
 
 

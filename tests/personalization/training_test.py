@@ -896,6 +896,16 @@ def test_a_method_may_keep_no_states():
   assert not tree.flatten(trained.states_of(['new']))
 
 
+def test_a_training_can_be_extended_while_its_results_are_in_use(tmp_path):
+  method = _one_by_one(_counting())
+  results = [
+    _train(method, folder=tmp_path, total_rounds=total_rounds)
+    for total_rounds in (5, 5, 7)
+  ]
+  assert [trained.round for trained in results] == [5, 5, 7]
+  _assert_same_bits(results[-1], _train(method))
+
+
 def test_only_the_clients_of_a_round_are_read_and_initialized():
   initialized: list[int] = []
 
