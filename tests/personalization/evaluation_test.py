@@ -12,11 +12,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
+from algorithms import aggregation
 from algorithms import registry as algorithm_registry
 from base import errors
 from personalization import evaluation
 from personalization import measurements
 from personalization import outcomes
+from personalization import schedule
 from personalization import training
 from runtimes import cohort
 from runtimes import values
@@ -31,7 +33,7 @@ _METRIC = 'half_squared_error'
 _MODEL = linear.LinearRegression(3)
 _EPOCHS = 3
 _RATE = 0.1
-_OPTIONS = training.Options(batch_size=4, clients_per_round=0, seed=5)
+_OPTIONS = schedule.TrainingSettings(batch_size=4, clients_per_round=0, seed=5)
 # The weights that training has ended with: a kernel, and a bias.
 _WEIGHTS = np.array([0.3, -0.2, 0.5, 0.1], np.float32)
 
@@ -114,31 +116,32 @@ def _cross_silo_task(**changes):
   )
 
 
+_SETTINGS = {
+  'finetuning': {
+    'finetuning_epochs': _EPOCHS,
+    'finetuning_learning_rates': [_RATE],
+  }
+}
+
+
 @functools.cache
-def _build(name='finetuning', sets=('evaluation',), **hyperparameters):
-  if name != 'fedavg':
-    hyperparameters = dict(
-      finetuning_epochs=_EPOCHS, finetuning_learning_rates=[_RATE]
-    )
+def _build(name='finetuning', sets=('evaluation',), **settings):
   return algorithm_registry.build(
     name,
     _MODEL,
-    algorithm_registry.hyperparameters(name, hyperparameters),
-    tff.aggregators.MeanFactory(no_nan_division=True),
+    algorithm_registry.make_settings(name, _SETTINGS.get(name, {}) | settings),
+    aggregation.mean(),
     sets,
   )
 
 
-def _trained(algorithm, weights=_WEIGHTS, **fields):
+def _trained(algorithm, weights=_WEIGHTS, states=None):
   """What training ended with, if it was with these weights."""
   state = algorithm.initial_state([0, 1])
-  state['server']['model'] = collections.OrderedDict(
-    kernel=weights[:3], bias=weights[3]
-  )
-  fields = dict(client_ids=('a', 'b'), client_states={}) | fields
-  return training.Trained(
-    state, dropped_clients=0, skipped_clients=(), **fields
-  )
+  model = collections.OrderedDict(kernel=weights[:3], bias=weights[3])
+  state = state._replace(server=state.server._replace(model=model))
+  states = states or training.make_client_states(algorithm, ('a', 'b'), 5)
+  return training.Trained(state, states, 0, ())
 
 
 def _evaluate(algorithm=None, task=None, options=_OPTIONS, **arguments):
@@ -283,10 +286,12 @@ def test_clients_stand_in_only_where_cohorts_are_padded(
 ):
   monkeypatch.setattr(evaluation, '_COHORT', 3)
   algorithm, sizes = _build(), []
+  original = algorithm.trace(algorithm).personalize
 
-  def personalize(state, clients):
+  def personalize(*arguments):
+    *_, clients = arguments
     sizes.append(len(clients))
-    return algorithm.personalize(state, clients)
+    return original(*arguments)
 
   _evaluate(
     computations.exchange(algorithm, personalize=personalize),
@@ -382,8 +387,9 @@ def test_batches_that_are_not_full_can_be_left_out():
 @pytest.mark.parametrize('takes_steps', [True, False])
 def test_only_steps_leave_out_batches_that_are_not_full(takes_steps):
   options = dataclasses.replace(_OPTIONS, drop_partial_batches=True)
+  # kNN-Per takes no steps.
   algorithm, cohorts = _recording(
-    dataclasses.replace(_build(), steps_to_personalize=takes_steps)
+    _build('finetuning' if takes_steps else 'knn_per')
   )
   _evaluate(algorithm, options=options)
   seen = cohorts[1]['personalization'].mask.sum(axis=(1, 2))
@@ -404,13 +410,13 @@ def _recording(algorithm):
   """`algorithm` that only records the cohorts that it is to personalize."""
   cohorts = []
 
-  def personalize(state, clients):
-    del state
-    cohorts.append(_Stacked(clients.stacked))
+  def personalize(*arguments):
+    *_, clients = arguments
+    cohorts.append(_Stacked(clients.stacked._asdict()))
     total = np.ones([len(clients), len(algorithm.candidates)], np.float32)
     metrics = {_METRIC: (total, total), 'loss': (total, total)}
     return values.StackedClients(
-      {name: metrics for name in clients.stacked['evaluation']}, len(clients)
+      {name: metrics for name in clients.stacked.evaluation}, len(clients)
     )
 
   recording = computations.exchange(algorithm, personalize=personalize)
@@ -430,11 +436,9 @@ def _initialize_client(seed):
 
 
 class TestWhatACohortIsGiven:
-  def cohorts(self, monkeypatch, task=None, trained=None, **fields):
+  def cohorts(self, monkeypatch, task=None, trained=None, algorithm=None):
     monkeypatch.setattr(evaluation, '_COHORT', 3)
-    algorithm, cohorts = _recording(
-      dataclasses.replace(fields.pop('algorithm', _build()), **fields)
-    )
+    algorithm, cohorts = _recording(algorithm or _build())
     evaluation.evaluate(
       algorithm,
       trained or _trained(algorithm),
@@ -467,8 +471,9 @@ class TestWhatACohortIsGiven:
           assert used.tolist() == list(range(len(used)))
 
   def test_epochs_are_shuffled_where_a_method_asks_for_it(self, monkeypatch):
-    cohorts = self.cohorts(monkeypatch, shuffled_epochs=4)
-    again = self.cohorts(monkeypatch, shuffled_epochs=4)
+    algorithm = _build(finetuning_shuffle=True, finetuning_epochs=4)
+    cohorts = self.cohorts(monkeypatch, algorithm=algorithm)
+    again = self.cohorts(monkeypatch, algorithm=algorithm)
     for clients, same in zip(cohorts, again):
       data = clients['personalization']
       np.testing.assert_array_equal(
@@ -492,13 +497,12 @@ class TestWhatACohortIsGiven:
       initialize_client=_initialize_client,
     )
     # 'c3' has no state, as it had no examples to train on.
-    trained = _trained(
-      algorithm,
-      client_ids=('c2', 'c1', 'c0'),
-      client_states=collections.OrderedDict(
-        seed=np.array([[2, 2], [1, 1], [0, 0]], np.int32)
-      ),
+    states = training.make_client_states(
+      algorithm, ('c2', 'c1', 'c0'), _OPTIONS.seed
     )
+    seeds = np.array([[2, 2], [1, 1], [0, 0]], np.int32)
+    states.write(range(3), collections.OrderedDict(seed=seeds), 1)
+    trained = _trained(algorithm, states=states)
     (clients,) = self.cohorts(monkeypatch, task, trained, algorithm=algorithm)
     # Three have been trained, and two come before it here.
     new = [_OPTIONS.seed, 3 + 2]
@@ -510,10 +514,10 @@ class TestWhatACohortIsGiven:
     algorithm = computations.exchange(
       _build(), initialize_client=_initialize_client
     )
-    trained = _trained(
-      algorithm,
-      client_states=collections.OrderedDict(seed=np.zeros([2, 2], np.int32)),
-    )
+    states = training.make_client_states(algorithm, 'ab', _OPTIONS.seed)
+    nothing = np.zeros([2, 2], np.int32)
+    states.write(range(2), collections.OrderedDict(seed=nothing), 1)
+    trained = _trained(algorithm, states=states)
     cohorts = self.cohorts(monkeypatch, trained=trained, algorithm=algorithm)
     seeds = [clients['state']['seed'].tolist() for clients in cohorts]
     # Two were trained. In the last cohort one client stands in for another.
@@ -545,7 +549,7 @@ def test_clients_in_whose_examples_nothing_counts_are_left_out():
   algorithm = algorithm_registry.build(
     'fedavg',
     task.model,
-    algorithm_registry.hyperparameters('fedavg', {}),
+    algorithm_registry.make_settings('fedavg', {}),
     tff.aggregators.MeanFactory(),
     ('evaluation',),
   )
@@ -699,7 +703,7 @@ class TestWhatElseIsMeasured:
       algorithm = algorithm_registry.build(
         name,
         _MODEL,
-        algorithm_registry.hyperparameters(name, {}),
+        algorithm_registry.make_settings(name, {}),
         tff.aggregators.MeanFactory(no_nan_division=True),
         sets,
       )
@@ -740,11 +744,11 @@ def test_school(name):
   algorithm = algorithm_registry.build(
     name,
     task.model,
-    algorithm_registry.hyperparameters(name, hyperparameters),
-    tff.aggregators.MeanFactory(no_nan_division=True),
+    algorithm_registry.make_settings(name, _SETTINGS.get(name, {}) | settings),
+    aggregation.mean(),
     measurements.evaluation_sets(task),
   )
-  options = training.Options(
+  options = schedule.TrainingSettings(
     total_rounds=500,
     clients_per_round=0,
     batch_size=32,

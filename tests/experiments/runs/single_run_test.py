@@ -17,7 +17,7 @@ from experiments.configuration import user_settings
 from experiments.reporting import results_folder
 from personalization import training
 from tasks import registry
-from tasks.data import client_data
+from tasks.data import populations
 from tests import data
 from tests.experiments.runs import small_runs
 
@@ -277,7 +277,7 @@ def _spoil(population):
 
     return load_spoiled
 
-  return client_data.Population(
+  return populations.Population(
     population.client_ids,
     {name: spoiled(load) for name, load in population.sets.items()},
   )
