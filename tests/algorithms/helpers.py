@@ -47,8 +47,7 @@ def on(runtime: str) -> contextlib.AbstractContextManager[None]:
   return tff.framework.get_context_stack().install(_context(runtime))
 
 
-@functools.cache
-def build(
+def build_anew(
   name: str,
   model: models.Model = MODEL,
   aggregator: aggregation.Factory = MEAN,
@@ -58,6 +57,9 @@ def build(
   """Builds a method from its name and the settings that are not defaults."""
   own = registry.make_settings(name, values)
   return registry.build(name, model, own, aggregator, SETS, num_clients)
+
+
+build = functools.cache(build_anew)
 
 
 def as_data(

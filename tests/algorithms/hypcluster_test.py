@@ -198,7 +198,11 @@ def test_the_warm_start_is_an_input_of_the_program():
   assert 'warmstart_rounds' in runtime_inputs.numbers(
     hypcluster.HypClusterSettings()
   )
-  assert _build(warmstart_rounds=2.0).next is _build(warmstart_rounds=7.0).next
+  first, other = (
+    helpers.build_anew('hypcluster', warmstart_rounds=rounds)
+    for rounds in (2.0, 7.0)
+  )
+  assert first.next is other.next
 
 
 def test_clients_keep_no_slots_as_they_may_change_their_cluster():
