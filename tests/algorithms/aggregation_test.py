@@ -104,10 +104,10 @@ def test_best_is_the_value_of_the_largest_weight(weights, expected, runtime):
 @pytest.mark.parametrize(
   'weights, expected', [((2, 2), 0), ((1, 2, 2, 2), 1), ((0, 1, 0.5, 1), 1)]
 )
-def test_the_earlier_client_wins_a_tie(weights, expected, stacking, contexts):
+def test_the_earlier_client_wins_a_tie(weights, expected, stacking):
   # On the native runtime, clients arrive in any order.
   updates = [(_vector(k + 1, 0), weight) for k, weight in enumerate(weights)]
-  with tff.framework.get_context_stack().install(contexts[stacking]):
+  with helpers.on(stacking):
     best = _of_one_part(aggregation.best(), *updates)
   np.testing.assert_array_equal(best, [expected + 1, 0])
 

@@ -2,10 +2,12 @@
 
 import collections
 from collections.abc import Mapping, Sequence
+import contextlib
 import functools
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow_federated as tff
 import tree
 
 from algorithms import aggregation
@@ -13,12 +15,16 @@ from algorithms import method as methods
 from algorithms import process
 from algorithms import registry
 from algorithms import trainers
+from runtimes import cohort
+from runtimes import native
 from tasks.data import batches
 from tasks.models import linear
 from tasks.models import models
 
 MODEL = linear.LinearRegression(3)
 SETS = ('evaluation',)
+# The cohort runtime stacks clients of the same shapes.
+RUNTIMES = ('cohort', 'unstacked', 'native')
 # Numbers of examples of five clients.
 SIZES = (9, 4, 5, 12, 7)
 # One object for all methods, as programs are shared by methods that have the
@@ -27,7 +33,21 @@ MEAN = aggregation.mean()
 
 
 @functools.cache
-def build(
+def _context(runtime: str) -> tff.framework.SyncContext:
+  # As late as this, because a runtime takes a while to start.
+  if runtime == 'native':
+    return native.create_native_context()
+  return cohort.create_cohort_context(
+    stack=False if runtime == 'unstacked' else None
+  )
+
+
+def on(runtime: str) -> contextlib.AbstractContextManager[None]:
+  """Runs what is in its block on one of `RUNTIMES`."""
+  return tff.framework.get_context_stack().install(_context(runtime))
+
+
+def build_anew(
   name: str,
   model: models.Model = MODEL,
   aggregator: aggregation.Factory = MEAN,
@@ -37,6 +57,9 @@ def build(
   """Builds a method from its name and the settings that are not defaults."""
   own = registry.make_settings(name, values)
   return registry.build(name, model, own, aggregator, SETS, num_clients)
+
+
+build = functools.cache(build_anew)
 
 
 def as_data(

@@ -119,12 +119,12 @@ def test_optimizers_start_anew_after_the_warm_start(rounds, anew):
 
 @pytest.mark.parametrize('warmstart_rounds', [0.0, 2.0, 1e9])
 def test_both_runtimes_give_the_same_with_the_robust_aggregator(
-  warmstart_rounds, contexts
+  warmstart_rounds,
 ):
   method = _build(aggregator=_ROBUST, warmstart_rounds=warmstart_rounds)
   results = []
   for runtime in ('native', 'cohort'):
-    with tff.framework.get_context_stack().install(contexts[runtime]):
+    with helpers.on(runtime):
       after = helpers.run(method, rounds=4)
       results.append((after.state, after.metrics))
   helpers.assert_close(*results)
@@ -198,7 +198,11 @@ def test_the_warm_start_is_an_input_of_the_program():
   assert 'warmstart_rounds' in runtime_inputs.numbers(
     hypcluster.HypClusterSettings()
   )
-  assert _build(warmstart_rounds=2.0).next is _build(warmstart_rounds=7.0).next
+  first, other = (
+    helpers.build_anew('hypcluster', warmstart_rounds=rounds)
+    for rounds in (2.0, 7.0)
+  )
+  assert first.next is other.next
 
 
 def test_clients_keep_no_slots_as_they_may_change_their_cluster():

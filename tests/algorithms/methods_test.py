@@ -77,10 +77,10 @@ def _models(method, state):
   }
 
 
-def test_both_runtimes_give_the_same(method, contexts):
+def test_both_runtimes_give_the_same(method):
   results = []
   for runtime in ('native', 'cohort'):
-    with tff.framework.get_context_stack().install(contexts[runtime]):
+    with helpers.on(runtime):
       results.append(_run_and_personalize(method))
   helpers.assert_close(*results)
 

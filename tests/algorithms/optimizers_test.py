@@ -119,7 +119,6 @@ def test_numbers_may_be_inputs_of_a_program(name):
 def test_defaults_are_the_usual_ones(name):
   optimizer = optimizers.Optimizer(name, 0.1)
   usual = dict(momentum=0.9, beta_1=0.9, beta_2=0.999, epsilon=1e-7)
-  # The last weight's gradient is always zero, and Yogi's steps at 1e-7 by it.
   learner = _steps(optimizer, optimizer.start(_start()))
   np.testing.assert_allclose(
     helpers.vector(learner.weights),

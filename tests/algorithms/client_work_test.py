@@ -1,0 +1,435 @@
+"""The work of clients: batches, gradients, steps, sums and epochs."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from algorithms import client_work
+from algorithms import optimizers
+from tasks.data import batches
+from tasks.models import linear
+from tests.algorithms import helpers
+
+_START = np.array([1.0, -2.0, 0.5, 3.0])
+_RATE = 0.05
+_SGD = optimizers.Optimizer('sgd', _RATE)
+
+
+def _tensors(structure):
+  return tf.nest.map_structure(tf.constant, structure)
+
+
+def _start():
+  return _tensors(helpers.weights(_START))
+
+
+def _data(num_examples=9, batch_size=4):
+  return _tensors(helpers.data(0, num_examples, batch_size))
+
+
+def _with_empty_batches(own):
+  """The same batches, with batches of padding before, between and after."""
+  steps = [own.indices[:1] * 0]
+  masks = [own.mask[:1] * 0]
+  for k in range(len(own.indices)):
+    steps += [own.indices[k : k + 1], own.indices[:1] * 0]
+    masks += [own.mask[k : k + 1], own.mask[:1] * 0]
+  return own._replace(
+    indices=tf.concat([*steps, *steps[:1]], 0),
+    mask=tf.concat([*masks, *masks[:1]], 0),
+  )
+
+
+def _with_padded_places(own):
+  """The same batches, with padding before the examples of each batch."""
+  return own._replace(
+    indices=tf.pad(own.indices, [[0, 0], [2, 1]]),
+    mask=tf.pad(own.mask, [[0, 0], [2, 1]]),
+  )
+
+
+_PADDINGS = {
+  'batches': _with_empty_batches,
+  'places': _with_padded_places,
+  'both': lambda own: _with_padded_places(_with_empty_batches(own)),
+}
+
+
+def test_a_batch_is_the_examples_of_its_indices():
+  own = _data()
+  examples, mask = client_work.batch(own, tf.constant(1))
+  np.testing.assert_array_equal(examples['x'], own.examples['x'][4:8])
+  np.testing.assert_array_equal(examples['y'], own.examples['y'][4:8])
+  np.testing.assert_array_equal(mask, [1, 1, 1, 1])
+
+
+def test_the_batches_are_folded_in_their_order():
+  own = _data()
+  own = own._replace(indices=own.indices[::-1], mask=own.mask[::-1])
+
+  def step(carry, examples, mask):
+    count, digits = carry
+    size = tf.cast(tf.reduce_sum(mask), tf.int32)
+    return count + 1, 10 * digits + size
+
+  count, digits = client_work.fold_batches(own, step, (0, 0))
+  assert (int(count), int(digits)) == (3, 144)
+
+
+@pytest.mark.parametrize(
+  'sizes, expected',
+  [
+    ((), 0),
+    ((0,), 0),
+    ((0, 0), 0),
+    ((2,), 1),
+    ((2, 1), 2),
+    ((2, 1, 0, 0), 2),
+    ((0, 2, 0, 1, 0), 4),  # Only padding at the end is no step.
+  ],
+)
+def test_padding_at_the_end_is_no_step(sizes, expected):
+  mask = np.array([[1] * n + [0] * (2 - n) for n in sizes], np.float32)
+  mask = mask.reshape([-1, 2])
+  own = batches.ClientData({}, np.zeros(mask.shape, np.int32), mask)
+  assert client_work.num_steps(_tensors(own)) == expected
+
+
+def test_examples_are_counted_without_padding():
+  own = _with_padded_places(_with_empty_batches(_data(9)))
+  assert client_work.num_examples(own) == 9
+
+
+def test_the_gradient_of_a_batch_is_the_analytic_one():
+  examples, mask = client_work.batch(_data(3), tf.constant(0))
+  (a, b), *_ = helpers.batch_gradients(helpers.data(0, 3))
+  slopes, loss = client_work.gradient(helpers.MODEL, _start(), examples, mask)
+  np.testing.assert_allclose(
+    helpers.vector(slopes), a @ _START - b, rtol=1e-4, atol=1e-6
+  )
+  np.testing.assert_allclose(
+    loss, helpers.total_error(helpers.data(0, 3), _START) / 3, rtol=1e-5
+  )
+
+
+def test_the_regularizer_is_in_the_gradient_and_not_in_the_loss():
+  examples, mask = client_work.batch(_data(3), tf.constant(0))
+  plain, plain_loss = client_work.gradient(
+    helpers.MODEL, _start(), examples, mask
+  )
+  slopes, loss = client_work.gradient(
+    helpers.MODEL,
+    _start(),
+    examples,
+    mask,
+    lambda weights: 0.3 * client_work.half_square(weights),
+  )
+  np.testing.assert_allclose(
+    helpers.vector(slopes), helpers.vector(plain) + 0.3 * _START, rtol=1e-5
+  )
+  assert loss == plain_loss
+
+
+def test_the_gradient_of_a_batch_without_examples_is_zero():
+  # Even with a regularizer.
+  examples, mask = client_work.batch(_data(3), tf.constant(0))
+  slopes, loss = client_work.gradient(
+    helpers.MODEL, _start(), examples, 0 * mask, client_work.half_square
+  )
+  np.testing.assert_array_equal(helpers.vector(slopes), 0)
+  assert loss == 0
+
+
+def test_only_some_weights_are_differentiated_by():
+  examples, mask = client_work.batch(_data(3), tf.constant(0))
+  both, _ = client_work.gradient(helpers.MODEL, _start(), examples, mask)
+  slopes, _ = client_work.gradient(
+    helpers.MODEL, _start(), examples, mask, only=('bias',)
+  )
+  assert list(slopes) == ['bias']
+  np.testing.assert_allclose(slopes['bias'], both['bias'], rtol=1e-6)
+
+
+def test_the_gradient_by_a_weight_that_the_loss_has_not_is_zero():
+  examples, mask = client_work.batch(_data(3), tf.constant(0))
+  weights = client_work.merge(_start(), {'other': tf.ones([2])})
+  slopes, _ = client_work.gradient(helpers.MODEL, weights, examples, mask)
+  np.testing.assert_array_equal(slopes['other'], [0, 0])
+
+
+def _train(own, optimizer, **arguments):
+  return client_work.train(
+    helpers.MODEL, optimizer.start(_start()), own, optimizer, **arguments
+  )
+
+
+def test_sgd_on_one_batch_many_times_is_gradient_descent_in_closed_form():
+  own = helpers.data(0, 9, batch_size=100)
+  steps = 7
+  repeated = own._replace(
+    indices=np.tile(own.indices, [steps, 1]),
+    mask=np.tile(own.mask, [steps, 1]),
+  )
+  learner, _ = _train(_tensors(repeated), _SGD)
+  a, b = helpers.quadratic(own)
+  minimum = np.linalg.solve(a, b)
+  shrink = np.linalg.matrix_power(np.eye(4) - _RATE * a, steps)
+  np.testing.assert_allclose(
+    helpers.vector(learner.weights),
+    minimum + shrink @ (_START - minimum),
+    rtol=1e-4,
+  )
+
+
+def test_the_loss_is_summed_over_examples_before_each_step():
+  own = helpers.data(0, 9)
+  _, loss = _train(_tensors(own), _SGD)
+  w, expected = _START, 0.0
+  for (a, b), indices, mask in zip(
+    helpers.batch_gradients(own), own.indices, own.mask
+  ):
+    x = helpers.features(own)[indices[mask > 0]]
+    y = own.examples['y'][indices[mask > 0]]
+    expected += 0.5 * np.sum((x @ w - y) ** 2)
+    w = w - _RATE * (a @ w - b)
+  np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_the_regularizer_pulls_in_each_step():
+  own = helpers.data(0, 9)
+  learner, _ = _train(
+    _tensors(own),
+    _SGD,
+    regularizer=lambda weights: 0.3 * client_work.half_square(weights),
+  )
+  w = _START
+  for a, b in helpers.batch_gradients(own):
+    w = w - _RATE * (a @ w - b + 0.3 * w)
+  np.testing.assert_allclose(helpers.vector(learner.weights), w, rtol=1e-5)
+
+
+_KERAS = {
+  'sgd': lambda: tf.keras.optimizers.legacy.SGD(_RATE),
+  'momentum': lambda: tf.keras.optimizers.legacy.SGD(_RATE, momentum=0.9),
+  'adam': lambda: tf.keras.optimizers.legacy.Adam(_RATE),
+}
+
+
+@pytest.mark.parametrize('name', _KERAS)
+def test_steps_are_those_of_keras(name):
+  own = helpers.data(0, 12)
+  learner, _ = _train(_tensors(own), optimizers.Optimizer(name, _RATE))
+  keras, w = _KERAS[name](), tf.Variable(np.float32(_START))
+  for a, b in helpers.batch_gradients(own):
+    gradient = tf.constant(a @ w.numpy() - b, tf.float32)
+    keras.apply_gradients([(gradient, w)])
+  np.testing.assert_allclose(
+    helpers.vector(learner.weights), w.numpy(), rtol=1e-4
+  )
+
+
+@pytest.mark.parametrize('padding', _PADDINGS)
+@pytest.mark.parametrize('name', optimizers.NAMES)
+def test_padding_changes_no_step(name, padding):
+  optimizer = optimizers.Optimizer(name, _RATE)
+  expected = _train(_data(), optimizer)
+  actual = _train(_PADDINGS[padding](_data()), optimizer)
+  helpers.assert_close(actual, expected)
+
+
+def test_frozen_weights_stay_as_they_are():
+  own = helpers.data(0, 9)
+  trained = client_work.select(_start(), ('bias',))
+  learner, _ = client_work.train(
+    helpers.MODEL, _SGD.start(trained), _tensors(own), _SGD, frozen=_start()
+  )
+  w = _START
+  for a, b in helpers.batch_gradients(own):
+    w = w - _RATE * (a @ w - b) * [0, 0, 0, 1]
+  assert list(learner.weights) == ['bias']
+  np.testing.assert_allclose(learner.weights['bias'], w[3], rtol=1e-5)
+
+
+def test_a_learner_goes_on_where_it_was():
+  optimizer = optimizers.Optimizer('adam', _RATE)
+  own = _data(12)
+  expected, _ = _train(own, optimizer)
+  learner = optimizer.start(_start())
+  for epoch in range(3):
+    part = client_work.epoch_of(own, tf.constant(epoch), 3)
+    learner, _ = client_work.train(helpers.MODEL, learner, part, optimizer)
+  helpers.assert_close(learner, expected)
+
+
+@pytest.mark.parametrize('epoch', [0, 1, 2])
+def test_an_epoch_is_its_part_of_the_batches(epoch):
+  own = _data(24)
+  part = client_work.epoch_of(own, tf.constant(epoch), 3)
+  rows = slice(2 * epoch, 2 * epoch + 2)
+  np.testing.assert_array_equal(part.indices, own.indices[rows])
+  np.testing.assert_array_equal(part.mask, own.mask[rows])
+  assert part.examples is own.examples
+
+
+def test_without_a_number_of_epochs_each_is_all_of_the_data():
+  own = _data()
+  assert client_work.epoch_of(own, tf.constant(5), 0) is own
+
+
+def test_epochs_are_evaluated_before_the_first_and_after_each():
+  result = client_work.evaluate_epochs(
+    lambda carry: {'carried': carry, 'square': (carry**2, tf.ones([2]))},
+    tf.constant(1),
+    lambda i, carry: 10 * carry + i,
+    3,
+  )
+  carried = np.array([1, 10, 101, 1012])
+  np.testing.assert_array_equal(result['carried'], carried)
+  np.testing.assert_array_equal(result['square'][0], carried**2)
+  np.testing.assert_array_equal(result['square'][1], np.ones([4, 2]))
+
+
+def test_without_epochs_only_the_start_is_evaluated():
+  result = client_work.evaluate_epochs(
+    lambda carry: carry, tf.constant(7), lambda i, carry: carry + 1, 0
+  )
+  np.testing.assert_array_equal(result, [7])
+
+
+def test_statistics_of_any_shape_are_summed_over_examples():
+  rng = np.random.default_rng(0)
+  matrices = rng.normal(size=[4, 2, 3]).astype(np.float32)
+  vectors = rng.normal(size=[4, 5]).astype(np.float32)
+  numbers = rng.normal(size=[4]).astype(np.float32)
+  statistics = collections.OrderedDict(
+    confusion=matrices, mean=(numbers, vectors)
+  )
+  sums = client_work.sum_statistics(
+    _tensors(statistics), tf.constant([1.0, 0, 1, 1])
+  )
+  kept = [0, 2, 3]
+  np.testing.assert_allclose(
+    sums['confusion'], matrices[kept].sum(0), rtol=1e-5
+  )
+  np.testing.assert_allclose(sums['mean'][0], numbers[kept].sum(), rtol=1e-5)
+  np.testing.assert_allclose(sums['mean'][1], vectors[kept].sum(0), rtol=1e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting(linear.LogisticRegression):
+  """Counts each true class and predicted class, as a confusion matrix has."""
+
+  def judge(self, predicted, batch):
+    own = super().judge(predicted, batch)
+    rows = tf.one_hot(batch['y'], self.num_classes)
+    columns = tf.one_hot(predicted, self.num_classes)
+    own['confusion'] = rows[:, :, tf.newaxis] * columns[:, tf.newaxis]
+    return own
+
+
+@pytest.mark.parametrize('padding', [None, *_PADDINGS])
+def test_evaluation_sums_matrices_over_all_batches(padding):
+  model = Counting(3, 2, initial_stddev=1)
+  weights = model.init(tf.constant([0, 1]))
+  own = helpers.data(0, 9)
+  own.examples['y'] = (own.examples['y'] > 0).astype(np.int32)
+  scores = own.examples['x'] @ weights['kernel'].numpy()
+  expected = np.zeros([2, 2])
+  np.add.at(expected, (own.examples['y'], scores.argmax(1)), 1)
+  own = _tensors(own)
+  if padding:
+    own = _PADDINGS[padding](own)
+  sums = client_work.evaluate(model, weights, own)
+  np.testing.assert_array_equal(sums['confusion'], expected)
+  assert sums['accuracy'][0] == np.trace(expected)
+  assert sums['accuracy'][1] == 9
+
+
+@pytest.mark.parametrize('padding', [None, *_PADDINGS])
+def test_evaluation_sums_the_loss_and_the_metrics(padding):
+  own = _PADDINGS[padding](_data()) if padding else _data()
+  sums = client_work.evaluate(helpers.MODEL, _start(), own)
+  expected = helpers.total_error(helpers.data(0, 9), _START)
+  assert list(sums) == ['half_squared_error', 'loss']
+  for total, size in sums.values():
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+    assert size == 9
+
+
+def test_each_set_is_evaluated():
+  sets = {'one': _data(9), 'other': _data(5)}
+  result = client_work.evaluate_sets(helpers.MODEL, _start(), sets)
+  assert list(result) == ['one', 'other']
+  for name, own in sets.items():
+    helpers.assert_equal(
+      result[name], client_work.evaluate(helpers.MODEL, _start(), own)
+    )
+
+
+def test_no_examples_have_sums_of_zero():
+  sums = client_work.evaluate(helpers.MODEL, _start(), _with_nothing())
+  assert {float(total) for total in tf.nest.flatten(sums)} == {0.0}
+
+
+def _with_nothing():
+  own = _data()
+  return own._replace(mask=0 * own.mask)
+
+
+def test_losses_count_as_the_model_weights_its_examples():
+  class FirstFeatureCounts(linear.LinearRegression):
+    def example_weight(self, batch):
+      return tf.abs(batch['x'][:, 0])
+
+  examples, mask = client_work.batch(_data(9), tf.constant(2))
+  total, by = client_work.total_loss(
+    FirstFeatureCounts(3), _start(), examples, mask
+  )
+  own = helpers.data(0, 9)
+  weight = abs(own.examples['x'][8, 0])
+  error = helpers.features(own)[8] @ _START - own.examples['y'][8]
+  np.testing.assert_allclose(total, weight * 0.5 * error**2, rtol=1e-5)
+  np.testing.assert_allclose(by, weight, rtol=1e-6)
+
+
+@pytest.mark.parametrize('condition, chosen', [(True, 0), (False, 1)])
+def test_choose_takes_one_of_two_structures(condition, chosen):
+  both = (
+    {'a': tf.constant(1), 'b': [tf.ones(2)]},
+    {
+      'a': tf.constant(2),
+      'b': [tf.zeros(2)],
+    },
+  )
+  result = client_work.choose(tf.constant(condition), *both)
+  helpers.assert_equal(result, both[chosen])
+
+
+def test_difference_is_before_less_after():
+  after = _tensors(helpers.weights(_START + [1, 2, 3, 4]))
+  np.testing.assert_array_equal(
+    helpers.vector(client_work.difference(_start(), after)), [-1, -2, -3, -4]
+  )
+
+
+def test_half_square_is_of_all_weights():
+  np.testing.assert_allclose(
+    client_work.half_square(_start()), 0.5 * np.sum(_START**2)
+  )
+
+
+def test_select_keeps_the_order_of_the_weights():
+  assert list(client_work.select(_start(), None)) == ['kernel', 'bias']
+  names = ('bias', 'kernel')
+  assert list(client_work.select(_start(), names)) == ['kernel', 'bias']
+  assert list(client_work.select(_start(), ())) == []
+
+
+def test_merge_takes_the_others_in_place_and_adds_what_is_new():
+  merged = client_work.merge(
+    {'a': 1, 'b': 2}, collections.OrderedDict(b=3, c=4)
+  )
+  assert list(merged.items()) == [('a', 1), ('b', 3), ('c', 4)]
