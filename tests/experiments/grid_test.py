@@ -14,7 +14,7 @@ import pytest
 
 from experiments.configuration import configs
 from tests.experiments import programs
-from tests.experiments.sweeps import small_grids
+from tests.experiments import small_grids
 
 
 class TestGridProgram:

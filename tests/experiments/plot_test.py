@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from tests.experiments import programs
-from tests.experiments.runs import small_runs
+from tests.experiments import small_runs
 
 
 @pytest.fixture(name='root', scope='module')

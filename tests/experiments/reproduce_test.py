@@ -38,7 +38,7 @@ class TestReproduce:
       (('--table=motley_shool',), "Did you mean 'motley_school'?"),
       (
         ('--table=motley_school', '--json=/nowhere/figures.json'),
-        'there is no tmp_path /nowhere',
+        'there is no folder /nowhere',
       ),
     ],
   )

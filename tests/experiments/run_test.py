@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.experiments import programs
-from tests.experiments.runs import small_runs
+from tests.experiments import small_runs
 
 
 class TestRunProgram:

@@ -9,8 +9,8 @@ from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import figures
 from experiments.reporting import repeats
+from tests.experiments import small_runs
 from tests.experiments.reporting import drawn
-from tests.experiments.runs import small_runs
 
 _SETTINGS = (
   'task.num_train_clients=6',

@@ -12,7 +12,7 @@ from base import errors
 from personalization import training
 from tasks import registry
 from tasks.models import linear
-from tests.experiments.runs import small_runs
+from tests.experiments import small_runs
 
 
 class TestWarmstart:

@@ -19,7 +19,7 @@ from personalization import training
 from tasks import registry
 from tasks.data import populations
 from tests import data
-from tests.experiments.runs import small_runs
+from tests.experiments import small_runs
 
 _METHODS = ('fedavg', 'finetuning', 'local')
 

@@ -6,8 +6,8 @@ import pytest
 from base import errors
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_work
-from tests.experiments.runs import small_runs
-from tests.experiments.sweeps import small_grids
+from tests.experiments import small_grids
+from tests.experiments import small_runs
 
 
 class TestJobs:
