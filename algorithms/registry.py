@@ -137,13 +137,12 @@ class MethodSettings:
   trainer: Any
   personalizer: Any
 
-  def items(self) -> list[tuple[str, Any]]:
-    """Returns the names and values of all settings."""
-    return [
-      (field.name, getattr(half, field.name))
-      for half in (self.trainer, self.personalizer)
-      for field in dataclasses.fields(half)
-    ]
+  def to_dict(self) -> dict[str, Any]:
+    """Returns all settings by their names."""
+    return {
+      **dataclasses.asdict(self.trainer),
+      **dataclasses.asdict(self.personalizer),
+    }
 
 
 def _names(settings_class: type[settings.Settings]) -> tuple[str, ...]:

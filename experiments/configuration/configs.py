@@ -47,12 +47,15 @@ class Config:
   def to_dict(self) -> dict[str, Any]:
     """Returns all settings as a preset, from which this can be made again."""
     return {
-      **_to_toml(self.run),
-      **_to_toml(self.training),
-      **_to_toml(self.measurement),
-      'task': {'name': self.task, **_to_toml(self.task_settings)},
+      **_to_toml(dataclasses.asdict(self.run)),
+      **_to_toml(dataclasses.asdict(self.training)),
+      **_to_toml(dataclasses.asdict(self.measurement)),
+      'task': {
+        'name': self.task,
+        **_to_toml(dataclasses.asdict(self.task_settings)),
+      },
       **{
-        name: {**_to_toml(own.trainer), **_to_toml(own.personalizer)}
+        name: _to_toml(own.to_dict())
         for name, own in self.method_settings.items()
       },
     }
@@ -77,7 +80,7 @@ class Config:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _to_toml(own: Any) -> dict[str, Any]:
+def _to_toml(own: Mapping[str, Any]) -> dict[str, Any]:
   """Writes settings for TOML, which knows neither tuples nor None."""
 
   def value(setting: Any) -> Any:
@@ -85,10 +88,7 @@ def _to_toml(own: Any) -> dict[str, Any]:
       return 'none'
     return list(setting) if isinstance(setting, tuple) else setting
 
-  return {
-    field.name: value(getattr(own, field.name))
-    for field in dataclasses.fields(own)
-  }
+  return {name: value(setting) for name, setting in own.items()}
 
 
 def _make(

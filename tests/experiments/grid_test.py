@@ -70,7 +70,7 @@ class TestGridProgram:
       assert best['validation'] == pytest.approx(min(validation), abs=5e-7)
       assert len(best['repeats']) == 2
       config = configs.from_file(self.output / f'{method}.toml')
-      rate = config.method_settings[method].client_learning_rate
+      rate = config.method_settings[method].to_dict()['client_learning_rate']
       assert rate == best['values']['client_learning_rate']
     # In each of both repeats, of 3 clients in 12 rounds.
     assert (

@@ -740,11 +740,11 @@ def test_school(name):
   """Motley's errors on School, table 5, and its split."""
   folder = test_data.path('school/school.mat').parents[1]
   task = task_registry.load('school', data_dir=str(folder), seed=100)
-  hyperparameters, expected = _SCHOOL[name]
+  settings, expected = _SCHOOL[name]
   algorithm = algorithm_registry.build(
     name,
     task.model,
-    algorithm_registry.make_settings(name, _SETTINGS.get(name, {}) | settings),
+    algorithm_registry.make_settings(name, settings),
     aggregation.mean(),
     measurements.evaluation_sets(task),
   )

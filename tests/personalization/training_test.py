@@ -682,7 +682,7 @@ def test_a_method_for_trained_clients_only_is_refused_new_ones():
   rounds: list[Any] = []
   trainer = _ForTrainedClients(_task().model, fedavg.FedAvgSettings())
   method = _recording(_of_trainer(trainer), rounds)
-  with pytest.raises(errors.UserError, match='synthetic evaluates clients'):
+  with pytest.raises(errors.UserError, match='can personalize only clients'):
     _train(method)
   assert not rounds
   _train(method, dataclasses.replace(_task(), cross_silo=True))

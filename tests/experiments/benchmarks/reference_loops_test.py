@@ -6,16 +6,20 @@ import numpy as np
 import tensorflow as tf
 
 from algorithms import client_work
+from algorithms import optimizers
 from experiments.benchmarks import reference_loops
 
 
 def _plain_round(workload, weights):
   """A round of the model itself, client by client."""
-  step = client_work.sgd(tf.constant(workload.learning_rate))
+  sgd = optimizers.Optimizer('sgd', workload.learning_rate)
 
   @tf.function(autograph=False)
   def train(data):
-    return client_work.train(workload.model, weights, data, step)[0]
+    learner, _ = client_work.train(
+      workload.model, sgd.start(weights), data, sgd
+    )
+    return learner.weights
 
   trained = [train(data) for data in workload.clients]
   counts = [data.mask.sum() for data in workload.clients]
@@ -86,17 +90,17 @@ class TestReferenceLoops:
     workload = reference_loops.cnn_workload(2, num_examples=5, batch_size=3)
     evaluation = reference_loops.cnn_workload(2, 4, 3, seed=1).clients
     weights = _weights(workload)
-    step = client_work.sgd(tf.constant(workload.learning_rate))
+    model = workload.model
+    sgd = optimizers.Optimizer('sgd', workload.learning_rate)
 
     @tf.function(autograph=False)
     def by_hand(own, held_out):
       return client_work.evaluate_epochs(
-        workload.model,
-        weights,
-        {'evaluation': held_out},
-        lambda _, w: client_work.train(workload.model, w, own, step)[0],
+        lambda learner: client_work.evaluate(model, learner.weights, held_out),
+        sgd.start(weights),
+        lambda _, learner: client_work.train(model, learner, own, sgd)[0],
         2,
-      )['evaluation']
+      )
 
     finetune = reference_loops.keras_finetuning(workload, evaluation, 2)
     results = finetune(weights)

@@ -1,6 +1,5 @@
 """Tests of configurations: what users give, put together and checked."""
 
-import dataclasses
 import os
 import pathlib
 from unittest import mock
@@ -70,8 +69,10 @@ class TestConfig:
     config = _resolve(
       None, ['finetuning_epochs=3'], algorithms='fedavg,local,finetuning'
     )
-    assert config.method_settings['local'].finetuning_epochs == 3
-    assert config.method_settings['finetuning'].finetuning_epochs == 3
+    assert config.method_settings['local'].to_dict()['finetuning_epochs'] == 3
+    assert (
+      config.method_settings['finetuning'].to_dict()['finetuning_epochs'] == 3
+    )
 
   def test_tables_of_a_preset(self):
     config = _resolve(
@@ -87,10 +88,12 @@ class TestConfig:
         """)
     )
     assert config.task_settings.alpha == 2.0
-    finetuning = config.method_settings['finetuning']
-    assert finetuning.finetuning_learning_rates == (0.1, 1.0)
-    assert finetuning.client_learning_rate == 0.25
-    assert config.method_settings['fedavg'].client_learning_rate == 0.5
+    finetuning = config.method_settings['finetuning'].to_dict()
+    assert finetuning['finetuning_learning_rates'] == (0.1, 1.0)
+    assert finetuning['client_learning_rate'] == 0.25
+    assert (
+      config.method_settings['fedavg'].to_dict()['client_learning_rate'] == 0.5
+    )
 
   def test_the_preset_of_the_tasks_name_is_the_default(self):
     config = _resolve(task='school')
@@ -121,20 +124,21 @@ class TestConfig:
     ]
     # The ensemble is of models that are trained as all others are.
     assert config.run.aggregator == 'robust'
-    fedadam = dataclasses.asdict(config.method_settings['fedadam'])
+    fedadam = config.method_settings['fedadam'].to_dict()
     for name in ('finetuning', 'knn_per', 'ensemble'):
-      own = dataclasses.asdict(config.method_settings[name])
+      own = config.method_settings[name].to_dict()
       assert {key: own[key] for key in fedadam} == fedadam
 
     hypcluster = _resolve(f'{task}_hypcluster')
     assert list(hypcluster.method_settings) == ['hypcluster']
     assert hypcluster.task_settings == config.task_settings
-    own = hypcluster.method_settings['hypcluster']
+    own = hypcluster.method_settings['hypcluster'].to_dict()
     assert (
-      hypcluster.training.total_rounds - own.warmstart_rounds
+      hypcluster.training.total_rounds - own['warmstart_rounds']
       == config.training.total_rounds
     )
-    assert own.num_clusters == config.method_settings['ensemble'].num_clusters
+    ensemble = config.method_settings['ensemble'].to_dict()
+    assert own['num_clusters'] == ensemble['num_clusters']
 
   def test_a_preset_may_set_what_is_not_chosen_after_all(self):
     config = _resolve(
@@ -256,20 +260,7 @@ class TestConfig:
 _PAIR = 'hypcluster+finetuning'
 
 
-@pytest.fixture(name='pair')
-def _pair(monkeypatch):
-  """A method with a long name, and the settings of finetuning."""
-  registry = configs.algorithm_registry
-  for name in ('check', 'hyperparameter_names', 'hyperparameters'):
-    real = getattr(registry, name)
-
-    def known(method, *arguments, real=real):
-      return real('finetuning' if method == _PAIR else method, *arguments)
-
-    monkeypatch.setattr(registry, name, known)
-
-
-def test_a_pair_has_settings_of_its_own(pair, tmp_path):
+def test_a_pair_has_settings_of_its_own(tmp_path):
   preset = tmp_path / 'preset.toml'
   preset.write_text(f'["{_PAIR}"]\nfinetuning_epochs = 3')
   config = _resolve(
@@ -277,14 +268,18 @@ def test_a_pair_has_settings_of_its_own(pair, tmp_path):
     [f'{_PAIR}.client_learning_rate=.5', 'batch_size=4'],
     algorithms=f'fedavg,{_PAIR}',
   )
-  own = config.method_settings[_PAIR]
-  assert (own.finetuning_epochs, own.client_learning_rate) == (3, 0.5)
-  assert config.method_settings['fedavg'].client_learning_rate != 0.5
+  own = config.method_settings[_PAIR].to_dict()
+  assert own['finetuning_epochs'] == 3
+  assert own['client_learning_rate'] == 0.5
+  assert 'num_clusters' in own
+  assert (
+    config.method_settings['fedavg'].to_dict()['client_learning_rate'] != 0.5
+  )
   preset.write_text(tomli_w.dumps(config.to_dict()))
   assert configs.from_file(preset) == config
 
 
-def test_a_preset_may_set_a_pair_that_is_not_chosen(pair, tmp_path):
+def test_a_preset_may_set_a_pair_that_is_not_chosen(tmp_path):
   preset = tmp_path / 'preset.toml'
   preset.write_text(f'["{_PAIR}"]\nfinetuning_epochs = 3')
   assert list(_resolve(str(preset), algorithms='local').method_settings) == [
@@ -292,3 +287,14 @@ def test_a_preset_may_set_a_pair_that_is_not_chosen(pair, tmp_path):
   ]
   with pytest.raises(errors.UserError, match='not of the chosen local'):
     _resolve(None, [f'{_PAIR}.finetuning_epochs=3'], algorithms='local')
+
+
+def test_a_pair_with_a_short_name_is_called_by_it():
+  config = _resolve(
+    None,
+    ['fedavg+finetuning.finetuning_epochs=3'],
+    algorithms='fedavg+finetuning,finetuning',
+  )
+  assert list(config.method_settings) == ['finetuning']
+  own = config.method_settings['finetuning'].to_dict()
+  assert own['finetuning_epochs'] == 3

@@ -1,7 +1,6 @@
 """Tests of what is told of wrong settings before anything is imported."""
 
 import pathlib
-from unittest import mock
 
 import pytest
 
@@ -60,7 +59,11 @@ def test_presets_come_with_the_code():
   )
 
 
-def test_which_methods_there_are_is_for_the_registry_to_say():
-  with mock.patch.object(user_settings.algorithm_registry, 'check'):
-    request = user_settings.read(None, (), {'algorithms': 'a+b,fedavg'})
-  assert request.algorithms == ('a+b', 'fedavg')
+def test_methods_are_called_by_their_short_names():
+  chosen = 'hypcluster+finetuning,fedavg+finetuning,fedavg'
+  request = user_settings.read(None, (), {'algorithms': chosen})
+  assert request.algorithms == (
+    'hypcluster+finetuning',
+    'finetuning',
+    'fedavg',
+  )

@@ -117,7 +117,7 @@ class TestWarmstart:
 
     def load(*args, **kwargs):
       task = real(*args, **kwargs)
-      return dataclasses.replace(task, model=linear.linear_regression(3))
+      return dataclasses.replace(task, model=linear.LinearRegression(3))
 
     with mock.patch.object(registry, 'load', load):
       with pytest.raises(

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from algorithms import registry as algorithm_registry
 from base import errors
 from experiments.command_line import terminal
 from experiments.configuration import configs
@@ -164,15 +163,9 @@ class TestRun:
     assert not (self.root / 'refused').exists()
 
   def test_a_method_that_cannot_do_the_task(self):
-    build = algorithm_registry.build
-
-    def build_other(*args, **kwargs):
-      method = build(*args, **kwargs)
-      return dataclasses.replace(method, personalizes_new_clients=False)
-
-    with mock.patch.object(algorithm_registry, 'build', build_other):
-      with pytest.raises(errors.UserError, match='fedavg can personalize'):
-        small_runs.run(small_runs.config(), self.root / 'impossible')
+    config = small_runs.config(algorithms='fedavg,mocha')
+    with pytest.raises(errors.UserError, match='mocha can personalize'):
+      small_runs.run(config, self.root / 'impossible')
 
   def test_a_folder_of_another_configuration_is_refused(self):
     with pytest.raises(errors.UserError, match='another configuration'):

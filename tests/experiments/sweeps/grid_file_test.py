@@ -49,7 +49,9 @@ class TestGridFile:
     assert config.training.total_rounds == 7
     assert config.training.seed == 1100
     assert list(config.method_settings) == ['ditto']
-    assert config.method_settings['ditto'].server_learning_rate == 10
+    assert (
+      config.method_settings['ditto'].to_dict()['server_learning_rate'] == 10
+    )
 
   @pytest.mark.parametrize(
     ('text', 'message'),
