@@ -47,15 +47,15 @@ class Config:
   def to_dict(self) -> dict[str, Any]:
     """Returns all settings as a preset, from which this can be made again."""
     return {
-      **_to_toml(dataclasses.asdict(self.run)),
-      **_to_toml(dataclasses.asdict(self.training)),
-      **_to_toml(dataclasses.asdict(self.measurement)),
+      **_to_toml(self.run),
+      **_to_toml(self.training),
+      **_to_toml(self.measurement),
       'task': {
         'name': self.task,
-        **_to_toml(dataclasses.asdict(self.task_settings)),
+        **_to_toml(self.task_settings),
       },
       **{
-        name: _to_toml(own.to_dict())
+        name: {**_to_toml(own.trainer), **_to_toml(own.personalizer)}
         for name, own in self.method_settings.items()
       },
     }
@@ -80,7 +80,7 @@ class Config:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _to_toml(own: Mapping[str, Any]) -> dict[str, Any]:
+def _to_toml(own: settings.Settings) -> dict[str, Any]:
   """Writes settings for TOML, which knows neither tuples nor None."""
 
   def value(setting: Any) -> Any:
@@ -88,7 +88,7 @@ def _to_toml(own: Mapping[str, Any]) -> dict[str, Any]:
       return 'none'
     return list(setting) if isinstance(setting, tuple) else setting
 
-  return {name: value(setting) for name, setting in own.items()}
+  return {n: value(v) for n, v in dataclasses.asdict(own).items()}
 
 
 def _make(

@@ -21,6 +21,11 @@ def _resolve(preset=None, assignments=(), **flags):
   return configs.resolve(user_settings.read(preset, assignments, flags))
 
 
+def _own(config, name):
+  """The settings of a method, by their names."""
+  return config.method_settings[name].to_dict()
+
+
 class TestConfig:
   @pytest.fixture(autouse=True)
   def _set_up(self, tmp_path):
@@ -60,8 +65,8 @@ class TestConfig:
       algorithms='fedavg,finetuning',
     )
     rates = {
-      name: own.client_learning_rate
-      for name, own in config.method_settings.items()
+      name: _own(config, name)['client_learning_rate']
+      for name in config.method_settings
     }
     assert rates == {'fedavg': 0.3, 'finetuning': 0.2}
 
@@ -69,10 +74,8 @@ class TestConfig:
     config = _resolve(
       None, ['finetuning_epochs=3'], algorithms='fedavg,local,finetuning'
     )
-    assert config.method_settings['local'].to_dict()['finetuning_epochs'] == 3
-    assert (
-      config.method_settings['finetuning'].to_dict()['finetuning_epochs'] == 3
-    )
+    assert _own(config, 'local')['finetuning_epochs'] == 3
+    assert _own(config, 'finetuning')['finetuning_epochs'] == 3
 
   def test_tables_of_a_preset(self):
     config = _resolve(
@@ -88,12 +91,10 @@ class TestConfig:
         """)
     )
     assert config.task_settings.alpha == 2.0
-    finetuning = config.method_settings['finetuning'].to_dict()
+    finetuning = _own(config, 'finetuning')
     assert finetuning['finetuning_learning_rates'] == (0.1, 1.0)
     assert finetuning['client_learning_rate'] == 0.25
-    assert (
-      config.method_settings['fedavg'].to_dict()['client_learning_rate'] == 0.5
-    )
+    assert _own(config, 'fedavg')['client_learning_rate'] == 0.5
 
   def test_the_preset_of_the_tasks_name_is_the_default(self):
     config = _resolve(task='school')
@@ -124,9 +125,9 @@ class TestConfig:
     ]
     # The ensemble is of models that are trained as all others are.
     assert config.run.aggregator == 'robust'
-    fedadam = config.method_settings['fedadam'].to_dict()
+    fedadam = _own(config, 'fedadam')
     for name in ('finetuning', 'knn_per', 'ensemble'):
-      own = config.method_settings[name].to_dict()
+      own = _own(config, name)
       assert {key: own[key] for key in fedadam} == fedadam
 
     hypcluster = _resolve(f'{task}_hypcluster')
@@ -137,7 +138,7 @@ class TestConfig:
       hypcluster.training.total_rounds - own['warmstart_rounds']
       == config.training.total_rounds
     )
-    ensemble = config.method_settings['ensemble'].to_dict()
+    ensemble = _own(config, 'ensemble')
     assert own['num_clusters'] == ensemble['num_clusters']
 
   def test_a_preset_may_set_what_is_not_chosen_after_all(self):
@@ -268,13 +269,11 @@ def test_a_pair_has_settings_of_its_own(tmp_path):
     [f'{_PAIR}.client_learning_rate=.5', 'batch_size=4'],
     algorithms=f'fedavg,{_PAIR}',
   )
-  own = config.method_settings[_PAIR].to_dict()
+  own = _own(config, _PAIR)
   assert own['finetuning_epochs'] == 3
   assert own['client_learning_rate'] == 0.5
   assert 'num_clusters' in own
-  assert (
-    config.method_settings['fedavg'].to_dict()['client_learning_rate'] != 0.5
-  )
+  assert _own(config, 'fedavg')['client_learning_rate'] != 0.5
   preset.write_text(tomli_w.dumps(config.to_dict()))
   assert configs.from_file(preset) == config
 
@@ -296,5 +295,5 @@ def test_a_pair_with_a_short_name_is_called_by_it():
     algorithms='fedavg+finetuning,finetuning',
   )
   assert list(config.method_settings) == ['finetuning']
-  own = config.method_settings['finetuning'].to_dict()
+  own = _own(config, 'finetuning')
   assert own['finetuning_epochs'] == 3

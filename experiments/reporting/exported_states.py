@@ -1,0 +1,101 @@
+"""The states that the clients of a finished run keep, as files of arrays."""
+
+import csv
+import pathlib
+
+import numpy as np
+
+from base import errors
+from experiments.command_line import terminal
+from experiments.reporting import results_folder
+from personalization import client_states
+
+
+def _find_training(
+  run: results_folder.FinishedRun, name: str | None
+) -> tuple[str, int]:
+  """Returns a training that has states, and the number of its last round."""
+  last_rounds = {
+    own['training']: own['rounds']
+    for own in run.methods.values()
+    if own['training'] is not None
+    and (
+      results_folder.checkpoint_dir(run.path, own['training'])
+      / client_states.FILE_NAME
+    ).exists()
+  }
+  if not last_rounds:
+    raise errors.UserError(
+      f'{run.path} has no states of clients: none of its methods keeps any.'
+    )
+  if name is None and len(last_rounds) == 1:
+    name = next(iter(last_rounds))
+  if name is None:
+    raise errors.UserError(
+      f'{run.path} has the states of {" and ".join(last_rounds)}. Name one of'
+      ' them with --training.'
+    )
+  if name not in last_rounds:
+    raise errors.unknown('training', name, last_rounds)
+  return name, last_rounds[name]
+
+
+def export(
+  folder: pathlib.Path,
+  training: str | None = None,
+  output_dir: pathlib.Path | None = None,
+) -> pathlib.Path:
+  """Writes the states client by client, so that memory holds one at a time.
+
+  Args:
+    folder: The output folder of a run.
+    training: The training; None for the only one.
+    output_dir: The folder to write to; by default one in `folder`.
+
+  Returns:
+    The folder that was written to.
+
+  Raises:
+    UserError: If there are no such states.
+  """
+  run = results_folder.read(folder)
+  training, last_round = _find_training(run, training)
+  checkpoints = results_folder.checkpoint_dir(folder, training)
+  output_dir = output_dir or folder / 'states' / training
+  output_dir.mkdir(parents=True, exist_ok=True)
+  clients = [
+    client_id for client_id, _ in client_states.saved(checkpoints, last_round)
+  ]
+  arrays: dict[str, np.ndarray] = {}
+  with terminal.progress('exporting', len(clients), 'clients') as show:
+    states = client_states.saved(checkpoints, last_round)
+    for k, (_, state) in enumerate(states):
+      for name, leaf in state.items():
+        if name not in arrays:
+          arrays[name] = np.lib.format.open_memmap(
+            output_dir / f'{name.replace("/", ".")}.npy',
+            'w+',
+            leaf.dtype,
+            (len(clients), *leaf.shape),
+          )
+        arrays[name][k] = leaf
+      show(k + 1)
+  with (output_dir / 'clients.csv').open('w', newline='') as file:
+    csv.writer(file, lineterminator='\n').writerows(
+      [['client'], *([client_id] for client_id in clients)]
+    )
+  for array in arrays.values():
+    array.flush()
+  return output_dir
+
+
+def main(
+  folder: pathlib.Path, training: str | None, output_dir: pathlib.Path | None
+) -> int:
+  """Exports the states that a user asked for; returns the exit status."""
+  try:
+    written = export(folder, training, output_dir)
+  except OSError as error:
+    raise errors.UserError(f'The states cannot be written: {error}.') from error
+  terminal.say(f'Written to {written}')
+  return 0
