@@ -21,7 +21,7 @@ from base import settings
 
 if TYPE_CHECKING:
   from algorithms import aggregation
-  from algorithms import method
+  from algorithms import methods
   from tasks.models import models
 
 
@@ -196,7 +196,7 @@ def build(
   aggregator: aggregation.Factory,
   evaluation_sets: Sequence[str],
   num_clients: int = 0,
-) -> method.Method:
+) -> methods.Method:
   """Builds a method.
 
   Args:
@@ -218,7 +218,7 @@ def build(
     )
   trainer_class, personalizer_class = (e.load() for e in _entries(name))
   trainer = trainer_class(model, trainer_settings)
-  return importlib.import_module('algorithms.method').Method(
+  return importlib.import_module('algorithms.methods').Method(
     personalizer_class(trainer, own.personalizer),
     aggregator,
     tuple(evaluation_sets),

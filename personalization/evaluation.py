@@ -17,14 +17,14 @@ import numpy as np
 import tree
 
 from algorithms import candidates
-from algorithms import method as methods
+from algorithms import methods
 from algorithms import process
 from base import errors
 from base import seeds
 from personalization import cohorts
 from personalization import measurements
 from personalization import prefetch
-from personalization import schedule
+from personalization import schedules
 from personalization import training
 from tasks import task
 from tasks.data import populations as data_populations
@@ -221,7 +221,7 @@ class _Work:
   method: methods.Method
   trained: training.Trained
   attributes: Mapping[str, task.Attribute]
-  training_settings: schedule.TrainingSettings
+  training_settings: schedules.TrainingSettings
   batch_size: int
   cohort_size: int
   on_cohort: Callable[[int], None]
@@ -329,7 +329,7 @@ def evaluate(
   method: methods.Method,
   trained: training.Trained,
   task: task.Task,
-  training_settings: schedule.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
   on_cohort: Callable[[int], None] = lambda _: None,
   populations: Populations | None = None,
   measurement: measurements.MeasurementSettings = _NOTHING_ELSE,

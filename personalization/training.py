@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow_federated as tff
 import tree
 
-from algorithms import method as methods
+from algorithms import methods
 from algorithms import trainers
 from base import errors
 from base import seeds
@@ -20,7 +20,7 @@ from personalization import checkpoints
 from personalization import client_states
 from personalization import cohorts
 from personalization import prefetch
-from personalization import schedule as schedules
+from personalization import schedules
 from runtimes import cohort
 from runtimes import rounds
 from tasks import task as tasks

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from algorithms import method as methods
+from algorithms import methods
 
 
 def exchange(method: methods.Method, **exchanged: Any) -> methods.Method:

@@ -15,16 +15,16 @@ import numpy as np
 import tensorflow as tf
 
 from algorithms import aggregation
-from algorithms import method as methods
+from algorithms import methods
 from algorithms import registry as algorithm_registry
 from base import seeds
 from experiments.benchmarks import reference_loops
 from personalization import evaluation
 from personalization import measurements
-from personalization import schedule as schedules
+from personalization import schedules
 from personalization import training
 from tasks import registry
-from tasks import task as task_lib
+from tasks import task as tasks
 from tasks.data import populations
 
 # From how many rounds to run to what is the same for all systems after them.
@@ -37,7 +37,7 @@ _LEARNING_RATE = 0.01
 
 
 def _bare(
-  task: task_lib.Task, clients: Any
+  task: tasks.Task, clients: Any
 ) -> tuple[reference_loops.Workload, Any]:
   """The task's workload of such clients, and its weights at the start."""
   if task.name == 'emnist':
@@ -57,7 +57,7 @@ def _bare(
   return workload, task.model.init(tf.constant(seed))
 
 
-def _method(task: task_lib.Task) -> methods.Method:
+def _method(task: tasks.Task) -> methods.Method:
   own = algorithm_registry.make_settings(
     'finetuning',
     {

@@ -17,7 +17,7 @@ from base import settings
 from experiments.command_line import paths
 from experiments.configuration import user_settings
 from personalization import measurements
-from personalization import schedule
+from personalization import schedules
 from tasks import registry as task_registry
 
 _T = TypeVar('_T')
@@ -38,7 +38,7 @@ class Config:
   """
 
   run: user_settings.RunSettings
-  training: schedule.TrainingSettings
+  training: schedules.TrainingSettings
   measurement: measurements.MeasurementSettings
   task: str
   task_settings: settings.Settings
@@ -215,7 +215,7 @@ def resolve(request: user_settings.Request) -> Config:
   task_class = task_registry.settings_class(request.task)
   classes = (
     user_settings.RunSettings,
-    schedule.TrainingSettings,
+    schedules.TrainingSettings,
     measurements.MeasurementSettings,
   )
   given = _sort(request, set().union(*map(_names, classes)), _names(task_class))
@@ -230,7 +230,7 @@ def resolve(request: user_settings.Request) -> Config:
   folders = (str(paths.user_path(p).resolve()) for p in run.warmstart_from)
   return Config(
     run=dataclasses.replace(run, warmstart_from=tuple(folders)),
-    training=make(schedule.TrainingSettings),
+    training=make(schedules.TrainingSettings),
     measurement=make(measurements.MeasurementSettings),
     task=request.task,
     task_settings=_make(

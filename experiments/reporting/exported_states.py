@@ -84,8 +84,7 @@ def export(
     csv.writer(file, lineterminator='\n').writerows(
       [['client'], *([client_id] for client_id in clients)]
     )
-  for array in arrays.values():
-    array.flush()
+  arrays.clear()  # Which writes what is not in the files yet.
   return output_dir
 
 

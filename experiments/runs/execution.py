@@ -9,7 +9,7 @@ import pathlib
 import tensorflow_federated as tff
 
 from algorithms import aggregation
-from algorithms import method as method
+from algorithms import methods
 from algorithms import registry as algorithm_registry
 from base import errors
 from base import seeds
@@ -82,7 +82,7 @@ def _build(
   config: configs.Config,
   task: task.Task,
   measurement: measurements.MeasurementSettings,
-) -> method.Method:
+) -> methods.Method:
   """Builds one of the methods of a configuration."""
   return algorithm_registry.build(
     name,
@@ -104,12 +104,12 @@ def _trained_in(source: str) -> tuple[pathlib.Path, str, int]:
   if ':' in path.name and not path.is_dir():
     folder, _, chosen = source.rpartition(':')
     path = pathlib.Path(folder)
-  methods = results_folder.read(path).methods
-  if chosen is not None and chosen not in methods:
-    raise errors.unknown('method', chosen, methods)
+  finished = results_folder.read(path).methods
+  if chosen is not None and chosen not in finished:
+    raise errors.unknown('method', chosen, finished)
   rounds = {
     own['training']: own['rounds']
-    for name, own in methods.items()
+    for name, own in finished.items()
     if own['training'] is not None and chosen in (None, name)
   }
   if not rounds:
@@ -138,12 +138,12 @@ def _saved_models(source: str, task: task.Task) -> tuple[models.Weights, ...]:
 
 
 def _warmstart(
-  methods: Mapping[str, method.Method],
+  built: Mapping[str, methods.Method],
   sources: Sequence[str],
   task: task.Task,
-) -> dict[str, method.Method]:
+) -> dict[str, methods.Method]:
   """Has the methods begin with the models of finished runs."""
-  for name, own in methods.items():
+  for name, own in built.items():
     if not own.model_places:
       raise errors.UserError(
         f'{name} has no global model that could begin with a saved one. Leave'
@@ -155,7 +155,7 @@ def _warmstart(
     ]
   except errors.UserError as error:
     raise errors.UserError(f'warmstart_from: {error}') from error
-  for name, own in methods.items():
+  for name, own in built.items():
     if len(first) != len(own.model_places):
       raise errors.UserError(
         f'{name} begins with {len(own.model_places)} models, but there are'
@@ -163,7 +163,7 @@ def _warmstart(
       )
   return {
     name: dataclasses.replace(own, first_models=first)
-    for name, own in methods.items()
+    for name, own in built.items()
   }
 
 
@@ -171,7 +171,7 @@ def build_methods(
   config: configs.Config,
   task: task.Task,
   measurement: measurements.MeasurementSettings = _NOTHING_ELSE,
-) -> dict[str, method.Method]:
+) -> dict[str, methods.Method]:
   """Builds all methods, so that none fails behind the training of another.
 
   Args:
@@ -185,12 +185,12 @@ def build_methods(
   Raises:
     UserError: If one cannot do the task.
   """
-  methods = {
+  built = {
     name: _build(name, config, task, measurement)
     for name in config.method_settings
   }
-  for name, own in methods.items():
+  for name, own in built.items():
     training.check(own, task, name)
   if config.run.warmstart_from:
-    methods = _warmstart(methods, config.run.warmstart_from, task)
-  return methods
+    built = _warmstart(built, config.run.warmstart_from, task)
+  return built

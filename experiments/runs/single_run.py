@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from algorithms import method as methods
+from algorithms import methods
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import terminal
@@ -20,7 +20,7 @@ from experiments.runs import execution
 from personalization import evaluation
 from personalization import measurements
 from personalization import outcomes
-from personalization import schedule
+from personalization import schedules
 from personalization import training
 from tasks import task
 
@@ -51,7 +51,7 @@ def _train(
   name: str,
   method: methods.Method,
   task: task.Task,
-  settings: schedule.TrainingSettings,
+  settings: schedules.TrainingSettings,
   folder: results_folder.RunFolder,
 ) -> tuple[training.Trained, float | None]:
   """Trains; also returns the seconds, if it did not begin at a checkpoint."""

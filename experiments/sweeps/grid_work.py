@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithms import method as methods
+from algorithms import methods
 from base import errors
 from experiments.configuration import configs
 from experiments.runs import execution
@@ -15,7 +15,7 @@ from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results
 from personalization import evaluation
 from personalization import outcomes
-from personalization import schedule as schedules
+from personalization import schedules
 from personalization import training
 from tasks import task
 

@@ -16,7 +16,7 @@ from algorithms import as_trained
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import finetuning
-from algorithms import method as methods
+from algorithms import methods
 from algorithms import process
 from algorithms import trainers
 from runtimes import cohort

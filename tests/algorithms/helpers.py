@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 import tree
 
 from algorithms import aggregation
-from algorithms import method as methods
+from algorithms import methods
 from algorithms import process
 from algorithms import registry
 from algorithms import trainers

@@ -18,7 +18,7 @@ from algorithms import client_work
 from algorithms import fedavg
 from algorithms import finetuning
 from algorithms import hypcluster
-from algorithms import method as methods
+from algorithms import methods
 from algorithms import optimizers
 from algorithms import personalizers
 from algorithms import process

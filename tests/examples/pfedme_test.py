@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from algorithms import aggregation
 from algorithms import as_trained
-from algorithms import method as methods
+from algorithms import methods
 from algorithms import trainers
 from examples import pfedme
 from runtimes import cohort

@@ -18,12 +18,12 @@ from base import errors
 from personalization import evaluation
 from personalization import measurements
 from personalization import outcomes
-from personalization import schedule
+from personalization import schedules
 from personalization import training
 from runtimes import cohort
 from runtimes import values
 from tasks import registry as task_registry
-from tasks import task as task_lib
+from tasks import task as tasks
 from tasks.data import populations
 from tasks.models import linear
 from tests import computations
@@ -33,7 +33,7 @@ _METRIC = 'half_squared_error'
 _MODEL = linear.LinearRegression(3)
 _EPOCHS = 3
 _RATE = 0.1
-_OPTIONS = schedule.TrainingSettings(batch_size=4, clients_per_round=0, seed=5)
+_OPTIONS = schedules.TrainingSettings(batch_size=4, clients_per_round=0, seed=5)
 # The weights that training has ended with: a kernel, and a bias.
 _WEIGHTS = np.array([0.3, -0.2, 0.5, 0.1], np.float32)
 
@@ -90,7 +90,7 @@ def _task(**changes):
     batch_size=4,
     padded=True,
   )
-  return task_lib.Task(**(fields | changes))
+  return tasks.Task(**(fields | changes))
 
 
 def _cross_silo_task(**changes):
@@ -748,7 +748,7 @@ def test_school(name):
     aggregation.mean(),
     measurements.evaluation_sets(task),
   )
-  options = schedule.TrainingSettings(
+  options = schedules.TrainingSettings(
     total_rounds=500,
     clients_per_round=0,
     batch_size=32,

@@ -11,13 +11,13 @@ import tree
 
 from base import errors
 from base import settings
-from personalization import schedule
+from personalization import schedules
 from tasks import registry
 from tasks import task as tasks
 from tasks.data import batches
 from tasks.data import populations
 
-_SETTINGS = schedule.TrainingSettings(
+_SETTINGS = schedules.TrainingSettings(
   total_rounds=7,
   clients_per_round=3,
   batch_size=4,
@@ -40,8 +40,8 @@ def _task() -> tasks.Task:
 
 def _schedule(
   task: tasks.Task | None = None, **changed: Any
-) -> schedule.Schedule:
-  return schedule.Schedule(
+) -> schedules.Schedule:
+  return schedules.Schedule(
     task or _task(), dataclasses.replace(_SETTINGS, **changed)
   )
 
@@ -79,21 +79,21 @@ def _with_sizes(sizes: Mapping[str, int], padded: bool = True) -> tasks.Task:
 
 def test_clients_are_drawn_without_replacement():
   for round_num in range(1, 100):
-    rows = schedule.sample(_SETTINGS, 6, round_num)
+    rows = schedules.sample(_SETTINGS, 6, round_num)
     assert len(set(rows)) == 3
     assert set(rows) <= set(range(6))
 
 
 def test_all_clients_are_drawn_equally_often():
   drawn = np.concatenate(
-    [schedule.sample(_SETTINGS, 6, round_num) for round_num in range(2000)]
+    [schedules.sample(_SETTINGS, 6, round_num) for round_num in range(2000)]
   )
   np.testing.assert_allclose(np.bincount(drawn), 1000, rtol=0.1)
 
 
 def _cohorts(**changed: Any) -> list[tuple[int, ...]]:
   how = dataclasses.replace(_SETTINGS, **changed)
-  return [tuple(schedule.sample(how, 100, r)) for r in range(20)]
+  return [tuple(schedules.sample(how, 100, r)) for r in range(20)]
 
 
 def test_a_cohort_depends_on_the_seed_and_the_round_alone():
@@ -116,12 +116,12 @@ def test_each_round_and_each_seed_has_another_cohort():
 @pytest.mark.parametrize('clients_per_round', [0, 6])
 def test_all_clients_take_part_in_order(clients_per_round):
   how = dataclasses.replace(_SETTINGS, clients_per_round=clients_per_round)
-  np.testing.assert_array_equal(schedule.sample(how, 6, 1), range(6))
+  np.testing.assert_array_equal(schedules.sample(how, 6, 1), range(6))
 
 
 def test_a_round_is_of_the_clients_that_are_sampled():
   for round_num, (rows, data, _) in enumerate(_rounds(), 1):
-    expected = schedule.sample(_SETTINGS, _NUM_CLIENTS, round_num)
+    expected = schedules.sample(_SETTINGS, _NUM_CLIENTS, round_num)
     np.testing.assert_array_equal(rows, expected)
     for row, y, mask in zip(rows, data.examples['y'], data.mask):
       own = _task().train.sets['train'](_task().train.client_ids[row])['y']
@@ -279,14 +279,14 @@ def test_several_rounds_are_the_rounds_one_by_one(changed, first_round):
 
 
 def test_no_more_rounds_are_made_at_once_than_there_may_be(monkeypatch):
-  monkeypatch.setattr(schedule, '_MOST_ROUNDS', 2)
+  monkeypatch.setattr(schedules, '_MOST_ROUNDS', 2)
   made = _schedule()
   assert made.rounds_at_once == 2
   assert {len(leaf) for leaf in made.several(1).values()} == {2}
 
 
 def test_recent_rounds_are_kept():
-  made = schedule.Schedule(_task(), _SETTINGS, num_kept=2)
+  made = schedules.Schedule(_task(), _SETTINGS, num_kept=2)
   first, second = made.several(1), made.several(4)
   assert made.several(1) is first
   assert made.several(4) is second
@@ -300,9 +300,9 @@ def test_examples_that_are_not_padded_are_not_stacked():
 
 def test_examples_that_are_too_large_are_not_stacked(monkeypatch):
   size = 6 * max(_sizes()) * 61 * 4  # 60 features and a label.
-  monkeypatch.setattr(schedule, '_MOST_BYTES', size)
+  monkeypatch.setattr(schedules, '_MOST_BYTES', size)
   assert _schedule().examples is not None
-  monkeypatch.setattr(schedule, '_MOST_BYTES', size - 1)
+  monkeypatch.setattr(schedules, '_MOST_BYTES', size - 1)
   assert _schedule().examples is None
 
 
@@ -369,4 +369,4 @@ def test_more_clients_a_round_than_there_are_is_an_error(
 )
 def test_a_setting_out_of_range_is_refused_by_name(name, value):
   with pytest.raises(errors.UserError, match=name):
-    settings.from_dict(schedule.TrainingSettings, {name: value}, 'test')
+    settings.from_dict(schedules.TrainingSettings, {name: value}, 'test')

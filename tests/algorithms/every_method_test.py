@@ -1,0 +1,218 @@
+"""Facts that hold for every method."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+import tree
+
+from algorithms import mocha
+from algorithms import registry
+from tests.algorithms import helpers
+
+# Settings that make a method quick to run.
+_QUICK = {
+  'ditto': dict(personal_epochs=2),
+  'ditto+finetuning': dict(finetuning_epochs=2),
+  'fedadam+knn_per': dict(coefficients=(0.0, 0.5)),
+  'finetuning': dict(finetuning_epochs=2, finetuning_layers=('all', 'last')),
+  'hypcluster': dict(warmstart_rounds=1.0),
+  'hypcluster+finetuning': dict(finetuning_epochs=2, warmstart_rounds=1.0),
+  'knn_per': dict(coefficients=(0.0, 0.5), neighbor_weights='1/d'),
+  'local': dict(finetuning_epochs=2),
+}
+_NAMES = (
+  *registry.short_names(),
+  'hypcluster+finetuning',
+  'fedadam+knn_per',
+  'ditto+finetuning',
+)
+# Those whose servers count rounds or steps, also where no update arrives.
+_COUNTING = ('fedadam', 'hypcluster', 'ensemble', 'mocha')
+
+
+@pytest.fixture(name='method', params=_NAMES)
+def _method(request):
+  return _build(request.param)
+
+
+def _build(name):
+  return helpers.build(
+    name, num_clients=len(helpers.SIZES) + 1, **_QUICK.get(name, {})
+  )
+
+
+def _run_and_personalize(method, data_of_clients=None):
+  """The state, the metrics and the results after three rounds."""
+  clients = helpers.make_clients(method, data_of_clients)
+  after = helpers.run(method, clients=clients)
+  held_out = helpers.hold_out(clients)
+  return (
+    after.state,
+    after.metrics,
+    list(method.personalize(after.state, held_out)),
+  )
+
+
+def _some_models(method):
+  """A model for each place where a training can begin with one."""
+  return [
+    helpers.weights([k + 1, k + 2, -1, k + 5])
+    for k in range(len(method.model_places))
+  ]
+
+
+def _models(method, state):
+  """The models in a state."""
+  if isinstance(method.trainer, mocha.Mocha):
+    return {'models': state.server.models}  # None of them is everybody's.
+  if not method.trains:
+    return {'model': state.server.model}
+  leaves = dict(tree.flatten_with_path(state))
+  return {
+    path: leaf
+    for path, leaf in leaves.items()
+    if path[:-1] in method.model_places
+  }
+
+
+def test_both_runtimes_give_the_same(method):
+  results = []
+  for runtime in ('native', 'cohort'):
+    with helpers.on(runtime):
+      results.append(_run_and_personalize(method))
+  helpers.assert_close(*results)
+
+
+def test_padding_and_stacking_change_nothing(method):
+  plain = helpers.all_data()
+  # Of the same shapes, so that they are stacked, as the others are not.
+  padded = [helpers.padded(own) for own in plain]
+  helpers.assert_close(
+    _run_and_personalize(method, plain), _run_and_personalize(method, padded)
+  )
+
+
+def test_the_order_of_clients_changes_nothing(method):
+  clients = helpers.make_clients(method)
+  forwards = helpers.run(method, clients=clients)
+  backwards = helpers.run(method, clients=clients[::-1])
+  helpers.assert_close(
+    (forwards.state, forwards.metrics), (backwards.state, backwards.metrics)
+  )
+
+
+def test_a_seed_fixes_every_bit(method):
+  helpers.assert_equal(
+    _run_and_personalize(method), _run_and_personalize(method)
+  )
+
+
+def test_a_client_that_is_not_finite_is_dropped(method):
+  plain = helpers.all_data()
+  bad = helpers.corrupt(helpers.data(9, 6), np.inf)
+  clients = helpers.make_clients(method, [*plain, bad])
+  after = helpers.run(method, rounds=1, clients=clients)
+  without = helpers.run(method, rounds=1, clients=clients[:-1])
+  if method.trains:
+    assert after.metrics['dropped_clients'] == 1
+    assert after.metrics['num_clients'] == len(plain)
+    # The client has forgotten the round.
+    helpers.assert_equal(after.clients[-1].state, clients[-1].state)
+  helpers.assert_close(after.state, without.state)
+
+
+def test_begins_with_given_models_and_nothing_else_is_changed(method):
+  first_models = _some_models(method)
+  random = dict(tree.flatten_with_path(method.initial_state([0, 1])))
+  begun = dataclasses.replace(method, first_models=first_models)
+  given = {
+    (*place, name): weight
+    for place, weights in zip(method.model_places, first_models)
+    for name, weight in weights.items()
+  }
+  assert given.keys() <= random.keys()
+  helpers.assert_equal(
+    dict(tree.flatten_with_path(begun.initial_state([0, 1]))), random | given
+  )
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_a_round_of_which_nobody_is_left_changes_nothing(name):
+  method = _build(name)
+  # From models that are not zero, as a linear model is at the start.
+  begun = dataclasses.replace(method, first_models=_some_models(method))
+  before = begun.initial_state([0, 1])
+  if isinstance(method.trainer, mocha.Mocha):
+    rows = np.random.default_rng(0).normal(size=before.server.models.shape)
+    before = helpers.with_server(before, models=np.float32(rows))
+  bad = [helpers.corrupt(own, np.nan) for own in helpers.all_data()]
+  clients = helpers.make_clients(method, bad)
+  after = helpers.run(method, rounds=1, clients=clients, state=before)
+  assert _models(method, before)
+  helpers.assert_equal(_models(method, after.state), _models(method, before))
+  if name.partition('+')[0] not in _COUNTING:
+    helpers.assert_equal(after.state, before)
+  for client, left in zip(clients, after.clients):
+    helpers.assert_equal(left.state, client.state)
+  if method.trains:
+    assert after.metrics['dropped_clients'] == len(bad)
+    assert after.metrics['num_clients'] == 0
+    assert after.metrics['num_examples'] == 0
+    assert after.metrics['loss'] == 0
+
+
+def test_is_an_iterative_process_of_tff(method):
+  clients = helpers.make_clients(method)
+  expected = helpers.run(method, clients=clients)
+  iterative = method.iterative_process([0, 1])
+  assert isinstance(iterative, tff.templates.IterativeProcess)
+  state = iterative.initialize()
+  helpers.assert_equal(state, method.initial_state([0, 1]))
+  for _ in range(3):
+    state, client_states, metrics = iterative.next(state, clients)
+    clients = [
+      client._replace(state=own) for client, own in zip(clients, client_states)
+    ]
+  helpers.assert_equal(
+    (state, [client.state for client in clients], metrics),
+    (
+      expected.state,
+      [client.state for client in expected.clients],
+      expected.metrics,
+    ),
+  )
+
+
+def test_there_is_a_metric_for_each_candidate(method):
+  results = method.personalize(
+    method.initial_state([0, 1]), helpers.make_held_out(method)
+  )
+  assert len(results) == len(helpers.SIZES)
+  for result in results:
+    for total, weight in result['evaluation'].values():
+      assert total.shape == (len(method.candidates),)
+      np.testing.assert_array_equal(weight, [6] * len(method.candidates))
+
+
+# The model has 4 parameters; hypcluster has 2 of them, in one warm round.
+@pytest.mark.parametrize(
+  'name, rounds, down, up',
+  [
+    ('fedavg', 1, 4, 4),
+    ('fedadam', 1, 4, 4),
+    ('ditto', 1, 4, 4),
+    ('hypcluster', 1, 2 * 4, 2 * 4),
+    ('hypcluster', 2, 2 * 4, 4),
+    # Its own model, and what of the others' models pulls it, and how much.
+    ('mocha', 1, 4 + 4 + 1, 4),
+  ],
+)
+def test_what_a_client_is_sent_and_sends(name, rounds, down, up):
+  method = _build(name)
+  metrics = helpers.run(method, rounds).metrics
+  received = method.parameters_down * metrics.get('share_received', 1)
+  sent = method.parameters_up * metrics.get('share_sent', 1)
+  assert received == pytest.approx(down, abs=1e-4)
+  assert sent == pytest.approx(up, abs=1e-4)
