@@ -1080,9 +1080,6 @@ def test_the_states_of_a_training_can_be_read_afterwards(tmp_path):
   rows = set()
   for round_num in (1, 2):
     rows.update(schedules.sample(_SETTINGS, 6, round_num))
-    *schedules.sample(_SETTINGS, 6, 1),
-    *schedules.sample(_SETTINGS, 6, 2),
-  }
   found = dict(client_states.saved(tmp_path, 2))
   assert list(found) == [_task().train.client_ids[row] for row in sorted(rows)]
   for row, leaves in zip(sorted(rows), found.values()):
