@@ -39,7 +39,7 @@ class SineWavesSettings(settings.Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class SineNetwork(models.Model):
+class SineNetwork(models.Regressor):
   """A hidden layer and a linear one, of examples {'x': [1], 'y': []}."""
 
   width: int = 40
@@ -69,21 +69,6 @@ class SineNetwork(models.Model):
 
   def decide(self, weights: models.Weights, features: tf.Tensor) -> tf.Tensor:
     return layers.dense(weights, 'output', features)[:, 0]
-
-  def score_loss(self, scores: tf.Tensor, batch: models.Batch) -> tf.Tensor:
-    return tf.square(scores - batch['y'])
-
-  def predict(self, scores: tf.Tensor) -> tf.Tensor:
-    return scores
-
-  def predict_softly(self, scores: tf.Tensor) -> tf.Tensor:
-    return scores
-
-  def judge(
-    self, predicted: tf.Tensor, batch: models.Batch
-  ) -> models.Statistics:
-    error = models.each_as_one(self.score_loss(predicted, batch))
-    return collections.OrderedDict(squared_error=error)
 
 
 def load(own: SineWavesSettings, data_dir: str | None, seed: int) -> task.Task:

@@ -84,7 +84,7 @@ class EmnistCnn(_ConvolutionalModel, models.Classifier):
 
 
 @dataclasses.dataclass(frozen=True)
-class AdniCnn(_ConvolutionalModel):
+class AdniCnn(_ConvolutionalModel, models.Regressor):
   """Motley's model for ADNI: one number from an image.
 
   Two 5x5 convolutions of 32 and 64 channels, each with 2x2 max-pooling, a dense
@@ -119,19 +119,3 @@ class AdniCnn(_ConvolutionalModel):
 
   def decide(self, weights: models.Weights, features: tf.Tensor) -> tf.Tensor:
     return super().decide(weights, features)[:, 0]
-
-  def score_loss(self, scores: tf.Tensor, batch: models.Batch) -> tf.Tensor:
-    return tf.square(scores - batch['y'])
-
-  def predict(self, scores: tf.Tensor) -> tf.Tensor:
-    return scores
-
-  def predict_softly(self, scores: tf.Tensor) -> tf.Tensor:
-    return scores
-
-  def judge(
-    self, predicted: tf.Tensor, batch: models.Batch
-  ) -> models.Statistics:
-    return collections.OrderedDict(
-      squared_error=models.each_as_one(self.score_loss(predicted, batch))
-    )

@@ -85,12 +85,6 @@ class LinearRegression(LinearModel):
   def score_loss(self, scores: tf.Tensor, batch: models.Batch) -> tf.Tensor:
     return 0.5 * tf.square(scores - batch['y'])
 
-  def predict(self, scores: tf.Tensor) -> tf.Tensor:
-    return scores
-
-  def predict_softly(self, scores: tf.Tensor) -> tf.Tensor:
-    return scores
-
   def judge(
     self, predicted: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
@@ -147,12 +141,6 @@ class SupportVectorMachine(LinearModel):
     if self.l2:
       losses += self.l2 * sum(map(tf.nn.l2_loss, weights.values()))
     return losses
-
-  def predict(self, scores: tf.Tensor) -> tf.Tensor:
-    return scores
-
-  def predict_softly(self, scores: tf.Tensor) -> tf.Tensor:
-    return scores
 
   def judge(
     self, predicted: tf.Tensor, batch: models.Batch

@@ -118,21 +118,25 @@ class Model(abc.ABC):
   def score_loss(self, scores: Any, batch: Batch) -> tf.Tensor:
     """The loss of each example, `[batch]`, from the scores of the entries."""
 
-  @abc.abstractmethod
   def predict(self, scores: Any) -> tf.Tensor:
-    """The number or the class, an integer, predicted for each entry."""
+    """The number or the class, an integer, predicted for each entry.
 
-  @abc.abstractmethod
+    Args:
+      scores: The scores; by default they are the numbers.
+    """
+    return scores
+
   def predict_softly(self, scores: Any) -> tf.Tensor:
     """Predictions that can be averaged with those of others.
 
     Args:
-      scores: The scores.
+      scores: The scores; by default they are the numbers.
 
     Returns:
       A number for each entry, `[entries]`, or the probabilities of the classes,
       `[entries, classes]`.
     """
+    return scores
 
   @abc.abstractmethod
   def judge(self, predicted: tf.Tensor, batch: Batch) -> Statistics:
@@ -213,3 +217,14 @@ class Classifier(Model):
   def judge(self, predicted: tf.Tensor, batch: Batch) -> Statistics:
     correct = tf.cast(tf.equal(predicted, batch['y']), tf.float32)
     return collections.OrderedDict(accuracy=each_as_one(correct))
+
+
+class Regressor(Model):
+  """A model of the number 'y' of each example 'x', judged by squared error."""
+
+  def score_loss(self, scores: tf.Tensor, batch: Batch) -> tf.Tensor:
+    return tf.square(scores - batch['y'])
+
+  def judge(self, predicted: tf.Tensor, batch: Batch) -> Statistics:
+    error = each_as_one(self.score_loss(predicted, batch))
+    return collections.OrderedDict(squared_error=error)
