@@ -124,7 +124,7 @@ def train(
   data: batches.ClientData,
   optimizer: optimizers.Optimizer,
   regularizer: Regularizer | None = None,
-  frozen: models.Weights | None = None,
+  fixed: models.Weights | None = None,
 ) -> tuple[optimizers.Learner, tf.Tensor]:
   """Takes a step of the optimizer for each batch, in order.
 
@@ -135,23 +135,23 @@ def train(
     optimizer: The optimizer.
     regularizer: What is added to the mean loss of a batch before it is
       differentiated.
-    frozen: The model's other weights, which stay as they are.
+    fixed: The model's other weights, which stay as they are.
 
   Returns:
     The learner at the end, and the sum over the examples of their loss, without
     the regularizer, each measured just before the step that used it.
   """
-  frozen = frozen or collections.OrderedDict()
+  fixed = fixed or collections.OrderedDict()
 
   def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
     learner, total = carry
     slopes, loss = gradient(
       model,
-      merge(frozen, learner.weights),
+      merge(fixed, learner.weights),
       examples,
       mask,
       regularizer,
-      tuple(learner.weights) if frozen else None,
+      tuple(learner.weights) if fixed else None,
     )
     size = tf.reduce_sum(mask)
     after = optimizer.step(learner, slopes)

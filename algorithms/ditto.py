@@ -52,7 +52,7 @@ class DittoSettings(fedavg.FedAvgSettings):
 
 
 class DittoClientState(NamedTuple):
-  """What a client keeps.
+  """A client's state.
 
   Attributes:
     personal: The personal model, v_k.

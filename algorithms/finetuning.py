@@ -118,9 +118,7 @@ class Finetuning(personalizers.Personalizer):
 
     def epoch(i: tf.Tensor, learner: optimizers.Learner) -> optimizers.Learner:
       own = client_work.epoch_of(data, i, self.shuffled_epochs)
-      return client_work.train(model, learner, own, optimizer, frozen=weights)[
-        0
-      ]
+      return client_work.train(model, learner, own, optimizer, fixed=weights)[0]
 
     return client_work.evaluate_epochs(
       lambda learner: client_work.evaluate_sets(

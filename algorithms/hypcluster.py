@@ -65,7 +65,7 @@ class HypClusterState(NamedTuple):
 
 
 class HypClusterMessage(NamedTuple):
-  """What clients are sent: the stacked models and the number of rounds."""
+  """The message to the clients: the stacked models, and the rounds done."""
 
   models: models.Weights
   round: Any

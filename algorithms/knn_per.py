@@ -58,9 +58,9 @@ class KnnPerSettings(settings.Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Datastore:
-  """What a client keeps of its examples, with room for k entries more.
+  """The examples of a client as neighbours, and k entries of padding.
 
-  So that there are k to choose from; those are infinitely far, as padding is.
+  Padding is infinitely far. With it there are always k entries to choose from.
 
   Attributes:
     keys: The representations, `[entries, dimension]`.
@@ -79,7 +79,7 @@ def store(
   data: batches.ClientData,
   num_neighbors: int,
 ) -> Datastore:
-  """The datastore of all examples in a client's batches, one after another."""
+  """Stores all examples in a client's batches, one after another."""
 
   def entries(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
     examples, mask = client_work.batch(data, step)
@@ -113,7 +113,7 @@ def neighbors(
   num_neighbors: int,
   neighbor_weights: str,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """The targets of each query's neighbours, and their weights, of sum 1."""
+  """Finds each query's neighbours: their targets, and weights of sum 1."""
   keys, mask = datastore.keys, datastore.mask
   # ||q||^2 is the same for all neighbours of q. That a product finds them takes
   # less memory than all differences, which are of the dimension's size each.
@@ -145,7 +145,7 @@ def mix(
   weights: tf.Tensor,
   coefficients: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-  """What is predicted with each coefficient: a number, or the likeliest class.
+  """Mixes predictions at each coefficient: numbers, or the likeliest class.
 
   Args:
     of_model: The model's numbers, `[entries]`, or probabilities, `[entries,

@@ -1,4 +1,4 @@
-"""What a method is: a trainer, and a personalizer of its models."""
+"""Methods: a trainer, and a personalizer of its models."""
 
 import collections
 from collections.abc import Callable, Hashable, Sequence
@@ -34,7 +34,7 @@ def _once(key: Hashable, trace: Callable[[], Any]) -> Any:
 
 
 def _structure(half: Any) -> Hashable:
-  """What programs depend on of a trainer or personalizer."""
+  """Returns a trainer or personalizer, without the values of its floats."""
   fields = {f.name: getattr(half, f.name) for f in dataclasses.fields(half)}
   fields['settings'] = runtime_inputs.structure(half.settings)
   fields.pop('trainer', None)  # Has a structure of its own.
@@ -43,7 +43,7 @@ def _structure(half: Any) -> Hashable:
 
 @dataclasses.dataclass(frozen=True)
 class Computations:
-  """What a method computes, see `process`."""
+  """The computations of a method, see `process`."""
 
   training: process.Training
   personalize: tff.Computation
@@ -83,12 +83,12 @@ class Method:
 
   @property
   def training_key(self) -> Hashable:
-    """What training depends on: methods of equal keys train the same."""
+    """A key that is equal for methods that train the same."""
     return self.trainer, self.aggregator, self.trainer.model.frozen_digest
 
   @property
   def structure(self) -> Hashable:
-    """What compiled programs depend on: all but the values of floats."""
+    """A key that is equal for methods that share compiled programs."""
     return self._training_structure, self._personalization_structure
 
   @property
@@ -164,7 +164,7 @@ class Method:
 
   @property
   def candidates(self) -> Sequence[candidates.Candidate]:
-    """What the candidates of each client's personalized model stand for."""
+    """The candidates for each client's personalized model."""
     return self.personalizer.candidates
 
   @property
@@ -190,7 +190,7 @@ class Method:
 
   @functools.cached_property
   def constants(self) -> tuple[Any, ...]:
-    """What `next` takes beside the state and the clients: frozen weights."""
+    """Further arguments of `next`: frozen weights, if the model has any."""
     frozen = self.trainer.model.frozen
     if not frozen:
       return ()

@@ -71,12 +71,12 @@ class MochaSettings(optimizers.ClientOptimizerSettings):
 
 
 def flatten(weights: models.Weights) -> tf.Tensor:
-  """A model's weights as a vector."""
+  """Flattens a model's weights into a vector."""
   return tf.concat([tf.reshape(leaf, [-1]) for leaf in weights.values()], 0)
 
 
 def unflatten(vector: tf.Tensor, like: models.Weights) -> models.Weights:
-  """The weights of a vector, in the shapes that those of `like` have."""
+  """Gives a vector's weights the names and shapes of those in `like`."""
   sizes = [leaf.shape.num_elements() for leaf in like.values()]
   return collections.OrderedDict(
     (name, tf.reshape(part, leaf.shape))
@@ -85,7 +85,7 @@ def unflatten(vector: tf.Tensor, like: models.Weights) -> models.Weights:
 
 
 def relate(models: tf.Tensor, relationship: str) -> tf.Tensor:
-  """Sigma = (W W^T)^(1/2) / trace, or its inverse.
+  """Computes Sigma = (W W^T)^(1/2) / trace, or its inverse.
 
   Args:
     models: W, `[K, d]`.
@@ -110,7 +110,7 @@ def relate(models: tf.Tensor, relationship: str) -> tf.Tensor:
   trace = tf.reduce_sum(roots - least) + num_clients * least
 
   def with_eigenvalues(some: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Those of `vectors` are `some`, those of what is orthogonal `others`."""
+    """Composes a matrix of `vectors` with eigenvalues `some`; else `others`."""
     return others * tf.eye(num_clients, dtype=tf.float64) + tf.matmul(
       vectors * (some - others), vectors, transpose_b=True
     )
@@ -137,7 +137,7 @@ class MochaState(NamedTuple):
 
 
 class MochaMessage(NamedTuple):
-  """What clients are sent.
+  """The message to the clients.
 
   Attributes:
     models: W, `[K, d]`.
@@ -209,7 +209,7 @@ class Mocha(trainers.Trainer):
     others = tf.gather(message.others, row)
 
     def regularizer(weights: models.Weights) -> tf.Tensor:
-      """What of lambda / 2 tr(W^T Sigma W) depends on w_k."""
+      """Computes the terms of lambda / 2 tr(W^T Sigma W) that have w_k."""
       w = flatten(weights)
       return own.regularization * (
         sigma_kk * tf.nn.l2_loss(w) + tf.reduce_sum(others * w)

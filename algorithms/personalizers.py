@@ -22,7 +22,7 @@ from tasks.data import batches
 
 @dataclasses.dataclass(frozen=True)
 class Personalizer(abc.ABC):
-  """How the models of a trainer are personalized.
+  """Personalizes the models of a trainer.
 
   Attributes:
     trainer: The trainer.
@@ -42,7 +42,7 @@ class Personalizer(abc.ABC):
   @property
   @abc.abstractmethod
   def candidates(self) -> Sequence[candidates.Candidate]:
-    """What the candidates stand for, in the order of the metrics."""
+    """The candidates, in the order of the metrics."""
 
   @property
   def baseline(self) -> int | None:

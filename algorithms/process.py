@@ -40,10 +40,10 @@ class State(NamedTuple):
 
 
 class Message(NamedTuple):
-  """What the server sends to the clients.
+  """The message of the server to the clients.
 
   Attributes:
-    own: What the trainer sends of S.
+    own: The trainer's message.
     numbers: The floats of the trainer's settings.
   """
 
@@ -52,7 +52,7 @@ class Message(NamedTuple):
 
 
 class HeldOutClient(NamedTuple):
-  """What a client has when it is personalized and evaluated.
+  """A client that is personalized and evaluated.
 
   Attributes:
     personalization: The examples that it adapts to.
@@ -146,7 +146,7 @@ def _frozen_types(model: models.Model) -> list[tff.Type]:
 
 
 class _Traced:
-  """What the computations of a trainer and of its personalizers share."""
+  """The computations that a trainer shares with its personalizers."""
 
   def __init__(self, trainer: trainers.Trainer):
     self.numbers_type = _numbers_type(runtime_inputs.numbers(trainer.settings))

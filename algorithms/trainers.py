@@ -25,7 +25,7 @@ _T = TypeVar('_T', bound='Trainer')
 
 
 class Client(NamedTuple):
-  """What a client has in a round, or when it is personalized.
+  """A client in a round, or when it is personalized.
 
   Attributes:
     data: Its examples, in batches; the personalization set when it is
@@ -43,7 +43,7 @@ class Client(NamedTuple):
 
 
 class ClientResult(NamedTuple):
-  """What a client has at the end of a round.
+  """The result of a client's work in a round.
 
   Attributes:
     updates: The parts of what it sends.
@@ -80,7 +80,7 @@ class RoundSums(NamedTuple):
 
 
 class Start(NamedTuple):
-  """What a client starts to personalize from.
+  """The weights from which a client starts to personalize.
 
   Attributes:
     weights: The weights it starts from.
@@ -97,7 +97,7 @@ class Start(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Trainer(abc.ABC):
-  """How models are trained; S is the server's state, C that of a client.
+  """Trains models; S is the server's state, C that of a client.
 
   Two trainers that are equal train the same. The floats of the settings are
   tensors where the functions are called.

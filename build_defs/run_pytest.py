@@ -1,4 +1,4 @@
-"""What a pfl_py_test runs: pytest, told what Bazel says of a test."""
+"""Runs pytest for a pfl_py_test, with the options that Bazel gives."""
 
 import os
 import sys

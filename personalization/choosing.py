@@ -9,7 +9,7 @@ from personalization import evaluation
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """How candidates are chosen.
+  """The way in which candidates are chosen.
 
   Attributes:
     each: Whether each client chooses for itself, by its own validation examples

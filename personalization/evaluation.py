@@ -206,7 +206,7 @@ def prepare(
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-  """What is the same for all clients of an evaluation.
+  """The part of an evaluation that is the same for all clients.
 
   Attributes:
     method: The method.

@@ -1,4 +1,4 @@
-"""What an evaluation measures, and the parts of clients' sets it needs for it.
+"""Measurements of an evaluation, and the parts of clients' sets they need.
 
 Beside the metric of each test client on its own examples, the same personalized
 models can be judged by further evaluation sets, and clients can be personalized
@@ -19,7 +19,7 @@ OOD, HELD_OUT = 'ood', 'held_out'
 
 @dataclasses.dataclass(frozen=True)
 class MeasurementSettings(settings.Settings):
-  """What is measured of the test clients beside their metric."""
+  """The settings of further measurements of the test clients."""
 
   ood_examples: int = settings.field(
     0,

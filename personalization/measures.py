@@ -1,4 +1,4 @@
-"""What an evaluation tells beside the metric at the chosen candidates.
+"""Measures of an evaluation beside the metric at the chosen candidates.
 
 After Motley, section 4: whom each candidate would hurt, how it would do for
 all, and whether clusters are the groups that are known.

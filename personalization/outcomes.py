@@ -1,4 +1,4 @@
-"""What comes of a method: its test clients at the candidates that were chosen.
+"""Outcomes of methods: the test clients at their chosen candidates.
 
 Everything that is reported of a method is derived from its evaluation here:
 results.json, per_client.csv, tables, the records of grids and figures only
@@ -107,7 +107,7 @@ class Acceptance:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What comes of a method.
+  """The outcome of a method.
 
   Attributes:
     evaluated: The metrics of all clients and candidates.
@@ -214,7 +214,7 @@ class Outcome:
 
   @functools.cached_property
   def acceptance(self) -> Mapping[str, Acceptance]:
-    """What becomes of the test clients by each criterion that is set.
+    """The test clients after each acceptance criterion that is set.
 
     With 'min_examples', clients are personalized on all that they have, if that
     is enough. With 'margin', a client compares two models on examples that

@@ -39,7 +39,7 @@ _Own = Any
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-  """What training ends with.
+  """The result of a training.
 
   Attributes:
     server_state: The server's state.

@@ -42,7 +42,7 @@ class _Compiled:
 
   @functools.cached_property
   def stacked_runner(self) -> stacking.StackedRunner | None:
-    """What runs it with stacked clients; None if they cannot be stacked."""
+    """The runner for stacked clients; None if they cannot be stacked."""
     found = stacking.find_stacking(self.program)
     return stacking.StackedRunner(self.program, found) if found else None
 

@@ -1,4 +1,4 @@
-"""What `benchmark` does: it starts systems, gives them turns, and compares."""
+"""Measures the systems of a benchmark in turns, and compares them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib

@@ -29,7 +29,7 @@ KerasLoss = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-  """What is computed in a round.
+  """The work of a round.
 
   Attributes:
     name: The name.
@@ -226,7 +226,7 @@ def _num_steps(own: batches.ClientData) -> tf.Tensor:
 
 
 def _batch(own: batches.ClientData, step: tf.Tensor) -> tuple[tf.Tensor, ...]:
-  """What a client's batch holds, its labels and its mask, without padding."""
+  """Returns the features, labels and mask of a batch, without padding."""
   size = tf.math.count_nonzero(own.mask[step], dtype=tf.int32)
   rows = own.indices[step, :size]
   x, y = (tf.gather(own.examples[name], rows) for name in ('x', 'y'))

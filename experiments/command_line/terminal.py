@@ -1,4 +1,4 @@
-"""What programs show: messages, tables, and how far they are."""
+"""Messages, tables and progress in the terminal."""
 
 from collections.abc import Callable, Iterator
 import contextlib

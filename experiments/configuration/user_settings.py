@@ -90,7 +90,7 @@ class SettingsLayer:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What a user asked for; only the task and the methods are checked."""
+  """A user's request, of which only task and methods are checked."""
 
   task: str
   algorithms: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""How methods look in figures: each has a look of its own in all of them.
+"""Looks of methods: each method has the same look in all figures.
 
 The look follows from the method's name alone, whatever it is compared with. The
 methods of the field differ in their colour, or else in how their markers are
@@ -31,7 +31,7 @@ LineStyle = str | tuple[int, tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-  """How a method looks.
+  """The look of a method.
 
   Attributes:
     color: Its colour.

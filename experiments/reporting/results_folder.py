@@ -53,7 +53,7 @@ _COLUMNS = (
 
 
 class WritableConfig(Protocol):
-  """What is written of a run's configuration, see `configs.Config`.
+  """A configuration that can be written, see `configs.Config`.
 
   The configuration itself would bring TensorFlow Federated with it, which
   reading a folder does not need.
@@ -268,7 +268,7 @@ def open_folder(
 
 @dataclasses.dataclass(frozen=True)
 class FinishedRun:
-  """What is in the output folder of a run.
+  """The contents of the output folder of a run.
 
   Attributes:
     path: The folder.

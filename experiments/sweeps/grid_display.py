@@ -1,4 +1,4 @@
-"""What is shown of a grid that is under way, and of its best points."""
+"""Shows the progress of a grid, and its best points."""
 
 from collections.abc import Mapping
 import time

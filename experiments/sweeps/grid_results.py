@@ -79,7 +79,7 @@ def _over_repeats(values: Sequence[Any]) -> tuple[float, float]:
 
 @dataclasses.dataclass(frozen=True)
 class PointResult:
-  """What came of a point over its repeats.
+  """The results of a point over its repeats.
 
   Attributes:
     point: The point.

@@ -1,4 +1,4 @@
-"""What cross-device tasks share: some clients are held out, and halved.
+"""Cross-device tasks: some clients are held out, and halved.
 
 `silos` is its counterpart for cross-silo tasks.
 """

@@ -1,4 +1,4 @@
-"""What cross-silo tasks share: each client's examples are split.
+"""Cross-silo tasks: each client's examples are split.
 
 `devices` is its counterpart for cross-device tasks.
 """

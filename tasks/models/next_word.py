@@ -1,4 +1,4 @@
-"""What the models that predict the next word of a sentence have in common.
+"""Shared parts of the models that predict the next word of a sentence.
 
 Words are numbered as in TFF's StackOverflow: 0 is padding, which comes last in
 a sentence, the vocabulary follows from 1, then the buckets of unknown words,

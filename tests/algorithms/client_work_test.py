@@ -240,11 +240,11 @@ def test_padding_changes_no_step(name, padding):
   helpers.assert_close(actual, expected)
 
 
-def test_frozen_weights_stay_as_they_are():
+def test_fixed_weights_stay_as_they_are():
   own = helpers.data(0, 9)
   trained = client_work.select(_start(), ('bias',))
   learner, _ = client_work.train(
-    helpers.MODEL, _SGD.start(trained), _tensors(own), _SGD, frozen=_start()
+    helpers.MODEL, _SGD.start(trained), _tensors(own), _SGD, fixed=_start()
   )
   w = _START
   for a, b in helpers.batch_gradients(own):
