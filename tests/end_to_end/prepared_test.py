@@ -8,7 +8,7 @@ from experiments.runs import single_run
 from tasks.data import ted_talks
 from tests.end_to_end import written
 from tests.tasks import gld_source
-from tests.tasks.data import ted_source
+from tests.tasks import ted_source
 
 _SETTINGS = {
   'landmarks': (

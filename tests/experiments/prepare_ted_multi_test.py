@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tasks import registry
-from tests.tasks.data import ted_source
+from tests.tasks import ted_source
 
 
 class TestPrepareTedMulti:

@@ -11,7 +11,7 @@ from base import errors
 from tasks import registry
 from tasks import ted_multi
 from tasks.data import ted_talks
-from tests.tasks.data import ted_source
+from tests.tasks import ted_source
 
 _OOV, _BOS, _EOS = 4, 5, 6
 _NUMBERS = {'the': 1, 'sea': 2, 'océano': 3}

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 
 from base import errors
 from tasks.data import ted_talks
-from tests.tasks.data import ted_source
+from tests.tasks import ted_source
 
 
 @pytest.fixture(name='source')
