@@ -1,6 +1,7 @@
 """Aggregators of the parts of updates."""
 
 import collections
+import functools
 
 import numpy as np
 import pytest
@@ -15,18 +16,25 @@ _VALUE = tff.to_type(
   )
 )
 _VECTOR = tff.TensorType(np.float32, [2])
+# One object each, so that each is traced once.
+_MEAN = helpers.MEAN
+_TOTAL = aggregation.total()
+_BEST = aggregation.best()
 
 
-def _process(factories, value_type=_VECTOR):
+@functools.cache
+def _process_of(names, factories, value_type):
   update_type = aggregation.Update(
     tff.to_type(value_type), tff.TensorType(np.float32)
   )
   return aggregation.by_part(
-    factories,
-    tff.to_type(
-      collections.OrderedDict((name, update_type) for name in factories)
-    ),
+    dict(zip(names, factories)),
+    tff.to_type(collections.OrderedDict((name, update_type) for name in names)),
   )
+
+
+def _process(factories, value_type=_VECTOR):
+  return _process_of(tuple(factories), tuple(factories.values()), value_type)
 
 
 def _aggregate(factories, *clients, value_type=_VECTOR):
@@ -65,7 +73,7 @@ def test_mean_is_weighted(updates, runtime):
   del runtime
   values, weights = zip(*updates)
   np.testing.assert_allclose(
-    _of_one_part(aggregation.mean(), *updates),
+    _of_one_part(_MEAN, *updates),
     np.average(values, axis=0, weights=weights),
     rtol=1e-6,
   )
@@ -75,7 +83,7 @@ def test_mean_is_weighted(updates, runtime):
 def test_total_is_the_sum_whatever_the_weights(updates, runtime):
   del runtime
   np.testing.assert_allclose(
-    _of_one_part(aggregation.total(), *updates),
+    _of_one_part(_TOTAL, *updates),
     np.sum([value for value, _ in updates], axis=0),
     rtol=1e-6,
   )
@@ -95,39 +103,37 @@ def test_best_is_the_value_of_the_largest_weight(weights, expected, runtime):
   del runtime
   updates = [(_pair(k + 1, 10 * k), weight) for k, weight in enumerate(weights)]
   helpers.assert_equal(
-    _of_one_part(aggregation.best(), *updates, value_type=_VALUE),
+    _of_one_part(_BEST, *updates, value_type=_VALUE),
     _pair(expected + 1, 10 * expected),
   )
 
 
-@pytest.mark.parametrize('stacking', ['cohort', 'unstacked'])
+# On the native runtime, clients arrive in any order.
+@pytest.mark.parametrize('runtime', ['cohort', 'unstacked'], indirect=True)
 @pytest.mark.parametrize(
   'weights, expected', [((2, 2), 0), ((1, 2, 2, 2), 1), ((0, 1, 0.5, 1), 1)]
 )
-def test_the_earlier_client_wins_a_tie(weights, expected, stacking):
-  # On the native runtime, clients arrive in any order.
+def test_the_earlier_client_wins_a_tie(weights, expected, runtime):
+  del runtime
   updates = [(_vector(k + 1, 0), weight) for k, weight in enumerate(weights)]
-  with helpers.on(stacking):
-    best = _of_one_part(aggregation.best(), *updates)
+  best = _of_one_part(_BEST, *updates)
   np.testing.assert_array_equal(best, [expected + 1, 0])
 
 
 @pytest.mark.parametrize('weights', [(0, 0), (0, -1, 0)])
-@pytest.mark.parametrize(
-  'factory', [aggregation.mean, aggregation.best], ids=['mean', 'best']
-)
+@pytest.mark.parametrize('factory', [_MEAN, _BEST], ids=['mean', 'best'])
 def test_nobodys_mean_and_best_are_zeros(factory, weights, runtime):
   del runtime
-  if factory is aggregation.mean:
+  if factory is _MEAN:
     weights = [0] * len(weights)
   updates = [(_vector(k + 1, 7), weight) for k, weight in enumerate(weights)]
-  np.testing.assert_array_equal(_of_one_part(factory(), *updates), [0, 0])
+  np.testing.assert_array_equal(_of_one_part(factory, *updates), [0, 0])
 
 
 _PARTS = {
-  'model': helpers.MEAN,
-  'count': aggregation.total(),
-  'winner': aggregation.best(),
+  'model': _MEAN,
+  'count': _TOTAL,
+  'winner': _BEST,
   'plain': tff.aggregators.UnweightedMeanFactory(),
 }
 _CLIENTS = [
@@ -174,9 +180,7 @@ def test_a_client_that_was_dropped_never_wins(runtime):
     (_vector(-3, 4), 1e-6),
     (_vector(0, 0), 0),
   ]
-  np.testing.assert_array_equal(
-    _of_one_part(aggregation.best(), *updates), [-3, 4]
-  )
+  np.testing.assert_array_equal(_of_one_part(_BEST, *updates), [-3, 4])
 
 
 def test_a_robust_aggregator_of_one_part_leaves_the_others(runtime):

@@ -21,6 +21,17 @@ def _clients(method):
   return helpers.make_clients(method, helpers.all_data(batch_size=100))
 
 
+def _stacked_clients(method):
+  """The same with padding to the same shapes, which is faster."""
+  return helpers.make_clients(
+    method,
+    [
+      helpers.padded(own, rows=12, places=12, steps=1)
+      for own in helpers.all_data(batch_size=100)
+    ],
+  )
+
+
 def _descend(own, v, w, learning_rate, lambda_, steps):
   """Gradient descent on h(v; w), in closed form."""
   a, b = helpers.quadratic(own)
@@ -39,9 +50,9 @@ def test_personal_models_reach_the_analytic_minimum():
   state = helpers.with_server(
     method.initial_state([0, 1]), model=helpers.weights(w)
   )
-  after = helpers.run(method, 300, _clients(method), state)
-  for client in after.clients:
-    a, b = helpers.quadratic(client.data)
+  after = helpers.run(method, 300, _stacked_clients(method), state)
+  for client, own in zip(after.clients, helpers.all_data()):
+    a, b = helpers.quadratic(own)
     expected = np.linalg.solve(a + 0.3 * np.eye(4), b + 0.3 * w)
     np.testing.assert_allclose(_personal(client), expected, atol=1e-3)
 

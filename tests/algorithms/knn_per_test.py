@@ -118,6 +118,7 @@ def test_is_scikit_learns(kind, weights):
     np.testing.assert_array_equal(weight, [40] * 3)
 
 
+@pytest.mark.parametrize('runtime', ['cohort', 'native'], indirect=True)
 def test_each_word_of_a_sentence_has_neighbours(runtime):
   del runtime
   length, num_words, end = 6, 12, 11

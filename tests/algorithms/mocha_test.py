@@ -24,6 +24,14 @@ def _all_data():
   return helpers.all_data(batch_size=100)
 
 
+def _make_clients(method):
+  """Clients of the same shapes, which are stacked: that is faster."""
+  return helpers.make_clients(
+    method,
+    [helpers.padded(own, rows=12, places=12, steps=1) for own in _all_data()],
+  )
+
+
 def _sigma(seed=0):
   """Any relationship of the clients."""
   root = np.random.default_rng(seed).normal(size=[_NUM_CLIENTS, _NUM_CLIENTS])
@@ -39,7 +47,7 @@ def _with(method, relationship):
 
 def _run(method, rounds, state=None):
   """The server's state after some rounds on `_all_data`."""
-  clients = helpers.make_clients(method, _all_data())
+  clients = _make_clients(method)
   return helpers.run(method, rounds, clients, state).state.server
 
 
@@ -127,7 +135,7 @@ def test_without_regularization_it_is_local_training():
 @pytest.mark.parametrize('relationship', ['sigma', 'inverse'])
 def test_the_relationship_changes_after_the_outer_passes(relationship):
   method = _build(outer=2, relationship=relationship, regularization=1e-3)
-  clients = helpers.make_clients(method, _all_data())
+  clients = _make_clients(method)
   state = method.initial_state([0, 1])
   for changes in (False, True, False, True):
     before = state.server.relationship
@@ -146,7 +154,7 @@ def test_the_relationship_changes_after_the_outer_passes(relationship):
 
 def test_who_does_not_take_part_keeps_its_model():
   method = _build(outer=_NEVER)
-  clients = helpers.make_clients(method, _all_data())
+  clients = _make_clients(method)
   state, clients, _ = helpers.run(method, 2, clients)
   after = helpers.run(method, 1, clients[1:3], state).state
   moved = np.any(after.server.models != state.server.models, 1)
