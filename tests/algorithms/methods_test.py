@@ -273,7 +273,10 @@ _ONES = np.ones([2, 3], np.float32)
 
 
 def _digest(**frozen):
-  return methods.frozen_digest(collections.OrderedDict(frozen))
+  model = dataclasses.replace(
+    helpers.MODEL, frozen=collections.OrderedDict(frozen)
+  )
+  return model.frozen_digest
 
 
 def test_equal_frozen_weights_have_the_same_digest():

@@ -126,9 +126,9 @@ def test_the_values_are_split_between_the_halves():
   assert own.personalizer == finetuning.FinetuningSettings(finetuning_epochs=7)
 
 
-def test_items_are_those_of_both_halves():
+def test_all_settings_are_those_of_both_halves():
   own = registry.make_settings('finetuning', {'finetuning_epochs': 7})
-  items = dict(own.items())
+  items = own.to_dict()
   assert tuple(items) == registry.settings_names('finetuning')
   assert items['finetuning_epochs'] == 7
   assert items['client_learning_rate'] == 0.1
