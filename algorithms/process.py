@@ -44,7 +44,7 @@ class Message(NamedTuple):
 
   Attributes:
     own: The trainer's message.
-    numbers: The floats of the trainer's settings.
+    numbers: The floats of the trainer's settings, packed.
   """
 
   own: Any
@@ -170,10 +170,18 @@ class _Traced:
 
     @tff.tensorflow.computation(self.server_type, self.numbers_type)
     def make_message(server: Any, numbers: Any) -> Any:
-      return Message(trainer.bind(numbers).message(server), numbers)
+      own = trainer.bind(numbers).message(server)
+      return Message(own, runtime_inputs.pack(numbers))
 
     self.make_message = make_message
     self.message_type = make_message.type_signature.result
+    self._trainer = trainer
+
+  def bind(self, message: Any, *frozen: Any) -> trainers.Trainer:
+    """The trainer with the numbers of a message, and frozen weights."""
+    like = runtime_inputs.numbers(self._trainer.settings)
+    numbers = runtime_inputs.unpack(message.numbers, like)
+    return self._trainer.bind(numbers, *frozen)
 
   def broadcast(
     self, server: Any, numbers: Any, frozen: Sequence[Any]
@@ -212,7 +220,7 @@ def trace_training(
   )
   def work(arguments: Any) -> Any:
     client, message, *frozen = arguments
-    result = trainer.bind(message.numbers, *frozen).client(message.own, client)
+    result = traced.bind(message, *frozen).client(message.own, client)
     # A client whose update is not finite sends nothing, and forgets the round.
     finite = is_finite((result.updates, result.state))
     kept = tf.cast(finite, tf.float32)
@@ -352,7 +360,7 @@ def trace_personalization(
   )
   def work(arguments: Any) -> Any:
     client, message, own_numbers, *frozen = arguments
-    bound = trainer.bind(message.numbers, *frozen)
+    bound = traced.bind(message, *frozen)
     own = trainers.Client(
       client.personalization, client.state, client.seed, client.attributes
     )

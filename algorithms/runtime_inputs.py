@@ -44,6 +44,25 @@ def structure(own: settings.Settings) -> Hashable:
   )
 
 
+def pack(values: Mapping[str, tf.Tensor]) -> tf.Tensor:
+  """Returns numbers as one vector, which is less work to send than many."""
+  return tf.concat(
+    [tf.zeros([0]), *(tf.reshape(value, [-1]) for value in values.values())], 0
+  )
+
+
+def unpack(
+  vector: tf.Tensor, like: Mapping[str, np.ndarray]
+) -> dict[str, tf.Tensor]:
+  """Returns the numbers of a vector, with the names and shapes of `like`."""
+  sizes = np.array([value.size for value in like.values()], np.int32)
+  parts = tf.split(vector, sizes) if len(sizes) else []
+  return {
+    name: tf.reshape(part, value.shape)
+    for part, (name, value) in zip(parts, like.items())
+  }
+
+
 def bind(own: _S, values: Mapping[str, tf.Tensor]) -> _S:
   """Returns the settings with tensors in the place of their floats."""
   bound = copy.copy(own)

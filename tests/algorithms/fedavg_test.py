@@ -155,7 +155,7 @@ def test_every_client_is_evaluated_at_the_global_model():
 
 
 # The data of one client in two rounds.
-_ROUNDS = (helpers.data(0, 12), helpers.data(1, 8))
+_ROUNDS = (helpers.data(0, 11), helpers.data(1, 11))
 
 
 def _one_client(client_slots):

@@ -89,9 +89,12 @@ def test_methods_that_differ_only_in_floats_share_all_programs(values):
     dict(finetuning_learning_rates=(0.1, 0.2)),  # Another number of them.
   ],
 )
-def test_other_personalizers_have_programs_of_their_own_for_it_alone(values):
-  first, other = _finetuned(), _finetuned(**values)
-  assert first.structure != other.structure
+def test_programs_depend_on_what_is_no_float_of_the_personalizer(values):
+  assert _finetuned().structure != _finetuned(**values).structure
+
+
+def test_another_personalizer_has_programs_of_its_own_for_it_alone():
+  first, other = _finetuned(), _finetuned(finetuning_layers=('last',))
   assert first.next is other.next
   assert _personalization(first) is not _personalization(other)
 

@@ -542,6 +542,7 @@ def _scaled(own):
   return own._replace(examples=collections.OrderedDict(own.examples, x=x))
 
 
+@pytest.mark.parametrize('runtime', ['cohort', 'native'], indirect=True)
 def test_frozen_weights_are_an_argument_of_rounds_and_personalization(runtime):
   del runtime
   frozen = _frozen()

@@ -84,3 +84,19 @@ def test_bind_leaves_the_settings_as_they_were():
   own = InputsSettings()
   runtime_inputs.bind(own, {'rate': tf.constant(0.9)})
   assert own == InputsSettings()
+
+
+def test_what_is_packed_is_unpacked():
+  like = {'a': np.float32(3), 'b': np.array([1, 2], np.float32)}
+  packed = runtime_inputs.pack(like)
+  np.testing.assert_array_equal(packed, [3, 1, 2])
+  unpacked = runtime_inputs.unpack(packed, like)
+  assert list(unpacked) == ['a', 'b']
+  np.testing.assert_array_equal(unpacked['a'], 3)
+  np.testing.assert_array_equal(unpacked['b'], [1, 2])
+
+
+def test_no_numbers_are_packed_into_an_empty_vector():
+  packed = runtime_inputs.pack({})
+  assert packed.shape == [0]
+  assert not runtime_inputs.unpack(packed, {})
