@@ -76,10 +76,10 @@ def _method(task: tasks.Task) -> methods.Method:
 
 
 def rounds(
-  name: str, num_clients: int, data_dir: str, bare: bool, **parameters: Any
+  name: str, num_clients: int, data_dir: str, bare: bool, **task_settings: Any
 ) -> Run:
   """Rounds of federated averaging on so many of a task's clients."""
-  task = registry.load(name, data_dir=data_dir, **parameters)
+  task = registry.load(name, data_dir=data_dir, **task_settings)
   some = schedules.sample(
     schedules.TrainingSettings(clients_per_round=num_clients),
     len(task.train.client_ids),

@@ -73,6 +73,8 @@ class TestRun:
     assert fedavg['rounds'] == 7
     assert fedavg['training_seconds'] > 0
     assert local['rounds'] == 0
+    # No model of these has any.
+    assert fedavg['frozen_weights_sha256'] is None
     assert local['training'] is None
 
   def test_tells_what_was_sent(self):
