@@ -67,7 +67,8 @@ def fold_batches(
   Args:
     data: The batches.
     step: From what is carried, a batch's examples and their mask, to what is
-      carried to the next batch.
+      carried to the next batch. There may be batches without examples between
+      others, for which it must carry on what it is given.
     carry: What is carried to the first batch, a structure of tensors.
 
   Returns:

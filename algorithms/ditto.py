@@ -85,8 +85,9 @@ class Ditto(fedavg.FedAvg):
     v = self.start(message, client).weights
     v = self.train_personal(v, message, client.data)
     result = super().client(message, client._replace(state=client.state.shared))
+    shared = result.state or client.state.shared
     return result._replace(
-      state=DittoClientState(v, client.state.rounds + 1, result.state)
+      state=DittoClientState(v, client.state.rounds + 1, shared)
     )
 
   def start(

@@ -119,8 +119,8 @@ class FedAvg(trainers.Trainer):
     learner, loss = client_work.train(
       self.model, learner, client.data, optimizer
     )
-    state = client.state
-    if state:
+    state = None
+    if client.state:
       state = collections.OrderedDict(slots=learner.slots)
     delta = client_work.difference(w, learner.weights)
     return trainers.ClientResult(
@@ -129,9 +129,8 @@ class FedAvg(trainers.Trainer):
           delta, self.settings.client_weight(client.data)
         )
       },
-      state=state,
       loss=loss,
-      num_examples=client_work.num_examples(client.data),
+      state=state,
     )
 
   def server(

@@ -185,9 +185,7 @@ class HypCluster(fedavg.FedAvg):
         f'cluster_{j}': aggregation.Update(at(updates, j), weight[j])
         for j in self.clusters
       },
-      state=client.state,
       loss=loss / tf.cast(turns, tf.float32),
-      num_examples=client_work.num_examples(data),
       measured=measured,
     )
 

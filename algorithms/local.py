@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from algorithms import aggregation
-from algorithms import client_work
 from algorithms import trainers
 from base import settings
 from tasks.models import models
@@ -44,9 +43,7 @@ class Local(trainers.Trainer):
     nothing = tf.nest.map_structure(tf.zeros_like, message)
     return trainers.ClientResult(
       updates={'model': aggregation.Update(nothing)},
-      state=client.state,
       loss=tf.constant(0.0),
-      num_examples=client_work.num_examples(client.data),
     )
 
   def server(

@@ -230,9 +230,7 @@ class Mocha(trainers.Trainer):
     share = tf.constant(1 / own.num_clients)
     return trainers.ClientResult(
       updates={'models': aggregation.Update(is_row * update)},
-      state=client.state,
       loss=loss,
-      num_examples=client_work.num_examples(client.data),
       measured={'share_received': share, 'share_sent': share},
     )
 

@@ -222,11 +222,12 @@ def trace_training(
     client, message, *frozen = arguments
     result = traced.bind(message, *frozen).client(message.own, client)
     # A client whose update is not finite sends nothing, and forgets the round.
-    finite = is_finite((result.updates, result.state))
+    state = client.state if result.state is None else result.state
+    finite = is_finite((result.updates, state))
     kept = tf.cast(finite, tf.float32)
     sums = trainers.RoundSums(
       loss=result.loss,
-      num_examples=result.num_examples,
+      num_examples=client_work.num_examples(client.data),
       measured=collections.OrderedDict(result.measured),
       num_clients=kept,
       dropped_clients=kept,
@@ -239,7 +240,7 @@ def trace_training(
     return collections.OrderedDict(
       updates=updates,
       sums=sums._replace(num_clients=kept, dropped_clients=1.0 - kept),
-      state=client_work.choose(finite, result.state, client.state),
+      state=client_work.choose(finite, state, client.state),
     )
 
   work_result = work.type_signature.result

@@ -47,17 +47,15 @@ class ClientResult(NamedTuple):
 
   Attributes:
     updates: The parts of what it sends.
-    state: What it keeps for its next round.
     loss: The sum of its examples' losses as it trained.
-    num_examples: The number of these examples.
+    state: What it keeps for its next round; None for what it has.
     measured: What else is measured, scalars by name. The server is given their
       sums over the clients; their means are among the training metrics.
   """
 
   updates: Mapping[str, aggregation.Update]
-  state: Any
   loss: tf.Tensor
-  num_examples: tf.Tensor
+  state: Any = None
   measured: Mapping[str, tf.Tensor] = collections.OrderedDict()
 
 

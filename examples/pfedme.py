@@ -72,12 +72,11 @@ class PFedMe(fedavg.FedAvg):
           self.model, learner.weights, examples, mask, pull
         )
         learner = own.client_steps.step(learner, gradient)
-      theta = learner.weights
-      rate = own.local_rate * own.proximal
+      rate = own.local_rate * own.proximal * tf.sign(tf.reduce_sum(mask))
       w_i = tf.nest.map_structure(
-        lambda w, theta: w - rate * (w - theta), w_i, theta
+        lambda w, theta: w - rate * (w - theta), w_i, learner.weights
       )
-      return w_i, theta, total + loss * tf.reduce_sum(mask)
+      return w_i, learner.weights, total + loss * tf.reduce_sum(mask)
 
     return client_work.fold_batches(data, step, (w, w, tf.constant(0.0)))
 
@@ -86,12 +85,7 @@ class PFedMe(fedavg.FedAvg):
   ) -> trainers.ClientResult:
     w_i, _, loss = self._follow(message, client.data)
     update = aggregation.Update(client_work.difference(message, w_i))
-    return trainers.ClientResult(
-      updates={'model': update},
-      state=client.state,
-      loss=loss,
-      num_examples=client_work.num_examples(client.data),
-    )
+    return trainers.ClientResult({'model': update}, loss)
 
   def start(
     self, message: models.Weights, client: trainers.Client

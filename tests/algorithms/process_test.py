@@ -82,7 +82,6 @@ class Probe(trainers.Trainer):
         number=client.state['number'], labels=client.state['labels'] + labels
       ),
       loss=3.0 * num_examples,
-      num_examples=num_examples,
       measured={'group': group},
     )
 

@@ -21,7 +21,6 @@ import tree
 
 from algorithms import aggregation
 from algorithms import as_trained
-from algorithms import client_work
 from algorithms import fedavg
 from algorithms import local
 from algorithms import methods
@@ -157,7 +156,6 @@ class _Counting(trainers.Trainer):
         drawn=client.state['drawn'] + drawn + broken,
       ),
       loss=tf.reduce_sum(drawn),
-      num_examples=client_work.num_examples(client.data),
     )
 
   def server(self, server: Any, aggregate: Any, sums: Any) -> local.LocalState:
