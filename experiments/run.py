@@ -29,7 +29,8 @@ _ALGORITHM = flags.DEFINE_list(
   'algorithm',
   None,
   'The methods to compare, with commas between them:'
-  f' {", ".join(algorithm_registry.short_names())}.',
+  f' {", ".join(algorithm_registry.short_names())}; or a trainer and a'
+  ' personalizer, as hypcluster+finetuning.',
 )
 _PRESET = flags.DEFINE_string(
   'preset',
