@@ -56,7 +56,7 @@ class SetOutcome:
 
   @functools.cached_property
   def hurt(self) -> np.ndarray | None:
-    """Which clients are worse off than before; None if there is no baseline."""
+    """The clients that are worse off than before; None without a baseline."""
     hurt = measures.are_hurt(self.evaluated, self.metrics)
     return None if hurt is None else choosing.at(hurt, self.candidates)
 

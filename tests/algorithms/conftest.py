@@ -1,4 +1,4 @@
-"""Which runtime the tests run on."""
+"""The runtimes that the tests run on."""
 
 from collections.abc import Iterator
 

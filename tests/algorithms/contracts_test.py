@@ -1,4 +1,4 @@
-"""What the contracts carry beside the methods that are there."""
+"""Tests of the contracts with models and trainers that no method has yet."""
 
 import collections
 from collections.abc import Mapping

@@ -158,7 +158,7 @@ def make_held_out(
 
 
 class AfterRounds(NamedTuple):
-  """What there is after some rounds.
+  """The state of the server and the clients after some rounds.
 
   Attributes:
     state: The server's state.

@@ -1,4 +1,4 @@
-"""What surrounds trainers and personalizers, on every runtime."""
+"""Tests of the process around trainers and personalizers, on each runtime."""
 
 import collections
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class ProbeSettings(settings.Settings):
 
 
 class ProbeState(NamedTuple):
-  """What the server was given in its last round."""
+  """The arguments of the server in its last round."""
 
   model: Any
   given: Any

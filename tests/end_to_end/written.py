@@ -1,4 +1,4 @@
-"""What a run has written, for tests."""
+"""Reads the output of a run, for tests."""
 
 import csv
 import json

@@ -80,7 +80,7 @@ def _resumed(
 
 
 class _StatesInADictionary:
-  """What the store must hold, in a dictionary."""
+  """The expected contents of the store, in a dictionary."""
 
   def __init__(self) -> None:
     self.now = {row: _initial(row) for row in range(len(_IDS))}
