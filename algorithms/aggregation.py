@@ -81,7 +81,7 @@ class _BestFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 def best() -> Factory:
-  """Makes what takes the value of the client with the largest weight.
+  """Makes the aggregator that keeps the value of the largest weight.
 
   A weight of 0, as of a client that was dropped, is never the best; if there is
   none above it, the result is zeros. The earlier client wins a tie.

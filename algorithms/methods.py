@@ -89,7 +89,11 @@ class Method:
   @property
   def structure(self) -> Hashable:
     """A key that is equal for methods that share compiled programs."""
-    return self._training_structure, self._personalization_structure
+    return (
+      self._training_structure,
+      _structure(self.personalizer),
+      tuple(self.evaluation_sets),
+    )
 
   @property
   def _training_structure(self) -> Hashable:
@@ -100,14 +104,6 @@ class Method:
       self.aggregator,
     )
 
-  @property
-  def _personalization_structure(self) -> Hashable:
-    return (
-      self._training_structure,
-      _structure(self.personalizer),
-      tuple(self.evaluation_sets),
-    )
-
   def trace_computations(self) -> Computations:
     """Makes the computations; methods of equal structure share them."""
     return Computations(
@@ -116,7 +112,7 @@ class Method:
         lambda: process.trace_training(self.trainer, self.aggregator),
       ),
       _once(
-        self._personalization_structure,
+        self.structure,
         lambda: process.trace_personalization(
           self.personalizer, self.evaluation_sets
         ),

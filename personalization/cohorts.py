@@ -97,9 +97,8 @@ class Cohorts:
     rows: np.ndarray,
   ) -> collections.OrderedDict[str, np.ndarray]:
     """Returns attributes of clients, stacked, by name."""
-    client_ids = [self.client_ids[row] for row in rows]
     return collections.OrderedDict(
-      (name, np.array([attributes[name].values[c] for c in client_ids], 'i4'))
+      (name, attributes[name].of([self.client_ids[row] for row in rows]))
       for name in names
     )
 

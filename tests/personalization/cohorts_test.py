@@ -241,7 +241,7 @@ def test_sets_are_not_mistaken_for_each_other():
 
 
 class _Parts(NamedTuple):
-  """What a client has."""
+  """A client with a state and data."""
 
   data: Any
   state: Any

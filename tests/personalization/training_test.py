@@ -805,7 +805,7 @@ def test_models_that_are_not_there_are_an_error(
 
 
 def _drawn(number: int) -> np.ndarray:
-  """What the client of a number has drawn before its first round."""
+  """Returns the numbers that a client draws before its first round."""
   seed = np.array([_SETTINGS.seed, number], np.int32)
   return _counting().initialize_client(seed)['drawn']
 

@@ -420,7 +420,7 @@ class NestedBatch(NamedTuple):
 
 
 class NestedReply(NamedTuple):
-  """What clients and the server reply."""
+  """The replies of the clients and of the server."""
 
   parts: Any
   count: Any

@@ -1,4 +1,4 @@
-"""What the tests of the runtimes share."""
+"""Helpers of the tests of the runtimes."""
 
 from collections.abc import Callable
 import pathlib
