@@ -10,7 +10,7 @@ A stage's client work is one function of one client. It can be run for one
 client after another, for several at once, or for a whole cohort stacked.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import dataclasses
 from typing import Any, TypeAlias
 
@@ -229,14 +229,19 @@ class Aggregation:
   value: _Block
   zero: _Block
   accumulate: _Block
-  merge: _Block
+  merge: _Block  # Not used, as in TFF's own runtime on one machine.
   report: _Block
 
   @property
   def partial_type(self) -> tff.Type:
     """The type of the aggregate of some of the clients."""
-    merge_type: Any = self.merge.type_signature
-    return merge_type.result
+    accumulate_type: Any = self.accumulate.type_signature
+    return accumulate_type.parameter[0]
+
+  @property
+  def value_type(self) -> tff.Type:
+    """The type of what one client adds."""
+    return values.member(self.value.type_signature)
 
 
 @dataclasses.dataclass
@@ -247,6 +252,7 @@ class Stage:
     server: The blocks that the server computes first, with their names.
     clients: The blocks that each client computes then, with their names.
     aggregations: The aggregations over the clients at the end.
+    arguments: The numbers of the parts of the argument that the clients need.
     reads: The names of the server's results that the clients and the
       aggregations need.
     keep: The names of the clients' results that later stages or the caller
@@ -256,6 +262,7 @@ class Stage:
   server: list[tuple[str, _Block]] = dataclasses.field(default_factory=list)
   clients: list[tuple[str, _Block]] = dataclasses.field(default_factory=list)
   aggregations: list[Aggregation] = dataclasses.field(default_factory=list)
+  arguments: list[int] = dataclasses.field(default_factory=list)
   reads: list[str] = dataclasses.field(default_factory=list)
   keep: list[str] = dataclasses.field(default_factory=list)
 
@@ -274,20 +281,12 @@ class Stage:
   def run_client(
     self, environment: Environment
   ) -> tuple[dict[str, Any], list[Any]]:
-    """Computes one client's kept results and its parts of the aggregates."""
+    """Computes one client's kept results and what it adds to the aggregates."""
     extended = dict(environment)
     for name, block in self.clients:
       extended[name] = evaluate(block, extended)
-    parts = []
-    for aggregation in self.aggregations:
-      arguments = Struct(
-        [
-          (None, evaluate(aggregation.zero, extended)),
-          (None, evaluate(aggregation.value, extended)),
-        ]
-      )
-      parts.append(evaluate(aggregation.accumulate, extended)(arguments))
-    return {name: extended[name] for name in self.keep}, parts
+    added = [evaluate(one.value, extended) for one in self.aggregations]
+    return {name: extended[name] for name in self.keep}, added
 
 
 @dataclasses.dataclass
@@ -300,6 +299,7 @@ class LoweredComputation:
     stages: The stages, in order.
     types: The types, for one party, of the stages' results, by their names.
     result: The result as a block, to be computed after the last stage.
+    result_arguments: The numbers of the parts of the argument in the result.
     result_type: The result's type, which has its Python containers.
   """
 
@@ -308,6 +308,7 @@ class LoweredComputation:
   stages: list[Stage]
   types: dict[str, tff.Type]
   result: _Block
+  result_arguments: list[int]
   result_type: tff.Type
 
 
@@ -319,6 +320,75 @@ def _arguments(argument: Any) -> list[_Block]:
     tff.framework.Selection(argument, index=index)
     for index in range(len(argument.type_signature))
   ]
+
+
+def _references(block: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+  """Yields the names that occur in a block, with the path to what is used.
+
+  Args:
+    block: The block.
+
+  Yields:
+    For each occurrence of a name, the name and the indices that are selected
+    from its value, from the outside to the inside.
+  """
+  match block:
+    case tff.framework.Reference():
+      yield block.name, ()
+    case tff.framework.Selection():
+      path: list[int] = []
+      source = block
+      while isinstance(source, tff.framework.Selection):
+        path.insert(0, source.as_index())
+        source = source.source
+      if isinstance(source, tff.framework.Reference):
+        yield source.name, tuple(path)
+      else:
+        yield from _references(source)
+    case tff.framework.Struct():
+      for element in block:
+        yield from _references(element)
+    case tff.framework.Lambda():
+      yield from _references(block.result)
+    case tff.framework.Block():
+      for _, value in block.locals:
+        yield from _references(value)
+      yield from _references(block.result)
+    case tff.framework.Call():
+      yield from _references(block.function)
+      if block.argument is not None:
+        yield from _references(block.argument)
+
+
+def _part_paths(
+  type_spec: tff.Type | None, path: tuple[int, ...] = ()
+) -> list[tuple[int, ...]]:
+  """Lists the paths to the `values.parts` of an argument's type."""
+  if type_spec is None:
+    return []
+  if not isinstance(type_spec, tff.StructType):
+    return [path]
+  return [
+    inner
+    for i, (_, element) in enumerate(tff.structure.iter_elements(type_spec))
+    for inner in _part_paths(element, (*path, i))
+  ]
+
+
+def _refuse_functions(computation: tff.framework.ConcreteComputation) -> None:
+  """Raises an error if a computation takes or returns a function."""
+  signature: Any = computation.type_signature
+  for type_spec, what in (
+    (signature.parameter, 'an argument'),
+    (signature.result, 'a result'),
+  ):
+    if type_spec is not None and tff.types.contains(
+      type_spec, lambda part: isinstance(part, tff.FunctionType)
+    ):
+      raise NotImplementedError(
+        f'The cohort runtime cannot run a computation with a function as {what}'
+        f', as {signature} has it; use the native runtime for this computation.'
+      )
 
 
 def _reduce(computation: tff.framework.ConcreteComputation) -> _Block:
@@ -339,7 +409,11 @@ def lower(
 
   Returns:
     The stages and how the result follows from them.
+
+  Raises:
+    NotImplementedError: If it takes or returns a function.
   """
+  _refuse_functions(computation)
   block: Any = _reduce(computation)
   parameter_name = parameter_type = None
   if isinstance(block, tff.framework.Lambda):
@@ -366,17 +440,20 @@ def lower(
   types: dict[str, tff.Type] = {}
   per_client: set[str] = set()
 
+  part_paths = _part_paths(parameter_type)
+
   def uses(block: _Block) -> list[str]:
     """Lists the results that occur in `block`."""
-    names = []
+    return [name for name, _ in _references(block) if name in types]
 
-    def visit(inner: _Block) -> tuple[_Block, bool]:
-      if isinstance(inner, tff.framework.Reference) and inner.name in types:
-        names.append(inner.name)
-      return inner, False
-
-    tff.framework.transform_postorder(block, visit)
-    return names
+  def parts_of(block: _Block) -> Iterator[int]:
+    """Yields the numbers of the parts of the argument that `block` uses."""
+    for name, path in _references(block):
+      if name == parameter_name:
+        for part, part_path in enumerate(part_paths):
+          length = min(len(path), len(part_path))
+          if path[:length] == part_path[:length]:
+            yield part
 
   def note(names: list[str], stage: int, by_client: bool) -> None:
     """Notes that a block of `stage` uses the results called `names`."""
@@ -397,6 +474,9 @@ def lower(
     )
     is_clients = values.is_per_client(block.type_signature)
     note(names, stage, is_aggregation or is_clients)
+    if is_aggregation or is_clients:
+      arguments = stages[stage].arguments
+      arguments.extend(set(parts_of(block)).difference(arguments))
     if is_aggregation:
       stages[stage].aggregations.append(
         Aggregation(name, *_arguments(block.argument))
@@ -418,5 +498,6 @@ def lower(
     stages,
     types,
     result,
+    sorted(set(parts_of(result))),
     computation.type_signature.result,
   )

@@ -5,10 +5,12 @@ here and nowhere else, and importing this module raises an ImportError unless
 the installed releases are those that it was written for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+import itertools
 import os
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -45,28 +47,77 @@ check_versions(
 
 # Only now, as other releases may lack these modules.
 # ruff: noqa: E402, I001
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.eager import cancellation as tensorflow_cancellation
+from tensorflow.python.eager import context as tensorflow_context
+from tensorflow.python.eager import execute
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.saved_model import function_deserialization
 from tensorflow_federated.python.core.environments.tensorflow_backend import (
   tensorflow_tree_transformations,
 )
+from tensorflow_federated.python.core.impl.compiler import array
+from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 
-def call_flat(function: Any, leaves: Sequence[tf.Tensor]) -> Any:
-  """Calls a concrete function and skips the check of its arguments.
+class CancellationManager(tensorflow_cancellation.CancellationManager):
+  """Ends what is called with it; there can be weak references to it."""
 
-  The result is that of `function(*leaves)`, which looks at the name and the
-  type of each tensor at each call. For a small client this takes longer than
-  the client's work.
+
+def call_flat(
+  function: Any,
+  leaves: Sequence[tf.Tensor],
+  cancellation: CancellationManager,
+) -> list[tf.Tensor]:
+  """Calls a concrete function, skips the check of its arguments.
+
+  The result is that of `function(*leaves)` as a flat list. The function looks
+  at the name and the type of each tensor at each call, which takes longer than
+  the work of a small client; and it cannot be cancelled.
 
   Args:
     function: The `tf.types.experimental.ConcreteFunction`.
     leaves: One tensor of the right type for each input of the function.
+    cancellation: What ends the call at once, with a `tf.errors.CancelledError`,
+      when another thread asks for it.
 
   Returns:
-    The function's result.
+    The function's outputs.
   """
-  return function._call_flat(leaves, function.captured_inputs)  # pylint: disable=protected-access
+  context = tensorflow_context.context()
+  options = context.function_call_options.as_attrs()
+  return execute.execute_with_cancellation(
+    function.name,
+    num_outputs=len(function.outputs),
+    inputs=[*leaves, *function.captured_inputs],
+    attrs=tuple(itertools.chain(*options.items())),
+    ctx=context,
+    cancellation_manager=cancellation,
+  )
+
+
+def make_callable(
+  session: tf.compat.v1.Session,
+  inputs: Sequence[tf.Tensor],
+  outputs: Sequence[tf.Tensor],
+) -> Callable[..., list[np.ndarray]]:
+  """Makes a function that runs a session.
+
+  The public `make_callable` looks at each tensor again at each call.
+
+  Args:
+    session: The session.
+    inputs: The placeholders.
+    outputs: What to compute.
+
+  Returns:
+    A function from an array for each input to an array for each output.
+  """
+  options = config_pb2.CallableOptions(
+    feed=[tensor.name for tensor in inputs],
+    fetch=[tensor.name for tensor in outputs],
+  )
+  return session._make_callable_from_options(options)  # pylint: disable=protected-access
 
 
 def op_definition(name: str) -> Any:
@@ -135,6 +186,20 @@ def replace_composite_intrinsics(
     block
   )
   return block
+
+
+def is_compatible(value: Any, dtype: np.dtype) -> bool:
+  """Returns whether TFF takes a number or an array for a tensor of `dtype`."""
+  return array.is_compatible_dtype(value, dtype.type)
+
+
+def to_data_set(
+  elements: Sequence[Any], element_type: tff.Type
+) -> tf.data.Dataset:
+  """Makes a data set from a list of elements, as TFF does for an argument."""
+  return tensorflow_utils.make_data_set_from_elements(
+    None, elements, element_type
+  )
 
 
 def worker_binary() -> str:

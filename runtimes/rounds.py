@@ -14,13 +14,18 @@ from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
+from runtimes import caches
 from runtimes import programs
 from runtimes import stacking
 from runtimes import values
+
+# How many shapes of arguments are kept compiled.
+_MAX_COMPILED = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Rounds:
     self._program = program
     self._runner = runner
     self._plan = plan
-    self._functions: dict[Any, programs.TracedFunction] = {}
+    self._functions = caches.Cache[programs.SessionFunction](_MAX_COMPILED)
 
   def __call__(
     self,
@@ -101,24 +106,22 @@ class Rounds:
         f'Expected {len(constant_types)} constants, got {len(constants)}.'
       )
     kept, fixed, own = (
-      tree.map_structure(tf.convert_to_tensor, part)
-      for part in (kept, fixed, own)
+      tree.map_structure(np.asarray, part) for part in (kept, fixed, own)
     )
     arguments = (
-      tf.constant(num_rounds),
+      np.int32(num_rounds),
       values.flatten(state, state_type),
       tree.flatten(kept),
       tree.flatten(fixed),
       tree.flatten(own),
       list(map(values.flatten, constants, constant_types)),
     )
-    specs = tf.nest.map_structure(
-      lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), arguments
-    )
-    key = tuple(
-      (tuple(spec.shape), spec.dtype) for spec in tf.nest.flatten(specs)
-    )
-    if key not in self._functions:
+    key = tuple(tuple(leaf.shape) for leaf in tf.nest.flatten(arguments))
+
+    def make() -> programs.SessionFunction:
+      specs = tf.nest.map_structure(
+        lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), arguments
+      )
 
       def run(
         num_rounds: tf.Tensor,
@@ -137,16 +140,13 @@ class Rounds:
           constants_leaves,
         )
 
-      self._functions[key] = programs.TracedFunction(
-        run, specs, jit_compile=True
-      )
-    new_state, new_kept, metrics = self._functions[key](*arguments)
+      return programs.SessionFunction(run, specs, jit_compile=True)
+
+    new_state, new_kept, metrics = self._functions.get(key, make)(*arguments)
     metrics = values.to_python(metrics, metrics_type)
     return (
       values.to_python(new_state, state_type),
-      tree.map_structure(
-        lambda leaf: leaf.numpy(), tree.unflatten_as(kept, new_kept)
-      ),
+      tree.unflatten_as(kept, new_kept),
       tree.map_structure(lambda leaf: leaf[:num_rounds], metrics),
     )
 
@@ -171,8 +171,10 @@ class Rounds:
         self._program.part_types[clients_part],
         stacked=True,
       )
+      size = clients[0].shape[0]
       state, result, new_metrics = self._runner.run_stages(
-        clients[0].shape[0],
+        size,
+        size,
         {state_part: state, **constant_arguments},
         {clients_part: clients},
       )

@@ -5,67 +5,31 @@ which works on all clients at once, was not faster, makes each client take as
 many steps as the largest, and allows no loops within loops.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 import dataclasses
-import functools
 import math
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from runtimes import private_api
+from runtimes import caches
+from runtimes import operations
 from runtimes import programs
 from runtimes import values
 
 # A client that reads or returns more than this has so much to do that it is
 # faster with a core of its own: TFF's LSTM for StackOverflow takes four times
-# as long stacked.
+# as long stacked. And stacking copies what it reads.
 MAX_CLIENT_BYTES = 2**20
-# On a CPU, XLA's code for these is several times slower than TensorFlow's own
-# kernels.
-_SLOW_IN_XLA = ('Conv', 'DepthwiseConv', 'MaxPool', 'AvgPool', 'FusedBatchNorm')
-# These are marked as stateful because the functions that they call may be.
-_CALLS = ('Case', 'If', 'PartitionedCall', 'StatefulPartitionedCall', 'While')
-_VARIANT = tf.variant.as_datatype_enum
-_OPAQUE_TYPES = frozenset(
-  dtype.as_datatype_enum for dtype in (tf.string, tf.variant, tf.resource)
-)
+# How many sizes and shapes of cohorts are kept compiled for a program.
+_MAX_COMPILED = 16
 
 Leaves = programs.Leaves
 
 
-def _is_plain_arithmetic(function: programs.TracedFunction) -> bool:
-  """Returns whether a function does the same when XLA compiles it."""
-  graph_def = function.concrete.graph.as_graph_def()
-  nodes = list(graph_def.node)
-  for library_function in graph_def.library.function:
-    nodes.extend(library_function.node_def)
-  for node in nodes:
-    if node.op in _CALLS:
-      continue
-    definition = private_api.op_definition(node.op)
-    # Stateful operations draw unseeded numbers, or assert, or print. When XLA
-    # compiles them they do something else, or nothing.
-    if definition is None or definition.is_stateful:
-      return False
-    if node.op.startswith(_SLOW_IN_XLA):
-      return False
-    if node.op.startswith('TensorList'):
-      continue
-    types = {a.type for a in (*definition.input_arg, *definition.output_arg)}
-    # A variant in an attribute is a TensorList that the operation passes on.
-    types |= {a.type for a in node.attr.values()} - {_VARIANT}
-    if _OPAQUE_TYPES.intersection(types):
-      return False
-  return all(leaf.dtype != tf.variant for leaf in function.concrete.inputs)
-
-
-def _bytes(leaves: Sequence[Any]) -> int:
-  """Returns the size of all leaves; dimensions that are unknown count as 1."""
-  return sum(
-    math.prod(size or 1 for size in leaf.shape) * leaf.dtype.size
-    for leaf in leaves
-  )
+class CannotStackError(Exception):
+  """The clients cannot be stacked; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,86 +37,117 @@ class Stacking:
   """How a program can be run with its clients stacked.
 
   Attributes:
-    whole: Whether XLA can compile the server's work too. It cannot with the
-      aggregators of differential privacy, which keep strings in the state.
-    client_bytes: The size of one client's results, or of what it reads of the
-      server's results, such as the model, if that is more.
+    against: Why the clients cannot be stacked; None if they can.
+    against_whole: Why the server's work cannot be part of the XLA program; None
+      if it can. The clients' work is then one XLA program for each stage.
+    client_bytes: The size of what one client reads or gives, whichever is more.
+      Sizes that are unknown are left out.
   """
 
-  whole: bool
-  client_bytes: int
+  against: str | None = None
+  against_whole: str | None = None
+  client_bytes: int = 0
 
 
-def find_stacking(program: programs.Program) -> Stacking | None:
+def _bytes(specs: Any) -> int:
+  """Returns the size of all leaves; dimensions that are unknown count as 1."""
+  return sum(
+    math.prod(size or 1 for size in spec.shape) * spec.dtype.size
+    for spec in tf.nest.flatten(specs)
+  )
+
+
+def find_stacking(program: programs.Program, trust_xla: bool) -> Stacking:
   """Finds out how to run `program` with its clients stacked.
 
   Args:
     program: The program.
+    trust_xla: Whether XLA is trusted with work of clients that is not known to
+      give the same there.
 
   Returns:
-    How; None if XLA cannot compile the clients' work or they have none.
+    How, or why not.
   """
   active = [i for i, stage in enumerate(program.stages) if stage.is_federated]
   if not active:
-    return None
-  clients = [program.client_function(i, lane=0) for i in active]
-  if not all(map(_is_plain_arithmetic, clients)):
-    return None
-  rest = [program.server_function(i) for i in range(len(program.stages))]
-  rest += [program.merge_function(i) for i in active]
+    return Stacking('no client has anything to do')
+  client_bytes = 0
+  for i in active:
+    specs = program.client_specs(i)
+    client = program.client_function(i)
+    accumulate = program.accumulate_function(i)
+    for function in (client, accumulate):
+      against = operations.find_unfit_for_xla(function.graph_def, trust_xla)
+      if against is not None:
+        return Stacking(against)
+    exchanged = [specs, client.outputs, accumulate.outputs]
+    for spec in tf.nest.flatten(exchanged):
+      if spec.shape.rank is None:
+        return Stacking('a tensor of the clients has an unknown rank')
+      if not (trust_xla or spec.shape.is_fully_defined()):
+        return Stacking('a tensor of the clients has an unknown shape')
+    client_bytes = max(client_bytes, _bytes(specs), _bytes(client.outputs))
+  servers = [program.server_function(i) for i in range(len(program.stages))]
+  servers += [program.zeros_function(i) for i in active]
+  whole = (
+    operations.find_unfit_for_xla(server.graph_def, trust_xla)
+    for server in servers
+  )
   return Stacking(
-    whole=all(map(_is_plain_arithmetic, rest)),
-    client_bytes=max(
-      sum(_bytes(client.concrete.outputs) for client in clients),
-      sum(_bytes(tf.nest.flatten(program.read_specs(i))) for i in active),
-    ),
+    against_whole=next(filter(None, whole), None), client_bytes=client_bytes
   )
 
 
 class StackedRunner:
-  """Runs a program on stacked clients.
+  """Runs the work of stacked clients, or a whole program, as XLA programs."""
 
-  Attributes:
-    stacking: How the program is run.
-  """
-
-  def __init__(self, program: programs.Program, stacking: Stacking):
-    self.stacking = stacking
+  def __init__(self, program: programs.Program):
     self._program = program
-    self._functions: dict[Any, programs.TracedFunction] = {}
+    self._functions = caches.Cache[programs.SessionFunction](_MAX_COMPILED)
+    self._first_size: int | None = None
 
-  def __call__(
-    self,
-    arguments: programs.Arguments,
-    stacked: programs.Arguments,
-    size: int,
-  ) -> list[Any]:
-    """Runs the program.
+  def capacity(self, size: int) -> int:
+    """Returns the number of rows in which a cohort is stacked.
+
+    It is compiled for so many. For the first cohort they are as many as there
+    are clients. For others the number is rounded up, so that cohorts of many
+    sizes need few programs.
 
     Args:
+      size: The number of clients.
+    """
+    self._first_size = self._first_size or size
+    if size == self._first_size:
+      return size
+    step = 2 ** max(0, size.bit_length() - 3)
+    return math.ceil(size / step) * step
+
+  def run_whole(
+    self,
+    size: int,
+    arguments: programs.Arguments,
+    stacked: programs.Arguments,
+  ) -> list[Any]:
+    """Runs the whole program.
+
+    Args:
+      size: The number of clients.
       arguments: The parts of the argument that are not one value for each
         client.
-      stacked: The other parts, stacked.
-      size: The number of clients.
+      stacked: The other parts, stacked in rows of which there may be more.
 
     Returns:
       For each part of the result its leaves; if it is one value for each
-      client, stacked `ClientLeaves`.
+      client, `ClientLeaves`.
     """
-    leaves = tf.nest.flatten((arguments, stacked))
-    key = (size, *(tuple(leaf.shape) for leaf in leaves))
-    if key not in self._functions:
-      self._functions[key] = programs.TracedFunction(
-        functools.partial(self.run_stages, size),
-        tf.nest.map_structure(
-          lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
-          (arguments, stacked),
-        ),
-        jit_compile=self.stacking.whole or None,
-      )
-    result = self._functions[key](arguments, stacked)
+    capacity = self.capacity(size)
+
+    def run(size: Any, arguments: Any, stacked: Any) -> list[Leaves]:
+      return self.run_stages(size, capacity, arguments, stacked)
+
+    result = self._call('whole', run, np.int32(size), arguments, stacked)
     return [
-      programs.ClientLeaves(leaves, stacked=True)
+      programs.ClientLeaves([leaf[:size] for leaf in leaves], size)
       if values.is_per_client(type_spec)
       else leaves
       for leaves, type_spec in zip(
@@ -160,9 +155,54 @@ class StackedRunner:
       )
     ]
 
+  def run_clients(
+    self,
+    i: int,
+    size: int,
+    arguments: programs.Arguments,
+    stacked: programs.Arguments,
+    reads: Mapping[str, Leaves],
+    kept: Mapping[str, Leaves],
+  ) -> tuple[dict[str, Leaves], list[Leaves]]:
+    """Runs the clients' work of stage `i`.
+
+    Args:
+      i: The number of the stage.
+      size: The number of clients.
+      arguments: The parts of the argument that are the same for all clients.
+      stacked: The other parts, stacked in rows of which there may be more.
+      reads: The server's results that the stage reads.
+      kept: What the clients kept in earlier stages, stacked likewise.
+
+    Returns:
+      What the clients keep, stacked likewise, and the aggregates.
+    """
+    capacity = self.capacity(size)
+
+    def run(size: Any, *parts: Any) -> tuple[dict[str, Leaves], list[Leaves]]:
+      return self._clients(i, size, capacity, *parts)
+
+    return self._call(
+      ('clients', i), run, np.int32(size), arguments, stacked, reads, kept
+    )
+
+  def _call(self, name: Any, run: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function that XLA compiles once for all arguments of a shape."""
+    leaves = tf.nest.flatten(arguments)
+    key = (name, *(tuple(leaf.shape) for leaf in leaves))
+
+    def make() -> programs.SessionFunction:
+      specs = [tf.TensorSpec(leaf.shape, leaf.dtype) for leaf in leaves]
+      return programs.SessionFunction(
+        run, tf.nest.pack_sequence_as(arguments, specs), jit_compile=True
+      )
+
+    return self._functions.get(key, make)(*arguments)
+
   def run_stages(
     self,
-    size: int,
+    size: Any,
+    capacity: int,
     arguments: programs.Arguments,
     stacked: programs.Arguments,
   ) -> list[Leaves]:
@@ -170,6 +210,7 @@ class StackedRunner:
 
     Args:
       size: The number of clients.
+      capacity: The number of rows in which they are stacked.
       arguments: The parts of the argument that are not one value for each
         client.
       stacked: The other parts, stacked.
@@ -185,15 +226,16 @@ class StackedRunner:
     for i, stage in enumerate(program.stages):
       server |= program.server_step(i, arguments, server, aggregates)
       if stage.is_federated:
+        reads = {name: server[name] for name in stage.reads}
         keep, aggregates = self._clients(
-          i, size, arguments, stacked, server, kept
+          i, size, capacity, arguments, stacked, reads, kept
         )
         kept |= keep
-    of_clients = {name: programs.ClientLeaves(v) for name, v in kept.items()}
-    everything = dict(arguments) | {
-      part: programs.ClientLeaves(leaves) for part, leaves in stacked.items()
+    of_clients = {
+      name: programs.ClientLeaves(leaves, capacity)
+      for name, leaves in (kept | dict(stacked)).items()
     }
-    result = program.result(everything, server, of_clients)
+    result = program.result(arguments, server, of_clients)
     return [
       part.leaves if isinstance(part, programs.ClientLeaves) else part
       for part in result
@@ -202,62 +244,46 @@ class StackedRunner:
   def _clients(
     self,
     i: int,
-    size: int,
+    size: Any,
+    capacity: int,
     arguments: programs.Arguments,
     stacked: programs.Arguments,
-    server: dict[str, Leaves],
-    kept: dict[str, Leaves],
+    reads: Mapping[str, Leaves],
+    kept: Mapping[str, Leaves],
   ) -> tuple[dict[str, Leaves], list[Leaves]]:
-    """Runs the clients' work of stage `i`.
-
-    Args:
-      i: The number of the stage.
-      size: The number of clients.
-      arguments: As for `run_stages`.
-      stacked: As for `run_stages`.
-      server: The server's results so far.
-      kept: What the clients kept in earlier stages, stacked.
-
-    Returns:
-      What the clients keep, stacked, and the aggregates.
-    """
+    """Runs the clients' work in the graph that is being built."""
     program = self._program
-    reads = {name: server[name] for name in program.stages[i].reads}
 
-    def loop(
-      arguments: programs.Arguments,
-      stacked: programs.Arguments,
-      reads: dict[str, Leaves],
-      kept: dict[str, Leaves],
-    ) -> tuple[dict[str, Leaves], list[Leaves]]:
-      def client(k: Any) -> Any:
-        own, own_kept = tf.nest.map_structure(
-          lambda leaf: programs.gather_row(leaf, k), (dict(stacked), dict(kept))
-        )
-        return program.client_step(i, dict(arguments) | own, reads, own_kept)
+    def client(k: Any) -> Any:
+      own, own_kept = tf.nest.map_structure(
+        lambda leaf: programs.gather_row(leaf, k), (dict(stacked), dict(kept))
+      )
+      return program.client_step(i, dict(arguments) | own, reads, own_kept)
 
-      def body(k: Any, arrays: Any, aggregates: Any) -> Any:
-        keep, parts = client(k)
-        arrays = tf.nest.map_structure(
-          lambda array, leaf: array.write(k, leaf), arrays, keep
-        )
-        return k + 1, arrays, program.merge(i, reads, aggregates, parts)
-
-      # Only the structure, the shapes and the types of this are used.
-      example, _ = client(tf.constant(0))
+    def body(k: Any, arrays: Any, aggregates: Any) -> Any:
+      keep, added = client(k)
       arrays = tf.nest.map_structure(
-        lambda leaf: tf.TensorArray(leaf.dtype, size, element_shape=leaf.shape),
-        example,
+        lambda array, leaf: array.write(k, leaf), arrays, keep
       )
-      _, arrays, aggregates = tf.while_loop(
-        lambda k, *_: k < size,
-        body,
-        (0, arrays, program.zeros(i, arguments, reads)),
-      )
-      return tf.nest.map_structure(
-        lambda array: array.stack(), arrays
-      ), aggregates
+      aggregates = program.accumulate(i, arguments, reads, aggregates, added)
+      return k + 1, arrays, aggregates
 
-    if not self.stacking.whole:
-      loop = tf.function(loop, jit_compile=True, autograph=False)
-    return loop(dict(arguments), dict(stacked), reads, dict(kept))
+    # Only the structure, the shapes and the types of this are used.
+    example, _ = client(tf.constant(0))
+    for leaf in tf.nest.flatten(example):
+      if not leaf.shape.is_fully_defined():
+        raise CannotStackError('the size of a result depends on the data')
+    arrays = tf.nest.map_structure(
+      lambda leaf: tf.TensorArray(
+        leaf.dtype, capacity, element_shape=leaf.shape
+      ),
+      example,
+    )
+    _, arrays, aggregates = tf.while_loop(
+      lambda k, *_: k < size,
+      body,
+      (0, arrays, program.zeros(i, arguments, reads)),
+    )
+    return tf.nest.map_structure(
+      lambda array: array.stack(), arrays
+    ), aggregates

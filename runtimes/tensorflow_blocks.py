@@ -8,11 +8,19 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from runtimes import operations
 from runtimes import private_api
 from runtimes import values
 
-# Every call of a block that holds variables gets variables of its own.
+# To name what every call of a block has of its own.
 _call_count = itertools.count()
+
+_ANONYMOUS_TABLES = {
+  'HashTableV2': 'AnonymousHashTable',
+  'MutableDenseHashTableV2': 'AnonymousMutableDenseHashTable',
+  'MutableHashTableOfTensorsV2': 'AnonymousMutableHashTableOfTensors',
+  'MutableHashTableV2': 'AnonymousMutableHashTable',
+}
 
 
 def _tensor_names(binding: Any) -> Iterator[str]:
@@ -106,13 +114,49 @@ def _detach_placeholders(graph_def: tf.compat.v1.GraphDef) -> None:
       node.input.extend(kept)
 
 
-def _rename_resources(graph_def: tf.compat.v1.GraphDef) -> None:
-  """Gives the graph's variables and tables names that no other call uses."""
+def _isolate_state(graph_def: tf.compat.v1.GraphDef) -> list[str]:
+  """Makes each run of a graph begin with new variables and tables.
+
+  By default variables and tables live as long as the process and are found by
+  their names. Anonymous ones are made anew each time. What there is no
+  anonymous form of gets a name that no other call uses.
+
+  Args:
+    graph_def: The graph, which is changed.
+
+  Returns:
+    The names of the nodes that make a variable, as TensorFlow does not delete
+    variables by itself.
+  """
   suffix = f'_call{next(_call_count)}'
+  variables = []
   for count, node in enumerate(graph_def.node):
-    if 'shared_name' in node.attr:
+    if node.op == 'VarHandleOp':
+      node.attr['shared_name'].s = operations.ANONYMOUS_VARIABLE
+      variables.append(node.name)
+    elif node.op in _ANONYMOUS_TABLES:
+      node.op = _ANONYMOUS_TABLES[node.op]
+      for attribute in ('container', 'shared_name', 'use_node_name_sharing'):
+        node.attr.pop(attribute, None)
+    elif 'shared_name' in node.attr:
       name = node.attr['shared_name'].s.decode() or f'unnamed{count}'
       node.attr['shared_name'].s = (name + suffix).encode()
+  return variables
+
+
+def _forget_colocation(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Removes what a graph says of which nodes must be on one device.
+
+  It names nodes, and these may be in another block or not needed here.
+
+  Args:
+    graph_def: The graph, which is changed.
+  """
+  nodes = list(graph_def.node)
+  for function in graph_def.library.function:
+    nodes.extend(function.node_def)
+  for node in nodes:
+    node.attr.pop('_class', None)
 
 
 def to_callable(
@@ -153,11 +197,12 @@ def to_callable(
   if proto.initialize_op:
     _initialize_first(graph_def, proto.initialize_op)
   _detach_placeholders(graph_def)
+  _forget_colocation(graph_def)
 
   def call(argument: Any = None) -> Any:
     own_graph_def = tf.compat.v1.GraphDef()
     own_graph_def.CopyFrom(graph_def)
-    _rename_resources(own_graph_def)
+    variables = _isolate_state(own_graph_def)
     _load_functions(own_graph_def)
     input_map = {}
     if type_spec.parameter is not None:
@@ -168,8 +213,20 @@ def to_callable(
     if _node(session_token) in needed:
       input_map[session_token] = tf.constant('')
     results = tf.graph_util.import_graph_def(
-      own_graph_def, input_map, result_names, name='block'
+      own_graph_def,
+      input_map,
+      [*result_names, *(f'{name}:0' for name in variables)],
+      name='block',
     )
+    results, handles = (
+      results[: len(result_names)],
+      results[len(result_names) :],
+    )
+    if handles:
+      with tf.control_dependencies(results):
+        deleted = [tf.raw_ops.DestroyResourceOp(resource=h) for h in handles]
+      with tf.control_dependencies(deleted):
+        results = [tf.identity(result) for result in results]
     return values.unflatten(results, type_spec.result)
 
   return call

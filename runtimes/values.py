@@ -15,6 +15,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
+from runtimes import private_api
+
 Struct = tff.structure.Struct
 
 
@@ -118,41 +120,40 @@ def element_structure(type_spec: tff.Type) -> Any:
   )
 
 
-def _to_variant(value: Any, type_spec: tff.SequenceType) -> tf.Tensor:
-  """Converts a sequence to a variant tensor.
-
-  Args:
-    value: A data set, a list of elements, or a variant tensor already.
-    type_spec: The type of the sequence.
-
-  Returns:
-    The variant tensor.
-  """
-  if isinstance(value, tf.Tensor):
-    return value
-  if not isinstance(value, tf.data.Dataset):
-    element = type_spec.element
-    specs = leaf_specs(element)
-
-    def dataset(leaves: Sequence[Any]) -> tf.data.Dataset:
-      return tf.data.Dataset.from_tensor_slices(
-        tff.types.type_to_py_container(unflatten(leaves, element), element)
-      )
-
-    rows = [flatten(row, element) for row in value]
-    value = dataset(
-      [
-        np.zeros(
-          [0, *(size or 0 for size in spec.shape)], spec.dtype.as_numpy_dtype
-        )
-        for spec in specs
-      ]
+def _check_data_set(
+  data_set: tf.data.Dataset, type_spec: tff.SequenceType
+) -> None:
+  """Raises a TypeError if a data set has elements of another type."""
+  element_type = tff.types.tensorflow_to_type(data_set.element_spec)
+  if not type_spec.is_assignable_from(tff.SequenceType(element_type)):
+    raise TypeError(
+      f'Expected {type_spec}, got a data set of elements of type'
+      f' {element_type}.'
     )
-    for row in rows:  # One by one, as their shapes may differ.
-      value = value.concatenate(
-        dataset([tf.expand_dims(leaf, 0) for leaf in row])
+
+
+def _sequence_flattener(type_spec: tff.SequenceType) -> '_Flattener':
+  """Makes the function that flattens sequences of a type."""
+  checked: set[str] = set()  # To look at equal data sets once.
+
+  def flatten_sequence(value: Any, leaves: list[Any]) -> None:
+    if isinstance(value, tf.Tensor):  # Of a graph that is being built.
+      leaves.append(value)
+      return
+    if isinstance(value, list):
+      value = private_api.to_data_set(value, type_spec.element)
+    if not isinstance(value, tf.data.Dataset):
+      raise TypeError(
+        f'Expected {type_spec}, got a {type(value).__name__}, which is neither'
+        ' a data set nor a list.'
       )
-  return tf.data.experimental.to_variant(value)
+    element_spec = repr(value.element_spec)
+    if element_spec not in checked:
+      _check_data_set(value, type_spec)
+      checked.add(element_spec)
+    leaves.append(tf.data.experimental.to_variant(value))
+
+  return flatten_sequence
 
 
 def _fits(shape: Sequence[int | None], expected: Sequence[int | None]) -> bool:
@@ -189,11 +190,10 @@ def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
 
     return flatten_struct
   if isinstance(type_spec, tff.SequenceType):
-    return lambda value, leaves: leaves.append(_to_variant(value, type_spec))
+    return _sequence_flattener(type_spec)
 
   tensor_type: Any = type_spec
   dtype = tensor_type.dtype
-  is_text = np.issubdtype(dtype, np.str_)
   expected: Any = tensor_type.shape
   if stacked and expected is not None:
     expected = [None, *expected]
@@ -201,20 +201,50 @@ def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
   def flatten_tensor(value: Any, leaves: list[Any]) -> None:
     if isinstance(value, tf.Variable):
       value = value.read_value()
-    if isinstance(value, tf.Tensor):
-      actual = value.dtype.as_numpy_dtype
+    if isinstance(value, tf.Tensor) and value.dtype.as_numpy_dtype == dtype:
       shape = value.shape if value.shape.rank is not None else expected
     else:
-      if not isinstance(value, np.ndarray):
-        value = np.asarray(value, object if is_text else dtype)
-      actual, shape = value.dtype, value.shape
+      is_array = isinstance(value, (np.ndarray, np.generic))
+      if not is_array or value.dtype != dtype:
+        value = _to_array(value, tensor_type)
+      shape = value.shape
     if expected is not None and not _fits(shape, expected):
       raise TypeError(f'Expected {type_spec}, got the shape {tuple(shape)}.')
-    if actual != dtype and not is_text:
-      raise TypeError(f'Expected {type_spec}, got {actual}.')
     leaves.append(value)
 
   return flatten_tensor
+
+
+def _to_array(value: Any, type_spec: tff.TensorType) -> Any:
+  """Converts a value to an array of the type that TFF allows it to have.
+
+  Args:
+    value: A number, text, an array or a tensor, or nested lists of numbers.
+    type_spec: The type.
+
+  Returns:
+    A tensor if the value is text in a tensor; otherwise an array.
+
+  Raises:
+    TypeError: If TFF does not take the value for this type.
+  """
+  dtype: Any = type_spec.dtype
+  is_text = np.issubdtype(dtype, np.str_)
+  if isinstance(value, tf.Tensor):
+    if is_text and value.dtype == tf.string:
+      return value
+    if not hasattr(value, 'numpy'):
+      raise TypeError(f'Expected {type_spec}, got {value.dtype.name}.')
+    value = value.numpy()
+  is_nested = isinstance(value, (list, tuple))
+  numbers = tree.flatten(value) if is_nested else [value]
+  for number in numbers:
+    if not isinstance(
+      number, (np.ndarray, np.generic, bool, int, float, complex, str, bytes)
+    ) or not private_api.is_compatible(number, np.dtype(dtype)):
+      kind = getattr(number, 'dtype', type(number).__name__)
+      raise TypeError(f'Expected {type_spec}, got {number!r:.50} ({kind}).')
+  return np.asarray(value, object if is_text else dtype)
 
 
 def flatten(
@@ -232,7 +262,7 @@ def flatten(
     a sequence becomes one variant tensor.
 
   Raises:
-    TypeError: If the value does not fit the type.
+    TypeError: If TFF does not take the value for the type.
   """
   leaves: list[Any] = []
   _flattener(type_spec, stacked)(value, leaves)
@@ -353,16 +383,17 @@ def _builder(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
     )
   if isinstance(type_spec, tff.SequenceType):
     structure = element_structure(type_spec.element)
-    return lambda leaves: list(
-      tf.data.experimental.from_variant(
-        next(leaves), structure
-      ).as_numpy_iterator()
+    return lambda leaves: tf.data.experimental.from_variant(
+      next(leaves), structure
     )
 
   def build_tensor(leaves: Iterator[Any]) -> Any:
     leaf = next(leaves)
-    # A tensor of a graph that is being built has no value yet.
-    return leaf.numpy() if hasattr(leaf, 'numpy') else leaf
+    if isinstance(leaf, tf.Tensor):
+      # A tensor of a graph that is being built has no value yet.
+      return leaf.numpy() if hasattr(leaf, 'numpy') else leaf
+    # Numbers and text are not arrays without dimensions, but NumPy's scalars.
+    return leaf[()] if isinstance(leaf, np.ndarray) else leaf
 
   return build_tensor
 

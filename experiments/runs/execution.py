@@ -59,7 +59,7 @@ def set_runtime(name: str) -> None:
     # A core works on a client; several at work on one operation are slower.
     os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
     os.environ.setdefault('TF_NUM_INTEROP_THREADS', str(os.cpu_count()))
-    context = cohort.create_cohort_context()
+    context = cohort.create_cohort_context(trust_xla=True)
   tff.framework.set_default_context(context)
 
 

@@ -128,9 +128,10 @@ def _evaluate(computation: tff.Computation, *arguments: Any) -> Any:
   parameter_type: Any = lowered.parameter_type
   parameter = arguments[0] if len(arguments) == 1 else arguments
 
+  leaves = values.flatten(parameter, parameter_type)
+
   @tf.function
   def run() -> list[Any]:
-    leaves = values.flatten(parameter, parameter_type)
     argument = values.unflatten(leaves, parameter_type)
     environment = stage.run_server({lowered.parameter_name: argument})
     result = lowering.evaluate(lowered.result, environment)
@@ -172,7 +173,7 @@ def test_sequences_of_any_elements_can_be_mapped(element_type, elements):
   def run(sequence):
     return tff.sequence_map(same, sequence)
 
-  assert _evaluate(run, elements) == elements
+  assert list(_evaluate(run, elements).as_numpy_iterator()) == elements
 
 
 def test_a_sequence_can_be_reduced():

@@ -3,6 +3,7 @@
 import importlib
 import os
 
+import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -59,7 +60,46 @@ def test_call_flat_gives_the_result_of_a_call():
     tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float32)
   )
   x, y = tf.constant(1), tf.constant(2.0)
-  assert private_api.call_flat(function, [x, y]) == function(x, y) == (4, [2.0])
+  cancellation = private_api.CancellationManager()
+  assert private_api.call_flat(function, [x, y], cancellation) == [4, 2.0]
+
+
+def test_a_cancelled_call_raises_an_error():
+  function = tf.function(lambda: tf.constant(1)).get_concrete_function()
+  cancellation = private_api.CancellationManager()
+  cancellation.start_cancel()
+  with pytest.raises(tf.errors.CancelledError):
+    private_api.call_flat(function, [], cancellation)
+
+
+def test_a_session_is_called_with_arrays():
+  with tf.Graph().as_default() as graph:
+    x = tf.compat.v1.placeholder(tf.int32, [2])
+    y = 2 * x
+  with tf.compat.v1.Session(graph=graph) as session:
+    call = private_api.make_callable(session, [x], [y, 3 * y])
+    result = call(np.array([1, 2], np.int32))
+  np.testing.assert_equal(result, [[2, 4], [6, 12]])
+
+
+@pytest.mark.parametrize(
+  ('value', 'dtype', 'expected'),
+  [
+    (1, np.int32, True),
+    (2**40, np.int32, False),
+    (np.int16(1), np.int32, True),
+    (True, np.int32, False),
+    (1, np.float32, False),
+    ('text', np.str_, True),
+  ],
+)
+def test_a_value_is_compatible_with_a_type(value, dtype, expected):
+  assert private_api.is_compatible(value, np.dtype(dtype)) == expected
+
+
+def test_a_list_becomes_a_data_set():
+  data_set = private_api.to_data_set([1, 2], tff.TensorType(np.int32))
+  assert list(data_set.as_numpy_iterator()) == [1, 2]
 
 
 @pytest.mark.parametrize(

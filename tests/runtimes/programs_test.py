@@ -1,5 +1,7 @@
 """Tests of the pieces of a program."""
 
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -67,13 +69,13 @@ def test_the_pieces_make_a_round(program):
   arguments = dict(part0=[np.float32(2)])
   server = program.server_function(0)(arguments, {}, [])
   reads = {name: server[name] for name in program.stages[0].reads}
-  client = program.client_function(0, lane=0)
-  results = [
-    client(arguments | dict(part1=[np.float32(own)]), reads, {})
-    for own in (3, 4)
+  client = program.client_function(0)
+  (first, ones), (second, others) = [
+    client(dict(part1=[np.float32(own)]), reads, {}) for own in (3, 4)
   ]
-  (first, ones), (second, others) = results
-  aggregates = program.merge_function(0)(reads, ones, others)
+  aggregates = program.zeros_function(0)({}, reads)
+  for added in (ones, others):
+    aggregates = program.accumulate_function(0)({}, reads, aggregates, added)
   server |= program.server_function(1)(arguments, server, aggregates)
   (name,) = program.stages[0].keep
   kept = programs.ClientLeaves([first[name], second[name]])
@@ -86,9 +88,7 @@ def test_over_no_clients_the_aggregates_are_zero(program):
   arguments = dict(part0=[np.float32(2)])
   server = program.server_function(0)(arguments, {}, [])
   reads = {name: server[name] for name in program.stages[0].reads}
-  np.testing.assert_array_equal(
-    program.zeros_function(0)(arguments, reads), [[0]]
-  )
+  np.testing.assert_array_equal(program.zeros_function(0)({}, reads), [[0]])
 
 
 def test_what_the_clients_read_has_specs(program):
@@ -99,14 +99,63 @@ def test_what_the_clients_read_has_specs(program):
 
 
 def test_a_piece_is_traced_once(program):
-  assert program.client_function(0, 1) is program.client_function(0, 1)
+  assert program.client_function(0) is program.client_function(0)
   assert program.server_function(0) is program.server_function(0)
 
 
-def test_clients_that_work_at_the_same_time_have_functions_of_their_own(
-  program,
-):
-  assert program.client_function(0, 0) is not program.client_function(0, 1)
+def test_clients_take_only_the_parts_of_the_argument_that_they_need(program):
+  # The factor reaches them as a result of the server.
+  assert program.client_arguments(0) == ['part1']
+  assert program.shared_arguments(0) == []
+
+
+def _enqueue(x: tf.Tensor) -> tf.Tensor:
+  queue = tf.queue.FIFOQueue(3, tf.float32, shapes=[[]])
+  with tf.control_dependencies([queue.enqueue(x)]):
+    return queue.size()
+
+
+def test_a_piece_that_makes_a_queue_is_isolated():
+  program = programs.Program(tff.tensorflow.computation(_enqueue, np.float32))
+  for _ in range(5):
+    result = program.server_function(0)(dict(part0=[np.float32(1)]), {}, [])
+    assert list(result.values()) == [[1]]
+  assert program.isolated() == [("The server's work", 'FIFOQueueV2')]
+
+
+def test_a_session_takes_and_gives_data_sets():
+  spec = tf.TensorSpec([], tf.int64)
+
+  def double(data_set: tf.Tensor) -> tf.Tensor:
+    doubled = tf.data.experimental.from_variant(data_set, spec).map(
+      lambda x: 2 * x
+    )
+    return tf.data.experimental.to_variant(doubled)
+
+  function = programs.SessionFunction(
+    double, [tf.TensorSpec([], tf.variant)], jit_compile=False
+  )
+  result = function(tf.data.experimental.to_variant(tf.data.Dataset.range(3)))
+  result = tf.data.experimental.from_variant(result, spec)
+  assert list(result.as_numpy_iterator()) == [0, 2, 4]
+
+
+@pytest.mark.parametrize('is_isolated', [False, True])
+def test_a_cancellation_ends_a_function(is_isolated):
+  specs = [tf.TensorSpec([], tf.int32)]
+
+  def run_for_ever(x: tf.Tensor) -> tf.Tensor:
+    return tf.while_loop(lambda i: i >= 0, lambda i: [i * 1], [x])[0]
+
+  function = (
+    programs.SessionFunction(run_for_ever, specs, jit_compile=False)
+    if is_isolated
+    else programs.TracedFunction(run_for_ever, specs)
+  )
+  cancellation = programs.Cancellation()
+  threading.Timer(0.5, cancellation.cancel).start()
+  with pytest.raises(tf.errors.CancelledError):
+    function(np.int32(1), cancellation=cancellation)
 
 
 def test_a_tensor_for_the_clients_passes_the_server_by_reference():

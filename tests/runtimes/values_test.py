@@ -179,24 +179,47 @@ def test_stacked_values_have_one_axis_more():
 @pytest.mark.parametrize(
   'make', [list, lambda rows: tf.data.Dataset.from_tensor_slices(rows)]
 )
-def test_a_sequence_comes_back_as_a_list(make):
+def test_a_sequence_comes_back_as_a_data_set(make):
   type_spec = tff.SequenceType(np.int32)
   leaves = values.flatten(make([1, 2, 3]), type_spec)
   assert [leaf.dtype for leaf in leaves] == [tf.variant]
-  assert values.to_python(leaves, type_spec) == [1, 2, 3]
+  result = values.to_python(leaves, type_spec)
+  assert isinstance(result, tf.data.Dataset)
+  assert list(result.as_numpy_iterator()) == [1, 2, 3]
 
 
 def test_elements_of_a_sequence_may_differ_in_shape():
   type_spec = tff.SequenceType(tff.TensorType(np.int32, [None]))
-  rows = [np.arange(k, dtype=np.int32) for k in range(3)]
-  leaves = values.flatten(rows, type_spec)
-  np.testing.assert_equal(values.to_python(leaves, type_spec), rows)
+  rows = [[], [0], [0, 1]]
+  data_set = tf.data.Dataset.range(3, output_type=tf.int32).map(tf.range)
+  result = values.to_python(values.flatten(data_set, type_spec), type_spec)
+  assert [row.tolist() for row in result.as_numpy_iterator()] == rows
+
+
+@pytest.mark.parametrize(
+  'data_set',
+  [
+    tf.data.Dataset.range(3),
+    tf.data.Dataset.range(3, output_type=tf.int32).batch(2),
+    tf.data.Dataset.from_tensors(dict(x=1)),
+  ],
+  ids=['type', 'shape', 'columns'],
+)
+def test_a_data_set_of_other_elements_is_refused(data_set):
+  with pytest.raises(TypeError, match=r'Expected int32\*'):
+    values.flatten(data_set, tff.SequenceType(np.int32))
+
+
+def test_something_else_than_a_sequence_is_refused():
+  with pytest.raises(TypeError, match='neither a data set nor a list'):
+    values.flatten((1, 2), tff.SequenceType(np.int32))
 
 
 def test_a_sequence_keeps_its_named_tuples():
   type_spec = tff.SequenceType(LeftRight(np.int32, _OrderedDict(a=np.int32)))
   rows = [LeftRight(k, _OrderedDict(a=k + 1)) for k in range(2)]
   result = values.to_python(values.flatten(rows, type_spec), type_spec)
+  result = list(result.as_numpy_iterator())
   assert result == rows
   assert helpers.containers(result) == helpers.containers(rows)
 
