@@ -35,7 +35,9 @@ def runtime(request):
   if not _CONTEXTS:
     _CONTEXTS['native'] = native.create_native_context()
     _CONTEXTS['cohort'] = cohort.create_cohort_context(stack=False)
-    _CONTEXTS['stacked'] = cohort.create_cohort_context(stack=True)
+    _CONTEXTS['stacked'] = cohort.create_cohort_context(
+      stack=True, trust_xla=True
+    )
   tff.framework.set_default_context(_CONTEXTS[request.param])
   return request.param
 

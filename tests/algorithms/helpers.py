@@ -38,7 +38,7 @@ def _context(runtime: str) -> tff.framework.SyncContext:
   if runtime == 'native':
     return native.create_native_context()
   return cohort.create_cohort_context(
-    stack=False if runtime == 'unstacked' else None
+    stack=False if runtime == 'unstacked' else None, trust_xla=True
   )
 
 

@@ -21,7 +21,9 @@ _EMPTY = collections.OrderedDict()
 
 @pytest.fixture(autouse=True, scope='module')
 def _runtime():
-  tff.framework.set_default_context(cohort.create_cohort_context())
+  tff.framework.set_default_context(
+    cohort.create_cohort_context(trust_xla=True)
+  )
 
 
 def _trainer(**settings):

@@ -40,7 +40,7 @@ _WEIGHTS = np.array([0.3, -0.2, 0.5, 0.1], np.float32)
 
 @pytest.fixture(name='cohort_context', scope='module', autouse=True)
 def _cohort_context() -> Iterator[None]:
-  context = cohort.create_cohort_context()
+  context = cohort.create_cohort_context(trust_xla=True)
   with tff.framework.get_context_stack().install(context):
     yield
 

@@ -54,7 +54,7 @@ _SETTINGS = schedules.TrainingSettings(
 
 @pytest.fixture(name='cohort_context', scope='module', autouse=True)
 def _cohort_context() -> Iterator[None]:
-  context = cohort.create_cohort_context()
+  context = cohort.create_cohort_context(trust_xla=True)
   with tff.framework.get_context_stack().install(context):
     yield
 
@@ -435,7 +435,7 @@ def test_a_training_that_starts_from_another_has_no_checkpoints(tmp_path):
 
 def test_a_seed_fixes_every_bit(uninterrupted):
   # With nothing that was compiled, loaded or drawn before.
-  context = cohort.create_cohort_context()
+  context = cohort.create_cohort_context(trust_xla=True)
   with tff.framework.get_context_stack().install(context):
     trained = _train(_build('fedadam'), _load_task())
   _assert_same_bits(trained, uninterrupted[0])
@@ -1042,7 +1042,7 @@ from runtimes import cohort
 from tests.personalization import training_test as test
 
 client_states._MOST_BYTES = 0
-tff.framework.set_default_context(cohort.create_cohort_context())
+tff.framework.set_default_context(cohort.create_cohort_context(trust_xla=True))
 test._train(
   test._one_by_one(test._ditto()),
   folder=pathlib.Path(sys.argv[1]),
