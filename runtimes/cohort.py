@@ -10,7 +10,7 @@ first.
 
 import asyncio
 import collections
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MappingView, Sequence
 import concurrent.futures
 import logging
 import os
@@ -268,7 +268,7 @@ class CohortContext(tff.framework.SyncContext):
     parts = values.split(argument, program.parameter_type)
     for part, (name, type_spec) in zip(parts, program.part_types.items()):
       if values.is_per_client(type_spec):
-        clients[name] = part
+        clients[name] = list(part) if isinstance(part, MappingView) else part
       else:
         arguments[name] = values.flatten(part, type_spec)
     size = _count_clients(clients, self._default_num_clients)
@@ -439,10 +439,12 @@ class _Run:
       part: [
         # Copies, as the caller may change the argument later.
         [
-          np.copy(leaf) if isinstance(leaf, np.ndarray) else leaf
-          for leaf in own
+          programs.to_tensor(leaf, spec.dtype)
+          for leaf, spec in zip(
+            own_leaves(part, k), values.leaf_specs(program.part_types[part])
+          )
         ]
-        for own in (own_leaves(part, k) for k in range(self._size))
+        for k in range(self._size)
       ]
       for part in program.result_arguments
       if part in self._clients

@@ -73,8 +73,8 @@ _ALL = _FLOATS | _INTEGERS | _BOOL
 _SAME_IN_XLA: dict[str, frozenset[tf.DType]] = {
   **dict.fromkeys(
     """
-    Abs Add AddN AddV2 BatchMatMul BatchMatMulV2 BatchMatMulV3 Cumsum MatMul Mul
-    Neg Prod Square SquaredDifference Sub Sum
+    Abs Add AddN AddV2 BatchMatMul BatchMatMulV2 BatchMatMulV3 MatMul Mul Neg
+    Square SquaredDifference Sub Sum
     """.split(),
     _FLOATS | _INTEGERS,
   ),
@@ -86,6 +86,7 @@ _SAME_IN_XLA: dict[str, frozenset[tf.DType]] = {
     """.split(),
     _FLOATS,
   ),
+  **dict.fromkeys('Cumprod Cumsum Prod'.split(), _INTEGERS),
   **dict.fromkeys(
     """
     Equal Greater GreaterEqual Less LessEqual Max Maximum Min Minimum NotEqual

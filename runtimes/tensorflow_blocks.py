@@ -222,11 +222,11 @@ def to_callable(
       results[: len(result_names)],
       results[len(result_names) :],
     )
-    if handles:
-      with tf.control_dependencies(results):
-        deleted = [tf.raw_ops.DestroyResourceOp(resource=h) for h in handles]
-      with tf.control_dependencies(deleted):
-        results = [tf.identity(result) for result in results]
+    # An error in one result is one in all of them, even if not all are used.
+    with tf.control_dependencies(results):
+      deleted = [tf.raw_ops.DestroyResourceOp(resource=h) for h in handles]
+    with tf.control_dependencies(results + deleted):
+      results = [tf.identity(result) for result in results]
     return values.unflatten(results, type_spec.result)
 
   return call

@@ -98,11 +98,20 @@ def _children(type_spec: tff.StructType) -> tuple[tff.Type, ...]:
 
 def _elements(value: Any, names: tuple[str | None, ...]) -> Sequence[Any]:
   if isinstance(value, dict):
-    if len(value) != len(names) or not all(name in value for name in names):
-      raise TypeError(f'Expected {list(names)}, got {list(value)}.')
-    return [value[name] for name in names]
+    # TFF goes by the order, which to it is the sorted one in other dicts.
+    is_ordered = isinstance(value, collections.OrderedDict)
+    if tuple(value if is_ordered else sorted(value)) != names:
+      raise TypeError(
+        f'Expected {list(names)}, got {list(value)}. Use a'
+        ' collections.OrderedDict with the names in this order.'
+      )
+    return list(map(value.__getitem__, names))
   fields = getattr(value, '_fields', names)  # Of a NamedTuple.
-  if fields != names and any(names):
+  if isinstance(value, Struct):
+    fields = tuple(tff.structure.name_list_with_nones(value))
+    if not any(fields):
+      fields = names
+  if fields != names and (any(names) or isinstance(value, Struct)):
     raise TypeError(f'Expected {list(names)}, got {list(fields)}.')
   if not isinstance(value, (list, tuple)):
     if not isinstance(value, Struct):
@@ -118,18 +127,6 @@ def element_structure(type_spec: tff.Type) -> Any:
   return tff.types.type_to_py_container(
     unflatten(leaf_specs(type_spec), type_spec), type_spec
   )
-
-
-def _check_data_set(
-  data_set: tf.data.Dataset, type_spec: tff.SequenceType
-) -> None:
-  """Raises a TypeError if a data set has elements of another type."""
-  element_type = tff.types.tensorflow_to_type(data_set.element_spec)
-  if not type_spec.is_assignable_from(tff.SequenceType(element_type)):
-    raise TypeError(
-      f'Expected {type_spec}, got a data set of elements of type'
-      f' {element_type}.'
-    )
 
 
 def _sequence_flattener(type_spec: tff.SequenceType) -> '_Flattener':
@@ -149,9 +146,14 @@ def _sequence_flattener(type_spec: tff.SequenceType) -> '_Flattener':
       )
     element_spec = repr(value.element_spec)
     if element_spec not in checked:
-      _check_data_set(value, type_spec)
+      # TFF raises an error if the elements are of another type.
+      tff.framework.serialize_value(value.take(0), type_spec)
       checked.add(element_spec)
-    leaves.append(tf.data.experimental.to_variant(value))
+    # A copy, so that random numbers begin anew at each call, as in TFF.
+    graph = tf.raw_ops.DatasetToGraphV2(
+      input_dataset=tf.data.experimental.to_variant(value)
+    )
+    leaves.append(tf.raw_ops.DatasetFromGraph(graph_def=graph))
 
   return flatten_sequence
 
@@ -390,10 +392,14 @@ def _builder(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
   def build_tensor(leaves: Iterator[Any]) -> Any:
     leaf = next(leaves)
     if isinstance(leaf, tf.Tensor):
-      # A tensor of a graph that is being built has no value yet.
-      return leaf.numpy() if hasattr(leaf, 'numpy') else leaf
+      if not hasattr(leaf, 'numpy'):
+        return leaf  # In a graph that is being built it has no value yet.
+      leaf = leaf.numpy()
+    if not isinstance(leaf, np.ndarray):
+      return leaf
+    leaf.setflags(write=False)  # As TFF's results.
     # Numbers and text are not arrays without dimensions, but NumPy's scalars.
-    return leaf[()] if isinstance(leaf, np.ndarray) else leaf
+    return leaf[()]
 
   return build_tensor
 

@@ -206,7 +206,7 @@ def test_elements_of_a_sequence_may_differ_in_shape():
   ids=['type', 'shape', 'columns'],
 )
 def test_a_data_set_of_other_elements_is_refused(data_set):
-  with pytest.raises(TypeError, match=r'Expected int32\*'):
+  with pytest.raises(TypeError, match=r'TFF type int32\*'):
     values.flatten(data_set, tff.SequenceType(np.int32))
 
 
