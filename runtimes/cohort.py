@@ -179,6 +179,10 @@ class CohortContext(tff.framework.SyncContext):
     self._threads.shutdown(wait=False)
     self._caller.shutdown(wait=False)
 
+  def _check_open(self) -> None:
+    if self._is_closed:
+      raise RuntimeError('The context is closed. Make a new one to go on.')
+
   def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
     """Runs a computation; TFF calls this.
 
@@ -191,11 +195,12 @@ class CohortContext(tff.framework.SyncContext):
       each client is a list, or `values.StackedClients` if the clients in the
       argument are.
     """
+    self._check_open()
     cancellation = programs.Cancellation()
     if threading.current_thread() is not threading.main_thread():
-      return self._invoke(comp, arg, cancellation)
+      return self.run(comp, arg, cancellation)
     # In another thread, as Ctrl-C reaches this one only between operations.
-    call = self._caller.submit(self._invoke, comp, arg, cancellation)
+    call = self._caller.submit(self.run, comp, arg, cancellation)
     try:
       return call.result()
     except BaseException:
@@ -247,25 +252,34 @@ class CohortContext(tff.framework.SyncContext):
   def _compile(
     self, computation: tff.framework.ConcreteComputation
   ) -> _Compiled:
-    if self._is_closed:
-      raise RuntimeError('The context is closed. Make a new one to go on.')
+    self._check_open()
     # By identity, as to hash a computation TFF serializes it every time.
     return self._compiled.get(
       id(computation),
       lambda: _Compiled(computation, self._stack_clients, self._trust_xla),
     )
 
-  def _invoke(
+  def run(
     self,
-    computation: tff.framework.ConcreteComputation,
-    argument: Any,
+    comp: tff.framework.ConcreteComputation,
+    arg: Any,
     cancellation: programs.Cancellation,
   ) -> Any:
-    compiled = self._compile(computation)
+    """Runs a computation in the calling thread.
+
+    Args:
+      comp: The computation.
+      arg: Its argument.
+      cancellation: What can end the call.
+
+    Returns:
+      As `invoke`.
+    """
+    compiled = self._compile(comp)
     program = compiled.program
     arguments: dict[str, programs.Leaves] = {}
     clients: dict[str, Sequence[Any]] = {}
-    parts = values.split(argument, program.parameter_type)
+    parts = values.split(arg, program.parameter_type)
     for part, (name, type_spec) in zip(parts, program.part_types.items()):
       if values.is_per_client(type_spec):
         clients[name] = list(part) if isinstance(part, MappingView) else part
@@ -543,7 +557,12 @@ class AsyncCohortContext(tff.framework.AsyncContext):
     """Runs a computation; TFF calls this. See `CohortContext.invoke`."""
     if asyncio.iscoroutine(arg):
       arg = await arg
-    return await asyncio.to_thread(self._context.invoke, comp, arg)
+    cancellation = programs.Cancellation()
+    try:
+      return await asyncio.to_thread(self._context.run, comp, arg, cancellation)
+    except asyncio.CancelledError:
+      cancellation.cancel()
+      raise
 
 
 def create_cohort_context(

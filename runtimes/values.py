@@ -394,7 +394,7 @@ def _builder(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
     if isinstance(leaf, tf.Tensor):
       if not hasattr(leaf, 'numpy'):
         return leaf  # In a graph that is being built it has no value yet.
-      leaf = leaf.numpy()
+      leaf = np.asarray(leaf)  # In contrast to `numpy()` it copies nothing.
     if not isinstance(leaf, np.ndarray):
       return leaf
     leaf.setflags(write=False)  # As TFF's results.
