@@ -75,7 +75,7 @@ def test_ctrl_c_does_not_wait_for_what_cannot_be_cancelled():
   def count(x: tf.Tensor) -> tf.Tensor:
     # Some seconds in XLA, which has no way to stop it.
     return tf.while_loop(
-      lambda i, _: i < 20_000_000,
+      lambda i, _: i < 300_000_000,
       lambda i, y: (i + 1, tf.sin(y + x)),
       (0, x),
     )[1]
