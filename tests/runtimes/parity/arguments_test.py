@@ -86,8 +86,17 @@ _VALUES = {
   **{
     f'{np.dtype(dtype).name} scalar': lambda dtype=dtype: dtype(1)
     for dtype in (
-      np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint32,
-      np.float16, np.float32, np.float64, np.complex64,
+      np.bool_,
+      np.int8,
+      np.int16,
+      np.int32,
+      np.int64,
+      np.uint8,
+      np.uint32,
+      np.float16,
+      np.float32,
+      np.float64,
+      np.complex64,
     )
   },
   **{
@@ -97,7 +106,13 @@ _VALUES = {
   **{
     f'{np.dtype(dtype).name} vector': _make(dtype, 2)
     for dtype in (
-      np.bool_, np.int16, np.int32, np.int64, np.float16, np.float32, np.float64,
+      np.bool_,
+      np.int16,
+      np.int32,
+      np.int64,
+      np.float16,
+      np.float32,
+      np.float64,
     )
   },
   'vector of one': _make(_FLOAT, 1),
@@ -166,7 +181,9 @@ def test_a_value_is_taken_or_refused(parity, kind, value):
 
 
 @pytest.mark.parametrize('value', _VALUES)
-@pytest.mark.parametrize('kind', ['int32', 'float32[2]', 'string', 'float32[?]'])
+@pytest.mark.parametrize(
+  'kind', ['int32', 'float32[2]', 'string', 'float32[?]']
+)
 def test_a_value_of_one_client_is_taken_or_refused(parity, kind, value):
   good = {
     'int32': 1,
@@ -269,9 +286,7 @@ _STRUCTS = {
   'attrs of ints': lambda: Fields(1, 2),
   'Struct': lambda: tff.structure.Struct([('b', 1), ('a', 2.0)]),
   'Struct of ints': lambda: tff.structure.Struct([('b', 1), ('a', 2)]),
-  'Struct sorted otherwise': lambda: tff.structure.Struct(
-    [('a', 2), ('b', 1)]
-  ),
+  'Struct sorted otherwise': lambda: tff.structure.Struct([('a', 2), ('b', 1)]),
   'Struct without names': lambda: tff.structure.Struct.unnamed(1, 2),
   'number': lambda: 1,
   'text': lambda: 'ab',
@@ -285,10 +300,12 @@ _STRUCTS = {
     z=collections.OrderedDict(b=1, a=2), y=({'b': 3, 'a': 4},)
   ),
   'nested, sorted otherwise': lambda: {
-    'y': ({'a': 4, 'b': 3},), 'z': {'a': 2, 'b': 1}
+    'y': ({'a': 4, 'b': 3},),
+    'z': {'a': 2, 'b': 1},
   },
   'nested, inner ones sorted otherwise': lambda: {
-    'z': {'a': 2, 'b': 1}, 'y': ({'a': 4, 'b': 3},)
+    'z': {'a': 2, 'b': 1},
+    'y': ({'a': 4, 'b': 3},),
   },
 }
 _STRUCT_TYPES = {
@@ -310,8 +327,10 @@ def test_a_struct_is_taken_as_it_is_or_refused(parity, kind, value):
   plain = tff.federated_computation(lambda x: x, _STRUCT_TYPES[kind])
   federated = tff.federated_computation(
     lambda x, y: (x, y),
-    [checks.at_clients(_STRUCT_TYPES[kind]),
-     checks.at_server(_STRUCT_TYPES[kind])],
+    [
+      checks.at_clients(_STRUCT_TYPES[kind]),
+      checks.at_server(_STRUCT_TYPES[kind]),
+    ],
   )
   parity.never_differs(plain, lambda: (make(),))
   parity.never_differs(federated, lambda: ([make(), make()], make()))
@@ -340,7 +359,9 @@ def test_the_parts_of_an_argument_are_taken_as_they_are_or_refused(
 
 
 _ROWS = tff.SequenceType(
-  tff.to_type(collections.OrderedDict(b=np.int32, a=tff.TensorType(_FLOAT, [2])))
+  tff.to_type(
+    collections.OrderedDict(b=np.int32, a=tff.TensorType(_FLOAT, [2]))
+  )
 )
 
 
@@ -370,9 +391,9 @@ _DATA = {
     )
   ),
   'only a column': lambda: tf.data.Dataset.from_tensor_slices(_INTS),
-  'a list of rows': lambda: [
-    collections.OrderedDict(b=1, a=np.ones(2, _FLOAT))
-  ] * 2,
+  'a list of rows': lambda: (
+    [collections.OrderedDict(b=1, a=np.ones(2, _FLOAT))] * 2
+  ),
   'a list of rows of another type': lambda: [
     collections.OrderedDict(b=1.5, a=np.ones(2, _FLOAT))
   ],
@@ -395,9 +416,9 @@ def test_a_data_set_is_taken_or_refused(parity, name):
   def work(data):
     return data.reduce(
       0.0,
-      lambda t, row: 2 * t
-      + tf.cast(row['b'], tf.float32)
-      + tf.reduce_sum(row['a']),
+      lambda t, row: (
+        2 * t + tf.cast(row['b'], tf.float32) + tf.reduce_sum(row['a'])
+      ),
     )
 
   make = _DATA[name]

@@ -30,7 +30,9 @@ _WORK = {
   'gather of a negative': lambda x: tf.gather(tf.constant([1, 2, 3]), 6 - x),
   'gather n-d': lambda x: tf.gather_nd(tf.constant([1, 2, 3]), [[x]]),
   'scatter': lambda x: tf.scatter_nd([[x]], [5], [4]),
-  'scatter add': lambda x: tf.tensor_scatter_nd_add(tf.zeros([4]), [[x]], [1.0]),
+  'scatter add': lambda x: tf.tensor_scatter_nd_add(
+    tf.zeros([4]), [[x]], [1.0]
+  ),
   'sparse cross entropy': lambda x: (
     tf.nn.sparse_softmax_cross_entropy_with_logits([x, 0], tf.eye(2, 3))
   ),
@@ -39,9 +41,7 @@ _WORK = {
       [x, 0], tf.eye(2, 3)
     )
   ),
-  'inverse': lambda x: tf.linalg.inv(
-    tf.cast([[1, x], [2, 14]], tf.float32)
-  ),
+  'inverse': lambda x: tf.linalg.inv(tf.cast([[1, x], [2, 14]], tf.float32)),
   'Cholesky': lambda x: tf.linalg.cholesky(
     tf.cast([[7 - x, 0], [0, 7 - x]], tf.float64)
   ),
@@ -57,7 +57,8 @@ _WORK = {
     lambda x: tf.debugging.assert_equal(tf.size(tf.range(x)), 1)
   ),
   'assert in a condition': lambda x: tf.cond(
-    x > 0, lambda: _checked(lambda y: tf.debugging.assert_less(y, 5))(x),
+    x > 0,
+    lambda: _checked(lambda y: tf.debugging.assert_less(y, 5))(x),
     lambda: x,
   ),
   'check of numbers': lambda x: tf.debugging.check_numerics(
@@ -68,13 +69,9 @@ _WORK = {
     tf.range(x), [(x + 1) // 2, -1]
   ),
   'ensured shape': lambda x: tf.ensure_shape(tf.range(x), [1]),
-  'concatenation': lambda x: tf.concat(
-    [tf.zeros([2, x]), tf.zeros([2, 1])], 0
-  ),
+  'concatenation': lambda x: tf.concat([tf.zeros([2, x]), tf.zeros([2, 1])], 0),
   'sum of different sizes': lambda x: tf.range(x + 1) + tf.range(2),
-  'product of matrices': lambda x: tf.matmul(
-    tf.ones([2, x]), tf.ones([1, 2])
-  ),
+  'product of matrices': lambda x: tf.matmul(tf.ones([2, x]), tf.ones([1, 2])),
   'slice': lambda x: tf.slice(tf.range(5), [x], [2]),
   'split': lambda x: tf.split(tf.range(x * 3), [1, 2]),
   'index': lambda x: tf.range(5)[x],
@@ -93,30 +90,25 @@ _WORK = {
   'decode': lambda x: tf.io.decode_raw(
     tf.strings.substr('abcdabc', 0, x + 3), tf.int32
   ),
-  'base 64': lambda x: tf.io.decode_base64(
-    tf.where(x < 5, 'AAAA', '!!')
-  ),
+  'base 64': lambda x: tf.io.decode_base64(tf.where(x < 5, 'AAAA', '!!')),
   'dequeue': lambda x: _dequeue(x),
   'table': lambda x: tf.lookup.StaticHashTable(
     tf.lookup.KeyValueTensorInitializer([1, 1], tf.stack([1, x])), 0
   ).lookup(1),
-  'tensor array': lambda x: tf.TensorArray(tf.int32, 3)
-  .unstack([1, 2, 3])
-  .read(x),
+  'tensor array': lambda x: (
+    tf.TensorArray(tf.int32, 3).unstack([1, 2, 3]).read(x)
+  ),
   'in a loop': lambda x: tf.while_loop(
     lambda k, _: k < 9, lambda k, t: (k + 1, t + 10 // (k - x)), (5, 0)
   ),
   'in a map': lambda x: tf.map_fn(lambda k: 10 // (k - x), tf.range(5, 9)),
-  'in a data set': lambda x: tf.data.Dataset.range(8)
-  .map(lambda k: 10 // (tf.cast(k, tf.int32) + 2 - x))
-  .reduce(0, lambda a, b: a + b),
-  'an empty data set': lambda x: tf.data.Dataset.range(
-    tf.cast(7 - x, tf.int64)
-  )
-  .take(1)
-  .get_single_element(),
-  'end of an iterator': lambda x: next(
-    iter(tf.data.Dataset.range(tf.cast(7 - x, tf.int64)))
+  'in a data set': lambda x: (
+    tf.data.Dataset.range(8)
+    .map(lambda k: 10 // (tf.cast(k, tf.int32) + 2 - x))
+    .reduce(0, lambda a, b: a + b)
+  ),
+  'an empty data set': lambda x: (
+    tf.data.Dataset.range(tf.cast(7 - x, tf.int64)).take(1).get_single_element()
   ),
 }
 
@@ -157,9 +149,11 @@ def test_an_error_in_work_of_which_only_the_sum_is_seen(parity, name):
   def work(x):
     result = _WORK[name](x)
     first = tf.nest.flatten(result)[0]
-    return tf.reduce_sum(tf.cast(first, tf.float64)) if (
-      first.dtype != tf.string
-    ) else tf.cast(tf.strings.length(first), tf.float64)
+    return (
+      tf.reduce_sum(tf.cast(first, tf.float64))
+      if (first.dtype != tf.string)
+      else tf.cast(tf.strings.length(first), tf.float64)
+    )
 
   block = tff.tensorflow.computation(lambda x: work(x), np.int32)
 

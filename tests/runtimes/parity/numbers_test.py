@@ -196,9 +196,7 @@ _OF_INTS = {
     x, 4, on_value=2.5, off_value=-1.0, axis=0
   ),
   'bincount': lambda x: tf.math.bincount(x % 4, minlength=6, maxlength=6),
-  'confusion matrix': lambda x: tf.math.confusion_matrix(
-    x % 3, (x + 1) % 3, 3
-  ),
+  'confusion matrix': lambda x: tf.math.confusion_matrix(x % 3, (x + 1) % 3, 3),
   'in top k': lambda x: tf.math.in_top_k(
     x % 3, tf.ones([10, 3]) * tf.constant([1.0, 2.0, 3.0]), 2
   ),
@@ -248,9 +246,7 @@ _OF_MATRICES = {
     lambda s, u, v: tf.matmul(u * s, v, transpose_b=True)
   )(*tf.linalg.svd(x)),
   'eigenvalues': tf.linalg.eigvalsh,
-  'complex eigenvalues': lambda x: tf.sort(
-    tf.math.real(tf.linalg.eigvals(x))
-  ),
+  'complex eigenvalues': lambda x: tf.sort(tf.math.real(tf.linalg.eigvals(x))),
   'solve': lambda x: tf.linalg.solve(x, tf.ones([3, 1])),
   'triangular solve': lambda x: tf.linalg.triangular_solve(x, tf.ones([3, 1])),
   'least squares': lambda x: tf.linalg.lstsq(x, tf.ones([3, 2])),
@@ -274,12 +270,8 @@ _OF_MATRICES = {
   'FFT': lambda x: tf.signal.fft(tf.cast(x, tf.complex64)),
   'inverse FFT': lambda x: tf.signal.ifft(tf.cast(x, tf.complex64)),
   'real FFT': lambda x: tf.signal.rfft(x, [4]),
-  'inverse real FFT': lambda x: tf.signal.irfft(
-    tf.cast(x, tf.complex64), [4]
-  ),
-  'FFT in two dimensions': lambda x: tf.signal.fft2d(
-    tf.cast(x, tf.complex64)
-  ),
+  'inverse real FFT': lambda x: tf.signal.irfft(tf.cast(x, tf.complex64), [4]),
+  'FFT in two dimensions': lambda x: tf.signal.fft2d(tf.cast(x, tf.complex64)),
   'DCT': lambda x: tf.signal.dct(x),
   'Hadamard': lambda x: tf.matmul(
     tf.constant([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0], [0.0, 0.0, 1.0]]), x
@@ -420,8 +412,8 @@ _OF_FLOATS = {
   'Keras cross entropy': lambda x: tf.keras.losses.categorical_crossentropy(
     tf.one_hot(_LABELS, 3), tf.nn.softmax(x)
   ),
-  'weighted cross entropy': lambda x: (
-    tf.nn.weighted_cross_entropy_with_logits(tf.one_hot(_LABELS, 3), x, 2.0)
+  'weighted cross entropy': lambda x: tf.nn.weighted_cross_entropy_with_logits(
+    tf.one_hot(_LABELS, 3), x, 2.0
   ),
   'gather': lambda x: tf.gather(x, [2, 0, 2]),
   'gather in the second dimension': lambda x: tf.gather(x, [2, 0], axis=1),

@@ -386,7 +386,9 @@ _AGGREGATIONS = {
       total=a['total'] + x, count=a['count'] + 1, last=x
     ),
     lambda a, b: collections.OrderedDict(
-      total=a['total'] + b['total'], count=a['count'] + b['count'], last=a['last']
+      total=a['total'] + b['total'],
+      count=a['count'] + b['count'],
+      last=a['last'],
     ),
     lambda a: (a['total'] / tf.cast(a['count'], tf.float32), a),
   ),
@@ -454,7 +456,9 @@ def test_the_sum_of_selected_rows(parity):
     lambda rows: rows.reduce(0.0, lambda a, b: a + b), tff.SequenceType(_FLOAT)
   )
 
-  @_fed(checks.at_clients(tff.TensorType(_INT, [2])), checks.at_server(table_type))
+  @_fed(
+    checks.at_clients(tff.TensorType(_INT, [2])), checks.at_server(table_type)
+  )
   def run(keys, table):
     largest = tff.federated_value(4, tff.SERVER)
     rows = tff.federated_select(keys, largest, table, pick)
@@ -466,12 +470,11 @@ def test_the_sum_of_selected_rows(parity):
 
 def test_selected_rows(parity):
   table_type = tff.TensorType(_FLOAT, [4, 2])
-  pick = _tf(
-    lambda table, key: (key, tf.gather(table, key)), table_type, _INT
-  )
+  pick = _tf(lambda table, key: (key, tf.gather(table, key)), table_type, _INT)
 
   @_fed(
-    checks.at_clients(tff.TensorType(_INT, [None])), checks.at_server(table_type)
+    checks.at_clients(tff.TensorType(_INT, [None])),
+    checks.at_server(table_type),
   )
   def run(keys, table):
     largest = tff.federated_value(4, tff.SERVER)
@@ -506,9 +509,7 @@ def test_an_intrinsic_of_sequences(parity, name, where):
   def run(x):
     return tff.federated_map(work, x)
 
-  parity.at_least(
-    run, [3, 1, 4] if where == 'server' else [[3, 1, 4], [], [2]]
-  )
+  parity.at_least(run, [3, 1, 4] if where == 'server' else [[3, 1, 4], [], [2]])
 
 
 @pytest.mark.parametrize('place', [tff.CLIENTS, tff.SERVER])

@@ -42,10 +42,10 @@ _RANDOM = {
   'shuffle': lambda seed: tf.random.experimental.stateless_shuffle(
     tf.range(9), seed
   ),
-  'gamma': lambda seed: tf.random.stateless_gamma([4], seed, alpha=[0.7]),
-  'Poisson': lambda seed: tf.random.stateless_poisson([4], seed, [3.0]),
+  'gamma': lambda seed: tf.random.stateless_gamma([4, 1], seed, alpha=[0.7]),
+  'Poisson': lambda seed: tf.random.stateless_poisson([4, 1], seed, [3.0]),
   'binomial': lambda seed: tf.random.stateless_binomial(
-    [4], seed, [10.0], [0.3]
+    [4, 1], seed, [10.0], [0.3]
   ),
   'parameterized normal': lambda seed: (
     tf.random.stateless_parameterized_truncated_normal(
@@ -83,13 +83,15 @@ _RANDOM = {
     tf.range(3),
     fn_output_signature=tf.float32,
   ),
-  'in a data set': lambda seed: tf.data.Dataset.range(4)
-  .map(
-    lambda k: tf.random.stateless_uniform(
-      [], tf.stack([seed[0], tf.cast(k, tf.int32)])
+  'in a data set': lambda seed: (
+    tf.data.Dataset.range(4)
+    .map(
+      lambda k: tf.random.stateless_uniform(
+        [], tf.stack([seed[0], tf.cast(k, tf.int32)])
+      )
     )
-  )
-  .reduce(0.0, lambda a, b: 2 * a + b),
+    .reduce(0.0, lambda a, b: 2 * a + b)
+  ),
 }
 
 
@@ -111,9 +113,7 @@ def test_numbers_from_a_seed_in_the_argument(parity, name):
 @pytest.mark.parametrize('name', _RANDOM)
 def test_numbers_from_a_seed_that_is_constant(parity, name):
   work = lambda x: (_RANDOM[name](tf.constant([7, 8])), x)  # noqa: E731
-  parity(
-    checks.everywhere(work, np.int32), [1, 2, 3], 4, rtol=1e-6, atol=1e-7
-  )
+  parity(checks.everywhere(work, np.int32), [1, 2, 3], 4, rtol=1e-6, atol=1e-7)
 
 
 _BITS = [
@@ -168,9 +168,7 @@ def test_a_seed_with_the_wrong_type_of_integer_is_the_same(parity):
 
 @pytest.mark.parametrize('size', [1, 3])
 def test_unseeded_numbers_differ_between_clients(parity, size):
-  computation = checks.mapped(
-    lambda x: x + tf.random.uniform([4]), np.float32
-  )
+  computation = checks.mapped(lambda x: x + tf.random.uniform([4]), np.float32)
   clients = [np.float32(0)] * size
   seen = set()
   for context in parity.cohorts.values():

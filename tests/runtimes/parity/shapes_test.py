@@ -111,10 +111,13 @@ def _collect(kind: tff.TensorType, work) -> tff.Computation:
   piece = block.type_signature.result
   zero = tff.tensorflow.computation(lambda: tf.zeros([0], piece.dtype))
   add = tff.tensorflow.computation(
-    lambda a, x: tf.concat([a, x], 0), tff.TensorType(piece.dtype, [None]), piece
+    lambda a, x: tf.concat([a, x], 0),
+    tff.TensorType(piece.dtype, [None]),
+    piece,
   )
   merge = tff.tensorflow.computation(
-    lambda a, b: tf.concat([a, b], 0), *[tff.TensorType(piece.dtype, [None])] * 2
+    lambda a, b: tf.concat([a, b], 0),
+    *[tff.TensorType(piece.dtype, [None])] * 2,
   )
   report = tff.tensorflow.computation(
     lambda a: (a, tf.size(a)), tff.TensorType(piece.dtype, [None])
@@ -196,9 +199,7 @@ def test_a_large_struct(parity):
     lambda x: (tff.federated_sum(x), tff.federated_mean(x), x),
     checks.at_clients(kind),
   )
-  client = collections.OrderedDict(
-    (f'layer_{k}', _of(k, 2)) for k in range(20)
-  )
+  client = collections.OrderedDict((f'layer_{k}', _of(k, 2)) for k in range(20))
   parity(computation, [client, client, client])
 
 

@@ -118,9 +118,7 @@ def _queue(x):
 
 def _priority_queue(x):
   queue = tf.queue.PriorityQueue(10, [tf.float32], [[]])
-  with tf.control_dependencies(
-    [queue.enqueue_many([tf.cast(x, tf.int64), x])]
-  ):
+  with tf.control_dependencies([queue.enqueue_many([tf.cast(x, tf.int64), x])]):
     return queue.dequeue()
 
 
@@ -190,8 +188,9 @@ def _initialized_at_random(x):
 
 
 def _lstm(x):
-  layer = tf.keras.layers.LSTM(2, kernel_initializer='ones',
-                               recurrent_initializer='zeros')
+  layer = tf.keras.layers.LSTM(
+    2, kernel_initializer='ones', recurrent_initializer='zeros'
+  )
   return layer(tf.reshape(x, [1, 3, 1]))
 
 
@@ -393,7 +392,9 @@ def test_four_threads_run_different_computations(parity):
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
       results = list(
         threads.map(
-          lambda k: checks.run_once(context, make(k), _CLIENTS, _CLIENTS[0]),  # noqa: B023
+          lambda k: checks.run_once(  # noqa: B023
+            context, make(k), _CLIENTS, _CLIENTS[0]
+          ),
           range(8),
         )
       )
