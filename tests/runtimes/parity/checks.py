@@ -5,7 +5,7 @@ runtime, up to rounding, or an error that names the reason; never a different
 number, and never a hang.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import threading
@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 import tree
@@ -370,6 +371,14 @@ class Parity:
 def run_once(context: Any, computation: tff.Computation, *args: Any) -> Any:
   """Runs a computation in a context; raises an error if it hangs."""
   return within_time(lambda: helpers.run(context, computation, *args))
+
+
+def first(number: int, names: Iterable[Any]) -> list[Any]:
+  """Marks all but the first parameters of a test as slow."""
+  return [
+    name if k < number else pytest.param(name, marks=pytest.mark.slow)
+    for k, name in enumerate(names)
+  ]
 
 
 def at_clients(type_spec: Any) -> tff.FederatedType:

@@ -29,8 +29,11 @@ _DTYPES = {
   'string': np.str_,
 }
 _NUMBERS = [name for name in _DTYPES if name not in ('bool', 'string')]
+# TFF cannot send the largest uint64, where a minimum starts, to its worker.
 _ORDERED = [
-  name for name in _NUMBERS if 'complex' not in name and name != 'bfloat16'
+  name
+  for name in _NUMBERS
+  if 'complex' not in name and name not in ('bfloat16', 'uint64')
 ]
 _MEANS = ['float16', 'float32', 'float64', 'complex64', 'complex128']
 
@@ -56,7 +59,9 @@ def _type(name: str, shape: tuple[int, ...]) -> tff.TensorType:
   return tff.TensorType(_DTYPES[name], shape)
 
 
-_SHAPES = pytest.mark.parametrize('shape', [(), (2,), (0,), (2, 1)], ids=str)
+_SHAPES = pytest.mark.parametrize(
+  'shape', checks.first(2, [(), (2,), (0,), (2, 1)]), ids=str
+)
 
 
 @_SHAPES
@@ -105,8 +110,7 @@ def test_minima_and_maxima(parity, name, shape):
     checks.at_clients(_type(name, shape)),
   )
   parity(computation, _values(name, shape, 5))
-  if name != 'uint64':  # TFF cannot send the largest of these back.
-    parity(computation, [])
+  parity(computation, [])
 
 
 @_SHAPES
@@ -168,7 +172,9 @@ def test_a_struct_of_a_type(parity, name):
 
 
 @pytest.mark.parametrize('to', [name for name in _DTYPES if name != 'string'])
-@pytest.mark.parametrize('name', ['bool', 'uint8', 'int64', 'float32'])
+@pytest.mark.parametrize(
+  'name', checks.first(1, ['float32', 'bool', 'uint8', 'int64'])
+)
 def test_casts(parity, name, to):
   dtype = tf.as_dtype(_DTYPES[to])
   clients = _values(name, (4,))

