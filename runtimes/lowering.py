@@ -56,6 +56,13 @@ def _to_struct(element: Any, type_spec: tff.Type) -> Any:
   return values.unflatten(values.flatten(element, type_spec), type_spec)
 
 
+def _to_element(struct: Any, type_spec: tff.Type) -> Any:
+  leaves = tensorflow_blocks.after_all(values.flatten(struct, type_spec))
+  return tff.types.type_to_py_container(
+    values.unflatten(leaves, type_spec), type_spec
+  )
+
+
 def _sequence_map(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
   parameter_type: Any = type_spec.parameter
   result_type: Any = type_spec.result
@@ -70,9 +77,7 @@ def _sequence_map(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
       struct = _to_struct(
         element if is_spread else element[0], sequence_type.element
       )
-      return tff.types.type_to_py_container(
-        function(struct), result_type.element
-      )
+      return _to_element(function(struct), result_type.element)
 
     return tf.data.experimental.to_variant(
       _sequence_dataset(sequence, sequence_type).map(map_element)
@@ -97,7 +102,9 @@ def _sequence_reduce(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
           ]
         )
       )
-      return tuple(values.flatten(result, state_type))
+      return tuple(
+        tensorflow_blocks.after_all(values.flatten(result, state_type))
+      )
 
     state = _sequence_dataset(sequence, sequence_type).reduce(
       tuple(values.flatten(zero, state_type)), step
@@ -132,7 +139,7 @@ def _federated_select(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
   def call(argument: Any) -> tf.Tensor:
     keys, _, server_value, select = argument
     result = tf.data.Dataset.from_tensor_slices(keys).map(
-      lambda key: tff.types.type_to_py_container(
+      lambda key: _to_element(
         select(Struct([(None, server_value), (None, key)])), element_type
       )
     )
@@ -269,7 +276,7 @@ class Stage:
   @property
   def is_federated(self) -> bool:
     """Whether the clients have anything to do."""
-    return bool(self.aggregations or self.keep)
+    return bool(self.clients or self.aggregations)
 
   def run_server(self, environment: Environment) -> dict[str, Any]:
     """Returns the server's `environment` with this stage's results added."""

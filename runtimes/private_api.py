@@ -6,6 +6,7 @@ the installed releases are those that it was written for.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import functools
 import itertools
 import os
 from typing import Any
@@ -48,6 +49,7 @@ check_versions(
 # Only now, as other releases may lack these modules.
 # ruff: noqa: E402, I001
 from tensorflow.core.protobuf import config_pb2
+from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.eager import cancellation as tensorflow_cancellation
 from tensorflow.python.eager import context as tensorflow_context
 from tensorflow.python.eager import execute
@@ -62,6 +64,21 @@ from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 class CancellationManager(tensorflow_cancellation.CancellationManager):
   """Ends what is called with it; there can be weak references to it."""
+
+
+@functools.cache
+def _run_all_operations(config_proto: bytes) -> bytes:
+  """Returns a configuration that runs what other operations only wait for.
+
+  By default TensorFlow leaves it out, and with it the error that it may raise.
+
+  Args:
+    config_proto: TensorFlow's configuration of functions.
+  """
+  config = config_pb2.ConfigProto.FromString(config_proto)
+  rewrites = config.graph_options.rewrite_options
+  rewrites.dependency_optimization = rewriter_config_pb2.RewriterConfig.OFF
+  return config.SerializeToString()
 
 
 def call_flat(
@@ -86,6 +103,7 @@ def call_flat(
   """
   context = tensorflow_context.context()
   options = context.function_call_options.as_attrs()
+  options['config_proto'] = _run_all_operations(options['config_proto'])
   return execute.execute_with_cancellation(
     function.name,
     num_outputs=len(function.outputs),

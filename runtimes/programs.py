@@ -19,6 +19,7 @@ import tensorflow_federated as tff
 from runtimes import lowering
 from runtimes import operations
 from runtimes import private_api
+from runtimes import tensorflow_blocks
 from runtimes import values
 
 Struct = tff.structure.Struct
@@ -66,6 +67,12 @@ class Cancellation:
       session.close()
 
 
+def _pack(structure: Any, outputs: Sequence[Any]) -> Any:
+  """Packs outputs, of which there is one too many if nothing is wanted."""
+  size = len(tf.nest.flatten(structure))
+  return tf.nest.pack_sequence_as(structure, outputs[:size])
+
+
 class TracedFunction:
   """A function that is traced once, for arguments that fit given specs.
 
@@ -89,7 +96,7 @@ class TracedFunction:
     def flat(*leaves: tf.Tensor) -> Any:
       result = function(*tf.nest.pack_sequence_as(specs, leaves))
       self._result = tf.nest.map_structure(lambda _: None, result)
-      return tf.nest.flatten(result)
+      return tensorflow_blocks.after_all(tf.nest.flatten(result))
 
     # In contrast to `tf.function`, it leaves the order of operations to the
     # graph. TensorFlow blocks have all that is needed in it, and with more they
@@ -122,7 +129,7 @@ class TracedFunction:
     ]
     manager = (cancellation or Cancellation()).new_manager()
     outputs = private_api.call_flat(self._function, leaves, manager)
-    return tf.nest.pack_sequence_as(self._result, outputs)
+    return _pack(self._result, outputs)
 
 
 def _to_feed(leaf: Any) -> Any:
@@ -157,7 +164,7 @@ class SessionFunction:
     def flat(*leaves: tf.Tensor) -> Any:
       result = function(*tf.nest.pack_sequence_as(specs, leaves))
       self._result = tf.nest.map_structure(lambda _: None, result)
-      return tf.nest.flatten(result)
+      return tensorflow_blocks.after_all(tf.nest.flatten(result))
 
     self._graph = tf.Graph()
     with self._graph.as_default():
@@ -205,7 +212,7 @@ class SessionFunction:
         if cancellation is not None:
           cancellation.add(session)
         outputs = session.run(self._outputs, dict(zip(self._inputs, feeds)))
-    return tf.nest.pack_sequence_as(
+    return _pack(
       self._result,
       [
         tf.raw_ops.DatasetFromGraph(graph_def=output) if is_sequence else output

@@ -1,6 +1,6 @@
 """TFF's serialized TensorFlow blocks as functions to be called in a graph."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import itertools
 from typing import Any
 
@@ -14,6 +14,9 @@ from runtimes import values
 
 # To name what every call of a block has of its own.
 _call_count = itertools.count()
+
+# The collection of a graph's nodes that run even if nobody wants their results.
+_ALWAYS_RUN = 'always_run'
 
 _ANONYMOUS_TABLES = {
   'HashTableV2': 'AnonymousHashTable',
@@ -222,11 +225,32 @@ def to_callable(
       results[: len(result_names)],
       results[len(result_names) :],
     )
-    # An error in one result is one in all of them, even if not all are used.
     with tf.control_dependencies(results):
       deleted = [tf.raw_ops.DestroyResourceOp(resource=h) for h in handles]
-    with tf.control_dependencies(results + deleted):
-      results = [tf.identity(result) for result in results]
+    graph = tf.compat.v1.get_default_graph()
+    for node in (*results, *deleted):
+      graph.add_to_collection(_ALWAYS_RUN, node)
     return values.unflatten(results, type_spec.result)
 
   return call
+
+
+def after_all(leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+  """Makes tensors wait for all blocks in the graph that is being built.
+
+  Otherwise blocks would not be run if nobody wants their results. But each may
+  raise an error, and has variables to delete.
+
+  Args:
+    leaves: What the graph is to give.
+
+  Returns:
+    The same tensors; at least one.
+  """
+  graph = tf.compat.v1.get_default_graph()
+  # The graph of a function shares the collections of that around it.
+  nodes = [
+    node for node in graph.get_collection(_ALWAYS_RUN) if node.graph is graph
+  ]
+  with tf.control_dependencies(nodes):
+    return [tf.identity(leaf) for leaf in leaves or [tf.constant(0)]]

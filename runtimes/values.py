@@ -122,11 +122,45 @@ def _elements(value: Any, names: tuple[str | None, ...]) -> Sequence[Any]:
   return value
 
 
+def _without_containers(type_spec: tff.Type) -> tff.Type:
+  """Returns a type without the Python containers of its structs."""
+  if not isinstance(type_spec, tff.StructType):
+    return type_spec
+  return tff.StructType(
+    [
+      (name, _without_containers(element))
+      if name
+      else _without_containers(element)
+      for name, element in tff.structure.iter_elements(type_spec)
+    ]
+  )
+
+
 def element_structure(type_spec: tff.Type) -> Any:
   """Returns the `element_spec` of a data set of elements of this type."""
   return tff.types.type_to_py_container(
     unflatten(leaf_specs(type_spec), type_spec), type_spec
   )
+
+
+def _tensor_order(element_type: tff.Type) -> list[int]:
+  """Returns in which order `tf.data` has the leaves of elements of a type."""
+  numbers = unflatten(range(len(leaf_specs(element_type))), element_type)
+  return tf.nest.flatten(tff.types.type_to_py_container(numbers, element_type))
+
+
+def _check_elements(
+  data_set: tf.data.Dataset, type_spec: tff.SequenceType
+) -> None:
+  """Raises an error if a data set has elements of another type."""
+  # TFF's own check.
+  tff.framework.serialize_value(data_set.take(0), type_spec)
+  element_type = tff.types.tensorflow_to_type(data_set.element_spec)
+  if _tensor_order(element_type) != _tensor_order(type_spec.element):
+    raise TypeError(
+      f'Expected {type_spec}, got a data set of {data_set.element_spec}, in'
+      ' which tf.data has the tensors in another order.'
+    )
 
 
 def _sequence_flattener(type_spec: tff.SequenceType) -> '_Flattener':
@@ -146,8 +180,7 @@ def _sequence_flattener(type_spec: tff.SequenceType) -> '_Flattener':
       )
     element_spec = repr(value.element_spec)
     if element_spec not in checked:
-      # TFF raises an error if the elements are of another type.
-      tff.framework.serialize_value(value.take(0), type_spec)
+      _check_elements(value, type_spec)
       checked.add(element_spec)
     # A copy, so that random numbers begin anew at each call, as in TFF.
     graph = tf.raw_ops.DatasetToGraphV2(
@@ -384,7 +417,12 @@ def _builder(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
       **{name or '': child(leaves) for name, child in zip(names, children)}
     )
   if isinstance(type_spec, tff.SequenceType):
-    structure = element_structure(type_spec.element)
+    element: tff.Type = type_spec.element
+    plain = _without_containers(element)
+    # As in TFF, elements come in OrderedDicts and tuples.
+    structure = element_structure(
+      plain if _tensor_order(plain) == _tensor_order(element) else element
+    )
     return lambda leaves: tf.data.experimental.from_variant(
       next(leaves), structure
     )
@@ -394,7 +432,8 @@ def _builder(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
     if isinstance(leaf, tf.Tensor):
       if not hasattr(leaf, 'numpy'):
         return leaf  # In a graph that is being built it has no value yet.
-      leaf = np.asarray(leaf)  # In contrast to `numpy()` it copies nothing.
+      # In contrast to `numpy()`, `asarray` copies nothing.
+      leaf = np.asarray(leaf) if leaf.shape.rank else leaf.numpy()
     if not isinstance(leaf, np.ndarray):
       return leaf
     leaf.setflags(write=False)  # As TFF's results.

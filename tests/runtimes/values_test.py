@@ -215,13 +215,21 @@ def test_something_else_than_a_sequence_is_refused():
     values.flatten((1, 2), tff.SequenceType(np.int32))
 
 
-def test_a_sequence_keeps_its_named_tuples():
+def test_a_sequence_comes_back_in_plain_containers():
   type_spec = tff.SequenceType(LeftRight(np.int32, _OrderedDict(a=np.int32)))
   rows = [LeftRight(k, _OrderedDict(a=k + 1)) for k in range(2)]
   result = values.to_python(values.flatten(rows, type_spec), type_spec)
   result = list(result.as_numpy_iterator())
-  assert result == rows
-  assert helpers.containers(result) == helpers.containers(rows)
+  assert result == [
+    _OrderedDict(left=k, right=_OrderedDict(a=k + 1)) for k in range(2)
+  ]
+
+
+def test_a_data_set_with_tensors_in_another_order_is_refused():
+  data_set = tf.data.Dataset.from_tensors((1, 2))
+  type_spec = tff.SequenceType(_OrderedDict(b=np.int32, a=np.int32))
+  with pytest.raises(TypeError, match='in another order'):
+    values.flatten(data_set, type_spec)
 
 
 _AT_CLIENTS = tff.FederatedType(np.int32, tff.CLIENTS)

@@ -64,7 +64,7 @@ _WORK = {
   'check of numbers': lambda x: tf.debugging.check_numerics(
     1.0 / tf.cast(x - 7, tf.float32), 'not finite'
   ),
-  'reshape': lambda x: tf.reshape(tf.range(x), [1]),
+  'reshape': lambda x: tf.reshape(tf.range(x), [tf.minimum(x, 1)]),
   'reshape to a size that is no divisor': lambda x: tf.reshape(
     tf.range(x), [(x + 1) // 2, -1]
   ),
@@ -94,7 +94,7 @@ _WORK = {
   'dequeue': lambda x: _dequeue(x),
   'table': lambda x: tf.lookup.StaticHashTable(
     tf.lookup.KeyValueTensorInitializer([1, 1], tf.stack([1, x])), 0
-  ).lookup(1),
+  ).lookup(tf.constant(1)),
   'tensor array': lambda x: (
     tf.TensorArray(tf.int32, 3).unstack([1, 2, 3]).read(x)
   ),
@@ -267,7 +267,11 @@ def test_a_function_as_an_argument_is_refused(parity):
   computation = tff.federated_computation(
     lambda f, x: f(x), [_FUNCTION_TYPE, np.int32]
   )
-  parity.raises(computation, lambda: (_TENSORFLOW, 1), _REASONED)
+  # The native runtime takes one.
+  errors = parity.cohorts_raise(
+    computation, lambda: (_TENSORFLOW, 1), _REASONED
+  )
+  assert all('function' in str(error) for error in errors.values())
 
 
 def test_a_function_as_a_result_is_refused(parity):

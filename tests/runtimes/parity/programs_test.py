@@ -206,8 +206,34 @@ class _Released(tff.program.ReleaseManager):
     self.values.append((key, await tff.program.materialize_value(value)))
 
 
+class _Clients(tff.program.FederatedDataSourceIterator):
+  """Gives the same clients in all rounds.
+
+  In contrast to that of TFF it holds no data sets, which cannot be copied.
+  """
+
+  @property
+  def federated_type(self) -> tff.FederatedType:
+    return _source().federated_type
+
+  def select(self, k: int | None = None) -> list[tf.data.Dataset]:
+    return [_dataset(client) for client in range(k or 0)]
+
+
+class _Source(tff.program.FederatedDataSource):
+  """Is the source of `_Clients`."""
+
+  @property
+  def federated_type(self) -> tff.FederatedType:
+    element_type = tff.types.tensorflow_to_type(_dataset(0).element_spec)
+    return tff.FederatedType(tff.SequenceType(element_type), tff.CLIENTS)
+
+  def iterator(self) -> _Clients:
+    return _Clients()
+
+
 def _source() -> tff.program.FederatedDataSource:
-  return tff.program.DatasetDataSource([_dataset(k) for k in range(3)])
+  return _Source()
 
 
 def _managers(folder: Any, evaluated: _Released, evaluation: Any) -> Any:

@@ -58,9 +58,6 @@ _RANDOM = {
   'split seeds': lambda seed: tf.random.split(seed, 3),
   'folded seeds': lambda seed: tf.random.fold_in(seed, 5),
   'Philox': lambda seed: tf.random.stateless_uniform([3], seed, alg='philox'),
-  'Threefry': lambda seed: tf.random.stateless_uniform(
-    [3], seed, alg='threefry'
-  ),
   'orthogonal': lambda seed: tf.abs(
     tf.linalg.qr(tf.random.stateless_normal([3, 3], seed))[1]
   ),
