@@ -165,7 +165,7 @@ def test_an_error_in_work_of_which_only_the_sum_is_seen(parity, name):
 
 
 @pytest.mark.parametrize(
-  'name', ['division by zero', 'gather', 'assert less', 'reshape', 'dequeue']
+  'name', ['division by zero', 'gather', 'assert less', 'table', 'dequeue']
 )
 @pytest.mark.parametrize('position', [0, 2, 4])
 def test_an_error_names_the_client(parity, name, position):

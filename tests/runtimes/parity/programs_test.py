@@ -216,6 +216,14 @@ class _Clients(tff.program.FederatedDataSourceIterator):
   def federated_type(self) -> tff.FederatedType:
     return _source().federated_type
 
+  def to_bytes(self) -> bytes:
+    return b''
+
+  @classmethod
+  def from_bytes(cls, data: bytes) -> '_Clients':
+    del data
+    return cls()
+
   def select(self, k: int | None = None) -> list[tf.data.Dataset]:
     return [_dataset(client) for client in range(k or 0)]
 
