@@ -206,6 +206,32 @@ class _Released(tff.program.ReleaseManager):
     self.values.append((key, await tff.program.materialize_value(value)))
 
 
+class _States(tff.program.ProgramStateManager):
+  """Keeps the states of a program in memory.
+
+  TFF's own writes files, which does not go with each release of `wrapt`.
+  """
+
+  def __init__(self) -> None:
+    self._states: dict[int, Any] = {}
+
+  async def get_versions(self) -> list[int] | None:
+    return sorted(self._states) or None
+
+  async def load(self, version: int, structure: Any) -> Any:
+    del structure
+    return self._states[version]
+
+  async def remove(self, version: int) -> None:
+    self._states.pop(version, None)
+
+  async def remove_all(self) -> None:
+    self._states.clear()
+
+  async def save(self, program_state: Any, version: int) -> None:
+    self._states[version] = await tff.program.materialize_value(program_state)
+
+
 class _Clients(tff.program.FederatedDataSourceIterator):
   """Gives the same clients in all rounds.
 
@@ -244,24 +270,21 @@ def _source() -> tff.program.FederatedDataSource:
   return _Source()
 
 
-def _managers(folder: Any, evaluated: _Released, evaluation: Any) -> Any:
-  def make_manager(name: str) -> tff.program.FileProgramStateManager:
-    return tff.program.FileProgramStateManager(str(folder / name))
-
+def _managers(evaluated: _Released, evaluation: Any) -> Any:
   def make_process(_: str) -> Any:
     return evaluation, None
 
   return tff.learning.programs.EvaluationManager(
     data_source=_source(),
     aggregated_metrics_manager=evaluated,
-    create_state_manager_fn=make_manager,
+    create_state_manager_fn=lambda _: _States(),
     create_process_fn=make_process,
     cohort_size=3,
     duration=datetime.timedelta(milliseconds=1),
   )
 
 
-def _train(program: Any, folder: Any, rounds: int) -> Any:
+def _train(program: Any, states: _States, rounds: int) -> Any:
   """Runs TFF's training program; returns all that it releases."""
   train = tff.learning.algorithms.build_weighted_fed_avg(
     _model, client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1)
@@ -276,12 +299,10 @@ def _train(program: Any, folder: Any, rounds: int) -> Any:
         train_data_source=_source(),
         train_per_round_clients=3,
         train_total_rounds=rounds,
-        program_state_manager=tff.program.FileProgramStateManager(
-          str(folder / 'training')
-        ),
+        program_state_manager=states,
         model_output_manager=models,
         train_metrics_manager=metrics,
-        evaluation_manager=_managers(folder, evaluated, evaluation),
+        evaluation_manager=_managers(evaluated, evaluation),
         evaluation_periodicity=1,
       )
 
@@ -289,15 +310,16 @@ def _train(program: Any, folder: Any, rounds: int) -> Any:
   return models.values, metrics.values, evaluated.values
 
 
-def test_a_training_program(program, tmp_path):
-  models, metrics, evaluated = _train(program, tmp_path, 3)
+def test_a_training_program(program):
+  models, metrics, evaluated = _train(program, _States(), 3)
   assert len(metrics) >= 3
   assert models
   assert evaluated
 
 
-def test_a_training_program_goes_on_after_a_restart(program, tmp_path):
-  _train(program, tmp_path, 2)
-  _, metrics, _ = _train(program, tmp_path, 4)
+def test_a_training_program_goes_on_after_a_restart(program):
+  states = _States()
+  _train(program, states, 2)
+  _, metrics, _ = _train(program, states, 4)
   assert max(key for key, _ in metrics) == 4
   assert min(key for key, _ in metrics) >= 2
