@@ -10,7 +10,14 @@ first.
 
 import asyncio
 import collections
-from collections.abc import Callable, Iterator, Mapping, MappingView, Sequence
+from collections.abc import (
+  Callable,
+  Iterator,
+  KeysView,
+  Mapping,
+  Sequence,
+  ValuesView,
+)
 import concurrent.futures
 import logging
 import os
@@ -282,7 +289,9 @@ class CohortContext(tff.framework.SyncContext):
     parts = values.split(arg, program.parameter_type)
     for part, (name, type_spec) in zip(parts, program.part_types.items()):
       if values.is_per_client(type_spec):
-        clients[name] = list(part) if isinstance(part, MappingView) else part
+        # As TFF does, also with the keys or the values of a dictionary.
+        is_view = isinstance(part, (KeysView, ValuesView))
+        clients[name] = list(part) if is_view else part
       else:
         arguments[name] = values.flatten(part, type_spec)
     size = _count_clients(clients, self._default_num_clients)

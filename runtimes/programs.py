@@ -82,7 +82,6 @@ class TracedFunction:
 
   Attributes:
     graph_def: The graph.
-    outputs: The specs of the results, as a flat list.
   """
 
   def __init__(self, function: Callable[..., Any], specs: Sequence[Any]):
@@ -104,10 +103,6 @@ class TracedFunction:
     self._function = tf.compat.v1.wrap_function(flat, tf.nest.flatten(specs))
     self._dtypes = [spec.dtype for spec in tf.nest.flatten(specs)]
     self.graph_def = self._function.graph.as_graph_def()
-    self.outputs = [
-      tf.TensorSpec(output.shape, output.dtype)
-      for output in self._function.outputs
-    ]
 
   def __call__(
     self, *arguments: Any, cancellation: Cancellation | None = None
@@ -271,7 +266,7 @@ class Program:
 
   def _environment(
     self,
-    arguments: Arguments,
+    arguments: Mapping[str, Leaves | ClientLeaves],
     *results: Mapping[str, Leaves],
   ) -> dict[str, Any]:
     """Puts leaves into the structs that the building blocks read."""
@@ -283,7 +278,7 @@ class Program:
     if self.parameter_type is not None:
       parts: list[Any] = []
       for part, part_type in self.part_types.items():
-        leaves = arguments.get(part)
+        leaves: Any = arguments.get(part)
         if leaves is not None and not isinstance(leaves, ClientLeaves):
           leaves = values.unflatten(leaves, part_type)
         parts.append(leaves)
@@ -479,7 +474,18 @@ class Program:
   ) -> dict[str, list[tf.TensorSpec]]:
     return {part: values.leaf_specs(self.part_types[part]) for part in parts}
 
-  def _partial_specs(self, i: int) -> list[list[tf.TensorSpec]]:
+  def client_result_specs(self, i: int) -> list[Any]:
+    """Returns the specs of what a client of stage `i` keeps and adds."""
+    return [self._specs(self.stages[i].keep), self._value_specs(i)]
+
+  def _value_specs(self, i: int) -> list[list[tf.TensorSpec]]:
+    return [
+      values.leaf_specs(aggregation.value_type)
+      for aggregation in self.stages[i].aggregations
+    ]
+
+  def partial_specs(self, i: int) -> list[list[tf.TensorSpec]]:
+    """Returns the specs of the aggregates of stage `i`."""
     return [
       values.leaf_specs(aggregation.partial_type)
       for aggregation in self.stages[i].aggregations
@@ -515,7 +521,7 @@ class Program:
       [
         self._argument_specs(parts),
         self._specs(earlier),
-        self._partial_specs(i - 1) if i else [],
+        self.partial_specs(i - 1) if i else [],
       ],
     )
 
@@ -536,10 +542,7 @@ class Program:
       [
         self._argument_specs(self.shared_arguments(i)),
         self.read_specs(i),
-        self._partial_specs(i),
-        [
-          values.leaf_specs(aggregation.value_type)
-          for aggregation in self.stages[i].aggregations
-        ],
+        self.partial_specs(i),
+        self._value_specs(i),
       ],
     )

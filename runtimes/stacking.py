@@ -73,20 +73,20 @@ def find_stacking(program: programs.Program, trust_xla: bool) -> Stacking:
     return Stacking('no client has anything to do')
   client_bytes = 0
   for i in active:
-    specs = program.client_specs(i)
-    client = program.client_function(i)
-    accumulate = program.accumulate_function(i)
-    for function in (client, accumulate):
+    for function in (
+      program.client_function(i),
+      program.accumulate_function(i),
+    ):
       against = operations.find_unfit_for_xla(function.graph_def, trust_xla)
       if against is not None:
         return Stacking(against)
-    exchanged = [specs, client.outputs, accumulate.outputs]
-    for spec in tf.nest.flatten(exchanged):
+    needs, gives = program.client_specs(i), program.client_result_specs(i)
+    for spec in tf.nest.flatten([needs, gives, program.partial_specs(i)]):
       if spec.shape.rank is None:
         return Stacking('a tensor of the clients has an unknown rank')
       if not (trust_xla or spec.shape.is_fully_defined()):
         return Stacking('a tensor of the clients has an unknown shape')
-    client_bytes = max(client_bytes, _bytes(specs), _bytes(client.outputs))
+    client_bytes = max(client_bytes, _bytes(needs), _bytes(gives))
   servers = [program.server_function(i) for i in range(len(program.stages))]
   servers += [program.zeros_function(i) for i in active]
   whole = (
