@@ -98,12 +98,13 @@ def _children(type_spec: tff.StructType) -> tuple[tff.Type, ...]:
 
 def _elements(value: Any, names: tuple[str | None, ...]) -> Sequence[Any]:
   if isinstance(value, dict):
-    # TFF goes by the order, which to it is the sorted one in other dicts.
+    # TFF's own runtime takes the values in this order, whatever their names.
     is_ordered = isinstance(value, collections.OrderedDict)
-    if tuple(value if is_ordered else sorted(value)) != names:
+    given = list(value) if is_ordered else sorted(value)
+    if given != list(names):
       raise TypeError(
-        f'Expected {list(names)}, got {list(value)}. Use a'
-        ' collections.OrderedDict with the names in this order.'
+        f'Expected {list(names)}, got {given}, as TFF orders the names. Use a'
+        ' collections.OrderedDict with the expected names in their order.'
       )
     return list(map(value.__getitem__, names))
   fields = getattr(value, '_fields', names)  # Of a NamedTuple.

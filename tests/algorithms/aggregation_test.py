@@ -205,7 +205,9 @@ def test_the_state_of_each_part_is_its_own():
   process = _process({'robust': adaptive, 'plain': aggregation.mean()})
   alone = _process({'robust': adaptive})
   value = _vector(30, 40), np.float32(1)
-  updates = {name: aggregation.Update(*value) for name in ('robust', 'plain')}
+  updates = collections.OrderedDict(
+    (name, aggregation.Update(*value)) for name in ('robust', 'plain')
+  )
   state, expected = process.initialize(), alone.initialize()
   for _ in range(2):
     state = process.next(state, [updates] * 3).state
