@@ -13,10 +13,11 @@ import tff_runtimes
 
 _FOLDER = pathlib.Path(next(iter(tff_runtimes.__path__)))
 _PROGRAM = """
+import numpy as np
 import tensorflow_federated as tff
 from tff_runtimes import cohort
 
-@tff.federated_computation(tff.FederatedType(float, tff.CLIENTS))
+@tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
 def mean(clients):
   return tff.federated_mean(clients)
 
