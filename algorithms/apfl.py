@@ -14,7 +14,7 @@ client uses v_bar = alpha v + (1 - alpha) w. In a round,
 where v_bar_i = alpha_i v_i + (1 - alpha_i) w_i, and all three steps start from
 the values before the batch. The second and the third step down the derivative
 of f_i(v_bar_i) by v_i, hence its alpha_i, and by alpha_i, which is kept in
-[0, 1]. The paper has eta for eta_alpha. If it is zero, the default, alpha is the
+[0, 1]. The paper has eta for eta_alpha; with zero, the default, alpha is the
 same for all clients and rounds.
 
 With alpha = 0 this is FedAvg, and with alpha = 1 local training. v_i starts as
