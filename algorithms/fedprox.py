@@ -11,9 +11,9 @@ by its steps from w^t on:
                  w_k <- w_k - eta (grad F_k(w_k; b) + mu (w_k - w^t))
   the server:  as in FedAvg
 
-The paper samples clients by their sizes and counts them alike; here they are
-sampled alike and count by `client_weighting`, as in FedAvg, which is the same
-in expectation. With mu = 0 it is FedAvg.
+The paper samples clients by their sizes and counts them alike. Here they are
+sampled alike, and count by `client_weighting`, as in FedAvg, so that with mu = 0
+it is FedAvg.
 """
 
 import dataclasses

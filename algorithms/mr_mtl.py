@@ -1,7 +1,7 @@
 """MR-MTL: a model for each client, pulled to the mean of all of them.
 
 Liu et al. 2022 ("On privacy and personalization in cross-silo federated
-learning"), section 4: mean-regularized multi-task learning,
+learning"): mean-regularized multi-task learning,
 
   min_(w_1 … w_K)  sum_k F_k(w_k) + lambda / 2 ||w_k - w_bar||^2,
   w_bar = sum_k w_k / K

@@ -171,6 +171,7 @@ class Split(personal_models.PersonalModels):
     w = self.personal(message, client.state)
     after, loss = self.train_parts(w, client.data)
     kept = client_work.select(after, self.personal_names)
+    # FedBABU's clients keep nothing.
     state = client.state.after(kept) if client.state else None
     result = self.result(
       self._shared(w), self._shared(after), loss, state, client
