@@ -12,8 +12,8 @@ by its steps from w^t on:
   the server:  as in FedAvg
 
 The paper samples clients by their sizes and counts them alike. Here they are
-sampled alike, and count by `client_weighting`, as in FedAvg, so that with mu = 0
-it is FedAvg.
+sampled alike and count by `client_weighting`, as in FedAvg, which this is with
+mu = 0.
 """
 
 import dataclasses

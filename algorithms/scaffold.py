@@ -141,10 +141,13 @@ class Scaffold(fedavg.FedAvg):
     has_examples = tf.reduce_any(client.data.mask > 0, 1)
     k = tf.reduce_sum(tf.cast(has_examples, tf.float32))
     divisor = k * self.settings.client_learning_rate
+    # Option II, of which the correction is the first two terms, negated.
     after = tf.nest.map_structure(
-      lambda shift, x, y: (x - y) / divisor - shift, correction, x, y_i
+      lambda c_less_c_i, x, y: (x - y) / divisor - c_less_c_i,
+      correction,
+      x,
+      y_i,
     )
-    # c_i - c + …; the correction is c - c_i.
     after = client_work.choose(divisor > 0, after, c_i)
     result = self.result(
       x, y_i, loss, ScaffoldClientState(after, rounds + 1), client
