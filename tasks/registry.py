@@ -23,6 +23,7 @@ TASKS = {
   'adni': 'tasks.adni:AdniSettings',
   'emnist': 'tasks.emnist:EmnistSettings',
   'landmarks': 'tasks.landmarks:LandmarksSettings',
+  'mnist': 'tasks.mnist:MnistSettings',
   'school': 'tasks.school:SchoolSettings',
   'stackoverflow': 'tasks.stackoverflow:StackOverflowSettings',
   'synthetic': 'tasks.synthetic:SyntheticSettings',

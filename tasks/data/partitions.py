@@ -82,6 +82,15 @@ def classes_field(default: int) -> Any:
   )
 
 
+def seed_field(default: int) -> Any:
+  """Defines the setting `partition_seed` of a task."""
+  return settings.field(
+    default,
+    'The seed of a partition that is drawn, whatever the seed of the run.',
+    minimum=0,
+  )
+
+
 @dataclasses.dataclass(frozen=True)
 class PartitionSettings(silos.SplitSettings):
   """The settings of a task whose data are partitioned."""
@@ -92,11 +101,7 @@ class PartitionSettings(silos.SplitSettings):
   alpha: float = settings.field(
     0.5, 'How alike the clients of dirichlet are.', above=0
   )
-  partition_seed: int = settings.field(
-    0,
-    'The seed of a partition that is drawn, whatever the seed of the run.',
-    minimum=0,
-  )
+  partition_seed: int = seed_field(0)
   partition_file: str | None = settings.field(
     None,
     'A JSON file that the partition is saved to or, with the partition'

@@ -139,9 +139,10 @@ def test_classes_are_dealt_evenly():
 def test_shares_of_a_class_have_the_variance_of_dirichlet(alpha):
   labels = np.repeat(np.arange(100), 1000)
   partition = _make(labels, partition='dirichlet', alpha=alpha)
-  shares = np.array(
-    [np.bincount(labels[rows], minlength=100) / 1000 for rows in partition.values()]
-  )
+  counts = [
+    np.bincount(labels[rows], minlength=100) for rows in partition.values()
+  ]
+  shares = np.array(counts) / 1000
   np.testing.assert_allclose(shares.sum(axis=0), 1)
   # Of each of n clients: mean 1 / n, variance (n - 1) / (n² (n α + 1)).
   variance = 19 / (20**2 * (20 * alpha + 1))
