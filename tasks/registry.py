@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 # the class of its settings.
 TASKS = {
   'adni': 'tasks.adni:AdniSettings',
+  'cifar10': 'tasks.cifar10:Cifar10Settings',
   'emnist': 'tasks.emnist:EmnistSettings',
+  'femnist_letters': 'tasks.femnist_letters:FemnistLettersSettings',
   'landmarks': 'tasks.landmarks:LandmarksSettings',
   'mnist': 'tasks.mnist:MnistSettings',
   'school': 'tasks.school:SchoolSettings',

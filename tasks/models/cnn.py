@@ -1,4 +1,4 @@
-"""Convolutional networks: for EMNIST as in TFF, for ADNI as in Motley."""
+"""Convolutional networks: EMNIST's of TFF, ADNI's of Motley, CIFAR-10's."""
 
 import abc
 import collections
@@ -13,7 +13,7 @@ from tasks.models import models
 
 @dataclasses.dataclass(frozen=True)
 class _ConvolutionalModel(models.Model):
-  """A model of two convolutions, `conv1` and `conv2`, `dense` and `output`."""
+  """A model of convolutions and dense layers, of which `output` is the last."""
 
   @property
   @abc.abstractmethod
@@ -119,3 +119,41 @@ class AdniCnn(_ConvolutionalModel, models.Regressor):
 
   def decide(self, weights: models.Weights, features: tf.Tensor) -> tf.Tensor:
     return super().decide(weights, features)[:, 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cifar10Cnn(_ConvolutionalModel, models.Classifier):
+  """The network of PyTorch's tutorial on CIFAR-10: 62,006 weights.
+
+  Two 5x5 convolutions of 6 and 16 channels, each with 2x2 max-pooling, and
+  dense layers of 120, 84 and the ten classes.
+
+  Its examples are {'x': [32, 32, 3] float32, 'y': [] int32}; it represents one
+  by the dense layer before the last.
+  """
+
+  @property
+  def example_spec(self) -> Mapping[str, tf.TensorSpec]:
+    return collections.OrderedDict(
+      x=tf.TensorSpec([32, 32, 3]), y=tf.TensorSpec([], tf.int32)
+    )
+
+  @property
+  def _kernel_shapes(self) -> Mapping[str, tuple[int, ...]]:
+    return collections.OrderedDict(
+      conv1=(5, 5, 3, 6),
+      conv2=(5, 5, 6, 16),
+      dense1=(5 * 5 * 16, 120),
+      dense2=(120, 84),
+      output=(84, 10),
+    )
+
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
+    x = batch['x']
+    for layer in ('conv1', 'conv2'):
+      x = layers.convolution(weights, layer, x, 'VALID')
+      x = layers.relu_and_max_pool(x)
+    x = tf.reshape(x, [-1, self._kernel_shapes['dense1'][0]])
+    for layer in ('dense1', 'dense2'):
+      x = tf.nn.relu(layers.dense(weights, layer, x))
+    return x
