@@ -27,6 +27,7 @@ TASKS = {
   'landmarks': 'tasks.landmarks:LandmarksSettings',
   'mnist': 'tasks.mnist:MnistSettings',
   'school': 'tasks.school:SchoolSettings',
+  'sent140': 'tasks.sent140:Sent140Settings',
   'stackoverflow': 'tasks.stackoverflow:StackOverflowSettings',
   'synthetic': 'tasks.synthetic:SyntheticSettings',
   'ted_multi': 'tasks.ted_multi:TedMultiSettings',
