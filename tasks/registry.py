@@ -28,10 +28,12 @@ TASKS = {
   'mnist': 'tasks.mnist:MnistSettings',
   'school': 'tasks.school:SchoolSettings',
   'sent140': 'tasks.sent140:Sent140Settings',
+  'spoken_digits': 'tasks.spoken_digits:SpokenDigitsSettings',
   'stackoverflow': 'tasks.stackoverflow:StackOverflowSettings',
   'synthetic': 'tasks.synthetic:SyntheticSettings',
   'ted_multi': 'tasks.ted_multi:TedMultiSettings',
   'vehicle': 'tasks.vehicle:VehicleSettings',
+  'wakeword': 'tasks.wakeword:WakewordSettings',
 }
 
 

@@ -148,6 +148,7 @@ def make_populations_of_rows(
   clients: Mapping[str, np.ndarray],
   take: Callable[[np.ndarray], populations.Examples],
   seed: int,
+  strata: np.ndarray | None = None,
 ) -> populations.Populations:
   """Makes the populations of a cross-silo task whose clients have rows.
 
@@ -155,14 +156,24 @@ def make_populations_of_rows(
     clients: The rows of the data that each client has.
     take: Gives the examples of some rows. It may be called from any thread.
     seed: The seed of the split of each client's examples, see `split_rows`.
+    strata: The label of each row, if those of each label are to be split by
+      themselves.
 
   Returns:
     The populations, all of these clients.
   """
-  splits = {
-    client_id: split_rows(rows, seeds.generator('split', seed, client_id))
-    for client_id, rows in clients.items()
-  }
+  splits = {}
+  for client_id, rows in clients.items():
+    rng = seeds.generator('split', seed, client_id)
+    strata_of_client = [rows]
+    if strata is not None and len(rows):
+      own = strata[rows]
+      strata_of_client = [rows[own == label] for label in np.unique(own)]
+    by_stratum = [split_rows(stratum, rng) for stratum in strata_of_client]
+    splits[client_id] = {
+      part: np.concatenate([split[part] for split in by_stratum])
+      for part in _PARTS
+    }
   sizes = {
     part: np.array([len(split[part]) for split in splits.values()], np.int64)
     for part in _PARTS

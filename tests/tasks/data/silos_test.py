@@ -89,6 +89,16 @@ def test_populations_of_rows_know_their_sizes_and_examples():
     np.testing.assert_array_equal(np.sort(found), own)
 
 
+def test_strata_are_split_by_themselves():
+  strata = np.arange(200) % 10 == 0
+  made = silos.make_populations_of_rows(
+    {'a': np.arange(200)}, lambda own: {'y': strata[own]}, 3, strata
+  )
+  assert made['test'].sets['evaluation']('a')['y'].sum() == 2
+  assert made['validation'].sets['evaluation']('a')['y'].sum() == 2
+  assert made['train'].sets['train']('a')['y'].sum() == 16
+
+
 def test_all_clients_are_in_each_population():
   made = silos.make_populations({name: _split(name) for name in _SIZES})
   assert made['cross_silo']
