@@ -10,41 +10,14 @@ import tensorflow as tf
 from base import errors
 from tasks import registry
 from tests import data
-
-_SIZES = {'train': 500, 't10k': 100}
-
-
-def _write_idx(path, values):
-  """Writes a file as those of MNIST are."""
-  header = bytes([0, 0, 8, values.ndim])
-  shape = np.array(values.shape, '>i4').tobytes()
-  path.write_bytes(gzip.compress(header + shape + values.tobytes()))
-
-
-def _examples():
-  rng = np.random.default_rng(0)
-  size = sum(_SIZES.values())
-  labels = rng.integers(10, size=size).astype(np.uint8)
-  images = rng.integers(0, 256, (size, 28, 28)).astype(np.uint8)
-  images[:, 0, 0] = 0  # A corner is empty.
-  # Two pixels have the image's number, by which it is known.
-  images[:, 1, 1], images[:, 1, 2] = np.divmod(np.arange(size), 256)
-  return images, labels
+from tests.tasks import mnist_source
 
 
 @pytest.fixture(name='folder')
 def _folder(tmp_path):
   """Writes small files in the form of the real ones."""
   folder = tmp_path / 'mnist'
-  folder.mkdir()
-  images, labels = _examples()
-  writers = np.arange(len(labels)) // 30
-  by_part = {}
-  for part, rows in (('train', slice(500)), ('t10k', slice(500, None))):
-    _write_idx(folder / f'{part}-images-idx3-ubyte.gz', images[rows])
-    _write_idx(folder / f'{part}-labels-idx1-ubyte.gz', labels[rows])
-    by_part[f'{part.replace("10k", "est")}_writer'] = writers[rows]
-  np.savez(folder / 'writers.npz', **by_part)
+  mnist_source.write(folder)
   return folder
 
 
@@ -74,7 +47,7 @@ def test_pixels_are_standardized_one_by_one_as_in_fedprox(load_task):
   parts = [_own(task, client_id) for client_id in task.train.client_ids]
   x = np.concatenate([part['x'] for part in parts])
   y = np.concatenate([part['y'] for part in parts])
-  images, labels = _examples()
+  images, labels = mnist_source.examples()
   pixels = images.reshape(len(images), -1).astype(np.float64)
   expected = (pixels - pixels.mean(axis=0)) / (pixels.std(axis=0) + 0.001)
   for values, all_labels in ((x, y), (expected, labels)):
@@ -114,7 +87,7 @@ def test_clients_have_two_digits_by_default(load_task):
 def test_clients_can_be_writers(load_task):
   task = load_task(partition='writer')
   assert sorted(map(int, task.train.client_ids)) == list(range(20))
-  _, labels = _examples()
+  _, labels = mnist_source.examples()
   np.testing.assert_array_equal(
     np.sort(_own(task, '17')['y']), np.sort(labels[17 * 30 : 18 * 30])
   )
@@ -133,7 +106,7 @@ def test_a_seed_of_the_run_changes_the_split_but_not_the_clients(load_task):
     lambda path: path.unlink(),
     lambda path: path.write_bytes(b'x' * 100),
     lambda path: path.write_bytes(path.read_bytes()[:200]),
-    lambda path: _write_idx(path, np.zeros(9, np.uint8)),
+    lambda path: mnist_source.write_idx(path, np.zeros(9, np.uint8)),
     lambda path: path.write_bytes(gzip.compress(b'\0\0\x08\x03' + b'\1' * 99)),
   ],
   ids=['missing', 'not_gzip', 'cut_off', 'labels', 'other_size'],
@@ -146,7 +119,9 @@ def test_a_damaged_file_is_named(damage, load_task, folder):
 
 
 def test_other_numbers_of_images_and_labels_are_refused(load_task, folder):
-  _write_idx(folder / 't10k-labels-idx1-ubyte.gz', np.zeros(9, np.uint8))
+  mnist_source.write_idx(
+    folder / 't10k-labels-idx1-ubyte.gz', np.zeros(9, np.uint8)
+  )
   with pytest.raises(errors.UserError, match='509 labels'):
     load_task()
 

@@ -1,6 +1,5 @@
 """Tests of Sent140, on a small table and small embeddings."""
 
-import csv
 import functools
 
 import numpy as np
@@ -11,33 +10,13 @@ from base import errors
 from tasks import registry
 from tasks import sent140
 from tests import data
-
-_FILE = 'training.1600000.processed.noemoticon.csv'
-_VECTORS = {'so': [1, 2, 3], 'glad': [0, -1, 0.5], '!': [4, 4, 4]}
-_USERS = {'ann': 12, 'bob': 40, 'cäs': 31, 'dan': 35}
-
-
-def _tweets():
-  """The rows of the table, those of all users in turn."""
-  rows = [
-    (str(4 * (k % 2)), str(k), 'Mon Apr 06', 'NO_QUERY', user, f'So {user}, x!')
-    for user, size in _USERS.items()
-    for k in range(size)
-  ]
-  return sorted(rows, key=lambda row: int(row[1]))
+from tests.tasks import sent140_source
 
 
 @pytest.fixture(name='folder')
 def _folder(tmp_path):
   """Writes files in the form of the real ones."""
-  (tmp_path / 'sent140').mkdir()
-  with (tmp_path / 'sent140' / _FILE).open(
-    'w', encoding='latin-1', newline=''
-  ) as file:
-    csv.writer(file, quoting=csv.QUOTE_ALL).writerows(_tweets())
-  (tmp_path / 'glove').mkdir()
-  lines = [f'{w} {" ".join(map(str, v))}\n' for w, v in _VECTORS.items()]
-  (tmp_path / 'glove' / 'glove.6B.300d.txt').write_text(''.join(lines))
+  sent140_source.write(tmp_path)
   return tmp_path
 
 
@@ -63,8 +42,8 @@ def test_clients_are_users_of_enough_tweets(load_task):
   assert task.train.client_ids == ('bob', 'cäs', 'dan')
   for client_id in task.train.client_ids:
     own = _own(task, client_id)
-    assert len(own['y']) == _USERS[client_id]
-    assert own['y'].sum() == _USERS[client_id] // 2
+    assert len(own['y']) == sent140_source.USERS[client_id]
+    assert own['y'].sum() == sent140_source.USERS[client_id] // 2
 
 
 def test_users_are_drawn_by_a_seed_of_their_own(load_task):
@@ -83,7 +62,10 @@ def test_words_are_rows_of_embeddings_and_unknown_ones_are_zero(load_task):
   # 'so', 'bob', ',', 'x', '!': three of them are unknown.
   words = embedding[_own(task, 'bob')['x'][0]]
   expected = np.zeros((25, 3))
-  expected[0], expected[4] = _VECTORS['so'], _VECTORS['!']
+  expected[0], expected[4] = (
+    sent140_source.VECTORS['so'],
+    sent140_source.VECTORS['!'],
+  )
   np.testing.assert_array_equal(words, expected)
   # 'glad' is in no tweet.
   assert len(embedding) == 3
@@ -159,8 +141,8 @@ def test_too_few_users_are_refused(load_task):
   ids=['missing', 'other_columns', 'other_labels'],
 )
 def test_a_wrong_table_is_named(damage, load_task, folder):
-  damage(folder / 'sent140' / _FILE)
-  with pytest.raises(errors.UserError, match=_FILE):
+  damage(folder / sent140_source.FILE)
+  with pytest.raises(errors.UserError, match='noemoticon.csv'):
     load_task()
 
 
@@ -177,7 +159,7 @@ def test_a_wrong_table_is_named(damage, load_task, folder):
   ids=['missing', 'bytes', 'widths', 'no_number', 'no_numbers', 'no_words'],
 )
 def test_wrong_embeddings_are_named(damage, load_task, folder):
-  path = folder / 'glove' / 'glove.6B.300d.txt'
+  path = folder / sent140_source.GLOVE
   damage(path)
   with pytest.raises(errors.UserError, match=path.name):
     load_task()

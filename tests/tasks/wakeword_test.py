@@ -1,8 +1,6 @@
 """Tests of wake words, on a small folder of clips."""
 
-import csv
 import functools
-import wave
 
 import numpy as np
 import pytest
@@ -12,40 +10,15 @@ from base import errors
 from base import settings
 from tasks import registry
 from tasks import wakeword
-from tasks.data import audio
-
-# The clips of each type of device; every fifth has the word.
-_DEVICES = {'phone': 40, 'speaker': 100}
-
-
-def _write_wav(path, samples, rate=audio.RATE):
-  with wave.open(str(path), 'wb') as file:
-    file.setnchannels(1)
-    file.setsampwidth(2)
-    file.setframerate(rate)
-    file.writeframes(samples.astype('<i2').tobytes())
+from tests.tasks import wakeword_source
 
 
 @pytest.fixture(name='folder', scope='module')
 def _made_folder(tmp_path_factory):
   """Writes clips in which the word is a high tone."""
   folder = tmp_path_factory.mktemp('data') / 'wakeword'
-  folder.mkdir()
-  rows = [['file', 'device', 'label', 'note']]
-  time = np.arange(audio.RATE) / audio.RATE
-  for device, size in _DEVICES.items():
-    for k in range(size):
-      label = int(k % 5 == 0)
-      tone = np.sin(2 * np.pi * (300 + 10 * k + 3000 * label) * time)
-      _write_wav(folder / f'{device}_{k}.wav', 5000 * tone)
-      rows.append([f'{device}_{k}.wav', device, label, 'x'])
-  _write_table(folder, rows)
+  wakeword_source.write(folder)
   return folder
-
-
-def _write_table(folder, rows):
-  with (folder / 'clips.csv').open('w', newline='') as file:
-    csv.writer(file).writerows(rows)
 
 
 @pytest.fixture(name='load_task', scope='module')
@@ -66,7 +39,7 @@ def _parts(task, client_id):
 def test_a_client_is_a_type_of_device(load_task):
   task = load_task()
   assert task.cross_silo
-  assert task.train.client_ids == tuple(_DEVICES)
+  assert task.train.client_ids == tuple(wakeword_source.DEVICES)
   # A tenth of each label, rounded up.
   for device, expected in (('phone', [30, 5, 5]), ('speaker', [80, 10, 10])):
     assert [len(part['y']) for part in _parts(task, device)] == expected
@@ -81,7 +54,7 @@ def test_each_part_has_clips_with_the_word(load_task):
 def test_types_can_be_shared_by_clients(load_task, folder):
   whole, task = load_task(), load_task(clients_per_device=4)
   assert len(task.train.client_ids) == 8
-  for device, size in _DEVICES.items():
+  for device, size in wakeword_source.DEVICES.items():
     clients = [f'{device}_{i}' for i in range(4)]
     assert {task.attributes['group'].name(c) for c in clients} == {device}
 
@@ -181,7 +154,7 @@ def test_there_is_at_least_one_layer_and_not_too_many():
 )
 def test_a_wrong_table_is_named(rows, tmp_path):
   (tmp_path / 'wakeword').mkdir()
-  _write_table(tmp_path / 'wakeword', rows)
+  wakeword_source.write_table(tmp_path / 'wakeword', rows)
   with pytest.raises(errors.UserError, match='clips.csv cannot be read'):
     registry.load('wakeword', data_dir=str(tmp_path))
 
@@ -192,7 +165,7 @@ def test_a_wrong_table_is_named(rows, tmp_path):
     lambda path: None,
     lambda path: path.write_bytes(b''),
     lambda path: path.write_bytes(b'RIFF' + bytes(99)),
-    lambda path: _write_wav(path, np.zeros(9), rate=8000),
+    lambda path: wakeword_source.write_wav(path, np.zeros(9), rate=8000),
   ],
   ids=['missing', 'empty', 'other', 'other_rate'],
 )
@@ -200,8 +173,8 @@ def test_a_wrong_clip_is_named(damage, tmp_path):
   folder = tmp_path / 'wakeword'
   folder.mkdir()
   rows = [[f'{label}.wav', 'phone', label] for label in '01']
-  _write_table(folder, [['file', 'device', 'label'], *rows])
-  _write_wav(folder / '0.wav', np.zeros(9))
+  wakeword_source.write_table(folder, [['file', 'device', 'label'], *rows])
+  wakeword_source.write_wav(folder / '0.wav', np.zeros(9))
   damage(folder / '1.wav')
   with pytest.raises(errors.UserError, match='1.wav cannot be read'):
     registry.load('wakeword', data_dir=str(tmp_path))
