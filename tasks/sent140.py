@@ -154,7 +154,8 @@ def load(
   """Loads the task; without a `split_seed`, `seed` decides the split."""
   tweets = _read_tweets(downloads.find(f'sent140/{_FILE}', data_dir, _ADVICE))
   clients: dict[str, np.ndarray] = {}
-  labels, texts = [], []
+  labels: list[int] = []
+  texts: list[list[str]] = []
   for user in _choose_users(settings, tweets):
     clients[user] = len(labels) + np.arange(len(tweets[user]))
     for label, text in tweets[user]:
@@ -165,8 +166,8 @@ def load(
     set().union(*texts),
   )
   x = np.zeros((len(texts), _SEQUENCE_LENGTH), np.int32)
-  for words, text in zip(x, texts):
-    words[: len(text)] = [rows.get(word, 0) for word in text]
+  for own, words in zip(x, texts):
+    own[: len(words)] = [rows.get(word, 0) for word in words]
   y = np.array(labels, np.int32)
 
   def take(rows: np.ndarray) -> populations.Examples:

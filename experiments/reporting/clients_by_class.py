@@ -28,17 +28,13 @@ def count(task: task.Task) -> dict[str, np.ndarray]:
   Raises:
     UserError: If the examples have no classes.
   """
-  populations = [(task.train, ('train',))]
-  for held_out in (task.validation, task.test):
-    # In silos, the personalization set is that to train on.
-    own = ('evaluation',) if task.cross_silo else tuple(held_out.sets)
-    populations.append((held_out, own))
   labels: dict[str, list[np.ndarray]] = {}
-  for population, sets in populations:
-    for client_id in population.client_ids:
-      labels.setdefault(client_id, []).extend(
-        population.sets[name](client_id)['y'] for name in sets
-      )
+  for population in (task.train, task.validation, task.test):
+    for name, load in population.sets.items():
+      # In silos, the personalization set is that to train on.
+      if name != 'personalization' or not task.cross_silo:
+        for client_id in population.client_ids:
+          labels.setdefault(client_id, []).append(load(client_id)['y'])
   of_clients = {name: np.concatenate(own) for name, own in labels.items()}
   every = np.concatenate(list(of_clients.values()))
   if every.ndim > 1 or not np.issubdtype(every.dtype, np.integer):

@@ -736,7 +736,7 @@ def clients_by_class(counts: np.ndarray) -> Figure:
   bars.set_ylim(bottom=0)
   bars.set_ylabel('examples')
   image = plot.imshow(
-    np.ma.masked_equal(ordered.T, 0),
+    np.where(ordered.T > 0, ordered.T, np.nan),
     aspect='auto',
     interpolation='none',
     cmap='viridis_r',

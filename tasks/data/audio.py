@@ -54,7 +54,8 @@ def _mel(frequency: np.ndarray) -> np.ndarray:
 @functools.cache
 def _filters() -> np.ndarray:
   """Makes triangular filters, evenly spaced in mels, `[bins, bands]`."""
-  corners = np.linspace(*_mel(np.array([_LOWEST, _HIGHEST])), BANDS + 2)
+  lowest, highest = _mel(np.array([_LOWEST, _HIGHEST]))
+  corners = np.linspace(lowest, highest, BANDS + 2)
   places = _mel(np.fft.rfftfreq(_FFT, 1 / RATE))[:, np.newaxis]
   low, center, high = corners[:-2], corners[1:-1], corners[2:]
   rising = (places - low) / (center - low)

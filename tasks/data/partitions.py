@@ -165,7 +165,7 @@ def _by_classes(
   if how.partition == 'lognormal':
     sizes = rng.lognormal(*_LOGNORMAL, number) + _MORE_THAN_LOGNORMAL
     each = np.maximum(sizes // how.classes_per_client, _MIN_OF_LOGNORMAL)
-    wanted = np.broadcast_to(each[:, np.newaxis], shape).astype(np.int64)
+    wanted = np.broadcast_to(each[:, np.newaxis], shape)
   else:
     wanted = rng.lognormal(0, _POWER_LAW_DEVIATION, shape)
 
