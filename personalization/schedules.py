@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import numpy as np
@@ -151,8 +150,10 @@ class Schedule:
       return None
     if self._is_stacked:
       return self.clients.examples('train', np.arange(len(self.clients)))
-    own = self.several(1)['examples']
-    most = max(self.clients.sizes['train'].sum(), math.prod(own.shape[1:]))
+    rows = sample(self._how, len(self.clients), 1)
+    indices, _ = self.clients.batch_indices('train', rows, **self._batching(1))
+    of_round, _ = self._find_examples(rows, indices)
+    most = max(self.clients.sizes['train'].sum(), of_round.size)
     if most * self.clients.example_bytes('train') > _MOST_BYTES:
       return None
     return self.clients.concatenated('train')
