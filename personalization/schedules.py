@@ -133,13 +133,30 @@ class Schedule:
     return self.clients.attributes(self._attributes, names, rows)
 
   @functools.cached_property
+  def _is_stacked(self) -> bool:
+    """Whether all clients' examples are few enough to be stacked."""
+    rows = len(self.clients) * self.clients.pad_to['train']
+    return rows * self.clients.example_bytes('train') <= _MOST_BYTES
+
+  @functools.cached_property
   def examples(self) -> Mapping[str, tf.Tensor] | None:
-    """All clients' examples, stacked; None if they are not padded or large."""
-    rows = np.arange(len(self.clients))
-    padded = self.clients.padded
-    if not padded or self.clients.stacked_bytes('train') > _MOST_BYTES:
+    """All clients' examples, in the form that `PLAN` takes.
+
+    They are stacked or, where padding to the largest client would take too
+    much, one client's after another's. None if the clients of a cohort are not
+    padded, or this is too large as well.
+    """
+    if not self.clients.padded:
       return None
-    return self.clients.examples('train', rows)
+    if self._is_stacked:
+      return self.clients.examples('train', np.arange(len(self.clients)))
+    rows = sample(self._how, len(self.clients), 1)
+    indices, _ = self.clients.batch_indices('train', rows, **self._batching(1))
+    of_round, _ = self._find_examples(rows, indices)
+    most = max(self.clients.sizes['train'].sum(), of_round.size)
+    if most * self.clients.example_bytes('train') > _MOST_BYTES:
+      return None
+    return self.clients.concatenated('train')
 
   def _make_several(self, first_round: int) -> Mapping[str, tf.Tensor]:
     size = len(self.clients)
@@ -149,15 +166,36 @@ class Schedule:
       indices, mask = self.clients.batch_indices(
         'train', rows, **self._batching(round_num)
       )
-      now = {
-        'indices': indices,
-        'mask': mask,
-        'seed': self._seeds(round_num, len(rows)),
-      }
+      now = {'mask': mask, 'seed': self._seeds(round_num, len(rows))}
+      if not self._is_stacked:
+        now['examples'], indices = self._find_examples(rows, indices)
+      now['indices'] = indices
       own.append(now if len(rows) == size else now | {'rows': rows})
     return tree.map_structure(
       lambda *leaves: tf.constant(np.stack(leaves)), *own
     )
+
+  def _find_examples(
+    self, rows: np.ndarray, indices: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Finds what clients need of all clients' examples, one after another.
+
+    Args:
+      rows: The clients.
+      indices: Their batches, as indices of their own examples.
+
+    Returns:
+      The places of the examples, `[clients, examples]` int32, and the batches
+      as indices of these.
+    """
+    sizes = self.clients.sizes['train']
+    if indices[0].size < sizes.max():
+      used, indices = batches.list_used(indices)
+    else:
+      # Those beyond a client's last are padding, whatever is there.
+      used = np.minimum(np.arange(sizes.max()), sizes[rows, np.newaxis] - 1)
+    first = (np.cumsum(sizes) - sizes)[rows, np.newaxis]
+    return (first + used).astype(np.int32), indices
 
 
 def _clients(fixed: Any, states: Any, now: Mapping[str, tf.Tensor]) -> Any:
@@ -168,11 +206,17 @@ def _clients(fixed: Any, states: Any, now: Mapping[str, tf.Tensor]) -> Any:
     states: The states of all clients.
     now: A round of `Schedule.several`.
   """
-  if 'rows' in now:
-    fixed, states = tree.map_structure(
-      lambda leaf: tf.gather(leaf, now['rows']), (fixed, states)
-    )
   examples, attributes = fixed
+
+  def take(values: Any, rows: tf.Tensor) -> Any:
+    return tree.map_structure(lambda leaf: tf.gather(leaf, rows), values)
+
+  if 'rows' in now:
+    attributes, states = take((attributes, states), now['rows'])
+  if 'examples' in now:
+    examples = take(examples, now['examples'])
+  elif 'rows' in now:
+    examples = take(examples, now['rows'])
   data = batches.ClientData(examples, now['indices'], now['mask'])
   return trainers.Client(data, states, now['seed'], attributes)
 

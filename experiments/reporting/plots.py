@@ -16,6 +16,7 @@ import matplotlib
 from matplotlib import ticker
 import matplotlib.axes
 import matplotlib.axis
+import matplotlib.colors
 import matplotlib.figure
 import numpy as np
 
@@ -703,6 +704,54 @@ def acceptance(
   _in_percent(plot.xaxis, 'clients hurt (lower is better)')
   plot.set_ylabel(_direction(metric, higher_is_better, '\n'))
   _add_legend(figure, plot)
+  return figure
+
+
+@_styled
+def clients_by_class(counts: np.ndarray) -> Figure:
+  """Draws how many examples of which class each client has.
+
+  Args:
+    counts: The numbers of examples, `[clients, classes]`.
+
+  Returns:
+    The figure, twice as wide as the others so that there is a place for each of
+    a thousand clients. They are in the order of their most common classes and,
+    within these, of their sizes.
+  """
+  counts = np.asarray(counts)
+  sizes = counts.sum(axis=1)
+  ordered = counts[np.lexsort((-sizes, counts.argmax(axis=1)))]
+  num_clients, num_classes = counts.shape
+  figure = Figure(
+    figsize=(2 * _WIDTH, 1.7 + min(0.16 * num_classes, 4)), layout='constrained'
+  )
+  bars, plot = figure.subplots(
+    2, 1, sharex=True, gridspec_kw=dict(height_ratios=(1, 0.2 * num_classes))
+  )
+  edges = np.arange(num_clients + 1) - 0.5
+  bars.stairs(ordered.sum(axis=1), edges, fill=True, color=_SAME)
+  if sizes.max() > 4 * sizes.min():
+    bars.set_yscale('symlog', linthresh=1)
+  bars.set_ylim(bottom=0)
+  bars.set_ylabel('examples')
+  image = plot.imshow(
+    np.where(ordered.T > 0, ordered.T, np.nan),
+    aspect='auto',
+    interpolation='none',
+    cmap='viridis_r',
+    norm=matplotlib.colors.LogNorm(1, max(counts.max(), 2)),
+  )
+  plot.grid(visible=False)
+  plot.yaxis.set_major_locator(ticker.MaxNLocator(20, integer=True))
+  plot.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+  plot.set_ylabel('class')
+  plot.set_xlabel(
+    f'{num_clients:,} clients, by their most common class and size'
+  )
+  color_bar = figure.colorbar(image, ax=[bars, plot], pad=0.01, aspect=30)
+  color_bar.set_label('examples of the class')
+  color_bar.ax.yaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
   return figure
 
 

@@ -203,6 +203,16 @@ def test_pad_to_decides_the_shapes():
     assert _batches(_client(after, k)) == _batches(_client(before, k))
 
 
+def test_clients_enter_with_no_more_examples_than_their_batches_take():
+  clients = cohorts.Cohorts(_population(), padded=True)
+  rows, batching = np.array([2, 1]), dict(shuffle=('x', 1), num_steps=2)
+  data = clients.data('train', rows, 4, **batching)
+  assert data.examples['y'].shape == (2, 2 * 4)
+  whole = cohorts.Cohorts(_population(), padded=False)
+  for k, own in enumerate(whole.data('train', rows, 4, **batching)):
+    assert _batches(_client(data, k)) == _batches(own)
+
+
 def test_clients_in_a_list_are_not_padded():
   data = cohorts.Cohorts(_population(), padded=False).data(
     'train', np.array([2, 0, 1]), 4, epochs=2

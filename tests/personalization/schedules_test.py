@@ -58,6 +58,10 @@ def _sizes() -> list[int]:
   return [len(load(client_id)['y']) for client_id in _task().train.client_ids]
 
 
+_EXAMPLE_BYTES = 61 * 4  # 60 features and a label.
+_STACKED_BYTES = _NUM_CLIENTS * max(_sizes()) * _EXAMPLE_BYTES
+
+
 def _with_sizes(sizes: Mapping[str, int], padded: bool = True) -> tasks.Task:
   """A task of clients with so many examples: 0, 1, ….
 
@@ -244,8 +248,8 @@ def test_the_steps_of_a_round_do_not_depend_on_the_rounds_before():
       resumed.one(round_num),
       whole[round_num - 1],
     )
-  indices = [data.indices.tobytes() for _, data, _ in whole]
-  assert len(set(indices)) == 4
+  labels = [_in_batches(data)['y'].tobytes() for _, data, _ in whole]
+  assert len(set(labels)) == 4
 
 
 # Several rounds at once.
@@ -258,11 +262,17 @@ def test_the_steps_of_a_round_do_not_depend_on_the_rounds_before():
     dict(clients_per_round=0),
     dict(client_epochs=2, drop_partial_batches=True),
     dict(client_steps=3),
+    dict(client_steps=1),
   ],
   ids=str,
 )
 @pytest.mark.parametrize('first_round', [1, 4, 6])
-def test_several_rounds_are_the_rounds_one_by_one(changed, first_round):
+@pytest.mark.parametrize('stacked', [True, False])
+def test_several_rounds_are_the_rounds_one_by_one(
+  changed, first_round, stacked, monkeypatch
+):
+  if not stacked:
+    monkeypatch.setattr(schedules.Schedule, '_is_stacked', False)
   made = _schedule(**changed)
   several = made.several(first_round)
   assert ('rows' in several) == (changed != dict(clients_per_round=0))
@@ -271,11 +281,24 @@ def test_several_rounds_are_the_rounds_one_by_one(changed, first_round):
     rows, data, seeds = made.one(first_round + i)
     now = {name: leaf[i].numpy() for name, leaf in several.items()}
     np.testing.assert_array_equal(now.get('rows', rows), rows)
-    np.testing.assert_array_equal(now['indices'], data.indices)
     np.testing.assert_array_equal(now['mask'], data.mask)
     np.testing.assert_array_equal(now['seed'], seeds)
-    for name, leaf in data.examples.items():
-      np.testing.assert_array_equal(made.examples[name].numpy()[rows], leaf)
+    client = schedules.PLAN.clients((made.examples, {}), {}, now)
+    tree.map_structure(
+      np.testing.assert_array_equal, _in_batches(client.data), _in_batches(data)
+    )
+
+
+def _in_batches(data: batches.ClientData) -> Mapping[str, np.ndarray]:
+  """The examples of stacked clients, batch by batch, 0 where there is none."""
+  mask = np.asarray(data.mask) > 0
+  return {
+    name: np.array(
+      [own[indices] for own, indices in zip(np.asarray(leaf), data.indices)]
+    )
+    * mask.reshape(mask.shape + (1,) * (leaf.ndim - 2))
+    for name, leaf in data.examples.items()
+  }
 
 
 def test_no_more_rounds_are_made_at_once_than_there_may_be(monkeypatch):
@@ -298,8 +321,21 @@ def test_examples_that_are_not_padded_are_not_stacked():
   assert _schedule(dataclasses.replace(_task(), padded=False)).examples is None
 
 
-def test_examples_that_are_too_large_are_not_stacked(monkeypatch):
-  size = 6 * max(_sizes()) * 61 * 4  # 60 features and a label.
+def test_examples_that_are_too_many_when_padded_are_one_after_another(
+  monkeypatch,
+):
+  shape = _NUM_CLIENTS, max(_sizes())
+  monkeypatch.setattr(schedules, '_MOST_BYTES', _STACKED_BYTES)
+  assert _schedule().examples['y'].shape == shape
+  monkeypatch.setattr(schedules, '_MOST_BYTES', _STACKED_BYTES - 1)
+  assert _schedule().examples['y'].shape == [sum(_sizes())]
+  # The 4 examples of a step are all that is needed of each client.
+  several = _schedule(client_steps=1).several(1)
+  assert several['examples'].shape == [3, 3, 4]
+
+
+def test_examples_that_are_too_large_are_not_in_the_program(monkeypatch):
+  size = sum(_sizes()) * _EXAMPLE_BYTES
   monkeypatch.setattr(schedules, '_MOST_BYTES', size)
   assert _schedule().examples is not None
   monkeypatch.setattr(schedules, '_MOST_BYTES', size - 1)

@@ -497,6 +497,15 @@ def test_steps_are_the_same_at_once_one_by_one_and_not_padded(client_steps):
   assert np.any(other.server_state.server.model['bias'] != together['bias'])
 
 
+@pytest.mark.parametrize('changed', [{}, dict(client_steps=2)], ids=str)
+def test_examples_one_after_another_are_those_that_are_stacked(
+  changed, monkeypatch
+):
+  stacked = _train(**changed)
+  monkeypatch.setattr(schedules.Schedule, '_is_stacked', False)
+  _assert_close(_train(**changed).server_state, stacked.server_state)
+
+
 def test_padding_changes_nothing(uninterrupted):
   trained = _train(task=dataclasses.replace(_task(), padded=False))
   _assert_close(trained.server_state, uninterrupted[0].server_state)

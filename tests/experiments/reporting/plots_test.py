@@ -274,6 +274,22 @@ class TestClusterFigures:
       assert text in _texts(figure)
 
 
+class TestClientsByClass:
+  def test_clients_are_by_their_most_common_class_and_size(self):
+    counts = [[1, 4], [3, 0], [2, 20], [30, 7]]
+    bars, plot, _ = plots.clients_by_class(np.array(counts)).axes
+    drawn = plot.get_images()[0].get_array()
+    assert drawn.filled(0).T.tolist() == [[30, 7], [3, 0], [2, 20], [1, 4]]
+    assert bars.patches[0].get_data().values.tolist() == [37, 3, 22, 5]
+
+  def test_a_thousand_clients_have_a_pixel_each(self, tmp_path):
+    figure = plots.clients_by_class(np.eye(10, dtype=int)[np.arange(1000) % 10])
+    plots.save(figure, tmp_path / 'figure')
+    _, plot, _ = figure.axes
+    assert plot.get_window_extent().width * 300 / figure.dpi > 1000
+    assert '1,000 clients' in _texts(figure)
+
+
 class TestOfMethods:
   def test_communication(self):
     (plot,) = plots.communication(
