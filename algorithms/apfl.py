@@ -39,13 +39,13 @@ from tasks.models import models
 class ApflSettings(fedavg.FedAvgSettings):
   """The settings of FedAvg, and of the mixture."""
 
-  alpha: float = settings.field(
+  mixture: float = settings.field(
     0.5,
-    'How much of the mixture is the own model, at the start.',
+    'alpha, the share of the own model in the mixture, at the start.',
     minimum=0,
     maximum=1,
   )
-  alpha_learning_rate: float = settings.field(
+  mixture_learning_rate: float = settings.field(
     0.0, 'The rate at which each client adapts its alpha.', minimum=0
   )
 
@@ -88,7 +88,7 @@ class Apfl(personal_models.PersonalModels):
     return ApflClientState(state.personal, state.rounds, 0.0)
 
   def _alpha(self, state: ApflClientState) -> tf.Tensor:
-    return tf.where(state.rounds > 0, state.alpha, self.settings.alpha)
+    return tf.where(state.rounds > 0, state.alpha, self.settings.mixture)
 
   def client(
     self, message: models.Weights, client: trainers.Client
@@ -109,7 +109,9 @@ class Apfl(personal_models.PersonalModels):
       return (
         client_work.take_step(optimizer, w, of_w, mask),
         client_work.take_step(optimizer, v, of_v, mask),
-        tf.clip_by_value(alpha - own.alpha_learning_rate * of_alpha, 0.0, 1.0),
+        tf.clip_by_value(
+          alpha - own.mixture_learning_rate * of_alpha, 0.0, 1.0
+        ),
         total + loss * tf.reduce_sum(mask),
       )
 

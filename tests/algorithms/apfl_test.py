@@ -55,7 +55,7 @@ def _expected_errors(models):
 
 @pytest.mark.parametrize('alpha_rate', [0, 0.5])
 def test_three_rounds_are_those_of_numpy(alpha_rate):
-  method = _build(alpha=0.3, alpha_learning_rate=alpha_rate)
+  method = _build(mixture=0.3, mixture_learning_rate=alpha_rate)
   after = helpers.run(method)
   w, v, alphas = _rounds(0.3, alpha_rate)
   found = [client.state.alpha for client in after.clients]
@@ -73,7 +73,7 @@ def test_three_rounds_are_those_of_numpy(alpha_rate):
 
 def test_alpha_0_is_fedavg():
   method, fedavg = (
-    _build(alpha=0),
+    _build(mixture=0),
     helpers.build('fedavg', client_learning_rate=_RATE),
   )
   after, of_fedavg = helpers.run(method), helpers.run(fedavg)
@@ -84,7 +84,7 @@ def test_alpha_0_is_fedavg():
 
 
 def test_alpha_1_is_local_training():
-  method = _build(alpha=1)
+  method = _build(mixture=1)
   models = []
   for own in helpers.all_data():
     v = np.zeros(4)
@@ -99,14 +99,14 @@ def test_alpha_1_is_local_training():
 
 
 def test_alpha_stays_a_share():
-  after = helpers.run(_build(alpha_learning_rate=100))
+  after = helpers.run(_build(mixture_learning_rate=100))
   alphas = [float(client.state.alpha) for client in after.clients]
   assert min(alphas) >= 0 and max(alphas) <= 1
   assert {0, 1} & set(alphas)
 
 
 def test_a_client_that_was_never_trained_has_the_global_model():
-  method = _build(alpha=0.7)
+  method = _build(mixture=0.7)
   after = helpers.run(method)
   held_out = after._replace(clients=helpers.make_clients(method))
   of_global, of_mixed = np.transpose(_errors(method, held_out))

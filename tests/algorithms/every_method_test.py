@@ -15,7 +15,7 @@ from tests.algorithms import helpers
 
 # Settings that make a method quick to run.
 _QUICK = {
-  'apfl': dict(alpha_learning_rate=0.1),
+  'apfl': dict(mixture_learning_rate=0.1),
   'ditto': dict(personal_epochs=2),
   'ditto+finetuning': dict(finetuning_epochs=2),
   'fedbabu': dict(finetuning_epochs=2),
