@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 TASKS = {
   'adni': 'tasks.adni:AdniSettings',
   'emnist': 'tasks.emnist:EmnistSettings',
+  'gaussian': 'tasks.gaussian:GaussianSettings',
   'landmarks': 'tasks.landmarks:LandmarksSettings',
   'school': 'tasks.school:SchoolSettings',
   'stackoverflow': 'tasks.stackoverflow:StackOverflowSettings',
