@@ -108,7 +108,11 @@ class Federation:
 
   @functools.cached_property
   def federated_posterior(self) -> Posterior:
-    """theta_m from all clients' numbers, theta_m(FL), equation (3)."""
+    """theta_m from all clients' numbers, theta_m(FL), equation (3).
+
+    It is that of a client which supposes that its own theta_m is theta_0, and
+    so is drawn further to the others than by the model that it is part of.
+    """
     w, precisions = self._weights, 1 / self.variances
     local = self.local_posterior.mean
     total = precisions + w.sum() - w
