@@ -391,9 +391,8 @@ class SelfFl(fedavg.FedAvg):
     """Returns sigma_m^2, equation (13); 0 if it is not defined."""
     if not self._is_known:
       return client.state.running.defined
-    return tf.math.divide_no_nan(
-      self.settings.example_variance, client_work.num_examples(client.data)
-    )
+    number = client_work.num_distinct_examples(client.data)
+    return tf.math.divide_no_nan(self.settings.example_variance, number)
 
   def _own_weight(
     self, message: Any, client: trainers.Client

@@ -179,12 +179,18 @@ class Cohorts:
     rng = seeds.generator(*shuffle) if shuffle else None
     if num_steps:
       return batches.index_steps(sizes, batch_size, num_steps, rng=rng)
-    passes = [
-      batches.index_batches(
+
+    def one_pass() -> tuple[np.ndarray, np.ndarray]:
+      return batches.index_batches(
         sizes, batch_size, rng=rng, drop_partial=drop_partial, pad_to=pad_to
       )
-      for _ in range(epochs)
-    ]
+
+    if batch_size >= pad_to:
+      # All of a client's examples are one batch, and their order is nothing.
+      rng = None
+      indices, mask = one_pass()
+      return np.repeat(indices, epochs, 1), np.repeat(mask, epochs, 1)
+    passes = [one_pass() for _ in range(epochs)]
     if epochs == 1:
       return passes[0]
     indices, mask = (np.concatenate(part, axis=1) for part in zip(*passes))

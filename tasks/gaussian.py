@@ -4,12 +4,14 @@ The model of Chen et al. 2022, "Self-aware personalized federated learning",
 sections 2.1 and 4.1, in which all optima are known in closed form:
 
   theta_m ~ N(theta_0, sigma_0^2)           the parameter of client m
-  y_m1, y_m2, ... ~ N(theta_m, sigma^2)     its numbers
+  y_m1, y_m2, ... ~ N(theta_m, sigma^2)     its N_m numbers
 
 A client's own numbers leave theta_m with the variance sigma_m^2 = sigma^2 /
-N_m. Task and methods are judged by how far theta_m is from what was learned,
-and by how far theta_0 is from the global model ('parent_l1_error').
-Configurations are chosen by the distance to further numbers of each client.
+N_m. With a `dimension` above 1 these are vectors, whose entries are
+independent: as many repeats in one, with the same N_m. Task and methods are
+judged by how far theta_m is from what was learned, and by how far theta_0 is
+from the global model ('parent_l1_error'). Configurations are chosen by the
+distance to further numbers of each client.
 
 The defaults are the paper's case 1, where clients are alike; the preset
 `gaussian_case_2` is its case 2, where they differ.
@@ -46,6 +48,10 @@ class GaussianSettings(settings.Settings):
     20, 'The largest number of examples of a client.', minimum=1
   )
 
+  dimension: int = settings.field(
+    1, "The number of entries of a client's parameter.", minimum=1
+  )
+
   def __post_init__(self) -> None:
     super().__post_init__()
     if self.min_examples > self.max_examples:
@@ -61,8 +67,8 @@ class Posterior:
   """What can be known of a parameter: its posterior distribution.
 
   Attributes:
-    mean: The mean, of one parameter or of each client's.
-    variance: The variance.
+    mean: The mean, `[dimension]`, or of each client's `[clients, dimension]`.
+    variance: The variance of all of its entries, `[]` or `[clients]`.
   """
 
   mean: np.ndarray
@@ -76,10 +82,10 @@ class Federation:
   Attributes:
     parent: theta_0.
     inter_variance: sigma_0^2.
-    parameters: theta_m of each client, `[clients]`.
+    parameters: theta_m of each client, `[clients, dimension]`.
     variances: sigma_m^2 of each client, `[clients]`.
-    numbers: The numbers of each client that can be learned from.
-    further: As many further numbers, to choose by.
+    numbers: What each client can learn from, `[N_m, dimension]`.
+    further: As much more, to choose by.
   """
 
   parent: float
@@ -97,7 +103,7 @@ class Federation:
   @functools.cached_property
   def local_posterior(self) -> Posterior:
     """theta_m from the client's own numbers, theta_m(L)."""
-    means = np.array([np.mean(y, dtype=np.float64) for y in self.numbers])
+    means = np.array([np.mean(y, 0, dtype=np.float64) for y in self.numbers])
     return Posterior(means, self.variances)
 
   @functools.cached_property
@@ -116,9 +122,8 @@ class Federation:
     w, precisions = self._weights, 1 / self.variances
     local = self.local_posterior.mean
     total = precisions + w.sum() - w
-    return Posterior(
-      (precisions * local + w @ local - w * local) / total, 1 / total
-    )
+    own = (precisions - w)[:, np.newaxis] * local
+    return Posterior((own + w @ local) / total[:, np.newaxis], 1 / total)
 
   @property
   def gains(self) -> np.ndarray:
@@ -131,11 +136,12 @@ def draw(own: GaussianSettings, seed: int) -> Federation:
   rng = seeds.generator('gaussian', seed)
   sizes = rng.integers(own.min_examples, own.max_examples + 1, own.num_clients)
   deviation, spread = np.sqrt([own.example_variance, own.inter_variance])
-  parameters = rng.normal(own.parent, spread, own.num_clients)
+  shape = own.num_clients, own.dimension
+  parameters = rng.normal(own.parent, spread, shape)
 
   def numbers() -> tuple[np.ndarray, ...]:
     return tuple(
-      rng.normal(theta, deviation, size).astype(np.float32)
+      rng.normal(theta, deviation, (size, own.dimension)).astype(np.float32)
       for theta, size in zip(parameters, sizes)
     )
 
@@ -158,9 +164,9 @@ def load(own: GaussianSettings, data_dir: str | None, seed: int) -> task.Task:
   def loader(values: tuple[np.ndarray, ...]) -> populations.Load:
     examples = {
       client_id: {
-        'y': y,
-        'variance': np.full(len(y), variance, np.float32),
         'parent': np.full(len(y), own.parent, np.float32),
+        'variance': np.full(len(y), variance, np.float32),
+        'y': y,
       }
       for client_id, y, variance in zip(ids, values, clients.variances)
     }
@@ -174,7 +180,7 @@ def load(own: GaussianSettings, data_dir: str | None, seed: int) -> task.Task:
 
   return task.Task(
     name='gaussian',
-    model=gaussian.GaussianMean(),
+    model=gaussian.GaussianMean(own.dimension),
     metric='l1_error',
     higher_is_better=False,
     train=population(train=train),

@@ -31,9 +31,9 @@ def _clients(method, federation):
     helpers.padded(
       helpers.as_data(
         {
-          'y': y,
-          'variance': np.full(len(y), variance, np.float32),
           'parent': np.full(len(y), federation.parent, np.float32),
+          'variance': np.full(len(y), variance, np.float32),
+          'y': y,
         },
         batch_size=largest,
       ),
@@ -64,7 +64,7 @@ def _estimated(**values):
 
 
 def _personal(after):
-  return np.array([client.state.personal['mean'] for client in after.clients])
+  return np.array([c.state.personal['mean'][0] for c in after.clients])
 
 
 def _others(federation):
@@ -88,7 +88,7 @@ def _limit(federation):
   of all w; and theta is their weighted mean.
   """
   w, _ = _others(federation)
-  local = federation.local_posterior.mean
+  local = federation.local_posterior.mean[:, 0]
   precisions = 1 / federation.variances
   share = w * precisions / (precisions + w.sum())
   theta = share @ local / share.sum()
@@ -107,12 +107,12 @@ class TestKnownVariances:
     method = _known(federation, client_learning_rate=rate)
     after = helpers.run(method, 12, _clients(method, federation))
     np.testing.assert_allclose(
-      after.state.server.model['mean'],
+      after.state.server.model['mean'][0],
       federation.global_posterior.mean,
       atol=1e-5,
     )
     np.testing.assert_allclose(
-      _personal(after), federation.federated_posterior.mean, atol=1e-5
+      _personal(after), federation.federated_posterior.mean[:, 0], atol=1e-5
     )
 
   @pytest.mark.parametrize('inter_variance', [0.001, 0.1])
@@ -130,7 +130,7 @@ class TestKnownVariances:
       after = helpers.run(method, 2, after.clients, after.state)
       bound = first * q ** (2 * t) + 1e-5
       assert np.abs(_personal(after) - own).max() <= bound
-      assert abs(after.state.server.model['mean'] - theta) <= bound
+      assert abs(after.state.server.model['mean'][0] - theta) <= bound
     assert first > 100 * 1e-5
 
   def test_follows_the_equations_for_clients_of_different_sizes(self):
@@ -139,7 +139,10 @@ class TestKnownVariances:
     method = _known(federation, client_learning_rate=rate)
     after = helpers.run(method, rounds, _clients(method, federation))
     w, others = _others(federation)
-    local, variances = federation.local_posterior.mean, federation.variances
+    local, variances = (
+      federation.local_posterior.mean[:, 0],
+      federation.variances,
+    )
     shrink = others / (1 / variances + others)
     steps = np.round(np.log(shrink) / np.log(1 - rate / variances))
     kept = (1 - rate / variances) ** steps
@@ -152,7 +155,7 @@ class TestKnownVariances:
       theta = w @ theta_m / w.sum()
     np.testing.assert_allclose(_personal(after), theta_m, atol=1e-5)
     np.testing.assert_allclose(
-      after.state.server.model['mean'], theta, atol=1e-5
+      after.state.server.model['mean'][0], theta, atol=1e-5
     )
     assert [c.state.steps for c in after.clients] == steps.tolist()
 
@@ -167,14 +170,14 @@ class TestKnownVariances:
       after.state, model={'mean': np.float32(federation.global_posterior.mean)}
     )
     clients = [
-      c._replace(state=c.state._replace(personal={'mean': np.float32(mean)}))
-      for c, mean in zip(after.clients, federation.local_posterior.mean)
+      c._replace(state=c.state._replace(personal={'mean': np.float32([mean])}))
+      for c, mean in zip(after.clients, federation.local_posterior.mean[:, 0])
     ]
     after = helpers.run(method, 1, clients, state)
     assert after.clients[client].state.steps == 4
     np.testing.assert_allclose(
       _personal(after)[client],
-      federation.federated_posterior.mean[client],
+      federation.federated_posterior.mean[client, 0],
       atol=1e-5,
     )
 
@@ -184,11 +187,11 @@ class TestKnownVariances:
     )
     method = _known(federation, client_learning_rate=1e-3, most_steps=2000)
     after = helpers.run(method, 3, _clients(method, federation))
-    local = federation.local_posterior.mean
+    local = federation.local_posterior.mean[:, 0]
     np.testing.assert_allclose(_personal(after), local, atol=1e-5)
     # All clients count the same.
     np.testing.assert_allclose(
-      after.state.server.model['mean'], local.mean(), atol=1e-5
+      after.state.server.model['mean'][0], local.mean(), atol=1e-5
     )
 
   def test_of_clients_that_are_alike_it_is_weighted_by_precision(self):
@@ -198,7 +201,7 @@ class TestKnownVariances:
     theta_m = _personal(after)
     assert np.ptp(theta_m) > 1e-3
     np.testing.assert_allclose(
-      after.state.server.model['mean'],
+      after.state.server.model['mean'][0],
       np.average(theta_m, weights=1 / federation.variances),
       atol=1e-6,
     )
@@ -219,11 +222,11 @@ class TestComponents:
 
   def test_without_initialization_a_client_starts_from_theta(self):
     federation, before, after = self._two_rounds(initialization=False)
-    theta = before.state.server.model['mean']
+    theta = before.state.server.model['mean'][0]
     _, others = _others(federation)
     steps = np.array([c.state.steps for c in after.clients])
     kept = (1 - 1e-3 / federation.variances) ** steps
-    local = federation.local_posterior.mean
+    local = federation.local_posterior.mean[:, 0]
     assert np.ptp(steps) > 0
     np.testing.assert_allclose(
       _personal(after), (1 - kept) * local + kept * theta, atol=1e-5
@@ -236,7 +239,7 @@ class TestComponents:
   def test_without_precision_weights_a_client_counts_as_in_fedavg(self):
     federation, _, after = self._two_rounds(precision_weights=False)
     np.testing.assert_allclose(
-      after.state.server.model['mean'],
+      after.state.server.model['mean'][0],
       np.average(_personal(after), weights=list(map(len, federation.numbers))),
       atol=1e-6,
     )
@@ -244,10 +247,10 @@ class TestComponents:
   def test_smoothing_keeps_a_part_of_the_model_before(self):
     federation, before, after = self._two_rounds(server_learning_rate=0.3)
     w, _ = _others(federation)
-    theta = before.state.server.model['mean']
+    theta = before.state.server.model['mean'][0]
     new = np.average(_personal(after), weights=w)
     np.testing.assert_allclose(
-      after.state.server.model['mean'], 0.7 * theta + 0.3 * new, atol=1e-6
+      after.state.server.model['mean'][0], 0.7 * theta + 0.3 * new, atol=1e-6
     )
 
 
