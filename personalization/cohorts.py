@@ -49,7 +49,7 @@ class Cohorts:
     self.sizes = {name: of_set[usable] for name, of_set in sizes.items()}
     self.pad_to = {
       name: int(of_set.max(initial=0)) for name, of_set in self.sizes.items()
-    }
+    } | dict(population.pad_to)
     most = num_kept * len(population.sets)
     self._stack = functools.lru_cache(most)(self._make_stack)
     self._batch_indices = functools.lru_cache(most)(self._make_batch_indices)

@@ -176,7 +176,11 @@ def load(own: GaussianSettings, data_dir: str | None, seed: int) -> task.Task:
   test = loader(tuple(clients.parameters[:, np.newaxis].astype(np.float32)))
 
   def population(**sets: populations.Load) -> populations.Population:
-    return populations.Population(ids, sets)
+    # All but the parameters themselves have at most so many.
+    largest = {
+      name: own.max_examples for name, part in sets.items() if part is not test
+    }
+    return populations.Population(ids, sets, pad_to=largest)
 
   return task.Task(
     name='gaussian',
