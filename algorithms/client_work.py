@@ -65,10 +65,33 @@ def num_examples(data: batches.ClientData) -> tf.Tensor:
   return tf.reduce_sum(data.mask)
 
 
+def num_distinct_examples(data: batches.ClientData) -> tf.Tensor:
+  """Counts the examples in the batches, each once."""
+  size = tf.shape(next(iter(data.examples.values())))[0]
+  most = tf.math.unsorted_segment_max(
+    tf.reshape(data.mask, [-1]), tf.reshape(data.indices, [-1]), size
+  )
+  return tf.reduce_sum(tf.maximum(most, 0.0))
+
+
+def places_of_batches(
+  data: batches.ClientData,
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Returns the steps that have examples, padded at the end; and how many."""
+  has_examples = tf.reduce_any(data.mask > 0, 1)
+  counted = tf.cumsum(tf.cast(has_examples, tf.int32))
+  size = tf.shape(data.mask)[0]
+  places = tf.math.unsorted_segment_sum(
+    tf.range(size), tf.where(has_examples, counted - 1, -1), size
+  )
+  return places, tf.reduce_max(tf.concat([[0], counted], 0))
+
+
 def fold_batches(
   data: batches.ClientData,
   step: Callable[[_Carry, models.Batch, tf.Tensor], _Carry],
   carry: _Carry,
+  steps: tf.Tensor | None = None,
 ) -> _Carry:
   """Takes a step for each batch, in order, and returns what they lead to.
 
@@ -78,14 +101,29 @@ def fold_batches(
       carried to the next batch. There may be batches without examples between
       others, for which it must carry on what it is given.
     carry: What is carried to the first batch, a structure of tensors.
+    steps: The number of steps, if it is not that of the batches. Batches
+      without examples are left out then, and the first one follows the last
+      one. A client without examples takes no step.
 
   Returns:
     What the last batch carries on.
   """
-  steps = num_steps(data)
+  if steps is None:
+    number = num_steps(data)
+
+    def at(i: tf.Tensor) -> tf.Tensor:
+      return i
+
+  else:
+    places, num_places = places_of_batches(data)
+    number = tf.where(num_places > 0, steps, 0)
+
+    def at(i: tf.Tensor) -> tf.Tensor:
+      return places[i % num_places]
+
   _, carry = tf.while_loop(
-    lambda i, _: i < steps,
-    lambda i, carry: (i + 1, step(carry, *batch(data, i))),
+    lambda i, _: i < number,
+    lambda i, carry: (i + 1, step(carry, *batch(data, at(i)))),
     (0, carry),
   )
   return carry
@@ -134,6 +172,7 @@ def train(
   optimizer: optimizers.Optimizer,
   regularizer: Regularizer | None = None,
   fixed: models.Weights | None = None,
+  steps: tf.Tensor | None = None,
 ) -> tuple[optimizers.Learner, tf.Tensor]:
   """Takes a step of the optimizer for each batch, in order.
 
@@ -145,10 +184,14 @@ def train(
     regularizer: What is added to the mean loss of a batch before it is
       differentiated.
     fixed: The model's other weights, which stay as they are.
+    steps: The number of steps, if it is not that of the batches, see
+      `fold_batches`.
 
   Returns:
     The learner at the end, and the sum over the examples of their loss, without
-    the regularizer, each measured just before the step that used it.
+    the regularizer, each measured just before the step that used it. If the
+    number of steps is given, the loss is the mean over all steps, times the
+    number of the client's examples.
   """
   fixed = fixed or collections.OrderedDict()
 
@@ -163,9 +206,14 @@ def train(
       tuple(learner.weights) if fixed else None,
     )
     after = take_step(optimizer, learner, slopes, mask)
-    return after, total + loss * tf.reduce_sum(mask)
+    size = tf.reduce_sum(mask)
+    return after, total + loss * (size if steps is None else 1.0)
 
-  return fold_batches(data, step, (learner, tf.constant(0.0)))
+  learner, total = fold_batches(data, step, (learner, tf.constant(0.0)), steps)
+  if steps is not None:
+    mean = tf.math.divide_no_nan(total, tf.cast(steps, tf.float32))
+    total = mean * num_examples(data)
+  return learner, total
 
 
 def take_step(

@@ -77,7 +77,13 @@ TRAINERS = {
   'local': Entry('algorithms.local:Local'),
   'mocha': Entry('algorithms.mocha:Mocha'),
   'mr_mtl': Entry('algorithms.mr_mtl:MrMtl', {'client_weighting': 'uniform'}),
+  'perfedavg': Entry(
+    'algorithms.perfedavg:PerFedAvg', {'client_weighting': 'uniform'}
+  ),
+  'pfedme': Entry('algorithms.pfedme:PFedMe', {'client_weighting': 'uniform'}),
   'scaffold': Entry('algorithms.scaffold:Scaffold'),
+  'self_fl': Entry('algorithms.self_fl:SelfFl'),
+  'self_fl_clusters': Entry('algorithms.self_fl_clusters:ClusterSelfFl'),
 }
 PERSONALIZERS = {
   'as_trained': Entry('algorithms.as_trained:AsTrained'),
@@ -212,6 +218,7 @@ def build(
   aggregator: aggregation.Factory,
   evaluation_sets: Sequence[str],
   num_clients: int = 0,
+  num_groups: int = 0,
 ) -> methods.Method:
   """Builds a method.
 
@@ -223,15 +230,16 @@ def build(
     evaluation_sets: The names of the sets that clients are evaluated on.
     num_clients: The number of clients to train on, for a trainer that must know
       it and whose settings leave it open.
+    num_groups: The number of known groups, likewise.
 
   Returns:
     The method for that model.
   """
-  trainer_settings = own.trainer
-  if getattr(trainer_settings, 'num_clients', None) == 0:
-    trainer_settings = dataclasses.replace(
-      trainer_settings, num_clients=num_clients
-    )
+  known = {'num_clients': num_clients, 'num_groups': num_groups}
+  left_open = [n for n in known if getattr(own.trainer, n, None) == 0]
+  trainer_settings = dataclasses.replace(
+    own.trainer, **{n: known[n] for n in left_open}
+  )
   trainer_class, personalizer_class = (e.load() for e in _entries(name))
   trainer = trainer_class(model, trainer_settings)
   return importlib.import_module('algorithms.methods').Method(

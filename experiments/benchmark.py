@@ -1,4 +1,4 @@
-"""Measures rounds of federated averaging, side by side in one run.
+"""Measures rounds of federated averaging and others, side by side in one run.
 
   native      TFF's own C++ runtime
   cohort      our runtime
@@ -29,6 +29,12 @@ _CHOSEN = flags.DEFINE_list(
   ' of emnist), T2 (20 clients of stackoverflow) and T3 (evaluation of 100'
   ' clients of emnist that are fine-tuned for 20 epochs).',
 )
+_METHODS = flags.DEFINE_list(
+  'methods',
+  list(workloads.METHODS),
+  'The methods that are measured on W1 and W2, too: each on the cohort runtime'
+  f' and in a bare loop. One or more of {", ".join(workloads.METHODS)}.',
+)
 _DATA_DIR = flags.DEFINE_string(
   'data_dir', None, 'The folder of the databases that T1 to T3 are of.'
 )
@@ -41,7 +47,8 @@ _SCALE = flags.DEFINE_boolean(
 _JSON = flags.DEFINE_string(
   'json',
   None,
-  'A file for the medians in seconds, {workload: {system: seconds}}.',
+  'A file for the medians in seconds, {workload: {system: seconds}}; the key is'
+  ' "W1 pfedme" where a method is another one.',
 )
 
 
@@ -54,11 +61,18 @@ def main(argv: list[str]) -> int:
     raise app.UsageError(
       f'There is no workload {unknown[0]!r}, only {", ".join(known)}.'
     )
+  unknown = sorted(set(_METHODS.value) - set(workloads.METHODS))
+  if unknown:
+    raise app.UsageError(
+      f'There is no bare loop of {unknown[0]!r}, only of'
+      f' {", ".join(workloads.METHODS)}.'
+    )
   if set(_CHOSEN.value) & set(workloads.TASKS) and not _DATA_DIR.value:
     raise app.UsageError('T1 to T3 need the --data_dir of their databases.')
   return launch.carry_out(
     lambda: launch.load('experiments.benchmarks.measuring').main(
       _CHOSEN.value,
+      _METHODS.value,
       _TURNS.value,
       _SCALE.value,
       _DATA_DIR.value,

@@ -2,6 +2,7 @@
 
   reproduce --table=motley_school          everything, the paper's grids too
   reproduce --table=motley_school --best   only the points found best before
+  reproduce --table=self_fl_gaussian       curves, which are drawn
 
 Every point of the grids is run with every seed, the best is chosen by
 validation, and its test metric is shown beside the published one, if there is
@@ -15,11 +16,12 @@ from base import errors
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import shared_flags
+from experiments.sweeps import curves
 from experiments.sweeps import published_tables
 
-_TABLE = flags.DEFINE_string(
-  'table', None, f'The table: {", ".join(published_tables.table_names())}.'
-)
+_NAMES = sorted((*published_tables.table_names(), *curves.table_names()))
+
+_TABLE = flags.DEFINE_string('table', None, f'The table: {", ".join(_NAMES)}.')
 _BEST = flags.DEFINE_bool(
   'best', False, 'Runs only the points that were found best before.'
 )
@@ -27,7 +29,8 @@ _JSON = flags.DEFINE_string(
   'json',
   None,
   'A file to write {method: {"ours": …, "over_repeats": …, "published": …,'
-  ' "hurt": …}} to, each with those of the numbers that it has.',
+  ' "hurt": …}} to, each with those of the numbers that it has; of curves'
+  ' {figure and x: {method: …}}.',
 )
 _DRY_RUN = shared_flags.dry_run()
 _DATA_DIR = shared_flags.data_dir()
@@ -37,25 +40,32 @@ _WORKERS = shared_flags.workers()
 
 def _main() -> int:
   if _TABLE.value is None:
-    raise errors.UserError(
-      f'Name a table with --table: {", ".join(published_tables.table_names())}.'
-    )
-  table = published_tables.read(_TABLE.value)
+    raise errors.UserError(f'Name a table with --table: {", ".join(_NAMES)}.')
+  if _TABLE.value not in _NAMES:
+    raise errors.unknown('table', _TABLE.value, _NAMES)
   json_file = _JSON.value and paths.user_path(_JSON.value)
   if json_file and not json_file.parent.is_dir():
     raise errors.UserError(
       f'--json: there is no folder {json_file.parent}. Make it or name another.'
     )
   name = f'{_TABLE.value}{"-best" if _BEST.value else ""}'
+  folder = paths.user_path(_OUTPUT_DIR.value or f'results/{name}')
+  rest = paths.folder(_DATA_DIR.value), _WORKERS.value, _DRY_RUN.value
+  if _TABLE.value in curves.table_names():
+    if _BEST.value:
+      raise errors.UserError(
+        f'--best: {_TABLE.value} is of curves, of which every point is shown.'
+        ' Leave the flag out.'
+      )
+    drawn = curves.read(_TABLE.value)
+    launch.exit_when_terminated()
+    return launch.load('experiments.sweeps.curve_reproduction').main(
+      drawn, json_file, folder, *rest
+    )
+  table = published_tables.read(_TABLE.value)
   launch.exit_when_terminated()
   return launch.load('experiments.sweeps.reproduction').main(
-    table,
-    _BEST.value,
-    json_file,
-    paths.user_path(_OUTPUT_DIR.value or f'results/{name}'),
-    paths.folder(_DATA_DIR.value),
-    _WORKERS.value,
-    _DRY_RUN.value,
+    table, _BEST.value, json_file, folder, *rest
   )
 
 

@@ -49,7 +49,7 @@ class Cohorts:
     self.sizes = {name: of_set[usable] for name, of_set in sizes.items()}
     self.pad_to = {
       name: int(of_set.max(initial=0)) for name, of_set in self.sizes.items()
-    }
+    } | dict(population.pad_to)
     most = num_kept * len(population.sets)
     self._stack = functools.lru_cache(most)(self._make_stack)
     self._batch_indices = functools.lru_cache(most)(self._make_batch_indices)
@@ -186,12 +186,18 @@ class Cohorts:
     rng = seeds.generator(*shuffle) if shuffle else None
     if num_steps:
       return batches.index_steps(sizes, batch_size, num_steps, rng=rng)
-    passes = [
-      batches.index_batches(
+
+    def one_pass() -> tuple[np.ndarray, np.ndarray]:
+      return batches.index_batches(
         sizes, batch_size, rng=rng, drop_partial=drop_partial, pad_to=pad_to
       )
-      for _ in range(epochs)
-    ]
+
+    if batch_size >= pad_to:
+      # All of a client's examples are one batch, and their order is nothing.
+      rng = None
+      indices, mask = one_pass()
+      return np.repeat(indices, epochs, 1), np.repeat(mask, epochs, 1)
+    passes = [one_pass() for _ in range(epochs)]
     if epochs == 1:
       return passes[0]
     indices, mask = (np.concatenate(part, axis=1) for part in zip(*passes))

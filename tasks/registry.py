@@ -24,6 +24,7 @@ TASKS = {
   'cifar10': 'tasks.cifar10:Cifar10Settings',
   'emnist': 'tasks.emnist:EmnistSettings',
   'femnist_letters': 'tasks.femnist_letters:FemnistLettersSettings',
+  'gaussian': 'tasks.gaussian:GaussianSettings',
   'landmarks': 'tasks.landmarks:LandmarksSettings',
   'mnist': 'tasks.mnist:MnistSettings',
   'school': 'tasks.school:SchoolSettings',

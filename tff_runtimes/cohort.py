@@ -80,7 +80,10 @@ class _Compiled:
   def __str__(self) -> str:
     lines = [f'The computation has the type {self.computation.type_signature}.']
     if self.stacking.against is not None:
-      how = f'Its clients are not stacked and run one on each core, because {self.stacking.against}.'
+      how = (
+        'Its clients are not stacked and run one on each core, because'
+        f' {self.stacking.against}.'
+      )
     elif self.stacking.against_whole is None:
       how = 'Its clients are stacked, and a call is one XLA program.'
     else:

@@ -29,13 +29,18 @@ class _System:
   """
 
   def __init__(
-    self, workload: str, system: str, data_dir: str | None, size: int = 0
+    self,
+    workload: str,
+    system: str,
+    data_dir: str | None,
+    size: int = 0,
+    method: str = 'fedavg',
   ):
     context = multiprocessing.get_context('spawn')
     self._connection, theirs = context.Pipe()
     self._process = context.Process(
       target=launch.LateCall('experiments.benchmarks.systems', 'serve'),
-      args=(theirs, workload, system, size, data_dir),
+      args=(theirs, workload, system, size, data_dir, method),
     )
     self._process.start()
     # With only the child holding it, a child that dies is an EOFError here.
@@ -62,12 +67,12 @@ class _System:
 
 @contextlib.contextmanager
 def _systems(
-  workload: str, names: Sequence[str], data_dir: str | None
+  workload: str, names: Sequence[str], data_dir: str | None, method: str
 ) -> Iterator[Mapping[str, _System]]:
   started: dict[str, _System] = {}
   try:
     for name in names:
-      started[name] = _System(workload, name, data_dir)
+      started[name] = _System(workload, name, data_dir, method=method)
     yield started
   finally:
     for system in started.values():
@@ -88,19 +93,21 @@ def _compare(
   turns: int,
   data_dir: str | None,
   console: rich_console.Console,
+  method: str = 'fedavg',
 ) -> dict[str, float]:
   """Measures all systems on a workload; returns their medians."""
   names = ['cohort', 'bare']
-  if workload not in workloads.TASKS:
-    names.insert(0, 'native')
-  if workload == 'W2':
-    names.append('vectorized')
-  with _systems(workload, names, data_dir) as systems:
+  if method == 'fedavg':
+    if workload not in workloads.TASKS:
+      names.insert(0, 'native')
+    if workload == 'W2':
+      names.append('vectorized')
+  with _systems(workload, names, data_dir, method) as systems:
     for _ in range(turns):
       for system in systems.values():
         system.take_turn()
     table = _table(
-      f'{workload}: seconds a round',
+      f'{workload}, {method}: seconds a round',
       'system',
       'median',
       *(f'of {other}' for other in names if other in ('native', 'bare')),
@@ -155,6 +162,7 @@ def _scale(workload: str, console: rich_console.Console) -> None:
 
 def main(
   chosen: Sequence[str],
+  methods: Sequence[str],
   turns: int,
   is_scaled: bool,
   data_dir: str | None,
@@ -164,13 +172,20 @@ def main(
 
   Args:
     chosen: The workloads.
+    methods: The methods that are measured beside federated averaging.
     turns: How often each system has its turn.
     is_scaled: Whether to measure cohorts of different sizes, too.
     data_dir: The folder of the databases of the real tasks.
     json_file: A file to write the medians to.
   """
   console = rich_console.Console(width=100)
-  medians = {name: _compare(name, turns, data_dir, console) for name in chosen}
+  medians = {}
+  for name in chosen:
+    medians[name] = _compare(name, turns, data_dir, console)
+    for method in methods if name in workloads.WITH_METHODS else ():
+      medians[f'{name} {method}'] = _compare(
+        name, turns, data_dir, console, method
+      )
   if is_scaled:
     for name in workloads.SCALED:
       if name in chosen:

@@ -207,7 +207,7 @@ def lstm_workload(
   )
 
 
-def _stack(clients: Sequence[batches.ClientData]) -> batches.ClientData:
+def stack(clients: Sequence[batches.ClientData]) -> batches.ClientData:
   """The data of all clients, padded, with a first axis of the clients."""
 
   def stack(*leaves: np.ndarray) -> tf.Tensor:
@@ -220,7 +220,7 @@ def _stack(clients: Sequence[batches.ClientData]) -> batches.ClientData:
   return tf.nest.map_structure(stack, *clients)
 
 
-def _num_steps(own: batches.ClientData) -> tf.Tensor:
+def num_steps(own: batches.ClientData) -> tf.Tensor:
   """The number of a client's steps that are no padding."""
   return tf.math.count_nonzero(own.mask[:, 0], dtype=tf.int32)
 
@@ -233,14 +233,21 @@ def _batch(own: batches.ClientData, step: tf.Tensor) -> tuple[tf.Tensor, ...]:
   return x, y, own.mask[step, :size]
 
 
-class _KerasTraining:
-  """A Keras model that trains on clients' data, inside of a `tf.function`."""
+class KerasTraining:
+  """A Keras model that trains on clients' data, inside of a `tf.function`.
+
+  Attributes:
+    model: The model.
+    variables: Its weights, of the clients one after another.
+    learning_rate: The learning rate of its steps.
+  """
 
   def __init__(self, workload: Workload):
     self.model = workload.keras_model()
     # This makes the variables.
     self.model(workload.clients[0].examples['x'][:1])
     self.variables = self.model.trainable_variables
+    self.learning_rate = workload.learning_rate
     self._optimizer = tf.keras.optimizers.SGD(workload.learning_rate)
     self._optimizer.build(self.variables)
     self._loss = workload.keras_loss
@@ -256,14 +263,23 @@ class _KerasTraining:
     for variable, weight in zip(self.variables, start):
       variable.assign(weight)
 
+  def gradient(
+    self, own: batches.ClientData, step: tf.Tensor
+  ) -> list[tf.Tensor]:
+    """Differentiates the loss of one of a client's batches."""
+    x, y, mask = _batch(own, step)
+    with tf.GradientTape() as tape:
+      loss = self._loss(y, self.model(x, training=True), mask)
+    return tape.gradient(loss, self.variables)
+
+  def descend(self, gradient: Sequence[tf.Tensor]) -> None:
+    """Takes a step down a gradient."""
+    self._optimizer.apply_gradients(zip(gradient, self.variables))
+
   def train(self, own: batches.ClientData) -> None:
     """Takes a step for each of a client's batches."""
-    for step in tf.range(_num_steps(own)):
-      x, y, mask = _batch(own, step)
-      with tf.GradientTape() as tape:
-        loss = self._loss(y, self.model(x, training=True), mask)
-      gradient = tape.gradient(loss, self.variables)
-      self._optimizer.apply_gradients(zip(gradient, self.variables))
+    for step in tf.range(num_steps(own)):
+      self.descend(self.gradient(own, step))
 
 
 def keras_loop(workload: Workload) -> Round:
@@ -279,8 +295,8 @@ def keras_loop(workload: Workload) -> Round:
   Returns:
     The round.
   """
-  training = _KerasTraining(workload)
-  data = _stack(workload.clients)
+  training = KerasTraining(workload)
+  data = stack(workload.clients)
 
   @tf.function
   def mean_update(start: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -324,12 +340,12 @@ def keras_finetuning(
     From weights to the accuracy and the mean loss of each client after 0, 1, …,
     `num_epochs` epochs, `[clients, num_epochs + 1]`.
   """
-  training = _KerasTraining(workload)
-  data = _stack(workload.clients), _stack(evaluation)
+  training = KerasTraining(workload)
+  data = stack(workload.clients), stack(evaluation)
 
   def measure(own: batches.ClientData) -> tf.Tensor:
     sums = tf.zeros([2])
-    for step in tf.range(_num_steps(own)):
+    for step in tf.range(num_steps(own)):
       x, y, mask = _batch(own, step)
       logits = training.model(x)
       correct = tf.equal(tf.argmax(logits, 1, y.dtype), y)
@@ -357,7 +373,7 @@ def keras_finetuning(
 
 def vectorized_round(workload: Workload) -> Round:
   """A round of linear regression, all clients at once in one XLA program."""
-  data = _stack(workload.clients)
+  data = stack(workload.clients)
   masks = data.mask  # [clients, steps, batch]
   num_examples = tf.reduce_sum(masks, axis=[1, 2])
 

@@ -1,5 +1,6 @@
 """The systems that `benchmark` measures, each in a process of its own."""
 
+import collections
 from collections.abc import Callable, Mapping
 import dataclasses
 import functools
@@ -14,6 +15,7 @@ import tensorflow as tf
 from algorithms import aggregation
 from algorithms import registry
 from algorithms import trainers
+from experiments.benchmarks import bare_methods
 from experiments.benchmarks import reference_loops
 from experiments.benchmarks import task_workloads
 from experiments.benchmarks import workloads
@@ -22,25 +24,22 @@ from personalization import cohorts
 
 # From how many rounds to run to the model after them.
 _Run = Callable[[int], Mapping[str, Any]]
-_REFERENCES = {
-  'bare': reference_loops.keras_loop,
-  'vectorized': reference_loops.vectorized_round,
-}
 # Rounds are repeated for at least so long in a turn.
 _SECONDS_PER_TURN = 0.3
 
 
-def _federated_rounds(workload: Any, runtime: str) -> _Run:
-  """Makes rounds on a runtime."""
+def _federated_rounds(workload: Any, runtime: str, name: str) -> _Run:
+  """Makes rounds of a method on a runtime."""
   execution.set_runtime(runtime)
   method = registry.build(
-    'fedavg',
+    name,
     workload.model,
     registry.make_settings(
-      'fedavg', {'client_learning_rate': workload.learning_rate}
+      name, {'client_learning_rate': workload.learning_rate}
     ),
     aggregation.mean(),
     ('evaluation',),
+    num_clients=len(workload.clients),
   )
   state = method.initial_state((0, 0))
   size = len(workload.clients)
@@ -48,30 +47,36 @@ def _federated_rounds(workload: Any, runtime: str) -> _Run:
   data: Any = list(workload.clients)
   if workload.name == 'linear' and runtime == 'cohort':
     data = cohorts.stack(data)
-  own = method.initialize_client(np.zeros(2, np.int32))
-  # Neither a state nor attributes.
-  nothing = own if not isinstance(data, list) else [own] * size
-  clients = cohorts.clients(
-    trainers.Client,
-    size,
-    data=data,
-    state=nothing,
-    seed=np.zeros([size, 2], np.int32),
-    attributes=nothing,
-  )
+  states: Any = [
+    method.initialize_client(np.array([0, k], np.int32)) for k in range(size)
+  ]
+  if not isinstance(data, list):
+    states = cohorts.stack(states)
 
   def run(num_rounds: int) -> Mapping[str, Any]:
-    nonlocal state
+    nonlocal state, states
     for _ in range(num_rounds):
-      state, _, _ = method.next(state, clients)
+      clients = cohorts.clients(
+        trainers.Client,
+        size,
+        data=data,
+        state=states,
+        seed=np.zeros([size, 2], np.int32),
+        attributes=collections.OrderedDict(),
+      )
+      state, new, _ = method.next(state, clients)
+      states = cohorts.stack(new) if not isinstance(data, list) else list(new)
     return state.server.model
 
   return run
 
 
-def _reference_rounds(workload: Any, system: str) -> _Run:
-  """Makes rounds of a loop without federated machinery."""
-  run_round = _REFERENCES[system](workload)
+def _reference_rounds(workload: Any, system: str, name: str) -> _Run:
+  """Makes rounds of a method in a loop without federated machinery."""
+  if system == 'bare':
+    run_round = bare_methods.bare_round(workload, name)
+  else:
+    run_round = reference_loops.vectorized_round(workload)
   weights = workload.model.init(tf.constant([0, 0]))
 
   def run(num_rounds: int) -> Mapping[str, Any]:
@@ -122,6 +127,7 @@ def serve(
   system: str,
   size: int,
   data_dir: str,
+  method: str,
 ) -> None:
   """Runs rounds whenever the other end of the connection says so."""
   make: Callable[[], _Run]
@@ -131,7 +137,10 @@ def serve(
     workload = _made_up_workload(name, size)
     federated = system in ('native', 'cohort')
     make = functools.partial(
-      _federated_rounds if federated else _reference_rounds, workload, system
+      _federated_rounds if federated else _reference_rounds,
+      workload,
+      system,
+      method,
     )
   connection.send('ready')
 

@@ -6,6 +6,10 @@ MADE_UP = {
   'W2': 'linear_workload',
   'W3': 'lstm_workload',
 }
+# The methods that are measured beside federated averaging, see `bare_methods`,
+# and the workloads that they are measured on.
+METHODS = ('pfedme', 'self_fl')
+WITH_METHODS = ('W1', 'W2')
 # Those that are measured with cohorts of several sizes, too.
 SCALED = ('W1', 'W2')
 # Of real tasks, see `task_workloads`: how many of their rounds are measured at

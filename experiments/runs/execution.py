@@ -20,7 +20,7 @@ from personalization import choosing
 from personalization import measurements
 from personalization import training
 from tasks import registry as task_registry
-from tasks import task
+from tasks import task as tasks
 from tasks.models import models
 from tff_runtimes import cohort
 from tff_runtimes import native
@@ -28,7 +28,7 @@ from tff_runtimes import native
 _NOTHING_ELSE = measurements.MeasurementSettings()
 
 
-def load_task(config: configs.Config, data_dir: str | None) -> task.Task:
+def load_task(config: configs.Config, data_dir: str | None) -> tasks.Task:
   """Loads the task, and checks that it can be done as configured."""
   loaded = task_registry.load(
     config.task,
@@ -80,10 +80,11 @@ def choice(
 def _build(
   name: str,
   config: configs.Config,
-  task: task.Task,
+  task: tasks.Task,
   measurement: measurements.MeasurementSettings,
 ) -> methods.Method:
   """Builds one of the methods of a configuration."""
+  known = task.attributes.get(tasks.GROUP)
   return algorithm_registry.build(
     name,
     task.model,
@@ -91,6 +92,7 @@ def _build(
     _aggregator(config.run.aggregator),
     measurements.evaluation_sets(task, measurement),
     num_clients=len(task.train.client_ids),
+    num_groups=len(known.names) if known else 0,
   )
 
 
@@ -122,7 +124,7 @@ def _trained_in(source: str) -> tuple[pathlib.Path, str, int]:
   return path, *rounds.popitem()
 
 
-def _saved_models(source: str, task: task.Task) -> tuple[models.Weights, ...]:
+def _saved_models(source: str, task: tasks.Task) -> tuple[models.Weights, ...]:
   """Reads the models that a finished run has trained."""
   path, name, last_round = _trained_in(source)
   config = configs.from_file(path / results_folder.CONFIG)
@@ -140,7 +142,7 @@ def _saved_models(source: str, task: task.Task) -> tuple[models.Weights, ...]:
 def _warmstart(
   built: Mapping[str, methods.Method],
   sources: Sequence[str],
-  task: task.Task,
+  task: tasks.Task,
 ) -> dict[str, methods.Method]:
   """Has the methods begin with the models of finished runs."""
   for name, own in built.items():
@@ -169,7 +171,7 @@ def _warmstart(
 
 def build_methods(
   config: configs.Config,
-  task: task.Task,
+  task: tasks.Task,
   measurement: measurements.MeasurementSettings = _NOTHING_ELSE,
 ) -> dict[str, methods.Method]:
   """Builds all methods, so that none fails behind the training of another.

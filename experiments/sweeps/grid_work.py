@@ -13,6 +13,7 @@ from experiments.configuration import configs
 from experiments.runs import execution
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results
+from personalization import choosing
 from personalization import evaluation
 from personalization import outcomes
 from personalization import schedules
@@ -134,6 +135,24 @@ def _numbers(values: np.ndarray) -> list[float | None]:
   return [_number(value) for value in values]
 
 
+def _means(outcome: outcomes.Outcome, name: str) -> dict[str, float | None]:
+  """Takes the mean of a metric over test clients, after and before.
+
+  Args:
+    outcome: The outcome.
+    name: The metric.
+
+  Returns:
+    That of the personal models, which were chosen; and that of the baseline,
+    where there is one.
+  """
+  values = outcome.evaluated.test.values[name]
+  means = {'personal': _number(choosing.at(values, outcome.chosen).mean())}
+  if outcome.evaluated.baseline is not None:
+    means['global'] = _number(values[:, outcome.evaluated.baseline].mean())
+  return means
+
+
 def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
   """Writes what is kept of a run.
 
@@ -143,8 +162,8 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
 
   Returns:
     The mean over the clients of the validation metric at the chosen candidates,
-    which tells the best point; and each test client's metric at them, and
-    before personalization.
+    which tells the best point; each test client's metric at them, and before
+    personalization; and the means of all metrics.
   """
   evaluated, test = outcome.evaluated, outcome.test
   record = {
@@ -159,6 +178,7 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
     'test': _numbers(test.values),
     'personalization_examples': evaluated.num_personalization.tolist(),
     'chosen': dict(outcome.num_chosen),
+    'means': {name: _means(outcome, name) for name in evaluated.test.values},
   }
   if test.before is not None and test.hurt is not None:
     record['before'] = _numbers(test.before.values)

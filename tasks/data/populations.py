@@ -23,11 +23,14 @@ class Population:
       It may be called from any thread.
     sizes: For each set, each client's number of examples. If it is None, all
       clients are loaded before the first round to count them.
+    pad_to: For some sets, a number of examples that no client exceeds, also
+      with another seed: padded to it, all seeds share compiled programs.
   """
 
   client_ids: Sequence[str]
   sets: Mapping[str, Load]
   sizes: Mapping[str, np.ndarray] | None = None
+  pad_to: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
   def count_examples(self) -> Mapping[str, np.ndarray]:
     """For each set, each client's number of examples, `[clients]`."""

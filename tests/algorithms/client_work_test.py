@@ -264,6 +264,35 @@ def test_a_learner_goes_on_where_it_was():
   helpers.assert_close(learner, expected)
 
 
+@pytest.mark.parametrize('steps', [1, 3, 8])
+@pytest.mark.parametrize('padding', [None, *_PADDINGS])
+def test_a_number_of_steps_begins_anew_after_the_last_batch(steps, padding):
+  own = helpers.data(0, 9)
+  data = _tensors(own) if padding is None else _PADDINGS[padding](_tensors(own))
+  learner, loss = client_work.train(
+    helpers.MODEL, _SGD.start(_start()), data, _SGD, steps=tf.constant(steps)
+  )
+  w, losses = _START, []
+  for k in range(steps):
+    a, b = helpers.batch_gradients(own)[k % 3]
+    rows = own.indices[k % 3][own.mask[k % 3] > 0]
+    errors = helpers.features(own)[rows] @ w - own.examples['y'][rows]
+    losses.append(0.5 * np.mean(errors**2))
+    w = w - _RATE * (a @ w - b)
+  np.testing.assert_allclose(helpers.vector(learner.weights), w, rtol=1e-4)
+  np.testing.assert_allclose(loss, 9 * np.mean(losses), rtol=1e-4)
+
+
+def test_a_client_without_examples_takes_no_step_of_any_number():
+  data = _tensors(helpers.padded(helpers.data(0, 4)))
+  data = data._replace(mask=tf.zeros_like(data.mask))
+  learner, loss = client_work.train(
+    helpers.MODEL, _SGD.start(_start()), data, _SGD, steps=tf.constant(5)
+  )
+  np.testing.assert_array_equal(helpers.vector(learner.weights), _START)
+  assert loss == 0
+
+
 @pytest.mark.parametrize('epoch', [0, 1, 2])
 def test_an_epoch_is_its_part_of_the_batches(epoch):
   own = _data(24)

@@ -233,6 +233,13 @@ def test_there_is_a_metric_for_each_candidate(method):
     ('fedrep', 1, 26, 26),
     ('fedbabu', 1, 26, 26),
     ('lg_fedavg', 1, 7, 7),
+    ('pfedme', 1, 4, 4),
+    ('perfedavg', 1, 4, 4),
+    # Four numbers of the uncertainties, and the client's own.
+    ('self_fl', 1, 4 + 4, 4 + 1),
+    # The weights of two clusters; the model, weight, variance and whether it is
+    # defined in the row of one of the two.
+    ('self_fl_clusters', 1, 4 + 4 + 2, 4 + 3),
   ],
 )
 def test_what_a_client_is_sent_and_sends(name, rounds, down, up):

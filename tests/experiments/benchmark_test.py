@@ -10,6 +10,7 @@ from tests.experiments import programs
   [
     (['--help'], 'Measures rounds of federated averaging'),
     (['--workloads=W4'], "There is no workload 'W4'"),
+    (['--methods=mocha'], "There is no bare loop of 'mocha'"),
     (['--workloads=T1'], 'T1 to T3 need the --data_dir'),
     (['W1'], "no argument 'W1'"),
   ],

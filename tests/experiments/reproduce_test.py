@@ -36,6 +36,7 @@ class TestReproduce:
     [
       ((), 'Name a table with --table: motley_school'),
       (('--table=motley_shool',), "Did you mean 'motley_school'?"),
+      (('--table=self_fl_gaussian', '--best'), 'every point is shown'),
       (
         ('--table=motley_school', '--json=/nowhere/figures.json'),
         'there is no folder /nowhere',

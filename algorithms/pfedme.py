@@ -1,4 +1,4 @@
-"""A method of one's own: pFedMe, beside FedAvg and fine-tuning.
+"""pFedMe: personal models that are minima near the global one.
 
 Dinh et al. 2020, algorithm 1. The personal model of client i is the minimum of
 its loss, pulled to its local model w_i (their equation 3):
@@ -12,9 +12,9 @@ its loss, pulled to its local model w_i (their equation 3):
 
 A client is judged by theta after a pass over its personalization set from w on,
 and by w as the baseline. beta is FedAvg's `server_learning_rate`, and the rate
-of the K steps its `client_learning_rate`.
-
-  ./bazelw run //examples:run -- --algorithm=fedavg,finetuning,pfedme
+of the K steps its `client_learning_rate`. All clients count the same, unless
+`client_weighting` says otherwise. theta begins the K steps where those on the
+batch before ended, as in the authors' code.
 """
 
 import dataclasses
@@ -26,6 +26,7 @@ from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import trainers
+from base import errors
 from base import settings
 from tasks.data import batches
 from tasks.models import models
@@ -55,6 +56,10 @@ class PFedMe(fedavg.FedAvg):
   start_is_shared = False
   shared_name = 'global model'
 
+  def __post_init__(self) -> None:
+    if self.settings.client_slots == 'kept':
+      raise errors.UserError('pfedme: client_slots must be new.')
+
   def _follow(self, w: models.Weights, data: batches.ClientData) -> Any:
     """Returns w_i, theta, and the sum of the examples' losses at theta."""
     own = self.settings
@@ -80,7 +85,10 @@ class PFedMe(fedavg.FedAvg):
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
     w_i, _, loss = self._follow(message, client.data)
-    update = aggregation.Update(client_work.difference(message, w_i))
+    update = aggregation.Update(
+      client_work.difference(message, w_i),
+      self.settings.client_weight(client.data),
+    )
     return trainers.ClientResult({'model': update}, loss)
 
   def start(

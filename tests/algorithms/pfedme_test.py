@@ -3,27 +3,17 @@
 import collections
 
 import numpy as np
-import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from algorithms import aggregation
 from algorithms import as_trained
 from algorithms import methods
+from algorithms import pfedme
 from algorithms import trainers
-from examples import pfedme
 from tasks.data import batches
 from tasks.models import linear
-from tff_runtimes import cohort
 
 _EMPTY = collections.OrderedDict()
-
-
-@pytest.fixture(autouse=True, scope='module')
-def _runtime():
-  tff.framework.set_default_context(
-    cohort.create_cohort_context(trust_xla=True)
-  )
 
 
 def _trainer(**settings):

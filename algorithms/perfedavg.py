@@ -1,0 +1,134 @@
+"""PerFedAvg: a global model from which one step personalizes well.
+
+Fallah, Mokhtari and Ozdaglar 2020, algorithm 1. The model w is trained for what
+a client's loss is after a step of rate alpha (their equation 3),
+
+  min_w  sum_i F_i(w) / n,  F_i(w) = f_i(w - alpha grad f_i(w))
+
+  client i:    w_i <- w;  for each batch D, and the next one D':
+                 w~  <- w_i - alpha grad f_i(w_i; D)
+                 w_i <- w_i - beta (I - alpha hess f_i(w_i; D)) grad f_i(w~; D')
+  the server:  w <- sum_i w_i / S
+
+The first-order form leaves out the Hessian; the other one multiplies it by the
+gradient without making it, so that a step is the gradient of F_i exactly if D'
+is D, as it is where a client has one batch.
+
+beta is the clients' `client_learning_rate`. Where the algorithm draws three
+batches for each step, a batch is D and D'' of its own step here, and D' of the
+step before; the first is D' of the last. All clients count the same, unless
+`client_weighting` says otherwise. A client is judged after one step of rate
+alpha on all of its personalization set, and by w as the baseline.
+"""
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from algorithms import aggregation
+from algorithms import client_work
+from algorithms import fedavg
+from algorithms import trainers
+from base import errors
+from base import settings
+from tasks.models import models
+
+
+@dataclasses.dataclass(frozen=True)
+class PerFedAvgSettings(fedavg.FedAvgSettings):
+  """The settings of PerFedAvg."""
+
+  inner_rate: float = settings.field(
+    0.01, 'alpha, the rate of the step that personalizes.', minimum=0
+  )
+  form: str = settings.field(
+    'first_order',
+    'Whether steps leave out the Hessian, or have it times a vector.',
+    choices=('first_order', 'hessian_vector'),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class PerFedAvg(fedavg.FedAvg):
+  """Trains a global model that one step of a client personalizes."""
+
+  settings: PerFedAvgSettings
+  start_name = 'after a step'
+  start_is_shared = False
+  shared_name = 'global model'
+
+  def __post_init__(self) -> None:
+    if self.settings.client_slots == 'kept':
+      raise errors.UserError('perfedavg: client_slots must be new.')
+
+  def _descend(self, w: models.Weights, slopes: models.Weights) -> Any:
+    """Takes the step of rate alpha."""
+    return tf.nest.map_structure(
+      lambda weight, slope: weight - self.settings.inner_rate * slope, w, slopes
+    )
+
+  def _slopes(
+    self, w: models.Weights, first: Any, second: Any
+  ) -> tuple[models.Weights, tf.Tensor]:
+    """Differentiates the loss on D' of what a step on D makes of w.
+
+    Args:
+      w: The weights.
+      first: D, examples and their mask.
+      second: D'.
+
+    Returns:
+      The gradient, without the Hessian in the first-order form; and the loss.
+    """
+    if self.settings.form == 'first_order':
+      slopes, _ = client_work.gradient(self.model, w, *first)
+      return client_work.gradient(self.model, self._descend(w, slopes), *second)
+    with tf.GradientTape() as tape:
+      tape.watch(w)
+      slopes, _ = client_work.gradient(self.model, w, *first)
+      loss = self.model.mean_loss(self._descend(w, slopes), *second)
+    slopes = tape.gradient(
+      loss, w, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+    return tf.nest.map_structure(tf.convert_to_tensor, slopes), loss
+
+  def client(
+    self, message: models.Weights, client: trainers.Client
+  ) -> trainers.ClientResult:
+    data, optimizer = client.data, self.settings.client_steps
+    places, number = client_work.places_of_batches(data)
+
+    def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
+      learner, i, total = carry
+      second = client_work.batch(data, places[(i + 1) % number])
+      slopes, loss = self._slopes(learner.weights, (examples, mask), second)
+      learner = optimizer.step(learner, slopes)
+      return learner, i + 1, total + loss * tf.reduce_sum(second[1])
+
+    learner, _, loss = client_work.fold_batches(
+      data,
+      step,
+      (optimizer.start(message), tf.constant(0), tf.constant(0.0)),
+      steps=number,
+    )
+    update = aggregation.Update(
+      client_work.difference(message, learner.weights),
+      self.settings.client_weight(data),
+    )
+    return trainers.ClientResult({'model': update}, loss)
+
+  def start(
+    self, message: models.Weights, client: trainers.Client
+  ) -> trainers.Start:
+    def measure(examples: models.Batch, mask: tf.Tensor) -> models.Weights:
+      slopes, _ = client_work.gradient(self.model, message, examples, mask)
+      size = tf.reduce_sum(mask)
+      return tf.nest.map_structure(lambda slope: size * slope, slopes)
+
+    slopes = client_work.sum_over_batches(client.data, measure)
+    size = client_work.num_examples(client.data)
+    slopes = tf.nest.map_structure(
+      lambda slope: tf.math.divide_no_nan(slope, size), slopes
+    )
+    return trainers.Start(self._descend(message, slopes), shared=message)

@@ -1,0 +1,152 @@
+"""Rounds of methods without any federated machinery, one client after another.
+
+Each is what `reference_loops.keras_loop` is to federated averaging: the steps
+of a round on a Keras model, all in one `tf.function`, with the settings that
+the method has by default. A further method needs a function that takes the
+model and the data of all clients, and returns what does a round; and its line
+in `METHODS`.
+"""
+
+import collections
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+from algorithms import registry
+from experiments.benchmarks import reference_loops
+from tasks.data import batches
+from tasks.models import models
+
+# In the shapes of the Keras model's variables.
+_Weights = list[tf.Tensor]
+# From the weights before a round to those after it.
+_Round = Callable[[_Weights], _Weights]
+
+
+def _square(weights: _Weights) -> tf.Tensor:
+  return tf.add_n([tf.reduce_sum(tf.square(w)) for w in weights])
+
+
+def _client(data: batches.ClientData, k: tf.Tensor) -> batches.ClientData:
+  return tf.nest.map_structure(lambda leaf: leaf[k], data)
+
+
+def _pfedme(
+  training: reference_loops.KerasTraining, data: batches.ClientData
+) -> _Round:
+  own = registry.make_settings('pfedme', {}).trainer
+  num_clients = data.mask.shape[0]
+
+  def run(start: _Weights) -> _Weights:
+    total = [tf.zeros_like(w) for w in start]
+    for k in tf.range(num_clients):
+      client = _client(data, k)
+      w_i = list(start)
+      training.assign(start)
+      for step in tf.range(reference_loops.num_steps(client)):
+        for _ in range(own.proximal_steps):
+          slopes = training.gradient(client, step)
+          training.descend(
+            [
+              g + own.proximal * (theta - w)
+              for g, theta, w in zip(slopes, training.variables, w_i)
+            ]
+          )
+        rate = own.local_rate * own.proximal
+        w_i = [w - rate * (w - v) for w, v in zip(w_i, training.variables)]
+      total = [t + w for t, w in zip(total, w_i)]
+    return [t / num_clients for t in total]
+
+  return run
+
+
+def _self_fl(
+  training: reference_loops.KerasTraining, data: batches.ClientData
+) -> _Round:
+  """Makes rounds of algorithm 1, in which all clients are."""
+  own = registry.make_settings('self_fl', {}).trainer
+  eta, num_clients = training.learning_rate, data.mask.shape[0]
+
+  def of_clients(like: tf.Tensor) -> tf.Variable:
+    return tf.Variable(tf.zeros([num_clients, *like.shape]))
+
+  personal, mean, variance, sent = (
+    [of_clients(v) for v in training.variables],
+    [of_clients(v) for v in training.variables],
+    of_clients(tf.zeros([])),
+    of_clients(tf.zeros([])),
+  )
+  round_num, inter_variance = tf.Variable(0.0), tf.Variable(0.0)
+
+  def run(start: _Weights) -> _Weights:
+    weights = 1 / tf.maximum(inter_variance + sent, 1e-20)
+    round_num.assign_add(1)
+    for k in tf.range(num_clients):
+      client = _client(data, k)
+      num_batches = reference_loops.num_steps(client)
+      steps, pushed = num_batches, tf.zeros([])
+      if round_num > 2:
+        others = tf.reduce_sum(weights) - weights[k]
+        pushed = 1 / (inter_variance + variance[k]) / others
+        wanted = tf.math.log1p(1 / (variance[k] * others))
+        of_step = -tf.math.log(1 - tf.minimum(eta / variance[k], 1.0))
+        steps = tf.clip_by_value(wanted / of_step, 1, float(own.most_steps))
+        steps = tf.cast(tf.round(steps), tf.int32)
+        sent.scatter_nd_update([[k]], [variance[k]])
+      training.assign(
+        [w - pushed * (p[k] - w) for w, p in zip(start, personal)]
+      )
+      for step in tf.range(steps):
+        training.descend(training.gradient(client, step % num_batches))
+      moved, away = tf.zeros([]), tf.zeros([])
+      for theta, p, m in zip(training.variables, personal, mean):
+        new = m[k] + (theta - m[k]) / round_num
+        moved += tf.reduce_sum(tf.square(new - m[k]))
+        away += tf.reduce_sum(tf.square(theta - new))
+        m.scatter_nd_update([[k]], new[tf.newaxis])
+        p.scatter_nd_update([[k]], theta[tf.newaxis])
+      kept = (round_num - 1) / round_num * (variance[k] + moved)
+      variance.scatter_nd_update([[k]], [kept + away / round_num])
+    apart = [p - tf.reduce_mean(p, 0) for p in personal]
+    inter_variance.assign(_square(apart) / num_clients)
+    weights = 1 / tf.maximum(inter_variance + sent, 1e-20)
+    share = weights / tf.reduce_sum(weights)
+    return [tf.tensordot(share, p, 1) for p in personal]
+
+  return run
+
+
+METHODS: Mapping[
+  str,
+  Callable[[reference_loops.KerasTraining, batches.ClientData], _Round],
+] = {'pfedme': _pfedme, 'self_fl': _self_fl}
+
+
+def bare_round(
+  workload: reference_loops.Workload, method: str
+) -> reference_loops.Round:
+  """Makes rounds of a method on a workload, whose clients are in all of them.
+
+  What clients keep is kept from round to round here.
+
+  Args:
+    workload: The workload.
+    method: 'fedavg', or one of `METHODS`.
+
+  Returns:
+    The round.
+  """
+  if method == 'fedavg':
+    return reference_loops.keras_loop(workload)
+  training = reference_loops.KerasTraining(workload)
+  data = reference_loops.stack(workload.clients)
+  run_round = tf.function(METHODS[method](training, data))
+
+  def run(weights: models.Weights) -> models.Weights:
+    after = run_round(training.start(weights))
+    return collections.OrderedDict(
+      (name, tf.reshape(w, weight.shape))
+      for (name, weight), w in zip(weights.items(), after)
+    )
+
+  return run

@@ -1,0 +1,78 @@
+"""The published curves that come with the code, each in a TOML file.
+
+It is the file of a grid, see `grid_file`, and what is drawn of the points: a
+metric of each method against one of its settings, in a figure for each of some
+tasks.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import pathlib
+import tomllib
+from typing import Any
+
+from base import errors
+from experiments.sweeps import grid_file
+
+_CURVES = pathlib.Path(__file__).parents[1] / 'tables' / 'curves'
+
+
+def table_names() -> tuple[str, ...]:
+  """Lists the curves that come with the code."""
+  return tuple(sorted(path.stem for path in _CURVES.glob('*.toml')))
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+  """A curve of each method.
+
+  Attributes:
+    metric: The metric of the test clients.
+    of: 'personal' for the models that are chosen, 'global' for those before.
+  """
+
+  metric: str
+  of: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CurveTable:
+  """Published curves.
+
+  Attributes:
+    title: What they show.
+    x: The setting on the x axis.
+    most: The number that it is shown as a part of.
+    curves: What is drawn in each figure, by name.
+    figures: The settings that the points of a figure have, by its name.
+    grid: The points.
+  """
+
+  title: str
+  x: str
+  most: float
+  curves: Mapping[str, Curve]
+  figures: Mapping[str, Mapping[str, Any]]
+  grid: grid_file.GridFile
+
+  def place(self, point: grid_file.Point) -> tuple[str, float]:
+    """Returns the figure of a point, and where it is on the x axis."""
+    own = {**point.settings, **point.values}
+    (figure,) = (
+      name
+      for name, settings in self.figures.items()
+      if settings.items() <= own.items()
+    )
+    return figure, own[self.x] / self.most
+
+
+def read(name: str) -> CurveTable:
+  """Reads curves; raises a `UserError` if there are none of that name."""
+  if name not in table_names():
+    raise errors.unknown('table', name, table_names())
+  contents = tomllib.loads((_CURVES / f'{name}.toml').read_text('utf-8'))
+  curves = {name: Curve(**own) for name, own in contents.pop('curves').items()}
+  named = {key: contents.pop(key) for key in ('title', 'x', 'most', 'figures')}
+  return CurveTable(
+    curves=curves, grid=grid_file.parse(contents, name), **named
+  )

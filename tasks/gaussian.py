@@ -1,0 +1,197 @@
+"""Gaussian: the mean of each client's numbers, in a two-level model.
+
+The model of Chen et al. 2022, "Self-aware personalized federated learning",
+sections 2.1 and 4.1, in which all optima are known in closed form:
+
+  theta_m ~ N(theta_0, sigma_0^2)           the parameter of client m
+  y_m1, y_m2, ... ~ N(theta_m, sigma^2)     its N_m numbers
+
+A client's own numbers leave theta_m with the variance sigma_m^2 = sigma^2 /
+N_m. With a `dimension` above 1 these are vectors, whose entries are
+independent: as many repeats in one, with the same N_m. Task and methods are
+judged by how far theta_m is from what was learned, and by how far theta_0 is
+from the global model ('parent_l1_error'). Configurations are chosen by the
+distance to further numbers of each client.
+
+The defaults are the paper's case 1, where clients are alike; the preset
+`gaussian_case_2` is its case 2, where they differ.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from base import seeds
+from base import settings
+from tasks import task
+from tasks.data import populations
+from tasks.models import gaussian
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianSettings(settings.Settings):
+  """The settings of Gaussian."""
+
+  num_clients: int = settings.field(20, 'The number of clients, M.', minimum=1)
+  parent: float = settings.field(1.6, "theta_0, the mean of clients' own.")
+  inter_variance: float = settings.field(
+    0.001, "sigma_0^2, the variance of clients' parameters.", minimum=0
+  )
+  example_variance: float = settings.field(
+    0.1, "sigma^2, the variance of a client's numbers.", above=0
+  )
+  min_examples: int = settings.field(
+    10, 'The smallest number of examples of a client.', minimum=1
+  )
+  max_examples: int = settings.field(
+    20, 'The largest number of examples of a client.', minimum=1
+  )
+
+  dimension: int = settings.field(
+    1, "The number of entries of a client's parameter.", minimum=1
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.min_examples > self.max_examples:
+      raise settings.SettingError(
+        f'min_examples must be at most max_examples, {self.max_examples},'
+        f' not {self.min_examples}.',
+        'min_examples',
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Posterior:
+  """What can be known of a parameter: its posterior distribution.
+
+  Attributes:
+    mean: The mean, `[dimension]`, or of each client's `[clients, dimension]`.
+    variance: The variance of all of its entries, `[]` or `[clients]`.
+  """
+
+  mean: np.ndarray
+  variance: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Federation:
+  """Clients, their parameters and their numbers.
+
+  Attributes:
+    parent: theta_0.
+    inter_variance: sigma_0^2.
+    parameters: theta_m of each client, `[clients, dimension]`.
+    variances: sigma_m^2 of each client, `[clients]`.
+    numbers: What each client can learn from, `[N_m, dimension]`.
+    further: As much more, to choose by.
+  """
+
+  parent: float
+  inter_variance: float
+  parameters: np.ndarray
+  variances: np.ndarray
+  numbers: tuple[np.ndarray, ...]
+  further: tuple[np.ndarray, ...]
+
+  @property
+  def _weights(self) -> np.ndarray:
+    """w_m = 1 / (sigma_0^2 + sigma_m^2)."""
+    return 1 / (self.inter_variance + self.variances)
+
+  @functools.cached_property
+  def local_posterior(self) -> Posterior:
+    """theta_m from the client's own numbers, theta_m(L)."""
+    means = np.array([np.mean(y, 0, dtype=np.float64) for y in self.numbers])
+    return Posterior(means, self.variances)
+
+  @functools.cached_property
+  def global_posterior(self) -> Posterior:
+    """theta_0 from all clients' numbers, theta(G), equation (2)."""
+    w = self._weights
+    return Posterior(w @ self.local_posterior.mean / w.sum(), 1 / w.sum())
+
+  @functools.cached_property
+  def federated_posterior(self) -> Posterior:
+    """theta_m from all clients' numbers, theta_m(FL), equation (3).
+
+    It is that of a client which supposes that its own theta_m is theta_0, and
+    so is drawn further to the others than by the model that it is part of.
+    """
+    w, precisions = self._weights, 1 / self.variances
+    local = self.local_posterior.mean
+    total = precisions + w.sum() - w
+    own = (precisions - w)[:, np.newaxis] * local
+    return Posterior((own + w @ local) / total[:, np.newaxis], 1 / total)
+
+  @property
+  def gains(self) -> np.ndarray:
+    """What each client gains by federated learning, equation (4)."""
+    return self.variances / self.federated_posterior.variance
+
+
+def draw(own: GaussianSettings, seed: int) -> Federation:
+  """Draws clients and their numbers."""
+  rng = seeds.generator('gaussian', seed)
+  sizes = rng.integers(own.min_examples, own.max_examples + 1, own.num_clients)
+  deviation, spread = np.sqrt([own.example_variance, own.inter_variance])
+  shape = own.num_clients, own.dimension
+  parameters = rng.normal(own.parent, spread, shape)
+
+  def numbers() -> tuple[np.ndarray, ...]:
+    return tuple(
+      rng.normal(theta, deviation, (size, own.dimension)).astype(np.float32)
+      for theta, size in zip(parameters, sizes)
+    )
+
+  return Federation(
+    own.parent,
+    own.inter_variance,
+    parameters,
+    own.example_variance / sizes,
+    numbers(),
+    numbers(),
+  )
+
+
+def load(own: GaussianSettings, data_dir: str | None, seed: int) -> task.Task:
+  """Makes the task; nothing is read from `data_dir`."""
+  del data_dir
+  clients = draw(own, seed)
+  ids = tuple(f'client_{m:04d}' for m in range(own.num_clients))
+
+  def loader(values: tuple[np.ndarray, ...]) -> populations.Load:
+    examples = {
+      client_id: {
+        'parent': np.full(len(y), own.parent, np.float32),
+        'variance': np.full(len(y), variance, np.float32),
+        'y': y,
+      }
+      for client_id, y, variance in zip(ids, values, clients.variances)
+    }
+    return examples.__getitem__
+
+  train, validation = loader(clients.numbers), loader(clients.further)
+  test = loader(tuple(clients.parameters[:, np.newaxis].astype(np.float32)))
+
+  def population(**sets: populations.Load) -> populations.Population:
+    # All but the parameters themselves have at most so many.
+    largest = {
+      name: own.max_examples for name, part in sets.items() if part is not test
+    }
+    return populations.Population(ids, sets, pad_to=largest)
+
+  return task.Task(
+    name='gaussian',
+    model=gaussian.GaussianMean(own.dimension),
+    metric='l1_error',
+    higher_is_better=False,
+    train=population(train=train),
+    validation=population(personalization=train, evaluation=validation),
+    test=population(personalization=train, evaluation=test),
+    cross_silo=True,
+    # All numbers of a client, so that steps are gradient descent.
+    batch_size=own.max_examples,
+    padded=True,
+  )

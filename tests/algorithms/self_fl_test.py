@@ -1,0 +1,450 @@
+"""Self-FL against the two-level Gaussian model, whose optima are known."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from algorithms import self_fl
+from base import errors
+from tasks import gaussian
+from tasks.models import gaussian as gaussian_model
+from tests.algorithms import helpers
+
+_MODEL = gaussian_model.GaussianMean()
+# More than any equation asks for.
+_NO_LIMIT = 10**6
+
+
+def _federation(num_clients=8, seed=0, **values):
+  values = dict(min_examples=5, max_examples=5) | values
+  return gaussian.draw(
+    gaussian.GaussianSettings(num_clients=num_clients, **values), seed
+  )
+
+
+def _clients(method, federation):
+  """Clients with all their numbers in one batch."""
+  largest = max(map(len, federation.numbers))
+  data = [
+    helpers.padded(
+      helpers.as_data(
+        {
+          'parent': np.full(len(y), federation.parent, np.float32),
+          'variance': np.full(len(y), variance, np.float32),
+          'y': y,
+        },
+        batch_size=largest,
+      ),
+      rows=largest,
+      places=largest,
+      steps=1,
+    )
+    for y, variance in zip(federation.numbers, federation.variances)
+  ]
+  return helpers.make_clients(method, data)
+
+
+def _known(federation, **values):
+  """Self-FL that knows the variances; all numbers have variance 0.1."""
+  values = dict(most_steps=_NO_LIMIT) | values
+  return helpers.build(
+    'self_fl',
+    model=_MODEL,
+    variances='known',
+    inter_variance=federation.inter_variance,
+    example_variance=0.1,
+    **values,
+  )
+
+
+def _estimated(**values):
+  return helpers.build('self_fl', model=_MODEL, **values)
+
+
+def _personal(after):
+  return np.array([c.state.personal['mean'][0] for c in after.clients])
+
+
+def _others(federation):
+  """S_m, the sum of w_k over k other than m."""
+  w = 1 / (federation.inter_variance + federation.variances)
+  return w, w.sum() - w
+
+
+def _rate(federation, steps):
+  """The rate at which equation (8) is solved by so many steps exactly."""
+  _, others = _others(federation)
+  variance = federation.variances
+  shrink = others / (1 / variance + others)
+  return (variance * (1 - shrink ** (1 / steps))).tolist()
+
+
+def _limit(federation):
+  """The fixed point of equations (8), (10) and (11), derived by hand.
+
+  theta_m (sigma_m^-2 + W) = sigma_m^-2 theta_m(L) + W theta, where W is the sum
+  of all w; and theta is their weighted mean.
+  """
+  w, _ = _others(federation)
+  local = federation.local_posterior.mean[:, 0]
+  precisions = 1 / federation.variances
+  share = w * precisions / (precisions + w.sum())
+  theta = share @ local / share.sum()
+  own = (precisions * local + w.sum() * theta) / (precisions + w.sum())
+  return theta, own
+
+
+class TestKnownVariances:
+  def test_reaches_the_optimum_of_both_models(self):
+    # The second term of proposition 3.1 is below 1e-5 where sigma_m^2 is the
+    # same for all clients, and much smaller than sigma_0^2.
+    federation = _federation(
+      inter_variance=1.0, min_examples=1000, max_examples=1000
+    )
+    (rate, *_) = _rate(federation, steps=3)
+    method = _known(federation, client_learning_rate=rate)
+    after = helpers.run(method, 12, _clients(method, federation))
+    np.testing.assert_allclose(
+      after.state.server.model['mean'][0],
+      federation.global_posterior.mean,
+      atol=1e-5,
+    )
+    np.testing.assert_allclose(
+      _personal(after), federation.federated_posterior.mean[:, 0], atol=1e-5
+    )
+
+  @pytest.mark.parametrize('inter_variance', [0.001, 0.1])
+  def test_error_shrinks_by_q_in_each_round(self, inter_variance):
+    # Proposition 3.1, without its second term: towards the fixed point.
+    federation = _federation(inter_variance=inter_variance)
+    (rate, *_) = _rate(federation, steps=3)
+    method = _known(federation, client_learning_rate=rate)
+    w, others = _others(federation)
+    q = np.max(others / (1 / federation.variances + others))
+    theta, own = _limit(federation)
+    after = helpers.run(method, 1, _clients(method, federation))
+    first = np.abs(_personal(after) - own).max()
+    for t in range(1, 7):
+      after = helpers.run(method, 2, after.clients, after.state)
+      bound = first * q ** (2 * t) + 1e-5
+      assert np.abs(_personal(after) - own).max() <= bound
+      assert abs(after.state.server.model['mean'][0] - theta) <= bound
+    assert first > 100 * 1e-5
+
+  def test_follows_the_equations_for_clients_of_different_sizes(self):
+    federation = _federation(inter_variance=0.05, max_examples=30)
+    rate, rounds = 1e-4, 5
+    method = _known(federation, client_learning_rate=rate)
+    after = helpers.run(method, rounds, _clients(method, federation))
+    w, others = _others(federation)
+    local, variances = (
+      federation.local_posterior.mean[:, 0],
+      federation.variances,
+    )
+    shrink = others / (1 / variances + others)
+    steps = np.round(np.log(shrink) / np.log(1 - rate / variances))
+    kept = (1 - rate / variances) ** steps
+    # Of the first round it is not known who else is in it: one step.
+    theta_m = rate / variances * local
+    theta = w @ theta_m / w.sum()
+    for _ in range(rounds - 1):
+      start = theta - w / others * (theta_m - theta)
+      theta_m = (1 - kept) * local + kept * start
+      theta = w @ theta_m / w.sum()
+    np.testing.assert_allclose(_personal(after), theta_m, atol=1e-5)
+    np.testing.assert_allclose(
+      after.state.server.model['mean'][0], theta, atol=1e-5
+    )
+    assert [c.state.steps for c in after.clients] == steps.tolist()
+
+  @pytest.mark.parametrize('client', [0, 3])
+  def test_one_round_reaches_the_optimum_if_others_are_there(self, client):
+    # (7) is (10) with theta(G) and theta_m(L), and (8) tells the steps.
+    federation = _federation(inter_variance=0.05, max_examples=30)
+    rate = _rate(federation, steps=4)[client]
+    method = _known(federation, client_learning_rate=rate)
+    after = helpers.run(method, 1, _clients(method, federation))
+    state = helpers.with_server(
+      after.state, model={'mean': np.float32(federation.global_posterior.mean)}
+    )
+    clients = [
+      c._replace(state=c.state._replace(personal={'mean': np.float32([mean])}))
+      for c, mean in zip(after.clients, federation.local_posterior.mean[:, 0])
+    ]
+    after = helpers.run(method, 1, clients, state)
+    assert after.clients[client].state.steps == 4
+    np.testing.assert_allclose(
+      _personal(after)[client],
+      federation.federated_posterior.mean[client, 0],
+      atol=1e-5,
+    )
+
+  def test_of_clients_that_have_nothing_in_common_it_is_local(self):
+    federation = dataclasses.replace(
+      _federation(inter_variance=1.0, max_examples=30), inter_variance=1e12
+    )
+    method = _known(federation, client_learning_rate=1e-3, most_steps=2000)
+    after = helpers.run(method, 3, _clients(method, federation))
+    local = federation.local_posterior.mean[:, 0]
+    np.testing.assert_allclose(_personal(after), local, atol=1e-5)
+    # All clients count the same.
+    np.testing.assert_allclose(
+      after.state.server.model['mean'][0], local.mean(), atol=1e-5
+    )
+
+  def test_of_clients_that_are_alike_it_is_weighted_by_precision(self):
+    federation = _federation(inter_variance=0.0, max_examples=30)
+    method = _known(federation, client_learning_rate=1e-3)
+    after = helpers.run(method, 4, _clients(method, federation))
+    theta_m = _personal(after)
+    assert np.ptp(theta_m) > 1e-3
+    np.testing.assert_allclose(
+      after.state.server.model['mean'][0],
+      np.average(theta_m, weights=1 / federation.variances),
+      atol=1e-6,
+    )
+
+
+class TestComponents:
+  """Each is the only one that is switched off."""
+
+  def _two_rounds(self, **values):
+    federation = _federation(inter_variance=0.05, max_examples=30)
+    method = _known(federation, client_learning_rate=1e-3, **values)
+    before = helpers.run(method, 2, _clients(method, federation))
+    return (
+      federation,
+      before,
+      helpers.run(method, 1, before.clients, before.state),
+    )
+
+  def test_without_initialization_a_client_starts_from_theta(self):
+    federation, before, after = self._two_rounds(initialization=False)
+    theta = before.state.server.model['mean'][0]
+    _, others = _others(federation)
+    steps = np.array([c.state.steps for c in after.clients])
+    kept = (1 - 1e-3 / federation.variances) ** steps
+    local = federation.local_posterior.mean[:, 0]
+    assert np.ptp(steps) > 0
+    np.testing.assert_allclose(
+      _personal(after), (1 - kept) * local + kept * theta, atol=1e-5
+    )
+
+  def test_without_adaptive_steps_there_is_one_for_each_batch(self):
+    _, _, after = self._two_rounds(adaptive_steps=False)
+    assert {c.state.steps for c in after.clients} == {1}
+
+  def test_without_precision_weights_a_client_counts_as_in_fedavg(self):
+    federation, _, after = self._two_rounds(precision_weights=False)
+    np.testing.assert_allclose(
+      after.state.server.model['mean'][0],
+      np.average(_personal(after), weights=list(map(len, federation.numbers))),
+      atol=1e-6,
+    )
+
+  def test_smoothing_keeps_a_part_of_the_model_before(self):
+    federation, before, after = self._two_rounds(server_learning_rate=0.3)
+    w, _ = _others(federation)
+    theta = before.state.server.model['mean'][0]
+    new = np.average(_personal(after), weights=w)
+    np.testing.assert_allclose(
+      after.state.server.model['mean'][0], 0.7 * theta + 0.3 * new, atol=1e-6
+    )
+
+
+class TestEstimatedVariances:
+  """With helpers' least squares, in batches of four."""
+
+  def _rounds(self, number, sizes=helpers.SIZES, **values):
+    """Yields what there is before and after each round."""
+    method = helpers.build('self_fl', client_learning_rate=0.05, **values)
+    data = [helpers.padded(own) for own in helpers.all_data(sizes)]
+    before = helpers.AfterRounds(
+      method.initial_state([0, 1]), helpers.make_clients(method, data), None
+    )
+    for _ in range(number):
+      after = helpers.run(method, 1, before.clients, before.state)
+      yield before, after
+      before = after
+
+  def _vectors(self, after):
+    return np.array(
+      [helpers.vector(client.state.personal) for client in after.clients]
+    )
+
+  def test_running_variance_is_that_of_all_models(self):
+    models = []
+    for _, after in self._rounds(6):
+      models.append(self._vectors(after))
+      expected = np.var(models, axis=0).sum(axis=-1)
+      actual = [client.state.running.variance for client in after.clients]
+      np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-7)
+    assert expected.min() > 0
+
+  def test_what_is_sent_is_the_variance_of_the_rounds_before(self):
+    *_, (before, after) = self._rounds(4)
+    np.testing.assert_array_equal(
+      [client.state.sent for client in after.clients],
+      [client.state.running.variance for client in before.clients],
+    )
+
+  def test_sigma_0_is_the_variance_of_the_models_of_the_round(self):
+    for _, after in self._rounds(4):
+      np.testing.assert_allclose(
+        after.state.server.uncertainty.inter_variance,
+        np.var(self._vectors(after), axis=0).sum(),
+        rtol=1e-4,
+      )
+
+  def test_clients_count_by_their_precision(self):
+    *_, (_, after) = self._rounds(4)
+    uncertainty = after.state.server.uncertainty
+    sent = np.array([client.state.sent for client in after.clients])
+    w = 1 / (uncertainty.inter_variance + sent)
+    np.testing.assert_allclose(uncertainty.weight, w.sum(), rtol=1e-4)
+    np.testing.assert_allclose(
+      helpers.vector(after.state.server.model),
+      np.average(self._vectors(after), axis=0, weights=w),
+      rtol=1e-4,
+      atol=1e-5,
+    )
+
+  def test_until_two_rounds_it_is_fedavg_without_sizes(self):
+    expected = helpers.run(
+      helpers.build(
+        'fedavg', client_learning_rate=0.05, client_weighting='uniform'
+      ),
+      2,
+    )
+    *_, (_, after) = self._rounds(2)
+    np.testing.assert_allclose(
+      helpers.vector(after.state.server.model),
+      helpers.vector(expected.state.server.model),
+      rtol=1e-5,
+      atol=1e-6,
+    )
+
+  def test_a_new_client_counts_as_if_it_had_the_mean_variance(self):
+    *_, (before, after) = self._rounds(3)
+    method = helpers.build('self_fl', client_learning_rate=0.05)
+    new = helpers.make_clients(method, [before.clients[0].data])
+    after = helpers.run(method, 1, [*new, *after.clients[1:]], after.state)
+    uncertainty = after.state.server.uncertainty
+    sent = np.array([client.state.sent for client in after.clients])
+    assert sent[0] == 0
+    sent[0] = sent[1:].mean()
+    np.testing.assert_allclose(
+      helpers.vector(after.state.server.model),
+      np.average(
+        self._vectors(after),
+        axis=0,
+        weights=1 / (uncertainty.inter_variance + sent),
+      ),
+      rtol=1e-4,
+      atol=1e-5,
+    )
+
+  def test_a_client_leaves_itself_out_of_the_sum(self):
+    *_, (_, after) = self._rounds(2)
+    sent = np.linspace(0.1, 0.5, 5, dtype=np.float32)
+    variances = np.linspace(0.6, 0.2, 5, dtype=np.float32)
+    w = 1 / (0.7 + sent)
+    uncertainty = self_fl.Uncertainty(0.7, sent.mean(), w.sum(), 5.0)
+    clients = [
+      client._replace(
+        state=client.state._replace(
+          sent=own, running=client.state.running._replace(variance=variance)
+        )
+      )
+      for client, own, variance in zip(after.clients, sent, variances)
+    ]
+    state = helpers.with_server(after.state, uncertainty=uncertainty)
+    method = helpers.build('self_fl', client_learning_rate=0.05)
+    after = helpers.run(method, 1, clients, state)
+    wanted = np.log1p(1 / (variances * (w.sum() - w)))
+    steps = np.round(wanted / -np.log1p(-0.05 / variances))
+    assert [c.state.steps for c in after.clients] == steps.tolist()
+    with_itself = np.log1p(1 / (variances * w.sum()))
+    assert np.any(steps != np.round(with_itself / -np.log1p(-0.05 / variances)))
+
+  def test_after_a_round_by_itself_a_client_does_as_in_fedavg(self):
+    *_, (_, after) = self._rounds(3)
+    method = helpers.build('self_fl', client_learning_rate=0.05)
+    alone = helpers.run(method, 1, after.clients[:1], after.state)
+    assert alone.state.server.uncertainty.weight == 0
+    again = helpers.run(method, 1, alone.clients, alone.state)
+    assert again.clients[0].state.steps == 3  # The batches of nine examples.
+    np.testing.assert_allclose(
+      helpers.vector(again.clients[0].state.personal),
+      self._fedavg(alone),
+      rtol=1e-4,
+      atol=1e-6,
+    )
+
+  def _fedavg(self, before):
+    w = helpers.vector(before.state.server.model).astype(np.float64)
+    for a, b in helpers.batch_gradients(helpers.data(0, 9)):
+      w = w - 0.05 * (a @ w - b)
+    return w
+
+  def test_augmented_takes_the_variances_of_converged_models(self):
+    # 4,000 steps on one batch: the minimum of each client's own loss.
+    method = helpers.build(
+      'self_fl', client_learning_rate=0.1, augmented_steps=4000
+    )
+    sizes = (9, 12, 7)
+    data = helpers.all_data(sizes, batch_size=100)
+    after = helpers.run(method, 2, helpers.make_clients(method, data))
+    minima = [np.linalg.solve(*helpers.quadratic(own)) for own in data]
+    np.testing.assert_allclose(
+      after.state.server.uncertainty.inter_variance,
+      np.var(minima, axis=0).sum(),
+      rtol=1e-3,
+    )
+    for client, minimum in zip(after.clients, minima):
+      mean = helpers.vector(client.state.running.mean)
+      np.testing.assert_allclose(mean, minimum, rtol=1e-2, atol=1e-3)
+      assert np.abs(helpers.vector(client.state.personal) - minimum).max() > 0.1
+
+
+@pytest.mark.parametrize(
+  'variance, others, rate, most, expected',
+  [
+    (0.1, 90.0, 0.01, 40, 1),  # log(.9) / log(.9)
+    (0.1, 10.0, 0.01, 40, 7),  # log(1/2) / log(.9) = 6.58
+    (0.1, 10.0, 0.01, 5, 5),
+    (0.1, 1e-9, 0.09, 40, 10),  # log(1e-10) / log(.1)
+    (0.1, 1e6, 0.01, 40, 1),
+    (0.1, 10.0, 0.1, 40, 1),  # The rate is the variance,
+    (0.1, 10.0, 0.7, 40, 1),  # or above it.
+    (0.1, 10.0, 0.0, 40, 40),
+  ],
+)
+def test_number_of_steps(variance, others, rate, most, expected):
+  steps = self_fl.num_steps(
+    tf.constant(variance), tf.constant(others), tf.constant(rate), most
+  )
+  assert steps == expected
+
+
+def test_slots_cannot_be_kept():
+  with pytest.raises(errors.UserError, match='client_slots must be new'):
+    helpers.build('self_fl', client_slots='kept')
+
+
+def test_a_client_that_was_never_trained_starts_from_the_global_model():
+  method = helpers.build('self_fl')
+  state = helpers.run(method).state
+  clients = helpers.make_held_out(method)
+  for client, result in zip(clients, method.personalize(state, clients)):
+    global_error, own_error = result['evaluation']['half_squared_error'][0]
+    assert global_error == own_error
+    np.testing.assert_allclose(
+      global_error,
+      helpers.total_error(
+        client.evaluation['evaluation'], helpers.vector(state.server.model)
+      ),
+      rtol=1e-3,
+    )

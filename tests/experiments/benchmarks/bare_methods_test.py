@@ -1,0 +1,34 @@
+"""The bare loops take the steps of the methods that they are named after."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.benchmarks import bare_methods
+from experiments.benchmarks import reference_loops
+from experiments.benchmarks import workloads
+from tests.algorithms import helpers
+
+_ROUNDS = 5
+
+
+@pytest.mark.parametrize('name', workloads.METHODS)
+def test_rounds_are_those_of_the_method(name):
+  workload = reference_loops.linear_workload(4, num_examples=20, batch_size=8)
+  method = helpers.build_anew(
+    name, model=workload.model, client_learning_rate=workload.learning_rate
+  )
+  with helpers.on('cohort'):
+    clients = helpers.make_clients(method, workload.clients)
+    expected = helpers.run(method, _ROUNDS, clients).state.server.model
+  run_round = bare_methods.bare_round(workload, name)
+  weights = workload.model.init(tf.constant([0, 0]))
+  for _ in range(_ROUNDS):
+    weights = run_round(weights)
+  assert np.abs(expected['kernel']).max() > 0.01
+  for weight, own in expected.items():
+    np.testing.assert_allclose(weights[weight], own, rtol=1e-3, atol=1e-4)
+
+
+def test_each_method_has_a_loop():
+  assert set(workloads.METHODS) == set(bare_methods.METHODS)

@@ -1,0 +1,70 @@
+"""Tests of the curves that come with the code, and of their reproduction."""
+
+import pytest
+
+from experiments.configuration import configs
+from experiments.sweeps import curve_reproduction
+from experiments.sweeps import curves
+from experiments.sweeps import grid_results
+
+
+@pytest.fixture(name='table', params=curves.table_names())
+def _table(request):
+  return curves.read(request.param)
+
+
+def test_every_point_can_be_and_has_a_place_of_its_own(table):
+  places = set()
+  for point in table.grid.points:
+    configs.resolve(table.grid.request(point, 1))
+    places.add((point.algorithm, *table.place(point)))
+  assert len(places) == len(table.grid.points)
+
+
+def test_self_fl_is_compared_in_both_cases_at_all_rates():
+  table = curves.read('self_fl_gaussian')
+  methods = {'fedavg', 'ditto', 'pfedme', 'perfedavg', 'self_fl'}
+  assert {(p.algorithm, *table.place(p)) for p in table.grid.points} == {
+    (method, figure, rate)
+    for method in methods
+    for figure in ('figure_4', 'figure_5')
+    for rate in (0.1, 0.2, 0.5, 0.8, 1)
+  }
+  for point in table.grid.points:
+    config = configs.resolve(table.grid.request(point, 0))
+    assert config.training.total_rounds == 200
+    # 200 repeats: so many entries of so many seeds.
+    assert config.task_settings.dimension * len(table.grid.repeats) == 200
+    if point.algorithm == 'self_fl':
+      # It knows the variance, and is smoothed by the part that is active.
+      own = config.method_settings['self_fl'].trainer
+      assert own.inter_variance == config.task_settings.inter_variance
+      assert own.server_learning_rate == table.place(point)[1]
+
+
+def test_rows_are_means_over_the_repeats_that_are_finished():
+  table = curves.read('self_fl_gaussian')
+  point = next(
+    p
+    for p in table.grid.points
+    if p.algorithm == 'ditto' and table.place(p) == ('figure_5', 0.2)
+  )
+  records = [
+    {
+      'means': {
+        'l1_error': {'personal': error, 'global': 9.0},
+        'parent_l1_error': {'personal': 9.0, 'global': 2 * error},
+      }
+    }
+    for error in (0.25, 0.75)
+  ]
+  results = [
+    grid_results.PointResult(point, tuple(records), None),
+    grid_results.PointResult(table.grid.points[0], (), None),
+  ]
+  drawn = curve_reproduction.collect(table, results)
+  assert drawn['figure_5', 'local'] == {'ditto': {0.2: [0.25, 0.75]}}
+  assert curve_reproduction.make_rows(drawn) == {
+    'figure_5 global 0.2': {'ditto': 1.0},
+    'figure_5 local 0.2': {'ditto': 0.5},
+  }

@@ -1,0 +1,156 @@
+"""The Gaussian task against closed forms and its own distribution."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from base import settings
+from tasks import gaussian
+from tasks import registry
+from tasks.models import gaussian as gaussian_model
+
+
+def _draw(seed=0, **values):
+  return gaussian.draw(gaussian.GaussianSettings(**values), seed)
+
+
+def _posterior_of_parent(own, without=None):
+  """Mean and variance of theta_0 given all numbers, by linear algebra.
+
+  Those of the joint normal distribution of (theta_0, theta_1, ...), where
+  theta_m is theta_0 for the client `without` inter-client variance.
+  """
+  m = len(own.numbers)
+  precision, vector = np.zeros([m + 1, m + 1]), np.zeros(m + 1)
+  for k, y in enumerate(own.numbers):
+    difference = np.zeros(m + 1)
+    difference[[0, k + 1]] = 1, -1
+    variance = 1e-9 if k == without else own.inter_variance
+    precision += np.outer(difference, difference) / variance
+    precision[k + 1, k + 1] += len(y) / 0.1
+    vector[k + 1] = np.sum(y[:, -1], dtype=np.float64) / 0.1
+  covariance = np.linalg.inv(precision)
+  return covariance[0] @ vector, covariance[0, 0]
+
+
+def test_optimum_of_the_global_model_is_the_posterior_of_the_parent():
+  own = _draw(inter_variance=0.3, max_examples=50, num_clients=6, dimension=2)
+  mean, variance = _posterior_of_parent(own)
+  np.testing.assert_allclose(own.global_posterior.mean[-1], mean)
+  np.testing.assert_allclose(own.global_posterior.variance, variance)
+
+
+def test_optimum_of_a_client_supposes_that_its_parameter_is_the_parent():
+  own = _draw(inter_variance=0.3, max_examples=50, num_clients=6, dimension=2)
+  means, variances = zip(*(_posterior_of_parent(own, k) for k in range(6)))
+  np.testing.assert_allclose(
+    own.federated_posterior.mean[:, -1], means, rtol=1e-5
+  )
+  np.testing.assert_allclose(
+    own.federated_posterior.variance, variances, rtol=1e-5
+  )
+  np.testing.assert_allclose(own.gains, own.variances / variances, rtol=1e-5)
+
+
+def test_posteriors_are_calibrated():
+  # Over many draws the squared error is the variance.
+  of_local, of_global = [], []
+  for seed in range(300):
+    own = _draw(seed, inter_variance=0.01, num_clients=10)
+    posterior = own.local_posterior
+    errors = (posterior.mean - own.parameters)[:, 0]
+    of_local += list(errors**2 / posterior.variance)
+    posterior = own.global_posterior
+    of_global.append((posterior.mean - own.parent) ** 2 / posterior.variance)
+  assert np.mean(of_local) == pytest.approx(1, abs=0.1)
+  assert np.mean(of_global) == pytest.approx(1, abs=0.25)
+
+
+def test_clients_that_are_alike_share_one_optimum():
+  own = _draw(inter_variance=0.0, max_examples=50)
+  np.testing.assert_allclose(
+    own.federated_posterior.mean[:, 0],
+    np.repeat(own.global_posterior.mean, 20),
+  )
+  expected = np.concatenate(own.numbers).mean(dtype=np.float64)
+  np.testing.assert_allclose(own.global_posterior.mean, expected)
+
+
+def test_clients_that_have_nothing_in_common_gain_nothing():
+  own = dataclasses.replace(_draw(max_examples=50), inter_variance=1e12)
+  np.testing.assert_allclose(own.gains, 1, rtol=1e-9)
+  np.testing.assert_allclose(
+    own.global_posterior.mean, own.local_posterior.mean.mean(0)
+  )
+
+
+def test_numbers_have_the_distribution_that_the_settings_say():
+  own = _draw(
+    num_clients=4000, inter_variance=1.0, min_examples=10, max_examples=200
+  )
+  sizes = np.array(list(map(len, own.numbers)))
+  assert (sizes.min(), sizes.max()) == (10, 200)
+  assert sizes.mean() == pytest.approx(105, rel=0.02)
+  assert own.parameters.mean() == pytest.approx(1.6, abs=0.06)
+  assert own.parameters.std() == pytest.approx(1, rel=0.04)
+  residuals = np.concatenate(
+    [y - theta for y, theta in zip(own.numbers, own.parameters)]
+  )
+  assert residuals.std() == pytest.approx(np.sqrt(0.1), rel=0.01)
+  np.testing.assert_allclose(own.variances, 0.1 / sizes)
+
+
+def test_the_task_trains_on_numbers_and_judges_by_the_parameters():
+  task = registry.load('gaussian', seed=3, num_clients=5)
+  own = _draw(3, num_clients=5)
+  assert task.cross_silo and task.batch_size == 20
+  for k, client_id in enumerate(task.train.client_ids):
+    train = task.train.sets['train'](client_id)
+    np.testing.assert_array_equal(train['y'], own.numbers[k])
+    np.testing.assert_allclose(train['variance'], own.variances[k], rtol=1e-6)
+    judged = task.test.sets['evaluation'](client_id)
+    np.testing.assert_allclose(judged['y'], own.parameters[[k]], rtol=1e-6)
+    np.testing.assert_allclose(judged['parent'], [1.6], rtol=1e-6)
+    chosen_by = task.validation.sets['evaluation'](client_id)
+    np.testing.assert_array_equal(chosen_by['y'], own.further[k])
+    assert not np.any(np.isin(own.further[k], own.numbers[k]))
+
+
+def test_loss_is_the_negative_log_likelihood_up_to_a_constant():
+  own = _draw()
+  y, variance = own.numbers[0], own.variances[0]
+  batch = {
+    'y': tf.constant(y),
+    'variance': tf.fill([len(y)], np.float32(variance)),
+    'parent': tf.zeros([len(y)]),
+  }
+  model, mask = gaussian_model.GaussianMean(), tf.ones([len(y)])
+
+  def likelihood(theta):
+    return np.sum((y - theta) ** 2) / (2 * 0.1)
+
+  def loss(theta):
+    return model.mean_loss({'mean': tf.constant([theta])}, batch, mask)
+
+  np.testing.assert_allclose(
+    loss(1.9) - loss(1.4), likelihood(1.9) - likelihood(1.4), rtol=1e-4
+  )
+
+
+def test_metrics_are_the_distances_from_the_example_and_from_the_parent():
+  model = gaussian_model.GaussianMean(2)
+  batch = {
+    'y': tf.constant([[1.0, 1.5], [2.0, 4.0]]),
+    'variance': tf.ones([2]),
+    'parent': tf.constant([0.0, 5.0]),
+  }
+  found = model.statistics({'mean': tf.constant([1.5, 2.5])}, batch)
+  np.testing.assert_allclose(found['l1_error'][0], [0.75, 1.0])
+  np.testing.assert_allclose(found['parent_l1_error'][0], [2.0, 3.0])
+
+
+def test_more_examples_at_least_than_at_most_are_refused():
+  with pytest.raises(settings.SettingError, match='at most max_examples, 20'):
+    gaussian.GaussianSettings(min_examples=21)
