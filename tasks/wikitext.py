@@ -93,7 +93,8 @@ def read_articles(
   Yields:
     The title and the sentences.
   """
-  title, sentences = None, []
+  title: str | None = None
+  sentences: list[list[str]] = []
   before, line = '', next(lines, None)
   while line is not None:
     behind = next(lines, None)
@@ -117,7 +118,7 @@ def load(
   del seed  # All randomness is that of `split_seed`.
   corpus = texts.Corpus()
   names = (*TOPICS, OTHER)
-  groups = {}
+  groups: dict[str, int] = {}
   for split in settings.splits:
     path = texts.find(
       f'{settings.source}/wiki.{split}.tokens', data_dir, _ADVICE

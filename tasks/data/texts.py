@@ -140,9 +140,8 @@ def cut(
     np.array([len(s) for s in sentences], int), piece_length
   )
   x, y = np.zeros([2, pieces.sum(), piece_length], np.int32)
-  for sentence, last in zip(sentences, np.cumsum(pieces)):
-    first = last - count_pieces(len(sentence), piece_length)
-    size = len(sentence) + 1
+  for sentence, number, last in zip(sentences, pieces, np.cumsum(pieces)):
+    first, size = last - number, len(sentence) + 1
     x[first:last].reshape(-1)[:size] = [begin, *sentence]
     y[first:last].reshape(-1)[:size] = [*sentence, end]
   return {'x': x, 'y': y}
@@ -190,9 +189,12 @@ def open_lines(path: pathlib.Path) -> Iterator[Iterator[str]]:
   Raises:
     UserError: If it cannot be read as text.
   """
-  opened = gzip.open if path.suffix == '.gz' else open
   try:
-    with opened(path, 'rt', encoding='utf-8') as file:
+    with (
+      gzip.open(path, 'rt', encoding='utf-8')
+      if path.suffix == '.gz'
+      else path.open(encoding='utf-8')
+    ) as file:
       yield iter(file)
   except (OSError, EOFError, UnicodeDecodeError) as error:
     raise errors.UserError(
