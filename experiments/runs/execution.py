@@ -129,6 +129,12 @@ def saved_models(source: str, task: task.Task) -> tuple[models.Weights, ...]:
   trainer = _build(name, config, task, _NOTHING_ELSE)
   if not trainer.model_places:
     raise errors.UserError(f'{source}: {name} has no global model.')
+  frozen = results_folder.read(path).methods[name]['frozen_weights_sha256']
+  if frozen != task.model.frozen_digest:
+    raise errors.UserError(
+      f'{source} was trained with other frozen weights, or words, than those of'
+      f' {task.name} now. Use the same data and settings of the task.'
+    )
   return training.saved_models(
     trainer,
     results_folder.checkpoint_dir(path, name),

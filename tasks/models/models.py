@@ -46,10 +46,11 @@ class Model(abc.ABC):
   personal.
 
   Attributes:
-    frozen: Weights of a pretrained model, which no method trains. `encode` and
-      `decide` read them from here. Computations are given them as an argument
-      of their own: they are in no state, message, checkpoint or graph, and make
-      no difference to which models are equal.
+    frozen: Weights of a pretrained model, or other constants as the spelling of
+      words, which no method trains. `encode` and `decide` read them from here.
+      Computations are given them as an argument of their own: they are in no
+      state, message, checkpoint or graph, and make no difference to which
+      models are equal.
   """
 
   frozen: Weights = dataclasses.field(

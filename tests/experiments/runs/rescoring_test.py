@@ -172,6 +172,16 @@ def test_each_group_has_its_model(task):
     rescoring.rescore(utterances, task, 3 * [low], 1.0, 'here')
 
 
+def test_models_of_other_words_are_refused(run, task):
+  frozen = {'spelling': np.roll(task.model.frozen['spelling'], 1, axis=0)}
+  other = dataclasses.replace(
+    task, model=dataclasses.replace(task.model, frozen=frozen)
+  )
+  assert len(execution.saved_models(run, task)) == 1
+  with pytest.raises(errors.UserError, match='trained with other frozen'):
+    execution.saved_models(run, other)
+
+
 def test_a_trained_model_makes_fewer_errors(run, data_dir, tmp_path, capsys):
   nbest = _write(
     tmp_path / 'nbest.jsonl',
