@@ -22,6 +22,7 @@ from base import settings
 from tasks import task
 from tasks.data import devices
 from tasks.data import populations
+from tasks.data import silos
 from tasks.data import texts
 from tasks.models import character_lstm
 
@@ -73,39 +74,72 @@ class TextSettings(devices.HeldOutSettings):
   )
 
 
-def _silos(
-  parts: Mapping[str, Mapping[str, texts.Text]], own: TextSettings, words: int
-) -> populations.Populations:
-  """Makes the populations, if sentences are held out."""
-
-  def population(**sets: str) -> populations.Population:
-    def loader(part: str) -> populations.Load:
-      return lambda client_id: texts.cut(
-        parts[client_id][part].sentences(), words, own.sentence_length
-      )
-
-    return populations.Population(
-      tuple(parts),
-      {name: loader(part) for name, part in sets.items()},
-      {
-        name: np.array(
-          [_count(own, split[part]) for split in parts.values()], np.int64
-        )
-        for name, part in sets.items()
-      },
-    )
-
-  return populations.Populations(
-    train=population(train='train'),
-    validation=population(personalization='train', evaluation='validation'),
-    test=population(personalization='train', evaluation='test'),
-    cross_silo=True,
-  )
-
-
 def _count(own: TextSettings, text: texts.Text) -> int:
   """Counts the examples of a text."""
   return int(texts.count_pieces(text.lengths, own.sentence_length).sum())
+
+
+def _cut(
+  own: TextSettings, text: texts.Text, vocabulary: Sequence[str]
+) -> populations.Examples:
+  """Makes the examples of a text, whose words are numbered."""
+  return texts.cut(text.sentences(), len(vocabulary), own.sentence_length)
+
+
+def _cross_silo(
+  name: str, own: TextSettings, corpus: texts.Corpus, client_ids: Sequence[str]
+) -> tuple[list[str], populations.Populations]:
+  """Makes the vocabulary and the populations, if sentences are held out."""
+  parts = {
+    client_id: texts.split(
+      corpus.texts[client_id],
+      _FRACTIONS,
+      seeds.generator(name, own.split_seed, client_id),
+    )
+    for client_id in client_ids
+  }
+  vocabulary = corpus.most_frequent(
+    (of_client['train'] for of_client in parts.values()), own.vocabulary_size
+  )
+  numbering = corpus.numbering(vocabulary)
+
+  def load(client_id: str, part: str) -> populations.Examples:
+    return _cut(own, parts[client_id][part].renumber(numbering), vocabulary)
+
+  sizes = {
+    part: np.array(
+      [_count(own, of_client[part]) for of_client in parts.values()]
+    )
+    for part in _FRACTIONS
+  }
+  return vocabulary, silos.make_lazy_populations(client_ids, load, sizes)
+
+
+def _cross_device(
+  own: TextSettings, corpus: texts.Corpus, client_ids: Sequence[str]
+) -> tuple[list[str], populations.Populations]:
+  """Makes the vocabulary and the populations, if clients are held out."""
+  validation, test, train = own.split(
+    own.permuted(client_ids), _VALIDATION, _TEST
+  )
+  vocabulary = corpus.most_frequent(
+    (corpus.texts[client_id] for client_id in train), own.vocabulary_size
+  )
+  numbering = corpus.numbering(vocabulary)
+
+  def load(client_id: str, limit: int | None) -> populations.Examples:
+    text = corpus.texts[client_id].renumber(numbering)
+    return populations.take(_cut(own, text, vocabulary), slice(limit))
+
+  def make_devices(client_ids: Sequence[str]) -> devices.Devices:
+    sizes = [_count(own, corpus.texts[c]) for c in client_ids]
+    return devices.Devices(tuple(client_ids), load, np.array(sizes))
+
+  return vocabulary, devices.make_populations(
+    train=make_devices(train),
+    validation=make_devices(validation),
+    test=make_devices(test),
+  )
 
 
 def make_task(
@@ -130,58 +164,21 @@ def make_task(
   Raises:
     UserError: If no client has enough sentences.
   """
-  client_ids = [
+  client_ids = tuple(
     client_id
     for client_id, text in corpus.texts.items()
     if len(text.ends) >= own.min_sentences
-  ]
+  )
   if not client_ids:
     raise errors.UserError(
       f'No client of {name} has task.min_sentences={own.min_sentences}'
       ' sentences. Set a smaller number, or replace the data.'
     )
 
-  def parts(of: Mapping[str, texts.Text]) -> dict[str, dict[str, texts.Text]]:
-    return {
-      c: texts.split(
-        of[c], _FRACTIONS, seeds.generator(name, own.split_seed, c)
-      )
-      for c in client_ids
-    }
-
-  # Words are numbered when the vocabulary is known. Splits are the same then.
   if own.hold_out == 'examples':
-    trained = [split['train'] for split in parts(corpus.texts).values()]
+    vocabulary, held_out = _cross_silo(name, own, corpus, client_ids)
   else:
-    validation, test, train = own.split(
-      own.permuted(client_ids), _VALIDATION, _TEST
-    )
-    trained = [corpus.texts[c] for c in train]
-  vocabulary = corpus.most_frequent(trained, own.vocabulary_size)
-  numbered = corpus.number(vocabulary)
-
-  if own.hold_out == 'examples':
-    populations_ = _silos(parts(numbered), own, len(vocabulary))
-  else:
-
-    def load(client_id: str, limit: int | None) -> populations.Examples:
-      return populations.take(
-        texts.cut(
-          numbered[client_id].sentences(), len(vocabulary), own.sentence_length
-        ),
-        slice(limit),
-      )
-
-    def make_devices(client_ids: Sequence[str]) -> devices.Devices:
-      sizes = np.array([_count(own, numbered[c]) for c in client_ids], np.int64)
-      return devices.Devices(tuple(client_ids), load, sizes)
-
-    populations_ = devices.make_populations(
-      train=make_devices(train),
-      validation=make_devices(validation),
-      test=make_devices(test),
-    )
-
+    vocabulary, held_out = _cross_device(own, corpus, client_ids)
   return task.Task(
     name=name,
     model=character_lstm.CharacterLstm.of_words(
@@ -202,5 +199,5 @@ def make_task(
       )
     },
     vocabulary=tuple(vocabulary),
-    **populations_,
+    **held_out,
   )

@@ -3,7 +3,7 @@
 `devices` is its counterpart for cross-device tasks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import pathlib
 
@@ -125,15 +125,39 @@ def make_populations(clients: Mapping[str, Split]) -> populations.Populations:
   Returns:
     The populations, all of these clients.
   """
+  return make_lazy_populations(
+    tuple(clients), lambda client_id, part: clients[client_id][part]
+  )
+
+
+def make_lazy_populations(
+  client_ids: Sequence[str],
+  load: Callable[[str, str], populations.Examples],
+  sizes: Mapping[str, np.ndarray] | None = None,
+) -> populations.Populations:
+  """Makes the populations of a cross-silo task whose clients are loaded later.
+
+  Args:
+    client_ids: The clients.
+    load: From a client and a part, 'train', 'validation' or 'test', to the
+      examples. It may be called from any thread.
+    sizes: For each part, each client's number of examples. If it is None, all
+      clients are loaded before the first round to count them.
+
+  Returns:
+    The populations, all of these clients.
+  """
 
   def population(**sets: str) -> populations.Population:
     """Makes a population from the part of the examples that is each set."""
 
     def loader(part: str) -> populations.Load:
-      return lambda client_id: clients[client_id][part]
+      return lambda client_id: load(client_id, part)
 
     return populations.Population(
-      tuple(clients), {name: loader(part) for name, part in sets.items()}
+      client_ids,
+      {name: loader(part) for name, part in sets.items()},
+      sizes and {name: sizes[part] for name, part in sets.items()},
     )
 
   return populations.Populations(

@@ -41,6 +41,10 @@ class Text:
     """The sentences, one by one."""
     return np.split(self.words, self.ends[:-1]) if len(self.ends) else []
 
+  def renumber(self, numbering: np.ndarray) -> 'Text':
+    """Numbers the words anew: see `Corpus.numbering`."""
+    return dataclasses.replace(self, words=numbering[self.words])
+
   def take(self, chosen: np.ndarray) -> 'Text':
     """Takes the sentences of a mask."""
     return Text(
@@ -90,15 +94,12 @@ class Corpus:
     ]
     return [word for _, word in sorted(found)[:size]]
 
-  def number(self, vocabulary: Sequence[str]) -> dict[str, Text]:
-    """Returns the texts with their words numbered by a vocabulary."""
+  def numbering(self, vocabulary: Sequence[str]) -> np.ndarray:
+    """Returns the number that each of the words has in a vocabulary."""
     final = np.full(len(self._numbers), len(vocabulary) + 1, np.int32)
     for number, word in enumerate(vocabulary, 1):
       final[self._numbers[word]] = number
-    return {
-      client_id: dataclasses.replace(text, words=final[text.words])
-      for client_id, text in self.texts.items()
-    }
+    return final
 
 
 def number_words(

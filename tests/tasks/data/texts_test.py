@@ -19,19 +19,22 @@ def _corpus():
 
 
 def test_sentences_are_those_that_were_added():
-  numbered = _corpus().number(['d', 'b', 'c'])
-  unknown = 4
-  ann = [own.tolist() for own in numbered['ann'].sentences()]
-  assert ann == [[unknown, 2, unknown], [3]]
-  (bob,) = numbered['bob'].sentences()
+  corpus, unknown = _corpus(), 4
+  numbering = corpus.numbering(['d', 'b', 'c'])
+  ann, bob = (own.renumber(numbering) for own in corpus.texts.values())
+  first, second = ann.sentences()
+  assert first.tolist() == [unknown, 2, unknown]
+  assert second.tolist() == [3]
+  (bob,) = bob.sentences()
   assert bob.tolist() == [unknown, 2, 1, unknown, unknown]
 
 
 def test_corpus_and_other_sentences_are_numbered_alike():
   sentences, vocabulary = [['a', 'b', 'a'], ['c']], ['c', 'b']
-  of_corpus = _corpus().number(vocabulary)['ann'].sentences()
+  corpus = _corpus()
+  ann = corpus.texts['ann'].renumber(corpus.numbering(vocabulary))
   for one, other in zip(
-    of_corpus, texts.number_words(sentences, vocabulary), strict=True
+    ann.sentences(), texts.number_words(sentences, vocabulary), strict=True
   ):
     np.testing.assert_array_equal(one, other)
 
