@@ -30,11 +30,13 @@ TASKS = {
   'school': 'tasks.school:SchoolSettings',
   'sent140': 'tasks.sent140:Sent140Settings',
   'spoken_digits': 'tasks.spoken_digits:SpokenDigitsSettings',
+  'stackexchange': 'tasks.stackexchange:StackExchangeSettings',
   'stackoverflow': 'tasks.stackoverflow:StackOverflowSettings',
   'synthetic': 'tasks.synthetic:SyntheticSettings',
   'ted_multi': 'tasks.ted_multi:TedMultiSettings',
   'vehicle': 'tasks.vehicle:VehicleSettings',
   'wakeword': 'tasks.wakeword:WakewordSettings',
+  'wikitext': 'tasks.wikitext:WikitextSettings',
 }
 
 

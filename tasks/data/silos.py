@@ -178,7 +178,7 @@ def make_populations_of_rows(
     part: np.array([len(split[part]) for split in splits.values()], np.int64)
     for part in _PARTS
   }
-  return _make_populations(
+  return make_lazy_populations(
     tuple(splits),
     lambda client_id, part: take(splits[client_id][part]),
     sizes,
@@ -194,22 +194,27 @@ def make_populations(clients: Mapping[str, Split]) -> populations.Populations:
   Returns:
     The populations, all of these clients.
   """
-  return _make_populations(
+  return make_lazy_populations(
     tuple(clients), lambda client_id, part: clients[client_id][part]
   )
 
 
-def _make_populations(
+def make_lazy_populations(
   client_ids: Sequence[str],
   load: Callable[[str, str], populations.Examples],
   sizes: Mapping[str, np.ndarray] | None = None,
 ) -> populations.Populations:
-  """Makes populations of all of these clients.
+  """Makes the populations of a cross-silo task whose clients are loaded later.
 
   Args:
     client_ids: The clients.
-    load: From a client's id and the name of a part to its examples there.
-    sizes: For each part each client's number of examples, if they are known.
+    load: From a client and a part, 'train', 'validation' or 'test', to the
+      examples. It may be called from any thread.
+    sizes: For each part, each client's number of examples. If it is None, all
+      clients are loaded before the first round to count them.
+
+  Returns:
+    The populations, all of these clients.
   """
 
   def population(**sets: str) -> populations.Population:

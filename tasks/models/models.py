@@ -46,10 +46,11 @@ class Model(abc.ABC):
   personal.
 
   Attributes:
-    frozen: Weights of a pretrained model, which no method trains. `encode` and
-      `decide` read them from here. Computations are given them as an argument
-      of their own: they are in no state, message, checkpoint or graph, and make
-      no difference to which models are equal.
+    frozen: Weights of a pretrained model, or other constants as the spelling of
+      words, which no method trains. `encode` and `decide` read them from here.
+      Computations are given them as an argument of their own: they are in no
+      state, message, checkpoint or graph, and make no difference to which
+      models are equal.
   """
 
   frozen: Weights = dataclasses.field(
@@ -149,6 +150,22 @@ class Model(abc.ABC):
     Returns:
       The statistics of each metric; the loss is not among them.
     """
+
+  def judge_likelihood(
+    self, log_likelihood: tf.Tensor, batch: Batch
+  ) -> Statistics:
+    """The statistics of each example, given how likely each entry was.
+
+    Args:
+      log_likelihood: The logarithm of the probability that each entry's class
+        was given, by whomever, `[entries]`.
+      batch: The examples.
+
+    Returns:
+      The statistics of each metric of probabilities; by default there is none.
+    """
+    del log_likelihood, batch
+    return collections.OrderedDict()
 
   @property
   def metrics(self) -> Mapping[str, metrics.Metric]:
