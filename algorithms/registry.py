@@ -64,6 +64,10 @@ TRAINERS = {
     'algorithms.fedavg:FedAvg',
     {'server_optimizer': 'momentum', 'server_learning_rate': 0.1},
   ),
+  'group': Entry(
+    'algorithms.group:Group',
+    {'server_optimizer': 'adam', 'server_learning_rate': 0.03},  # As fedadam.
+  ),
   'hypcluster': Entry('algorithms.hypcluster:HypCluster'),
   'local': Entry('algorithms.local:Local'),
   'mocha': Entry('algorithms.mocha:Mocha'),
@@ -196,6 +200,7 @@ def build(
   aggregator: aggregation.Factory,
   evaluation_sets: Sequence[str],
   num_clients: int = 0,
+  num_groups: int = 0,
 ) -> methods.Method:
   """Builds a method.
 
@@ -207,15 +212,16 @@ def build(
     evaluation_sets: The names of the sets that clients are evaluated on.
     num_clients: The number of clients to train on, for a trainer that must know
       it and whose settings leave it open.
+    num_groups: The number of known groups, likewise.
 
   Returns:
     The method for that model.
   """
-  trainer_settings = own.trainer
-  if getattr(trainer_settings, 'num_clients', None) == 0:
-    trainer_settings = dataclasses.replace(
-      trainer_settings, num_clients=num_clients
-    )
+  known = {'num_clients': num_clients, 'num_groups': num_groups}
+  left_open = [n for n in known if getattr(own.trainer, n, None) == 0]
+  trainer_settings = dataclasses.replace(
+    own.trainer, **{n: known[n] for n in left_open}
+  )
   trainer_class, personalizer_class = (e.load() for e in _entries(name))
   trainer = trainer_class(model, trainer_settings)
   return importlib.import_module('algorithms.methods').Method(

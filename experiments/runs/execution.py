@@ -17,18 +17,19 @@ from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import results_folder
 from personalization import choosing
+from personalization import groups
 from personalization import measurements
 from personalization import training
 from runtimes import cohort
 from runtimes import native
 from tasks import registry as task_registry
-from tasks import task
+from tasks import task as tasks
 from tasks.models import models
 
 _NOTHING_ELSE = measurements.MeasurementSettings()
 
 
-def load_task(config: configs.Config, data_dir: str | None) -> task.Task:
+def load_task(config: configs.Config, data_dir: str | None) -> tasks.Task:
   """Loads the task, and checks that it can be done as configured."""
   loaded = task_registry.load(
     config.task,
@@ -80,10 +81,11 @@ def choice(
 def _build(
   name: str,
   config: configs.Config,
-  task: task.Task,
+  task: tasks.Task,
   measurement: measurements.MeasurementSettings,
 ) -> methods.Method:
   """Builds one of the methods of a configuration."""
+  known = task.attributes.get(tasks.GROUP)
   return algorithm_registry.build(
     name,
     task.model,
@@ -91,6 +93,7 @@ def _build(
     _aggregator(config.run.aggregator),
     measurements.evaluation_sets(task, measurement),
     num_clients=len(task.train.client_ids),
+    num_groups=len(known.names) if known else 0,
   )
 
 
@@ -122,7 +125,7 @@ def _trained_in(source: str) -> tuple[pathlib.Path, str, int]:
   return path, *rounds.popitem()
 
 
-def _saved_models(source: str, task: task.Task) -> tuple[models.Weights, ...]:
+def _saved_models(source: str, task: tasks.Task) -> tuple[models.Weights, ...]:
   """Reads the models that a finished run has trained."""
   path, name, last_round = _trained_in(source)
   config = configs.from_file(path / results_folder.CONFIG)
@@ -140,11 +143,11 @@ def _saved_models(source: str, task: task.Task) -> tuple[models.Weights, ...]:
 def _warmstart(
   built: Mapping[str, methods.Method],
   sources: Sequence[str],
-  task: task.Task,
+  task: tasks.Task,
 ) -> dict[str, methods.Method]:
   """Has the methods begin with the models of finished runs."""
   for name, own in built.items():
-    if not own.model_places:
+    if not own.first.model_places:
       raise errors.UserError(
         f'{name} has no global model that could begin with a saved one. Leave'
         ' out the method, or warmstart_from.'
@@ -156,9 +159,10 @@ def _warmstart(
   except errors.UserError as error:
     raise errors.UserError(f'warmstart_from: {error}') from error
   for name, own in built.items():
-    if len(first) != len(own.model_places):
+    num_models = len(own.first.model_places)
+    if len(first) != num_models:
       raise errors.UserError(
-        f'{name} begins with {len(own.model_places)} models, but there are'
+        f'{name} begins with {num_models} models, but there are'
         f' {len(first)} in what warmstart_from names: {", ".join(sources)}.'
       )
   return {
@@ -169,7 +173,7 @@ def _warmstart(
 
 def build_methods(
   config: configs.Config,
-  task: task.Task,
+  task: tasks.Task,
   measurement: measurements.MeasurementSettings = _NOTHING_ELSE,
 ) -> dict[str, methods.Method]:
   """Builds all methods, so that none fails behind the training of another.
@@ -191,6 +195,7 @@ def build_methods(
   }
   for name, own in built.items():
     training.check(own, task, name)
+    groups.check(own, task, name)
   if config.run.warmstart_from:
     built = _warmstart(built, config.run.warmstart_from, task)
   return built

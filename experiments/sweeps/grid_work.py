@@ -1,7 +1,7 @@
 """The work of a grid: runs, and which of them share a training or a program."""
 
 import collections
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 import dataclasses
 from typing import Any
 
@@ -16,8 +16,9 @@ from experiments.sweeps import grid_results
 from personalization import evaluation
 from personalization import outcomes
 from personalization import schedules
+from personalization import stages
 from personalization import training
-from tasks import task
+from tasks import task as tasks
 
 # Batches of so many programs of rounds, and data of so many cohorts, are kept
 # for the next training of the same seed.
@@ -45,9 +46,11 @@ class GridRun:
 class Job:
   """Runs of one training, which is evaluated in several ways or rounds.
 
+  So are runs of trainings that begin with its model.
+
   Attributes:
     runs: The runs, those of fewer rounds first.
-    rounds: The number of rounds of the training.
+    rounds: The number of rounds of the training that comes first.
     program: Tells which jobs have the same computations.
     metric: The metric to choose by; None for the task's.
   """
@@ -85,21 +88,21 @@ def make_jobs(
   Raises:
     UserError: If a run cannot be carried out.
   """
-  tasks: dict[Any, task.Task] = {}
+  loaded: dict[Any, tasks.Task] = {}
   trainings = collections.defaultdict(list)
   for run in runs:
     config = run.config
     # Another seed has other data, but neither another model nor other methods.
     which = config.task, config.task_settings
-    if which not in tasks:
-      tasks[which] = execution.load_task(config, data_dir)
-    own_task = tasks[which]
+    if which not in loaded:
+      loaded[which] = execution.load_task(config, data_dir)
+    own_task = loaded[which]
     if metric not in (None, 'loss', own_task.metric):
       raise errors.UserError(
         f'metric must be {own_task.metric} or loss, not {metric!r}.'
       )
     method = _build(config, own_task)
-    settings = dataclasses.replace(config.training, total_rounds=0)
+    settings = _without_length(config.training)
     trained_alike = (
       config.task,
       config.task_settings,
@@ -107,9 +110,12 @@ def make_jobs(
       config.run.runtime,
       config.run.aggregator,
       config.run.warmstart_from,
-      method.training_key,
+      method.first.training_key,
     )
     rounds = config.training.total_rounds if method.trains else 0
+    if method.trains and config.training.total_epochs:
+      schedule = training.make_schedule(method.first, own_task, config.training)
+      rounds = schedule.num_rounds(config.training, None)
     alike = dataclasses.replace(settings, seed=0)
     program = repr((config.task, alike, method.structure))
     trainings[trained_alike].append((rounds, program, run))
@@ -121,7 +127,14 @@ def make_jobs(
   return jobs
 
 
-def _build(config: configs.Config, task: task.Task) -> methods.Method:
+def _without_length(
+  settings: schedules.TrainingSettings,
+) -> schedules.TrainingSettings:
+  """Returns what trainings have in common that differ in their rounds."""
+  return dataclasses.replace(settings, total_rounds=0, total_epochs=0)
+
+
+def _build(config: configs.Config, task: tasks.Task) -> methods.Method:
   (method,) = execution.build_methods(config, task).values()
   return method
 
@@ -169,6 +182,53 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
   return record
 
 
+class _Trainings:
+  """The trainings of a job, each done once."""
+
+  def __init__(
+    self,
+    task: tasks.Task,
+    schedule: schedules.Schedule,
+    on_progress: Callable[[int], None],
+  ):
+    self._task = task
+    self._schedule = schedule
+    self._on_progress = on_progress
+    self._done: dict[Hashable, tuple[stages.Stage, training.Trained]] = {}
+
+  def get(
+    self, method: methods.Method, how: schedules.TrainingSettings
+  ) -> tuple[stages.Stage, training.Trained]:
+    """Returns the training of a method, ready to begin and ended.
+
+    Args:
+      method: The method.
+      how: How to train; for no fewer rounds than it was asked for before.
+    """
+    key: Hashable = method.training_key
+    schedule: schedules.Schedule | None = self._schedule
+    if method.before is not None:
+      # What it begins with is another model after more rounds.
+      key, schedule = (key, how.total_rounds, how.total_epochs), None
+      if key in self._done:
+        return self._done[key]
+    # What was trained for fewer rounds goes on.
+    _, start = self._done.get(key, (None, None))
+    stage = stages.prepare(
+      method, self._task, how, lambda other, _: self.get(other, how)[1]
+    )
+    trained = training.train(
+      stage.method,
+      stage.task,
+      how,
+      schedule=schedule,
+      start=start,
+      on_round=lambda round_num, _: self._on_progress(round_num),
+    )
+    self._done[key] = stage, trained
+    return stage, trained
+
+
 class Runner:
   """Carries out jobs one after another; similar ones share what they can."""
 
@@ -203,7 +263,7 @@ class Runner:
     task = self._once(
       'task', key, lambda: execution.load_task(config, self._data_dir)
     )
-    settings = dataclasses.replace(config.training, total_rounds=0)
+    settings = _without_length(config.training)
     schedule = self._once(
       'schedule',
       (key, settings),
@@ -212,22 +272,14 @@ class Runner:
     populations = self._once(
       'populations', key, lambda: evaluation.prepare(task, _KEPT)
     )
-    trainer = _build(config, task)
-    trained = None
+    trainings = _Trainings(task, schedule, on_progress)
     for run in job.runs:
       method = _build(run.config, task)
-      trained = training.train(
-        trainer,
-        task,
-        run.config.training,
-        schedule=schedule,
-        start=trained,
-        on_round=lambda round_num, _: on_progress(round_num),
-      )
+      stage, trained = trainings.get(method, run.config.training)
       evaluated = evaluation.evaluate(
         method,
         trained,
-        task,
+        stage.task,
         run.config.training,
         on_cohort=lambda _: on_progress(trained.round),  # noqa: B023
         populations=populations,
