@@ -11,10 +11,10 @@ import tensorflow as tf
 import tree
 
 from base import seeds
-from runtimes import values
 from tasks import task
 from tasks.data import batches
 from tasks.data import populations
+from tff_runtimes import values
 
 
 class Cohorts:

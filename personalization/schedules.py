@@ -14,9 +14,9 @@ from base import errors
 from base import seeds
 from base import settings
 from personalization import cohorts
-from runtimes import rounds
 from tasks import task as tasks
 from tasks.data import batches
+from tff_runtimes import rounds
 
 # The most rounds that are one program.
 _MOST_ROUNDS = 50

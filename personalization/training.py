@@ -21,10 +21,10 @@ from personalization import client_states
 from personalization import cohorts
 from personalization import prefetch
 from personalization import schedules
-from runtimes import cohort
-from runtimes import rounds
 from tasks import task as tasks
 from tasks.models import models
+from tff_runtimes import cohort
+from tff_runtimes import rounds
 
 # Two, so that there is another if the last one is damaged.
 _KEPT_CHECKPOINTS = 2

@@ -20,11 +20,11 @@ from personalization import choosing
 from personalization import groups
 from personalization import measurements
 from personalization import training
-from runtimes import cohort
-from runtimes import native
 from tasks import registry as task_registry
 from tasks import task as tasks
 from tasks.models import models
+from tff_runtimes import cohort
+from tff_runtimes import native
 
 _NOTHING_ELSE = measurements.MeasurementSettings()
 

@@ -16,11 +16,11 @@ from algorithms import methods
 from algorithms import process
 from algorithms import registry
 from algorithms import trainers
-from runtimes import cohort
-from runtimes import native
 from tasks.data import batches
 from tasks.models import linear
 from tasks.models import models
+from tff_runtimes import cohort
+from tff_runtimes import native
 
 MODEL = linear.LinearRegression(3)
 SETS = ('evaluation',)

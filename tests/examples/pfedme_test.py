@@ -12,9 +12,9 @@ from algorithms import as_trained
 from algorithms import methods
 from algorithms import trainers
 from examples import pfedme
-from runtimes import cohort
 from tasks.data import batches
 from tasks.models import linear
+from tff_runtimes import cohort
 
 _EMPTY = collections.OrderedDict()
 

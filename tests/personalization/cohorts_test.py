@@ -9,9 +9,9 @@ import tree
 
 from base import seeds
 from personalization import cohorts
-from runtimes import values
 from tasks import task
 from tasks.data import populations
+from tff_runtimes import values
 
 # 'b' and 'd' lack examples, each in another set.
 _SIZES = {

@@ -32,15 +32,15 @@ from personalization import checkpoints
 from personalization import client_states
 from personalization import schedules
 from personalization import training
-from runtimes import cohort
-from runtimes import native
-from runtimes import values
 from tasks import registry as task_registry
 from tasks import task as tasks
 from tasks.data import populations
 from tasks.models import linear
 from tasks.models import models
 from tests import computations
+from tff_runtimes import cohort
+from tff_runtimes import native
+from tff_runtimes import values
 
 # A checkpoint after rounds 3, 6 and 7.
 _SETTINGS = schedules.TrainingSettings(
@@ -1038,7 +1038,7 @@ _KILLED = """
 import os, pathlib, signal, sys
 import tensorflow_federated as tff
 from personalization import client_states
-from runtimes import cohort
+from tff_runtimes import cohort
 from tests.personalization import training_test as test
 
 client_states._MOST_BYTES = 0
