@@ -184,7 +184,9 @@ def sum_statistics(statistics: models.Statistics, mask: tf.Tensor) -> Any:
 
   def masked_sum(statistic: tf.Tensor) -> tf.Tensor:
     shape = [-1] + [1] * (statistic.shape.rank - 1)
-    return tf.reduce_sum(tf.reshape(mask, shape) * statistic, axis=0)
+    own = tf.reshape(mask, shape)
+    # That of padding need not be finite.
+    return tf.reduce_sum(tf.where(own > 0, own * statistic, 0), axis=0)
 
   return tf.nest.map_structure(masked_sum, statistics)
 

@@ -24,10 +24,12 @@ TASKS = {
   'emnist': 'tasks.emnist:EmnistSettings',
   'landmarks': 'tasks.landmarks:LandmarksSettings',
   'school': 'tasks.school:SchoolSettings',
+  'stackexchange': 'tasks.stackexchange:StackExchangeSettings',
   'stackoverflow': 'tasks.stackoverflow:StackOverflowSettings',
   'synthetic': 'tasks.synthetic:SyntheticSettings',
   'ted_multi': 'tasks.ted_multi:TedMultiSettings',
   'vehicle': 'tasks.vehicle:VehicleSettings',
+  'wikitext': 'tasks.wikitext:WikitextSettings',
 }
 
 

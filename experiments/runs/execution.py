@@ -97,7 +97,7 @@ def _build(
   )
 
 
-def _trained_in(source: str) -> tuple[pathlib.Path, str, int]:
+def trained_in(source: str) -> tuple[pathlib.Path, str, int]:
   """Finds the folder of a finished run, the training in it, and its last round.
 
   Args:
@@ -125,9 +125,9 @@ def _trained_in(source: str) -> tuple[pathlib.Path, str, int]:
   return path, *rounds.popitem()
 
 
-def _saved_models(source: str, task: tasks.Task) -> tuple[models.Weights, ...]:
+def saved_models(source: str, task: tasks.Task) -> tuple[models.Weights, ...]:
   """Reads the models that a finished run has trained."""
-  path, name, last_round = _trained_in(source)
+  path, name, last_round = trained_in(source)
   config = configs.from_file(path / results_folder.CONFIG)
   trainer = _build(name, config, task, _NOTHING_ELSE)
   if not trainer.model_places:
@@ -154,7 +154,7 @@ def _warmstart(
       )
   try:
     first = [
-      weights for source in sources for weights in _saved_models(source, task)
+      weights for source in sources for weights in saved_models(source, task)
     ]
   except errors.UserError as error:
     raise errors.UserError(f'warmstart_from: {error}') from error

@@ -27,7 +27,7 @@ def _transpose(matrix: tf.Tensor) -> tf.Tensor:
 
 
 @tf.custom_gradient
-def _lstm(
+def lstm_layer(
   x: tf.Tensor,
   kernel: tf.Tensor,
   recurrent_kernel: tf.Tensor,
@@ -188,7 +188,7 @@ class NextWordLstm(next_word.NextWordModel):
   def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
     words = tf.reshape(tf.transpose(batch['x']), [-1])
     x = layers.look_up(weights['embedding'], words)
-    h = _lstm(
+    h = lstm_layer(
       tf.reshape(x, [self.sequence_length, -1, self.embedding_size]),
       weights['lstm_kernel'],
       weights['lstm_recurrent_kernel'],

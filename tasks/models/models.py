@@ -150,6 +150,22 @@ class Model(abc.ABC):
       The statistics of each metric; the loss is not among them.
     """
 
+  def judge_likelihood(
+    self, log_likelihood: tf.Tensor, batch: Batch
+  ) -> Statistics:
+    """The statistics of each example, given how likely each entry was.
+
+    Args:
+      log_likelihood: The logarithm of the probability that each entry's class
+        was given, by whomever, `[entries]`.
+      batch: The examples.
+
+    Returns:
+      The statistics of each metric of probabilities; by default there is none.
+    """
+    del log_likelihood, batch
+    return collections.OrderedDict()
+
   @property
   def metrics(self) -> Mapping[str, metrics.Metric]:
     """The metrics that are no means, by the names of their statistics."""

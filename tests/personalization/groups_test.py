@@ -19,10 +19,10 @@ from personalization import groups
 from personalization import schedules
 from personalization import stages
 from personalization import training
-from runtimes import cohort
 from tasks import task as tasks
 from tasks.data import populations
 from tasks.models import linear
+from tff_runtimes import cohort
 
 _HOW = schedules.TrainingSettings(total_rounds=20, clients_per_round=0)
 # A linear function for each planted group.
