@@ -195,14 +195,18 @@ class Model(abc.ABC):
     self, weights: Weights, batch: Batch, mask: tf.Tensor
   ) -> tf.Tensor:
     """The weighted mean loss of the examples that `mask` does not blank out."""
-    weight = mask * self.example_weight(batch)
-    return tf.math.divide_no_nan(
-      tf.reduce_sum(weight * self.loss(weights, batch)), tf.reduce_sum(weight)
-    )
+    return mean(self.loss(weights, batch), mask * self.example_weight(batch))
 
   def statistics(self, weights: Weights, batch: Batch) -> Statistics:
     """The statistics of each example of a batch; the loss is not among them."""
     return self.judge(self.predict(self.scores(weights, batch)), batch)
+
+
+def mean(values: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+  """The weighted mean; zero if all weights are."""
+  return tf.math.divide_no_nan(
+    tf.reduce_sum(weight * values), tf.reduce_sum(weight)
+  )
 
 
 def most_likely(scores: tf.Tensor) -> tf.Tensor:
