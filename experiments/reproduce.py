@@ -27,7 +27,8 @@ _JSON = flags.DEFINE_string(
   'json',
   None,
   'A file to write {method: {"ours": …, "over_repeats": …, "published": …,'
-  ' "hurt": …}} to, each with those of the numbers that it has.',
+  ' "hurt": …}} to, each with those of the numbers that it has; of a table of'
+  ' groups {row: {group: …, "all": …}}.',
 )
 _DRY_RUN = shared_flags.dry_run()
 _DATA_DIR = shared_flags.data_dir()

@@ -157,7 +157,8 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
   Returns:
     The mean over the clients of the validation metric at the chosen candidates,
     which tells the best point; and each test client's metric at them, and
-    before personalization.
+    before personalization. If the task knows groups, also the clients, and the
+    metric of all examples of each group together.
   """
   evaluated, test = outcome.evaluated, outcome.test
   record = {
@@ -176,6 +177,15 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
   if test.before is not None and test.hurt is not None:
     record['before'] = _numbers(test.before.values)
     record['hurt'] = float(test.hurt.mean())
+  if outcome.groups is not None:
+    record['clients'] = list(evaluated.test.client_ids)
+    record['client_groups'] = list(outcome.groups)
+    record['pooled'] = _number(test.pooled())
+    known = np.array(outcome.groups)
+    record['groups'] = {
+      str(name): _number(test.pooled(known == name))
+      for name in np.unique(known)
+    }
   if outcome.clusters is not None:
     _, counts = np.unique(outcome.clusters, return_counts=True)
     record['largest_cluster'] = float(counts.max() / len(outcome.clusters))
