@@ -70,7 +70,9 @@ class GroupSettings(fedavg.FedAvgSettings):
     choices=('complete', 'single'),
   )
   warmstart_rounds: float = settings.field(
-    0.0, 'The rounds of the warm start of the HypCluster that finds the groups.'
+    0.0,
+    'The rounds of the warm start of the HypCluster that finds the groups.',
+    minimum=0,
   )
 
   def __post_init__(self) -> None:

@@ -176,7 +176,10 @@ def find(
     return None
   own = trainer.settings
   if own.groups == 'hypcluster':
-    picks = method.with_trainer(trainer.hypcluster)
+    # It begins as it does by itself, whatever the groups begin with.
+    picks = dataclasses.replace(
+      method.with_trainer(trainer.hypcluster), first_models=()
+    )
     groups = _pick(picks, train(picks, 'hypcluster'), task, how)
   else:
     before = method.before

@@ -47,11 +47,11 @@ def prepare(
   if before is None:
     return Stage(method, task)
   begins_with = train(before, 'global')
+  found = groups.find(method, begins_with, task, how, train)
   (model,) = before.models(begins_with.server_state)
   method = dataclasses.replace(
     method, first_models=(model,) * len(method.model_places)
   )
-  found = groups.find(method, begins_with, task, how, train)
   if found is not None:
     attributes = {**task.attributes, tasks.GROUP: found}
     task = dataclasses.replace(task, attributes=attributes)

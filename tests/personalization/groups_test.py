@@ -145,6 +145,18 @@ def test_the_order_of_clients_changes_no_group():
   assert first == second
 
 
+def test_the_hypcluster_that_finds_groups_is_trained_as_it_is_alone():
+  trainings = _trainings()
+  method = _build(**_FINDING['hypcluster'])
+  trainings.stage(method)
+  shared = method.with_trainer(method.trainer.hypcluster)
+  found = trainings.done[shared.training_key].server_state.server.models
+  alone = training.train(shared, trainings.task, _HOW)
+  for own, expected in zip(found, alone.server_state.server.models):
+    for name, weight in expected.items():
+      np.testing.assert_array_equal(own[name], weight)
+
+
 def test_known_groups_are_those_of_the_task():
   trainings = _trainings()
   stage = trainings.stage(_build())
