@@ -70,4 +70,4 @@ def of_training(
 def of_personalization(method: methods.Method) -> Cost:
   """Counts the cost of personalization, with all epochs that are tried."""
   epochs = [c.value or 0.0 for c in method.candidates if c.unit == 'epochs']
-  return Cost(local_epochs=max(epochs, default=0.0))
+  return Cost(local_epochs=float(max(epochs, default=0.0)))
