@@ -70,6 +70,10 @@ TRAINERS = {
   'fedprox': Entry('algorithms.fedprox:FedProx'),
   'fedrep': Entry('algorithms.split:FedRep'),
   'fedrod': Entry('algorithms.split:FedRod'),
+  'group': Entry(
+    'algorithms.group:Group',
+    {'server_optimizer': 'adam', 'server_learning_rate': 0.03},  # As fedadam.
+  ),
   'hypcluster': Entry('algorithms.hypcluster:HypCluster'),
   'lg_fedavg': Entry(
     'algorithms.split:Split', {'personal_parts': ('encoder',)}

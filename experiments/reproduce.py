@@ -29,8 +29,8 @@ _JSON = flags.DEFINE_string(
   'json',
   None,
   'A file to write {method: {"ours": …, "over_repeats": …, "published": …,'
-  ' "hurt": …}} to, each with those of the numbers that it has; of curves'
-  ' {figure and x: {method: …}}.',
+  ' "hurt": …}} to, each with those of the numbers that it has; of a table of'
+  ' groups {row: {group: …, "all": …}}, of curves {figure and x: {method: …}}.',
 )
 _DRY_RUN = shared_flags.dry_run()
 _DATA_DIR = shared_flags.data_dir()

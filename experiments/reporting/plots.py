@@ -257,6 +257,59 @@ def hurt_scatter(
   return figure
 
 
+@_styled
+def relative_changes(
+  before: Sequence[float],
+  after: Sequence[float],
+  metric: str,
+  higher_is_better: bool,
+  *,
+  title: str = '',
+) -> Figure:
+  """Draws clients' relative changes as a histogram (Liu et al., figure 1).
+
+  Args:
+    before: Each client's metric under the method that is compared with.
+    after: The same under another.
+    metric: The name of the metric.
+    higher_is_better: Its direction.
+    title: What stands above, such as the names of the methods.
+
+  Returns:
+    The figure. Clients whose metric is not finite are in the shares of its
+    legend alone.
+  """
+  first, then = np.asarray(before, float), np.asarray(after, float)
+  with np.errstate(divide='ignore', invalid='ignore'):
+    changes = (then - first) / np.abs(first)
+  worse = summaries.is_worse(then, first, higher_is_better)
+  better = ~worse & summaries.is_worse(first, then, higher_is_better)
+  finite = np.isfinite(changes)
+  kinds = (
+    ('worse', worse, _WORSE),
+    ('unchanged', ~(worse | better), _SAME),
+    ('better', better, _BETTER),
+  )
+  figure = _figure(1.9)
+  plot = figure.subplots()
+  shown = [kind for kind in kinds if np.any(kind[1])]
+  plot.hist(
+    [changes[mask & finite] for _, mask, _ in shown],
+    bins=_bins_from_zero(changes[finite]).tolist(),
+    color=[color for *_, color in shown],
+    label=[f'{name} ({np.mean(mask):.0%})' for name, mask, _ in shown],
+    stacked=True,
+  )
+  plot.axvline(0, color='black', linewidth=0.8, linestyle='--')
+  side = 'above' if higher_is_better else 'below'
+  name = metric.replace('_', ' ')
+  _in_percent(plot.xaxis, f'relative change of {name} ({side} 0 is better)')
+  plot.set_ylabel('clients')
+  plot.yaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
+  _add_legend(figure, plot, title)
+  return figure
+
+
 def _bins_from_zero(values: np.ndarray, most: int = 30) -> np.ndarray:
   """Returns the edges of bins, none of which is on both sides of zero."""
   low, high = min(values, default=0), max(values, default=0)

@@ -17,6 +17,7 @@ from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import results_folder
 from personalization import choosing
+from personalization import groups
 from personalization import measurements
 from personalization import training
 from tasks import registry as task_registry
@@ -152,7 +153,7 @@ def _warmstart(
 ) -> dict[str, methods.Method]:
   """Has the methods begin with the models of finished runs."""
   for name, own in built.items():
-    if not own.model_places:
+    if not own.first.model_places:
       raise errors.UserError(
         f'{name} has no global model that could begin with a saved one. Leave'
         ' out the method, or warmstart_from.'
@@ -164,9 +165,10 @@ def _warmstart(
   except errors.UserError as error:
     raise errors.UserError(f'warmstart_from: {error}') from error
   for name, own in built.items():
-    if len(first) != len(own.model_places):
+    num_models = len(own.first.model_places)
+    if len(first) != num_models:
       raise errors.UserError(
-        f'{name} begins with {len(own.model_places)} models, but there are'
+        f'{name} begins with {num_models} models, but there are'
         f' {len(first)} in what warmstart_from names: {", ".join(sources)}.'
       )
   return {
@@ -199,6 +201,7 @@ def build_methods(
   }
   for name, own in built.items():
     training.check(own, task, name)
+    groups.check(own, task, name)
   if config.run.warmstart_from:
     built = _warmstart(built, config.run.warmstart_from, task)
   return built

@@ -26,12 +26,15 @@ class PublishedTable:
       maybe 'hurt' and 'largest_cluster'.
     whole: All grids.
     best: The best points, as found here; None if they are not known yet.
+    rows: Of a table of known groups, the method of each row; empty for a table
+      of methods' means.
   """
 
   title: str
   published: Mapping[str, Mapping[str, float]]
   whole: grid_file.GridFile
   best: grid_file.GridFile | None
+  rows: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @property
   def methods(self) -> tuple[str, ...]:
@@ -44,7 +47,8 @@ def read(name: str) -> PublishedTable:
   if name not in table_names():
     raise errors.unknown('table', name, table_names())
   contents = tomllib.loads((_TABLES / f'{name}.toml').read_text('utf-8'))
-  title, published = contents.pop('title'), contents.pop('published')
+  title, published = contents.pop('title'), contents.pop('published', {})
+  rows = contents.pop('rows', {})
   best = contents.pop('best', None)
   whole = grid_file.parse(contents, name)
   if best is not None:
@@ -52,4 +56,4 @@ def read(name: str) -> PublishedTable:
       grid_file.Point(method, values, {}) for method, values in best.items()
     )
     best = dataclasses.replace(whole, points=points)
-  return PublishedTable(title, published, whole, best)
+  return PublishedTable(title, published, whole, best, rows)

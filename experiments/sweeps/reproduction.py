@@ -14,6 +14,7 @@ from base import errors
 from experiments.command_line import terminal
 from experiments.sweeps import grid_results
 from experiments.sweeps import grids
+from experiments.sweeps import group_tables
 from experiments.sweeps import published_tables
 
 _TABLE_WIDTH = 150
@@ -114,15 +115,18 @@ def main(
       return 0
     failed = grid.carry_out()
     winners = grid.write()
-  rows = compare(table, winners)
-  _print(table, rows)
-  if json_file:
+  if table.rows:
+    short = group_tables.show(table.title, table.rows, winners, folder)
+  else:
+    rows = compare(table, winners)
+    _print(table, rows)
     short = {
       method: {
         name: row[name] for name in _COLUMNS if row.get(name) is not None
       }
       for method, row in rows.items()
     }
+  if json_file:
     json_file.write_text(json.dumps(short, indent=2) + '\n', encoding='utf-8')
   terminal.say(
     f'Written to {folder}, in'

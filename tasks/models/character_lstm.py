@@ -218,12 +218,7 @@ class CharacterLstm(next_word.NextWordModel):
     x = self._represent(weights, tf.gather(self.frozen[SPELLING], words))
     h = tf.reshape(x, [self.sequence_length, -1, sum(self.filters)])
     for i in range(self.num_lstms):
-      h = lstm.lstm_layer(
-        h,
-        weights[f'lstm_{i}_kernel'],
-        weights[f'lstm_{i}_recurrent_kernel'],
-        weights[f'lstm_{i}_bias'],
-      )
+      h = lstm.layer(weights, f'lstm_{i}', h)
     return tf.reshape(tf.transpose(h, [1, 0, 2]), [-1, self.lstm_size])
 
   def decide(

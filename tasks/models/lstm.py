@@ -27,7 +27,7 @@ def _transpose(matrix: tf.Tensor) -> tf.Tensor:
 
 
 @tf.custom_gradient
-def lstm_layer(
+def _lstm(
   x: tf.Tensor,
   kernel: tf.Tensor,
   recurrent_kernel: tf.Tensor,
@@ -126,6 +126,12 @@ def lstm_layer(
   return tf.stack(outputs), gradient
 
 
+def layer(weights: models.Weights, name: str, x: tf.Tensor) -> tf.Tensor:
+  """Applies the LSTM of this name, `[time, batch, …]`."""
+  parts = ('kernel', 'recurrent_kernel', 'bias')
+  return _lstm(x, *(weights[f'{name}_{part}'] for part in parts))
+
+
 @dataclasses.dataclass(frozen=True)
 class NextWordLstm(next_word.NextWordModel):
   """TFF's recurrent model for StackOverflow.
@@ -188,11 +194,10 @@ class NextWordLstm(next_word.NextWordModel):
   def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
     words = tf.reshape(tf.transpose(batch['x']), [-1])
     x = layers.look_up(weights['embedding'], words)
-    h = lstm_layer(
+    h = layer(
+      weights,
+      'lstm',
       tf.reshape(x, [self.sequence_length, -1, self.embedding_size]),
-      weights['lstm_kernel'],
-      weights['lstm_recurrent_kernel'],
-      weights['lstm_bias'],
     )
     return tf.reshape(tf.transpose(h, [1, 0, 2]), [-1, self.lstm_size])
 
@@ -203,12 +208,6 @@ class NextWordLstm(next_word.NextWordModel):
     return next_word.LastLayer(
       x, weights['output_kernel'], weights['output_bias']
     )
-
-
-def _layer(weights: models.Weights, layer: str, x: tf.Tensor) -> tf.Tensor:
-  """Applies the LSTM of this name, `[time, batch, …]`."""
-  names = ('kernel', 'recurrent_kernel', 'bias')
-  return _lstm(x, *(weights[f'{layer}_{name}'] for name in names))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,7 +272,7 @@ class TextLstm(models.Classifier):
   def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
     x = tf.gather(self.frozen['embedding'], tf.transpose(batch['x']))
     x = tf.reshape(x, [self.sequence_length, -1, self.embedding_size])
-    return _layer(weights, 'lstm2', _layer(weights, 'lstm1', x))[-1]
+    return layer(weights, 'lstm2', layer(weights, 'lstm1', x))[-1]
 
   def decide(self, weights: models.Weights, features: tf.Tensor) -> tf.Tensor:
     return layers.dense(weights, 'output', features)

@@ -22,6 +22,7 @@ _QUICK = {
   'fedrep': dict(finetuning_epochs=2, head_epochs=2),
   'fedadam+knn_per': dict(coefficients=(0.0, 0.5)),
   'finetuning': dict(finetuning_epochs=2, finetuning_layers=('all', 'last')),
+  'group+finetuning': dict(finetuning_epochs=2),
   'hypcluster': dict(warmstart_rounds=1.0),
   'hypcluster+finetuning': dict(finetuning_epochs=2, warmstart_rounds=1.0),
   'knn_per': dict(coefficients=(0.0, 0.5), neighbor_weights='1/d'),
@@ -30,6 +31,7 @@ _QUICK = {
 _NAMES = (
   *registry.short_names(),
   'hypcluster+finetuning',
+  'group+finetuning',
   'fedadam+knn_per',
   'ditto+finetuning',
 )
@@ -37,7 +39,7 @@ _NAMES = (
 # not.
 _SPLIT = ('fedbabu', 'fedper', 'fedrep', 'lg_fedavg')
 # Those whose servers count rounds or steps, also where no update arrives.
-_COUNTING = ('fedadam', 'hypcluster', 'ensemble', 'mocha')
+_COUNTING = ('fedadam', 'group', 'hypcluster', 'ensemble', 'mocha')
 
 
 @pytest.fixture(name='method', params=_NAMES)
@@ -220,6 +222,8 @@ def test_there_is_a_metric_for_each_candidate(method):
     ('ditto', 1, 4, 4),
     ('hypcluster', 1, 2 * 4, 2 * 4),
     ('hypcluster', 2, 2 * 4, 4),
+    # Of its group alone.
+    ('group', 1, 4, 4),
     # Its own model, and what of the others' models pulls it, and how much.
     ('mocha', 1, 4 + 4 + 1, 4),
     ('fedprox', 1, 4, 4),

@@ -1,6 +1,6 @@
 """Tests of which clients train in a round, on which batches."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -406,3 +406,82 @@ def test_more_clients_a_round_than_there_are_is_an_error(
 def test_a_setting_out_of_range_is_refused_by_name(name, value):
   with pytest.raises(errors.UserError, match=name):
     settings.from_dict(schedules.TrainingSettings, {name: value}, 'test')
+
+
+# Cohorts of groups.
+
+
+def _with_groups(groups: Sequence[int]) -> tasks.Task:
+  """A task with a client for each of these groups, of six examples."""
+  task = _with_sizes({f'client_{k:02}': 6 for k in range(len(groups))})
+  known = tasks.Attribute(
+    [str(g) for g in range(max(groups) + 1)],
+    dict(zip(task.train.client_ids, groups)),
+  )
+  return dataclasses.replace(task, attributes={'group': known})
+
+
+def _grouped(groups: Sequence[int], **changed: Any) -> schedules.Schedule:
+  how = dataclasses.replace(_SETTINGS, **changed)
+  return schedules.Schedule(_with_groups(groups), how, attribute='group')
+
+
+# Of seven, two and no clients, and one.
+_GROUPS = (0, 1, 0, 0, 3, 0, 0, 0, 1, 0)
+
+
+def test_a_cohort_is_of_one_group_and_groups_take_turns():
+  made = _grouped(_GROUPS)
+  drawn = [[_GROUPS[row] for row in made.one(r)[0]] for r in range(1, 11)]
+  epoch = [[0] * 3, [0] * 3, [0] * 3, [1, 1], [3]]
+  assert drawn == epoch * 2
+
+
+@pytest.mark.parametrize(
+  'cohort, rounds', [(3, {0: 3, 1: 1, 3: 1}), (0, {0: 1, 1: 1, 3: 1})]
+)
+def test_an_epoch_has_as_many_rounds_as_each_group_has_cohorts(cohort, rounds):
+  made = _grouped(_GROUPS, clients_per_round=cohort)
+  assert made.rounds_per_epoch == rounds
+
+
+def test_the_rounds_of_a_group_are_those_that_it_has_alone():
+  made, alone = _grouped(_GROUPS), _schedule(_with_groups([0] * 7))
+  members = np.flatnonzero(np.array(_GROUPS) == 0)
+  rounds = [made.one(r) for r in (1, 2, 3, 6, 7, 8)]
+  for own_round, (rows, data, client_seeds) in enumerate(rounds, 1):
+    own_rows, own_data, own_seeds = alone.one(own_round)
+    np.testing.assert_array_equal(rows, members[own_rows])
+    np.testing.assert_array_equal(data.indices, own_data.indices)
+    np.testing.assert_array_equal(client_seeds, own_seeds)
+
+
+def test_rounds_of_cohorts_that_differ_in_size_are_not_one_program():
+  assert _grouped(_GROUPS).examples is None
+  assert _grouped((0, 0, 0, 1, 1, 1, 1)).examples is not None
+
+
+def test_several_rounds_are_those_one_by_one_in_groups_too():
+  made = _grouped((0, 0, 0, 1, 1, 1, 1))
+  several = made.several(1)
+  for i in range(made.rounds_at_once):
+    rows, data, _ = made.one(1 + i)
+    np.testing.assert_array_equal(several['rows'][i], rows)
+    np.testing.assert_array_equal(several['indices'][i], data.indices)
+
+
+@pytest.mark.parametrize(
+  'changed, epochs, rounds',
+  [
+    ({}, None, 7),
+    ({'total_epochs': 4}, None, 8),
+    ({'total_epochs': 4, 'clients_per_round': 4}, None, 8),
+    ({'total_epochs': 4, 'clients_per_round': 0}, None, 4),
+    ({'total_epochs': 4}, 10, 20),
+    ({}, 0, 0),
+  ],
+)
+def test_epochs_are_counted_in_rounds(changed, epochs, rounds):
+  made = _schedule(**changed)
+  how = dataclasses.replace(_SETTINGS, **changed)
+  assert made.num_rounds(how, epochs) == rounds
