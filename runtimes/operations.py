@@ -68,11 +68,11 @@ _ALL = _FLOATS | _INTEGERS | _BOOL
 
 # For each operation, the numbers for which XLA computes the same but for the
 # rounding, as long as they are finite. Left out are, for floats, what makes
-# rounding visible (comparisons, rounding itself, and what has a pole or an edge,
-# as the logarithm and the root), what XLA simplifies to something that does not
-# overflow (the root of a square, the product of two exponentials), and maxima
-# and minima, which may lose NaN; for integers, divisions, as one by zero is an
-# error; and all that checks an index.
+# rounding visible (comparisons, rounding itself, and what has a pole or an end,
+# as logarithms and roots), what XLA simplifies so that it does not overflow
+# (roots of squares, products of exponentials), and maxima and minima, which may
+# lose NaN; for integers, divisions, as one by zero is an error; and all that
+# checks an index.
 _SAME_IN_XLA: dict[str, frozenset[tf.DType]] = {
   **dict.fromkeys(
     """
@@ -107,8 +107,8 @@ _SAME_IN_XLA: dict[str, frozenset[tf.DType]] = {
     _ALL,
   ),
 }
-# What must be constant: the place of a slice, as XLA moves one that begins outside
-# of its input, and a divisor, as zero is a pole.
+# What must be constant: the place of a slice, as XLA moves one that begins
+# outside of its input, and a divisor, as zero is a pole.
 _CONSTANTS = {
   'Slice': 'reads at a place that is not fixed',
   'StridedSlice': 'reads at a place that is not fixed',
