@@ -58,7 +58,7 @@ class _Compiled:
     self.computation = computation
     self.program = programs.Program(computation)
     self.rounds: dict[_Plan, _Rounds] = {}
-    self.runner = stacking.StackedRunner(self.program)
+    self.runner = stacking.StackedRunner(self.program, trust_xla)
     if stack is False:
       self.stacking = stacking.Stacking('the context was made to stack none')
     else:
@@ -368,6 +368,8 @@ class _Run:
       if self._compiled.stacking.against_whole is None:
         return runner.run_whole(self._size, self._arguments, stacked)
       return self._stacked_clients(stacked)
+    except stacking.NotFiniteError:
+      return None
     except (stacking.CannotStackError, tf.errors.OpError) as error:
       if self._cancellation.is_cancelled:
         raise
@@ -593,7 +595,8 @@ def create_cohort_context(
       stacks none; True stacks also those with much work.
     trust_xla: Whether to stack also clients whose work XLA computes differently
       in some cases. It checks no indices and divisors, has other seeded random
-      numbers, and may lose NaN in maxima and minima.
+      numbers, and may lose NaN in maxima and minima. Without this trust, a call
+      in which stacked clients give infinity or NaN is done again, one by one.
 
   Returns:
     The context, for `tff.framework.set_default_context`.

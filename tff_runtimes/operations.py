@@ -67,9 +67,12 @@ _BOOL = frozenset([tf.bool])
 _ALL = _FLOATS | _INTEGERS | _BOOL
 
 # For each operation, the numbers for which XLA computes the same but for the
-# rounding. Left out are, for floats, what makes rounding visible (comparisons,
-# rounding itself) and maxima and minima, which may lose NaN; for integers,
-# divisions, as one by zero is an error; and all that checks an index.
+# rounding, as long as they are finite. Left out are, for floats, what makes
+# rounding visible (comparisons, rounding itself, and what has a pole or an end,
+# as logarithms and roots), what XLA simplifies so that it does not overflow
+# (roots of squares, products of exponentials), and maxima and minima, which may
+# lose NaN; for integers, divisions, as one by zero is an error; and all that
+# checks an index.
 _SAME_IN_XLA: dict[str, frozenset[tf.DType]] = {
   **dict.fromkeys(
     """
@@ -80,9 +83,8 @@ _SAME_IN_XLA: dict[str, frozenset[tf.DType]] = {
   ),
   **dict.fromkeys(
     """
-    BiasAdd BiasAddGrad Cos DivNoNan Einsum Exp Expm1 Inv L2Loss Log Log1p Mean
-    MulNoNan RealDiv Reciprocal Rsqrt Sigmoid Sin Softplus SoftplusGrad Sqrt
-    Tanh TanhGrad
+    BiasAdd BiasAddGrad Cos Einsum Expm1 L2Loss Mean RealDiv Sigmoid Sin
+    Softplus SoftplusGrad Tanh TanhGrad
     """.split(),
     _FLOATS,
   ),
@@ -105,8 +107,13 @@ _SAME_IN_XLA: dict[str, frozenset[tf.DType]] = {
     _ALL,
   ),
 }
-# XLA moves a slice that begins outside of its input, unless the place is fixed.
-_FIXED_PLACES = frozenset(['Slice', 'StridedSlice'])
+# What must be constant: the place of a slice, as XLA moves one that begins
+# outside of its input, and a divisor, as zero is a pole.
+_CONSTANTS = {
+  'Slice': 'reads at a place that is not fixed',
+  'StridedSlice': 'reads at a place that is not fixed',
+  'RealDiv': 'divides by what is not fixed',
+}
 
 _WRITTEN_BY_NOBODY = frozenset(['Const', 'Identity', 'NoOp', 'Placeholder'])
 
@@ -205,11 +212,11 @@ def _find_in_xla(
   if not _is_same_in_xla(node, types):
     names = ', '.join(sorted(tf.as_dtype(t).name for t in types))
     return f'{node.op} ({names}) is not known to give the same in XLA'
-  if node.op in _FIXED_PLACES:
+  if node.op in _CONSTANTS:
     for name in node.input[1:]:
       source = nodes.get(name.split(':')[0])
       if source is None or source.op != 'Const':
-        return f'{node.op} reads at a place that is not fixed'
+        return f'{node.op} {_CONSTANTS[node.op]}'
   return None
 
 

@@ -32,6 +32,10 @@ class CannotStackError(Exception):
   """The clients cannot be stacked; the message says why."""
 
 
+class NotFiniteError(Exception):
+  """XLA gives infinity or NaN, of which TensorFlow may make something else."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Stacking:
   """How a program can be run with its clients stacked.
@@ -98,11 +102,17 @@ def find_stacking(program: programs.Program, trust_xla: bool) -> Stacking:
   )
 
 
+def _is_finite(array: np.ndarray) -> bool:
+  return array.dtype.kind != 'f' or bool(np.isfinite(array).all())
+
+
 class StackedRunner:
   """Runs the work of stacked clients, or a whole program, as XLA programs."""
 
-  def __init__(self, program: programs.Program):
+  def __init__(self, program: programs.Program, trust_xla: bool = True):
+    """Makes the runner; see `find_stacking` for its arguments."""
     self._program = program
+    self._trust_xla = trust_xla
     self._functions = caches.Cache[programs.SessionFunction](_MAX_COMPILED)
     self._first_size: int | None = None
 
@@ -187,7 +197,19 @@ class StackedRunner:
     )
 
   def _call(self, name: Any, run: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function that XLA compiles once for all arguments of a shape."""
+    """Calls a function that XLA compiles once for all arguments of a shape.
+
+    Args:
+      name: Tells the function from others.
+      run: The function.
+      *arguments: Its arguments.
+
+    Returns:
+      Its result.
+
+    Raises:
+      NotFiniteError: If it is not finite, and XLA is not trusted.
+    """
     leaves = tf.nest.flatten(arguments)
     key = (name, *(tuple(leaf.shape) for leaf in leaves))
 
@@ -197,7 +219,10 @@ class StackedRunner:
         run, tf.nest.pack_sequence_as(arguments, specs), jit_compile=True
       )
 
-    return self._functions.get(key, make)(*arguments)
+    result = self._functions.get(key, make)(*arguments)
+    if not (self._trust_xla or all(map(_is_finite, tf.nest.flatten(result)))):
+      raise NotFiniteError()
+    return result
 
   def run_stages(
     self,

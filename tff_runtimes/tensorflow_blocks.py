@@ -147,19 +147,27 @@ def _isolate_state(graph_def: tf.compat.v1.GraphDef) -> list[str]:
   return variables
 
 
-def _forget_colocation(graph_def: tf.compat.v1.GraphDef) -> None:
-  """Removes what a graph says of which nodes must be on one device.
+# That operations must be on one device, or compiled by XLA.
+_WISHES = ('_class', '_XlaMustCompile', '_XlaCompile', '_XlaScope')
 
-  It names nodes, and these may be in another block or not needed here.
+
+def _forget_wishes(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Removes what a graph says of how it is to be run.
+
+  The nodes that must be on one device may be in another block, or not needed
+  here. TFF's own runtime compiles nothing, and compiled work may differ: it has
+  other seeded random numbers, and checks no indices.
 
   Args:
     graph_def: The graph, which is changed.
   """
-  nodes = list(graph_def.node)
+  holders: list[Any] = list(graph_def.node)
   for function in graph_def.library.function:
-    nodes.extend(function.node_def)
-  for node in nodes:
-    node.attr.pop('_class', None)
+    holders.append(function)
+    holders.extend(function.node_def)
+  for holder in holders:
+    for wish in _WISHES:
+      holder.attr.pop(wish, None)
 
 
 def to_callable(
@@ -200,7 +208,7 @@ def to_callable(
   if proto.initialize_op:
     _initialize_first(graph_def, proto.initialize_op)
   _detach_placeholders(graph_def)
-  _forget_colocation(graph_def)
+  _forget_wishes(graph_def)
 
   def call(argument: Any = None) -> Any:
     own_graph_def = tf.compat.v1.GraphDef()

@@ -127,6 +127,9 @@ def _without_containers(type_spec: tff.Type) -> tff.Type:
   """Returns a type without the Python containers of its structs."""
   if not isinstance(type_spec, tff.StructType):
     return type_spec
+  if not len(type_spec):
+    # What TFF makes of a struct without elements, in a sequence.
+    return tff.StructWithPythonType([], collections.OrderedDict)
   return tff.StructType(
     [
       (name, _without_containers(element))

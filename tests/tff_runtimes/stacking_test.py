@@ -111,10 +111,13 @@ _ROWS = tff.TensorType(np.float32, [3])
 @pytest.mark.parametrize(
   ('work', 'client_type', 'against'),
   [
-    (lambda x: tf.exp(-x) / 3.0 + x * x, _FLOAT, None),
+    (lambda x: tf.tanh(-x) / 3.0 + x * x, _FLOAT, None),
     (lambda x: tf.reduce_mean(x[1:]), _ROWS, None),
     (_loop, _FLOAT, None),
     (lambda n: tf.maximum(n, 2), tff.TensorType(np.int32), None),
+    (lambda x: 1.0 / x, _FLOAT, 'RealDiv divides by what is not fixed'),
+    (lambda x: tf.sqrt(x * x), _FLOAT, 'Sqrt (float32)'),
+    (lambda x: tf.exp(x) * tf.exp(-x), _FLOAT, 'Exp (float32)'),
     (lambda x: tf.maximum(x, 2.0), _FLOAT, 'Maximum (float32)'),
     (lambda x: tf.nn.relu(x), _FLOAT, 'Relu (float32)'),
     (lambda x: tf.cast(x > 0, tf.float32), _FLOAT, 'Greater (bool, float32)'),

@@ -98,6 +98,9 @@ _WORK = {
   'tensor array': lambda x: (
     tf.TensorArray(tf.int32, 3).unstack([1, 2, 3]).read(x)
   ),
+  'in a function that asks for XLA': lambda x: tf.function(
+    lambda y: tf.gather([1, 2, 3], y), jit_compile=True
+  )(x),
   'in a loop': lambda x: tf.while_loop(
     lambda k, _: k < 9, lambda k, t: (k + 1, t + 10 // (k - x)), (5, 0)
   ),

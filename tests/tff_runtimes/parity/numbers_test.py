@@ -142,6 +142,28 @@ def test_a_function_of_denormal_numbers(parity, name):
   _check(parity, _OF_TINY[name], _clients(_TINY), atol=0.0)
 
 
+_EXTREME = np.array([_INF, -_INF, _NAN, 3e38, 2e19, 0.0, 1.0], np.float32)
+# XLA simplifies some, and TensorFlow others.
+_SIMPLIFIED = {
+  'root of a square': lambda x: tf.sqrt(tf.square(x)),
+  'logarithm of an exponential': lambda x: tf.math.log(tf.exp(x)),
+  'product of exponentials': lambda x: tf.exp(x) * tf.exp(-x),
+  'difference of products': lambda x: x * x - 3.0 * x,
+  'difference of the same': lambda x: x - x,
+  'quotient of the same': lambda x: x / x,
+  'product with zero': lambda x: x * 0.0,
+  'matrix of zeros': lambda x: tf.matmul(x[:, None], tf.zeros([1, 3])),
+  'power of a power': lambda x: tf.pow(tf.pow(x, 2.0), 0.5),
+  'quotient of quotients': lambda x: (x / 3.0) / (x / 5.0),
+  'inverse root': lambda x: 1.0 / tf.sqrt(x),
+}
+
+
+@pytest.mark.parametrize('name', _SIMPLIFIED)
+def test_a_formula_that_can_be_simplified(parity, name):
+  _check(parity, _SIMPLIFIED[name], _clients(_EXTREME))
+
+
 _OF_INTS = {
   'abs': tf.abs,
   'negative': tf.negative,

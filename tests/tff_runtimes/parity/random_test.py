@@ -163,6 +163,16 @@ def test_a_seed_with_the_wrong_type_of_integer_is_the_same(parity):
   parity(checks.everywhere(work, kind), seeds, seeds[0], rtol=1e-6, atol=1e-7)
 
 
+def test_work_that_asks_for_xla_gets_the_same_numbers(parity):
+  """TFF's own runtime compiles nothing, and XLA has other random numbers."""
+  draw = tf.function(
+    lambda seed: tf.random.stateless_normal([3], seed), jit_compile=True
+  )
+  seeds = [np.array([k, 2], np.int32) for k in range(3)]
+  computation = checks.everywhere(lambda seed: draw(seed), _SEED)
+  parity(computation, seeds, seeds[0], rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize('size', [1, 3])
 def test_unseeded_numbers_differ_between_clients(parity, size):
   computation = checks.mapped(lambda x: x + tf.random.uniform([4]), np.float32)

@@ -495,6 +495,13 @@ def test_a_result_is_read_twice(parity):
       assert list(result.as_numpy_iterator()) == [0, 2, 4]
 
 
+def test_elements_with_a_struct_of_nothing(parity):
+  computation = checks.mapped(
+    lambda x: tf.data.Dataset.from_tensors((x, (), {'a': ((), x)})), np.int32
+  )
+  parity(computation, [1, 2])
+
+
 def test_a_sequence_of_a_class_of_attrs(parity):
   kind = tff.SequenceType(tff.to_type(Row(z=np.int32, a=np.int32)))
   computation = checks.mapped(
