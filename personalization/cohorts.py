@@ -17,6 +17,11 @@ from tasks.data import populations
 from tff_runtimes import values
 
 
+# Cohorts are padded to the largest of all clients, or to a part of that, which is
+# a power of this: each other padding is another program to compile.
+_LESS = 4
+
+
 class Cohorts:
   """The clients of a population that have examples, by their row.
 
@@ -27,10 +32,15 @@ class Cohorts:
     sizes: For each set, each client's number of examples.
     pad_to: For each set, the number of examples to which clients are padded.
     padded: Whether the clients of a cohort are padded to the same shapes.
+    order: The rows, in the order in which to take them together.
   """
 
   def __init__(
-    self, population: populations.Population, padded: bool, num_kept: int = 1
+    self,
+    population: populations.Population,
+    padded: bool,
+    num_kept: int = 1,
+    by_size: bool = False,
   ):
     """Counts examples, without loading clients if the population knows them.
 
@@ -39,6 +49,9 @@ class Cohorts:
       padded: Whether the clients of a cohort are padded to the same shapes, so
         that a runtime can stack them.
       num_kept: Number of recent cohorts to cache per set.
+      by_size: Whether clients of similar sizes come together, and cohorts are
+        padded to about their own largest client, where most clients are far
+        smaller than the largest. Otherwise all cohorts have the same shapes.
     """
     sizes = population.count_examples()
     usable = np.all([of_set > 0 for of_set in sizes.values()], axis=0)
@@ -50,6 +63,14 @@ class Cohorts:
     self.pad_to = {
       name: int(of_set.max(initial=0)) for name, of_set in self.sizes.items()
     } | dict(population.pad_to)
+    self._by_size = by_size and any(
+      np.median(of_set) * _LESS <= of_set.max()
+      for of_set in self.sizes.values()
+      if of_set.size
+    )
+    self.order = np.arange(len(self))
+    if self._by_size:
+      self.order = np.argsort(sum(self.sizes.values()), kind='stable')
     most = num_kept * len(population.sets)
     self._stack = functools.lru_cache(most)(self._make_stack)
     self._batch_indices = functools.lru_cache(most)(self._make_batch_indices)
@@ -109,9 +130,18 @@ class Cohorts:
       for name in names
     )
 
+  def _padding(self, name: str, rows: np.ndarray) -> int:
+    """Returns the number of examples to which a cohort is padded."""
+    padding = self.pad_to[name]
+    if self._by_size:
+      largest = max(self.sizes[name][rows].max(), 1)
+      while padding // _LESS >= largest:
+        padding //= _LESS
+    return padding
+
   def examples(self, name: str, rows: np.ndarray) -> Mapping[str, tf.Tensor]:
     """Returns the examples of clients, stacked and padded."""
-    return self._stack(name, tuple(rows), self.pad_to[name])
+    return self._stack(name, tuple(rows), self._padding(name, rows))
 
   def _make_stack(
     self, name: str, rows: tuple[int, ...], pad_to: int
@@ -161,7 +191,7 @@ class Cohorts:
     first, last = _rows_before(start, sizes), _rows_before(stop, sizes)
     indices, mask = self._batch_indices(
       tuple(last - first),
-      self.pad_to[name],
+      self._padding(name, rows),
       batch_size,
       shuffle,
       drop_partial,
@@ -223,7 +253,7 @@ class Cohorts:
     indices, mask = self.batch_indices(name, rows, batch_size, **batching)
     load = self._sets[name]
     if self.padded:
-      if indices[0].size >= self.pad_to[name]:
+      if indices[0].size >= self._padding(name, rows):
         return _data(self.examples(name, rows), indices, mask)
       used, indices = batches.list_used(indices)
       examples = [

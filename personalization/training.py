@@ -57,19 +57,18 @@ class Trained:
   skipped_clients: tuple[str, ...]
   round: int = 0
 
-  def states_of(self, client_ids: Sequence[str], first_row: int = 0) -> Any:
+  def states_of(self, client_ids: Sequence[str], rows: Sequence[int]) -> Any:
     """Returns clients' states, stacked; those of held-out clients are new.
 
     Args:
-      client_ids: The clients: consecutive ones of a population, where a client
-        may come more than once.
-      first_row: The row of the first of them in their population. Held-out
-        clients are numbered by their rows, after the trained clients.
+      client_ids: The clients.
+      rows: Their rows in their population. Held-out clients are numbered by
+        them, after the trained clients.
     """
     trained = self.client_states.rows
-    unique = dict.fromkeys(client_ids)
-    new = {c: len(trained) + first_row + i for i, c in enumerate(unique)}
-    return self.client_states.read([trained.get(c, new[c]) for c in client_ids])
+    return self.client_states.read(
+      [trained.get(c, len(trained) + row) for c, row in zip(client_ids, rows)]
+    )
 
 
 def make_client_states(

@@ -203,6 +203,41 @@ def test_pad_to_decides_the_shapes():
     assert _batches(_client(after, k)) == _batches(_client(before, k))
 
 
+def _of_sizes(sizes, by_size=True):
+  """Cohorts of clients with so many examples to train on."""
+  population = _population(
+    {f'c{k}': dict(train=n, test=2) for k, n in enumerate(sizes)}
+  )
+  return cohorts.Cohorts(population, padded=True, by_size=by_size)
+
+
+def test_clients_of_similar_sizes_come_together_in_few_shapes():
+  clients = _of_sizes([64, 3, 1, 16, 17, 2])
+  assert clients.order.tolist() == [2, 5, 1, 3, 4, 0]
+  paddings = [
+    clients.data('train', np.array(rows), 4).examples['y'].shape[1]
+    for rows in ([2], [2, 5], [1], [1, 3], [4], [4, 0])
+  ]
+  assert paddings == [1, 4, 4, 16, 64, 64]
+  # Sets of which all clients have the same number are padded to that.
+  assert clients.data('test', np.array([2]), 4).examples['y'].shape[1] == 2
+
+
+def test_a_cohort_has_the_same_batches_by_size():
+  rows, batching = np.array([2, 5, 1]), dict(shuffle=('x', 1), epochs=2)
+  own, other = (
+    _of_sizes([64, 3, 1, 16, 17, 2], by_size).data('train', rows, 2, **batching)
+    for by_size in (True, False)
+  )
+  assert own.examples['y'].shape[1] < other.examples['y'].shape[1]
+  for k in range(3):
+    assert _batches(_client(own, k)) == _batches(_client(other, k))
+
+
+def test_clients_of_similar_sizes_keep_their_order():
+  assert _of_sizes([7, 3, 5, 4]).order.tolist() == [0, 1, 2, 3]
+
+
 def test_clients_enter_with_no_more_examples_than_their_batches_take():
   clients = cohorts.Cohorts(_population(), padded=True)
   rows, batching = np.array([2, 1]), dict(shuffle=('x', 1), num_steps=2)
