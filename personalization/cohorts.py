@@ -16,10 +16,11 @@ from tasks.data import batches
 from tasks.data import populations
 from tff_runtimes import values
 
-
-# Cohorts are padded to the largest of all clients, or to a part of that, which is
-# a power of this: each other padding is another program to compile.
-_LESS = 4
+# Cohorts without the largest clients, this part of all, are padded to less, if
+# that is so many times less. A third padding would save little, and is another
+# program to compile.
+_LARGEST = 0.1
+_TIMES_LESS = 4
 
 
 class Cohorts:
@@ -33,6 +34,8 @@ class Cohorts:
     pad_to: For each set, the number of examples to which clients are padded.
     padded: Whether the clients of a cohort are padded to the same shapes.
     order: The rows, in the order in which to take them together.
+    pad_most_to: For each set, the number of examples to which cohorts without
+      the largest clients are padded; empty if they are padded as the others.
   """
 
   def __init__(
@@ -49,9 +52,9 @@ class Cohorts:
       padded: Whether the clients of a cohort are padded to the same shapes, so
         that a runtime can stack them.
       num_kept: Number of recent cohorts to cache per set.
-      by_size: Whether clients of similar sizes come together, and cohorts are
-        padded to about their own largest client, where most clients are far
-        smaller than the largest. Otherwise all cohorts have the same shapes.
+      by_size: Whether clients come in the order of their sizes, and cohorts
+        without the largest are padded to less, where a few are far larger than
+        the others. Otherwise all cohorts have the same shapes.
     """
     sizes = population.count_examples()
     usable = np.all([of_set > 0 for of_set in sizes.values()], axis=0)
@@ -63,20 +66,39 @@ class Cohorts:
     self.pad_to = {
       name: int(of_set.max(initial=0)) for name, of_set in self.sizes.items()
     } | dict(population.pad_to)
-    self._by_size = by_size and any(
-      np.median(of_set) * _LESS <= of_set.max()
-      for of_set in self.sizes.values()
-      if of_set.size
-    )
     self.order = np.arange(len(self))
-    if self._by_size:
-      self.order = np.argsort(sum(self.sizes.values()), kind='stable')
+    self.pad_most_to: dict[str, int] = {}
+    if by_size:
+      self._order_by_size()
     most = num_kept * len(population.sets)
     self._stack = functools.lru_cache(most)(self._make_stack)
     self._batch_indices = functools.lru_cache(most)(self._make_batch_indices)
 
   def __len__(self) -> int:
     return len(self.client_ids)
+
+  def _order_by_size(self) -> None:
+    """Orders clients by size, if a few are far larger than the others."""
+    order = np.argsort(sum(self.sizes.values()), kind='stable')
+    self._are_most = np.ones(len(self), bool)
+    self._are_most[order[int((1 - _LARGEST) * len(self)) :]] = False
+    pad_most_to = {
+      name: int(of_set[self._are_most].max(initial=1))
+      for name, of_set in self.sizes.items()
+    }
+    if any(
+      self.pad_to[name] >= _TIMES_LESS * padding
+      for name, padding in pad_most_to.items()
+    ):
+      self.order, self.pad_most_to = order, pad_most_to
+
+  def pad_as(self, others: 'Cohorts') -> None:
+    """Pads to no less than others do, so that they share programs."""
+    for own, theirs in (
+      (self.pad_to, others.pad_to),
+      (self.pad_most_to, others.pad_most_to),
+    ):
+      own.update({n: max(own[n], theirs.get(n, 0)) for n in own})
 
   def sample(
     self, name: str, size: int, rng: np.random.Generator
@@ -104,6 +126,8 @@ class Cohorts:
     self._sets = {**self._sets, name: lambda _: examples}
     self.sizes[name] = np.full(len(self), size)
     self.pad_to[name] = size
+    if self.pad_most_to:
+      self.pad_most_to[name] = size
 
   def example_bytes(self, name: str) -> int:
     """Returns the size of an example in a set."""
@@ -132,12 +156,9 @@ class Cohorts:
 
   def _padding(self, name: str, rows: np.ndarray) -> int:
     """Returns the number of examples to which a cohort is padded."""
-    padding = self.pad_to[name]
-    if self._by_size:
-      largest = max(self.sizes[name][rows].max(), 1)
-      while padding // _LESS >= largest:
-        padding //= _LESS
-    return padding
+    if self.pad_most_to and self._are_most[rows].all():
+      return self.pad_most_to[name]
+    return self.pad_to[name]
 
   def examples(self, name: str, rows: np.ndarray) -> Mapping[str, tf.Tensor]:
     """Returns the examples of clients, stacked and padded."""

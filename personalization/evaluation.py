@@ -189,10 +189,8 @@ def prepare(
         f'{task.name} has no clients for {" and ".join(parts)} with examples'
         ' both to adapt to and to be judged by. Change its settings.'
       )
-    for name in clients.pad_to:
-      clients.pad_to[name] = max(
-        others.pad_to[name] for others in populations.values()
-      )
+    for others in populations.values():
+      clients.pad_as(others)
   if measurement.ood_examples:
     drawn = clients.sample(
       measurements.own_sets(task)[-1],

@@ -211,22 +211,24 @@ def _of_sizes(sizes, by_size=True):
   return cohorts.Cohorts(population, padded=True, by_size=by_size)
 
 
-def test_clients_of_similar_sizes_come_together_in_few_shapes():
-  clients = _of_sizes([64, 3, 1, 16, 17, 2])
-  assert clients.order.tolist() == [2, 5, 1, 3, 4, 0]
+# A tenth of these is far larger than the others.
+_SKEWED = [3, 64, 1, 5, 2, 7, 4, 6, 3, 8]
+
+
+def test_clients_come_by_size_and_only_the_largest_are_padded_to_these():
+  clients = _of_sizes(_SKEWED)
+  assert [_SKEWED[row] for row in clients.order] == sorted(_SKEWED)
   paddings = [
     clients.data('train', np.array(rows), 4).examples['y'].shape[1]
-    for rows in ([2], [2, 5], [1], [1, 3], [4], [4, 0])
+    for rows in ([2], [5, 9], [9, 1])
   ]
-  assert paddings == [1, 4, 4, 16, 64, 64]
-  # Sets of which all clients have the same number are padded to that.
-  assert clients.data('test', np.array([2]), 4).examples['y'].shape[1] == 2
+  assert paddings == [8, 8, 64]
 
 
 def test_a_cohort_has_the_same_batches_by_size():
-  rows, batching = np.array([2, 5, 1]), dict(shuffle=('x', 1), epochs=2)
+  rows, batching = np.array([2, 5, 9]), dict(shuffle=('x', 1), epochs=2)
   own, other = (
-    _of_sizes([64, 3, 1, 16, 17, 2], by_size).data('train', rows, 2, **batching)
+    _of_sizes(_SKEWED, by_size).data('train', rows, 2, **batching)
     for by_size in (True, False)
   )
   assert own.examples['y'].shape[1] < other.examples['y'].shape[1]
@@ -236,6 +238,12 @@ def test_a_cohort_has_the_same_batches_by_size():
 
 def test_clients_of_similar_sizes_keep_their_order():
   assert _of_sizes([7, 3, 5, 4]).order.tolist() == [0, 1, 2, 3]
+
+
+def test_populations_that_share_programs_are_padded_alike():
+  clients, others = _of_sizes(_SKEWED), _of_sizes([*_SKEWED[1:], 9, 99])
+  clients.pad_as(others)
+  assert (clients.pad_to['train'], clients.pad_most_to['train']) == (99, 9)
 
 
 def test_clients_enter_with_no_more_examples_than_their_batches_take():
