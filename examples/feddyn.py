@@ -25,6 +25,7 @@ from algorithms import aggregation
 from algorithms import client_work
 from algorithms import optimizers
 from algorithms import trainers
+from base import errors
 from base import settings
 from tasks.models import models
 
@@ -60,6 +61,10 @@ class FedDyn(trainers.Trainer):
   """Trains one global model."""
 
   settings: FedDynSettings
+
+  def __post_init__(self) -> None:
+    if self.settings.client_slots == 'kept':
+      raise errors.UserError('feddyn: client_slots must be new.')
 
   def initialize(self, seed: tf.Tensor) -> FedDynState:
     theta = self.model.init(seed)
