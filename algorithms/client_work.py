@@ -6,7 +6,7 @@ client or for a stacked cohort. A batch without examples changes nothing.
 
 import collections
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
 
@@ -17,6 +17,14 @@ from tasks.models import models
 _Carry = TypeVar('_Carry')
 # From weights to what is added to the mean loss of a batch.
 Regularizer = Callable[[models.Weights], tf.Tensor]
+
+
+class Objective(Protocol):
+  """What steps go down: the mean loss of a batch, as a model's."""
+
+  def mean_loss(
+    self, weights: models.Weights, batch: models.Batch, mask: tf.Tensor
+  ) -> tf.Tensor: ...
 
 
 def batch(
@@ -122,7 +130,7 @@ def fold_batches(
 
 
 def gradient(
-  model: models.Model,
+  model: Objective,
   weights: models.Weights,
   examples: models.Batch,
   mask: tf.Tensor,
@@ -132,7 +140,7 @@ def gradient(
   """Differentiates the mean loss of a batch.
 
   Args:
-    model: The model.
+    model: The model, or another that has a mean loss.
     weights: Its weights.
     examples: The batch.
     mask: 0 for padding.
@@ -197,11 +205,8 @@ def train(
       regularizer,
       tuple(learner.weights) if fixed else None,
     )
+    after = take_step(optimizer, learner, slopes, mask)
     size = tf.reduce_sum(mask)
-    after = optimizer.step(learner, slopes)
-    if optimizer.has_slots:
-      # Else momentum would go on over padding.
-      after = choose(size > 0, after, learner)
     return after, total + loss * (size if steps is None else 1.0)
 
   learner, total = fold_batches(data, step, (learner, tf.constant(0.0)), steps)
@@ -209,6 +214,20 @@ def train(
     mean = tf.math.divide_no_nan(total, tf.cast(steps, tf.float32))
     total = mean * num_examples(data)
   return learner, total
+
+
+def take_step(
+  optimizer: optimizers.Optimizer,
+  learner: optimizers.Learner,
+  slopes: models.Weights,
+  mask: tf.Tensor,
+) -> optimizers.Learner:
+  """Steps down the gradient of a batch; no step if it has no examples."""
+  after = optimizer.step(learner, slopes)
+  if optimizer.has_slots:
+    # Else momentum would go on over padding.
+    after = choose(tf.reduce_any(mask > 0), after, learner)
+  return after
 
 
 def sum_over_batches(
@@ -231,7 +250,9 @@ def sum_statistics(statistics: models.Statistics, mask: tf.Tensor) -> Any:
 
   def masked_sum(statistic: tf.Tensor) -> tf.Tensor:
     shape = [-1] + [1] * (statistic.shape.rank - 1)
-    return tf.reduce_sum(tf.reshape(mask, shape) * statistic, axis=0)
+    own = tf.reshape(mask, shape)
+    # That of padding need not be finite.
+    return tf.reduce_sum(tf.where(own > 0, own * statistic, 0), axis=0)
 
   return tf.nest.map_structure(masked_sum, statistics)
 
@@ -339,6 +360,11 @@ def difference(before: models.Weights, after: models.Weights) -> models.Weights:
 def half_square(weights: models.Weights) -> tf.Tensor:
   """Returns half the square of all weights, 1/2 ||w||^2."""
   return sum(map(tf.nn.l2_loss, weights.values()))
+
+
+def pull(center: models.Weights, strength: optimizers.Number) -> Regularizer:
+  """Returns the regularizer strength / 2 ||w - center||^2 of weights w."""
+  return lambda w: strength * half_square(difference(w, center))
 
 
 def select(

@@ -23,13 +23,14 @@ some epochs.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
 from algorithms import candidates
 from algorithms import client_work
 from algorithms import fedavg
+from algorithms import personal_models
 from algorithms import personalizers
 from algorithms import trainers
 from base import settings
@@ -51,51 +52,20 @@ class DittoSettings(fedavg.FedAvgSettings):
   )
 
 
-class DittoClientState(NamedTuple):
-  """A client's state.
-
-  Attributes:
-    personal: The personal model, v_k.
-    rounds: The number of rounds that the client took part in.
-    shared: What the client keeps as a client of FedAvg.
-  """
-
-  personal: models.Weights
-  rounds: Any
-  shared: Any
-
-
 @dataclasses.dataclass(frozen=True)
-class Ditto(fedavg.FedAvg):
+class Ditto(personal_models.PersonalModels):
   """Trains a global model, and a personal one for each client."""
 
   settings: DittoSettings
-  start_name = 'personal model'
-  start_is_shared = False
-  shared_name = 'global model'
-
-  def initialize_client(self, seed: tf.Tensor) -> DittoClientState:
-    # Of the right shape; a client begins with the w of its first round.
-    v = tf.nest.map_structure(tf.zeros_like, self.model.init(seed))
-    return DittoClientState(v, 0, super().initialize_client(seed))
 
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
-    v = self.start(message, client).weights
-    v = self.train_personal(v, message, client.data)
-    result = super().client(message, client._replace(state=client.state.shared))
-    shared = result.state or client.state.shared
-    return result._replace(
-      state=DittoClientState(v, client.state.rounds + 1, shared)
-    )
-
-  def start(
-    self, message: models.Weights, client: trainers.Client
-  ) -> trainers.Start:
     state = client.state
-    v = client_work.choose(state.rounds > 0, state.personal, message)
-    return trainers.Start(v, shared=message)
+    v = self.personal(message, state)
+    v = self.train_personal(v, message, client.data)
+    result = super().client(message, client._replace(state=state.shared))
+    return result._replace(state=state.after(v, result.state))
 
   def train_personal(
     self, v: models.Weights, w: models.Weights, data: batches.ClientData
@@ -103,13 +73,12 @@ class Ditto(fedavg.FedAvg):
     """Minimizes h_k(v; w), one step a batch."""
     own = self.settings
     optimizer = own.client_optimizer_at(own.personal_learning_rate)
-
-    def pull(v: models.Weights) -> tf.Tensor:
-      distance = client_work.half_square(client_work.difference(v, w))
-      return own.regularization * distance
-
     learner, _ = client_work.train(
-      self.model, optimizer.start(v), data, optimizer, pull
+      self.model,
+      optimizer.start(v),
+      data,
+      optimizer,
+      client_work.pull(w, own.regularization),
     )
     return learner.weights
 

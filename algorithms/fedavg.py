@@ -111,24 +111,51 @@ class FedAvg(trainers.Trainer):
     return collections.OrderedDict(slots=self.settings.client_steps.slots(w))
 
   def client(self, message: Any, client: trainers.Client) -> Any:
-    w, optimizer = message, self.settings.client_steps
-    learner = optimizer.start(w)
+    return self.result(message, *self.descend(message, client), client)
+
+  def descend(
+    self,
+    start: models.Weights,
+    client: trainers.Client,
+    regularizer: client_work.Regularizer | None = None,
+  ) -> tuple[models.Weights, tf.Tensor, Any]:
+    """Takes the client's steps, one for each batch.
+
+    Args:
+      start: The weights to step from.
+      client: The client, with its state as one of FedAvg.
+      regularizer: What is added to the loss of a batch.
+
+    Returns:
+      The weights after the steps, the sum of the examples' losses, and the
+      client's state, or None if it keeps nothing.
+    """
+    optimizer = self.settings.client_steps
+    learner = optimizer.start(start)
     if client.state:
       slots = optimizer.with_numbers(client.state['slots'])
       learner = learner._replace(slots=slots)
     learner, loss = client_work.train(
-      self.model, learner, client.data, optimizer
+      self.model, learner, client.data, optimizer, regularizer
     )
     state = None
     if client.state:
       state = collections.OrderedDict(slots=learner.slots)
-    delta = client_work.difference(w, learner.weights)
+    return learner.weights, loss, state
+
+  def result(
+    self,
+    before: models.Weights,
+    after: models.Weights,
+    loss: tf.Tensor,
+    state: Any,
+    client: trainers.Client,
+  ) -> trainers.ClientResult:
+    """Returns what a client sends that received `before` and has `after`."""
+    delta = client_work.difference(before, after)
+    weight = self.settings.client_weight(client.data)
     return trainers.ClientResult(
-      updates={
-        'model': aggregation.Update(
-          delta, self.settings.client_weight(client.data)
-        )
-      },
+      updates={'model': aggregation.Update(delta, weight)},
       loss=loss,
       state=state,
     )

@@ -177,6 +177,33 @@ def mix(
   ]
 
 
+def mix_likelihoods(
+  of_model: tf.Tensor,
+  targets: tf.Tensor,
+  weights: tf.Tensor,
+  true: tf.Tensor,
+  coefficients: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
+  """Mixes the probabilities of the true classes, and takes their logarithms.
+
+  Args:
+    of_model: The model's probabilities, `[entries, classes]`.
+    targets: As in `mix`.
+    weights: As in `mix`.
+    true: The class that each entry is, `[entries]`.
+    coefficients: How much the neighbours count.
+
+  Returns:
+    For each coefficient the logarithms, `[entries]`.
+  """
+  same = tf.cast(tf.equal(targets, true[:, tf.newaxis]), weights.dtype)
+  of_neighbors = tf.reduce_sum(weights * same, 1)
+  of_model = tf.gather(of_model, true, batch_dims=1)
+  return [
+    tf.math.log(c * of_neighbors + (1 - c) * of_model) for c in coefficients
+  ]
+
+
 @dataclasses.dataclass(frozen=True)
 class KnnPer(personalizers.Personalizer):
   """Mixes the model with the neighbours; the coefficients are candidates."""
@@ -207,16 +234,23 @@ class KnnPer(personalizers.Personalizer):
 
     def measure(examples: models.Batch, mask: tf.Tensor) -> Any:
       features = model.encode(weights, examples)
-      predictions = mix(
-        model.predict_softly(model.decide(weights, features)),
-        *neighbors(
-          datastore, features, own.num_neighbors, own.neighbor_weights
-        ),
-        own.coefficients,
+      of_model = model.predict_softly(model.decide(weights, features))
+      nearest = neighbors(
+        datastore, features, own.num_neighbors, own.neighbor_weights
       )
+      statistics = [
+        model.judge(predicted, examples)
+        for predicted in mix(of_model, *nearest, own.coefficients)
+      ]
+      if of_model.shape.rank > 1:
+        likelihoods = mix_likelihoods(
+          of_model, *nearest, model.target(examples), own.coefficients
+        )
+        for of_candidate, likelihood in zip(statistics, likelihoods):
+          of_candidate.update(model.judge_likelihood(likelihood, examples))
       sums = [
-        client_work.sum_statistics(model.judge(predicted, examples), mask)
-        for predicted in predictions
+        client_work.sum_statistics(of_candidate, mask)
+        for of_candidate in statistics
       ]
       return tf.nest.map_structure(lambda *totals: tf.stack(totals), *sums)
 

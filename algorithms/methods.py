@@ -12,10 +12,12 @@ import tensorflow_federated as tff
 import tree
 
 from algorithms import aggregation
+from algorithms import as_trained
 from algorithms import candidates
 from algorithms import personalizers
 from algorithms import process
 from algorithms import runtime_inputs
+from algorithms import trainers
 from tasks.models import models
 
 # How many of the computations that were traced last are kept.
@@ -61,8 +63,8 @@ class Method:
     aggregator: Aggregates the parts of updates for which the trainer has no
       aggregator of its own.
     evaluation_sets: The names of the sets that clients are evaluated on.
-    first_models: The models that a training begins with, one for each of
-      `model_places`; without, those of `initialize`.
+    first_models: The models that the first training begins with, one for each
+      of its `model_places`; without, those of `initialize`.
     trace: Makes the computations.
   """
 
@@ -85,6 +87,22 @@ class Method:
   def training_key(self) -> Hashable:
     """A key that is equal for methods that train the same."""
     return self.trainer, self.aggregator, self.trainer.model.frozen_digest
+
+  def with_trainer(self, trainer: trainers.Trainer) -> 'Method':
+    """Returns the method of another trainer, without personalization."""
+    personalizer = as_trained.AsTrained(trainer, as_trained.AsTrainedSettings())
+    return dataclasses.replace(self, personalizer=personalizer)
+
+  @property
+  def before(self) -> 'Method | None':
+    """The method that is trained before, as this one begins with its model."""
+    trainer = self.trainer.begins_with
+    return None if trainer is None else self.with_trainer(trainer)
+
+  @property
+  def first(self) -> 'Method':
+    """The method that is trained first of all."""
+    return self if self.before is None else self.before.first
 
   @property
   def structure(self) -> Hashable:
@@ -183,6 +201,16 @@ class Method:
     if not self.trains:
       return ()
     return tuple(('server', *place) for place in self.trainer.model_places)
+
+  def models(self, state: process.State) -> tuple[models.Weights, ...]:
+    """Returns the models in a state, in the order of `model_places`."""
+    leaves = dict(tree.flatten_with_path(state))
+    return tuple(
+      collections.OrderedDict(
+        (path[-1], leaf) for path, leaf in leaves.items() if path[:-1] == place
+      )
+      for place in self.model_places
+    )
 
   @functools.cached_property
   def constants(self) -> tuple[Any, ...]:

@@ -164,8 +164,7 @@ class Mocha(trainers.Trainer):
       raise errors.UserError(
         'mocha needs the number of clients to train on, num_clients.'
       )
-    if self.settings.client_slots == 'kept':
-      raise errors.UserError('mocha: client_slots must be new.')
+    self.settings.refuse_kept_slots('mocha')
 
   @property
   def parts(self) -> Mapping[str, aggregation.Factory | None]:

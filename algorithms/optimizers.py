@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from base import errors
 from base import settings
 from tasks.models import models
 
@@ -142,6 +143,11 @@ class ClientOptimizerSettings(settings.Settings):
     ' each round, or kept by the client for its next round.',
     choices=('new', 'kept'),
   )
+
+  def refuse_kept_slots(self, name: str) -> None:
+    """Raises a `UserError` if the clients of this method are to keep slots."""
+    if self.client_slots == 'kept':
+      raise errors.UserError(f'{name}: client_slots must be new.')
 
   def client_optimizer_at(self, learning_rate: Number) -> Optimizer:
     """Makes the clients' optimizer, with a learning rate of its own."""

@@ -66,11 +66,7 @@ class PFedMe(fedavg.FedAvg):
 
     def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
       w_i, theta, total = carry
-
-      def pull(theta: models.Weights) -> tf.Tensor:
-        distance = client_work.difference(theta, w_i)
-        return own.proximal * client_work.half_square(distance)
-
+      pull = client_work.pull(w_i, own.proximal)
       learner = own.client_steps.start(theta)
       for _ in range(own.proximal_steps):
         gradient, loss = client_work.gradient(

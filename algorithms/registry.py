@@ -48,6 +48,7 @@ class Entry:
 
 
 TRAINERS = {
+  'apfl': Entry('algorithms.apfl:Apfl'),
   'ditto': Entry('algorithms.ditto:Ditto'),
   'ensemble': Entry(
     'algorithms.hypcluster:HypCluster',
@@ -64,13 +65,27 @@ TRAINERS = {
     'algorithms.fedavg:FedAvg',
     {'server_optimizer': 'momentum', 'server_learning_rate': 0.1},
   ),
+  'fedbabu': Entry('algorithms.split:FedBabu'),
+  'fedper': Entry('algorithms.split:Split'),
+  'fedprox': Entry('algorithms.fedprox:FedProx'),
+  'fedrep': Entry('algorithms.split:FedRep'),
+  'fedrod': Entry('algorithms.split:FedRod'),
+  'group': Entry(
+    'algorithms.group:Group',
+    {'server_optimizer': 'adam', 'server_learning_rate': 0.03},  # As fedadam.
+  ),
   'hypcluster': Entry('algorithms.hypcluster:HypCluster'),
+  'lg_fedavg': Entry(
+    'algorithms.split:Split', {'personal_parts': ('encoder',)}
+  ),
   'local': Entry('algorithms.local:Local'),
   'mocha': Entry('algorithms.mocha:Mocha'),
+  'mr_mtl': Entry('algorithms.mr_mtl:MrMtl', {'client_weighting': 'uniform'}),
   'perfedavg': Entry(
     'algorithms.perfedavg:PerFedAvg', {'client_weighting': 'uniform'}
   ),
   'pfedme': Entry('algorithms.pfedme:PFedMe', {'client_weighting': 'uniform'}),
+  'scaffold': Entry('algorithms.scaffold:Scaffold'),
   'self_fl': Entry('algorithms.self_fl:SelfFl'),
   'self_fl_clusters': Entry('algorithms.self_fl_clusters:ClusterSelfFl'),
 }
@@ -78,12 +93,17 @@ PERSONALIZERS = {
   'as_trained': Entry('algorithms.as_trained:AsTrained'),
   'ditto': Entry('algorithms.ditto:DittoPersonalizer'),
   'finetuning': Entry('algorithms.finetuning:Finetuning'),
+  'head_finetuning': Entry(
+    'algorithms.finetuning:Finetuning', {'finetuning_layers': ('last',)}
+  ),
   'knn_per': Entry('algorithms.knn_per:KnnPer'),
 }
 # The pairs that have a short name; any other trainer's name stands for the
 # trainer without personalization.
 _PAIRS = {
   'ditto': ('ditto', 'ditto'),
+  'fedbabu': ('fedbabu', 'finetuning'),
+  'fedrep': ('fedrep', 'head_finetuning'),
   'finetuning': ('fedavg', 'finetuning'),
   'knn_per': ('fedavg', 'knn_per'),
   'local': ('local', 'finetuning'),

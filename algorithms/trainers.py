@@ -111,6 +111,8 @@ class Trainer(abc.ABC):
       is another one and comes with it; None if it does not.
     personalizes_new_clients: Whether there is a start for clients that were
       never trained on.
+    cohort_attribute: The attribute of which all clients of a cohort have the
+      same value; None if cohorts are drawn among all clients.
   """
 
   model: models.Model
@@ -122,6 +124,26 @@ class Trainer(abc.ABC):
   start_is_shared: ClassVar[bool] = True
   shared_name: ClassVar[str | None] = None
   personalizes_new_clients: ClassVar[bool] = True
+  cohort_attribute: ClassVar[str | None] = None
+
+  @property
+  def begins_with(self) -> 'Trainer | None':
+    """The trainer of the model that all of its models begin with.
+
+    It is trained before, once for all that begin with it; with None, the models
+    begin as `initialize` makes them.
+    """
+    return None
+
+  @property
+  def found_attributes(self) -> Sequence[str]:
+    """Those of `needs` that are found in training, not told by the task."""
+    return ()
+
+  @property
+  def num_epochs(self) -> int | None:
+    """The passes over the clients; None for as long as other trainings."""
+    return None
 
   @property
   def parts(self) -> Mapping[str, aggregation.Factory | None]:

@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from runtimes import cohort
-from runtimes import native
+from tff_runtimes import cohort
+from tff_runtimes import native
 
 _NUM_ROUNDS = flags.DEFINE_integer(
   'num_rounds', 20, 'Number of rounds to train.', lower_bound=2

@@ -9,6 +9,9 @@ The figures, of what there are numbers for, are as wide as a column of a paper:
   clients            each method's metric over the test clients
   hurt_METHOD        who is hurt, how much, and with how many examples
   candidates_METHOD  the mean and the share hurt by epochs, coefficients, …
+  change_METHOD      each client's relative change by the last training, as of
+                     group+finetuning against fedadam+finetuning; of all
+                     clients, and of each known group
   communication      the metric by parameters sent; for a curve, name runs that
                      differ in total_rounds
   clusters_METHOD    the share of each cluster by round

@@ -5,8 +5,8 @@
   reproduce --table=self_fl_gaussian       curves, which are drawn
 
 Every point of the grids is run with every seed, the best is chosen by
-validation, and its test metric is shown beside the published one. The same
-command again goes on where it was stopped.
+validation, and its test metric is shown beside the published one, if there is
+one. The same command again goes on where it was stopped.
 """
 
 from absl import app
@@ -28,8 +28,9 @@ _BEST = flags.DEFINE_bool(
 _JSON = flags.DEFINE_string(
   'json',
   None,
-  'A file to write {method: {"ours": …, "published": …, "hurt": …}} to; of'
-  ' curves {figure and x: {method: …}}.',
+  'A file to write {method: {"ours": …, "over_repeats": …, "published": …,'
+  ' "hurt": …}} to, each with those of the numbers that it has; of a table of'
+  ' groups {row: {group: …, "all": …}}, of curves {figure and x: {method: …}}.',
 )
 _DRY_RUN = shared_flags.dry_run()
 _DATA_DIR = shared_flags.data_dir()

@@ -20,11 +20,8 @@ from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import shared_flags
 from experiments.configuration import user_settings
-from tasks import registry as task_registry
 
-_TASK = flags.DEFINE_string(
-  'task', None, f'The task: {", ".join(task_registry.task_names())}.'
-)
+_TASK = shared_flags.task()
 _ALGORITHM = flags.DEFINE_list(
   'algorithm',
   None,
@@ -32,19 +29,8 @@ _ALGORITHM = flags.DEFINE_list(
   f' {", ".join(algorithm_registry.short_names())}; or a trainer and a'
   ' personalizer, as hypcluster+finetuning.',
 )
-_PRESET = flags.DEFINE_string(
-  'preset',
-  None,
-  'A TOML file of settings, or the name of one that comes with the code:'
-  f' {", ".join(user_settings.preset_names())}.',
-)
-_SET = flags.DEFINE_multi_string(
-  'set',
-  [],
-  'A setting, as in batch_size=10, client_learning_rate=0.1 (of every method'
-  ' that has it), finetuning.client_learning_rate=0.1 (of one) or'
-  ' task.alpha=0.5. It can be given more than once.',
-)
+_PRESET = shared_flags.preset()
+_SET = shared_flags.assignments()
 _SEED = flags.DEFINE_integer(
   'seed', None, 'The seed of all that is random.', lower_bound=0
 )

@@ -11,10 +11,10 @@ import tensorflow as tf
 import tree
 
 from base import seeds
-from runtimes import values
 from tasks import task
 from tasks.data import batches
 from tasks.data import populations
+from tff_runtimes import values
 
 
 class Cohorts:
@@ -84,11 +84,18 @@ class Cohorts:
     self.sizes[name] = np.full(len(self), size)
     self.pad_to[name] = size
 
-  def stacked_bytes(self, name: str) -> int:
-    """Returns the size of all clients' examples in a set, stacked."""
+  def example_bytes(self, name: str) -> int:
+    """Returns the size of an example in a set."""
     example = self._sets[name](self.client_ids[0])
-    per_example = sum(v[0].nbytes for v in example.values())
-    return len(self) * self.pad_to[name] * per_example
+    return sum(v[0].nbytes for v in example.values())
+
+  def concatenated(self, name: str) -> Mapping[str, tf.Tensor]:
+    """Returns the examples of all clients in a set, one after another."""
+    parts = [self._sets[name](client_id) for client_id in self.client_ids]
+    return {
+      feature: tf.constant(np.concatenate([part[feature] for part in parts]))
+      for feature in parts[0]
+    }
 
   def attributes(
     self,
@@ -214,10 +221,16 @@ class Cohorts:
       The data of all of them, or of each of them.
     """
     indices, mask = self.batch_indices(name, rows, batch_size, **batching)
-    if self.padded:
-      examples = self.examples(name, rows)
-      return _data(examples, indices, mask)
     load = self._sets[name]
+    if self.padded:
+      if indices[0].size >= self.pad_to[name]:
+        return _data(self.examples(name, rows), indices, mask)
+      used, indices = batches.list_used(indices)
+      examples = [
+        populations.take(load(self.client_ids[row]), own)
+        for row, own in zip(rows, used)
+      ]
+      return _data(batches.stack_examples(examples), indices, mask)
     clients = []
     for row, own_indices, own_mask in zip(rows, indices, mask):
       steps, places = (np.any(own_mask, axis=axis) for axis in (1, 0))

@@ -314,6 +314,47 @@ def _evaluate_population(
   return tree.map_structure(lambda *leaves: np.concatenate(leaves), *parts)
 
 
+def measure(
+  method: methods.Method,
+  trained: training.Trained,
+  clients: data_populations.Population,
+  task: task.Task,
+  training_settings: schedules.TrainingSettings,
+) -> dict[str, Any]:
+  """Takes what a method measures of clients, on what they adapt to.
+
+  Args:
+    method: The method; its candidates are measured.
+    trained: What its training ended with.
+    clients: The clients. They adapt to, and are measured on, their set
+      'personalization', or 'train' if they have none.
+    task: Their task.
+    training_settings: How it was trained.
+
+  Returns:
+    'client_ids' of the clients with examples, and the sums of each metric by
+    its name, `[clients, candidates, …]`.
+  """
+  load = clients.sets.get('personalization') or clients.sets['train']
+  name = method.evaluation_sets[0]
+  own = cohorts.Cohorts(
+    data_populations.Population(clients.client_ids, {'personalization': load}),
+    task.padded,
+  )
+  work = _Work(
+    method=method,
+    trained=trained,
+    attributes=task.attributes,
+    training_settings=training_settings,
+    batch_size=training_settings.batch_size or task.batch_size,
+    cohort_size=min(len(own), _COHORT),
+    on_cohort=lambda _: None,
+  )
+  sets = {name: measurements.SetPart('personalization')}
+  sums = _evaluate_population(work, own, 1.0, sets)
+  return {'client_ids': own.client_ids, **sums[name]}
+
+
 def _are_judged(judged_by: Sequence[ClientMetrics]) -> np.ndarray:
   """Tells which clients have something to judge them by in each set.
 

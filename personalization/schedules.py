@@ -14,9 +14,9 @@ from base import errors
 from base import seeds
 from base import settings
 from personalization import cohorts
-from runtimes import rounds
 from tasks import task as tasks
 from tasks.data import batches
+from tff_runtimes import rounds
 
 # The most rounds that are one program.
 _MOST_ROUNDS = 50
@@ -29,6 +29,12 @@ class TrainingSettings(settings.Settings):
   """How long, with whom and in what batches to train."""
 
   total_rounds: int = settings.field(100, 'The number of rounds.', minimum=0)
+  total_epochs: int = settings.field(
+    0,
+    'The number of passes over the clients, each of as many rounds as there are'
+    ' cohorts; 0 for total_rounds.',
+    minimum=0,
+  )
   clients_per_round: int = settings.field(
     10, 'The number of clients in a round; 0 for all.', minimum=0
   )
@@ -59,7 +65,7 @@ def sample(
   how: TrainingSettings, num_clients: int, round_num: int
 ) -> np.ndarray:
   """Draws the clients that take part in a round, and returns their rows."""
-  if how.clients_per_round in (0, num_clients):
+  if not 0 < how.clients_per_round < num_clients:
     return np.arange(num_clients)
   rng = seeds.generator('cohort', how.seed, round_num)
   return rng.choice(num_clients, how.clients_per_round, replace=False)
@@ -68,15 +74,24 @@ def sample(
 class Schedule:
   """The rounds of a training; trainings of several methods may share it.
 
+  Where cohorts are drawn among clients of the same group, the groups take turns
+  within an epoch, a pass over all clients. The rounds of each are those that it
+  would have without the other groups.
+
   Attributes:
     clients: The clients that take part.
+    batch_size: The number of examples in a batch.
     rounds_at_once: The number of rounds that `several` makes.
     several: Makes so many rounds from a first one on, stacked, in the form that
       `PLAN` takes. Recent results are cached.
   """
 
   def __init__(
-    self, task: tasks.Task, how: TrainingSettings, num_kept: int = 1
+    self,
+    task: tasks.Task,
+    how: TrainingSettings,
+    num_kept: int = 1,
+    attribute: str | None = None,
   ):
     """Makes a schedule.
 
@@ -84,6 +99,8 @@ class Schedule:
       task: The task.
       how: How to train.
       num_kept: Number of recent results of `several` to cache.
+      attribute: The attribute that tells each client's group; None if they are
+        all of one.
 
     Raises:
       UserError: If the settings do not go with the task.
@@ -101,9 +118,41 @@ class Schedule:
       )
     self._how = how
     self._attributes = task.attributes
-    self._batch_size = how.batch_size or task.batch_size
+    self.batch_size = how.batch_size or task.batch_size
+    groups = np.zeros(len(self.clients), np.int32)
+    if attribute is not None:
+      groups = self._attributes[attribute].of(self.clients.client_ids)
+    self._members = {g: np.flatnonzero(groups == g) for g in np.unique(groups)}
+    self._turns = [
+      (group, turn)
+      for group, turns in self.rounds_per_epoch.items()
+      for turn in range(turns)
+    ]
     self.rounds_at_once = min(how.rounds_per_checkpoint, _MOST_ROUNDS)
     self.several = functools.lru_cache(num_kept)(self._make_several)
+
+  @property
+  def rounds_per_epoch(self) -> dict[int, int]:
+    """The number of rounds of each group in an epoch."""
+    sizes = {g: len(members) for g, members in self._members.items()}
+    return {
+      group: -(-size // (self._how.clients_per_round or size))
+      for group, size in sizes.items()
+    }
+
+  def num_rounds(self, how: TrainingSettings, epochs: int | None) -> int:
+    """Counts the rounds of a training, of so many epochs if that is given."""
+    if epochs is None and not how.total_epochs:
+      return how.total_rounds
+    return len(self._turns) * (how.total_epochs if epochs is None else epochs)
+
+  def _sample(self, round_num: int) -> tuple[np.ndarray, int]:
+    """Draws the clients of a round; also returns its number in its group."""
+    epoch, place = divmod(round_num - 1, len(self._turns))
+    group, turn = self._turns[place]
+    own_round = epoch * self.rounds_per_epoch[group] + turn + 1
+    members = self._members[group]
+    return members[sample(self._how, len(members), own_round)], own_round
 
   def _seeds(self, round_num: int, size: int) -> np.ndarray:
     rng = seeds.generator('client', self._how.seed, round_num)
@@ -112,7 +161,7 @@ class Schedule:
   def _batching(self, round_num: int) -> dict[str, Any]:
     """Returns the arguments of `Cohorts.batch_indices` in a round."""
     return {
-      'batch_size': self._batch_size,
+      'batch_size': self.batch_size,
       'shuffle': ('batches', self._how.seed, round_num),
       'drop_partial': self._how.drop_partial_batches,
       'epochs': self._how.client_epochs,
@@ -121,11 +170,11 @@ class Schedule:
 
   def one(self, round_num: int) -> tuple[np.ndarray, Any, np.ndarray]:
     """Returns the rows of a round's clients, their data and their seeds."""
-    rows = sample(self._how, len(self.clients), round_num)
+    rows, own_round = self._sample(round_num)
     return (
       rows,
-      self.clients.data('train', rows, **self._batching(round_num)),
-      self._seeds(round_num, len(rows)),
+      self.clients.data('train', rows, **self._batching(own_round)),
+      self._seeds(own_round, len(rows)),
     )
 
   def attributes(self, names: Sequence[str], rows: np.ndarray) -> Any:
@@ -133,31 +182,73 @@ class Schedule:
     return self.clients.attributes(self._attributes, names, rows)
 
   @functools.cached_property
+  def _is_stacked(self) -> bool:
+    """Whether all clients' examples are few enough to be stacked."""
+    rows = len(self.clients) * self.clients.pad_to['train']
+    return rows * self.clients.example_bytes('train') <= _MOST_BYTES
+
+  @functools.cached_property
   def examples(self) -> Mapping[str, tf.Tensor] | None:
-    """All clients' examples, stacked; None if they are not padded or large."""
-    rows = np.arange(len(self.clients))
-    padded = self.clients.padded
-    if not padded or self.clients.stacked_bytes('train') > _MOST_BYTES:
+    """All clients' examples, in the form that `PLAN` takes.
+
+    They are stacked or, where padding to the largest client would take too
+    much, one client's after another's. None if the clients of a cohort are not
+    padded, or this is too large as well, or cohorts differ in size.
+    """
+    most = self._how.clients_per_round or len(self.clients)
+    sizes = {min(most, len(own)) for own in self._members.values()}
+    if not self.clients.padded or len(sizes) > 1:
       return None
-    return self.clients.examples('train', rows)
+    if self._is_stacked:
+      return self.clients.examples('train', np.arange(len(self.clients)))
+    rows, own_round = self._sample(1)
+    indices, _ = self.clients.batch_indices(
+      'train', rows, **self._batching(own_round)
+    )
+    of_round, _ = self._find_examples(rows, indices)
+    most = max(self.clients.sizes['train'].sum(), of_round.size)
+    if most * self.clients.example_bytes('train') > _MOST_BYTES:
+      return None
+    return self.clients.concatenated('train')
 
   def _make_several(self, first_round: int) -> Mapping[str, tf.Tensor]:
     size = len(self.clients)
     own = []
     for round_num in range(first_round, first_round + self.rounds_at_once):
-      rows = sample(self._how, size, round_num)
+      rows, own_round = self._sample(round_num)
       indices, mask = self.clients.batch_indices(
-        'train', rows, **self._batching(round_num)
+        'train', rows, **self._batching(own_round)
       )
-      now = {
-        'indices': indices,
-        'mask': mask,
-        'seed': self._seeds(round_num, len(rows)),
-      }
+      now = {'mask': mask, 'seed': self._seeds(own_round, len(rows))}
+      if not self._is_stacked:
+        now['examples'], indices = self._find_examples(rows, indices)
+      now['indices'] = indices
       own.append(now if len(rows) == size else now | {'rows': rows})
     return tree.map_structure(
       lambda *leaves: tf.constant(np.stack(leaves)), *own
     )
+
+  def _find_examples(
+    self, rows: np.ndarray, indices: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Finds what clients need of all clients' examples, one after another.
+
+    Args:
+      rows: The clients.
+      indices: Their batches, as indices of their own examples.
+
+    Returns:
+      The places of the examples, `[clients, examples]` int32, and the batches
+      as indices of these.
+    """
+    sizes = self.clients.sizes['train']
+    if indices[0].size < sizes.max():
+      used, indices = batches.list_used(indices)
+    else:
+      # Those beyond a client's last are padding, whatever is there.
+      used = np.minimum(np.arange(sizes.max()), sizes[rows, np.newaxis] - 1)
+    first = (np.cumsum(sizes) - sizes)[rows, np.newaxis]
+    return (first + used).astype(np.int32), indices
 
 
 def _clients(fixed: Any, states: Any, now: Mapping[str, tf.Tensor]) -> Any:
@@ -168,11 +259,17 @@ def _clients(fixed: Any, states: Any, now: Mapping[str, tf.Tensor]) -> Any:
     states: The states of all clients.
     now: A round of `Schedule.several`.
   """
-  if 'rows' in now:
-    fixed, states = tree.map_structure(
-      lambda leaf: tf.gather(leaf, now['rows']), (fixed, states)
-    )
   examples, attributes = fixed
+
+  def take(values: Any, rows: tf.Tensor) -> Any:
+    return tree.map_structure(lambda leaf: tf.gather(leaf, rows), values)
+
+  if 'rows' in now:
+    attributes, states = take((attributes, states), now['rows'])
+  if 'examples' in now:
+    examples = take(examples, now['examples'])
+  elif 'rows' in now:
+    examples = take(examples, now['rows'])
   data = batches.ClientData(examples, now['indices'], now['mask'])
   return trainers.Client(data, states, now['seed'], attributes)
 

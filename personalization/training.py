@@ -21,10 +21,10 @@ from personalization import client_states
 from personalization import cohorts
 from personalization import prefetch
 from personalization import schedules
-from runtimes import cohort
-from runtimes import rounds
 from tasks import task as tasks
 from tasks.models import models
+from tff_runtimes import cohort
+from tff_runtimes import rounds
 
 # Two, so that there is another if the last one is damaged.
 _KEPT_CHECKPOINTS = 2
@@ -160,7 +160,7 @@ def train(
   if start and checkpoint_dir:
     raise ValueError('A training with checkpoints cannot start from another.')
   check(method, task)
-  schedule = schedule or schedules.Schedule(task, how)
+  schedule = schedule or make_schedule(method, task, how)
   clients = schedule.clients
   start = start or Trained(
     server_state=method.initial_state(seeds.pair('model', how.seed)),
@@ -183,6 +183,14 @@ def train(
   return trained
 
 
+def make_schedule(
+  method: methods.Method, task: tasks.Task, how: schedules.TrainingSettings
+) -> schedules.Schedule:
+  """Makes the rounds of a method's training."""
+  attribute = method.trainer.cohort_attribute
+  return schedules.Schedule(task, how, attribute=attribute)
+
+
 def check(
   method: methods.Method, task: tasks.Task, name: str = 'this method'
 ) -> None:
@@ -194,7 +202,8 @@ def check(
       ' task where they are, as school, or leave the method out.'
     )
   for attribute in method.needs:
-    if attribute not in task.attributes:
+    found = method.trainer.found_attributes
+    if attribute not in task.attributes and attribute not in found:
       raise errors.UserError(
         f'{name} needs to know the {attribute} of each client, which'
         f' {task.name} does not tell. Take another task, or leave the method'
@@ -339,7 +348,9 @@ async def _train(
   on_round: Callable[[int, _Metrics], None],
 ) -> Trained:
   """Trains, see `train`."""
-  total_rounds = how.total_rounds if method.trains else 0
+  total_rounds = 0
+  if method.trains:
+    total_rounds = schedule.num_rounds(how, method.trainer.num_epochs)
   server_state, states = start.server_state, start.client_states
   dropped, done = np.int64(start.dropped_clients), start.round
 

@@ -21,14 +21,22 @@ if TYPE_CHECKING:
 # the class of its settings.
 TASKS = {
   'adni': 'tasks.adni:AdniSettings',
+  'cifar10': 'tasks.cifar10:Cifar10Settings',
   'emnist': 'tasks.emnist:EmnistSettings',
+  'femnist_letters': 'tasks.femnist_letters:FemnistLettersSettings',
   'gaussian': 'tasks.gaussian:GaussianSettings',
   'landmarks': 'tasks.landmarks:LandmarksSettings',
+  'mnist': 'tasks.mnist:MnistSettings',
   'school': 'tasks.school:SchoolSettings',
+  'sent140': 'tasks.sent140:Sent140Settings',
+  'spoken_digits': 'tasks.spoken_digits:SpokenDigitsSettings',
+  'stackexchange': 'tasks.stackexchange:StackExchangeSettings',
   'stackoverflow': 'tasks.stackoverflow:StackOverflowSettings',
   'synthetic': 'tasks.synthetic:SyntheticSettings',
   'ted_multi': 'tasks.ted_multi:TedMultiSettings',
   'vehicle': 'tasks.vehicle:VehicleSettings',
+  'wakeword': 'tasks.wakeword:WakewordSettings',
+  'wikitext': 'tasks.wikitext:WikitextSettings',
 }
 
 

@@ -179,6 +179,7 @@ def load(
     higher_is_better=True,
     batch_size=16,
     padded=False,
+    vocabulary=tuple(words),
     **devices.make_populations(
       train=devices.Devices(train_ids, in_database, train.sizes(train_ids)),
       validation=validation,

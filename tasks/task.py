@@ -61,6 +61,7 @@ class Task:
       model is small.
     attributes: What each client knows about itself, by name; for instance
       'group', the language of its talk.
+    vocabulary: The words of a language task, those of the numbers 1, 2, ….
   """
 
   name: str
@@ -74,3 +75,4 @@ class Task:
   batch_size: int
   padded: bool
   attributes: Mapping[str, Attribute] = dataclasses.field(default_factory=dict)
+  vocabulary: Sequence[str] = ()

@@ -52,7 +52,8 @@ def load(
     rows = tff_databases.query(path, 'SELECT word FROM vocabulary')
   except sqlite3.Error as error:
     raise errors.UserError(f'{path} is damaged ({error}). {_ADVICE}') from error
-  vocabulary = stackoverflow.Vocabulary([word for (word,) in rows])
+  words = [word for (word,) in rows]
+  vocabulary = stackoverflow.Vocabulary(words)
 
   def make_devices(clients: tff_databases.DatabaseClients) -> devices.Devices:
     def load_client(client_id: str, limit: int | None) -> populations.Examples:
@@ -75,6 +76,7 @@ def load(
     higher_is_better=True,
     batch_size=16,
     padded=False,
+    vocabulary=tuple(words),
     attributes={task.GROUP: task.Attribute(ted_talks.LANGUAGES, languages)},
     **devices.make_populations(
       train=train,

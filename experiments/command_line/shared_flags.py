@@ -9,6 +9,9 @@ from typing import Any
 
 from absl import flags
 
+from experiments.configuration import user_settings
+from tasks import registry as task_registry
+
 # The flags are the calling modules', so that their --help shows them.
 flags.disclaim_key_flags()
 
@@ -19,6 +22,39 @@ def _flag(define: Any, name: str, *arguments: Any, **limits: Any) -> flags.Flag:
   else:
     define(name, *arguments, **limits)
   return flags.FLAGS[name]
+
+
+def task() -> flags.Flag:
+  """Defines --task."""
+  return _flag(
+    flags.DEFINE_string,
+    'task',
+    None,
+    f'The task: {", ".join(task_registry.task_names())}.',
+  )
+
+
+def preset() -> flags.Flag:
+  """Defines --preset."""
+  return _flag(
+    flags.DEFINE_string,
+    'preset',
+    None,
+    'A TOML file of settings, or the name of one that comes with the code:'
+    f' {", ".join(user_settings.preset_names())}.',
+  )
+
+
+def assignments() -> flags.Flag:
+  """Defines --set."""
+  return _flag(
+    flags.DEFINE_multi_string,
+    'set',
+    [],
+    'A setting, as in batch_size=10, client_learning_rate=0.1 (of every method'
+    ' that has it), finetuning.client_learning_rate=0.1 (of one) or'
+    ' task.alpha=0.5. It can be given more than once.',
+  )
 
 
 def data_dir() -> flags.Flag:

@@ -49,6 +49,60 @@ def _of_clients(
         )
 
 
+def _without_stage(repeated: repeats.Repeats, method: str) -> str | None:
+  """Finds the method that differs in nothing but its last training.
+
+  It has what this one begins with: PerFL is GroupPerFL without the groups.
+  """
+  own = repeated.runs[0].methods
+  for other in repeated.methods:
+    if (
+      own[method].get('begins_with') is not None
+      and own[method]['begins_with'] == own[other].get('training')
+      and method.partition('+')[2] == other.partition('+')[2]
+    ):
+      return other
+  return None
+
+
+def _pairs(
+  repeated: repeats.Repeats, first: str, second: str
+) -> list[tuple[str, float, float]]:
+  """Lists the known group, if any, and two methods' metrics of each client."""
+  pairs = []
+  for run in repeated.runs:
+    before = {row['client']: row for row in run.clients[first]}
+    pairs += [
+      (
+        row.get('group', ''),
+        float(before[row['client']]['metric']),
+        float(row['metric']),
+      )
+      for row in run.clients[second]
+      if row['client'] in before
+    ]
+  return pairs
+
+
+def of_stages(repeated: repeats.Repeats, judged: tuple[str, bool]) -> _Figures:
+  """Draws what a training changed for clients, all of them and each group."""
+  for method in repeated.methods:
+    other = _without_stage(repeated, method)
+    if other is None:
+      continue
+    pairs = _pairs(repeated, other, method)
+    groups = sorted({group for group, *_ in pairs if group})
+    for group in ('', *groups):
+      of_group = [values for own, *values in pairs if group in ('', own)]
+      suffix, title = (f'_{group}', f', {group}') if group else ('', '')
+      yield (
+        f'change_{method}{suffix}',
+        plots.relative_changes(
+          *zip(*of_group), *judged, title=f'{method} against {other}{title}'
+        ),
+      )
+
+
 def _of_candidates(
   repeated: repeats.Repeats, judged: tuple[str, bool]
 ) -> _Figures:
@@ -205,6 +259,7 @@ def draw(by_rounds: Sequence[repeats.Repeats]) -> _Figures:
   judged = repeated.metric, repeated.higher_is_better
   yield from _of_clients(repeated, judged)
   yield from _of_candidates(repeated, judged)
+  yield from of_stages(repeated, judged)
   yield from _of_clusters(repeated)
   yield from _of_communication(by_rounds, judged)
   yield from _of_parts(repeated, judged)

@@ -16,6 +16,7 @@ import matplotlib
 from matplotlib import ticker
 import matplotlib.axes
 import matplotlib.axis
+import matplotlib.colors
 import matplotlib.figure
 import numpy as np
 
@@ -253,6 +254,59 @@ def hurt_scatter(
   bars.set_xlabel('clients')
   bars.xaxis.set_major_locator(ticker.MaxNLocator(2, integer=True))
   _add_legend(figure, points, title)
+  return figure
+
+
+@_styled
+def relative_changes(
+  before: Sequence[float],
+  after: Sequence[float],
+  metric: str,
+  higher_is_better: bool,
+  *,
+  title: str = '',
+) -> Figure:
+  """Draws clients' relative changes as a histogram (Liu et al., figure 1).
+
+  Args:
+    before: Each client's metric under the method that is compared with.
+    after: The same under another.
+    metric: The name of the metric.
+    higher_is_better: Its direction.
+    title: What stands above, such as the names of the methods.
+
+  Returns:
+    The figure. Clients whose metric is not finite are in the shares of its
+    legend alone.
+  """
+  first, then = np.asarray(before, float), np.asarray(after, float)
+  with np.errstate(divide='ignore', invalid='ignore'):
+    changes = (then - first) / np.abs(first)
+  worse = summaries.is_worse(then, first, higher_is_better)
+  better = ~worse & summaries.is_worse(first, then, higher_is_better)
+  finite = np.isfinite(changes)
+  kinds = (
+    ('worse', worse, _WORSE),
+    ('unchanged', ~(worse | better), _SAME),
+    ('better', better, _BETTER),
+  )
+  figure = _figure(1.9)
+  plot = figure.subplots()
+  shown = [kind for kind in kinds if np.any(kind[1])]
+  plot.hist(
+    [changes[mask & finite] for _, mask, _ in shown],
+    bins=_bins_from_zero(changes[finite]).tolist(),
+    color=[color for *_, color in shown],
+    label=[f'{name} ({np.mean(mask):.0%})' for name, mask, _ in shown],
+    stacked=True,
+  )
+  plot.axvline(0, color='black', linewidth=0.8, linestyle='--')
+  side = 'above' if higher_is_better else 'below'
+  name = metric.replace('_', ' ')
+  _in_percent(plot.xaxis, f'relative change of {name} ({side} 0 is better)')
+  plot.set_ylabel('clients')
+  plot.yaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
+  _add_legend(figure, plot, title)
   return figure
 
 
@@ -703,6 +757,54 @@ def acceptance(
   _in_percent(plot.xaxis, 'clients hurt (lower is better)')
   plot.set_ylabel(_direction(metric, higher_is_better, '\n'))
   _add_legend(figure, plot)
+  return figure
+
+
+@_styled
+def clients_by_class(counts: np.ndarray) -> Figure:
+  """Draws how many examples of which class each client has.
+
+  Args:
+    counts: The numbers of examples, `[clients, classes]`.
+
+  Returns:
+    The figure, twice as wide as the others so that there is a place for each of
+    a thousand clients. They are in the order of their most common classes and,
+    within these, of their sizes.
+  """
+  counts = np.asarray(counts)
+  sizes = counts.sum(axis=1)
+  ordered = counts[np.lexsort((-sizes, counts.argmax(axis=1)))]
+  num_clients, num_classes = counts.shape
+  figure = Figure(
+    figsize=(2 * _WIDTH, 1.7 + min(0.16 * num_classes, 4)), layout='constrained'
+  )
+  bars, plot = figure.subplots(
+    2, 1, sharex=True, gridspec_kw=dict(height_ratios=(1, 0.2 * num_classes))
+  )
+  edges = np.arange(num_clients + 1) - 0.5
+  bars.stairs(ordered.sum(axis=1), edges, fill=True, color=_SAME)
+  if sizes.max() > 4 * sizes.min():
+    bars.set_yscale('symlog', linthresh=1)
+  bars.set_ylim(bottom=0)
+  bars.set_ylabel('examples')
+  image = plot.imshow(
+    np.where(ordered.T > 0, ordered.T, np.nan),
+    aspect='auto',
+    interpolation='none',
+    cmap='viridis_r',
+    norm=matplotlib.colors.LogNorm(1, max(counts.max(), 2)),
+  )
+  plot.grid(visible=False)
+  plot.yaxis.set_major_locator(ticker.MaxNLocator(20, integer=True))
+  plot.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+  plot.set_ylabel('class')
+  plot.set_xlabel(
+    f'{num_clients:,} clients, by their most common class and size'
+  )
+  color_bar = figure.colorbar(image, ax=[bars, plot], pad=0.01, aspect=30)
+  color_bar.set_label('examples of the class')
+  color_bar.ax.yaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
   return figure
 
 

@@ -170,6 +170,13 @@ class RunFolder:
     """Returns where TensorBoard finds the metrics of a training."""
     return self._path / 'tensorboard' / training
 
+  def write_groups(self, training: str, groups: Mapping[str, int]) -> None:
+    """Keeps the groups of clients that a training has found."""
+    text = json.dumps(dict(sorted(groups.items())), indent=2)
+    folder = self._path / 'groups'
+    folder.mkdir(exist_ok=True)
+    folders.write(folder / f'{training}.json', f'{text}\n')
+
   def communication(
     self, training: str, parameters_down: int, parameters_up: int
   ) -> dict[str, float]:

@@ -76,11 +76,59 @@ def of_results(
   return table
 
 
+def of_groups(
+  results: Mapping[str, results_folder.Result],
+) -> rich.table.Table:
+  """Makes the table of known groups, a row for each.
+
+  It has the metric of all examples of a group together, as tables 3 and 6 of
+  Liu et al. have it.
+  """
+  any_result = next(iter(results.values()))
+  table = _table(f'{any_result["metric"]} of all examples of each group')
+  table.add_column('group')
+  table.add_column('clients', justify='right')
+  for method in results:
+    table.add_column(method, justify='right')
+  for group, own in any_result['groups'].items():
+    pooled = [result['groups'][group]['pooled'] for result in results.values()]
+    table.add_row(group, str(own['num_clients']), *map(_number, pooled))
+  pooled = [result['pooled'] for result in results.values()]
+  num_clients = any_result['test']['num_clients']
+  table.add_row('all', str(num_clients), *map(_number, pooled))
+  return table
+
+
+def of_costs(
+  results: Mapping[str, results_folder.Result],
+) -> rich.table.Table:
+  """Makes the table of costs, as table 4 of Liu et al. has them.
+
+  Of groups that differ in their number of rounds it says the range.
+  """
+  table = _table('Costs of a client')
+  table.add_column('method')
+  table.add_column('models received', justify='right')
+  table.add_column('passes over its examples', justify='right')
+  for method, result in results.items():
+    columns = []
+    for name in ('rounds', 'local_epochs'):
+      numbers = sorted({own[name] for own in result['costs'].values()})
+      ends = dict.fromkeys((numbers[0], numbers[-1]))
+      columns.append(' to '.join(f'{number:g}' for number in ends))
+    table.add_row(method, *columns)
+  return table
+
+
 def print_results(
   results: Mapping[str, results_folder.Result], file: TextIO | None = None
 ) -> None:
-  """Prints the table of one run."""
+  """Prints the tables of one run; that of costs if trainings share stages."""
   terminal.print_table(of_results(results), file)
+  if all('groups' in result for result in results.values()):
+    terminal.print_table(of_groups(results), file)
+  if any(result.get('begins_with') for result in results.values()):
+    terminal.print_table(of_costs(results), file)
 
 
 def _cell(numbers: Sequence[float], form: str) -> str:

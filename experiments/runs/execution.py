@@ -17,13 +17,14 @@ from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import results_folder
 from personalization import choosing
+from personalization import groups
 from personalization import measurements
 from personalization import training
-from runtimes import cohort
-from runtimes import native
 from tasks import registry as task_registry
 from tasks import task as tasks
 from tasks.models import models
+from tff_runtimes import cohort
+from tff_runtimes import native
 
 _NOTHING_ELSE = measurements.MeasurementSettings()
 
@@ -96,7 +97,7 @@ def _build(
   )
 
 
-def _trained_in(source: str) -> tuple[pathlib.Path, str, int]:
+def trained_in(source: str) -> tuple[pathlib.Path, str, int]:
   """Finds the folder of a finished run, the training in it, and its last round.
 
   Args:
@@ -124,13 +125,19 @@ def _trained_in(source: str) -> tuple[pathlib.Path, str, int]:
   return path, *rounds.popitem()
 
 
-def _saved_models(source: str, task: tasks.Task) -> tuple[models.Weights, ...]:
+def saved_models(source: str, task: tasks.Task) -> tuple[models.Weights, ...]:
   """Reads the models that a finished run has trained."""
-  path, name, last_round = _trained_in(source)
+  path, name, last_round = trained_in(source)
   config = configs.from_file(path / results_folder.CONFIG)
   trainer = _build(name, config, task, _NOTHING_ELSE)
   if not trainer.model_places:
     raise errors.UserError(f'{source}: {name} has no global model.')
+  frozen = results_folder.read(path).methods[name]['frozen_weights_sha256']
+  if frozen != task.model.frozen_digest:
+    raise errors.UserError(
+      f'{source} was trained with other frozen weights, or words, than those of'
+      f' {task.name} now. Use the same data and settings of the task.'
+    )
   return training.saved_models(
     trainer,
     results_folder.checkpoint_dir(path, name),
@@ -146,21 +153,22 @@ def _warmstart(
 ) -> dict[str, methods.Method]:
   """Has the methods begin with the models of finished runs."""
   for name, own in built.items():
-    if not own.model_places:
+    if not own.first.model_places:
       raise errors.UserError(
         f'{name} has no global model that could begin with a saved one. Leave'
         ' out the method, or warmstart_from.'
       )
   try:
     first = [
-      weights for source in sources for weights in _saved_models(source, task)
+      weights for source in sources for weights in saved_models(source, task)
     ]
   except errors.UserError as error:
     raise errors.UserError(f'warmstart_from: {error}') from error
   for name, own in built.items():
-    if len(first) != len(own.model_places):
+    num_models = len(own.first.model_places)
+    if len(first) != num_models:
       raise errors.UserError(
-        f'{name} begins with {len(own.model_places)} models, but there are'
+        f'{name} begins with {num_models} models, but there are'
         f' {len(first)} in what warmstart_from names: {", ".join(sources)}.'
       )
   return {
@@ -193,6 +201,7 @@ def build_methods(
   }
   for name, own in built.items():
     training.check(own, task, name)
+    groups.check(own, task, name)
   if config.run.warmstart_from:
     built = _warmstart(built, config.run.warmstart_from, task)
   return built

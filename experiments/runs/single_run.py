@@ -1,6 +1,7 @@
 """A run: all methods of a configuration, trained, evaluated and compared."""
 
 from collections.abc import Hashable, Mapping, Sequence
+import dataclasses
 import pathlib
 import time
 from typing import Any
@@ -17,12 +18,14 @@ from experiments.reporting import results_folder
 from experiments.reporting import serialization
 from experiments.reporting import tables
 from experiments.runs import execution
+from personalization import costs
 from personalization import evaluation
 from personalization import measurements
 from personalization import outcomes
 from personalization import schedules
+from personalization import stages
 from personalization import training
-from tasks import task
+from tasks import task as tasks
 
 
 def _tell_of_skipped(where: str, client_ids: Sequence[str]) -> None:
@@ -50,18 +53,18 @@ def _release_managers(
 def _train(
   name: str,
   method: methods.Method,
-  task: task.Task,
+  task: tasks.Task,
   settings: schedules.TrainingSettings,
   folder: results_folder.RunFolder,
+  schedule: schedules.Schedule,
 ) -> tuple[training.Trained, float | None]:
   """Trains; also returns the seconds, if it did not begin at a checkpoint."""
   if not method.trains:
-    return training.train(method, task, settings), 0.0
+    return training.train(method, task, settings, schedule=schedule), 0.0
   start = time.monotonic()
   first_round = None
-  with terminal.progress(
-    f'{name}: training', settings.total_rounds, 'rounds'
-  ) as show:
+  total_rounds = schedule.num_rounds(settings, method.trainer.num_epochs)
+  with terminal.progress(f'{name}: training', total_rounds, 'rounds') as show:
 
     def on_round(round_num: int, metrics: Mapping[str, float]) -> None:
       nonlocal first_round
@@ -73,12 +76,13 @@ def _train(
       method,
       task,
       settings,
+      schedule=schedule,
       checkpoint_dir=folder.checkpoint_dir(name),
       release_managers=_release_managers(folder, name),
       on_round=on_round,
     )
-    if first_round is None and settings.total_rounds:
-      show(settings.total_rounds, 'as they are in its last checkpoint')
+    if first_round is None and total_rounds:
+      show(total_rounds, 'as they are in its last checkpoint')
   seconds = time.monotonic() - start
   _tell_of_skipped(f'{name}: training', trained.skipped_clients)
   if trained.dropped_clients:
@@ -89,11 +93,85 @@ def _train(
   return trained, seconds if first_round == 1 else None
 
 
+@dataclasses.dataclass(frozen=True)
+class _Training:
+  """A training of a run, and what it ended with.
+
+  Attributes:
+    name: Its name.
+    stage: What it began with.
+    ended: What it ended with.
+    seconds: How long it took; None if it began at a checkpoint.
+    before: The training that it began with, if there is one.
+    costs: What it costs a client, without what came before, by its group.
+  """
+
+  name: str
+  stage: stages.Stage
+  ended: training.Trained
+  seconds: float | None
+  before: '_Training | None'
+  costs: Mapping[int, costs.Cost]
+
+
+class _Trainings:
+  """The trainings of a run. What trains the same is trained once."""
+
+  def __init__(
+    self,
+    built: Mapping[str, methods.Method],
+    task: tasks.Task,
+    config: configs.Config,
+    folder: results_folder.RunFolder,
+  ):
+    self._task = task
+    self._settings = config.training
+    self._folder = folder
+    # A training has the name of the first method that it is for.
+    self._names: dict[Hashable, str] = {}
+    for name, method in built.items():
+      self._names.setdefault(method.training_key, name)
+    self._done: dict[Hashable, _Training] = {}
+
+  def get(self, method: methods.Method, role: str = '') -> _Training:
+    """Returns the training of a method, which is done if it was not.
+
+    Args:
+      method: The method.
+      role: The name of the training, if it is for no method of the run.
+    """
+    key = method.training_key
+    name = self._names.setdefault(key, role)
+    if key not in self._done:
+      stage = stages.prepare(
+        method,
+        self._task,
+        self._settings,
+        lambda other, role: self.get(other, f'{name}-{role}').ended,
+      )
+      if stage.found is not None:
+        self._folder.write_groups(name, stage.found.values)
+      schedule = training.make_schedule(method, stage.task, self._settings)
+      ended, seconds = _train(
+        name, stage.method, stage.task, self._settings, self._folder, schedule
+      )
+      before = method.before
+      self._done[key] = _Training(
+        name,
+        stage,
+        ended,
+        seconds,
+        None if before is None else self._done[before.training_key],
+        costs.of_training(method, schedule, self._settings),
+      )
+    return self._done[key]
+
+
 def _evaluate(
   name: str,
   method: methods.Method,
-  trained: training.Trained,
-  task: task.Task,
+  trained: _Training,
+  task: tasks.Task,
   populations: evaluation.Populations,
   config: configs.Config,
 ) -> outcomes.Outcome:
@@ -113,17 +191,51 @@ def _evaluate(
 
     evaluated = evaluation.evaluate(
       method,
-      trained,
-      task,
+      trained.ended,
+      trained.stage.task,
       config.training,
       on_cohort,
       populations,
       config.measurement,
     )
   _tell_of_skipped(f'{name}: evaluation', evaluated.skipped)
+  # By the groups that are known, whatever groups were found.
   return outcomes.Outcome(
     evaluated, task, config.measurement, execution.choice(config.run)
   )
+
+
+def _communication(
+  own: _Training, folder: results_folder.RunFolder
+) -> dict[str, float]:
+  """Counts the parameters of a training; in total, with those before it."""
+  method = own.stage.method
+  counted = folder.communication(
+    own.name, method.parameters_down, method.parameters_up
+  )
+  if own.before is not None:
+    before = _communication(own.before, folder)
+    counted['total_parameters'] += before['total_parameters']
+  return counted
+
+
+def _costs(own: _Training, method: methods.Method) -> dict[str, Any]:
+  """Counts what a method costs a client, by its group if there are groups."""
+  shared = costs.of_personalization(method)
+  before = own.before
+  while before is not None:
+    # Only the last training is in groups.
+    shared += before.costs[0]
+    before = before.before
+  attribute = own.stage.method.trainer.cohort_attribute
+  if attribute is None:
+    return {'all': dataclasses.asdict(shared + own.costs[0])}
+  names = own.stage.task.attributes[attribute].names
+  # A group without clients to train on has no rounds of its own.
+  return {
+    name: dataclasses.asdict(shared + own.costs.get(g, costs.Cost()))
+    for g, name in enumerate(names)
+  }
 
 
 def run(
@@ -155,42 +267,29 @@ def run(
     populations = evaluation.prepare(
       task, measurement=config.measurement, seed=config.training.seed
     )
-    # What trains the same is trained once, as the first of them.
-    first: dict[Hashable, str] = {}
-    trained: dict[str, tuple[training.Trained, float | None]] = {}
+    trainings = _Trainings(built, task, config, folder)
     for name, method in built.items():
-      trainer = first.setdefault(method.training_key, name)
       if name in folder.results:
         continue
-      if trainer not in trained:
-        trained[trainer] = _train(
-          trainer, built[trainer], task, config.training, folder
-        )
-      ended, seconds = trained[trainer]
-      if trainer in folder.results:
-        seconds = folder.results[trainer]['training_seconds']
+      own = trainings.get(method)
+      seconds = own.seconds
+      if own.name in folder.results:
+        seconds = folder.results[own.name]['training_seconds']
       start = time.monotonic()
-      outcome = _evaluate(
-        name,
-        method,
-        ended,
-        task,
-        populations,
-        config,
-      )
+      outcome = _evaluate(name, method, own, task, populations, config)
       result: dict[str, Any] = {
         **serialization.make_result(outcome),
         'evaluation_seconds': time.monotonic() - start,
-        'training': trainer if method.trains else None,
-        'rounds': config.training.total_rounds if method.trains else 0,
+        'training': own.name if method.trains else None,
+        'begins_with': own.before and own.before.name,
+        'rounds': own.ended.round,
         'warmstart_from': list(config.run.warmstart_from),
         'training_seconds': seconds,
-        'dropped_updates': ended.dropped_clients,
-        'skipped_in_training': list(ended.skipped_clients),
+        'dropped_updates': own.ended.dropped_clients,
+        'skipped_in_training': list(own.ended.skipped_clients),
         'frozen_weights_sha256': method.trainer.model.frozen_digest,
-        'communication': folder.communication(
-          trainer, method.parameters_down, method.parameters_up
-        ),
+        'communication': _communication(own, folder),
+        'costs': _costs(own, method),
       }
       folder.add(name, result, serialization.make_rows(name, outcome))
     return folder.results

@@ -1,7 +1,7 @@
 """The work of a grid: runs, and which of them share a training or a program."""
 
 import collections
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 import dataclasses
 from typing import Any
 
@@ -17,8 +17,9 @@ from personalization import choosing
 from personalization import evaluation
 from personalization import outcomes
 from personalization import schedules
+from personalization import stages
 from personalization import training
-from tasks import task
+from tasks import task as tasks
 
 # Batches of so many programs of rounds, and data of so many cohorts, are kept
 # for the next training of the same seed.
@@ -46,9 +47,11 @@ class GridRun:
 class Job:
   """Runs of one training, which is evaluated in several ways or rounds.
 
+  So are runs of trainings that begin with its model.
+
   Attributes:
     runs: The runs, those of fewer rounds first.
-    rounds: The number of rounds of the training.
+    rounds: The number of rounds of the training that comes first.
     program: Tells which jobs have the same computations.
     metric: The metric to choose by; None for the task's.
   """
@@ -86,21 +89,21 @@ def make_jobs(
   Raises:
     UserError: If a run cannot be carried out.
   """
-  tasks: dict[Any, task.Task] = {}
+  loaded: dict[Any, tasks.Task] = {}
   trainings = collections.defaultdict(list)
   for run in runs:
     config = run.config
     # Another seed has other data, but neither another model nor other methods.
     which = config.task, config.task_settings
-    if which not in tasks:
-      tasks[which] = execution.load_task(config, data_dir)
-    own_task = tasks[which]
+    if which not in loaded:
+      loaded[which] = execution.load_task(config, data_dir)
+    own_task = loaded[which]
     if metric not in (None, 'loss', own_task.metric):
       raise errors.UserError(
         f'metric must be {own_task.metric} or loss, not {metric!r}.'
       )
     method = _build(config, own_task)
-    settings = dataclasses.replace(config.training, total_rounds=0)
+    settings = _without_length(config.training)
     trained_alike = (
       config.task,
       config.task_settings,
@@ -108,9 +111,12 @@ def make_jobs(
       config.run.runtime,
       config.run.aggregator,
       config.run.warmstart_from,
-      method.training_key,
+      method.first.training_key,
     )
     rounds = config.training.total_rounds if method.trains else 0
+    if method.trains and config.training.total_epochs:
+      schedule = training.make_schedule(method.first, own_task, config.training)
+      rounds = schedule.num_rounds(config.training, None)
     alike = dataclasses.replace(settings, seed=0)
     program = repr((config.task, alike, method.structure))
     trainings[trained_alike].append((rounds, program, run))
@@ -122,7 +128,14 @@ def make_jobs(
   return jobs
 
 
-def _build(config: configs.Config, task: task.Task) -> methods.Method:
+def _without_length(
+  settings: schedules.TrainingSettings,
+) -> schedules.TrainingSettings:
+  """Returns what trainings have in common that differ in their rounds."""
+  return dataclasses.replace(settings, total_rounds=0, total_epochs=0)
+
+
+def _build(config: configs.Config, task: tasks.Task) -> methods.Method:
   (method,) = execution.build_methods(config, task).values()
   return method
 
@@ -163,7 +176,8 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
   Returns:
     The mean over the clients of the validation metric at the chosen candidates,
     which tells the best point; each test client's metric at them, and before
-    personalization; and the means of all metrics.
+    personalization; and the means of all metrics. If the task knows groups,
+    also the clients, and the metric of all examples of each group together.
   """
   evaluated, test = outcome.evaluated, outcome.test
   record = {
@@ -183,10 +197,66 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
   if test.before is not None and test.hurt is not None:
     record['before'] = _numbers(test.before.values)
     record['hurt'] = float(test.hurt.mean())
+  if outcome.groups is not None:
+    record['clients'] = list(evaluated.test.client_ids)
+    record['client_groups'] = list(outcome.groups)
+    record['pooled'] = _number(test.pooled())
+    known = np.array(outcome.groups)
+    record['groups'] = {
+      str(name): _number(test.pooled(known == name))
+      for name in np.unique(known)
+    }
   if outcome.clusters is not None:
     _, counts = np.unique(outcome.clusters, return_counts=True)
     record['largest_cluster'] = float(counts.max() / len(outcome.clusters))
   return record
+
+
+class _Trainings:
+  """The trainings of a job, each done once."""
+
+  def __init__(
+    self,
+    task: tasks.Task,
+    schedule: schedules.Schedule,
+    on_progress: Callable[[int], None],
+  ):
+    self._task = task
+    self._schedule = schedule
+    self._on_progress = on_progress
+    self._done: dict[Hashable, tuple[stages.Stage, training.Trained]] = {}
+
+  def get(
+    self, method: methods.Method, how: schedules.TrainingSettings
+  ) -> tuple[stages.Stage, training.Trained]:
+    """Returns the training of a method, ready to begin and ended.
+
+    Args:
+      method: The method.
+      how: How to train; for no fewer rounds than it was asked for before.
+    """
+    key: Hashable = method.training_key
+    schedule: schedules.Schedule | None = self._schedule
+    if method.before is not None:
+      # What it begins with is another model after more rounds.
+      key, schedule = (key, how.total_rounds, how.total_epochs), None
+      if key in self._done:
+        return self._done[key]
+    # What was trained for fewer rounds goes on.
+    _, start = self._done.get(key, (None, None))
+    stage = stages.prepare(
+      method, self._task, how, lambda other, _: self.get(other, how)[1]
+    )
+    trained = training.train(
+      stage.method,
+      stage.task,
+      how,
+      schedule=schedule,
+      start=start,
+      on_round=lambda round_num, _: self._on_progress(round_num),
+    )
+    self._done[key] = stage, trained
+    return stage, trained
 
 
 class Runner:
@@ -223,7 +293,7 @@ class Runner:
     task = self._once(
       'task', key, lambda: execution.load_task(config, self._data_dir)
     )
-    settings = dataclasses.replace(config.training, total_rounds=0)
+    settings = _without_length(config.training)
     schedule = self._once(
       'schedule',
       (key, settings),
@@ -232,22 +302,14 @@ class Runner:
     populations = self._once(
       'populations', key, lambda: evaluation.prepare(task, _KEPT)
     )
-    trainer = _build(config, task)
-    trained = None
+    trainings = _Trainings(task, schedule, on_progress)
     for run in job.runs:
       method = _build(run.config, task)
-      trained = training.train(
-        trainer,
-        task,
-        run.config.training,
-        schedule=schedule,
-        start=trained,
-        on_round=lambda round_num, _: on_progress(round_num),
-      )
+      stage, trained = trainings.get(method, run.config.training)
       evaluated = evaluation.evaluate(
         method,
         trained,
-        task,
+        stage.task,
         run.config.training,
         on_cohort=lambda _: on_progress(trained.round),  # noqa: B023
         populations=populations,

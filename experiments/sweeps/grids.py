@@ -89,7 +89,8 @@ class Grid:
       def timed(rounds: int, run: grid_work.GridRun = run) -> float:
         settings = dataclasses.replace(
           run.config.training,
-          total_rounds=min(rounds, run.config.training.total_rounds),
+          total_rounds=min(rounds, own[0].rounds),  # noqa: B023
+          total_epochs=0,
         )
         config = dataclasses.replace(run.config, training=settings)
         run = dataclasses.replace(run, config=config)

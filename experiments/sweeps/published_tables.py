@@ -22,16 +22,24 @@ class PublishedTable:
 
   Attributes:
     title: What it shows.
-    published: The published figures of each method: 'mean', and maybe 'hurt'
-      and 'largest_cluster'.
-    whole: The grids of the paper.
-    best: The best points, as found here.
+    published: The published figures of each method that has any: 'mean', and
+      maybe 'hurt' and 'largest_cluster'.
+    whole: All grids.
+    best: The best points, as found here; None if they are not known yet.
+    rows: Of a table of known groups, the method of each row; empty for a table
+      of methods' means.
   """
 
   title: str
   published: Mapping[str, Mapping[str, float]]
   whole: grid_file.GridFile
-  best: grid_file.GridFile
+  best: grid_file.GridFile | None
+  rows: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+  @property
+  def methods(self) -> tuple[str, ...]:
+    """The methods, in the order of the grids."""
+    return tuple(dict.fromkeys(point.algorithm for point in self.whole.points))
 
 
 def read(name: str) -> PublishedTable:
@@ -39,12 +47,13 @@ def read(name: str) -> PublishedTable:
   if name not in table_names():
     raise errors.unknown('table', name, table_names())
   contents = tomllib.loads((_TABLES / f'{name}.toml').read_text('utf-8'))
-  title, published = contents.pop('title'), contents.pop('published')
-  best = contents.pop('best')
+  title, published = contents.pop('title'), contents.pop('published', {})
+  rows = contents.pop('rows', {})
+  best = contents.pop('best', None)
   whole = grid_file.parse(contents, name)
-  points = tuple(
-    grid_file.Point(method, values, {}) for method, values in best.items()
-  )
-  return PublishedTable(
-    title, published, whole, dataclasses.replace(whole, points=points)
-  )
+  if best is not None:
+    points = tuple(
+      grid_file.Point(method, values, {}) for method, values in best.items()
+    )
+    best = dataclasses.replace(whole, points=points)
+  return PublishedTable(title, published, whole, best, rows)

@@ -10,12 +10,16 @@ import rich.box
 import rich.markup
 import rich.table
 
+from base import errors
 from experiments.command_line import terminal
 from experiments.sweeps import grid_results
 from experiments.sweeps import grids
+from experiments.sweeps import group_tables
 from experiments.sweeps import published_tables
 
 _TABLE_WIDTH = 150
+# Those of the file of figures.
+_COLUMNS = ('ours', 'over_repeats', 'published', 'hurt')
 
 
 def compare(
@@ -24,12 +28,13 @@ def compare(
 ) -> dict[str, dict[str, Any]]:
   """Puts our figures beside the published ones, for each method."""
   rows = {}
-  for method, published in table.published.items():
-    row: dict[str, Any] = {'ours': None, 'published': published['mean']}
+  for method in table.methods:
+    published = table.published.get(method, {})
+    row: dict[str, Any] = {'ours': None, 'published': published.get('mean')}
     if method in winners:
       for name in ('mean', 'deviation', 'hurt', 'largest_cluster'):
         row[name] = winners[method].over_repeats(name)
-      row['ours'] = row['mean'][0]
+      row['ours'], row['over_repeats'] = row['mean']
       row['hurt'] = row['hurt'] and row['hurt'][0]
       row['point'] = winners[method].point.describe()
     rows[method] = row
@@ -55,16 +60,18 @@ def _print(
   printed.add_column('largest cluster', justify='right')
   printed.add_column('best point', overflow='fold')
   for method, row in rows.items():
-    published = table.published[method]
+    published = table.published.get(method, {})
+    mean = row['published']
+    of_paper = '' if mean is None else f'{mean:.4g}'
     if row['ours'] is None:
-      printed.add_row(method, 'not finished', f'{row["published"]:.4g}')
+      printed.add_row(method, 'not finished', of_paper)
       continue
     largest = row['largest_cluster']
     printed.add_row(
       method,
-      f'{row["ours"]:.5f} ± {row["mean"][1]:.5f}',
-      f'{row["published"]:.4g}',
-      f'{row["ours"] - row["published"]:+.5f}',
+      f'{row["ours"]:.5f} ± {row["over_repeats"]:.5f}',
+      of_paper,
+      '' if mean is None else f'{row["ours"] - mean:+.5f}',
       f'{row["deviation"][0]:.4f}',
       _share(row['hurt'], published.get('hurt')) if 'hurt' in published else '',
       _share(largest and largest[0], published.get('largest_cluster'))
@@ -96,6 +103,11 @@ def main(
     is_dry_run: Whether to only say what there is to do.
   """
   which = table.best if only_best else table.whole
+  if which is None:
+    raise errors.UserError(
+      '--best: which points are the best of this table is not known yet. Leave'
+      ' the flag out to run all of its points.'
+    )
   start = time.monotonic()
   with grids.open_grid(which, folder, data_dir, num_workers) as grid:
     if is_dry_run:
@@ -103,13 +115,18 @@ def main(
       return 0
     failed = grid.carry_out()
     winners = grid.write()
-  rows = compare(table, winners)
-  _print(table, rows)
-  if json_file:
+  if table.rows:
+    short = group_tables.show(table.title, table.rows, winners, folder)
+  else:
+    rows = compare(table, winners)
+    _print(table, rows)
     short = {
-      method: {name: row.get(name) for name in ('ours', 'published', 'hurt')}
+      method: {
+        name: row[name] for name in _COLUMNS if row.get(name) is not None
+      }
       for method, row in rows.items()
     }
+  if json_file:
     json_file.write_text(json.dumps(short, indent=2) + '\n', encoding='utf-8')
   terminal.say(
     f'Written to {folder}, in'

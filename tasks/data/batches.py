@@ -179,3 +179,24 @@ def index_steps(
       indices[k, :, :place] = stream.reshape(num_steps, place)
       mask[k, :, :place] = 1
   return indices, mask
+
+
+def list_used(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Lists the examples that the batches of a cohort are made of.
+
+  So a client with far more examples than its batches take need not enter a
+  computation with all of them.
+
+  Args:
+    indices: The indices of the batches, `[clients, steps, batch]`.
+
+  Returns:
+    The examples, in the order of the batches, `[clients, steps * batch]`, and
+    the indices among these, which are the same for all clients.
+  """
+  clients, steps, batch = indices.shape
+  places = np.arange(steps * batch, dtype=np.int32)
+  return (
+    indices.reshape(clients, -1),
+    np.broadcast_to(places.reshape(steps, batch), indices.shape),
+  )

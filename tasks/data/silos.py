@@ -3,7 +3,7 @@
 `devices` is its counterpart for cross-device tasks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import pathlib
 
@@ -12,10 +12,12 @@ import scipy.io
 from sklearn import model_selection
 
 from base import errors
+from base import seeds
 from base import settings
 from tasks.data import populations
 
 _HELD_OUT = 0.15
+_PARTS = 'train', 'validation', 'test'
 
 # A client's examples for 'train', for 'validation' and for 'test'.
 Split = Mapping[str, populations.Examples]
@@ -116,6 +118,73 @@ def numbered(name: str, clients: Sequence[Split]) -> dict[str, Split]:
   return {f'{name}_{i:03d}': client for i, client in enumerate(clients)}
 
 
+def split_rows(
+  rows: np.ndarray, rng: np.random.Generator
+) -> Mapping[str, np.ndarray]:
+  """Splits a client's examples as FedProx does, with a part to choose by.
+
+  A tenth, rounded up, is for the test as in FedProx, and another for the
+  validation. Of two examples, one is for the test.
+
+  Args:
+    rows: The examples.
+    rng: Draws who is where.
+
+  Returns:
+    The rows for 'train', for 'validation' and for 'test'.
+  """
+  order = rng.permutation(rows)
+  held_out = -(-len(order) // 10)
+  test = min(held_out, max(len(order) - 1, 0))
+  validation = min(held_out, max(len(order) - 1 - test, 0))
+  return dict(
+    test=order[:test],
+    validation=order[test : test + validation],
+    train=order[test + validation :],
+  )
+
+
+def make_populations_of_rows(
+  clients: Mapping[str, np.ndarray],
+  take: Callable[[np.ndarray], populations.Examples],
+  seed: int,
+  strata: np.ndarray | None = None,
+) -> populations.Populations:
+  """Makes the populations of a cross-silo task whose clients have rows.
+
+  Args:
+    clients: The rows of the data that each client has.
+    take: Gives the examples of some rows. It may be called from any thread.
+    seed: The seed of the split of each client's examples, see `split_rows`.
+    strata: The label of each row, if those of each label are to be split by
+      themselves.
+
+  Returns:
+    The populations, all of these clients.
+  """
+  splits = {}
+  for client_id, rows in clients.items():
+    rng = seeds.generator('split', seed, client_id)
+    strata_of_client = [rows]
+    if strata is not None and len(rows):
+      own = strata[rows]
+      strata_of_client = [rows[own == label] for label in np.unique(own)]
+    by_stratum = [split_rows(stratum, rng) for stratum in strata_of_client]
+    splits[client_id] = {
+      part: np.concatenate([split[part] for split in by_stratum])
+      for part in _PARTS
+    }
+  sizes = {
+    part: np.array([len(split[part]) for split in splits.values()], np.int64)
+    for part in _PARTS
+  }
+  return make_lazy_populations(
+    tuple(splits),
+    lambda client_id, part: take(splits[client_id][part]),
+    sizes,
+  )
+
+
 def make_populations(clients: Mapping[str, Split]) -> populations.Populations:
   """Makes the populations of a cross-silo task.
 
@@ -125,15 +194,39 @@ def make_populations(clients: Mapping[str, Split]) -> populations.Populations:
   Returns:
     The populations, all of these clients.
   """
+  return make_lazy_populations(
+    tuple(clients), lambda client_id, part: clients[client_id][part]
+  )
+
+
+def make_lazy_populations(
+  client_ids: Sequence[str],
+  load: Callable[[str, str], populations.Examples],
+  sizes: Mapping[str, np.ndarray] | None = None,
+) -> populations.Populations:
+  """Makes the populations of a cross-silo task whose clients are loaded later.
+
+  Args:
+    client_ids: The clients.
+    load: From a client and a part, 'train', 'validation' or 'test', to the
+      examples. It may be called from any thread.
+    sizes: For each part, each client's number of examples. If it is None, all
+      clients are loaded before the first round to count them.
+
+  Returns:
+    The populations, all of these clients.
+  """
 
   def population(**sets: str) -> populations.Population:
     """Makes a population from the part of the examples that is each set."""
 
     def loader(part: str) -> populations.Load:
-      return lambda client_id: clients[client_id][part]
+      return lambda client_id: load(client_id, part)
 
     return populations.Population(
-      tuple(clients), {name: loader(part) for name, part in sets.items()}
+      client_ids,
+      {name: loader(part) for name, part in sets.items()},
+      sizes and {name: sizes[part] for name, part in sets.items()},
     )
 
   return populations.Populations(

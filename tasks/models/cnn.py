@@ -1,4 +1,4 @@
-"""Convolutional networks: for EMNIST as in TFF, for ADNI as in Motley."""
+"""Convolutional networks, for images and for spectrograms."""
 
 import abc
 import collections
@@ -8,12 +8,19 @@ import dataclasses
 import tensorflow as tf
 
 from tasks.models import layers
+from tasks.models import metrics
 from tasks.models import models
+
+# A spectrogram of 96 x 64 is then one of 3 x 2.
+MOST_SPECTROGRAM_LAYERS = 6
+# The scores of a detector are counted in steps of an eighth of a logit.
+_LARGEST_LOGIT = 16
+_SCORES_OF_LOGIT = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class _ConvolutionalModel(models.Model):
-  """A model of two convolutions, `conv1` and `conv2`, `dense` and `output`."""
+  """A model of convolutions and dense layers, of which `output` is the last."""
 
   @property
   @abc.abstractmethod
@@ -119,3 +126,128 @@ class AdniCnn(_ConvolutionalModel, models.Regressor):
 
   def decide(self, weights: models.Weights, features: tf.Tensor) -> tf.Tensor:
     return super().decide(weights, features)[:, 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cifar10Cnn(_ConvolutionalModel, models.Classifier):
+  """The network of PyTorch's tutorial on CIFAR-10: 62,006 weights.
+
+  Two 5x5 convolutions of 6 and 16 channels, each with 2x2 max-pooling, and
+  dense layers of 120, 84 and the ten classes.
+
+  Its examples are {'x': [32, 32, 3] float32, 'y': [] int32}; it represents one
+  by the dense layer before the last.
+  """
+
+  @property
+  def example_spec(self) -> Mapping[str, tf.TensorSpec]:
+    return collections.OrderedDict(
+      x=tf.TensorSpec([32, 32, 3]), y=tf.TensorSpec([], tf.int32)
+    )
+
+  @property
+  def _kernel_shapes(self) -> Mapping[str, tuple[int, ...]]:
+    return collections.OrderedDict(
+      conv1=(5, 5, 3, 6),
+      conv2=(5, 5, 6, 16),
+      dense1=(5 * 5 * 16, 120),
+      dense2=(120, 84),
+      output=(84, 10),
+    )
+
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
+    x = batch['x']
+    for layer in ('conv1', 'conv2'):
+      x = layers.convolution(weights, layer, x, 'VALID')
+      x = layers.relu_and_max_pool(x)
+    x = tf.reshape(x, [-1, self._kernel_shapes['dense1'][0]])
+    for layer in ('dense1', 'dense2'):
+      x = tf.nn.relu(layers.dense(weights, layer, x))
+    return x
+
+
+@dataclasses.dataclass(frozen=True)
+class WakewordCnn(_ConvolutionalModel):
+  """A detector of a word in spectrograms, as in Self-FL, section 4.1.
+
+  A stack of 3x3 convolutions with 2x2 max-pooling between them, and a dense
+  layer. Six convolutions are the paper's eleven layers, and have its 3 million
+  weights with 32, 64, 128, 256, 512 and 320 channels.
+
+  Its examples are {'x': [frames, bands, 1] float32, 'y': [] int32, 1 with the
+  word}; it represents one by the last convolution's output. A prediction is the
+  probability of the word.
+
+  Attributes:
+    frames: The number of frames of a spectrogram.
+    bands: The number of its bands.
+    channels: The channels of each convolution.
+    false_rejects: The share of the clips with the word that may be rejected.
+  """
+
+  frames: int
+  bands: int
+  channels: tuple[int, ...]
+  false_rejects: float
+
+  @property
+  def example_spec(self) -> Mapping[str, tf.TensorSpec]:
+    return collections.OrderedDict(
+      x=tf.TensorSpec([self.frames, self.bands, 1]),
+      y=tf.TensorSpec([], tf.int32),
+    )
+
+  @property
+  def _kernel_shapes(self) -> Mapping[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = collections.OrderedDict()
+    for k, channels in enumerate(self.channels):
+      inputs = self.channels[k - 1] if k else 1
+      shapes[f'conv{k + 1}'] = (3, 3, inputs, channels)
+    shrunk = 2 ** (len(self.channels) - 1)
+    places = (self.frames // shrunk) * (self.bands // shrunk)
+    shapes['output'] = (places * self.channels[-1], 2)
+    return shapes
+
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
+    x = batch['x']
+    for k in range(len(self.channels)):
+      if k:
+        x = layers.relu_and_max_pool(x)
+      x = layers.convolution(weights, f'conv{k + 1}', x, 'SAME')
+    return tf.reshape(tf.nn.relu(x), [-1, self._kernel_shapes['output'][0]])
+
+  def score_loss(self, scores: tf.Tensor, batch: models.Batch) -> tf.Tensor:
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(batch['y'], scores)
+
+  def predict(self, scores: tf.Tensor) -> tf.Tensor:
+    return tf.nn.softmax(scores)[:, 1]
+
+  def predict_softly(self, scores: tf.Tensor) -> tf.Tensor:
+    return self.predict(scores)
+
+  def target(self, batch: models.Batch) -> tf.Tensor:
+    return tf.cast(batch['y'], tf.float32)
+
+  def judge(
+    self, predicted: tf.Tensor, batch: models.Batch
+  ) -> models.Statistics:
+    is_word = self.target(batch)
+    correct = tf.equal(tf.cast(predicted > 0.5, tf.float32), is_word)
+    # One that is certain has an infinite logit.
+    logit = tf.clip_by_value(
+      tf.math.log(predicted) - tf.math.log1p(-predicted),
+      -_LARGEST_LOGIT,
+      _LARGEST_LOGIT,
+    )
+    steps = 2 * _LARGEST_LOGIT * _SCORES_OF_LOGIT
+    score = tf.round((logit + _LARGEST_LOGIT) * _SCORES_OF_LOGIT)
+    counts = tf.one_hot(tf.cast(score, tf.int32), steps + 1)
+    return collections.OrderedDict(
+      accuracy=models.each_as_one(tf.cast(correct, tf.float32)),
+      false_accepts=tf.one_hot(batch['y'], 2)[:, :, tf.newaxis]
+      * counts[:, tf.newaxis],
+    )
+
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return {'false_accepts': metrics.false_accepts(self.false_rejects)}

@@ -1,7 +1,7 @@
-"""The recurrent network for next-word prediction of `tff.simulation.baselines`.
+"""Recurrent networks: for the next word as in TFF, and for a text's class.
 
-Its layers compute what Keras's do, but have gradients of their own, which take
-a bit more than half the time on a CPU.
+Their layers compute what Keras's do, but have gradients of their own, which
+take a bit more than half the time on a CPU.
 """
 
 import collections
@@ -126,6 +126,12 @@ def _lstm(
   return tf.stack(outputs), gradient
 
 
+def layer(weights: models.Weights, name: str, x: tf.Tensor) -> tf.Tensor:
+  """Applies the LSTM of this name, `[time, batch, …]`."""
+  parts = ('kernel', 'recurrent_kernel', 'bias')
+  return _lstm(x, *(weights[f'{name}_{part}'] for part in parts))
+
+
 @dataclasses.dataclass(frozen=True)
 class NextWordLstm(next_word.NextWordModel):
   """TFF's recurrent model for StackOverflow.
@@ -188,11 +194,10 @@ class NextWordLstm(next_word.NextWordModel):
   def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
     words = tf.reshape(tf.transpose(batch['x']), [-1])
     x = layers.look_up(weights['embedding'], words)
-    h = _lstm(
+    h = layer(
+      weights,
+      'lstm',
       tf.reshape(x, [self.sequence_length, -1, self.embedding_size]),
-      weights['lstm_kernel'],
-      weights['lstm_recurrent_kernel'],
-      weights['lstm_bias'],
     )
     return tf.reshape(tf.transpose(h, [1, 0, 2]), [-1, self.lstm_size])
 
@@ -203,3 +208,71 @@ class NextWordLstm(next_word.NextWordModel):
     return next_word.LastLayer(
       x, weights['output_kernel'], weights['output_bias']
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class TextLstm(models.Classifier):
+  """A classifier of texts: frozen embeddings, two LSTM layers, a dense one.
+
+  Its examples are {'x': [sequence_length] int32, 'y': [] int32}, where 'x' are
+  rows of `frozen['embedding']`, `[words, embedding_size]`. It represents a text
+  by the last output of the second LSTM, padding included.
+
+  Attributes:
+    embedding_size: The size of the frozen embeddings.
+    sequence_length: The number of words in an example.
+    lstm_size: The number of units of each LSTM.
+    num_classes: The number of classes.
+  """
+
+  embedding_size: int
+  sequence_length: int = dataclasses.field(default=25, kw_only=True)
+  lstm_size: int = dataclasses.field(default=256, kw_only=True)
+  num_classes: int = dataclasses.field(default=2, kw_only=True)
+
+  @property
+  def example_spec(self) -> Mapping[str, tf.TensorSpec]:
+    return collections.OrderedDict(
+      x=tf.TensorSpec([self.sequence_length], tf.int32),
+      y=tf.TensorSpec([], tf.int32),
+    )
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    return {
+      models.ENCODER: tuple(
+        f'{layer}_{weight}'
+        for layer in ('lstm1', 'lstm2')
+        for weight in ('kernel', 'recurrent_kernel', 'bias')
+      ),
+      models.HEAD: ('output_kernel', 'output_bias'),
+    }
+
+  def init(self, seed: tf.Tensor) -> models.Weights:
+    """As in `Model`; names, shapes and distributions are those of Keras."""
+    units = self.lstm_size
+    seeds = tf.random.experimental.stateless_split(seed, 5)
+    weights = collections.OrderedDict()
+    for i, inputs in enumerate((self.embedding_size, units)):
+      layer = f'lstm{i + 1}'
+      weights[f'{layer}_kernel'] = layers.glorot_uniform(
+        seeds[2 * i], [inputs, 4 * units]
+      )
+      weights[f'{layer}_recurrent_kernel'] = layers.orthogonal(
+        seeds[2 * i + 1], units, 4 * units
+      )
+      # The forget gate is open at the start.
+      weights[f'{layer}_bias'] = tf.repeat([0.0, 1.0, 0.0, 0.0], units)
+    weights['output_kernel'] = layers.glorot_uniform(
+      seeds[4], [units, self.num_classes]
+    )
+    weights['output_bias'] = tf.zeros([self.num_classes])
+    return weights
+
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
+    x = tf.gather(self.frozen['embedding'], tf.transpose(batch['x']))
+    x = tf.reshape(x, [self.sequence_length, -1, self.embedding_size])
+    return layer(weights, 'lstm2', layer(weights, 'lstm1', x))[-1]
+
+  def decide(self, weights: models.Weights, features: tf.Tensor) -> tf.Tensor:
+    return layers.dense(weights, 'output', features)

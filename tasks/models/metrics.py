@@ -60,3 +60,37 @@ MACRO_F1 = Metric(
   value=_macro_f1,
   weight=lambda confusion: confusion.sum(axis=(-2, -1)),
 )
+
+
+def false_accepts(false_rejects: float) -> Metric:
+  """Makes the share of negatives that a detector accepts at its threshold.
+
+  It is of the counts of each label, 0 and 1, by the detector's score, from the
+  lowest on: `[…, 2, scores]`. The threshold is the highest that rejects no more
+  than a share of the positives. Without positives or without negatives there is
+  nothing to judge.
+
+  Args:
+    false_rejects: That share.
+
+  Returns:
+    The metric.
+  """
+
+  def value(counts: np.ndarray) -> np.ndarray:
+    negatives, positives = counts[..., 0, :], counts[..., 1, :]
+    rejected = np.cumsum(positives, axis=-1)
+    allowed = false_rejects * rejected[..., -1:]
+    # What is above the threshold: where a score more would reject too many.
+    accepted = rejected > allowed * (1 + 1e-6)
+    return _divide(
+      np.where(accepted, negatives, 0).sum(axis=-1),
+      negatives.sum(axis=-1) * (rejected[..., -1] > 0),
+      np.nan,
+    )
+
+  def weight(counts: np.ndarray) -> np.ndarray:
+    of_label = counts.sum(axis=-1)
+    return of_label.sum(axis=-1) * np.all(of_label > 0, axis=-1)
+
+  return Metric(value, weight)

@@ -46,10 +46,11 @@ class Model(abc.ABC):
   personal.
 
   Attributes:
-    frozen: Weights of a pretrained model, which no method trains. `encode` and
-      `decide` read them from here. Computations are given them as an argument
-      of their own: they are in no state, message, checkpoint or graph, and make
-      no difference to which models are equal.
+    frozen: Weights of a pretrained model, or other constants as the spelling of
+      words, which no method trains. `encode` and `decide` read them from here.
+      Computations are given them as an argument of their own: they are in no
+      state, message, checkpoint or graph, and make no difference to which
+      models are equal.
   """
 
   frozen: Weights = dataclasses.field(
@@ -150,6 +151,22 @@ class Model(abc.ABC):
       The statistics of each metric; the loss is not among them.
     """
 
+  def judge_likelihood(
+    self, log_likelihood: tf.Tensor, batch: Batch
+  ) -> Statistics:
+    """The statistics of each example, given how likely each entry was.
+
+    Args:
+      log_likelihood: The logarithm of the probability that each entry's class
+        was given, by whomever, `[entries]`.
+      batch: The examples.
+
+    Returns:
+      The statistics of each metric of probabilities; by default there is none.
+    """
+    del log_likelihood, batch
+    return collections.OrderedDict()
+
   @property
   def metrics(self) -> Mapping[str, metrics.Metric]:
     """The metrics that are no means, by the names of their statistics."""
@@ -179,14 +196,18 @@ class Model(abc.ABC):
     self, weights: Weights, batch: Batch, mask: tf.Tensor
   ) -> tf.Tensor:
     """The weighted mean loss of the examples that `mask` does not blank out."""
-    weight = mask * self.example_weight(batch)
-    return tf.math.divide_no_nan(
-      tf.reduce_sum(weight * self.loss(weights, batch)), tf.reduce_sum(weight)
-    )
+    return mean(self.loss(weights, batch), mask * self.example_weight(batch))
 
   def statistics(self, weights: Weights, batch: Batch) -> Statistics:
     """The statistics of each example of a batch; the loss is not among them."""
     return self.judge(self.predict(self.scores(weights, batch)), batch)
+
+
+def mean(values: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+  """The weighted mean; zero if all weights are."""
+  return tf.math.divide_no_nan(
+    tf.reduce_sum(weight * values), tf.reduce_sum(weight)
+  )
 
 
 def most_likely(scores: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,8 @@ the beginning and the end of a sentence.
 
 The loss of a sentence is the mean over its words without padding, and the
 sentence counts in a batch by their number. The accuracy leaves out padding,
-unknown words and the end of the sentence.
+unknown words and the end of the sentence. The perplexity leaves out padding
+only, so that it is the exponential of the mean loss of all words.
 """
 
 import abc
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tasks.models import layers
+from tasks.models import metrics
 from tasks.models import models
 
 
@@ -115,13 +117,15 @@ class NextWordModel(models.Model):
   def decide(self, weights: models.Weights, features: tf.Tensor) -> LastLayer:
     """The last layer, of as many rows as there are entries."""
 
+  def log_likelihood(self, scores: LastLayer, batch: models.Batch) -> tf.Tensor:
+    """The log-probability of each word that follows, `[entries]`."""
+    return -_cross_entropy(*scores, self.target(batch))
+
   def score_loss(self, scores: LastLayer, batch: models.Batch) -> tf.Tensor:
-    of_words = _cross_entropy(*scores, self.target(batch))
-    of_words = tf.reshape(of_words, [-1, self.sequence_length])
-    return tf.math.divide_no_nan(
-      tf.reduce_sum(of_words * self.entry_mask(batch), axis=1),
-      self.example_weight(batch),
-    )
+    total, number = self.judge_likelihood(
+      self.log_likelihood(scores, batch), batch
+    )['perplexity']
+    return tf.math.divide_no_nan(total, number)
 
   def predict(self, scores: LastLayer) -> tf.Tensor:
     return models.most_likely(scores.logits())
@@ -148,6 +152,30 @@ class NextWordModel(models.Model):
         tf.reduce_sum(tf.cast(correct, tf.float32), axis=1),
         tf.reduce_sum(tf.cast(counts, tf.float32), axis=1),
       )
+    )
+
+  def judge_likelihood(
+    self, log_likelihood: tf.Tensor, batch: models.Batch
+  ) -> models.Statistics:
+    of_words = tf.reshape(log_likelihood, [-1, self.sequence_length])
+    is_word = self.entry_mask(batch) > 0
+    # Not a product: the probability of padding may be zero.
+    total = -tf.reduce_sum(tf.where(is_word, of_words, 0.0), axis=1)
+    return collections.OrderedDict(
+      perplexity=(total, self.example_weight(batch))
+    )
+
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return {'perplexity': metrics.PERPLEXITY}
+
+  def statistics(
+    self, weights: models.Weights, batch: models.Batch
+  ) -> models.Statistics:
+    scores = self.scores(weights, batch)
+    return collections.OrderedDict(
+      **self.judge(self.predict(scores), batch),
+      **self.judge_likelihood(self.log_likelihood(scores, batch), batch),
     )
 
   def target(self, batch: models.Batch) -> tf.Tensor:

@@ -19,11 +19,11 @@ from algorithms import finetuning
 from algorithms import methods
 from algorithms import process
 from algorithms import trainers
-from runtimes import cohort
-from runtimes import native
 from tasks.data import batches
 from tasks.models import models
 from tests import toys
+from tff_runtimes import cohort
+from tff_runtimes import native
 
 _CONTEXTS = {}
 _RATE = 0.05

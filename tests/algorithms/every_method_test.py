@@ -1,5 +1,6 @@
 """Facts that hold for every method."""
 
+import collections
 import dataclasses
 
 import numpy as np
@@ -9,14 +10,19 @@ import tree
 
 from algorithms import mocha
 from algorithms import registry
+from tests import toys
 from tests.algorithms import helpers
 
 # Settings that make a method quick to run.
 _QUICK = {
+  'apfl': dict(mixture_learning_rate=0.1),
   'ditto': dict(personal_epochs=2),
   'ditto+finetuning': dict(finetuning_epochs=2),
+  'fedbabu': dict(finetuning_epochs=2),
+  'fedrep': dict(finetuning_epochs=2, head_epochs=2),
   'fedadam+knn_per': dict(coefficients=(0.0, 0.5)),
   'finetuning': dict(finetuning_epochs=2, finetuning_layers=('all', 'last')),
+  'group+finetuning': dict(finetuning_epochs=2),
   'hypcluster': dict(warmstart_rounds=1.0),
   'hypcluster+finetuning': dict(finetuning_epochs=2, warmstart_rounds=1.0),
   'knn_per': dict(coefficients=(0.0, 0.5), neighbor_weights='1/d'),
@@ -25,11 +31,15 @@ _QUICK = {
 _NAMES = (
   *registry.short_names(),
   'hypcluster+finetuning',
+  'group+finetuning',
   'fedadam+knn_per',
   'ditto+finetuning',
 )
+# Those that split a model into an encoder and a head, which a linear model is
+# not.
+_SPLIT = ('fedbabu', 'fedper', 'fedrep', 'lg_fedavg')
 # Those whose servers count rounds or steps, also where no update arrives.
-_COUNTING = ('fedadam', 'hypcluster', 'ensemble', 'mocha')
+_COUNTING = ('fedadam', 'group', 'hypcluster', 'ensemble', 'mocha')
 
 
 @pytest.fixture(name='method', params=_NAMES)
@@ -39,7 +49,10 @@ def _method(request):
 
 def _build(name):
   return helpers.build(
-    name, num_clients=len(helpers.SIZES) + 1, **_QUICK.get(name, {})
+    name,
+    toys.VectorModel() if name in _SPLIT else helpers.MODEL,
+    num_clients=len(helpers.SIZES) + 1,
+    **_QUICK.get(name, {}),
   )
 
 
@@ -57,9 +70,13 @@ def _run_and_personalize(method, data_of_clients=None):
 
 def _some_models(method):
   """A model for each place where a training can begin with one."""
+  like = method.trainer.model.init([0, 0])
   return [
-    helpers.weights([k + 1, k + 2, -1, k + 5])
-    for k in range(len(method.model_places))
+    collections.OrderedDict(
+      (name, np.float32(rng.normal(size=weight.shape)))
+      for name, weight in like.items()
+    )
+    for rng in map(np.random.default_rng, range(len(method.model_places)))
   ]
 
 
@@ -205,8 +222,21 @@ def test_there_is_a_metric_for_each_candidate(method):
     ('ditto', 1, 4, 4),
     ('hypcluster', 1, 2 * 4, 2 * 4),
     ('hypcluster', 2, 2 * 4, 4),
+    # Of its group alone.
+    ('group', 1, 4, 4),
     # Its own model, and what of the others' models pulls it, and how much.
     ('mocha', 1, 4 + 4 + 1, 4),
+    ('fedprox', 1, 4, 4),
+    ('apfl', 1, 4, 4),
+    ('mr_mtl', 1, 4, 4),
+    ('fedrod', 1, 4, 4),
+    # The model and the control.
+    ('scaffold', 1, 2 * 4, 2 * 4),
+    # Of 31 parameters, the head has 5 and the encoder 24.
+    ('fedper', 1, 26, 26),
+    ('fedrep', 1, 26, 26),
+    ('fedbabu', 1, 26, 26),
+    ('lg_fedavg', 1, 7, 7),
     ('pfedme', 1, 4, 4),
     ('perfedavg', 1, 4, 4),
     # Four numbers of the uncertainties, and the client's own.

@@ -1,9 +1,10 @@
 """Small federated problems for the tests of methods."""
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import contextlib
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +16,11 @@ from algorithms import methods
 from algorithms import process
 from algorithms import registry
 from algorithms import trainers
-from runtimes import cohort
-from runtimes import native
 from tasks.data import batches
 from tasks.models import linear
 from tasks.models import models
+from tff_runtimes import cohort
+from tff_runtimes import native
 
 MODEL = linear.LinearRegression(3)
 SETS = ('evaluation',)
@@ -120,7 +121,7 @@ def corrupt(own: batches.ClientData, value: float) -> batches.ClientData:
 def make_clients(
   method: methods.Method,
   data_of_clients: Sequence[batches.ClientData] | None = None,
-  attributes: Sequence[Mapping[str, int]] | None = None,
+  attributes: Iterable[Mapping[str, int]] | None = None,
 ) -> list[trainers.Client]:
   """Makes the clients of a first round, by default five of them.
 
@@ -129,18 +130,16 @@ def make_clients(
   if data_of_clients is None:
     data_of_clients = all_data()
   if attributes is None:
-    attributes = [
-      {name: k % 2 for name in method.needs}
-      for k in range(len(data_of_clients))
-    ]
+    turns = [{name: k for name in method.needs} for k in range(2)]
+    attributes = itertools.cycle(turns)
   return [
     trainers.Client(
       data=own,
       state=method.initialize_client(np.array([0, k], np.int32)),
       seed=np.array([1, k], np.int32),
-      attributes=collections.OrderedDict(attributes[k]),
+      attributes=collections.OrderedDict(known),
     )
-    for k, own in enumerate(data_of_clients)
+    for k, (own, known) in enumerate(zip(data_of_clients, attributes))
   ]
 
 

@@ -150,7 +150,7 @@ def test_each_word_of_a_sentence_has_neighbours(runtime):
     )
     return [part[y > 0] for part in parts]
 
-  clients, expected = [], []
+  clients, expected, likelihoods = [], [], []
   for count in (9, 1, 14):  # One with fewer words than neighbours.
     own, new = sentences(count), sentences(30)
     own['x'][0, 2:] = own['y'][0, 1:] = 0
@@ -170,10 +170,12 @@ def test_each_word_of_a_sentence_has_neighbours(runtime):
     of_neighbors = np.zeros_like(of_model)
     of_neighbors[:, knn.classes_] = knn.predict_proba(queries)
     counts = (y != num_words - 3) & (y != end)
-    predicted = [
-      (c * of_neighbors + (1 - c) * of_model).argmax(axis=1)
-      for c in _COEFFICIENTS
-    ]
+    mixed = [c * of_neighbors + (1 - c) * of_model for c in _COEFFICIENTS]
+    predicted = [probabilities.argmax(axis=1) for probabilities in mixed]
+    with np.errstate(divide='ignore'):  # Neighbours alone rule words out.
+      likelihoods.append(
+        [np.log(own[np.arange(len(y)), y]).sum() for own in mixed]
+      )
     expected.append(
       [
         [np.sum(counts & (of_words == y)) for of_words in predicted],
@@ -181,10 +183,32 @@ def test_each_word_of_a_sentence_has_neighbours(runtime):
       ]
     )
   results = [
-    result['evaluation']['accuracy']
-    for result in method.personalize(state, clients)
+    result['evaluation'] for result in method.personalize(state, clients)
   ]
-  np.testing.assert_array_equal(results, expected)
+  np.testing.assert_array_equal([own['accuracy'] for own in results], expected)
+  # Words that begin alike are as near as each other. Which of them are among
+  # the nearest decides how likely a word is, but hardly which is the likeliest.
+  np.testing.assert_allclose(
+    [own['perplexity'][0] for own in results], -np.array(likelihoods), rtol=1e-2
+  )
+
+
+def test_likelihoods_are_those_of_the_mixture():
+  rng = np.random.default_rng(0)
+  of_model = rng.dirichlet(np.ones(5), 20).astype(np.float32)
+  targets = rng.integers(0, 5, (20, 3), np.int32)
+  weights = rng.dirichlet(np.ones(3), 20).astype(np.float32)
+  true = rng.integers(0, 5, 20, np.int32)
+  results = knn_per.mix_likelihoods(
+    *map(tf.constant, (of_model, targets, weights, true)), _COEFFICIENTS
+  )
+  of_neighbors = np.zeros([20, 5])
+  np.add.at(of_neighbors, (np.arange(20)[:, np.newaxis], targets), weights)
+  for c, result in zip(_COEFFICIENTS, results):
+    mixed = c * of_neighbors + (1 - c) * of_model
+    np.testing.assert_allclose(
+      np.exp(result), mixed[np.arange(20), true], rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize('jit_compile', [False, True])

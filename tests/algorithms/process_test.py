@@ -15,9 +15,9 @@ from algorithms import aggregation
 from algorithms import as_trained
 from algorithms import candidates
 from algorithms import client_work
+from algorithms import clusters
 from algorithms import fedavg
 from algorithms import finetuning
-from algorithms import hypcluster
 from algorithms import methods
 from algorithms import optimizers
 from algorithms import personalizers
@@ -422,7 +422,7 @@ class GroupModels(fedavg.FedAvg):
 
   def client(self, message, client):
     group = client.attributes['group']
-    result = super().client(hypcluster.at(message, group), client)
+    result = super().client(clusters.at(message, group), client)
     update, weight = result.updates['model']
     own = tf.one_hot(group, 2)
     return result._replace(
@@ -445,7 +445,7 @@ class GroupModels(fedavg.FedAvg):
     )
 
   def start(self, message, client):
-    return trainers.Start(hypcluster.at(message, client.attributes['group']))
+    return trainers.Start(clusters.at(message, client.attributes['group']))
 
 
 _SHARED = dict(client_learning_rate=0.05, server_learning_rate=0.5)

@@ -13,6 +13,7 @@ from algorithms import hypcluster
 from algorithms import registry
 from base import errors
 from base import settings
+from tests import toys
 from tests.algorithms import helpers
 
 
@@ -40,7 +41,12 @@ def test_names_are_answered_without_importing_anything_heavy():
 
 @pytest.mark.parametrize('name', registry.short_names())
 def test_builds_each_method_as_it_is_by_default(name):
-  method = helpers.build(name, num_clients=len(helpers.SIZES) + 1)
+  has_parts = name in ('fedbabu', 'fedper', 'fedrep', 'lg_fedavg')
+  method = helpers.build(
+    name,
+    toys.VectorModel() if has_parts else helpers.MODEL,
+    num_clients=len(helpers.SIZES) + 1,
+  )
   after = helpers.run(method, rounds=1)
   assert after.metrics['num_clients'] == len(helpers.SIZES)
   assert len(set(map(str, method.candidates))) == len(method.candidates) > 0
@@ -57,6 +63,9 @@ def test_builds_each_method_as_it_is_by_default(name):
     ('local+finetuning', 'local'),
     ('ditto+ditto', 'ditto'),
     ('mocha+as_trained', 'mocha'),
+    ('fedrep+head_finetuning', 'fedrep'),
+    ('fedrep+as_trained', 'fedrep+as_trained'),
+    ('fedbabu+finetuning', 'fedbabu'),
     ('hypcluster+finetuning', 'hypcluster+finetuning'),
     ('ditto+finetuning', 'ditto+finetuning'),
   ],
@@ -74,7 +83,9 @@ def test_an_unknown_personalizer_is_answered_with_those_there_are():
   with pytest.raises(errors.UserError) as error:
     registry.canonical_name('fedavg+nothing')
   assert "fedavg+nothing: Unknown personalizer 'nothing'." in str(error.value)
-  assert 'as_trained, ditto, finetuning, knn_per' in str(error.value)
+  assert 'as_trained, ditto, finetuning, head_finetuning, knn_per' in str(
+    error.value
+  )
 
 
 @pytest.mark.parametrize(

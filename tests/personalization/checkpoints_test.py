@@ -16,7 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from personalization import checkpoints
-from runtimes import native
+from tff_runtimes import native
 
 
 class NamedLeaves(NamedTuple):

@@ -9,9 +9,9 @@ import tree
 
 from base import seeds
 from personalization import cohorts
-from runtimes import values
 from tasks import task
 from tasks.data import populations
+from tff_runtimes import values
 
 # 'b' and 'd' lack examples, each in another set.
 _SIZES = {
@@ -201,6 +201,16 @@ def test_pad_to_decides_the_shapes():
   assert after.indices.shape == (2, 5, 4)
   for k in range(2):
     assert _batches(_client(after, k)) == _batches(_client(before, k))
+
+
+def test_clients_enter_with_no_more_examples_than_their_batches_take():
+  clients = cohorts.Cohorts(_population(), padded=True)
+  rows, batching = np.array([2, 1]), dict(shuffle=('x', 1), num_steps=2)
+  data = clients.data('train', rows, 4, **batching)
+  assert data.examples['y'].shape == (2, 2 * 4)
+  whole = cohorts.Cohorts(_population(), padded=False)
+  for k, own in enumerate(whole.data('train', rows, 4, **batching)):
+    assert _batches(_client(data, k)) == _batches(own)
 
 
 def test_clients_in_a_list_are_not_padded():

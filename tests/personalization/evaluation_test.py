@@ -20,14 +20,14 @@ from personalization import measurements
 from personalization import outcomes
 from personalization import schedules
 from personalization import training
-from runtimes import cohort
-from runtimes import values
 from tasks import registry as task_registry
 from tasks import task as tasks
 from tasks.data import populations
 from tasks.models import linear
 from tests import computations
 from tests import data as test_data
+from tff_runtimes import cohort
+from tff_runtimes import values
 
 _METRIC = 'half_squared_error'
 _MODEL = linear.LinearRegression(3)

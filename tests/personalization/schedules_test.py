@@ -1,6 +1,6 @@
 """Tests of which clients train in a round, on which batches."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -56,6 +56,10 @@ def _rounds(
 def _sizes() -> list[int]:
   load = _task().train.sets['train']
   return [len(load(client_id)['y']) for client_id in _task().train.client_ids]
+
+
+_EXAMPLE_BYTES = 61 * 4  # 60 features and a label.
+_STACKED_BYTES = _NUM_CLIENTS * max(_sizes()) * _EXAMPLE_BYTES
 
 
 def _with_sizes(sizes: Mapping[str, int], padded: bool = True) -> tasks.Task:
@@ -244,8 +248,8 @@ def test_the_steps_of_a_round_do_not_depend_on_the_rounds_before():
       resumed.one(round_num),
       whole[round_num - 1],
     )
-  indices = [data.indices.tobytes() for _, data, _ in whole]
-  assert len(set(indices)) == 4
+  labels = [_in_batches(data)['y'].tobytes() for _, data, _ in whole]
+  assert len(set(labels)) == 4
 
 
 # Several rounds at once.
@@ -258,11 +262,17 @@ def test_the_steps_of_a_round_do_not_depend_on_the_rounds_before():
     dict(clients_per_round=0),
     dict(client_epochs=2, drop_partial_batches=True),
     dict(client_steps=3),
+    dict(client_steps=1),
   ],
   ids=str,
 )
 @pytest.mark.parametrize('first_round', [1, 4, 6])
-def test_several_rounds_are_the_rounds_one_by_one(changed, first_round):
+@pytest.mark.parametrize('stacked', [True, False])
+def test_several_rounds_are_the_rounds_one_by_one(
+  changed, first_round, stacked, monkeypatch
+):
+  if not stacked:
+    monkeypatch.setattr(schedules.Schedule, '_is_stacked', False)
   made = _schedule(**changed)
   several = made.several(first_round)
   assert ('rows' in several) == (changed != dict(clients_per_round=0))
@@ -271,11 +281,24 @@ def test_several_rounds_are_the_rounds_one_by_one(changed, first_round):
     rows, data, seeds = made.one(first_round + i)
     now = {name: leaf[i].numpy() for name, leaf in several.items()}
     np.testing.assert_array_equal(now.get('rows', rows), rows)
-    np.testing.assert_array_equal(now['indices'], data.indices)
     np.testing.assert_array_equal(now['mask'], data.mask)
     np.testing.assert_array_equal(now['seed'], seeds)
-    for name, leaf in data.examples.items():
-      np.testing.assert_array_equal(made.examples[name].numpy()[rows], leaf)
+    client = schedules.PLAN.clients((made.examples, {}), {}, now)
+    tree.map_structure(
+      np.testing.assert_array_equal, _in_batches(client.data), _in_batches(data)
+    )
+
+
+def _in_batches(data: batches.ClientData) -> Mapping[str, np.ndarray]:
+  """The examples of stacked clients, batch by batch, 0 where there is none."""
+  mask = np.asarray(data.mask) > 0
+  return {
+    name: np.array(
+      [own[indices] for own, indices in zip(np.asarray(leaf), data.indices)]
+    )
+    * mask.reshape(mask.shape + (1,) * (leaf.ndim - 2))
+    for name, leaf in data.examples.items()
+  }
 
 
 def test_no_more_rounds_are_made_at_once_than_there_may_be(monkeypatch):
@@ -298,8 +321,21 @@ def test_examples_that_are_not_padded_are_not_stacked():
   assert _schedule(dataclasses.replace(_task(), padded=False)).examples is None
 
 
-def test_examples_that_are_too_large_are_not_stacked(monkeypatch):
-  size = 6 * max(_sizes()) * 61 * 4  # 60 features and a label.
+def test_examples_that_are_too_many_when_padded_are_one_after_another(
+  monkeypatch,
+):
+  shape = _NUM_CLIENTS, max(_sizes())
+  monkeypatch.setattr(schedules, '_MOST_BYTES', _STACKED_BYTES)
+  assert _schedule().examples['y'].shape == shape
+  monkeypatch.setattr(schedules, '_MOST_BYTES', _STACKED_BYTES - 1)
+  assert _schedule().examples['y'].shape == [sum(_sizes())]
+  # The 4 examples of a step are all that is needed of each client.
+  several = _schedule(client_steps=1).several(1)
+  assert several['examples'].shape == [3, 3, 4]
+
+
+def test_examples_that_are_too_large_are_not_in_the_program(monkeypatch):
+  size = sum(_sizes()) * _EXAMPLE_BYTES
   monkeypatch.setattr(schedules, '_MOST_BYTES', size)
   assert _schedule().examples is not None
   monkeypatch.setattr(schedules, '_MOST_BYTES', size - 1)
@@ -370,3 +406,82 @@ def test_more_clients_a_round_than_there_are_is_an_error(
 def test_a_setting_out_of_range_is_refused_by_name(name, value):
   with pytest.raises(errors.UserError, match=name):
     settings.from_dict(schedules.TrainingSettings, {name: value}, 'test')
+
+
+# Cohorts of groups.
+
+
+def _with_groups(groups: Sequence[int]) -> tasks.Task:
+  """A task with a client for each of these groups, of six examples."""
+  task = _with_sizes({f'client_{k:02}': 6 for k in range(len(groups))})
+  known = tasks.Attribute(
+    [str(g) for g in range(max(groups) + 1)],
+    dict(zip(task.train.client_ids, groups)),
+  )
+  return dataclasses.replace(task, attributes={'group': known})
+
+
+def _grouped(groups: Sequence[int], **changed: Any) -> schedules.Schedule:
+  how = dataclasses.replace(_SETTINGS, **changed)
+  return schedules.Schedule(_with_groups(groups), how, attribute='group')
+
+
+# Of seven, two and no clients, and one.
+_GROUPS = (0, 1, 0, 0, 3, 0, 0, 0, 1, 0)
+
+
+def test_a_cohort_is_of_one_group_and_groups_take_turns():
+  made = _grouped(_GROUPS)
+  drawn = [[_GROUPS[row] for row in made.one(r)[0]] for r in range(1, 11)]
+  epoch = [[0] * 3, [0] * 3, [0] * 3, [1, 1], [3]]
+  assert drawn == epoch * 2
+
+
+@pytest.mark.parametrize(
+  'cohort, rounds', [(3, {0: 3, 1: 1, 3: 1}), (0, {0: 1, 1: 1, 3: 1})]
+)
+def test_an_epoch_has_as_many_rounds_as_each_group_has_cohorts(cohort, rounds):
+  made = _grouped(_GROUPS, clients_per_round=cohort)
+  assert made.rounds_per_epoch == rounds
+
+
+def test_the_rounds_of_a_group_are_those_that_it_has_alone():
+  made, alone = _grouped(_GROUPS), _schedule(_with_groups([0] * 7))
+  members = np.flatnonzero(np.array(_GROUPS) == 0)
+  rounds = [made.one(r) for r in (1, 2, 3, 6, 7, 8)]
+  for own_round, (rows, data, client_seeds) in enumerate(rounds, 1):
+    own_rows, own_data, own_seeds = alone.one(own_round)
+    np.testing.assert_array_equal(rows, members[own_rows])
+    np.testing.assert_array_equal(data.indices, own_data.indices)
+    np.testing.assert_array_equal(client_seeds, own_seeds)
+
+
+def test_rounds_of_cohorts_that_differ_in_size_are_not_one_program():
+  assert _grouped(_GROUPS).examples is None
+  assert _grouped((0, 0, 0, 1, 1, 1, 1)).examples is not None
+
+
+def test_several_rounds_are_those_one_by_one_in_groups_too():
+  made = _grouped((0, 0, 0, 1, 1, 1, 1))
+  several = made.several(1)
+  for i in range(made.rounds_at_once):
+    rows, data, _ = made.one(1 + i)
+    np.testing.assert_array_equal(several['rows'][i], rows)
+    np.testing.assert_array_equal(several['indices'][i], data.indices)
+
+
+@pytest.mark.parametrize(
+  'changed, epochs, rounds',
+  [
+    ({}, None, 7),
+    ({'total_epochs': 4}, None, 8),
+    ({'total_epochs': 4, 'clients_per_round': 4}, None, 8),
+    ({'total_epochs': 4, 'clients_per_round': 0}, None, 4),
+    ({'total_epochs': 4}, 10, 20),
+    ({}, 0, 0),
+  ],
+)
+def test_epochs_are_counted_in_rounds(changed, epochs, rounds):
+  made = _schedule(**changed)
+  how = dataclasses.replace(_SETTINGS, **changed)
+  assert made.num_rounds(how, epochs) == rounds

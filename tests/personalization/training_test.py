@@ -32,15 +32,15 @@ from personalization import checkpoints
 from personalization import client_states
 from personalization import schedules
 from personalization import training
-from runtimes import cohort
-from runtimes import native
-from runtimes import values
 from tasks import registry as task_registry
 from tasks import task as tasks
 from tasks.data import populations
 from tasks.models import linear
 from tasks.models import models
 from tests import computations
+from tff_runtimes import cohort
+from tff_runtimes import native
+from tff_runtimes import values
 
 # A checkpoint after rounds 3, 6 and 7.
 _SETTINGS = schedules.TrainingSettings(
@@ -495,6 +495,15 @@ def test_steps_are_the_same_at_once_one_by_one_and_not_padded(client_steps):
   _assert_close(together, not_padded)
   other = _train(client_epochs=2, client_steps=3 - client_steps)
   assert np.any(other.server_state.server.model['bias'] != together['bias'])
+
+
+@pytest.mark.parametrize('changed', [{}, dict(client_steps=2)], ids=str)
+def test_examples_one_after_another_are_those_that_are_stacked(
+  changed, monkeypatch
+):
+  stacked = _train(**changed)
+  monkeypatch.setattr(schedules.Schedule, '_is_stacked', False)
+  _assert_close(_train(**changed).server_state, stacked.server_state)
 
 
 def test_padding_changes_nothing(uninterrupted):
@@ -1038,7 +1047,7 @@ _KILLED = """
 import os, pathlib, signal, sys
 import tensorflow_federated as tff
 from personalization import client_states
-from runtimes import cohort
+from tff_runtimes import cohort
 from tests.personalization import training_test as test
 
 client_states._MOST_BYTES = 0

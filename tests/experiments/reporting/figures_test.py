@@ -11,6 +11,7 @@ from experiments.reporting import figures
 from experiments.reporting import repeats
 from tests.experiments import small_runs
 from tests.experiments.reporting import drawn
+from tests.experiments.reporting import run_folders
 
 _SETTINGS = (
   'task.num_train_clients=6',
@@ -121,3 +122,36 @@ class TestFigures:
     )
     found = set(_draw(folder)) - set(_draw(self.one))
     assert found == {'groups_hypcluster', 'tuning'}
+
+
+def test_of_stages_each_client_beside_the_method_without_the_last(tmp_path):
+  folder = run_folders.write(
+    tmp_path / 'run',
+    {'fedadam': 1, 'fedadam+finetuning': 2, 'group': 3, 'group+finetuning': 4},
+  )
+  contents = json.loads((folder / 'results.json').read_text())
+  for name, own in contents['methods'].items():
+    in_groups = name.startswith('group')
+    own['training'] = 'group' if in_groups else 'fedadam'
+    own['begins_with'] = 'fedadam' if in_groups else None
+  (folder / 'results.json').write_text(json.dumps(contents))
+  rows = ['method,client,metric,group']
+  for name, metrics in (
+    ('fedadam', '99'),
+    ('fedadam+finetuning', '44'),
+    ('group', '98'),
+    ('group+finetuning', '24'),
+  ):
+    rows += [f'{name},c1,{metrics[0]},beer', f'{name},c2,{metrics[1]},tea']
+  (folder / 'per_client.csv').write_text('\n'.join(rows) + '\n')
+
+  (repeated,) = repeats.read([folder])
+  found = dict(figures.of_stages(repeated, ('loss', False)))
+  assert set(found) == {
+    f'change_{method}{group}'
+    for method in ('group', 'group+finetuning')
+    for group in ('', '_beer', '_tea')
+  }
+  (plot,) = found['change_group+finetuning_beer'].axes
+  (bar,) = (bar for bar in plot.patches if bar.get_height())
+  assert bar.get_x() <= -0.5 <= bar.get_x() + bar.get_width()

@@ -49,6 +49,40 @@ class TestBoxPlot:
     assert mean.get_xdata() == [3]
 
 
+class TestRelativeChanges:
+  BEFORE = [10.0, 10.0, 20.0, 5.0, 10.0, np.nan]
+  AFTER = [9.0, 8.0, 22.0, 5.0, 9.5, 1.0]
+
+  def draw(self, higher_is_better=False):
+    return plots.relative_changes(
+      self.BEFORE, self.AFTER, 'perplexity', higher_is_better, title='a vs b'
+    )
+
+  def test_a_client_counts_by_its_change_relative_to_before(self):
+    (plot,) = self.draw().axes
+    counts = [
+      (bar.get_x() + bar.get_width() / 2, bar.get_height())
+      for bar in plot.patches
+      if bar.get_height()
+    ]
+    changes = [-0.2, -0.1, -0.05, 0, 0.1]
+    np.testing.assert_allclose(
+      np.sort([middle for middle, _ in counts]), changes, atol=0.011
+    )
+    assert [count for _, count in counts] == [1] * 5
+
+  def test_shares_are_of_all_clients_also_those_that_diverged(self):
+    # Three of six are better; who had diverged before is not worse.
+    assert 'better (67%)' in _texts(self.draw())
+    assert 'worse (17%)' in _texts(self.draw())
+    assert 'worse (50%)' in _texts(self.draw(higher_is_better=True))
+
+  def test_says_what_is_better(self):
+    text = _texts(self.draw())
+    assert 'relative change of perplexity (below 0 is better)' in text
+    assert 'a vs b' in text
+
+
 class TestHurtScatter:
   BEFORE = [0.5, 0.5, 0.5, 0.5, 0.5]
   AFTER = [0.4, 0.7, 0.5, 0.8, np.nan]
@@ -272,6 +306,22 @@ class TestClusterFigures:
     assert bars == [(0, 3), (0, 40), (3, 20), (40, 0)]
     for text in ('en', 'es', '40', 'hypcluster', 'cluster'):
       assert text in _texts(figure)
+
+
+class TestClientsByClass:
+  def test_clients_are_by_their_most_common_class_and_size(self):
+    counts = [[1, 4], [3, 0], [2, 20], [30, 7]]
+    bars, plot, _ = plots.clients_by_class(np.array(counts)).axes
+    drawn = plot.get_images()[0].get_array()
+    assert drawn.filled(0).T.tolist() == [[30, 7], [3, 0], [2, 20], [1, 4]]
+    assert bars.patches[0].get_data().values.tolist() == [37, 3, 22, 5]
+
+  def test_a_thousand_clients_have_a_pixel_each(self, tmp_path):
+    figure = plots.clients_by_class(np.eye(10, dtype=int)[np.arange(1000) % 10])
+    plots.save(figure, tmp_path / 'figure')
+    _, plot, _ = figure.axes
+    assert plot.get_window_extent().width * 300 / figure.dpi > 1000
+    assert '1,000 clients' in _texts(figure)
 
 
 class TestOfMethods:

@@ -2,6 +2,7 @@
 
 import io
 
+from experiments.command_line import terminal
 from experiments.reporting import repeats
 from experiments.reporting import serialization
 from experiments.reporting import tables
@@ -50,6 +51,37 @@ class TestOfResults:
     lines = [' '.join(line.split()) for line in file.getvalue().splitlines()]
     assert 'if better held out 0.5000 ± 0.000' in ' '.join(lines)
     assert any(line.endswith('taken by 33%') for line in lines)
+
+
+def _row(table, name):
+  file = io.StringIO()
+  terminal.print_table(table, file)
+  (line,) = (
+    line for line in file.getvalue().splitlines() if line.split()[:1] == [name]
+  )
+  return line.split()[1:]
+
+
+def test_groups_have_a_row_of_the_metric_of_all_their_examples():
+  result = serialization.make_result(
+    small_outcomes.make(groups={'a': 'x', 'b': 'y', 'c': 'x'})
+  )
+  table = tables.of_groups({'fedavg': result, 'other': result})
+  own = result['groups']
+  x, all_of_them = (
+    f'{pooled:#.4g}' for pooled in (own['x']['pooled'], result['pooled'])
+  )
+  assert _row(table, 'x') == ['2', x, x]
+  assert _row(table, 'all') == ['3', all_of_them, all_of_them]
+
+
+def test_costs_of_groups_that_differ_are_a_range():
+  costs = {
+    'beer': {'rounds': 12, 'local_epochs': 30.0},
+    'tea': {'rounds': 15, 'local_epochs': 30.0},
+  }
+  table = tables.of_costs({'group': {'costs': costs}})
+  assert _row(table, 'group') == ['12', 'to', '15', '30']
 
 
 def test_a_table_of_repeats(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import json
 import os
 from unittest import mock
 
@@ -16,6 +17,7 @@ from experiments.configuration import user_settings
 from experiments.reporting import results_folder
 from personalization import training
 from tasks import registry
+from tasks import task as tasks
 from tasks.data import populations
 from tests import data
 from tests.experiments import small_runs
@@ -207,6 +209,144 @@ class TestMeasured:
     (first, *_) = small_runs.rows(tmp_path)
     assert first['metric_ood'] != ''
     assert first['cluster'] == ''
+
+
+_load = registry.load
+_IN_STAGES = (
+  'fedadam',
+  'fedadam+finetuning',
+  'group',
+  'group+finetuning',
+)
+
+
+def _load_with_groups(*args, **kwargs):
+  """Loads a task with two groups of clients, in turns."""
+  task = _load(*args, **kwargs)
+  clients = [
+    client_id
+    for population in (task.train, task.validation, task.test)
+    for client_id in population.client_ids
+  ]
+  groups = {client_id: int(client_id[-1]) % 2 for client_id in clients}
+  known = tasks.Attribute(('even', 'odd'), groups)
+  return dataclasses.replace(task, attributes={'group': known})
+
+
+class TestStages:
+  """A global model, models of groups that begin with it, and fine-tuning."""
+
+  @pytest.fixture(scope='class', autouse=True)
+  @classmethod
+  def _run_once(cls, tmp_path_factory):
+    cls.root = tmp_path_factory.mktemp('stages')
+    cls.config = small_runs.config(
+      'finetuning_epochs=2', 'group_epochs=4', algorithms=_IN_STAGES
+    )
+    with mock.patch.object(registry, 'load', _load_with_groups):
+      cls.results = small_runs.run(cls.config, cls.root / 'whole')
+      yield
+
+  def test_the_global_model_and_the_groups_are_trained_once(self):
+    folder = self.root / 'whole' / 'checkpoints'
+    assert sorted(os.listdir(folder)) == ['fedadam', 'group']
+    assert [r['training'] for r in self.results.values()] == [
+      'fedadam',
+      'fedadam',
+      'group',
+      'group',
+    ]
+    assert [r['begins_with'] for r in self.results.values()] == [
+      None,
+      None,
+      'fedadam',
+      'fedadam',
+    ]
+
+  def test_before_fine_tuning_is_the_model_of_the_group(self):
+    before = self.results['group+finetuning']['before']
+    assert before['mean'] == self.results['group']['test']['mean']
+
+  def test_costs_are_those_of_all_stages(self):
+    # 7 rounds of 4 of 6 clients; 4 epochs of one round for each group.
+    passes = 7 * 4 / 6
+    assert self.results['fedadam+finetuning']['costs'] == {
+      'all': {'rounds': 7, 'local_epochs': pytest.approx(passes + 2)}
+    }
+    in_groups = {'rounds': 7 + 4, 'local_epochs': pytest.approx(passes + 4 + 2)}
+    assert self.results['group+finetuning']['costs'] == {
+      'even': in_groups,
+      'odd': in_groups,
+    }
+    assert self.results['group']['rounds'] == 8
+
+  def test_what_was_sent_is_that_of_all_stages(self):
+    size = 60 * 10 + 10
+    group = self.results['group']['communication']
+    assert group['parameters_down'] == pytest.approx(size)
+    assert group['total_parameters'] == pytest.approx(
+      7 * 4 * 2 * size + 8 * 3 * 2 * size
+    )
+
+  def test_stopped_in_any_stage_it_ends_with_the_same_numbers(self):
+    folder = self.root / 'stopped'
+    for last_round in (5, 8):  # Of the global model, and of the groups.
+      with _stop_in_round(last_round), pytest.raises(_Stopped):
+        small_runs.run(self.config, folder)
+    small_runs.run(self.config, folder)
+    assert small_runs.numbers(folder) == small_runs.numbers(self.root / 'whole')
+
+  def test_the_native_runtime_agrees(self):
+    config = small_runs.config(
+      'finetuning_epochs=2',
+      'group_epochs=4',
+      'runtime=native',
+      algorithms=_IN_STAGES,
+    )
+    native = small_runs.run(config, self.root / 'native')
+    for name, result in native.items():
+      assert result['test']['mean'] == pytest.approx(
+        self.results[name]['test']['mean'], abs=5e-5
+      )
+
+  def test_alone_it_trains_what_it_begins_with(self):
+    config = small_runs.config(
+      'finetuning_epochs=2', 'group_epochs=4', algorithms='group+finetuning'
+    )
+    alone = small_runs.run(config, self.root / 'alone')['group+finetuning']
+    assert alone['test'] == self.results['group+finetuning']['test']
+    assert alone['begins_with'] == 'group+finetuning-global'
+
+  def test_a_saved_model_begins_the_first_stage(self):
+    config = small_runs.config(
+      'group_epochs=0',
+      'total_rounds=0',
+      f'warmstart_from={self.root / "whole"}:fedadam',
+      algorithms='fedadam,group',
+    )
+    results = small_runs.run(config, self.root / 'warm')
+    expected = self.results['fedadam']['test']['mean']
+    assert results['fedadam']['test']['mean'] == expected
+    assert results['group']['test']['mean'] == expected
+
+  @pytest.mark.parametrize('groups', ['inferred', 'hypcluster'])
+  def test_groups_that_are_found_are_saved(self, groups):
+    config = small_runs.config(
+      f'groups={groups}',
+      'num_groups=2',
+      'group_epochs=2',
+      algorithms='fedadam,group',
+    )
+    folder = self.root / groups
+    result = small_runs.run(config, folder)['group']
+    found = json.loads((folder / 'groups' / 'group.json').read_text())
+    assert len(found) == 6 + 3 + 4
+    for row in small_runs.rows(folder):
+      if row['method'] == 'group':
+        assert found[row['client']] == int(row['cluster'])
+        # Reports are by the groups that are known.
+        assert row['group'] == ('even', 'odd')[int(row['client'][-1]) % 2]
+    assert list(result['costs']) == ['0', '1']
 
 
 class TestBadClients:

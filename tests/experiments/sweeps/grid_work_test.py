@@ -1,11 +1,14 @@
 """Tests of the work of a grid: its runs, trainings and records."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
 from base import errors
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_work
+from personalization import training
 from tests.experiments import small_grids
 from tests.experiments import small_runs
 
@@ -57,3 +60,49 @@ class TestJobs:
   def test_another_metric_than_there_is(self):
     with pytest.raises(errors.UserError, match="or loss, not 'mse'"):
       grid_work.make_jobs(self.runs, 'mse', None)
+
+
+def test_what_begins_with_a_training_is_in_its_job():
+  small = dict(own.split('=') for own in small_runs.SMALL)
+  settings = {**small, 'clients_per_round': 0}
+  finetuning = {'finetuning_epochs': 1}
+  groups = {'groups': 'inferred', 'num_groups': 2, 'group_epochs': 3}
+  own = {
+    'fedadam': {},
+    'fedadam+finetuning': finetuning,
+    'group': groups,
+    'group+finetuning': {**groups, **finetuning},
+  }
+  grids = [
+    {
+      'algorithms': [name],
+      'settings': {**settings, **values},
+      'values': {'total_rounds': [4, 6]},
+    }
+    for name, values in own.items()
+  ]
+  grid = grid_file.parse({'repeats': [1], 'grid': grids}, 'grid')
+  (job,) = grid_work.make_jobs(grid_work.make_runs(grid), None, None)
+  assert len(job.runs) == 2 * 4
+  trained = []
+  real = training.train
+
+  def train(method, *args, **kwargs):
+    ended = real(method, *args, **kwargs)
+    trained.append((method.trainer.cohort_attribute, ended.round))
+    return ended
+
+  with mock.patch.object(training, 'train', train):
+    records = list(grid_work.Runner(None).run(job, lambda _: None))
+  # The global model goes on from 4 to 6 rounds; groups are trained once from
+  # either. What is there already is not trained again.
+  assert set(trained) == {(None, 4), (None, 6), ('group', 6)}
+  assert trained.count(('group', 6)) == 2
+  alone = {
+    run.point.algorithm: record
+    for run, record in records
+    if run.config.training.total_rounds == 6
+  }
+  np.testing.assert_array_equal(
+    alone['group+finetuning']['before'], alone['group']['test']
+  )

@@ -145,3 +145,14 @@ def test_the_type_fits_the_data():
     == '<examples=<x=float32[?,2],y=int32[?]>,indices=int32[?,?],'
     'mask=float32[?,?]>'
   )
+
+
+def test_the_examples_that_batches_take_are_listed():
+  rng = np.random.default_rng(0)
+  indices, _ = batches.index_steps([9, 30, 2], 4, 3, rng=rng)
+  used, places = batches.list_used(indices)
+  assert used.shape == (3, 12)
+  np.testing.assert_array_equal(
+    np.take_along_axis(used, places.reshape(3, -1), axis=1).reshape(3, 3, 4),
+    indices,
+  )

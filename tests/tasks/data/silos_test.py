@@ -46,6 +46,59 @@ def test_constant_features_are_zero_in_each_part():
     np.testing.assert_array_equal(part['x'][:, -1], 0)
 
 
+@pytest.mark.parametrize(
+  'size, expected',
+  [
+    (0, (0, 0, 0)),
+    (1, (1, 0, 0)),
+    (2, (1, 0, 1)),
+    (3, (1, 1, 1)),
+    (10, (8, 1, 1)),
+    (11, (7, 2, 2)),
+    (100, (80, 10, 10)),
+  ],
+)
+def test_a_tenth_of_the_rows_is_for_the_test_and_for_the_validation(
+  size, expected
+):
+  split = silos.split_rows(np.arange(size) + 7, np.random.default_rng(0))
+  assert tuple(len(split[p]) for p in ('train', 'validation', 'test')) == (
+    expected
+  )
+  assert sorted(np.concatenate(list(split.values()))) == list(
+    range(7, 7 + size)
+  )
+
+
+def test_populations_of_rows_know_their_sizes_and_examples():
+  rows = {'a': np.arange(30), 'b': np.arange(50, 70)}
+  made = silos.make_populations_of_rows(rows, lambda own: {'x': own}, seed=3)
+  for name in ('train', 'validation', 'test'):
+    population = made[name]
+    assert population.client_ids == ('a', 'b')
+    for part, load in population.sets.items():
+      own = [load(client_id)['x'] for client_id in population.client_ids]
+      np.testing.assert_array_equal(population.sizes[part], list(map(len, own)))
+  for client_id, own in rows.items():
+    parts = (
+      made['train'].sets['train'],
+      made['validation'].sets['evaluation'],
+      made['test'].sets['evaluation'],
+    )
+    found = np.concatenate([load(client_id)['x'] for load in parts])
+    np.testing.assert_array_equal(np.sort(found), own)
+
+
+def test_strata_are_split_by_themselves():
+  strata = np.arange(200) % 10 == 0
+  made = silos.make_populations_of_rows(
+    {'a': np.arange(200)}, lambda own: {'y': strata[own]}, 3, strata
+  )
+  assert made['test'].sets['evaluation']('a')['y'].sum() == 2
+  assert made['validation'].sets['evaluation']('a')['y'].sum() == 2
+  assert made['train'].sets['train']('a')['y'].sum() == 16
+
+
 def test_all_clients_are_in_each_population():
   made = silos.make_populations({name: _split(name) for name in _SIZES})
   assert made['cross_silo']

@@ -122,3 +122,28 @@ def test_pooled_perplexity_is_no_mean_of_the_clients():
   total, words = np.array([3 * np.log(2), np.log(16)]), np.array([3.0, 1])
   pooled = metrics.PERPLEXITY.value((total.sum(), words.sum()))
   np.testing.assert_allclose(pooled, 2 ** ((3 + 4) / 4))
+
+
+@pytest.mark.parametrize('false_rejects', [0.0, 0.1, 0.25, 1.0])
+def test_false_accepts_are_those_of_the_threshold(false_rejects):
+  rng = np.random.default_rng(0)
+  labels = rng.integers(2, size=200)
+  scores = np.clip(np.round(rng.normal(10 + 4 * labels, 4)), 0, 24).astype(int)
+  counts = np.zeros((2, 25))
+  np.add.at(counts, (labels, scores), 1)
+  # Of all thresholds, the highest that rejects few enough.
+  positives, negatives = scores[labels == 1], scores[labels == 0]
+  threshold = max(
+    t for t in range(26) if np.mean(positives < t) <= false_rejects
+  )
+  metric = metrics.false_accepts(false_rejects)
+  accepted = np.mean(negatives >= threshold)
+  assert metric.value(counts) == pytest.approx(accepted)
+  assert metric.weight(counts) == 200
+
+
+def test_without_positives_or_negatives_no_false_accepts_are_judged():
+  metric = metrics.false_accepts(0.1)
+  counts = np.array([[[0, 0], [1, 2]], [[1, 2], [0, 0]], [[1, 1], [0, 1]]])
+  np.testing.assert_array_equal(metric.value(counts), [np.nan, np.nan, 0.5])
+  np.testing.assert_array_equal(metric.weight(counts), [0, 0, 3])

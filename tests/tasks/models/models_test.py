@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tasks.models import character_lstm
 from tasks.models import cnn
 from tasks.models import linear
 from tasks.models import lstm
@@ -27,6 +28,12 @@ _MODELS = {
   'adni_cnn': cnn.AdniCnn(),
   'lstm': lstm.NextWordLstm(
     _NUM_CLASSES, sequence_length=4, embedding_size=3, lstm_size=6
+  ),
+  'character_lstm': character_lstm.CharacterLstm.of_words(
+    ['a', 'b', 'ab', 'aa', 'abba'],
+    sequence_length=4,
+    filters=(2, 1),
+    lstm_size=6,
   ),
   'transformer': transformer.NextWordTransformer(
     _NUM_CLASSES,
@@ -151,9 +158,27 @@ def test_statistics_judge_what_the_scores_predict(a_model):
   weights, batch = a_model.init(_SEED), _batch(a_model)
   scores = a_model.decide(weights, a_model.encode(weights, batch))
   statistics = a_model.statistics(weights, batch)
-  _assert_same(statistics, a_model.judge(a_model.predict(scores), batch))
+  judged = a_model.judge(a_model.predict(scores), batch)
+  _assert_same({name: statistics[name] for name in judged}, dict(judged))
   for tensor in tf.nest.flatten(statistics):
     assert tensor.shape[0] == 4
+
+
+@_each_model
+def test_other_statistics_judge_the_likelihood(a_model):
+  weights, batch = a_model.init(_SEED), _batch(a_model)
+  scores = a_model.scores(weights, batch)
+  judged = a_model.judge(a_model.predict(scores), batch)
+  statistics = a_model.statistics(weights, batch)
+  others = {n: own for n, own in statistics.items() if n not in judged}
+  softly, target = a_model.predict_softly(scores), a_model.target(batch)
+  if target.dtype.is_integer:
+    softly = tf.math.log(tf.gather(softly, target, batch_dims=1))
+  expected = dict(a_model.judge_likelihood(softly, batch))
+  assert others.keys() == expected.keys()
+  tf.nest.map_structure(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), others, expected
+  )
 
 
 @_each_model

@@ -1,0 +1,136 @@
+"""APFL: each client mixes a model of its own with the global one.
+
+Deng et al. 2020 ("Adaptive personalized federated learning"), algorithm 1. A
+client uses v_bar = alpha v + (1 - alpha) w. In a round,
+
+  client i:    w_i <- w;  for each batch b:
+                 w_i <- w_i - eta grad f_i(w_i; b)
+                 v_i <- v_i - eta alpha_i grad f_i(v_bar_i; b)
+                 alpha_i <- alpha_i
+                            - eta_alpha <v_i - w_i, grad f_i(v_bar_i; b)>
+               sends w_i - w, and keeps v_i
+  the server:  as in FedAvg
+
+where v_bar_i = alpha_i v_i + (1 - alpha_i) w_i, and all three steps start from
+the values before the batch. The second and the third step down the derivative
+of f_i(v_bar_i) by v_i, hence its alpha_i, and by alpha_i, which is kept in
+[0, 1]. The paper has eta for eta_alpha; with zero, the default, alpha is the
+same for all clients and rounds.
+
+With alpha = 0 this is FedAvg, and with alpha = 1 local training. v_i starts as
+the w of the client's first round. A client that was never trained has the
+global model for both, and thus as its mixture.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from algorithms import client_work
+from algorithms import fedavg
+from algorithms import personal_models
+from algorithms import trainers
+from base import settings
+from tasks.models import models
+
+
+@dataclasses.dataclass(frozen=True)
+class ApflSettings(fedavg.FedAvgSettings):
+  """The settings of FedAvg, and of the mixture."""
+
+  mixture: float = settings.field(
+    0.5,
+    'alpha, the share of the own model in the mixture, at the start.',
+    minimum=0,
+    maximum=1,
+  )
+  mixture_learning_rate: float = settings.field(
+    0.0, 'The rate at which each client adapts its alpha.', minimum=0
+  )
+
+
+class ApflClientState(NamedTuple):
+  """A client's state.
+
+  Attributes:
+    personal: Its own model, v_i.
+    rounds: The number of rounds that it took part in.
+    alpha: Its alpha_i.
+  """
+
+  personal: models.Weights
+  rounds: Any
+  alpha: Any
+
+
+def mix(
+  alpha: tf.Tensor, v: models.Weights, w: models.Weights
+) -> models.Weights:
+  """Returns alpha v + (1 - alpha) w."""
+  return tf.nest.map_structure(
+    lambda own, shared: alpha * own + (1 - alpha) * shared, v, w
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Apfl(personal_models.PersonalModels):
+  """Trains a global model, and for each client one to mix it with."""
+
+  settings: ApflSettings
+  start_name = 'mixed model'
+
+  def __post_init__(self) -> None:
+    self.settings.refuse_kept_slots('apfl')
+
+  def initialize_client(self, seed: tf.Tensor) -> ApflClientState:
+    state = super().initialize_client(seed)
+    return ApflClientState(state.personal, state.rounds, 0.0)
+
+  def _alpha(self, state: ApflClientState) -> tf.Tensor:
+    return tf.where(state.rounds > 0, state.alpha, self.settings.mixture)
+
+  def client(
+    self, message: models.Weights, client: trainers.Client
+  ) -> trainers.ClientResult:
+    own, state = self.settings, client.state
+    optimizer = own.client_steps
+
+    def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
+      w, v, alpha, total = carry
+      of_w, loss = client_work.gradient(self.model, w.weights, examples, mask)
+      mixed = mix(alpha, v.weights, w.weights)
+      of_mixed, _ = client_work.gradient(self.model, mixed, examples, mask)
+      of_v = tf.nest.map_structure(lambda slope: alpha * slope, of_mixed)
+      away = client_work.difference(v.weights, w.weights)
+      of_alpha = tf.add_n(
+        [tf.reduce_sum(away[name] * of_mixed[name]) for name in away]
+      )
+      return (
+        client_work.take_step(optimizer, w, of_w, mask),
+        client_work.take_step(optimizer, v, of_v, mask),
+        tf.clip_by_value(
+          alpha - own.mixture_learning_rate * of_alpha, 0.0, 1.0
+        ),
+        total + loss * tf.reduce_sum(mask),
+      )
+
+    w, v, alpha, loss = client_work.fold_batches(
+      client.data,
+      step,
+      (
+        optimizer.start(message),
+        optimizer.start(self.personal(message, state)),
+        self._alpha(state),
+        tf.constant(0.0),
+      ),
+    )
+    state = ApflClientState(v.weights, state.rounds + 1, alpha)
+    return self.result(message, w.weights, loss, state, client)
+
+  def start(
+    self, message: models.Weights, client: trainers.Client
+  ) -> trainers.Start:
+    alpha = self._alpha(client.state)
+    mixed = mix(alpha, self.personal(message, client.state), message)
+    return trainers.Start(mixed, shared=message, measured={'alpha': alpha})

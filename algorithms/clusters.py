@@ -1,0 +1,197 @@
+"""Models of clusters of clients, of which each client trains one.
+
+The server has a stack of models and of its optimizer's slots. In a round each
+client trains the model of its cluster as in FedAvg, and
+
+  the server:  for each cluster j that a client trained:
+                 w_j <- ServerOptimizer_j(w_j, mean of these clients' updates)
+
+A cluster that nobody trained stays as it is, and so does its optimizer: else it
+would drift on its momentum. What a client's cluster is, a subclass says.
+"""
+
+import abc
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import tensorflow as tf
+
+from algorithms import aggregation
+from algorithms import client_work
+from algorithms import fedavg
+from algorithms import optimizers
+from algorithms import trainers
+from base import errors
+from tasks.models import models
+
+
+class ClustersState(NamedTuple):
+  """The server's state.
+
+  Attributes:
+    models: The model of each cluster.
+    optimizers: The slots of the server's optimizer for each cluster.
+    round: The number of rounds done.
+  """
+
+  models: Sequence[models.Weights]
+  optimizers: Sequence[Any]
+  round: Any
+
+
+class ClustersMessage(NamedTuple):
+  """The message to the clients: the stacked models, and the rounds done."""
+
+  models: models.Weights
+  round: Any
+
+
+def at(stacked: Any, j: int | tf.Tensor) -> Any:
+  """Returns one of several structures that are stacked."""
+  # Not leaf[j]: XLA would compile the program anew for each j.
+  return tf.nest.map_structure(lambda leaf: tf.gather(leaf, j), stacked)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterTrainer(fedavg.FedAvg):
+  """Trains a model for each cluster of clients.
+
+  Attributes:
+    cluster_name: What a cluster is called in the training metrics.
+  """
+
+  start_is_shared = False
+  cluster_name: ClassVar[str] = 'cluster'
+
+  def __post_init__(self) -> None:
+    if self.settings.client_slots == 'kept':
+      raise errors.UserError(
+        f'client_slots must be new, not kept, where there is a model for each'
+        f' {self.cluster_name}.'
+      )
+
+  @property
+  @abc.abstractmethod
+  def num_models(self) -> int:
+    """The number of clusters, k."""
+
+  @abc.abstractmethod
+  def cluster_of(self, w: models.Weights, client: trainers.Client) -> tf.Tensor:
+    """Returns the number of a client's cluster, given the stacked models."""
+
+  def trains_all(self, round_num: tf.Tensor) -> tf.Tensor:
+    """Whether each client trains the models of all clusters in a round."""
+    del round_num
+    return tf.constant(False)
+
+  @property
+  def server_steps(self) -> optimizers.Optimizer:
+    """The optimizer of the server, for each cluster."""
+    return self.settings.server_steps
+
+  @property
+  def clusters(self) -> range:
+    return range(self.num_models)
+
+  def _part(self, j: int) -> str:
+    return f'{self.cluster_name}_{j}'
+
+  @property
+  def parts(self) -> Mapping[str, aggregation.Factory | None]:
+    # An aggregator that does not weight counts a client in all clusters.
+    return {self._part(j): None for j in self.clusters}
+
+  @property
+  def model_places(self) -> Sequence[tuple[str | int, ...]]:
+    return tuple(('models', j) for j in self.clusters)
+
+  def _begin(self, w: Sequence[models.Weights]) -> ClustersState:
+    """Makes the state of models that were not trained yet."""
+    return ClustersState(tuple(w), tuple(map(self._new_slots, w)), 0)
+
+  def _new_slots(self, w: models.Weights) -> Any:
+    return self.server_steps.slots(w)
+
+  def message(self, server: ClustersState) -> ClustersMessage:
+    stacked = tf.nest.map_structure(
+      lambda *leaves: tf.stack(leaves), *server.models
+    )
+    return ClustersMessage(stacked, server.round)
+
+  def client(
+    self, message: ClustersMessage, client: trainers.Client
+  ) -> trainers.ClientResult:
+    w, data, k = message.models, client.data, self.num_models
+    own = self.cluster_of(w, client)
+    is_own = tf.equal(tf.range(k), own)
+    trains_all = self.trains_all(message.round)
+    optimizer = self.settings.client_steps
+
+    def train(turn: tf.Tensor, updates: Any, total: tf.Tensor) -> Any:
+      j = tf.where(trains_all, turn, own)
+      w_j = at(w, j)
+      learner, loss = client_work.train(
+        self.model, optimizer.start(w_j), data, optimizer
+      )
+
+      def put(update: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
+        here = tf.equal(tf.range(k), j)
+        shape = [-1] + [1] * update.shape.rank
+        return tf.where(tf.reshape(here, shape), update, updates)
+
+      update = client_work.difference(w_j, learner.weights)
+      updates = tf.nest.map_structure(put, update, updates)
+      return turn + 1, updates, total + loss
+
+    # Each in turn, or its own alone.
+    turns = tf.where(trains_all, k, 1)
+    _, updates, loss = tf.while_loop(
+      lambda turn, *_: turn < turns,
+      train,
+      (0, tf.nest.map_structure(tf.zeros_like, w), tf.constant(0.0)),
+    )
+    weight = tf.where(
+      tf.logical_or(trains_all, is_own),
+      self.settings.client_weight(data),
+      0.0,
+    )
+    measured = {
+      self._part(j): tf.cast(is_own[j], tf.float32) for j in self.clusters
+    }
+    measured['share_sent'] = tf.cast(turns, tf.float32) / k
+    return trainers.ClientResult(
+      updates={
+        self._part(j): aggregation.Update(at(updates, j), weight[j])
+        for j in self.clusters
+      },
+      loss=loss / tf.cast(turns, tf.float32),
+      measured=measured,
+    )
+
+  def server(
+    self,
+    server: ClustersState,
+    aggregate: Mapping[str, Any],
+    sums: trainers.RoundSums,
+  ) -> ClustersState:
+    trains_all = self.trains_all(server.round)
+    goes_on = self.trains_all(server.round + 1)
+    ends = tf.logical_and(trains_all, tf.logical_not(goes_on))
+    after = []
+    for j in self.clusters:
+      old = optimizers.Learner(server.models[j], server.optimizers[j])
+      new = self.server_steps.step(old, aggregate[self._part(j)])
+      is_trained = sums.measured[self._part(j)] > 0
+      changes = tf.logical_or(trains_all, is_trained)
+      new = client_work.choose(changes, new, old)
+      slots = client_work.choose(ends, self._new_slots(new.weights), new.slots)
+      after.append((new.weights, slots))
+    w, slots = zip(*after)
+    return ClustersState(w, slots, server.round + 1)
+
+  def start(
+    self, message: ClustersMessage, client: trainers.Client
+  ) -> trainers.Start:
+    own = self.cluster_of(message.models, client)
+    return trainers.Start(at(message.models, own), measured={'cluster': own})

@@ -1,0 +1,155 @@
+"""Group-personalized federated learning (Liu, Hui and Peng 2022).
+
+The global model is trained first (algorithm 1), and then trained on within each
+group of clients (algorithm 2):
+
+  for each group g:  Theta_g <- Theta, the trained global model
+    for each round of the group:
+      client i of g:  theta <- Theta_g, trains K epochs, sends Theta_g - theta
+      the server:     Theta_g <- FedAdam(Theta_g, mean of these updates)
+
+with a new server optimizer for each group. Fine-tuning from there (algorithm 3)
+is a personalizer like any other: with `fedadam` trained once,
+
+  FL = fedadam, PerFL = fedadam+finetuning, GroupFL = group,
+  GroupPerFL = group+finetuning
+
+Where the paper leaves it open: T_g counts epochs over the clients of a group,
+each of ceil(its clients / cohort) rounds (section 5.2 calls them epochs,
+algorithm 2 rounds). Each round draws its cohort among the group's clients anew,
+as FLSim does by default; a group that is smaller takes part whole. Groups take
+turns within an epoch, which changes nothing for any of them. A group without
+clients keeps the global model.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from algorithms import clusters
+from algorithms import fedavg
+from algorithms import hypcluster
+from algorithms import optimizers
+from algorithms import trainers
+from base import settings
+from tasks import task
+from tasks.models import models
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupSettings(fedavg.FedAvgSettings):
+  """The settings of FedAvg, for the global model and the groups."""
+
+  group_epochs: int = settings.field(
+    10, 'The passes over the clients of each group, T_g.', minimum=0
+  )
+  group_learning_rate: float | None = settings.field(
+    None,
+    'The learning rate of the server in the groups; none for the same as'
+    ' before.',
+    minimum=0,
+  )
+  groups: str = settings.field(
+    'column',
+    'Whether the groups are those that the task knows, the clusters that'
+    ' HypCluster finds, or inferred from the updates of clients.',
+    choices=('column', 'hypcluster', 'inferred'),
+  )
+  num_groups: int = settings.field(
+    0,
+    'The number of groups that are found; those that the task knows are not'
+    ' to be counted.',
+    minimum=0,
+  )
+  linkage: str = settings.field(
+    'complete',
+    'How groups are inferred: complete as in the code of Sattler et al., or'
+    ' single as in their paper.',
+    choices=('complete', 'single'),
+  )
+  warmstart_rounds: float = settings.field(
+    0.0,
+    'The rounds of the warm start of the HypCluster that finds the groups.',
+    minimum=0,
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.groups != 'column' and not self.num_groups:
+      raise settings.SettingError(
+        f'num_groups must be set if groups is {self.groups}.', 'num_groups'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Group(clusters.ClusterTrainer):
+  """Trains the global model on within each group."""
+
+  settings: GroupSettings
+  needs = (task.GROUP,)
+  cohort_attribute = task.GROUP
+  start_name = 'group'
+  cluster_name = 'group'
+
+  def _shared_settings(self) -> dict[str, Any]:
+    """The settings that are FedAvg's."""
+    return {
+      field.name: getattr(self.settings, field.name)
+      for field in dataclasses.fields(fedavg.FedAvgSettings)
+    }
+
+  @property
+  def begins_with(self) -> trainers.Trainer | None:
+    return fedavg.FedAvg(
+      self.model, fedavg.FedAvgSettings(**self._shared_settings())
+    )
+
+  @property
+  def hypcluster(self) -> trainers.Trainer:
+    """The HypCluster whose clusters are the groups, if `groups` says so."""
+    return hypcluster.HypCluster(
+      self.model,
+      hypcluster.HypClusterSettings(
+        **self._shared_settings(),
+        num_clusters=self.num_models,
+        warmstart_rounds=self.settings.warmstart_rounds,
+      ),
+    )
+
+  @property
+  def found_attributes(self) -> Sequence[str]:
+    return () if self.settings.groups == 'column' else self.needs
+
+  @property
+  def num_epochs(self) -> int | None:
+    return self.settings.group_epochs
+
+  @property
+  def num_models(self) -> int:
+    return self.settings.num_groups
+
+  @property
+  def server_steps(self) -> optimizers.Optimizer:
+    """The optimizer of the server in the groups, FedAdam with eta_g."""
+    own, rate = self.settings.server_steps, self.settings.group_learning_rate
+    if rate is None:
+      return own
+    return dataclasses.replace(own, learning_rate=rate)
+
+  def initialize(self, seed: tf.Tensor) -> clusters.ClustersState:
+    return self._begin([self.model.init(seed)] * self.num_models)
+
+  def client(
+    self, message: clusters.ClustersMessage, client: trainers.Client
+  ) -> trainers.ClientResult:
+    result = super().client(message, client)
+    # A client has no use for the models of other groups.
+    share = tf.constant(1.0 / self.num_models)
+    measured = {**result.measured, 'share_received': share}
+    return result._replace(measured=measured)
+
+  def cluster_of(self, w: models.Weights, client: trainers.Client) -> tf.Tensor:
+    del w
+    return client.attributes[task.GROUP]

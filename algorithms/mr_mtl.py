@@ -1,0 +1,58 @@
+"""MR-MTL: a model for each client, pulled to the mean of all of them.
+
+Liu et al. 2022 ("On privacy and personalization in cross-silo federated
+learning"): mean-regularized multi-task learning,
+
+  min_(w_1 … w_K)  sum_k F_k(w_k) + lambda / 2 ||w_k - w_bar||^2,
+  w_bar = sum_k w_k / K
+
+In a round, with the w_bar of the round before:
+
+  client k:    for each batch b:
+                 w_k <- w_k - eta (grad F_k(w_k; b) + lambda (w_k - w_bar))
+               keeps w_k, and sends w_k - w_bar
+  the server:  w_bar <- w_bar + mean of these differences
+
+All clients start at the same w_bar. With lambda = 0 each trains by itself. The
+server's other settings are FedAvg's: at a learning rate of one, w_bar is the
+mean of the models of the round's clients.
+
+The paper has no clients that were never trained; they start at w_bar.
+"""
+
+import dataclasses
+
+from algorithms import client_work
+from algorithms import fedavg
+from algorithms import personal_models
+from algorithms import trainers
+from base import settings
+from tasks.models import models
+
+
+@dataclasses.dataclass(frozen=True)
+class MrMtlSettings(fedavg.FedAvgSettings):
+  """The settings of FedAvg, and the pull."""
+
+  regularization: float = settings.field(
+    0.1, 'lambda, how strongly models are pulled to their mean.', minimum=0
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class MrMtl(personal_models.PersonalModels):
+  """Trains a model for each client, and their mean."""
+
+  settings: MrMtlSettings
+  shared_name = 'mean model'
+
+  def client(
+    self, message: models.Weights, client: trainers.Client
+  ) -> trainers.ClientResult:
+    w_bar, state = message, client.state
+    w_k, loss, shared = self.descend(
+      self.personal(w_bar, state),
+      client._replace(state=state.shared),
+      client_work.pull(w_bar, self.settings.regularization),
+    )
+    return self.result(w_bar, w_k, loss, state.after(w_k, shared), client)

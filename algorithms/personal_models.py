@@ -1,0 +1,65 @@
+"""Personal models: what trainers share whose clients keep a model of their own.
+
+Beside the global model, client k keeps a personal one, v_k, or a part of one.
+It starts as the global model of the client's first round. A client that was
+never trained starts at the last global model.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import tensorflow as tf
+
+from algorithms import client_work
+from algorithms import fedavg
+from algorithms import trainers
+from tasks.models import models
+
+
+class PersonalState(NamedTuple):
+  """A client's state.
+
+  Attributes:
+    personal: The personal model, v_k.
+    rounds: The number of rounds that the client took part in.
+    shared: What the client keeps as a client of FedAvg.
+  """
+
+  personal: models.Weights
+  rounds: Any
+  shared: Any
+
+  def after(self, v: models.Weights, shared: Any = None) -> 'PersonalState':
+    """Returns the state after a round; `shared` is None for what there is."""
+    return PersonalState(v, self.rounds + 1, shared or self.shared)
+
+
+@dataclasses.dataclass(frozen=True)
+class PersonalModels(fedavg.FedAvg):
+  """Trains a global model as FedAvg; each client keeps a personal one."""
+
+  start_name = 'personal model'
+  start_is_shared = False
+  shared_name: ClassVar[str | None] = 'global model'
+
+  @property
+  def personal_names(self) -> tuple[str, ...] | None:
+    """The names of the weights that clients keep; None for all."""
+    return None
+
+  def initialize_client(self, seed: tf.Tensor) -> Any:
+    # Of the right shape; a client begins with the w of its first round.
+    kept = client_work.select(self.model.init(seed), self.personal_names)
+    v = tf.nest.map_structure(tf.zeros_like, kept)
+    return PersonalState(v, 0, super().initialize_client(seed))
+
+  def personal(self, w: models.Weights, state: Any) -> models.Weights:
+    """Returns the client's model, given the global one."""
+    first = client_work.select(w, self.personal_names)
+    v = client_work.choose(state.rounds > 0, state.personal, first)
+    return client_work.merge(w, v)
+
+  def start(
+    self, message: models.Weights, client: trainers.Client
+  ) -> trainers.Start:
+    return trainers.Start(self.personal(message, client.state), shared=message)

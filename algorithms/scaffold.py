@@ -1,0 +1,195 @@
+"""SCAFFOLD: FedAvg with control variates against the drift of clients.
+
+Karimireddy et al. 2020, algorithm 1, with option II for the new c_i. The server
+has x and c, client i keeps c_i, all controls start at zero, and in a round with
+clients S of N
+
+  client i:    y_i <- x;  for each of K batches:
+                 y_i <- y_i - eta_l (g_i(y_i) - c_i + c)
+               c_i+ <- c_i - c + (x - y_i) / (K eta_l)
+               sends y_i - x and c_i+ - c_i, and keeps c_i+
+  the server:  x <- x + eta_g mean_S (y_i - x)
+               c <- c + |S| / N mean_S (c_i+ - c_i),  which is mean_N c_i
+
+eta_g is FedAvg's `server_learning_rate`, and its other optimizers go as well.
+
+The paper counts all clients alike. Where they count by their examples, as by
+default in FedAvg, c is sum_i n_i c_i / sum_i n_i, as the sum of the gradients
+is; n_i of clients that were in no round yet is taken for the mean of the
+others. Both ask for an aggregator that weights, or for
+`client_weighting=uniform`.
+
+In the first round, it is FedAvg. A client whose K eta_l is zero has no c_i+.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from algorithms import aggregation
+from algorithms import client_work
+from algorithms import fedavg
+from algorithms import trainers
+from base import errors
+from base import settings
+from tasks.models import models
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaffoldSettings(fedavg.FedAvgSettings):
+  """The settings of FedAvg, and the number of clients."""
+
+  num_clients: int = settings.field(
+    0,
+    "N, the number of clients to train on; 0 for that of the task's.",
+    minimum=0,
+  )
+
+
+class ScaffoldState(NamedTuple):
+  """The server's state.
+
+  Attributes:
+    model: The global model, x.
+    optimizer: The slots of the server's optimizer.
+    controls: The sum of n_i c_i.
+    known: The number of clients that were in a round.
+    known_weight: The sum of their n_i.
+  """
+
+  model: models.Weights
+  optimizer: Any
+  controls: models.Weights
+  known: Any
+  known_weight: Any
+
+
+class ScaffoldMessage(NamedTuple):
+  """The message to the clients: x and c."""
+
+  model: models.Weights
+  control: models.Weights
+
+
+class ScaffoldClientState(NamedTuple):
+  """A client's state.
+
+  Attributes:
+    control: c_i.
+    rounds: The number of rounds that it took part in.
+  """
+
+  control: models.Weights
+  rounds: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaffold(fedavg.FedAvg):
+  """Trains one global model, by steps that are corrected for the drift."""
+
+  settings: ScaffoldSettings
+
+  def __post_init__(self) -> None:
+    if not self.settings.num_clients:
+      raise errors.UserError(
+        'scaffold needs the number of clients to train on, num_clients.'
+      )
+    if self.settings.client_optimizer != 'sgd':
+      raise errors.UserError(
+        'scaffold: client_optimizer must be sgd, as the controls are the mean'
+        ' gradients of steps of SGD.'
+      )
+    self.settings.refuse_kept_slots('scaffold')
+
+  @property
+  def parts(self) -> Mapping[str, aggregation.Factory | None]:
+    return {'model': None, 'control': None}
+
+  def initialize(self, seed: tf.Tensor) -> ScaffoldState:
+    x, slots = super().initialize(seed)
+    zeros = tf.nest.map_structure(tf.zeros_like, x)
+    return ScaffoldState(x, slots, zeros, 0.0, 0.0)
+
+  def initialize_client(self, seed: tf.Tensor) -> ScaffoldClientState:
+    zeros = tf.nest.map_structure(tf.zeros_like, self.model.init(seed))
+    return ScaffoldClientState(zeros, 0)
+
+  def message(self, server: ScaffoldState) -> ScaffoldMessage:
+    # 1 / sum_i n_i over all N clients.
+    scale = tf.math.divide_no_nan(
+      server.known, self.settings.num_clients * server.known_weight
+    )
+    c = tf.nest.map_structure(lambda leaf: scale * leaf, server.controls)
+    return ScaffoldMessage(server.model, c)
+
+  def client(
+    self, message: ScaffoldMessage, client: trainers.Client
+  ) -> trainers.ClientResult:
+    x, c = message
+    c_i, rounds = client.state
+    correction = client_work.difference(c, c_i)
+
+    def regularizer(y: models.Weights) -> tf.Tensor:
+      """Has the gradient c - c_i."""
+      return tf.add_n(
+        [tf.reduce_sum(correction[name] * leaf) for name, leaf in y.items()]
+      )
+
+    y_i, loss, _ = self.descend(x, client._replace(state=None), regularizer)
+    has_examples = tf.reduce_any(client.data.mask > 0, 1)
+    k = tf.reduce_sum(tf.cast(has_examples, tf.float32))
+    divisor = k * self.settings.client_learning_rate
+    # Option II, of which the correction is the first two terms, negated.
+    after = tf.nest.map_structure(
+      lambda c_less_c_i, x, y: (x - y) / divisor - c_less_c_i,
+      correction,
+      x,
+      y_i,
+    )
+    after = client_work.choose(divisor > 0, after, c_i)
+    result = self.result(
+      x, y_i, loss, ScaffoldClientState(after, rounds + 1), client
+    )
+    weight = result.updates['model'].weight
+    is_new = tf.cast(tf.equal(rounds, 0), tf.float32)
+    return result._replace(
+      updates={
+        **result.updates,
+        'control': aggregation.Update(
+          client_work.difference(after, c_i), weight
+        ),
+      },
+      measured={
+        'weight': weight,
+        'new_clients': is_new,
+        'new_weight': is_new * weight,
+      },
+    )
+
+  def server(
+    self,
+    server: ScaffoldState,
+    aggregate: Mapping[str, Any],
+    sums: trainers.RoundSums,
+  ) -> ScaffoldState:
+    x, slots = super().server(server, aggregate, sums)
+    controls = tf.nest.map_structure(
+      lambda total, mean: total + sums.measured['weight'] * mean,
+      server.controls,
+      aggregate['control'],
+    )
+    return ScaffoldState(
+      x,
+      slots,
+      controls,
+      server.known + sums.measured['new_clients'],
+      server.known_weight + sums.measured['new_weight'],
+    )
+
+  def start(
+    self, message: ScaffoldMessage, client: trainers.Client
+  ) -> trainers.Start:
+    del client
+    return trainers.Start(message.model)

@@ -1,0 +1,355 @@
+"""The split family: methods that share some parts of a model and keep others.
+
+Here theta are the weights of the shared parts, h_k those of the parts that
+client k keeps (`personal_parts`), and a model is (theta, h_k). The server keeps
+theta, and the h that all clients start from. In a round,
+
+  client k:    theta_k <- theta;  steps on (theta_k, h_k), which differ
+               sends theta_k - theta, and keeps h_k
+  the server:  theta as the model in FedAvg
+
+FedPer (Arivazhagan et al. 2019) keeps the head, and LG-FedAvg (Liang et al.
+2020) the encoder; for each batch b both step on all weights at once,
+
+  (theta_k, h_k) <- (theta_k, h_k) - eta grad F_k(theta_k, h_k; b)
+
+FedRep (Collins et al. 2021, algorithm 1) keeps the head. It first takes some
+epochs of steps on the head, and then steps on the encoder, with the other
+fixed:
+
+  h_k <- h_k - eta grad_h F_k(theta, h_k; b)               for each b, tau times
+  theta_k <- theta_k - eta grad_theta F_k(theta_k, h_k; b)          for each b
+
+FedBABU (Oh et al. 2022, algorithm 1) trains the encoder below a head that all
+clients have and nobody trains, h; the head is trained only by fine-tuning.
+
+  theta_k <- theta_k - eta grad_theta F_k(theta_k, h; b)
+
+FedRoD (Chen and Chao 2022) shares the whole model, theta and a generic head
+psi, trained on a balanced risk, and keeps a personal head phi_k that is added:
+of features z, the scores are g(z; psi) + g(z; phi_k). For each batch b, from
+the values before it,
+
+  (theta_k, psi_k) <- (theta_k, psi_k) - eta grad BR_k(theta_k, psi_k; b)
+  phi_k <- phi_k - eta grad_phi F_k(theta_k, psi_k + phi_k; b)
+
+BR_k is the loss of the scores g(z; psi) plus gamma log n_kc for class c, of
+which the client has n_kc examples (balanced softmax). It is for classifiers:
+where no classes are predicted, BR_k is F_k. The weights of the heads are added,
+which adds their scores as long as a head is one linear layer, as in the paper.
+phi_k starts at zero.
+
+Clients that were never trained:
+
+  FedPer, LG-FedAvg  start at the initial h, which the papers do not consider;
+                     fine-tuning trains it
+  FedRep             trains the head on the fixed encoder: `head_finetuning`
+  FedBABU            fine-tunes as all clients do, by default all weights
+  FedRoD             has the generic head; `head_finetuning` trains phi
+"""
+
+import collections
+from collections.abc import Collection, Mapping
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from algorithms import client_work
+from algorithms import fedavg
+from algorithms import personal_models
+from algorithms import trainers
+from base import errors
+from base import settings
+from tasks.data import batches
+from tasks.models import models
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitSettings(fedavg.FedAvgSettings):
+  """The settings of FedAvg for the shared parts, and the parts that are not."""
+
+  personal_parts: tuple[str, ...] = settings.field(
+    (models.HEAD,), 'The parts of the model that each client keeps.'
+  )
+
+
+def _count(weights: models.Weights) -> int:
+  return sum(weight.shape.num_elements() for weight in weights.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Split(personal_models.PersonalModels):
+  """Trains the shared parts of a model, and each client's own parts."""
+
+  settings: SplitSettings
+  start_name = 'own parts'
+  shared_name = None
+
+  def __post_init__(self) -> None:
+    parts = self.model.parts
+    for name in self.settings.personal_parts:
+      if name not in parts:
+        raise errors.unknown('part in personal_parts', name, parts)
+    if not (self.personal_names and self.shared_names):
+      having = [name for name, weights in parts.items() if weights]
+      raise errors.UserError(
+        'A split method needs weights that clients keep'
+        f' (personal_parts = {", ".join(self.settings.personal_parts)}) and'
+        ' weights that they share, but the model of this task has weights only'
+        f' in: {", ".join(having)}. Take a task whose model has an encoder and'
+        ' a head, as emnist.'
+      )
+    self.settings.refuse_kept_slots('split methods')
+
+  @property
+  def personal_names(self) -> tuple[str, ...]:
+    return tuple(
+      name
+      for part in self.settings.personal_parts
+      for name in self.model.parts[part]
+    )
+
+  @property
+  def shared_names(self) -> tuple[str, ...]:
+    """The names of the weights that the server trains."""
+    return tuple(
+      name
+      for part, names in self.model.parts.items()
+      if part not in self.settings.personal_parts
+      for name in names
+    )
+
+  def _shared(self, w: models.Weights) -> models.Weights:
+    return client_work.select(w, self.shared_names)
+
+  def initialize(self, seed: tf.Tensor) -> fedavg.FedAvgState:
+    w = self.model.init(seed)
+    slots = self.settings.server_steps.slots(self._shared(w))
+    return fedavg.FedAvgState(w, slots)
+
+  def train_parts(
+    self, w: models.Weights, data: batches.ClientData
+  ) -> tuple[models.Weights, tf.Tensor]:
+    """Takes a client's steps; returns the weights and the sum of the losses."""
+    return self.train_only(w, tuple(w), data)
+
+  def train_only(
+    self,
+    w: models.Weights,
+    names: Collection[str],
+    data: batches.ClientData,
+    epochs: int = 1,
+  ) -> tuple[models.Weights, tf.Tensor]:
+    """Takes steps on the weights of these names; the sum is of the last epoch.
+
+    Args:
+      w: All weights.
+      names: The names of those to step on.
+      data: The batches of an epoch.
+      epochs: The number of epochs.
+
+    Returns:
+      All weights, and the sum of the examples' losses in the last epoch.
+    """
+    optimizer = self.settings.client_steps
+
+    def epoch(i: tf.Tensor, learner: Any, _: tf.Tensor) -> Any:
+      return i + 1, *client_work.train(
+        self.model, learner, data, optimizer, fixed=w
+      )
+
+    start = optimizer.start(client_work.select(w, names))
+    _, learner, loss = tf.while_loop(
+      lambda i, *_: i < epochs, epoch, (0, start, tf.constant(0.0))
+    )
+    return client_work.merge(w, learner.weights), loss
+
+  def client(
+    self, message: models.Weights, client: trainers.Client
+  ) -> trainers.ClientResult:
+    w = self.personal(message, client.state)
+    after, loss = self.train_parts(w, client.data)
+    kept = client_work.select(after, self.personal_names)
+    # FedBABU's clients keep nothing.
+    state = client.state.after(kept) if client.state else None
+    result = self.result(
+      self._shared(w), self._shared(after), loss, state, client
+    )
+    # The other parts of the message are what clients start from.
+    share = tf.constant(_count(self._shared(w)) / _count(w))
+    return result._replace(measured={'share_received': share})
+
+  def server(
+    self,
+    server: fedavg.FedAvgState,
+    aggregate: Mapping[str, Any],
+    sums: trainers.RoundSums,
+  ) -> fedavg.FedAvgState:
+    own = server._replace(model=self._shared(server.model))
+    after = super().server(own, aggregate, sums)
+    return after._replace(model=client_work.merge(server.model, after.model))
+
+  def start(
+    self, message: models.Weights, client: trainers.Client
+  ) -> trainers.Start:
+    return trainers.Start(self.personal(message, client.state))
+
+
+@dataclasses.dataclass(frozen=True)
+class FedRepSettings(SplitSettings):
+  """The settings of the split, and how the head is trained."""
+
+  head_epochs: int = settings.field(
+    10, "tau, the head's passes over the examples of a round.", minimum=1
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class FedRep(Split):
+  """Trains own heads first, and then the encoder below them."""
+
+  settings: FedRepSettings
+
+  def train_parts(
+    self, w: models.Weights, data: batches.ClientData
+  ) -> tuple[models.Weights, tf.Tensor]:
+    tau = self.settings.head_epochs
+    w, _ = self.train_only(w, self.personal_names, data, tau)
+    return self.train_only(w, self.shared_names, data)
+
+
+@dataclasses.dataclass(frozen=True)
+class FedBabu(Split):
+  """Trains the encoder below a head that stays as it was initialized."""
+
+  start_name = 'encoder and initial head'
+  start_is_shared = True
+
+  def initialize_client(self, seed: tf.Tensor) -> Any:
+    return trainers.Trainer.initialize_client(self, seed)
+
+  def personal(self, w: models.Weights, state: Any) -> models.Weights:
+    return w
+
+  def train_parts(
+    self, w: models.Weights, data: batches.ClientData
+  ) -> tuple[models.Weights, tf.Tensor]:
+    return self.train_only(w, self.shared_names, data)
+
+
+@dataclasses.dataclass(frozen=True)
+class FedRodSettings(fedavg.FedAvgSettings):
+  """The settings of FedAvg, and of the balanced risk."""
+
+  balance: float = settings.field(
+    1.0,
+    "gamma, how strongly the generic head's risk is balanced over the classes;"
+    ' 0 for the loss itself.',
+    minimum=0,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class BalancedRisk:
+  """The mean of the loss of scores to which something is added.
+
+  Attributes:
+    model: The model.
+    prior: What is added to the score of each class.
+  """
+
+  model: models.Model
+  prior: tf.Tensor
+
+  def mean_loss(
+    self, weights: models.Weights, batch: models.Batch, mask: tf.Tensor
+  ) -> tf.Tensor:
+    scores = self.model.scores(weights, batch) + self.prior
+    return models.mean(
+      self.model.score_loss(scores, batch),
+      mask * self.model.example_weight(batch),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class FedRod(personal_models.PersonalModels):
+  """Trains a model with a generic head, and personal heads beside that one."""
+
+  settings: FedRodSettings
+  start_name = 'both heads'
+  shared_name = 'generic head'
+
+  def __post_init__(self) -> None:
+    if not self.personal_names:
+      raise errors.UserError(
+        'fedrod needs a model that has a head, as that of emnist.'
+      )
+    self.settings.refuse_kept_slots('fedrod')
+
+  @property
+  def personal_names(self) -> tuple[str, ...]:
+    return self.model.parts[models.HEAD]
+
+  def personal(self, w: models.Weights, state: Any) -> models.Weights:
+    return self.with_both_heads(w, state.personal)
+
+  def with_both_heads(
+    self, w: models.Weights, phi: models.Weights
+  ) -> models.Weights:
+    """Returns the model whose head is the sum of the generic one and phi."""
+    heads = collections.OrderedDict((name, w[name] + phi[name]) for name in phi)
+    return client_work.merge(w, heads)
+
+  def balanced_risk(
+    self, w: models.Weights, data: batches.ClientData
+  ) -> client_work.Objective:
+    """Makes BR_k, with n_kc counted over the examples of the round."""
+    if not isinstance(self.model, models.Classifier):
+      return self.model
+
+    def count(examples: models.Batch, mask: tf.Tensor) -> tf.Tensor:
+      # Only the shape of the scores is used.
+      num_classes = self.model.scores(w, examples).shape[-1]
+      classes = tf.one_hot(self.model.target(examples), num_classes)
+      return tf.linalg.matvec(classes, mask, transpose_a=True)
+
+    n = client_work.sum_over_batches(data, count)
+    # A class without examples is all but left out; minus infinity would be no
+    # number at the padding of a batch.
+    log_n = tf.math.log(tf.maximum(n, 1e-6))
+    return BalancedRisk(self.model, self.settings.balance * log_n)
+
+  def client(
+    self, message: models.Weights, client: trainers.Client
+  ) -> trainers.ClientResult:
+    optimizer = self.settings.client_steps
+    risk = self.balanced_risk(message, client.data)
+
+    def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
+      w, phi, total = carry
+      of_w, _ = client_work.gradient(risk, w.weights, examples, mask)
+      of_phi, loss = client_work.gradient(
+        self.model,
+        self.with_both_heads(w.weights, phi.weights),
+        examples,
+        mask,
+        only=self.personal_names,
+      )
+      return (
+        client_work.take_step(optimizer, w, of_w, mask),
+        client_work.take_step(optimizer, phi, of_phi, mask),
+        total + loss * tf.reduce_sum(mask),
+      )
+
+    w, phi, loss = client_work.fold_batches(
+      client.data,
+      step,
+      (
+        optimizer.start(message),
+        optimizer.start(client.state.personal),
+        tf.constant(0.0),
+      ),
+    )
+    state = client.state.after(phi.weights)
+    return self.result(message, w.weights, loss, state, client)

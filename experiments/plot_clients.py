@@ -1,0 +1,40 @@
+"""Draws how many examples of which class each client of a task has.
+
+  plot_clients --task=mnist
+  plot_clients --task=mnist --set task.partition=dirichlet --set task.alpha=0.1
+
+It writes clients_by_class.png, .svg, and .csv with the numbers. The settings
+are those of experiments:run.
+"""
+
+from absl import app
+
+from experiments.command_line import launch
+from experiments.command_line import paths
+from experiments.command_line import shared_flags
+from experiments.configuration import user_settings
+
+_TASK = shared_flags.task()
+_PRESET = shared_flags.preset()
+_SET = shared_flags.assignments()
+_DATA_DIR = shared_flags.data_dir()
+_OUTPUT_DIR = shared_flags.output_dir('results/TASK-clients')
+
+
+def _main() -> int:
+  given = {} if _TASK.value is None else {'task.name': _TASK.value}
+  request = user_settings.read(_PRESET.value, _SET.value, given)
+  output_dir = _OUTPUT_DIR.value or f'results/{request.task}-clients'
+  return launch.load('experiments.reporting.clients_by_class').main(
+    request, paths.user_path(output_dir), paths.folder(_DATA_DIR.value)
+  )
+
+
+def main(argv: list[str]) -> int:
+  """Draws what the flags say, and returns the exit status."""
+  launch.refuse_arguments(argv)
+  return launch.carry_out(_main)
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,77 @@
+"""How many examples of which class each client of a task has."""
+
+import csv
+import pathlib
+
+import numpy as np
+
+from base import errors
+from experiments.command_line import terminal
+from experiments.configuration import configs
+from experiments.configuration import user_settings
+from experiments.reporting import plots
+from tasks import registry
+from tasks import task
+
+_NAME = 'clients_by_class'
+
+
+def count(task: task.Task) -> dict[str, np.ndarray]:
+  """Counts the examples of each client in each class.
+
+  Args:
+    task: The task.
+
+  Returns:
+    The number of examples of each class, by client.
+
+  Raises:
+    UserError: If the examples have no classes.
+  """
+  labels: dict[str, list[np.ndarray]] = {}
+  for population in (task.train, task.validation, task.test):
+    for name, load in population.sets.items():
+      # In silos, the personalization set is that to train on.
+      if name != 'personalization' or not task.cross_silo:
+        for client_id in population.client_ids:
+          labels.setdefault(client_id, []).append(load(client_id)['y'])
+  of_clients = {name: np.concatenate(own) for name, own in labels.items()}
+  every = np.concatenate(list(of_clients.values()))
+  if every.ndim > 1 or not np.issubdtype(every.dtype, np.integer):
+    raise errors.UserError(
+      f'The examples of {task.name} have no classes to be counted.'
+    )
+  return {
+    name: np.bincount(own, minlength=every.max(initial=0) + 1)
+    for name, own in of_clients.items()
+  }
+
+
+def main(
+  request: user_settings.Request,
+  output_dir: pathlib.Path,
+  data_dir: str | None,
+) -> int:
+  """Writes the figure and its numbers; returns the exit status."""
+  config = configs.resolve(request)
+  counts = count(
+    registry.load(
+      config.task,
+      data_dir=data_dir,
+      seed=config.training.seed,
+      **vars(config.task_settings),
+    )
+  )
+  figure = plots.clients_by_class(np.array(list(counts.values())))
+  path = output_dir / _NAME
+  try:
+    plots.save(figure, path)
+    with path.with_suffix('.csv').open('w', newline='') as file:
+      writer = csv.writer(file, lineterminator='\n')
+      classes = range(len(next(iter(counts.values()))))
+      writer.writerow(['client', *classes])
+      writer.writerows([name, *own] for name, own in counts.items())
+  except OSError as error:
+    raise errors.UserError(str(error)) from error
+  terminal.say(f'Written to {path}.png, .svg, .csv')
+  return 0

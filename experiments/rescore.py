@@ -1,0 +1,54 @@
+"""Rescores hypotheses of a speech recognizer by the models of finished runs.
+
+  rescore FOLDER --nbest=FILE               of a run that trained one method
+  rescore FOLDER:fedadam OTHER --nbest=FILE     several models, side by side
+
+FILE has a line of JSON for each utterance, with its reference and the
+hypotheses of the first pass, a text and the logarithm of a score each:
+
+  {"reference": "the sea is blue",
+   "hypotheses": [{"text": "the see is blue", "score": -3.1}, …]}
+
+Words are separated by spaces, and written as in the task's vocabulary. A
+hypothesis scores (1 - weight) first pass + weight log p(words, end) of the
+model; the best one of each utterance is compared with the reference. Of a
+method with a model for each group, the line's "group" names the group.
+
+The word error rates are shown beside that of the first pass alone, and
+--output names a file of JSON to write them to, with the chosen hypotheses.
+"""
+
+from absl import app
+from absl import flags
+
+from experiments.command_line import launch
+from experiments.command_line import paths
+from experiments.command_line import shared_flags
+
+_NBEST = flags.DEFINE_string('nbest', None, 'The file of the hypotheses.')
+_WEIGHT = flags.DEFINE_float(
+  'weight', 0.1, 'The weight of the model.', lower_bound=0, upper_bound=1
+)
+_OUTPUT = flags.DEFINE_string('output', None, 'The file of JSON to write.')
+_DATA_DIR = shared_flags.data_dir()
+
+
+def main(argv: list[str]) -> int:
+  """Rescores what the arguments and flags say, and returns the exit status."""
+  if len(argv) < 2:
+    raise app.UsageError('Name the output folder of a run at least.')
+  if not _NBEST.value:
+    raise app.UsageError('Name the file of the hypotheses with --nbest.')
+  return launch.carry_out(
+    lambda: launch.load('experiments.runs.rescoring').main(
+      [paths.folder(source) for source in argv[1:]],
+      paths.user_path(_NBEST.value),
+      _WEIGHT.value,
+      _OUTPUT.value and paths.user_path(_OUTPUT.value),
+      paths.folder(_DATA_DIR.value),
+    )
+  )
+
+
+if __name__ == '__main__':
+  app.run(main)

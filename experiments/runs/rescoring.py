@@ -1,0 +1,306 @@
+"""Second-pass rescoring of a speech recognizer's hypotheses, and its errors.
+
+As in group-personalized FL (Liu et al.), table 5: of each utterance's n-best
+list, the hypothesis is taken that scores highest by
+
+  (1 - weight) * first pass + weight * log p(words, end of the sentence),
+
+where p is a language model's.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import rich.box
+import rich.table
+import tensorflow as tf
+
+from base import errors
+from experiments.command_line import terminal
+from experiments.configuration import configs
+from experiments.reporting import folders
+from experiments.reporting import results_folder
+from experiments.runs import execution
+from tasks import task as tasks
+from tasks.data import texts
+from tasks.models import models
+from tasks.models import next_word
+
+FIRST_PASS = 'first pass'
+# Sentences that are scored at a time.
+_BATCH_SIZE = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Utterance:
+  """An utterance.
+
+  Attributes:
+    reference: What was said.
+    hypotheses: What the recognizer offers.
+    scores: Their scores of the first pass.
+    group: The name of the speaker's group, if the file tells it.
+    line: The number of its line in the file.
+  """
+
+  reference: str
+  hypotheses: Sequence[str]
+  scores: np.ndarray
+  group: str | None
+  line: int
+
+
+def _is_number(value: Any) -> bool:
+  return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _read_line(text: str, line: int) -> Utterance:
+  """Reads an utterance; raises a ValueError if it cannot."""
+  found = json.loads(text)
+  if not isinstance(found, dict):
+    raise ValueError('no object')
+  if not isinstance(found.get('reference'), str):
+    raise ValueError('no text "reference"')
+  hypotheses = found.get('hypotheses')
+  if not isinstance(hypotheses, list) or not hypotheses:
+    raise ValueError('no list "hypotheses"')
+  for number, own in enumerate(hypotheses, 1):
+    if not isinstance(own, dict) or not isinstance(own.get('text'), str):
+      raise ValueError(f'hypothesis {number} has no text "text"')
+    if not _is_number(own.get('score')) or not np.isfinite(own['score']):
+      raise ValueError(f'hypothesis {number} has no finite number "score"')
+  group = found.get('group')
+  if group is not None and not isinstance(group, str):
+    raise ValueError('"group" is no text')
+  return Utterance(
+    found['reference'],
+    [own['text'] for own in hypotheses],
+    np.array([own['score'] for own in hypotheses], np.float64),
+    group,
+    line,
+  )
+
+
+def read(path: pathlib.Path) -> list[Utterance]:
+  """Reads the utterances of a file.
+
+  Args:
+    path: The file.
+
+  Returns:
+    The utterances.
+
+  Raises:
+    UserError: If there is none, or a line is not as it must be.
+  """
+  utterances = []
+  with texts.open_lines(path) as lines:
+    for number, line in enumerate(lines, 1):
+      try:
+        utterances.append(_read_line(line, number))
+      except ValueError as error:
+        raise errors.UserError(
+          f'{path}, line {number}: this is no utterance ({error}). --help of'
+          ' this program says what a line is.'
+        ) from error
+  if not any(own.reference.split() for own in utterances):
+    raise errors.UserError(f'{path} has no utterance with words.')
+  return utterances
+
+
+def count_errors(reference: Sequence[str], hypothesis: Sequence[str]) -> int:
+  """Counts the words to substitute, insert and delete at least.
+
+  Args:
+    reference: The words that were said.
+    hypothesis: The words that were recognized.
+
+  Returns:
+    Their edit distance (Levenshtein).
+  """
+  # The distances of what precedes a word of the reference from what precedes
+  # each word of the hypothesis.
+  row = list(range(len(hypothesis) + 1))
+  for i, word in enumerate(reference, 1):
+    diagonal, row[0] = row[0], i
+    for j, other in enumerate(hypothesis, 1):
+      distance = min(row[j] + 1, row[j - 1] + 1, diagonal + (word != other))
+      diagonal, row[j] = row[j], distance
+  return row[-1]
+
+
+def word_error_rate(
+  references: Sequence[str], hypotheses: Sequence[str]
+) -> float:
+  """Divides the errors in all hypotheses by the words of all references."""
+  pairs = [
+    (reference.split(), hypothesis.split())
+    for reference, hypothesis in zip(references, hypotheses, strict=True)
+  ]
+  total = sum(count_errors(*pair) for pair in pairs)
+  return total / sum(len(reference) for reference, _ in pairs)
+
+
+def log_probabilities(
+  model: next_word.NextWordModel,
+  weights: models.Weights,
+  vocabulary: Sequence[str],
+  sentences: Sequence[str],
+) -> np.ndarray:
+  """Computes log p(words, end) of each sentence."""
+  pieces = [
+    texts.cut([words], len(vocabulary), model.sequence_length)
+    for words in texts.number_words(map(str.split, sentences), vocabulary)
+  ]
+  sizes = [len(own['x']) for own in pieces]
+  x, y = (np.concatenate([own[name] for own in pieces]) for name in 'xy')
+  size = len(x)
+  # All batches have one shape; padding has no words.
+  padding = [[0, -size % _BATCH_SIZE], [0, 0]]
+  x, y = np.pad(x, padding), np.pad(y, padding)
+
+  @tf.function
+  def score(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    batch = {'x': x, 'y': y}
+    total, _ = model.judge_likelihood(
+      model.log_likelihood(model.scores(weights, batch), batch), batch
+    )['perplexity']
+    return -total
+
+  of_pieces = np.concatenate(
+    [
+      score(x[i : i + _BATCH_SIZE], y[i : i + _BATCH_SIZE]).numpy()
+      for i in range(0, len(x), _BATCH_SIZE)
+    ]
+  )[:size]
+  starts = np.cumsum([0, *sizes[:-1]])
+  return np.add.reduceat(of_pieces.astype(np.float64), starts)
+
+
+def choose(
+  utterance: Utterance, log_probability: np.ndarray, weight: float
+) -> str:
+  """Returns the hypothesis of the highest score, the first on a tie."""
+  scores = (1 - weight) * utterance.scores + weight * log_probability
+  return utterance.hypotheses[int(scores.argmax())]
+
+
+def _model_of(
+  utterance: Utterance, task: tasks.Task, num_models: int, where: str
+) -> int:
+  """Returns which model is that of an utterance's group."""
+  if num_models == 1:
+    return 0
+  attribute = task.attributes.get(tasks.GROUP)
+  names = () if attribute is None else tuple(attribute.names)
+  if len(names) != num_models:
+    raise errors.UserError(
+      f'{where} has {num_models} models, but {task.name} has {len(names)}'
+      ' groups. Name a method with one model, or with one for each group.'
+    )
+  if utterance.group not in names:
+    raise errors.UserError(
+      f'The utterance in line {utterance.line} must name a "group", as'
+      f' {where} has a model for each: {", ".join(names)}.'
+    )
+  return names.index(utterance.group)
+
+
+def rescore(
+  utterances: Sequence[Utterance],
+  task: tasks.Task,
+  trained: Sequence[models.Weights],
+  weight: float,
+  where: str,
+) -> list[str]:
+  """Chooses a hypothesis for each utterance.
+
+  Args:
+    utterances: The utterances.
+    task: The task that the models have learned.
+    trained: The weights of the model, or of that of each group.
+    weight: The weight of the model against the first pass.
+    where: Where the models come from, for the errors.
+
+  Returns:
+    The hypotheses.
+
+  Raises:
+    UserError: If it is not known which model is that of an utterance.
+  """
+  if not isinstance(task.model, next_word.NextWordModel) or not task.vocabulary:
+    raise errors.UserError(
+      f'{where} is of the task {task.name}, which has no words to predict.'
+      ' Name a run of a language task.'
+    )
+  of_model = np.array(
+    [_model_of(own, task, len(trained), where) for own in utterances]
+  )
+  chosen = [''] * len(utterances)
+  for i in np.unique(of_model):
+    rows = np.flatnonzero(of_model == i)
+    own = [utterances[row] for row in rows]
+    of_hypotheses = log_probabilities(
+      task.model,
+      trained[i],
+      task.vocabulary,
+      [text for utterance in own for text in utterance.hypotheses],
+    )
+    ends = np.cumsum([len(utterance.hypotheses) for utterance in own])
+    for row, log_probability in zip(rows, np.split(of_hypotheses, ends[:-1])):
+      chosen[row] = choose(utterances[row], log_probability, weight)
+  return chosen
+
+
+def _table(rates: Mapping[str, float], num_utterances: int) -> rich.table.Table:
+  table = rich.table.Table(
+    title=f'word error rate of {num_utterances} utterances; lower is better',
+    title_justify='left',
+    box=rich.box.SIMPLE,
+  )
+  table.add_column('scored by')
+  table.add_column('word error rate', justify='right')
+  for name, rate in rates.items():
+    table.add_row(name, f'{rate:.2%}')
+  return table
+
+
+def main(
+  sources: Sequence[str],
+  nbest: pathlib.Path,
+  weight: float,
+  output: pathlib.Path | None,
+  data_dir: str | None,
+) -> int:
+  """Rescores what a user asked for and shows it; returns the exit status."""
+  utterances = read(nbest)
+  chosen = {FIRST_PASS: [choose(own, np.array(0.0), 0) for own in utterances]}
+  for source in dict.fromkeys(sources):
+    folder, _, _ = execution.trained_in(source)
+    config = configs.from_file(folder / results_folder.CONFIG)
+    task = execution.load_task(config, data_dir)
+    trained = execution.saved_models(source, task)
+    chosen[source] = rescore(utterances, task, trained, weight, source)
+  references = [own.reference for own in utterances]
+  rates = {
+    name: word_error_rate(references, own) for name, own in chosen.items()
+  }
+  terminal.print_table(_table(rates, len(utterances)))
+  if output:
+    result = {
+      'weight': weight,
+      'rows': {name: {'word_error_rate': rate} for name, rate in rates.items()},
+      'chosen': chosen,
+    }
+    try:
+      folders.write(
+        output, json.dumps(result, indent=2, ensure_ascii=False) + '\n'
+      )
+    except OSError as error:
+      raise errors.UserError(f'{output} cannot be written: {error}.') from error
+    terminal.say(f'Written to {output}')
+  return 0

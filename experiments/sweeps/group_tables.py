@@ -1,0 +1,156 @@
+"""Tables of what methods are for each known group of clients.
+
+The metric is that of all examples of a group together, as in tables 3 and 6 of
+Liu et al. 2022. Whether one method is better than another is tested on the
+clients of a group, each with its mean over the repeats.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import itertools
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import rich.box
+import rich.table
+
+from experiments.command_line import terminal
+from experiments.reporting import folders
+from experiments.sweeps import grid_results
+from personalization import comparison
+
+# The column of all clients.
+_ALL = 'all'
+_COMPARISONS = 'comparisons.json'
+# {row: {group: mean and deviation over repeats}}
+_Cells = Mapping[str, Mapping[str, tuple[float, float]]]
+
+
+def _pooled(result: grid_results.PointResult) -> dict[str, tuple[float, float]]:
+  """Takes the metric of each group over the repeats of a point."""
+  of_repeats = [
+    {**record['groups'], _ALL: record['pooled']} for record in result.records
+  ]
+  return {
+    name: (float(np.mean(values)), float(np.std(values)))
+    for name in of_repeats[0]
+    for values in [[own[name] for own in of_repeats]]
+  }
+
+
+def _of_clients(result: grid_results.PointResult) -> dict[str, list[float]]:
+  """Returns each client's metric in each repeat that judged it."""
+  found: dict[str, list[float]] = {}
+  for record in result.records:
+    for client, value in zip(record['clients'], record['test']):
+      if value is not None:
+        found.setdefault(client, []).append(value)
+  return found
+
+
+def compare(
+  winners: Mapping[str, grid_results.PointResult],
+) -> dict[str, dict[str, dict[str, Any]]]:
+  """Compares each two methods on the clients of each group.
+
+  Args:
+    winners: The point of each row.
+
+  Returns:
+    {'row against row': {group: a `comparison.Comparison`}}.
+  """
+  found: dict[str, dict[str, dict[str, Any]]] = {}
+  clients = {row: _of_clients(own) for row, own in winners.items()}
+  for second, first in itertools.combinations(winners, 2):
+    record = winners[first].records[0]
+    groups = dict(zip(record['clients'], record['client_groups']))
+    # Where a repeat has diverged there is no mean to compare.
+    shared = [
+      c
+      for c in groups
+      if len(clients[first].get(c, ())) == len(clients[second].get(c, ())) > 0
+    ]
+    own = found[f'{first} against {second}'] = {}
+    for group in (*record['groups'], _ALL):
+      chosen = [c for c in shared if group in (groups[c], _ALL)]
+      if chosen:
+        one, other = (
+          np.array([np.mean(clients[row][c]) for c in chosen])
+          for row in (first, second)
+        )
+        compared = comparison.compare(one, other, record['higher_is_better'])
+        own[group] = dataclasses.asdict(compared)
+  return found
+
+
+def _print(title: str, cells: _Cells) -> None:
+  table = rich.table.Table(
+    title=title, title_justify='left', box=rich.box.SIMPLE
+  )
+  table.add_column('method')
+  columns = list(next(iter(cells.values())))
+  for name in columns:
+    table.add_column(name, justify='right')
+  for row, own in cells.items():
+    table.add_row(
+      row, *(f'{own[name][0]:.2f} ± {own[name][1]:.2f}' for name in columns)
+    )
+  terminal.print_table(table)
+
+
+def _print_comparisons(
+  compared: Mapping[str, Mapping[str, Mapping[str, Any]]],
+) -> None:
+  table = rich.table.Table(
+    title='Clients that are better : worse off, and the p of the sign test',
+    title_justify='left',
+    box=rich.box.SIMPLE,
+  )
+  table.add_column('')
+  columns = list(dict.fromkeys(c for own in compared.values() for c in own))
+  for name in columns:
+    table.add_column(name, justify='right')
+  for pair, own in compared.items():
+    texts = (
+      f'{own[name]["better"]} : {own[name]["worse"]}'
+      f' ({own[name]["p_sign"]:.2g})'
+      if name in own
+      else '–'
+      for name in columns
+    )
+    table.add_row(pair, *texts)
+  terminal.print_table(table)
+
+
+def show(
+  title: str,
+  rows: Mapping[str, str],
+  winners: Mapping[str, grid_results.PointResult],
+  folder: pathlib.Path,
+) -> dict[str, dict[str, float]]:
+  """Shows a table, and writes the comparisons of its rows.
+
+  Args:
+    title: What it shows.
+    rows: The method of each row.
+    winners: The best point of each method that is finished.
+    folder: The folder to write to.
+
+  Returns:
+    The metric of each row and column, the mean over the repeats.
+  """
+  finished = {r: winners[m] for r, m in rows.items() if m in winners}
+  cells = {row: _pooled(own) for row, own in finished.items()}
+  if cells:
+    _print(title, cells)
+  compared = compare(finished)
+  if compared:
+    _print_comparisons(compared)
+    text = json.dumps(compared, indent=2)
+    folders.write(folder / _COMPARISONS, f'{text}\n')
+  return {
+    row: {name: mean for name, (mean, _) in own.items()}
+    for row, own in cells.items()
+  }

@@ -1,0 +1,99 @@
+"""What a client knows of its parameter, by what clients share.
+
+The model of section 4 of Liu et al. 2022, with theta_mn = theta_m as there:
+
+  theta_0 is flat, theta_m | theta_0 ~ N(theta_0, sigma_0^2)      the groups
+  x_mn | theta_m ~ N(theta_m, sigma_mn^2)                         the clients
+
+and the posterior of theta_1 for the first client of the first group. The paper
+counts each client of another group as if it had a theta_m of its own, so that
+its posterior with global knowledge holds only if these groups have one client
+each. Clients of one group share theta_m, so that no number of them tells more
+of theta_0 than theta_m itself would: `with_global` has the mean of each group
+in the place of its clients, and `as_printed` the paper's formula.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+# For each group, a number for each of its clients.
+OfClients = Sequence[Sequence[float]]
+
+
+class Posterior(NamedTuple):
+  """A normal distribution."""
+
+  mean: float
+  variance: float
+
+
+def _pool(means: Sequence[float], variances: Sequence[float]) -> Posterior:
+  """Returns the posterior of a flat mean, of independent observations."""
+  precisions = 1.0 / np.asarray(variances, np.float64)
+  total = precisions.sum()
+  return Posterior(float(precisions @ np.asarray(means) / total), 1.0 / total)
+
+
+def without_sharing(x: OfClients, variances: OfClients) -> Posterior:
+  """Returns the posterior given the client's own x_11 alone.
+
+  Args:
+    x: The observations x_mn.
+    variances: Their variances sigma_mn^2.
+  """
+  return Posterior(x[0][0], variances[0][0])
+
+
+def with_group(x: OfClients, variances: OfClients) -> Posterior:
+  """Returns the posterior given the client's group: mu_g1, sigma_g1^2."""
+  return _pool(x[0], variances[0])
+
+
+def with_global(
+  x: OfClients,
+  variances: OfClients,
+  group_variance: float,
+  as_printed: bool = False,
+) -> Posterior:
+  """Returns the posterior given all clients: mu_G1, sigma_G1^2.
+
+  Args:
+    x: The observations x_mn.
+    variances: Their variances sigma_mn^2.
+    group_variance: sigma_0^2.
+    as_printed: Whether to take the paper's formula, in which clients of one
+      group are independent given theta_0.
+  """
+  others: list[Posterior] = []
+  for own_x, own_variances in zip(x[1:], variances[1:]):
+    if as_printed:
+      others += map(Posterior, own_x, own_variances)
+    else:
+      others.append(_pool(own_x, own_variances))
+  # mu_G/1 and sigma_G/1^2, of theta_0.
+  prior = _pool(
+    [own.mean for own in others],
+    [group_variance + own.variance for own in others],
+  )
+  group = with_group(x, variances)
+  return _pool(
+    [group.mean, prior.mean],
+    [group.variance, group_variance + prior.variance],
+  )
+
+
+def group_ratio(variances: OfClients) -> float:
+  """Returns sigma_g1^2 / sigma_11^2, how much the group leaves in doubt."""
+  own, *others = variances[0]
+  return 1.0 / (1.0 + sum(own / other for other in others))
+
+
+def global_ratio(
+  variances: OfClients, group_variance: float, as_printed: bool = False
+) -> float:
+  """Returns sigma_G1^2 / sigma_g1^2, see `with_global`."""
+  nothing = [[0.0] * len(own) for own in variances]
+  shared = with_global(nothing, variances, group_variance, as_printed)
+  return shared.variance / with_group(nothing, variances).variance

@@ -1,0 +1,189 @@
+"""Finds the groups of clients that no column of the data tells.
+
+Either a client's group is the cluster that it picks among HypCluster's models,
+by its loss; or groups are inferred from the updates that clients would send:
+Sattler, Müller and Samek 2020, clustered federated learning, part clients in
+two by the cosine similarities a_ij of their updates at a trained model, so that
+
+  max a_ij over i in one part and j in the other
+
+is least, and go on with the parts. Their algorithm 1 finds that optimum: it is
+agglomerative clustering with single linkage. The code that they published takes
+complete linkage, which does not split off single clients. Parting in two again
+and again is the same as ending to merge at k clusters, so scikit-learn does it.
+Unlike there, updates are taken once, at the trained global model, and k is
+given in the place of their criterion to go on.
+
+Clients that were in no training belong to a group as well: they pick a cluster
+by their loss, or the group whose mean update is most like their own. Both need
+nothing but what they have to personalize on.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+
+import numpy as np
+from sklearn import cluster
+
+from algorithms import client_updates
+from algorithms import group
+from algorithms import methods
+from base import errors
+from personalization import evaluation
+from personalization import schedules
+from personalization import training
+from tasks import task as tasks
+from tasks.data import populations
+
+# From a method, and what its training is for, to what that ends with.
+Train = Callable[[methods.Method, str], training.Trained]
+
+
+def _directions(updates: np.ndarray) -> np.ndarray:
+  """Scales updates to length 1; those that are zero, or not finite, are 0."""
+  updates = np.where(np.isfinite(updates), updates, 0.0).astype(np.float64)
+  lengths = np.linalg.norm(updates, axis=1, keepdims=True)
+  return updates / np.where(lengths > 0, lengths, 1.0)
+
+
+def part(updates: np.ndarray, num_groups: int, linkage: str) -> np.ndarray:
+  """Parts clients by the cosine similarity of their updates.
+
+  Args:
+    updates: The update of each client, `[clients, parameters]`.
+    num_groups: The number of groups.
+    linkage: 'complete' or 'single'.
+
+  Returns:
+    The group of each client, 0, 1, …, by the first client that each has.
+  """
+  directions = _directions(updates)
+  found = cluster.AgglomerativeClustering(
+    num_groups, metric='precomputed', linkage=linkage
+  ).fit_predict(1.0 - directions @ directions.T)
+  _, first = np.unique(found, return_index=True)
+  return np.argsort(np.argsort(first))[found]
+
+
+def nearest(updates: np.ndarray, means: np.ndarray) -> np.ndarray:
+  """Returns the group to whose mean update each update is most similar."""
+  return np.argmax(_directions(updates) @ _directions(means).T, axis=1)
+
+
+def _populations(task: tasks.Task) -> list[populations.Population]:
+  """The clients of a task: those to train on first, each of them once."""
+  if task.cross_silo:
+    return [task.train]
+  return [task.train, task.validation, task.test]
+
+
+def _infer(
+  method: methods.Method,
+  trained: training.Trained,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+  num_groups: int,
+  linkage: str,
+) -> dict[str, int]:
+  """Infers the groups of clients from their updates of a trained model."""
+  method = dataclasses.replace(
+    method,
+    personalizer=client_updates.ClientUpdates(
+      method.trainer, client_updates.ClientUpdatesSettings()
+    ),
+  )
+  groups: dict[str, int] = {}
+  means = np.zeros([0, 0])
+  for clients in _populations(task):
+    measured = evaluation.measure(method, trained, clients, task, how)
+    client_ids = measured['client_ids']
+    updates = measured[client_updates.UPDATE][:, 0]
+    if not groups:
+      if len(client_ids) < num_groups:
+        raise errors.UserError(
+          f'num_groups is {num_groups}, but {task.name} has'
+          f' {len(client_ids)} clients with examples to train on.'
+        )
+      # In an order of their own, as equal distances are merged in order.
+      order = np.argsort(client_ids)
+      found = np.empty(len(client_ids), np.int64)
+      found[order] = part(updates[order], num_groups, linkage)
+      means = np.stack(
+        [updates[found == g].mean(axis=0) for g in range(num_groups)]
+      )
+    else:
+      found = nearest(updates, means)
+    groups.update(zip(client_ids, found.tolist()))
+  return groups
+
+
+def _pick(
+  method: methods.Method,
+  trained: training.Trained,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> dict[str, int]:
+  """Has clients pick a cluster by their loss."""
+  groups: dict[str, int] = {}
+  for clients in _populations(task):
+    measured = evaluation.measure(method, trained, clients, task, how)
+    total, size = measured['cluster']
+    picked = np.rint(total[:, 0] / size[:, 0]).astype(int)
+    groups.update(zip(measured['client_ids'], picked.tolist()))
+  return groups
+
+
+def check(
+  method: methods.Method, task: tasks.Task, name: str = 'this method'
+) -> None:
+  """Raises a `UserError` if a method has models for other groups than known."""
+  trainer = method.trainer
+  if not isinstance(trainer, group.Group) or trainer.found_attributes:
+    return
+  known = task.attributes[tasks.GROUP].names
+  if trainer.num_models != len(known):
+    raise errors.UserError(
+      f'{name}: num_groups is {trainer.num_models}, but {task.name} knows'
+      f' {len(known)} groups. Leave out num_groups, or set groups to inferred'
+      ' or hypcluster.'
+    )
+
+
+def find(
+  method: methods.Method,
+  begins_with: training.Trained,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+  train: Train,
+) -> tasks.Attribute | None:
+  """Finds the groups of a method's clients.
+
+  Args:
+    method: The method.
+    begins_with: The training that it begins with.
+    task: The task.
+    how: How to train.
+    train: Trains another method.
+
+  Returns:
+    The groups; None if the task knows them.
+
+  Raises:
+    UserError: If there are fewer clients than groups.
+  """
+  trainer = method.trainer
+  if not isinstance(trainer, group.Group) or not trainer.found_attributes:
+    return None
+  own = trainer.settings
+  if own.groups == 'hypcluster':
+    # It begins as it does by itself, whatever the groups begin with.
+    picks = dataclasses.replace(
+      method.with_trainer(trainer.hypcluster), first_models=()
+    )
+    groups = _pick(picks, train(picks, 'hypcluster'), task, how)
+  else:
+    before = method.before
+    assert before is not None
+    groups = _infer(before, begins_with, task, how, own.num_groups, own.linkage)
+  names: Sequence[str] = [str(g) for g in range(own.num_groups)]
+  return tasks.Attribute(names, groups)

@@ -1,0 +1,86 @@
+"""Clips of speech and their spectrograms."""
+
+import functools
+import pathlib
+import wave
+
+import numpy as np
+
+RATE = 16_000
+FRAMES, BANDS = 96, 64
+# A window of 25 ms every 10 ms.
+_WINDOW, _HOP, _FFT = 400, 160, 512
+_LOWEST, _HIGHEST = 60.0, 7600.0
+# Samples are from -1 to 1; this is far below any noise.
+_SILENCE = 1e-6
+# About the mean and the deviation of speech, so that inputs are near 0 and 1.
+_MEAN, _DEVIATION = -10.0, 4.0
+
+
+def read_wav(path: pathlib.Path) -> np.ndarray:
+  """Reads a WAV file.
+
+  Args:
+    path: The file.
+
+  Returns:
+    The samples from -1 to 1, `[n]` float32.
+
+  Raises:
+    ValueError: If it is not of one channel, 16 bits and 16 kHz.
+    wave.Error: If it is no WAV file.
+    EOFError: If it is cut off.
+    OSError: If it cannot be read.
+  """
+  with wave.open(str(path), 'rb') as file:
+    form = file.getnchannels(), file.getsampwidth(), file.getframerate()
+    if form != (1, 2, RATE):
+      raise ValueError(
+        f'it has {form[0]} channels of {8 * form[1]} bits at {form[2]} Hz, not'
+        f' one of 16 bits at {RATE} Hz'
+      )
+    return from_int16(np.frombuffer(file.readframes(file.getnframes()), '<i2'))
+
+
+def from_int16(samples: np.ndarray) -> np.ndarray:
+  """Scales samples of 16 bits to -1 to 1."""
+  return samples.astype(np.float32) / 2**15
+
+
+def _mel(frequency: np.ndarray) -> np.ndarray:
+  return 2595 * np.log10(1 + frequency / 700)
+
+
+@functools.cache
+def _filters() -> np.ndarray:
+  """Makes triangular filters, evenly spaced in mels, `[bins, bands]`."""
+  lowest, highest = _mel(np.array([_LOWEST, _HIGHEST]))
+  corners = np.linspace(lowest, highest, BANDS + 2)
+  places = _mel(np.fft.rfftfreq(_FFT, 1 / RATE))[:, np.newaxis]
+  low, center, high = corners[:-2], corners[1:-1], corners[2:]
+  rising = (places - low) / (center - low)
+  falling = (high - places) / (high - center)
+  return np.clip(np.minimum(rising, falling), 0, None)
+
+
+def spectrogram(samples: np.ndarray) -> np.ndarray:
+  """Computes the logarithm of the power in mel bands, frame by frame.
+
+  Args:
+    samples: A clip, from -1 to 1. Of a longer one its middle is taken; a
+      shorter one has silence around it.
+
+  Returns:
+    The spectrogram, `[FRAMES, BANDS, 1]` float32, with speech near 0 and 1.
+  """
+  size = _WINDOW + (FRAMES - 1) * _HOP
+  missing = max(size - len(samples), 0)
+  samples = np.pad(samples, (missing // 2, missing - missing // 2))
+  start = (len(samples) - size) // 2
+  windows = np.lib.stride_tricks.sliding_window_view(
+    samples[start : start + size], _WINDOW
+  )[::_HOP]
+  power = np.abs(np.fft.rfft(windows * np.hanning(_WINDOW), _FFT)) ** 2
+  logarithm = np.log(power @ _filters() + _SILENCE)
+  scaled = (logarithm - _MEAN) / _DEVIATION
+  return scaled[..., np.newaxis].astype(np.float32)

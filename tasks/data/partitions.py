@@ -1,0 +1,338 @@
+"""Partitions: which client has which of the examples of a labelled data set.
+
+A partition is by a column of the data, such as the writer of an image; or it is
+drawn, so that clients differ in their classes:
+- power_law, lognormal, classes: each client has `classes_per_client` classes in
+  turn, client u the classes u, u + 1, … modulo their number.
+    - power_law is FedProx's of MNIST (Li et al. 2020): 5 examples of each of
+      its classes, and of the rest a share that is lognormal(0, 2).
+    - lognormal is FedProx's of FEMNIST: lognormal(4, 1) + 5 examples in all,
+      of each class the same number, 2 at least. (FedProx gives the same
+      examples to several clients; here a class that is asked for too much gives
+      less to all of its clients.)
+    - classes deals all examples of a class evenly.
+- dirichlet: of each class, clients have shares that are Dirichlet(alpha)
+  (Yurochkin et al. 2019).
+
+No example is at two clients. All randomness is that of `partition_seed`, so
+that runs of different seeds have the same clients.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from base import errors
+from base import seeds
+from base import settings
+from tasks.data import silos
+
+# Each client's examples, as sorted rows of the data.
+Partition = Mapping[str, np.ndarray]
+
+FILE = 'file'
+_DRAWN = ('power_law', 'lognormal', 'classes', 'dirichlet')
+# FedProx's numbers.
+_MIN_OF_POWER_LAW = 5
+_POWER_LAW_DEVIATION = 2.0
+_LOGNORMAL = 4.0, 1.0
+_MORE_THAN_LOGNORMAL = 5
+_MIN_OF_LOGNORMAL = 2
+
+
+def field(default: str, *columns: str) -> Any:
+  """Defines the setting `partition` of a task.
+
+  Args:
+    default: The default.
+    *columns: The columns of the data that there can be a partition by.
+
+  Returns:
+    The field of its settings.
+  """
+  return settings.field(
+    default,
+    'Who has which examples: '
+    + ''.join(f'by {column}, or ' for column in columns)
+    + "drawn, see tasks/data/partitions; 'file' for what partition_file has.",
+    choices=(*columns, *_DRAWN, FILE),
+  )
+
+
+def num_clients_field(default: int) -> Any:
+  """Defines the setting `num_clients` of a task."""
+  return settings.field(
+    default, 'The number of clients of a partition that is drawn.', minimum=1
+  )
+
+
+def classes_field(default: int) -> Any:
+  """Defines the setting `classes_per_client` of a task."""
+  return settings.field(
+    default,
+    'The number of classes of a client; not for dirichlet.',
+    minimum=1,
+  )
+
+
+def seed_field(default: int) -> Any:
+  """Defines the setting `partition_seed` of a task."""
+  return settings.field(
+    default,
+    'The seed of a partition that is drawn, whatever the seed of the run.',
+    minimum=0,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitionSettings(silos.SplitSettings):
+  """The settings of a task whose data are partitioned."""
+
+  partition: str = field('dirichlet')
+  num_clients: int = num_clients_field(100)
+  classes_per_client: int = classes_field(2)
+  alpha: float = settings.field(
+    0.5, 'How alike the clients of dirichlet are.', above=0
+  )
+  partition_seed: int = seed_field(0)
+  partition_file: str | None = settings.field(
+    None,
+    'A JSON file that the partition is saved to or, with the partition'
+    " 'file', restored from; a relative path starts at the data_dir.",
+  )
+
+
+def by_column(values: np.ndarray) -> Partition:
+  """Makes a client of each value of a column."""
+  names, client = np.unique(values, return_inverse=True)
+  ends = np.cumsum(np.bincount(client))[:-1]
+  rows = np.split(np.argsort(client, kind='stable'), ends)
+  return dict(zip(map(str, names), rows))
+
+
+def _deal(
+  labels: np.ndarray,
+  classes: np.ndarray,
+  counts: np.ndarray,
+  rng: np.random.Generator,
+) -> list[np.ndarray]:
+  """Deals the examples of each class, in a random order.
+
+  Args:
+    labels: The class of each example.
+    classes: Classes of each client, `[clients, k]`.
+    counts: How many examples of each of them it gets, `[clients, k]`.
+    rng: Draws the order.
+
+  Returns:
+    The rows of each client.
+  """
+  own: list[list[np.ndarray]] = [[] for _ in classes]
+  for label in np.unique(classes):
+    rows = rng.permutation(np.flatnonzero(labels == label))
+    clients, places = np.nonzero(classes == label)
+    ends = np.cumsum(counts[clients, places])
+    for client, part in zip(clients, np.split(rows, ends)):
+      own[client].append(part)
+  return [np.sort(np.concatenate(parts)) for parts in own]
+
+
+def _shared(total: int, shares: np.ndarray) -> np.ndarray:
+  """Divides a number by shares, rounded down."""
+  return (total * (shares / shares.sum())).astype(np.int64)
+
+
+def _by_classes(
+  how: PartitionSettings, labels: np.ndarray, rng: np.random.Generator
+) -> list[np.ndarray]:
+  """Draws a partition in which each client has some of the classes."""
+  names = np.unique(labels)
+  number = how.num_clients
+  if how.classes_per_client > len(names):
+    raise errors.UserError(
+      f'task.classes_per_client is {how.classes_per_client}, but there are'
+      f' {len(names)} classes. Name at most that.'
+    )
+  shape = number, how.classes_per_client
+  classes = names[sum(np.ogrid[: shape[0], : shape[1]]) % len(names)]
+  if how.partition == 'lognormal':
+    sizes = rng.lognormal(*_LOGNORMAL, number) + _MORE_THAN_LOGNORMAL
+    each = np.maximum(sizes // how.classes_per_client, _MIN_OF_LOGNORMAL)
+    wanted = np.broadcast_to(each[:, np.newaxis], shape)
+  else:
+    wanted = rng.lognormal(0, _POWER_LAW_DEVIATION, shape)
+
+  counts = np.zeros(shape, np.int64)
+  for label in np.unique(classes):
+    holders = classes == label
+    available = np.count_nonzero(labels == label)
+    asked = wanted[holders]
+    if how.partition == 'power_law':
+      rest = available - _MIN_OF_POWER_LAW * len(asked)
+      counts[holders] = (
+        _MIN_OF_POWER_LAW + _shared(rest, asked) if rest >= 0 else 0
+      )
+    elif how.partition == 'lognormal':
+      enough = asked.sum() <= available
+      counts[holders] = asked if enough else _shared(available, asked)
+    else:
+      counts[holders] = (available + np.arange(len(asked))) // len(asked)
+    if not counts[holders].all():
+      raise errors.UserError(
+        f'Class {label} has {available} examples, too few for the'
+        f' {len(asked)} clients that task.num_clients={number} and'
+        f' task.classes_per_client={how.classes_per_client} give it to.'
+        ' Name smaller numbers.'
+      )
+  return _deal(labels, classes, counts, rng)
+
+
+def _dirichlet(
+  how: PartitionSettings, labels: np.ndarray, rng: np.random.Generator
+) -> list[np.ndarray]:
+  """Draws each class's shares."""
+  names = np.unique(labels)
+  counts = np.zeros((how.num_clients, len(names)), np.int64)
+  for k, label in enumerate(names):
+    shares = rng.dirichlet(np.full(how.num_clients, how.alpha))
+    available = np.count_nonzero(labels == label)
+    ends = np.round(np.cumsum(shares) * available).astype(np.int64)
+    ends[-1] = available
+    counts[:, k] = np.diff(ends, prepend=0)
+  return _deal(labels, np.broadcast_to(names, counts.shape), counts, rng)
+
+
+def _digest(labels: np.ndarray) -> str:
+  """A checksum of the data that a partition is of."""
+  return hashlib.sha256(np.asarray(labels, np.int64).tobytes()).hexdigest()
+
+
+def save(partition: Partition, labels: np.ndarray, path: pathlib.Path) -> None:
+  """Saves a partition.
+
+  Args:
+    partition: The partition.
+    labels: The labels of the data that it is of.
+    path: The file.
+
+  Raises:
+    UserError: If it cannot be written, or is there and has another partition.
+  """
+  if path.exists():
+    saved = restore(labels, path)
+    if saved.keys() == partition.keys() and all(
+      np.array_equal(saved[name], partition[name]) for name in saved
+    ):
+      return
+    raise errors.UserError(
+      f'{path}, which task.partition_file names, has another partition. Name'
+      f' another file, remove it, or restore it with task.partition={FILE}.'
+    )
+  contents = {
+    'labels_sha256': _digest(labels),
+    'clients': {name: rows.tolist() for name, rows in partition.items()},
+  }
+  try:
+    # It is complete from the moment that it exists.
+    with tempfile.NamedTemporaryFile(
+      'w', dir=path.parent, suffix='.json', delete=False
+    ) as file:
+      json.dump(contents, file)
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
+  except OSError as error:
+    raise errors.UserError(
+      f'{path}, which task.partition_file names, cannot be written ({error}).'
+    ) from error
+
+
+def restore(labels: np.ndarray, path: pathlib.Path) -> Partition:
+  """Restores a partition that was saved.
+
+  Args:
+    labels: The labels of the data.
+    path: The file.
+
+  Returns:
+    The partition.
+
+  Raises:
+    UserError: If there is no partition of these data in the file.
+  """
+  try:
+    contents = json.loads(path.read_text(encoding='utf-8'))
+    digest = contents['labels_sha256']
+    partition = {
+      name: np.array(rows, np.int64)
+      for name, rows in contents['clients'].items()
+    }
+    rows = np.concatenate([np.zeros(0, np.int64), *partition.values()])
+    if len(np.unique(rows)) < len(rows):
+      raise ValueError('an example is at two clients')
+    if rows.min(initial=0) < 0:
+      raise ValueError('a row is negative')
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    raise errors.UserError(
+      f'{path}, which task.partition_file names, cannot be read as a partition'
+      f' ({error!r}). Remove it, and have it made with another task.partition.'
+    ) from error
+  if digest != _digest(labels) or rows.max(initial=-1) >= len(labels):
+    raise errors.UserError(
+      f'{path}, which task.partition_file names, is a partition of other data.'
+      ' Name another file.'
+    )
+  return partition
+
+
+def make(
+  how: PartitionSettings,
+  labels: np.ndarray,
+  data_dir: str | None,
+  columns: Mapping[str, np.ndarray] | None = None,
+) -> Partition:
+  """Makes or restores the partition that the settings ask for.
+
+  Args:
+    how: The settings.
+    labels: The class of each example.
+    data_dir: The folder of the user's data.
+    columns: The columns that the settings may name.
+
+  Returns:
+    The partition.
+
+  Raises:
+    UserError: If the data are too few, or for a wrong file.
+  """
+  path = None
+  if how.partition_file is not None:
+    path = pathlib.Path(
+      data_dir or '', pathlib.Path(how.partition_file).expanduser()
+    )
+  if how.partition == FILE:
+    if path is None:
+      raise settings.SettingError(
+        f'partition is {FILE}, but there is no task.partition_file.',
+        'partition_file',
+      )
+    return restore(labels, path)
+  if columns and how.partition in columns:
+    partition = by_column(columns[how.partition])
+  else:
+    rng = seeds.generator('partition', how.partition_seed)
+    draw = _dirichlet if how.partition == 'dirichlet' else _by_classes
+    clients = draw(how, labels, rng)
+    width = len(str(len(clients) - 1))
+    partition = {
+      f'client_{k:0{width}d}': rows for k, rows in enumerate(clients)
+    }
+  if path is not None:
+    save(partition, labels, path)
+  return partition

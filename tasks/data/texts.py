@@ -1,0 +1,203 @@
+"""Texts of clients: sentences as numbers of words, and as examples.
+
+Words are numbered as in `tasks.models.next_word`: 0 is padding, the vocabulary
+follows from 1, then unknown words, the beginning and the end of a sentence.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import gzip
+import pathlib
+
+import numpy as np
+
+from base import errors
+from tasks.data import downloads
+from tasks.data import populations
+
+# What stands for an unknown word in a text.
+UNKNOWN = '<unk>'
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+  """The sentences of a client.
+
+  Attributes:
+    words: The numbers of all words, one sentence after the other.
+    ends: Where each sentence ends.
+  """
+
+  words: np.ndarray
+  ends: np.ndarray
+
+  @property
+  def lengths(self) -> np.ndarray:
+    """The number of words of each sentence."""
+    return np.diff(self.ends, prepend=0)
+
+  def sentences(self) -> list[np.ndarray]:
+    """The sentences, one by one."""
+    return np.split(self.words, self.ends[:-1]) if len(self.ends) else []
+
+  def renumber(self, numbering: np.ndarray) -> 'Text':
+    """Numbers the words anew: see `Corpus.numbering`."""
+    return dataclasses.replace(self, words=numbering[self.words])
+
+  def take(self, chosen: np.ndarray) -> 'Text':
+    """Takes the sentences of a mask."""
+    return Text(
+      self.words[np.repeat(chosen, self.lengths)],
+      np.cumsum(self.lengths[chosen]),
+    )
+
+
+class Corpus:
+  """The texts of many clients, whose words are numbered as they come."""
+
+  def __init__(self) -> None:
+    self._numbers: dict[str, int] = {}
+    self.texts: dict[str, Text] = {}
+
+  def add(self, client_id: str, sentences: Iterable[Sequence[str]]) -> None:
+    """Adds a client by its sentences; those without words are left out."""
+    numbers = self._numbers
+    rows = [
+      [numbers.setdefault(word, len(numbers)) for word in sentence]
+      for sentence in sentences
+      if sentence
+    ]
+    words = np.array([word for row in rows for word in row], np.int32)
+    ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
+    self.texts[client_id] = Text(words, ends)
+
+  def most_frequent(self, texts: Iterable[Text], size: int) -> list[str]:
+    """Finds the words that are most frequent in some texts.
+
+    Args:
+      texts: The texts.
+      size: The most words to find.
+
+    Returns:
+      The words, the most frequent first, and in the order of the alphabet where
+      they are as frequent. `UNKNOWN` is not among them.
+    """
+    counts = np.bincount(
+      np.concatenate([text.words for text in texts]),
+      minlength=len(self._numbers),
+    )
+    found = [
+      (-counts[number], word)
+      for word, number in self._numbers.items()
+      if counts[number] and word != UNKNOWN
+    ]
+    return [word for _, word in sorted(found)[:size]]
+
+  def numbering(self, vocabulary: Sequence[str]) -> np.ndarray:
+    """Returns the number that each of the words has in a vocabulary."""
+    final = np.full(len(self._numbers), len(vocabulary) + 1, np.int32)
+    for number, word in enumerate(vocabulary, 1):
+      final[self._numbers[word]] = number
+    return final
+
+
+def number_words(
+  sentences: Iterable[Sequence[str]], vocabulary: Sequence[str]
+) -> list[np.ndarray]:
+  """Numbers the words of sentences by a vocabulary."""
+  numbers = {word: number for number, word in enumerate(vocabulary, 1)}
+  unknown = len(vocabulary) + 1
+  return [
+    np.array([numbers.get(word, unknown) for word in sentence], np.int32)
+    for sentence in sentences
+  ]
+
+
+def count_pieces(lengths: np.ndarray, piece_length: int) -> np.ndarray:
+  """Counts the examples that sentences of these lengths make: see `cut`."""
+  return -(-(lengths + 1) // piece_length)
+
+
+def cut(
+  sentences: Iterable[np.ndarray], vocabulary_size: int, piece_length: int
+) -> populations.Examples:
+  """Makes examples in which each word, and each end, is predicted once.
+
+  A sentence of more words than an example has goes on in the next one, whose
+  first prediction knows the word before and nothing else.
+
+  Args:
+    sentences: The numbers of the words of each sentence.
+    vocabulary_size: The number of words in the vocabulary.
+    piece_length: The number of words in an example.
+
+  Returns:
+    The words 'x', and those that follow each, 'y', `[examples, piece_length]`.
+  """
+  begin, end = vocabulary_size + 2, vocabulary_size + 3
+  sentences = list(sentences)
+  pieces = count_pieces(
+    np.array([len(s) for s in sentences], int), piece_length
+  )
+  x, y = np.zeros([2, pieces.sum(), piece_length], np.int32)
+  for sentence, number, last in zip(sentences, pieces, np.cumsum(pieces)):
+    first, size = last - number, len(sentence) + 1
+    x[first:last].reshape(-1)[:size] = [begin, *sentence]
+    y[first:last].reshape(-1)[:size] = [*sentence, end]
+  return {'x': x, 'y': y}
+
+
+def split(
+  text: Text, fractions: Mapping[str, float], rng: np.random.Generator
+) -> dict[str, Text]:
+  """Splits the sentences of a client at random.
+
+  Args:
+    text: The client's sentences.
+    fractions: The part of the sentences that each part has at least, rounded
+      down; the last part has those that are left.
+    rng: Deals them out.
+
+  Returns:
+    The parts; in each, the sentences are in the order of the text.
+  """
+  size = len(text.ends)
+  *sizes, _ = (int(size * fraction) for fraction in fractions.values())
+  part = np.repeat(np.arange(len(fractions)), [*sizes, size - sum(sizes)])
+  part = part[rng.permutation(size)]
+  return {name: text.take(part == i) for i, name in enumerate(fractions)}
+
+
+def find(name: str, data_dir: str | None, advice: str) -> pathlib.Path:
+  """Finds a file of a data set, or the same file with .gz behind its name."""
+  for candidate in downloads.places(f'{name}.gz', data_dir):
+    if candidate.exists():
+      return candidate
+  return downloads.find(name, data_dir, advice)
+
+
+@contextlib.contextmanager
+def open_lines(path: pathlib.Path) -> Iterator[Iterator[str]]:
+  """Opens a text file, which may be compressed.
+
+  Args:
+    path: The file.
+
+  Yields:
+    Its lines.
+
+  Raises:
+    UserError: If it cannot be read as text.
+  """
+  try:
+    with (
+      gzip.open(path, 'rt', encoding='utf-8')
+      if path.suffix == '.gz'
+      else path.open(encoding='utf-8')
+    ) as file:
+      yield iter(file)
+  except (OSError, EOFError, UnicodeDecodeError) as error:
+    raise errors.UserError(
+      f'{path} cannot be read as text ({error}). Replace it.'
+    ) from error

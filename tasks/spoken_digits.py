@@ -1,0 +1,131 @@
+"""Spoken digits: a stand-in for a wake word, one digit of AudioMNIST.
+
+1,200 clips of 60 speakers (Becker et al. 2018), who say each digit twice. The
+wake word is one of the digits. A speaker has one of five types of devices,
+which are made by filters, echoes and noise:
+
+  A  the clips as they are
+  B  a telephone: 300 to 3,400 Hz
+  C  a muffled one: up to 1,500 Hz, with some noise
+  D  a tinny one: from 1,000 Hz on, with some noise
+  E  far away: echoes, and much noise
+
+All else is as in `tasks.wakeword`.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import pathlib
+import zipfile
+
+import numpy as np
+
+from base import errors
+from base import seeds
+from base import settings
+from tasks import task
+from tasks import wakeword
+from tasks.data import audio
+from tasks.data import downloads
+
+_ADVICE = (
+  'Save AudioMNIST (https://github.com/soerenab/AudioMNIST), resampled to 16'
+  ' kHz, in the folder audiomnist of the data_dir: a NumPy file of all samples'
+  ' [n] int16, the offsets [clips + 1] of the clips in them, and the speaker'
+  ' and the digit [clips] of each.'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+  """What a type of device makes of a clip.
+
+  Attributes:
+    band: The lowest and the highest frequency that passes, in Hz.
+    echoes: How long after the clip each echo comes, in s, and how loud it is.
+    noise: The noise, relative to the clip: the ratio of root mean squares.
+  """
+
+  band: tuple[float, float] = (0.0, audio.RATE / 2)
+  echoes: Sequence[tuple[float, float]] = ()
+  noise: float = 0.0
+
+  def record(self, samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Returns a clip, from -1 to 1, as the device records it."""
+    recorded = samples.astype(np.float64)
+    for seconds, loudness in self.echoes:
+      delay = round(seconds * audio.RATE)
+      recorded[delay:] += loudness * samples[: max(len(samples) - delay, 0)]
+    spectrum = np.fft.rfft(recorded)
+    frequency = np.fft.rfftfreq(len(recorded), 1 / audio.RATE)
+    low, high = self.band
+    spectrum[(frequency < low) | (frequency > high)] = 0
+    recorded = np.fft.irfft(spectrum, len(recorded))
+    level = self.noise * np.sqrt(np.mean(recorded**2))
+    return recorded + level * rng.normal(size=len(recorded))
+
+
+DEVICES = {
+  'A': Device(),
+  'B': Device(band=(300, 3400)),
+  'C': Device(band=(0, 1500), noise=0.1),
+  'D': Device(band=(1000, audio.RATE / 2), noise=0.1),
+  'E': Device(echoes=((0.03, 0.6), (0.07, 0.5), (0.13, 0.4)), noise=0.3),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class SpokenDigitsSettings(wakeword.WakewordSettings):
+  """The settings of Spoken digits."""
+
+  digit: int = settings.field(
+    7, 'The digit that is the wake word.', minimum=0, maximum=9
+  )
+
+
+def _read(
+  path: pathlib.Path,
+) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+  """Reads the clips, the speakers and the digits."""
+  try:
+    with np.load(path, allow_pickle=False) as file:
+      samples, offsets = file['samples'], file['offsets']
+      speakers, digits = file['speaker'], file['digit']
+    if not len(offsets) - 1 == len(speakers) == len(digits) > 0:
+      raise ValueError(
+        f'{len(offsets) - 1} clips, {len(speakers)} speakers and'
+        f' {len(digits)} digits'
+      )
+    if np.any(np.diff(offsets) < 1) or offsets[-1] > len(samples):
+      raise ValueError('clips without samples')
+  except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    raise errors.UserError(
+      f'{path} cannot be read as clips ({error}). {_ADVICE}'
+    ) from error
+  clips = np.split(audio.from_int16(samples), offsets[1:-1])
+  return clips, speakers, digits
+
+
+def load(
+  settings: SpokenDigitsSettings, data_dir: str | None, seed: int
+) -> task.Task:
+  """Loads the task; without a `split_seed`, `seed` decides the split."""
+  path = downloads.find('audiomnist/digits_16k.npz', data_dir, _ADVICE)
+  clips, speakers, digits = _read(path)
+  labels = (digits == settings.digit).astype(np.int32)
+  if not 0 < labels.sum() < len(labels):
+    raise errors.UserError(
+      f'{path} has no clips of the digit {settings.digit}, or no others.'
+      ' Name another task.digit.'
+    )
+  names = list(DEVICES)
+  devices = np.array([names[speaker % len(names)] for speaker in speakers])
+  x = [
+    audio.spectrogram(
+      DEVICES[device].record(clip, seeds.generator('recording', k))
+    )
+    for k, (clip, device) in enumerate(zip(clips, devices))
+  ]
+  return wakeword.make_task(
+    'spoken_digits', settings, np.stack(x), labels, devices, seed
+  )

@@ -1,0 +1,94 @@
+"""Stack Exchange: the next word in posts, a user a client, a site its group.
+
+The posts are lines of JSON with the texts "site", "user" and "text", and
+perhaps "title", which may be null, in the order of their dates; the file may be
+compressed (.gz). As in the video captions of group-personalized FL (Liu et
+al.), most clients have few sentences. `tasks.text_clients` says what is held
+out.
+
+Words are in lower case, and punctuation marks are words.
+"""
+
+import dataclasses
+import json
+import pathlib
+import re
+
+from base import errors
+from base import settings
+from tasks import task
+from tasks import text_clients
+from tasks.data import texts
+
+_ADVICE = (
+  'Save the posts there, a line of JSON with "site", "user" and "text" each, or'
+  ' name their file as task.file.'
+)
+_SENTENCE_ENDS = re.compile(r'(?<=[.!?])\s+|\n+')
+_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+
+
+@dataclasses.dataclass(frozen=True)
+class StackExchangeSettings(text_clients.TextSettings):
+  """The settings of Stack Exchange."""
+
+  file: str = settings.field(
+    'stackexchange/posts.jsonl', 'The file of posts, in the data folder.'
+  )
+
+
+def split_sentences(text: str) -> list[list[str]]:
+  """Splits a text into sentences, and these into words."""
+  found = (_WORD.findall(part.lower()) for part in _SENTENCE_ENDS.split(text))
+  return [words for words in found if words]
+
+
+def _read_post(line: str) -> tuple[str, str, str]:
+  """Reads the site, the user and all text of a post; raises a ValueError."""
+  post = json.loads(line)
+  if not isinstance(post, dict):
+    raise ValueError('no object')
+  for name in ('site', 'user', 'text'):
+    if not isinstance(post.get(name), str):
+      raise ValueError(f'no text "{name}"')
+  title = post.get('title') or ''
+  if not isinstance(title, str):
+    raise ValueError('"title" is no text')
+  return post['site'], post['user'], f'{title}\n{post["text"]}'
+
+
+def _read(
+  path: pathlib.Path,
+) -> tuple[dict[str, list[list[str]]], dict[str, str]]:
+  """Reads the sentences and the site of each user."""
+  sentences: dict[str, list[list[str]]] = {}
+  sites: dict[str, str] = {}
+  with texts.open_lines(path) as lines:
+    for number, line in enumerate(lines, 1):
+      try:
+        site, user, text = _read_post(line)
+        if sites.setdefault(user, site) != site:
+          raise ValueError(f'user {user} is of {site} and {sites[user]}')
+      except ValueError as error:
+        raise errors.UserError(
+          f'{path}, line {number}: this is no post ({error}). {_ADVICE}'
+        ) from error
+      sentences.setdefault(user, []).extend(split_sentences(text))
+  return sentences, sites
+
+
+def load(
+  settings: StackExchangeSettings, data_dir: str | None, seed: int
+) -> task.Task:
+  """Loads the task from the file in `data_dir`."""
+  del seed  # All randomness is that of `split_seed`.
+  path = texts.find(settings.file, data_dir, _ADVICE)
+  sentences, sites = _read(path)
+  corpus = texts.Corpus()
+  for user, own in sentences.items():
+    corpus.add(user, own)
+  names = sorted(set(sites.values()))
+  groups = {user: names.index(site) for user, site in sites.items()}
+  return text_clients.make_task(
+    'stackexchange', settings, corpus, names, groups
+  )

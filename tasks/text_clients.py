@@ -1,0 +1,203 @@
+"""What the tasks of group-personalized FL (Liu et al.) have in common.
+
+A client has sentences, and belongs to a known group. The next word is predicted
+by the character-aware LSTM of `tasks.models.character_lstm`, and judged by its
+perplexity, whose words are those of all sentences together.
+
+Three quarters of each client's sentences, drawn at random, are to train on, as
+in the paper. Half of the others are to choose by and the rest to report; the
+paper chooses nothing. The task may hold out clients instead: then they are
+halved as in other cross-device tasks, and a group has clients that were in no
+training. The vocabulary is made of what is trained on.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+
+import numpy as np
+
+from base import errors
+from base import seeds
+from base import settings
+from tasks import task
+from tasks.data import devices
+from tasks.data import populations
+from tasks.data import silos
+from tasks.data import texts
+from tasks.models import character_lstm
+
+_FRACTIONS = {'train': 0.75, 'validation': 0.125, 'test': 0.125}
+# Of clients, if they are held out.
+_VALIDATION, _TEST = 0.125, 0.125
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSettings(devices.HeldOutSettings):
+  """The settings of a task of clients' sentences."""
+
+  hold_out: str = settings.field(
+    'examples',
+    "What is held out: a quarter of each client's sentences, or a quarter of"
+    ' the clients, of which num_validation_clients and num_test_clients are'
+    ' the numbers.',
+    choices=('examples', 'clients'),
+  )
+  min_sentences: int = settings.field(
+    8, 'The fewest sentences of a client; others are left out.', minimum=8
+  )
+  vocabulary_size: int = settings.field(
+    5_000,
+    'The most words in the vocabulary: those that are most frequent in what'
+    ' is trained on.',
+    minimum=1,
+  )
+  sentence_length: int = settings.field(
+    20,
+    'The number of words in an example. A longer sentence goes on in the next'
+    ' one.',
+    minimum=2,
+  )
+  word_length: int = settings.field(
+    16, 'The number of characters of a word that the model reads.', minimum=1
+  )
+  filters: tuple[int, ...] = settings.field(
+    (5, 10, 15, 20, 25, 25),
+    "The number of the model's filters of 1, 2, … characters. Their sum is the"
+    ' width of a word.',
+    minimum=1,
+  )
+  lstm_size: int = settings.field(
+    128, "The number of units of each of the model's LSTMs.", minimum=1
+  )
+  num_lstms: int = settings.field(
+    2, "The number of the model's LSTMs.", minimum=1
+  )
+
+
+def _count(own: TextSettings, text: texts.Text) -> int:
+  """Counts the examples of a text."""
+  return int(texts.count_pieces(text.lengths, own.sentence_length).sum())
+
+
+def _cut(
+  own: TextSettings, text: texts.Text, vocabulary: Sequence[str]
+) -> populations.Examples:
+  """Makes the examples of a text, whose words are numbered."""
+  return texts.cut(text.sentences(), len(vocabulary), own.sentence_length)
+
+
+def _cross_silo(
+  name: str, own: TextSettings, corpus: texts.Corpus, client_ids: Sequence[str]
+) -> tuple[list[str], populations.Populations]:
+  """Makes the vocabulary and the populations, if sentences are held out."""
+  parts = {
+    client_id: texts.split(
+      corpus.texts[client_id],
+      _FRACTIONS,
+      seeds.generator(name, own.split_seed, client_id),
+    )
+    for client_id in client_ids
+  }
+  vocabulary = corpus.most_frequent(
+    (of_client['train'] for of_client in parts.values()), own.vocabulary_size
+  )
+  numbering = corpus.numbering(vocabulary)
+
+  def load(client_id: str, part: str) -> populations.Examples:
+    return _cut(own, parts[client_id][part].renumber(numbering), vocabulary)
+
+  sizes = {
+    part: np.array(
+      [_count(own, of_client[part]) for of_client in parts.values()]
+    )
+    for part in _FRACTIONS
+  }
+  return vocabulary, silos.make_lazy_populations(client_ids, load, sizes)
+
+
+def _cross_device(
+  own: TextSettings, corpus: texts.Corpus, client_ids: Sequence[str]
+) -> tuple[list[str], populations.Populations]:
+  """Makes the vocabulary and the populations, if clients are held out."""
+  validation, test, train = own.split(
+    own.permuted(client_ids), _VALIDATION, _TEST
+  )
+  vocabulary = corpus.most_frequent(
+    (corpus.texts[client_id] for client_id in train), own.vocabulary_size
+  )
+  numbering = corpus.numbering(vocabulary)
+
+  def load(client_id: str, limit: int | None) -> populations.Examples:
+    text = corpus.texts[client_id].renumber(numbering)
+    return populations.take(_cut(own, text, vocabulary), slice(limit))
+
+  def make_devices(client_ids: Sequence[str]) -> devices.Devices:
+    sizes = [_count(own, corpus.texts[c]) for c in client_ids]
+    return devices.Devices(tuple(client_ids), load, np.array(sizes))
+
+  return vocabulary, devices.make_populations(
+    train=make_devices(train),
+    validation=make_devices(validation),
+    test=make_devices(test),
+  )
+
+
+def make_task(
+  name: str,
+  own: TextSettings,
+  corpus: texts.Corpus,
+  group_names: Sequence[str],
+  groups: Mapping[str, int],
+) -> task.Task:
+  """Makes the task.
+
+  Args:
+    name: Its name.
+    own: Its settings.
+    corpus: The sentences of all clients.
+    group_names: The names of the groups.
+    groups: The group of each client.
+
+  Returns:
+    The task.
+
+  Raises:
+    UserError: If no client has enough sentences.
+  """
+  client_ids = tuple(
+    client_id
+    for client_id, text in corpus.texts.items()
+    if len(text.ends) >= own.min_sentences
+  )
+  if not client_ids:
+    raise errors.UserError(
+      f'No client of {name} has task.min_sentences={own.min_sentences}'
+      ' sentences. Set a smaller number, or replace the data.'
+    )
+
+  if own.hold_out == 'examples':
+    vocabulary, held_out = _cross_silo(name, own, corpus, client_ids)
+  else:
+    vocabulary, held_out = _cross_device(own, corpus, client_ids)
+  return task.Task(
+    name=name,
+    model=character_lstm.CharacterLstm.of_words(
+      vocabulary,
+      own.word_length,
+      sequence_length=own.sentence_length,
+      filters=own.filters,
+      lstm_size=own.lstm_size,
+      num_lstms=own.num_lstms,
+    ),
+    metric='perplexity',
+    higher_is_better=False,
+    batch_size=8,
+    padded=False,
+    attributes={
+      task.GROUP: task.Attribute(
+        tuple(group_names), {c: groups[c] for c in client_ids}
+      )
+    },
+    vocabulary=tuple(vocabulary),
+    **held_out,
+  )

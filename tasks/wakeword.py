@@ -1,0 +1,165 @@
+"""Wake word: whether a clip has a certain word, a type of device a client.
+
+As in Self-FL, section 4.3, where the data are Amazon's own: the clients are the
+types of devices, or several clients of each type that share its clips evenly
+(appendix G.4); a convolutional network on spectrograms. The data are a folder
+with WAV files, one channel of 16 bits at 16 kHz, and a table clips.csv of the
+columns file, device and label: 1 for a clip with the word, 0 for one without.
+
+The metric is the share of clips without the word that are accepted, where the
+threshold is such that no more than `false_rejects` of those with it are
+rejected. The paper's relative false accepts at relative false rejects of one
+are this, divided by that of the model to compare with.
+
+Of each client's clips of either label a tenth is to choose by and a tenth to
+report (cross-silo).
+"""
+
+import csv
+import dataclasses
+import pathlib
+import wave
+
+import numpy as np
+
+from base import errors
+from base import seeds
+from base import settings
+from tasks import task
+from tasks.data import audio
+from tasks.data import downloads
+from tasks.data import partitions
+from tasks.data import populations
+from tasks.data import silos
+from tasks.models import cnn
+
+_TABLE = 'clips.csv'
+_ADVICE = (
+  'Make a folder wakeword in the data_dir, with WAV files and a table'
+  f' {_TABLE} of the columns file, device and label (1 with the word, 0'
+  ' without).'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class WakewordSettings(silos.SplitSettings):
+  """The settings of a wake word."""
+
+  clients_per_device: int = settings.field(
+    1,
+    "The number of clients of each type of device, which share the type's clips"
+    ' evenly.',
+    minimum=1,
+  )
+  partition_seed: int = partitions.seed_field(0)
+  channels: tuple[int, ...] = settings.field(
+    (8, 16, 32, 32),
+    'The channels of each convolution of the network.',
+    minimum=1,
+  )
+  false_rejects: float = settings.field(
+    0.05,
+    'The share of clips with the word that may be rejected.',
+    minimum=0,
+    maximum=1,
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if not 1 <= len(self.channels) <= cnn.MOST_SPECTROGRAM_LAYERS:
+      raise settings.SettingError(
+        f'channels must be 1 to {cnn.MOST_SPECTROGRAM_LAYERS} numbers, not'
+        f' {len(self.channels)}.',
+        'channels',
+      )
+
+
+def _read_clip(path: pathlib.Path) -> np.ndarray:
+  """Reads the spectrogram of a clip."""
+  try:
+    return audio.spectrogram(audio.read_wav(path))
+  except (OSError, EOFError, ValueError, wave.Error) as error:
+    raise errors.UserError(
+      f'{path} cannot be read as a clip ({error}). Replace it, or leave it out'
+      f' of {_TABLE}.'
+    ) from error
+
+
+def _read(
+  table: pathlib.Path,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Reads the spectrograms, the labels and the devices of all clips."""
+  try:
+    with table.open(encoding='utf-8', newline='') as file:
+      rows = list(csv.DictReader(file))
+    labels = np.array([{'0': 0, '1': 1}[row['label']] for row in rows])
+    devices = [row['device'] for row in rows]
+    paths = [table.parent / row['file'] for row in rows]
+    if len(set(labels)) < 2:
+      raise ValueError('it has no clips with the word, or none without')
+    if not all(devices):
+      raise ValueError('a clip has no device')
+  except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+    raise errors.UserError(
+      f'{table} cannot be read as a table of clips ({error!r}). {_ADVICE}'
+    ) from error
+  x = np.stack([_read_clip(path) for path in paths])
+  return x, labels.astype(np.int32), np.array(devices)
+
+
+def make_task(
+  name: str,
+  how: WakewordSettings,
+  x: np.ndarray,
+  labels: np.ndarray,
+  devices: np.ndarray,
+  seed: int,
+) -> task.Task:
+  """Makes the task of detecting a word in clips.
+
+  Args:
+    name: The name of the task.
+    how: The settings.
+    x: The spectrograms of the clips.
+    labels: 1 for each with the word, 0 for one without.
+    devices: The type of device of each.
+    seed: The seed of the run.
+
+  Returns:
+    The task; clients know the type of their device as their group.
+  """
+  clients: dict[str, np.ndarray] = {}
+  of_device: dict[str, int] = {}
+  by_device = partitions.by_column(devices)
+  for k, (device, rows) in enumerate(by_device.items()):
+    rng = seeds.generator('devices', how.partition_seed, device)
+    parts = np.array_split(rng.permutation(rows), how.clients_per_device)
+    for i, part in enumerate(parts):
+      client_id = device if len(parts) == 1 else f'{device}_{i}'
+      clients[client_id], of_device[client_id] = np.sort(part), k
+
+  def take(rows: np.ndarray) -> populations.Examples:
+    return {'x': x[rows], 'y': labels[rows]}
+
+  return task.Task(
+    name=name,
+    model=cnn.WakewordCnn(
+      audio.FRAMES, audio.BANDS, how.channels, how.false_rejects
+    ),
+    metric='false_accepts',
+    higher_is_better=False,
+    batch_size=20,
+    padded=False,
+    attributes={task.GROUP: task.Attribute(tuple(by_device), of_device)},
+    **silos.make_populations_of_rows(
+      clients, take, how.seed(seed), strata=labels
+    ),
+  )
+
+
+def load(
+  settings: WakewordSettings, data_dir: str | None, seed: int
+) -> task.Task:
+  """Loads the task; without a `split_seed`, `seed` decides the split."""
+  table = downloads.find(f'wakeword/{_TABLE}', data_dir, _ADVICE)
+  return make_task('wakeword', settings, *_read(table), seed)

@@ -1,0 +1,57 @@
+"""FedProx against NumPy and closed forms, and at mu = 0."""
+
+import numpy as np
+
+from tests.algorithms import helpers
+
+_RATE = 0.05
+_W = np.array([1.0, -1.0, 0.5, 2.0])
+
+
+def _build(**values):
+  return helpers.build(
+    'fedprox', **dict(client_learning_rate=_RATE, proximal=0.7) | values
+  )
+
+
+def _run(method, **how):
+  """The model after rounds that begin with `_W`."""
+  state = helpers.with_server(
+    method.initial_state([0, 1]), model=helpers.weights(_W)
+  )
+  after = helpers.run(method, state=state, **how)
+  return helpers.vector(after.state.server.model)
+
+
+def test_three_rounds_are_those_of_numpy():
+  w = _W
+  for _ in range(3):
+    after = []
+    for own in helpers.all_data():
+      w_k = w
+      for a, b in helpers.batch_gradients(own):
+        w_k = w_k - _RATE * (a @ w_k - b + 0.7 * (w_k - w))
+      after.append(w_k)
+    w = np.average(after, axis=0, weights=helpers.SIZES)
+  np.testing.assert_allclose(_run(_build()), w, rtol=1e-4, atol=1e-6)
+
+
+def test_without_a_pull_it_is_fedavg():
+  fedavg = helpers.build('fedavg', client_learning_rate=_RATE)
+  np.testing.assert_allclose(
+    _run(_build(proximal=0)), _run(fedavg), rtol=1e-6, atol=1e-7
+  )
+
+
+def test_many_steps_of_a_client_reach_the_minimum_of_its_pulled_loss():
+  own = helpers.data(0, 12, batch_size=12)
+  own = own._replace(
+    indices=np.tile(own.indices, [500, 1]), mask=np.tile(own.mask, [500, 1])
+  )
+  method = _build()
+  clients = helpers.make_clients(method, [own])
+  a, b = helpers.quadratic(own)
+  expected = np.linalg.solve(a + 0.7 * np.eye(4), b + 0.7 * _W)
+  np.testing.assert_allclose(
+    _run(method, rounds=1, clients=clients), expected, rtol=1e-4
+  )

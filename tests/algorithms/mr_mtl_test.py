@@ -1,0 +1,108 @@
+"""MR-MTL against NumPy and its closed form, and at lambda = 0."""
+
+import numpy as np
+
+from tests.algorithms import helpers
+
+_RATE = 0.05
+
+
+def _build(**values):
+  return helpers.build(
+    'mr_mtl', **dict(client_learning_rate=_RATE, regularization=0.7) | values
+  )
+
+
+def _rounds(lambda_, num_rounds=3):
+  """The models of all clients, as computed with NumPy."""
+  models = [np.zeros(4) for _ in helpers.SIZES]
+  for _ in range(num_rounds):
+    w_bar = np.mean(models, axis=0)
+    for k, own in enumerate(helpers.all_data()):
+      for a, b in helpers.batch_gradients(own):
+        slope = a @ models[k] - b + lambda_ * (models[k] - w_bar)
+        models[k] = models[k] - _RATE * slope
+  return models
+
+
+def _models(after):
+  return [helpers.vector(client.state.personal) for client in after.clients]
+
+
+def test_three_rounds_are_those_of_numpy():
+  after, expected = helpers.run(_build()), _rounds(0.7)
+  np.testing.assert_allclose(_models(after), expected, rtol=1e-4, atol=1e-6)
+  np.testing.assert_allclose(
+    helpers.vector(after.state.server.model),
+    np.mean(expected, axis=0),
+    rtol=1e-4,
+    atol=1e-6,
+  )
+
+
+def test_without_a_pull_it_is_local_training():
+  models = _models(helpers.run(_build(regularization=0)))
+  for own, model in zip(helpers.all_data(), models):
+    v = np.zeros(4)
+    for a, b in helpers.batch_gradients(own) * 3:
+      v = v - _RATE * (a @ v - b)
+    np.testing.assert_allclose(model, v, rtol=1e-4, atol=1e-6)
+
+
+def test_reaches_the_minimum_of_all_losses_and_pulls():
+  # Of which w_bar is a variable as well: all are one linear system.
+  method = _build(client_learning_rate=0.2)
+  clients = helpers.make_clients(
+    method,
+    [
+      helpers.padded(own, rows=12, places=12, steps=1)
+      for own in helpers.all_data(batch_size=100)
+    ],
+  )
+  eye, num_clients = np.eye(4), len(clients)
+  matrix = np.zeros([num_clients + 1, 4, num_clients + 1, 4])
+  right = np.zeros([num_clients + 1, 4])
+  for k, own in enumerate(helpers.all_data()):
+    a, right[k] = helpers.quadratic(own)
+    matrix[k, :, k] = a + 0.7 * eye
+    matrix[k, :, -1] = -0.7 * eye
+    matrix[-1, :, k] = eye / num_clients
+  matrix[-1, :, -1] = -eye
+  size = 4 * (num_clients + 1)
+  expected = np.linalg.solve(matrix.reshape(size, size), right.ravel())
+  after = helpers.run(method, 1000, clients)
+  np.testing.assert_allclose(
+    [*_models(after), helpers.vector(after.state.server.model)],
+    expected.reshape(-1, 4),
+    atol=1e-3,
+  )
+
+
+def test_clients_are_evaluated_at_their_own_model_and_at_the_mean():
+  method = _build()
+  after = helpers.run(method)
+  w_bar = helpers.vector(after.state.server.model)
+  results = method.personalize(after.state, helpers.hold_out(after.clients))
+  for k, (model, result) in enumerate(zip(_models(after), results)):
+    np.testing.assert_allclose(
+      result['evaluation']['half_squared_error'][0],
+      [
+        helpers.total_error(helpers.data(k + 100, 6), w) for w in (w_bar, model)
+      ],
+      rtol=1e-4,
+    )
+
+
+def test_a_clients_momentum_goes_on_if_kept():
+  method = _build(
+    client_optimizer='momentum', client_slots='kept', regularization=0
+  )
+  own = helpers.data(0, 9)
+  clients = helpers.run(method, 2, helpers.make_clients(method, [own])).clients
+  v, m = np.zeros(4), np.zeros(4)
+  for a, b in helpers.batch_gradients(own) * 2:
+    m = 0.9 * m + a @ v - b
+    v = v - _RATE * m
+  np.testing.assert_allclose(
+    helpers.vector(clients[0].state.personal), v, rtol=1e-4, atol=1e-6
+  )

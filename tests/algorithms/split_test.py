@@ -1,0 +1,260 @@
+"""The split family against NumPy, at its limits, and on new clients."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from base import errors
+from tasks.models import linear
+from tests import toys
+from tests.algorithms import helpers
+
+_MODEL = toys.VectorModel()
+_RATE = 0.05
+_HEAD = _MODEL.parts['head']
+_ENCODER = _MODEL.parts['encoder']
+_ALL = ('vector', *_ENCODER, *_HEAD)
+# What clients keep, and the weights that each pass over the batches steps on.
+_METHODS = {
+  'fedper': (_HEAD, [_ALL]),
+  'lg_fedavg': (_ENCODER, [_ALL]),
+  'fedrep': (_HEAD, [_HEAD, _HEAD, ('vector', *_ENCODER)]),
+  'fedbabu': (_HEAD, [('vector', *_ENCODER)]),
+}
+
+
+def _build(name, model=_MODEL, **values):
+  if name == 'fedrep':
+    values = dict(head_epochs=2) | values
+  return helpers.build(name, model, **dict(client_learning_rate=_RATE) | values)
+
+
+def _gradient(w, x, y):
+  """Differentiates the mean loss of `_MODEL`, and returns its scores too."""
+  inputs = np.concatenate([x, np.tile(w['vector'], [len(x), 1])], axis=1)
+  z = np.tanh(inputs @ w['hidden_kernel'] + w['hidden_bias'])
+  scores = z @ w['kernel'] + w['bias']
+  of_scores = (scores - y) / len(x)
+  of_hidden = np.outer(of_scores, w['kernel']) * (1 - z**2)
+  return dict(
+    vector=(of_hidden @ w['hidden_kernel'][3:].T).sum(0),
+    hidden_kernel=inputs.T @ of_hidden,
+    hidden_bias=of_hidden.sum(0),
+    kernel=z.T @ of_scores,
+    bias=of_scores.sum(),
+  ), scores
+
+
+def _epoch(w, own, names, rate=_RATE):
+  """Steps on the weights of these names, once for each batch."""
+  for indices, mask in zip(own.indices, own.mask):
+    used = indices[mask > 0]
+    slopes, _ = _gradient(w, own.examples['x'][used], own.examples['y'][used])
+    w = w | {name: w[name] - rate * slopes[name] for name in names}
+  return w
+
+
+def _error(w, own):
+  _, scores = _gradient(w, own.examples['x'], own.examples['y'])
+  return 0.5 * np.sum((scores - own.examples['y']) ** 2)
+
+
+def _rounds(name, w, num_rounds=3):
+  """The server's weights and those of each client, as computed with NumPy."""
+  personal, passes = _METHODS[name]
+  models = [w] * len(helpers.SIZES)
+  for _ in range(num_rounds):
+    shared = {n: leaf for n, leaf in w.items() if n not in personal}
+    models = [model | shared for model in models]
+    for k, own in enumerate(helpers.all_data()):
+      for names in passes:
+        models[k] = _epoch(models[k], own, names)
+    w = w | {
+      n: np.average([own[n] for own in models], axis=0, weights=helpers.SIZES)
+      for n in shared
+    }
+  return w, [
+    w | {n: own[n] for n in (personal if name != 'fedbabu' else ())}
+    for own in models
+  ]
+
+
+def _errors(method, state, clients):
+  """The sums of errors of each client at each candidate."""
+  results = method.personalize(state, helpers.hold_out(clients))
+  return [own['evaluation']['half_squared_error'][0] for own in results]
+
+
+@pytest.mark.parametrize('name', _METHODS)
+def test_three_rounds_are_those_of_numpy(name):
+  method = _build(name)
+  state = method.initial_state([0, 1])
+  expected, models = _rounds(name, dict(state.server.model))
+  after = helpers.run(method, state=state)
+  helpers.assert_close(dict(after.state.server.model), expected, atol=1e-5)
+  # Each client is evaluated at its own parts and the shared ones.
+  own = _build(f'{name}+as_trained')
+  np.testing.assert_allclose(
+    np.ravel(_errors(own, after.state, after.clients)),
+    [_error(w, helpers.data(k + 100, 6)) for k, w in enumerate(models)],
+    rtol=1e-4,
+  )
+
+
+def test_fedrep_with_a_frozen_encoder_is_local_training_of_heads():
+  method = _build('fedrep', server_learning_rate=0)
+  state = method.initial_state([0, 1])
+  w = dict(state.server.model)
+  after = helpers.run(method, state=state)
+  helpers.assert_equal(dict(after.state.server.model), w)
+  for client, own in zip(after.clients, helpers.all_data()):
+    model = w
+    for _ in range(3 * 2):
+      model = _epoch(model, own, _HEAD)
+    helpers.assert_close(
+      dict(client.state.personal), {n: model[n] for n in _HEAD}
+    )
+
+
+def test_fedrep_trains_the_head_of_a_new_client_on_the_fixed_encoder():
+  method = _build('fedrep', finetuning_epochs=3)
+  state = helpers.run(method).state
+  clients = helpers.make_clients(method)
+  for k, found in enumerate(_errors(method, state, clients)):
+    w, expected = dict(state.server.model), []
+    for _ in range(4):
+      expected.append(_error(w, helpers.data(k + 100, 6)))
+      w = _epoch(w, helpers.all_data()[k], _HEAD, rate=0.1)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_fedbabu_fine_tunes_all_weights():
+  method = _build('fedbabu', finetuning_epochs=1)
+  state = helpers.run(method).state
+  for k, found in enumerate(
+    _errors(method, state, helpers.make_clients(method))
+  ):
+    w = _epoch(dict(state.server.model), helpers.all_data()[k], _ALL, rate=0.1)
+    expected = _error(w, helpers.data(k + 100, 6))
+    np.testing.assert_allclose(found[1], expected, rtol=1e-4)
+
+
+def test_the_servers_momentum_is_of_the_shared_parts():
+  method = _build('fedper', server_optimizer='momentum')
+  state = helpers.run(method).state
+  assert set(state.server.optimizer['accumulator']) == {'vector', *_ENCODER}
+
+
+@pytest.mark.parametrize(
+  'name, model, values, message',
+  [
+    ('fedper', helpers.MODEL, {}, 'has weights only in: head'),
+    ('lg_fedavg', helpers.MODEL, {}, 'has weights only in: head'),
+    ('fedper', _MODEL, dict(personal_parts=('haed',)), "Did you mean 'head'?"),
+    ('fedper', _MODEL, dict(client_slots='kept'), 'client_slots must be new'),
+    ('fedrod', _MODEL, dict(client_slots='kept'), 'client_slots must be new'),
+  ],
+)
+def test_refuses(name, model, values, message):
+  with pytest.raises(errors.UserError) as error:
+    _build(name, model, **values)
+  assert message in str(error.value)
+
+
+def _fedrod_step(w, phi, own, used):
+  """A step of FedRoD without classes, from the values before it."""
+  x, y = own.examples['x'][used], own.examples['y'][used]
+  of_w, _ = _gradient(w, x, y)
+  both = w | {name: w[name] + phi[name] for name in phi}
+  of_both, _ = _gradient(both, x, y)
+  return (
+    {name: w[name] - _RATE * of_w[name] for name in w},
+    {name: phi[name] - _RATE * of_both[name] for name in phi},
+  )
+
+
+def test_three_rounds_of_fedrod_are_those_of_numpy():
+  method = _build('fedrod')
+  state = method.initial_state([0, 1])
+  after = helpers.run(method, state=state)
+  w = dict(state.server.model)
+  phis = [{name: 0 * w[name] for name in _HEAD} for _ in helpers.SIZES]
+  for _ in range(3):
+    models = []
+    for k, own in enumerate(helpers.all_data()):
+      model = w
+      for indices, mask in zip(own.indices, own.mask):
+        model, phis[k] = _fedrod_step(model, phis[k], own, indices[mask > 0])
+      models.append(model)
+    w = {
+      name: np.average([m[name] for m in models], axis=0, weights=helpers.SIZES)
+      for name in w
+    }
+  helpers.assert_close(dict(after.state.server.model), w, atol=1e-5)
+  found = np.array(_errors(method, after.state, after.clients))
+  for k, phi in enumerate(phis):
+    both = w | {name: w[name] + phi[name] for name in phi}
+    np.testing.assert_allclose(
+      found[k],
+      [_error(own, helpers.data(k + 100, 6)) for own in (w, both)],
+      rtol=1e-4,
+    )
+
+
+def test_a_new_client_of_fedrod_has_the_generic_head_and_trains_another():
+  method = _build('fedrod+head_finetuning', finetuning_epochs=1)
+  state = helpers.run(method).state
+  clients = helpers.make_clients(method)
+  for k, found in enumerate(_errors(method, state, clients)):
+    w = dict(state.server.model)
+    after = _epoch(w, helpers.all_data()[k], _HEAD, rate=0.1)
+    expected = [_error(own, helpers.data(k + 100, 6)) for own in (w, after)]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+_CLASSIFIER = linear.LogisticRegression(3, 3)
+
+
+def _labelled(classes):
+  """A client's examples of these classes, with padding in its last batch."""
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[len(classes), 3]).astype(np.float32)
+  return helpers.as_data({'x': x, 'y': np.array(classes, np.int32)})
+
+
+def _softmax_step(w, own, used, prior):
+  x, y = own.examples['x'][used], own.examples['y'][used]
+  scores = np.exp(x @ w['kernel'] + w['bias'] + prior)
+  of_scores = scores / scores.sum(1, keepdims=True) - np.eye(3)[y]
+  of_scores /= len(x)
+  return collections.OrderedDict(
+    kernel=w['kernel'] - _RATE * x.T @ of_scores,
+    bias=w['bias'] - _RATE * of_scores.sum(0),
+  )
+
+
+@pytest.mark.parametrize('balance', [0, 0.5, 1])
+def test_the_generic_head_of_fedrod_goes_down_the_balanced_risk(balance):
+  # A class that is padded with, 0, of which there are no examples.
+  own = _labelled([1, 2, 2, 2, 1, 2])
+  method = _build('fedrod', _CLASSIFIER, balance=balance)
+  clients = helpers.make_clients(method, [own])
+  w = collections.OrderedDict(kernel=np.zeros([3, 3]), bias=np.zeros(3))
+  prior = balance * np.log([1e-6, 2, 4])
+  for indices, mask in zip(own.indices, own.mask):
+    w = _softmax_step(w, own, indices[mask > 0], prior)
+  state = helpers.run(method, 1, clients).state
+  helpers.assert_close(dict(state.server.model), dict(w))
+
+
+def test_without_balance_the_generic_head_of_fedrod_is_fedavgs():
+  clients = [_labelled([1, 2, 2, 2, 1, 2]), _labelled([0, 0, 1])]
+  models = [
+    helpers.run(method, 3, helpers.make_clients(method, clients)).state
+    for method in (
+      _build('fedrod', _CLASSIFIER, balance=0),
+      _build('fedavg', _CLASSIFIER),
+    )
+  ]
+  helpers.assert_close(*(dict(state.server.model) for state in models))

@@ -1,0 +1,76 @@
+"""Tests of the program that draws the classes of clients."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from base import errors
+from experiments.reporting import clients_by_class
+from tasks import registry
+from tests.experiments import programs
+
+
+def test_writes_the_figure_and_its_numbers(tmp_path):
+  done = programs.run(
+    'plot_clients',
+    '--task=synthetic',
+    '--set=task.num_train_clients=5',
+    '--set=task.num_validation_clients=1',
+    '--set=task.num_test_clients=2',
+    f'--output_dir={tmp_path}',
+  )
+  assert done.returncode == 0, done.stderr
+  names = {path.name for path in tmp_path.iterdir()}
+  assert names == {f'clients_by_class.{e}' for e in ('png', 'svg', 'csv')}
+  with (tmp_path / 'clients_by_class.csv').open(newline='') as file:
+    rows = list(csv.reader(file))
+  assert len(rows) == 1 + 5 + 1 + 2
+  header, *clients = rows
+  assert header[:3] == ['client', '0', '1']
+  assert all(len(row) == len(header) for row in clients)
+  assert all(sum(map(int, own)) >= 20 for _, *own in clients)
+
+
+def test_all_examples_of_a_held_out_client_are_counted():
+  task = registry.load('synthetic', num_test_clients=1)
+  (client_id,) = task.test.client_ids
+  labels = np.concatenate(
+    [load(client_id)['y'] for load in task.test.sets.values()]
+  )
+  np.testing.assert_array_equal(
+    clients_by_class.count(task)[client_id], np.bincount(labels, minlength=10)
+  )
+
+
+def test_a_task_without_classes_is_refused():
+  task = registry.load('synthetic')
+
+  def without(population):
+    sets = {
+      name: lambda client_id: {'y': np.zeros(3, np.float32)}
+      for name in population.sets
+    }
+    return type(population)(population.client_ids, sets)
+
+  task = type(task)(
+    **vars(task)
+    | {n: without(getattr(task, n)) for n in ('train', 'validation', 'test')}
+  )
+  with pytest.raises(errors.UserError, match='have no classes'):
+    clients_by_class.count(task)
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'answer'),
+  [
+    (['--help'], '--task'),
+    (['--task=mnits'], "Did you mean 'mnist'?"),
+    (['x'], "There is no argument 'x'"),
+  ],
+)
+def test_is_answered_without_importing_anything_heavy(arguments, answer):
+  done = programs.run_without_tensorflow('plot_clients', *arguments)
+  assert answer in done.stdout + done.stderr
+  assert 'Traceback' not in done.stderr
+  assert done.returncode == 1

@@ -1,0 +1,121 @@
+"""Tests of CIFAR-10, on small files of the form of the real ones."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from base import errors
+from tasks import registry
+
+_FILES = [f'data_batch_{k}.bin' for k in range(1, 6)] + ['test_batch.bin']
+
+
+def _records():
+  """The records of all files: a label, then a plane of each color."""
+  rng = np.random.default_rng(0)
+  records = rng.integers(0, 256, (600, 1 + 3 * 1024)).astype(np.uint8)
+  records[:, 0] = rng.integers(10, size=600)
+  return records
+
+
+@pytest.fixture(name='folder')
+def _folder(tmp_path):
+  folder = tmp_path / 'cifar10' / 'cifar-10-batches-bin'
+  folder.mkdir(parents=True)
+  for name, records in zip(_FILES, np.split(_records(), 6)):
+    (folder / name).write_bytes(records.tobytes())
+  return folder
+
+
+@pytest.fixture(name='load_task')
+def _load_task(folder):
+  return functools.partial(
+    registry.load, 'cifar10', data_dir=str(folder.parents[1])
+  )
+
+
+def _own(task, client_id):
+  parts = [
+    task.train.sets['train'](client_id),
+    task.validation.sets['evaluation'](client_id),
+    task.test.sets['evaluation'](client_id),
+  ]
+  return {n: np.concatenate([part[n] for part in parts]) for n in parts[0]}
+
+
+def test_clients_have_three_classes_and_all_photos(load_task):
+  task = load_task()
+  assert task.cross_silo
+  assert len(task.train.client_ids) == 20
+  size = 0
+  for k, client_id in enumerate(task.train.client_ids):
+    labels = _own(task, client_id)['y']
+    assert set(labels) == {k % 10, (k + 1) % 10, (k + 2) % 10}
+    size += len(labels)
+  assert size == 600
+
+
+def test_photos_are_rows_of_pixels_of_three_colors(load_task):
+  task = load_task(num_clients=1, classes_per_client=10)
+  own = _own(task, 'client_0')
+  assert own['x'].dtype == np.float32
+  assert (own['x'].min(), own['x'].max()) == (-1, 1)
+  found = {
+    (np.round((photo + 1) * 127.5).astype(np.uint8).tobytes(), label)
+    for photo, label in zip(own['x'], own['y'])
+  }
+  for record in _records():
+    label, red, green, blue = np.split(record, [1, 1025, 2049])
+    photo = np.stack([red, green, blue], axis=1).reshape(32, 32, 3)
+    assert (photo.tobytes(), label[0]) in found
+
+
+def test_the_model_is_that_of_keras(load_task):
+  layers = tf.keras.layers
+  keras = tf.keras.Sequential(
+    [
+      layers.Conv2D(6, 5, activation='relu', input_shape=(32, 32, 3)),
+      layers.MaxPool2D(2),
+      layers.Conv2D(16, 5, activation='relu'),
+      layers.MaxPool2D(2),
+      layers.Flatten(),
+      layers.Dense(120, activation='relu'),
+      layers.Dense(84, activation='relu'),
+      layers.Dense(10),
+    ]
+  )
+  task = load_task()
+  weights = task.model.init(tf.constant([0, 1]))
+  # PyTorch's tutorial has as many.
+  assert sum(np.size(weight) for weight in weights.values()) == 62_006
+  assert sum(task.model.parts.values(), ()) == tuple(weights)
+  keras.set_weights(list(weights.values()))
+  batch = task.train.sets['train']('client_00')
+  np.testing.assert_allclose(
+    task.model.scores(weights, batch), keras(batch['x']), atol=1e-5
+  )
+  assert task.model.encode(weights, batch).shape[1] == 84
+
+
+@pytest.mark.parametrize(
+  'damage',
+  [
+    lambda path: path.unlink(),
+    lambda path: path.write_bytes(b''),
+    lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    lambda path: path.write_bytes(b'\xff' * 3073),
+  ],
+  ids=['missing', 'empty', 'cut_off', 'other_labels'],
+)
+def test_a_damaged_file_is_named(damage, load_task, folder):
+  path = folder / 'data_batch_3.bin'
+  damage(path)
+  with pytest.raises(errors.UserError, match=str(path)):
+    load_task()
+
+
+def test_says_where_to_get_the_files(tmp_path):
+  with pytest.raises(errors.UserError, match='Unpack https'):
+    registry.load('cifar10', data_dir=str(tmp_path))

@@ -1,0 +1,616 @@
+"""A TFF runtime that lives in this process and works on whole cohorts.
+
+`tff.framework.set_default_context(create_cohort_context())` makes every TFF
+computation run here. Clients whose work is small and known to give the same
+under XLA are stacked: the work of all of them, and the aggregation, is one XLA
+program. The others run one client a core; what they give is aggregated in the
+clients' order, so that the result does not depend on which client is ready
+first.
+"""
+
+import asyncio
+import collections
+from collections.abc import (
+  Callable,
+  Iterator,
+  KeysView,
+  Mapping,
+  Sequence,
+  ValuesView,
+)
+import concurrent.futures
+import logging
+import os
+import threading
+from types import TracebackType
+from typing import Any
+import weakref
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_runtimes import caches
+from tff_runtimes import programs
+from tff_runtimes import rounds
+from tff_runtimes import stacking
+from tff_runtimes import values
+
+# Here, as `CohortContext` has a method that is called `rounds` too.
+_Plan = rounds.Plan
+_Rounds = rounds.Rounds
+
+# Number of computations that are kept compiled.
+_CACHE_SIZE = 64
+
+_logger = logging.getLogger(__name__)
+
+
+class _Compiled:
+  """A computation, its program, and what runs the program."""
+
+  def __init__(
+    self,
+    computation: tff.framework.ConcreteComputation,
+    stack: bool | None,
+    trust_xla: bool,
+  ):
+    self.computation = computation
+    self.program = programs.Program(computation)
+    self.rounds: dict[_Plan, _Rounds] = {}
+    self.runner = stacking.StackedRunner(self.program, trust_xla)
+    if stack is False:
+      self.stacking = stacking.Stacking('the context was made to stack none')
+    else:
+      self.stacking = stacking.find_stacking(self.program, trust_xla)
+    size = self.stacking.client_bytes
+    if stack is None and size > stacking.MAX_CLIENT_BYTES:
+      self.stacking = stacking.Stacking(
+        f'a client reads or gives {size} bytes, and more than'
+        f' {stacking.MAX_CLIENT_BYTES} are faster on a core of their own'
+      )
+    _logger.info('%s', self)
+
+  def refuse(self, error: Exception) -> None:
+    """Takes note that XLA does not compile the work of stacked clients."""
+    reason = str(error).strip()
+    self.stacking = stacking.Stacking(f'XLA does not compile it: {reason}')
+    _logger.info('%s', self)
+
+  def __str__(self) -> str:
+    lines = [f'The computation has the type {self.computation.type_signature}.']
+    if self.stacking.against is not None:
+      how = (
+        'Its clients are not stacked and run one on each core, because'
+        f' {self.stacking.against}.'
+      )
+    elif self.stacking.against_whole is None:
+      how = 'Its clients are stacked, and a call is one XLA program.'
+    else:
+      how = (
+        'Its clients are stacked, but the server is no part of their XLA'
+        f' program, because {self.stacking.against_whole}.'
+      )
+    lines.append(how)
+    for what, operation in self.program.isolated():
+      lines.append(
+        f'{what} needs a TensorFlow session of its own for each call, which is'
+        f' slow, because of {operation}.'
+      )
+    return '\n'.join(lines)
+
+
+def _stack(
+  clients: Sequence[Any], type_spec: tff.Type, capacity: int
+) -> programs.Leaves | None:
+  """Stacks the clients' values; returns None if their shapes differ."""
+  if isinstance(clients, values.StackedClients):
+    columns = values.flatten(clients.stacked, type_spec, stacked=True)
+    missing = capacity - len(clients)
+    if not missing:
+      return columns
+    return [
+      np.concatenate([column, np.repeat(column[-1:], missing, axis=0)])
+      for column in columns
+    ]
+  rows = [values.flatten(client, type_spec) for client in clients]
+  rows += rows[-1:] * (capacity - len(rows))
+  columns = list(zip(*rows))
+  if any(len({tuple(leaf.shape) for leaf in column}) > 1 for column in columns):
+    return None
+  return [np.stack(column) for column in columns]
+
+
+def _count_clients(clients: Mapping[str, Sequence[Any]], default: int) -> int:
+  """Returns the number of clients.
+
+  Args:
+    clients: The parts of an argument that are one value for each client.
+    default: The number if there is no such part.
+
+  Raises:
+    TypeError: If a part is no sequence.
+    ValueError: If their lengths differ.
+  """
+  for part in clients.values():
+    if not isinstance(part, Sequence) or isinstance(part, (str, bytes)):
+      raise TypeError(
+        'Expected a list with one value for each client, got a'
+        f' {type(part).__name__}.'
+      )
+  sizes = {len(part) for part in clients.values()}
+  if len(sizes) > 1:
+    raise ValueError(
+      f'Got values of different numbers of clients: {sorted(sizes)}.'
+    )
+  return sizes.pop() if sizes else default
+
+
+class CohortContext(tff.framework.SyncContext):
+  """Runs TFF computations in this process; see the module's docstring.
+
+  Several threads can use it at once. It is a context manager, which closes it.
+  """
+
+  def __init__(
+    self, default_num_clients: int, stack: bool | None, trust_xla: bool
+  ):
+    """Makes the context; see `create_cohort_context`."""
+    self._default_num_clients = default_num_clients
+    self._stack_clients = stack
+    self._trust_xla = trust_xla
+    self._compiled = caches.Cache[_Compiled](_CACHE_SIZE)
+    # TensorFlow's functions complain if TensorFlow itself is deleted before.
+    weakref.finalize(self, self._compiled.clear)
+    self._is_closed = False
+    self._start_threads()
+
+  def _start_threads(self) -> None:
+    num_threads = len(os.sched_getaffinity(0))
+    self._window = 2 * num_threads
+    self._threads = concurrent.futures.ThreadPoolExecutor(num_threads)
+    self._caller = concurrent.futures.ThreadPoolExecutor(1)
+
+  def __enter__(self) -> 'CohortContext':
+    return self
+
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: TracebackType | None,
+  ) -> None:
+    self.close()
+
+  def close(self) -> None:
+    """Frees what was compiled and ends the threads."""
+    self._is_closed = True
+    self._compiled.clear()
+    self._threads.shutdown(wait=False)
+    self._caller.shutdown(wait=False)
+
+  def _check_open(self) -> None:
+    if self._is_closed:
+      raise RuntimeError('The context is closed. Make a new one to go on.')
+
+  def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+    """Runs a computation; TFF calls this.
+
+    Args:
+      comp: The computation.
+      arg: Its argument; None if it takes none.
+
+    Returns:
+      The result, in the Python containers of its type. What is one value for
+      each client is a list, or `values.StackedClients` if the clients in the
+      argument are.
+    """
+    self._check_open()
+    cancellation = programs.Cancellation()
+    if threading.current_thread() is not threading.main_thread():
+      return self.run(comp, arg, cancellation)
+    # In another thread, as Ctrl-C reaches this one only between operations.
+    call = self._caller.submit(self.run, comp, arg, cancellation)
+    try:
+      return call.result()
+    except BaseException:
+      if not call.done():
+        cancellation.cancel()
+        # What cannot be cancelled must not hold up what comes next.
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._caller.shutdown(wait=False)
+        self._start_threads()
+      raise
+
+  def explain(self, comp: tff.framework.ConcreteComputation) -> str:
+    """Tells how a computation runs here, and why not faster.
+
+    Args:
+      comp: The computation.
+
+    Returns:
+      Sentences for a reader: whether its clients are stacked and if not, what
+      operation or size is against it.
+    """
+    return str(self._compile(comp))
+
+  def rounds(
+    self, comp: tff.framework.ConcreteComputation, plan: _Plan
+  ) -> _Rounds | None:
+    """Makes many rounds of an iterative process one program.
+
+    Args:
+      comp: The `next` of the process. The module `rounds` tells its form.
+      plan: How its rounds follow from one another.
+
+    Returns:
+      What runs the rounds, with the same results as calling `comp` round by
+      round; None if `comp` has another form or cannot be one XLA program.
+    """
+    compiled = self._compile(comp)
+    found = compiled.stacking
+    if (
+      found.against is not None
+      or found.against_whole is not None
+      or not rounds.fits(compiled.program)
+    ):
+      return None
+    if plan not in compiled.rounds:
+      compiled.rounds[plan] = _Rounds(compiled.program, compiled.runner, plan)
+    return compiled.rounds[plan]
+
+  def _compile(
+    self, computation: tff.framework.ConcreteComputation
+  ) -> _Compiled:
+    self._check_open()
+    # By identity, as to hash a computation TFF serializes it every time.
+    return self._compiled.get(
+      id(computation),
+      lambda: _Compiled(computation, self._stack_clients, self._trust_xla),
+    )
+
+  def run(
+    self,
+    comp: tff.framework.ConcreteComputation,
+    arg: Any,
+    cancellation: programs.Cancellation,
+  ) -> Any:
+    """Runs a computation in the calling thread.
+
+    Args:
+      comp: The computation.
+      arg: Its argument.
+      cancellation: What can end the call.
+
+    Returns:
+      As `invoke`.
+    """
+    compiled = self._compile(comp)
+    program = compiled.program
+    arguments: dict[str, programs.Leaves] = {}
+    clients: dict[str, Sequence[Any]] = {}
+    parts = values.split(arg, program.parameter_type)
+    for part, (name, type_spec) in zip(parts, program.part_types.items()):
+      if values.is_per_client(type_spec):
+        # As TFF does, also with the keys or the values of a dictionary.
+        is_view = isinstance(part, (KeysView, ValuesView))
+        clients[name] = list(part) if is_view else part
+      else:
+        arguments[name] = values.flatten(part, type_spec)
+    size = _count_clients(clients, self._default_num_clients)
+    run = _Run(compiled, arguments, clients, size, cancellation)
+    result = run.stacked() or run.one_by_one(self._in_order)
+    stay_stacked = any(
+      isinstance(part, values.StackedClients) for part in clients.values()
+    )
+    return _to_python(result, program.result_type, stay_stacked)
+
+  def _in_order(self, jobs: Iterator[Callable[[], Any]]) -> Iterator[Any]:
+    """Yields the jobs' results in the jobs' order, with few jobs under way."""
+    pending: collections.deque[concurrent.futures.Future] = collections.deque()
+    try:
+      for job in jobs:
+        pending.append(self._threads.submit(job))
+        if len(pending) == self._window:
+          yield pending.popleft().result()
+      while pending:
+        yield pending.popleft().result()
+    finally:
+      for future in pending:
+        future.cancel()
+
+
+# Runs jobs and yields their results in order.
+_InOrder = Callable[[Iterator[Callable[[], Any]]], Iterator[Any]]
+
+
+class _Run:
+  """One call of a computation."""
+
+  def __init__(
+    self,
+    compiled: _Compiled,
+    arguments: programs.Arguments,
+    clients: Mapping[str, Sequence[Any]],
+    size: int,
+    cancellation: programs.Cancellation,
+  ):
+    """Prepares the call.
+
+    Args:
+      compiled: The computation.
+      arguments: The leaves of the parts of the argument that are not one value
+        for each client.
+      clients: The values of the other parts.
+      size: The number of clients.
+      cancellation: What can end the call.
+    """
+    self._compiled = compiled
+    self._program = compiled.program
+    self._arguments = arguments
+    self._clients = clients
+    self._size = size
+    self._cancellation = cancellation
+
+  def stacked(self) -> list[Any] | None:
+    """Runs with stacked clients; returns None if they cannot be stacked."""
+    if self._compiled.stacking.against is not None or not self._size:
+      return None
+    runner = self._compiled.runner
+    capacity = runner.capacity(self._size)
+    stacked = {}
+    for name, part in self._clients.items():
+      leaves = _stack(part, self._program.part_types[name], capacity)
+      if leaves is None:
+        return None
+      stacked[name] = leaves
+    try:
+      if self._compiled.stacking.against_whole is None:
+        return runner.run_whole(self._size, self._arguments, stacked)
+      return self._stacked_clients(stacked)
+    except stacking.NotFiniteError:
+      return None
+    except (stacking.CannotStackError, tf.errors.OpError) as error:
+      if self._cancellation.is_cancelled:
+        raise
+      self._compiled.refuse(error)
+      return None
+
+  def _stacked_clients(self, stacked: programs.Arguments) -> list[Any]:
+    """Runs with stacked clients, and a server that is no part of that."""
+    runner = self._compiled.runner
+
+    def run_clients(
+      i: int, reads: dict[str, programs.Leaves], kept: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[programs.Leaves]]:
+      needed = self._program.client_arguments(i)
+      shared = self._program.shared_arguments(i)
+      keep, aggregates = runner.run_clients(
+        i,
+        self._size,
+        {name: self._arguments[name] for name in shared},
+        {name: stacked[name] for name in needed if name in stacked},
+        reads,
+        kept,
+      )
+      return keep, aggregates
+
+    def of_clients(leaves: programs.Leaves) -> programs.ClientLeaves:
+      # Copies, as these may be arrays of the argument.
+      return programs.ClientLeaves(
+        [np.array(leaf[: self._size]) for leaf in leaves], self._size
+      )
+
+    return self._run_stages(self._arguments, run_clients, stacked, of_clients)
+
+  def one_by_one(self, in_order: _InOrder) -> list[Any]:
+    """Runs each client by itself, one a core at a time.
+
+    Args:
+      in_order: Runs the clients' jobs.
+    """
+    program = self._program
+    # Once, and not again for each client.
+    arguments = {
+      name: [
+        programs.to_tensor(leaf, spec.dtype)
+        for leaf, spec in zip(
+          leaves, values.leaf_specs(program.part_types[name])
+        )
+      ]
+      for name, leaves in self._arguments.items()
+    }
+
+    def own_leaves(part: str, k: int) -> programs.Leaves:
+      return values.flatten(self._clients[part][k], program.part_types[part])
+
+    def run_clients(
+      i: int, reads: dict[str, programs.Leaves], kept: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[programs.Leaves]]:
+      client, accumulate = (
+        program.client_function(i),
+        program.accumulate_function(i),
+      )
+      needed = program.client_arguments(i)
+      shared = {name: arguments[name] for name in program.shared_arguments(i)}
+
+      def job(k: int) -> Callable[[], Any]:
+        own = {
+          name: own_leaves(name, k)
+          if name in self._clients
+          else arguments[name]
+          for name in needed
+        }
+        own_kept = {name: leaves[k] for name, leaves in kept.items()}
+
+        def run() -> Any:
+          try:
+            return client(own, reads, own_kept, cancellation=self._cancellation)
+          except tf.errors.OpError as error:
+            raise _with_client(error, k, self._size) from error
+
+        return run
+
+      keeps: list[dict[str, programs.Leaves]] = []
+      aggregates = program.zeros_function(i)(shared, reads)
+      for keep, added in in_order(map(job, range(self._size))):
+        keeps.append(keep)
+        aggregates = accumulate(
+          shared, reads, aggregates, added, cancellation=self._cancellation
+        )
+      keep = {
+        name: [own[name] for own in keeps] for name in program.stages[i].keep
+      }
+      return keep, aggregates
+
+    everyone = {
+      part: [
+        # Copies, as the caller may change the argument later.
+        [
+          programs.to_tensor(leaf, spec.dtype)
+          for leaf, spec in zip(
+            own_leaves(part, k), values.leaf_specs(program.part_types[part])
+          )
+        ]
+        for k in range(self._size)
+      ]
+      for part in program.result_arguments
+      if part in self._clients
+    }
+    return self._run_stages(
+      arguments, run_clients, everyone, programs.ClientLeaves
+    )
+
+  def _run_stages(
+    self,
+    arguments: programs.Arguments,
+    run_clients: Callable[..., Any],
+    clients: Mapping[str, Any],
+    of_clients: Callable[[Any], programs.ClientLeaves],
+  ) -> list[Any]:
+    """Runs all stages.
+
+    Args:
+      arguments: The parts of the argument that are not one value for each
+        client.
+      run_clients: Runs the clients' work of a stage: from the stage's number,
+        the server's results that it reads, and what the clients kept, to what
+        they keep and the aggregates.
+      clients: The other parts of the argument, in the form in which
+        `run_clients` gives what clients keep.
+      of_clients: Makes the part of a result out of this form.
+
+    Returns:
+      For each part of the result its leaves, or `ClientLeaves`.
+    """
+    program = self._program
+    server: dict[str, programs.Leaves] = {}
+    kept: dict[str, Any] = {}
+    aggregates: list[programs.Leaves] = []
+    for i, stage in enumerate(program.stages):
+      server |= program.server_function(i)(
+        arguments, server, aggregates, cancellation=self._cancellation
+      )
+      if stage.is_federated:
+        reads = {name: server[name] for name in stage.reads}
+        earlier = program.client_specs(i)[2]
+        keep, aggregates = run_clients(
+          i, reads, {name: kept[name] for name in earlier}
+        )
+        kept |= keep
+    return program.result(
+      arguments,
+      server,
+      {
+        name: of_clients(leaves)
+        for name, leaves in (kept | dict(clients)).items()
+      },
+    )
+
+
+def _with_client(
+  error: tf.errors.OpError, client: int, size: int
+) -> tf.errors.OpError:
+  """Makes an error that tells which client it comes from."""
+  message = f'In the work of client {client} of {size}: {error.message}'
+  if type(error) is tf.errors.OpError:
+    return tf.errors.OpError(None, None, message, error.error_code)
+  return type(error)(None, None, message)
+
+
+def _to_python(
+  result: Sequence[Any], type_spec: tff.Type, stay_stacked: bool
+) -> Any:
+  """Puts the parts of a result in the Python containers of its type."""
+  parts: list[Any] = []
+  for leaves, part_type in zip(result, values.parts(type_spec)):
+    if not isinstance(leaves, programs.ClientLeaves):
+      parts.append(values.to_python(leaves, part_type))
+      continue
+    if leaves.stacked is None:
+      parts.append([values.to_python(own, part_type) for own in leaves.leaves])
+      continue
+    stacked = values.StackedClients(
+      values.to_python(leaves.leaves, part_type), leaves.stacked
+    )
+    parts.append(stacked if stay_stacked else list(stacked))
+  return tff.types.type_to_py_container(
+    values.join(parts, type_spec), values.without_clients(type_spec)
+  )
+
+
+class AsyncCohortContext(tff.framework.AsyncContext):
+  """A `CohortContext` for programs that await their computations."""
+
+  def __init__(self, context: CohortContext):
+    self._context = context
+
+  async def invoke(
+    self, comp: tff.framework.ConcreteComputation, arg: Any
+  ) -> Any:
+    """Runs a computation; TFF calls this. See `CohortContext.invoke`."""
+    if asyncio.iscoroutine(arg):
+      arg = await arg
+    cancellation = programs.Cancellation()
+    try:
+      return await asyncio.to_thread(self._context.run, comp, arg, cancellation)
+    except asyncio.CancelledError:
+      cancellation.cancel()
+      raise
+
+
+def create_cohort_context(
+  *,
+  default_num_clients: int = 0,
+  stack: bool | None = None,
+  trust_xla: bool = False,
+) -> CohortContext:
+  """Makes a context that runs TFF computations in this process.
+
+  Args:
+    default_num_clients: The number of clients where the argument of a
+      computation does not tell it.
+    stack: Whether to stack the clients of a cohort. By default clients are
+      stacked whose work is small and known to give the same under XLA. False
+      stacks none; True stacks also those with much work.
+    trust_xla: Whether to stack also clients whose work XLA computes differently
+      in some cases. It checks no indices and divisors, has other seeded random
+      numbers, and may lose NaN in maxima and minima. Without this trust, a call
+      in which stacked clients give infinity or NaN is done again, one by one.
+
+  Returns:
+    The context, for `tff.framework.set_default_context`.
+  """
+  return CohortContext(default_num_clients, stack, trust_xla)
+
+
+def create_async_cohort_context(**settings: Any) -> AsyncCohortContext:
+  """Makes a context for programs that await their computations.
+
+  Args:
+    **settings: As for `create_cohort_context`.
+
+  Returns:
+    The context, for `tff.program.NativeFederatedContext`.
+  """
+  return AsyncCohortContext(create_cohort_context(**settings))

@@ -1,0 +1,248 @@
+"""What is known of TensorFlow's operations: their state, and XLA's results.
+
+Both lists are of what is known to be safe. What is not on them takes a slower
+way with the same result as on TFF's own runtime.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tff_runtimes import private_api
+
+# A variable of this name is a new one whenever its node is run.
+ANONYMOUS_VARIABLE = b'cd2c89b7-88b7-44c8-ad83-06c2a9158347'
+
+# These are marked as stateful because the functions that they call may be.
+_CALLS = frozenset(
+  'Case If PartitionedCall StatefulPartitionedCall While'.split()
+)
+
+# Stateful operations that leave nothing behind when a graph has been run.
+_LEAVE_NOTHING = frozenset(
+  """
+  AnonymousHashTable AnonymousIterator AnonymousIteratorV2 AnonymousIteratorV3
+  AnonymousMemoryCache AnonymousMutableDenseHashTable
+  AnonymousMutableHashTable AnonymousMutableHashTableOfTensors
+  AnonymousRandomSeedGenerator AnonymousSeedGenerator Assert
+  AssignAddVariableOp AssignSubVariableOp AssignVariableOp DatasetCardinality
+  DatasetFromGraph DatasetToSingleElement DeleteIterator DeleteMemoryCache
+  DeleteRandomSeedGenerator DeleteSeedGenerator DestroyResourceOp
+  DummyMemoryCache DummySeedGenerator EagerPyFunc InitializeTableFromDataset
+  InitializeTableFromTextFileV2 InitializeTableV2 IteratorGetNext
+  IteratorGetNextAsOptional IteratorGetNextSync LookupTableExportV2
+  LookupTableFindV2 LookupTableImportV2 LookupTableInsertV2
+  LookupTableRemoveV2 LookupTableSizeV2 MakeIterator NonDeterministicInts
+  OptionalFromValue OptionalGetValue OptionalHasValue OptionalNone Print
+  PrintV2 PyFunc PyFuncStateless ReadVariableOp ReduceDataset ResourceGather
+  ResourceGatherNd ResourceScatterAdd ResourceScatterDiv ResourceScatterMax
+  ResourceScatterMin ResourceScatterMul ResourceScatterNdAdd
+  ResourceScatterNdMax ResourceScatterNdMin ResourceScatterNdSub
+  ResourceScatterNdUpdate ResourceScatterSub ResourceScatterUpdate
+  ResourceStridedSliceAssign RngReadAndSkip RngSkip StackCloseV2 StackPopV2
+  StackPushV2 StackV2 StatefulRandomBinomial StatefulStandardNormalV2
+  StatefulTruncatedNormal StatefulUniform StatefulUniformFullInt
+  StatefulUniformInt StatelessRandomGetAlg StatelessRandomGetKeyCounter
+  StatelessRandomGetKeyCounterAlg TensorArrayCloseV3 TensorArrayConcatV3
+  TensorArrayGatherV3 TensorArrayGradV3 TensorArrayGradWithShape
+  TensorArrayReadV3 TensorArrayScatterV3 TensorArraySizeV3 TensorArraySplitV3
+  TensorArrayV3 TensorArrayWriteV3 Timestamp VarIsInitializedOp
+  """.split()
+)
+# These are followed by the name of an optimizer.
+_LEAVE_NOTHING_PREFIXES = ('ResourceApply', 'ResourceSparseApply')
+# Without a seed they differ each time. With one they go on where they stopped.
+_RANDOM = frozenset(
+  """
+  Multinomial ParameterizedTruncatedNormal RandomGamma RandomPoisson
+  RandomPoissonV2 RandomShuffle RandomStandardNormal RandomUniform
+  RandomUniformInt TruncatedNormal
+  """.split()
+)
+
+_FLOATS = frozenset([tf.float32, tf.float64])
+_INTEGERS = frozenset([tf.int32, tf.int64])
+_BOOL = frozenset([tf.bool])
+_ALL = _FLOATS | _INTEGERS | _BOOL
+
+# For each operation, the numbers for which XLA computes the same but for the
+# rounding, as long as they are finite. Left out are, for floats, what makes
+# rounding visible (comparisons, rounding itself, and what has a pole or an end,
+# as logarithms and roots), what XLA simplifies so that it does not overflow
+# (roots of squares, products of exponentials), and maxima and minima, which may
+# lose NaN; for integers, divisions, as one by zero is an error; and all that
+# checks an index.
+_SAME_IN_XLA: dict[str, frozenset[tf.DType]] = {
+  **dict.fromkeys(
+    """
+    Abs Add AddN AddV2 BatchMatMul BatchMatMulV2 BatchMatMulV3 MatMul Mul Neg
+    Square SquaredDifference Sub Sum
+    """.split(),
+    _FLOATS | _INTEGERS,
+  ),
+  **dict.fromkeys(
+    """
+    BiasAdd BiasAddGrad Cos Einsum Expm1 L2Loss Mean RealDiv Sigmoid Sin
+    Softplus SoftplusGrad Tanh TanhGrad
+    """.split(),
+    _FLOATS,
+  ),
+  **dict.fromkeys('Cumprod Cumsum Prod'.split(), _INTEGERS),
+  **dict.fromkeys(
+    """
+    Equal Greater GreaterEqual Less LessEqual Max Maximum Min Minimum NotEqual
+    """.split(),
+    _INTEGERS | _BOOL,
+  ),
+  **dict.fromkeys(
+    """
+    All Any BroadcastGradientArgs BroadcastTo Concat ConcatOffset ConcatV2 Const
+    ExpandDims Fill Identity IdentityN LogicalAnd LogicalNot LogicalOr NoOp
+    OnesLike Pack Pad PadV2 Placeholder PreventGradient Range Rank Reshape
+    ReverseV2 Select SelectV2 Shape ShapeN Size Slice Snapshot Split SplitV
+    Squeeze StatelessIf StatelessWhile StopGradient StridedSlice Tile Transpose
+    Unpack ZerosLike
+    """.split(),
+    _ALL,
+  ),
+}
+# What must be constant: the place of a slice, as XLA moves one that begins
+# outside of its input, and a divisor, as zero is a pole.
+_CONSTANTS = {
+  'Slice': 'reads at a place that is not fixed',
+  'StridedSlice': 'reads at a place that is not fixed',
+  'RealDiv': 'divides by what is not fixed',
+}
+
+_WRITTEN_BY_NOBODY = frozenset(['Const', 'Identity', 'NoOp', 'Placeholder'])
+
+# On a CPU, XLA's code for these is several times slower than TensorFlow's own
+# kernels.
+_SLOW_IN_XLA = ('Conv', 'DepthwiseConv', 'MaxPool', 'AvgPool', 'FusedBatchNorm')
+_VARIANT = tf.variant.as_datatype_enum
+_OPAQUE_TYPES = frozenset(
+  dtype.as_datatype_enum for dtype in (tf.string, tf.variant, tf.resource)
+)
+
+
+def _bodies(graph_def: tf.compat.v1.GraphDef) -> Iterator[list[Any]]:
+  """Yields the nodes of a graph, and those of each of its functions."""
+  yield list(graph_def.node)
+  for function in graph_def.library.function:
+    yield list(function.node_def)
+
+
+def find_state(graph_def: tf.compat.v1.GraphDef) -> str | None:
+  """Finds an operation that may remember something from run to run.
+
+  Args:
+    graph_def: A graph.
+
+  Returns:
+    The operation's name; None if each run of the graph in this process is as
+    its first.
+  """
+  for nodes in _bodies(graph_def):
+    for node in nodes:
+      if node.op in _RANDOM:
+        if node.attr['seed'].i or node.attr['seed2'].i:
+          return f'{node.op} with a seed'
+        continue
+      if node.op == 'VarHandleOp':
+        if node.attr['shared_name'].s != ANONYMOUS_VARIABLE:
+          return str(node.op)
+        continue
+      definition = private_api.op_definition(node.op)
+      if definition is None or (
+        definition.is_stateful
+        and node.op not in _LEAVE_NOTHING | _CALLS
+        and not node.op.startswith(_LEAVE_NOTHING_PREFIXES)
+        and not _makes_dataset(definition)
+      ):
+        return str(node.op)
+  return None
+
+
+def _makes_dataset(definition: Any) -> bool:
+  return 'Dataset' in definition.name and [
+    output.type for output in definition.output_arg
+  ] == [_VARIANT]
+
+
+def _is_same_in_xla(node: Any, types: set[int]) -> bool:
+  """Returns whether XLA computes for some types what TensorFlow computes."""
+
+  def kinds(dtypes: frozenset[tf.DType]) -> set[int]:
+    return {dtype.as_datatype_enum for dtype in dtypes}
+
+  if not types <= kinds(_ALL):
+    return False
+  if node.op == 'Cast':
+    # What a float out of range becomes as an integer is not defined.
+    return node.attr['DstT'].type in kinds(_FLOATS) or (
+      node.attr['SrcT'].type in kinds(_INTEGERS | _BOOL)
+    )
+  if node.op not in _SAME_IN_XLA:
+    return False
+  # The other types are those of indices and shapes.
+  return node.attr['T'].type in {0} | kinds(_SAME_IN_XLA[node.op])
+
+
+def _find_in_xla(
+  node: Any, nodes: Mapping[str, Any], trust: bool
+) -> str | None:
+  """Tells what is against compiling a node; see `find_unfit_for_xla`."""
+  definition = private_api.op_definition(node.op)
+  if node.op in _CALLS:
+    return None
+  if definition is None or definition.is_stateful:
+    return f'{node.op} has state or other effects'
+  if node.op.startswith(_SLOW_IN_XLA):
+    return f'{node.op} is slow in XLA'
+  own = {a.type for a in (*definition.input_arg, *definition.output_arg)}
+  given = {t for a in node.attr.values() for t in (a.type, *a.list.type)}
+  if trust:
+    # A variant in an attribute is a TensorList that the operation passes on.
+    is_opaque = _OPAQUE_TYPES & (own | given - {_VARIANT})
+    if is_opaque and not node.op.startswith('TensorList'):
+      return f'{node.op} works on strings, sequences or resources'
+    return None
+  types = (own | given) - {0}
+  if not _is_same_in_xla(node, types):
+    names = ', '.join(sorted(tf.as_dtype(t).name for t in types))
+    return f'{node.op} ({names}) is not known to give the same in XLA'
+  if node.op in _CONSTANTS:
+    for name in node.input[1:]:
+      source = nodes.get(name.split(':')[0])
+      if source is None or source.op != 'Const':
+        return f'{node.op} {_CONSTANTS[node.op]}'
+  return None
+
+
+def find_unfit_for_xla(
+  graph_def: tf.compat.v1.GraphDef, trust: bool
+) -> str | None:
+  """Finds an operation for which a graph should not be compiled by XLA.
+
+  Args:
+    graph_def: A graph.
+    trust: Whether XLA is trusted with all operations without state that it
+      compiles to fast code. It handles some of them differently: it does not
+      check indices and divisors, has other seeded random numbers, and may lose
+      NaN in maxima and minima.
+
+  Returns:
+    The operation and what is against it; None if there is none.
+  """
+  reasons = []
+  for nodes in _bodies(graph_def):
+    by_name = {node.name: node for node in nodes}
+    for node in nodes:
+      reason = _find_in_xla(node, by_name, trust)
+      if reason is not None:
+        # That of an operation which the user wrote says more.
+        if node.op not in _WRITTEN_BY_NOBODY:
+          return reason
+        reasons.append(reason)
+  return reasons[0] if reasons else None

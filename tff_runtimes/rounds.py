@@ -1,0 +1,195 @@
+"""Many rounds of an iterative process as one XLA program.
+
+Between one round and the next of a small model, Python takes longer than the
+rounds. All that is known here about the rounds is the form of `next`,
+
+  (<S@SERVER, {C}@CLIENTS, F@SERVER, ...>
+    -> <S@SERVER, {K}@CLIENTS, M@SERVER>)
+
+and what the caller tells about how a round's C is made and what becomes of K.
+The constants F, of which there can be any number, are the same in all rounds.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tree
+
+from tff_runtimes import caches
+from tff_runtimes import programs
+from tff_runtimes import stacking
+from tff_runtimes import values
+
+# How many shapes of arguments are kept compiled.
+_MAX_COMPILED = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """How one round follows from another, as functions of tensor structures.
+
+  Attributes:
+    clients: Makes the clients' stacked C of a round from what is the same in
+      all rounds, what is kept from round to round, and what is this round's
+      own.
+    keep: Makes what is kept for the next round from what was kept before, what
+      is this round's own, and the clients' stacked K.
+  """
+
+  clients: Callable[[Any, Any, Any], Any]
+  keep: Callable[[Any, Any, Any], Any]
+
+
+def fits(program: programs.Program) -> bool:
+  """Returns whether a program has the form of `next`."""
+
+  def has_placements(type_spec: Any, expected: list[bool]) -> bool:
+    return (
+      isinstance(type_spec, tff.StructType)
+      and all(isinstance(part, tff.FederatedType) for part in type_spec)
+      and [values.is_per_client(part) for part in type_spec] == expected
+    )
+
+  num_constants = max(len(program.part_types) - 2, 0)
+  return has_placements(
+    program.parameter_type, [False, True] + [False] * num_constants
+  ) and has_placements(program.result_type, [False, True, False])
+
+
+class Rounds:
+  """Runs several rounds at once; `CohortContext.rounds` makes it."""
+
+  def __init__(
+    self,
+    program: programs.Program,
+    runner: stacking.StackedRunner,
+    plan: Plan,
+  ):
+    self._program = program
+    self._runner = runner
+    self._plan = plan
+    self._functions = caches.Cache[programs.SessionFunction](_MAX_COMPILED)
+
+  def __call__(
+    self,
+    num_rounds: int,
+    state: Any,
+    kept: Any,
+    fixed: Any,
+    own: Any,
+    constants: Sequence[Any] = (),
+  ) -> tuple[Any, Any, Any]:
+    """Runs rounds.
+
+    Args:
+      num_rounds: The number of rounds.
+      state: The server's state before them.
+      kept: What is kept from round to round, before them.
+      fixed: What is the same in all of them.
+      own: What is each round's own, stacked. It may be that of more rounds, so
+        that one program can run any number of rounds up to so many.
+      constants: The values of F, one for each argument of `next` after the
+        first two. Tensors are not copied.
+
+    Returns:
+      The server's state and what is kept, after the rounds; and the M of all
+      rounds, stacked.
+    """
+    state_type, _, metrics_type = values.parts(self._program.result_type)
+    _, _, *constant_types = self._program.part_types.values()
+    if len(constants) != len(constant_types):
+      raise ValueError(
+        f'Expected {len(constant_types)} constants, got {len(constants)}.'
+      )
+    kept, fixed, own = (
+      tree.map_structure(np.asarray, part) for part in (kept, fixed, own)
+    )
+    arguments = (
+      np.int32(num_rounds),
+      values.flatten(state, state_type),
+      tree.flatten(kept),
+      tree.flatten(fixed),
+      tree.flatten(own),
+      list(map(values.flatten, constants, constant_types)),
+    )
+    key = tuple(tuple(leaf.shape) for leaf in tf.nest.flatten(arguments))
+
+    def make() -> programs.SessionFunction:
+      specs = tf.nest.map_structure(
+        lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), arguments
+      )
+
+      def run(
+        num_rounds: tf.Tensor,
+        state_leaves: list[tf.Tensor],
+        kept_leaves: list[tf.Tensor],
+        fixed_leaves: list[tf.Tensor],
+        own_leaves: list[tf.Tensor],
+        constants_leaves: list[list[tf.Tensor]],
+      ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
+        return self._run(
+          num_rounds,
+          state_leaves,
+          tree.unflatten_as(kept, kept_leaves),
+          tree.unflatten_as(fixed, fixed_leaves),
+          tree.unflatten_as(own, own_leaves),
+          constants_leaves,
+        )
+
+      return programs.SessionFunction(run, specs, jit_compile=True)
+
+    new_state, new_kept, metrics = self._functions.get(key, make)(*arguments)
+    metrics = values.to_python(metrics, metrics_type)
+    return (
+      values.to_python(new_state, state_type),
+      tree.unflatten_as(kept, new_kept),
+      tree.map_structure(lambda leaf: leaf[:num_rounds], metrics),
+    )
+
+  def _run(
+    self,
+    num_rounds: tf.Tensor,
+    state: list[tf.Tensor],
+    kept: Any,
+    fixed: Any,
+    own: Any,
+    constants: Sequence[list[tf.Tensor]],
+  ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
+    """Runs rounds in the graph that is being built; see `__call__`."""
+    state_part, clients_part, *constant_parts = self._program.part_types
+    _, result_type, metrics_type = values.parts(self._program.result_type)
+    constant_arguments = dict(zip(constant_parts, constants))
+
+    def body(i: Any, state: Any, kept: Any, metrics: Any) -> Any:
+      now = tree.map_structure(lambda leaf: programs.gather_row(leaf, i), own)
+      clients = values.flatten(
+        self._plan.clients(fixed, kept, now),
+        self._program.part_types[clients_part],
+        stacked=True,
+      )
+      size = clients[0].shape[0]
+      state, result, new_metrics = self._runner.run_stages(
+        size,
+        size,
+        {state_part: state, **constant_arguments},
+        {clients_part: clients},
+      )
+      kept = self._plan.keep(kept, now, values.to_python(result, result_type))
+      metrics = [
+        array.write(i, metric) for array, metric in zip(metrics, new_metrics)
+      ]
+      return i + 1, state, kept, metrics
+
+    length = tree.flatten(own)[0].shape[0]
+    metrics = [
+      tf.TensorArray(spec.dtype, length, element_shape=spec.shape)
+      for spec in values.leaf_specs(metrics_type)
+    ]
+    _, state, kept, metrics = tf.while_loop(
+      lambda i, *_: i < num_rounds, body, (0, list(state), kept, metrics)
+    )
+    return state, tree.flatten(kept), [array.stack() for array in metrics]

@@ -1,0 +1,264 @@
+"""TFF's serialized TensorFlow blocks as functions to be called in a graph."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_runtimes import operations
+from tff_runtimes import private_api
+from tff_runtimes import values
+
+# To name what every call of a block has of its own.
+_call_count = itertools.count()
+
+# The collection of a graph's nodes that run even if nobody wants their results.
+_ALWAYS_RUN = 'always_run'
+
+_ANONYMOUS_TABLES = {
+  'HashTableV2': 'AnonymousHashTable',
+  'MutableDenseHashTableV2': 'AnonymousMutableDenseHashTable',
+  'MutableHashTableOfTensorsV2': 'AnonymousMutableHashTableOfTensors',
+  'MutableHashTableV2': 'AnonymousMutableHashTable',
+}
+
+
+def _tensor_names(binding: Any) -> Iterator[str]:
+  """Yields the names of a block's parameter or result tensors, depth first."""
+  kind = binding.WhichOneof('binding')
+  if kind == 'struct':
+    for element in binding.struct.element:
+      yield from _tensor_names(element)
+  elif kind == 'sequence':
+    yield binding.sequence.variant_tensor_name
+  elif kind == 'tensor':
+    yield binding.tensor.tensor_name
+
+
+def _node(name: str) -> str:
+  """Returns the name of the node that a tensor or a control input is of."""
+  return name.lstrip('^').split(':')[0]
+
+
+def _needed(graph_def: tf.compat.v1.GraphDef, names: Iterable[str]) -> set[str]:
+  """Returns the nodes that `names` depend on, and their own."""
+  nodes = {node.name: node for node in graph_def.node}
+  needed, pending = set(), [_node(name) for name in names]
+  while pending:
+    name = pending.pop()
+    if name not in needed:
+      needed.add(name)
+      pending.extend(_node(source) for source in nodes[name].input)
+  return needed
+
+
+def _keep(graph_def: tf.compat.v1.GraphDef, names: set[str]) -> None:
+  """Removes all nodes but those called `names`."""
+  kept = [node for node in graph_def.node if node.name in names]
+  del graph_def.node[:]
+  graph_def.node.extend(kept)
+
+
+def _initialize_first(
+  graph_def: tf.compat.v1.GraphDef, initialize_op: str
+) -> None:
+  """Makes all other nodes wait until the variables are initialized."""
+  initializing = _needed(graph_def, [initialize_op])
+  for node in graph_def.node:
+    if node.name not in initializing and node.op != 'Placeholder':
+      node.input.append(f'^{_node(initialize_op)}')
+
+
+def _load_functions(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Moves the functions of `graph_def` into the graph that is being built.
+
+  The functions of many blocks meet there, so that they get new names.
+
+  Args:
+    graph_def: The graph, whose nodes then call the functions by the new names.
+  """
+  names = private_api.load_functions(graph_def.library)
+  for node in graph_def.node:
+    node.op = names.get(node.op, node.op)
+    for attribute in node.attr.values():
+      for called in (attribute.func, *attribute.list.func):
+        if called.name in names:
+          called.name = names[called.name]
+  graph_def.ClearField('library')
+
+
+def _detach_placeholders(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Turns placeholders into constants that no other node waits for.
+
+  When the graph is imported the arguments take the placeholders' place, but the
+  placeholders stay. XLA refuses a graph that has one, and TensorFlow waits for
+  ever for the value of one that it is told to wait for.
+
+  Args:
+    graph_def: The graph, which is changed.
+  """
+  waits = set()
+  for node in graph_def.node:
+    if node.op == 'Placeholder':
+      waits.add(f'^{node.name}')
+      dtype = tf.as_dtype(node.attr['dtype'].type)
+      if dtype.is_numpy_compatible:
+        node.op = 'Const'
+        node.attr.pop('shape', None)
+        zero = '' if dtype == tf.string else np.zeros([], dtype.as_numpy_dtype)
+        node.attr['value'].tensor.CopyFrom(tf.make_tensor_proto(zero, dtype))
+  for node in graph_def.node:
+    if waits.intersection(node.input):
+      kept = [source for source in node.input if source not in waits]
+      del node.input[:]
+      node.input.extend(kept)
+
+
+def _isolate_state(graph_def: tf.compat.v1.GraphDef) -> list[str]:
+  """Makes each run of a graph begin with new variables and tables.
+
+  By default variables and tables live as long as the process and are found by
+  their names. Anonymous ones are made anew each time. What there is no
+  anonymous form of gets a name that no other call uses.
+
+  Args:
+    graph_def: The graph, which is changed.
+
+  Returns:
+    The names of the nodes that make a variable, as TensorFlow does not delete
+    variables by itself.
+  """
+  suffix = f'_call{next(_call_count)}'
+  variables = []
+  for count, node in enumerate(graph_def.node):
+    if node.op == 'VarHandleOp':
+      node.attr['shared_name'].s = operations.ANONYMOUS_VARIABLE
+      variables.append(node.name)
+    elif node.op in _ANONYMOUS_TABLES:
+      node.op = _ANONYMOUS_TABLES[node.op]
+      for attribute in ('container', 'shared_name', 'use_node_name_sharing'):
+        node.attr.pop(attribute, None)
+    elif 'shared_name' in node.attr:
+      name = node.attr['shared_name'].s.decode() or f'unnamed{count}'
+      node.attr['shared_name'].s = (name + suffix).encode()
+  return variables
+
+
+# That operations must be on one device, or compiled by XLA.
+_WISHES = ('_class', '_XlaMustCompile', '_XlaCompile', '_XlaScope')
+
+
+def _forget_wishes(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Removes what a graph says of how it is to be run.
+
+  The nodes that must be on one device may be in another block, or not needed
+  here. TFF's own runtime compiles nothing, and compiled work may differ: it has
+  other seeded random numbers, and checks no indices.
+
+  Args:
+    graph_def: The graph, which is changed.
+  """
+  holders: list[Any] = list(graph_def.node)
+  for function in graph_def.library.function:
+    holders.append(function)
+    holders.extend(function.node_def)
+  for holder in holders:
+    for wish in _WISHES:
+      holder.attr.pop(wish, None)
+
+
+def to_callable(
+  block: tff.framework.CompiledComputation,
+) -> Callable[..., Any]:
+  """Makes a function that puts `block` into the graph that is being built.
+
+  Args:
+    block: The TensorFlow block of a TFF computation.
+
+  Returns:
+    A function from the block's argument, if it has one, to its result; structs
+    are `tff.structure.Struct`, sequences are variant tensors.
+
+  Raises:
+    NotImplementedError: If the block holds something else than TensorFlow.
+  """
+  kind = block.proto.WhichOneof('computation')
+  if kind != 'tensorflow':
+    raise NotImplementedError(
+      f'The cohort runtime runs TensorFlow blocks, not {kind} blocks; use'
+      ' the native runtime for this computation.'
+    )
+  proto = block.proto.tensorflow
+  graph_def = tf.compat.v1.GraphDef()
+  if not proto.graph_def.Unpack(graph_def):
+    raise ValueError('A TensorFlow block has no graph.')
+  type_spec: Any = block.type_signature
+  parameter_names = list(_tensor_names(proto.parameter))
+  result_names = list(_tensor_names(proto.result))
+  session_token = proto.session_token_tensor_name
+
+  wanted = [*result_names]
+  if proto.initialize_op:
+    wanted.append(proto.initialize_op)
+  needed = _needed(graph_def, wanted)
+  _keep(graph_def, needed.union(map(_node, parameter_names)))
+  if proto.initialize_op:
+    _initialize_first(graph_def, proto.initialize_op)
+  _detach_placeholders(graph_def)
+  _forget_wishes(graph_def)
+
+  def call(argument: Any = None) -> Any:
+    own_graph_def = tf.compat.v1.GraphDef()
+    own_graph_def.CopyFrom(graph_def)
+    variables = _isolate_state(own_graph_def)
+    _load_functions(own_graph_def)
+    input_map = {}
+    if type_spec.parameter is not None:
+      leaves = values.flatten(argument, type_spec.parameter)
+      # The identity captures what comes from outside of the graph.
+      leaves = [tf.identity(leaf) for leaf in leaves]
+      input_map = dict(zip(parameter_names, leaves, strict=True))
+    if _node(session_token) in needed:
+      input_map[session_token] = tf.constant('')
+    results = tf.graph_util.import_graph_def(
+      own_graph_def,
+      input_map,
+      [*result_names, *(f'{name}:0' for name in variables)],
+      name='block',
+    )
+    results, handles = (
+      results[: len(result_names)],
+      results[len(result_names) :],
+    )
+    with tf.control_dependencies(results):
+      deleted = [tf.raw_ops.DestroyResourceOp(resource=h) for h in handles]
+    graph = tf.compat.v1.get_default_graph()
+    for node in (*results, *deleted):
+      graph.add_to_collection(_ALWAYS_RUN, node)
+    return values.unflatten(results, type_spec.result)
+
+  return call
+
+
+def after_all(leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+  """Makes tensors wait for all blocks in the graph that is being built.
+
+  Otherwise blocks would not be run if nobody wants their results. But each may
+  raise an error, and has variables to delete.
+
+  Args:
+    leaves: What the graph is to give.
+
+  Returns:
+    The same tensors; at least one.
+  """
+  graph = tf.compat.v1.get_default_graph()
+  # The graph of a function shares the collections of that around it.
+  nodes = [
+    node for node in graph.get_collection(_ALWAYS_RUN) if node.graph is graph
+  ]
+  with tf.control_dependencies(nodes):
+    return [tf.identity(leaf) for leaf in leaves or [tf.constant(0)]]
