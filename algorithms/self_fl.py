@@ -49,7 +49,6 @@ from algorithms import client_work
 from algorithms import fedavg
 from algorithms import optimizers
 from algorithms import trainers
-from base import errors
 from base import settings
 from tasks.models import models
 
@@ -356,8 +355,7 @@ class SelfFl(fedavg.FedAvg):
   shared_name = 'global model'
 
   def __post_init__(self) -> None:
-    if self.settings.client_slots == 'kept':
-      raise errors.UserError('self_fl: client_slots must be new.')
+    self.settings.refuse_kept_slots('self_fl')
 
   @property
   def _is_known(self) -> bool:

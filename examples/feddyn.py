@@ -25,7 +25,6 @@ from algorithms import aggregation
 from algorithms import client_work
 from algorithms import optimizers
 from algorithms import trainers
-from base import errors
 from base import settings
 from tasks.models import models
 
@@ -63,8 +62,7 @@ class FedDyn(trainers.Trainer):
   settings: FedDynSettings
 
   def __post_init__(self) -> None:
-    if self.settings.client_slots == 'kept':
-      raise errors.UserError('feddyn: client_slots must be new.')
+    self.settings.refuse_kept_slots('feddyn')
 
   def initialize(self, seed: tf.Tensor) -> FedDynState:
     theta = self.model.init(seed)
