@@ -30,7 +30,6 @@ from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import trainers
-from base import errors
 from base import settings
 from tasks.models import models
 
@@ -59,8 +58,7 @@ class PerFedAvg(fedavg.FedAvg):
   shared_name = 'global model'
 
   def __post_init__(self) -> None:
-    if self.settings.client_slots == 'kept':
-      raise errors.UserError('perfedavg: client_slots must be new.')
+    self.settings.refuse_kept_slots('perfedavg')
 
   def _descend(self, w: models.Weights, slopes: models.Weights) -> Any:
     """Takes the step of rate alpha."""

@@ -26,7 +26,6 @@ from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import trainers
-from base import errors
 from base import settings
 from tasks.data import batches
 from tasks.models import models
@@ -57,8 +56,7 @@ class PFedMe(fedavg.FedAvg):
   shared_name = 'global model'
 
   def __post_init__(self) -> None:
-    if self.settings.client_slots == 'kept':
-      raise errors.UserError('pfedme: client_slots must be new.')
+    self.settings.refuse_kept_slots('pfedme')
 
   def _follow(self, w: models.Weights, data: batches.ClientData) -> Any:
     """Returns w_i, theta, and the sum of the examples' losses at theta."""

@@ -15,8 +15,9 @@ sums over the clients of the round before, and S_m that sum without client m,
 
 where sigma_m^2 is the variance of the client's own models over the rounds
 before in which it took part (13), updated as they come (19). That of vectors is
-the sum of the entries' variances. FedAvg's `server_learning_rate` is C of the
-smoothed aggregation theta <- (1 - C) theta + C sum_m w_m theta_m / sum_m w_m.
+the sum of the entries' variances. The `smoothed` aggregation is
+theta <- (1 - C) theta + C sum_m w_m theta_m / sum_m w_m, where C is the share
+of all clients that took part in the round.
 
 - Algorithm 1 is the default. Algorithm 2 ("augmented") trains on from theta_m
   until it converges, for which `augmented_steps` further steps stand here, and
@@ -49,7 +50,6 @@ from algorithms import client_work
 from algorithms import fedavg
 from algorithms import optimizers
 from algorithms import trainers
-from base import errors
 from base import settings
 from tasks.models import models
 
@@ -71,6 +71,16 @@ class SelfFlSettings(fedavg.FedAvgSettings):
     True,
     'Whether clients count by their uncertainty, equation (11), and not by'
     ' client_weighting.',
+  )
+  smoothed: bool = settings.field(
+    False,
+    'Whether the global model moves only by the share of clients that took part'
+    ' in the round, C.',
+  )
+  num_clients: int = settings.field(
+    0,
+    "The number of clients to train on, for C; 0 for that of the task's.",
+    minimum=0,
   )
   most_steps: int = settings.field(
     40, 'The most steps that a client takes in a round, l_max.', minimum=1
@@ -356,8 +366,7 @@ class SelfFl(fedavg.FedAvg):
   shared_name = 'global model'
 
   def __post_init__(self) -> None:
-    if self.settings.client_slots == 'kept':
-      raise errors.UserError('self_fl: client_slots must be new.')
+    self.settings.refuse_kept_slots('self_fl')
 
   @property
   def _is_known(self) -> bool:
@@ -476,6 +485,18 @@ class SelfFl(fedavg.FedAvg):
       },
     )
 
+  def step(
+    self, server: Any, delta: models.Weights, sums: trainers.RoundSums
+  ) -> optimizers.Learner:
+    """Moves theta against delta, what it has more than the mean (11)."""
+    own = self.settings
+    if own.smoothed:
+      c = sums.num_clients / own.num_clients
+      delta = tf.nest.map_structure(lambda leaf: c * leaf, delta)
+    return own.server_steps.step(
+      optimizers.Learner(server.model, server.optimizer), delta
+    )
+
   def server(
     self,
     server: Any,
@@ -483,9 +504,7 @@ class SelfFl(fedavg.FedAvg):
     sums: trainers.RoundSums,
   ) -> Any:
     result = aggregate['model']
-    learner = self.settings.server_steps.step(  # (11)
-      optimizers.Learner(server.model, server.optimizer), result['model']
-    )
+    learner = self.step(server, result['model'], sums)
     after = SelfFlState(
       learner.weights, learner.slots, result['uncertainty'], server.round + 1
     )

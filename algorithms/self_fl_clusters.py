@@ -24,7 +24,6 @@ import tensorflow as tf
 
 from algorithms import aggregation
 from algorithms import client_work
-from algorithms import optimizers
 from algorithms import self_fl
 from algorithms import trainers
 from base import errors
@@ -201,12 +200,10 @@ class ClusterSelfFl(self_fl.SelfFl):
       weight=tf.where(is_defined, tf.reduce_sum(weights), 0.0)
     )
     share = weights if self.settings.precision_weights else clusters.seen
-    delta = tf.nest.map_structure(  # (11)
+    delta = tf.nest.map_structure(
       lambda g, row: g - mean(row, share), theta, clusters.models
     )
-    learner = self.settings.server_steps.step(
-      optimizers.Learner(theta, server.optimizer), delta
-    )
+    learner = self.step(server, delta, sums)
     after = ClusterState(
       learner.weights, learner.slots, uncertainty, server.round + 1, clusters
     )

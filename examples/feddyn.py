@@ -61,6 +61,9 @@ class FedDyn(trainers.Trainer):
 
   settings: FedDynSettings
 
+  def __post_init__(self) -> None:
+    self.settings.refuse_kept_slots('feddyn')
+
   def initialize(self, seed: tf.Tensor) -> FedDynState:
     theta = self.model.init(seed)
     return FedDynState(theta, tf.nest.map_structure(tf.zeros_like, theta))

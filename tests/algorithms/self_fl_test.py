@@ -245,12 +245,15 @@ class TestComponents:
     )
 
   def test_smoothing_keeps_a_part_of_the_model_before(self):
-    federation, before, after = self._two_rounds(server_learning_rate=0.3)
+    number = len(_federation(inter_variance=0.05, max_examples=30).numbers)
+    federation, before, after = self._two_rounds(
+      smoothed=True, num_clients=4 * number
+    )
     w, _ = _others(federation)
     theta = before.state.server.model['mean'][0]
     new = np.average(_personal(after), weights=w)
     np.testing.assert_allclose(
-      after.state.server.model['mean'][0], 0.7 * theta + 0.3 * new, atol=1e-6
+      after.state.server.model['mean'][0], 0.75 * theta + 0.25 * new, atol=1e-6
     )
 
 

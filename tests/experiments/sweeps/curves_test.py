@@ -39,7 +39,7 @@ def test_self_fl_is_compared_in_both_cases_at_all_rates():
       # It knows the variance, and is smoothed by the part that is active.
       own = config.method_settings['self_fl'].trainer
       assert own.inter_variance == config.task_settings.inter_variance
-      assert own.server_learning_rate == table.place(point)[1]
+      assert own.smoothed
 
 
 def test_rows_are_means_over_the_repeats_that_are_finished():
