@@ -16,9 +16,9 @@ def test_every_point_can_be(name):
   for grid in filter(None, (table.whole, table.best)):
     keys = {_config(grid, point, 1).digest() for point in grid.points}
     assert len(keys) == len(grid.points)
-  assert set(table.published) <= set(table.methods)
+  assert set(table.published) <= set(table.rows)
   if table.best:
-    assert set(table.methods) == {p.algorithm for p in table.best.points}
+    assert set(table.rows) == {p.name for p in table.best.points}
 
 
 @pytest.mark.parametrize('name', published_tables.table_names())
@@ -36,7 +36,7 @@ def test_the_best_points_are_points_of_the_grids(name):
 
 def test_all_methods_have_the_same_budget_on_school():
   table = published_tables.read('school_all')
-  for method in table.methods:
+  for method in table.rows:
     own = [p for p in table.whole.points if p.algorithm == method]
     assert len(own) == 25, method
   motley = published_tables.read('motley_school')
@@ -60,3 +60,29 @@ def test_schools_grids_are_motleys():
     mocha=5 * 7 * 3,
   )
   assert grid.repeats == (100, 1100, 2100, 3100, 4100)
+
+
+def test_all_rows_have_the_same_budget_on_mnist():
+  table = published_tables.read('self_fl_mnist')
+  for row in table.rows:
+    own = [p for p in table.whole.points if p.name == row]
+    assert len(own) == 3, row
+
+
+def test_rows_may_be_the_same_method_with_other_settings():
+  table = published_tables.read('self_fl_mnist')
+  for method in ('FedAvg', 'Ditto'):
+    weightings = {
+      row: {
+        configs.resolve(table.whole.request(p, 0))
+        .method_settings[method.lower()]
+        .trainer.client_weighting
+        for p in table.whole.points
+        if p.name == row
+      }
+      for row in (f'{method}-e', f'{method}-w')
+    }
+    assert weightings == {
+      f'{method}-e': {'uniform'},
+      f'{method}-w': {'examples'},
+    }
