@@ -149,8 +149,15 @@ class Cohorts:
     rows: np.ndarray,
   ) -> collections.OrderedDict[str, np.ndarray]:
     """Returns attributes of clients, stacked, by name."""
+    ids = [self.client_ids[row] for row in rows]
+    own = 'train' if 'train' in self.sizes else 'personalization'
     return collections.OrderedDict(
-      (name, attributes[name].of([self.client_ids[row] for row in rows]))
+      (
+        name,
+        self.sizes[own][rows].astype(np.int32)
+        if name == task.SIZE
+        else attributes[name].of(ids),
+      )
       for name in names
     )
 

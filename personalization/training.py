@@ -202,7 +202,7 @@ def check(
     )
   for attribute in method.needs:
     found = method.trainer.found_attributes
-    if attribute not in task.attributes and attribute not in found:
+    if attribute not in (*task.attributes, *found, tasks.SIZE):
       raise errors.UserError(
         f'{name} needs to know the {attribute} of each client, which'
         f' {task.name} does not tell. Take another task, or leave the method'
@@ -241,7 +241,9 @@ class _OneByOne:
       data=data,
       state=self._states.read(rows),
       seed=client_seeds,
-      attributes=self._schedule.attributes(self._method.trainer.needs, rows),
+      attributes=self._schedule.attributes(
+        self._method.trainer.attributes, rows
+      ),
     )
     server_state, new_states, metrics = self._method.next(
       server_state, clients, *self._method.constants
@@ -275,7 +277,7 @@ class _AtOnce:
     self._changed = np.zeros(len(self._rows), bool)
     self._fixed = (
       schedule.examples,
-      schedule.attributes(method.trainer.needs, self._rows),
+      schedule.attributes(method.trainer.attributes, self._rows),
     )
 
   def to_come(

@@ -359,6 +359,13 @@ def test_attributes_are_those_of_the_clients_in_the_rows(padded):
   assert found['group'].tolist() == [2, 0, 1, 2]
 
 
+def test_every_client_knows_its_size():
+  clients = cohorts.Cohorts(_population(), padded=True)
+  own = clients.attributes({}, [task.SIZE], np.array([1, 0, 3]))
+  # 'c', 'a' and 'f' to train on.
+  assert own[task.SIZE].tolist() == [9, 5, 4]
+
+
 def test_attributes_come_in_the_order_of_their_names():
   clients = cohorts.Cohorts(_population(), padded=True)
   found = clients.attributes(_ATTRIBUTES, ('type', 'group'), np.array([1]))
