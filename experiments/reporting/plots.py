@@ -596,9 +596,8 @@ def histogram(values: Sequence[int], label: str, *, title: str = '') -> Figure:
   """
   figure = _figure(2.2)
   plot = figure.subplots()
-  plot.hist(
-    values, np.arange(max(values) + 1) + 0.5, color=(looks.COLORS[0], 0.6)
-  )
+  numbers, counts = np.unique(values, return_counts=True)
+  plot.bar(numbers, counts, width=1.0, color=(looks.COLORS[0], 0.6))
   plot.set_xlim(0, max(values) + 1)
   plot.set_xlabel(label)
   plot.set_ylabel('clients')

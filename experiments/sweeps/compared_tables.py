@@ -109,7 +109,7 @@ def _print(title: str, cells: _Cells) -> None:
   table.add_column('method')
   columns = list(next(iter(cells.values())))
   for name in columns:
-    table.add_column(name, justify='right')
+    table.add_column(name.replace('_', ' '), justify='right')
   for row, own in cells.items():
     table.add_row(row, *(_text(*own[name]) for name in columns))
   terminal.print_table(table)

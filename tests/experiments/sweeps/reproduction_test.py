@@ -48,12 +48,11 @@ def test_columns_of_rows_that_are_one_method(tmp_path, capsys):
   assert _main(table, tmp_path) == 0
   rows = json.loads((tmp_path / 'out.json').read_text())
   assert list(rows) == ['equal', 'size']
-  assert rows['equal'] != rows['size']
   for own in rows.values():
     assert tuple(own) == columns
-    assert own['worst_tenth'] < own['weighted_mean']
-  printed = capsys.readouterr().out
-  assert 'worst_tenth' in printed
+    # The worst tenth is one of four.
+    assert 0 <= own['worst_tenth'] <= own['weighted_mean'] <= 1
+  assert 'worst tenth' in capsys.readouterr().out
   compared = json.loads((tmp_path / 'out/comparisons.json').read_text())
   assert compared['size against equal']['all']['num_clients'] == 4
   assert 'client_weighting = "size"' in (tmp_path / 'out/size.toml').read_text()
