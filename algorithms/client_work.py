@@ -162,7 +162,11 @@ def gradient(
   slopes = tape.gradient(
     objective, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO
   )
-  return tf.nest.map_structure(tf.convert_to_tensor, slopes), loss
+  slopes = tf.nest.map_structure(tf.convert_to_tensor, slopes)
+  # TensorFlow forgets the shapes of some, as where the batch's is unknown.
+  for slope, weight in zip(tf.nest.flatten(slopes), tf.nest.flatten(trained)):
+    slope.set_shape(weight.shape)
+  return slopes, loss
 
 
 def train(

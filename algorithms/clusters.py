@@ -153,7 +153,7 @@ class ClusterTrainer(fedavg.FedAvg):
     )
     weight = tf.where(
       tf.logical_or(trains_all, is_own),
-      self.settings.client_weight(data),
+      self.settings.client_weight(client),
       0.0,
     )
     measured = {

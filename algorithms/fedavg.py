@@ -12,7 +12,7 @@ The clients' steps may be those of another optimizer as well.
 """
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from algorithms import client_work
 from algorithms import optimizers
 from algorithms import trainers
 from base import settings
-from tasks.data import batches
+from tasks import task
 from tasks.models import models
 
 
@@ -53,8 +53,10 @@ class FedAvgSettings(optimizers.ClientOptimizerSettings):
   )
   client_weighting: str = settings.field(
     'examples',
-    'Whether a client counts by its number of examples, or as one.',
-    choices=('examples', 'uniform'),
+    'Whether a client counts by the examples in all of its batches, as one, or'
+    ' by the examples that it has. With client_steps all clients that fill a'
+    ' batch have as many in theirs.',
+    choices=('examples', 'uniform', 'size'),
   )
 
   @property
@@ -74,11 +76,13 @@ class FedAvgSettings(optimizers.ClientOptimizerSettings):
       self.server_epsilon,
     )
 
-  def client_weight(self, data: batches.ClientData) -> tf.Tensor:
+  def client_weight(self, client: trainers.Client) -> tf.Tensor:
     """Returns n_k, or 1."""
     if self.client_weighting == 'uniform':
       return tf.constant(1.0)
-    return client_work.num_examples(data)
+    if self.client_weighting == 'size':
+      return tf.cast(client.attributes[task.SIZE], tf.float32)
+    return client_work.num_examples(client.data)
 
 
 class FedAvgState(NamedTuple):
@@ -98,6 +102,11 @@ class FedAvg(trainers.Trainer):
   """Trains one global model."""
 
   settings: FedAvgSettings
+
+  @property
+  def attributes(self) -> Sequence[str]:
+    own = (task.SIZE,) if self.settings.client_weighting == 'size' else ()
+    return (*self.needs, *own)
 
   def initialize(self, seed: tf.Tensor) -> Any:
     w = self.model.init(seed)
@@ -153,7 +162,7 @@ class FedAvg(trainers.Trainer):
   ) -> trainers.ClientResult:
     """Returns what a client sends that received `before` and has `after`."""
     delta = client_work.difference(before, after)
-    weight = self.settings.client_weight(client.data)
+    weight = self.settings.client_weight(client)
     return trainers.ClientResult(
       updates={'model': aggregation.Update(delta, weight)},
       loss=loss,

@@ -112,7 +112,7 @@ class PerFedAvg(fedavg.FedAvg):
     )
     update = aggregation.Update(
       client_work.difference(message, learner.weights),
-      self.settings.client_weight(data),
+      self.settings.client_weight(client),
     )
     return trainers.ClientResult({'model': update}, loss)
 

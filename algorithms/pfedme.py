@@ -85,7 +85,7 @@ class PFedMe(fedavg.FedAvg):
     w_i, _, loss = self._follow(message, client.data)
     update = aggregation.Update(
       client_work.difference(message, w_i),
-      self.settings.client_weight(client.data),
+      self.settings.client_weight(client),
     )
     return trainers.ClientResult({'model': update}, loss)
 

@@ -210,7 +210,7 @@ def trace_training(
       data=batches.client_data_type(trainer.model.example_spec),
       state=traced.client_type,
       seed=SEED_TYPE,
-      attributes=_attributes_type(trainer.needs),
+      attributes=_attributes_type(trainer.attributes),
     )
   )
 
@@ -400,4 +400,4 @@ def trace_personalization(
 
 def attribute_names(personalizer: personalizers.Personalizer) -> list[str]:
   """The clients' attributes that a method needs."""
-  return sorted({*personalizer.trainer.needs, *personalizer.needs})
+  return sorted({*personalizer.trainer.attributes, *personalizer.needs})

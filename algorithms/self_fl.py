@@ -468,9 +468,7 @@ class SelfFl(fedavg.FedAvg):
       sends['converged'] = client_work.difference(theta, converged)
     running = client.state.running
     return trainers.ClientResult(
-      updates={
-        'model': aggregation.Update(sends, own.client_weight(client.data))
-      },
+      updates={'model': aggregation.Update(sends, own.client_weight(client))},
       loss=loss,
       state=SelfFlClientState(
         personal=theta_m,

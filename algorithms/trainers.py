@@ -103,7 +103,7 @@ class Trainer(abc.ABC):
   Attributes:
     model: The model.
     settings: The trainer's settings, of the class that its subclass names.
-    needs: The clients' attributes that it needs.
+    needs: The clients' attributes that it needs at all settings.
     trains: Whether its rounds learn anything.
     start_name: The name of the model that clients start to personalize from.
     start_is_shared: Whether it is the same model for all clients.
@@ -134,6 +134,11 @@ class Trainer(abc.ABC):
     begin as `initialize` makes them.
     """
     return None
+
+  @property
+  def attributes(self) -> Sequence[str]:
+    """The clients' attributes that it needs."""
+    return self.needs
 
   @property
   def found_attributes(self) -> Sequence[str]:

@@ -16,6 +16,12 @@ from tasks.data import batches
 from tasks.data import populations
 from tff_runtimes import values
 
+# Cohorts without the largest clients, this part of all, are padded to less, if
+# that is so many times less. A third padding would save little, and is another
+# program to compile.
+_LARGEST = 0.1
+_TIMES_LESS = 4
+
 
 class Cohorts:
   """The clients of a population that have examples, by their row.
@@ -27,10 +33,17 @@ class Cohorts:
     sizes: For each set, each client's number of examples.
     pad_to: For each set, the number of examples to which clients are padded.
     padded: Whether the clients of a cohort are padded to the same shapes.
+    order: The rows, in the order in which to take them together.
+    pad_most_to: For each set, the number of examples to which cohorts without
+      the largest clients are padded; empty if they are padded as the others.
   """
 
   def __init__(
-    self, population: populations.Population, padded: bool, num_kept: int = 1
+    self,
+    population: populations.Population,
+    padded: bool,
+    num_kept: int = 1,
+    by_size: bool = False,
   ):
     """Counts examples, without loading clients if the population knows them.
 
@@ -39,6 +52,9 @@ class Cohorts:
       padded: Whether the clients of a cohort are padded to the same shapes, so
         that a runtime can stack them.
       num_kept: Number of recent cohorts to cache per set.
+      by_size: Whether clients come in the order of their sizes, and cohorts
+        without the largest are padded to less, where a few are far larger than
+        the others. Otherwise all cohorts have the same shapes.
     """
     sizes = population.count_examples()
     usable = np.all([of_set > 0 for of_set in sizes.values()], axis=0)
@@ -50,12 +66,39 @@ class Cohorts:
     self.pad_to = {
       name: int(of_set.max(initial=0)) for name, of_set in self.sizes.items()
     } | dict(population.pad_to)
+    self.order = np.arange(len(self))
+    self.pad_most_to: dict[str, int] = {}
+    if by_size:
+      self._order_by_size()
     most = num_kept * len(population.sets)
     self._stack = functools.lru_cache(most)(self._make_stack)
     self._batch_indices = functools.lru_cache(most)(self._make_batch_indices)
 
   def __len__(self) -> int:
     return len(self.client_ids)
+
+  def _order_by_size(self) -> None:
+    """Orders clients by size, if a few are far larger than the others."""
+    order = np.argsort(sum(self.sizes.values()), kind='stable')
+    self._are_most = np.ones(len(self), bool)
+    self._are_most[order[int((1 - _LARGEST) * len(self)) :]] = False
+    pad_most_to = {
+      name: int(of_set[self._are_most].max(initial=1))
+      for name, of_set in self.sizes.items()
+    }
+    if any(
+      self.pad_to[name] >= _TIMES_LESS * padding
+      for name, padding in pad_most_to.items()
+    ):
+      self.order, self.pad_most_to = order, pad_most_to
+
+  def pad_as(self, others: 'Cohorts') -> None:
+    """Pads to no less than others do, so that they share programs."""
+    for own, theirs in (
+      (self.pad_to, others.pad_to),
+      (self.pad_most_to, others.pad_most_to),
+    ):
+      own.update({n: max(own[n], theirs.get(n, 0)) for n in own})
 
   def sample(
     self, name: str, size: int, rng: np.random.Generator
@@ -83,6 +126,8 @@ class Cohorts:
     self._sets = {**self._sets, name: lambda _: examples}
     self.sizes[name] = np.full(len(self), size)
     self.pad_to[name] = size
+    if self.pad_most_to:
+      self.pad_most_to[name] = size
 
   def example_bytes(self, name: str) -> int:
     """Returns the size of an example in a set."""
@@ -104,14 +149,27 @@ class Cohorts:
     rows: np.ndarray,
   ) -> collections.OrderedDict[str, np.ndarray]:
     """Returns attributes of clients, stacked, by name."""
+    ids = [self.client_ids[row] for row in rows]
+    own = 'train' if 'train' in self.sizes else 'personalization'
     return collections.OrderedDict(
-      (name, attributes[name].of([self.client_ids[row] for row in rows]))
+      (
+        name,
+        self.sizes[own][rows].astype(np.int32)
+        if name == task.SIZE
+        else attributes[name].of(ids),
+      )
       for name in names
     )
 
+  def _padding(self, name: str, rows: np.ndarray) -> int:
+    """Returns the number of examples to which a cohort is padded."""
+    if self.pad_most_to and self._are_most[rows].all():
+      return self.pad_most_to[name]
+    return self.pad_to[name]
+
   def examples(self, name: str, rows: np.ndarray) -> Mapping[str, tf.Tensor]:
     """Returns the examples of clients, stacked and padded."""
-    return self._stack(name, tuple(rows), self.pad_to[name])
+    return self._stack(name, tuple(rows), self._padding(name, rows))
 
   def _make_stack(
     self, name: str, rows: tuple[int, ...], pad_to: int
@@ -161,7 +219,7 @@ class Cohorts:
     first, last = _rows_before(start, sizes), _rows_before(stop, sizes)
     indices, mask = self._batch_indices(
       tuple(last - first),
-      self.pad_to[name],
+      self._padding(name, rows),
       batch_size,
       shuffle,
       drop_partial,
@@ -223,7 +281,7 @@ class Cohorts:
     indices, mask = self.batch_indices(name, rows, batch_size, **batching)
     load = self._sets[name]
     if self.padded:
-      if indices[0].size >= self.pad_to[name]:
+      if indices[0].size >= self._padding(name, rows):
         return _data(self.examples(name, rows), indices, mask)
       used, indices = batches.list_used(indices)
       examples = [

@@ -180,7 +180,7 @@ def prepare(
     UserError: If there is nobody to choose by, or to report.
   """
   populations = {
-    parts: cohorts.Cohorts(population, task.padded, kept)
+    parts: cohorts.Cohorts(population, task.padded, kept, by_size=True)
     for parts, population in _populations(task).items()
   }
   for parts, clients in populations.items():
@@ -189,10 +189,8 @@ def prepare(
         f'{task.name} has no clients for {" and ".join(parts)} with examples'
         ' both to adapt to and to be judged by. Change its settings.'
       )
-    for name in clients.pad_to:
-      clients.pad_to[name] = max(
-        others.pad_to[name] for others in populations.values()
-      )
+    for others in populations.values():
+      clients.pad_as(others)
   if measurement.ood_examples:
     drawn = clients.sample(
       measurements.own_sets(task)[-1],
@@ -247,14 +245,15 @@ def _evaluate_population(
   settings, method = work.training_settings, work.method
 
   def cohort(first: int) -> tuple[np.ndarray, dict[str, Any]]:
-    """Prepares the rows of the clients from `first` on, and what they have."""
+    """Prepares the rows of clients, `first` in order, and what they have."""
     rows = np.arange(first, first + work.cohort_size)
     if clients.padded:
-      # All cohorts have the same size, so that one program serves all of them:
+      # All cohorts have the same size, so that a program serves many of them:
       # the last client stands in for those that the last cohort lacks.
       rows = rows.clip(max=len(clients) - 1)
     else:
       rows = rows[: len(clients) - first]
+    rows = clients.order[rows]
     data = {
       name: clients.data(
         part.name, rows, BATCH_SIZE, start=part.start, stop=part.stop
@@ -290,7 +289,7 @@ def _evaluate_population(
   with contextlib.closing(prefetch.prefetch(to_come)) as coming:
     for rows, own in coming:
       states = work.trained.states_of(
-        [clients.client_ids[row] for row in rows], int(rows[0])
+        [clients.client_ids[row] for row in rows], rows.tolist()
       )
       attributes = clients.attributes(work.attributes, method.needs, rows)
       result = method.personalize(
@@ -311,7 +310,10 @@ def _evaluate_population(
         )
       )
       work.on_cohort(num_clients)
-  return tree.map_structure(lambda *leaves: np.concatenate(leaves), *parts)
+  place = np.argsort(clients.order)
+  return tree.map_structure(
+    lambda *leaves: np.concatenate(leaves)[place], *parts
+  )
 
 
 def measure(
@@ -340,6 +342,7 @@ def measure(
   own = cohorts.Cohorts(
     data_populations.Population(clients.client_ids, {'personalization': load}),
     task.padded,
+    by_size=True,
   )
   work = _Work(
     method=method,

@@ -60,25 +60,48 @@ def summarize(
     The summary.
   """
   metric = np.asarray(metric, np.float64)
-  # The best first; NaN, the metric of a model that diverged, comes last.
-  ordered = metric[np.argsort(-metric if higher_is_better else metric)]
-  tenth = max(len(metric) // 10, 1)
-  largest = np.argsort(-np.asarray(weights), kind='stable')[:tenth]
+  ordered = _best_first(metric, higher_is_better)
   return Summary(
     num_clients=len(metric),
     mean=float(metric.mean()),
     deviation=float(metric.std()),
     interval=interval_of_mean(metric),
-    weighted_mean=float(np.average(metric, weights=weights)),
+    weighted_mean=weighted_mean(metric, weights),
     quantiles={
       f'{q:g}': float(v)
       for q, v in zip(_QUANTILES, np.quantile(metric, _QUANTILES))
     },
-    worst_tenth=float(ordered[-tenth:].mean()),
-    best_tenth=float(ordered[:tenth].mean()),
-    largest_tenth=float(metric[largest].mean()),
+    worst_tenth=worst_tenth(metric, higher_is_better),
+    best_tenth=float(ordered[: _tenth(metric)].mean()),
+    largest_tenth=largest_tenth(metric, weights),
     hurt=None if hurt is None else float(hurt.mean()),
   )
+
+
+def _tenth(metric: np.ndarray) -> int:
+  return max(len(metric) // 10, 1)
+
+
+def _best_first(metric: np.ndarray, higher_is_better: bool) -> np.ndarray:
+  """Sorts; NaN, the metric of a model that diverged, comes last."""
+  return metric[np.argsort(-metric if higher_is_better else metric)]
+
+
+def weighted_mean(metric: np.ndarray, weights: np.ndarray) -> float:
+  """Takes the mean in which a client counts by its weight."""
+  return float(np.average(metric.astype(np.float64), weights=weights))
+
+
+def worst_tenth(metric: np.ndarray, higher_is_better: bool) -> float:
+  """Takes the mean over the worst tenth of the clients, one at least."""
+  ordered = _best_first(metric.astype(np.float64), higher_is_better)
+  return float(ordered[-_tenth(metric) :].mean())
+
+
+def largest_tenth(metric: np.ndarray, weights: np.ndarray) -> float:
+  """Takes the mean over the tenth of the clients with the largest weights."""
+  largest = np.argsort(-np.asarray(weights), kind='stable')[: _tenth(metric)]
+  return float(metric.astype(np.float64)[largest].mean())
 
 
 def interval_of_mean(metric: np.ndarray) -> tuple[float, float] | None:

@@ -57,19 +57,18 @@ class Trained:
   skipped_clients: tuple[str, ...]
   round: int = 0
 
-  def states_of(self, client_ids: Sequence[str], first_row: int = 0) -> Any:
+  def states_of(self, client_ids: Sequence[str], rows: Sequence[int]) -> Any:
     """Returns clients' states, stacked; those of held-out clients are new.
 
     Args:
-      client_ids: The clients: consecutive ones of a population, where a client
-        may come more than once.
-      first_row: The row of the first of them in their population. Held-out
-        clients are numbered by their rows, after the trained clients.
+      client_ids: The clients.
+      rows: Their rows in their population. Held-out clients are numbered by
+        them, after the trained clients.
     """
     trained = self.client_states.rows
-    unique = dict.fromkeys(client_ids)
-    new = {c: len(trained) + first_row + i for i, c in enumerate(unique)}
-    return self.client_states.read([trained.get(c, new[c]) for c in client_ids])
+    return self.client_states.read(
+      [trained.get(c, len(trained) + row) for c, row in zip(client_ids, rows)]
+    )
 
 
 def make_client_states(
@@ -203,7 +202,7 @@ def check(
     )
   for attribute in method.needs:
     found = method.trainer.found_attributes
-    if attribute not in task.attributes and attribute not in found:
+    if attribute not in (*task.attributes, *found, tasks.SIZE):
       raise errors.UserError(
         f'{name} needs to know the {attribute} of each client, which'
         f' {task.name} does not tell. Take another task, or leave the method'
@@ -242,7 +241,9 @@ class _OneByOne:
       data=data,
       state=self._states.read(rows),
       seed=client_seeds,
-      attributes=self._schedule.attributes(self._method.trainer.needs, rows),
+      attributes=self._schedule.attributes(
+        self._method.trainer.attributes, rows
+      ),
     )
     server_state, new_states, metrics = self._method.next(
       server_state, clients, *self._method.constants
@@ -276,7 +277,7 @@ class _AtOnce:
     self._changed = np.zeros(len(self._rows), bool)
     self._fixed = (
       schedule.examples,
-      schedule.attributes(method.trainer.needs, self._rows),
+      schedule.attributes(method.trainer.attributes, self._rows),
     )
 
   def to_come(

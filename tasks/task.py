@@ -10,6 +10,8 @@ from tasks.models import models
 
 # The attribute by which metrics are reported group by group.
 GROUP = 'group'
+# The number of examples that a client trains on, which every task tells.
+SIZE = 'size'
 
 
 @dataclasses.dataclass(frozen=True)

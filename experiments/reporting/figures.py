@@ -9,10 +9,14 @@ from typing import TypeVar
 from base import errors
 from experiments.reporting import plots
 from experiments.reporting import repeats
+from experiments.reporting import results_folder
 from experiments.reporting import tables
+from personalization import client_states
 
 # What results say of each candidate that is drawn.
 _MEASURES = ('validation', 'test', 'test_hurt', 'out_of_distribution')
+# What a training measures in which clients choose their steps.
+_STEPS = ('steps', 'intra_variance')
 # The name of a figure's file, and the figure.
 _Figures = Iterator[tuple[str, plots.Figure]]
 _Key = TypeVar('_Key')
@@ -162,6 +166,40 @@ def _of_clusters(repeated: repeats.Repeats) -> _Figures:
         yield f'groups_{method}{suffix}', figure
 
 
+def of_steps(repeated: repeats.Repeats) -> _Figures:
+  """Draws the steps that clients choose, run by run, of each training."""
+  for k, run in enumerate(repeated.runs):
+    suffix = f'_{k + 1}' if len(repeated.runs) > 1 else ''
+    trainings = {run.methods[method]['training'] for method in repeated.methods}
+    for training in sorted(trainings & run.rounds.keys()):
+      measured = {
+        name.replace('_', ' '): run.rounds[training][name]
+        for name in _STEPS
+        if name in run.rounds[training]
+      }
+      if len(measured) < len(_STEPS):
+        continue
+      yield (
+        f'trajectory_{training}{suffix}',
+        plots.trajectories(measured, title=f'{training}, mean over clients'),
+      )
+      checkpoints = results_folder.checkpoint_dir(run.path, training)
+      if not (checkpoints / client_states.FILE_NAME).exists():
+        continue
+      last_round = len(run.rounds[training]['steps'])
+      steps = [
+        int(state['steps'])
+        for _, state in client_states.saved(checkpoints, last_round)
+        if state['last_round'] == last_round
+      ]
+      yield (
+        f'steps_{training}{suffix}',
+        plots.histogram(
+          steps, 'steps', title=f'{training}, round {last_round}'
+        ),
+      )
+
+
 def _of_communication(
   by_rounds: Sequence[repeats.Repeats], judged: tuple[str, bool]
 ) -> _Figures:
@@ -261,6 +299,7 @@ def draw(by_rounds: Sequence[repeats.Repeats]) -> _Figures:
   yield from _of_candidates(repeated, judged)
   yield from of_stages(repeated, judged)
   yield from _of_clusters(repeated)
+  yield from of_steps(repeated)
   yield from _of_communication(by_rounds, judged)
   yield from _of_parts(repeated, judged)
   yield from _of_choices(repeated, judged)

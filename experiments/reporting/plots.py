@@ -581,6 +581,59 @@ def cluster_shares(
 
 
 @_styled
+def histogram(values: Sequence[int], label: str, *, title: str = '') -> Figure:
+  """Draws how many clients have which whole number, of 1 and more.
+
+  Chen et al. 2022, figure 11.
+
+  Args:
+    values: The number of each client, as its steps.
+    label: What it is.
+    title: What stands above, such as the name of the method.
+
+  Returns:
+    The figure.
+  """
+  figure = _figure(2.2)
+  plot = figure.subplots()
+  plot.hist(
+    values, np.arange(max(values) + 1) + 0.5, color=(looks.COLORS[0], 0.6)
+  )
+  plot.set_xlim(0, max(values) + 1)
+  plot.set_xlabel(label)
+  plot.set_ylabel('clients')
+  for axis in (plot.xaxis, plot.yaxis):
+    axis.set_major_locator(ticker.MaxNLocator(5, integer=True))
+  plot.set_title(title)
+  return figure
+
+
+@_styled
+def trajectories(
+  measured: Mapping[str, Sequence[float]], *, title: str = ''
+) -> Figure:
+  """Draws what is measured in each round, one above the other.
+
+  Chen et al. 2022, figure 12, where it is of one client.
+
+  Args:
+    measured: The numbers of all rounds, by name.
+    title: What stands above, such as the name of the method.
+
+  Returns:
+    The figure.
+  """
+  figure = _figure(0.8 + 1.2 * len(measured))
+  plots = figure.subplots(len(measured), sharex=True, squeeze=False)[:, 0]
+  for plot, (name, own) in zip(plots, measured.items()):
+    plot.plot(range(1, len(own) + 1), own, color=looks.COLORS[0])
+    plot.set_ylabel(name)
+  plots[0].set_title(title)
+  plots[-1].set_xlabel('round')
+  return figure
+
+
+@_styled
 def cluster_groups(
   groups: Mapping[str, Mapping[str, int]], *, title: str = ''
 ) -> Figure:

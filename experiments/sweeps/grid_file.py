@@ -11,7 +11,12 @@
   server_learning_rate = [1, 3]
 
 Settings and values have the names that they have in a preset. The best point of
-a method is the best of all grids that the method is in.
+a method is the best of all grids that the method is in. To compare a method at
+several settings, name each as a row, and the rows as algorithms:
+
+  [rows]
+  equal = {algorithm = "fedavg", settings = {client_weighting = "uniform"}}
+  sizes = {algorithm = "fedavg"}
 """
 
 from collections.abc import Mapping
@@ -24,12 +29,19 @@ from typing import Any
 from base import errors
 from experiments.configuration import user_settings
 
-_KEYS = {'preset': str, 'repeats': list, 'metric': str, 'grid': list}
+_KEYS = {
+  'preset': str,
+  'repeats': list,
+  'metric': str,
+  'rows': dict,
+  'grid': list,
+}
 _KINDS: Mapping[type, str] = {
   list: 'a list',
   dict: 'a table',
   str: 'a text',
 }
+_ROW_KEYS = {'algorithm': str, 'settings': dict}
 _GRID_KEYS = {'algorithms': list, 'settings': dict, 'values': dict}
 
 
@@ -41,11 +53,18 @@ class Point:
     algorithm: The method.
     values: The settings whose values the grid tries.
     settings: The settings that are the same in all of its points.
+    row: The row that it is a point of, if that is not all of the method's.
   """
 
   algorithm: str
   values: Mapping[str, Any]
   settings: Mapping[str, Any]
+  row: str = ''
+
+  @property
+  def name(self) -> str:
+    """The row that it is a point of, or the method."""
+    return self.row or self.algorithm
 
   def describe(self) -> str:
     """Writes all of its settings."""
@@ -53,7 +72,7 @@ class Point:
     return ' '.join(f'{name}={value}' for name, value in own.items())
 
   def __str__(self) -> str:
-    return f'{self.algorithm} {self.describe()}'
+    return f'{self.name} {self.describe()}'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +133,9 @@ def _check(
   return table
 
 
-def _points(grid: Mapping[str, Any], where: str) -> list[Point]:
+def _points(
+  grid: Mapping[str, Any], rows: Mapping[str, Any], where: str
+) -> list[Point]:
   values = grid.get('values', {})
   for name, tried in values.items():
     if not isinstance(tried, list) or not tried:
@@ -123,9 +144,12 @@ def _points(grid: Mapping[str, Any], where: str) -> list[Point]:
       )
   return [
     Point(
-      str(algorithm), dict(zip(values, combination)), grid.get('settings', {})
+      rows.get(name, {}).get('algorithm', name),
+      dict(zip(values, combination)),
+      {**rows.get(name, {}).get('settings', {}), **grid.get('settings', {})},
+      name if name in rows else '',
     )
-    for algorithm in grid['algorithms']
+    for name in map(str, grid['algorithms'])
     for combination in itertools.product(*values.values())
   ]
 
@@ -150,13 +174,20 @@ def parse(table: Mapping[str, Any], source: str) -> GridFile:
     raise errors.UserError(
       f'{source}: repeats must be a list of different seeds, not {repeats}.'
     )
+  rows = table.get('rows', {})
+  for name, row in rows.items():
+    where = f'{source}: row {name}'
+    if not _check(row, _ROW_KEYS, where).get('algorithm'):
+      raise errors.UserError(f'{where} must name its algorithm.')
+    if '/' in name:
+      raise errors.UserError(f'{where}: a name of a file has no /.')
   points = []
   for number, grid in enumerate(table.get('grid', []), 1):
     where = f'{source}: grid {number}'
     grid = _check(grid, _GRID_KEYS, where)
     if not grid.get('algorithms'):
       raise errors.UserError(f'{where} must name its algorithms.')
-    points += _points(grid, where)
+    points += _points(grid, rows, where)
   if not points:
     raise errors.UserError(f'{source} has no [[grid]] to run.')
   return GridFile(

@@ -2,8 +2,8 @@
 
 runs.jsonl         a line for each finished run
 points.csv         a line for each point, over its repeats
-results.json       the best point of each method
-<method>.toml      that point, for --preset of run
+results.json       the best point of each method, or row
+<name>.toml        that point, for --preset of run
 logs/              of what failed, and what the processes print
 """
 
@@ -151,7 +151,7 @@ def of_point(
 
 
 def best(results: Iterable[PointResult]) -> dict[str, PointResult]:
-  """Finds the best point of each method by validation, the first on a tie."""
+  """Finds the best point of each row by validation, the first on a tie."""
   winners: dict[str, tuple[float, PointResult]] = {}
   for result in results:
     if result.validation is None:
@@ -161,10 +161,10 @@ def best(results: Iterable[PointResult]) -> dict[str, PointResult]:
       record['chosen_by'] == record['metric']
     )
     score = result.validation if higher else -result.validation
-    method = result.point.algorithm
-    if method not in winners or score > winners[method][0]:
-      winners[method] = score, result
-  return {method: result for method, (_, result) in winners.items()}
+    name = result.point.name
+    if name not in winners or score > winners[name][0]:
+      winners[name] = score, result
+  return {name: result for name, (_, result) in winners.items()}
 
 
 def describe(result: PointResult) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def write(
   writer.writeheader()
   for own in results:
     row: dict[str, Any] = {
-      'algorithm': own.point.algorithm,
+      'algorithm': own.point.name,
       'repeats': len(own.records),
     }
     if own.validation is not None:

@@ -18,6 +18,7 @@ from personalization import evaluation
 from personalization import outcomes
 from personalization import schedules
 from personalization import stages
+from personalization import summaries
 from personalization import training
 from tasks import task as tasks
 
@@ -176,8 +177,8 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
   Returns:
     The mean over the clients of the validation metric at the chosen candidates,
     which tells the best point; each test client's metric at them, and before
-    personalization; and the means of all metrics. If the task knows groups,
-    also the clients, and the metric of all examples of each group together.
+    personalization; what tables have of these; and the means of all metrics. If
+    the task knows groups, also the metric of all examples of each together.
   """
   evaluated, test = outcome.evaluated, outcome.test
   record = {
@@ -189,7 +190,17 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
     'higher_is_better': evaluated.higher_is_better,
     'chosen_by': outcome.choice.metric or evaluated.metric,
     'validation': _number(outcome.validation),
+    'clients': list(evaluated.test.client_ids),
     'test': _numbers(test.values),
+    'weighted_mean': _number(
+      summaries.weighted_mean(test.values, test.weights)
+    ),
+    'largest_tenth': _number(
+      summaries.largest_tenth(test.values, test.weights)
+    ),
+    'worst_tenth': _number(
+      summaries.worst_tenth(test.values, evaluated.higher_is_better)
+    ),
     'personalization_examples': evaluated.num_personalization.tolist(),
     'chosen': dict(outcome.num_chosen),
     'means': {name: _means(outcome, name) for name in evaluated.test.values},
@@ -198,7 +209,6 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
     record['before'] = _numbers(test.before.values)
     record['hurt'] = float(test.hurt.mean())
   if outcome.groups is not None:
-    record['clients'] = list(evaluated.test.client_ids)
     record['client_groups'] = list(outcome.groups)
     record['pooled'] = _number(test.pooled())
     known = np.array(outcome.groups)

@@ -22,24 +22,24 @@ class PublishedTable:
 
   Attributes:
     title: What it shows.
-    published: The published figures of each method that has any: 'mean', and
+    published: The published figures of each row that has any: 'mean', and
       maybe 'hurt' and 'largest_cluster'.
     whole: All grids.
     best: The best points, as found here; None if they are not known yet.
-    rows: Of a table of known groups, the method of each row; empty for a table
-      of methods' means.
+    columns: What is shown of the records of runs, see `compared_tables`; empty
+      for a table of means beside published ones.
   """
 
   title: str
   published: Mapping[str, Mapping[str, float]]
   whole: grid_file.GridFile
   best: grid_file.GridFile | None
-  rows: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  columns: tuple[str, ...] = ()
 
   @property
-  def methods(self) -> tuple[str, ...]:
-    """The methods, in the order of the grids."""
-    return tuple(dict.fromkeys(point.algorithm for point in self.whole.points))
+  def rows(self) -> tuple[str, ...]:
+    """The rows, methods or named ones, in the order of the grids."""
+    return tuple(dict.fromkeys(point.name for point in self.whole.points))
 
 
 def read(name: str) -> PublishedTable:
@@ -48,12 +48,13 @@ def read(name: str) -> PublishedTable:
     raise errors.unknown('table', name, table_names())
   contents = tomllib.loads((_TABLES / f'{name}.toml').read_text('utf-8'))
   title, published = contents.pop('title'), contents.pop('published', {})
-  rows = contents.pop('rows', {})
+  columns = tuple(contents.pop('columns', ()))
   best = contents.pop('best', None)
   whole = grid_file.parse(contents, name)
   if best is not None:
-    points = tuple(
-      grid_file.Point(method, values, {}) for method, values in best.items()
-    )
-    best = dataclasses.replace(whole, points=points)
-  return PublishedTable(title, published, whole, best, rows)
+    grids = [
+      {'algorithms': [row], 'values': {name: [own[name]] for name in own}}
+      for row, own in best.items()
+    ]
+    best = grid_file.parse({**contents, 'grid': grids}, name)
+  return PublishedTable(title, published, whole, best, columns)

@@ -12,9 +12,9 @@ import rich.table
 
 from base import errors
 from experiments.command_line import terminal
+from experiments.sweeps import compared_tables
 from experiments.sweeps import grid_results
 from experiments.sweeps import grids
-from experiments.sweeps import group_tables
 from experiments.sweeps import published_tables
 
 _TABLE_WIDTH = 150
@@ -26,9 +26,9 @@ def compare(
   table: published_tables.PublishedTable,
   winners: Mapping[str, grid_results.PointResult],
 ) -> dict[str, dict[str, Any]]:
-  """Puts our figures beside the published ones, for each method."""
+  """Puts our figures beside the published ones, for each row."""
   rows = {}
-  for method in table.methods:
+  for method in table.rows:
     published = table.published.get(method, {})
     row: dict[str, Any] = {'ours': None, 'published': published.get('mean')}
     if method in winners:
@@ -115,8 +115,9 @@ def main(
       return 0
     failed = grid.carry_out()
     winners = grid.write()
-  if table.rows:
-    short = group_tables.show(table.title, table.rows, winners, folder)
+  if table.columns:
+    finished = {row: winners[row] for row in table.rows if row in winners}
+    short = compared_tables.show(table.title, table.columns, finished, folder)
   else:
     rows = compare(table, winners)
     _print(table, rows)

@@ -115,6 +115,26 @@ def test_the_gradient_of_a_batch_is_the_analytic_one():
   )
 
 
+def test_a_gradient_has_the_shapes_of_the_weights_in_a_graph():
+  model = linear.LogisticRegression(3, num_classes=2)
+  weights = model.random_init(tf.constant([0, 1]))
+
+  @tf.function(
+    input_signature=[
+      tf.TensorSpec([None, 3]),
+      tf.TensorSpec([None], tf.int32),
+      tf.TensorSpec([None]),
+    ]
+  )
+  def differentiate(x, y, mask):
+    slopes, _ = client_work.gradient(model, weights, {'x': x, 'y': y}, mask)
+    for name, slope in slopes.items():
+      assert slope.shape == weights[name].shape
+    return slopes
+
+  assert differentiate.get_concrete_function()
+
+
 def test_the_regularizer_is_in_the_gradient_and_not_in_the_loss():
   examples, mask = client_work.batch(_data(3), tf.constant(0))
   plain, plain_loss = client_work.gradient(

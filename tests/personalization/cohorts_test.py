@@ -203,6 +203,49 @@ def test_pad_to_decides_the_shapes():
     assert _batches(_client(after, k)) == _batches(_client(before, k))
 
 
+def _of_sizes(sizes, by_size=True):
+  """Cohorts of clients with so many examples to train on."""
+  population = _population(
+    {f'c{k}': dict(train=n, test=2) for k, n in enumerate(sizes)}
+  )
+  return cohorts.Cohorts(population, padded=True, by_size=by_size)
+
+
+# A tenth of these is far larger than the others.
+_SKEWED = [3, 64, 1, 5, 2, 7, 4, 6, 3, 8]
+
+
+def test_clients_come_by_size_and_only_the_largest_are_padded_to_these():
+  clients = _of_sizes(_SKEWED)
+  assert [_SKEWED[row] for row in clients.order] == sorted(_SKEWED)
+  paddings = [
+    clients.data('train', np.array(rows), 4).examples['y'].shape[1]
+    for rows in ([2], [5, 9], [9, 1])
+  ]
+  assert paddings == [8, 8, 64]
+
+
+def test_a_cohort_has_the_same_batches_by_size():
+  rows, batching = np.array([2, 5, 9]), dict(shuffle=('x', 1), epochs=2)
+  own, other = (
+    _of_sizes(_SKEWED, by_size).data('train', rows, 2, **batching)
+    for by_size in (True, False)
+  )
+  assert own.examples['y'].shape[1] < other.examples['y'].shape[1]
+  for k in range(3):
+    assert _batches(_client(own, k)) == _batches(_client(other, k))
+
+
+def test_clients_of_similar_sizes_keep_their_order():
+  assert _of_sizes([7, 3, 5, 4]).order.tolist() == [0, 1, 2, 3]
+
+
+def test_populations_that_share_programs_are_padded_alike():
+  clients, others = _of_sizes(_SKEWED), _of_sizes([*_SKEWED[1:], 9, 99])
+  clients.pad_as(others)
+  assert (clients.pad_to['train'], clients.pad_most_to['train']) == (99, 9)
+
+
 def test_clients_enter_with_no_more_examples_than_their_batches_take():
   clients = cohorts.Cohorts(_population(), padded=True)
   rows, batching = np.array([2, 1]), dict(shuffle=('x', 1), num_steps=2)
@@ -314,6 +357,13 @@ def test_attributes_are_those_of_the_clients_in_the_rows(padded):
   assert list(found) == ['group']
   assert found['group'].dtype == np.int32
   assert found['group'].tolist() == [2, 0, 1, 2]
+
+
+def test_every_client_knows_its_size():
+  clients = cohorts.Cohorts(_population(), padded=True)
+  own = clients.attributes({}, [task.SIZE], np.array([1, 0, 3]))
+  # 'c', 'a' and 'f' to train on.
+  assert own[task.SIZE].tolist() == [9, 5, 4]
 
 
 def test_attributes_come_in_the_order_of_their_names():

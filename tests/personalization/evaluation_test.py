@@ -280,6 +280,25 @@ def test_the_size_of_a_cohort_changes_nothing(result, monkeypatch, cohort_size):
     tree.map_structure(_assert_close, dict(a.weights), dict(b.weights))
 
 
+def test_cohorts_by_size_change_nothing(monkeypatch):
+  monkeypatch.setattr(evaluation, '_COHORT', 3)
+  sizes = _sizes('t', [(40, 9), (2, 1), (3, 2), (5, 5), (1, 7), (4, 2)])
+  task = _task(test=_population(sizes, seed=2))
+  algorithm, seen = _recording(_build())
+  _evaluate(algorithm, task)
+  assert len({own['personalization'].mask.shape for own in seen}) > 1
+  own = _evaluate(task=task)
+  monkeypatch.setattr('personalization.cohorts._TIMES_LESS', 1000)
+  other = _evaluate(task=task)
+  assert own.test.client_ids == other.test.client_ids == tuple(sizes)
+  tree.map_structure(
+    _assert_close, dict(own.test.values), dict(other.test.values)
+  )
+  np.testing.assert_array_equal(
+    own.num_personalization, [n['personalization'] for n in sizes.values()]
+  )
+
+
 @pytest.mark.parametrize(('padded', 'last'), [(True, 3), (False, 2)])
 def test_clients_stand_in_only_where_cohorts_are_padded(
   monkeypatch, padded, last

@@ -850,7 +850,8 @@ def test_held_out_clients_have_initial_states_of_their_own():
   trained = _train(_counting())
   # The numbers of those that were held out come after the 6 trained ones.
   states = trained.states_of(
-    ['new', 'train_000004', 'train_000001', 'other', 'other'], first_row=10
+    ['new', 'train_000004', 'train_000001', 'other', 'other'],
+    rows=[10, 0, 2, 13, 13],
   )
   of_trained = _states(trained)
   drawn, rounds = of_trained['drawn'], of_trained['rounds']
@@ -865,7 +866,7 @@ def test_held_out_clients_have_initial_states_of_their_own():
 
 def test_trained_clients_alone_have_the_states_they_ended_with():
   trained = _train(_counting())
-  states = trained.states_of(trained.client_states.client_ids[::-1])
+  states = trained.states_of(trained.client_states.client_ids[::-1], range(6))
   for name, state in states.items():
     np.testing.assert_array_equal(state, _states(trained)[name][::-1])
 
@@ -882,7 +883,7 @@ def test_the_states_of_a_cohort_are_found_without_a_walk_over_all_clients():
   )
   rows = trained.client_states.rows
   np.testing.assert_array_equal(
-    trained.states_of(['342476', 'new'])['drawn'],
+    trained.states_of(['342476', 'new'], [0, 1])['drawn'],
     [_drawn(342_476), _drawn(342_478)],
   )
   assert trained.client_states.rows is rows
@@ -900,7 +901,7 @@ def test_clients_start_apart_and_by_the_seed():
 def test_a_method_may_keep_no_states():
   trained = _train(total_rounds=0)
   assert not tree.flatten(_states(trained))
-  assert not tree.flatten(trained.states_of(['new']))
+  assert not tree.flatten(trained.states_of(['new'], [0]))
 
 
 def test_a_training_can_be_extended_while_its_results_are_in_use(tmp_path):

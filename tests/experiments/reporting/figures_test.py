@@ -155,3 +155,22 @@ def test_of_stages_each_client_beside_the_method_without_the_last(tmp_path):
   (plot,) = found['change_group+finetuning_beer'].axes
   (bar,) = (bar for bar in plot.patches if bar.get_height())
   assert bar.get_x() <= -0.5 <= bar.get_x() + bar.get_width()
+
+
+def test_the_steps_that_clients_chose_are_those_of_the_last_round(tmp_path):
+  config = small_runs.config(algorithms='self_fl,fedavg')
+  small_runs.run(config, tmp_path / 'run')
+  (repeated,) = repeats.read([tmp_path / 'run'])
+  found = dict(figures.of_steps(repeated))
+  assert set(found) == {'steps_self_fl', 'trajectory_self_fl'}
+  (plot,) = found['steps_self_fl'].axes
+  (run,) = repeated.runs
+  measured = run.rounds['self_fl']
+  heights = {round(bar.get_x() + 0.5): bar.get_height() for bar in plot.patches}
+  num_clients = sum(heights.values())
+  assert num_clients == measured['num_clients'][-1]
+  mean = sum(steps * n for steps, n in heights.items()) / num_clients
+  assert mean == pytest.approx(measured['steps'][-1])
+  steps, _ = found['trajectory_self_fl'].axes
+  (line,) = steps.get_lines()
+  assert list(line.get_ydata()) == list(measured['steps'])

@@ -368,3 +368,22 @@ class TestOfMethods:
     assert points == [[[0.4, 2]], [[0.2, 3]]]
     for text in ('finetuning', 'everybody', 'some', 'clients hurt'):
       assert text in _texts(figure)
+
+
+def test_a_histogram_has_a_bar_for_each_whole_number():
+  (plot,) = plots.histogram([1, 4, 4, 2], 'steps', title='self_fl').axes
+  bars = {
+    bar.get_x() + bar.get_width() / 2: bar.get_height() for bar in plot.patches
+  }
+  assert bars == {1: 1, 2: 1, 3: 0, 4: 2}
+  assert plot.get_xlabel() == 'steps'
+
+
+def test_trajectories_are_one_above_the_other():
+  measured = {'steps': [20.0, 5.0, 1.0], 'variance': [0.0, 0.5, 1.5]}
+  axes = plots.trajectories(measured).axes
+  assert [plot.get_ylabel() for plot in axes] == ['steps', 'variance']
+  for plot, own in zip(axes, measured.values()):
+    (line,) = plot.get_lines()
+    assert list(line.get_xdata()) == [1, 2, 3]
+    assert list(line.get_ydata()) == own

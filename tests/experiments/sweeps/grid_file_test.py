@@ -53,9 +53,24 @@ class TestGridFile:
       config.method_settings['ditto'].to_dict()['server_learning_rate'] == 10
     )
 
+  def test_rows_are_one_method_with_different_settings(self):
+    grid = _parse("""
+      [rows]
+      equal = {algorithm = "fedavg", settings = {client_weighting = "uniform"}}
+      [[grid]]
+      algorithms = ["equal", "fedavg"]
+      settings = {total_rounds = 7}
+    """)
+    equal, fedavg = grid.points
+    assert [point.name for point in grid.points] == ['equal', 'fedavg']
+    assert equal.algorithm == fedavg.algorithm == 'fedavg'
+    assert equal.settings == fedavg.settings | {'client_weighting': 'uniform'}
+
   @pytest.mark.parametrize(
     ('text', 'message'),
     [
+      ('rows = {a = {}}', 'row a must name its algorithm'),
+      ('rows = {"a/b" = {algorithm = "fedavg"}}', 'a name of a file has no /'),
       ('', 'has no [[grid]]'),
       ('repeat = [1]', "Unknown key 'repeat'. Did you mean 'repeats'?"),
       ('repeats = 3', 'repeats must be a list, not 3'),

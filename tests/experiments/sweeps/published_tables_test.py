@@ -16,9 +16,9 @@ def test_every_point_can_be(name):
   for grid in filter(None, (table.whole, table.best)):
     keys = {_config(grid, point, 1).digest() for point in grid.points}
     assert len(keys) == len(grid.points)
-  assert set(table.published) <= set(table.methods)
+  assert set(table.published) <= set(table.rows)
   if table.best:
-    assert set(table.methods) == {p.algorithm for p in table.best.points}
+    assert set(table.rows) == {p.name for p in table.best.points}
 
 
 @pytest.mark.parametrize('name', published_tables.table_names())
@@ -36,7 +36,7 @@ def test_the_best_points_are_points_of_the_grids(name):
 
 def test_all_methods_have_the_same_budget_on_school():
   table = published_tables.read('school_all')
-  for method in table.methods:
+  for method in table.rows:
     own = [p for p in table.whole.points if p.algorithm == method]
     assert len(own) == 25, method
   motley = published_tables.read('motley_school')
@@ -60,3 +60,19 @@ def test_schools_grids_are_motleys():
     mocha=5 * 7 * 3,
   )
   assert grid.repeats == (100, 1100, 2100, 3100, 4100)
+
+
+def test_all_rows_have_the_same_budget_on_mnist():
+  table = published_tables.read('self_fl_mnist')
+  for row in table.rows:
+    own = [p for p in table.whole.points if p.name == row]
+    assert len(own) == 3, row
+
+
+@pytest.mark.parametrize('row', ['FedAvg', 'Ditto'])
+def test_rows_may_be_one_method_at_other_settings(row):
+  grid = published_tables.read('self_fl_mnist').whole
+  for suffix, weighting in (('e', 'uniform'), ('w', 'size')):
+    for point in (p for p in grid.points if p.name == f'{row}-{suffix}'):
+      own = _config(grid, point, 0).method_settings[row.lower()].trainer
+      assert own.client_weighting == weighting

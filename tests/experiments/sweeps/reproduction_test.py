@@ -28,6 +28,37 @@ def _table(tmp_path):
   return published_tables.PublishedTable('A table', published, grid, None)
 
 
+_ROWS = """
+preset = "{preset}"
+repeats = [1, 2]
+[rows]
+equal = {{algorithm = "fedavg", settings = {{client_weighting = "uniform"}}}}
+size = {{algorithm = "fedavg", settings = {{client_weighting = "size"}}}}
+[[grid]]
+algorithms = ["equal", "size"]
+[grid.values]
+client_learning_rate = [0.01, 0.1]
+"""
+
+
+def test_columns_of_rows_that_are_one_method(tmp_path, capsys):
+  grid = grid_file.read(small_grids.write(tmp_path, _ROWS))
+  columns = ('weighted_mean', 'largest_tenth', 'worst_tenth')
+  table = published_tables.PublishedTable('A table', {}, grid, None, columns)
+  assert _main(table, tmp_path) == 0
+  rows = json.loads((tmp_path / 'out.json').read_text())
+  assert list(rows) == ['equal', 'size']
+  assert rows['equal'] != rows['size']
+  for own in rows.values():
+    assert tuple(own) == columns
+    assert own['worst_tenth'] < own['weighted_mean']
+  printed = capsys.readouterr().out
+  assert 'worst_tenth' in printed
+  compared = json.loads((tmp_path / 'out/comparisons.json').read_text())
+  assert compared['size against equal']['all']['num_clients'] == 4
+  assert 'client_weighting = "size"' in (tmp_path / 'out/size.toml').read_text()
+
+
 def _main(table, folder, only_best=False):
   return reproduction.main(
     table, only_best, folder / 'out.json', folder / 'out', None, 1, False

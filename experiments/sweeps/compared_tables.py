@@ -1,11 +1,13 @@
-"""Tables of what methods are for each known group of clients.
+"""Tables of several columns, whose rows are compared client by client.
 
-The metric is that of all examples of a group together, as in tables 3 and 6 of
-Liu et al. 2022. Whether one method is better than another is tested on the
-clients of a group, each with its mean over the repeats.
+A column is a number in the records of runs, see `grid_work.make_record`; the
+column `groups` stands for one for each known group of clients. There, as in
+`pooled`, the metric is that of all examples together, as in tables 3 and 6 of
+Liu et al. 2022. Whether one row is better than another is tested on all
+clients, and on those of each group, each with its mean over the repeats.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
 import json
@@ -21,22 +23,29 @@ from experiments.reporting import folders
 from experiments.sweeps import grid_results
 from personalization import comparison
 
-# The column of all clients.
+# All clients, where there are groups beside them.
 _ALL = 'all'
 _COMPARISONS = 'comparisons.json'
-# {row: {group: mean and deviation over repeats}}
+# {row: {column: mean and deviation over repeats}}
 _Cells = Mapping[str, Mapping[str, tuple[float, float]]]
 
 
-def _pooled(result: grid_results.PointResult) -> dict[str, tuple[float, float]]:
-  """Takes the metric of each group over the repeats of a point."""
-  of_repeats = [
-    {**record['groups'], _ALL: record['pooled']} for record in result.records
-  ]
+def _cells(
+  result: grid_results.PointResult, columns: Sequence[str]
+) -> dict[str, tuple[float, float]]:
+  """Takes each column over the repeats of a point."""
+  of_repeats: list[dict[str, float]] = []
+  for record in result.records:
+    of_repeats.append({})
+    for name in columns:
+      if name == 'groups':
+        of_repeats[-1] |= record[name]
+      else:
+        of_repeats[-1][_ALL if name == 'pooled' else name] = record[name]
   return {
     name: (float(np.mean(values)), float(np.std(values)))
     for name in of_repeats[0]
-    for values in [[own[name] for own in of_repeats]]
+    for values in [np.array([own[name] for own in of_repeats], np.float64)]
   }
 
 
@@ -53,7 +62,7 @@ def _of_clients(result: grid_results.PointResult) -> dict[str, list[float]]:
 def compare(
   winners: Mapping[str, grid_results.PointResult],
 ) -> dict[str, dict[str, dict[str, Any]]]:
-  """Compares each two methods on the clients of each group.
+  """Compares each two rows on all clients, and on those of each group.
 
   Args:
     winners: The point of each row.
@@ -65,7 +74,10 @@ def compare(
   clients = {row: _of_clients(own) for row, own in winners.items()}
   for second, first in itertools.combinations(winners, 2):
     record = winners[first].records[0]
-    groups = dict(zip(record['clients'], record['client_groups']))
+    everybody = [_ALL] * len(record['clients'])
+    groups = dict(
+      zip(record['clients'], record.get('client_groups', everybody))
+    )
     # Where a repeat has diverged there is no mean to compare.
     shared = [
       c
@@ -73,7 +85,7 @@ def compare(
       if len(clients[first].get(c, ())) == len(clients[second].get(c, ())) > 0
     ]
     own = found[f'{first} against {second}'] = {}
-    for group in (*record['groups'], _ALL):
+    for group in (*record.get('groups', ()), _ALL):
       chosen = [c for c in shared if group in (groups[c], _ALL)]
       if chosen:
         one, other = (
@@ -85,6 +97,11 @@ def compare(
   return found
 
 
+def _text(mean: float, deviation: float) -> str:
+  digits = 2 if mean >= 10 else 4
+  return f'{mean:.{digits}f} ± {deviation:.{digits}f}'
+
+
 def _print(title: str, cells: _Cells) -> None:
   table = rich.table.Table(
     title=title, title_justify='left', box=rich.box.SIMPLE
@@ -94,9 +111,7 @@ def _print(title: str, cells: _Cells) -> None:
   for name in columns:
     table.add_column(name, justify='right')
   for row, own in cells.items():
-    table.add_row(
-      row, *(f'{own[name][0]:.2f} ± {own[name][1]:.2f}' for name in columns)
-    )
+    table.add_row(row, *(_text(*own[name]) for name in columns))
   terminal.print_table(table)
 
 
@@ -126,31 +141,34 @@ def _print_comparisons(
 
 def show(
   title: str,
-  rows: Mapping[str, str],
-  winners: Mapping[str, grid_results.PointResult],
+  columns: Sequence[str],
+  rows: Mapping[str, grid_results.PointResult],
   folder: pathlib.Path,
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, float | None]]:
   """Shows a table, and writes the comparisons of its rows.
 
   Args:
     title: What it shows.
-    rows: The method of each row.
-    winners: The best point of each method that is finished.
+    columns: What it shows of the records.
+    rows: The best point of each row that is finished.
     folder: The folder to write to.
 
   Returns:
-    The metric of each row and column, the mean over the repeats.
+    The number of each row and column, the mean over the repeats; None where a
+    repeat diverged.
   """
-  finished = {r: winners[m] for r, m in rows.items() if m in winners}
-  cells = {row: _pooled(own) for row, own in finished.items()}
+  cells = {row: _cells(own, columns) for row, own in rows.items()}
   if cells:
     _print(title, cells)
-  compared = compare(finished)
+  compared = compare(rows)
   if compared:
     _print_comparisons(compared)
     text = json.dumps(compared, indent=2)
     folders.write(folder / _COMPARISONS, f'{text}\n')
   return {
-    row: {name: mean for name, (mean, _) in own.items()}
+    row: {
+      name: mean if np.isfinite(mean) else None
+      for name, (mean, _) in own.items()
+    }
     for row, own in cells.items()
   }
