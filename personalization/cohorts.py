@@ -2,7 +2,6 @@
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
-import functools
 import itertools
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from base import caches
 from base import seeds
 from tasks import task
 from tasks.data import batches
@@ -71,8 +71,8 @@ class Cohorts:
     if by_size:
       self._order_by_size()
     most = num_kept * len(population.sets)
-    self._stack = functools.lru_cache(most)(self._make_stack)
-    self._batch_indices = functools.lru_cache(most)(self._make_batch_indices)
+    self._stack = caches.last(self._make_stack, most)
+    self._batch_indices = caches.last(self._make_batch_indices, most)
 
   def __len__(self) -> int:
     return len(self.client_ids)

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tree
 
 from algorithms import trainers
+from base import caches
 from base import errors
 from base import seeds
 from base import settings
@@ -129,7 +130,7 @@ class Schedule:
       for turn in range(turns)
     ]
     self.rounds_at_once = min(how.rounds_per_checkpoint, _MOST_ROUNDS)
-    self.several = functools.lru_cache(num_kept)(self._make_several)
+    self.several = caches.last(self._make_several, num_kept)
 
   @property
   def rounds_per_epoch(self) -> dict[int, int]:

@@ -245,12 +245,14 @@ class CohortContext(tff.framework.SyncContext):
 
     Returns:
       What runs the rounds, with the same results as calling `comp` round by
-      round; None if `comp` has another form or cannot be one XLA program.
+      round; None if `comp` has another form or cannot be one XLA program, or if
+      XLA is not trusted, as rounds that are not finite are not done again.
     """
     compiled = self._compile(comp)
     found = compiled.stacking
     if (
-      found.against is not None
+      not self._trust_xla
+      or found.against is not None
       or found.against_whole is not None
       or not rounds.fits(compiled.program)
     ):

@@ -34,7 +34,7 @@ class TestReproduce:
   @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-      ((), 'Name a table with --table: motley_school'),
+      ((), 'Name a table with --table: group_stackexchange'),
       (('--table=motley_shool',), "Did you mean 'motley_school'?"),
       (('--table=self_fl_gaussian', '--best'), 'every point is shown'),
       (

@@ -53,7 +53,7 @@ _PLAN = rounds.Plan(_make_clients, lambda kept, own, new: new + own['add'])
 
 @pytest.fixture(name='context')
 def _context() -> Iterator[cohort.CohortContext]:
-  context = cohort.create_cohort_context()
+  context = cohort.create_cohort_context(trust_xla=True)
   with tff.framework.get_context_stack().install(context):
     yield context
 
@@ -198,7 +198,8 @@ def test_tensors_that_are_constants_are_not_copied():
     mean = tff.federated_mean(result[0])
     return tff.federated_map(_update, (state, mean)), result[1], mean
 
-  at_once = cohort.create_cohort_context(stack=True).rounds(next_round, _PLAN)
+  context = cohort.create_cohort_context(stack=True, trust_xla=True)
+  at_once = context.rounds(next_round, _PLAN)
   model = tf.ones([size])
   grown = helpers.peak_memory(
     lambda: at_once(3, _FIRST_STATE, _FIRST_KEPT, _FIXED, _OWN, (model,))
@@ -253,6 +254,10 @@ def test_what_returns_one_value_has_no_rounds(context):
   assert context.rounds(no_state, _PLAN) is None
 
 
+def test_without_trust_in_xla_there_are_no_rounds():
+  assert cohort.create_cohort_context().rounds(_next, _PLAN) is None
+
+
 def test_clients_that_are_not_stacked_have_no_rounds():
-  context = cohort.create_cohort_context(stack=False)
+  context = cohort.create_cohort_context(stack=False, trust_xla=True)
   assert context.rounds(_next, _PLAN) is None
