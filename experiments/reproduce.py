@@ -2,6 +2,7 @@
 
   reproduce --table=motley_school          everything, the paper's grids too
   reproduce --table=motley_school --best   only the points found best before
+  reproduce --table=self_fl_mnist          rows that are compared on clients
   reproduce --table=self_fl_gaussian       curves, which are drawn
 
 Every point of the grids is run with every seed, the best is chosen by
@@ -29,8 +30,8 @@ _JSON = flags.DEFINE_string(
   'json',
   None,
   'A file to write {method: {"ours": …, "over_repeats": …, "published": …,'
-  ' "hurt": …}} to, each with those of the numbers that it has; of a table of'
-  ' groups {row: {group: …, "all": …}}, of curves {figure and x: {method: …}}.',
+  ' "hurt": …}} to, each with those of the numbers that it has; of a table with'
+  ' columns {row: {column: …}}, of curves {figure and x: {method: …}}.',
 )
 _DRY_RUN = shared_flags.dry_run()
 _DATA_DIR = shared_flags.data_dir()
