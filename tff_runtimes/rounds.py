@@ -118,6 +118,9 @@ class Rounds:
     )
     key = tuple(tuple(leaf.shape) for leaf in tf.nest.flatten(arguments))
 
+    # The program is kept, and must not keep these arguments.
+    like = tree.map_structure(lambda _: None, (kept, fixed, own))
+
     def make() -> programs.SessionFunction:
       specs = tf.nest.map_structure(
         lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), arguments
@@ -131,12 +134,11 @@ class Rounds:
         own_leaves: list[tf.Tensor],
         constants_leaves: list[list[tf.Tensor]],
       ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
+        leaves = kept_leaves, fixed_leaves, own_leaves
         return self._run(
           num_rounds,
           state_leaves,
-          tree.unflatten_as(kept, kept_leaves),
-          tree.unflatten_as(fixed, fixed_leaves),
-          tree.unflatten_as(own, own_leaves),
+          *map(tree.unflatten_as, like, leaves),
           constants_leaves,
         )
 

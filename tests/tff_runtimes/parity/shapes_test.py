@@ -57,7 +57,7 @@ _WORK = {
   'shape': tf.shape,
   'rank': tf.rank,
   'flat': lambda x: tf.reshape(x, [-1]),
-  'where': lambda x: tf.where(x > 0),
+  'where': lambda x: tf.where(tf.expand_dims(x, 0) > 0),
   'unique': lambda x: tf.unique(tf.round(tf.reshape(x, [-1]) / 2)),
   'sum of positive ones': lambda x: tf.reduce_sum(
     tf.boolean_mask(tf.reshape(x, [-1]), tf.reshape(x, [-1]) > 0)
