@@ -77,13 +77,13 @@ class TestWorkers:
 
   def test_a_process_keeps_to_its_program(self):
     jobs = [_Job(f'{n}', program='ab'[n % 2], items=(1,)) for n in range(8)]
-    of_program = {}
+    of_process = {}
     for event in self.carry_out(jobs):
       if event.result:
-        own = of_program.setdefault(event.job.program, [])
-        own.append(event.result[1])
-    # Whoever is done first may help the other one with what is left.
-    for own in of_program.values():
+        own = of_process.setdefault(event.result[1], [])
+        own.append(event.job.program)
+    # Whoever is done first may help the other one, but does not come back.
+    for own in of_process.values():
       assert own == sorted(own, key=own.index)
 
   def test_who_wants_no_more_leaves_no_process(self):
