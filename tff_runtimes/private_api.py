@@ -70,8 +70,7 @@ class CancellationManager(tensorflow_cancellation.CancellationManager):
 def _run_all_operations(config_proto: bytes) -> bytes:
   """Returns a configuration that runs what other operations only wait for.
 
-  By default TensorFlow leaves it out, or simplifies it away, and with it the
-  error that it may raise.
+  By default TensorFlow leaves it out, and with it the error that it may raise.
 
   Args:
     config_proto: TensorFlow's configuration of functions.
@@ -79,7 +78,6 @@ def _run_all_operations(config_proto: bytes) -> bytes:
   config = config_pb2.ConfigProto.FromString(config_proto)
   rewrites = config.graph_options.rewrite_options
   rewrites.dependency_optimization = rewriter_config_pb2.RewriterConfig.OFF
-  rewrites.arithmetic_optimization = rewriter_config_pb2.RewriterConfig.OFF
   return config.SerializeToString()
 
 

@@ -317,7 +317,11 @@ _JUMPS: dict[str, Callable[[Any, Any], Any]] = {
   ),
   'divide integers': lambda x, y: tf.math.floordiv(_int(x), _small(y)),
   'checked': lambda x, y: _checked(x, y),
-  'reshape': lambda x, y: tf.reshape(x, [_small(y), 2]),
+  # To a size that fits: TensorFlow simplifies some reshapes away, and with them
+  # their errors, on either runtime.
+  'reshape': lambda x, y: tf.reshape(
+    tf.tile(_flat(x), [2 * _small(y)]), [-1, 2]
+  ),
 }
 # They round.
 _ROUND: dict[str, Callable[[Any, Any], Any]] = {
