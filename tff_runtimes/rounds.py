@@ -134,11 +134,13 @@ class Rounds:
         own_leaves: list[tf.Tensor],
         constants_leaves: list[list[tf.Tensor]],
       ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
-        leaves = kept_leaves, fixed_leaves, own_leaves
+        like_kept, like_fixed, like_own = like
         return self._run(
           num_rounds,
           state_leaves,
-          *map(tree.unflatten_as, like, leaves),
+          tree.unflatten_as(like_kept, kept_leaves),
+          tree.unflatten_as(like_fixed, fixed_leaves),
+          tree.unflatten_as(like_own, own_leaves),
           constants_leaves,
         )
 
