@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from base import caches
 from base import seeds
 from tasks import task
 from tasks.data import batches
@@ -71,8 +70,8 @@ class Cohorts:
     if by_size:
       self._order_by_size()
     most = num_kept * len(population.sets)
-    self._stack = caches.last(self._make_stack, most)
-    self._batch_indices = caches.last(self._make_batch_indices, most)
+    self._stack = functools.lru_cache(most)(self._make_stack)
+    self._batch_indices = functools.lru_cache(most)(self._make_batch_indices)
 
   def __len__(self) -> int:
     return len(self.client_ids)

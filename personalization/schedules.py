@@ -10,7 +10,6 @@ import tensorflow as tf
 import tree
 
 from algorithms import trainers
-from base import caches
 from base import errors
 from base import seeds
 from base import settings
@@ -130,7 +129,7 @@ class Schedule:
       for turn in range(turns)
     ]
     self.rounds_at_once = min(how.rounds_per_checkpoint, _MOST_ROUNDS)
-    self.several = caches.last(self._make_several, num_kept)
+    self.several = functools.lru_cache(num_kept)(self._make_several)
 
   @property
   def rounds_per_epoch(self) -> dict[int, int]:
