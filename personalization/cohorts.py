@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
+import functools
 import itertools
 from typing import Any
 
