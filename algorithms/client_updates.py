@@ -1,4 +1,4 @@
-"""What a client's update would be, to tell by it who is alike.
+"""Computes the update that a client would send, by which groups are inferred.
 
 No method of personalization: its metric is the update itself, which a client of
 FedAvg would send after a pass over its examples.

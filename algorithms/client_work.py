@@ -20,7 +20,7 @@ Regularizer = Callable[[models.Weights], tf.Tensor]
 
 
 class Objective(Protocol):
-  """What steps go down: the mean loss of a batch, as a model's."""
+  """An objective of gradient steps: the mean loss of a batch."""
 
   def mean_loss(
     self, weights: models.Weights, batch: models.Batch, mask: tf.Tensor

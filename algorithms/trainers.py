@@ -142,7 +142,7 @@ class Trainer(abc.ABC):
 
   @property
   def found_attributes(self) -> Sequence[str]:
-    """Those of `needs` that are found in training, not told by the task."""
+    """The attributes that training finds, where the task does not tell them."""
     return ()
 
   @property

@@ -1,4 +1,4 @@
-"""What a method costs a client, as Liu et al. 2022 count it (table 4).
+"""Costs of a method for a client, as Liu et al. 2022 count them (table 4).
 
 Communication is the number of models that a client is sent: one in each round
 of its group, whether or not it is drawn. Computation is the number of its

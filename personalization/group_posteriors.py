@@ -1,4 +1,4 @@
-"""What a client knows of its parameter, by what clients share.
+"""Posteriors of a client's parameter, by the knowledge that clients share.
 
 The model of section 4 of Liu et al. 2022, with theta_mn = theta_m as there:
 

@@ -64,7 +64,7 @@ class GaussianSettings(settings.Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Posterior:
-  """What can be known of a parameter: its posterior distribution.
+  """The posterior distribution of a parameter.
 
   Attributes:
     mean: The mean, `[dimension]`, or of each client's `[clients, dimension]`.
@@ -127,7 +127,7 @@ class Federation:
 
   @property
   def gains(self) -> np.ndarray:
-    """What each client gains by federated learning, equation (4)."""
+    """Returns each client's gain by federated learning, equation (4)."""
     return self.variances / self.federated_posterior.variance
 
 

@@ -38,7 +38,7 @@ _ADVICE = (
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-  """What a type of device makes of a clip.
+  """The distortion of clips by a type of device.
 
   Attributes:
     band: The lowest and the highest frequency that passes, in Hz.
