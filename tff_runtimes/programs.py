@@ -39,31 +39,49 @@ def gather_row(leaf: tf.Tensor, row: Any) -> tf.Tensor:
 
 
 class Cancellation:
-  """Ends, from another thread, the functions that are called with it."""
+  """Ends, from another thread, the functions that are called with it.
+
+  Also those that are called after it: a client's work may begin while the
+  work of another is being ended.
+  """
 
   def __init__(self) -> None:
     self.is_cancelled = False
     self._managers: weakref.WeakSet[Any] = weakref.WeakSet()
     self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
+    self._lock = threading.Lock()
 
   def new_manager(self) -> private_api.CancellationManager:
     """Makes what ends one call, which also ends itself by an error."""
     manager = private_api.CancellationManager()
-    self._managers.add(manager)
+    with self._lock:
+      self._managers.add(manager)
     if self.is_cancelled:
       manager.start_cancel()
     return manager
 
   def add(self, session: tf.compat.v1.Session) -> None:
-    """Adds a session, which `cancel` will close."""
-    self._sessions.add(session)
+    """Adds a session, which `cancel` will close.
+
+    Args:
+      session: The session.
+
+    Raises:
+      tf.errors.CancelledError: If all is cancelled already.
+    """
+    with self._lock:
+      self._sessions.add(session)
+    if self.is_cancelled:
+      raise tf.errors.CancelledError(None, None, 'The call was cancelled.')
 
   def cancel(self) -> None:
     """Makes the functions raise a `tf.errors.CancelledError` soon."""
     self.is_cancelled = True
-    for manager in list(self._managers):
+    with self._lock:
+      managers, sessions = list(self._managers), list(self._sessions)
+    for manager in managers:
       manager.start_cancel()
-    for session in list(self._sessions):
+    for session in sessions:
       session.close()
 
 

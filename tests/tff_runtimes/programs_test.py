@@ -1,6 +1,8 @@
 """Tests of the pieces of a program."""
 
+from collections.abc import Callable
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,20 +142,31 @@ def test_a_session_takes_and_gives_data_sets():
   assert list(result.as_numpy_iterator()) == [0, 2, 4]
 
 
-@pytest.mark.parametrize('is_isolated', [False, True])
-def test_a_cancellation_ends_a_function(is_isolated):
+def _endless_function(is_isolated: bool) -> Callable[..., Any]:
   specs = [tf.TensorSpec([], tf.int32)]
 
   def run_for_ever(x: tf.Tensor) -> tf.Tensor:
     return tf.while_loop(lambda i: i >= 0, lambda i: [i * 1], [x])[0]
 
-  function = (
-    programs.SessionFunction(run_for_ever, specs, jit_compile=False)
-    if is_isolated
-    else programs.TracedFunction(run_for_ever, specs)
-  )
+  if is_isolated:
+    return programs.SessionFunction(run_for_ever, specs, jit_compile=False)
+  return programs.TracedFunction(run_for_ever, specs)
+
+
+@pytest.mark.parametrize('is_isolated', [False, True])
+def test_a_cancellation_ends_a_function(is_isolated):
+  function = _endless_function(is_isolated)
   cancellation = programs.Cancellation()
   threading.Timer(0.5, cancellation.cancel).start()
+  with pytest.raises(tf.errors.CancelledError):
+    function(np.int32(1), cancellation=cancellation)
+
+
+@pytest.mark.parametrize('is_isolated', [False, True])
+def test_a_cancellation_ends_a_function_that_begins_after_it(is_isolated):
+  function = _endless_function(is_isolated)
+  cancellation = programs.Cancellation()
+  cancellation.cancel()
   with pytest.raises(tf.errors.CancelledError):
     function(np.int32(1), cancellation=cancellation)
 
