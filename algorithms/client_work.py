@@ -31,12 +31,14 @@ def batch(
   data: batches.ClientData, step: tf.Tensor
 ) -> tuple[models.Batch, tf.Tensor]:
   """Returns the examples of a step and their mask."""
-  indices = data.indices[step]
+  # Not indices[step]: where the step depends on the data, XLA would take the
+  # data for constants and compile the program anew for each call.
+  indices = tf.gather(data.indices, step)
   examples = collections.OrderedDict(
     (name, tf.gather(feature, indices))
     for name, feature in data.examples.items()
   )
-  return examples, data.mask[step]
+  return examples, tf.gather(data.mask, step)
 
 
 def epoch_of(
@@ -119,7 +121,7 @@ def fold_batches(
     number = tf.where(num_places > 0, steps, 0)
 
     def at(i: tf.Tensor) -> tf.Tensor:
-      return places[i % num_places]
+      return tf.gather(places, i % num_places)
 
   _, carry = tf.while_loop(
     lambda i, _: i < number,

@@ -99,7 +99,7 @@ class PerFedAvg(fedavg.FedAvg):
 
     def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
       learner, i, total = carry
-      second = client_work.batch(data, places[(i + 1) % number])
+      second = client_work.batch(data, tf.gather(places, (i + 1) % number))
       slopes, loss = self._slopes(learner.weights, (examples, mask), second)
       learner = optimizer.step(learner, slopes)
       return learner, i + 1, total + loss * tf.reduce_sum(second[1])
