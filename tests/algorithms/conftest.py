@@ -1,10 +1,14 @@
 """The runtimes that the tests run on."""
 
 from collections.abc import Iterator
+import os
 
 import pytest
 
-from tests.algorithms import helpers
+# TensorFlow reads it when it is imported: XLA shall tell what it compiles.
+os.environ['TF_CPP_VMODULE'] = 'device_compilation_profiler=1'
+
+from tests.algorithms import helpers  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

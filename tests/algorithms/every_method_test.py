@@ -2,9 +2,11 @@
 
 import collections
 import dataclasses
+import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
@@ -109,6 +111,30 @@ def test_padding_and_stacking_change_nothing(method):
   helpers.assert_close(
     _run_and_personalize(method, plain), _run_and_personalize(method, padded)
   )
+
+
+@pytest.fixture(name='compiled')
+def _compiled(capfd):
+  """What counts how often XLA compiled each function since it was last asked.
+
+  It counts what it compiled before, too.
+  """
+
+  def count():
+    told = re.findall(r'Compiled (\S+) (\d+) times', capfd.readouterr().err)
+    return {name: int(times) for name, times in told}
+
+  double = tf.function(lambda x: 2 * x, jit_compile=True, autograph=False)
+  double(1.0)
+  assert list(count().values()) == [1]  # Else XLA does not tell.
+  return count
+
+
+def test_other_data_compile_nothing_anew(method, compiled):
+  for shift in range(2):
+    data = helpers.all_data(np.roll(helpers.SIZES, shift))
+    _run_and_personalize(method, [helpers.padded(own) for own in data])
+  assert set(compiled().values()) <= {1}
 
 
 def test_the_order_of_clients_changes_nothing(method):
