@@ -8,6 +8,7 @@ them and none.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import itertools
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +17,7 @@ from algorithms import candidates
 from algorithms import client_work
 from algorithms import optimizers
 from algorithms import personalizers
+from algorithms import private_steps
 from algorithms import trainers
 from base import settings
 from tasks.data import batches
@@ -90,10 +92,12 @@ class Finetuning(personalizers.Personalizer):
     client: trainers.Client,
     evaluation: Mapping[str, batches.ClientData],
   ) -> Any:
+    curves = itertools.product(
+      self.settings.finetuning_layers, self.settings.finetuning_learning_rates
+    )
     metrics = [
-      self._finetune(start.weights, client.data, evaluation, layers, rate)
-      for layers in self.settings.finetuning_layers
-      for rate in self.settings.finetuning_learning_rates
+      self._finetune(i, start.weights, client.data, evaluation, layers, rate)
+      for i, (layers, rate) in enumerate(curves)
     ]
     # All begin with the model as it was, which counts once.
     return tf.nest.map_structure(
@@ -105,20 +109,24 @@ class Finetuning(personalizers.Personalizer):
 
   def _finetune(
     self,
+    curve: int,
     weights: models.Weights,
     data: batches.ClientData,
     evaluation: Mapping[str, batches.ClientData],
     layers: str,
     rate: optimizers.Number,
   ) -> Any:
-    """Evaluates after 0, 1, … epochs of one learning rate."""
-    model = self.trainer.model
+    """Evaluates after 0, 1, … epochs of one learning rate, a curve."""
+    model, num_epochs = self.trainer.model, self.settings.finetuning_epochs
     optimizer = optimizers.Optimizer(self.settings.finetuning_optimizer, rate)
     only = model.parts[models.HEAD] if layers == 'last' else tuple(weights)
 
     def epoch(i: tf.Tensor, learner: optimizers.Learner) -> optimizers.Learner:
       own = client_work.epoch_of(data, i, self.shuffled_epochs)
-      return client_work.train(model, learner, own, optimizer, fixed=weights)[0]
+      protected = private_steps.at(model, part=curve * num_epochs + i)
+      return client_work.train(
+        protected, learner, own, optimizer, fixed=weights
+      )[0]
 
     return client_work.evaluate_epochs(
       lambda learner: client_work.evaluate_sets(
@@ -126,5 +134,5 @@ class Finetuning(personalizers.Personalizer):
       ),
       optimizer.start(client_work.select(weights, only)),
       epoch,
-      self.settings.finetuning_epochs,
+      num_epochs,
     )

@@ -19,8 +19,10 @@ from algorithms import client_work
 from algorithms import personalizers
 from algorithms import runtime_inputs
 from algorithms import trainers
+from tasks import task
 from tasks.data import batches
 from tasks.models import models
+from tasks.models import protections
 
 SEED_TYPE = tff.TensorType(np.int32, [2])
 
@@ -128,7 +130,16 @@ def _numbers_type(numbers: runtime_inputs.Numbers) -> tff.Type:
 
 
 def _attributes_type(names: Sequence[str]) -> Any:
-  return collections.OrderedDict((name, np.int32) for name in names)
+  size = len(protections.NUMBERS)
+  return collections.OrderedDict(
+    (
+      name,
+      tff.TensorType(np.float32, [size])
+      if name == task.PROTECTION
+      else tff.TensorType(np.int32),
+    )
+    for name in names
+  )
 
 
 def _frozen_types(model: models.Model) -> list[tff.Type]:
@@ -220,7 +231,8 @@ def trace_training(
   )
   def work(arguments: Any) -> Any:
     client, message, *frozen = arguments
-    result = traced.bind(message, *frozen).client(message.own, client)
+    bound = traced.bind(message, *frozen).protect(client)
+    result = bound.client(message.own, client)
     # A client whose update is not finite sends nothing, and forgets the round.
     state = client.state if result.state is None else result.state
     finite = is_finite((result.updates, state))
@@ -361,10 +373,10 @@ def trace_personalization(
   )
   def work(arguments: Any) -> Any:
     client, message, own_numbers, *frozen = arguments
-    bound = traced.bind(message, *frozen)
     own = trainers.Client(
       client.personalization, client.state, client.seed, client.attributes
     )
+    bound = traced.bind(message, *frozen).protect(own)
     start = bound.start(message.own, own)
     metrics = personalizer.bind(bound, own_numbers).personalize(
       start, own, client.evaluation

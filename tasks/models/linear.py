@@ -25,6 +25,8 @@ class LinearModel(models.Model):
       zero in Motley, except where several models must not start as one.
   """
 
+  has_small_gradients = True
+
   num_features: int
   initial_stddev: float = dataclasses.field(default=0.0, kw_only=True)
 
