@@ -12,10 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks.data import populations
+
+# How rarely a Poisson sample is larger than there are places for.
+_RAREST = 1e-15
+_NEARLY_ZERO = 1e-30
 
 
 class ClientData(NamedTuple):
@@ -26,7 +31,8 @@ class ClientData(NamedTuple):
   Attributes:
     examples: The features of the examples, each `[n, …]`.
     indices: The examples of each step's batch, `[steps, batch]` int32.
-    mask: 1, or 0 for padding, `[steps, batch]` float32.
+    mask: 1, or 0 for padding, `[steps, batch]` float32. An empty batch that is
+      not padding has a place with a mask next to 0.
   """
 
   examples: collections.OrderedDict[str, Any]
@@ -179,6 +185,60 @@ def index_steps(
       indices[k, :, :place] = stream.reshape(num_steps, place)
       mask[k, :, :place] = 1
   return indices, mask
+
+
+def index_poisson(
+  sizes: Sequence[int] | np.ndarray,
+  batch_size: int,
+  epochs: int,
+  rng: np.random.Generator,
+  *,
+  drop_partial: bool = False,
+  pad_to: int,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Makes batches of a cohort of which each is a Poisson sample.
+
+  Each batch draws each example by itself, with a probability that makes the
+  batch as large as asked for on average. A client with fewer examples has them
+  all in each batch. There are as many batches as in `index_batches`.
+
+  Args:
+    sizes: The number of examples of each client, `[clients]`.
+    batch_size: The mean number of examples in a batch.
+    epochs: The number of passes.
+    rng: Draws the batches.
+    drop_partial: Whether a pass has no batch for what does not fill one.
+    pad_to: A number of examples that no client exceeds, on which the shape
+      depends.
+
+  Returns:
+    The indices and their mask, as `index_batches` does. A batch without any
+    examples has one whose mask is nearly zero, so that it is not taken for
+    padding. A batch leaves out what is more than once in 1e15 batches.
+  """
+  sizes = np.asarray(sizes)
+  own = np.clip(sizes, 1, batch_size)
+  steps_of_pass = sizes // own if drop_partial else -(-sizes // own)
+  most_of_pass = max(pad_to // batch_size, 1)
+  if not drop_partial:
+    most_of_pass = -(-pad_to // batch_size)
+  exists = np.arange(pad_to) < sizes[:, None, None]
+  step = np.arange(epochs * most_of_pass)
+  is_step = step < (epochs * steps_of_pass)[:, None]
+  shape = (*is_step.shape, pad_to)
+  drawn = (rng.random(shape) < (own / np.maximum(sizes, 1))[:, None, None]) & (
+    exists & is_step[:, :, None]
+  )
+  most = pad_to
+  if batch_size < pad_to:
+    # The larger the client, the more the sizes of its batches vary.
+    most = int(stats.binom.isf(_RAREST, pad_to, batch_size / pad_to))
+  places = min(most, pad_to)
+  indices = np.argsort(~drawn, axis=-1, kind='stable')[:, :, :places]
+  mask = np.take_along_axis(drawn, indices, -1).astype(np.float32)
+  is_empty = is_step & ~drawn.any(-1) & (sizes > 0)[:, None]
+  mask[is_empty, 0] = _NEARLY_ZERO
+  return np.where(mask > 0, indices, 0).astype(np.int32), mask
 
 
 def list_used(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
