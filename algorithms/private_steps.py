@@ -18,6 +18,7 @@ An example whose gradient, or its square, is not finite counts as zero.
 import collections
 from collections.abc import Callable
 import dataclasses
+import math
 from typing import TypeVar
 
 import tensorflow as tf
@@ -28,8 +29,10 @@ from tasks.models import protections
 _M = TypeVar('_M')
 # From weights, a batch and its mask to the mean loss of the batch.
 Loss = Callable[[models.Weights, models.Batch, tf.Tensor], tf.Tensor]
-# The Gumbel noise of choices is a part of its own.
+# The noise of choices is a part of its own.
 _CHOICE = -1
+# The number of the generator.
+_PHILOX = 1
 
 
 def at(
@@ -56,20 +59,40 @@ def at(
   return dataclasses.replace(model, protection=own)
 
 
-def _seed(own: protections.Protection, part: int | tf.Tensor) -> tf.Tensor:
-  """Returns the seed of a part and step, another one for each."""
-  places = tf.stack([tf.cast(part, tf.int64), tf.cast(own.step, tf.int64)])
-  return tf.cast(own.seed, tf.int64) + places * 2**32
+def _uniform(
+  own: protections.Protection, part: int | tf.Tensor, size: int
+) -> tf.Tensor:
+  """Draws numbers above 0, up to 1, other ones for each part and step.
+
+  They are made of the bits of Philox: what TensorFlow makes of these bits is
+  another number under XLA.
+  """
+
+  def word(high: int | tf.Tensor, low: int | tf.Tensor) -> tf.Tensor:
+    pair = tf.cast(high, tf.int64) * 2**32 + tf.cast(low, tf.int64)
+    return tf.bitcast(pair, tf.uint64)
+
+  bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
+    shape=[size],
+    key=word(own.seed[0], own.seed[1])[tf.newaxis],
+    # The generator counts in the first word.
+    counter=tf.stack([word(0, 0), word(part, own.step)]),
+    alg=_PHILOX,
+    dtype=tf.uint32,
+  )
+  return (tf.cast(bits, tf.float32) + 1.0) * 2.0**-32
 
 
 def _normal(
   own: protections.Protection, like: models.Weights
 ) -> models.Weights:
-  """Draws N(0, 1) for weights, the same on all devices."""
+  """Draws N(0, 1) for weights, by the transform of Box and Muller."""
   sizes = [leaf.shape.num_elements() for leaf in like.values()]
-  drawn = tf.random.stateless_normal(
-    [sum(sizes)], _seed(own, own.part), alg='philox'
-  )
+  half = -(-sum(sizes) // 2)
+  first, second = tf.split(_uniform(own, own.part, 2 * half), 2)
+  radius, angle = tf.sqrt(-2.0 * tf.math.log(first)), 2 * math.pi * second
+  drawn = tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], 0)
+  drawn = drawn[: sum(sizes)]
   return collections.OrderedDict(
     (name, tf.reshape(part, leaf.shape))
     for part, (name, leaf) in zip(tf.split(drawn, sizes), like.items())
@@ -100,10 +123,9 @@ def with_noise_of_choice(model: models.Model, losses: tf.Tensor) -> tf.Tensor:
   own = model.protection
   if own is None:
     return losses
-  uniform = tf.random.stateless_uniform(
-    losses.shape, _seed(own, _CHOICE), minval=1e-7, alg='philox'
-  )
-  return losses + own.choice_noise * tf.math.log(-tf.math.log(uniform))
+  uniform = _uniform(own, _CHOICE, losses.shape.num_elements())
+  gumbel = -tf.math.log(-tf.math.log(uniform))
+  return losses - own.choice_noise * gumbel
 
 
 def _differentiate(

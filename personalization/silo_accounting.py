@@ -55,10 +55,9 @@ class Uses(NamedTuple):
 
 def _hypcluster(trainer: hypcluster.HypCluster, rounds: int) -> Uses:
   warm = int(min(rounds, np.ceil(trainer.settings.warmstart_rounds)))
+  # The choices of the warm start are told, though they make no difference.
   # After the last round, each client chooses the model that it keeps.
-  return Uses(
-    warm * trainer.num_models + rounds - warm, choices=rounds - warm + 1
-  )
+  return Uses(warm * trainer.num_models + rounds - warm, choices=rounds + 1)
 
 
 # From a trainer and a number of rounds to their uses. A class that is not here,
