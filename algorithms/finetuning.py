@@ -37,12 +37,27 @@ class FinetuningSettings(settings.Settings):
   finetuning_epochs: int = settings.field(
     20, 'The most epochs of fine-tuning; 0 to this are tried.', minimum=1
   )
+  finetuning_epochs_per_candidate: int = settings.field(
+    1,
+    'The number of epochs from one that is tried to the next; it must divide'
+    ' finetuning_epochs.',
+    minimum=1,
+  )
   finetuning_shuffle: bool = settings.field(
     False, 'Whether each epoch of fine-tuning is in a new order.'
   )
   finetuning_optimizer: str = settings.field(
     'sgd', 'The optimizer of the fine-tuning.', choices=optimizers.NAMES
   )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.finetuning_epochs % self.finetuning_epochs_per_candidate:
+      raise settings.SettingError(
+        'finetuning_epochs_per_candidate must divide the finetuning_epochs,'
+        f' {self.finetuning_epochs}.',
+        'finetuning_epochs_per_candidate',
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +72,8 @@ class Finetuning(personalizers.Personalizer):
   @property
   def candidates(self) -> Sequence[candidates.Candidate]:
     own = self.settings
-    epochs = range(1, own.finetuning_epochs + 1)
+    every = own.finetuning_epochs_per_candidate
+    epochs = range(every, own.finetuning_epochs + 1, every)
     return (
       candidates.Candidate(0, 'epochs'),
       *(
@@ -118,6 +134,7 @@ class Finetuning(personalizers.Personalizer):
   ) -> Any:
     """Evaluates after 0, 1, … epochs of one learning rate, a curve."""
     model, num_epochs = self.trainer.model, self.settings.finetuning_epochs
+    every = self.settings.finetuning_epochs_per_candidate
     optimizer = optimizers.Optimizer(self.settings.finetuning_optimizer, rate)
     only = model.parts[models.HEAD] if layers == 'last' else tuple(weights)
 
@@ -128,11 +145,21 @@ class Finetuning(personalizers.Personalizer):
         protected, learner, own, optimizer, fixed=weights
       )[0]
 
+    def epochs(i: tf.Tensor, learner: optimizers.Learner) -> optimizers.Learner:
+      if every == 1:
+        return epoch(i, learner)
+      _, learner = tf.while_loop(
+        lambda j, _: j < every,
+        lambda j, learner: (j + 1, epoch(i * every + j, learner)),
+        (0, learner),
+      )
+      return learner
+
     return client_work.evaluate_epochs(
       lambda learner: client_work.evaluate_sets(
         model, client_work.merge(weights, learner.weights), evaluation
       ),
       optimizer.start(client_work.select(weights, only)),
-      epoch,
-      num_epochs,
+      epochs,
+      num_epochs // every,
     )
