@@ -15,6 +15,7 @@ from algorithms import aggregation
 from algorithms import as_trained
 from algorithms import candidates
 from algorithms import personalizers
+from algorithms import private_aggregation
 from algorithms import process
 from algorithms import runtime_inputs
 from algorithms import trainers
@@ -142,7 +143,8 @@ class Method:
     return (
       _structure(self.trainer),
       tuple((name, tuple(w.shape), w.dtype) for name, w in frozen.items()),
-      self.aggregator,
+      # Of private ones the floats are numbers, too.
+      getattr(self.aggregator, 'structure', self.aggregator),
     )
 
   def trace_computations(self) -> Computations:
@@ -250,10 +252,17 @@ class Method:
       return ()
     return (tf.nest.map_structure(tf.constant, frozen),)
 
+  @property
+  def _numbers(self) -> tuple[runtime_inputs.Numbers, ...]:
+    """The numbers that `initialize` takes: the trainer's, the aggregator's."""
+    own = runtime_inputs.numbers(self.trainer.settings)
+    if isinstance(self.aggregator, private_aggregation.Private):
+      return own, self.aggregator.numbers
+    return (own,)
+
   def initial_state(self, seed: Sequence[int] | np.ndarray) -> process.State:
     """Makes the server's state before the first round."""
-    numbers = runtime_inputs.numbers(self.trainer.settings)
-    state = self.initialize((np.asarray(seed, np.int32), numbers))
+    state = self.initialize((np.asarray(seed, np.int32), *self._numbers))
     first = {
       (*place, name): weight
       for place, weights in zip(self.model_places, self.first_models)
@@ -277,13 +286,15 @@ class Method:
     self, seed: Sequence[int]
   ) -> tff.templates.IterativeProcess:
     """Makes the method's training in TFF's own form, with the seed fixed."""
-    numbers = runtime_inputs.numbers(self.trainer.settings)
 
     @tff.tensorflow.computation
     def arguments() -> Any:
-      return tf.constant(seed, tf.int32), collections.OrderedDict(
-        (name, tf.constant(value, tf.float32))
-        for name, value in numbers.items()
+      return tf.constant(seed, tf.int32), *(
+        collections.OrderedDict(
+          (name, tf.constant(value, tf.float32))
+          for name, value in numbers.items()
+        )
+        for numbers in self._numbers
       )
 
     @tff.federated_computation
