@@ -1,6 +1,6 @@
 """Schedules rounds: their clients, and the clients' batches and seeds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import math
