@@ -13,13 +13,17 @@ A silo of n_k examples has batches of B_k = min(batch size, n_k), and
                      pass is one Gaussian mechanism, which is not amplified
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import functools
+import math
 from typing import Any, NamedTuple
 
 import dp_accounting
 from dp_accounting import rdp
+from dp_accounting.pld import accountant
+from dp_accounting.pld import common
 import numpy as np
+from scipy import optimize
 
 from algorithms import as_trained
 from algorithms import ditto
@@ -34,8 +38,10 @@ from algorithms import mr_mtl
 from base import errors
 from personalization import accounting
 
-# How near to ε the noise has to come, and how often it may be tried.
-_TOLERANCE, _TRIALS = 1e-4, 60
+# How near to its least the logarithm of the noise has to be.
+_TOLERANCE = 1e-4
+# The orders of RDP that are tried, over the order that is best for a Gaussian.
+_NEAR = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
 
 
 class Uses(NamedTuple):
@@ -85,16 +91,13 @@ _PERSONALIZERS: Mapping[type, Callable[[Any], Uses]] = {
 }
 
 
-def uses(
-  method: methods.Method, rounds: int, client_epochs: int, name: str
-) -> Uses:
+def uses(method: methods.Method, rounds: int, client_epochs: int) -> Uses:
   """Counts how often a method uses all examples of each silo.
 
   Args:
     method: The method.
     rounds: The rounds of its training, of which each silo is in all.
     client_epochs: The passes of a client over its examples in a round.
-    name: The name of the method, for the error.
 
   Raises:
     UserError: If it is not known.
@@ -105,9 +108,9 @@ def uses(
   ):
     if type(half) not in known:
       raise errors.UserError(
-        f'{name}: how often {type(half).__name__} uses the examples of a silo'
-        ' is not known, so that they cannot be protected. Leave the method'
-        ' out, or protect whole clients.'
+        f'How often {type(half).__name__} uses the examples of a silo is not'
+        ' known, so that they cannot be protected. Leave the method out, or'
+        ' protect whole clients.'
       )
   trained = _TRAINERS[type(method.trainer)](method.trainer, rounds)
   own = _PERSONALIZERS[type(method.personalizer)](method.personalizer.settings)
@@ -179,8 +182,14 @@ def silo(
   return Silo(size, own, steps, uses, choice_epsilon, is_poisson)
 
 
-def _rdp_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
-  return float(rdp.RdpAccountant().compose(event).get_epsilon(delta))
+def _count_by_rdp(
+  event: dp_accounting.DpEvent,
+  delta: float,
+  orders: Sequence[float] | None = None,
+) -> float:
+  """Returns ε by RDP; by only some of the orders it is no less."""
+  counted = rdp.RdpAccountant(orders).compose(event)
+  return float(counted.get_epsilon(delta))
 
 
 def epsilon(silo: Silo, noise: float, delta: float) -> tuple[float, str]:
@@ -192,7 +201,7 @@ def epsilon(silo: Silo, noise: float, delta: float) -> tuple[float, str]:
   """
   event = silo.event(noise)
   if silo.is_poisson or silo.uses.choices:
-    return _rdp_epsilon(event, delta), accounting.RDP
+    return _count_by_rdp(event, delta), accounting.RDP
   return accounting.epsilon(event, delta)
 
 
@@ -205,45 +214,47 @@ def noise(silo: Silo, target_epsilon: float, delta: float) -> float:
   """
   if silo.uses.passes == 0:
     return 0.0
+  shuffled = _noise_of_gaussians(silo.uses.passes, target_epsilon, delta)
   if not silo.is_poisson and not silo.uses.choices:
-    one = _noise_of_one_gaussian(target_epsilon, delta)
-    return one * silo.uses.passes**0.5
-  free = silo._replace(uses=Uses(0, silo.uses.choices))
-  if free.uses.choices and epsilon(free, 1.0, delta)[0] >= target_epsilon:
-    raise errors.UserError(
-      f'The {free.uses.choices} choices among models alone take an ε of'
-      f' {epsilon(free, 1.0, delta)[0]:.3g}. Set a smaller choice_epsilon, or'
-      f' a larger epsilon than {target_epsilon:g}.'
-    )
-  # ε is nearly a power of z, so that secants on logarithms need few trials.
-  low, high = 0.0, np.inf
-  z = max(silo.rate * (silo.steps * silo.uses.passes) ** 0.5, 0.5)
-  last: tuple[float, float] | None = None
-  for _ in range(_TRIALS):
-    found, _ = epsilon(silo, z, delta)
-    excess = float(np.log(found / target_epsilon))
-    if -_TOLERANCE < excess <= 0:
-      return z
-    low, high = (max(low, z), high) if excess > 0 else (low, min(high, z))
-    here = float(np.log(z)), excess
-    slope = -1.0
-    if last is not None and here[0] != last[0]:
-      slope = min((excess - last[1]) / (here[0] - last[0]), -0.05)
-    # A little beyond the root, on the side of more noise.
-    wanted = float(np.exp(here[0] - (excess + _TOLERANCE / 2) / slope))
-    last = here
-    if not low < wanted < high:
-      wanted = (
-        (low * high) ** 0.5
-        if 0 < low and high < np.inf
-        else (2 * low if high == np.inf else high / 2)
+    return shuffled
+  choices_alone = silo._replace(uses=Uses(0, silo.uses.choices))
+  if silo.uses.choices:
+    least, _ = epsilon(choices_alone, 1.0, delta)
+    if least >= target_epsilon:
+      raise errors.UserError(
+        f'The {silo.uses.choices} choices among models alone take an ε of'
+        f' {least:.3g}. Set a smaller privacy.choice_epsilon, or a larger'
+        f' privacy.epsilon than {target_epsilon:g}.'
       )
-    z = wanted
-  raise errors.UserError(
-    f'No noise is found for an epsilon of {target_epsilon:g}. Set another one.'
+
+  def excess(log_noise: float, orders: Sequence[float] | None = None) -> float:
+    found = _count_by_rdp(silo.event(math.exp(log_noise)), delta, orders)
+    return math.log(found / target_epsilon)
+
+  # ε is nearly a power of z, so that its root on logarithms is soon found. All
+  # orders give a guarantee; the best is near that of one Gaussian.
+  guess = math.log(silo.rate * silo.steps**0.5 * shuffled)
+  best = _noise_of_gaussians(1, target_epsilon, delta) * math.sqrt(
+    2 * math.log(1 / delta)
   )
+  orders = tuple(1 + best * factor for factor in _NEAR)
+  low, high = guess - 0.2, guess + 0.2
+  while excess(high, orders) > 0:
+    low, high = high, high + 0.4
+  while excess(low, orders) < 0:
+    low, high = low - 0.4, low
+  root = optimize.brentq(excess, low, high, (orders,), xtol=_TOLERANCE)
+  return math.exp(root + _TOLERANCE)
 
 
 @functools.cache
-def _noise_of_one_gaussian(target_epsilon: float, delta: float) -> float:
-  return accounting.calibrate(accounting.gaussian, target_epsilon, delta)
+def _noise_of_gaussians(
+  times: int, target_epsilon: float, delta: float
+) -> float:
+  """Finds the noise of so many Gaussian mechanisms."""
+  parameters = common.DifferentialPrivacyParameters(target_epsilon, delta)
+  return float(
+    accountant.get_smallest_gaussian_noise(
+      parameters, num_queries=times, sensitivity=1.0
+    )
+  )
