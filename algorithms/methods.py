@@ -83,6 +83,7 @@ class Method:
       model is a protected one.
     first_models: The models that the first training begins with, one for each
       of its `model_places`; without, those of `initialize`.
+    guarantee: The privacy that its training guarantees; None for none.
     trace: Makes the computations.
   """
 
@@ -93,6 +94,7 @@ class Method:
   first_models: Sequence[models.Weights] = dataclasses.field(
     default=(), compare=False
   )
+  guarantee: Any = dataclasses.field(default=None, compare=False)
   trace: Callable[['Method'], Computations] = dataclasses.field(
     default=lambda method: method.trace_computations(), repr=False
   )

@@ -138,6 +138,14 @@ class Trainer(abc.ABC):
     return None
 
   @property
+  def against_privacy(self) -> str | None:
+    """Why a client cannot be hidden by noise on aggregates; None if it can.
+
+    One that can must not use the exact sums that its server is given.
+    """
+    return None
+
+  @property
   def attributes(self) -> Sequence[str]:
     """The clients' attributes that it needs."""
     if self.model.protection is None:

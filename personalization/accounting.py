@@ -53,7 +53,9 @@ class Guarantee:
   not_covered: tuple[str, ...] = ()
 
   def __str__(self) -> str:
-    return f'ε {self.epsilon:.4g}, δ {self.delta:.2g}, {self.unit}'
+    if self.epsilon == math.inf:
+      return 'not private'
+    return f'{self.unit}: ε {self.epsilon:.4g}, δ {self.delta:.2g}'
 
 
 class ConcentratedDpEvent(dp_accounting.GaussianDpEvent):

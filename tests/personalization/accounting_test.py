@@ -226,11 +226,15 @@ def test_the_usual_delta_is_below_one_over_the_population():
   accounting.check_delta(delta, 3400, 'clients')
 
 
-def test_a_guarantee_is_printed_with_its_unit():
+@pytest.mark.parametrize(
+  ('epsilon', 'text'),
+  ((1.23456, 'client: ε 1.235, δ 1e-05'), (math.inf, 'not private')),
+)
+def test_a_guarantee_is_printed_with_its_unit(epsilon, text):
   guarantee = accounting.Guarantee(
     unit='client',
     neighbours='a client is there or not',
-    epsilon=1.23456,
+    epsilon=epsilon,
     delta=1e-5,
     mechanism='gaussian',
     noise=1.0,
@@ -238,4 +242,4 @@ def test_a_guarantee_is_printed_with_its_unit():
     sampling='Poisson',
     accountant='PLD',
   )
-  assert str(guarantee) == 'ε 1.235, δ 1e-05, client'
+  assert str(guarantee) == text
