@@ -63,6 +63,26 @@ class PrivacySettings(settings.Settings):
 
 
 @dataclasses.dataclass(frozen=True)
+class ExampleSettings(PrivacySettings):
+  """The settings of privacy of each example within its silo."""
+
+  choice_epsilon: float | None = settings.field(
+    None,
+    'The ε of each choice of a cluster by its loss; none for .03 of epsilon.',
+    above=0,
+  )
+  most_loss: float = settings.field(
+    0.1, 'The loss to which is clipped that of an example in a choice.', above=0
+  )
+  counted_as_poisson: bool = settings.field(
+    False,
+    'Whether epsilon finds the noise as if batches were Poisson samples, though'
+    ' they are parts of shuffled passes, as in Liu et al. 2022. The guarantee'
+    ' that is shown is that of what is run.',
+  )
+
+
+@dataclasses.dataclass(frozen=True)
 class Entry:
   """A way to train privately.
 
@@ -79,6 +99,9 @@ ENTRIES: Mapping[str, Entry] = {
   NONE: Entry('', NoPrivacySettings),
   'gaussian': Entry(
     'personalization.client_privacy:make_gaussian', PrivacySettings
+  ),
+  'example': Entry(
+    'personalization.silo_privacy:make_example', ExampleSettings
   ),
 }
 
