@@ -89,10 +89,13 @@ class Entry:
   Attributes:
     path: Its module and a function of this in the form of `apply`.
     settings_class: The class of its settings.
+    of_examples: Whether it protects examples, also from what a client does by
+      itself and sends to nobody.
   """
 
   path: str
   settings_class: type[settings.Settings]
+  of_examples: bool = False
 
 
 ENTRIES: Mapping[str, Entry] = {
@@ -101,7 +104,9 @@ ENTRIES: Mapping[str, Entry] = {
     'personalization.client_privacy:make_gaussian', PrivacySettings
   ),
   'example': Entry(
-    'personalization.silo_privacy:make_example', ExampleSettings
+    'personalization.silo_privacy:make_example',
+    ExampleSettings,
+    of_examples=True,
   ),
 }
 

@@ -40,6 +40,8 @@ from personalization import accounting
 
 # How near to its least the logarithm of the noise has to be.
 _TOLERANCE = 1e-4
+# The share of ε that choices must leave.
+_LEFT = 0.01
 # The orders of RDP that are tried, over the order that is best for a Gaussian.
 _NEAR = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
 
@@ -217,33 +219,33 @@ def noise(silo: Silo, target_epsilon: float, delta: float) -> float:
   shuffled = _noise_of_gaussians(silo.uses.passes, target_epsilon, delta)
   if not silo.is_poisson and not silo.uses.choices:
     return shuffled
-  choices_alone = silo._replace(uses=Uses(0, silo.uses.choices))
+  # All orders give a guarantee; the best is near that of one Gaussian.
+  best = _noise_of_gaussians(1, target_epsilon, delta) * math.sqrt(
+    2 * math.log(1 / delta)
+  )
+  orders = tuple(1 + best * factor for factor in _NEAR)
   if silo.uses.choices:
-    least, _ = epsilon(choices_alone, 1.0, delta)
-    if least >= target_epsilon:
+    alone = silo._replace(uses=Uses(0, silo.uses.choices))
+    least = _count_by_rdp(alone.event(1.0), delta, orders)
+    if least >= (1 - _LEFT) * target_epsilon:
       raise errors.UserError(
         f'The {silo.uses.choices} choices among models alone take an ε of'
         f' {least:.3g}. Set a smaller privacy.choice_epsilon, or a larger'
         f' privacy.epsilon than {target_epsilon:g}.'
       )
 
-  def excess(log_noise: float, orders: Sequence[float] | None = None) -> float:
+  def excess(log_noise: float) -> float:
     found = _count_by_rdp(silo.event(math.exp(log_noise)), delta, orders)
     return math.log(found / target_epsilon)
 
-  # ε is nearly a power of z, so that its root on logarithms is soon found. All
-  # orders give a guarantee; the best is near that of one Gaussian.
+  # ε is nearly a power of z, so that its root on logarithms is soon found.
   guess = math.log(silo.rate * silo.steps**0.5 * shuffled)
-  best = _noise_of_gaussians(1, target_epsilon, delta) * math.sqrt(
-    2 * math.log(1 / delta)
-  )
-  orders = tuple(1 + best * factor for factor in _NEAR)
   low, high = guess - 0.2, guess + 0.2
-  while excess(high, orders) > 0:
+  while excess(high) > 0:
     low, high = high, high + 0.4
-  while excess(low, orders) < 0:
+  while excess(low) < 0:
     low, high = low - 0.4, low
-  root = optimize.brentq(excess, low, high, (orders,), xtol=_TOLERANCE)
+  root = optimize.brentq(excess, low, high, xtol=_TOLERANCE)
   return math.exp(root + _TOLERANCE)
 
 

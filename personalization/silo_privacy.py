@@ -131,7 +131,7 @@ class SiloProtections:
       assumptions=tuple(assumptions),
       not_covered=(
         'the metrics of each round: loss, examples, clients',
-        'the metrics of clients, and choices of candidates and settings by them',
+        'the metrics of clients, and what is chosen by them',
         'what the task derived from training data, as means and deviations',
       ),
     )
