@@ -62,7 +62,7 @@ def at(
 def _uniform(
   own: protections.Protection, part: int | tf.Tensor, size: int
 ) -> tf.Tensor:
-  """Draws numbers above 0, up to 1, other ones for each part and step.
+  """Draws numbers between 0 and 1, other ones for each part and step.
 
   They are made of the bits of Philox: what TensorFlow makes of these bits is
   another number under XLA.
@@ -80,7 +80,9 @@ def _uniform(
     alg=_PHILOX,
     dtype=tf.uint32,
   )
-  return (tf.cast(bits, tf.float32) + 1.0) * 2.0**-32
+  # What rounds to 1 stays below it, so that its logarithm is not 0.
+  uniform = (tf.cast(bits, tf.float32) + 1.0) * 2.0**-32
+  return tf.minimum(uniform, 1.0 - 2.0**-24)
 
 
 def _normal(

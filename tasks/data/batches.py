@@ -216,29 +216,29 @@ def index_poisson(
     examples has one whose mask is nearly zero, so that it is not taken for
     padding. A batch leaves out what is more than once in 1e15 batches.
   """
-  sizes = np.asarray(sizes)
-  own = np.clip(sizes, 1, batch_size)
-  steps_of_pass = sizes // own if drop_partial else -(-sizes // own)
-  most_of_pass = max(pad_to // batch_size, 1)
+  most_steps = pad_to // max(min(batch_size, pad_to), 1)
   if not drop_partial:
-    most_of_pass = -(-pad_to // batch_size)
-  exists = np.arange(pad_to) < sizes[:, None, None]
-  step = np.arange(epochs * most_of_pass)
-  is_step = step < (epochs * steps_of_pass)[:, None]
-  shape = (*is_step.shape, pad_to)
-  drawn = (rng.random(shape) < (own / np.maximum(sizes, 1))[:, None, None]) & (
-    exists & is_step[:, :, None]
-  )
-  most = pad_to
+    most_steps = -(-pad_to // batch_size)
+  places = pad_to
   if batch_size < pad_to:
     # The larger the client, the more the sizes of its batches vary.
-    most = int(stats.binom.isf(_RAREST, pad_to, batch_size / pad_to))
-  places = min(most, pad_to)
-  indices = np.argsort(~drawn, axis=-1, kind='stable')[:, :, :places]
-  mask = np.take_along_axis(drawn, indices, -1).astype(np.float32)
-  is_empty = is_step & ~drawn.any(-1) & (sizes > 0)[:, None]
-  mask[is_empty, 0] = _NEARLY_ZERO
-  return np.where(mask > 0, indices, 0).astype(np.int32), mask
+    most = stats.binom.isf(_RAREST, pad_to, batch_size / pad_to)
+    places = min(int(most), pad_to)
+  shape = (len(sizes), epochs * most_steps, places)
+  indices, mask = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+  # One after another, as all of a pass at once would be large.
+  for k, size in enumerate(map(int, sizes)):
+    if not size:
+      continue
+    own = min(batch_size, size)
+    steps = epochs * (size // own if drop_partial else -(-size // own))
+    drawn = rng.random((steps, size)) < own / size
+    first = np.argsort(~drawn, axis=-1, kind='stable')[:, :places]
+    is_drawn = np.take_along_axis(drawn, first, -1)
+    indices[k, :steps, : first.shape[1]] = np.where(is_drawn, first, 0)
+    mask[k, :steps, : first.shape[1]] = is_drawn
+    mask[k, :steps, 0][~drawn.any(-1)] = _NEARLY_ZERO
+  return indices, mask
 
 
 def list_used(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
