@@ -63,6 +63,15 @@ class PrivacySettings(settings.Settings):
 
 
 @dataclasses.dataclass(frozen=True)
+class MatrixSettings(PrivacySettings):
+  """The settings of the matrix mechanism."""
+
+  bands: int = settings.field(
+    4, 'The number of rounds whose noises a round has.', minimum=1
+  )
+
+
+@dataclasses.dataclass(frozen=True)
 class Entry:
   """A way to train privately.
 
@@ -80,6 +89,12 @@ ENTRIES: Mapping[str, Entry] = {
   'gaussian': Entry(
     'personalization.client_privacy:make_gaussian', PrivacySettings
   ),
+  'adaptive': Entry(
+    'personalization.client_privacy:make_adaptive', PrivacySettings
+  ),
+  'tree': Entry('personalization.client_privacy:make_tree', PrivacySettings),
+  'matrix': Entry('personalization.client_privacy:make_matrix', MatrixSettings),
+  'local': Entry('personalization.client_privacy:make_local', PrivacySettings),
 }
 
 
