@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
+from tensorflow_privacy.privacy.dp_query import tree_aggregation
 
 from algorithms import aggregation
 from algorithms import runtime_inputs
@@ -34,6 +35,8 @@ SEED_TYPE = tff.TensorType(np.int32, [2])
 
 # Entries up to this have squares whose sum is finite.
 _LARGEST = 1e12
+# Tells the seed of a client's noise from others that are made of its seed.
+_LOCAL = 0x10CA1
 
 
 def bounded(record: Any) -> Any:
@@ -115,6 +118,126 @@ class GaussianQuery(tfp.GaussianSumQuery):
     return result, global_state._replace(round=t + 1), None
 
 
+class _QuantileQuery(tfp.QuantileEstimatorQuery):
+  """Finds the median of norms, with noise that follows from a seed."""
+
+  def __init__(self, clip: Any, stddev: Any, clients: Any, seed: Any):
+    self._seed = seed
+    super().__init__(
+      clip,
+      target_quantile=0.5,
+      learning_rate=0.2,
+      below_estimate_stddev=stddev,
+      expected_num_records=clients,
+      geometric_update=True,
+    )
+
+  def _construct_below_estimate_query(self, stddev: Any, clients: Any) -> Any:
+    # A client adds 1/2 or -1/2.
+    return tfp.NormalizedQuery(GaussianQuery(0.5, stddev, self._seed), clients)
+
+
+class AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
+  """Clips to the median norm of records (Andrew et al. 2021).
+
+  After a round S <- S exp(-.2 (b - .5)), where b is the share of records that
+  were not clipped, with noise of its own.
+  """
+
+  def __init__(
+    self, clip: Any, noise: Any, clients: Any, stddev: Any, seed: Any
+  ):
+    """Makes the query.
+
+    Args:
+      clip: The clipping norm of the first round.
+      noise: The deviation of the noise over the clipping norm.
+      clients: The number of clients that a round is expected to have.
+      stddev: The deviation of the noise on the count of records that were not
+        clipped, less half of all.
+      seed: Two int32.
+    """
+    seeds = tf.random.experimental.stateless_split(seed, 2)
+    self._noise_multiplier = noise
+    self._quantile_estimator_query = _QuantileQuery(
+      clip, stddev, clients, seeds[0]
+    )
+    self._sum_query = GaussianQuery(clip, noise * clip, seeds[1])
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[Any, Any, None]:
+    result, new, _ = super().get_noised_result(sample_state, global_state)
+    old = global_state.sum_state
+    sum_state = new.sum_state._replace(seed=old.seed, round=old.round + 1)
+    return result, new._replace(sum_state=sum_state), None
+
+
+class _NodeNoise(tree_aggregation.GaussianNoiseGenerator):
+  """Makes the noise of a tree's nodes, of a deviation that may be a tensor."""
+
+  def initialize(self) -> Any:
+    return self.make_state(self._seed, self._noise_std)
+
+
+class TreeQuery(tfp.TreeResidualSumQuery):
+  """Adds the noise of a binary tree over rounds to the sums of all so far.
+
+  Tree aggregation, in its efficient form, as DP-FTRL has it (Kairouz et al.
+  2021); a round's result is what it adds to the noised sum of all.
+  """
+
+  def __init__(self, clip: Any, stddev: Any, specs: Any, seed: Any):
+    """Makes the query.
+
+    Args:
+      clip: The clipping norm, S.
+      stddev: The deviation of the noise of each node.
+      specs: The tensors of a record.
+      seed: Two int32.
+    """
+    super().__init__(
+      specs,
+      _NodeNoise(stddev, specs, seed),
+      clip_fn=lambda record, norm: tf.clip_by_global_norm(record, norm)[0],
+      clip_value=clip,
+    )
+
+  def initial_global_state(self) -> Any:
+    return self.GlobalState(
+      self._tree_aggregator.init_state(),
+      tf.cast(self._clip_value, tf.float32),
+      self._zero_initial_noise(),
+    )
+
+
+class LocalQuery(tfp.GaussianSumQuery):
+  """Tells clients how to clip and how much noise to add; adds none itself."""
+
+  def derive_sample_params(self, global_state: Any) -> Any:
+    return global_state.l2_norm_clip, global_state.stddev
+
+  def preprocess_record(self, params: Any, record: Any) -> Any:
+    return super().preprocess_record(params[0], record)
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[Any, Any, None]:
+    return sample_state, global_state, None
+
+
+def inverse_root_bands(number: int) -> tuple[float, ...]:
+  """Returns r of the banded inverse square root (Kalinin et al. 2025).
+
+  They are the first coefficients of (1 - x)^(1/2), whose inverse is the square
+  root of what sums up: r_0 = 1, r_j = r_(j-1) (j - 3/2) / j.
+  """
+  r = [1.0]
+  for j in range(1, number):
+    r.append(r[-1] * (j - 1.5) / j)
+  return tuple(r)
+
+
 @dataclasses.dataclass(frozen=True)
 class Private(settings.Settings, abc.ABC):
   """Aggregates all parts of updates as one record, privately.
@@ -175,6 +298,81 @@ class Gaussian(Private):
   def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
     del specs
     return GaussianQuery(self.clip, self.noise * self.clip, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Adaptive(Private):
+  """Adds independent noise, and clips to the median of the clients' norms.
+
+  Attributes:
+    clip: That of the first round.
+    quantile_stddev: The deviation of the noise on the count of clients that
+      were not clipped.
+  """
+
+  quantile_stddev: float = 0.0
+
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    del specs
+    return AdaptiveQuery(
+      self.clip, self.noise, self.clients, self.quantile_stddev, seed
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Tree(Private):
+  """Adds the noise of trees over rounds, one after another.
+
+  Attributes:
+    noise: z, of each node.
+    rounds_per_tree: The rounds of each.
+  """
+
+  rounds_per_tree: int = 1
+
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    return tfp.RestartQuery(
+      TreeQuery(self.clip, self.noise * self.clip, specs, seed),
+      tfp.restart_query.PeriodicRoundRestartIndicator(self.rounds_per_tree),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Matrix(Private):
+  """Adds noise of which the following rounds take most off again.
+
+  The matrix mechanism with the banded inverse square root.
+
+  Attributes:
+    noise: z, of the noise that is drawn in each round.
+    bands: The number of rounds whose noises a round has.
+  """
+
+  bands: int = 1
+
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    del specs
+    return GaussianQuery(
+      self.clip, self.noise * self.clip, seed, inverse_root_bands(self.bands)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Local(Private):
+  """Has each client add noise itself."""
+
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    del specs, seed
+    return LocalQuery(self.clip, self.noise * self.clip)
+
+  def send(
+    self, query: tfp.SumAggregationDPQuery, params: Any, record: Any, seed: Any
+  ) -> Any:
+    clipped = super().send(query, params, record, seed)
+    # Not the seed itself, as the client has drawn from it.
+    own_seed = tf.random.experimental.stateless_fold_in(seed, _LOCAL)
+    noise = normal(clipped, own_seed, params[1])
+    return tf.nest.map_structure(tf.add, clipped, noise)
 
 
 class Process(NamedTuple):

@@ -13,6 +13,7 @@ import math
 import dp_accounting
 from dp_accounting import pld
 from dp_accounting import rdp
+import numpy as np
 
 from base import errors
 
@@ -146,6 +147,32 @@ def tree_restarts_sensitivity(steps_of_trees: Sequence[int]) -> float:
   whose nodes each have z.
   """
   return math.sqrt(sum(steps.bit_length() for steps in steps_of_trees if steps))
+
+
+def matrix_sensitivity(
+  bands: Sequence[float], rounds: int, times: int, separation: int
+) -> float:
+  """Returns how far a client moves what the noise of a matrix mechanism hides.
+
+  Round t has sum_j r_j Z_(t-j) as its noise, so that Z hides C x, where C^-1 is
+  the band matrix of r. With its first column c, which falls and is not below
+  zero, it is the norm of `times` such columns, `separation` rounds apart.
+
+  Args:
+    bands: r, of which the first is 1.
+    rounds: The number of rounds.
+    times: The most rounds that a client takes part in.
+    separation: The fewest rounds from one of these to the next.
+  """
+  c = np.zeros(rounds)
+  for t in range(rounds):
+    c[t] = (t == 0) - sum(
+      r * c[t - j] for j, r in enumerate(bands[: t + 1]) if j
+    )
+  total = np.zeros(rounds)
+  for start in range(0, min(times * separation, rounds), separation):
+    total[start:] += c[: rounds - start]
+  return float(np.linalg.norm(total))
 
 
 def _parts(event: dp_accounting.DpEvent) -> list[dp_accounting.DpEvent]:

@@ -83,6 +83,15 @@ class ExampleSettings(PrivacySettings):
 
 
 @dataclasses.dataclass(frozen=True)
+class MatrixSettings(PrivacySettings):
+  """The settings of the matrix mechanism."""
+
+  bands: int = settings.field(
+    4, 'The number of rounds whose noises a round has.', minimum=1
+  )
+
+
+@dataclasses.dataclass(frozen=True)
 class Entry:
   """A way to train privately.
 
@@ -108,6 +117,12 @@ ENTRIES: Mapping[str, Entry] = {
     ExampleSettings,
     of_examples=True,
   ),
+  'adaptive': Entry(
+    'personalization.client_privacy:make_adaptive', PrivacySettings
+  ),
+  'tree': Entry('personalization.client_privacy:make_tree', PrivacySettings),
+  'matrix': Entry('personalization.client_privacy:make_matrix', MatrixSettings),
+  'local': Entry('personalization.client_privacy:make_local', PrivacySettings),
 }
 
 

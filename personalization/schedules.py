@@ -25,7 +25,7 @@ _MOST_ROUNDS = 50
 # They are one program only if all clients' examples are no more bytes.
 _MOST_BYTES = 2**30
 
-SAMPLING = ('fixed_size', 'poisson', 'passes')
+SAMPLING = ('fixed_size', 'poisson', 'passes', 'cycles')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +45,8 @@ class TrainingSettings(settings.Settings):
   client_sampling: str = settings.field(
     'fixed_size',
     'How the clients of a round are drawn: so many of all, each by itself with'
-    ' the same probability (poisson; so many on average), or in the order of'
-    ' passes over all clients that are shuffled anew (passes).',
+    ' the same probability (poisson; so many on average), or in passes over all'
+    ' clients, in another order each time (passes) or the same (cycles).',
     choices=SAMPLING,
   )
   batch_size: int = settings.field(
@@ -84,9 +84,11 @@ def sample(
   if not 0 < how.clients_per_round < num_clients:
     return np.arange(num_clients)
   size = how.clients_per_round
-  if how.client_sampling == 'passes':
+  if how.client_sampling in ('passes', 'cycles'):
     # The last round of a pass may have fewer.
     number, turn = divmod(round_num - 1, -(-num_clients // size))
+    if how.client_sampling == 'cycles':
+      number = 0
     order = seeds.generator('pass', how.seed, number).permutation(num_clients)
     return order[turn * size :][:size]
   rng = seeds.generator('cohort', how.seed, round_num)

@@ -89,10 +89,19 @@ def test_noise_is_of_the_right_size_in_each_part(runtime):
     assert abs(np.corrcoef(first[0], other)[0, 1]) < 0.05
 
 
+_WITHOUT_NOISE = {
+  'gaussian': private_aggregation.Gaussian(0.0, 0.5, 4.0),
+  'adaptive': private_aggregation.Adaptive(0.0, 0.5, 4.0),
+  'tree': private_aggregation.Tree(0.0, 0.5, 4.0, rounds_per_tree=2),
+  'matrix': private_aggregation.Matrix(0.0, 0.5, 4.0, bands=2),
+  'local': private_aggregation.Local(0.0, 0.5, 4.0),
+}
+
+
 @pytest.mark.parametrize('runtime', _BOTH)
 @pytest.mark.parametrize('value', [1e30, -3e38, np.inf, np.nan])
-def test_no_client_moves_the_result_by_more_than_its_clip(runtime, value):
-  own = _gaussian(clip=0.5)
+@pytest.mark.parametrize('own', _WITHOUT_NOISE.values(), ids=_WITHOUT_NOISE)
+def test_no_client_moves_the_result_by_more_than_its_clip(runtime, value, own):
   records = [(np.ones(50), np.zeros(50)), (np.ones(50), np.ones(50))]
   bad = (np.full(50, value), np.arange(50.0))
   with helpers.on(runtime):
@@ -224,6 +233,93 @@ def test_a_round_without_clients_is_noise(runtime):
   with helpers.on(runtime):
     _, result = next_aggregate(made(_SEED, own.numbers), [], [])
   assert np.std(result['a']) == pytest.approx(1 / 4, rel=0.1)
+
+
+_ZEROS = [(np.zeros(10_000), np.zeros(10_000))] * 3
+
+
+def _noise_of_rounds(own, rounds, runtime='cohort'):
+  """The noise of each round on sums of zeros, `[rounds, entries]`."""
+  with helpers.on(runtime):
+    results = _aggregate(own, _ZEROS, rounds)
+  return own.clients * np.array([np.concatenate(pair) for pair in results])
+
+
+@pytest.mark.parametrize('runtime', _BOTH)
+def test_the_noise_of_sums_over_rounds_is_that_of_a_tree(runtime):
+  # The efficient form has z² sum 2^h / (2^(h + 1) - 1) over the nodes of height
+  # h that make up t: 2.238 z² at t = 7, which is 3 z² without it.
+  own = private_aggregation.Tree(2.0, 0.5, 4.0, rounds_per_tree=7)
+  noise = _noise_of_rounds(own, 9, runtime)
+  variances = np.cumsum(noise, axis=0).var(axis=1)
+  of_height = [2**h / (2 ** (h + 1) - 1) for h in range(3)]
+  expected = [
+    sum(of_height[h] for h in range(3) if t >> h & 1) for t in range(1, 8)
+  ]
+  assert expected[-1] == pytest.approx(2.238, abs=1e-3)
+  np.testing.assert_allclose(variances[:7], expected, rtol=0.05)
+  # Then another tree begins, whose first node is one more.
+  np.testing.assert_allclose(
+    np.cumsum(noise[7:], 0).var(1), [1, 2 / 3], rtol=0.05
+  )
+  assert abs(np.corrcoef(noise[:7].sum(0), noise[7])[0, 1]) < 0.05
+
+
+@pytest.mark.parametrize('runtime', _BOTH)
+def test_the_noise_of_a_matrix_mechanism_is_taken_off_again(runtime):
+  own = private_aggregation.Matrix(2.0, 0.5, 4.0, bands=3)
+  noise = _noise_of_rounds(own, 4, runtime)
+  # Round t has Z_t - Z_(t-1) / 2 - Z_(t-2) / 8.
+  mix = np.array(
+    [
+      [1, 0, 0, 0],
+      [-1 / 2, 1, 0, 0],
+      [-1 / 8, -1 / 2, 1, 0],
+      [0, -1 / 8, -1 / 2, 1],
+    ]
+  )
+  np.testing.assert_allclose(np.cov(noise), mix @ mix.T, atol=0.04)
+
+
+@pytest.mark.parametrize('runtime', _BOTH)
+def test_each_client_adds_noise_of_its_own(runtime):
+  own = private_aggregation.Local(2.0, 0.5, 4.0)
+  (noise,) = _noise_of_rounds(own, 1, runtime)
+  # Of three clients, and nobody else.
+  assert np.std(noise) == pytest.approx(3**0.5, rel=0.03)
+
+
+@pytest.mark.parametrize('runtime', _BOTH)
+def test_the_noise_is_that_of_the_adaptive_clip(runtime):
+  own = private_aggregation.Adaptive(2.0, 0.5, 4.0)
+  noise = _noise_of_rounds(own, 2, runtime)
+  # Three of four clients that were expected are below: S exp(-.2 / 4).
+  stddevs = [1, np.exp(-0.2 * 0.25)]
+  np.testing.assert_allclose(noise.std(axis=1), stddevs, rtol=0.03)
+
+
+@pytest.mark.parametrize('quantile_stddev', [0.0, 0.5])
+def test_the_adaptive_clip_finds_the_median_of_norms(quantile_stddev):
+  own = private_aggregation.Adaptive(
+    0.0, 0.1, 9.0, quantile_stddev=quantile_stddev
+  )
+  records = [([float(norm)], [0.0]) for norm in range(1, 10)]
+  with helpers.on('cohort'):
+    results = _aggregate(own, records, rounds=150)
+  # Of norms 1 to 9: at a clip of 5, the sum is 1 + 2 + 3 + 4 + 5 * 5.
+  late = np.mean([9 * a[0] for a, _ in results[-30:]])
+  assert late == pytest.approx(35, abs=3)
+  first = 9 * results[0][0][0]
+  assert first == pytest.approx(0.9, rel=1e-5)
+
+
+def test_the_bands_are_those_of_the_square_root_of_a_sum():
+  r = private_aggregation.inverse_root_bands(6)
+  lower = sum(r_j * np.eye(6, k=-j) for j, r_j in enumerate(r))
+  # Its square is the inverse of the matrix that sums up.
+  np.testing.assert_allclose(
+    np.linalg.inv(lower @ lower), np.tril(np.ones([6, 6])), atol=1e-12
+  )
 
 
 def test_a_part_that_is_aggregated_in_another_way_is_refused():
