@@ -47,10 +47,15 @@ def of_results(
   """Makes the table of one run, a row for each method."""
   any_result = next(iter(results.values()))
   better = 'higher' if any_result['higher_is_better'] else 'lower'
-  table = _table(
-    f'{any_result["metric"]} of {any_result["test"]["num_clients"]} test'
-    f' clients; {better} is better'
-  )
+  num_clients = any_result['test']['num_clients']
+  title = f'{any_result["metric"]} of {num_clients} test clients'
+  title += f'; {better} is better'
+  if num_clients < _ENOUGH_CLIENTS:
+    title += (
+      '\nFew clients: where metrics are skewed, an interval holds the true mean'
+      ' less often; of 8 in 86 to 91 cases of 100.'
+    )
+  table = _table(title)
   table.add_column('method')
   table.add_column('mean ± deviation', justify='right')
   table.add_column('95% interval of the mean', justify='right')
@@ -128,13 +133,6 @@ def print_results(
 ) -> None:
   """Prints the tables of one run; that of costs if trainings share stages."""
   terminal.print_table(of_results(results), file)
-  num_clients = next(iter(results.values()))['test']['num_clients']
-  if num_clients < _ENOUGH_CLIENTS:
-    print(
-      f'Of as few clients as {num_clients}, such intervals hold the true mean'
-      ' less often where metrics are skewed: of 8 in 86 to 91 cases of 100.\n',
-      file=file,
-    )
   if all('groups' in result for result in results.values()):
     terminal.print_table(of_groups(results), file)
   if any(result.get('begins_with') for result in results.values()):
