@@ -157,10 +157,9 @@ def gradient(
     regularizer.
   """
   trained = select(weights, only)
-  protection = getattr(model, 'protection', None)
-  if protection is not None:
+  if isinstance(model, models.Model) and model.protection is not None:
     return private_steps.gradient(
-      protection,
+      model.protection,
       lambda own, *batch: model.mean_loss(merge(weights, own), *batch),
       trained,
       examples,

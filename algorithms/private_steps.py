@@ -19,14 +19,13 @@ import collections
 from collections.abc import Callable
 import dataclasses
 import math
-from typing import TypeVar
+from typing import Any
 
 import tensorflow as tf
 
 from tasks.models import models
 from tasks.models import protections
 
-_M = TypeVar('_M')
 # From weights, a batch and its mask to the mean loss of the batch.
 Loss = Callable[[models.Weights, models.Batch, tf.Tensor], tf.Tensor]
 # The noise of choices is a part of its own.
@@ -36,11 +35,11 @@ _PHILOX = 1
 
 
 def at(
-  model: _M,
+  model: Any,
   *,
   part: int | tf.Tensor | None = None,
   step: int | tf.Tensor | None = None,
-) -> _M:
+) -> Any:
   """Returns a model for a part of a client's work, or for a step of a part.
 
   Args:
@@ -108,6 +107,7 @@ def total_loss(
   mask: tf.Tensor,
 ) -> tf.Tensor:
   """Sums the examples' losses for a choice, none larger than the largest."""
+  assert model.protection is not None
   most = model.protection.most_loss
   losses = model.loss(weights, examples)
   # What is not a number is the largest loss, too.
@@ -206,7 +206,7 @@ def clipped_sum(
     )
     return total, tf.tensordot(mask, losses, 1)
 
-  def add(i: tf.Tensor, total: models.Weights, sum_of_losses: tf.Tensor):
+  def add(i: tf.Tensor, total: models.Weights, sum_of_losses: tf.Tensor) -> Any:
     slopes, value = differentiate(
       {name: tf.gather(leaf, i) for name, leaf in examples.items()}
     )

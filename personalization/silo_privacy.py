@@ -5,6 +5,7 @@ What is counted, and how, is in `silo_accounting`.
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -62,6 +63,7 @@ class SiloProtections:
   def noise(self, size: int) -> float:
     """Finds the noise z_k of a silo of some size."""
     if self.own.epsilon is None:
+      assert self.own.noise is not None  # The settings have one of the two.
       return self.own.noise
     counted = self._silo(size, self.is_poisson or self.own.counted_as_poisson)
     return silo_accounting.noise(counted, self.own.epsilon, self.delta)
@@ -95,11 +97,13 @@ class SiloProtections:
       for size in sizes
     )
 
-  def guarantee(self, sizes: Sequence[int]) -> accounting.Guarantee:
+  # Grids ask for the same again and again.
+  @functools.cache  # noqa: B019
+  def guarantee(self, sizes: frozenset[int]) -> accounting.Guarantee:
     """Tells what silos of these sizes are guaranteed."""
-    own, distinct = self.own, sorted(set(map(int, sizes)))
-    epsilon, accountant = self._epsilon(distinct)
-    noises = [self.noise(size) for size in distinct]
+    own = self.own
+    epsilon, accountant = self._epsilon(sorted(sizes))
+    noises = [self.noise(size) for size in sizes]
     sampling = f'{self.uses.passes} passes over all examples'
     if self.uses.choices:
       sampling += f' and {self.uses.choices} choices by their losses'
@@ -191,8 +195,8 @@ def make_example(
       'Set privacy.choice_epsilon, the ε of each choice of a cluster, as there'
       ' is no privacy.epsilon that it could be a share of.'
     )
-  sizes = [size for size in task.train.count_examples()['train'] if size]
-  largest = int(max(sizes))
+  sizes = frozenset(map(int, task.train.count_examples()['train'])) - {0}
+  largest = max(sizes)
   delta = own.delta or accounting.default_delta(largest)
   accounting.check_delta(delta, largest, 'examples of the largest silo')
   batch_size = how.batch_size or task.batch_size

@@ -57,7 +57,7 @@ def _federated_rounds(workload: Any, system: str, name: str) -> _Run:
     data = cohorts.stack(data)
   attributes: Any = collections.OrderedDict()
   if system == 'protected':
-    numbers = np.tile(np.float32(_PROTECTED), [size, 1])
+    numbers = np.tile(np.array(_PROTECTED, np.float32), [size, 1])
     attributes[tasks.PROTECTION] = numbers
   states: Any = [
     method.initialize_client(np.array([0, k], np.int32)) for k in range(size)
