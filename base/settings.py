@@ -114,6 +114,16 @@ class Settings:
           )
 
 
+def require_order(own: Settings, smaller: str, larger: str) -> None:
+  """Raises a `SettingError` if the setting `smaller` is above `larger`."""
+  values = getattr(own, smaller), getattr(own, larger)
+  if values[0] > values[1]:
+    raise SettingError(
+      f'{smaller} must be at most {larger}, {values[1]}, not {values[0]}.',
+      smaller,
+    )
+
+
 def _optional(kind: Any) -> Any:
   """Finds the type beside None in an optional type; None for other types."""
   if typing.get_origin(kind) not in (typing.Union, types.UnionType):

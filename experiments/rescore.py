@@ -2,6 +2,7 @@
 
   rescore FOLDER --nbest=FILE               of a run that trained one method
   rescore FOLDER:fedadam OTHER --nbest=FILE     several models, side by side
+  rescore FOLDER:fedadam+finetuning --nbest=FILE    by speakers' own models
 
 FILE has a line of JSON for each utterance, with its reference and the
 hypotheses of the first pass, a text and the logarithm of a score each:
@@ -12,7 +13,8 @@ hypotheses of the first pass, a text and the logarithm of a score each:
 Words are separated by spaces, and written as in the task's vocabulary. A
 hypothesis scores (1 - weight) first pass + weight log p(words, end) of the
 model; the best one of each utterance is compared with the reference. Of a
-method with a model for each group, the line's "group" names the group.
+method with a model for each group, the line's "group" names the group; of one
+that personalizes, its "client" names a client that the run has evaluated.
 
 The word error rates are shown beside that of the first pass alone, and
 --output names a file of JSON to write them to, with the chosen hypotheses.

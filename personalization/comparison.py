@@ -7,12 +7,15 @@ picks the smallest has to correct for it.
 """
 
 import dataclasses
-import warnings
+import itertools
 
 import numpy as np
 import scipy.stats
 
 from personalization import summaries
+
+# The most differences of which all combinations of signs are tried.
+_MOST_ENUMERATED = 15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +35,8 @@ class Comparison:
       ranks of the differences, if they were symmetric about zero. None where a
       difference is not finite, as of a model that diverged.
     p_t: The p-value of the paired t-test: the same for the mean of the
-      differences, if they were normal about zero. None likewise, and for a
-      single client.
+      differences, if they were normal about zero. None likewise, and where they
+      are all the same, as of a single client.
   """
 
   num_clients: int
@@ -44,6 +47,25 @@ class Comparison:
   p_sign: float
   p_wilcoxon: float | None
   p_t: float | None
+
+
+def _wilcoxon(difference: np.ndarray) -> float:
+  """Returns the p-value of Wilcoxon's signed-rank test.
+
+  Differences of zero are left out, as Wilcoxon does. That of few clients is
+  exact, also where some differences are equal, for which SciPy approximates it.
+  """
+  changed = difference[difference != 0]
+  sizes = np.abs(changed)
+  if len(np.unique(sizes)) == len(sizes):
+    return float(scipy.stats.wilcoxon(changed).pvalue)
+  if len(changed) > _MOST_ENUMERATED:
+    return float(scipy.stats.wilcoxon(changed, mode='approx').pvalue)
+  ranks = scipy.stats.rankdata(sizes)
+  signs = np.array(list(itertools.product((-1, 1), repeat=len(ranks))))
+  sums = np.abs(signs @ ranks)
+  own = abs(np.sign(changed) @ ranks)
+  return float(np.mean(sums >= own))
 
 
 def compare(
@@ -74,11 +96,8 @@ def compare(
   else:
     p_sign = float(scipy.stats.binomtest(better, better + worse).pvalue)
     if np.all(np.isfinite(difference)):
-      with warnings.catch_warnings():
-        # SciPy warns that it is approximate for few clients, or equal ones.
-        warnings.simplefilter('ignore', UserWarning)
-        p_wilcoxon = float(scipy.stats.wilcoxon(difference).pvalue)
-      if len(difference) > 1:
+      p_wilcoxon = _wilcoxon(difference)
+      if np.ptp(difference) > 0:
         p_t = float(scipy.stats.ttest_rel(first, second).pvalue)
   return Comparison(
     num_clients=len(difference),

@@ -322,25 +322,31 @@ def measure(
   clients: data_populations.Population,
   task: task.Task,
   training_settings: schedules.TrainingSettings,
+  measured_on: str | None = None,
 ) -> dict[str, Any]:
-  """Takes what a method measures of clients, on what they adapt to.
+  """Takes what a method measures of clients.
 
   Args:
     method: The method; its candidates are measured.
     trained: What its training ended with.
-    clients: The clients. They adapt to, and are measured on, their set
-      'personalization', or 'train' if they have none.
+    clients: The clients. They adapt to their set 'personalization', or 'train'
+      if they have none.
     task: Their task.
     training_settings: How it was trained.
+    measured_on: The set that they are measured on; by default what they adapt
+      to.
 
   Returns:
     'client_ids' of the clients with examples, and the sums of each metric by
     its name, `[clients, candidates, …]`.
   """
   load = clients.sets.get('personalization') or clients.sets['train']
+  sets_of_clients = {'personalization': load}
+  if measured_on is not None:
+    sets_of_clients[measured_on] = clients.sets[measured_on]
   name = method.evaluation_sets[0]
   own = cohorts.Cohorts(
-    data_populations.Population(clients.client_ids, {'personalization': load}),
+    data_populations.Population(clients.client_ids, sets_of_clients),
     task.padded,
     by_size=True,
   )
@@ -353,7 +359,7 @@ def measure(
     cohort_size=min(len(own), _COHORT),
     on_cohort=lambda _: None,
   )
-  sets = {name: measurements.SetPart('personalization')}
+  sets = {name: measurements.SetPart(measured_on or 'personalization')}
   sums = _evaluate_population(work, own, 1.0, sets)
   return {'client_ids': own.client_ids, **sums[name]}
 

@@ -47,19 +47,13 @@ class GaussianSettings(settings.Settings):
   max_examples: int = settings.field(
     20, 'The largest number of examples of a client.', minimum=1
   )
-
   dimension: int = settings.field(
     1, "The number of entries of a client's parameter.", minimum=1
   )
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.min_examples > self.max_examples:
-      raise settings.SettingError(
-        f'min_examples must be at most max_examples, {self.max_examples},'
-        f' not {self.min_examples}.',
-        'min_examples',
-      )
+    settings.require_order(self, 'min_examples', 'max_examples')
 
 
 @dataclasses.dataclass(frozen=True)

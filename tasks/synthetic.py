@@ -78,12 +78,7 @@ class SyntheticSettings(settings.Settings):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.min_examples > self.max_examples:
-      raise settings.SettingError(
-        f'min_examples must be at most max_examples, {self.max_examples},'
-        f' not {self.min_examples}.',
-        'min_examples',
-      )
+    settings.require_order(self, 'min_examples', 'max_examples')
 
 
 @dataclasses.dataclass(frozen=True)

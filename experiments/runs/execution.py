@@ -98,16 +98,31 @@ def _build(
   )
 
 
+def _parse_source(source: str) -> tuple[pathlib.Path, str | None]:
+  """Splits FOLDER:METHOD, or FOLDER alone."""
+  path = pathlib.Path(source)
+  if ':' not in path.name or path.is_dir():
+    return path, None
+  folder, _, chosen = source.rpartition(':')
+  return pathlib.Path(folder), chosen
+
+
+def personalized_in(source: str) -> str | None:
+  """Returns the METHOD of FOLDER:METHOD if it has personalized models."""
+  path, chosen = _parse_source(source)
+  finished = results_folder.read(path).methods
+  if chosen is None or len(finished.get(chosen, {}).get('candidates', ())) < 2:
+    return None
+  return chosen
+
+
 def trained_in(source: str) -> tuple[pathlib.Path, str, int]:
   """Finds the folder of a finished run, the training in it, and its last round.
 
   Args:
     source: FOLDER or FOLDER:METHOD.
   """
-  path, chosen = pathlib.Path(source), None
-  if ':' in path.name and not path.is_dir():
-    folder, _, chosen = source.rpartition(':')
-    path = pathlib.Path(folder)
+  path, chosen = _parse_source(source)
   finished = results_folder.read(path).methods
   if chosen is not None and chosen not in finished:
     raise errors.unknown('method', chosen, finished)

@@ -25,6 +25,7 @@ from experiments.configuration import configs
 from experiments.reporting import folders
 from experiments.reporting import results_folder
 from experiments.runs import execution
+from experiments.runs import personal_rescoring
 from tasks import task as tasks
 from tasks.data import texts
 from tasks.models import models
@@ -44,6 +45,7 @@ class Utterance:
     hypotheses: What the recognizer offers.
     scores: Their scores of the first pass.
     group: The name of the speaker's group, if the file tells it.
+    client: The name of the speaker, if the file tells it.
     line: The number of its line in the file.
   """
 
@@ -51,6 +53,7 @@ class Utterance:
   hypotheses: Sequence[str]
   scores: np.ndarray
   group: str | None
+  client: str | None
   line: int
 
 
@@ -73,14 +76,15 @@ def _read_line(text: str, line: int) -> Utterance:
       raise ValueError(f'hypothesis {number} has no text "text"')
     if not _is_number(own.get('score')) or not np.isfinite(own['score']):
       raise ValueError(f'hypothesis {number} has no finite number "score"')
-  group = found.get('group')
-  if group is not None and not isinstance(group, str):
-    raise ValueError('"group" is no text')
+  for name in ('group', 'client'):
+    if not isinstance(found.get(name), (str, type(None))):
+      raise ValueError(f'"{name}" is no text')
   return Utterance(
     found['reference'],
     [own['text'] for own in hypotheses],
     np.array([own['score'] for own in hypotheses], np.float64),
-    group,
+    found.get('group'),
+    found.get('client'),
     line,
   )
 
@@ -143,6 +147,16 @@ def word_error_rate(
   ]
   total = sum(count_errors(*pair) for pair in pairs)
   return total / sum(len(reference) for reference, _ in pairs)
+
+
+def _model(task: tasks.Task, where: str) -> next_word.NextWordModel:
+  """Returns the model of a task; raises a `UserError` if it has no words."""
+  if not isinstance(task.model, next_word.NextWordModel) or not task.vocabulary:
+    raise errors.UserError(
+      f'{where} is of the task {task.name}, which has no words to predict.'
+      ' Name a run of a language task.'
+    )
+  return task.model
 
 
 def log_probabilities(
@@ -232,11 +246,7 @@ def rescore(
   Raises:
     UserError: If it is not known which model is that of an utterance.
   """
-  if not isinstance(task.model, next_word.NextWordModel) or not task.vocabulary:
-    raise errors.UserError(
-      f'{where} is of the task {task.name}, which has no words to predict.'
-      ' Name a run of a language task.'
-    )
+  model = _model(task, where)
   of_model = np.array(
     [_model_of(own, task, len(trained), where) for own in utterances]
   )
@@ -245,7 +255,7 @@ def rescore(
     rows = np.flatnonzero(of_model == i)
     own = [utterances[row] for row in rows]
     of_hypotheses = log_probabilities(
-      task.model,
+      model,
       trained[i],
       task.vocabulary,
       [text for utterance in own for text in utterance.hypotheses],
@@ -254,6 +264,33 @@ def rescore(
     for row, log_probability in zip(rows, np.split(of_hypotheses, ends[:-1])):
       chosen[row] = choose(utterances[row], log_probability, weight)
   return chosen
+
+
+def _rescore_personally(
+  utterances: Sequence[Utterance],
+  task: tasks.Task,
+  folder: pathlib.Path,
+  name: str,
+  weight: float,
+) -> list[str]:
+  """Chooses a hypothesis for each utterance by the model of its speaker."""
+  _model(task, f'{folder}:{name}')
+  by_client: dict[str, list[str]] = {}
+  places = []
+  for own in utterances:
+    if own.client is None:
+      raise errors.UserError(
+        f'The utterance in line {own.line} must name a "client", as {name} has'
+        f' a model for each. Name {folder} alone for the model that it trained.'
+      )
+    sentences = by_client.setdefault(own.client, [])
+    places.append((own.client, len(sentences)))
+    sentences += own.hypotheses
+  found = personal_rescoring.log_probabilities(folder, name, task, by_client)
+  return [
+    choose(own, found[client][start:][: len(own.hypotheses)], weight)
+    for own, (client, start) in zip(utterances, places)
+  ]
 
 
 def _table(rates: Mapping[str, float], num_utterances: int) -> rich.table.Table:
@@ -283,8 +320,14 @@ def main(
     folder, _, _ = execution.trained_in(source)
     config = configs.from_file(folder / results_folder.CONFIG)
     task = execution.load_task(config, data_dir)
-    trained = execution.saved_models(source, task)
-    chosen[source] = rescore(utterances, task, trained, weight, source)
+    personal = execution.personalized_in(source)
+    if personal:
+      chosen[source] = _rescore_personally(
+        utterances, task, folder, personal, weight
+      )
+    else:
+      trained = execution.saved_models(source, task)
+      chosen[source] = rescore(utterances, task, trained, weight, source)
   references = [own.reference for own in utterances]
   rates = {
     name: word_error_rate(references, own) for name, own in chosen.items()

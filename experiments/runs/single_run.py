@@ -15,6 +15,7 @@ from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import results_folder
+from experiments.reporting import round_metrics
 from experiments.reporting import serialization
 from experiments.reporting import tables
 from experiments.runs import execution
@@ -43,9 +44,7 @@ def _release_managers(
 ) -> tuple[tff.program.ReleaseManager, ...]:
   """Makes what keeps the metrics of the rounds of a training."""
   return (
-    tff.program.CSVFileReleaseManager(
-      folder.metrics_file(name), key_fieldname='round'
-    ),
+    round_metrics.CsvReleaseManager(folder.metrics_file(name)),
     tff.program.TensorBoardReleaseManager(folder.tensorboard_dir(name)),
   )
 
@@ -94,7 +93,7 @@ def _train(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Training:
+class Training:
   """A training of a run, and what it ended with.
 
   Attributes:
@@ -110,11 +109,11 @@ class _Training:
   stage: stages.Stage
   ended: training.Trained
   seconds: float | None
-  before: '_Training | None'
+  before: 'Training | None'
   costs: Mapping[int, costs.Cost]
 
 
-class _Trainings:
+class Trainings:
   """The trainings of a run. What trains the same is trained once."""
 
   def __init__(
@@ -131,9 +130,9 @@ class _Trainings:
     self._names: dict[Hashable, str] = {}
     for name, method in built.items():
       self._names.setdefault(method.training_key, name)
-    self._done: dict[Hashable, _Training] = {}
+    self._done: dict[Hashable, Training] = {}
 
-  def get(self, method: methods.Method, role: str = '') -> _Training:
+  def get(self, method: methods.Method, role: str = '') -> Training:
     """Returns the training of a method, which is done if it was not.
 
     Args:
@@ -156,7 +155,7 @@ class _Trainings:
         name, stage.method, stage.task, self._settings, self._folder, schedule
       )
       before = method.before
-      self._done[key] = _Training(
+      self._done[key] = Training(
         name,
         stage,
         ended,
@@ -170,7 +169,7 @@ class _Trainings:
 def _evaluate(
   name: str,
   method: methods.Method,
-  trained: _Training,
+  trained: Training,
   task: tasks.Task,
   populations: evaluation.Populations,
   config: configs.Config,
@@ -206,7 +205,7 @@ def _evaluate(
 
 
 def _communication(
-  own: _Training, folder: results_folder.RunFolder
+  own: Training, folder: results_folder.RunFolder
 ) -> dict[str, float]:
   """Counts the parameters of a training; in total, with those before it."""
   method = own.stage.method
@@ -219,7 +218,7 @@ def _communication(
   return counted
 
 
-def _costs(own: _Training, method: methods.Method) -> dict[str, Any]:
+def _costs(own: Training, method: methods.Method) -> dict[str, Any]:
   """Counts what a method costs a client, by its group if there are groups."""
   shared = costs.of_personalization(method)
   before = own.before
@@ -267,7 +266,7 @@ def run(
     populations = evaluation.prepare(
       task, measurement=config.measurement, seed=config.training.seed
     )
-    trainings = _Trainings(built, task, config, folder)
+    trainings = Trainings(built, task, config, folder)
     for name, method in built.items():
       if name in folder.results:
         continue

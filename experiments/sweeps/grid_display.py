@@ -52,6 +52,7 @@ class GridDisplay:
     self._next_line = terminal.NowAndThen()
     self.rounds = self.runs = self.failed = 0
     self.best: Mapping[str, grid_results.PointResult] = {}
+    self._said: Mapping[str, str] = {}
 
   def _left(self) -> str:
     passed = time.monotonic() - self._start
@@ -76,9 +77,12 @@ class GridDisplay:
   def show(self) -> None:
     """Prints a line now and then, where no table is drawn anew."""
     if not self._on_terminal and self._next_line.is_due():
-      best = ', '.join(
-        f'{name} {own.validation:.4g}' for name, own in self.best.items()
-      )
-      terminal.say(
-        self._line() + (f'; best by validation: {best}' if best else '')
-      )
+      best = {name: f'{own.validation:.4g}' for name, own in self.best.items()}
+      better = [
+        f'{name} {value}'
+        for name, value in best.items()
+        if value != self._said.get(name)
+      ]
+      self._said = best
+      new = f'; better by validation: {", ".join(better)}' if better else ''
+      terminal.say(self._line() + new)

@@ -11,10 +11,12 @@ import time
 import rich.console
 import rich.live
 
+from base import errors
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import terminal
 from experiments.reporting import plots
+from experiments.reporting import results_folder
 from experiments.sweeps import grid_display
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results
@@ -48,6 +50,12 @@ class Grid:
     place = {id(point): i for i, point in enumerate(contents.points)}
     for run in self._runs:
       self._keys.setdefault(place[id(run.point)], []).append(run.key)
+
+  @property
+  def is_another(self) -> bool:
+    """Whether there are finished runs, but none of this grid."""
+    own = {run.key for run in self._runs}
+    return bool(self._store.records) and own.isdisjoint(self._store.records)
 
   def jobs(self) -> list[grid_work.Job]:
     """Makes the jobs that are left to do."""
@@ -236,9 +244,22 @@ def open_grid(
 
   Yields:
     The grid, which no other process can open in the meantime.
+
+  Raises:
+    UserError: If the folder has other results, which would be lost.
   """
+  if (folder / results_folder.CONFIG).exists():
+    raise errors.UserError(
+      f'{folder} is the folder of a run. Name another output_dir.'
+    )
   with grid_results.open_store(folder) as store:
-    yield Grid(contents, folder, store, data_dir, num_workers)
+    grid = Grid(contents, folder, store, data_dir, num_workers)
+    if grid.is_another:
+      raise errors.UserError(
+        f'{folder} has the results of another grid: {len(store.records)} runs,'
+        ' of which none is of this one. Name another output_dir.'
+      )
+    yield grid
 
 
 def default_folder(

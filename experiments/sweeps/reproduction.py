@@ -42,8 +42,9 @@ def compare(
 
 
 def _share(ours: float | None, published: float | None) -> str:
-  texts = ['–' if s is None else f'{s:.1%}' for s in (ours, published)]
-  return '' if ours is None else ' / '.join(texts)
+  if published is None:
+    return f'{ours:.1%}' if ours else ''
+  return ' / '.join('–' if s is None else f'{s:.1%}' for s in (ours, published))
 
 
 def _print(
@@ -54,9 +55,9 @@ def _print(
   )
   printed.add_column('method')
   printed.add_column('ours ± over repeats', justify='right')
-  for name in ('published', 'difference', 'over clients'):
+  for name in ('published', 'difference', '± over clients'):
     printed.add_column(name, justify='right')
-  printed.add_column('hurt: ours / published', justify='right')
+  printed.add_column('hurt, and published', justify='right')
   printed.add_column('largest cluster', justify='right')
   printed.add_column('best point', overflow='fold')
   for method, row in rows.items():
@@ -73,10 +74,8 @@ def _print(
       of_paper,
       '' if mean is None else f'{row["ours"] - mean:+.5f}',
       f'{row["deviation"][0]:.4f}',
-      _share(row['hurt'], published.get('hurt')) if 'hurt' in published else '',
-      _share(largest and largest[0], published.get('largest_cluster'))
-      if 'largest_cluster' in published
-      else '',
+      _share(row['hurt'], published.get('hurt')),
+      _share(largest and largest[0], published.get('largest_cluster')),
       rich.markup.escape(row['point']),
     )
   terminal.print_table(printed, width=_TABLE_WIDTH)

@@ -34,6 +34,21 @@ def test_of_ten_clients_that_are_all_better_off():
   assert result.p_t == pytest.approx(2.78e-4, rel=0.01)
 
 
+@pytest.mark.parametrize(
+  'difference, expected',
+  [
+    ([0, 0, 0, 1, 2, 3, 4, 5], 2 / 2**5),
+    ([1, 1, 1, 1, 1], 2 / 2**5),
+    # Ranks 2, 2, 2, 4.5, 4.5: a sum of negative ones up to 2 in 4 of 32 cases.
+    ([1, 1, -1, 2, 2], 2 * 4 / 2**5),
+    ([0, 1, -1], 1),
+  ],
+)
+def test_ranks_with_zeros_and_ties_are_exact(difference, expected):
+  result = comparison.compare(difference, np.zeros(len(difference)), True)
+  assert result.p_wilcoxon == pytest.approx(expected)
+
+
 def test_a_small_shift_shows_though_clients_differ_much():
   result = comparison.compare(*_random_pairs(200, shift=0.05), True)
   assert max(result.p_sign, result.p_wilcoxon, result.p_t) < 0.01

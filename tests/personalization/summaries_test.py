@@ -123,6 +123,14 @@ class TestIntervalOfTheMean:
     held = np.mean([low < 1 < high for low, high in intervals])
     assert 0.9 < held < 0.98
 
+  def test_it_holds_the_true_mean_of_few_clients(self):
+    rng = np.random.default_rng(0)
+    intervals = [
+      summaries.interval_of_mean(rng.normal(size=8)) for _ in range(1000)
+    ]
+    held = np.mean([low < 0 < high for low, high in intervals])
+    assert 0.93 < held < 0.97
+
   def test_it_is_the_same_at_every_call(self):
     metric, _, _ = _random_clients(0, 50)
     first = summaries.interval_of_mean(metric)

@@ -12,11 +12,14 @@ import tensorflow as tf
 from base import errors
 from experiments.configuration import configs
 from experiments.configuration import user_settings
+from experiments.reporting import results_folder
 from experiments.runs import execution
+from experiments.runs import personal_rescoring
 from experiments.runs import rescoring
 from experiments.runs import single_run
 from tasks import registry
 
+_PERSONAL = 'fedadam+finetuning'
 _SITES = {'beer': 'the ale is good .', 'coffee': 'the brew is hot .'}
 
 
@@ -63,7 +66,7 @@ def test_word_error_rate_is_of_all_words_together():
 
 def _utterance(scores, group=None):
   hypotheses = [f'hypothesis {i}' for i in range(len(scores))]
-  return rescoring.Utterance('', hypotheses, np.array(scores), group, 1)
+  return rescoring.Utterance('', hypotheses, np.array(scores), group, None, 1)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +106,7 @@ def _run(data_dir, tmp_path_factory):
     ],
     {
       'task.name': 'stackexchange',
-      'algorithms': ['fedadam'],
+      'algorithms': ['fedadam', _PERSONAL],
       'total_rounds': 40,
       'clients_per_round': 4,
     },
@@ -204,6 +207,52 @@ def test_a_trained_model_makes_fewer_errors(run, data_dir, tmp_path, capsys):
   )
   assert rates == {'first pass': errors_of_first / 10, run: 0}
   assert f'{errors_of_first / 10:.2%}' in capsys.readouterr().out
+
+
+def test_personal_models_are_those_that_were_evaluated(run, task, data_dir):
+  finished = results_folder.read(pathlib.Path(run))
+  words = dict(enumerate(task.vocabulary, 1))
+  sentences = {
+    row['client']: [
+      ' '.join(words[number] for number in y if number in words)
+      for y in task.test.sets['evaluation'](row['client'])['y']
+    ]
+    for row in finished.clients[_PERSONAL]
+  }
+  found = personal_rescoring.log_probabilities(
+    pathlib.Path(run), _PERSONAL, task, sentences
+  )
+  candidates = set()
+  for row in finished.clients[_PERSONAL]:
+    client = row['client']
+    assert len(found[client]) == len(sentences[client])
+    # The end of a sentence is one more.
+    number = sum(len(text.split()) + 1 for text in sentences[client])
+    perplexity = np.exp(-found[client].sum() / number)
+    np.testing.assert_allclose(perplexity, float(row['metric']), rtol=1e-5)
+    candidates.add(row['candidate'])
+  assert candidates != {'0 epochs'}
+
+
+def test_each_speaker_has_a_model(run, data_dir, tmp_path):
+  source = f'{run}:{_PERSONAL}'
+  texts = list(_SITES.values())
+  lines = [
+    {'reference': text, 'hypotheses': _hypotheses(*texts), 'client': client}
+    for text, client in zip(texts, ('beer:0', 'coffee:1'))
+  ]
+  output = tmp_path / 'rates.json'
+  nbest = _write(tmp_path / 'nbest.jsonl', *lines)
+  assert not rescoring.main([source], nbest, 1.0, output, data_dir)
+  assert json.loads(output.read_text())['chosen'][source] == texts
+
+  del lines[1]['client']
+  nbest = _write(tmp_path / 'nbest.jsonl', *lines)
+  with pytest.raises(errors.UserError, match='line 2 must name a "client"'):
+    rescoring.main([source], nbest, 1.0, output, data_dir)
+  nbest = _write(tmp_path / 'nbest.jsonl', {**lines[0], 'client': 'tea:7'})
+  with pytest.raises(errors.UserError, match='evaluated no client tea:7'):
+    rescoring.main([source], nbest, 1.0, output, data_dir)
 
 
 @pytest.mark.parametrize(
