@@ -6,7 +6,7 @@ itself how the others are aggregated.
 """
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
@@ -87,6 +87,23 @@ def best() -> Factory:
   none above it, the result is zeros. The earlier client wins a tie.
   """
   return _BestFactory()
+
+
+class Counts(tff.aggregators.UnweightedAggregationFactory):
+  """Counts the clients of some other parts.
+
+  A client's value is a vector of int32, which is 1 at the part that it sends
+  and 0 at the others.
+
+  Attributes:
+    parts: The names of these parts.
+  """
+
+  def __init__(self, parts: Sequence[str]):
+    self.parts = tuple(parts)
+
+  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    return tff.aggregators.SumFactory().create(value_type)
 
 
 def by_part(

@@ -21,6 +21,7 @@ from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import optimizers
+from algorithms import private_steps
 from algorithms import trainers
 from base import errors
 from tasks.models import models
@@ -100,7 +101,11 @@ class ClusterTrainer(fedavg.FedAvg):
   @property
   def parts(self) -> Mapping[str, aggregation.Factory | None]:
     # An aggregator that does not weight counts a client in all clusters.
-    return {self._part(j): None for j in self.clusters}
+    names = [self._part(j) for j in self.clusters]
+    return {
+      **dict.fromkeys(names),
+      'counts': aggregation.Counts(names),
+    }
 
   @property
   def model_places(self) -> Sequence[tuple[str | int, ...]]:
@@ -131,8 +136,9 @@ class ClusterTrainer(fedavg.FedAvg):
     def train(turn: tf.Tensor, updates: Any, total: tf.Tensor) -> Any:
       j = tf.where(trains_all, turn, own)
       w_j = at(w, j)
+      model = private_steps.at(self.model, part=turn)
       learner, loss = client_work.train(
-        self.model, optimizer.start(w_j), data, optimizer
+        model, optimizer.start(w_j), data, optimizer
       )
 
       def put(update: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
@@ -162,8 +168,11 @@ class ClusterTrainer(fedavg.FedAvg):
     measured['share_sent'] = tf.cast(turns, tf.float32) / k
     return trainers.ClientResult(
       updates={
-        self._part(j): aggregation.Update(at(updates, j), weight[j])
-        for j in self.clusters
+        **{
+          self._part(j): aggregation.Update(at(updates, j), weight[j])
+          for j in self.clusters
+        },
+        'counts': aggregation.Update(tf.cast(is_own, tf.int32)),
       },
       loss=loss / tf.cast(turns, tf.float32),
       measured=measured,
@@ -175,6 +184,7 @@ class ClusterTrainer(fedavg.FedAvg):
     aggregate: Mapping[str, Any],
     sums: trainers.RoundSums,
   ) -> ClustersState:
+    del sums
     trains_all = self.trains_all(server.round)
     goes_on = self.trains_all(server.round + 1)
     ends = tf.logical_and(trains_all, tf.logical_not(goes_on))
@@ -182,7 +192,7 @@ class ClusterTrainer(fedavg.FedAvg):
     for j in self.clusters:
       old = optimizers.Learner(server.models[j], server.optimizers[j])
       new = self.server_steps.step(old, aggregate[self._part(j)])
-      is_trained = sums.measured[self._part(j)] > 0
+      is_trained = aggregate['counts'][j] > 0
       changes = tf.logical_or(trains_all, is_trained)
       new = client_work.choose(changes, new, old)
       slots = client_work.choose(ends, self._new_slots(new.weights), new.slots)

@@ -119,6 +119,12 @@ class Group(clusters.ClusterTrainer):
     )
 
   @property
+  def against_privacy(self) -> str | None:
+    return (
+      'its global model and its groups would have to be accounted for as well'
+    )
+
+  @property
   def found_attributes(self) -> Sequence[str]:
     return () if self.settings.groups == 'column' else self.needs
 

@@ -1,10 +1,10 @@
 """Methods: a trainer, and a personalizer of its models."""
 
 import collections
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -15,9 +15,11 @@ from algorithms import aggregation
 from algorithms import as_trained
 from algorithms import candidates
 from algorithms import personalizers
+from algorithms import private_aggregation
 from algorithms import process
 from algorithms import runtime_inputs
 from algorithms import trainers
+from tasks import task
 from tasks.models import models
 
 # How many of the computations that were traced last are kept.
@@ -43,6 +45,20 @@ def _structure(half: Any) -> Hashable:
   return type(half), tuple(fields.items())
 
 
+class Protections(Hashable, Protocol):
+  """Tells by which numbers clients protect their examples."""
+
+  def of_sizes(self, sizes: np.ndarray) -> np.ndarray:
+    """Returns the numbers of clients with so many examples.
+
+    Args:
+      sizes: The clients' numbers of examples, `[clients]`.
+
+    Returns:
+      `protections.NUMBERS` of each client, `[clients, numbers]` float32.
+    """
+
+
 @dataclasses.dataclass(frozen=True)
 class Computations:
   """The computations of a method, see `process`."""
@@ -63,17 +79,22 @@ class Method:
     aggregator: Aggregates the parts of updates for which the trainer has no
       aggregator of its own.
     evaluation_sets: The names of the sets that clients are evaluated on.
+    protections: Tells by which numbers clients protect their examples, if the
+      model is a protected one.
     first_models: The models that the first training begins with, one for each
       of its `model_places`; without, those of `initialize`.
+    guarantee: The privacy that its training guarantees; None for none.
     trace: Makes the computations.
   """
 
   personalizer: personalizers.Personalizer
   aggregator: aggregation.Factory
   evaluation_sets: Sequence[str]
+  protections: Protections | None = None
   first_models: Sequence[models.Weights] = dataclasses.field(
     default=(), compare=False
   )
+  guarantee: Any = dataclasses.field(default=None, compare=False)
   trace: Callable[['Method'], Computations] = dataclasses.field(
     default=lambda method: method.trace_computations(), repr=False
   )
@@ -86,7 +107,12 @@ class Method:
   @property
   def training_key(self) -> Hashable:
     """A key that is equal for methods that train the same."""
-    return self.trainer, self.aggregator, self.trainer.model.frozen_digest
+    return (
+      self.trainer,
+      self.aggregator,
+      self.trainer.model.frozen_digest,
+      self.protections,
+    )
 
   def with_trainer(self, trainer: trainers.Trainer) -> 'Method':
     """Returns the method of another trainer, without personalization."""
@@ -119,7 +145,8 @@ class Method:
     return (
       _structure(self.trainer),
       tuple((name, tuple(w.shape), w.dtype) for name, w in frozen.items()),
-      self.aggregator,
+      # Of private ones the floats are numbers, too.
+      getattr(self.aggregator, 'structure', self.aggregator),
     )
 
   def trace_computations(self) -> Computations:
@@ -177,6 +204,13 @@ class Method:
     return process.attribute_names(self.personalizer)
 
   @property
+  def attributes(self) -> Mapping[str, Protections]:
+    """What the method itself tells of clients, beside the task."""
+    if self.protections is None:
+      return {}
+    return {task.PROTECTION: self.protections}
+
+  @property
   def candidates(self) -> Sequence[candidates.Candidate]:
     """The candidates for each client's personalized model."""
     return self.personalizer.candidates
@@ -220,10 +254,17 @@ class Method:
       return ()
     return (tf.nest.map_structure(tf.constant, frozen),)
 
+  @property
+  def _numbers(self) -> tuple[runtime_inputs.Numbers, ...]:
+    """The numbers that `initialize` takes: the trainer's, the aggregator's."""
+    own = runtime_inputs.numbers(self.trainer.settings)
+    if isinstance(self.aggregator, private_aggregation.Private):
+      return own, self.aggregator.numbers
+    return (own,)
+
   def initial_state(self, seed: Sequence[int] | np.ndarray) -> process.State:
     """Makes the server's state before the first round."""
-    numbers = runtime_inputs.numbers(self.trainer.settings)
-    state = self.initialize((np.asarray(seed, np.int32), numbers))
+    state = self.initialize((np.asarray(seed, np.int32), *self._numbers))
     first = {
       (*place, name): weight
       for place, weights in zip(self.model_places, self.first_models)
@@ -247,13 +288,15 @@ class Method:
     self, seed: Sequence[int]
   ) -> tff.templates.IterativeProcess:
     """Makes the method's training in TFF's own form, with the seed fixed."""
-    numbers = runtime_inputs.numbers(self.trainer.settings)
 
     @tff.tensorflow.computation
     def arguments() -> Any:
-      return tf.constant(seed, tf.int32), collections.OrderedDict(
-        (name, tf.constant(value, tf.float32))
-        for name, value in numbers.items()
+      return tf.constant(seed, tf.int32), *(
+        collections.OrderedDict(
+          (name, tf.constant(value, tf.float32))
+          for name, value in numbers.items()
+        )
+        for numbers in self._numbers
       )
 
     @tff.federated_computation

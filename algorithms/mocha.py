@@ -171,6 +171,10 @@ class Mocha(trainers.Trainer):
     return {'models': None}
 
   @property
+  def against_privacy(self) -> str | None:
+    return 'each row that its clients send is one client'
+
+  @property
   def model_places(self) -> Sequence[tuple[str | int, ...]]:
     return ()  # No model is everybody's.
 

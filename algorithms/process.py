@@ -17,12 +17,16 @@ import tensorflow_federated as tff
 from algorithms import aggregation
 from algorithms import client_work
 from algorithms import personalizers
+from algorithms import private_aggregation
 from algorithms import runtime_inputs
 from algorithms import trainers
+from base import errors
+from tasks import task
 from tasks.data import batches
 from tasks.models import models
+from tasks.models import protections
 
-SEED_TYPE = tff.TensorType(np.int32, [2])
+SEED_TYPE = private_aggregation.SEED_TYPE
 
 
 class State(NamedTuple):
@@ -76,7 +80,8 @@ class Training:
   F is empty, or holds the frozen weights of the model.
 
   Attributes:
-    initialize: `(<seed, numbers>@SERVER -> State@SERVER)`.
+    initialize: `(<seed, numbers>@SERVER -> State@SERVER)`, and the numbers of
+      the aggregator after those of the trainer if it is private.
     initialize_client: `(seed -> C)`, where the seed is the seed of the run and
       the number of the client: 0, 1, … for those to train on, and on from there
       for those that are held out.
@@ -118,17 +123,17 @@ def count_parameters(type_spec: tff.Type) -> int:
   return int(sum(tf.nest.flatten(counts)))
 
 
-def _numbers_type(numbers: runtime_inputs.Numbers) -> tff.Type:
-  return tff.to_type(
-    collections.OrderedDict(
-      (name, tff.TensorType(np.float32, value.shape))
-      for name, value in numbers.items()
-    )
-  )
-
-
 def _attributes_type(names: Sequence[str]) -> Any:
-  return collections.OrderedDict((name, np.int32) for name in names)
+  size = len(protections.NUMBERS)
+  return collections.OrderedDict(
+    (
+      name,
+      tff.TensorType(np.float32, [size])
+      if name == task.PROTECTION
+      else tff.TensorType(np.int32),
+    )
+    for name in names
+  )
 
 
 def _frozen_types(model: models.Model) -> list[tff.Type]:
@@ -145,11 +150,23 @@ def _frozen_types(model: models.Model) -> list[tff.Type]:
   ]
 
 
+class _Withheld:
+  """Stands for exact sums over clients, which a private server must not use."""
+
+  def __getattr__(self, name: str) -> Any:
+    raise errors.UserError(
+      f'The server of this method is steered by the exact {name} of a round,'
+      ' which is not private.'
+    )
+
+
 class _Traced:
   """The computations that a trainer shares with its personalizers."""
 
   def __init__(self, trainer: trainers.Trainer):
-    self.numbers_type = _numbers_type(runtime_inputs.numbers(trainer.settings))
+    self.numbers_type = runtime_inputs.type_of(
+      runtime_inputs.numbers(trainer.settings)
+    )
     self.frozen_types = _frozen_types(trainer.model)
     self.frozen_at_server = [
       tff.FederatedType(t, tff.SERVER) for t in self.frozen_types
@@ -220,7 +237,8 @@ def trace_training(
   )
   def work(arguments: Any) -> Any:
     client, message, *frozen = arguments
-    result = traced.bind(message, *frozen).client(message.own, client)
+    bound = traced.bind(message, *frozen).protect(client)
+    result = bound.client(message.own, client)
     # A client whose update is not finite sends nothing, and forgets the round.
     state = client.state if result.state is None else result.state
     finite = is_finite((result.updates, state))
@@ -241,27 +259,40 @@ def trace_training(
       updates=updates,
       sums=sums._replace(num_clients=kept, dropped_clients=1.0 - kept),
       state=client_work.choose(finite, state, client.state),
+      seed=client.seed,
     )
 
   work_result = work.type_signature.result
-  aggregate = aggregation.by_part(
-    {
-      name: aggregator if factory is None else factory
-      for name, factory in trainer.parts.items()
-    },
-    work_result['updates'],
-  )
+  private = isinstance(aggregator, private_aggregation.Private)
+  if private:
+    aggregate = private_aggregation.process(
+      aggregator, trainer.parts, work_result['updates']
+    )
+  else:
+    aggregate = aggregation.by_part(
+      {
+        name: aggregator if factory is None else factory
+        for name, factory in trainer.parts.items()
+      },
+      work_result['updates'],
+    )
   sums_type = work_result['sums']
+  numbers_types = [traced.numbers_type]
+  if private:
+    numbers_types.append(runtime_inputs.type_of(aggregator.numbers))
 
   @tff.federated_computation(
-    tff.FederatedType((SEED_TYPE, traced.numbers_type), tff.SERVER)
+    tff.FederatedType((SEED_TYPE, *numbers_types), tff.SERVER)
   )
   def initialize(arguments: Any) -> Any:
+    seed, numbers, *of_aggregator = arguments
     return tff.federated_zip(
       State(
-        tff.federated_map(traced.initialize, arguments),
-        arguments[1],
-        aggregate.initialize(),
+        tff.federated_map(traced.initialize, (seed, numbers)),
+        numbers,
+        tff.federated_map(aggregate.initialize, (seed, *of_aggregator))
+        if private
+        else aggregate.initialize(),
       )
     )
 
@@ -272,6 +303,8 @@ def trace_training(
     sums_type,
   )
   def update_server(server: Any, numbers: Any, result: Any, sums: Any) -> Any:
+    if private:
+      sums = _Withheld()
     return trainer.bind(numbers).server(server, result, sums)
 
   @tff.tensorflow.computation(sums_type)
@@ -298,7 +331,10 @@ def trace_training(
     result = tff.federated_map(
       work, (clients, *traced.broadcast(state.server, state.numbers, frozen))
     )
-    output = aggregate.next(state.aggregator, result['updates'])
+    # No client's seed reaches the server: a private aggregator draws from it
+    # what the client adds itself.
+    seeds = [result['seed']] if private else []
+    output = aggregate.next(state.aggregator, result['updates'], *seeds)
     sums = tff.federated_sum(result['sums'])
     server = tff.federated_map(
       update_server, (state.server, state.numbers, output.result, sums)
@@ -337,7 +373,7 @@ def trace_personalization(
   trainer = personalizer.trainer
   traced = _Traced(trainer)
   own_numbers = runtime_inputs.numbers(personalizer.settings)
-  own_numbers_type = _numbers_type(own_numbers)
+  own_numbers_type = runtime_inputs.type_of(own_numbers)
   data_type = batches.client_data_type(trainer.model.example_spec)
   client_type = tff.to_type(
     HeldOutClient(
@@ -361,10 +397,10 @@ def trace_personalization(
   )
   def work(arguments: Any) -> Any:
     client, message, own_numbers, *frozen = arguments
-    bound = traced.bind(message, *frozen)
     own = trainers.Client(
       client.personalization, client.state, client.seed, client.attributes
     )
+    bound = traced.bind(message, *frozen).protect(own)
     start = bound.start(message.own, own)
     metrics = personalizer.bind(bound, own_numbers).personalize(
       start, own, client.evaluation

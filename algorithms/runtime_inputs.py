@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from base import settings
 
@@ -32,6 +33,16 @@ def numbers(own: settings.Settings) -> Numbers:
     (field.name, np.asarray(getattr(own, field.name), np.float32))
     for field in dataclasses.fields(own)
     if _is_float(getattr(own, field.name))
+  )
+
+
+def type_of(values: Numbers) -> tff.Type:
+  """Returns the TFF type of numbers."""
+  return tff.to_type(
+    collections.OrderedDict(
+      (name, tff.TensorType(np.float32, value.shape))
+      for name, value in values.items()
+    )
   )
 
 

@@ -104,6 +104,10 @@ class Scaffold(fedavg.FedAvg):
     self.settings.refuse_kept_slots('scaffold')
 
   @property
+  def against_privacy(self) -> str | None:
+    return 'its server keeps exact counts and weights of who took part'
+
+  @property
   def parts(self) -> Mapping[str, aggregation.Factory | None]:
     return {'model': None, 'control': None}
 

@@ -369,6 +369,10 @@ class SelfFl(fedavg.FedAvg):
     self.settings.refuse_kept_slots('self_fl')
 
   @property
+  def against_privacy(self) -> str | None:
+    return 'its clients are weighted by variances that they send in the clear'
+
+  @property
   def _is_known(self) -> bool:
     return self.settings.variances == 'known'
 

@@ -20,6 +20,7 @@ from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import shared_flags
 from experiments.configuration import user_settings
+from personalization import privacy
 
 _TASK = shared_flags.task()
 _ALGORITHM = flags.DEFINE_list(
@@ -49,6 +50,17 @@ _CLIENTS_PER_ROUND = flags.DEFINE_integer(
   'The number of clients in a round; 0 for all.',
   lower_bound=0,
 )
+_PRIVACY = flags.DEFINE_string(
+  'privacy',
+  None,
+  f'How to train privately: {", ".join(privacy.names())}.',
+)
+_EPSILON = flags.DEFINE_float(
+  'epsilon', None, 'The ε that is to be guaranteed; the noise follows from it.'
+)
+_DELTA = flags.DEFINE_float(
+  'delta', None, 'The δ of the guarantee; by default N^-1.1.'
+)
 _DATA_DIR = shared_flags.data_dir()
 _OUTPUT_DIR = shared_flags.output_dir(
   'one of this configuration only, in results/'
@@ -64,6 +76,9 @@ def _request() -> user_settings.Request:
     'runtime': _RUNTIME.value,
     'total_rounds': _TOTAL_ROUNDS.value,
     'clients_per_round': _CLIENTS_PER_ROUND.value,
+    'privacy.name': _PRIVACY.value,
+    'privacy.epsilon': _EPSILON.value,
+    'privacy.delta': _DELTA.value,
   }
   given = {n: value for n, value in of_settings.items() if value is not None}
   return user_settings.read(_PRESET.value, _SET.value, given)

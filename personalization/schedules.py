@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tree
 
+from algorithms import methods
 from algorithms import trainers
 from base import errors
 from base import seeds
@@ -22,6 +24,8 @@ from tff_runtimes import rounds
 _MOST_ROUNDS = 50
 # They are one program only if all clients' examples are no more bytes.
 _MOST_BYTES = 2**30
+
+SAMPLING = ('fixed_size', 'poisson', 'passes', 'cycles')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +42,13 @@ class TrainingSettings(settings.Settings):
   clients_per_round: int = settings.field(
     10, 'The number of clients in a round; 0 for all.', minimum=0
   )
+  client_sampling: str = settings.field(
+    'fixed_size',
+    'How the clients of a round are drawn: so many of all, each by itself with'
+    ' the same probability (poisson; so many on average), or in passes over all'
+    ' clients, in another order each time (passes) or the same (cycles).',
+    choices=SAMPLING,
+  )
   batch_size: int = settings.field(
     0, "The number of examples in a batch; 0 for the task's own.", minimum=0
   )
@@ -53,6 +64,11 @@ class TrainingSettings(settings.Settings):
   drop_partial_batches: bool = settings.field(
     False, 'Whether to leave out a last batch that is not full.'
   )
+  poisson_batches: bool = settings.field(
+    False,
+    'Whether each batch draws each example by itself, so that it has batch_size'
+    ' of them on average, rather than being a part of a shuffled pass.',
+  )
   rounds_per_checkpoint: int = settings.field(
     50, 'The number of rounds from checkpoint to checkpoint.', minimum=1
   )
@@ -67,8 +83,18 @@ def sample(
   """Draws the clients that take part in a round, and returns their rows."""
   if not 0 < how.clients_per_round < num_clients:
     return np.arange(num_clients)
+  size = how.clients_per_round
+  if how.client_sampling in ('passes', 'cycles'):
+    # The last round of a pass may have fewer.
+    number, turn = divmod(round_num - 1, -(-num_clients // size))
+    if how.client_sampling == 'cycles':
+      number = 0
+    order = seeds.generator('pass', how.seed, number).permutation(num_clients)
+    return order[turn * size :][:size]
   rng = seeds.generator('cohort', how.seed, round_num)
-  return rng.choice(num_clients, how.clients_per_round, replace=False)
+  if how.client_sampling == 'poisson':
+    return np.flatnonzero(rng.random(num_clients) < size / num_clients)
+  return rng.choice(num_clients, size, replace=False)
 
 
 class Schedule:
@@ -166,6 +192,7 @@ class Schedule:
       'drop_partial': self._how.drop_partial_batches,
       'epochs': self._how.client_epochs,
       'num_steps': self._how.client_steps,
+      'poisson': self._how.poisson_batches,
     }
 
   def one(self, round_num: int) -> tuple[np.ndarray, Any, np.ndarray]:
@@ -173,13 +200,19 @@ class Schedule:
     rows, own_round = self._sample(round_num)
     return (
       rows,
-      self.clients.data('train', rows, **self._batching(own_round)),
+      self.clients.data('train', rows, **self._batching(own_round))
+      if len(rows)
+      else [],
       self._seeds(own_round, len(rows)),
     )
 
-  def attributes(self, names: Sequence[str], rows: np.ndarray) -> Any:
-    """Returns attributes of clients, stacked, by name."""
-    return self.clients.attributes(self._attributes, names, rows)
+  def attributes(self, method: methods.Method, rows: np.ndarray) -> Any:
+    """Returns the attributes that a method needs of clients, stacked."""
+    return self.clients.attributes(
+      {**self._attributes, **method.attributes},
+      method.trainer.attributes,
+      rows,
+    )
 
   @functools.cached_property
   def _is_stacked(self) -> bool:
@@ -193,11 +226,11 @@ class Schedule:
 
     They are stacked or, where padding to the largest client would take too
     much, one client's after another's. None if the clients of a cohort are not
-    padded, or this is too large as well, or cohorts differ in size.
+    padded, or this is too large as well, or cohorts of groups differ in size.
     """
     most = self._how.clients_per_round or len(self.clients)
     sizes = {min(most, len(own)) for own in self._members.values()}
-    if not self.clients.padded or len(sizes) > 1:
+    if not self.clients.padded or (len(sizes) > 1 and not self._sizes_vary):
       return None
     if self._is_stacked:
       return self.clients.examples('train', np.arange(len(self.clients)))
@@ -213,9 +246,10 @@ class Schedule:
 
   def _make_several(self, first_round: int) -> Mapping[str, tf.Tensor]:
     size = len(self.clients)
+    numbers = range(first_round, first_round + self.rounds_at_once)
+    samples = [self._sample(round_num) for round_num in numbers]
     own = []
-    for round_num in range(first_round, first_round + self.rounds_at_once):
-      rows, own_round = self._sample(round_num)
+    for rows, own_round in samples:
       indices, mask = self.clients.batch_indices(
         'train', rows, **self._batching(own_round)
       )
@@ -224,9 +258,40 @@ class Schedule:
         now['examples'], indices = self._find_examples(rows, indices)
       now['indices'] = indices
       own.append(now if len(rows) == size else now | {'rows': rows})
+    if self._sizes_vary:
+      own = self._pad([rows for rows, _ in samples], own)
     return tree.map_structure(
       lambda *leaves: tf.constant(np.stack(leaves)), *own
     )
+
+  @functools.cached_property
+  def _sizes_vary(self) -> bool:
+    """Whether cohorts may differ in size because of how they are drawn."""
+    drawn = 0 < self._how.clients_per_round < len(self.clients)
+    return drawn and self._how.client_sampling != 'fixed_size'
+
+  def _pad(
+    self, cohorts_rows: Sequence[np.ndarray], own: Sequence[Mapping[str, Any]]
+  ) -> list[dict[str, Any]]:
+    """Pads cohorts to one size, so that all rounds have the same shapes.
+
+    Each is padded with clients that do not take part, as each row may be
+    written to only once, and 'size' tells how many do.
+    """
+    size, expected = len(self.clients), self._how.clients_per_round
+    # More are hardly ever drawn. If they are, it is another program.
+    usual = min(size, expected + math.ceil(5 * math.sqrt(expected)))
+    pad_to = max([usual, *map(len, cohorts_rows)])
+    padded = []
+    for rows, now in zip(cohorts_rows, own):
+      others = np.setdiff1d(np.arange(size), rows)[: pad_to - len(rows)]
+      now = {
+        name: np.pad(leaf, [(0, len(others))] + [(0, 0)] * (np.ndim(leaf) - 1))
+        for name, leaf in now.items()
+      }
+      all_rows = np.concatenate([rows, others])
+      padded.append(now | {'rows': all_rows, 'size': np.int32(len(rows))})
+    return padded
 
   def _find_examples(
     self, rows: np.ndarray, indices: np.ndarray
@@ -278,6 +343,15 @@ def _keep(states: Any, now: Mapping[str, tf.Tensor], new: Any) -> Any:
   """Returns the states of all clients after a round."""
   if 'rows' not in now:
     return new
+  if 'size' in now:
+    # The others did not take part.
+    takes_part = tf.range(tf.size(now['rows'])) < now['size']
+
+    def choose(leaf: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
+      is_new = tf.reshape(takes_part, [-1] + [1] * (own.shape.rank - 1))
+      return tf.where(is_new, own, tf.gather(leaf, now['rows']))
+
+    new = tree.map_structure(choose, states, new)
   return tree.map_structure(
     lambda leaf, own: tf.tensor_scatter_nd_update(
       leaf, now['rows'][:, tf.newaxis], own
@@ -289,4 +363,4 @@ def _keep(states: Any, now: Mapping[str, tf.Tensor], new: Any) -> Any:
 
 # Makes rounds one program. The examples and attributes of all clients are the
 # same in all rounds; the states of all clients are kept from round to round.
-PLAN = rounds.Plan(_clients, _keep)
+PLAN = rounds.Plan(_clients, _keep, lambda now: now.get('size'))

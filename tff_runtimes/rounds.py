@@ -38,10 +38,13 @@ class Plan:
       own.
     keep: Makes what is kept for the next round from what was kept before, what
       is this round's own, and the clients' stacked K.
+    size: Tells, from what is this round's own, how many of the stacked clients
+      take part, which come first; None for all. K of the others means nothing.
   """
 
   clients: Callable[[Any, Any, Any], Any]
   keep: Callable[[Any, Any, Any], Any]
+  size: Callable[[Any], Any] = lambda own: None
 
 
 def fits(program: programs.Program) -> bool:
@@ -175,10 +178,11 @@ class Rounds:
         self._program.part_types[clients_part],
         stacked=True,
       )
-      size = clients[0].shape[0]
+      capacity = clients[0].shape[0]
+      size = self._plan.size(now)
       state, result, new_metrics = self._runner.run_stages(
-        size,
-        size,
+        capacity if size is None else size,
+        capacity,
         {state_part: state, **constant_arguments},
         {clients_part: clients},
       )

@@ -17,6 +17,7 @@ from base import settings
 from experiments.command_line import paths
 from experiments.configuration import user_settings
 from personalization import measurements
+from personalization import privacy
 from personalization import schedules
 from tasks import registry as task_registry
 
@@ -34,6 +35,8 @@ class Config:
     measurement: What is measured of the test clients beside their metric.
     task: The name of the task.
     task_settings: The task's own settings.
+    privacy: The name of the way to train privately.
+    privacy_settings: The settings of that way.
     method_settings: Those of each method, by its name.
   """
 
@@ -42,6 +45,8 @@ class Config:
   measurement: measurements.MeasurementSettings
   task: str
   task_settings: settings.Settings
+  privacy: str
+  privacy_settings: settings.Settings
   method_settings: Mapping[str, algorithm_registry.MethodSettings]
 
   def to_dict(self) -> dict[str, Any]:
@@ -53,6 +58,10 @@ class Config:
       'task': {
         'name': self.task,
         **_to_toml(self.task_settings),
+      },
+      'privacy': {
+        'name': self.privacy,
+        **_to_toml(self.privacy_settings),
       },
       **{
         name: {**_to_toml(own.trainer), **_to_toml(own.personalizer)}
@@ -137,7 +146,9 @@ def _owners(
     try:
       group = algorithm_registry.canonical_name(group)
     except errors.UserError as error:
-      unknown = errors.unknown('task or algorithm', group, ['task', *methods])
+      unknown = errors.unknown(
+        'task, privacy or algorithm', group, ['task', 'privacy', *methods]
+      )
       raise errors.UserError(f'{layer.source}: {unknown}') from error
   known = {
     method: algorithm_registry.settings_names(method)
@@ -169,34 +180,54 @@ class _Sorted:
   Attributes:
     run: Those of the run, its training and its measurement.
     task: The task's own.
+    privacy: Those of the way to train privately.
     methods: Those of each chosen method.
   """
 
   run: _Given
   task: _Given
+  privacy: _Given
   methods: dict[str, _Given]
 
 
 def _sort(
-  request: user_settings.Request, of_run: set[str], of_task: set[str]
+  request: user_settings.Request,
+  of_run: set[str],
+  of_task: set[str],
+  of_privacy: set[str],
 ) -> _Sorted:
   """Finds out what each setting that a user gave is a setting of."""
-  others = of_run | {f'task.{name}' for name in of_task}
-  found = _Sorted({}, {}, {name: {} for name in request.algorithms})
+  others = (
+    of_run
+    | {f'task.{name}' for name in of_task}
+    | {f'privacy.{name}' for name in of_privacy}
+  )
+  found = _Sorted({}, {}, {}, {name: {} for name in request.algorithms})
+  groups = {
+    'task': (request.task, found.task),
+    'privacy': (request.privacy, found.privacy),
+  }
   for layer in request.layers:
-    # What a preset says of its task means nothing to the one taken instead.
-    own_task = layer.last('task.name') or request.task
-    is_for_task = not layer.is_preset or own_task == request.task
     for name, value in layer.settings:
       group, _, own_name = name.rpartition('.')
-      if group == 'task':
-        if own_name != 'name' and is_for_task:
-          found.task[own_name] = value, layer.source
+      if group in groups:
+        chosen, own = groups[group]
+        # What a preset says of its task means nothing to the one taken instead.
+        preset_has = layer.last(f'{group}.name') or chosen
+        is_for_chosen = not layer.is_preset or preset_has == chosen
+        if own_name != 'name' and is_for_chosen:
+          own[own_name] = value, layer.source
       elif name in of_run:
         found.run[name] = value, layer.source
       else:
         for method in _owners(name, layer, request, others):
           found.methods[method][own_name] = value, layer.source
+  if request.privacy == privacy.NONE:
+    for name, (_, source) in found.privacy.items():
+      raise errors.UserError(
+        f'{source}: {name} is a setting of privacy, but training is not to be'
+        ' private. Choose how, as in --privacy=gaussian.'
+      )
   return found
 
 
@@ -218,7 +249,13 @@ def resolve(request: user_settings.Request) -> Config:
     schedules.TrainingSettings,
     measurements.MeasurementSettings,
   )
-  given = _sort(request, set().union(*map(_names, classes)), _names(task_class))
+  privacy_class = privacy.settings_class(request.privacy)
+  given = _sort(
+    request,
+    set().union(*map(_names, classes)),
+    _names(task_class),
+    _names(privacy_class),
+  )
   given.run['algorithms'] = request.algorithms, ''
 
   def make(cls: type[_S]) -> _S:
@@ -236,6 +273,13 @@ def resolve(request: user_settings.Request) -> Config:
     task_settings=_make(
       lambda own: settings.from_dict(task_class, own, f'task {request.task}'),
       given.task,
+    ),
+    privacy=request.privacy,
+    privacy_settings=_make(
+      lambda own: settings.from_dict(
+        privacy_class, own, f'privacy {request.privacy}'
+      ),
+      given.privacy,
     ),
     method_settings={
       name: _make(

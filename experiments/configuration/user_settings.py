@@ -4,6 +4,7 @@ A setting has one name wherever it is given:
 
   total_rounds                     of the run
   task.name, task.alpha            the task, and its own settings
+  privacy.name, privacy.epsilon    the way to train privately, likewise
   finetuning.client_learning_rate  of one method
   client_learning_rate             of every chosen method that has it
 
@@ -11,8 +12,8 @@ A preset is a TOML file of them, where what comes before the full stop is the
 name of a table. Each of these overrides those before it: the defaults, the
 preset, `--set`, the flags. So does, within one of them, what comes later.
 
-Only the names of the task and of the methods are checked here, which takes no
-time, as nothing heavy is imported for it. `configs` checks the rest.
+Only these names and those of methods are checked here, which takes no time, as
+nothing heavy is imported for it. `configs` checks the rest.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from algorithms import registry as algorithm_registry
 from base import errors
 from base import settings
 from experiments.command_line import paths
+from personalization import privacy
 from tasks import registry as task_registry
 
 _PRESETS = pathlib.Path(__file__).parents[1] / 'presets'
@@ -90,9 +92,10 @@ class SettingsLayer:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """A user's request, of which only task and methods are checked."""
+  """A user's request, of which only the names are checked."""
 
   task: str
+  privacy: str
   algorithms: tuple[str, ...]
   layers: tuple[SettingsLayer, ...]
 
@@ -209,6 +212,10 @@ def make_request(layers: tuple[SettingsLayer, ...]) -> Request:
   if task not in task_registry.task_names():
     unknown = errors.unknown('task', str(task), task_registry.task_names())
     raise errors.UserError(f'{source}: {unknown}')
+  privately, source = _last('privacy.name', layers, privacy.NONE)
+  if privately not in privacy.names():
+    unknown = errors.unknown('privacy', str(privately), privacy.names())
+    raise errors.UserError(f'{source}: {unknown}')
   chosen, source = _last('algorithms', layers, RunSettings().algorithms)
   try:
     own = settings.from_dict(RunSettings, {'algorithms': chosen}, 'settings')
@@ -219,4 +226,4 @@ def make_request(layers: tuple[SettingsLayer, ...]) -> Request:
     algorithms = tuple(dict.fromkeys(names))
   except errors.UserError as error:
     raise errors.UserError(f'{source}: {error}') from error
-  return Request(task, algorithms, layers)
+  return Request(task, privately, algorithms, layers)

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 
 from experiments.reporting import results_folder
+from personalization import accounting
 from personalization import measurements
 from personalization import measures
 from personalization import outcomes
@@ -101,6 +103,23 @@ def make_result(outcome: outcomes.Outcome) -> results_folder.Result:
       outcome.clusters, outcome.groups
     )
   return result
+
+
+def make_guarantee(
+  guarantee: accounting.Guarantee | None,
+) -> dict[str, Any] | None:
+  """Writes a guarantee as results.json has it; None if there is none.
+
+  Its epsilon is None if it is infinite: then nothing is private.
+  """
+  if guarantee is None:
+    return None
+  epsilon = guarantee.epsilon if math.isfinite(guarantee.epsilon) else None
+  return {
+    **dataclasses.asdict(guarantee),
+    'epsilon': epsilon,
+    'text': str(guarantee),
+  }
 
 
 def make_rows(

@@ -62,8 +62,13 @@ def of_results(
   table.add_column('worst tenth', justify='right')
   table.add_column('hurt', justify='right')
   table.add_column('chosen candidate')
+  any_private = any(result.get('privacy') for result in results.values())
+  if any_private:
+    table.add_column('privacy of the training')
 
-  def add_row(name: str, test: Mapping[str, Any], candidate: str) -> None:
+  def add_row(
+    name: str, test: Mapping[str, Any], candidate: str, privacy: str = ''
+  ) -> None:
     table.add_row(
       name,
       f'{_number(test["mean"])} ± {_number(test["deviation"])}',
@@ -71,10 +76,17 @@ def of_results(
       _number(test['worst_tenth']),
       '–' if test['hurt'] is None else f'{test["hurt"]:.0%}',
       candidate,
+      *([privacy] if any_private else []),
     )
 
   for method, result in results.items():
-    add_row(method, result['test'], _describe_choice(result['chosen']))
+    privacy = result.get('privacy') or {'text': 'nothing is sent'}
+    add_row(
+      method,
+      result['test'],
+      _describe_choice(result['chosen']),
+      privacy['text'],
+    )
     for criterion, own in result.get('acceptance', {}).items():
       add_row(
         f'  if {CRITERIA[criterion]}',

@@ -19,6 +19,7 @@ from experiments.reporting import results_folder
 from personalization import choosing
 from personalization import groups
 from personalization import measurements
+from personalization import privacy
 from personalization import training
 from tasks import registry as task_registry
 from tasks import task as tasks
@@ -192,6 +193,35 @@ def _warmstart(
   }
 
 
+def _privately(
+  name: str, method: methods.Method, config: configs.Config, task: tasks.Task
+) -> methods.Method:
+  """Makes a method private, as the configuration has it."""
+  if not (method.trains or privacy.ENTRIES[config.privacy].of_examples):
+    return method
+  if config.run.aggregator != 'mean':
+    raise errors.UserError(
+      f'aggregator must be mean, not {config.run.aggregator}, where training is'
+      ' private: privacy aggregates in its own way.'
+    )
+  made = privacy.apply(
+    config.privacy,
+    config.privacy_settings,
+    name,
+    method,
+    task,
+    config.training,
+  )
+  if config.run.warmstart_from:
+    beyond = (
+      *made.guarantee.not_covered,
+      'the models that training began with',
+    )
+    guarantee = dataclasses.replace(made.guarantee, not_covered=beyond)
+    made = dataclasses.replace(made, guarantee=guarantee)
+  return made
+
+
 def build_methods(
   config: configs.Config,
   task: tasks.Task,
@@ -217,6 +247,16 @@ def build_methods(
   for name, own in built.items():
     training.check(own, task, name)
     groups.check(own, task, name)
+  if privacy.ENTRIES[config.privacy].of_examples:
+    if len(measurements.personalization_parts(task, measurement)) > 1:
+      raise errors.UserError(
+        'personalization_fractions must be empty where examples are protected:'
+        ' each is one more use of them, which is not accounted for.'
+      )
+  if config.privacy != privacy.NONE:
+    built = {
+      name: _privately(name, own, config, task) for name, own in built.items()
+    }
   if config.run.warmstart_from:
     built = _warmstart(built, config.run.warmstart_from, task)
   return built

@@ -289,6 +289,7 @@ def run(
         'frozen_weights_sha256': method.trainer.model.frozen_digest,
         'communication': _communication(own, folder),
         'costs': _costs(own, method),
+        'privacy': serialization.make_guarantee(method.guarantee),
       }
       folder.add(name, result, serialization.make_rows(name, outcome))
     return folder.results

@@ -123,6 +123,43 @@ def test_all_clients_take_part_in_order(clients_per_round):
   np.testing.assert_array_equal(schedules.sample(how, 6, 1), range(6))
 
 
+def _drawn(rounds: int, num_clients: int, **changed: Any) -> np.ndarray:
+  """Tells who takes part, `[rounds, clients]`."""
+  how = dataclasses.replace(_SETTINGS, **changed)
+  drawn = np.zeros([rounds, num_clients], bool)
+  for row, round_num in zip(drawn, range(1, rounds + 1)):
+    row[schedules.sample(how, num_clients, round_num)] = True
+  return drawn
+
+
+def test_poisson_draws_each_client_by_itself():
+  drawn = _drawn(4000, 6, client_sampling='poisson')
+  np.testing.assert_allclose(drawn.mean(0), 0.5, atol=0.03)
+  # Independent draws: the variance of the number of clients is n q (1 - q).
+  assert drawn.sum(1).var() == pytest.approx(6 / 4, rel=0.1)
+  assert drawn.sum(1).min() == 0
+  assert drawn.sum(1).max() == 6
+  # And of rounds one after another.
+  both = (drawn[1:] & drawn[:-1]).mean()
+  assert both == pytest.approx(0.25, abs=0.02)
+
+
+def test_each_client_takes_part_once_in_a_pass():
+  drawn = _drawn(12, 11, client_sampling='passes')
+  np.testing.assert_array_equal(
+    drawn.reshape(3, 4, 11).sum(1), np.ones([3, 11])
+  )
+  np.testing.assert_array_equal(drawn.sum(1), [3, 3, 3, 2] * 3)
+  assert np.any(drawn[:4] != drawn[4:8])
+
+
+def test_in_cycles_each_pass_has_the_same_order():
+  drawn = _drawn(12, 11, client_sampling='cycles')
+  np.testing.assert_array_equal(drawn[:4].sum(0), np.ones(11))
+  np.testing.assert_array_equal(drawn[:4], drawn[4:8])
+  np.testing.assert_array_equal(drawn[:4], drawn[8:])
+
+
 def test_a_round_is_of_the_clients_that_are_sampled():
   for round_num, (rows, data, _) in enumerate(_rounds(), 1):
     expected = schedules.sample(_SETTINGS, _NUM_CLIENTS, round_num)

@@ -24,6 +24,7 @@ from algorithms import as_trained
 from algorithms import fedavg
 from algorithms import local
 from algorithms import methods
+from algorithms import private_aggregation
 from algorithms import registry as method_registry
 from algorithms import trainers
 from base import errors
@@ -478,6 +479,60 @@ def test_rounds_in_one_program_are_the_rounds_one_by_one(
   _assert_close(together.server_state, one_by_one.server_state)
   _assert_close(_states(together), _states(one_by_one))
   _assert_close(releases[0].values, releases[1].values)
+
+
+@pytest.mark.parametrize('clients_per_round', [1, 4])
+@pytest.mark.parametrize('client_sampling', ['poisson', 'passes'])
+@pytest.mark.parametrize('make', [_fedadam, _counting])
+def test_rounds_of_cohorts_of_any_size_are_the_same_in_one_program(
+  make, client_sampling, clients_per_round
+):
+  changed = dict(
+    client_sampling=client_sampling,
+    clients_per_round=clients_per_round,
+    client_epochs=2,
+  )
+  releases = [_Releases() for _ in range(3)]
+  together, one_by_one, not_padded = (
+    _train(method, task, release_managers=[r], **changed)
+    for method, task, r in zip(
+      (make(), _one_by_one(make()), _one_by_one(make())),
+      (_task(), _task(), dataclasses.replace(_task(), padded=False)),
+      releases,
+    )
+  )
+  for other in (one_by_one, not_padded):
+    _assert_close(together.server_state, other.server_state)
+    _assert_close(_states(together), _states(other))
+  _assert_close(releases[0].values, releases[1].values)
+  _assert_close(releases[0].values, releases[2].values)
+  how = dataclasses.replace(_SETTINGS, **changed)
+  assert [metrics['num_clients'] for _, metrics in releases[0].values] == [
+    len(schedules.sample(how, 6, round_num)) for round_num in range(1, 8)
+  ]
+
+
+@pytest.mark.parametrize('at_once', [True, False])
+def test_a_private_run_that_is_interrupted_has_the_same_noise(
+  tmp_path, at_once
+):
+  own = private_aggregation.Gaussian(noise=1.0, clip=1.0, clients=3.0)
+  method = dataclasses.replace(_build('fedadam'), aggregator=own)
+  if not at_once:
+    method = _one_by_one(method)
+  expected = _train(method, client_sampling='poisson')
+  trained = _train(
+    method, folder=tmp_path, interrupt=[2, 5], client_sampling='poisson'
+  )
+  _assert_same_bits(trained, expected)
+  assert expected.server_state.aggregator.updates.round == 7
+
+
+def test_a_private_training_is_one_program():
+  own = private_aggregation.Gaussian(noise=1.0, clip=1.0, clients=3.0)
+  method = dataclasses.replace(_build('fedadam'), aggregator=own)
+  context = tff.framework.get_context_stack().current
+  assert context.rounds(method.next, schedules.PLAN) is not None
 
 
 @pytest.mark.parametrize('client_steps', [0, 3])

@@ -1,0 +1,515 @@
+"""Private aggregation: sums of clipped updates, with noise.
+
+The parts of an update are one record, which is clipped as a whole, and
+
+  the result = (sum over clients of clip(record, S) + noise) / n
+
+where n is the number of clients that a round is expected to have: all clients
+count alike, and how many came is not told. What the noise is, a mechanism says.
+The queries are TensorFlow Privacy's, or such as it would take. TFF's factory of
+them has no seed for the noise, so that a resumed run would differ, and strings
+in its state, which keep a round out of XLA. Accounting is done before training,
+in `personalization/accounting`.
+
+Whoever has the seed of a run can take the noise off: this is a simulation.
+"""
+
+import abc
+import collections
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tensorflow_privacy as tfp
+from tensorflow_privacy.privacy.dp_query import tree_aggregation
+
+from algorithms import aggregation
+from algorithms import runtime_inputs
+from base import errors
+from base import settings
+
+SEED_TYPE = tff.TensorType(np.int32, [2])
+
+# Entries up to this have squares whose sum is finite.
+_LARGEST = 1e12
+# Tells the seed of a client's noise from others that are made of its seed.
+_LOCAL = 0x10CA1
+
+
+def bounded(record: Any) -> Any:
+  """Scales a record down to where its norm can be computed.
+
+  The norm of one whose entries are 1e30 would be infinite, and what is clipped
+  by it NaN. Entries that are not finite become zero.
+  """
+  record = tf.nest.map_structure(
+    lambda leaf: tf.where(tf.math.is_finite(leaf), leaf, tf.zeros_like(leaf)),
+    record,
+  )
+  largest = tf.reduce_max(
+    [tf.reduce_max(tf.abs(leaf)) for leaf in tf.nest.flatten(record)]
+  )
+  scale = _LARGEST / tf.maximum(largest, _LARGEST)
+  return tf.nest.map_structure(lambda leaf: scale * leaf, record)
+
+
+def normal(like: Any, seed: tf.Tensor, stddev: Any) -> Any:
+  """Draws noise for the leaves of a structure, each from a seed of its own."""
+  leaves = tf.nest.flatten(like)
+  return tf.nest.pack_sequence_as(
+    like,
+    [
+      stddev
+      * tf.random.stateless_normal(
+        leaf.shape, tf.random.experimental.stateless_fold_in(seed, k)
+      )
+      for k, leaf in enumerate(leaves)
+    ],
+  )
+
+
+class GaussianQuery(tfp.GaussianSumQuery):
+  """Clips records, and adds noise to their sum that follows from a seed.
+
+  Round t, from 0 on, gets sum_j r_j Z_(t-j) of noises Z of the rounds so far.
+  With r = (1,) this is the Gaussian mechanism.
+  """
+
+  _GlobalState = collections.namedtuple(
+    '_GlobalState', ['l2_norm_clip', 'stddev', 'seed', 'round']
+  )
+
+  def __init__(
+    self, clip: Any, stddev: Any, seed: Any, bands: Sequence[float] = (1.0,)
+  ):
+    """Makes the query.
+
+    Args:
+      clip: The clipping norm, S.
+      stddev: The deviation of each Z.
+      seed: Two int32.
+      bands: r.
+    """
+    super().__init__(clip, stddev)
+    self._seed = seed
+    self._bands = bands
+
+  def make_global_state(self, l2_norm_clip: Any, stddev: Any) -> Any:
+    return self._GlobalState(
+      tf.cast(l2_norm_clip, tf.float32),
+      tf.cast(stddev, tf.float32),
+      tf.cast(self._seed, tf.int32),
+      tf.constant(0),
+    )
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[Any, Any, None]:
+    result, t = sample_state, global_state.round
+    for j, r_j in enumerate(self._bands):
+      seed = tf.random.experimental.stateless_fold_in(global_state.seed, t - j)
+      stddev = tf.where(t >= j, r_j * global_state.stddev, 0.0)
+      result = tf.nest.map_structure(
+        tf.add, result, normal(sample_state, seed, stddev)
+      )
+    return result, global_state._replace(round=t + 1), None
+
+
+class _QuantileQuery(tfp.QuantileEstimatorQuery):
+  """Finds the median of norms, with noise that follows from a seed."""
+
+  def __init__(self, clip: Any, stddev: Any, clients: Any, seed: Any):
+    self._seed = seed
+    super().__init__(
+      clip,
+      target_quantile=0.5,
+      learning_rate=0.2,
+      below_estimate_stddev=stddev,
+      expected_num_records=clients,
+      geometric_update=True,
+    )
+
+  def _construct_below_estimate_query(self, stddev: Any, clients: Any) -> Any:
+    # A client adds 1/2 or -1/2.
+    return tfp.NormalizedQuery(GaussianQuery(0.5, stddev, self._seed), clients)
+
+
+class AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
+  """Clips to the median norm of records (Andrew et al. 2021).
+
+  After a round S <- S exp(-.2 (b - .5)), where b is the share of records that
+  were not clipped, with noise of its own.
+  """
+
+  def __init__(
+    self, clip: Any, noise: Any, clients: Any, stddev: Any, seed: Any
+  ):
+    """Makes the query.
+
+    Args:
+      clip: The clipping norm of the first round.
+      noise: The deviation of the noise over the clipping norm.
+      clients: The number of clients that a round is expected to have.
+      stddev: The deviation of the noise on the count of records that were not
+        clipped, less half of all.
+      seed: Two int32.
+    """
+    seeds = tf.random.experimental.stateless_split(seed, 2)
+    self._noise_multiplier = noise
+    self._quantile_estimator_query = _QuantileQuery(
+      clip, stddev, clients, seeds[0]
+    )
+    self._sum_query = GaussianQuery(clip, noise * clip, seeds[1])
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[Any, Any, None]:
+    result, new, _ = super().get_noised_result(sample_state, global_state)
+    old = global_state.sum_state
+    sum_state = new.sum_state._replace(seed=old.seed, round=old.round + 1)
+    return result, new._replace(sum_state=sum_state), None
+
+
+class _NodeNoise(tree_aggregation.GaussianNoiseGenerator):
+  """Makes the noise of a tree's nodes, of a deviation that may be a tensor."""
+
+  def initialize(self) -> Any:
+    return self.make_state(self._seed, self._noise_std)
+
+
+class TreeQuery(tfp.TreeResidualSumQuery):
+  """Adds the noise of a binary tree over rounds to the sums of all so far.
+
+  Tree aggregation, in its efficient form, as DP-FTRL has it (Kairouz et al.
+  2021); a round's result is what it adds to the noised sum of all.
+  """
+
+  def __init__(self, clip: Any, stddev: Any, specs: Any, seed: Any):
+    """Makes the query.
+
+    Args:
+      clip: The clipping norm, S.
+      stddev: The deviation of the noise of each node.
+      specs: The tensors of a record.
+      seed: Two int32.
+    """
+    super().__init__(
+      specs,
+      _NodeNoise(stddev, specs, seed),
+      clip_fn=lambda record, norm: tf.clip_by_global_norm(record, norm)[0],
+      clip_value=clip,
+    )
+
+  def initial_global_state(self) -> Any:
+    return self.GlobalState(
+      self._tree_aggregator.init_state(),
+      tf.cast(self._clip_value, tf.float32),
+      self._zero_initial_noise(),
+    )
+
+
+class LocalQuery(tfp.GaussianSumQuery):
+  """Tells clients how to clip and how much noise to add; adds none itself."""
+
+  def derive_sample_params(self, global_state: Any) -> Any:
+    return global_state.l2_norm_clip, global_state.stddev
+
+  def preprocess_record(self, params: Any, record: Any) -> Any:
+    return super().preprocess_record(params[0], record)
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[Any, Any, None]:
+    return sample_state, global_state, None
+
+
+def inverse_root_bands(number: int) -> tuple[float, ...]:
+  """Returns r of the banded inverse square root (Kalinin et al. 2025).
+
+  They are the first coefficients of (1 - x)^(1/2), whose inverse is the square
+  root of what sums up: r_0 = 1, r_j = r_(j-1) (j - 3/2) / j.
+  """
+  r = [1.0]
+  for j in range(1, number):
+    r.append(r[-1] * (j - 1.5) / j)
+  return tuple(r)
+
+
+@dataclasses.dataclass(frozen=True)
+class Private(settings.Settings, abc.ABC):
+  """Aggregates all parts of updates as one record, privately.
+
+  The floats are runtime inputs, as those of settings are.
+
+  Attributes:
+    noise: z, the deviation of the noise over the clipping norm.
+    clip: S, the clipping norm.
+    clients: n, the number of clients that a round is expected to have.
+    counts_noise: The deviation of the noise on `aggregation.Counts`, to which a
+      client adds a vector of norm one; 0 if the trainer has none.
+  """
+
+  noise: float
+  clip: float
+  clients: float
+  counts_noise: float = 0.0
+
+  @property
+  def numbers(self) -> runtime_inputs.Numbers:
+    """The floats, as arrays."""
+    return runtime_inputs.numbers(self)
+
+  @property
+  def structure(self) -> Any:
+    """What a program depends on: everything but the values of the floats."""
+    return runtime_inputs.structure(self)
+
+  @abc.abstractmethod
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    """Makes the query of the updates.
+
+    Args:
+      specs: The tensors of a record.
+      seed: Two int32.
+    """
+
+  def send(
+    self, query: tfp.SumAggregationDPQuery, params: Any, record: Any, seed: Any
+  ) -> Any:
+    """Returns what a client sends.
+
+    Args:
+      query: The query of the updates.
+      params: What it tells the clients.
+      record: The client's record.
+      seed: The client's seed of the round.
+    """
+    del seed
+    return query.preprocess_record(params, record)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gaussian(Private):
+  """Adds independent noise to the sum of each round."""
+
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    del specs
+    return GaussianQuery(self.clip, self.noise * self.clip, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Adaptive(Private):
+  """Adds independent noise, and clips to the median of the clients' norms.
+
+  Attributes:
+    clip: That of the first round.
+    quantile_stddev: The deviation of the noise on the count of clients that
+      were not clipped.
+  """
+
+  quantile_stddev: float = 0.0
+
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    del specs
+    return AdaptiveQuery(
+      self.clip, self.noise, self.clients, self.quantile_stddev, seed
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Tree(Private):
+  """Adds the noise of trees over rounds, one after another.
+
+  Attributes:
+    noise: z, of each node.
+    rounds_per_tree: The rounds of each.
+  """
+
+  rounds_per_tree: int = 1
+
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    return tfp.RestartQuery(
+      TreeQuery(self.clip, self.noise * self.clip, specs, seed),
+      tfp.restart_query.PeriodicRoundRestartIndicator(self.rounds_per_tree),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Matrix(Private):
+  """Adds noise of which the following rounds take most off again.
+
+  The matrix mechanism with the banded inverse square root.
+
+  Attributes:
+    noise: z, of the noise that is drawn in each round.
+    bands: The number of rounds whose noises a round has.
+  """
+
+  bands: int = 1
+
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    del specs
+    return GaussianQuery(
+      self.clip, self.noise * self.clip, seed, inverse_root_bands(self.bands)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Local(Private):
+  """Has each client add noise itself."""
+
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    del specs, seed
+    return LocalQuery(self.clip, self.noise * self.clip)
+
+  def send(
+    self, query: tfp.SumAggregationDPQuery, params: Any, record: Any, seed: Any
+  ) -> Any:
+    clipped = super().send(query, params, record, seed)
+    # Not the seed itself, as the client has drawn from it.
+    own_seed = tf.random.experimental.stateless_fold_in(seed, _LOCAL)
+    noise = normal(clipped, own_seed, params[1])
+    return tf.nest.map_structure(tf.add, clipped, noise)
+
+
+class Process(NamedTuple):
+  """The computations of a private aggregation.
+
+  Attributes:
+    initialize: `(<seed, numbers> -> state)`, of TensorFlow.
+    next: `(<state@SERVER, {updates}@CLIENTS, {seed}@CLIENTS> ->
+      MeasuredProcessOutput)`, whose result is {part: aggregate}.
+  """
+
+  initialize: tff.Computation
+  next: tff.Computation
+
+
+class State(NamedTuple):
+  """The state of a private aggregation.
+
+  Attributes:
+    updates: That of the query of the updates.
+    counts: That of the query of the counts; empty if there are none.
+    clients: n.
+  """
+
+  updates: Any
+  counts: Any
+  clients: Any
+
+
+def process(
+  own: Private,
+  parts: Mapping[str, aggregation.Factory | None],
+  updates_type: Mapping[str, Any],
+) -> Process:
+  """Makes the process that aggregates the parts of a trainer's updates.
+
+  Where the trainer counts the clients of some parts (`aggregation.Counts`),
+  such a part is divided by the noised count instead of n. A count below two
+  deviations of its noise may be that of nobody: it and its part are zero.
+
+  Args:
+    own: How to aggregate.
+    parts: The aggregator that the trainer has for each part.
+    updates_type: The TFF type of each part, an `aggregation.Update`.
+
+  Returns:
+    The process.
+
+  Raises:
+    UserError: If the trainer aggregates a part in a way of its own.
+  """
+  names, counts, counted = [], '', tuple[str, ...]()
+  for name, factory in parts.items():
+    if factory is None:
+      names.append(name)
+    elif isinstance(factory, aggregation.Counts):
+      counts, counted = name, factory.parts
+    else:
+      raise errors.UserError(
+        f'Its {name} is aggregated in a way of its own, for which there is no'
+        ' noise.'
+      )
+  specs = tff.types.structure_from_tensor_type_tree(
+    lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
+    tff.to_type(
+      collections.OrderedDict((name, updates_type[name][0]) for name in names)
+    ),
+  )
+
+  def queries(bound: Private, seed: Any) -> tuple[Any, GaussianQuery]:
+    seeds = tf.random.experimental.stateless_split(seed, 2)
+    of_counts = GaussianQuery(1.0, bound.counts_noise, seeds[1])
+    return bound.query(specs, seeds[0]), of_counts
+
+  # What is done with a state depends on it alone.
+  def any_queries() -> tuple[Any, GaussianQuery]:
+    return queries(own, tf.constant([0, 0]))
+
+  @tff.tensorflow.computation(SEED_TYPE, runtime_inputs.type_of(own.numbers))
+  def initialize(seed: Any, numbers: Any) -> Any:
+    bound = runtime_inputs.bind(own, numbers)
+    of_updates, of_counts = queries(bound, seed)
+    return State(
+      of_updates.initial_global_state(),
+      of_counts.initial_global_state() if counts else (),
+      tf.cast(bound.clients, tf.float32),
+    )
+
+  state_type = initialize.type_signature.result
+
+  @tff.tensorflow.computation(state_type)
+  def derive(state: Any) -> Any:
+    return any_queries()[0].derive_sample_params(state.updates)
+
+  @tff.tensorflow.computation(
+    derive.type_signature.result, updates_type, SEED_TYPE
+  )
+  def send(params: Any, updates: Any, seed: Any) -> Any:
+    record = collections.OrderedDict(
+      (name, updates[name].value) for name in names
+    )
+    of_updates, of_counts = any_queries()
+    sent = own.send(of_updates, params, bounded(record), seed)
+    if not counts:
+      return sent, ()
+    one_hot = tf.cast(updates[counts].value, tf.float32)
+    return sent, of_counts.preprocess_record(1.0, one_hot)
+
+  @tff.tensorflow.computation(state_type, send.type_signature.result)
+  def finish(state: Any, sums: Any) -> Any:
+    of_updates, of_counts = any_queries()
+    total, new_updates, _ = of_updates.get_noised_result(sums[0], state.updates)
+    result = tf.nest.map_structure(lambda leaf: leaf / state.clients, total)
+    new_counts = state.counts
+    if counts:
+      number, new_counts, _ = of_counts.get_noised_result(sums[1], state.counts)
+      number = tf.where(number > 2 * state.counts.stddev, number, 0.0)
+      for j, name in enumerate(counted):
+        result[name] = tf.nest.map_structure(
+          lambda leaf, j=j: tf.math.divide_no_nan(leaf, number[j]), total[name]
+        )
+      result[counts] = number
+    new_state = State(new_updates, new_counts, state.clients)
+    return new_state, collections.OrderedDict(
+      (name, result[name]) for name in parts
+    )
+
+  @tff.federated_computation(
+    tff.FederatedType(state_type, tff.SERVER),
+    tff.FederatedType(updates_type, tff.CLIENTS),
+    tff.FederatedType(SEED_TYPE, tff.CLIENTS),
+  )
+  def next_aggregate(state: Any, updates: Any, seeds: Any) -> Any:
+    params = tff.federated_broadcast(tff.federated_map(derive, state))
+    sent = tff.federated_map(send, (params, updates, seeds))
+    state, result = tff.federated_map(finish, (state, tff.federated_sum(sent)))
+    nothing = tff.federated_value((), tff.SERVER)
+    return tff.templates.MeasuredProcessOutput(state, result, nothing)
+
+  return Process(initialize, next_aggregate)

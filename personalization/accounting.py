@@ -1,0 +1,291 @@
+"""Accounting of differential privacy: from noise to epsilon, and back.
+
+Built on dp-accounting. What is done to the data is an event, of which the draw
+of clients or examples is a part, as it is really made. Noise, or z, is always
+the deviation of the noise on a sum, over the clipping norm. Everything is
+computed in float64, from the settings, before training.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import math
+
+import dp_accounting
+from dp_accounting import pld
+from dp_accounting import rdp
+import numpy as np
+
+from base import errors
+
+PLD, RDP = 'PLD', 'RDP'
+
+# Beyond this epsilon, which protects nobody, a PLD takes minutes.
+_MOST_PLD_EPSILON = 50.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Guarantee:
+  """The privacy that a training guarantees, as it is printed.
+
+  Attributes:
+    unit: Whose data are protected.
+    neighbours: What two data sets that must look alike differ in.
+    epsilon: The guarantee's ε; infinite without noise.
+    delta: Its δ.
+    mechanism: The name of the mechanism.
+    noise: The deviation of the noise on a sum, over the clipping norm.
+    clip: The clipping norm, or how it is found.
+    sampling: How those who take part are drawn, and how often.
+    accountant: The accountant that ε comes from.
+    assumptions: What must hold for it.
+    not_covered: What is released, or used, and is outside of it.
+  """
+
+  unit: str
+  neighbours: str
+  epsilon: float
+  delta: float
+  mechanism: str
+  noise: float
+  clip: float | str
+  sampling: str
+  accountant: str
+  assumptions: tuple[str, ...] = ()
+  not_covered: tuple[str, ...] = ()
+
+  def __str__(self) -> str:
+    if self.epsilon == math.inf:
+      return 'not private'
+    return f'{self.unit}: ε {self.epsilon:.4g}, δ {self.delta:.2g}'
+
+
+class ConcentratedDpEvent(dp_accounting.GaussianDpEvent):
+  """A mechanism that is 1/(2z²)-zCDP, as a Gaussian is, but is none.
+
+  It has no privacy loss distribution of a Gaussian, so that only RDP counts it.
+  """
+
+
+def gaussian(noise: float, times: int = 1) -> dp_accounting.DpEvent:
+  """Makes the event of Gaussian mechanisms that everybody takes part in."""
+  return dp_accounting.SelfComposedDpEvent(
+    dp_accounting.GaussianDpEvent(noise), times
+  )
+
+
+def poisson(
+  noise: float, probability: float, times: int
+) -> dp_accounting.DpEvent:
+  """Makes the event of rounds, or steps, that each draws by itself."""
+  event = dp_accounting.PoissonSampledDpEvent(
+    probability, dp_accounting.GaussianDpEvent(noise)
+  )
+  return dp_accounting.SelfComposedDpEvent(event, times)
+
+
+def fixed_size(
+  noise: float, size: int, population: int, times: int
+) -> dp_accounting.DpEvent:
+  """Makes the event of rounds of exactly `size`, drawn without replacement.
+
+  Neighbours replace one of the population. Two clipped sums then differ by
+  twice the clipping norm, which the accountant does not know: z is halved here.
+  """
+  if noise == 0:  # By which the accountant would divide.
+    return dp_accounting.NonPrivateDpEvent()
+  event = dp_accounting.SampledWithoutReplacementDpEvent(
+    population, size, dp_accounting.GaussianDpEvent(noise / 2)
+  )
+  return dp_accounting.SelfComposedDpEvent(event, times)
+
+
+def selection(epsilon: float) -> dp_accounting.DpEvent:
+  """Makes the event of a choice by the exponential mechanism.
+
+  Scores of sensitivity Δ have Gumbel noise of scale 2Δ/ε added, and the best is
+  chosen. That is ε²/8-zCDP (Cesar and Rogers 2021).
+  """
+  return ConcentratedDpEvent(2 / epsilon)
+
+
+def joint_noise(noises: Sequence[float]) -> float:
+  """Returns the z of one Gaussian that tells as much as several, each of z_i.
+
+  They release parts of the same record, each with its own clipping norm:
+  z⁻² = Σ z_i⁻².
+  """
+  if 0 in noises:
+    return 0.0
+  return float(sum(z**-2 for z in noises) ** -0.5)
+
+
+def remaining_noise(noise: float, others: Sequence[float]) -> float:
+  """Returns the z_i that is left for a part, so that all are one of `noise`.
+
+  Args:
+    noise: The z of all parts together.
+    others: Those of the other parts.
+
+  Raises:
+    UserError: If the others tell more by themselves.
+  """
+  left = noise**-2 - sum(z**-2 for z in others)
+  if left <= 0:
+    raise errors.UserError(
+      f'A noise of {noise:g} is too large beside parts of a record with noises'
+      f' of {", ".join(f"{z:g}" for z in others)}. Take a smaller one, or more'
+      ' clients in a round.'
+    )
+  return float(left**-0.5)
+
+
+def tree_restarts_sensitivity(steps_of_trees: Sequence[int]) -> float:
+  """Returns how far one leaf in each of several trees moves all of their nodes.
+
+  A leaf is in at most as many complete nodes as its tree has levels (Kairouz et
+  al. 2021, appendix D). A Gaussian of z over this has the guarantee of trees
+  whose nodes each have z.
+  """
+  return math.sqrt(sum(steps.bit_length() for steps in steps_of_trees if steps))
+
+
+def matrix_sensitivity(
+  bands: Sequence[float], rounds: int, times: int, separation: int
+) -> float:
+  """Returns how far a client moves what the noise of a matrix mechanism hides.
+
+  Round t has sum_j r_j Z_(t-j) as its noise, so that Z hides C x, where C^-1 is
+  the band matrix of r. With its first column c, which falls and is not below
+  zero, it is the norm of `times` such columns, `separation` rounds apart.
+
+  Args:
+    bands: r, of which the first is 1.
+    rounds: The number of rounds.
+    times: The most rounds that a client takes part in.
+    separation: The fewest rounds from one of these to the next.
+  """
+  c = np.zeros(rounds)
+  for t in range(rounds):
+    c[t] = (t == 0) - sum(
+      r * c[t - j] for j, r in enumerate(bands[: t + 1]) if j
+    )
+  total = np.zeros(rounds)
+  for start in range(0, min(times * separation, rounds), separation):
+    total[start:] += c[: rounds - start]
+  return float(np.linalg.norm(total))
+
+
+def _parts(event: dp_accounting.DpEvent) -> list[dp_accounting.DpEvent]:
+  """Lists an event and all events within it."""
+  inner = getattr(event, 'events', None) or [getattr(event, 'event', None)]
+  found = [event]
+  for part in inner:
+    if part is not None:
+      found += _parts(part)
+  return found
+
+
+def _by_rdp(event: dp_accounting.DpEvent) -> rdp.RdpAccountant:
+  """Makes the accountant by RDP, of the neighbours that the draws need."""
+  relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+  for part in _parts(event):
+    if isinstance(part, dp_accounting.SampledWithoutReplacementDpEvent):
+      relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+  return rdp.RdpAccountant(neighboring_relation=relation)
+
+
+def _is_for_pld(event: dp_accounting.DpEvent) -> bool:
+  """Whether PLD can count an event."""
+  concentrated = (isinstance(p, ConcentratedDpEvent) for p in _parts(event))
+  return pld.PLDAccountant().supports(event) and not any(concentrated)
+
+
+def epsilon(event: dp_accounting.DpEvent, delta: float) -> tuple[float, str]:
+  """Finds the ε of an event.
+
+  Args:
+    event: What is done to the data in a whole training.
+    delta: The δ.
+
+  Returns:
+    ε, infinite if there is no noise; and the name of the accountant: PLD where
+    it can count the event, else RDP.
+
+  Raises:
+    UserError: If no accountant can count it.
+  """
+  accountant = _by_rdp(event)
+  if not accountant.supports(event):
+    raise errors.UserError(
+      f'No accountant can tell the privacy of {event}. Choose another mechanism'
+      ' or another sampling.'
+    )
+  found = float(accountant.compose(event).get_epsilon(delta))
+  if found > _MOST_PLD_EPSILON or not _is_for_pld(event):
+    return found, RDP
+  return float(pld.PLDAccountant().compose(event).get_epsilon(delta)), PLD
+
+
+def calibrate(
+  make_event: Callable[[float], dp_accounting.DpEvent],
+  target_epsilon: float,
+  delta: float,
+) -> float:
+  """Finds the least noise that keeps within an ε, to four places.
+
+  Args:
+    make_event: Makes the event of a whole training from the noise.
+    target_epsilon: The ε.
+    delta: The δ.
+
+  Returns:
+    The noise z.
+
+  Raises:
+    UserError: If no noise is enough, or no accountant can count the event.
+  """
+  if not 0 < target_epsilon < math.inf:
+    raise errors.UserError(
+      f'epsilon must be above 0 and finite, not {target_epsilon:g}.'
+    )
+
+  def find(
+    make_accountant: Callable[[], dp_accounting.PrivacyAccountant],
+    bracket: dp_accounting.ExplicitBracketInterval | None = None,
+  ) -> float:
+    found = dp_accounting.calibrate_dp_mechanism(
+      make_accountant, make_event, target_epsilon, delta, bracket, tol=1e-4
+    )
+    return float(found)
+
+  epsilon(make_event(1.0), delta)  # Raises if the event cannot be counted.
+  try:
+    noise = find(lambda: _by_rdp(make_event(1.0)))
+  except dp_accounting.mechanism_calibration.NoBracketIntervalFoundError as e:
+    raise errors.UserError(
+      f'No noise is enough for an epsilon of {target_epsilon:g}. Take a larger'
+      ' one, or fewer rounds.'
+    ) from e
+  if epsilon(make_event(noise), delta)[1] == RDP:
+    return noise
+  # RDP is above PLD, so that less noise than by RDP is enough. It is searched
+  # for from there, as PLD takes long where there is little noise.
+  upper, lower = noise, noise
+  while epsilon(make_event(lower), delta)[0] <= target_epsilon:
+    upper, lower = lower, 0.8 * lower
+  bracket = dp_accounting.ExplicitBracketInterval(lower, upper)
+  return find(pld.PLDAccountant, bracket)
+
+
+def default_delta(population: int) -> float:
+  """Returns the δ that is usual for a population: N^-1.1."""
+  return float(population**-1.1)
+
+
+def check_delta(delta: float, population: int, what: str) -> None:
+  """Raises a `UserError` if δ would let one of a population be published."""
+  if not 0 < delta < 1 / population:
+    raise errors.UserError(
+      f'delta must be above 0 and below 1 / {population}, the number of {what},'
+      f' not {delta:g}: else one of them could be published in full.'
+    )

@@ -1,0 +1,384 @@
+"""Privacy at the client level: all that one client has is protected.
+
+Neighbours differ in one client, whose update is there or zero; the server is
+trusted, and the model of every round is public. What a client does with its own
+data afterwards costs others nothing, and its personal model is not private.
+
+The draw of clients is counted as it is made (`client_sampling`):
+
+  poisson         add or remove a client, amplified by q = n / N
+  fixed_size      replace a client; two sums then differ by twice the clip, so
+                  that it is as if there were half the noise
+  passes, cycles  a client takes part once a pass; not amplified
+
+and all clients in all rounds are not amplified either. `make_tree` and
+`make_matrix` hide sums over rounds; in `make_local` the server is not trusted.
+"""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+import dp_accounting
+
+from algorithms import aggregation
+from algorithms import methods
+from algorithms import private_aggregation
+from base import errors
+from personalization import accounting
+from personalization import privacy
+from personalization import schedules
+from personalization import training
+from tasks import task as tasks
+
+UNIT = 'client'
+# The noise of counts, over that of all parts of a record together.
+_COUNTS_SHARE = 5.0
+
+# The order of passes, for a reader.
+_PASSES = {'passes': 'random', 'cycles': 'the same'}
+
+_NOT_COVERED = (
+  'the metrics of each round, as the loss and the number of clients',
+  'who took part in which round',
+  'choices on validation clients, of candidates and of settings',
+  'per_client.csv, and personal models and client states in checkpoints',
+  'what the task derived from training data, as vocabularies and scales',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Participation:
+  """Who takes part in a training.
+
+  Attributes:
+    num_clients: N, the clients that could take part.
+    per_round: n, the clients that a round is expected to have.
+    rounds: T.
+    sampling: How clients are drawn, as `TrainingSettings` has it, or 'all'.
+  """
+
+  num_clients: int
+  per_round: int
+  rounds: int
+  sampling: str
+
+  @property
+  def rounds_per_pass(self) -> int:
+    """The rounds until all clients took part, where there are passes."""
+    return -(-self.num_clients // self.per_round)
+
+  @property
+  def most_times(self) -> int:
+    """The most rounds that a client takes part in."""
+    if self.sampling in _PASSES:
+      return -(-self.rounds // self.rounds_per_pass)
+    return self.rounds
+
+  @property
+  def neighbours(self) -> str:
+    """What neighbours differ in."""
+    if self.sampling == 'fixed_size':
+      return "one client's data are replaced by another's"
+    return "one client's data are there or not (its update becomes 0)"
+
+  def __str__(self) -> str:
+    n, total, rounds = self.per_round, self.num_clients, self.rounds
+    if self.sampling == 'all':
+      return f'all {total} clients in each of {rounds} rounds'
+    if self.sampling in _PASSES:
+      how = _PASSES[self.sampling]
+      return (
+        f'{n} of {total} clients a round, {rounds} rounds in passes in {how}'
+        f' order: each client at most {self.most_times} times'
+      )
+    if self.sampling == 'poisson':
+      return (
+        f'Poisson, each of {total} clients with q = {n / total:.4g} in each of'
+        f' {rounds} rounds'
+      )
+    return (
+      f'{n} of {total} clients without replacement in each of {rounds} rounds'
+    )
+
+
+def participation(
+  method: methods.Method, task: tasks.Task, how: schedules.TrainingSettings
+) -> Participation:
+  """Finds out who takes part in a training."""
+  schedule = training.make_schedule(method, task, how)
+  num_clients = len(schedule.clients)
+  per_round = how.clients_per_round or num_clients
+  return Participation(
+    num_clients,
+    per_round,
+    schedule.num_rounds(how, method.trainer.num_epochs),
+    'all' if per_round == num_clients else how.client_sampling,
+  )
+
+
+def central_event(noise: float, who: Participation) -> dp_accounting.DpEvent:
+  """Makes the event of a training with noise z on the sum of each round."""
+  if who.sampling == 'poisson':
+    return accounting.poisson(
+      noise, who.per_round / who.num_clients, who.rounds
+    )
+  if who.sampling == 'fixed_size':
+    return accounting.fixed_size(
+      noise, who.per_round, who.num_clients, who.rounds
+    )
+  return accounting.gaussian(noise, who.most_times)
+
+
+def check(
+  own: privacy.PrivacySettings, method: methods.Method, who: Participation
+) -> None:
+  """Raises a `UserError` if a method cannot be private at the client level."""
+  trainer = method.trainer
+  if trainer.against_privacy is not None:
+    raise errors.UserError(f'It cannot be private: {trainer.against_privacy}.')
+  if getattr(trainer.settings, 'client_weighting', 'uniform') != 'uniform':
+    raise errors.UserError(
+      'client_weighting must be uniform, as how many examples a client has is'
+      ' private too, and a client may count for no more than another.'
+    )
+  if own.delta is not None:
+    accounting.check_delta(own.delta, who.num_clients, 'clients')
+
+
+def _has_counts(method: methods.Method) -> bool:
+  parts = method.trainer.parts.values()
+  return any(isinstance(part, aggregation.Counts) for part in parts)
+
+
+def _without_counts(method: methods.Method) -> None:
+  """Raises a `UserError` if noise would have to be on counts as well."""
+  if _has_counts(method):
+    raise errors.UserError(
+      'Its counts of clusters can have noise only with privacy gaussian or'
+      ' adaptive.'
+    )
+
+
+_TRUSTED = 'the server is trusted, and every model that it sends is public'
+_SEED = 'nobody has the seed of the run, which the noise follows from'
+
+
+def _guarantee(
+  own: privacy.PrivacySettings,
+  who: Participation,
+  make_event: Callable[[float], dp_accounting.DpEvent],
+  mechanism: str,
+  **others: Any,
+) -> accounting.Guarantee:
+  """Finds the noise from ε, or ε from the noise; tells what that guarantees."""
+  delta = own.delta or accounting.default_delta(who.num_clients)
+  noise = own.noise
+  if noise is None:
+    assert own.epsilon is not None  # The settings have one of the two.
+    noise = accounting.calibrate(make_event, own.epsilon, delta)
+  epsilon, accountant = accounting.epsilon(make_event(noise), delta)
+  said: dict[str, Any] = {
+    'neighbours': who.neighbours,
+    'clip': own.clip,
+    'assumptions': (_TRUSTED, _SEED),
+  }
+  return accounting.Guarantee(
+    unit=UNIT,
+    epsilon=epsilon,
+    delta=delta,
+    mechanism=mechanism,
+    noise=noise,
+    sampling=str(who),
+    accountant=accountant,
+    not_covered=_NOT_COVERED,
+    **(said | others),
+  )
+
+
+def _made(
+  method: methods.Method,
+  guarantee: accounting.Guarantee,
+  aggregator: private_aggregation.Private,
+) -> methods.Method:
+  return dataclasses.replace(method, aggregator=aggregator, guarantee=guarantee)
+
+
+def _noises(
+  noise: float, method: methods.Method, *others: float
+) -> tuple[float, float]:
+  """Splits z between the updates and, where there are any, counts.
+
+  Args:
+    noise: z, of all parts of a record together.
+    method: The method.
+    *others: The noises of further parts.
+  """
+  of_counts = _COUNTS_SHARE * noise if _has_counts(method) else 0.0
+  parts = [part for part in (of_counts, *others) if part]
+  if not (noise and parts):
+    return noise, 0.0
+  return accounting.remaining_noise(noise, parts), of_counts
+
+
+def make_gaussian(
+  own: privacy.PrivacySettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> methods.Method:
+  """Makes a method private by noise on the sum of each round."""
+  who = participation(method, task, how)
+  check(own, method, who)
+  guarantee = _guarantee(
+    own, who, lambda z: central_event(z, who), 'Gaussian, central'
+  )
+  noise, counts_noise = _noises(guarantee.noise, method)
+  return _made(
+    method,
+    guarantee,
+    private_aggregation.Gaussian(
+      noise, own.clip, float(who.per_round), counts_noise
+    ),
+  )
+
+
+def make_adaptive(
+  own: privacy.PrivacySettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> methods.Method:
+  """Makes a method private by noise, and clips to the median norm.
+
+  The count of clients that are not clipped, to which each adds 1/2 or -1/2, has
+  noise of deviation n / 20 (Andrew et al. 2021) and is one more part of a
+  record: the update has as much more noise that a round costs z.
+  """
+  who = participation(method, task, how)
+  check(own, method, who)
+  stddev = who.per_round / 20
+  guarantee = _guarantee(
+    own,
+    who,
+    lambda z: central_event(z, who),
+    'Gaussian, central, adaptive clip',
+    clip=f'the median norm, from {own.clip:g} on',
+  )
+  if guarantee.noise >= 2 * stddev:
+    raise errors.UserError(
+      f'The noise, {guarantee.noise:.4g}, must be below a tenth of the'
+      f' {who.per_round} clients of a round, as the count of clients that are'
+      ' not clipped tells more than that. Take more clients in a round, or'
+      ' privacy gaussian.'
+    )
+  noise, counts_noise = _noises(guarantee.noise, method, 2 * stddev)
+  return _made(
+    method,
+    guarantee,
+    private_aggregation.Adaptive(
+      noise, own.clip, float(who.per_round), counts_noise, stddev
+    ),
+  )
+
+
+def make_tree(
+  own: privacy.PrivacySettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> methods.Method:
+  """Makes a method private by tree aggregation, a new tree each pass."""
+  who = participation(method, task, how)
+  check(own, method, who)
+  _without_counts(method)
+  if who.sampling not in _PASSES:
+    raise errors.UserError(
+      'A client must take part once in a tree. Set client_sampling to passes,'
+      ' and clients_per_round to fewer than all.'
+    )
+  complete, rest = divmod(who.rounds, who.rounds_per_pass)
+  sensitivity = accounting.tree_restarts_sensitivity(
+    [who.rounds_per_pass] * complete + [rest]
+  )
+  guarantee = _guarantee(
+    own,
+    who,
+    lambda z: accounting.gaussian(z / sensitivity),
+    f'tree aggregation, restarted every {who.rounds_per_pass} rounds',
+  )
+  return _made(
+    method,
+    guarantee,
+    private_aggregation.Tree(
+      guarantee.noise,
+      own.clip,
+      float(who.per_round),
+      rounds_per_tree=who.rounds_per_pass,
+    ),
+  )
+
+
+def make_matrix(
+  own: privacy.MatrixSettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> methods.Method:
+  """Makes a method private by noise that is correlated over rounds."""
+  who = participation(method, task, how)
+  check(own, method, who)
+  _without_counts(method)
+  if who.sampling not in ('cycles', 'all'):
+    raise errors.UserError(
+      'A client must take part at fixed distances. Set client_sampling to'
+      ' cycles.'
+    )
+  sensitivity = accounting.matrix_sensitivity(
+    private_aggregation.inverse_root_bands(own.bands),
+    who.rounds,
+    who.most_times,
+    1 if who.sampling == 'all' else who.rounds_per_pass,
+  )
+  guarantee = _guarantee(
+    own,
+    who,
+    lambda z: accounting.gaussian(z / sensitivity),
+    f'matrix mechanism, inverse square root of {own.bands} bands',
+  )
+  return _made(
+    method,
+    guarantee,
+    private_aggregation.Matrix(
+      guarantee.noise, own.clip, float(who.per_round), bands=own.bands
+    ),
+  )
+
+
+def make_local(
+  own: privacy.PrivacySettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> methods.Method:
+  """Makes a method private by noise that each client adds itself.
+
+  Any two updates are neighbours, twice the clip apart, and the server sees all
+  that a client sends: its noise counts half, and no draw amplifies it.
+  """
+  who = participation(method, task, how)
+  check(own, method, who)
+  _without_counts(method)
+  guarantee = _guarantee(
+    own,
+    who,
+    lambda z: accounting.gaussian(z / 2, who.most_times),
+    'Gaussian, local',
+    neighbours="one client's update is replaced by any other",
+    assumptions=(_SEED,),
+  )
+  return _made(
+    method,
+    guarantee,
+    private_aggregation.Local(guarantee.noise, own.clip, float(who.per_round)),
+  )

@@ -1,0 +1,173 @@
+"""The ways to train privately, by name.
+
+Nothing heavy is imported here, so that the names can be listed, and a wrong one
+refused, without the seconds that TensorFlow Federated takes to import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from base import errors
+from base import settings
+
+if TYPE_CHECKING:
+  from algorithms import methods
+  from personalization import schedules
+  from tasks import task as tasks
+
+NONE = 'none'
+
+
+@dataclasses.dataclass(frozen=True)
+class NoPrivacySettings(settings.Settings):
+  """No settings."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacySettings(settings.Settings):
+  """The settings of all ways to train privately."""
+
+  epsilon: float | None = settings.field(
+    None, 'The ε to guarantee, from which the noise follows.', above=0
+  )
+  noise: float | None = settings.field(
+    None,
+    'The deviation of the noise on a sum, over the clipping norm, from which ε'
+    ' follows; at 0 nothing is private.',
+    minimum=0,
+  )
+  delta: float | None = settings.field(
+    None,
+    'The δ of the guarantee, below 1/N for N who are protected; none for'
+    ' N^-1.1.',
+    above=0,
+  )
+  clip: float = settings.field(
+    1.0,
+    'The norm to which is clipped what one who is protected contributes.',
+    above=0,
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if (self.epsilon is None) == (self.noise is None):
+      raise settings.SettingError(
+        'Set either the epsilon or the noise of privacy, and not both:'
+        ' --epsilon=2 or --set privacy.noise=1.',
+        'noise' if self.epsilon is None else 'epsilon',
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleSettings(PrivacySettings):
+  """The settings of privacy of each example within its silo."""
+
+  choice_epsilon: float | None = settings.field(
+    None,
+    'The ε of each choice of a cluster by its loss; none for .03 of epsilon.',
+    above=0,
+  )
+  most_loss: float = settings.field(
+    0.1, 'The loss to which is clipped that of an example in a choice.', above=0
+  )
+  counted_as_poisson: bool = settings.field(
+    False,
+    'Whether epsilon finds the noise as if batches were Poisson samples, though'
+    ' they are parts of shuffled passes, as in Liu et al. 2022. The guarantee'
+    ' that is shown is that of what is run.',
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixSettings(PrivacySettings):
+  """The settings of the matrix mechanism."""
+
+  bands: int = settings.field(
+    4, 'The number of rounds whose noises a round has.', minimum=1
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+  """A way to train privately.
+
+  Attributes:
+    path: Its module and a function of this in the form of `apply`.
+    settings_class: The class of its settings.
+    of_examples: Whether it protects examples, also from what a client does by
+      itself and sends to nobody.
+  """
+
+  path: str
+  settings_class: type[settings.Settings]
+  of_examples: bool = False
+
+
+ENTRIES: Mapping[str, Entry] = {
+  NONE: Entry('', NoPrivacySettings),
+  'gaussian': Entry(
+    'personalization.client_privacy:make_gaussian', PrivacySettings
+  ),
+  'example': Entry(
+    'personalization.silo_privacy:make_example',
+    ExampleSettings,
+    of_examples=True,
+  ),
+  'adaptive': Entry(
+    'personalization.client_privacy:make_adaptive', PrivacySettings
+  ),
+  'tree': Entry('personalization.client_privacy:make_tree', PrivacySettings),
+  'matrix': Entry('personalization.client_privacy:make_matrix', MatrixSettings),
+  'local': Entry('personalization.client_privacy:make_local', PrivacySettings),
+}
+
+
+def names() -> tuple[str, ...]:
+  """Lists the names of all ways."""
+  return tuple(ENTRIES)
+
+
+def settings_class(name: str) -> type[settings.Settings]:
+  """Returns the class of the settings of a way; raises a `UserError`."""
+  if name not in ENTRIES:
+    raise errors.unknown('privacy', name, ENTRIES)
+  return ENTRIES[name].settings_class
+
+
+def apply(
+  way: str,
+  own: Any,
+  name: str,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> methods.Method:
+  """Makes a method private.
+
+  Args:
+    way: The name of the way.
+    own: Its settings.
+    name: The name of the method.
+    method: The method.
+    task: The task.
+    how: How to train.
+
+  Returns:
+    The method, with its guarantee.
+
+  Raises:
+    UserError: If it cannot be private in this way, or not with these settings.
+  """
+  if way == NONE:
+    return method
+  module, _, function = ENTRIES[way].path.partition(':')
+  make = getattr(importlib.import_module(module), function)
+  try:
+    made: methods.Method = make(own, method, task, how)
+  except errors.UserError as error:
+    raise errors.UserError(f'{name} with privacy {way}: {error}') from error
+  return made

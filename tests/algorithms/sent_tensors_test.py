@@ -1,0 +1,144 @@
+"""What leaves a client, for every trainer."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+
+from algorithms import private_aggregation
+from algorithms import registry
+from base import errors
+from tests import toys
+from tests.algorithms import helpers
+
+_VECTOR = toys.VectorModel()
+_ALL = set(helpers.MODEL.init([0, 0]))
+_SHARED = {'vector', *_VECTOR.parts['encoder']}
+_HEAD = {'vector', *_VECTOR.parts['head']}
+
+# The weights of each part that a client sends under privacy. Beside them there
+# are only its numbers in the sums of a round's metrics, which a private server
+# is not given.
+_SENT = {
+  'apfl': {'model': _ALL},
+  'ditto': {'model': _ALL},
+  'fedadam': {'model': _ALL},
+  'fedavg': {'model': _ALL},
+  'fedavgm': {'model': _ALL},
+  'fedbabu': {'model': _SHARED},
+  'fedper': {'model': _SHARED},
+  'fedprox': {'model': _ALL},
+  'fedrep': {'model': _SHARED},
+  'fedrod': {'model': _ALL},
+  'hypcluster': {'cluster_0': _ALL, 'cluster_1': _ALL},
+  'lg_fedavg': {'model': _HEAD},
+  'mr_mtl': {'model': _ALL},
+  'perfedavg': {'model': _ALL},
+  'pfedme': {'model': _ALL},
+}
+# Those that cannot be private, and why.
+_REFUSED = {
+  'ensemble': 'warmstart_rounds=0',
+  'group': 'accounted for',
+  'mocha': 'each row',
+  'scaffold': 'exact counts',
+  'self_fl': 'in the clear',
+  'self_fl_clusters': 'in the clear',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Watching(private_aggregation.Gaussian):
+  """Remembers the names of the tensors that clients send."""
+
+  seen: object = None
+
+  def send(self, query, params, record, seed):
+    self.seen.append({part: set(own) for part, own in record.items()})
+    return super().send(query, params, record, seed)
+
+
+class _Seen(list):
+  """A list that can be a key, as aggregators are."""
+
+  __hash__ = object.__hash__
+  __eq__ = object.__eq__
+
+
+def _build(trainer, aggregator=helpers.MEAN):
+  weighted = 'client_weighting' in registry.settings_names(trainer)
+  return helpers.build_anew(
+    f'{trainer}+as_trained',
+    _VECTOR
+    if trainer in ('fedbabu', 'fedper', 'fedrep', 'lg_fedavg')
+    else helpers.MODEL,
+    aggregator,
+    **({'client_weighting': 'uniform'} if weighted else {}),
+  )
+
+
+def _gaussian(**values):
+  return private_aggregation.Gaussian(1.0, 1.0, 5.0, counts_noise=5.0, **values)
+
+
+def test_all_trainers_are_private_or_refused():
+  assert {*_SENT, *_REFUSED, 'local'} == set(registry.TRAINERS)
+
+
+@pytest.mark.parametrize('trainer', _SENT)
+def test_clients_send_these_tensors_and_no_others(trainer):
+  seen = _Seen()
+  method = _build(trainer, _Watching(1.0, 1.0, 5.0, 5.0, seen))
+  assert method.trainer.against_privacy is None
+  # Making the program would fail if the server used sums that are not private.
+  method.next.type_signature  # noqa: B018
+  assert seen == [_SENT[trainer]]
+
+
+@pytest.mark.parametrize('trainer', _REFUSED)
+def test_trainers_that_cannot_be_private_say_why(trainer):
+  assert _REFUSED[trainer] in _build(trainer).trainer.against_privacy
+
+
+@pytest.mark.parametrize('trainer', ['mocha', 'scaffold', 'self_fl'])
+def test_trainers_that_cannot_be_private_cannot_be_made_so(trainer):
+  with pytest.raises(errors.UserError, match='exact|way of its own'):
+    _ = _build(trainer, _gaussian()).next
+
+
+@pytest.mark.parametrize('trainer', ['fedavg', 'ditto'])
+def test_without_one_client_a_sum_changes_by_no_more_than_the_clip(trainer):
+  clip = 0.01
+  own = private_aggregation.Gaussian(0.0, clip, 1.0)
+  method = _build(trainer, own)
+  with helpers.on('cohort'):
+    clients = helpers.make_clients(method)
+    state = method.initial_state([0, 1])
+    moved = [
+      helpers.vector(method.next(state, taking_part)[0].server.model)
+      for taking_part in (clients, clients[1:])
+    ]
+  assert 0 < np.linalg.norm(moved[0] - moved[1]) <= clip * (1 + 1e-4)
+
+
+def test_personal_models_are_in_no_message():
+  method = _build('ditto', _gaussian())
+  with helpers.on('cohort'):
+    clients = helpers.make_clients(method)
+    state = method.initial_state([0, 1])
+    others = [
+      client._replace(
+        state=client.state._replace(
+          rounds=1,
+          personal=collections.OrderedDict(
+            (name, np.float32(leaf + 1))
+            for name, leaf in client.state.personal.items()
+          ),
+        )
+      )
+      for client in clients
+    ]
+    first, _, _ = method.next(state, clients)
+    second, _, _ = method.next(state, others)
+  helpers.assert_equal(first, second)

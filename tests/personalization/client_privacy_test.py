@@ -1,0 +1,231 @@
+"""Privacy at the client level: what is guaranteed, and what is refused."""
+
+import functools
+import math
+
+import pytest
+
+from algorithms import aggregation
+from algorithms import registry
+from base import errors
+from base import settings
+from personalization import accounting
+from personalization import privacy
+from personalization import schedules
+from tasks import registry as task_registry
+from tasks import task as tasks
+
+_NUM_CLIENTS = 20
+_DELTA = 1e-3
+_MEAN = aggregation.mean()
+
+
+@functools.cache
+def _task() -> tasks.Task:
+  return task_registry.load('synthetic', num_train_clients=_NUM_CLIENTS)
+
+
+def _how(**values):
+  return schedules.TrainingSettings(
+    **dict(total_rounds=30, clients_per_round=5) | values
+  )
+
+
+def _apply(name='fedavg', way='gaussian', how=None, own=None, **values):
+  values = dict(client_weighting='uniform') | values
+  known = registry.settings_names(name)
+  method = registry.build(
+    name,
+    _task().model,
+    registry.make_settings(
+      name, {n: v for n, v in values.items() if n in known}
+    ),
+    _MEAN,
+    ('evaluation',),
+    num_clients=_NUM_CLIENTS,
+    num_groups=2,
+  )
+  made = privacy.settings_class(way)(**(own or dict(noise=1.5, delta=_DELTA)))
+  return privacy.apply(way, made, name, method, _task(), how or _how())
+
+
+@pytest.mark.parametrize(
+  ('changed', 'event', 'says'),
+  (
+    (
+      dict(client_sampling='poisson'),
+      accounting.poisson(1.5, 0.25, 30),
+      'Poisson, each of 20 clients with q = 0.25',
+    ),
+    (
+      dict(client_sampling='fixed_size'),
+      accounting.fixed_size(1.5, 5, 20, 30),
+      '5 of 20 clients without replacement',
+    ),
+    (
+      # Thirty rounds are seven and a half passes of four.
+      dict(client_sampling='passes'),
+      accounting.gaussian(1.5, 8),
+      'each client at most 8 times',
+    ),
+    (dict(clients_per_round=0), accounting.gaussian(1.5, 30), 'all 20 clients'),
+  ),
+)
+def test_epsilon_is_that_of_the_draw_that_is_made(changed, event, says):
+  guarantee = _apply(how=_how(**changed)).guarantee
+  expected, accountant = accounting.epsilon(event, _DELTA)
+  assert guarantee.epsilon == expected
+  assert guarantee.accountant == accountant
+  assert says in guarantee.sampling
+
+
+@pytest.mark.parametrize(
+  ('way', 'own', 'how', 'event'),
+  (
+    # 30 rounds in passes of 4 are seven trees of three levels, and one of two.
+    ('tree', {}, dict(client_sampling='passes'), 1.5 / 23**0.5),
+    # Without bands it is plain noise, once a pass.
+    ('matrix', dict(bands=1), dict(client_sampling='cycles'), 1.5 / 8**0.5),
+    # Two updates are twice the clip apart, and no draw amplifies.
+    ('local', {}, dict(client_sampling='poisson'), 0.75 / 30**0.5),
+    ('local', {}, dict(client_sampling='passes'), 0.75 / 8**0.5),
+  ),
+)
+def test_other_ways_count_as_one_gaussian(way, own, how, event):
+  guarantee = _apply(
+    way=way, own=dict(noise=1.5, delta=_DELTA) | own, how=_how(**how)
+  ).guarantee
+  expected, _ = accounting.epsilon(accounting.gaussian(event), _DELTA)
+  assert guarantee.epsilon == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_count_for_an_adaptive_clip_is_paid_for():
+  how = _how(clients_per_round=15, client_sampling='poisson')
+  own = _apply('hypcluster', 'adaptive', how, dict(noise=1.49)).aggregator
+  assert own.quantile_stddev == 15 / 20
+  # Whoever is clipped or not moves the count by a half at most.
+  parts = [own.noise, own.counts_noise, own.quantile_stddev / 0.5]
+  assert accounting.joint_noise(parts) == pytest.approx(1.49)
+
+
+@pytest.mark.parametrize(
+  ('way', 'name', 'how', 'says'),
+  (
+    ('adaptive', 'fedavg', {}, 'below a tenth of the 5 clients'),
+    ('tree', 'fedavg', {}, 'client_sampling to passes'),
+    ('tree', 'fedavg', dict(clients_per_round=0), 'fewer than all'),
+    ('matrix', 'fedavg', dict(client_sampling='passes'), 'to cycles'),
+    (
+      'tree',
+      'hypcluster',
+      dict(client_sampling='passes'),
+      'counts of clusters',
+    ),
+    (
+      'matrix',
+      'hypcluster',
+      dict(client_sampling='cycles'),
+      'counts of clusters',
+    ),
+    ('local', 'hypcluster', {}, 'counts of clusters'),
+  ),
+)
+def test_ways_that_do_not_go_with_the_settings_are_refused(
+  way, name, how, says
+):
+  with pytest.raises(errors.UserError, match=says):
+    _apply(name, way, _how(**how))
+
+
+def test_the_noise_that_is_found_keeps_within_epsilon():
+  how = _how(client_sampling='poisson')
+  method = _apply(own=dict(epsilon=3.0, delta=_DELTA), how=how)
+  assert 2.98 < method.guarantee.epsilon <= 3
+  assert method.aggregator.noise == method.guarantee.noise
+  assert method.aggregator.clients == 5
+
+
+def test_the_usual_delta_is_taken():
+  assert _apply(own=dict(noise=1.0)).guarantee.delta == _NUM_CLIENTS**-1.1
+
+
+def test_without_noise_nothing_is_called_private():
+  guarantee = _apply(own=dict(noise=0.0)).guarantee
+  assert guarantee.epsilon == math.inf
+  assert str(guarantee) == 'not private'
+
+
+def test_counts_of_clusters_are_paid_for():
+  own = _apply('hypcluster').aggregator
+  assert own.counts_noise == 5 * 1.5
+  assert accounting.joint_noise([own.noise, own.counts_noise]) == pytest.approx(
+    1.5
+  )
+
+
+def test_a_method_without_counts_has_all_noise_for_its_update():
+  own = _apply().aggregator
+  assert own.noise == 1.5
+  assert own.counts_noise == 0
+
+
+def test_what_is_outside_of_the_guarantee_is_said():
+  not_covered = ' '.join(_apply().guarantee.not_covered)
+  for what in ('metrics of each round', 'validation', 'per_client.csv'):
+    assert what in not_covered
+
+
+@pytest.mark.parametrize(
+  ('name', 'values', 'says'),
+  (
+    ('fedavg', dict(client_weighting='examples'), 'client_weighting must be'),
+    ('fedavg', dict(client_weighting='size'), 'client_weighting must be'),
+    ('mocha', {}, 'mocha with privacy gaussian: It cannot be private'),
+    ('scaffold', {}, 'exact counts'),
+    ('self_fl', {}, 'in the clear'),
+    ('group', {}, 'groups'),
+    ('hypcluster', dict(warmstart_rounds=1.0), 'warmstart_rounds=0'),
+    ('ensemble', {}, 'warmstart_rounds=0'),
+  ),
+)
+def test_methods_that_cannot_be_private_are_refused(name, values, says):
+  with pytest.raises(errors.UserError, match=says):
+    _apply(name, **values)
+
+
+@pytest.mark.parametrize('delta', (1 / _NUM_CLIENTS, 0.5))
+def test_a_delta_of_one_over_the_clients_is_refused(delta):
+  with pytest.raises(errors.UserError, match='below 1 / 20'):
+    _apply(own=dict(noise=1.0, delta=delta))
+
+
+@pytest.mark.parametrize(
+  ('values', 'says'),
+  (
+    ({}, 'either the epsilon or the noise'),
+    (dict(epsilon=1.0, noise=1.0), 'either the epsilon or the noise'),
+    (dict(epsilon=0.0), 'epsilon must be above 0'),
+    (dict(noise=-1.0), 'noise must be at least 0'),
+    (dict(noise=1.0, clip=0.0), 'clip must be above 0'),
+  ),
+)
+def test_settings_that_make_no_sense_are_refused(values, says):
+  with pytest.raises(settings.SettingError, match=says):
+    privacy.settings_class('gaussian')(**values)
+
+
+def test_an_unknown_way_is_refused():
+  with pytest.raises(errors.UserError, match="Did you mean 'gaussian'"):
+    privacy.settings_class('gausian')
+
+
+def test_no_privacy_changes_nothing():
+  method = registry.build(
+    'fedavg',
+    _task().model,
+    registry.make_settings('fedavg', {}),
+    _MEAN,
+    ('evaluation',),
+  )
+  own = privacy.settings_class('none')()
+  assert privacy.apply('none', own, 'fedavg', method, _task(), _how()) is method
