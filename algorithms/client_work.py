@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 import tensorflow as tf
 
 from algorithms import optimizers
+from algorithms import private_steps
 from tasks.data import batches
 from tasks.models import models
 
@@ -141,6 +142,8 @@ def gradient(
 ) -> tuple[models.Weights, tf.Tensor]:
   """Differentiates the mean loss of a batch.
 
+  If the model is protected, the gradient is that of `private_steps`.
+
   Args:
     model: The model, or another that has a mean loss.
     weights: Its weights.
@@ -154,6 +157,17 @@ def gradient(
     regularizer.
   """
   trained = select(weights, only)
+  protection = getattr(model, 'protection', None)
+  if protection is not None:
+    return private_steps.gradient(
+      protection,
+      lambda own, *batch: model.mean_loss(merge(weights, own), *batch),
+      trained,
+      examples,
+      mask,
+      regularizer and (lambda own: regularizer(merge(weights, own))),
+      model.has_small_gradients,
+    )
   with tf.GradientTape() as tape:
     tape.watch(trained)
     everything = merge(weights, trained)
@@ -202,9 +216,9 @@ def train(
   fixed = fixed or collections.OrderedDict()
 
   def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
-    learner, total = carry
+    learner, total, number = carry
     slopes, loss = gradient(
-      model,
+      private_steps.at(model, step=number),
       merge(fixed, learner.weights),
       examples,
       mask,
@@ -213,9 +227,12 @@ def train(
     )
     after = take_step(optimizer, learner, slopes, mask)
     size = tf.reduce_sum(mask)
-    return after, total + loss * (size if steps is None else 1.0)
+    total += loss * (size if steps is None else 1.0)
+    return after, total, number + 1
 
-  learner, total = fold_batches(data, step, (learner, tf.constant(0.0)), steps)
+  learner, total, _ = fold_batches(
+    data, step, (learner, tf.constant(0.0), 0), steps
+  )
   if steps is not None:
     mean = tf.math.divide_no_nan(total, tf.cast(steps, tf.float32))
     total = mean * num_examples(data)

@@ -21,6 +21,7 @@ from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import optimizers
+from algorithms import private_steps
 from algorithms import trainers
 from base import errors
 from tasks.models import models
@@ -135,8 +136,9 @@ class ClusterTrainer(fedavg.FedAvg):
     def train(turn: tf.Tensor, updates: Any, total: tf.Tensor) -> Any:
       j = tf.where(trains_all, turn, own)
       w_j = at(w, j)
+      model = private_steps.at(self.model, part=turn)
       learner, loss = client_work.train(
-        self.model, optimizer.start(w_j), data, optimizer
+        model, optimizer.start(w_j), data, optimizer
       )
 
       def put(update: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:

@@ -32,6 +32,7 @@ from algorithms import client_work
 from algorithms import fedavg
 from algorithms import personal_models
 from algorithms import personalizers
+from algorithms import private_steps
 from algorithms import trainers
 from base import settings
 from tasks.data import batches
@@ -63,18 +64,22 @@ class Ditto(personal_models.PersonalModels):
   ) -> trainers.ClientResult:
     state = client.state
     v = self.personal(message, state)
-    v = self.train_personal(v, message, client.data)
+    v = self.train_personal(v, message, client.data, part=1)
     result = super().client(message, client._replace(state=state.shared))
     return result._replace(state=state.after(v, result.state))
 
   def train_personal(
-    self, v: models.Weights, w: models.Weights, data: batches.ClientData
+    self,
+    v: models.Weights,
+    w: models.Weights,
+    data: batches.ClientData,
+    part: int | tf.Tensor,
   ) -> models.Weights:
-    """Minimizes h_k(v; w), one step a batch."""
+    """Minimizes h_k(v; w), one step a batch, as a part of the client's work."""
     own = self.settings
     optimizer = own.client_optimizer_at(own.personal_learning_rate)
     learner, _ = client_work.train(
-      self.model,
+      private_steps.at(self.model, part=part),
       optimizer.start(v),
       data,
       optimizer,
@@ -125,7 +130,7 @@ class DittoPersonalizer(personalizers.Personalizer):
     of_personal = client_work.evaluate_epochs(
       lambda v: client_work.evaluate_sets(model, v, evaluation),
       start.weights,
-      lambda epoch, v: self.trainer.train_personal(v, w, client.data),
+      lambda epoch, v: self.trainer.train_personal(v, w, client.data, epoch),
       self.settings.personal_epochs,
     )
     return tf.nest.map_structure(

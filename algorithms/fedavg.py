@@ -106,7 +106,7 @@ class FedAvg(trainers.Trainer):
   @property
   def attributes(self) -> Sequence[str]:
     own = (task.SIZE,) if self.settings.client_weighting == 'size' else ()
-    return (*self.needs, *own)
+    return (*super().attributes, *own)
 
   def initialize(self, seed: tf.Tensor) -> Any:
     w = self.model.init(seed)

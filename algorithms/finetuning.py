@@ -8,6 +8,7 @@ them and none.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import itertools
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +17,7 @@ from algorithms import candidates
 from algorithms import client_work
 from algorithms import optimizers
 from algorithms import personalizers
+from algorithms import private_steps
 from algorithms import trainers
 from base import settings
 from tasks.data import batches
@@ -35,12 +37,27 @@ class FinetuningSettings(settings.Settings):
   finetuning_epochs: int = settings.field(
     20, 'The most epochs of fine-tuning; 0 to this are tried.', minimum=1
   )
+  finetuning_epochs_per_candidate: int = settings.field(
+    1,
+    'The number of epochs from one that is tried to the next; it must divide'
+    ' finetuning_epochs.',
+    minimum=1,
+  )
   finetuning_shuffle: bool = settings.field(
     False, 'Whether each epoch of fine-tuning is in a new order.'
   )
   finetuning_optimizer: str = settings.field(
     'sgd', 'The optimizer of the fine-tuning.', choices=optimizers.NAMES
   )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.finetuning_epochs % self.finetuning_epochs_per_candidate:
+      raise settings.SettingError(
+        'finetuning_epochs_per_candidate must divide the finetuning_epochs,'
+        f' {self.finetuning_epochs}.',
+        'finetuning_epochs_per_candidate',
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +72,8 @@ class Finetuning(personalizers.Personalizer):
   @property
   def candidates(self) -> Sequence[candidates.Candidate]:
     own = self.settings
-    epochs = range(1, own.finetuning_epochs + 1)
+    every = own.finetuning_epochs_per_candidate
+    epochs = range(every, own.finetuning_epochs + 1, every)
     return (
       candidates.Candidate(0, 'epochs'),
       *(
@@ -90,10 +108,12 @@ class Finetuning(personalizers.Personalizer):
     client: trainers.Client,
     evaluation: Mapping[str, batches.ClientData],
   ) -> Any:
+    curves = itertools.product(
+      self.settings.finetuning_layers, self.settings.finetuning_learning_rates
+    )
     metrics = [
-      self._finetune(start.weights, client.data, evaluation, layers, rate)
-      for layers in self.settings.finetuning_layers
-      for rate in self.settings.finetuning_learning_rates
+      self._finetune(i, start.weights, client.data, evaluation, layers, rate)
+      for i, (layers, rate) in enumerate(curves)
     ]
     # All begin with the model as it was, which counts once.
     return tf.nest.map_structure(
@@ -105,26 +125,41 @@ class Finetuning(personalizers.Personalizer):
 
   def _finetune(
     self,
+    curve: int,
     weights: models.Weights,
     data: batches.ClientData,
     evaluation: Mapping[str, batches.ClientData],
     layers: str,
     rate: optimizers.Number,
   ) -> Any:
-    """Evaluates after 0, 1, … epochs of one learning rate."""
-    model = self.trainer.model
+    """Evaluates after 0, 1, … epochs of one learning rate, a curve."""
+    model, num_epochs = self.trainer.model, self.settings.finetuning_epochs
+    every = self.settings.finetuning_epochs_per_candidate
     optimizer = optimizers.Optimizer(self.settings.finetuning_optimizer, rate)
     only = model.parts[models.HEAD] if layers == 'last' else tuple(weights)
 
     def epoch(i: tf.Tensor, learner: optimizers.Learner) -> optimizers.Learner:
       own = client_work.epoch_of(data, i, self.shuffled_epochs)
-      return client_work.train(model, learner, own, optimizer, fixed=weights)[0]
+      protected = private_steps.at(model, part=curve * num_epochs + i)
+      return client_work.train(
+        protected, learner, own, optimizer, fixed=weights
+      )[0]
+
+    def epochs(i: tf.Tensor, learner: optimizers.Learner) -> optimizers.Learner:
+      if every == 1:
+        return epoch(i, learner)
+      _, learner = tf.while_loop(
+        lambda j, _: j < every,
+        lambda j, learner: (j + 1, epoch(i * every + j, learner)),
+        (0, learner),
+      )
+      return learner
 
     return client_work.evaluate_epochs(
       lambda learner: client_work.evaluate_sets(
         model, client_work.merge(weights, learner.weights), evaluation
       ),
       optimizer.start(client_work.select(weights, only)),
-      epoch,
-      self.settings.finetuning_epochs,
+      epochs,
+      num_epochs // every,
     )

@@ -23,6 +23,7 @@ import tensorflow as tf
 from algorithms import client_work
 from algorithms import clusters
 from algorithms import fedavg
+from algorithms import private_steps
 from algorithms import trainers
 from base import settings
 from tasks.models import models
@@ -75,18 +76,20 @@ class HypCluster(clusters.ClusterTrainer):
   def cluster_of(self, w: models.Weights, client: trainers.Client) -> tf.Tensor:
     """Returns argmin_j F(w_j) on a client's data; the first on a tie."""
 
-    def measure(examples: models.Batch, mask: tf.Tensor) -> tf.Tensor:
+    def total_loss(
+      j: int, examples: models.Batch, mask: tf.Tensor
+    ) -> tf.Tensor:
       # What they would be divided by is the same for all clusters.
-      return tf.stack(
-        [
-          client_work.total_loss(self.model, clusters.at(w, j), examples, mask)[
-            0
-          ]
-          for j in self.clusters
-        ]
-      )
+      w_j = clusters.at(w, j)
+      if self.model.protection is not None:
+        return private_steps.total_loss(self.model, w_j, examples, mask)
+      return client_work.total_loss(self.model, w_j, examples, mask)[0]
 
-    losses = client_work.sum_over_batches(client.data, measure)
+    losses = client_work.sum_over_batches(
+      client.data,
+      lambda *batch: tf.stack([total_loss(j, *batch) for j in self.clusters]),
+    )
     # What has diverged is nobody's best.
     losses = tf.where(tf.math.is_finite(losses), losses, losses.dtype.max)
+    losses = private_steps.with_noise_of_choice(self.model, losses)
     return tf.argmin(losses, output_type=tf.int32)

@@ -1,10 +1,10 @@
 """Methods: a trainer, and a personalizer of its models."""
 
 import collections
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +19,7 @@ from algorithms import private_aggregation
 from algorithms import process
 from algorithms import runtime_inputs
 from algorithms import trainers
+from tasks import task
 from tasks.models import models
 
 # How many of the computations that were traced last are kept.
@@ -44,6 +45,20 @@ def _structure(half: Any) -> Hashable:
   return type(half), tuple(fields.items())
 
 
+class Protections(Hashable, Protocol):
+  """Tells by which numbers clients protect their examples."""
+
+  def of_sizes(self, sizes: np.ndarray) -> np.ndarray:
+    """Returns the numbers of clients with so many examples.
+
+    Args:
+      sizes: The clients' numbers of examples, `[clients]`.
+
+    Returns:
+      `protections.NUMBERS` of each client, `[clients, numbers]` float32.
+    """
+
+
 @dataclasses.dataclass(frozen=True)
 class Computations:
   """The computations of a method, see `process`."""
@@ -64,6 +79,8 @@ class Method:
     aggregator: Aggregates the parts of updates for which the trainer has no
       aggregator of its own.
     evaluation_sets: The names of the sets that clients are evaluated on.
+    protections: Tells by which numbers clients protect their examples, if the
+      model is a protected one.
     first_models: The models that the first training begins with, one for each
       of its `model_places`; without, those of `initialize`.
     guarantee: The privacy that its training guarantees; None for none.
@@ -73,6 +90,7 @@ class Method:
   personalizer: personalizers.Personalizer
   aggregator: aggregation.Factory
   evaluation_sets: Sequence[str]
+  protections: Protections | None = None
   first_models: Sequence[models.Weights] = dataclasses.field(
     default=(), compare=False
   )
@@ -89,7 +107,12 @@ class Method:
   @property
   def training_key(self) -> Hashable:
     """A key that is equal for methods that train the same."""
-    return self.trainer, self.aggregator, self.trainer.model.frozen_digest
+    return (
+      self.trainer,
+      self.aggregator,
+      self.trainer.model.frozen_digest,
+      self.protections,
+    )
 
   def with_trainer(self, trainer: trainers.Trainer) -> 'Method':
     """Returns the method of another trainer, without personalization."""
@@ -179,6 +202,13 @@ class Method:
   def needs(self) -> Sequence[str]:
     """The clients' attributes that the method needs."""
     return process.attribute_names(self.personalizer)
+
+  @property
+  def attributes(self) -> Mapping[str, Protections]:
+    """What the method itself tells of clients, beside the task."""
+    if self.protections is None:
+      return {}
+    return {task.PROTECTION: self.protections}
 
   @property
   def candidates(self) -> Sequence[candidates.Candidate]:

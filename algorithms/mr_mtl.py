@@ -10,12 +10,14 @@ In a round, with the w_bar of the round before:
 
   client k:    for each batch b:
                  w_k <- w_k - eta (grad F_k(w_k; b) + lambda (w_k - w_bar))
-               keeps w_k, and sends w_k - w_bar
-  the server:  w_bar <- w_bar + mean of these differences
+               keeps w_k, and sends by how much it has changed
+  the server:  w_bar <- w_bar + mean of these changes
 
 All clients start at the same w_bar. With lambda = 0 each trains by itself. The
-server's other settings are FedAvg's: at a learning rate of one, w_bar is the
-mean of the models of the round's clients.
+server's other settings are FedAvg's: at a learning rate of one, and with all
+clients in each round, w_bar is the mean of their models throughout. Clients
+count alike, as in the paper, or by the examples that they have, n_k / N, as in
+its authors' code: that is a `client_weighting` of 'size'.
 
 The paper has no clients that were never trained; they start at w_bar.
 """
@@ -50,9 +52,10 @@ class MrMtl(personal_models.PersonalModels):
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
     w_bar, state = message, client.state
+    before = self.personal(w_bar, state)
     w_k, loss, shared = self.descend(
-      self.personal(w_bar, state),
+      before,
       client._replace(state=state.shared),
       client_work.pull(w_bar, self.settings.regularization),
     )
-    return self.result(w_bar, w_k, loss, state.after(w_k, shared), client)
+    return self.result(before, w_k, loss, state.after(w_k, shared), client)

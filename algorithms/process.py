@@ -21,8 +21,10 @@ from algorithms import private_aggregation
 from algorithms import runtime_inputs
 from algorithms import trainers
 from base import errors
+from tasks import task
 from tasks.data import batches
 from tasks.models import models
+from tasks.models import protections
 
 SEED_TYPE = private_aggregation.SEED_TYPE
 
@@ -122,7 +124,16 @@ def count_parameters(type_spec: tff.Type) -> int:
 
 
 def _attributes_type(names: Sequence[str]) -> Any:
-  return collections.OrderedDict((name, np.int32) for name in names)
+  size = len(protections.NUMBERS)
+  return collections.OrderedDict(
+    (
+      name,
+      tff.TensorType(np.float32, [size])
+      if name == task.PROTECTION
+      else tff.TensorType(np.int32),
+    )
+    for name in names
+  )
 
 
 def _frozen_types(model: models.Model) -> list[tff.Type]:
@@ -226,7 +237,8 @@ def trace_training(
   )
   def work(arguments: Any) -> Any:
     client, message, *frozen = arguments
-    result = traced.bind(message, *frozen).client(message.own, client)
+    bound = traced.bind(message, *frozen).protect(client)
+    result = bound.client(message.own, client)
     # A client whose update is not finite sends nothing, and forgets the round.
     state = client.state if result.state is None else result.state
     finite = is_finite((result.updates, state))
@@ -385,10 +397,10 @@ def trace_personalization(
   )
   def work(arguments: Any) -> Any:
     client, message, own_numbers, *frozen = arguments
-    bound = traced.bind(message, *frozen)
     own = trainers.Client(
       client.personalization, client.state, client.seed, client.attributes
     )
+    bound = traced.bind(message, *frozen).protect(own)
     start = bound.start(message.own, own)
     metrics = personalizer.bind(bound, own_numbers).personalize(
       start, own, client.evaluation

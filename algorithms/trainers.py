@@ -18,8 +18,10 @@ import tensorflow as tf
 from algorithms import aggregation
 from algorithms import runtime_inputs
 from base import settings
+from tasks import task
 from tasks.data import batches
 from tasks.models import models
+from tasks.models import protections
 
 _T = TypeVar('_T', bound='Trainer')
 
@@ -146,7 +148,9 @@ class Trainer(abc.ABC):
   @property
   def attributes(self) -> Sequence[str]:
     """The clients' attributes that it needs."""
-    return self.needs
+    if self.model.protection is None:
+      return self.needs
+    return (*self.needs, task.PROTECTION)
 
   @property
   def found_attributes(self) -> Sequence[str]:
@@ -211,3 +215,14 @@ class Trainer(abc.ABC):
       model = dataclasses.replace(model, frozen=frozen)
     own = runtime_inputs.bind(self.settings, numbers)
     return dataclasses.replace(self, model=model, settings=own)
+
+  def protect(self: _T, client: Client) -> _T:
+    """Returns the trainer that protects a client's examples, if it is to."""
+    if self.model.protection is None:
+      return self
+    numbers = tf.unstack(client.attributes[task.PROTECTION])
+    protection = protections.Protection(
+      **dict(zip(protections.NUMBERS, numbers)), seed=client.seed
+    )
+    model = dataclasses.replace(self.model, protection=protection)
+    return dataclasses.replace(self, model=model)

@@ -4,6 +4,7 @@
   reproduce --table=motley_school --best   only the points found best before
   reproduce --table=self_fl_mnist          rows that are compared on clients
   reproduce --table=self_fl_gaussian       curves, which are drawn
+  reproduce --table=school_private         examples protected, at several ε
 
 Every point of the grids is run with every seed, the best is chosen by
 validation, and its test metric is shown beside the published one, if there is
@@ -31,7 +32,8 @@ _JSON = flags.DEFINE_string(
   None,
   'A file to write {method: {"ours": …, "over_repeats": …, "published": …,'
   ' "hurt": …}} to, each with those of the numbers that it has; of a table with'
-  ' columns {row: {column: …}}, of curves {figure and x: {method: …}}.',
+  ' columns {row: {column: …}}, of curves {figure and x: {method: …}}, of'
+  ' privacy {method: {ε: {"ours": …, "published": …}}}.',
 )
 _DRY_RUN = shared_flags.dry_run()
 _DATA_DIR = shared_flags.data_dir()

@@ -144,22 +144,23 @@ class Cohorts:
 
   def attributes(
     self,
-    attributes: Mapping[str, task.Attribute],
+    attributes: Mapping[str, Any],
     names: Sequence[str],
     rows: np.ndarray,
   ) -> collections.OrderedDict[str, np.ndarray]:
     """Returns attributes of clients, stacked, by name."""
     ids = [self.client_ids[row] for row in rows]
     own = 'train' if 'train' in self.sizes else 'personalization'
-    return collections.OrderedDict(
-      (
-        name,
-        self.sizes[own][rows].astype(np.int32)
-        if name == task.SIZE
-        else attributes[name].of(ids),
-      )
-      for name in names
-    )
+    sizes = self.sizes[own][rows]
+
+    def values(name: str) -> np.ndarray:
+      if name == task.SIZE:
+        return sizes.astype(np.int32)
+      if name == task.PROTECTION:
+        return attributes[name].of_sizes(sizes)
+      return attributes[name].of(ids)
+
+    return collections.OrderedDict((name, values(name)) for name in names)
 
   def _padding(self, name: str, rows: np.ndarray) -> int:
     """Returns the number of examples to which a cohort is padded."""
@@ -191,6 +192,7 @@ class Cohorts:
     drop_partial: bool = False,
     epochs: int = 1,
     num_steps: int = 0,
+    poisson: bool = False,
     start: float = 0.0,
     stop: float = 1.0,
   ) -> tuple[np.ndarray, np.ndarray]:
@@ -207,6 +209,8 @@ class Cohorts:
       epochs: The number of passes over the examples.
       num_steps: If it is not 0, the number of batches, all of them full,
         instead of `epochs`.
+      poisson: Whether each batch is a Poisson sample, see `index_poisson`,
+        instead of a part of a pass; there must be a key.
       start: The fraction of a client's examples that is left out at the front,
         rounded up to whole examples.
       stop: The fraction after which examples are left out, rounded up likewise,
@@ -225,6 +229,7 @@ class Cohorts:
       drop_partial,
       epochs,
       num_steps,
+      poisson,
     )
     if start:
       # Padding stays at zero, as there may be no example at `first`.
@@ -240,10 +245,22 @@ class Cohorts:
     drop_partial: bool,
     epochs: int,
     num_steps: int,
+    poisson: bool,
   ) -> tuple[np.ndarray, np.ndarray]:
     rng = seeds.generator(*shuffle) if shuffle else None
     if num_steps:
       return batches.index_steps(sizes, batch_size, num_steps, rng=rng)
+    if poisson:
+      if rng is None:
+        raise ValueError('Poisson samples are drawn, which takes a key.')
+      return batches.index_poisson(
+        sizes,
+        batch_size,
+        epochs,
+        rng,
+        drop_partial=drop_partial,
+        pad_to=pad_to,
+      )
 
     def one_pass() -> tuple[np.ndarray, np.ndarray]:
       return batches.index_batches(

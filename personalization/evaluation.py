@@ -276,6 +276,7 @@ def _evaluate_population(
         else (),
         drop_partial=settings.drop_partial_batches and method.takes_steps,
         epochs=method.shuffled_epochs or 1,
+        poisson=settings.poisson_batches and method.shuffled_epochs > 0,
         stop=personalized_on,
       ),
       evaluation=by_set,
@@ -291,7 +292,9 @@ def _evaluate_population(
       states = work.trained.states_of(
         [clients.client_ids[row] for row in rows], rows.tolist()
       )
-      attributes = clients.attributes(work.attributes, method.needs, rows)
+      attributes = clients.attributes(
+        {**work.attributes, **method.attributes}, method.needs, rows
+      )
       result = method.personalize(
         work.trained.server_state,
         cohorts.clients(

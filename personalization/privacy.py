@@ -63,6 +63,26 @@ class PrivacySettings(settings.Settings):
 
 
 @dataclasses.dataclass(frozen=True)
+class ExampleSettings(PrivacySettings):
+  """The settings of privacy of each example within its silo."""
+
+  choice_epsilon: float | None = settings.field(
+    None,
+    'The ε of each choice of a cluster by its loss; none for .03 of epsilon.',
+    above=0,
+  )
+  most_loss: float = settings.field(
+    0.1, 'The loss to which is clipped that of an example in a choice.', above=0
+  )
+  counted_as_poisson: bool = settings.field(
+    False,
+    'Whether epsilon finds the noise as if batches were Poisson samples, though'
+    ' they are parts of shuffled passes, as in Liu et al. 2022. The guarantee'
+    ' that is shown is that of what is run.',
+  )
+
+
+@dataclasses.dataclass(frozen=True)
 class MatrixSettings(PrivacySettings):
   """The settings of the matrix mechanism."""
 
@@ -78,16 +98,24 @@ class Entry:
   Attributes:
     path: Its module and a function of this in the form of `apply`.
     settings_class: The class of its settings.
+    of_examples: Whether it protects examples, also from what a client does by
+      itself and sends to nobody.
   """
 
   path: str
   settings_class: type[settings.Settings]
+  of_examples: bool = False
 
 
 ENTRIES: Mapping[str, Entry] = {
   NONE: Entry('', NoPrivacySettings),
   'gaussian': Entry(
     'personalization.client_privacy:make_gaussian', PrivacySettings
+  ),
+  'example': Entry(
+    'personalization.silo_privacy:make_example',
+    ExampleSettings,
+    of_examples=True,
   ),
   'adaptive': Entry(
     'personalization.client_privacy:make_adaptive', PrivacySettings

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from algorithms import methods
 from algorithms import trainers
 from base import errors
 from base import seeds
@@ -62,6 +63,11 @@ class TrainingSettings(settings.Settings):
   )
   drop_partial_batches: bool = settings.field(
     False, 'Whether to leave out a last batch that is not full.'
+  )
+  poisson_batches: bool = settings.field(
+    False,
+    'Whether each batch draws each example by itself, so that it has batch_size'
+    ' of them on average, rather than being a part of a shuffled pass.',
   )
   rounds_per_checkpoint: int = settings.field(
     50, 'The number of rounds from checkpoint to checkpoint.', minimum=1
@@ -186,6 +192,7 @@ class Schedule:
       'drop_partial': self._how.drop_partial_batches,
       'epochs': self._how.client_epochs,
       'num_steps': self._how.client_steps,
+      'poisson': self._how.poisson_batches,
     }
 
   def one(self, round_num: int) -> tuple[np.ndarray, Any, np.ndarray]:
@@ -199,9 +206,13 @@ class Schedule:
       self._seeds(own_round, len(rows)),
     )
 
-  def attributes(self, names: Sequence[str], rows: np.ndarray) -> Any:
-    """Returns attributes of clients, stacked, by name."""
-    return self.clients.attributes(self._attributes, names, rows)
+  def attributes(self, method: methods.Method, rows: np.ndarray) -> Any:
+    """Returns the attributes that a method needs of clients, stacked."""
+    return self.clients.attributes(
+      {**self._attributes, **method.attributes},
+      method.trainer.attributes,
+      rows,
+    )
 
   @functools.cached_property
   def _is_stacked(self) -> bool:

@@ -201,7 +201,7 @@ def check(
       ' task where they are, as school, or leave the method out.'
     )
   for attribute in method.needs:
-    found = method.trainer.found_attributes
+    found = *method.trainer.found_attributes, *method.attributes
     if attribute not in (*task.attributes, *found, tasks.SIZE):
       raise errors.UserError(
         f'{name} needs to know the {attribute} of each client, which'
@@ -241,9 +241,7 @@ class _OneByOne:
       data=data,
       state=self._states.read(rows),
       seed=client_seeds,
-      attributes=self._schedule.attributes(
-        self._method.trainer.attributes, rows
-      ),
+      attributes=self._schedule.attributes(self._method, rows),
     )
     server_state, new_states, metrics = self._method.next(
       server_state, clients, *self._method.constants
@@ -278,7 +276,7 @@ class _AtOnce:
     self._changed = np.zeros(len(self._rows), bool)
     self._fixed = (
       schedule.examples,
-      schedule.attributes(method.trainer.attributes, self._rows),
+      schedule.attributes(method, self._rows),
     )
 
   def to_come(

@@ -12,6 +12,9 @@ from tasks.models import models
 GROUP = 'group'
 # The number of examples that a client trains on, which every task tells.
 SIZE = 'size'
+# The numbers by which a client protects its examples, of which a method knows,
+# see `tasks.models.protections`.
+PROTECTION = 'protection'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,8 @@ from experiments.benchmarks import workloads
 from experiments.command_line import launch
 
 _SIZES = (10, 100, 1000)
+# The systems whose rounds those of others are compared with.
+_COMPARED = ('native', 'cohort', 'bare')
 
 
 class _System:
@@ -102,6 +104,8 @@ def _compare(
       names.insert(0, 'native')
     if workload == 'W2':
       names.append('vectorized')
+    if workload in workloads.PROTECTED:
+      names.append('protected')
   with _systems(workload, names, data_dir, method) as systems:
     for _ in range(turns):
       for system in systems.values():
@@ -110,7 +114,7 @@ def _compare(
       f'{workload}, {method}: seconds a round',
       'system',
       'median',
-      *(f'of {other}' for other in names if other in ('native', 'bare')),
+      *(f'of {other}' for other in names if other in _COMPARED),
       'first round',
       'peak memory',
       'furthest weight from bare',
@@ -126,11 +130,11 @@ def _compare(
         *(
           f'{system.median / systems[other].median:.3g}'
           for other in names
-          if other in ('native', 'bare')
+          if other in _COMPARED
         ),
         f'{system.first_seconds:.1f} s',
         f'{system.peak_bytes / 2**30:.2f} GiB',
-        f'{distance:.0e}',
+        '–' if name == 'protected' else f'{distance:.0e}',
       )
     console.print(table)
     return {name: system.median for name, system in systems.items()}

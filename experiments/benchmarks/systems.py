@@ -21,19 +21,27 @@ from experiments.benchmarks import task_workloads
 from experiments.benchmarks import workloads
 from experiments.runs import execution
 from personalization import cohorts
+from tasks import task as tasks
+from tasks.models import protections
 
 # From how many rounds to run to the model after them.
 _Run = Callable[[int], Mapping[str, Any]]
+# What a client of a protected round has: S, z, and the batch size of all.
+_PROTECTED = (1.0, 1.0, 32.0, 1.0, 1.0)
 # Rounds are repeated for at least so long in a turn.
 _SECONDS_PER_TURN = 0.3
 
 
-def _federated_rounds(workload: Any, runtime: str, name: str) -> _Run:
-  """Makes rounds of a method on a runtime."""
+def _federated_rounds(workload: Any, system: str, name: str) -> _Run:
+  """Makes rounds of a method on a runtime; 'protected' is on ours."""
+  runtime = 'cohort' if system == 'protected' else system
   execution.set_runtime(runtime)
+  model = workload.model
+  if system == 'protected':
+    model = dataclasses.replace(model, protection=protections.Protection())
   method = registry.build(
     name,
-    workload.model,
+    model,
     registry.make_settings(
       name, {'client_learning_rate': workload.learning_rate}
     ),
@@ -47,6 +55,10 @@ def _federated_rounds(workload: Any, runtime: str, name: str) -> _Run:
   data: Any = list(workload.clients)
   if workload.name == 'linear' and runtime == 'cohort':
     data = cohorts.stack(data)
+  attributes: Any = collections.OrderedDict()
+  if system == 'protected':
+    numbers = np.tile(np.float32(_PROTECTED), [size, 1])
+    attributes[tasks.PROTECTION] = numbers
   states: Any = [
     method.initialize_client(np.array([0, k], np.int32)) for k in range(size)
   ]
@@ -62,7 +74,7 @@ def _federated_rounds(workload: Any, runtime: str, name: str) -> _Run:
         data=data,
         state=states,
         seed=np.zeros([size, 2], np.int32),
-        attributes=collections.OrderedDict(),
+        attributes=attributes,
       )
       state, new, _ = method.next(state, clients)
       states = cohorts.stack(new) if not isinstance(data, list) else list(new)
@@ -135,7 +147,7 @@ def serve(
     make = functools.partial(_task_rounds, name, system, data_dir)
   else:
     workload = _made_up_workload(name, size)
-    federated = system in ('native', 'cohort')
+    federated = system in ('native', 'cohort', 'protected')
     make = functools.partial(
       _federated_rounds if federated else _reference_rounds,
       workload,

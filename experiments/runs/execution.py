@@ -197,7 +197,7 @@ def _privately(
   name: str, method: methods.Method, config: configs.Config, task: tasks.Task
 ) -> methods.Method:
   """Makes a method private, as the configuration has it."""
-  if not method.trains:
+  if not (method.trains or privacy.ENTRIES[config.privacy].of_examples):
     return method
   if config.run.aggregator != 'mean':
     raise errors.UserError(
@@ -247,6 +247,12 @@ def build_methods(
   for name, own in built.items():
     training.check(own, task, name)
     groups.check(own, task, name)
+  if privacy.ENTRIES[config.privacy].of_examples:
+    if len(measurements.personalization_parts(task, measurement)) > 1:
+      raise errors.UserError(
+        'personalization_fractions must be empty where examples are protected:'
+        ' each is one more use of them, which is not accounted for.'
+      )
   if config.privacy != privacy.NONE:
     built = {
       name: _privately(name, own, config, task) for name, own in built.items()

@@ -328,4 +328,6 @@ class Runner:
         evaluated, task, choice=execution.choice(run.config.run, job.metric)
       )
       record = make_record(run, outcome)
+      if method.guarantee is not None:
+        record['epsilon'] = _number(method.guarantee.epsilon)
       yield run, {**record, 'dropped_updates': trained.dropped_clients}

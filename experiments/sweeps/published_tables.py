@@ -7,6 +7,7 @@ import tomllib
 
 from base import errors
 from experiments.sweeps import grid_file
+from experiments.sweeps import private_tables
 
 _TABLES = pathlib.Path(__file__).parents[1] / 'tables'
 
@@ -28,6 +29,7 @@ class PublishedTable:
     best: The best points, as found here; None if they are not known yet.
     columns: What is shown of the records of runs, see `compared_tables`; empty
       for a table of means beside published ones.
+    cells: The cell of each row, of a table of privacy; else empty.
   """
 
   title: str
@@ -35,6 +37,9 @@ class PublishedTable:
   whole: grid_file.GridFile
   best: grid_file.GridFile | None
   columns: tuple[str, ...] = ()
+  cells: Mapping[str, private_tables.Cell] = dataclasses.field(
+    default_factory=dict
+  )
 
   @property
   def rows(self) -> tuple[str, ...]:
@@ -50,6 +55,9 @@ def read(name: str) -> PublishedTable:
   title, published = contents.pop('title'), contents.pop('published', {})
   columns = tuple(contents.pop('columns', ()))
   best = contents.pop('best', None)
+  cells: dict[str, private_tables.Cell] = {}
+  if 'epsilons' in contents:
+    contents, cells = private_tables.expand(contents)
   whole = grid_file.parse(contents, name)
   if best is not None:
     grids = [
@@ -57,4 +65,4 @@ def read(name: str) -> PublishedTable:
       for row, own in best.items()
     ]
     best = grid_file.parse({**contents, 'grid': grids}, name)
-  return PublishedTable(title, published, whole, best, columns)
+  return PublishedTable(title, published, whole, best, columns, cells)

@@ -15,6 +15,7 @@ from experiments.command_line import terminal
 from experiments.sweeps import compared_tables
 from experiments.sweeps import grid_results
 from experiments.sweeps import grids
+from experiments.sweeps import private_tables
 from experiments.sweeps import published_tables
 
 _TABLE_WIDTH = 150
@@ -117,6 +118,10 @@ def main(
   if table.columns:
     finished = {row: winners[row] for row in table.rows if row in winners}
     short = compared_tables.show(table.title, table.columns, finished, folder)
+  elif table.cells:
+    short = private_tables.show(
+      table.title, table.cells, table.published, winners
+    )
   else:
     rows = compare(table, winners)
     _print(table, rows)

@@ -12,10 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks.data import populations
+
+# How rarely a Poisson sample is larger than there are places for.
+_RAREST = 1e-15
+_NEARLY_ZERO = 1e-30
 
 
 class ClientData(NamedTuple):
@@ -26,7 +31,8 @@ class ClientData(NamedTuple):
   Attributes:
     examples: The features of the examples, each `[n, …]`.
     indices: The examples of each step's batch, `[steps, batch]` int32.
-    mask: 1, or 0 for padding, `[steps, batch]` float32.
+    mask: 1, or 0 for padding, `[steps, batch]` float32. An empty batch that is
+      not padding has a place with a mask next to 0.
   """
 
   examples: collections.OrderedDict[str, Any]
@@ -178,6 +184,60 @@ def index_steps(
       stream = np.concatenate(passes)[: num_steps * place]
       indices[k, :, :place] = stream.reshape(num_steps, place)
       mask[k, :, :place] = 1
+  return indices, mask
+
+
+def index_poisson(
+  sizes: Sequence[int] | np.ndarray,
+  batch_size: int,
+  epochs: int,
+  rng: np.random.Generator,
+  *,
+  drop_partial: bool = False,
+  pad_to: int,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Makes batches of a cohort of which each is a Poisson sample.
+
+  Each batch draws each example by itself, with a probability that makes the
+  batch as large as asked for on average. A client with fewer examples has them
+  all in each batch. There are as many batches as in `index_batches`.
+
+  Args:
+    sizes: The number of examples of each client, `[clients]`.
+    batch_size: The mean number of examples in a batch.
+    epochs: The number of passes.
+    rng: Draws the batches.
+    drop_partial: Whether a pass has no batch for what does not fill one.
+    pad_to: A number of examples that no client exceeds, on which the shape
+      depends.
+
+  Returns:
+    The indices and their mask, as `index_batches` does. A batch without any
+    examples has one whose mask is nearly zero, so that it is not taken for
+    padding. A batch leaves out what is more than once in 1e15 batches.
+  """
+  most_steps = pad_to // max(min(batch_size, pad_to), 1)
+  if not drop_partial:
+    most_steps = -(-pad_to // batch_size)
+  places = pad_to
+  if batch_size < pad_to:
+    # The larger the client, the more the sizes of its batches vary.
+    most = stats.binom.isf(_RAREST, pad_to, batch_size / pad_to)
+    places = min(int(most), pad_to)
+  shape = (len(sizes), epochs * most_steps, places)
+  indices, mask = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+  # One after another, as all of a pass at once would be large.
+  for k, size in enumerate(map(int, sizes)):
+    if not size:
+      continue
+    own = min(batch_size, size)
+    steps = epochs * (size // own if drop_partial else -(-size // own))
+    drawn = rng.random((steps, size)) < own / size
+    first = np.argsort(~drawn, axis=-1, kind='stable')[:, :places]
+    is_drawn = np.take_along_axis(drawn, first, -1)
+    indices[k, :steps, : first.shape[1]] = np.where(is_drawn, first, 0)
+    mask[k, :steps, : first.shape[1]] = is_drawn
+    mask[k, :steps, 0][~drawn.any(-1)] = _NEARLY_ZERO
   return indices, mask
 
 

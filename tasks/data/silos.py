@@ -75,8 +75,13 @@ def read_mat(
   return clients
 
 
-def split(features: np.ndarray, labels: np.ndarray, seed: int) -> Split:
-  """Splits a client's examples, 70/15/15, and standardizes the features.
+def split(
+  features: np.ndarray,
+  labels: np.ndarray,
+  seed: int,
+  only_test: float | None = None,
+) -> Split:
+  """Splits a client's examples and standardizes the features.
 
   Means and deviations are those of the examples to train on.
 
@@ -84,16 +89,20 @@ def split(features: np.ndarray, labels: np.ndarray, seed: int) -> Split:
     features: The features, `[n, features]`.
     labels: The labels, `[n]`.
     seed: The seed of the split.
+    only_test: The share of the test examples, which are the validation examples
+      as well; None for a split of 70/15/15.
 
   Returns:
     The three parts.
   """
   rest, test = model_selection.train_test_split(
-    np.arange(len(labels)), test_size=_HELD_OUT, random_state=seed
+    np.arange(len(labels)), test_size=only_test or _HELD_OUT, random_state=seed
   )
-  train, validation = model_selection.train_test_split(
-    rest, test_size=_HELD_OUT / (1 - _HELD_OUT), random_state=seed
-  )
+  train, validation = rest, test
+  if only_test is None:
+    train, validation = model_selection.train_test_split(
+      rest, test_size=_HELD_OUT / (1 - _HELD_OUT), random_state=seed
+    )
   # In float64, in which the deviation of a constant column is zero exactly.
   mean = features[train].mean(axis=0, dtype=np.float64)
   deviation = features[train].std(axis=0, dtype=np.float64)

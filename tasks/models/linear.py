@@ -25,6 +25,8 @@ class LinearModel(models.Model):
       zero in Motley, except where several models must not start as one.
   """
 
+  has_small_gradients = True
+
   num_features: int
   initial_stddev: float = dataclasses.field(default=0.0, kw_only=True)
 
@@ -75,8 +77,13 @@ class LinearModel(models.Model):
 class LinearRegression(LinearModel):
   """Least squares, for examples {'x': [features], 'y': []}.
 
-  Loss and metric are *half* the squared error, as in Motley's School.
+  The loss is *half* the squared error; so is the metric, as in Motley's School.
+
+  Attributes:
+    judged_in_full: Whether the metric is all of the squared error.
   """
+
+  judged_in_full: bool = dataclasses.field(default=False, kw_only=True)
 
   @property
   def _label(self) -> tf.TensorSpec:
@@ -88,9 +95,10 @@ class LinearRegression(LinearModel):
   def judge(
     self, predicted: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
-    return collections.OrderedDict(
-      half_squared_error=models.each_as_one(self.score_loss(predicted, batch))
-    )
+    half = self.score_loss(predicted, batch)
+    if self.judged_in_full:
+      return collections.OrderedDict(squared_error=models.each_as_one(2 * half))
+    return collections.OrderedDict(half_squared_error=models.each_as_one(half))
 
 
 @dataclasses.dataclass(frozen=True)

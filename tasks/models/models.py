@@ -11,12 +11,13 @@ from collections.abc import Mapping
 import dataclasses
 import functools
 import hashlib
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from tasks.models import metrics
+from tasks.models import protections
 
 # A flat, ordered mapping from a weight's name to its tensor.
 Weights = collections.OrderedDict[str, tf.Tensor]
@@ -51,13 +52,22 @@ class Model(abc.ABC):
       Computations are given them as an argument of their own: they are in no
       state, message, checkpoint or graph, and make no difference to which
       models are equal.
+    protection: Protects each example in the gradients of a client; None if
+      nothing does.
+    has_small_gradients: Whether the gradients of the examples of a batch are
+      best taken at once, one for each, rather than in turns.
   """
+
+  has_small_gradients: ClassVar[bool] = False
 
   frozen: Weights = dataclasses.field(
     default_factory=collections.OrderedDict,
     kw_only=True,
     compare=False,
     repr=False,
+  )
+  protection: protections.Protection | None = dataclasses.field(
+    default=None, kw_only=True
   )
 
   @functools.cached_property

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import tree
 
+from base import errors
 from tasks.models import linear
 from tests.algorithms import helpers
 
@@ -181,3 +183,37 @@ def test_the_number_of_epochs_does_not_change_the_training():
   state = helpers.run(_build()).state
   other = helpers.run(_build(finetuning_epochs=1)).state
   helpers.assert_equal(state, other)
+
+
+def test_tries_only_some_of_the_epochs():
+  every, some = (
+    helpers.build(
+      'finetuning',
+      finetuning_epochs=6,
+      finetuning_shuffle=True,
+      finetuning_epochs_per_candidate=step,
+    )
+    for step in (1, 3)
+  )
+  assert [c.value for c in some.candidates] == [0, 3, 6]
+  # Six epochs of the same batches.
+  own = helpers.data(0, 9)
+  shuffled = own._replace(
+    indices=np.tile(own.indices, [6, 1]), mask=np.tile(own.mask, [6, 1])
+  )
+  results = [
+    method.personalize(
+      method.initial_state([0, 1]), helpers.make_held_out(method, [shuffled])
+    )[0]
+    for method in (every, some)
+  ]
+  helpers.assert_close(
+    [leaf[::3] for leaf in tree.flatten(results[0])], tree.flatten(results[1])
+  )
+
+
+def test_the_epochs_that_are_tried_must_divide_all():
+  with pytest.raises(errors.UserError, match='must divide'):
+    helpers.build_anew(
+      'finetuning', finetuning_epochs=5, finetuning_epochs_per_candidate=2
+    )

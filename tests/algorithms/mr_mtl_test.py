@@ -13,11 +13,11 @@ def _build(**values):
   )
 
 
-def _rounds(lambda_, num_rounds=3):
+def _rounds(lambda_, num_rounds=3, weights=None):
   """The models of all clients, as computed with NumPy."""
   models = [np.zeros(4) for _ in helpers.SIZES]
   for _ in range(num_rounds):
-    w_bar = np.mean(models, axis=0)
+    w_bar = np.average(models, axis=0, weights=weights)
     for k, own in enumerate(helpers.all_data()):
       for a, b in helpers.batch_gradients(own):
         slope = a @ models[k] - b + lambda_ * (models[k] - w_bar)
@@ -37,6 +37,21 @@ def test_three_rounds_are_those_of_numpy():
     np.mean(expected, axis=0),
     rtol=1e-4,
     atol=1e-6,
+  )
+
+
+def test_the_mean_of_sizes_is_that_of_all_models_by_their_sizes():
+  # Batches that are not full are dropped, and count in the sizes all the same.
+  method = _build(client_weighting='size')
+  sizes = [2 * size + 1 for size in helpers.SIZES]
+  clients = helpers.make_clients(
+    method, attributes=[{'size': size} for size in sizes]
+  )
+  after, expected = helpers.run(method, 3, clients), _rounds(0.7, 3, sizes)
+  helpers.assert_close(_models(after), expected)
+  helpers.assert_close(
+    helpers.vector(after.state.server.model),
+    np.average(expected, axis=0, weights=sizes),
   )
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.io
+import tensorflow as tf
 
 from base import errors
 from tasks import school
@@ -159,3 +160,29 @@ def test_error_of_predicting_the_mean_is_that_of_the_reference(real_task):
     ]
   )
   assert error == pytest.approx(0.0184, rel=0, abs=0.5e-4)
+
+
+def test_the_protocol_of_mr_mtl_splits_off_a_fifth_for_both(load_task):
+  task = load_task(protocol='mr_mtl')
+  for client_id, size in _SIZES.items():
+    test = task.test.sets['evaluation'](client_id)
+    assert len(test['y']) == np.ceil(0.2 * size)
+    assert len(task.train.sets['train'](client_id)['y']) == size - len(
+      test['y']
+    )
+    np.testing.assert_array_equal(
+      task.validation.sets['evaluation'](client_id)['x'], test['x']
+    )
+
+
+def test_the_protocol_of_mr_mtl_judges_by_all_of_the_squared_error(load_task):
+  motley, mr_mtl = load_task(), load_task(protocol='mr_mtl')
+  batch = {'x': tf.ones([2, 28]), 'y': tf.constant([1.0, 3.0])}
+  predicted = tf.constant([2.0, 3.0])
+  half, _ = motley.model.judge(predicted, batch)[motley.metric]
+  whole, _ = mr_mtl.model.judge(predicted, batch)[mr_mtl.metric]
+  np.testing.assert_allclose(half, [0.5, 0])
+  np.testing.assert_allclose(whole, [1, 0])
+  # The loss stays half of it.
+  weights = mr_mtl.model.init(tf.constant([0, 0]))
+  np.testing.assert_allclose(mr_mtl.model.loss(weights, batch), [0.5, 4.5])

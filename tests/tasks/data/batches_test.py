@@ -156,3 +156,56 @@ def test_the_examples_that_batches_take_are_listed():
     np.take_along_axis(used, places.reshape(3, -1), axis=1).reshape(3, 3, 4),
     indices,
   )
+
+
+def _poisson(sizes=(4, 40, 100, 0), epochs=30, **values):
+  rng = np.random.default_rng(0)
+  return batches.index_poisson(sizes, 8, epochs, rng, pad_to=100, **values)
+
+
+def test_poisson_batches_draw_each_example_with_the_same_probability():
+  indices, mask = _poisson(epochs=300)
+  for k, size in ((1, 40), (2, 100)):
+    own = indices[k][mask[k] > 0.5]
+    steps = 300 * -(-size // 8)
+    counts = np.bincount(own, minlength=100)
+    assert counts[size:].sum() == 0
+    q, deviation = 8 / size, (8 / size * steps) ** 0.5
+    assert np.abs(counts[:size] - q * steps).max() < 5 * deviation
+  # Sizes vary as those of a binomial distribution, which a shuffle's do not.
+  of_largest = mask[2].sum(-1)
+  assert of_largest.std() == pytest.approx((8 * (1 - 0.08)) ** 0.5, rel=0.1)
+
+
+def test_a_poisson_batch_has_no_example_twice():
+  indices, mask = _poisson()
+  for own, own_mask in zip(indices[2], mask[2]):
+    drawn = own[own_mask > 0]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_a_client_that_fills_no_poisson_batch_has_all_examples_in_each():
+  indices, mask = _poisson()
+  np.testing.assert_array_equal(mask[0].sum(-1)[:30], np.full(30, 4))
+  np.testing.assert_array_equal(
+    np.sort(indices[0][3][mask[0][3] > 0]), range(4)
+  )
+
+
+@pytest.mark.parametrize('drop_partial', [True, False])
+def test_there_are_as_many_poisson_batches_as_others(drop_partial):
+  _, mask = _poisson(drop_partial=drop_partial)
+  _, expected = batches.index_batches(
+    [4, 40, 100, 0], 8, drop_partial=drop_partial, pad_to=100
+  )
+  np.testing.assert_array_equal(
+    mask.any(-1).sum(-1), 30 * expected.any(-1).sum(-1)
+  )
+
+
+def test_an_empty_poisson_batch_is_no_padding():
+  rng = np.random.default_rng(0)
+  _, mask = batches.index_poisson([50], 1, 4, rng, pad_to=50)
+  sizes = mask[0].sum(-1)
+  assert (sizes < 0.5).any()
+  assert (mask[0] > 0).any(-1).all()

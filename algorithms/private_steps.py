@@ -1,0 +1,262 @@
+"""Private steps: gradients in which each example of a client is protected.
+
+Abadi et al. 2016, algorithm 1 (DP-SGD), within each silo k as in Liu et al.
+2022. For a batch of examples x_i, with a regularizer R,
+
+  g_i  <- grad loss(w; x_i) + grad R(w)
+  g_i  <- g_i min(1, S / ||g_i||)
+  grad <- (sum_i g_i + N(0, z_k^2 S^2)) / B_k
+
+The norm is that of all weights that are trained, together. B_k is the size that
+batches are meant to have: how many a random batch has is not known outside the
+silo. The regularizer is clipped with the loss, as in the code of Liu et al.; it
+would be as private outside.
+
+An example whose gradient, or its square, is not finite counts as zero.
+"""
+
+import collections
+from collections.abc import Callable
+import dataclasses
+import math
+from typing import TypeVar
+
+import tensorflow as tf
+
+from tasks.models import models
+from tasks.models import protections
+
+_M = TypeVar('_M')
+# From weights, a batch and its mask to the mean loss of the batch.
+Loss = Callable[[models.Weights, models.Batch, tf.Tensor], tf.Tensor]
+# The noise of choices is a part of its own.
+_CHOICE = -1
+# The number of the generator.
+_PHILOX = 1
+
+
+def at(
+  model: _M,
+  *,
+  part: int | tf.Tensor | None = None,
+  step: int | tf.Tensor | None = None,
+) -> _M:
+  """Returns a model for a part of a client's work, or for a step of a part.
+
+  Args:
+    model: The model, or another that has a mean loss. If it is not protected,
+      it is returned as it is.
+    part: The number of the part, below 2^31; None if it stays.
+    step: The number of the step, likewise.
+  """
+  own = getattr(model, 'protection', None)
+  if own is None:
+    return model
+  given = {'part': part, 'step': step}
+  own = dataclasses.replace(
+    own, **{n: value for n, value in given.items() if value is not None}
+  )
+  return dataclasses.replace(model, protection=own)
+
+
+def _uniform(
+  own: protections.Protection, part: int | tf.Tensor, size: int
+) -> tf.Tensor:
+  """Draws numbers between 0 and 1, other ones for each part and step.
+
+  They are made of the bits of Philox: what TensorFlow makes of these bits is
+  another number under XLA.
+  """
+
+  def word(high: int | tf.Tensor, low: int | tf.Tensor) -> tf.Tensor:
+    pair = tf.cast(high, tf.int64) * 2**32 + tf.cast(low, tf.int64)
+    return tf.bitcast(pair, tf.uint64)
+
+  bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
+    shape=[size],
+    key=word(own.seed[0], own.seed[1])[tf.newaxis],
+    # The generator counts in the first word.
+    counter=tf.stack([word(0, 0), word(part, own.step)]),
+    alg=_PHILOX,
+    dtype=tf.uint32,
+  )
+  # What rounds to 1 stays below it, so that its logarithm is not 0.
+  uniform = (tf.cast(bits, tf.float32) + 1.0) * 2.0**-32
+  return tf.minimum(uniform, 1.0 - 2.0**-24)
+
+
+def _normal(
+  own: protections.Protection, like: models.Weights
+) -> models.Weights:
+  """Draws N(0, 1) for weights, by the transform of Box and Muller."""
+  sizes = [leaf.shape.num_elements() for leaf in like.values()]
+  half = -(-sum(sizes) // 2)
+  first, second = tf.split(_uniform(own, own.part, 2 * half), 2)
+  radius, angle = tf.sqrt(-2.0 * tf.math.log(first)), 2 * math.pi * second
+  drawn = tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], 0)
+  drawn = drawn[: sum(sizes)]
+  return collections.OrderedDict(
+    (name, tf.reshape(part, leaf.shape))
+    for part, (name, leaf) in zip(tf.split(drawn, sizes), like.items())
+  )
+
+
+def total_loss(
+  model: models.Model,
+  weights: models.Weights,
+  examples: models.Batch,
+  mask: tf.Tensor,
+) -> tf.Tensor:
+  """Sums the examples' losses for a choice, none larger than the largest."""
+  most = model.protection.most_loss
+  losses = model.loss(weights, examples)
+  # What is not a number is the largest loss, too.
+  losses = tf.where(losses < most, tf.maximum(losses, 0.0), most)
+  return tf.reduce_sum(tf.where(mask > 0, mask * losses, 0.0))
+
+
+def with_noise_of_choice(model: models.Model, losses: tf.Tensor) -> tf.Tensor:
+  """Adds Gumbel noise, so that the least is that of the exponential mechanism.
+
+  Args:
+    model: The model. If it is not protected, the losses stay as they are.
+    losses: The sums of losses to choose among, as `total_loss` gives them.
+  """
+  own = model.protection
+  if own is None:
+    return losses
+  uniform = _uniform(own, _CHOICE, losses.shape.num_elements())
+  gumbel = -tf.math.log(-tf.math.log(uniform))
+  return losses - own.choice_noise * gumbel
+
+
+def _differentiate(
+  loss: Callable[[models.Weights], tf.Tensor], weights: models.Weights
+) -> tuple[models.Weights, tf.Tensor]:
+  with tf.GradientTape() as tape:
+    tape.watch(weights)
+    value = loss(weights)
+  slopes = tape.gradient(
+    value, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
+  )
+  return tf.nest.map_structure(tf.convert_to_tensor, slopes), value
+
+
+def _share(
+  slopes: models.Weights, clip: tf.Tensor, axes_in_front: int
+) -> tf.Tensor:
+  """Returns min(1, S / ||g||); 0 for a norm that is not finite."""
+  square = tf.add_n(
+    [
+      tf.reduce_sum(
+        tf.square(leaf), list(range(axes_in_front, leaf.shape.rank))
+      )
+      for leaf in slopes.values()
+    ]
+  )
+  share = tf.minimum(1.0, clip * tf.math.rsqrt(square))
+  return tf.where(tf.math.is_finite(square), share, 0.0)
+
+
+def _finite(leaf: tf.Tensor) -> tf.Tensor:
+  return tf.where(tf.math.is_finite(leaf), leaf, 0.0)
+
+
+def clipped_sum(
+  loss: Loss,
+  clip: tf.Tensor,
+  weights: models.Weights,
+  examples: models.Batch,
+  mask: tf.Tensor,
+  pull: models.Weights | None = None,
+  at_once: bool = False,
+) -> tuple[models.Weights, tf.Tensor]:
+  """Sums the clipped gradients of the examples of a batch.
+
+  Args:
+    loss: The mean loss of a batch, which is asked for one of each example.
+    clip: S.
+    weights: The weights to differentiate by.
+    examples: The batch.
+    mask: 0 for padding.
+    pull: The gradient of the regularizer, a part of each example's.
+    at_once: Whether to take all gradients at once rather than in turns. This is
+      faster if they are small, and not possible for all models.
+
+  Returns:
+    The sum, and the examples' sum of losses.
+  """
+
+  def differentiate(example: models.Batch) -> tuple[models.Weights, tf.Tensor]:
+    alone = {name: leaf[tf.newaxis] for name, leaf in example.items()}
+    slopes, value = _differentiate(
+      lambda w: loss(w, alone, tf.ones([1])), weights
+    )
+    if pull is not None:
+      slopes = tf.nest.map_structure(tf.add, slopes, pull)
+    return slopes, value
+
+  if at_once:
+    slopes, losses = tf.vectorized_map(
+      differentiate, dict(examples), fallback_to_while_loop=False
+    )
+    shares = mask * _share(slopes, clip, 1)
+    total = tf.nest.map_structure(
+      lambda leaf: tf.tensordot(shares, _finite(leaf), 1), slopes
+    )
+    return total, tf.tensordot(mask, losses, 1)
+
+  def add(i: tf.Tensor, total: models.Weights, sum_of_losses: tf.Tensor):
+    slopes, value = differentiate(
+      {name: tf.gather(leaf, i) for name, leaf in examples.items()}
+    )
+    own = tf.gather(mask, i)
+    share = own * _share(slopes, clip, 0)
+    total = tf.nest.map_structure(
+      lambda leaf, slope: leaf + share * _finite(slope), total, slopes
+    )
+    return i + 1, total, sum_of_losses + own * value
+
+  _, total, sum_of_losses = tf.while_loop(
+    lambda i, *_: i < tf.shape(mask)[0],
+    add,
+    (0, tf.nest.map_structure(tf.zeros_like, weights), tf.constant(0.0)),
+  )
+  return total, sum_of_losses
+
+
+def gradient(
+  own: protections.Protection,
+  loss: Loss,
+  weights: models.Weights,
+  examples: models.Batch,
+  mask: tf.Tensor,
+  regularizer: Callable[[models.Weights], tf.Tensor] | None = None,
+  at_once: bool = False,
+) -> tuple[models.Weights, tf.Tensor]:
+  """Returns a private gradient, see above, and the mean loss, which is not.
+
+  Args:
+    own: The client's protection.
+    loss: As in `clipped_sum`.
+    weights: The weights to differentiate by.
+    examples: The batch.
+    mask: 0 for padding. Without any examples the gradient is zero.
+    regularizer: R.
+    at_once: As in `clipped_sum`.
+  """
+  pull = None
+  if regularizer is not None:
+    pull, _ = _differentiate(regularizer, weights)
+  total, sum_of_losses = clipped_sum(
+    loss, own.clip, weights, examples, mask, pull, at_once
+  )
+  any_examples = tf.cast(tf.reduce_any(mask > 0), tf.float32)
+  # The clipping norm may be infinite where there is no noise.
+  deviation = any_examples * tf.math.multiply_no_nan(own.clip, own.noise)
+  noised = tf.nest.map_structure(
+    lambda leaf, noise: (leaf + deviation * noise) / own.batch_size,
+    total,
+    _normal(own, total),
+  )
+  return noised, tf.math.divide_no_nan(sum_of_losses, tf.reduce_sum(mask))

@@ -1,0 +1,222 @@
+"""Privacy of the examples of each silo: who is refused, and the guarantee.
+
+What is counted, and how, is in `silo_accounting`.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+
+import numpy as np
+
+from algorithms import methods
+from base import errors
+from personalization import accounting
+from personalization import privacy
+from personalization import schedules
+from personalization import silo_accounting
+from tasks import task as tasks
+from tasks.models import protections
+
+# The ε of a choice over that of a training, in Liu et al. 2022.
+_SHARE_OF_CHOICE = 0.03
+
+
+@dataclasses.dataclass(frozen=True)
+class SiloProtections:
+  """Gives each silo its noise, see `methods.Protections`.
+
+  Attributes:
+    own: The settings.
+    delta: The δ of each silo.
+    uses: How often the method uses all examples.
+    batch_size: The number of examples in a batch.
+    drop_partial: Whether a last batch that is not full is left out.
+    is_poisson: Whether each batch is a Poisson sample.
+    most_times: How often an example may be in the batches of a choice.
+  """
+
+  own: privacy.ExampleSettings
+  delta: float
+  uses: silo_accounting.Uses
+  batch_size: int
+  drop_partial: bool
+  is_poisson: bool
+  most_times: int
+
+  @property
+  def choice_epsilon(self) -> float:
+    """The ε of each choice; one that is never used if there are none."""
+    own = self.own
+    return own.choice_epsilon or _SHARE_OF_CHOICE * (own.epsilon or 1.0)
+
+  def _silo(self, size: int, is_poisson: bool) -> silo_accounting.Silo:
+    return silo_accounting.silo(
+      size,
+      self.batch_size,
+      self.drop_partial,
+      self.uses,
+      self.choice_epsilon,
+      is_poisson,
+    )
+
+  def noise(self, size: int) -> float:
+    """Finds the noise z_k of a silo of some size."""
+    if self.own.epsilon is None:
+      return self.own.noise
+    counted = self._silo(size, self.is_poisson or self.own.counted_as_poisson)
+    return silo_accounting.noise(counted, self.own.epsilon, self.delta)
+
+  def of_sizes(self, sizes: np.ndarray) -> np.ndarray:
+    own = self.own
+    choice_noise = 2 * own.most_loss * self.most_times / self.choice_epsilon
+    return np.array(
+      [
+        (
+          own.clip,
+          self.noise(int(size)),
+          min(self.batch_size, size),
+          own.most_loss,
+          choice_noise,
+        )
+        for size in sizes
+      ],
+      np.float32,
+    )
+
+  def _epsilon(self, sizes: Sequence[int]) -> tuple[float, str]:
+    """Finds the largest ε_k of silos of these sizes, and its accountant."""
+    if not self.is_poisson:
+      # Then ε_k depends on the noise alone.
+      sizes = [min(sizes, key=self.noise)]
+    return max(
+      silo_accounting.epsilon(
+        self._silo(size, self.is_poisson), self.noise(size), self.delta
+      )
+      for size in sizes
+    )
+
+  def guarantee(self, sizes: Sequence[int]) -> accounting.Guarantee:
+    """Tells what silos of these sizes are guaranteed."""
+    own, distinct = self.own, sorted(set(map(int, sizes)))
+    epsilon, accountant = self._epsilon(distinct)
+    noises = [self.noise(size) for size in distinct]
+    sampling = f'{self.uses.passes} passes over all examples'
+    if self.uses.choices:
+      sampling += f' and {self.uses.choices} choices by their losses'
+    if self.is_poisson:
+      sampling += ', in batches that are Poisson samples'
+    else:
+      sampling += ', in shuffled batches, which are not amplified'
+    assumptions = [
+      'the number of examples of each silo is public',
+      'nobody has the seed of the run, which the noise follows from',
+      f'each silo has its own noise, from {min(noises):.4g} to'
+      f' {max(noises):.4g}; ε is that of the silo with the largest',
+    ]
+    if own.counted_as_poisson and not self.is_poisson:
+      assumptions.append(
+        f'ε would be {own.epsilon:g} if batches were Poisson samples, as Liu et'
+        ' al. 2022 count them'
+      )
+    return accounting.Guarantee(
+      unit='an example of a silo',
+      neighbours='one example of one silo is there or not',
+      epsilon=epsilon,
+      delta=self.delta,
+      mechanism='Gaussian, on clipped gradients of examples',
+      noise=min(noises),
+      clip=own.clip,
+      sampling=sampling,
+      accountant=accountant,
+      assumptions=tuple(assumptions),
+      not_covered=(
+        'the metrics of each round: loss, examples, clients',
+        'the metrics of clients, and what is chosen by them',
+        'what the task derived from training data, as means and deviations',
+      ),
+    )
+
+
+def _check(
+  own: privacy.ExampleSettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> None:
+  """Raises a `UserError` if a method cannot be protected like this."""
+  if not task.cross_silo:
+    raise errors.UserError(
+      f'The clients of {task.name} are not silos: those that it is judged by'
+      ' are not trained on. Protect whole clients, or take a task such as'
+      ' school.'
+    )
+  if own.counted_as_poisson and own.epsilon is None:
+    raise errors.UserError(
+      'privacy.counted_as_poisson says how epsilon finds the noise. Set'
+      ' privacy.epsilon instead of privacy.noise, or leave it out.'
+    )
+  for setting in ('total_epochs', 'client_steps'):
+    if getattr(how, setting):
+      raise errors.UserError(
+        f'{setting} must be 0 where silos protect their examples: the passes'
+        ' over them are counted by total_rounds and client_epochs.'
+      )
+  if not how.poisson_batches:
+    return
+  if getattr(method.trainer.settings, 'client_weighting', '') == 'examples':
+    raise errors.UserError(
+      'client_weighting must be uniform or size with poisson_batches: the'
+      ' number of examples in these batches is not public.'
+    )
+  of_personalization = silo_accounting.uses(method, 0, how.client_epochs)
+  if of_personalization.passes and not method.shuffled_epochs:
+    raise errors.UserError(
+      'Set finetuning_shuffle with poisson_batches, so that each epoch of'
+      ' fine-tuning draws its own.'
+    )
+
+
+def make_example(
+  own: privacy.ExampleSettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> methods.Method:
+  """Has silos protect each of their examples."""
+  _check(own, method, task, how)
+  rounds = how.total_rounds if method.trains else 0
+  uses = silo_accounting.uses(method, rounds, how.client_epochs)
+  if uses.choices and own.epsilon is None and own.choice_epsilon is None:
+    raise errors.UserError(
+      'Set privacy.choice_epsilon, the ε of each choice of a cluster, as there'
+      ' is no privacy.epsilon that it could be a share of.'
+    )
+  sizes = [size for size in task.train.count_examples()['train'] if size]
+  largest = int(max(sizes))
+  delta = own.delta or accounting.default_delta(largest)
+  accounting.check_delta(delta, largest, 'examples of the largest silo')
+  batch_size = how.batch_size or task.batch_size
+  most_times = max(how.client_epochs, method.shuffled_epochs)
+  if how.poisson_batches:
+    # An example can be in all batches.
+    most_times *= -(-largest // batch_size)
+  of_silos = SiloProtections(
+    own,
+    delta,
+    uses,
+    batch_size,
+    how.drop_partial_batches,
+    how.poisson_batches,
+    most_times,
+  )
+  trainer = method.trainer
+  model = dataclasses.replace(
+    trainer.model, protection=protections.Protection()
+  )
+  trainer = dataclasses.replace(trainer, model=model)
+  return dataclasses.replace(
+    method,
+    personalizer=dataclasses.replace(method.personalizer, trainer=trainer),
+    protections=of_silos,
+    guarantee=of_silos.guarantee(sizes),
+  )
