@@ -130,22 +130,6 @@ def central_event(noise: float, who: Participation) -> dp_accounting.DpEvent:
   return accounting.gaussian(noise, who.most_times)
 
 
-def check(
-  own: privacy.PrivacySettings, method: methods.Method, who: Participation
-) -> None:
-  """Raises a `UserError` if a method cannot be private at the client level."""
-  trainer = method.trainer
-  if trainer.against_privacy is not None:
-    raise errors.UserError(f'It cannot be private: {trainer.against_privacy}.')
-  if getattr(trainer.settings, 'client_weighting', 'uniform') != 'uniform':
-    raise errors.UserError(
-      'client_weighting must be uniform, as how many examples a client has is'
-      ' private too, and a client may count for no more than another.'
-    )
-  if own.delta is not None:
-    accounting.check_delta(own.delta, who.num_clients, 'clients')
-
-
 def _has_counts(method: methods.Method) -> bool:
   parts = method.trainer.parts.values()
   return any(isinstance(part, aggregation.Counts) for part in parts)
@@ -158,6 +142,31 @@ def _without_counts(method: methods.Method) -> None:
       'Its counts of clusters can have noise only with privacy gaussian or'
       ' adaptive.'
     )
+
+
+def _check(
+  own: privacy.PrivacySettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> Participation:
+  """Checks that a method can be private; returns who takes part.
+
+  Raises:
+    UserError: If the method or δ cannot be private at the client level.
+  """
+  trainer = method.trainer
+  if trainer.against_privacy is not None:
+    raise errors.UserError(f'It cannot be private: {trainer.against_privacy}.')
+  if getattr(trainer.settings, 'client_weighting', 'uniform') != 'uniform':
+    raise errors.UserError(
+      'client_weighting must be uniform, as how many examples a client has is'
+      ' private too, and a client may count for no more than another.'
+    )
+  who = participation(method, task, how)
+  if own.delta is not None:
+    accounting.check_delta(own.delta, who.num_clients, 'clients')
+  return who
 
 
 _TRUSTED = 'the server is trusted, and every model that it sends is public'
@@ -228,8 +237,7 @@ def make_gaussian(
   how: schedules.TrainingSettings,
 ) -> methods.Method:
   """Makes a method private by noise on the sum of each round."""
-  who = participation(method, task, how)
-  check(own, method, who)
+  who = _check(own, method, task, how)
   guarantee = _guarantee(
     own, who, lambda z: central_event(z, who), 'Gaussian, central'
   )
@@ -255,8 +263,7 @@ def make_adaptive(
   noise of deviation n / 20 (Andrew et al. 2021) and is one more part of a
   record: the update has as much more noise that a round costs z.
   """
-  who = participation(method, task, how)
-  check(own, method, who)
+  who = _check(own, method, task, how)
   stddev = who.per_round / 20
   guarantee = _guarantee(
     own,
@@ -289,8 +296,7 @@ def make_tree(
   how: schedules.TrainingSettings,
 ) -> methods.Method:
   """Makes a method private by tree aggregation, a new tree each pass."""
-  who = participation(method, task, how)
-  check(own, method, who)
+  who = _check(own, method, task, how)
   _without_counts(method)
   if who.sampling not in _PASSES:
     raise errors.UserError(
@@ -326,8 +332,7 @@ def make_matrix(
   how: schedules.TrainingSettings,
 ) -> methods.Method:
   """Makes a method private by noise that is correlated over rounds."""
-  who = participation(method, task, how)
-  check(own, method, who)
+  who = _check(own, method, task, how)
   _without_counts(method)
   if who.sampling not in ('cycles', 'all'):
     raise errors.UserError(
@@ -366,8 +371,7 @@ def make_local(
   Any two updates are neighbours, twice the clip apart, and the server sees all
   that a client sends: its noise counts half, and no draw amplifies it.
   """
-  who = participation(method, task, how)
-  check(own, method, who)
+  who = _check(own, method, task, how)
   _without_counts(method)
   guarantee = _guarantee(
     own,

@@ -246,7 +246,8 @@ class _OneByOne:
     server_state, new_states, metrics = self._method.next(
       server_state, clients, *self._method.constants
     )
-    if not self._states.is_empty:
+    # A round may be one without clients.
+    if len(rows) and not self._states.is_empty:
       self._states.write(rows, cohorts.stack(new_states), done + num_rounds)
     return server_state, metrics
 

@@ -1,5 +1,6 @@
 """The figures that the results of runs have the numbers for."""
 
+import collections
 from collections.abc import Iterator, Mapping, Sequence
 import itertools
 import math
@@ -283,6 +284,22 @@ def _of_choices(
     yield 'acceptance', plots.acceptance(points, *judged)
 
 
+def _privacy(repeated: repeats.Repeats) -> str:
+  """Tells the privacy of the methods' trainings; nothing if none is private."""
+  results = repeated.runs[0].methods
+  texts = {
+    method: result['privacy']['text']
+    for method, result in results.items()
+    if result.get('privacy')
+  }
+  methods_of = collections.defaultdict(list)
+  for method, text in texts.items():
+    methods_of[text].append(method)
+  return '\n'.join(
+    f'{", ".join(methods)} – {text}' for text, methods in methods_of.items()
+  )
+
+
 def draw(by_rounds: Sequence[repeats.Repeats]) -> _Figures:
   """Draws all figures that the results of runs have the numbers for.
 
@@ -295,14 +312,18 @@ def draw(by_rounds: Sequence[repeats.Repeats]) -> _Figures:
   """
   repeated = by_rounds[-1]
   judged = repeated.metric, repeated.higher_is_better
-  yield from _of_clients(repeated, judged)
-  yield from _of_candidates(repeated, judged)
-  yield from of_stages(repeated, judged)
-  yield from _of_clusters(repeated)
-  yield from of_steps(repeated)
-  yield from _of_communication(by_rounds, judged)
-  yield from _of_parts(repeated, judged)
-  yield from _of_choices(repeated, judged)
+  for name, figure in itertools.chain(
+    _of_clients(repeated, judged),
+    _of_candidates(repeated, judged),
+    of_stages(repeated, judged),
+    _of_clusters(repeated),
+    of_steps(repeated),
+    _of_communication(by_rounds, judged),
+    _of_parts(repeated, judged),
+    _of_choices(repeated, judged),
+  ):
+    plots.add_caption(figure, _privacy(repeated))
+    yield name, figure
 
 
 def main(folders: Sequence[pathlib.Path], output_dir: pathlib.Path) -> int:

@@ -129,6 +129,14 @@ def _add_legend(
   )
 
 
+def add_caption(figure: Figure, text: str) -> None:
+  """Adds a text below a figure, if there is any."""
+  if text:
+    lines = text.count('\n') + 1
+    figure.set_figheight(figure.get_figheight() + 0.12 * lines)
+    figure.supxlabel(text, fontsize=6)
+
+
 @_styled
 def box_plot(
   methods: Mapping[str, Sequence[float]], metric: str, higher_is_better: bool

@@ -54,6 +54,44 @@ class TestConfig:
     assert config.training.total_rounds == 2
     assert config.training.seed == 3
 
+  def test_privacy_has_a_table_of_its_own(self):
+    preset = self.preset('[privacy]\nname = "matrix"\nnoise = 2\nbands = 3')
+    config = _resolve(preset, ['privacy.clip=0.5'])
+    assert config.privacy == 'matrix'
+    assert config.privacy_settings.noise == 2
+    assert config.privacy_settings.bands == 3
+    assert config.privacy_settings.clip == 0.5
+    again = self.folder / 'again.toml'
+    again.write_text(tomli_w.dumps(config.to_dict()))
+    assert configs.from_file(again) == config
+
+  def test_what_a_preset_says_of_another_privacy_means_nothing(self):
+    preset = self.preset('[privacy]\nname = "matrix"\nnoise = 2\nbands = 3')
+    config = _resolve(
+      preset, ['privacy.epsilon=1'], **{'privacy.name': 'gaussian'}
+    )
+    assert config.privacy_settings.epsilon == 1
+    assert config.privacy_settings.noise is None
+
+  def test_without_privacy_there_is_none(self):
+    assert _resolve().to_dict()['privacy'] == {'name': 'none'}
+
+  @pytest.mark.parametrize(
+    ('flags', 'message'),
+    (
+      ({'privacy.name': 'gausian'}, "'gaussian'"),
+      ({'privacy.epsilon': 1.0}, 'Choose how, as in --privacy=gaussian'),
+      ({'privacy.name': 'gaussian'}, 'either the epsilon or the noise'),
+      (
+        {'privacy.name': 'gaussian', 'privacy.epsilon': 0.0},
+        'the flags: privacy gaussian: epsilon must be above 0',
+      ),
+    ),
+  )
+  def test_privacy_that_makes_no_sense_is_refused(self, flags, message):
+    with pytest.raises(errors.UserError, match=message):
+      _resolve(None, [], **flags)
+
   def test_in_one_place_the_later_setting_wins(self):
     config = _resolve(
       None,

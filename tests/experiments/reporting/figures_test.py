@@ -75,6 +75,15 @@ class TestFigures:
   def test_of_a_run(self):
     assert set(_draw(self.one)) == _USUAL | {'clusters_hypcluster'}
 
+  def test_say_what_privacy_the_trainings_have(self):
+    privacy = {'privacy': {'text': 'client: ε 2, δ 0.001'}}
+    folder = self.another('private', {'fedavg': privacy, 'finetuning': privacy})
+    for figure in _draw(folder).values():
+      assert figure.get_supxlabel() == (
+        'fedavg, finetuning – client: ε 2, δ 0.001'
+      )
+    assert not next(iter(_draw(self.one).values())).get_supxlabel()
+
   def test_of_what_else_is_measured_though_a_method_diverged(self):
     folder = self.root / 'more'
     _run(folder, *_MEASURED, 'finetuning.finetuning_learning_rates=1e30')

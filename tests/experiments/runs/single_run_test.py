@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import io
 import json
 import os
 from unittest import mock
@@ -15,6 +16,7 @@ from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import results_folder
+from experiments.reporting import tables
 from personalization import training
 from tasks import registry
 from tasks import task as tasks
@@ -153,6 +155,39 @@ class TestRun:
       small_runs.config('aggregator=robust'), self.root / 'robust'
     )
     assert results['fedavg']['test']['mean'] is not None
+
+  def test_a_private_run_says_what_it_guarantees(self):
+    config = small_runs.config(
+      'privacy.name=gaussian',
+      'privacy.epsilon=9',
+      'client_weighting=uniform',
+      'client_sampling=poisson',
+      algorithms='fedavg,local',
+    )
+    results = small_runs.run(config, self.root / 'private')
+    written = json.loads((self.root / 'private/results.json').read_text())
+    own = written['methods']['fedavg']['privacy']
+    assert own == json.loads(json.dumps(results['fedavg']['privacy']))
+    assert own['epsilon'] == pytest.approx(9, abs=0.1)
+    assert own['delta'] == 6**-1.1
+    assert 'Poisson, each of 6 clients with q = 0.6667' in own['sampling']
+    assert own['noise'] > 0
+    assert len(own['not_covered']) >= 4
+    assert written['methods']['local']['privacy'] is None
+    text = io.StringIO()
+    tables.print_results(results, text)
+    assert 'ε' in text.getvalue()
+    assert 'nothing is sent' in text.getvalue()
+
+  def test_a_robust_aggregator_is_refused_with_privacy(self):
+    config = small_runs.config(
+      'privacy.name=gaussian',
+      'privacy.noise=1',
+      'client_weighting=uniform',
+      'aggregator=robust',
+    )
+    with pytest.raises(errors.UserError, match='aggregator must be mean'):
+      small_runs.run(config, self.root / 'robust_private')
 
   @pytest.mark.parametrize(
     ('assignment', 'message'),
