@@ -115,6 +115,7 @@ def main(
       return 0
     failed = grid.carry_out()
     winners = grid.write()
+  short: Mapping[str, Any]
   if table.columns:
     finished = {row: winners[row] for row in table.rows if row in winners}
     short = compared_tables.show(table.title, table.columns, finished, folder)
