@@ -193,7 +193,7 @@ class TestConfig:
       algorithms='fedavg',
     )
     assert list(config.method_settings) == ['fedavg']
-    assert config.to_dict()['task'].keys() == {'name', 'split_seed'}
+    assert config.to_dict()['task'].keys() == {'name', 'protocol', 'split_seed'}
 
   def test_a_preset_without_a_task_sets_those_of_the_chosen_one(self):
     preset = self.preset('[task]\nsplit_seed = 3')
