@@ -4,6 +4,7 @@ import pytest
 
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results
+from experiments.sweeps import private_grids
 from experiments.sweeps import private_tables
 
 _CONTENTS = {
@@ -26,7 +27,7 @@ _PUBLISHED = {'fedavg_6_published': {'mean': 0.02}}
 
 @pytest.fixture(name='expanded')
 def _expanded():
-  contents, cells = private_tables.expand(_CONTENTS)
+  contents, cells = private_grids.expand(_CONTENTS)
   return grid_file.parse(contents, 'test'), cells
 
 
