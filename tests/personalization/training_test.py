@@ -481,9 +481,15 @@ def test_rounds_in_one_program_are_the_rounds_one_by_one(
   _assert_close(releases[0].values, releases[1].values)
 
 
-@pytest.mark.parametrize('clients_per_round', [1, 4])
-@pytest.mark.parametrize('client_sampling', ['poisson', 'passes'])
-@pytest.mark.parametrize('make', [_fedadam, _counting, _ditto])
+@pytest.mark.parametrize(
+  ('make', 'client_sampling', 'clients_per_round'),
+  [
+    # Of one client on average, some rounds have none.
+    (_counting, 'poisson', 1),
+    (_ditto, 'poisson', 4),
+    (_fedadam, 'passes', 4),
+  ],
+)
 def test_rounds_of_cohorts_of_any_size_are_the_same_in_one_program(
   make, client_sampling, clients_per_round
 ):
