@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
+import types
 from typing import Any
 
 import numpy as np
@@ -382,6 +383,11 @@ def test_examples_that_are_too_large_are_not_in_the_program(monkeypatch):
 # Attributes.
 
 
+def _method_that_needs(*names):
+  trainer = types.SimpleNamespace(attributes=names)
+  return types.SimpleNamespace(attributes={}, trainer=trainer)
+
+
 def test_clients_have_their_attributes_in_the_order_asked_for():
   values = {client_id: k % 3 for k, client_id in enumerate('abcde')}
   task = dataclasses.replace(
@@ -393,7 +399,9 @@ def test_clients_have_their_attributes_in_the_order_asked_for():
   )
   made = _schedule(task, clients_per_round=2)
   # 'b' has no examples, so that the rows are those of a, c, d and e.
-  found = made.attributes(('type', 'group'), np.array([3, 0, 1]))
+  found = made.attributes(
+    _method_that_needs('type', 'group'), np.array([3, 0, 1])
+  )
   assert list(found) == ['type', 'group']
   assert {leaf.dtype for leaf in found.values()} == {np.dtype(np.int32)}
   assert found['group'].tolist() == [1, 0, 2]
@@ -401,7 +409,7 @@ def test_clients_have_their_attributes_in_the_order_asked_for():
 
 
 def test_methods_that_need_no_attributes_get_none():
-  assert not _schedule().attributes((), np.arange(3))
+  assert not _schedule().attributes(_method_that_needs(), np.arange(3))
 
 
 # Settings that do not go with the task.
