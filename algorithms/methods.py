@@ -205,7 +205,7 @@ class Method:
 
   @property
   def attributes(self) -> Mapping[str, Protections]:
-    """What the method itself tells of clients, beside the task."""
+    """The attributes that the method gives to clients, beside the task's."""
     if self.protections is None:
       return {}
     return {task.PROTECTION: self.protections}

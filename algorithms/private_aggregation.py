@@ -264,7 +264,7 @@ class Private(settings.Settings, abc.ABC):
 
   @property
   def structure(self) -> Any:
-    """What a program depends on: everything but the values of the floats."""
+    """A key that is equal for aggregators that share compiled programs."""
     return runtime_inputs.structure(self)
 
   @abc.abstractmethod

@@ -15,7 +15,7 @@ and all clients in all rounds are not amplified either. `make_tree` and
 `make_matrix` hide sums over rounds; in `make_local` the server is not trusted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Any
 
@@ -49,7 +49,7 @@ _NOT_COVERED = (
 
 @dataclasses.dataclass(frozen=True)
 class Participation:
-  """Who takes part in a training.
+  """The clients that take part in a training, and how often.
 
   Attributes:
     num_clients: N, the clients that could take part.
@@ -77,7 +77,7 @@ class Participation:
 
   @property
   def neighbours(self) -> str:
-    """What neighbours differ in."""
+    """Says by which data two neighbouring data sets differ."""
     if self.sampling == 'fixed_size':
       return "one client's data are replaced by another's"
     return "one client's data are there or not (its update becomes 0)"
@@ -205,14 +205,6 @@ def _guarantee(
   )
 
 
-def _made(
-  method: methods.Method,
-  guarantee: accounting.Guarantee,
-  aggregator: private_aggregation.Private,
-) -> methods.Method:
-  return dataclasses.replace(method, aggregator=aggregator, guarantee=guarantee)
-
-
 def _noises(
   noise: float, method: methods.Method, *others: float
 ) -> tuple[float, float]:
@@ -230,6 +222,37 @@ def _noises(
   return accounting.remaining_noise(noise, parts), of_counts
 
 
+def _made(
+  own: privacy.PrivacySettings,
+  method: methods.Method,
+  who: Participation,
+  guarantee: accounting.Guarantee,
+  make_aggregator: Callable[..., private_aggregation.Private],
+  beside: Sequence[float] = (),
+  **others: Any,
+) -> methods.Method:
+  """Makes a method private, by an aggregator with the noise of a guarantee.
+
+  Args:
+    own: The settings.
+    method: The method.
+    who: Who takes part.
+    guarantee: What is guaranteed.
+    make_aggregator: The class of the aggregator.
+    beside: The noises of further parts of a record.
+    **others: Further arguments of the aggregator.
+  """
+  noise, counts_noise = _noises(guarantee.noise, method, *beside)
+  aggregator = make_aggregator(
+    noise=noise,
+    clip=own.clip,
+    clients=float(who.per_round),
+    counts_noise=counts_noise,
+    **others,
+  )
+  return dataclasses.replace(method, aggregator=aggregator, guarantee=guarantee)
+
+
 def make_gaussian(
   own: privacy.PrivacySettings,
   method: methods.Method,
@@ -241,14 +264,7 @@ def make_gaussian(
   guarantee = _guarantee(
     own, who, lambda z: central_event(z, who), 'Gaussian, central'
   )
-  noise, counts_noise = _noises(guarantee.noise, method)
-  return _made(
-    method,
-    guarantee,
-    private_aggregation.Gaussian(
-      noise, own.clip, float(who.per_round), counts_noise
-    ),
-  )
+  return _made(own, method, who, guarantee, private_aggregation.Gaussian)
 
 
 def make_adaptive(
@@ -279,13 +295,14 @@ def make_adaptive(
       ' not clipped tells more than that. Take more clients in a round, or'
       ' privacy gaussian.'
     )
-  noise, counts_noise = _noises(guarantee.noise, method, 2 * stddev)
   return _made(
+    own,
     method,
+    who,
     guarantee,
-    private_aggregation.Adaptive(
-      noise, own.clip, float(who.per_round), counts_noise, stddev
-    ),
+    private_aggregation.Adaptive,
+    beside=[2 * stddev],
+    quantile_stddev=stddev,
   )
 
 
@@ -314,14 +331,12 @@ def make_tree(
     f'tree aggregation, restarted every {who.rounds_per_pass} rounds',
   )
   return _made(
+    own,
     method,
+    who,
     guarantee,
-    private_aggregation.Tree(
-      guarantee.noise,
-      own.clip,
-      float(who.per_round),
-      rounds_per_tree=who.rounds_per_pass,
-    ),
+    private_aggregation.Tree,
+    rounds_per_tree=who.rounds_per_pass,
   )
 
 
@@ -352,11 +367,7 @@ def make_matrix(
     f'matrix mechanism, inverse square root of {own.bands} bands',
   )
   return _made(
-    method,
-    guarantee,
-    private_aggregation.Matrix(
-      guarantee.noise, own.clip, float(who.per_round), bands=own.bands
-    ),
+    own, method, who, guarantee, private_aggregation.Matrix, bands=own.bands
   )
 
 
@@ -381,8 +392,4 @@ def make_local(
     neighbours="one client's update is replaced by any other",
     assumptions=(_SEED,),
   )
-  return _made(
-    method,
-    guarantee,
-    private_aggregation.Local(guarantee.noise, own.clip, float(who.per_round)),
-  )
+  return _made(own, method, who, guarantee, private_aggregation.Local)

@@ -28,7 +28,7 @@ from tasks.models import next_word
 
 _SENTENCES = 'sentences'
 # The feature of an example that tells which sentence it is of.
-_PLACE = 'place'
+PLACE = 'place'
 
 
 def _by_sentence(
@@ -45,14 +45,14 @@ def _by_sentence(
 
     @property
     def example_spec(self) -> Mapping[str, tf.TensorSpec]:
-      return {**super().example_spec, _PLACE: tf.TensorSpec([], tf.int32)}
+      return {**super().example_spec, PLACE: tf.TensorSpec([], tf.int32)}
 
     def judge_likelihood(
       self, log_likelihood: tf.Tensor, batch: models.Batch
     ) -> models.Statistics:
       judged = super().judge_likelihood(log_likelihood, batch)
       total, _ = judged['perplexity']
-      place = tf.one_hot(batch[_PLACE], self.num_sentences)
+      place = tf.one_hot(batch[PLACE], self.num_sentences)
       judged[_SENTENCES] = (total[:, tf.newaxis] * place,)
       return judged
 
@@ -68,7 +68,7 @@ def _with_place(population: populations.Population) -> populations.Population:
   def load(own: populations.Load, client_id: str) -> populations.Examples:
     examples = own(client_id)
     size = populations.num_examples(examples)
-    return {**examples, _PLACE: np.zeros(size, np.int32)}
+    return {**examples, PLACE: np.zeros(size, np.int32)}
 
   sets = {
     name: functools.partial(load, own) for name, own in population.sets.items()
@@ -76,20 +76,20 @@ def _with_place(population: populations.Population) -> populations.Population:
   return dataclasses.replace(population, sets=sets)
 
 
-def _cut(
+def cut(
   sentences: Sequence[str], vocabulary: Sequence[str], length: int
 ) -> populations.Examples:
-  """Makes the examples of sentences, of which each may be several."""
-  pieces = [
-    texts.cut([words], len(vocabulary), length)
-    for words in texts.number_words(map(str.split, sentences), vocabulary)
-  ]
-  examples = {
-    name: np.concatenate([own[name] for own in pieces]) for name in pieces[0]
-  }
-  sizes = list(map(populations.num_examples, pieces))
-  examples[_PLACE] = np.repeat(np.arange(len(pieces), dtype=np.int32), sizes)
-  return examples
+  """Makes the examples of sentences, which tell the place of their sentence.
+
+  Args:
+    sentences: The sentences, of which each may be several examples.
+    vocabulary: The words.
+    length: The number of words in an example.
+  """
+  numbered = texts.number_words(map(str.split, sentences), vocabulary)
+  sizes = texts.count_pieces(np.array(list(map(len, numbered)), int), length)
+  place = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+  return {**texts.cut(numbered, len(vocabulary), length), PLACE: place}
 
 
 def log_probabilities(
@@ -137,7 +137,7 @@ def log_probabilities(
     tuple(sentences),
     {
       **task.test.sets,
-      _SENTENCES: lambda client_id: _cut(
+      _SENTENCES: lambda client_id: cut(
         sentences[client_id], vocabulary, model.sequence_length
       ),
     },

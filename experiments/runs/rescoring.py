@@ -166,12 +166,12 @@ def log_probabilities(
   sentences: Sequence[str],
 ) -> np.ndarray:
   """Computes log p(words, end) of each sentence."""
-  pieces = [
-    texts.cut([words], len(vocabulary), model.sequence_length)
-    for words in texts.number_words(map(str.split, sentences), vocabulary)
-  ]
-  sizes = [len(own['x']) for own in pieces]
-  x, y = (np.concatenate([own[name] for own in pieces]) for name in 'xy')
+  examples = personal_rescoring.cut(
+    sentences, vocabulary, model.sequence_length
+  )
+  x, y, place = (
+    examples[name] for name in ('x', 'y', personal_rescoring.PLACE)
+  )
   size = len(x)
   # All batches have one shape; padding has no words.
   padding = [[0, -size % _BATCH_SIZE], [0, 0]]
@@ -191,8 +191,7 @@ def log_probabilities(
       for i in range(0, len(x), _BATCH_SIZE)
     ]
   )[:size]
-  starts = np.cumsum([0, *sizes[:-1]])
-  return np.add.reduceat(of_pieces.astype(np.float64), starts)
+  return np.bincount(place, of_pieces)
 
 
 def choose(

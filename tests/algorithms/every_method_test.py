@@ -115,9 +115,10 @@ def test_padding_and_stacking_change_nothing(method):
 
 @pytest.fixture(name='compiled')
 def _compiled(capfd):
-  """What counts how often XLA compiled each function since it was last asked.
+  """Returns a function that says how often XLA compiled each function.
 
-  It counts what it compiled before, too.
+  It names the functions that were compiled since it was last called, and counts
+  their earlier compilations, too.
   """
 
   def count():

@@ -1,4 +1,4 @@
-"""What leaves a client, for every trainer."""
+"""Tests of which tensors leave a client, for every trainer."""
 
 import collections
 import dataclasses
