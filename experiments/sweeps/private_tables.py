@@ -1,6 +1,7 @@
 """Tables of privacy: each method at several ε, counted in two ways."""
 
 from collections.abc import Mapping, Sequence
+import pathlib
 from typing import Any
 
 import rich.box
@@ -8,6 +9,7 @@ import rich.markup
 import rich.table
 
 from experiments.command_line import terminal
+from experiments.reporting import plots
 from experiments.sweeps import grid_results
 from experiments.sweeps import private_grids
 
@@ -28,7 +30,7 @@ def _figures(
     'ours': mean,
     'over_repeats': deviation,
     'epsilon': epsilons and epsilons[0],
-    'point': result.point.describe(),
+    'point': ' '.join(f'{k}={v}' for k, v in result.point.values.items()),
   }
 
 
@@ -67,14 +69,49 @@ def _text(figures: Mapping[str, Any]) -> str:
   return f'{figures["ours"]:.5f} ± {figures["over_repeats"]:.5f}'
 
 
+def _draw(
+  cells: Mapping[str, private_grids.Cell],
+  winners: Mapping[str, grid_results.PointResult],
+  folder: pathlib.Path,
+) -> None:
+  """Draws each method against ε, in a figure for each way to count."""
+  drawn: dict[str, dict[str, dict[float, list[float]]]] = {}
+  metric, higher_is_better = '', False
+  for name, cell in cells.items():
+    if name in winners:
+      record = winners[name].records[0]
+      metric = record['metric'].replace('_', ' ')
+      higher_is_better = record['higher_is_better']
+      of_way = drawn.setdefault(cell.accounting, {})
+      of_way.setdefault(cell.method, {})[float(cell.epsilon)] = [
+        record[_FIGURE] for record in winners[name].records
+      ]
+  ticks = {float(cell.epsilon): cell.epsilon for cell in cells.values()}
+  folder.mkdir(exist_ok=True)
+  for way, methods in drawn.items():
+    label = f'ε of an example, counted as {way}'
+    figure = plots.against(methods, label, ticks, metric, higher_is_better)
+    plots.save(figure, folder / way)
+
+
 def show(
   title: str,
   cells: Mapping[str, private_grids.Cell],
   published: Mapping[str, Mapping[str, float]],
   winners: Mapping[str, grid_results.PointResult],
+  folder: pathlib.Path,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-  """Prints the table; returns its figures, see `compare`."""
+  """Prints the table and draws it; returns its figures, see `compare`.
+
+  Args:
+    title: What it shows.
+    cells: The cell of each row.
+    published: The published figures of rows that have any.
+    winners: The best point of each row that is finished.
+    folder: The folder to draw it in.
+  """
   compared = compare(cells, published, winners)
+  _draw(cells, winners, folder)
   others: Sequence[str] = list(
     dict.fromkeys(cell.accounting for cell in cells.values())
   )[1:]

@@ -121,7 +121,11 @@ def main(
     short = compared_tables.show(table.title, table.columns, finished, folder)
   elif table.cells:
     short = private_tables.show(
-      table.title, table.cells, table.published, winners
+      table.title,
+      table.cells,
+      table.published,
+      winners,
+      folder / 'plots',
     )
   else:
     rows = compare(table, winners)

@@ -32,7 +32,12 @@ def _expanded():
 
 
 def _result(point, mean, epsilon):
-  record = {'weighted_mean': mean, 'epsilon': epsilon}
+  record = {
+    'weighted_mean': mean,
+    'epsilon': epsilon,
+    'metric': 'squared_error',
+    'higher_is_better': False,
+  }
   return grid_results.PointResult(point, (record, record), mean)
 
 
@@ -54,7 +59,7 @@ def test_rows_have_the_settings_of_their_method_way_and_epsilon(expanded):
   }
 
 
-def test_figures_are_beside_the_published_ones(expanded):
+def test_figures_are_beside_the_published_ones(expanded, tmp_path):
   grid, cells = expanded
   winners = {
     point.name: _result(point, mean, epsilon)
@@ -62,7 +67,9 @@ def test_figures_are_beside_the_published_ones(expanded):
       grid.points[::2], (0.04, 0.03, 0.05, 0.06), (2, 11, 0.5, 6)
     )
   }
-  table = private_tables.show('A table', cells, _PUBLISHED, winners)
+  table = private_tables.show(
+    'A table', cells, _PUBLISHED, winners, tmp_path / 'plots'
+  )
   own = table['fedavg']['6']
   assert own['ours'] == pytest.approx(0.03)
   assert own['published'] == 0.02
@@ -70,3 +77,5 @@ def test_figures_are_beside_the_published_ones(expanded):
   assert own['run']['ours'] == pytest.approx(0.06)
   assert table['fedavg']['0.5']['published'] is None
   assert table['local']['6']['ours'] is None
+  for way in ('published', 'run'):
+    assert (tmp_path / 'plots' / f'{way}.png').exists()
