@@ -6,8 +6,8 @@ import pathlib
 import tomllib
 
 from base import errors
+from experiments.sweeps import crossed_grids
 from experiments.sweeps import grid_file
-from experiments.sweeps import private_grids
 
 _TABLES = pathlib.Path(__file__).parents[1] / 'tables'
 
@@ -37,7 +37,7 @@ class PublishedTable:
   whole: grid_file.GridFile
   best: grid_file.GridFile | None
   columns: tuple[str, ...] = ()
-  cells: Mapping[str, private_grids.Cell] = dataclasses.field(
+  cells: Mapping[str, crossed_grids.Cell] = dataclasses.field(
     default_factory=dict
   )
 
@@ -55,9 +55,9 @@ def read(name: str) -> PublishedTable:
   title, published = contents.pop('title'), contents.pop('published', {})
   columns = tuple(contents.pop('columns', ()))
   best = contents.pop('best', None)
-  cells: dict[str, private_grids.Cell] = {}
-  if 'epsilons' in contents:
-    contents, cells = private_grids.expand(contents)
+  cells: dict[str, crossed_grids.Cell] = {}
+  if 'crossed' in contents:
+    contents, cells = crossed_grids.expand(contents)
   whole = grid_file.parse(contents, name)
   if best is not None:
     grids = [
