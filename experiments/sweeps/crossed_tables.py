@@ -70,12 +70,11 @@ def compare(
       for name, own in groups.get(condition, {}).items():
         columns[f'{column}, {name}'] = own
     for name, of_groups in columns.items():
-      own = table.setdefault(method, {})[name] = {
-        'ours': None,
-        'published': published.get(method, {}).get(name),
-      }
+      figures: dict[str, float | None] = {'ours': None}
       if row in winners:
-        own |= _figures(winners[row], of_groups)
+        figures.update(_figures(winners[row], of_groups))
+      figures['published'] = published.get(method, {}).get(name)
+      table.setdefault(method, {})[name] = figures
   return table
 
 
