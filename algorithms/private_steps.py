@@ -28,6 +28,8 @@ from tasks.models import protections
 
 # From weights, a batch and its mask to the mean loss of the batch.
 Loss = Callable[[models.Weights, models.Batch, tf.Tensor], tf.Tensor]
+# The part of the steps to what a client starts to personalize from.
+START = -2
 # The noise of choices is a part of its own.
 _CHOICE = -1
 # The number of the generator.
@@ -56,6 +58,13 @@ def at(
     own, **{n: value for n, value in given.items() if value is not None}
   )
   return dataclasses.replace(model, protection=own)
+
+
+def batch_size(model: models.Model, mask: tf.Tensor) -> tf.Tensor:
+  """Returns the number that the gradient of a batch is divided by."""
+  if model.protection is None:
+    return tf.reduce_sum(mask)
+  return model.protection.batch_size
 
 
 def _uniform(
