@@ -165,7 +165,7 @@ def gradient(
       examples,
       mask,
       regularizer and (lambda own: regularizer(merge(weights, own))),
-      model.has_small_gradients,
+      model.example_gradients,
     )
   with tf.GradientTape() as tape:
     tape.watch(trained)

@@ -23,6 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tasks.models import layers
 from tasks.models import models
 from tasks.models import protections
 
@@ -163,12 +164,50 @@ def _share(
       for leaf in slopes.values()
     ]
   )
+  return _share_of_square(square, clip)
+
+
+def _share_of_square(square: tf.Tensor, clip: tf.Tensor) -> tf.Tensor:
   share = tf.minimum(1.0, clip * tf.math.rsqrt(square))
   return tf.where(tf.math.is_finite(square), share, 0.0)
 
 
 def _finite(leaf: tf.Tensor) -> tf.Tensor:
   return tf.where(tf.math.is_finite(leaf), leaf, 0.0)
+
+
+def _clipped_by_norms(
+  loss: Loss,
+  clip: tf.Tensor,
+  weights: models.Weights,
+  examples: models.Batch,
+  mask: tf.Tensor,
+) -> tuple[models.Weights, tf.Tensor]:
+  """Finds all norms first, and then differentiates a weighted sum of losses."""
+  exists = tf.sign(mask)
+  probe = tf.zeros_like(mask)
+  probed = collections.OrderedDict(
+    weights, **{layers.probe(name): probe for name in weights}
+  )
+  with tf.GradientTape() as tape:
+    tape.watch(probe)
+    mean_loss = loss(probed, examples, exists)
+    total = mean_loss * tf.reduce_sum(exists)
+  shares = mask * _share_of_square(tape.gradient(total, probe), clip)
+  # Not even times zero may there be what is not finite.
+  counts = shares > 0
+  examples = {
+    name: tf.where(
+      tf.reshape(counts, [-1] + [1] * (leaf.shape.rank - 1)),
+      leaf,
+      tf.zeros_like(leaf),
+    )
+    for name, leaf in examples.items()
+  }
+  slopes, _ = _differentiate(
+    lambda w: loss(w, examples, shares) * tf.reduce_sum(shares), weights
+  )
+  return slopes, mean_loss * tf.reduce_sum(mask)
 
 
 def clipped_sum(
@@ -178,7 +217,7 @@ def clipped_sum(
   examples: models.Batch,
   mask: tf.Tensor,
   pull: models.Weights | None = None,
-  at_once: bool = False,
+  way: str = 'in turns',
 ) -> tuple[models.Weights, tf.Tensor]:
   """Sums the clipped gradients of the examples of a batch.
 
@@ -189,12 +228,14 @@ def clipped_sum(
     examples: The batch.
     mask: 0 for padding.
     pull: The gradient of the regularizer, a part of each example's.
-    at_once: Whether to take all gradients at once rather than in turns. This is
-      faster if they are small, and not possible for all models.
+    way: How to, see the model's `example_gradients`. By norms, it is in turns
+      if there is a regularizer.
 
   Returns:
     The sum, and the examples' sum of losses.
   """
+  if way == 'by norms' and pull is None:
+    return _clipped_by_norms(loss, clip, weights, examples, mask)
 
   def differentiate(example: models.Batch) -> tuple[models.Weights, tf.Tensor]:
     alone = {name: leaf[tf.newaxis] for name, leaf in example.items()}
@@ -205,7 +246,7 @@ def clipped_sum(
       slopes = tf.nest.map_structure(tf.add, slopes, pull)
     return slopes, value
 
-  if at_once:
+  if way == 'at once':
     slopes, losses = tf.vectorized_map(
       differentiate, dict(examples), fallback_to_while_loop=False
     )
@@ -241,7 +282,7 @@ def gradient(
   examples: models.Batch,
   mask: tf.Tensor,
   regularizer: Callable[[models.Weights], tf.Tensor] | None = None,
-  at_once: bool = False,
+  way: str = 'in turns',
 ) -> tuple[models.Weights, tf.Tensor]:
   """Returns a private gradient, see above, and the mean loss, which is not.
 
@@ -252,13 +293,13 @@ def gradient(
     examples: The batch.
     mask: 0 for padding. Without any examples the gradient is zero.
     regularizer: R.
-    at_once: As in `clipped_sum`.
+    way: As in `clipped_sum`.
   """
   pull = None
   if regularizer is not None:
     pull, _ = _differentiate(regularizer, weights)
   total, sum_of_losses = clipped_sum(
-    loss, own.clip, weights, examples, mask, pull, at_once
+    loss, own.clip, weights, examples, mask, pull, way
   )
   any_examples = tf.cast(tf.reduce_any(mask > 0), tf.float32)
   # The clipping norm may be infinite where there is no noise.

@@ -55,7 +55,7 @@ def _watch(losses, x):
 class _Watched:
   """A model that is watched. Untraced, gradients are fast one by one."""
 
-  has_small_gradients = False
+  example_gradients = 'in turns'
 
   def score_loss(self, scores, batch):
     return _watch(super().score_loss(scores, batch), batch['x'])
