@@ -119,6 +119,8 @@ def test_one_example_moves_the_sum_by_no_more_than_twice_the_clip(model, value):
   near = dict(examples, x=tf.concat([examples['x'][:4], [[-9.0] * 3]], 0))
   own = _protect(model, batch_size=1.0)
   first, _ = _gradient(own, examples)
+  without, _ = _gradient(own, examples, tf.constant([1.0, 1, 1, 1, 0]))
+  assert np.linalg.norm(without - first) <= 1 + 1e-5
   for changed in (others, near):
     assert np.linalg.norm(_gradient(own, changed)[0] - first) <= 2 + 1e-5
 

@@ -7,6 +7,9 @@ from scipy import stats
 from base import errors
 from personalization import accounting
 from personalization import silo_accounting
+from tasks.models import linear
+from tests import toys
+from tests.algorithms import helpers
 
 _DELTA = 1e-3
 
@@ -115,6 +118,53 @@ def test_a_choice_by_poisson_batches_tells_who_is_in_them():
 def test_passes_are_those_that_an_example_can_be_in(walk, passes):
   silo = _silo(100)._replace(uses=silo_accounting.Uses((walk,)))
   assert silo.gradients == passes
+
+
+@pytest.mark.parametrize(
+  'name, values, in_training, beside',
+  [
+    ('fedavg', {}, 1, 0),
+    ('scaffold', {}, 1, 0),
+    ('mr_mtl', {}, 1, 0),
+    ('mocha', {}, 1, 0),
+    ('fedper', {}, 1, 0),
+    ('lg_fedavg', {}, 1, 0),
+    ('ditto', {}, 2, 0),
+    ('apfl', {}, 2, 0),
+    ('fedrod', {}, 2, 0),
+    ('ensemble', dict(num_clusters=3), 3, 0),
+    ('finetuning', dict(finetuning_epochs=4), 1, 4),
+    ('fedbabu', dict(finetuning_epochs=4), 1, 4),
+    ('fedrep', dict(head_epochs=3, finetuning_epochs=4), 3 + 1, 4),
+    ('perfedavg', {}, 2, 1),
+    ('pfedme', dict(proximal_steps=5), 5, 5),
+    ('self_fl', dict(adaptive_steps=False), 1, 0),
+    ('local', dict(finetuning_epochs=4), 0, 4),
+  ],
+)
+def test_what_a_method_pays_is_a_multiple_of_what_fedavg_does(
+  name, values, in_training, beside
+):
+  method = helpers.build(name, toys.VectorModel(), **values)
+  rounds = 10 if method.trains else 0
+  uses = silo_accounting.uses(method, rounds, client_epochs=2)
+  paid = _silo(100)._replace(uses=uses).gradients
+  assert paid == 10 * 2 * in_training + beside
+
+
+@pytest.mark.parametrize(
+  'name, values, model, reason',
+  [
+    ('perfedavg', dict(form='hessian_vector'), toys.VectorModel(), 'Hessian'),
+    ('fedrod', {}, linear.LogisticRegression(3, 2), 'balance=0'),
+    ('group', {}, toys.VectorModel(), 'trains a global model'),
+    ('knn_per', {}, toys.VectorModel(), 'with the examples themselves'),
+  ],
+)
+def test_what_has_no_bound_is_refused_by_name(name, values, model, reason):
+  method = helpers.build(name, model, **values)
+  with pytest.raises(errors.UserError, match=reason):
+    silo_accounting.uses(method, 10, client_epochs=1)
 
 
 def test_without_noise_there_is_no_guarantee():
