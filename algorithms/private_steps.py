@@ -168,6 +168,7 @@ def _share(
 
 
 def _share_of_square(square: tf.Tensor, clip: tf.Tensor) -> tf.Tensor:
+  """Returns min(1, S / ||g||), given ||g||^2."""
   share = tf.minimum(1.0, clip * tf.math.rsqrt(square))
   return tf.where(tf.math.is_finite(square), share, 0.0)
 
@@ -185,15 +186,17 @@ def _clipped_by_norms(
 ) -> tuple[models.Weights, tf.Tensor]:
   """Finds all norms first, and then differentiates a weighted sum of losses."""
   exists = tf.sign(mask)
-  probe = tf.zeros_like(mask)
-  probed = collections.OrderedDict(
-    weights, **{layers.probe(name): probe for name in weights}
-  )
+  probes = {layers.probe(name): tf.zeros_like(mask) for name in weights}
   with tf.GradientTape() as tape:
-    tape.watch(probe)
+    tape.watch(probes)
+    probed = collections.OrderedDict(weights, **probes)
     mean_loss = loss(probed, examples, exists)
     total = mean_loss * tf.reduce_sum(exists)
-  shares = mask * _share_of_square(tape.gradient(total, probe), clip)
+  squares = tape.gradient(total, probes)
+  for name, square in squares.items():
+    if square is None:
+      raise ValueError(f'No layer tells the norms of a weight its {name}.')
+  shares = mask * _share_of_square(tf.add_n(list(squares.values())), clip)
   # Not even times zero may there be what is not finite.
   counts = shares > 0
   examples = {

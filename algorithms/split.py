@@ -308,7 +308,7 @@ class FedRod(personal_models.PersonalModels):
   ) -> client_work.Objective:
     """Makes BR_k, with n_kc counted over the examples of the round.
 
-    If examples are protected, from which n_kc are, there is no balance.
+    Where examples are protected, which n_kc tells of, nothing is balanced.
     """
     is_protected = self.model.protection is not None
     if is_protected or not isinstance(self.model, models.Classifier):

@@ -104,7 +104,7 @@ def _hypcluster(trainer: hypcluster.HypCluster, rounds: int) -> Uses:
   walks = Walk(warm, gradients=trainer.num_models), Walk(rounds - warm)
   # The choices of the warm start are told, though they make no difference.
   # After the last round, each client chooses the model that it keeps.
-  return Uses(tuple(w for w in walks if w.times), choices=rounds + 1)
+  return Uses(walks, choices=rounds + 1)
 
 
 def _each_round(gradients: int = 1) -> Callable[[Any, int], Uses]:
@@ -133,8 +133,7 @@ def _perfedavg(trainer: perfedavg.PerFedAvg, rounds: int) -> Uses:
 
 def _self_fl(trainer: self_fl.SelfFl, rounds: int) -> Uses:
   own = trainer.settings
-  # They follow from variances of models, which are noised: other than their
-  # number, they tell nothing.
+  # Their number follows from variances of noised models, and tells no more.
   most = own.most_steps if own.adaptive_steps else 0
   walks = [Walk(rounds, most_steps=most)]
   if own.augmented_steps:

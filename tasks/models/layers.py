@@ -55,8 +55,7 @@ def probe(name: str) -> str:
   derivative by it of a sum of the examples' losses is the square of the norm of
   each example's gradient by the weight, which the layer knows without making
   these gradients (Goodfellow 2015, "Efficient per-example gradient
-  computations"; Lee and Kifer 2021). One probe can be that of several weights:
-  their squares are added.
+  computations"; Lee and Kifer 2021).
   """
   return f'{name}_probe'
 

@@ -169,6 +169,14 @@ def test_convolutions_tell_the_norms_of_gradients(by_norms, in_turns, part):
   assert list(first[0]) == list(weights if only is None else only)
 
 
+def test_norms_that_no_layer_tells_are_not_taken_for_zero():
+  class Untold(linear.LinearRegression):
+    example_gradients = 'by norms'
+
+  with pytest.raises(ValueError, match='kernel_probe'):
+    _gradient(_protect(Untold(3)))
+
+
 @each_way
 def test_padding_changes_nothing(model):
   examples = _batch()
