@@ -49,6 +49,7 @@ from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import optimizers
+from algorithms import private_steps
 from algorithms import trainers
 from base import settings
 from tasks.models import models
@@ -462,7 +463,7 @@ class SelfFl(fedavg.FedAvg):
     )
     if own.augmented_steps:
       further, _ = client_work.train(
-        self.model,
+        private_steps.at(self.model, part=1),
         learner,
         client.data,
         optimizer,
