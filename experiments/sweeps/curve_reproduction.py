@@ -162,7 +162,7 @@ def main(
         for x, epsilon in epsilons.items()
       }
       drawing = plots.against(
-        methods, f'{table.x_label}, and ε', ticks, metric, higher_is_better
+        methods, f'{table.x_label}, and ε extrapolated', ticks, metric, higher_is_better
       )
     else:
       drawing = plots.fractions(
