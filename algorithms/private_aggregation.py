@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
@@ -30,8 +29,6 @@ from algorithms import aggregation
 from algorithms import runtime_inputs
 from base import errors
 from base import settings
-
-SEED_TYPE = tff.TensorType(np.int32, [2])
 
 # Entries up to this have squares whose sum is finite.
 _LARGEST = 1e12
@@ -248,14 +245,14 @@ class Private(settings.Settings, abc.ABC):
     noise: z, the deviation of the noise over the clipping norm.
     clip: S, the clipping norm.
     clients: n, the number of clients that a round is expected to have.
-    counts_noise: The deviation of the noise on `aggregation.Counts`, to which a
-      client adds a vector of norm one; 0 if the trainer has none.
+    sums_noise: The deviation of the noise on `aggregation.Sums`, to which a
+      client adds a vector of norm one at most; 0 if the trainer has none.
   """
 
   noise: float
   clip: float
   clients: float
-  counts_noise: float = 0.0
+  sums_noise: float = 0.0
 
   @property
   def numbers(self) -> runtime_inputs.Numbers:
@@ -275,6 +272,10 @@ class Private(settings.Settings, abc.ABC):
       specs: The tensors of a record.
       seed: Two int32.
     """
+
+  def stddev(self, state: Any) -> Any:
+    """Returns the deviation of the noise on a sum, given the query's state."""
+    raise NotImplementedError('Its noise differs from round to round.')
 
   def send(
     self, query: tfp.SumAggregationDPQuery, params: Any, record: Any, seed: Any
@@ -299,6 +300,9 @@ class Gaussian(Private):
     del specs
     return GaussianQuery(self.clip, self.noise * self.clip, seed)
 
+  def stddev(self, state: Any) -> Any:
+    return state.stddev
+
 
 @dataclasses.dataclass(frozen=True)
 class Adaptive(Private):
@@ -317,6 +321,9 @@ class Adaptive(Private):
     return AdaptiveQuery(
       self.clip, self.noise, self.clients, self.quantile_stddev, seed
     )
+
+  def stddev(self, state: Any) -> Any:
+    return state.sum_state.stddev
 
 
 @dataclasses.dataclass(frozen=True)
@@ -375,43 +382,44 @@ class Local(Private):
     return tf.nest.map_structure(tf.add, clipped, noise)
 
 
-class Process(NamedTuple):
-  """The computations of a private aggregation.
-
-  Attributes:
-    initialize: `(<seed, numbers> -> state)`, of TensorFlow.
-    next: `(<state@SERVER, {updates}@CLIENTS, {seed}@CLIENTS> ->
-      MeasuredProcessOutput)`, whose result is {part: aggregate}.
-  """
-
-  initialize: tff.Computation
-  next: tff.Computation
-
-
 class State(NamedTuple):
   """The state of a private aggregation.
 
   Attributes:
     updates: That of the query of the updates.
-    counts: That of the query of the counts; empty if there are none.
+    sums: That of the query of each part that is summed by itself.
+    clip: S, or that of the first round.
     clients: n.
   """
 
   updates: Any
-  counts: Any
+  sums: Any
+  clip: Any
   clients: Any
+
+
+class _PublicSums:
+  """Stands for sums over clients, of which a private server knows only n."""
+
+  def __init__(self, num_clients: Any):
+    self.num_clients = num_clients
+
+  def __getattr__(self, name: str) -> Any:
+    raise errors.UserError(
+      f'The server of this method is steered by the exact {name} of a round,'
+      ' which is not private.'
+    )
 
 
 def process(
   own: Private,
   parts: Mapping[str, aggregation.Factory | None],
   updates_type: Mapping[str, Any],
-) -> Process:
+) -> aggregation.Process:
   """Makes the process that aggregates the parts of a trainer's updates.
 
-  Where the trainer counts the clients of some parts (`aggregation.Counts`),
-  such a part is divided by the noised count instead of n. A count below two
-  deviations of its noise may be that of nobody: it and its part are zero.
+  Parts that the trainer sums by themselves (`aggregation.Sums`) have a clip and
+  noise of their own; all others are clipped as one.
 
   Args:
     own: How to aggregate.
@@ -424,13 +432,14 @@ def process(
   Raises:
     UserError: If the trainer aggregates a part in a way of its own.
   """
-  names, counts, counted = [], '', tuple[str, ...]()
-  for name, factory in parts.items():
-    if factory is None:
-      names.append(name)
-    elif isinstance(factory, aggregation.Counts):
-      counts, counted = name, factory.parts
-    else:
+  summed = {
+    name: factory
+    for name, factory in parts.items()
+    if isinstance(factory, aggregation.Sums)
+  }
+  names = [name for name, factory in parts.items() if factory is None]
+  for name in parts:
+    if name not in (*names, *summed):
       raise errors.UserError(
         f'Its {name} is aggregated in a way of its own, for which there is no'
         ' noise.'
@@ -442,22 +451,32 @@ def process(
     ),
   )
 
-  def queries(bound: Private, seed: Any) -> tuple[Any, GaussianQuery]:
-    seeds = tf.random.experimental.stateless_split(seed, 2)
-    of_counts = GaussianQuery(1.0, bound.counts_noise, seeds[1])
-    return bound.query(specs, seeds[0]), of_counts
+  def queries(
+    bound: Private, seed: Any
+  ) -> tuple[Any, dict[str, GaussianQuery]]:
+    """Returns the query of the updates, and that of each part summed alone."""
+    seeds = tf.random.experimental.stateless_split(seed, 1 + len(summed))
+    return bound.query(specs, seeds[0]), {
+      name: GaussianQuery(1.0, bound.sums_noise, seeds[1 + k])
+      for k, name in enumerate(summed)
+    }
 
   # What is done with a state depends on it alone.
-  def any_queries() -> tuple[Any, GaussianQuery]:
+  def any_queries() -> tuple[Any, dict[str, GaussianQuery]]:
     return queries(own, tf.constant([0, 0]))
 
-  @tff.tensorflow.computation(SEED_TYPE, runtime_inputs.type_of(own.numbers))
+  @tff.tensorflow.computation(
+    aggregation.SEED_TYPE, runtime_inputs.type_of(own.numbers)
+  )
   def initialize(seed: Any, numbers: Any) -> Any:
     bound = runtime_inputs.bind(own, numbers)
-    of_updates, of_counts = queries(bound, seed)
+    of_updates, of_sums = queries(bound, seed)
     return State(
       of_updates.initial_global_state(),
-      of_counts.initial_global_state() if counts else (),
+      collections.OrderedDict(
+        (name, query.initial_global_state()) for name, query in of_sums.items()
+      ),
+      tf.cast(bound.clip, tf.float32),
       tf.cast(bound.clients, tf.float32),
     )
 
@@ -465,51 +484,66 @@ def process(
 
   @tff.tensorflow.computation(state_type)
   def derive(state: Any) -> Any:
-    return any_queries()[0].derive_sample_params(state.updates)
+    return any_queries()[0].derive_sample_params(state.updates), state.clip
 
   @tff.tensorflow.computation(
-    derive.type_signature.result, updates_type, SEED_TYPE
+    derive.type_signature.result, updates_type, aggregation.SEED_TYPE
   )
   def send(params: Any, updates: Any, seed: Any) -> Any:
+    of_updates, of_sums = any_queries()
     record = collections.OrderedDict(
       (name, updates[name].value) for name in names
     )
-    of_updates, of_counts = any_queries()
-    sent = own.send(of_updates, params, bounded(record), seed)
-    if not counts:
-      return sent, ()
-    one_hot = tf.cast(updates[counts].value, tf.float32)
-    return sent, of_counts.preprocess_record(1.0, one_hot)
+    sent = own.send(of_updates, params[0], bounded(record), seed)
+    return sent, collections.OrderedDict(
+      (
+        name,
+        query.preprocess_record(
+          1.0, summed[name].measure(updates[name].value, params[1])
+        ),
+      )
+      for name, query in of_sums.items()
+    )
 
   @tff.tensorflow.computation(state_type, send.type_signature.result)
-  def finish(state: Any, sums: Any) -> Any:
-    of_updates, of_counts = any_queries()
-    total, new_updates, _ = of_updates.get_noised_result(sums[0], state.updates)
+  def finish(state: Any, totals: Any) -> Any:
+    of_updates, of_sums = any_queries()
+    total, new, _ = of_updates.get_noised_result(totals[0], state.updates)
     result = tf.nest.map_structure(lambda leaf: leaf / state.clients, total)
-    new_counts = state.counts
-    if counts:
-      number, new_counts, _ = of_counts.get_noised_result(sums[1], state.counts)
-      number = tf.where(number > 2 * state.counts.stddev, number, 0.0)
-      for j, name in enumerate(counted):
-        result[name] = tf.nest.map_structure(
-          lambda leaf, j=j: tf.math.divide_no_nan(leaf, number[j]), total[name]
-        )
-      result[counts] = number
-    new_state = State(new_updates, new_counts, state.clients)
-    return new_state, collections.OrderedDict(
-      (name, result[name]) for name in parts
+    new_sums = collections.OrderedDict[str, Any]()
+    for name, query in of_sums.items():
+      old = state.sums[name]
+      of_part, new_sums[name], _ = query.get_noised_result(totals[1][name], old)
+      noise = aggregation.Noise(
+        old.stddev, own.stddev(state.updates) / state.clients, state.clients
+      )
+      result[name] = summed[name].finish(of_part, noise)
+    return State(new, new_sums, state.clip, state.clients), (
+      collections.OrderedDict((name, result[name]) for name in parts)
     )
+
+  @tff.tensorflow.computation(state_type)
+  def get_clients(state: Any) -> Any:
+    return state.clients
+
+  @tff.federated_computation(
+    tff.FederatedType(initialize.type_signature.parameter, tff.SERVER)
+  )
+  def initialize_at_server(arguments: Any) -> Any:
+    return tff.federated_map(initialize, arguments)
 
   @tff.federated_computation(
     tff.FederatedType(state_type, tff.SERVER),
     tff.FederatedType(updates_type, tff.CLIENTS),
-    tff.FederatedType(SEED_TYPE, tff.CLIENTS),
+    tff.FederatedType(aggregation.SEED_TYPE, tff.CLIENTS),
   )
   def next_aggregate(state: Any, updates: Any, seeds: Any) -> Any:
     params = tff.federated_broadcast(tff.federated_map(derive, state))
     sent = tff.federated_map(send, (params, updates, seeds))
-    state, result = tff.federated_map(finish, (state, tff.federated_sum(sent)))
-    nothing = tff.federated_value((), tff.SERVER)
-    return tff.templates.MeasuredProcessOutput(state, result, nothing)
+    new, result = tff.federated_map(finish, (state, tff.federated_sum(sent)))
+    clients = tff.federated_map(get_clients, state)
+    return tff.templates.MeasuredProcessOutput(new, result, clients)
 
-  return Process(initialize, next_aggregate)
+  return aggregation.Process(
+    initialize_at_server, next_aggregate, lambda _, n: _PublicSums(n)
+  )

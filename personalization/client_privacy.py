@@ -32,8 +32,9 @@ from personalization import training
 from tasks import task as tasks
 
 UNIT = 'client'
-# The noise of counts, over that of all parts of a record together.
-_COUNTS_SHARE = 5.0
+# The noise of a part that is summed by itself, over that of all parts of a
+# record together.
+_SUMS_SHARE = 5.0
 
 # The order of passes, for a reader.
 _PASSES = {'passes': 'random', 'cycles': 'the same'}
@@ -130,17 +131,18 @@ def central_event(noise: float, who: Participation) -> dp_accounting.DpEvent:
   return accounting.gaussian(noise, who.most_times)
 
 
-def _has_counts(method: methods.Method) -> bool:
+def _num_sums(method: methods.Method) -> int:
+  """Counts the parts that have noise of their own."""
   parts = method.trainer.parts.values()
-  return any(isinstance(part, aggregation.Counts) for part in parts)
+  return sum(isinstance(part, aggregation.Sums) for part in parts)
 
 
-def _without_counts(method: methods.Method) -> None:
-  """Raises a `UserError` if noise would have to be on counts as well."""
-  if _has_counts(method):
+def _without_sums(method: methods.Method) -> None:
+  """Raises a `UserError` if parts would have to have noise of their own."""
+  if _num_sums(method):
     raise errors.UserError(
-      'Its counts of clusters can have noise only with privacy gaussian or'
-      ' adaptive.'
+      'What it sums beside its updates, as the counts of clusters, can have'
+      ' noise only with privacy gaussian or adaptive.'
     )
 
 
@@ -208,18 +210,22 @@ def _guarantee(
 def _noises(
   noise: float, method: methods.Method, *others: float
 ) -> tuple[float, float]:
-  """Splits z between the updates and, where there are any, counts.
+  """Splits z between the updates and parts that are summed by themselves.
 
   Args:
     noise: z, of all parts of a record together.
     method: The method.
     *others: The noises of further parts.
+
+  Returns:
+    The noise of the updates, and of each such part; 0 if there is none.
   """
-  of_counts = _COUNTS_SHARE * noise if _has_counts(method) else 0.0
-  parts = [part for part in (of_counts, *others) if part]
+  num_sums = _num_sums(method)
+  of_sums = _SUMS_SHARE * noise if num_sums else 0.0
+  parts = [*[of_sums] * num_sums, *others]
   if not (noise and parts):
     return noise, 0.0
-  return accounting.remaining_noise(noise, parts), of_counts
+  return accounting.remaining_noise(noise, parts), of_sums
 
 
 def _made(
@@ -242,12 +248,12 @@ def _made(
     beside: The noises of further parts of a record.
     **others: Further arguments of the aggregator.
   """
-  noise, counts_noise = _noises(guarantee.noise, method, *beside)
+  noise, of_sums = _noises(guarantee.noise, method, *beside)
   aggregator = make_aggregator(
     noise=noise,
     clip=own.clip,
     clients=float(who.per_round),
-    counts_noise=counts_noise,
+    sums_noise=of_sums,
     **others,
   )
   return dataclasses.replace(method, aggregator=aggregator, guarantee=guarantee)
@@ -314,7 +320,7 @@ def make_tree(
 ) -> methods.Method:
   """Makes a method private by tree aggregation, a new tree each pass."""
   who = _check(own, method, task, how)
-  _without_counts(method)
+  _without_sums(method)
   if who.sampling not in _PASSES:
     raise errors.UserError(
       'A client must take part once in a tree. Set client_sampling to passes,'
@@ -348,7 +354,7 @@ def make_matrix(
 ) -> methods.Method:
   """Makes a method private by noise that is correlated over rounds."""
   who = _check(own, method, task, how)
-  _without_counts(method)
+  _without_sums(method)
   if who.sampling not in ('cycles', 'all'):
     raise errors.UserError(
       'A client must take part at fixed distances. Set client_sampling to'
@@ -383,7 +389,7 @@ def make_local(
   that a client sends: its noise counts half, and no draw amplifies it.
   """
   who = _check(own, method, task, how)
-  _without_counts(method)
+  _without_sums(method)
   guarantee = _guarantee(
     own,
     who,

@@ -60,7 +60,7 @@ def _aggregate(own, records, rounds=1, seed=_SEED):
     for a, b in records
   ]
   seeds = [np.array([5, k], np.int32) for k in range(len(records))]
-  state = initialize(seed, own.numbers)
+  state = initialize((seed, own.numbers))
   results = []
   for _ in range(rounds):
     state, result = next_aggregate(state, updates, seeds)
@@ -186,7 +186,7 @@ def test_a_cluster_of_fewer_clients_than_the_noise_tells_does_not_move():
   # A count below two deviations is taken for that of nobody.
   method = helpers.build(
     'hypcluster',
-    aggregator=_gaussian(counts_noise=1000.0),
+    aggregator=_gaussian(sums_noise=1000.0),
     client_weighting='uniform',
   )
   with helpers.on('cohort'):
@@ -198,26 +198,28 @@ def test_a_cluster_of_fewer_clients_than_the_noise_tells_does_not_move():
 @pytest.mark.parametrize('runtime', _BOTH)
 def test_counts_have_noise_of_their_own(runtime):
   names = ['a', 'b', 'c']
-  parts = {**dict.fromkeys(names), 'counts': aggregation.Counts(names)}
+  parts = {**dict.fromkeys(names), 'senders': aggregation.Senders()}
   updates_type = collections.OrderedDict(
     {name: _update_type([1]) for name in names}
-    | {'counts': _update_type([3], np.int32)}
+    | {'senders': _update_type([3], np.int32)}
   )
-  own = _gaussian(noise=1.0, clip=1.0, counts_noise=3.0)
+  own = _gaussian(noise=1.0, clip=1.0, sums_noise=3.0)
   made = private_aggregation.process(own, parts, updates_type)
   sent = {name: np.zeros([1], np.float32) for name in names}
-  sent['counts'] = np.array([0, 1, 0], np.int32)
+  sent['senders'] = np.array([0, 1, 0], np.int32)
   update = collections.OrderedDict(
     (name, aggregation.Update(value, np.float32(1)))
     for name, value in sent.items()
   )
   counts = []
   with helpers.on(runtime):
-    state = made.initialize(_SEED, own.numbers)
+    state = made.initialize((_SEED, own.numbers))
     for _ in range(60):
       output = made.next(state, [update] * 40, [_SEED] * 40)
       state = output.state
-      counts.append(output.result['counts'])
+      # The scale of a mean over four clients.
+      scales = output.result['senders']
+      counts.append(np.where(scales, 4 / np.where(scales, scales, 1), 0))
   others, picked = np.delete(counts, 1, axis=1), np.array(counts)[:, 1]
   assert np.mean(picked) == pytest.approx(40, abs=4 * 3 / 60**0.5)
   assert np.std(picked) == pytest.approx(3, rel=0.4)
@@ -231,7 +233,7 @@ def test_a_round_without_clients_is_noise(runtime):
   own = _gaussian(noise=1.0, clip=1.0)
   made, next_aggregate = _process(own, 1000)
   with helpers.on(runtime):
-    _, result = next_aggregate(made(_SEED, own.numbers), [], [])
+    _, result = next_aggregate(made((_SEED, own.numbers)), [], [])
   assert np.std(result['a']) == pytest.approx(1 / 4, rel=0.1)
 
 
@@ -332,7 +334,7 @@ def test_a_part_that_is_aggregated_in_another_way_is_refused():
 
 def test_a_server_that_uses_exact_sums_is_refused():
   method = helpers.build_anew('mocha', aggregator=_gaussian())
-  with pytest.raises(errors.UserError, match='exact num_clients'):
+  with pytest.raises(errors.UserError, match='each row'):
     _ = method.next
 
 

@@ -79,7 +79,7 @@ def _build(trainer, aggregator=helpers.MEAN):
 
 
 def _gaussian(**values):
-  return private_aggregation.Gaussian(1.0, 1.0, 5.0, counts_noise=5.0, **values)
+  return private_aggregation.Gaussian(1.0, 1.0, 5.0, sums_noise=5.0, **values)
 
 
 def test_all_trainers_are_private_or_refused():

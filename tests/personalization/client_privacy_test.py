@@ -104,7 +104,7 @@ def test_the_count_for_an_adaptive_clip_is_paid_for():
   own = _apply('hypcluster', 'adaptive', how, dict(noise=1.0)).aggregator
   assert own.quantile_stddev == 15 / 20
   # Whoever is clipped or not moves the count by a half at most.
-  parts = [own.noise, own.counts_noise, own.quantile_stddev / 0.5]
+  parts = [own.noise, own.sums_noise, own.quantile_stddev / 0.5]
   assert accounting.joint_noise(parts) == pytest.approx(1.0)
 
 
@@ -157,8 +157,8 @@ def test_without_noise_nothing_is_called_private():
 
 def test_counts_of_clusters_are_paid_for():
   own = _apply('hypcluster').aggregator
-  assert own.counts_noise == 5 * 1.5
-  assert accounting.joint_noise([own.noise, own.counts_noise]) == pytest.approx(
+  assert own.sums_noise == 5 * 1.5
+  assert accounting.joint_noise([own.noise, own.sums_noise]) == pytest.approx(
     1.5
   )
 
@@ -166,7 +166,7 @@ def test_counts_of_clusters_are_paid_for():
 def test_a_method_without_counts_has_all_noise_for_its_update():
   own = _apply().aggregator
   assert own.noise == 1.5
-  assert own.counts_noise == 0
+  assert own.sums_noise == 0
 
 
 def test_what_is_outside_of_the_guarantee_is_said():
