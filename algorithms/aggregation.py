@@ -99,12 +99,14 @@ class Noise(NamedTuple):
   Attributes:
     stddev: The deviation of each entry of a sum of one's own, see `Sums`.
     of_means: The deviation of each entry of the means of all other parts.
+    clip: The norm to which these are clipped, or were in the first round.
     clients: The number of clients that these means are divided by, which is not
       that of those who came.
   """
 
   stddev: Any
   of_means: Any
+  clip: Any
   clients: Any
 
 
@@ -120,8 +122,8 @@ class Sums(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
 
     Args:
       value: The part of the client's update.
-      clip: The norm to which the other parts are clipped, if they are: then the
-        norm of the vector must not be above one.
+      clip: `Noise.clip` if the aggregator is private: then the norm of the
+        vector must not be above one.
     """
 
   @abc.abstractmethod

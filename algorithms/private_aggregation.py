@@ -514,8 +514,9 @@ def process(
     for name, query in of_sums.items():
       old = state.sums[name]
       of_part, new_sums[name], _ = query.get_noised_result(totals[1][name], old)
+      of_means = own.stddev(state.updates) / state.clients
       noise = aggregation.Noise(
-        old.stddev, own.stddev(state.updates) / state.clients, state.clients
+        old.stddev, of_means, state.clip, state.clients
       )
       result[name] = summed[name].finish(of_part, noise)
     return State(new, new_sums, state.clip, state.clients), (

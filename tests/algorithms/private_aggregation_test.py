@@ -166,20 +166,43 @@ def test_noise_and_clip_are_numbers_of_one_program():
   assert state.aggregator.updates.stddev == 6
 
 
-@pytest.mark.parametrize('runtime', helpers.RUNTIMES)
-@pytest.mark.parametrize('name', ['fedavg', 'hypcluster'])
-def test_without_noise_and_clipping_nothing_changes(runtime, name):
+@pytest.mark.parametrize('runtime', _BOTH)
+@pytest.mark.parametrize(
+  ('name', 'values'),
+  [
+    ('fedavg', {}),
+    ('hypcluster', {}),
+    ('hypcluster', {'warmstart_rounds': 2.0}),
+    ('scaffold', {}),
+    ('self_fl', {'one_pass': True}),
+  ],
+)
+def test_without_noise_and_clipping_nothing_changes(runtime, name, values):
   def run(aggregator):
     method = helpers.build(
-      name, aggregator=aggregator, client_weighting='uniform'
+      name, aggregator=aggregator, client_weighting='uniform', **values
     )
-    return helpers.run(method)
+    return helpers.run(method, 4)
 
   with helpers.on(runtime):
     private = run(_gaussian(clients=float(len(helpers.SIZES))))
     plain = run(helpers.MEAN)
   helpers.assert_close(private.state.server, plain.state.server)
   helpers.assert_close(private.metrics, plain.metrics)
+
+
+def test_scaffold_counts_on_the_clients_that_are_expected():
+  method = helpers.build(
+    'scaffold', aggregator=_gaussian(clients=2.0), client_weighting='uniform'
+  )
+  with helpers.on('cohort'):
+    after = helpers.run(method, 1, helpers.make_clients(method)[:3])
+  controls = [helpers.vector(c.state.control) for c in after.clients]
+  # c <- c + n / N sum_S (c_i+ - c_i) / n: n goes out of it.
+  message = method.trainer.message(after.state.server)
+  np.testing.assert_allclose(
+    helpers.vector(message.control), np.sum(controls, 0) / 5, rtol=1e-5
+  )
 
 
 def test_a_cluster_of_fewer_clients_than_the_noise_tells_does_not_move():
@@ -330,12 +353,6 @@ def test_a_part_that_is_aggregated_in_another_way_is_refused():
     private_aggregation.process(
       _gaussian(), {'a': aggregation.total()}, updates_type
     )
-
-
-def test_a_server_that_uses_exact_sums_is_refused():
-  method = helpers.build_anew('mocha', aggregator=_gaussian())
-  with pytest.raises(errors.UserError, match='each row'):
-    _ = method.next
 
 
 def test_the_form_of_tff_has_the_noise_of_the_method():
