@@ -515,9 +515,7 @@ def process(
       old = state.sums[name]
       of_part, new_sums[name], _ = query.get_noised_result(totals[1][name], old)
       of_means = own.stddev(state.updates) / state.clients
-      noise = aggregation.Noise(
-        old.stddev, of_means, state.clip, state.clients
-      )
+      noise = aggregation.Noise(old.stddev, of_means, state.clip, state.clients)
       result[name] = summed[name].finish(of_part, noise)
     return State(new, new_sums, state.clip, state.clients), (
       collections.OrderedDict((name, result[name]) for name in parts)

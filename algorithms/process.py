@@ -333,9 +333,7 @@ def trace_training(
     result = tff.federated_map(
       work, (clients, *traced.broadcast(state.server, state.numbers, frozen))
     )
-    output = aggregate.next(
-      state.aggregator, result['updates'], result['seed']
-    )
+    output = aggregate.next(state.aggregator, result['updates'], result['seed'])
     sums = tff.federated_sum(result['sums'])
     server = tff.federated_map(
       update_server,

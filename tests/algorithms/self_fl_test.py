@@ -489,7 +489,9 @@ class TestOnePass:
 
   def test_in_the_first_round_sigma_0_is_the_variance_of_the_models(self):
     ((_, after),) = _one_pass_rounds(1)
-    theta_m = [helpers.vector(client.state.personal) for client in after.clients]
+    theta_m = [
+      helpers.vector(client.state.personal) for client in after.clients
+    ]
     np.testing.assert_allclose(
       after.state.server.uncertainty.inter_variance,
       np.var(theta_m, axis=0).sum(),

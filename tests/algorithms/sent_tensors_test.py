@@ -32,6 +32,7 @@ _SENT = {
   'fedprox': {'model': _ALL},
   'fedrep': {'model': _SHARED},
   'fedrod': {'model': _ALL},
+  'group': {'group_0': _ALL, 'group_1': _ALL},
   'hypcluster': {'cluster_0': _ALL, 'cluster_1': _ALL},
   'lg_fedavg': {'model': _HEAD},
   'mr_mtl': {'model': _ALL},
@@ -43,6 +44,7 @@ _SENT = {
 # What it sums beside them, with noise of its own.
 _SUMS = {
   'ensemble': {'senders'},
+  'group': {'senders'},
   'hypcluster': {'senders'},
   'self_fl': {'sums'},
 }
@@ -50,7 +52,6 @@ _SUMS = {
 _SETTINGS = {'self_fl': {'one_pass': True}}
 # Those that cannot be private, and why.
 _REFUSED = {
-  'group': 'accounted for',
   'mocha': 'each row',
   'self_fl_clusters': 'in the clear',
 }

@@ -1,8 +1,11 @@
 """Privacy at the client level: what is guaranteed, and what is refused."""
 
+import dataclasses
 import functools
 import math
 
+import dp_accounting
+import numpy as np
 import pytest
 
 from algorithms import aggregation
@@ -31,7 +34,9 @@ def _how(**values):
   )
 
 
-def _apply(name='fedavg', way='gaussian', how=None, own=None, **values):
+def _apply(
+  name='fedavg', way='gaussian', how=None, own=None, task=None, **values
+):
   values = dict(client_weighting='uniform') | values
   known = registry.settings_names(name)
   method = registry.build(
@@ -46,7 +51,7 @@ def _apply(name='fedavg', way='gaussian', how=None, own=None, **values):
     num_groups=2,
   )
   made = privacy.settings_class(way)(**(own or dict(noise=1.5, delta=_DELTA)))
-  return privacy.apply(way, made, name, method, _task(), how or _how())
+  return privacy.apply(way, made, name, method, task or _task(), how or _how())
 
 
 @pytest.mark.parametrize(
@@ -163,6 +168,56 @@ def test_counts_of_clusters_are_paid_for():
   )
 
 
+def _with_groups(sizes):
+  """The task, whose clients are in groups of these sizes."""
+  clients = _task().train.client_ids
+  group_of = np.repeat(np.arange(len(sizes)), sizes)
+  names = [f'group {k}' for k in range(len(sizes))]
+  found = tasks.Attribute(names, dict(zip(clients, map(int, group_of))))
+  return dataclasses.replace(_task(), attributes={tasks.GROUP: found})
+
+
+@pytest.mark.parametrize(
+  ('sampling', 'before', 'of_groups', 'says'),
+  (
+    # Three epochs of one round of 4 clients, and of four rounds of 5 of 16.
+    (
+      'poisson',
+      accounting.poisson(1.5, 0.25, 30),
+      (accounting.gaussian(1.5, 3), accounting.poisson(1.5, 5 / 16, 12)),
+      'all 4 clients in each of 3 rounds',
+    ),
+    # Neighbours replace a client, also where all of a group take part.
+    (
+      'fixed_size',
+      accounting.fixed_size(1.5, 5, 20, 30),
+      (accounting.gaussian(0.75, 3), accounting.fixed_size(1.5, 5, 16, 12)),
+      '5 of 16 clients without replacement in each of 12',
+    ),
+  ),
+)
+def test_what_groups_begin_with_is_accounted_for(
+  sampling, before, of_groups, says
+):
+  method = _apply(
+    'group',
+    how=_how(client_sampling=sampling),
+    task=_with_groups([4, 16]),
+    group_epochs=3,
+  )
+  # A client is in one of the groups; the guarantee is that of the worst.
+  expected = max(
+    accounting.epsilon(dp_accounting.ComposedDpEvent([before, own]), _DELTA)[0]
+    for own in of_groups
+  )
+  guarantee = method.guarantee
+  assert guarantee.epsilon == pytest.approx(expected)
+  assert says in guarantee.sampling
+  assert ('of its group' in guarantee.neighbours) == (sampling == 'fixed_size')
+  # The training before is as private.
+  assert method.before.aggregator is method.aggregator
+
+
 def test_a_method_without_counts_has_all_noise_for_its_update():
   own = _apply().aggregator
   assert own.noise == 1.5
@@ -181,11 +236,10 @@ def test_what_is_outside_of_the_guarantee_is_said():
     ('fedavg', dict(client_weighting='examples'), 'client_weighting must be'),
     ('fedavg', dict(client_weighting='size'), 'client_weighting must be'),
     ('mocha', {}, 'mocha with privacy gaussian: It cannot be private'),
-    ('scaffold', {}, 'exact counts'),
-    ('self_fl', {}, 'in the clear'),
-    ('group', {}, 'groups'),
-    ('hypcluster', dict(warmstart_rounds=1.0), 'warmstart_rounds=0'),
-    ('ensemble', {}, 'warmstart_rounds=0'),
+    ('self_fl', {}, 'set one_pass=true'),
+    ('self_fl_clusters', {}, 'in the clear'),
+    ('group', dict(groups='hypcluster', num_groups=2), 'groups=column'),
+    ('group', dict(groups='inferred', num_groups=2), 'groups=column'),
   ),
 )
 def test_methods_that_cannot_be_private_are_refused(name, values, says):
