@@ -291,6 +291,10 @@ class Private(settings.Settings, abc.ABC):
     del seed
     return query.preprocess_record(params, record)
 
+  def sum(self, sent: Any) -> Any:
+    """Sums what clients send; all that the server sees of it."""
+    return tff.federated_sum(sent)
+
 
 @dataclasses.dataclass(frozen=True)
 class Gaussian(Private):
@@ -539,7 +543,7 @@ def process(
   def next_aggregate(state: Any, updates: Any, seeds: Any) -> Any:
     params = tff.federated_broadcast(tff.federated_map(derive, state))
     sent = tff.federated_map(send, (params, updates, seeds))
-    new, result = tff.federated_map(finish, (state, tff.federated_sum(sent)))
+    new, result = tff.federated_map(finish, (state, own.sum(sent)))
     clients = tff.federated_map(get_clients, state)
     return tff.templates.MeasuredProcessOutput(new, result, clients)
 

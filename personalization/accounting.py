@@ -9,6 +9,7 @@ computed in float64, from the settings, before training.
 from collections.abc import Callable, Sequence
 import dataclasses
 import math
+from typing import Any
 
 import dp_accounting
 from dp_accounting import pld
@@ -64,6 +65,46 @@ class ConcentratedDpEvent(dp_accounting.GaussianDpEvent):
 
   It has no privacy loss distribution of a Gaussian, so that only RDP counts it.
   """
+
+
+@dataclasses.dataclass(frozen=True)
+class SkellamDpEvent(dp_accounting.DpEvent):
+  """A sum of integers, with the difference of two Poisson variables as noise.
+
+  Attributes:
+    l1: How far one who is protected moves it, by the sum of absolute values.
+    l2: The same, by the norm.
+    variance: The variance of the noise on each entry.
+  """
+
+  l1: float
+  l2: float
+  variance: float
+
+  def rdp(self, orders: Sequence[float]) -> np.ndarray:
+    """Computes the RDP at some orders (Agarwal et al. 2021, theorem 3.5)."""
+    if self.variance == 0:
+      return np.full(len(orders), np.inf)
+    # The theorem is of whole orders, and RDP grows with the order.
+    alpha, mu = np.ceil(orders), self.variance
+    beyond_gaussian = np.minimum(
+      ((2 * alpha - 1) * self.l2**2 + 6 * self.l1) / (4 * mu**2),
+      3 * self.l1 / (2 * mu),
+    )
+    return np.asarray(alpha * self.l2**2 / (2 * mu) + beyond_gaussian)
+
+
+class _RdpAccountant(rdp.RdpAccountant):
+  """The accountant by RDP, which knows of Skellam noise as well."""
+
+  def _maybe_compose(
+    self, event: dp_accounting.DpEvent, count: int, do_compose: bool
+  ) -> Any:
+    if not isinstance(event, SkellamDpEvent):
+      return super()._maybe_compose(event, count, do_compose)
+    if do_compose:
+      self._rdp += count * event.rdp(self._orders)
+    return None
 
 
 def gaussian(noise: float, times: int = 1) -> dp_accounting.DpEvent:
@@ -191,7 +232,7 @@ def _by_rdp(event: dp_accounting.DpEvent) -> rdp.RdpAccountant:
   for part in _parts(event):
     if isinstance(part, dp_accounting.SampledWithoutReplacementDpEvent):
       relation = dp_accounting.NeighboringRelation.REPLACE_ONE
-  return rdp.RdpAccountant(neighboring_relation=relation)
+  return _RdpAccountant(neighboring_relation=relation)
 
 
 def _is_for_pld(event: dp_accounting.DpEvent) -> bool:

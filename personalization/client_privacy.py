@@ -12,7 +12,8 @@ The draw of clients is counted as it is made (`client_sampling`):
   passes, cycles  a client takes part once a pass; not amplified
 
 and all clients in all rounds are not amplified either. `make_tree` and
-`make_matrix` hide sums over rounds; in `make_local` the server is not trusted.
+`make_matrix` hide sums over rounds; in `make_local` the server is not trusted,
+and in `make_distributed` it sees nothing but sums.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from typing import Any
 import dp_accounting
 
 from algorithms import aggregation
+from algorithms import distributed_noise
 from algorithms import methods
 from algorithms import private_aggregation
 from base import errors
@@ -68,6 +70,15 @@ class Participation:
   def rounds_per_pass(self) -> int:
     """The rounds until all clients took part, where there are passes."""
     return -(-self.num_clients // self.per_round)
+
+  @property
+  def fewest(self) -> int:
+    """The fewest clients of a round; the last of a pass may have fewer."""
+    if self.sampling == 'poisson':
+      return 0
+    if self.sampling in _PASSES:
+      return self.num_clients - (self.rounds_per_pass - 1) * self.per_round
+    return self.per_round
 
   @property
   def most_times(self) -> int:
@@ -475,3 +486,61 @@ def make_local(
     assumptions=(_SEED,),
   )
   return _made(own, method, whole, guarantee, private_aggregation.Local)
+
+
+def make_distributed(
+  own: privacy.DistributedSettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> methods.Method:
+  """Makes a method private by noise that its clients add together.
+
+  A secure sum hides what each sends. Who takes part is known, so that no draw
+  amplifies it, and the noise is that of as many clients as come at least.
+  """
+  whole = _check(own, method, task, how)
+  _without_sums(method)
+  who = whole.only
+  if not who.fewest:
+    raise errors.UserError(
+      'A round could have nobody who adds noise. Set client_sampling to'
+      ' fixed_size, passes or cycles.'
+    )
+  dimension, n = method.parameters_up, whole.per_round
+  if not distributed_noise.enough_bits(own.bits, n):
+    raise errors.UserError(
+      f'The sum over {n} clients does not fit into {own.bits} bits. Set'
+      ' privacy.bits to more, or take fewer clients in a round.'
+    )
+
+  def make_event(noise: float, _: Any = None) -> dp_accounting.DpEvent:
+    of_one = distributed_noise.sensitivity(
+      noise, own.clip, n, dimension, own.bits
+    )
+    event = accounting.SkellamDpEvent(
+      of_one.l1, of_one.l2, who.fewest * of_one.variance
+    )
+    return dp_accounting.SelfComposedDpEvent(event, who.most_times)
+
+  guarantee = _guarantee(
+    own,
+    whole,
+    make_event,
+    f'Skellam, distributed, secure sums of {own.bits} bits',
+    neighbours="one client's data are there or not (its update becomes 0)",
+    assumptions=(
+      'secure sums show the server nothing else; here they are simulated',
+      f'{who.fewest} of {n} clients of a round, or more, add their share of the'
+      ' noise, and keep it to themselves',
+      _SEED,
+    ),
+  )
+  return _made(
+    own,
+    method,
+    whole,
+    guarantee,
+    distributed_noise.Distributed,
+    bits=own.bits,
+  )

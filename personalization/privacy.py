@@ -92,6 +92,18 @@ class MatrixSettings(PrivacySettings):
 
 
 @dataclasses.dataclass(frozen=True)
+class DistributedSettings(PrivacySettings):
+  """The settings of noise that clients add together."""
+
+  bits: int = settings.field(
+    20,
+    'The number of bits of each entry that a client sends.',
+    minimum=8,
+    maximum=22,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
 class Entry:
   """A way to train privately.
 
@@ -123,6 +135,9 @@ ENTRIES: Mapping[str, Entry] = {
   'tree': Entry('personalization.client_privacy:make_tree', PrivacySettings),
   'matrix': Entry('personalization.client_privacy:make_matrix', MatrixSettings),
   'local': Entry('personalization.client_privacy:make_local', PrivacySettings),
+  'distributed': Entry(
+    'personalization.client_privacy:make_distributed', DistributedSettings
+  ),
 }
 
 

@@ -188,6 +188,35 @@ def test_a_choice_by_the_exponential_mechanism_is_counted_by_rdp():
   assert accounting.epsilon(together, 1e-5)[1] == 'RDP'
 
 
+@pytest.mark.parametrize('noise', (0.5, 1.0, 4.0))
+def test_skellam_noise_of_a_large_variance_is_gaussian(noise):
+  # Of integers that are large, sums of squares are far above absolute values.
+  event = accounting.SkellamDpEvent(l1=1e7, l2=1e5, variance=(noise * 1e5) ** 2)
+  found, accountant = accounting.epsilon(event, 1e-5)
+  assert accountant == 'RDP'
+  expected = _rdp_epsilon(accounting.gaussian(noise), 1e-5)
+  # From above, as the orders are whole.
+  assert expected < found < 1.01 * expected
+
+
+def test_skellam_noise_is_worse_than_gaussian_where_it_is_small():
+  # α Δ₂²/2μ + min(((2α - 1) Δ₂² + 6 Δ₁) / 4μ², 3 Δ₁/2μ), and from a fraction
+  # up to a whole order.
+  event = accounting.SkellamDpEvent(l1=4.0, l2=2.0, variance=10.0)
+  np.testing.assert_allclose(
+    event.rdp([2.0, 2.5, 3.0, 200.0]),
+    [0.4 + 0.09, 0.6 + 0.11, 0.6 + 0.11, 40 + 0.6],
+  )
+  twice = dp_accounting.SelfComposedDpEvent(event, 2)
+  accountant = accounting._by_rdp(twice).compose(twice)
+  np.testing.assert_allclose(accountant.rdp, 2 * event.rdp(_ORDERS))
+
+
+def test_without_variance_skellam_noise_protects_nobody():
+  event = accounting.SkellamDpEvent(l1=1.0, l2=1.0, variance=0.0)
+  assert accounting.epsilon(event, 1e-5)[0] == math.inf
+
+
 def test_parts_of_a_record_are_one_gaussian():
   # The example of one of noise 1: counts at 5 leave 1.0206 for the update.
   left = accounting.remaining_noise(1.0, [5.0])

@@ -104,6 +104,28 @@ def test_other_ways_count_as_one_gaussian(way, own, how, event):
   assert guarantee.epsilon == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+  ('how', 'times', 'share'),
+  (
+    (dict(client_sampling='fixed_size'), 30, 1.0),
+    # Seven and a half passes; the last round of each has two of six clients.
+    (dict(client_sampling='passes', clients_per_round=6), 8, 2 / 6),
+    (dict(clients_per_round=0), 30, 1.0),
+  ),
+)
+def test_distributed_noise_counts_as_that_of_the_clients_that_come(
+  how, times, share
+):
+  guarantee = _apply(way='distributed', how=_how(**how)).guarantee
+  as_gaussian = accounting.gaussian(1.5 * share**0.5 / times**0.5)
+  expected = float(
+    accounting._by_rdp(as_gaussian).compose(as_gaussian).get_epsilon(_DELTA)
+  )
+  assert expected < guarantee.epsilon < 1.01 * expected
+  assert guarantee.accountant == 'RDP'
+  assert 'simulated' in ' '.join(guarantee.assumptions)
+
+
 def test_the_count_for_an_adaptive_clip_is_paid_for():
   how = _how(clients_per_round=15, client_sampling='poisson')
   own = _apply('hypcluster', 'adaptive', how, dict(noise=1.0)).aggregator
@@ -133,6 +155,8 @@ def test_the_count_for_an_adaptive_clip_is_paid_for():
       'counts of clusters',
     ),
     ('local', 'hypcluster', {}, 'counts of clusters'),
+    ('distributed', 'hypcluster', {}, 'counts of clusters'),
+    ('distributed', 'fedavg', dict(client_sampling='poisson'), 'nobody who'),
   ),
 )
 def test_ways_that_do_not_go_with_the_settings_are_refused(
