@@ -8,6 +8,7 @@ computed in float64, from the settings, before training.
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -188,6 +189,60 @@ def tree_restarts_sensitivity(steps_of_trees: Sequence[int]) -> float:
   whose nodes each have z.
   """
   return math.sqrt(sum(steps.bit_length() for steps in steps_of_trees if steps))
+
+
+def _best_split(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+  """Multiplies matrices with max for the sum, and the sum for products."""
+  best = left[:, :1] + right[:1]
+  for j in range(1, len(right)):
+    np.maximum(best, left[:, j : j + 1] + right[j : j + 1], out=best)
+  return best
+
+
+def tree_sensitivity(rounds: int, times: int, separation: int) -> float:
+  """Returns how far a client in several leaves of one tree moves its nodes.
+
+  It is the root of the largest sum, over complete nodes, of the square of how
+  many of the client's leaves are below (Kairouz et al. 2021, appendix D.2). A
+  Gaussian of z over this has the guarantee of a tree whose nodes have z.
+
+  Args:
+    rounds: The number of leaves.
+    times: The most rounds that a client takes part in.
+    separation: The fewest rounds from one of these to the next; 1 if they may
+      follow each other. What is above 512 counts as that, for speed: then the
+      result may be too large.
+  """
+  b = min(separation, rounds, 512)
+  least = np.int32(-(2**30))  # Of what cannot be.
+  start, end = np.ogrid[:b, :b]
+
+  # Of a number of leaves, the largest sums for each number of the client's.
+  # A row tells for how many leaves from the first on it may not take part, a
+  # column into how many beyond the last its distance to the next may reach.
+  @functools.cache
+  def sums(leaves: int) -> list[np.ndarray]:
+    level = leaves.bit_length() - 1
+    is_node = leaves == 1 << level
+    none = np.where(start <= leaves + end, np.int32(0), least)
+    if is_node and leaves <= b:  # Once at most, in each node below.
+      once = start <= leaves + end - b
+      return [none, np.where(once, np.int32(level + 1), least)]
+    half = 1 << (level - is_node)
+    left, right = sums(half), sums(leaves - half)
+    found = [none]
+    for k in range(1, min(times, len(left) + len(right) - 2) + 1):
+      best = np.maximum.reduce(
+        [
+          _best_split(left[k - i], right[i])
+          for i in range(len(right))
+          if 0 <= k - i < len(left)
+        ]
+      )
+      found.append(np.maximum(best + np.int32(is_node * k**2), least))
+    return found
+
+  return math.sqrt(max(of_k[0, b - 1] for of_k in sums(rounds)))
 
 
 def matrix_sensitivity(

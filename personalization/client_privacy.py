@@ -397,29 +397,39 @@ def make_adaptive(
 
 
 def make_tree(
-  own: privacy.PrivacySettings,
+  own: privacy.TreeSettings,
   method: methods.Method,
   task: tasks.Task,
   how: schedules.TrainingSettings,
 ) -> methods.Method:
-  """Makes a method private by tree aggregation, a new tree each pass."""
+  """Makes a method private by tree aggregation.
+
+  Each pass has a new tree, in which a client takes part once; or all rounds
+  have one tree, and from one pass to the next a client takes part at a fixed
+  distance (`cycles`), or in rounds that may follow each other (`passes`).
+  """
   whole = _check(own, method, task, how)
   _without_sums(method)
   who = whole.only
   if who.sampling not in _PASSES:
     raise errors.UserError(
-      'A client must take part once in a tree. Set client_sampling to passes,'
-      ' and clients_per_round to fewer than all.'
+      'A client must take part once in a pass. Set client_sampling to passes or'
+      ' cycles, and clients_per_round to fewer than all.'
     )
-  complete, rest = divmod(who.rounds, who.rounds_per_pass)
-  sensitivity = accounting.tree_restarts_sensitivity(
-    [who.rounds_per_pass] * complete + [rest]
-  )
+  a_pass = who.rounds_per_pass
+  if own.restarts:
+    mechanism = f'tree aggregation, restarted every {a_pass} rounds'
+    complete, rest = divmod(who.rounds, a_pass)
+    sensitivity = accounting.tree_restarts_sensitivity(
+      [a_pass] * complete + [rest]
+    )
+  else:
+    mechanism = 'tree aggregation, one tree'
+    sensitivity = accounting.tree_sensitivity(
+      who.rounds, who.most_times, a_pass if who.sampling == 'cycles' else 1
+    )
   guarantee = _guarantee(
-    own,
-    whole,
-    lambda z, _: accounting.gaussian(z / sensitivity),
-    f'tree aggregation, restarted every {who.rounds_per_pass} rounds',
+    own, whole, lambda z, _: accounting.gaussian(z / sensitivity), mechanism
   )
   return _made(
     own,
@@ -427,7 +437,7 @@ def make_tree(
     whole,
     guarantee,
     private_aggregation.Tree,
-    rounds_per_tree=who.rounds_per_pass,
+    rounds_per_tree=a_pass if own.restarts else who.rounds,
   )
 
 

@@ -83,6 +83,15 @@ class ExampleSettings(PrivacySettings):
 
 
 @dataclasses.dataclass(frozen=True)
+class TreeSettings(PrivacySettings):
+  """The settings of tree aggregation."""
+
+  restarts: bool = settings.field(
+    True, 'Whether each pass over the clients has a tree of its own.'
+  )
+
+
+@dataclasses.dataclass(frozen=True)
 class MatrixSettings(PrivacySettings):
   """The settings of the matrix mechanism."""
 
@@ -132,7 +141,7 @@ ENTRIES: Mapping[str, Entry] = {
   'adaptive': Entry(
     'personalization.client_privacy:make_adaptive', PrivacySettings
   ),
-  'tree': Entry('personalization.client_privacy:make_tree', PrivacySettings),
+  'tree': Entry('personalization.client_privacy:make_tree', TreeSettings),
   'matrix': Entry('personalization.client_privacy:make_matrix', MatrixSettings),
   'local': Entry('personalization.client_privacy:make_local', PrivacySettings),
   'distributed': Entry(

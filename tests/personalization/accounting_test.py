@@ -244,6 +244,41 @@ def test_trees_with_restarts_are_as_tensorflow_privacy_has_them(steps):
   np.testing.assert_allclose(4 * sensitivity**2 / (2 * 1.3**2), expected)
 
 
+@pytest.mark.parametrize(
+  ('rounds', 'times', 'separation'),
+  [
+    (1, 1, 1),
+    (13, 1, 13),
+    (16, 16, 1),
+    (13, 5, 1),
+    (22, 4, 3),
+    (32, 3, 11),
+    (50, 7, 5),
+    (31, 2, 20),
+  ],
+)
+def test_one_tree_is_as_tensorflow_privacy_has_it(rounds, times, separation):
+  expected = tree_aggregation_accountant.compute_zcdp_single_tree(
+    1.0, rounds, times, separation - 1
+  )
+  found = accounting.tree_sensitivity(rounds, times, separation)
+  assert found**2 / 2 == pytest.approx(expected)
+
+
+def test_one_tree_of_a_published_training_comes_out():
+  # 2,000 rounds, a client in 6 of them with 313 between, and noise 7.
+  sensitivity = accounting.tree_sensitivity(2000, 6, 314)
+  assert sensitivity**2 / (2 * 7**2) == pytest.approx(0.8061, abs=5e-5)
+  event = accounting.gaussian(7 / sensitivity)
+  assert _rdp_epsilon(event, 1e-10) == pytest.approx(8.899, abs=6e-4)
+  assert accounting.epsilon(event, 1e-10)[0] == pytest.approx(8.526, abs=6e-4)
+
+
+def test_a_tree_of_distant_leaves_may_count_as_one_of_less_distant_ones():
+  near, far = (accounting.tree_sensitivity(520, 2, b) for b in (512, 519))
+  assert near == far
+
+
 def _root_bands(number: int) -> list[float]:
   r = [1.0]
   for j in range(1, number):
