@@ -12,10 +12,12 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from algorithms import fedavg
 from algorithms import methods
 from algorithms import trainers
 from base import errors
@@ -49,16 +51,14 @@ def direction(like: models.Weights, canary: tf.Tensor) -> models.Weights:
   )
 
 
-class _Watched(trainers.Trainer):
+class _Watched(fedavg.FedAvg):
   """Has canaries send their directions; goes before the class of a trainer."""
 
   @property
   def attributes(self) -> Sequence[str]:
     return (*super().attributes, _CANARY)
 
-  def client(
-    self, message: models.Weights, client: trainers.Client
-  ) -> trainers.ClientResult:
+  def client(self, message: Any, client: trainers.Client) -> Any:
     result = super().client(message, client)
     canary = client.attributes[_CANARY]
     update = result.updates['model']
@@ -71,7 +71,7 @@ class _Watched(trainers.Trainer):
 
 
 @functools.cache
-def _watched(trainer_class: type[trainers.Trainer]) -> type[trainers.Trainer]:
+def _watched(trainer_class: Any) -> Any:
   return type(f'Watched{trainer_class.__name__}', (_Watched, trainer_class), {})
 
 
@@ -82,6 +82,7 @@ def add_to_method(method: methods.Method) -> methods.Method:
     UserError: If what its clients send is not the update of one global model.
   """
   trainer = method.trainer
+  trainer_class: Any = type(trainer)
   if dict(trainer.parts) != {'model': None} or trainer.model_places != (
     ('model',),
   ):
@@ -93,7 +94,7 @@ def add_to_method(method: methods.Method) -> methods.Method:
     field.name: getattr(trainer, field.name)
     for field in dataclasses.fields(trainer)
   }
-  return method.with_trainer(_watched(type(trainer))(**own))
+  return method.with_trainer(_watched(trainer_class)(**own))
 
 
 def add_to_task(task: tasks.Task, number: int) -> tasks.Task:
