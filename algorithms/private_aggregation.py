@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
-from tensorflow_privacy.privacy.dp_query import tree_aggregation
 
 from algorithms import aggregation
 from algorithms import runtime_inputs
@@ -170,21 +169,28 @@ class AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
     return result, new._replace(sum_state=sum_state), None
 
 
-class _NodeNoise(tree_aggregation.GaussianNoiseGenerator):
-  """Makes the noise of a tree's nodes, of a deviation that may be a tensor."""
-
-  def initialize(self) -> Any:
-    return self.make_state(self._seed, self._noise_std)
-
-
-class TreeQuery(tfp.TreeResidualSumQuery):
+class TreeQuery(tfp.GaussianSumQuery):
   """Adds the noise of a binary tree over rounds to the sums of all so far.
 
-  Tree aggregation, in its efficient form, as DP-FTRL has it (Kairouz et al.
-  2021); a round's result is what it adds to the noised sum of all.
+  Tree aggregation, in its efficient form (Honaker 2015), as DP-FTRL has it
+  (Kairouz et al. 2021); a round's result is what it adds to the noised sum of
+  all. It is that of TensorFlow Privacy, but in a state that does not grow,
+  without which rounds could not be one program: of a complete node of height h
+
+    value = noise + (value of the left child + that of the right) / 2
+
+  and the noise of the sum of t rounds is that of the nodes that t is made of,
+  value / (2 - 2^-h), of which the state has the latest of each height.
   """
 
-  def __init__(self, clip: Any, stddev: Any, specs: Any, seed: Any):
+  _GlobalState = collections.namedtuple(
+    '_GlobalState',
+    ['l2_norm_clip', 'stddev', 'seed', 'round', 'values', 'noise'],
+  )
+
+  def __init__(
+    self, clip: Any, stddev: Any, specs: Any, seed: Any, rounds_per_tree: int
+  ):
     """Makes the query.
 
     Args:
@@ -192,20 +198,77 @@ class TreeQuery(tfp.TreeResidualSumQuery):
       stddev: The deviation of the noise of each node.
       specs: The tensors of a record.
       seed: Two int32.
+      rounds_per_tree: The rounds of each of the trees, one after another.
     """
-    super().__init__(
-      specs,
-      _NodeNoise(stddev, specs, seed),
-      clip_fn=lambda record, norm: tf.clip_by_global_norm(record, norm)[0],
-      clip_value=clip,
+    super().__init__(clip, stddev)
+    self._specs = specs
+    self._seed = seed
+    self._rounds_per_tree = rounds_per_tree
+    self._heights = rounds_per_tree.bit_length()
+
+  def make_global_state(self, l2_norm_clip: Any, stddev: Any) -> Any:
+    return self._GlobalState(
+      tf.cast(l2_norm_clip, tf.float32),
+      tf.cast(stddev, tf.float32),
+      tf.cast(self._seed, tf.int32),
+      tf.constant(0),
+      tf.nest.map_structure(
+        lambda spec: tf.zeros([self._heights, *spec.shape]), self._specs
+      ),
+      tf.nest.map_structure(lambda spec: tf.zeros(spec.shape), self._specs),
     )
 
-  def initial_global_state(self) -> Any:
-    return self.GlobalState(
-      self._tree_aggregator.init_state(),
-      tf.cast(self._clip_value, tf.float32),
-      self._zero_initial_noise(),
+  def get_noised_result(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[Any, Any, None]:
+    state = global_state
+    seed = tf.random.experimental.stateless_fold_in(state.seed, state.round)
+
+    def draw(height: int | tf.Tensor) -> Any:
+      own = tf.random.experimental.stateless_fold_in(seed, height)
+      return normal(sample_state, own, state.stddev)
+
+    def join(height: tf.Tensor, value: Any) -> Any:
+      return height + 1, tf.nest.map_structure(
+        lambda left, right, own: own + (tf.gather(left, height) + right) / 2,
+        state.values,
+        value,
+        draw(height + 1),
+      )
+
+    # The new leaf is a right child as often as the rounds before end in ones.
+    before = state.round % self._rounds_per_tree
+    height, value = tf.while_loop(
+      lambda h, _: tf.equal(tf.bitwise.right_shift(before, h) % 2, 1),
+      join,
+      (0, draw(0)),
     )
+    values = tf.nest.map_structure(
+      lambda all_values, own: tf.tensor_scatter_nd_update(
+        all_values, [[height]], [own]
+      ),
+      state.values,
+      value,
+    )
+    heights = tf.range(self._heights)
+    parts = tf.bitwise.right_shift(before + 1, heights) % 2
+    shares = tf.cast(parts, tf.float32) / (
+      2 - 0.5 ** tf.cast(heights, tf.float32)
+    )
+    noise = tf.nest.map_structure(
+      lambda leaf: tf.tensordot(shares, leaf, 1), values
+    )
+    goes_on = tf.cast(before > 0, tf.float32)
+    result = tf.nest.map_structure(
+      lambda total, new, old: total + new - goes_on * old,
+      sample_state,
+      noise,
+      state.noise,
+    )
+    new_state = state._replace(
+      round=state.round + 1, values=values, noise=noise
+    )
+    return result, new_state, None
 
 
 class LocalQuery(tfp.GaussianSumQuery):
@@ -342,9 +405,8 @@ class Tree(Private):
   rounds_per_tree: int = 1
 
   def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
-    return tfp.RestartQuery(
-      TreeQuery(self.clip, self.noise * self.clip, specs, seed),
-      tfp.restart_query.PeriodicRoundRestartIndicator(self.rounds_per_tree),
+    return TreeQuery(
+      self.clip, self.noise * self.clip, specs, seed, self.rounds_per_tree
     )
 
 
