@@ -53,16 +53,15 @@ def bounded(record: Any) -> Any:
 
 
 def normal(like: Any, seed: tf.Tensor, stddev: Any) -> Any:
-  """Draws noise for the leaves of a structure, each from a seed of its own."""
+  """Draws noise for the leaves of a structure, all at once as that is faster."""
   leaves = tf.nest.flatten(like)
+  sizes = [leaf.shape.num_elements() for leaf in leaves]
+  drawn = stddev * tf.random.stateless_normal([sum(sizes)], seed)
   return tf.nest.pack_sequence_as(
     like,
     [
-      stddev
-      * tf.random.stateless_normal(
-        leaf.shape, tf.random.experimental.stateless_fold_in(seed, k)
-      )
-      for k, leaf in enumerate(leaves)
+      tf.reshape(part, leaf.shape)
+      for part, leaf in zip(tf.split(drawn, sizes), leaves)
     ],
   )
 
