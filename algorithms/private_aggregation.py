@@ -53,7 +53,7 @@ def bounded(record: Any) -> Any:
 
 
 def normal(like: Any, seed: tf.Tensor, stddev: Any) -> Any:
-  """Draws noise for the leaves of a structure, all at once as that is faster."""
+  """Draws noise for all leaves of a structure at once, as that is faster."""
   leaves = tf.nest.flatten(like)
   sizes = [leaf.shape.num_elements() for leaf in leaves]
   drawn = stddev * tf.random.stateless_normal([sum(sizes)], seed)

@@ -173,7 +173,7 @@ def apply(
   """Makes a method private.
 
   Args:
-    way: The name of the way.
+    way: The name of the way, not `NONE`.
     own: Its settings.
     name: The name of the method.
     method: The method.
@@ -186,8 +186,6 @@ def apply(
   Raises:
     UserError: If it cannot be private in this way, or not with these settings.
   """
-  if way == NONE:
-    return method
   module, _, function = ENTRIES[way].path.partition(':')
   make = getattr(importlib.import_module(module), function)
   try:

@@ -310,15 +310,3 @@ def test_settings_that_make_no_sense_are_refused(values, says):
 def test_an_unknown_way_is_refused():
   with pytest.raises(errors.UserError, match="Did you mean 'gaussian'"):
     privacy.settings_class('gausian')
-
-
-def test_no_privacy_changes_nothing():
-  method = registry.build(
-    'fedavg',
-    _task().model,
-    registry.make_settings('fedavg', {}),
-    _MEAN,
-    ('evaluation',),
-  )
-  own = privacy.settings_class('none')()
-  assert privacy.apply('none', own, 'fedavg', method, _task(), _how()) is method
