@@ -30,6 +30,7 @@ import tensorflow as tf
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import personal_models
+from algorithms import private_steps
 from algorithms import trainers
 from base import settings
 from tasks.models import models
@@ -97,10 +98,14 @@ class Apfl(personal_models.PersonalModels):
     optimizer = own.client_steps
 
     def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
-      w, v, alpha, total = carry
-      of_w, loss = client_work.gradient(self.model, w.weights, examples, mask)
+      w, v, alpha, total, number = carry
+      model, model_of_mixed = (
+        private_steps.at(self.model, part=part, step=number)
+        for part in range(2)
+      )
+      of_w, loss = client_work.gradient(model, w.weights, examples, mask)
       mixed = mix(alpha, v.weights, w.weights)
-      of_mixed, _ = client_work.gradient(self.model, mixed, examples, mask)
+      of_mixed, _ = client_work.gradient(model_of_mixed, mixed, examples, mask)
       of_v = tf.nest.map_structure(lambda slope: alpha * slope, of_mixed)
       away = client_work.difference(v.weights, w.weights)
       of_alpha = tf.add_n(
@@ -113,9 +118,10 @@ class Apfl(personal_models.PersonalModels):
           alpha - own.mixture_learning_rate * of_alpha, 0.0, 1.0
         ),
         total + loss * tf.reduce_sum(mask),
+        number + 1,
       )
 
-    w, v, alpha, loss = client_work.fold_batches(
+    w, v, alpha, loss, _ = client_work.fold_batches(
       client.data,
       step,
       (
@@ -123,6 +129,7 @@ class Apfl(personal_models.PersonalModels):
         optimizer.start(self.personal(message, state)),
         self._alpha(state),
         tf.constant(0.0),
+        0,
       ),
     )
     state = ApflClientState(v.weights, state.rounds + 1, alpha)

@@ -165,7 +165,7 @@ def gradient(
       examples,
       mask,
       regularizer and (lambda own: regularizer(merge(weights, own))),
-      model.has_small_gradients,
+      model.example_gradients,
     )
   with tf.GradientTape() as tape:
     tape.watch(trained)
@@ -192,6 +192,7 @@ def train(
   regularizer: Regularizer | None = None,
   fixed: models.Weights | None = None,
   steps: tf.Tensor | None = None,
+  correction: models.Weights | None = None,
 ) -> tuple[optimizers.Learner, tf.Tensor]:
   """Takes a step of the optimizer for each batch, in order.
 
@@ -205,6 +206,7 @@ def train(
     fixed: The model's other weights, which stay as they are.
     steps: The number of steps, if it is not that of the batches, see
       `fold_batches`.
+    correction: What is added to the gradient of each batch.
 
   Returns:
     The learner at the end, and the sum over the examples of their loss, without
@@ -224,6 +226,11 @@ def train(
       regularizer,
       tuple(learner.weights) if fixed else None,
     )
+    if correction is not None:
+      any_examples = tf.cast(tf.reduce_any(mask > 0), tf.float32)
+      slopes = tf.nest.map_structure(
+        lambda slope, more: slope + any_examples * more, slopes, correction
+      )
     after = take_step(optimizer, learner, slopes, mask)
     size = tf.reduce_sum(mask)
     total += loss * (size if steps is None else 1.0)

@@ -127,6 +127,7 @@ class FedAvg(trainers.Trainer):
     start: models.Weights,
     client: trainers.Client,
     regularizer: client_work.Regularizer | None = None,
+    correction: models.Weights | None = None,
   ) -> tuple[models.Weights, tf.Tensor, Any]:
     """Takes the client's steps, one for each batch.
 
@@ -134,6 +135,7 @@ class FedAvg(trainers.Trainer):
       start: The weights to step from.
       client: The client, with its state as one of FedAvg.
       regularizer: What is added to the loss of a batch.
+      correction: What is added to its gradient.
 
     Returns:
       The weights after the steps, the sum of the examples' losses, and the
@@ -145,7 +147,12 @@ class FedAvg(trainers.Trainer):
       slots = optimizer.with_numbers(client.state['slots'])
       learner = learner._replace(slots=slots)
     learner, loss = client_work.train(
-      self.model, learner, client.data, optimizer, regularizer
+      self.model,
+      learner,
+      client.data,
+      optimizer,
+      regularizer,
+      correction=correction,
     )
     state = None
     if client.state:

@@ -29,6 +29,7 @@ import tensorflow as tf
 from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
+from algorithms import private_steps
 from algorithms import trainers
 from base import settings
 from tasks.models import models
@@ -67,7 +68,7 @@ class PerFedAvg(fedavg.FedAvg):
     )
 
   def _slopes(
-    self, w: models.Weights, first: Any, second: Any
+    self, w: models.Weights, first: Any, second: Any, number: tf.Tensor
   ) -> tuple[models.Weights, tf.Tensor]:
     """Differentiates the loss on D' of what a step on D makes of w.
 
@@ -75,13 +76,18 @@ class PerFedAvg(fedavg.FedAvg):
       w: The weights.
       first: D, examples and their mask.
       second: D'.
+      number: The number of the step.
 
     Returns:
       The gradient, without the Hessian in the first-order form; and the loss.
     """
     if self.settings.form == 'first_order':
-      slopes, _ = client_work.gradient(self.model, w, *first)
-      return client_work.gradient(self.model, self._descend(w, slopes), *second)
+      of_each = [
+        private_steps.at(self.model, part=part, step=number)
+        for part in range(2)
+      ]
+      slopes, _ = client_work.gradient(of_each[0], w, *first)
+      return client_work.gradient(of_each[1], self._descend(w, slopes), *second)
     with tf.GradientTape() as tape:
       tape.watch(w)
       slopes, _ = client_work.gradient(self.model, w, *first)
@@ -100,7 +106,7 @@ class PerFedAvg(fedavg.FedAvg):
     def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
       learner, i, total = carry
       second = client_work.batch(data, tf.gather(places, (i + 1) % number))
-      slopes, loss = self._slopes(learner.weights, (examples, mask), second)
+      slopes, loss = self._slopes(learner.weights, (examples, mask), second, i)
       learner = optimizer.step(learner, slopes)
       return learner, i + 1, total + loss * tf.reduce_sum(second[1])
 
@@ -119,12 +125,20 @@ class PerFedAvg(fedavg.FedAvg):
   def start(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.Start:
-    def measure(examples: models.Batch, mask: tf.Tensor) -> models.Weights:
-      slopes, _ = client_work.gradient(self.model, message, examples, mask)
-      size = tf.reduce_sum(mask)
-      return tf.nest.map_structure(lambda slope: size * slope, slopes)
+    def add(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
+      total, number = carry
+      model = private_steps.at(
+        self.model, part=private_steps.START, step=number
+      )
+      slopes, _ = client_work.gradient(model, message, examples, mask)
+      size = private_steps.batch_size(model, mask)
+      total = tf.nest.map_structure(
+        lambda leaf, slope: leaf + size * slope, total, slopes
+      )
+      return total, number + 1
 
-    slopes = client_work.sum_over_batches(client.data, measure)
+    zeros = tf.nest.map_structure(tf.zeros_like, message)
+    slopes, _ = client_work.fold_batches(client.data, add, (zeros, 0))
     size = client_work.num_examples(client.data)
     slopes = tf.nest.map_structure(
       lambda slope: tf.math.divide_no_nan(slope, size), slopes

@@ -25,6 +25,7 @@ import tensorflow as tf
 from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
+from algorithms import private_steps
 from algorithms import trainers
 from base import settings
 from tasks.data import batches
@@ -58,26 +59,35 @@ class PFedMe(fedavg.FedAvg):
   def __post_init__(self) -> None:
     self.settings.refuse_kept_slots('pfedme')
 
-  def _follow(self, w: models.Weights, data: batches.ClientData) -> Any:
+  def _follow(
+    self, w: models.Weights, data: batches.ClientData, part: int = 0
+  ) -> Any:
     """Returns w_i, theta, and the sum of the examples' losses at theta."""
     own = self.settings
 
     def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
-      w_i, theta, total = carry
+      w_i, theta, total, number = carry
       pull = client_work.pull(w_i, own.proximal)
       learner = own.client_steps.start(theta)
-      for _ in range(own.proximal_steps):
+      for k in range(own.proximal_steps):
         gradient, loss = client_work.gradient(
-          self.model, learner.weights, examples, mask, pull
+          private_steps.at(self.model, part=part, step=number + k),
+          learner.weights,
+          examples,
+          mask,
+          pull,
         )
         learner = own.client_steps.step(learner, gradient)
       rate = own.local_rate * own.proximal * tf.sign(tf.reduce_sum(mask))
       w_i = tf.nest.map_structure(
         lambda w, theta: w - rate * (w - theta), w_i, learner.weights
       )
-      return w_i, learner.weights, total + loss * tf.reduce_sum(mask)
+      total += loss * tf.reduce_sum(mask)
+      return w_i, learner.weights, total, number + own.proximal_steps
 
-    return client_work.fold_batches(data, step, (w, w, tf.constant(0.0)))
+    start = (w, w, tf.constant(0.0), 0)
+    w_i, theta, total, _ = client_work.fold_batches(data, step, start)
+    return w_i, theta, total
 
   def client(
     self, message: models.Weights, client: trainers.Client
@@ -92,5 +102,5 @@ class PFedMe(fedavg.FedAvg):
   def start(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.Start:
-    _, theta, _ = self._follow(message, client.data)
+    _, theta, _ = self._follow(message, client.data, private_steps.START)
     return trainers.Start(theta, shared=message)

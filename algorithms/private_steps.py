@@ -23,11 +23,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from tasks.models import layers
 from tasks.models import models
 from tasks.models import protections
 
 # From weights, a batch and its mask to the mean loss of the batch.
 Loss = Callable[[models.Weights, models.Batch, tf.Tensor], tf.Tensor]
+# The part of the steps to what a client starts to personalize from.
+START = -2
 # The noise of choices is a part of its own.
 _CHOICE = -1
 # The number of the generator.
@@ -56,6 +59,13 @@ def at(
     own, **{n: value for n, value in given.items() if value is not None}
   )
   return dataclasses.replace(model, protection=own)
+
+
+def batch_size(model: models.Model, mask: tf.Tensor) -> tf.Tensor:
+  """Returns the number that the gradient of a batch is divided by."""
+  if model.protection is None:
+    return tf.reduce_sum(mask)
+  return model.protection.batch_size
 
 
 def _uniform(
@@ -154,12 +164,53 @@ def _share(
       for leaf in slopes.values()
     ]
   )
+  return _share_of_square(square, clip)
+
+
+def _share_of_square(square: tf.Tensor, clip: tf.Tensor) -> tf.Tensor:
+  """Returns min(1, S / ||g||), given ||g||^2."""
   share = tf.minimum(1.0, clip * tf.math.rsqrt(square))
   return tf.where(tf.math.is_finite(square), share, 0.0)
 
 
 def _finite(leaf: tf.Tensor) -> tf.Tensor:
   return tf.where(tf.math.is_finite(leaf), leaf, 0.0)
+
+
+def _clipped_by_norms(
+  loss: Loss,
+  clip: tf.Tensor,
+  weights: models.Weights,
+  examples: models.Batch,
+  mask: tf.Tensor,
+) -> tuple[models.Weights, tf.Tensor]:
+  """Finds all norms first, and then differentiates a weighted sum of losses."""
+  exists = tf.sign(mask)
+  probes = {layers.probe(name): tf.zeros_like(mask) for name in weights}
+  with tf.GradientTape() as tape:
+    tape.watch(probes)
+    probed = collections.OrderedDict(weights, **probes)
+    mean_loss = loss(probed, examples, exists)
+    total = mean_loss * tf.reduce_sum(exists)
+  squares = tape.gradient(total, probes)
+  for name, square in squares.items():
+    if square is None:
+      raise ValueError(f'No layer tells the norms of a weight its {name}.')
+  shares = mask * _share_of_square(tf.add_n(list(squares.values())), clip)
+  # Not even times zero may there be what is not finite.
+  counts = shares > 0
+  examples = {
+    name: tf.where(
+      tf.reshape(counts, [-1] + [1] * (leaf.shape.rank - 1)),
+      leaf,
+      tf.zeros_like(leaf),
+    )
+    for name, leaf in examples.items()
+  }
+  slopes, _ = _differentiate(
+    lambda w: loss(w, examples, shares) * tf.reduce_sum(shares), weights
+  )
+  return slopes, mean_loss * tf.reduce_sum(mask)
 
 
 def clipped_sum(
@@ -169,7 +220,7 @@ def clipped_sum(
   examples: models.Batch,
   mask: tf.Tensor,
   pull: models.Weights | None = None,
-  at_once: bool = False,
+  way: str = 'in turns',
 ) -> tuple[models.Weights, tf.Tensor]:
   """Sums the clipped gradients of the examples of a batch.
 
@@ -180,12 +231,14 @@ def clipped_sum(
     examples: The batch.
     mask: 0 for padding.
     pull: The gradient of the regularizer, a part of each example's.
-    at_once: Whether to take all gradients at once rather than in turns. This is
-      faster if they are small, and not possible for all models.
+    way: How to, see the model's `example_gradients`. By norms, it is in turns
+      if there is a regularizer.
 
   Returns:
     The sum, and the examples' sum of losses.
   """
+  if way == 'by norms' and pull is None:
+    return _clipped_by_norms(loss, clip, weights, examples, mask)
 
   def differentiate(example: models.Batch) -> tuple[models.Weights, tf.Tensor]:
     alone = {name: leaf[tf.newaxis] for name, leaf in example.items()}
@@ -196,7 +249,7 @@ def clipped_sum(
       slopes = tf.nest.map_structure(tf.add, slopes, pull)
     return slopes, value
 
-  if at_once:
+  if way == 'at once':
     slopes, losses = tf.vectorized_map(
       differentiate, dict(examples), fallback_to_while_loop=False
     )
@@ -232,7 +285,7 @@ def gradient(
   examples: models.Batch,
   mask: tf.Tensor,
   regularizer: Callable[[models.Weights], tf.Tensor] | None = None,
-  at_once: bool = False,
+  way: str = 'in turns',
 ) -> tuple[models.Weights, tf.Tensor]:
   """Returns a private gradient, see above, and the mean loss, which is not.
 
@@ -243,13 +296,13 @@ def gradient(
     examples: The batch.
     mask: 0 for padding. Without any examples the gradient is zero.
     regularizer: R.
-    at_once: As in `clipped_sum`.
+    way: As in `clipped_sum`.
   """
   pull = None
   if regularizer is not None:
     pull, _ = _differentiate(regularizer, weights)
   total, sum_of_losses = clipped_sum(
-    loss, own.clip, weights, examples, mask, pull, at_once
+    loss, own.clip, weights, examples, mask, pull, way
   )
   any_examples = tf.cast(tf.reduce_any(mask > 0), tf.float32)
   # The clipping norm may be infinite where there is no noise.

@@ -137,14 +137,10 @@ class Scaffold(fedavg.FedAvg):
     x, c = message
     c_i, rounds = client.state
     correction = client_work.difference(c, c_i)
-
-    def regularizer(y: models.Weights) -> tf.Tensor:
-      """Has the gradient c - c_i."""
-      return tf.add_n(
-        [tf.reduce_sum(correction[name] * leaf) for name, leaf in y.items()]
-      )
-
-    y_i, loss, _ = self.descend(x, client._replace(state=None), regularizer)
+    # Controls of protected gradients, which are noised, need no clipping.
+    y_i, loss, _ = self.descend(
+      x, client._replace(state=None), correction=correction
+    )
     has_examples = tf.reduce_any(client.data.mask > 0, 1)
     k = tf.reduce_sum(tf.cast(has_examples, tf.float32))
     divisor = k * self.settings.client_learning_rate

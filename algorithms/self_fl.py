@@ -57,6 +57,7 @@ from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import optimizers
+from algorithms import private_steps
 from algorithms import trainers
 from base import errors
 from base import settings
@@ -538,7 +539,7 @@ class SelfFl(fedavg.FedAvg):
     sends = collections.OrderedDict(model=delta, variance=sent)
     if own.augmented_steps:
       further, _ = client_work.train(
-        self.model,
+        private_steps.at(self.model, part=1),
         learner,
         client.data,
         optimizer,

@@ -58,6 +58,7 @@ import tensorflow as tf
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import personal_models
+from algorithms import private_steps
 from algorithms import trainers
 from base import errors
 from base import settings
@@ -140,6 +141,7 @@ class Split(personal_models.PersonalModels):
     names: Collection[str],
     data: batches.ClientData,
     epochs: int = 1,
+    part: int = 0,
   ) -> tuple[models.Weights, tf.Tensor]:
     """Takes steps on the weights of these names; the sum is of the last epoch.
 
@@ -148,6 +150,7 @@ class Split(personal_models.PersonalModels):
       names: The names of those to step on.
       data: The batches of an epoch.
       epochs: The number of epochs.
+      part: The number of the first epoch in the client's work of a round.
 
     Returns:
       All weights, and the sum of the examples' losses in the last epoch.
@@ -155,9 +158,8 @@ class Split(personal_models.PersonalModels):
     optimizer = self.settings.client_steps
 
     def epoch(i: tf.Tensor, learner: Any, _: tf.Tensor) -> Any:
-      return i + 1, *client_work.train(
-        self.model, learner, data, optimizer, fixed=w
-      )
+      model = private_steps.at(self.model, part=part + i)
+      return i + 1, *client_work.train(model, learner, data, optimizer, fixed=w)
 
     start = optimizer.start(client_work.select(w, names))
     _, learner, loss = tf.while_loop(
@@ -216,7 +218,7 @@ class FedRep(Split):
   ) -> tuple[models.Weights, tf.Tensor]:
     tau = self.settings.head_epochs
     w, _ = self.train_only(w, self.personal_names, data, tau)
-    return self.train_only(w, self.shared_names, data)
+    return self.train_only(w, self.shared_names, data, part=tau)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,8 +306,12 @@ class FedRod(personal_models.PersonalModels):
   def balanced_risk(
     self, w: models.Weights, data: batches.ClientData
   ) -> client_work.Objective:
-    """Makes BR_k, with n_kc counted over the examples of the round."""
-    if not isinstance(self.model, models.Classifier):
+    """Makes BR_k, with n_kc counted over the examples of the round.
+
+    Where examples are protected, which n_kc tells of, nothing is balanced.
+    """
+    is_protected = self.model.protection is not None
+    if is_protected or not isinstance(self.model, models.Classifier):
       return self.model
 
     def count(examples: models.Batch, mask: tf.Tensor) -> tf.Tensor:
@@ -327,10 +333,12 @@ class FedRod(personal_models.PersonalModels):
     risk = self.balanced_risk(message, client.data)
 
     def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
-      w, phi, total = carry
-      of_w, _ = client_work.gradient(risk, w.weights, examples, mask)
+      w, phi, total, number = carry
+      of_w, _ = client_work.gradient(
+        private_steps.at(risk, part=0, step=number), w.weights, examples, mask
+      )
       of_phi, loss = client_work.gradient(
-        self.model,
+        private_steps.at(self.model, part=1, step=number),
         self.with_both_heads(w.weights, phi.weights),
         examples,
         mask,
@@ -340,15 +348,17 @@ class FedRod(personal_models.PersonalModels):
         client_work.take_step(optimizer, w, of_w, mask),
         client_work.take_step(optimizer, phi, of_phi, mask),
         total + loss * tf.reduce_sum(mask),
+        number + 1,
       )
 
-    w, phi, loss = client_work.fold_batches(
+    w, phi, loss, _ = client_work.fold_batches(
       client.data,
       step,
       (
         optimizer.start(message),
         optimizer.start(client.state.personal),
         tf.constant(0.0),
+        0,
       ),
     )
     state = client.state.after(phi.weights)

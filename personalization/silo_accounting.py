@@ -11,8 +11,14 @@ A silo of n_k examples has batches of B_k = min(batch size, n_k), and
                      is amplified by that
   shuffled batches:  an example is in one batch of a pass at most, so that a
                      pass is one Gaussian mechanism, which is not amplified
+
+Several gradients of one Poisson batch, as those of Ditto's two models, are one
+Gaussian mechanism of less noise on one draw. A choice by the losses of Poisson
+batches tells of who was drawn: with an effect of ε_1 of a place in a batch on a
+choice, the odds of q count e^(ε_1 / 2) times.
 """
 
+import collections
 from collections.abc import Callable, Mapping, Sequence
 import functools
 import math
@@ -25,18 +31,28 @@ from dp_accounting.pld import common
 import numpy as np
 from scipy import optimize
 
+from algorithms import apfl
 from algorithms import as_trained
 from algorithms import ditto
 from algorithms import fedavg
 from algorithms import fedprox
 from algorithms import finetuning
+from algorithms import group
 from algorithms import hypcluster
+from algorithms import knn_per
 from algorithms import local
 from algorithms import methods
 from algorithms import mocha
 from algorithms import mr_mtl
+from algorithms import perfedavg
+from algorithms import pfedme
+from algorithms import scaffold
+from algorithms import self_fl
+from algorithms import self_fl_clusters
+from algorithms import split
 from base import errors
 from personalization import accounting
+from tasks.models import models
 
 # How near to its least the logarithm of the noise has to be.
 _TOLERANCE = 1e-4
@@ -46,55 +62,147 @@ _LEFT = 0.01
 _NEAR = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
 
 
-class Uses(NamedTuple):
-  """How often a method uses all examples of a silo.
+class Walk(NamedTuple):
+  """Steps over the batches of a client, as those of a round, several times.
 
   Attributes:
-    passes: The passes with a private step for each batch.
+    times: How often, each time with batches that are drawn anew.
+    epochs: The passes over all examples that the batches are of.
+    gradients: The private gradients of each batch, each with noise of its own.
+    most_steps: The most steps, where their number follows from what the client
+      has learned: the first batch follows the last one.
+  """
+
+  times: int
+  epochs: int = 1
+  gradients: int = 1
+  most_steps: int = 0
+
+  def steps(self, steps: int) -> int:
+    """Counts the steps, of a silo that has so many in a pass."""
+    return max(self.epochs * steps, self.most_steps)
+
+  def passes(self, steps: int) -> int:
+    """Counts how often they can take an example, likewise."""
+    return max(self.epochs, -(-self.most_steps // steps))
+
+
+class Uses(NamedTuple):
+  """How often a method uses the examples of a silo.
+
+  Attributes:
+    walks: The steps by private gradients.
     choices: The choices among models by the examples' losses.
   """
 
-  passes: int = 0
+  walks: tuple[Walk, ...] = ()
   choices: int = 0
-
-  def plus(self, other: 'Uses') -> 'Uses':
-    return Uses(self.passes + other.passes, self.choices + other.choices)
 
 
 def _hypcluster(trainer: hypcluster.HypCluster, rounds: int) -> Uses:
   warm = int(min(rounds, np.ceil(trainer.settings.warmstart_rounds)))
+  walks = Walk(warm, gradients=trainer.num_models), Walk(rounds - warm)
   # The choices of the warm start are told, though they make no difference.
   # After the last round, each client chooses the model that it keeps.
-  return Uses(warm * trainer.num_models + rounds - warm, choices=rounds + 1)
+  return Uses(walks, choices=rounds + 1)
+
+
+def _each_round(gradients: int = 1) -> Callable[[Any, int], Uses]:
+  return lambda _, rounds: Uses((Walk(rounds, gradients=gradients),))
+
+
+def _fedrod(trainer: split.FedRod, rounds: int) -> Uses:
+  balances = trainer.settings.balance > 0
+  if balances and isinstance(trainer.model, models.Classifier):
+    raise errors.UserError(
+      'fedrod balances its risk by how many examples of each class a silo has,'
+      ' which its gradients would tell. Set balance=0.'
+    )
+  return Uses((Walk(rounds, gradients=2),))
+
+
+def _perfedavg(trainer: perfedavg.PerFedAvg, rounds: int) -> Uses:
+  if trainer.settings.form != 'first_order':
+    raise errors.UserError(
+      'Of a Hessian times a gradient, the share of each example cannot be'
+      ' clipped. Set form=first_order.'
+    )
+  # A batch is D of its own step, and D' of the step before.
+  return Uses((Walk(rounds, gradients=2),))
+
+
+def _self_fl(trainer: self_fl.SelfFl, rounds: int) -> Uses:
+  own = trainer.settings
+  # Their number follows from variances of noised models, and tells no more.
+  most = own.most_steps if own.adaptive_steps else 0
+  walks = [Walk(rounds, most_steps=most)]
+  if own.augmented_steps:
+    # The batches begin anew, and need not come to a whole pass.
+    walks.append(Walk(rounds, 0, most_steps=own.augmented_steps))
+  return Uses(tuple(walks))
 
 
 # From a trainer and a number of rounds to their uses. A class that is not here,
 # though it may be derived from one that is, has other uses.
 _TRAINERS: Mapping[type, Callable[[Any, int], Uses]] = {
-  ditto.Ditto: lambda _, rounds: Uses(2 * rounds),
-  fedavg.FedAvg: lambda _, rounds: Uses(rounds),
-  fedprox.FedProx: lambda _, rounds: Uses(rounds),
+  apfl.Apfl: _each_round(gradients=2),
+  ditto.Ditto: _each_round(gradients=2),
+  fedavg.FedAvg: _each_round(),
+  fedprox.FedProx: _each_round(),
   hypcluster.HypCluster: _hypcluster,
   local.Local: lambda *_: Uses(),
-  mocha.Mocha: lambda _, rounds: Uses(rounds),
-  mr_mtl.MrMtl: lambda _, rounds: Uses(rounds),
+  mocha.Mocha: _each_round(),
+  mr_mtl.MrMtl: _each_round(),
+  perfedavg.PerFedAvg: _perfedavg,
+  pfedme.PFedMe: lambda trainer, rounds: Uses(
+    (Walk(rounds, gradients=trainer.settings.proximal_steps),)
+  ),
+  scaffold.Scaffold: _each_round(),
+  self_fl.SelfFl: _self_fl,
+  self_fl_clusters.ClusterSelfFl: _self_fl,
+  split.FedBabu: _each_round(),
+  split.FedRep: lambda trainer, rounds: Uses(
+    (Walk(rounds, gradients=trainer.settings.head_epochs + 1),)
+  ),
+  split.FedRod: _fedrod,
+  split.Split: _each_round(),
+}
+# The private gradients of each batch of the personalization set by which a
+# client finds what it starts to personalize from.
+_STARTS: Mapping[type, Callable[[Any], int]] = {
+  perfedavg.PerFedAvg: lambda _: 1,
+  pfedme.PFedMe: lambda trainer: trainer.settings.proximal_steps,
 }
 
 
 def _finetuning(own: finetuning.FinetuningSettings) -> Uses:
   curves = len(own.finetuning_layers) * len(own.finetuning_learning_rates)
-  return Uses(curves * own.finetuning_epochs)
+  return Uses((Walk(own.finetuning_epochs, gradients=curves),))
 
 
 _PERSONALIZERS: Mapping[type, Callable[[Any], Uses]] = {
   as_trained.AsTrained: lambda _: Uses(),
-  ditto.DittoPersonalizer: lambda own: Uses(own.personal_epochs),
+  ditto.DittoPersonalizer: lambda own: Uses((Walk(own.personal_epochs),)),
   finetuning.Finetuning: _finetuning,
+}
+_REFUSED: Mapping[type, str] = {
+  group.Group: (
+    'group trains a global model, which silos then train on within groups that'
+    ' may be found in their data'
+  ),
+  knn_per.KnnPer: (
+    'knn_per predicts with the examples themselves, so that no noise hides them'
+  ),
 }
 
 
+def starts_with_steps(method: methods.Method) -> bool:
+  """Whether clients take steps to what they start to personalize from."""
+  return type(method.trainer) in _STARTS
+
+
 def uses(method: methods.Method, rounds: int, client_epochs: int) -> Uses:
-  """Counts how often a method uses all examples of each silo.
+  """Counts how often a method uses the examples of each silo.
 
   Args:
     method: The method.
@@ -102,21 +210,29 @@ def uses(method: methods.Method, rounds: int, client_epochs: int) -> Uses:
     client_epochs: The passes of a client over its examples in a round.
 
   Raises:
-    UserError: If it is not known.
+    UserError: If it is not known, or has no bound.
   """
-  for half, known in (
-    (method.trainer, _TRAINERS),
-    (method.personalizer, _PERSONALIZERS),
-  ):
+  trainer, personalizer = method.trainer, method.personalizer
+  for half, known in ((trainer, _TRAINERS), (personalizer, _PERSONALIZERS)):
     if type(half) not in known:
-      raise errors.UserError(
-        f'How often {type(half).__name__} uses the examples of a silo is not'
-        ' known, so that they cannot be protected. Leave the method out, or'
-        ' protect whole clients.'
+      reason = _REFUSED.get(
+        type(half),
+        f'how often {type(half).__name__} uses the examples of a silo is not'
+        ' known',
       )
-  trained = _TRAINERS[type(method.trainer)](method.trainer, rounds)
-  own = _PERSONALIZERS[type(method.personalizer)](method.personalizer.settings)
-  return Uses(trained.passes * client_epochs, trained.choices).plus(own)
+      raise errors.UserError(
+        f'The examples of silos cannot be protected: {reason}. Leave the method'
+        ' out, or protect whole clients.'
+      )
+  trained = _TRAINERS[type(trainer)](trainer, rounds)
+  walks = [
+    walk._replace(epochs=walk.epochs * client_epochs) for walk in trained.walks
+  ]
+  if starts_with_steps(method):
+    gradients = _STARTS[type(trainer)](trainer)
+    walks.append(Walk(1, method.shuffled_epochs or 1, gradients))
+  walks += _PERSONALIZERS[type(personalizer)](personalizer.settings).walks
+  return Uses(tuple(walk for walk in walks if walk.times), trained.choices)
 
 
 class Silo(NamedTuple):
@@ -126,9 +242,12 @@ class Silo(NamedTuple):
     size: Its number of examples, n_k.
     batch_size: B_k.
     steps: The steps of a pass.
-    uses: How often it uses all examples.
+    uses: How often it uses its examples.
     choice_epsilon: The ε of each choice.
     is_poisson: Whether batches are counted as Poisson samples.
+    places: How often an example may be in the batches of a choice; with 0 each
+      gradient counts as if it were of a batch of its own, and choices as if
+      they were of other batches, as by Liu et al.
   """
 
   size: int
@@ -137,22 +256,50 @@ class Silo(NamedTuple):
   uses: Uses
   choice_epsilon: float
   is_poisson: bool
+  places: int = 1
+
+  @property
+  def gradients(self) -> int:
+    """The private gradients that an example is in at most, each one Gaussian.
+
+    So many are of shuffled batches; Poisson batches can have any.
+    """
+    return sum(
+      walk.times * walk.passes(self.steps) * walk.gradients
+      for walk in self.uses.walks
+    )
 
   @property
   def rate(self) -> float:
-    """The probability q that an example is in a batch."""
-    return self.batch_size / self.size
+    """The probability q that an example is in a batch, given the choices."""
+    rate = self.batch_size / self.size
+    if rate == 1 or not (self.uses.choices and self.places):
+      return rate
+    odds = rate / (1 - rate) * math.exp(self.choice_epsilon / 2 / self.places)
+    return odds / (1 + odds)
+
+  def _draws(self) -> Mapping[int, int]:
+    """Counts the Poisson batches of which so many gradients are taken."""
+    draws: collections.Counter[int] = collections.Counter()
+    for walk in self.uses.walks:
+      steps = walk.times * walk.steps(self.steps)
+      if self.places:
+        draws[walk.gradients] += steps
+      else:
+        draws[1] += steps * walk.gradients
+    return draws
 
   def event(self, noise: float) -> dp_accounting.DpEvent:
     """Makes the event of the whole training with noise z_k."""
+    # Several Gaussians are one of less noise.
     parts = []
-    if self.uses.passes:
-      if self.is_poisson and self.rate < 1:
-        times = self.steps * self.uses.passes
-        parts = [accounting.poisson(noise, self.rate, times)]
-      else:
-        # Several Gaussians are one of less noise.
-        parts = [accounting.gaussian(noise * self.uses.passes**-0.5)]
+    if self.is_poisson and self.rate < 1:
+      parts = [
+        accounting.poisson(noise * gradients**-0.5, self.rate, times)
+        for gradients, times in self._draws().items()
+      ]
+    elif self.gradients:
+      parts = [accounting.gaussian(noise * self.gradients**-0.5)]
     if self.uses.choices:
       choice = accounting.selection(self.choice_epsilon)
       parts.append(dp_accounting.SelfComposedDpEvent(choice, self.uses.choices))
@@ -168,6 +315,7 @@ def silo(
   uses: Uses,
   choice_epsilon: float,
   is_poisson: bool,
+  places: int = 1,
 ) -> Silo:
   """Describes the work of a silo of some size, see `Silo`.
 
@@ -178,10 +326,11 @@ def silo(
     uses: As in `Silo`.
     choice_epsilon: As in `Silo`.
     is_poisson: As in `Silo`.
+    places: As in `Silo`.
   """
   own = min(batch_size, size)
   steps = size // own if drop_partial else -(-size // own)
-  return Silo(size, own, steps, uses, choice_epsilon, is_poisson)
+  return Silo(size, own, steps, uses, choice_epsilon, is_poisson, places)
 
 
 def _count_by_rdp(
@@ -214,9 +363,9 @@ def noise(silo: Silo, target_epsilon: float, delta: float) -> float:
   Raises:
     UserError: If no noise is enough.
   """
-  if silo.uses.passes == 0:
+  if not silo.gradients:
     return 0.0
-  shuffled = _noise_of_gaussians(silo.uses.passes, target_epsilon, delta)
+  shuffled = _noise_of_gaussians(silo.gradients, target_epsilon, delta)
   if not silo.is_poisson and not silo.uses.choices:
     return shuffled
   # All orders give a guarantee; the best is near that of one Gaussian.
@@ -225,7 +374,7 @@ def noise(silo: Silo, target_epsilon: float, delta: float) -> float:
   )
   orders = tuple(1 + best * factor for factor in _NEAR)
   if silo.uses.choices:
-    alone = silo._replace(uses=Uses(0, silo.uses.choices))
+    alone = silo._replace(uses=Uses(choices=silo.uses.choices))
     least = _count_by_rdp(alone.event(1.0), delta, orders)
     if least >= (1 - _LEFT) * target_epsilon:
       raise errors.UserError(

@@ -10,6 +10,7 @@ import functools
 import numpy as np
 
 from algorithms import methods
+from algorithms import self_fl
 from base import errors
 from personalization import accounting
 from personalization import privacy
@@ -29,7 +30,7 @@ class SiloProtections:
   Attributes:
     own: The settings.
     delta: The δ of each silo.
-    uses: How often the method uses all examples.
+    uses: How often the method uses the examples.
     batch_size: The number of examples in a batch.
     drop_partial: Whether a last batch that is not full is left out.
     is_poisson: Whether each batch is a Poisson sample.
@@ -51,6 +52,8 @@ class SiloProtections:
     return own.choice_epsilon or _SHARE_OF_CHOICE * (own.epsilon or 1.0)
 
   def _silo(self, size: int, is_poisson: bool) -> silo_accounting.Silo:
+    # What is counted as Poisson samples, though it is none, is as published.
+    places = self.most_times if self.is_poisson else 0
     return silo_accounting.silo(
       size,
       self.batch_size,
@@ -58,7 +61,12 @@ class SiloProtections:
       self.uses,
       self.choice_epsilon,
       is_poisson,
+      places,
     )
+
+  def gradients(self, size: int) -> int:
+    """Counts the private gradients that an example is in, see `Silo`."""
+    return self._silo(size, self.is_poisson).gradients
 
   def noise(self, size: int) -> float:
     """Finds the noise z_k of a silo of some size."""
@@ -88,8 +96,12 @@ class SiloProtections:
   def _epsilon(self, sizes: Sequence[int]) -> tuple[float, str]:
     """Finds the largest ε_k of silos of these sizes, and its accountant."""
     if not self.is_poisson:
-      # Then ε_k depends on the noise alone.
-      sizes = [min(sizes, key=self.noise)]
+      # Then ε_k depends on the noise of all gradients alone.
+      sizes = [
+        min(
+          sizes, key=lambda k: self.noise(k) * max(self.gradients(k), 1) ** -0.5
+        )
+      ]
     return max(
       silo_accounting.epsilon(
         self._silo(size, self.is_poisson), self.noise(size), self.delta
@@ -104,7 +116,10 @@ class SiloProtections:
     own = self.own
     epsilon, accountant = self._epsilon(sorted(sizes))
     noises = [self.noise(size) for size in sizes]
-    sampling = f'{self.uses.passes} passes over all examples'
+    gradients = sorted({self.gradients(size) for size in sizes})
+    sampling = f'{gradients[0]} passes over all examples'
+    if len(gradients) > 1:
+      sampling = f'{gradients[0]} to {gradients[-1]} passes over all examples'
     if self.uses.choices:
       sampling += f' and {self.uses.choices} choices by their losses'
     if self.is_poisson:
@@ -135,7 +150,8 @@ class SiloProtections:
       assumptions=tuple(assumptions),
       not_covered=(
         'the metrics of each round: loss, examples, clients',
-        'the metrics of clients, and what is chosen by them',
+        'the metrics of silos',
+        'validation examples, and the candidates and settings chosen by them',
         'what the task derived from training data, as means and deviations',
       ),
     )
@@ -172,11 +188,21 @@ def _check(
       'client_weighting must be uniform or size with poisson_batches: the'
       ' number of examples in these batches is not public.'
     )
-  of_personalization = silo_accounting.uses(method, 0, how.client_epochs)
-  if of_personalization.passes and not method.shuffled_epochs:
+  if isinstance(method.trainer, self_fl.SelfFl):
     raise errors.UserError(
-      'Set finetuning_shuffle with poisson_batches, so that each epoch of'
-      ' fine-tuning draws its own.'
+      'The steps of Self-FL go over the same batches again, so that'
+      ' poisson_batches would not be new draws. Leave poisson_batches out.'
+    )
+  if silo_accounting.starts_with_steps(method):
+    raise errors.UserError(
+      'Its clients take steps to the model that they are judged by, which are'
+      ' not of Poisson batches. Leave poisson_batches out.'
+    )
+  of_personalization = silo_accounting.uses(method, 0, how.client_epochs)
+  if of_personalization.walks and not method.shuffled_epochs:
+    raise errors.UserError(
+      'Each epoch of personalization must draw its own batches with'
+      ' poisson_batches: set finetuning_shuffle, or no epochs.'
     )
 
 

@@ -22,6 +22,8 @@ _SCORES_OF_LOGIT = 8
 class _ConvolutionalModel(models.Model):
   """A model of convolutions and dense layers, of which `output` is the last."""
 
+  example_gradients = 'by norms'
+
   @property
   @abc.abstractmethod
   def _kernel_shapes(self) -> Mapping[str, tuple[int, ...]]:

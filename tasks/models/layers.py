@@ -48,9 +48,58 @@ def orthogonal(seed: tf.Tensor, rows: int, columns: int) -> tf.Tensor:
   return tf.transpose(q * tf.sign(tf.linalg.diag_part(r)))
 
 
+def probe(name: str) -> str:
+  """Returns the name that the probe of a weight has among the weights.
+
+  A probe is a zero for each example of a batch, which changes nothing. The
+  derivative by it of a sum of the examples' losses is the square of the norm of
+  each example's gradient by the weight, which the layer knows without making
+  these gradients (Goodfellow 2015, "Efficient per-example gradient
+  computations"; Lee and Kifer 2021).
+  """
+  return f'{name}_probe'
+
+
+def _tell(
+  weights: models.Weights,
+  name: str,
+  y: tf.Tensor,
+  square: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
+  """Returns y, and tells the probe of a weight, if there is one, its squares.
+
+  Args:
+    weights: The weights.
+    name: The name of one that nothing but y is made with.
+    y: The result of a layer, `[examples, …]`.
+    square: From the gradient by y to the square of each example's.
+  """
+  if probe(name) not in weights:
+    return y
+
+  @tf.custom_gradient
+  def through(y: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
+    return tf.identity(y), lambda upstream: (upstream, square(upstream))
+
+  return through(y, weights[probe(name)])
+
+
+def _sum_of_squares(x: tf.Tensor) -> tf.Tensor:
+  """Sums over all axes but that of the examples."""
+  return tf.reduce_sum(tf.square(x), list(range(1, x.shape.rank)))
+
+
 def dense(weights: models.Weights, layer: str, x: tf.Tensor) -> tf.Tensor:
   """Applies a dense layer to rows: x kernel + bias."""
-  return tf.matmul(x, weights[f'{layer}_kernel']) + weights[f'{layer}_bias']
+  y = tf.matmul(x, weights[f'{layer}_kernel']) + weights[f'{layer}_bias']
+  y = _tell(weights, f'{layer}_bias', y, _sum_of_squares)
+  # Of an outer product.
+  return _tell(
+    weights,
+    f'{layer}_kernel',
+    y,
+    lambda upstream: _sum_of_squares(x) * _sum_of_squares(upstream),
+  )
 
 
 @tf.custom_gradient
@@ -63,8 +112,43 @@ def convolution(
   weights: models.Weights, layer: str, x: tf.Tensor, padding: str
 ) -> tf.Tensor:
   """Convolves images with a kernel, of stride 1, and adds a bias."""
-  y = tf.nn.conv2d(x, weights[f'{layer}_kernel'], 1, padding)
-  return _add_bias(y, weights[f'{layer}_bias'])
+  kernel = weights[f'{layer}_kernel']
+  y = tf.nn.conv2d(x, kernel, 1, padding)
+  y = _add_bias(y, weights[f'{layer}_bias'])
+  y = _tell(
+    weights,
+    f'{layer}_bias',
+    y,
+    lambda upstream: _sum_of_squares(tf.reduce_sum(upstream, [1, 2])),
+  )
+  rows, columns, *_ = kernel.shape
+
+  def square(upstream: tf.Tensor) -> tf.Tensor:
+    """Makes the gradient at each place of the kernel, one after another."""
+    _, height, width, channels = y.shape
+    of_y = tf.reshape(upstream, [-1, height * width, channels])
+    padded = x
+    if padding == 'SAME':
+      around = [[(n - 1) // 2, n // 2] for n in (rows, columns)]
+      padded = tf.pad(x, [[0, 0], *around, [0, 0]])
+    return tf.add_n(
+      [
+        _sum_of_squares(
+          tf.matmul(
+            tf.reshape(
+              padded[:, i : i + height, j : j + width],
+              [-1, height * width, x.shape[-1]],
+            ),
+            of_y,
+            transpose_a=True,
+          )
+        )
+        for i in range(rows)
+        for j in range(columns)
+      ]
+    )
+
+  return _tell(weights, f'{layer}_kernel', y, square)
 
 
 @tf.custom_gradient

@@ -25,7 +25,7 @@ class LinearModel(models.Model):
       zero in Motley, except where several models must not start as one.
   """
 
-  has_small_gradients = True
+  example_gradients = 'at once'
 
   num_features: int
   initial_stddev: float = dataclasses.field(default=0.0, kw_only=True)

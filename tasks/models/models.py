@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import dataclasses
 import functools
 import hashlib
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -54,11 +54,16 @@ class Model(abc.ABC):
       models are equal.
     protection: Protects each example in the gradients of a client; None if
       nothing does.
-    has_small_gradients: Whether the gradients of the examples of a batch are
-      best taken at once, one for each, rather than in turns.
+    example_gradients: How the gradients of the examples of a batch are clipped:
+      in turns; at once, which is faster if they are small; or by their norms,
+      which is faster if they are large. For this, each weight must be one of
+      one layer that tells norms, see `layers.probe`, and all examples must
+      count the same.
   """
 
-  has_small_gradients: ClassVar[bool] = False
+  example_gradients: ClassVar[Literal['in turns', 'at once', 'by norms']] = (
+    'in turns'
+  )
 
   frozen: Weights = dataclasses.field(
     default_factory=collections.OrderedDict,

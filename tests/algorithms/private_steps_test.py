@@ -9,6 +9,8 @@ import tensorflow as tf
 from algorithms import client_work
 from algorithms import optimizers
 from algorithms import private_steps
+from tasks.models import cnn
+from tasks.models import layers
 from tasks.models import linear
 from tasks.models import protections
 from tests.algorithms import helpers
@@ -22,10 +24,24 @@ _SEED = np.array([3, 4], np.int32)
 class _InTurns(linear.LinearRegression):
   """The same model, whose gradients are taken one after another."""
 
-  has_small_gradients = False
+  example_gradients = 'in turns'
 
 
-_MODELS = {'at once': linear.LinearRegression(3), 'in turns': _InTurns(3)}
+class _ByNorms(linear.LinearRegression):
+  """The same model, made of a layer that tells norms."""
+
+  example_gradients = 'by norms'
+
+  def decide(self, weights, features):
+    own = {f'output_{name}': leaf for name, leaf in weights.items()}
+    own['output_kernel'] = own['output_kernel'][:, tf.newaxis]
+    return layers.dense(own, 'output', features)[:, 0]
+
+
+_MODELS = {
+  model.example_gradients: model
+  for model in (linear.LinearRegression(3), _InTurns(3), _ByNorms(3))
+}
 each_way = pytest.mark.parametrize('model', _MODELS.values(), ids=_MODELS)
 
 
@@ -103,8 +119,62 @@ def test_one_example_moves_the_sum_by_no_more_than_twice_the_clip(model, value):
   near = dict(examples, x=tf.concat([examples['x'][:4], [[-9.0] * 3]], 0))
   own = _protect(model, batch_size=1.0)
   first, _ = _gradient(own, examples)
+  without, _ = _gradient(own, examples, tf.constant([1.0, 1, 1, 1, 0]))
+  assert np.linalg.norm(without - first) <= 1 + 1e-5
   for changed in (others, near):
     assert np.linalg.norm(_gradient(own, changed)[0] - first) <= 2 + 1e-5
+
+
+class _CifarInTurns(cnn.Cifar10Cnn):
+  """The same model, whose gradients are taken one after another."""
+
+  example_gradients = 'in turns'
+
+
+class _WakewordInTurns(cnn.WakewordCnn):
+  """The same model, whose gradients are taken one after another."""
+
+  example_gradients = 'in turns'
+
+
+@pytest.mark.parametrize(
+  'by_norms, in_turns',
+  [
+    (cnn.Cifar10Cnn(), _CifarInTurns()),
+    # Unlike that one, with padding.
+    (
+      cnn.WakewordCnn(8, 6, (3, 4), 0.1),
+      _WakewordInTurns(8, 6, (3, 4), 0.1),
+    ),
+  ],
+  ids=['valid', 'same'],
+)
+@pytest.mark.parametrize('part', ['all', 'encoder'])
+def test_convolutions_tell_the_norms_of_gradients(by_norms, in_turns, part):
+  rng = np.random.default_rng(0)
+  shape = by_norms.example_spec['x'].shape
+  x = rng.normal(size=[4, *shape]) * np.array([1, 3, 0.1, 2]).reshape(
+    4, 1, 1, 1
+  )
+  examples = {'x': tf.constant(x, tf.float32), 'y': tf.constant([0, 1, 1, 0])}
+  weights = by_norms.init(_SEED)
+  only = None if part == 'all' else by_norms.parts[part]
+  first, second = (
+    client_work.gradient(
+      _protect(model, clip=5.0), weights, examples, tf.ones([4]), only=only
+    )
+    for model in (by_norms, in_turns)
+  )
+  helpers.assert_close(first, second, rtol=1e-3, atol=1e-5)
+  assert list(first[0]) == list(weights if only is None else only)
+
+
+def test_norms_that_no_layer_tells_are_not_taken_for_zero():
+  class Untold(linear.LinearRegression):
+    example_gradients = 'by norms'
+
+  with pytest.raises(ValueError, match='kernel_probe'):
+    _gradient(_protect(Untold(3)))
 
 
 @each_way

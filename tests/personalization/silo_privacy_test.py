@@ -9,6 +9,7 @@ import tensorflow as tf
 from algorithms import private_steps
 from algorithms import registry
 from algorithms import runtime_inputs
+from algorithms import self_fl
 from algorithms import trainers
 from base import errors
 from personalization import evaluation
@@ -20,6 +21,8 @@ from tasks import synthetic
 from tasks import task as tasks
 from tasks.data import silos
 from tasks.models import linear
+from tasks.models import protections
+from tests import toys
 from tests.algorithms import helpers
 
 _SIZES = (9, 4, 30)
@@ -34,10 +37,36 @@ def _context():
 _EPSILON = privacy.ExampleSettings(epsilon=6.0, delta=1e-3)
 
 
-class _InTurns(linear.LinearRegression):
-  """A model whose gradients are taken one by one, which is fast untraced."""
+# The examples of which a gradient was taken, by their first feature, each with
+# whether that was to be clipped.
+_taken: list[tuple[float, bool]] = []
+_clipping: list[bool] = []
 
-  has_small_gradients = False
+
+@tf.custom_gradient
+def _watch(losses, x):
+  def gradient(upstream):
+    _taken.extend((value, bool(_clipping)) for value in x[:, 0].numpy())
+    return upstream, None
+
+  return tf.identity(losses), gradient
+
+
+class _Watched:
+  """A model that is watched. Untraced, gradients are fast one by one."""
+
+  example_gradients = 'in turns'
+
+  def score_loss(self, scores, batch):
+    return _watch(super().score_loss(scores, batch), batch['x'])
+
+
+class _WatchedVectors(_Watched, toys.VectorModel):
+  """A watched model of all parts."""
+
+
+class _WatchedClassifier(_Watched, linear.LogisticRegression):
+  """A watched model of classes."""
 
 
 def _task(sizes=_SIZES, model=helpers.MODEL):
@@ -83,6 +112,7 @@ def _method(name, own=_EPSILON, task=None, how=None, **values):
 def _drawn(monkeypatch):
   """Lists the places in the random numbers that noise is drawn from."""
   drawn = {'steps': [], 'choices': []}
+  _taken.clear()
 
   def spy(name, kind, place):
     function = getattr(private_steps, name)
@@ -98,21 +128,49 @@ def _drawn(monkeypatch):
 
   spy('_normal', 'steps', lambda own: own)
   spy('with_noise_of_choice', 'choices', lambda model: model.protection)
+  clipped_sum = private_steps.clipped_sum
+
+  def clip(*arguments):
+    _clipping.append(True)
+    result = clipped_sum(*arguments)
+    _clipping.clear()
+    return result
+
+  monkeypatch.setattr(private_steps, 'clipped_sum', clip)
   return drawn
 
 
-def _work(method, own, num_rounds):
-  """Does all of a client's work, without TFF, so that it can be watched."""
-  numbers = runtime_inputs.numbers(method.trainer.settings)
-  trainer = method.trainer.bind(tf.nest.map_structure(tf.constant, numbers))
+def _work(method, own, num_rounds=2, **numbers):
+  """Does all of a client's work, without TFF, so that it can be watched.
+
+  Args:
+    method: The method.
+    own: The client's examples.
+    num_rounds: The number of rounds.
+    **numbers: Those of the client's protection that are not the method's.
+
+  Returns:
+    What leaves the client, its states and personal models.
+  """
+  of_settings = runtime_inputs.numbers(method.trainer.settings)
+  trainer = method.trainer.bind(tf.nest.map_structure(tf.constant, of_settings))
   server = trainer.initialize(tf.constant([0, 1]))
+  if hasattr(server, 'uncertainty'):
+    # That of a round in which there were others.
+    uncertainty = self_fl.Uncertainty(0.1, 0.1, 10.0, 2.0)
+    server = server._replace(
+      uncertainty=tf.nest.map_structure(tf.constant, uncertainty)
+    )
   data = tf.nest.map_structure(tf.constant, own)
   size = np.array([len(own.examples['y'])])
   state = trainer.initialize_client(tf.constant([0, 1]))
-  attributes = {
-    tasks.SIZE: tf.constant(int(size[0])),
-    tasks.PROTECTION: tf.constant(method.protections.of_sizes(size)[0]),
-  }
+  attributes = {tasks.SIZE: tf.constant(int(size[0])), tasks.GROUP: 0}
+  if method.protections:
+    of_size = method.protections.of_sizes(size)[0]
+    for name, value in numbers.items():
+      of_size[protections.NUMBERS.index(name)] = value
+    attributes[tasks.PROTECTION] = tf.constant(of_size)
+  released = []
 
   def client(seed):
     return trainers.Client(data, state, tf.constant([1, seed]), attributes)
@@ -123,63 +181,112 @@ def _work(method, own, num_rounds):
     bound = trainer.protect(client(round_num))
     result = bound.client(bound.message(server), client(round_num))
     state = state if result.state is None else result.state
+    released.append((result.updates, state, result.measured))
   bound = trainer.protect(client(99))
-  numbers = runtime_inputs.numbers(method.personalizer.settings)
-  personalizer = method.personalizer.bind(bound, numbers)
+  of_settings = runtime_inputs.numbers(method.personalizer.settings)
+  personalizer = method.personalizer.bind(bound, of_settings)
   start = bound.start(bound.message(server), client(99))
-  personalizer.personalize(start, client(99), {'test': data})
+  others = tf.nest.map_structure(tf.constant, _examples(9, method.trainer))
+  metrics = personalizer.personalize(start, client(99), {'test': others})
+  return tf.nest.flatten((released, start, metrics))
 
 
 _QUICK = {
+  'apfl': dict(mixture_learning_rate=0.1),
   'ditto': dict(personal_epochs=2),
+  'fedbabu': dict(finetuning_epochs=2),
+  'fedrep': dict(finetuning_epochs=2, head_epochs=2),
   'finetuning': dict(finetuning_epochs=2, finetuning_learning_rates=(0.1, 0.2)),
   'hypcluster': dict(warmstart_rounds=1.0, num_clusters=3),
   'hypcluster+finetuning': dict(finetuning_epochs=2),
   'local': dict(finetuning_epochs=3),
+  'pfedme': dict(proximal_steps=2),
+  'pfedme+finetuning': dict(proximal_steps=2, finetuning_epochs=2),
+  'self_fl': dict(adaptive_steps=False),
+  'self_fl_clusters': dict(adaptive_steps=False),
 }
-_NAMES = (*registry.short_names(), 'hypcluster+finetuning')
-_PROTECTED = (
-  'ditto',
-  'ensemble',
-  'fedadam',
-  'fedavg',
-  'fedavgm',
-  'fedprox',
-  'finetuning',
-  'hypcluster',
-  'hypcluster+finetuning',
-  'local',
-  'mocha',
-  'mr_mtl',
+# Other settings, whose uses are other ones.
+_ADAPTIVE = 'self_fl that adapts its steps'
+_QUICK[_ADAPTIVE] = dict(most_steps=5, augmented_steps=3)
+_CLASSIFIER = 'fedrod of classes'
+_QUICK[_CLASSIFIER] = dict(balance=0.0)
+_REFUSED = ('group', 'knn_per')
+# Those whose clients do what others' do.
+_LIKE_OTHERS = ('ensemble', 'fedadam', 'fedavgm')
+_PROTECTED = sorted(
+  {*registry.short_names(), *_QUICK} - {*_REFUSED, *_LIKE_OTHERS}
 )
+_NOISELESS = dict(clip=np.inf, noise=0.0, most_loss=1e9, choice_noise=0.0)
+
+
+def _watched(name, protected=True):
+  """Builds a method of a watched model, with `_QUICK` settings."""
+  is_classifier = name == _CLASSIFIER
+  model = _WatchedClassifier(3, 2) if is_classifier else _WatchedVectors()
+  values = _QUICK.get(name, {})
+  name = name.split()[0]
+  if not protected:
+    return helpers.build_anew(name, model, num_clients=len(_SIZES), **values)
+  # No example is in more than one batch of two.
+  task = dataclasses.replace(_task(model=model), batch_size=2)
+  return _method(name, task=task, how=_how(total_rounds=2), **values)
+
+
+def _examples(seed, trainer):
+  """Makes two batches."""
+  own = helpers.data(seed, 4, batch_size=2)
+  if isinstance(trainer.model, _WatchedClassifier):
+    classes = np.int32(own.examples['y'] > 0)
+    own = own._replace(examples=dict(own.examples, y=classes))
+  return own
 
 
 @pytest.mark.parametrize('name', _PROTECTED)
-def test_all_noise_is_drawn_once_and_paid_for(name, drawn):
-  task = _task(model=_InTurns(3))
-  method = _method(name, task=task, **_QUICK.get(name, {}))
-  own = helpers.data(0, 8)  # Two batches.
-  _work(method, own, 3)
-  uses = method.protections.uses
-  assert len(drawn['steps']) == 2 * uses.passes
-  assert len(drawn['choices']) == uses.choices
+def test_all_that_examples_are_used_for_is_clipped_and_paid_for(name, drawn):
+  method = _watched(name)
+  own = _examples(0, method.trainer)
+  _work(method, own)
+  times = [
+    sum(x == value for value, _ in _taken) for x in own.examples['x'][:, 0]
+  ]
+  paid = method.protections.gradients(4)
+  assert all(is_clipped for _, is_clipped in _taken)
+  assert sum(times) == len(_taken) == 2 * len(drawn['steps'])
+  if name == _ADAPTIVE:
+    # The bound of 5 steps and of 3 further ones, of two in a pass.
+    assert 2 * 2 < max(times) <= paid == 2 * (3 + 2)
+  else:
+    assert times == [paid] * 4
+  assert len(drawn['choices']) == method.protections.uses.choices
   everything = drawn['steps'] + drawn['choices']
   assert len(set(everything)) == len(everything)
-  assert uses.passes > 0
 
 
-@pytest.mark.parametrize('name', sorted({*_NAMES} - {*_PROTECTED}))
-def test_a_method_with_unknown_uses_is_refused(name):
-  with pytest.raises(errors.UserError):
-    _method(name)
+@pytest.mark.parametrize('name', _PROTECTED)
+def test_nothing_but_clipped_gradients_tells_of_examples(name):
+  method = _watched(name)
+  first, second = (_examples(seed, method.trainer) for seed in (0, 1))
+  # All gradients and losses of examples are clipped to nothing.
+  nothing = dict(clip=0.0, most_loss=0.0)
+  helpers.assert_equal(
+    _work(method, first, **nothing), _work(method, second, **nothing)
+  )
 
 
-@pytest.mark.parametrize('name', ['fedavg', 'ditto', 'mr_mtl', 'mocha'])
+@pytest.mark.parametrize('name', _PROTECTED)
 def test_without_clip_and_noise_it_is_the_method_itself(name):
+  method, plain = _watched(name), _watched(name, protected=False)
+  own = _examples(0, method.trainer)
+  helpers.assert_close(
+    _work(method, own, **_NOISELESS), _work(plain, own), rtol=1e-3, atol=1e-5
+  )
+
+
+def test_trained_by_a_runtime_it_is_the_method_itself_without_noise():
   task, how = _task(), _how()
   own = dataclasses.replace(_EPSILON, epsilon=None, noise=1e-9, clip=1e4)
   results = []
-  for method in (_method(name, own), _unprotected(name)):
+  for method in (_method('fedavg', own), _unprotected('fedavg')):
     trained = training.train(method, task, how)
     evaluated = evaluation.evaluate(method, trained, task, how)
     results.append(evaluated.test.values['half_squared_error'])
@@ -265,6 +372,16 @@ def test_the_guarantee_is_that_of_the_worst_silo_as_run():
   assert exact.guarantee.epsilon == pytest.approx(6, rel=1e-3)
 
 
+def test_choices_on_validation_examples_are_said_to_be_outside():
+  # What the candidates take of the training examples is paid for.
+  method = _method('finetuning', **_QUICK['finetuning'])
+  guarantee = method.guarantee
+  assert guarantee.sampling.startswith('7 passes')  # 3 + 2 x 2.
+  not_covered = ' '.join(guarantee.not_covered)
+  for what in ('validation examples', 'candidates', 'metrics'):
+    assert what in not_covered
+
+
 def test_poisson_batches_are_amplified():
   how = _how(total_rounds=50, poisson_batches=True)
   poisson = _method('fedavg', how=how, client_weighting='size')
@@ -273,11 +390,28 @@ def test_poisson_batches_are_amplified():
   assert poisson.guarantee.epsilon == pytest.approx(6, rel=2e-3)
 
 
-def test_training_runs_on_poisson_batches():
-  task, how = _task(), _how(poisson_batches=True)
+class _Interrupted(Exception):
+  pass
+
+
+def test_training_on_poisson_batches_goes_on_with_the_same_noise(tmp_path):
+  task, how = _task(), _how(poisson_batches=True, rounds_per_checkpoint=1)
   method = _method('mr_mtl', how=how)
-  state = training.train(method, task, how).server_state
-  assert np.isfinite(helpers.vector(state.server.model)).all()
+
+  def interrupt(round_num, _):
+    if round_num == 2:
+      raise _Interrupted
+
+  with pytest.raises(_Interrupted):
+    training.train(
+      method, task, how, checkpoint_dir=tmp_path, on_round=interrupt
+    )
+  states = [
+    training.train(method, task, how, checkpoint_dir=folder).server_state
+    for folder in (tmp_path, None)
+  ]
+  helpers.assert_equal(*states)
+  assert np.isfinite(helpers.vector(states[0].server.model)).all()
 
 
 @pytest.mark.parametrize(
@@ -295,7 +429,8 @@ def test_training_runs_on_poisson_batches():
     ({}, dict(poisson_batches=True), 'fedavg', 'client_weighting'),
     ({}, dict(poisson_batches=True), 'local', 'finetuning_shuffle'),
     (dict(epsilon=None, noise=1.0), {}, 'hypcluster', 'choice_epsilon'),
-    ({}, {}, 'knn_per', 'KnnPer'),
+    ({}, dict(poisson_batches=True), 'pfedme', 'poisson_batches'),
+    ({}, dict(poisson_batches=True), 'self_fl', 'poisson_batches'),
   ],
 )
 def test_what_does_not_go_together_is_refused(own, how, name, message):
