@@ -5,14 +5,18 @@ aggregator that the caller chooses, which may be robust or private, and says
 itself how the others are aggregated.
 """
 
+import abc
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 Factory: TypeAlias = tff.aggregators.AggregationFactory
+
+SEED_TYPE = tff.TensorType(np.int32, [2])
 
 
 class Update(NamedTuple):
@@ -89,26 +93,112 @@ def best() -> Factory:
   return _BestFactory()
 
 
-class Counts(tff.aggregators.UnweightedAggregationFactory):
-  """Counts the clients of some other parts.
-
-  A client's value is a vector of int32, which is 1 at the part that it sends
-  and 0 at the others.
+class Noise(NamedTuple):
+  """The noise of private sums over the clients of a round.
 
   Attributes:
-    parts: The names of these parts.
+    stddev: The deviation of each entry of a sum of one's own, see `Sums`.
+    of_means: The deviation of each entry of the means of all other parts.
+    clip: The norm to which these are clipped, or were in the first round.
+    clients: The number of clients that these means are divided by, which is not
+      that of those who came.
   """
 
-  def __init__(self, parts: Sequence[str]):
-    self.parts = tuple(parts)
+  stddev: Any
+  of_means: Any
+  clip: Any
+  clients: Any
+
+
+class Sums(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
+  """Makes something of the sum of vectors that no other part is clipped with.
+
+  A private aggregator has noise of its own for it.
+  """
+
+  @abc.abstractmethod
+  def measure(self, value: Any, clip: Any = None) -> tf.Tensor:
+    """Returns a client's vector.
+
+    Args:
+      value: The part of the client's update.
+      clip: `Noise.clip` if the aggregator is private: then the norm of the
+        vector must not be above one.
+    """
+
+  @abc.abstractmethod
+  def finish(self, total: tf.Tensor, noise: Noise | None = None) -> Any:
+    """Makes the aggregate of the sum of all vectors."""
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-    return tff.aggregators.SumFactory().create(value_type)
+    @tff.tensorflow.computation(value_type)
+    def measure(value: Any) -> Any:
+      return self.measure(value)
+
+    @tff.tensorflow.computation(measure.type_signature.result)
+    def finish(total: Any) -> Any:
+      return self.finish(total)
+
+    @tff.federated_computation
+    def initialize() -> Any:
+      return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(
+      initialize.type_signature.result,
+      tff.FederatedType(value_type, tff.CLIENTS),
+    )
+    def next_sum(state: Any, value: Any) -> Any:
+      total = tff.federated_sum(tff.federated_map(measure, value))
+      nothing = tff.federated_value((), tff.SERVER)
+      return tff.templates.MeasuredProcessOutput(
+        state, tff.federated_map(finish, total), nothing
+      )
+
+    return tff.templates.AggregationProcess(initialize, next_sum)
+
+
+class Senders(Sums):
+  """Tells what the means of parts are to be multiplied by.
+
+  A client's value is a vector of int32, which is 1 at the part that it sends
+  and 0 at the others. A mean is then over the clients that sent the part, and
+  zero if there are none. Means are such already, unless they are private: those
+  are divided by the same number of clients for all parts. There, a count below
+  two deviations of its noise may be that of nobody.
+  """
+
+  def measure(self, value: Any, clip: Any = None) -> tf.Tensor:
+    del clip
+    return tf.cast(value, tf.float32)
+
+  def finish(self, total: tf.Tensor, noise: Noise | None = None) -> tf.Tensor:
+    if noise is None:
+      return tf.cast(total > 0, tf.float32)
+    number = tf.where(total > 2 * noise.stddev, total, 0.0)
+    return tf.math.divide_no_nan(noise.clients, number)
+
+
+class Process(NamedTuple):
+  """The computations of an aggregation.
+
+  Attributes:
+    initialize: `(<seed, numbers>@SERVER -> state@SERVER)`, where the numbers
+      are the floats of a private aggregator's settings.
+    next: `(<state@SERVER, {updates}@CLIENTS, {seed}@CLIENTS> ->
+      MeasuredProcessOutput)`, whose result is {part: aggregate}. The seeds stay
+      with the clients.
+    sums: Returns the sums that a server may be steered by, given the exact ones
+      and what `next` measured.
+  """
+
+  initialize: tff.Computation
+  next: tff.Computation
+  sums: Callable[[Any, Any], Any]
 
 
 def by_part(
   factories: Mapping[str, Factory], updates_type: Mapping[str, Any]
-) -> tff.templates.AggregationProcess:
+) -> Process:
   """Makes the process that aggregates each part of the clients' updates.
 
   Args:
@@ -116,7 +206,7 @@ def by_part(
     updates_type: The TFF type of each part, an `Update`.
 
   Returns:
-    A process from {part: `Update`} of each client to {part: aggregate}.
+    The process. It has no numbers, and nothing of it is random.
   """
   processes = collections.OrderedDict()
   for name, factory in factories.items():
@@ -126,8 +216,11 @@ def by_part(
     argument_types = list(part_type) if weighted else [part_type[0]]
     processes[name] = factory.create(*argument_types), weighted
 
-  @tff.federated_computation
-  def initialize() -> Any:
+  @tff.federated_computation(
+    tff.FederatedType((SEED_TYPE, collections.OrderedDict()), tff.SERVER)
+  )
+  def initialize(arguments: Any) -> Any:
+    del arguments
     return tff.federated_zip(
       collections.OrderedDict(
         (name, process.initialize()) for name, (process, _) in processes.items()
@@ -137,8 +230,10 @@ def by_part(
   @tff.federated_computation(
     initialize.type_signature.result,
     tff.FederatedType(updates_type, tff.CLIENTS),
+    tff.FederatedType(SEED_TYPE, tff.CLIENTS),
   )
-  def next_aggregate(state: Any, updates: Any) -> Any:
+  def next_aggregate(state: Any, updates: Any, seeds: Any) -> Any:
+    del seeds
     outputs = {
       name: process.next(
         state[name],
@@ -155,8 +250,9 @@ def by_part(
         )
       )
 
+    nothing = tff.federated_value((), tff.SERVER)
     return tff.templates.MeasuredProcessOutput(
-      together('state'), together('result'), together('measurements')
+      together('state'), together('result'), nothing
     )
 
-  return tff.templates.AggregationProcess(initialize, next_aggregate)
+  return Process(initialize, next_aggregate, lambda sums, _: sums)

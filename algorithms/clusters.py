@@ -104,7 +104,7 @@ class ClusterTrainer(fedavg.FedAvg):
     names = [self._part(j) for j in self.clusters]
     return {
       **dict.fromkeys(names),
-      'counts': aggregation.Counts(names),
+      'senders': aggregation.Senders(),
     }
 
   @property
@@ -172,7 +172,7 @@ class ClusterTrainer(fedavg.FedAvg):
           self._part(j): aggregation.Update(at(updates, j), weight[j])
           for j in self.clusters
         },
-        'counts': aggregation.Update(tf.cast(is_own, tf.int32)),
+        'senders': aggregation.Update(tf.cast(is_own, tf.int32)),
       },
       loss=loss / tf.cast(turns, tf.float32),
       measured=measured,
@@ -191,10 +191,13 @@ class ClusterTrainer(fedavg.FedAvg):
     after = []
     for j in self.clusters:
       old = optimizers.Learner(server.models[j], server.optimizers[j])
-      new = self.server_steps.step(old, aggregate[self._part(j)])
-      is_trained = aggregate['counts'][j] > 0
-      changes = tf.logical_or(trains_all, is_trained)
-      new = client_work.choose(changes, new, old)
+      # The mean over all clients is over those that trained the cluster.
+      scale = tf.where(trains_all, 1.0, aggregate['senders'][j])
+      mean = tf.nest.map_structure(
+        lambda leaf, by=scale: by * leaf, aggregate[self._part(j)]
+      )
+      new = self.server_steps.step(old, mean)
+      new = client_work.choose(scale > 0, new, old)
       slots = client_work.choose(ends, self._new_slots(new.weights), new.slots)
       after.append((new.weights, slots))
     w, slots = zip(*after)

@@ -120,8 +120,11 @@ class Group(clusters.ClusterTrainer):
 
   @property
   def against_privacy(self) -> str | None:
+    if self.settings.groups == 'column':
+      return None
     return (
-      'its global model and its groups would have to be accounted for as well'
+      'its groups are found from what clients have, which is not accounted for;'
+      ' set groups=column'
     )
 
   @property

@@ -54,15 +54,6 @@ class HypCluster(clusters.ClusterTrainer):
   def num_models(self) -> int:
     return self.settings.num_clusters
 
-  @property
-  def against_privacy(self) -> str | None:
-    if not self.settings.warmstart_rounds:
-      return None
-    return (
-      'in a warm start each client trains all models, which no count can be'
-      ' divided by; set warmstart_rounds=0'
-    )
-
   def initialize(self, seed: tf.Tensor) -> clusters.ClustersState:
     seeds = tf.random.experimental.stateless_split(seed, self.num_models)
     return self._begin(

@@ -88,7 +88,7 @@ class Method:
   """
 
   personalizer: personalizers.Personalizer
-  aggregator: aggregation.Factory
+  aggregator: aggregation.Factory | private_aggregation.Private
   evaluation_sets: Sequence[str]
   protections: Protections | None = None
   first_models: Sequence[models.Weights] = dataclasses.field(
@@ -258,9 +258,8 @@ class Method:
   def _numbers(self) -> tuple[runtime_inputs.Numbers, ...]:
     """The numbers that `initialize` takes: the trainer's, the aggregator's."""
     own = runtime_inputs.numbers(self.trainer.settings)
-    if isinstance(self.aggregator, private_aggregation.Private):
-      return own, self.aggregator.numbers
-    return (own,)
+    nothing = runtime_inputs.Numbers()
+    return own, getattr(self.aggregator, 'numbers', nothing)
 
   def initial_state(self, seed: Sequence[int] | np.ndarray) -> process.State:
     """Makes the server's state before the first round."""

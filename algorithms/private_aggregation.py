@@ -20,18 +20,14 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
-from tensorflow_privacy.privacy.dp_query import tree_aggregation
 
 from algorithms import aggregation
 from algorithms import runtime_inputs
 from base import errors
 from base import settings
-
-SEED_TYPE = tff.TensorType(np.int32, [2])
 
 # Entries up to this have squares whose sum is finite.
 _LARGEST = 1e12
@@ -57,16 +53,15 @@ def bounded(record: Any) -> Any:
 
 
 def normal(like: Any, seed: tf.Tensor, stddev: Any) -> Any:
-  """Draws noise for the leaves of a structure, each from a seed of its own."""
+  """Draws noise for all leaves of a structure at once, as that is faster."""
   leaves = tf.nest.flatten(like)
+  sizes = [leaf.shape.num_elements() for leaf in leaves]
+  drawn = stddev * tf.random.stateless_normal([sum(sizes)], seed)
   return tf.nest.pack_sequence_as(
     like,
     [
-      stddev
-      * tf.random.stateless_normal(
-        leaf.shape, tf.random.experimental.stateless_fold_in(seed, k)
-      )
-      for k, leaf in enumerate(leaves)
+      tf.reshape(part, leaf.shape)
+      for part, leaf in zip(tf.split(drawn, sizes), leaves)
     ],
   )
 
@@ -173,21 +168,28 @@ class AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
     return result, new._replace(sum_state=sum_state), None
 
 
-class _NodeNoise(tree_aggregation.GaussianNoiseGenerator):
-  """Makes the noise of a tree's nodes, of a deviation that may be a tensor."""
-
-  def initialize(self) -> Any:
-    return self.make_state(self._seed, self._noise_std)
-
-
-class TreeQuery(tfp.TreeResidualSumQuery):
+class TreeQuery(tfp.GaussianSumQuery):
   """Adds the noise of a binary tree over rounds to the sums of all so far.
 
-  Tree aggregation, in its efficient form, as DP-FTRL has it (Kairouz et al.
-  2021); a round's result is what it adds to the noised sum of all.
+  Tree aggregation, in its efficient form (Honaker 2015), as DP-FTRL has it
+  (Kairouz et al. 2021); a round's result is what it adds to the noised sum of
+  all. It is that of TensorFlow Privacy, but in a state that does not grow,
+  without which rounds could not be one program: of a complete node of height h
+
+    value = noise + (value of the left child + that of the right) / 2
+
+  and the noise of the sum of t rounds is that of the nodes that t is made of,
+  value / (2 - 2^-h), of which the state has the latest of each height.
   """
 
-  def __init__(self, clip: Any, stddev: Any, specs: Any, seed: Any):
+  _GlobalState = collections.namedtuple(
+    '_GlobalState',
+    ['l2_norm_clip', 'stddev', 'seed', 'round', 'values', 'noise'],
+  )
+
+  def __init__(
+    self, clip: Any, stddev: Any, specs: Any, seed: Any, rounds_per_tree: int
+  ):
     """Makes the query.
 
     Args:
@@ -195,20 +197,77 @@ class TreeQuery(tfp.TreeResidualSumQuery):
       stddev: The deviation of the noise of each node.
       specs: The tensors of a record.
       seed: Two int32.
+      rounds_per_tree: The rounds of each of the trees, one after another.
     """
-    super().__init__(
-      specs,
-      _NodeNoise(stddev, specs, seed),
-      clip_fn=lambda record, norm: tf.clip_by_global_norm(record, norm)[0],
-      clip_value=clip,
+    super().__init__(clip, stddev)
+    self._specs = specs
+    self._seed = seed
+    self._rounds_per_tree = rounds_per_tree
+    self._heights = rounds_per_tree.bit_length()
+
+  def make_global_state(self, l2_norm_clip: Any, stddev: Any) -> Any:
+    return self._GlobalState(
+      tf.cast(l2_norm_clip, tf.float32),
+      tf.cast(stddev, tf.float32),
+      tf.cast(self._seed, tf.int32),
+      tf.constant(0),
+      tf.nest.map_structure(
+        lambda spec: tf.zeros([self._heights, *spec.shape]), self._specs
+      ),
+      tf.nest.map_structure(lambda spec: tf.zeros(spec.shape), self._specs),
     )
 
-  def initial_global_state(self) -> Any:
-    return self.GlobalState(
-      self._tree_aggregator.init_state(),
-      tf.cast(self._clip_value, tf.float32),
-      self._zero_initial_noise(),
+  def get_noised_result(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[Any, Any, None]:
+    state = global_state
+    seed = tf.random.experimental.stateless_fold_in(state.seed, state.round)
+
+    def draw(height: int | tf.Tensor) -> Any:
+      own = tf.random.experimental.stateless_fold_in(seed, height)
+      return normal(sample_state, own, state.stddev)
+
+    def join(height: tf.Tensor, value: Any) -> Any:
+      return height + 1, tf.nest.map_structure(
+        lambda left, right, own: own + (tf.gather(left, height) + right) / 2,
+        state.values,
+        value,
+        draw(height + 1),
+      )
+
+    # The new leaf is a right child as often as the rounds before end in ones.
+    before = state.round % self._rounds_per_tree
+    height, value = tf.while_loop(
+      lambda h, _: tf.equal(tf.bitwise.right_shift(before, h) % 2, 1),
+      join,
+      (0, draw(0)),
     )
+    values = tf.nest.map_structure(
+      lambda all_values, own: tf.tensor_scatter_nd_update(
+        all_values, [[height]], [own]
+      ),
+      state.values,
+      value,
+    )
+    heights = tf.range(self._heights)
+    parts = tf.bitwise.right_shift(before + 1, heights) % 2
+    shares = tf.cast(parts, tf.float32) / (
+      2 - 0.5 ** tf.cast(heights, tf.float32)
+    )
+    noise = tf.nest.map_structure(
+      lambda leaf: tf.tensordot(shares, leaf, 1), values
+    )
+    goes_on = tf.cast(before > 0, tf.float32)
+    result = tf.nest.map_structure(
+      lambda total, new, old: total + new - goes_on * old,
+      sample_state,
+      noise,
+      state.noise,
+    )
+    new_state = state._replace(
+      round=state.round + 1, values=values, noise=noise
+    )
+    return result, new_state, None
 
 
 class LocalQuery(tfp.GaussianSumQuery):
@@ -248,14 +307,14 @@ class Private(settings.Settings, abc.ABC):
     noise: z, the deviation of the noise over the clipping norm.
     clip: S, the clipping norm.
     clients: n, the number of clients that a round is expected to have.
-    counts_noise: The deviation of the noise on `aggregation.Counts`, to which a
-      client adds a vector of norm one; 0 if the trainer has none.
+    sums_noise: The deviation of the noise on `aggregation.Sums`, to which a
+      client adds a vector of norm one at most; 0 if the trainer has none.
   """
 
   noise: float
   clip: float
   clients: float
-  counts_noise: float = 0.0
+  sums_noise: float = 0.0
 
   @property
   def numbers(self) -> runtime_inputs.Numbers:
@@ -276,6 +335,10 @@ class Private(settings.Settings, abc.ABC):
       seed: Two int32.
     """
 
+  def stddev(self, state: Any) -> Any:
+    """Returns the deviation of the noise on a sum, given the query's state."""
+    raise NotImplementedError('Its noise differs from round to round.')
+
   def send(
     self, query: tfp.SumAggregationDPQuery, params: Any, record: Any, seed: Any
   ) -> Any:
@@ -290,6 +353,10 @@ class Private(settings.Settings, abc.ABC):
     del seed
     return query.preprocess_record(params, record)
 
+  def sum(self, sent: Any) -> Any:
+    """Sums what clients send; all that the server sees of it."""
+    return tff.federated_sum(sent)
+
 
 @dataclasses.dataclass(frozen=True)
 class Gaussian(Private):
@@ -298,6 +365,9 @@ class Gaussian(Private):
   def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
     del specs
     return GaussianQuery(self.clip, self.noise * self.clip, seed)
+
+  def stddev(self, state: Any) -> Any:
+    return state.stddev
 
 
 @dataclasses.dataclass(frozen=True)
@@ -318,6 +388,9 @@ class Adaptive(Private):
       self.clip, self.noise, self.clients, self.quantile_stddev, seed
     )
 
+  def stddev(self, state: Any) -> Any:
+    return state.sum_state.stddev
+
 
 @dataclasses.dataclass(frozen=True)
 class Tree(Private):
@@ -331,9 +404,8 @@ class Tree(Private):
   rounds_per_tree: int = 1
 
   def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
-    return tfp.RestartQuery(
-      TreeQuery(self.clip, self.noise * self.clip, specs, seed),
-      tfp.restart_query.PeriodicRoundRestartIndicator(self.rounds_per_tree),
+    return TreeQuery(
+      self.clip, self.noise * self.clip, specs, seed, self.rounds_per_tree
     )
 
 
@@ -375,43 +447,44 @@ class Local(Private):
     return tf.nest.map_structure(tf.add, clipped, noise)
 
 
-class Process(NamedTuple):
-  """The computations of a private aggregation.
-
-  Attributes:
-    initialize: `(<seed, numbers> -> state)`, of TensorFlow.
-    next: `(<state@SERVER, {updates}@CLIENTS, {seed}@CLIENTS> ->
-      MeasuredProcessOutput)`, whose result is {part: aggregate}.
-  """
-
-  initialize: tff.Computation
-  next: tff.Computation
-
-
 class State(NamedTuple):
   """The state of a private aggregation.
 
   Attributes:
     updates: That of the query of the updates.
-    counts: That of the query of the counts; empty if there are none.
+    sums: That of the query of each part that is summed by itself.
+    clip: S, or that of the first round.
     clients: n.
   """
 
   updates: Any
-  counts: Any
+  sums: Any
+  clip: Any
   clients: Any
+
+
+class _PublicSums:
+  """Stands for sums over clients, of which a private server knows only n."""
+
+  def __init__(self, num_clients: Any):
+    self.num_clients = num_clients
+
+  def __getattr__(self, name: str) -> Any:
+    raise errors.UserError(
+      f'The server of this method is steered by the exact {name} of a round,'
+      ' which is not private.'
+    )
 
 
 def process(
   own: Private,
   parts: Mapping[str, aggregation.Factory | None],
   updates_type: Mapping[str, Any],
-) -> Process:
+) -> aggregation.Process:
   """Makes the process that aggregates the parts of a trainer's updates.
 
-  Where the trainer counts the clients of some parts (`aggregation.Counts`),
-  such a part is divided by the noised count instead of n. A count below two
-  deviations of its noise may be that of nobody: it and its part are zero.
+  Parts that the trainer sums by themselves (`aggregation.Sums`) have a clip and
+  noise of their own; all others are clipped as one.
 
   Args:
     own: How to aggregate.
@@ -424,13 +497,14 @@ def process(
   Raises:
     UserError: If the trainer aggregates a part in a way of its own.
   """
-  names, counts, counted = [], '', tuple[str, ...]()
-  for name, factory in parts.items():
-    if factory is None:
-      names.append(name)
-    elif isinstance(factory, aggregation.Counts):
-      counts, counted = name, factory.parts
-    else:
+  summed = {
+    name: factory
+    for name, factory in parts.items()
+    if isinstance(factory, aggregation.Sums)
+  }
+  names = [name for name, factory in parts.items() if factory is None]
+  for name in parts:
+    if name not in (*names, *summed):
       raise errors.UserError(
         f'Its {name} is aggregated in a way of its own, for which there is no'
         ' noise.'
@@ -442,22 +516,32 @@ def process(
     ),
   )
 
-  def queries(bound: Private, seed: Any) -> tuple[Any, GaussianQuery]:
-    seeds = tf.random.experimental.stateless_split(seed, 2)
-    of_counts = GaussianQuery(1.0, bound.counts_noise, seeds[1])
-    return bound.query(specs, seeds[0]), of_counts
+  def queries(
+    bound: Private, seed: Any
+  ) -> tuple[Any, dict[str, GaussianQuery]]:
+    """Returns the query of the updates, and that of each part summed alone."""
+    seeds = tf.random.experimental.stateless_split(seed, 1 + len(summed))
+    return bound.query(specs, seeds[0]), {
+      name: GaussianQuery(1.0, bound.sums_noise, seeds[1 + k])
+      for k, name in enumerate(summed)
+    }
 
   # What is done with a state depends on it alone.
-  def any_queries() -> tuple[Any, GaussianQuery]:
+  def any_queries() -> tuple[Any, dict[str, GaussianQuery]]:
     return queries(own, tf.constant([0, 0]))
 
-  @tff.tensorflow.computation(SEED_TYPE, runtime_inputs.type_of(own.numbers))
+  @tff.tensorflow.computation(
+    aggregation.SEED_TYPE, runtime_inputs.type_of(own.numbers)
+  )
   def initialize(seed: Any, numbers: Any) -> Any:
     bound = runtime_inputs.bind(own, numbers)
-    of_updates, of_counts = queries(bound, seed)
+    of_updates, of_sums = queries(bound, seed)
     return State(
       of_updates.initial_global_state(),
-      of_counts.initial_global_state() if counts else (),
+      collections.OrderedDict(
+        (name, query.initial_global_state()) for name, query in of_sums.items()
+      ),
+      tf.cast(bound.clip, tf.float32),
       tf.cast(bound.clients, tf.float32),
     )
 
@@ -465,51 +549,65 @@ def process(
 
   @tff.tensorflow.computation(state_type)
   def derive(state: Any) -> Any:
-    return any_queries()[0].derive_sample_params(state.updates)
+    return any_queries()[0].derive_sample_params(state.updates), state.clip
 
   @tff.tensorflow.computation(
-    derive.type_signature.result, updates_type, SEED_TYPE
+    derive.type_signature.result, updates_type, aggregation.SEED_TYPE
   )
   def send(params: Any, updates: Any, seed: Any) -> Any:
+    of_updates, of_sums = any_queries()
     record = collections.OrderedDict(
       (name, updates[name].value) for name in names
     )
-    of_updates, of_counts = any_queries()
-    sent = own.send(of_updates, params, bounded(record), seed)
-    if not counts:
-      return sent, ()
-    one_hot = tf.cast(updates[counts].value, tf.float32)
-    return sent, of_counts.preprocess_record(1.0, one_hot)
+    sent = own.send(of_updates, params[0], bounded(record), seed)
+    return sent, collections.OrderedDict(
+      (
+        name,
+        query.preprocess_record(
+          1.0, summed[name].measure(updates[name].value, params[1])
+        ),
+      )
+      for name, query in of_sums.items()
+    )
 
   @tff.tensorflow.computation(state_type, send.type_signature.result)
-  def finish(state: Any, sums: Any) -> Any:
-    of_updates, of_counts = any_queries()
-    total, new_updates, _ = of_updates.get_noised_result(sums[0], state.updates)
+  def finish(state: Any, totals: Any) -> Any:
+    of_updates, of_sums = any_queries()
+    total, new, _ = of_updates.get_noised_result(totals[0], state.updates)
     result = tf.nest.map_structure(lambda leaf: leaf / state.clients, total)
-    new_counts = state.counts
-    if counts:
-      number, new_counts, _ = of_counts.get_noised_result(sums[1], state.counts)
-      number = tf.where(number > 2 * state.counts.stddev, number, 0.0)
-      for j, name in enumerate(counted):
-        result[name] = tf.nest.map_structure(
-          lambda leaf, j=j: tf.math.divide_no_nan(leaf, number[j]), total[name]
-        )
-      result[counts] = number
-    new_state = State(new_updates, new_counts, state.clients)
-    return new_state, collections.OrderedDict(
-      (name, result[name]) for name in parts
+    new_sums = collections.OrderedDict[str, Any]()
+    for name, query in of_sums.items():
+      old = state.sums[name]
+      of_part, new_sums[name], _ = query.get_noised_result(totals[1][name], old)
+      of_means = own.stddev(state.updates) / state.clients
+      noise = aggregation.Noise(old.stddev, of_means, state.clip, state.clients)
+      result[name] = summed[name].finish(of_part, noise)
+    return State(new, new_sums, state.clip, state.clients), (
+      collections.OrderedDict((name, result[name]) for name in parts)
     )
+
+  @tff.tensorflow.computation(state_type)
+  def get_clients(state: Any) -> Any:
+    return state.clients
+
+  @tff.federated_computation(
+    tff.FederatedType(initialize.type_signature.parameter, tff.SERVER)
+  )
+  def initialize_at_server(arguments: Any) -> Any:
+    return tff.federated_map(initialize, arguments)
 
   @tff.federated_computation(
     tff.FederatedType(state_type, tff.SERVER),
     tff.FederatedType(updates_type, tff.CLIENTS),
-    tff.FederatedType(SEED_TYPE, tff.CLIENTS),
+    tff.FederatedType(aggregation.SEED_TYPE, tff.CLIENTS),
   )
   def next_aggregate(state: Any, updates: Any, seeds: Any) -> Any:
     params = tff.federated_broadcast(tff.federated_map(derive, state))
     sent = tff.federated_map(send, (params, updates, seeds))
-    state, result = tff.federated_map(finish, (state, tff.federated_sum(sent)))
-    nothing = tff.federated_value((), tff.SERVER)
-    return tff.templates.MeasuredProcessOutput(state, result, nothing)
+    new, result = tff.federated_map(finish, (state, own.sum(sent)))
+    clients = tff.federated_map(get_clients, state)
+    return tff.templates.MeasuredProcessOutput(new, result, clients)
 
-  return Process(initialize, next_aggregate)
+  return aggregation.Process(
+    initialize_at_server, next_aggregate, lambda _, n: _PublicSums(n)
+  )

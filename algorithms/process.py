@@ -26,7 +26,7 @@ from tasks.data import batches
 from tasks.models import models
 from tasks.models import protections
 
-SEED_TYPE = private_aggregation.SEED_TYPE
+SEED_TYPE = aggregation.SEED_TYPE
 
 
 class State(NamedTuple):
@@ -80,8 +80,8 @@ class Training:
   F is empty, or holds the frozen weights of the model.
 
   Attributes:
-    initialize: `(<seed, numbers>@SERVER -> State@SERVER)`, and the numbers of
-      the aggregator after those of the trainer if it is private.
+    initialize: `(<seed, numbers, numbers>@SERVER -> State@SERVER)`, with the
+      numbers of the trainer and those of the aggregator, if it is private.
     initialize_client: `(seed -> C)`, where the seed is the seed of the run and
       the number of the client: 0, 1, … for those to train on, and on from there
       for those that are held out.
@@ -150,16 +150,6 @@ def _frozen_types(model: models.Model) -> list[tff.Type]:
   ]
 
 
-class _Withheld:
-  """Stands for exact sums over clients, which a private server must not use."""
-
-  def __getattr__(self, name: str) -> Any:
-    raise errors.UserError(
-      f'The server of this method is steered by the exact {name} of a round,'
-      ' which is not private.'
-    )
-
-
 class _Traced:
   """The computations that a trainer shares with its personalizers."""
 
@@ -208,8 +198,26 @@ class _Traced:
     return [tff.federated_broadcast(value) for value in (message, *frozen)]
 
 
+def _aggregation(
+  aggregator: aggregation.Factory | private_aggregation.Private,
+  trainer: trainers.Trainer,
+  updates_type: Mapping[str, Any],
+) -> aggregation.Process:
+  """Makes the process that aggregates a trainer's updates."""
+  if not isinstance(aggregator, private_aggregation.Private):
+    factories = {
+      name: aggregator if factory is None else factory
+      for name, factory in trainer.parts.items()
+    }
+    return aggregation.by_part(factories, updates_type)
+  if trainer.against_privacy is not None:
+    raise errors.UserError(f'It cannot be private: {trainer.against_privacy}.')
+  return private_aggregation.process(aggregator, trainer.parts, updates_type)
+
+
 def trace_training(
-  trainer: trainers.Trainer, aggregator: aggregation.Factory
+  trainer: trainers.Trainer,
+  aggregator: aggregation.Factory | private_aggregation.Private,
 ) -> Training:
   """Makes the computations of a trainer.
 
@@ -263,48 +271,42 @@ def trace_training(
     )
 
   work_result = work.type_signature.result
-  private = isinstance(aggregator, private_aggregation.Private)
-  if private:
-    aggregate = private_aggregation.process(
-      aggregator, trainer.parts, work_result['updates']
-    )
-  else:
-    aggregate = aggregation.by_part(
-      {
-        name: aggregator if factory is None else factory
-        for name, factory in trainer.parts.items()
-      },
-      work_result['updates'],
-    )
+  aggregate = _aggregation(aggregator, trainer, work_result['updates'])
   sums_type = work_result['sums']
-  numbers_types = [traced.numbers_type]
-  if private:
-    numbers_types.append(runtime_inputs.type_of(aggregator.numbers))
 
   @tff.federated_computation(
-    tff.FederatedType((SEED_TYPE, *numbers_types), tff.SERVER)
+    tff.FederatedType(
+      (
+        SEED_TYPE,
+        traced.numbers_type,
+        aggregate.initialize.type_signature.parameter.member[1],
+      ),
+      tff.SERVER,
+    )
   )
   def initialize(arguments: Any) -> Any:
-    seed, numbers, *of_aggregator = arguments
+    seed, numbers, of_aggregator = arguments
     return tff.federated_zip(
       State(
         tff.federated_map(traced.initialize, (seed, numbers)),
         numbers,
-        tff.federated_map(aggregate.initialize, (seed, *of_aggregator))
-        if private
-        else aggregate.initialize(),
+        aggregate.initialize(tff.federated_zip((seed, of_aggregator))),
       )
     )
+
+  output_type = aggregate.next.type_signature.result
 
   @tff.tensorflow.computation(
     traced.server_type,
     traced.numbers_type,
-    aggregate.next.type_signature.result.result.member,
+    output_type.result.member,
+    output_type.measurements.member,
     sums_type,
   )
-  def update_server(server: Any, numbers: Any, result: Any, sums: Any) -> Any:
-    if private:
-      sums = _Withheld()
+  def update_server(
+    server: Any, numbers: Any, result: Any, measured: Any, exact: Any
+  ) -> Any:
+    sums = aggregate.sums(exact, measured)
     return trainer.bind(numbers).server(server, result, sums)
 
   @tff.tensorflow.computation(sums_type)
@@ -331,13 +333,11 @@ def trace_training(
     result = tff.federated_map(
       work, (clients, *traced.broadcast(state.server, state.numbers, frozen))
     )
-    # No client's seed reaches the server: a private aggregator draws from it
-    # what the client adds itself.
-    seeds = [result['seed']] if private else []
-    output = aggregate.next(state.aggregator, result['updates'], *seeds)
+    output = aggregate.next(state.aggregator, result['updates'], result['seed'])
     sums = tff.federated_sum(result['sums'])
     server = tff.federated_map(
-      update_server, (state.server, state.numbers, output.result, sums)
+      update_server,
+      (state.server, state.numbers, output.result, output.measurements, sums),
     )
     return (
       tff.federated_zip(State(server, state.numbers, output.state)),

@@ -17,7 +17,9 @@ The paper counts all clients alike. Where they count by their examples, as by
 default in FedAvg, c is sum_i n_i c_i / sum_i n_i, as the sum of the gradients
 is; n_i of clients that were in no round yet is taken for the mean of the
 others. Both ask for an aggregator that weights, or for
-`client_weighting=uniform`.
+`client_weighting=uniform`, which is also what privacy asks for: then |S| is the
+number of clients that a round is expected to have, and c has the noise of all
+rounds so far.
 
 In the first round, it is FedAvg. A client whose K eta_l is zero has no c_i+.
 """
@@ -55,7 +57,7 @@ class ScaffoldState(NamedTuple):
     model: The global model, x.
     optimizer: The slots of the server's optimizer.
     controls: The sum of n_i c_i.
-    known: The number of clients that were in a round.
+    known: The number of clients that were in a round; N if all count alike.
     known_weight: The sum of their n_i.
   """
 
@@ -104,17 +106,18 @@ class Scaffold(fedavg.FedAvg):
     self.settings.refuse_kept_slots('scaffold')
 
   @property
-  def against_privacy(self) -> str | None:
-    return 'its server keeps exact counts and weights of who took part'
-
-  @property
   def parts(self) -> Mapping[str, aggregation.Factory | None]:
     return {'model': None, 'control': None}
+
+  @property
+  def _is_uniform(self) -> bool:
+    return self.settings.client_weighting == 'uniform'
 
   def initialize(self, seed: tf.Tensor) -> ScaffoldState:
     x, slots = super().initialize(seed)
     zeros = tf.nest.map_structure(tf.zeros_like, x)
-    return ScaffoldState(x, slots, zeros, 0.0, 0.0)
+    known = float(self.settings.num_clients) if self._is_uniform else 0.0
+    return ScaffoldState(x, slots, zeros, known, known)
 
   def initialize_client(self, seed: tf.Tensor) -> ScaffoldClientState:
     zeros = tf.nest.map_structure(tf.zeros_like, self.model.init(seed))
@@ -175,18 +178,19 @@ class Scaffold(fedavg.FedAvg):
     sums: trainers.RoundSums,
   ) -> ScaffoldState:
     x, slots = super().server(server, aggregate, sums)
+    known, known_weight = server.known, server.known_weight
+    if self._is_uniform:
+      weight = sums.num_clients
+    else:
+      weight = sums.measured['weight']
+      known += sums.measured['new_clients']
+      known_weight += sums.measured['new_weight']
     controls = tf.nest.map_structure(
-      lambda total, mean: total + sums.measured['weight'] * mean,
+      lambda total, mean: total + weight * mean,
       server.controls,
       aggregate['control'],
     )
-    return ScaffoldState(
-      x,
-      slots,
-      controls,
-      server.known + sums.measured['new_clients'],
-      server.known_weight + sums.measured['new_weight'],
-    )
+    return ScaffoldState(x, slots, controls, known, known_weight)
 
   def start(
     self, message: ScaffoldMessage, client: trainers.Client

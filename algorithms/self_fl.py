@@ -35,6 +35,14 @@ client whose variance is not defined counts as if it had the mean variance of
 the others: if that of nobody is, all count alike. l_m is rounded, and at least
 1 and at most `most_steps`; where eta >= sigma_m^2 it is 1. Batches begin anew
 after the last one.
+
+With `one_pass`, as privacy asks for, the server sees nothing but sums. Client m
+finds w_m with the uncertainties of the round before, and as a multiple of what
+a typical client had there, s w_m with s = sigma_0^2 + the mean variance, which
+is at most `_MOST_WEIGHT`. It sends s w_m (theta_m - theta), s w_m and
+||theta_m - theta||^2, whose sums over n clients give (11) and, with the mean of
+(11), (14). The mean variance, which new clients count by, is the one at which
+the mean of all s w_m would be one client's.
 """
 
 import collections
@@ -51,11 +59,14 @@ from algorithms import fedavg
 from algorithms import optimizers
 from algorithms import private_steps
 from algorithms import trainers
+from base import errors
 from base import settings
 from tasks.models import models
 
 # In the place of a variance of zero, by which nothing can be divided.
 _SMALLEST_VARIANCE = 1e-20
+# With `one_pass`: the most that a client counts for, over a typical one.
+_MOST_WEIGHT = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +102,11 @@ class SelfFlSettings(fedavg.FedAvgSettings):
     'The further steps after which a client has converged, in algorithm 2; 0'
     ' for algorithm 1.',
     minimum=0,
+  )
+  one_pass: bool = settings.field(
+    False,
+    'Whether clients count by the uncertainties of the round before, so that'
+    ' the server needs only sums over them, as privacy does.',
   )
   variances: str = settings.field(
     'estimated',
@@ -138,6 +154,19 @@ def precision(
   """
   variance = tf.where(variance > 0, variance, mean_variance)
   return 1 / tf.maximum(inter_variance + variance, _SMALLEST_VARIANCE)
+
+
+def relative_weight(of_round: Uncertainty, variance: tf.Tensor) -> tf.Tensor:
+  """Computes s w_m, one if nothing is known of the round before.
+
+  Args:
+    of_round: The uncertainties of the round before.
+    variance: sigma_m^2; 0 if it is not defined.
+  """
+  inter_variance, mean_variance = of_round[:2]
+  s = inter_variance + mean_variance
+  weight = s * precision(inter_variance, variance, mean_variance)
+  return tf.where(s > 0, tf.minimum(weight, _MOST_WEIGHT), 1.0)
 
 
 def num_steps(
@@ -314,6 +343,40 @@ class _ByPrecision(tff.aggregators.WeightedAggregationFactory):
     return tff.templates.AggregationProcess(initialize, next_mean)
 
 
+class Totals(NamedTuple):
+  """Sums over the clients of a round, with `one_pass`.
+
+  Attributes:
+    weight: That of s w_m; 0 if it may be that of nobody.
+    square: That of ||theta_m - theta||^2.
+    of_means: The deviation of the noise on the mean of the updates.
+  """
+
+  weight: Any
+  square: Any
+  of_means: Any
+
+
+class _Sums(aggregation.Sums):
+  """Sums what stands beside the models: see `Totals`."""
+
+  def measure(self, value: Any, clip: Any = None) -> tf.Tensor:
+    square = value['square']
+    if clip is not None:
+      square = tf.minimum(square / tf.square(clip), 1.0)
+    # Neither is above 1, if there is a clip.
+    return 0.5**0.5 * tf.stack([value['weight'] / _MOST_WEIGHT, square])
+
+  def finish(
+    self, total: tf.Tensor, noise: aggregation.Noise | None = None
+  ) -> Totals:
+    weight, square = tf.unstack(2**0.5 * total)
+    if noise is None:
+      return Totals(_MOST_WEIGHT * weight, square, tf.zeros([]))
+    weight = tf.where(total[0] > 2 * noise.stddev, _MOST_WEIGHT * weight, 0.0)
+    return Totals(weight, tf.square(noise.clip) * square, noise.of_means)
+
+
 class SelfFlState(NamedTuple):
   """The server's state.
 
@@ -345,7 +408,7 @@ class SelfFlClientState(NamedTuple):
     personal: The personal model, theta_m.
     running: The mean and the variance of the models that sigma_m^2 is of; empty
       if it is known.
-    sent: The variance that the client sent last.
+    sent: The variance that the client sent last; w_m with `one_pass`.
     steps: The steps that it took last, l_m.
     last_round: The number of its last round, from 1 on; 0 for none.
   """
@@ -367,11 +430,22 @@ class SelfFl(fedavg.FedAvg):
   shared_name = 'global model'
 
   def __post_init__(self) -> None:
-    self.settings.refuse_kept_slots('self_fl')
+    own = self.settings
+    own.refuse_kept_slots('self_fl')
+    if own.one_pass and (self._is_known or own.augmented_steps):
+      raise errors.UserError(
+        'self_fl: with one_pass, variances must be estimated, not known, and'
+        ' augmented_steps 0.'
+      )
 
   @property
   def against_privacy(self) -> str | None:
-    return 'its clients are weighted by variances that they send in the clear'
+    if self.settings.one_pass:
+      return None
+    return (
+      'its clients are weighted by what the server finds from their models'
+      ' first; set one_pass=true'
+    )
 
   @property
   def _is_known(self) -> bool:
@@ -379,9 +453,10 @@ class SelfFl(fedavg.FedAvg):
 
   @property
   def parts(self) -> Mapping[str, aggregation.Factory | None]:
-    return {
-      'model': _ByPrecision(self._is_known, self.settings.precision_weights)
-    }
+    own = self.settings
+    if own.one_pass:
+      return {'model': None, 'sums': _Sums()}
+    return {'model': _ByPrecision(self._is_known, own.precision_weights)}
 
   def initialize(self, seed: tf.Tensor) -> Any:
     theta = self.model.init(seed)
@@ -416,9 +491,11 @@ class SelfFl(fedavg.FedAvg):
     was_there = (state.last_round > 0) & tf.equal(
       state.last_round, message.round
     )
-    weight = precision(
-      of_round.inter_variance, state.sent, of_round.mean_variance
-    )
+    weight = state.sent
+    if not self.settings.one_pass:
+      weight = precision(
+        of_round.inter_variance, weight, of_round.mean_variance
+      )
     return was_there, tf.where(was_there, weight, 0.0)
 
   def client(
@@ -458,9 +535,8 @@ class SelfFl(fedavg.FedAvg):
       steps=steps,
     )
     theta_m = converged = learner.weights
-    sends = collections.OrderedDict(
-      model=client_work.difference(theta, theta_m), variance=sent
-    )
+    delta = client_work.difference(theta, theta_m)
+    sends = collections.OrderedDict(model=delta, variance=sent)
     if own.augmented_steps:
       further, _ = client_work.train(
         private_steps.at(self.model, part=1),
@@ -471,9 +547,15 @@ class SelfFl(fedavg.FedAvg):
       )
       converged = further.weights
       sends['converged'] = client_work.difference(theta, converged)
+    updates = {'model': aggregation.Update(sends, own.client_weight(client))}
+    if own.one_pass:
+      relative = relative_weight(of_round, variance)
+      s = of_round.inter_variance + of_round.mean_variance
+      sent = tf.math.divide_no_nan(relative, s)
+      updates = self._of_one_pass(delta, relative, client)
     running = client.state.running
     return trainers.ClientResult(
-      updates={'model': aggregation.Update(sends, own.client_weight(client))},
+      updates=updates,
       loss=loss,
       state=SelfFlClientState(
         personal=theta_m,
@@ -486,6 +568,45 @@ class SelfFl(fedavg.FedAvg):
         'steps': tf.cast(steps, tf.float32),
         'intra_variance': variance,
       },
+    )
+
+  def _of_one_pass(
+    self, delta: models.Weights, relative: tf.Tensor, client: trainers.Client
+  ) -> dict[str, aggregation.Update]:
+    """Returns what a client sends, given theta - theta_m and s w_m."""
+    numbers = {'weight': relative, 'square': _square(delta)}
+    weight = self.settings.client_weight(client)
+    if self.settings.precision_weights:
+      delta = tf.nest.map_structure(lambda leaf: relative * leaf, delta)
+      weight = tf.constant(1.0)
+    return {
+      'model': aggregation.Update(delta, weight),
+      'sums': aggregation.Update(collections.OrderedDict(numbers)),
+    }
+
+  def _finish_one_pass(
+    self, old: Uncertainty, aggregate: Mapping[str, Any], number: Any
+  ) -> tuple[models.Weights, Uncertainty]:
+    """Finds theta less its mean, and the uncertainties, from sums."""
+    totals, delta = aggregate['sums'], aggregate['model']
+    stddev = totals.of_means
+    if self.settings.precision_weights:  # (11)
+      scale = tf.math.divide_no_nan(number, totals.weight)
+      delta = tf.nest.map_structure(lambda leaf: scale * leaf, delta)
+      stddev *= scale
+    # The square of the mean's noise is expected to be one of each entry's.
+    entries = sum(leaf.shape.num_elements() for leaf in delta.values())
+    moved = tf.maximum(_square(delta) - entries * tf.square(stddev), 0.0)
+    mean_square = tf.math.divide_no_nan(totals.square, number)
+    s = old.inter_variance + old.mean_variance
+    mean_variance = (
+      tf.math.divide_no_nan(s * number, totals.weight) - old.inter_variance
+    )
+    return delta, Uncertainty(
+      tf.maximum(mean_square - moved, 0.0),  # (14)
+      tf.maximum(mean_variance, 0.0),
+      tf.math.divide_no_nan(totals.weight, s),
+      number,
     )
 
   def step(
@@ -506,12 +627,20 @@ class SelfFl(fedavg.FedAvg):
     aggregate: Mapping[str, Any],
     sums: trainers.RoundSums,
   ) -> Any:
-    result = aggregate['model']
-    learner = self.step(server, result['model'], sums)
+    is_any = sums.num_clients > 0
+    if self.settings.one_pass:
+      delta, uncertainty = self._finish_one_pass(
+        server.uncertainty, aggregate, sums.num_clients
+      )
+      is_any = aggregate['sums'].weight > 0
+    else:
+      result = aggregate['model']
+      delta, uncertainty = result['model'], result['uncertainty']
+    learner = self.step(server, delta, sums)
     after = SelfFlState(
-      learner.weights, learner.slots, result['uncertainty'], server.round + 1
+      learner.weights, learner.slots, uncertainty, server.round + 1
     )
-    return client_work.choose(sums.num_clients > 0, after, server)
+    return client_work.choose(is_any, after, server)
 
   def start(self, message: Any, client: trainers.Client) -> trainers.Start:
     theta_m = client_work.choose(

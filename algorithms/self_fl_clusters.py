@@ -92,6 +92,15 @@ class ClusterSelfFl(self_fl.SelfFl):
       raise errors.UserError(
         'self_fl_clusters needs the number of clusters, num_groups.'
       )
+    if self.settings.one_pass:
+      raise errors.UserError(
+        'self_fl_clusters: one_pass must be false, as its server needs only'
+        ' sums already.'
+      )
+
+  @property
+  def against_privacy(self) -> str | None:
+    return 'its clients send their variances in the clear'
 
   @property
   def parts(self) -> Mapping[str, aggregation.Factory | None]:

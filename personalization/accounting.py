@@ -8,7 +8,9 @@ computed in float64, from the settings, before training.
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import functools
 import math
+from typing import Any
 
 import dp_accounting
 from dp_accounting import pld
@@ -64,6 +66,46 @@ class ConcentratedDpEvent(dp_accounting.GaussianDpEvent):
 
   It has no privacy loss distribution of a Gaussian, so that only RDP counts it.
   """
+
+
+@dataclasses.dataclass(frozen=True)
+class SkellamDpEvent(dp_accounting.DpEvent):
+  """A sum of integers, with the difference of two Poisson variables as noise.
+
+  Attributes:
+    l1: How far one who is protected moves it, by the sum of absolute values.
+    l2: The same, by the norm.
+    variance: The variance of the noise on each entry.
+  """
+
+  l1: float
+  l2: float
+  variance: float
+
+  def rdp(self, orders: Sequence[float]) -> np.ndarray:
+    """Computes the RDP at some orders (Agarwal et al. 2021, theorem 3.5)."""
+    if self.variance == 0:
+      return np.full(len(orders), np.inf)
+    # The theorem is of whole orders, and RDP grows with the order.
+    alpha, mu = np.ceil(orders), self.variance
+    beyond_gaussian = np.minimum(
+      ((2 * alpha - 1) * self.l2**2 + 6 * self.l1) / (4 * mu**2),
+      3 * self.l1 / (2 * mu),
+    )
+    return np.asarray(alpha * self.l2**2 / (2 * mu) + beyond_gaussian)
+
+
+class _RdpAccountant(rdp.RdpAccountant):
+  """The accountant by RDP, which knows of Skellam noise as well."""
+
+  def _maybe_compose(
+    self, event: dp_accounting.DpEvent, count: int, do_compose: bool
+  ) -> Any:
+    if not isinstance(event, SkellamDpEvent):
+      return super()._maybe_compose(event, count, do_compose)
+    if do_compose:
+      self._rdp += count * event.rdp(self._orders)
+    return None
 
 
 def gaussian(noise: float, times: int = 1) -> dp_accounting.DpEvent:
@@ -149,6 +191,60 @@ def tree_restarts_sensitivity(steps_of_trees: Sequence[int]) -> float:
   return math.sqrt(sum(steps.bit_length() for steps in steps_of_trees if steps))
 
 
+def _best_split(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+  """Multiplies matrices with max for the sum, and the sum for products."""
+  best = left[:, :1] + right[:1]
+  for j in range(1, len(right)):
+    np.maximum(best, left[:, j : j + 1] + right[j : j + 1], out=best)
+  return best
+
+
+def tree_sensitivity(rounds: int, times: int, separation: int) -> float:
+  """Returns how far a client in several leaves of one tree moves its nodes.
+
+  It is the root of the largest sum, over complete nodes, of the square of how
+  many of the client's leaves are below (Kairouz et al. 2021, appendix D.2). A
+  Gaussian of z over this has the guarantee of a tree whose nodes have z.
+
+  Args:
+    rounds: The number of leaves.
+    times: The most rounds that a client takes part in.
+    separation: The fewest rounds from one of these to the next; 1 if they may
+      follow each other. What is above 512 counts as that, for speed: then the
+      result may be too large.
+  """
+  b = min(separation, rounds, 512)
+  least = np.int32(-(2**30))  # Of what cannot be.
+  start, end = np.ogrid[:b, :b]
+
+  # Of a number of leaves, the largest sums for each number of the client's.
+  # A row tells for how many leaves from the first on it may not take part, a
+  # column into how many beyond the last its distance to the next may reach.
+  @functools.cache
+  def sums(leaves: int) -> list[np.ndarray]:
+    level = leaves.bit_length() - 1
+    is_node = leaves == 1 << level
+    none = np.where(start <= leaves + end, np.int32(0), least)
+    if is_node and leaves <= b:  # Once at most, in each node below.
+      once = start <= leaves + end - b
+      return [none, np.where(once, np.int32(level + 1), least)]
+    half = 1 << (level - is_node)
+    left, right = sums(half), sums(leaves - half)
+    found = [none]
+    for k in range(1, min(times, len(left) + len(right) - 2) + 1):
+      best = np.maximum.reduce(
+        [
+          _best_split(left[k - i], right[i])
+          for i in range(len(right))
+          if 0 <= k - i < len(left)
+        ]
+      )
+      found.append(np.maximum(best + np.int32(is_node * k**2), least))
+    return found
+
+  return math.sqrt(max(of_k[0, b - 1] for of_k in sums(rounds)))
+
+
 def matrix_sensitivity(
   bands: Sequence[float], rounds: int, times: int, separation: int
 ) -> float:
@@ -191,7 +287,7 @@ def _by_rdp(event: dp_accounting.DpEvent) -> rdp.RdpAccountant:
   for part in _parts(event):
     if isinstance(part, dp_accounting.SampledWithoutReplacementDpEvent):
       relation = dp_accounting.NeighboringRelation.REPLACE_ONE
-  return rdp.RdpAccountant(neighboring_relation=relation)
+  return _RdpAccountant(neighboring_relation=relation)
 
 
 def _is_for_pld(event: dp_accounting.DpEvent) -> bool:

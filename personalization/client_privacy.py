@@ -12,7 +12,8 @@ The draw of clients is counted as it is made (`client_sampling`):
   passes, cycles  a client takes part once a pass; not amplified
 
 and all clients in all rounds are not amplified either. `make_tree` and
-`make_matrix` hide sums over rounds; in `make_local` the server is not trusted.
+`make_matrix` hide sums over rounds; in `make_local` the server is not trusted,
+and in `make_distributed` it sees nothing but sums.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from typing import Any
 import dp_accounting
 
 from algorithms import aggregation
+from algorithms import distributed_noise
 from algorithms import methods
 from algorithms import private_aggregation
 from base import errors
@@ -32,8 +34,9 @@ from personalization import training
 from tasks import task as tasks
 
 UNIT = 'client'
-# The noise of counts, over that of all parts of a record together.
-_COUNTS_SHARE = 5.0
+# The noise of a part that is summed by itself, over that of all parts of a
+# record together.
+_SUMS_SHARE = 5.0
 
 # The order of passes, for a reader.
 _PASSES = {'passes': 'random', 'cycles': 'the same'}
@@ -69,18 +72,40 @@ class Participation:
     return -(-self.num_clients // self.per_round)
 
   @property
+  def fewest(self) -> int:
+    """The fewest clients of a round; the last of a pass may have fewer."""
+    if self.sampling == 'poisson':
+      return 0
+    if self.sampling in _PASSES:
+      return self.num_clients - (self.rounds_per_pass - 1) * self.per_round
+    return self.per_round
+
+  @property
   def most_times(self) -> int:
     """The most rounds that a client takes part in."""
     if self.sampling in _PASSES:
       return -(-self.rounds // self.rounds_per_pass)
     return self.rounds
 
-  @property
-  def neighbours(self) -> str:
-    """Says by which data two neighbouring data sets differ."""
+  def central_event(
+    self, noise: float, replaces: bool
+  ) -> dp_accounting.DpEvent:
+    """Makes the event of noise z on the sum of each round.
+
+    Args:
+      noise: z.
+      replaces: Whether neighbours replace a client, as with a fixed size.
+    """
+    if self.sampling == 'poisson':
+      return accounting.poisson(
+        noise, self.per_round / self.num_clients, self.rounds
+      )
     if self.sampling == 'fixed_size':
-      return "one client's data are replaced by another's"
-    return "one client's data are there or not (its update becomes 0)"
+      return accounting.fixed_size(
+        noise, self.per_round, self.num_clients, self.rounds
+      )
+    noise = noise / 2 if replaces else noise
+    return accounting.gaussian(noise, self.most_times)
 
   def __str__(self) -> str:
     n, total, rounds = self.per_round, self.num_clients, self.rounds
@@ -102,45 +127,86 @@ class Participation:
     )
 
 
-def participation(
+@dataclasses.dataclass(frozen=True)
+class Trainings:
+  """A method's trainings: those that it begins with, and its own.
+
+  Attributes:
+    num_clients: N, the clients of all groups.
+    per_round: n, that a round is expected to have, but in groups of fewer.
+    paths: For each group that a client may be of, its part in each training.
+  """
+
+  num_clients: int
+  per_round: int
+  paths: tuple[tuple[Participation, ...], ...]
+
+  @property
+  def only(self) -> Participation:
+    """The part of a client, if there is but one training and no groups."""
+    ((who,),) = self.paths
+    return who
+
+  @property
+  def replaces(self) -> bool:
+    """Whether neighbours replace a client, for all of its trainings."""
+    return any(
+      who.sampling == 'fixed_size' for path in self.paths for who in path
+    )
+
+  @property
+  def neighbours(self) -> str:
+    """Says by which data two neighbouring data sets differ."""
+    of_group = ' of its group' if len(self.paths) > 1 else ''
+    if self.replaces:
+      return f"one client's data are replaced by another's{of_group}"
+    return "one client's data are there or not (its update becomes 0)"
+
+  def central_event(
+    self, noise: float, path: Sequence[Participation]
+  ) -> dp_accounting.DpEvent:
+    """Makes the event of trainings with noise z on the sum of each round."""
+    return dp_accounting.ComposedDpEvent(
+      [who.central_event(noise, self.replaces) for who in path]
+    )
+
+
+def trainings(
   method: methods.Method, task: tasks.Task, how: schedules.TrainingSettings
-) -> Participation:
-  """Finds out who takes part in a training."""
+) -> Trainings:
+  """Finds out who takes part in a method's trainings."""
   schedule = training.make_schedule(method, task, how)
   num_clients = len(schedule.clients)
-  per_round = how.clients_per_round or num_clients
-  return Participation(
+  total = schedule.num_rounds(how, method.trainer.num_epochs)
+  turns = schedule.rounds_per_epoch
+  epochs = -(-total // sum(turns.values()))
+  own = []
+  for group, size in schedule.group_sizes.items():
+    per_round = min(how.clients_per_round or size, size)
+    sampling = 'all' if per_round == size else how.client_sampling
+    rounds = min(total, epochs * turns[group])
+    own.append(Participation(size, per_round, rounds, sampling))
+  before = method.before
+  earlier = ((),) if before is None else trainings(before, task, how).paths
+  return Trainings(
     num_clients,
-    per_round,
-    schedule.num_rounds(how, method.trainer.num_epochs),
-    'all' if per_round == num_clients else how.client_sampling,
+    how.clients_per_round or num_clients,
+    tuple((*path, last) for path in earlier for last in own),
   )
 
 
-def central_event(noise: float, who: Participation) -> dp_accounting.DpEvent:
-  """Makes the event of a training with noise z on the sum of each round."""
-  if who.sampling == 'poisson':
-    return accounting.poisson(
-      noise, who.per_round / who.num_clients, who.rounds
-    )
-  if who.sampling == 'fixed_size':
-    return accounting.fixed_size(
-      noise, who.per_round, who.num_clients, who.rounds
-    )
-  return accounting.gaussian(noise, who.most_times)
-
-
-def _has_counts(method: methods.Method) -> bool:
+def _num_sums(method: methods.Method) -> int:
+  """Counts the parts that have noise of their own."""
   parts = method.trainer.parts.values()
-  return any(isinstance(part, aggregation.Counts) for part in parts)
+  return sum(isinstance(part, aggregation.Sums) for part in parts)
 
 
-def _without_counts(method: methods.Method) -> None:
-  """Raises a `UserError` if noise would have to be on counts as well."""
-  if _has_counts(method):
+def _without_sums(method: methods.Method) -> None:
+  """Raises a `UserError` if parts would have to have noise of their own."""
+  if _num_sums(method):
     raise errors.UserError(
-      'Its counts of clusters can have noise only with privacy gaussian or'
-      ' adaptive.'
+      'What it sums beside its updates, as the counts of clusters, can have'
+      ' noise only with privacy gaussian or adaptive.'
     )
 
 
@@ -149,7 +215,7 @@ def _check(
   method: methods.Method,
   task: tasks.Task,
   how: schedules.TrainingSettings,
-) -> Participation:
+) -> Trainings:
   """Checks that a method can be private; returns who takes part.
 
   Raises:
@@ -163,10 +229,10 @@ def _check(
       'client_weighting must be uniform, as how many examples a client has is'
       ' private too, and a client may count for no more than another.'
     )
-  who = participation(method, task, how)
+  found = trainings(method, task, how)
   if own.delta is not None:
-    accounting.check_delta(own.delta, who.num_clients, 'clients')
-  return who
+    accounting.check_delta(own.delta, found.num_clients, 'clients')
+  return found
 
 
 _TRUSTED = 'the server is trusted, and every model that it sends is public'
@@ -175,20 +241,42 @@ _SEED = 'nobody has the seed of the run, which the noise follows from'
 
 def _guarantee(
   own: privacy.PrivacySettings,
-  who: Participation,
-  make_event: Callable[[float], dp_accounting.DpEvent],
+  whole: Trainings,
+  make_event: Callable[[float, Sequence[Participation]], dp_accounting.DpEvent],
   mechanism: str,
   **others: Any,
 ) -> accounting.Guarantee:
-  """Finds the noise from ε, or ε from the noise; tells what that guarantees."""
-  delta = own.delta or accounting.default_delta(who.num_clients)
+  """Finds the noise from ε, or ε from the noise; tells what that guarantees.
+
+  Args:
+    own: The settings.
+    whole: The trainings.
+    make_event: Makes the event of noise z, of a client's part in them.
+    mechanism: The name of the mechanism.
+    **others: What is to be said in another way.
+  """
+  delta = own.delta or accounting.default_delta(whole.num_clients)
+  paths = list(dict.fromkeys(whole.paths))  # Groups may be of one size.
+
+  def find_noise(path: Sequence[Participation]) -> float:
+    assert own.epsilon is not None  # The settings have one of the two.
+    return accounting.calibrate(
+      lambda z: make_event(z, path), own.epsilon, delta
+    )
+
   noise = own.noise
   if noise is None:
-    assert own.epsilon is not None  # The settings have one of the two.
-    noise = accounting.calibrate(make_event, own.epsilon, delta)
-  epsilon, accountant = accounting.epsilon(make_event(noise), delta)
+    noise = max(map(find_noise, paths))
+  # Of clients of the group of which most is told.
+  epsilon, accountant, path = max(
+    (
+      (*accounting.epsilon(make_event(noise, path), delta), path)
+      for path in paths
+    ),
+    key=lambda found: found[0],
+  )
   said: dict[str, Any] = {
-    'neighbours': who.neighbours,
+    'neighbours': whole.neighbours,
     'clip': own.clip,
     'assumptions': (_TRUSTED, _SEED),
   }
@@ -198,7 +286,7 @@ def _guarantee(
     delta=delta,
     mechanism=mechanism,
     noise=noise,
-    sampling=str(who),
+    sampling='; and then '.join(map(str, path)),
     accountant=accountant,
     not_covered=_NOT_COVERED,
     **(said | others),
@@ -208,24 +296,28 @@ def _guarantee(
 def _noises(
   noise: float, method: methods.Method, *others: float
 ) -> tuple[float, float]:
-  """Splits z between the updates and, where there are any, counts.
+  """Splits z between the updates and parts that are summed by themselves.
 
   Args:
     noise: z, of all parts of a record together.
     method: The method.
     *others: The noises of further parts.
+
+  Returns:
+    The noise of the updates, and of each such part; 0 if there is none.
   """
-  of_counts = _COUNTS_SHARE * noise if _has_counts(method) else 0.0
-  parts = [part for part in (of_counts, *others) if part]
+  num_sums = _num_sums(method)
+  of_sums = _SUMS_SHARE * noise if num_sums else 0.0
+  parts = [*[of_sums] * num_sums, *others]
   if not (noise and parts):
     return noise, 0.0
-  return accounting.remaining_noise(noise, parts), of_counts
+  return accounting.remaining_noise(noise, parts), of_sums
 
 
 def _made(
   own: privacy.PrivacySettings,
   method: methods.Method,
-  who: Participation,
+  whole: Trainings,
   guarantee: accounting.Guarantee,
   make_aggregator: Callable[..., private_aggregation.Private],
   beside: Sequence[float] = (),
@@ -236,18 +328,18 @@ def _made(
   Args:
     own: The settings.
     method: The method.
-    who: Who takes part.
+    whole: The trainings.
     guarantee: What is guaranteed.
     make_aggregator: The class of the aggregator.
     beside: The noises of further parts of a record.
     **others: Further arguments of the aggregator.
   """
-  noise, counts_noise = _noises(guarantee.noise, method, *beside)
+  noise, of_sums = _noises(guarantee.noise, method, *beside)
   aggregator = make_aggregator(
     noise=noise,
     clip=own.clip,
-    clients=float(who.per_round),
-    counts_noise=counts_noise,
+    clients=float(whole.per_round),
+    sums_noise=of_sums,
     **others,
   )
   return dataclasses.replace(method, aggregator=aggregator, guarantee=guarantee)
@@ -260,11 +352,9 @@ def make_gaussian(
   how: schedules.TrainingSettings,
 ) -> methods.Method:
   """Makes a method private by noise on the sum of each round."""
-  who = _check(own, method, task, how)
-  guarantee = _guarantee(
-    own, who, lambda z: central_event(z, who), 'Gaussian, central'
-  )
-  return _made(own, method, who, guarantee, private_aggregation.Gaussian)
+  whole = _check(own, method, task, how)
+  guarantee = _guarantee(own, whole, whole.central_event, 'Gaussian, central')
+  return _made(own, method, whole, guarantee, private_aggregation.Gaussian)
 
 
 def make_adaptive(
@@ -279,26 +369,26 @@ def make_adaptive(
   noise of deviation n / 20 (Andrew et al. 2021) and is one more part of a
   record: the update has as much more noise that a round costs z.
   """
-  who = _check(own, method, task, how)
-  stddev = who.per_round / 20
+  whole = _check(own, method, task, how)
+  stddev = whole.per_round / 20
   guarantee = _guarantee(
     own,
-    who,
-    lambda z: central_event(z, who),
+    whole,
+    whole.central_event,
     'Gaussian, central, adaptive clip',
     clip=f'the median norm, from {own.clip:g} on',
   )
   if guarantee.noise >= 2 * stddev:
     raise errors.UserError(
       f'The noise, {guarantee.noise:.4g}, must be below a tenth of the'
-      f' {who.per_round} clients of a round, as the count of clients that are'
+      f' {whole.per_round} clients of a round, as the count of clients that are'
       ' not clipped tells more than that. Take more clients in a round, or'
       ' privacy gaussian.'
     )
   return _made(
     own,
     method,
-    who,
+    whole,
     guarantee,
     private_aggregation.Adaptive,
     beside=[2 * stddev],
@@ -307,36 +397,47 @@ def make_adaptive(
 
 
 def make_tree(
-  own: privacy.PrivacySettings,
+  own: privacy.TreeSettings,
   method: methods.Method,
   task: tasks.Task,
   how: schedules.TrainingSettings,
 ) -> methods.Method:
-  """Makes a method private by tree aggregation, a new tree each pass."""
-  who = _check(own, method, task, how)
-  _without_counts(method)
+  """Makes a method private by tree aggregation.
+
+  Each pass has a new tree, in which a client takes part once; or all rounds
+  have one tree, and from one pass to the next a client takes part at a fixed
+  distance (`cycles`), or in rounds that may follow each other (`passes`).
+  """
+  whole = _check(own, method, task, how)
+  _without_sums(method)
+  who = whole.only
   if who.sampling not in _PASSES:
     raise errors.UserError(
-      'A client must take part once in a tree. Set client_sampling to passes,'
-      ' and clients_per_round to fewer than all.'
+      'A client must take part once in a pass. Set client_sampling to passes or'
+      ' cycles, and clients_per_round to fewer than all.'
     )
-  complete, rest = divmod(who.rounds, who.rounds_per_pass)
-  sensitivity = accounting.tree_restarts_sensitivity(
-    [who.rounds_per_pass] * complete + [rest]
-  )
+  a_pass = who.rounds_per_pass
+  if own.restarts:
+    mechanism = f'tree aggregation, restarted every {a_pass} rounds'
+    complete, rest = divmod(who.rounds, a_pass)
+    sensitivity = accounting.tree_restarts_sensitivity(
+      [a_pass] * complete + [rest]
+    )
+  else:
+    mechanism = 'tree aggregation, one tree'
+    sensitivity = accounting.tree_sensitivity(
+      who.rounds, who.most_times, a_pass if who.sampling == 'cycles' else 1
+    )
   guarantee = _guarantee(
-    own,
-    who,
-    lambda z: accounting.gaussian(z / sensitivity),
-    f'tree aggregation, restarted every {who.rounds_per_pass} rounds',
+    own, whole, lambda z, _: accounting.gaussian(z / sensitivity), mechanism
   )
   return _made(
     own,
     method,
-    who,
+    whole,
     guarantee,
     private_aggregation.Tree,
-    rounds_per_tree=who.rounds_per_pass,
+    rounds_per_tree=a_pass if own.restarts else who.rounds,
   )
 
 
@@ -347,8 +448,9 @@ def make_matrix(
   how: schedules.TrainingSettings,
 ) -> methods.Method:
   """Makes a method private by noise that is correlated over rounds."""
-  who = _check(own, method, task, how)
-  _without_counts(method)
+  whole = _check(own, method, task, how)
+  _without_sums(method)
+  who = whole.only
   if who.sampling not in ('cycles', 'all'):
     raise errors.UserError(
       'A client must take part at fixed distances. Set client_sampling to'
@@ -362,12 +464,12 @@ def make_matrix(
   )
   guarantee = _guarantee(
     own,
-    who,
-    lambda z: accounting.gaussian(z / sensitivity),
+    whole,
+    lambda z, _: accounting.gaussian(z / sensitivity),
     f'matrix mechanism, inverse square root of {own.bands} bands',
   )
   return _made(
-    own, method, who, guarantee, private_aggregation.Matrix, bands=own.bands
+    own, method, whole, guarantee, private_aggregation.Matrix, bands=own.bands
   )
 
 
@@ -382,14 +484,73 @@ def make_local(
   Any two updates are neighbours, twice the clip apart, and the server sees all
   that a client sends: its noise counts half, and no draw amplifies it.
   """
-  who = _check(own, method, task, how)
-  _without_counts(method)
+  whole = _check(own, method, task, how)
+  _without_sums(method)
+  who = whole.only
   guarantee = _guarantee(
     own,
-    who,
-    lambda z: accounting.gaussian(z / 2, who.most_times),
+    whole,
+    lambda z, _: accounting.gaussian(z / 2, who.most_times),
     'Gaussian, local',
     neighbours="one client's update is replaced by any other",
     assumptions=(_SEED,),
   )
-  return _made(own, method, who, guarantee, private_aggregation.Local)
+  return _made(own, method, whole, guarantee, private_aggregation.Local)
+
+
+def make_distributed(
+  own: privacy.DistributedSettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> methods.Method:
+  """Makes a method private by noise that its clients add together.
+
+  A secure sum hides what each sends. Who takes part is known, so that no draw
+  amplifies it, and the noise is that of as many clients as come at least.
+  """
+  whole = _check(own, method, task, how)
+  _without_sums(method)
+  who = whole.only
+  if not who.fewest:
+    raise errors.UserError(
+      'A round could have nobody who adds noise. Set client_sampling to'
+      ' fixed_size, passes or cycles.'
+    )
+  dimension, n = method.parameters_up, whole.per_round
+  if not distributed_noise.enough_bits(own.bits, n):
+    raise errors.UserError(
+      f'The sum over {n} clients does not fit into {own.bits} bits. Set'
+      ' privacy.bits to more, or take fewer clients in a round.'
+    )
+
+  def make_event(noise: float, _: Any = None) -> dp_accounting.DpEvent:
+    of_one = distributed_noise.sensitivity(
+      noise, own.clip, n, dimension, own.bits
+    )
+    event = accounting.SkellamDpEvent(
+      of_one.l1, of_one.l2, who.fewest * of_one.variance
+    )
+    return dp_accounting.SelfComposedDpEvent(event, who.most_times)
+
+  guarantee = _guarantee(
+    own,
+    whole,
+    make_event,
+    f'Skellam, distributed, secure sums of {own.bits} bits',
+    neighbours="one client's data are there or not (its update becomes 0)",
+    assumptions=(
+      'secure sums show the server nothing else; here they are simulated',
+      f'{who.fewest} of {n} clients of a round, or more, add their share of the'
+      ' noise, and keep it to themselves',
+      _SEED,
+    ),
+  )
+  return _made(
+    own,
+    method,
+    whole,
+    guarantee,
+    distributed_noise.Distributed,
+    bits=own.bits,
+  )

@@ -83,11 +83,32 @@ class ExampleSettings(PrivacySettings):
 
 
 @dataclasses.dataclass(frozen=True)
+class TreeSettings(PrivacySettings):
+  """The settings of tree aggregation."""
+
+  restarts: bool = settings.field(
+    True, 'Whether each pass over the clients has a tree of its own.'
+  )
+
+
+@dataclasses.dataclass(frozen=True)
 class MatrixSettings(PrivacySettings):
   """The settings of the matrix mechanism."""
 
   bands: int = settings.field(
     4, 'The number of rounds whose noises a round has.', minimum=1
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class DistributedSettings(PrivacySettings):
+  """The settings of noise that clients add together."""
+
+  bits: int = settings.field(
+    20,
+    'The number of bits of each entry that a client sends.',
+    minimum=8,
+    maximum=22,
   )
 
 
@@ -120,9 +141,12 @@ ENTRIES: Mapping[str, Entry] = {
   'adaptive': Entry(
     'personalization.client_privacy:make_adaptive', PrivacySettings
   ),
-  'tree': Entry('personalization.client_privacy:make_tree', PrivacySettings),
+  'tree': Entry('personalization.client_privacy:make_tree', TreeSettings),
   'matrix': Entry('personalization.client_privacy:make_matrix', MatrixSettings),
   'local': Entry('personalization.client_privacy:make_local', PrivacySettings),
+  'distributed': Entry(
+    'personalization.client_privacy:make_distributed', DistributedSettings
+  ),
 }
 
 
@@ -149,7 +173,7 @@ def apply(
   """Makes a method private.
 
   Args:
-    way: The name of the way.
+    way: The name of the way, not `NONE`.
     own: Its settings.
     name: The name of the method.
     method: The method.
@@ -162,8 +186,6 @@ def apply(
   Raises:
     UserError: If it cannot be private in this way, or not with these settings.
   """
-  if way == NONE:
-    return method
   module, _, function = ENTRIES[way].path.partition(':')
   make = getattr(importlib.import_module(module), function)
   try:

@@ -158,12 +158,16 @@ class Schedule:
     self.several = functools.lru_cache(num_kept)(self._make_several)
 
   @property
+  def group_sizes(self) -> dict[int, int]:
+    """The number of clients of each group."""
+    return {group: len(members) for group, members in self._members.items()}
+
+  @property
   def rounds_per_epoch(self) -> dict[int, int]:
     """The number of rounds of each group in an epoch."""
-    sizes = {g: len(members) for g, members in self._members.items()}
     return {
       group: -(-size // (self._how.clients_per_round or size))
-      for group, size in sizes.items()
+      for group, size in self.group_sizes.items()
     }
 
   def num_rounds(self, how: TrainingSettings, epochs: int | None) -> int:

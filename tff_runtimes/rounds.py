@@ -48,7 +48,10 @@ class Plan:
 
 
 def fits(program: programs.Program) -> bool:
-  """Returns whether a program has the form of `next`."""
+  """Returns whether a program has the form of `next`, and a state of one size.
+
+  A state that may grow cannot go from round to round in a program of XLA.
+  """
 
   def has_placements(type_spec: Any, expected: list[bool]) -> bool:
     return (
@@ -58,9 +61,16 @@ def fits(program: programs.Program) -> bool:
     )
 
   num_constants = max(len(program.part_types) - 2, 0)
-  return has_placements(
-    program.parameter_type, [False, True] + [False] * num_constants
-  ) and has_placements(program.result_type, [False, True, False])
+  return (
+    has_placements(
+      program.parameter_type, [False, True] + [False] * num_constants
+    )
+    and has_placements(program.result_type, [False, True, False])
+    and all(
+      spec.shape.is_fully_defined()
+      for spec in values.leaf_specs(program.result_type[0])
+    )
+  )
 
 
 class Rounds:

@@ -18,6 +18,9 @@ _VALUE = tff.to_type(
 _VECTOR = tff.TensorType(np.float32, [2])
 # One object each, so that each is traced once.
 _MEAN = helpers.MEAN
+# A seed and no numbers; nothing of these aggregators is random.
+_SEED = np.array([0, 1], np.int32)
+_START = _SEED, collections.OrderedDict()
 _TOTAL = aggregation.total()
 _BEST = aggregation.best()
 
@@ -37,6 +40,10 @@ def _process(factories, value_type=_VECTOR):
   return _process_of(tuple(factories), tuple(factories.values()), value_type)
 
 
+def _next(process, state, updates):
+  return process.next(state, updates, [_SEED] * len(updates))
+
+
 def _aggregate(factories, *clients, value_type=_VECTOR):
   """Aggregates the clients' updates, each {part: (value, weight)}."""
   process = _process(factories, value_type)
@@ -47,7 +54,7 @@ def _aggregate(factories, *clients, value_type=_VECTOR):
     )
     for client in clients
   ]
-  return process.next(process.initialize(), updates).result
+  return _next(process, process.initialize(_START), updates).result
 
 
 def _of_one_part(factory, *updates, value_type=_VECTOR):
@@ -208,9 +215,10 @@ def test_the_state_of_each_part_is_its_own():
   updates = collections.OrderedDict(
     (name, aggregation.Update(*value)) for name in ('robust', 'plain')
   )
-  state, expected = process.initialize(), alone.initialize()
+  state, expected = process.initialize(_START), alone.initialize(_START)
   for _ in range(2):
-    state = process.next(state, [updates] * 3).state
-    expected = alone.next(expected, [{'robust': updates['robust']}] * 3).state
+    state = _next(process, state, [updates] * 3).state
+    own = [{'robust': updates['robust']}] * 3
+    expected = _next(alone, expected, own).state
   assert list(state) == ['robust', 'plain']
   helpers.assert_close(state['robust'], expected['robust'])

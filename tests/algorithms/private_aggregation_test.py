@@ -60,7 +60,7 @@ def _aggregate(own, records, rounds=1, seed=_SEED):
     for a, b in records
   ]
   seeds = [np.array([5, k], np.int32) for k in range(len(records))]
-  state = initialize(seed, own.numbers)
+  state = initialize((seed, own.numbers))
   results = []
   for _ in range(rounds):
     state, result = next_aggregate(state, updates, seeds)
@@ -166,14 +166,23 @@ def test_noise_and_clip_are_numbers_of_one_program():
   assert state.aggregator.updates.stddev == 6
 
 
-@pytest.mark.parametrize('runtime', helpers.RUNTIMES)
-@pytest.mark.parametrize('name', ['fedavg', 'hypcluster'])
-def test_without_noise_and_clipping_nothing_changes(runtime, name):
+@pytest.mark.parametrize('runtime', _BOTH)
+@pytest.mark.parametrize(
+  ('name', 'values'),
+  [
+    ('fedavg', {}),
+    ('hypcluster', {}),
+    ('hypcluster', {'warmstart_rounds': 2.0}),
+    ('scaffold', {}),
+    ('self_fl', {'one_pass': True}),
+  ],
+)
+def test_without_noise_and_clipping_nothing_changes(runtime, name, values):
   def run(aggregator):
     method = helpers.build(
-      name, aggregator=aggregator, client_weighting='uniform'
+      name, aggregator=aggregator, client_weighting='uniform', **values
     )
-    return helpers.run(method)
+    return helpers.run(method, 4)
 
   with helpers.on(runtime):
     private = run(_gaussian(clients=float(len(helpers.SIZES))))
@@ -182,11 +191,25 @@ def test_without_noise_and_clipping_nothing_changes(runtime, name):
   helpers.assert_close(private.metrics, plain.metrics)
 
 
+def test_scaffold_counts_on_the_clients_that_are_expected():
+  method = helpers.build(
+    'scaffold', aggregator=_gaussian(clients=2.0), client_weighting='uniform'
+  )
+  with helpers.on('cohort'):
+    after = helpers.run(method, 1, helpers.make_clients(method)[:3])
+  controls = [helpers.vector(c.state.control) for c in after.clients]
+  # c <- c + n / N sum_S (c_i+ - c_i) / n: n goes out of it.
+  message = method.trainer.message(after.state.server)
+  np.testing.assert_allclose(
+    helpers.vector(message.control), np.sum(controls, 0) / 5, rtol=1e-5
+  )
+
+
 def test_a_cluster_of_fewer_clients_than_the_noise_tells_does_not_move():
   # A count below two deviations is taken for that of nobody.
   method = helpers.build(
     'hypcluster',
-    aggregator=_gaussian(counts_noise=1000.0),
+    aggregator=_gaussian(sums_noise=1000.0),
     client_weighting='uniform',
   )
   with helpers.on('cohort'):
@@ -198,26 +221,28 @@ def test_a_cluster_of_fewer_clients_than_the_noise_tells_does_not_move():
 @pytest.mark.parametrize('runtime', _BOTH)
 def test_counts_have_noise_of_their_own(runtime):
   names = ['a', 'b', 'c']
-  parts = {**dict.fromkeys(names), 'counts': aggregation.Counts(names)}
+  parts = {**dict.fromkeys(names), 'senders': aggregation.Senders()}
   updates_type = collections.OrderedDict(
     {name: _update_type([1]) for name in names}
-    | {'counts': _update_type([3], np.int32)}
+    | {'senders': _update_type([3], np.int32)}
   )
-  own = _gaussian(noise=1.0, clip=1.0, counts_noise=3.0)
+  own = _gaussian(noise=1.0, clip=1.0, sums_noise=3.0)
   made = private_aggregation.process(own, parts, updates_type)
   sent = {name: np.zeros([1], np.float32) for name in names}
-  sent['counts'] = np.array([0, 1, 0], np.int32)
+  sent['senders'] = np.array([0, 1, 0], np.int32)
   update = collections.OrderedDict(
     (name, aggregation.Update(value, np.float32(1)))
     for name, value in sent.items()
   )
   counts = []
   with helpers.on(runtime):
-    state = made.initialize(_SEED, own.numbers)
+    state = made.initialize((_SEED, own.numbers))
     for _ in range(60):
       output = made.next(state, [update] * 40, [_SEED] * 40)
       state = output.state
-      counts.append(output.result['counts'])
+      # The scale of a mean over four clients.
+      scales = output.result['senders']
+      counts.append(np.where(scales, 4 / np.where(scales, scales, 1), 0))
   others, picked = np.delete(counts, 1, axis=1), np.array(counts)[:, 1]
   assert np.mean(picked) == pytest.approx(40, abs=4 * 3 / 60**0.5)
   assert np.std(picked) == pytest.approx(3, rel=0.4)
@@ -231,7 +256,7 @@ def test_a_round_without_clients_is_noise(runtime):
   own = _gaussian(noise=1.0, clip=1.0)
   made, next_aggregate = _process(own, 1000)
   with helpers.on(runtime):
-    _, result = next_aggregate(made(_SEED, own.numbers), [], [])
+    _, result = next_aggregate(made((_SEED, own.numbers)), [], [])
   assert np.std(result['a']) == pytest.approx(1 / 4, rel=0.1)
 
 
@@ -328,12 +353,6 @@ def test_a_part_that_is_aggregated_in_another_way_is_refused():
     private_aggregation.process(
       _gaussian(), {'a': aggregation.total()}, updates_type
     )
-
-
-def test_a_server_that_uses_exact_sums_is_refused():
-  method = helpers.build_anew('mocha', aggregator=_gaussian())
-  with pytest.raises(errors.UserError, match='exact num_clients'):
-    _ = method.next
 
 
 def test_the_form_of_tff_has_the_noise_of_the_method():

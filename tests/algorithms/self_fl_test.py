@@ -412,6 +412,121 @@ class TestEstimatedVariances:
       assert np.abs(helpers.vector(client.state.personal) - minimum).max() > 0.1
 
 
+def _one_pass(**values):
+  return helpers.build(
+    'self_fl', client_learning_rate=0.05, one_pass=True, **values
+  )
+
+
+def _one_pass_rounds(number):
+  """Yields what there is before and after each round."""
+  method = _one_pass()
+  data = [helpers.padded(own) for own in helpers.all_data()]
+  before = helpers.AfterRounds(
+    method.initial_state([0, 1]), helpers.make_clients(method, data), None
+  )
+  for _ in range(number):
+    if before.state.server.round == 2:
+      before = before._replace(clients=_with_variances(before))
+    after = helpers.run(method, 1, before.clients, before.state)
+    yield before, after
+    before = after
+
+
+def _with_variances(before):
+  """The clients, with variances that differ much."""
+  variances = before.state.server.uncertainty.inter_variance * np.linspace(
+    0.2, 2, 5, dtype=np.float32
+  )
+  return [
+    client._replace(
+      state=client.state._replace(
+        running=client.state.running._replace(variance=variance)
+      )
+    )
+    for client, variance in zip(before.clients, variances)
+  ]
+
+
+def _squares(vectors):
+  return np.sum(np.square(vectors), axis=-1)
+
+
+class TestOnePass:
+  """Sums alone, with the uncertainties of the round before."""
+
+  def test_follows_its_equations(self):
+    for t, (before, after) in enumerate(_one_pass_rounds(5), 1):
+      old, new = (x.state.server.uncertainty for x in (before, after))
+      variances = [client.state.running.defined for client in before.clients]
+      s = old.inter_variance + old.mean_variance
+      w = np.ones(5)
+      if t > 2:  # A variance is one of two models.
+        assert np.min(variances) > 0
+        w = np.minimum(s / (old.inter_variance + np.array(variances)), 2)
+        assert np.ptp(w) > 0.1
+      theta_m = np.array(
+        [helpers.vector(client.state.personal) for client in after.clients]
+      )
+      theta = np.average(theta_m, axis=0, weights=w)
+      np.testing.assert_allclose(
+        helpers.vector(after.state.server.model), theta, rtol=1e-4, atol=1e-5
+      )
+      from_theta = theta_m - helpers.vector(before.state.server.model)
+      np.testing.assert_allclose(
+        new.inter_variance,
+        np.mean(_squares(from_theta))
+        - _squares(np.average(from_theta, axis=0, weights=w)),
+        rtol=1e-3,
+      )
+      np.testing.assert_allclose(new.weight, w.sum() / s if s else 0, rtol=1e-4)
+      # What would give all clients the mean of the weights.
+      np.testing.assert_allclose(
+        new.mean_variance, s / w.mean() - old.inter_variance, atol=1e-4
+      )
+      sent = [client.state.sent for client in after.clients]
+      np.testing.assert_allclose(sent, w / s if s else 0 * w, rtol=1e-4)
+
+  def test_in_the_first_round_sigma_0_is_the_variance_of_the_models(self):
+    ((_, after),) = _one_pass_rounds(1)
+    theta_m = [
+      helpers.vector(client.state.personal) for client in after.clients
+    ]
+    np.testing.assert_allclose(
+      after.state.server.uncertainty.inter_variance,
+      np.var(theta_m, axis=0).sum(),
+      rtol=1e-4,
+    )
+
+  def test_noise_does_not_look_like_a_mean_that_moved(self):
+    # The models differ by 3 squared and moved by 4, all in one direction; the
+    # noise is ten times as long.
+    rng = np.random.default_rng(0)
+    noise = 0.5 * rng.normal(size=10_000)
+    delta = np.float32(noise)
+    delta[0] += 4
+    totals = self_fl.Totals(5.0, 5 * (3.0**2 + 4.0**2), 0.5)
+    _, uncertainty = _one_pass().trainer._finish_one_pass(
+      self_fl.Uncertainty(0.0, 0.0, 0.0, 0.0),
+      {'model': {'w': tf.constant(delta)}, 'sums': totals},
+      5.0,
+    )
+    # 16 of the mean, give or take the deviation of the square of the noise.
+    off = 0.25 * np.sqrt(2 * 10_000) + 4
+    assert abs(uncertainty.inter_variance - 9) < off < 0.02 * _squares(delta)
+
+  @pytest.mark.parametrize(
+    'values', [dict(variances='known'), dict(augmented_steps=3)]
+  )
+  def test_needs_estimated_variances_of_one_model(self, values):
+    with pytest.raises(errors.UserError, match='with one_pass'):
+      _one_pass(**values)
+
+  def test_is_not_for_clusters(self):
+    with pytest.raises(errors.UserError, match='one_pass must be false'):
+      helpers.build('self_fl_clusters', one_pass=True)
+
+
 @pytest.mark.parametrize(
   'variance, others, rate, most, expected',
   [

@@ -23,6 +23,7 @@ _HEAD = {'vector', *_VECTOR.parts['head']}
 _SENT = {
   'apfl': {'model': _ALL},
   'ditto': {'model': _ALL},
+  'ensemble': {'cluster_0': _ALL, 'cluster_1': _ALL},
   'fedadam': {'model': _ALL},
   'fedavg': {'model': _ALL},
   'fedavgm': {'model': _ALL},
@@ -31,19 +32,27 @@ _SENT = {
   'fedprox': {'model': _ALL},
   'fedrep': {'model': _SHARED},
   'fedrod': {'model': _ALL},
+  'group': {'group_0': _ALL, 'group_1': _ALL},
   'hypcluster': {'cluster_0': _ALL, 'cluster_1': _ALL},
   'lg_fedavg': {'model': _HEAD},
   'mr_mtl': {'model': _ALL},
   'perfedavg': {'model': _ALL},
   'pfedme': {'model': _ALL},
+  'scaffold': {'model': _ALL, 'control': _ALL},
+  'self_fl': {'model': _ALL},
 }
+# What it sums beside them, with noise of its own.
+_SUMS = {
+  'ensemble': {'senders'},
+  'group': {'senders'},
+  'hypcluster': {'senders'},
+  'self_fl': {'sums'},
+}
+# The settings without which it cannot be private.
+_SETTINGS = {'self_fl': {'one_pass': True}}
 # Those that cannot be private, and why.
 _REFUSED = {
-  'ensemble': 'warmstart_rounds=0',
-  'group': 'accounted for',
   'mocha': 'each row',
-  'scaffold': 'exact counts',
-  'self_fl': 'in the clear',
   'self_fl_clusters': 'in the clear',
 }
 
@@ -66,7 +75,7 @@ class _Seen(list):
   __eq__ = object.__eq__
 
 
-def _build(trainer, aggregator=helpers.MEAN):
+def _build(trainer, aggregator=helpers.MEAN, **values):
   weighted = 'client_weighting' in registry.settings_names(trainer)
   return helpers.build_anew(
     f'{trainer}+as_trained',
@@ -74,12 +83,12 @@ def _build(trainer, aggregator=helpers.MEAN):
     if trainer in ('fedbabu', 'fedper', 'fedrep', 'lg_fedavg')
     else helpers.MODEL,
     aggregator,
-    **({'client_weighting': 'uniform'} if weighted else {}),
+    **({'client_weighting': 'uniform'} if weighted else {}) | values,
   )
 
 
 def _gaussian(**values):
-  return private_aggregation.Gaussian(1.0, 1.0, 5.0, counts_noise=5.0, **values)
+  return private_aggregation.Gaussian(1.0, 1.0, 5.0, sums_noise=5.0, **values)
 
 
 def test_all_trainers_are_private_or_refused():
@@ -89,11 +98,14 @@ def test_all_trainers_are_private_or_refused():
 @pytest.mark.parametrize('trainer', _SENT)
 def test_clients_send_these_tensors_and_no_others(trainer):
   seen = _Seen()
-  method = _build(trainer, _Watching(1.0, 1.0, 5.0, 5.0, seen))
+  own = _Watching(1.0, 1.0, 5.0, 5.0, seen)
+  method = _build(trainer, own, **_SETTINGS.get(trainer, {}))
   assert method.trainer.against_privacy is None
   # Making the program would fail if the server used sums that are not private.
   method.next.type_signature  # noqa: B018
   assert seen == [_SENT[trainer]]
+  summed = {n for n, f in method.trainer.parts.items() if f is not None}
+  assert summed == _SUMS.get(trainer, set())
 
 
 @pytest.mark.parametrize('trainer', _REFUSED)
@@ -101,10 +113,21 @@ def test_trainers_that_cannot_be_private_say_why(trainer):
   assert _REFUSED[trainer] in _build(trainer).trainer.against_privacy
 
 
-@pytest.mark.parametrize('trainer', ['mocha', 'scaffold', 'self_fl'])
+@pytest.mark.parametrize('trainer', _REFUSED)
 def test_trainers_that_cannot_be_private_cannot_be_made_so(trainer):
-  with pytest.raises(errors.UserError, match='exact|way of its own'):
+  with pytest.raises(errors.UserError, match=_REFUSED[trainer]):
     _ = _build(trainer, _gaussian()).next
+
+
+def test_without_sums_of_what_privacy_asks_for_self_fl_is_refused():
+  with pytest.raises(errors.UserError, match='set one_pass=true'):
+    _ = _build('self_fl', _gaussian()).next
+
+
+def test_a_server_that_uses_exact_sums_is_refused():
+  method = _build('scaffold', _gaussian(), client_weighting='examples')
+  with pytest.raises(errors.UserError, match='exact measured'):
+    _ = method.next
 
 
 @pytest.mark.parametrize('trainer', ['fedavg', 'ditto'])

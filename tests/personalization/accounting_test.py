@@ -188,6 +188,35 @@ def test_a_choice_by_the_exponential_mechanism_is_counted_by_rdp():
   assert accounting.epsilon(together, 1e-5)[1] == 'RDP'
 
 
+@pytest.mark.parametrize('noise', (0.5, 1.0, 4.0))
+def test_skellam_noise_of_a_large_variance_is_gaussian(noise):
+  # Of integers that are large, sums of squares are far above absolute values.
+  event = accounting.SkellamDpEvent(l1=1e7, l2=1e5, variance=(noise * 1e5) ** 2)
+  found, accountant = accounting.epsilon(event, 1e-5)
+  assert accountant == 'RDP'
+  expected = _rdp_epsilon(accounting.gaussian(noise), 1e-5)
+  # From above, as the orders are whole.
+  assert expected < found < 1.01 * expected
+
+
+def test_skellam_noise_is_worse_than_gaussian_where_it_is_small():
+  # α Δ₂²/2μ + min(((2α - 1) Δ₂² + 6 Δ₁) / 4μ², 3 Δ₁/2μ), and from a fraction
+  # up to a whole order.
+  event = accounting.SkellamDpEvent(l1=4.0, l2=2.0, variance=10.0)
+  np.testing.assert_allclose(
+    event.rdp([2.0, 2.5, 3.0, 200.0]),
+    [0.4 + 0.09, 0.6 + 0.11, 0.6 + 0.11, 40 + 0.6],
+  )
+  twice = dp_accounting.SelfComposedDpEvent(event, 2)
+  accountant = accounting._by_rdp(twice).compose(twice)
+  np.testing.assert_allclose(accountant.rdp, 2 * event.rdp(_ORDERS))
+
+
+def test_without_variance_skellam_noise_protects_nobody():
+  event = accounting.SkellamDpEvent(l1=1.0, l2=1.0, variance=0.0)
+  assert accounting.epsilon(event, 1e-5)[0] == math.inf
+
+
 def test_parts_of_a_record_are_one_gaussian():
   # The example of one of noise 1: counts at 5 leave 1.0206 for the update.
   left = accounting.remaining_noise(1.0, [5.0])
@@ -213,6 +242,41 @@ def test_trees_with_restarts_are_as_tensorflow_privacy_has_them(steps):
     1.3, steps, [4.0]
   )
   np.testing.assert_allclose(4 * sensitivity**2 / (2 * 1.3**2), expected)
+
+
+@pytest.mark.parametrize(
+  ('rounds', 'times', 'separation'),
+  [
+    (1, 1, 1),
+    (13, 1, 13),
+    (16, 16, 1),
+    (13, 5, 1),
+    (22, 4, 3),
+    (32, 3, 11),
+    (50, 7, 5),
+    (31, 2, 20),
+  ],
+)
+def test_one_tree_is_as_tensorflow_privacy_has_it(rounds, times, separation):
+  expected = tree_aggregation_accountant.compute_zcdp_single_tree(
+    1.0, rounds, times, separation - 1
+  )
+  found = accounting.tree_sensitivity(rounds, times, separation)
+  assert found**2 / 2 == pytest.approx(expected)
+
+
+def test_one_tree_of_a_published_training_comes_out():
+  # 2,000 rounds, a client in 6 of them with 313 between, and noise 7.
+  sensitivity = accounting.tree_sensitivity(2000, 6, 314)
+  assert sensitivity**2 / (2 * 7**2) == pytest.approx(0.8061, abs=5e-5)
+  event = accounting.gaussian(7 / sensitivity)
+  assert _rdp_epsilon(event, 1e-10) == pytest.approx(8.899, abs=6e-4)
+  assert accounting.epsilon(event, 1e-10)[0] == pytest.approx(8.526, abs=6e-4)
+
+
+def test_a_tree_of_distant_leaves_may_count_as_one_of_less_distant_ones():
+  near, far = (accounting.tree_sensitivity(520, 2, b) for b in (512, 519))
+  assert near == far
 
 
 def _root_bands(number: int) -> list[float]:

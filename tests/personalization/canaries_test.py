@@ -91,7 +91,7 @@ def _estimate(noise, d=20_000, k=200):
   ]
   with helpers.on('cohort'):
     output = process.next(
-      process.initialize(seed, own.numbers), updates, [seed] * k
+      process.initialize((seed, own.numbers)), updates, [seed] * k
     )
   found = canaries.cosines(vectors, output.result['model'])
   return canaries.empirical_epsilon(found, d, 1e-5)

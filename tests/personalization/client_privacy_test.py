@@ -1,8 +1,11 @@
 """Privacy at the client level: what is guaranteed, and what is refused."""
 
+import dataclasses
 import functools
 import math
 
+import dp_accounting
+import numpy as np
 import pytest
 
 from algorithms import aggregation
@@ -31,7 +34,9 @@ def _how(**values):
   )
 
 
-def _apply(name='fedavg', way='gaussian', how=None, own=None, **values):
+def _apply(
+  name='fedavg', way='gaussian', how=None, own=None, task=None, **values
+):
   values = dict(client_weighting='uniform') | values
   known = registry.settings_names(name)
   method = registry.build(
@@ -46,7 +51,7 @@ def _apply(name='fedavg', way='gaussian', how=None, own=None, **values):
     num_groups=2,
   )
   made = privacy.settings_class(way)(**(own or dict(noise=1.5, delta=_DELTA)))
-  return privacy.apply(way, made, name, method, _task(), how or _how())
+  return privacy.apply(way, made, name, method, task or _task(), how or _how())
 
 
 @pytest.mark.parametrize(
@@ -84,6 +89,21 @@ def test_epsilon_is_that_of_the_draw_that_is_made(changed, event, says):
   (
     # 30 rounds in passes of 4 are seven trees of three levels, and one of two.
     ('tree', {}, dict(client_sampling='passes'), 1.5 / 23**0.5),
+    # In one tree of four rounds, two of a client that follow each other are
+    # below one node of two and one of four: 1 + 1 + 4 + 4.
+    (
+      'tree',
+      dict(restarts=False),
+      dict(client_sampling='passes', clients_per_round=10, total_rounds=4),
+      1.5 / 10**0.5,
+    ),
+    # At a distance of two, they are not below one of two: 1 + 1 + 1 + 1 + 4.
+    (
+      'tree',
+      dict(restarts=False),
+      dict(client_sampling='cycles', clients_per_round=10, total_rounds=4),
+      1.5 / 8**0.5,
+    ),
     # Without bands it is plain noise, once a pass.
     ('matrix', dict(bands=1), dict(client_sampling='cycles'), 1.5 / 8**0.5),
     # Two updates are twice the clip apart, and no draw amplifies.
@@ -99,12 +119,34 @@ def test_other_ways_count_as_one_gaussian(way, own, how, event):
   assert guarantee.epsilon == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+  ('how', 'times', 'share'),
+  (
+    (dict(client_sampling='fixed_size'), 30, 1.0),
+    # Seven and a half passes; the last round of each has two of six clients.
+    (dict(client_sampling='passes', clients_per_round=6), 8, 2 / 6),
+    (dict(clients_per_round=0), 30, 1.0),
+  ),
+)
+def test_distributed_noise_counts_as_that_of_the_clients_that_come(
+  how, times, share
+):
+  guarantee = _apply(way='distributed', how=_how(**how)).guarantee
+  as_gaussian = accounting.gaussian(1.5 * share**0.5 / times**0.5)
+  expected = float(
+    accounting._by_rdp(as_gaussian).compose(as_gaussian).get_epsilon(_DELTA)
+  )
+  assert expected < guarantee.epsilon < 1.01 * expected
+  assert guarantee.accountant == 'RDP'
+  assert 'simulated' in ' '.join(guarantee.assumptions)
+
+
 def test_the_count_for_an_adaptive_clip_is_paid_for():
   how = _how(clients_per_round=15, client_sampling='poisson')
   own = _apply('hypcluster', 'adaptive', how, dict(noise=1.0)).aggregator
   assert own.quantile_stddev == 15 / 20
   # Whoever is clipped or not moves the count by a half at most.
-  parts = [own.noise, own.counts_noise, own.quantile_stddev / 0.5]
+  parts = [own.noise, own.sums_noise, own.quantile_stddev / 0.5]
   assert accounting.joint_noise(parts) == pytest.approx(1.0)
 
 
@@ -128,6 +170,8 @@ def test_the_count_for_an_adaptive_clip_is_paid_for():
       'counts of clusters',
     ),
     ('local', 'hypcluster', {}, 'counts of clusters'),
+    ('distributed', 'hypcluster', {}, 'counts of clusters'),
+    ('distributed', 'fedavg', dict(client_sampling='poisson'), 'nobody who'),
   ),
 )
 def test_ways_that_do_not_go_with_the_settings_are_refused(
@@ -157,16 +201,66 @@ def test_without_noise_nothing_is_called_private():
 
 def test_counts_of_clusters_are_paid_for():
   own = _apply('hypcluster').aggregator
-  assert own.counts_noise == 5 * 1.5
-  assert accounting.joint_noise([own.noise, own.counts_noise]) == pytest.approx(
+  assert own.sums_noise == 5 * 1.5
+  assert accounting.joint_noise([own.noise, own.sums_noise]) == pytest.approx(
     1.5
   )
+
+
+def _with_groups(sizes):
+  """The task, whose clients are in groups of these sizes."""
+  clients = _task().train.client_ids
+  group_of = np.repeat(np.arange(len(sizes)), sizes)
+  names = [f'group {k}' for k in range(len(sizes))]
+  found = tasks.Attribute(names, dict(zip(clients, map(int, group_of))))
+  return dataclasses.replace(_task(), attributes={tasks.GROUP: found})
+
+
+@pytest.mark.parametrize(
+  ('sampling', 'before', 'of_groups', 'says'),
+  (
+    # Three epochs of one round of 4 clients, and of four rounds of 5 of 16.
+    (
+      'poisson',
+      accounting.poisson(1.5, 0.25, 30),
+      (accounting.gaussian(1.5, 3), accounting.poisson(1.5, 5 / 16, 12)),
+      'all 4 clients in each of 3 rounds',
+    ),
+    # Neighbours replace a client, also where all of a group take part.
+    (
+      'fixed_size',
+      accounting.fixed_size(1.5, 5, 20, 30),
+      (accounting.gaussian(0.75, 3), accounting.fixed_size(1.5, 5, 16, 12)),
+      '5 of 16 clients without replacement in each of 12',
+    ),
+  ),
+)
+def test_what_groups_begin_with_is_accounted_for(
+  sampling, before, of_groups, says
+):
+  method = _apply(
+    'group',
+    how=_how(client_sampling=sampling),
+    task=_with_groups([4, 16]),
+    group_epochs=3,
+  )
+  # A client is in one of the groups; the guarantee is that of the worst.
+  expected = max(
+    accounting.epsilon(dp_accounting.ComposedDpEvent([before, own]), _DELTA)[0]
+    for own in of_groups
+  )
+  guarantee = method.guarantee
+  assert guarantee.epsilon == pytest.approx(expected)
+  assert says in guarantee.sampling
+  assert ('of its group' in guarantee.neighbours) == (sampling == 'fixed_size')
+  # The training before is as private.
+  assert method.before.aggregator is method.aggregator
 
 
 def test_a_method_without_counts_has_all_noise_for_its_update():
   own = _apply().aggregator
   assert own.noise == 1.5
-  assert own.counts_noise == 0
+  assert own.sums_noise == 0
 
 
 def test_what_is_outside_of_the_guarantee_is_said():
@@ -181,11 +275,10 @@ def test_what_is_outside_of_the_guarantee_is_said():
     ('fedavg', dict(client_weighting='examples'), 'client_weighting must be'),
     ('fedavg', dict(client_weighting='size'), 'client_weighting must be'),
     ('mocha', {}, 'mocha with privacy gaussian: It cannot be private'),
-    ('scaffold', {}, 'exact counts'),
-    ('self_fl', {}, 'in the clear'),
-    ('group', {}, 'groups'),
-    ('hypcluster', dict(warmstart_rounds=1.0), 'warmstart_rounds=0'),
-    ('ensemble', {}, 'warmstart_rounds=0'),
+    ('self_fl', {}, 'set one_pass=true'),
+    ('self_fl_clusters', {}, 'in the clear'),
+    ('group', dict(groups='hypcluster', num_groups=2), 'groups=column'),
+    ('group', dict(groups='inferred', num_groups=2), 'groups=column'),
   ),
 )
 def test_methods_that_cannot_be_private_are_refused(name, values, says):
@@ -217,15 +310,3 @@ def test_settings_that_make_no_sense_are_refused(values, says):
 def test_an_unknown_way_is_refused():
   with pytest.raises(errors.UserError, match="Did you mean 'gaussian'"):
     privacy.settings_class('gausian')
-
-
-def test_no_privacy_changes_nothing():
-  method = registry.build(
-    'fedavg',
-    _task().model,
-    registry.make_settings('fedavg', {}),
-    _MEAN,
-    ('evaluation',),
-  )
-  own = privacy.settings_class('none')()
-  assert privacy.apply('none', own, 'fedavg', method, _task(), _how()) is method

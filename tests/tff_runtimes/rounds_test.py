@@ -246,6 +246,23 @@ def test_the_form_of_the_result_decides(context):
   assert context.rounds(next_round, _PLAN) is None
 
 
+def test_a_state_that_grows_has_no_rounds(context):
+  state_type = tff.TensorType(np.float32, [None])
+
+  @tff.tensorflow.computation(state_type, np.float32)
+  def append(state, mean):
+    return tf.concat([state, [mean]], 0)
+
+  @tff.federated_computation(
+    tff.FederatedType(state_type, tff.SERVER), _CLIENTS
+  )
+  def next_round(state, clients):
+    mean = tff.federated_mean(clients)
+    return tff.federated_map(append, (state, mean)), clients, mean
+
+  assert context.rounds(next_round, _PLAN) is None
+
+
 def test_what_returns_one_value_has_no_rounds(context):
   @tff.federated_computation(_CLIENTS)
   def no_state(clients):
