@@ -161,9 +161,8 @@ def main(
         x: f'{x:g}\n{epsilon:.3g}'.replace('inf', '∞')
         for x, epsilon in epsilons.items()
       }
-      drawing = plots.against(
-        methods, f'{table.x_label}, and ε extrapolated', ticks, metric, higher_is_better
-      )
+      label = f'{table.x_label}, and ε extrapolated'
+      drawing = plots.against(methods, label, ticks, metric, higher_is_better)
     else:
       drawing = plots.fractions(
         methods, table.x_label, metric, higher_is_better
