@@ -18,6 +18,10 @@ from personalization import client_states
 _MEASURES = ('validation', 'test', 'test_hurt', 'out_of_distribution')
 # What a training measures in which clients choose their steps.
 _STEPS = ('steps', 'intra_variance')
+# Where the state of a client has its embedding, see `algorithms/fedembed`.
+_EMBEDDING = 'e/'
+# With fewer there is nothing to see.
+_FEWEST_EMBEDDINGS = 10
 # The name of a figure's file, and the figure.
 _Figures = Iterator[tuple[str, plots.Figure]]
 _Key = TypeVar('_Key')
@@ -201,6 +205,31 @@ def of_steps(repeated: repeats.Repeats) -> _Figures:
       )
 
 
+def _of_embeddings(repeated: repeats.Repeats) -> _Figures:
+  """Draws the embeddings that clients keep, run by run, of each training."""
+  for k, run in enumerate(repeated.runs):
+    suffix = f'_{k + 1}' if len(repeated.runs) > 1 else ''
+    for method in repeated.methods:
+      training = run.methods[method]['training']
+      groups = {row['client']: row.get('group') for row in run.clients[method]}
+      if training is None or None in groups.values():
+        continue
+      checkpoints = results_folder.checkpoint_dir(run.path, training)
+      if not (checkpoints / client_states.FILE_NAME).exists():
+        continue
+      last_round = run.methods[method]['rounds']
+      found = [
+        (groups[client], vector)
+        for client, state in client_states.saved(checkpoints, last_round)
+        for name, vector in state.items()
+        if name.startswith(_EMBEDDING) and client in groups
+      ]
+      if len(found) > _FEWEST_EMBEDDINGS:
+        known, vectors = zip(*found)
+        figure = plots.embeddings(vectors, known, title=method)
+        yield f'embeddings_{method}{suffix}', figure
+
+
 def _of_communication(
   by_rounds: Sequence[repeats.Repeats], judged: tuple[str, bool]
 ) -> _Figures:
@@ -318,6 +347,7 @@ def draw(by_rounds: Sequence[repeats.Repeats]) -> _Figures:
     of_stages(repeated, judged),
     _of_clusters(repeated),
     of_steps(repeated),
+    _of_embeddings(repeated),
     _of_communication(by_rounds, judged),
     _of_parts(repeated, judged),
     _of_choices(repeated, judged),

@@ -19,6 +19,7 @@ import matplotlib.axis
 import matplotlib.colors
 import matplotlib.figure
 import numpy as np
+from sklearn import manifold
 
 from algorithms import candidates
 from experiments.reporting import looks
@@ -675,6 +676,42 @@ def cluster_groups(
   plot.grid(visible=False, axis='y')
   plot.set_xlabel('test clients')
   plot.set_ylabel('cluster')
+  _add_legend(figure, plot, title)
+  return figure
+
+
+@_styled
+def embeddings(
+  points: Sequence[np.ndarray], groups: Sequence[str], *, title: str = ''
+) -> Figure:
+  """Draws where clients' embeddings lie, and of which known group each is.
+
+  Silva et al. 2022, figures 3 and 5: t-SNE, where what is near is alike, and
+  distances further than that mean nothing.
+
+  Args:
+    points: The embedding of each client.
+    groups: The group of each client.
+    title: What stands above, such as the name of the method.
+
+  Returns:
+    The figure.
+  """
+  # Its default perplexity, unless there are few clients.
+  perplexity = min(30.0, (len(points) - 1) / 3)
+  places = manifold.TSNE(
+    init='pca', perplexity=perplexity, random_state=0
+  ).fit_transform(np.array(points))
+  figure = _figure(3.4)
+  plot = figure.subplots()
+  known = np.array(groups)
+  names = sorted(set(groups), key=lambda name: (len(name), name))
+  looks_of_groups = itertools.product('os^D', looks.COLORS)
+  for name, (marker, color) in zip(names, itertools.cycle(looks_of_groups)):
+    x, y = places[known == name].T
+    plot.scatter(x, y, s=9, marker=marker, color=color, label=name)
+  plot.set_xticks([])
+  plot.set_yticks([])
   _add_legend(figure, plot, title)
   return figure
 

@@ -357,6 +357,19 @@ class TestOfMethods:
     for text in ('half', 'six', 'ε', 'lower is better'):
       assert text in _texts(figure)
 
+  def test_embeddings_of_a_group_are_near_each_other(self):
+    rng = np.random.default_rng(0)
+    centers = {'9': 0.0, '10': 20.0}
+    groups = [name for name in centers for _ in range(12)]
+    points = [rng.normal(centers[name], 0.1, size=5) for name in groups]
+    (plot,) = plots.embeddings(points, groups, title='fedembed_type').axes
+    places = {own.get_label(): own.get_offsets() for own in plot.collections}
+    assert list(places) == ['9', '10']
+    for own, others in (places.values(), reversed(places.values())):
+      middle = own.mean(axis=0)
+      radius = np.linalg.norm(own - middle, axis=1).max()
+      assert np.linalg.norm(others - middle, axis=1).min() > radius
+
   def test_tuning(self):
     (plot,) = plots.tuning(
       {'a': {'all': [1], 'each': [2]}, 'b': {'all': [3], 'each': [4]}},
