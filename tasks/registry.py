@@ -27,6 +27,7 @@ TASKS = {
   'gaussian': 'tasks.gaussian:GaussianSettings',
   'landmarks': 'tasks.landmarks:LandmarksSettings',
   'mnist': 'tasks.mnist:MnistSettings',
+  'mnist_preference': 'tasks.mnist_preference:MnistPreferenceSettings',
   'school': 'tasks.school:SchoolSettings',
   'sent140': 'tasks.sent140:Sent140Settings',
   'spoken_digits': 'tasks.spoken_digits:SpokenDigitsSettings',
