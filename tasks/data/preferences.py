@@ -152,7 +152,7 @@ def draw(
   seed: int,
   reuse: bool,
   first: int = 0,
-) -> list[Split]:
+) -> Sequence[Split]:
   """Draws the examples of users.
 
   Args:

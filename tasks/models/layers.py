@@ -74,9 +74,20 @@ def convolution(
   padding: Any,
   strides: int | Sequence[int] = 1,
 ) -> tf.Tensor:
+  """Convolves images with the kernel of a layer, and adds its bias."""
+  kernel, bias = weights[f'{layer}_kernel'], weights[f'{layer}_bias']
+  return convolve(kernel, bias, x, padding, strides)
+
+
+def convolve(
+  kernel: tf.Tensor,
+  bias: tf.Tensor,
+  x: tf.Tensor,
+  padding: Any,
+  strides: int | Sequence[int],
+) -> tf.Tensor:
   """Convolves images with a kernel, and adds a bias."""
-  y = tf.nn.conv2d(x, weights[f'{layer}_kernel'], strides, padding)
-  return _add_bias(y, weights[f'{layer}_bias'])
+  return _add_bias(tf.nn.conv2d(x, kernel, strides, padding), bias)
 
 
 @tf.custom_gradient

@@ -68,8 +68,10 @@ class PreferenceModel(models.Classifier):
     """Represents examples, given the output of the first convolution."""
 
   @abc.abstractmethod
-  def _convolve_first(self, weights: models.Weights, x: tf.Tensor) -> tf.Tensor:
-    """Convolves images with the kernel of the first layer."""
+  def _convolve_first(
+    self, kernel: tf.Tensor, bias: tf.Tensor, x: tf.Tensor
+  ) -> tf.Tensor:
+    """Applies the first convolution to some channels of images."""
 
   @property
   def num_types(self) -> int:
@@ -137,23 +139,18 @@ class PreferenceModel(models.Classifier):
     return weights
 
   def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
-    x = batch['x']
+    x, kernel, bias = batch['x'], weights['conv1_kernel'], weights['conv1_bias']
     if not self.vector_size:
-      return self._represent(weights, self._convolve_first(weights, x))
-    e, kernel = weights['vector'], weights['conv1_kernel']
+      return self._represent(weights, self._convolve_first(kernel, bias, x))
+    e = weights['vector']
     height, width = self._shape
     rest = [[0, height - self.vector_size], [0, width - self.vector_size]]
     diagonal = tf.pad(tf.linalg.diag(e), rest)[tf.newaxis, :, :, tf.newaxis]
     # The second channel is the same for all examples, so that it is convolved
     # once; the bias is in the first.
-    first = self._convolve_first(
-      {**weights, 'conv1_kernel': kernel[:, :, :1]}, x
-    ) + self._convolve_first(
-      {
-        'conv1_kernel': kernel[:, :, 1:],
-        'conv1_bias': tf.zeros_like(weights['conv1_bias']),
-      },
-      diagonal,
+    first = self._convolve_first(kernel[:, :, :1], bias, x)
+    first += self._convolve_first(
+      kernel[:, :, 1:], tf.zeros_like(bias), diagonal
     )
     features = self._represent(weights, first)
     vectors = tf.broadcast_to(e, [tf.shape(x)[0], self.vector_size])
@@ -209,8 +206,10 @@ class DigitPreference(PreferenceModel):
       norm1=(14, 14, 16), norm2=(7, 7, 32), norm3=(64,)
     )
 
-  def _convolve_first(self, weights: models.Weights, x: tf.Tensor) -> tf.Tensor:
-    return layers.convolution(weights, 'conv1', x, _ONE_AROUND, 2)
+  def _convolve_first(
+    self, kernel: tf.Tensor, bias: tf.Tensor, x: tf.Tensor
+  ) -> tf.Tensor:
+    return layers.convolve(kernel, bias, x, _ONE_AROUND, 2)
 
   def _represent(self, weights: models.Weights, first: tf.Tensor) -> tf.Tensor:
     x = self._normalize(weights, 'norm1', first)
@@ -250,8 +249,10 @@ class SpeechPreference(PreferenceModel):
       norm1=(50, 41, 16), norm2=(7, 6, 32), norm3=(3, 3, 64), norm4=(256,)
     )
 
-  def _convolve_first(self, weights: models.Weights, x: tf.Tensor) -> tf.Tensor:
-    x = layers.convolution(weights, 'conv1', x, _ONE_ABOVE_AND_BELOW, [2, 3])
+  def _convolve_first(
+    self, kernel: tf.Tensor, bias: tf.Tensor, x: tf.Tensor
+  ) -> tf.Tensor:
+    x = layers.convolve(kernel, bias, x, _ONE_ABOVE_AND_BELOW, [2, 3])
     # A mean is linear, so that it can be taken of each channel by itself.
     return tf.nn.avg_pool2d(x, [2, 3], [2, 3], 'VALID')
 
