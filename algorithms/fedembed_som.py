@@ -98,7 +98,8 @@ def match(overlaps: tf.Tensor) -> tf.Tensor:
   nobody = tf.constant(-1)
 
   def bid(owner: tf.Tensor, price: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    has_none = tf.reduce_all(owner[tf.newaxis] != tf.range(size)[:, None], 1)
+    rows = tf.range(size)[:, tf.newaxis]
+    has_none = tf.reduce_all(tf.not_equal(owner[tf.newaxis], rows), axis=1)
     row = tf.argmax(has_none, output_type=tf.int32)
     gain = tf.gather(worth, row) - price
     column = tf.argmax(gain, output_type=tf.int32)

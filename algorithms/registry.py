@@ -111,6 +111,7 @@ TRAINERS = {
   'perfedavg': Entry(
     'algorithms.perfedavg:PerFedAvg', {'client_weighting': 'uniform'}
   ),
+  'pfedkm': Entry('algorithms.pfedkm:PFedKm', {'client_weighting': 'uniform'}),
   'pfedme': Entry('algorithms.pfedme:PFedMe', {'client_weighting': 'uniform'}),
   'scaffold': Entry('algorithms.scaffold:Scaffold'),
   'self_fl': Entry('algorithms.self_fl:SelfFl'),

@@ -102,7 +102,8 @@ def _work(trainer):
 
 def aggregate(factory, sent):
   """Aggregates a part, given that all users count the same."""
-  if factory is None:
+  if factory is None or isinstance(factory, tff.aggregators.MeanFactory):
+    sent = [own for own in sent if own.weight > 0] or sent
     combine = lambda *own: sum(own) / len(own)  # noqa: E731
   elif isinstance(factory, tff.aggregators.SumFactory):
     combine = lambda *own: sum(own)  # noqa: E731
