@@ -4,7 +4,9 @@
   cohort      our runtime
   bare        a Keras loop over the same batches, without federated machinery
   vectorized  linear models only: a round written by hand as one XLA program
-  protected   our runtime, the gradient of each example clipped and noised
+  example     our runtime, the gradient of each example clipped, with noise
+  gaussian    our runtime, clients' updates clipped, with noise on their sum
+  local       our runtime, clients' updates clipped, each with noise of its own
 
 Each system has a process of its own, and they take turns, so that what else the
 machine does hits all alike. Shown are medians of seconds a round, as ratios

@@ -104,8 +104,8 @@ def _compare(
       names.insert(0, 'native')
     if workload == 'W2':
       names.append('vectorized')
-    if workload in workloads.PROTECTED:
-      names.append('protected')
+    if workload in workloads.WITH_PRIVATE:
+      names += workloads.PRIVATE
   with _systems(workload, names, data_dir, method) as systems:
     for _ in range(turns):
       for system in systems.values():
@@ -134,7 +134,7 @@ def _compare(
         ),
         f'{system.first_seconds:.1f} s',
         f'{system.peak_bytes / 2**30:.2f} GiB',
-        '–' if name == 'protected' else f'{distance:.0e}',
+        '–' if name in workloads.PRIVATE else f'{distance:.0e}',
       )
     console.print(table)
     return {name: system.median for name, system in systems.items()}

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from algorithms import aggregation
+from algorithms import private_aggregation
 from algorithms import registry
 from algorithms import trainers
 from experiments.benchmarks import bare_methods
@@ -26,18 +27,28 @@ from tasks.models import protections
 
 # From how many rounds to run to the model after them.
 _Run = Callable[[int], Mapping[str, Any]]
-# What a client of a protected round has: S, z, and the batch size of all.
+# What a client that protects its examples has: S, z, the batch size of all, and
+# what choices need.
 _PROTECTED = (1.0, 1.0, 32.0, 1.0, 1.0)
+# How updates are aggregated privately.
+_AGGREGATORS = {
+  'gaussian': private_aggregation.Gaussian,
+  'local': private_aggregation.Local,
+}
 # Rounds are repeated for at least so long in a turn.
 _SECONDS_PER_TURN = 0.3
 
 
 def _federated_rounds(workload: Any, system: str, name: str) -> _Run:
-  """Makes rounds of a method on a runtime; 'protected' is on ours."""
-  runtime = 'cohort' if system == 'protected' else system
+  """Makes rounds of a method on a runtime; private ones are on ours."""
+  runtime = 'cohort' if system in workloads.PRIVATE else system
   execution.set_runtime(runtime)
-  model = workload.model
-  if system == 'protected':
+  model, aggregator = workload.model, aggregation.mean()
+  size = len(workload.clients)
+  if system in _AGGREGATORS:
+    make = _AGGREGATORS[system]
+    aggregator = make(noise=1.0, clip=1.0, clients=float(size))
+  if system == 'example':
     model = dataclasses.replace(model, protection=protections.Protection())
   method = registry.build(
     name,
@@ -45,18 +56,17 @@ def _federated_rounds(workload: Any, system: str, name: str) -> _Run:
     registry.make_settings(
       name, {'client_learning_rate': workload.learning_rate}
     ),
-    aggregation.mean(),
+    aggregator,
     ('evaluation',),
     num_clients=len(workload.clients),
   )
   state = method.initial_state((0, 0))
-  size = len(workload.clients)
   # As in training, small models' clients are stacked before they are handed in.
   data: Any = list(workload.clients)
   if workload.name == 'linear' and runtime == 'cohort':
     data = cohorts.stack(data)
   attributes: Any = collections.OrderedDict()
-  if system == 'protected':
+  if system == 'example':
     numbers = np.tile(np.array(_PROTECTED, np.float32), [size, 1])
     attributes[tasks.PROTECTION] = numbers
   states: Any = [
@@ -147,7 +157,7 @@ def serve(
     make = functools.partial(_task_rounds, name, system, data_dir)
   else:
     workload = _made_up_workload(name, size)
-    federated = system in ('native', 'cohort', 'protected')
+    federated = system in ('native', 'cohort', *workloads.PRIVATE)
     make = functools.partial(
       _federated_rounds if federated else _reference_rounds,
       workload,

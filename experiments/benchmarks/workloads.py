@@ -10,8 +10,9 @@ MADE_UP = {
 # and the workloads that they are measured on.
 METHODS = ('pfedme', 'self_fl')
 WITH_METHODS = ('W1', 'W2')
-# Those of which a round that protects each example is measured, too.
-PROTECTED = ('W1', 'W2')
+# The ways to train privately whose rounds are measured, and on which workloads.
+PRIVATE = ('example', 'gaussian', 'local')
+WITH_PRIVATE = ('W1', 'W2')
 # Those that are measured with cohorts of several sizes, too.
 SCALED = ('W1', 'W2')
 # Of real tasks, see `task_workloads`: how many of their rounds are measured at

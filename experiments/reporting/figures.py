@@ -252,7 +252,7 @@ def _of_parts(repeated: repeats.Repeats, judged: tuple[str, bool]) -> _Figures:
       if statistic != 'hurt' or len(repeated.names(method, 'candidates')) > 1
     }
     if parts and methods:
-      yield name, plots.fractions(methods, of_what, *drawn)
+      yield name, plots.fractions(methods, f'part of the {of_what}', *drawn)
 
 
 def _of_choices(

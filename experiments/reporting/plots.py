@@ -708,26 +708,12 @@ def communication(
   return figure
 
 
-@_styled
-def fractions(
+def _over(
   methods: Mapping[str, Mapping[float, OfRepeats]],
-  of_what: str,
   metric: str,
   higher_is_better: bool,
-) -> Figure:
-  """Draws what becomes of clients that have a part of their examples only.
-
-  Motley, figures 3 (c-d) and 7 (c).
-
-  Args:
-    methods: For each method and fraction, the metric.
-    of_what: What there is a part of.
-    metric: The name of the metric; 'clients hurt' is a share.
-    higher_is_better: Its direction.
-
-  Returns:
-    The figure.
-  """
+) -> tuple[Figure, matplotlib.axes.Axes]:
+  """Draws a metric of methods over numbers, with a tick for each of these."""
   figure = _figure(2.6)
   plot = figure.subplots()
   points = {
@@ -736,11 +722,62 @@ def fractions(
   }
   _draw_methods(plot, points)
   plot.set_xticks(sorted({x for own in methods.values() for x in own}))
-  _in_percent(plot.xaxis, f'part of the {of_what}')
   plot.set_ylabel(_direction(metric, higher_is_better, '\n'))
+  _add_legend(figure, plot)
+  return figure, plot
+
+
+@_styled
+def fractions(
+  methods: Mapping[str, Mapping[float, OfRepeats]],
+  label: str,
+  metric: str,
+  higher_is_better: bool,
+) -> Figure:
+  """Draws what becomes of methods with a part of something only.
+
+  Motley, figures 3 (c-d) and 7 (c).
+
+  Args:
+    methods: For each method and fraction, the metric.
+    label: What the fraction is, as 'part of the personalization set'.
+    metric: The name of the metric; 'clients hurt' is a share.
+    higher_is_better: Its direction.
+
+  Returns:
+    The figure.
+  """
+  figure, plot = _over(methods, metric, higher_is_better)
+  _in_percent(plot.xaxis, label)
   if metric == 'clients hurt':
     _in_percent(plot.yaxis, plot.get_ylabel())
-  _add_legend(figure, plot)
+  return figure
+
+
+@_styled
+def against(
+  methods: Mapping[str, Mapping[float, OfRepeats]],
+  label: str,
+  ticks: Mapping[float, str],
+  metric: str,
+  higher_is_better: bool,
+) -> Figure:
+  """Draws a metric of methods against a number, as noise or ε.
+
+  Args:
+    methods: For each method and number, the metric.
+    label: What the number is.
+    ticks: The text below each number.
+    metric: The name of the metric.
+    higher_is_better: Its direction.
+
+  Returns:
+    The figure.
+  """
+  figure, plot = _over(methods, metric, higher_is_better)
+  _log_if_wide(plot, 'x')
+  plot.set_xticks(list(ticks), list(ticks.values()))
+  plot.set_xlabel(label)
   return figure
 
 

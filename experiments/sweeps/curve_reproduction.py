@@ -1,7 +1,9 @@
 """Published curves run again, as figures and a table."""
 
 from collections.abc import Mapping, Sequence
+import dataclasses
 import json
+import math
 import pathlib
 import time
 
@@ -9,10 +11,12 @@ import rich.box
 import rich.table
 
 from experiments.command_line import terminal
+from experiments.configuration import configs
 from experiments.reporting import plots
 from experiments.sweeps import curves
 from experiments.sweeps import grid_results
 from experiments.sweeps import grids
+from personalization import accounting
 
 # For each figure and curve, each method's values over x, those of all repeats.
 _Drawn = Mapping[tuple[str, str], dict[str, dict[float, list[float]]]]
@@ -37,31 +41,83 @@ def collect(
   return drawn
 
 
-def make_rows(drawn: _Drawn) -> dict[str, dict[str, float]]:
-  """Makes a row for each figure, curve and x: the means over the repeats."""
-  rows: dict[str, dict[str, float]] = {}
+def extrapolated(table: curves.CurveTable) -> dict[float, float]:
+  """Finds the ε of each noise that a larger population would have.
+
+  Its rounds are as many as those of the points, its clients drawn by a Poisson
+  sample, and δ is N^-1.1.
+
+  Args:
+    table: The curves; there are none of noise without a `population`.
+
+  Returns:
+    {x: ε}.
+  """
+  epsilons: dict[float, float] = {}
+  if table.population is None:
+    return epsilons
+  total, per_round = dataclasses.astuple(table.population)
+  for point in table.grid.points:
+    _, noise = table.place(point)
+    if noise not in epsilons:
+      seed = table.grid.repeats[0]
+      how = configs.resolve(table.grid.request(point, seed)).training
+      epsilons[noise], _ = accounting.epsilon(
+        accounting.poisson(noise, per_round / total, how.total_rounds),
+        accounting.default_delta(total),
+      )
+  return epsilons
+
+
+def make_rows(
+  drawn: _Drawn, epsilons: Mapping[float, float]
+) -> dict[str, dict[str, float | None]]:
+  """Makes a row for each figure, curve and x.
+
+  Args:
+    drawn: What is drawn.
+    epsilons: The ε of each noise, if x is one.
+
+  Returns:
+    {row: {method: the mean over the repeats}}, and 'epsilon', which is None
+    where nothing is private.
+  """
+  rows: dict[str, dict[str, float | None]] = {}
   for (figure, curve), methods in drawn.items():
     for x in sorted({x for own in methods.values() for x in own}):
-      rows[f'{figure} {curve} {x:g}'] = {
-        method: sum(own[x]) / len(own[x])
-        for method, own in methods.items()
-        if x in own
-      }
+      row = rows[f'{figure} {curve} {x:g}'] = {}
+      if x in epsilons:
+        finite = math.isfinite(epsilons[x])
+        row['epsilon'] = epsilons[x] if finite else None
+      for method, own in methods.items():
+        if x in own:
+          row[method] = sum(own[x]) / len(own[x])
   return rows
 
 
-def _print(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
+def _text(column: str, row: Mapping[str, float | None]) -> str:
+  if column not in row:
+    return '–'
+  value = row[column]
+  if column == 'epsilon':
+    return '∞' if value is None else f'{value:.3g}'
+  return f'{value:.5f}'
+
+
+def _print(
+  table: curves.CurveTable, rows: Mapping[str, Mapping[str, float | None]]
+) -> None:
   printed = rich.table.Table(
-    title=title, title_justify='left', box=rich.box.SIMPLE
+    title=table.title, title_justify='left', box=rich.box.SIMPLE
   )
-  methods = list(dict.fromkeys(name for row in rows.values() for name in row))
-  printed.add_column('figure, parameter, part of the clients')
-  for method in methods:
-    printed.add_column(method, justify='right')
-  for name, row in rows.items():
-    printed.add_row(
-      name, *(f'{row[m]:.5f}' if m in row else '–' for m in methods)
+  columns = list(dict.fromkeys(name for row in rows.values() for name in row))
+  printed.add_column(f'figure, curve, {table.x_label}')
+  for column in columns:
+    printed.add_column(
+      column.replace('epsilon', 'ε, extrapolated'), justify='right'
     )
+  for name, row in rows.items():
+    printed.add_row(name, *(_text(column, row) for column in columns))
   terminal.print_table(printed)
 
 
@@ -89,20 +145,32 @@ def main(
       grid.dry_run()
       return 0
     failed = grid.carry_out()
-    drawn = collect(table, grid.results())
+    results = grid.results()
+    drawn = collect(table, results)
     for line in grid.diverged():
       terminal.say(line)
+  epsilons = extrapolated(table)
+  higher_is_better = any(
+    record['higher_is_better'] for own in results for record in own.records
+  )
   (folder / 'plots').mkdir(exist_ok=True)
   for (figure, curve), methods in drawn.items():
-    metric = table.curves[curve].metric.replace('parent_', '')
-    plots.save(
-      plots.fractions(
-        methods, 'clients in a round', f'{metric}, {curve} parameter', False
-      ),
-      folder / 'plots' / f'{figure}_{curve}',
-    )
-  rows = make_rows(drawn)
-  _print(table.title, rows)
+    metric = f'{table.curves[curve].metric.replace("parent_", "")}, {curve}'
+    if epsilons:
+      ticks = {
+        x: f'{x:g}\n{epsilon:.3g}'.replace('inf', '∞')
+        for x, epsilon in epsilons.items()
+      }
+      drawing = plots.against(
+        methods, f'{table.x_label}, and ε', ticks, metric, higher_is_better
+      )
+    else:
+      drawing = plots.fractions(
+        methods, table.x_label, metric, higher_is_better
+      )
+    plots.save(drawing, folder / 'plots' / f'{figure}_{curve}')
+  rows = make_rows(drawn, epsilons)
+  _print(table, rows)
   if json_file:
     json_file.write_text(json.dumps(rows, indent=2) + '\n', encoding='utf-8')
   terminal.say(

@@ -2,7 +2,7 @@
 
 It is the file of a grid, see `grid_file`, and what is drawn of the points: a
 metric of each method against one of its settings, in a figure for each of some
-tasks.
+tasks. Against noise, ε is shown as well, of a larger population.
 """
 
 from collections.abc import Mapping
@@ -36,6 +36,22 @@ class Curve:
 
 
 @dataclasses.dataclass(frozen=True)
+class Population:
+  """Clients that a private training is extrapolated to.
+
+  A round of n clients with noise z on their sum is taken for one of n' with
+  noise z n' / n, whose mean has the same noise (McMahan et al. 2018).
+
+  Attributes:
+    num_clients: The clients that could take part.
+    clients_per_round: n', the clients that a round is expected to have.
+  """
+
+  num_clients: int
+  clients_per_round: int
+
+
+@dataclasses.dataclass(frozen=True)
 class CurveTable:
   """Published curves.
 
@@ -43,17 +59,21 @@ class CurveTable:
     title: What they show.
     x: The setting on the x axis.
     most: The number that it is shown as a part of.
+    x_label: What the x axis is.
     curves: What is drawn in each figure, by name.
     figures: The settings that the points of a figure have, by its name.
     grid: The points.
+    population: What private trainings are extrapolated to, if they are.
   """
 
   title: str
   x: str
   most: float
+  x_label: str
   curves: Mapping[str, Curve]
   figures: Mapping[str, Mapping[str, Any]]
   grid: grid_file.GridFile
+  population: Population | None = None
 
   def place(self, point: grid_file.Point) -> tuple[str, float]:
     """Returns the figure of a point, and where it is on the x axis."""
@@ -72,7 +92,12 @@ def read(name: str) -> CurveTable:
     raise errors.unknown('table', name, table_names())
   contents = tomllib.loads((_CURVES / f'{name}.toml').read_text('utf-8'))
   curves = {name: Curve(**own) for name, own in contents.pop('curves').items()}
-  named = {key: contents.pop(key) for key in ('title', 'x', 'most', 'figures')}
+  keys = ('title', 'x', 'most', 'x_label', 'figures')
+  named = {key: contents.pop(key) for key in keys}
+  population = contents.pop('population', None)
   return CurveTable(
-    curves=curves, grid=grid_file.parse(contents, name), **named
+    curves=curves,
+    population=population and Population(**population),
+    grid=grid_file.parse(contents, name),
+    **named,
   )

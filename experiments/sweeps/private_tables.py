@@ -1,6 +1,10 @@
-"""Tables of privacy: each method at several ε, counted in two ways."""
+"""Tables of privacy: each method at several ε, counted in two ways.
+
+The conditions of a cell are ε and the way to count, see `crossed_grids`.
+"""
 
 from collections.abc import Mapping, Sequence
+import pathlib
 from typing import Any
 
 import rich.box
@@ -8,8 +12,9 @@ import rich.markup
 import rich.table
 
 from experiments.command_line import terminal
+from experiments.reporting import plots
+from experiments.sweeps import crossed_grids
 from experiments.sweeps import grid_results
-from experiments.sweeps import private_grids
 
 _WIDTH = 150
 # The metric of all clients together, each by its examples.
@@ -28,12 +33,12 @@ def _figures(
     'ours': mean,
     'over_repeats': deviation,
     'epsilon': epsilons and epsilons[0],
-    'point': result.point.describe(),
+    'point': ' '.join(f'{k}={v}' for k, v in result.point.values.items()),
   }
 
 
 def compare(
-  cells: Mapping[str, private_grids.Cell],
+  cells: Mapping[str, crossed_grids.Cell],
   published: Mapping[str, Mapping[str, float]],
   winners: Mapping[str, grid_results.PointResult],
 ) -> dict[str, dict[str, dict[str, Any]]]:
@@ -48,16 +53,17 @@ def compare(
     {method: {ε: figures}}: 'ours' and 'published', counted as published, with
     the ε that this is as run; and under the names of other ways to count, ours.
   """
-  first = next(iter(cells.values())).accounting
+  _, first = next(iter(cells.values())).conditions
   table: dict[str, dict[str, dict[str, Any]]] = {}
   for name, cell in cells.items():
-    of_cell = table.setdefault(cell.method, {}).setdefault(cell.epsilon, {})
+    epsilon, accounting = cell.conditions
+    of_cell = table.setdefault(cell.method, {}).setdefault(epsilon, {})
     figures = _figures(winners.get(name))
-    if cell.accounting == first:
+    if accounting == first:
       mean = published.get(name, {}).get('mean')
       of_cell.update(figures, published=mean)
     else:
-      of_cell[cell.accounting] = figures
+      of_cell[accounting] = figures
   return table
 
 
@@ -67,16 +73,52 @@ def _text(figures: Mapping[str, Any]) -> str:
   return f'{figures["ours"]:.5f} ± {figures["over_repeats"]:.5f}'
 
 
+def _draw(
+  cells: Mapping[str, crossed_grids.Cell],
+  winners: Mapping[str, grid_results.PointResult],
+  folder: pathlib.Path,
+) -> None:
+  """Draws each method against ε, in a figure for each way to count."""
+  drawn: dict[str, dict[str, dict[float, list[float]]]] = {}
+  metric, higher_is_better = '', False
+  ticks: dict[float, str] = {}
+  for name, (method, (epsilon, accounting)) in cells.items():
+    ticks[float(epsilon)] = epsilon
+    if name in winners:
+      record = winners[name].records[0]
+      metric = record['metric'].replace('_', ' ')
+      higher_is_better = record['higher_is_better']
+      of_way = drawn.setdefault(accounting, {})
+      of_way.setdefault(method, {})[float(epsilon)] = [
+        record[_FIGURE] for record in winners[name].records
+      ]
+  folder.mkdir(exist_ok=True)
+  for way, methods in drawn.items():
+    label = f'ε of an example, counted as {way}'
+    figure = plots.against(methods, label, ticks, metric, higher_is_better)
+    plots.save(figure, folder / way)
+
+
 def show(
   title: str,
-  cells: Mapping[str, private_grids.Cell],
+  cells: Mapping[str, crossed_grids.Cell],
   published: Mapping[str, Mapping[str, float]],
   winners: Mapping[str, grid_results.PointResult],
+  folder: pathlib.Path,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-  """Prints the table; returns its figures, see `compare`."""
+  """Prints the table and draws it; returns its figures, see `compare`.
+
+  Args:
+    title: What it shows.
+    cells: The cell of each row.
+    published: The published figures of rows that have any.
+    winners: The best point of each row that is finished.
+    folder: The folder to draw it in.
+  """
   compared = compare(cells, published, winners)
+  _draw(cells, winners, folder)
   others: Sequence[str] = list(
-    dict.fromkeys(cell.accounting for cell in cells.values())
+    dict.fromkeys(accounting for _, (_, accounting) in cells.values())
   )[1:]
   printed = rich.table.Table(
     title=title, title_justify='left', box=rich.box.SIMPLE

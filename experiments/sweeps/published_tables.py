@@ -1,13 +1,13 @@
 """The published tables that come with the code, each in a TOML file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
 import tomllib
 
 from base import errors
+from experiments.sweeps import crossed_grids
 from experiments.sweeps import grid_file
-from experiments.sweeps import private_grids
 
 _TABLES = pathlib.Path(__file__).parents[1] / 'tables'
 
@@ -23,21 +23,28 @@ class PublishedTable:
 
   Attributes:
     title: What it shows.
+    kind: How it is shown: 'means' beside published ones; 'compared' on clients,
+      see `compared_tables`; 'crossed' with conditions, see `crossed_tables`; or
+      'private', see `private_tables`.
     published: The published figures of each row that has any: 'mean', and
-      maybe 'hurt' and 'largest_cluster'.
+      maybe 'hurt' and 'largest_cluster'; in a crossed table by column.
     whole: All grids.
     best: The best points, as found here; None if they are not known yet.
-    columns: What is shown of the records of runs, see `compared_tables`; empty
-      for a table of means beside published ones.
-    cells: The cell of each row, of a table of privacy; else empty.
+    columns: What a compared table shows of the records of runs.
+    cells: The cell of each row, where rows are crossed with conditions.
+    groups: The groups of clients that a crossed table shows.
   """
 
   title: str
+  kind: str
   published: Mapping[str, Mapping[str, float]]
   whole: grid_file.GridFile
   best: grid_file.GridFile | None
   columns: tuple[str, ...] = ()
-  cells: Mapping[str, private_grids.Cell] = dataclasses.field(
+  cells: Mapping[str, crossed_grids.Cell] = dataclasses.field(
+    default_factory=dict
+  )
+  groups: Mapping[str, Mapping[str, Sequence[str]]] = dataclasses.field(
     default_factory=dict
   )
 
@@ -53,11 +60,13 @@ def read(name: str) -> PublishedTable:
     raise errors.unknown('table', name, table_names())
   contents = tomllib.loads((_TABLES / f'{name}.toml').read_text('utf-8'))
   title, published = contents.pop('title'), contents.pop('published', {})
+  kind = contents.pop('kind', 'means')
   columns = tuple(contents.pop('columns', ()))
+  groups = contents.pop('groups', {})
   best = contents.pop('best', None)
-  cells: dict[str, private_grids.Cell] = {}
-  if 'epsilons' in contents:
-    contents, cells = private_grids.expand(contents)
+  cells: dict[str, crossed_grids.Cell] = {}
+  if 'crossed' in contents:
+    contents, cells = crossed_grids.expand(contents)
   whole = grid_file.parse(contents, name)
   if best is not None:
     grids = [
@@ -65,4 +74,6 @@ def read(name: str) -> PublishedTable:
       for row, own in best.items()
     ]
     best = grid_file.parse({**contents, 'grid': grids}, name)
-  return PublishedTable(title, published, whole, best, columns, cells)
+  return PublishedTable(
+    title, kind, published, whole, best, columns, cells, groups
+  )

@@ -1,6 +1,6 @@
 """A published table run again, beside its published figures."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import json
 import pathlib
 import time
@@ -13,6 +13,7 @@ import rich.table
 from base import errors
 from experiments.command_line import terminal
 from experiments.sweeps import compared_tables
+from experiments.sweeps import crossed_tables
 from experiments.sweeps import grid_results
 from experiments.sweeps import grids
 from experiments.sweeps import private_tables
@@ -82,6 +83,37 @@ def _print(
   terminal.print_table(printed, width=_TABLE_WIDTH)
 
 
+def _show_means(
+  table: published_tables.PublishedTable,
+  winners: Mapping[str, grid_results.PointResult],
+) -> Mapping[str, Any]:
+  """Prints a table of means, and returns its figures."""
+  rows = compare(table, winners)
+  _print(table, rows)
+  return {
+    method: {name: row[name] for name in _COLUMNS if row.get(name) is not None}
+    for method, row in rows.items()
+  }
+
+
+# How each kind of tables is shown, of which the figures are returned.
+_SHOW: Mapping[str, Callable[..., Mapping[str, Any]]] = {
+  'means': lambda table, winners, _: _show_means(table, winners),
+  'compared': lambda table, winners, folder: compared_tables.show(
+    table.title,
+    table.columns,
+    {row: winners[row] for row in table.rows if row in winners},
+    folder,
+  ),
+  'crossed': lambda table, winners, folder: crossed_tables.show(
+    table.title, table.cells, table.groups, table.published, winners, folder
+  ),
+  'private': lambda table, winners, folder: private_tables.show(
+    table.title, table.cells, table.published, winners, folder / 'plots'
+  ),
+}
+
+
 def main(
   table: published_tables.PublishedTable,
   only_best: bool,
@@ -115,23 +147,7 @@ def main(
       return 0
     failed = grid.carry_out()
     winners = grid.write()
-  short: Mapping[str, Any]
-  if table.columns:
-    finished = {row: winners[row] for row in table.rows if row in winners}
-    short = compared_tables.show(table.title, table.columns, finished, folder)
-  elif table.cells:
-    short = private_tables.show(
-      table.title, table.cells, table.published, winners
-    )
-  else:
-    rows = compare(table, winners)
-    _print(table, rows)
-    short = {
-      method: {
-        name: row[name] for name in _COLUMNS if row.get(name) is not None
-      }
-      for method, row in rows.items()
-    }
+  short = _SHOW[table.kind](table, winners, folder)
   if json_file:
     json_file.write_text(json.dumps(short, indent=2) + '\n', encoding='utf-8')
   terminal.say(

@@ -56,9 +56,16 @@ _COUNTING = (
 )
 
 
-@pytest.fixture(name='method', params=_NAMES)
-def _method(request):
-  return _build(request.param)
+# Of the module, so that all tests of a method follow each other and share its
+# programs.
+@pytest.fixture(name='name', params=_NAMES, scope='module')
+def _name(request):
+  return request.param
+
+
+@pytest.fixture(name='method', scope='module')
+def _method(name):
+  return _build(name)
 
 
 def _build(name):
@@ -196,9 +203,7 @@ def test_begins_with_given_models_and_nothing_else_is_changed(method):
   )
 
 
-@pytest.mark.parametrize('name', _NAMES)
-def test_a_round_of_which_nobody_is_left_changes_nothing(name):
-  method = _build(name)
+def test_a_round_of_which_nobody_is_left_changes_nothing(name, method):
   # From models that are not zero, as a linear model is at the start.
   begun = dataclasses.replace(method, first_models=_some_models(method))
   before = begun.initial_state([0, 1])

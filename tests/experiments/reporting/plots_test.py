@@ -334,13 +334,27 @@ class TestOfMethods:
   def test_fractions(self):
     figure = plots.fractions(
       {'finetuning': {1.0: [0.1], 0.25: [0.4]}},
-      'evaluation set',
+      'part of the evaluation set',
       'clients hurt',
       False,
     )
     (plot,) = figure.axes
     assert drawn.lines(plot) == {'finetuning': [[0.25, 0.4], [1, 0.1]]}
     for text in ('25%', '40%', 'part of the evaluation set', 'lower is better'):
+      assert text in _texts(figure)
+
+  def test_numbers_have_the_texts_of_their_ticks(self):
+    figure = plots.against(
+      {'fedavg': {0.5: [0.4, 0.6], 6: [0.1, 0.1]}},
+      'ε',
+      {0.5: 'half', 6: 'six'},
+      'squared error',
+      False,
+    )
+    (plot,) = figure.axes
+    assert drawn.lines(plot) == {'fedavg': [[0.5, 0.5], [6, 0.1]]}
+    assert plot.get_xscale() == 'log'
+    for text in ('half', 'six', 'ε', 'lower is better'):
       assert text in _texts(figure)
 
   def test_tuning(self):

@@ -1,5 +1,8 @@
 """Tests of the curves that come with the code, and of their reproduction."""
 
+import math
+
+import dp_accounting
 import pytest
 
 from experiments.configuration import configs
@@ -64,7 +67,23 @@ def test_rows_are_means_over_the_repeats_that_are_finished():
   ]
   drawn = curve_reproduction.collect(table, results)
   assert drawn['figure_5', 'local'] == {'ditto': {0.2: [0.25, 0.75]}}
-  assert curve_reproduction.make_rows(drawn) == {
+  assert curve_reproduction.make_rows(drawn, {}) == {
     'figure_5 global 0.2': {'ditto': 1.0},
     'figure_5 local 0.2': {'ditto': 0.5},
   }
+
+
+def test_noise_is_extrapolated_to_a_larger_population():
+  table = curves.read('digits_private')
+  config = configs.resolve(table.grid.request(table.grid.points[0], 0))
+  own, many = config.training.clients_per_round, table.population
+  # The noise on the mean of a round is the same in both.
+  assert own / many.clients_per_round == table.most
+  epsilons = curve_reproduction.extrapolated(table)
+  assert epsilons.keys() == {0, 0.1, 0.2, 0.5, 1}
+  assert epsilons[0] == math.inf
+  event = dp_accounting.PoissonSampledDpEvent(
+    1e-3, dp_accounting.GaussianDpEvent(1.0)
+  )
+  accountant = dp_accounting.pld.PLDAccountant().compose(event, 100)
+  assert epsilons[1] == pytest.approx(accountant.get_epsilon(1e6**-1.1))

@@ -2,17 +2,19 @@
 
 import pytest
 
+from experiments.sweeps import crossed_grids
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results
-from experiments.sweeps import private_grids
 from experiments.sweeps import private_tables
 
 _CONTENTS = {
   'preset': 'school_private',
-  'epsilons': [0.5, 6],
-  'accountings': {
-    'published': {'privacy.counted_as_poisson': True},
-    'run': {'poisson_batches': True},
+  'crossed': {
+    'epsilon': {'0.5': {'privacy.epsilon': 0.5}, '6': {'privacy.epsilon': 6}},
+    'accounting': {
+      'published': {'privacy.counted_as_poisson': True},
+      'run': {'poisson_batches': True},
+    },
   },
   'rows': {
     'local': {'algorithm': 'mr_mtl', 'settings': {'regularization': 0.0}}
@@ -27,12 +29,17 @@ _PUBLISHED = {'fedavg_6_published': {'mean': 0.02}}
 
 @pytest.fixture(name='expanded')
 def _expanded():
-  contents, cells = private_grids.expand(_CONTENTS)
+  contents, cells = crossed_grids.expand(_CONTENTS)
   return grid_file.parse(contents, 'test'), cells
 
 
 def _result(point, mean, epsilon):
-  record = {'weighted_mean': mean, 'epsilon': epsilon}
+  record = {
+    'weighted_mean': mean,
+    'epsilon': epsilon,
+    'metric': 'squared_error',
+    'higher_is_better': False,
+  }
   return grid_results.PointResult(point, (record, record), mean)
 
 
@@ -40,7 +47,7 @@ def test_each_row_is_one_at_each_epsilon_in_each_way(expanded):
   grid, cells = expanded
   assert len(grid.points) == 2 * 2 * (2 + 1)
   assert len(cells) == 2 * 2 * 2
-  assert cells['local_0.5_run'] == ('local', '0.5', 'run')
+  assert cells['local_0.5_run'] == ('local', ('0.5', 'run'))
 
 
 def test_rows_have_the_settings_of_their_method_way_and_epsilon(expanded):
@@ -54,15 +61,17 @@ def test_rows_have_the_settings_of_their_method_way_and_epsilon(expanded):
   }
 
 
-def test_figures_are_beside_the_published_ones(expanded):
+def test_figures_are_beside_the_published_ones(expanded, tmp_path):
   grid, cells = expanded
   winners = {
     point.name: _result(point, mean, epsilon)
     for point, mean, epsilon in zip(
-      grid.points[::2], (0.04, 0.03, 0.05, 0.06), (2, 11, 0.5, 6)
+      grid.points[::2], (0.04, 0.05, 0.03, 0.06), (2, 0.5, 11, 6)
     )
   }
-  table = private_tables.show('A table', cells, _PUBLISHED, winners)
+  table = private_tables.show(
+    'A table', cells, _PUBLISHED, winners, tmp_path / 'plots'
+  )
   own = table['fedavg']['6']
   assert own['ours'] == pytest.approx(0.03)
   assert own['published'] == 0.02
@@ -70,3 +79,5 @@ def test_figures_are_beside_the_published_ones(expanded):
   assert own['run']['ours'] == pytest.approx(0.06)
   assert table['fedavg']['0.5']['published'] is None
   assert table['local']['6']['ours'] is None
+  for way in ('published', 'run'):
+    assert (tmp_path / 'plots' / f'{way}.png').exists()

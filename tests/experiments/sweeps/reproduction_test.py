@@ -25,7 +25,9 @@ def _table(tmp_path):
   """A table of two methods, one of which has a published figure."""
   grid = grid_file.read(small_grids.write(tmp_path, _GRID))
   published = {'fedavg': {'mean': 0.5}}
-  return published_tables.PublishedTable('A table', published, grid, None)
+  return published_tables.PublishedTable(
+    'A table', 'means', published, grid, None
+  )
 
 
 _ROWS = """
@@ -44,7 +46,9 @@ client_learning_rate = [0.01, 0.1]
 def test_columns_of_rows_that_are_one_method(tmp_path, capsys):
   grid = grid_file.read(small_grids.write(tmp_path, _ROWS))
   columns = ('weighted_mean', 'largest_tenth', 'worst_tenth')
-  table = published_tables.PublishedTable('A table', {}, grid, None, columns)
+  table = published_tables.PublishedTable(
+    'A table', 'compared', {}, grid, None, columns
+  )
   assert _main(table, tmp_path) == 0
   rows = json.loads((tmp_path / 'out.json').read_text())
   assert list(rows) == ['equal', 'size']

@@ -1,0 +1,135 @@
+"""Tables of methods under several conditions, beside published figures.
+
+A figure is the mean over the clients. Under some conditions there are figures
+of some clients, too: of those whose known groups the file names together,
+
+  [groups.imbalanced]
+  "25 %" = ["0"]
+  "15 %" = ["1"]
+
+which are the columns `imbalanced, 25 %`. Published figures have the columns'
+names.
+"""
+
+from collections.abc import Mapping, Sequence
+import json
+import pathlib
+
+import numpy as np
+import rich.box
+import rich.table
+
+from experiments.command_line import terminal
+from experiments.reporting import folders
+from experiments.sweeps import crossed_grids
+from experiments.sweeps import grid_results
+
+# For a condition, the groups that stand together, by name.
+Groups = Mapping[str, Mapping[str, Sequence[str]]]
+_FIGURES = 'figures.json'
+
+
+def _figures(
+  result: grid_results.PointResult, of_groups: Sequence[str] | None
+) -> dict[str, float]:
+  """Takes the mean over clients, maybe of some groups, and over the repeats."""
+  means = []
+  for record in result.records:
+    values = np.array(record['test'], np.float64)
+    if of_groups is not None:
+      values = values[np.isin(record['client_groups'], of_groups)]
+    if len(values):
+      means.append(values.mean())
+  if not means:
+    return {}
+  return {'ours': float(np.mean(means)), 'over_repeats': float(np.std(means))}
+
+
+def compare(
+  cells: Mapping[str, crossed_grids.Cell],
+  groups: Groups,
+  published: Mapping[str, Mapping[str, float]],
+  winners: Mapping[str, grid_results.PointResult],
+) -> dict[str, dict[str, dict[str, float | None]]]:
+  """Puts our figures beside the published ones.
+
+  Args:
+    cells: The cell of each row.
+    groups: The groups of clients that are columns, too.
+    published: {method: {column: figure}}.
+    winners: The best point of each row that is finished.
+
+  Returns:
+    {method: {column: {'ours', 'over_repeats', 'published'}}}.
+  """
+  table: dict[str, dict[str, dict[str, float | None]]] = {}
+  for row, (method, conditions) in cells.items():
+    column = ' '.join(conditions)
+    columns: dict[str, Sequence[str] | None] = {column: None}
+    for condition in conditions:
+      for name, own in groups.get(condition, {}).items():
+        columns[f'{column}, {name}'] = own
+    for name, of_groups in columns.items():
+      figures: dict[str, float | None] = {'ours': None}
+      if row in winners:
+        figures.update(_figures(winners[row], of_groups))
+      figures['published'] = published.get(method, {}).get(name)
+      table.setdefault(method, {})[name] = figures
+  return table
+
+
+def _text(own: Mapping[str, float | None]) -> str:
+  text = '–'
+  if own['ours'] is not None:
+    text = f'{own["ours"]:.3f} ± {own["over_repeats"]:.3f}'
+  if own['published'] is not None:
+    text += f' ({own["published"]:.2f})'
+  return text
+
+
+def _print(
+  title: str,
+  table: Mapping[str, Mapping[str, Mapping[str, float | None]]],
+  columns: Sequence[str],
+) -> None:
+  printed = rich.table.Table(
+    title=title, title_justify='left', box=rich.box.SIMPLE
+  )
+  printed.add_column('method')
+  for column in columns:
+    printed.add_column(column, justify='right')
+  for method, own in table.items():
+    printed.add_row(
+      method, *(_text(own[name]) if name in own else '' for name in columns)
+    )
+  terminal.print_table(printed)
+
+
+def show(
+  title: str,
+  cells: Mapping[str, crossed_grids.Cell],
+  groups: Groups,
+  published: Mapping[str, Mapping[str, float]],
+  winners: Mapping[str, grid_results.PointResult],
+  folder: pathlib.Path,
+) -> dict[str, dict[str, dict[str, float | None]]]:
+  """Prints the table and writes its figures, which it returns; see `compare`.
+
+  Args:
+    title: What it shows.
+    cells: The cell of each row.
+    groups: The groups of clients that are columns, too.
+    published: {method: {column: figure}}.
+    winners: The best point of each row that is finished.
+    folder: The folder to write to.
+  """
+  table = compare(cells, groups, published, winners)
+  columns = list(dict.fromkeys(name for own in table.values() for name in own))
+  whole = [name for name in columns if ',' not in name]
+  _print(f'{title}; published in brackets', table, whole)
+  for condition in whole:
+    parts = [name for name in columns if name.startswith(f'{condition},')]
+    if parts:
+      _print(f'{condition}: clients by their groups', table, parts)
+  folders.write(folder / _FIGURES, f'{json.dumps(table, indent=2)}\n')
+  return table
