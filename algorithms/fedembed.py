@@ -53,6 +53,7 @@ from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import optimizers
+from algorithms import personal_models
 from algorithms import trainers
 from base import errors
 from base import settings
@@ -510,11 +511,14 @@ class FedEmbed(fedavg.FedAvg):
     local = self.train(message, client, self.begin(message, client))
     w, e = local.w.weights, local.e.weights
     result = self.result(message.model, w, local.loss, None, client)
+    head = self.keep_head(
+      client.state.head, client_work.select(w, client.state.head), client
+    )
     state = client.state._replace(
       e=e,
       slots=local.e.slots,
       triplet_slots=local.triplet_slots,
-      head=client_work.select(w, client.state.head),
+      head=head,
       rounds=client.state.rounds + 1,
     )
     updates = {
@@ -522,6 +526,13 @@ class FedEmbed(fedavg.FedAvg):
       **self.of_clusters(message.clusters, client, e),
     }
     return result._replace(updates=updates, state=state)
+
+  def keep_head(
+    self, before: models.Weights, after: models.Weights, client: trainers.Client
+  ) -> models.Weights:
+    """Returns the own head that a user keeps after a round."""
+    del before, client
+    return after
 
   def of_clusters(
     self, clusters: Any, client: trainers.Client, e: models.Weights
@@ -583,10 +594,23 @@ class TypeFedEmbed(FedEmbed):
 
 
 @dataclasses.dataclass(frozen=True)
+class PersonalFedEmbedSettings(
+  personal_models.OwnNoiseSettings, FedEmbedSettings
+):
+  """The settings of FedEmbed, and of noise on own heads."""
+
+
+@dataclasses.dataclass(frozen=True)
 class PersonalFedEmbed(FedEmbed):
   """Has each user keep a head of its own."""
 
+  settings: PersonalFedEmbedSettings
   has_own_head = True
+
+  def keep_head(
+    self, before: models.Weights, after: models.Weights, client: trainers.Client
+  ) -> models.Weights:
+    return self.settings.with_noise(before, after, client.seed)
 
   def head_of(self, clusters: Any, e: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
     del clusters, e, k

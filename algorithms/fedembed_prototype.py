@@ -16,7 +16,8 @@ Where the paper is silent, or contradicts itself:
   for each local step, as one a round would recover few heads.
 - The first K users are prototypical if user k likes type k. They start at p_k,
   which is U[0, 1), take no triplet steps, and send their embeddings, unnoised.
-  The prototype of one that takes no part in a round stays.
+  The prototype of one that takes no part in a round stays. With
+  `moving_prototypes` off all of them do, so that training can be private.
 """
 
 from collections.abc import Mapping
@@ -30,17 +31,41 @@ from algorithms import client_work
 from algorithms import fedembed
 from algorithms import optimizers
 from algorithms import trainers
+from base import settings
 from tasks.models import models
+
+
+@dataclasses.dataclass(frozen=True)
+class PrototypeSettings(fedembed.FedEmbedSettings):
+  """The settings of FedEmbed, and of the prototypes."""
+
+  moving_prototypes: bool = settings.field(
+    True,
+    'Whether prototypes are the embeddings of users as they train, or stay as'
+    ' they are drawn.',
+  )
 
 
 @dataclasses.dataclass(frozen=True)
 class PrototypeFedEmbed(fedembed.FedEmbed):
   """Gives each user the head of the prototype that is nearest to it."""
 
+  settings: PrototypeSettings
   needs_type = True
 
   @property
+  def against_privacy(self) -> str | None:
+    if not self.settings.moving_prototypes:
+      return None
+    return (
+      'prototypical users send their embeddings as they are; set'
+      ' moving_prototypes=false'
+    )
+
+  @property
   def parts(self) -> Mapping[str, aggregation.Factory | None]:
+    if not self.settings.moving_prototypes:
+      return super().parts
     return {**super().parts, 'prototypes': aggregation.total()}
 
   def initialize_clusters(self, seed: tf.Tensor) -> tf.Tensor:
@@ -109,6 +134,8 @@ class PrototypeFedEmbed(fedembed.FedEmbed):
     self, clusters: Any, client: trainers.Client, e: models.Weights
   ) -> Mapping[str, aggregation.Update]:
     del clusters
+    if not self.settings.moving_prototypes:
+      return {}
     k = self.type_of(client)
     sent = tf.cast(self._is_prototypical(client, k), tf.float32)
     present = sent * tf.one_hot(k, self.num_heads)
@@ -122,6 +149,8 @@ class PrototypeFedEmbed(fedembed.FedEmbed):
     sums: trainers.RoundSums,
   ) -> fedembed.FedEmbedState:
     after = super().server(server, aggregate, sums)
+    if not self.settings.moving_prototypes:
+      return after
     rows, present = aggregate['prototypes']
     clusters = tf.where(present[:, tf.newaxis] > 0, rows, server.clusters)
     return after._replace(clusters=clusters)

@@ -64,7 +64,8 @@ def _read(
     _, voices = np.unique(names, return_inverse=True)
     parts = [row.get('part') for row in rows]
     if any(parts):
-      train = np.array([{'train': True, 'test': False}[p] for p in parts])
+      known = {'train': True, 'test': False}
+      train = np.array([known[str(part)] for part in parts])
     else:
       order = np.argsort(voices, kind='stable')
       train = np.empty(len(rows), bool)

@@ -157,3 +157,12 @@ def test_defaults_are_the_papers():
   assert (own.client_optimizer, own.client_learning_rate) == ('adam', 0.001)
   assert (own.server_optimizer, own.server_learning_rate) == ('adam', 1.0)
   assert own.embedding_learning_rate == 0.001
+
+
+def test_prototypes_that_stay_are_sent_by_nobody():
+  method = _method(moving_prototypes=False)
+  assert method.trainer.against_privacy is None
+  assert set(method.trainer.parts) == {'model'}
+  state = preferring.start(method)
+  after = preferring.run(method, 2).state
+  np.testing.assert_array_equal(after.clusters, state.clusters)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from algorithms import private_aggregation
 from algorithms import registry
 from base import errors
 from base import settings
@@ -405,3 +406,54 @@ def test_held_out_users_train_their_embedding_alone():
     found['evaluation']['loss'][0][1:], losses, rtol=1e-4
   )
   assert start.measured['cluster'] == 1
+
+
+def test_under_noise_unused_heads_get_its_deviation():
+  # Of clients that add noise of deviation sigma S each, the mean of U.
+  sigma, clip, users = 0.5, 2.0, 5
+  method = helpers.build_anew(
+    'fedembed_type',
+    toys.TypedModel(types=40),
+    private_aggregation.Local(sigma, clip, float(users)),
+    known_groups=40,
+    server_optimizer='sgd',
+    type_loss=False,
+  )
+  data = preferring.all_data([0] * users, num_types=40)
+  clients = helpers.make_clients(method, data, [{}] * users)
+  before = method.initial_state([0, 1])
+  after, _, _ = method.next(before, clients)
+  moved = np.concatenate(
+    [
+      np.ravel(after.server.model[name][1:] - before.server.model[name][1:])
+      for name in ('phi_kernel', 'phi_bias')
+    ]
+  )
+  assert moved.std() == pytest.approx(sigma * clip / users**0.5, rel=0.1)
+
+
+def test_noise_on_own_heads_is_of_the_change_as_it_is_clipped():
+  values = dict(embedding_loss='own', client_learning_rate=5.0)
+  users, found = preferring.all_data([0] * 40, size=4), {}
+  for noise in (0.0, 1e-6, 0.5):
+    method = preferring.build(
+      'fedembed_personal', own_noise=noise, own_clip=0.1, **values
+    )
+    before = preferring.clients(method, users)
+    after = preferring.run(method, 1, before).clients
+    found[noise] = np.stack(
+      [
+        np.append(
+          *(
+            np.ravel(later.state.head[name] - user.state.head[name])
+            for name in ('phi_kernel', 'phi_bias')
+          )
+        )
+        for user, later in zip(before, after)
+      ]
+    )
+  norms = np.linalg.norm(found[0.0], axis=1, keepdims=True)
+  clipped = found[0.0] * np.minimum(0.1 / norms, 1)
+  assert np.any(norms > 0.1)
+  np.testing.assert_allclose(found[1e-6], clipped, atol=1e-5)
+  assert (found[0.5] - clipped).std() == pytest.approx(0.05, rel=0.1)

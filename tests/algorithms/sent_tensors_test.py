@@ -49,6 +49,7 @@ _REFUSED = {
   'ensemble': 'warmstart_rounds=0',
   'fedembed_som': 'reveals its embedding',
   'group': 'accounted for',
+  'fedembed_prototype': 'moving_prototypes=false',
   'mocha': 'each row',
   'pfedkm': 'exact updates',
   'scaffold': 'exact counts',
