@@ -78,11 +78,11 @@ class EmbeddingFinetuning(personalizers.Personalizer):
   ) -> Any:
     trainer, message = self.trainer, start.message
 
-    def evaluate(local: fedembed.Local) -> Any:
+    def evaluate(local: fedembed.LocalWork) -> Any:
       own = trainer.models_of(message, client, local)
       return client_work.evaluate_sets(trainer.model, own.weights, evaluation)
 
-    def epoch(i: tf.Tensor, local: fedembed.Local) -> fedembed.Local:
+    def epoch(i: tf.Tensor, local: fedembed.LocalWork) -> fedembed.LocalWork:
       del i
       after = trainer.train(message, client, local)
       # What all users share stays.

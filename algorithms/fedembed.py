@@ -141,7 +141,7 @@ class FedEmbedClientState(NamedTuple):
   number: Any
 
 
-class Local(NamedTuple):
+class LocalWork(NamedTuple):
   """The work of a client so far.
 
   Attributes:
@@ -192,6 +192,12 @@ class FedEmbed(fedavg.FedAvg):
 
   def __post_init__(self) -> None:
     self.settings.refuse_kept_slots('fedembed')
+    if not self.num_heads and not self.has_own_head:
+      raise settings.SettingError(
+        'num_groups, the number of heads, must be set where a task knows no'
+        ' groups.',
+        'num_groups',
+      )
     if models.CLIENT not in self.model.parts:
       model = self.model.with_vector(self.settings.embedding_size)
       object.__setattr__(self, 'model', model)
@@ -324,12 +330,14 @@ class FedEmbed(fedavg.FedAvg):
   def message(self, server: FedEmbedState) -> FedEmbedMessage:
     return FedEmbedMessage(server.model, server.clusters)
 
-  def begin(self, message: FedEmbedMessage, client: trainers.Client) -> Local:
+  def begin(
+    self, message: FedEmbedMessage, client: trainers.Client
+  ) -> LocalWork:
     """Returns the work of a client before its first step."""
     state = client.state
     w = client_work.merge(message.model, state.head)
     slots = self.embedding_steps.with_numbers(state.slots)
-    return Local(
+    return LocalWork(
       self.settings.client_steps.start(w),
       optimizers.Learner(state.e, slots),
       state.triplet_slots,
@@ -361,11 +369,11 @@ class FedEmbed(fedavg.FedAvg):
   def approach(
     self,
     clusters: Any,
-    local: Local,
+    local: LocalWork,
     client: trainers.Client,
     k: tf.Tensor,
     mask: tf.Tensor,
-  ) -> Local:
+  ) -> LocalWork:
     """Steps e towards a prototype: (1). By default there is none."""
     del clusters, client, k, mask
     return local
@@ -375,10 +383,10 @@ class FedEmbed(fedavg.FedAvg):
     message: FedEmbedMessage,
     client: trainers.Client,
     k: tf.Tensor,
-    local: Local,
+    local: LocalWork,
     examples: models.Batch,
     mask: tf.Tensor,
-  ) -> Local:
+  ) -> LocalWork:
     """Takes the step of a batch: (1), (2), (3)."""
     local = self.approach(message.clusters, local, client, k, mask)
     j = self.head_of(message.clusters, local.e.weights[self.e_name], k)
@@ -497,8 +505,8 @@ class FedEmbed(fedavg.FedAvg):
     self,
     message: FedEmbedMessage,
     client: trainers.Client,
-    local: Local,
-  ) -> Local:
+    local: LocalWork,
+  ) -> LocalWork:
     """Takes a step for each batch."""
     k = self.type_of(client)
     return client_work.fold_batches(
@@ -562,7 +570,7 @@ class FedEmbed(fedavg.FedAvg):
     return self.models_of(message, client, self.begin(message, client))
 
   def models_of(
-    self, message: FedEmbedMessage, client: trainers.Client, local: Local
+    self, message: FedEmbedMessage, client: trainers.Client, local: LocalWork
   ) -> trainers.Start:
     """Returns a user's models, with its own head and with the global one."""
     w, e = local.w.weights, local.e.weights

@@ -89,7 +89,7 @@ class PrototypeFedEmbed(fedembed.FedEmbed):
 
   def begin(
     self, message: fedembed.FedEmbedMessage, client: trainers.Client
-  ) -> fedembed.Local:
+  ) -> fedembed.LocalWork:
     local = super().begin(message, client)
     k = self.type_of(client)
     is_first = self._is_prototypical(client, k) & (client.state.rounds == 0)
@@ -104,11 +104,11 @@ class PrototypeFedEmbed(fedembed.FedEmbed):
   def approach(
     self,
     clusters: Any,
-    local: fedembed.Local,
+    local: fedembed.LocalWork,
     client: trainers.Client,
     k: tf.Tensor,
     mask: tf.Tensor,
-  ) -> fedembed.Local:
+  ) -> fedembed.LocalWork:
     if self.num_heads == 1:
       return local  # There is no other prototype.
     seed = tf.random.experimental.stateless_fold_in(client.seed, local.steps)

@@ -94,6 +94,12 @@ class PFedKm(fedavg.FedAvg):
 
   def __post_init__(self) -> None:
     self.settings.refuse_kept_slots('pfedkm')
+    if not self.settings.num_groups:
+      raise settings.SettingError(
+        'num_groups, the number of clusters, must be set where a task knows no'
+        ' groups.',
+        'num_groups',
+      )
 
   @property
   def against_privacy(self) -> str | None:

@@ -375,6 +375,12 @@ def test_a_wrong_number_of_heads_is_refused():
     helpers.build_anew('fedembed_type', preferring.MODEL, num_groups=2)
 
 
+@pytest.mark.parametrize('name', ['fedembed_som', 'pfedkm'])
+def test_a_number_of_heads_must_be_known(name):
+  with pytest.raises(settings.SettingError, match='num_groups'):
+    helpers.build_anew(name, known_groups=0)
+
+
 def test_held_out_users_train_their_embedding_alone():
   method = helpers.build_anew(
     'fedembed_type+embedding_finetuning',

@@ -161,4 +161,6 @@ def local(e, trainer):
   weights = collections.OrderedDict(vector=e)
   learner = trainer.embedding_steps.start(weights)
   nothing = trainer.settings.client_steps.start(collections.OrderedDict())
-  return fedembed.Local(nothing, learner, learner.slots, tf.constant(0.0), 0)
+  return fedembed.LocalWork(
+    nothing, learner, learner.slots, tf.constant(0.0), 0
+  )
