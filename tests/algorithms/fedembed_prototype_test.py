@@ -74,7 +74,7 @@ def test_shares_of_users_that_are_recovered(num_types, size, shares):
   rng = np.random.default_rng(0)
   found = []
   for user in range(users):
-    if user % 50 == 0:  # Other prototypes make other shares.
+    if user % 10 == 0:  # Other prototypes make other shares.
       p = tf.constant(rng.random((num_types, size)), tf.float32)
     e = tf.constant(rng.random(size), tf.float32)
     local = tf.nest.map_structure(

@@ -426,9 +426,10 @@ def test_under_noise_unused_heads_get_its_deviation():
     type_loss=False,
   )
   data = preferring.all_data([0] * users, num_types=40)
-  clients = helpers.make_clients(method, data, [{}] * users)
-  before = method.initial_state([0, 1])
-  after, _, _ = method.next(before, clients)
+  with helpers.on('unstacked'):
+    clients = helpers.make_clients(method, data, [{}] * users)
+    before = method.initial_state([0, 1])
+    after, _, _ = method.next(before, clients)
   moved = np.concatenate(
     [
       np.ravel(after.server.model[name][1:] - before.server.model[name][1:])
