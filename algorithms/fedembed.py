@@ -288,13 +288,8 @@ class FedEmbed(fedavg.FedAvg):
 
   def _width(self, weights: models.Weights) -> int:
     """Returns the number of features that heads see."""
-    example = {
-      name: tf.zeros([1, *spec.shape], spec.dtype)
-      for name, spec in self.model.example_spec.items()
-    }
-    # Nothing but its shape is used.
-    width: int = self.model.encode(weights, example).shape[1]
-    return width
+    features = self.model.encode(weights, self.model.blank_example())
+    return int(features.shape[1])
 
   def initialize_clusters(self, seed: tf.Tensor) -> Any:
     """Makes what tells a user its head; by default nothing."""

@@ -108,6 +108,13 @@ class Model(abc.ABC):
   def example_spec(self) -> Mapping[str, tf.TensorSpec]:
     """The shape and type of each feature of one example."""
 
+  def blank_example(self) -> Batch:
+    """Returns an example of zeros, for what depends on the shapes alone."""
+    return {
+      name: tf.zeros([1, *spec.shape], spec.dtype)
+      for name, spec in self.example_spec.items()
+    }
+
   @property
   @abc.abstractmethod
   def parts(self) -> Mapping[str, tuple[str, ...]]:
@@ -322,12 +329,8 @@ class AppendedVector(Model):
     """As in `Model`; the vector is uniform from 0 to 1, its kernel is 0."""
     seeds = tf.random.experimental.stateless_split(seed, 2)
     w = self._inner.init(seeds[0])
-    example = {
-      name: tf.zeros([1, *spec.shape], spec.dtype)
-      for name, spec in self.example_spec.items()
-    }
     # Only the shape of the scores is used.
-    scores = self._inner.scores(w, example)
+    scores = self._inner.scores(w, self.blank_example())
     w['vector'] = tf.random.stateless_uniform([self.size], seeds[1])
     w['vector_kernel'] = tf.zeros([self.size, *scores.shape[1:]])
     return w
