@@ -174,14 +174,21 @@ def gradient(
     if regularizer is not None:
       any_examples = tf.minimum(tf.reduce_sum(mask), 1.0)
       objective = loss + any_examples * regularizer(everything)
-  slopes = tape.gradient(
-    objective, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO
+  return slopes(tape, objective, trained), loss
+
+
+def slopes(
+  tape: tf.GradientTape, loss: Any, weights: models.Weights
+) -> models.Weights:
+  """Differentiates a loss, or the sum of several, that a tape has recorded."""
+  gradients = tape.gradient(
+    loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
   )
-  slopes = tf.nest.map_structure(tf.convert_to_tensor, slopes)
+  gradients = tf.nest.map_structure(tf.convert_to_tensor, gradients)
   # TensorFlow forgets the shapes of some, as where the batch's is unknown.
-  for slope, weight in zip(tf.nest.flatten(slopes), tf.nest.flatten(trained)):
-    slope.set_shape(weight.shape)
-  return slopes, loss
+  for own, weight in zip(tf.nest.flatten(gradients), tf.nest.flatten(weights)):
+    own.set_shape(weight.shape)
+  return gradients
 
 
 def train(
@@ -218,7 +225,7 @@ def train(
 
   def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
     learner, total, number = carry
-    slopes, loss = gradient(
+    of_batch, loss = gradient(
       private_steps.at(model, step=number),
       merge(fixed, learner.weights),
       examples,
@@ -228,10 +235,10 @@ def train(
     )
     if correction is not None:
       any_examples = tf.cast(tf.reduce_any(mask > 0), tf.float32)
-      slopes = tf.nest.map_structure(
-        lambda slope, more: slope + any_examples * more, slopes, correction
+      of_batch = tf.nest.map_structure(
+        lambda slope, more: slope + any_examples * more, of_batch, correction
       )
-    after = take_step(optimizer, learner, slopes, mask)
+    after = take_step(optimizer, learner, of_batch, mask)
     size = tf.reduce_sum(mask)
     total += loss * (size if steps is None else 1.0)
     return after, total, number + 1
@@ -248,11 +255,11 @@ def train(
 def take_step(
   optimizer: optimizers.Optimizer,
   learner: optimizers.Learner,
-  slopes: models.Weights,
+  of_batch: models.Weights,
   mask: tf.Tensor,
 ) -> optimizers.Learner:
   """Steps down the gradient of a batch; no step if it has no examples."""
-  after = optimizer.step(learner, slopes)
+  after = optimizer.step(learner, of_batch)
   if optimizer.has_slots:
     # Else momentum would go on over padding.
     after = choose(tf.reduce_any(mask > 0), after, learner)

@@ -5,6 +5,7 @@ It starts as the global model of the client's first round. A client that was
 never trained starts at the last global model.
 """
 
+import collections
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,8 +13,50 @@ import tensorflow as tf
 
 from algorithms import client_work
 from algorithms import fedavg
+from algorithms import private_aggregation
 from algorithms import trainers
+from base import settings
 from tasks.models import models
+
+# In the place of a batch's number, in what a client draws from its seed.
+_OWN_NOISE = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnNoiseSettings(settings.Settings):
+  """The settings of noise on what a client keeps.
+
+  What it keeps is sent to nobody, so that nothing is private by it. It tells
+  what noise would cost that is on all weights of a client.
+  """
+
+  own_noise: float = settings.field(
+    0.0,
+    'The deviation of the noise on what a client changes in a round of what it'
+    ' keeps, over own_clip.',
+    minimum=0,
+  )
+  own_clip: float = settings.field(
+    1.0,
+    'The norm to which such a change is clipped, if there is noise.',
+    above=0,
+  )
+
+  def with_noise(
+    self, before: models.Weights, after: models.Weights, seed: tf.Tensor
+  ) -> models.Weights:
+    """Returns the kept weights after a round, with noise if there is any."""
+    names, changes = list(before), client_work.difference(before, after)
+    clipped, _ = tf.clip_by_global_norm(list(changes.values()), self.own_clip)
+    stddev = self.own_noise * self.own_clip
+    seed = tf.random.experimental.stateless_fold_in(seed, _OWN_NOISE)
+    noise = private_aggregation.normal(clipped, seed, stddev)
+    noised = [
+      before[name] - own - z for name, own, z in zip(names, clipped, noise)
+    ]
+    return client_work.choose(
+      self.own_noise > 0, collections.OrderedDict(zip(names, noised)), after
+    )
 
 
 class PersonalState(NamedTuple):

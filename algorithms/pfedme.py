@@ -10,11 +10,16 @@ its loss, pulled to its local model w_i (their equation 3):
                  w_i <- w_i - eta lambda (w_i - theta)
   the server:  w <- (1 - beta) w + beta sum_i w_i / S
 
-A client is judged by theta after a pass over its personalization set from w on,
+A client is judged by theta after passes over its personalization set from w on,
 and by w as the baseline. beta is FedAvg's `server_learning_rate`, and the rate
 of the K steps its `client_learning_rate`. All clients count the same, unless
 `client_weighting` says otherwise. theta begins the K steps where those on the
 batch before ended, as in the authors' code.
+
+With `proximal_parts`, as the head, only these parts of the model have a theta
+and a w_i. After them, the others take a step of an optimizer of their own on
+each batch, at theta, and are sent as in FedAvg. A client is judged with those
+that it received.
 """
 
 import dataclasses
@@ -25,8 +30,10 @@ import tensorflow as tf
 from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
+from algorithms import optimizers
 from algorithms import private_steps
 from algorithms import trainers
+from base import errors
 from base import settings
 from tasks.data import batches
 from tasks.models import models
@@ -45,6 +52,26 @@ class PFedMeSettings(fedavg.FedAvgSettings):
   local_rate: float = settings.field(
     0.005, 'eta, the rate at which w_i follows theta.', minimum=0
   )
+  proximal_parts: tuple[str, ...] = settings.field(
+    (), 'The parts of the model that have a theta and a w_i; none for all.'
+  )
+  shared_optimizer: str = settings.field(
+    'adam', 'The optimizer of the other parts.', choices=optimizers.NAMES
+  )
+  shared_learning_rate: float = settings.field(
+    0.001, 'The learning rate of the other parts.', minimum=0
+  )
+  personal_passes: int = settings.field(
+    1, 'The passes over the personalization set.', minimum=1
+  )
+
+  @property
+  def shared_steps(self) -> optimizers.Optimizer:
+    """The optimizer of the parts that are not proximal."""
+    return dataclasses.replace(
+      self.client_optimizer_at(self.shared_learning_rate),
+      name=self.shared_optimizer,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,43 +85,92 @@ class PFedMe(fedavg.FedAvg):
 
   def __post_init__(self) -> None:
     self.settings.refuse_kept_slots('pfedme')
+    for name in self.settings.proximal_parts:
+      if name not in self.model.parts:
+        raise errors.unknown('part in proximal_parts', name, self.model.parts)
+
+  def _is_proximal(self, name: str) -> bool:
+    """Whether a weight is in a part that has a theta and a w_i."""
+    parts = self.settings.proximal_parts
+    return not parts or any(name in self.model.parts[part] for part in parts)
 
   def _follow(
-    self, w: models.Weights, data: batches.ClientData, part: int = 0
+    self,
+    w: models.Weights,
+    data: batches.ClientData,
+    part: int = 0,
+    passes: int = 1,
+    trains_others: bool = True,
   ) -> Any:
-    """Returns w_i, theta, and the sum of the examples' losses at theta."""
+    """Follows theta for some passes over the data.
+
+    Args:
+      w: The global model.
+      data: The batches.
+      part: The part of the noise that protects examples, if any does.
+      passes: The number of passes.
+      trains_others: Whether weights that are not proximal take steps, too.
+
+    Returns:
+      w_i, theta, the other weights as learned, and the sum of the examples'
+      losses at theta.
+    """
     own = self.settings
+    proximal = list(filter(self._is_proximal, w))
+    first = client_work.select(w, proximal)
+    others = client_work.select(w, [n for n in w if n not in proximal])
 
     def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
-      w_i, theta, total, number = carry
+      w_i, theta, others, total, number = carry
       pull = client_work.pull(w_i, own.proximal)
       learner = own.client_steps.start(theta)
       for k in range(own.proximal_steps):
         gradient, loss = client_work.gradient(
           private_steps.at(self.model, part=part, step=number + k),
-          learner.weights,
+          self._together(w, learner.weights, others.weights),
           examples,
           mask,
-          pull,
+          lambda all_weights: pull(client_work.select(all_weights, proximal)),
+          proximal,
         )
         learner = own.client_steps.step(learner, gradient)
       rate = own.local_rate * own.proximal * tf.sign(tf.reduce_sum(mask))
       w_i = tf.nest.map_structure(
         lambda w, theta: w - rate * (w - theta), w_i, learner.weights
       )
+      if others.weights and trains_others:
+        gradient, _ = client_work.gradient(
+          private_steps.at(
+            self.model, part=part, step=number + own.proximal_steps
+          ),
+          self._together(w, learner.weights, others.weights),
+          examples,
+          mask,
+          only=tuple(others.weights),
+        )
+        others = client_work.take_step(own.shared_steps, others, gradient, mask)
       total += loss * tf.reduce_sum(mask)
-      return w_i, learner.weights, total, number + own.proximal_steps
+      number += own.proximal_steps + 1
+      return w_i, learner.weights, others, total, number
 
-    start = (w, w, tf.constant(0.0), 0)
-    w_i, theta, total, _ = client_work.fold_batches(data, step, start)
-    return w_i, theta, total
+    start = first, first, own.shared_steps.start(others), tf.constant(0.0), 0
+    steps = None if passes == 1 else passes * client_work.num_steps(data)
+    return client_work.fold_batches(data, step, start, steps)[:-1]
+
+  def _together(self, w: models.Weights, *parts: models.Weights) -> Any:
+    """Returns the weights in their order, with those of all parts."""
+    for part in parts:
+      w = client_work.merge(w, part)
+    return w
 
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
-    w_i, _, loss = self._follow(message, client.data)
+    w_i, _, others, loss = self._follow(message, client.data)
     update = aggregation.Update(
-      client_work.difference(message, w_i),
+      client_work.difference(
+        message, self._together(message, w_i, others.weights)
+      ),
       self.settings.client_weight(client),
     )
     return trainers.ClientResult({'model': update}, loss)
@@ -102,5 +178,11 @@ class PFedMe(fedavg.FedAvg):
   def start(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.Start:
-    _, theta, _ = self._follow(message, client.data, private_steps.START)
-    return trainers.Start(theta, shared=message)
+    _, theta, _, _ = self._follow(
+      message,
+      client.data,
+      private_steps.START,
+      self.settings.personal_passes,
+      trains_others=False,
+    )
+    return trainers.Start(self._together(message, theta), shared=message)

@@ -47,6 +47,17 @@ class Entry:
     return typing.get_type_hints(self.load())['settings']
 
 
+# Of FedEmbed, the paper's optimizers.
+_FEDEMBED = {
+  'client_learning_rate': 0.001,
+  'client_optimizer': 'adam',
+  'client_epsilon': 1e-8,
+  'server_optimizer': 'adam',
+  'server_beta_2': 0.999,
+  'server_epsilon': 1e-8,
+  'client_weighting': 'uniform',
+}
+
 TRAINERS = {
   'apfl': Entry('algorithms.apfl:Apfl'),
   'ditto': Entry('algorithms.ditto:Ditto'),
@@ -66,10 +77,26 @@ TRAINERS = {
     {'server_optimizer': 'momentum', 'server_learning_rate': 0.1},
   ),
   'fedbabu': Entry('algorithms.split:FedBabu'),
+  'fedembed_personal': Entry('algorithms.fedembed:PersonalFedEmbed', _FEDEMBED),
+  'fedembed_prototype': Entry(
+    'algorithms.fedembed_prototype:PrototypeFedEmbed', _FEDEMBED
+  ),
+  'fedembed_som': Entry('algorithms.fedembed_som:SomFedEmbed', _FEDEMBED),
+  'fedembed_type': Entry('algorithms.fedembed:TypeFedEmbed', _FEDEMBED),
   'fedper': Entry('algorithms.split:Split'),
   'fedprox': Entry('algorithms.fedprox:FedProx'),
   'fedrep': Entry('algorithms.split:FedRep'),
   'fedrod': Entry('algorithms.split:FedRod'),
+  # FedAvg with embeddings.
+  'global_plus': Entry(
+    'algorithms.fedembed:OneHeadFedEmbed',
+    {
+      **_FEDEMBED,
+      'embedding_loss': 'own',
+      'type_loss': False,
+      'global_loss': False,
+    },
+  ),
   'group': Entry(
     'algorithms.group:Group',
     {'server_optimizer': 'adam', 'server_learning_rate': 0.03},  # As fedadam.
@@ -84,6 +111,7 @@ TRAINERS = {
   'perfedavg': Entry(
     'algorithms.perfedavg:PerFedAvg', {'client_weighting': 'uniform'}
   ),
+  'pfedkm': Entry('algorithms.pfedkm:PFedKm', {'client_weighting': 'uniform'}),
   'pfedme': Entry('algorithms.pfedme:PFedMe', {'client_weighting': 'uniform'}),
   'scaffold': Entry('algorithms.scaffold:Scaffold'),
   'self_fl': Entry('algorithms.self_fl:SelfFl'),
@@ -92,6 +120,9 @@ TRAINERS = {
 PERSONALIZERS = {
   'as_trained': Entry('algorithms.as_trained:AsTrained'),
   'ditto': Entry('algorithms.ditto:DittoPersonalizer'),
+  'embedding_finetuning': Entry(
+    'algorithms.embedding_finetuning:EmbeddingFinetuning'
+  ),
   'finetuning': Entry('algorithms.finetuning:Finetuning'),
   'head_finetuning': Entry(
     'algorithms.finetuning:Finetuning', {'finetuning_layers': ('last',)}

@@ -67,7 +67,7 @@ from tasks.models import models
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitSettings(fedavg.FedAvgSettings):
+class SplitSettings(personal_models.OwnNoiseSettings, fedavg.FedAvgSettings):
   """The settings of FedAvg for the shared parts, and the parts that are not."""
 
   personal_parts: tuple[str, ...] = settings.field(
@@ -172,7 +172,11 @@ class Split(personal_models.PersonalModels):
   ) -> trainers.ClientResult:
     w = self.personal(message, client.state)
     after, loss = self.train_parts(w, client.data)
-    kept = client_work.select(after, self.personal_names)
+    kept = self.settings.with_noise(
+      client_work.select(w, self.personal_names),
+      client_work.select(after, self.personal_names),
+      client.seed,
+    )
     # FedBABU's clients keep nothing.
     state = client.state.after(kept) if client.state else None
     result = self.result(

@@ -88,11 +88,13 @@ class Start(NamedTuple):
       tells of one.
     measured: What is measured of the start, scalars by name, as the number of
       the client's cluster; they are reported with the client's metrics.
+    message: What else a personalizer of the trainer's own needs.
   """
 
   weights: models.Weights
   shared: models.Weights = collections.OrderedDict()
   measured: Mapping[str, tf.Tensor] = collections.OrderedDict()
+  message: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +111,6 @@ class Trainer(abc.ABC):
     trains: Whether its rounds learn anything.
     start_name: The name of the model that clients start to personalize from.
     start_is_shared: Whether it is the same model for all clients.
-    shared_name: The name of the model that all clients share, where the start
-      is another one and comes with it; None if it does not.
     personalizes_new_clients: Whether there is a start for clients that were
       never trained on.
     cohort_attribute: The attribute of which all clients of a cohort have the
@@ -124,9 +124,16 @@ class Trainer(abc.ABC):
   trains: ClassVar[bool] = True
   start_name: ClassVar[str] = 'global'
   start_is_shared: ClassVar[bool] = True
-  shared_name: ClassVar[str | None] = None
   personalizes_new_clients: ClassVar[bool] = True
   cohort_attribute: ClassVar[str | None] = None
+
+  @property
+  def shared_name(self) -> str | None:
+    """The name of the model that all clients share.
+
+    It comes with the start, if that is another one; None if it does not.
+    """
+    return None
 
   @property
   def begins_with(self) -> 'Trainer | None':

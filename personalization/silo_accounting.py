@@ -121,6 +121,13 @@ def _fedrod(trainer: split.FedRod, rounds: int) -> Uses:
   return Uses((Walk(rounds, gradients=2),))
 
 
+def _pfedme(trainer: pfedme.PFedMe, rounds: int) -> Uses:
+  # Parts that are not proximal take a step after the others.
+  others = bool(trainer.settings.proximal_parts)
+  gradients = trainer.settings.proximal_steps + others
+  return Uses((Walk(rounds, gradients=gradients),))
+
+
 def _perfedavg(trainer: perfedavg.PerFedAvg, rounds: int) -> Uses:
   if trainer.settings.form != 'first_order':
     raise errors.UserError(
@@ -154,9 +161,7 @@ _TRAINERS: Mapping[type, Callable[[Any, int], Uses]] = {
   mocha.Mocha: _each_round(),
   mr_mtl.MrMtl: _each_round(),
   perfedavg.PerFedAvg: _perfedavg,
-  pfedme.PFedMe: lambda trainer, rounds: Uses(
-    (Walk(rounds, gradients=trainer.settings.proximal_steps),)
-  ),
+  pfedme.PFedMe: _pfedme,
   scaffold.Scaffold: _each_round(),
   self_fl.SelfFl: _self_fl,
   self_fl_clusters.ClusterSelfFl: _self_fl,
@@ -171,7 +176,9 @@ _TRAINERS: Mapping[type, Callable[[Any, int], Uses]] = {
 # client finds what it starts to personalize from.
 _STARTS: Mapping[type, Callable[[Any], int]] = {
   perfedavg.PerFedAvg: lambda _: 1,
-  pfedme.PFedMe: lambda trainer: trainer.settings.proximal_steps,
+  pfedme.PFedMe: lambda trainer: (
+    trainer.settings.proximal_steps * trainer.settings.personal_passes
+  ),
 }
 
 

@@ -79,15 +79,39 @@ def _read(path: pathlib.Path, num_axes: int) -> np.ndarray:
     ) from error
 
 
-def _read_all(kind: str, num_axes: int, data_dir: str | None) -> np.ndarray:
+def _read_parts(
+  kind: str, num_axes: int, data_dir: str | None
+) -> list[np.ndarray]:
   """Reads the images or the labels, those to train on first."""
   name = f'{kind}-idx{num_axes}-ubyte.gz'
-  return np.concatenate(
-    [
-      _read(downloads.find(f'mnist/{part}-{name}', data_dir, _ADVICE), num_axes)
-      for part in _PARTS
-    ]
-  )
+  return [
+    _read(downloads.find(f'mnist/{part}-{name}', data_dir, _ADVICE), num_axes)
+    for part in _PARTS
+  ]
+
+
+def read(data_dir: str | None) -> tuple[np.ndarray, np.ndarray, int]:
+  """Reads the four files.
+
+  Args:
+    data_dir: The folder of the user's data.
+
+  Returns:
+    The images, `[n, 28, 28]` uint8, and the labels, `[n]` int32, of both the
+    training and the test file, and how many of them are of the first.
+
+  Raises:
+    UserError: If they cannot be found or read.
+  """
+  images = np.concatenate(_read_parts('images', 3, data_dir))
+  parts = _read_parts('labels', 1, data_dir)
+  labels = np.concatenate(parts).astype(np.int32)
+  if images.shape != (len(labels), _SIZE, _SIZE):
+    raise errors.UserError(
+      f'There are images of shape {images.shape} and {len(labels)} labels in'
+      f' the files of MNIST. {_ADVICE}'
+    )
+  return images, labels, len(parts[0])
 
 
 def _read_writers(data_dir: str | None, size: int) -> np.ndarray:
@@ -115,13 +139,7 @@ def _standardize(images: np.ndarray) -> np.ndarray:
 
 def load(settings: MnistSettings, data_dir: str | None, seed: int) -> task.Task:
   """Loads the task; without a `split_seed`, `seed` decides the split."""
-  images = _read_all('images', 3, data_dir)
-  labels = _read_all('labels', 1, data_dir).astype(np.int32)
-  if images.shape != (len(labels), _SIZE, _SIZE):
-    raise errors.UserError(
-      f'There are images of shape {images.shape} and {len(labels)} labels in'
-      f' the files of MNIST. {_ADVICE}'
-    )
+  images, labels, _ = read(data_dir)
   columns: Mapping[str, np.ndarray] = {}
   if settings.partition == _WRITER:
     columns = {_WRITER: _read_writers(data_dir, len(labels))}

@@ -21,14 +21,19 @@ if TYPE_CHECKING:
 # the class of its settings.
 TASKS = {
   'adni': 'tasks.adni:AdniSettings',
+  'audiomnist_preference': (
+    'tasks.audiomnist_preference:AudiomnistPreferenceSettings'
+  ),
   'cifar10': 'tasks.cifar10:Cifar10Settings',
   'emnist': 'tasks.emnist:EmnistSettings',
   'femnist_letters': 'tasks.femnist_letters:FemnistLettersSettings',
   'gaussian': 'tasks.gaussian:GaussianSettings',
   'landmarks': 'tasks.landmarks:LandmarksSettings',
   'mnist': 'tasks.mnist:MnistSettings',
+  'mnist_preference': 'tasks.mnist_preference:MnistPreferenceSettings',
   'school': 'tasks.school:SchoolSettings',
   'sent140': 'tasks.sent140:Sent140Settings',
+  'speech_preference': 'tasks.speech_preference:SpeechPreferenceSettings',
   'spoken_digits': 'tasks.spoken_digits:SpokenDigitsSettings',
   'stackexchange': 'tasks.stackexchange:StackExchangeSettings',
   'stackoverflow': 'tasks.stackoverflow:StackOverflowSettings',

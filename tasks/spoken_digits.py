@@ -16,6 +16,7 @@ All else is as in `tasks.wakeword`.
 from collections.abc import Sequence
 import dataclasses
 import pathlib
+from typing import NamedTuple
 import zipfile
 
 import numpy as np
@@ -31,8 +32,8 @@ from tasks.data import downloads
 _ADVICE = (
   'Save AudioMNIST (https://github.com/soerenab/AudioMNIST), resampled to 16'
   ' kHz, in the folder audiomnist of the data_dir: a NumPy file of all samples'
-  ' [n] int16, the offsets [clips + 1] of the clips in them, and the speaker'
-  ' and the digit [clips] of each.'
+  ' [n] int16, the offsets [clips + 1] of the clips in them, and the speaker,'
+  ' the digit and the take [clips] of each.'
 )
 
 
@@ -83,15 +84,33 @@ class SpokenDigitsSettings(wakeword.WakewordSettings):
   )
 
 
-def _read(
-  path: pathlib.Path,
-) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
-  """Reads the clips, the speakers and the digits."""
+class Clips(NamedTuple):
+  """Clips of spoken digits.
+
+  Attributes:
+    path: Their file.
+    samples: The samples of each, from -1 to 1.
+    speakers: The number of the speaker of each.
+    digits: The digit that is said.
+    takes: How often the speaker said it before; zeros if that is not known.
+  """
+
+  path: pathlib.Path
+  samples: Sequence[np.ndarray]
+  speakers: np.ndarray
+  digits: np.ndarray
+  takes: np.ndarray
+
+
+def read_clips(data_dir: str | None) -> Clips:
+  """Reads the clips of AudioMNIST from a folder; raises a `UserError`."""
+  path = downloads.find('audiomnist/digits_16k.npz', data_dir, _ADVICE)
   try:
     with np.load(path, allow_pickle=False) as file:
       samples, offsets = file['samples'], file['offsets']
       speakers, digits = file['speaker'], file['digit']
-    if not len(offsets) - 1 == len(speakers) == len(digits) > 0:
+      takes = file['take'] if 'take' in file else np.zeros_like(speakers)
+    if not len(offsets) - 1 == len(speakers) == len(digits) == len(takes) > 0:
       raise ValueError(
         f'{len(offsets) - 1} clips, {len(speakers)} speakers and'
         f' {len(digits)} digits'
@@ -103,28 +122,29 @@ def _read(
       f'{path} cannot be read as clips ({error}). {_ADVICE}'
     ) from error
   clips = np.split(audio.from_int16(samples), offsets[1:-1])
-  return clips, speakers, digits
+  return Clips(path, clips, speakers, digits, takes)
 
 
 def load(
   settings: SpokenDigitsSettings, data_dir: str | None, seed: int
 ) -> task.Task:
   """Loads the task; without a `split_seed`, `seed` decides the split."""
-  path = downloads.find('audiomnist/digits_16k.npz', data_dir, _ADVICE)
-  clips, speakers, digits = _read(path)
-  labels = (digits == settings.digit).astype(np.int32)
+  clips = read_clips(data_dir)
+  labels = (clips.digits == settings.digit).astype(np.int32)
   if not 0 < labels.sum() < len(labels):
     raise errors.UserError(
-      f'{path} has no clips of the digit {settings.digit}, or no others.'
+      f'{clips.path} has no clips of the digit {settings.digit}, or no others.'
       ' Name another task.digit.'
     )
   names = list(DEVICES)
-  devices = np.array([names[speaker % len(names)] for speaker in speakers])
+  devices = np.array(
+    [names[speaker % len(names)] for speaker in clips.speakers]
+  )
   x = [
     audio.spectrogram(
       DEVICES[device].record(clip, seeds.generator('recording', k))
     )
-    for k, (clip, device) in enumerate(zip(clips, devices))
+    for k, (clip, device) in enumerate(zip(clips.samples, devices))
   ]
   return wakeword.make_task(
     'spoken_digits', settings, np.stack(x), labels, devices, seed

@@ -114,3 +114,64 @@ class F1Model(linear.LogisticRegression):
     return collections.OrderedDict(
       macro_f1=true[:, :, tf.newaxis] * predicted[:, tf.newaxis, :]
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class TypedModel(F1Model):
+  """A layer of the features, and of a vector if there is one, before `F1Model`.
+
+  Its examples are {'x': [3], 'y': [] int32, 'type': [] int32}. The vector is an
+  input of the layer, and again beside its output.
+  """
+
+  types: int = 3
+  vector_size: int = 0
+
+  @property
+  def num_types(self) -> int:
+    return self.types
+
+  def with_vector(self, size: int = 0) -> models.Model:
+    return dataclasses.replace(self, vector_size=size or _VECTOR_SIZE)
+
+  @property
+  def example_spec(self) -> Mapping[str, tf.TensorSpec]:
+    spec = collections.OrderedDict(super().example_spec)
+    return collections.OrderedDict(spec, type=tf.TensorSpec([], tf.int32))
+
+  @property
+  def _kernel_shape(self) -> list[int]:
+    return [_WIDTH + self.vector_size, self.num_classes]
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    parts = {
+      **super().parts,
+      models.ENCODER: ('hidden_kernel', 'hidden_bias'),
+    }
+    return {models.CLIENT: ('vector',), **parts} if self.vector_size else parts
+
+  def init(self, seed: tf.Tensor) -> models.Weights:
+    seeds = tf.random.experimental.stateless_split(seed, 3)
+    weights = collections.OrderedDict(
+      hidden_kernel=layers.glorot_uniform(
+        seeds[0], [_NUM_FEATURES + self.vector_size, _WIDTH]
+      ),
+      hidden_bias=tf.zeros([_WIDTH]),
+      kernel=layers.glorot_uniform(seeds[1], self._kernel_shape),
+      bias=tf.zeros([self.num_classes]),
+    )
+    if self.vector_size:
+      weights['vector'] = tf.random.stateless_uniform(
+        [self.vector_size], seeds[2]
+      )
+    return weights
+
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
+    x = batch['x']
+    if not self.vector_size:
+      return tf.tanh(layers.dense(weights, 'hidden', x))
+    shape = [tf.shape(x)[0], self.vector_size]
+    vectors = tf.broadcast_to(weights['vector'], shape)
+    x = layers.dense(weights, 'hidden', tf.concat([x, vectors], axis=1))
+    return tf.concat([tf.tanh(x), vectors], axis=1)

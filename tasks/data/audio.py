@@ -13,6 +13,9 @@ _WINDOW, _HOP, _FFT = 400, 160, 512
 _LOWEST, _HIGHEST = 60.0, 7600.0
 # Samples are from -1 to 1; this is far below any noise.
 _SILENCE = 1e-6
+# Of spectrograms of the bins themselves: a window of 25 ms every 2.5 ms.
+LINEAR_BINS, LINEAR_FRAMES = 200, 375
+_LINEAR_HOP = 40
 # About the mean and the deviation of speech, so that inputs are near 0 and 1.
 _MEAN, _DEVIATION = -10.0, 4.0
 
@@ -84,3 +87,21 @@ def spectrogram(samples: np.ndarray) -> np.ndarray:
   logarithm = np.log(power @ _filters() + _SILENCE)
   scaled = (logarithm - _MEAN) / _DEVIATION
   return scaled[..., np.newaxis].astype(np.float32)
+
+
+def linear_spectrogram(samples: np.ndarray) -> np.ndarray:
+  """Computes the logarithm of the power in the bins of a Fourier transform.
+
+  Args:
+    samples: A clip, from -1 to 1. It is cut at its end, or has silence there.
+
+  Returns:
+    The spectrogram, `[LINEAR_BINS, LINEAR_FRAMES]` float16, without the last
+    bin.
+  """
+  size = _WINDOW + (LINEAR_FRAMES - 1) * _LINEAR_HOP
+  samples = np.pad(samples[:size], (0, max(size - len(samples), 0)))
+  windows = np.lib.stride_tricks.sliding_window_view(samples, _WINDOW)
+  spectrum = np.fft.rfft(windows[::_LINEAR_HOP] * np.hanning(_WINDOW))
+  power = np.abs(spectrum[:, :LINEAR_BINS].T) ** 2
+  return np.log(power + _SILENCE).astype(np.float16)

@@ -41,6 +41,14 @@ def glorot_uniform(seed: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
   return tf.random.stateless_uniform(shape, seed, -limit, limit)
 
 
+def fan_in_uniform(
+  seed: tf.Tensor, shape: Sequence[int], fan_in: int
+) -> tf.Tensor:
+  """Draws weights as PyTorch does by default: U(-1, 1) / sqrt(fan_in)."""
+  limit = 1 / math.sqrt(fan_in)
+  return tf.random.stateless_uniform(shape, seed, -limit, limit)
+
+
 def orthogonal(seed: tf.Tensor, rows: int, columns: int) -> tf.Tensor:
   """Draws a recurrent kernel as Keras does; it has more columns than rows."""
   q, r = tf.linalg.qr(tf.random.stateless_normal([columns, rows], seed))
@@ -151,6 +159,17 @@ def convolution(
   return _tell(weights, f'{layer}_kernel', y, square)
 
 
+def convolve(
+  kernel: tf.Tensor,
+  bias: tf.Tensor,
+  x: tf.Tensor,
+  padding: Any,
+  strides: int | Sequence[int],
+) -> tf.Tensor:
+  """Convolves images with a kernel of any stride, of which no probe is told."""
+  return _add_bias(tf.nn.conv2d(x, kernel, strides, padding), bias)
+
+
 @tf.custom_gradient
 def relu_and_max_pool(
   x: tf.Tensor,
@@ -206,9 +225,20 @@ def _normalize(
 def layer_norm(
   weights: models.Weights, layer: str, x: tf.Tensor, epsilon: float
 ) -> tf.Tensor:
-  """Normalizes each row over its features (Ba et al. 2016)."""
+  """Normalizes each example, or row, over its features (Ba et al. 2016).
+
+  Args:
+    weights: The model's weights, with a scale and an offset of each feature.
+    layer: The name that those of this layer begin with.
+    x: The features, whose last axes are those of the scale.
+    epsilon: Is added to the variance.
+
+  Returns:
+    The normalized features.
+  """
   scale, offset = weights[f'{layer}_scale'], weights[f'{layer}_offset']
-  return _normalize(x, [-1], scale, offset, epsilon)
+  axes = range(-scale.shape.rank, 0)
+  return _normalize(x, list(axes), scale, offset, epsilon)
 
 
 def group_norm(

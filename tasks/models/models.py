@@ -28,7 +28,10 @@ Batch = Mapping[str, tf.Tensor]
 # `tasks.models.metrics` makes the metric of their sums.
 Statistics = collections.OrderedDict[str, Any]
 
-ENCODER, HEAD = 'encoder', 'head'
+# The part of a client's own vector, which is one weight, and the others.
+CLIENT, ENCODER, HEAD = 'client', 'encoder', 'head'
+# The size of a vector, where a model is made for none.
+_VECTOR_SIZE = 28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +46,8 @@ class Model(abc.ABC):
   on.
 
   A vector of a client's own, as an embedding of the client, is a weight in a
-  part of its own: a method that keeps this part on the client makes it
-  personal.
+  part of its own, `CLIENT`: a method that keeps this part on the client makes
+  it personal. Any model can be given one, see `with_vector`.
 
   Attributes:
     frozen: Weights of a pretrained model, or other constants as the spelling of
@@ -75,6 +78,24 @@ class Model(abc.ABC):
     default=None, kw_only=True
   )
 
+  @property
+  def num_types(self) -> int:
+    """The number of types of examples, which their feature 'type' tells.
+
+    A type is known whoever has the example. 0 if there is no such feature.
+    """
+    return 0
+
+  def with_vector(self, size: int = 0) -> 'Model':
+    """Returns the model with a vector of the client's own as a further input.
+
+    By default the vector is appended to the representation.
+
+    Args:
+      size: The size of the vector; 0 for that which the model is made for.
+    """
+    return AppendedVector(self, size or _VECTOR_SIZE, frozen=self.frozen)
+
   @functools.cached_property
   def frozen_digest(self) -> str | None:
     """The SHA-256 of the frozen weights; None if there are none."""
@@ -91,6 +112,13 @@ class Model(abc.ABC):
   @abc.abstractmethod
   def example_spec(self) -> Mapping[str, tf.TensorSpec]:
     """The shape and type of each feature of one example."""
+
+  def blank_example(self) -> Batch:
+    """Returns an example of zeros, for what depends on the shapes alone."""
+    return {
+      name: tf.zeros([1, *spec.shape], spec.dtype)
+      for name, spec in self.example_spec.items()
+    }
 
   @property
   @abc.abstractmethod
@@ -215,7 +243,11 @@ class Model(abc.ABC):
 
   def statistics(self, weights: Weights, batch: Batch) -> Statistics:
     """The statistics of each example of a batch; the loss is not among them."""
-    return self.judge(self.predict(self.scores(weights, batch)), batch)
+    return self.judge_scores(self.scores(weights, batch), batch)
+
+  def judge_scores(self, scores: Any, batch: Batch) -> Statistics:
+    """The statistics of each example, given the scores of the entries."""
+    return self.judge(self.predict(scores), batch)
 
 
 def mean(values: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
@@ -264,3 +296,92 @@ class Regressor(Model):
   def judge(self, predicted: tf.Tensor, batch: Batch) -> Statistics:
     error = each_as_one(self.score_loss(predicted, batch))
     return collections.OrderedDict(squared_error=error)
+
+
+@dataclasses.dataclass(frozen=True)
+class AppendedVector(Model):
+  """A model whose heads are given a vector of the client's own as well.
+
+  The scores of the model have a linear function of the vector added, as if a
+  head that is one linear layer had it among its features.
+
+  Attributes:
+    model: The model without it.
+    size: The size of the vector.
+  """
+
+  model: Model
+  size: int
+
+  @property
+  def _inner(self) -> Model:
+    return dataclasses.replace(self.model, frozen=self.frozen)
+
+  @property
+  def example_spec(self) -> Mapping[str, tf.TensorSpec]:
+    return self.model.example_spec
+
+  @property
+  def num_types(self) -> int:
+    return self.model.num_types
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    head = (*self.model.parts[HEAD], 'vector_kernel')
+    return {CLIENT: ('vector',), **self.model.parts, HEAD: head}
+
+  def init(self, seed: tf.Tensor) -> Weights:
+    """As in `Model`; the vector is uniform from 0 to 1, its kernel is 0."""
+    seeds = tf.random.experimental.stateless_split(seed, 2)
+    w = self._inner.init(seeds[0])
+    # Only the shape of the scores is used.
+    scores = self._inner.scores(w, self.blank_example())
+    w['vector'] = tf.random.stateless_uniform([self.size], seeds[1])
+    w['vector_kernel'] = tf.zeros([self.size, *scores.shape[1:]])
+    return w
+
+  def encode(self, weights: Weights, batch: Batch) -> tf.Tensor:
+    features = self._inner.encode(weights, batch)
+    vectors = tf.broadcast_to(
+      weights['vector'], [tf.shape(features)[0], self.size]
+    )
+    return tf.concat([features, vectors], axis=1)
+
+  def decide(self, weights: Weights, features: tf.Tensor) -> Any:
+    own, vectors = features[:, : -self.size], features[:, -self.size :]
+    return self._inner.decide(weights, own) + tf.tensordot(
+      vectors, weights['vector_kernel'], 1
+    )
+
+  def score_loss(self, scores: Any, batch: Batch) -> tf.Tensor:
+    return self._inner.score_loss(scores, batch)
+
+  def predict(self, scores: Any) -> tf.Tensor:
+    return self._inner.predict(scores)
+
+  def predict_softly(self, scores: Any) -> tf.Tensor:
+    return self._inner.predict_softly(scores)
+
+  def judge(self, predicted: tf.Tensor, batch: Batch) -> Statistics:
+    return self._inner.judge(predicted, batch)
+
+  def judge_scores(self, scores: Any, batch: Batch) -> Statistics:
+    return self._inner.judge_scores(scores, batch)
+
+  def judge_likelihood(
+    self, log_likelihood: tf.Tensor, batch: Batch
+  ) -> Statistics:
+    return self._inner.judge_likelihood(log_likelihood, batch)
+
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return self.model.metrics
+
+  def target(self, batch: Batch) -> tf.Tensor:
+    return self._inner.target(batch)
+
+  def entry_mask(self, batch: Batch) -> tf.Tensor:
+    return self._inner.entry_mask(batch)
+
+  def example_weight(self, batch: Batch) -> tf.Tensor:
+    return self._inner.example_weight(batch)

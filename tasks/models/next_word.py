@@ -169,10 +169,7 @@ class NextWordModel(models.Model):
   def metrics(self) -> Mapping[str, metrics.Metric]:
     return {'perplexity': metrics.PERPLEXITY}
 
-  def statistics(
-    self, weights: models.Weights, batch: models.Batch
-  ) -> models.Statistics:
-    scores = self.scores(weights, batch)
+  def judge_scores(self, scores: Any, batch: models.Batch) -> models.Statistics:
     return collections.OrderedDict(
       **self.judge(self.predict(scores), batch),
       **self.judge_likelihood(self.log_likelihood(scores, batch), batch),

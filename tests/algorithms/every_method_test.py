@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 import tree
 
 from algorithms import mocha
+from algorithms import pfedkm
 from algorithms import registry
 from tests import toys
 from tests.algorithms import helpers
@@ -41,7 +42,18 @@ _NAMES = (
 # not.
 _SPLIT = ('fedbabu', 'fedper', 'fedrep', 'lg_fedavg')
 # Those whose servers count rounds or steps, also where no update arrives.
-_COUNTING = ('fedadam', 'group', 'hypcluster', 'ensemble', 'mocha')
+_COUNTING = (
+  'ensemble',
+  'fedadam',
+  'fedembed_personal',
+  'fedembed_prototype',
+  'fedembed_som',
+  'fedembed_type',
+  'global_plus',
+  'group',
+  'hypcluster',
+  'mocha',
+)
 
 
 # Of the module, so that all tests of a method follow each other and share its
@@ -93,7 +105,9 @@ def _models(method, state):
   """The models in a state."""
   if isinstance(method.trainer, mocha.Mocha):
     return {'models': state.server.models}  # None of them is everybody's.
-  if not method.trains:
+  if isinstance(method.trainer, pfedkm.PFedKm):
+    return {'theta': state.server.theta.weights, 'heads': state.server.heads}
+  if not (method.trains and method.model_places):
     return {'model': state.server.model}
   leaves = dict(tree.flatten_with_path(state))
   return {
@@ -271,6 +285,17 @@ def test_there_is_a_metric_for_each_candidate(method):
     ('lg_fedavg', 1, 7, 7),
     ('pfedme', 1, 4, 4),
     ('perfedavg', 1, 4, 4),
+    # With an embedding, whose kernel of 28 each head has: two heads and the
+    # global one. The embedding itself is sent to nobody.
+    ('fedembed_type', 1, 3 * 32, 3 * 32),
+    ('fedembed_personal', 1, 32, 32),
+    # Two prototypes as well, and whether a user is one of them.
+    ('fedembed_prototype', 1, 3 * 32 + 2 * 28, 3 * 32 + 2 * 28 + 2),
+    # Two maps of two nodes; what moves one of them.
+    ('fedembed_som', 1, 3 * 32 + 4 * 28, 3 * 32 + 2 * 28),
+    ('global_plus', 1, 32, 32),
+    # Two heads and two centres; for each cluster, a head and all updates.
+    ('pfedkm', 1, 2 * 4 + 2 * 4, 2 * 4 + 2 * 4),
     # Four numbers of the uncertainties, and the client's own.
     ('self_fl', 1, 4 + 4, 4 + 1),
     # The weights of two clusters; the model, weight, variance and whether it is

@@ -3,6 +3,7 @@
 import collections
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from algorithms import aggregation
@@ -10,8 +11,11 @@ from algorithms import as_trained
 from algorithms import methods
 from algorithms import pfedme
 from algorithms import trainers
+from base import errors
 from tasks.data import batches
 from tasks.models import linear
+from tests import toys
+from tests.algorithms import preferring
 
 _EMPTY = collections.OrderedDict()
 
@@ -100,3 +104,64 @@ def test_learns_in_rounds_and_is_compared_with_the_global_model():
   assert losses[-1] < losses[0]
   assert list(map(str, method.candidates)) == ['global model', 'theta']
   assert method.baseline == 0
+
+
+def _steps(trainer, w, data):
+  """Returns what a client sends."""
+  client = trainers.Client(data, _EMPTY, tf.constant([0, 0]), _EMPTY)
+  return trainer.client(w, client).updates['model'].value
+
+
+def test_only_the_head_follows_theta_if_it_alone_is_proximal():
+  # One step of theta, and then one of the encoder at theta.
+  model = toys.TypedModel()
+  trainer = pfedme.PFedMe(
+    model,
+    pfedme.PFedMeSettings(
+      proximal_parts=('head',),
+      proximal_steps=1,
+      proximal=2.0,
+      local_rate=0.1,
+      client_learning_rate=0.3,
+      shared_optimizer='sgd',
+      shared_learning_rate=0.05,
+    ),
+  )
+  data = preferring.data(0, 0, batch_size=8)
+  w = model.init(tf.constant([0, 1]))
+
+  def slopes(weights):
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      loss = tf.reduce_mean(model.loss(weights, data.examples))
+    return tape.gradient(loss, weights)
+
+  head = model.parts['head']
+  of_w = slopes(w)
+  theta = {name: w[name] - 0.3 * of_w[name] for name in head}
+  at_theta = slopes(collections.OrderedDict(w, **theta))
+  sent = _steps(trainer, w, data)
+  for name in w:
+    expected = 0.05 * at_theta[name]
+    if name in head:
+      expected = 0.1 * 2.0 * (w[name] - theta[name])
+    np.testing.assert_allclose(sent[name], expected, rtol=1e-4, atol=1e-7)
+
+
+def test_a_client_is_judged_with_the_encoder_that_it_was_sent():
+  model = toys.TypedModel()
+  own = pfedme.PFedMeSettings(proximal_parts=('head',), personal_passes=2)
+  client = trainers.Client(
+    preferring.data(0, 0), _EMPTY, tf.constant([0, 0]), _EMPTY
+  )
+  w = model.init(tf.constant([0, 1]))
+  judged = pfedme.PFedMe(model, own).start(w, client).weights
+  for name in model.parts['encoder']:
+    np.testing.assert_array_equal(judged[name], w[name])
+  for name in model.parts['head']:
+    assert not np.array_equal(judged[name], w[name])
+
+
+def test_an_unknown_part_is_refused():
+  with pytest.raises(errors.UserError, match='proximal_parts'):
+    _trainer(proximal_parts=('heart',))

@@ -16,6 +16,10 @@ _VECTOR = toys.VectorModel()
 _ALL = set(helpers.MODEL.init([0, 0]))
 _SHARED = {'vector', *_VECTOR.parts['encoder']}
 _HEAD = {'vector', *_VECTOR.parts['head']}
+# Of a linear model with an embedding, which has no encoder.
+_OF_HEAD = (*helpers.MODEL.parts['head'], 'vector_kernel')
+_HEADS = {f'phi_{name}' for name in _OF_HEAD}
+_GLOBAL_HEAD = {f'nu_{name}' for name in _OF_HEAD}
 
 # The weights of each part that a client sends under privacy. Beside them there
 # are only its numbers in the sums of a round's metrics, which a private server
@@ -28,11 +32,14 @@ _SENT = {
   'fedavg': {'model': _ALL},
   'fedavgm': {'model': _ALL},
   'fedbabu': {'model': _SHARED},
+  'fedembed_personal': {'model': _GLOBAL_HEAD},
+  'fedembed_type': {'model': _HEADS | _GLOBAL_HEAD},
   'fedper': {'model': _SHARED},
   'fedprox': {'model': _ALL},
   'fedrep': {'model': _SHARED},
   'fedrod': {'model': _ALL},
   'group': {'group_0': _ALL, 'group_1': _ALL},
+  'global_plus': {'model': _HEADS},
   'hypcluster': {'cluster_0': _ALL, 'cluster_1': _ALL},
   'lg_fedavg': {'model': _HEAD},
   'mr_mtl': {'model': _ALL},
@@ -52,7 +59,10 @@ _SUMS = {
 _SETTINGS = {'self_fl': {'one_pass': True}}
 # Those that cannot be private, and why.
 _REFUSED = {
+  'fedembed_prototype': 'moving_prototypes=false',
+  'fedembed_som': 'reveals its embedding',
   'mocha': 'each row',
+  'pfedkm': 'exact updates',
   'self_fl_clusters': 'in the clear',
 }
 

@@ -79,3 +79,18 @@ def test_a_detector_is_judged_by_its_false_accepts(data_dir, tmp_path):
     assert result['metric'] == 'false_accepts'
     assert 0 <= result['test']['mean'] <= 1
     assert result['groups'].keys() == {'phone', 'speaker'}
+
+
+def test_preferences_are_judged_by_f1_type_by_type(data_dir, tmp_path):
+  results = _run(
+    'mnist_preference',
+    ['task.users=10', 'client_steps=2', 'clients_per_round=4'],
+    ('fedembed_prototype',),
+    data_dir,
+    tmp_path / 'output',
+  )
+  for result in results.values():
+    assert result['metric'] == 'macro_f1'
+    assert 0 <= result['test']['mean'] <= 1
+    assert result['groups'].keys() == set(map(str, range(10)))
+  assert 'clusters' in results['fedembed_prototype']

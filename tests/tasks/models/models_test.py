@@ -13,6 +13,7 @@ from tasks.models import linear
 from tasks.models import lstm
 from tasks.models import mobilenet
 from tasks.models import models
+from tasks.models import preference
 from tasks.models import transformer
 from tests import toys
 
@@ -47,6 +48,10 @@ _MODELS = {
   'frozen': toys.FrozenModel(),
   'vector': toys.VectorModel(),
   'f1': toys.F1Model(),
+  'preference': preference.DigitPreference(2, 28),
+  'appended_vector': linear.LogisticRegression(
+    3, _NUM_CLASSES, initial_stddev=1
+  ).with_vector(2),
 }
 # The models whose encoder shares a weight with the head: the embedding.
 _TIED = ('transformer',)

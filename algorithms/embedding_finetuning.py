@@ -1,0 +1,107 @@
+"""Fine-tuning of a FedEmbed user's embedding, with all shared weights fixed.
+
+A user that was never trained has a random embedding. It takes the local steps
+of FedEmbed on e alone, with those towards its prototype, and on its own head,
+if it keeps one on the device.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from algorithms import candidates
+from algorithms import client_work
+from algorithms import fedembed
+from algorithms import personalizers
+from algorithms import trainers
+from base import errors
+from base import settings
+from tasks.data import batches
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingFinetuningSettings(settings.Settings):
+  """The settings of the fine-tuning."""
+
+  embedding_epochs: int = settings.field(
+    10,
+    'The most epochs on the personalization set; 0 to this are tried.',
+    minimum=0,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingFinetuning(personalizers.Personalizer):
+  """Trains the embedding on; the baseline is the global head, if any."""
+
+  trainer: fedembed.FedEmbed
+  settings: EmbeddingFinetuningSettings
+
+  def __post_init__(self) -> None:
+    if not isinstance(self.trainer, fedembed.FedEmbed):
+      raise errors.UserError(
+        'embedding_finetuning personalizes only what fedembed or global_plus'
+        ' trained.'
+      )
+
+  @property
+  def _has_baseline(self) -> bool:
+    return self.trainer.shared_name is not None
+
+  @property
+  def candidates(self) -> Sequence[candidates.Candidate]:
+    name = self.trainer.start_name
+    tried = range(self.settings.embedding_epochs + 1)
+    return (
+      *(
+        [candidates.Candidate(text=self.trainer.shared_name)]
+        if self._has_baseline
+        else []
+      ),
+      *(
+        candidates.Candidate(epoch, 'epochs', text=f'{name}, {epoch} epochs')
+        for epoch in tried
+      ),
+    )
+
+  @property
+  def baseline(self) -> int | None:
+    return 0 if self._has_baseline else None
+
+  def personalize(
+    self,
+    start: trainers.Start,
+    client: trainers.Client,
+    evaluation: Mapping[str, batches.ClientData],
+  ) -> Any:
+    trainer, message = self.trainer, start.message
+
+    def evaluate(local: fedembed.LocalWork) -> Any:
+      own = trainer.models_of(message, client, local)
+      return client_work.evaluate_sets(trainer.model, own.weights, evaluation)
+
+    def epoch(i: tf.Tensor, local: fedembed.LocalWork) -> fedembed.LocalWork:
+      del i
+      after = trainer.train(message, client, local)
+      # What all users share stays.
+      w = client_work.merge(after.w.weights, message.model)
+      return after._replace(w=after.w._replace(weights=w))
+
+    metrics = client_work.evaluate_epochs(
+      evaluate,
+      trainer.begin(message, client),
+      epoch,
+      self.settings.embedding_epochs,
+    )
+    if not self._has_baseline:
+      return metrics
+    of_global = client_work.evaluate_sets(
+      trainer.model, start.shared, evaluation
+    )
+    return tf.nest.map_structure(
+      lambda one, others: tf.concat([one[tf.newaxis], others], 0),
+      of_global,
+      metrics,
+    )

@@ -1,0 +1,633 @@
+"""FedEmbed: personal embeddings in a model that all users share.
+
+Silva et al. 2022. User u keeps an embedding e_u on the device. It is an input
+of the encoder theta and, beside its output, of each head: those of K
+sub-populations, phi_1 … phi_K; nu, for all users; and gamma, which tells the
+type of an example, whoever has it. With the mean losses of a batch
+
+  a = L_C(phi_j)    b = L_M(gamma)    c = L_C(nu)
+
+  user u:  for each batch:
+             (1) Prototype: steps e_u towards that of its type, k
+             (2) j <- its head
+             (3) theta  <- theta - Adam(grad(a + b))
+                 phi_j  <- phi_j - Adam(grad a)
+                 gamma  <- gamma - Adam(grad b)
+                 nu     <- nu - Adam(grad c)
+                 e_u    <- e_u - Adam(grad(a + b + c)), also through theta
+           sends what it changed of theta, gamma, nu and all phi
+  server:  Adam, on the mean of what was sent
+
+c moves no weight but nu and e: it is there for all embeddings to lie in one
+space. Heads that a user does not have are sent as zeros, so that the server
+does not learn j; the mean of a head is its own users' times their share.
+
+Where the paper is silent, or contradicts itself:
+
+- Algorithm 1 lacks nu and gamma, which figure 2 and section 3.1 have, and goes
+  up where it must go down (lines 10, 20, 27 and 28).
+- Losses have the weight 1. All of them train e ("all FedEmbed steps"); with
+  `embedding_loss` it is c alone ("one latent space"), or a alone (line 20).
+- Embeddings start at U[0, 1). Their slots are kept with them, as line 18 alone
+  would be one step with a summed gradient; those of other weights are new in
+  each round. A head that a user leaves within a round has gradients of zero.
+- The type k that a user likes is the most frequent one among the examples that
+  it likes, or among all if it likes none. Where examples have no types it is
+  the user's group, and there is no gamma.
+
+Each way to tell users their heads is a trainer. Here are those without anything
+to learn for it: `TypeFedEmbed` knows the type of its users, `PersonalFedEmbed`
+has each keep a head of its own on the device, and `OneHeadFedEmbed` has one for
+all, which with a alone is FedAvg with embeddings ("Global+").
+"""
+
+import abc
+import collections
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import tensorflow as tf
+
+from algorithms import aggregation
+from algorithms import client_work
+from algorithms import fedavg
+from algorithms import optimizers
+from algorithms import personal_models
+from algorithms import trainers
+from base import errors
+from base import settings
+from tasks import task
+from tasks.models import layers
+from tasks.models import models
+
+_PHI, _NU = 'phi_', 'nu_'
+_GAMMA = ('gamma_kernel', 'gamma_bias')
+
+
+@dataclasses.dataclass(frozen=True)
+class FedEmbedSettings(fedavg.FedAvgSettings):
+  """The settings of FedAvg for the shared weights, and of the embeddings."""
+
+  num_groups: int = settings.field(
+    0, "K, the number of heads; 0 for that of the task's groups.", minimum=0
+  )
+  embedding_size: int = settings.field(
+    0, 'The size of e; 0 for what the model is made for.', minimum=0
+  )
+  embedding_learning_rate: float = settings.field(
+    0.001, 'The learning rate of the steps on e.', minimum=0
+  )
+  embedding_loss: str = settings.field(
+    'all',
+    'The losses that train e: all of them, that of the global head (c), or that'
+    " of the user's own head (a).",
+    choices=('all', 'global', 'own'),
+  )
+  type_loss: bool = settings.field(
+    True, 'Whether types are learned, by gamma and the loss b.'
+  )
+  global_loss: bool = settings.field(
+    True, 'Whether there is a global head, nu, and its loss c.'
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.embedding_loss == 'global' and not self.global_loss:
+      raise settings.SettingError(
+        'embedding_loss must be all or own if global_loss is false.',
+        'embedding_loss',
+      )
+
+
+class FedEmbedState(NamedTuple):
+  """The server's state.
+
+  Attributes:
+    model: theta, phi, gamma and nu.
+    optimizer: The slots of the server's optimizer.
+    clusters: What tells a user its head; of the variant.
+  """
+
+  model: models.Weights
+  optimizer: Any
+  clusters: Any
+
+
+class FedEmbedMessage(NamedTuple):
+  """The message to the clients, see `FedEmbedState`."""
+
+  model: models.Weights
+  clusters: Any
+
+
+class FedEmbedClientState(NamedTuple):
+  """A client's state, which it sends to nobody.
+
+  Attributes:
+    e: The embedding.
+    slots: The slots of its optimizer.
+    triplet_slots: Those of its steps towards a prototype, if there are any.
+    head: The user's own head, if there is one on the device.
+    rounds: The number of rounds that the user took part in.
+    number: The user's number.
+  """
+
+  e: models.Weights
+  slots: Any
+  triplet_slots: Any
+  head: models.Weights
+  rounds: Any
+  number: Any
+
+
+class LocalWork(NamedTuple):
+  """The work of a client so far.
+
+  Attributes:
+    w: All weights but e, and their slots.
+    e: The embedding, and its slots.
+    triplet_slots: As in `FedEmbedClientState`.
+    loss: The sum of the examples' losses a.
+    steps: The number of steps.
+  """
+
+  w: optimizers.Learner
+  e: optimizers.Learner
+  triplet_slots: Any
+  loss: Any
+  steps: Any
+
+
+def _prefixed(prefix: str, weights: models.Weights) -> models.Weights:
+  return collections.OrderedDict(
+    (f'{prefix}{name}', weight) for name, weight in weights.items()
+  )
+
+
+def nearest(e: tf.Tensor, points: tf.Tensor) -> tf.Tensor:
+  """Returns which of several points, `[K, D]`, is the nearest to e."""
+  return tf.argmin(squared_distances(e, points), output_type=tf.int32)
+
+
+def squared_distances(e: tf.Tensor, points: tf.Tensor) -> tf.Tensor:
+  """Returns the squared distances of e from several points, `[K]`."""
+  return tf.reduce_sum(tf.square(e - points), axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class FedEmbed(fedavg.FedAvg):
+  """Trains an encoder and several heads; each user keeps an embedding.
+
+  Attributes:
+    has_own_head: Whether each user keeps a head of its own.
+    needs_type: Whether users must know the type that they like.
+  """
+
+  settings: FedEmbedSettings
+  start_name = 'own head'
+  start_is_shared = False
+  has_own_head: ClassVar[bool] = False
+  needs_type: ClassVar[bool] = False
+
+  def __post_init__(self) -> None:
+    self.settings.refuse_kept_slots('fedembed')
+    if not self.num_heads and not self.has_own_head:
+      raise settings.SettingError(
+        'num_groups, the number of heads, must be set where a task knows no'
+        ' groups.',
+        'num_groups',
+      )
+    if models.CLIENT not in self.model.parts:
+      model = self.model.with_vector(self.settings.embedding_size)
+      object.__setattr__(self, 'model', model)
+    known = self.model.num_types
+    if self.needs_type and known and self.num_heads != known:
+      raise errors.UserError(
+        f'num_groups is {self.num_heads}, but there are {known} types, each of'
+        ' which has a head. Leave out num_groups.'
+      )
+
+  @property
+  def shared_name(self) -> str | None:
+    return 'global head' if self.settings.global_loss else None
+
+  @property
+  def attributes(self) -> Sequence[str]:
+    has_types = self.model.num_types or not self.needs_type
+    return (*super().attributes, *(() if has_types else (task.GROUP,)))
+
+  @property
+  def num_heads(self) -> int:
+    """K, the number of heads among which a user has one."""
+    return self.settings.num_groups
+
+  @property
+  def tells_types(self) -> bool:
+    """Whether there is gamma."""
+    return self.settings.type_loss and self.model.num_types > 0
+
+  @property
+  def e_name(self) -> str:
+    """The name of the embedding among the model's weights."""
+    (name,) = self.model.parts[models.CLIENT]
+    return name
+
+  @property
+  def head_names(self) -> Sequence[str]:
+    """The names of the weights of a head."""
+    return self.model.parts[models.HEAD]
+
+  @property
+  def stacked_names(self) -> list[str]:
+    """The names of phi, the stacked weights of all heads."""
+    return [f'{_PHI}{name}' for name in self.head_names]
+
+  @property
+  def model_places(self) -> Sequence[tuple[str | int, ...]]:
+    return ()  # Its weights are those of no other method.
+
+  def initialize(self, seed: tf.Tensor) -> FedEmbedState:
+    seeds = tf.random.experimental.stateless_split(seed, self.num_heads + 4)
+    first = self.model.init(seeds[0])
+    model = collections.OrderedDict(
+      (name, weight)
+      for name, weight in first.items()
+      if name != self.e_name and name not in self.head_names
+    )
+    if not self.has_own_head:
+      heads = [self._new_head(seeds[4 + k]) for k in range(self.num_heads)]
+      stacked = tf.nest.map_structure(lambda *own: tf.stack(own), *heads)
+      model |= _prefixed(_PHI, stacked)
+    if self.tells_types:
+      size = self._width(first)
+      for i, shape in enumerate(([size], [])):
+        model[_GAMMA[i]] = layers.fan_in_uniform(
+          tf.random.experimental.stateless_fold_in(seeds[1], i),
+          [*shape, self.model.num_types],
+          size,
+        )
+    if self.settings.global_loss:
+      model |= _prefixed(_NU, self._new_head(seeds[2]))
+    return FedEmbedState(
+      model,
+      self.settings.server_steps.slots(model),
+      self.initialize_clusters(seeds[3]),
+    )
+
+  def _new_head(self, seed: tf.Tensor) -> models.Weights:
+    return client_work.select(self.model.init(seed), self.head_names)
+
+  def new_embedding(self, seed: tf.Tensor) -> models.Weights:
+    """Draws an embedding."""
+    return client_work.select(self.model.init(seed), [self.e_name])
+
+  def as_weights(self, e: tf.Tensor) -> models.Weights:
+    """Returns an embedding as weights of the model."""
+    return collections.OrderedDict([(self.e_name, e)])
+
+  def _width(self, weights: models.Weights) -> int:
+    """Returns the number of features that heads see."""
+    features = self.model.encode(weights, self.model.blank_example())
+    return int(features.shape[1])
+
+  def initialize_clusters(self, seed: tf.Tensor) -> Any:
+    """Makes what tells a user its head; by default nothing."""
+    del seed
+    return collections.OrderedDict()
+
+  def initialize_client(self, seed: tf.Tensor) -> FedEmbedClientState:
+    e = self.new_embedding(seed)
+    head = collections.OrderedDict()
+    if self.has_own_head:
+      own = self._new_head(tf.random.experimental.stateless_fold_in(seed, 1))
+      head = tf.nest.map_structure(lambda leaf: leaf[tf.newaxis], own)
+    return FedEmbedClientState(
+      e=e,
+      slots=self.embedding_steps.slots(e),
+      triplet_slots=self.initialize_triplet(e),
+      head=_prefixed(_PHI, head),
+      rounds=0,
+      number=seed[1],
+    )
+
+  def initialize_triplet(self, e: models.Weights) -> Any:
+    """Makes the slots of steps towards a prototype, if there are any."""
+    del e
+    return collections.OrderedDict()
+
+  @property
+  def embedding_steps(self) -> optimizers.Optimizer:
+    """The optimizer of e."""
+    own = self.settings
+    return own.client_optimizer_at(own.embedding_learning_rate)
+
+  def message(self, server: FedEmbedState) -> FedEmbedMessage:
+    return FedEmbedMessage(server.model, server.clusters)
+
+  def begin(
+    self, message: FedEmbedMessage, client: trainers.Client
+  ) -> LocalWork:
+    """Returns the work of a client before its first step."""
+    state = client.state
+    w = client_work.merge(message.model, state.head)
+    slots = self.embedding_steps.with_numbers(state.slots)
+    return LocalWork(
+      self.settings.client_steps.start(w),
+      optimizers.Learner(state.e, slots),
+      state.triplet_slots,
+      tf.constant(0.0),
+      0,
+    )
+
+  def type_of(self, client: trainers.Client) -> tf.Tensor:
+    """Returns k, the type that a user likes; 0 if nothing depends on it."""
+    if not self.needs_type:
+      return tf.constant(0)
+    if not self.model.num_types:
+      return client.attributes[task.GROUP]
+
+    def count(examples: models.Batch, mask: tf.Tensor) -> tf.Tensor:
+      types = tf.one_hot(examples['type'], self.model.num_types)
+      liked = tf.cast(tf.equal(self.model.target(examples), 1), tf.float32)
+      masks = tf.stack([mask * liked, mask])
+      return tf.matmul(masks, types)
+
+    liked, of_all = tf.unstack(client_work.sum_over_batches(client.data, count))
+    has_liked = tf.reduce_any(liked > 0)
+    return tf.argmax(tf.where(has_liked, liked, of_all), output_type=tf.int32)
+
+  @abc.abstractmethod
+  def head_of(self, clusters: Any, e: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    """Returns j, the user's head: (2)."""
+
+  def approach(
+    self,
+    clusters: Any,
+    local: LocalWork,
+    client: trainers.Client,
+    k: tf.Tensor,
+    mask: tf.Tensor,
+  ) -> LocalWork:
+    """Steps e towards a prototype: (1). By default there is none."""
+    del clusters, client, k, mask
+    return local
+
+  def step(
+    self,
+    message: FedEmbedMessage,
+    client: trainers.Client,
+    k: tf.Tensor,
+    local: LocalWork,
+    examples: models.Batch,
+    mask: tf.Tensor,
+  ) -> LocalWork:
+    """Takes the step of a batch: (1), (2), (3)."""
+    local = self.approach(message.clusters, local, client, k, mask)
+    j = self.head_of(message.clusters, local.e.weights[self.e_name], k)
+    of_w, of_e, a = self._slopes(
+      local.w.weights, local.e.weights, j, examples, mask
+    )
+    optimizer = self.settings.client_steps
+    return local._replace(
+      w=client_work.take_step(optimizer, local.w, of_w, mask),
+      e=client_work.take_step(self.embedding_steps, local.e, of_e, mask),
+      loss=local.loss + a * tf.reduce_sum(mask),
+      steps=local.steps + 1,
+    )
+
+  def _slopes(
+    self,
+    w: models.Weights,
+    e: models.Weights,
+    j: tf.Tensor,
+    examples: models.Batch,
+    mask: tf.Tensor,
+  ) -> tuple[models.Weights, models.Weights, tf.Tensor]:
+    """Differentiates the losses of a batch.
+
+    Args:
+      w: All weights but e.
+      e: The embedding.
+      j: The user's head.
+      examples: The batch.
+      mask: 0 for padding.
+
+    Returns:
+      What w steps down, what e steps down, and a.
+    """
+    phi_j, nu, gamma = self._head(w, j), self._nu(w), self._gamma(w)
+    theta = client_work.select(w, self._theta_names(w))
+    with tf.GradientTape(persistent=True) as tape:
+      tape.watch((theta, phi_j, nu, gamma, e))
+      # Encoders that share weights with the head read those as well.
+      everything = client_work.merge(theta, client_work.merge(phi_j, e))
+      features = self.model.encode(everything, examples)
+      a = self._preference_loss(phi_j, features, examples, mask)
+      b = self._type_loss(gamma, features, examples, mask)
+      c = self._preference_loss(nu, features, examples, mask)
+    of_phi_j = client_work.slopes(tape, a, phi_j)
+    of_heads = collections.OrderedDict(
+      (name, self._at_place(j, slope))
+      for name, slope in _prefixed(_PHI, of_phi_j).items()
+    )
+    slopes = {
+      **client_work.slopes(tape, [a, b], theta),
+      **of_heads,
+      **client_work.slopes(tape, b, gamma),
+      **_prefixed(_NU, client_work.slopes(tape, c, nu)),
+    }
+    trains_e = {'all': [a, b, c], 'global': c, 'own': a}
+    of_e = client_work.slopes(tape, trains_e[self.settings.embedding_loss], e)
+    return collections.OrderedDict((n, slopes[n]) for n in w), of_e, a
+
+  def _theta_names(self, w: models.Weights) -> list[str]:
+    return [n for n in w if n not in _GAMMA and not n.startswith((_PHI, _NU))]
+
+  def _head(self, w: models.Weights, j: tf.Tensor) -> models.Weights:
+    """Returns phi_j, as weights of the model."""
+    return collections.OrderedDict(
+      (name, tf.gather(w[f'{_PHI}{name}'], j)) for name in self.head_names
+    )
+
+  def _nu(self, w: models.Weights) -> models.Weights:
+    """Returns nu, as weights of the model; nothing if there is none."""
+    return collections.OrderedDict(
+      (name, w[f'{_NU}{name}'])
+      for name in self.head_names
+      if self.settings.global_loss
+    )
+
+  def _gamma(self, w: models.Weights) -> models.Weights:
+    return client_work.select(w, _GAMMA)
+
+  def _at_place(self, j: tf.Tensor, slope: tf.Tensor) -> tf.Tensor:
+    """Returns the gradient of all heads, which is zero but for head j."""
+    size = 1 if self.has_own_head else self.num_heads
+    place = tf.reshape(tf.one_hot(j, size), [-1] + [1] * slope.shape.rank)
+    return place * slope
+
+  def _preference_loss(
+    self,
+    head: models.Weights,
+    features: tf.Tensor,
+    examples: models.Batch,
+    mask: tf.Tensor,
+  ) -> tf.Tensor:
+    """Returns L_C, the task's own loss; 0 if there is no such head."""
+    if not head:
+      return tf.constant(0.0)
+    loss = self.model.score_loss(self.model.decide(head, features), examples)
+    return models.mean(loss, mask * self.model.example_weight(examples))
+
+  def _type_loss(
+    self,
+    gamma: models.Weights,
+    features: tf.Tensor,
+    examples: models.Batch,
+    mask: tf.Tensor,
+  ) -> tf.Tensor:
+    """Returns L_M; 0 if there is no gamma."""
+    if not gamma:
+      return tf.constant(0.0)
+    scores = layers.dense(gamma, 'gamma', features)
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
+      examples['type'], scores
+    )
+    return models.mean(loss, mask)
+
+  def train(
+    self,
+    message: FedEmbedMessage,
+    client: trainers.Client,
+    local: LocalWork,
+  ) -> LocalWork:
+    """Takes a step for each batch."""
+    k = self.type_of(client)
+    return client_work.fold_batches(
+      client.data, lambda *own: self.step(message, client, k, *own), local
+    )
+
+  def client(
+    self, message: FedEmbedMessage, client: trainers.Client
+  ) -> trainers.ClientResult:
+    local = self.train(message, client, self.begin(message, client))
+    w, e = local.w.weights, local.e.weights
+    result = self.result(message.model, w, local.loss, None, client)
+    head = self.keep_head(
+      client.state.head, client_work.select(w, client.state.head), client
+    )
+    state = client.state._replace(
+      e=e,
+      slots=local.e.slots,
+      triplet_slots=local.triplet_slots,
+      head=head,
+      rounds=client.state.rounds + 1,
+    )
+    updates = {
+      **result.updates,
+      **self.of_clusters(message.clusters, client, e),
+    }
+    return result._replace(updates=updates, state=state)
+
+  def keep_head(
+    self, before: models.Weights, after: models.Weights, client: trainers.Client
+  ) -> models.Weights:
+    """Returns the own head that a user keeps after a round."""
+    del before, client
+    return after
+
+  def of_clusters(
+    self, clusters: Any, client: trainers.Client, e: models.Weights
+  ) -> Mapping[str, aggregation.Update]:
+    """Returns what a user sends to tell users their heads; by default nothing.
+
+    Args:
+      clusters: What it was sent.
+      client: The user before the round.
+      e: Its embedding after the round.
+    """
+    del clusters, client, e
+    return {}
+
+  def server(
+    self,
+    server: FedEmbedState,
+    aggregate: Mapping[str, Any],
+    sums: trainers.RoundSums,
+  ) -> FedEmbedState:
+    after = super().server(server, aggregate, sums)
+    return FedEmbedState(after.model, after.optimizer, server.clusters)
+
+  def start(
+    self, message: FedEmbedMessage, client: trainers.Client
+  ) -> trainers.Start:
+    return self.models_of(message, client, self.begin(message, client))
+
+  def models_of(
+    self, message: FedEmbedMessage, client: trainers.Client, local: LocalWork
+  ) -> trainers.Start:
+    """Returns a user's models, with its own head and with the global one."""
+    w, e = local.w.weights, local.e.weights
+    k = self.type_of(client)
+    j = self.head_of(message.clusters, e[self.e_name], k)
+    theta = client_work.select(w, self._theta_names(w))
+    shared = self._nu(w)
+    return trainers.Start(
+      self._in_order({**theta, **e, **self._head(w, j)}),
+      self._in_order({**theta, **e, **shared}) if shared else shared,
+      collections.OrderedDict() if self.has_own_head else {'cluster': j},
+      message,
+    )
+
+  def _in_order(self, weights: Mapping[str, tf.Tensor]) -> models.Weights:
+    names = [name for part in self.model.parts.values() for name in part]
+    return collections.OrderedDict((name, weights[name]) for name in names)
+
+
+@dataclasses.dataclass(frozen=True)
+class TypeFedEmbed(FedEmbed):
+  """Gives each user the head of the type that it likes."""
+
+  needs_type = True
+
+  def head_of(self, clusters: Any, e: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    del clusters, e
+    return k
+
+
+@dataclasses.dataclass(frozen=True)
+class PersonalFedEmbedSettings(
+  personal_models.OwnNoiseSettings, FedEmbedSettings
+):
+  """The settings of FedEmbed, and of noise on own heads."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PersonalFedEmbed(FedEmbed):
+  """Has each user keep a head of its own."""
+
+  settings: PersonalFedEmbedSettings
+  has_own_head = True
+
+  def keep_head(
+    self, before: models.Weights, after: models.Weights, client: trainers.Client
+  ) -> models.Weights:
+    return self.settings.with_noise(before, after, client.seed)
+
+  def head_of(self, clusters: Any, e: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    del clusters, e, k
+    return tf.constant(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneHeadFedEmbed(FedEmbed):
+  """Has one head for all users; with a alone it is FedAvg with embeddings."""
+
+  @property
+  def num_heads(self) -> int:
+    return 1
+
+  def head_of(self, clusters: Any, e: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    del clusters, e, k
+    return tf.constant(0)

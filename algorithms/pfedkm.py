@@ -1,0 +1,234 @@
+"""PFedKM: heads of clusters, which k-means finds in the clients' updates.
+
+Tang et al. 2021, as FedEmbed (Silva et al. 2022) compares with it: the encoder
+theta is shared, and each of K clusters has a head phi_k. With client u's
+updates of theta and of its head as one vector d_u,
+
+  client u:    (theta_u, h_u) <- steps from (theta, phi_j); j is its cluster
+               j <- argmin_k ||d_u - c_k||
+  the server:  theta as the model in FedAvg
+               phi_k <- ServerOptimizer_k(phi_k, mean of members' phi_k - h_u)
+               c_k <- mean of members' d_u
+
+which is a step of Lloyd's k-means a round. With one cluster it is FedAvg.
+
+What is left open: all heads start as one. In the first round clients are in
+random clusters, from which the first centres follow. A client without a cluster
+steps from the mean of all heads, and so does one that was never trained to find
+its cluster. A cluster that nobody is in stays.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from algorithms import aggregation
+from algorithms import client_work
+from algorithms import clusters
+from algorithms import fedavg
+from algorithms import optimizers
+from algorithms import trainers
+from base import settings
+from tasks.models import models
+
+
+@dataclasses.dataclass(frozen=True)
+class PFedKmSettings(fedavg.FedAvgSettings):
+  """The settings of FedAvg, and of the clusters."""
+
+  num_groups: int = settings.field(
+    0, "K, the number of clusters; 0 for that of the task's groups.", minimum=0
+  )
+
+
+class PFedKmState(NamedTuple):
+  """The server's state.
+
+  Attributes:
+    theta: The encoder, and the slots of its optimizer.
+    heads: The head of each cluster, and the slots of its optimizer.
+    centers: c, `[K, d]`.
+    round: The number of rounds that clients took part in.
+  """
+
+  theta: optimizers.Learner
+  heads: tuple[optimizers.Learner, ...]
+  centers: Any
+  round: Any
+
+
+class PFedKmMessage(NamedTuple):
+  """The message to the clients: the weights, heads stacked, and the centres."""
+
+  theta: models.Weights
+  heads: models.Weights
+  centers: Any
+  round: Any
+
+
+class PFedKmClientState(NamedTuple):
+  """A client's state: its cluster, and how many rounds it took part in."""
+
+  cluster: Any
+  rounds: Any
+
+
+class _Work(NamedTuple):
+  """The work of a client: its weights, d_u, its cluster, and its loss."""
+
+  w: models.Weights
+  update: tf.Tensor
+  cluster: tf.Tensor
+  loss: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class PFedKm(fedavg.FedAvg):
+  """Trains an encoder, and a head for each cluster of updates."""
+
+  settings: PFedKmSettings
+  start_name = 'head of the cluster'
+  start_is_shared = False
+
+  def __post_init__(self) -> None:
+    self.settings.refuse_kept_slots('pfedkm')
+    if not self.settings.num_groups:
+      raise settings.SettingError(
+        'num_groups, the number of clusters, must be set where a task knows no'
+        ' groups.',
+        'num_groups',
+      )
+
+  @property
+  def against_privacy(self) -> str | None:
+    return 'its clients are clustered by their exact updates'
+
+  @property
+  def _clusters(self) -> range:
+    return range(self.settings.num_groups)
+
+  @property
+  def parts(self) -> Mapping[str, aggregation.Factory | None]:
+    members = {f'cluster_{k}': aggregation.mean() for k in self._clusters}
+    return {'theta': None, **members, 'counts': aggregation.total()}
+
+  @property
+  def model_places(self) -> Any:
+    return ()  # An encoder and a head are in places of their own.
+
+  @property
+  def _head_names(self) -> tuple[str, ...]:
+    return self.model.parts[models.HEAD]
+
+  def initialize(self, seed: tf.Tensor) -> PFedKmState:
+    w = self.model.init(seed)
+    size = sum(leaf.shape.num_elements() for leaf in w.values())
+    theta, head = self._split(w)
+    start = self.settings.server_steps.start
+    return PFedKmState(
+      start(theta),
+      tuple(start(head) for _ in self._clusters),
+      tf.zeros([self.settings.num_groups, size]),
+      0,
+    )
+
+  def _split(self, w: models.Weights) -> tuple[models.Weights, models.Weights]:
+    theta = [name for name in w if name not in self._head_names]
+    return client_work.select(w, theta), client_work.select(w, self._head_names)
+
+  def initialize_client(self, seed: tf.Tensor) -> PFedKmClientState:
+    del seed
+    return PFedKmClientState(0, 0)
+
+  def message(self, server: PFedKmState) -> PFedKmMessage:
+    heads = tf.nest.map_structure(
+      lambda *own: tf.stack(own), *(head.weights for head in server.heads)
+    )
+    return PFedKmMessage(
+      server.theta.weights, heads, server.centers, server.round
+    )
+
+  def _head(
+    self, message: PFedKmMessage, client: trainers.Client
+  ) -> models.Weights:
+    """Returns the head that a client begins with."""
+    mean = tf.nest.map_structure(
+      lambda leaf: tf.reduce_mean(leaf, 0), message.heads
+    )
+    own = clusters.at(message.heads, client.state.cluster)
+    return client_work.choose(client.state.rounds > 0, own, mean)
+
+  def _work(self, message: PFedKmMessage, client: trainers.Client) -> _Work:
+    w = client_work.merge(message.theta, self._head(message, client))
+    optimizer = self.settings.client_steps
+    learner, loss = client_work.train(
+      self.model, optimizer.start(w), client.data, optimizer
+    )
+    moved = client_work.difference(w, learner.weights)
+    update = tf.concat([tf.reshape(d, [-1]) for d in moved.values()], 0)
+    away = tf.reduce_sum(tf.square(message.centers - update), axis=1)
+    anyone = tf.random.stateless_uniform(
+      [], client.seed, maxval=self.settings.num_groups, dtype=tf.int32
+    )
+    cluster = tf.where(
+      message.round > 0, tf.argmin(away, output_type=tf.int32), anyone
+    )
+    return _Work(learner.weights, update, cluster, loss)
+
+  def client(
+    self, message: PFedKmMessage, client: trainers.Client
+  ) -> trainers.ClientResult:
+    work = self._work(message, client)
+    theta, head = self._split(work.w)
+    weight = self.settings.client_weight(client)
+    is_own = tf.one_hot(work.cluster, self.settings.num_groups)
+    updates = {
+      'theta': aggregation.Update(
+        client_work.difference(message.theta, theta), weight
+      ),
+      'counts': aggregation.Update(tf.cast(is_own, tf.int32)),
+    }
+    for k in self._clusters:
+      phi_k = clusters.at(message.heads, k)
+      own = client_work.difference(phi_k, head), work.update
+      updates[f'cluster_{k}'] = aggregation.Update(own, weight * is_own[k])
+    return trainers.ClientResult(
+      {part: updates[part] for part in self.parts},
+      work.loss,
+      PFedKmClientState(work.cluster, client.state.rounds + 1),
+    )
+
+  def server(
+    self,
+    server: PFedKmState,
+    aggregate: Mapping[str, Any],
+    sums: trainers.RoundSums,
+  ) -> PFedKmState:
+    del sums
+    step, heads, centers = self.settings.server_steps.step, [], []
+    for k, head in enumerate(server.heads):
+      of_head, center = aggregate[f'cluster_{k}']
+      new = step(head, of_head), center
+      has_members = aggregate['counts'][k] > 0
+      kept = client_work.choose(has_members, new, (head, server.centers[k]))
+      heads.append(kept[0])
+      centers.append(kept[1])
+    return PFedKmState(
+      step(server.theta, aggregate['theta']),
+      tuple(heads),
+      tf.stack(centers),
+      server.round + tf.cast(tf.reduce_any(aggregate['counts'] > 0), tf.int32),
+    )
+
+  def start(
+    self, message: PFedKmMessage, client: trainers.Client
+  ) -> trainers.Start:
+    found = self._work(message, client).cluster
+    k = tf.where(client.state.rounds > 0, client.state.cluster, found)
+    w = client_work.merge(message.theta, clusters.at(message.heads, k))
+    names = [name for part in self.model.parts.values() for name in part]
+    return trainers.Start(
+      type(w)((name, w[name]) for name in names), measured={'cluster': k}
+    )

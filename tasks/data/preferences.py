@@ -1,0 +1,298 @@
+"""Users who like one type of examples: the same example has other labels.
+
+As in FedEmbed (Silva et al. 2022), section 4. A user of type k has as many
+examples of type k, labelled 1, as of others, labelled 0, whose types are
+uniform among the others. No user has an example twice.
+
+The first users have the types 0, 1, …, so that there is one of each; the types
+of the others follow from the shares of the types.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from base import errors
+from base import seeds
+from base import settings
+from tasks import task
+from tasks.data import populations
+from tasks.data import silos
+from tasks.models import preference
+
+# Of each label, the number of a user's examples of each part.
+_SIZES = {'train': 10, 'test': 5, 'validation': 5}
+
+# A user's examples of each part, as rows of the data.
+Split = Mapping[str, np.ndarray]
+# The rows that parts of a user's examples are drawn from. Parts of one source
+# are distinct within a user.
+Sources = Mapping[tuple[str, ...], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class PreferenceSettings(silos.SplitSettings):
+  """The settings of a task of preferences."""
+
+  users: int = settings.field(900, 'The number of users.', minimum=1)
+  balanced: bool = settings.field(
+    True,
+    'Whether all types are liked by as many users; if not, some are liked by'
+    ' far more than others.',
+  )
+  reuse: bool = settings.field(
+    True,
+    'Whether an example to train on may be at several users.',
+  )
+  hold_out: str = settings.field(
+    'examples',
+    'Whether examples of each user are held out, or users: some to choose by'
+    ' and some to report, beside those to train on.',
+    choices=('examples', 'clients'),
+  )
+  held_out_users: int = settings.field(
+    100,
+    'The number of users to choose by, and of those to report, if users are'
+    ' held out.',
+    minimum=1,
+  )
+  activation: str = settings.field(
+    'none',
+    'What follows the normalizations in the encoder; none as printed.',
+    choices=preference.ACTIVATIONS,
+  )
+
+
+def types_of_users(
+  shares: Sequence[float], num_users: int, rng: np.random.Generator
+) -> np.ndarray:
+  """Deals types to users.
+
+  Args:
+    shares: The share of the users that likes each type.
+    num_users: The number of users.
+    rng: Draws the order of the users after the first of each type.
+
+  Returns:
+    The type of each user, `[users]`. Their numbers are the shares of the users,
+    rounded such that they add up, and one of each at least.
+
+  Raises:
+    UserError: If there are fewer users than types.
+  """
+  num_types = len(shares)
+  if num_users < num_types:
+    raise errors.UserError(
+      f'users is {num_users}, but there are {num_types} types, each of which'
+      ' somebody must like. Name a larger number.'
+    )
+  others = num_users - num_types
+  wanted = np.maximum(np.array(shares) * num_users - 1, 0)
+  # The largest remainders are rounded up. Rounded before, as .1 * 10 is no 1.
+  wanted = np.round(wanted * (others / max(wanted.sum(), 1e-9)), 9)
+  counts = wanted.astype(int)
+  most = np.argsort(counts - wanted, kind='stable')
+  counts[most[: others - counts.sum()]] += 1
+  rest = rng.permutation(np.repeat(np.arange(num_types), counts))
+  return np.concatenate([np.arange(num_types), rest])
+
+
+class _Pool:
+  """The examples that users draw from, by their type."""
+
+  def __init__(
+    self, rows: np.ndarray, types: np.ndarray, num_types: int, reuse: bool
+  ):
+    self._by_type = [rows[types[rows] == k] for k in range(num_types)]
+    self._reuse = reuse
+
+  def shuffle(self, rng: np.random.Generator) -> None:
+    """Shuffles the examples of each type, if each is given once."""
+    if not self._reuse:
+      self._by_type = [rng.permutation(rows) for rows in self._by_type]
+
+  def liked(self, k: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Draws so many examples of a type."""
+    rows = self._by_type[k]
+    if len(rows) < size:
+      raise errors.UserError(
+        f'There are too few examples of type {k} for all users who like it.'
+        ' Name fewer users, or set task.reuse to true.'
+      )
+    if self._reuse:
+      return rng.choice(rows, size, replace=False)
+    self._by_type[k] = rows[size:]
+    return rows[:size]
+
+  def others(self, k: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Draws so many examples of other types, each type as likely."""
+    left = np.array([len(rows) for rows in self._by_type])
+    left[k] = 0
+    counts = np.zeros(len(left), int)
+    for _ in range(size):
+      # A type of which all are given is no longer drawn.
+      open_types = np.flatnonzero(counts < left)
+      if not len(open_types):
+        raise errors.UserError(
+          'There are too few examples for all users. Name fewer users, or set'
+          ' task.reuse to true.'
+        )
+      counts[rng.choice(open_types)] += 1
+    drawn = [self.liked(t, n, rng) for t, n in enumerate(counts) if n]
+    return rng.permutation(np.concatenate(drawn))
+
+
+def draw(
+  users: Sequence[int],
+  types: np.ndarray,
+  sources: Sources,
+  seed: int,
+  reuse: bool,
+  first: int = 0,
+) -> Sequence[Split]:
+  """Draws the examples of users.
+
+  Args:
+    users: The type that each user likes.
+    types: The type of each example.
+    sources: The rows that parts of a user's examples are drawn from.
+    seed: The seed of the draw.
+    reuse: Whether an example to train on may be at several users.
+    first: The number of the first user.
+
+  Returns:
+    The examples of each user; those that the user likes come first.
+
+  Raises:
+    UserError: If there are too few examples.
+  """
+  num_types = int(types.max()) + 1
+  splits: list[dict[str, np.ndarray]] = [{} for _ in users]
+  for parts, rows in sources.items():
+    pool = _Pool(rows, types, num_types, reuse or 'train' not in parts)
+    pool.shuffle(seeds.generator('pool', seed, *parts))
+    sizes = [_SIZES[part] for part in parts]
+    ends = np.cumsum(sizes)[:-1]
+    generators = [
+      seeds.generator('preferences', seed, first + u, *parts)
+      for u in range(len(users))
+    ]
+    # What is liked is drawn first for all, as nothing can stand in for it.
+    liked = [
+      pool.liked(k, sum(sizes), rng) for k, rng in zip(users, generators)
+    ]
+    for split, own, k, rng in zip(splits, liked, users, generators):
+      others = pool.others(k, sum(sizes), rng)
+      both = zip(parts, np.split(own, ends), np.split(others, ends))
+      split |= {part: np.concatenate(rows) for part, *rows in both}
+  return splits
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+  """Examples of types that users may like.
+
+  Attributes:
+    take: Returns the features 'x' of some rows. It may be called from any
+      thread.
+    types: The type of each row.
+    shares: The share of the users that likes each type.
+    sources: The rows for users to train on.
+    held_out: The rows for users that are held out.
+  """
+
+  take: Callable[[np.ndarray], np.ndarray]
+  types: np.ndarray
+  shares: Sequence[float]
+  sources: Sources
+  held_out: Sources
+
+  def examples(self, rows: np.ndarray) -> populations.Examples:
+    """Returns the examples of a part, the first half of which is liked."""
+    liked = np.arange(len(rows)) < len(rows) // 2
+    return {
+      'x': self.take(rows),
+      'y': liked.astype(np.int32),
+      'type': self.types[rows].astype(np.int32),
+    }
+
+
+def _sets(
+  client_ids: Sequence[str], load: Callable[[str, str], populations.Examples]
+) -> populations.Population:
+  """Makes the population of users that are held out."""
+  parts = {'personalization': 'train', 'evaluation': 'test'}
+  return populations.Population(
+    client_ids,
+    {
+      name: functools.partial(lambda part, c: load(c, part), part)
+      for name, part in parts.items()
+    },
+    {
+      name: np.full(len(client_ids), 2 * _SIZES[part])
+      for name, part in parts.items()
+    },
+  )
+
+
+def make_task(
+  name: str,
+  own: PreferenceSettings,
+  model: preference.PreferenceModel,
+  data: Data,
+  seed: int,
+) -> task.Task:
+  """Makes a task of preferences.
+
+  Args:
+    name: The name of the task.
+    own: The settings.
+    model: The model.
+    data: The examples.
+    seed: The seed of the run.
+
+  Returns:
+    The task. The type that a user likes is the user's group.
+  """
+  seed = own.seed(seed)
+  rng = seeds.generator('types', seed)
+  likes: dict[str, int] = {}
+  splits: dict[str, Split] = {}
+
+  def add(size: int, sources: Sources, reuse: bool) -> tuple[str, ...]:
+    """Draws further users; returns their ids."""
+    first = len(likes)
+    ids = tuple(f'user_{u:05d}' for u in range(first, first + size))
+    users = types_of_users(data.shares, size, rng).tolist()
+    likes.update(zip(ids, users))
+    drawn = draw(users, data.types, sources, seed, reuse, first)
+    splits.update(zip(ids, drawn))
+    return ids
+
+  def load(client_id: str, part: str) -> populations.Examples:
+    return data.examples(splits[client_id][part])
+
+  made: Any = silos.make_lazy_populations(
+    add(own.users, data.sources, own.reuse),
+    load,
+    {part: np.full(own.users, 2 * size) for part, size in _SIZES.items()},
+  )
+  if own.hold_out == 'clients':
+    for which in ('validation', 'test'):
+      ids = add(own.held_out_users, data.held_out, True)
+      made[which] = _sets(ids, load)
+    made['cross_silo'] = False
+  names = tuple(map(str, range(len(data.shares))))
+  return task.Task(
+    name=name,
+    model=model,
+    metric='macro_f1',
+    higher_is_better=True,
+    batch_size=2 * _SIZES['train'],
+    padded=False,
+    attributes={task.GROUP: task.Attribute(names, likes)},
+    **made,
+  )

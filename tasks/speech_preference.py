@@ -1,0 +1,138 @@
+"""Speech preferences: each user likes one voice, as in FedEmbed, section 4.3.
+
+The paper's 12,420 utterances of 20 synthetic voices are not public. The data
+are a folder with WAV files, one channel of 16 bits at 16 kHz, and a table
+clips.csv of the columns file, voice and part: train or test, for what users
+train on, and for what they choose by and report. Without the column part, every
+other clip of a voice is to test.
+
+In the unbalanced population a fifth of the users likes the first voice and 8 %
+the sixth; the others are liked by as many each. As there are few clips, they
+recur at several users with other labels.
+"""
+
+import csv
+import dataclasses
+import pathlib
+import wave
+
+import numpy as np
+
+from base import errors
+from tasks import task
+from tasks.data import audio
+from tasks.data import downloads
+from tasks.data import preferences
+from tasks.models import preference
+
+_TABLE = 'clips.csv'
+_ADVICE = (
+  'Make a folder speech_preference in the data_dir, with WAV files and a table'
+  f' {_TABLE} of the columns file, voice and, at will, part (train or test).'
+)
+# The first and the sixth voice.
+_LIKED_MORE = {0: 0.2, 5: 0.08}
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeechPreferenceSettings(preferences.PreferenceSettings):
+  """The settings of speech preferences."""
+
+
+def _read_clip(path: pathlib.Path) -> np.ndarray:
+  """Reads the spectrogram of a clip."""
+  try:
+    return audio.linear_spectrogram(audio.read_wav(path))
+  except (OSError, EOFError, ValueError, wave.Error) as error:
+    raise errors.UserError(
+      f'{path} cannot be read as a clip ({error}). Replace it, or leave it out'
+      f' of {_TABLE}.'
+    ) from error
+
+
+def _read(
+  table: pathlib.Path,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Reads the spectrograms, the voices, and which clips are to train on."""
+  try:
+    with table.open(encoding='utf-8', newline='') as file:
+      rows = list(csv.DictReader(file))
+    names = [row['voice'] for row in rows]
+    paths = [table.parent / row['file'] for row in rows]
+    if not all(names) or not rows:
+      raise ValueError('a clip has no voice' if rows else 'it has no clips')
+    _, voices = np.unique(names, return_inverse=True)
+    parts = [row.get('part') for row in rows]
+    if any(parts):
+      known = {'train': True, 'test': False}
+      train = np.array([known[str(part)] for part in parts])
+    else:
+      order = np.argsort(voices, kind='stable')
+      train = np.empty(len(rows), bool)
+      train[order] = np.arange(len(rows)) % 2 == 0
+  except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+    raise errors.UserError(
+      f'{table} cannot be read as a table of clips ({error!r}). {_ADVICE}'
+    ) from error
+  return np.stack([_read_clip(path) for path in paths]), voices, train
+
+
+def _shares(num_voices: int, balanced: bool) -> tuple[float, ...]:
+  """Returns the share of the users that likes each voice."""
+  more = {} if balanced else _LIKED_MORE
+  if num_voices <= max(more, default=0):
+    raise errors.UserError(
+      f'There are {num_voices} voices, of which the sixth is to be liked more'
+      ' than others. Set task.balanced to true.'
+    )
+  each = (1 - sum(more.values())) / (num_voices - len(more))
+  return tuple(more.get(voice, each) for voice in range(num_voices))
+
+
+def make_task(
+  name: str,
+  own: preferences.PreferenceSettings,
+  spectrograms: np.ndarray,
+  voices: np.ndarray,
+  is_train: np.ndarray,
+  seed: int,
+) -> task.Task:
+  """Makes the task of preferences for voices.
+
+  Args:
+    name: The name of the task.
+    own: The settings.
+    spectrograms: That of each clip, of any scale.
+    voices: The number of the voice of each.
+    is_train: Whether users train on it.
+    seed: The seed of the run.
+
+  Returns:
+    The task, in which spectrograms are standardized by those to train on.
+  """
+  mean = spectrograms[is_train].mean(dtype=np.float64)
+  deviation = spectrograms[is_train].std(dtype=np.float64)
+  train, test = np.flatnonzero(is_train), np.flatnonzero(~is_train)
+  num_voices = int(voices.max()) + 1
+
+  def take(rows: np.ndarray) -> np.ndarray:
+    x = (spectrograms[rows].astype(np.float32) - mean) / deviation
+    return x[..., np.newaxis].astype(np.float32)
+
+  data = preferences.Data(
+    take=take,
+    types=voices,
+    shares=_shares(num_voices, own.balanced),
+    sources={('train',): train, ('test', 'validation'): test},
+    held_out={('train',): train, ('test',): test},
+  )
+  model = preference.SpeechPreference(num_voices, activation=own.activation)
+  return preferences.make_task(name, own, model, data, seed)
+
+
+def load(
+  settings: SpeechPreferenceSettings, data_dir: str | None, seed: int
+) -> task.Task:
+  """Loads the task; without a `split_seed`, `seed` decides who has what."""
+  table = downloads.find(f'speech_preference/{_TABLE}', data_dir, _ADVICE)
+  return make_task('speech_preference', settings, *_read(table), seed)
