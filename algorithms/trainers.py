@@ -94,7 +94,7 @@ class Start(NamedTuple):
   weights: models.Weights
   shared: models.Weights = collections.OrderedDict()
   measured: Mapping[str, tf.Tensor] = collections.OrderedDict()
-  message: Any = None
+  message: Any = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,10 +16,18 @@ import dp_accounting
 from dp_accounting import pld
 from dp_accounting import rdp
 import numpy as np
+from scipy import optimize
 
 from base import errors
 
 PLD, RDP = 'PLD', 'RDP'
+
+# How near the logarithm of a noise that is found is to the least.
+_TOLERANCE = 5e-5
+
+# The ε that were found by PLD, which takes seconds, by the event and δ. Not all
+# events can be hashed, but their texts have all that they are made of.
+_by_pld: dict[tuple[str, float], float] = {}
 
 # Beyond this epsilon, which protects nobody, a PLD takes minutes.
 _MOST_PLD_EPSILON = 50.0
@@ -290,6 +298,17 @@ def _by_rdp(event: dp_accounting.DpEvent) -> rdp.RdpAccountant:
   return _RdpAccountant(neighboring_relation=relation)
 
 
+def _accountant(event: dp_accounting.DpEvent) -> rdp.RdpAccountant:
+  """Makes the accountant of an event; raises a `UserError` if there is none."""
+  accountant = _by_rdp(event)
+  if not accountant.supports(event):
+    raise errors.UserError(
+      f'No accountant can tell the privacy of {event}. Choose another mechanism'
+      ' or another sampling.'
+    )
+  return accountant
+
+
 def _is_for_pld(event: dp_accounting.DpEvent) -> bool:
   """Whether PLD can count an event."""
   concentrated = (isinstance(p, ConcentratedDpEvent) for p in _parts(event))
@@ -310,16 +329,15 @@ def epsilon(event: dp_accounting.DpEvent, delta: float) -> tuple[float, str]:
   Raises:
     UserError: If no accountant can count it.
   """
-  accountant = _by_rdp(event)
-  if not accountant.supports(event):
-    raise errors.UserError(
-      f'No accountant can tell the privacy of {event}. Choose another mechanism'
-      ' or another sampling.'
-    )
+  accountant = _accountant(event)
   found = float(accountant.compose(event).get_epsilon(delta))
   if found > _MOST_PLD_EPSILON or not _is_for_pld(event):
     return found, RDP
-  return float(pld.PLDAccountant().compose(event).get_epsilon(delta)), PLD
+  key = str(event), delta
+  if key not in _by_pld:
+    accountant = pld.PLDAccountant().compose(event)
+    _by_pld[key] = float(accountant.get_epsilon(delta))
+  return _by_pld[key], PLD
 
 
 def calibrate(
@@ -345,32 +363,36 @@ def calibrate(
       f'epsilon must be above 0 and finite, not {target_epsilon:g}.'
     )
 
-  def find(
-    make_accountant: Callable[[], dp_accounting.PrivacyAccountant],
-    bracket: dp_accounting.ExplicitBracketInterval | None = None,
-  ) -> float:
-    found = dp_accounting.calibrate_dp_mechanism(
-      make_accountant, make_event, target_epsilon, delta, bracket, tol=1e-4
-    )
-    return float(found)
+  def excess(log_noise: float) -> float:
+    return epsilon(make_event(math.exp(log_noise)), delta)[0] - target_epsilon
 
-  epsilon(make_event(1.0), delta)  # Raises if the event cannot be counted.
+  _accountant(make_event(1.0))
   try:
-    noise = find(lambda: _by_rdp(make_event(1.0)))
+    noise = dp_accounting.calibrate_dp_mechanism(
+      lambda: _by_rdp(make_event(1.0)),
+      make_event,
+      target_epsilon,
+      delta,
+      tol=1e-4,
+    )
   except dp_accounting.mechanism_calibration.NoBracketIntervalFoundError as e:
     raise errors.UserError(
       f'No noise is enough for an epsilon of {target_epsilon:g}. Take a larger'
       ' one, or fewer rounds.'
     ) from e
-  if epsilon(make_event(noise), delta)[1] == RDP:
-    return noise
+  if not _is_for_pld(make_event(noise)):
+    return float(noise)
   # RDP is above PLD, so that less noise than by RDP is enough. It is searched
   # for from there, as PLD takes long where there is little noise.
-  upper, lower = noise, noise
-  while epsilon(make_event(lower), delta)[0] <= target_epsilon:
-    upper, lower = lower, 0.8 * lower
-  bracket = dp_accounting.ExplicitBracketInterval(lower, upper)
-  return find(pld.PLDAccountant, bracket)
+  lower = upper = math.log(noise)
+  while excess(lower) <= 0:
+    upper, lower = lower, lower - 0.2
+  if lower == upper:  # Where PLD is not below RDP, but for its rounding.
+    return float(noise)
+  found = optimize.brentq(excess, lower, upper, xtol=_TOLERANCE)
+  while excess(found) > 0:
+    found += _TOLERANCE
+  return math.exp(found)
 
 
 def default_delta(population: int) -> float:

@@ -35,6 +35,9 @@ from algorithms import apfl
 from algorithms import as_trained
 from algorithms import ditto
 from algorithms import fedavg
+from algorithms import fedembed
+from algorithms import fedembed_prototype
+from algorithms import fedembed_som
 from algorithms import fedprox
 from algorithms import finetuning
 from algorithms import group
@@ -45,6 +48,7 @@ from algorithms import methods
 from algorithms import mocha
 from algorithms import mr_mtl
 from algorithms import perfedavg
+from algorithms import pfedkm
 from algorithms import pfedme
 from algorithms import scaffold
 from algorithms import self_fl
@@ -193,12 +197,26 @@ _PERSONALIZERS: Mapping[type, Callable[[Any], Uses]] = {
   finetuning.Finetuning: _finetuning,
 }
 _REFUSED: Mapping[type, str] = {
+  **dict.fromkeys(
+    (
+      fedembed.OneHeadFedEmbed,
+      fedembed.PersonalFedEmbed,
+      fedembed.TypeFedEmbed,
+      fedembed_prototype.PrototypeFedEmbed,
+      fedembed_som.SomFedEmbed,
+    ),
+    'the gradients of the losses of fedembed are not clipped by example',
+  ),
   group.Group: (
     'group trains a global model, which silos then train on within groups that'
     ' may be found in their data'
   ),
   knn_per.KnnPer: (
     'knn_per predicts with the examples themselves, so that no noise hides them'
+  ),
+  pfedkm.PFedKm: (
+    'the steps by which pfedkm finds the cluster of a silo that is judged are'
+    ' not counted'
   ),
 }
 

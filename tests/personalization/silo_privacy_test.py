@@ -210,7 +210,16 @@ _ADAPTIVE = 'self_fl that adapts its steps'
 _QUICK[_ADAPTIVE] = dict(most_steps=5, augmented_steps=3)
 _CLASSIFIER = 'fedrod of classes'
 _QUICK[_CLASSIFIER] = dict(balance=0.0)
-_REFUSED = ('group', 'knn_per')
+_REFUSED = (
+  'fedembed_personal',
+  'fedembed_prototype',
+  'fedembed_som',
+  'fedembed_type',
+  'global_plus',
+  'group',
+  'knn_per',
+  'pfedkm',
+)
 # Those whose clients do what others' do.
 _LIKE_OTHERS = ('ensemble', 'fedadam', 'fedavgm')
 _PROTECTED = sorted(
@@ -239,6 +248,12 @@ def _examples(seed, trainer):
     classes = np.int32(own.examples['y'] > 0)
     own = own._replace(examples=dict(own.examples, y=classes))
   return own
+
+
+@pytest.mark.parametrize('name', _REFUSED)
+def test_what_cannot_be_protected_is_refused(name):
+  with pytest.raises(errors.UserError, match='examples of silos cannot be'):
+    _method(name, task=_task(model=toys.VectorModel()))
 
 
 @pytest.mark.parametrize('name', _PROTECTED)
