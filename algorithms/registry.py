@@ -66,6 +66,15 @@ TRAINERS = {
     {'server_optimizer': 'momentum', 'server_learning_rate': 0.1},
   ),
   'fedbabu': Entry('algorithms.split:FedBabu'),
+  'fedpc': Entry(
+    'algorithms.fedpc:FedPc',
+    {
+      'client_optimizer': 'adam',
+      'client_learning_rate': 0.001,
+      'client_epsilon': 1e-8,
+      'client_weighting': 'uniform',
+    },
+  ),
   'fedper': Entry('algorithms.split:Split'),
   'fedprox': Entry('algorithms.fedprox:FedProx'),
   'fedrep': Entry('algorithms.split:FedRep'),
@@ -90,6 +99,7 @@ TRAINERS = {
   'self_fl_clusters': Entry('algorithms.self_fl_clusters:ClusterSelfFl'),
 }
 PERSONALIZERS = {
+  'adaptation': Entry('algorithms.adaptation:Adaptation'),
   'as_trained': Entry('algorithms.as_trained:AsTrained'),
   'ditto': Entry('algorithms.ditto:DittoPersonalizer'),
   'finetuning': Entry('algorithms.finetuning:Finetuning'),
@@ -103,6 +113,7 @@ PERSONALIZERS = {
 _PAIRS = {
   'ditto': ('ditto', 'ditto'),
   'fedbabu': ('fedbabu', 'finetuning'),
+  'fedpc': ('fedpc', 'adaptation'),
   'fedrep': ('fedrep', 'head_finetuning'),
   'finetuning': ('fedavg', 'finetuning'),
   'knn_per': ('fedavg', 'knn_per'),

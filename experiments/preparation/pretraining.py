@@ -158,7 +158,7 @@ def _batches(pieces: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
   for first in range(0, len(pieces), _BATCH_SIZE):
     batch = pieces[first : first + _BATCH_SIZE]
     missing = _BATCH_SIZE - len(batch)
-    mask = np.repeat(np.float32([1, 0]), [len(batch), missing])
+    mask = np.repeat(np.array([1, 0], np.float32), [len(batch), missing])
     yield np.pad(batch, [(0, missing), (0, 0)]), mask
 
 

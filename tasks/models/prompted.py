@@ -43,6 +43,17 @@ class FrozenGpt2(models.Model):
   prompt_length: int = dataclasses.field(default=3, kw_only=True)
 
   @property
+  def pretrained(self) -> 'FrozenGpt2':
+    """As in `Model`: what there is before and behind is left out."""
+    return FrozenGpt2(
+      self.gpt2,
+      self.num_contexts,
+      sequence_length=self.sequence_length,
+      prompt_length=self.prompt_length,
+      frozen=self.frozen,
+    )
+
+  @property
   def example_spec(self) -> Mapping[str, tf.TensorSpec]:
     words = tf.TensorSpec([self.sequence_length], tf.int32)
     return collections.OrderedDict(
@@ -171,17 +182,6 @@ class PromptedGpt2(FrozenGpt2):
     return collections.OrderedDict(
       psi=tf.random.stateless_uniform([width], seeds[0]),
       phi=tf.random.stateless_normal([self.num_contexts, width], seeds[1]),
-    )
-
-  @property
-  def without_prefix(self) -> FrozenGpt2:
-    """The same model without a prefix."""
-    return FrozenGpt2(
-      self.gpt2,
-      self.num_contexts,
-      sequence_length=self.sequence_length,
-      prompt_length=self.prompt_length,
-      frozen=self.frozen,
     )
 
   def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:

@@ -145,11 +145,11 @@ def test_gradients_are_those_of_the_prefix(model, weights):
 
 def test_without_a_prefix_it_is_the_frozen_model(model, weights):
   frozen = _model(prompted.FrozenGpt2)
-  assert model.without_prefix == frozen
+  assert model.pretrained == frozen
   words = _batch()['x'].numpy()
   expected = _SIZES.encode(model.frozen, np.maximum(words - 1, 0))
   np.testing.assert_array_equal(
-    model.without_prefix.encode({}, _batch()),
+    model.pretrained.encode({}, _batch()),
     tf.reshape(expected, [-1, _WIDTH]),
   )
 
