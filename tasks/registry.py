@@ -29,11 +29,15 @@ TASKS = {
   'mnist': 'tasks.mnist:MnistSettings',
   'school': 'tasks.school:SchoolSettings',
   'sent140': 'tasks.sent140:Sent140Settings',
+  'shakespeare_dialogue': (
+    'tasks.shakespeare_dialogue:ShakespeareDialogueSettings'
+  ),
   'spoken_digits': 'tasks.spoken_digits:SpokenDigitsSettings',
   'stackexchange': 'tasks.stackexchange:StackExchangeSettings',
   'stackoverflow': 'tasks.stackoverflow:StackOverflowSettings',
   'synthetic': 'tasks.synthetic:SyntheticSettings',
   'ted_multi': 'tasks.ted_multi:TedMultiSettings',
+  'tv_dialogue': 'tasks.tv_dialogue:TvDialogueSettings',
   'vehicle': 'tasks.vehicle:VehicleSettings',
   'wakeword': 'tasks.wakeword:WakewordSettings',
   'wikitext': 'tasks.wikitext:WikitextSettings',
