@@ -11,6 +11,7 @@ comes a candidate for each k. No k is better than another: they tell how much a
 client must say before it is known.
 """
 
+import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any
@@ -96,7 +97,10 @@ class Adaptation(personalizers.Personalizer):
     metrics = [client_work.evaluate_sets(model, start.weights, evaluation)]
     if model.pretrained is not None:
       metrics.insert(
-        0, client_work.evaluate_sets(model.pretrained, {}, evaluation)
+        0,
+        client_work.evaluate_sets(
+          model.pretrained, collections.OrderedDict(), evaluation
+        ),
       )
     for k in own.adaptation_examples:
       data = first_examples(client.data, tf.constant(k)) if k else client.data

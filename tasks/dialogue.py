@@ -8,9 +8,10 @@ stop, an exclamation mark, a question mark or an ellipsis, and is cut at
 `task.utterance_length` tokens.
 
 Known users are all in training, with 60 % of their utterances; 20 % are to
-choose by and 20 % to report. Withheld users are never trained on: 15 % of the
-users are to choose by and 15 % to report. Either way, a user adapts to half of
-what is not to train on, and is judged by the other half.
+choose by. Of the last 20 %, half is to adapt to and half to report. Withheld
+users are never trained on: 15 % of the users are to choose by and 15 % to
+report, each of whom adapts to half of the utterances and is judged by the
+others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +33,7 @@ from tasks.models import gpt2_files
 from tasks.models import prompted
 
 _MIN_TOKENS = 3
-_FRACTIONS = 0.6, 0.2  # To train on and to choose by; the rest is to report.
+_FRACTIONS = 0.6, 0.2  # To train on and to choose by.
 _WITHHELD = 0.15  # Of users to choose by, and of those to report.
 _SENTENCE_ENDS = re.compile(r'(?<=[.!?…])\s+')
 _ADVICE = (
@@ -128,35 +129,42 @@ def _known(
   name: str, own: DialogueSettings, users: Mapping[str, populations.Examples]
 ) -> populations.Populations:
   """Makes the populations, if utterances are held out."""
-  parts = {}
+  parts: dict[str, dict[str, np.ndarray]] = {}
   for user, examples in users.items():
     rng = seeds.generator(name, own.split_seed, user)
     order = rng.permutation(populations.num_examples(examples))
     ends = np.cumsum([int(len(order) * share) for share in _FRACTIONS])
+    train, validation, test = np.split(order, ends)
+    middle = len(test) // 2
     parts[user] = dict(
-      zip(('train', 'validation', 'test'), np.split(order, ends))
+      train=train,
+      validation=validation,
+      adaptation=test[:middle],
+      test=test[middle:],
     )
   ids = tuple(users)
 
-  def load(part: str) -> populations.Load:
-    return lambda user: populations.take(users[user], parts[user][part])
+  def population(**sets: str) -> populations.Population:
+    """Makes a population from the part of the utterances that is each set."""
 
-  def sizes(part: str) -> np.ndarray:
-    return np.array([len(parts[user][part]) for user in ids])
+    def loader(part: str) -> populations.Load:
+      return lambda user: populations.take(users[user], parts[user][part])
 
-  def held_out(part: str) -> populations.Population:
     return populations.Population(
       ids,
-      populations.halves(load(part)),
-      populations.half_sizes(sizes(part)),
+      {name: loader(part) for name, part in sets.items()},
+      {
+        name: np.array([len(parts[user][part]) for user in ids])
+        for name, part in sets.items()
+      },
     )
 
   return populations.Populations(
-    train=populations.Population(
-      ids, {'train': load('train')}, {'train': sizes('train')}
+    train=population(train='train'),
+    validation=population(
+      personalization='adaptation', evaluation='validation'
     ),
-    validation=held_out('validation'),
-    test=held_out('test'),
+    test=population(personalization='adaptation', evaluation='test'),
     cross_silo=True,
   )
 

@@ -97,25 +97,21 @@ def test_utterances_are_cut(folder):
   assert found <= {'It is he,', *(f'Who is {i}' for i in range(10))}
 
 
-def test_known_users_adapt_to_half_of_what_is_held_out(folder):
+def test_known_users_adapt_to_half_of_what_is_to_report(folder):
   task = _load(folder, utterance_length=16)
   assert task.cross_silo
-  client_id = 'p1 #3'
-  found = {
-    'train': _utterances(task.train, client_id, 'train'),
-    **{
-      f'{name} {half}': _utterances(population, client_id, half)
-      for name, population in (
-        ('validation', task.validation),
-        ('test', task.test),
-      )
-      for half in ('personalization', 'evaluation')
-    },
-  }
-  assert [len(own) for own in found.values()] == [12, 2, 2, 2, 2]
+  user = 'p1 #3'
+  adaptation = _utterances(task.test, user, 'personalization')
+  assert _utterances(task.validation, user, 'personalization') == adaptation
+  parts = [
+    _utterances(task.train, user, 'train'),
+    _utterances(task.validation, user, 'evaluation'),
+    adaptation,
+    _utterances(task.test, user, 'evaluation'),
+  ]
+  assert [len(part) for part in parts] == [12, 4, 2, 2]
   # Each utterance is in one part.
-  everything = collections.Counter(sum(found.values(), []))
-  assert everything == collections.Counter(
+  assert collections.Counter(sum(parts, [])) == collections.Counter(
     text for i in range(10) for text in (f'Who is {i}?', f'It is he, {i}!')
   )
 
