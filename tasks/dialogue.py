@@ -44,6 +44,7 @@ _ADVICE = (
 _MODELS = {
   'prompt': prompted.PromptedGpt2,
   'head': prompted.Gpt2WithHead,
+  'two_heads': prompted.Gpt2WithTwoHeads,
 }
 
 
@@ -67,7 +68,8 @@ class DialogueSettings(devices.HeldOutSettings):
   trained: str = settings.field(
     'prompt',
     'What is trained: a prompt before the words, made of a vector of the'
-    ' user and one of the context; or the head.',
+    ' user and one of the context; the head; or a head of the user and one of'
+    ' the context, whose scores are averaged.',
     choices=tuple(_MODELS),
   )
   hold_out: str = settings.field(

@@ -12,6 +12,7 @@ All of GPT-2's weights are frozen: they are arguments of computations.
 import collections
 from collections.abc import Mapping
 import dataclasses
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -20,6 +21,27 @@ from tasks.models import layers
 from tasks.models import metrics
 from tasks.models import models
 from tasks.models import next_word
+
+
+class Logits(NamedTuple):
+  """Logits as they are, where no dense layer makes all of them.
+
+  Attributes:
+    values: `[rows, words]`.
+  """
+
+  values: tf.Tensor
+
+  def logits(self) -> tf.Tensor:
+    """The logits, `[rows, words]`."""
+    return self.values
+
+  def log_likelihood(self, words: tf.Tensor) -> tf.Tensor:
+    """The log-probability of one word for each row, `[rows]`."""
+    return -tf.nn.sparse_softmax_cross_entropy_with_logits(words, self.values)
+
+
+Scores: TypeAlias = next_word.LastLayer | Logits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +101,7 @@ class FrozenGpt2(models.Model):
     features = self.gpt2.encode(self.frozen, words, prefix)
     return tf.reshape(features, [-1, self.gpt2.width])
 
-  def decide(
-    self, weights: models.Weights, features: tf.Tensor
-  ) -> next_word.LastLayer:
+  def decide(self, weights: models.Weights, features: tf.Tensor) -> Scores:
     """The last layer, which is the matrix that words are looked up in."""
     return self._last_layer(features, self.frozen['wte'])
 
@@ -91,19 +111,17 @@ class FrozenGpt2(models.Model):
     bias = tf.zeros([self.gpt2.vocabulary_size])
     return next_word.LastLayer(features, tf.transpose(head), bias)
 
-  def score_loss(
-    self, scores: next_word.LastLayer, batch: models.Batch
-  ) -> tf.Tensor:
+  def score_loss(self, scores: Scores, batch: models.Batch) -> tf.Tensor:
     of_words = self._by_example(scores.log_likelihood(self.target(batch)))
     is_word = self.entry_mask(batch)
     return -tf.math.divide_no_nan(
       tf.reduce_sum(is_word * of_words, axis=1), tf.reduce_sum(is_word, axis=1)
     )
 
-  def predict(self, scores: next_word.LastLayer) -> tf.Tensor:
+  def predict(self, scores: Scores) -> tf.Tensor:
     return models.most_likely(scores.logits())
 
-  def predict_softly(self, scores: next_word.LastLayer) -> tf.Tensor:
+  def predict_softly(self, scores: Scores) -> tf.Tensor:
     return tf.nn.softmax(scores.logits())
 
   def _by_example(self, of_entries: tf.Tensor) -> tf.Tensor:
@@ -211,3 +229,55 @@ class Gpt2WithHead(FrozenGpt2):
     self, weights: models.Weights, features: tf.Tensor
   ) -> next_word.LastLayer:
     return self._last_layer(features, self.frozen['wte'] + weights['head'])
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpt2WithTwoHeads(FrozenGpt2):
+  """A frozen GPT-2 with a head of the client and one of each context.
+
+  FedPC's split learning. The scores are the mean of those of the two heads, or
+  their sum, of which the paper does not speak. As in `Gpt2WithHead`, both are
+  differences from the matrix that words are looked up in.
+
+  Attributes:
+    sums_heads: Whether the scores are the sum.
+  """
+
+  sums_heads: bool = dataclasses.field(default=False, kw_only=True)
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    return {
+      'client': ('own_head',),
+      models.ENCODER: (),
+      models.HEAD: ('context_heads',),
+    }
+
+  def init(self, seed: tf.Tensor) -> models.Weights:
+    shape = [self.gpt2.vocabulary_size, self.gpt2.width]
+    return collections.OrderedDict(
+      own_head=tf.zeros(shape),
+      context_heads=tf.zeros([self.num_contexts, *shape]),
+    )
+
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
+    """Represents words, with the number of the context as the last feature."""
+    features = super().encode(weights, batch)
+    context = tf.repeat(batch['context'], self.sequence_length)
+    context = tf.cast(context, features.dtype)[:, tf.newaxis]
+    return tf.concat([features, context], axis=1)
+
+  def decide(self, weights: models.Weights, features: tf.Tensor) -> Logits:
+    x, context = features[:, :-1], features[:: self.sequence_length, -1]
+    # A row of a flat table for each context.
+    table = tf.reshape(weights['context_heads'], [self.num_contexts, -1])
+    heads = tf.reshape(
+      layers.look_up(table, tf.cast(context, tf.int32)),
+      [-1, *weights['own_head'].shape],
+    )
+    by_example = tf.reshape(x, [-1, self.sequence_length, self.gpt2.width])
+    of_contexts = tf.matmul(by_example, heads, transpose_b=True)
+    of_contexts = tf.reshape(of_contexts, [-1, self.gpt2.vocabulary_size])
+    both = 2 * self.frozen['wte'] + weights['own_head']
+    total = tf.matmul(x, both, transpose_b=True) + of_contexts
+    return Logits(total if self.sums_heads else total / 2)

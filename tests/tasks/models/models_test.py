@@ -52,6 +52,12 @@ _MODELS = {
     sequence_length=4,
     frozen=gpt2_source.weights(),
   ),
+  'gpt2_with_two_heads': prompted.Gpt2WithTwoHeads(
+    gpt2_source.SIZES,
+    _NUM_CLASSES,
+    sequence_length=4,
+    frozen=gpt2_source.weights(),
+  ),
   'gpt2_with_head': prompted.Gpt2WithHead(
     gpt2_source.SIZES,
     _NUM_CLASSES,

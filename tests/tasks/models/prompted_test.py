@@ -162,6 +162,36 @@ def test_an_untrained_head_is_the_frozen_model():
   )
 
 
+def test_two_untrained_heads_are_the_frozen_model():
+  model = _model(prompted.Gpt2WithTwoHeads)
+  weights = model.init(tf.constant([1, 2]))
+  np.testing.assert_allclose(
+    model.loss(weights, _batch()),
+    _model(prompted.FrozenGpt2).loss({}, _batch()),
+    rtol=1e-5,
+  )
+
+
+@pytest.mark.parametrize('sums_heads', [False, True])
+def test_two_heads_are_the_clients_and_that_of_the_context(sums_heads):
+  model = _model(prompted.Gpt2WithTwoHeads, sums_heads=sums_heads)
+  rng = np.random.default_rng(1)
+  weights = {
+    name: rng.normal(size=weight.shape).astype(np.float32)
+    for name, weight in model.init(tf.constant([1, 2])).items()
+  }
+  frozen, wte = _model(prompted.FrozenGpt2), model.frozen['wte']
+  x = frozen.encode({}, _batch()).numpy().reshape(4, 5, -1)
+  own = wte + weights['own_head']
+  expected = [
+    features @ (own + wte + weights['context_heads'][context]).T
+    for features, context in zip(x, _batch()['context'])
+  ]
+  logits = model.scores(weights, _batch()).logits().numpy().reshape(4, 5, -1)
+  scale = 1 if sums_heads else 2
+  np.testing.assert_allclose(scale * logits, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_vectors_start_as_in_pytorch():
   model = prompted.PromptedGpt2(dataclasses.replace(_SIZES, width=5_000), 20)
   weights = model.init(tf.constant([3, 4]))
