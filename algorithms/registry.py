@@ -83,6 +83,15 @@ TRAINERS = {
   ),
   'fedembed_som': Entry('algorithms.fedembed_som:SomFedEmbed', _FEDEMBED),
   'fedembed_type': Entry('algorithms.fedembed:TypeFedEmbed', _FEDEMBED),
+  'fedpc': Entry(
+    'algorithms.fedpc:FedPc',
+    {
+      'client_optimizer': 'adam',
+      'client_learning_rate': 0.001,
+      'client_epsilon': 1e-8,
+      'client_weighting': 'uniform',
+    },
+  ),
   'fedper': Entry('algorithms.split:Split'),
   'fedprox': Entry('algorithms.fedprox:FedProx'),
   'fedrep': Entry('algorithms.split:FedRep'),
@@ -118,6 +127,7 @@ TRAINERS = {
   'self_fl_clusters': Entry('algorithms.self_fl_clusters:ClusterSelfFl'),
 }
 PERSONALIZERS = {
+  'adaptation': Entry('algorithms.adaptation:Adaptation'),
   'as_trained': Entry('algorithms.as_trained:AsTrained'),
   'ditto': Entry('algorithms.ditto:DittoPersonalizer'),
   'embedding_finetuning': Entry(
@@ -134,6 +144,7 @@ PERSONALIZERS = {
 _PAIRS = {
   'ditto': ('ditto', 'ditto'),
   'fedbabu': ('fedbabu', 'finetuning'),
+  'fedpc': ('fedpc', 'adaptation'),
   'fedrep': ('fedrep', 'head_finetuning'),
   'finetuning': ('fedavg', 'finetuning'),
   'knn_per': ('fedavg', 'knn_per'),

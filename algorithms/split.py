@@ -183,8 +183,11 @@ class Split(personal_models.PersonalModels):
       self._shared(w), self._shared(after), loss, state, client
     )
     # The other parts of the message are what clients start from.
-    share = tf.constant(_count(self._shared(w)) / _count(w))
-    return result._replace(measured={'share_received': share})
+    return result._replace(measured={'share_received': self._share(w)})
+
+  def _share(self, w: models.Weights) -> tf.Tensor:
+    """The part of the weights that is shared."""
+    return tf.constant(_count(self._shared(w)) / _count(w))
 
   def server(
     self,

@@ -33,12 +33,16 @@ TASKS = {
   'mnist_preference': 'tasks.mnist_preference:MnistPreferenceSettings',
   'school': 'tasks.school:SchoolSettings',
   'sent140': 'tasks.sent140:Sent140Settings',
+  'shakespeare_dialogue': (
+    'tasks.shakespeare_dialogue:ShakespeareDialogueSettings'
+  ),
   'speech_preference': 'tasks.speech_preference:SpeechPreferenceSettings',
   'spoken_digits': 'tasks.spoken_digits:SpokenDigitsSettings',
   'stackexchange': 'tasks.stackexchange:StackExchangeSettings',
   'stackoverflow': 'tasks.stackoverflow:StackOverflowSettings',
   'synthetic': 'tasks.synthetic:SyntheticSettings',
   'ted_multi': 'tasks.ted_multi:TedMultiSettings',
+  'tv_dialogue': 'tasks.tv_dialogue:TvDialogueSettings',
   'vehicle': 'tasks.vehicle:VehicleSettings',
   'wakeword': 'tasks.wakeword:WakewordSettings',
   'wikitext': 'tasks.wikitext:WikitextSettings',

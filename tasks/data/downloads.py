@@ -19,7 +19,8 @@ def cache_dir() -> pathlib.Path:
   return pathlib.Path(base) / 'pfl'
 
 
-def _sha256(path: pathlib.Path) -> str:
+def sha256_of(path: pathlib.Path) -> str:
+  """Computes the SHA-256 of a file."""
   with path.open('rb') as file:
     return hashlib.file_digest(file, 'sha256').hexdigest()
 
@@ -114,7 +115,7 @@ def fetch(
   cached = candidates[-1]
   for path in candidates:
     if path.is_file():
-      if _sha256(path) != sha256:
+      if sha256_of(path) != sha256:
         raise errors.UserError(
           f'{path} is damaged, or not the file that is meant: its SHA-256 is'
           f' not {sha256}. Remove it to have it downloaded again, or replace'
@@ -129,7 +130,7 @@ def fetch(
     with tempfile.TemporaryDirectory(dir=cached.parent) as folder:
       path = pathlib.Path(folder) / cached.name
       _download(url, path)
-      if _sha256(path) != sha256:
+      if sha256_of(path) != sha256:
         raise errors.UserError(
           f'What {url} offers is not the file that is meant: its SHA-256 is'
           f' not {sha256}. Get the right one elsewhere and save it as'

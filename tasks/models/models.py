@@ -109,6 +109,14 @@ class Model(abc.ABC):
     return digest.hexdigest()
 
   @property
+  def pretrained(self) -> 'Model | None':
+    """The pretrained model without anything that is trained.
+
+    It has no weights but frozen ones. None if there is no such model.
+    """
+    return None
+
+  @property
   @abc.abstractmethod
   def example_spec(self) -> Mapping[str, tf.TensorSpec]:
     """The shape and type of each feature of one example."""

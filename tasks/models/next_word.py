@@ -42,6 +42,10 @@ class LastLayer(NamedTuple):
     """The output, `[rows, words]`."""
     return tf.matmul(self.x, self.kernel) + self.bias
 
+  def log_likelihood(self, words: tf.Tensor) -> tf.Tensor:
+    """The log-probability of one word for each row, `[rows]`."""
+    return -_cross_entropy(*self, words)
+
 
 @tf.custom_gradient
 def _cross_entropy(
@@ -119,7 +123,7 @@ class NextWordModel(models.Model):
 
   def log_likelihood(self, scores: LastLayer, batch: models.Batch) -> tf.Tensor:
     """The log-probability of each word that follows, `[entries]`."""
-    return -_cross_entropy(*scores, self.target(batch))
+    return scores.log_likelihood(self.target(batch))
 
   def score_loss(self, scores: LastLayer, batch: models.Batch) -> tf.Tensor:
     total, number = self.judge_likelihood(

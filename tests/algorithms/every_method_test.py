@@ -22,6 +22,7 @@ _QUICK = {
   'ditto': dict(personal_epochs=2),
   'ditto+finetuning': dict(finetuning_epochs=2),
   'fedbabu': dict(finetuning_epochs=2),
+  'fedpc': dict(adaptation_updates=3, adaptation_examples=(1, 0)),
   'fedrep': dict(finetuning_epochs=2, head_epochs=2),
   'fedadam+knn_per': dict(coefficients=(0.0, 0.5)),
   'finetuning': dict(finetuning_epochs=2, finetuning_layers=('all', 'last')),
@@ -38,9 +39,8 @@ _NAMES = (
   'fedadam+knn_per',
   'ditto+finetuning',
 )
-# Those that split a model into an encoder and a head, which a linear model is
-# not.
-_SPLIT = ('fedbabu', 'fedper', 'fedrep', 'lg_fedavg')
+# Those that need the parts of a model, which a linear model does not have.
+_SPLIT = ('fedbabu', 'fedpc', 'fedper', 'fedrep', 'lg_fedavg')
 # Those whose servers count rounds or steps, also where no update arrives.
 _COUNTING = (
   'ensemble',

@@ -41,7 +41,7 @@ def test_names_are_answered_without_importing_anything_heavy():
 
 @pytest.mark.parametrize('name', registry.short_names())
 def test_builds_each_method_as_it_is_by_default(name):
-  has_parts = name in ('fedbabu', 'fedper', 'fedrep', 'lg_fedavg')
+  has_parts = name in ('fedbabu', 'fedpc', 'fedper', 'fedrep', 'lg_fedavg')
   method = helpers.build(
     name,
     toys.VectorModel() if has_parts else helpers.MODEL,

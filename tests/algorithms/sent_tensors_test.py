@@ -34,6 +34,8 @@ _SENT = {
   'fedbabu': {'model': _SHARED},
   'fedembed_personal': {'model': _GLOBAL_HEAD},
   'fedembed_type': {'model': _HEADS | _GLOBAL_HEAD},
+  # What it keeps as well, for the mean that new clients start at.
+  'fedpc': {'model': set(_VECTOR.init([0, 0]))},
   'fedper': {'model': _SHARED},
   'fedprox': {'model': _ALL},
   'fedrep': {'model': _SHARED},
@@ -90,7 +92,7 @@ def _build(trainer, aggregator=helpers.MEAN, **values):
   return helpers.build_anew(
     f'{trainer}+as_trained',
     _VECTOR
-    if trainer in ('fedbabu', 'fedper', 'fedrep', 'lg_fedavg')
+    if trainer in ('fedbabu', 'fedpc', 'fedper', 'fedrep', 'lg_fedavg')
     else helpers.MODEL,
     aggregator,
     **({'client_weighting': 'uniform'} if weighted else {}) | values,

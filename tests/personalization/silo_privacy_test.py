@@ -215,6 +215,7 @@ _REFUSED = (
   'fedembed_prototype',
   'fedembed_som',
   'fedembed_type',
+  'fedpc',
   'global_plus',
   'group',
   'knn_per',

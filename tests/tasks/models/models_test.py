@@ -14,8 +14,10 @@ from tasks.models import lstm
 from tasks.models import mobilenet
 from tasks.models import models
 from tasks.models import preference
+from tasks.models import prompted
 from tasks.models import transformer
 from tests import toys
+from tests.tasks.models import gpt2_source
 
 _SEED = tf.constant([1, 2])
 _NUM_CLASSES = 5
@@ -45,6 +47,24 @@ _MODELS = {
     num_heads=2,
   ),
   'mobilenet': mobilenet.MobileNetV2(_NUM_CLASSES, image_size=32),
+  'prompted_gpt2': prompted.PromptedGpt2(
+    gpt2_source.SIZES,
+    _NUM_CLASSES,
+    sequence_length=4,
+    frozen=gpt2_source.weights(),
+  ),
+  'gpt2_with_two_heads': prompted.Gpt2WithTwoHeads(
+    gpt2_source.SIZES,
+    _NUM_CLASSES,
+    sequence_length=4,
+    frozen=gpt2_source.weights(),
+  ),
+  'gpt2_with_head': prompted.Gpt2WithHead(
+    gpt2_source.SIZES,
+    _NUM_CLASSES,
+    sequence_length=4,
+    frozen=gpt2_source.weights(),
+  ),
   'frozen': toys.FrozenModel(),
   'vector': toys.VectorModel(),
   'f1': toys.F1Model(),
@@ -55,6 +75,8 @@ _MODELS = {
 }
 # The models whose encoder shares a weight with the head: the embedding.
 _TIED = ('transformer',)
+# The models whose head is frozen.
+_WITHOUT_HEAD = ('prompted_gpt2',)
 
 _each_model = pytest.mark.parametrize(
   'a_model', _MODELS.values(), ids=_MODELS.keys()
@@ -95,10 +117,11 @@ def test_each_weight_is_in_one_part(a_model):
   assert sorted(names) == sorted(a_model.init(_SEED))
 
 
-@_each_model
-def test_each_model_has_an_encoder_and_a_head(a_model):
-  assert {models.ENCODER, models.HEAD} <= set(a_model.parts)
-  assert a_model.parts[models.HEAD]
+@pytest.mark.parametrize('name', _MODELS)
+def test_each_model_has_an_encoder_and_a_head(name):
+  parts = _MODELS[name].parts
+  assert {models.ENCODER, models.HEAD} <= set(parts)
+  assert bool(parts[models.HEAD]) == (name not in _WITHOUT_HEAD)
 
 
 @_each_untied_model

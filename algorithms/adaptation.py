@@ -1,0 +1,117 @@
+"""Adaptation by a few updates on a few examples (FedPC, section 4).
+
+Silva et al. 2022: a client takes n steps of Adam, by default 15, on k of its
+examples, for k = 1, 5, 15 and all of them, in batches of the size of training,
+or of k if that is less. After the last batch comes the first again; where all
+examples are taken, each pass is in a new order.
+
+The first candidates take no step: the pretrained model without anything that
+was trained, if the model is one on top of it, and what training gave. Then
+comes a candidate for each k. No k is better than another: they tell how much a
+client must say before it is known.
+"""
+
+import collections
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from algorithms import candidates
+from algorithms import client_work
+from algorithms import optimizers
+from algorithms import personalizers
+from algorithms import trainers
+from base import settings
+from tasks.data import batches
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptationSettings(settings.Settings):
+  """The settings of the adaptation."""
+
+  adaptation_examples: tuple[int, ...] = settings.field(
+    (1, 5, 15, 0),
+    'The numbers of examples to adapt to, each a candidate; 0 for all.',
+    minimum=0,
+  )
+  adaptation_updates: int = settings.field(
+    15, 'The number of updates.', minimum=1
+  )
+  adaptation_learning_rate: float = settings.field(
+    0.001, 'The learning rate of the updates.', minimum=0
+  )
+  adaptation_optimizer: str = settings.field(
+    'adam', 'The optimizer of the updates.', choices=optimizers.NAMES
+  )
+
+
+def first_examples(
+  data: batches.ClientData, number: tf.Tensor
+) -> batches.ClientData:
+  """Returns only the places of the first examples in the batches."""
+  places = tf.reshape(tf.cast(data.mask > 0, tf.int32), [-1])
+  is_first = tf.reshape(tf.cumsum(places) <= number, tf.shape(data.mask))
+  return data._replace(mask=data.mask * tf.cast(is_first, data.mask.dtype))
+
+
+@dataclasses.dataclass(frozen=True)
+class Adaptation(personalizers.Personalizer):
+  """Takes some updates of all weights on some examples."""
+
+  settings: AdaptationSettings
+
+  @property
+  def candidates(self) -> Sequence[candidates.Candidate]:
+    own = self.settings
+    pretrained = self.trainer.model.pretrained is not None
+    return (
+      *([candidates.Candidate(text='pretrained')] if pretrained else []),
+      candidates.Candidate(0, 'updates'),
+      *(
+        candidates.Candidate(
+          own.adaptation_updates,
+          'updates',
+          f'{k or "all"} {"example" if k == 1 else "examples"}',
+        )
+        for k in own.adaptation_examples
+      ),
+    )
+
+  @property
+  def shuffled_epochs(self) -> int:
+    # As many as it takes where the examples are one batch.
+    return self.settings.adaptation_updates
+
+  def personalize(
+    self,
+    start: trainers.Start,
+    client: trainers.Client,
+    evaluation: Mapping[str, batches.ClientData],
+  ) -> Any:
+    own, model = self.settings, self.trainer.model
+    optimizer = optimizers.Optimizer(
+      own.adaptation_optimizer, own.adaptation_learning_rate, epsilon=1e-8
+    )
+    metrics = [client_work.evaluate_sets(model, start.weights, evaluation)]
+    if model.pretrained is not None:
+      metrics.insert(
+        0,
+        client_work.evaluate_sets(
+          model.pretrained, collections.OrderedDict(), evaluation
+        ),
+      )
+    for k in own.adaptation_examples:
+      data = first_examples(client.data, tf.constant(k)) if k else client.data
+      learner, _ = client_work.train(
+        model,
+        optimizer.start(start.weights),
+        data,
+        optimizer,
+        steps=tf.constant(own.adaptation_updates),
+      )
+      metrics.append(
+        client_work.evaluate_sets(model, learner.weights, evaluation)
+      )
+    return tf.nest.map_structure(lambda *of_each: tf.stack(of_each), *metrics)

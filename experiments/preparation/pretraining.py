@@ -1,0 +1,333 @@
+"""The training of a small GPT-2 on texts, on one machine.
+
+The texts are cut into pieces of 64 tokens, each of which is predicted from
+those before it in the piece. Adam takes a step for each 32 pieces, with a rate
+that rises in the first tenth of the steps and falls to zero in the rest.
+"""
+
+import asyncio
+import collections
+from collections.abc import Iterator
+import dataclasses
+import json
+import math
+import pathlib
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from algorithms import client_work
+from algorithms import optimizers
+from base import errors
+from base import seeds
+from experiments.command_line import terminal
+from personalization import checkpoints
+from tasks.data import bpe
+from tasks.data import downloads
+from tasks.data import texts
+from tasks.models import gpt2
+from tasks.models import gpt2_files
+from tasks.models import models
+from tasks.models import next_word
+
+LEARNED = 'learned'
+WEIGHTS = 'model.safetensors'
+
+_SPLITS = ('train', 'valid', 'test')
+_NUM_POSITIONS = 128
+_LENGTH, _BATCH_SIZE = 64, 32
+_HELD_OUT = 50  # One of so many pieces.
+_RATE, _WARMUP = 2e-3, 0.1
+_SECONDS_PER_CHECKPOINT = 20.0
+_SETTINGS = 'pretraining.json'
+_ADVICE_ON_TEXTS = (
+  'Unpack WikiText-2 or WikiText-103 in the data folder, and name the folder of'
+  ' its files as --source.'
+)
+_ADVICE_ON_TOKENIZER = (
+  'Save vocab.json and merges.txt of GPT-2 in a folder there and name it as'
+  f' --tokenizer, or take --tokenizer={LEARNED}.'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """What the flags of the program say, see `experiments.pretrain`."""
+
+  source: str
+  tokenizer: str
+  epochs: int
+  vocabulary_size: int
+  width: int
+  num_blocks: int
+  seed: int
+
+  @property
+  def sizes(self) -> gpt2.Gpt2:
+    """The sizes of the model."""
+    return gpt2.Gpt2.of_width(
+      self.vocabulary_size, _NUM_POSITIONS, self.width, self.num_blocks
+    )
+
+
+class State(NamedTuple):
+  """The state of a training.
+
+  Attributes:
+    weights: The weights of the model.
+    slots: The slots of the optimizer.
+  """
+
+  weights: models.Weights
+  slots: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModel:
+  """The objective of the training."""
+
+  sizes: gpt2.Gpt2
+
+  def mean_loss(
+    self, weights: models.Weights, batch: models.Batch, mask: tf.Tensor
+  ) -> tf.Tensor:
+    """The mean of -log p of the tokens of the pieces that count."""
+    pieces = batch['pieces']
+    features = self.sizes.encode(weights, pieces[:, :-1])
+    last = next_word.LastLayer(
+      tf.reshape(features, [-1, self.sizes.width]),
+      tf.transpose(weights['wte']),
+      tf.zeros([self.sizes.vocabulary_size]),
+    )
+    loss = -last.log_likelihood(tf.reshape(pieces[:, 1:], [-1]))
+    of_pieces = tf.reduce_mean(tf.reshape(loss, [-1, _LENGTH]), axis=1)
+    return models.mean(of_pieces, mask)
+
+
+def _read_texts(source: str, data_dir: str | None) -> list[str]:
+  """Reads the files that there are."""
+  names = [f'{source}/wiki.{split}.tokens' for split in _SPLITS]
+  found = []
+  for name in names:
+    places = [
+      place
+      for packed in (f'{name}.gz', name)
+      for place in downloads.places(packed, data_dir)
+    ]
+    path = next(filter(pathlib.Path.is_file, places), None)
+    if path is not None:
+      with texts.open_lines(path) as lines:
+        found.append(''.join(lines))
+  if not found:
+    downloads.find(names[0], data_dir, _ADVICE_ON_TEXTS)  # Says where not.
+  return found
+
+
+def _encoding(
+  settings: Settings, data_dir: str | None, own: list[str]
+) -> bpe.Encoding:
+  """Reads the tokenizer, or learns it."""
+  size = settings.vocabulary_size
+  if settings.tokenizer != LEARNED:
+    folder = downloads.find(settings.tokenizer, data_dir, _ADVICE_ON_TOKENIZER)
+    return bpe.read(folder, size)
+  terminal.say(f'Learning {size:,} tokens …')
+  encoding = bpe.learn(own, size)
+  if len(encoding) < size:
+    raise errors.UserError(
+      f'The texts in {settings.source} have {len(encoding)} tokens, but'
+      f' --vocabulary_size is {size}. Set a smaller one.'
+    )
+  return encoding
+
+
+def _cut(numbers: list[int]) -> tuple[np.ndarray, np.ndarray]:
+  """Cuts a text into pieces, those to train on and those held out."""
+  # The last token of a piece is the first of the next one.
+  count = (len(numbers) - 1) // _LENGTH
+  starts = _LENGTH * np.arange(count)[:, np.newaxis]
+  pieces = np.array(numbers, np.int32)[starts + np.arange(_LENGTH + 1)]
+  is_held_out = np.arange(count) % _HELD_OUT == _HELD_OUT - 1
+  return pieces[~is_held_out], pieces[is_held_out]
+
+
+def _batches(pieces: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """Yields batches and their masks; the last one is padded."""
+  for first in range(0, len(pieces), _BATCH_SIZE):
+    batch = pieces[first : first + _BATCH_SIZE]
+    missing = _BATCH_SIZE - len(batch)
+    mask = np.repeat(np.array([1, 0], np.float32), [len(batch), missing])
+    yield np.pad(batch, [(0, missing), (0, 0)]), mask
+
+
+def _rate(step: int, total: int) -> float:
+  """The rate of a step, from 0 on."""
+  done = (step + 1) / (total + 1)
+  return _RATE * min(done / _WARMUP, (1 - done) / (1 - _WARMUP))
+
+
+def _adam(rate: tf.Tensor) -> optimizers.Optimizer:
+  # TFF wants tensors for all numbers where it is given one.
+  return optimizers.Optimizer(
+    'adam',
+    rate,
+    beta_1=tf.constant(0.9),
+    beta_2=tf.constant(0.999),
+    epsilon=tf.constant(1e-8),
+  )
+
+
+class Training:
+  """A training that goes on where it was stopped."""
+
+  def __init__(self, settings: Settings, encoded: list[int]):
+    self._settings = settings
+    self._pieces, self._held_out = _cut(encoded)
+    if not len(self._held_out):
+      raise errors.UserError(
+        f'The texts in {settings.source} have {len(encoded)} tokens, fewer than'
+        f' {_HELD_OUT} pieces of {_LENGTH}. Name longer ones.'
+      )
+    self._steps_per_epoch = math.ceil(len(self._pieces) / _BATCH_SIZE)
+    self.total = settings.epochs * self._steps_per_epoch
+    self._objective = LanguageModel(settings.sizes)
+    self._step = tf.function(self._take_step)
+    self._loss = tf.function(
+      lambda weights, pieces, mask: self._objective.mean_loss(
+        weights, {'pieces': pieces}, mask
+      )
+    )
+
+  def start(self) -> State:
+    """The state before the first step."""
+    seed = seeds.pair('pretraining', self._settings.seed)
+    weights = self._settings.sizes.init(tf.constant(seed))
+    slots = _adam(tf.constant(_RATE)).slots(weights)
+    return tf.nest.map_structure(tf.convert_to_tensor, State(weights, slots))
+
+  def _take_step(
+    self, state: State, pieces: tf.Tensor, mask: tf.Tensor, rate: tf.Tensor
+  ) -> tuple[State, tf.Tensor]:
+    slopes, loss = client_work.gradient(
+      self._objective, state.weights, {'pieces': pieces}, mask
+    )
+    adam = _adam(rate)
+    slots = adam.with_numbers(state.slots)
+    after = adam.step(optimizers.Learner(state.weights, slots), slopes)
+    return State(after.weights, after.slots), loss
+
+  def run(self, start: State, first: int) -> Iterator[tuple[int, State, float]]:
+    """Takes the steps that are left.
+
+    Args:
+      start: The state to go on from.
+      first: The number of steps that led to it.
+
+    Yields:
+      The number of steps, the state and the loss, step by step.
+    """
+    state, done = start, first
+    while done < self.total:
+      epoch, skipped = divmod(done, self._steps_per_epoch)
+      rng = seeds.generator('pretraining', self._settings.seed, epoch)
+      order = rng.permutation(len(self._pieces))[skipped * _BATCH_SIZE :]
+      for pieces, mask in _batches(self._pieces[order]):
+        rate = tf.constant(_rate(done, self.total), tf.float32)
+        state, loss = self._step(state, pieces, mask, rate)
+        done += 1
+        yield done, state, float(loss)
+
+  def perplexity(self, state: State) -> float:
+    """The perplexity of what is held out."""
+    total = sum(
+      float(self._loss(state.weights, pieces, mask)) * mask.sum()
+      for pieces, mask in _batches(self._held_out)
+    )
+    return math.exp(total / len(self._held_out))
+
+
+def _check_settings(settings: Settings, folder: pathlib.Path) -> None:
+  """Writes the settings, or holds them against those of the start."""
+  path = folder / _SETTINGS
+  own = dataclasses.asdict(settings)
+  if not path.exists():
+    path.write_text(json.dumps(own, indent=2) + '\n', encoding='utf-8')
+    return
+  try:
+    known = json.loads(path.read_text(encoding='utf-8'))
+  except ValueError:
+    known = None
+  if known != own:
+    raise errors.UserError(
+      f'{path} has the settings of another model. Name another --output_dir, or'
+      ' remove that one.'
+    )
+
+
+def _save(
+  settings: Settings,
+  weights: models.Weights,
+  encoding: bpe.Encoding,
+  folder: pathlib.Path,
+) -> None:
+  """Saves everything that the folder of a GPT-2 has, the weights last."""
+  sizes = settings.sizes
+  config = {
+    'model_type': 'gpt2',
+    'vocab_size': sizes.vocabulary_size,
+    'n_positions': sizes.num_positions,
+    'n_embd': sizes.width,
+    'n_layer': sizes.num_blocks,
+    'n_head': sizes.num_heads,
+  }
+  (folder / 'config.json').write_text(
+    json.dumps(config, indent=2) + '\n', encoding='utf-8'
+  )
+  encoding.save(folder)
+  gpt2_files.save(folder / WEIGHTS, weights)
+
+
+def main(
+  settings: Settings, data_dir: str | None, output_dir: pathlib.Path
+) -> int:
+  """Trains and saves the model; returns the exit status.
+
+  Args:
+    settings: What to train, and how.
+    data_dir: The folder of the data sets.
+    output_dir: The folder to write to.
+
+  Returns:
+    The exit status.
+  """
+  own = _read_texts(settings.source, data_dir)
+  output_dir.mkdir(parents=True, exist_ok=True)
+  _check_settings(settings, output_dir)
+  path = output_dir / WEIGHTS
+  if path.exists():
+    print(f'{path} is finished.')
+    return 0
+  encoding = _encoding(settings, data_dir, own)
+  training = Training(settings, encoding.encode('\n'.join(own)))
+  manager = checkpoints.NpzProgramStateManager(
+    output_dir / 'checkpoints', keep_total=2
+  )
+  begun = training.start()
+  saved, done = asyncio.run(manager.load_latest(begun))
+  state = saved if done else begun
+  saved_at = time.monotonic()
+  recent: collections.deque[float] = collections.deque(maxlen=50)
+  with terminal.progress('pre-training', training.total, 'steps') as show:
+    for step in training.run(state, done):
+      done, state, loss = step
+      recent.append(loss)
+      show(done, f'perplexity {math.exp(sum(recent) / len(recent)):.1f}')
+      if time.monotonic() > saved_at + _SECONDS_PER_CHECKPOINT:
+        asyncio.run(manager.save(state, done))
+        saved_at = time.monotonic()
+  _save(settings, state.weights, encoding, output_dir)
+  perplexity = training.perplexity(state)
+  print(f'{path}: perplexity {perplexity:.1f} of what was held out')
+  return 0

@@ -1,0 +1,81 @@
+"""Trains a small GPT-2 on files of WikiText, in minutes.
+
+  pretrain --source=wikitext-2 --tokenizer=gpt2_bpe --output_dir=small_gpt2
+
+The output folder then has the weights (model.safetensors), the sizes
+(config.json) and the tokenizer (vocab.json, merges.txt), as the folder of a
+published GPT-2 has: federated learning can begin with either. One of 50 pieces
+of the text is held out to show how well the words are predicted. The same
+command again goes on where it was stopped.
+"""
+
+from absl import app
+from absl import flags
+
+from experiments.command_line import launch
+from experiments.command_line import paths
+from experiments.command_line import shared_flags
+
+_SOURCE = flags.DEFINE_string(
+  'source',
+  'wikitext-2',
+  'The folder, in the data folder, of wiki.train.tokens, wiki.valid.tokens and'
+  ' wiki.test.tokens, or of some of them; they may be compressed (.gz).',
+)
+_TOKENIZER = flags.DEFINE_string(
+  'tokenizer',
+  'gpt2_bpe',
+  'The folder, in the data folder, of the tokenizer of GPT-2, whose first'
+  ' tokens are taken; or "learned" for one that is learned from the texts.',
+)
+_OUTPUT_DIR = flags.DEFINE_string(
+  'output_dir', None, 'The folder to write to.', required=True
+)
+_DATA_DIR = shared_flags.data_dir()
+_EPOCHS = flags.DEFINE_integer(
+  'epochs', 4, 'The passes over the texts.', lower_bound=1
+)
+_VOCABULARY_SIZE = flags.DEFINE_integer(
+  'vocabulary_size', 8_192, 'The number of tokens.', lower_bound=256
+)
+_WIDTH = flags.DEFINE_integer(
+  'width',
+  128,
+  'The width of the model; it has a head for each 64.',
+  lower_bound=1,
+)
+_NUM_BLOCKS = flags.DEFINE_integer(
+  'num_blocks', 4, 'The number of blocks of the model.', lower_bound=1
+)
+_SEED = flags.DEFINE_integer(
+  'seed', 0, 'The seed of all that is random.', lower_bound=0
+)
+
+
+def _main() -> int:
+  pretraining = launch.load('experiments.preparation.pretraining')
+  return pretraining.main(
+    pretraining.Settings(
+      source=_SOURCE.value,
+      tokenizer=_TOKENIZER.value,
+      epochs=_EPOCHS.value,
+      vocabulary_size=_VOCABULARY_SIZE.value,
+      width=_WIDTH.value,
+      num_blocks=_NUM_BLOCKS.value,
+      seed=_SEED.value,
+    ),
+    paths.folder(_DATA_DIR.value),
+    paths.user_path(_OUTPUT_DIR.value),
+  )
+
+
+def main(argv: list[str]) -> int:
+  """Trains the model, and returns the exit status."""
+  launch.refuse_arguments(argv)
+  return launch.carry_out(
+    _main, 'The same command goes on from the last checkpoint.'
+  )
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,274 @@
+"""The byte-pair encoding of GPT-2 (Radford et al. 2019, section 2.2).
+
+A text is cut into pieces: a word, a number or marks, each with the space before
+it, and white space. Of the UTF-8 bytes of a piece, the neighbours whose pair
+comes first among the merges are joined, again and again. What is left are the
+tokens. Any text has tokens, and they have the text again.
+
+A vocabulary has two files: vocab.json with the number of each token, and
+merges.txt with a line for each pair, the first one first. In them, each byte is
+written as a visible letter. The numbers from 0 on are those of the 256 bytes,
+of the pairs in the order of the merges, and of special tokens, which no text
+has. So the first merges are a smaller vocabulary.
+"""
+
+import collections
+from collections.abc import Iterable, Mapping, Sequence
+import functools
+import heapq
+import itertools
+import json
+import pathlib
+import re
+import sys
+import unicodedata
+
+from base import errors
+
+VOCABULARY, MERGES = 'vocab.json', 'merges.txt'
+NUM_BYTES = 256
+
+_ADVICE = (
+  'Save the two files of GPT-2 there, vocab.json and merges.txt; DistilGPT2 has'
+  ' the same ones.'
+)
+_VERSION = '#version'
+
+# A pair of neighbours, of which a merge makes one token.
+Pair = tuple[str, str]
+
+
+@functools.cache
+def letters_of_bytes() -> tuple[str, ...]:
+  """The letter that each byte is written as, as GPT-2 has it.
+
+  Visible letters of Latin-1 stand for themselves, and other bytes for the
+  letters from 256 on.
+  """
+  visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+  others = itertools.count(256)
+  return tuple(
+    chr(byte if byte in visible else next(others)) for byte in range(NUM_BYTES)
+  )
+
+
+def _bytes_in_order() -> list[str]:
+  """The letters of the bytes in the order of their numbers in GPT-2."""
+  # Those that stand for themselves come first.
+  return sorted(letters_of_bytes())
+
+
+# Unicode's White_Space, which has less than Python's \s.
+_SPACE = r'\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'
+
+
+@functools.cache
+def _pattern() -> re.Pattern[str]:
+  """Makes the pattern of pieces; Python's has no classes of Unicode."""
+  ranges = {'L': '', 'N': ''}  # Letters and numbers.
+  for category, group in itertools.groupby(
+    map(chr, range(sys.maxunicode + 1)), lambda c: unicodedata.category(c)[0]
+  ):
+    if category in ranges:
+      own = list(group)
+      ranges[category] += f'{own[0]}-{own[-1]}'
+  letter, number = ranges['L'], ranges['N']
+  return re.compile(
+    r"'(?:[stmd]|re|ve|ll)"
+    f'| ?[{letter}]+| ?[{number}]+| ?[^{_SPACE}{letter}{number}]+'
+    f'|[{_SPACE}]+(?![^{_SPACE}])|[{_SPACE}]+'
+  )
+
+
+def split(text: str) -> list[str]:
+  """Cuts a text into pieces, in which each byte is written as a letter."""
+  letters = letters_of_bytes()
+  return [
+    ''.join(letters[byte] for byte in piece.encode())
+    for piece in _pattern().findall(text)
+  ]
+
+
+def _join(tokens: Sequence[str], pair: Pair) -> list[str]:
+  """Joins the pair wherever it is in a piece, from the left."""
+  joined: list[str] = []
+  i = 0
+  while i < len(tokens):
+    size = 2 if tuple(tokens[i : i + 2]) == pair else 1
+    joined.append(''.join(tokens[i : i + size]))
+    i += size
+  return joined
+
+
+class Encoding:
+  """A vocabulary of byte pairs."""
+
+  def __init__(self, merges: Sequence[Pair], specials: Sequence[str] = ()):
+    """Makes the vocabulary.
+
+    Args:
+      merges: The pairs to join, the first one first.
+      specials: The special tokens.
+    """
+    self.merges = tuple(merges)
+    self.tokens = (*_bytes_in_order(), *map(''.join, merges), *specials)
+    self._ranks = {pair: rank for rank, pair in enumerate(merges)}
+    self._numbers = {token: number for number, token in enumerate(self.tokens)}
+    self._byte = {
+      letter: byte for byte, letter in enumerate(letters_of_bytes())
+    }
+    self._of_pieces: dict[str, list[int]] = {}
+
+  def __len__(self) -> int:
+    """The number of tokens."""
+    return len(self.tokens)
+
+  def _encode_piece(self, piece: str) -> list[int]:
+    tokens = list(piece)
+    while len(tokens) > 1:
+      pair = min(
+        zip(tokens, tokens[1:]),
+        key=lambda pair: self._ranks.get(pair, len(self._ranks)),
+      )
+      if pair not in self._ranks:
+        break
+      tokens = _join(tokens, pair)
+    return [self._numbers[token] for token in tokens]
+
+  def encode(self, text: str) -> list[int]:
+    """Returns the numbers of the tokens of a text."""
+    numbers: list[int] = []
+    for piece in split(text):
+      if piece not in self._of_pieces:
+        self._of_pieces[piece] = self._encode_piece(piece)
+      numbers += self._of_pieces[piece]
+    return numbers
+
+  def decode(self, numbers: Iterable[int]) -> str:
+    """Returns the text of tokens; of half a letter, the replacement mark."""
+    letters = ''.join(self.tokens[number] for number in numbers)
+    return bytes(self._byte[letter] for letter in letters).decode(
+      errors='replace'
+    )
+
+  def first(self, size: int) -> 'Encoding':
+    """Returns the first so many tokens, which are a vocabulary as well."""
+    return Encoding(self.merges[: size - NUM_BYTES])
+
+  def save(self, folder: pathlib.Path) -> None:
+    """Saves the two files."""
+    numbers = {token: number for number, token in enumerate(self.tokens)}
+    (folder / VOCABULARY).write_text(
+      json.dumps(numbers, ensure_ascii=False), encoding='utf-8'
+    )
+    lines = [f'{_VERSION}: 0.2', *map(' '.join, self.merges)]
+    (folder / MERGES).write_text('\n'.join(lines) + '\n', encoding='utf-8')
+
+
+def _read_merges(path: pathlib.Path) -> list[Pair]:
+  """Reads the pairs; raises a ValueError."""
+  known = set(letters_of_bytes())
+  merges: list[Pair] = []
+  # Not `splitlines`: some of the letters would be ends of lines.
+  lines = path.read_text(encoding='utf-8').split('\n')
+  for number, line in enumerate(lines, 1):
+    if not line or (number == 1 and line.startswith(_VERSION)):
+      continue
+    pair = tuple(line.split(' '))
+    if len(pair) != 2 or not known.issuperset(pair):
+      raise ValueError(
+        f'line {number} of {path.name} is no pair of tokens that come before'
+      )
+    known.add(''.join(pair))
+    merges.append(pair)
+  return merges
+
+
+def read(folder: pathlib.Path, size: int | None = None) -> Encoding:
+  """Reads a vocabulary from its two files.
+
+  Args:
+    folder: The folder of vocab.json and merges.txt.
+    size: The number of tokens to take, from the first on; None for all.
+
+  Returns:
+    The vocabulary.
+
+  Raises:
+    UserError: If it cannot be read, or has fewer tokens.
+  """
+  try:
+    numbers = json.loads((folder / VOCABULARY).read_text(encoding='utf-8'))
+    merges = _read_merges(folder / MERGES)
+    if not isinstance(numbers, Mapping):
+      raise ValueError(f'{VOCABULARY} is no JSON object')
+    own = Encoding(merges).tokens
+    found = sorted(numbers, key=numbers.__getitem__)
+    if [numbers[token] for token in found] != list(range(len(found))):
+      raise ValueError(f'the numbers in {VOCABULARY} are not 0, 1, 2, …')
+    if tuple(found[: len(own)]) != own:
+      raise ValueError(
+        f'{VOCABULARY} does not have the bytes and then the merges in order'
+      )
+  except (OSError, ValueError, TypeError, RecursionError) as error:
+    raise errors.UserError(
+      f'{folder} has no byte-pair encoding that can be read ({error}).'
+      f' {_ADVICE}'
+    ) from error
+  encoding = Encoding(merges, found[len(own) :])
+  if size is None or size == len(encoding):
+    return encoding
+  if not NUM_BYTES <= size <= len(own):
+    raise errors.UserError(
+      f'The byte-pair encoding in {folder} has {len(encoding)} tokens, of which'
+      f' the first {size} cannot be taken. Name the folder of another one.'
+    )
+  return encoding.first(size)
+
+
+def learn(texts: Iterable[str], size: int) -> Encoding:
+  """Learns a vocabulary from texts.
+
+  The pair that is most frequent within the pieces is joined, again and again;
+  among pairs that are as frequent, the first in the order of the alphabet.
+
+  Args:
+    texts: The texts.
+    size: The number of tokens, if there are as many pairs.
+
+  Returns:
+    The vocabulary.
+  """
+  counts = collections.Counter(piece for text in texts for piece in split(text))
+  pieces = [list(piece) for piece in counts]
+  numbers = list(counts.values())
+  frequencies: collections.Counter[Pair] = collections.Counter()
+  # The pieces that have a pair, or once had it.
+  places: dict[Pair, set[int]] = collections.defaultdict(set)
+
+  def count(place: int, sign: int) -> set[Pair]:
+    pairs = list(zip(pieces[place], pieces[place][1:]))
+    for pair in pairs:
+      frequencies[pair] += sign * numbers[place]
+      places[pair].add(place)
+    return set(pairs)
+
+  for place in range(len(pieces)):
+    count(place, 1)
+  # The most frequent one first; also has frequencies that are no longer right.
+  queue = [(-number, pair) for pair, number in frequencies.items()]
+  heapq.heapify(queue)
+  merges: list[Pair] = []
+  while len(merges) < size - NUM_BYTES and queue:
+    negative, pair = heapq.heappop(queue)
+    if not negative or -negative != frequencies[pair]:
+      continue
+    merges.append(pair)
+    changed: set[Pair] = set()
+    for place in places.pop(pair):
+      changed |= count(place, -1)
+      pieces[place] = _join(pieces[place], pair)
+      changed |= count(place, 1)
+    for other in changed:
+      heapq.heappush(queue, (-frequencies[other], other))
+  return Encoding(merges)

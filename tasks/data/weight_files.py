@@ -1,0 +1,203 @@
+"""Files of named weights: safetensors, HDF5 (Keras) and NumPy's .npz.
+
+They come from elsewhere, so nothing that is read is run or believed: a file
+holds arrays and no code, what its header says of sizes is held against the size
+of the file before anything is allocated, and no other file is opened that it
+may point to.
+
+A file in the format safetensors is 8 bytes, the length of a header; the header,
+JSON of {name: {"dtype", "shape", "data_offsets"}}; and the numbers, one array
+behind the other in any order.
+"""
+
+from collections.abc import Callable, Mapping
+import json
+import math
+import pathlib
+import tempfile
+import zipfile
+
+import h5py
+import numpy as np
+
+from base import errors
+
+_LENGTH = 8  # Bytes of the length of a header.
+_ALIGNMENT = 8  # Of the first array.
+_MAX_HEADER = 100_000_000  # As in the package safetensors.
+_DTYPES = {
+  'F64': '<f8',
+  'F32': '<f4',
+  'F16': '<f2',
+  'I64': '<i8',
+  'I32': '<i4',
+  'I16': '<i2',
+  'I8': 'i1',
+  'U8': 'u1',
+  'BOOL': '?',
+}
+_NAMES_OF_DTYPES = {np.dtype(d): name for name, d in _DTYPES.items()}
+
+# Tells by its name whether an array is wanted.
+Wanted = Callable[[str], bool]
+
+
+def _require(holds: bool, message: str) -> None:
+  if not holds:
+    raise ValueError(message)
+
+
+def _is_natural(number: object) -> bool:
+  return type(number) is int and number >= 0
+
+
+def _read_safetensors(
+  path: pathlib.Path, wanted: Wanted
+) -> dict[str, np.ndarray]:
+  size = path.stat().st_size
+  with path.open('rb') as file:
+    length = int.from_bytes(file.read(_LENGTH), 'little')
+    begin = _LENGTH + length
+    _require(
+      length <= _MAX_HEADER and begin <= size, 'its header is not complete'
+    )
+    header = json.loads(file.read(length))
+    _require(isinstance(header, dict), 'its header is no JSON object')
+    header.pop('__metadata__', None)
+    found, ends = {}, [0]
+    for name, entry in header.items():
+      try:
+        shape, (first, last) = entry['shape'], entry['data_offsets']
+        kind = entry['dtype']
+      except (TypeError, KeyError, ValueError):
+        raise ValueError(f'the entry of {name} is not complete') from None
+      _require(
+        isinstance(shape, list)
+        and all(map(_is_natural, [*shape, first, last])),
+        f'the shape or the place of {name} is none',
+      )
+      _require(
+        first <= last and begin + last <= size,
+        f'{name} is outside of the file; perhaps it is not complete',
+      )
+      ends.append(last)
+      if not wanted(name):
+        continue
+      _require(kind in _DTYPES, f'{name} has the type {kind}')
+      dtype = np.dtype(_DTYPES[kind])
+      number = math.prod(shape)
+      _require(
+        last - first == number * dtype.itemsize,
+        f'{name} has {last - first} bytes for the shape {shape}',
+      )
+      file.seek(begin + first)
+      found[name] = np.fromfile(file, dtype, number).reshape(shape)
+  _require(
+    begin + max(ends) == size, 'there is more in it than its header says'
+  )
+  return found
+
+
+def _read_h5(path: pathlib.Path, wanted: Wanted) -> dict[str, np.ndarray]:
+  found: dict[str, np.ndarray] = {}
+  size = path.stat().st_size
+
+  def add(name: str, item: h5py.Group | h5py.Dataset) -> None:
+    if not isinstance(item, h5py.Dataset) or not wanted(name):
+      return
+    # Another file's numbers, or a few bytes that unpack to very many.
+    _require(
+      not item.external and not item.is_virtual and item.nbytes <= size,
+      f'{name} is not in the file, or compressed',
+    )
+    found[name] = np.asarray(item)
+
+  with h5py.File(path, 'r') as file:
+    file.visititems(add)  # Follows no links.
+  return found
+
+
+def _read_npz(path: pathlib.Path, wanted: Wanted) -> dict[str, np.ndarray]:
+  with zipfile.ZipFile(path) as archive:
+    unpacked = sum(entry.file_size for entry in archive.infolist())
+  # Numbers can hardly be compressed.
+  _require(unpacked <= 20 * path.stat().st_size, 'it unpacks to very much more')
+  with np.load(path, allow_pickle=False) as file:
+    return {name: file[name] for name in file.files if wanted(name)}
+
+
+_READERS = {
+  '.safetensors': _read_safetensors,
+  '.h5': _read_h5,
+  '.npz': _read_npz,
+}
+FORMATS = tuple(_READERS)
+
+
+def read(
+  path: pathlib.Path, wanted: Wanted = lambda name: True
+) -> dict[str, np.ndarray]:
+  """Reads the arrays of a file.
+
+  Args:
+    path: The file, whose format its name tells: one of `FORMATS`.
+    wanted: Which arrays to read, by their names.
+
+  Returns:
+    The arrays by their names, which are paths in an HDF5 file.
+
+  Raises:
+    UserError: If the file cannot be read.
+  """
+  if path.suffix not in _READERS:
+    raise errors.UserError(
+      f'{path} is no file of weights: its name must end in'
+      f' {", ".join(FORMATS)}.'
+    )
+  try:
+    return _READERS[path.suffix](path, wanted)
+  except FileNotFoundError:
+    raise errors.UserError(f'There is no file {path}.') from None
+  except (
+    OSError,
+    EOFError,
+    KeyError,
+    ValueError,  # And what JSON and Unicode raise.
+    RuntimeError,
+    zipfile.BadZipFile,
+  ) as error:
+    raise errors.UserError(
+      f'{path} cannot be read as {path.suffix[1:]} ({error}). Replace it.'
+    ) from error
+
+
+def _header(arrays: Mapping[str, np.ndarray]) -> bytes:
+  """Makes the header of a file of safetensors, whose arrays are sorted."""
+  header: dict[str, object] = {'__metadata__': {'format': 'pt'}}
+  end = 0
+  for name, array in sorted(arrays.items()):
+    first, end = end, end + array.nbytes
+    header[name] = dict(
+      dtype=_NAMES_OF_DTYPES[array.dtype],
+      shape=list(array.shape),
+      data_offsets=[first, end],
+    )
+  return json.dumps(header, separators=(',', ':')).encode()
+
+
+def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
+  """Writes arrays in the format safetensors, all of them or nothing.
+
+  Args:
+    path: The file.
+    arrays: The arrays by their names.
+  """
+  header = _header(arrays)
+  header += b' ' * (-len(header) % _ALIGNMENT)
+  with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+    unfinished = pathlib.Path(folder) / path.name
+    with unfinished.open('wb') as file:
+      file.write(len(header).to_bytes(_LENGTH, 'little') + header)
+      for _, array in sorted(arrays.items()):
+        file.write(np.ascontiguousarray(array).data)
+    unfinished.replace(path)

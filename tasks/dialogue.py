@@ -1,0 +1,282 @@
+"""What the tasks of FedPC have in common: utterances of users under contexts.
+
+Silva, Tambwekar and Gombolay 2022. An utterance is a sentence of three tokens
+or more, under one of some contexts. A frozen GPT-2 predicts its words, behind
+what `task.trained` says is trained; it is judged by the perplexity of the words
+after the first three, pooled over utterances. A sentence ends after a full
+stop, an exclamation mark, a question mark or an ellipsis, and is cut at
+`task.utterance_length` tokens.
+
+Known users are all in training, with 60 % of their utterances; 20 % are to
+choose by. Of the last 20 %, half is to adapt to and half to report. Withheld
+users are never trained on: 15 % of the users are to choose by and 15 % to
+report, each of whom adapts to half of the utterances and is judged by the
+others.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import pathlib
+import re
+
+import numpy as np
+
+from base import errors
+from base import seeds
+from base import settings
+from tasks import task
+from tasks.data import bpe
+from tasks.data import devices
+from tasks.data import downloads
+from tasks.data import populations
+from tasks.models import gpt2_files
+from tasks.models import prompted
+
+_MIN_TOKENS = 3
+_FRACTIONS = 0.6, 0.2  # To train on and to choose by.
+_WITHHELD = 0.15  # Of users to choose by, and of those to report.
+_SENTENCE_ENDS = re.compile(r'(?<=[.!?…])\s+')
+_ADVICE = (
+  'Save the weights of a GPT-2 there, such as model.safetensors of DistilGPT2,'
+  ' or make a small one with the program pretrain; or name another file as'
+  ' task.weights.'
+)
+_MODELS = {
+  'prompt': prompted.PromptedGpt2,
+  'head': prompted.Gpt2WithHead,
+  'two_heads': prompted.Gpt2WithTwoHeads,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class DialogueSettings(devices.HeldOutSettings):
+  """The settings of a task of utterances."""
+
+  weights: str = settings.field(
+    'gpt2/model.safetensors',
+    'The file of the weights of GPT-2 in the data folder: safetensors, h5 or'
+    ' npz.',
+  )
+  weights_sha256: str | None = settings.field(
+    None, 'The checksum that this file must have; none for any.'
+  )
+  tokenizer: str | None = settings.field(
+    None,
+    'The folder of vocab.json and merges.txt in the data folder; none for that'
+    ' of the weights.',
+  )
+  trained: str = settings.field(
+    'prompt',
+    'What is trained: a prompt before the words, made of a vector of the'
+    ' user and one of the context; the head; or a head of the user and one of'
+    ' the context, whose scores are averaged.',
+    choices=tuple(_MODELS),
+  )
+  hold_out: str = settings.field(
+    'examples',
+    'What is held out: utterances of known users; or users, of which'
+    ' num_validation_clients and num_test_clients are the numbers.',
+    choices=('examples', 'clients'),
+  )
+  min_utterances: int = settings.field(
+    25, 'The fewest utterances of a user; others are left out.', minimum=10
+  )
+  utterance_length: int = settings.field(
+    32, 'The number of tokens that utterances are cut at.', minimum=4
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Utterances:
+  """The texts of a user, each with the number of its context."""
+
+  texts: list[str] = dataclasses.field(default_factory=list)
+  contexts: list[int] = dataclasses.field(default_factory=list)
+
+  def add(self, text: str, context: int) -> None:
+    """Adds the sentences of a text."""
+    sentences = split_sentences(text)
+    self.texts.extend(sentences)
+    self.contexts.extend([context] * len(sentences))
+
+
+def split_sentences(text: str) -> list[str]:
+  """Splits a text into sentences; the ends of lines are spaces."""
+  found = _SENTENCE_ENDS.split(' '.join(text.split()))
+  return [sentence for sentence in found if sentence]
+
+
+def _examples(
+  own: DialogueSettings, encoding: bpe.Encoding, said: Utterances
+) -> populations.Examples:
+  """Makes the examples of a user, in the order of the utterances."""
+  length = own.utterance_length
+  rows, contexts = [], []
+  for text, context in zip(said.texts, said.contexts):
+    tokens = encoding.encode(text)[:length]
+    if len(tokens) >= _MIN_TOKENS:
+      row = np.zeros(length, np.int32)
+      row[: len(tokens)] = np.array(tokens) + 1  # 0 is padding.
+      rows.append(row)
+      contexts.append(context)
+  words = np.array(rows, np.int32).reshape(-1, length)
+  return {
+    'x': words[:, :-1],
+    'y': words[:, 1:],
+    'context': np.array(contexts, np.int32),
+  }
+
+
+def _known(
+  name: str, own: DialogueSettings, users: Mapping[str, populations.Examples]
+) -> populations.Populations:
+  """Makes the populations, if utterances are held out."""
+  parts: dict[str, dict[str, np.ndarray]] = {}
+  for user, examples in users.items():
+    rng = seeds.generator(name, own.split_seed, user)
+    order = rng.permutation(populations.num_examples(examples))
+    ends = np.cumsum([int(len(order) * share) for share in _FRACTIONS])
+    train, validation, test = np.split(order, ends)
+    middle = len(test) // 2
+    parts[user] = dict(
+      train=train,
+      validation=validation,
+      adaptation=test[:middle],
+      test=test[middle:],
+    )
+  ids = tuple(users)
+
+  def population(**sets: str) -> populations.Population:
+    """Makes a population from the part of the utterances that is each set."""
+
+    def loader(part: str) -> populations.Load:
+      return lambda user: populations.take(users[user], parts[user][part])
+
+    return populations.Population(
+      ids,
+      {name: loader(part) for name, part in sets.items()},
+      {
+        name: np.array([len(parts[user][part]) for user in ids])
+        for name, part in sets.items()
+      },
+    )
+
+  return populations.Populations(
+    train=population(train='train'),
+    validation=population(
+      personalization='adaptation', evaluation='validation'
+    ),
+    test=population(personalization='adaptation', evaluation='test'),
+    cross_silo=True,
+  )
+
+
+def _withheld(
+  name: str, own: DialogueSettings, users: Mapping[str, populations.Examples]
+) -> populations.Populations:
+  """Makes the populations, if users are held out."""
+  validation, test, train = own.split(
+    own.permuted(tuple(users)), _WITHHELD, _WITHHELD
+  )
+
+  def some(ids: Sequence[str]) -> devices.Devices:
+    return devices.Devices(
+      tuple(ids),
+      lambda user, limit: populations.take(users[user], slice(limit)),
+      np.array([populations.num_examples(users[user]) for user in ids]),
+    )
+
+  return devices.make_populations(
+    train=some(train),
+    validation=some(validation),
+    test=some(test),
+    shuffle_key=(name, own.split_seed),
+  )
+
+
+def make_task(
+  name: str,
+  own: DialogueSettings,
+  data_dir: str | None,
+  said: Mapping[str, Utterances],
+  contexts: Sequence[str],
+) -> task.Task:
+  """Makes the task.
+
+  Args:
+    name: Its name.
+    own: Its settings.
+    data_dir: The folder of the user's data.
+    said: The utterances of each user.
+    contexts: The names of the contexts.
+
+  Returns:
+    The task. If each user has one context, it is the user's group.
+
+  Raises:
+    UserError: If the GPT-2 or its tokenizer cannot be read, or no user has
+      enough utterances.
+  """
+  path = downloads.find(own.weights, data_dir, _ADVICE)
+  sizes, weights = gpt2_files.load(path, own.weights_sha256)
+  if own.utterance_length > sizes.num_positions:
+    raise settings.SettingError(
+      f'task.utterance_length must be at most {sizes.num_positions}, the'
+      f' positions of {path}.',
+      'utterance_length',
+    )
+  encoding = bpe.read(_tokenizer(own, path, data_dir), sizes.vocabulary_size)
+  users = {
+    user: examples
+    for user, utterances in said.items()
+    if len(utterances.texts) >= own.min_utterances
+    and populations.num_examples(
+      examples := _examples(own, encoding, utterances)
+    )
+    >= own.min_utterances
+  }
+  if not users:
+    raise errors.UserError(
+      f'No client of {name} has task.min_utterances={own.min_utterances}'
+      ' utterances. Set a smaller number, or replace the data.'
+    )
+  attributes = {}
+  of_users = {user: np.unique(own['context']) for user, own in users.items()}
+  if all(len(own) == 1 for own in of_users.values()):
+    groups = {user: int(own[0]) for user, own in of_users.items()}
+    attributes[task.GROUP] = task.Attribute(tuple(contexts), groups)
+  make = _known if own.hold_out == 'examples' else _withheld
+  return task.Task(
+    name=name,
+    model=_MODELS[own.trained](
+      sizes,
+      len(contexts),
+      sequence_length=own.utterance_length - 1,
+      prompt_length=_MIN_TOKENS,
+      frozen=weights,
+    ),
+    metric='perplexity',
+    higher_is_better=False,
+    batch_size=15,
+    padded=False,
+    attributes=attributes,
+    vocabulary=encoding.tokens,
+    **make(name, own, users),
+  )
+
+
+def _tokenizer(
+  own: DialogueSettings, weights: pathlib.Path, data_dir: str | None
+) -> pathlib.Path:
+  """Finds the folder of the tokenizer."""
+  if own.tokenizer is None:
+    return weights.parent
+  return downloads.find(
+    own.tokenizer, data_dir, 'Name its folder as task.tokenizer.'
+  )
+
+
+def by_length(said: Mapping[str, Utterances], number: int) -> Iterable[str]:
+  """Returns the users who say most, those who come first on a tie."""
+  order = sorted(said, key=lambda user: -len(said[user].texts))
+  return order[:number]

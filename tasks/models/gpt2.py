@@ -1,0 +1,167 @@
+"""GPT-2 (Radford et al. 2019) as pure functions of its weights.
+
+Of the words w_1, …, w_T of a sentence, in block i = 0, 1, …,
+
+  x = wte[w] + wpe[position]
+  x = x + attention(ln_1(x))
+  x = x + mlp(ln_2(x)),    mlp(x) = gelu(x kernel + bias) kernel + bias
+
+and the scores of the word that follows each are ln_f(x) wte^T. A prefix is
+vectors that come before the words, in the place of words: its positions are
+0, 1, …, and those of the words follow.
+
+There is no dropout, as the loss of a model is a pure function of its weights.
+"""
+
+import collections
+from collections.abc import Mapping
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from tasks.models import layers
+from tasks.models import models
+
+_EPSILON = 1e-5
+_HEAD_WIDTH = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpt2:
+  """The sizes of a GPT-2, and what it computes.
+
+  Weights are named after the published ones: h.0.attn.c_attn.weight and .bias
+  are 'h0_attn_c_attn_kernel' and '…_bias', those of the layer normalization
+  h.0.ln_1 are 'h0_ln_1_scale' and '…_offset', wte.weight is 'wte'.
+
+  Attributes:
+    vocabulary_size: The number of words.
+    num_positions: The most words, with those of the prefix.
+    width: The width of the embeddings and between the blocks.
+    num_blocks: The number of blocks.
+    num_heads: The number of heads of the attention, which divides the width.
+  """
+
+  vocabulary_size: int
+  num_positions: int
+  width: int
+  num_blocks: int
+  num_heads: int
+
+  @classmethod
+  def of_width(
+    cls, vocabulary_size: int, num_positions: int, width: int, num_blocks: int
+  ) -> 'Gpt2':
+    """Returns the GPT-2 whose heads are as wide as in all published ones."""
+    num_heads = max(1, width // _HEAD_WIDTH)
+    return cls(vocabulary_size, num_positions, width, num_blocks, num_heads)
+
+  @property
+  def shapes(self) -> Mapping[str, tuple[int, ...]]:
+    """The shape of each weight; kernels are `[inputs, outputs]`."""
+    width = self.width
+    shapes: dict[str, tuple[int, ...]] = collections.OrderedDict(
+      wte=(self.vocabulary_size, width), wpe=(self.num_positions, width)
+    )
+
+    def add_norm(layer: str) -> None:
+      shapes[f'{layer}_scale'] = shapes[f'{layer}_offset'] = (width,)
+
+    def add_dense(layer: str, inputs: int, outputs: int) -> None:
+      shapes[f'{layer}_kernel'] = (inputs, outputs)
+      shapes[f'{layer}_bias'] = (outputs,)
+
+    for i in range(self.num_blocks):
+      add_norm(f'h{i}_ln_1')
+      add_dense(f'h{i}_attn_c_attn', width, 3 * width)
+      add_dense(f'h{i}_attn_c_proj', width, width)
+      add_norm(f'h{i}_ln_2')
+      add_dense(f'h{i}_mlp_c_fc', width, 4 * width)
+      add_dense(f'h{i}_mlp_c_proj', 4 * width, width)
+    add_norm('ln_f')
+    return shapes
+
+  def init(self, seed: tf.Tensor) -> models.Weights:
+    """Draws initial weights, which are a function of the seed, two int32.
+
+    They are normal with a deviation of .02, and of that over sqrt(2 blocks)
+    where a layer's output is added to x, as Hugging Face has it.
+
+    Args:
+      seed: The seed.
+    """
+    seeds = tf.random.experimental.stateless_split(seed, len(self.shapes))
+    weights = collections.OrderedDict()
+    for i, (name, shape) in enumerate(self.shapes.items()):
+      if name.endswith('_scale'):
+        weights[name] = tf.ones(shape)
+      elif name.endswith(('_offset', '_bias')):
+        weights[name] = tf.zeros(shape)
+      else:
+        is_added = name.endswith('_c_proj_kernel')
+        stddev = 0.02 / (math.sqrt(2 * self.num_blocks) if is_added else 1)
+        weights[name] = tf.random.stateless_normal(
+          shape, seeds[i], stddev=stddev
+        )
+    return weights
+
+  def encode(
+    self,
+    weights: models.Weights,
+    words: tf.Tensor,
+    prefix: tf.Tensor | None = None,
+  ) -> tf.Tensor:
+    """Represents words, each by itself and the words before it.
+
+    Args:
+      weights: The weights.
+      words: The numbers of the words from 0 on, `[batch, time]`.
+      prefix: What comes before the words, `[batch, length, width]`.
+
+    Returns:
+      What the scores of the word that follows each are made of, `[batch, time,
+      width]`.
+    """
+    x = layers.look_up(weights['wte'], words)
+    if prefix is not None:
+      x = tf.concat([prefix, x], axis=1)
+    time = x.shape[1]
+    # One row a word: a product with a kernel is then one of two matrices, and
+    # so is its gradient.
+    x = tf.reshape(x + weights['wpe'][:time], [-1, self.width])
+    for i in range(self.num_blocks):
+      y = layers.layer_norm(weights, f'h{i}_ln_1', x, _EPSILON)
+      y = self._attend(layers.dense(weights, f'h{i}_attn_c_attn', y), time)
+      x += layers.dense(weights, f'h{i}_attn_c_proj', y)
+      y = layers.layer_norm(weights, f'h{i}_ln_2', x, _EPSILON)
+      y = layers.dense(weights, f'h{i}_mlp_c_fc', y)
+      y = tf.nn.gelu(y, approximate=True)
+      x += layers.dense(weights, f'h{i}_mlp_c_proj', y)
+    x = layers.layer_norm(weights, 'ln_f', x, _EPSILON)
+    x = tf.reshape(x, [-1, time, self.width])
+    return x[:, time - words.shape[1] :]
+
+  def _attend(self, x: tf.Tensor, time: int) -> tf.Tensor:
+    """Mixes the values of each word and those before it.
+
+    Args:
+      x: The queries, keys and values side by side, one row a word.
+      time: The number of rows of a sentence.
+
+    Returns:
+      The mixtures of all heads side by side, one row a word.
+    """
+    by_head = [-1, time, 3, self.num_heads, self.width // self.num_heads]
+    # To `[3, batch, heads, time, width of a head]`.
+    x = tf.transpose(tf.reshape(x, by_head), [2, 0, 3, 1, 4])
+    query, key, value = tf.unstack(x)
+    scores = tf.matmul(query, key, transpose_b=True)
+    scores *= math.sqrt(self.num_heads / self.width)
+    later = tf.linalg.band_part(tf.ones([time, time]), -1, 0) - 1
+    y = tf.matmul(tf.nn.softmax(scores + 1e9 * later), value)
+    return tf.reshape(tf.transpose(y, [0, 2, 1, 3]), [-1, self.width])
+
+
+DISTILGPT2 = Gpt2.of_width(50_257, 1024, 768, 6)
+SMALL = Gpt2.of_width(8_192, 128, 128, 4)

@@ -1,0 +1,283 @@
+"""A frozen GPT-2, and what can be trained before and behind it (FedPC).
+
+Silva, Tambwekar and Gombolay 2022, "FedPC: federated learning for language
+generation with personal and context preference embeddings". An example is an
+utterance w_1, …, w_T under a context c. Its loss is the mean of -log p(w_t) for
+t = 2, …, T. The first words are given as a prompt where it is judged: metrics
+are of the words behind them.
+
+All of GPT-2's weights are frozen: they are arguments of computations.
+"""
+
+import collections
+from collections.abc import Mapping
+import dataclasses
+from typing import NamedTuple, TypeAlias
+
+import tensorflow as tf
+
+from tasks.models import gpt2
+from tasks.models import layers
+from tasks.models import metrics
+from tasks.models import models
+from tasks.models import next_word
+
+
+class Logits(NamedTuple):
+  """Logits as they are, where no dense layer makes all of them.
+
+  Attributes:
+    values: `[rows, words]`.
+  """
+
+  values: tf.Tensor
+
+  def logits(self) -> tf.Tensor:
+    """The logits, `[rows, words]`."""
+    return self.values
+
+  def log_likelihood(self, words: tf.Tensor) -> tf.Tensor:
+    """The log-probability of one word for each row, `[rows]`."""
+    return -tf.nn.sparse_softmax_cross_entropy_with_logits(words, self.values)
+
+
+Scores: TypeAlias = next_word.LastLayer | Logits
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenGpt2(models.Model):
+  """A pretrained GPT-2 of which nothing is trained.
+
+  Its examples are {'x': [sequence_length] int32, the words w_1, …, w_(T-1),
+  'y': the words w_2, …, w_T, 'context': [] int32}. Words are numbered from 1
+  on; 0 is padding, which comes last.
+
+  Attributes:
+    gpt2: The sizes of the GPT-2, whose weights are `frozen`.
+    num_contexts: The number of contexts.
+    sequence_length: The largest T - 1.
+    prompt_length: The number of words that metrics leave out.
+  """
+
+  gpt2: gpt2.Gpt2
+  num_contexts: int = 1
+  sequence_length: int = dataclasses.field(default=31, kw_only=True)
+  prompt_length: int = dataclasses.field(default=3, kw_only=True)
+
+  @property
+  def pretrained(self) -> 'FrozenGpt2':
+    """As in `Model`: what there is before and behind is left out."""
+    return FrozenGpt2(
+      self.gpt2,
+      self.num_contexts,
+      sequence_length=self.sequence_length,
+      prompt_length=self.prompt_length,
+      frozen=self.frozen,
+    )
+
+  @property
+  def example_spec(self) -> Mapping[str, tf.TensorSpec]:
+    words = tf.TensorSpec([self.sequence_length], tf.int32)
+    return collections.OrderedDict(
+      x=words, y=words, context=tf.TensorSpec([], tf.int32)
+    )
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    return {models.ENCODER: (), models.HEAD: ()}
+
+  def init(self, seed: tf.Tensor) -> models.Weights:
+    del seed
+    return collections.OrderedDict()
+
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
+    return self._encode_behind(None, batch)
+
+  def _encode_behind(
+    self, prefix: tf.Tensor | None, batch: models.Batch
+  ) -> tf.Tensor:
+    """Represents the words behind prefixes, `[batch, length, width]`."""
+    words = tf.maximum(batch['x'] - 1, 0)
+    features = self.gpt2.encode(self.frozen, words, prefix)
+    return tf.reshape(features, [-1, self.gpt2.width])
+
+  def decide(self, weights: models.Weights, features: tf.Tensor) -> Scores:
+    """The last layer, which is the matrix that words are looked up in."""
+    return self._last_layer(features, self.frozen['wte'])
+
+  def _last_layer(
+    self, features: tf.Tensor, head: tf.Tensor
+  ) -> next_word.LastLayer:
+    bias = tf.zeros([self.gpt2.vocabulary_size])
+    return next_word.LastLayer(features, tf.transpose(head), bias)
+
+  def score_loss(self, scores: Scores, batch: models.Batch) -> tf.Tensor:
+    of_words = self._by_example(scores.log_likelihood(self.target(batch)))
+    is_word = self.entry_mask(batch)
+    return -tf.math.divide_no_nan(
+      tf.reduce_sum(is_word * of_words, axis=1), tf.reduce_sum(is_word, axis=1)
+    )
+
+  def predict(self, scores: Scores) -> tf.Tensor:
+    return models.most_likely(scores.logits())
+
+  def predict_softly(self, scores: Scores) -> tf.Tensor:
+    return tf.nn.softmax(scores.logits())
+
+  def _by_example(self, of_entries: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(of_entries, [-1, self.sequence_length])
+
+  def _is_judged(self, batch: models.Batch) -> tf.Tensor:
+    """1 for a word behind the prompt, `[batch, time]`."""
+    # The first of y is w_2.
+    behind = tf.range(self.sequence_length) >= self.prompt_length - 1
+    return self.entry_mask(batch) * tf.cast(behind, tf.float32)
+
+  def judge(
+    self, predicted: tf.Tensor, batch: models.Batch
+  ) -> models.Statistics:
+    correct = tf.equal(predicted, self.target(batch))
+    judged = self._is_judged(batch)
+    correct = judged * tf.cast(self._by_example(correct), tf.float32)
+    return collections.OrderedDict(
+      accuracy=(tf.reduce_sum(correct, axis=1), tf.reduce_sum(judged, axis=1))
+    )
+
+  def judge_likelihood(
+    self, log_likelihood: tf.Tensor, batch: models.Batch
+  ) -> models.Statistics:
+    judged = self._is_judged(batch)
+    # Not a product: the probability of padding may be zero.
+    of_words = tf.where(judged > 0, self._by_example(log_likelihood), 0.0)
+    return collections.OrderedDict(
+      perplexity=(
+        -tf.reduce_sum(of_words, axis=1),
+        tf.reduce_sum(judged, axis=1),
+      )
+    )
+
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return {'perplexity': metrics.PERPLEXITY}
+
+  def statistics(
+    self, weights: models.Weights, batch: models.Batch
+  ) -> models.Statistics:
+    scores = self.scores(weights, batch)
+    likelihood = scores.log_likelihood(self.target(batch))
+    return collections.OrderedDict(
+      **self.judge(self.predict(scores), batch),
+      **self.judge_likelihood(likelihood, batch),
+    )
+
+  def target(self, batch: models.Batch) -> tf.Tensor:
+    """The numbers of the words from 0 on, `[entries]`; also 0 for padding."""
+    return tf.reshape(tf.maximum(batch['y'] - 1, 0), [-1])
+
+  def entry_mask(self, batch: models.Batch) -> tf.Tensor:
+    return tf.cast(batch['y'] > 0, tf.float32)
+
+  def example_weight(self, batch: models.Batch) -> tf.Tensor:
+    """The number of words of each utterance that are predicted."""
+    return tf.reduce_sum(self.entry_mask(batch), axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptedGpt2(FrozenGpt2):
+  """A frozen GPT-2 with one vector before the words, e = psi * phi_c (FedPC).
+
+  psi, of the client's own, is uniform in [0, 1) at the start, and phi_c, of a
+  context, is normal with a deviation of 1.
+  """
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    return {'client': ('psi',), models.ENCODER: ('phi',), models.HEAD: ()}
+
+  def init(self, seed: tf.Tensor) -> models.Weights:
+    seeds = tf.random.experimental.stateless_split(seed, 2)
+    width = self.gpt2.width
+    return collections.OrderedDict(
+      psi=tf.random.stateless_uniform([width], seeds[0]),
+      phi=tf.random.stateless_normal([self.num_contexts, width], seeds[1]),
+    )
+
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
+    phi = layers.look_up(weights['phi'], batch['context'])
+    e = weights['psi'] * phi
+    return self._encode_behind(e[:, tf.newaxis], batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpt2WithHead(FrozenGpt2):
+  """A frozen GPT-2 with a last layer that is trained (FedPC's meta-learning).
+
+  The last layer starts as a copy of the matrix that words are looked up in.
+  'head' is its difference from that matrix, so that it can start without it:
+  steps on one are steps on the other.
+  """
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    return {models.ENCODER: (), models.HEAD: ('head',)}
+
+  def init(self, seed: tf.Tensor) -> models.Weights:
+    shape = [self.gpt2.vocabulary_size, self.gpt2.width]
+    return collections.OrderedDict(head=tf.zeros(shape))
+
+  def decide(
+    self, weights: models.Weights, features: tf.Tensor
+  ) -> next_word.LastLayer:
+    return self._last_layer(features, self.frozen['wte'] + weights['head'])
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpt2WithTwoHeads(FrozenGpt2):
+  """A frozen GPT-2 with a head of the client and one of each context.
+
+  FedPC's split learning. The scores are the mean of those of the two heads, or
+  their sum, of which the paper does not speak. As in `Gpt2WithHead`, both are
+  differences from the matrix that words are looked up in.
+
+  Attributes:
+    sums_heads: Whether the scores are the sum.
+  """
+
+  sums_heads: bool = dataclasses.field(default=False, kw_only=True)
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    return {
+      'client': ('own_head',),
+      models.ENCODER: (),
+      models.HEAD: ('context_heads',),
+    }
+
+  def init(self, seed: tf.Tensor) -> models.Weights:
+    shape = [self.gpt2.vocabulary_size, self.gpt2.width]
+    return collections.OrderedDict(
+      own_head=tf.zeros(shape),
+      context_heads=tf.zeros([self.num_contexts, *shape]),
+    )
+
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
+    """Represents words, with the number of the context as the last feature."""
+    features = super().encode(weights, batch)
+    context = tf.repeat(batch['context'], self.sequence_length)
+    context = tf.cast(context, features.dtype)[:, tf.newaxis]
+    return tf.concat([features, context], axis=1)
+
+  def decide(self, weights: models.Weights, features: tf.Tensor) -> Logits:
+    x, context = features[:, :-1], features[:: self.sequence_length, -1]
+    # A row of a flat table for each context.
+    table = tf.reshape(weights['context_heads'], [self.num_contexts, -1])
+    heads = tf.reshape(
+      layers.look_up(table, tf.cast(context, tf.int32)),
+      [-1, *weights['own_head'].shape],
+    )
+    by_example = tf.reshape(x, [-1, self.sequence_length, self.gpt2.width])
+    of_contexts = tf.matmul(by_example, heads, transpose_b=True)
+    of_contexts = tf.reshape(of_contexts, [-1, self.gpt2.vocabulary_size])
+    both = 2 * self.frozen['wte'] + weights['own_head']
+    total = tf.matmul(x, both, transpose_b=True) + of_contexts
+    return Logits(total if self.sums_heads else total / 2)

@@ -1,0 +1,169 @@
+"""Tests of dialogue tasks, by that of Shakespeare's characters."""
+
+import collections
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from base import errors
+from tasks import dialogue
+from tasks import registry
+from tasks.data import bpe
+from tests import data
+from tests.tasks import dialogue_source
+
+_LENGTH = 8
+
+
+def _write(folder, lines):
+  (folder / 'shakespeare').mkdir(exist_ok=True)
+  path = folder / 'shakespeare/speeches.jsonl.gz'
+  path.write_bytes(gzip.compress('\n'.join(lines).encode()))
+
+
+def _speech(play, who, number):
+  return json.dumps(
+    {'play': play, 'who': who, 'text': f'Who is {number}?\nIt is he, {number}!'}
+  )
+
+
+@pytest.fixture(name='folder', scope='module')
+def _folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('data')
+  dialogue_source.write(folder)
+  # Ten clients of 20 utterances in two plays, and one of fewer.
+  _write(
+    folder,
+    [
+      *(_speech(f'p{k % 2}', f'#{k}', i) for k in range(10) for i in range(10)),
+      _speech('p2', '#0', 0),
+    ],
+  )
+  return folder
+
+
+def _load(folder, **values):
+  values = dict(min_utterances=20, utterance_length=_LENGTH) | values
+  return registry.load('shakespeare_dialogue', data_dir=str(folder), **values)
+
+
+def _utterances(population, client_id, name):
+  """The utterances of a set, as texts."""
+  examples = population.sets[name](client_id)
+  encoding = bpe.Encoding([('Ġ', 't'), ('h', 'e')])
+  words = np.concatenate([examples['x'][:, :1], examples['y']], axis=1)
+  return [encoding.decode(row[row > 0] - 1) for row in words]
+
+
+def test_a_client_is_a_character_and_its_context_the_play(folder):
+  task = _load(folder)
+  assert len(task.train.client_ids) == 10
+  assert task.model.num_contexts == 3
+  for client_id in task.train.client_ids:
+    play = client_id.split()[0]
+    contexts = task.train.sets['train'](client_id)['context']
+    assert set(contexts) == {int(play[1])}
+    assert task.attributes['group'].name(client_id) == play
+
+
+def test_a_sentence_ends_after_its_mark():
+  text = 'Is it?\nIt is 5.5 … So\nbe it.  "Ay!" he'
+  assert dialogue.split_sentences(text) == [
+    'Is it?',
+    'It is 5.5 …',
+    'So be it.',
+    '"Ay!" he',
+  ]
+
+
+def test_examples_are_the_tokens_and_those_that_follow(folder):
+  task = _load(folder, utterance_length=12)
+  encoding = bpe.Encoding([('Ġ', 't'), ('h', 'e')])
+  examples = task.train.sets['train']('p0 #0')
+  texts = _utterances(task.train, 'p0 #0', 'train')
+  for x, y, text in zip(examples['x'], examples['y'], texts):
+    tokens = np.array(encoding.encode(text)) + 1
+    assert len(tokens) <= 12
+    np.testing.assert_array_equal(x[: len(tokens)], tokens[:11])
+    np.testing.assert_array_equal(y, [*tokens[1:], *[0] * (12 - len(tokens))])
+
+
+def test_utterances_are_cut(folder):
+  # A token is a letter, but for "he".
+  found = set(_utterances(_load(folder).train, 'p0 #0', 'train'))
+  assert 'It is he,' in found
+  assert found <= {'It is he,', *(f'Who is {i}' for i in range(10))}
+
+
+def test_known_users_adapt_to_half_of_what_is_to_report(folder):
+  task = _load(folder, utterance_length=16)
+  assert task.cross_silo
+  user = 'p1 #3'
+  adaptation = _utterances(task.test, user, 'personalization')
+  assert _utterances(task.validation, user, 'personalization') == adaptation
+  parts = [
+    _utterances(task.train, user, 'train'),
+    _utterances(task.validation, user, 'evaluation'),
+    adaptation,
+    _utterances(task.test, user, 'evaluation'),
+  ]
+  assert [len(part) for part in parts] == [12, 4, 2, 2]
+  # Each utterance is in one part.
+  assert collections.Counter(sum(parts, [])) == collections.Counter(
+    text for i in range(10) for text in (f'Who is {i}?', f'It is he, {i}!')
+  )
+
+
+def test_withheld_users_are_in_no_training(folder):
+  task = _load(folder, hold_out='clients')
+  assert not task.cross_silo
+  populations = task.train, task.validation, task.test
+  ids = [own.client_ids for own in populations]
+  assert [len(own) for own in ids] == [6, 2, 2]
+  assert len(set().union(*ids)) == 10
+  for half in ('personalization', 'evaluation'):
+    assert len(_utterances(task.test, ids[2][0], half)) == 10
+
+
+def test_the_model_has_the_weights_of_the_file(folder):
+  task = _load(folder)
+  assert task.model.gpt2 == dialogue_source.SIZES
+  assert task.model.frozen['wte'].shape == (258, 8)
+  assert (task.metric, task.higher_is_better) == ('perplexity', False)
+  assert list(_load(folder, trained='head').model.parts['head']) == ['head']
+
+
+@pytest.mark.parametrize(
+  'values, message',
+  [
+    ({'weights': 'none.npz'}, 'none.npz is in none of .*program pretrain'),
+    ({'weights_sha256': '0' * 64}, 'not the file that is meant'),
+    ({'tokenizer': 'shakespeare'}, 'has no byte-pair encoding'),
+    ({'min_utterances': 21}, 'task.min_utterances=21'),
+    ({'utterance_length': 17}, 'utterance_length must be at most 16'),
+  ],
+)
+def test_says_what_is_wrong(folder, values, message):
+  with pytest.raises(errors.UserError, match=message):
+    _load(folder, **values)
+
+
+def test_says_which_line_is_no_speech(tmp_path):
+  for line in ('{', '[]', '{"play": "p", "who": "w"}', '{"play": 1}'):
+    _write(tmp_path, [_speech('p', 'w', 1), line])
+    with pytest.raises(errors.UserError, match='line 2: this is no speech'):
+      _load(tmp_path)
+
+
+def test_has_the_characters_of_the_real_plays(folder):
+  task = _load(
+    folder,
+    file=str(data.path('shakespeare/speeches.jsonl.gz')),
+    min_utterances=25,
+    utterance_length=16,
+  )
+  assert len(task.attributes['group'].names) == 37
+  # Bytes are tokens here, so that shorter sentences count as well.
+  assert len(task.train.client_ids) >= 497
