@@ -5,6 +5,7 @@
   reproduce --table=self_fl_mnist          rows that are compared on clients
   reproduce --table=self_fl_gaussian       curves, which are drawn
   reproduce --table=school_private         examples protected, at several ε
+  reproduce --table=digits_private         clients protected, at several noises
 
 Every point of the grids is run with every seed, the best is chosen by
 validation, and its test metric is shown beside the published one, if there is
