@@ -11,16 +11,15 @@ the sixth; the others are liked by as many each. As there are few clips, they
 recur at several users with other labels.
 """
 
-import csv
+from collections.abc import Sequence
 import dataclasses
-import pathlib
-import wave
 
 import numpy as np
 
 from base import errors
 from tasks import task
 from tasks.data import audio
+from tasks.data import clip_tables
 from tasks.data import downloads
 from tasks.data import preferences
 from tasks.models import preference
@@ -39,42 +38,21 @@ class SpeechPreferenceSettings(preferences.PreferenceSettings):
   """The settings of speech preferences."""
 
 
-def _read_clip(path: pathlib.Path) -> np.ndarray:
-  """Reads the spectrogram of a clip."""
-  try:
-    return audio.linear_spectrogram(audio.read_wav(path))
-  except (OSError, EOFError, ValueError, wave.Error) as error:
-    raise errors.UserError(
-      f'{path} cannot be read as a clip ({error}). Replace it, or leave it out'
-      f' of {_TABLE}.'
-    ) from error
-
-
-def _read(
-  table: pathlib.Path,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Reads the spectrograms, the voices, and which clips are to train on."""
-  try:
-    with table.open(encoding='utf-8', newline='') as file:
-      rows = list(csv.DictReader(file))
-    names = [row['voice'] for row in rows]
-    paths = [table.parent / row['file'] for row in rows]
-    if not all(names) or not rows:
-      raise ValueError('a clip has no voice' if rows else 'it has no clips')
-    _, voices = np.unique(names, return_inverse=True)
-    parts = [row.get('part') for row in rows]
-    if any(parts):
-      known = {'train': True, 'test': False}
-      train = np.array([known[str(part)] for part in parts])
-    else:
-      order = np.argsort(voices, kind='stable')
-      train = np.empty(len(rows), bool)
-      train[order] = np.arange(len(rows)) % 2 == 0
-  except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-    raise errors.UserError(
-      f'{table} cannot be read as a table of clips ({error!r}). {_ADVICE}'
-    ) from error
-  return np.stack([_read_clip(path) for path in paths]), voices, train
+def _parse(
+  rows: Sequence[clip_tables.Row],
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the voices of the clips, and which clips are to train on."""
+  names = [row['voice'] for row in rows]
+  if not all(names) or not rows:
+    raise ValueError('a clip has no voice' if rows else 'it has no clips')
+  _, voices = np.unique(names, return_inverse=True)
+  parts = [row.get('part') for row in rows]
+  if any(parts):
+    known = {'train': True, 'test': False}
+    return voices, np.array([known[str(part)] for part in parts])
+  train = np.empty(len(rows), bool)
+  train[np.argsort(voices, kind='stable')] = np.arange(len(rows)) % 2 == 0
+  return voices, train
 
 
 def _shares(num_voices: int, balanced: bool) -> tuple[float, ...]:
@@ -135,4 +113,7 @@ def load(
 ) -> task.Task:
   """Loads the task; without a `split_seed`, `seed` decides who has what."""
   table = downloads.find(f'speech_preference/{_TABLE}', data_dir, _ADVICE)
-  return make_task('speech_preference', settings, *_read(table), seed)
+  spectrograms, known = clip_tables.read(
+    table, _parse, audio.linear_spectrogram, _ADVICE
+  )
+  return make_task('speech_preference', settings, spectrograms, *known, seed)

@@ -15,18 +15,16 @@ Of each client's clips of either label a tenth is to choose by and a tenth to
 report (cross-silo).
 """
 
-import csv
+from collections.abc import Sequence
 import dataclasses
-import pathlib
-import wave
 
 import numpy as np
 
-from base import errors
 from base import seeds
 from base import settings
 from tasks import task
 from tasks.data import audio
+from tasks.data import clip_tables
 from tasks.data import downloads
 from tasks.data import partitions
 from tasks.data import populations
@@ -74,37 +72,17 @@ class WakewordSettings(silos.SplitSettings):
       )
 
 
-def _read_clip(path: pathlib.Path) -> np.ndarray:
-  """Reads the spectrogram of a clip."""
-  try:
-    return audio.spectrogram(audio.read_wav(path))
-  except (OSError, EOFError, ValueError, wave.Error) as error:
-    raise errors.UserError(
-      f'{path} cannot be read as a clip ({error}). Replace it, or leave it out'
-      f' of {_TABLE}.'
-    ) from error
-
-
-def _read(
-  table: pathlib.Path,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Reads the spectrograms, the labels and the devices of all clips."""
-  try:
-    with table.open(encoding='utf-8', newline='') as file:
-      rows = list(csv.DictReader(file))
-    labels = np.array([{'0': 0, '1': 1}[row['label']] for row in rows])
-    devices = [row['device'] for row in rows]
-    paths = [table.parent / row['file'] for row in rows]
-    if len(set(labels)) < 2:
-      raise ValueError('it has no clips with the word, or none without')
-    if not all(devices):
-      raise ValueError('a clip has no device')
-  except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-    raise errors.UserError(
-      f'{table} cannot be read as a table of clips ({error!r}). {_ADVICE}'
-    ) from error
-  x = np.stack([_read_clip(path) for path in paths])
-  return x, labels.astype(np.int32), np.array(devices)
+def _parse(
+  rows: Sequence[clip_tables.Row],
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the labels and the devices of the clips."""
+  labels = np.array([{'0': 0, '1': 1}[row['label']] for row in rows], np.int32)
+  devices = [row['device'] for row in rows]
+  if len(set(labels)) < 2:
+    raise ValueError('it has no clips with the word, or none without')
+  if not all(devices):
+    raise ValueError('a clip has no device')
+  return labels, np.array(devices)
 
 
 def make_task(
@@ -162,4 +140,5 @@ def load(
 ) -> task.Task:
   """Loads the task; without a `split_seed`, `seed` decides the split."""
   table = downloads.find(f'wakeword/{_TABLE}', data_dir, _ADVICE)
-  return make_task('wakeword', settings, *_read(table), seed)
+  x, known = clip_tables.read(table, _parse, audio.spectrogram, _ADVICE)
+  return make_task('wakeword', settings, x, *known, seed)
