@@ -237,7 +237,7 @@ def layer_norm(
     The normalized features.
   """
   scale, offset = weights[f'{layer}_scale'], weights[f'{layer}_offset']
-  axes = range(-scale.shape.rank, 0)
+  axes = range(-len(scale.shape), 0)
   return _normalize(x, list(axes), scale, offset, epsilon)
 
 
