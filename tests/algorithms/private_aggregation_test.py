@@ -111,6 +111,25 @@ def test_no_client_moves_the_result_by_more_than_its_clip(runtime, value, own):
   assert _distance(without, with_it) <= 0.5 / 4 * (1 + 1e-5)
 
 
+def test_swapping_a_client_changes_no_other_and_the_model_by_its_clip():
+  own = private_aggregation.Gaussian(noise=1.0, clip=0.01, clients=5.0)
+  method = helpers.build_anew(
+    'ditto', aggregator=own, client_weighting='uniform'
+  )
+  clients = helpers.make_clients(method)
+  swapped = [clients[0]._replace(data=helpers.data(77, 9)), *clients[1:]]
+  before, after = (
+    helpers.run(method, rounds=1, clients=own) for own in (clients, swapped)
+  )
+  for first, second in zip(before.clients[1:], after.clients[1:]):
+    helpers.assert_equal(first.state, second.state)
+  moved = np.linalg.norm(
+    helpers.vector(before.state.server.model)
+    - helpers.vector(after.state.server.model)
+  )
+  assert 0 < moved <= 1.0001 * 2 * 0.01 / 5
+
+
 def test_the_direction_of_a_huge_record_is_kept():
   with helpers.on('cohort'):
     (result,) = _aggregate(_gaussian(clip=5.0), [([3e30, 0], [0, 4e30])])
