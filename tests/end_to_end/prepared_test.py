@@ -59,7 +59,16 @@ def _run(preset, settings, methods, data_dir, folder):
   return single_run.run(config, folder, str(data_dir))
 
 
-@pytest.mark.parametrize('preset', _SETTINGS)
+@pytest.mark.parametrize(
+  'preset',
+  [
+    # XLA takes minutes to compile MobileNet.
+    pytest.param(
+      preset, marks=pytest.mark.slow if preset == 'landmarks' else ()
+    )
+    for preset in _SETTINGS
+  ],
+)
 def test_a_preset_runs(preset, data_dir, tmp_path):
   _run(
     preset, _SETTINGS[preset], _METHODS[preset], data_dir, tmp_path / 'output'

@@ -344,7 +344,7 @@ _UNWEIGHTED = {
 }
 
 
-@pytest.mark.parametrize('name', checks.first(30, _UNWEIGHTED))
+@pytest.mark.parametrize('name', checks.first(15, _UNWEIGHTED))
 def test_an_aggregator(parity, name):
   make, kind, view = _UNWEIGHTED[name]
   process = make().create(kind)
@@ -583,7 +583,7 @@ _LEARNING = {
 
 
 # The rest of the processes are variants.
-@pytest.mark.parametrize('name', checks.first(9, _LEARNING))
+@pytest.mark.parametrize('name', checks.first(5, _LEARNING))
 def test_a_learning_process(parity, name):
   _hold_to_native(
     parity, _LEARNING[name](), (_datasets(),), rtol=1e-4, atol=1e-5
