@@ -80,10 +80,29 @@ def carry_out(action: Callable[[], int], when_stopped: str = '') -> int:
     return action()
   except errors.UserError as error:
     terminal.say(f'Error: {error}')
+    _release_context()
     return 1
   except KeyboardInterrupt:
     terminal.say(f'\nStopped. {when_stopped}'.rstrip())
     return _INTERRUPTED
+
+
+def _release_context() -> None:
+  """Has TFF's default context end now, if TFF was imported.
+
+  Python may have cleared the modules that it ends with when the process ends,
+  so that it would print a traceback.
+  """
+  if 'tensorflow_federated' in sys.modules:
+    tff = sys.modules['tensorflow_federated']
+
+    class Nowhere(tff.framework.SyncContext):  # type: ignore[name-defined]
+      """A context in which nothing can be computed."""
+
+      def invoke(self, comp: Any, arg: Any) -> Any:
+        raise RuntimeError('The program has ended.')
+
+    tff.framework.set_default_context(Nowhere())
 
 
 def exit_when_terminated() -> None:
