@@ -83,9 +83,7 @@ def test_an_unknown_personalizer_is_answered_with_those_there_are():
   with pytest.raises(errors.UserError) as error:
     registry.canonical_name('fedavg+nothing')
   assert "fedavg+nothing: Unknown personalizer 'nothing'." in str(error.value)
-  assert 'as_trained, ditto, finetuning, head_finetuning, knn_per' in str(
-    error.value
-  )
+  assert ', '.join(sorted(registry.PERSONALIZERS)) in str(error.value)
 
 
 @pytest.mark.parametrize(
