@@ -48,5 +48,5 @@ class ClientUpdates(personalizers.Personalizer):
       self.trainer.model, optimizer.start(w), client.data, optimizer
     )
     delta = client_work.difference(w, learner.weights)
-    vector = tf.concat([tf.reshape(d, [-1]) for d in delta.values()], 0)
+    vector = client_work.as_vector(delta.values())
     return {name: {UPDATE: vector[tf.newaxis]} for name in evaluation}

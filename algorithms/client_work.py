@@ -5,7 +5,7 @@ client or for a stacked cohort. A batch without examples changes nothing.
 """
 
 import collections
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
@@ -338,6 +338,20 @@ def evaluate_sets(
   return collections.OrderedDict(
     (name, evaluate(model, weights, data)) for name, data in sets.items()
   )
+
+
+def put_first(one: Any, others: Any) -> Any:
+  """Puts the metrics of a candidate before those of others, on their axis."""
+  return tf.nest.map_structure(
+    lambda of_one, of_others: tf.concat([of_one[tf.newaxis], of_others], 0),
+    one,
+    others,
+  )
+
+
+def as_vector(leaves: Iterable[tf.Tensor]) -> tf.Tensor:
+  """Makes one vector of the entries of several tensors, in their order."""
+  return tf.concat([tf.reshape(leaf, [-1]) for leaf in leaves], 0)
 
 
 def evaluate_epochs(

@@ -25,6 +25,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
+from algorithms import client_work
 from algorithms import private_aggregation
 
 # Tells the seed of a client's noise from others that are made of its seed.
@@ -153,7 +154,7 @@ class SkellamQuery(tfp.SumAggregationDPQuery):
     clipped, _ = tf.clip_by_global_norm(
       tf.nest.flatten(record), params.l2_norm_clip
     )
-    vector = tf.concat([tf.reshape(leaf, [-1]) for leaf in clipped], 0)
+    vector = client_work.as_vector(clipped)
     size = padded(sum(self._sizes))
     vector = tf.pad(vector, [[0, size - sum(self._sizes)]])
     return params.scale * hadamard(_signs(params.seed, size) * vector)

@@ -133,8 +133,4 @@ class DittoPersonalizer(personalizers.Personalizer):
       lambda epoch, v: self.trainer.train_personal(v, w, client.data, epoch),
       self.settings.personal_epochs,
     )
-    return tf.nest.map_structure(
-      lambda one, others: tf.concat([one[tf.newaxis], others], 0),
-      of_global,
-      of_personal,
-    )
+    return client_work.put_first(of_global, of_personal)

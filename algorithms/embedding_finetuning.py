@@ -100,8 +100,4 @@ class EmbeddingFinetuning(personalizers.Personalizer):
     of_global = client_work.evaluate_sets(
       trainer.model, start.shared, evaluation
     )
-    return tf.nest.map_structure(
-      lambda one, others: tf.concat([one[tf.newaxis], others], 0),
-      of_global,
-      metrics,
-    )
+    return client_work.put_first(of_global, metrics)

@@ -48,7 +48,7 @@ class FedPcSettings(split.SplitSettings, fedprox.FedProxSettings):
   """The settings of FedProx for what is shared, and how clients begin."""
 
   personal_parts: tuple[str, ...] = settings.field(
-    ('client',), 'The parts of the model that each client keeps.'
+    (models.CLIENT,), 'The parts of the model that each client keeps.'
   )
   proximal: float = settings.field(
     1.0,

@@ -167,7 +167,7 @@ class PFedKm(fedavg.FedAvg):
       self.model, optimizer.start(w), client.data, optimizer
     )
     moved = client_work.difference(w, learner.weights)
-    update = tf.concat([tf.reshape(d, [-1]) for d in moved.values()], 0)
+    update = client_work.as_vector(moved.values())
     away = tf.reduce_sum(tf.square(message.centers - update), axis=1)
     anyone = tf.random.stateless_uniform(
       [], client.seed, maxval=self.settings.num_groups, dtype=tf.int32

@@ -1,4 +1,4 @@
-"""What the tasks of FedPC have in common: utterances of users under contexts.
+"""Makes FedPC's tasks from the utterances of users under contexts.
 
 Silva, Tambwekar and Gombolay 2022. An utterance is a sentence of three tokens
 or more, under one of some contexts. A frozen GPT-2 predicts its words, behind

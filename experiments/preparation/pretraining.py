@@ -54,7 +54,7 @@ _ADVICE_ON_TOKENIZER = (
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """What the flags of the program say, see `experiments.pretrain`."""
+  """The settings of a pre-training; `experiments.pretrain` explains each."""
 
   source: str
   tokenizer: str
@@ -111,12 +111,7 @@ def _read_texts(source: str, data_dir: str | None) -> list[str]:
   names = [f'{source}/wiki.{split}.tokens' for split in _SPLITS]
   found = []
   for name in names:
-    places = [
-      place
-      for packed in (f'{name}.gz', name)
-      for place in downloads.places(packed, data_dir)
-    ]
-    path = next(filter(pathlib.Path.is_file, places), None)
+    path = texts.look_for(name, data_dir)
     if path is not None:
       with texts.open_lines(path) as lines:
         found.append(''.join(lines))

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 import json
 import pathlib
 
-import numpy as np
 import rich.box
 import rich.table
 
@@ -33,16 +32,13 @@ def _figures(
   result: grid_results.PointResult, of_groups: Sequence[str] | None
 ) -> dict[str, float]:
   """Takes the mean over clients, maybe of some groups, and over the repeats."""
-  means = []
-  for record in result.records:
-    values = np.array(record['test'], np.float64)
-    if of_groups is not None:
-      values = values[np.isin(record['client_groups'], of_groups)]
-    if len(values):
-      means.append(values.mean())
-  if not means:
-    return {}
-  return {'ours': float(np.mean(means)), 'over_repeats': float(np.std(means))}
+  pair = result.mean
+  if of_groups is not None:
+    found = result.mean_within(of_groups)
+    if found is None:
+      return {}
+    pair = found
+  return dict(zip(('ours', 'over_repeats'), pair))
 
 
 def compare(

@@ -66,9 +66,9 @@ class Point:
     """The row that it is a point of, or the method."""
     return self.row or self.algorithm
 
-  def describe(self) -> str:
-    """Writes all of its settings."""
-    own = {**self.settings, **self.values}
+  def describe(self, with_settings: bool = True) -> str:
+    """Writes its values, and by default its settings before them."""
+    own = {**(self.settings if with_settings else {}), **self.values}
     return ' '.join(f'{name}={value}' for name, value in own.items())
 
   def __str__(self) -> str:

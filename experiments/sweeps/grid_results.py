@@ -7,7 +7,7 @@ results.json       the best point of each method, or row
 logs/              of what failed, and what the processes print
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import csv
 import dataclasses
@@ -110,6 +110,15 @@ class PointResult:
   def mean(self) -> tuple[float, float]:
     """The test clients' mean: its mean and its deviation over repeats."""
     return _over_repeats([np.mean(own) for own in self._test()])
+
+  def mean_within(self, groups: Collection[str]) -> tuple[float, float] | None:
+    """The same of the test clients of some groups; None if there are none."""
+    of_groups = [
+      own[np.isin(record['client_groups'], list(groups))]
+      for own, record in zip(self._test(), self.records)
+    ]
+    means = [np.mean(own) for own in of_groups if len(own)]
+    return _over_repeats(means) if means else None
 
   @property
   def deviation(self) -> tuple[float, float]:

@@ -33,7 +33,7 @@ def _figures(
     'ours': mean,
     'over_repeats': deviation,
     'epsilon': epsilons and epsilons[0],
-    'point': ' '.join(f'{k}={v}' for k, v in result.point.values.items()),
+    'point': result.point.describe(with_settings=False),
   }
 
 

@@ -169,12 +169,18 @@ def split(
   return {name: text.take(part == i) for i, name in enumerate(fractions)}
 
 
+def look_for(name: str, data_dir: str | None) -> pathlib.Path | None:
+  """Finds a file, maybe with .gz behind its name; None if it is nowhere."""
+  for candidate in (f'{name}.gz', name):
+    for path in downloads.places(candidate, data_dir):
+      if path.exists():
+        return path
+  return None
+
+
 def find(name: str, data_dir: str | None, advice: str) -> pathlib.Path:
-  """Finds a file of a data set, or the same file with .gz behind its name."""
-  for candidate in downloads.places(f'{name}.gz', data_dir):
-    if candidate.exists():
-      return candidate
-  return downloads.find(name, data_dir, advice)
+  """As `look_for`, but raises a `UserError` if the file is nowhere."""
+  return look_for(name, data_dir) or downloads.find(name, data_dir, advice)
 
 
 @contextlib.contextmanager

@@ -121,8 +121,7 @@ def convolution(
 ) -> tf.Tensor:
   """Convolves images with a kernel, of stride 1, and adds a bias."""
   kernel = weights[f'{layer}_kernel']
-  y = tf.nn.conv2d(x, kernel, 1, padding)
-  y = _add_bias(y, weights[f'{layer}_bias'])
+  y = convolve(kernel, weights[f'{layer}_bias'], x, padding, 1)
   y = _tell(
     weights,
     f'{layer}_bias',

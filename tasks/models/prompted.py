@@ -160,10 +160,9 @@ class FrozenGpt2(models.Model):
   def metrics(self) -> Mapping[str, metrics.Metric]:
     return {'perplexity': metrics.PERPLEXITY}
 
-  def statistics(
-    self, weights: models.Weights, batch: models.Batch
+  def judge_scores(
+    self, scores: Scores, batch: models.Batch
   ) -> models.Statistics:
-    scores = self.scores(weights, batch)
     likelihood = scores.log_likelihood(self.target(batch))
     return collections.OrderedDict(
       **self.judge(self.predict(scores), batch),
@@ -192,7 +191,7 @@ class PromptedGpt2(FrozenGpt2):
 
   @property
   def parts(self) -> Mapping[str, tuple[str, ...]]:
-    return {'client': ('psi',), models.ENCODER: ('phi',), models.HEAD: ()}
+    return {models.CLIENT: ('psi',), models.ENCODER: ('phi',), models.HEAD: ()}
 
   def init(self, seed: tf.Tensor) -> models.Weights:
     seeds = tf.random.experimental.stateless_split(seed, 2)
@@ -248,7 +247,7 @@ class Gpt2WithTwoHeads(FrozenGpt2):
   @property
   def parts(self) -> Mapping[str, tuple[str, ...]]:
     return {
-      'client': ('own_head',),
+      models.CLIENT: ('own_head',),
       models.ENCODER: (),
       models.HEAD: ('context_heads',),
     }
