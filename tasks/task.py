@@ -5,6 +5,7 @@ import dataclasses
 
 import numpy as np
 
+from tasks.data import checks
 from tasks.data import populations
 from tasks.models import models
 
@@ -81,3 +82,9 @@ class Task:
   padded: bool
   attributes: Mapping[str, Attribute] = dataclasses.field(default_factory=dict)
   vocabulary: Sequence[str] = ()
+
+  def __post_init__(self) -> None:
+    """Has examples checked when they are loaded."""
+    for name in ('train', 'validation', 'test'):
+      population = checks.checked(getattr(self, name), self.model, self.name)
+      object.__setattr__(self, name, population)

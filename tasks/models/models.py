@@ -121,6 +121,11 @@ class Model(abc.ABC):
   def example_spec(self) -> Mapping[str, tf.TensorSpec]:
     """The shape and type of each feature of one example."""
 
+  @property
+  def num_values(self) -> Mapping[str, int]:
+    """The number of values, from 0 on, of each feature that has so many."""
+    return {'type': self.num_types} if self.num_types else {}
+
   def blank_example(self) -> Batch:
     """Returns an example of zeros, for what depends on the shapes alone."""
     return {
@@ -279,7 +284,16 @@ class Classifier(Model):
   """A model of the class 'y' of each example 'x', judged by its accuracy.
 
   Its scores are a logit for each class, `[batch, classes]`.
+
+  Attributes:
+    num_classes: The number of classes.
   """
+
+  num_classes: int
+
+  @property
+  def num_values(self) -> Mapping[str, int]:
+    return {**super().num_values, 'y': self.num_classes}
 
   def score_loss(self, scores: tf.Tensor, batch: Batch) -> tf.Tensor:
     return tf.nn.sparse_softmax_cross_entropy_with_logits(batch['y'], scores)
@@ -332,6 +346,10 @@ class AppendedVector(Model):
   @property
   def num_types(self) -> int:
     return self.model.num_types
+
+  @property
+  def num_values(self) -> Mapping[str, int]:
+    return self.model.num_values
 
   @property
   def parts(self) -> Mapping[str, tuple[str, ...]]:

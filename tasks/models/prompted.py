@@ -83,6 +83,11 @@ class FrozenGpt2(models.Model):
     )
 
   @property
+  def num_values(self) -> Mapping[str, int]:
+    words = self.gpt2.vocabulary_size + 1  # With padding.
+    return {'x': words, 'y': words, 'context': self.num_contexts}
+
+  @property
   def parts(self) -> Mapping[str, tuple[str, ...]]:
     return {models.ENCODER: (), models.HEAD: ()}
 
