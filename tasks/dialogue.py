@@ -14,8 +14,9 @@ report, each of whom adapts to half of the utterances and is judged by the
 others.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
+import functools
 import pathlib
 import re
 
@@ -29,6 +30,7 @@ from tasks.data import bpe
 from tasks.data import devices
 from tasks.data import downloads
 from tasks.data import populations
+from tasks.models import generated_prompts
 from tasks.models import gpt2_files
 from tasks.models import prompted
 
@@ -41,8 +43,12 @@ _ADVICE = (
   ' or make a small one with the program pretrain; or name another file as'
   ' task.weights.'
 )
-_MODELS = {
+_MODELS: Mapping[str, Callable[..., prompted.FrozenGpt2]] = {
   'prompt': prompted.PromptedGpt2,
+  'generated': generated_prompts.Gpt2WithGeneratedPrompts,
+  'generated_once': functools.partial(
+    generated_prompts.Gpt2WithGeneratedPrompts, once=True
+  ),
   'head': prompted.Gpt2WithHead,
   'two_heads': prompted.Gpt2WithTwoHeads,
 }
@@ -68,8 +74,9 @@ class DialogueSettings(devices.HeldOutSettings):
   trained: str = settings.field(
     'prompt',
     'What is trained: a prompt before the words, made of a vector of the'
-    ' user and one of the context; the head; or a head of the user and one of'
-    ' the context, whose scores are averaged.',
+    ' user and one of the context; what generates such a prompt, for each word'
+    ' anew, or once for all words after the first three; the head; or a head of'
+    ' the user and one of the context, whose scores are averaged.',
     choices=tuple(_MODELS),
   )
   hold_out: str = settings.field(
