@@ -152,6 +152,11 @@ def test_the_evaluation_of_an_utterance_depends_on_no_other(method, after):
     helpers.assert_close(result['evaluation'], expected)
 
 
+def test_frozen_weights_stay_as_they_are(method, after):
+  prompting.personalize(method, after.state, after.clients)
+  assert prompting.digest(method) == _MODEL.frozen_digest
+
+
 def test_a_model_that_generates_nothing_is_refused():
   with pytest.raises(errors.UserError, match='task.trained to generated'):
     helpers.build_anew('fedpc_generated', prompting.MODEL)

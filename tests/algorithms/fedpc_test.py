@@ -120,7 +120,7 @@ def test_nothing_of_a_clients_own_vector_is_sent_unless_it_is_averaged():
       'fedpc',
       prompted.PromptedGpt2,
       dict(average_personal=False),
-      57 * 768,  # 171.0 KiB.
+      43_776,  # 57 contexts, 171.0 KiB.
     ),
     ('fedprox+adaptation', prompted.Gpt2WithHead, {}, 38_597_376),
   ],
@@ -134,6 +134,36 @@ def test_the_numbers_of_the_paper_are_sent(name, model, values, number):
   )
   own = model(sizes, 57, frozen=frozen)
   assert helpers.build_anew(name, own, **values).parameters_up == number
+
+
+@pytest.mark.parametrize('average, shared', [(False, 0), (True, 1)])
+def test_the_share_of_own_contexts_is_measured(average, shared):
+  metrics = _run(_build(average_personal=average)).metrics
+  # One, two and one of three contexts; and the mean of what clients keep.
+  own = np.mean([1, 2, 1]) + shared
+  expected = own / (prompting.CONTEXTS + shared)
+  np.testing.assert_allclose(metrics['share_sent'], expected, rtol=1e-6)
+
+
+def test_split_learning_trains_own_heads_and_those_of_own_contexts():
+  model = prompting.WITH_TWO_HEADS
+  method = _build('fedpc', model, average_personal=False, proximal=0.0)
+  before = prompting.digest(method)
+  data = prompting.all_data()[:2]  # Of the contexts 0, and 0 and 2.
+  clients = helpers.make_clients(method, data)
+  first = helpers.run(method, 1, clients)
+  after = helpers.run(method, 4, first.clients, first.state)
+  assert after.metrics['loss'] < first.metrics['loss']
+  heads = after.state.server.model['context_heads']
+  changed = np.any(heads != 0, axis=(1, 2))
+  np.testing.assert_array_equal(changed, [True, False, True])
+  own = [client.state.personal['own_head'] for client in after.clients]
+  assert np.any(own[0] != own[1])
+  np.testing.assert_array_equal(after.state.server.model['own_head'], 0)
+  # One and two of three heads.
+  assert method.parameters_up == prompting.CONTEXTS * own[0].size
+  np.testing.assert_allclose(after.metrics['share_sent'], 1.5 / 3, rtol=1e-6)
+  assert prompting.digest(method) == before
 
 
 def test_a_client_that_was_trained_goes_on_from_its_own_vector():
@@ -220,7 +250,7 @@ def test_updates_are_those_of_adam_on_the_first_examples():
 
 def test_personalization_leaves_everything_else_as_it_was():
   method = _build()
-  digest = _MODEL.frozen_digest
+  before = prompting.digest(method)
   after = _run(method)
   kept = helpers.tree.map_structure(np.array, (after.state, after.clients))
   first = prompting.personalize(method, after.state, after.clients)
@@ -228,8 +258,24 @@ def test_personalization_leaves_everything_else_as_it_was():
   helpers.assert_equal(
     prompting.personalize(method, after.state, after.clients), first
   )
-  fresh = dataclasses.replace(_MODEL)  # Its digest is computed anew.
-  assert fresh.frozen_digest == digest
+  assert prompting.digest(method) == before == _MODEL.frozen_digest
+
+
+def test_frozen_is_equal_for_all_that_a_user_has_to_adapt_to():
+  method = _build()
+  after = _run(method)
+  others = [
+    client._replace(data=own)
+    for client, own in zip(after.clients, prompting.all_data(seed=2))
+  ]
+  frozen, adapted = [], []
+  for clients in (after.clients, others):
+    results = prompting.personalize(method, after.state, clients)
+    totals = np.array([result['loss'][0] for result in results])
+    frozen.append(totals[:, 1])  # '0 updates'.
+    adapted.append(totals[:, 2:])
+  np.testing.assert_array_equal(*frozen)
+  assert not np.isclose(*adapted).any()
 
 
 def test_frozen_weights_are_in_no_state():

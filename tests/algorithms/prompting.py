@@ -29,6 +29,9 @@ MODEL = prompted.PromptedGpt2(
 WITH_HEAD = prompted.Gpt2WithHead(
   _SIZES, CONTEXTS, sequence_length=LENGTH, frozen=gpt2_source.weights()
 )
+WITH_TWO_HEADS = prompted.Gpt2WithTwoHeads(
+  _SIZES, CONTEXTS, sequence_length=LENGTH, frozen=gpt2_source.weights()
+)
 GENERATED = generated_prompts.Gpt2WithGeneratedPrompts(
   _SIZES, CONTEXTS, sequence_length=LENGTH, frozen=gpt2_source.weights()
 )
@@ -99,3 +102,9 @@ def personalize(
   """Returns the metrics of clients on other data than their own."""
   results = method.personalize(state, hold_out(clients))
   return [own['evaluation'] for own in results]
+
+
+def digest(method: methods.Method) -> str | None:
+  """Returns the hash of the frozen weights that computations are given."""
+  (frozen,) = method.constants
+  return dataclasses.replace(method.trainer.model, frozen=frozen).frozen_digest
