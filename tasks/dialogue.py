@@ -4,8 +4,9 @@ Silva, Tambwekar and Gombolay 2022. An utterance is a sentence of three tokens
 or more, under one of some contexts. A frozen GPT-2 predicts its words, behind
 what `task.trained` says is trained; it is judged by the perplexity of the words
 after the first three, pooled over utterances. A sentence ends after a full
-stop, an exclamation mark, a question mark or an ellipsis, and is cut at
-`task.utterance_length` tokens.
+stop, an exclamation mark, a question mark or an ellipsis, in posts also after a
+bracket or quotation mark behind it, and is cut at `task.utterance_length`
+tokens.
 
 Known users are all in training, with 60 % of their utterances; 20 % are to
 choose by. Of the last 20 %, half is to adapt to and half to report. Withheld
@@ -17,6 +18,7 @@ others.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
+import itertools
 import pathlib
 import re
 
@@ -37,7 +39,10 @@ from tasks.models import prompted
 _MIN_TOKENS = 3
 _FRACTIONS = 0.6, 0.2  # To train on and to choose by.
 _WITHHELD = 0.15  # Of users to choose by, and of those to report.
-_SENTENCE_ENDS = re.compile(r'(?<=[.!?…])\s+')
+# Of what is spoken, where a quotation goes on, as in: "Ay!" he said.
+_SPOKEN_ENDS = re.compile(r'(?<=[.!?…])\s+')
+# Of what is written, also behind a bracket or quotation mark that closes.
+_WRITTEN_ENDS = re.compile(r'(?:(?<=[.!?…])|(?<=[.!?…]["”’\')\]]))\s+')
 _ADVICE = (
   'Save the weights of a GPT-2 there, such as model.safetensors of DistilGPT2,'
   ' or make a small one with the program pretrain; or name another file as'
@@ -100,16 +105,17 @@ class Utterances:
   texts: list[str] = dataclasses.field(default_factory=list)
   contexts: list[int] = dataclasses.field(default_factory=list)
 
-  def add(self, text: str, context: int) -> None:
-    """Adds the sentences of a text."""
-    sentences = split_sentences(text)
+  def add(self, text: str, context: int, written: bool = False) -> None:
+    """Adds the sentences of a text, which is spoken or written."""
+    sentences = split_sentences(text, written)
     self.texts.extend(sentences)
     self.contexts.extend([context] * len(sentences))
 
 
-def split_sentences(text: str) -> list[str]:
+def split_sentences(text: str, written: bool = False) -> list[str]:
   """Splits a text into sentences; the ends of lines are spaces."""
-  found = _SENTENCE_ENDS.split(' '.join(text.split()))
+  ends = _WRITTEN_ENDS if written else _SPOKEN_ENDS
+  found = ends.split(' '.join(text.split()))
   return [sentence for sentence in found if sentence]
 
 
@@ -201,12 +207,44 @@ def _withheld(
   )
 
 
+def _without_rare_contexts(
+  users: Mapping[str, populations.Examples],
+  contexts: Sequence[str],
+  min_of_user: int,
+  min_of_context: int,
+) -> tuple[dict[str, populations.Examples], list[str]]:
+  """Leaves out contexts of few utterances, and then users of few.
+
+  Args:
+    users: The examples of each user.
+    contexts: The names of the contexts.
+    min_of_user: The fewest utterances of a user.
+    min_of_context: The fewest utterances of a context.
+
+  Returns:
+    The users and contexts that are left, which are numbered anew.
+  """
+  counts = sum(
+    np.bincount(examples['context'], minlength=len(contexts))
+    for examples in users.values()
+  )
+  kept = np.broadcast_to(counts, len(contexts)) >= min_of_context
+  numbers = np.cumsum(kept, dtype=np.int32) - 1
+  left: dict[str, populations.Examples] = {}
+  for user, examples in users.items():
+    own = populations.take(examples, np.flatnonzero(kept[examples['context']]))
+    if populations.num_examples(own) >= min_of_user:
+      left[user] = {**own, 'context': numbers[own['context']]}
+  return left, list(itertools.compress(contexts, kept))
+
+
 def make_task(
   name: str,
   own: DialogueSettings,
   data_dir: str | None,
   said: Mapping[str, Utterances],
   contexts: Sequence[str],
+  min_of_context: int = 0,
 ) -> task.Task:
   """Makes the task.
 
@@ -216,6 +254,8 @@ def make_task(
     data_dir: The folder of the user's data.
     said: The utterances of each user.
     contexts: The names of the contexts.
+    min_of_context: The fewest utterances of a context; others are left out,
+      together with the users who then have too few.
 
   Returns:
     The task. If each user has one context, it is the user's group.
@@ -242,6 +282,10 @@ def make_task(
     )
     >= own.min_utterances
   }
+  if min_of_context:
+    users, contexts = _without_rare_contexts(
+      users, contexts, own.min_utterances, min_of_context
+    )
   if not users:
     raise errors.UserError(
       f'No client of {name} has task.min_utterances={own.min_utterances}'
@@ -268,6 +312,7 @@ def make_task(
     padded=False,
     attributes=attributes,
     vocabulary=encoding.tokens,
+    contexts=tuple(contexts),
     **make(name, own, users),
   )
 

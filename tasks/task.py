@@ -67,6 +67,8 @@ class Task:
     attributes: What each client knows about itself, by name; for instance
       'group', the language of its talk.
     vocabulary: The words of a language task, those of the numbers 1, 2, ….
+    contexts: The names of the contexts that examples are under, those of the
+      numbers 0, 1, … in the feature 'context'.
   """
 
   name: str
@@ -81,3 +83,4 @@ class Task:
   padded: bool
   attributes: Mapping[str, Attribute] = dataclasses.field(default_factory=dict)
   vocabulary: Sequence[str] = ()
+  contexts: Sequence[str] = ()
