@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import itertools
-import pathlib
 import re
 
 import numpy as np
@@ -110,6 +109,27 @@ class Utterances:
     sentences = split_sentences(text, written)
     self.texts.extend(sentences)
     self.contexts.extend([context] * len(sentences))
+
+
+def collect(
+  texts: Iterable[tuple[str, str, str]], written: bool = False
+) -> tuple[dict[str, Utterances], tuple[str, ...]]:
+  """Collects what users say.
+
+  Args:
+    texts: The user, the context and the words of each text.
+    written: Whether they are written rather than spoken.
+
+  Returns:
+    The utterances of each user, and the names of the contexts, both in the
+    order in which they come first.
+  """
+  said: dict[str, Utterances] = {}
+  contexts: dict[str, int] = {}
+  for user, context, text in texts:
+    number = contexts.setdefault(context, len(contexts))
+    said.setdefault(user, Utterances()).add(text, number, written)
+  return said, tuple(contexts)
 
 
 def split_sentences(text: str, written: bool = False) -> list[str]:
@@ -272,7 +292,7 @@ def make_task(
       f' positions of {path}.',
       'utterance_length',
     )
-  encoding = bpe.read(_tokenizer(own, path, data_dir), sizes.vocabulary_size)
+  encoding = read_encoding(own, data_dir, sizes.vocabulary_size)
   users = {
     user: examples
     for user, utterances in said.items()
@@ -317,15 +337,16 @@ def make_task(
   )
 
 
-def _tokenizer(
-  own: DialogueSettings, weights: pathlib.Path, data_dir: str | None
-) -> pathlib.Path:
-  """Finds the folder of the tokenizer."""
+def read_encoding(
+  own: DialogueSettings, data_dir: str | None, size: int
+) -> bpe.Encoding:
+  """Reads the tokenizer of a task, of so many tokens; may raise `UserError`."""
   if own.tokenizer is None:
-    return weights.parent
-  return downloads.find(
-    own.tokenizer, data_dir, 'Name its folder as task.tokenizer.'
-  )
+    folder = downloads.find(own.weights, data_dir, _ADVICE).parent
+  else:
+    advice = 'Name its folder as task.tokenizer.'
+    folder = downloads.find(own.tokenizer, data_dir, advice)
+  return bpe.read(folder, size)
 
 
 def by_length(said: Mapping[str, Utterances], number: int) -> Iterable[str]:

@@ -55,8 +55,8 @@ class _Post(NamedTuple):
   """A post: who wrote what in which subreddit."""
 
   user: str
-  text: str
   subreddit: str
+  text: str
 
 
 def _either(found: Any, name: str, old_name: str) -> Any:
@@ -73,7 +73,7 @@ def _parse(found: Any, conversations: Mapping[str, Any]) -> _Post:
     own = conversations[_either(found, 'conversation_id', 'root')]
     # Older versions have nothing but the meta data.
     meta = own['meta'] if 'meta' in own else own
-  post = _Post(user, text, meta['subreddit'])
+  post = _Post(user, meta['subreddit'], text)
   for name, field in post._asdict().items():
     if not isinstance(field, str):
       raise ValueError(f'"{name}" is no text')
@@ -105,20 +105,22 @@ def load(
   folder = downloads.find(settings.folder, data_dir, _ADVICE)
   path = texts.find(_UTTERANCES, str(folder), _ADVICE)
   conversations = _read_conversations(folder)
-  said: dict[str, dialogue.Utterances] = {}
-  contexts: dict[str, int] = {}
-  for user, text, subreddit in texts.read_json_lines(
+  posts = texts.read_json_lines(
     path, lambda found: _parse(found, conversations), 'utterance', _ADVICE
-  ):
-    if user not in _DELETED and text.strip() not in _DELETED:
-      context = contexts.setdefault(subreddit, len(contexts))
-      own = said.setdefault(user, dialogue.Utterances())
-      own.add(text, context, written=True)
+  )
+  said, subreddits = dialogue.collect(
+    (
+      post
+      for post in posts
+      if post.user not in _DELETED and post.text.strip() not in _DELETED
+    ),
+    written=True,
+  )
   return dialogue.make_task(
     'reddit_dialogue',
     settings,
     data_dir,
     said,
-    tuple(contexts),
+    subreddits,
     settings.min_context_utterances,
   )

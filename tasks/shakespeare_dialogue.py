@@ -34,13 +34,12 @@ def load(
   """Loads the task from the file in `data_dir`."""
   del seed  # All randomness is that of `split_seed`.
   path = texts.find(settings.file, data_dir, _ADVICE)
-  said: dict[str, dialogue.Utterances] = {}
-  plays: dict[str, int] = {}
-  for play, who, text in texts.read_json_lines(
+  speeches = texts.read_json_lines(
     path, lambda found: texts.text_fields(found, _FIELDS), 'speech', _ADVICE
-  ):
-    context = plays.setdefault(play, len(plays))
-    said.setdefault(f'{play} {who}', dialogue.Utterances()).add(text, context)
+  )
+  said, plays = dialogue.collect(
+    (f'{play} {who}', play, text) for play, who, text in speeches
+  )
   return dialogue.make_task(
-    'shakespeare_dialogue', settings, data_dir, said, tuple(plays)
+    'shakespeare_dialogue', settings, data_dir, said, plays
   )

@@ -35,14 +35,13 @@ def load(
   """Loads the task from the file in `data_dir`."""
   del seed  # All randomness is that of `split_seed`.
   path = texts.find(settings.file, data_dir, _ADVICE)
-  said: dict[str, dialogue.Utterances] = {}
-  contexts: dict[str, int] = {}
-  for site, kind, user, text in texts.read_json_lines(
+  posts = texts.read_json_lines(
     path, lambda found: texts.text_fields(found, _FIELDS), 'post', _ADVICE
-  ):
-    context = contexts.setdefault(f'{site} {kind}', len(contexts))
-    own = said.setdefault(user, dialogue.Utterances())
-    own.add(text, context, written=True)
+  )
+  said, contexts = dialogue.collect(
+    ((user, f'{site} {kind}', text) for site, kind, user, text in posts),
+    written=True,
+  )
   return dialogue.make_task(
-    'stackexchange_dialogue', settings, data_dir, said, tuple(contexts)
+    'stackexchange_dialogue', settings, data_dir, said, contexts
   )
