@@ -13,11 +13,11 @@ from the words (`tasks.models.generated_prompts`). In a round,
                sends (Gamma, nu) - (Gamma_d, nu_d), and keeps psi_d
   the server:  Gamma, nu <- ServerOptimizer(…, the mean of what was sent)
 
-Where the paper is silent, or contradicts itself: lines 12 and 13 name Gamma and
-nu as here, line 4 the other way round. Every example of a batch begins at the
-psi_d from before the batch, and is the same that the gradient is taken of. phi
-stays as it starts, as what is generated of it is forgotten; the server's last
-line adds a gradient of it that nobody computed.
+Where the paper is silent, or contradicts itself: line 4 calls the context's
+generator Gamma and the client's nu, and lines 12 and 13 the other way round, as
+here. Every example of a batch begins at the psi_d from before the batch, for
+the gradient as well. What is generated of phi is forgotten, and phi stays as it
+starts; the server's last line adds a gradient of phi that nobody computed.
 
 At test no gradient is taken. A client passes once over the first k of its
 examples, for k = 1, 5, 15 and all of them, in batches of the size of training,

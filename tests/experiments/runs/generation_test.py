@@ -16,6 +16,7 @@ from experiments.reporting import results_folder
 from experiments.runs import execution
 from experiments.runs import generation
 from personalization import client_states
+from tasks.models import generated_prompts
 from tests.experiments import small_runs
 from tests.tasks import dialogue_source
 
@@ -96,8 +97,13 @@ def test_a_client_has_its_own_weights_and_those_of_all_contexts(run, loaded):
   np.testing.assert_array_equal(new['psi'], shared['psi'])
 
 
-def test_the_likeliest_words_are_those_of_the_model(loaded):
+@pytest.mark.parametrize('generated', [False, True])
+def test_the_likeliest_words_are_those_of_the_model(loaded, generated):
   model, encoding = loaded.model, loaded.encoding
+  if generated:
+    model = generated_prompts.Gpt2WithGeneratedPrompts(
+      model.gpt2, 2, sequence_length=9, frozen=model.frozen
+    )
   weights = model.init(tf.constant([0, 1]))
   # So that contexts make a difference.
   weights['phi'] *= 100.0
