@@ -6,6 +6,7 @@ client or for a stacked cohort. A batch without examples changes nothing.
 
 import collections
 from collections.abc import Callable, Collection, Iterable, Mapping
+import math
 from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
@@ -259,11 +260,14 @@ def take_step(
   mask: tf.Tensor,
 ) -> optimizers.Learner:
   """Steps down the gradient of a batch; no step if it has no examples."""
-  after = optimizer.step(learner, of_batch)
-  if optimizer.has_slots:
-    # Else momentum would go on over padding.
-    after = choose(tf.reduce_any(mask > 0), after, learner)
-  return after
+  if not optimizer.has_slots:
+    return optimizer.step(learner, of_batch)
+  # Else momentum would go on over padding.
+  return tf.cond(
+    tf.reduce_any(mask > 0),
+    lambda: optimizer.step(learner, of_batch),
+    lambda: learner,
+  )
 
 
 def sum_over_batches(
@@ -281,14 +285,27 @@ def sum_over_batches(
   )
 
 
-def sum_statistics(statistics: models.Statistics, mask: tf.Tensor) -> Any:
-  """Sums the statistics of the examples of a batch."""
+def sum_statistics(
+  statistics: models.Statistics, losses: tf.Tensor, mask: tf.Tensor
+) -> Any:
+  """Sums the statistics of the examples of a batch.
+
+  They are NaN of an example whose loss is not finite. The largest of several
+  NaN is the first, so that a model that diverged would seem to know class 0.
+
+  Args:
+    statistics: The statistics.
+    losses: The loss of each example.
+    mask: 0 for padding.
+  """
+  losses = tf.where(tf.math.is_finite(losses), 0.0, math.nan)
 
   def masked_sum(statistic: tf.Tensor) -> tf.Tensor:
     shape = [-1] + [1] * (statistic.shape.rank - 1)
-    own = tf.reshape(mask, shape)
+    own, nothing = tf.reshape(mask, shape), tf.reshape(losses, shape)
     # That of padding need not be finite.
-    return tf.reduce_sum(tf.where(own > 0, own * statistic, 0), axis=0)
+    counted = tf.where(own > 0, own * (statistic + nothing), 0)
+    return tf.reduce_sum(counted, axis=0)
 
   return tf.nest.map_structure(masked_sum, statistics)
 
@@ -322,7 +339,9 @@ def evaluate(
   """
 
   def measure(examples: models.Batch, mask: tf.Tensor) -> Any:
-    sums = sum_statistics(model.statistics(weights, examples), mask)
+    sums = sum_statistics(
+      model.statistics(weights, examples), model.loss(weights, examples), mask
+    )
     sums['loss'] = total_loss(model, weights, examples, mask)
     return sums
 

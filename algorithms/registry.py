@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import importlib
 import typing
 from typing import TYPE_CHECKING, Any
@@ -221,6 +222,7 @@ def _names(settings_class: type[settings.Settings]) -> tuple[str, ...]:
   return tuple(field.name for field in dataclasses.fields(settings_class))
 
 
+@functools.cache  # Looking up the types of settings takes most of a resolution.
 def settings_names(name: str) -> tuple[str, ...]:
   """Returns the names of a method's settings."""
   return tuple(

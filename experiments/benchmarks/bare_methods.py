@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from algorithms import registry
+from experiments.benchmarks import bare_fedembed
 from experiments.benchmarks import reference_loops
 from tasks.data import batches
 from tasks.models import models
@@ -131,13 +132,15 @@ def bare_round(
 
   Args:
     workload: The workload.
-    method: 'fedavg', or one of `METHODS`.
+    method: 'fedavg', 'fedembed_type', or one of `METHODS`.
 
   Returns:
     The round.
   """
   if method == 'fedavg':
     return reference_loops.keras_loop(workload)
+  if method == 'fedembed_type':
+    return bare_fedembed.fedembed_round(workload)
   training = reference_loops.KerasTraining(workload)
   data = reference_loops.stack(workload.clients)
   run_round = tf.function(METHODS[method](training, data))

@@ -185,7 +185,8 @@ def main(
   console = rich_console.Console(width=100)
   medians = {}
   for name in chosen:
-    medians[name] = _compare(name, turns, data_dir, console)
+    own = workloads.OWN_METHODS.get(name, 'fedavg')
+    medians[name] = _compare(name, turns, data_dir, console, own)
     for method in methods if name in workloads.WITH_METHODS else ():
       medians[f'{name} {method}'] = _compare(
         name, turns, data_dir, console, method

@@ -5,7 +5,10 @@ MADE_UP = {
   'W1': 'cnn_workload',
   'W2': 'linear_workload',
   'W3': 'lstm_workload',
+  'W4': 'preference_workload',
 }
+# The method of a workload, where it is not federated averaging.
+OWN_METHODS = {'W4': 'fedembed_type'}
 # The methods that are measured beside federated averaging, see `bare_methods`,
 # and the workloads that they are measured on.
 METHODS = ('pfedme', 'self_fl')
