@@ -432,8 +432,13 @@ def half_square(weights: models.Weights) -> tf.Tensor:
 
 
 def pull(center: models.Weights, strength: optimizers.Number) -> Regularizer:
-  """Returns the regularizer strength / 2 ||w - center||^2 of weights w."""
-  return lambda w: strength * half_square(difference(w, center))
+  """Returns the regularizer strength / 2 ||w - center||^2 of weights w.
+
+  Args:
+    center: The weights that w is pulled to; others are not pulled.
+    strength: How strongly.
+  """
+  return lambda w: strength * half_square(difference(center, w))
 
 
 def select(

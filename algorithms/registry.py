@@ -58,6 +58,13 @@ _FEDEMBED = {
   'server_epsilon': 1e-8,
   'client_weighting': 'uniform',
 }
+# Of FedPC, likewise; its server averages.
+_FEDPC = {
+  'client_optimizer': 'adam',
+  'client_learning_rate': 0.001,
+  'client_epsilon': 1e-8,
+  'client_weighting': 'uniform',
+}
 
 TRAINERS = {
   'apfl': Entry('algorithms.apfl:Apfl'),
@@ -84,15 +91,8 @@ TRAINERS = {
   ),
   'fedembed_som': Entry('algorithms.fedembed_som:SomFedEmbed', _FEDEMBED),
   'fedembed_type': Entry('algorithms.fedembed:TypeFedEmbed', _FEDEMBED),
-  'fedpc': Entry(
-    'algorithms.fedpc:FedPc',
-    {
-      'client_optimizer': 'adam',
-      'client_learning_rate': 0.001,
-      'client_epsilon': 1e-8,
-      'client_weighting': 'uniform',
-    },
-  ),
+  'fedpc': Entry('algorithms.fedpc:FedPc', _FEDPC),
+  'fedpc_generated': Entry('algorithms.fedpc_generated:FedPcGenerated', _FEDPC),
   'fedper': Entry('algorithms.split:Split'),
   'fedprox': Entry('algorithms.fedprox:FedProx'),
   'fedrep': Entry('algorithms.split:FedRep'),
@@ -134,6 +134,9 @@ PERSONALIZERS = {
   'embedding_finetuning': Entry(
     'algorithms.embedding_finetuning:EmbeddingFinetuning'
   ),
+  'fedpc_generated': Entry(
+    'algorithms.fedpc_generated:FedPcGeneratedPersonalizer'
+  ),
   'finetuning': Entry('algorithms.finetuning:Finetuning'),
   'head_finetuning': Entry(
     'algorithms.finetuning:Finetuning', {'finetuning_layers': ('last',)}
@@ -146,6 +149,7 @@ _PAIRS = {
   'ditto': ('ditto', 'ditto'),
   'fedbabu': ('fedbabu', 'finetuning'),
   'fedpc': ('fedpc', 'adaptation'),
+  'fedpc_generated': ('fedpc_generated', 'fedpc_generated'),
   'fedrep': ('fedrep', 'head_finetuning'),
   'finetuning': ('fedavg', 'finetuning'),
   'knn_per': ('fedavg', 'knn_per'),

@@ -6,9 +6,7 @@ context is the play. `tasks.dialogue` says what is learned and held out.
 """
 
 import dataclasses
-import json
 
-from base import errors
 from base import settings
 from tasks import dialogue
 from tasks import task
@@ -36,22 +34,12 @@ def load(
   """Loads the task from the file in `data_dir`."""
   del seed  # All randomness is that of `split_seed`.
   path = texts.find(settings.file, data_dir, _ADVICE)
-  said: dict[str, dialogue.Utterances] = {}
-  plays: dict[str, int] = {}
-  with texts.open_lines(path) as lines:
-    for number, line in enumerate(lines, 1):
-      try:
-        speech = json.loads(line)
-        play, who, text = (speech[name] for name in _FIELDS)
-        if not all(isinstance(part, str) for part in (play, who, text)):
-          raise ValueError('a field is no text')
-      except (ValueError, KeyError, TypeError) as error:
-        raise errors.UserError(
-          f'{path}, line {number}: this is no speech ({error!r}). {_ADVICE}'
-        ) from error
-      context = plays.setdefault(play, len(plays))
-      user = said.setdefault(f'{play} {who}', dialogue.Utterances())
-      user.add(text, context)
+  speeches = texts.read_json_lines(
+    path, lambda found: texts.text_fields(found, _FIELDS), 'speech', _ADVICE
+  )
+  said, plays = dialogue.collect(
+    (f'{play} {who}', play, text) for play, who, text in speeches
+  )
   return dialogue.make_task(
-    'shakespeare_dialogue', settings, data_dir, said, tuple(plays)
+    'shakespeare_dialogue', settings, data_dir, said, plays
   )

@@ -30,6 +30,8 @@ Statistics = collections.OrderedDict[str, Any]
 
 # The part of a client's own vector, which is one weight, and the others.
 CLIENT, ENCODER, HEAD = 'client', 'encoder', 'head'
+# The part of weights that stay as they start, which few models have.
+FIXED = 'fixed'
 # The size of a vector, where a model is made for none.
 _VECTOR_SIZE = 28
 
@@ -85,6 +87,15 @@ class Model(abc.ABC):
     A type is known whoever has the example. 0 if there is no such feature.
     """
     return 0
+
+  @property
+  def context_names(self) -> tuple[str, ...]:
+    """The names of the weights that have a row for each context.
+
+    The feature 'context' of an example is the number of its row; the others
+    make no difference to it.
+    """
+    return ()
 
   def with_vector(self, size: int = 0) -> 'Model':
     """Returns the model with a vector of the client's own as a further input.
@@ -261,6 +272,26 @@ class Model(abc.ABC):
   def judge_scores(self, scores: Any, batch: Batch) -> Statistics:
     """The statistics of each example, given the scores of the entries."""
     return self.judge(self.predict(scores), batch)
+
+
+class GeneratingModel(Model):
+  """A model that makes a client's own vector anew from examples.
+
+  The vector that a client keeps is what the model begins with, and no gradient
+  passes to it.
+  """
+
+  @abc.abstractmethod
+  def generate(self, weights: Weights, batch: Batch) -> Weights:
+    """Makes the vector that the client has after each example of a batch.
+
+    Args:
+      weights: The weights, with the vector that the client has before.
+      batch: The examples.
+
+    Returns:
+      The weight of the part `CLIENT`, `[batch, size]`.
+    """
 
 
 def mean(values: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
