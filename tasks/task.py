@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from tasks.data import checks
+from tasks import checks
 from tasks.data import populations
 from tasks.models import models
 

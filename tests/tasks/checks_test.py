@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from base import errors
-from tasks.data import checks
+from tasks import checks
 from tasks.data import populations
 from tasks.models import linear
 
