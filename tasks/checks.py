@@ -6,13 +6,13 @@ depending on the device. So each client's examples are checked once, when they
 are first loaded; of lazy populations, just before the client is worked on.
 """
 
-from collections.abc import Mapping
 import dataclasses
 
 import numpy as np
 import tensorflow as tf
 
 from base import errors
+from tasks import task
 from tasks.data import populations
 from tasks.models import models
 
@@ -83,14 +83,21 @@ class CheckedLoad:
         )
 
 
-def checked(
-  population: populations.Population, model: models.Model, where: str
-) -> populations.Population:
-  """Returns the population whose examples are checked when they are loaded."""
-  sets: Mapping[str, populations.Load] = {
-    name: load
-    if isinstance(load, CheckedLoad)
-    else CheckedLoad(load, model, f'{where}, {name}')
-    for name, load in population.sets.items()
-  }
-  return dataclasses.replace(population, sets=sets)
+def checked(unchecked: task.Task) -> task.Task:
+  """Returns a task whose examples are checked when they are first loaded."""
+
+  def population(name: str) -> populations.Population:
+    own: populations.Population = getattr(unchecked, name)
+    where = f'{unchecked.name}, clients of {name}'
+    sets = {
+      of_set: CheckedLoad(load, unchecked.model, f'{where}, set {of_set}')
+      for of_set, load in own.sets.items()
+    }
+    return dataclasses.replace(own, sets=sets)
+
+  return dataclasses.replace(
+    unchecked,
+    train=population('train'),
+    validation=population('validation'),
+    test=population('test'),
+  )

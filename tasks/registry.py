@@ -92,8 +92,10 @@ def load(
 
   Raises:
     UserError: If there is no such task or setting, or the data cannot be found
-      or read.
+      or read. Examples that the model cannot take raise one when they are
+      loaded, see `checks`.
   """
   module, cls = _find(name)
   own_settings = settings.from_dict(cls, values, f'task {name}')
-  return module.load(own_settings, data_dir, seed)
+  checks = importlib.import_module('tasks.checks')
+  return checks.checked(module.load(own_settings, data_dir, seed))

@@ -5,7 +5,6 @@ import dataclasses
 
 import numpy as np
 
-from tasks import checks
 from tasks.data import populations
 from tasks.models import models
 
@@ -85,9 +84,3 @@ class Task:
   attributes: Mapping[str, Attribute] = dataclasses.field(default_factory=dict)
   vocabulary: Sequence[str] = ()
   contexts: Sequence[str] = ()
-
-  def __post_init__(self) -> None:
-    """Has examples checked when they are loaded."""
-    for name in ('train', 'validation', 'test'):
-      population = checks.checked(getattr(self, name), self.model, self.name)
-      object.__setattr__(self, name, population)

@@ -5,10 +5,9 @@ import pytest
 
 from base import errors
 from tasks import checks
+from tasks import task as tasks
 from tasks.data import populations
 from tasks.models import linear
-
-_MODEL = linear.LogisticRegression(2, 3)
 
 
 def _examples(**changes):
@@ -26,7 +25,19 @@ def _load(examples, calls=None):
     return examples
 
   population = populations.Population(['ann'], {'train': load})
-  return checks.checked(population, _MODEL, 'toy').sets['train']
+  task = tasks.Task(
+    name='toy',
+    model=linear.LogisticRegression(2, 3),
+    metric='accuracy',
+    higher_is_better=True,
+    train=population,
+    validation=population,
+    test=population,
+    cross_silo=True,
+    batch_size=4,
+    padded=True,
+  )
+  return checks.checked(task).train.sets['train']
 
 
 def _with(value, row=2):
@@ -51,7 +62,8 @@ def _with(value, row=2):
 def test_what_does_not_fit_is_named(changes, message):
   load = _load(_examples(**changes))
   with pytest.raises(
-    errors.UserError, match=f'toy, train: client ann.*{message}'
+    errors.UserError,
+    match=f'toy, clients of train, set train: client ann.*{message}',
   ):
     load('ann')
 

@@ -111,6 +111,7 @@ class TestFurtherMeasurements:
       sizes={'0': 1, '1': 2},
       groups={'x': {'0': 0, '1': 2}, 'y': {'0': 1, '1': 0}},
       adjusted_rand_index=1.0,
+      matched=1.0,
     )
 
   def test_of_each_client(self):

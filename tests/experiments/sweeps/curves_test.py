@@ -20,7 +20,7 @@ def test_every_point_can_be_and_has_a_place_of_its_own(table):
   places = set()
   for point in table.grid.points:
     configs.resolve(table.grid.request(point, 1))
-    places.add((point.algorithm, *table.place(point)))
+    places.add((point.name, *table.place(point)))
   assert len(places) == len(table.grid.points)
 
 
