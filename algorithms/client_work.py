@@ -259,11 +259,14 @@ def take_step(
   mask: tf.Tensor,
 ) -> optimizers.Learner:
   """Steps down the gradient of a batch; no step if it has no examples."""
-  after = optimizer.step(learner, of_batch)
-  if optimizer.has_slots:
-    # Else momentum would go on over padding.
-    after = choose(tf.reduce_any(mask > 0), after, learner)
-  return after
+  if not optimizer.has_slots:
+    return optimizer.step(learner, of_batch)
+  # Else momentum would go on over padding.
+  return tf.cond(
+    tf.reduce_any(mask > 0),
+    lambda: optimizer.step(learner, of_batch),
+    lambda: learner,
+  )
 
 
 def sum_over_batches(

@@ -23,7 +23,8 @@ Where the paper is silent, or contradicts itself:
   one, to which clients send Delta. They also send to which node of either they
   are nearest, by which the server numbers the heads anew, one to one, when the
   next map comes into use at the end of the round.
-- A single Delta_i reveals e, against "never sent".
+- A single Delta_i reveals e, against "never sent". So the noise of `own_noise`
+  guarantees nothing.
 """
 
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ import tree
 
 from algorithms import aggregation
 from algorithms import fedembed
+from algorithms import personal_models
 from algorithms import trainers
 from base import settings
 from tasks.models import models
@@ -44,7 +46,7 @@ _SMALLEST_VARIANCE = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
-class SomSettings(fedembed.FedEmbedSettings):
+class SomSettings(personal_models.OwnNoiseSettings, fedembed.FedEmbedSettings):
   """The settings of FedEmbed, and of the map."""
 
   som_rate: float = settings.field(
@@ -149,6 +151,11 @@ class SomFedEmbed(fedembed.FedEmbed):
 
   def _node(self, i: int) -> str:
     return f'node_{i}'
+
+  def with_noise(
+    self, before: models.Weights, after: models.Weights, client: trainers.Client
+  ) -> models.Weights:
+    return self.settings.with_noise(before, after, client.seed)
 
   def initialize_clusters(self, seed: tf.Tensor) -> Maps:
     seeds = tf.random.experimental.stateless_split(seed, self.num_heads)

@@ -24,16 +24,17 @@ _OWN_NOISE = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class OwnNoiseSettings(settings.Settings):
-  """The settings of noise on what a client keeps.
+  """The settings of noise that a client adds without a guarantee.
 
-  What it keeps is sent to nobody, so that nothing is private by it. It tells
-  what noise would cost that is on all weights of a client.
+  It is on what a client keeps, which is sent to nobody, so that nothing is
+  private by it: it tells what noise would cost that is on all weights of a
+  client. A trainer that cannot be private has it on what a client sends.
   """
 
   own_noise: float = settings.field(
     0.0,
     'The deviation of the noise on what a client changes in a round of what it'
-    ' keeps, over own_clip.',
+    ' keeps, over own_clip; of fedembed_som and pfedkm, of what it sends.',
     minimum=0,
   )
   own_clip: float = settings.field(
@@ -45,7 +46,7 @@ class OwnNoiseSettings(settings.Settings):
   def with_noise(
     self, before: models.Weights, after: models.Weights, seed: tf.Tensor
   ) -> models.Weights:
-    """Returns the kept weights after a round, with noise if there is any."""
+    """Returns the weights after a round, with noise if there is any."""
     names, changes = list(before), client_work.difference(before, after)
     clipped, _ = tf.clip_by_global_norm(list(changes.values()), self.own_clip)
     stddev = self.own_noise * self.own_clip

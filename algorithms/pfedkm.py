@@ -29,13 +29,14 @@ from algorithms import client_work
 from algorithms import clusters
 from algorithms import fedavg
 from algorithms import optimizers
+from algorithms import personal_models
 from algorithms import trainers
 from base import settings
 from tasks.models import models
 
 
 @dataclasses.dataclass(frozen=True)
-class PFedKmSettings(fedavg.FedAvgSettings):
+class PFedKmSettings(personal_models.OwnNoiseSettings, fedavg.FedAvgSettings):
   """The settings of FedAvg, and of the clusters."""
 
   num_groups: int = settings.field(
@@ -166,7 +167,8 @@ class PFedKm(fedavg.FedAvg):
     learner, loss = client_work.train(
       self.model, optimizer.start(w), client.data, optimizer
     )
-    moved = client_work.difference(w, learner.weights)
+    after = self.settings.with_noise(w, learner.weights, client.seed)
+    moved = client_work.difference(w, after)
     update = client_work.as_vector(moved.values())
     away = tf.reduce_sum(tf.square(message.centers - update), axis=1)
     anyone = tf.random.stateless_uniform(
@@ -175,7 +177,7 @@ class PFedKm(fedavg.FedAvg):
     cluster = tf.where(
       message.round > 0, tf.argmin(away, output_type=tf.int32), anyone
     )
-    return _Work(learner.weights, update, cluster, loss)
+    return _Work(after, update, cluster, loss)
 
   def client(
     self, message: PFedKmMessage, client: trainers.Client

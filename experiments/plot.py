@@ -16,6 +16,8 @@ The figures, of what there are numbers for, are as wide as a column of a paper:
                      differ in total_rounds
   clusters_METHOD    the share of each cluster by round
   groups_METHOD      known groups of clients in clusters
+  embeddings_METHOD  where the embeddings of clients lie, by known groups
+  confusion_METHOD   known groups in clusters, or in those of their embeddings
   steps_TRAINING     the steps that the clients of the last round chose, and
   trajectory_TRAINING  the means of steps and uncertainty by round, of Self-FL
   tuning             one candidate for all clients, or one for each

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy import optimize
 from sklearn import metrics as sklearn_metrics
 
 from personalization import choosing
@@ -78,6 +79,23 @@ def clusters(
   return np.rint(numbers).astype(int)
 
 
+def match(counts: np.ndarray) -> tuple[np.ndarray, float]:
+  """Matches groups and clusters one to one, so that most clients are in theirs.
+
+  Args:
+    counts: The number of clients of each group in each cluster, `[groups,
+      clusters]`.
+
+  Returns:
+    All clusters, first that of each group in turn, then those of none; and the
+    share of the clients that are in the cluster of their group.
+  """
+  groups, clusters = optimize.linear_sum_assignment(counts, maximize=True)
+  others = np.setdiff1d(np.arange(counts.shape[1]), clusters)
+  share = counts[groups, clusters].sum() / counts.sum()
+  return np.concatenate([clusters, others]), float(share)
+
+
 def describe_clusters(
   clusters: np.ndarray,
   groups: Sequence[str] | None,
@@ -90,8 +108,9 @@ def describe_clusters(
 
   Returns:
     'sizes', the number of clients in each cluster; and, of known groups, the
-    same for each of them as 'groups', and as 'adjusted_rand_index' how alike
-    the two are: 1 if they are the same, 0 if they are as by chance.
+    same for each of them as 'groups', as 'adjusted_rand_index' how alike the
+    two are (1 if they are the same, 0 if they are as by chance), and as
+    'matched' the share of clients in the cluster of their group, see `match`.
   """
 
   def count(own: np.ndarray) -> dict[str, int]:
@@ -106,4 +125,6 @@ def describe_clusters(
     result['adjusted_rand_index'] = float(
       sklearn_metrics.adjusted_rand_score(known, clusters)
     )
+    counts = [list(own.values()) for own in result['groups'].values()]
+    _, result['matched'] = match(np.array(counts))
   return result

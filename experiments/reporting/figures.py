@@ -7,12 +7,16 @@ import math
 import pathlib
 from typing import TypeVar
 
+import numpy as np
+from sklearn import cluster
+
 from base import errors
 from experiments.reporting import plots
 from experiments.reporting import repeats
 from experiments.reporting import results_folder
 from experiments.reporting import tables
 from personalization import client_states
+from personalization import measures
 
 # What results say of each candidate that is drawn.
 _MEASURES = ('validation', 'test', 'test_hurt', 'out_of_distribution')
@@ -205,29 +209,65 @@ def of_steps(repeated: repeats.Repeats) -> _Figures:
       )
 
 
+def _confusion(
+  groups: Sequence[str],
+  clusters: Sequence[str] | None,
+  vectors: np.ndarray,
+  method: str,
+) -> plots.Figure:
+  """Draws in which cluster the clients of each group are.
+
+  Args:
+    groups: The known group of each client.
+    clusters: The cluster of each client; None for those that k-means finds.
+    vectors: The embedding of each client.
+    method: The name of the method.
+  """
+  known = sorted(set(groups), key=lambda name: (len(name), name))
+  what = 'cluster of the method'
+  if clusters is None:
+    what = 'cluster of embeddings, by k-means'
+    k_means = cluster.KMeans(len(known), n_init=10, random_state=0)
+    columns = k_means.fit_predict(vectors)
+  else:
+    _, columns = np.unique(clusters, return_inverse=True)
+  counts = np.zeros([len(known), columns.max() + 1], int)
+  np.add.at(counts, (list(map(known.index, groups)), columns), 1)
+  order, share = measures.match(counts)
+  return plots.confusion(counts[:, order], known, what, share, title=method)
+
+
 def _of_embeddings(repeated: repeats.Repeats) -> _Figures:
   """Draws the embeddings that clients keep, run by run, of each training."""
   for k, run in enumerate(repeated.runs):
     suffix = f'_{k + 1}' if len(repeated.runs) > 1 else ''
     for method in repeated.methods:
       training = run.methods[method]['training']
-      groups = {row['client']: row.get('group') for row in run.clients[method]}
-      if training is None or None in groups.values():
+      rows = {row['client']: row for row in run.clients[method]}
+      if training is None or any('group' not in own for own in rows.values()):
         continue
       checkpoints = results_folder.checkpoint_dir(run.path, training)
       if not (checkpoints / client_states.FILE_NAME).exists():
         continue
       last_round = run.methods[method]['rounds']
       found = [
-        (groups[client], vector)
+        (rows[client], vector)
         for client, state in client_states.saved(checkpoints, last_round)
         for name, vector in state.items()
-        if name.startswith(_EMBEDDING) and client in groups
+        if name.startswith(_EMBEDDING) and client in rows
       ]
       if len(found) > _FEWEST_EMBEDDINGS:
-        known, vectors = zip(*found)
-        figure = plots.embeddings(vectors, known, title=method)
-        yield f'embeddings_{method}{suffix}', figure
+        own, vectors = zip(*found)
+        groups = [row['group'] for row in own]
+        yield (
+          f'embeddings_{method}{suffix}',
+          plots.embeddings(vectors, groups, title=method),
+        )
+        clusters = [row['cluster'] for row in own if row.get('cluster')]
+        yield (
+          f'confusion_{method}{suffix}',
+          _confusion(groups, clusters or None, np.array(vectors), method),
+        )
 
 
 def _of_communication(

@@ -681,6 +681,49 @@ def cluster_groups(
 
 
 @_styled
+def confusion(
+  counts: np.ndarray,
+  groups: Sequence[str],
+  clusters: str,
+  share: float,
+  *,
+  title: str = '',
+) -> Figure:
+  """Draws how many clients of which known group are in which cluster.
+
+  Silva et al. 2022, figures 3 and 5: a matrix, for many groups and clusters.
+
+  Args:
+    counts: The number of clients of each group in each cluster, `[groups,
+      clusters]`.
+    groups: The names of the groups.
+    clusters: What the clusters are.
+    share: The share of the clients that are on the diagonal.
+    title: What stands above, such as the name of the method.
+
+  Returns:
+    The figure.
+  """
+  rows, columns = counts.shape
+  figure = _figure(0.9 + 0.22 * rows)
+  plot = figure.subplots()
+  shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+  plot.imshow(shares, cmap='Blues', vmin=0, vmax=1, aspect='auto')
+  for i, j in zip(*np.nonzero(counts)):
+    color = 'white' if shares[i, j] > 0.6 else 'black'
+    plot.text(
+      j, i, str(counts[i, j]), color=color, ha='center', va='center', fontsize=6
+    )
+  plot.set_xticks(range(columns), [str(j + 1) for j in range(columns)])
+  plot.set_yticks(range(rows), groups)
+  plot.grid(visible=False)
+  plot.set_xlabel(clusters)
+  plot.set_ylabel('group')
+  plot.set_title(f'{title}, {share:.0%} in the cluster of their group')
+  return figure
+
+
+@_styled
 def embeddings(
   points: Sequence[np.ndarray], groups: Sequence[str], *, title: str = ''
 ) -> Figure:

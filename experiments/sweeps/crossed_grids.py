@@ -11,7 +11,8 @@ they differ in, and the settings of each:
   run = {poisson_batches = true}
 
 Each row of its grids, as `fedavg`, stands for one under each combination of
-them: `fedavg_1_published`, and so on.
+them: `fedavg_1_published`, and so on. A grid can name the conditions that it is
+for, as in `only = {accounting = ["run"]}`.
 """
 
 from collections.abc import Mapping
@@ -47,9 +48,15 @@ def expand(
   rows, cells, grids = {}, {}, []
   for grid in rest['grid']:
     names = []
+    own_grid = dict(grid)
+    only = own_grid.pop('only', {})
+    axes = [
+      [name for name in conditions if name in only.get(axis, conditions)]
+      for axis, conditions in crossed.items()
+    ]
     for method in grid['algorithms']:
       row = known.get(method, {'algorithm': method})
-      for conditions in itertools.product(*crossed.values()):
+      for conditions in itertools.product(*axes):
         name = '_'.join((method, *conditions))
         cells[name] = Cell(method, conditions)
         own = dict(row.get('settings', {}))
@@ -57,5 +64,5 @@ def expand(
           own |= axis[condition]
         rows[name] = {'algorithm': row['algorithm'], 'settings': own}
         names.append(name)
-    grids.append({**grid, 'algorithms': names})
+    grids.append({**own_grid, 'algorithms': names})
   return {**rest, 'rows': rows, 'grid': grids}, cells

@@ -34,11 +34,16 @@ def _figures(
   """Takes the mean over clients, maybe of some groups, and over the repeats."""
   pair = result.mean
   if of_groups is not None:
-    found = result.mean_within(of_groups)
-    if found is None:
+    within = result.mean_within(of_groups)
+    if within is None:
       return {}
-    pair = found
-  return dict(zip(('ours', 'over_repeats'), pair))
+    pair = within
+  figures = dict(zip(('ours', 'over_repeats'), pair))
+  for name in ('epsilon', 'matched'):
+    found = result.over_repeats(name)
+    if found and of_groups is None:
+      figures[name] = found[0]
+  return figures
 
 
 def compare(
@@ -56,7 +61,9 @@ def compare(
     winners: The best point of each row that is finished.
 
   Returns:
-    {method: {column: {'ours', 'over_repeats', 'published'}}}.
+    {method: {column: {'ours', 'over_repeats', 'published'}}}; of all clients
+    also the 'epsilon' of what was trained privately, and the share that is
+    'matched' of those in clusters, see `measures.match`.
   """
   table: dict[str, dict[str, dict[str, float | None]]] = {}
   for row, (method, conditions) in cells.items():
@@ -127,5 +134,15 @@ def show(
     parts = [name for name in columns if name.startswith(f'{condition},')]
     if parts:
       _print(f'{condition}: clients by their groups', table, parts)
+  for condition in whole:
+    epsilons = [
+      epsilon
+      for own in table.values()
+      if (epsilon := own.get(condition, {}).get('epsilon')) is not None
+    ]
+    if epsilons:
+      terminal.say(
+        f'{condition}: the noise guarantees at most ε = {max(epsilons):.3g}.'
+      )
   folders.write(folder / _FIGURES, f'{json.dumps(table, indent=2)}\n')
   return table

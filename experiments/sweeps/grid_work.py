@@ -15,6 +15,7 @@ from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results
 from personalization import choosing
 from personalization import evaluation
+from personalization import measures
 from personalization import outcomes
 from personalization import schedules
 from personalization import stages
@@ -217,8 +218,11 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
       for name in np.unique(known)
     }
   if outcome.clusters is not None:
-    _, counts = np.unique(outcome.clusters, return_counts=True)
-    record['largest_cluster'] = float(counts.max() / len(outcome.clusters))
+    found = measures.describe_clusters(outcome.clusters, outcome.groups)
+    sizes = found['sizes'].values()
+    record['largest_cluster'] = max(sizes) / len(outcome.clusters)
+    if 'matched' in found:
+      record['matched'] = found['matched']
   return record
 
 

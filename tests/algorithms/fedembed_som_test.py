@@ -6,6 +6,7 @@ from scipy import optimize
 from sklearn import cluster
 import tensorflow as tf
 
+from algorithms import client_work
 from algorithms import fedembed
 from algorithms import fedembed_som
 from tests.algorithms import helpers
@@ -158,3 +159,11 @@ def test_heads_follow_their_users_with_the_slots_of_their_optimizer():
 
 def test_cannot_be_private():
   assert 'reveals its embedding' in _method().trainer.against_privacy
+
+
+def test_noise_is_on_all_that_is_changed_of_the_model():
+  def change(method, user):
+    sent = preferring.update(method, user, preferring.start(method))
+    return client_work.as_vector(sent.updates['model'].value.values())
+
+  preferring.check_noise(_method, change)

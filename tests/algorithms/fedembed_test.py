@@ -1,11 +1,13 @@
 """FedEmbed against its equations, at its limits, and against other methods."""
 
 import collections
+import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from algorithms import client_work
 from algorithms import private_aggregation
 from algorithms import registry
 from base import errors
@@ -440,27 +442,15 @@ def test_under_noise_unused_heads_get_its_deviation():
 
 
 def test_noise_on_own_heads_is_of_the_change_as_it_is_clipped():
-  values = dict(embedding_loss='own', client_learning_rate=5.0)
-  users, found = preferring.all_data([0] * 40, size=4), {}
-  for noise in (0.0, 1e-6, 0.5):
-    method = preferring.build(
-      'fedembed_personal', own_noise=noise, own_clip=0.1, **values
-    )
-    before = preferring.clients(method, users)
-    after = preferring.run(method, 1, before).clients
-    found[noise] = np.stack(
-      [
-        np.append(
-          *(
-            np.ravel(later.state.head[name] - user.state.head[name])
-            for name in ('phi_kernel', 'phi_bias')
-          )
-        )
-        for user, later in zip(before, after)
-      ]
-    )
-  norms = np.linalg.norm(found[0.0], axis=1, keepdims=True)
-  clipped = found[0.0] * np.minimum(0.1 / norms, 1)
-  assert np.any(norms > 0.1)
-  np.testing.assert_allclose(found[1e-6], clipped, atol=1e-5)
-  assert (found[0.5] - clipped).std() == pytest.approx(0.05, rel=0.1)
+  def change(method, user):
+    server = preferring.start(method)
+    after = preferring.update(method, user, server).state.head
+    head = client_work.difference(after, user.state.head)
+    return client_work.as_vector(head.values())
+
+  preferring.check_noise(
+    functools.partial(
+      preferring.build, 'fedembed_personal', embedding_loss='own'
+    ),
+    change,
+  )

@@ -1,6 +1,7 @@
 """PFedKM against scikit-learn's k-means, and FedAvg with one cluster."""
 
 import collections
+import functools
 
 import numpy as np
 from sklearn import cluster
@@ -91,3 +92,10 @@ def test_a_new_client_has_the_cluster_of_its_update():
       ),
       server.heads[2].weights,
     )
+
+
+def test_noise_is_on_the_whole_update():
+  preferring.check_noise(
+    functools.partial(preferring.build, 'pfedkm'),
+    lambda method, user: _updates(method, preferring.start(method), [user])[0],
+  )

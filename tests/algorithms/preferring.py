@@ -4,6 +4,7 @@ import collections
 import functools
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -83,6 +84,27 @@ def with_embeddings(users, vectors):
 def update(method, user, server):
   """Returns the result of a client's work in a round."""
   return _work(method.trainer)(server, user)
+
+
+def check_noise(build_with, change):
+  """Checks that users' changes are clipped, and then have noise.
+
+  Args:
+    build_with: Builds a method with some settings.
+    change: From a method and a user to the user's change in a round, a vector.
+  """
+  users, found, clip = all_data([0] * 40, size=4), {}, 0.1
+  for noise in (0.0, 1e-6, 0.5):
+    method = build_with(
+      own_noise=noise, own_clip=clip, client_learning_rate=5.0
+    )
+    own = clients(method, users)
+    found[noise] = np.stack([change(method, user) for user in own])
+  norms = np.linalg.norm(found[0.0], axis=1, keepdims=True)
+  clipped = found[0.0] * np.minimum(clip / norms, 1)
+  assert np.any(norms > clip)
+  np.testing.assert_allclose(found[1e-6], clipped, atol=1e-5)
+  assert (found[0.5] - clipped).std() == pytest.approx(0.5 * clip, rel=0.1)
 
 
 @functools.cache

@@ -308,6 +308,16 @@ class TestClusterFigures:
       assert text in _texts(figure)
 
 
+def test_confusion_has_a_number_for_each_group_and_cluster():
+  figure = plots.confusion(
+    np.array([[3, 0], [1, 40]]), ['en', 'es'], 'head', 43 / 44, title='type'
+  )
+  (plot,) = figure.axes
+  assert [text.get_text() for text in plot.texts] == ['3', '1', '40']
+  for text in ('en', 'es', 'head', 'type, 98% in the cluster of their group'):
+    assert text in _texts(figure)
+
+
 class TestClientsByClass:
   def test_clients_are_by_their_most_common_class_and_size(self):
     counts = [[1, 4], [3, 0], [2, 20], [30, 7]]

@@ -21,7 +21,13 @@ _PUBLISHED = {'fedavg': {'even': 0.4, 'skewed, few': 0.1}}
 
 def _result(*repeats):
   records = [
-    {'test': values, 'client_groups': ['1', '2', '3']} for values in repeats
+    {
+      'test': values,
+      'client_groups': ['1', '2', '3'],
+      'epsilon': 7.0,
+      'matched': 0.75,
+    }
+    for values in repeats
   ]
   return grid_results.PointResult(_POINT, tuple(records), 0.5)
 
@@ -44,6 +50,8 @@ def test_figures_are_means_over_clients_and_repeats(table):
     'ours': pytest.approx(0.3),
     'over_repeats': pytest.approx(0.1),
     'published': 0.4,
+    'epsilon': 7.0,
+    'matched': 0.75,
   }
 
 

@@ -102,3 +102,33 @@ def test_group_norm_standardizes_each_group_of_each_image():
   groups = y.reshape(2, 16, 3, 2)
   np.testing.assert_allclose(groups.mean((1, 3)), np.zeros([2, 3]), atol=1e-5)
   np.testing.assert_allclose(groups.std((1, 3)), np.ones([2, 3]), rtol=1e-4)
+
+
+def test_both_gradients_of_a_layer_norm_are_right():
+  rng = np.random.default_rng(0)
+  x, direction, upstream, scale, offset = (
+    tf.constant(rng.standard_normal(shape), tf.float32)
+    for shape in ([3, 5, 4], [3, 5, 4], [3, 5, 4], [4], [4])
+  )
+
+  def by_hand(x):
+    away = x - tf.reduce_mean(x, -1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(away), -1, keepdims=True)
+    return away / tf.sqrt(variance + 1e-3) * scale + offset
+
+  def layer(x):
+    weights = {'norm_scale': scale, 'norm_offset': offset}
+    return layers.layer_norm(weights, 'norm', x, 1e-3)
+
+  def gradients(normalize):
+    with tf.GradientTape() as outer:
+      outer.watch(x)
+      with tf.GradientTape() as inner:
+        inner.watch(x)
+        y = tf.reduce_sum(upstream * tf.sin(normalize(x)))
+      first = inner.gradient(y, x)
+      along = tf.reduce_sum(first * direction)
+    return first, outer.gradient(along, x)
+
+  for ours, expected in zip(gradients(layer), gradients(by_hand)):
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
