@@ -43,9 +43,9 @@ _HELD_OUT = 50  # One of so many pieces.
 _RATE, _WARMUP = 2e-3, 0.1
 _SECONDS_PER_CHECKPOINT = 20.0
 _SETTINGS = 'pretraining.json'
-# What the spaces of WikiText are replaced by, in this order: those within
-# numbers and compounds, before what ends a phrase, behind what begins one, before
-# the end of a contraction, and inside quotation marks.
+# Where WikiText has spaces that other texts lack: within numbers and compounds,
+# before what ends a phrase, behind what begins one, in contractions, genitives
+# and ranges, inside quotation marks, and around the ends of lines.
 _SPACES = (
   (re.compile(r' @([-,.])@ '), r'\1'),
   (re.compile(r' ([,.;:!?%)\]])'), r'\1'),
