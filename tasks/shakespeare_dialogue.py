@@ -28,6 +28,11 @@ class ShakespeareDialogueSettings(dialogue.DialogueSettings):
   file: str = settings.field(
     'shakespeare/speeches.jsonl', 'The file of speeches, in the data folder.'
   )
+  num_plays: int | None = settings.field(
+    None,
+    'The number of plays, those of the most speeches; none for all.',
+    minimum=1,
+  )
 
 
 def load(
@@ -36,8 +41,7 @@ def load(
   """Loads the task from the file in `data_dir`."""
   del seed  # All randomness is that of `split_seed`.
   path = texts.find(settings.file, data_dir, _ADVICE)
-  said: dict[str, dialogue.Utterances] = {}
-  plays: dict[str, int] = {}
+  speeches: dict[str, list[tuple[str, str]]] = {}
   with texts.open_lines(path) as lines:
     for number, line in enumerate(lines, 1):
       try:
@@ -49,9 +53,14 @@ def load(
         raise errors.UserError(
           f'{path}, line {number}: this is no speech ({error!r}). {_ADVICE}'
         ) from error
-      context = plays.setdefault(play, len(plays))
+      speeches.setdefault(play, []).append((who, text))
+  plays = sorted(speeches, key=lambda play: -len(speeches[play]))
+  plays = plays[: settings.num_plays]
+  said: dict[str, dialogue.Utterances] = {}
+  for context, play in enumerate(plays):
+    for who, text in speeches[play]:
       user = said.setdefault(f'{play} {who}', dialogue.Utterances())
       user.add(text, context)
   return dialogue.make_task(
-    'shakespeare_dialogue', settings, data_dir, said, tuple(plays)
+    'shakespeare_dialogue', settings, data_dir, said, plays
   )

@@ -19,6 +19,9 @@ MODEL = prompted.PromptedGpt2(
 WITH_HEAD = prompted.Gpt2WithHead(
   _SIZES, CONTEXTS, sequence_length=LENGTH, frozen=gpt2_source.weights()
 )
+WITH_TWO_HEADS = prompted.Gpt2WithTwoHeads(
+  _SIZES, CONTEXTS, sequence_length=LENGTH, frozen=gpt2_source.weights()
+)
 
 
 def data(
