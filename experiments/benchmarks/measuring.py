@@ -95,11 +95,11 @@ def _compare(
   turns: int,
   data_dir: str | None,
   console: rich_console.Console,
-  method: str = 'fedavg',
+  method: str,
 ) -> dict[str, float]:
   """Measures all systems on a workload; returns their medians."""
   names = ['cohort', 'bare']
-  if method == 'fedavg':
+  if method == workloads.METHOD_OF.get(workload, 'fedavg'):
     if workload not in workloads.TASKS:
       names.insert(0, 'native')
     if workload == 'W2':
@@ -185,7 +185,8 @@ def main(
   console = rich_console.Console(width=100)
   medians = {}
   for name in chosen:
-    medians[name] = _compare(name, turns, data_dir, console)
+    own_method = workloads.METHOD_OF.get(name, 'fedavg')
+    medians[name] = _compare(name, turns, data_dir, console, own_method)
     for method in methods if name in workloads.WITH_METHODS else ():
       medians[f'{name} {method}'] = _compare(
         name, turns, data_dir, console, method

@@ -5,7 +5,10 @@ MADE_UP = {
   'W1': 'cnn_workload',
   'W2': 'linear_workload',
   'W3': 'lstm_workload',
+  'W4': 'prompt_workload',
 }
+# The method that a workload is of, if that is not federated averaging.
+METHOD_OF = {'W4': 'fedpc'}
 # The methods that are measured beside federated averaging, see `bare_methods`,
 # and the workloads that they are measured on.
 METHODS = ('pfedme', 'self_fl')
