@@ -11,6 +11,7 @@ comes a candidate for each k. No k is better than another: they tell how much a
 client must say before it is known.
 """
 
+import abc
 import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -25,17 +26,32 @@ from algorithms import personalizers
 from algorithms import trainers
 from base import settings
 from tasks.data import batches
+from tasks.models import models
 
 
 @dataclasses.dataclass(frozen=True)
-class AdaptationSettings(settings.Settings):
-  """The settings of the adaptation."""
+class FewExamplesSettings(settings.Settings):
+  """The settings of how much a client adapts to."""
 
   adaptation_examples: tuple[int, ...] = settings.field(
     (1, 5, 15, 0),
     'The numbers of examples to adapt to, each a candidate; 0 for all.',
     minimum=0,
   )
+
+  @property
+  def amounts(self) -> list[str]:
+    """The numbers of examples in words."""
+    return [
+      f'{k or "all"} {"example" if k == 1 else "examples"}'
+      for k in self.adaptation_examples
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptationSettings(FewExamplesSettings):
+  """The settings of the adaptation."""
+
   adaptation_updates: int = settings.field(
     15, 'The number of updates.', minimum=1
   )
@@ -57,32 +73,39 @@ def first_examples(
 
 
 @dataclasses.dataclass(frozen=True)
-class Adaptation(personalizers.Personalizer):
-  """Takes some updates of all weights on some examples."""
+class FewExamples(personalizers.Personalizer):
+  """Adapts to the first examples of a client, of several numbers.
 
-  settings: AdaptationSettings
+  The first candidate is the pretrained model without anything that was trained,
+  if the model is one on top of it.
+  """
+
+  settings: FewExamplesSettings
+
+  @property
+  def unadapted(self) -> Sequence[candidates.Candidate]:
+    """The candidates with the weights that a client starts from, if any."""
+    return ()
+
+  @property
+  @abc.abstractmethod
+  def adapted(self) -> Sequence[candidates.Candidate]:
+    """The candidate of each number of examples."""
+
+  @abc.abstractmethod
+  def adapt(
+    self, weights: models.Weights, data: batches.ClientData
+  ) -> models.Weights:
+    """Adapts all weights to examples."""
 
   @property
   def candidates(self) -> Sequence[candidates.Candidate]:
-    own = self.settings
     pretrained = self.trainer.model.pretrained is not None
     return (
       *([candidates.Candidate(text='pretrained')] if pretrained else []),
-      candidates.Candidate(0, 'updates'),
-      *(
-        candidates.Candidate(
-          own.adaptation_updates,
-          'updates',
-          f'{k or "all"} {"example" if k == 1 else "examples"}',
-        )
-        for k in own.adaptation_examples
-      ),
+      *self.unadapted,
+      *self.adapted,
     )
-
-  @property
-  def shuffled_epochs(self) -> int:
-    # As many as it takes where the examples are one batch.
-    return self.settings.adaptation_updates
 
   def personalize(
     self,
@@ -90,28 +113,58 @@ class Adaptation(personalizers.Personalizer):
     client: trainers.Client,
     evaluation: Mapping[str, batches.ClientData],
   ) -> Any:
-    own, model = self.settings, self.trainer.model
+    model, metrics = self.trainer.model, []
+    if model.pretrained is not None:
+      nothing: models.Weights = collections.OrderedDict()
+      metrics.append(
+        client_work.evaluate_sets(model.pretrained, nothing, evaluation)
+      )
+    adapted = (
+      self.adapt(
+        start.weights,
+        first_examples(client.data, tf.constant(k)) if k else client.data,
+      )
+      for k in self.settings.adaptation_examples
+    )
+    for weights in (*(start.weights for _ in self.unadapted), *adapted):
+      metrics.append(client_work.evaluate_sets(model, weights, evaluation))
+    return tf.nest.map_structure(lambda *of_each: tf.stack(of_each), *metrics)
+
+
+@dataclasses.dataclass(frozen=True)
+class Adaptation(FewExamples):
+  """Takes some updates of all weights on some examples."""
+
+  settings: AdaptationSettings
+
+  @property
+  def unadapted(self) -> Sequence[candidates.Candidate]:
+    return [candidates.Candidate(0, 'updates')]
+
+  @property
+  def adapted(self) -> Sequence[candidates.Candidate]:
+    return [
+      candidates.Candidate(self.settings.adaptation_updates, 'updates', amount)
+      for amount in self.settings.amounts
+    ]
+
+  @property
+  def shuffled_epochs(self) -> int:
+    # As many as it takes where the examples are one batch.
+    return self.settings.adaptation_updates
+
+  def adapt(
+    self, weights: models.Weights, data: batches.ClientData
+  ) -> models.Weights:
+    own = self.settings
     optimizer = optimizers.Optimizer(
       own.adaptation_optimizer, own.adaptation_learning_rate, epsilon=1e-8
     )
-    metrics = [client_work.evaluate_sets(model, start.weights, evaluation)]
-    if model.pretrained is not None:
-      metrics.insert(
-        0,
-        client_work.evaluate_sets(
-          model.pretrained, collections.OrderedDict(), evaluation
-        ),
-      )
-    for k in own.adaptation_examples:
-      data = first_examples(client.data, tf.constant(k)) if k else client.data
-      learner, _ = client_work.train(
-        model,
-        optimizer.start(start.weights),
-        data,
-        optimizer,
-        steps=tf.constant(own.adaptation_updates),
-      )
-      metrics.append(
-        client_work.evaluate_sets(model, learner.weights, evaluation)
-      )
-    return tf.nest.map_structure(lambda *of_each: tf.stack(of_each), *metrics)
+    learner, _ = client_work.train(
+      self.trainer.model,
+      optimizer.start(weights),
+      data,
+      optimizer,
+      steps=tf.constant(own.adaptation_updates),
+    )
+    return learner.weights

@@ -6,6 +6,7 @@ client or for a stacked cohort. A batch without examples changes nothing.
 
 import collections
 from collections.abc import Callable, Collection, Iterable, Mapping
+import math
 from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
@@ -284,14 +285,27 @@ def sum_over_batches(
   )
 
 
-def sum_statistics(statistics: models.Statistics, mask: tf.Tensor) -> Any:
-  """Sums the statistics of the examples of a batch."""
+def sum_statistics(
+  statistics: models.Statistics, losses: tf.Tensor, mask: tf.Tensor
+) -> Any:
+  """Sums the statistics of the examples of a batch.
+
+  They are NaN of an example whose loss is not finite. The largest of several
+  NaN is the first, so that a model that diverged would seem to know class 0.
+
+  Args:
+    statistics: The statistics.
+    losses: The loss of each example.
+    mask: 0 for padding.
+  """
+  losses = tf.where(tf.math.is_finite(losses), 0.0, math.nan)
 
   def masked_sum(statistic: tf.Tensor) -> tf.Tensor:
     shape = [-1] + [1] * (statistic.shape.rank - 1)
-    own = tf.reshape(mask, shape)
+    own, nothing = tf.reshape(mask, shape), tf.reshape(losses, shape)
     # That of padding need not be finite.
-    return tf.reduce_sum(tf.where(own > 0, own * statistic, 0), axis=0)
+    counted = tf.where(own > 0, own * (statistic + nothing), 0)
+    return tf.reduce_sum(counted, axis=0)
 
   return tf.nest.map_structure(masked_sum, statistics)
 
@@ -325,7 +339,9 @@ def evaluate(
   """
 
   def measure(examples: models.Batch, mask: tf.Tensor) -> Any:
-    sums = sum_statistics(model.statistics(weights, examples), mask)
+    sums = sum_statistics(
+      model.statistics(weights, examples), model.loss(weights, examples), mask
+    )
     sums['loss'] = total_loss(model, weights, examples, mask)
     return sums
 
@@ -416,8 +432,13 @@ def half_square(weights: models.Weights) -> tf.Tensor:
 
 
 def pull(center: models.Weights, strength: optimizers.Number) -> Regularizer:
-  """Returns the regularizer strength / 2 ||w - center||^2 of weights w."""
-  return lambda w: strength * half_square(difference(w, center))
+  """Returns the regularizer strength / 2 ||w - center||^2 of weights w.
+
+  Args:
+    center: The weights that w is pulled to; others are not pulled.
+    strength: How strongly.
+  """
+  return lambda w: strength * half_square(difference(center, w))
 
 
 def select(

@@ -40,21 +40,43 @@ from algorithms import personal_models
 from algorithms import split
 from algorithms import trainers
 from base import settings
+from tasks.data import batches
 from tasks.models import models
 
 
 @dataclasses.dataclass(frozen=True)
-class FedPcSettings(split.SplitSettings, fedprox.FedProxSettings):
-  """The settings of FedProx for what is shared, and how clients begin."""
+class PromptSettings(split.SplitSettings, fedprox.FedProxSettings):
+  """The settings of FedProx for what is shared, and what clients keep."""
 
   personal_parts: tuple[str, ...] = settings.field(
     (models.CLIENT,), 'The parts of the model that each client keeps.'
   )
   proximal: float = settings.field(
     1.0,
-    "mu, how strongly a client's phi is pulled to what it received.",
+    'mu, how strongly what a client shares is pulled to what it received.',
     minimum=0,
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompts(split.Split):
+  """Trains what is shared, beside clients' own parts, which start at random."""
+
+  settings: PromptSettings
+  start_name = 'own and shared embeddings'
+
+  def initialize_client(self, seed: tf.Tensor) -> Any:
+    psi = client_work.select(self.model.init(seed), self.personal_names)
+    return personal_models.PersonalState(psi, 0, collections.OrderedDict())
+
+  def personal(self, w: models.Weights, state: Any) -> models.Weights:
+    return client_work.merge(w, state.personal)
+
+
+@dataclasses.dataclass(frozen=True)
+class FedPcSettings(PromptSettings):
+  """The settings of prompts, and how new clients begin."""
+
   average_personal: bool = settings.field(
     True,
     'Whether what clients keep is averaged as well, so that those that were'
@@ -68,42 +90,51 @@ class FedPcSettings(split.SplitSettings, fedprox.FedProxSettings):
 
 
 @dataclasses.dataclass(frozen=True)
-class FedPc(split.Split):
+class FedPc(Prompts):
   """Trains what is shared, and each client's own, which starts at random.
 
   What a client keeps has in the server's model the place of the mean.
   """
 
   settings: FedPcSettings
-  start_name = 'own and shared embeddings'
-
-  def initialize_client(self, seed: tf.Tensor) -> Any:
-    psi = client_work.select(self.model.init(seed), self.personal_names)
-    return personal_models.PersonalState(psi, 0, collections.OrderedDict())
 
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
     own, phi = self.settings, self._shared(message)
-
-    def pull(w: models.Weights) -> tf.Tensor:
-      return own.proximal * client_work.half_square(
-        client_work.difference(phi, w)
-      )
-
     learner, loss = client_work.train(
       self.model,
-      own.client_steps.start(client_work.merge(message, client.state.personal)),
+      own.client_steps.start(self.personal(message, client.state)),
       client.data,
       own.client_steps,
-      pull,
+      client_work.pull(phi, own.proximal),
     )
     after = learner.weights
     state = client.state.after(client_work.select(after, self.personal_names))
     sent = message if own.average_personal else phi
     result = self.result(sent, after, loss, state, client)
     # The mean is for clients that were never trained.
-    return result._replace(measured={'share_received': self._share(message)})
+    measured = {'share_received': self._share(message)}
+    if self.model.context_names:
+      measured['share_sent'] = self._share_of_contexts(sent, client.data)
+    return result._replace(measured=measured)
+
+  def _share_of_contexts(
+    self, sent: models.Weights, data: batches.ClientData
+  ) -> tf.Tensor:
+    """The part of what a client sends that is not of others' contexts."""
+    of_contexts = client_work.select(sent, self.model.context_names)
+    num_contexts = next(iter(of_contexts.values())).shape[0]
+
+    def count(examples: models.Batch, mask: tf.Tensor) -> tf.Tensor:
+      return tf.math.unsorted_segment_sum(
+        mask, examples['context'], num_contexts
+      )
+
+    has = client_work.sum_over_batches(data, count) > 0
+    own = tf.reduce_mean(tf.cast(has, tf.float32))
+    share = split.count(of_contexts) / split.count(sent)
+    return 1 - share * (1 - own)
 
   def server(
     self,
@@ -122,7 +153,7 @@ class FedPc(split.Split):
   def start(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.Start:
-    psi = new = client.state.personal
+    psi = client.state.personal
     if self.settings.average_personal:
       seeds = tf.random.experimental.stateless_split(client.seed, len(psi))
       new = collections.OrderedDict(
@@ -134,5 +165,5 @@ class FedPc(split.Split):
         )
         for i, (name, weight) in enumerate(psi.items())
       )
-    psi = client_work.choose(client.state.rounds > 0, psi, new)
+      psi = client_work.choose(client.state.rounds > 0, psi, new)
     return trainers.Start(client_work.merge(message, psi))

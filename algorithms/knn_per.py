@@ -234,7 +234,8 @@ class KnnPer(personalizers.Personalizer):
 
     def measure(examples: models.Batch, mask: tf.Tensor) -> Any:
       features = model.encode(weights, examples)
-      of_model = model.predict_softly(model.decide(weights, features))
+      scores = model.decide(weights, features)
+      of_model = model.predict_softly(scores)
       nearest = neighbors(
         datastore, features, own.num_neighbors, own.neighbor_weights
       )
@@ -249,7 +250,9 @@ class KnnPer(personalizers.Personalizer):
         for of_candidate, likelihood in zip(statistics, likelihoods):
           of_candidate.update(model.judge_likelihood(likelihood, examples))
       sums = [
-        client_work.sum_statistics(of_candidate, mask)
+        client_work.sum_statistics(
+          of_candidate, model.score_loss(scores, examples), mask
+        )
         for of_candidate in statistics
       ]
       return tf.nest.map_structure(lambda *totals: tf.stack(totals), *sums)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import importlib
 import typing
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,13 @@ _FEDEMBED = {
   'server_epsilon': 1e-8,
   'client_weighting': 'uniform',
 }
+# Of FedPC, likewise; its server averages.
+_FEDPC = {
+  'client_optimizer': 'adam',
+  'client_learning_rate': 0.001,
+  'client_epsilon': 1e-8,
+  'client_weighting': 'uniform',
+}
 
 TRAINERS = {
   'apfl': Entry('algorithms.apfl:Apfl'),
@@ -83,15 +91,8 @@ TRAINERS = {
   ),
   'fedembed_som': Entry('algorithms.fedembed_som:SomFedEmbed', _FEDEMBED),
   'fedembed_type': Entry('algorithms.fedembed:TypeFedEmbed', _FEDEMBED),
-  'fedpc': Entry(
-    'algorithms.fedpc:FedPc',
-    {
-      'client_optimizer': 'adam',
-      'client_learning_rate': 0.001,
-      'client_epsilon': 1e-8,
-      'client_weighting': 'uniform',
-    },
-  ),
+  'fedpc': Entry('algorithms.fedpc:FedPc', _FEDPC),
+  'fedpc_generated': Entry('algorithms.fedpc_generated:FedPcGenerated', _FEDPC),
   'fedper': Entry('algorithms.split:Split'),
   'fedprox': Entry('algorithms.fedprox:FedProx'),
   'fedrep': Entry('algorithms.split:FedRep'),
@@ -133,6 +134,9 @@ PERSONALIZERS = {
   'embedding_finetuning': Entry(
     'algorithms.embedding_finetuning:EmbeddingFinetuning'
   ),
+  'fedpc_generated': Entry(
+    'algorithms.fedpc_generated:FedPcGeneratedPersonalizer'
+  ),
   'finetuning': Entry('algorithms.finetuning:Finetuning'),
   'head_finetuning': Entry(
     'algorithms.finetuning:Finetuning', {'finetuning_layers': ('last',)}
@@ -145,6 +149,7 @@ _PAIRS = {
   'ditto': ('ditto', 'ditto'),
   'fedbabu': ('fedbabu', 'finetuning'),
   'fedpc': ('fedpc', 'adaptation'),
+  'fedpc_generated': ('fedpc_generated', 'fedpc_generated'),
   'fedrep': ('fedrep', 'head_finetuning'),
   'finetuning': ('fedavg', 'finetuning'),
   'knn_per': ('fedavg', 'knn_per'),
@@ -217,6 +222,7 @@ def _names(settings_class: type[settings.Settings]) -> tuple[str, ...]:
   return tuple(field.name for field in dataclasses.fields(settings_class))
 
 
+@functools.cache  # Looking up the types of settings takes most of a resolution.
 def settings_names(name: str) -> tuple[str, ...]:
   """Returns the names of a method's settings."""
   return tuple(

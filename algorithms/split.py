@@ -75,7 +75,8 @@ class SplitSettings(personal_models.OwnNoiseSettings, fedavg.FedAvgSettings):
   )
 
 
-def _count(weights: models.Weights) -> int:
+def count(weights: models.Weights) -> int:
+  """Counts the numbers in weights."""
   return sum(weight.shape.num_elements() for weight in weights.values())
 
 
@@ -120,6 +121,11 @@ class Split(personal_models.PersonalModels):
       if part not in self.settings.personal_parts
       for name in names
     )
+
+  @property
+  def used_names(self) -> tuple[str, ...]:
+    """The names of the weights of a message that a client uses."""
+    return self.shared_names
 
   def _shared(self, w: models.Weights) -> models.Weights:
     return client_work.select(w, self.shared_names)
@@ -186,8 +192,9 @@ class Split(personal_models.PersonalModels):
     return result._replace(measured={'share_received': self._share(w)})
 
   def _share(self, w: models.Weights) -> tf.Tensor:
-    """The part of the weights that is shared."""
-    return tf.constant(_count(self._shared(w)) / _count(w))
+    """The part of the weights of a message that a client uses."""
+    used = client_work.select(w, self.used_names)
+    return tf.constant(count(used) / count(w))
 
   def server(
     self,

@@ -29,11 +29,12 @@ _CHOSEN = flags.DEFINE_list(
   'workloads',
   list(workloads.MADE_UP),
   'W1 (CNN, 20 clients of 200 images), W2 (linear, 139 clients of 80 rows),'
-  ' W3 (LSTM, 20 clients of 64 sentences), W4 (FedPC, 20 clients that take 10'
-  ' steps on 15 utterances each, before a frozen GPT-2 of 1.9 million weights);'
-  ' and, with a data_dir, T1 (50 clients of emnist), T2 (20 clients of'
-  ' stackoverflow) and T3 (evaluation of 100 clients of emnist that are'
-  ' fine-tuned for 20 epochs).',
+  ' W3 (LSTM, 20 clients of 64 sentences), W4 (FedEmbed, ten steps of each of'
+  ' 100 users on 20 images), W5 (FedPC, ten steps of each of 20 clients on 15'
+  ' utterances, before a frozen GPT-2 of 1.9 million weights); and, with a'
+  ' data_dir, T1 (50 clients of emnist), T2 (20 clients of stackoverflow) and'
+  ' T3 (evaluation of 100 clients of emnist that are fine-tuned for 20'
+  ' epochs).',
 )
 _METHODS = flags.DEFINE_list(
   'methods',

@@ -127,7 +127,7 @@ def interval_of_mean(metric: np.ndarray) -> tuple[float, float] | None:
 def is_worse(
   metric: np.ndarray, than: np.ndarray, higher_is_better: bool
 ) -> np.ndarray:
-  """Tells which clients are strictly worse; one with a NaN always is."""
-  return np.isnan(metric) | (
+  """Tells which clients are strictly worse; a NaN is worse than a number."""
+  return (np.isnan(metric) & ~np.isnan(than)) | (
     metric < than if higher_is_better else metric > than
   )

@@ -4,8 +4,9 @@ Silva, Tambwekar and Gombolay 2022. An utterance is a sentence of three tokens
 or more, under one of some contexts. A frozen GPT-2 predicts its words, behind
 what `task.trained` says is trained; it is judged by the perplexity of the words
 after the first three, pooled over utterances. A sentence ends after a full
-stop, an exclamation mark, a question mark or an ellipsis, and is cut at
-`task.utterance_length` tokens.
+stop, an exclamation mark, a question mark or an ellipsis, in posts also after a
+bracket or quotation mark behind it, and is cut at `task.utterance_length`
+tokens.
 
 Known users are all in training, with 60 % of their utterances; 20 % are to
 choose by. Of the last 20 %, half is to adapt to and half to report. Withheld
@@ -14,9 +15,10 @@ report, each of whom adapts to half of the utterances and is judged by the
 others.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
-import pathlib
+import functools
+import itertools
 import re
 
 import numpy as np
@@ -29,20 +31,28 @@ from tasks.data import bpe
 from tasks.data import devices
 from tasks.data import downloads
 from tasks.data import populations
+from tasks.models import generated_prompts
 from tasks.models import gpt2_files
 from tasks.models import prompted
 
 _MIN_TOKENS = 3
 _FRACTIONS = 0.6, 0.2  # To train on and to choose by.
 _WITHHELD = 0.15  # Of users to choose by, and of those to report.
-_SENTENCE_ENDS = re.compile(r'(?<=[.!?…])\s+')
+# Of what is spoken, where a quotation goes on, as in: "Ay!" he said.
+_SPOKEN_ENDS = re.compile(r'(?<=[.!?…])\s+')
+# Of what is written, also behind a bracket or quotation mark that closes.
+_WRITTEN_ENDS = re.compile(r'(?:(?<=[.!?…])|(?<=[.!?…]["”’\')\]]))\s+')
 _ADVICE = (
   'Save the weights of a GPT-2 there, such as model.safetensors of DistilGPT2,'
   ' or make a small one with the program pretrain; or name another file as'
   ' task.weights.'
 )
-_MODELS = {
+_MODELS: Mapping[str, Callable[..., prompted.FrozenGpt2]] = {
   'prompt': prompted.PromptedGpt2,
+  'generated': generated_prompts.Gpt2WithGeneratedPrompts,
+  'generated_once': functools.partial(
+    generated_prompts.Gpt2WithGeneratedPrompts, once=True
+  ),
   'head': prompted.Gpt2WithHead,
   'two_heads': prompted.Gpt2WithTwoHeads,
 }
@@ -68,8 +78,9 @@ class DialogueSettings(devices.HeldOutSettings):
   trained: str = settings.field(
     'prompt',
     'What is trained: a prompt before the words, made of a vector of the'
-    ' user and one of the context; the head; or a head of the user and one of'
-    ' the context, whose scores are averaged.',
+    ' user and one of the context; what generates such a prompt, for each word'
+    ' anew, or once for all words after the first three; the head; or a head of'
+    ' the user and one of the context, whose scores are averaged.',
     choices=tuple(_MODELS),
   )
   hold_out: str = settings.field(
@@ -93,16 +104,38 @@ class Utterances:
   texts: list[str] = dataclasses.field(default_factory=list)
   contexts: list[int] = dataclasses.field(default_factory=list)
 
-  def add(self, text: str, context: int) -> None:
-    """Adds the sentences of a text."""
-    sentences = split_sentences(text)
+  def add(self, text: str, context: int, written: bool = False) -> None:
+    """Adds the sentences of a text, which is spoken or written."""
+    sentences = split_sentences(text, written)
     self.texts.extend(sentences)
     self.contexts.extend([context] * len(sentences))
 
 
-def split_sentences(text: str) -> list[str]:
+def collect(
+  texts: Iterable[tuple[str, str, str]], written: bool = False
+) -> tuple[dict[str, Utterances], tuple[str, ...]]:
+  """Collects what users say.
+
+  Args:
+    texts: The user, the context and the words of each text.
+    written: Whether they are written rather than spoken.
+
+  Returns:
+    The utterances of each user, and the names of the contexts, both in the
+    order in which they come first.
+  """
+  said: dict[str, Utterances] = {}
+  contexts: dict[str, int] = {}
+  for user, context, text in texts:
+    number = contexts.setdefault(context, len(contexts))
+    said.setdefault(user, Utterances()).add(text, number, written)
+  return said, tuple(contexts)
+
+
+def split_sentences(text: str, written: bool = False) -> list[str]:
   """Splits a text into sentences; the ends of lines are spaces."""
-  found = _SENTENCE_ENDS.split(' '.join(text.split()))
+  ends = _WRITTEN_ENDS if written else _SPOKEN_ENDS
+  found = ends.split(' '.join(text.split()))
   return [sentence for sentence in found if sentence]
 
 
@@ -194,12 +227,44 @@ def _withheld(
   )
 
 
+def _without_rare_contexts(
+  users: Mapping[str, populations.Examples],
+  contexts: Sequence[str],
+  min_of_user: int,
+  min_of_context: int,
+) -> tuple[dict[str, populations.Examples], list[str]]:
+  """Leaves out contexts of few utterances, and then users of few.
+
+  Args:
+    users: The examples of each user.
+    contexts: The names of the contexts.
+    min_of_user: The fewest utterances of a user.
+    min_of_context: The fewest utterances of a context.
+
+  Returns:
+    The users and contexts that are left, which are numbered anew.
+  """
+  counts = sum(
+    np.bincount(examples['context'], minlength=len(contexts))
+    for examples in users.values()
+  )
+  kept = np.broadcast_to(counts, len(contexts)) >= min_of_context
+  numbers = np.cumsum(kept, dtype=np.int32) - 1
+  left: dict[str, populations.Examples] = {}
+  for user, examples in users.items():
+    own = populations.take(examples, np.flatnonzero(kept[examples['context']]))
+    if populations.num_examples(own) >= min_of_user:
+      left[user] = {**own, 'context': numbers[own['context']]}
+  return left, list(itertools.compress(contexts, kept))
+
+
 def make_task(
   name: str,
   own: DialogueSettings,
   data_dir: str | None,
   said: Mapping[str, Utterances],
   contexts: Sequence[str],
+  min_of_context: int = 0,
 ) -> task.Task:
   """Makes the task.
 
@@ -209,6 +274,8 @@ def make_task(
     data_dir: The folder of the user's data.
     said: The utterances of each user.
     contexts: The names of the contexts.
+    min_of_context: The fewest utterances of a context; others are left out,
+      together with the users who then have too few.
 
   Returns:
     The task. If each user has one context, it is the user's group.
@@ -225,7 +292,7 @@ def make_task(
       f' positions of {path}.',
       'utterance_length',
     )
-  encoding = bpe.read(_tokenizer(own, path, data_dir), sizes.vocabulary_size)
+  encoding = read_encoding(own, data_dir, sizes.vocabulary_size)
   users = {
     user: examples
     for user, utterances in said.items()
@@ -235,6 +302,10 @@ def make_task(
     )
     >= own.min_utterances
   }
+  if min_of_context:
+    users, contexts = _without_rare_contexts(
+      users, contexts, own.min_utterances, min_of_context
+    )
   if not users:
     raise errors.UserError(
       f'No client of {name} has task.min_utterances={own.min_utterances}'
@@ -261,19 +332,21 @@ def make_task(
     padded=False,
     attributes=attributes,
     vocabulary=encoding.tokens,
+    contexts=tuple(contexts),
     **make(name, own, users),
   )
 
 
-def _tokenizer(
-  own: DialogueSettings, weights: pathlib.Path, data_dir: str | None
-) -> pathlib.Path:
-  """Finds the folder of the tokenizer."""
+def read_encoding(
+  own: DialogueSettings, data_dir: str | None, size: int
+) -> bpe.Encoding:
+  """Reads the tokenizer of a task, of so many tokens; may raise `UserError`."""
   if own.tokenizer is None:
-    return weights.parent
-  return downloads.find(
-    own.tokenizer, data_dir, 'Name its folder as task.tokenizer.'
-  )
+    folder = downloads.find(own.weights, data_dir, _ADVICE).parent
+  else:
+    advice = 'Name its folder as task.tokenizer.'
+    folder = downloads.find(own.tokenizer, data_dir, advice)
+  return bpe.read(folder, size)
 
 
 def by_length(said: Mapping[str, Utterances], number: int) -> Iterable[str]:

@@ -31,6 +31,7 @@ TASKS = {
   'landmarks': 'tasks.landmarks:LandmarksSettings',
   'mnist': 'tasks.mnist:MnistSettings',
   'mnist_preference': 'tasks.mnist_preference:MnistPreferenceSettings',
+  'reddit_dialogue': 'tasks.reddit_dialogue:RedditDialogueSettings',
   'school': 'tasks.school:SchoolSettings',
   'sent140': 'tasks.sent140:Sent140Settings',
   'shakespeare_dialogue': (
@@ -39,6 +40,9 @@ TASKS = {
   'speech_preference': 'tasks.speech_preference:SpeechPreferenceSettings',
   'spoken_digits': 'tasks.spoken_digits:SpokenDigitsSettings',
   'stackexchange': 'tasks.stackexchange:StackExchangeSettings',
+  'stackexchange_dialogue': (
+    'tasks.stackexchange_dialogue:StackExchangeDialogueSettings'
+  ),
   'stackoverflow': 'tasks.stackoverflow:StackOverflowSettings',
   'synthetic': 'tasks.synthetic:SyntheticSettings',
   'ted_multi': 'tasks.ted_multi:TedMultiSettings',

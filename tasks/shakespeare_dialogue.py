@@ -5,10 +5,10 @@ file that may be compressed (.gz). A client is a character of a play, and its
 context is the play. `tasks.dialogue` says what is learned and held out.
 """
 
+import collections
+from collections.abc import Iterable, Sequence
 import dataclasses
-import json
 
-from base import errors
 from base import settings
 from tasks import dialogue
 from tasks import task
@@ -41,26 +41,20 @@ def load(
   """Loads the task from the file in `data_dir`."""
   del seed  # All randomness is that of `split_seed`.
   path = texts.find(settings.file, data_dir, _ADVICE)
-  speeches: dict[str, list[tuple[str, str]]] = {}
-  with texts.open_lines(path) as lines:
-    for number, line in enumerate(lines, 1):
-      try:
-        speech = json.loads(line)
-        play, who, text = (speech[name] for name in _FIELDS)
-        if not all(isinstance(part, str) for part in (play, who, text)):
-          raise ValueError('a field is no text')
-      except (ValueError, KeyError, TypeError) as error:
-        raise errors.UserError(
-          f'{path}, line {number}: this is no speech ({error!r}). {_ADVICE}'
-        ) from error
-      speeches.setdefault(play, []).append((who, text))
-  plays = sorted(speeches, key=lambda play: -len(speeches[play]))
-  plays = plays[: settings.num_plays]
-  said: dict[str, dialogue.Utterances] = {}
-  for context, play in enumerate(plays):
-    for who, text in speeches[play]:
-      user = said.setdefault(f'{play} {who}', dialogue.Utterances())
-      user.add(text, context)
+  speeches: Iterable[Sequence[str]] = texts.read_json_lines(
+    path, lambda found: texts.text_fields(found, _FIELDS), 'speech', _ADVICE
+  )
+  if settings.num_plays is not None:
+    speeches = list(speeches)
+    counted = collections.Counter(play for play, *_ in speeches)
+    order = [play for play, _ in counted.most_common(settings.num_plays)]
+    speeches = sorted(
+      (speech for speech in speeches if speech[0] in order),
+      key=lambda speech: order.index(speech[0]),
+    )
+  said, plays = dialogue.collect(
+    (f'{play} {who}', play, text) for play, who, text in speeches
+  )
   return dialogue.make_task(
     'shakespeare_dialogue', settings, data_dir, said, plays
   )

@@ -5,6 +5,7 @@ import dataclasses
 
 import numpy as np
 
+from tasks.data import checks
 from tasks.data import populations
 from tasks.models import models
 
@@ -67,6 +68,8 @@ class Task:
     attributes: What each client knows about itself, by name; for instance
       'group', the language of its talk.
     vocabulary: The words of a language task, those of the numbers 1, 2, ….
+    contexts: The names of the contexts that examples are under, those of the
+      numbers 0, 1, … in the feature 'context'.
   """
 
   name: str
@@ -81,3 +84,10 @@ class Task:
   padded: bool
   attributes: Mapping[str, Attribute] = dataclasses.field(default_factory=dict)
   vocabulary: Sequence[str] = ()
+  contexts: Sequence[str] = ()
+
+  def __post_init__(self) -> None:
+    """Has examples checked when they are loaded."""
+    for name in ('train', 'validation', 'test'):
+      population = checks.checked(getattr(self, name), self.model, self.name)
+      object.__setattr__(self, name, population)

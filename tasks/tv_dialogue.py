@@ -12,8 +12,6 @@ paper. `tasks.dialogue` says what is learned and held out.
 import collections
 from collections.abc import Iterator
 import dataclasses
-import gzip
-import json
 import pathlib
 import re
 
@@ -64,10 +62,7 @@ class TvDialogueSettings(dialogue.DialogueSettings):
 
 def _read_season(path: pathlib.Path) -> Iterator[tuple[str, str]]:
   """Reads who says what in a season; raises a ValueError and others."""
-  packed = path.read_bytes()
-  if path.suffix == '.gz':
-    packed = gzip.decompress(packed)
-  for episode in json.loads(packed)['episodes']:
+  for episode in texts.load_json(path)['episodes']:
     for scene in episode['scenes']:
       for utterance in scene['utterances']:
         speakers, text = utterance['speakers'], utterance['transcript']
@@ -85,7 +80,7 @@ def _read_friends(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
   for path in seasons:
     try:
       yield from _read_season(path)
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
       raise errors.UserError(
         f'{path} cannot be read as a season of Friends ({error!r}).'
         f' {_ADVICE_ON_FRIENDS}'

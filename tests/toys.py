@@ -49,11 +49,12 @@ class FrozenModel(linear.LinearRegression):
 
 
 @dataclasses.dataclass(frozen=True)
-class VectorModel(linear.LinearRegression):
+class VectorModel(linear.LinearRegression, models.GeneratingModel):
   """Least squares on a layer of the features and a vector of the client's own.
 
   Its examples are {'x': [3], 'y': []}. The vector, of size two, is the part
-  'client'; the layer is the encoder.
+  'client'; the layer is the encoder. What it generates is the first two
+  features that the layer makes.
   """
 
   num_features: int = _NUM_FEATURES
@@ -89,6 +90,12 @@ class VectorModel(linear.LinearRegression):
     vectors = tf.broadcast_to(vector, [tf.shape(x)[0], _VECTOR_SIZE])
     x = tf.concat([x, vectors], axis=1)
     return tf.tanh(layers.dense(weights, 'hidden', x))
+
+  def generate(
+    self, weights: models.Weights, batch: models.Batch
+  ) -> models.Weights:
+    made = self.encode(weights, batch)[:, :_VECTOR_SIZE]
+    return collections.OrderedDict(vector=made)
 
 
 @dataclasses.dataclass(frozen=True)

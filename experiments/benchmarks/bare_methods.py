@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from algorithms import registry
+from experiments.benchmarks import bare_fedembed
 from experiments.benchmarks import reference_loops
 from tasks.data import batches
 from tasks.models import models
@@ -198,7 +199,7 @@ def bare_round(workload: Any, method: str) -> reference_loops.Round:
 
   Args:
     workload: The workload.
-    method: 'fedavg', 'fedpc', or one of `METHODS`.
+    method: 'fedavg', 'fedembed_type', 'fedpc', or one of `METHODS`.
 
   Returns:
     The round.
@@ -207,6 +208,8 @@ def bare_round(workload: Any, method: str) -> reference_loops.Round:
     return prompt_loop(workload)
   if method == 'fedavg':
     return reference_loops.keras_loop(workload)
+  if method == 'fedembed_type':
+    return bare_fedembed.fedembed_round(workload)
   training = reference_loops.KerasTraining(workload)
   data = reference_loops.stack(workload.clients)
   run_round = tf.function(METHODS[method](training, data))

@@ -99,7 +99,7 @@ def _compare(
 ) -> dict[str, float]:
   """Measures all systems on a workload; returns their medians."""
   names = ['cohort', 'bare']
-  if method == workloads.METHOD_OF.get(workload, 'fedavg'):
+  if method == workloads.OWN_METHODS.get(workload, 'fedavg'):
     if workload not in workloads.TASKS:
       names.insert(0, 'native')
     if workload == 'W2':
@@ -185,8 +185,8 @@ def main(
   console = rich_console.Console(width=100)
   medians = {}
   for name in chosen:
-    own_method = workloads.METHOD_OF.get(name, 'fedavg')
-    medians[name] = _compare(name, turns, data_dir, console, own_method)
+    own = workloads.OWN_METHODS.get(name, 'fedavg')
+    medians[name] = _compare(name, turns, data_dir, console, own)
     for method in methods if name in workloads.WITH_METHODS else ():
       medians[f'{name} {method}'] = _compare(
         name, turns, data_dir, console, method

@@ -7,8 +7,9 @@ batches and so compute the same thing. The clients' data are in memory.
 """
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +22,7 @@ from tasks.models import gpt2
 from tasks.models import linear
 from tasks.models import lstm
 from tasks.models import models
+from tasks.models import preference
 from tasks.models import prompted
 
 # From the weights before a round to those after it.
@@ -38,15 +40,17 @@ class Work:
     model: The model.
     clients: The data of each client, see `tasks.data.batches`, as arrays.
     learning_rate: The learning rate of the clients.
+    settings: Further settings of the method.
   """
 
   name: str
   model: models.Model
   clients: Sequence[batches.ClientData]
   learning_rate: float
+  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Workload(Work):
   """The work of a round of a model that Keras has as well.
 
@@ -99,6 +103,24 @@ def keras_lstm(
       layers.LSTM(lstm_size, return_sequences=True),
       layers.Dense(embedding_size),
       layers.Dense(num_words),
+    ]
+  )
+
+
+def keras_preference_encoder() -> tf.keras.Model:
+  """FedEmbed's encoder for MNIST, of images with e in a second channel."""
+  layers = tf.keras.layers
+  return tf.keras.Sequential(
+    [
+      layers.ZeroPadding2D(1, input_shape=(28, 28, 2)),
+      layers.Conv2D(16, 3, 2),
+      layers.LayerNormalization([1, 2, 3], epsilon=1e-5),
+      layers.ZeroPadding2D(1),
+      layers.Conv2D(32, 3, 2),
+      layers.LayerNormalization([1, 2, 3], epsilon=1e-5),
+      layers.Conv2D(64, 7),
+      layers.LayerNormalization([1, 2, 3], epsilon=1e-5),
+      layers.Flatten(),
     ]
   )
 
@@ -215,6 +237,35 @@ def lstm_workload(
     keras_loss=word_cross_entropy,
     clients=[client() for _ in range(num_clients)],
     learning_rate=0.5,
+  )
+
+
+def preference_workload(num_clients: int = 100, seed: int = 0) -> Workload:
+  """FedEmbed's model for MNIST on random images: ten steps on 20 of them."""
+  num_types, size, steps = 10, 20, 10
+  rng = seeds.generator('preference workload', seed)
+
+  def client(k: int) -> batches.ClientData:
+    is_liked = np.arange(size) < size // 2
+    types = np.where(is_liked, k % num_types, rng.integers(0, num_types, size))
+    examples = collections.OrderedDict(
+      x=rng.random((size, 28, 28, 1), np.float32),
+      y=is_liked.astype(np.int32),
+      type=types.astype(np.int32),
+    )
+    indices, mask = batches.index_batches(size, size)
+    return batches.ClientData(
+      examples, np.tile(indices, (steps, 1)), np.tile(mask, (steps, 1))
+    )
+
+  return Workload(
+    name='preference',
+    model=preference.DigitPreference(num_types),
+    keras_model=keras_preference_encoder,
+    keras_loss=cross_entropy,
+    clients=[client(k) for k in range(num_clients)],
+    learning_rate=0.001,
+    settings={'num_groups': num_types, 'server_optimizer': 'sgd'},
   )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from algorithms import aggregation
+from algorithms import methods
 from algorithms import private_aggregation
 from algorithms import registry
 from algorithms import trainers
@@ -39,6 +40,21 @@ _AGGREGATORS = {
 _SECONDS_PER_TURN = 0.3
 
 
+def _build(workload: Any, name: str, aggregator: Any) -> methods.Method:
+  """Builds a method with the settings of a workload."""
+  return registry.build(
+    name,
+    workload.model,
+    registry.make_settings(
+      name,
+      {'client_learning_rate': workload.learning_rate, **workload.settings},
+    ),
+    aggregator,
+    ('evaluation',),
+    num_clients=len(workload.clients),
+  )
+
+
 def _federated_rounds(workload: Any, system: str, name: str) -> _Run:
   """Makes rounds of a method on a runtime; private ones are on ours."""
   runtime = 'cohort' if system in workloads.PRIVATE else system
@@ -50,16 +66,7 @@ def _federated_rounds(workload: Any, system: str, name: str) -> _Run:
     aggregator = make(noise=1.0, clip=1.0, clients=float(size))
   if system == 'example':
     model = dataclasses.replace(model, protection=protections.Protection())
-  method = registry.build(
-    name,
-    model,
-    registry.make_settings(
-      name, {'client_learning_rate': workload.learning_rate}
-    ),
-    aggregator,
-    ('evaluation',),
-    num_clients=len(workload.clients),
-  )
+  method = _build(dataclasses.replace(workload, model=model), name, aggregator)
   state = method.initial_state((0, 0))
   # As in training, small models' clients are stacked before they are handed in.
   data: Any = list(workload.clients)
@@ -99,7 +106,8 @@ def _reference_rounds(workload: Any, system: str, name: str) -> _Run:
     run_round = bare_methods.bare_round(workload, name)
   else:
     run_round = reference_loops.vectorized_round(workload)
-  weights = workload.model.init(tf.constant([0, 0]))
+  method = _build(workload, name, aggregation.mean())
+  weights = method.trainer.initialize(tf.constant([0, 0])).model
 
   def run(num_rounds: int) -> Mapping[str, Any]:
     nonlocal weights

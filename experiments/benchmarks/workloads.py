@@ -5,10 +5,11 @@ MADE_UP = {
   'W1': 'cnn_workload',
   'W2': 'linear_workload',
   'W3': 'lstm_workload',
-  'W4': 'prompt_workload',
+  'W4': 'preference_workload',
+  'W5': 'prompt_workload',
 }
-# The method that a workload is of, if that is not federated averaging.
-METHOD_OF = {'W4': 'fedpc'}
+# The method of a workload, where it is not federated averaging.
+OWN_METHODS = {'W4': 'fedembed_type', 'W5': 'fedpc'}
 # The methods that are measured beside federated averaging, see `bare_methods`,
 # and the workloads that they are measured on.
 METHODS = ('pfedme', 'self_fl')

@@ -7,6 +7,7 @@ modules that import whatever they need at their top; `load` imports such a
 module when it is needed.
 """
 
+import atexit
 from collections.abc import Callable, Sequence
 import dataclasses
 import importlib
@@ -76,11 +77,11 @@ def carry_out(action: Callable[[], int], when_stopped: str = '') -> int:
   Returns:
     The exit status. Of a user's mistake and of Ctrl-C only a message is shown.
   """
+  atexit.register(_release_context)
   try:
     return action()
   except errors.UserError as error:
     terminal.say(f'Error: {error}')
-    _release_context()
     return 1
   except KeyboardInterrupt:
     terminal.say(f'\nStopped. {when_stopped}'.rstrip())
@@ -88,10 +89,10 @@ def carry_out(action: Callable[[], int], when_stopped: str = '') -> int:
 
 
 def _release_context() -> None:
-  """Has TFF's default context end now, if TFF was imported.
+  """Has TFF's default context end, if TFF was imported.
 
-  Python may have cleared the modules that it ends with when the process ends,
-  so that it would print a traceback.
+  Later, Python may have cleared the modules that the context ends with, so that
+  a traceback would be printed.
   """
   if 'tensorflow_federated' in sys.modules:
     tff = sys.modules['tensorflow_federated']

@@ -141,6 +141,17 @@ def trained_in(source: str) -> tuple[pathlib.Path, str, int]:
   return path, *rounds.popitem()
 
 
+def check_frozen_weights(source: str, task: tasks.Task) -> None:
+  """Raises a `UserError` if a run was trained with other frozen weights."""
+  path, name, _ = trained_in(source)
+  frozen = results_folder.read(path).methods[name]['frozen_weights_sha256']
+  if frozen != task.model.frozen_digest:
+    raise errors.UserError(
+      f'{source} was trained with other frozen weights, or words, than those of'
+      f' {task.name} now. Use the same data and settings of the task.'
+    )
+
+
 def saved_models(source: str, task: tasks.Task) -> tuple[models.Weights, ...]:
   """Reads the models that a finished run has trained."""
   path, name, last_round = trained_in(source)
@@ -148,12 +159,7 @@ def saved_models(source: str, task: tasks.Task) -> tuple[models.Weights, ...]:
   trainer = _build(name, config, task, _NOTHING_ELSE)
   if not trainer.model_places:
     raise errors.UserError(f'{source}: {name} has no global model.')
-  frozen = results_folder.read(path).methods[name]['frozen_weights_sha256']
-  if frozen != task.model.frozen_digest:
-    raise errors.UserError(
-      f'{source} was trained with other frozen weights, or words, than those of'
-      f' {task.name} now. Use the same data and settings of the task.'
-    )
+  check_frozen_weights(source, task)
   return training.saved_models(
     trainer,
     results_folder.checkpoint_dir(path, name),

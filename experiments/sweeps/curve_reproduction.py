@@ -36,7 +36,7 @@ def collect(
         record['means'][curve.metric][curve.of] for record in result.records
       ]
       if values and None not in values:
-        of_method = drawn[figure, name].setdefault(result.point.algorithm, {})
+        of_method = drawn[figure, name].setdefault(result.point.name, {})
         of_method[x] = values
   return drawn
 

@@ -4,11 +4,14 @@ Words are numbered as in `tasks.models.next_word`: 0 is padding, the vocabulary
 follows from 1, then unknown words, the beginning and the end of a sentence.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import gzip
+import json
 import pathlib
+from typing import Any, TypeVar
+import zlib
 
 import numpy as np
 
@@ -16,6 +19,7 @@ from base import errors
 from tasks.data import downloads
 from tasks.data import populations
 
+_T = TypeVar('_T')
 # What stands for an unknown word in a text.
 UNKNOWN = '<unk>'
 
@@ -203,7 +207,67 @@ def open_lines(path: pathlib.Path) -> Iterator[Iterator[str]]:
       else path.open(encoding='utf-8')
     ) as file:
       yield iter(file)
-  except (OSError, EOFError, UnicodeDecodeError) as error:
+  except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
     raise errors.UserError(
       f'{path} cannot be read as text ({error}). Replace it.'
     ) from error
+
+
+def load_json(path: pathlib.Path) -> Any:
+  """Loads a file of JSON, which may be compressed.
+
+  Args:
+    path: The file.
+
+  Returns:
+    What it holds.
+
+  Raises:
+    OSError: If the file cannot be read.
+    ValueError: If it is damaged, or no JSON.
+  """
+  packed = path.read_bytes()
+  if path.suffix == '.gz':
+    try:
+      packed = gzip.decompress(packed)
+    except (EOFError, zlib.error) as error:
+      raise ValueError(f'it is no whole compressed file: {error}') from error
+  return json.loads(packed)
+
+
+def read_json_lines(
+  path: pathlib.Path, parse: Callable[[Any], _T], what: str, advice: str
+) -> Iterator[_T]:
+  """Reads a file of lines of JSON, which may be compressed.
+
+  Args:
+    path: The file.
+    parse: From what a line holds to what is yielded. It raises a `ValueError`,
+      a `KeyError` or a `TypeError` if that is something else.
+    what: What each line is, for the errors.
+    advice: How the user can mend the file.
+
+  Yields:
+    What the lines hold.
+
+  Raises:
+    UserError: If the file cannot be read, or a line is something else.
+  """
+  with open_lines(path) as lines:
+    for number, line in enumerate(lines, 1):
+      try:
+        parsed = parse(json.loads(line))
+      except (ValueError, KeyError, TypeError) as error:
+        raise errors.UserError(
+          f'{path}, line {number}: this is no {what} ({error!r}). {advice}'
+        ) from error
+      yield parsed
+
+
+def text_fields(found: Any, names: Sequence[str]) -> list[str]:
+  """Returns the texts of these names; raises an error for `read_json_lines`."""
+  fields = [found[name] for name in names]
+  for name, field in zip(names, fields):
+    if not isinstance(field, str):
+      raise ValueError(f'"{name}" is no text')
+  return fields

@@ -141,6 +141,8 @@ class Cifar10Cnn(_ConvolutionalModel, models.Classifier):
   by the dense layer before the last.
   """
 
+  num_classes: int = dataclasses.field(default=10, init=False)
+
   @property
   def example_spec(self) -> Mapping[str, tf.TensorSpec]:
     return collections.OrderedDict(
@@ -198,6 +200,10 @@ class WakewordCnn(_ConvolutionalModel):
       x=tf.TensorSpec([self.frames, self.bands, 1]),
       y=tf.TensorSpec([], tf.int32),
     )
+
+  @property
+  def num_values(self) -> Mapping[str, int]:
+    return {'y': 2}
 
   @property
   def _kernel_shapes(self) -> Mapping[str, tuple[int, ...]]:

@@ -238,6 +238,10 @@ class TextLstm(models.Classifier):
     )
 
   @property
+  def num_values(self) -> Mapping[str, int]:
+    return {**super().num_values, 'x': len(self.frozen['embedding'])}
+
+  @property
   def parts(self) -> Mapping[str, tuple[str, ...]]:
     return {
       models.ENCODER: tuple(

@@ -30,6 +30,8 @@ Statistics = collections.OrderedDict[str, Any]
 
 # The part of a client's own vector, which is one weight, and the others.
 CLIENT, ENCODER, HEAD = 'client', 'encoder', 'head'
+# The part of weights that stay as they start, which few models have.
+FIXED = 'fixed'
 # The size of a vector, where a model is made for none.
 _VECTOR_SIZE = 28
 
@@ -86,6 +88,15 @@ class Model(abc.ABC):
     """
     return 0
 
+  @property
+  def context_names(self) -> tuple[str, ...]:
+    """The names of the weights that have a row for each context.
+
+    The feature 'context' of an example is the number of its row; the others
+    make no difference to it.
+    """
+    return ()
+
   def with_vector(self, size: int = 0) -> 'Model':
     """Returns the model with a vector of the client's own as a further input.
 
@@ -120,6 +131,11 @@ class Model(abc.ABC):
   @abc.abstractmethod
   def example_spec(self) -> Mapping[str, tf.TensorSpec]:
     """The shape and type of each feature of one example."""
+
+  @property
+  def num_values(self) -> Mapping[str, int]:
+    """The number of values, from 0 on, of each feature that has so many."""
+    return {'type': self.num_types} if self.num_types else {}
 
   def blank_example(self) -> Batch:
     """Returns an example of zeros, for what depends on the shapes alone."""
@@ -258,6 +274,26 @@ class Model(abc.ABC):
     return self.judge(self.predict(scores), batch)
 
 
+class GeneratingModel(Model):
+  """A model that makes a client's own vector anew from examples.
+
+  The vector that a client keeps is what the model begins with, and no gradient
+  passes to it.
+  """
+
+  @abc.abstractmethod
+  def generate(self, weights: Weights, batch: Batch) -> Weights:
+    """Makes the vector that the client has after each example of a batch.
+
+    Args:
+      weights: The weights, with the vector that the client has before.
+      batch: The examples.
+
+    Returns:
+      The weight of the part `CLIENT`, `[batch, size]`.
+    """
+
+
 def mean(values: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
   """The weighted mean; zero if all weights are."""
   return tf.math.divide_no_nan(
@@ -279,7 +315,16 @@ class Classifier(Model):
   """A model of the class 'y' of each example 'x', judged by its accuracy.
 
   Its scores are a logit for each class, `[batch, classes]`.
+
+  Attributes:
+    num_classes: The number of classes.
   """
+
+  num_classes: int
+
+  @property
+  def num_values(self) -> Mapping[str, int]:
+    return {**super().num_values, 'y': self.num_classes}
 
   def score_loss(self, scores: tf.Tensor, batch: Batch) -> tf.Tensor:
     return tf.nn.sparse_softmax_cross_entropy_with_logits(batch['y'], scores)
@@ -332,6 +377,10 @@ class AppendedVector(Model):
   @property
   def num_types(self) -> int:
     return self.model.num_types
+
+  @property
+  def num_values(self) -> Mapping[str, int]:
+    return self.model.num_values
 
   @property
   def parts(self) -> Mapping[str, tuple[str, ...]]:

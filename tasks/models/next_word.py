@@ -121,6 +121,10 @@ class NextWordModel(models.Model):
     sentence = tf.TensorSpec([self.sequence_length], tf.int32)
     return collections.OrderedDict(x=sentence, y=sentence)
 
+  @property
+  def num_values(self) -> Mapping[str, int]:
+    return {'x': self.num_words, 'y': self.num_words}
+
   @abc.abstractmethod
   def decide(self, weights: models.Weights, features: tf.Tensor) -> LastLayer:
     """The last layer, of as many rows as there are entries."""

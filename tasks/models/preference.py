@@ -11,7 +11,7 @@ import collections
 from collections.abc import Mapping
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -50,11 +50,10 @@ class PreferenceModel(models.Classifier):
       'none' as printed.
   """
 
-  num_classes: ClassVar[int] = 2
-
   types: int
   vector_size: int = 0
   activation: str = 'none'
+  num_classes: int = dataclasses.field(default=2, init=False)
 
   @property
   @abc.abstractmethod

@@ -98,6 +98,11 @@ class FrozenGpt2(models.Model):
     )
 
   @property
+  def num_values(self) -> Mapping[str, int]:
+    words = self.gpt2.vocabulary_size + 1  # With padding.
+    return {'x': words, 'y': words, 'context': self.num_contexts}
+
+  @property
   def parts(self) -> Mapping[str, tuple[str, ...]]:
     return {models.ENCODER: (), models.HEAD: ()}
 
@@ -108,13 +113,17 @@ class FrozenGpt2(models.Model):
   def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
     return self._encode_behind(None, batch)
 
+  def _words(self, batch: models.Batch) -> tf.Tensor:
+    """The numbers of w_1, …, w_(T-1) from 0 on, `[batch, time]`."""
+    return tf.maximum(batch['x'] - 1, 0)
+
   def _encode_behind(
     self, prefix: tf.Tensor | None, batch: models.Batch
   ) -> tf.Tensor:
     """Represents the words behind prefixes, `[batch, length, width]`."""
-    words = tf.maximum(batch['x'] - 1, 0)
     # What no word follows is not needed.
     is_word = batch['y'] > 0
+    words = self._words(batch)
     features = self.gpt2.encode(self.frozen, words, prefix, is_word)
     return tf.reshape(features, [-1, self.gpt2.width])
 
@@ -158,7 +167,7 @@ class FrozenGpt2(models.Model):
     """1 for a word behind the prompt, `[batch, time]`."""
     # The first of y is w_2.
     behind = tf.range(self.sequence_length) >= self.prompt_length - 1
-    return self.entry_mask(batch) * tf.cast(behind, tf.float32)
+    return tf.cast((batch['y'] > 0) & behind, tf.float32)
 
   def judge(
     self, predicted: tf.Tensor, batch: models.Batch
@@ -213,25 +222,34 @@ class FrozenGpt2(models.Model):
     return tf.reduce_sum(self.entry_mask(batch), axis=1)
 
 
+def initial_vectors(
+  seed: tf.Tensor, num_contexts: int, width: int
+) -> models.Weights:
+  """Draws psi, uniform in [0, 1), and all phi, normal with a deviation of 1."""
+  seeds = tf.random.experimental.stateless_split(seed, 2)
+  return collections.OrderedDict(
+    psi=tf.random.stateless_uniform([width], seeds[0]),
+    phi=tf.random.stateless_normal([num_contexts, width], seeds[1]),
+  )
+
+
 @dataclasses.dataclass(frozen=True)
 class PromptedGpt2(FrozenGpt2):
   """A frozen GPT-2 with one vector before the words, e = psi * phi_c (FedPC).
 
-  psi, of the client's own, is uniform in [0, 1) at the start, and phi_c, of a
-  context, is normal with a deviation of 1.
+  psi is the client's own, and phi_c that of a context.
   """
 
   @property
   def parts(self) -> Mapping[str, tuple[str, ...]]:
     return {models.CLIENT: ('psi',), models.ENCODER: ('phi',), models.HEAD: ()}
 
+  @property
+  def context_names(self) -> tuple[str, ...]:
+    return ('phi',)
+
   def init(self, seed: tf.Tensor) -> models.Weights:
-    seeds = tf.random.experimental.stateless_split(seed, 2)
-    width = self.gpt2.width
-    return collections.OrderedDict(
-      psi=tf.random.stateless_uniform([width], seeds[0]),
-      phi=tf.random.stateless_normal([self.num_contexts, width], seeds[1]),
-    )
+    return initial_vectors(seed, self.num_contexts, self.gpt2.width)
 
   def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
     phi = layers.look_up(weights['phi'], batch['context'])
@@ -283,6 +301,10 @@ class Gpt2WithTwoHeads(FrozenGpt2):
       models.ENCODER: (),
       models.HEAD: ('context_heads',),
     }
+
+  @property
+  def context_names(self) -> tuple[str, ...]:
+    return ('context_heads',)
 
   def init(self, seed: tf.Tensor) -> models.Weights:
     shape = [self.gpt2.vocabulary_size, self.gpt2.width]

@@ -357,7 +357,7 @@ def test_statistics_of_any_shape_are_summed_over_examples():
     confusion=matrices, mean=(numbers, vectors)
   )
   sums = client_work.sum_statistics(
-    _tensors(statistics), tf.constant([1.0, 0, 1, 1])
+    _tensors(statistics), tf.zeros([4]), tf.constant([1.0, 0, 1, 1])
   )
   kept = [0, 2, 3]
   np.testing.assert_allclose(
@@ -365,6 +365,27 @@ def test_statistics_of_any_shape_are_summed_over_examples():
   )
   np.testing.assert_allclose(sums['mean'][0], numbers[kept].sum(), rtol=1e-5)
   np.testing.assert_allclose(sums['mean'][1], vectors[kept].sum(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize('diverged', [np.nan, np.inf])
+def test_a_classifier_that_diverged_has_no_accuracy(diverged):
+  model = linear.LogisticRegression(3, 2)
+  weights = model.init(tf.constant([0, 1]))
+  weights['bias'] += diverged
+  own = helpers.data(0, 9)
+  # Nobody would know these better.
+  own.examples['y'] = np.zeros(9, np.int32)
+  sums = client_work.evaluate(model, weights, _tensors(own))
+  assert np.isnan(sums['accuracy'][0])
+
+
+def test_what_diverges_in_padding_alone_counts_as_ever():
+  sums = client_work.sum_statistics(
+    collections.OrderedDict(right=tf.constant([1.0, 1.0])),
+    tf.constant([2.0, np.nan]),
+    tf.constant([1.0, 0.0]),
+  )
+  assert sums['right'] == 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,6 @@ import tree
 from algorithms import mocha
 from algorithms import pfedkm
 from algorithms import registry
-from tests import toys
 from tests.algorithms import helpers
 
 # Settings that make a method quick to run.
@@ -23,6 +22,7 @@ _QUICK = {
   'ditto+finetuning': dict(finetuning_epochs=2),
   'fedbabu': dict(finetuning_epochs=2),
   'fedpc': dict(adaptation_updates=3, adaptation_examples=(1, 0)),
+  'fedpc_generated': dict(adaptation_examples=(1, 0)),
   'fedrep': dict(finetuning_epochs=2, head_epochs=2),
   'fedadam+knn_per': dict(coefficients=(0.0, 0.5)),
   'finetuning': dict(finetuning_epochs=2, finetuning_layers=('all', 'last')),
@@ -39,8 +39,6 @@ _NAMES = (
   'fedadam+knn_per',
   'ditto+finetuning',
 )
-# Those that need the parts of a model, which a linear model does not have.
-_SPLIT = ('fedbabu', 'fedpc', 'fedper', 'fedrep', 'lg_fedavg')
 # Those whose servers count rounds or steps, also where no update arrives.
 _COUNTING = (
   'ensemble',
@@ -71,7 +69,7 @@ def _method(name):
 def _build(name):
   return helpers.build(
     name,
-    toys.VectorModel() if name in _SPLIT else helpers.MODEL,
+    helpers.model_for(name),
     num_clients=len(helpers.SIZES) + 1,
     **_QUICK.get(name, {}),
   )
@@ -283,6 +281,9 @@ def test_there_is_a_metric_for_each_candidate(method):
     ('fedrep', 1, 26, 26),
     ('fedbabu', 1, 26, 26),
     ('lg_fedavg', 1, 7, 7),
+    # Without the vector of two, which is sent for the mean of new clients.
+    ('fedpc', 1, 29, 31),
+    ('fedpc_generated', 1, 29, 29),
     ('pfedme', 1, 4, 4),
     ('perfedavg', 1, 4, 4),
     # With an embedding, whose kernel of 28 each head has: two heads and the

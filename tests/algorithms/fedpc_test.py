@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from algorithms import process
 from tasks.models import gpt2
 from tasks.models import prompted
 from tests.algorithms import helpers
 from tests.algorithms import prompting
 
 _MODEL = prompting.MODEL
-# The contexts of each client.
-_CONTEXTS = [(0,), (0, 2), (2,)]
 _RATE = 0.05
 
 
@@ -29,37 +26,10 @@ def _build(name='fedpc', model=_MODEL, **values):
   return helpers.build(name, model, **quick | values)
 
 
-def _data(seed=0):
-  return [
-    prompting.data(10 * seed + k, 4 + k, own) for k, own in enumerate(_CONTEXTS)
-  ]
-
-
 def _run(method, rounds=2):
-  return helpers.run(method, rounds, helpers.make_clients(method, _data()))
-
-
-def _held_out(clients, evaluation=None):
-  return [
-    process.HeldOutClient(
-      personalization=client.data,
-      evaluation=collections.OrderedDict(evaluation=own),
-      state=client.state,
-      seed=client.seed,
-      attributes=client.attributes,
-    )
-    for client, own in zip(clients, evaluation or _data(seed=1))
-  ]
-
-
-def _personalize(method, state, clients):
-  results = method.personalize(state, _held_out(clients))
-  return [own['evaluation'] for own in results]
-
-
-def _batch(own, step):
-  used = own.indices[step][own.mask[step] > 0]
-  return {name: tf.constant(f[used]) for name, f in own.examples.items()}
+  return helpers.run(
+    method, rounds, helpers.make_clients(method, prompting.all_data())
+  )
 
 
 def _slopes(w, batch, model=_MODEL):
@@ -70,27 +40,20 @@ def _slopes(w, batch, model=_MODEL):
   return {name: np.array(g) for name, g in tape.gradient(loss, w).items()}
 
 
-def _loss(model, w, own):
-  """Sums -log p of all words."""
-  batch = {name: tf.constant(f) for name, f in own.examples.items()}
-  weight = model.example_weight(batch)
-  return float(tf.reduce_sum(weight * model.loss(w, batch)))
-
-
 def test_rounds_are_those_of_numpy():
   """Algorithm 1 with Adam that begins anew, and with the pull of FedProx."""
   method = _build(proximal=0.7)
-  clients = helpers.make_clients(method, _data())
+  clients = helpers.make_clients(method, prompting.all_data())
   state = method.initial_state([0, 1])
   phi = np.array(state.server.model['phi'])
   psi = [np.array(client.state.personal['psi']) for client in clients]
   for _ in range(2):
     after = []
-    for d, own in enumerate(_data()):
+    for d, own in enumerate(prompting.all_data()):
       w = {'psi': psi[d], 'phi': phi}
       adam = {n: helpers.NumpyAdam(_RATE, epsilon=1e-8) for n in w}
       for step in range(len(own.indices)):
-        slopes = _slopes(w, _batch(own, step))
+        slopes = _slopes(w, prompting.batch(own, step))
         slopes['phi'] = slopes['phi'] + 0.7 * (w['phi'] - phi)
         w = {n: w[n] - adam[n](slopes[n]) for n in w}
       psi[d] = w['psi']
@@ -107,12 +70,14 @@ def test_rounds_are_those_of_numpy():
 
 def test_one_step_of_sgd_is_gradient_descent_on_the_mean_loss():
   method = _build(client_optimizer='sgd', adaptation_examples=(0,))
-  own = [prompting.data(k, 3, c) for k, c in enumerate(_CONTEXTS)]
+  own = [prompting.data(k, 3, c) for k, c in enumerate(prompting.OF_CLIENTS)]
   clients = helpers.make_clients(method, own)
   state = method.initial_state([0, 1])
   phi = state.server.model['phi']
   slopes = [
-    _slopes({'psi': client.state.personal['psi'], 'phi': phi}, _batch(d, 0))
+    _slopes(
+      {'psi': client.state.personal['psi'], 'phi': phi}, prompting.batch(d, 0)
+    )
     for client, d in zip(clients, own)
   ]
   after = helpers.run(method, 1, clients, state).state.server.model['phi']
@@ -123,14 +88,14 @@ def test_one_step_of_sgd_is_gradient_descent_on_the_mean_loss():
 def test_only_the_contexts_of_a_client_change():
   method = _build()
   state = method.initial_state([0, 1])
-  clients = helpers.make_clients(method, _data())[1:2]
+  clients = helpers.make_clients(method, prompting.all_data())[1:2]
   after = helpers.run(method, 1, clients, state).state.server.model['phi']
   changed = np.any(after != state.server.model['phi'], axis=1)
   np.testing.assert_array_equal(changed, [True, False, True])
 
 
 def test_clients_start_at_vectors_of_their_own():
-  clients = helpers.make_clients(_build(), _data())
+  clients = helpers.make_clients(_build(), prompting.all_data())
   psi = [client.state.personal['psi'] for client in clients]
   assert len(np.unique(psi)) == np.size(psi)
   assert 0 <= np.min(psi) < np.max(psi) < 1
@@ -140,7 +105,7 @@ def test_nothing_of_a_clients_own_vector_is_sent_unless_it_is_averaged():
   method = _build(average_personal=False)
   state = method.initial_state([0, 1])
   before = np.array(state.server.model['psi'])
-  clients = helpers.make_clients(method, _data())
+  clients = helpers.make_clients(method, prompting.all_data())
   after = helpers.run(method, 2, clients, state)
   np.testing.assert_array_equal(after.state.server.model['psi'], before)
   width = _MODEL.gpt2.width
@@ -155,7 +120,7 @@ def test_nothing_of_a_clients_own_vector_is_sent_unless_it_is_averaged():
       'fedpc',
       prompted.PromptedGpt2,
       dict(average_personal=False),
-      57 * 768,  # 171.0 KiB.
+      43_776,  # 57 contexts, 171.0 KiB.
     ),
     ('fedprox+adaptation', prompted.Gpt2WithHead, {}, 38_597_376),
   ],
@@ -171,28 +136,64 @@ def test_the_numbers_of_the_paper_are_sent(name, model, values, number):
   assert helpers.build_anew(name, own, **values).parameters_up == number
 
 
+@pytest.mark.parametrize('average, shared', [(False, 0), (True, 1)])
+def test_the_share_of_own_contexts_is_measured(average, shared):
+  metrics = _run(_build(average_personal=average)).metrics
+  # One, two and one of three contexts; and the mean of what clients keep.
+  own = np.mean([1, 2, 1]) + shared
+  expected = own / (prompting.CONTEXTS + shared)
+  np.testing.assert_allclose(metrics['share_sent'], expected, rtol=1e-6)
+
+
+def test_split_learning_trains_own_heads_and_those_of_own_contexts():
+  model = prompting.WITH_TWO_HEADS
+  method = _build('fedpc', model, average_personal=False, proximal=0.0)
+  before = prompting.digest(method)
+  data = prompting.all_data()[:2]  # Of the contexts 0, and 0 and 2.
+  clients = helpers.make_clients(method, data)
+  first = helpers.run(method, 1, clients)
+  after = helpers.run(method, 4, first.clients, first.state)
+  assert after.metrics['loss'] < first.metrics['loss']
+  heads = after.state.server.model['context_heads']
+  changed = np.any(heads != 0, axis=(1, 2))
+  np.testing.assert_array_equal(changed, [True, False, True])
+  own = [client.state.personal['own_head'] for client in after.clients]
+  assert np.any(own[0] != own[1])
+  np.testing.assert_array_equal(after.state.server.model['own_head'], 0)
+  # One and two of three heads.
+  assert method.parameters_up == prompting.CONTEXTS * own[0].size
+  np.testing.assert_allclose(after.metrics['share_sent'], 1.5 / 3, rtol=1e-6)
+  assert prompting.digest(method) == before
+
+
 def test_a_client_that_was_trained_goes_on_from_its_own_vector():
   method = _build()
   after = _run(method)
-  at_once = _personalize(method, after.state, after.clients)
-  for client, own, result in zip(after.clients, _data(seed=1), at_once):
+  at_once = prompting.personalize(method, after.state, after.clients)
+  for client, own, result in zip(
+    after.clients, prompting.all_data(seed=1), at_once
+  ):
     w = dict(after.state.server.model) | dict(client.state.personal)
     total, _ = result['loss']
-    np.testing.assert_allclose(total[1], _loss(_MODEL, w, own), rtol=1e-4)
+    np.testing.assert_allclose(
+      total[1], prompting.loss(_MODEL, w, own), rtol=1e-4
+    )
 
 
 def test_a_new_client_starts_at_the_noisy_mean():
   after = _run(_build())
-  new = helpers.make_clients(_build(), _data())
+  new = helpers.make_clients(_build(), prompting.all_data())
   found = []
   for noise in (0.0, 0.3):
     method = _build(new_client_noise=noise)
     numbers = method.initial_state([0, 1]).numbers
     state = after.state._replace(numbers=numbers)
-    results = _personalize(method, state, new)
+    results = prompting.personalize(method, state, new)
     found.append([result['loss'][0][1] for result in results])
   w = after.state.server.model
-  expected = [_loss(_MODEL, w, own) for own in _data(seed=1)]
+  expected = [
+    prompting.loss(_MODEL, w, own) for own in prompting.all_data(seed=1)
+  ]
   np.testing.assert_allclose(found[0], expected, rtol=1e-4)
   assert np.all(np.abs(np.subtract(*found)) > 1e-3)
 
@@ -200,12 +201,12 @@ def test_a_new_client_starts_at_the_noisy_mean():
 def test_a_new_client_starts_at_random_where_there_is_no_mean():
   method = _build(average_personal=False)
   after = _run(method)
-  new = helpers.make_clients(method, _data())
-  results = _personalize(method, after.state, new)
-  for client, own, result in zip(new, _data(seed=1), results):
+  new = helpers.make_clients(method, prompting.all_data())
+  results = prompting.personalize(method, after.state, new)
+  for client, own, result in zip(new, prompting.all_data(seed=1), results):
     w = dict(after.state.server.model) | dict(client.state.personal)
     np.testing.assert_allclose(
-      result['loss'][0][1], _loss(_MODEL, w, own), rtol=1e-4
+      result['loss'][0][1], prompting.loss(_MODEL, w, own), rtol=1e-4
     )
 
 
@@ -219,21 +220,23 @@ def test_the_first_candidate_is_the_frozen_model():
     '4 updates, 2 examples',
     '4 updates, all examples',
   ]
-  results = _personalize(method, after.state, after.clients)
-  for own, result in zip(_data(seed=1), results):
-    expected = _loss(_MODEL.pretrained, {}, own)
+  results = prompting.personalize(method, after.state, after.clients)
+  for own, result in zip(prompting.all_data(seed=1), results):
+    expected = prompting.loss(_MODEL.pretrained, {}, own)
     np.testing.assert_allclose(result['loss'][0][0], expected, rtol=1e-4)
 
 
 def test_updates_are_those_of_adam_on_the_first_examples():
   method = _build()
   after = _run(method)
-  results = _personalize(method, after.state, after.clients)
-  for client, own, result in zip(after.clients, _data(seed=1), results):
+  results = prompting.personalize(method, after.state, after.clients)
+  for client, own, result in zip(
+    after.clients, prompting.all_data(seed=1), results
+  ):
     # Two examples, and all of them in batches of three.
     for candidate, batches in (
-      (3, [{n: f[:2] for n, f in _batch(client.data, 0).items()}] * 4),
-      (4, [_batch(client.data, i) for i in range(2)] * 2),
+      (3, [{n: f[:2] for n, f in prompting.batch(client.data, 0).items()}] * 4),
+      (4, [prompting.batch(client.data, i) for i in range(2)] * 2),
     ):
       w = dict(after.state.server.model) | dict(client.state.personal)
       adam = {n: helpers.NumpyAdam(_RATE, epsilon=1e-8) for n in w}
@@ -241,20 +244,38 @@ def test_updates_are_those_of_adam_on_the_first_examples():
         slopes = _slopes(w, batch)
         w = {n: np.float32(w[n] - adam[n](slopes[n])) for n in w}
       np.testing.assert_allclose(
-        result['loss'][0][candidate], _loss(_MODEL, w, own), rtol=1e-3
+        result['loss'][0][candidate], prompting.loss(_MODEL, w, own), rtol=1e-3
       )
 
 
 def test_personalization_leaves_everything_else_as_it_was():
   method = _build()
-  digest = _MODEL.frozen_digest
+  before = prompting.digest(method)
   after = _run(method)
   kept = helpers.tree.map_structure(np.array, (after.state, after.clients))
-  first = _personalize(method, after.state, after.clients)
+  first = prompting.personalize(method, after.state, after.clients)
   helpers.assert_equal((after.state, after.clients), kept)
-  helpers.assert_equal(_personalize(method, after.state, after.clients), first)
-  fresh = dataclasses.replace(_MODEL)  # Its digest is computed anew.
-  assert fresh.frozen_digest == digest
+  helpers.assert_equal(
+    prompting.personalize(method, after.state, after.clients), first
+  )
+  assert prompting.digest(method) == before == _MODEL.frozen_digest
+
+
+def test_frozen_is_equal_for_all_that_a_user_has_to_adapt_to():
+  method = _build()
+  after = _run(method)
+  others = [
+    client._replace(data=own)
+    for client, own in zip(after.clients, prompting.all_data(seed=2))
+  ]
+  frozen, adapted = [], []
+  for clients in (after.clients, others):
+    results = prompting.personalize(method, after.state, clients)
+    totals = np.array([result['loss'][0] for result in results])
+    frozen.append(totals[:, 1])  # '0 updates'.
+    adapted.append(totals[:, 2:])
+  np.testing.assert_array_equal(*frozen)
+  assert not np.isclose(*adapted).any()
 
 
 def test_frozen_weights_are_in_no_state():
@@ -269,7 +290,9 @@ def test_meta_learning_trains_the_head():
     'fedprox+adaptation', prompting.WITH_HEAD, adaptation_examples=(0,)
   )
   after = _run(method, rounds=3)
-  results = method.personalize(after.state, _held_out(after.clients, _data()))
+  results = method.personalize(
+    after.state, prompting.hold_out(after.clients, prompting.all_data())
+  )
   totals = [own['evaluation']['loss'][0] for own in results]
   # By rounds of training, and again by the client's own updates.
   pretrained, trained, adapted = np.sum(totals, axis=0)

@@ -19,10 +19,21 @@ from algorithms import trainers
 from tasks.data import batches
 from tasks.models import linear
 from tasks.models import models
+from tests import toys
 from tff_runtimes import cohort
 from tff_runtimes import native
 
 MODEL = linear.LinearRegression(3)
+# Of trainers that need the parts of a model, which a linear one does not have.
+VECTOR_MODEL = toys.VectorModel()
+_NEED_PARTS = (
+  'fedbabu',
+  'fedpc',
+  'fedpc_generated',
+  'fedper',
+  'fedrep',
+  'lg_fedavg',
+)
 SETS = ('evaluation',)
 # The cohort runtime stacks clients of the same shapes.
 RUNTIMES = ('cohort', 'unstacked', 'native')
@@ -64,6 +75,11 @@ def build_anew(
 
 
 build = functools.cache(build_anew)
+
+
+def model_for(name: str) -> models.Model:
+  """Returns a model that a method, or a trainer, can learn."""
+  return VECTOR_MODEL if name.partition('+')[0] in _NEED_PARTS else MODEL
 
 
 def as_data(

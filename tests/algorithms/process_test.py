@@ -69,7 +69,7 @@ class Probe(trainers.Trainer):
     features, labels = client_work.sum_over_batches(
       client.data,
       lambda examples, mask: client_work.sum_statistics(
-        (examples['x'], examples['y']), mask
+        (examples['x'], examples['y']), tf.zeros_like(mask), mask
       ),
     )
     group = tf.cast(client.attributes['group'], tf.float32)

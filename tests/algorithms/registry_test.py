@@ -13,7 +13,6 @@ from algorithms import hypcluster
 from algorithms import registry
 from base import errors
 from base import settings
-from tests import toys
 from tests.algorithms import helpers
 
 
@@ -41,11 +40,8 @@ def test_names_are_answered_without_importing_anything_heavy():
 
 @pytest.mark.parametrize('name', registry.short_names())
 def test_builds_each_method_as_it_is_by_default(name):
-  has_parts = name in ('fedbabu', 'fedpc', 'fedper', 'fedrep', 'lg_fedavg')
   method = helpers.build(
-    name,
-    toys.VectorModel() if has_parts else helpers.MODEL,
-    num_clients=len(helpers.SIZES) + 1,
+    name, helpers.model_for(name), num_clients=len(helpers.SIZES) + 1
   )
   after = helpers.run(method, rounds=1)
   assert after.metrics['num_clients'] == len(helpers.SIZES)

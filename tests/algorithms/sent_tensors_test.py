@@ -9,10 +9,9 @@ import pytest
 from algorithms import private_aggregation
 from algorithms import registry
 from base import errors
-from tests import toys
 from tests.algorithms import helpers
 
-_VECTOR = toys.VectorModel()
+_VECTOR = helpers.VECTOR_MODEL
 _ALL = set(helpers.MODEL.init([0, 0]))
 _SHARED = {'vector', *_VECTOR.parts['encoder']}
 _HEAD = {'vector', *_VECTOR.parts['head']}
@@ -36,6 +35,7 @@ _SENT = {
   'fedembed_type': {'model': _HEADS | _GLOBAL_HEAD},
   # What it keeps as well, for the mean that new clients start at.
   'fedpc': {'model': set(_VECTOR.init([0, 0]))},
+  'fedpc_generated': {'model': set(_VECTOR.init([0, 0])) - {'vector'}},
   'fedper': {'model': _SHARED},
   'fedprox': {'model': _ALL},
   'fedrep': {'model': _SHARED},
@@ -91,9 +91,7 @@ def _build(trainer, aggregator=helpers.MEAN, **values):
   weighted = 'client_weighting' in registry.settings_names(trainer)
   return helpers.build_anew(
     f'{trainer}+as_trained',
-    _VECTOR
-    if trainer in ('fedbabu', 'fedpc', 'fedper', 'fedrep', 'lg_fedavg')
-    else helpers.MODEL,
+    helpers.model_for(trainer),
     aggregator,
     **({'client_weighting': 'uniform'} if weighted else {}) | values,
   )

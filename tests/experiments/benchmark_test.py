@@ -9,7 +9,7 @@ from tests.experiments import programs
   ('arguments', 'answer'),
   [
     (['--help'], 'Measures rounds of federated averaging'),
-    (['--workloads=W5'], "There is no workload 'W5'"),
+    (['--workloads=W6'], "There is no workload 'W6'"),
     (['--methods=mocha'], "There is no bare loop of 'mocha'"),
     (['--workloads=T1'], 'T1 to T3 need the --data_dir'),
     (['W1'], "no argument 'W1'"),

@@ -216,6 +216,7 @@ _REFUSED = (
   'fedembed_som',
   'fedembed_type',
   'fedpc',
+  'fedpc_generated',
   'global_plus',
   'group',
   'knn_per',

@@ -79,7 +79,7 @@ def test_who_is_worse(higher_is_better):
   nan = np.nan
   metric = np.array([1, 2, 3, nan, nan, 2])
   baseline = np.array([2, 2, 2, 2, nan, nan])
-  expected = [higher_is_better, False, not higher_is_better, True, True, False]
+  expected = [higher_is_better, False, not higher_is_better, True, False, False]
   worse = summaries.is_worse(metric, baseline, higher_is_better)
   np.testing.assert_array_equal(worse, expected)
   # Of one client as of many.

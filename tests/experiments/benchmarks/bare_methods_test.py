@@ -54,3 +54,24 @@ def test_rounds_of_prompts_are_those_of_fedpc():
   for weight, own in expected.items():
     # Adam makes much of rounding where a gradient is next to zero.
     np.testing.assert_allclose(weights[weight], own, atol=2e-4)
+
+
+def test_rounds_of_fedembed_are_those_of_the_method():
+  workload = reference_loops.preference_workload(3)
+  method = helpers.build_anew(
+    'fedembed_type',
+    workload.model,
+    client_learning_rate=0.001,
+    **workload.settings,
+  )
+  with helpers.on('cohort'):
+    clients = helpers.make_clients(method, workload.clients)
+    weights = method.initial_state([0, 1]).server.model
+    expected = helpers.run(method, 2, clients).state.server.model
+  run_round = bare_methods.bare_round(workload, 'fedembed_type')
+  after = run_round(run_round(weights))
+  for name, weight in expected.items():
+    moved = weight - weights[name]
+    np.testing.assert_allclose(
+      after[name] - weights[name], moved, atol=0.02 * np.abs(moved).max()
+    )

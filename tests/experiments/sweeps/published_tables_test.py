@@ -1,5 +1,6 @@
 """Tests of the tables that come with the code."""
 
+import numpy as np
 import pytest
 
 from experiments.configuration import configs
@@ -17,15 +18,13 @@ def test_every_point_can_be(name):
   for grid in filter(None, (table.whole, table.best)):
     keys = {_config(grid, point, 1).digest() for point in grid.points}
     assert len(keys) == len(grid.points)
-  rows = set(table.rows)
-  if table.kind == 'fedpc':
-    methods = (*fedpc_tables.DERIVED, 'Generated')
-    rows |= {
-      f'{method}_{users}'
-      for method in methods
-      for users in (fedpc_tables.KNOWN, fedpc_tables.WITHHELD)
-    }
-  assert set(table.published) <= rows
+  methods = {cell.method for cell in table.cells.values()}
+  derived = {
+    f'{method}_{users}'
+    for method in fedpc_tables.DERIVED
+    for users in (fedpc_tables.KNOWN, fedpc_tables.WITHHELD)
+  }
+  assert set(table.published) <= {*table.rows, *methods, *derived}
   if table.best:
     assert set(table.rows) == {p.name for p in table.best.points}
 
@@ -76,6 +75,23 @@ def test_all_rows_have_the_same_budget_on_mnist():
   for row in table.rows:
     own = [p for p in table.whole.points if p.name == row]
     assert len(own) == 3, row
+
+
+@pytest.mark.parametrize('noise', ['none', 'Gaussian'])
+def test_fedembeds_table_2_is_the_mean_of_its_table_4(noise):
+  shares = {'25 %': 0.25, '15 %': 0.15, '10 %': 0.4, '5 %': 0.2}
+  published = published_tables.read('fedembed_mnist').published
+  column = f'imbalanced {noise}'
+  gaps = [
+    own[column] - sum(w * own[f'{column}, {s}'] for s, w in shares.items())
+    for own in published.values()
+  ]
+  assert len(gaps) == 9
+  assert np.abs(gaps).mean() < 0.025
+
+
+def test_nothing_stands_beside_fedembeds_speech():
+  assert not published_tables.read('fedembed_speech').published
 
 
 @pytest.mark.parametrize('row', ['FedAvg', 'Ditto'])

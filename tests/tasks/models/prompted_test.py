@@ -33,6 +33,15 @@ def _model(cls, **changes):
   return cls(_SIZES, _CONTEXTS, sequence_length=5, frozen=frozen, **changes)
 
 
+def _random(model):
+  """Draws weights, also where the initial ones are zero."""
+  rng = np.random.default_rng(1)
+  return {
+    name: rng.normal(size=weight.shape).astype(np.float32)
+    for name, weight in model.init(tf.constant([1, 2])).items()
+  }
+
+
 @pytest.fixture(name='model', scope='module')
 def _fixture_model():
   return _model(prompted.PromptedGpt2)
@@ -100,12 +109,24 @@ def test_padding_changes_nothing(model, weights):
   )
 
 
-def test_no_word_changes_a_prediction_before_it(model, weights):
-  batch = _batch()
+@pytest.mark.parametrize(
+  'cls',
+  [
+    prompted.FrozenGpt2,
+    prompted.PromptedGpt2,
+    prompted.Gpt2WithHead,
+    prompted.Gpt2WithTwoHeads,
+  ],
+)
+def test_no_word_changes_a_prediction_before_it(cls):
+  model, batch = _model(cls), _batch()
+  weights = _random(model)
   before = model.scores(weights, batch).logits().numpy().reshape(4, 5, -1)
   changed = {**batch, 'x': batch['x'] + [0, 0, 0, 1, 1]}
   after = model.scores(weights, changed).logits().numpy().reshape(4, 5, -1)
   np.testing.assert_array_equal(after[:, :3], before[:, :3])
+  # Of the utterance that has so many words.
+  assert not np.isclose(after[0, 3:], before[0, 3:]).all(-1).any()
 
 
 def test_a_common_factor_may_be_in_either_vector(model, weights):
@@ -176,11 +197,7 @@ def test_two_untrained_heads_are_the_frozen_model():
 @pytest.mark.parametrize('sums_heads', [False, True])
 def test_two_heads_are_the_clients_and_that_of_the_context(sums_heads):
   model = _model(prompted.Gpt2WithTwoHeads, sums_heads=sums_heads)
-  rng = np.random.default_rng(1)
-  weights = {
-    name: rng.normal(size=weight.shape).astype(np.float32)
-    for name, weight in model.init(tf.constant([1, 2])).items()
-  }
+  weights = _random(model)
   frozen, wte = _model(prompted.FrozenGpt2), model.frozen['wte']
   x = frozen.encode({}, _batch()).numpy().reshape(4, 5, -1)
   own = wte + weights['own_head']

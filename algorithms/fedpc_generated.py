@@ -1,0 +1,152 @@
+"""FedPC (Generated): personal and context embeddings without backpropagation.
+
+Silva, Tambwekar and Gombolay 2022, algorithm 2. Gamma and nu, which all share,
+make the prompt of an example from psi_d, which client d keeps, from phi_c and
+from the words (`tasks.models.generated_prompts`). In a round,
+
+  client d:    Gamma_d, nu_d <- Gamma, nu
+               for each batch b:
+                 Gamma_d, nu_d <- a step down the gradient of
+                   L(Gamma_d, nu_d; psi_d, phi, b)
+                     + mu / 2 ||(Gamma_d, nu_d) - (Gamma, nu)||^2
+                 psi_d <- the mean over b of the last psi of each example
+               sends (Gamma, nu) - (Gamma_d, nu_d), and keeps psi_d
+  the server:  Gamma, nu <- ServerOptimizer(…, the mean of what was sent)
+
+Where the paper is silent, or contradicts itself: line 4 calls the context's
+generator Gamma and the client's nu, and lines 12 and 13 the other way round, as
+here. Every example of a batch begins at the psi_d from before the batch, for
+the gradient as well. What is generated of phi is forgotten, and phi stays as it
+starts; the server's last line adds a gradient of phi that nobody computed.
+
+At test no gradient is taken. A client passes once over the first k of its
+examples, for k = 1, 5, 15 and all of them, in batches of the size of training,
+and each example that it is judged by begins at the psi_d that this leads to. A
+client that was never trained begins at a random one (section 3.2.1).
+"""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from algorithms import adaptation
+from algorithms import candidates
+from algorithms import client_work
+from algorithms import fedpc
+from algorithms import trainers
+from base import errors
+from base import settings
+from tasks.data import batches
+from tasks.models import models
+
+
+@dataclasses.dataclass(frozen=True)
+class FedPcGenerated(fedpc.Prompts):
+  """Trains what generates each client's own embedding."""
+
+  settings: fedpc.PromptSettings
+  start_name = 'own generated embedding'
+
+  def __post_init__(self) -> None:
+    if not isinstance(self.model, models.GeneratingModel):
+      raise errors.UserError(
+        'fedpc_generated needs a model that generates embeddings. Set'
+        ' task.trained to generated or generated_once on a task of dialogue.'
+      )
+    if self.settings.personal_parts != (models.CLIENT,):
+      raise settings.SettingError(
+        f'personal_parts must be {models.CLIENT}, which is what is generated.',
+        'personal_parts',
+      )
+    super().__post_init__()
+
+  @property
+  def used_names(self) -> tuple[str, ...]:
+    return super().shared_names
+
+  @property
+  def shared_names(self) -> tuple[str, ...]:
+    fixed = self.model.parts.get(models.FIXED, ())
+    return tuple(name for name in self.used_names if name not in fixed)
+
+  def generate(
+    self,
+    w: models.Weights,
+    psi: models.Weights,
+    examples: models.Batch,
+    mask: tf.Tensor,
+  ) -> models.Weights:
+    """Returns psi behind a batch; as it was, if the batch has no examples."""
+    assert isinstance(self.model, models.GeneratingModel)
+    last = self.model.generate(client_work.merge(w, psi), examples)
+    mean = tf.nest.map_structure(
+      lambda own: tf.math.divide_no_nan(
+        tf.linalg.matvec(own, mask, transpose_a=True), tf.reduce_sum(mask)
+      ),
+      last,
+    )
+    return client_work.choose(tf.reduce_any(mask > 0), mean, psi)
+
+  def client(
+    self, message: models.Weights, client: trainers.Client
+  ) -> trainers.ClientResult:
+    own, before = self.settings, self._shared(message)
+    pull = client_work.pull(before, own.proximal)
+
+    def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
+      learner, psi, loss = carry
+      w = client_work.merge(message, learner.weights)
+      slopes, mean_loss = client_work.gradient(
+        self.model,
+        client_work.merge(w, psi),
+        examples,
+        mask,
+        pull,
+        self.shared_names,
+      )
+      return (
+        client_work.take_step(own.client_steps, learner, slopes, mask),
+        self.generate(w, psi, examples, mask),
+        loss + mean_loss * tf.reduce_sum(mask),
+      )
+
+    learner, psi, loss = client_work.fold_batches(
+      client.data,
+      step,
+      (
+        own.client_steps.start(before),
+        client.state.personal,
+        tf.constant(0.0),
+      ),
+    )
+    state = client.state.after(psi)
+    result = self.result(before, learner.weights, loss, state, client)
+    return result._replace(measured={'share_received': self._share(message)})
+
+  def start(
+    self, message: models.Weights, client: trainers.Client
+  ) -> trainers.Start:
+    return trainers.Start(self.personal(message, client.state))
+
+
+@dataclasses.dataclass(frozen=True)
+class FedPcGeneratedPersonalizer(adaptation.FewExamples):
+  """Generates the client's embedding from some of its examples."""
+
+  trainer: FedPcGenerated
+  takes_steps = False
+
+  @property
+  def adapted(self) -> Sequence[candidates.Candidate]:
+    return [candidates.Candidate(text=text) for text in self.settings.amounts]
+
+  def adapt(
+    self, weights: models.Weights, data: batches.ClientData
+  ) -> models.Weights:
+    psi = client_work.select(weights, self.trainer.personal_names)
+    after = client_work.fold_batches(
+      data, lambda psi, *batch: self.trainer.generate(weights, psi, *batch), psi
+    )
+    return client_work.merge(weights, after)

@@ -1,0 +1,265 @@
+"""Text of a user under any context, by the model of a finished run.
+
+As in FedPC (Silva et al. 2022), table 4: a user's own weights go with those of
+a context that the user need not have, and each next word is drawn among the 50
+most likely ones.
+"""
+
+import collections
+from collections.abc import Mapping, Sequence
+import dataclasses
+
+import numpy as np
+import rich.box
+import rich.table
+from scipy import special
+import tensorflow as tf
+import tree
+
+from algorithms import trainers
+from base import errors
+from base import seeds
+from experiments.command_line import terminal
+from experiments.configuration import configs
+from experiments.reporting import results_folder
+from experiments.runs import execution
+from experiments.runs import single_run
+from tasks import dialogue
+from tasks import task as tasks
+from tasks.data import batches
+from tasks.data import bpe
+from tasks.data import populations
+from tasks.models import models
+from tasks.models import prompted
+
+
+def _populations(task: tasks.Task) -> list[populations.Population]:
+  """The populations in which clients are looked for, one after another."""
+  return [task.train, task.validation, task.test]
+
+
+def known_clients(task: tasks.Task) -> list[str]:
+  """Lists all clients of a task."""
+  ids = [own.client_ids for own in _populations(task)]
+  return list(dict.fromkeys(client for some in ids for client in some))
+
+
+def own_contexts(task: tasks.Task, client: str) -> list[str]:
+  """Lists the contexts that a client has utterances under."""
+  numbers = {
+    int(number)
+    for own in _populations(task)
+    if client in own.client_ids
+    for load in own.sets.values()
+    for number in load(client)['context']
+  }
+  return [task.contexts[number] for number in sorted(numbers)]
+
+
+@dataclasses.dataclass(frozen=True)
+class DialogueRun:
+  """A finished run of a task of dialogue.
+
+  Attributes:
+    source: FOLDER or FOLDER:METHOD.
+    config: Its configuration.
+    task: Its task.
+    model: The model of the task.
+    encoding: The tokens of the model.
+  """
+
+  source: str
+  config: configs.Config
+  task: tasks.Task
+  model: prompted.FrozenGpt2
+  encoding: bpe.Encoding
+
+  @classmethod
+  def load(cls, source: str, data_dir: str | None) -> 'DialogueRun':
+    """Loads a run; raises a `UserError` if it is none of dialogue."""
+    folder, _, _ = execution.trained_in(source)
+    config = configs.from_file(folder / results_folder.CONFIG)
+    own = config.task_settings
+    if not isinstance(own, dialogue.DialogueSettings):
+      raise errors.UserError(
+        f'{source} is of the task {config.task}, which generates no text. Name'
+        ' a run of a task of dialogue.'
+      )
+    task = execution.load_task(config, data_dir)
+    assert isinstance(task.model, prompted.FrozenGpt2)
+    size = task.model.gpt2.vocabulary_size
+    encoding = dialogue.read_encoding(own, data_dir, size)
+    return cls(source, config, task, task.model, encoding)
+
+  def weights_of(self, client: str) -> models.Weights:
+    """Returns the weights that a client starts to adapt from.
+
+    Args:
+      client: One of `known_clients`.
+
+    Returns:
+      All weights, with what the client keeps, or would begin with.
+    """
+    execution.check_frozen_weights(self.source, self.task)
+    folder, name, _ = execution.trained_in(self.source)
+    execution.set_runtime(self.config.run.runtime)
+    built = execution.build_methods(self.config, self.task)
+    with results_folder.open_folder(folder, self.config) as run_folder:
+      trainings = single_run.Trainings(
+        built, self.task, self.config, run_folder
+      )
+      training = trainings.get(built[name])
+    population = next(
+      own
+      for own in reversed(_populations(self.task))
+      if client in own.client_ids
+    )
+    row = population.client_ids.index(client)
+    load = population.sets.get('personalization') or population.sets['train']
+    trainer, known = built[name].trainer, training.stage.task.attributes
+    start = trainer.start(
+      trainer.message(training.ended.server_state.server),
+      trainers.Client(
+        data=_in_one_batch(load(client)),
+        state=tree.map_structure(
+          lambda leaf: leaf[0], training.ended.states_of([client], [row])
+        ),
+        seed=tf.constant(seeds.pair('generate', client)),
+        attributes={
+          attribute: tf.constant(known[attribute].values[client])
+          for attribute in trainer.attributes
+          if attribute in known
+        },
+      ),
+    )
+    weights: models.Weights = start.weights
+    return weights
+
+
+def _in_one_batch(examples: populations.Examples) -> batches.ClientData:
+  """Puts all examples of a client into one batch."""
+  size = populations.num_examples(examples)
+  indices, mask = batches.index_batches(size, size)
+  tensors = {name: tf.constant(leaf) for name, leaf in examples.items()}
+  return batches.ClientData(collections.OrderedDict(tensors), indices, mask)
+
+
+def generate(
+  model: prompted.FrozenGpt2,
+  weights: models.Weights,
+  encoding: bpe.Encoding,
+  prompt: str,
+  generators: Mapping[int, np.random.Generator],
+  length: int,
+  top: int,
+) -> list[str]:
+  """Draws words behind a prompt, one after another.
+
+  Args:
+    model: The model.
+    weights: Its weights.
+    encoding: Its tokens.
+    prompt: What comes first.
+    generators: What draws the words, by the number of the context; each has a
+      text of its own.
+    length: The number of tokens to draw.
+    top: How many of the likeliest tokens to draw among.
+
+  Returns:
+    The text under each context, with the prompt.
+
+  Raises:
+    UserError: If the prompt is empty, or the text would be too long.
+  """
+  first = encoding.encode(prompt)
+  most = model.gpt2.num_positions
+  if not first:
+    raise errors.UserError('A prompt must have a word at least.')
+  if len(first) + length > most:
+    raise errors.UserError(
+      f'A text has at most {most} tokens with its prompt, which has'
+      f' {len(first)}. Set --length to {max(most - len(first), 0)} at most.'
+    )
+  # The last word is predicted, and predicts nothing.
+  time = len(first) + length - 1
+  model = dataclasses.replace(model, sequence_length=time)
+  # Special tokens, which no text has, come last.
+  num_tokens = bpe.NUM_BYTES + len(encoding.merges)
+
+  @tf.function
+  def predict(words: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+    batch = {'x': words, 'context': tf.constant(list(generators), tf.int32)}
+    logits = model.scores(weights, batch).logits()
+    by_word = tf.reshape(logits, [len(generators), time, -1])
+    return tf.gather(by_word, place, axis=1)[:, :num_tokens]
+
+  # Numbered from 1 on, as 0 is padding.
+  words = np.zeros([len(generators), time + 1], np.int32)
+  words[:, : len(first)] = np.array(first) + 1
+  for place in range(len(first), time + 1):
+    logits = predict(tf.constant(words[:, :-1]), tf.constant(place - 1)).numpy()
+    for own, scores, rng in zip(words, logits, generators.values()):
+      likeliest = np.argsort(-scores, kind='stable')[:top]
+      chances = special.softmax(scores[likeliest].astype(float))
+      own[place] = 1 + rng.choice(likeliest, p=chances)
+  return [encoding.decode(own - 1) for own in words]
+
+
+def _table(title: str, columns: Sequence[str]) -> rich.table.Table:
+  return rich.table.Table(
+    *columns, title=title, title_justify='left', box=rich.box.SIMPLE
+  )
+
+
+def show_known(source: str, data_dir: str | None) -> int:
+  """Shows the clients and contexts of a run; returns the exit status."""
+  task = DialogueRun.load(source, data_dir).task
+  clients = _table('clients', ['client', 'contexts of its own'])
+  for client in known_clients(task):
+    clients.add_row(client, ', '.join(own_contexts(task, client)))
+  contexts = _table('contexts', ['context'])
+  for context in task.contexts:
+    contexts.add_row(context)
+  terminal.print_table(clients)
+  terminal.print_table(contexts)
+  return 0
+
+
+def main(
+  source: str,
+  client: str,
+  contexts: Sequence[str],
+  prompts: Sequence[str],
+  length: int,
+  top: int,
+  seed: int,
+  data_dir: str | None,
+) -> int:
+  """Generates what a user asked for and shows it; returns the exit status."""
+  run = DialogueRun.load(source, data_dir)
+  clients = known_clients(run.task)
+  if client not in clients:
+    raise errors.unknown('client', client, clients)
+  for context in contexts:
+    if context not in run.task.contexts:
+      raise errors.unknown('context', context, run.task.contexts)
+  contexts = list(dict.fromkeys(contexts)) or own_contexts(run.task, client)
+  weights = run.weights_of(client)
+  of_prompts = []
+  for prompt in prompts:
+    generators = {
+      run.task.contexts.index(context): seeds.generator(
+        'generate', seed, client, context, prompt
+      )
+      for context in contexts
+    }
+    of_prompts.append(
+      generate(
+        run.model, weights, run.encoding, prompt, generators, length, top
+      )
+    )
+  table = _table(client, ['context', *prompts])
+  for context, *generated in zip(contexts, *of_prompts):
+    table.add_row(context, *generated)
+  terminal.print_table(table)
+  return 0
