@@ -259,7 +259,7 @@ def _text(own: Mapping[str, float | None]) -> str:
 def _print(title: str, figures: _Figures) -> None:
   for users in (KNOWN, WITHHELD):
     printed = rich.table.Table(
-      title=f'{title}: {users} users',
+      title=f'{title}, {users} users',
       title_justify='left',
       box=rich.box.SIMPLE,
     )
