@@ -2,7 +2,8 @@
 
   native      TFF's own C++ runtime
   cohort      our runtime
-  bare        a Keras loop over the same batches, without federated machinery
+  bare        a loop over the same batches, without federated machinery: of
+              Keras, or of TensorFlow where Keras does not have the model
   vectorized  linear models only: a round written by hand as one XLA program
   example     our runtime, the gradient of each example clipped, with noise
   gaussian    our runtime, clients' updates clipped, with noise on their sum
@@ -29,9 +30,11 @@ _CHOSEN = flags.DEFINE_list(
   list(workloads.MADE_UP),
   'W1 (CNN, 20 clients of 200 images), W2 (linear, 139 clients of 80 rows),'
   ' W3 (LSTM, 20 clients of 64 sentences), W4 (FedEmbed, ten steps of each of'
-  ' 100 users on 20 images); and, with a data_dir, T1 (50 clients of emnist),'
-  ' T2 (20 clients of stackoverflow) and T3 (evaluation of 100'
-  ' clients of emnist that are fine-tuned for 20 epochs).',
+  ' 100 users on 20 images), W5 (FedPC, ten steps of each of 20 clients on 15'
+  ' utterances, before a frozen GPT-2 of 1.9 million weights); and, with a'
+  ' data_dir, T1 (50 clients of emnist), T2 (20 clients of stackoverflow) and'
+  ' T3 (evaluation of 100 clients of emnist that are fine-tuned for 20'
+  ' epochs).',
 )
 _METHODS = flags.DEFINE_list(
   'methods',

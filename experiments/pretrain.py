@@ -47,6 +47,12 @@ _WIDTH = flags.DEFINE_integer(
 _NUM_BLOCKS = flags.DEFINE_integer(
   'num_blocks', 4, 'The number of blocks of the model.', lower_bound=1
 )
+_JOIN_TOKENS = flags.DEFINE_boolean(
+  'join_tokens',
+  True,
+  "Whether to take out WikiText's spaces around punctuation marks, so that the"
+  ' texts are spaced as others are.',
+)
 _SEED = flags.DEFINE_integer(
   'seed', 0, 'The seed of all that is random.', lower_bound=0
 )
@@ -63,6 +69,7 @@ def _main() -> int:
       width=_WIDTH.value,
       num_blocks=_NUM_BLOCKS.value,
       seed=_SEED.value,
+      join_tokens=_JOIN_TOKENS.value,
     ),
     paths.folder(_DATA_DIR.value),
     paths.user_path(_OUTPUT_DIR.value),

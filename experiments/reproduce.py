@@ -6,11 +6,14 @@
   reproduce --table=self_fl_gaussian       curves, which are drawn
   reproduce --table=school_private         examples protected, at several ε
   reproduce --table=digits_private         clients protected, at several noises
+  reproduce --table=fedpc_tv --weights=distilgpt2/model.safetensors
 
 Every point of the grids is run with every seed, the best is chosen by
 validation, and its test metric is shown beside the published one, if there is
 one. The same command again goes on where it was stopped.
 """
+
+import dataclasses
 
 from absl import app
 from absl import flags
@@ -34,7 +37,21 @@ _JSON = flags.DEFINE_string(
   'A file to write {method: {"ours": …, "over_repeats": …, "published": …,'
   ' "hurt": …}} to, each with those of the numbers that it has; of a table with'
   ' columns {row: {column: …}}, of curves {figure and x: {method: …}}, of'
-  ' privacy {method: {ε: {"ours": …, "published": …}}}.',
+  ' privacy {method: {ε: {"ours": …, "published": …}}}, of FedPC {method:'
+  ' {"known": {k: perplexity}, "withheld": {k: …}}}.',
+)
+_REPEATS = flags.DEFINE_integer(
+  'repeats',
+  None,
+  'How many of the seeds of the table to run, the first ones; by default all.',
+  lower_bound=1,
+)
+_WEIGHTS = flags.DEFINE_string(
+  'weights',
+  None,
+  "The weights of the GPT-2 that FedPC's tables begin with, as"
+  ' model.safetensors of DistilGPT2, with the tokenizer in the same folder; by'
+  ' default gpt2/model.safetensors in the data folder.',
 )
 _DRY_RUN = shared_flags.dry_run()
 _DATA_DIR = shared_flags.data_dir()
@@ -55,6 +72,16 @@ def _main() -> int:
   name = f'{_TABLE.value}{"-best" if _BEST.value else ""}'
   folder = paths.user_path(_OUTPUT_DIR.value or f'results/{name}')
   rest = paths.folder(_DATA_DIR.value), _WORKERS.value, _DRY_RUN.value
+  settings = {}
+  if _WEIGHTS.value is not None:
+    weights = paths.user_path(_WEIGHTS.value)
+    if not weights.is_file():
+      raise errors.UserError(
+        f'--weights: there is no file {weights}. Name that of a GPT-2, or make'
+        ' one with the program pretrain.'
+      )
+    settings['task.weights'] = str(weights)
+  changes = _REPEATS.value, settings
   if _TABLE.value in curves.table_names():
     if _BEST.value:
       raise errors.UserError(
@@ -62,11 +89,12 @@ def _main() -> int:
         ' Leave the flag out.'
       )
     drawn = curves.read(_TABLE.value)
+    drawn = dataclasses.replace(drawn, grid=drawn.grid.changed(*changes))
     launch.exit_when_terminated()
     return launch.load('experiments.sweeps.curve_reproduction').main(
       drawn, json_file, folder, *rest
     )
-  table = published_tables.read(_TABLE.value)
+  table = published_tables.read(_TABLE.value).changed(*changes)
   launch.exit_when_terminated()
   return launch.load('experiments.sweeps.reproduction').main(
     table, _BEST.value, json_file, folder, *rest

@@ -5,6 +5,8 @@ file that may be compressed (.gz). A client is a character of a play, and its
 context is the play. `tasks.dialogue` says what is learned and held out.
 """
 
+import collections
+from collections.abc import Iterable, Sequence
 import dataclasses
 
 from base import settings
@@ -26,6 +28,11 @@ class ShakespeareDialogueSettings(dialogue.DialogueSettings):
   file: str = settings.field(
     'shakespeare/speeches.jsonl', 'The file of speeches, in the data folder.'
   )
+  num_plays: int | None = settings.field(
+    None,
+    'The number of plays, those of the most speeches; none for all.',
+    minimum=1,
+  )
 
 
 def load(
@@ -34,9 +41,17 @@ def load(
   """Loads the task from the file in `data_dir`."""
   del seed  # All randomness is that of `split_seed`.
   path = texts.find(settings.file, data_dir, _ADVICE)
-  speeches = texts.read_json_lines(
+  speeches: Iterable[Sequence[str]] = texts.read_json_lines(
     path, lambda found: texts.text_fields(found, _FIELDS), 'speech', _ADVICE
   )
+  if settings.num_plays is not None:
+    speeches = list(speeches)
+    counted = collections.Counter(play for play, *_ in speeches)
+    order = [play for play, _ in counted.most_common(settings.num_plays)]
+    speeches = sorted(
+      (speech for speech in speeches if speech[0] in order),
+      key=lambda speech: order.index(speech[0]),
+    )
   said, plays = dialogue.collect(
     (f'{play} {who}', play, text) for play, who, text in speeches
   )

@@ -9,6 +9,8 @@ in `METHODS`.
 
 import collections
 from collections.abc import Callable, Mapping
+import dataclasses
+from typing import Any
 
 import tensorflow as tf
 
@@ -117,26 +119,93 @@ def _self_fl(
   return run
 
 
+def _adam(
+  slope: tf.Tensor, m: tf.Tensor, v: tf.Tensor, step: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+  """Returns what Adam steps to, without its rate, and its moments."""
+  m = 0.9 * m + 0.1 * slope
+  v = 0.999 * v + 0.001 * tf.square(slope)
+  t = tf.cast(step + 1, tf.float32)
+  m_hat, v_hat = m / (1 - 0.9**t), v / (1 - 0.999**t)
+  return m_hat / (tf.sqrt(v_hat) + 1e-8), m, v
+
+
+def prompt_loop(workload: reference_loops.Work) -> reference_loops.Round:
+  """Makes rounds of FedPC, in which clients keep their psi.
+
+  A round is in one `tf.function` that has the frozen weights as constants.
+
+  Args:
+    workload: The workload, of a model with prompts.
+
+  Returns:
+    The round.
+  """
+  own = registry.make_settings('fedpc', {}).trainer
+  model = dataclasses.replace(
+    workload.model,
+    frozen=tf.nest.map_structure(tf.constant, workload.model.frozen),
+  )
+  data = reference_loops.stack(workload.clients)
+  num_clients = data.mask.shape[0]
+  kept = tf.Variable(
+    [model.init(tf.constant([0, k]))['psi'] for k in range(num_clients)]
+  )
+
+  @tf.function
+  def run(start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    total = tf.zeros_like(start)
+    for k in tf.range(num_clients):
+      client = _client(data, k)
+      psi, phi = kept[k], start
+      m_psi, v_psi = tf.zeros_like(psi), tf.zeros_like(psi)
+      m_phi, v_phi = tf.zeros_like(phi), tf.zeros_like(phi)
+      for step in tf.range(reference_loops.num_steps(client)):
+        batch = {
+          name: tf.gather(feature, client.indices[step])
+          for name, feature in client.examples.items()
+        }
+        with tf.GradientTape() as tape:
+          tape.watch([psi, phi])
+          w = collections.OrderedDict(psi=psi, phi=phi)
+          loss = model.mean_loss(w, batch, client.mask[step])
+          loss += own.proximal / 2 * tf.reduce_sum(tf.square(phi - start))
+        slope_psi, slope_phi = tape.gradient(loss, [psi, phi])
+        move_psi, m_psi, v_psi = _adam(slope_psi, m_psi, v_psi, step)
+        move_phi, m_phi, v_phi = _adam(slope_phi, m_phi, v_phi, step)
+        psi -= workload.learning_rate * move_psi
+        phi -= workload.learning_rate * move_phi
+      kept.scatter_nd_update([[k]], psi[tf.newaxis])
+      total += phi
+    return tf.reduce_mean(kept, 0), total / num_clients
+
+  def run_round(weights: models.Weights) -> models.Weights:
+    psi, phi = run(weights['phi'])
+    return collections.OrderedDict(psi=psi, phi=phi)
+
+  return run_round
+
+
 METHODS: Mapping[
   str,
   Callable[[reference_loops.KerasTraining, batches.ClientData], _Round],
 ] = {'pfedme': _pfedme, 'self_fl': _self_fl}
 
 
-def bare_round(
-  workload: reference_loops.Workload, method: str
-) -> reference_loops.Round:
+def bare_round(workload: Any, method: str) -> reference_loops.Round:
   """Makes rounds of a method on a workload, whose clients are in all of them.
 
   What clients keep is kept from round to round here.
 
   Args:
     workload: The workload.
-    method: 'fedavg', 'fedembed_type', or one of `METHODS`.
+    method: 'fedavg', 'fedembed_type', 'fedpc', or one of `METHODS`.
 
   Returns:
     The round.
   """
+  if method == 'fedpc':
+    return prompt_loop(workload)
   if method == 'fedavg':
     return reference_loops.keras_loop(workload)
   if method == 'fedembed_type':

@@ -95,11 +95,11 @@ def _compare(
   turns: int,
   data_dir: str | None,
   console: rich_console.Console,
-  method: str = 'fedavg',
+  method: str,
 ) -> dict[str, float]:
   """Measures all systems on a workload; returns their medians."""
   names = ['cohort', 'bare']
-  if method == 'fedavg':
+  if method == workloads.OWN_METHODS.get(workload, 'fedavg'):
     if workload not in workloads.TASKS:
       names.insert(0, 'native')
     if workload == 'W2':

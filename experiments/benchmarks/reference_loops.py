@@ -18,10 +18,12 @@ from base import seeds
 from tasks.data import batches
 from tasks.data import populations
 from tasks.models import cnn
+from tasks.models import gpt2
 from tasks.models import linear
 from tasks.models import lstm
 from tasks.models import models
 from tasks.models import preference
+from tasks.models import prompted
 
 # From the weights before a round to those after it.
 Round = Callable[[models.Weights], models.Weights]
@@ -30,15 +32,12 @@ KerasLoss = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
-class Workload:
+class Work:
   """The work of a round.
 
   Attributes:
     name: The name.
     model: The model.
-    keras_model: Makes the same model with Keras: its variables are the weights
-      of `model`, in the same order, save for axes of size 1.
-    keras_loss: The loss of the Keras model.
     clients: The data of each client, see `tasks.data.batches`, as arrays.
     learning_rate: The learning rate of the clients.
     settings: Further settings of the method.
@@ -46,11 +45,23 @@ class Workload:
 
   name: str
   model: models.Model
-  keras_model: Callable[[], tf.keras.Model]
-  keras_loss: KerasLoss
   clients: Sequence[batches.ClientData]
   learning_rate: float
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Workload(Work):
+  """The work of a round of a model that Keras has as well.
+
+  Attributes:
+    keras_model: Makes the same model with Keras: its variables are the weights
+      of `model`, in the same order, save for axes of size 1.
+    keras_loss: The loss of the Keras model.
+  """
+
+  keras_model: Callable[[], tf.keras.Model]
+  keras_loss: KerasLoss
 
 
 def _client(
@@ -258,6 +269,42 @@ def preference_workload(num_clients: int = 100, seed: int = 0) -> Workload:
   )
 
 
+def prompt_workload(
+  num_clients: int = 20,
+  num_steps: int = 10,
+  batch_size: int = 15,
+  seed: int = 0,
+  *,
+  sizes: gpt2.Gpt2 = gpt2.SMALL,
+  sequence_length: int = 31,
+) -> Work:
+  """FedPC's prompts of a random GPT-2, on utterances of all lengths."""
+  rng = seeds.generator('prompt workload', seed)
+  num_contexts = 6
+
+  def client() -> batches.ClientData:
+    number = num_steps * batch_size
+    shape = (number, sequence_length + 1)
+    words = rng.integers(1, sizes.vocabulary_size + 1, shape, np.int32)
+    lengths = rng.integers(3, sequence_length + 2, number)
+    words *= np.arange(sequence_length + 1) < lengths[:, np.newaxis]
+    contexts = rng.integers(num_contexts, size=number, dtype=np.int32)
+    examples = {'x': words[:, :-1], 'y': words[:, 1:], 'context': contexts}
+    return _client(examples, batch_size)
+
+  frozen = tf.nest.map_structure(
+    lambda weight: weight.numpy(), sizes.init(tf.constant([1, 0]))
+  )
+  return Work(
+    name='prompts',
+    model=prompted.PromptedGpt2(
+      sizes, num_contexts, sequence_length=sequence_length, frozen=frozen
+    ),
+    clients=[client() for _ in range(num_clients)],
+    learning_rate=0.001,
+  )
+
+
 def stack(clients: Sequence[batches.ClientData]) -> batches.ClientData:
   """The data of all clients, padded, with a first axis of the clients."""
 
@@ -422,7 +469,7 @@ def keras_finetuning(
   return lambda weights: tf.unstack(finetune(training.start(weights)), axis=2)
 
 
-def vectorized_round(workload: Workload) -> Round:
+def vectorized_round(workload: Work) -> Round:
   """A round of linear regression, all clients at once in one XLA program."""
   data = stack(workload.clients)
   masks = data.mask  # [clients, steps, batch]

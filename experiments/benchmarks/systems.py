@@ -93,7 +93,7 @@ def _federated_rounds(workload: Any, system: str, name: str) -> _Run:
         seed=np.zeros([size, 2], np.int32),
         attributes=attributes,
       )
-      state, new, _ = method.next(state, clients)
+      state, new, _ = method.next(state, clients, *method.constants)
       states = cohorts.stack(new) if not isinstance(data, list) else list(new)
     return state.server.model
 

@@ -41,17 +41,25 @@ def _bare(
 ) -> tuple[reference_loops.Workload, Any]:
   """The task's workload of such clients, and its weights at the start."""
   if task.name == 'emnist':
-    keras = reference_loops.keras_cnn, reference_loops.cross_entropy
+    keras_model, keras_loss = (
+      reference_loops.keras_cnn,
+      reference_loops.cross_entropy,
+    )
   else:
     weights = task.model.init(tf.constant([0, 0]))
     num_words, embedding_size = weights['embedding'].shape
     lstm_size, _ = weights['dense_kernel'].shape
-    keras = (
+    keras_model, keras_loss = (
       lambda: reference_loops.keras_lstm(num_words, embedding_size, lstm_size),
       reference_loops.word_cross_entropy,
     )
   workload = reference_loops.Workload(
-    task.name, task.model, *keras, clients, _LEARNING_RATE
+    name=task.name,
+    model=task.model,
+    clients=clients,
+    learning_rate=_LEARNING_RATE,
+    keras_model=keras_model,
+    keras_loss=keras_loss,
   )
   seed = seeds.pair('model', _HOW.seed)
   return workload, task.model.init(tf.constant(seed))

@@ -6,9 +6,10 @@ MADE_UP = {
   'W2': 'linear_workload',
   'W3': 'lstm_workload',
   'W4': 'preference_workload',
+  'W5': 'prompt_workload',
 }
 # The method of a workload, where it is not federated averaging.
-OWN_METHODS = {'W4': 'fedembed_type'}
+OWN_METHODS = {'W4': 'fedembed_type', 'W5': 'fedpc'}
 # The methods that are measured beside federated averaging, see `bare_methods`,
 # and the workloads that they are measured on.
 METHODS = ('pfedme', 'self_fl')

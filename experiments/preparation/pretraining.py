@@ -12,6 +12,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 import time
 from typing import Any, NamedTuple
 
@@ -42,6 +43,19 @@ _HELD_OUT = 50  # One of so many pieces.
 _RATE, _WARMUP = 2e-3, 0.1
 _SECONDS_PER_CHECKPOINT = 20.0
 _SETTINGS = 'pretraining.json'
+# Where WikiText has spaces that other texts lack: within numbers and compounds,
+# before what ends a phrase, behind what begins one, in contractions, genitives
+# and ranges, inside quotation marks, and around the ends of lines.
+_SPACES = (
+  (re.compile(r' @([-,.])@ '), r'\1'),
+  (re.compile(r' ([,.;:!?%)\]])'), r'\1'),
+  (re.compile(r'([(\[$£]) '), r'\1'),
+  (re.compile(r" '(s|t|re|ve|ll|d|m)\b"), r"'\1"),
+  (re.compile(r"s ' "), "s' "),
+  (re.compile(r'(\d) – (\d)'), r'\1–\2'),
+  (re.compile(r'" ([^"\n]*?) ?"'), r'"\1"'),
+  (re.compile(r' *\n *'), '\n'),
+)
 _ADVICE_ON_TEXTS = (
   'Unpack WikiText-2 or WikiText-103 in the data folder, and name the folder of'
   ' its files as --source.'
@@ -63,6 +77,7 @@ class Settings:
   width: int
   num_blocks: int
   seed: int
+  join_tokens: bool = True
 
   @property
   def sizes(self) -> gpt2.Gpt2:
@@ -104,6 +119,13 @@ class LanguageModel:
     loss = -last.log_likelihood(tf.reshape(pieces[:, 1:], [-1]))
     of_pieces = tf.reduce_mean(tf.reshape(loss, [-1, _LENGTH]), axis=1)
     return models.mean(of_pieces, mask)
+
+
+def join_tokens(text: str) -> str:
+  """Takes out the spaces that WikiText has put around punctuation marks."""
+  for pattern, replacement in _SPACES:
+    text = pattern.sub(replacement, text)
+  return text
 
 
 def _read_texts(source: str, data_dir: str | None) -> list[str]:
@@ -298,6 +320,8 @@ def main(
     The exit status.
   """
   own = _read_texts(settings.source, data_dir)
+  if settings.join_tokens:
+    own = [join_tokens(text) for text in own]
   output_dir.mkdir(parents=True, exist_ok=True)
   _check_settings(settings, output_dir)
   path = output_dir / WEIGHTS

@@ -17,6 +17,9 @@ several settings, name each as a row, and the rows as algorithms:
   [rows]
   equal = {algorithm = "fedavg", settings = {client_weighting = "uniform"}}
   sizes = {algorithm = "fedavg"}
+
+With `detailed = true` what is kept of a run has more, see
+`grid_work.make_details`.
 """
 
 from collections.abc import Mapping
@@ -33,6 +36,7 @@ _KEYS = {
   'preset': str,
   'repeats': list,
   'metric': str,
+  'detailed': bool,
   'rows': dict,
   'grid': list,
 }
@@ -40,6 +44,7 @@ _KINDS: Mapping[type, str] = {
   list: 'a list',
   dict: 'a table',
   str: 'a text',
+  bool: 'true or false',
 }
 _ROW_KEYS = {'algorithm': str, 'settings': dict}
 _GRID_KEYS = {'algorithms': list, 'settings': dict, 'values': dict}
@@ -85,6 +90,7 @@ class GridFile:
     repeats: The seeds.
     metric: The metric to choose by; None for the task's.
     points: The points.
+    detailed: Whether the records of runs have `grid_work.make_details`.
   """
 
   source: str
@@ -92,6 +98,24 @@ class GridFile:
   repeats: tuple[int, ...]
   metric: str | None
   points: tuple[Point, ...]
+  detailed: bool = False
+
+  def changed(
+    self, num_repeats: int | None, settings: Mapping[str, Any]
+  ) -> 'GridFile':
+    """Returns the grid with fewer repeats, and with other settings.
+
+    Args:
+      num_repeats: The number of seeds, the first ones; None for all.
+      settings: Settings of all points.
+    """
+    points = tuple(
+      dataclasses.replace(point, settings={**point.settings, **settings})
+      for point in self.points
+    )
+    return dataclasses.replace(
+      self, repeats=self.repeats[:num_repeats], points=points
+    )
 
   def request(self, point: Point, seed: int) -> user_settings.Request:
     """Asks for one run of a point.
@@ -196,6 +220,7 @@ def parse(table: Mapping[str, Any], source: str) -> GridFile:
     tuple(repeats),
     table.get('metric'),
     tuple(points),
+    table.get('detailed', False),
   )
 
 

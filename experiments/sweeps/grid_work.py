@@ -3,6 +3,8 @@
 import collections
 from collections.abc import Callable, Hashable, Iterable, Iterator
 import dataclasses
+import math
+import time
 from typing import Any
 
 import numpy as np
@@ -56,12 +58,14 @@ class Job:
     rounds: The number of rounds of the training that comes first.
     program: Tells which jobs have the same computations.
     metric: The metric to choose by; None for the task's.
+    detailed: Whether the records have `make_details`.
   """
 
   runs: tuple[GridRun, ...]
   rounds: int
   program: str
   metric: str | None
+  detailed: bool = False
 
 
 def make_runs(grid: grid_file.GridFile) -> list[GridRun]:
@@ -76,7 +80,10 @@ def make_runs(grid: grid_file.GridFile) -> list[GridRun]:
 
 
 def make_jobs(
-  runs: Iterable[GridRun], metric: str | None, data_dir: str | None
+  runs: Iterable[GridRun],
+  metric: str | None,
+  data_dir: str | None,
+  detailed: bool = False,
 ) -> list[Job]:
   """Groups runs by their training.
 
@@ -84,6 +91,7 @@ def make_jobs(
     runs: The runs.
     metric: The metric to choose by; None for the task's.
     data_dir: The folder of the data sets.
+    detailed: Whether the records have `make_details`.
 
   Returns:
     The jobs, in the order of the runs.
@@ -126,7 +134,8 @@ def make_jobs(
   for members in trainings.values():
     members.sort(key=lambda member: member[0])
     rounds, program, _ = members[-1]
-    jobs.append(Job(tuple(run for *_, run in members), rounds, program, metric))
+    own_runs = tuple(run for *_, run in members)
+    jobs.append(Job(own_runs, rounds, program, metric, detailed))
   return jobs
 
 
@@ -226,6 +235,63 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
   return record
 
 
+class _Clock:
+  """The times at which rounds, or cohorts of an evaluation, have ended."""
+
+  def __init__(self) -> None:
+    self._ends: list[float] = []
+    self._sizes: list[int] = []
+
+  def tick(self, size: int) -> None:
+    """Notes that one of so many clients has just ended."""
+    self._ends.append(time.monotonic())
+    self._sizes.append(size)
+
+  @property
+  def seconds(self) -> float | None:
+    """The seconds a client, without the first time, in which much is compiled.
+
+    None if there was no second time.
+    """
+    if len(self._ends) < 2:
+      return None
+    return (self._ends[-1] - self._ends[0]) / sum(self._sizes[1:])
+
+
+def make_details(
+  outcome: outcomes.Outcome, rounds: _Clock, cohorts: _Clock
+) -> dict[str, Any]:
+  """Writes what is kept of a run in a detailed grid, beside `make_record`.
+
+  Args:
+    outcome: What came of the run.
+    rounds: When its rounds ended.
+    cohorts: When the cohorts of its evaluation did.
+
+  Returns:
+    For each candidate the metric of all test clients' examples together, and
+    that of each test client; the seconds that the training of a client takes in
+    a round, and its evaluation, None where that was too short to tell; and the
+    number of the model's frozen weights.
+  """
+  evaluated = outcome.evaluated
+  by_candidate = {}
+  for i, candidate in enumerate(evaluated.candidates):
+    chosen = np.full(len(evaluated.test.client_ids), i)
+    own = outcomes.SetOutcome(evaluated, evaluated.test, chosen)
+    by_candidate[str(candidate)] = {
+      'pooled': _number(own.pooled()),
+      'test': _numbers(own.values),
+    }
+  frozen = outcome.task.model.frozen.values()
+  return {
+    'candidates': by_candidate,
+    'training_seconds': rounds.seconds,
+    'evaluation_seconds': cohorts.seconds,
+    'frozen_weights': sum(math.prod(weight.shape) for weight in frozen),
+  }
+
+
 class _Trainings:
   """The trainings of a job, each done once."""
 
@@ -316,8 +382,21 @@ class Runner:
     populations = self._once(
       'populations', key, lambda: evaluation.prepare(task, _KEPT)
     )
-    trainings = _Trainings(task, schedule, on_progress)
+    of_rounds = _Clock()
+    per_round = settings.clients_per_round or len(task.train.client_ids)
+
+    def on_round(number: int) -> None:
+      of_rounds.tick(per_round)
+      on_progress(number)
+
+    trainings = _Trainings(task, schedule, on_round)
     for run in job.runs:
+      of_cohorts = _Clock()
+
+      def on_cohort(size: int) -> None:
+        of_cohorts.tick(size)  # noqa: B023
+        on_progress(trained.round)  # noqa: B023
+
       method = _build(run.config, task)
       stage, trained = trainings.get(method, run.config.training)
       evaluated = evaluation.evaluate(
@@ -325,13 +404,15 @@ class Runner:
         trained,
         stage.task,
         run.config.training,
-        on_cohort=lambda _: on_progress(trained.round),  # noqa: B023
+        on_cohort=on_cohort,
         populations=populations,
       )
       outcome = outcomes.Outcome(
         evaluated, task, choice=execution.choice(run.config.run, job.metric)
       )
       record = make_record(run, outcome)
+      if job.detailed:
+        record |= make_details(outcome, of_rounds, of_cohorts)
       if method.guarantee is not None:
         record['epsilon'] = _number(method.guarantee.epsilon)
       yield run, {**record, 'dropped_updates': trained.dropped_clients}

@@ -65,7 +65,8 @@ class Grid:
         f'{len(self._runs) - len(left)} of {len(self._runs)} runs are in'
         f' {self._folder} already.'
       )
-    return grid_work.make_jobs(left, self._contents.metric, self._data_dir)
+    own = self._contents
+    return grid_work.make_jobs(left, own.metric, self._data_dir, own.detailed)
 
   def dry_run(self) -> None:
     """Lists the points, and says how long they take."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
 import tomllib
+from typing import Any
 
 from base import errors
 from experiments.sweeps import crossed_grids
@@ -24,8 +25,8 @@ class PublishedTable:
   Attributes:
     title: What it shows.
     kind: How it is shown: 'means' beside published ones; 'compared' on clients,
-      see `compared_tables`; 'crossed' with conditions, see `crossed_tables`; or
-      'private', see `private_tables`.
+      see `compared_tables`; 'crossed' with conditions, see `crossed_tables`;
+      'private', see `private_tables`; or 'fedpc', see `fedpc_tables`.
     published: The published figures of each row that has any: 'mean', and
       maybe 'hurt' and 'largest_cluster'; in a crossed table by column.
     whole: All grids.
@@ -52,6 +53,16 @@ class PublishedTable:
   def rows(self) -> tuple[str, ...]:
     """The rows, methods or named ones, in the order of the grids."""
     return tuple(dict.fromkeys(point.name for point in self.whole.points))
+
+  def changed(
+    self, num_repeats: int | None, settings: Mapping[str, Any]
+  ) -> 'PublishedTable':
+    """Returns the table with other grids, see `GridFile.changed`."""
+    return dataclasses.replace(
+      self,
+      whole=self.whole.changed(num_repeats, settings),
+      best=self.best and self.best.changed(num_repeats, settings),
+    )
 
 
 def read(name: str) -> PublishedTable:

@@ -14,6 +14,7 @@ from base import errors
 from experiments.command_line import terminal
 from experiments.sweeps import compared_tables
 from experiments.sweeps import crossed_tables
+from experiments.sweeps import fedpc_tables
 from experiments.sweeps import grid_results
 from experiments.sweeps import grids
 from experiments.sweeps import private_tables
@@ -110,6 +111,9 @@ _SHOW: Mapping[str, Callable[..., Mapping[str, Any]]] = {
   ),
   'private': lambda table, winners, folder: private_tables.show(
     table.title, table.cells, table.published, winners, folder / 'plots'
+  ),
+  'fedpc': lambda table, winners, folder: fedpc_tables.show(
+    table.title, table.cells, table.published, winners, folder
   ),
 }
 

@@ -111,6 +111,7 @@ class Gpt2:
     weights: models.Weights,
     words: tf.Tensor,
     prefix: tf.Tensor | None = None,
+    is_word: tf.Tensor | None = None,
   ) -> tf.Tensor:
     """Represents words, each by itself and the words before it.
 
@@ -118,6 +119,8 @@ class Gpt2:
       weights: The weights.
       words: The numbers of the words from 0 on, `[batch, time]`.
       prefix: What comes before the words, `[batch, length, width]`.
+      is_word: Whether there is a word, `[batch, time]`. What is none takes next
+        to no time, comes behind the words, and is represented by zeros.
 
     Returns:
       What the scores of the word that follows each are made of, `[batch, time,
@@ -130,16 +133,35 @@ class Gpt2:
     # One row a word: a product with a kernel is then one of two matrices, and
     # so is its gradient.
     x = tf.reshape(x + weights['wpe'][:time], [-1, self.width])
+    size = tf.shape(x, tf.int64)[0]
+    places = None
+    if is_word is not None:
+      before = [[0, 0], [time - words.shape[1], 0]]
+      is_row = tf.pad(is_word, before, constant_values=True)
+      places = tf.where(tf.reshape(is_row, [-1]))
+
+    def words_of(rows: tf.Tensor) -> tf.Tensor:
+      """Takes the rows of words from those of all places."""
+      return rows if places is None else tf.gather_nd(rows, places)
+
+    def all_of(rows: tf.Tensor) -> tf.Tensor:
+      """Puts the rows of words in their places."""
+      if places is None:
+        return rows
+      return tf.scatter_nd(places, rows, tf.stack([size, rows.shape[1]]))
+
+    x = words_of(x)
     for i in range(self.num_blocks):
       y = layers.layer_norm(weights, f'h{i}_ln_1', x, _EPSILON)
-      y = self._attend(layers.dense(weights, f'h{i}_attn_c_attn', y), time)
+      y = all_of(layers.dense(weights, f'h{i}_attn_c_attn', y))
+      y = words_of(self._attend(y, time))
       x += layers.dense(weights, f'h{i}_attn_c_proj', y)
       y = layers.layer_norm(weights, f'h{i}_ln_2', x, _EPSILON)
       y = layers.dense(weights, f'h{i}_mlp_c_fc', y)
       y = tf.nn.gelu(y, approximate=True)
       x += layers.dense(weights, f'h{i}_mlp_c_proj', y)
     x = layers.layer_norm(weights, 'ln_f', x, _EPSILON)
-    x = tf.reshape(x, [-1, time, self.width])
+    x = tf.reshape(all_of(x), [-1, time, self.width])
     return x[:, time - words.shape[1] :]
 
   def _attend(self, x: tf.Tensor, time: int) -> tf.Tensor:

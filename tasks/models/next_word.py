@@ -46,6 +46,10 @@ class LastLayer(NamedTuple):
     """The log-probability of one word for each row, `[rows]`."""
     return -_cross_entropy(*self, words)
 
+  def at(self, places: tf.Tensor) -> 'LastLayer':
+    """Returns that of the rows at some places, `[places, 1]`."""
+    return self._replace(x=tf.gather_nd(self.x, places))
+
 
 @tf.custom_gradient
 def _cross_entropy(

@@ -23,25 +23,40 @@ from tasks.models import models
 from tasks.models import next_word
 
 
-class Logits(NamedTuple):
-  """Logits as they are, where no dense layer makes all of them.
+class HeadOfEach(NamedTuple):
+  """Several last layers, of which each row has one, in the place of logits.
 
   Attributes:
-    values: `[rows, words]`.
+    x: The input, `[rows, features]`.
+    heads: `[heads, words, features]`.
+    own: The number of the head of each row, `[rows]`.
   """
 
-  values: tf.Tensor
+  x: tf.Tensor
+  heads: tf.Tensor
+  own: tf.Tensor
 
   def logits(self) -> tf.Tensor:
     """The logits, `[rows, words]`."""
-    return self.values
+    _, words, features = self.heads.shape
+    # One product, as there are few heads, most often one.
+    of_heads = tf.matmul(
+      self.x, tf.reshape(self.heads, [-1, features]), transpose_b=True
+    )
+    of_heads = tf.reshape(of_heads, [tf.shape(self.x)[0], -1, words])
+    return tf.gather(of_heads, self.own, batch_dims=1)
 
   def log_likelihood(self, words: tf.Tensor) -> tf.Tensor:
     """The log-probability of one word for each row, `[rows]`."""
-    return -tf.nn.sparse_softmax_cross_entropy_with_logits(words, self.values)
+    return -tf.nn.sparse_softmax_cross_entropy_with_logits(words, self.logits())
+
+  def at(self, places: tf.Tensor) -> 'HeadOfEach':
+    """Returns those of the rows at some places, `[places, 1]`."""
+    own = tf.gather_nd(self.own, places)
+    return self._replace(x=tf.gather_nd(self.x, places), own=own)
 
 
-Scores: TypeAlias = next_word.LastLayer | Logits
+Scores: TypeAlias = next_word.LastLayer | HeadOfEach
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,8 +121,10 @@ class FrozenGpt2(models.Model):
     self, prefix: tf.Tensor | None, batch: models.Batch
   ) -> tf.Tensor:
     """Represents the words behind prefixes, `[batch, length, width]`."""
+    # What no word follows is not needed.
+    is_word = batch['y'] > 0
     words = self._words(batch)
-    features = self.gpt2.encode(self.frozen, words, prefix)
+    features = self.gpt2.encode(self.frozen, words, prefix, is_word)
     return tf.reshape(features, [-1, self.gpt2.width])
 
   def decide(self, weights: models.Weights, features: tf.Tensor) -> Scores:
@@ -120,8 +137,18 @@ class FrozenGpt2(models.Model):
     bias = tf.zeros([self.gpt2.vocabulary_size])
     return next_word.LastLayer(features, tf.transpose(head), bias)
 
+  def _places(self, batch: models.Batch) -> tf.Tensor:
+    """The places of the entries that are no padding, `[places, 1]`."""
+    return tf.where(tf.reshape(batch['y'] > 0, [-1]))
+
+  def log_likelihood(self, scores: Scores, batch: models.Batch) -> tf.Tensor:
+    """The log-probability of each entry's word; 0 for padding."""
+    places, words = self._places(batch), self.target(batch)
+    found = scores.at(places).log_likelihood(tf.gather_nd(words, places))
+    return tf.scatter_nd(places, found, tf.shape(words, tf.int64))
+
   def score_loss(self, scores: Scores, batch: models.Batch) -> tf.Tensor:
-    of_words = self._by_example(scores.log_likelihood(self.target(batch)))
+    of_words = self._by_example(self.log_likelihood(scores, batch))
     is_word = self.entry_mask(batch)
     return -tf.math.divide_no_nan(
       tf.reduce_sum(is_word * of_words, axis=1), tf.reduce_sum(is_word, axis=1)
@@ -172,10 +199,15 @@ class FrozenGpt2(models.Model):
   def judge_scores(
     self, scores: Scores, batch: models.Batch
   ) -> models.Statistics:
-    likelihood = scores.log_likelihood(self.target(batch))
+    places = self._places(batch)
+    predicted = tf.scatter_nd(
+      places,
+      self.predict(scores.at(places)),
+      tf.shape(self.target(batch), tf.int64),
+    )
     return collections.OrderedDict(
-      **self.judge(self.predict(scores), batch),
-      **self.judge_likelihood(likelihood, batch),
+      **self.judge(predicted, batch),
+      **self.judge_likelihood(self.log_likelihood(scores, batch), batch),
     )
 
   def target(self, batch: models.Batch) -> tf.Tensor:
@@ -288,17 +320,10 @@ class Gpt2WithTwoHeads(FrozenGpt2):
     context = tf.cast(context, features.dtype)[:, tf.newaxis]
     return tf.concat([features, context], axis=1)
 
-  def decide(self, weights: models.Weights, features: tf.Tensor) -> Logits:
-    x, context = features[:, :-1], features[:: self.sequence_length, -1]
-    # A row of a flat table for each context.
-    table = tf.reshape(weights['context_heads'], [self.num_contexts, -1])
-    heads = tf.reshape(
-      layers.look_up(table, tf.cast(context, tf.int32)),
-      [-1, *weights['own_head'].shape],
-    )
-    by_example = tf.reshape(x, [-1, self.sequence_length, self.gpt2.width])
-    of_contexts = tf.matmul(by_example, heads, transpose_b=True)
-    of_contexts = tf.reshape(of_contexts, [-1, self.gpt2.vocabulary_size])
-    both = 2 * self.frozen['wte'] + weights['own_head']
-    total = tf.matmul(x, both, transpose_b=True) + of_contexts
-    return Logits(total if self.sums_heads else total / 2)
+  def decide(self, weights: models.Weights, features: tf.Tensor) -> HeadOfEach:
+    contexts, own = tf.unique(tf.cast(features[:, -1], tf.int32))
+    heads = layers.look_up(weights['context_heads'], contexts)
+    heads += 2 * self.frozen['wte'] + weights['own_head']
+    if not self.sums_heads:
+      heads /= 2
+    return HeadOfEach(features[:, :-1], heads, own)

@@ -38,6 +38,10 @@ class TestReproduce:
       (('--table=motley_shool',), "Did you mean 'motley_school'?"),
       (('--table=self_fl_gaussian', '--best'), 'every point is shown'),
       (
+        ('--table=fedpc_tv', '--weights=/nowhere/model.npz'),
+        '--weights: there is no file /nowhere/model.npz',
+      ),
+      (
         ('--table=motley_school', '--json=/nowhere/figures.json'),
         'there is no folder /nowhere',
       ),

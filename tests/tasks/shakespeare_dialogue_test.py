@@ -68,6 +68,12 @@ def test_a_client_is_a_character_and_its_context_the_play(folder):
     assert task.attributes['group'].name(client_id) == play
 
 
+def test_the_plays_may_be_those_of_the_most_speeches(folder):
+  task = _load(folder, num_plays=1)
+  assert task.model.num_contexts == 1
+  assert [c.split()[0] for c in task.train.client_ids] == ['p0'] * 5
+
+
 def test_a_sentence_ends_after_its_mark():
   text = 'Is it?\nIt is 5.5 … So\nbe it.  "Ay!" he'
   assert dialogue.split_sentences(text) == [

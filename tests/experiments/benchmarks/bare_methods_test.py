@@ -7,6 +7,7 @@ import tensorflow as tf
 from experiments.benchmarks import bare_methods
 from experiments.benchmarks import reference_loops
 from experiments.benchmarks import workloads
+from tasks.models import gpt2
 from tests.algorithms import helpers
 
 _ROUNDS = 5
@@ -32,6 +33,27 @@ def test_rounds_are_those_of_the_method(name):
 
 def test_each_method_has_a_loop():
   assert set(workloads.METHODS) == set(bare_methods.METHODS)
+
+
+def test_rounds_of_prompts_are_those_of_fedpc():
+  sizes = gpt2.Gpt2(19, 9, 8, 1, 2)
+  workload = reference_loops.prompt_workload(
+    3, num_steps=2, batch_size=4, sizes=sizes, sequence_length=5
+  )
+  method = helpers.build_anew('fedpc', model=workload.model)
+  with helpers.on('unstacked'):
+    clients = helpers.make_clients(method, workload.clients)
+    state = method.initial_state([0, 0])
+    expected = helpers.run(method, 2, clients, state).state.server.model
+  run_round = bare_methods.bare_round(workload, 'fedpc')
+  weights = workload.model.init(tf.constant([0, 0]))
+  for _ in range(2):
+    weights = run_round(weights)
+  moved = expected['phi'] - workload.model.init(tf.constant([0, 0]))['phi']
+  assert np.abs(moved).max() > 2e-3
+  for weight, own in expected.items():
+    # Adam makes much of rounding where a gradient is next to zero.
+    np.testing.assert_allclose(weights[weight], own, atol=2e-4)
 
 
 def test_rounds_of_fedembed_are_those_of_the_method():

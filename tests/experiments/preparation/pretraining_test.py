@@ -90,6 +90,17 @@ def test_it_learns_the_words(finished, data_dir, tmp_path, capsys):
   assert found[1] < 0.8 * found[0] < 0.8 * 264, found
 
 
+def test_spaces_around_punctuation_marks_are_taken_out():
+  found = pretraining.join_tokens(
+    ' He said : " It \'s 1 @,@ 250 @.@ 5 m ( 4 – 5 ft ) , well @-@ known ! " \n'
+    " The actors ' room , [ sic ] , cost $ 3 ; they didn 't . \n"
+  )
+  assert found == (
+    ' He said: "It\'s 1,250.5 m (4–5 ft), well-known!"\n'
+    "The actors' room, [sic], cost $3; they didn't.\n"
+  )
+
+
 def test_the_rate_rises_and_falls():
   rates = [pretraining._rate(step, 99) for step in range(99)]
   assert np.argmax(rates) == 9

@@ -53,6 +53,14 @@ class TestGridFile:
       config.method_settings['ditto'].to_dict()['server_learning_rate'] == 10
     )
 
+  def test_a_changed_grid_has_fewer_repeats_and_other_settings(self):
+    grid = _parse(_TEXT).changed(1, {'task.split_seed': 3})
+    assert grid.repeats == (100,)
+    config = _config(grid, grid.points[0], 100)
+    assert config.task_settings.split_seed == 3
+    assert config.training.total_rounds == 7
+    assert _parse(_TEXT).changed(None, {}) == _parse(_TEXT)
+
   def test_rows_are_one_method_with_different_settings(self):
     grid = _parse("""
       [rows]

@@ -35,7 +35,7 @@ class TestJobs:
     assert len({job.program for job in jobs}) == 1
 
   def test_the_numbers_are_those_of_a_run_by_itself(self):
-    jobs = grid_work.make_jobs(self.runs[:9], None, None)
+    jobs = grid_work.make_jobs(self.runs[:9], None, None, detailed=True)
     (job,) = (
       job
       for job in jobs
@@ -55,6 +55,15 @@ class TestJobs:
       np.testing.assert_allclose(
         record['test'], [float(row['metric']) for row in rows], rtol=1e-5
       )
+      # All clients have the same candidate.
+      (chosen,) = record['chosen']
+      assert record['candidates'][chosen]['test'] == record['test']
+      np.testing.assert_allclose(
+        record['candidates'][chosen]['pooled'],
+        result['test']['weighted_mean'],
+        rtol=1e-5,
+      )
+      assert record['frozen_weights'] == 0
     assert set(range(1, 13)) <= set(progress)
 
   def test_another_metric_than_there_is(self):

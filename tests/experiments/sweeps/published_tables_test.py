@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.configuration import configs
+from experiments.sweeps import fedpc_tables
 from experiments.sweeps import published_tables
 
 
@@ -18,7 +19,12 @@ def test_every_point_can_be(name):
     keys = {_config(grid, point, 1).digest() for point in grid.points}
     assert len(keys) == len(grid.points)
   methods = {cell.method for cell in table.cells.values()}
-  assert set(table.published) <= {*table.rows, *methods}
+  derived = {
+    f'{method}_{users}'
+    for method in fedpc_tables.DERIVED
+    for users in (fedpc_tables.KNOWN, fedpc_tables.WITHHELD)
+  }
+  assert set(table.published) <= {*table.rows, *methods, *derived}
   if table.best:
     assert set(table.rows) == {p.name for p in table.best.points}
 

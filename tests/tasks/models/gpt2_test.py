@@ -106,6 +106,16 @@ def test_a_prefix_of_no_vectors_changes_nothing(weights):
   )
 
 
+def test_what_is_no_word_is_left_out(weights):
+  prefix = tf.constant(gpt2_source.prefix())
+  is_word = np.arange(_WORDS.shape[1]) < [[4], [2]]
+  features = _SIZES.encode(weights, tf.constant(_WORDS), prefix, is_word)
+  whole = _SIZES.encode(weights, tf.constant(_WORDS), prefix).numpy()
+  np.testing.assert_allclose(
+    features, whole * is_word[..., np.newaxis], atol=1e-6
+  )
+
+
 def test_no_word_changes_a_prediction_before_it(weights):
   prefix = gpt2_source.prefix()
   before = _logits(weights, prefix=prefix)
