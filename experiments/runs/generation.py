@@ -188,7 +188,12 @@ def generate(
 
   @tf.function
   def predict(words: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
-    batch = {'x': words, 'context': tf.constant(list(generators), tf.int32)}
+    batch = {
+      'x': words[:, :-1],
+      # Which word follows is not known, but that one does.
+      'y': tf.fill([len(generators), time], 1),
+      'context': tf.constant(list(generators), tf.int32),
+    }
     logits = model.scores(weights, batch).logits()
     by_word = tf.reshape(logits, [len(generators), time, -1])
     return tf.gather(by_word, place, axis=1)[:, :num_tokens]
@@ -197,7 +202,7 @@ def generate(
   words = np.zeros([len(generators), time + 1], np.int32)
   words[:, : len(first)] = np.array(first) + 1
   for place in range(len(first), time + 1):
-    logits = predict(tf.constant(words[:, :-1]), tf.constant(place - 1)).numpy()
+    logits = predict(tf.constant(words), tf.constant(place - 1)).numpy()
     for own, scores, rng in zip(words, logits, generators.values()):
       likeliest = np.argsort(-scores, kind='stable')[:top]
       chances = special.softmax(scores[likeliest].astype(float))

@@ -50,10 +50,10 @@ def test_rounds_of_prompts_are_those_of_fedpc():
   for _ in range(2):
     weights = run_round(weights)
   moved = expected['phi'] - workload.model.init(tf.constant([0, 0]))['phi']
-  assert np.abs(moved).max() > 2e-3
+  assert np.abs(moved).max() > 5e-4
   for weight, own in expected.items():
     # Adam makes much of rounding where a gradient is next to zero.
-    np.testing.assert_allclose(weights[weight], own, atol=2e-4)
+    np.testing.assert_allclose(weights[weight], own, atol=1e-4)
 
 
 def test_rounds_of_fedembed_are_those_of_the_method():

@@ -116,7 +116,8 @@ def test_the_likeliest_words_are_those_of_the_model(loaded, generated):
     for _ in range(4):
       x = np.zeros([1, 9], np.int32)
       x[0, : len(words)] = np.array(words) + 1
-      scores = model.scores(weights, {'x': x, 'context': [context]})
+      batch = {'x': x, 'y': np.ones_like(x), 'context': [context]}
+      scores = model.scores(weights, batch)
       words.append(int(np.argmax(scores.logits()[len(words) - 1])))
     assert text == encoding.decode(words)
 
@@ -125,7 +126,8 @@ def test_words_are_drawn_by_their_probabilities(loaded):
   model, encoding = loaded.model.pretrained, loaded.encoding
   x = np.zeros([1, 9], np.int32)
   x[0, :2] = np.array(encoding.encode('The')) + 1
-  logits = model.scores({}, {'x': x, 'context': [0]}).logits()[1].numpy()
+  batch = {'x': x, 'y': np.ones_like(x), 'context': [0]}
+  logits = model.scores({}, batch).logits()[1].numpy()
   # More than there are, and special tokens are not among them.
   chances = np.exp(logits) / np.exp(logits).sum()
   (text,) = generation.generate(
