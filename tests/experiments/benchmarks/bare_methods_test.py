@@ -1,5 +1,7 @@
 """The bare loops take the steps of the methods that they are named after."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -40,6 +42,11 @@ def test_rounds_of_prompts_are_those_of_fedpc():
   workload = reference_loops.prompt_workload(
     3, num_steps=2, batch_size=4, sizes=sizes, sequence_length=5
   )
+  # Gradients next to zero are mostly rounding, of which Adam makes much.
+  large = tf.nest.map_structure(lambda w: 8 * w, workload.model.frozen)
+  workload = dataclasses.replace(
+    workload, model=dataclasses.replace(workload.model, frozen=large)
+  )
   method = helpers.build_anew('fedpc', model=workload.model)
   with helpers.on('unstacked'):
     clients = helpers.make_clients(method, workload.clients)
@@ -52,7 +59,6 @@ def test_rounds_of_prompts_are_those_of_fedpc():
   moved = expected['phi'] - workload.model.init(tf.constant([0, 0]))['phi']
   assert np.abs(moved).max() > 5e-4
   for weight, own in expected.items():
-    # Adam makes much of rounding where a gradient is next to zero.
     np.testing.assert_allclose(weights[weight], own, atol=1e-4)
 
 
