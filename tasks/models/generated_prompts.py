@@ -173,7 +173,7 @@ class Gpt2WithGeneratedPrompts(prompted.FrozenGpt2, models.GeneratingModel):
 
   @property
   def _generators(self) -> tuple[Generator, Generator]:
-    """Those of psi and of phi."""
+    """Returns the generators of psi and of phi."""
     sizes = self.gpt2.width, self.gpt2.num_heads
     return Generator('psi', *sizes), Generator('phi', *sizes)
 

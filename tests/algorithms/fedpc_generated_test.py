@@ -28,7 +28,7 @@ def _method():
 
 @pytest.fixture(name='after', scope='module')
 def _after(method):
-  """What there is after two rounds."""
+  """Returns the state and the clients after two rounds."""
   clients = helpers.make_clients(method, prompting.all_data())
   return helpers.run(method, 2, clients)
 
