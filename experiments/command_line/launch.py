@@ -44,6 +44,8 @@ def load(module: str) -> types.ModuleType:
   logging.getLogger('tensorflow').setLevel(logging.ERROR)
   warnings.filterwarnings('ignore', category=DeprecationWarning)
   warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
+  atexit.unregister(_release_context)  # Once is enough.
+  atexit.register(_release_context)
   return importlib.import_module(module)
 
 
@@ -77,7 +79,6 @@ def carry_out(action: Callable[[], int], when_stopped: str = '') -> int:
   Returns:
     The exit status. Of a user's mistake and of Ctrl-C only a message is shown.
   """
-  atexit.register(_release_context)
   try:
     return action()
   except errors.UserError as error:
