@@ -312,16 +312,13 @@ def sum_statistics(
 
 def total_loss(
   model: models.Model,
-  weights: models.Weights,
+  losses: tf.Tensor,
   examples: models.Batch,
   mask: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """Sums the examples' losses; also returns what to divide the sum by."""
   weight = mask * model.example_weight(examples)
-  return (
-    tf.reduce_sum(weight * model.loss(weights, examples)),
-    tf.reduce_sum(weight),
-  )
+  return tf.reduce_sum(weight * losses), tf.reduce_sum(weight)
 
 
 def evaluate(
@@ -339,10 +336,10 @@ def evaluate(
   """
 
   def measure(examples: models.Batch, mask: tf.Tensor) -> Any:
-    sums = sum_statistics(
-      model.statistics(weights, examples), model.loss(weights, examples), mask
-    )
-    sums['loss'] = total_loss(model, weights, examples, mask)
+    losses = model.loss(weights, examples)
+    statistics = model.statistics(weights, examples)
+    sums = sum_statistics(statistics, losses, mask)
+    sums['loss'] = total_loss(model, losses, examples, mask)
     return sums
 
   return sum_over_batches(data, measure)

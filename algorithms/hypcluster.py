@@ -74,7 +74,8 @@ class HypCluster(clusters.ClusterTrainer):
       w_j = clusters.at(w, j)
       if self.model.protection is not None:
         return private_steps.total_loss(self.model, w_j, examples, mask)
-      return client_work.total_loss(self.model, w_j, examples, mask)[0]
+      losses = self.model.loss(w_j, examples)
+      return client_work.total_loss(self.model, losses, examples, mask)[0]
 
     losses = client_work.sum_over_batches(
       client.data,

@@ -455,9 +455,9 @@ def test_losses_count_as_the_model_weights_its_examples():
       return tf.abs(batch['x'][:, 0])
 
   examples, mask = client_work.batch(_data(9), tf.constant(2))
-  total, by = client_work.total_loss(
-    FirstFeatureCounts(3), _start(), examples, mask
-  )
+  model = FirstFeatureCounts(3)
+  losses = model.loss(_start(), examples)
+  total, by = client_work.total_loss(model, losses, examples, mask)
   own = helpers.data(0, 9)
   weight = abs(own.examples['x'][8, 0])
   error = helpers.features(own)[8] @ _START - own.examples['y'][8]
