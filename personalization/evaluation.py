@@ -69,17 +69,30 @@ class ClientMetrics:
     """Returns what makes a metric of its sums."""
     return self.not_means.get(name, metrics.MEAN)
 
+  @property
+  def names(self) -> tuple[str, ...]:
+    """The names of the metrics."""
+    return tuple(name for name in self.sums if name != metrics.DIVERGED)
+
+  @property
+  def diverged(self) -> np.ndarray:
+    """Whether a client's model diverged, `[clients, candidates]`."""
+    return np.asarray(self.sums.get(metrics.DIVERGED, 0)) > 0
+
   @functools.cached_property
   def values(self) -> Mapping[str, np.ndarray]:
-    """The value of each metric, `[clients, candidates]`."""
-    return {n: self.metric(n).value(sums) for n, sums in self.sums.items()}
+    """The value of each metric, `[clients, candidates]`; NaN if it diverged."""
+    return {
+      n: np.where(
+        self.diverged, np.float32(np.nan), self.metric(n).value(self.sums[n])
+      )
+      for n in self.names
+    }
 
   @functools.cached_property
   def weights(self) -> Mapping[str, np.ndarray]:
     """How much each metric was judged by, examples or words, `[clients]`."""
-    return {
-      n: self.metric(n).weight(sums)[:, 0] for n, sums in self.sums.items()
-    }
+    return {n: self.metric(n).weight(self.sums[n])[:, 0] for n in self.names}
 
   def pooled(
     self, name: str, clients: np.ndarray, chosen: np.ndarray
@@ -97,9 +110,9 @@ class ClientMetrics:
     rows = np.arange(len(self.client_ids))[clients]
     sums = tree.map_structure(
       lambda leaf: leaf[rows, chosen].sum(axis=0, dtype=np.float64)[np.newaxis],
-      self.sums[name],
+      {n: self.sums[n] for n in (name, metrics.DIVERGED) if n in self.sums},
     )
-    return self.metric(name).value(sums)[0]
+    return dataclasses.replace(self, sums=sums).values[name][0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -391,7 +404,8 @@ def evaluate(
 
   Args:
     method: The method, built for `measurements.evaluation_sets`.
-    trained: What its training ended with.
+    trained: What its training ended with. If that has diverged, so have all
+      candidates, whatever they are.
     task: The task.
     training_settings: How it was trained.
     on_cohort: Called with the number of clients that were just evaluated: each
@@ -434,6 +448,11 @@ def evaluate(
         is_judged = clients is reported
         sets[name] = part if is_judged else part._replace(start=0.0, stop=0.0)
       sums = _evaluate_population(work, clients, personalized_on, sets)
+      if trained.diverged:
+        for own in sums.values():
+          own[metrics.DIVERGED] = np.ones(
+            [len(clients), len(method.candidates)]
+          )
       by_set = {
         name: ClientMetrics(clients.client_ids, own, not_means)
         for name, own in sums.items()

@@ -30,15 +30,16 @@ def are_hurt(
     metrics: One of its metrics of clients.
 
   Returns:
-    Whether each client is worse off with each candidate than without
-    personalization, `[clients, candidates]`; None if there is no baseline.
+    1 for each client that is worse off with a candidate than without
+    personalization, else 0, `[clients, candidates]`; NaN where the model
+    without personalization diverged. None if there is no baseline.
   """
   if evaluated.baseline is None:
     return None
   values = metrics.values[evaluated.metric]
-  return summaries.is_worse(
-    values, values[:, [evaluated.baseline]], evaluated.higher_is_better
-  )
+  before = values[:, [evaluated.baseline]]
+  worse = summaries.is_worse(values, before, evaluated.higher_is_better)
+  return np.where(np.isnan(before), np.nan, worse)
 
 
 def by_candidate(evaluated: evaluation.Evaluation) -> list[dict[str, float]]:
@@ -73,9 +74,12 @@ def clusters(
   evaluated: evaluation.Evaluation, chosen: np.ndarray
 ) -> np.ndarray | None:
   """Returns each test client's cluster; None if the method has no clusters."""
-  if _CLUSTER not in evaluated.test.values:
+  test = evaluated.test
+  if _CLUSTER not in test.names:
     return None
-  numbers = choosing.at(evaluated.test.values[_CLUSTER], chosen)
+  # A client whose model diverged is in a cluster as well.
+  numbers = test.metric(_CLUSTER).value(test.sums[_CLUSTER])
+  numbers = choosing.at(numbers, chosen)
   return np.rint(numbers).astype(int)
 
 

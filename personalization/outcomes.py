@@ -56,7 +56,7 @@ class SetOutcome:
 
   @functools.cached_property
   def hurt(self) -> np.ndarray | None:
-    """The clients that are worse off than before; None without a baseline."""
+    """Whether each client is worse off than before: see `measures.are_hurt`."""
     hurt = measures.are_hurt(self.evaluated, self.metrics)
     return None if hurt is None else choosing.at(hurt, self.candidates)
 
@@ -161,10 +161,11 @@ class Outcome:
 
   @functools.cached_property
   def further(self) -> Mapping[str, SetOutcome]:
-    """The same on the further evaluation sets, by name."""
+    """The same on the further evaluation sets, but for acceptance, by name."""
     return {
       name: SetOutcome(self.evaluated, metrics, self.chosen)
       for name, metrics in self.evaluated.further.items()
+      if name not in (measurements.HELD_OUT, measurements.NOT_HELD_OUT)
     }
 
   @functools.cached_property
@@ -220,7 +221,8 @@ class Outcome:
     is enough. With 'margin', a client compares two models on examples that
     neither has seen. In a cross-device task these are a part of its
     personalization set, and the model that it takes comes from the other part
-    alone. In a cross-silo task they are its validation examples.
+    alone. In a cross-silo task they are a part of its validation examples, and
+    the candidate is chosen by the other part alone.
 
     Empty if the method has no model to be left with, or no other.
     """
@@ -241,11 +243,15 @@ class Outcome:
       enough = evaluated.num_personalization >= criteria.acceptance_min_examples
       results['min_examples'] = accept(evaluated, enough)
     if criteria.acceptance_margin is not None:
-      judge = evaluated.validation
-      less = evaluated.after_less.get(criteria.not_held_out, evaluated)
-      if measurements.HELD_OUT in less.further:  # Not in a cross-silo task.
-        evaluated, judge = less, less.further[measurements.HELD_OUT]
-      values = judge.values[evaluated.metric]
+      further = evaluated.further
+      if self.task.cross_silo:
+        evaluated = dataclasses.replace(
+          evaluated, validation=further[measurements.NOT_HELD_OUT]
+        )
+      else:
+        evaluated = evaluated.after_less[criteria.not_held_out]
+        further = evaluated.further
+      values = further[measurements.HELD_OUT].values[evaluated.metric]
       chosen = choosing.choose(evaluated, self.choice)
       gain = choosing.at(values, chosen) - values[:, baseline]
       if not evaluated.higher_is_better:

@@ -28,6 +28,8 @@ from tff_runtimes import rounds
 
 # Two, so that there is another if the last one is damaged.
 _KEPT_CHECKPOINTS = 2
+# A training of which no update was finite in so many rounds has diverged.
+_MOST_ROUNDS_IN_VAIN = 10
 # Several rounds are one program only if all clients' states are no more bytes.
 _MOST_STATE_BYTES = 2**29
 
@@ -49,6 +51,10 @@ class Trained:
       because they were not finite.
     skipped_clients: The clients without examples, who never took part.
     round: The number of the last round.
+    rounds_in_vain: The number of the last rounds of which all updates were
+      dropped.
+    diverged: Whether these were so many that the training was stopped, or all
+      of its rounds.
   """
 
   server_state: Any
@@ -56,6 +62,8 @@ class Trained:
   dropped_clients: int
   skipped_clients: tuple[str, ...]
   round: int = 0
+  rounds_in_vain: int = 0
+  diverged: bool = False
 
   def states_of(self, client_ids: Sequence[str], rows: Sequence[int]) -> Any:
     """Returns clients' states, stacked; those of held-out clients are new.
@@ -137,6 +145,8 @@ def train(
   on_round: Callable[[int, _Metrics], None] = lambda *_: None,
 ) -> Trained:
   """Trains, from the last checkpoint if there is one.
+
+  A training stops as soon as it has diverged, see `Trained`.
 
   Args:
     method: The method.
@@ -338,6 +348,24 @@ def _make_runner(
   return _OneByOne(method, schedule, states)
 
 
+def _count(
+  counts: np.ndarray, rounds: Sequence[_Metrics], most_in_vain: int
+) -> np.ndarray:
+  """Counts updates that were dropped, and the last rounds without another.
+
+  The second number stays as it is once it is `most_in_vain`.
+  """
+  dropped, in_vain = counts
+  for metrics in rounds:
+    dropped += int(metrics['dropped_clients'])
+    if in_vain < most_in_vain:
+      if metrics['num_clients']:
+        in_vain = 0
+      elif metrics['dropped_clients']:
+        in_vain += 1
+  return np.array([dropped, in_vain], np.int64)
+
+
 async def _train(
   method: methods.Method,
   how: schedules.TrainingSettings,
@@ -352,7 +380,10 @@ async def _train(
   if method.trains:
     total_rounds = schedule.num_rounds(how, method.trainer.num_epochs)
   server_state, states = start.server_state, start.client_states
-  dropped, done = np.int64(start.dropped_clients), start.round
+  done = start.round
+  # How many updates were dropped, and in how many rounds in a row all were.
+  counts = np.array([start.dropped_clients, start.rounds_in_vain], np.int64)
+  most_in_vain = max(min(_MOST_ROUNDS_IN_VAIN, total_rounds), 1)
 
   manager = None
   if checkpoint_dir:
@@ -361,12 +392,12 @@ async def _train(
     )
     # The server's type rather than its state, as some states grow.
     server_type = method.initialize.type_signature.result.member
-    saved, done = await manager.load_latest((server_type, dropped))
+    saved, done = await manager.load_latest((server_type, counts))
     if done:
-      server_state, dropped = saved
+      server_state, counts = saved
     states.restore(done)
 
-  if done < total_rounds:
+  if done < total_rounds and counts[1] < most_in_vain:
     runner = _make_runner(method, how, schedule, states)
     unreleased: list[tuple[int, _Metrics]] = []
     to_come = runner.to_come(done, total_rounds)
@@ -377,11 +408,13 @@ async def _train(
           {name: float(np.ravel(value)[i]) for name, value in measured.items()}
           for i in range(num_rounds)
         ]
-        dropped = dropped + np.int64(sum(m['dropped_clients'] for m in new))
+        counts = _count(counts, new, most_in_vain)
+        diverged = counts[1] >= most_in_vain
         numbered = list(enumerate(new, done + 1))
         unreleased += numbered
         done += num_rounds
-        if done % how.rounds_per_checkpoint == 0 or done == total_rounds:
+        is_last = done == total_rounds or diverged
+        if done % how.rounds_per_checkpoint == 0 or is_last:
           # The metrics are released before the checkpoint: a kill in between
           # repeats rounds, and releasing a round again replaces it.
           for released_round, released in unreleased:
@@ -393,13 +426,17 @@ async def _train(
             # No checkpoint is ever without its states: they are committed
             # before it is there, and pruned once it is removed.
             states.commit(done)
-            await manager.save((server_state, dropped), done)
+            await manager.save((server_state, counts), done)
             states.prune(min(await manager.get_versions() or [done]))
         for round_num, metrics in numbered:
           on_round(round_num, metrics)
+        if diverged:
+          break
   return dataclasses.replace(
     start,
     round=done,
     server_state=server_state,
-    dropped_clients=int(dropped),
+    dropped_clients=int(counts[0]),
+    rounds_in_vain=int(counts[1]),
+    diverged=bool(counts[1] >= most_in_vain),
   )

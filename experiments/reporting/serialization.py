@@ -148,7 +148,9 @@ def make_rows(
     if own.before is not None:
       columns[f'before{name}'] = own.before.values
   if outcome.test.hurt is not None:
-    columns['hurt'] = outcome.test.hurt.astype(int)
+    columns['hurt'] = [
+      None if np.isnan(hurt) else int(hurt) for hurt in outcome.test.hurt
+    ]
   for criterion, accepting in outcome.acceptance.items():
     columns[f'accepted_{criterion}'] = accepting.accepted.astype(int)
   if outcome.clusters is not None:

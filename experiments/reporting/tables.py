@@ -69,9 +69,12 @@ def of_results(
   def add_row(
     name: str, test: Mapping[str, Any], candidate: str, privacy: str = ''
   ) -> None:
+    mean = _number(test['mean'])
+    if test['mean'] is not None:
+      mean += f' ± {_number(test["deviation"])}'
     table.add_row(
       name,
-      f'{_number(test["mean"])} ± {_number(test["deviation"])}',
+      mean,
       _interval(test['interval']),
       _number(test['worst_tenth']),
       '–' if test['hurt'] is None else f'{test["hurt"]:.0%}',

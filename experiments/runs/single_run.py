@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow_federated as tff
 
 from algorithms import methods
+from base import errors
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import terminal
@@ -88,6 +89,11 @@ def _train(
     terminal.say(
       f'{name}: training: dropped {trained.dropped_clients} updates of'
       ' clients that were not finite'
+    )
+  if trained.diverged:
+    terminal.say(
+      f'{name}: training: stopped at round {trained.round}, as it has diverged:'
+      f' no update of the last {trained.rounds_in_vain} rounds was finite'
     )
   return trained, seconds if first_round == 1 else None
 
@@ -285,6 +291,7 @@ def run(
         'warmstart_from': list(config.run.warmstart_from),
         'training_seconds': seconds,
         'dropped_updates': own.ended.dropped_clients,
+        'diverged': own.ended.diverged,
         'skipped_in_training': list(own.ended.skipped_clients),
         'frozen_weights_sha256': method.trainer.model.frozen_digest,
         'communication': _communication(own, folder),
@@ -308,4 +315,11 @@ def main(
   results = run(config, output_dir, data_dir)
   tables.print_results(results)
   terminal.say(f'Written to {output_dir}')
+  diverged = [name for name, own in results.items() if own.get('diverged')]
+  if diverged:
+    raise errors.UserError(
+      f'The training of {", ".join(diverged)} has diverged: its updates were no'
+      ' longer finite. Set a smaller client_learning_rate or'
+      ' server_learning_rate, or look for far too large numbers in the data.'
+    )
   return 0

@@ -213,11 +213,11 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
     ),
     'personalization_examples': evaluated.num_personalization.tolist(),
     'chosen': dict(outcome.num_chosen),
-    'means': {name: _means(outcome, name) for name in evaluated.test.values},
+    'means': {name: _means(outcome, name) for name in evaluated.test.names},
   }
   if test.before is not None and test.hurt is not None:
     record['before'] = _numbers(test.before.values)
-    record['hurt'] = float(test.hurt.mean())
+    record['hurt'] = _number(test.hurt.mean())
   if outcome.groups is not None:
     record['client_groups'] = list(outcome.groups)
     record['pooled'] = _number(test.pooled())
