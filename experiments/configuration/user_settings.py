@@ -105,7 +105,7 @@ def preset_names() -> tuple[str, ...]:
   return tuple(sorted(path.stem for path in _PRESETS.glob('*.toml')))
 
 
-def _find_preset(name: str) -> pathlib.Path:
+def find_preset(name: str) -> pathlib.Path:
   """Finds the file of a preset, given by its path or by a name of ours."""
   path = paths.user_path(name)
   if path.is_file():
@@ -188,7 +188,7 @@ def read_layers(preset: str | None, layers: Sequence[SettingsLayer]) -> Request:
   if preset is None and _task_name(layers) in preset_names():
     preset = _task_name(layers)
   if preset is not None:
-    layers = (read_preset(_find_preset(preset)), *layers)
+    layers = (read_preset(find_preset(preset)), *layers)
   return make_request(tuple(layers))
 
 
