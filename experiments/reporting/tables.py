@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 import math
-import statistics
 from typing import Any, TextIO
 
 import rich.box
@@ -153,10 +152,8 @@ def print_results(
 
 def _cell(numbers: Sequence[float], form: str) -> str:
   """Writes the mean and the deviation of numbers; a dash if one is NaN."""
-  if math.isnan(sum(numbers)):
-    return '–'
-  deviation = statistics.stdev(numbers) if len(numbers) > 1 else 0.0
-  return f'{statistics.fmean(numbers):{form}} ± {deviation:{form}}'
+  mean, deviation = repeats.mean_and_deviation(numbers)
+  return '–' if math.isnan(mean) else f'{mean:{form}} ± {deviation:{form}}'
 
 
 def of_repeats(runs: repeats.Repeats) -> rich.table.Table:

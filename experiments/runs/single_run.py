@@ -1,6 +1,6 @@
 """A run: all methods of a configuration, trained, evaluated and compared."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 import dataclasses
 import pathlib
 import time
@@ -238,7 +238,10 @@ def _costs(own: Training, method: methods.Method) -> dict[str, Any]:
 
 
 def run(
-  config: configs.Config, output_dir: pathlib.Path, data_dir: str | None = None
+  config: configs.Config,
+  output_dir: pathlib.Path,
+  data_dir: str | None = None,
+  set_runtime: Callable[[str], None] = execution.set_runtime,
 ) -> dict[str, results_folder.Result]:
   """Trains and evaluates all methods, but for those that are done already.
 
@@ -246,6 +249,7 @@ def run(
     config: The configuration of the run.
     output_dir: The folder to write to.
     data_dir: The folder of the data sets.
+    set_runtime: Makes the runtime of a name the one that is used.
 
   Returns:
     The results of each method.
@@ -260,7 +264,7 @@ def run(
     if folder.results.keys() == config.method_settings.keys():
       return folder.results
 
-    execution.set_runtime(config.run.runtime)
+    set_runtime(config.run.runtime)
     built = execution.build_methods(config, task, config.measurement)
     # Before any training: there may be nobody to evaluate.
     populations = evaluation.prepare(
