@@ -173,8 +173,9 @@ def _evaluate(
   task: tasks.Task,
   populations: evaluation.Populations,
   config: configs.Config,
+  others: Mapping[str, Mapping[str, float]] | None,
 ) -> outcomes.Outcome:
-  """Evaluates a method; returns what comes of it."""
+  """Evaluates a method; returns what comes of it, see `outcomes.Outcome`."""
   done = 0
   total = len(task.test.client_ids)
   if not task.cross_silo:
@@ -200,7 +201,7 @@ def _evaluate(
   _tell_of_skipped(f'{name}: evaluation', evaluated.skipped)
   # By the groups that are known, whatever groups were found.
   return outcomes.Outcome(
-    evaluated, task, config.measurement, execution.choice(config.run)
+    evaluated, task, config.measurement, execution.choice(config.run), others
   )
 
 
@@ -271,17 +272,24 @@ def run(
       task, measurement=config.measurement, seed=config.training.seed
     )
     trainings = Trainings(built, task, config, folder)
-    for name, method in built.items():
+    baseline = config.run.baseline
+    # The baseline first, as the others are compared with its clients.
+    for name in sorted(built, key=lambda name: name != baseline):
+      method = built[name]
       if name in folder.results:
         continue
       own = trainings.get(method)
+      others = None
+      if baseline and baseline != name and method.baseline is None:
+        others = serialization.metrics_in(folder.rows_of(baseline))
       seconds = own.seconds
       if own.name in folder.results:
         seconds = folder.results[own.name]['training_seconds']
       start = time.monotonic()
-      outcome = _evaluate(name, method, own, task, populations, config)
+      outcome = _evaluate(name, method, own, task, populations, config, others)
       result: dict[str, Any] = {
         **serialization.make_result(outcome),
+        'hurt_against': None if others is None else baseline,
         'evaluation_seconds': time.monotonic() - start,
         'training': own.name if method.trains else None,
         'begins_with': own.before and own.before.name,
