@@ -20,6 +20,20 @@ from personalization import summaries
 _CLUSTER = 'cluster'
 
 
+def are_worse(
+  values: np.ndarray, others: np.ndarray, higher_is_better: bool
+) -> np.ndarray:
+  """Returns 1 for who is worse off than others, else 0; NaN if they diverged.
+
+  Args:
+    values: The metrics.
+    others: Those of the same clients with another model.
+    higher_is_better: The direction of the metric.
+  """
+  worse = summaries.is_worse(values, others, higher_is_better)
+  return np.where(np.isnan(others), np.nan, worse)
+
+
 def are_hurt(
   evaluated: evaluation.Evaluation, metrics: evaluation.ClientMetrics
 ) -> np.ndarray | None:
@@ -30,16 +44,14 @@ def are_hurt(
     metrics: One of its metrics of clients.
 
   Returns:
-    1 for each client that is worse off with a candidate than without
-    personalization, else 0, `[clients, candidates]`; NaN where the model
-    without personalization diverged. None if there is no baseline.
+    What `are_worse` tells of each candidate, against the model without
+    personalization, `[clients, candidates]`. None if there is no baseline.
   """
   if evaluated.baseline is None:
     return None
   values = metrics.values[evaluated.metric]
   before = values[:, [evaluated.baseline]]
-  worse = summaries.is_worse(values, before, evaluated.higher_is_better)
-  return np.where(np.isnan(before), np.nan, worse)
+  return are_worse(values, before, evaluated.higher_is_better)
 
 
 def by_candidate(evaluated: evaluation.Evaluation) -> list[dict[str, float]]:

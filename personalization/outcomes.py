@@ -28,11 +28,14 @@ class SetOutcome:
     evaluated: The evaluation.
     metrics: The metrics of the test clients on the set.
     candidates: The index of each client's candidate.
+    others: Each client's metric with another method, which is what clients of a
+      method without a baseline can be hurt by; None for no method.
   """
 
   evaluated: evaluation.Evaluation
   metrics: evaluation.ClientMetrics
   candidates: np.ndarray
+  others: np.ndarray | None = None
 
   @functools.cached_property
   def values(self) -> np.ndarray:
@@ -56,9 +59,18 @@ class SetOutcome:
 
   @functools.cached_property
   def hurt(self) -> np.ndarray | None:
-    """Whether each client is worse off than before: see `measures.are_hurt`."""
+    """Whether each client is worse off: see `measures.are_worse`.
+
+    None if there is nothing to compare with.
+    """
     hurt = measures.are_hurt(self.evaluated, self.metrics)
-    return None if hurt is None else choosing.at(hurt, self.candidates)
+    if hurt is not None:
+      return choosing.at(hurt, self.candidates)
+    if self.others is None:
+      return None
+    return measures.are_worse(
+      self.values, self.others, self.evaluated.higher_is_better
+    )
 
   @functools.cached_property
   def summary(self) -> summaries.Summary:
@@ -114,6 +126,8 @@ class Outcome:
     task: The task.
     measurement: What else was measured.
     choice: How candidates are chosen.
+    others: The metric of each client with another method, by evaluation set and
+      client ('' for the clients' own examples), see `SetOutcome`.
   """
 
   evaluated: evaluation.Evaluation
@@ -122,14 +136,21 @@ class Outcome:
     measurements.MeasurementSettings()
   )
   choice: choosing.Choice = choosing.Choice()
+  others: Mapping[str, Mapping[str, float]] | None = None
 
   def _at(
     self,
     chosen: np.ndarray,
     evaluated: evaluation.Evaluation | None = None,
+    further: str = '',
   ) -> SetOutcome:
     evaluated = evaluated or self.evaluated
-    return SetOutcome(evaluated, evaluated.test, chosen)
+    metrics = evaluated.further[further] if further else evaluated.test
+    others = None
+    if self.others is not None:
+      of_set = self.others[further]
+      others = np.array([of_set.get(c, np.nan) for c in metrics.client_ids])
+    return SetOutcome(evaluated, metrics, chosen, others)
 
   @functools.cached_property
   def chosen(self) -> np.ndarray:
@@ -163,8 +184,8 @@ class Outcome:
   def further(self) -> Mapping[str, SetOutcome]:
     """The same on the further evaluation sets, but for acceptance, by name."""
     return {
-      name: SetOutcome(self.evaluated, metrics, self.chosen)
-      for name, metrics in self.evaluated.further.items()
+      name: self._at(self.chosen, further=name)
+      for name in self.evaluated.further
       if name not in (measurements.HELD_OUT, measurements.NOT_HELD_OUT)
     }
 

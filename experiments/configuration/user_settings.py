@@ -63,11 +63,25 @@ class RunSettings(settings.Settings):
     ' clients or one for each, by its own validation examples.',
     choices=('all', 'each'),
   )
+  baseline: str | None = settings.field(
+    None,
+    'A method of the run. Clients of methods without a baseline of their own,'
+    ' as local or hypcluster, are hurt if they are worse off than with it.',
+  )
   warmstart_from: tuple[str, ...] = settings.field(
     (),
     'Output folders of finished runs, whose models training begins with: one'
     ' model, or one for each cluster; FOLDER:METHOD if it trained several.',
   )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.baseline is not None and self.baseline not in self.algorithms:
+      raise settings.SettingError(
+        f'baseline must be a method of the run, not {self.baseline!r}. It has'
+        f' {", ".join(self.algorithms)}.',
+        'baseline',
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +119,7 @@ def preset_names() -> tuple[str, ...]:
   return tuple(sorted(path.stem for path in _PRESETS.glob('*.toml')))
 
 
-def _find_preset(name: str) -> pathlib.Path:
+def find_preset(name: str) -> pathlib.Path:
   """Finds the file of a preset, given by its path or by a name of ours."""
   path = paths.user_path(name)
   if path.is_file():
@@ -188,7 +202,7 @@ def read_layers(preset: str | None, layers: Sequence[SettingsLayer]) -> Request:
   if preset is None and _task_name(layers) in preset_names():
     preset = _task_name(layers)
   if preset is not None:
-    layers = (read_preset(_find_preset(preset)), *layers)
+    layers = (read_preset(find_preset(preset)), *layers)
   return make_request(tuple(layers))
 
 

@@ -155,7 +155,8 @@ class RunFolder:
         f' {results} to have them made again.'
       ) from error
 
-  def _rows_of(self, method: str) -> list[Row]:
+  def rows_of(self, method: str) -> list[Row]:
+    """Returns the clients of a finished method."""
     return [row for row in self._rows if row['method'] == method]
 
   def checkpoint_dir(self, training: str) -> pathlib.Path:
@@ -212,7 +213,7 @@ class RunFolder:
   def add(self, method: str, result: Result, rows: Sequence[Row]) -> None:
     """Adds the result and the clients of a method, and writes them."""
     against = {
-      other: _compare(rows, self._rows_of(other), result['higher_is_better'])
+      other: _compare(rows, self.rows_of(other), result['higher_is_better'])
       for other in self.results
     }
     self.results[method] = _to_json({**result, 'against': against})

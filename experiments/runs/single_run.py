@@ -1,6 +1,6 @@
 """A run: all methods of a configuration, trained, evaluated and compared."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 import dataclasses
 import pathlib
 import time
@@ -179,8 +179,9 @@ def _evaluate(
   task: tasks.Task,
   populations: evaluation.Populations,
   config: configs.Config,
+  others: Mapping[str, Mapping[str, float]] | None,
 ) -> outcomes.Outcome:
-  """Evaluates a method; returns what comes of it."""
+  """Evaluates a method; returns what comes of it, see `outcomes.Outcome`."""
   done = 0
   total = len(task.test.client_ids)
   if not task.cross_silo:
@@ -206,7 +207,7 @@ def _evaluate(
   _tell_of_skipped(f'{name}: evaluation', evaluated.skipped)
   # By the groups that are known, whatever groups were found.
   return outcomes.Outcome(
-    evaluated, task, config.measurement, execution.choice(config.run)
+    evaluated, task, config.measurement, execution.choice(config.run), others
   )
 
 
@@ -244,7 +245,10 @@ def _costs(own: Training, method: methods.Method) -> dict[str, Any]:
 
 
 def run(
-  config: configs.Config, output_dir: pathlib.Path, data_dir: str | None = None
+  config: configs.Config,
+  output_dir: pathlib.Path,
+  data_dir: str | None = None,
+  set_runtime: Callable[[str], None] = execution.set_runtime,
 ) -> dict[str, results_folder.Result]:
   """Trains and evaluates all methods, but for those that are done already.
 
@@ -252,6 +256,7 @@ def run(
     config: The configuration of the run.
     output_dir: The folder to write to.
     data_dir: The folder of the data sets.
+    set_runtime: Makes the runtime of a name the one that is used.
 
   Returns:
     The results of each method.
@@ -266,24 +271,31 @@ def run(
     if folder.results.keys() == config.method_settings.keys():
       return folder.results
 
-    execution.set_runtime(config.run.runtime)
+    set_runtime(config.run.runtime)
     built = execution.build_methods(config, task, config.measurement)
     # Before any training: there may be nobody to evaluate.
     populations = evaluation.prepare(
       task, measurement=config.measurement, seed=config.training.seed
     )
     trainings = Trainings(built, task, config, folder)
-    for name, method in built.items():
+    baseline = config.run.baseline
+    # The baseline first, as the others are compared with its clients.
+    for name in sorted(built, key=lambda name: name != baseline):
+      method = built[name]
       if name in folder.results:
         continue
       own = trainings.get(method)
+      others = None
+      if baseline and baseline != name and method.baseline is None:
+        others = serialization.metrics_in(folder.rows_of(baseline))
       seconds = own.seconds
       if own.name in folder.results:
         seconds = folder.results[own.name]['training_seconds']
       start = time.monotonic()
-      outcome = _evaluate(name, method, own, task, populations, config)
+      outcome = _evaluate(name, method, own, task, populations, config, others)
       result: dict[str, Any] = {
         **serialization.make_result(outcome),
+        'hurt_against': None if others is None else baseline,
         'evaluation_seconds': time.monotonic() - start,
         'training': own.name if method.trains else None,
         'begins_with': own.before and own.before.name,

@@ -19,3 +19,11 @@ def test_a_name_that_is_near_to_none_gets_no_suggestion():
 def test_where_no_name_is_known_the_error_says_so():
   message = str(errors.unknown('setting', 'x', []))
   assert message == "Unknown setting 'x'. Known: none."
+
+
+def test_what_is_too_long_to_list_says_what_lists_it():
+  error = errors.unknown('setting', 'alpa', ['alpha'], 'list task x')
+  assert str(error) == (
+    "Unknown setting 'alpa'. Did you mean 'alpha'? All are listed by"
+    ' list task x.'
+  )

@@ -28,6 +28,7 @@ class TestRunProgram:
       ('--preset=scool', "Did you mean 'school'?"),
       ('--runtime=remote', 'should be one of'),
       ('--set=x', 'name=value'),
+      ('--seeds=0,x', "with commas between them, as 0,1,2, not '0,x'"),
       ('school', "no argument 'school'"),
     ],
   )

@@ -220,7 +220,8 @@ class TestMeasured:
       'personalization_fractions=0.5',
       'acceptance_margin=0',
       'hypcluster.warmstart_rounds=2',
-      algorithms='finetuning,hypcluster',
+      'baseline=finetuning',
+      algorithms='hypcluster,finetuning',
     )
     results = small_runs.run(config, tmp_path)
     finetuning = results['finetuning']
@@ -234,6 +235,10 @@ class TestMeasured:
     assert finetuning['candidates']['0 epochs']['out_of_distribution_hurt'] == 0
     hypcluster = results['hypcluster']
     assert sum(hypcluster['clusters']['sizes'].values()) == 4
+    assert hypcluster['hurt_against'] == 'finetuning'
+    worse = hypcluster['against']['finetuning']['worse']
+    assert hypcluster['test']['hurt'] == worse / 4
+    assert finetuning['hurt_against'] is None
     # Two models down; in the 2 warm rounds of 7 both up, else one.
     sent = hypcluster['communication']
     one = finetuning['communication']['parameters_down']
