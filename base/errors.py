@@ -1,7 +1,14 @@
 """Errors that are the user's to mend."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+import contextlib
 import difflib
+import errno
+import os
+
+# The numbers of `OSError`s of a disk that is full, of a user whose share of it
+# is, and of a file that may not be larger.
+NO_ROOM = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 
 
 class UserError(Exception):
@@ -9,6 +16,25 @@ class UserError(Exception):
 
   The programs print the message without a traceback.
   """
+
+
+class ResourceError(UserError):
+  """The error for what a machine lacks while a program is under way.
+
+  The programs say what they go on with once that is mended.
+  """
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+  """Raises what keeps a file from being written, as a `ResourceError`."""
+  try:
+    yield
+  except OSError as error:
+    advice = ' Make room on the disk.' if error.errno in NO_ROOM else ''
+    raise ResourceError(
+      f'{os.fspath(path)} cannot be written: {error.strerror or error}.{advice}'
+    ) from error
 
 
 def unknown(

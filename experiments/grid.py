@@ -33,7 +33,6 @@ _WORKERS = shared_flags.workers()
 
 def _main(path: str) -> int:
   contents = grid_file.read(paths.user_path(path))
-  launch.exit_when_terminated()
   grids = launch.load('experiments.sweeps.grids')
   folder = (
     paths.user_path(_OUTPUT_DIR.value)
@@ -55,9 +54,9 @@ def main(argv: list[str]) -> int:
     raise app.UsageError('Name one file, GRID.toml.')
   return launch.carry_out(
     lambda: _main(argv[1]),
-    'The same command goes on with what is not finished.',
+    'Nothing was computed yet: the same command begins where this one did.',
   )
 
 
 if __name__ == '__main__':
-  app.run(main)
+  launch.start(main)

@@ -7,8 +7,6 @@ It writes clients_by_class.png, .svg, and .csv with the numbers. The settings
 are those of experiments:run.
 """
 
-from absl import app
-
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import shared_flags
@@ -37,4 +35,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == '__main__':
-  app.run(main)
+  launch.start(main)

@@ -8,7 +8,6 @@ The archive has 352 MB. It is the multilingual corpus of Qi et al. 2018, of
 which English and Spanish are taken.
 """
 
-from absl import app
 from absl import flags
 
 from experiments.command_line import launch
@@ -32,4 +31,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == '__main__':
-  app.run(main)
+  launch.start(main)

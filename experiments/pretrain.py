@@ -9,7 +9,6 @@ of the text is held out to show how well the words are predicted. The same
 command again goes on where it was stopped.
 """
 
-from absl import app
 from absl import flags
 
 from experiments.command_line import launch
@@ -85,4 +84,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == '__main__':
-  app.run(main)
+  launch.start(main)

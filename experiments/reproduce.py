@@ -15,7 +15,6 @@ one. The same command again goes on where it was stopped.
 
 import dataclasses
 
-from absl import app
 from absl import flags
 
 from base import errors
@@ -90,12 +89,10 @@ def _main() -> int:
       )
     drawn = curves.read(_TABLE.value)
     drawn = dataclasses.replace(drawn, grid=drawn.grid.changed(*changes))
-    launch.exit_when_terminated()
     return launch.load('experiments.sweeps.curve_reproduction').main(
       drawn, json_file, folder, *rest
     )
   table = published_tables.read(_TABLE.value).changed(*changes)
-  launch.exit_when_terminated()
   return launch.load('experiments.sweeps.reproduction').main(
     table, _BEST.value, json_file, folder, *rest
   )
@@ -105,9 +102,10 @@ def main(argv: list[str]) -> int:
   """Runs what the flags say, and returns the exit status."""
   launch.refuse_arguments(argv)
   return launch.carry_out(
-    _main, 'The same command goes on with what is not finished.'
+    _main,
+    'Nothing was computed yet: the same command begins where this one did.',
   )
 
 
 if __name__ == '__main__':
-  app.run(main)
+  launch.start(main)

@@ -13,7 +13,6 @@ A setting is taken from, the later the stronger: the defaults; the preset, which
 is the one of the task's name if none is given; --set; the other flags.
 """
 
-from absl import app
 from absl import flags
 
 from algorithms import registry as algorithm_registry
@@ -125,11 +124,11 @@ def _main() -> int:
 def main(argv: list[str]) -> int:
   """Runs what the flags say, and returns the exit status."""
   launch.refuse_arguments(argv)
-  launch.interrupt_between_rounds()
   return launch.carry_out(
-    _main, 'The same command goes on from the last checkpoint.'
+    _main,
+    'Nothing was computed yet: the same command begins where this one did.',
   )
 
 
 if __name__ == '__main__':
-  app.run(main)
+  launch.start(main)

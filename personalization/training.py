@@ -2,10 +2,12 @@
 
 import asyncio
 import collections
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 import contextlib
 import dataclasses
+import math
 import pathlib
+import time
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,8 @@ _KEPT_CHECKPOINTS = 2
 _MOST_ROUNDS_IN_VAIN = 10
 # Several rounds are one program only if all clients' states are no more bytes.
 _MOST_STATE_BYTES = 2**29
+# A training that can be stopped asks about this often whether to go on.
+_SECONDS_AT_ONCE = 0.5
 
 # The metrics of a round, by name.
 _Metrics = Mapping[str, float]
@@ -143,6 +147,8 @@ def train(
   checkpoint_dir: pathlib.Path | None = None,
   release_managers: tuple[tff.program.ReleaseManager, ...] = (),
   on_round: Callable[[int, _Metrics], None] = lambda *_: None,
+  on_checkpoint: Callable[[int], None] = lambda _: None,
+  should_stop: Callable[[], bool] | None = None,
 ) -> Trained:
   """Trains, from the last checkpoint if there is one.
 
@@ -158,9 +164,13 @@ def train(
     checkpoint_dir: The folder of the checkpoints; by default there are none.
     release_managers: Are given each round's metrics and number.
     on_round: Called after each round with its number, from 1, and its metrics.
+    on_checkpoint: Called with the round of the checkpoint that training begins
+      at, 0 if there is none, and with that of each checkpoint that is written.
+    should_stop: Asked now and then whether to stop, with a checkpoint, before
+      the last round; by default training goes on to the end.
 
   Returns:
-    The state after the last round.
+    The state after the last round, or after that at which it was stopped.
 
   Raises:
     UserError: If the task does not go with the method or the settings, or the
@@ -185,7 +195,15 @@ def train(
       stack.callback(start.client_states.close)
     trained = asyncio.run(
       _train(
-        method, how, schedule, start, checkpoint_dir, release_managers, on_round
+        method,
+        how,
+        schedule,
+        start,
+        checkpoint_dir,
+        release_managers,
+        on_round,
+        on_checkpoint,
+        should_stop,
       )
     )
     stack.pop_all()
@@ -241,9 +259,10 @@ class _OneByOne:
       yield 1, self._schedule.one(round_num)
 
   def run(
-    self, server_state: Any, done: int, num_rounds: int, own: _Own
+    self, server_state: Any, done: int, first: int, num_rounds: int, own: _Own
   ) -> tuple[Any, Any]:
-    """Runs rounds; returns the server's state and the rounds' metrics."""
+    """Runs a round; returns the server's state and the round's metrics."""
+    del first
     rows, data, client_seeds = own
     clients = cohorts.clients(
       trainers.Client,
@@ -302,9 +321,17 @@ class _AtOnce:
       done += num_rounds
 
   def run(
-    self, server_state: Any, done: int, num_rounds: int, own: _Own
+    self, server_state: Any, done: int, first: int, num_rounds: int, own: _Own
   ) -> tuple[Any, Any]:
-    """Runs rounds; returns the server's state and the rounds' metrics."""
+    """Runs rounds; returns the server's state and the rounds' metrics.
+
+    Args:
+      server_state: The server's state before them.
+      done: The number of rounds before them.
+      first: The first of them, among those that `own` is of.
+      num_rounds: The number of rounds.
+      own: What the rounds are given.
+    """
     del done
     server_state, self._all_states, metrics = self._run(
       num_rounds,
@@ -313,9 +340,11 @@ class _AtOnce:
       self._fixed,
       own,
       self._method.constants,
+      first,
     )
-    # Without 'rows' all clients take part.
-    rows = np.asarray(own['rows'])[:num_rounds] if 'rows' in own else self._rows
+    rows = self._rows  # Without 'rows' all clients take part.
+    if 'rows' in own:
+      rows = np.asarray(own['rows'])[first : first + num_rounds]
     self._changed[rows] = True
     return server_state, metrics
 
@@ -366,6 +395,30 @@ def _count(
   return np.array([dropped, in_vain], np.int64)
 
 
+def _portions(
+  coming: Iterable[tuple[int, _Own]],
+) -> Generator[tuple[int, int, _Own], None, None]:
+  """Splits what is run at once, so that a portion does not take long.
+
+  Args:
+    coming: Numbers of rounds, and what the rounds are given.
+
+  Yields:
+    The first round of a portion, the number of its rounds, and what all rounds
+    that it is of are given.
+  """
+  seconds_per_round = math.inf
+  for num_rounds, own in coming:
+    first = 0
+    while first < num_rounds:
+      portion = max(int(_SECONDS_AT_ONCE / seconds_per_round), 1)
+      portion = min(portion, num_rounds - first)
+      start = time.monotonic()
+      yield first, portion, own
+      seconds_per_round = (time.monotonic() - start) / portion
+      first += portion
+
+
 async def _train(
   method: methods.Method,
   how: schedules.TrainingSettings,
@@ -374,6 +427,8 @@ async def _train(
   checkpoint_dir: pathlib.Path | None,
   release_managers: tuple[tff.program.ReleaseManager, ...],
   on_round: Callable[[int, _Metrics], None],
+  on_checkpoint: Callable[[int], None],
+  should_stop: Callable[[], bool] | None,
 ) -> Trained:
   """Trains, see `train`."""
   total_rounds = 0
@@ -396,14 +451,23 @@ async def _train(
     if done:
       server_state, counts = saved
     states.restore(done)
+    on_checkpoint(done)
 
   if done < total_rounds and counts[1] < most_in_vain:
     runner = _make_runner(method, how, schedule, states)
     unreleased: list[tuple[int, _Metrics]] = []
     to_come = runner.to_come(done, total_rounds)
     with contextlib.closing(prefetch.prefetch(to_come)) as coming:
-      for num_rounds, own in coming:
-        server_state, measured = runner.run(server_state, done, num_rounds, own)
+      if should_stop is None:
+        portions: Iterable = (
+          (0, num_rounds, own) for num_rounds, own in coming
+        )
+      else:
+        portions = _portions(coming)
+      for first, num_rounds, own in portions:
+        server_state, measured = runner.run(
+          server_state, done, first, num_rounds, own
+        )
         new = [
           {name: float(np.ravel(value)[i]) for name, value in measured.items()}
           for i in range(num_rounds)
@@ -413,8 +477,9 @@ async def _train(
         numbered = list(enumerate(new, done + 1))
         unreleased += numbered
         done += num_rounds
-        is_last = done == total_rounds or diverged
-        if done % how.rounds_per_checkpoint == 0 or is_last:
+        stops = should_stop is not None and should_stop()
+        is_last = stops or diverged or done == total_rounds
+        if is_last or done % how.rounds_per_checkpoint == 0:
           # The metrics are released before the checkpoint: a kill in between
           # repeats rounds, and releasing a round again replaces it.
           for released_round, released in unreleased:
@@ -428,9 +493,10 @@ async def _train(
             states.commit(done)
             await manager.save((server_state, counts), done)
             states.prune(min(await manager.get_versions() or [done]))
+            on_checkpoint(done)
         for round_num, metrics in numbered:
           on_round(round_num, metrics)
-        if diverged:
+        if is_last:
           break
   return dataclasses.replace(
     start,

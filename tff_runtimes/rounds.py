@@ -95,6 +95,7 @@ class Rounds:
     fixed: Any,
     own: Any,
     constants: Sequence[Any] = (),
+    first: int = 0,
   ) -> tuple[Any, Any, Any]:
     """Runs rounds.
 
@@ -107,6 +108,7 @@ class Rounds:
         that one program can run any number of rounds up to so many.
       constants: The values of F, one for each argument of `next` after the
         first two. Tensors are not copied.
+      first: The first of the rounds, among those that `own` is of.
 
     Returns:
       The server's state and what is kept, after the rounds; and the M of all
@@ -122,7 +124,8 @@ class Rounds:
       tree.map_structure(np.asarray, part) for part in (kept, fixed, own)
     )
     arguments = (
-      np.int32(num_rounds),
+      np.int32(first),
+      np.int32(first + num_rounds),
       values.flatten(state, state_type),
       tree.flatten(kept),
       tree.flatten(fixed),
@@ -140,7 +143,8 @@ class Rounds:
       )
 
       def run(
-        num_rounds: tf.Tensor,
+        first: tf.Tensor,
+        end: tf.Tensor,
         state_leaves: list[tf.Tensor],
         kept_leaves: list[tf.Tensor],
         fixed_leaves: list[tf.Tensor],
@@ -149,7 +153,8 @@ class Rounds:
       ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
         like_kept, like_fixed, like_own = like
         return self._run(
-          num_rounds,
+          first,
+          end,
           state_leaves,
           tree.unflatten_as(like_kept, kept_leaves),
           tree.unflatten_as(like_fixed, fixed_leaves),
@@ -164,12 +169,15 @@ class Rounds:
     return (
       values.to_python(new_state, state_type),
       tree.unflatten_as(kept, new_kept),
-      tree.map_structure(lambda leaf: leaf[:num_rounds], metrics),
+      tree.map_structure(
+        lambda leaf: leaf[first : first + num_rounds], metrics
+      ),
     )
 
   def _run(
     self,
-    num_rounds: tf.Tensor,
+    first: tf.Tensor,
+    end: tf.Tensor,
     state: list[tf.Tensor],
     kept: Any,
     fixed: Any,
@@ -208,6 +216,6 @@ class Rounds:
       for spec in values.leaf_specs(metrics_type)
     ]
     _, state, kept, metrics = tf.while_loop(
-      lambda i, *_: i < num_rounds, body, (0, list(state), kept, metrics)
+      lambda i, *_: i < end, body, (first, list(state), kept, metrics)
     )
     return state, tree.flatten(kept), [array.stack() for array in metrics]

@@ -3,16 +3,18 @@
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import json
-import multiprocessing
 import pathlib
 import statistics
+from typing import Any
 
 import numpy as np
 from rich import box
 from rich import console as rich_console
 from rich import table as rich_table
 
+from base import errors
 from experiments.benchmarks import workloads
+from experiments.command_line import children
 from experiments.command_line import launch
 
 _SIZES = (10, 100, 1000)
@@ -38,24 +40,34 @@ class _System:
     size: int = 0,
     method: str = 'fedavg',
   ):
-    context = multiprocessing.get_context('spawn')
-    self._connection, theirs = context.Pipe()
-    self._process = context.Process(
-      target=launch.LateCall('experiments.benchmarks.systems', 'serve'),
-      args=(theirs, workload, system, size, data_dir, method),
+    self._name = f'{system} on {workload}'
+    self._process, self._connection = children.start(
+      launch.LateCall('experiments.benchmarks.systems', 'serve'),
+      workload,
+      system,
+      size,
+      data_dir,
+      method,
     )
-    self._process.start()
-    # With only the child holding it, a child that dies is an EOFError here.
-    theirs.close()
-    self._connection.recv()
+    self._receive()
     self._connection.send(True)
-    self.first_seconds, self.model = self._connection.recv()
+    self.first_seconds, self.model = self._receive()
     self.seconds: list[float] = []
     self.peak_bytes = 0
 
+  def _receive(self) -> Any:
+    try:
+      return self._connection.recv()
+    except (EOFError, ConnectionResetError) as error:
+      self._process.join()
+      raise errors.ResourceError(
+        f'The process of {self._name} ended by itself, with exit status'
+        f' {self._process.exitcode} (-9: was there enough memory?).'
+      ) from error
+
   def take_turn(self) -> None:
     self._connection.send(True)
-    seconds, self.peak_bytes = self._connection.recv()
+    seconds, self.peak_bytes = self._receive()
     self.seconds += seconds
 
   @property
@@ -63,7 +75,8 @@ class _System:
     return statistics.median(self.seconds)
 
   def close(self) -> None:
-    self._connection.send(False)
+    with contextlib.suppress(BrokenPipeError):
+      self._connection.send(False)
     self._process.join()
 
 

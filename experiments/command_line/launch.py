@@ -10,25 +10,95 @@ module when it is needed.
 import atexit
 from collections.abc import Callable, Sequence
 import dataclasses
+import errno
 import importlib
+import importlib.metadata
 import logging
 import os
-import signal
+import pathlib
 import sys
+import tomllib
 import types
-from typing import Any
+from typing import Any, NoReturn
 import warnings
 
 from absl import app
+from absl import flags
 from absl import logging as absl_logging
 
 from base import errors
+from experiments.command_line import stopping
 from experiments.command_line import terminal
 
-# The exit statuses of a process that was stopped by these signals.
-_INTERRUPTED, _TERMINATED = 130, 143
+_PROJECT = pathlib.Path(__file__).parents[2] / 'pyproject.toml'
 
-_interrupted = False
+# The exit status of a wrong command.
+_WRONG_USAGE = 2
+
+
+def start(main: Callable[[list[str]], int]) -> None:
+  """Starts a program, and ends this process with its exit status.
+
+  Args:
+    main: Gets the arguments that are no flags, after the program's name, and
+      returns the exit status.
+  """
+  terminal.prepare()
+  stopping.listen()
+
+  def call(argv: list[str]) -> None:
+    try:
+      status = main(argv)
+    except app.UsageError as error:
+      status = _say_misuse(error)
+    end(status)
+
+  app.run(call, flags_parser=_read_flags)
+
+
+def end(status: int) -> NoReturn:
+  """Ends this process.
+
+  Python would take TensorFlow apart first. That takes seconds, and may print
+  tracebacks, as what TFF's context ends with may be gone before it.
+  """
+  atexit._run_exitfuncs()
+  terminal.flush()
+  os._exit(status)
+
+
+def _read_flags(argv: Sequence[str]) -> list[str]:
+  """Reads the flags; answers those that ask something, and wrong ones."""
+  flags.DEFINE_alias('h', 'help')
+  flags.DEFINE_flag(_VersionFlag())
+  try:
+    return flags.FLAGS(argv)
+  except flags.Error as error:
+    sys.exit(_say_misuse(error))
+  except SystemExit:
+    sys.exit(0)  # It was --help, of which absl thinks as a failure.
+
+
+def _say_misuse(error: Exception) -> int:
+  text = str(error)
+  text += '' if text.endswith(('.', '?')) else '.'
+  terminal.say(f'Error: {text} See --help.')
+  return _WRONG_USAGE
+
+
+class _VersionFlag(flags.BooleanFlag):
+  """A flag that shows the version, as --help shows the flags."""
+
+  def __init__(self) -> None:
+    super().__init__('version', False, 'show the versions')
+
+  def parse(self, argument: Any) -> None:
+    if self._parse(argument):
+      project = tomllib.loads(_PROJECT.read_text(encoding='utf-8'))['project']
+      print(project['name'], project['version'])
+      for name in ('tensorflow-federated', 'tensorflow'):
+        print(name, importlib.metadata.version(name))
+      sys.exit(0)
 
 
 def refuse_arguments(argv: Sequence[str]) -> None:
@@ -44,8 +114,6 @@ def load(module: str) -> types.ModuleType:
   logging.getLogger('tensorflow').setLevel(logging.ERROR)
   warnings.filterwarnings('ignore', category=DeprecationWarning)
   warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
-  atexit.unregister(_release_context)  # Once is enough.
-  atexit.register(_release_context)
   return importlib.import_module(module)
 
 
@@ -69,72 +137,62 @@ class LateCall:
     return getattr(load(self.module), self.function)(*self.arguments, *more)
 
 
-def carry_out(action: Callable[[], int], when_stopped: str = '') -> int:
+def carry_out(
+  action: Callable[[], int],
+  outlook: str = 'The same command does it all again.',
+) -> int:
   """Carries out what a program is for.
 
   Args:
     action: Does it, and returns the exit status.
-    when_stopped: What to tell a user who stops it.
+    outlook: What a user is told, if the program does not come to its end. The
+      action may know more, see `stopping.say_outlook`.
 
   Returns:
-    The exit status. Of a user's mistake and of Ctrl-C only a message is shown.
+    The exit status. If the user or the machine is the reason for an end, there
+    is only a message.
   """
+  stopping.say_outlook(outlook)
   try:
-    return action()
+    status = action()
+    sys.stdout.flush()
+    return status
+  except errors.ResourceError as error:
+    terminal.say(f'Error: {error} {stopping.outlook()}')
+    return 1
   except errors.UserError as error:
     terminal.say(f'Error: {error}')
     return 1
-  except KeyboardInterrupt:
-    terminal.say(f'\nStopped. {when_stopped}'.rstrip())
-    return _INTERRUPTED
+  except stopping.Stopped as stopped:
+    terminal.say(stopping.message())
+    return stopped.exit_status
+  except BrokenPipeError:
+    terminal.flush()
+    return 1  # As rich does, see `terminal.print_table`.
+  except Exception as error:
+    reason = _lacking(error)
+    if reason is None:
+      raise
+    terminal.flush()
+    terminal.say(f'Error: {reason} {stopping.outlook()}')
+    return 1
 
 
-def _release_context() -> None:
-  """Has TFF's default context end, if TFF was imported.
-
-  Later, Python may have cleared the modules that the context ends with, so that
-  a traceback would be printed.
-  """
-  if 'tensorflow_federated' in sys.modules:
-    tff = sys.modules['tensorflow_federated']
-
-    class Nowhere(tff.framework.SyncContext):  # type: ignore[name-defined]
-      """A context in which nothing can be computed."""
-
-      def invoke(self, comp: Any, arg: Any) -> Any:
-        raise RuntimeError('The program has ended.')
-
-    tff.framework.set_default_context(Nowhere())
-
-
-def exit_when_terminated() -> None:
-  """Has SIGTERM end this process cleanly, and so those that it started."""
-  signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
-
-
-def interrupt_between_rounds() -> None:
-  """Has Ctrl-C take effect where `stop_if_interrupted` is called.
-
-  The second time it takes effect at once. That may be in the middle of what
-  cannot be stopped cleanly, where Python prints a traceback and goes on.
-
-  As this handler is not Python's own, asyncio does not replace it by one that
-  lets the rounds go on to the next checkpoint.
-  """
-  global _interrupted
-  _interrupted = False
-  signal.signal(signal.SIGINT, _interrupt)
-
-
-def _interrupt(signum: int, frame: types.FrameType | None) -> None:
-  global _interrupted
-  del signum, frame
-  if _interrupted:
-    raise KeyboardInterrupt
-  _interrupted = True
-
-
-def stop_if_interrupted() -> None:
-  """Raises a `KeyboardInterrupt` if the user has pressed Ctrl-C."""
-  if _interrupted:
-    raise KeyboardInterrupt
+def _lacking(error: Exception) -> str | None:
+  """Says what the machine lacks, if that is what an error is about."""
+  number = error.errno if isinstance(error, OSError) else None
+  if isinstance(error, OSError) and number in errors.NO_ROOM:
+    # Whoever writes a file names it, see `errors.writing`.
+    return f'stdout cannot be written: {error.strerror}. Make room on the disk.'
+  if (
+    isinstance(error, MemoryError)
+    or number == errno.ENOMEM
+    # Of TensorFlow, which need not be imported.
+    or type(error).__name__ == 'ResourceExhaustedError'
+    or 'RESOURCE_EXHAUSTED' in str(error)
+  ):
+    return (
+      'There is not enough memory. Set a smaller batch_size or'
+      ' clients_per_round, or end other programs.'
+    )
+  return None

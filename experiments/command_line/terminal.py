@@ -1,7 +1,10 @@
 """Messages, tables and progress in the terminal."""
 
+import codecs
 from collections.abc import Callable, Iterator
 import contextlib
+import io
+import os
 import sys
 import time
 from typing import TextIO
@@ -10,11 +13,57 @@ import rich.console
 import rich.progress
 import rich.table
 
+from experiments.command_line import fitting
+
+# What is written where a character cannot be shown, as in ASCII.
+_PLAIN = {
+  '±': '+-',
+  '–': '-',
+  '…': '...',
+  '²': '^2',
+  'δ': 'delta',
+  'ε': 'epsilon',
+}
 # Where there is no terminal to draw a bar on, a line is printed this often.
 _SECONDS_PER_LINE = 10.0
+# What has been under way for less tells nothing of what is to come.
+_SECONDS_TO_TELL = 3.0
 
 # Called with the number of steps that are done, and a note on the last of them.
 ShowProgress = Callable[..., None]
+
+
+def prepare() -> None:
+  """Makes stdout and stderr ones that everything can be written to.
+
+  What stdout is given is there at once, even if the program is killed.
+  """
+  if sys.stderr is None:
+    sys.stderr = open(os.devnull, 'w', encoding='utf-8')
+  if sys.stdout is None:
+    say('Error: stdout is closed. Send it to a file, or to /dev/null.')
+    sys.exit(1)
+  codecs.register_error('plain', _plainly)
+  for stream in (sys.stdout, sys.stderr):
+    if isinstance(stream, io.TextIOWrapper):
+      stream.reconfigure(errors='plain', line_buffering=True)
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+  """Replaces characters that an encoding does not have; see `codecs`."""
+  if not isinstance(error, UnicodeEncodeError):
+    raise error
+  characters = error.object[error.start : error.end]
+  return ''.join(_PLAIN.get(own, '?') for own in characters), error.end
+
+
+def flush() -> None:
+  """Writes what was shown, and discards it where that cannot be done."""
+  for stream in (sys.stdout, sys.stderr):
+    try:
+      stream.flush()
+    except OSError:
+      os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def say(message: str) -> None:
@@ -33,15 +82,39 @@ def print_table(
     width: How wide it may be where there is no terminal.
   """
   file = file or sys.stdout
-  rich.console.Console(
+  console = rich.console.Console(
     file=file, width=None if file.isatty() else width, highlight=False
-  ).print(table)
+  )
+  for part in fitting.fit(table, console.width):
+    console.print(part)
 
 
 def duration(seconds: float) -> str:
   """Writes a time as minutes and seconds."""
   minutes, seconds = divmod(round(seconds), 60)
   return f'{minutes} min {seconds:02d} s' if minutes else f'{seconds} s'
+
+
+class Pace:
+  """Estimates how long something still takes.
+
+  The first step does not count, as much is compiled in it. Nor does what was
+  done before, by a program that was stopped.
+  """
+
+  def __init__(self, total: float):
+    self._total = total
+    self._first: tuple[float, float] | None = None
+
+  def seconds_left(self, done: float) -> float | None:
+    """Estimates the seconds that are left; None if it is too early to tell."""
+    now = time.monotonic()
+    if self._first is None:
+      self._first = done, now
+    steps, passed = done - self._first[0], now - self._first[1]
+    if steps <= 0 or passed < _SECONDS_TO_TELL or done >= self._total:
+      return None
+    return passed * (self._total - done) / steps
 
 
 class NowAndThen:
@@ -76,18 +149,25 @@ def progress(
     if there is one, a note on the last of them.
   """
   console = rich.console.Console(file=file or sys.stderr, highlight=False)
+  pace = Pace(total)
   if console.is_terminal:
     columns = (
-      rich.progress.TextColumn('{task.description:<24}'),
-      rich.progress.BarColumn(),
-      rich.progress.MofNCompleteColumn(),
-      rich.progress.TextColumn(unit),
+      rich.progress.TextColumn('{task.description}'),
+      rich.progress.BarColumn(bar_width=None),
+      rich.progress.TextColumn(
+        '{task.completed}/{task.total} {task.fields[unit]}'
+      ),
       rich.progress.TimeElapsedColumn(),
       rich.progress.TextColumn('{task.fields[note]}'),
     )
-    with rich.progress.Progress(*columns, console=console) as bars:
-      bar = bars.add_task(what, total=total, note='')
-      yield lambda done, note='': bars.update(bar, completed=done, note=note)
+    with rich.progress.Progress(*columns, console=console, expand=True) as bars:
+      bar = bars.add_task(what, total=total, note='', unit=unit)
+
+      def draw(done: int, note: str = '') -> None:
+        notes = filter(None, (_left(pace, done), note))
+        bars.update(bar, completed=done, note=', '.join(notes))
+
+      yield draw
     return
 
   start = time.monotonic()
@@ -97,7 +177,12 @@ def progress(
   def show(done: int, note: str = '') -> None:
     nonlocal line
     passed = time.monotonic() - start
-    parts = (f'{what}: {done} of {total} {unit}', f'{passed:.1f} s', note)
+    parts = (
+      f'{what}: {done} of {total} {unit}',
+      f'{passed:.1f} s',
+      _left(pace, done),
+      note,
+    )
     line = ', '.join(filter(None, parts))
     if next_line.is_due():
       print_line()
@@ -110,3 +195,8 @@ def progress(
 
   yield show
   print_line()  # How it ended.
+
+
+def _left(pace: Pace, done: int) -> str:
+  seconds = pace.seconds_left(done)
+  return '' if seconds is None else f'{duration(seconds)} left'

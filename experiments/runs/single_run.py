@@ -10,8 +10,8 @@ import tensorflow_federated as tff
 
 from algorithms import methods
 from base import errors
-from experiments.command_line import launch
 from experiments.command_line import paths
+from experiments.command_line import stopping
 from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.configuration import user_settings
@@ -62,15 +62,23 @@ def _train(
   if not method.trains:
     return training.train(method, task, settings, schedule=schedule), 0.0
   start = time.monotonic()
-  first_round = None
+  began_at = None
   total_rounds = schedule.num_rounds(settings, method.trainer.num_epochs)
-  with terminal.progress(f'{name}: training', total_rounds, 'rounds') as show:
+  with (
+    terminal.progress(f'{name}: training', total_rounds, 'rounds') as show,
+    stopping.finishing('this round') as should_stop,
+  ):
 
-    def on_round(round_num: int, metrics: Mapping[str, float]) -> None:
-      nonlocal first_round
-      launch.stop_if_interrupted()
-      first_round = first_round or round_num
-      show(round_num, f'loss {metrics["loss"]:.4g}')
+    def on_checkpoint(round_num: int) -> None:
+      nonlocal began_at
+      rest = f'after the training of {name}'
+      if round_num < total_rounds:
+        rest = f'with round {round_num + 1} of {total_rounds} of {name}'
+      stopping.say_outlook(f'The same command goes on {rest}.')
+      if began_at is None:
+        began_at = round_num
+        if round_num:
+          terminal.say(f'{name}: its last checkpoint is there; going on {rest}')
 
     trained = training.train(
       method,
@@ -79,10 +87,12 @@ def _train(
       schedule=schedule,
       checkpoint_dir=folder.checkpoint_dir(name),
       release_managers=_release_managers(folder, name),
-      on_round=on_round,
+      on_round=lambda number, metrics: show(
+        number, f'loss {metrics["loss"]:.4g}'
+      ),
+      on_checkpoint=on_checkpoint,
+      should_stop=should_stop,
     )
-    if first_round is None and total_rounds:
-      show(total_rounds, 'as they are in its last checkpoint')
   seconds = time.monotonic() - start
   _tell_of_skipped(f'{name}: training', trained.skipped_clients)
   if trained.dropped_clients:
@@ -95,7 +105,7 @@ def _train(
       f'{name}: training: stopped at round {trained.round}, as it has diverged:'
       f' no update of the last {trained.rounds_in_vain} rounds was finite'
     )
-  return trained, seconds if first_round == 1 else None
+  return trained, None if began_at else seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,6 +192,9 @@ def _evaluate(
   others: Mapping[str, Mapping[str, float]] | None,
 ) -> outcomes.Outcome:
   """Evaluates a method; returns what comes of it, see `outcomes.Outcome`."""
+  stopping.say_outlook(
+    f'The same command goes on with the evaluation of {name}.'
+  )
   done = 0
   total = len(task.test.client_ids)
   if not task.cross_silo:
@@ -191,7 +204,6 @@ def _evaluate(
 
     def on_cohort(num_clients: int) -> None:
       nonlocal done
-      launch.stop_if_interrupted()
       done += num_clients
       show(done)
 

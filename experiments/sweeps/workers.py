@@ -5,8 +5,8 @@ A job that fails, or takes its process with it, stops none of the others.
 
 import collections
 from collections.abc import Callable, Generator, Sequence
+import contextlib
 import dataclasses
-import multiprocessing
 import multiprocessing.connection
 import os
 import pathlib
@@ -14,6 +14,8 @@ import signal
 import time
 import traceback
 from typing import Any
+
+from experiments.command_line import children
 
 _SECONDS_PER_MESSAGE = 0.5
 _WAIT_SECONDS = 0.5
@@ -47,8 +49,6 @@ def _work(
   core: int,
 ) -> None:
   """Carries out jobs in a process, until its connection is closed."""
-  # Ctrl-C is for the parent, which ends the connection.
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
   with log.open('ab') as file:
     os.dup2(file.fileno(), 1)
     os.dup2(file.fileno(), 2)
@@ -88,16 +88,10 @@ class _WorkerProcess:
   """A process and the job that it does."""
 
   def __init__(self, number: int, make_runner: Any, log: pathlib.Path):
-    context = multiprocessing.get_context('spawn')
-    self.connection, other = context.Pipe()
     cores = sorted(os.sched_getaffinity(0))
-    self.process = context.Process(
-      target=_work,
-      args=(other, make_runner, log, cores[number % len(cores)]),
-      daemon=True,
+    self.process, self.connection = children.start(
+      _work, make_runner, log, cores[number % len(cores)]
     )
-    self.process.start()
-    other.close()
     self.number = number
     self.log = log
     self.job: Any = None
@@ -105,7 +99,21 @@ class _WorkerProcess:
 
   def give(self, job: Any) -> None:
     self.job, self.program = job, job.program
-    self.connection.send(job)
+    # If the process is gone, that shows when it is waited for.
+    with contextlib.suppress(BrokenPipeError):
+      self.connection.send(job)
+
+  def how_it_ended(self) -> str:
+    """Says how the process ended that should not have."""
+    self.process.join()
+    status = self.process.exitcode
+    how = f'ended by itself, with exit status {status}'
+    if status == -signal.SIGKILL:
+      how = (
+        'was killed, as when there is not enough memory; fewer --workers need'
+        ' less'
+      )
+    return f'The process {how}. What it printed is in {self.log}.'
 
   def stop(self) -> None:
     self.connection.close()
@@ -180,15 +188,7 @@ def carry_out(
         try:
           event = Event(job, **worker.connection.recv())
         except (EOFError, ConnectionResetError):
-          worker.process.join()
-          event = Event(
-            job,
-            error='The process ended by itself, with exit status'
-            f' {worker.process.exitcode}'
-            f' (-9: was there enough memory?). What it printed is in'
-            f' {worker.log}.',
-            ended=True,
-          )
+          event = Event(job, error=worker.how_it_ended(), ended=True)
           worker.stop()
           workers[worker.number] = worker = start(worker.number)
         if event.ended:

@@ -1,7 +1,10 @@
 """Tests of how programs start and end."""
 
+import errno
+import os
 import pickle
 import signal
+import subprocess
 import sys
 
 from absl import app
@@ -9,19 +12,11 @@ import pytest
 
 from base import errors
 from experiments.command_line import launch
+from experiments.command_line import stopping
 
 
 def _raise(error):
   raise error
-
-
-@pytest.fixture(name='restore', autouse=True)
-def _restore():
-  """Leaves the handlers of signals as they were."""
-  handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
-  yield
-  for number, handler in handlers.items():
-    signal.signal(number, handler)
 
 
 def test_the_exit_status_is_that_of_the_action():
@@ -33,13 +28,40 @@ def test_of_a_users_mistake_only_the_message_is_shown(capsys):
   assert capsys.readouterr().err == 'Error: Wrong.\n'
 
 
+def test_who_stops_a_program_is_told_what_it_goes_on_with(capsys):
+  status = launch.carry_out(
+    lambda: _raise(stopping.Stopped(signal.SIGTERM)), 'It goes on.'
+  )
+  assert status == 143
+  assert capsys.readouterr().err == 'Stopped. It goes on.\n'
+
+
+class ResourceExhaustedError(Exception):
+  """As TensorFlow's, by its name."""
+
+
 @pytest.mark.parametrize(
-  ('when_stopped', 'shown'), [('', 'Stopped.'), ('Again.', 'Stopped. Again.')]
+  ('error', 'message'),
+  [
+    (MemoryError(), 'not enough memory'),
+    (OSError(errno.ENOMEM, 'Cannot allocate memory'), 'not enough memory'),
+    (ResourceExhaustedError('OOM'), 'not enough memory'),
+    (RuntimeError('RESOURCE_EXHAUSTED: Out of memory'), 'not enough memory'),
+    (OSError(errno.ENOSPC, 'No space left on device'), 'No space left'),
+    (errors.ResourceError('x cannot be written.'), 'x cannot be written'),
+  ],
 )
-def test_of_ctrl_c_only_a_message_is_shown(capsys, when_stopped, shown):
-  status = launch.carry_out(lambda: _raise(KeyboardInterrupt()), when_stopped)
-  assert status == 130
-  assert capsys.readouterr().err == f'\n{shown}\n'
+def test_of_what_the_machine_lacks_there_is_one_line(capsys, error, message):
+  assert launch.carry_out(lambda: _raise(error), 'It goes on.') == 1
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith('Error: ')
+  assert message in line
+  assert line.endswith('. It goes on.')
+
+
+def test_where_nobody_reads_the_output_nothing_is_said(capsys):
+  assert launch.carry_out(lambda: _raise(BrokenPipeError())) == 1
+  assert not capsys.readouterr().err
 
 
 def test_any_other_error_is_a_bug():
@@ -62,25 +84,77 @@ def test_a_late_call_imports_its_module_only_when_it_is_called():
   assert call(0.0) == (0.0, 1.0, 1.0)
 
 
-def test_ctrl_c_takes_effect_between_rounds():
-  launch.interrupt_between_rounds()
-  launch.stop_if_interrupted()
-  signal.raise_signal(signal.SIGINT)
-  with pytest.raises(KeyboardInterrupt):
-    launch.stop_if_interrupted()
+_PROGRAM = """
+import sys
+from absl import flags
+from experiments.command_line import launch
+flags.DEFINE_integer('number', 0, 'A number.')
+
+def main(argv):
+  launch.refuse_arguments(argv)
+  return launch.carry_out(lambda: print('± ε ─') or 3)
+
+launch.start(main)
+"""
 
 
-def test_the_second_ctrl_c_takes_effect_at_once():
-  launch.interrupt_between_rounds()
-  signal.raise_signal(signal.SIGINT)
-  with pytest.raises(KeyboardInterrupt):
-    signal.raise_signal(signal.SIGINT)
-  launch.interrupt_between_rounds()  # Forgets it.
-  launch.stop_if_interrupted()
+def _call(*arguments, **environment):
+  return subprocess.run(
+    [sys.executable, '-c', _PROGRAM, *arguments],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path), **environment},
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
 
 
-def test_sigterm_is_an_exit():
-  launch.exit_when_terminated()
-  with pytest.raises(SystemExit) as caught:
-    signal.raise_signal(signal.SIGTERM)
-  assert caught.value.code == 143
+@pytest.mark.parametrize('flag', ['--help', '-h', '--version'])
+def test_what_a_flag_asks_for_is_no_failure(flag):
+  done = _call(flag)
+  assert done.returncode == 0
+  assert not done.stderr
+  assert ('tensorflow 2' if flag == '--version' else '--number') in done.stdout
+
+
+@pytest.mark.parametrize(
+  ('argument', 'message'),
+  [
+    ('--nmber=3', "Unknown command line flag 'nmber'"),
+    ('--number=x', '--number=x'),
+    ('x', "There is no argument 'x', only flags."),
+  ],
+)
+def test_of_a_wrong_command_there_is_one_line(argument, message):
+  done = _call(argument)
+  assert done.returncode == 2
+  assert not done.stdout
+  (line,) = done.stderr.splitlines()
+  assert line.startswith('Error: ')
+  assert message in line
+  assert line.endswith(' See --help.')
+
+
+def test_what_ascii_does_not_have_is_written_otherwise():
+  done = _call(PYTHONIOENCODING='ascii')
+  assert (done.returncode, done.stdout) == (3, '+- epsilon ?\n')
+
+
+@pytest.mark.parametrize(
+  ('shell', 'status', 'said'),
+  [
+    ('"$@" > /dev/full', 1, 'Error: stdout cannot be written: No space left'),
+    ('"$@" >&-', 1, 'Error: stdout is closed.'),
+    ('"$@" 2>&-', 3, ''),
+  ],
+)
+def test_a_stdout_that_cannot_be_written_to(shell, status, said):
+  done = subprocess.run(
+    ['sh', '-c', shell, 'sh', sys.executable, '-c', _PROGRAM],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert done.returncode == status
+  assert len(done.stderr.splitlines()) == bool(said)
+  assert done.stderr.startswith(said)

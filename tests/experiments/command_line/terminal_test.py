@@ -18,8 +18,19 @@ class TestProgress:
           now.return_value += 1.0
           show(i + 1, f'loss {i + 1}')
     assert file.getvalue().splitlines() == [
-      f'fedavg: {i} of 30 rounds, {i}.0 s, loss {i}' for i in (10, 20, 30)
+      'fedavg: 10 of 30 rounds, 10.0 s, 20 s left, loss 10',
+      'fedavg: 20 of 30 rounds, 20.0 s, 10 s left, loss 20',
+      'fedavg: 30 of 30 rounds, 30.0 s, loss 30',
     ]
+
+  def test_what_was_done_before_says_nothing_of_what_is_left(self):
+    with mock.patch('time.monotonic') as now:
+      now.return_value = 0.0
+      pace = terminal.Pace(120)
+      assert pace.seconds_left(100) is None
+      now.return_value = 50.0
+      assert pace.seconds_left(110) == 50.0
+      assert pace.seconds_left(120) is None
 
   def test_quiet_if_nothing_is_done(self):
     file = io.StringIO()
