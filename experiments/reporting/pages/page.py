@@ -1,7 +1,7 @@
 """A report as one page of HTML that needs no network."""
 
-from collections.abc import Sequence
 import base64
+from collections.abc import Sequence
 import dataclasses
 import functools
 import html
@@ -186,9 +186,10 @@ def export(report: Report, folder: pathlib.Path) -> None:
       continue
     spec = part.to_spec() | {'width': 480, 'background': 'white'}
     svg = vl_convert.vegalite_to_svg(spec)
-    path.with_name(f'{path.name}.svg').write_text(svg, encoding='utf-8')
-    for ending, convert in (
-      ('png', lambda text: vl_convert.svg_to_png(text, scale=2)),
-      ('pdf', vl_convert.svg_to_pdf),
-    ):
-      path.with_name(f'{path.name}.{ending}').write_bytes(convert(svg))
+    drawn = {
+      'svg': svg.encode(),
+      'png': vl_convert.svg_to_png(svg, scale=2),
+      'pdf': vl_convert.svg_to_pdf(svg),
+    }
+    for ending, contents in drawn.items():
+      path.with_name(f'{path.name}.{ending}').write_bytes(contents)

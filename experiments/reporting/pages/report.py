@@ -12,6 +12,9 @@ from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import results_folder
 from experiments.reporting.pages import charts
+from experiments.reporting.pages import client_charts
+from experiments.reporting.pages import grid_charts
+from experiments.reporting.pages import learning_charts
 from experiments.reporting.pages import page
 from experiments.reporting.pages import sheets
 from experiments.reporting.pages import sources
@@ -21,7 +24,9 @@ _SECONDS_PER_LOOK = 5
 _MOST_POINTS = 500
 
 
-def _what_was_run(entries: Sequence[sources.Run | sources.Grid]) -> page.Section:
+def _what_was_run(
+  entries: Sequence[sources.Run | sources.Grid],
+) -> page.Section:
   rows = []
   for entry in entries:
     if isinstance(entry, sources.Run):
@@ -98,10 +103,12 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 
 def _hurt(repeat: sources.Repeat) -> float | None:
-  result = repeat.result
-  return result['test']['hurt'] if 'before' in result and isinstance(
-    result['test'], dict
-  ) else result.get('hurt')
+  """The share of clients that are hurt; None if there is no baseline."""
+  test = repeat.result['test']
+  of_run: float | None = (
+    test['hurt'] if isinstance(test, dict) else repeat.result.get('hurt')
+  )
+  return of_run
 
 
 def _most_often(repeats: Iterable[sources.Repeat]) -> str:
@@ -121,16 +128,18 @@ def _results(series: Sequence[sources.Series]) -> page.Section:
     hurt = [share for r in own.repeats if (share := _hurt(r)) is not None]
     weak = 0.1 if own.higher_is_better else 0.9
     values = [[client.value for client in r.clients] for r in own.repeats]
-    rows.append([
-      sheets.Cell(own.name),
-      sheets.spread([repeat.mean for repeat in own.repeats]),
-      sheets.number(statistics.fmean(map(_deviation, values))),
-      sheets.number(statistics.fmean(_quantile(v, 0.5) for v in values)),
-      sheets.number(statistics.fmean(_quantile(v, weak) for v in values)),
-      sheets.share(statistics.fmean(hurt) if hurt else None),
-      sheets.Cell(_most_often(own.repeats)),
-      sheets.number(len(own.repeats), 'd'),
-    ])
+    rows.append(
+      [
+        sheets.Cell(own.name),
+        sheets.spread([repeat.mean for repeat in own.repeats]),
+        sheets.number(statistics.fmean(map(_deviation, values))),
+        sheets.number(statistics.fmean(_quantile(v, 0.5) for v in values)),
+        sheets.number(statistics.fmean(_quantile(v, weak) for v in values)),
+        sheets.share(statistics.fmean(hurt) if hurt else None),
+        sheets.Cell(_most_often(own.repeats)),
+        sheets.number(len(own.repeats), 'd'),
+      ]
+    )
   sheet = sheets.Sheet(
     'results',
     f'{charts.metric_title(series[0])}, of test clients',
@@ -163,13 +172,15 @@ def _privacy(series: Sequence[sources.Series]) -> page.Section:
     guarantee = own.repeats[0].result.get('privacy')
     if guarantee:
       epsilon = guarantee['epsilon']
-      rows.append([
-        sheets.Cell(own.name),
-        sheets.number(math.inf if epsilon is None else epsilon),
-        sheets.number(guarantee['delta'], '.2g'),
-        sheets.Cell(guarantee['text']),
-        sheets.Cell('; '.join(guarantee['not_covered']) or 'nothing'),
-      ])
+      rows.append(
+        [
+          sheets.Cell(own.name),
+          sheets.number(math.inf if epsilon is None else epsilon),
+          sheets.number(guarantee['delta'], '.2g'),
+          sheets.Cell(guarantee['text']),
+          sheets.Cell('; '.join(guarantee['not_covered']) or 'nothing'),
+        ]
+      )
   if not rows:
     return page.Section('Privacy', [])
   columns = ['method', 'ε', 'δ', 'guarantee', 'not covered']
@@ -187,20 +198,22 @@ def _costs(series: Sequence[sources.Series]) -> page.Section:
       if 'communication' in repeat.result
     ]
     if results:
-      rows.append([
-        sheets.Cell(own.name),
-        *(
-          _over_repeats(results, keys, form)
-          for keys, form in (
-            (('rounds',), '.0f'),
-            (('training_seconds',), '.3g'),
-            (('evaluation_seconds',), '.3g'),
-            (('communication', 'parameters_down'), '.3g'),
-            (('communication', 'parameters_up'), '.3g'),
-            (('communication', 'total_parameters'), '.3g'),
-          )
-        ),
-      ])
+      rows.append(
+        [
+          sheets.Cell(own.name),
+          *(
+            _over_repeats(results, keys, form)
+            for keys, form in (
+              (('rounds',), '.0f'),
+              (('training_seconds',), '.3g'),
+              (('evaluation_seconds',), '.3g'),
+              (('communication', 'parameters_down'), '.3g'),
+              (('communication', 'parameters_up'), '.3g'),
+              (('communication', 'total_parameters'), '.3g'),
+            )
+          ),
+        ]
+      )
   if not rows:
     return page.Section('Time and communication', [])
   columns = [
@@ -214,7 +227,8 @@ def _costs(series: Sequence[sources.Series]) -> page.Section:
   ]
   sheet = sheets.Sheet('costs', 'Costs', columns, rows)
   return page.Section(
-    'Time and communication', [sheet, *_shown(charts.of_communication(series))]
+    'Time and communication',
+    [sheet, *_shown(learning_charts.of_communication(series))],
   )
 
 
@@ -268,7 +282,7 @@ def _grid(grid: sources.Grid) -> page.Section:
     note,
   )
   return page.Section(
-    f'Grid {grid.path.name}', [*charts.of_grid(grid), sheet]
+    f'Grid {grid.path.name}', [*grid_charts.of_grid(grid), sheet]
   )
 
 
@@ -331,7 +345,11 @@ def make(
   of_clients = _shown(
     *(
       chart(judged)
-      for chart in (charts.of_clients, charts.of_shares, charts.of_gains)
+      for chart in (
+        client_charts.of_clients,
+        client_charts.of_shares,
+        client_charts.of_gains,
+      )
       if judged
     )
   )
@@ -348,13 +366,15 @@ def make(
       page.Section(
         'Learning',
         _shown(
-          charts.of_rounds(_trainings(entries)),
-          charts.of_candidates(judged) if judged else None,
+          learning_charts.of_rounds(_trainings(entries)),
+          learning_charts.of_candidates(judged) if judged else None,
         ),
       ),
       page.Section(
         'Groups and clusters',
-        _shown(charts.of_groups(judged), charts.of_clusters(judged)),
+        _shown(
+          client_charts.of_groups(judged), client_charts.of_clusters(judged)
+        ),
       ),
       _privacy(series),
       _costs(judged),

@@ -125,15 +125,17 @@ class Sheet:
       f'{" & ".join(map(_to_latex, row))} \\\\'
       for row in [self.columns, *self._texts()]
     )
-    return '\n'.join([
-      f'\\begin{{tabular}}{{{columns}}}',
-      '\\toprule',
-      head,
-      '\\midrule',
-      *rows,
-      '\\bottomrule',
-      '\\end{tabular}\n',
-    ])
+    return '\n'.join(
+      [
+        f'\\begin{{tabular}}{{{columns}}}',
+        '\\toprule',
+        head,
+        '\\midrule',
+        *rows,
+        '\\bottomrule',
+        '\\end{tabular}\n',
+      ]
+    )
 
   @property
   def files(self) -> dict[str, str]:
@@ -173,6 +175,4 @@ def _cell(cell: Cell, is_first: bool, is_number: bool) -> str:
   tag = 'th scope="row"' if is_first else 'td'
   value = '' if cell.value is None else f' data-value="{cell.value!r}"'
   text = html.escape(cell.text).replace('\n', '<br>')
-  return (
-    f'<{tag}{_number_class(is_number)}{value}>{text}</{tag.split()[0]}>'
-  )
+  return f'<{tag}{_number_class(is_number)}{value}>{text}</{tag.split()[0]}>'

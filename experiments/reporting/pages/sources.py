@@ -235,27 +235,22 @@ def _of_record(record: Mapping[str, Any]) -> Repeat:
 
 
 def _read_run(path: pathlib.Path) -> Run:
-  try:
-    if (path / results_folder.RESULTS).exists():
-      finished = results_folder.read(path)
-      configuration = finished.configuration
-      methods, clients = finished.methods, finished.clients
-    else:
-      text = (path / results_folder.CONFIG).read_text(encoding='utf-8')
-      configuration = dict(user_settings.flatten(tomllib.loads(text)))
-      methods, clients = {}, {}
-    return Run(
-      path,
-      configuration,
-      configuration['algorithms'],
-      methods,
-      clients,
-      results_folder.read_rounds(path),
-    )
-  except (OSError, ValueError, KeyError) as error:
-    raise errors.UserError(
-      f'{path} cannot be read as the folder of a run ({error!r}).'
-    ) from error
+  if (path / results_folder.RESULTS).exists():
+    finished = results_folder.read(path)
+    configuration = finished.configuration
+    methods, clients = finished.methods, finished.clients
+  else:
+    text = (path / results_folder.CONFIG).read_text(encoding='utf-8')
+    configuration = dict(user_settings.flatten(tomllib.loads(text)))
+    methods, clients = {}, {}
+  return Run(
+    path,
+    configuration,
+    configuration['algorithms'],
+    methods,
+    clients,
+    results_folder.read_rounds(path),
+  )
 
 
 def _read_grid(path: pathlib.Path) -> Grid:
@@ -292,21 +287,24 @@ def read(paths: Sequence[pathlib.Path]) -> list[Run | Grid]:
   Raises:
     UserError: If there is neither a run nor a grid, or one is damaged.
   """
-  found: list[Run | Grid] = []
-  for path in paths:
-    inside = sorted(path.glob(f'*/{results_folder.CONFIG}'))
+  return [entry for path in paths for entry in _read_folder(path)]
+
+
+def _read_folder(path: pathlib.Path) -> list[Run | Grid]:
+  try:
     if (path / _RUNS_OF_GRID).exists():
-      found.append(_read_grid(path))
-    elif (path / results_folder.CONFIG).exists():
-      found.append(_read_run(path))
-    elif inside:
-      found.extend(_read_run(config.parent) for config in inside)
-    else:
-      raise errors.UserError(
-        f'{path} is no folder of a run or of a grid, and has none inside. Name'
-        ' an output_dir.'
-      )
-  return found
+      return [_read_grid(path)]
+    if (path / results_folder.CONFIG).exists():
+      return [_read_run(path)]
+    inside = sorted(path.glob(f'*/{results_folder.CONFIG}'))
+    if inside:
+      return [_read_run(config.parent) for config in inside]
+  except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    raise errors.UserError(f'{path} is damaged ({error!r}).') from error
+  raise errors.UserError(
+    f'{path} is no folder of a run or of a grid, and has none inside. Name an'
+    ' output_dir.'
+  )
 
 
 def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
