@@ -16,11 +16,18 @@ from experiments.reporting.pages import charts
 from experiments.reporting.pages import sheets
 
 _HERE = pathlib.Path(__file__).parent
+# Longer tables are folded.
+_MOST_ROWS = 40
 _KINDS = {
   'csv': ('CSV', 'text/csv'),
   'md': ('Markdown', 'text/markdown'),
   'tex': ('LaTeX', 'text/x-tex'),
 }
+
+
+def _id(name: str) -> str:
+  """Makes a name that can be one of an element and of a file."""
+  return ''.join(c if c.isalnum() or c in '-_.' else '-' for c in name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +47,15 @@ class Section:
   @property
   def anchor(self) -> str:
     """Its name in links."""
-    return self.title.lower().replace(' ', '-')
+    return _id(self.title.lower())
+
+  def renamed(self, addition: str) -> 'Section':
+    """Returns the section with an addition to its title and to all names."""
+    parts = [
+      dataclasses.replace(part, name=part.name + addition)
+      for part in self.parts
+    ]
+    return dataclasses.replace(self, title=self.title + addition, parts=parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,11 +80,6 @@ class Report:
     return [part for section in self.sections for part in section.parts]
 
 
-def _id(name: str) -> str:
-  """Makes a name that can be one of an element and of a file."""
-  return ''.join(c if c.isalnum() or c in '-_.' else '-' for c in name)
-
-
 def _of_sheet(sheet: sheets.Sheet) -> str:
   links = []
   for ending, text in sheet.files.items():
@@ -79,10 +89,14 @@ def _of_sheet(sheet: sheets.Sheet) -> str:
       f'<a download="{_id(sheet.name)}.{ending}"'
       f' href="data:{kind};charset=utf-8;base64,{data}">{name}</a>'
     )
+  table = f'<div class="wide" tabindex="0">{sheet.to_html()}</div>'
+  if len(sheet.rows) > _MOST_ROWS:
+    table = (
+      f'<details><summary>All {len(sheet.rows)} rows</summary>{table}</details>'
+    )
   return (
     f'<h3>{html.escape(sheet.title)}</h3>'
-    f'<p class="note">{html.escape(sheet.note)}</p>'
-    f'<div class="wide" tabindex="0">{sheet.to_html()}</div>'
+    f'<p class="note">{html.escape(sheet.note)}</p>{table}'
     f'<p class="take">Take it along: {"".join(links)}</p>'
   )
 

@@ -1,6 +1,6 @@
 """A report of runs and grids: what it has, and when it is written."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import math
 import pathlib
 import shlex
@@ -296,26 +296,42 @@ def _shown(*found: charts.Chart | None) -> list[charts.Chart]:
 
 
 def _trainings(
-  entries: Sequence[sources.Run | sources.Grid],
-) -> list[tuple[str, str, int, Any]]:
+  runs: Sequence[sources.Run],
+) -> list[tuple[str, str, int, Mapping[str, Sequence[float]]]]:
   """Lists the trainings of all runs, also of those under way."""
-  runs = [entry for entry in entries if isinstance(entry, sources.Run)]
-  differing = [
-    name
-    for name in sources.differences(runs)
-    if name not in (*sources.SEEDS, 'algorithms')
-  ]
   return [
-    (
-      ', '.join(
-        [name, *(f'{d}={run.configuration.get(d)}' for d in differing)]
-      ),
-      name,
-      run.configuration['seed'],
-      rounds,
-    )
-    for run in runs
+    (own.name(name), name, run.configuration['seed'], rounds)
+    for own in sources.configurations(runs)
+    for run in own.runs
     for name, rounds in run.rounds.items()
+  ]
+
+
+def _of_task(
+  task: str,
+  series: Sequence[sources.Series],
+  runs: Sequence[sources.Run],
+) -> list[page.Section]:
+  """Makes the sections of what is judged by one metric."""
+  of_clients: Sequence[charts.Chart | None] = ()
+  candidates = groups = clusters = None
+  if series:
+    of_clients = [
+      client_charts.of_clients(series),
+      client_charts.of_shares(series),
+      client_charts.of_gains(series),
+    ]
+    candidates = learning_charts.of_candidates(series)
+    groups = client_charts.of_groups(series)
+    clusters = client_charts.of_clusters(series)
+  rounds = learning_charts.of_rounds(_trainings(runs))
+  return [
+    _results(series),
+    page.Section('Clients', _shown(*of_clients)),
+    page.Section('Learning', _shown(rounds, candidates)),
+    page.Section('Groups and clusters', _shown(groups, clusters)),
+    _privacy(series),
+    _costs(series),
   ]
 
 
@@ -329,57 +345,31 @@ def make(
     command: The command that makes it.
 
   Returns:
-    The report.
+    The report, which has sections of its own for each task.
   """
   series = sources.series_of(entries)
-  # A chart has one axis for the metric; what is judged by another is left to
-  # the table.
-  judged = [own for own in series if own.metric == series[0].metric]
+  runs = [entry for entry in entries if isinstance(entry, sources.Run)]
   grids = [entry for entry in entries if isinstance(entry, sources.Grid)]
   tasks = dict.fromkeys(
-    entry.configuration['task.name']
-    for entry in entries
-    if isinstance(entry, sources.Run)
-  )
-  names = [*tasks, *(f'grid {grid.path.name}' for grid in grids)]
-  of_clients = _shown(
-    *(
-      chart(judged)
-      for chart in (
-        client_charts.of_clients,
-        client_charts.of_shares,
-        client_charts.of_gains,
-      )
-      if judged
-    )
-  )
-  return page.Report(
-    f'Personalized federated learning: {", ".join(names)}',
-    f'{len(entries)} {"folder" if len(entries) == 1 else "folders"},'
-    f' {len(series)} finished '
-    f'{"method" if len(series) == 1 else "methods"}.',
-    command,
     [
-      _what_was_run(entries),
-      _results(series),
-      page.Section('Clients', of_clients),
-      page.Section(
-        'Learning',
-        _shown(
-          learning_charts.of_rounds(_trainings(entries)),
-          learning_charts.of_candidates(judged) if judged else None,
-        ),
-      ),
-      page.Section(
-        'Groups and clusters',
-        _shown(
-          client_charts.of_groups(judged), client_charts.of_clusters(judged)
-        ),
-      ),
-      _privacy(series),
-      _costs(judged),
-      *map(_grid, grids),
-    ],
+      *(run.configuration['task.name'] for run in runs),
+      *(own.task for own in series),
+    ]
+  )
+  sections = [_what_was_run(entries)]
+  for task in tasks:
+    of_task = _of_task(
+      task,
+      [own for own in series if own.task == task],
+      [run for run in runs if run.configuration['task.name'] == task],
+    )
+    where = f': {task}' if len(tasks) > 1 else ''
+    sections += [own.renamed(where) for own in of_task]
+  return page.Report(
+    f'Personalized federated learning: {", ".join(tasks)}',
+    f'Folders: {len(entries)}. Finished methods: {len(series)}.',
+    command,
+    [*sections, *map(_grid, grids)],
   )
 
 

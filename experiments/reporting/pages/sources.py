@@ -18,6 +18,8 @@ from experiments.reporting import results_folder
 # What tells repeats of one configuration apart.
 SEEDS = ('seed', 'task.split_seed')
 _RUNS_OF_GRID = 'runs.jsonl'
+# The most settings that a label of a configuration has.
+_MOST_IN_LABEL = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +70,13 @@ class Series:
   Attributes:
     name: The name that it has in the report.
     method: The name of the method.
+    task: The name of the task, or of the grid.
     repeats: The repeats.
   """
 
   name: str
   method: str
+  task: str
   repeats: Sequence[Repeat]
 
   @property
@@ -161,11 +165,10 @@ class GridPoint:
     """The mean of the test clients' means; NaN if a repeat diverged."""
     return _mean([_mean(map(_number, own['test'])) for own in self.records])
 
-  def series(self) -> Series:
-    """Returns the point as a method."""
-    return Series(
-      self.name, self.records[0]['algorithm'], [*map(_of_record, self.records)]
-    )
+  def series(self, task: str) -> Series:
+    """Returns the point as a method of a task."""
+    method = self.records[0]['algorithm']
+    return Series(self.name, method, task, [*map(_of_record, self.records)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,7 +311,11 @@ def _read_folder(path: pathlib.Path) -> list[Run | Grid]:
 
 
 def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
-  """Finds the settings in which runs differ, and their values in each run."""
+  """Finds the settings in which runs differ, and their values in each run.
+
+  A setting that only some of the runs have, as that of a method, makes no
+  difference; its value is then None.
+  """
   names = dict.fromkeys(name for run in runs for name in run.configuration)
   values = {
     name: [run.configuration.get(name) for run in runs] for name in names
@@ -316,8 +323,64 @@ def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
   return {
     name: own
     for name, own in values.items()
-    if any(value != own[0] for value in own)
+    if len({str(value) for value in own if value is not None}) > 1
   }
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+  """Runs that differ in nothing but their seed.
+
+  Attributes:
+    label: What tells it from other configurations of the task; empty if there
+      is no other one.
+    runs: The runs.
+  """
+
+  label: str
+  runs: Sequence[Run]
+
+  def name(self, method: str) -> str:
+    """Returns the name of a method, or training, with this configuration."""
+    return f'{method} ({self.label})' if self.label else method
+
+
+def _task(run: Run) -> str:
+  name: str = run.configuration['task.name']
+  return name
+
+
+def configurations(runs: Sequence[Run]) -> list[Configuration]:
+  """Groups runs by all settings but the seed.
+
+  Args:
+    runs: The runs.
+
+  Returns:
+    The configurations. One is labelled with the settings in which it differs
+    or, if these are many, with its folder.
+  """
+  grouped: dict[str, list[Run]] = {}
+  for run in runs:
+    settings = {
+      name: value
+      for name, value in run.configuration.items()
+      if name not in SEEDS
+    }
+    grouped.setdefault(json.dumps(settings, sort_keys=True), []).append(run)
+  made = []
+  for own in grouped.values():
+    alike = [run for run in runs if _task(run) == _task(own[0])]
+    names = [
+      name for name in differences(alike) if name not in (*SEEDS, 'algorithms')
+    ]
+    label = ', '.join(
+      f'{name}={own[0].configuration.get(name)}' for name in names
+    )
+    if len(names) > _MOST_IN_LABEL:
+      label = own[0].path.name
+    made.append(Configuration(label, own))
+  return made
 
 
 def series_of(entries: Sequence[Run | Grid]) -> list[Series]:
@@ -327,38 +390,22 @@ def series_of(entries: Sequence[Run | Grid]) -> list[Series]:
     entries: The runs, and the grids, of which the best points are taken.
 
   Returns:
-    The series. Methods that there are with several configurations are named
-    with what differs.
+    The series.
   """
   runs = [entry for entry in entries if isinstance(entry, Run)]
-  differing = [name for name in differences(runs) if name not in SEEDS]
-  grouped: dict[tuple[str, str], list[Repeat]] = {}
-  for run in runs:
-    label = ', '.join(
-      f'{name}={run.configuration.get(name)}'
-      for name in differing
-      if name != 'algorithms'
-    )
-    for method in run.methods:
-      grouped.setdefault((method, label), []).append(run.repeat(method))
-  several = {
-    method
-    for method, label in grouped
-    if any(m == method and other != label for m, other in grouped)
-  }
-  made = [
-    Series(
-      f'{method} ({label})' if method in several and label else method,
-      method,
-      repeats,
-    )
-    for (method, label), repeats in grouped.items()
-  ]
-  grids = [entry for entry in entries if isinstance(entry, Grid)]
-  for grid in grids:
-    for point in grid.best():
-      own = point.series()
-      if len(entries) > 1:
-        own = dataclasses.replace(own, name=f'{own.name} ({grid.path.name})')
-      made.append(own)
+  made = []
+  for own in configurations(runs):
+    methods = dict.fromkeys(name for run in own.runs for name in run.methods)
+    made += [
+      Series(
+        own.name(method),
+        method,
+        _task(own.runs[0]),
+        [run.repeat(method) for run in own.runs if method in run.methods],
+      )
+      for method in methods
+    ]
+  for grid in entries:
+    if isinstance(grid, Grid):
+      made += [point.series(f'grid {grid.path.name}') for point in grid.best()]
   return made

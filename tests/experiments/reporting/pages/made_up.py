@@ -29,7 +29,7 @@ def series(
   }
   rounds = {'round': [1.0, 2.0], 'loss': [2.0, 1.0]}
   repeat = sources.Repeat(0, clients, {**of_any, **result}, rounds)
-  return sources.Series(name, name, [repeat])
+  return sources.Series(name, name, 'school', [repeat])
 
 
 def point(

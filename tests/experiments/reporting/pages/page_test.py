@@ -53,6 +53,6 @@ def test_exports_each_table_and_chart(made, tmp_path):
   page.export(made, tmp_path / 'files')
   names = {path.name for path in (tmp_path / 'files').iterdir()}
   for ending in ('csv', 'md', 'tex'):
-    assert f'results.{ending}' in names
+    assert f'runs.{ending}' in names
   for ending in ('svg', 'png', 'pdf'):
-    assert f'clients.{ending}' in names
+    assert f'clients--school.{ending}' in names

@@ -69,3 +69,13 @@ def test_watching_ends_when_all_is_finished(tmp_path, monkeypatch):
 )
 def test_quantiles_of_what_diverged_are_unknown(values, median):
   assert report._quantile(values, 0.5) == pytest.approx(median, nan_ok=True)
+
+
+def test_each_task_has_sections_of_its_own(tmp_path):
+  for task in ('school', 'mnist'):
+    made_up.write_run(tmp_path / task, task={'name': task})
+  made = report.make(sources.read([tmp_path]), '')
+  titles = [section.title for section in made.sections]
+  assert {'Results: school', 'Results: mnist'} <= set(titles)
+  names = [part.name for part in made.parts]
+  assert len(set(names)) == len(names)
