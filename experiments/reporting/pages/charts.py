@@ -16,6 +16,9 @@ _SCHEMA = 'https://vega.github.io/schema/vega-lite/v6.json'
 # Significant digits of the numbers in the page.
 _DIGITS = 6
 
+# The axis of whole numbers.
+WHOLE = {'format': 'd', 'tickMinStep': 1}
+
 Spec = dict[str, Any]
 Rows = list[dict[str, Any]]
 
@@ -99,10 +102,6 @@ def color_of_method(found: Mapping[str, looks.Look]) -> Spec:
   )
 
 
-def colors_of(series: Sequence[sources.Series]) -> Spec:
-  return color_of_method(looks_of(series))
-
-
 def _dashes(line: looks.LineStyle) -> list[int]:
   if isinstance(line, str):
     return {'-': [1, 0], '--': [6, 3], ':': [2, 2]}[line]
@@ -124,6 +123,16 @@ def line_of_method(found: Mapping[str, looks.Look]) -> dict[str, Spec]:
     'strokeDash': field(
       'method', 'nominal', scale=scale, legend=color['legend']
     ),
+  }
+
+
+def mark_of_method(found: Mapping[str, looks.Look]) -> dict[str, Spec]:
+  """The colour of marks, and their shapes, which are in the same legend."""
+  color = color_of_method(found)
+  scale = {'domain': list(found)}
+  return {
+    'color': color,
+    'shape': field('method', 'nominal', scale=scale, legend=color['legend']),
   }
 
 

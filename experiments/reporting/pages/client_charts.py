@@ -58,7 +58,10 @@ def of_clients(series: Sequence[sources.Series]) -> charts.Chart | None:
       'yOffset': charts.field(
         'jitter', 'quantitative', scale={'domain': [-1.1, 1.1]}
       ),
-      'color': {**charts.colors_of(series), 'legend': None},
+      'color': {
+        **charts.color_of_method(charts.looks_of(series)),
+        'legend': None,
+      },
       'tooltip': [charts.field(name, 'nominal', name) for name in data[0]],
     },
   }
@@ -251,8 +254,7 @@ def of_groups(series: Sequence[sources.Series]) -> charts.Chart | None:
           'scale': {'zero': False},
         },
         'y': charts.field('group', 'nominal', 'group'),
-        'color': charts.colors_of(series),
-        'shape': charts.field('method', 'nominal', legend=None),
+        **charts.mark_of_method(charts.looks_of(series)),
         'tooltip': [
           charts.field('method', 'nominal', 'method'),
           charts.field('group', 'nominal', 'group'),
@@ -305,6 +307,7 @@ def of_clusters(series: Sequence[sources.Series]) -> charts.Chart | None:
           'field': 'clients',
           'type': 'quantitative',
           'title': 'test clients',
+          'axis': charts.WHOLE,
         },
         'y': charts.field('cluster', 'nominal', 'cluster'),
         'color': charts.field(

@@ -44,7 +44,7 @@ def of_rounds(
     return None
   of_series = dict((name, method) for name, method, *_ in trainings)
   found = charts.looks_of_names(list(of_series), list(of_series.values()))
-  x = charts.field('round', 'quantitative', 'round')
+  x = charts.field('round', 'quantitative', 'round', axis=charts.WHOLE)
   band = {
     'mark': {'type': 'errorband', 'extent': 'stdev', 'opacity': 0.2},
     'encoding': {
@@ -227,8 +227,7 @@ def of_communication(series: Sequence[sources.Series]) -> charts.Chart | None:
           f'mean {charts.metric_title(series[0])}',
           scale={'zero': False},
         ),
-        'color': charts.colors_of(series),
-        'shape': charts.field('method', 'nominal', legend=None),
+        **charts.mark_of_method(charts.looks_of(series)),
         'tooltip': [
           charts.field(name, 'nominal', name)
           for name in ('method', 'seed', 'sent', 'value')
