@@ -34,10 +34,10 @@ from personalization import comparison
 Result = Mapping[str, Any]
 Row = Mapping[str, Any]
 
-# The file of all settings.
-CONFIG = 'config.toml'
+# The files of all settings, and of the results.
+CONFIG, RESULTS = 'config.toml', 'results.json'
 _CONFIG_HEADER = '# All settings of a run. To do it again: --preset=THIS_FILE\n'
-_RESULTS, _CLIENTS, _METRICS = 'results.json', 'per_client.csv', 'metrics'
+_CLIENTS, _METRICS = 'per_client.csv', 'metrics'
 # Columns that are always there, if only empty; those of what else is measured
 # come after them.
 _COLUMNS = (
@@ -92,7 +92,7 @@ def _read_table(path: pathlib.Path) -> list[dict[str, str]]:
 
 
 def _read_results(path: pathlib.Path) -> dict[str, Any]:
-  return json.loads((path / _RESULTS).read_text(encoding='utf-8'))
+  return json.loads((path / RESULTS).read_text(encoding='utf-8'))
 
 
 class RunFolder:
@@ -117,7 +117,7 @@ class RunFolder:
     """Whether this run was started here before, and no other run was."""
     there = self._path / CONFIG
     if not there.exists():
-      for name in ('checkpoints', _RESULTS):
+      for name in ('checkpoints', RESULTS):
         if (self._path / name).exists():
           raise errors.UserError(
             f'{self._path} has {name} but no config.toml to tell of what.'
@@ -137,7 +137,7 @@ class RunFolder:
 
   def _read(self) -> None:
     """Reads the results of the finished methods."""
-    results = self._path / _RESULTS
+    results = self._path / RESULTS
     if not results.exists():
       return
     try:
@@ -231,7 +231,7 @@ class RunFolder:
       'methods': self.results,
     }
     text = json.dumps(contents, indent=2, allow_nan=False)
-    folders.write(self._path / _RESULTS, f'{text}\n')
+    folders.write(self._path / RESULTS, f'{text}\n')
 
 
 def _compare(
@@ -293,6 +293,17 @@ class FinishedRun:
   rounds: Mapping[str, Mapping[str, Sequence[float]]]
 
 
+def read_rounds(path: pathlib.Path) -> dict[str, dict[str, list[float]]]:
+  """Reads the metrics of the rounds of each training of a run, by name."""
+  rounds = {}
+  for file in sorted((path / _METRICS).glob('*.csv')):
+    table = _read_table(file)
+    rounds[file.stem] = {
+      name: [float(row[name]) for row in table] for name in table[0]
+    }
+  return rounds
+
+
 def read(path: pathlib.Path) -> FinishedRun:
   """Reads the output folder of a run.
 
@@ -309,12 +320,6 @@ def read(path: pathlib.Path) -> FinishedRun:
     contents = _read_results(path)
     methods = contents['methods']
     rows = _read_table(path / _CLIENTS)
-    rounds = {}
-    for file in sorted((path / _METRICS).glob('*.csv')):
-      table = _read_table(file)
-      rounds[file.stem] = {
-        name: [float(row[name]) for row in table] for name in table[0]
-      }
     return FinishedRun(
       path,
       dict(user_settings.flatten(contents['configuration'])),
@@ -322,7 +327,7 @@ def read(path: pathlib.Path) -> FinishedRun:
       {
         name: [row for row in rows if row['method'] == name] for name in methods
       },
-      rounds,
+      read_rounds(path),
     )
   except FileNotFoundError as error:
     raise errors.UserError(

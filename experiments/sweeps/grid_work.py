@@ -193,6 +193,7 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
   evaluated, test = outcome.evaluated, outcome.test
   record = {
     'key': run.key,
+    'name': run.point.name,
     'algorithm': run.point.algorithm,
     'values': dict(run.point.values),
     'seed': run.config.training.seed,
