@@ -391,6 +391,77 @@ def _are_judged(judged_by: Sequence[ClientMetrics]) -> np.ndarray:
   )
 
 
+def _make_work(
+  method: methods.Method,
+  trained: training.Trained,
+  task: task.Task,
+  training_settings: schedules.TrainingSettings,
+  populations: Populations,
+  on_cohort: Callable[[int], None],
+) -> _Work:
+  # Cohorts of the same size, and no larger than need be for that.
+  most = max(map(len, populations.values()))
+  return _Work(
+    method=method,
+    trained=trained,
+    attributes=task.attributes,
+    training_settings=training_settings,
+    batch_size=training_settings.batch_size or task.batch_size,
+    cohort_size=-(-most // -(-most // _COHORT)),
+    on_cohort=on_cohort,
+  )
+
+
+def validate(
+  method: methods.Method,
+  trained: training.Trained,
+  task: task.Task,
+  training_settings: schedules.TrainingSettings,
+  on_cohort: Callable[[int], None],
+  populations: Populations,
+) -> Evaluation:
+  """Personalizes and evaluates the validation clients alone.
+
+  Args:
+    method: The method, built for `measurements.evaluation_sets`.
+    trained: What its training has come to.
+    task: The task.
+    training_settings: How it is trained.
+    on_cohort: Called with the number of clients that were just evaluated.
+    populations: What `prepare` gives.
+
+  Returns:
+    The metrics of all candidates, which are those to choose by and those to
+    report.
+  """
+  name = measurements.own_sets(task)[0]
+  clients, *_ = populations.values()
+  sums = _evaluate_population(
+    _make_work(
+      method, trained, task, training_settings, populations, on_cohort
+    ),
+    clients,
+    1.0,
+    {
+      # Of other sets, as the test examples of a silo, nothing is looked at.
+      own: measurements.SetPart(name, 0.0, float(own == name))
+      for own in method.evaluation_sets
+    },
+  )
+  found = ClientMetrics(clients.client_ids, sums[name], task.model.metrics)
+  judged = _are_judged([found])
+  return Evaluation(
+    task.metric,
+    task.higher_is_better,
+    tuple(method.candidates),
+    method.baseline,
+    found.of(judged),
+    found.of(judged),
+    (),
+    clients.sizes['personalization'][judged],
+  )
+
+
 def evaluate(
   method: methods.Method,
   trained: training.Trained,
@@ -424,16 +495,8 @@ def evaluate(
   )
   own_sets = measurements.own_sets(task)
   *_, reported = populations.values()
-  # Cohorts of the same size, and no larger than need be for that.
-  most = max(map(len, populations.values()))
-  work = _Work(
-    method=method,
-    trained=trained,
-    attributes=task.attributes,
-    training_settings=training_settings,
-    batch_size=training_settings.batch_size or task.batch_size,
-    cohort_size=-(-most // -(-most // _COHORT)),
-    on_cohort=on_cohort,
+  work = _make_work(
+    method, trained, task, training_settings, populations, on_cohort
   )
   not_means = task.model.metrics
 

@@ -2,7 +2,14 @@
 
 import asyncio
 import collections
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+  Awaitable,
+  Callable,
+  Generator,
+  Iterable,
+  Mapping,
+  Sequence,
+)
 import contextlib
 import dataclasses
 import math
@@ -149,6 +156,7 @@ def train(
   on_round: Callable[[int, _Metrics], None] = lambda *_: None,
   on_checkpoint: Callable[[int], None] = lambda _: None,
   should_stop: Callable[[], bool] | None = None,
+  evaluate: Callable[[Trained], Awaitable[None]] | None = None,
 ) -> Trained:
   """Trains, from the last checkpoint if there is one.
 
@@ -168,6 +176,9 @@ def train(
       at, 0 if there is none, and with that of each checkpoint that is written.
     should_stop: Asked now and then whether to stop, with a checkpoint, before
       the last round; by default training goes on to the end.
+    evaluate: Called after every `how.rounds_per_evaluation` rounds, before the
+      checkpoint and `on_round` of the last of them: a kill in between repeats
+      it.
 
   Returns:
     The state after the last round, or after that at which it was stopped.
@@ -204,6 +215,7 @@ def train(
         on_round,
         on_checkpoint,
         should_stop,
+        evaluate,
       )
     )
     stack.pop_all()
@@ -312,10 +324,15 @@ class _AtOnce:
     self, done: int, total_rounds: int
   ) -> Generator[tuple[int, _Own], None, None]:
     """Yields the number of rounds to run next, and what they are given."""
-    every = self._how.rounds_per_checkpoint
+    how = self._how
+    intervals = [how.rounds_per_checkpoint]
+    if how.rounds_per_evaluation:
+      intervals.append(how.rounds_per_evaluation)
     while done < total_rounds:
       num_rounds = min(
-        self._schedule.rounds_at_once, every - done % every, total_rounds - done
+        self._schedule.rounds_at_once,
+        total_rounds - done,
+        *(every - done % every for every in intervals),
       )
       yield num_rounds, self._schedule.several(done + 1)
       done += num_rounds
@@ -429,6 +446,7 @@ async def _train(
   on_round: Callable[[int, _Metrics], None],
   on_checkpoint: Callable[[int], None],
   should_stop: Callable[[], bool] | None,
+  evaluate: Callable[[Trained], Awaitable[None]] | None,
 ) -> Trained:
   """Trains, see `train`."""
   total_rounds = 0
@@ -477,6 +495,12 @@ async def _train(
         numbered = list(enumerate(new, done + 1))
         unreleased += numbered
         done += num_rounds
+        if evaluate and how.rounds_per_evaluation:
+          if done % how.rounds_per_evaluation == 0:
+            runner.store(done)
+            await evaluate(
+              dataclasses.replace(start, round=done, server_state=server_state)
+            )
         stops = should_stop is not None and should_stop()
         is_last = stops or diverged or done == total_rounds
         if is_last or done % how.rounds_per_checkpoint == 0:

@@ -4,6 +4,8 @@
   results.json     each method's statistics over the test clients
   per_client.csv   each test client's metric, and what else is measured of it
   metrics/         each round's training metrics, a CSV file for each training
+  validation/      metrics of the validation clients after every so many rounds,
+                   a CSV file for each method, if there are any
   tensorboard/     the same for TensorBoard
   checkpoints/     where a run that was stopped goes on
 
@@ -37,7 +39,8 @@ Row = Mapping[str, Any]
 # The files of all settings, and of the results.
 CONFIG, RESULTS = 'config.toml', 'results.json'
 _CONFIG_HEADER = '# All settings of a run. To do it again: --preset=THIS_FILE\n'
-_CLIENTS, _METRICS = 'per_client.csv', 'metrics'
+_CLIENTS = 'per_client.csv'
+_METRICS, _VALIDATION = 'metrics', 'validation'
 # Columns that are always there, if only empty; those of what else is measured
 # come after them.
 _COLUMNS = (
@@ -167,6 +170,10 @@ class RunFolder:
     """Returns the file of the metrics of the rounds of a training."""
     return self._path / _METRICS / f'{training}.csv'
 
+  def validation_file(self, method: str) -> pathlib.Path:
+    """Returns the file of the metrics of validation clients in a training."""
+    return self._path / _VALIDATION / f'{method}.csv'
+
   def tensorboard_dir(self, training: str) -> pathlib.Path:
     """Returns where TensorBoard finds the metrics of a training."""
     return self._path / 'tensorboard' / training
@@ -284,6 +291,8 @@ class FinishedRun:
     methods: The results of each method, see `serialization.make_result`.
     clients: The test clients of each method, as in per_client.csv.
     rounds: The metrics of each training's rounds, by their names.
+    validation: The metrics of the validation clients in each method's training,
+      by their names, after every so many rounds.
   """
 
   path: pathlib.Path
@@ -291,17 +300,23 @@ class FinishedRun:
   methods: Mapping[str, Result]
   clients: Mapping[str, Sequence[Mapping[str, str]]]
   rounds: Mapping[str, Mapping[str, Sequence[float]]]
+  validation: Mapping[str, Mapping[str, Sequence[float]]]
+
+
+def _read_series(folder: pathlib.Path) -> dict[str, dict[str, list[float]]]:
+  """Reads the columns of each file of metrics by round."""
+  series = {}
+  for file in sorted(folder.glob('*.csv')):
+    table = _read_table(file)
+    series[file.stem] = {
+      name: [float(row[name]) for row in table] for name in table[0]
+    }
+  return series
 
 
 def read_rounds(path: pathlib.Path) -> dict[str, dict[str, list[float]]]:
   """Reads the metrics of the rounds of each training of a run, by name."""
-  rounds = {}
-  for file in sorted((path / _METRICS).glob('*.csv')):
-    table = _read_table(file)
-    rounds[file.stem] = {
-      name: [float(row[name]) for row in table] for name in table[0]
-    }
-  return rounds
+  return _read_series(path / _METRICS)
 
 
 def read(path: pathlib.Path) -> FinishedRun:
@@ -328,6 +343,7 @@ def read(path: pathlib.Path) -> FinishedRun:
         name: [row for row in rows if row['method'] == name] for name in methods
       },
       read_rounds(path),
+      _read_series(path / _VALIDATION),
     )
   except FileNotFoundError as error:
     raise errors.UserError(

@@ -20,6 +20,7 @@ from experiments.reporting import round_metrics
 from experiments.reporting import serialization
 from experiments.reporting import tables
 from experiments.runs import execution
+from experiments.runs import validation_curves
 from personalization import costs
 from personalization import evaluation
 from personalization import measurements
@@ -57,6 +58,7 @@ def _train(
   settings: schedules.TrainingSettings,
   folder: results_folder.RunFolder,
   schedule: schedules.Schedule,
+  curves: validation_curves.Curves | None,
 ) -> tuple[training.Trained, float | None]:
   """Trains; also returns the seconds, if it did not begin at a checkpoint."""
   if not method.trains:
@@ -80,6 +82,12 @@ def _train(
         if round_num:
           terminal.say(f'{name}: its last checkpoint is there; going on {rest}')
 
+    def on_round(round_num: int, metrics: Mapping[str, float]) -> None:
+      note = f'loss {metrics["loss"]:.4g}'
+      if curves and curves.last:
+        note += f', validation {next(iter(curves.last.values())):.4g}'
+      show(round_num, note)
+
     trained = training.train(
       method,
       task,
@@ -87,13 +95,12 @@ def _train(
       schedule=schedule,
       checkpoint_dir=folder.checkpoint_dir(name),
       release_managers=_release_managers(folder, name),
-      on_round=lambda number, metrics: show(
-        number, f'loss {metrics["loss"]:.4g}'
-      ),
+      on_round=on_round,
       on_checkpoint=on_checkpoint,
       should_stop=should_stop,
+      evaluate=None if curves is None else curves.evaluate,
     )
-  seconds = time.monotonic() - start
+  seconds = time.monotonic() - start - (curves.seconds if curves else 0.0)
   _tell_of_skipped(f'{name}: training', trained.skipped_clients)
   if trained.dropped_clients:
     terminal.say(
@@ -138,14 +145,18 @@ class Trainings:
     task: tasks.Task,
     config: configs.Config,
     folder: results_folder.RunFolder,
+    populations: evaluation.Populations | None = None,
   ):
     self._task = task
+    self._config = config
     self._settings = config.training
     self._folder = folder
-    # A training has the name of the first method that it is for.
-    self._names: dict[Hashable, str] = {}
+    self._populations = populations
+    # The methods that each training is for; it has the name of the first.
+    self._methods: dict[Hashable, dict[str, methods.Method]] = {}
     for name, method in built.items():
-      self._names.setdefault(method.training_key, name)
+      self._methods.setdefault(method.training_key, {})[name] = method
+    self._names = {key: next(iter(own)) for key, own in self._methods.items()}
     self._done: dict[Hashable, Training] = {}
 
   def get(self, method: methods.Method, role: str = '') -> Training:
@@ -167,8 +178,28 @@ class Trainings:
       if stage.found is not None:
         self._folder.write_groups(name, stage.found.values)
       schedule = training.make_schedule(method, stage.task, self._settings)
+      curves = None
+      # Without populations the trainings are done already.
+      if (
+        self._settings.rounds_per_evaluation
+        and self._populations is not None
+        and key in self._methods
+      ):
+        curves = validation_curves.Curves(
+          self._methods[key],
+          stage.task,
+          self._populations,
+          self._config,
+          self._folder,
+        )
       ended, seconds = _train(
-        name, stage.method, stage.task, self._settings, self._folder, schedule
+        name,
+        stage.method,
+        stage.task,
+        self._settings,
+        self._folder,
+        schedule,
+        curves,
       )
       before = method.before
       self._done[key] = Training(
@@ -289,7 +320,7 @@ def run(
     populations = evaluation.prepare(
       task, measurement=config.measurement, seed=config.training.seed
     )
-    trainings = Trainings(built, task, config, folder)
+    trainings = Trainings(built, task, config, folder, populations)
     baseline = config.run.baseline
     # The baseline first, as the others are compared with its clients.
     for name in sorted(built, key=lambda name: name != baseline):

@@ -74,6 +74,11 @@ def make_runs(grid: grid_file.GridFile) -> list[GridRun]:
   for seed in grid.repeats:
     for point in grid.points:
       config = configs.resolve(grid.request(point, seed))
+      if config.training.rounds_per_evaluation:
+        raise errors.UserError(
+          f'{point}: rounds_per_evaluation must be 0 in a grid. Do a point with'
+          ' experiments:run to see its course.'
+        )
       run = GridRun(config.digest(), point, config)
       runs.setdefault(run.key, run)
   return list(runs.values())
