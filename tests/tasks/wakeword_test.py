@@ -149,8 +149,13 @@ def test_there_is_at_least_one_layer_and_not_too_many():
       ['phone_0.wav', 'phone', '1'],
       ['phone_1.wav', '', '0'],
     ],
+    [
+      ['file', 'device', 'label'],
+      ['phone_0.wav', 'phone', '1', 'speaker'],
+      ['phone_1.wav', 'phone', '0'],
+    ],
   ],
-  ids=['no_label', 'empty', 'other_label', 'one_label', 'no_device'],
+  ids=['no_label', 'empty', 'other_label', 'one_label', 'no_device', 'long'],
 )
 def test_a_wrong_table_is_named(rows, tmp_path):
   (tmp_path / 'wakeword').mkdir()
@@ -166,8 +171,13 @@ def test_a_wrong_table_is_named(rows, tmp_path):
     lambda path: path.write_bytes(b''),
     lambda path: path.write_bytes(b'RIFF' + bytes(99)),
     lambda path: wakeword_source.write_wav(path, np.zeros(9), rate=8000),
+    lambda path: wakeword_source.write_wav(path, np.zeros(0)),
+    lambda path: (
+      wakeword_source.write_wav(path, np.zeros(9)),
+      path.write_bytes(path.read_bytes()[:-8]),
+    ),
   ],
-  ids=['missing', 'empty', 'other', 'other_rate'],
+  ids=['missing', 'empty', 'other', 'other_rate', 'no_samples', 'cut_off'],
 )
 def test_a_wrong_clip_is_named(damage, tmp_path):
   folder = tmp_path / 'wakeword'
