@@ -458,6 +458,11 @@ def evaluate(
         for name, own in sums.items()
       }
       judged = _are_judged([by_set[name] for name in own_sets])
+      if not judged.any():
+        raise errors.UserError(
+          f'{task.name} has no clients for {" and ".join(parts)} of whose'
+          f' examples {task.metric} can be taken. Change its settings.'
+        )
       skipped += clients.skipped
       skipped += itertools.compress(clients.client_ids, ~judged)
       by_set = {name: own.of(judged) for name, own in by_set.items()}

@@ -426,6 +426,7 @@ def test_evaluation_sums_the_loss_and_the_metrics(padding):
   sums = client_work.evaluate(helpers.MODEL, _start(), own)
   expected = helpers.total_error(helpers.data(0, 9), _START)
   assert list(sums) == ['half_squared_error', 'diverged', 'loss']
+  assert sums.pop('diverged') == 0
   for total, size in sums.values():
     np.testing.assert_allclose(total, expected, rtol=1e-5)
     assert size == 9

@@ -615,6 +615,16 @@ def test_nobody_to_evaluate(part):
     _evaluate(task=_task(**{part: nobody}))
 
 
+def test_nobody_in_whose_examples_something_counts():
+  class NoneCount(linear.LinearRegression):
+    def statistics(self, weights, batch):
+      nothing = tf.zeros_like(batch['y'])
+      return collections.OrderedDict({_METRIC: (nothing, nothing)})
+
+  with pytest.raises(errors.UserError, match=f'of whose examples {_METRIC}'):
+    _evaluate(_build_of(NoneCount(3)), _task(model=NoneCount(3)))
+
+
 _MEASURED = measurements.MeasurementSettings(
   ood_examples=1000,  # More than there are.
   evaluation_fractions=(0.5,),
@@ -696,7 +706,7 @@ class TestWhatElseIsMeasured:
     assert less.test.weights[_METRIC].tolist() == [6, 1, 2, 5, 3]
 
   def test_what_silos_hold_out(self):
-    further = _measure(_cross_silo()).further
+    further = _measure(_cross_silo_task()).further
     sizes = {
       name: further[name].weights[_METRIC].tolist()
       for name in ('not_held_out', 'held_out')

@@ -245,10 +245,12 @@ class TestAcceptance:
     assert result.accepted.tolist() == accepted
 
   def test_what_a_silo_holds_out_does_not_choose(self):
-    # Of the last client, nothing is in the part that chooses.
-    chosen_by = [[1, 0, 2], [1, 0, 2], [_NAN] * 3]
     held_out = [[0, 9, 1]] * 3
-    evaluated = _silos(held_out, not_held_out=chosen_by, validation=held_out)
+    evaluated = _silos(held_out, validation=held_out)
+    # Of the last client, nothing is in the part that chooses.
+    evaluated.further['not_held_out'] = evaluations.client_metrics(
+      [[1, 0, 2], [1, 0, 2], [0] * 3], weights=[1, 1, 0]
+    )
     result = _accept(evaluated, acceptance_margin=0.5)['margin']
     assert result.test.candidates.tolist() == [2, 2, 2]
     assert not _accept(evaluated, acceptance_margin=2)['margin'].accepted.any()

@@ -114,6 +114,14 @@ def test_a_detector_is_judged_by_what_it_accepts(load_task):
   assert total / number == 4 / 8
 
 
+def test_what_a_detector_that_diverged_was_judged_by_is_counted(load_task):
+  task = load_task()
+  own = task.train.sets['train'](task.train.client_ids[0])
+  nothing = tf.fill([len(own['y'])], np.float32(np.nan))
+  counts = task.model.judge(nothing, own)['false_accepts']
+  assert tf.reduce_sum(counts) == len(own['y'])
+
+
 def test_tones_are_told_apart(load_task):
   task = load_task()
   batch = task.train.sets['train']('speaker')
