@@ -621,8 +621,15 @@ def test_nobody_in_whose_examples_something_counts():
       nothing = tf.zeros_like(batch['y'])
       return collections.OrderedDict({_METRIC: (nothing, nothing)})
 
+  algorithm = algorithm_registry.build(
+    'fedavg',
+    NoneCount(3),
+    algorithm_registry.make_settings('fedavg', {}),
+    aggregation.mean(),
+    ('evaluation',),
+  )
   with pytest.raises(errors.UserError, match=f'of whose examples {_METRIC}'):
-    _evaluate(_build_of(NoneCount(3)), _task(model=NoneCount(3)))
+    _evaluate(algorithm, _task(model=NoneCount(3)))
 
 
 _MEASURED = measurements.MeasurementSettings(
