@@ -216,12 +216,16 @@ def test_who_diverged_is_judged_by_no_metric_but_counted():
     ('a', 'b'),
     {
       'accuracy': (np.array([[1.0, 2], [0, 1]]), np.full([2, 2], 2.0)),
+      'loss': (np.array([[1.0, 2], [np.inf, 1]]), np.full([2, 2], 2.0)),
       'diverged': np.array([[0, 1], [0, 0]]),
     },
   )
-  assert own.names == ('accuracy',)
+  assert own.names == ('accuracy', 'loss')
   np.testing.assert_array_equal(
     own.values['accuracy'], [[0.5, np.nan], [0, 0.5]]
+  )
+  np.testing.assert_array_equal(
+    own.values['loss'], [[0.5, np.nan], [np.nan, 0.5]]
   )
   assert own.weights['accuracy'].tolist() == [2, 2]
   everybody = np.array([True, True])
