@@ -82,12 +82,13 @@ class ClientMetrics:
   @functools.cached_property
   def values(self) -> Mapping[str, np.ndarray]:
     """The value of each metric, `[clients, candidates]`; NaN if it diverged."""
-    return {
-      n: np.where(
-        self.diverged, np.float32(np.nan), self.metric(n).value(self.sums[n])
-      )
-      for n in self.names
-    }
+
+    def value(name: str) -> np.ndarray:
+      found = self.metric(name).value(self.sums[name])
+      no_number = self.diverged | np.isinf(found)
+      return np.where(no_number, np.float32(np.nan), found)
+
+    return {name: value(name) for name in self.names}
 
   @functools.cached_property
   def weights(self) -> Mapping[str, np.ndarray]:
@@ -521,6 +522,11 @@ def evaluate(
         for name, own in sums.items()
       }
       judged = _are_judged([by_set[name] for name in own_sets])
+      if not judged.any():
+        raise errors.UserError(
+          f'{task.name} has no clients for {" and ".join(parts)} of whose'
+          f' examples {task.metric} can be taken. Change its settings.'
+        )
       skipped += clients.skipped
       skipped += itertools.compress(clients.client_ids, ~judged)
       by_set = {name: own.of(judged) for name, own in by_set.items()}

@@ -72,6 +72,8 @@ def main(
   """Runs what a user asked for with each seed; returns the exit status."""
   by_seed = {seed: configs.resolve(own) for seed, own in requests.items()}
   output_dir = output_dir or _default_folder(next(iter(by_seed.values())))
-  tables.print_repeats(run(by_seed, output_dir, data_dir))
+  repeated = run(by_seed, output_dir, data_dir)
+  tables.print_repeats(repeated)
   terminal.say(f'Written to {output_dir}')
+  single_run.refuse_diverged([own.methods for own in repeated.runs])
   return 0

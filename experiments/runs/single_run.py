@@ -357,6 +357,21 @@ def run(
     return folder.results
 
 
+def refuse_diverged(
+  runs: Sequence[Mapping[str, results_folder.Result]],
+) -> None:
+  """Raises a `UserError` if a training of a finished run has diverged."""
+  diverged = dict.fromkeys(
+    name for run in runs for name, own in run.items() if own.get('diverged')
+  )
+  if diverged:
+    raise errors.UserError(
+      f'The training of {", ".join(diverged)} has diverged: its updates were no'
+      ' longer finite. Set a smaller client_learning_rate or'
+      ' server_learning_rate, or look for far too large numbers in the data.'
+    )
+
+
 def main(
   request: user_settings.Request,
   output_dir: pathlib.Path | None,
@@ -370,11 +385,5 @@ def main(
   results = run(config, output_dir, data_dir)
   tables.print_results(results)
   terminal.say(f'Written to {output_dir}')
-  diverged = [name for name, own in results.items() if own.get('diverged')]
-  if diverged:
-    raise errors.UserError(
-      f'The training of {", ".join(diverged)} has diverged: its updates were no'
-      ' longer finite. Set a smaller client_learning_rate or'
-      ' server_learning_rate, or look for far too large numbers in the data.'
-    )
+  refuse_diverged([results])
   return 0

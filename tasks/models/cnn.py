@@ -241,9 +241,11 @@ class WakewordCnn(_ConvolutionalModel):
   ) -> models.Statistics:
     is_word = self.target(batch)
     correct = tf.equal(tf.cast(predicted > 0.5, tf.float32), is_word)
+    # NaN is counted as well, as it tells what was judged.
+    share = tf.where(tf.math.is_nan(predicted), 0.5, predicted)
     # One that is certain has an infinite logit.
     logit = tf.clip_by_value(
-      tf.math.log(predicted) - tf.math.log1p(-predicted),
+      tf.math.log(share) - tf.math.log1p(-share),
       -_LARGEST_LOGIT,
       _LARGEST_LOGIT,
     )

@@ -54,9 +54,17 @@ MEAN = Metric(
   value=lambda sums: _divide(sums[0], sums[1], np.nan),
   weight=lambda sums: sums[1],
 )
+
+
+def _perplexity(sums: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+  """Takes the perplexity, which may be infinite."""
+  with np.errstate(over='ignore'):
+    return np.exp(_divide(*sums, np.nan))
+
+
 # Of <negative log-likelihood of words, number of words>.
 PERPLEXITY = Metric(
-  value=lambda sums: np.exp(_divide(sums[0], sums[1], np.nan)),
+  value=_perplexity,
   weight=lambda sums: sums[1],
 )
 # Of the counts of each true class (rows) and predicted class (columns), `[…,

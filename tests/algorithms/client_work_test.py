@@ -368,15 +368,16 @@ def test_statistics_of_any_shape_are_summed_over_examples():
 
 
 @pytest.mark.parametrize('diverged', [np.nan, np.inf])
-def test_a_classifier_that_diverged_has_no_accuracy(diverged):
+def test_examples_of_which_a_classifier_diverged_are_counted(diverged):
   model = linear.LogisticRegression(3, 2)
   weights = model.init(tf.constant([0, 1]))
   weights['bias'] += diverged
   own = helpers.data(0, 9)
-  # Nobody would know these better.
   own.examples['y'] = np.zeros(9, np.int32)
   sums = client_work.evaluate(model, weights, _tensors(own))
-  assert np.isnan(sums['accuracy'][0])
+  assert sums['diverged'] == 9
+  # What the metrics are judged by is known nevertheless.
+  assert sums['accuracy'][1] == 9
 
 
 def test_what_diverges_in_padding_alone_counts_as_ever():
@@ -386,6 +387,7 @@ def test_what_diverges_in_padding_alone_counts_as_ever():
     tf.constant([1.0, 0.0]),
   )
   assert sums['right'] == 1
+  assert sums['diverged'] == 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -423,7 +425,8 @@ def test_evaluation_sums_the_loss_and_the_metrics(padding):
   own = _PADDINGS[padding](_data()) if padding else _data()
   sums = client_work.evaluate(helpers.MODEL, _start(), own)
   expected = helpers.total_error(helpers.data(0, 9), _START)
-  assert list(sums) == ['half_squared_error', 'loss']
+  assert list(sums) == ['half_squared_error', 'diverged', 'loss']
+  assert sums.pop('diverged') == 0
   for total, size in sums.values():
     np.testing.assert_allclose(total, expected, rtol=1e-5)
     assert size == 9

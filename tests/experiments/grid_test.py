@@ -72,11 +72,9 @@ class TestGridProgram:
       config = configs.from_file(self.output / f'{method}.toml')
       rate = config.method_settings[method].to_dict()['client_learning_rate']
       assert rate == best['values']['client_learning_rate']
-    # In each of both repeats, of 3 clients in 12 rounds.
-    assert (
-      'Diverged in part: fedavg client_learning_rate=1e+38: dropped 72 updates'
-      in completed.stderr
-    )
+    assert 'Diverged: fedavg client_learning_rate=1e+38' in completed.stderr
+    of_rate = {row['client_learning_rate']: row for row in points}
+    assert not of_rate['1e+38']['validation']
     assert 'finetuning' in completed.stdout
     before = runs.read_bytes()
     assert self.run_grid(path).returncode == 0

@@ -211,6 +211,37 @@ def test_all_candidates_of_each_client_against_the_same_by_hand(result):
     _assert_close(metrics.values['loss'], expected)
 
 
+def test_who_diverged_is_judged_by_no_metric_but_counted():
+  own = evaluation.ClientMetrics(
+    ('a', 'b'),
+    {
+      'accuracy': (np.array([[1.0, 2], [0, 1]]), np.full([2, 2], 2.0)),
+      'loss': (np.array([[1.0, 2], [np.inf, 1]]), np.full([2, 2], 2.0)),
+      'diverged': np.array([[0, 1], [0, 0]]),
+    },
+  )
+  assert own.names == ('accuracy', 'loss')
+  np.testing.assert_array_equal(
+    own.values['accuracy'], [[0.5, np.nan], [0, 0.5]]
+  )
+  np.testing.assert_array_equal(
+    own.values['loss'], [[0.5, np.nan], [np.nan, 0.5]]
+  )
+  assert own.weights['accuracy'].tolist() == [2, 2]
+  everybody = np.array([True, True])
+  assert own.pooled('accuracy', everybody, np.array([0, 1])) == 0.5
+  assert np.isnan(own.pooled('accuracy', everybody, np.array([1, 1])))
+
+
+def test_whatever_comes_of_a_training_that_diverged_is_no_number(result):
+  algorithm = _build()
+  trained = dataclasses.replace(_trained(algorithm), diverged=True)
+  diverged = evaluation.evaluate(algorithm, trained, _task(), _OPTIONS)
+  assert diverged.test.client_ids == result.test.client_ids
+  for own in (diverged.validation, diverged.test):
+    assert np.isnan(own.values[_METRIC]).all()
+
+
 def test_a_metric_weighs_by_the_examples_it_is_the_mean_over(result):
   assert set(result.test.weights) == {_METRIC, 'loss'}
   assert result.validation.weights[_METRIC].tolist() == [3, 2, 1]
@@ -610,6 +641,23 @@ def test_nobody_to_evaluate(part):
     _evaluate(task=_task(**{part: nobody}))
 
 
+def test_nobody_in_whose_examples_something_counts():
+  class NoneCount(linear.LinearRegression):
+    def statistics(self, weights, batch):
+      nothing = tf.zeros_like(batch['y'])
+      return collections.OrderedDict({_METRIC: (nothing, nothing)})
+
+  algorithm = algorithm_registry.build(
+    'fedavg',
+    NoneCount(3),
+    algorithm_registry.make_settings('fedavg', {}),
+    aggregation.mean(),
+    ('evaluation',),
+  )
+  with pytest.raises(errors.UserError, match=f'of whose examples {_METRIC}'):
+    _evaluate(algorithm, _task(model=NoneCount(3)))
+
+
 _MEASURED = measurements.MeasurementSettings(
   ood_examples=1000,  # More than there are.
   evaluation_fractions=(0.5,),
@@ -689,6 +737,16 @@ class TestWhatElseIsMeasured:
     assert less.test.client_ids == _TEST
     _assert_close(less.test.values[_METRIC], errors_['evaluation'])
     assert less.test.weights[_METRIC].tolist() == [6, 1, 2, 5, 3]
+
+  def test_what_silos_hold_out(self):
+    further = _measure(_cross_silo_task()).further
+    sizes = {
+      name: further[name].weights[_METRIC].tolist()
+      for name in ('not_held_out', 'held_out')
+    }
+    # Of 3, 2 and 1 validation examples; the client without test examples is
+    # left out.
+    assert sizes == {'not_held_out': [2, 2, 1], 'held_out': [1, 0, 0]}
 
   def test_what_is_held_out(self, measured):
     less = measured.after_less[0.6]

@@ -26,13 +26,18 @@ def test_evaluation_sets_of_devices():
   )
 
 
-def test_what_is_held_out_in_silos_is_there_without_it():
+def test_silos_hold_out_a_part_of_what_chooses():
   assert measurements.evaluation_sets(_SILOS, _MEASUREMENT) == (
     'validation',
     'test',
     'part_0.5',
     'ood',
+    'not_held_out',
+    'held_out',
   )
+  sets = measurements.further_sets(_SILOS, _MEASUREMENT, 1.0)
+  assert sets['not_held_out'] == ('validation', 0, 0.6)
+  assert sets['held_out'] == ('validation', 0.6, 1)
   assert measurements.personalization_parts(_SILOS, _MEASUREMENT) == (1.0, 0.25)
 
 

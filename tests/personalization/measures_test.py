@@ -45,6 +45,12 @@ class TestByCandidate:
     alone = _evaluation(baseline=None)
     assert measures.are_hurt(alone, alone.test) is None
 
+  def test_nobody_can_be_compared_with_a_baseline_that_diverged(self):
+    evaluated = _evaluation(test=[[np.nan, 4, np.nan], [2, np.nan, 1]])
+    hurt = measures.are_hurt(evaluated, evaluated.test)
+    np.testing.assert_array_equal(hurt, [[np.nan] * 3, [0, 1, 1]])
+    assert np.isnan(measures.by_candidate(evaluated)[1]['test_hurt'])
+
   def test_out_of_distribution(self):
     ood = evaluations.client_metrics([[2, 1, 0], [2, 3, 4], [2, 2, 2]])
     result = measures.by_candidate(_evaluation(further=dict(ood=ood)))

@@ -202,10 +202,21 @@ class TestPooled:
     assert self.outcome((total, np.ones_like(total)), {}).groups is None
 
 
-def _accept(evaluated, each=False, **criteria):
+def _silos(held_out=_VALIDATION, **fields):
+  """An evaluation of which a part of the validation sets is held out."""
+  further = dict(
+    not_held_out=evaluations.client_metrics(
+      fields.pop('not_held_out', _VALIDATION)
+    ),
+    held_out=evaluations.client_metrics(held_out),
+  )
+  return _evaluation(further=further, **fields)
+
+
+def _accept(evaluated, each=False, task=_SILOS, **criteria):
   return outcomes.Outcome(
     evaluated,
-    _DEVICES,
+    task,
     measurements.MeasurementSettings(**criteria),
     choosing.Choice(each),
   ).acceptance
@@ -219,8 +230,8 @@ class TestAcceptance:
     assert result.test.summary.mean == pytest.approx(5 / 3)
     assert result.test.summary.hurt == pytest.approx(1 / 3)
 
-  def test_if_it_is_better_on_the_validation_examples_of_a_silo(self):
-    result = _accept(_evaluation(), acceptance_margin=0.0)['margin']
+  def test_if_it_is_better_on_what_a_silo_holds_out(self):
+    result = _accept(_silos(), acceptance_margin=0.0)['margin']
     assert result.accepted.tolist() == [True, True, False]
     # 6, 2, and 2 as before: it would have been hurt.
     assert result.test.summary.mean == pytest.approx(10 / 3)
@@ -230,14 +241,23 @@ class TestAcceptance:
     ('margin', 'accepted'), [(0.5, [1, 1, 0]), (1.0, [0, 1, 0]), (2.0, [0] * 3)]
   )
   def test_by_more_than_a_margin(self, margin, accepted):
-    result = _accept(_evaluation(), acceptance_margin=margin)['margin']
+    result = _accept(_silos(), acceptance_margin=margin)['margin']
     assert result.accepted.tolist() == accepted
 
-  def test_where_lower_is_better(self):
-    evaluated = _evaluation(
-      higher_is_better=False,
-      validation=evaluations.client_metrics([[1, 0, 2], [1, 1, 0.5]] * 2),
+  def test_what_a_silo_holds_out_does_not_choose(self):
+    held_out = [[0, 9, 1]] * 3
+    evaluated = _silos(held_out, validation=held_out)
+    # Of the last client, nothing is in the part that chooses.
+    evaluated.further['not_held_out'] = evaluations.client_metrics(
+      [[1, 0, 2], [1, 0, 2], [0] * 3], weights=[1, 1, 0]
     )
+    result = _accept(evaluated, acceptance_margin=0.5)['margin']
+    assert result.test.candidates.tolist() == [2, 2, 2]
+    assert not _accept(evaluated, acceptance_margin=2)['margin'].accepted.any()
+
+  def test_where_lower_is_better(self):
+    both = [[1, 0, 2], [1, 1, 0.5]] * 2
+    evaluated = _silos(held_out=both, not_held_out=both, higher_is_better=False)
     result = _accept(
       dataclasses.replace(
         evaluated, test=evaluations.client_metrics([[2, 1, 9]] * 4)
@@ -263,6 +283,7 @@ class TestAcceptance:
     )
     result = _accept(
       _evaluation(after_less={0.75: less, 0.5: _evaluation()}),
+      task=_DEVICES,
       acceptance_margin=0.2,
       acceptance_fraction=0.25,
     )['margin']
@@ -273,13 +294,13 @@ class TestAcceptance:
 
   def test_a_silo_does_so_whatever_else_is_measured(self):
     other = _evaluation(test=evaluations.client_metrics([[0, 0, 0]] * 3))
-    evaluated = _evaluation(after_less={0.8: other})
+    evaluated = _silos(after_less={0.8: other})
     assert _accept(evaluated, acceptance_margin=0.0)['margin'] == (
-      _Same(_accept(_evaluation(), acceptance_margin=0.0)['margin'])
+      _Same(_accept(_silos(), acceptance_margin=0.0)['margin'])
     )
 
   def test_each_with_its_own_candidate(self):
-    result = _accept(_evaluation(), each=True, acceptance_margin=0.0)['margin']
+    result = _accept(_silos(), each=True, acceptance_margin=0.0)['margin']
     assert result.accepted.all()
     assert result.test.summary.mean == pytest.approx((6 + 2 + 6) / 3)
 

@@ -191,7 +191,11 @@ def _recording(method: methods.Method, rounds: list[Any]) -> methods.Method:
   def next_round(state: Any, clients: Any) -> Any:
     rounds.append(clients)
     states = values.StackedClients(clients.stacked.state, len(clients))
-    return state, states, dict(dropped_clients=0, loss=0)
+    return (
+      state,
+      states,
+      dict(dropped_clients=0, num_clients=len(clients), loss=0),
+    )
 
   return computations.exchange(method, next=next_round)
 
@@ -738,9 +742,37 @@ def test_dropped_clients_are_counted(tmp_path, interrupt):
     task=task, clients_per_round=0, interrupt=interrupt, folder=tmp_path
   )
   assert trained.dropped_clients == 7
+  assert not trained.diverged
   assert all(
     np.all(np.isfinite(leaf)) for leaf in tree.flatten(trained.server_state)
   )
+
+
+@pytest.mark.parametrize('at_once', [True, False])
+@pytest.mark.parametrize(
+  ('total_rounds', 'interrupt'), [(7, []), (50, []), (50, [6])]
+)
+def test_a_training_without_a_finite_update_stops(
+  tmp_path, at_once, total_rounds, interrupt
+):
+  population = _task().train
+  load = population.sets['train']
+  bad = populations.Population(
+    population.client_ids, {'train': lambda c: _not_finite(load(c))}
+  )
+  method = _fedadam() if at_once else _one_by_one(_fedadam())
+  own: Any = dict(
+    task=dataclasses.replace(_task(), train=bad),
+    method=method,
+    total_rounds=total_rounds,
+    folder=tmp_path,
+  )
+  trained = _train(interrupt=interrupt, **own)
+  assert trained.diverged
+  assert trained.round == (7 if total_rounds == 7 else 12 if at_once else 10)
+  assert trained.rounds_in_vain == min(trained.round, 10)
+  again = _train(on_round=lambda *_: pytest.fail('It goes on.'), **own)
+  assert (again.diverged, again.round) == (True, trained.round)
 
 
 @pytest.mark.parametrize('at_once', [True, False])

@@ -1,12 +1,15 @@
 """Tests of EMNIST, on a small database and on digits of MNIST."""
 
 import functools
+import shutil
+import sqlite3
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from base import errors
 from tasks import emnist
 from tasks import registry
 from tests import data
@@ -141,6 +144,24 @@ def test_half_of_the_writers_can_be_rotated(load_task):
         if group == emnist.ROTATED:
           upright = upright[:, ::-1, ::-1]
         np.testing.assert_array_equal(own['x'], upright)
+
+
+def test_a_label_beyond_all_classes_is_named(folder, tmp_path):
+  path = shutil.copy(f'{folder}/emnist_all.sqlite', tmp_path)
+  example = tf.train.Example()
+  example.features.feature['pixels'].float_list.value.extend([0.5] * 784)
+  example.features.feature['label'].int64_list.value.append(2**40)
+  with sqlite3.connect(path) as database:
+    database.execute(
+      'UPDATE examples SET serialized_example_proto = ?',
+      (example.SerializeToString(),),
+    )
+  task = registry.load('emnist', data_dir=str(tmp_path))
+  client_id = task.train.client_ids[0]
+  with pytest.raises(
+    errors.UserError, match=f'{path} .*label of {client_id} has 1099511627776'
+  ):
+    task.train.sets['train'](client_id)
 
 
 @pytest.mark.parametrize('only_digits, num_classes', [(True, 10), (False, 62)])

@@ -170,6 +170,39 @@ def test_a_damaged_file_is_named(load_task, folder, tmp_path):
     task.train.sets['train'](client_id)
 
 
+def _save(path, label):
+  """Saves a photo of a client."""
+  example = _GLDV2.vision_datasets_utils.create_example(
+    tf.io.encode_jpeg(np.zeros([9, 9, 3], np.uint8)).numpy(), label
+  )
+  with tf.io.TFRecordWriter(str(path)) as writer:
+    writer.write(example.SerializeToString())
+
+
+@pytest.mark.parametrize(
+  ('damage', 'message'),
+  [
+    (lambda path: path.write_bytes(b'x' * 99), 'cannot be read as photos'),
+    (lambda path: (path.unlink(), path.mkdir()), 'Is a directory'),
+    (lambda path: _save(path, 2**40), 'class has 1099511627776'),
+  ],
+  ids=['other', 'folder', 'other_label'],
+)
+def test_what_is_no_file_of_a_client_is_named(
+  damage, message, load_task, folder, tmp_path
+):
+  new_folder = tmp_path / 'landmarks' / 'gld160k'
+  shutil.copytree(folder, new_folder)
+  path = new_folder / 'train' / '10'
+  damage(path)
+  with pytest.raises(errors.UserError, match=f'{path} .*{message}'):
+    task = load_task(data_dir=str(tmp_path))
+    for population in (task.train, task.validation, task.test):
+      if '10' in population.client_ids:
+        for load in population.sets.values():
+          load('10')
+
+
 def test_more_held_out_clients_than_there_are_are_refused(data_dir):
   with pytest.raises(errors.UserError, match='num_test_clients 6'):
     registry.load('landmarks', data_dir=data_dir, num_test_clients=6)

@@ -107,9 +107,10 @@ def test_a_seed_of_the_run_changes_the_split_but_not_the_clients(load_task):
     lambda path: path.write_bytes(b'x' * 100),
     lambda path: path.write_bytes(path.read_bytes()[:200]),
     lambda path: mnist_source.write_idx(path, np.zeros(9, np.uint8)),
+    lambda path: mnist_source.write_idx(path, np.zeros((100, 9, 9), np.uint8)),
     lambda path: path.write_bytes(gzip.compress(b'\0\0\x08\x03' + b'\1' * 99)),
   ],
-  ids=['missing', 'not_gzip', 'cut_off', 'labels', 'other_size'],
+  ids=['missing', 'not_gzip', 'cut_off', 'labels', 'small', 'other_size'],
 )
 def test_a_damaged_file_is_named(damage, load_task, folder):
   path = folder / 't10k-images-idx3-ubyte.gz'
@@ -136,8 +137,12 @@ def test_other_numbers_of_images_and_labels_are_refused(load_task, folder):
     lambda path: np.savez(
       path, train_writer=np.zeros(500), test_writer=np.zeros(10)
     ),
+    lambda path: np.savez(
+      path, train_writer=np.full(500, np.nan), test_writer=np.zeros(100)
+    ),
+    lambda path: path.write_bytes(b''),
   ],
-  ids=['missing', 'other', 'cut_off', 'other_names', 'too_few'],
+  ids=['missing', 'other', 'cut_off', 'names', 'too_few', 'nan', 'empty'],
 )
 def test_damaged_writers_are_named(damage, load_task, folder):
   path = folder / 'writers.npz'

@@ -130,8 +130,22 @@ def test_a_digit_that_nobody_says_is_refused(load_task, path):
     lambda path: np.savez(
       path, **(_clips() | dict(offsets=np.zeros(301, int)))
     ),
+    lambda path: np.savez(path, **(_clips() | dict(offsets=3))),
+    lambda path: np.savez(path, **(_clips() | dict(speaker=np.full(300, 0.5)))),
+    lambda path: np.savez(path, **(_clips() | dict(digit=np.zeros((300, 1))))),
   ],
-  ids=['missing', 'other', 'cut', 'names', 'digits', 'samples', 'offsets'],
+  ids=[
+    'missing',
+    'other',
+    'cut',
+    'names',
+    'digits',
+    'samples',
+    'offsets',
+    'one_offset',
+    'half_a_speaker',
+    'axes',
+  ],
 )
 def test_a_wrong_file_is_named(damage, load_task, path):
   damage(path)

@@ -132,19 +132,24 @@ def _truncate(path):
   path.write_bytes(path.read_bytes()[:5000])
 
 
-def _drop(path, table):
+def _change(path, sql):
   with sqlite3.connect(path) as database:
-    database.execute(f'DROP TABLE {table}')
+    database.execute(sql)
 
 
 @pytest.mark.parametrize(
   'damage',
   [
     _truncate,
-    functools.partial(_drop, table='client_metadata'),
-    functools.partial(_drop, table='vocabulary'),
+    functools.partial(_change, sql='DROP TABLE client_metadata'),
+    functools.partial(_change, sql='DROP TABLE vocabulary'),
+    functools.partial(_change, sql='DELETE FROM vocabulary'),
+    functools.partial(_change, sql="UPDATE vocabulary SET word = x'ff'"),
+    functools.partial(
+      _change, sql="UPDATE client_metadata SET num_examples = 'many'"
+    ),
   ],
-  ids=['cut_off', 'without_clients', 'without_vocabulary'],
+  ids=['cut_off', 'no_clients', 'no_vocabulary', 'no_words', 'bytes', 'sizes'],
 )
 def test_a_damaged_database_is_named(damage, path, tmp_path):
   damaged = tmp_path / path.name

@@ -12,7 +12,7 @@ from tasks import vehicle
 _SIZES = (40, 61, 100)
 
 
-def _write(path, sizes=_SIZES, num_features=100, labels=(-1, 1)):
+def _write(path, sizes=_SIZES, num_features=100, labels=(-1, 1), passage=None):
   """Writes a file in the form of the real one."""
   rng = np.random.default_rng(0)
   x = np.empty((len(sizes), 1), object)
@@ -20,6 +20,9 @@ def _write(path, sizes=_SIZES, num_features=100, labels=(-1, 1)):
   for i, size in enumerate(sizes):
     x[i, 0] = rng.normal(3, 2, (size, num_features))
     y[i, 0] = rng.choice(labels, (size, 1)).astype(np.int16)
+  if passage is not None:
+    x[1, 0] = x[1, 0].astype(np.result_type(x[1, 0], passage))
+    x[1, 0][3, 4] = passage
   scipy.io.savemat(path, {'X': x, 'Y': y})
 
 
@@ -102,11 +105,26 @@ def test_a_missing_file_is_refused_with_advice(load_task, path):
     lambda path: path.write_bytes(b'x' * 1000),
     lambda path: scipy.io.savemat(path, {'A': 1}),
     lambda path: _write(path, num_features=5),
-    lambda path: _write(path, labels=(0, 1)),
+    lambda path: _write(path, sizes=()),
   ],
-  ids=['not_a_mat_file', 'other_names', 'other_width', 'other_labels'],
+  ids=['not_a_mat_file', 'other_names', 'other_width', 'nobody'],
 )
 def test_a_damaged_file_is_named(damage, load_task, path):
   damage(path)
   with pytest.raises(errors.UserError, match=str(path)):
+    load_task()
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    (dict(passage=np.nan), r'X of client 1 has nan at \[3, 4\]'),
+    (dict(passage=1e39), r'X of client 1 has 1e\+39 at'),
+    (dict(passage=1j), 'X of client 1 is complex128, no numbers'),
+    (dict(labels=(0, 1)), 'Y of client 0 has the label 0'),
+  ],
+)
+def test_a_wrong_number_is_named(changes, message, load_task, path):
+  _write(path, **changes)
+  with pytest.raises(errors.UserError, match=message):
     load_task()

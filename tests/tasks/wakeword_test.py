@@ -114,6 +114,14 @@ def test_a_detector_is_judged_by_what_it_accepts(load_task):
   assert total / number == 4 / 8
 
 
+def test_what_a_detector_that_diverged_was_judged_by_is_counted(load_task):
+  task = load_task()
+  own = task.train.sets['train'](task.train.client_ids[0])
+  nothing = tf.fill([len(own['y'])], np.float32(np.nan))
+  counts = task.model.judge(nothing, own)['false_accepts']
+  assert tf.reduce_sum(counts) == len(own['y'])
+
+
 def test_tones_are_told_apart(load_task):
   task = load_task()
   batch = task.train.sets['train']('speaker')
@@ -149,8 +157,13 @@ def test_there_is_at_least_one_layer_and_not_too_many():
       ['phone_0.wav', 'phone', '1'],
       ['phone_1.wav', '', '0'],
     ],
+    [
+      ['file', 'device', 'label'],
+      ['phone_0.wav', 'phone', '1', 'speaker'],
+      ['phone_1.wav', 'phone', '0'],
+    ],
   ],
-  ids=['no_label', 'empty', 'other_label', 'one_label', 'no_device'],
+  ids=['no_label', 'empty', 'other_label', 'one_label', 'no_device', 'long'],
 )
 def test_a_wrong_table_is_named(rows, tmp_path):
   (tmp_path / 'wakeword').mkdir()
@@ -166,8 +179,13 @@ def test_a_wrong_table_is_named(rows, tmp_path):
     lambda path: path.write_bytes(b''),
     lambda path: path.write_bytes(b'RIFF' + bytes(99)),
     lambda path: wakeword_source.write_wav(path, np.zeros(9), rate=8000),
+    lambda path: wakeword_source.write_wav(path, np.zeros(0)),
+    lambda path: (
+      wakeword_source.write_wav(path, np.zeros(9)),
+      path.write_bytes(path.read_bytes()[:-8]),
+    ),
   ],
-  ids=['missing', 'empty', 'other', 'other_rate'],
+  ids=['missing', 'empty', 'other', 'other_rate', 'no_samples', 'cut_off'],
 )
 def test_a_wrong_clip_is_named(damage, tmp_path):
   folder = tmp_path / 'wakeword'

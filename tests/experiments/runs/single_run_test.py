@@ -1,10 +1,12 @@
 """Tests of runs: what they leave behind, and that they can be stopped."""
 
+import contextlib
 import csv
 import dataclasses
 import io
 import json
 import os
+import re
 from unittest import mock
 
 import numpy as np
@@ -17,6 +19,7 @@ from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import results_folder
 from experiments.reporting import tables
+from experiments.runs import single_run
 from personalization import training
 from tasks import registry
 from tasks import task as tasks
@@ -456,6 +459,48 @@ class TestBadClients:
       'fedavg: training: dropped 7 updates of clients that were not finite'
       in self.said
     )
+
+
+class TestDiverged:
+  @pytest.fixture(scope='class', autouse=True)
+  @classmethod
+  def _run_once(cls, tmp_path_factory):
+    cls.folder = tmp_path_factory.mktemp('diverged') / 'run'
+    cls.request = user_settings.read(
+      None,
+      [*small_runs.SMALL, 'fedavg.client_learning_rate=1e38'],
+      {'algorithms': ['fedavg', 'local']},
+    )
+    cls.shown = io.StringIO()
+    with (
+      contextlib.redirect_stdout(cls.shown),
+      pytest.raises(errors.UserError, match='training of fedavg has diverged'),
+    ):
+      single_run.main(cls.request, cls.folder, None)
+    cls.results = results_folder.read(cls.folder).methods
+
+  def test_a_method_is_named_and_the_others_go_on(self):
+    table = self.shown.getvalue()
+    assert re.search('fedavg +diverged +– +diverged +–', table)
+    assert re.search('local +0', table)
+
+  def test_it_has_no_number(self):
+    own = self.results['fedavg']
+    assert own['diverged']
+    assert own['test']['num_clients'] == 4
+    for name in ('mean', 'interval', 'weighted_mean', 'largest_tenth', 'hurt'):
+      assert own['test'][name] is None
+    assert self.results['local']['against']['fedavg']['p_wilcoxon'] is None
+    (hurt,) = {
+      row['hurt']
+      for row in small_runs.rows(self.folder)
+      if row['method'] == 'fedavg'
+    }
+    assert not hurt
+
+  def test_it_is_told_again_when_it_is_asked_for_again(self):
+    with pytest.raises(errors.UserError, match='client_learning_rate'):
+      single_run.main(self.request, self.folder, None)
 
 
 def _spoil(population):

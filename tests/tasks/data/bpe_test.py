@@ -138,6 +138,7 @@ def test_the_first_of_gpt2s_merges_are_a_vocabulary():
     ({'a': 0, 'b': 'c'}, 'l o', 'not supported between'),
     (_numbers(bpe.Encoding([('l', 'o')])), 'l o\nlo', 'line 2 of merges.txt'),
     (_numbers(bpe.Encoding([('l', 'o')])), 'lo w', 'line 1 of merges.txt'),
+    (_numbers(bpe.Encoding([('l', 'o')])), '', 'merges.txt has no pair for lo'),
     (_numbers(bpe.Encoding([('l', 'o')])), 'o l', 'bytes and then the merges'),
   ],
 )

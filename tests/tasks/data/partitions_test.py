@@ -211,6 +211,8 @@ def _change(path, change):
     lambda path: _change(path, lambda own: own.update(new=[0, 0])),
     lambda path: _change(path, lambda own: own.update(new=['a'])),
     lambda path: _change(path, lambda own: own.update(new=[10**9])),
+    lambda path: _change(path, lambda own: own.update(new=[10**30])),
+    lambda path: _change(path, lambda own: own.update(new=[0.5])),
   ],
   ids=[
     'missing',
@@ -222,6 +224,8 @@ def _change(path, change):
     'twice',
     'no_number',
     'too_large',
+    'far_too_large',
+    'a_fraction',
   ],
 )
 def test_a_wrong_file_is_named(damage, tmp_path):

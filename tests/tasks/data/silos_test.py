@@ -29,6 +29,14 @@ def test_parts_are_70_15_and_15_percent():
   assert sizes == {'train': 14, 'validation': 3, 'test': 3}
 
 
+@pytest.mark.parametrize(
+  ('size', 'expected'), [(0, (0, 0, 0)), (1, (1, 0, 0)), (2, (1, 0, 1))]
+)
+def test_a_client_of_too_few_examples_lacks_parts(size, expected):
+  parts = silos.split(np.ones([size, 4], np.float32), np.arange(size), 1)
+  assert tuple(len(part['y']) for part in parts.values()) == expected
+
+
 def test_the_seed_decides_the_split():
   first, again, other = (_split('a', seed)['test']['y'] for seed in (1, 1, 2))
   np.testing.assert_array_equal(first, again)
