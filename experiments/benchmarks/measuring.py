@@ -16,6 +16,7 @@ from base import errors
 from experiments.benchmarks import workloads
 from experiments.command_line import children
 from experiments.command_line import launch
+from experiments.reporting import folders
 
 _SIZES = (10, 100, 1000)
 # The systems whose rounds those of others are compared with.
@@ -209,5 +210,5 @@ def main(
       if name in chosen:
         _scale(name, console)
   if json_file:
-    pathlib.Path(json_file).write_text(json.dumps(medians, indent=2) + '\n')
+    folders.write(pathlib.Path(json_file), json.dumps(medians, indent=2) + '\n')
   return 0

@@ -86,7 +86,7 @@ def fit(table: rich.table.Table, width: int) -> list[rich.table.Table]:
   width -= 1
   if sum(most) + between * len(most) <= width:
     return [table]
-  parts = []
+  parts: list[rich.table.Table] = []
   for group in _groups([own + between for own in least], width):
     widths = {place: least[place] for place in group}
     spare = width - sum(widths.values()) - between * len(group)

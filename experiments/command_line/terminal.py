@@ -71,6 +71,14 @@ def say(message: str) -> None:
   print(message, file=sys.stderr, flush=True)
 
 
+class _Console(rich.console.Console):
+  """A console whose reader may leave."""
+
+  def on_broken_pipe(self) -> None:
+    """Discards what is shown; the program may have files to write still."""
+    flush()
+
+
 def print_table(
   table: rich.table.Table, file: TextIO | None = None, width: int = 120
 ) -> None:
@@ -82,7 +90,7 @@ def print_table(
     width: How wide it may be where there is no terminal.
   """
   file = file or sys.stdout
-  console = rich.console.Console(
+  console = _Console(
     file=file, width=None if file.isatty() else width, highlight=False
   )
   for part in fitting.fit(table, console.width):
@@ -161,7 +169,7 @@ def progress(
       rich.progress.TextColumn('{task.fields[note]}'),
     )
     with rich.progress.Progress(*columns, console=console, expand=True) as bars:
-      bar = bars.add_task(what, total=total, note='', unit=unit)
+      bar = bars.add_task(what, total=total, note='')
 
       def draw(done: int, note: str = '') -> None:
         notes = filter(None, (_left(pace, done), note))

@@ -12,6 +12,7 @@ import rich.table
 
 from base import errors
 from experiments.command_line import terminal
+from experiments.reporting import folders
 from experiments.sweeps import compared_tables
 from experiments.sweeps import crossed_tables
 from experiments.sweeps import fedpc_tables
@@ -153,7 +154,7 @@ def main(
     winners = grid.write()
   short = _SHOW[table.kind](table, winners, folder)
   if json_file:
-    json_file.write_text(json.dumps(short, indent=2) + '\n', encoding='utf-8')
+    folders.write(json_file, json.dumps(short, indent=2) + '\n')
   terminal.say(
     f'Written to {folder}, in'
     f' {terminal.duration(time.monotonic() - start)} with'
