@@ -5,7 +5,6 @@ import time
 
 import rich.box
 import rich.console
-import rich.markup
 import rich.progress_bar
 import rich.table
 
@@ -27,7 +26,7 @@ def make_table(
     hurt = own.over_repeats('hurt')
     table.add_row(
       name,
-      rich.markup.escape(own.point.describe()),
+      own.point.describe(),
       f'{own.validation:#.4g}',
       f'{own.mean[0]:#.4g} ± {own.mean[1]:#.2g}',
       f'{own.deviation[0]:#.4g}',

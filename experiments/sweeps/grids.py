@@ -6,9 +6,9 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import sys
 import time
 
-import rich.console
 import rich.live
 
 from base import errors
@@ -132,7 +132,7 @@ class Grid:
   def carry_out(self) -> int:
     """Does what is left to do; returns how many runs failed."""
     jobs = self.jobs()
-    console = rich.console.Console(stderr=True, highlight=False)
+    console = terminal.console(sys.stderr)
     display = grid_display.GridDisplay(
       sum(max(job.rounds, 1) for job in jobs),
       sum(len(job.runs) for job in jobs),

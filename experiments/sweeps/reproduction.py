@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import rich.box
-import rich.markup
 import rich.table
 
 from base import errors
@@ -80,7 +79,7 @@ def _print(
       f'{row["deviation"][0]:.4f}',
       _share(row['hurt'], published.get('hurt')),
       _share(largest and largest[0], published.get('largest_cluster')),
-      rich.markup.escape(row['point']),
+      row['point'],
     )
   terminal.print_table(printed, width=_TABLE_WIDTH)
 
