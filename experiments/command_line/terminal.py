@@ -173,22 +173,22 @@ def progress(
   pace = Pace(total)
   if shown_by.is_terminal:
     columns = (
-      rich.progress.TextColumn('{task.description}'),
-      rich.progress.BarColumn(bar_width=None),
+      # A long name takes a second line, for figures to be whole.
       rich.progress.TextColumn(
-        '{task.completed}/{task.total} {task.fields[unit]}'
+        '{task.description}', table_column=rich.table.Column(overflow='fold')
       ),
-      rich.progress.TimeElapsedColumn(),
-      rich.progress.TextColumn('{task.fields[note]}'),
+      rich.progress.BarColumn(bar_width=None),
+      rich.progress.TextColumn('{task.fields[text]}'),
     )
     with rich.progress.Progress(
       *columns, console=shown_by, expand=True
     ) as bars:
-      bar = bars.add_task(what, total=total, note='')
+      bar = bars.add_task(what, total=total, text='')
 
       def draw(done: int, note: str = '') -> None:
-        notes = filter(None, (_left(pace, done), note))
-        bars.update(bar, completed=done, note=', '.join(notes))
+        parts = f'{done}/{total} {unit}', _left(pace, done), note
+        text = ', '.join(filter(None, parts))
+        bars.update(bar, completed=done, text=text)
 
       yield draw
     return
