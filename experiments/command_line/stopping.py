@@ -64,9 +64,9 @@ def listen() -> None:
 
 
 def _raise(number: int, frame: types.FrameType | None) -> None:
-  del frame
-  if _is_ending:
-    raise Stopped(number)
+  del number, frame  # It may be that of an earlier signal.
+  if _is_ending and _asked is not None:
+    raise Stopped(_asked)
 
 
 def _answer(heard: int) -> None:
