@@ -6,7 +6,6 @@ client or for a stacked cohort. A batch without examples changes nothing.
 
 import collections
 from collections.abc import Callable, Collection, Iterable, Mapping
-import math
 from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
@@ -14,6 +13,7 @@ import tensorflow as tf
 from algorithms import optimizers
 from algorithms import private_steps
 from tasks.data import batches
+from tasks.models import metrics
 from tasks.models import models
 
 _Carry = TypeVar('_Carry')
@@ -290,24 +290,25 @@ def sum_statistics(
 ) -> Any:
   """Sums the statistics of the examples of a batch.
 
-  They are NaN of an example whose loss is not finite. The largest of several
-  NaN is the first, so that a model that diverged would seem to know class 0.
-
   Args:
     statistics: The statistics.
     losses: The loss of each example.
     mask: 0 for padding.
+
+  Returns:
+    The sums, and that of `metrics.DIVERGED`.
   """
-  losses = tf.where(tf.math.is_finite(losses), 0.0, math.nan)
 
   def masked_sum(statistic: tf.Tensor) -> tf.Tensor:
-    shape = [-1] + [1] * (statistic.shape.rank - 1)
-    own, nothing = tf.reshape(mask, shape), tf.reshape(losses, shape)
+    own = tf.reshape(mask, [-1] + [1] * (statistic.shape.rank - 1))
     # That of padding need not be finite.
-    counted = tf.where(own > 0, own * (statistic + nothing), 0)
-    return tf.reduce_sum(counted, axis=0)
+    return tf.reduce_sum(tf.where(own > 0, own * statistic, 0), axis=0)
 
-  return tf.nest.map_structure(masked_sum, statistics)
+  diverged = tf.cast(~tf.math.is_finite(losses), tf.float32)
+  return tf.nest.map_structure(
+    masked_sum,
+    collections.OrderedDict(statistics, **{metrics.DIVERGED: diverged}),
+  )
 
 
 def total_loss(

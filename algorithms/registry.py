@@ -196,10 +196,16 @@ def canonical_name(name: str) -> str:
   return name
 
 
-def _entries(name: str) -> tuple[Entry, Entry]:
-  """The trainer and the personalizer of a method."""
+def halves(name: str) -> tuple[str, str]:
+  """Returns the names of the trainer and the personalizer of a method."""
   name = canonical_name(name)
   trainer, personalizer = _pairs().get(name) or name.split('+')
+  return trainer, personalizer
+
+
+def _entries(name: str) -> tuple[Entry, Entry]:
+  """The trainer and the personalizer of a method."""
+  trainer, personalizer = halves(name)
   return TRAINERS[trainer], PERSONALIZERS[personalizer]
 
 

@@ -11,7 +11,7 @@ setting:
 command line.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import math
 import types
@@ -72,24 +72,33 @@ def field(
   )
 
 
-def _violation(
-  value: Any,
+def _conditions(
   minimum: float | None = None,
   above: float | None = None,
   maximum: float | None = None,
   choices: Sequence[Any] | None = None,
-) -> str | None:
+) -> Iterator[tuple[str, Callable[[Any], bool]]]:
+  """Yields what a value must be, each with a function that tells if it is."""
+  if minimum is not None:
+    yield f'at least {minimum}', lambda value: value >= minimum
+  if above is not None:
+    yield f'above {above}', lambda value: value > above
+  if maximum is not None:
+    yield f'at most {maximum}', lambda value: value <= maximum
+  if choices is not None:
+    yield (
+      f'one of {", ".join(map(str, choices))}',
+      lambda value: value in choices,
+    )
+
+
+def _violation(value: Any, **limits: Any) -> str | None:
   """Says what `value` must be; None if it is in the range."""
   if isinstance(value, float) and not math.isfinite(value):
     return 'a finite number'
-  if minimum is not None and value < minimum:
-    return f'at least {minimum}'
-  if above is not None and value <= above:
-    return f'above {above}'
-  if maximum is not None and value > maximum:
-    return f'at most {maximum}'
-  if choices is not None and value not in choices:
-    return f'one of {", ".join(map(str, choices))}'
+  for condition, holds in _conditions(**limits):
+    if not holds(value):
+      return condition
   return None
 
 
@@ -194,3 +203,60 @@ def from_dict(cls: type[_T], values: Mapping[str, Any], where: str) -> _T:
     return cls(**{name: setting(name, value) for name, value in values.items()})
   except SettingError as error:
     raise SettingError(f'{where}: {error}', error.name) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+  """A setting, for the user.
+
+  Attributes:
+    name: Its name.
+    default: The value if the user gives none, as the user would write it.
+    values: What values it can have.
+    help: What it does.
+  """
+
+  name: str
+  default: str
+  values: str
+  help: str
+
+
+def to_text(value: Any) -> str:
+  """Writes a value as `from_dict` reads it."""
+  if isinstance(value, tuple):
+    return ','.join(map(to_text, value))
+  own = value is None or isinstance(value, bool)
+  return str(value).lower() if own else str(value)
+
+
+def describe(
+  cls: type[Settings], defaults: Mapping[str, Any] | None = None
+) -> list[Description]:
+  """Describes all settings of a class.
+
+  Args:
+    cls: The class.
+    defaults: The defaults that are not those of the class.
+
+  Returns:
+    The settings, in the order of the class.
+  """
+  kinds, defaults = typing.get_type_hints(cls), defaults or {}
+
+  def values(spec: dataclasses.Field[Any]) -> Iterator[str]:
+    limits = spec.metadata['limits']
+    if limits['choices'] is None or kinds[spec.name] is not str:
+      yield _describe(kinds[spec.name])
+    for condition, _ in _conditions(**limits):
+      yield condition
+
+  return [
+    Description(
+      spec.name,
+      to_text(defaults.get(spec.name, spec.default)),
+      ', '.join(values(spec)),
+      spec.metadata['help'],
+    )
+    for spec in dataclasses.fields(cls)
+  ]

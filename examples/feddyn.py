@@ -1,4 +1,4 @@
-"""A method of one's own: FedDyn, beside FedAvg and fine-tuning.
+r"""A method of one's own: FedDyn, beside FedAvg and fine-tuning.
 
 Acar et al. 2021, "Federated learning based on dynamic regularization". Local
 minima are not those of all clients together. So client k is given a linear
@@ -12,7 +12,8 @@ term, whose g_k it keeps, such that at the common minimum theta it stays there:
 
 for m clients in all, with a step for each batch in the place of the argmin.
 
-  ./bazelw run //examples:run -- --algorithm=fedavg,finetuning,feddyn
+  ./bazelw run //experiments:run -- --set modules=examples.feddyn \
+      --algorithm=fedavg,finetuning,feddyn
 """
 
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ import tensorflow as tf
 from algorithms import aggregation
 from algorithms import client_work
 from algorithms import optimizers
+from algorithms import registry
 from algorithms import trainers
 from base import settings
 from tasks.models import models
@@ -110,3 +112,6 @@ class FedDyn(trainers.Trainer):
     return client_work.choose(
       sums.num_clients > 0, FedDynState(theta, h), server
     )
+
+
+registry.TRAINERS['feddyn'] = registry.Entry(f'{__name__}:FedDyn')

@@ -1,10 +1,11 @@
-"""A task of one's own: sine waves, each client with a phase of its own.
+r"""A task of one's own: sine waves, each client with a phase of its own.
 
 Client k has points x ~ U(-pi, pi) and y = sin(x + phase_k) + noise, where its
 phase is drawn from one of two groups. The model is a network with one hidden
 layer, the metric the squared error, and the clients know their group.
 
-  ./bazelw run //examples:run -- --task=sine_waves --algorithm=fedavg,local
+  ./bazelw run //experiments:run -- --set modules=examples.sine_waves \
+      --task=sine_waves --algorithm=fedavg,local
 """
 
 import collections
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from base import seeds
 from base import settings
+from tasks import registry
 from tasks import task
 from tasks.data import devices
 from tasks.data import populations
@@ -104,3 +106,6 @@ def load(own: SineWavesSettings, data_dir: str | None, seed: int) -> task.Task:
       test=some(n + n // 2, 2 * n),
     ),
   )
+
+
+registry.TASKS['sine_waves'] = f'{__name__}:SineWavesSettings'

@@ -7,6 +7,7 @@ command again goes on where it was stopped.
   run                                          all methods on synthetic data
   run --task=school --algorithm=fedavg,local   these, as presets/school.toml has
   run --preset=mine.toml --set batch_size=10   a file of settings, but for one
+  run --seeds=0,1,2                            once for each of these seeds
 
 A setting is taken from, the later the stronger: the defaults; the preset, which
 is the one of the task's name if none is given; --set; the other flags.
@@ -15,6 +16,7 @@ is the one of the task's name if none is given; --set; the other flags.
 from absl import flags
 
 from algorithms import registry as algorithm_registry
+from base import errors
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import shared_flags
@@ -33,6 +35,12 @@ _PRESET = shared_flags.preset()
 _SET = shared_flags.assignments()
 _SEED = flags.DEFINE_integer(
   'seed', None, 'The seed of all that is random.', lower_bound=0
+)
+_SEEDS = flags.DEFINE_list(
+  'seeds',
+  None,
+  'Seeds to repeat the run with, as 0,1,2. Each has a folder of its own in that'
+  ' of the output, and their mean and deviation are shown.',
 )
 _RUNTIME = flags.DEFINE_enum(
   'runtime',
@@ -66,12 +74,12 @@ _OUTPUT_DIR = shared_flags.output_dir(
 )
 
 
-def _request() -> user_settings.Request:
-  """Reads what the flags ask for."""
+def _request(seed: int | None) -> user_settings.Request:
+  """Reads what the flags ask for, with this seed if there is one."""
   of_settings = {
     'task.name': _TASK.value,
     'algorithms': _ALGORITHM.value,
-    'seed': _SEED.value,
+    'seed': seed,
     'runtime': _RUNTIME.value,
     'total_rounds': _TOTAL_ROUNDS.value,
     'clients_per_round': _CLIENTS_PER_ROUND.value,
@@ -83,11 +91,33 @@ def _request() -> user_settings.Request:
   return user_settings.read(_PRESET.value, _SET.value, given)
 
 
+def _seeds() -> list[int]:
+  """Reads --seeds."""
+  if _SEED.value is not None:
+    raise errors.UserError('Give either --seed or --seeds, and not both.')
+  try:
+    seeds = list(dict.fromkeys(map(int, _SEEDS.value)))
+  except ValueError:
+    seeds = []
+  if not seeds:
+    raise errors.UserError(
+      '--seeds takes whole numbers with commas between them, as 0,1,2, not'
+      f' {",".join(_SEEDS.value)!r}.'
+    )
+  return seeds
+
+
 def _main() -> int:
-  request = _request()
   output_dir = _OUTPUT_DIR.value and paths.user_path(_OUTPUT_DIR.value)
-  return launch.load('experiments.runs.single_run').main(
-    request, output_dir, paths.folder(_DATA_DIR.value)
+  data_dir = paths.folder(_DATA_DIR.value)
+  if _SEEDS.value is None:
+    request = _request(_SEED.value)
+    return launch.load('experiments.runs.single_run').main(
+      request, output_dir, data_dir
+    )
+  requests = {seed: _request(seed) for seed in _seeds()}
+  return launch.load('experiments.runs.repeated_runs').main(
+    requests, output_dir, data_dir
   )
 
 

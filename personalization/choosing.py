@@ -43,7 +43,8 @@ def choose(
     The index of each test client's candidate, `[clients]`; the earlier one on a
     tie.
   """
-  scores = evaluated.validation.values[choice.metric or evaluated.metric]
+  by = choice.metric or evaluated.metric
+  scores = evaluated.validation.values[by]
   if direction(evaluated, choice) < 0:
     scores = -scores
   # What diverged is never chosen.
@@ -55,7 +56,9 @@ def choose(
   num_clients = len(evaluated.test.client_ids)
   if choice.each:
     return np.argmax(scores, axis=1)
-  return np.full(num_clients, np.argmax(scores.mean(axis=0)))
+  # A client may have no examples in a part of its validation set.
+  there = evaluated.validation.weights[by] > 0
+  return np.full(num_clients, np.argmax(scores[there].mean(axis=0)))
 
 
 def at(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:

@@ -69,17 +69,30 @@ class ClientMetrics:
     """Returns what makes a metric of its sums."""
     return self.not_means.get(name, metrics.MEAN)
 
+  @property
+  def names(self) -> tuple[str, ...]:
+    """The names of the metrics."""
+    return tuple(name for name in self.sums if name != metrics.DIVERGED)
+
+  @property
+  def diverged(self) -> np.ndarray:
+    """Whether a client's model diverged, `[clients, candidates]`."""
+    return np.asarray(self.sums.get(metrics.DIVERGED, 0)) > 0
+
   @functools.cached_property
   def values(self) -> Mapping[str, np.ndarray]:
-    """The value of each metric, `[clients, candidates]`."""
-    return {n: self.metric(n).value(sums) for n, sums in self.sums.items()}
+    """The value of each metric, `[clients, candidates]`; NaN if it diverged."""
+    return {
+      n: np.where(
+        self.diverged, np.float32(np.nan), self.metric(n).value(self.sums[n])
+      )
+      for n in self.names
+    }
 
   @functools.cached_property
   def weights(self) -> Mapping[str, np.ndarray]:
     """How much each metric was judged by, examples or words, `[clients]`."""
-    return {
-      n: self.metric(n).weight(sums)[:, 0] for n, sums in self.sums.items()
-    }
+    return {n: self.metric(n).weight(self.sums[n])[:, 0] for n in self.names}
 
   def pooled(
     self, name: str, clients: np.ndarray, chosen: np.ndarray
@@ -97,9 +110,9 @@ class ClientMetrics:
     rows = np.arange(len(self.client_ids))[clients]
     sums = tree.map_structure(
       lambda leaf: leaf[rows, chosen].sum(axis=0, dtype=np.float64)[np.newaxis],
-      self.sums[name],
+      {n: self.sums[n] for n in (name, metrics.DIVERGED) if n in self.sums},
     )
-    return self.metric(name).value(sums)[0]
+    return dataclasses.replace(self, sums=sums).values[name][0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -378,6 +391,77 @@ def _are_judged(judged_by: Sequence[ClientMetrics]) -> np.ndarray:
   )
 
 
+def _make_work(
+  method: methods.Method,
+  trained: training.Trained,
+  task: task.Task,
+  training_settings: schedules.TrainingSettings,
+  populations: Populations,
+  on_cohort: Callable[[int], None],
+) -> _Work:
+  # Cohorts of the same size, and no larger than need be for that.
+  most = max(map(len, populations.values()))
+  return _Work(
+    method=method,
+    trained=trained,
+    attributes=task.attributes,
+    training_settings=training_settings,
+    batch_size=training_settings.batch_size or task.batch_size,
+    cohort_size=-(-most // -(-most // _COHORT)),
+    on_cohort=on_cohort,
+  )
+
+
+def validate(
+  method: methods.Method,
+  trained: training.Trained,
+  task: task.Task,
+  training_settings: schedules.TrainingSettings,
+  on_cohort: Callable[[int], None],
+  populations: Populations,
+) -> Evaluation:
+  """Personalizes and evaluates the validation clients alone.
+
+  Args:
+    method: The method, built for `measurements.evaluation_sets`.
+    trained: What its training has come to.
+    task: The task.
+    training_settings: How it is trained.
+    on_cohort: Called with the number of clients that were just evaluated.
+    populations: What `prepare` gives.
+
+  Returns:
+    The metrics of all candidates, which are those to choose by and those to
+    report.
+  """
+  name = measurements.own_sets(task)[0]
+  clients, *_ = populations.values()
+  sums = _evaluate_population(
+    _make_work(
+      method, trained, task, training_settings, populations, on_cohort
+    ),
+    clients,
+    1.0,
+    {
+      # Of other sets, as the test examples of a silo, nothing is looked at.
+      own: measurements.SetPart(name, 0.0, float(own == name))
+      for own in method.evaluation_sets
+    },
+  )
+  found = ClientMetrics(clients.client_ids, sums[name], task.model.metrics)
+  judged = _are_judged([found])
+  return Evaluation(
+    task.metric,
+    task.higher_is_better,
+    tuple(method.candidates),
+    method.baseline,
+    found.of(judged),
+    found.of(judged),
+    (),
+    clients.sizes['personalization'][judged],
+  )
+
+
 def evaluate(
   method: methods.Method,
   trained: training.Trained,
@@ -391,7 +475,8 @@ def evaluate(
 
   Args:
     method: The method, built for `measurements.evaluation_sets`.
-    trained: What its training ended with.
+    trained: What its training ended with. If that has diverged, so have all
+      candidates, whatever they are.
     task: The task.
     training_settings: How it was trained.
     on_cohort: Called with the number of clients that were just evaluated: each
@@ -410,16 +495,8 @@ def evaluate(
   )
   own_sets = measurements.own_sets(task)
   *_, reported = populations.values()
-  # Cohorts of the same size, and no larger than need be for that.
-  most = max(map(len, populations.values()))
-  work = _Work(
-    method=method,
-    trained=trained,
-    attributes=task.attributes,
-    training_settings=training_settings,
-    batch_size=training_settings.batch_size or task.batch_size,
-    cohort_size=-(-most // -(-most // _COHORT)),
-    on_cohort=on_cohort,
+  work = _make_work(
+    method, trained, task, training_settings, populations, on_cohort
   )
   not_means = task.model.metrics
 
@@ -434,6 +511,11 @@ def evaluate(
         is_judged = clients is reported
         sets[name] = part if is_judged else part._replace(start=0.0, stop=0.0)
       sums = _evaluate_population(work, clients, personalized_on, sets)
+      if trained.diverged:
+        for own in sums.values():
+          own[metrics.DIVERGED] = np.ones(
+            [len(clients), len(method.candidates)]
+          )
       by_set = {
         name: ClientMetrics(clients.client_ids, own, not_means)
         for name, own in sums.items()

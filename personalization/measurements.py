@@ -12,9 +12,9 @@ from typing import NamedTuple
 from base import settings
 from tasks import task
 
-# Further evaluation sets: examples of all clients, and those of a client's
-# personalization set that it was not personalized on.
-OOD, HELD_OUT = 'ood', 'held_out'
+# Further evaluation sets: examples of all clients; those that a client compares
+# its model with the global one on; and, of a silo, those that chose this model.
+OOD, HELD_OUT, NOT_HELD_OUT = 'ood', 'held_out', 'not_held_out'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,15 +55,15 @@ class MeasurementSettings(settings.Settings):
   )
   acceptance_fraction: float = settings.field(
     0.2,
-    'The part of the personalization set that is held out for the margin. In a'
-    ' cross-silo task the validation examples are used instead.',
+    'The part of the personalization set that is held out for the margin; in a'
+    ' cross-silo task, of the validation set, which then chooses by the rest.',
     above=0,
     maximum=0.9,
   )
 
   @property
   def not_held_out(self) -> float:
-    """The part of the personalization set that is left."""
+    """The part of the set that is left."""
     return 1 - self.acceptance_fraction
 
 
@@ -89,10 +89,6 @@ def part_of_evaluation(fraction: float) -> str:
   return f'part_{fraction:g}'
 
 
-def _holds_out(task: task.Task, measurement: MeasurementSettings) -> bool:
-  return measurement.acceptance_margin is not None and not task.cross_silo
-
-
 def further_sets(
   task: task.Task, measurement: MeasurementSettings, personalized_on: float
 ) -> dict[str, SetPart]:
@@ -115,8 +111,13 @@ def further_sets(
   }
   if measurement.ood_examples:
     sets[OOD] = SetPart(OOD, 0.0, float(all_of_it))
-  if _holds_out(task, measurement):
-    sets[HELD_OUT] = SetPart('personalization', personalized_on, 1.0)
+  if measurement.acceptance_margin is not None:
+    if task.cross_silo:
+      end = measurement.not_held_out * all_of_it
+      sets[NOT_HELD_OUT] = SetPart('validation', 0.0, end)
+      sets[HELD_OUT] = SetPart('validation', end, float(all_of_it))
+    else:
+      sets[HELD_OUT] = SetPart('personalization', personalized_on, 1.0)
   return sets
 
 
@@ -132,6 +133,6 @@ def personalization_parts(
 ) -> tuple[float, ...]:
   """Lists the parts of their sets that clients are personalized on, 1 first."""
   parts = (1.0, *measurement.personalization_fractions)
-  if _holds_out(task, measurement):
+  if measurement.acceptance_margin is not None and not task.cross_silo:
     parts += (measurement.not_held_out,)
   return tuple(dict.fromkeys(parts))

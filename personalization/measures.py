@@ -20,6 +20,20 @@ from personalization import summaries
 _CLUSTER = 'cluster'
 
 
+def are_worse(
+  values: np.ndarray, others: np.ndarray, higher_is_better: bool
+) -> np.ndarray:
+  """Returns 1 for who is worse off than others, else 0; NaN if they diverged.
+
+  Args:
+    values: The metrics.
+    others: Those of the same clients with another model.
+    higher_is_better: The direction of the metric.
+  """
+  worse = summaries.is_worse(values, others, higher_is_better)
+  return np.where(np.isnan(others), np.nan, worse)
+
+
 def are_hurt(
   evaluated: evaluation.Evaluation, metrics: evaluation.ClientMetrics
 ) -> np.ndarray | None:
@@ -30,15 +44,14 @@ def are_hurt(
     metrics: One of its metrics of clients.
 
   Returns:
-    Whether each client is worse off with each candidate than without
-    personalization, `[clients, candidates]`; None if there is no baseline.
+    What `are_worse` tells of each candidate, against the model without
+    personalization, `[clients, candidates]`. None if there is no baseline.
   """
   if evaluated.baseline is None:
     return None
   values = metrics.values[evaluated.metric]
-  return summaries.is_worse(
-    values, values[:, [evaluated.baseline]], evaluated.higher_is_better
-  )
+  before = values[:, [evaluated.baseline]]
+  return are_worse(values, before, evaluated.higher_is_better)
 
 
 def by_candidate(evaluated: evaluation.Evaluation) -> list[dict[str, float]]:
@@ -73,9 +86,12 @@ def clusters(
   evaluated: evaluation.Evaluation, chosen: np.ndarray
 ) -> np.ndarray | None:
   """Returns each test client's cluster; None if the method has no clusters."""
-  if _CLUSTER not in evaluated.test.values:
+  test = evaluated.test
+  if _CLUSTER not in test.names:
     return None
-  numbers = choosing.at(evaluated.test.values[_CLUSTER], chosen)
+  # A client whose model diverged is in a cluster as well.
+  numbers = test.metric(_CLUSTER).value(test.sums[_CLUSTER])
+  numbers = choosing.at(numbers, chosen)
   return np.rint(numbers).astype(int)
 
 

@@ -28,11 +28,14 @@ class SetOutcome:
     evaluated: The evaluation.
     metrics: The metrics of the test clients on the set.
     candidates: The index of each client's candidate.
+    others: Each client's metric with another method, which is what clients of a
+      method without a baseline can be hurt by; None for no method.
   """
 
   evaluated: evaluation.Evaluation
   metrics: evaluation.ClientMetrics
   candidates: np.ndarray
+  others: np.ndarray | None = None
 
   @functools.cached_property
   def values(self) -> np.ndarray:
@@ -56,9 +59,18 @@ class SetOutcome:
 
   @functools.cached_property
   def hurt(self) -> np.ndarray | None:
-    """The clients that are worse off than before; None without a baseline."""
+    """Whether each client is worse off: see `measures.are_worse`.
+
+    None if there is nothing to compare with.
+    """
     hurt = measures.are_hurt(self.evaluated, self.metrics)
-    return None if hurt is None else choosing.at(hurt, self.candidates)
+    if hurt is not None:
+      return choosing.at(hurt, self.candidates)
+    if self.others is None:
+      return None
+    return measures.are_worse(
+      self.values, self.others, self.evaluated.higher_is_better
+    )
 
   @functools.cached_property
   def summary(self) -> summaries.Summary:
@@ -114,6 +126,8 @@ class Outcome:
     task: The task.
     measurement: What else was measured.
     choice: How candidates are chosen.
+    others: The metric of each client with another method, by evaluation set and
+      client ('' for the clients' own examples), see `SetOutcome`.
   """
 
   evaluated: evaluation.Evaluation
@@ -122,14 +136,21 @@ class Outcome:
     measurements.MeasurementSettings()
   )
   choice: choosing.Choice = choosing.Choice()
+  others: Mapping[str, Mapping[str, float]] | None = None
 
   def _at(
     self,
     chosen: np.ndarray,
     evaluated: evaluation.Evaluation | None = None,
+    further: str = '',
   ) -> SetOutcome:
     evaluated = evaluated or self.evaluated
-    return SetOutcome(evaluated, evaluated.test, chosen)
+    metrics = evaluated.further[further] if further else evaluated.test
+    others = None
+    if self.others is not None:
+      of_set = self.others[further]
+      others = np.array([of_set.get(c, np.nan) for c in metrics.client_ids])
+    return SetOutcome(evaluated, metrics, chosen, others)
 
   @functools.cached_property
   def chosen(self) -> np.ndarray:
@@ -161,10 +182,11 @@ class Outcome:
 
   @functools.cached_property
   def further(self) -> Mapping[str, SetOutcome]:
-    """The same on the further evaluation sets, by name."""
+    """The same on the further evaluation sets, but for acceptance, by name."""
     return {
-      name: SetOutcome(self.evaluated, metrics, self.chosen)
-      for name, metrics in self.evaluated.further.items()
+      name: self._at(self.chosen, further=name)
+      for name in self.evaluated.further
+      if name not in (measurements.HELD_OUT, measurements.NOT_HELD_OUT)
     }
 
   @functools.cached_property
@@ -220,7 +242,8 @@ class Outcome:
     is enough. With 'margin', a client compares two models on examples that
     neither has seen. In a cross-device task these are a part of its
     personalization set, and the model that it takes comes from the other part
-    alone. In a cross-silo task they are its validation examples.
+    alone. In a cross-silo task they are a part of its validation examples, and
+    the candidate is chosen by the other part alone.
 
     Empty if the method has no model to be left with, or no other.
     """
@@ -241,11 +264,15 @@ class Outcome:
       enough = evaluated.num_personalization >= criteria.acceptance_min_examples
       results['min_examples'] = accept(evaluated, enough)
     if criteria.acceptance_margin is not None:
-      judge = evaluated.validation
-      less = evaluated.after_less.get(criteria.not_held_out, evaluated)
-      if measurements.HELD_OUT in less.further:  # Not in a cross-silo task.
-        evaluated, judge = less, less.further[measurements.HELD_OUT]
-      values = judge.values[evaluated.metric]
+      further = evaluated.further
+      if self.task.cross_silo:
+        evaluated = dataclasses.replace(
+          evaluated, validation=further[measurements.NOT_HELD_OUT]
+        )
+      else:
+        evaluated = evaluated.after_less[criteria.not_held_out]
+        further = evaluated.further
+      values = further[measurements.HELD_OUT].values[evaluated.metric]
       chosen = choosing.choose(evaluated, self.choice)
       gain = choosing.at(values, chosen) - values[:, baseline]
       if not evaluated.higher_is_better:

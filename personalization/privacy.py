@@ -151,8 +151,13 @@ ENTRIES: Mapping[str, Entry] = {
 
 
 def names() -> tuple[str, ...]:
-  """Lists the names of all ways."""
+  """Lists the names of all ways, `NONE` among them."""
   return tuple(ENTRIES)
+
+
+def ways() -> tuple[str, ...]:
+  """Lists the names of the ways that are private."""
+  return tuple(name for name in ENTRIES if name != NONE)
 
 
 def settings_class(name: str) -> type[settings.Settings]:

@@ -72,6 +72,13 @@ class TrainingSettings(settings.Settings):
   rounds_per_checkpoint: int = settings.field(
     50, 'The number of rounds from checkpoint to checkpoint.', minimum=1
   )
+  rounds_per_evaluation: int = settings.field(
+    0,
+    'The number of rounds from evaluation to evaluation of the validation'
+    ' clients, each personalized as its method does it; 0 for none before the'
+    ' last round.',
+    minimum=0,
+  )
   seed: int = settings.field(
     0, 'The seed of all that is random.', minimum=0, maximum=2**31 - 1
   )

@@ -23,7 +23,8 @@ class Summary:
     best_tenth: The mean over the best tenth.
     largest_tenth: The mean over the tenth with the most examples.
     hurt: The share of clients that are strictly worse off than without
-      personalization; None where there is nothing to compare with.
+      personalization; None where there is nothing to compare with, NaN if that
+      diverged.
   """
 
   num_clients: int

@@ -2,7 +2,14 @@
 
 import asyncio
 import collections
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+  Awaitable,
+  Callable,
+  Generator,
+  Iterable,
+  Mapping,
+  Sequence,
+)
 import contextlib
 import dataclasses
 import math
@@ -30,6 +37,8 @@ from tff_runtimes import rounds
 
 # Two, so that there is another if the last one is damaged.
 _KEPT_CHECKPOINTS = 2
+# A training of which no update was finite in so many rounds has diverged.
+_MOST_ROUNDS_IN_VAIN = 10
 # Several rounds are one program only if all clients' states are no more bytes.
 _MOST_STATE_BYTES = 2**29
 # A training that can be stopped asks about this often whether to go on.
@@ -53,6 +62,10 @@ class Trained:
       because they were not finite.
     skipped_clients: The clients without examples, who never took part.
     round: The number of the last round.
+    rounds_in_vain: The number of the last rounds of which all updates were
+      dropped.
+    diverged: Whether these were so many that the training was stopped, or all
+      of its rounds.
   """
 
   server_state: Any
@@ -60,6 +73,8 @@ class Trained:
   dropped_clients: int
   skipped_clients: tuple[str, ...]
   round: int = 0
+  rounds_in_vain: int = 0
+  diverged: bool = False
 
   def states_of(self, client_ids: Sequence[str], rows: Sequence[int]) -> Any:
     """Returns clients' states, stacked; those of held-out clients are new.
@@ -141,8 +156,11 @@ def train(
   on_round: Callable[[int, _Metrics], None] = lambda *_: None,
   on_checkpoint: Callable[[int], None] = lambda _: None,
   should_stop: Callable[[], bool] | None = None,
+  evaluate: Callable[[Trained], Awaitable[None]] | None = None,
 ) -> Trained:
   """Trains, from the last checkpoint if there is one.
+
+  A training stops as soon as it has diverged, see `Trained`.
 
   Args:
     method: The method.
@@ -158,6 +176,9 @@ def train(
       at, 0 if there is none, and with that of each checkpoint that is written.
     should_stop: Asked now and then whether to stop, with a checkpoint, before
       the last round; by default training goes on to the end.
+    evaluate: Called after every `how.rounds_per_evaluation` rounds, before the
+      checkpoint and `on_round` of the last of them: a kill in between repeats
+      it.
 
   Returns:
     The state after the last round, or after that at which it was stopped.
@@ -194,6 +215,7 @@ def train(
         on_round,
         on_checkpoint,
         should_stop,
+        evaluate,
       )
     )
     stack.pop_all()
@@ -302,10 +324,15 @@ class _AtOnce:
     self, done: int, total_rounds: int
   ) -> Generator[tuple[int, _Own], None, None]:
     """Yields the number of rounds to run next, and what they are given."""
-    every = self._how.rounds_per_checkpoint
+    how = self._how
+    intervals = [how.rounds_per_checkpoint]
+    if how.rounds_per_evaluation:
+      intervals.append(how.rounds_per_evaluation)
     while done < total_rounds:
       num_rounds = min(
-        self._schedule.rounds_at_once, every - done % every, total_rounds - done
+        self._schedule.rounds_at_once,
+        total_rounds - done,
+        *(every - done % every for every in intervals),
       )
       yield num_rounds, self._schedule.several(done + 1)
       done += num_rounds
@@ -367,6 +394,24 @@ def _make_runner(
   return _OneByOne(method, schedule, states)
 
 
+def _count(
+  counts: np.ndarray, rounds: Sequence[_Metrics], most_in_vain: int
+) -> np.ndarray:
+  """Counts updates that were dropped, and the last rounds without another.
+
+  The second number stays as it is once it is `most_in_vain`.
+  """
+  dropped, in_vain = counts
+  for metrics in rounds:
+    dropped += int(metrics['dropped_clients'])
+    if in_vain < most_in_vain:
+      if metrics['num_clients']:
+        in_vain = 0
+      elif metrics['dropped_clients']:
+        in_vain += 1
+  return np.array([dropped, in_vain], np.int64)
+
+
 def _portions(
   coming: Iterable[tuple[int, _Own]], are_short: bool
 ) -> Generator[tuple[int, int, _Own], None, None]:
@@ -404,13 +449,17 @@ async def _train(
   on_round: Callable[[int, _Metrics], None],
   on_checkpoint: Callable[[int], None],
   should_stop: Callable[[], bool] | None,
+  evaluate: Callable[[Trained], Awaitable[None]] | None,
 ) -> Trained:
   """Trains, see `train`."""
   total_rounds = 0
   if method.trains:
     total_rounds = schedule.num_rounds(how, method.trainer.num_epochs)
   server_state, states = start.server_state, start.client_states
-  dropped, done = np.int64(start.dropped_clients), start.round
+  done = start.round
+  # How many updates were dropped, and in how many rounds in a row all were.
+  counts = np.array([start.dropped_clients, start.rounds_in_vain], np.int64)
+  most_in_vain = max(min(_MOST_ROUNDS_IN_VAIN, total_rounds), 1)
 
   manager = None
   if checkpoint_dir:
@@ -419,13 +468,13 @@ async def _train(
     )
     # The server's type rather than its state, as some states grow.
     server_type = method.initialize.type_signature.result.member
-    saved, done = await manager.load_latest((server_type, dropped))
+    saved, done = await manager.load_latest((server_type, counts))
     if done:
-      server_state, dropped = saved
+      server_state, counts = saved
     states.restore(done)
     on_checkpoint(done)
 
-  if done < total_rounds:
+  if done < total_rounds and counts[1] < most_in_vain:
     runner = _make_runner(method, how, schedule, states)
     unreleased: list[tuple[int, _Metrics]] = []
     to_come = runner.to_come(done, total_rounds)
@@ -439,14 +488,20 @@ async def _train(
           {name: float(np.ravel(value)[i]) for name, value in measured.items()}
           for i in range(num_rounds)
         ]
-        dropped = dropped + np.int64(sum(m['dropped_clients'] for m in new))
+        counts = _count(counts, new, most_in_vain)
+        diverged = counts[1] >= most_in_vain
         numbered = list(enumerate(new, done + 1))
         unreleased += numbered
         done += num_rounds
+        if evaluate and how.rounds_per_evaluation:
+          if done % how.rounds_per_evaluation == 0:
+            runner.store(done)
+            await evaluate(
+              dataclasses.replace(start, round=done, server_state=server_state)
+            )
         stops = should_stop is not None and should_stop()
-        if (
-          stops or done % how.rounds_per_checkpoint == 0 or done == total_rounds
-        ):
+        is_last = stops or diverged or done == total_rounds
+        if is_last or done % how.rounds_per_checkpoint == 0:
           # The metrics are released before the checkpoint: a kill in between
           # repeats rounds, and releasing a round again replaces it.
           for released_round, released in unreleased:
@@ -458,16 +513,18 @@ async def _train(
             # No checkpoint is ever without its states: they are committed
             # before it is there, and pruned once it is removed.
             states.commit(done)
-            await manager.save((server_state, dropped), done)
+            await manager.save((server_state, counts), done)
             states.prune(min(await manager.get_versions() or [done]))
             on_checkpoint(done)
         for round_num, metrics in numbered:
           on_round(round_num, metrics)
-        if stops:
+        if is_last:
           break
   return dataclasses.replace(
     start,
     round=done,
     server_state=server_state,
-    dropped_clients=int(dropped),
+    dropped_clients=int(counts[0]),
+    rounds_in_vain=int(counts[1]),
+    diverged=bool(counts[1] >= most_in_vain),
   )

@@ -21,7 +21,9 @@ import numpy as np
 
 from base import errors
 from tasks import task
+from tasks.data import arrays
 from tasks.data import downloads
+from tasks.data import files
 from tasks.data import populations
 from tasks.data import silos
 from tasks.models import cnn
@@ -43,24 +45,15 @@ class AdniSettings(silos.SplitSettings):
 
 def _read(path: pathlib.Path) -> dict[str, populations.Examples]:
   """Reads the examples of each client in a file."""
-  try:
-    user_data = json.loads(path.read_text())['user_data']
-    clients: dict[str, populations.Examples] = {
-      user: {
-        # Reshaped because the shape of no images would not be known.
-        'x': np.reshape(
-          np.asarray(own['x'], np.float32),
-          (len(own['y']), _SIZE, _SIZE, 1),
-        ),
-        'y': np.asarray(own['y'], np.float32),
-      }
-      for user, own in user_data.items()
-    }
-  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-    raise errors.UserError(
-      f'{path} cannot be read as the images of clients ({error}). Make it'
-      f' again. {_ADVICE}'
-    ) from error
+  clients: dict[str, populations.Examples] = {}
+  advice = f'Make it again. {_ADVICE}'
+  with files.reading(path, 'the images of clients', advice):
+    user_data = json.loads(path.read_text(encoding='utf-8'))['user_data']
+    for user, own in user_data.items():
+      y = arrays.convert(own['y'], np.float32, f'y of {user}')
+      x = arrays.convert(own['x'], np.float32, f'x of {user}')
+      # Reshaped because the shape of no images would not be known.
+      clients[user] = {'x': x.reshape(len(y), _SIZE, _SIZE, 1), 'y': y}
   return clients
 
 

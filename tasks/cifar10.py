@@ -13,9 +13,9 @@ import pathlib
 
 import numpy as np
 
-from base import errors
 from tasks import task
 from tasks.data import downloads
+from tasks.data import files
 from tasks.data import partitions
 from tasks.data import populations
 from tasks.data import silos
@@ -42,16 +42,12 @@ class Cifar10Settings(partitions.PartitionSettings):
 
 def _read(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
   """Reads the photos, `[n, height, width, 3]` bytes, and the labels."""
-  try:
+  with files.reading(path, 'a file of CIFAR-10', _ADVICE):
     values = np.frombuffer(path.read_bytes(), np.uint8)
     records = values.reshape(-1, 1 + _CHANNELS * _SIZE**2)
     labels = records[:, 0].astype(np.int32)
     if not 0 <= labels.max(initial=-1) < _NUM_CLASSES:
       raise ValueError('it has no labels from 0 to 9')
-  except (OSError, ValueError) as error:
-    raise errors.UserError(
-      f'{path} cannot be read as a file of CIFAR-10 ({error}). {_ADVICE}'
-    ) from error
   photos = records[:, 1:].reshape(-1, _CHANNELS, _SIZE, _SIZE)
   return photos.transpose(0, 2, 3, 1), labels
 

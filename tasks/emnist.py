@@ -17,6 +17,7 @@ import tensorflow_federated as tff
 
 from base import settings
 from tasks import task
+from tasks.data import arrays
 from tasks.data import devices
 from tasks.data import populations
 from tasks.data import tff_databases
@@ -88,7 +89,10 @@ def load(
     x = own['pixels'][..., np.newaxis]
     if attributes and attributes[task.GROUP].name(client_id) == ROTATED:
       x = np.rot90(x, 2, axes=(1, 2))
-    return {'x': x, 'y': own['label'].astype(np.int32)}
+    where = f'label of {client_id}'
+    with tff_databases.reading(writers.path, writers.advice):
+      y = arrays.convert(own['label'], np.int32, where)
+    return {'x': x, 'y': y}
 
   validation, test, train = (
     devices.Devices(client_ids, load_client, writers.sizes(client_ids))

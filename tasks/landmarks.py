@@ -23,8 +23,10 @@ from base import errors
 from base import seeds
 from base import settings
 from tasks import task
+from tasks.data import arrays
 from tasks.data import devices
 from tasks.data import downloads
+from tasks.data import files
 from tasks.data import populations
 from tasks.models import mobilenet
 
@@ -102,7 +104,10 @@ def _find(dataset: str, data_dir: str | None) -> pathlib.Path:
 def num_examples(path: pathlib.Path) -> int:
   """Counts the examples in a client's file, of which it reads only a little."""
   count = 0
-  with path.open('rb', buffering=0) as file:
+  with (
+    files.reading(path, 'photos', 'Replace it.'),
+    path.open('rb', buffering=0) as file,
+  ):
     # The record's length and its checksum, the record and its checksum.
     while length := file.read(8):
       file.seek(4 + int.from_bytes(length, 'little') + 4, os.SEEK_CUR)
@@ -129,20 +134,16 @@ def load(
     """Loads photos in a random order, which is the same at every call."""
     path = folder / client_id
     rng = seeds.generator('landmarks', settings.split_seed, client_id)
-    try:
+    with files.reading(path, 'photos', 'Replace it.'):
       records = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
       order = rng.permutation(len(records))[:limit]
       chosen = tf.constant([records[i] for i in order], tf.string)
       own = tf.io.parse_example(chosen, _FEATURES)
       images = [decode(jpeg) for jpeg in own['image/encoded_jpeg']]
-    except tf.errors.OpError as error:
-      raise errors.UserError(
-        f'{path} is damaged ({error.message}). Replace it.'
-      ) from error
-    return {
-      'x': np.reshape(np.array(images, np.uint8), [-1, size, size, 3]),
-      'y': own['class'].numpy().astype(np.int32),
-    }
+      return {
+        'x': np.reshape(np.array(images, np.uint8), [-1, size, size, 3]),
+        'y': arrays.convert(own['class'], np.int32, 'class'),
+      }
 
   def make_devices(client_ids: list[str]) -> devices.Devices:
     sizes = [num_examples(folder / client_id) for client_id in client_ids]

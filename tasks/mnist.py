@@ -11,15 +11,15 @@ from collections.abc import Mapping
 import dataclasses
 import gzip
 import pathlib
-import zipfile
-import zlib
 
 import numpy as np
 
 from base import errors
 from base import settings
 from tasks import task
+from tasks.data import arrays
 from tasks.data import downloads
+from tasks.data import files
 from tasks.data import partitions
 from tasks.data import populations
 from tasks.data import silos
@@ -65,18 +65,15 @@ class MnistSettings(partitions.PartitionSettings):
 
 def _read(path: pathlib.Path, num_axes: int) -> np.ndarray:
   """Reads a file of the IDX format, of bytes."""
-  try:
+  with files.reading(path, 'a file of MNIST', _ADVICE):
     contents = gzip.decompress(path.read_bytes())
     if contents[:4] != bytes([0, 0, 8, num_axes]):
       raise ValueError(f'it has no {num_axes} axes of bytes')
     start = 4 + 4 * num_axes
     shape = np.frombuffer(contents[4:start], '>i4')
-    values = np.frombuffer(contents, np.uint8, offset=start)
-    return values.reshape(shape)
-  except (OSError, EOFError, ValueError, zlib.error) as error:
-    raise errors.UserError(
-      f'{path} cannot be read as a file of MNIST ({error}). {_ADVICE}'
-    ) from error
+    if num_axes == 3 and tuple(shape[1:]) != (_SIZE, _SIZE):
+      raise ValueError(f'it has images of shape {shape[1:].tolist()}')
+    return np.frombuffer(contents, np.uint8, offset=start).reshape(shape)
 
 
 def _read_parts(
@@ -106,25 +103,21 @@ def read(data_dir: str | None) -> tuple[np.ndarray, np.ndarray, int]:
   images = np.concatenate(_read_parts('images', 3, data_dir))
   parts = _read_parts('labels', 1, data_dir)
   labels = np.concatenate(parts).astype(np.int32)
-  if images.shape != (len(labels), _SIZE, _SIZE):
+  if len(images) != len(labels):
     raise errors.UserError(
-      f'There are images of shape {images.shape} and {len(labels)} labels in'
-      f' the files of MNIST. {_ADVICE}'
+      f'There are {len(images)} images and {len(labels)} labels in the files of'
+      f' MNIST. {_ADVICE}'
     )
   return images, labels, len(parts[0])
 
 
 def _read_writers(data_dir: str | None, size: int) -> np.ndarray:
   path = downloads.find(f'mnist/{_WRITERS_FILE}', data_dir, _ADVICE_ON_WRITERS)
-  try:
-    with np.load(path, allow_pickle=False) as file:
-      writers = np.concatenate([file['train_writer'], file['test_writer']])
+  with files.reading(path, 'the writers', _ADVICE_ON_WRITERS):
+    parts = dict(train_writer=np.int64, test_writer=np.int64)
+    writers = np.concatenate(list(arrays.read_columns(path, parts).values()))
     if len(writers) != size:
       raise ValueError(f'{len(writers)} writers of {size} images')
-  except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-    raise errors.UserError(
-      f'{path} cannot be read as the writers ({error}). {_ADVICE_ON_WRITERS}'
-    ) from error
   return writers
 
 

@@ -17,11 +17,11 @@ import dataclasses
 import pathlib
 from typing import Any, NamedTuple
 
-from base import errors
 from base import settings
 from tasks import dialogue
 from tasks import task
 from tasks.data import downloads
+from tasks.data import files
 from tasks.data import texts
 
 _UTTERANCES, _CONVERSATIONS = 'utterances.jsonl', 'conversations.json'
@@ -85,15 +85,10 @@ def _read_conversations(folder: pathlib.Path) -> Mapping[str, Any]:
   path = texts.look_for(_CONVERSATIONS, str(folder))
   if path is None:
     return {}
-  try:
+  with files.reading(path, "a corpus's conversations", _ADVICE):
     found = texts.load_json(path)
     if not isinstance(found, dict):
       raise ValueError('no object')
-  except (OSError, ValueError) as error:
-    raise errors.UserError(
-      f"{path} cannot be read as a corpus's conversations ({error!r})."
-      f' {_ADVICE}'
-    ) from error
   return found
 
 
@@ -106,7 +101,7 @@ def load(
   path = texts.find(_UTTERANCES, str(folder), _ADVICE)
   conversations = _read_conversations(folder)
   posts = texts.read_json_lines(
-    path, lambda found: _parse(found, conversations), 'utterance', _ADVICE
+    path, lambda found: _parse(found, conversations), 'an utterance', _ADVICE
   )
   said, subreddits = dialogue.collect(
     (

@@ -15,7 +15,6 @@ import csv
 import dataclasses
 import pathlib
 import re
-import zipfile
 
 import numpy as np
 
@@ -23,7 +22,9 @@ from base import errors
 from base import seeds
 from base import settings
 from tasks import task
+from tasks.data import arrays
 from tasks.data import downloads
+from tasks.data import files
 from tasks.data import populations
 from tasks.data import silos
 from tasks.models import lstm
@@ -39,6 +40,7 @@ _ADVICE_ON_GLOVE = (
   ' numbers, or a NumPy file (.npz) of words and vectors.'
 )
 _GLAD = {'0': 0, '4': 1}
+_ROW = 'a label, 0 or 4, an id, a date, a query, a user and a text'
 _SEQUENCE_LENGTH = 25
 _WORDS = re.compile(r"[\w']+|[.,!?;]")
 
@@ -69,15 +71,15 @@ def _read_tweets(
 ) -> dict[str, list[tuple[int, str]]]:
   """Reads the label and the text of each user's tweets."""
   tweets = collections.defaultdict(list)
-  try:
-    with path.open(encoding='latin-1', newline='') as file:
-      for label, _, _, _, user, text in csv.reader(file):
+  with (
+    files.reading(path, 'tweets', _ADVICE),
+    path.open(encoding='latin-1', newline='') as file,
+  ):
+    rows = csv.reader(file)
+    for row in rows:
+      with files.reading(f'{path}, line {rows.line_num},', _ROW, _ADVICE):
+        label, _, _, _, user, text = row
         tweets[user].append((_GLAD[label], text))
-  except (OSError, ValueError, KeyError, csv.Error) as error:
-    raise errors.UserError(
-      f'{path} cannot be read as rows of a label, 0 or 4, an id, a date, a'
-      f' query, a user and a text ({error!r}). {_ADVICE}'
-    ) from error
   return tweets
 
 
@@ -89,13 +91,13 @@ def _read_vectors(
     with np.load(path, allow_pickle=False) as file:
       for word, vector in zip(file['words'], file['vectors'], strict=True):
         if word in wanted:
-          yield str(word), vector.astype(np.float32)
+          yield str(word), arrays.convert(vector, np.float32, f'{word}')
     return
   with path.open(encoding='utf-8') as lines:
     for line in lines:
       word, *numbers = line.rstrip().split(' ')
       if word in wanted:
-        yield word, np.array(numbers, np.float32)
+        yield word, arrays.convert(np.array(numbers, float), np.float32, word)
 
 
 def read_embeddings(
@@ -113,17 +115,13 @@ def read_embeddings(
   Raises:
     UserError: If they cannot be read.
   """
-  try:
+  with files.reading(path, 'embeddings', _ADVICE_ON_GLOVE):
     vectors = dict(_read_vectors(path, wanted))
     if not vectors:
       raise ValueError('it has no word of the texts')
     table = np.stack(list(vectors.values()))
-    if table.ndim != 2 or not table.size or not np.isfinite(table).all():
+    if table.ndim != 2 or not table.size:
       raise ValueError('a word has no numbers')
-  except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-    raise errors.UserError(
-      f'{path} cannot be read as embeddings ({error}). {_ADVICE_ON_GLOVE}'
-    ) from error
   rows = {word: row for row, word in enumerate(vectors, 1)}
   return rows, np.concatenate([np.zeros_like(table[:1]), table])
 

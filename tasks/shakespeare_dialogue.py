@@ -42,7 +42,7 @@ def load(
   del seed  # All randomness is that of `split_seed`.
   path = texts.find(settings.file, data_dir, _ADVICE)
   speeches: Iterable[Sequence[str]] = texts.read_json_lines(
-    path, lambda found: texts.text_fields(found, _FIELDS), 'speech', _ADVICE
+    path, lambda found: texts.text_fields(found, _FIELDS), 'a speech', _ADVICE
   )
   if settings.num_plays is not None:
     speeches = list(speeches)

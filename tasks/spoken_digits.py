@@ -17,7 +17,6 @@ from collections.abc import Sequence
 import dataclasses
 import pathlib
 from typing import NamedTuple
-import zipfile
 
 import numpy as np
 
@@ -26,14 +25,24 @@ from base import seeds
 from base import settings
 from tasks import task
 from tasks import wakeword
+from tasks.data import arrays
 from tasks.data import audio
 from tasks.data import downloads
+from tasks.data import files
 
 _ADVICE = (
   'Save AudioMNIST (https://github.com/soerenab/AudioMNIST), resampled to 16'
   ' kHz, in the folder audiomnist of the data_dir: a NumPy file of all samples'
   ' [n] int16, the offsets [clips + 1] of the clips in them, and the speaker,'
   ' the digit and the take [clips] of each.'
+)
+
+_COLUMNS = dict(
+  samples=np.int16,
+  offsets=np.int64,
+  speaker=np.int64,
+  digit=np.int64,
+  take=np.int64,
 )
 
 
@@ -105,22 +114,22 @@ class Clips(NamedTuple):
 def read_clips(data_dir: str | None) -> Clips:
   """Reads the clips of AudioMNIST from a folder; raises a `UserError`."""
   path = downloads.find('audiomnist/digits_16k.npz', data_dir, _ADVICE)
-  try:
-    with np.load(path, allow_pickle=False) as file:
-      samples, offsets = file['samples'], file['offsets']
-      speakers, digits = file['speaker'], file['digit']
-      takes = file['take'] if 'take' in file else np.zeros_like(speakers)
+  with files.reading(path, 'clips', _ADVICE):
+    found = arrays.read_columns(path, _COLUMNS, optional=('take',))
+    samples, offsets = found['samples'], found['offsets']
+    speakers, digits = found['speaker'], found['digit']
+    takes = found.get('take', np.zeros_like(speakers))
     if not len(offsets) - 1 == len(speakers) == len(digits) == len(takes) > 0:
       raise ValueError(
         f'{len(offsets) - 1} clips, {len(speakers)} speakers and'
         f' {len(digits)} digits'
       )
-    if np.any(np.diff(offsets) < 1) or offsets[-1] > len(samples):
+    if (
+      offsets[0] != 0
+      or np.any(np.diff(offsets) < 1)
+      or offsets[-1] > len(samples)
+    ):
       raise ValueError('clips without samples')
-  except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-    raise errors.UserError(
-      f'{path} cannot be read as clips ({error}). {_ADVICE}'
-    ) from error
   clips = np.split(audio.from_int16(samples), offsets[1:-1])
   return Clips(path, clips, speakers, digits, takes)
 

@@ -10,11 +10,10 @@ Words are in lower case, and punctuation marks are words.
 """
 
 import dataclasses
-import json
 import pathlib
 import re
+from typing import Any
 
-from base import errors
 from base import settings
 from tasks import task
 from tasks import text_clients
@@ -43,18 +42,13 @@ def split_sentences(text: str) -> list[list[str]]:
   return [words for words in found if words]
 
 
-def _read_post(line: str) -> tuple[str, str, str]:
-  """Reads the site, the user and all text of a post; raises a ValueError."""
-  post = json.loads(line)
-  if not isinstance(post, dict):
-    raise ValueError('no object')
-  for name in ('site', 'user', 'text'):
-    if not isinstance(post.get(name), str):
-      raise ValueError(f'no text "{name}"')
-  title = post.get('title') or ''
-  if not isinstance(title, str):
-    raise ValueError('"title" is no text')
-  return post['site'], post['user'], f'{title}\n{post["text"]}'
+def _parse(found: Any) -> tuple[str, str, str]:
+  """Returns the site, the user and all text of a post."""
+  site, user, text = texts.text_fields(found, ('site', 'user', 'text'))
+  if not found.get('title'):
+    return site, user, text
+  (title,) = texts.text_fields(found, ('title',))
+  return site, user, f'{title}\n{text}'
 
 
 def _read(
@@ -63,17 +57,15 @@ def _read(
   """Reads the sentences and the site of each user."""
   sentences: dict[str, list[list[str]]] = {}
   sites: dict[str, str] = {}
-  with texts.open_lines(path) as lines:
-    for number, line in enumerate(lines, 1):
-      try:
-        site, user, text = _read_post(line)
-        if sites.setdefault(user, site) != site:
-          raise ValueError(f'user {user} is of {site} and {sites[user]}')
-      except ValueError as error:
-        raise errors.UserError(
-          f'{path}, line {number}: this is no post ({error}). {_ADVICE}'
-        ) from error
-      sentences.setdefault(user, []).extend(split_sentences(text))
+
+  def parse(found: Any) -> tuple[str, str]:
+    site, user, text = _parse(found)
+    if sites.setdefault(user, site) != site:
+      raise ValueError(f'user {user} is of {site} and {sites[user]}')
+    return user, text
+
+  for user, text in texts.read_json_lines(path, parse, 'a post', _ADVICE):
+    sentences.setdefault(user, []).extend(split_sentences(text))
   return sentences, sites
 
 

@@ -36,7 +36,7 @@ def load(
   del seed  # All randomness is that of `split_seed`.
   path = texts.find(settings.file, data_dir, _ADVICE)
   posts = texts.read_json_lines(
-    path, lambda found: texts.text_fields(found, _FIELDS), 'post', _ADVICE
+    path, lambda found: texts.text_fields(found, _FIELDS), 'a post', _ADVICE
   )
   said, contexts = dialogue.collect(
     ((user, f'{site} {kind}', text) for site, kind, user, text in posts),

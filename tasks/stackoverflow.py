@@ -26,6 +26,7 @@ from base import errors
 from base import settings
 from tasks import task
 from tasks.data import devices
+from tasks.data import files
 from tasks.data import populations
 from tasks.data import tff_databases
 from tasks.models import lstm
@@ -77,16 +78,15 @@ def _read_word_counts(
     data_dir or '', pathlib.Path(settings.word_counts).expanduser()
   )
   counts: dict[str, int] = {}
-  try:
-    with path.open(encoding='utf-8') as file:
-      for line in itertools.islice(file, size):
-        word, count = line.split()
-        counts[word] = int(count)
-  except (OSError, ValueError) as error:
-    raise errors.UserError(
-      f'{path}, which task.word_counts names, cannot be read as lines of a'
-      f' word and its count ({error}).'
-    ) from error
+  where = f'{path}, which task.word_counts names,'
+  advice = 'Name another file, or none to have it downloaded.'
+  with (
+    files.reading(where, 'lines of a word and its count', advice),
+    path.open(encoding='utf-8') as file,
+  ):
+    for line in itertools.islice(file, size):
+      word, count = line.split()
+      counts[word] = int(count)
   return counts
 
 

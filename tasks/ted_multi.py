@@ -11,11 +11,9 @@ A sentence is its first 20 words, numbered as in `tasks.stackoverflow`.
 """
 
 import dataclasses
-import sqlite3
 
 import tensorflow as tf
 
-from base import errors
 from base import settings
 from tasks import stackoverflow
 from tasks import task
@@ -48,12 +46,17 @@ def load(
   splits = tff_databases.open_database(
     path, list(ted_talks.FILES), _FEATURES, _ADVICE
   )
-  try:
+  with tff_databases.reading(path, _ADVICE):
     rows = tff_databases.query(path, 'SELECT word FROM vocabulary')
-  except sqlite3.Error as error:
-    raise errors.UserError(f'{path} is damaged ({error}). {_ADVICE}') from error
-  words = [word for (word,) in rows]
-  vocabulary = stackoverflow.Vocabulary(words)
+    words = [word for (word,) in rows]
+    if not words:
+      raise ValueError('no words in its vocabulary')
+    vocabulary = stackoverflow.Vocabulary(words)
+    languages = {
+      client_id: ted_talks.LANGUAGES.index(ted_talks.language(client_id))
+      for clients in splits
+      for client_id in clients.num_examples
+    }
 
   def make_devices(clients: tff_databases.DatabaseClients) -> devices.Devices:
     def load_client(client_id: str, limit: int | None) -> populations.Examples:
@@ -63,15 +66,10 @@ def load(
     client_ids = tuple(clients.num_examples)
     return devices.Devices(client_ids, load_client, clients.sizes(client_ids))
 
-  languages = {
-    client_id: ted_talks.LANGUAGES.index(ted_talks.language(client_id))
-    for clients in splits
-    for client_id in clients.num_examples
-  }
   train, validation, test = map(make_devices, splits)
   return task.Task(
     name='ted_multi',
-    model=transformer.NextWordTransformer(len(rows)),
+    model=transformer.NextWordTransformer(len(words)),
     metric='accuracy',
     higher_is_better=True,
     batch_size=16,

@@ -20,6 +20,7 @@ from base import settings
 from tasks import dialogue
 from tasks import task
 from tasks.data import downloads
+from tasks.data import files
 from tasks.data import texts
 
 SHOWS = ('friends', 'game_of_thrones')
@@ -61,7 +62,7 @@ class TvDialogueSettings(dialogue.DialogueSettings):
 
 
 def _read_season(path: pathlib.Path) -> Iterator[tuple[str, str]]:
-  """Reads who says what in a season; raises a ValueError and others."""
+  """Reads who says what in a season; may raise anything of another file."""
   for episode in texts.load_json(path)['episodes']:
     for scene in episode['scenes']:
       for utterance in scene['utterances']:
@@ -72,19 +73,13 @@ def _read_season(path: pathlib.Path) -> Iterator[tuple[str, str]]:
 
 def _read_friends(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
   """Reads who says what in all seasons."""
-  seasons = sorted(
-    path for path in folder.iterdir() if _SEASON.fullmatch(path.name)
-  )
-  if not seasons:
-    raise errors.UserError(f'{folder} has no season. {_ADVICE_ON_FRIENDS}')
+  with files.reading(folder, 'a folder of seasons', _ADVICE_ON_FRIENDS):
+    seasons = sorted(
+      path for path in folder.iterdir() if _SEASON.fullmatch(path.name)
+    )
   for path in seasons:
-    try:
+    with files.reading(path, 'a season of Friends', _ADVICE_ON_FRIENDS):
       yield from _read_season(path)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-      raise errors.UserError(
-        f'{path} cannot be read as a season of Friends ({error!r}).'
-        f' {_ADVICE_ON_FRIENDS}'
-      ) from error
 
 
 def _read_thrones(path: pathlib.Path) -> Iterator[tuple[str, str]]:
@@ -106,20 +101,20 @@ def load(
   clients: dict[str, dialogue.Utterances] = {}
   for context, show in enumerate(settings.shows):
     if show == 'friends':
-      number = settings.friends_characters
-      lines = _read_friends(
-        downloads.find(settings.friends, data_dir, _ADVICE_ON_FRIENDS)
-      )
+      number, advice = settings.friends_characters, _ADVICE_ON_FRIENDS
+      path = downloads.find(settings.friends, data_dir, advice)
+      lines = _read_friends(path)
     else:
-      number = settings.game_of_thrones_characters
-      lines = _read_thrones(
-        texts.find(settings.game_of_thrones, data_dir, _ADVICE_ON_THRONES)
-      )
+      number, advice = settings.game_of_thrones_characters, _ADVICE_ON_THRONES
+      path = texts.find(settings.game_of_thrones, data_dir, advice)
+      lines = _read_thrones(path)
     said: dict[str, dialogue.Utterances] = collections.defaultdict(
       dialogue.Utterances
     )
     for name, text in lines:
       said[name].add(text, context)
+    if not said:
+      raise errors.UserError(f'{path} has nothing that is said. {advice}')
     for name in dialogue.by_length(said, number):
       clients[f'{show} {name}'] = said[name]
   return dialogue.make_task(

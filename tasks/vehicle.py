@@ -36,9 +36,13 @@ def load(
   """Loads the task; without a `split_seed`, `seed` decides the split."""
   path = downloads.find('vehicle/vehicle.mat', data_dir, _ADVICE)
   sensors = silos.read_mat(path, _NUM_FEATURES, f'the right one. {_ADVICE}')
-  kinds = np.unique(np.concatenate([labels for _, labels in sensors]))
-  if not set(kinds) <= {-1, 1}:
-    raise errors.UserError(f'{path} has labels that are neither -1 nor 1.')
+  for number, (_, labels) in enumerate(sensors):
+    others = labels[np.abs(labels) != 1]
+    if len(others):
+      raise errors.UserError(
+        f'{path}: Y of client {number} has the label {others[0]:g}, but labels'
+        f' must be -1 or 1. {_ADVICE}'
+      )
   return task.Task(
     name='vehicle',
     model=linear.SupportVectorMachine(_NUM_FEATURES, _L2),

@@ -25,6 +25,14 @@ _T = TypeVar('_T')
 _S = TypeVar('_S', bound=settings.Settings)
 
 
+# The settings of every run.
+OF_RUNS: tuple[type[settings.Settings], ...] = (
+  user_settings.RunSettings,
+  schedules.TrainingSettings,
+  measurements.MeasurementSettings,
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
   """All settings of a run, checked.
@@ -117,6 +125,28 @@ def _names(cls: type[settings.Settings]) -> set[str]:
   return {field.name for field in dataclasses.fields(cls)}
 
 
+def _unknown(
+  layer: user_settings.SettingsLayer,
+  name: str,
+  known: Iterable[str],
+  kind: str,
+  owner: str,
+) -> errors.UserError:
+  """Makes the error for a setting that there is not.
+
+  Args:
+    layer: Where it is set.
+    name: The name of the setting.
+    known: The names that there are.
+    kind: What it was to be a setting of, as 'task'.
+    owner: The name of that, as 'school'; empty if it has none.
+  """
+  listed = f'{kind} {owner}' if owner else f'run, and {kind} NAME'
+  unknown = errors.unknown('setting', name, known, f'experiments:list {listed}')
+  where = f'{kind} {owner}: ' if owner else ''
+  return errors.UserError(f'{layer.source}: {where}{unknown}')
+
+
 def _owners(
   name: str,
   layer: user_settings.SettingsLayer,
@@ -157,9 +187,7 @@ def _owners(
   owners = [method for method in known if own_name in known[method]]
   if not owners:
     names = set().union(*known.values(), () if group else others)
-    unknown = errors.unknown('setting', own_name, names)
-    where = f'{layer.source}: {group}' if group else layer.source
-    raise errors.UserError(f'{where}: {unknown}')
+    raise _unknown(layer, own_name, names, 'method', group)
   chosen = [method for method in request.algorithms if method in owners]
   if not chosen and not layer.is_preset:
     raise errors.UserError(
@@ -204,30 +232,32 @@ def _sort(
   )
   found = _Sorted({}, {}, {}, {name: {} for name in request.algorithms})
   groups = {
-    'task': (request.task, found.task),
-    'privacy': (request.privacy, found.privacy),
+    'task': (request.task, of_task, found.task),
+    'privacy': (request.privacy, of_privacy, found.privacy),
   }
   for layer in request.layers:
     for name, value in layer.settings:
       group, _, own_name = name.rpartition('.')
       if group in groups:
-        chosen, own = groups[group]
+        chosen, known, own = groups[group]
         # What a preset says of its task means nothing to the one taken instead.
         preset_has = layer.last(f'{group}.name') or chosen
         is_for_chosen = not layer.is_preset or preset_has == chosen
         if own_name != 'name' and is_for_chosen:
+          if chosen == privacy.NONE:
+            raise errors.UserError(
+              f'{layer.source}: {own_name} is a setting of privacy, but'
+              ' training is not to be private. Choose how, as in'
+              ' --privacy=gaussian.'
+            )
+          if own_name not in known:
+            raise _unknown(layer, own_name, known, group, chosen)
           own[own_name] = value, layer.source
       elif name in of_run:
         found.run[name] = value, layer.source
       else:
         for method in _owners(name, layer, request, others):
           found.methods[method][own_name] = value, layer.source
-  if request.privacy == privacy.NONE:
-    for name, (_, source) in found.privacy.items():
-      raise errors.UserError(
-        f'{source}: {name} is a setting of privacy, but training is not to be'
-        ' private. Choose how, as in --privacy=gaussian.'
-      )
   return found
 
 
@@ -244,15 +274,10 @@ def resolve(request: user_settings.Request) -> Config:
     UserError: If there is no such setting, or it cannot have that value.
   """
   task_class = task_registry.settings_class(request.task)
-  classes = (
-    user_settings.RunSettings,
-    schedules.TrainingSettings,
-    measurements.MeasurementSettings,
-  )
   privacy_class = privacy.settings_class(request.privacy)
   given = _sort(
     request,
-    set().union(*map(_names, classes)),
+    set().union(*map(_names, OF_RUNS)),
     _names(task_class),
     _names(privacy_class),
   )

@@ -19,12 +19,14 @@ nothing heavy is imported for it. `configs` checks the rest.
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import pathlib
+import sys
 import tomllib
 from typing import Any
 
 from algorithms import registry as algorithm_registry
 from base import errors
 from base import settings
+from experiments.command_line import launch
 from experiments.command_line import paths
 from personalization import privacy
 from tasks import registry as task_registry
@@ -63,11 +65,31 @@ class RunSettings(settings.Settings):
     ' clients or one for each, by its own validation examples.',
     choices=('all', 'each'),
   )
+  baseline: str | None = settings.field(
+    None,
+    'A method of the run. Clients of methods without a baseline of their own,'
+    ' as local or hypcluster, are hurt if they are worse off than with it.',
+  )
+  modules: tuple[str, ...] = settings.field(
+    (),
+    'Python modules that are imported first, and register methods or tasks of'
+    ' your own, as those in examples/ do. They are looked for where Python'
+    ' finds modules, and in the current folder.',
+  )
   warmstart_from: tuple[str, ...] = settings.field(
     (),
     'Output folders of finished runs, whose models training begins with: one'
     ' model, or one for each cluster; FOLDER:METHOD if it trained several.',
   )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.baseline is not None and self.baseline not in self.algorithms:
+      raise settings.SettingError(
+        f'baseline must be a method of the run, not {self.baseline!r}. It has'
+        f' {", ".join(self.algorithms)}.',
+        'baseline',
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +127,7 @@ def preset_names() -> tuple[str, ...]:
   return tuple(sorted(path.stem for path in _PRESETS.glob('*.toml')))
 
 
-def _find_preset(name: str) -> pathlib.Path:
+def find_preset(name: str) -> pathlib.Path:
   """Finds the file of a preset, given by its path or by a name of ours."""
   path = paths.user_path(name)
   if path.is_file():
@@ -188,7 +210,7 @@ def read_layers(preset: str | None, layers: Sequence[SettingsLayer]) -> Request:
   if preset is None and _task_name(layers) in preset_names():
     preset = _task_name(layers)
   if preset is not None:
-    layers = (read_preset(_find_preset(preset)), *layers)
+    layers = (read_preset(find_preset(preset)), *layers)
   return make_request(tuple(layers))
 
 
@@ -206,8 +228,25 @@ def _task_name(layers: Sequence[SettingsLayer]) -> str:
   return str(_last('task.name', layers, _DEFAULT_TASK)[0])
 
 
+def _import_modules(layers: Sequence[SettingsLayer]) -> None:
+  """Imports the modules of the user, which register what others name."""
+  given, source = _last('modules', layers, ())
+  own = settings.from_dict(RunSettings, {'modules': given}, source)
+  folder = str(paths.user_path('.'))
+  if own.modules and folder not in sys.path:
+    sys.path.append(folder)
+  for name in own.modules:
+    try:
+      launch.load(name)
+    except Exception as error:  # It may be anything, as the module is.
+      raise errors.UserError(
+        f'{source}: modules: {name} cannot be imported: {error!r}.'
+      ) from error
+
+
 def make_request(layers: tuple[SettingsLayer, ...]) -> Request:
   """Checks the names of the task and the methods in all layers together."""
+  _import_modules(layers)
   task, source = _last('task.name', layers, _DEFAULT_TASK)
   if task not in task_registry.task_names():
     unknown = errors.unknown('task', str(task), task_registry.task_names())

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import math
 import pathlib
+import statistics
 from typing import Any
 
 from algorithms import candidates
@@ -74,6 +75,51 @@ class Repeats:
       for run in self.runs
       for row in run.clients[method]
     ]
+
+
+def summarize(repeated: Repeats) -> dict[str, Any]:
+  """Takes statistics over repeats of those over the test clients.
+
+  Args:
+    repeated: The repeats.
+
+  Returns:
+    The metric and its direction and, for each method and each of some
+    statistics over clients, its 'values' in the repeats, their 'mean' and their
+    'deviation', that of a sample; None for what is not a number, or not there.
+  """
+
+  def over(values: Sequence[float]) -> dict[str, Any]:
+    mean, deviation = mean_and_deviation(values)
+    return {
+      'mean': _to_json(mean),
+      'deviation': _to_json(deviation),
+      'values': list(map(_to_json, values)),
+    }
+
+  return {
+    'metric': repeated.metric,
+    'higher_is_better': repeated.higher_is_better,
+    'methods': {
+      method: {
+        name: over(repeated.values(method, 'test', name))
+        for name in ('mean', 'deviation', 'worst_tenth', 'hurt')
+      }
+      for method in repeated.methods
+    },
+  }
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+  """Takes the mean of numbers and their deviation, 0 if there is just one."""
+  if not all(map(math.isfinite, values)):
+    return math.nan, math.nan
+  deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+  return statistics.fmean(values), deviation
+
+
+def _to_json(value: float) -> float | None:
+  return value if math.isfinite(value) else None
 
 
 def _look_up(result: Any, keys: Sequence[str]) -> Any:

@@ -4,6 +4,8 @@
   results.json     each method's statistics over the test clients
   per_client.csv   each test client's metric, and what else is measured of it
   metrics/         each round's training metrics, a CSV file for each training
+  validation/      metrics of the validation clients after every so many rounds,
+                   a CSV file for each method, if there are any
   tensorboard/     the same for TensorBoard
   checkpoints/     where a run that was stopped goes on
 
@@ -34,10 +36,11 @@ from personalization import comparison
 Result = Mapping[str, Any]
 Row = Mapping[str, Any]
 
-# The file of all settings.
-CONFIG = 'config.toml'
+# The files of all settings, and of the results.
+CONFIG, RESULTS = 'config.toml', 'results.json'
 _CONFIG_HEADER = '# All settings of a run. To do it again: --preset=THIS_FILE\n'
-_RESULTS, _CLIENTS, _METRICS = 'results.json', 'per_client.csv', 'metrics'
+_CLIENTS = 'per_client.csv'
+_METRICS, _VALIDATION = 'metrics', 'validation'
 # Columns that are always there, if only empty; those of what else is measured
 # come after them.
 _COLUMNS = (
@@ -92,7 +95,7 @@ def _read_table(path: pathlib.Path) -> list[dict[str, str]]:
 
 
 def _read_results(path: pathlib.Path) -> dict[str, Any]:
-  return json.loads((path / _RESULTS).read_text(encoding='utf-8'))
+  return json.loads((path / RESULTS).read_text(encoding='utf-8'))
 
 
 class RunFolder:
@@ -117,7 +120,7 @@ class RunFolder:
     """Whether this run was started here before, and no other run was."""
     there = self._path / CONFIG
     if not there.exists():
-      for name in ('checkpoints', _RESULTS):
+      for name in ('checkpoints', RESULTS):
         if (self._path / name).exists():
           raise errors.UserError(
             f'{self._path} has {name} but no config.toml to tell of what.'
@@ -137,7 +140,7 @@ class RunFolder:
 
   def _read(self) -> None:
     """Reads the results of the finished methods."""
-    results = self._path / _RESULTS
+    results = self._path / RESULTS
     if not results.exists():
       return
     try:
@@ -155,7 +158,8 @@ class RunFolder:
         f' {results} to have them made again.'
       ) from error
 
-  def _rows_of(self, method: str) -> list[Row]:
+  def rows_of(self, method: str) -> list[Row]:
+    """Returns the clients of a finished method."""
     return [row for row in self._rows if row['method'] == method]
 
   def checkpoint_dir(self, training: str) -> pathlib.Path:
@@ -165,6 +169,10 @@ class RunFolder:
   def metrics_file(self, training: str) -> pathlib.Path:
     """Returns the file of the metrics of the rounds of a training."""
     return self._path / _METRICS / f'{training}.csv'
+
+  def validation_file(self, method: str) -> pathlib.Path:
+    """Returns the file of the metrics of validation clients in a training."""
+    return self._path / _VALIDATION / f'{method}.csv'
 
   def tensorboard_dir(self, training: str) -> pathlib.Path:
     """Returns where TensorBoard finds the metrics of a training."""
@@ -212,7 +220,7 @@ class RunFolder:
   def add(self, method: str, result: Result, rows: Sequence[Row]) -> None:
     """Adds the result and the clients of a method, and writes them."""
     against = {
-      other: _compare(rows, self._rows_of(other), result['higher_is_better'])
+      other: _compare(rows, self.rows_of(other), result['higher_is_better'])
       for other in self.results
     }
     self.results[method] = _to_json({**result, 'against': against})
@@ -230,7 +238,7 @@ class RunFolder:
       'methods': self.results,
     }
     text = json.dumps(contents, indent=2, allow_nan=False)
-    folders.write(self._path / _RESULTS, f'{text}\n')
+    folders.write(self._path / RESULTS, f'{text}\n')
 
 
 def _compare(
@@ -283,6 +291,8 @@ class FinishedRun:
     methods: The results of each method, see `serialization.make_result`.
     clients: The test clients of each method, as in per_client.csv.
     rounds: The metrics of each training's rounds, by their names.
+    validation: The metrics of the validation clients in each method's training,
+      by their names, after every so many rounds.
   """
 
   path: pathlib.Path
@@ -290,6 +300,23 @@ class FinishedRun:
   methods: Mapping[str, Result]
   clients: Mapping[str, Sequence[Mapping[str, str]]]
   rounds: Mapping[str, Mapping[str, Sequence[float]]]
+  validation: Mapping[str, Mapping[str, Sequence[float]]]
+
+
+def _read_series(folder: pathlib.Path) -> dict[str, dict[str, list[float]]]:
+  """Reads the columns of each file of metrics by round."""
+  series = {}
+  for file in sorted(folder.glob('*.csv')):
+    table = _read_table(file)
+    series[file.stem] = {
+      name: [float(row[name]) for row in table] for name in table[0]
+    }
+  return series
+
+
+def read_rounds(path: pathlib.Path) -> dict[str, dict[str, list[float]]]:
+  """Reads the metrics of the rounds of each training of a run, by name."""
+  return _read_series(path / _METRICS)
 
 
 def read(path: pathlib.Path) -> FinishedRun:
@@ -308,12 +335,6 @@ def read(path: pathlib.Path) -> FinishedRun:
     contents = _read_results(path)
     methods = contents['methods']
     rows = _read_table(path / _CLIENTS)
-    rounds = {}
-    for file in sorted((path / _METRICS).glob('*.csv')):
-      table = _read_table(file)
-      rounds[file.stem] = {
-        name: [float(row[name]) for row in table] for name in table[0]
-      }
     return FinishedRun(
       path,
       dict(user_settings.flatten(contents['configuration'])),
@@ -321,7 +342,8 @@ def read(path: pathlib.Path) -> FinishedRun:
       {
         name: [row for row in rows if row['method'] == name] for name in methods
       },
-      rounds,
+      read_rounds(path),
+      _read_series(path / _VALIDATION),
     )
   except FileNotFoundError as error:
     raise errors.UserError(

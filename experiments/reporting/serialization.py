@@ -1,6 +1,7 @@
 """Outcomes of methods as results.json and per_client.csv have them."""
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Iterable, Sequence
 import dataclasses
 import math
 from typing import Any
@@ -148,7 +149,9 @@ def make_rows(
     if own.before is not None:
       columns[f'before{name}'] = own.before.values
   if outcome.test.hurt is not None:
-    columns['hurt'] = outcome.test.hurt.astype(int)
+    columns['hurt'] = [
+      None if np.isnan(hurt) else int(hurt) for hurt in outcome.test.hurt
+    ]
   for criterion, accepting in outcome.acceptance.items():
     columns[f'accepted_{criterion}'] = accepting.accepted.astype(int)
   if outcome.clusters is not None:
@@ -161,3 +164,24 @@ def make_rows(
     {'method': method, 'client': client_id, **dict(zip(columns, own))}
     for client_id, own in zip(evaluated.test.client_ids, clients, strict=True)
   ]
+
+
+def metrics_in(
+  rows: Iterable[results_folder.Row],
+) -> dict[str, dict[str, float]]:
+  """Reads the metrics from rows that `make_rows` wrote.
+
+  Args:
+    rows: The clients of a method.
+
+  Returns:
+    The metric of each client, by evaluation set and client; the clients' own
+    examples are ''.
+  """
+  metrics: dict[str, dict[str, float]] = collections.defaultdict(dict)
+  for row in rows:
+    for column, value in row.items():
+      name, _, further = column.partition('_')
+      if name == 'metric' and value != '':
+        metrics[further][row['client']] = float(value)
+  return metrics

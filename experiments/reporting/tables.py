@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 import math
-import statistics
 from typing import Any, TextIO
 
 import rich.box
@@ -20,6 +19,8 @@ CRITERIA = {
 
 # Of fewer, the intervals of a mean are to be read with care.
 _ENOUGH_CLIENTS = 20
+# The most clusters of which shares are shown.
+_MOST_CLUSTERS = 4
 
 
 def _table(title: str) -> rich.table.Table:
@@ -41,6 +42,14 @@ def _describe_choice(chosen: Mapping[str, int]) -> str:
   return most_often if len(chosen) == 1 else f'each its own, most {most_often}'
 
 
+def _describe_clusters(sizes: Mapping[str, int]) -> str:
+  """Writes the shares of clusters, the largest first."""
+  total = sum(sizes.values())
+  shares = [f'{n / total:.0%}' for n in sorted(sizes.values(), reverse=True)]
+  more = ', …' if len(shares) > _MOST_CLUSTERS else ''
+  return f' ({", ".join(shares[:_MOST_CLUSTERS])}{more})'
+
+
 def of_results(
   results: Mapping[str, results_folder.Result],
 ) -> rich.table.Table:
@@ -55,6 +64,9 @@ def of_results(
       '\nFew clients: where metrics are skewed, an interval holds the true mean'
       ' less often; of 8 in 86 to 91 cases of 100.'
     )
+  for against in {result.get('hurt_against') for result in results.values()}:
+    if against is not None:
+      title += f'\nhurt: of methods without a baseline, against {against}'
   table = _table(title)
   table.add_column('method')
   table.add_column('mean ± deviation', justify='right')
@@ -69,9 +81,12 @@ def of_results(
   def add_row(
     name: str, test: Mapping[str, Any], candidate: str, privacy: str = ''
   ) -> None:
+    mean = _number(test['mean'])
+    if test['mean'] is not None:
+      mean += f' ± {_number(test["deviation"])}'
     table.add_row(
       name,
-      f'{_number(test["mean"])} ± {_number(test["deviation"])}',
+      mean,
       _interval(test['interval']),
       _number(test['worst_tenth']),
       '–' if test['hurt'] is None else f'{test["hurt"]:.0%}',
@@ -81,12 +96,10 @@ def of_results(
 
   for method, result in results.items():
     privacy = result.get('privacy') or {'text': 'nothing is sent'}
-    add_row(
-      method,
-      result['test'],
-      _describe_choice(result['chosen']),
-      privacy['text'],
-    )
+    chosen = _describe_choice(result['chosen'])
+    if 'clusters' in result:
+      chosen += _describe_clusters(result['clusters']['sizes'])
+    add_row(method, result['test'], chosen, privacy['text'])
     for criterion, own in result.get('acceptance', {}).items():
       add_row(
         f'  if {CRITERIA[criterion]}',
@@ -153,10 +166,8 @@ def print_results(
 
 def _cell(numbers: Sequence[float], form: str) -> str:
   """Writes the mean and the deviation of numbers; a dash if one is NaN."""
-  if math.isnan(sum(numbers)):
-    return '–'
-  deviation = statistics.stdev(numbers) if len(numbers) > 1 else 0.0
-  return f'{statistics.fmean(numbers):{form}} ± {deviation:{form}}'
+  mean, deviation = repeats.mean_and_deviation(numbers)
+  return '–' if math.isnan(mean) else f'{mean:{form}} ± {deviation:{form}}'
 
 
 def of_repeats(runs: repeats.Repeats) -> rich.table.Table:

@@ -218,14 +218,13 @@ def _privately(
     task,
     config.training,
   )
+  beyond = made.guarantee.not_covered
   if config.run.warmstart_from:
-    beyond = (
-      *made.guarantee.not_covered,
-      'the models that training began with',
-    )
-    guarantee = dataclasses.replace(made.guarantee, not_covered=beyond)
-    made = dataclasses.replace(made, guarantee=guarantee)
-  return made
+    beyond += ('the models that training began with',)
+  if config.training.rounds_per_evaluation:
+    beyond += ('the metrics of validation clients in the course of training',)
+  guarantee = dataclasses.replace(made.guarantee, not_covered=beyond)
+  return dataclasses.replace(made, guarantee=guarantee)
 
 
 def build_methods(
@@ -258,6 +257,11 @@ def build_methods(
       raise errors.UserError(
         'personalization_fractions must be empty where examples are protected:'
         ' each is one more use of them, which is not accounted for.'
+      )
+    if config.training.rounds_per_evaluation:
+      raise errors.UserError(
+        'rounds_per_evaluation must be 0 where examples are protected: each'
+        ' evaluation is one more use of them, which is not accounted for.'
       )
   if config.privacy != privacy.NONE:
     built = {

@@ -1,6 +1,6 @@
 """A run: all methods of a configuration, trained, evaluated and compared."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 import dataclasses
 import pathlib
 import time
@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow_federated as tff
 
 from algorithms import methods
+from base import errors
 from experiments.command_line import paths
 from experiments.command_line import stopping
 from experiments.command_line import terminal
@@ -19,6 +20,7 @@ from experiments.reporting import round_metrics
 from experiments.reporting import serialization
 from experiments.reporting import tables
 from experiments.runs import execution
+from experiments.runs import validation_curves
 from personalization import costs
 from personalization import evaluation
 from personalization import measurements
@@ -56,6 +58,7 @@ def _train(
   settings: schedules.TrainingSettings,
   folder: results_folder.RunFolder,
   schedule: schedules.Schedule,
+  curves: validation_curves.Curves | None,
 ) -> tuple[training.Trained, float | None]:
   """Trains; also returns the seconds, if it did not begin at a checkpoint."""
   if not method.trains:
@@ -81,6 +84,12 @@ def _train(
         elif round_num:
           show(round_num, 'as they are in its last checkpoint')
 
+    def on_round(round_num: int, metrics: Mapping[str, float]) -> None:
+      note = f'loss {metrics["loss"]:.4g}'
+      if curves and curves.last:
+        note += f', validation {next(iter(curves.last.values())):.4g}'
+      show(round_num, note)
+
     trained = training.train(
       method,
       task,
@@ -88,18 +97,22 @@ def _train(
       schedule=schedule,
       checkpoint_dir=folder.checkpoint_dir(name),
       release_managers=_release_managers(folder, name),
-      on_round=lambda number, metrics: show(
-        number, f'loss {metrics["loss"]:.4g}'
-      ),
+      on_round=on_round,
       on_checkpoint=on_checkpoint,
       should_stop=should_stop,
+      evaluate=None if curves is None else curves.evaluate,
     )
-  seconds = time.monotonic() - start
+  seconds = time.monotonic() - start - (curves.seconds if curves else 0.0)
   _tell_of_skipped(f'{name}: training', trained.skipped_clients)
   if trained.dropped_clients:
     terminal.say(
       f'{name}: training: dropped {trained.dropped_clients} updates of'
       ' clients that were not finite'
+    )
+  if trained.diverged:
+    terminal.say(
+      f'{name}: training: stopped at round {trained.round}, as it has diverged:'
+      f' no update of the last {trained.rounds_in_vain} rounds was finite'
     )
   return trained, None if began_at else seconds
 
@@ -134,14 +147,18 @@ class Trainings:
     task: tasks.Task,
     config: configs.Config,
     folder: results_folder.RunFolder,
+    populations: evaluation.Populations | None = None,
   ):
     self._task = task
+    self._config = config
     self._settings = config.training
     self._folder = folder
-    # A training has the name of the first method that it is for.
-    self._names: dict[Hashable, str] = {}
+    self._populations = populations
+    # The methods that each training is for; it has the name of the first.
+    self._methods: dict[Hashable, dict[str, methods.Method]] = {}
     for name, method in built.items():
-      self._names.setdefault(method.training_key, name)
+      self._methods.setdefault(method.training_key, {})[name] = method
+    self._names = {key: next(iter(own)) for key, own in self._methods.items()}
     self._done: dict[Hashable, Training] = {}
 
   def get(self, method: methods.Method, role: str = '') -> Training:
@@ -163,8 +180,28 @@ class Trainings:
       if stage.found is not None:
         self._folder.write_groups(name, stage.found.values)
       schedule = training.make_schedule(method, stage.task, self._settings)
+      curves = None
+      # Without populations the trainings are done already.
+      if (
+        self._settings.rounds_per_evaluation
+        and self._populations is not None
+        and key in self._methods
+      ):
+        curves = validation_curves.Curves(
+          self._methods[key],
+          stage.task,
+          self._populations,
+          self._config,
+          self._folder,
+        )
       ended, seconds = _train(
-        name, stage.method, stage.task, self._settings, self._folder, schedule
+        name,
+        stage.method,
+        stage.task,
+        self._settings,
+        self._folder,
+        schedule,
+        curves,
       )
       before = method.before
       self._done[key] = Training(
@@ -185,8 +222,9 @@ def _evaluate(
   task: tasks.Task,
   populations: evaluation.Populations,
   config: configs.Config,
+  others: Mapping[str, Mapping[str, float]] | None,
 ) -> outcomes.Outcome:
-  """Evaluates a method; returns what comes of it."""
+  """Evaluates a method; returns what comes of it, see `outcomes.Outcome`."""
   stopping.say_outlook(
     f'The same command goes on with the evaluation of {name}.'
   )
@@ -214,7 +252,7 @@ def _evaluate(
   _tell_of_skipped(f'{name}: evaluation', evaluated.skipped)
   # By the groups that are known, whatever groups were found.
   return outcomes.Outcome(
-    evaluated, task, config.measurement, execution.choice(config.run)
+    evaluated, task, config.measurement, execution.choice(config.run), others
   )
 
 
@@ -252,7 +290,10 @@ def _costs(own: Training, method: methods.Method) -> dict[str, Any]:
 
 
 def run(
-  config: configs.Config, output_dir: pathlib.Path, data_dir: str | None = None
+  config: configs.Config,
+  output_dir: pathlib.Path,
+  data_dir: str | None = None,
+  set_runtime: Callable[[str], None] = execution.set_runtime,
 ) -> dict[str, results_folder.Result]:
   """Trains and evaluates all methods, but for those that are done already.
 
@@ -260,6 +301,7 @@ def run(
     config: The configuration of the run.
     output_dir: The folder to write to.
     data_dir: The folder of the data sets.
+    set_runtime: Makes the runtime of a name the one that is used.
 
   Returns:
     The results of each method.
@@ -274,24 +316,31 @@ def run(
     if folder.results.keys() == config.method_settings.keys():
       return folder.results
 
-    execution.set_runtime(config.run.runtime)
+    set_runtime(config.run.runtime)
     built = execution.build_methods(config, task, config.measurement)
     # Before any training: there may be nobody to evaluate.
     populations = evaluation.prepare(
       task, measurement=config.measurement, seed=config.training.seed
     )
-    trainings = Trainings(built, task, config, folder)
-    for name, method in built.items():
+    trainings = Trainings(built, task, config, folder, populations)
+    baseline = config.run.baseline
+    # The baseline first, as the others are compared with its clients.
+    for name in sorted(built, key=lambda name: name != baseline):
+      method = built[name]
       if name in folder.results:
         continue
       own = trainings.get(method)
+      others = None
+      if baseline and baseline != name and method.baseline is None:
+        others = serialization.metrics_in(folder.rows_of(baseline))
       seconds = own.seconds
       if own.name in folder.results:
         seconds = folder.results[own.name]['training_seconds']
       start = time.monotonic()
-      outcome = _evaluate(name, method, own, task, populations, config)
+      outcome = _evaluate(name, method, own, task, populations, config, others)
       result: dict[str, Any] = {
         **serialization.make_result(outcome),
+        'hurt_against': None if others is None else baseline,
         'evaluation_seconds': time.monotonic() - start,
         'training': own.name if method.trains else None,
         'begins_with': own.before and own.before.name,
@@ -299,6 +348,7 @@ def run(
         'warmstart_from': list(config.run.warmstart_from),
         'training_seconds': seconds,
         'dropped_updates': own.ended.dropped_clients,
+        'diverged': own.ended.diverged,
         'skipped_in_training': list(own.ended.skipped_clients),
         'frozen_weights_sha256': method.trainer.model.frozen_digest,
         'communication': _communication(own, folder),
@@ -322,4 +372,11 @@ def main(
   results = run(config, output_dir, data_dir)
   tables.print_results(results)
   terminal.say(f'Written to {output_dir}')
+  diverged = [name for name, own in results.items() if own.get('diverged')]
+  if diverged:
+    raise errors.UserError(
+      f'The training of {", ".join(diverged)} has diverged: its updates were no'
+      ' longer finite. Set a smaller client_learning_rate or'
+      ' server_learning_rate, or look for far too large numbers in the data.'
+    )
   return 0

@@ -54,9 +54,10 @@ def expand(
       [name for name in conditions if name in only.get(axis, conditions)]
       for axis, conditions in crossed.items()
     ]
-    for method in grid['algorithms']:
-      row = known.get(method, {'algorithm': method})
-      for conditions in itertools.product(*axes):
+    # Columns come one after another, so that some are whole if it is stopped.
+    for conditions in itertools.product(*axes):
+      for method in grid['algorithms']:
+        row = known.get(method, {'algorithm': method})
         name = '_'.join((method, *conditions))
         cells[name] = Cell(method, conditions)
         own = dict(row.get('settings', {}))

@@ -111,7 +111,7 @@ class PointResult:
     """
     if name in ('mean', 'deviation'):
       return self.mean if name == 'mean' else self.deviation
-    values = [r[name] for r in self.records if name in r]
+    values = [r[name] for r in self.records if r.get(name) is not None]
     return _over_repeats(values) if values else None
 
   @property

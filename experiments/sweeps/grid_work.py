@@ -74,6 +74,11 @@ def make_runs(grid: grid_file.GridFile) -> list[GridRun]:
   for seed in grid.repeats:
     for point in grid.points:
       config = configs.resolve(grid.request(point, seed))
+      if config.training.rounds_per_evaluation:
+        raise errors.UserError(
+          f'{point}: rounds_per_evaluation must be 0 in a grid. Do a point with'
+          ' experiments:run to see its course.'
+        )
       run = GridRun(config.digest(), point, config)
       runs.setdefault(run.key, run)
   return list(runs.values())
@@ -193,6 +198,7 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
   evaluated, test = outcome.evaluated, outcome.test
   record = {
     'key': run.key,
+    'name': run.point.name,
     'algorithm': run.point.algorithm,
     'values': dict(run.point.values),
     'seed': run.config.training.seed,
@@ -213,11 +219,11 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
     ),
     'personalization_examples': evaluated.num_personalization.tolist(),
     'chosen': dict(outcome.num_chosen),
-    'means': {name: _means(outcome, name) for name in evaluated.test.values},
+    'means': {name: _means(outcome, name) for name in evaluated.test.names},
   }
   if test.before is not None and test.hurt is not None:
     record['before'] = _numbers(test.before.values)
-    record['hurt'] = float(test.hurt.mean())
+    record['hurt'] = _number(test.hurt.mean())
   if outcome.groups is not None:
     record['client_groups'] = list(outcome.groups)
     record['pooled'] = _number(test.pooled())

@@ -30,9 +30,10 @@ def read_wav(path: pathlib.Path) -> np.ndarray:
     The samples from -1 to 1, `[n]` float32.
 
   Raises:
-    ValueError: If it is not of one channel, 16 bits and 16 kHz.
+    ValueError: If it is not of one channel, 16 bits and 16 kHz, is cut off or
+      has no samples.
     wave.Error: If it is no WAV file.
-    EOFError: If it is cut off.
+    EOFError: If it is cut off in its header.
     OSError: If it cannot be read.
   """
   with wave.open(str(path), 'rb') as file:
@@ -42,7 +43,13 @@ def read_wav(path: pathlib.Path) -> np.ndarray:
         f'it has {form[0]} channels of {8 * form[1]} bits at {form[2]} Hz, not'
         f' one of 16 bits at {RATE} Hz'
       )
-    return from_int16(np.frombuffer(file.readframes(file.getnframes()), '<i2'))
+    samples = np.frombuffer(file.readframes(file.getnframes()), '<i2')
+    if not 0 < file.getnframes() == len(samples):
+      raise ValueError(
+        f'it has {len(samples)} samples of {file.getnframes()}; perhaps it is'
+        ' cut off'
+      )
+    return from_int16(samples)
 
 
 def from_int16(samples: np.ndarray) -> np.ndarray:

@@ -24,6 +24,7 @@ import sys
 import unicodedata
 
 from base import errors
+from tasks.data import files
 
 VOCABULARY, MERGES = 'vocab.json', 'merges.txt'
 NUM_BYTES = 256
@@ -197,7 +198,7 @@ def read(folder: pathlib.Path, size: int | None = None) -> Encoding:
   Raises:
     UserError: If it cannot be read, or has fewer tokens.
   """
-  try:
+  with files.reading(folder, 'a byte-pair encoding', _ADVICE):
     numbers = json.loads((folder / VOCABULARY).read_text(encoding='utf-8'))
     merges = _read_merges(folder / MERGES)
     if not isinstance(numbers, Mapping):
@@ -210,11 +211,11 @@ def read(folder: pathlib.Path, size: int | None = None) -> Encoding:
       raise ValueError(
         f'{VOCABULARY} does not have the bytes and then the merges in order'
       )
-  except (OSError, ValueError, TypeError, RecursionError) as error:
-    raise errors.UserError(
-      f'{folder} has no byte-pair encoding that can be read ({error}).'
-      f' {_ADVICE}'
-    ) from error
+    # A special token is no pair of others.
+    for token in found[len(own) :]:
+      ends = range(1, len(token))
+      if any(token[:i] in numbers and token[i:] in numbers for i in ends):
+        raise ValueError(f'{MERGES} has no pair for {token} of {VOCABULARY}')
   encoding = Encoding(merges, found[len(own) :])
   if size is None or size == len(encoding):
     return encoding

@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 import csv
 import pathlib
 from typing import TypeVar
-import wave
 
 import numpy as np
 
-from base import errors
 from tasks.data import audio
+from tasks.data import files
 
 _Known = TypeVar('_Known')
 # A row of the table, by column.
@@ -19,13 +18,9 @@ Row = Mapping[str, str]
 def _read_clip(
   path: pathlib.Path, represent: Callable[[np.ndarray], np.ndarray], table: str
 ) -> np.ndarray:
-  try:
+  advice = f'Replace it, or leave it out of {table}.'
+  with files.reading(path, 'a clip', advice):
     return represent(audio.read_wav(path))
-  except (OSError, EOFError, ValueError, wave.Error) as error:
-    raise errors.UserError(
-      f'{path} cannot be read as a clip ({error}). Replace it, or leave it out'
-      f' of {table}.'
-    ) from error
 
 
 def read(
@@ -38,8 +33,8 @@ def read(
 
   Args:
     table: The CSV file, in the folder of the clips.
-    parse: Makes of the rows what is known of the clips. It may raise KeyError,
-      TypeError and ValueError.
+    parse: Makes of the rows what is known of the clips. It may raise anything
+      of rows that are something else.
     represent: From the samples of a clip to what stands for it.
     advice: Says how to put the files there.
 
@@ -49,14 +44,14 @@ def read(
   Raises:
     UserError: If the table or a clip cannot be read.
   """
-  try:
+  with files.reading(table, 'a table of clips', advice):
     with table.open(encoding='utf-8', newline='') as file:
-      rows = list(csv.DictReader(file))
+      rows = list(csv.DictReader(file, strict=True))
+    for number, row in enumerate(rows, 1):
+      # What is beyond the columns has the name None, what is missing is None.
+      if None in row or None in row.values():
+        raise ValueError(f'row {number} has more or fewer columns than others')
     known = parse(rows)
     paths = [table.parent / row['file'] for row in rows]
-  except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-    raise errors.UserError(
-      f'{table} cannot be read as a table of clips ({error!r}). {advice}'
-    ) from error
   clips = [_read_clip(path, represent, table.name) for path in paths]
   return np.stack(clips), known

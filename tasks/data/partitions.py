@@ -32,6 +32,8 @@ import numpy as np
 from base import errors
 from base import seeds
 from base import settings
+from tasks.data import arrays
+from tasks.data import files
 from tasks.data import silos
 
 # Each client's examples, as sorted rows of the data.
@@ -266,11 +268,13 @@ def restore(labels: np.ndarray, path: pathlib.Path) -> Partition:
   Raises:
     UserError: If there is no partition of these data in the file.
   """
-  try:
+  where = f'{path}, which task.partition_file names,'
+  advice = 'Remove it, and have it made with another task.partition.'
+  with files.reading(where, 'a partition', advice):
     contents = json.loads(path.read_text(encoding='utf-8'))
     digest = contents['labels_sha256']
     partition = {
-      name: np.array(rows, np.int64)
+      name: arrays.convert(rows, np.int64, name)
       for name, rows in contents['clients'].items()
     }
     rows = np.concatenate([np.zeros(0, np.int64), *partition.values()])
@@ -278,15 +282,9 @@ def restore(labels: np.ndarray, path: pathlib.Path) -> Partition:
       raise ValueError('an example is at two clients')
     if rows.min(initial=0) < 0:
       raise ValueError('a row is negative')
-  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-    raise errors.UserError(
-      f'{path}, which task.partition_file names, cannot be read as a partition'
-      f' ({error!r}). Remove it, and have it made with another task.partition.'
-    ) from error
   if digest != _digest(labels) or rows.max(initial=-1) >= len(labels):
     raise errors.UserError(
-      f'{path}, which task.partition_file names, is a partition of other data.'
-      ' Name another file.'
+      f'{where} is a partition of other data. Name another file.'
     )
   return partition
 

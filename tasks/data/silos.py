@@ -11,9 +11,10 @@ import numpy as np
 import scipy.io
 from sklearn import model_selection
 
-from base import errors
 from base import seeds
 from base import settings
+from tasks.data import arrays
+from tasks.data import files
 from tasks.data import populations
 
 _HELD_OUT = 0.15
@@ -56,23 +57,34 @@ def read_mat(
   Raises:
     UserError: If the file does not have this form.
   """
-  try:
+  clients = []
+  with files.reading(path, "clients' data", f'Replace it with {source}'):
     contents = scipy.io.loadmat(path)
-    clients = [
-      (features.astype(np.float32), labels.astype(np.float32).ravel())
-      for features, labels in zip(
-        contents['X'].ravel(), contents['Y'].ravel(), strict=True
-      )
-    ]
-    for features, labels in clients:
+    cells = zip(contents['X'].ravel(), contents['Y'].ravel(), strict=True)
+    for number, (x, y) in enumerate(cells):
+      features = arrays.convert(x, np.float32, f'X of client {number}')
+      labels = arrays.convert(y, np.float32, f'Y of client {number}').ravel()
       if features.shape != (len(labels), num_features):
-        raise ValueError(f'a client has features of shape {features.shape}')
-  except Exception as error:  # SciPy raises a dozen kinds of errors.
-    raise errors.UserError(
-      f"{path} cannot be read as clients' data ({error}). Replace it with"
-      f' {source}'
-    ) from error
+        raise ValueError(
+          f'client {number} has {len(labels)} labels and features of shape'
+          f' {features.shape}'
+        )
+      clients.append((features, labels))
+    if not clients:
+      raise ValueError('it has no clients')
   return clients
+
+
+def _hold_out(
+  rows: np.ndarray, share: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Divides rows into the rest and a share that is held out."""
+  if len(rows) < 2:
+    return rows, rows[:0]
+  rest, held_out = model_selection.train_test_split(
+    rows, test_size=share, random_state=seed
+  )
+  return rest, held_out
 
 
 def split(
@@ -93,16 +105,15 @@ def split(
       as well; None for a split of 70/15/15.
 
   Returns:
-    The three parts.
+    The three parts. Of two examples one is to train on and one for the test, a
+    single one is to train on.
   """
-  rest, test = model_selection.train_test_split(
-    np.arange(len(labels)), test_size=only_test or _HELD_OUT, random_state=seed
-  )
+  if not len(labels):
+    return {part: {'x': features, 'y': labels} for part in _PARTS}
+  rest, test = _hold_out(np.arange(len(labels)), only_test or _HELD_OUT, seed)
   train, validation = rest, test
   if only_test is None:
-    train, validation = model_selection.train_test_split(
-      rest, test_size=_HELD_OUT / (1 - _HELD_OUT), random_state=seed
-    )
+    train, validation = _hold_out(rest, _HELD_OUT / (1 - _HELD_OUT), seed)
   # In float64, in which the deviation of a constant column is zero exactly.
   mean = features[train].mean(axis=0, dtype=np.float64)
   deviation = features[train].std(axis=0, dtype=np.float64)

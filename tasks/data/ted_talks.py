@@ -25,6 +25,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from base import errors
+from tasks.data import files
 
 FILES = {
   'train': 'all_talks_train.tsv',
@@ -101,27 +102,25 @@ def _read_file(
   path: pathlib.Path, show: ShowProgress
 ) -> Iterator[tuple[str, bytes]]:
   """Reads the client and the words of each sentence."""
-  try:
-    with path.open('rb') as file:
-      text = io.TextIOWrapper(file, encoding='utf-8')
-      rows = csv.DictReader(text, delimiter='\t', quoting=csv.QUOTE_NONE)
-      missing = {_TALK, *LANGUAGES} - set(rows.fieldnames or ())
-      if missing:
-        raise errors.UserError(
-          f'{path} has no column {min(missing)!r}. Replace it with that of'
-          f' {_ARCHIVE}'
-        )
-      for row in rows:
-        show(file.tell())
-        for code in LANGUAGES:
-          sentence = row[code]
-          if sentence and not any(mark in sentence for mark in _MISSING):
-            yield f'{code}-{row[_TALK]}', _words(sentence)
-  except (OSError, ValueError, csv.Error) as error:
-    raise errors.UserError(
-      f'{path} cannot be read as a table of sentences ({error}). Replace it'
-      f' with that of {_ARCHIVE}'
-    ) from error
+  advice = f'Replace it with that of {_ARCHIVE}'
+  with (
+    files.reading(path, 'a table of sentences', advice),
+    path.open('rb') as file,
+  ):
+    text = io.TextIOWrapper(file, encoding='utf-8')
+    rows = csv.DictReader(text, delimiter='\t', quoting=csv.QUOTE_NONE)
+    missing = {_TALK, *LANGUAGES} - set(rows.fieldnames or ())
+    if missing:
+      raise ValueError(f'it has no column {min(missing)!r}')
+    row: dict[str, str] = {}
+    for row in rows:
+      show(file.tell())
+      for code in LANGUAGES:
+        sentence = row[code]
+        if sentence and not any(mark in sentence for mark in _MISSING):
+          yield f'{code}-{row[_TALK]}', _words(sentence)
+    if not row:
+      raise ValueError('it has no sentences')
 
 
 def read(source: pathlib.Path, show: ShowProgress = lambda done: None) -> Talks:

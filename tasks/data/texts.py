@@ -11,12 +11,11 @@ import gzip
 import json
 import pathlib
 from typing import Any, TypeVar
-import zlib
 
 import numpy as np
 
-from base import errors
 from tasks.data import downloads
+from tasks.data import files
 from tasks.data import populations
 
 _T = TypeVar('_T')
@@ -200,38 +199,20 @@ def open_lines(path: pathlib.Path) -> Iterator[Iterator[str]]:
   Raises:
     UserError: If it cannot be read as text.
   """
-  try:
-    with (
-      gzip.open(path, 'rt', encoding='utf-8')
-      if path.suffix == '.gz'
-      else path.open(encoding='utf-8')
-    ) as file:
-      yield iter(file)
-  except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-    raise errors.UserError(
-      f'{path} cannot be read as text ({error}). Replace it.'
-    ) from error
+  with (
+    files.reading(path, 'text', 'Replace it.'),
+    gzip.open(path, 'rt', encoding='utf-8')
+    if path.suffix == '.gz'
+    else path.open(encoding='utf-8') as file,
+  ):
+    yield iter(file)
 
 
 def load_json(path: pathlib.Path) -> Any:
-  """Loads a file of JSON, which may be compressed.
-
-  Args:
-    path: The file.
-
-  Returns:
-    What it holds.
-
-  Raises:
-    OSError: If the file cannot be read.
-    ValueError: If it is damaged, or no JSON.
-  """
+  """Loads a file of JSON, which may be compressed; see `files.reading`."""
   packed = path.read_bytes()
   if path.suffix == '.gz':
-    try:
-      packed = gzip.decompress(packed)
-    except (EOFError, zlib.error) as error:
-      raise ValueError(f'it is no whole compressed file: {error}') from error
+    packed = gzip.decompress(packed)
   return json.loads(packed)
 
 
@@ -242,9 +223,9 @@ def read_json_lines(
 
   Args:
     path: The file.
-    parse: From what a line holds to what is yielded. It raises a `ValueError`,
-      a `KeyError` or a `TypeError` if that is something else.
-    what: What each line is, for the errors.
+    parse: From what a line holds to what is yielded. It may raise anything if
+      that is something else.
+    what: What each line is, 'a post', for the errors.
     advice: How the user can mend the file.
 
   Yields:
@@ -255,19 +236,16 @@ def read_json_lines(
   """
   with open_lines(path) as lines:
     for number, line in enumerate(lines, 1):
-      try:
+      with files.reading(f'{path}, line {number},', what, advice):
         parsed = parse(json.loads(line))
-      except (ValueError, KeyError, TypeError) as error:
-        raise errors.UserError(
-          f'{path}, line {number}: this is no {what} ({error!r}). {advice}'
-        ) from error
       yield parsed
 
 
 def text_fields(found: Any, names: Sequence[str]) -> list[str]:
   """Returns the texts of these names; raises an error for `read_json_lines`."""
-  fields = [found[name] for name in names]
-  for name, field in zip(names, fields):
-    if not isinstance(field, str):
-      raise ValueError(f'"{name}" is no text')
-  return fields
+  if not isinstance(found, Mapping):
+    raise ValueError('no object')
+  for name in names:
+    if not isinstance(found.get(name), str):
+      raise ValueError(f'no text "{name}"')
+  return [found[name] for name in names]

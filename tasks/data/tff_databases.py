@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from base import errors
 from tasks.data import downloads
+from tasks.data import files
 
 _URL = 'https://storage.googleapis.com/tff-datasets-public'
 
@@ -61,7 +62,7 @@ class DatabaseClients:
       UserError: If the database is damaged.
     """
     limit = self.num_examples[client_id] if limit is None else limit
-    try:
+    with reading(self.path, self.advice):
       rows = query(
         self.path,
         'SELECT serialized_example_proto FROM examples WHERE client_id = ?'
@@ -72,8 +73,6 @@ class DatabaseClients:
       if len(rows) != wanted:
         raise ValueError(f'{len(rows)} of the {wanted} examples of {client_id}')
       parsed = tf.io.parse_example([row[0] for row in rows], self.features)
-    except (sqlite3.Error, tf.errors.OpError, ValueError) as error:
-      raise _damaged(self.path, error, self.advice) from error
     return {name: tensor.numpy() for name, tensor in parsed.items()}
 
 
@@ -86,7 +85,7 @@ def query(
   less time than the query itself.
 
   Args:
-    path: The database.
+    path: The database, see `reading`.
     sql: The query.
     values: The values for its question marks.
 
@@ -98,17 +97,11 @@ def query(
     return connection.execute(sql, values).fetchall()
 
 
-def _damaged(
-  path: pathlib.Path, error: Exception, advice: str
-) -> errors.UserError:
-  return errors.UserError(
-    f'{path} is damaged, or not complete ({_describe(error)}). {advice}'
-  )
-
-
-def _describe(error: Exception) -> str:
-  """The message of an error or, if it has none, its name."""
-  return str(error) or type(error).__name__
+def reading(
+  path: pathlib.Path, advice: str
+) -> contextlib.AbstractContextManager[None]:
+  """Makes a `UserError` of whatever is raised while a database is read."""
+  return files.reading(path, 'a whole database', advice)
 
 
 def open_database(
@@ -133,7 +126,7 @@ def open_database(
   """
   all_clients = []
   for split in splits:
-    try:
+    with reading(path, advice):
       num_examples = query(
         path,
         'SELECT client_id, SUM(num_examples) FROM client_metadata'
@@ -142,8 +135,9 @@ def open_database(
       )
       if not num_examples:
         raise ValueError(f'no clients of {split}')
-    except (sqlite3.Error, ValueError) as error:
-      raise _damaged(path, error, advice) from error
+      for client_id, number in num_examples:
+        if not isinstance(client_id, str) or type(number) is not int:
+          raise ValueError(f'client {client_id!r} has {number!r} examples')
     clients = DatabaseClients(path, split, features, dict(num_examples), advice)
     clients.read(num_examples[0][0])  # So that damage shows before training.
     all_clients.append(clients)
@@ -180,14 +174,16 @@ def open_splits(
     'Remove it to have it downloaded again, or replace it with'
     f' {_URL}/{name}.lzma, decompressed.'
   )
-  try:
-    load_data(cache_dir=data_dir and str(path.parent))
-  except Exception as error:  # A download fails in a dozen ways.
-    if path.exists():
-      raise _damaged(path, error, advice) from error
-    raise errors.UserError(
-      f'There is no {path}, and TFF cannot download it ({_describe(error)}).'
-      f' Decompress {_URL}/{name}.lzma to there, or name the folder that has'
-      f' {name} as the data_dir.'
-    ) from error
+  if not path.exists():
+    try:
+      load_data(cache_dir=data_dir and str(path.parent))
+    except Exception as error:  # A download fails in a dozen ways.
+      with reading(path, advice):
+        if path.exists():  # Not all of it has come.
+          raise
+      raise errors.UserError(
+        f'There is no {path}, and TFF cannot download it'
+        f' ({files.describe(error)}). Decompress {_URL}/{name}.lzma to there,'
+        f' or name the folder that has {name} as the data_dir.'
+      ) from error
   return open_database(path, splits, features, advice)

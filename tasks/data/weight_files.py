@@ -21,6 +21,7 @@ import h5py
 import numpy as np
 
 from base import errors
+from tasks.data import files
 
 _LENGTH = 8  # Bytes of the length of a header.
 _ALIGNMENT = 8  # Of the first array.
@@ -154,21 +155,10 @@ def read(
       f'{path} is no file of weights: its name must end in'
       f' {", ".join(FORMATS)}.'
     )
-  try:
+  if not path.exists():
+    raise errors.UserError(f'There is no file {path}.')
+  with files.reading(path, path.suffix[1:], 'Replace it.'):
     return _READERS[path.suffix](path, wanted)
-  except FileNotFoundError:
-    raise errors.UserError(f'There is no file {path}.') from None
-  except (
-    OSError,
-    EOFError,
-    KeyError,
-    ValueError,  # And what JSON and Unicode raise.
-    RuntimeError,
-    zipfile.BadZipFile,
-  ) as error:
-    raise errors.UserError(
-      f'{path} cannot be read as {path.suffix[1:]} ({error}). Replace it.'
-    ) from error
 
 
 def _header(arrays: Mapping[str, np.ndarray]) -> bytes:

@@ -20,6 +20,7 @@ import numpy as np
 
 from base import errors
 from tasks.data import downloads
+from tasks.data import files
 from tasks.data import weight_files
 from tasks.models import gpt2
 from tasks.models import models
@@ -61,15 +62,11 @@ def _read_num_heads(path: pathlib.Path) -> int | None:
   config = path.parent / _CONFIG
   if not config.is_file():
     return None
-  try:
+  advice = 'Replace it, or remove it if heads are as wide as published, 64.'
+  with files.reading(config, 'the configuration of a GPT-2', advice):
     number = json.loads(config.read_text(encoding='utf-8'))['n_head']
     if type(number) is not int or number < 1:
       raise ValueError(f'n_head is {number!r}')
-  except (OSError, ValueError, KeyError, TypeError) as error:
-    raise errors.UserError(
-      f'{config} cannot be read as the configuration of a GPT-2 ({error!r}).'
-      ' Replace it, or remove it if heads are as wide as published, 64.'
-    ) from error
   return number
 
 

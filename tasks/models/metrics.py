@@ -11,6 +11,12 @@ from typing import Any
 
 import numpy as np
 
+# Beside the statistics of the metrics: how many examples have a loss that is
+# not finite. A client that has one is judged by no metric, as the largest of
+# several NaN is the first, so that a model that diverged would seem to know
+# class 0.
+DIVERGED = 'diverged'
+
 
 @dataclasses.dataclass(frozen=True)
 class Metric:

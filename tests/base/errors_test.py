@@ -34,3 +34,11 @@ def test_what_cannot_be_written_is_named():
     '/dev/full cannot be written: No space left on device. Make room on the'
     ' disk.'
   )
+
+
+def test_what_is_too_long_to_list_says_what_lists_it():
+  error = errors.unknown('setting', 'alpa', ['alpha'], 'list task x')
+  assert str(error) == (
+    "Unknown setting 'alpa'. Did you mean 'alpha'? All are listed by"
+    ' list task x.'
+  )

@@ -9,13 +9,17 @@ from base import settings
 
 
 @dataclasses.dataclass(frozen=True)
-class _ExampleSettings(settings.Settings):
+class _DescribedSettings(settings.Settings):
   rate: float = settings.field(0.1, 'A rate.', above=0, maximum=10)
   steps: int = settings.field(5, 'A number.', minimum=1)
   nesterov: bool = settings.field(False, 'A switch.')
   optimizer: str = settings.field('sgd', 'A name.', choices=('sgd', 'adam'))
   rates: tuple[float, ...] = settings.field((0.1, 1.0), 'Some.', minimum=0)
   clip: float | None = settings.field(None, 'A bound.', minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ExampleSettings(_DescribedSettings):
   plain: int = 3
 
 
@@ -85,3 +89,18 @@ def test_what_is_wrong_is_said(name, value, message):
 def test_the_range_is_checked_without_a_dictionary_too():
   with pytest.raises(errors.UserError, match='steps must be at least 1'):
     _ExampleSettings(steps=0)
+
+
+def test_a_setting_describes_itself():
+  described = {
+    own.name: (own.default, own.values)
+    for own in settings.describe(_DescribedSettings, {'steps': 9})
+  }
+  assert described == {
+    'rate': ('0.1', 'a number, above 0, at most 10'),
+    'steps': ('9', 'a whole number, at least 1'),
+    'nesterov': ('false', 'true or false'),
+    'optimizer': ('sgd', 'one of sgd, adam'),
+    'rates': ('0.1,1.0', 'a list, each element a number, at least 0'),
+    'clip': ('none', 'a number, or none, at least 0'),
+  }

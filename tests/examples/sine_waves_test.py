@@ -1,15 +1,13 @@
 """The example of a task, and the program that runs both examples."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import tensorflow as tf
 
 from examples import sine_waves
 from tasks import task as tasks
+from tests.experiments import programs
 
 
 def _task(**settings):
@@ -55,26 +53,25 @@ def test_the_network_represents_and_decides():
   )
 
 
-def test_the_program_runs_both_examples(tmp_path):
-  done = subprocess.run(
-    [
-      sys.executable,
-      '-m',
-      'examples.run',
-      '--task=sine_waves',
-      '--algorithm=fedavg,feddyn',
-      '--total_rounds=2',
-      '--set=task.num_clients=12',
-      '--set=client_learning_rate=0.01',
-      f'--output_dir={tmp_path / "run"}',
-    ],
-    env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
-    capture_output=True,
-    text=True,
-    check=True,
+def test_a_run_takes_both_examples_and_a_module_where_the_user_is(tmp_path):
+  (tmp_path / 'own_methods.py').write_text(
+    'from algorithms import registry\n'
+    "registry.TRAINERS['own'] = registry.Entry('algorithms.fedavg:FedAvg')\n"
   )
-  assert 'feddyn' in done.stdout
+  done = programs.run(
+    'run',
+    '--set=modules=examples.feddyn,examples.sine_waves,own_methods',
+    '--task=sine_waves',
+    '--algorithm=fedavg,feddyn,own',
+    '--total_rounds=2',
+    '--set=task.num_clients=12',
+    '--set=client_learning_rate=0.01',
+    '--output_dir=run',
+    BUILD_WORKING_DIRECTORY=str(tmp_path),
+  )
+  assert done.returncode == 0, done.stderr
   results = json.loads((tmp_path / 'run' / 'results.json').read_text())
   methods = results['methods']
   assert methods['feddyn']['rounds'] == 2
+  assert methods['own']['test'] == methods['fedavg']['test']
   assert set(methods['fedavg']['groups']) == {'sine', 'cosine'}

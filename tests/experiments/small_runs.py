@@ -49,5 +49,9 @@ def numbers(folder: pathlib.Path) -> Any:
   for result in results['methods'].values():
     for name in ('training_seconds', 'evaluation_seconds'):
       result.pop(name)
-  metrics = {path.name: path.read_text() for path in folder.glob('metrics/*')}
-  return results, (folder / 'per_client.csv').read_text(), metrics
+  rounds = {
+    str(path.relative_to(folder)): path.read_text()
+    for part in ('metrics', 'validation')
+    for path in folder.glob(f'{part}/*')
+  }
+  return results, (folder / 'per_client.csv').read_text(), rounds

@@ -259,6 +259,28 @@ def test_cross_silo_personalizes_each_client_once():
   assert [len(clients) for clients in cohorts] == [3]
 
 
+@pytest.mark.parametrize('make', [_task, _cross_silo_task])
+def test_validation_clients_alone_are_as_with_the_others(make):
+  task = make()
+  method = _build(sets=measurements.evaluation_sets(task))
+  done: list[int] = []
+  found = evaluation.validate(
+    method,
+    _trained(method),
+    task,
+    _OPTIONS,
+    done.append,
+    evaluation.prepare(task),
+  )
+  expected = _evaluate(method, task).validation
+  for metrics in (found.validation, found.test):
+    assert metrics.client_ids == expected.client_ids
+    np.testing.assert_array_equal(
+      metrics.values[_METRIC], expected.values[_METRIC]
+    )
+  assert sum(done) == len(expected.client_ids)
+
+
 @pytest.mark.parametrize('cohort_size', [1, 3])
 def test_the_size_of_a_cohort_changes_nothing(result, monkeypatch, cohort_size):
   monkeypatch.setattr(evaluation, '_COHORT', cohort_size)

@@ -66,6 +66,16 @@ class TestChosenCandidates:
     test = self.outcome(baseline=None).test
     assert test.hurt is test.before is test.summary.hurt is None
 
+  def test_without_a_baseline_clients_can_be_hurt_by_another_method(self):
+    own = self.outcome(baseline=None)
+    client_ids = own.evaluated.test.client_ids
+    others = {'': dict(zip(client_ids, [5, 1, 3]))}
+    outcome = dataclasses.replace(own, others=others)
+    assert outcome.test.hurt.tolist() == [False, True, False]
+    assert outcome.test.before is None
+    own = dataclasses.replace(self.outcome(), others=others)
+    assert own.test.hurt.tolist() == self.outcome().test.hurt.tolist()
+
   def test_how_many_clients_use_which_candidate(self):
     assert self.outcome().num_chosen == {'some': 3}
     each = outcomes.Outcome(

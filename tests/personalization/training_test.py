@@ -2,7 +2,7 @@
 
 import asyncio
 import collections
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 import csv
 import dataclasses
 import functools
@@ -227,6 +227,7 @@ def _train(
   release_managers: Sequence[tff.program.ReleaseManager] = (),
   on_checkpoint: Callable[[int], None] = lambda _: None,
   should_stop: Callable[[], bool] | None = None,
+  evaluate: Callable[[training.Trained], Awaitable[None]] | None = None,
   **changed: Any,
 ) -> training.Trained:
   """Trains, but is interrupted after some rounds and started again."""
@@ -251,6 +252,7 @@ def _train(
         on_round=interrupted_on_round,
         on_checkpoint=on_checkpoint,
         should_stop=should_stop,
+        evaluate=evaluate,
       )
     except _Interrupted:
       pass
@@ -364,6 +366,41 @@ def test_a_run_that_was_done_does_nothing_again(tmp_path, uninterrupted):
   _assert_same_bits(trained, uninterrupted[0])
   assert not rounds
   assert not releases.values
+
+
+@pytest.mark.parametrize(
+  ('one_by_one', 'rounds'), [(False, [2, 4, 6]), (True, [2, 4, 4, 6])]
+)
+def test_evaluations_see_their_rounds_and_change_nothing(
+  tmp_path, one_by_one, rounds
+):
+  method = method_registry.build(
+    'ditto',
+    _task().model,
+    method_registry.make_settings('ditto', {}),
+    aggregation.mean(),
+    ['evaluation'],
+  )
+  make = _one_by_one if one_by_one else lambda own: own
+  seen: list[tuple[int, Any]] = []
+
+  async def evaluate(trained: training.Trained) -> None:
+    bits = _bits([trained.server_state, _states(trained)])
+    seen.append((trained.round, bits))
+
+  trained = _train(
+    make(method),
+    folder=tmp_path,
+    interrupt=[5],
+    evaluate=evaluate,
+    rounds_per_evaluation=2,
+  )
+  _assert_same_bits(trained, _train(make(method)))
+  # One by one, round 4 was done, and no checkpoint after it.
+  assert [round_num for round_num, _ in seen] == rounds
+  after_4 = _train(make(method), total_rounds=4)
+  expected = _bits([after_4.server_state, _states(after_4)])
+  assert all(bits == expected for round_num, bits in seen if round_num == 4)
 
 
 def test_a_round_that_is_released_twice_is_there_once(

@@ -164,7 +164,9 @@ def test_a_damaged_file_is_named(load_task, folder, tmp_path):
   client_id = next(c for c in task.train.client_ids if _SIZES[c])
   path = new_folder / 'train' / client_id
   path.write_bytes(path.read_bytes()[:-10])
-  with pytest.raises(errors.UserError, match=f'{path} is damaged'):
+  with pytest.raises(
+    errors.UserError, match=f'{path} cannot be read as photos'
+  ):
     task.train.sets['train'](client_id)
 
 

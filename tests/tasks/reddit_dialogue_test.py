@@ -180,7 +180,9 @@ _GOOD = _lines()[0]
 )
 def test_says_which_line_is_no_utterance(tmp_path, line):
   _write(tmp_path, [_GOOD, line])
-  message = 'utterances.jsonl, line 2: this is no utterance .*ConvoKit'
+  message = (
+    'utterances.jsonl, line 2, cannot be read as an utterance .*ConvoKit'
+  )
   with pytest.raises(errors.UserError, match=message):
     _load(tmp_path)
 

@@ -146,7 +146,7 @@ def test_the_model_has_the_weights_of_the_file(folder):
   [
     ({'weights': 'none.npz'}, 'none.npz is in none of .*program pretrain'),
     ({'weights_sha256': '0' * 64}, 'not the file that is meant'),
-    ({'tokenizer': 'shakespeare'}, 'has no byte-pair encoding'),
+    ({'tokenizer': 'shakespeare'}, 'as a byte-pair encoding'),
     ({'min_utterances': 21}, 'task.min_utterances=21'),
     ({'utterance_length': 17}, 'utterance_length must be at most 16'),
   ],
@@ -159,7 +159,9 @@ def test_says_what_is_wrong(folder, values, message):
 def test_says_which_line_is_no_speech(tmp_path):
   for line in ('{', '[]', '{"play": "p", "who": "w"}', '{"play": 1}'):
     _write(tmp_path, [_speech('p', 'w', 1), line])
-    with pytest.raises(errors.UserError, match='line 2: this is no speech'):
+    with pytest.raises(
+      errors.UserError, match='line 2, cannot be read as a speech'
+    ):
       _load(tmp_path)
 
 

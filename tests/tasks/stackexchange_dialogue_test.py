@@ -74,7 +74,9 @@ def test_a_sentence_may_end_behind_a_bracket():
 )
 def test_says_which_line_is_no_post(tmp_path, line):
   _write(tmp_path, [json.dumps(_POSTS[0]), line])
-  with pytest.raises(errors.UserError, match='line 2: this is no post'):
+  with pytest.raises(
+    errors.UserError, match='line 2, cannot be read as a post'
+  ):
     _load(tmp_path)
 
 

@@ -77,14 +77,14 @@ def test_titles_are_sentences(folder):
     ('{"site": ', 'Expecting value'),
     ('[]', 'no object'),
     (json.dumps({'site': 'beer', 'text': 'a'}), 'no text "user"'),
-    (json.dumps(_post(title=3)), '"title" is no text'),
+    (json.dumps(_post(title=3)), 'no text "title"'),
     (json.dumps(_post() | {'site': 'tea'}), 'user beer:1 is of tea and beer'),
   ],
 )
 def test_a_line_that_is_no_post_is_named(line, message, tmp_path):
   _write(tmp_path, [json.dumps(_post()), line])
   with pytest.raises(
-    errors.UserError, match=f'posts.jsonl.gz, line 2: .*{message}'
+    errors.UserError, match=f'posts.jsonl.gz, line 2, .*{message}'
   ):
     _load(tmp_path)
 

@@ -151,6 +151,7 @@ def test_a_damaged_database_is_named(damage, path, tmp_path):
   shutil.copy(path, damaged)
   damage(damaged)
   with pytest.raises(
-    errors.UserError, match=f'{damaged} is damaged.*prepare_ted_multi'
+    errors.UserError,
+    match=f'{damaged} cannot be read as a whole database.*prepare_ted_multi',
   ):
     ted_multi.load(ted_multi.TedMultiSettings(), str(tmp_path), seed=0)

@@ -73,6 +73,14 @@ class TestConfig:
     assert config.privacy_settings.epsilon == 1
     assert config.privacy_settings.noise is None
 
+  def test_the_baseline_is_a_method_of_the_run(self):
+    two = dict(algorithms='local,fedavg+finetuning')
+    own = _resolve(None, ['baseline=finetuning'], **two).run
+    assert own.baseline == 'finetuning'
+    for other in ('fedavg', 'fedavgg'):
+      with pytest.raises(errors.UserError, match=f"--set: .*'{other}'"):
+        _resolve(None, [f'baseline={other}'], **two)
+
   def test_without_privacy_there_is_none(self):
     assert _resolve().to_dict()['privacy'] == {'name': 'none'}
 

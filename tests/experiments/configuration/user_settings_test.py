@@ -21,6 +21,7 @@ from experiments.configuration import user_settings
     (None, (), {'algorithms': ''}, 'No algorithm is chosen'),
     ('scool', (), {}, "Did you mean 'school'?"),
     (None, ['x'], {}, "takes name=value, not 'x'"),
+    (None, ['modules=no.such'], {}, 'no.such cannot be imported: ModuleNotFo'),
   ],
 )
 def test_is_refused_at_once(preset, assignments, flags, message):

@@ -37,6 +37,17 @@ class TestOfResults:
       {'x': small_outcomes.result([1, 1, 0])}
     )
 
+  def test_clusters_are_behind_the_candidate(self):
+    result = small_outcomes.result()
+    sizes = dict(zip('01234', [1, 5, 2, 1, 1]))
+    result['clusters'] = {'sizes': sizes}
+    assert '1 epochs (50%, 20%, 10%, 10%, …)' in self.table({'x': result})
+
+  def test_who_is_hurt_against_another_method(self):
+    result = small_outcomes.result(baseline=None) | {'hurt_against': 'fedavg'}
+    table = self.table({'fedavg': small_outcomes.result(), 'local': result})
+    assert 'hurt: of methods without a baseline, against fedavg' in table
+
   def test_a_method_that_diverged(self):
     result = small_outcomes.result()
     result['test'] |= dict(

@@ -66,6 +66,11 @@ class TestJobs:
       assert record['frozen_weights'] == 0
     assert set(range(1, 13)) <= set(progress)
 
+  def test_points_are_not_evaluated_in_their_course(self):
+    grid = self.grid.changed(None, {'rounds_per_evaluation': 4})
+    with pytest.raises(errors.UserError, match='must be 0 in a grid'):
+      grid_work.make_runs(grid)
+
   def test_another_metric_than_there_is(self):
     with pytest.raises(errors.UserError, match="or loss, not 'mse'"):
       grid_work.make_jobs(self.runs, 'mse', None)

@@ -143,7 +143,9 @@ def test_the_first_of_gpt2s_merges_are_a_vocabulary():
 )
 def test_refuses_other_files(tmp_path, numbers, merges, message):
   _write(tmp_path, numbers, merges)
-  expected = f'^{re.escape(str(tmp_path))} has no byte-pair.*{message}'
+  expected = (
+    f'^{re.escape(str(tmp_path))} cannot be read as a byte-pair.*{message}'
+  )
   with pytest.raises(errors.UserError, match=expected):
     bpe.read(tmp_path)
 

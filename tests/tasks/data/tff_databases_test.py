@@ -149,14 +149,14 @@ def test_threads_may_read_at_once(open_splits):
 def test_a_damaged_database_is_named(damage, assert_user_error, path):
   damage(path)
   assert_user_error(
-    path, 'damaged', 'Remove it', 'https://', 'small.sqlite.lzma'
+    path, 'a whole database', 'Remove it', 'https://', 'small.sqlite.lzma'
   )
 
 
 def test_a_database_of_something_else_is_named(assert_user_error, path):
   features = {'pixels': tf.io.FixedLenFeature((), tf.float32)}
-  assert_user_error(path, 'damaged', features=features)
-  assert_user_error(path, 'damaged', splits=['all_train'])
+  assert_user_error(path, 'a whole database', features=features)
+  assert_user_error(path, 'a whole database', splits=['all_train'])
 
 
 def test_a_missing_folder_is_named(assert_user_error):
@@ -192,5 +192,7 @@ def test_a_download_that_breaks_off_is_not_taken_for_the_database(
   with mock.patch.object(urllib.request, 'urlopen', broken):
     for _ in range(2):  # The second finds what the first has left.
       assert_user_error(
-        f'{folder}/small.sqlite is damaged', 'Remove it', data_dir=folder
+        f'{folder}/small.sqlite cannot be read as a whole database',
+        'Remove it',
+        data_dir=folder,
       )

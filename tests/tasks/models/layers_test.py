@@ -56,6 +56,24 @@ def test_gradient_of_a_convolution_is_tensorflows():
     np.testing.assert_allclose(own, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_a_convolution_and_means_of_windows_are_one_convolution():
+  x, kernel, bias = _random(2, 20, 24, 3), _random(3, 5, 3, 4), _random(4)
+
+  def one_by_one(kernel, bias, x, strides, window):
+    y = tf.nn.conv2d(x, kernel, strides, 'VALID') + bias
+    return tf.nn.avg_pool2d(y, window, window, 'VALID')
+
+  results = []
+  for function in (layers.convolve_and_average, one_by_one):
+    with tf.GradientTape() as tape:
+      tape.watch((kernel, bias, x))
+      y = function(kernel, bias, x, (2, 3), (3, 2))
+      loss = tf.reduce_sum(y**2)
+    results.append((y, tape.gradient(loss, (kernel, bias, x))))
+  for own, expected in zip(*map(tf.nest.flatten, results), strict=True):
+    np.testing.assert_allclose(own, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_gradient_of_a_look_up_is_tensorflows_but_dense():
   table, rows = _random(4, 3), tf.constant([2, 0, 2])
   gradients = []

@@ -1,0 +1,83 @@
+"""Lists methods, tasks, presets and tables, and the settings of one of them.
+
+  list                   all that there is, a line each
+  list methods           or tasks, presets, tables, privacy
+  list run               the settings of every run: help, default and range
+  list method ditto      those of a method, as of hypcluster+finetuning
+  list task school       those of a task
+  list privacy gaussian  those of a way to train privately
+  list preset school     what a preset sets
+
+A setting is given to experiments:run by --set, or in a preset.
+"""
+
+from collections.abc import Iterable
+
+from absl import app
+
+from algorithms import registry as algorithm_registry
+from base import errors
+from experiments.command_line import launch
+from experiments.configuration import user_settings
+from experiments.listings import overviews
+from personalization import privacy
+from tasks import registry as task_registry
+
+_OVERVIEWS = {
+  'methods': overviews.methods,
+  'tasks': overviews.tasks,
+  'presets': overviews.presets,
+  'tables': overviews.tables,
+  'privacy': overviews.privacy_ways,
+}
+# What settings can be listed of, and the names there are.
+_NAMES = {
+  'method': algorithm_registry.short_names,
+  'task': task_registry.task_names,
+  'privacy': privacy.ways,
+  'preset': user_settings.preset_names,
+}
+
+
+def _lines(topic: str, name: str) -> Iterable[str]:
+  """Returns the lines of what a user asked for."""
+  if not name and topic == 'run':
+    return _texts('run')
+  if not name and topic in _OVERVIEWS:
+    return _OVERVIEWS[topic]()
+  topic = topic.removesuffix('s')
+  if topic not in _NAMES:
+    raise errors.unknown('topic', topic, {*_OVERVIEWS, *_NAMES, 'run'})
+  if not name:
+    raise errors.UserError(
+      f'Name one, as in list {topic} {_NAMES[topic]()[0]}.'
+    )
+  if topic == 'method':
+    name = algorithm_registry.canonical_name(name)
+  elif name not in _NAMES[topic]():
+    raise errors.unknown(topic, name, _NAMES[topic]())
+  if topic == 'preset':
+    return overviews.preset(name)
+  return _texts(topic, name)
+
+
+def _texts(topic: str, *name: str) -> Iterable[str]:
+  texts = launch.load('experiments.listings.setting_texts')
+  return getattr(texts, f'of_{topic}')(*name)
+
+
+def _main(topic: str = '', name: str = '') -> int:
+  for line in _lines(topic, name) if topic else overviews.everything():
+    print(line)
+  return 0
+
+
+def main(argv: list[str]) -> int:
+  """Lists what the arguments say, and returns the exit status."""
+  if len(argv) > 3:
+    raise app.UsageError('Name one thing, as in list method ditto.')
+  return launch.carry_out(lambda: _main(*argv[1:]))
+
+
+if __name__ == '__main__':
+  launch.start(main)

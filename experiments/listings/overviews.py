@@ -1,0 +1,135 @@
+"""Overviews of what there is: methods, tasks, presets, tables, privacy.
+
+What something is, its docstring says in the first line, and of a preset its
+comment in the first sentence. Modules are read without importing them, which
+would take the seconds that TensorFlow Federated takes to import.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+import functools
+import importlib.util
+import pathlib
+import re
+from typing import Any
+
+from algorithms import registry as algorithm_registry
+from base import settings
+from experiments.configuration import user_settings
+from experiments.listings import layout
+from experiments.sweeps import curves
+from experiments.sweeps import published_tables
+from personalization import privacy
+from tasks import registry as task_registry
+
+
+@functools.cache
+def _parse(module: str) -> ast.Module:
+  found = importlib.util.find_spec(module)
+  if found is None or found.origin is None:
+    raise ImportError(f'There is no module {module}.')
+  return ast.parse(pathlib.Path(found.origin).read_text(encoding='utf-8'))
+
+
+def first_line(path: str) -> str:
+  """Reads the first line of the docstring of 'module' or 'module:name'."""
+  module, _, name = path.partition(':')
+  node: Any = _parse(module)
+  if name:
+    (node,) = (own for own in node.body if getattr(own, 'name', None) == name)
+  return (ast.get_docstring(node) or '').partition('\n')[0]
+
+
+def _halves(
+  entries: Mapping[str, algorithm_registry.Entry],
+) -> Iterator[tuple[str, str]]:
+  """Yields trainers or personalizers, and what they do."""
+  for name, entry in sorted(entries.items()):
+    text = first_line(entry.path)
+    # Some are of one class, and only their defaults tell them apart.
+    if [own.path for own in entries.values()].count(entry.path) > 1:
+      defaults = [
+        f'{setting}={settings.to_text(value)}'
+        for setting, value in entry.defaults.items()
+      ]
+      text += f' By default {", ".join(defaults)}.' if defaults else ''
+    yield name, text
+
+
+def _pairs() -> Iterator[tuple[str, str]]:
+  """Yields the methods with a short name for a trainer and a personalizer."""
+  for name in algorithm_registry.short_names():
+    trainer, personalizer = algorithm_registry.halves(name)
+    if personalizer != 'as_trained':
+      yield name, f'{trainer}+{personalizer}'
+
+
+def methods() -> Iterator[str]:
+  """Lists all methods."""
+  yield 'Methods: --algorithm=NAME, or --algorithm=TRAINER+PERSONALIZER'
+  yield '\nTrainers, which are methods without further personalization'
+  yield from layout.column(_halves(algorithm_registry.TRAINERS))
+  yield '\nPersonalizers'
+  yield from layout.column(_halves(algorithm_registry.PERSONALIZERS))
+  yield '\nNames that stand for a trainer with a personalizer'
+  yield from layout.column(_pairs())
+
+
+def tasks() -> Iterator[str]:
+  """Lists all tasks."""
+  yield 'Tasks: --task=NAME'
+  yield from layout.column(
+    (name, first_line(task_registry.TASKS[name].partition(':')[0]))
+    for name in task_registry.task_names()
+  )
+
+
+def _comment(text: str) -> str:
+  """Returns the first sentence of the comment that a file begins with."""
+  lines: list[str] = []
+  for line in text.splitlines():
+    if not line.startswith('#'):
+      break
+    lines.append(line.removeprefix('#').strip())
+  return re.split(r'(?<=\w\.|\)\.)\s+(?=[A-Z])', ' '.join(lines))[0]
+
+
+def presets() -> Iterator[str]:
+  """Lists the presets that come with the code."""
+  yield 'Presets: --preset=NAME; that of the name of a task is its default'
+  yield from layout.column(
+    (name, _comment(user_settings.find_preset(name).read_text('utf-8')))
+    for name in user_settings.preset_names()
+  )
+
+
+def preset(name: str) -> Iterator[str]:
+  """Yields a preset as it is."""
+  yield user_settings.find_preset(name).read_text('utf-8').rstrip()
+
+
+def tables() -> Iterator[str]:
+  """Lists the published tables and curves that come with the code."""
+  titles = {
+    name: published_tables.read(name).title
+    for name in published_tables.table_names()
+  } | {name: curves.read(name).title for name in curves.table_names()}
+  yield 'Published tables and curves: experiments:reproduce --table=NAME'
+  yield from layout.column(sorted(titles.items()))
+
+
+def privacy_ways() -> Iterator[str]:
+  """Lists the ways to train privately."""
+  yield 'Privacy: --privacy=NAME'
+  yield from layout.column(
+    (name, first_line(privacy.ENTRIES[name].path)) for name in privacy.ways()
+  )
+
+
+def everything() -> Iterator[str]:
+  """Lists all that there is."""
+  for own in (methods, tasks, presets, tables, privacy_ways):
+    yield from own()
+    yield ''
+  yield 'The settings of one, with help, default and range: list task school,'
+  yield 'list method ditto, list privacy gaussian; of every run: list run.'

@@ -1,0 +1,70 @@
+"""The settings of one thing, each with its help, default and range."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from algorithms import registry as algorithm_registry
+from base import settings
+from experiments.configuration import configs
+from experiments.listings import layout
+from experiments.listings import overviews
+from personalization import privacy
+from tasks import registry as task_registry
+
+
+def _settings(
+  cls: type[settings.Settings], defaults: Mapping[str, Any] | None = None
+) -> Iterator[str]:
+  """Writes all settings of a class."""
+  described = settings.describe(cls, defaults)
+  if not described:
+    yield '\n  It has no settings.'
+  for own in described:
+    yield f'\n  {own.name} = {own.default}'.rstrip()
+    yield from layout.paragraph(own.help, 6)
+    yield from layout.paragraph(f'({own.values})', 6)
+
+
+def of_run() -> Iterator[str]:
+  """Writes the settings of every run."""
+  yield 'Settings of every run, as in --set batch_size=10'
+  for cls in configs.OF_RUNS:
+    yield from _settings(cls)
+
+
+def of_method(name: str) -> Iterator[str]:
+  """Writes the settings of a method."""
+  trainer, personalizer = algorithm_registry.halves(name)
+  for kind, own, entries in (
+    ('Trainer', trainer, algorithm_registry.TRAINERS),
+    ('Personalizer', personalizer, algorithm_registry.PERSONALIZERS),
+  ):
+    entry = entries[own]
+    module, _, _ = entry.path.partition(':')
+    title = f'{kind} {own}: {overviews.first_line(module)}'
+    yield from layout.paragraph(title)
+    yield from layout.paragraph(overviews.first_line(entry.path))
+    yield from _settings(entry.settings_class(), entry.defaults)
+    yield ''
+  yield from layout.paragraph(
+    f'As in --set {name}.NAME=VALUE, or --set NAME=VALUE for every method that'
+    ' has it.'
+  )
+
+
+def of_task(name: str) -> Iterator[str]:
+  """Writes the settings of a task."""
+  cls = task_registry.settings_class(name)
+  module, _, _ = task_registry.TASKS[name].partition(':')
+  yield from layout.paragraph(f'Task {name}: {overviews.first_line(module)}')
+  yield 'Its settings, as in --set task.NAME=VALUE'
+  yield from _settings(cls)
+
+
+def of_privacy(name: str) -> Iterator[str]:
+  """Writes the settings of privacy."""
+  cls = privacy.settings_class(name)
+  about = overviews.first_line(privacy.ENTRIES[name].path)
+  yield from layout.paragraph(f'Privacy {name}: {about}')
+  yield 'Its settings, as in --set privacy.NAME=VALUE'
+  yield from _settings(cls)

@@ -1,0 +1,101 @@
+'use strict';
+
+// The colours of methods that cannot be seen on a dark page, and what stands in
+// for them there.
+const ON_DARK = {'#000000': '#f0f0f0', '#0072b2': '#3d9fdc', '#332288': '#8f85e0', '#7f7f7f': '#a6a6a6', '#882255': '#d46aa0'};
+const dark = matchMedia('(prefers-color-scheme: dark)');
+const charts = JSON.parse(document.getElementById('charts').textContent);
+for (const spec of Object.values(charts)) {
+  spec.data = {values: toRows(spec.data)};
+}
+
+function toRows(columns) {
+  const [first] = Object.values(columns);
+  return first.map((_, i) => Object.fromEntries(
+      Object.entries(columns).map(([name, values]) => [name, values[i]])));
+}
+
+function config() {
+  const style = getComputedStyle(document.documentElement);
+  const ink = style.getPropertyValue('--ink').trim();
+  const line = style.getPropertyValue('--line').trim();
+  const axis = {labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line};
+  const font = 'system-ui, sans-serif';
+  return {
+    background: null,
+    font,
+    axis: {...axis, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 'normal'},
+    legend: {labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontWeight: 'normal'},
+    text: {fill: ink},
+    boxplot: {box: {stroke: ink}, median: {color: ink}, rule: {color: ink}},
+    view: {stroke: line},
+  };
+}
+
+function themed(spec) {
+  const text = JSON.stringify(spec);
+  return JSON.parse(
+      dark.matches ? text.replace(/#[0-9a-f]{6}/g, (color) => ON_DARK[color] || color) : text);
+}
+
+function draw() {
+  for (const [name, spec] of Object.entries(charts)) {
+    const place = document.getElementById(`chart-${name}`);
+    vegaEmbed(place, themed(spec), {
+      config: config(),
+      renderer: 'svg',
+      actions: {export: true, source: false, compiled: false, editor: false},
+      downloadFileName: name,
+    }).catch((error) => { place.textContent = `This chart cannot be drawn: ${error}`; });
+  }
+}
+
+function toCsv(rows) {
+  const columns = [...new Set(rows.flatMap(Object.keys))];
+  const quoted = (value) => {
+    const text = value === null || value === undefined ? '' : String(value);
+    return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return [columns, ...rows.map((row) => columns.map((name) => row[name]))]
+      .map((row) => row.map(quoted).join(',')).join('\n') + '\n';
+}
+
+function download(name, text) {
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(new Blob([text], {type: 'text/csv'}));
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+function sort(table, column, button) {
+  const head = button.closest('th');
+  const descending = head.getAttribute('aria-sort') === 'ascending';
+  table.querySelectorAll('th[aria-sort]').forEach((other) => other.removeAttribute('aria-sort'));
+  head.setAttribute('aria-sort', descending ? 'descending' : 'ascending');
+  const key = (row) => {
+    const cell = row.cells[column];
+    return 'value' in cell.dataset ? Number(cell.dataset.value) : cell.textContent;
+  };
+  // Numbers come before texts, such as "diverged", whichever way they are sorted.
+  const compare = (a, b) => {
+    if (typeof a !== typeof b) return typeof a === 'number' ? -1 : 1;
+    const order = typeof a === 'number' ? a - b : a.localeCompare(b);
+    return descending ? -order : order;
+  };
+  const rows = [...table.tBodies[0].rows];
+  rows.sort((a, b) => compare(key(a), key(b)));
+  table.tBodies[0].append(...rows);
+}
+
+for (const table of document.querySelectorAll('table.sortable')) {
+  table.querySelectorAll('thead button').forEach((button, column) => {
+    button.addEventListener('click', () => sort(table, column, button));
+  });
+}
+for (const button of document.querySelectorAll('button[data-chart]')) {
+  const name = button.dataset.chart;
+  button.addEventListener('click', () => download(`${name}.csv`, toCsv(charts[name].data.values)));
+}
+dark.addEventListener('change', draw);
+draw();

@@ -1,0 +1,420 @@
+"""A report of runs and grids: what it has, and when it is written."""
+
+from collections.abc import Iterable, Mapping, Sequence
+import math
+import pathlib
+import shlex
+import statistics
+import time
+from typing import Any
+
+from experiments.command_line import terminal
+from experiments.reporting import folders
+from experiments.reporting import results_folder
+from experiments.reporting.pages import charts
+from experiments.reporting.pages import client_charts
+from experiments.reporting.pages import grid_charts
+from experiments.reporting.pages import learning_charts
+from experiments.reporting.pages import page
+from experiments.reporting.pages import sheets
+from experiments.reporting.pages import sources
+
+_SECONDS_PER_LOOK = 5
+# The most points of a grid that a table lists, the best ones.
+_MOST_POINTS = 500
+
+
+def _what_was_run(
+  entries: Sequence[sources.Run | sources.Grid],
+) -> page.Section:
+  rows = []
+  for entry in entries:
+    if isinstance(entry, sources.Run):
+      own = entry.configuration
+      cells = [
+        own['task.name'],
+        ', '.join(entry.asked),
+        str(own['seed']),
+        str(own['total_rounds']),
+        entry.status,
+      ]
+    else:
+      failed = len(entry.failures)
+      names = dict.fromkeys(point.name for point in entry.points)
+      seeds = {
+        record['seed'] for point in entry.points for record in point.records
+      }
+      cells = [
+        'grid',
+        ', '.join(names),
+        ', '.join(map(str, sorted(seeds))),
+        '–',
+        f'{entry.num_runs} runs of {len(entry.points)} points'
+        + (f', {failed} failed' if failed else ''),
+      ]
+    rows.append([sheets.Cell(text) for text in (str(entry.path), *cells)])
+  parts = [
+    sheets.Sheet(
+      'runs',
+      'Folders',
+      ['folder', 'task', 'methods', 'seed', 'rounds', 'how it ended'],
+      rows,
+    )
+  ]
+  failures = [
+    [sheets.Cell(failure)]
+    for entry in entries
+    if isinstance(entry, sources.Grid)
+    for failure in entry.failures
+  ]
+  if failures:
+    parts.append(sheets.Sheet('failures', 'Failed', ['run'], failures))
+  runs = [entry for entry in entries if isinstance(entry, sources.Run)]
+  differing = sources.differences(runs)
+  if differing:
+    parts.append(
+      sheets.Sheet(
+        'differences',
+        'Settings in which the runs differ',
+        ['setting', *(run.path.name for run in runs)],
+        [
+          [sheets.Cell(name), *(sheets.Cell(_setting(v)) for v in values)]
+          for name, values in differing.items()
+        ],
+      )
+    )
+  return page.Section('What was run', parts)
+
+
+def _setting(value: Any) -> str:
+  if isinstance(value, list):
+    return ', '.join(map(str, value))
+  return '–' if value is None else str(value)
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+  if not all(map(math.isfinite, values)):
+    return math.nan
+  ordered = sorted(values)
+  place = share * (len(ordered) - 1)
+  low = math.floor(place)
+  high = min(low + 1, len(ordered) - 1)
+  return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def _hurt(repeat: sources.Repeat) -> float | None:
+  """The share of clients that are hurt; None if there is no baseline."""
+  test = repeat.result['test']
+  of_run: float | None = (
+    test['hurt'] if isinstance(test, dict) else repeat.result.get('hurt')
+  )
+  return of_run
+
+
+def _most_often(repeats: Iterable[sources.Repeat]) -> str:
+  counts: dict[str, int] = {}
+  for repeat in repeats:
+    for candidate, count in repeat.result['chosen'].items():
+      counts[candidate] = counts.get(candidate, 0) + count
+  most = max(counts, key=lambda candidate: counts[candidate])
+  return most if len(counts) == 1 else f'most often {most}'
+
+
+def _results(series: Sequence[sources.Series]) -> page.Section:
+  if not series:
+    return page.Section('Results', [], 'No method is finished yet.')
+  rows = []
+  for own in series:
+    hurt = [share for r in own.repeats if (share := _hurt(r)) is not None]
+    weak = 0.1 if own.higher_is_better else 0.9
+    values = [[client.value for client in r.clients] for r in own.repeats]
+    rows.append(
+      [
+        sheets.Cell(own.name),
+        sheets.spread([repeat.mean for repeat in own.repeats]),
+        sheets.number(statistics.fmean(map(_deviation, values))),
+        sheets.number(statistics.fmean(_quantile(v, 0.5) for v in values)),
+        sheets.number(statistics.fmean(_quantile(v, weak) for v in values)),
+        sheets.share(statistics.fmean(hurt) if hurt else None),
+        sheets.Cell(_most_often(own.repeats)),
+        sheets.number(len(own.repeats), 'd'),
+      ]
+    )
+  sheet = sheets.Sheet(
+    'results',
+    f'{charts.metric_title(series[0])}, of test clients',
+    [
+      'method',
+      'mean',
+      'deviation over clients',
+      'median',
+      'a tenth is worse than',
+      'hurt',
+      'chosen candidate',
+      'seeds',
+    ],
+    rows,
+    'Of several seeds, the mean is given with its deviation over seeds. Hurt'
+    ' is the share of the clients that personalization makes worse.',
+  )
+  return page.Section('Results', [sheet])
+
+
+def _deviation(values: Sequence[float]) -> float:
+  if not all(map(math.isfinite, values)):
+    return math.nan
+  return statistics.pstdev(values)
+
+
+def _privacy(series: Sequence[sources.Series]) -> page.Section:
+  rows = []
+  for own in series:
+    guarantee = own.repeats[0].result.get('privacy')
+    if guarantee:
+      epsilon = guarantee['epsilon']
+      rows.append(
+        [
+          sheets.Cell(own.name),
+          sheets.number(math.inf if epsilon is None else epsilon),
+          sheets.number(guarantee['delta'], '.2g'),
+          sheets.Cell(guarantee['text']),
+          sheets.Cell('; '.join(guarantee['not_covered']) or 'nothing'),
+        ]
+      )
+  if not rows:
+    return page.Section('Privacy', [])
+  columns = ['method', 'ε', 'δ', 'guarantee', 'not covered']
+  return page.Section(
+    'Privacy', [sheets.Sheet('privacy', 'Guarantees', columns, rows)]
+  )
+
+
+def _costs(series: Sequence[sources.Series]) -> page.Section:
+  rows = []
+  for own in series:
+    results = [
+      repeat.result
+      for repeat in own.repeats
+      if 'communication' in repeat.result
+    ]
+    if results:
+      rows.append(
+        [
+          sheets.Cell(own.name),
+          *(
+            _over_repeats(results, keys, form)
+            for keys, form in (
+              (('rounds',), '.0f'),
+              (('training_seconds',), '.3g'),
+              (('evaluation_seconds',), '.3g'),
+              (('communication', 'parameters_down'), '.3g'),
+              (('communication', 'parameters_up'), '.3g'),
+              (('communication', 'total_parameters'), '.3g'),
+            )
+          ),
+        ]
+      )
+  if not rows:
+    return page.Section('Time and communication', [])
+  columns = [
+    'method',
+    'rounds',
+    'training, s',
+    'evaluation, s',
+    'numbers to a client in a round',
+    'from a client in a round',
+    'numbers sent in all',
+  ]
+  sheet = sheets.Sheet('costs', 'Costs', columns, rows)
+  return page.Section(
+    'Time and communication',
+    [sheet, *_shown(learning_charts.of_communication(series))],
+  )
+
+
+def _over_repeats(
+  results: Sequence[results_folder.Result], keys: Sequence[str], form: str
+) -> sheets.Cell:
+  values = []
+  for result in results:
+    value: Any = result
+    for key in keys:
+      value = value[key]
+    if value is not None:
+      values.append(float(value))
+  return sheets.spread(values, form) if values else sheets.Cell('–')
+
+
+def _grid(grid: sources.Grid) -> page.Section:
+  names = dict.fromkeys(name for p in grid.points for name in p.values)
+  if not grid.points:
+    return page.Section(f'Grid {grid.path.name}', [], 'No run is finished yet.')
+  sign = 1 if sources.lower_is_chosen(grid.points[0].records[0]) else -1
+  ordered = sorted(
+    grid.points,
+    key=lambda p: (
+      sign * p.validation if math.isfinite(p.validation) else math.inf
+    ),
+  )
+  rows = [
+    [
+      sheets.Cell(point.name),
+      *(
+        sheets.Cell(
+          _setting(point.values.get(name)), _value(point.values.get(name))
+        )
+        for name in names
+      ),
+      sheets.number(point.validation),
+      sheets.number(point.test),
+      sheets.number(len(point.records), 'd'),
+    ]
+    for point in ordered[:_MOST_POINTS]
+  ]
+  note = 'Each point with the means over its seeds, the best one first.'
+  if len(ordered) > _MOST_POINTS:
+    note += f' {len(ordered) - _MOST_POINTS} further points are not listed.'
+  sheet = sheets.Sheet(
+    f'{grid.path.name}_points',
+    'Points',
+    ['method', *names, 'validation', 'test', 'seeds'],
+    rows,
+    note,
+  )
+  return page.Section(
+    f'Grid {grid.path.name}', [*grid_charts.of_grid(grid), sheet]
+  )
+
+
+def _value(value: Any) -> float | None:
+  is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+  return float(value) if is_number else None
+
+
+def _shown(*found: charts.Chart | None) -> list[charts.Chart]:
+  return [chart for chart in found if chart is not None]
+
+
+def _trainings(
+  runs: Sequence[sources.Run],
+) -> list[tuple[str, str, int, Mapping[str, Sequence[float]]]]:
+  """Lists the trainings of all runs, also of those under way."""
+  return [
+    (own.name(name), name, run.configuration['seed'], rounds)
+    for own in sources.configurations(runs)
+    for run in own.runs
+    for name, rounds in run.rounds.items()
+  ]
+
+
+def _of_task(
+  task: str,
+  series: Sequence[sources.Series],
+  runs: Sequence[sources.Run],
+) -> list[page.Section]:
+  """Makes the sections of what is judged by one metric."""
+  of_clients: Sequence[charts.Chart | None] = ()
+  candidates = groups = clusters = None
+  if series:
+    of_clients = [
+      client_charts.of_clients(series),
+      client_charts.of_shares(series),
+      client_charts.of_gains(series),
+    ]
+    candidates = learning_charts.of_candidates(series)
+    groups = client_charts.of_groups(series)
+    clusters = client_charts.of_clusters(series)
+  rounds = learning_charts.of_rounds(_trainings(runs))
+  return [
+    _results(series),
+    page.Section('Clients', _shown(*of_clients)),
+    page.Section('Learning', _shown(rounds, candidates)),
+    page.Section('Groups and clusters', _shown(groups, clusters)),
+    _privacy(series),
+    _costs(series),
+  ]
+
+
+def make(
+  entries: Sequence[sources.Run | sources.Grid], command: str
+) -> page.Report:
+  """Makes the report of runs and grids.
+
+  Args:
+    entries: What it is of.
+    command: The command that makes it.
+
+  Returns:
+    The report, which has sections of its own for each task.
+  """
+  series = sources.series_of(entries)
+  runs = [entry for entry in entries if isinstance(entry, sources.Run)]
+  grids = [entry for entry in entries if isinstance(entry, sources.Grid)]
+  tasks = dict.fromkeys(
+    [
+      *(run.configuration['task.name'] for run in runs),
+      *(own.task for own in series),
+    ]
+  )
+  sections = [_what_was_run(entries)]
+  for task in tasks:
+    of_task = _of_task(
+      task,
+      [own for own in series if own.task == task],
+      [run for run in runs if run.configuration['task.name'] == task],
+    )
+    where = f': {task}' if len(tasks) > 1 else ''
+    sections += [own.renamed(where) for own in of_task]
+  return page.Report(
+    f'Personalized federated learning: {", ".join(tasks)}',
+    f'Folders: {len(entries)}. Finished methods: {len(series)}.',
+    command,
+    [*sections, *map(_grid, grids)],
+  )
+
+
+def _is_finished(entries: Sequence[sources.Run | sources.Grid]) -> bool:
+  """Whether nothing more will come; of a grid, its last file tells."""
+  return all(
+    entry.status == 'finished'
+    if isinstance(entry, sources.Run)
+    else (entry.path / results_folder.RESULTS).exists()
+    for entry in entries
+  )
+
+
+def main(
+  paths: Sequence[pathlib.Path],
+  output: pathlib.Path,
+  export_dir: pathlib.Path | None,
+  watch: bool,
+) -> int:
+  """Writes a report, again and again if it is watched.
+
+  Args:
+    paths: The folders of runs and of grids.
+    output: The page.
+    export_dir: The folder for tables and charts as files of their own.
+    watch: Whether to write the page anew until all is finished.
+
+  Returns:
+    The exit status.
+  """
+  command = 'report ' + ' '.join(
+    shlex.quote(str(part)) for part in (*paths, f'--output={output}')
+  )
+  while True:
+    entries = sources.read(paths)
+    report = make(entries, command)
+    is_last = not watch or _is_finished(entries)
+    refresh = None if is_last else _SECONDS_PER_LOOK
+    output.parent.mkdir(parents=True, exist_ok=True)
+    folders.write(output, page.to_html(report, refresh))
+    if is_last:
+      break
+    time.sleep(_SECONDS_PER_LOOK)
+  if export_dir is not None:
+    page.export(report, export_dir)
+    terminal.say(f'Tables and charts are in {export_dir}')
+  terminal.say(f'Written to {output}')
+  return 0

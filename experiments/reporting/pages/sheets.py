@@ -1,0 +1,178 @@
+"""Tables that a reader can sort, and take along as CSV, Markdown or LaTeX."""
+
+from collections.abc import Sequence
+import csv
+import dataclasses
+import html
+import io
+import math
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """A cell of a table.
+
+  Attributes:
+    text: What it says.
+    value: What it is sorted by, if not by its text.
+  """
+
+  text: str
+  value: float | None = None
+
+
+def number(value: float | None, form: str = '.4g') -> Cell:
+  """Makes the cell of a number; NaN is the metric of a model that diverged."""
+  if value is None:
+    return Cell('–')
+  if math.isnan(value):
+    return Cell('diverged')
+  return Cell(f'{value:{form}}', value)
+
+
+def share(value: float | None) -> Cell:
+  """Makes the cell of a share, in percent."""
+  if value is None or math.isnan(value):
+    return Cell('–')
+  return Cell(f'{value:.1%}', value)
+
+
+def spread(values: Sequence[float], form: str = '.4g') -> Cell:
+  """Makes the cell of a mean and, of several values, their deviation."""
+  mean = sum(values) / len(values)
+  if math.isnan(mean):
+    return Cell('diverged')
+  if len(set(values)) == 1:
+    return number(mean, form)
+  deviation = math.sqrt(
+    sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+  )
+  return Cell(f'{mean:{form}} ± {deviation:.2g}', mean)
+
+
+# What LaTeX takes for commands.
+_LATEX = {
+  '\\': r'\textbackslash{}',
+  '&': r'\&',
+  '%': r'\%',
+  '$': r'\$',
+  '#': r'\#',
+  '_': r'\_',
+  '{': r'\{',
+  '}': r'\}',
+  '~': r'\textasciitilde{}',
+  '^': r'\textasciicircum{}',
+  '±': r'$\pm$',
+  'ε': r'$\varepsilon$',
+  'δ': r'$\delta$',
+  '∞': r'$\infty$',
+  '–': '--',
+}
+
+
+def _to_latex(text: str) -> str:
+  return ''.join(_LATEX.get(character, character) for character in text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sheet:
+  """A table.
+
+  Attributes:
+    name: The name of its files.
+    title: What it shows.
+    columns: The heads of its columns.
+    rows: The cells of each row.
+    note: What a reader should know of it.
+  """
+
+  name: str
+  title: str
+  columns: Sequence[str]
+  rows: Sequence[Sequence[Cell]]
+  note: str = ''
+
+  def _texts(self) -> list[list[str]]:
+    return [[cell.text for cell in row] for row in self.rows]
+
+  def _is_number(self, column: int) -> bool:
+    return any(row[column].value is not None for row in self.rows)
+
+  def to_csv(self) -> str:
+    """Writes it as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator='\n')
+    writer.writerows([self.columns, *self._texts()])
+    return text.getvalue()
+
+  def to_markdown(self) -> str:
+    """Writes it as a table of Markdown."""
+    marks = [
+      '--:' if self._is_number(i) else ':--' for i in range(len(self.columns))
+    ]
+    rows = [self.columns, marks, *self._texts()]
+    return ''.join(
+      f'| {" | ".join(text.replace("|", chr(92) + "|") for text in row)} |\n'
+      for row in rows
+    )
+
+  def to_latex(self) -> str:
+    """Writes it as a tabular of LaTeX, for the package booktabs."""
+    columns = ''.join(
+      'r' if self._is_number(i) else 'l' for i in range(len(self.columns))
+    )
+    head, *rows = (
+      f'{" & ".join(map(_to_latex, row))} \\\\'
+      for row in [self.columns, *self._texts()]
+    )
+    return '\n'.join(
+      [
+        f'\\begin{{tabular}}{{{columns}}}',
+        '\\toprule',
+        head,
+        '\\midrule',
+        *rows,
+        '\\bottomrule',
+        '\\end{tabular}\n',
+      ]
+    )
+
+  @property
+  def files(self) -> dict[str, str]:
+    """Its contents in each form, by the ending of a file's name."""
+    return {
+      'csv': self.to_csv(),
+      'md': self.to_markdown(),
+      'tex': self.to_latex(),
+    }
+
+  def to_html(self) -> str:
+    """Writes it as a table of HTML, whose columns are sorted by buttons."""
+    head = ''.join(
+      f'<th scope="col"{_number_class(self._is_number(i))}>'
+      f'<button type="button">{html.escape(column)}</button></th>'
+      for i, column in enumerate(self.columns)
+    )
+    body = ''.join(
+      '<tr>'
+      + ''.join(
+        _cell(cell, i == 0, self._is_number(i)) for i, cell in enumerate(row)
+      )
+      + '</tr>'
+      for row in self.rows
+    )
+    return (
+      '<table class="sortable"><thead><tr>'
+      f'{head}</tr></thead><tbody>{body}</tbody></table>'
+    )
+
+
+def _number_class(is_number: bool) -> str:
+  return ' class="number"' if is_number else ''
+
+
+def _cell(cell: Cell, is_first: bool, is_number: bool) -> str:
+  tag = 'th scope="row"' if is_first else 'td'
+  value = '' if cell.value is None else f' data-value="{cell.value!r}"'
+  text = html.escape(cell.text).replace('\n', '<br>')
+  return f'<{tag}{_number_class(is_number)}{value}>{text}</{tag.split()[0]}>'

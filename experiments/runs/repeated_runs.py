@@ -1,0 +1,77 @@
+"""Repeats of a run, which differ in nothing but their seed."""
+
+from collections.abc import Mapping
+import dataclasses
+import functools
+import json
+import pathlib
+
+from experiments.command_line import paths
+from experiments.command_line import terminal
+from experiments.configuration import configs
+from experiments.configuration import user_settings
+from experiments.reporting import folders
+from experiments.reporting import repeats
+from experiments.reporting import results_folder
+from experiments.reporting import tables
+from experiments.runs import execution
+from experiments.runs import single_run
+
+# The statistics over the seeds, in the folder of all of them.
+SUMMARY = 'repeats.json'
+
+
+def _default_folder(config: configs.Config) -> pathlib.Path:
+  """Names a folder that is the same whatever the seeds are."""
+  training = dataclasses.replace(config.training, seed=0)
+  digest = dataclasses.replace(config, training=training).digest()
+  return paths.user_path(f'results/{config.task}-{digest}-seeds')
+
+
+def run(
+  by_seed: Mapping[int, configs.Config],
+  output_dir: pathlib.Path,
+  data_dir: str | None = None,
+) -> repeats.Repeats:
+  """Runs a configuration with each of several seeds.
+
+  Each has a folder of its own, in which it goes on where it was stopped. They
+  share compiled programs.
+
+  Args:
+    by_seed: The configuration of each seed.
+    output_dir: The folder of the runs' folders.
+    data_dir: The folder of the data sets.
+
+  Returns:
+    The runs.
+
+  Raises:
+    UserError: If a run cannot be run, before any training.
+  """
+  own = {seed: output_dir / f'seed_{seed}' for seed in by_seed}
+  for seed, config in by_seed.items():
+    with results_folder.open_folder(own[seed], config):
+      pass  # It is of this configuration now, or was before.
+  set_runtime = functools.cache(execution.set_runtime)
+  for seed, config in by_seed.items():
+    terminal.say(f'Seed {seed}')
+    single_run.run(config, own[seed], data_dir, set_runtime)
+  (repeated,) = repeats.read(list(own.values()))
+  summary = {'seeds': list(by_seed), **repeats.summarize(repeated)}
+  text = json.dumps(summary, indent=2, allow_nan=False)
+  folders.write(output_dir / SUMMARY, f'{text}\n')
+  return repeated
+
+
+def main(
+  requests: Mapping[int, user_settings.Request],
+  output_dir: pathlib.Path | None,
+  data_dir: str | None,
+) -> int:
+  """Runs what a user asked for with each seed; returns the exit status."""
+  by_seed = {seed: configs.resolve(own) for seed, own in requests.items()}
+  output_dir = output_dir or _default_folder(next(iter(by_seed.values())))
+  tables.print_repeats(run(by_seed, output_dir, data_dir))
+  terminal.say(f'Written to {output_dir}')
+  return 0

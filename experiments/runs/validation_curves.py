@@ -1,0 +1,91 @@
+"""Validation clients in the course of a training, which tell when to stop."""
+
+from collections.abc import Mapping
+import time
+
+import numpy as np
+import tensorflow_federated as tff
+
+from algorithms import methods
+from experiments.configuration import configs
+from experiments.reporting import results_folder
+from experiments.reporting import round_metrics
+from experiments.runs import execution
+from personalization import evaluation
+from personalization import outcomes
+from personalization import training
+from tasks import task as tasks
+
+
+def _numbers(outcome: outcomes.Outcome) -> dict[str, float]:
+  """Returns what is kept of the validation clients; as in per_client.csv."""
+  own, before = outcome.test.summary, outcome.test.before
+  numbers = {'metric': own.mean}
+  if before is not None and own.hurt is not None:
+    numbers |= {'before': before.summary.mean, 'hurt': own.hurt}
+  # That which most clients have, by its place among the candidates.
+  return numbers | {'candidate': float(np.bincount(outcome.chosen).argmax())}
+
+
+class Curves:
+  """Evaluates the methods that share a training, in the course of it.
+
+  Attributes:
+    last: The last mean of each method's metric over clients, by its name.
+    seconds: How long all evaluations took.
+  """
+
+  def __init__(
+    self,
+    built: Mapping[str, methods.Method],
+    task: tasks.Task,
+    populations: evaluation.Populations,
+    config: configs.Config,
+    folder: results_folder.RunFolder,
+  ):
+    """Prepares the files.
+
+    Args:
+      built: The methods, by their names.
+      task: The task.
+      populations: What `evaluation.prepare` gives.
+      config: The configuration of the run.
+      folder: Its folder.
+    """
+    self.last: dict[str, float] = {}
+    self.seconds = 0.0
+    self._built = built
+    self._task = task
+    self._populations = populations
+    self._config = config
+    self._managers: dict[str, tuple[tff.program.ReleaseManager, ...]] = {
+      name: (
+        round_metrics.CsvReleaseManager(folder.validation_file(name)),
+        tff.program.TensorBoardReleaseManager(
+          folder.tensorboard_dir(f'validation/{name}')
+        ),
+      )
+      for name in built
+    }
+
+  async def evaluate(self, trained: training.Trained) -> None:
+    """Evaluates the validation clients after a round, and keeps what comes."""
+    start = time.monotonic()
+    for name, method in self._built.items():
+      evaluated = evaluation.validate(
+        method,
+        trained,
+        self._task,
+        self._config.training,
+        lambda _: None,
+        self._populations,
+      )
+      numbers = _numbers(
+        outcomes.Outcome(
+          evaluated, self._task, choice=execution.choice(self._config.run)
+        )
+      )
+      self.last[name] = numbers['metric']
+      for manager in self._managers[name]:
+        await manager.release(numbers, trained.round)
+    self.seconds += time.monotonic() - start

@@ -1,0 +1,47 @@
+"""Tests of the texts about settings."""
+
+import pytest
+
+from algorithms import registry as algorithm_registry
+from experiments.listings import overviews
+from experiments.listings import setting_texts
+from personalization import privacy
+from tasks import registry as task_registry
+
+
+def test_a_setting_has_its_default_help_and_range():
+  lines = '\n'.join(setting_texts.of_method('finetuning'))
+  assert (
+    '  client_learning_rate = 0.1\n'
+    "      The learning rate of the clients' steps.\n"
+    '      (a number, at least 0)\n'
+  ) in lines
+
+
+def test_a_method_has_defaults_of_its_own():
+  lines = list(setting_texts.of_method('hypcluster+head_finetuning'))
+  assert '\n  num_clusters = 2' in lines
+  assert '\n  finetuning_layers = last' in lines
+
+
+def _all_lines():
+  yield from overviews.everything()
+  yield from setting_texts.of_run()
+  for method in algorithm_registry.short_names():
+    yield from setting_texts.of_method(method)
+  for task in task_registry.task_names():
+    yield from setting_texts.of_task(task)
+  for way in privacy.ways():
+    yield from setting_texts.of_privacy(way)
+
+
+def test_every_line_fits_a_narrow_terminal():
+  for line in '\n'.join(_all_lines()).splitlines():
+    assert len(line) <= 80, line
+
+
+@pytest.mark.parametrize('name', ['total_rounds', 'choose', 'ood_examples'])
+def test_all_settings_of_a_run_are_listed(name):
+  assert any(
+    line.startswith(f'\n  {name} =') for line in setting_texts.of_run()
+  )

@@ -1,0 +1,119 @@
+"""Tests of the page of a report in a real browser.
+
+Pictures of it are among the outputs of the test.
+"""
+
+import html
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from experiments.reporting.pages import page
+from experiments.reporting.pages import report
+from experiments.reporting.pages import sources
+from tests.experiments.reporting.pages import made_up
+
+_BROWSER = shutil.which('chromium') or shutil.which('google-chrome')
+pytestmark = pytest.mark.skipif(
+  _BROWSER is None, reason="there is no browser; Debian's package is chromium"
+)
+
+# Presses a button twice, and has the orders of the rows as the title.
+_PRESS = """
+<script type="module">
+const table = document.querySelectorAll('table.sortable')[TABLE];
+const button = table.querySelectorAll('thead button')[COLUMN];
+const orders = [1, 2].map(() => {
+  button.click();
+  return [...table.tBodies[0].rows].map((row) => row.cells[0].textContent);
+});
+document.title = orders.join(' then ');
+</script></body>
+"""
+
+
+def _browse(path: pathlib.Path, *flags: str) -> str:
+  """Opens a page; returns what the browser prints."""
+  done = subprocess.run(
+    [
+      _BROWSER,
+      '--headless',
+      '--no-sandbox',
+      '--disable-gpu',
+      '--disable-quic',
+      '--no-first-run',
+      '--disable-background-networking',
+      '--disable-component-update',
+      '--disable-sync',
+      '--hide-scrollbars',
+      '--enable-logging=stderr',
+      '--virtual-time-budget=10000',
+      f'--user-data-dir={path.parent / "profile"}',
+      *flags,
+      path.as_uri(),
+    ],
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+  messages = re.findall(r'CONSOLE.*?"(.*)", source', done.stderr)
+  # Vega-Lite warns of heights that follow from the number of rows.
+  serious = [text for text in messages if 'Dropping "fit-y"' not in text]
+  assert not serious, serious
+  return done.stdout
+
+
+@pytest.fixture(name='made', scope='module')
+def _made(tmp_path_factory) -> page.Report:
+  root = tmp_path_factory.mktemp('browser')
+  paths = [
+    made_up.write_run(root / 'one'),
+    made_up.write_run(root / 'two', seed=1),
+    made_up.write_grid(root / 'grid'),
+  ]
+  return report.make(sources.read(paths), 'report one two grid')
+
+
+@pytest.fixture(name='path')
+def _path(made, tmp_path) -> pathlib.Path:
+  path = tmp_path / 'report.html'
+  path.write_text(page.to_html(made))
+  return path
+
+
+def test_draws_every_chart(path):
+  dom = _browse(path, '--dump-dom')
+  charts = re.findall(r'id="chart-[^"]*"(.*?)</section>|', dom, re.DOTALL)
+  assert dom.count('<svg') >= sum('chart' in own for own in charts) > 0
+  assert 'cannot be drawn: Error' not in dom
+
+
+def test_a_button_sorts_a_table_up_and_down(path):
+  press = _PRESS.replace('TABLE', '2').replace('COLUMN', '1')
+  page_before_its_end = path.read_text().rpartition('</body>')[0]
+  path.write_text(page_before_its_end + press)
+  title = re.search('<title>(.*?)</title>', _browse(path, '--dump-dom'))
+  up, down = html.unescape(title.group(1)).split(' then ')
+  assert up.split(',') == down.split(',')[::-1]
+
+
+@pytest.mark.parametrize(
+  ('name', 'width', 'scheme'),
+  [('desktop', 1280, 1), ('phone', 500, 1), ('dark', 1280, 0)],
+)
+def test_pictures(path, tmp_path, name, width, scheme):
+  outputs = pathlib.Path(
+    os.environ.get('TEST_UNDECLARED_OUTPUTS_DIR', tmp_path)
+  )
+  picture = outputs / f'report_{name}.png'
+  _browse(
+    path,
+    f'--blink-settings=preferredColorScheme={scheme}',
+    f'--window-size={width},3000',
+    f'--screenshot={picture}',
+  )
+  assert picture.stat().st_size > 20_000

@@ -1,0 +1,125 @@
+"""Tests of the charts of a report."""
+
+import dataclasses
+import math
+
+import pytest
+import vl_convert
+
+from experiments.reporting.pages import client_charts
+from experiments.reporting.pages import grid_charts
+from experiments.reporting.pages import learning_charts
+from experiments.reporting.pages import sources
+from tests.experiments.reporting.pages import made_up
+
+_CANDIDATES = {
+  f'{epochs} epochs': {
+    'value': epochs,
+    'unit': 'epochs',
+    'label': '',
+    'validation': 0.5,
+    'test': 0.4,
+  }
+  for epochs in (1, 3)
+}
+
+
+def _points():
+  return [
+    made_up.point(
+      rate * momentum * size,
+      **{'task.alpha': rate},
+      momentum=momentum,
+      size=size,
+    )
+    for rate in (0.1, 1.0, math.nan)
+    for momentum in (0.5, 0.9)
+    for size in (1, 2)
+  ]
+
+
+def _every_chart():
+  own = made_up.series(
+    candidates=_CANDIDATES,
+    groups={'north': {'pooled': 0.5}},
+    clusters={'sizes': {'0': 2, '1': 1}},
+    communication={'total_parameters': 1e6},
+  )
+  series = [own, dataclasses.replace(own, name='ditto', method='ditto')]
+  trainings = [
+    ('fedavg', 'fedavg', seed, {'round': [1.0, 2.0], 'loss': [2.0, seed]})
+    for seed in (0.5, 1.0)
+  ]
+  grid = sources.Grid(made_up.pathlib.Path('grid'), _points(), [])
+  one = sources.Grid(grid.path, [made_up.point(r, rate=r) for r in (1, 2)], [])
+  return [
+    client_charts.of_clients(series),
+    client_charts.of_shares(series),
+    client_charts.of_gains(series),
+    learning_charts.of_rounds(trainings),
+    learning_charts.of_candidates(series),
+    client_charts.of_groups(series),
+    client_charts.of_clusters(series),
+    learning_charts.of_communication(series),
+    *grid_charts.of_grid(grid),
+    *grid_charts.of_grid(one),
+  ]
+
+
+def test_vega_lite_draws_every_chart():
+  every = _every_chart()
+  assert len(every) == 8 + 4 + 1
+  for chart in every:
+    svg = vl_convert.vegalite_to_svg(chart.to_spec() | {'width': 300})
+    # Marks, beside the axes.
+    assert 'aria-roledescription' in svg, chart.name
+
+
+@pytest.mark.parametrize(
+  ('higher_is_better', 'results'),
+  [
+    (True, ['better', 'worse', 'the same']),
+    (False, ['worse', 'better', 'the same']),
+  ],
+)
+def test_who_is_better_follows_from_the_direction(higher_is_better, results):
+  own = made_up.series(higher_is_better=higher_is_better)
+  chart = client_charts.of_gains([own])
+  assert [row['result'] for row in chart.data] == results
+
+
+def test_there_are_no_gains_where_nothing_was_personalized():
+  own = made_up.series(values=(0.5, 0.6), before=(0.5, 0.6))
+  assert client_charts.of_gains([own]) is None
+
+
+def test_clients_whose_model_diverged_are_not_drawn():
+  own = made_up.series(values=(0.5, math.nan), before=(0.5, 0.5))
+  assert len(client_charts.of_clients([own]).data) == 1
+
+
+def test_shares_end_at_all_clients():
+  chart = client_charts.of_shares([made_up.series()])
+  assert [row['share'] for row in chart.data] == [
+    pytest.approx(share, rel=1e-5) for share in (1 / 3, 2 / 3, 1)
+  ]
+
+
+def test_long_curves_are_thinned_and_keep_their_end():
+  rounds = [float(i) for i in range(1, 10_001)]
+  chart = learning_charts.of_rounds(
+    [('fedavg', 'fedavg', 0, {'round': rounds, 'loss': rounds})]
+  )
+  assert 200 < len(chart.data) <= 302
+  assert chart.data[-1]['round'] == 10_000
+
+
+def test_a_heat_map_has_the_best_of_what_else_differs():
+  grid = sources.Grid(made_up.pathlib.Path('grid'), _points(), [])
+  chart = grid_charts.of_grid(grid)[0]
+  cells = {
+    (row['task.alpha'], row['momentum']): row['validation']
+    for row in chart.data
+  }
+  assert cells['1', '0.9'] == 1.8
+  assert cells['nan', '0.9'] is None

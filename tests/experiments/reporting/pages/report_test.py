@@ -1,0 +1,81 @@
+"""Tests of what a report has, and of when it is written."""
+
+import math
+
+import pytest
+
+from experiments.reporting.pages import report
+from experiments.reporting.pages import sources
+from tests.experiments.reporting.pages import made_up
+
+
+def _texts(made, name):
+  (sheet,) = [part for part in made.parts if part.name == name]
+  return [dict(zip(sheet.columns, (c.text for c in r))) for r in sheet.rows]
+
+
+def test_the_table_of_results_has_means_over_clients(tmp_path):
+  made_up.write_run(tmp_path / 'run')
+  path = tmp_path / 'run' / 'per_client.csv'
+  path.write_text(path.read_text().replace('nan', '1'))
+  made = report.make(sources.read([tmp_path / 'run']), '')
+  row = _texts(made, 'results')[1]
+  assert row['method'] == 'finetuning'
+  assert (row['mean'], row['median'], row['hurt']) == ('0.75', '0.75', '50.0%')
+
+
+def test_a_model_that_diverged_has_no_mean(tmp_path):
+  made_up.write_run(tmp_path / 'run')
+  made = report.make(sources.read([tmp_path / 'run']), '')
+  assert _texts(made, 'results')[0]['mean'] == 'diverged'
+
+
+def test_settings_in_which_runs_differ_are_listed(tmp_path):
+  for size in (5, 10):
+    made_up.write_run(tmp_path / str(size), batch_size=size)
+  made = report.make(sources.read([tmp_path]), '')
+  (row,) = _texts(made, 'differences')
+  assert list(row.values()) == ['batch_size', '10', '5']
+
+
+def test_the_points_of_a_grid_begin_with_the_best(tmp_path):
+  made = report.make(sources.read([made_up.write_grid(tmp_path / 'g')]), '')
+  rows = _texts(made, 'g_points')
+  assert [row['rate'] for row in rows] == ['1.0', '0.1', '10.0']
+  assert rows[-1]['validation'] == 'diverged'
+
+
+def test_watching_ends_when_all_is_finished(tmp_path, monkeypatch):
+  folder = made_up.write_run(tmp_path / 'run', finished=1)
+  page = tmp_path / 'report.html'
+  looks = []
+
+  def finish(seconds):
+    looks.append('refresh' in page.read_text().split('<title>')[0])
+    for path in folder.glob('*.*'):
+      path.unlink()
+    (folder / 'metrics/fedavg.csv').unlink()
+    (folder / 'metrics').rmdir()
+    made_up.write_run(folder)
+
+  monkeypatch.setattr(report.time, 'sleep', finish)
+  assert report.main([folder], page, None, watch=True) == 0
+  assert looks == [True]
+  assert 'refresh' not in page.read_text().split('<title>')[0]
+
+
+@pytest.mark.parametrize(
+  ('values', 'median'), [((1.0, 2.0, 4.0), 2.0), ((1.0, math.nan), math.nan)]
+)
+def test_quantiles_of_what_diverged_are_unknown(values, median):
+  assert report._quantile(values, 0.5) == pytest.approx(median, nan_ok=True)
+
+
+def test_each_task_has_sections_of_its_own(tmp_path):
+  for task in ('school', 'mnist'):
+    made_up.write_run(tmp_path / task, task={'name': task})
+  made = report.make(sources.read([tmp_path]), '')
+  titles = [section.title for section in made.sections]
+  assert {'Results: school', 'Results: mnist'} <= set(titles)
+  names = [part.name for part in made.parts]
+  assert len(set(names)) == len(names)
