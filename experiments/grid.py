@@ -52,10 +52,7 @@ def main(argv: list[str]) -> int:
   """Runs what the flags say, and returns the exit status."""
   if len(argv) != 2:
     raise app.UsageError('Name one file, GRID.toml.')
-  return launch.carry_out(
-    lambda: _main(argv[1]),
-    'Nothing was computed yet: the same command begins where this one did.',
-  )
+  return launch.carry_out(lambda: _main(argv[1]))
 
 
 if __name__ == '__main__':

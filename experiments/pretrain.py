@@ -78,9 +78,7 @@ def _main() -> int:
 def main(argv: list[str]) -> int:
   """Trains the model, and returns the exit status."""
   launch.refuse_arguments(argv)
-  return launch.carry_out(
-    _main, 'The same command goes on from the last checkpoint.'
-  )
+  return launch.carry_out(_main)
 
 
 if __name__ == '__main__':

@@ -101,10 +101,7 @@ def _main() -> int:
 def main(argv: list[str]) -> int:
   """Runs what the flags say, and returns the exit status."""
   launch.refuse_arguments(argv)
-  return launch.carry_out(
-    _main,
-    'Nothing was computed yet: the same command begins where this one did.',
-  )
+  return launch.carry_out(_main)
 
 
 if __name__ == '__main__':

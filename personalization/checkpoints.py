@@ -330,15 +330,20 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
           f'{array.dtype}: {error}.'
         ) from error
 
-    os.makedirs(self._root_dir, exist_ok=True)
-    self._remove_partial()
-    temporary = f'{path}.{os.getpid()}.tmp'
-    with open(temporary, 'wb') as file:
-      _write(file, arrays)
-      file.flush()
-      os.fsync(file.fileno())
-    os.replace(temporary, path)
-    self._sync_folder()
+    with errors.writing(path):
+      os.makedirs(self._root_dir, exist_ok=True)
+      self._remove_partial()
+      temporary = f'{path}.{os.getpid()}.tmp'
+      try:
+        with open(temporary, 'wb') as file:
+          _write(file, arrays)
+          file.flush()
+          os.fsync(file.fileno())
+        os.replace(temporary, path)
+      except OSError:
+        self._remove_partial()  # To make room.
+        raise
+      self._sync_folder()
     logging.info('Program state saved: %s', path)
     await self._remove_old()
 

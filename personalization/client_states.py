@@ -22,6 +22,7 @@ import json
 import math
 import pathlib
 import sqlite3
+import tempfile
 from typing import Any
 import zlib
 
@@ -88,6 +89,7 @@ class ClientStates:
     self._changed: dict[int, int] = {}
     self._committed_round = -1
     self._database: sqlite3.Connection | None = None
+    self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
   @property
   def is_empty(self) -> bool:
@@ -209,6 +211,9 @@ class ClientStates:
     if self._database is not None:
       self._database.close()
       self._database = None
+    if self._temporary is not None:
+      self._temporary.cleanup()
+      self._temporary = None
 
   def _pack(self, leaves: Sequence[Any]) -> np.ndarray:
     """Copies the arrays of a state into its bytes."""
@@ -242,24 +247,24 @@ class ClientStates:
   @contextlib.contextmanager
   def _open(self) -> Iterator[sqlite3.Connection]:
     """Gives access to the database, which is opened or made first."""
-    path = None
-    if self._folder is not None:
-      self._folder.mkdir(parents=True, exist_ok=True)
-      path = self._folder / FILE_NAME
+    folder = self._folder
+    if folder is None:
+      self._temporary = self._temporary or tempfile.TemporaryDirectory()
+      folder = pathlib.Path(self._temporary.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILE_NAME
     with _user_errors(path):
       self._database = self._database or self._connect(path)
       yield self._database
 
-  def _connect(self, path: pathlib.Path | None) -> sqlite3.Connection:
-    # Without a name it is a file that nobody else sees, and that goes away with
-    # this process, even if that is killed.
+  def _connect(self, path: pathlib.Path) -> sqlite3.Connection:
     with contextlib.ExitStack() as stack:
       database = stack.enter_context(contextlib.closing(sqlite3.connect(path)))
       # Large pages, as states are large; a state is appended, not overwritten.
       database.execute('PRAGMA page_size = 65536')
       # Some builds of SQLite overwrite with zeros what is deleted.
       database.execute('PRAGMA secure_delete = OFF')
-      if path is None:
+      if self._folder is None:
         # Nobody reads it after a kill.
         database.execute('PRAGMA journal_mode = OFF')
         database.execute('PRAGMA synchronous = OFF')
@@ -314,15 +319,14 @@ class ClientStates:
 
 
 @contextlib.contextmanager
-def _user_errors(path: pathlib.Path | None) -> Iterator[None]:
+def _user_errors(path: pathlib.Path) -> Iterator[None]:
   """Raises what is wrong with a database as a `UserError`."""
-  name = path or 'A temporary file'
   try:
     yield
   except sqlite3.OperationalError as error:  # A full disk, another process.
     advice = ' Make room on the disk.' if 'full' in str(error) else ''
     raise errors.ResourceError(
-      f'{name} cannot be used: {error}.{advice}'
+      f'{path} cannot be used: {error}.{advice}'
     ) from error
   except sqlite3.DatabaseError as error:
     raise errors.UserError(

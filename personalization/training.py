@@ -413,26 +413,29 @@ def _count(
 
 
 def _portions(
-  coming: Iterable[tuple[int, _Own]],
+  coming: Iterable[tuple[int, _Own]], are_short: bool
 ) -> Generator[tuple[int, int, _Own], None, None]:
   """Splits what is run at once, so that a portion does not take long.
 
   Args:
     coming: Numbers of rounds, and what the rounds are given.
+    are_short: Whether that is done.
 
   Yields:
     The first round of a portion, the number of its rounds, and what all rounds
     that it is of are given.
   """
-  seconds_per_round = math.inf
+  per_round = math.inf
   for num_rounds, own in coming:
     first = 0
     while first < num_rounds:
-      portion = max(int(_SECONDS_AT_ONCE / seconds_per_round), 1)
-      portion = min(portion, num_rounds - first)
+      portion = num_rounds - first
+      if are_short:
+        # Of the first one nothing is known, not even how long it compiles.
+        portion = min(portion, max(int(_SECONDS_AT_ONCE / per_round), 1))
       start = time.monotonic()
       yield first, portion, own
-      seconds_per_round = (time.monotonic() - start) / portion
+      per_round = (time.monotonic() - start) / portion
       first += portion
 
 
@@ -476,12 +479,7 @@ async def _train(
     unreleased: list[tuple[int, _Metrics]] = []
     to_come = runner.to_come(done, total_rounds)
     with contextlib.closing(prefetch.prefetch(to_come)) as coming:
-      if should_stop is None:
-        portions: Iterable = (
-          (0, num_rounds, own) for num_rounds, own in coming
-        )
-      else:
-        portions = _portions(coming)
+      portions = _portions(coming, should_stop is not None)
       for first, num_rounds, own in portions:
         server_state, measured = runner.run(
           server_state, done, first, num_rounds, own

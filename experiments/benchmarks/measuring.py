@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 from rich import box
-from rich import console as rich_console
 from rich import table as rich_table
 
 from base import errors
 from experiments.benchmarks import workloads
 from experiments.command_line import children
 from experiments.command_line import launch
+from experiments.command_line import terminal
+from experiments.reporting import folders
 
 _SIZES = (10, 100, 1000)
 # The systems whose rounds those of others are compared with.
@@ -107,7 +108,6 @@ def _compare(
   workload: str,
   turns: int,
   data_dir: str | None,
-  console: rich_console.Console,
   method: str,
 ) -> dict[str, float]:
   """Measures all systems on a workload; returns their medians."""
@@ -149,11 +149,11 @@ def _compare(
         f'{system.peak_bytes / 2**30:.2f} GiB',
         '–' if name in workloads.PRIVATE else f'{distance:.0e}',
       )
-    console.print(table)
+    terminal.print_table(table)
     return {name: system.median for name, system in systems.items()}
 
 
-def _scale(workload: str, console: rich_console.Console) -> None:
+def _scale(workload: str) -> None:
   table = _table(
     f'{workload} on the cohort runtime, by the number of clients',
     'clients',
@@ -174,7 +174,7 @@ def _scale(workload: str, console: rich_console.Console) -> None:
       f'{1e3 * system.median / size:.3g} ms',
       f'{system.peak_bytes / 2**30:.2f} GiB',
     )
-  console.print(table)
+  terminal.print_table(table)
 
 
 def main(
@@ -195,19 +195,16 @@ def main(
     data_dir: The folder of the databases of the real tasks.
     json_file: A file to write the medians to.
   """
-  console = rich_console.Console(width=100)
   medians = {}
   for name in chosen:
     own = workloads.OWN_METHODS.get(name, 'fedavg')
-    medians[name] = _compare(name, turns, data_dir, console, own)
+    medians[name] = _compare(name, turns, data_dir, own)
     for method in methods if name in workloads.WITH_METHODS else ():
-      medians[f'{name} {method}'] = _compare(
-        name, turns, data_dir, console, method
-      )
+      medians[f'{name} {method}'] = _compare(name, turns, data_dir, method)
   if is_scaled:
     for name in workloads.SCALED:
       if name in chosen:
-        _scale(name, console)
+        _scale(name)
   if json_file:
-    pathlib.Path(json_file).write_text(json.dumps(medians, indent=2) + '\n')
+    folders.write(pathlib.Path(json_file), json.dumps(medians, indent=2) + '\n')
   return 0

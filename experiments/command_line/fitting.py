@@ -2,7 +2,7 @@
 
 Where a table is too wide, rich would cut figures off. Here figures stay whole:
 headers and texts are broken into lines first, then the table into several, each
-with the first column.
+with the columns that tell what a row is of.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,23 +10,18 @@ import copy
 
 import rich.cells
 import rich.table
-import rich.text
 
 # Texts may be broken into lines as short as this, even within words.
-_NARROW_TEXT = 24
+_NARROW_TEXT = 30
 
 
 def _longest(texts: Iterable[str]) -> int:
   return max(map(rich.cells.cell_len, texts), default=0)
 
 
-def _plain(cell: object) -> str:
-  return rich.text.Text.from_markup(str(cell)).plain
-
-
 def _limits(column: rich.table.Column) -> tuple[int, int]:
   """Returns how wide a column must be, and how wide it need not be exceeded."""
-  header, *cells = map(_plain, (column.header, *column.cells))
+  header, *cells = map(str, (column.header, *column.cells))
   most = _longest('\n'.join([header, *cells]).splitlines())
   words = _longest(header.split())
   if column.justify == 'right':  # Figures.
@@ -35,13 +30,16 @@ def _limits(column: rich.table.Column) -> tuple[int, int]:
   return min(words, _NARROW_TEXT), most
 
 
-def _groups(least: Sequence[int], width: int) -> Iterator[list[int]]:
-  """Yields the columns of each part of a table, of which all have the first."""
-  group = [0]
-  for place in range(1, len(least)):
-    if len(group) > 1 and sum(least[i] for i in (*group, place)) > width:
+def _groups(
+  least: Sequence[int], width: int, num_keys: int
+) -> Iterator[list[int]]:
+  """Yields the columns of each part of a table, of which all have the keys."""
+  keys = list(range(num_keys))
+  group = list(keys)
+  for place in range(num_keys, len(least)):
+    if group != keys and sum(least[i] for i in (*group, place)) > width:
       yield group
-      group = [0]
+      group = list(keys)
     group.append(place)
   yield group
 
@@ -69,12 +67,15 @@ def _part(
   return part
 
 
-def fit(table: rich.table.Table, width: int) -> list[rich.table.Table]:
+def fit(
+  table: rich.table.Table, width: int, num_keys: int = 1
+) -> list[rich.table.Table]:
   """Makes a table that is no wider than a terminal, if need be of parts.
 
   Args:
     table: The table, of texts. Columns of figures are at the right.
     width: The width of the terminal, in cells.
+    num_keys: The number of columns, the first ones, that tell what a row is of.
 
   Returns:
     The table, or its parts.
@@ -86,16 +87,17 @@ def fit(table: rich.table.Table, width: int) -> list[rich.table.Table]:
   width -= 1
   if sum(most) + between * len(most) <= width:
     return [table]
-  parts = []
-  for group in _groups([own + between for own in least], width):
+  parts: list[rich.table.Table] = []
+  for group in _groups([own + between for own in least], width, num_keys):
     widths = {place: least[place] for place in group}
-    spare = width - sum(widths.values()) - between * len(group)
-    # Texts are broken last.
-    for place in sorted(
-      group, key=lambda place: table.columns[place].justify == 'right'
-    ):
-      more = min(max(spare, 0), most[place] - least[place])
-      widths[place] += more
-      spare -= more
+    for _ in range(width - sum(widths.values()) - between * len(group)):
+      # Headers of figures are broken first, then the texts that are longest.
+      growing = [
+        (table.columns[place].justify == 'right', widths[place], place)
+        for place in group
+        if widths[place] < most[place]
+      ]
+      if growing:
+        widths[min(growing)[-1]] += 1
     parts.append(_part(table, widths, not parts))
   return parts

@@ -139,7 +139,7 @@ class LateCall:
 
 def carry_out(
   action: Callable[[], int],
-  outlook: str = 'The same command does it all again.',
+  outlook: str = 'The same command begins where this one did.',
 ) -> int:
   """Carries out what a program is for.
 
@@ -168,7 +168,7 @@ def carry_out(
     return stopped.exit_status
   except BrokenPipeError:
     terminal.flush()
-    return 1  # As rich does, see `terminal.print_table`.
+    return 1
   except Exception as error:
     reason = _lacking(error)
     if reason is None:

@@ -4,11 +4,11 @@ Python handles a signal between two of its own steps, and there are none while
 TensorFlow runs, so that an answer could take minutes. Here a thread hears the
 signals, and answers at once.
 
-What programs write is such that a kill at any time does no harm, so a program
-ends at once as if it were killed, but for a message. No exception is raised in
-the middle of what cannot be stopped cleanly, such as an import. Only what is
-done under `finishing` may go on to the next place where it can be stopped with
-less lost; a second signal ends that, too.
+What programs write is such that a kill at any time does no harm. So a program
+ends at once, with a message: an exception has it tidy up, but it is not waited
+for long, nor is anything said of it, as it may come in the middle of an import.
+Only what is done under `finishing` may go on to where less is lost; a second
+signal ends that, too.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,10 +17,14 @@ import os
 import signal
 import sys
 import threading
+import time
+import types
 
 from experiments.command_line import terminal
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM
+# How long a program may tidy up.
+_SECONDS_TO_TIDY = 0.5
 _SHOW_CURSOR = '\x1b[?25h'
 
 # For what follows, which two threads use.
@@ -30,6 +34,7 @@ _asked: int | None = None
 # What is finished before the program stops, if there is something.
 _unfinished: str | None = None
 _outlook = ''
+_is_ending = False
 
 
 class Stopped(BaseException):
@@ -52,10 +57,16 @@ def listen() -> None:
   for number in _SIGNALS:
     # Shells start what is in the background without SIGINT.
     if signal.getsignal(number) is not signal.SIG_IGN:
-      signal.signal(number, lambda *_: None)
+      signal.signal(number, _raise)
   threading.Thread(
     target=_answer, args=(heard,), name='signals', daemon=True
   ).start()
+
+
+def _raise(number: int, frame: types.FrameType | None) -> None:
+  del number, frame  # It may be that of an earlier signal.
+  if _is_ending and _asked is not None:
+    raise Stopped(_asked)
 
 
 def _answer(heard: int) -> None:
@@ -76,12 +87,17 @@ def _answer(heard: int) -> None:
 
 def _end(number: int) -> None:
   """Ends the process, whatever it is doing."""
+  global _is_ending
   text = f'{message()}\n'
   if os.isatty(2):
     text = _SHOW_CURSOR + text  # A progress bar hides it.
   # Not by `sys.stderr`, which another thread may have locked.
   with contextlib.suppress(OSError):
     os.write(2, text.encode(sys.stderr.encoding, errors='replace'))
+  os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+  _is_ending = True
+  signal.pthread_kill(threading.main_thread().ident or 0, number)
+  time.sleep(_SECONDS_TO_TIDY)
   os._exit(Stopped(number).exit_status)
 
 

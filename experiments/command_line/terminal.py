@@ -71,8 +71,29 @@ def say(message: str) -> None:
   print(message, file=sys.stderr, flush=True)
 
 
+class _Console(rich.console.Console):
+  """A console whose reader may leave."""
+
+  def on_broken_pipe(self) -> None:
+    """Discards what is shown; the program may have files to write still."""
+    flush()
+
+
+def console(file: TextIO, width: int | None = None) -> rich.console.Console:
+  """Makes a console, which shows text as it is.
+
+  Args:
+    file: What it writes to.
+    width: How wide it is; by default as the terminal.
+  """
+  return _Console(file=file, width=width, highlight=False, markup=False)
+
+
 def print_table(
-  table: rich.table.Table, file: TextIO | None = None, width: int = 120
+  table: rich.table.Table,
+  file: TextIO | None = None,
+  width: int = 120,
+  num_keys: int = 1,
 ) -> None:
   """Prints a table.
 
@@ -80,13 +101,12 @@ def print_table(
     table: The table.
     file: Where to print it; by default stdout.
     width: How wide it may be where there is no terminal.
+    num_keys: The number of columns, the first ones, that tell what a row is of.
   """
   file = file or sys.stdout
-  console = rich.console.Console(
-    file=file, width=None if file.isatty() else width, highlight=False
-  )
-  for part in fitting.fit(table, console.width):
-    console.print(part)
+  shown_by = console(file, None if file.isatty() else width)
+  for part in fitting.fit(table, shown_by.width, num_keys):
+    shown_by.print(part)
 
 
 def duration(seconds: float) -> str:
@@ -148,24 +168,27 @@ def progress(
     A function to call after a step, with the number of steps that are done and,
     if there is one, a note on the last of them.
   """
-  console = rich.console.Console(file=file or sys.stderr, highlight=False)
+  file = file or sys.stderr
+  shown_by = console(file)
   pace = Pace(total)
-  if console.is_terminal:
+  if shown_by.is_terminal:
     columns = (
-      rich.progress.TextColumn('{task.description}'),
-      rich.progress.BarColumn(bar_width=None),
+      # A long name takes a second line, for figures to be whole.
       rich.progress.TextColumn(
-        '{task.completed}/{task.total} {task.fields[unit]}'
+        '{task.description}', table_column=rich.table.Column(overflow='fold')
       ),
-      rich.progress.TimeElapsedColumn(),
-      rich.progress.TextColumn('{task.fields[note]}'),
+      rich.progress.BarColumn(bar_width=None),
+      rich.progress.TextColumn('{task.fields[text]}'),
     )
-    with rich.progress.Progress(*columns, console=console, expand=True) as bars:
-      bar = bars.add_task(what, total=total, note='', unit=unit)
+    with rich.progress.Progress(
+      *columns, console=shown_by, expand=True
+    ) as bars:
+      bar = bars.add_task(what, total=total, text='')
 
       def draw(done: int, note: str = '') -> None:
-        notes = filter(None, (_left(pace, done), note))
-        bars.update(bar, completed=done, note=', '.join(notes))
+        parts = f'{done}/{total} {unit}', _left(pace, done), note
+        text = ', '.join(filter(None, parts))
+        bars.update(bar, completed=done, text=text)
 
       yield draw
     return
@@ -190,7 +213,7 @@ def progress(
   def print_line() -> None:
     nonlocal line
     if line:
-      print(line, file=console.file, flush=True)
+      print(line, file=file, flush=True)
     line = ''
 
   yield show

@@ -23,7 +23,9 @@ from algorithms import client_work
 from algorithms import optimizers
 from base import errors
 from base import seeds
+from experiments.command_line import stopping
 from experiments.command_line import terminal
+from experiments.reporting import folders
 from personalization import checkpoints
 from tasks.data import bpe
 from tasks.data import downloads
@@ -270,7 +272,7 @@ def _check_settings(settings: Settings, folder: pathlib.Path) -> None:
   path = folder / _SETTINGS
   own = dataclasses.asdict(settings)
   if not path.exists():
-    path.write_text(json.dumps(own, indent=2) + '\n', encoding='utf-8')
+    folders.write(path, json.dumps(own, indent=2) + '\n')
     return
   try:
     known = json.loads(path.read_text(encoding='utf-8'))
@@ -299,11 +301,16 @@ def _save(
     'n_layer': sizes.num_blocks,
     'n_head': sizes.num_heads,
   }
-  (folder / 'config.json').write_text(
-    json.dumps(config, indent=2) + '\n', encoding='utf-8'
+  folders.write(folder / 'config.json', json.dumps(config, indent=2) + '\n')
+  with errors.writing(folder):
+    encoding.save(folder)
+    gpt2_files.save(folder / WEIGHTS, weights)
+
+
+def _say_outlook(saved: int, total: int) -> None:
+  stopping.say_outlook(
+    f'The same command goes on with step {saved + 1} of {total}.'
   )
-  encoding.save(folder)
-  gpt2_files.save(folder / WEIGHTS, weights)
 
 
 def main(
@@ -322,7 +329,8 @@ def main(
   own = _read_texts(settings.source, data_dir)
   if settings.join_tokens:
     own = [join_tokens(text) for text in own]
-  output_dir.mkdir(parents=True, exist_ok=True)
+  with errors.writing(output_dir):
+    output_dir.mkdir(parents=True, exist_ok=True)
   _check_settings(settings, output_dir)
   path = output_dir / WEIGHTS
   if path.exists():
@@ -336,16 +344,26 @@ def main(
   begun = training.start()
   saved, done = asyncio.run(manager.load_latest(begun))
   state = saved if done else begun
+  if done:
+    terminal.say(f'Going on with step {done + 1} of {training.total}.')
+  _say_outlook(done, training.total)
   saved_at = time.monotonic()
   recent: collections.deque[float] = collections.deque(maxlen=50)
-  with terminal.progress('pre-training', training.total, 'steps') as show:
+  with (
+    terminal.progress('pre-training', training.total, 'steps') as show,
+    stopping.finishing('this step') as should_stop,
+  ):
     for step in training.run(state, done):
       done, state, loss = step
       recent.append(loss)
       show(done, f'perplexity {math.exp(sum(recent) / len(recent)):.1f}')
-      if time.monotonic() > saved_at + _SECONDS_PER_CHECKPOINT:
+      stops = should_stop()
+      if stops or time.monotonic() > saved_at + _SECONDS_PER_CHECKPOINT:
         asyncio.run(manager.save(state, done))
+        _say_outlook(done, training.total)
         saved_at = time.monotonic()
+      if stops:
+        break
   _save(settings, state.weights, encoding, output_dir)
   perplexity = training.perplexity(state)
   print(f'{path}: perplexity {perplexity:.1f} of what was held out')

@@ -1,6 +1,7 @@
 """How many examples of which class each client of a task has."""
 
 import csv
+import io
 import pathlib
 
 import numpy as np
@@ -9,6 +10,7 @@ from base import errors
 from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.configuration import user_settings
+from experiments.reporting import folders
 from experiments.reporting import plots
 from tasks import registry
 from tasks import task
@@ -64,14 +66,11 @@ def main(
   )
   figure = plots.clients_by_class(np.array(list(counts.values())))
   path = output_dir / _NAME
-  try:
-    plots.save(figure, path)
-    with path.with_suffix('.csv').open('w', newline='') as file:
-      writer = csv.writer(file, lineterminator='\n')
-      classes = range(len(next(iter(counts.values()))))
-      writer.writerow(['client', *classes])
-      writer.writerows([name, *own] for name, own in counts.items())
-  except OSError as error:
-    raise errors.UserError(str(error)) from error
+  plots.save(figure, path)
+  table = io.StringIO()
+  writer = csv.writer(table, lineterminator='\n')
+  writer.writerow(['client', *range(len(next(iter(counts.values()))))])
+  writer.writerows([name, *own] for name, own in counts.items())
+  folders.write(path.with_suffix('.csv'), table.getvalue())
   terminal.say(f'Written to {path}.png, .svg, .csv')
   return 0

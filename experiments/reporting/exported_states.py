@@ -1,12 +1,15 @@
 """The states that the clients of a finished run keep, as files of arrays."""
 
 import csv
+import io
+import os
 import pathlib
 
 import numpy as np
 
 from base import errors
 from experiments.command_line import terminal
+from experiments.reporting import folders
 from experiments.reporting import results_folder
 from personalization import client_states
 
@@ -62,7 +65,8 @@ def export(
   training, last_round = _find_training(run, training)
   checkpoints = results_folder.checkpoint_dir(folder, training)
   output_dir = output_dir or folder / 'states' / training
-  output_dir.mkdir(parents=True, exist_ok=True)
+  with errors.writing(output_dir):
+    output_dir.mkdir(parents=True, exist_ok=True)
   clients = [
     client_id for client_id, _ in client_states.saved(checkpoints, last_round)
   ]
@@ -72,29 +76,38 @@ def export(
     for k, (_, state) in enumerate(states):
       for name, leaf in state.items():
         if name not in arrays:
-          arrays[name] = np.lib.format.open_memmap(
+          arrays[name] = _make_array(
             output_dir / f'{name.replace("/", ".")}.npy',
-            'w+',
             leaf.dtype,
             (len(clients), *leaf.shape),
           )
         arrays[name][k] = leaf
       show(k + 1)
-  with (output_dir / 'clients.csv').open('w', newline='') as file:
-    csv.writer(file, lineterminator='\n').writerows(
-      [['client'], *([client_id] for client_id in clients)]
-    )
+  table = io.StringIO()
+  csv.writer(table, lineterminator='\n').writerows(
+    [['client'], *([client_id] for client_id in clients)]
+  )
+  folders.write(output_dir / 'clients.csv', table.getvalue())
   arrays.clear()  # Which writes what is not in the files yet.
   return output_dir
+
+
+def _make_array(
+  path: pathlib.Path, dtype: np.dtype, shape: tuple[int, ...]
+) -> np.ndarray:
+  """Makes a file of NumPy, of an array that is written little by little."""
+  with errors.writing(path):
+    array = np.lib.format.open_memmap(path, 'w+', dtype, shape)
+    # Else a disk that is full would kill the program when the array is written.
+    with path.open('r+b') as file:
+      os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+  return array
 
 
 def main(
   folder: pathlib.Path, training: str | None, output_dir: pathlib.Path | None
 ) -> int:
   """Exports the states that a user asked for; returns the exit status."""
-  try:
-    written = export(folder, training, output_dir)
-  except OSError as error:
-    raise errors.UserError(f'The states cannot be written: {error}.') from error
+  written = export(folder, training, output_dir)
   terminal.say(f'Written to {written}')
   return 0

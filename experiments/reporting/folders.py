@@ -12,11 +12,15 @@ from base import errors
 def write(path: pathlib.Path, text: str) -> None:
   """Writes a file that is there whole or not at all."""
   temporary = path.with_name(f'.{path.name}.tmp')
-  with temporary.open('w', encoding='utf-8', newline='') as file:
-    file.write(text)
-    file.flush()
-    os.fsync(file.fileno())
-  temporary.replace(path)
+  with errors.writing(path):
+    try:
+      with temporary.open('w', encoding='utf-8', newline='') as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+      temporary.replace(path)
+    finally:
+      temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ import numpy as np
 from sklearn import manifold
 
 from algorithms import candidates
+from base import errors
 from experiments.reporting import looks
 from personalization import summaries
 
@@ -987,8 +988,8 @@ def clients_by_class(counts: np.ndarray) -> Figure:
 
 def save(figure: Figure, path: pathlib.Path) -> None:
   """Writes a figure as PNG and as SVG; `path` is without the ending."""
-  path.parent.mkdir(parents=True, exist_ok=True)
-  with matplotlib.rc_context(_STYLE):
+  with errors.writing(path.parent), matplotlib.rc_context(_STYLE):
+    path.parent.mkdir(parents=True, exist_ok=True)
     for ending in ('png', 'svg'):
       metadata = {'Date': None} if ending == 'svg' else None
       figure.savefig(f'{path}.{ending}', metadata=metadata)

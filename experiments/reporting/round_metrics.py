@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from base import errors
 from experiments.reporting import folders
 
 _ROUND = 'round'
@@ -45,7 +46,10 @@ class CsvReleaseManager(tff.program.ReleaseManager):
       self._keep_rounds_before(key)
     numbers = (float(metrics[name]) for name in self._columns[1:])
     line = _to_line([key, *numbers])
-    with self._path.open('a', encoding='utf-8') as file:
+    with (
+      errors.writing(self._path),
+      self._path.open('a', encoding='utf-8') as file,
+    ):
       file.write(line)
 
   def _keep_rounds_before(self, key: int) -> None:

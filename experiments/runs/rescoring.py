@@ -338,11 +338,8 @@ def main(
       'rows': {name: {'word_error_rate': rate} for name, rate in rates.items()},
       'chosen': chosen,
     }
-    try:
-      folders.write(
-        output, json.dumps(result, indent=2, ensure_ascii=False) + '\n'
-      )
-    except OSError as error:
-      raise errors.UserError(f'{output} cannot be written: {error}.') from error
+    folders.write(
+      output, json.dumps(result, indent=2, ensure_ascii=False) + '\n'
+    )
     terminal.say(f'Written to {output}')
   return 0

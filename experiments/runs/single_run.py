@@ -79,8 +79,10 @@ def _train(
       stopping.say_outlook(f'The same command goes on {rest}.')
       if began_at is None:
         began_at = round_num
-        if round_num:
-          terminal.say(f'{name}: its last checkpoint is there; going on {rest}')
+        if 0 < round_num < total_rounds:
+          terminal.say(f'{name}: training goes on with round {round_num + 1}')
+        elif round_num:
+          show(round_num, 'as they are in its last checkpoint')
 
     def on_round(round_num: int, metrics: Mapping[str, float]) -> None:
       note = f'loss {metrics["loss"]:.4g}'

@@ -12,6 +12,7 @@ import rich.table
 
 from experiments.command_line import terminal
 from experiments.configuration import configs
+from experiments.reporting import folders
 from experiments.reporting import plots
 from experiments.sweeps import curves
 from experiments.sweeps import grid_results
@@ -171,7 +172,7 @@ def main(
   rows = make_rows(drawn, epsilons)
   _print(table, rows)
   if json_file:
-    json_file.write_text(json.dumps(rows, indent=2) + '\n', encoding='utf-8')
+    folders.write(json_file, json.dumps(rows, indent=2) + '\n')
   terminal.say(
     f'Written to {folder}, in'
     f' {terminal.duration(time.monotonic() - start)} with'

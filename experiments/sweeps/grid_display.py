@@ -5,10 +5,10 @@ import time
 
 import rich.box
 import rich.console
-import rich.markup
 import rich.progress_bar
 import rich.table
 
+from experiments.command_line import fitting
 from experiments.command_line import terminal
 from experiments.sweeps import grid_results
 
@@ -26,7 +26,7 @@ def make_table(
     hurt = own.over_repeats('hurt')
     table.add_row(
       name,
-      rich.markup.escape(own.point.describe()),
+      own.point.describe(),
       f'{own.validation:#.4g}',
       f'{own.mean[0]:#.4g} ± {own.mean[1]:#.2g}',
       f'{own.deviation[0]:#.4g}',
@@ -49,30 +49,28 @@ class GridDisplay:
     self._totals = total_rounds, total_runs
     self._on_terminal = on_terminal
     self._start = time.monotonic()
+    self._pace = terminal.Pace(total_rounds)
     self._next_line = terminal.NowAndThen()
     self.rounds = self.runs = self.failed = 0
     self.best: Mapping[str, grid_results.PointResult] = {}
     self._said: Mapping[str, str] = {}
 
-  def _left(self) -> str:
-    passed = time.monotonic() - self._start
-    if not self.rounds or passed < 5:
-      return ''
-    left = passed * (self._totals[0] / self.rounds - 1)
-    return f', about {terminal.duration(left)} left'
-
   def _line(self) -> str:
     failed = f', {self.failed} failed' if self.failed else ''
     passed = terminal.duration(time.monotonic() - self._start)
-    return (
-      f'{self.runs} of {self._totals[1]} runs{failed}, {passed}{self._left()}'
-    )
+    left = self._pace.seconds_left(self.rounds) if self.rounds else None
+    about = '' if left is None else f', about {terminal.duration(left)} left'
+    return f'{self.runs} of {self._totals[1]} runs{failed}, {passed}{about}'
 
-  def __rich__(self) -> rich.console.Group:
-    bar = rich.progress_bar.ProgressBar(
+  def __rich_console__(
+    self, console: rich.console.Console, options: rich.console.ConsoleOptions
+  ) -> rich.console.RenderResult:
+    del console
+    yield rich.progress_bar.ProgressBar(
       total=self._totals[0], completed=self.rounds, width=60
     )
-    return rich.console.Group(bar, self._line(), make_table(self.best))
+    yield self._line()
+    yield from fitting.fit(make_table(self.best), options.max_width)
 
   def show(self) -> None:
     """Prints a line now and then, where no table is drawn anew."""

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from base import errors
 from experiments.configuration import configs
 from experiments.reporting import folders
 from experiments.sweeps import grid_file
@@ -40,15 +41,22 @@ class RunStore:
           record = json.loads(line)
           self.records[record['key']] = record
     self._file = self._path.open('a', encoding='utf-8')
-    self._file.write('\n')  # So that what was cut off stays a line of its own.
+    # So that what was cut off stays a line of its own.
+    self._write('\n')
 
   def add(self, record: Record) -> None:
+    self._write(json.dumps(record, allow_nan=False) + '\n')
     self.records[record['key']] = record
-    self._file.write(json.dumps(record, allow_nan=False) + '\n')
-    self._file.flush()
+
+  def _write(self, text: str) -> None:
+    with errors.writing(self._path):
+      self._file.write(text)
+      self._file.flush()
 
   def close(self) -> None:
-    self._file.close()
+    # What could not be written would be tried again.
+    with contextlib.suppress(OSError):
+      self._file.close()
 
 
 @contextlib.contextmanager

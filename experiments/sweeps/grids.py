@@ -6,15 +6,17 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import sys
 import time
 
-import rich.console
 import rich.live
 
 from base import errors
 from experiments.command_line import launch
 from experiments.command_line import paths
+from experiments.command_line import stopping
 from experiments.command_line import terminal
+from experiments.reporting import folders
 from experiments.reporting import plots
 from experiments.reporting import results_folder
 from experiments.sweeps import grid_display
@@ -130,12 +132,13 @@ class Grid:
   def carry_out(self) -> int:
     """Does what is left to do; returns how many runs failed."""
     jobs = self.jobs()
-    console = rich.console.Console(stderr=True, highlight=False)
+    console = terminal.console(sys.stderr)
     display = grid_display.GridDisplay(
       sum(max(job.rounds, 1) for job in jobs),
       sum(len(job.runs) for job in jobs),
       console.is_terminal,
     )
+    self._say_outlook()
     under_way: dict[int, int] = {}
     ended = 0
     live: contextlib.AbstractContextManager = contextlib.nullcontext()
@@ -157,6 +160,7 @@ class Grid:
           job = event.job
           if event.item is not None:
             self._store.add(event.result)
+            self._say_outlook()
             display.runs += 1
             done[id(job)] = done.get(id(job), 0) + 1
           if event.progress is not None:
@@ -175,10 +179,18 @@ class Grid:
         display.show()
     return display.failed
 
+  def _say_outlook(self) -> None:
+    done = sum(run.key in self._store.records for run in self._runs)
+    stopping.say_outlook(
+      f'{done} of {len(self._runs)} runs are finished; the same command goes on'
+      ' with the others.'
+    )
+
   def _report(self, runs: Sequence[grid_work.GridRun], error: str) -> None:
     for run in runs:
       log = self._folder / 'logs' / f'{run.key}.log'
-      log.write_text(f'{run.point} seed={run.config.training.seed}\n{error}')
+      text = f'{run.point} seed={run.config.training.seed}\n{error}'
+      folders.write(log, text)
       reason = error.strip().splitlines()[-1]
       terminal.say(f'Failed: {run.point}: {reason} (see {log})')
 

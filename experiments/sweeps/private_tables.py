@@ -8,7 +8,6 @@ import pathlib
 from typing import Any
 
 import rich.box
-import rich.markup
 import rich.table
 
 from experiments.command_line import terminal
@@ -142,7 +141,7 @@ def show(
         f'{ours - mean:+.5f}' if has_both else '',
         f'{own["epsilon"]:.3g}' if own.get('epsilon') else '',
         *(_text(own[name]) for name in others),
-        rich.markup.escape(own.get('point', '')),
+        own.get('point', ''),
       )
-  terminal.print_table(printed, width=_WIDTH)
+  terminal.print_table(printed, width=_WIDTH, num_keys=2)
   return compared

@@ -7,11 +7,11 @@ import time
 from typing import Any
 
 import rich.box
-import rich.markup
 import rich.table
 
 from base import errors
 from experiments.command_line import terminal
+from experiments.reporting import folders
 from experiments.sweeps import compared_tables
 from experiments.sweeps import crossed_tables
 from experiments.sweeps import fedpc_tables
@@ -79,7 +79,7 @@ def _print(
       f'{row["deviation"][0]:.4f}',
       _share(row['hurt'], published.get('hurt')),
       _share(largest and largest[0], published.get('largest_cluster')),
-      rich.markup.escape(row['point']),
+      row['point'],
     )
   terminal.print_table(printed, width=_TABLE_WIDTH)
 
@@ -153,7 +153,7 @@ def main(
     winners = grid.write()
   short = _SHOW[table.kind](table, winners, folder)
   if json_file:
-    json_file.write_text(json.dumps(short, indent=2) + '\n', encoding='utf-8')
+    folders.write(json_file, json.dumps(short, indent=2) + '\n')
   terminal.say(
     f'Written to {folder}, in'
     f' {terminal.duration(time.monotonic() - start)} with'

@@ -1,5 +1,9 @@
 """Tests of errors."""
 
+import pathlib
+
+import pytest
+
 from base import errors
 
 
@@ -19,6 +23,17 @@ def test_a_name_that_is_near_to_none_gets_no_suggestion():
 def test_where_no_name_is_known_the_error_says_so():
   message = str(errors.unknown('setting', 'x', []))
   assert message == "Unknown setting 'x'. Known: none."
+
+
+def test_what_cannot_be_written_is_named():
+  path = pathlib.Path('/dev/full')
+  with pytest.raises(errors.ResourceError) as caught:
+    with errors.writing(path):
+      path.write_text('x')
+  assert str(caught.value) == (
+    '/dev/full cannot be written: No space left on device. Make room on the'
+    ' disk.'
+  )
 
 
 def test_what_is_too_long_to_list_says_what_lists_it():

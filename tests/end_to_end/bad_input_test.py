@@ -1,11 +1,13 @@
 """What is wrong is told before any training, and how to put it right."""
 
+import contextlib
+import errno
 import fcntl
+import itertools
 import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -52,14 +54,10 @@ def _call(capfd):
   """Runs what a user does, but in this process, to which TFF is known."""
 
   def call(*arguments):
-    handler = signal.getsignal(signal.SIGINT)
     capfd.readouterr()
-    try:
-      with flagsaver.flagsaver():
-        flags.FLAGS(['run', *arguments])
-        status = run.main(['run'])
-    finally:
-      signal.signal(signal.SIGINT, handler)
+    with flagsaver.flagsaver():
+      flags.FLAGS(['run', *arguments])
+      status = run.main(['run'])
     return Result(status, *capfd.readouterr())
 
   return call
@@ -242,11 +240,9 @@ def test_an_output_dir_that_is_a_file(fail, tmp_path):
 def _finished(tmp_path_factory):
   """The folder of a run that is done."""
   folder = tmp_path_factory.mktemp('finished') / 'run'
-  handler = signal.getsignal(signal.SIGINT)
   with flagsaver.flagsaver():
     flags.FLAGS(['run', *_RUN, f'--output_dir={folder}'])
     assert run.main(['run']) == 0
-  signal.signal(signal.SIGINT, handler)
   return folder
 
 
@@ -332,6 +328,51 @@ def test_a_folder_that_another_run_writes_to(fail, folder):
   finally:
     os.close(descriptor)
   assert f'Another run is writing to {folder}' in message
+
+
+@pytest.fixture(name='full_disk')
+def _full_disk(monkeypatch):
+  """Has the nth flush of a file fail, as on a disk that is full."""
+
+  @contextlib.contextmanager
+  def at(call):
+    calls = itertools.count(1)
+
+    def fsync(descriptor):
+      del descriptor
+      if next(calls) == call:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+      patch.setattr(os, 'fsync', fsync)
+      yield
+
+  return at
+
+
+@pytest.mark.parametrize(
+  ('flush', 'name', 'outlook'),
+  [
+    (1, 'config.toml', 'begins where this one did'),
+    (2, 'metrics/fedavg.csv', 'goes on with round 1 of 5 of fedavg'),
+    (5, 'program_state_4.npz', 'goes on with round 3 of 5 of fedavg'),
+    (9, 'per_client.csv', 'goes on with the evaluation of fedavg'),
+  ],
+)
+def test_a_disk_that_is_full(
+  call, finished, tmp_path, full_disk, flush, name, outlook
+):
+  with full_disk(flush):
+    message = _message(call(*_RUN, f'--output_dir={tmp_path / "run"}'))
+  assert f'{name} cannot be written: No space left on device.' in message
+  assert message.endswith(
+    f' Make room on the disk. The same command {outlook}.\n'
+  )
+  assert not list(tmp_path.rglob('*tmp'))
+  assert call(*_RUN, f'--output_dir={tmp_path / "run"}').status == 0
+  for name in ('per_client.csv', 'checkpoints/fedavg/program_state_5.npz'):
+    expected = (finished / name).read_bytes()
+    assert (tmp_path / 'run' / name).read_bytes() == expected
 
 
 def _without_results(folder):

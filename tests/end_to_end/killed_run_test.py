@@ -316,3 +316,10 @@ def test_nothing_is_said_but_how_far_it_is(results, runtime):
   assert lines
   for line in lines:
     assert line.startswith((*_METHODS, 'Written to'))
+
+
+@_RUNTIMES
+def test_it_says_from_which_round_it_goes_on(results, runtime):
+  resumed, method = results['resumed', runtime], _CASES[runtime].method
+  line = f'{method}: training goes on with round {resumed.killed.round + 1}'
+  assert line in resumed.said.splitlines()

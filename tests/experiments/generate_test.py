@@ -19,6 +19,6 @@ from tests.experiments import programs
 )
 def test_wrong_flags_are_answered_before_tensorflow(arguments, message):
   result = programs.run_without_tensorflow('generate', *arguments)
-  assert result.returncode == 1
+  assert result.returncode == 2
   assert message in result.stdout + result.stderr
   assert 'Traceback' not in result.stderr

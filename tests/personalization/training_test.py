@@ -229,6 +229,8 @@ def _train(
   schedule: schedules.Schedule | None = None,
   start: training.Trained | None = None,
   release_managers: Sequence[tff.program.ReleaseManager] = (),
+  on_checkpoint: Callable[[int], None] = lambda _: None,
+  should_stop: Callable[[], bool] | None = None,
   evaluate: Callable[[training.Trained], Awaitable[None]] | None = None,
   **changed: Any,
 ) -> training.Trained:
@@ -252,6 +254,8 @@ def _train(
         checkpoint_dir=folder,
         release_managers=tuple(release_managers),
         on_round=interrupted_on_round,
+        on_checkpoint=on_checkpoint,
+        should_stop=should_stop,
         evaluate=evaluate,
       )
     except _Interrupted:
@@ -464,6 +468,33 @@ def test_an_interrupted_native_run_ends_as_one_that_was_not(tmp_path):
   ):
     expected = _train()
     _assert_same_bits(_train(interrupt=[5], folder=tmp_path), expected)
+
+
+@pytest.mark.parametrize('make', [_fedadam, _ditto])
+def test_a_training_that_is_stopped_goes_on_from_that_round(
+  tmp_path, way, make, monkeypatch
+):
+  monkeypatch.setattr(training, '_SECONDS_AT_ONCE', 0.0)  # Round by round.
+  method = way(make())
+  expected = _train(method)
+  trained: training.Trained | None = None
+  rounds: list[int] = []
+  at_checkpoints: list[int] = []
+  releases = _Releases()
+  while trained is None or trained.round < expected.round:
+    answers = iter([False, True])  # To stop after the second round.
+    trained = _train(
+      method,
+      folder=tmp_path,
+      release_managers=[releases],
+      on_round=lambda number, _: rounds.append(number),
+      on_checkpoint=at_checkpoints.append,
+      should_stop=lambda: next(answers, True),  # noqa: B023
+    )
+  _assert_same_bits(trained, expected)
+  assert rounds == list(range(1, 8))
+  assert at_checkpoints == [0, 2, 2, 3, 4, 4, 6, 6, 7]
+  assert [key for key, _ in releases.values] == rounds
 
 
 def test_a_training_that_starts_from_another_has_no_checkpoints(tmp_path):

@@ -97,6 +97,22 @@ def test_they_are_the_rounds_one_by_one(context, num_rounds):
   _assert_close(result, _one_by_one(_next, num_rounds))
 
 
+def test_they_may_be_run_in_portions(context):
+  at_once = context.rounds(_next, _PLAN)
+  expected = at_once(5, _FIRST_STATE, _FIRST_KEPT, _FIXED, _OWN)
+  state, kept, means = _FIRST_STATE, _FIRST_KEPT, []
+  for first, num_rounds in ((0, 1), (1, 3), (4, 1)):
+    state, kept, own = at_once(
+      num_rounds, state, kept, _FIXED, _OWN, first=first
+    )
+    means.append(own)
+  tree.map_structure(
+    np.testing.assert_array_equal,
+    (state, kept, np.concatenate(means)),
+    expected,
+  )
+
+
 class FrozenPair(NamedTuple):
   """Weights that no round changes."""
 

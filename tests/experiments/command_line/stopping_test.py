@@ -78,7 +78,7 @@ def test_it_is_said_at_once_that_something_is_finished_before():
 
 
 def test_the_second_signal_ends_that_as_well():
-  with _program(_FINISHING.replace('BUSY(1)', 'BUSY(60)')) as process:
+  with _program(_FINISHING.replace('not should_stop()', 'True')) as process:
     process.send_signal(signal.SIGTERM)
     process.stderr.readline()
     process.send_signal(signal.SIGINT)

@@ -1,7 +1,9 @@
 """Tests of the export of what clients keep."""
 
 import csv
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -32,6 +34,17 @@ def test_personal_models_of_all_clients_are_exported(folder):
   results = json.loads((folder / 'results.json').read_text())
   assert max(rounds) <= results['methods']['ditto']['rounds']
   assert min(rounds) >= 1
+
+
+def test_a_disk_that_is_full_is_an_error_and_kills_nobody(
+  folder, tmp_path, monkeypatch
+):
+  def full(*_):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(os, 'posix_fallocate', full)
+  with pytest.raises(errors.ResourceError, match='npy cannot be written: No'):
+    exported_states.export(folder, output_dir=tmp_path)
 
 
 def test_a_training_without_states_is_named(folder):
