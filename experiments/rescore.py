@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
       [paths.folder(source) for source in argv[1:]],
       paths.user_path(_NBEST.value),
       _WEIGHT.value,
-      _OUTPUT.value and paths.user_path(_OUTPUT.value),
+      paths.new_file('output', _OUTPUT.value),
       paths.folder(_DATA_DIR.value),
     )
   )

@@ -324,7 +324,8 @@ def _user_errors(path: pathlib.Path | None) -> Iterator[None]:
     raise errors.ResourceError(
       f'{name} cannot be used: {error}.{advice}'
     ) from error
-  except sqlite3.DatabaseError as error:
+  # What is in it may be of any type.
+  except (sqlite3.DatabaseError, ValueError, TypeError, KeyError) as error:
     raise errors.UserError(
       f'{path} is damaged: {error}. Delete {path.parent} to train anew.'
     ) from error
@@ -345,7 +346,11 @@ def _names(structure: Any) -> list[str]:
 
 def _checked(state: bytes, checksum: int, size: int) -> np.ndarray:
   """Returns the bytes of a stored state if they are as they were written."""
-  if len(state) != size or zlib.crc32(state) != checksum:
+  if (
+    not isinstance(state, bytes)
+    or len(state) != size
+    or zlib.crc32(state) != checksum
+  ):
     raise sqlite3.DatabaseError('a state is not as it was written')
   return np.frombuffer(state, np.uint8)
 

@@ -183,7 +183,7 @@ def main(
   turns: int,
   is_scaled: bool,
   data_dir: str | None,
-  json_file: str | None,
+  json_file: pathlib.Path | None,
 ) -> int:
   """Measures workloads and shows the medians; returns the exit status.
 
@@ -209,5 +209,5 @@ def main(
       if name in chosen:
         _scale(name, console)
   if json_file:
-    pathlib.Path(json_file).write_text(json.dumps(medians, indent=2) + '\n')
+    json_file.write_text(json.dumps(medians, indent=2) + '\n')
   return 0

@@ -24,6 +24,7 @@ from algorithms import optimizers
 from base import errors
 from base import seeds
 from experiments.command_line import terminal
+from experiments.reporting import folders
 from personalization import checkpoints
 from tasks.data import bpe
 from tasks.data import downloads
@@ -270,11 +271,11 @@ def _check_settings(settings: Settings, folder: pathlib.Path) -> None:
   path = folder / _SETTINGS
   own = dataclasses.asdict(settings)
   if not path.exists():
-    path.write_text(json.dumps(own, indent=2) + '\n', encoding='utf-8')
+    folders.write(path, json.dumps(own, indent=2) + '\n')
     return
   try:
     known = json.loads(path.read_text(encoding='utf-8'))
-  except ValueError:
+  except folders.DAMAGE:
     known = None
   if known != own:
     raise errors.UserError(
@@ -322,7 +323,17 @@ def main(
   own = _read_texts(settings.source, data_dir)
   if settings.join_tokens:
     own = [join_tokens(text) for text in own]
-  output_dir.mkdir(parents=True, exist_ok=True)
+  with folders.locked(output_dir, _SETTINGS):
+    return _train(settings, own, data_dir, output_dir)
+
+
+def _train(
+  settings: Settings,
+  own: list[str],
+  data_dir: str | None,
+  output_dir: pathlib.Path,
+) -> int:
+  """Trains on texts, see `main`."""
   _check_settings(settings, output_dir)
   path = output_dir / WEIGHTS
   if path.exists():

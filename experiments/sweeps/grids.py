@@ -16,7 +16,6 @@ from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import terminal
 from experiments.reporting import plots
-from experiments.reporting import results_folder
 from experiments.sweeps import grid_display
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results
@@ -249,10 +248,6 @@ def open_grid(
   Raises:
     UserError: If the folder has other results, which would be lost.
   """
-  if (folder / results_folder.CONFIG).exists():
-    raise errors.UserError(
-      f'{folder} is the folder of a run. Name another output_dir.'
-    )
   with grid_results.open_store(folder) as store:
     grid = Grid(contents, folder, store, data_dir, num_workers)
     if grid.is_another:

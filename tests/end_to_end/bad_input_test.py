@@ -104,7 +104,7 @@ _WRONG_SETTINGS = {
     "algorithm 'finetunning'",
     "'finetuning'?",
   ],
-  '--algorithm=': ['No algorithm is chosen'],
+  '--algorithm=': ['algorithms must not be empty'],
   '--set=totl_rounds=3': ["'totl_rounds'", "'total_rounds'?"],
   '--set=task.alpa=1': ["'alpa'", "'alpha'?"],
   '--set=client_lerning_rate=1': [
