@@ -19,8 +19,8 @@ several settings, name each as a row, and the rows as algorithms:
   sizes = {algorithm = "fedavg"}
 
 A grid of more than 10,000 runs has to say that it means to be so large, by
-`most_runs = 20000` at the top. With `detailed = true` what is kept of a run has more, see
-`grid_work.make_details`.
+`most_runs = 20000` at the top. With `detailed = true` what is kept of a run has
+more, see `grid_work.make_details`.
 """
 
 from collections.abc import Mapping

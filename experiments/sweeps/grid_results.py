@@ -76,17 +76,15 @@ class RunStore:
     self._file: TextIO | None = None
     if not self._path.exists():
       return
-    number = 0
     try:
-      with self._path.open(encoding='utf-8') as lines:
-        for number, line in enumerate(lines, 1):
-          record = _read_line(line) if line.strip() else None
-          if record is not None:
-            self.records[record['key']] = record
+      for line in self._path.read_text(encoding='utf-8').splitlines():
+        record = _read_line(line) if line else None
+        if record is not None:
+          self.records[record['key']] = record
     except folders.DAMAGE as error:
       raise errors.UserError(
-        f'{self._path} is damaged at line {number} ({error!r}). Delete the line'
-        ' to have its run done again, or name another output_dir.'
+        f'{self._path} is damaged ({error!r}). Delete the lines at fault, which'
+        ' are then run again, or name another output_dir.'
       ) from error
 
   def add(self, record: Record) -> None:
