@@ -324,8 +324,7 @@ def _user_errors(path: pathlib.Path | None) -> Iterator[None]:
     raise errors.ResourceError(
       f'{name} cannot be used: {error}.{advice}'
     ) from error
-  # What is in it may be of any type.
-  except (sqlite3.DatabaseError, ValueError, TypeError, KeyError) as error:
+  except sqlite3.DatabaseError as error:
     raise errors.UserError(
       f'{path} is damaged: {error}. Delete {path.parent} to train anew.'
     ) from error
@@ -398,8 +397,11 @@ def saved(
       )
     leaves = database.execute('SELECT * FROM leaves ORDER BY rowid').fetchall()
     names = [name for name, _, _ in leaves]
-    specs = [(np.dtype(d), tuple(json.loads(shape))) for _, d, shape in leaves]
-    size = sum(dtype.itemsize * math.prod(shape) for dtype, shape in specs)
+    try:
+      specs = [(np.dtype(d), tuple(json.loads(s))) for _, d, s in leaves]
+      size = sum(dtype.itemsize * math.prod(shape) for dtype, shape in specs)
+    except (ValueError, TypeError) as error:  # They may be of any type.
+      raise sqlite3.DatabaseError(f'no leaf is so ({error})') from error
     states = database.execute(
       'SELECT client, state, checksum FROM states WHERE round = (SELECT'
       ' MAX(other.round) FROM states AS other WHERE other.row = states.row AND'

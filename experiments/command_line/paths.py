@@ -22,8 +22,9 @@ def user_path(path: str) -> pathlib.Path:
     pass
   except (OSError, RuntimeError, ValueError) as error:
     # Too long, with a zero byte, of an unknown user, in a file, …
+    reason = getattr(error, 'strerror', None) or error
     raise errors.UserError(
-      f'There can be no file {errors.shown(path)}: {error}.'
+      f'There can be no file {errors.shown(path)}: {reason}.'
     ) from error
   return own
 
