@@ -254,7 +254,9 @@ class ClientStates:
     # Without a name it is a file that nobody else sees, and that goes away with
     # this process, even if that is killed.
     with contextlib.ExitStack() as stack:
-      database = stack.enter_context(contextlib.closing(sqlite3.connect(path)))
+      database = stack.enter_context(
+        contextlib.closing(sqlite3.connect(path or ''))
+      )
       # Large pages, as states are large; a state is appended, not overwritten.
       database.execute('PRAGMA page_size = 65536')
       # Some builds of SQLite overwrite with zeros what is deleted.
@@ -325,9 +327,8 @@ def _user_errors(path: pathlib.Path | None) -> Iterator[None]:
       f'{name} cannot be used: {error}.{advice}'
     ) from error
   except sqlite3.DatabaseError as error:
-    raise errors.UserError(
-      f'{path} is damaged: {error}. Delete {path.parent} to train anew.'
-    ) from error
+    advice = f' Delete {path.parent} to train anew.' if path else ''
+    raise errors.UserError(f'{name} is damaged: {error}.{advice}') from error
 
 
 def _checkpoints(database: sqlite3.Connection) -> list[int]:
