@@ -97,6 +97,7 @@ class DittoPersonalizerSettings(settings.Settings):
     'The most epochs on the personalization set before the evaluation; 0 to'
     ' this are tried. Only clients that are held out need any.',
     minimum=0,
+    maximum=10_000,
   )
 
 

@@ -29,6 +29,7 @@ class EmbeddingFinetuningSettings(settings.Settings):
     10,
     'The most epochs on the personalization set; 0 to this are tried.',
     minimum=0,
+    maximum=10_000,
   )
 
 

@@ -70,7 +70,10 @@ class FedEmbedSettings(fedavg.FedAvgSettings):
   """The settings of FedAvg for the shared weights, and of the embeddings."""
 
   num_groups: int = settings.field(
-    0, "K, the number of heads; 0 for that of the task's groups.", minimum=0
+    0,
+    "K, the number of heads; 0 for that of the task's groups.",
+    minimum=0,
+    maximum=1000,
   )
   embedding_size: int = settings.field(
     0, 'The size of e; 0 for what the model is made for.', minimum=0

@@ -35,7 +35,10 @@ class FinetuningSettings(settings.Settings):
     ('all',), 'The layers that are fine-tuned.', choices=('all', 'last')
   )
   finetuning_epochs: int = settings.field(
-    20, 'The most epochs of fine-tuning; 0 to this are tried.', minimum=1
+    20,
+    'The most epochs of fine-tuning; 0 to this are tried.',
+    minimum=1,
+    maximum=10_000,
   )
   finetuning_epochs_per_candidate: int = settings.field(
     1,

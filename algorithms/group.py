@@ -62,6 +62,7 @@ class GroupSettings(fedavg.FedAvgSettings):
     'The number of groups that are found; those that the task knows are not'
     ' to be counted.',
     minimum=0,
+    maximum=1000,
   )
   linkage: str = settings.field(
     'complete',

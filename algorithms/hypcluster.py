@@ -33,7 +33,9 @@ from tasks.models import models
 class HypClusterSettings(fedavg.FedAvgSettings):
   """The settings of FedAvg, and of the clusters."""
 
-  num_clusters: int = settings.field(2, 'The number of clusters, k.', minimum=1)
+  num_clusters: int = settings.field(
+    2, 'The number of clusters, k.', minimum=1, maximum=1000
+  )
   # A float, so that programs are compiled for any number of rounds.
   warmstart_rounds: float = settings.field(
     0.0,

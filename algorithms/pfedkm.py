@@ -40,7 +40,10 @@ class PFedKmSettings(personal_models.OwnNoiseSettings, fedavg.FedAvgSettings):
   """The settings of FedAvg, and of the clusters."""
 
   num_groups: int = settings.field(
-    0, "K, the number of clusters; 0 for that of the task's groups.", minimum=0
+    0,
+    "K, the number of clusters; 0 for that of the task's groups.",
+    minimum=0,
+    maximum=1000,
   )
 
 

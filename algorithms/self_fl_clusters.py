@@ -37,7 +37,10 @@ class ClusterSelfFlSettings(self_fl.SelfFlSettings):
   """The settings of Self-FL, and the number of clusters."""
 
   num_groups: int = settings.field(
-    0, "The number of clusters; 0 for that of the task's groups.", minimum=0
+    0,
+    "The number of clusters; 0 for that of the task's groups.",
+    minimum=0,
+    maximum=1000,
   )
 
 

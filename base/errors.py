@@ -5,10 +5,13 @@ import contextlib
 import difflib
 import errno
 import os
+from typing import Any
 
 # The numbers of `OSError`s of a disk that is full, of a user whose share of it
 # is, and of a file that may not be larger.
 NO_ROOM = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
+# The most characters of a value in a message.
+_SHOWN = 100
 
 
 class UserError(Exception):
@@ -37,6 +40,15 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
     ) from error
 
 
+def shown(value: Any) -> str:
+  """Writes a value for a message, which a large one must not fill."""
+  try:
+    text = repr(value)
+  except ValueError:  # Python does not write a number of so many digits.
+    return 'a number of thousands of digits'
+  return text if len(text) <= _SHOWN else f'{text[:_SHOWN]} …'
+
+
 def unknown(
   what: str, name: str, known: Iterable[str], listed_by: str = ''
 ) -> UserError:
@@ -57,4 +69,4 @@ def unknown(
   rest = f'Known: {", ".join(known) or "none"}.'
   if listed_by:
     rest = f'All are listed by {listed_by}.'
-  return UserError(f'Unknown {what} {name!r}.{hint} {rest}')
+  return UserError(f'Unknown {what} {shown(name)}.{hint} {rest}')

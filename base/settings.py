@@ -22,6 +22,11 @@ from base import errors
 
 _T = TypeVar('_T')
 
+# The largest whole number, unless a setting has a maximum of its own.
+_MOST = 1_000_000
+# The largest number of 32 bits, in which all is computed.
+_MOST_FLOAT = 3.4e38
+
 _KINDS = {
   bool: 'true or false',
   int: 'a whole number',
@@ -94,11 +99,16 @@ def _conditions(
 
 def _violation(value: Any, **limits: Any) -> str | None:
   """Says what `value` must be; None if it is in the range."""
-  if isinstance(value, float) and not math.isfinite(value):
-    return 'a finite number'
+  if isinstance(value, float):
+    if not math.isfinite(value):
+      return 'a finite number'
+    if abs(value) > _MOST_FLOAT:
+      return f'from -{_MOST_FLOAT} to {_MOST_FLOAT}'
   for condition, holds in _conditions(**limits):
     if not holds(value):
       return condition
+  if type(value) is int and limits.get('maximum') is None and value > _MOST:
+    return f'at most {_MOST}'
   return None
 
 
@@ -113,13 +123,16 @@ class Settings:
   def __post_init__(self) -> None:
     for spec in dataclasses.fields(self):
       value = getattr(self, spec.name)
+      if value == () and spec.default:
+        raise SettingError(f'{spec.name} must not be empty.', spec.name)
       for element in value if isinstance(value, tuple) else (value,):
         if element is None:
           continue
         violation = _violation(element, **spec.metadata.get('limits', {}))
         if violation:
           raise SettingError(
-            f'{spec.name} must be {violation}, not {element!r}.', spec.name
+            f'{spec.name} must be {violation}, not {errors.shown(element)}.',
+            spec.name,
           )
 
 
@@ -194,9 +207,10 @@ def from_dict(cls: type[_T], values: Mapping[str, Any], where: str) -> _T:
       raise SettingError(str(errors.unknown('setting', name, kinds)), name)
     try:
       return _convert(value, kinds[name])
-    except ValueError:
+    except (ValueError, OverflowError):
       raise SettingError(
-        f'{name} must be {_describe(kinds[name])}, not {value!r}.', name
+        f'{name} must be {_describe(kinds[name])}, not {errors.shown(value)}.',
+        name,
       ) from None
 
   try:

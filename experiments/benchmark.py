@@ -24,6 +24,7 @@ from absl import flags
 
 from experiments.benchmarks import workloads
 from experiments.command_line import launch
+from experiments.command_line import paths
 
 _CHOSEN = flags.DEFINE_list(
   'workloads',
@@ -46,7 +47,11 @@ _DATA_DIR = flags.DEFINE_string(
   'data_dir', None, 'The folder of the databases that T1 to T3 are of.'
 )
 _TURNS = flags.DEFINE_integer(
-  'turns', 7, 'How often each system has its turn.', lower_bound=1
+  'turns',
+  7,
+  'How often each system has its turn.',
+  lower_bound=1,
+  upper_bound=1_000_000,
 )
 _SCALE = flags.DEFINE_boolean(
   'scale', True, 'Whether to measure cohorts of different sizes, too.'
@@ -57,6 +62,21 @@ _JSON = flags.DEFINE_string(
   'A file for the medians in seconds, {workload: {system: seconds}}; the key is'
   ' "W1 pfedme" where a method is another one.',
 )
+
+
+def _main() -> int:
+  json_file = paths.new_file('json', _JSON.value)
+  data_dir = paths.folder(_DATA_DIR.value)
+  for name in set(_CHOSEN.value) & set(workloads.TASKS):
+    launch.load('experiments.benchmarks.task_workloads').check(name, data_dir)
+  return launch.load('experiments.benchmarks.measuring').main(
+    _CHOSEN.value,
+    _METHODS.value,
+    _TURNS.value,
+    _SCALE.value,
+    data_dir,
+    json_file,
+  )
 
 
 def main(argv: list[str]) -> int:
@@ -74,18 +94,11 @@ def main(argv: list[str]) -> int:
       f'There is no bare loop of {unknown[0]!r}, only of'
       f' {", ".join(workloads.METHODS)}.'
     )
+  if not _CHOSEN.value:
+    raise app.UsageError(f'Name a workload at least, of {", ".join(known)}.')
   if set(_CHOSEN.value) & set(workloads.TASKS) and not _DATA_DIR.value:
     raise app.UsageError('T1 to T3 need the --data_dir of their databases.')
-  return launch.carry_out(
-    lambda: launch.load('experiments.benchmarks.measuring').main(
-      _CHOSEN.value,
-      _METHODS.value,
-      _TURNS.value,
-      _SCALE.value,
-      _DATA_DIR.value,
-      _JSON.value,
-    )
-  )
+  return launch.carry_out(_main)
 
 
 if __name__ == '__main__':

@@ -22,16 +22,18 @@ _TRAINING = flags.DEFINE_string(
 _OUTPUT_DIR = shared_flags.output_dir("states/TRAINING in the run's folder")
 
 
+def _main(folder: str) -> int:
+  output_dir = _OUTPUT_DIR.value and paths.user_path(_OUTPUT_DIR.value)
+  return launch.load('experiments.reporting.exported_states').main(
+    paths.user_path(folder), _TRAINING.value, output_dir
+  )
+
+
 def main(argv: list[str]) -> int:
   """Exports what the arguments and flags say, and returns the exit status."""
   if len(argv) != 2:
     raise app.UsageError('Name the output folder of a run.')
-  output_dir = _OUTPUT_DIR.value and paths.user_path(_OUTPUT_DIR.value)
-  return launch.carry_out(
-    lambda: launch.load('experiments.reporting.exported_states').main(
-      paths.user_path(argv[1]), _TRAINING.value, output_dir
-    )
-  )
+  return launch.carry_out(lambda: _main(argv[1]))
 
 
 if __name__ == '__main__':

@@ -40,32 +40,31 @@ _SEED = flags.DEFINE_integer('seed', 0, 'The seed of the draws.', lower_bound=0)
 _DATA_DIR = shared_flags.data_dir()
 
 
+def _main(folder: str) -> int:
+  source = str(paths.user_path(folder))
+  data_dir = paths.folder(_DATA_DIR.value)
+  generation = launch.load('experiments.runs.generation')
+  if _LIST.value:
+    return generation.show_known(source, data_dir)
+  return generation.main(
+    source,
+    _CLIENT.value,
+    _CONTEXTS.value,
+    _PROMPTS.value,
+    _LENGTH.value,
+    _TOP.value,
+    _SEED.value,
+    data_dir,
+  )
+
+
 def main(argv: list[str]) -> int:
   """Generates what the flags say, and returns the exit status."""
   if len(argv) != 2:
     raise app.UsageError('Name the output folder of a run.')
-  source = str(paths.user_path(argv[1]))
-  data_dir = paths.folder(_DATA_DIR.value)
-  if _LIST.value:
-    return launch.carry_out(
-      lambda: launch.load('experiments.runs.generation').show_known(
-        source, data_dir
-      )
-    )
-  if not (_CLIENT.value and _PROMPTS.value):
+  if not _LIST.value and not (_CLIENT.value and _PROMPTS.value):
     raise app.UsageError('Name a client with --client, and a --prompt.')
-  return launch.carry_out(
-    lambda: launch.load('experiments.runs.generation').main(
-      source,
-      _CLIENT.value,
-      _CONTEXTS.value,
-      _PROMPTS.value,
-      _LENGTH.value,
-      _TOP.value,
-      _SEED.value,
-      data_dir,
-    )
-  )
+  return launch.carry_out(lambda: _main(argv[1]))
 
 
 if __name__ == '__main__':

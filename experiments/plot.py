@@ -39,19 +39,19 @@ from experiments.command_line import shared_flags
 _OUTPUT_DIR = shared_flags.output_dir("plots in the first run's")
 
 
-def main(argv: list[str]) -> int:
-  """Draws what the arguments and flags say, and returns the exit status."""
-  folders = [paths.user_path(path) for path in argv[1:]]
-  if not folders:
-    raise app.UsageError('Name the output folder of a run, or of several.')
+def _main(runs: list[str]) -> int:
+  folders = [paths.user_path(path) for path in runs]
   output_dir = folders[0] / 'plots'
   if _OUTPUT_DIR.value is not None:
     output_dir = paths.user_path(_OUTPUT_DIR.value)
-  return launch.carry_out(
-    lambda: launch.load('experiments.reporting.figures').main(
-      folders, output_dir
-    )
-  )
+  return launch.load('experiments.reporting.figures').main(folders, output_dir)
+
+
+def main(argv: list[str]) -> int:
+  """Draws what the arguments and flags say, and returns the exit status."""
+  if len(argv) < 2:
+    raise app.UsageError('Name the output folder of a run, or of several.')
+  return launch.carry_out(lambda: _main(argv[1:]))
 
 
 if __name__ == '__main__':

@@ -32,19 +32,32 @@ _OUTPUT_DIR = flags.DEFINE_string(
 )
 _DATA_DIR = shared_flags.data_dir()
 _EPOCHS = flags.DEFINE_integer(
-  'epochs', 4, 'The passes over the texts.', lower_bound=1
+  'epochs',
+  4,
+  'The passes over the texts.',
+  lower_bound=1,
+  upper_bound=10_000,
 )
 _VOCABULARY_SIZE = flags.DEFINE_integer(
-  'vocabulary_size', 8_192, 'The number of tokens.', lower_bound=256
+  'vocabulary_size',
+  8_192,
+  'The number of tokens.',
+  lower_bound=256,
+  upper_bound=1_000_000,
 )
 _WIDTH = flags.DEFINE_integer(
   'width',
   128,
   'The width of the model; it has a head for each 64.',
   lower_bound=1,
+  upper_bound=16_384,
 )
 _NUM_BLOCKS = flags.DEFINE_integer(
-  'num_blocks', 4, 'The number of blocks of the model.', lower_bound=1
+  'num_blocks',
+  4,
+  'The number of blocks of the model.',
+  lower_bound=1,
+  upper_bound=200,
 )
 _JOIN_TOKENS = flags.DEFINE_boolean(
   'join_tokens',
@@ -53,7 +66,11 @@ _JOIN_TOKENS = flags.DEFINE_boolean(
   ' texts are spaced as others are.',
 )
 _SEED = flags.DEFINE_integer(
-  'seed', 0, 'The seed of all that is random.', lower_bound=0
+  'seed',
+  0,
+  'The seed of all that is random.',
+  lower_bound=0,
+  upper_bound=2**31 - 1,
 )
 
 

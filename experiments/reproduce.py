@@ -63,11 +63,7 @@ def _main() -> int:
     raise errors.UserError(f'Name a table with --table: {", ".join(_NAMES)}.')
   if _TABLE.value not in _NAMES:
     raise errors.unknown('table', _TABLE.value, _NAMES)
-  json_file = _JSON.value and paths.user_path(_JSON.value)
-  if json_file and not json_file.parent.is_dir():
-    raise errors.UserError(
-      f'--json: there is no folder {json_file.parent}. Make it or name another.'
-    )
+  json_file = paths.new_file('json', _JSON.value)
   name = f'{_TABLE.value}{"-best" if _BEST.value else ""}'
   folder = paths.user_path(_OUTPUT_DIR.value or f'results/{name}')
   rest = paths.folder(_DATA_DIR.value), _WORKERS.value, _DRY_RUN.value

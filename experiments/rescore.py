@@ -20,6 +20,8 @@ The word error rates are shown beside that of the first pass alone, and
 --output names a file of JSON to write them to, with the chosen hypotheses.
 """
 
+import math
+
 from absl import app
 from absl import flags
 
@@ -39,6 +41,8 @@ def main(argv: list[str]) -> int:
   """Rescores what the arguments and flags say, and returns the exit status."""
   if len(argv) < 2:
     raise app.UsageError('Name the output folder of a run at least.')
+  if math.isnan(_WEIGHT.value):
+    raise app.UsageError('--weight must be a number.')
   if not _NBEST.value:
     raise app.UsageError('Name the file of the hypotheses with --nbest.')
   return launch.carry_out(
@@ -46,7 +50,7 @@ def main(argv: list[str]) -> int:
       [paths.folder(source) for source in argv[1:]],
       paths.user_path(_NBEST.value),
       _WEIGHT.value,
-      _OUTPUT.value and paths.user_path(_OUTPUT.value),
+      paths.new_file('output', _OUTPUT.value),
       paths.folder(_DATA_DIR.value),
     )
   )

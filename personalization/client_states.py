@@ -349,7 +349,11 @@ def _names(structure: Any) -> list[str]:
 
 def _checked(state: bytes, checksum: int, size: int) -> np.ndarray:
   """Returns the bytes of a stored state if they are as they were written."""
-  if len(state) != size or zlib.crc32(state) != checksum:
+  if (
+    not isinstance(state, bytes)
+    or len(state) != size
+    or zlib.crc32(state) != checksum
+  ):
     raise sqlite3.DatabaseError('a state is not as it was written')
   return np.frombuffer(state, np.uint8)
 
@@ -397,8 +401,11 @@ def saved(
       )
     leaves = database.execute('SELECT * FROM leaves ORDER BY rowid').fetchall()
     names = [name for name, _, _ in leaves]
-    specs = [(np.dtype(d), tuple(json.loads(shape))) for _, d, shape in leaves]
-    size = sum(dtype.itemsize * math.prod(shape) for dtype, shape in specs)
+    try:
+      specs = [(np.dtype(d), tuple(json.loads(s))) for _, d, s in leaves]
+      size = sum(dtype.itemsize * math.prod(shape) for dtype, shape in specs)
+    except (ValueError, TypeError) as error:  # They may be of any type.
+      raise sqlite3.DatabaseError(f'no leaf is so ({error})') from error
     states = database.execute(
       'SELECT client, state, checksum FROM states WHERE round = (SELECT'
       ' MAX(other.round) FROM states AS other WHERE other.row = states.row AND'

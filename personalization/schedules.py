@@ -32,7 +32,9 @@ SAMPLING = ('fixed_size', 'poisson', 'passes', 'cycles')
 class TrainingSettings(settings.Settings):
   """How long, with whom and in what batches to train."""
 
-  total_rounds: int = settings.field(100, 'The number of rounds.', minimum=0)
+  total_rounds: int = settings.field(
+    100, 'The number of rounds.', minimum=0, maximum=10_000_000
+  )
   total_epochs: int = settings.field(
     0,
     'The number of passes over the clients, each of as many rounds as there are'
@@ -70,7 +72,10 @@ class TrainingSettings(settings.Settings):
     ' of them on average, rather than being a part of a shuffled pass.',
   )
   rounds_per_checkpoint: int = settings.field(
-    50, 'The number of rounds from checkpoint to checkpoint.', minimum=1
+    50,
+    'The number of rounds from checkpoint to checkpoint.',
+    minimum=1,
+    maximum=10_000_000,
   )
   rounds_per_evaluation: int = settings.field(
     0,

@@ -57,6 +57,7 @@ class Sent140Settings(silos.SplitSettings):
     0,
     'The seed of which users are taken, whatever the seed of the run.',
     minimum=0,
+    maximum=2**32 - 1,
   )
   embeddings: str = settings.field(
     'glove.6B.300d.txt', 'The file of the embeddings in the folder glove.'

@@ -183,7 +183,7 @@ def main(
   turns: int,
   is_scaled: bool,
   data_dir: str | None,
-  json_file: str | None,
+  json_file: pathlib.Path | None,
 ) -> int:
   """Measures workloads and shows the medians; returns the exit status.
 
@@ -206,5 +206,5 @@ def main(
       if name in chosen:
         _scale(name)
   if json_file:
-    folders.write(pathlib.Path(json_file), json.dumps(medians, indent=2) + '\n')
+    folders.write(json_file, json.dumps(medians, indent=2) + '\n')
   return 0

@@ -182,3 +182,10 @@ WORKLOADS: Mapping[str, Callable[[str, bool], Run]] = {
   ),
   'T3': functools.partial(evaluations, 'emnist', 100),
 }
+
+
+def check(name: str, data_dir: str) -> None:
+  """Raises a `UserError` if the data of a workload cannot be loaded."""
+  workload = WORKLOADS[name]
+  assert isinstance(workload, functools.partial)
+  registry.load(workload.args[0], data_dir=data_dir, **workload.keywords)

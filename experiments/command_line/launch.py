@@ -17,7 +17,9 @@ import logging
 import os
 import pathlib
 import sys
+import tempfile
 import tomllib
+import traceback
 import types
 from typing import Any, NoReturn
 import warnings
@@ -34,6 +36,8 @@ _PROJECT = pathlib.Path(__file__).parents[2] / 'pyproject.toml'
 
 # The exit status of a wrong command.
 _WRONG_USAGE = 2
+# The most characters that are shown of what a bug says.
+_SHOWN = 200
 
 
 def start(main: Callable[[list[str]], int]) -> None:
@@ -149,8 +153,8 @@ def carry_out(
       action may know more, see `stopping.say_outlook`.
 
   Returns:
-    The exit status. If the user or the machine is the reason for an end, there
-    is only a message.
+    The exit status. Whatever the reason for an end, there is only a message;
+    the traceback of a bug is in a file.
   """
   stopping.say_outlook(outlook)
   try:
@@ -170,12 +174,26 @@ def carry_out(
     terminal.flush()
     return 1
   except Exception as error:
-    reason = _lacking(error)
-    if reason is None:
-      raise
+    reason = _lacking(error) or _keep_traceback(error)
     terminal.flush()
     terminal.say(f'Error: {reason} {stopping.outlook()}')
     return 1
+
+
+def _keep_traceback(error: Exception) -> str:
+  """Writes the traceback of what nobody foresaw; says where, and what it is."""
+  try:
+    with tempfile.NamedTemporaryFile(
+      'w', prefix='traceback-', suffix='.txt', delete=False
+    ) as file:
+      traceback.print_exception(error, file=file)
+  except OSError:
+    raise error from None  # It is better shown than lost.
+  what = ' '.join(str(error).split())[:_SHOWN]
+  return (
+    f'This is a bug of the program, {type(error).__name__}: {what}. Please'
+    f' report it with the traceback that is in {file.name}.'
+  )
 
 
 def _lacking(error: Exception) -> str | None:

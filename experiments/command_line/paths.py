@@ -3,14 +3,61 @@
 import os
 import pathlib
 
+from base import errors
+
 
 def user_path(path: str) -> pathlib.Path:
   """Returns a path as the user means it.
 
   `bazel run` starts programs in another folder than the user's.
+
+  Raises:
+    UserError: If there can be no such path.
   """
   base = os.environ.get('BUILD_WORKING_DIRECTORY', '')
-  return pathlib.Path(base, pathlib.Path(path).expanduser())
+  try:
+    own = pathlib.Path(base, pathlib.Path(path).expanduser())
+    own.stat()
+  except FileNotFoundError:
+    pass
+  except (OSError, RuntimeError, ValueError) as error:
+    # Too long, with a zero byte, of an unknown user, in a file, …
+    reason = getattr(error, 'strerror', None) or error
+    raise errors.UserError(
+      f'There can be no file {errors.shown(path)}: {reason}.'
+    ) from error
+  return own
+
+
+def new_file(flag: str, path: str | None) -> pathlib.Path | None:
+  """Returns the file that a flag names for results; None if it names none.
+
+  What takes long is so not computed for a file that cannot be written, and what
+  is in a file is not lost.
+
+  Args:
+    flag: The name of the flag.
+    path: The path that the user gave.
+
+  Returns:
+    The file, which does not exist.
+
+  Raises:
+    UserError: If it cannot be made.
+  """
+  if path is None:
+    return None
+  own = user_path(path)
+  reason = ''
+  if os.path.lexists(own):
+    reason = f'{own} exists already'
+  elif not own.parent.is_dir():
+    reason = f'there is no folder {own.parent}'
+  elif not os.access(own.parent, os.W_OK):
+    reason = f'nobody can write to {own.parent}'
+  if reason:
+    raise errors.UserError(f'--{flag}: {reason}. Name another file.')
+  return own
 
 
 def folder(path: str | None) -> str | None:

@@ -148,15 +148,21 @@ def flatten(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
       yield name, value
 
 
+def read_toml(path: pathlib.Path) -> dict[str, Any]:
+  """Reads a file of settings; raises a `UserError` if it cannot be read."""
+  try:
+    if path.exists() and not path.is_file():
+      raise ValueError('it is no file')
+    return tomllib.loads(path.read_text(encoding='utf-8'))
+  # A TOMLDecodeError is a ValueError.
+  except (OSError, ValueError, RecursionError) as error:
+    raise errors.UserError(f'{path} cannot be read: {error}.') from error
+
+
 def read_preset(path: pathlib.Path) -> SettingsLayer:
   """Reads a preset from its file."""
-  try:
-    table = tomllib.loads(path.read_text(encoding='utf-8'))
-  except (OSError, ValueError) as error:  # Of which TOMLDecodeError is one.
-    raise errors.UserError(
-      f'The preset {path} cannot be read: {error}.'
-    ) from error
-  return SettingsLayer(f'preset {path}', tuple(flatten(table)), is_preset=True)
+  settings_of_file = tuple(flatten(read_toml(path)))
+  return SettingsLayer(f'preset {path}', settings_of_file, is_preset=True)
 
 
 def _assignment(text: str) -> tuple[str, str]:
@@ -258,8 +264,6 @@ def make_request(layers: tuple[SettingsLayer, ...]) -> Request:
   chosen, source = _last('algorithms', layers, RunSettings().algorithms)
   try:
     own = settings.from_dict(RunSettings, {'algorithms': chosen}, 'settings')
-    if not own.algorithms:
-      raise errors.UserError('No algorithm is chosen. Name one at least.')
     names = map(algorithm_registry.canonical_name, own.algorithms)
     # One that is named twice, or by two names, runs once.
     algorithms = tuple(dict.fromkeys(names))

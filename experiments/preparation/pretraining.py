@@ -276,7 +276,7 @@ def _check_settings(settings: Settings, folder: pathlib.Path) -> None:
     return
   try:
     known = json.loads(path.read_text(encoding='utf-8'))
-  except ValueError:
+  except folders.DAMAGE:
     known = None
   if known != own:
     raise errors.UserError(
@@ -329,8 +329,17 @@ def main(
   own = _read_texts(settings.source, data_dir)
   if settings.join_tokens:
     own = [join_tokens(text) for text in own]
-  with errors.writing(output_dir):
-    output_dir.mkdir(parents=True, exist_ok=True)
+  with folders.locked(output_dir, _SETTINGS):
+    return _train(settings, own, data_dir, output_dir)
+
+
+def _train(
+  settings: Settings,
+  own: list[str],
+  data_dir: str | None,
+  output_dir: pathlib.Path,
+) -> int:
+  """Trains on texts, see `main`."""
   _check_settings(settings, output_dir)
   path = output_dir / WEIGHTS
   if path.exists():

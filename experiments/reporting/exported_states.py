@@ -64,7 +64,13 @@ def export(
   run = results_folder.read(folder)
   training, last_round = _find_training(run, training)
   checkpoints = results_folder.checkpoint_dir(folder, training)
-  output_dir = output_dir or folder / 'states' / training
+  if output_dir is None:
+    output_dir = folder / 'states' / training
+  elif output_dir.is_dir() and any(output_dir.iterdir()):
+    raise errors.UserError(
+      f'--output_dir: {output_dir} has files, which might be lost. Name a new'
+      ' folder.'
+    )
   with errors.writing(output_dir):
     output_dir.mkdir(parents=True, exist_ok=True)
   clients = [

@@ -3,10 +3,43 @@
 from collections.abc import Iterator
 import contextlib
 import fcntl
+import hashlib
+import json
 import os
 import pathlib
+from typing import Any
 
 from base import errors
+
+# By these a folder is known to have results.
+_RESULTS = (
+  'config.toml',
+  'results.json',
+  'per_client.csv',
+  'checkpoints',
+  'metrics',
+  'runs.jsonl',
+  'points.csv',
+  'pretraining.json',
+  'model.safetensors',
+)
+# What Python raises for a file that is damaged, whatever is in it; it has to be
+# made a `UserError`.
+DAMAGE = (
+  OSError,
+  ValueError,
+  KeyError,
+  TypeError,
+  AttributeError,
+  IndexError,
+  RecursionError,
+)
+
+
+def checksum(value: Any) -> str:
+  """Makes a checksum of what is in JSON, however it is written."""
+  text = json.dumps(value, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write(path: pathlib.Path, text: str) -> None:
@@ -23,18 +56,32 @@ def write(path: pathlib.Path, text: str) -> None:
       temporary.unlink(missing_ok=True)
 
 
+def _check_free(path: pathlib.Path, own: str) -> None:
+  """Raises a `UserError` if a folder has results, but not the file `own`."""
+  if (path / own).exists():
+    return
+  for name in _RESULTS:
+    if (path / name).exists():
+      raise errors.UserError(
+        f'{path} has {name} but no {own} to tell of what. Name another'
+        ' output_dir.'
+      )
+
+
 @contextlib.contextmanager
-def locked(path: pathlib.Path) -> Iterator[None]:
-  """Makes a folder, and keeps other processes out of it.
+def locked(path: pathlib.Path, own: str) -> Iterator[None]:
+  """Makes a folder for results, and keeps other processes out of it.
 
   Args:
     path: The folder.
+    own: The file by which a folder with results of the same kind is known.
 
   Yields:
     Nothing.
 
   Raises:
-    UserError: If another process has it, or it cannot be written to.
+    UserError: If another process has it, it has results of something else, or
+      it cannot be written to.
   """
   with contextlib.ExitStack() as stack:
     try:
@@ -49,6 +96,7 @@ def locked(path: pathlib.Path) -> Iterator[None]:
       ) from error
     except OSError as error:
       raise unusable(path, error) from error
+    _check_free(path, own)
     yield
 
 

@@ -10,7 +10,8 @@
   checkpoints/     where a run that was stopped goes on
 
 The results are written anew after each method, and a run that is started again
-goes on with the methods that are missing.
+goes on with the methods that are missing. They have a checksum, so that nothing
+is made of what was damaged or changed since.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ CONFIG, RESULTS = 'config.toml', 'results.json'
 _CONFIG_HEADER = '# All settings of a run. To do it again: --preset=THIS_FILE\n'
 _CLIENTS = 'per_client.csv'
 _METRICS, _VALIDATION = 'metrics', 'validation'
+_DAMAGE = (*folders.DAMAGE, csv.Error)
 # Columns that are always there, if only empty; those of what else is measured
 # come after them.
 _COLUMNS = (
@@ -89,13 +91,56 @@ def _to_json(value: Any) -> Any:
   return value
 
 
-def _read_table(path: pathlib.Path) -> list[dict[str, str]]:
+def _parse_table(text: str) -> list[dict[str, str]]:
+  return list(csv.DictReader(io.StringIO(text, newline='')))
+
+
+def _read_text(path: pathlib.Path) -> str:
   with path.open(encoding='utf-8', newline='') as file:
-    return list(csv.DictReader(file))
+    return file.read()
 
 
-def _read_results(path: pathlib.Path) -> dict[str, Any]:
-  return json.loads((path / RESULTS).read_text(encoding='utf-8'))
+def checksum(
+  contents: Mapping[str, Any], rows: Sequence[Mapping[str, str]]
+) -> str:
+  """Makes the checksum of results.
+
+  Args:
+    contents: What results.json has.
+    rows: The clients, as they are read from per_client.csv.
+  """
+  # A method that comes later may add columns, in which others have nothing.
+  own = [[item for item in row.items() if item[1]] for row in rows]
+  return folders.checksum([contents['configuration'], contents['methods'], own])
+
+
+def _read_results(
+  path: pathlib.Path,
+) -> tuple[dict[str, Any], list[dict[str, str]]]:
+  """Reads what results.json has, and the clients of its methods.
+
+  Raises:
+    OSError, or one of `_DAMAGE`: If it cannot be read, or has been changed.
+  """
+  contents = json.loads(_read_text(path / RESULTS))
+  # Those of a method that is not in results.json, which is written last, will
+  # come again.
+  rows = [
+    row
+    for row in _parse_table(_read_text(path / _CLIENTS))
+    if row['method'] in contents['methods']
+  ]
+  if contents['checksum'] != checksum(contents, rows):
+    raise ValueError('they are not as they were written')
+  return contents, rows
+
+
+def _read_rounds(path: pathlib.Path) -> dict[str, list[float]]:
+  """Reads metrics by round, but for a line without an end."""
+  text = _read_text(path)
+  table = _parse_table(text[: text.rfind('\n') + 1])
+  names = table[0] if table else ()
+  return {name: [float(row[name]) for row in table] for name in names}
 
 
 class RunFolder:
@@ -120,12 +165,6 @@ class RunFolder:
     """Whether this run was started here before, and no other run was."""
     there = self._path / CONFIG
     if not there.exists():
-      for name in ('checkpoints', RESULTS):
-        if (self._path / name).exists():
-          raise errors.UserError(
-            f'{self._path} has {name} but no config.toml to tell of what.'
-            ' Name another output_dir.'
-          )
       return False
     try:
       differences = self._config.differences_from(there)
@@ -144,15 +183,9 @@ class RunFolder:
     if not results.exists():
       return
     try:
-      self.results = _read_results(self._path)['methods']
-      # Rows of a method that is not in results.json, which is written last,
-      # will come again.
-      self._rows = [
-        row
-        for row in _read_table(self._path / _CLIENTS)
-        if row['method'] in self.results
-      ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+      contents, rows = _read_results(self._path)
+      self.results, self._rows = contents['methods'], list(rows)
+    except _DAMAGE as error:
       raise errors.UserError(
         f'The results in {self._path} are damaged ({error!r}). Delete'
         f' {results} to have them made again.'
@@ -199,16 +232,26 @@ class RunFolder:
       How many parameters a client was sent in a round and sent itself, as means
       over clients and rounds, and how many that were in total; zeros if there
       were no rounds.
+
+    Raises:
+      UserError: If the file of the metrics is damaged.
     """
     down = up = clients = 0.0
     path = self.metrics_file(training)
-    if path.exists():
-      for row in _read_table(path):
-        sent = float(row['num_clients'])
-        received = sent + float(row['dropped_clients'])
+    try:
+      rounds = _read_rounds(path) if path.exists() else {}
+      num_rounds = len(rounds['num_clients']) if rounds else 0
+      for i in range(num_rounds):
+        sent = rounds['num_clients'][i]
+        received = sent + rounds['dropped_clients'][i]
         clients += received
-        down += received * float(row.get('share_received', 1))
-        up += sent * float(row.get('share_sent', 1))
+        down += received * rounds.get('share_received', [1] * num_rounds)[i]
+        up += sent * rounds.get('share_sent', [1] * num_rounds)[i]
+    except _DAMAGE as error:
+      raise errors.UserError(
+        f'{path} is damaged ({error!r}). Delete it and'
+        f' {self.checkpoint_dir(training)} to train anew.'
+      ) from error
     down *= parameters_down
     up *= parameters_up
     return {
@@ -233,11 +276,13 @@ class RunFolder:
     writer.writeheader()
     writer.writerows(self._rows)
     folders.write(self._path / _CLIENTS, table.getvalue())
-    contents = {
-      'configuration': self._config.to_dict(),
-      'methods': self.results,
-    }
-    text = json.dumps(contents, indent=2, allow_nan=False)
+    text = json.dumps(
+      {'configuration': self._config.to_dict(), 'methods': self.results},
+      allow_nan=False,
+    )
+    contents = json.loads(text)  # As it will be read.
+    contents['checksum'] = checksum(contents, _parse_table(table.getvalue()))
+    text = json.dumps(contents, indent=2)
     folders.write(self._path / RESULTS, f'{text}\n')
 
 
@@ -273,7 +318,7 @@ def open_folder(
   Raises:
     UserError: If it is another run's folder, or none that can be written to.
   """
-  with folders.locked(path):
+  with folders.locked(path, CONFIG):
     try:
       folder = RunFolder(path, config)
     except OSError as error:
@@ -305,13 +350,9 @@ class FinishedRun:
 
 def _read_series(folder: pathlib.Path) -> dict[str, dict[str, list[float]]]:
   """Reads the columns of each file of metrics by round."""
-  series = {}
-  for file in sorted(folder.glob('*.csv')):
-    table = _read_table(file)
-    series[file.stem] = {
-      name: [float(row[name]) for row in table] for name in table[0]
-    }
-  return series
+  return {
+    file.stem: _read_rounds(file) for file in sorted(folder.glob('*.csv'))
+  }
 
 
 def read_rounds(path: pathlib.Path) -> dict[str, dict[str, list[float]]]:
@@ -332,9 +373,13 @@ def read(path: pathlib.Path) -> FinishedRun:
     UserError: If it is no such folder, or damaged.
   """
   try:
-    contents = _read_results(path)
+    contents, rows = _read_results(path)
     methods = contents['methods']
-    rows = _read_table(path / _CLIENTS)
+    rounds = read_rounds(path)
+    for own in methods.values():
+      found = rounds.get(own.get('training'))
+      if found is not None and len(found['round']) != own['rounds']:
+        raise ValueError(f'{own["training"]}.csv lacks rounds')
     return FinishedRun(
       path,
       dict(user_settings.flatten(contents['configuration'])),
@@ -342,7 +387,7 @@ def read(path: pathlib.Path) -> FinishedRun:
       {
         name: [row for row in rows if row['method'] == name] for name in methods
       },
-      read_rounds(path),
+      rounds,
       _read_series(path / _VALIDATION),
     )
   except FileNotFoundError as error:
@@ -350,7 +395,8 @@ def read(path: pathlib.Path) -> FinishedRun:
       f'{path} is no output folder of a run that has finished a method:'
       f' {error.filename} is missing.'
     ) from error
-  except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+  except _DAMAGE as error:
     raise errors.UserError(
-      f'The results in {path} are damaged ({error!r}).'
+      f'The results in {path} are damaged ({error!r}). Do the run again, in'
+      ' another folder.'
     ) from error

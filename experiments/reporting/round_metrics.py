@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 import csv
 import io
+import itertools
 import pathlib
 from typing import Any
 
+import numpy as np
 import tensorflow_federated as tff
 
 from base import errors
@@ -54,15 +56,40 @@ class CsvReleaseManager(tff.program.ReleaseManager):
 
   def _keep_rounds_before(self, key: int) -> None:
     """Takes from the file what is not of an earlier round."""
-    lines = [_to_line(self._columns)]
-    if self._path.exists():
-      text = self._path.read_text('utf-8')
-      header, *rows = text.splitlines(keepends=True) or ['']
-      if header == lines[0]:
-        for row in rows:
-          number, _, rest = row.partition(',')
-          # A line that a kill cut off has no end.
-          if number.isdigit() and int(number) < key and rest.endswith('\n'):
-            lines.append(row)
+    header = _to_line(self._columns)
+    rows = self._rows_before(key, header) if key > 1 else []
     self._path.parent.mkdir(parents=True, exist_ok=True)
-    folders.write(self._path, ''.join(lines))
+    folders.write(self._path, ''.join([header, *rows]))
+
+  def _rows_before(self, key: int, header: str) -> list[str]:
+    """Reads the lines of earlier rounds, all of which must be there."""
+    try:
+      with self._path.open(encoding='utf-8') as file:
+        found, *rows = itertools.islice(file, key)
+      if found != header or len(rows) < key - 1:
+        raise ValueError(f'it lacks rounds before {key}')
+      for number, row in enumerate(rows, 1):
+        if not row.startswith(f'{number},') or not row.endswith('\n'):
+          raise ValueError(f'round {number} is not in its place')
+      return rows
+    except (OSError, ValueError) as error:
+      raise errors.UserError(
+        f'{self._path} is damaged: {error}. Delete it and the checkpoints of'
+        f' {self._path.stem} to train anew.'
+      ) from error
+
+
+class TensorBoardReleaseManager(tff.program.TensorBoardReleaseManager):
+  """TFF's own manager, in memory that does not grow with the rounds.
+
+  TensorFlow keeps each Python number that it has made a tensor of for good, but
+  none of NumPy's.
+  """
+
+  async def release(self, value: Mapping[str, Any], key: int) -> None:
+    """Releases the metrics of the round `key` to TensorBoard."""
+    metrics = await tff.program.materialize_value(value)
+    await super().release(
+      {name: np.float32(metric) for name, metric in metrics.items()},
+      np.int64(key),
+    )

@@ -66,6 +66,8 @@ def _read_line(text: str, line: int) -> Utterance:
   found = json.loads(text)
   if not isinstance(found, dict):
     raise ValueError('no object')
+  # Raises one for what JSON can hold, but no file of text.
+  json.dumps(found, ensure_ascii=False).encode()
   if not isinstance(found.get('reference'), str):
     raise ValueError('no text "reference"')
   hypotheses = found.get('hypotheses')

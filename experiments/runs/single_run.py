@@ -47,7 +47,7 @@ def _release_managers(
   """Makes what keeps the metrics of the rounds of a training."""
   return (
     round_metrics.CsvReleaseManager(folder.metrics_file(name)),
-    tff.program.TensorBoardReleaseManager(folder.tensorboard_dir(name)),
+    round_metrics.TensorBoardReleaseManager(folder.tensorboard_dir(name)),
   )
 
 

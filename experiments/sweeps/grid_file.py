@@ -18,15 +18,16 @@ several settings, name each as a row, and the rows as algorithms:
   equal = {algorithm = "fedavg", settings = {client_weighting = "uniform"}}
   sizes = {algorithm = "fedavg"}
 
-With `detailed = true` what is kept of a run has more, see
-`grid_work.make_details`.
+A grid of more than 10,000 runs has to say that it means to be so large, by
+`most_runs = 20000` at the top. With `detailed = true` what is kept of a run has
+more, see `grid_work.make_details`.
 """
 
 from collections.abc import Mapping
 import dataclasses
 import itertools
+import math
 import pathlib
-import tomllib
 from typing import Any
 
 from base import errors
@@ -37,6 +38,7 @@ _KEYS = {
   'repeats': list,
   'metric': str,
   'detailed': bool,
+  'most_runs': int,
   'rows': dict,
   'grid': list,
 }
@@ -45,7 +47,13 @@ _KINDS: Mapping[type, str] = {
   dict: 'a table',
   str: 'a text',
   bool: 'true or false',
+  int: 'a whole number',
 }
+# What the settings of a point cannot have, and where it is named.
+_ELSEWHERE = {'seed': 'repeats', 'algorithms': 'the algorithms of a grid'}
+# The most runs, unless the file says another number.
+_MOST_RUNS = 10_000
+_MOST_CHARACTERS = 100  # Of a name of a file.
 _ROW_KEYS = {'algorithm': str, 'settings': dict}
 _GRID_KEYS = {'algorithms': list, 'settings': dict, 'values': dict}
 
@@ -151,31 +159,85 @@ def _check(
   for name, value in table.items():
     if name not in keys:
       raise errors.UserError(f'{where}: {errors.unknown("key", name, keys)}')
-    if not isinstance(value, keys[name]):
+    # A bool is no number.
+    if type(value) is not keys[name]:
       kind = _KINDS[keys[name]]
-      raise errors.UserError(f'{where}: {name} must be {kind}, not {value!r}.')
+      raise errors.UserError(
+        f'{where}: {name} must be {kind}, not {errors.shown(value)}.'
+      )
   return table
+
+
+def _settings(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+  """Returns the settings of points by their full names."""
+  settings = dict(user_settings.flatten(table))
+  for name in _ELSEWHERE.keys() & settings:
+    raise errors.UserError(
+      f'{where}: {name} cannot be set here; name {_ELSEWHERE[name]}.'
+    )
+  return settings
+
+
+def _values(grid: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
+  """Returns the values to try of each setting."""
+  values = _settings(grid.get('values', {}), where)
+  for name, tried in values.items():
+    if not isinstance(tried, list) or not tried:
+      raise errors.UserError(
+        f'{where}: {name} must be a list of the values to try, not'
+        f' {errors.shown(tried)}.'
+      )
+    _check_different(tried, f'{where}: {name}')
+  return values
+
+
+def _check_different(elements: list[Any], where: str) -> None:
+  """Raises a `UserError` if a list names something twice."""
+  for i, element in enumerate(elements):
+    if element in elements[:i]:
+      raise errors.UserError(
+        f'{where} names {errors.shown(element)} twice. Name it once.'
+      )
 
 
 def _points(
   grid: Mapping[str, Any], rows: Mapping[str, Any], where: str
 ) -> list[Point]:
-  values = grid.get('values', {})
-  for name, tried in values.items():
-    if not isinstance(tried, list) or not tried:
-      raise errors.UserError(
-        f'{where}: {name} must be a list of the values to try, not {tried!r}.'
-      )
+  values = _values(grid, where)
+  settings = _settings(grid.get('settings', {}), where)
   return [
     Point(
       rows.get(name, {}).get('algorithm', name),
       dict(zip(values, combination)),
-      {**rows.get(name, {}).get('settings', {}), **grid.get('settings', {})},
+      {**_settings(rows.get(name, {}).get('settings', {}), name), **settings},
       name if name in rows else '',
     )
     for name in map(str, grid['algorithms'])
     for combination in itertools.product(*values.values())
   ]
+
+
+def _check_row_name(name: str, where: str) -> None:
+  """Raises a `UserError` if a row cannot have this name, which a file has."""
+  if '/' in name or '\0' in name:
+    raise errors.UserError(f'{where}: a name of a file has no /.')
+  if not 0 < len(name.encode()) <= _MOST_CHARACTERS:
+    raise errors.UserError(
+      f'{where}: a name has 1 to {_MOST_CHARACTERS} characters.'
+    )
+  if name == 'config':
+    raise errors.UserError(
+      f'{where}: config.toml is the file of a run. Name another row.'
+    )
+
+
+def _count_runs(grids: list[Mapping[str, Any]], source: str) -> int:
+  """Counts the points of grids, without making them."""
+  return sum(
+    len(grid['algorithms'])
+    * math.prod(map(len, _values(grid, f'{source}: grid {number}').values()))
+    for number, grid in enumerate(grids, 1)
+  )
 
 
 def parse(table: Mapping[str, Any], source: str) -> GridFile:
@@ -196,24 +258,35 @@ def parse(table: Mapping[str, Any], source: str) -> GridFile:
   are_seeds = all(type(seed) is int and 0 <= seed < 2**31 for seed in repeats)
   if not repeats or not are_seeds or len(set(repeats)) < len(repeats):
     raise errors.UserError(
-      f'{source}: repeats must be a list of different seeds, not {repeats}.'
+      f'{source}: repeats must be a list of different seeds, not'
+      f' {errors.shown(repeats)}.'
     )
   rows = table.get('rows', {})
   for name, row in rows.items():
     where = f'{source}: row {name}'
     if not _check(row, _ROW_KEYS, where).get('algorithm'):
       raise errors.UserError(f'{where} must name its algorithm.')
-    if '/' in name:
-      raise errors.UserError(f'{where}: a name of a file has no /.')
-  points = []
-  for number, grid in enumerate(table.get('grid', []), 1):
+    _check_row_name(name, where)
+    _settings(row.get('settings', {}), where)
+  grids = table.get('grid', [])
+  for number, grid in enumerate(grids, 1):
     where = f'{source}: grid {number}'
-    grid = _check(grid, _GRID_KEYS, where)
-    if not grid.get('algorithms'):
+    if not _check(grid, _GRID_KEYS, where).get('algorithms'):
       raise errors.UserError(f'{where} must name its algorithms.')
-    points += _points(grid, rows, where)
-  if not points:
+    _check_different(grid['algorithms'], where)
+  if not grids:
     raise errors.UserError(f'{source} has no [[grid]] to run.')
+  num_runs = len(repeats) * _count_runs(grids, source)
+  if num_runs > table.get('most_runs', _MOST_RUNS):
+    raise errors.UserError(
+      f'{source} has {num_runs} runs. Try fewer values, or allow it by'
+      f' most_runs = {num_runs}.'
+    )
+  points = [
+    point
+    for number, grid in enumerate(grids, 1)
+    for point in _points(grid, rows, f'{source}: grid {number}')
+  ]
   return GridFile(
     source,
     table.get('preset'),
@@ -226,8 +299,4 @@ def parse(table: Mapping[str, Any], source: str) -> GridFile:
 
 def read(path: pathlib.Path) -> GridFile:
   """Reads a grid from its file; raises a `UserError` if it cannot be."""
-  try:
-    table = tomllib.loads(path.read_text(encoding='utf-8'))
-  except (OSError, ValueError) as error:  # Of which TOMLDecodeError is one.
-    raise errors.UserError(f'{path} cannot be read: {error}.') from error
-  return parse(table, str(path))
+  return parse(user_settings.read_toml(path), str(path))

@@ -15,7 +15,7 @@ import io
 import json
 import math
 import pathlib
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import tomli_w
@@ -28,32 +28,79 @@ from experiments.sweeps import grid_file
 Record = Mapping[str, Any]
 
 
+RUNS = 'runs.jsonl'
+
+
+def to_line(record: Record) -> str:
+  """Writes a record with its checksum, as a line of runs.jsonl."""
+  text = json.dumps(record, allow_nan=False)
+  own = {'checksum': folders.checksum(json.loads(text))}
+  return json.dumps({**record, **own}) + '\n'
+
+
+def _read_line(line: str) -> Record | None:
+  """Reads a record; None if a kill has cut it off.
+
+  Raises:
+    One of `folders.DAMAGE`: If it is not as it was written.
+  """
+  try:
+    record = json.loads(line)
+  except ValueError:
+    if line.startswith('{'):
+      return None
+    raise
+  if record.pop('checksum') != folders.checksum(record):
+    raise ValueError('it is not as it was written')
+  return record
+
+
 class RunStore:
-  """The finished runs of a grid; each is written as soon as it is there."""
+  """The finished runs of a grid; each is written as soon as it is there.
+
+  Attributes:
+    records: The records of the runs, by their keys.
+  """
 
   def __init__(self, folder: pathlib.Path):
-    self._path = folder / 'runs.jsonl'
+    """Reads the runs; the file is first touched by `add`.
+
+    Args:
+      folder: The folder of the grid.
+
+    Raises:
+      UserError: If the file is damaged.
+    """
+    self._path = folder / RUNS
     self.records: dict[str, Record] = {}
-    if self._path.exists():
+    self._file: TextIO | None = None
+    if not self._path.exists():
+      return
+    try:
       for line in self._path.read_text(encoding='utf-8').splitlines():
-        # The last one may have been cut off by a kill.
-        with contextlib.suppress(ValueError):
-          record = json.loads(line)
+        record = _read_line(line) if line else None
+        if record is not None:
           self.records[record['key']] = record
-    self._file = self._path.open('a', encoding='utf-8')
-    # So that what was cut off stays a line of its own.
-    self._write('\n')
+    except folders.DAMAGE as error:
+      raise errors.UserError(
+        f'{self._path} is damaged ({error!r}). Delete the lines at fault, which'
+        ' are then run again, or name another output_dir.'
+      ) from error
 
   def add(self, record: Record) -> None:
-    self._write(json.dumps(record, allow_nan=False) + '\n')
+    """Adds the record of a run, and writes it."""
+    with errors.writing(self._path):
+      if self._file is None:
+        self._file = self._path.open('a', encoding='utf-8')
+        self._file.write('\n')  # So that what was cut off stays a line.
+      self._file.write(to_line(record))
+      self._file.flush()
     self.records[record['key']] = record
 
-  def _write(self, text: str) -> None:
-    with errors.writing(self._path):
-      self._file.write(text)
-      self._file.flush()
-
   def close(self) -> None:
+    """Closes the file."""
+    if self._file is None:
+      return
     # What could not be written would be tried again.
     with contextlib.suppress(OSError):
       self._file.close()
@@ -70,9 +117,9 @@ def open_store(folder: pathlib.Path) -> Iterator[RunStore]:
     The finished runs.
 
   Raises:
-    UserError: If it cannot be written to.
+    UserError: If it has other results, or cannot be written to.
   """
-  with folders.locked(folder):
+  with folders.locked(folder, RUNS):
     try:
       store = RunStore(folder)
     except OSError as error:

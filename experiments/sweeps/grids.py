@@ -18,7 +18,6 @@ from experiments.command_line import stopping
 from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import plots
-from experiments.reporting import results_folder
 from experiments.sweeps import grid_display
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results
@@ -261,10 +260,6 @@ def open_grid(
   Raises:
     UserError: If the folder has other results, which would be lost.
   """
-  if (folder / results_folder.CONFIG).exists():
-    raise errors.UserError(
-      f'{folder} is the folder of a run. Name another output_dir.'
-    )
   with grid_results.open_store(folder) as store:
     grid = Grid(contents, folder, store, data_dir, num_workers)
     if grid.is_another:

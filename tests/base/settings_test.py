@@ -21,6 +21,7 @@ class _DescribedSettings(settings.Settings):
 @dataclasses.dataclass(frozen=True)
 class _ExampleSettings(_DescribedSettings):
   plain: int = 3
+  parts: tuple[int, ...] = ()
 
 
 def test_what_is_not_given_has_its_default():
@@ -42,7 +43,7 @@ def test_what_is_not_given_has_its_default():
     ('rates', '0.5, 2', (0.5, 2.0)),
     ('rates', [1, 0.5], (1.0, 0.5)),
     ('rates', '3', (3.0,)),
-    ('rates', '', ()),
+    ('parts', '', ()),
     ('clip', 'none', None),
     ('clip', '2.5', 2.5),
     ('plain', 4, 4),
@@ -72,6 +73,13 @@ def test_texts_and_toml_values_are_converted(name, value, expected):
     ('clip', 'off', 'clip must be a number, or none'),
     ('rate', 0, 'method m: rate must be above 0, not 0.0.'),
     ('rate', 11, 'rate must be at most 10, not 11.0'),
+    ('rates', '', 'rates must not be empty'),
+    ('plain', '9' * 25, 'plain must be at most 1000000, not 99999'),
+    ('parts', [10**7], 'parts must be at most 1000000, not 10000000'),
+    ('clip', '1e39', 'clip must be from -3.4e+38 to 3.4e+38, not 1e+39'),
+    ('clip', 10**400, 'clip must be a number, or none, not 1000'),
+    ('steps', 'x' * 1000, f"steps must be a whole number, not '{'x' * 99} …."),
+    ('steps', [16**5000], 'a number of thousands of digits'),
     ('rate', 'nan', 'rate must be a finite number, not nan'),
     ('steps', 0, 'steps must be at least 1, not 0'),
     ('optimizer', 'sdg', "must be one of sgd, adam, not 'sdg'"),

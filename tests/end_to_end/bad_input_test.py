@@ -102,7 +102,7 @@ _WRONG_SETTINGS = {
     "algorithm 'finetunning'",
     "'finetuning'?",
   ],
-  '--algorithm=': ['No algorithm is chosen'],
+  '--algorithm=': ['algorithms must not be empty'],
   '--set=totl_rounds=3': ["'totl_rounds'", "'total_rounds'?"],
   '--set=task.alpa=1': ["'alpa'", "'alpha'?"],
   '--set=client_lerning_rate=1': [
@@ -135,6 +135,17 @@ _WRONG_SETTINGS = {
   '--set=server_optimizer=adamm': ['server_optimizer must be one of', 'adam'],
   '--set=server_momentum=1.1': ['server_momentum must be at most 1'],
   '--set=total_rounds=-1': ['total_rounds must be at least 0'],
+  f'--total_rounds={10**30}': ['total_rounds must be at most 10000000'],
+  '--set=batch_size=100000000': ['batch_size must be at most 1000000'],
+  '--set=client_learning_rate=1e39': ['client_learning_rate must be from'],
+  '--algorithm=hypcluster --set=num_clusters=100000000': [
+    'num_clusters must be at most 1000'
+  ],
+  '--algorithm=finetuning --set=finetuning_learning_rates=': [
+    'finetuning_learning_rates must not be empty'
+  ],
+  '--set=warmstart_from=x\0y': ['There can be no file', 'null byte'],
+  f'--preset={"x" * 5000}': ['There can be no file', 'too long'],
   '--seed=3000000000': ['seed must be at most 2147483647'],
   '--set=task.min_examples=300': ['min_examples must be at most'],
   '--clients_per_round=101': [
@@ -171,6 +182,12 @@ _WRONG_PRESETS = {
   ],
   'algorithms = ["fedavgg"]': ["'fedavgg'", "'fedavg'?"],
   'total_rounds =': ['preset.toml cannot be read'],
+  f'x = {"[" * 5000}{"]" * 5000}': ['preset.toml cannot be read: max'],
+  f'x = {"{a = " * 5000}1{"}" * 5000}': ['preset.toml cannot be read: max'],
+  f'client_learning_rate = {10**400}': [
+    'preset.toml: ',
+    'client_learning_rate must be a number, not 1000',
+  ],
   '\x00': ['preset.toml cannot be read'],
 }
 
@@ -312,12 +329,33 @@ def test_a_folder_whose_configuration_is_damaged(fail, folder, text):
   assert _contents(folder) == before
 
 
-@pytest.mark.parametrize('text', ['', '{', '[]', '{"methods": 1}'])
-def test_damaged_results(fail, folder, text):
-  (folder / 'results.json').write_text(text)
+@pytest.mark.parametrize(
+  ('name', 'damage'),
+  [
+    ('results.json', lambda text: ''),
+    ('results.json', lambda text: '[' * 100_000),
+    ('results.json', lambda text: text.replace('"mean": 0.', '"mean": 1.')),
+    ('results.json', lambda text: text.replace('"fedavg"', '"../../x"')),
+    ('per_client.csv', lambda text: ''),
+    ('per_client.csv', lambda text: text.replace('fedavg,', 'fedavg,other')),
+  ],
+)
+def test_damaged_results(fail, folder, name, damage):
+  path = folder / name
+  path.write_text(damage(path.read_text()))
+  before = _contents(folder)
   message = fail(*_RUN, f'--output_dir={folder}')
   assert 'damaged' in message
   assert f'Delete {folder}/results.json' in message
+  assert _contents(folder) == before
+
+
+@pytest.mark.parametrize('name', ['runs.jsonl', 'per_client.csv', 'metrics'])
+def test_the_folder_of_something_else(fail, tmp_path, name):
+  (tmp_path / name).write_text('mine')
+  message = fail(*_RUN, f'--output_dir={tmp_path}')
+  assert f'{tmp_path} has {name} but no config.toml' in message
+  assert (tmp_path / name).read_text() == 'mine'
 
 
 def test_a_folder_that_another_run_writes_to(fail, folder):
@@ -403,6 +441,16 @@ def test_a_damaged_checkpoint(call, folder, finished, damage):
   message = _message(call(*_RUN, f'--output_dir={folder}'))
   assert f'{path} cannot be read' in message
   assert 'Delete it' in message
+  assert _contents(folder) == before
+
+
+def test_damaged_metrics(call, folder):
+  _without_results(folder)
+  path = folder / 'metrics' / 'fedavg.csv'
+  path.write_text(path.read_text().replace(',', ',x', 50))
+  before = _contents(folder)
+  message = _message(call(*_RUN, f'--output_dir={folder}'))
+  assert f'{path} is damaged' in message
   assert _contents(folder) == before
 
 

@@ -567,6 +567,25 @@ def test_a_damaged_database_is_an_error_that_names_it(tmp_path, damage, reader):
       _resumed(tmp_path, 1).read(_ALL)
 
 
+@pytest.mark.parametrize(
+  'change',
+  [
+    "leaves SET dtype = 'float31'",
+    "leaves SET shape = '['",
+    'leaves SET shape = \'["x"]\'',
+    'states SET state = NULL',
+    'states SET checksum = NULL',
+  ],
+)
+def test_what_makes_no_sense_in_a_database_is_damage(tmp_path, change):
+  path = _saved_file(tmp_path)
+  with contextlib.closing(sqlite3.connect(path)) as database:
+    database.execute(f'UPDATE {change}')
+    database.commit()
+  with pytest.raises(errors.UserError, match=f'{path} is damaged'):
+    list(client_states.saved(tmp_path, 1))
+
+
 def test_a_database_that_another_process_uses_is_an_error(
   tmp_path, monkeypatch
 ):

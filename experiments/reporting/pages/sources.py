@@ -8,11 +8,11 @@ import json
 import math
 import pathlib
 import statistics
-import tomllib
 from typing import Any
 
 from base import errors
 from experiments.configuration import user_settings
+from experiments.reporting import folders
 from experiments.reporting import results_folder
 
 # What tells repeats of one configuration apart.
@@ -243,8 +243,8 @@ def _read_run(path: pathlib.Path) -> Run:
     configuration = finished.configuration
     methods, clients = finished.methods, finished.clients
   else:
-    text = (path / results_folder.CONFIG).read_text(encoding='utf-8')
-    configuration = dict(user_settings.flatten(tomllib.loads(text)))
+    table = user_settings.read_toml(path / results_folder.CONFIG)
+    configuration = dict(user_settings.flatten(table))
     methods, clients = {}, {}
   return Run(
     path,
@@ -302,7 +302,7 @@ def _read_folder(path: pathlib.Path) -> list[Run | Grid]:
     inside = sorted(path.glob(f'*/{results_folder.CONFIG}'))
     if inside:
       return [_read_run(config.parent) for config in inside]
-  except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+  except folders.DAMAGE as error:
     raise errors.UserError(f'{path} is damaged ({error!r}).') from error
   raise errors.UserError(
     f'{path} is no folder of a run or of a grid, and has none inside. Name an'

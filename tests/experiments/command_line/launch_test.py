@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 
 from absl import app
 import pytest
@@ -64,7 +65,18 @@ def test_where_nobody_reads_the_output_nothing_is_said(capsys):
   assert not capsys.readouterr().err
 
 
-def test_any_other_error_is_a_bug():
+def test_of_a_bug_the_traceback_is_in_a_file(capsys, monkeypatch, tmp_path):
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+  assert launch.carry_out(lambda: _raise(ValueError('so\nit is'))) == 1
+  said = capsys.readouterr().err
+  assert 'This is a bug of the program, ValueError: so it is.' in said
+  (kept,) = tmp_path.iterdir()
+  assert str(kept) in said
+  assert 'Traceback' in kept.read_text()
+
+
+def test_a_traceback_that_cannot_be_kept_is_shown(monkeypatch, tmp_path):
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path / 'none'))
   with pytest.raises(ValueError, match='bug'):
     launch.carry_out(lambda: _raise(ValueError('bug')))
 

@@ -2,6 +2,9 @@
 
 import pathlib
 
+import pytest
+
+from base import errors
 from experiments.command_line import paths
 
 
@@ -24,3 +27,21 @@ def test_the_home_folder_can_be_named(monkeypatch):
 
 def test_a_folder_that_is_not_named_is_none():
   assert paths.folder(None) is None
+
+
+@pytest.mark.parametrize('path', ['x\0y', 'x' * 5000, '~nobody-at-all/x'])
+def test_a_path_that_cannot_be(path):
+  with pytest.raises(errors.UserError, match='There can be no file'):
+    paths.user_path(path)
+
+
+def test_a_new_file_is_none_that_would_be_lost(tmp_path):
+  assert paths.new_file('json', str(tmp_path / 'x')) == tmp_path / 'x'
+  (tmp_path / 'mine').write_text('')
+  for path, reason in (
+    ('mine', 'exists already'),
+    ('.', 'exists already'),
+    ('none/x', 'there is no folder'),
+  ):
+    with pytest.raises(errors.UserError, match=f'--json: .*{reason}'):
+      paths.new_file('json', str(tmp_path / path))

@@ -70,7 +70,7 @@ class TestFigures:
     for method, results in (methods or {}).items():
       contents['methods'][method].update(results)
     (folder / 'results.json').write_text(json.dumps(contents))
-    return folder
+    return run_folders.sealed(folder)
 
   def test_of_a_run(self):
     assert set(_draw(self.one)) == _USUAL | {'clusters_hypcluster'}
@@ -154,7 +154,7 @@ def test_of_stages_each_client_beside_the_method_without_the_last(tmp_path):
     rows += [f'{name},c1,{metrics[0]},beer', f'{name},c2,{metrics[1]},tea']
   (folder / 'per_client.csv').write_text('\n'.join(rows) + '\n')
 
-  (repeated,) = repeats.read([folder])
+  (repeated,) = repeats.read([run_folders.sealed(folder)])
   found = dict(figures.of_stages(repeated, ('loss', False)))
   assert set(found) == {
     f'change_{method}{group}'

@@ -54,7 +54,7 @@ def test_candidates_carry_their_numbers(tmp_path):
     '3 epochs, rate 0.1': {'value': 3, 'unit': 'epochs', 'label': 'rate 0.1'},
   }
   (folder / 'results.json').write_text(json.dumps(contents))
-  (one,) = repeats.read([folder])
+  (one,) = repeats.read([run_folders.sealed(folder)])
   assert one.candidates_of('finetuning') == [
     candidates.Candidate(text='global'),
     candidates.Candidate(3, 'epochs', 'rate 0.1', '3 epochs, rate 0.1'),

@@ -131,6 +131,23 @@ class TestWriting:
       with results_folder.open_folder(self.path, _config()):
         pass
 
+  @pytest.mark.parametrize('name', ['runs.jsonl', 'per_client.csv'])
+  def test_the_folder_of_something_else(self, name):
+    self.path.mkdir(parents=True)
+    (self.path / name).write_text('mine')
+    with pytest.raises(errors.UserError, match=f'{name} but no config.toml'):
+      with results_folder.open_folder(self.path, _config()):
+        pass
+    assert [path.name for path in self.path.iterdir()] == [name]
+
+  def test_damaged_metrics(self):
+    with results_folder.open_folder(self.path, _config()) as folder:
+      path = folder.metrics_file('fedavg')
+      path.parent.mkdir()
+      path.write_text('round,num_clients\n1,x\n')
+      with pytest.raises(errors.UserError, match='damaged.*Delete it and'):
+        folder.communication('fedavg', 10, 100)
+
   def test_two_runs_do_not_share_a_folder(self):
     with results_folder.open_folder(self.path, _config()):
       with pytest.raises(errors.UserError, match='Another run is writing'):
@@ -173,9 +190,38 @@ class TestReading:
     with pytest.raises(errors.UserError, match='is no output folder of a run'):
       results_folder.read(tmp_path)
 
-  @pytest.mark.parametrize('text', ['{', '[]', '{"methods": {}}'])
-  def test_damaged_results(self, tmp_path, text):
-    run_folders.write(tmp_path / 'a', {'fedavg': 1})
-    (tmp_path / 'a' / 'results.json').write_text(text)
+  @pytest.mark.parametrize(
+    ('name', 'damage'),
+    [
+      ('results.json', lambda text: '{'),
+      ('results.json', lambda text: '[]'),
+      ('results.json', lambda text: '[' * 100_000),
+      ('results.json', lambda text: '{"methods": {}}'),
+      ('results.json', lambda text: text.replace('"deviation": 0.5', '"x": 0')),
+      ('results.json', lambda text: text.replace('"fedavg"', '"../../x"')),
+      ('per_client.csv', lambda text: ''),
+      ('per_client.csv', lambda text: text[: len(text) - 5]),
+      ('per_client.csv', lambda text: text.replace('c1', 'other')),
+      ('per_client.csv', lambda text: text.replace('c1', 'x' * 200_000)),
+      ('per_client.csv', lambda text: text.replace('\n', ',1\n')),
+      ('metrics/fedavg.csv', lambda text: text.replace('0.5', 'x')),
+    ],
+  )
+  def test_damaged_results(self, tmp_path, name, damage):
+    path = run_folders.write(tmp_path / 'a', {'fedavg': 1}) / name
+    results_folder.read(tmp_path / 'a')
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(errors.UserError, match='are damaged'):
+      results_folder.read(tmp_path / 'a')
+
+  @pytest.mark.parametrize('size', [0, 11, -1, -12])
+  def test_metrics_that_are_cut_off(self, tmp_path, size):
+    path = run_folders.write(tmp_path / 'a', {'fedavg': 1}) / 'results.json'
+    contents = json.loads(path.read_text())
+    contents['methods']['fedavg'] |= {'training': 'fedavg', 'rounds': 2}
+    path.write_text(json.dumps(contents))
+    results_folder.read(run_folders.sealed(tmp_path / 'a'))
+    metrics = tmp_path / 'a' / 'metrics' / 'fedavg.csv'
+    metrics.write_text(metrics.read_text()[:size])
     with pytest.raises(errors.UserError, match='are damaged'):
       results_folder.read(tmp_path / 'a')

@@ -2,10 +2,12 @@
 
 import asyncio
 import csv
+from unittest import mock
 
 import pytest
 import tensorflow as tf
 
+from base import errors
 from experiments.reporting import round_metrics
 
 
@@ -50,16 +52,47 @@ def test_a_round_that_comes_again_replaces_itself_and_what_followed(path):
 def test_a_line_that_a_kill_cut_off_is_taken_away(path):
   _release(path, [1, 2, 3])
   path.write_text(path.read_text()[:-3])
-  _release(path, [4])
-  assert [row[0] for row in _read(path)] == [1, 2, 4]
+  _release(path, [3, 4])
+  assert [row[0] for row in _read(path)] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize('text', ['', 'round,accuracy\n1,0.5\n', '?'])
-def test_another_file_is_begun_anew(path, text):
+@pytest.mark.parametrize(
+  'text',
+  [
+    '',
+    '?',
+    '\udcff',
+    'round,accuracy\n1,0.5\n2,0.5\n',
+    'round,loss,num_clients\n1,1.0,3.0\n',
+    'round,loss,num_clients\n1,1.0,3.0\n2,1.',
+    'round,loss,num_clients\n1,1.0,3.0\n3,1.0,3.0\n',
+  ],
+)
+def test_a_file_that_lacks_earlier_rounds_is_left_as_it_is(path, text):
   path.parent.mkdir()
-  path.write_text(text)
-  _release(path, [2])
-  assert [row[0] for row in _read(path)] == [2]
+  path.write_text(text, errors='surrogateescape')
+  before = path.read_bytes()
+  with pytest.raises(errors.UserError, match='fedavg.csv is damaged'):
+    _release(path, [3])
+  assert path.read_bytes() == before
+
+
+def test_the_first_round_begins_the_file_anew(path):
+  path.parent.mkdir()
+  path.write_text('of a run that was killed before its first checkpoint')
+  _release(path, [1])
+  assert [row[0] for row in _read(path)] == [1]
+
+
+def test_tensorboard_takes_no_memory_for_each_round(tmp_path):
+  manager = round_metrics.TensorBoardReleaseManager(tmp_path)
+  with mock.patch.object(tf.summary, 'scalar') as scalar:
+    asyncio.run(manager.release({'loss': 0.5}, 7))
+  (name, value), named = scalar.call_args
+  assert (name, value, named['step']) == ('loss', 0.5, 7)
+  # What TensorFlow would keep.
+  for kept in (int, float):
+    assert not isinstance(value, kept) and not isinstance(named['step'], kept)
 
 
 def test_the_file_is_not_written_anew_for_each_round(path):

@@ -78,6 +78,8 @@ class TestGridFile:
     ('text', 'message'),
     [
       ('rows = {a = {}}', 'row a must name its algorithm'),
+      ('rows = {"" = {algorithm = "fedavg"}}', 'a name has 1 to 100 char'),
+      ('rows = {config = {algorithm = "fedavg"}}', 'config.toml is the file'),
       ('rows = {"a/b" = {algorithm = "fedavg"}}', 'a name of a file has no /'),
       ('', 'has no [[grid]]'),
       ('repeat = [1]', "Unknown key 'repeat'. Did you mean 'repeats'?"),
@@ -90,6 +92,19 @@ class TestGridFile:
         'values = {client_learning_rate = 1}',
         'client_learning_rate must be a list of the values to try, not 1',
       ),
+      ('[[grid]]\nalgorithms = ["a", "a"]', "grid 1 names 'a' twice"),
+      (
+        '[[grid]]\nalgorithms = ["a"]\nvalues = {x = [1, 1.0]}',
+        'grid 1: x names 1.0 twice',
+      ),
+      (
+        '[[grid]]\nalgorithms = ["a"]\nvalues = {seed = [1, 2]}',
+        'grid 1: seed cannot be set here; name repeats',
+      ),
+      (
+        '[[grid]]\nalgorithms = ["a"]\nsettings = {algorithms = ["b"]}',
+        'algorithms cannot be set here; name the algorithms of a grid',
+      ),
       ('[[grid]]\nalgorithm = ["fedavg"]', "'algorithm'. Did you mean"),
     ],
   )
@@ -97,6 +112,26 @@ class TestGridFile:
     with pytest.raises(errors.UserError) as caught:
       _parse(text)
     assert message in str(caught.value)
+
+  def test_values_can_be_in_tables(self):
+    (point,) = _parse("""
+      [[grid]]
+      algorithms = ["fedavg"]
+      [grid.values.task]
+      alpha = [0.5]
+    """).points
+    assert point.values == {'task.alpha': 0.5}
+
+  def test_a_large_grid_says_that_it_is_meant(self):
+    values = ', '.join(f'{name} = {list(range(101))}' for name in 'xyz')
+    grid = f'[[grid]]\nalgorithms = ["a"]\nvalues = {{{values}}}'
+    with pytest.raises(errors.UserError, match='by most_runs = 1030301'):
+      _parse(grid)
+    pair = grid.replace('z =', '# z =').replace(', #', '} #')
+    with pytest.raises(errors.UserError, match='has 20402 runs'):
+      _parse('repeats = [1, 2]\n' + pair)
+    few = _parse('most_runs = 20402\nrepeats = [1, 2]\n' + pair)
+    assert len(few.points) == 10201
 
   @pytest.mark.parametrize(
     ('text', 'message'),

@@ -4,6 +4,7 @@ import pytest
 
 from base import errors
 from experiments.sweeps import grid_file
+from experiments.sweeps import grid_results
 from experiments.sweeps import grids
 from tests.experiments import small_grids
 
@@ -19,7 +20,7 @@ def _open(grid, folder):
 
 def _write_runs(folder, *keys):
   folder.mkdir()
-  lines = [f'{{"key": "{key}"}}\n' for key in keys]
+  lines = [grid_results.to_line({'key': key}) for key in keys]
   (folder / 'runs.jsonl').write_text(''.join(lines))
 
 
@@ -27,7 +28,7 @@ def test_the_folder_of_a_run_is_refused_and_left_as_it_is(grid, tmp_path):
   folder = tmp_path / 'run'
   folder.mkdir()
   (folder / 'config.toml').write_text('')
-  with pytest.raises(errors.UserError, match='is the folder of a run'):
+  with pytest.raises(errors.UserError, match='has config.toml but no runs'):
     with _open(grid, folder):
       pass
   assert [path.name for path in folder.iterdir()] == ['config.toml']
@@ -36,9 +37,11 @@ def test_the_folder_of_a_run_is_refused_and_left_as_it_is(grid, tmp_path):
 def test_the_results_of_another_grid_are_refused(grid, tmp_path):
   folder = tmp_path / 'other'
   _write_runs(folder, 'one', 'two')
+  before = (folder / 'runs.jsonl').read_text()
   with pytest.raises(errors.UserError, match='another grid: 2 runs'):
     with _open(grid, folder):
       pass
+  assert (folder / 'runs.jsonl').read_text() == before
 
 
 def test_a_grid_goes_on_that_had_fewer_points_or_more(grid, tmp_path):

@@ -8,6 +8,7 @@ from typing import Any
 import tomli_w
 
 from experiments.reporting.pages import sources
+from tests.experiments.reporting import run_folders
 
 
 def series(
@@ -89,6 +90,7 @@ def write_run(
       'test': {'mean': 0.625, 'hurt': 0.5},
       'before': None,
       'training': 'fedavg',
+      'rounds': 2,
       'privacy': None,
     }
     for name in done
@@ -99,7 +101,7 @@ def write_run(
   (folder / 'per_client.csv').write_text(
     'method,client,personalization_examples,metric,before\n' + ''.join(rows)
   )
-  return folder
+  return run_folders.sealed(folder)
 
 
 # The metric of each client of `write_run`; one of them diverged.

@@ -6,6 +6,7 @@ import pytest
 
 from experiments.reporting.pages import report
 from experiments.reporting.pages import sources
+from tests.experiments.reporting import run_folders
 from tests.experiments.reporting.pages import made_up
 
 
@@ -18,7 +19,7 @@ def test_the_table_of_results_has_means_over_clients(tmp_path):
   made_up.write_run(tmp_path / 'run')
   path = tmp_path / 'run' / 'per_client.csv'
   path.write_text(path.read_text().replace('nan', '1'))
-  made = report.make(sources.read([tmp_path / 'run']), '')
+  made = report.make(sources.read([run_folders.sealed(tmp_path / 'run')]), '')
   row = _texts(made, 'results')[1]
   assert row['method'] == 'finetuning'
   assert (row['mean'], row['median'], row['hurt']) == ('0.75', '0.75', '50.0%')
