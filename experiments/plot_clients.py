@@ -3,8 +3,8 @@
   plot_clients --task=mnist
   plot_clients --task=mnist --set task.partition=dirichlet --set task.alpha=0.1
 
-It writes clients_by_class.png, .svg, and .csv with the numbers. The settings
-are those of experiments:run.
+It writes clients_by_class.png, .svg and .pdf, and .csv with the numbers. The
+settings are those of experiments:run.
 """
 
 from experiments.command_line import launch

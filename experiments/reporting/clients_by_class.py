@@ -9,7 +9,8 @@ from base import errors
 from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.configuration import user_settings
-from experiments.reporting import plots
+from experiments.plots import class_plots
+from experiments.plots import style
 from tasks import registry
 from tasks import task
 
@@ -62,16 +63,16 @@ def main(
       **vars(config.task_settings),
     )
   )
-  figure = plots.clients_by_class(np.array(list(counts.values())))
-  path = output_dir / _NAME
+  figure = class_plots.clients_by_class(np.array(list(counts.values())))
+  style.add_caption(figure, config.task)
   try:
-    plots.save(figure, path)
-    with path.with_suffix('.csv').open('w', newline='') as file:
+    written = style.save(figure, output_dir, _NAME)
+    with (output_dir / f'{_NAME}.csv').open('w', newline='') as file:
       writer = csv.writer(file, lineterminator='\n')
       classes = range(len(next(iter(counts.values()))))
       writer.writerow(['client', *classes])
       writer.writerows([name, *own] for name, own in counts.items())
   except OSError as error:
     raise errors.UserError(str(error)) from error
-  terminal.say(f'Written to {path}.png, .svg, .csv')
+  terminal.say(f'Written to {written}, .csv')
   return 0

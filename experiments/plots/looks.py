@@ -1,13 +1,18 @@
 """Looks of methods: each method has the same look in all figures.
 
 The look follows from the method's name alone, whatever it is compared with. The
-methods of the field differ in their colour, or else in how their markers are
-filled and their lines are dashed. The colour-blind can tell the first eight
-colours apart (Okabe and Ito 2008, without the yellow).
+methods of the field differ in their colour, or else in their markers and lines.
+The colour-blind can tell the first eight colours apart (Okabe and Ito 2008,
+without the yellow). What is no method, as a cluster or a learning rate, has other
+colours.
 """
 
 import dataclasses
 import hashlib
+
+import matplotlib
+from matplotlib import colors
+import numpy as np
 
 COLORS = (
   '#000000',
@@ -22,8 +27,17 @@ COLORS = (
   '#999933',
   '#882255',
 )
-# What is not a method's but one of several others, as a criterion.
+# Of what is one of several and no method, as a cluster (Petroff 2021, for the
+# colour-blind as well).
+CATEGORIES = (
+  *('#3f90da', '#ffa90e', '#bd1f01', '#94a4a2', '#832db6', '#a96b59'),
+  *('#e76300', '#b9ac70', '#717581', '#92dadd'),
+)
 MARKERS = 'osD^vPX'
+# From the dark end of `shades` to the light one.
+_SHADES = 'viridis', 0.0, 0.85
+# The luminance of what black and white can be read on alike, see WCAG 2.
+_READABLE = 0.179
 
 # A name of matplotlib's, or an offset and the lengths of dashes and gaps.
 LineStyle = str | tuple[int, tuple[int, ...]]
@@ -49,7 +63,7 @@ class Look:
 
 
 # The methods with solid lines and full markers, in the order of the colours,
-# and those with dashed lines and hollow markers.
+# those with dashed lines and hollow markers, and those with both in their lines.
 _SOLID = {
   'fedavg': 'o',
   'finetuning': 's',
@@ -68,7 +82,7 @@ _DASHED = {
   'fedrep': 'o',
   'perfedavg': '^',
   'apfl': 's',
-  'fedembed': 'o',
+  'fedembed_type': 'o',
   'fedpc': 's',
   'pfedme': 'D',
   'mr_mtl': 'd',
@@ -76,9 +90,26 @@ _DASHED = {
   'self_fl': 's',
   'ifca': '^',
 }
+_DASHED_AND_DOTTED = {
+  'global_plus': '^',
+  'fedembed_prototype': 'D',
+  'fedembed_personal': 'o',
+  'fedembed_som': 's',
+  'group': 's',
+  'fedpc_generated': 'o',
+  'fedbabu': 'o',
+  'self_fl_clusters': 's',
+  'fedrod': 'o',
+  'lg_fedavg': 's',
+  'pfedkm': 's',
+}
 _KNOWN = {
   method: Look(color, marker, line, hollow, edge=color)
-  for methods, line, hollow in ((_SOLID, '-', False), (_DASHED, '--', True))
+  for methods, line, hollow in (
+    (_SOLID, '-', False),
+    (_DASHED, '--', True),
+    (_DASHED_AND_DOTTED, '-.', False),
+  )
   for (method, marker), color in zip(methods.items(), COLORS, strict=True)
 }
 
@@ -87,10 +118,30 @@ _KNOWN = {
 _LINES_OF_PAIRS: dict[LineStyle, LineStyle] = {
   '-': (0, (6, 1, 1, 1)),
   '--': (0, (3, 1, 1, 1, 1, 1)),
+  '-.': (0, (6, 1, 1, 1, 1, 1, 1, 1)),
 }
 # What all other names have, by a number that follows from the name.
 _OTHER_MARKERS = 'dhp<>vX^'
 _OTHER_LINES: tuple[LineStyle, ...] = (':', (0, (1, 2)), (0, (1, 3, 1, 1)))
+
+
+def shades(number: int) -> list[str]:
+  """Returns colours in an order, as of learning rates, the first the darkest."""
+  name, dark, light = _SHADES
+  color_map = matplotlib.colormaps[name]
+  return [
+    colors.to_hex(color_map(place))
+    for place in np.linspace(dark, light, number)
+  ]
+
+
+def text_on(color: str) -> str:
+  """Returns the colour of a text that can be read on another colour."""
+  parts = np.array(list(colors.to_rgb(color)))
+  linear = np.where(
+    parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4
+  )
+  return 'black' if linear @ (0.2126, 0.7152, 0.0722) > _READABLE else 'white'
 
 
 def known_methods() -> tuple[str, ...]:
