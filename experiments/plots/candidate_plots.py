@@ -142,7 +142,7 @@ def candidate_curves(
     style.log_if_wide(plots[0], 'y')
   plots[0].set_ylabel(style.metric_label(metric, higher_is_better))
   if hurts:
-    style.in_percent(plots[-1].yaxis, 'clients hurt\n(lower is better)')
+    style.in_shares(plots[-1], 'clients hurt\n(lower is better)')
   plots[-1].set_xlabel(curves[0].unit)
   if all(float(x).is_integer() for curve in curves for x in curve.points):
     style.in_whole_numbers(plots[-1].xaxis)

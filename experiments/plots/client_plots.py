@@ -12,6 +12,8 @@ from experiments.plots import names
 from experiments.plots import style
 from personalization import summaries
 
+# Only of models that diverged, a client's metric is this far out.
+_FAR_OUT = 1e3
 # Characters in a line of the name of a method beside its box.
 _NAME = 22
 
@@ -72,7 +74,7 @@ def box_plot(
   plot.invert_yaxis()  # The first method at the top.
   plot.grid(visible=False, axis='y')
   plot.xaxis.set_major_locator(ticker.MaxNLocator(6))
-  style.show_near(plot, 'x', itertools.chain(*values))
+  style.show_near(plot, 'x', itertools.chain(*values), _FAR_OUT)
   plot.set_xlabel(style.metric_label(metric, higher_is_better, ' '))
   return figure
 
@@ -130,7 +132,7 @@ def hurt_scatter(
         linewidths=0,
         label=f'{name} ({np.mean(mask):.0%})',
       )
-  shown = style.near(changes)
+  shown = style.near(changes, _FAR_OUT)
   bars.hist(
     [changes[mask & finite] for _, mask, *_ in kinds],
     bins=_bins_from_zero(shown).tolist(),
@@ -140,8 +142,9 @@ def hurt_scatter(
   )
   for plot in (points, bars):
     plot.axhline(0, color='black', linewidth=0.8, linestyle='--')
+  style.in_whole_numbers(points.xaxis, 5)
   style.log_if_wide(points, 'x')
-  style.show_near(points, 'y', changes)
+  style.show_near(points, 'y', changes, _FAR_OUT)
   points.set_xlabel(examples_label)
   side = 'above' if higher_is_better else 'below'
   points.set_ylabel(
@@ -191,7 +194,7 @@ def relative_changes(
   shown = [kind for kind in kinds if np.any(kind[1])]
   plot.hist(
     [changes[mask & finite] for _, mask, _ in shown],
-    bins=_bins_from_zero(style.near(changes)).tolist(),
+    bins=_bins_from_zero(style.near(changes, _FAR_OUT)).tolist(),
     color=[color for *_, color in shown],
     label=[f'{name} ({np.mean(mask):.0%})' for name, mask, _ in shown],
     stacked=True,
@@ -203,7 +206,7 @@ def relative_changes(
     plot.xaxis, f'relative change of {name} ({side} 0 is better)'
   )
   plot.set_ylabel('clients')
-  style.show_near(plot, 'x', changes)
+  style.show_near(plot, 'x', changes, _FAR_OUT)
   style.in_whole_numbers(plot.yaxis)
   style.add_legend(figure, [plot], title)
   return figure

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 import itertools
 
+import matplotlib
 from matplotlib import colors
 import numpy as np
 from sklearn import manifold
@@ -83,13 +84,14 @@ def confusion(
   figure = style.new_figure(0.9 + 0.22 * rows)
   plot = figure.subplots()
   shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-  image = plot.imshow(shares, cmap='Blues', vmin=0, vmax=1, aspect='auto')
+  blues = matplotlib.colormaps['Blues']
+  plot.imshow(shares, cmap=blues, vmin=0, vmax=1, aspect='auto')
   for i, j in zip(*np.nonzero(counts)):
     plot.text(
       j,
       i,
       str(counts[i, j]),
-      color=looks.text_on(colors.to_hex(image.to_rgba(shares[i, j]))),
+      color=looks.text_on(colors.to_hex(blues(shares[i, j]))),
       ha='center',
       va='center',
       fontsize=6,

@@ -80,7 +80,7 @@ def draw_methods(
 ) -> None:
   """Draws a line for each method, in its look.
 
-  A point that a later one hides is drawn around that one.
+  What later methods hide is drawn larger: a wider line, a ring about a point.
 
   Args:
     plot: Where to draw them.
@@ -88,37 +88,37 @@ def draw_methods(
     **changes: What is to be different from the looks of the methods.
   """
   shown = {method: points for method, points in methods.items() if points}
-  for method, points in shown.items():
-    label = names.written_out(method)
-    if not any(np.isfinite(mean(y)) for _, y in points):
-      label += ' (diverged)'
-    draw(plot, points, label=label, **look_of(method) | changes)
-  for method, point, times in _hidden(shown):
-    look = look_of(method) | dict(linestyle='', markerfacecolor='none')
-    size = 3 + 3 * times
-    plot.plot(*point, **look, markersize=size, zorder=3)
-
-
-def _hidden(
-  methods: Mapping[str, Sequence[Point]],
-) -> Iterator[tuple[str, np.ndarray, int]]:
-  """Finds the points under those of later methods, and how many these are."""
   means = {
     method: np.array([[mean(x), mean(y)] for x, y in points])
-    for method, points in methods.items()
+    for method, points in shown.items()
   }
-  every = np.concatenate([*means.values(), np.empty([0, 2])])
+  for (method, points), hidden in zip(shown.items(), _hidden(means)):
+    own = means[method]
+    label = names.written_out(method)
+    if not np.any(np.isfinite(own[:, 1])):
+      label += ' (diverged)'
+    look = look_of(method) | changes
+    if not look['marker'] or len(points) > _MOST_BARS:
+      look['linewidth'] = 1.2 + 1.4 * np.median(hidden)
+    else:
+      for point, times in zip(own[hidden > 0], hidden[hidden > 0]):
+        ring = look | dict(linestyle='', markerfacecolor='none')
+        plot.plot(*point, **ring, markersize=3 + 3 * times, zorder=3)
+    draw(plot, points, label=label, **look)
+
+
+def _hidden(means: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
+  """Counts how many later methods each point of a method is under."""
+  order = list(means.values())
+  every = np.concatenate([np.empty([0, 2]), *order])
   every = every[np.all(np.isfinite(every), axis=1)]
-  if not len(every):
-    return
-  tolerance = _ON_TOP * np.ptp(every, axis=0)
-  order = list(means.items())
-  for i, (method, points) in enumerate(order):
-    if len(points) <= _MOST_BARS:
-      for point in points:
-        times = sum(
-          np.any(np.all(np.abs(others - point) <= tolerance, axis=1)).item()
-          for _, others in order[i + 1 :]
-        )
-        if times:
-          yield method, point, times
+  tolerance = _ON_TOP * np.ptp(every, axis=0) if len(every) else np.zeros(2)
+  for i, points in enumerate(order):
+    distances = (np.abs(points[:, None] - others) for others in order[i + 1 :])
+    yield sum(
+      (
+        np.any(np.all(own <= tolerance, axis=-1), axis=1).astype(int)
+        for own in distances
+      ),
+      start=np.zeros(len(points), int),
+    )

@@ -3,8 +3,7 @@
 The look follows from the method's name alone, whatever it is compared with. The
 methods of the field differ in their colour, or else in their markers and lines.
 The colour-blind can tell the first eight colours apart (Okabe and Ito 2008,
-without the yellow). What is no method, as a cluster or a learning rate, has other
-colours.
+without the yellow). What is no method, as a cluster, has other colours.
 """
 
 import dataclasses
@@ -63,7 +62,7 @@ class Look:
 
 
 # The methods with solid lines and full markers, in the order of the colours,
-# those with dashed lines and hollow markers, and those with both in their lines.
+# those with dashed lines and hollow markers, and those whose lines have both.
 _SOLID = {
   'fedavg': 'o',
   'finetuning': 's',
@@ -91,16 +90,16 @@ _DASHED = {
   'ifca': '^',
 }
 _DASHED_AND_DOTTED = {
-  'global_plus': '^',
-  'fedembed_prototype': 'D',
+  'group': '^',
+  'self_fl_clusters': '^',
   'fedembed_personal': 'o',
-  'fedembed_som': 's',
-  'group': 's',
+  'fedembed_prototype': 'D',
+  'fedrod': 's',
   'fedpc_generated': 'o',
   'fedbabu': 'o',
-  'self_fl_clusters': 's',
-  'fedrod': 'o',
-  'lg_fedavg': 's',
+  'global_plus': '^',
+  'fedembed_som': 's',
+  'lg_fedavg': 'o',
   'pfedkm': 's',
 }
 _KNOWN = {
@@ -126,7 +125,7 @@ _OTHER_LINES: tuple[LineStyle, ...] = (':', (0, (1, 2)), (0, (1, 3, 1, 1)))
 
 
 def shades(number: int) -> list[str]:
-  """Returns colours in an order, as of learning rates, the first the darkest."""
+  """Returns colours of what has an order, as rates, the first the darkest."""
   name, dark, light = _SHADES
   color_map = matplotlib.colormaps[name]
   return [

@@ -14,7 +14,7 @@ from experiments.plots import names
 from experiments.plots import style
 
 # Characters in a line of the name of a way to do something.
-_WAY = 10
+_WAY = 12
 
 
 @style.styled
@@ -103,7 +103,7 @@ def fractions(
   style.add_legend(figure, [plot])
   style.in_percent(plot.xaxis, label)
   if metric == 'clients hurt':
-    style.in_percent(plot.yaxis, plot.get_ylabel())
+    style.in_shares(plot, plot.get_ylabel())
   return figure
 
 
@@ -205,7 +205,7 @@ def acceptance(
   _beside(above, means, linestyle='')
   _beside(below, hurt, linestyle='')
   above.set_ylabel(style.metric_label(metric, higher_is_better))
-  style.in_percent(below.yaxis, 'clients hurt\n(lower is better)')
+  style.in_shares(below, 'clients hurt\n(lower is better)')
   below.set_xlabel('who takes the personalized model')
   style.add_legend(figure, [above])
   return figure

@@ -13,7 +13,7 @@ from experiments.plots import style
 # The number of a round, and what was measured in it.
 Series = Mapping[int, lines.OfRepeats]
 # Numbers are this far out where training diverged, and not where it began.
-_FAR_OUT = 1e5
+_FAR_OUT = 1e6
 
 
 def _panels(number: int) -> tuple[style.Figure, list[matplotlib.axes.Axes]]:
@@ -49,10 +49,10 @@ def learning_curves(
       method: [([number], own[number]) for number in sorted(own)]
       for method, own in methods.items()
     }
-    lines.draw_methods(plot, points)
+    lines.draw_methods(plot, points, marker='')
     plot.set_ylabel(label)
     if label in shares:
-      style.in_percent(plot.yaxis, label)
+      style.in_shares(plot, label)
       continue
     drawn = (lines.mean(y) for own in points.values() for _, y in own)
     style.show_near(plot, 'y', drawn, _FAR_OUT)

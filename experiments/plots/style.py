@@ -31,8 +31,8 @@ _TITLE, _CAPTION, _NAME = 52, 84, 40
 _LINES_OF_LEGEND = 4
 # See `near`.
 _FAR_OUT = 12
-# Labels of ticks are at least so far from each other, in points.
-_GAP = 2
+# Labels of ticks are twice so far from each other at least, in pixels.
+_GAP = 3
 _STYLE: Any = {
   'font.size': 8,
   'axes.labelsize': 8,
@@ -94,6 +94,13 @@ def in_percent(axis: matplotlib.axis.Axis, label: str) -> None:
   axis.set_label_text(label)
 
 
+def in_shares(plot: matplotlib.axes.Axes, label: str) -> None:
+  """Has the y axis of a plot show shares, none below 0 or above 1."""
+  in_percent(plot.yaxis, label)
+  low, high = plot.get_ylim()
+  plot.set_ylim(max(low, -0.02), min(high, 1.02))
+
+
 def in_whole_numbers(axis: matplotlib.axis.Axis, most: int = 6) -> None:
   """Has an axis show whole numbers, as those of rounds and clients."""
   axis.set_major_locator(
@@ -109,7 +116,9 @@ def log_if_wide(plot: matplotlib.axes.Axes, which: str) -> None:
   )
   if low > 0 and high > 4 * low:
     getattr(plot, f'set_{which}scale')('log')
-    subs = (1, 1.5, 2, 3, 5, 7) if high < 20 * low else (1, 2, 5)
+    subs: Sequence[float] = (1, 1.5, 2, 3, 5, 7)
+    if high > 10 * low:
+      subs = (1, 2, 5) if high < 200 * low else (1,)
     axis.set_major_locator(ticker.LogLocator(subs=subs))
     axis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
     axis.set_minor_locator(ticker.NullLocator())
@@ -209,16 +218,20 @@ def make_room(figure: Figure, inches: float) -> None:
 
 def _thin_out(axis: matplotlib.axis.Axis) -> None:
   """Leaves out the labels of ticks that would touch the one before."""
-  labels = [own for own in axis.get_majorticklabels() if own.get_visible()]
-  texts, last = [own.get_text() for own in labels], None
-  for i, own in enumerate(labels):
-    box = own.get_window_extent().padded(_GAP)
-    if last is not None and last.overlaps(box):
-      texts[i] = ''
-    elif texts[i]:
-      last = box
-  if texts != [own.get_text() for own in labels]:
-    axis.set_ticks(axis.get_majorticklocs(), texts)
+  low, high = sorted(axis.get_view_interval())
+  shown = {
+    tick.get_loc(): tick.label1
+    for tick in axis.get_major_ticks()
+    if low <= tick.get_loc() <= high and tick.label1.get_visible()
+  }
+  texts, last = [], None
+  for label in shown.values():
+    box = label.get_window_extent().padded(_GAP)
+    is_apart = last is None or not last.overlaps(box)
+    texts.append(label.get_text() if is_apart else '')
+    last = box if is_apart else last
+  if '' in texts:
+    axis.set_ticks(list(shown), texts)
 
 
 def save(figure: Figure, folder: pathlib.Path, name: str) -> str:

@@ -168,11 +168,20 @@ def _of_candidates(
     yield 'ood', candidate_plots.ood_curves(with_ood, *judged)
 
 
+def _one_by_one(
+  repeated: repeats.Repeats,
+) -> Iterator[tuple[results_folder.FinishedRun, str, str]]:
+  """Lists runs, and what their figures add to the names of files, and titles."""
+  several = len(repeated.runs) > 1
+  for k, run in enumerate(repeated.runs, 1):
+    yield run, f'_{k}' if several else '', f', repeat {k}' if several else ''
+
+
 def _of_clusters(repeated: repeats.Repeats) -> _Figures:
   """Draws clusters run by run, as their numbers mean nothing across runs."""
-  for k, run in enumerate(repeated.runs):
-    suffix = f'_{k + 1}' if len(repeated.runs) > 1 else ''
+  for run, suffix, of_run in _one_by_one(repeated):
     for method in repeated.methods:
+      title = names.written_out(method) + of_run
       rounds = run.rounds.get(run.methods[method]['training'], {})
       shares = {
         name.replace('_', ' '): own
@@ -180,57 +189,54 @@ def _of_clusters(repeated: repeats.Repeats) -> _Figures:
         if name.startswith('cluster_')
       }
       if shares:
-        figure = round_plots.cluster_shares(
-          shares, title=names.written_out(method)
-        )
+        figure = round_plots.cluster_shares(shares, title=title)
         yield f'clusters_{method}{suffix}', figure
       groups = run.methods[method].get('clusters', {}).get('groups')
       if groups:
-        figure = cluster_plots.cluster_groups(
-          groups, title=names.written_out(method)
-        )
+        figure = cluster_plots.cluster_groups(groups, title=title)
         yield f'groups_{method}{suffix}', figure
-
-
-def of_rounds(repeated: repeats.Repeats) -> _Figures:
-  """Draws the training metrics by round, those of all trainings."""
-  panels: dict[str, dict[str, dict[int, list[float]]]] = {}
-  for run in repeated.runs:
-    for training, rounds in run.rounds.items():
-      for label, series in _measured(rounds).items():
-        own = panels.setdefault(label, {}).setdefault(training, {})
-        for number, value in zip(rounds['round'], series):
-          own.setdefault(int(number), []).append(value)
-  dropped = panels.get(_DROPPED, {})
-  if not any(
-    any(own) for series in dropped.values() for own in series.values()
-  ):
-    panels.pop(_DROPPED, None)
-  if panels:
-    yield 'learning', round_plots.learning_curves(panels, [_DROPPED])
 
 
 def _measured(
   rounds: Mapping[str, Sequence[float]],
 ) -> dict[str, np.ndarray]:
   """Returns what a training measured in each round, by the labels of panels."""
-  sent, lost = (
-    np.array(rounds['num_clients']),
-    np.array(rounds['dropped_clients']),
-  )
+  updates = np.array(rounds['num_clients'])
+  dropped = np.array(rounds['dropped_clients'])
   # Where all updates were dropped, there is nothing that was measured.
   measured = {
-    f'training {name.replace("_", " ")}': np.where(sent > 0, own, np.nan)
+    f'training {name.replace("_", " ")}': np.where(updates > 0, own, np.nan)
     for name, own in rounds.items()
     if name not in (*_COUNTS, *_STEPS) and not name.startswith(_OF_COHORTS)
   }
-  return {**measured, _DROPPED: lost / np.maximum(sent + lost, 1)}
+  if np.any(dropped):
+    measured[_DROPPED] = dropped / np.maximum(updates + dropped, 1)
+  return measured
+
+
+def of_rounds(repeated: repeats.Repeats) -> _Figures:
+  """Draws the metrics of all trainings by round."""
+  trainings = {
+    run.methods[method]['training']: None
+    for method in repeated.methods
+    for run in repeated.runs
+  }
+  panels: dict[str, dict[str, dict[int, list[float]]]] = {}
+  for training, run in itertools.product(trainings, repeated.runs):
+    if training not in run.rounds:
+      continue  # It has no rounds.
+    rounds = run.rounds[training]
+    for label, values in _measured(rounds).items():
+      series = panels.setdefault(label, {}).setdefault(training, {})
+      for number, value in zip(rounds['round'], values):
+        series.setdefault(int(number), []).append(value)
+  if panels:
+    yield 'learning', round_plots.learning_curves(panels, [_DROPPED])
 
 
 def of_steps(repeated: repeats.Repeats) -> _Figures:
   """Draws the steps that clients choose, run by run, of each training."""
-  for k, run in enumerate(repeated.runs):
-    suffix = f'_{k + 1}' if len(repeated.runs) > 1 else ''
+  for run, suffix, of_run in _one_by_one(repeated):
     trainings = {run.methods[method]['training'] for method in repeated.methods}
     for training in sorted(trainings & run.rounds.keys()):
       measured = {
@@ -240,7 +246,7 @@ def of_steps(repeated: repeats.Repeats) -> _Figures:
       }
       if len(measured) < len(_STEPS):
         continue
-      title = names.written_out(training)
+      title = names.written_out(training) + of_run
       yield (
         f'trajectory_{training}{suffix}',
         round_plots.trajectories(
@@ -268,7 +274,7 @@ def _confusion(
   groups: Sequence[str],
   clusters: Sequence[str] | None,
   vectors: np.ndarray,
-  method: str,
+  title: str,
 ) -> style.Figure:
   """Draws in which cluster the clients of each group are.
 
@@ -276,7 +282,7 @@ def _confusion(
     groups: The known group of each client.
     clusters: The cluster of each client; None for those that k-means finds.
     vectors: The embedding of each client.
-    method: The name of the method.
+    title: What stands above.
   """
   known = sorted(set(groups), key=lambda name: (len(name), name))
   what = 'cluster of the method'
@@ -290,16 +296,16 @@ def _confusion(
   np.add.at(counts, (list(map(known.index, groups)), columns), 1)
   order, share = measures.match(counts)
   return cluster_plots.confusion(
-    counts[:, order], known, what, share, title=names.written_out(method)
+    counts[:, order], known, what, share, title=title
   )
 
 
 def _of_embeddings(repeated: repeats.Repeats) -> _Figures:
   """Draws the embeddings that clients keep, run by run, of each training."""
-  for k, run in enumerate(repeated.runs):
-    suffix = f'_{k + 1}' if len(repeated.runs) > 1 else ''
+  for run, suffix, of_run in _one_by_one(repeated):
     for method in repeated.methods:
       training = run.methods[method]['training']
+      title = names.written_out(method) + of_run
       rows = {row['client']: row for row in run.clients[method]}
       if training is None or any('group' not in own for own in rows.values()):
         continue
@@ -318,14 +324,12 @@ def _of_embeddings(repeated: repeats.Repeats) -> _Figures:
         groups = [row['group'] for row in own]
         yield (
           f'embeddings_{method}{suffix}',
-          cluster_plots.embeddings(
-            vectors, groups, title=names.written_out(method)
-          ),
+          cluster_plots.embeddings(vectors, groups, title=title),
         )
         clusters = [row['cluster'] for row in own if row.get('cluster')]
         yield (
           f'confusion_{method}{suffix}',
-          _confusion(groups, clusters or None, np.array(vectors), method),
+          _confusion(groups, clusters or None, np.array(vectors), title),
         )
 
 
