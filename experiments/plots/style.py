@@ -26,7 +26,7 @@ ENDINGS = ('png', 'svg', 'pdf')
 
 WIDTH = 3.4
 # Characters in a line of a title, of a caption, and of a name in a legend.
-_TITLE, _CAPTION, _NAME = 52, 84, 40
+_TITLE, _CAPTION, _NAME = 52, 68, 40
 # Figures are high enough for a legend of so many lines.
 _LINES_OF_LEGEND = 4
 # See `near`.

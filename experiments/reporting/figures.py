@@ -171,7 +171,7 @@ def _of_candidates(
 def _one_by_one(
   repeated: repeats.Repeats,
 ) -> Iterator[tuple[results_folder.FinishedRun, str, str]]:
-  """Lists runs, and what their figures add to the names of files, and titles."""
+  """Lists runs, and what tells their files and their titles apart."""
   several = len(repeated.runs) > 1
   for k, run in enumerate(repeated.runs, 1):
     yield run, f'_{k}' if several else '', f', repeat {k}' if several else ''
