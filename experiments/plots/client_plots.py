@@ -37,9 +37,12 @@ def box_plot(
   plot = figure.subplots()
   # A client whose model diverged has no place on the axis.
   values = [np.asarray(own)[np.isfinite(own)] for own in methods.values()]
+  shown = style.near(itertools.chain(*values), _FAR_OUT)
   labels = [
     textwrap.fill(
-      names.written_out(method) + ('' if len(own) else ' (diverged)'), _NAME
+      names.written_out(method)
+      + ('' if np.any(np.isin(own, shown)) else ' (diverged)'),
+      _NAME,
     )
     for method, own in zip(methods, values)
   ]

@@ -8,12 +8,16 @@ import numpy as np
 
 from experiments.plots import looks
 from experiments.plots import names
+from experiments.plots import style
 
 # More points than these have no markers, and a band instead of bars.
 _MOST_BARS = 25
 # Points are on top of each other if they differ by less than this part of what
 # an axis shows.
 _ON_TOP = 0.01
+
+# Numbers are this far out where training diverged, and not where it began.
+_FAR_OUT = 1e6
 
 # A number in each of several repeats. Their mean is drawn and, if they are
 # several, their deviation to either side.
@@ -81,6 +85,7 @@ def draw_methods(
   """Draws a line for each method, in its look.
 
   What later methods hide is drawn larger: a wider line, a ring about a point.
+  What diverged does not widen the axis.
 
   Args:
     plot: Where to draw them.
@@ -105,14 +110,17 @@ def draw_methods(
         ring = look | dict(linestyle='', markerfacecolor='none')
         plot.plot(*point, **ring, markersize=3 + 3 * times, zorder=3)
     draw(plot, points, label=label, **look)
+  drawn = (y for own in means.values() for y in own[:, 1])
+  style.show_near(plot, 'y', drawn, _FAR_OUT)
 
 
 def _hidden(means: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
   """Counts how many later methods each point of a method is under."""
   order = list(means.values())
-  every = np.concatenate([np.empty([0, 2]), *order])
-  every = every[np.all(np.isfinite(every), axis=1)]
-  tolerance = _ON_TOP * np.ptp(every, axis=0) if len(every) else np.zeros(2)
+  tolerance = [
+    _ON_TOP * style.extent(axis, _FAR_OUT)
+    for axis in np.concatenate([np.empty([0, 2]), *order]).T
+  ]
   for i, points in enumerate(order):
     distances = (np.abs(points[:, None] - others) for others in order[i + 1 :])
     yield sum(

@@ -12,8 +12,6 @@ from experiments.plots import style
 
 # The number of a round, and what was measured in it.
 Series = Mapping[int, lines.OfRepeats]
-# Numbers are this far out where training diverged, and not where it began.
-_FAR_OUT = 1e6
 
 
 def _panels(number: int) -> tuple[style.Figure, list[matplotlib.axes.Axes]]:
@@ -53,10 +51,8 @@ def learning_curves(
     plot.set_ylabel(label)
     if label in shares:
       style.in_shares(plot, label)
-      continue
-    drawn = (lines.mean(y) for own in points.values() for _, y in own)
-    style.show_near(plot, 'y', drawn, _FAR_OUT)
-    style.log_if_wide(plot, 'y')
+    else:
+      style.log_if_wide(plot, 'y')
   style.add_legend(figure, plots, title)
   return figure
 

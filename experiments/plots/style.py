@@ -116,6 +116,8 @@ def log_if_wide(plot: matplotlib.axes.Axes, which: str) -> None:
   )
   if low > 0 and high > 4 * low:
     getattr(plot, f'set_{which}scale')('log')
+    margin = (high / low) ** 0.05
+    getattr(plot, f'set_{which}lim')(low / margin, high * margin)
     subs: Sequence[float] = (1, 1.5, 2, 3, 5, 7)
     if high > 10 * low:
       subs = (1, 2, 5) if high < 200 * low else (1,)
@@ -146,6 +148,12 @@ def near(values: Iterable[float], far_out: float = _FAR_OUT) -> np.ndarray:
   usual = np.sort(distances)[(len(finite) - 1) // 2]
   usual = max(usual, 0.01 * abs(median), np.finfo(float).tiny)
   return finite[distances <= far_out * usual]
+
+
+def extent(values: Iterable[float], far_out: float = _FAR_OUT) -> float:
+  """Returns how far apart the values are that are not far out."""
+  shown = near(values, far_out)
+  return float(np.ptp(shown)) if len(shown) else 0.0
 
 
 def show_near(

@@ -107,3 +107,18 @@ def test_a_point_that_another_hides_is_a_ring_about_it():
   ).axes
   sizes = {own.get_markersize() for own in plot.get_lines()}
   assert len(sizes) == 2
+
+
+def test_a_method_that_diverged_does_not_spoil_the_axis():
+  figure = method_plots.communication(
+    {
+      'fedavg': [([1e6], [0.4])],
+      'ditto': [([2e6], [0.5])],
+      'local': [([0], [1e30])],
+    },
+    'loss',
+    False,
+  )
+  (plot,) = figure.axes
+  assert plot.get_ylim()[1] < 1
+  assert 'not shown: up to 1e+30' in drawn.texts(figure)

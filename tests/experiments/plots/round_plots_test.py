@@ -53,6 +53,14 @@ class TestLearningCurves:
     assert 'not shown: up to 1e+30' in drawn.texts(figure)
     assert 'Local (diverged)' in drawn.texts(figure)
 
+  def test_a_log_axis_holds_what_did_not_diverge(self):
+    curves = {'fedavg': _series(9, 3, 1), 'ditto': _series(8, 2, 1e30)}
+    (plot,) = self.draw(loss=curves).axes
+    low, high = plot.get_ylim()
+    assert plot.get_yscale() == 'log'
+    assert 0.5 < low < 1
+    assert 9 < high < 20
+
   def test_rounds_are_whole_numbers(self):
     figure = self.draw(loss={'fedavg': _series(1, 2, 3)})
     figure.draw_without_rendering()

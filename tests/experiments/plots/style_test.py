@@ -54,8 +54,8 @@ def _labels(axis):
   ]
 
 
-@pytest.mark.parametrize('numbers', [(0.001, 0.002, 0.01, 0.011, 1), (1, 2, 3)])
-def test_labels_of_ticks_do_not_overlap(numbers, tmp_path):
+def test_labels_of_ticks_do_not_overlap(tmp_path):
+  numbers = (0.001, 0.002, 0.01, 0.011, 1)
   values = {x: [0.0117001 + 1e-6 * x] for x in numbers}
   ticks = {x: f'{x:g} of all of them' for x in numbers}
   figure = method_plots.against({'ditto': values}, 'x', ticks, 'loss', False)
@@ -82,10 +82,8 @@ def test_nothing_is_outside_of_a_figure(tmp_path):
   assert (box.x1, box.y1) <= (width, height)
 
 
-@pytest.mark.parametrize(
-  'name', [r'$\frac{$', 'a/b', '../c', 'two\nlines', '50% $x$']
-)
-def test_any_name_can_be_drawn_and_be_a_files(name, tmp_path):
+def test_any_name_can_be_drawn_and_be_a_files(tmp_path):
+  name = '../a/b $\\frac{$ 50%\n$x$'
   figure = client_plots.box_plot({name: [0.0, 1.0]}, 'accuracy', True)
   assert ' '.join(name.split()) in drawn.texts(figure)
   style.save(figure, tmp_path, f'hurt_{name}')
@@ -95,11 +93,11 @@ def test_any_name_can_be_drawn_and_be_a_files(name, tmp_path):
 @pytest.mark.parametrize(
   'values', [[], [np.nan, np.inf], [1.0, np.nan, 1e300], [1e300, -1e300, 2.0]]
 )
-def test_what_diverged_can_be_drawn(values, tmp_path):
+def test_what_diverged_can_be_drawn(values):
   figure = client_plots.box_plot(
     {'fedavg': [1.0, 2.0, 3.0], 'ditto': values}, 'loss', False
   )
-  style.save(figure, tmp_path, 'figure')
+  figure.draw_without_rendering()
   (plot,) = figure.axes
   low, high = plot.get_xlim()
   assert low > -10
