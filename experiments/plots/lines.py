@@ -97,10 +97,12 @@ def draw_methods(
     method: np.array([[mean(x), mean(y)] for x, y in points])
     for method, points in shown.items()
   }
+  drawn = [y for own in means.values() for y in own[:, 1]]
+  near = style.near(drawn, _FAR_OUT)
   for (method, points), hidden in zip(shown.items(), _hidden(means)):
     own = means[method]
     label = names.written_out(method)
-    if not np.any(np.isfinite(own[:, 1])):
+    if not np.any(np.isin(own[:, 1], near)):
       label += ' (diverged)'
     look = look_of(method) | changes
     if not look['marker'] or len(points) > _MOST_BARS:
@@ -110,7 +112,6 @@ def draw_methods(
         ring = look | dict(linestyle='', markerfacecolor='none')
         plot.plot(*point, **ring, markersize=3 + 3 * times, zorder=3)
     draw(plot, points, label=label, **look)
-  drawn = (y for own in means.values() for y in own[:, 1])
   style.show_near(plot, 'y', drawn, _FAR_OUT)
 
 
@@ -122,10 +123,12 @@ def _hidden(means: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
     for axis in np.concatenate([np.empty([0, 2]), *order]).T
   ]
   for i, points in enumerate(order):
+    # On a logarithmic axis small differences can be seen.
+    closest = np.minimum(tolerance, _ON_TOP * np.abs(points))[:, None]
     distances = (np.abs(points[:, None] - others) for others in order[i + 1 :])
     yield sum(
       (
-        np.any(np.all(own <= tolerance, axis=-1), axis=1).astype(int)
+        np.any(np.all(own <= closest, axis=-1), axis=1).astype(int)
         for own in distances
       ),
       start=np.zeros(len(points), int),

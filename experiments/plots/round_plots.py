@@ -39,7 +39,8 @@ def learning_curves(
     title: What stands above.
 
   Returns:
-    The figure: means over repeats, and their deviation.
+    The figure: means over repeats, and their deviation. The axis of a loss is
+    logarithmic where it differs much.
   """
   figure, plots = _panels(len(panels))
   for plot, (label, methods) in zip(plots, panels.items()):
@@ -51,7 +52,7 @@ def learning_curves(
     plot.set_ylabel(label)
     if label in shares:
       style.in_shares(plot, label)
-    else:
+    elif 'loss' in label:
       style.log_if_wide(plot, 'y')
   style.add_legend(figure, plots, title)
   return figure

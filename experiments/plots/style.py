@@ -12,6 +12,7 @@ import textwrap
 from typing import Any
 
 import matplotlib
+from matplotlib import text
 from matplotlib import ticker
 import matplotlib.axes
 import matplotlib.axis
@@ -224,6 +225,18 @@ def make_room(figure: Figure, inches: float) -> None:
   figure.set_figheight(figure.get_figheight() + inches)
 
 
+def _wrap(label: text.Text, width: float) -> None:
+  """Breaks a label into lines if it goes over the edge of a figure."""
+  box = label.get_window_extent()
+  middle = (box.x0 + box.x1) / 2
+  fitting = 2 * min(middle, width - middle) / max(box.width, 1)
+  if fitting < 1:
+    longest = max(map(len, label.get_text().split('\n')))
+    label.set_text(
+      textwrap.fill(label.get_text(), int(0.95 * fitting * longest))
+    )
+
+
 def _thin_out(axis: matplotlib.axis.Axis) -> None:
   """Leaves out the labels of ticks that would touch the one before."""
   low, high = sorted(axis.get_view_interval())
@@ -259,6 +272,7 @@ def save(figure: Figure, folder: pathlib.Path, name: str) -> str:
   with matplotlib.rc_context(_STYLE):
     figure.draw_without_rendering()
     for plot in figure.axes:
+      _wrap(plot.xaxis.label, figure.bbox.width)
       _thin_out(plot.xaxis)
       _thin_out(plot.yaxis)
     for ending in ENDINGS:

@@ -54,15 +54,19 @@ def _labels(axis):
   ]
 
 
-def test_labels_of_ticks_do_not_overlap(tmp_path):
+def test_labels_do_not_overlap_nor_leave_the_figure(tmp_path):
   numbers = (0.001, 0.002, 0.01, 0.011, 1)
   values = {x: [0.0117001 + 1e-6 * x] for x in numbers}
   ticks = {x: f'{x:g} of all of them' for x in numbers}
-  figure = method_plots.against({'ditto': values}, 'x', ticks, 'loss', False)
+  figure = method_plots.against(
+    {'ditto': values}, 'a long label ' * 4, ticks, 'loss', False
+  )
   before = [plot.get_xlim() for plot in figure.axes]
   style.save(figure, tmp_path, 'figure')
   assert [plot.get_xlim() for plot in figure.axes] == before
   (plot,) = figure.axes
+  label = plot.xaxis.label.get_window_extent()
+  assert 0 < label.x0 < label.x1 < figure.bbox.width
   for axis in (plot.xaxis, plot.yaxis):
     boxes = [label.get_window_extent() for label in _labels(axis)]
     assert len(boxes) > 1
