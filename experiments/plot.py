@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
   if _OUTPUT_DIR.value is not None:
     output_dir = paths.user_path(_OUTPUT_DIR.value)
   return launch.carry_out(
-    lambda: launch.load('experiments.reporting.figures').main(
+    lambda: launch.load('experiments.reporting.plots.figures').main(
       folders, output_dir
     )
   )

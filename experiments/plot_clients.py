@@ -23,7 +23,7 @@ def _main() -> int:
   given = {} if _TASK.value is None else {'task.name': _TASK.value}
   request = user_settings.read(_PRESET.value, _SET.value, given)
   output_dir = _OUTPUT_DIR.value or f'results/{request.task}-clients'
-  return launch.load('experiments.reporting.clients_by_class').main(
+  return launch.load('experiments.reporting.plots.clients_by_class').main(
     request, paths.user_path(output_dir), paths.folder(_DATA_DIR.value)
   )
 

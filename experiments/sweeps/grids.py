@@ -15,10 +15,10 @@ from base import errors
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import terminal
-from experiments.plots import client_plots
-from experiments.plots import names
-from experiments.plots import style
+from experiments.reporting import names
 from experiments.reporting import results_folder
+from experiments.reporting.plots import client_plots
+from experiments.reporting.plots import style
 from experiments.sweeps import grid_display
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results

@@ -12,8 +12,8 @@ import rich.markup
 import rich.table
 
 from experiments.command_line import terminal
-from experiments.plots import method_plots
-from experiments.plots import style
+from experiments.reporting.plots import method_plots
+from experiments.reporting.plots import style
 from experiments.sweeps import crossed_grids
 from experiments.sweeps import grid_results
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from base import errors
-from experiments.reporting import clients_by_class
+from experiments.reporting.plots import clients_by_class
 from tasks import registry
 from tests.experiments import programs
 

@@ -5,10 +5,10 @@ import itertools
 
 import matplotlib.axes
 
-from experiments.plots import lines
-from experiments.plots import looks
-from experiments.plots import names
-from experiments.plots import style
+from experiments.reporting import looks
+from experiments.reporting import names
+from experiments.reporting.plots import lines
+from experiments.reporting.plots import style
 
 # The number of a round, and what was measured in it.
 Series = Mapping[int, lines.OfRepeats]

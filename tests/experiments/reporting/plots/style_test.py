@@ -6,10 +6,10 @@ import matplotlib
 import numpy as np
 import pytest
 
-from experiments.plots import client_plots
-from experiments.plots import method_plots
-from experiments.plots import style
-from tests.experiments.plots import drawn
+from experiments.reporting.plots import client_plots
+from experiments.reporting.plots import method_plots
+from experiments.reporting.plots import style
+from tests.experiments.reporting.plots import drawn
 
 _METHODS = {'fedavg': np.arange(101.0), 'finetuning': np.arange(50.0, 61.0)}
 

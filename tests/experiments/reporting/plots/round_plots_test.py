@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from experiments.plots import looks
-from experiments.plots import round_plots
-from tests.experiments.plots import drawn
+from experiments.reporting import looks
+from experiments.reporting.plots import round_plots
+from tests.experiments.reporting.plots import drawn
 
 
 def _series(*values):

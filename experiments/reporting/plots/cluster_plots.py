@@ -8,8 +8,9 @@ from matplotlib import colors
 import numpy as np
 from sklearn import manifold
 
-from experiments.plots import looks
-from experiments.plots import style
+from experiments.reporting import looks
+from experiments.reporting.plots import shading
+from experiments.reporting.plots import style
 
 
 @style.styled
@@ -43,7 +44,7 @@ def cluster_groups(
       [str(n) if n else '' for n in own],
       label_type='center',
       fontsize=7,
-      color=looks.text_on(color),
+      color=shading.text_on(color),
     )
     left += own
   plot.invert_yaxis()
@@ -91,7 +92,7 @@ def confusion(
       j,
       i,
       str(counts[i, j]),
-      color=looks.text_on(colors.to_hex(blues(shares[i, j]))),
+      color=shading.text_on(colors.to_hex(blues(shares[i, j]))),
       ha='center',
       va='center',
       fontsize=6,

@@ -4,7 +4,7 @@ from matplotlib import ticker
 import matplotlib.colors
 import numpy as np
 
-from experiments.plots import style
+from experiments.reporting.plots import style
 
 
 @style.styled

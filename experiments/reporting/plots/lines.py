@@ -6,9 +6,9 @@ from typing import Any
 import matplotlib.axes
 import numpy as np
 
-from experiments.plots import looks
-from experiments.plots import names
-from experiments.plots import style
+from experiments.reporting import looks
+from experiments.reporting import names
+from experiments.reporting.plots import style
 
 # More points than these have no markers, and a band instead of bars.
 _MOST_BARS = 25

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from algorithms import registry
-from experiments.plots import looks
+from experiments.reporting import looks
 
 
 def _distinct(names, *attributes):

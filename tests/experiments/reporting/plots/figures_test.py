@@ -7,11 +7,11 @@ import pytest
 
 from experiments.configuration import configs
 from experiments.configuration import user_settings
-from experiments.reporting import figures
 from experiments.reporting import repeats
+from experiments.reporting.plots import figures
 from tests.experiments import small_runs
-from tests.experiments.plots import drawn
 from tests.experiments.reporting import run_folders
+from tests.experiments.reporting.plots import drawn
 
 _SETTINGS = (
   'task.num_train_clients=6',

@@ -8,10 +8,10 @@ from matplotlib import ticker
 import matplotlib.axes
 import numpy as np
 
-from experiments.plots import lines
-from experiments.plots import looks
-from experiments.plots import names
-from experiments.plots import style
+from experiments.reporting import looks
+from experiments.reporting import names
+from experiments.reporting.plots import lines
+from experiments.reporting.plots import style
 
 # Characters in a line of the name of a way to do something.
 _WAY = 12

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from algorithms import candidates
-from experiments.plots import candidate_plots
-from experiments.plots import looks
-from tests.experiments.plots import drawn
+from experiments.reporting import looks
+from experiments.reporting.plots import candidate_plots
+from tests.experiments.reporting.plots import drawn
 
 
 def _epochs(*values, label=''):

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from experiments.plots import class_plots
-from experiments.plots import style
-from tests.experiments.plots import drawn
+from experiments.reporting.plots import class_plots
+from experiments.reporting.plots import style
+from tests.experiments.reporting.plots import drawn
 
 
 class TestClientsByClass:

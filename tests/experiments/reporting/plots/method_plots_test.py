@@ -1,7 +1,7 @@
 """Tests of the figures that compare methods."""
 
-from experiments.plots import method_plots
-from tests.experiments.plots import drawn
+from experiments.reporting.plots import method_plots
+from tests.experiments.reporting.plots import drawn
 
 
 def test_communication():

@@ -7,9 +7,9 @@ import textwrap
 from matplotlib import ticker
 import numpy as np
 
-from experiments.plots import looks
-from experiments.plots import names
-from experiments.plots import style
+from experiments.reporting import looks
+from experiments.reporting import names
+from experiments.reporting.plots import style
 from personalization import summaries
 
 # Only of models that diverged, a client's metric is this far out.

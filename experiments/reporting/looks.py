@@ -9,10 +9,6 @@ without the yellow). What is no method, as a cluster, has other colours.
 import dataclasses
 import hashlib
 
-import matplotlib
-from matplotlib import colors
-import numpy as np
-
 COLORS = (
   '#000000',
   '#0072b2',
@@ -33,10 +29,6 @@ CATEGORIES = (
   *('#e76300', '#b9ac70', '#717581', '#92dadd'),
 )
 MARKERS = 'osD^vPX'
-# From the dark end of `shades` to the light one.
-_SHADES = 'viridis', 0.0, 0.85
-# The luminance of what black and white can be read on alike, see WCAG 2.
-_READABLE = 0.179
 
 # A name of matplotlib's, or an offset and the lengths of dashes and gaps.
 LineStyle = str | tuple[int, tuple[int, ...]]
@@ -122,25 +114,6 @@ _LINES_OF_PAIRS: dict[LineStyle, LineStyle] = {
 # What all other names have, by a number that follows from the name.
 _OTHER_MARKERS = 'dhp<>vX^'
 _OTHER_LINES: tuple[LineStyle, ...] = (':', (0, (1, 2)), (0, (1, 3, 1, 1)))
-
-
-def shades(number: int) -> list[str]:
-  """Returns colours of what has an order, as rates, the first the darkest."""
-  name, dark, light = _SHADES
-  color_map = matplotlib.colormaps[name]
-  return [
-    colors.to_hex(color_map(place))
-    for place in np.linspace(dark, light, number)
-  ]
-
-
-def text_on(color: str) -> str:
-  """Returns the colour of a text that can be read on another colour."""
-  parts = np.array(list(colors.to_rgb(color)))
-  linear = np.where(
-    parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4
-  )
-  return 'black' if linear @ (0.2126, 0.7152, 0.0722) > _READABLE else 'white'
 
 
 def known_methods() -> tuple[str, ...]:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments.plots import client_plots
-from tests.experiments.plots import drawn
+from experiments.reporting.plots import client_plots
+from tests.experiments.reporting.plots import drawn
 
 
 def _points(collection):

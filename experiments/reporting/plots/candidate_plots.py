@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from algorithms import candidates
-from experiments.plots import lines
-from experiments.plots import looks
-from experiments.plots import names
-from experiments.plots import style
+from experiments.reporting import looks
+from experiments.reporting import names
+from experiments.reporting.plots import lines
+from experiments.reporting.plots import shading
+from experiments.reporting.plots import style
 
 # The most candidates of a method to be drawn out of distribution.
 _MOST_OOD = 12
@@ -66,7 +67,7 @@ def _looks(method: str, number: int) -> list[dict[str, Any]]:
   return [
     dict(color=color, marker=marker)
     for color, marker in zip(
-      looks.shades(number), itertools.cycle(looks.MARKERS)
+      shading.shades(number), itertools.cycle(looks.MARKERS)
     )
   ]
 

@@ -11,16 +11,16 @@ import numpy as np
 from sklearn import cluster
 
 from base import errors
-from experiments.plots import candidate_plots
-from experiments.plots import client_plots
-from experiments.plots import cluster_plots
-from experiments.plots import method_plots
-from experiments.plots import names
-from experiments.plots import round_plots
-from experiments.plots import style
+from experiments.reporting import names
 from experiments.reporting import repeats
 from experiments.reporting import results_folder
 from experiments.reporting import tables
+from experiments.reporting.plots import candidate_plots
+from experiments.reporting.plots import client_plots
+from experiments.reporting.plots import cluster_plots
+from experiments.reporting.plots import method_plots
+from experiments.reporting.plots import round_plots
+from experiments.reporting.plots import style
 from personalization import client_states
 from personalization import measures
 

@@ -9,8 +9,8 @@ from base import errors
 from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.configuration import user_settings
-from experiments.plots import class_plots
-from experiments.plots import style
+from experiments.reporting.plots import class_plots
+from experiments.reporting.plots import style
 from tasks import registry
 from tasks import task
 

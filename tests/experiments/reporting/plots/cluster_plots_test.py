@@ -3,9 +3,10 @@
 from matplotlib import colors
 import numpy as np
 
-from experiments.plots import cluster_plots
-from experiments.plots import looks
-from tests.experiments.plots import drawn
+from experiments.reporting import looks
+from experiments.reporting.plots import cluster_plots
+from experiments.reporting.plots import shading
+from tests.experiments.reporting.plots import drawn
 
 
 def test_known_groups_in_clusters():
@@ -49,7 +50,7 @@ def test_numbers_in_bars_can_be_read():
       0.2126 * red + 0.7152 * green + 0.0722 * blue
       for red, green, blue in (
         np.power(colors.to_rgb(name), 2.2)
-        for name in (color, looks.text_on(color))
+        for name in (color, shading.text_on(color))
       )
     )
     # The contrast of WCAG 2, which asks for 4.5 or, of large text, 3.

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from algorithms import registry
-from experiments.plots import names
+from experiments.reporting import names
 
 
 def test_every_method_has_a_name_of_its_own():
