@@ -1,4 +1,4 @@
-"""Draws what runs have measured, as PNG and SVG files.
+"""Draws what runs have measured, as PNG, SVG and PDF files.
 
   plot FOLDER          of one run, into FOLDER/plots
   plot FOLDER FOLDER…  of repeats, runs that differ in seed: clients are pooled,
@@ -12,6 +12,8 @@ The figures, of what there are numbers for, are as wide as a column of a paper:
   change_METHOD      each client's relative change by the last training, as of
                      group+finetuning against fedadam+finetuning; of all
                      clients, and of each known group
+  learning           the training metrics by round, and the share of updates
+                     that were dropped, if any were
   communication      the metric by parameters sent; for a curve, name runs that
                      differ in total_rounds
   clusters_METHOD    the share of each cluster by round
@@ -44,7 +46,9 @@ def _main(runs: list[str]) -> int:
   output_dir = folders[0] / 'plots'
   if _OUTPUT_DIR.value is not None:
     output_dir = paths.user_path(_OUTPUT_DIR.value)
-  return launch.load('experiments.reporting.figures').main(folders, output_dir)
+  return launch.load('experiments.reporting.plots.figures').main(
+    folders, output_dir
+  )
 
 
 def main(argv: list[str]) -> int:

@@ -3,8 +3,8 @@
   plot_clients --task=mnist
   plot_clients --task=mnist --set task.partition=dirichlet --set task.alpha=0.1
 
-It writes clients_by_class.png, .svg, and .csv with the numbers. The settings
-are those of experiments:run.
+It writes clients_by_class.png, .svg and .pdf, and .csv with the numbers. The
+settings are those of experiments:run.
 """
 
 from experiments.command_line import launch
@@ -23,7 +23,7 @@ def _main() -> int:
   given = {} if _TASK.value is None else {'task.name': _TASK.value}
   request = user_settings.read(_PRESET.value, _SET.value, given)
   output_dir = _OUTPUT_DIR.value or f'results/{request.task}-clients'
-  return launch.load('experiments.reporting.clients_by_class').main(
+  return launch.load('experiments.reporting.plots.clients_by_class').main(
     request, paths.user_path(output_dir), paths.folder(_DATA_DIR.value)
   )
 

@@ -1,9 +1,9 @@
 """Looks of methods: each method has the same look in all figures.
 
 The look follows from the method's name alone, whatever it is compared with. The
-methods of the field differ in their colour, or else in how their markers are
-filled and their lines are dashed. The colour-blind can tell the first eight
-colours apart (Okabe and Ito 2008, without the yellow).
+methods of the field differ in their colour, or else in their markers and lines.
+The colour-blind can tell the first eight colours apart (Okabe and Ito 2008,
+without the yellow). What is no method, as a cluster, has other colours.
 """
 
 import dataclasses
@@ -22,7 +22,12 @@ COLORS = (
   '#999933',
   '#882255',
 )
-# What is not a method's but one of several others, as a criterion.
+# Of what is one of several and no method, as a cluster (Petroff 2021, for the
+# colour-blind as well).
+CATEGORIES = (
+  *('#3f90da', '#ffa90e', '#bd1f01', '#94a4a2', '#832db6', '#a96b59'),
+  *('#e76300', '#b9ac70', '#717581', '#92dadd'),
+)
 MARKERS = 'osD^vPX'
 
 # A name of matplotlib's, or an offset and the lengths of dashes and gaps.
@@ -49,7 +54,7 @@ class Look:
 
 
 # The methods with solid lines and full markers, in the order of the colours,
-# and those with dashed lines and hollow markers.
+# those with dashed lines and hollow markers, and those whose lines have both.
 _SOLID = {
   'fedavg': 'o',
   'finetuning': 's',
@@ -68,7 +73,7 @@ _DASHED = {
   'fedrep': 'o',
   'perfedavg': '^',
   'apfl': 's',
-  'fedembed': 'o',
+  'fedembed_type': 'o',
   'fedpc': 's',
   'pfedme': 'D',
   'mr_mtl': 'd',
@@ -76,9 +81,26 @@ _DASHED = {
   'self_fl': 's',
   'ifca': '^',
 }
+_DASHED_AND_DOTTED = {
+  'group': '^',
+  'self_fl_clusters': '^',
+  'fedembed_personal': 'o',
+  'fedembed_prototype': 'D',
+  'fedrod': 's',
+  'fedpc_generated': 'o',
+  'fedbabu': 'o',
+  'global_plus': '^',
+  'fedembed_som': 's',
+  'lg_fedavg': 'o',
+  'pfedkm': 's',
+}
 _KNOWN = {
   method: Look(color, marker, line, hollow, edge=color)
-  for methods, line, hollow in ((_SOLID, '-', False), (_DASHED, '--', True))
+  for methods, line, hollow in (
+    (_SOLID, '-', False),
+    (_DASHED, '--', True),
+    (_DASHED_AND_DOTTED, '-.', False),
+  )
   for (method, marker), color in zip(methods.items(), COLORS, strict=True)
 }
 
@@ -87,6 +109,7 @@ _KNOWN = {
 _LINES_OF_PAIRS: dict[LineStyle, LineStyle] = {
   '-': (0, (6, 1, 1, 1)),
   '--': (0, (3, 1, 1, 1, 1, 1)),
+  '-.': (0, (6, 1, 1, 1, 1, 1, 1, 1)),
 }
 # What all other names have, by a number that follows from the name.
 _OTHER_MARKERS = 'dhp<>vX^'

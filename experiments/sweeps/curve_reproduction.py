@@ -13,7 +13,8 @@ import rich.table
 from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.reporting import folders
-from experiments.reporting import plots
+from experiments.reporting.plots import method_plots
+from experiments.reporting.plots import style
 from experiments.sweeps import curves
 from experiments.sweeps import grid_results
 from experiments.sweeps import grids
@@ -154,7 +155,6 @@ def main(
   higher_is_better = any(
     record['higher_is_better'] for own in results for record in own.records
   )
-  (folder / 'plots').mkdir(exist_ok=True)
   for (figure, curve), methods in drawn.items():
     metric = f'{table.curves[curve].metric.replace("parent_", "")}, {curve}'
     if epsilons:
@@ -163,12 +163,14 @@ def main(
         for x, epsilon in epsilons.items()
       }
       label = f'{table.x_label}, and ε extrapolated'
-      drawing = plots.against(methods, label, ticks, metric, higher_is_better)
+      drawing = method_plots.against(
+        methods, label, ticks, metric, higher_is_better
+      )
     else:
-      drawing = plots.fractions(
+      drawing = method_plots.fractions(
         methods, table.x_label, metric, higher_is_better
       )
-    plots.save(drawing, folder / 'plots' / f'{figure}_{curve}')
+    style.save(drawing, folder / 'plots', f'{figure}_{curve}')
   rows = make_rows(drawn, epsilons)
   _print(table, rows)
   if json_file:

@@ -17,7 +17,9 @@ from experiments.command_line import paths
 from experiments.command_line import stopping
 from experiments.command_line import terminal
 from experiments.reporting import folders
-from experiments.reporting import plots
+from experiments.reporting import names
+from experiments.reporting.plots import client_plots
+from experiments.reporting.plots import style
 from experiments.sweeps import grid_display
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results
@@ -222,21 +224,20 @@ def _draw(
   """Draws the test clients at the best points, those of all repeats."""
   if not winners:
     return
-  folder.mkdir(exist_ok=True)
   of_clients = {name: own.of_clients('test') for name, own in winners.items()}
   record = next(iter(winners.values())).records[0]
   judged = record['metric'], record['higher_is_better']
-  plots.save(plots.box_plot(of_clients, *judged), folder / 'clients')
+  style.save(client_plots.box_plot(of_clients, *judged), folder, 'clients')
   for name, own in winners.items():
     if own.records[0].get('hurt'):
-      figure = plots.hurt_scatter(
+      figure = client_plots.hurt_scatter(
         own.of_clients('before'),
         own.of_clients('test'),
         own.of_clients('personalization_examples'),
         *judged,
-        title=name,
+        title=names.written_out(name),
       )
-      plots.save(figure, folder / f'hurt_{name}')
+      style.save(figure, folder, f'hurt_{name}')
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ import rich.box
 import rich.table
 
 from experiments.command_line import terminal
-from experiments.reporting import plots
+from experiments.reporting.plots import method_plots
+from experiments.reporting.plots import style
 from experiments.sweeps import crossed_grids
 from experiments.sweeps import grid_results
 
@@ -91,11 +92,12 @@ def _draw(
       of_way.setdefault(method, {})[float(epsilon)] = [
         record[_FIGURE] for record in winners[name].records
       ]
-  folder.mkdir(exist_ok=True)
   for way, methods in drawn.items():
     label = f'ε of an example, counted as {way}'
-    figure = plots.against(methods, label, ticks, metric, higher_is_better)
-    plots.save(figure, folder / way)
+    figure = method_plots.against(
+      methods, label, ticks, metric, higher_is_better
+    )
+    style.save(figure, folder, way)
 
 
 def show(

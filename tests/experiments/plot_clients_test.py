@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from base import errors
-from experiments.reporting import clients_by_class
+from experiments.reporting.plots import clients_by_class
 from tasks import registry
 from tests.experiments import programs
 
@@ -22,7 +22,9 @@ def test_writes_the_figure_and_its_numbers(tmp_path):
   )
   assert done.returncode == 0, done.stderr
   names = {path.name for path in tmp_path.iterdir()}
-  assert names == {f'clients_by_class.{e}' for e in ('png', 'svg', 'csv')}
+  assert names == {
+    f'clients_by_class.{e}' for e in ('png', 'svg', 'pdf', 'csv')
+  }
   with (tmp_path / 'clients_by_class.csv').open(newline='') as file:
     rows = list(csv.reader(file))
   assert len(rows) == 1 + 5 + 1 + 2

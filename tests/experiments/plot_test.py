@@ -22,13 +22,13 @@ def _plot(root, *arguments):
   return programs.run('plot', *arguments, BUILD_WORKING_DIRECTORY=str(root))
 
 
-def test_writes_both_kinds_of_files(root):
+def test_writes_all_kinds_of_files(root):
   done = _plot(root, 'one')
   assert done.returncode == 0, done.stderr
   names = {path.name for path in (root / 'one' / 'plots').iterdir()}
-  for ending in ('png', 'svg'):
+  for ending in ('png', 'svg', 'pdf'):
     assert f'hurt_finetuning.{ending}' in names
-  assert len(names) == 2 * len(done.stdout.splitlines())
+  assert len(names) == 3 * len(done.stdout.splitlines())
 
 
 def test_a_folder_that_cannot_be_written_to(root):

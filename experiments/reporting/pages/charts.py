@@ -104,7 +104,8 @@ def color_of_method(found: Mapping[str, looks.Look]) -> Spec:
 
 def _dashes(line: looks.LineStyle) -> list[int]:
   if isinstance(line, str):
-    return {'-': [1, 0], '--': [6, 3], ':': [2, 2]}[line]
+    styles = {'-': [1, 0], '--': [6, 3], '-.': [6, 2, 2, 2], ':': [2, 2]}
+    return styles[line]
   return [2 * length for length in line[1]]
 
 

@@ -11,7 +11,8 @@ from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import folders
-from experiments.reporting import plots
+from experiments.reporting.plots import class_plots
+from experiments.reporting.plots import style
 from tasks import registry
 from tasks import task
 
@@ -64,13 +65,13 @@ def main(
       **vars(config.task_settings),
     )
   )
-  figure = plots.clients_by_class(np.array(list(counts.values())))
-  path = output_dir / _NAME
-  plots.save(figure, path)
+  figure = class_plots.clients_by_class(np.array(list(counts.values())))
+  style.add_caption(figure, config.task)
+  written = style.save(figure, output_dir, _NAME)
   table = io.StringIO()
   writer = csv.writer(table, lineterminator='\n')
   writer.writerow(['client', *range(len(next(iter(counts.values()))))])
   writer.writerows([name, *own] for name, own in counts.items())
-  folders.write(path.with_suffix('.csv'), table.getvalue())
-  terminal.say(f'Written to {path}.png, .svg, .csv')
+  folders.write(output_dir / f'{_NAME}.csv', table.getvalue())
+  terminal.say(f'Written to {written}, .csv')
   return 0

@@ -7,11 +7,11 @@ import pytest
 
 from experiments.configuration import configs
 from experiments.configuration import user_settings
-from experiments.reporting import figures
 from experiments.reporting import repeats
+from experiments.reporting.plots import figures
 from tests.experiments import small_runs
-from tests.experiments.reporting import drawn
 from tests.experiments.reporting import run_folders
+from tests.experiments.reporting.plots import drawn
 
 _SETTINGS = (
   'task.num_train_clients=6',
@@ -31,6 +31,7 @@ _MEASURED = (
 )
 _USUAL = {
   'clients',
+  'learning',
   'candidates_finetuning',
   'hurt_finetuning',
   'hurt_knn_per',
@@ -80,9 +81,9 @@ class TestFigures:
     folder = self.another('private', {'fedavg': privacy, 'finetuning': privacy})
     for figure in _draw(folder).values():
       assert figure.get_supxlabel() == (
-        'fedavg, finetuning – client: ε 2, δ 0.001'
+        'synthetic, 4 test clients\n'
+        'FedAvg, FedAvg + fine-tuning – client: ε 2, δ 0.001'
       )
-    assert not next(iter(_draw(self.one).values())).get_supxlabel()
 
   def test_of_what_else_is_measured_though_a_method_diverged(self):
     folder = self.root / 'more'
@@ -113,7 +114,7 @@ class TestFigures:
     assert set(found) == _USUAL | clusters
     # A point for each number of rounds: 3 rounds of 4 clients, both ways.
     (plot,) = found['communication'].axes
-    first, last = drawn.lines(plot)['fedavg']
+    first, last = drawn.lines(plot)['FedAvg']
     assert first == [7, 0.5]
     assert last[0] == 3 * 4 * 2 * (60 * 10 + 10)
     # Four clients of each repeat.

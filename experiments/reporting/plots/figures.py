@@ -11,10 +11,16 @@ import numpy as np
 from sklearn import cluster
 
 from base import errors
-from experiments.reporting import plots
+from experiments.reporting import names
 from experiments.reporting import repeats
 from experiments.reporting import results_folder
 from experiments.reporting import tables
+from experiments.reporting.plots import candidate_plots
+from experiments.reporting.plots import client_plots
+from experiments.reporting.plots import cluster_plots
+from experiments.reporting.plots import method_plots
+from experiments.reporting.plots import round_plots
+from experiments.reporting.plots import style
 from personalization import client_states
 from personalization import measures
 
@@ -22,12 +28,16 @@ from personalization import measures
 _MEASURES = ('validation', 'test', 'test_hurt', 'out_of_distribution')
 # What a training measures in which clients choose their steps.
 _STEPS = ('steps', 'intra_variance')
+# What is counted of rounds, and other measures that are no metric of the model.
+_COUNTS = ('round', 'num_examples', 'num_clients', 'dropped_clients')
+_OF_COHORTS = ('cluster_', 'share_')
+_DROPPED = 'dropped updates'
 # Where the state of a client has its embedding, see `algorithms/fedembed`.
 _EMBEDDING = 'e/'
 # With fewer there is nothing to see.
 _FEWEST_EMBEDDINGS = 10
 # The name of a figure's file, and the figure.
-_Figures = Iterator[tuple[str, plots.Figure]]
+_Figures = Iterator[tuple[str, style.Figure]]
 _Key = TypeVar('_Key')
 
 
@@ -36,12 +46,13 @@ def _of_clients(
 ) -> _Figures:
   """Draws the test clients one by one, those of all repeats."""
   metrics = {m: repeated.of_clients(m, 'metric') for m in repeated.methods}
-  yield 'clients', plots.box_plot(metrics, *judged)
+  yield 'clients', client_plots.box_plot(metrics, *judged)
   for method in repeated.methods:
     if len(repeated.names(method, 'candidates')) == 1:
       continue  # There is nothing that could hurt.
-    titles = {'': method} | {
-      f'_part_{part}': f'{method}, {float(part):.0%} of the evaluation set'
+    title = names.written_out(method)
+    titles = {'': title} | {
+      f'_part_{part}': f'{title}, {float(part):.0%} of the evaluation set'
       for part in repeated.names(method, 'evaluation_fractions')
     }
     for part, title in titles.items():
@@ -58,7 +69,7 @@ def _of_clients(
       if clients:
         yield (
           f'hurt_{method}{part}',
-          plots.hurt_scatter(*zip(*clients), *judged, title=title),
+          client_plots.hurt_scatter(*zip(*clients), *judged, title=title),
         )
 
 
@@ -107,12 +118,14 @@ def of_stages(repeated: repeats.Repeats, judged: tuple[str, bool]) -> _Figures:
     groups = sorted({group for group, *_ in pairs if group})
     for group in ('', *groups):
       of_group = [values for own, *values in pairs if group in ('', own)]
-      suffix, title = (f'_{group}', f', {group}') if group else ('', '')
+      suffix = f'_{group}' if group else ''
+      against = (
+        f'{names.written_out(method)} against {names.written_out(other)}'
+      )
+      title = f'{against}, {group}' if group else against
       yield (
         f'change_{method}{suffix}',
-        plots.relative_changes(
-          *zip(*of_group), *judged, title=f'{method} against {other}{title}'
-        ),
+        client_plots.relative_changes(*zip(*of_group), *judged, title=title),
       )
 
 
@@ -136,10 +149,10 @@ def _of_candidates(
       name for run in repeated.runs for name in run.methods[method]['chosen']
     }
     if len(candidates) > 2:
-      figure = plots.candidate_curves(
+      figure = candidate_plots.candidate_curves(
         candidates,
         *judged,
-        title=method,
+        method,
         chosen=chosen.pop() if len(chosen) == 1 else None,
       )
       yield f'candidates_{method}', figure
@@ -152,14 +165,23 @@ def _of_candidates(
     for method, candidates in of_methods.items()
   }
   if all(with_ood.values()):
-    yield 'ood', plots.ood_curves(with_ood, *judged)
+    yield 'ood', candidate_plots.ood_curves(with_ood, *judged)
+
+
+def _one_by_one(
+  repeated: repeats.Repeats,
+) -> Iterator[tuple[results_folder.FinishedRun, str, str]]:
+  """Lists runs, and what tells their files and their titles apart."""
+  several = len(repeated.runs) > 1
+  for k, run in enumerate(repeated.runs, 1):
+    yield run, f'_{k}' if several else '', f', repeat {k}' if several else ''
 
 
 def _of_clusters(repeated: repeats.Repeats) -> _Figures:
   """Draws clusters run by run, as their numbers mean nothing across runs."""
-  for k, run in enumerate(repeated.runs):
-    suffix = f'_{k + 1}' if len(repeated.runs) > 1 else ''
+  for run, suffix, of_run in _one_by_one(repeated):
     for method in repeated.methods:
+      title = names.written_out(method) + of_run
       rounds = run.rounds.get(run.methods[method]['training'], {})
       shares = {
         name.replace('_', ' '): own
@@ -167,18 +189,54 @@ def _of_clusters(repeated: repeats.Repeats) -> _Figures:
         if name.startswith('cluster_')
       }
       if shares:
-        figure = plots.cluster_shares(shares, title=method)
+        figure = round_plots.cluster_shares(shares, title=title)
         yield f'clusters_{method}{suffix}', figure
       groups = run.methods[method].get('clusters', {}).get('groups')
       if groups:
-        figure = plots.cluster_groups(groups, title=method)
+        figure = cluster_plots.cluster_groups(groups, title=title)
         yield f'groups_{method}{suffix}', figure
+
+
+def _measured(
+  rounds: Mapping[str, Sequence[float]],
+) -> dict[str, np.ndarray]:
+  """Returns what a training measured in each round, by the labels of panels."""
+  updates = np.array(rounds['num_clients'])
+  dropped = np.array(rounds['dropped_clients'])
+  # Where all updates were dropped, there is nothing that was measured.
+  measured = {
+    f'training {name.replace("_", " ")}': np.where(updates > 0, own, np.nan)
+    for name, own in rounds.items()
+    if name not in (*_COUNTS, *_STEPS) and not name.startswith(_OF_COHORTS)
+  }
+  if np.any(dropped):
+    measured[_DROPPED] = dropped / np.maximum(updates + dropped, 1)
+  return measured
+
+
+def of_rounds(repeated: repeats.Repeats) -> _Figures:
+  """Draws the metrics of all trainings by round."""
+  trainings = {
+    run.methods[method]['training']: None
+    for method in repeated.methods
+    for run in repeated.runs
+  }
+  panels: dict[str, dict[str, dict[int, list[float]]]] = {}
+  for training, run in itertools.product(trainings, repeated.runs):
+    if training not in run.rounds:
+      continue  # It has no rounds.
+    rounds = run.rounds[training]
+    for label, values in _measured(rounds).items():
+      series = panels.setdefault(label, {}).setdefault(training, {})
+      for number, value in zip(rounds['round'], values):
+        series.setdefault(int(number), []).append(value)
+  if panels:
+    yield 'learning', round_plots.learning_curves(panels, [_DROPPED])
 
 
 def of_steps(repeated: repeats.Repeats) -> _Figures:
   """Draws the steps that clients choose, run by run, of each training."""
-  for k, run in enumerate(repeated.runs):
-    suffix = f'_{k + 1}' if len(repeated.runs) > 1 else ''
+  for run, suffix, of_run in _one_by_one(repeated):
     trainings = {run.methods[method]['training'] for method in repeated.methods}
     for training in sorted(trainings & run.rounds.keys()):
       measured = {
@@ -188,9 +246,12 @@ def of_steps(repeated: repeats.Repeats) -> _Figures:
       }
       if len(measured) < len(_STEPS):
         continue
+      title = names.written_out(training) + of_run
       yield (
         f'trajectory_{training}{suffix}',
-        plots.trajectories(measured, title=f'{training}, mean over clients'),
+        round_plots.trajectories(
+          measured, training, title=f'{title}, mean over clients'
+        ),
       )
       checkpoints = results_folder.checkpoint_dir(run.path, training)
       if not (checkpoints / client_states.FILE_NAME).exists():
@@ -203,8 +264,8 @@ def of_steps(repeated: repeats.Repeats) -> _Figures:
       ]
       yield (
         f'steps_{training}{suffix}',
-        plots.histogram(
-          steps, 'steps', title=f'{training}, round {last_round}'
+        client_plots.histogram(
+          steps, 'steps', title=f'{title}, round {last_round}'
         ),
       )
 
@@ -213,15 +274,15 @@ def _confusion(
   groups: Sequence[str],
   clusters: Sequence[str] | None,
   vectors: np.ndarray,
-  method: str,
-) -> plots.Figure:
+  title: str,
+) -> style.Figure:
   """Draws in which cluster the clients of each group are.
 
   Args:
     groups: The known group of each client.
     clusters: The cluster of each client; None for those that k-means finds.
     vectors: The embedding of each client.
-    method: The name of the method.
+    title: What stands above.
   """
   known = sorted(set(groups), key=lambda name: (len(name), name))
   what = 'cluster of the method'
@@ -234,15 +295,17 @@ def _confusion(
   counts = np.zeros([len(known), columns.max() + 1], int)
   np.add.at(counts, (list(map(known.index, groups)), columns), 1)
   order, share = measures.match(counts)
-  return plots.confusion(counts[:, order], known, what, share, title=method)
+  return cluster_plots.confusion(
+    counts[:, order], known, what, share, title=title
+  )
 
 
 def _of_embeddings(repeated: repeats.Repeats) -> _Figures:
   """Draws the embeddings that clients keep, run by run, of each training."""
-  for k, run in enumerate(repeated.runs):
-    suffix = f'_{k + 1}' if len(repeated.runs) > 1 else ''
+  for run, suffix, of_run in _one_by_one(repeated):
     for method in repeated.methods:
       training = run.methods[method]['training']
+      title = names.written_out(method) + of_run
       rows = {row['client']: row for row in run.clients[method]}
       if training is None or any('group' not in own for own in rows.values()):
         continue
@@ -261,12 +324,12 @@ def _of_embeddings(repeated: repeats.Repeats) -> _Figures:
         groups = [row['group'] for row in own]
         yield (
           f'embeddings_{method}{suffix}',
-          plots.embeddings(vectors, groups, title=method),
+          cluster_plots.embeddings(vectors, groups, title=title),
         )
         clusters = [row['cluster'] for row in own if row.get('cluster')]
         yield (
           f'confusion_{method}{suffix}',
-          _confusion(groups, clusters or None, np.array(vectors), method),
+          _confusion(groups, clusters or None, np.array(vectors), title),
         )
 
 
@@ -285,7 +348,7 @@ def _of_communication(
     ]
     for method in by_rounds[-1].methods
   }
-  yield 'communication', plots.communication(methods, *judged)
+  yield 'communication', method_plots.communication(methods, *judged)
 
 
 def _numbers(
@@ -321,7 +384,14 @@ def _of_parts(repeated: repeats.Repeats, judged: tuple[str, bool]) -> _Figures:
       if statistic != 'hurt' or len(repeated.names(method, 'candidates')) > 1
     }
     if parts and methods:
-      yield name, plots.fractions(methods, f'part of the {of_what}', *drawn)
+      unaffected = [
+        method
+        for method, own in methods.items()
+        if drawn is judged
+        and all(own[1.0] == values for values in own.values())
+      ]
+      label = f'part of the {of_what}'
+      yield name, method_plots.fractions(methods, label, *drawn, unaffected)
 
 
 def _of_choices(
@@ -333,7 +403,7 @@ def _of_choices(
     repeated, {label: ('tuning', way, 'mean') for label, way in ways.items()}
   )
   if methods:
-    yield 'tuning', plots.tuning(methods, *judged)
+    yield 'tuning', method_plots.tuning(methods, *judged)
 
   where = {'nobody': ('before',), 'everybody': ('test',)} | {
     label: ('acceptance', criterion, 'test')
@@ -345,16 +415,22 @@ def _of_choices(
       _numbers(repeated, {key: (*place, name) for key, place in where.items()})
       for name in ('hurt', 'mean')
     )
-    points = {
-      method: {key: (hurt[method][key], means[method][key]) for key in where}
-      for method in means
-      if method in hurt
-    }
-    yield 'acceptance', plots.acceptance(points, *judged)
+    # Of a method that does not personalize, nobody can be hurt.
+    means = {method: own for method, own in means.items() if method in hurt}
+    if means:
+      yield 'acceptance', method_plots.acceptance(means, hurt, *judged)
 
 
-def _privacy(repeated: repeats.Repeats) -> str:
-  """Tells the privacy of the methods' trainings; nothing if none is private."""
+def _caption(repeated: repeats.Repeats) -> list[str]:
+  """Says of whom the figures are, and the privacy of the methods' trainings."""
+  (first, *others) = repeated.runs
+  num_clients = max(
+    own['test']['num_clients'] for own in first.methods.values()
+  )
+  task = first.configuration['task.name']
+  caption = f'{task}, {num_clients:,} test clients'
+  if others:
+    caption += f', {len(repeated.runs)} repeats'
   results = repeated.runs[0].methods
   texts = {
     method: result['privacy']['text']
@@ -364,9 +440,10 @@ def _privacy(repeated: repeats.Repeats) -> str:
   methods_of = collections.defaultdict(list)
   for method, text in texts.items():
     methods_of[text].append(method)
-  return '\n'.join(
-    f'{", ".join(methods)} – {text}' for text, methods in methods_of.items()
-  )
+  return [caption] + [
+    f'{", ".join(map(names.written_out, methods))} – {text}'
+    for text, methods in methods_of.items()
+  ]
 
 
 def draw(by_rounds: Sequence[repeats.Repeats]) -> _Figures:
@@ -384,6 +461,7 @@ def draw(by_rounds: Sequence[repeats.Repeats]) -> _Figures:
   for name, figure in itertools.chain(
     _of_clients(repeated, judged),
     _of_candidates(repeated, judged),
+    of_rounds(repeated),
     of_stages(repeated, judged),
     _of_clusters(repeated),
     of_steps(repeated),
@@ -392,7 +470,7 @@ def draw(by_rounds: Sequence[repeats.Repeats]) -> _Figures:
     _of_parts(repeated, judged),
     _of_choices(repeated, judged),
   ):
-    plots.add_caption(figure, _privacy(repeated))
+    style.add_caption(figure, *_caption(repeated))
     yield name, figure
 
 
@@ -412,8 +490,7 @@ def main(folders: Sequence[pathlib.Path], output_dir: pathlib.Path) -> int:
   by_rounds = repeats.read(folders)
   try:
     for name, figure in draw(by_rounds):
-      plots.save(figure, output_dir / name)
-      print(f'{output_dir / name}.png, .svg', flush=True)
+      print(style.save(figure, output_dir, name), flush=True)
   except OSError as error:
     raise errors.UserError(str(error)) from error
   if len(by_rounds[-1].runs) > 1:

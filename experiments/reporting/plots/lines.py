@@ -1,0 +1,135 @@
+"""Lines of numbers that were measured in several repeats."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import matplotlib.axes
+import numpy as np
+
+from experiments.reporting import looks
+from experiments.reporting import names
+from experiments.reporting.plots import style
+
+# More points than these have no markers, and a band instead of bars.
+_MOST_BARS = 25
+# Points are on top of each other if they differ by less than this part of what
+# an axis shows.
+_ON_TOP = 0.01
+
+# Numbers are this far out where training diverged, and not where it began.
+_FAR_OUT = 1e6
+
+# A number in each of several repeats. Their mean is drawn and, if they are
+# several, their deviation to either side.
+OfRepeats = Sequence[float]
+# Both coordinates.
+Point = tuple[OfRepeats, OfRepeats]
+
+
+def mean(values: OfRepeats) -> float:
+  """Returns the mean over repeats; NaN if one diverged."""
+  return float(np.mean(values)) if np.all(np.isfinite(values)) else np.nan
+
+
+def _deviation(values: OfRepeats) -> float:
+  several = len(values) > 1 and np.all(np.isfinite(values))
+  return float(np.std(values, ddof=1)) if several else 0.0
+
+
+def look_of(method: str) -> dict[str, Any]:
+  """Returns a method's look as matplotlib's lines have it."""
+  own = looks.look(method)
+  face: Any = own.color
+  if own.hollow:
+    # Of a pair, its trainer shows inside.
+    face = 'white' if own.edge == own.color else (own.color, 0.35)
+  return dict(
+    color=own.color,
+    marker=own.marker,
+    linestyle=own.line,
+    markerfacecolor=face,
+    markeredgecolor=own.edge,
+  )
+
+
+def draw(
+  plot: matplotlib.axes.Axes, points: Sequence[Point], **look: Any
+) -> None:
+  """Draws a line through points, with bars or a band for their deviation."""
+  x, y = (np.array([mean(own) for own in axis]) for axis in zip(*points))
+  x_bars, y_bars = (
+    np.array([_deviation(own) for own in axis]) for axis in zip(*points)
+  )
+  if len(points) > _MOST_BARS and not np.any(x_bars):
+    plot.plot(x, y, **look | dict(marker=''))
+    plot.fill_between(
+      x, y - y_bars, y + y_bars, color=look['color'], alpha=0.15, linewidth=0
+    )
+    return
+  plot.errorbar(
+    x,
+    y,
+    yerr=y_bars if np.any(y_bars) else None,
+    xerr=x_bars if np.any(x_bars) else None,
+    capsize=1.5,
+    elinewidth=0.7,
+    **look,
+  )
+
+
+def draw_methods(
+  plot: matplotlib.axes.Axes,
+  methods: Mapping[str, Sequence[Point]],
+  **changes: Any,
+) -> None:
+  """Draws a line for each method, in its look.
+
+  What later methods hide is drawn larger: a wider line, a ring about a point.
+  What diverged does not widen the axis.
+
+  Args:
+    plot: Where to draw them.
+    methods: The points of each method; of one without any, nothing is drawn.
+    **changes: What is to be different from the looks of the methods.
+  """
+  shown = {method: points for method, points in methods.items() if points}
+  means = {
+    method: np.array([[mean(x), mean(y)] for x, y in points])
+    for method, points in shown.items()
+  }
+  drawn = [y for own in means.values() for y in own[:, 1]]
+  near = style.near(drawn, _FAR_OUT)
+  for (method, points), hidden in zip(shown.items(), _hidden(means)):
+    own = means[method]
+    label = names.written_out(method)
+    if not np.any(np.isin(own[:, 1], near)):
+      label += ' (diverged)'
+    look = look_of(method) | changes
+    if not look['marker'] or len(points) > _MOST_BARS:
+      look['linewidth'] = 1.2 + 1.4 * np.median(hidden)
+    else:
+      for point, times in zip(own[hidden > 0], hidden[hidden > 0]):
+        ring = look | dict(linestyle='', markerfacecolor='none')
+        plot.plot(*point, **ring, markersize=3 + 3 * times, zorder=3)
+    draw(plot, points, label=label, **look)
+  style.show_near(plot, 'y', drawn, _FAR_OUT)
+
+
+def _hidden(means: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
+  """Counts how many later methods each point of a method is under."""
+  order = list(means.values())
+  tolerance = [
+    _ON_TOP * style.extent(axis, _FAR_OUT)
+    for axis in np.concatenate([np.empty([0, 2]), *order]).T
+  ]
+  for i, points in enumerate(order):
+    # On a logarithmic axis small differences can be seen.
+    closest = np.minimum(tolerance, _ON_TOP * np.abs(points))[:, None]
+    distances = (np.abs(points[:, None] - others) for others in order[i + 1 :])
+    yield sum(
+      (
+        np.any(np.all(own <= closest, axis=-1), axis=1).astype(int)
+        for own in distances
+      ),
+      start=np.zeros(len(points), int),
+    )

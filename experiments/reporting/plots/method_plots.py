@@ -1,0 +1,211 @@
+"""Figures that compare methods by their means over clients."""
+
+from collections.abc import Collection, Mapping, Sequence
+import textwrap
+from typing import Any
+
+from matplotlib import ticker
+import matplotlib.axes
+import numpy as np
+
+from experiments.reporting import looks
+from experiments.reporting import names
+from experiments.reporting.plots import lines
+from experiments.reporting.plots import style
+
+# Characters in a line of the name of a way to do something.
+_WAY = 12
+
+
+@style.styled
+def communication(
+  methods: Mapping[str, Sequence[tuple[lines.OfRepeats, lines.OfRepeats]]],
+  metric: str,
+  higher_is_better: bool,
+) -> style.Figure:
+  """Draws the metric against what it took to communicate.
+
+  Motley, figure 6 (b-c).
+
+  Args:
+    methods: For each method, one or more trainings: how many parameters were
+      sent in all, and the mean metric over clients.
+    metric: The name of the metric.
+    higher_is_better: Its direction.
+
+  Returns:
+    The figure.
+  """
+  figure = style.new_figure(2.6)
+  plot = figure.subplots()
+  lines.draw_methods(plot, methods)
+  plot.xaxis.set_major_formatter(ticker.EngFormatter(sep=''))
+  plot.set_xlabel('parameters sent to and from clients in training')
+  plot.set_ylabel(style.metric_label(metric, higher_is_better))
+  style.add_legend(figure, [plot])
+  return figure
+
+
+def _over(
+  methods: Mapping[str, Mapping[float, lines.OfRepeats]],
+  metric: str,
+  higher_is_better: bool,
+) -> tuple[style.Figure, matplotlib.axes.Axes]:
+  """Draws a metric of methods over numbers, with a tick for each of these."""
+  figure = style.new_figure(2.6)
+  plot = figure.subplots()
+  points = {
+    method: [([x], y) for x, y in sorted(own.items())]
+    for method, own in methods.items()
+  }
+  lines.draw_methods(plot, points)
+  plot.set_xticks(sorted({x for own in methods.values() for x in own}))
+  plot.set_ylabel(style.metric_label(metric, higher_is_better))
+  return figure, plot
+
+
+@style.styled
+def fractions(
+  methods: Mapping[str, Mapping[float, lines.OfRepeats]],
+  label: str,
+  metric: str,
+  higher_is_better: bool,
+  trained_on_all: Collection[str] = (),
+) -> style.Figure:
+  """Draws what becomes of methods with a part of something only.
+
+  Motley, figures 3 (c-d) and 7 (c).
+
+  Args:
+    methods: For each method and fraction, the metric.
+    label: What the fraction is, as 'part of the personalization set'.
+    metric: The name of the metric; 'clients hurt' is a share.
+    higher_is_better: Its direction.
+    trained_on_all: The methods whose models come from training alone, which had
+      all of it. They are a level to compare with, not a curve.
+
+  Returns:
+    The figure.
+  """
+  curves = {
+    method: own
+    for method, own in methods.items()
+    if method not in trained_on_all
+  }
+  figure, plot = _over(curves, metric, higher_is_better)
+  for method in trained_on_all:
+    plot.axhline(
+      lines.mean(methods[method][max(methods[method])]),
+      color=looks.look(method).color,
+      linestyle=':',
+      label=f'{names.written_out(method)} (trained on all)',
+    )
+  style.add_legend(figure, [plot])
+  style.in_percent(plot.xaxis, label)
+  if metric == 'clients hurt':
+    style.in_shares(plot, plot.get_ylabel())
+  return figure
+
+
+@style.styled
+def against(
+  methods: Mapping[str, Mapping[float, lines.OfRepeats]],
+  label: str,
+  ticks: Mapping[float, str],
+  metric: str,
+  higher_is_better: bool,
+) -> style.Figure:
+  """Draws a metric of methods against a number, as noise or ε.
+
+  Args:
+    methods: For each method and number, the metric.
+    label: What the number is.
+    ticks: The text below each number.
+    metric: The name of the metric.
+    higher_is_better: Its direction.
+
+  Returns:
+    The figure.
+  """
+  figure, plot = _over(methods, metric, higher_is_better)
+  style.log_if_wide(plot, 'x')
+  plot.set_xticks(list(ticks), list(ticks.values()))
+  plot.set_xlabel(label)
+  style.add_legend(figure, [plot])
+  return figure
+
+
+def _beside(
+  plot: matplotlib.axes.Axes,
+  methods: Mapping[str, Mapping[str, lines.OfRepeats]],
+  **look: Any,
+) -> None:
+  """Draws methods beside each other, at each way to do something."""
+  ways = list(dict.fromkeys(way for own in methods.values() for way in own))
+  spread = min(0.06 * (len(methods) - 1), 0.3)
+  shifts = np.linspace(-spread, spread, len(methods))
+  points = {
+    method: [([ways.index(way) + shift], own[way]) for way in own]
+    for (method, own), shift in zip(methods.items(), shifts)
+  }
+  lines.draw_methods(plot, points, **look)
+  plot.set_xticks(range(len(ways)), [textwrap.fill(way, _WAY) for way in ways])
+  plot.set_xlim(-0.4, len(ways) - 0.6)
+  plot.grid(visible=False, axis='x')
+
+
+@style.styled
+def tuning(
+  methods: Mapping[str, Mapping[str, lines.OfRepeats]],
+  metric: str,
+  higher_is_better: bool,
+) -> style.Figure:
+  """Draws a candidate chosen for all clients against one for each.
+
+  Motley, figure 8.
+
+  Args:
+    methods: For each method the mean over clients by the way to choose, the
+      same ways for all methods.
+    metric: The name of the metric.
+    higher_is_better: Its direction.
+
+  Returns:
+    The figure.
+  """
+  figure = style.new_figure(2.6)
+  plot = figure.subplots()
+  _beside(plot, methods)
+  plot.set_xlabel('candidate chosen')
+  plot.set_ylabel(style.metric_label(metric, higher_is_better))
+  style.add_legend(figure, [plot])
+  return figure
+
+
+@style.styled
+def acceptance(
+  means: Mapping[str, Mapping[str, lines.OfRepeats]],
+  hurt: Mapping[str, Mapping[str, lines.OfRepeats]],
+  metric: str,
+  higher_is_better: bool,
+) -> style.Figure:
+  """Draws what it does to clients to refuse some personalized models.
+
+  Args:
+    means: For each method and criterion, the mean metric.
+    hurt: Likewise the share of clients hurt.
+    metric: The name of the metric.
+    higher_is_better: Its direction.
+
+  Returns:
+    The figure: the metric above, and below it who is hurt.
+  """
+  figure = style.new_figure(3.6)
+  above, below = figure.subplots(2, sharex=True)
+  _beside(above, means, linestyle='')
+  _beside(below, hurt, linestyle='')
+  above.set_ylabel(style.metric_label(metric, higher_is_better))
+  style.in_shares(below, 'clients hurt\n(lower is better)')
+  below.set_xlabel('who takes the personalized model')
+  style.add_legend(figure, [above])
+  return figure
