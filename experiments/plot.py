@@ -26,6 +26,8 @@ The figures, of what there are numbers for, are as wide as a column of a paper:
 
 and, where experiments:run was told by --set to measure more,
 
+  validation                 with rounds_per_evaluation: the validation clients
+                             in the course of a training
   ood                        with ood_examples
   acceptance                 with acceptance_margin or acceptance_min_examples
   personalization_fractions  with these settings; the latter

@@ -21,6 +21,7 @@ from experiments.reporting.plots import cluster_plots
 from experiments.reporting.plots import method_plots
 from experiments.reporting.plots import round_plots
 from experiments.reporting.plots import style
+from experiments.reporting.plots import validation_figures
 from personalization import client_states
 from personalization import measures
 
@@ -462,6 +463,7 @@ def draw(by_rounds: Sequence[repeats.Repeats]) -> _Figures:
     _of_clients(repeated, judged),
     _of_candidates(repeated, judged),
     of_rounds(repeated),
+    validation_figures.of_validation(repeated, judged),
     of_stages(repeated, judged),
     _of_clusters(repeated),
     of_steps(repeated),

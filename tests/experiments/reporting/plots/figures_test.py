@@ -24,6 +24,7 @@ _SETTINGS = (
   'coefficients=0,0.5',
 )
 _MEASURED = (
+  'rounds_per_evaluation=2',
   'ood_examples=20',
   'evaluation_fractions=0.5',
   'personalization_fractions=0.5',
@@ -90,6 +91,7 @@ class TestFigures:
     _run(folder, *_MEASURED, 'finetuning.finetuning_learning_rates=1e30')
     found = _draw(folder)
     assert set(found) - set(_draw(self.one)) == {
+      'validation',
       'ood',
       'acceptance',
       'personalization_fractions',
