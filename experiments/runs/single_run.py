@@ -15,6 +15,7 @@ from experiments.command_line import stopping
 from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.configuration import user_settings
+from experiments.reporting import hyperparameters
 from experiments.reporting import results_folder
 from experiments.reporting import round_metrics
 from experiments.reporting import serialization
@@ -356,6 +357,9 @@ def run(
         'privacy': serialization.make_guarantee(method.guarantee),
       }
       folder.add(name, result, serialization.make_rows(name, outcome))
+      hyperparameters.write(
+        folder.tensorboard_dir(name), name, config.to_dict(), result
+      )
     return folder.results
 
 
