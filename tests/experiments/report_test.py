@@ -2,12 +2,12 @@
 
 import pytest
 
+from tests.experiments import made_up_folders
 from tests.experiments import programs
-from tests.experiments.reporting.pages import made_up
 
 
 def test_writes_a_page_where_the_user_is(tmp_path):
-  made_up.write_run(tmp_path / 'one')
+  made_up_folders.write_run(tmp_path / 'one')
   done = programs.run(
     'report', 'one', '--output=new/page.html', BUILD_WORKING_DIRECTORY=tmp_path
   )

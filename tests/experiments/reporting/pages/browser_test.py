@@ -15,7 +15,7 @@ import pytest
 from experiments.reporting.pages import page
 from experiments.reporting.pages import report
 from experiments.reporting.pages import sources
-from tests.experiments.reporting.pages import made_up
+from tests.experiments import made_up_folders
 
 _BROWSER = shutil.which('chromium') or shutil.which('google-chrome')
 pytestmark = pytest.mark.skipif(
@@ -71,9 +71,9 @@ def _browse(path: pathlib.Path, *flags: str) -> str:
 def _made(tmp_path_factory) -> page.Report:
   root = tmp_path_factory.mktemp('browser')
   paths = [
-    made_up.write_run(root / 'one'),
-    made_up.write_run(root / 'two', seed=1),
-    made_up.write_grid(root / 'grid'),
+    made_up_folders.write_run(root / 'one'),
+    made_up_folders.write_run(root / 'two', seed=1),
+    made_up_folders.write_grid(root / 'grid'),
   ]
   return report.make(sources.read(paths), 'report one two grid')
 

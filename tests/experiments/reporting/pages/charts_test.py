@@ -10,7 +10,7 @@ from experiments.reporting.pages import client_charts
 from experiments.reporting.pages import grid_charts
 from experiments.reporting.pages import learning_charts
 from experiments.reporting.pages import sources
-from tests.experiments.reporting.pages import made_up
+from tests.experiments import made_up_folders
 
 _CANDIDATES = {
   f'{epochs} epochs': {
@@ -26,7 +26,7 @@ _CANDIDATES = {
 
 def _points():
   return [
-    made_up.point(
+    made_up_folders.point(
       rate * momentum * size,
       **{'task.alpha': rate},
       momentum=momentum,
@@ -39,7 +39,7 @@ def _points():
 
 
 def _every_chart():
-  own = made_up.series(
+  own = made_up_folders.series(
     candidates=_CANDIDATES,
     groups={'north': {'pooled': 0.5}},
     clusters={'sizes': {'0': 2, '1': 1}},
@@ -50,8 +50,10 @@ def _every_chart():
     ('fedavg', 'fedavg', seed, {'round': [1.0, 2.0], 'loss': [2.0, seed]})
     for seed in (0.5, 1.0)
   ]
-  grid = sources.Grid(made_up.pathlib.Path('grid'), _points(), [])
-  one = sources.Grid(grid.path, [made_up.point(r, rate=r) for r in (1, 2)], [])
+  grid = sources.Grid(made_up_folders.pathlib.Path('grid'), _points(), [])
+  one = sources.Grid(
+    grid.path, [made_up_folders.point(r, rate=r) for r in (1, 2)], []
+  )
   return [
     client_charts.of_clients(series),
     client_charts.of_shares(series),
@@ -83,23 +85,23 @@ def test_vega_lite_draws_every_chart():
   ],
 )
 def test_who_is_better_follows_from_the_direction(higher_is_better, results):
-  own = made_up.series(higher_is_better=higher_is_better)
+  own = made_up_folders.series(higher_is_better=higher_is_better)
   chart = client_charts.of_gains([own])
   assert [row['result'] for row in chart.data] == results
 
 
 def test_there_are_no_gains_where_nothing_was_personalized():
-  own = made_up.series(values=(0.5, 0.6), before=(0.5, 0.6))
+  own = made_up_folders.series(values=(0.5, 0.6), before=(0.5, 0.6))
   assert client_charts.of_gains([own]) is None
 
 
 def test_clients_whose_model_diverged_are_not_drawn():
-  own = made_up.series(values=(0.5, math.nan), before=(0.5, 0.5))
+  own = made_up_folders.series(values=(0.5, math.nan), before=(0.5, 0.5))
   assert len(client_charts.of_clients([own]).data) == 1
 
 
 def test_shares_end_at_all_clients():
-  chart = client_charts.of_shares([made_up.series()])
+  chart = client_charts.of_shares([made_up_folders.series()])
   assert [row['share'] for row in chart.data] == [
     pytest.approx(share, rel=1e-5) for share in (1 / 3, 2 / 3, 1)
   ]
@@ -115,7 +117,7 @@ def test_long_curves_are_thinned_and_keep_their_end():
 
 
 def test_a_heat_map_has_the_best_of_what_else_differs():
-  grid = sources.Grid(made_up.pathlib.Path('grid'), _points(), [])
+  grid = sources.Grid(made_up_folders.pathlib.Path('grid'), _points(), [])
   chart = grid_charts.of_grid(grid)[0]
   cells = {
     (row['task.alpha'], row['momentum']): row['validation']

@@ -7,16 +7,16 @@ import pytest
 from experiments.reporting.pages import page
 from experiments.reporting.pages import report
 from experiments.reporting.pages import sources
-from tests.experiments.reporting.pages import made_up
+from tests.experiments import made_up_folders
 
 
 @pytest.fixture(name='made', scope='module')
 def _made(tmp_path_factory) -> page.Report:
   root = tmp_path_factory.mktemp('folders')
   paths = [
-    made_up.write_run(root / 'one', batch_size=5),
-    made_up.write_run(root / 'two', batch_size=10),
-    made_up.write_grid(root / 'grid'),
+    made_up_folders.write_run(root / 'one', batch_size=5),
+    made_up_folders.write_run(root / 'two', batch_size=10),
+    made_up_folders.write_grid(root / 'grid'),
   ]
   return report.make(sources.read(paths), 'report one two grid')
 

@@ -6,8 +6,8 @@ import pytest
 
 from experiments.reporting.pages import report
 from experiments.reporting.pages import sources
+from tests.experiments import made_up_folders
 from tests.experiments.reporting import run_folders
-from tests.experiments.reporting.pages import made_up
 
 
 def _texts(made, name):
@@ -16,7 +16,7 @@ def _texts(made, name):
 
 
 def test_the_table_of_results_has_means_over_clients(tmp_path):
-  made_up.write_run(tmp_path / 'run')
+  made_up_folders.write_run(tmp_path / 'run')
   path = tmp_path / 'run' / 'per_client.csv'
   path.write_text(path.read_text().replace('nan', '1'))
   made = report.make(sources.read([run_folders.sealed(tmp_path / 'run')]), '')
@@ -26,28 +26,30 @@ def test_the_table_of_results_has_means_over_clients(tmp_path):
 
 
 def test_a_model_that_diverged_has_no_mean(tmp_path):
-  made_up.write_run(tmp_path / 'run')
+  made_up_folders.write_run(tmp_path / 'run')
   made = report.make(sources.read([tmp_path / 'run']), '')
   assert _texts(made, 'results')[0]['mean'] == 'diverged'
 
 
 def test_settings_in_which_runs_differ_are_listed(tmp_path):
   for size in (5, 10):
-    made_up.write_run(tmp_path / str(size), batch_size=size)
+    made_up_folders.write_run(tmp_path / str(size), batch_size=size)
   made = report.make(sources.read([tmp_path]), '')
   (row,) = _texts(made, 'differences')
   assert list(row.values()) == ['batch_size', '10', '5']
 
 
 def test_the_points_of_a_grid_begin_with_the_best(tmp_path):
-  made = report.make(sources.read([made_up.write_grid(tmp_path / 'g')]), '')
+  made = report.make(
+    sources.read([made_up_folders.write_grid(tmp_path / 'g')]), ''
+  )
   rows = _texts(made, 'g_points')
   assert [row['rate'] for row in rows] == ['1.0', '0.1', '10.0']
   assert rows[-1]['validation'] == 'diverged'
 
 
 def test_watching_ends_when_all_is_finished(tmp_path, monkeypatch):
-  folder = made_up.write_run(tmp_path / 'run', finished=1)
+  folder = made_up_folders.write_run(tmp_path / 'run', finished=1)
   page = tmp_path / 'report.html'
   looks = []
 
@@ -57,7 +59,7 @@ def test_watching_ends_when_all_is_finished(tmp_path, monkeypatch):
       path.unlink()
     (folder / 'metrics/fedavg.csv').unlink()
     (folder / 'metrics').rmdir()
-    made_up.write_run(folder)
+    made_up_folders.write_run(folder)
 
   monkeypatch.setattr(report.time, 'sleep', finish)
   assert report.main([folder], page, None, watch=True) == 0
@@ -74,7 +76,7 @@ def test_quantiles_of_what_diverged_are_unknown(values, median):
 
 def test_each_task_has_sections_of_its_own(tmp_path):
   for task in ('school', 'mnist'):
-    made_up.write_run(tmp_path / task, task={'name': task})
+    made_up_folders.write_run(tmp_path / task, task={'name': task})
   made = report.make(sources.read([tmp_path]), '')
   titles = [section.title for section in made.sections]
   assert {'Results: school', 'Results: mnist'} <= set(titles)

@@ -6,14 +6,14 @@ import pytest
 
 from base import errors
 from experiments.reporting.pages import sources
-from tests.experiments.reporting.pages import made_up
+from tests.experiments import made_up_folders
 
 
 def test_a_finished_run_has_the_clients_of_each_method(tmp_path):
-  (run,) = sources.read([made_up.write_run(tmp_path / 'run')])
+  (run,) = sources.read([made_up_folders.write_run(tmp_path / 'run')])
   assert run.status == 'finished'
   clients = run.repeat('finetuning').clients
-  assert [client.name for client in clients] == list(made_up.CLIENTS)
+  assert [client.name for client in clients] == list(made_up_folders.CLIENTS)
   assert [client.value for client in clients][:2] == [0.5, 0.75]
   assert math.isnan(clients[2].value)
 
@@ -21,7 +21,7 @@ def test_a_finished_run_has_the_clients_of_each_method(tmp_path):
 @pytest.mark.parametrize('finished', [0, 1])
 def test_a_run_under_way_says_what_is_missing(tmp_path, finished):
   (run,) = sources.read(
-    [made_up.write_run(tmp_path / 'run', finished=finished)]
+    [made_up_folders.write_run(tmp_path / 'run', finished=finished)]
   )
   missing = ('fedavg', 'finetuning')[finished:]
   assert f'{", ".join(missing)} missing; the last round on disk is 2' in (
@@ -32,7 +32,7 @@ def test_a_run_under_way_says_what_is_missing(tmp_path, finished):
 
 def test_a_folder_of_folders_has_all_runs_inside(tmp_path):
   for seed in (0, 1):
-    made_up.write_run(tmp_path / f'seed_{seed}', seed=seed)
+    made_up_folders.write_run(tmp_path / f'seed_{seed}', seed=seed)
   assert [run.configuration['seed'] for run in sources.read([tmp_path])] == [
     0,
     1,
@@ -40,7 +40,7 @@ def test_a_folder_of_folders_has_all_runs_inside(tmp_path):
 
 
 def test_runs_that_differ_in_seed_alone_are_repeats(tmp_path):
-  paths = [made_up.write_run(tmp_path / str(s), seed=s) for s in (0, 1)]
+  paths = [made_up_folders.write_run(tmp_path / str(s), seed=s) for s in (0, 1)]
   series = sources.series_of(sources.read(paths))
   assert [(own.name, len(own.repeats)) for own in series] == [
     ('fedavg', 2),
@@ -50,7 +50,9 @@ def test_runs_that_differ_in_seed_alone_are_repeats(tmp_path):
 
 def test_runs_that_differ_in_settings_are_named_by_them(tmp_path):
   paths = [
-    made_up.write_run(tmp_path / str(size), ('fedavg',), batch_size=size)
+    made_up_folders.write_run(
+      tmp_path / str(size), ('fedavg',), batch_size=size
+    )
     for size in (5, 10)
   ]
   series = sources.series_of(sources.read(paths))
@@ -62,14 +64,15 @@ def test_runs_that_differ_in_settings_are_named_by_them(tmp_path):
 
 def test_methods_of_different_runs_keep_their_names(tmp_path):
   paths = [
-    made_up.write_run(tmp_path / name, (name,)) for name in ('fedavg', 'ditto')
+    made_up_folders.write_run(tmp_path / name, (name,))
+    for name in ('fedavg', 'ditto')
   ]
   series = sources.series_of(sources.read(paths))
   assert [own.name for own in series] == ['fedavg', 'ditto']
 
 
 def test_the_best_point_of_a_grid_did_not_diverge(tmp_path):
-  (grid,) = sources.read([made_up.write_grid(tmp_path, '{"cut o')])
+  (grid,) = sources.read([made_up_folders.write_grid(tmp_path, '{"cut o')])
   (best,) = grid.best()
   assert best.values == {'rate': 1.0}
   assert len(best.records) == 2
