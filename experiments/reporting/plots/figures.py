@@ -263,6 +263,8 @@ def of_steps(repeated: repeats.Repeats) -> _Figures:
         for _, state in client_states.saved(checkpoints, last_round)
         if state['last_round'] == last_round
       ]
+      if not steps:  # All updates of the round were dropped.
+        continue
       yield (
         f'steps_{training}{suffix}',
         client_plots.histogram(
