@@ -1,12 +1,12 @@
 """Convolutional networks, for images and for spectrograms."""
 
-import abc
 import collections
 from collections.abc import Mapping
 import dataclasses
 
 import tensorflow as tf
 
+from tasks.models import layered
 from tasks.models import layers
 from tasks.models import metrics
 from tasks.models import models
@@ -19,41 +19,7 @@ _SCORES_OF_LOGIT = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class _ConvolutionalModel(models.Model):
-  """A model of convolutions and dense layers, of which `output` is the last."""
-
-  example_gradients = 'by norms'
-
-  @property
-  @abc.abstractmethod
-  def _kernel_shapes(self) -> Mapping[str, tuple[int, ...]]:
-    """The shape of each layer's kernel, in the order of the layers."""
-
-  @property
-  def parts(self) -> Mapping[str, tuple[str, ...]]:
-    names = [
-      f'{layer}_{weight}'
-      for layer in self._kernel_shapes
-      for weight in ('kernel', 'bias')
-    ]
-    return {models.ENCODER: tuple(names[:-2]), models.HEAD: tuple(names[-2:])}
-
-  def init(self, seed: tf.Tensor) -> models.Weights:
-    """As in `Model`; names, shapes and distributions are those of Keras."""
-    shapes = self._kernel_shapes
-    weights = collections.OrderedDict()
-    seeds = tf.random.experimental.stateless_split(seed, len(shapes))
-    for i, (layer, shape) in enumerate(shapes.items()):
-      weights[f'{layer}_kernel'] = layers.glorot_uniform(seeds[i], shape)
-      weights[f'{layer}_bias'] = tf.zeros(shape[-1:])
-    return weights
-
-  def decide(self, weights: models.Weights, features: tf.Tensor) -> tf.Tensor:
-    return layers.dense(weights, 'output', features)
-
-
-@dataclasses.dataclass(frozen=True)
-class EmnistCnn(_ConvolutionalModel, models.Classifier):
+class EmnistCnn(layered.LayeredModel, models.Classifier):
   """TFF's `cnn_dropout` for EMNIST, without its dropout.
 
   Two 3x3 convolutions of 32 and 64 channels, 2x2 max-pooling, a dense layer of
@@ -93,7 +59,7 @@ class EmnistCnn(_ConvolutionalModel, models.Classifier):
 
 
 @dataclasses.dataclass(frozen=True)
-class AdniCnn(_ConvolutionalModel, models.Regressor):
+class AdniCnn(layered.LayeredModel, models.Regressor):
   """Motley's model for ADNI: one number from an image.
 
   Two 5x5 convolutions of 32 and 64 channels, each with 2x2 max-pooling, a dense
@@ -131,7 +97,7 @@ class AdniCnn(_ConvolutionalModel, models.Regressor):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cifar10Cnn(_ConvolutionalModel, models.Classifier):
+class Cifar10Cnn(layered.LayeredModel, models.Classifier):
   """The network of PyTorch's tutorial on CIFAR-10: 62,006 weights.
 
   Two 5x5 convolutions of 6 and 16 channels, each with 2x2 max-pooling, and
@@ -171,7 +137,7 @@ class Cifar10Cnn(_ConvolutionalModel, models.Classifier):
 
 
 @dataclasses.dataclass(frozen=True)
-class WakewordCnn(_ConvolutionalModel):
+class WakewordCnn(layered.LayeredModel):
   """A detector of a word in spectrograms, as in Self-FL, section 4.1.
 
   A stack of 3x3 convolutions with 2x2 max-pooling between them, and a dense

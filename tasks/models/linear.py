@@ -9,6 +9,7 @@ import collections
 from collections.abc import Mapping
 import dataclasses
 import math
+from typing import Literal
 
 import tensorflow as tf
 
@@ -25,10 +26,12 @@ class LinearModel(models.Model):
       zero in Motley, except where several models must not start as one.
   """
 
-  example_gradients = 'at once'
-
   num_features: int
   initial_stddev: float = dataclasses.field(default=0.0, kw_only=True)
+
+  @property
+  def example_gradients(self) -> Literal['at once']:
+    return 'at once'
 
   @property
   @abc.abstractmethod

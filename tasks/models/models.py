@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import dataclasses
 import functools
 import hashlib
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -59,16 +59,7 @@ class Model(abc.ABC):
       models are equal.
     protection: Protects each example in the gradients of a client; None if
       nothing does.
-    example_gradients: How the gradients of the examples of a batch are clipped:
-      in turns; at once, which is faster if they are small; or by their norms,
-      which is faster if they are large. For this, each weight must be one of
-      one layer that tells norms, see `layers.probe`, and all examples must
-      count the same.
   """
-
-  example_gradients: ClassVar[Literal['in turns', 'at once', 'by norms']] = (
-    'in turns'
-  )
 
   frozen: Weights = dataclasses.field(
     default_factory=collections.OrderedDict,
@@ -79,6 +70,17 @@ class Model(abc.ABC):
   protection: protections.Protection | None = dataclasses.field(
     default=None, kw_only=True
   )
+
+  @property
+  def example_gradients(self) -> Literal['in turns', 'at once', 'by norms']:
+    """How the gradients of the examples of a batch are clipped.
+
+    In turns; at once, which is faster if they are small; or by their norms,
+    which is faster if they are large. For this, each weight must be one of one
+    layer that tells norms, see `layers.probe`, and all examples must count the
+    same.
+    """
+    return 'in turns'
 
   @property
   def num_types(self) -> int:
@@ -347,7 +349,7 @@ class Regressor(Model):
     return tf.square(scores - batch['y'])
 
   def judge(self, predicted: tf.Tensor, batch: Batch) -> Statistics:
-    error = each_as_one(self.score_loss(predicted, batch))
+    error = each_as_one(tf.square(predicted - batch['y']))
     return collections.OrderedDict(squared_error=error)
 
 

@@ -35,13 +35,30 @@ def _convolve(
   return layers.convolve(kernel, bias, x, padding, 2)
 
 
+class JudgedByF1(models.Classifier):
+  """A classifier whose metric 'macro_f1' is the mean of the F1 of all labels."""
+
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return {'macro_f1': metrics.MACRO_F1}
+
+  def judge(
+    self, predicted: tf.Tensor, batch: models.Batch
+  ) -> models.Statistics:
+    statistics = super().judge(predicted, batch)
+    true, found = (
+      tf.one_hot(own, self.num_classes) for own in (batch['y'], predicted)
+    )
+    statistics['macro_f1'] = true[:, :, tf.newaxis] * found[:, tf.newaxis, :]
+    return statistics
+
+
 @dataclasses.dataclass(frozen=True)
-class PreferenceModel(models.Classifier):
+class PreferenceModel(JudgedByF1):
   """A model of whether a user likes an image, of some type.
 
   Its examples are {'x': [height, width, 1] float32, 'y': [] int32, 1 if the
-  user likes it, 'type': [] int32}. The metric 'macro_f1' is the mean of the F1
-  of both labels.
+  user likes it, 'type': [] int32}.
 
   Attributes:
     types: The number of types.
@@ -165,20 +182,6 @@ class PreferenceModel(models.Classifier):
 
   def decide(self, weights: models.Weights, features: tf.Tensor) -> tf.Tensor:
     return layers.dense(weights, 'output', features)
-
-  @property
-  def metrics(self) -> Mapping[str, metrics.Metric]:
-    return {'macro_f1': metrics.MACRO_F1}
-
-  def judge(
-    self, predicted: tf.Tensor, batch: models.Batch
-  ) -> models.Statistics:
-    statistics = super().judge(predicted, batch)
-    true, found = (
-      tf.one_hot(own, self.num_classes) for own in (batch['y'], predicted)
-    )
-    statistics['macro_f1'] = true[:, :, tf.newaxis] * found[:, tf.newaxis, :]
-    return statistics
 
   def _normalize(
     self, weights: models.Weights, layer: str, x: tf.Tensor, last: bool = False

@@ -13,6 +13,7 @@ from tasks.models import linear
 from tasks.models import lstm
 from tasks.models import mobilenet
 from tasks.models import models
+from tasks.models import networks
 from tasks.models import preference
 from tasks.models import prompted
 from tasks.models import transformer
@@ -64,6 +65,16 @@ _MODELS = {
     _NUM_CLASSES,
     sequence_length=4,
     frozen=gpt2_source.weights(),
+  ),
+  'regression_network': networks.NetworkRegressor((3,)),
+  'dense_network': networks.NetworkClassifier(
+    (3,), _NUM_CLASSES, hidden=(4, 2), types=_NUM_CLASSES
+  ),
+  'image_network': networks.NetworkClassifier(
+    (9, 6, 3), _NUM_CLASSES, filters=(2, 3), hidden=(4,)
+  ),
+  'network_with_contexts': networks.PreferenceNetwork(
+    (3,), 2, num_contexts=_NUM_CLASSES, hidden=(4,)
   ),
   'frozen': toys.FrozenModel(),
   'vector': toys.VectorModel(),
