@@ -16,7 +16,7 @@ import dataclasses
 import math
 import types
 import typing
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from base import errors
 
@@ -55,6 +55,7 @@ def field(
   above: float | None = None,
   maximum: float | None = None,
   choices: Sequence[Any] | None = None,
+  path: bool = False,
 ) -> Any:
   """Defines a setting of a dataclass.
 
@@ -67,13 +68,15 @@ def field(
     above: What the value must be larger than.
     maximum: The largest value allowed.
     choices: All values allowed.
+    path: Whether it is the path of a file or folder, or several, which a user
+      names from the folder that the program was called in.
 
   Returns:
     The field.
   """
   limits = dict(minimum=minimum, above=above, maximum=maximum, choices=choices)
   return dataclasses.field(
-    default=default, metadata=dict(limits=limits, help=help)
+    default=default, metadata=dict(limits=limits, help=help, path=path)
   )
 
 
@@ -134,6 +137,21 @@ class Settings:
             f'{spec.name} must be {violation}, not {errors.shown(element)}.',
             spec.name,
           )
+
+  def with_paths(self, replace: Callable[[str], str]) -> Self:
+    """Returns the same settings with other paths; none stays none."""
+
+    def replaced(value: Any) -> Any:
+      if isinstance(value, tuple):
+        return tuple(map(replaced, value))
+      return None if value is None else replace(value)
+
+    changed = {
+      spec.name: replaced(getattr(self, spec.name))
+      for spec in dataclasses.fields(self)
+      if spec.metadata.get('path')
+    }
+    return dataclasses.replace(self, **changed)
 
 
 def require_order(own: Settings, smaller: str, larger: str) -> None:

@@ -45,6 +45,7 @@ TASKS = {
   ),
   'stackoverflow': 'tasks.stackoverflow:StackOverflowSettings',
   'synthetic': 'tasks.synthetic:SyntheticSettings',
+  'table': 'tasks.table:TableSettings',
   'ted_multi': 'tasks.ted_multi:TedMultiSettings',
   'tv_dialogue': 'tasks.tv_dialogue:TvDialogueSettings',
   'vehicle': 'tasks.vehicle:VehicleSettings',

@@ -69,6 +69,8 @@ class Task:
     vocabulary: The words of a language task, those of the numbers 1, 2, ….
     contexts: The names of the contexts that examples are under, those of the
       numbers 0, 1, … in the feature 'context'.
+    notes: What the user should see of the data before training, as text of 80
+      columns.
   """
 
   name: str
@@ -84,3 +86,4 @@ class Task:
   attributes: Mapping[str, Attribute] = dataclasses.field(default_factory=dict)
   vocabulary: Sequence[str] = ()
   contexts: Sequence[str] = ()
+  notes: str = ''

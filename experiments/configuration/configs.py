@@ -121,6 +121,11 @@ def _make(
     raise errors.UserError(f'{given[error.name][1]}: {error}') from error
 
 
+def _full_path(path: str) -> str:
+  """Writes a path in full: the same from wherever it is named."""
+  return str(paths.user_path(path).resolve())
+
+
 def _names(cls: type[settings.Settings]) -> set[str]:
   return {field.name for field in dataclasses.fields(cls)}
 
@@ -287,18 +292,15 @@ def resolve(request: user_settings.Request) -> Config:
     own = {name: given.run[name] for name in given.run if name in _names(cls)}
     return _make(lambda own: settings.from_dict(cls, own, 'settings'), own)
 
-  run = make(user_settings.RunSettings)
-  # In full, so that it is the same from wherever it is named.
-  folders = (str(paths.user_path(p).resolve()) for p in run.warmstart_from)
   return Config(
-    run=dataclasses.replace(run, warmstart_from=tuple(folders)),
+    run=make(user_settings.RunSettings).with_paths(_full_path),
     training=make(schedules.TrainingSettings),
     measurement=make(measurements.MeasurementSettings),
     task=request.task,
     task_settings=_make(
       lambda own: settings.from_dict(task_class, own, f'task {request.task}'),
       given.task,
-    ),
+    ).with_paths(_full_path),
     privacy=request.privacy,
     privacy_settings=_make(
       lambda own: settings.from_dict(

@@ -80,6 +80,7 @@ class RunSettings(settings.Settings):
     (),
     'Output folders of finished runs, whose models training begins with: one'
     ' model, or one for each cluster; FOLDER:METHOD if it trained several.',
+    path=True,
   )
 
   def __post_init__(self) -> None:

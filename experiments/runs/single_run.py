@@ -317,6 +317,8 @@ def run(
     if folder.results.keys() == config.method_settings.keys():
       return folder.results
 
+    if task.notes:
+      terminal.say(task.notes)
     set_runtime(config.run.runtime)
     built = execution.build_methods(config, task, config.measurement)
     # Before any training: there may be nobody to evaluate.

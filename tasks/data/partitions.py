@@ -18,7 +18,7 @@ No example is at two clients. All randomness is that of `partition_seed`, so
 that runs of different seeds have the same clients.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import hashlib
 import json
@@ -114,9 +114,13 @@ class PartitionSettings(silos.SplitSettings):
 def by_column(values: np.ndarray) -> Partition:
   """Makes a client of each value of a column."""
   names, client = np.unique(values, return_inverse=True)
-  ends = np.cumsum(np.bincount(client))[:-1]
-  rows = np.split(np.argsort(client, kind='stable'), ends)
-  return dict(zip(map(str, names), rows))
+  return by_number(client, list(map(str, names)))
+
+
+def by_number(client: np.ndarray, names: Sequence[str]) -> Partition:
+  """Makes the clients of these names, given the number of each row's."""
+  ends = np.cumsum(np.bincount(client, minlength=len(names)))[:-1]
+  return dict(zip(names, np.split(np.argsort(client, kind='stable'), ends)))
 
 
 def _deal(

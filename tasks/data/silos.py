@@ -5,11 +5,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import math
 import pathlib
 
 import numpy as np
 import scipy.io
-from sklearn import model_selection
 
 from base import seeds
 from base import settings
@@ -18,7 +18,7 @@ from tasks.data import files
 from tasks.data import populations
 
 _HELD_OUT = 0.15
-_PARTS = 'train', 'validation', 'test'
+PARTS = 'train', 'validation', 'test'
 
 # A client's examples for 'train', for 'validation' and for 'test'.
 Split = Mapping[str, populations.Examples]
@@ -75,18 +75,6 @@ def read_mat(
   return clients
 
 
-def _hold_out(
-  rows: np.ndarray, share: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-  """Divides rows into the rest and a share that is held out."""
-  if len(rows) < 2:
-    return rows, rows[:0]
-  rest, held_out = model_selection.train_test_split(
-    rows, test_size=share, random_state=seed
-  )
-  return rest, held_out
-
-
 def split(
   features: np.ndarray,
   labels: np.ndarray,
@@ -105,32 +93,72 @@ def split(
       as well; None for a split of 70/15/15.
 
   Returns:
-    The three parts. Of two examples one is to train on and one for the test, a
-    single one is to train on.
+    The three parts.
   """
   if not len(labels):
-    return {part: {'x': features, 'y': labels} for part in _PARTS}
-  rest, test = _hold_out(np.arange(len(labels)), only_test or _HELD_OUT, seed)
-  train, validation = rest, test
+    return {part: {'x': features, 'y': labels} for part in PARTS}
   if only_test is None:
-    train, validation = _hold_out(rest, _HELD_OUT / (1 - _HELD_OUT), seed)
+    parts = hold_out(np.arange(len(labels)), _HELD_OUT, _HELD_OUT, seed)
+  else:
+    parts = hold_out(np.arange(len(labels)), 0, only_test, seed)
+    parts['validation'] = parts['test']
+  x = standardize(features, features[parts['train']])
+  return {
+    name: {'x': x[rows], 'y': labels[rows]} for name, rows in parts.items()
+  }
+
+
+def hold_out(
+  rows: np.ndarray, validation: float, test: float, seed: int
+) -> dict[str, np.ndarray]:
+  """Splits a client's examples as Motley does.
+
+  The parts that are held out are rounded up, but one example at least is to
+  train on: of two, one is for the test.
+
+  Args:
+    rows: The examples.
+    validation: The share of the examples to choose by.
+    test: The share of the examples to report.
+    seed: The seed of the split.
+
+  Returns:
+    The rows for 'train', for 'validation' and for 'test'.
+  """
+
+  def split(rows: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    # As scikit-learn's train_test_split has it, by which Motley splits, though
+    # .15 / .85 * 85 is a little more than 15.
+    size = min(math.ceil(share * len(rows)), len(rows) - 1)
+    if size < 1:
+      return rows, rows[:0]
+    order = np.random.RandomState(seed).permutation(len(rows))
+    return rows[order[size:]], rows[order[:size]]
+
+  rest, own_test = split(rows, test)
+  train, own_validation = split(rest, validation / (1 - test))
+  return dict(train=train, validation=own_validation, test=own_test)
+
+
+def standardize(features: np.ndarray, like: np.ndarray) -> np.ndarray:
+  """Standardizes features by the means and deviations that others have.
+
+  Args:
+    features: The features, `[n, features]`.
+    like: Those to be standardized by, `[m, features]`.
+
+  Returns:
+    The features, in which those that are constant in `like` are zero.
+  """
   # In float64, in which the deviation of a constant column is zero exactly.
-  mean = features[train].mean(axis=0, dtype=np.float64)
-  deviation = features[train].std(axis=0, dtype=np.float64)
-  x = np.divide(
+  mean = like.mean(axis=0, dtype=np.float64)
+  deviation = like.std(axis=0, dtype=np.float64)
+  return np.divide(
     features - mean,
     deviation,
     out=np.zeros(features.shape),
     where=deviation > 0,
   ).astype(np.float32)
-  return {
-    name: {'x': x[rows], 'y': labels[rows]}
-    for name, rows in (
-      ('train', train),
-      ('validation', validation),
-      ('test', test),
-    )
-  }
 
 
 def numbered(name: str, clients: Sequence[Split]) -> dict[str, Split]:
@@ -192,17 +220,23 @@ def make_populations_of_rows(
     by_stratum = [split_rows(stratum, rng) for stratum in strata_of_client]
     splits[client_id] = {
       part: np.concatenate([split[part] for split in by_stratum])
-      for part in _PARTS
+      for part in PARTS
     }
-  sizes = {
-    part: np.array([len(split[part]) for split in splits.values()], np.int64)
-    for part in _PARTS
-  }
   return make_lazy_populations(
     tuple(splits),
     lambda client_id, part: take(splits[client_id][part]),
-    sizes,
+    sizes_of_parts(splits),
   )
+
+
+def sizes_of_parts(
+  splits: Mapping[str, Mapping[str, np.ndarray]],
+) -> Mapping[str, np.ndarray]:
+  """Counts the rows that each client has of each part."""
+  return {
+    part: np.array([len(split[part]) for split in splits.values()], np.int64)
+    for part in PARTS
+  }
 
 
 def make_populations(clients: Mapping[str, Split]) -> populations.Populations:

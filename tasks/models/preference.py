@@ -36,7 +36,7 @@ def _convolve(
 
 
 class JudgedByF1(models.Classifier):
-  """A classifier whose metric 'macro_f1' is the mean of the F1 of all labels."""
+  """A classifier with the metric 'macro_f1', the mean F1 of all labels."""
 
   @property
   def metrics(self) -> Mapping[str, metrics.Metric]:

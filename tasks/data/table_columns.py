@@ -1,0 +1,145 @@
+"""Columns of a user's table as numbers, or as numbers of categories."""
+
+from collections.abc import Sequence
+import dataclasses
+import re
+from typing import NoReturn
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute
+
+from base import errors
+from tasks.data import table_files
+
+_NUMBER = re.compile(r'\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*')
+
+
+@dataclasses.dataclass(frozen=True)
+class Categories:
+  """A column whose values are categories.
+
+  Attributes:
+    names: The categories, sorted: by size if all are numbers.
+    codes: The place of each row's category among the names, `[rows]` int32.
+  """
+
+  names: Sequence[str]
+  codes: np.ndarray
+
+
+def is_number(text: str) -> bool:
+  """Whether a text is a number."""
+  return _NUMBER.fullmatch(text) is not None
+
+
+def is_numeric(column: pa.ChunkedArray) -> bool:
+  """Whether a column was read as numbers."""
+  return is_whole(column) or bool(pa.types.is_floating(column.type))
+
+
+def is_whole(column: pa.ChunkedArray) -> bool:
+  """Whether a column was read as whole numbers."""
+  return bool(pa.types.is_integer(column.type))
+
+
+def refuse(
+  table: table_files.Table, row: int, name: str, problem: str
+) -> NoReturn:
+  """Raises the error for the value in a row and a column."""
+  raise errors.UserError(f'{table.where(row)}: column {name!r} {problem}')
+
+
+def sort(names: Sequence[str]) -> list[str]:
+  """Sorts texts: by size if all of them are numbers."""
+  if all(map(is_number, names)):
+    return sorted(names, key=lambda name: (float(name), name))
+  return sorted(names)
+
+
+def texts(table: table_files.Table, name: str, setting: str) -> pa.ChunkedArray:
+  """Returns a column as texts, in which a missing value is ''.
+
+  Args:
+    table: The table.
+    name: The name of the column.
+    setting: The setting that names it.
+
+  Returns:
+    The column.
+
+  Raises:
+    UserError: If there is no such column, or it is of lists or the like.
+  """
+  column = table.column(name, setting)
+  try:
+    return compute.fill_null(column.cast(pa.string()), '')
+  except pa.ArrowException as error:
+    raise errors.UserError(
+      f'{table.path}: column {name!r} is of the type {column.type}, which is'
+      ' neither a text nor a number. Leave it out, as one of'
+      ' task.ignored_columns.'
+    ) from error
+
+
+def categories(
+  table: table_files.Table, name: str, setting: str, *, missing: bool = False
+) -> Categories:
+  """Reads a column of categories.
+
+  Args:
+    table: The table.
+    name: The name of the column.
+    setting: The setting that names it.
+    missing: Whether '' is a category; else a missing value is refused.
+
+  Returns:
+    The categories.
+
+  Raises:
+    UserError: As in `texts`, or for a missing value.
+  """
+  encoded = texts(table, name, setting).dictionary_encode().combine_chunks()
+  found: list[str] = encoded.dictionary.to_pylist()
+  if '' in found and not missing:
+    row = first_row(encoded.indices.to_numpy() == found.index(''))
+    refuse(table, row, name, f'has no value, but task.{setting} needs one.')
+  names = sort(found)
+  place = {category: k for k, category in enumerate(names)}
+  order = np.array([place[category] for category in found], np.int32)
+  return Categories(names, order[encoded.indices.to_numpy()])
+
+
+def numbers(table: table_files.Table, name: str, setting: str) -> np.ndarray:
+  """Reads a column of numbers.
+
+  Args:
+    table: The table.
+    name: The name of the column.
+    setting: The setting that names it.
+
+  Returns:
+    The numbers, `[rows]`; NaN where one is missing.
+
+  Raises:
+    UserError: If there is no such column, or a value is no finite number.
+  """
+  column = table.column(name, setting)
+  if not is_numeric(column):
+    found = categories(table, name, setting, missing=True)
+    wrong = [k for k, text in enumerate(found.names) if not is_number(text)]
+    if found.names[wrong[0] if wrong else 0] == '' and len(wrong) > 1:
+      wrong = wrong[1:]
+    row = first_row(np.isin(found.codes, wrong)) if wrong else 0
+    value = found.names[found.codes[row]]
+    refuse(table, row, name, f'has {value!r}, which is no number.')
+  values = column.to_numpy()
+  infinite = np.isinf(values)
+  if infinite.any():
+    refuse(table, first_row(infinite), name, 'is not finite.')
+  return values
+
+
+def first_row(which: np.ndarray) -> int:
+  """Returns the first row of those that are True."""
+  return int(np.argmax(which))

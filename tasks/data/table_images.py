@@ -1,0 +1,123 @@
+"""Images that a column of a user's table has the paths of."""
+
+from collections.abc import Mapping
+import dataclasses
+import functools
+import pathlib
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+
+from base import settings
+from tasks.data import table_columns
+from tasks.data import table_files
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageSettings(settings.Settings):
+  """The settings of images that are inputs."""
+
+  image_column: str | None = settings.field(
+    None,
+    'The column of the paths of images, PNG, JPEG, BMP or GIF, which are then'
+    ' the only inputs. A relative path starts at the folder of the table.',
+  )
+  image_size: int = settings.field(
+    32, 'The height and width that images are resized to.', minimum=4
+  )
+  image_channels: int = settings.field(
+    3, '3 for images in colour, 1 for grey ones.', choices=(1, 3)
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+  """The images of all rows, which are decoded when they are taken.
+
+  Attributes:
+    table: The table.
+    paths: The path of each row's image.
+    own: The settings.
+  """
+
+  table: table_files.Table
+  paths: pa.Array
+  own: ImageSettings
+
+  num_numbers = 0  # None that is standardized.
+
+  @property
+  def told(self) -> Mapping[str, str]:
+    """What became of the column, for the user."""
+    height, width, channels = self.shape
+    text = f'images of {height} x {width}, {channels} channels'
+    return {str(self.own.image_column): text}
+
+  @property
+  def shape(self) -> tuple[int, int, int]:
+    """The shape of an image."""
+    return self.own.image_size, self.own.image_size, self.own.image_channels
+
+  @functools.cached_property
+  def _folder(self) -> pathlib.Path:
+    path = self.table.path
+    return path if path.is_dir() else path.parent
+
+  def _path(self, row: int) -> pathlib.Path:
+    return self._folder / self.paths[row].as_py()
+
+  def check(self) -> None:
+    """Raises a `UserError` if there is no file of an image."""
+    for row in range(len(self.paths)):
+      if not self._path(row).is_file():
+        self._refuse(row, 'is no file')
+
+  def _refuse(self, row: int, problem: str) -> None:
+    where = self._path(row)
+    table_columns.refuse(
+      self.table, row, str(self.own.image_column), f'names {where}: {problem}.'
+    )
+
+  def take(self, rows: np.ndarray) -> np.ndarray:
+    """Returns the images of some rows, `[n, height, width, channels]`, 0 to 1.
+
+    Raises:
+      UserError: If one is no image.
+    """
+    images = np.empty([len(rows), *self.shape], np.float32)
+    for k, row in enumerate(rows.tolist()):
+      try:
+        images[k] = self._decode(self._path(row))
+      except (OSError, tf.errors.OpError) as error:
+        self._refuse(row, getattr(error, 'message', str(error)))
+    return images
+
+  def _decode(self, path: pathlib.Path) -> np.ndarray:
+    image = tf.io.decode_image(
+      path.read_bytes(),
+      self.own.image_channels,
+      tf.float32,
+      expand_animations=False,
+    )
+    resized = tf.image.resize(image, self.shape[:2], antialias=True)
+    return resized.numpy()
+
+
+def read(table: table_files.Table, own: ImageSettings) -> Images:
+  """Finds the images of all rows.
+
+  Args:
+    table: The table.
+    own: The settings, which name the column.
+
+  Returns:
+    The images.
+
+  Raises:
+    UserError: If there is no such column, or no such file.
+  """
+  column = table_columns.texts(table, str(own.image_column), 'image_column')
+  images = Images(table, column.combine_chunks(), own)
+  images.check()
+  return images

@@ -1,0 +1,68 @@
+"""What was read of a user's table, as text of 80 columns."""
+
+from collections.abc import Mapping, Sequence
+import textwrap
+
+import numpy as np
+
+_WIDTH = 80
+_NAME_WIDTH = 16
+_BAR_WIDTH = 40
+_MOST_BARS = 8
+_SHOWN = 8
+
+
+def few(names: Sequence[str], most: int = _SHOWN) -> str:
+  """Names the first ones."""
+  return ', '.join(names[:most]) + (', …' if len(names) > most else '')
+
+
+def entry(name: str, told: str) -> str:
+  """Writes what is told of a name, in a column of its own."""
+  if len(name) > _NAME_WIDTH:
+    name = f'{name[: _NAME_WIDTH - 1]}…'
+  return textwrap.fill(
+    told,
+    _WIDTH,
+    initial_indent=f'  {name:<{_NAME_WIDTH}}  ',
+    subsequent_indent=' ' * (_NAME_WIDTH + 4),
+  )
+
+
+def columns(told: Mapping[str, str]) -> str:
+  """Writes what became of each column; the same is written once."""
+  names: dict[str, list[str]] = {}
+  for name, text in told.items():
+    names.setdefault(text, []).append(name)
+  return '\n'.join(
+    entry(own[0], text)
+    if len(own) == 1
+    else entry(f'{len(own)} columns', f'{text} each: {few(own)}')
+    for text, own in names.items()
+  )
+
+
+def histogram(sizes: np.ndarray) -> str:
+  """Draws how many clients have how many examples.
+
+  Args:
+    sizes: The number of examples of each client.
+
+  Returns:
+    A line for each range of sizes; each range ends at about the same multiple
+    of the one before.
+  """
+  low, high = int(sizes.min()), int(sizes.max())
+  ends = np.geomspace(max(low, 1), high + 1, _MOST_BARS + 1)
+  starts = np.unique([low, *np.ceil(ends[1:-1]).astype(int)])
+  starts = starts[starts <= high]
+  counts = np.bincount(
+    np.searchsorted(starts, sizes, side='right') - 1, minlength=len(starts)
+  )
+  lasts = [*(starts[1:] - 1), high]
+  lines = []
+  for start, last, count in zip(starts, lasts, counts):
+    of = f'{start:,}' if start == last else f'{start:,} to {last:,}'
+    bar = '█' * int(np.ceil(_BAR_WIDTH * count / counts.max()))
+    lines.append(f'  {of:>18}  {bar} {count:,}')
+  return '\n'.join(lines)
