@@ -35,7 +35,10 @@ def is_number(text: str) -> bool:
 
 def is_numeric(column: pa.ChunkedArray) -> bool:
   """Whether a column was read as numbers."""
-  return is_whole(column) or bool(pa.types.is_floating(column.type))
+  kind = column.type
+  return is_whole(column) or bool(
+    pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+  )
 
 
 def is_whole(column: pa.ChunkedArray) -> bool:
@@ -127,13 +130,14 @@ def numbers(table: table_files.Table, name: str, setting: str) -> np.ndarray:
   column = table.column(name, setting)
   if not is_numeric(column):
     found = categories(table, name, setting, missing=True)
-    wrong = [k for k, text in enumerate(found.names) if not is_number(text)]
-    if found.names[wrong[0] if wrong else 0] == '' and len(wrong) > 1:
-      wrong = wrong[1:]
-    row = first_row(np.isin(found.codes, wrong)) if wrong else 0
+    wrong = [
+      k for k, text in enumerate(found.names) if text and not is_number(text)
+    ]
+    row = first_row(np.isin(found.codes, wrong))
     value = found.names[found.codes[row]]
     refuse(table, row, name, f'has {value!r}, which is no number.')
-  values = column.to_numpy()
+  # As numbers of Python are, whole ones above 2^53 are rounded.
+  values = column.cast(pa.float64(), safe=False).to_numpy()
   infinite = np.isinf(values)
   if infinite.any():
     refuse(table, first_row(infinite), name, 'is not finite.')

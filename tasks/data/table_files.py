@@ -60,8 +60,21 @@ def _csv_rows(
       first = reader.line_num + 1
 
 
+def _explain_bytes(path: pathlib.Path) -> str | None:
+  """Finds the line that is not UTF-8; None if there is none."""
+  with _open(path) as file:
+    for number, line in enumerate(file, 1):
+      try:
+        line.decode('utf-8')
+      except UnicodeDecodeError as error:
+        return f'line {number} is not UTF-8 ({error.reason})'
+  return None
+
+
 def _explain_csv(path: pathlib.Path, delimiter: str) -> str | None:
   """Finds what is wrong with a CSV file; None if it is something else."""
+  if problem := _explain_bytes(path):
+    return problem
   header: list[str] = []
   for line, fields in _csv_rows(path, delimiter):
     header = header or fields
@@ -75,8 +88,15 @@ def _explain_csv(path: pathlib.Path, delimiter: str) -> str | None:
 
 def _explain_jsonl(path: pathlib.Path) -> str | None:
   """Finds what is wrong with a file of JSON lines, likewise."""
+  if problem := _explain_bytes(path):
+    return problem
   kinds: dict[str, tuple[str, int]] = {}
-  names = {bool: 'true or false', int: 'a number', float: 'a number'}
+  names = {
+    bool: 'true or false',
+    int: 'a number',
+    float: 'a number',
+    str: 'a text',
+  }
   with _open_text(path) as file:
     for number, line in enumerate(file, 1):
       if not line.strip():
@@ -100,22 +120,11 @@ def _explain_jsonl(path: pathlib.Path) -> str | None:
   return None if kinds else 'it is empty'
 
 
-def _explain_bytes(path: pathlib.Path) -> str | None:
-  """Finds the line that is not UTF-8; None if there is none."""
-  with _open(path) as file:
-    for number, line in enumerate(file, 1):
-      try:
-        line.decode('utf-8')
-      except UnicodeDecodeError as error:
-        return f'line {number} is not UTF-8 ({error.reason})'
-  return None
-
-
 def _read_csv(
   path: pathlib.Path, as_text: Sequence[str], delimiter: str
 ) -> pa.Table:
   with pa.input_stream(str(path), compression='detect') as file:
-    return arrow_csv.read_csv(
+    table = arrow_csv.read_csv(
       file,
       parse_options=arrow_csv.ParseOptions(
         delimiter=delimiter, newlines_in_values=True
@@ -124,6 +133,9 @@ def _read_csv(
         column_types={name: pa.string() for name in as_text}
       ),
     )
+  if any(pa.types.is_binary(field.type) for field in table.schema):
+    raise ValueError('it is not UTF-8')
+  return table
 
 
 def _read_jsonl(path: pathlib.Path, as_text: Sequence[str]) -> pa.Table:
@@ -238,23 +250,16 @@ class Table:
 
 def _read_file(path: pathlib.Path, as_text: Sequence[str]) -> pa.Table:
   format_ = _FORMATS[_ending(path)]
-  problem, cause = None, None
   try:
     table = format_.read(path, as_text)
-    # What is not UTF-8 becomes bytes.
-    if any(pa.types.is_binary(field.type) for field in table.schema):
-      problem = _explain_bytes(path) or 'a column is of bytes'
+    names = table.column_names
   except (pa.ArrowException, ValueError, OSError, EOFError) as error:
-    problem, cause = str(error), error
-    with contextlib.suppress(OSError, EOFError, csv.Error):
-      problem = _explain_bytes(path) or problem
-      with contextlib.suppress(UnicodeDecodeError):
-        problem = format_.explain(path) or problem
-  if problem:
+    problem = None
+    with contextlib.suppress(ValueError, OSError, EOFError, csv.Error):
+      problem = format_.explain(path)
     raise errors.UserError(
-      f'{path} cannot be read: {problem}. Mend the file.'
-    ) from cause
-  names = table.column_names
+      f'{path} cannot be read: {problem or error}. Mend the file.'
+    ) from error
   for name in names:
     if names.count(name) > 1:
       raise errors.UserError(
