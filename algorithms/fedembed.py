@@ -208,7 +208,7 @@ class FedEmbed(fedavg.FedAvg):
     if self.needs_type and known and self.num_heads != known:
       raise errors.UserError(
         f'num_groups is {self.num_heads}, but there are {known} types, each of'
-        ' which has a head. Leave out num_groups.'
+        f' which has a head. Set num_groups={known}.'
       )
 
   @property

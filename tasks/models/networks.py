@@ -18,7 +18,6 @@ from typing import Literal
 
 import tensorflow as tf
 
-from base import errors
 from tasks.models import layered
 from tasks.models import layers
 from tasks.models import models
@@ -108,15 +107,6 @@ class Network(layered.LayeredModel):
       return parts
     encoder = ('phi', *parts[models.ENCODER])
     return {models.CLIENT: ('psi',), **parts, models.ENCODER: encoder}
-
-  def with_vector(self, size: int = 0) -> models.Model:
-    """As in `Model`; refused if there are contexts, which come with one."""
-    if self.num_contexts:
-      raise errors.UserError(
-        'A model with contexts has a vector of the client already. Leave out'
-        ' the contexts, or the method that adds one.'
-      )
-    return super().with_vector(size)
 
   def init(self, seed: tf.Tensor) -> models.Weights:
     """As in `Model`; a linear model starts at zero."""

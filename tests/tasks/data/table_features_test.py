@@ -80,9 +80,7 @@ def test_a_missing_number_is_refused_where_it_is(make):
 
 def test_a_missing_number_is_the_mean_to_train_on_and_an_input_says_so(make):
   made = make('a\n1\n3\nNA\n9\n', 2, missing='fill', standardize='none')
-  np.testing.assert_array_equal(
-    _all(made), [[1, 0], [3, 0], [2, 1], [9, 0]]
-  )
+  np.testing.assert_array_equal(_all(made), [[1, 0], [3, 0], [2, 1], [9, 0]])
   assert made.num_numbers == 1
 
 

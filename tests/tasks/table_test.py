@@ -1,0 +1,388 @@
+"""Tests of tables of users as tasks."""
+
+import csv
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from base import errors
+from tasks import registry
+from tasks import task as tasks
+from tasks.data import silos
+from tasks.models import networks
+from tests import data
+from tests.tasks import table_source
+
+_ROWS = table_source.rows()
+
+
+@pytest.fixture(name='path')
+def _path(tmp_path):
+  return table_source.write(tmp_path / 't.csv', _ROWS)
+
+
+@pytest.fixture(name='load')
+def _load(path):
+  def load(**own):
+    own = (
+      dict(
+        path=str(path),
+        client_column='who',
+        target_column='y',
+        feature_columns=('a', 'b'),
+        seed=3,
+      )
+      | own
+    )
+    return registry.load('table', **own)
+
+  return load
+
+
+def _sets(task):
+  """All examples of all clients, by population, set and client."""
+  return {
+    (name, of_set, client_id): load(client_id)
+    for name in ('train', 'validation', 'test')
+    for population in [getattr(task, name)]
+    for of_set, load in population.sets.items()
+    for client_id in population.client_ids
+  }
+
+
+def _assert_same(first, second):
+  first, second = _sets(first), _sets(second)
+  assert list(first) == list(second)
+  for key, examples in first.items():
+    for name, values in examples.items():
+      np.testing.assert_allclose(values, second[key][name], atol=1e-6)
+
+
+def _labels(task, of_set='train', population='train'):
+  own = getattr(task, population)
+  return {c: own.sets[of_set](c)['y'] for c in own.client_ids}
+
+
+def test_each_client_is_split(load):
+  task = load(standardize_target=False)
+  assert task.cross_silo
+  assert task.train.client_ids == tuple(f'c{k}' for k in range(6))
+  for client_id in task.train.client_ids:
+    parts = [
+      _labels(task)[client_id],
+      _labels(task, 'evaluation', 'validation')[client_id],
+      _labels(task, 'evaluation', 'test')[client_id],
+    ]
+    assert list(map(len, parts)) == [8, 2, 2]
+    own = [row['y'] for row in _ROWS if row['who'] == client_id]
+    np.testing.assert_allclose(
+      np.sort(np.concatenate(parts)), np.sort(own), rtol=1e-6
+    )
+
+
+def test_clients_may_be_held_out(load):
+  task = load(hold_out='clients', test_fraction=0.34)
+  assert not task.cross_silo
+  of_each = [
+    set(population.client_ids)
+    for population in (task.train, task.validation, task.test)
+  ]
+  assert list(map(len, of_each)) == [3, 1, 2]
+  assert len(set.union(*of_each)) == 6
+  (validation,) = task.validation.client_ids
+  for name in ('personalization', 'evaluation'):
+    assert len(task.validation.sets[name](validation)['y']) == 6
+
+
+def test_what_is_fitted_is_fitted_to_what_is_trained_on(load):
+  for how in ('examples', 'clients'):
+    task = load(hold_out=how)
+    train = [task.train.sets['train'](c) for c in task.train.client_ids]
+    for name in ('x', 'y'):
+      values = np.concatenate([examples[name] for examples in train])
+      np.testing.assert_allclose(values.mean(axis=0), 0, atol=1e-6)
+      np.testing.assert_allclose(values.std(axis=0), 1, atol=1e-6)
+
+
+def test_a_client_may_be_standardized_by_its_own_examples(load):
+  task = load(standardize='client')
+  for client_id in task.train.client_ids:
+    x = task.train.sets['train'](client_id)['x']
+    np.testing.assert_allclose(x.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(x.std(axis=0), 1, atol=1e-6)
+
+
+def test_clients_may_be_interleaved(load, tmp_path):
+  # The order of a client's own rows stays.
+  order = np.argsort([row['who'][1:] for row in _ROWS], kind='stable')
+  order = order.reshape(6, -1).T.ravel()
+  other = table_source.write(tmp_path / 'o.csv', [_ROWS[k] for k in order])
+  _assert_same(load(), load(path=str(other)))
+
+
+def test_each_file_of_a_folder_may_be_a_client(load, tmp_path):
+  folder = tmp_path / 'folder'
+  folder.mkdir()
+  for k, ending in enumerate(
+    ('csv', 'csv.gz', 'jsonl', 'jsonl.gz', 'parquet', 'csv')
+  ):
+    rows = [dict(row) for row in _ROWS if row.get('who') == f'c{k}']
+    for row in rows:
+      del row['who']
+    table_source.write(folder / f'c{k}.{ending}', rows)
+  _assert_same(load(), load(path=str(folder), client_column=None))
+
+
+def test_a_column_may_say_what_a_row_is_for(load, tmp_path):
+  parts = ['train', 'train', 'test', 'validation']
+  rows = [row | {'part': parts[k % 4]} for k, row in enumerate(_ROWS)]
+  path = table_source.write(tmp_path / 'p.csv', rows)
+  task = load(path=str(path), split_column='part', standardize_target=False)
+  wanted = [r['y'] for r in rows if r['who'] == 'c2' and r['part'] == 'test']
+  test = _labels(task, 'evaluation', 'test')['c2']
+  np.testing.assert_allclose(test, wanted, rtol=1e-6)
+
+
+def test_a_column_may_say_what_a_client_is_for(load, tmp_path):
+  parts = {'c0': 'train', 'c1': 'validation'}
+  rows = [row | {'part': parts.get(row['who'], 'test')} for row in _ROWS]
+  path = table_source.write(tmp_path / 'p.csv', rows)
+  task = load(path=str(path), split_column='part', hold_out='clients')
+  assert task.train.client_ids == ('c0',)
+  assert task.validation.client_ids == ('c1',)
+  assert task.test.client_ids == ('c2', 'c3', 'c4', 'c5')
+
+
+@pytest.mark.parametrize(
+  'partition',
+  [
+    dict(partition='dirichlet', alpha=1.0),
+    dict(partition='classes', classes_per_client=1),
+  ],
+)
+def test_rows_may_be_dealt_out(partition, load):
+  task = load(
+    client_column=None, target_column='label', num_clients=4, **partition
+  )
+  assert len(task.train.client_ids) == 4
+  sizes = [
+    sum(map(len, _labels(task, *of).values()))
+    for of in (
+      ('train', 'train'),
+      ('evaluation', 'validation'),
+      ('evaluation', 'test'),
+    )
+  ]
+  assert sum(sizes) == len(_ROWS)
+
+
+@pytest.mark.parametrize(
+  ('own', 'model', 'metric', 'outputs'),
+  [
+    (dict(), networks.NetworkRegressor, 'squared_error', 1),
+    (
+      dict(target_column='b', feature_columns='a'),
+      networks.NetworkRegressor,
+      'squared_error',
+      1,
+    ),
+    (
+      dict(target_column='color'),
+      networks.NetworkClassifier,
+      'accuracy',
+      3,
+    ),
+    (
+      dict(target_column='label', target='preference'),
+      networks.PreferenceNetwork,
+      'macro_f1',
+      2,
+    ),
+  ],
+)
+def test_the_target_says_what_the_task_is(own, model, metric, outputs, load):
+  task = load(**own)
+  assert type(task.model) is model
+  assert task.metric == metric
+  weights = task.model.init(tf.constant([0, 1]))
+  assert weights['output_kernel'].shape == (
+    2 - ('feature_columns' in own),
+    outputs,
+  )
+
+
+def test_whole_numbers_of_few_values_are_classes(load, tmp_path):
+  rows = [row | {'b': row['b'] % 3} for row in _ROWS]
+  path = table_source.write(tmp_path / 'b.csv', rows)
+  task = load(path=str(path), target_column='b', feature_columns='a')
+  assert task.model.num_classes == 3
+
+
+def test_all_other_columns_are_inputs(load):
+  task = load(feature_columns=(), ignored_columns='label', group_column='site')
+  # a, b and three colors.
+  assert task.model.shape == (5,)
+
+
+def test_clients_know_their_group_and_examples_their_type_and_context(load):
+  task = load(
+    target_column='label',
+    group_column='site',
+    type_column='color',
+    context_column='color',
+  )
+  group = task.attributes[tasks.GROUP]
+  assert [group.name(c) for c in ('c0', 'c1')] == ['east', 'west']
+  examples = task.train.sets['train']('c0')
+  assert task.contexts == ['blue', 'green', 'red']
+  assert task.model.num_types == 3
+  np.testing.assert_array_equal(examples['type'], examples['context'])
+  colors = {row['a']: row['color'] for row in _ROWS}
+  assert len(colors) == len(_ROWS)
+  train = load(standardize='none', feature_columns='a').train.sets['train']
+  told = [colors[round(float(a), 3)] for a in train('c0')['x'][:, 0]]
+  assert told == [task.contexts[k] for k in examples['context']]
+
+
+@pytest.mark.parametrize(
+  ('own', 'message'),
+  [
+    (dict(path=None), 'task.path is not set'),
+    (dict(target_column=None), 'task.target_column is not set'),
+    (dict(client_column=None), 'task.client_column is not set'),
+    (dict(target_column='z'), "task.target_column: Unknown column 'z'"),
+    (dict(ignored_columns='z'), "task.ignored_columns: Unknown column 'z'"),
+    (dict(feature_columns='y'), 'names the target, y'),
+    (dict(partition='dirichlet'), 'Leave out one of the two'),
+    (
+      dict(client_column=None, partition='classes'),
+      'deals out classes, but the target is a number',
+    ),
+    (dict(model='cnn'), 'task.image_column names none'),
+    (dict(hold_out='clients', standardize='client'), 'Set it to all or none'),
+    (
+      dict(target='preference', target_column='color'),
+      "'color' has 3 classes, but must have two",
+    ),
+    (dict(target='number', target_column='color'), "line 2: column 'color'"),
+    (dict(group_column='color'), "column 'color' differs from another row"),
+    (dict(split_column='site'), 'must have one of train, validation, test'),
+  ],
+)
+def test_what_cannot_be_is_told(own, message, load):
+  with pytest.raises(errors.UserError, match=re.escape(message)):
+    load(**own)
+
+
+@pytest.mark.parametrize('column', ['who', 'y', 'label'])
+def test_a_row_without_a_client_or_a_target_is_told(column, load, tmp_path):
+  rows = [dict(row) for row in _ROWS]
+  rows[3][column] = ''
+  path = table_source.write(tmp_path / 'm.csv', rows)
+  target = column if column != 'who' else 'y'
+  with pytest.raises(
+    errors.UserError, match=f"m.csv, line 5: column '{column}' has no value"
+  ):
+    load(path=str(path), target_column=target)
+
+
+def test_what_was_read_fits_into_80_columns(load):
+  notes = load(
+    target_column='label', feature_columns=(), ignored_columns='y'
+  ).notes
+  assert max(map(len, notes.splitlines()[1:])) <= 80
+  for told in (
+    '72: 48 examples for train, 12 examples for validation, 12',
+    '6, of 12 to 12 rows, median 12',
+    'label: 2 classes: no 3',
+    'color             3 categories: blue, green, red',
+    '2 columns         a number each: a, b',
+    '████████████████ 6',
+  ):
+    assert told in notes
+
+
+def _draw(path, color):
+  image = np.broadcast_to(np.uint8(color), (10, 7, 3))
+  path.write_bytes(tf.io.encode_png(image).numpy())
+
+
+@pytest.fixture(name='images')
+def _images(tmp_path):
+  """Writes images that are as red as their label is likely."""
+  (tmp_path / 'images').mkdir()
+  rows = []
+  for k in range(24):
+    name = f'images/{k}.png'
+    _draw(tmp_path / name, [10 * k, 0, 255])
+    label = ['no', 'yes'][k > 11]
+    rows.append({'who': f'c{k % 2}', 'file': name, 'label': label})
+  return table_source.write(tmp_path / 'i.jsonl', rows)
+
+
+def test_images_are_decoded_when_they_are_taken(images, load):
+  task = load(
+    path=str(images), target_column='label', image_column='file', image_size=6
+  )
+  x = task.train.sets['train']('c1')['x']
+  assert x.shape == (8, 6, 6, 3)
+  np.testing.assert_allclose(x[..., 1], 0)
+  np.testing.assert_allclose(x[..., 2], 1, rtol=1e-6)
+  red = np.round(255 * x[:, 0, 0, 0] / 10)
+  assert set(red) <= set(range(1, 24, 2))
+  assert task.model.filters
+  assert not load(
+    path=str(images),
+    target_column='label',
+    image_column='file',
+    model='dense',
+  ).model.filters
+
+
+def test_a_missing_image_is_told_at_once(images, load):
+  (images.parent / 'images/5.png').unlink()
+  with pytest.raises(errors.UserError, match='line 6.*5.png: is no file'):
+    load(path=str(images), target_column='label', image_column='file')
+
+
+def test_what_is_no_image_is_told(images, load):
+  for path in (images.parent / 'images').iterdir():
+    path.write_bytes(b'text')
+  task = load(path=str(images), target_column='label', image_column='file')
+  with pytest.raises(errors.UserError, match="i.jsonl, line .* 'file' names"):
+    task.train.sets['train']('c0')
+
+
+def test_school_as_a_table_is_school(tmp_path):
+  folder = data.path('school').parent
+  school = registry.load('school', data_dir=str(folder), seed=100)
+  sets = _sets(school)
+  rows = _rows_of_school(folder / 'school/school.mat')
+  path = tmp_path / 'school.csv'
+  with path.open('w', newline='') as file:
+    csv.writer(file).writerows(rows)
+  task = registry.load(
+    'table',
+    path=str(path),
+    client_column='school',
+    target_column='score',
+    standardize='client',
+    standardize_target=False,
+    seed=100,
+  )
+  own = _sets(task)
+  assert list(own) == list(sets)
+  for key, examples in sets.items():
+    for name, values in examples.items():
+      np.testing.assert_array_equal(own[key][name], values)
+
+
+def _rows_of_school(path):
+  """The rows of the file of School, with its scores as School has them."""
+  names = [f'x{k}' for k in range(28)]
+  yield 'school', *names, 'score'
+  for k, (features, scores) in enumerate(silos.read_mat(path, 28, '')):
+    for x, y in zip(features, (scores - 1) / 69):
+      yield f'school_{k:03d}', *x.tolist(), float(y)
