@@ -180,7 +180,10 @@ class Cohorts:
       [load(self.client_ids[row]) for row in rows], pad_to
     )
     # Tensors are not copied again in each round.
-    return {feature: tf.constant(array) for feature, array in examples.items()}
+    # TFF would take another mapping in the order of the names.
+    return collections.OrderedDict(
+      (feature, tf.constant(array)) for feature, array in examples.items()
+    )
 
   def batch_indices(
     self,
