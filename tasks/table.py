@@ -529,6 +529,9 @@ def load(own: TableSettings, data_dir: str | None, seed: int) -> task.Task:
     }
 
   num_names = {role: len(found.names) for role, found in told.items()}
+  notes = _describe(own, table, target, split, inputs.told)
+  del table
+  table_files.release()
   return task.Task(
     name='table',
     model=_make_model(own, target, inputs.shape, num_names),
@@ -538,6 +541,6 @@ def load(own: TableSettings, data_dir: str | None, seed: int) -> task.Task:
     padded=own.image_column is None,
     attributes=attributes,
     contexts=told['context'].names if 'context' in told else (),
-    notes=_describe(own, table, target, split, inputs.told),
+    notes=notes,
     **_make_populations(own, split, take, inputs.num_numbers, seed),
   )

@@ -329,3 +329,8 @@ def read(path: pathlib.Path, as_text: Sequence[str] = ()) -> Table:
   joined = _join(tables)
   columns = dict(zip(joined.column_names, joined.columns))
   return Table(path, columns, files, sizes)
+
+
+def release() -> None:
+  """Gives back the memory of former tables, which Arrow would keep."""
+  pa.default_memory_pool().release_unused()

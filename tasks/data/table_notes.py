@@ -64,5 +64,5 @@ def histogram(sizes: np.ndarray) -> str:
   for start, last, count in zip(starts, lasts, counts):
     of = f'{start:,}' if start == last else f'{start:,} to {last:,}'
     bar = '█' * int(np.ceil(_BAR_WIDTH * count / counts.max()))
-    lines.append(f'  {of:>18}  {bar} {count:,}')
+    lines.append(f'  {of:>18}  {bar} {count:,}' if count else f'  {of:>18}  0')
   return '\n'.join(lines)

@@ -293,6 +293,9 @@ class TestConfig:
         str(self.folder / 'a'),
         str(self.folder / 'b:fedavg'),
       )
+      table = _resolve(None, ['task.name=table', 'task.path=t.csv'])
+      assert table.task_settings.path == str(self.folder / 't.csv')
+      assert table.task_settings.text_vocabulary is None
 
   def test_differences(self):
     first = _resolve(seed=1, algorithms='local')

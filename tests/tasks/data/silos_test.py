@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn import model_selection
 
 from tasks.data import silos
 
@@ -140,3 +141,26 @@ def test_a_split_seed_takes_the_place_of_the_seed_of_the_run(
   split_seed, expected
 ):
   assert silos.SplitSettings(split_seed=split_seed).seed(7) == expected
+
+
+@pytest.mark.parametrize('size', [4, 7, 85, 100, 251])
+def test_examples_are_held_out_as_by_scikit_learn(size):
+  rows = np.arange(size)
+  rest, test = model_selection.train_test_split(
+    rows, test_size=0.15, random_state=3
+  )
+  train, validation = model_selection.train_test_split(
+    rest, test_size=0.15 / 0.85, random_state=3
+  )
+  parts = silos.hold_out(rows, 0.15, 0.15, 3)
+  np.testing.assert_array_equal(parts['train'], train)
+  np.testing.assert_array_equal(parts['validation'], validation)
+  np.testing.assert_array_equal(parts['test'], test)
+
+
+@pytest.mark.parametrize(
+  ('size', 'expected'), [(0, (0, 0, 0)), (1, (1, 0, 0)), (2, (1, 0, 1))]
+)
+def test_of_few_examples_one_at_least_is_to_train_on(size, expected):
+  parts = silos.hold_out(np.arange(size), 0.15, 0.15, 3)
+  assert tuple(map(len, parts.values())) == expected
