@@ -6,7 +6,7 @@ Where no column tells the clients, each file of a folder is one, or the rows are
 dealt out, see `tasks.data.partitions`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
 from typing import Any
@@ -16,10 +16,9 @@ import numpy as np
 from base import errors
 from base import settings
 from tasks import task
-from tasks.data import devices
-from tasks.data import partitions
 from tasks.data import populations
 from tasks.data import silos
+from tasks.data import table_clients
 from tasks.data import table_columns
 from tasks.data import table_features
 from tasks.data import table_files
@@ -27,7 +26,6 @@ from tasks.data import table_images
 from tasks.data import table_notes
 from tasks.models import networks
 
-_CLIENT = 'client'
 _CLASSES, _NUMBER, _PREFERENCE = 'classes', 'number', 'preference'
 # Whole numbers are classes if they have so few values.
 _MOST_CLASSES = 20
@@ -41,7 +39,7 @@ _TEXT_ROLES = 'client', task.GROUP, 'type', 'context', 'split', 'image'
 class TableSettings(
   table_features.FeatureSettings,
   table_images.ImageSettings,
-  partitions.PartitionSettings,
+  table_clients.ClientSettings,
 ):
   """The settings of a table."""
 
@@ -50,11 +48,6 @@ class TableSettings(
     'The table: a file of CSV, Parquet or JSON lines, or a folder of such'
     ' files.',
     path=True,
-  )
-  client_column: str | None = settings.field(
-    None,
-    'The column of the names of clients; none if each file of a folder is a'
-    ' client, or for a partition that is drawn.',
   )
   target_column: str | None = settings.field(
     None, 'The column that is to be predicted.'
@@ -80,29 +73,6 @@ class TableSettings(
   context_column: str | None = settings.field(
     None, 'The column of the contexts of examples, for methods that know them.'
   )
-  split_column: str | None = settings.field(
-    None,
-    'The column that says what a row is for: train, validation or test; none'
-    ' for a split at random.',
-  )
-  hold_out: str = settings.field(
-    'examples',
-    'What is held out: examples of each client, or clients.',
-    choices=('examples', 'clients'),
-  )
-  validation_fraction: float = settings.field(
-    0.15,
-    "The share of each client's examples, or of the clients, to choose by.",
-    above=0,
-    maximum=0.45,
-  )
-  test_fraction: float = settings.field(
-    0.15,
-    "The share of each client's examples, or of the clients, to report.",
-    above=0,
-    maximum=0.45,
-  )
-  partition: str = partitions.field(_CLIENT, _CLIENT)
   model: str | None = settings.field(
     None,
     'A linear model; a network of dense layers; or a CNN, which is for images.'
@@ -179,7 +149,7 @@ def _read_target(own: TableSettings, table: table_files.Table) -> _Target:
   if _has_classes(own, table):
     found = table_columns.categories(table, name, 'target_column')
     counts = np.bincount(found.codes)
-    told = [f'{c or "(missing)"} {n:,}' for c, n in zip(found.names, counts)]
+    told = [f'{c} {n:,}' for c, n in zip(found.names, counts)]
     if len(counts) < 2 or (own.target == _PREFERENCE and len(counts) > 2):
       wanted = 'two' if own.target == _PREFERENCE else 'several'
       raise errors.UserError(
@@ -197,156 +167,6 @@ def _read_target(own: TableSettings, table: table_files.Table) -> _Target:
     row = table_columns.first_row(missing)
     table_columns.refuse(table, row, name, 'has no value to be predicted.')
   return _Target(values, (), 'a number')
-
-
-def _find_clients(
-  own: TableSettings,
-  table: table_files.Table,
-  target: _Target,
-  data_dir: str | None,
-) -> Mapping[str, np.ndarray]:
-  """Finds the rows of each client, the clients in the order of their names."""
-  if own.partition != _CLIENT:
-    if own.client_column is not None:
-      raise settings.SettingError(
-        f'task.partition={own.partition} deals rows out, but'
-        f' task.client_column={own.client_column} says whose they are. Leave'
-        ' out one of the two.',
-        'partition',
-      )
-    if not target.classes and own.partition != partitions.FILE:
-      raise settings.SettingError(
-        f'task.partition={own.partition} deals out classes, but the target is'
-        ' a number. Name the column of the clients as task.client_column.',
-        'partition',
-      )
-    clients = partitions.make(own, target.values, data_dir)
-    # A client may be dealt nothing.
-    return {name: rows for name, rows in clients.items() if len(rows)}
-  if own.client_column is not None:
-    found = table_columns.categories(table, own.client_column, 'client_column')
-    return partitions.by_number(found.codes, found.names)
-  if not table.path.is_dir():
-    raise settings.SettingError(
-      'task.client_column is not set. Name the column of the clients, or have'
-      ' the rows dealt out, as by task.partition=dirichlet.',
-      'client_column',
-    )
-  ends = np.cumsum(table.sizes)
-  rows = np.split(np.arange(table.num_rows), ends[:-1])
-  return dict(zip(map(table_files.stem, table.files), rows))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Split:
-  """Who has which rows for what.
-
-  Attributes:
-    clients: The rows of each client.
-    parts: For each client of a cross-silo task, its rows of each part.
-    held_out: The clients for 'train', 'validation' and 'test' of a cross-device
-      task; none if the task is cross-silo.
-  """
-
-  clients: Mapping[str, np.ndarray]
-  parts: Mapping[str, Mapping[str, np.ndarray]]
-  held_out: Mapping[str, Sequence[str]]
-
-  def train_rows(self, num_rows: int) -> np.ndarray:
-    """Whether each row is to train on, `[rows]`."""
-    mask = np.zeros(num_rows, bool)
-    for own in self.parts.values():
-      mask[own['train']] = True
-    for client_id in self.held_out.get('train', ()):
-      mask[self.clients[client_id]] = True
-    return mask
-
-
-def _read_split(own: TableSettings, table: table_files.Table) -> np.ndarray:
-  """Reads the place of each row's part among `silos.PARTS`, `[rows]`."""
-  name = str(own.split_column)
-  found = table_columns.categories(table, name, 'split_column')
-  for code, part in enumerate(found.names):
-    if part not in silos.PARTS:
-      row = table_columns.first_row(found.codes == code)
-      known = ', '.join(silos.PARTS)
-      table_columns.refuse(
-        table, row, name, f'has {part!r}, but must have one of {known}.'
-      )
-  for part in silos.PARTS:
-    if part not in found.names:
-      raise errors.UserError(
-        f'{table.path}: column {name!r} has no {part!r}. Name another one as'
-        ' task.split_column, or none for a split at random.'
-      )
-  return np.array([silos.PARTS.index(part) for part in found.names])[
-    found.codes
-  ]
-
-
-def _of_each_client(
-  table: table_files.Table,
-  name: str,
-  codes: np.ndarray,
-  clients: Mapping[str, np.ndarray],
-) -> dict[str, int]:
-  """Returns the value that all rows of a client have in a column."""
-  values = {}
-  for client_id, rows in clients.items():
-    differs = codes[rows] != codes[rows[0]]
-    if differs.any():
-      row = rows[table_columns.first_row(differs)]
-      table_columns.refuse(
-        table,
-        row,
-        name,
-        f'differs from another row of client {client_id}, but must be the same'
-        ' in all rows of a client.',
-      )
-    values[client_id] = int(codes[rows[0]])
-  return values
-
-
-def _split(
-  own: TableSettings,
-  table: table_files.Table,
-  clients: Mapping[str, np.ndarray],
-  seed: int,
-) -> _Split:
-  """Splits the rows of each client, or the clients."""
-  codes = None if own.split_column is None else _read_split(own, table)
-  if own.hold_out == 'examples':
-    parts: dict[str, Mapping[str, np.ndarray]] = {}
-    for client_id, rows in clients.items():
-      if codes is None:
-        parts[client_id] = silos.hold_out(
-          rows, own.validation_fraction, own.test_fraction, seed
-        )
-      else:
-        of_rows = codes[rows]
-        parts[client_id] = {
-          part: rows[of_rows == k] for k, part in enumerate(silos.PARTS)
-        }
-    return _Split(clients, parts, {})
-
-  if len(clients) < len(silos.PARTS):
-    raise errors.UserError(
-      f'{table.path} has {len(clients)} clients, too few to hold out clients.'
-      ' Set task.hold_out=examples.'
-    )
-  if codes is not None:
-    of_clients = _of_each_client(table, str(own.split_column), codes, clients)
-    held_out = {
-      part: [name for name, place in of_clients.items() if place == k]
-      for k, part in enumerate(silos.PARTS)
-    }
-  else:
-    how = devices.HeldOutSettings(split_seed=seed)
-    validation, test, train = how.split(
-      how.permuted(list(clients)), own.validation_fraction, own.test_fraction
-    )
-    held_out = dict(train=train, validation=validation, test=test)
-  return _Split(clients, {}, held_out)
 
 
 def _standardize_target(target: _Target, train: np.ndarray) -> _Target:
@@ -409,68 +229,20 @@ def _metric(own: TableSettings, target: _Target) -> str:
   return 'macro_f1' if own.target == _PREFERENCE else 'accuracy'
 
 
-def _make_populations(
-  own: TableSettings,
-  split: _Split,
-  take: Callable[[np.ndarray], populations.Examples],
-  num_numbers: int,
-  seed: int,
-) -> populations.Populations:
-  if split.parts:
-
-    def load(client_id: str, part: str) -> populations.Examples:
-      parts = split.parts[client_id]
-      examples = dict(take(parts[part]))
-      if own.standardize == 'client':
-        x, like = examples['x'], take(parts['train'])['x']
-        x[:, :num_numbers] = silos.standardize(
-          x[:, :num_numbers], like[:, :num_numbers]
-        )
-      return examples
-
-    return silos.make_lazy_populations(
-      tuple(split.parts), load, silos.sizes_of_parts(split.parts)
-    )
-
-  def some(client_ids: Sequence[str]) -> devices.Devices:
-    return devices.Devices(
-      tuple(client_ids),
-      lambda client_id, limit: take(split.clients[client_id][:limit]),
-      np.array([len(split.clients[client_id]) for client_id in client_ids]),
-    )
-
-  return devices.make_populations(
-    train=some(split.held_out['train']),
-    validation=some(split.held_out['validation']),
-    test=some(split.held_out['test']),
-    shuffle_key=('table', seed),
-  )
-
-
 def _describe(
   own: TableSettings,
   table: table_files.Table,
   target: _Target,
-  split: _Split,
+  split: table_clients.Split,
   columns: Mapping[str, str],
 ) -> str:
   """Writes what was read."""
   sizes = np.array([len(rows) for rows in split.clients.values()])
   files = f' in {len(table.files)} files' if table.path.is_dir() else ''
-  if split.parts:
-    counts = {
-      part: f'{sum(size):,} examples'
-      for part, size in silos.sizes_of_parts(split.parts).items()
-    }
-  else:
-    counts = {
-      part: f'{len(ids):,} clients' for part, ids in split.held_out.items()
-    }
-  of_parts = ', '.join(f'{n} for {part}' for part, n in counts.items())
   return '\n'.join(
     [
       f'{table.path}{files}:',
-      table_notes.entry('rows', f'{table.num_rows:,}: {of_parts}'),
+      table_notes.entry('rows', f'{table.num_rows:,}: {split.told}'),
       table_notes.entry(
         'clients',
         f'{len(sizes):,}, of {sizes.min():,} to {sizes.max():,} rows, median'
@@ -496,8 +268,10 @@ def load(own: TableSettings, data_dir: str | None, seed: int) -> task.Task:
   seed = own.seed(seed)
 
   target = _read_target(own, table)
-  clients = _find_clients(own, table, target, data_dir)
-  split = _split(own, table, clients, seed)
+  clients = table_clients.find(
+    own, table, target.values, bool(target.classes), data_dir
+  )
+  split = table_clients.hold_out(own, table, clients, seed)
   train = split.train_rows(table.num_rows)
   if not target.classes and own.standardize_target:
     target = _standardize_target(target, train)
@@ -510,7 +284,7 @@ def load(own: TableSettings, data_dir: str | None, seed: int) -> task.Task:
   if task.GROUP in told:
     group = told.pop(task.GROUP)
     name = str(own.group_column)
-    of_clients = _of_each_client(table, name, group.codes, clients)
+    of_clients = table_clients.of_each(table, name, group.codes, clients)
     attributes[task.GROUP] = task.Attribute(group.names, of_clients)
   inputs: table_features.Features | table_images.Images = (
     table_features.make(table, _inputs(own, table), own, train)
@@ -522,9 +296,14 @@ def load(own: TableSettings, data_dir: str | None, seed: int) -> task.Task:
     **{role: found.codes for role, found in told.items()},
   }
 
-  def take(rows: np.ndarray) -> populations.Examples:
+  def take(rows: np.ndarray, like: np.ndarray) -> populations.Examples:
+    x = inputs.take(rows)
+    if own.standardize == 'client':
+      numbers = slice(inputs.num_numbers)
+      of_client = inputs.take(like)[:, numbers]
+      x[:, numbers] = silos.standardize(x[:, numbers], of_client)
     return {
-      'x': inputs.take(rows),
+      'x': x,
       **{name: values[rows] for name, values in labels.items()},
     }
 
@@ -542,5 +321,5 @@ def load(own: TableSettings, data_dir: str | None, seed: int) -> task.Task:
     attributes=attributes,
     contexts=told['context'].names if 'context' in told else (),
     notes=notes,
-    **_make_populations(own, split, take, inputs.num_numbers, seed),
+    **table_clients.make_populations(split, take, seed),
   )

@@ -135,6 +135,15 @@ def test_each_file_of_a_folder_may_be_a_client(load, tmp_path):
   _assert_same(load(), load(path=str(folder), client_column=None))
 
 
+def test_files_of_the_same_name_are_told(load, tmp_path):
+  folder = tmp_path / 'folder'
+  folder.mkdir()
+  for ending in ('csv', 'jsonl'):
+    table_source.write(folder / f'c.{ending}', _ROWS)
+  with pytest.raises(errors.UserError, match='several files c,'):
+    load(path=str(folder), client_column=None)
+
+
 def test_a_column_may_say_what_a_row_is_for(load, tmp_path):
   parts = ['train', 'train', 'test', 'validation']
   rows = [row | {'part': parts[k % 4]} for k, row in enumerate(_ROWS)]
@@ -259,6 +268,11 @@ def test_clients_know_their_group_and_examples_their_type_and_context(load):
     (
       dict(client_column=None, partition='classes'),
       'deals out classes, but the target is a number',
+    ),
+    (dict(partition_file='p.json'), 'is for a partition that is drawn'),
+    (
+      dict(hold_out='clients', validation_fraction=0.45, test_fraction=0.45),
+      'Of the 6 clients of',
     ),
     (dict(model='cnn'), 'task.image_column names none'),
     (dict(hold_out='clients', standardize='client'), 'Set it to all or none'),

@@ -1,0 +1,315 @@
+"""Whose the rows of a user's table are, and which of them are held out."""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+
+import numpy as np
+
+from base import errors
+from base import settings
+from tasks.data import devices
+from tasks.data import partitions
+from tasks.data import populations
+from tasks.data import silos
+from tasks.data import table_columns
+from tasks.data import table_files
+
+_CLIENT = 'client'
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientSettings(partitions.PartitionSettings):
+  """The settings of who has which rows of a table, and what they are for."""
+
+  client_column: str | None = settings.field(
+    None,
+    'The column of the names of clients; none if each file of a folder is a'
+    ' client, or for a partition that is drawn.',
+  )
+  partition: str = partitions.field(_CLIENT, _CLIENT)
+  split_column: str | None = settings.field(
+    None,
+    'The column that says what a row is for: train, validation or test; none'
+    ' for a split at random.',
+  )
+  hold_out: str = settings.field(
+    'examples',
+    'What is held out: examples of each client, or clients.',
+    choices=('examples', 'clients'),
+  )
+  validation_fraction: float = settings.field(
+    0.15,
+    "The share of each client's examples, or of the clients, to choose by.",
+    above=0,
+    maximum=0.45,
+  )
+  test_fraction: float = settings.field(
+    0.15,
+    "The share of each client's examples, or of the clients, to report.",
+    above=0,
+    maximum=0.45,
+  )
+
+
+def find(
+  own: ClientSettings,
+  table: table_files.Table,
+  target: np.ndarray,
+  is_class: bool,
+  data_dir: str | None,
+) -> Mapping[str, np.ndarray]:
+  """Finds the rows of each client.
+
+  Args:
+    own: The settings.
+    table: The table.
+    target: What is to be predicted of each row.
+    is_class: Whether that is its class.
+    data_dir: The folder of the user's data.
+
+  Returns:
+    The rows, by the names of the clients in their order.
+
+  Raises:
+    UserError: If nothing says whose a row is, or two things do.
+  """
+  if own.partition != _CLIENT:
+    if own.client_column is not None:
+      raise settings.SettingError(
+        f'task.partition={own.partition} deals rows out, but'
+        f' task.client_column={own.client_column} says whose they are. Leave'
+        ' out one of the two.',
+        'partition',
+      )
+    if not is_class and own.partition != partitions.FILE:
+      raise settings.SettingError(
+        f'task.partition={own.partition} deals out classes, but the target is'
+        ' a number. Name the column of the clients as task.client_column.',
+        'partition',
+      )
+    clients = partitions.make(own, target, data_dir)
+    # A client may be dealt nothing.
+    return {name: rows for name, rows in clients.items() if len(rows)}
+  if own.partition_file is not None:
+    raise settings.SettingError(
+      'task.partition_file is for a partition that is drawn, as by'
+      ' task.partition=dirichlet, or restored by task.partition=file.',
+      'partition_file',
+    )
+  if own.client_column is not None:
+    found = table_columns.categories(table, own.client_column, 'client_column')
+    return partitions.by_number(found.codes, found.names)
+  if not table.path.is_dir():
+    raise settings.SettingError(
+      'task.client_column is not set. Name the column of the clients, or have'
+      ' the rows dealt out, as by task.partition=dirichlet.',
+      'client_column',
+    )
+  names = [table_files.stem(path) for path in table.files]
+  for name in names:
+    if names.count(name) > 1:
+      raise errors.UserError(
+        f'{table.path} has several files {name}, each of which is a client.'
+        ' Give each its own name.'
+      )
+  ends = np.cumsum(table.sizes)
+  return dict(zip(names, np.split(np.arange(table.num_rows), ends[:-1])))
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """Who has which rows for what.
+
+  Attributes:
+    clients: The rows of each client.
+    parts: For each client of a cross-silo task, its rows of each part.
+    held_out: The clients for 'train', 'validation' and 'test' of a cross-device
+      task; none if the task is cross-silo.
+  """
+
+  clients: Mapping[str, np.ndarray]
+  parts: Mapping[str, Mapping[str, np.ndarray]]
+  held_out: Mapping[str, Sequence[str]]
+
+  @property
+  def told(self) -> str:
+    """How many are for what, for the user."""
+    if not self.parts:
+      return ', '.join(
+        f'{len(ids):,} clients for {part}'
+        for part, ids in self.held_out.items()
+      )
+    return ', '.join(
+      f'{sizes.sum():,} examples for {part}'
+      for part, sizes in silos.sizes_of_parts(self.parts).items()
+    )
+
+  def train_rows(self, num_rows: int) -> np.ndarray:
+    """Whether each row is to train on, `[rows]`."""
+    mask = np.zeros(num_rows, bool)
+    for own in self.parts.values():
+      mask[own['train']] = True
+    for client_id in self.held_out.get('train', ()):
+      mask[self.clients[client_id]] = True
+    return mask
+
+
+def _read_split(own: ClientSettings, table: table_files.Table) -> np.ndarray:
+  """Reads the place of each row's part among `silos.PARTS`, `[rows]`."""
+  name = str(own.split_column)
+  found = table_columns.categories(table, name, 'split_column')
+  for code, part in enumerate(found.names):
+    if part not in silos.PARTS:
+      row = table_columns.first_row(found.codes == code)
+      known = ', '.join(silos.PARTS)
+      table_columns.refuse(
+        table, row, name, f'has {part!r}, but must have one of {known}.'
+      )
+  for part in silos.PARTS:
+    if part not in found.names:
+      raise errors.UserError(
+        f'{table.path}: column {name!r} has no {part!r}. Name another one as'
+        ' task.split_column, or none for a split at random.'
+      )
+  return np.array([silos.PARTS.index(part) for part in found.names])[
+    found.codes
+  ]
+
+
+def of_each(
+  table: table_files.Table,
+  name: str,
+  codes: np.ndarray,
+  clients: Mapping[str, np.ndarray],
+) -> dict[str, int]:
+  """Returns the value that all rows of a client have in a column.
+
+  Args:
+    table: The table.
+    name: The name of the column.
+    codes: The value of each row.
+    clients: The rows of each client.
+
+  Returns:
+    The value of each client.
+
+  Raises:
+    UserError: If it is not the same in all rows of a client.
+  """
+  values = {}
+  for client_id, rows in clients.items():
+    differs = codes[rows] != codes[rows[0]]
+    if differs.any():
+      row = rows[table_columns.first_row(differs)]
+      table_columns.refuse(
+        table,
+        row,
+        name,
+        f'differs from another row of client {client_id}, but must be the same'
+        ' in all rows of a client.',
+      )
+    values[client_id] = int(codes[rows[0]])
+  return values
+
+
+def hold_out(
+  own: ClientSettings,
+  table: table_files.Table,
+  clients: Mapping[str, np.ndarray],
+  seed: int,
+) -> Split:
+  """Splits the rows of each client, or the clients.
+
+  Args:
+    own: The settings.
+    table: The table.
+    clients: The rows of each client.
+    seed: The seed of a split at random.
+
+  Returns:
+    The split.
+
+  Raises:
+    UserError: If the table does not say how, or there are too few clients.
+  """
+  codes = None if own.split_column is None else _read_split(own, table)
+  if own.hold_out == 'examples':
+    parts: dict[str, Mapping[str, np.ndarray]] = {}
+    for client_id, rows in clients.items():
+      if codes is None:
+        parts[client_id] = silos.hold_out(
+          rows, own.validation_fraction, own.test_fraction, seed
+        )
+      else:
+        of_rows = codes[rows]
+        parts[client_id] = {
+          part: rows[of_rows == k] for k, part in enumerate(silos.PARTS)
+        }
+    return Split(clients, parts, {})
+
+  if len(clients) < len(silos.PARTS):
+    raise errors.UserError(
+      f'{table.path} has {len(clients)} clients, too few to hold out clients.'
+      ' Set task.hold_out=examples.'
+    )
+  if codes is not None:
+    of_clients = of_each(table, str(own.split_column), codes, clients)
+    held_out = {
+      part: [name for name, place in of_clients.items() if place == k]
+      for k, part in enumerate(silos.PARTS)
+    }
+  else:
+    how = devices.HeldOutSettings(split_seed=seed)
+    validation, test, train = how.split(
+      how.permuted(list(clients)), own.validation_fraction, own.test_fraction
+    )
+    held_out = dict(train=train, validation=validation, test=test)
+  for part, client_ids in held_out.items():
+    if not client_ids:
+      raise errors.UserError(
+        f'Of the {len(clients)} clients of {table.path} none is left for'
+        f' {part}. Name smaller shares, or set task.hold_out=examples.'
+      )
+  return Split(clients, {}, held_out)
+
+
+def make_populations(
+  split: Split,
+  take: Callable[[np.ndarray, np.ndarray], populations.Examples],
+  seed: int,
+) -> populations.Populations:
+  """Makes the populations of a table.
+
+  Args:
+    split: Who has which rows for what.
+    take: From some rows of a client, and those that it trains on, to the
+      examples. It may be called from any thread.
+    seed: The seed of how the examples of held-out clients are halved.
+
+  Returns:
+    The populations.
+  """
+  if split.parts:
+    parts = split.parts
+    return silos.make_lazy_populations(
+      tuple(parts),
+      lambda client_id, part: take(
+        parts[client_id][part], parts[client_id]['train']
+      ),
+      silos.sizes_of_parts(parts),
+    )
+
+  def load(client_id: str, limit: int | None) -> populations.Examples:
+    rows = split.clients[client_id][:limit]
+    return take(rows, rows)
+
+  def some(client_ids: Sequence[str]) -> devices.Devices:
+    sizes = [len(split.clients[client_id]) for client_id in client_ids]
+    return devices.Devices(tuple(client_ids), load, np.array(sizes))
+
+  return devices.make_populations(
+    train=some(split.held_out['train']),
+    validation=some(split.held_out['validation']),
+    test=some(split.held_out['test']),
+    shuffle_key=('table', seed),
+  )
