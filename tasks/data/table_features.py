@@ -19,6 +19,7 @@ from sklearn.feature_extraction import text
 
 from base import errors
 from base import settings
+from tasks.data import files
 from tasks.data import table_columns
 from tasks.data import table_files
 from tasks.data import table_notes
@@ -229,16 +230,13 @@ def _vectorizer(own: FeatureSettings) -> text.HashingVectorizer:
   if own.text_vocabulary is None:
     return text.HashingVectorizer(n_features=own.text_features)
   path = pathlib.Path(own.text_vocabulary)
-  try:
+  with files.reading(
+    path, 'words, one a line', 'Name another file as task.text_vocabulary.'
+  ):
     lines = path.read_text(encoding='utf-8').splitlines()
     words = dict.fromkeys(filter(None, map(str.strip, lines)))
     if not words:
       raise ValueError('it has no words')
-  except (OSError, ValueError) as error:
-    raise errors.UserError(
-      f'{path}, which task.text_vocabulary names, cannot be read as words, one'
-      f' a line ({error}).'
-    ) from error
   return text.CountVectorizer(vocabulary=list(words))
 
 
