@@ -13,6 +13,7 @@ import tree
 from algorithms import mocha
 from algorithms import pfedkm
 from algorithms import registry
+from tasks.models import metrics
 from tests.algorithms import helpers
 
 # Settings that make a method quick to run.
@@ -252,7 +253,9 @@ def test_there_is_a_metric_for_each_candidate(method):
   )
   assert len(results) == len(helpers.SIZES)
   for result in results:
-    for total, weight in result['evaluation'].values():
+    sums = dict(result['evaluation'])
+    assert sums.pop(metrics.DIVERGED).shape == (len(method.candidates),)
+    for total, weight in sums.values():
       assert total.shape == (len(method.candidates),)
       np.testing.assert_array_equal(weight, [6] * len(method.candidates))
 
