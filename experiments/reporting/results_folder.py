@@ -360,6 +360,11 @@ def read_rounds(path: pathlib.Path) -> dict[str, dict[str, list[float]]]:
   return _read_series(path / _METRICS)
 
 
+def read_validation(path: pathlib.Path) -> dict[str, dict[str, list[float]]]:
+  """Reads the metrics of validation clients by round, of each method."""
+  return _read_series(path / _VALIDATION)
+
+
 def read(path: pathlib.Path) -> FinishedRun:
   """Reads the output folder of a run.
 
@@ -388,7 +393,7 @@ def read(path: pathlib.Path) -> FinishedRun:
         name: [row for row in rows if row['method'] == name] for name in methods
       },
       rounds,
-      _read_series(path / _VALIDATION),
+      read_validation(path),
     )
   except FileNotFoundError as error:
     raise errors.UserError(

@@ -5,6 +5,7 @@ import itertools
 from typing import Any
 
 from experiments.reporting import looks
+from experiments.reporting import names
 from experiments.reporting.pages import charts
 from experiments.reporting.pages import sources
 
@@ -23,10 +24,10 @@ def _in_order(values: Iterable[Any]) -> list[str]:
 
 def _varied(points: Sequence[sources.GridPoint]) -> dict[str, list[str]]:
   """Finds the settings of which there are several values, and these."""
-  names = dict.fromkeys(name for point in points for name in point.values)
+  settings = dict.fromkeys(name for point in points for name in point.values)
   values = {
     name: _in_order(p.values[name] for p in points if name in p.values)
-    for name in names
+    for name in settings
   }
   return {name: own for name, own in values.items() if len(own) > 1}
 
@@ -43,12 +44,12 @@ def _measured(points: Sequence[sources.GridPoint]) -> tuple[str, bool]:
 
 
 def _rows_of_points(
-  points: Sequence[sources.GridPoint], names: Iterable[str]
+  points: Sequence[sources.GridPoint], settings: Iterable[str]
 ) -> charts.Rows:
-  names = list(names)
+  settings = list(settings)
   return [
     {
-      **{name: _as_text(point.values.get(name)) for name in names},
+      **{name: _as_text(point.values.get(name)) for name in settings},
       'validation': charts.rounded(point.validation),
       'test': charts.rounded(point.test),
       'repeats': len(point.records),
@@ -62,10 +63,10 @@ def _column(name: str) -> str:
   return name.replace('.', r'\.')
 
 
-def _tooltip(names: Iterable[str]) -> list[charts.Spec]:
+def _tooltip(settings: Iterable[str]) -> list[charts.Spec]:
   return [
     charts.field(_column(name), 'nominal', name)
-    for name in (*names, 'validation', 'test', 'repeats')
+    for name in (*settings, 'validation', 'test', 'repeats')
   ]
 
 
@@ -96,7 +97,7 @@ def _heat_map(
   }
   return charts.Chart(
     f'{grid.path.name}_{name}_{x}_{y}',
-    f'{name}: {x} and {y}',
+    f'{names.written_out(name)}: {x} and {y}',
     f'{measured}; a cell without a number diverged, or is not finished.'
     + (' The best of what else differs.' if len(varied) > 2 else ''),
     list(best.values()),
@@ -137,7 +138,7 @@ def _line_of_grid(
   column, values = setting
   return charts.Chart(
     f'{grid.path.name}_{name}_{column}',
-    f'{name}: {column}',
+    f'{names.written_out(name)}: {column}',
     measured,
     _rows_of_points(points, [column]),
     {
@@ -201,7 +202,7 @@ def _parallel(
   y = charts.field('place', 'quantitative', axis=None, scale={'domain': [0, 1]})
   return charts.Chart(
     f'{grid.path.name}_{name}_all',
-    f'{name}: all settings',
+    f'{names.written_out(name)}: all settings',
     f'A line is a point of the grid, coloured by its {measured}.',
     data,
     {

@@ -9,7 +9,7 @@ from experiments.reporting.pages import sources
 # The most rounds that a curve has points for.
 _MOST_ROUNDS = 300
 # Columns of the metrics of rounds that are no curves.
-_NO_CURVES = ('round', 'num_examples', 'num_clients')
+_NO_CURVES = ('round', 'num_examples', 'num_clients', 'candidate')
 
 
 def _thinned(length: int) -> list[int]:
@@ -18,23 +18,43 @@ def _thinned(length: int) -> list[int]:
   return sorted({*range(0, length, step), length - 1}) if length else []
 
 
-def of_rounds(
-  trainings: Sequence[tuple[str, str, int, Mapping[str, Sequence[float]]]],
-) -> charts.Chart | None:
-  """Shows the metrics of the rounds of each training.
+# The name of a curve, its method and seed, and its metrics by round.
+Curve = tuple[str, str, int, Mapping[str, Sequence[float]]]
 
-  Args:
-    trainings: Its name, method and seed, and the metrics of its rounds.
-  """
+
+def of_rounds(trainings: Sequence[Curve]) -> charts.Chart | None:
+  """Shows the metrics of the rounds of each training."""
+  return _by_round(
+    'rounds',
+    'Training by rounds',
+    'What the clients of each round measure, before their steps.',
+    trainings,
+  )
+
+
+def of_validation(methods: Sequence[Curve]) -> charts.Chart | None:
+  """Shows the validation clients in the course of each method's training."""
+  return _by_round(
+    'validation',
+    'Validation clients by rounds',
+    'How the validation clients would do if training stopped: where a curve no'
+    ' longer gets better, it may.',
+    methods,
+  )
+
+
+def _by_round(
+  name: str, title: str, note: str, curves: Sequence[Curve]
+) -> charts.Chart | None:
   data = [
     {
-      'method': name,
+      'method': label,
       'seed': seed,
       'measure': charts.words(measure),
       'round': rounds['round'][i],
       'value': charts.rounded(values[i]),
     }
-    for name, _, seed, rounds in trainings
+    for label, _, seed, rounds in curves
     for measure, values in rounds.items()
     if measure not in _NO_CURVES
     if measure != 'dropped_clients' or any(values)
@@ -42,7 +62,7 @@ def of_rounds(
   ]
   if not data:
     return None
-  of_series = dict((name, method) for name, method, *_ in trainings)
+  of_series = dict((label, method) for label, method, *_ in curves)
   found = charts.looks_of_names(list(of_series), list(of_series.values()))
   x = charts.field('round', 'quantitative', 'round', axis=charts.WHOLE)
   band = {
@@ -66,7 +86,7 @@ def of_rounds(
         'scale': {'zero': False},
       },
       'tooltip': [
-        charts.field('method', 'nominal', 'training'),
+        charts.field('method', 'nominal', 'method'),
         charts.field('round', 'quantitative', 'round'),
         {'aggregate': 'mean', 'field': 'value', 'title': 'mean'},
         {'aggregate': 'count', 'title': 'seeds'},
@@ -74,12 +94,13 @@ def of_rounds(
     },
   }
   measures = list(dict.fromkeys(str(row['measure']) for row in data))
-  several = len({seed for _, _, seed, _ in trainings}) > 1
+  several = len({seed for _, _, seed, _ in curves}) > 1
+  if several:
+    note += ' A band is a deviation over seeds to either side.'
   return charts.Chart(
-    'rounds',
-    'Training by rounds',
-    'What the clients of each round measure, before their steps.'
-    + (' A band is a deviation over seeds to either side.' if several else ''),
+    name,
+    title,
+    note,
     data,
     {
       'params': [charts.choice('measured', measures, 'Measure')],

@@ -1,6 +1,6 @@
 """A report of runs and grids: what it has, and when it is written."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 import math
 import pathlib
 import shlex
@@ -295,15 +295,15 @@ def _shown(*found: charts.Chart | None) -> list[charts.Chart]:
   return [chart for chart in found if chart is not None]
 
 
-def _trainings(
-  runs: Sequence[sources.Run],
-) -> list[tuple[str, str, int, Mapping[str, Sequence[float]]]]:
-  """Lists the trainings of all runs, also of those under way."""
+def _curves(
+  runs: Sequence[sources.Run], kind: str
+) -> list[learning_charts.Curve]:
+  """Lists the curves of a kind of all runs, also of those under way."""
   return [
-    (own.name(name), name, run.configuration['seed'], rounds)
+    (own.name(name), name, run.configuration['seed'], metrics)
     for own in sources.configurations(runs)
     for run in own.runs
-    for name, rounds in run.rounds.items()
+    for name, metrics in getattr(run, kind).items()
   ]
 
 
@@ -324,11 +324,12 @@ def _of_task(
     candidates = learning_charts.of_candidates(series)
     groups = client_charts.of_groups(series)
     clusters = client_charts.of_clusters(series)
-  rounds = learning_charts.of_rounds(_trainings(runs))
+  rounds = learning_charts.of_rounds(_curves(runs, 'rounds'))
+  validation = learning_charts.of_validation(_curves(runs, 'validation'))
   return [
     _results(series),
     page.Section('Clients', _shown(*of_clients)),
-    page.Section('Learning', _shown(rounds, candidates)),
+    page.Section('Learning', _shown(validation, rounds, candidates)),
     page.Section('Groups and clusters', _shown(groups, clusters)),
     _privacy(series),
     _costs(series),

@@ -13,6 +13,7 @@ from typing import Any
 from base import errors
 from experiments.configuration import user_settings
 from experiments.reporting import folders
+from experiments.reporting import names
 from experiments.reporting import results_folder
 
 # What tells repeats of one configuration apart.
@@ -101,6 +102,7 @@ class Run:
     methods: Those that are finished, as results.json has them.
     clients: The rows of per_client.csv of each.
     rounds: The metrics of the rounds of each training so far.
+    validation: Those of the validation clients, of each method in its training.
   """
 
   path: pathlib.Path
@@ -109,6 +111,7 @@ class Run:
   methods: Mapping[str, results_folder.Result]
   clients: Mapping[str, Sequence[Mapping[str, str]]]
   rounds: Mapping[str, Mapping[str, Sequence[float]]]
+  validation: Mapping[str, Mapping[str, Sequence[float]]]
 
   @property
   def status(self) -> str:
@@ -168,7 +171,8 @@ class GridPoint:
   def series(self, task: str) -> Series:
     """Returns the point as a method of a task."""
     method = self.records[0]['algorithm']
-    return Series(self.name, method, task, [*map(_of_record, self.records)])
+    repeats = [*map(_of_record, self.records)]
+    return Series(names.written_out(self.name), method, task, repeats)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,6 +257,7 @@ def _read_run(path: pathlib.Path) -> Run:
     methods,
     clients,
     results_folder.read_rounds(path),
+    results_folder.read_validation(path),
   )
 
 
@@ -316,9 +321,10 @@ def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
   A setting that only some of the runs have, as that of a method, makes no
   difference; its value is then None.
   """
-  names = dict.fromkeys(name for run in runs for name in run.configuration)
   values = {
-    name: [run.configuration.get(name) for run in runs] for name in names
+    name: [run.configuration.get(name) for run in runs]
+    for run in runs
+    for name in run.configuration
   }
   return {
     name: own
@@ -341,8 +347,9 @@ class Configuration:
   runs: Sequence[Run]
 
   def name(self, method: str) -> str:
-    """Returns the name of a method, or training, with this configuration."""
-    return f'{method} ({self.label})' if self.label else method
+    """Writes the name of a method, or training, with this configuration."""
+    written = names.written_out(method)
+    return f'{written} ({self.label})' if self.label else written
 
 
 def _task(run: Run) -> str:

@@ -59,6 +59,7 @@ def _every_chart():
     client_charts.of_shares(series),
     client_charts.of_gains(series),
     learning_charts.of_rounds(trainings),
+    learning_charts.of_validation(trainings),
     learning_charts.of_candidates(series),
     client_charts.of_groups(series),
     client_charts.of_clusters(series),
@@ -70,7 +71,7 @@ def _every_chart():
 
 def test_vega_lite_draws_every_chart():
   every = _every_chart()
-  assert len(every) == 8 + 4 + 1
+  assert len(every) == 9 + 4 + 1
   for chart in every:
     svg = vl_convert.vegalite_to_svg(chart.to_spec() | {'width': 300})
     # Marks, beside the axes.

@@ -21,7 +21,7 @@ def test_the_table_of_results_has_means_over_clients(tmp_path):
   path.write_text(path.read_text().replace('nan', '1'))
   made = report.make(sources.read([run_folders.sealed(tmp_path / 'run')]), '')
   row = _texts(made, 'results')[1]
-  assert row['method'] == 'finetuning'
+  assert row['method'] == 'FedAvg + fine-tuning'
   assert (row['mean'], row['median'], row['hurt']) == ('0.75', '0.75', '50.0%')
 
 

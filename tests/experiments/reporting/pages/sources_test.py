@@ -43,8 +43,8 @@ def test_runs_that_differ_in_seed_alone_are_repeats(tmp_path):
   paths = [made_up_folders.write_run(tmp_path / str(s), seed=s) for s in (0, 1)]
   series = sources.series_of(sources.read(paths))
   assert [(own.name, len(own.repeats)) for own in series] == [
-    ('fedavg', 2),
-    ('finetuning', 2),
+    ('FedAvg', 2),
+    ('FedAvg + fine-tuning', 2),
   ]
 
 
@@ -57,8 +57,8 @@ def test_runs_that_differ_in_settings_are_named_by_them(tmp_path):
   ]
   series = sources.series_of(sources.read(paths))
   assert [own.name for own in series] == [
-    'fedavg (batch_size=5)',
-    'fedavg (batch_size=10)',
+    'FedAvg (batch_size=5)',
+    'FedAvg (batch_size=10)',
   ]
 
 
@@ -68,7 +68,7 @@ def test_methods_of_different_runs_keep_their_names(tmp_path):
     for name in ('fedavg', 'ditto')
   ]
   series = sources.series_of(sources.read(paths))
-  assert [own.name for own in series] == ['fedavg', 'ditto']
+  assert [own.name for own in series] == ['FedAvg', 'Ditto']
 
 
 def test_the_best_point_of_a_grid_did_not_diverge(tmp_path):
