@@ -160,11 +160,12 @@ class Adaptation(FewExamples):
     optimizer = optimizers.Optimizer(
       own.adaptation_optimizer, own.adaptation_learning_rate, epsilon=1e-8
     )
+    contexts = client_work.OwnContexts.of(self.trainer.model, weights, data)
     learner, _ = client_work.train(
       self.trainer.model,
-      optimizer.start(weights),
-      data,
+      optimizer.start(contexts.take(weights)),
+      contexts.data,
       optimizer,
       steps=tf.constant(own.adaptation_updates),
     )
-    return learner.weights
+    return contexts.put(weights, learner.weights)

@@ -6,6 +6,7 @@ client or for a stacked cohort. A batch without examples changes nothing.
 
 import collections
 from collections.abc import Callable, Collection, Iterable, Mapping
+import dataclasses
 from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
@@ -268,6 +269,77 @@ def take_step(
     lambda: optimizer.step(learner, of_batch),
     lambda: learner,
   )
+
+
+def has_contexts(data: batches.ClientData, total: int) -> tf.Tensor:
+  """Tells which of so many contexts are those of examples in the batches."""
+
+  def count(examples: models.Batch, mask: tf.Tensor) -> tf.Tensor:
+    return tf.math.unsorted_segment_sum(mask, examples['context'], total)
+
+  return sum_over_batches(data, count) > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnContexts:
+  """The rows that a client's contexts have in the weights of all contexts.
+
+  Steps on these rows alone, with new slots, are steps on all: the others have
+  a gradient of zero, which moves nothing. Where examples are protected all rows
+  stay, as noise moves them all.
+
+  Attributes:
+    data: The batches, in which contexts have the numbers of their rows here.
+    names: The names of the weights that have a row for each context.
+    rows: The contexts of the client and, if they are fewer than those of
+      another client, some of the others; None for all, as they are.
+  """
+
+  data: batches.ClientData
+  names: Collection[str]
+  rows: tf.Tensor | None
+
+  @classmethod
+  def of(
+    cls,
+    model: models.Model,
+    weights: models.Weights,
+    data: batches.ClientData,
+  ) -> 'OwnContexts':
+    """Finds the contexts of the examples in the batches."""
+    names, most = model.context_names, model.most_contexts
+    total = weights[names[0]].shape[0] if names else 0
+    if most is None or most >= total or model.protection is not None:
+      return cls(data, (), None)
+    has = tf.cast(has_contexts(data, total), tf.int32)
+    rows = tf.math.top_k(has, most).indices
+    # A context that is in no batch may have any number.
+    numbers = tf.scatter_nd(rows[:, tf.newaxis], tf.range(most), [total])
+    examples = collections.OrderedDict(
+      data.examples, context=tf.gather(numbers, data.examples['context'])
+    )
+    return cls(data._replace(examples=examples), names, rows)
+
+  def take(self, weights: models.Weights) -> models.Weights:
+    """Returns the weights with these rows alone."""
+    return collections.OrderedDict(
+      (name, tf.gather(w, self.rows) if name in self.names else w)
+      for name, w in weights.items()
+    )
+
+  def put(self, weights: models.Weights, own: models.Weights) -> models.Weights:
+    """Returns `own`, with these rows among all those of `weights`."""
+    return collections.OrderedDict(
+      (
+        name,
+        tf.tensor_scatter_nd_update(
+          weights[name], tf.expand_dims(self.rows, 1), w
+        )
+        if name in self.names
+        else w,
+      )
+      for name, w in own.items()
+    )
 
 
 def sum_over_batches(

@@ -102,14 +102,17 @@ class FedPc(Prompts):
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
     own, phi = self.settings, self._shared(message)
+    before = self.personal(message, client.state)
+    contexts = client_work.OwnContexts.of(self.model, before, client.data)
+    start = contexts.take(before)
     learner, loss = client_work.train(
       self.model,
-      own.client_steps.start(self.personal(message, client.state)),
-      client.data,
+      own.client_steps.start(start),
+      contexts.data,
       own.client_steps,
-      client_work.pull(phi, own.proximal),
+      client_work.pull(self._shared(start), own.proximal),
     )
-    after = learner.weights
+    after = contexts.put(before, learner.weights)
     state = client.state.after(client_work.select(after, self.personal_names))
     sent = message if own.average_personal else phi
     result = self.result(sent, after, loss, state, client)
@@ -125,13 +128,7 @@ class FedPc(Prompts):
     """The part of what a client sends that is not of others' contexts."""
     of_contexts = client_work.select(sent, self.model.context_names)
     num_contexts = next(iter(of_contexts.values())).shape[0]
-
-    def count(examples: models.Batch, mask: tf.Tensor) -> tf.Tensor:
-      return tf.math.unsorted_segment_sum(
-        mask, examples['context'], num_contexts
-      )
-
-    has = client_work.sum_over_batches(data, count) > 0
+    has = client_work.has_contexts(data, num_contexts)
     own = tf.reduce_mean(tf.cast(has, tf.float32))
     share = split.count(of_contexts) / split.count(sent)
     return 1 - share * (1 - own)

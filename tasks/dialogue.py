@@ -324,6 +324,7 @@ def make_task(
       len(contexts),
       sequence_length=own.utterance_length - 1,
       prompt_length=_MIN_TOKENS,
+      most_contexts=max(map(len, of_users.values())),
       frozen=weights,
     ),
     metric='perplexity',

@@ -54,10 +54,9 @@ def expand(
       [name for name in conditions if name in only.get(axis, conditions)]
       for axis, conditions in crossed.items()
     ]
-    # Columns come one after another, so that some are whole if it is stopped.
-    for conditions in itertools.product(*axes):
-      for method in grid['algorithms']:
-        row = known.get(method, {'algorithm': method})
+    for method in grid['algorithms']:
+      row = known.get(method, {'algorithm': method})
+      for conditions in itertools.product(*axes):
         name = '_'.join((method, *conditions))
         cells[name] = Cell(method, conditions)
         own = dict(row.get('settings', {}))

@@ -123,6 +123,28 @@ def _print(
   terminal.print_table(printed)
 
 
+def draw(
+  table: curves.CurveTable,
+  methods: Mapping[str, Mapping[float, list[float]]],
+  epsilons: Mapping[float, float],
+  metric: str,
+  higher_is_better: bool,
+) -> style.Figure:
+  """Draws methods over noise with its ε, a share, or another number."""
+  label = table.x_label
+  if epsilons:
+    label += ', and ε extrapolated'
+    ticks = {
+      x: f'{x:g}\n{epsilon:.3g}'.replace('inf', '∞')
+      for x, epsilon in epsilons.items()
+    }
+  elif table.most is not None:
+    return method_plots.fractions(methods, label, metric, higher_is_better)
+  else:
+    ticks = {x: f'{x:g}' for own in methods.values() for x in own}
+  return method_plots.against(methods, label, ticks, metric, higher_is_better)
+
+
 def main(
   table: curves.CurveTable,
   json_file: pathlib.Path | None,
@@ -157,19 +179,7 @@ def main(
   )
   for (figure, curve), methods in drawn.items():
     metric = f'{table.curves[curve].metric.replace("parent_", "")}, {curve}'
-    if epsilons:
-      ticks = {
-        x: f'{x:g}\n{epsilon:.3g}'.replace('inf', '∞')
-        for x, epsilon in epsilons.items()
-      }
-      label = f'{table.x_label}, and ε extrapolated'
-      drawing = method_plots.against(
-        methods, label, ticks, metric, higher_is_better
-      )
-    else:
-      drawing = method_plots.fractions(
-        methods, table.x_label, metric, higher_is_better
-      )
+    drawing = draw(table, methods, epsilons, metric, higher_is_better)
     style.save(drawing, folder / 'plots', f'{figure}_{curve}')
   rows = make_rows(drawn, epsilons)
   _print(table, rows)

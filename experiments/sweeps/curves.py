@@ -58,21 +58,21 @@ class CurveTable:
   Attributes:
     title: What they show.
     x: The setting on the x axis.
-    most: The number that it is shown as a part of.
     x_label: What the x axis is.
     curves: What is drawn in each figure, by name.
     figures: The settings that the points of a figure have, by its name.
     grid: The points.
+    most: The number that it is shown as a part of; None if it is no part.
     population: What private trainings are extrapolated to, if they are.
   """
 
   title: str
   x: str
-  most: float
   x_label: str
   curves: Mapping[str, Curve]
   figures: Mapping[str, Mapping[str, Any]]
   grid: grid_file.GridFile
+  most: float | None = None
   population: Population | None = None
 
   def place(self, point: grid_file.Point) -> tuple[str, float]:
@@ -83,7 +83,7 @@ class CurveTable:
       for name, settings in self.figures.items()
       if settings.items() <= own.items()
     )
-    return figure, own[self.x] / self.most
+    return figure, own[self.x] / (self.most or 1)
 
 
 def read(name: str) -> CurveTable:
@@ -92,8 +92,8 @@ def read(name: str) -> CurveTable:
     raise errors.unknown('table', name, table_names())
   contents = tomllib.loads((_CURVES / f'{name}.toml').read_text('utf-8'))
   curves = {name: Curve(**own) for name, own in contents.pop('curves').items()}
-  keys = ('title', 'x', 'most', 'x_label', 'figures')
-  named = {key: contents.pop(key) for key in keys}
+  keys = ('title', 'x', 'x_label', 'figures', 'most')
+  named = {key: contents.pop(key) for key in keys if key in contents}
   population = contents.pop('population', None)
   return CurveTable(
     curves=curves,

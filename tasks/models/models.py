@@ -99,6 +99,11 @@ class Model(abc.ABC):
     """
     return ()
 
+  @property
+  def most_contexts(self) -> int | None:
+    """The most contexts that the examples of a client have; None for all."""
+    return None
+
   def with_vector(self, size: int = 0) -> 'Model':
     """Returns the model with a vector of the client's own as a further input.
 

@@ -72,12 +72,14 @@ class FrozenGpt2(models.Model):
     num_contexts: The number of contexts.
     sequence_length: The largest T - 1.
     prompt_length: The number of words that metrics leave out.
+    most_contexts: As in `Model`.
   """
 
   gpt2: gpt2.Gpt2
   num_contexts: int = 1
   sequence_length: int = dataclasses.field(default=31, kw_only=True)
   prompt_length: int = dataclasses.field(default=3, kw_only=True)
+  most_contexts: int | None = dataclasses.field(default=None, kw_only=True)
 
   @property
   def pretrained(self) -> 'FrozenGpt2':

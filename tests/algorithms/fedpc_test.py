@@ -166,6 +166,23 @@ def test_split_learning_trains_own_heads_and_those_of_own_contexts():
   assert prompting.digest(method) == before
 
 
+def test_steps_on_the_heads_of_own_contexts_alone_are_steps_on_all():
+  # Two of three heads, of which the first and the last client have one.
+  results = []
+  for most in (None, 2):
+    model = dataclasses.replace(prompting.WITH_TWO_HEADS, most_contexts=most)
+    method = _build('fedpc', model, average_personal=False, proximal=0.7)
+    after = _run(method)
+    results.append(
+      (
+        after.state,
+        after.clients,
+        prompting.personalize(method, after.state, after.clients),
+      )
+    )
+  helpers.assert_equal(*results)
+
+
 def test_a_client_that_was_trained_goes_on_from_its_own_vector():
   method = _build()
   after = _run(method)

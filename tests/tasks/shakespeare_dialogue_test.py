@@ -60,7 +60,7 @@ def _utterances(population, client_id, name):
 def test_a_client_is_a_character_and_its_context_the_play(folder):
   task = _load(folder)
   assert len(task.train.client_ids) == 10
-  assert task.model.num_contexts == 3
+  assert (task.model.num_contexts, task.model.most_contexts) == (3, 1)
   for client_id in task.train.client_ids:
     play = client_id.split()[0]
     contexts = task.train.sets['train'](client_id)['context']

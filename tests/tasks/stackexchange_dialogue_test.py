@@ -55,6 +55,7 @@ def test_contexts_are_sites_and_types_of_posts_and_users_may_have_several(
     for user in task.train.client_ids
   ]
   assert contexts == [[0, 1], [2]]
+  assert task.model.most_contexts == 2
   # Users with several contexts are in no group.
   assert not task.attributes
 

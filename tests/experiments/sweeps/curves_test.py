@@ -87,3 +87,13 @@ def test_noise_is_extrapolated_to_a_larger_population():
   )
   accountant = dp_accounting.pld.PLDAccountant().compose(event, 100)
   assert epsilons[1] == pytest.approx(accountant.get_epsilon(1e6**-1.1))
+
+
+def test_a_number_that_is_no_share_is_drawn_as_it_is():
+  table = curves.read('fedembed_rounds')
+  drawing = curve_reproduction.draw(
+    table, {'Type': {5: [0.4], 10: [0.5]}}, {}, 'F1', higher_is_better=True
+  )
+  (plot,) = drawing.axes
+  assert [text.get_text() for text in plot.get_xticklabels()] == ['5', '10']
+  assert plot.get_xlabel() == 'rounds'
