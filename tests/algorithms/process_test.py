@@ -66,12 +66,13 @@ class Probe(trainers.Trainer):
 
   def client(self, message, client):
     num_examples = client_work.num_examples(client.data)
-    features, labels = client_work.sum_over_batches(
+    sums = client_work.sum_over_batches(
       client.data,
       lambda examples, mask: client_work.sum_statistics(
-        (examples['x'], examples['y']), tf.zeros_like(mask), mask
+        {name: examples[name] for name in 'xy'}, tf.zeros_like(mask), mask
       ),
     )
+    features, labels = sums['x'], sums['y']
     group = tf.cast(client.attributes['group'], tf.float32)
     update = collections.OrderedDict(
       kernel=self.settings.scale * features + message['kernel'], bias=group
