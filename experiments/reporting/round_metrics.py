@@ -23,16 +23,22 @@ def _to_line(fields: Any) -> str:
 
 
 class CsvReleaseManager(tff.program.ReleaseManager):
-  """Writes a line of CSV for each round.
+  """Writes a line of CSV for each round, or each of every so many rounds.
 
   TFF's own manager writes its whole file anew for each round, which takes
   longer the more rounds there were. A round that is released again, as after a
   kill, takes its old place and that of those behind it.
   """
 
-  def __init__(self, path: pathlib.Path):
-    """Makes the manager; the file is first touched by `release`."""
+  def __init__(self, path: pathlib.Path, every: int = 1):
+    """Makes the manager; the file is first touched by `release`.
+
+    Args:
+      path: The file.
+      every: Between how many rounds there is a line.
+    """
     self._path = path
+    self._every = every
     self._columns: list[str] = []
 
   async def release(self, value: Mapping[str, Any], key: int) -> None:
@@ -57,18 +63,19 @@ class CsvReleaseManager(tff.program.ReleaseManager):
   def _keep_rounds_before(self, key: int) -> None:
     """Takes from the file what is not of an earlier round."""
     header = _to_line(self._columns)
-    rows = self._rows_before(key, header) if key > 1 else []
+    rows = self._rows_before(key, header) if key > self._every else []
     self._path.parent.mkdir(parents=True, exist_ok=True)
     folders.write(self._path, ''.join([header, *rows]))
 
   def _rows_before(self, key: int, header: str) -> list[str]:
     """Reads the lines of earlier rounds, all of which must be there."""
+    expected = range(self._every, key, self._every)
     try:
       with self._path.open(encoding='utf-8') as file:
-        found, *rows = itertools.islice(file, key)
-      if found != header or len(rows) < key - 1:
+        found, *rows = itertools.islice(file, len(expected) + 1)
+      if found != header or len(rows) < len(expected):
         raise ValueError(f'it lacks rounds before {key}')
-      for number, row in enumerate(rows, 1):
+      for number, row in zip(expected, rows):
         if not row.startswith(f'{number},') or not row.endswith('\n'):
           raise ValueError(f'round {number} is not in its place')
       return rows

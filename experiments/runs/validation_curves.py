@@ -60,8 +60,10 @@ class Curves:
     self._config = config
     self._managers: dict[str, tuple[tff.program.ReleaseManager, ...]] = {
       name: (
-        round_metrics.CsvReleaseManager(folder.validation_file(name)),
-        tff.program.TensorBoardReleaseManager(
+        round_metrics.CsvReleaseManager(
+          folder.validation_file(name), config.training.rounds_per_evaluation
+        ),
+        round_metrics.TensorBoardReleaseManager(
           folder.tensorboard_dir(f'validation/{name}')
         ),
       )

@@ -10,6 +10,7 @@ import tensorflow as tf
 from algorithms import knn_per
 from tasks.models import linear
 from tasks.models import lstm
+from tasks.models import metrics
 from tests.algorithms import helpers
 
 _WEIGHTS = {
@@ -113,7 +114,9 @@ def test_is_scikit_learns(kind, weights):
       metric(c * of_neighbors + (1 - c) * of_model.numpy(), examples['y'])
       for c in _COEFFICIENTS
     ]
-    ((total, weight),) = result['evaluation'].values()
+    sums = dict(result['evaluation'])
+    assert not np.any(sums.pop(metrics.DIVERGED))
+    ((total, weight),) = sums.values()
     np.testing.assert_allclose(total, np.sum(expected, axis=1), rtol=1e-4)
     np.testing.assert_array_equal(weight, [40] * 3)
 

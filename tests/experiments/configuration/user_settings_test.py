@@ -18,7 +18,7 @@ from experiments.configuration import user_settings
       {'algorithms': 'fedavg,lokal'},
       "algorithm 'lokal'. Did you mean 'local'?",
     ),
-    (None, (), {'algorithms': ''}, 'No algorithm is chosen'),
+    (None, (), {'algorithms': ''}, 'algorithms must not be empty'),
     ('scool', (), {}, "Did you mean 'school'?"),
     (None, ['x'], {}, "takes name=value, not 'x'"),
     (None, ['modules=no.such'], {}, 'no.such cannot be imported: ModuleNotFo'),
