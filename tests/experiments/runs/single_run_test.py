@@ -138,9 +138,9 @@ class TestRun:
     with (self.root / 'whole/metrics/fedavg.csv').open() as file:
       table = list(csv.DictReader(file))
     assert [row['round'] for row in table] == [str(k) for k in range(1, 8)]
-    (events,) = (self.root / 'whole/tensorboard/fedavg').iterdir()
     losses = [
       float(tf.make_ndarray(value.tensor))
+      for events in (self.root / 'whole/tensorboard/fedavg').iterdir()
       for event in tf.compat.v1.train.summary_iterator(str(events))
       for value in event.summary.value
       if value.tag == 'loss'
