@@ -89,7 +89,7 @@ class TableSettings(
 
 @dataclasses.dataclass(frozen=True)
 class _Target:
-  """What is to be predicted.
+  """The target, which is to be predicted.
 
   Attributes:
     values: The number of each row, float32, or its class, int32.

@@ -108,12 +108,12 @@ def say_outlook(outlook: str) -> None:
 
 
 def outlook() -> str:
-  """What a user is to know when the program does not come to its end."""
+  """Returns what a user is told if the program does not come to its end."""
   return _outlook
 
 
 def message() -> str:
-  """What a user is told who has stopped the program."""
+  """Returns what a user is told who has stopped the program."""
   return f'{_new_line()}Stopped. {_outlook}'.rstrip()
 
 

@@ -1,4 +1,4 @@
-"""Whose the rows of a user's table are, and which of them are held out."""
+"""Finds whose the rows of a user's table are, and holds some of them out."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
@@ -118,7 +118,7 @@ def find(
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """Who has which rows for what.
+  """The rows of each client, and what they are for.
 
   Attributes:
     clients: The rows of each client.

@@ -98,7 +98,7 @@ class Features:
 
   @property
   def num_numbers(self) -> int:
-    """How many of the inputs are numbers of the table, which come first."""
+    """The number of inputs that are numbers of the table, which come first."""
     return len(self.numbers)
 
   @property

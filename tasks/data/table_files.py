@@ -211,7 +211,7 @@ def stem(path: pathlib.Path) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """What was read.
+  """A table that was read.
 
   Attributes:
     path: The file or folder.

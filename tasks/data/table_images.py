@@ -49,7 +49,7 @@ class Images:
 
   @property
   def told(self) -> Mapping[str, str]:
-    """What became of the column, for the user."""
+    """A line on what became of the column, for the user."""
     height, width, channels = self.shape
     text = f'images of {height} x {width}, {channels} channels'
     return {str(self.own.image_column): text}

@@ -1,4 +1,4 @@
-"""What was read of a user's table, as text of 80 columns."""
+"""Notes on a user's table that was read, as text of 80 columns."""
 
 from collections.abc import Mapping, Sequence
 import textwrap

@@ -1,4 +1,4 @@
-"""What a report is of: the folders of runs and of grids, finished or not."""
+"""Reads the folders of runs and of grids that a report is of, finished or not."""
 
 import collections
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What all figures have in common.
+"""Sizes, axes, legends and files, which all figures have in common.
 
 They are as wide as a column of a paper. A method has the same look in all
 figures, see `looks`, and its name written out, see `names`.
