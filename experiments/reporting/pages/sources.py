@@ -1,4 +1,4 @@
-"""Reads the folders of runs and of grids that a report is of, finished or not."""
+"""Reads the folders that a report is of: runs and grids, finished or not."""
 
 import collections
 from collections.abc import Iterable, Mapping, Sequence
