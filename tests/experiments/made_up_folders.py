@@ -8,7 +8,7 @@ from typing import Any
 import tomli_w
 
 from experiments.reporting.pages import sources
-from tests.experiments.reporting import run_folders
+from tests.experiments import run_folders
 
 
 def series(

@@ -8,7 +8,7 @@ import pytest
 from algorithms import candidates
 from base import errors
 from experiments.reporting import repeats
-from tests.experiments.reporting import run_folders
+from tests.experiments import run_folders
 
 
 def test_numbers_of_repeats(tmp_path):

@@ -11,7 +11,7 @@ from base import errors
 from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import results_folder
-from tests.experiments.reporting import run_folders
+from tests.experiments import run_folders
 from tests.experiments.reporting import small_outcomes
 
 

@@ -7,7 +7,7 @@ from experiments.command_line import terminal
 from experiments.reporting import repeats
 from experiments.reporting import serialization
 from experiments.reporting import tables
-from tests.experiments.reporting import run_folders
+from tests.experiments import run_folders
 from tests.experiments.reporting import small_outcomes
 
 

@@ -7,7 +7,7 @@ import pytest
 from experiments.reporting.pages import report
 from experiments.reporting.pages import sources
 from tests.experiments import made_up_folders
-from tests.experiments.reporting import run_folders
+from tests.experiments import run_folders
 
 
 def _texts(made, name):

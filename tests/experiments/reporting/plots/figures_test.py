@@ -9,8 +9,8 @@ from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import repeats
 from experiments.reporting.plots import figures
+from tests.experiments import run_folders
 from tests.experiments import small_runs
-from tests.experiments.reporting import run_folders
 from tests.experiments.reporting.plots import drawn
 
 _SETTINGS = (
