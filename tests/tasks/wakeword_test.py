@@ -140,8 +140,8 @@ def test_tones_are_told_apart(load_task):
 
 
 def test_there_is_at_least_one_layer_and_not_too_many():
-  for channels in ((), (1,) * 7):
-    with pytest.raises(settings.SettingError, match='channels must be 1 to 6'):
+  for channels, message in (((), 'not be empty'), ((1,) * 7, 'be 1 to 6')):
+    with pytest.raises(settings.SettingError, match=f'channels must {message}'):
       wakeword.WakewordSettings(channels=channels)
 
 
