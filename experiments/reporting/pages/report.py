@@ -8,6 +8,8 @@ import statistics
 import time
 from typing import Any
 
+import numpy as np
+
 from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import results_folder
@@ -93,13 +95,8 @@ def _setting(value: Any) -> str:
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-  if not all(map(math.isfinite, values)):
-    return math.nan
-  ordered = sorted(values)
-  place = share * (len(ordered) - 1)
-  low = math.floor(place)
-  high = min(low + 1, len(ordered) - 1)
-  return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+  """Returns a quantile over clients; NaN if a model diverged."""
+  return float(np.quantile(values, share))
 
 
 def _hurt(repeat: sources.Repeat) -> float | None:
@@ -132,7 +129,7 @@ def _results(series: Sequence[sources.Series]) -> page.Section:
       [
         sheets.Cell(own.name),
         sheets.spread([repeat.mean for repeat in own.repeats]),
-        sheets.number(statistics.fmean(map(_deviation, values))),
+        sheets.number(statistics.fmean(map(np.std, values))),
         sheets.number(statistics.fmean(_quantile(v, 0.5) for v in values)),
         sheets.number(statistics.fmean(_quantile(v, weak) for v in values)),
         sheets.share(statistics.fmean(hurt) if hurt else None),
@@ -158,12 +155,6 @@ def _results(series: Sequence[sources.Series]) -> page.Section:
     ' is the share of the clients that personalization makes worse.',
   )
   return page.Section('Results', [sheet])
-
-
-def _deviation(values: Sequence[float]) -> float:
-  if not all(map(math.isfinite, values)):
-    return math.nan
-  return statistics.pstdev(values)
 
 
 def _privacy(series: Sequence[sources.Series]) -> page.Section:

@@ -7,6 +7,8 @@ import html
 import io
 import math
 
+from experiments.reporting import repeats
+
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
@@ -39,14 +41,11 @@ def share(value: float | None) -> Cell:
 
 def spread(values: Sequence[float], form: str = '.4g') -> Cell:
   """Makes the cell of a mean and, of several values, their deviation."""
-  mean = sum(values) / len(values)
+  mean, deviation = repeats.mean_and_deviation(values)
   if math.isnan(mean):
     return Cell('diverged')
-  if len(set(values)) == 1:
+  if not deviation:
     return number(mean, form)
-  deviation = math.sqrt(
-    sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-  )
   return Cell(f'{mean:{form}} ± {deviation:.2g}', mean)
 
 
