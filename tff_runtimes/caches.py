@@ -9,10 +9,7 @@ _Value = TypeVar('_Value')
 
 
 class Cache(Generic[_Value]):
-  """Keeps what was used last.
-
-  Iterating gives the keys.
-  """
+  """Keeps the values that were used last; iterates over their keys."""
 
   def __init__(self, max_size: int):
     self._max_size = max_size
@@ -25,7 +22,7 @@ class Cache(Generic[_Value]):
     return iter(list(self._values))
 
   def get(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
-    """Returns the value of a key, and makes it if there is none.
+    """Returns the value of a key, which is made if there is none.
 
     Args:
       key: The key.
@@ -40,6 +37,6 @@ class Cache(Generic[_Value]):
       return self._values[key]
 
   def clear(self) -> None:
-    """Forgets all values."""
+    """Drops all values."""
     with self._lock:
       self._values.clear()

@@ -3,24 +3,20 @@
 `tff.framework.set_default_context(create_cohort_context())` makes every TFF
 computation run here. Clients whose work is small and known to give the same
 under XLA are stacked: the work of all of them, and the aggregation, is one XLA
-program. The others run one client a core; what they give is aggregated in the
-clients' order, so that the result does not depend on which client is ready
-first.
+program. The others run one client a core, or one a GPU if there are GPUs; what
+they give is aggregated in the clients' order, so that the result does not
+depend on which client is ready first.
 """
 
 import asyncio
-import collections
 from collections.abc import (
   Callable,
-  Iterator,
-  KeysView,
   Mapping,
   Sequence,
-  ValuesView,
 )
 import concurrent.futures
+import functools
 import logging
-import os
 import threading
 from types import TracebackType
 from typing import Any
@@ -31,6 +27,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_runtimes import caches
+from tff_runtimes import lanes
 from tff_runtimes import programs
 from tff_runtimes import rounds
 from tff_runtimes import stacking
@@ -121,31 +118,6 @@ def _stack(
   return [np.stack(column) for column in columns]
 
 
-def _count_clients(clients: Mapping[str, Sequence[Any]], default: int) -> int:
-  """Returns the number of clients.
-
-  Args:
-    clients: The parts of an argument that are one value for each client.
-    default: The number if there is no such part.
-
-  Raises:
-    TypeError: If a part is no sequence.
-    ValueError: If their lengths differ.
-  """
-  for part in clients.values():
-    if not isinstance(part, Sequence) or isinstance(part, (str, bytes)):
-      raise TypeError(
-        'Expected a list with one value for each client, got a'
-        f' {type(part).__name__}.'
-      )
-  sizes = {len(part) for part in clients.values()}
-  if len(sizes) > 1:
-    raise ValueError(
-      f'Got values of different numbers of clients: {sorted(sizes)}.'
-    )
-  return sizes.pop() if sizes else default
-
-
 class CohortContext(tff.framework.SyncContext):
   """Runs TFF computations in this process; see the module's docstring.
 
@@ -153,7 +125,11 @@ class CohortContext(tff.framework.SyncContext):
   """
 
   def __init__(
-    self, default_num_clients: int, stack: bool | None, trust_xla: bool
+    self,
+    default_num_clients: int,
+    stack: bool | None,
+    trust_xla: bool,
+    devices: Sequence[str] | None,
   ):
     """Makes the context; see `create_cohort_context`."""
     self._default_num_clients = default_num_clients
@@ -163,12 +139,7 @@ class CohortContext(tff.framework.SyncContext):
     # TensorFlow's functions complain if TensorFlow itself is deleted before.
     weakref.finalize(self, self._compiled.clear)
     self._is_closed = False
-    self._start_threads()
-
-  def _start_threads(self) -> None:
-    num_threads = len(os.sched_getaffinity(0))
-    self._window = 2 * num_threads
-    self._threads = concurrent.futures.ThreadPoolExecutor(num_threads)
+    self._lanes = lanes.Lanes(devices)
     self._caller = concurrent.futures.ThreadPoolExecutor(1)
 
   def __enter__(self) -> 'CohortContext':
@@ -186,7 +157,7 @@ class CohortContext(tff.framework.SyncContext):
     """Frees what was compiled and ends the threads."""
     self._is_closed = True
     self._compiled.clear()
-    self._threads.shutdown(wait=False)
+    self._lanes.shut_down()
     self._caller.shutdown(wait=False)
 
   def _check_open(self) -> None:
@@ -217,9 +188,10 @@ class CohortContext(tff.framework.SyncContext):
       if not call.done():
         cancellation.cancel()
         # What cannot be cancelled must not hold up what comes next.
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._lanes.shut_down()
         self._caller.shutdown(wait=False)
-        self._start_threads()
+        self._lanes.restart()
+        self._caller = concurrent.futures.ThreadPoolExecutor(1)
       raise
 
   def explain(self, comp: tff.framework.ConcreteComputation) -> str:
@@ -294,36 +266,16 @@ class CohortContext(tff.framework.SyncContext):
     parts = values.split(arg, program.parameter_type)
     for part, (name, type_spec) in zip(parts, program.part_types.items()):
       if values.is_per_client(type_spec):
-        # As TFF does, also with the keys or the values of a dictionary.
-        is_view = isinstance(part, (KeysView, ValuesView))
-        clients[name] = list(part) if is_view else part
+        clients[name] = values.to_clients(part)
       else:
         arguments[name] = values.flatten(part, type_spec)
-    size = _count_clients(clients, self._default_num_clients)
+    size = values.count_clients(clients, self._default_num_clients)
     run = _Run(compiled, arguments, clients, size, cancellation)
-    result = run.stacked() or run.one_by_one(self._in_order)
+    result = run.stacked() or run.one_by_one(self._lanes)
     stay_stacked = any(
       isinstance(part, values.StackedClients) for part in clients.values()
     )
     return _to_python(result, program.result_type, stay_stacked)
-
-  def _in_order(self, jobs: Iterator[Callable[[], Any]]) -> Iterator[Any]:
-    """Yields the jobs' results in the jobs' order, with few jobs under way."""
-    pending: collections.deque[concurrent.futures.Future] = collections.deque()
-    try:
-      for job in jobs:
-        pending.append(self._threads.submit(job))
-        if len(pending) == self._window:
-          yield pending.popleft().result()
-      while pending:
-        yield pending.popleft().result()
-    finally:
-      for future in pending:
-        future.cancel()
-
-
-# Runs jobs and yields their results in order.
-_InOrder = Callable[[Iterator[Callable[[], Any]]], Iterator[Any]]
 
 
 class _Run:
@@ -405,12 +357,16 @@ class _Run:
 
     return self._run_stages(self._arguments, run_clients, stacked, of_clients)
 
-  def one_by_one(self, in_order: _InOrder) -> list[Any]:
-    """Runs each client by itself, one a core at a time.
+  def one_by_one(self, own_lanes: lanes.Lanes) -> list[Any]:
+    """Runs each client by itself, one on each core or device at a time.
 
     Args:
-      in_order: Runs the clients' jobs.
+      own_lanes: Where the clients run. The server runs on their first device.
     """
+    with lanes.on(own_lanes.first_device):
+      return self._one_by_one(own_lanes)
+
+  def _one_by_one(self, own_lanes: lanes.Lanes) -> list[Any]:
     program = self._program
     # Once, and not again for each client.
     arguments = {
@@ -436,18 +392,28 @@ class _Run:
       needed = program.client_arguments(i)
       shared = {name: arguments[name] for name in program.shared_arguments(i)}
 
-      def job(k: int) -> Callable[[], Any]:
+      @functools.cache  # Once for each device, and not for each client.
+      def shared_on(device: str | None) -> list[dict[str, programs.Leaves]]:
+        return [
+          {name: lanes.copy_to(device, own) for name, own in leaves.items()}
+          for leaves in (shared, reads)
+        ]
+
+      def job(k: int) -> lanes.Job:
         own = {
-          name: own_leaves(name, k)
-          if name in self._clients
-          else arguments[name]
-          for name in needed
+          name: own_leaves(name, k) for name in needed if name in self._clients
         }
         own_kept = {name: leaves[k] for name, leaves in kept.items()}
 
-        def run() -> Any:
+        def run(device: str | None) -> Any:
           try:
-            return client(own, reads, own_kept, cancellation=self._cancellation)
+            with lanes.on(device):
+              shared, reads = shared_on(device)
+              # In the order in which the client takes them.
+              given = {name: (own | shared)[name] for name in needed}
+              return client(
+                given, reads, own_kept, cancellation=self._cancellation
+              )
           except tf.errors.OpError as error:
             raise _with_client(error, k, self._size) from error
 
@@ -455,7 +421,7 @@ class _Run:
 
       keeps: list[dict[str, programs.Leaves]] = []
       aggregates = program.zeros_function(i)(shared, reads)
-      for keep, added in in_order(map(job, range(self._size))):
+      for keep, added in own_lanes.in_order(map(job, range(self._size))):
         keeps.append(keep)
         aggregates = accumulate(
           shared, reads, aggregates, added, cancellation=self._cancellation
@@ -556,9 +522,7 @@ def _to_python(
       values.to_python(leaves.leaves, part_type), leaves.stacked
     )
     parts.append(stacked if stay_stacked else list(stacked))
-  return tff.types.type_to_py_container(
-    values.join(parts, type_spec), values.without_clients(type_spec)
-  )
+  return values.join_python(parts, type_spec)
 
 
 class AsyncCohortContext(tff.framework.AsyncContext):
@@ -586,6 +550,7 @@ def create_cohort_context(
   default_num_clients: int = 0,
   stack: bool | None = None,
   trust_xla: bool = False,
+  devices: Sequence[str] | None = None,
 ) -> CohortContext:
   """Makes a context that runs TFF computations in this process.
 
@@ -599,11 +564,14 @@ def create_cohort_context(
       in some cases. It checks no indices and divisors, has other seeded random
       numbers, and may lose NaN in maxima and minima. Without this trust, a call
       in which stacked clients give infinity or NaN is done again, one by one.
+    devices: The TensorFlow devices, such as 'GPU:1', that run the clients that
+      are not stacked, one client at a time on each. By default these are all
+      GPUs or, if there are none, the cores of the CPU.
 
   Returns:
     The context, for `tff.framework.set_default_context`.
   """
-  return CohortContext(default_num_clients, stack, trust_xla)
+  return CohortContext(default_num_clients, stack, trust_xla, devices)
 
 
 def create_async_cohort_context(**settings: Any) -> AsyncCohortContext:

@@ -1,13 +1,13 @@
 """Lowers TFF computations to alternating work of the server and the clients.
 
 TFF compiles a federated computation to a flat list of calls of a few
-intrinsics. Sorted by where they run and by how many aggregations they wait
-for, these become stages:
+intrinsics. They are sorted by where they run and by how many aggregations they
+wait for, into stages:
 
   server work, work of each client, aggregation; server work, ...
 
 A stage's client work is one function of one client. It can be run for one
-client after another, for several at once, or for a whole cohort stacked.
+client after another, for several at once, or for a whole stacked cohort.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,9 +26,9 @@ Struct = tff.structure.Struct
 # Values by their names: structs of tensors, or functions of such.
 Environment = Mapping[str, Any]
 
-# The intrinsics that are left after TFF's own reductions, besides the
-# aggregation. For one party those of _APPLY and _EVAL call a function. Those of
-# _PLACE are the identity, as they only say where a value is.
+# The intrinsics, besides the aggregation, that TFF's reductions leave. For one
+# party, those in _APPLY and _EVAL call a function, and those in _PLACE are the
+# identity, as they only say where a value is.
 _APPLY = frozenset(
   ['federated_map', 'federated_map_all_equal', 'federated_apply']
 )
@@ -132,7 +132,7 @@ def _sequence_sum(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
 
 
 def _federated_select(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
-  """Makes a function that gives one client what its keys select."""
+  """Makes a function that returns the values that a client's keys select."""
   result_type: Any = type_spec.result
   element_type = result_type.member.element
 
@@ -157,7 +157,7 @@ _FUNCTIONS = {
 
 
 def _intrinsic(block: tff.framework.Intrinsic) -> Callable[[Any], Any]:
-  """Makes the function that an intrinsic is for one party."""
+  """Makes the function that computes an intrinsic for one party."""
   if block.uri in _APPLY:
     return lambda argument: argument[0](argument[1])
   if block.uri in _EVAL:
@@ -236,7 +236,7 @@ class Aggregation:
   value: _Block
   zero: _Block
   accumulate: _Block
-  merge: _Block  # Not used, as in TFF's own runtime on one machine.
+  merge: _Block  # Used only where several workers have clients.
   report: _Block
 
   @property
@@ -247,7 +247,7 @@ class Aggregation:
 
   @property
   def value_type(self) -> tff.Type:
-    """The type of what one client adds."""
+    """The type of the value that one client adds."""
     return values.member(self.value.type_signature)
 
 
@@ -288,7 +288,7 @@ class Stage:
   def run_client(
     self, environment: Environment
   ) -> tuple[dict[str, Any], list[Any]]:
-    """Computes one client's kept results and what it adds to the aggregates."""
+    """Computes one client's kept results and its values for the aggregates."""
     extended = dict(environment)
     for name, block in self.clients:
       extended[name] = evaluate(block, extended)
@@ -329,8 +329,8 @@ def _arguments(argument: Any) -> list[_Block]:
   ]
 
 
-def _references(block: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-  """Yields the names that occur in a block, with the path to what is used.
+def references(block: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+  """Yields the names that occur in a block, with the paths of used parts.
 
   Args:
     block: The block.
@@ -351,23 +351,23 @@ def _references(block: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
       if isinstance(source, tff.framework.Reference):
         yield source.name, tuple(path)
       else:
-        yield from _references(source)
+        yield from references(source)
     case tff.framework.Struct():
       for element in block:
-        yield from _references(element)
+        yield from references(element)
     case tff.framework.Lambda():
-      yield from _references(block.result)
+      yield from references(block.result)
     case tff.framework.Block():
       for _, value in block.locals:
-        yield from _references(value)
-      yield from _references(block.result)
+        yield from references(value)
+      yield from references(block.result)
     case tff.framework.Call():
-      yield from _references(block.function)
+      yield from references(block.function)
       if block.argument is not None:
-        yield from _references(block.argument)
+        yield from references(block.argument)
 
 
-def _part_paths(
+def part_paths(
   type_spec: tff.Type | None, path: tuple[int, ...] = ()
 ) -> list[tuple[int, ...]]:
   """Lists the paths to the `values.parts` of an argument's type."""
@@ -378,8 +378,28 @@ def _part_paths(
   return [
     inner
     for i, (_, element) in enumerate(tff.structure.iter_elements(type_spec))
-    for inner in _part_paths(element, (*path, i))
+    for inner in part_paths(element, (*path, i))
   ]
+
+
+def used_parts(
+  block: _Block, parameter_name: str | None, parameter_type: tff.Type | None
+) -> set[int]:
+  """Returns the numbers of the parts of the argument that a block uses.
+
+  Args:
+    block: The block.
+    parameter_name: The argument's name in the block.
+    parameter_type: Its type.
+  """
+  used = set()
+  for name, path in references(block):
+    if name == parameter_name:
+      for part, part_path in enumerate(part_paths(parameter_type)):
+        length = min(len(path), len(part_path))
+        if path[:length] == part_path[:length]:
+          used.add(part)
+  return used
 
 
 def _refuse_functions(computation: tff.framework.ConcreteComputation) -> None:
@@ -447,20 +467,12 @@ def lower(
   types: dict[str, tff.Type] = {}
   per_client: set[str] = set()
 
-  part_paths = _part_paths(parameter_type)
-
   def uses(block: _Block) -> list[str]:
     """Lists the results that occur in `block`."""
-    return [name for name, _ in _references(block) if name in types]
+    return [name for name, _ in references(block) if name in types]
 
-  def parts_of(block: _Block) -> Iterator[int]:
-    """Yields the numbers of the parts of the argument that `block` uses."""
-    for name, path in _references(block):
-      if name == parameter_name:
-        for part, part_path in enumerate(part_paths):
-          length = min(len(path), len(part_path))
-          if path[:length] == part_path[:length]:
-            yield part
+  def parts_of(block: _Block) -> set[int]:
+    return used_parts(block, parameter_name, parameter_type)
 
   def note(names: list[str], stage: int, by_client: bool) -> None:
     """Notes that a block of `stage` uses the results called `names`."""
@@ -483,7 +495,7 @@ def lower(
     note(names, stage, is_aggregation or is_clients)
     if is_aggregation or is_clients:
       arguments = stages[stage].arguments
-      arguments.extend(set(parts_of(block)).difference(arguments))
+      arguments.extend(parts_of(block).difference(arguments))
     if is_aggregation:
       stages[stage].aggregations.append(
         Aggregation(name, *_arguments(block.argument))
@@ -505,6 +517,6 @@ def lower(
     stages,
     types,
     result,
-    sorted(set(parts_of(result))),
+    sorted(parts_of(result)),
     computation.type_signature.result,
   )

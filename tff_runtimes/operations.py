@@ -1,7 +1,7 @@
-"""What is known of TensorFlow's operations: their state, and XLA's results.
+"""Lists of TensorFlow's operations: those without state, and those safe in XLA.
 
-Both lists are of what is known to be safe. What is not on them takes a slower
-way with the same result as on TFF's own runtime.
+All operations in the lists are known to be safe. Others run in a slower way,
+with the same result as on TFF's own runtime.
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,9 +50,10 @@ _LEAVE_NOTHING = frozenset(
   TensorArrayV3 TensorArrayWriteV3 Timestamp VarIsInitializedOp
   """.split()
 )
-# These are followed by the name of an optimizer.
+# The name of an optimizer follows.
 _LEAVE_NOTHING_PREFIXES = ('ResourceApply', 'ResourceSparseApply')
-# Without a seed they differ each time. With one they go on where they stopped.
+# Without a seed, these differ each time. With a seed, they continue their
+# sequence.
 _RANDOM = frozenset(
   """
   Multinomial ParameterizedTruncatedNormal RandomGamma RandomPoisson
@@ -66,13 +67,14 @@ _INTEGERS = frozenset([tf.int32, tf.int64])
 _BOOL = frozenset([tf.bool])
 _ALL = _FLOATS | _INTEGERS | _BOOL
 
-# For each operation, the numbers for which XLA computes the same but for the
-# rounding, as long as they are finite. Left out are, for floats, what makes
-# rounding visible (comparisons, rounding itself, and what has a pole or an end,
-# as logarithms and roots), what XLA simplifies so that it does not overflow
-# (roots of squares, products of exponentials), and maxima and minima, which may
-# lose NaN; for integers, divisions, as one by zero is an error; and all that
-# checks an index.
+# For each operation, the types for which XLA computes the same, except for
+# rounding, as long as numbers are finite. Left out for floats are operations
+# that make rounding visible (comparisons, rounding itself, and functions with a
+# pole or a limited domain, such as logarithms and roots), operations that XLA
+# simplifies so that they do not overflow (roots of squares, products of
+# exponentials), and maxima and minima, which may lose NaN. Left out for
+# integers are divisions, as one by zero is an error. Left out for all types are
+# operations that check an index.
 _SAME_IN_XLA: dict[str, frozenset[tf.DType]] = {
   **dict.fromkeys(
     """
@@ -107,15 +109,16 @@ _SAME_IN_XLA: dict[str, frozenset[tf.DType]] = {
     _ALL,
   ),
 }
-# What must be constant: the place of a slice, as XLA moves one that begins
-# outside of its input, and a divisor, as zero is a pole.
+# Inputs of these operations must be constant: the place of a slice, as XLA
+# moves a slice that begins outside of its input, and a divisor, as zero is a
+# pole.
 _CONSTANTS = {
   'Slice': 'reads at a place that is not fixed',
   'StridedSlice': 'reads at a place that is not fixed',
   'RealDiv': 'divides by what is not fixed',
 }
 
-_WRITTEN_BY_NOBODY = frozenset(['Const', 'Identity', 'NoOp', 'Placeholder'])
+_ADDED_BY_TENSORFLOW = frozenset(['Const', 'Identity', 'NoOp', 'Placeholder'])
 
 # On a CPU, XLA's code for these is several times slower than TensorFlow's own
 # kernels.
@@ -134,14 +137,14 @@ def _bodies(graph_def: tf.compat.v1.GraphDef) -> Iterator[list[Any]]:
 
 
 def find_state(graph_def: tf.compat.v1.GraphDef) -> str | None:
-  """Finds an operation that may remember something from run to run.
+  """Finds an operation that may keep state from run to run.
 
   Args:
     graph_def: A graph.
 
   Returns:
-    The operation's name; None if each run of the graph in this process is as
-    its first.
+    The operation's name; None if each run of the graph in this process is like
+    the first.
   """
   for nodes in _bodies(graph_def):
     for node in nodes:
@@ -171,7 +174,7 @@ def _makes_dataset(definition: Any) -> bool:
 
 
 def _is_same_in_xla(node: Any, types: set[int]) -> bool:
-  """Returns whether XLA computes for some types what TensorFlow computes."""
+  """Returns whether XLA and TensorFlow compute the same for some types."""
 
   def kinds(dtypes: frozenset[tf.DType]) -> set[int]:
     return {dtype.as_datatype_enum for dtype in dtypes}
@@ -179,20 +182,20 @@ def _is_same_in_xla(node: Any, types: set[int]) -> bool:
   if not types <= kinds(_ALL):
     return False
   if node.op == 'Cast':
-    # What a float out of range becomes as an integer is not defined.
+    # The conversion of a float out of range to an integer is undefined.
     return node.attr['DstT'].type in kinds(_FLOATS) or (
       node.attr['SrcT'].type in kinds(_INTEGERS | _BOOL)
     )
   if node.op not in _SAME_IN_XLA:
     return False
-  # The other types are those of indices and shapes.
+  # The other types are of indices and shapes.
   return node.attr['T'].type in {0} | kinds(_SAME_IN_XLA[node.op])
 
 
 def _find_in_xla(
   node: Any, nodes: Mapping[str, Any], trust: bool
 ) -> str | None:
-  """Tells what is against compiling a node; see `find_unfit_for_xla`."""
+  """Says what prevents compiling a node, see `find_unfit_for_xla`."""
   definition = private_api.op_definition(node.op)
   if node.op in _CALLS:
     return None
@@ -229,11 +232,11 @@ def find_unfit_for_xla(
     graph_def: A graph.
     trust: Whether XLA is trusted with all operations without state that it
       compiles to fast code. It handles some of them differently: it does not
-      check indices and divisors, has other seeded random numbers, and may lose
+      check indices and divisors, draws other numbers from a seed, and may lose
       NaN in maxima and minima.
 
   Returns:
-    The operation and what is against it; None if there is none.
+    The operation and the reason; None if there is none.
   """
   reasons = []
   for nodes in _bodies(graph_def):
@@ -241,8 +244,8 @@ def find_unfit_for_xla(
     for node in nodes:
       reason = _find_in_xla(node, by_name, trust)
       if reason is not None:
-        # That of an operation which the user wrote says more.
-        if node.op not in _WRITTEN_BY_NOBODY:
+        # The reason of an operation that the user wrote says more.
+        if node.op not in _ADDED_BY_TENSORFLOW:
           return reason
         reasons.append(reason)
   return reasons[0] if reasons else None

@@ -1,8 +1,8 @@
-"""All that this package uses of TensorFlow and TFF and is not public there.
+"""The private functions of TensorFlow and TFF that this package uses.
 
-Such things change without notice from one release to the next. So they are used
-here and nowhere else, and importing this module raises an ImportError unless
-the installed releases are those that it was written for.
+They may change without notice from one release to the next. So they are used
+only here, and importing this module raises an ImportError unless the installed
+releases are those that it was written for.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ _FITTING_VERSIONS = {'tensorflow': '2.14', 'tensorflow_federated': '0.87'}
 
 
 def check_versions(installed: Mapping[str, str]) -> None:
-  """Checks that the installed TensorFlow and TFF are those that fit.
+  """Checks that the installed versions of TensorFlow and TFF fit.
 
   Args:
     installed: The installed versions, by the names of the packages.
@@ -63,14 +63,14 @@ from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 
 class CancellationManager(tensorflow_cancellation.CancellationManager):
-  """Ends what is called with it; there can be weak references to it."""
+  """Ends the calls that it is given to; weak references to it are allowed."""
 
 
 @functools.cache
 def _run_all_operations(config_proto: bytes) -> bytes:
-  """Returns a configuration that runs what other operations only wait for.
+  """Returns a configuration that runs operations that others only wait for.
 
-  By default TensorFlow leaves it out, and with it the error that it may raise.
+  By default TensorFlow leaves these out, and with them errors they may raise.
 
   Args:
     config_proto: TensorFlow's configuration of functions.
@@ -86,17 +86,17 @@ def call_flat(
   leaves: Sequence[tf.Tensor],
   cancellation: CancellationManager,
 ) -> list[tf.Tensor]:
-  """Calls a concrete function, skips the check of its arguments.
+  """Calls a concrete function without checking its arguments.
 
-  The result is that of `function(*leaves)` as a flat list. The function looks
-  at the name and the type of each tensor at each call, which takes longer than
-  the work of a small client; and it cannot be cancelled.
+  The result is that of `function(*leaves)` as a flat list. Such a call would
+  check the name and the type of each tensor, which takes longer than the work
+  of a small client; and it could not be cancelled.
 
   Args:
     function: The `tf.types.experimental.ConcreteFunction`.
     leaves: One tensor of the right type for each input of the function.
-    cancellation: What ends the call at once, with a `tf.errors.CancelledError`,
-      when another thread asks for it.
+    cancellation: Ends the call at once, with a `tf.errors.CancelledError`, when
+      another thread asks for it.
 
   Returns:
     The function's outputs.
@@ -121,12 +121,12 @@ def make_callable(
 ) -> Callable[..., list[np.ndarray]]:
   """Makes a function that runs a session.
 
-  The public `make_callable` looks at each tensor again at each call.
+  The public `make_callable` checks each tensor at each call.
 
   Args:
     session: The session.
     inputs: The placeholders.
-    outputs: What to compute.
+    outputs: The tensors to compute.
 
   Returns:
     A function from an array for each input to an array for each output.
@@ -141,8 +141,8 @@ def make_callable(
 def op_definition(name: str) -> Any:
   """Returns the `OpDef` of TensorFlow's operation `name`; None if unknown.
 
-  It tells whether the operation is stateful and the types of its inputs and
-  outputs. Operations are unknown that were never used in this process.
+  It says whether the operation is stateful, and which types its inputs and
+  outputs have. Operations that this process never used are unknown.
 
   Args:
     name: The operation's name, as in a `NodeDef`.
@@ -154,7 +154,7 @@ def load_functions(library: Any) -> dict[str, str]:
   """Adds the functions of another graph to the graph that is being built.
 
   They get new names, as TensorFlow numbers the functions of each graph from
-  one, and so do the variables and tables in them.
+  one. The variables and tables in them get new names, too.
 
   Args:
     library: A `FunctionDefLibrary`, the `library` of a `GraphDef`. It is
@@ -165,7 +165,7 @@ def load_functions(library: Any) -> dict[str, str]:
   """
   for function in library.function:
     for node in function.node_def:
-      # Nobody asks for a gradient here, and the loader would warn of it.
+      # No gradient is needed here, and the loader would warn about it.
       node.attr.pop('_gradient_op_type', None)
   functions = function_deserialization.load_function_def_library(library)
   names = {}
@@ -178,10 +178,10 @@ def load_functions(library: Any) -> dict[str, str]:
 def replace_secure_sums(
   computation: tff.framework.ConcreteComputation,
 ) -> tff.framework.ConcreteComputation:
-  """Returns `computation` with plain sums in the place of secure sums.
+  """Returns `computation` with plain sums instead of secure sums.
 
-  TFF offers this for tests. In a simulation there is nobody from whom a secure
-  sum would hide anything, and TFF's worker cannot run one.
+  TFF offers this for tests. In a simulation a secure sum has nobody to hide
+  anything from, and TFF's worker cannot run one.
 
   Args:
     computation: The computation.
@@ -194,8 +194,8 @@ def replace_composite_intrinsics(
 ) -> tff.framework.ComputationBuildingBlock:
   """Returns `block` with TFF's definitions of all intrinsics that have one.
 
-  What is left are a few basic intrinsics. For instance, a `federated_mean`
-  becomes calls of `federated_map` and `federated_aggregate`.
+  Only a few basic intrinsics remain. For instance, a `federated_mean` becomes
+  calls of `federated_map` and `federated_aggregate`.
 
   Args:
     block: The building block.
@@ -207,7 +207,7 @@ def replace_composite_intrinsics(
 
 
 def is_compatible(value: Any, dtype: np.dtype) -> bool:
-  """Returns whether TFF takes a number or an array for a tensor of `dtype`."""
+  """Returns whether TFF accepts a number or an array as a `dtype` tensor."""
   return array.is_compatible_dtype(value, dtype.type)
 
 

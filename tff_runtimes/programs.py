@@ -1,8 +1,9 @@
 """The pieces of a lowered computation as functions that TensorFlow can trace.
 
-What goes in and out of a piece are flat lists of tensors, by name: `arguments`
-has one list for each part of the computation's argument that the piece can
-see; `server` and `kept` have one for each result of the server and of a client.
+The inputs and outputs of a piece are flat lists of tensors, by name:
+`arguments` has one list for each part of the computation's argument that the
+piece can see; `server` and `kept` have one for each result of the server and of
+a client.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,8 +42,8 @@ def gather_row(leaf: tf.Tensor, row: Any) -> tf.Tensor:
 class Cancellation:
   """Ends, from another thread, the functions that are called with it.
 
-  Also those that are called after it: a client's work may begin while the
-  work of another is being ended.
+  Functions that are called later end as well: a client's work may begin while
+  the work of another is being ended.
   """
 
   def __init__(self) -> None:
@@ -52,7 +53,7 @@ class Cancellation:
     self._lock = threading.Lock()
 
   def new_manager(self) -> private_api.CancellationManager:
-    """Makes what ends one call, which also ends itself by an error."""
+    """Makes the manager of one call, which is cancelled at once if need be."""
     manager = private_api.CancellationManager()
     with self._lock:
       self._managers.add(manager)
@@ -86,7 +87,7 @@ class Cancellation:
 
 
 def _pack(structure: Any, outputs: Sequence[Any]) -> Any:
-  """Packs outputs, of which there is one too many if nothing is wanted."""
+  """Packs outputs; an empty structure has one output that is not needed."""
   size = len(tf.nest.flatten(structure))
   return tf.nest.pack_sequence_as(structure, outputs[:size])
 
@@ -115,9 +116,9 @@ class TracedFunction:
       self._result = tf.nest.map_structure(lambda _: None, result)
       return tensorflow_blocks.after_all(tf.nest.flatten(result))
 
-    # In contrast to `tf.function`, it leaves the order of operations to the
-    # graph. TensorFlow blocks have all that is needed in it, and with more they
-    # may wait for each other for ever.
+    # Unlike `tf.function`, it leaves the order of operations to the graph.
+    # TensorFlow blocks have all the order that they need; with more, they may
+    # wait for each other forever.
     self._function = tf.compat.v1.wrap_function(flat, tf.nest.flatten(specs))
     self._dtypes = [spec.dtype for spec in tf.nest.flatten(specs)]
     self.graph_def = self._function.graph.as_graph_def()
@@ -129,7 +130,7 @@ class TracedFunction:
 
     Args:
       *arguments: Its arguments, structures of arrays and tensors.
-      cancellation: What can end the call.
+      cancellation: Can end the call.
 
     Returns:
       Its result.
@@ -146,7 +147,7 @@ class TracedFunction:
 
 
 def _to_feed(leaf: Any) -> Any:
-  """Turns a leaf into what a session takes; only data sets are copied."""
+  """Converts a leaf for a session; only data sets are copied."""
   if isinstance(leaf, tf.Tensor) and leaf.dtype == tf.variant:
     return tf.raw_ops.DatasetToGraphV2(input_dataset=leaf).numpy()
   return np.asarray(leaf)
@@ -155,8 +156,9 @@ def _to_feed(leaf: Any) -> Any:
 class SessionFunction:
   """A function that runs in a TensorFlow session.
 
-  What it leaves behind goes with the session: what XLA compiled, or variables,
-  tables and queues. Nothing else makes TensorFlow forget them.
+  Everything that it leaves behind is deleted with the session: programs that
+  XLA compiled, or variables, tables and queues. TensorFlow deletes them in no
+  other way.
 
   Attributes:
     graph_def: The graph.
@@ -170,8 +172,8 @@ class SessionFunction:
     Args:
       function: The function.
       specs: For each of its arguments, a structure of `tf.TensorSpec`.
-      jit_compile: Whether XLA compiles it, once. Otherwise each call has a
-        session of its own.
+      jit_compile: Whether XLA compiles it, once. Otherwise each call has a new
+        session.
     """
 
     def flat(*leaves: tf.Tensor) -> Any:
@@ -183,7 +185,7 @@ class SessionFunction:
     with self._graph.as_default():
       self._inputs, leaves = [], []
       for spec in tf.nest.flatten(specs):
-        # A session takes data sets as text.
+        # A session takes data sets in serialized form.
         is_sequence = spec.dtype == tf.variant
         leaf = tf.compat.v1.placeholder(
           tf.string if is_sequence else spec.dtype, spec.shape
@@ -206,7 +208,7 @@ class SessionFunction:
     self._session: tf.compat.v1.Session | None = None
     if jit_compile:
       config = tf.compat.v1.ConfigProto()
-      # XLA wants loops as they are.
+      # XLA needs loops as they are.
       config.graph_options.rewrite_options.disable_meta_optimizer = True
       self._session = tf.compat.v1.Session(graph=self._graph, config=config)
       self._call = private_api.make_callable(
@@ -216,7 +218,7 @@ class SessionFunction:
   def __call__(
     self, *arguments: Any, cancellation: Cancellation | None = None
   ) -> Any:
-    """Calls the function; see `TracedFunction`. It gives arrays."""
+    """Calls the function, see `TracedFunction`; returns arrays."""
     feeds = [_to_feed(leaf) for leaf in tf.nest.flatten(arguments)]
     if self._session is not None:
       outputs = self._call(*feeds)
@@ -236,7 +238,7 @@ class SessionFunction:
 
 @dataclasses.dataclass(frozen=True)
 class ClientLeaves:
-  """The leaves of what is one value for each client.
+  """The leaves of values that clients have one of each.
 
   Attributes:
     leaves: A list of each client's leaves; or the leaves of all clients,
@@ -248,7 +250,7 @@ class ClientLeaves:
   stacked: int | None = None
 
 
-# Whose work each piece is, for a reader.
+# The work that each piece is, in words.
 _WORK = {
   'server_step': "The server's work",
   'client_step': "The clients' work",
@@ -263,8 +265,8 @@ class Program:
   Attributes:
     stages: The computation's stages.
     parameter_type: The type of its argument; None if it takes none.
-    part_types: The types of the argument's parts, each with one placement. The
-      names of the parts are given to them here.
+    part_types: The types of the argument's parts, each with one placement, by
+      names that are given to the parts here.
     result_type: The type of its result.
   """
 
@@ -360,13 +362,13 @@ class Program:
 
     Args:
       i: The number of the stage.
-      arguments: The parts of the argument that the clients need; where they are
-        one value for each client, this client's.
+      arguments: The parts of the argument that the clients need; of values for
+        each client, this client's.
       server: The server's results that the stage reads.
-      kept: What the client kept in earlier stages.
+      kept: The results that the client kept in earlier stages.
 
     Returns:
-      What the client keeps, and what it adds to each aggregate.
+      The results that the client keeps, and its value for each aggregate.
     """
     environment = self._environment(arguments, server, kept)
     keep, added = self.stages[i].run_client(environment)
@@ -379,7 +381,7 @@ class Program:
   def zeros(
     self, i: int, arguments: Arguments, server: Mapping[str, Leaves]
   ) -> list[Leaves]:
-    """Computes the aggregates of stage `i` over no clients at all."""
+    """Computes the aggregates of stage `i` over no clients."""
     environment = self._environment(arguments, server)
     return [
       values.flatten(
@@ -397,7 +399,7 @@ class Program:
     aggregates: Sequence[Leaves],
     added: Sequence[Leaves],
   ) -> list[Leaves]:
-    """Adds what one more client gives to the aggregates of stage `i`."""
+    """Adds one more client's values to the aggregates of stage `i`."""
     environment = self._environment(arguments, server)
     results = []
     for aggregation, leaves, more in zip(
@@ -425,7 +427,7 @@ class Program:
       arguments: The parts of the argument that are not one value for each
         client.
       server: The server's results of all stages.
-      of_clients: The other parts, and what the clients kept in all stages.
+      of_clients: The other parts, and the clients' results of all stages.
 
     Returns:
       For each part of the result its leaves, or `ClientLeaves`.
@@ -451,10 +453,10 @@ class Program:
     return [list(self.part_types)[i] for i in self._lowered.result_arguments]
 
   def isolated(self) -> list[tuple[str, str]]:
-    """Lists what needs sessions of its own: whose work it is, and why."""
+    """Lists the work that needs a new session in each call, and why."""
     return [(_WORK[piece], state) for (piece, _), state in self._states.items()]
 
-  # The pieces, each traced by itself for all shapes that the types allow.
+  # The pieces, each traced separately for all shapes that the types allow.
 
   def _specs(self, names: Iterable[str]) -> dict[str, list[tf.TensorSpec]]:
     return {
@@ -471,7 +473,7 @@ class Program:
     return [names[part] for part in self.stages[i].arguments]
 
   def shared_arguments(self, i: int) -> list[str]:
-    """Returns those of `client_arguments` that are the same for all clients."""
+    """Returns the `client_arguments` that are the same for all clients."""
     return [
       part
       for part in self.client_arguments(i)
@@ -479,7 +481,7 @@ class Program:
     ]
 
   def client_specs(self, i: int) -> list[dict[str, list[tf.TensorSpec]]]:
-    """Returns the specs of what a client of stage `i` needs."""
+    """Returns the specs of the inputs of a client in stage `i`."""
     earlier = [name for stage in self.stages[:i] for name in stage.keep]
     return [
       self._argument_specs(self.client_arguments(i)),
@@ -493,7 +495,7 @@ class Program:
     return {part: values.leaf_specs(self.part_types[part]) for part in parts}
 
   def client_result_specs(self, i: int) -> list[Any]:
-    """Returns the specs of what a client of stage `i` keeps and adds."""
+    """Returns the specs of the results of a client in stage `i`."""
     return [self._specs(self.stages[i].keep), self._value_specs(i)]
 
   def _value_specs(self, i: int) -> list[list[tf.TensorSpec]]:

@@ -1,12 +1,12 @@
 """Many rounds of an iterative process as one XLA program.
 
-Between one round and the next of a small model, Python takes longer than the
-rounds. All that is known here about the rounds is the form of `next`,
+With a small model, Python takes longer between rounds than the rounds
+themselves. This module only knows the form of `next`,
 
   (<S@SERVER, {C}@CLIENTS, F@SERVER, ...>
     -> <S@SERVER, {K}@CLIENTS, M@SERVER>)
 
-and what the caller tells about how a round's C is made and what becomes of K.
+and the caller's plan, which says how a round's C is made and what happens to K.
 The constants F, of which there can be any number, are the same in all rounds.
 """
 
@@ -24,7 +24,7 @@ from tff_runtimes import programs
 from tff_runtimes import stacking
 from tff_runtimes import values
 
-# How many shapes of arguments are kept compiled.
+# The number of shapes of arguments whose programs are kept.
 _MAX_COMPILED = 8
 
 
@@ -32,14 +32,15 @@ _MAX_COMPILED = 8
 class Plan:
   """How one round follows from another, as functions of tensor structures.
 
+  The functions take `fixed` values, the same in all rounds; `kept` values, kept
+  from round to round; and a round's `own` values.
+
   Attributes:
-    clients: Makes the clients' stacked C of a round from what is the same in
-      all rounds, what is kept from round to round, and what is this round's
-      own.
-    keep: Makes what is kept for the next round from what was kept before, what
-      is this round's own, and the clients' stacked K.
-    size: Tells, from what is this round's own, how many of the stacked clients
-      take part, which come first; None for all. K of the others means nothing.
+    clients: Makes the clients' stacked C of a round from fixed, kept and own.
+    keep: Makes the kept values for the next round from the kept values before,
+      own, and the clients' stacked K.
+    size: Returns, given own, how many of the stacked clients take part; they
+      come first. None for all. K of the other clients is meaningless.
   """
 
   clients: Callable[[Any, Any, Any], Any]
@@ -50,7 +51,7 @@ class Plan:
 def fits(program: programs.Program) -> bool:
   """Returns whether a program has the form of `next`, and a state of one size.
 
-  A state that may grow cannot go from round to round in a program of XLA.
+  XLA cannot pass a state that may grow from round to round.
   """
 
   def has_placements(type_spec: Any, expected: list[bool]) -> bool:
@@ -102,16 +103,16 @@ class Rounds:
     Args:
       num_rounds: The number of rounds.
       state: The server's state before them.
-      kept: What is kept from round to round, before them.
-      fixed: What is the same in all of them.
-      own: What is each round's own, stacked. It may be that of more rounds, so
-        that one program can run any number of rounds up to so many.
+      kept: The kept values before them, see `Plan`.
+      fixed: The fixed values.
+      own: The own values of rounds, stacked. There may be more rounds, so that
+        one program can run any number of rounds up to these.
       constants: The values of F, one for each argument of `next` after the
         first two. Tensors are not copied.
-      first: The first of the rounds, among those that `own` is of.
+      first: The place of the first of the rounds in `own`.
 
     Returns:
-      The server's state and what is kept, after the rounds; and the M of all
+      The server's state and the kept values after the rounds; and the M of all
       rounds, stacked.
     """
     state_type, _, metrics_type = values.parts(self._program.result_type)
@@ -134,7 +135,7 @@ class Rounds:
     )
     key = tuple(tuple(leaf.shape) for leaf in tf.nest.flatten(arguments))
 
-    # The program is kept, and must not keep these arguments.
+    # The program is cached, and must not hold on to these arguments.
     like = tree.map_structure(lambda _: None, (kept, fixed, own))
 
     def make() -> programs.SessionFunction:
@@ -184,7 +185,7 @@ class Rounds:
     own: Any,
     constants: Sequence[list[tf.Tensor]],
   ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
-    """Runs rounds in the graph that is being built; see `__call__`."""
+    """Runs rounds in the graph that is being built, see `__call__`."""
     state_part, clients_part, *constant_parts = self._program.part_types
     _, result_type, metrics_type = values.parts(self._program.result_type)
     constant_arguments = dict(zip(constant_parts, constants))

@@ -1,8 +1,8 @@
 """Runs a program on stacked clients: a cohort's round is one XLA program.
 
-It is a loop over the clients that aggregates as it goes. `tf.vectorized_map`,
-which works on all clients at once, was not faster, makes each client take as
-many steps as the largest, and allows no loops within loops.
+The program is a loop over the clients that aggregates as it goes.
+`tf.vectorized_map`, which works on all clients at once, was not faster, makes
+each client take as many steps as the largest, and allows no nested loops.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,11 +18,11 @@ from tff_runtimes import operations
 from tff_runtimes import programs
 from tff_runtimes import values
 
-# A client that reads or returns more than this has so much to do that it is
-# faster with a core of its own: TFF's LSTM for StackOverflow takes four times
-# as long stacked. And stacking copies what it reads.
+# A client that reads or returns more than this has so much work that one client
+# on each core is faster: TFF's LSTM for StackOverflow takes four times as long
+# stacked. Besides, stacking copies everything that clients read.
 MAX_CLIENT_BYTES = 2**20
-# How many sizes and shapes of cohorts are kept compiled for a program.
+# The number of sizes and shapes of cohorts whose programs are kept.
 _MAX_COMPILED = 16
 
 Leaves = programs.Leaves
@@ -33,7 +33,7 @@ class CannotStackError(Exception):
 
 
 class NotFiniteError(Exception):
-  """XLA gives infinity or NaN, of which TensorFlow may make something else."""
+  """XLA returned infinity or NaN, where TensorFlow may return another value."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Stacking:
     against: Why the clients cannot be stacked; None if they can.
     against_whole: Why the server's work cannot be part of the XLA program; None
       if it can. The clients' work is then one XLA program for each stage.
-    client_bytes: The size of what one client reads or gives, whichever is more.
-      Sizes that are unknown are left out.
+    client_bytes: The bytes that one client reads or returns, whichever is more,
+      without unknown sizes.
   """
 
   against: str | None = None
@@ -54,7 +54,7 @@ class Stacking:
 
 
 def _bytes(specs: Any) -> int:
-  """Returns the size of all leaves; dimensions that are unknown count as 1."""
+  """Returns the size of all leaves; unknown dimensions count as 1."""
   return sum(
     math.prod(size or 1 for size in spec.shape) * spec.dtype.size
     for spec in tf.nest.flatten(specs)
@@ -66,11 +66,11 @@ def find_stacking(program: programs.Program, trust_xla: bool) -> Stacking:
 
   Args:
     program: The program.
-    trust_xla: Whether XLA is trusted with work of clients that is not known to
-      give the same there.
+    trust_xla: Whether to stack clients even if XLA is not known to compute
+      their work in the same way.
 
   Returns:
-    How, or why not.
+    The way, or the reason why there is none.
   """
   active = [i for i, stage in enumerate(program.stages) if stage.is_federated]
   if not active:
@@ -119,9 +119,9 @@ class StackedRunner:
   def capacity(self, size: int) -> int:
     """Returns the number of rows in which a cohort is stacked.
 
-    It is compiled for so many. For the first cohort they are as many as there
-    are clients. For others the number is rounded up, so that cohorts of many
-    sizes need few programs.
+    A program is compiled for this number. For the first cohort it is the number
+    of clients. For others it is rounded up, so that cohorts of many sizes need
+    few programs.
 
     Args:
       size: The number of clients.
@@ -144,7 +144,7 @@ class StackedRunner:
       size: The number of clients.
       arguments: The parts of the argument that are not one value for each
         client.
-      stacked: The other parts, stacked in rows of which there may be more.
+      stacked: The other parts, stacked; there may be more rows than clients.
 
     Returns:
       For each part of the result its leaves; if it is one value for each
@@ -180,12 +180,12 @@ class StackedRunner:
       i: The number of the stage.
       size: The number of clients.
       arguments: The parts of the argument that are the same for all clients.
-      stacked: The other parts, stacked in rows of which there may be more.
+      stacked: The other parts, stacked; there may be more rows than clients.
       reads: The server's results that the stage reads.
-      kept: What the clients kept in earlier stages, stacked likewise.
+      kept: The clients' results of earlier stages, stacked likewise.
 
     Returns:
-      What the clients keep, stacked likewise, and the aggregates.
+      The results that the clients keep, stacked likewise, and the aggregates.
     """
     capacity = self.capacity(size)
 
@@ -200,7 +200,7 @@ class StackedRunner:
     """Calls a function that XLA compiles once for all arguments of a shape.
 
     Args:
-      name: Tells the function from others.
+      name: A key of the function.
       run: The function.
       *arguments: Its arguments.
 
@@ -208,7 +208,7 @@ class StackedRunner:
       Its result.
 
     Raises:
-      NotFiniteError: If it is not finite, and XLA is not trusted.
+      NotFiniteError: If the result is not finite, and XLA is not trusted.
     """
     leaves = tf.nest.flatten(arguments)
     key = (name, *(tuple(leaf.shape) for leaf in leaves))

@@ -12,10 +12,10 @@ from tff_runtimes import operations
 from tff_runtimes import private_api
 from tff_runtimes import values
 
-# To name what every call of a block has of its own.
+# Numbers the calls of blocks, for the names of their resources.
 _call_count = itertools.count()
 
-# The collection of a graph's nodes that run even if nobody wants their results.
+# The collection of a graph's nodes that run even if their results are unused.
 _ALWAYS_RUN = 'always_run'
 
 _ANONYMOUS_TABLES = {
@@ -39,12 +39,12 @@ def _tensor_names(binding: Any) -> Iterator[str]:
 
 
 def _node(name: str) -> str:
-  """Returns the name of the node that a tensor or a control input is of."""
+  """Returns the name of the node of a tensor or a control input."""
   return name.lstrip('^').split(':')[0]
 
 
 def _needed(graph_def: tf.compat.v1.GraphDef, names: Iterable[str]) -> set[str]:
-  """Returns the nodes that `names` depend on, and their own."""
+  """Returns the nodes of `names`, and all nodes that they depend on."""
   nodes = {node.name: node for node in graph_def.node}
   needed, pending = set(), [_node(name) for name in names]
   while pending:
@@ -75,7 +75,7 @@ def _initialize_first(
 def _load_functions(graph_def: tf.compat.v1.GraphDef) -> None:
   """Moves the functions of `graph_def` into the graph that is being built.
 
-  The functions of many blocks meet there, so that they get new names.
+  They get new names, as that graph has the functions of many blocks.
 
   Args:
     graph_def: The graph, whose nodes then call the functions by the new names.
@@ -93,9 +93,9 @@ def _load_functions(graph_def: tf.compat.v1.GraphDef) -> None:
 def _detach_placeholders(graph_def: tf.compat.v1.GraphDef) -> None:
   """Turns placeholders into constants that no other node waits for.
 
-  When the graph is imported the arguments take the placeholders' place, but the
-  placeholders stay. XLA refuses a graph that has one, and TensorFlow waits for
-  ever for the value of one that it is told to wait for.
+  When the graph is imported, the arguments replace the placeholders, but the
+  placeholders stay. XLA refuses a graph with placeholders, and TensorFlow would
+  wait forever for the value of one that is a control input.
 
   Args:
     graph_def: The graph, which is changed.
@@ -121,8 +121,8 @@ def _isolate_state(graph_def: tf.compat.v1.GraphDef) -> list[str]:
   """Makes each run of a graph begin with new variables and tables.
 
   By default variables and tables live as long as the process and are found by
-  their names. Anonymous ones are made anew each time. What there is no
-  anonymous form of gets a name that no other call uses.
+  their names. Anonymous ones are new in each run. Resources that have no
+  anonymous form get a name that no other call uses.
 
   Args:
     graph_def: The graph, which is changed.
@@ -147,16 +147,21 @@ def _isolate_state(graph_def: tf.compat.v1.GraphDef) -> list[str]:
   return variables
 
 
-# That operations must be on one device, or compiled by XLA.
-_WISHES = ('_class', '_XlaMustCompile', '_XlaCompile', '_XlaScope')
+# Attributes that ask for one device, or for compilation by XLA.
+_PLACEMENT_ATTRIBUTES = (
+  '_class',
+  '_XlaMustCompile',
+  '_XlaCompile',
+  '_XlaScope',
+)
 
 
-def _forget_wishes(graph_def: tf.compat.v1.GraphDef) -> None:
-  """Removes what a graph says of how it is to be run.
+def _clear_placement(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Removes the attributes of a graph that say how to run it.
 
-  The nodes that must be on one device may be in another block, or not needed
-  here. TFF's own runtime compiles nothing, and compiled work may differ: it has
-  other seeded random numbers, and checks no indices.
+  Nodes that ask to be on the same device as another may be without it here.
+  TFF's own runtime compiles nothing, and compiled work may differ: it draws
+  other numbers from a seed, and checks no indices.
 
   Args:
     graph_def: The graph, which is changed.
@@ -166,7 +171,7 @@ def _forget_wishes(graph_def: tf.compat.v1.GraphDef) -> None:
     holders.append(function)
     holders.extend(function.node_def)
   for holder in holders:
-    for wish in _WISHES:
+    for wish in _PLACEMENT_ATTRIBUTES:
       holder.attr.pop(wish, None)
 
 
@@ -183,7 +188,7 @@ def to_callable(
     are `tff.structure.Struct`, sequences are variant tensors.
 
   Raises:
-    NotImplementedError: If the block holds something else than TensorFlow.
+    NotImplementedError: If the block is not a TensorFlow block.
   """
   kind = block.proto.WhichOneof('computation')
   if kind != 'tensorflow':
@@ -208,7 +213,7 @@ def to_callable(
   if proto.initialize_op:
     _initialize_first(graph_def, proto.initialize_op)
   _detach_placeholders(graph_def)
-  _forget_wishes(graph_def)
+  _clear_placement(graph_def)
 
   def call(argument: Any = None) -> Any:
     own_graph_def = tf.compat.v1.GraphDef()
@@ -218,7 +223,7 @@ def to_callable(
     input_map = {}
     if type_spec.parameter is not None:
       leaves = values.flatten(argument, type_spec.parameter)
-      # The identity captures what comes from outside of the graph.
+      # The identity captures tensors from outside of the graph.
       leaves = [tf.identity(leaf) for leaf in leaves]
       input_map = dict(zip(parameter_names, leaves, strict=True))
     if _node(session_token) in needed:
@@ -246,17 +251,17 @@ def to_callable(
 def after_all(leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
   """Makes tensors wait for all blocks in the graph that is being built.
 
-  Otherwise blocks would not be run if nobody wants their results. But each may
-  raise an error, and has variables to delete.
+  Otherwise blocks whose results are unused would not run. But each may raise an
+  error, and has variables to delete.
 
   Args:
-    leaves: What the graph is to give.
+    leaves: The results of the graph.
 
   Returns:
     The same tensors; at least one.
   """
   graph = tf.compat.v1.get_default_graph()
-  # The graph of a function shares the collections of that around it.
+  # The graph of a function shares the collections of the graph around it.
   nodes = [
     node for node in graph.get_collection(_ALWAYS_RUN) if node.graph is graph
   ]

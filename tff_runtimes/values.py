@@ -1,12 +1,19 @@
 """Conversions between Python values of TFF types and flat lists of tensors.
 
-A *leaf* is a tensor or an array of a value. What a runtime computes with are
-lists of leaves; the containers around them, such as dicts and NamedTuples, are
-known from the value's TFF type.
+A *leaf* is a tensor or an array of a value. A runtime computes with lists of
+leaves; the value's TFF type has the containers around them, such as dicts and
+NamedTuples.
 """
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import (
+  Callable,
+  Iterator,
+  KeysView,
+  Mapping,
+  Sequence,
+  ValuesView,
+)
 import functools
 from typing import Any
 
@@ -24,8 +31,8 @@ class StackedClients(Sequence[Any]):
   """The values of a cohort's clients, with the clients as the first axis.
 
   It can be used like the list of values, one for each client, that TFF takes
-  and gives. A runtime that works on the whole cohort at once takes and gives it
-  without the copies that a list would need.
+  and returns. A runtime that works on the whole cohort at once takes and
+  returns it without the copies that a list would need.
 
   Attributes:
     stacked: The values in the containers of one client's value. Each leaf, an
@@ -64,6 +71,38 @@ def is_per_client(type_spec: tff.Type) -> bool:
     and type_spec.placement is tff.CLIENTS
     and not type_spec.all_equal
   )
+
+
+def to_clients(value: Any) -> Any:
+  """Makes a list of the keys or values of a dictionary, as TFF takes them."""
+  return list(value) if isinstance(value, (KeysView, ValuesView)) else value
+
+
+def count_clients(
+  clients: Mapping[Any, Sequence[Any]], default: int = 0
+) -> int:
+  """Returns the number of clients.
+
+  Args:
+    clients: The parts of an argument that are one value for each client.
+    default: The number if there is no such part.
+
+  Raises:
+    TypeError: If a part is no sequence.
+    ValueError: If their lengths differ.
+  """
+  for part in clients.values():
+    if not isinstance(part, Sequence) or isinstance(part, (str, bytes)):
+      raise TypeError(
+        'Expected a list with one value for each client, got a'
+        f' {type(part).__name__}.'
+      )
+  sizes = {len(part) for part in clients.values()}
+  if len(sizes) > 1:
+    raise ValueError(
+      f'Got values of different numbers of clients: {sorted(sizes)}.'
+    )
+  return sizes.pop() if sizes else default
 
 
 def member(type_spec: tff.Type) -> tff.Type:
@@ -128,7 +167,7 @@ def _without_containers(type_spec: tff.Type) -> tff.Type:
   if not isinstance(type_spec, tff.StructType):
     return type_spec
   if not len(type_spec):
-    # What TFF makes of a struct without elements, in a sequence.
+    # As TFF converts a struct without elements, in a sequence.
     return tff.StructWithPythonType([], collections.OrderedDict)
   return tff.StructType(
     [
@@ -148,7 +187,7 @@ def element_structure(type_spec: tff.Type) -> Any:
 
 
 def _tensor_order(element_type: tff.Type) -> list[int]:
-  """Returns in which order `tf.data` has the leaves of elements of a type."""
+  """Returns the order in which `tf.data` has the leaves of elements."""
   numbers = unflatten(range(len(leaf_specs(element_type))), element_type)
   return tf.nest.flatten(tff.types.type_to_py_container(numbers, element_type))
 
@@ -169,7 +208,7 @@ def _check_elements(
 
 def _sequence_flattener(type_spec: tff.SequenceType) -> '_Flattener':
   """Makes the function that flattens sequences of a type."""
-  checked: set[str] = set()  # To look at equal data sets once.
+  checked: set[str] = set()  # Checks equal data sets only once.
 
   def flatten_sequence(value: Any, leaves: list[Any]) -> None:
     if isinstance(value, tf.Tensor):  # Of a graph that is being built.
@@ -186,7 +225,7 @@ def _sequence_flattener(type_spec: tff.SequenceType) -> '_Flattener':
     if element_spec not in checked:
       _check_elements(value, type_spec)
       checked.add(element_spec)
-    # A copy, so that random numbers begin anew at each call, as in TFF.
+    # A copy, so that random numbers start again at each call, as in TFF.
     graph = tf.raw_ops.DatasetToGraphV2(
       input_dataset=tf.data.experimental.to_variant(value)
     )
@@ -209,7 +248,7 @@ _Flattener = Callable[[Any, list[Any]], None]
 def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
   """Makes the function that flattens values of a type.
 
-  So a type is looked at once and not again for each client.
+  A type is thus analyzed once and not again for each client.
 
   Args:
     type_spec: The type.
@@ -265,7 +304,7 @@ def _to_array(value: Any, type_spec: tff.TensorType) -> Any:
     A tensor if the value is text in a tensor; otherwise an array.
 
   Raises:
-    TypeError: If TFF does not take the value for this type.
+    TypeError: If TFF does not accept the value for this type.
   """
   dtype: Any = type_spec.dtype
   is_text = np.issubdtype(dtype, np.str_)
@@ -301,7 +340,7 @@ def flatten(
     a sequence becomes one variant tensor.
 
   Raises:
-    TypeError: If TFF does not take the value for the type.
+    TypeError: If TFF does not accept the value for the type.
   """
   leaves: list[Any] = []
   _flattener(type_spec, stacked)(value, leaves)
@@ -345,8 +384,8 @@ def parts(type_spec: tff.Type | None) -> list[tff.Type]:
   """Lists the parts of a type: the largest pieces that have one placement.
 
   Args:
-    type_spec: The type of a computation's argument or result; None, of which
-      there are no parts, if it takes no argument.
+    type_spec: The type of a computation's argument or result; None, which has
+      no parts, if it takes no argument.
 
   Returns:
     The types of the parts, depth first.
@@ -436,24 +475,24 @@ def _builder(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
     if isinstance(leaf, tf.Tensor):
       if not hasattr(leaf, 'numpy'):
         return leaf  # In a graph that is being built it has no value yet.
-      # In contrast to `numpy()`, `asarray` copies nothing.
+      # Unlike `numpy()`, `asarray` copies nothing.
       leaf = np.asarray(leaf) if leaf.shape.rank else leaf.numpy()
     if not isinstance(leaf, np.ndarray):
       return leaf
-    leaf.setflags(write=False)  # As TFF's results.
-    # Numbers and text are not arrays without dimensions, but NumPy's scalars.
+    leaf.setflags(write=False)  # Like TFF's results.
+    # Numbers and text become NumPy's scalars, not arrays without dimensions.
     return leaf[()]
 
   return build_tensor
 
 
 def to_python(leaves: Sequence[Any], type_spec: tff.Type) -> Any:
-  """Puts leaves, of one party or stacked, in the containers of their type."""
+  """Puts leaves, of one party or stacked, into the containers of their type."""
   return _builder(type_spec)(iter(leaves))
 
 
 def without_clients(type_spec: tff.Type) -> tff.Type:
-  """Replaces, in a type, what is one value for each client by an int32."""
+  """Replaces parts of a type that are one value for each client by int32."""
   if is_per_client(type_spec):
     return tff.TensorType(np.int32)
   if isinstance(type_spec, tff.StructType):
@@ -465,3 +504,10 @@ def without_clients(type_spec: tff.Type) -> tff.Type:
       return tff.StructWithPythonType(children, type_spec.python_container)
     return tff.StructType(children)
   return type_spec
+
+
+def join_python(parts: Sequence[Any], type_spec: tff.Type) -> Any:
+  """Puts Python values of the `parts` of a type in the type's containers."""
+  return tff.types.type_to_py_container(
+    join(parts, type_spec), without_clients(type_spec)
+  )

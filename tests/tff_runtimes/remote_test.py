@@ -1,0 +1,293 @@
+"""Tests of TFF's workers as one runtime; all share a pair of them."""
+
+from collections.abc import Iterator
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.tff_runtimes import helpers
+from tests.tff_runtimes import worker_programs
+from tff_runtimes import remote
+
+_INTS = tff.FederatedType(np.int32, tff.CLIENTS)
+_VECTOR = tff.TensorType(np.float32, [3])
+_VECTORS = tff.FederatedType(_VECTOR, tff.CLIENTS)
+
+
+@pytest.fixture(name='addresses', scope='module')
+def _addresses() -> Iterator[list[str]]:
+  with contextlib.ExitStack() as stack:
+    yield [
+      stack.enter_context(worker_programs.started()).address for _ in range(2)
+    ]
+
+
+@pytest.fixture(name='one', scope='module')
+def _one(addresses) -> tff.framework.SyncContext:
+  return remote.create_remote_context(addresses[:1])
+
+
+@pytest.fixture(name='two', scope='module')
+def _two(addresses) -> tff.framework.SyncContext:
+  return remote.create_remote_context(addresses)
+
+
+@tff.federated_computation(_INTS)
+def _sum(clients):
+  return tff.federated_sum(clients)
+
+
+@tff.federated_computation(
+  tff.FederatedType(_VECTOR, tff.SERVER), _VECTORS, _VECTORS
+)
+def _personalized_round(center, states, data):
+  """A round whose clients keep states, and which aggregates twice."""
+
+  @tff.tensorflow.computation(_VECTOR, _VECTOR, _VECTOR)
+  def step(center, state, data):
+    return state + 0.1 * tf.sin(center + data)
+
+  @tff.tensorflow.computation(_VECTOR, _VECTOR)
+  def deviation(state, mean):
+    return (state - mean) ** 2
+
+  at_clients = tff.federated_broadcast(center)
+  states = tff.federated_map(step, (at_clients, states, data))
+  mean = tff.federated_mean(states)
+  squares = tff.federated_map(
+    deviation, (states, tff.federated_broadcast(mean))
+  )
+  return mean, states, tff.federated_mean(squares)
+
+
+def _vectors(seed, size=7):
+  rng = np.random.default_rng(seed)
+  return list(rng.normal(size=(size, 3)).astype(np.float32))
+
+
+def _rounds(context):
+  center, states = np.zeros(3, np.float32), _vectors(0)
+  for seed in range(1, 4):
+    center, states, spread = helpers.run(
+      context, _personalized_round, center, states, _vectors(seed)
+    )
+  return center, states, spread
+
+
+def _model():
+  keras = tf.keras.Sequential(
+    [
+      tf.keras.layers.InputLayer((3,)),
+      tf.keras.layers.Dense(2, kernel_initializer='zeros'),
+    ]
+  )
+  return tff.learning.models.from_keras_model(
+    keras,
+    loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    input_spec=(
+      tf.TensorSpec([None, 3], tf.float32),
+      tf.TensorSpec([None], tf.int32),
+    ),
+  )
+
+
+@pytest.fixture(name='fed_avg', scope='module')
+def _fed_avg():
+  """Runs two rounds of FedAvg, whose clients have data sets."""
+  process = tff.learning.algorithms.build_weighted_fed_avg(
+    _model, tff.learning.optimizers.build_sgdm(0.1)
+  )
+  clients = [
+    tf.data.Dataset.from_tensor_slices(
+      (np.stack(_vectors(k, 8)), np.arange(8, dtype=np.int32) % 2)
+    ).batch(3)
+    for k in range(5)
+  ]
+
+  def run(context):
+    with tff.framework.get_context_stack().install(context):
+      state = process.initialize()
+      for _ in range(2):
+        state, metrics = process.next(state, clients)
+      return process.get_model_weights(state).trainable, metrics
+
+  return run
+
+
+def _assert_same_bits(first, second):
+  ones, others = helpers.leaves(first), helpers.leaves(second)
+  assert len(ones) == len(others)
+  for one, other in zip(ones, others):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_one_worker_gives_the_bits_of_the_native_runtime(
+  native_context, one, fed_avg
+):
+  _assert_same_bits(fed_avg(one), fed_avg(native_context))
+  _assert_same_bits(_rounds(one), _rounds(native_context))
+
+
+def test_several_workers_differ_by_the_rounding_of_sums(
+  native_context, two, fed_avg
+):
+  helpers.assert_same(fed_avg(two), fed_avg(native_context), rtol=1e-6)
+  helpers.assert_same(_rounds(two), _rounds(native_context), rtol=1e-6)
+
+
+def test_several_workers_give_the_same_bits_again(two, addresses):
+  first = _rounds(two)
+  _assert_same_bits(_rounds(two), first)
+  _assert_same_bits(_rounds(remote.create_remote_context(addresses)), first)
+
+
+def test_the_clients_are_shared_in_their_order(two):
+  @tff.tensorflow.computation
+  def process():
+    return tf.io.read_file('/proc/self/stat')
+
+  @tff.federated_computation(_INTS)
+  def where(clients):
+    return tff.federated_map(
+      tff.tensorflow.computation(lambda _: process(), np.int32), clients
+    )
+
+  pids = [int(stat.split()[0]) for stat in helpers.run(two, where, range(5))]
+  first, second = pids[0], pids[-1]
+  assert first != second
+  assert pids == [first] * 2 + [second] * 3
+
+
+@pytest.mark.parametrize('size', [0, 1, 2])
+def test_there_may_be_fewer_clients_than_workers(two, size):
+  assert helpers.run(two, _sum, range(size)) == sum(range(size))
+
+
+def test_values_of_clients_are_given_back_as_tff_does(native_context, two):
+  @tff.federated_computation(
+    tff.FederatedType(np.str_, tff.CLIENTS),
+    tff.FederatedType(np.int32, tff.SERVER),
+  )
+  def same(texts, number):
+    return number, texts
+
+  expected = helpers.run(native_context, same, ('a', 'b', 'c'), 3)
+  assert helpers.run(two, same, ('a', 'b', 'c'), 3) == expected
+
+
+def test_a_secure_sum_is_a_sum(two):
+  @tff.federated_computation(_INTS)
+  def secure_sum(clients):
+    return tff.federated_secure_sum(clients, 10)
+
+  assert helpers.run(two, secure_sum, (1, 2, 3)) == 6
+
+
+def test_an_error_of_a_client_is_raised_and_the_workers_go_on(two):
+  @tff.tensorflow.computation(np.int32)
+  def fail(x):
+    with tf.control_dependencies([tf.debugging.assert_positive(x)]):
+      return tf.identity(x)
+
+  run = tff.federated_computation(lambda x: tff.federated_map(fail, x), _INTS)
+  with pytest.raises(grpc.RpcError, match='assertion failed'):
+    helpers.run(two, run, [1, 2, 3, -1])
+  assert helpers.run(two, run, [1, 2, 3, 4]) == [1, 2, 3, 4]
+
+
+def test_a_worker_that_cannot_be_reached_is_named(addresses):
+  with pytest.raises(remote.WorkerError, match='at 127.0.0.1:1 .* refused'):
+    remote.create_remote_context([addresses[0], '127.0.0.1:1'])
+
+
+def _run_for_ever(x):
+  return tf.while_loop(lambda y: y < 10, lambda y: [y * 1], [x])[0]
+
+
+@pytest.mark.parametrize(
+  ('number', 'reason'),
+  [(signal.SIGKILL, 'cannot be used'), (signal.SIGSTOP, 'not answer within')],
+)
+def test_a_worker_that_dies_or_hangs_at_work_is_an_error(
+  monkeypatch, addresses, number, reason
+):
+  monkeypatch.setattr(remote, '_SECONDS_BETWEEN_CALLS', 0.3)
+  monkeypatch.setattr(remote, '_SECONDS_TO_ANSWER', 0.5)
+  work = tff.tensorflow.computation(_run_for_ever, np.int32)
+  run = tff.federated_computation(lambda x: tff.federated_map(work, x), _INTS)
+  with worker_programs.started() as program:
+    context = remote.create_remote_context([addresses[0], program.address])
+    assert helpers.run(context, run, [10, 10]) == [10, 10]
+    os.kill(program.worker, number)
+    for _ in range(2):
+      with pytest.raises(remote.WorkerError, match=reason) as raised:
+        helpers.run(context, run, [10, 1])
+      assert program.address in str(raised.value)
+
+
+@pytest.fixture(name='certificates', scope='module')
+def _certificates(tmp_path_factory) -> pathlib.Path:
+  """Makes two authorities, and certificates of one and of the other."""
+  if shutil.which('openssl') is None:
+    pytest.skip('There is no openssl here, to make certificates with.')
+  folder = tmp_path_factory.mktemp('certificates')
+
+  def make(name: str, *more: str) -> None:
+    command = 'openssl req -x509 -newkey rsa:2048 -nodes -days 1'.split()
+    command += [f'-keyout={name}.key', f'-out={name}.pem', f'-subj=/CN={name}']
+    subprocess.run(
+      [part for word in command for part in word.split('=', 1)] + list(more),
+      cwd=folder,
+      check=True,
+      stderr=subprocess.DEVNULL,
+    )
+
+  for authority, owners in (
+    ('ca', ['worker', 'user']),
+    ('other', ['stranger']),
+  ):
+    make(authority)
+    for owner in owners:
+      make(
+        owner,
+        *('-CA', f'{authority}.pem', '-CAkey', f'{authority}.key'),
+        *('-addext', 'subjectAltName=IP:127.0.0.1'),
+      )
+  return folder
+
+
+def test_only_who_has_a_certificate_can_use_a_worker_that_asks_for_one(
+  certificates,
+):
+  def credentials(authority, owner=None):
+    names = [f'{authority}.pem']
+    names += [f'{owner}.key', f'{owner}.pem'] if owner else []
+    return grpc.ssl_channel_credentials(
+      *((certificates / name).read_bytes() for name in names)
+    )
+
+  with worker_programs.started(
+    f'--tls_certificate={certificates}/worker.pem',
+    f'--tls_key={certificates}/worker.key',
+    f'--client_ca={certificates}/ca.pem',
+  ) as program:
+    addresses = [program.address]
+    context = remote.create_remote_context(addresses, credentials('ca', 'user'))
+    assert helpers.run(context, _sum, [1, 2]) == 3
+    for wrong in (
+      None,
+      credentials('ca'),
+      credentials('ca', 'stranger'),
+      credentials('other', 'user'),
+    ):
+      with pytest.raises(remote.WorkerError, match=program.address):
+        remote.create_remote_context(addresses, wrong)

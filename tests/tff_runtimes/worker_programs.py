@@ -1,0 +1,56 @@
+"""Starts the program that starts a worker."""
+
+from collections.abc import Iterator
+import contextlib
+import dataclasses
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerProgram:
+  """A running program.
+
+  Attributes:
+    process: The process.
+    address: Where it listens.
+    log: What it and its worker write to stderr.
+  """
+
+  process: subprocess.Popen[str]
+  address: str
+  log: pathlib.Path
+
+  @property
+  def worker(self) -> int:
+    """The process id of TFF's worker."""
+    pid = self.process.pid
+    (child,) = (
+      child
+      for task in pathlib.Path(f'/proc/{pid}/task').iterdir()
+      for child in (task / 'children').read_text().split()
+    )
+    return int(child)
+
+
+@contextlib.contextmanager
+def started(*flags: str) -> Iterator[WorkerProgram]:
+  """Starts the program on a free port, and kills it in the end."""
+  command = [sys.executable, '-m', 'tff_runtimes.worker', '--port=0']
+  with tempfile.NamedTemporaryFile() as log:
+    with subprocess.Popen(
+      [*command, '--allow_exposed', *flags],
+      stdout=subprocess.PIPE,
+      stderr=log,
+      text=True,
+    ) as process:
+      assert process.stdout is not None
+      try:
+        line = process.stdout.readline()
+        path = pathlib.Path(log.name)
+        assert line.startswith('Ready: '), path.read_text()
+        yield WorkerProgram(process, line.split()[1], path)
+      finally:
+        process.kill()

@@ -1,0 +1,90 @@
+"""Tests of the program that starts a worker."""
+
+import os
+import pathlib
+import re
+import signal
+import socket
+import time
+
+import pytest
+
+from tests.tff_runtimes import worker_programs
+from tff_runtimes import worker
+
+
+@pytest.fixture(name='program', scope='module')
+def _program():
+  with worker_programs.started() as program:
+    yield program
+
+
+def test_it_listens_on_loopback_alone(program):
+  assert program.address.startswith('127.0.0.1:')
+  port = int(program.address.rpartition(':')[2])
+  listening = {
+    line.split()[1]
+    for table in ('tcp', 'tcp6')
+    for line in pathlib.Path(f'/proc/net/{table}').read_text().splitlines()
+    if f':{port:04X} ' in line and ' 0A ' in line
+  }
+  assert listening == {f'0100007F:{port:04X}'}
+
+
+def test_the_port_of_the_worker_itself_is_hidden(program):
+  own, workers = (
+    pathlib.Path(f'/proc/{pid}/ns/net').readlink()
+    for pid in ('self', program.worker)
+  )
+  if own == workers:
+    pytest.skip('This system allows no networks of their own.')
+  command = pathlib.Path(f'/proc/{program.worker}/cmdline').read_text()
+  (port,) = re.findall(r'--port=(\d+)', command)
+  with pytest.raises(ConnectionRefusedError):
+    socket.create_connection(('127.0.0.1', int(port)))
+
+
+@pytest.mark.parametrize('number', [signal.SIGHUP, signal.SIGKILL])
+def test_the_worker_ends_with_the_program(number):
+  with worker_programs.started() as program:
+    stat = pathlib.Path(f'/proc/{program.worker}/stat')
+    program.process.send_signal(number)
+    give_up = time.monotonic() + 10
+    # A process that nobody has waited for yet is a zombie.
+    while (
+      stat.exists() and stat.read_text().rpartition(')')[2].split()[0] != 'Z'
+    ):
+      assert time.monotonic() < give_up
+      time.sleep(0.02)
+
+
+def test_the_program_ends_with_the_worker():
+  with worker_programs.started() as program:
+    os.kill(program.worker, signal.SIGKILL)
+    assert program.process.wait(10) == 1
+    assert 'was killed by SIGKILL' in program.log.read_text()
+
+
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    (['--port=70000'], '--port must be from 0 to 65535'),
+    (['--host=256.0.0.1'], 'Cannot listen on --host=256.0.0.1'),
+    (['--tls_key=a'], 'TLS takes both'),
+    (['--client_ca=a'], 'TLS takes both'),
+    (['--tls_key=a', '--tls_certificate=b'], 'cannot be read: .*No such file'),
+  ],
+)
+def test_what_cannot_be_is_one_clear_error(capsys, flags, message):
+  assert worker.main(flags) == 1
+  (line,) = capsys.readouterr().err.splitlines()
+  assert re.search(message, line)
+
+
+def test_where_nothing_can_be_hidden_a_user_has_to_say_so(monkeypatch, capsys):
+  def refuse():
+    raise PermissionError(1, 'Operation not permitted')
+
+  monkeypatch.setattr(worker, '_leave_network', refuse)
+  assert worker.main(['--port=0']) == 1
+  assert '--allow_exposed' in capsys.readouterr().err
