@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend."""
+"""Errors that a user can correct."""
 
 from collections.abc import Iterable, Iterator
 import contextlib
@@ -7,10 +7,10 @@ import errno
 import os
 from typing import Any
 
-# The numbers of `OSError`s of a disk that is full, of a user whose share of it
-# is, and of a file that may not be larger.
+# The numbers of `OSError`s for a full disk, a used up quota, and a file that
+# may not be larger.
 NO_ROOM = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
-# The most characters of a value in a message.
+# The largest number of characters of a value in a message.
 _SHOWN = 100
 
 
@@ -22,15 +22,15 @@ class UserError(Exception):
 
 
 class ResourceError(UserError):
-  """The error for what a machine lacks while a program is under way.
+  """The error for a resource, such as disk space, that a machine runs out of.
 
-  The programs say what they go on with once that is mended.
+  The programs say where they will continue once there is enough.
   """
 
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-  """Raises what keeps a file from being written, as a `ResourceError`."""
+  """Converts errors that prevent writing a file to a `ResourceError`."""
   try:
     yield
   except OSError as error:
@@ -41,10 +41,10 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def shown(value: Any) -> str:
-  """Writes a value for a message, which a large one must not fill."""
+  """Writes a value for a message, shortened if it is long."""
   try:
     text = repr(value)
-  except ValueError:  # Python does not write a number of so many digits.
+  except ValueError:  # Python refuses to write numbers with so many digits.
     return 'a number of thousands of digits'
   return text if len(text) <= _SHOWN else f'{text[:_SHOWN]} …'
 
@@ -55,10 +55,10 @@ def unknown(
   """Makes the error for a name that is not among the known ones.
 
   Args:
-    what: What is named, as 'task'.
+    what: The kind of thing that is named, such as 'task'.
     name: The name.
-    known: All names there are.
-    listed_by: What lists them for the user, if they are too many for a message.
+    known: All known names.
+    listed_by: The program that lists them, if they are too many for a message.
 
   Returns:
     The error, which suggests the most similar name.

@@ -1,4 +1,4 @@
-"""Random numbers that depend on a key alone: a purpose, a seed, a round."""
+"""Random numbers that depend only on a key: a purpose, a seed, a round."""
 
 import hashlib
 
@@ -6,14 +6,14 @@ import numpy as np
 
 
 def generator(*key: int | str) -> np.random.Generator:
-  """Makes a generator that depends on `key` alone, as ('batches', seed, round).
+  """Makes a generator that depends only on `key`: ('batches', seed, round).
 
   Args:
-    *key: Texts and integers, of which the first names the purpose: otherwise
-      two purposes with the same seed and round would share their numbers.
+    *key: Texts and integers. The first names the purpose: otherwise two
+      purposes with the same seed and round would draw the same numbers.
 
   Returns:
-    A generator that is unrelated to that of any other key.
+    A generator that is unrelated to those of other keys.
   """
   # Hashed, because (1,) and (1, 0) are the same seed for NumPy.
   key = tuple(part if isinstance(part, str) else int(part) for part in key)

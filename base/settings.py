@@ -1,13 +1,13 @@
 """Settings of tasks and methods: frozen dataclasses that check themselves.
 
-A class of settings states the type, the default, the help and the range of each
-setting:
+A class of settings declares the type, the default, the help and the range of
+each setting:
 
   @dataclasses.dataclass(frozen=True)
   class NoiseSettings(settings.Settings):
     noise: float = settings.field(1.0, 'The deviation of the noise.', minimum=0)
 
-`from_dict` makes an instance from what a user wrote in a TOML file or on the
+`from_dict` makes an instance from a user's values in a TOML file or on the
 command line.
 """
 
@@ -22,9 +22,9 @@ from base import errors
 
 _T = TypeVar('_T')
 
-# The largest whole number, unless a setting has a maximum of its own.
+# The largest whole number, unless a setting has another maximum.
 _MOST = 1_000_000
-# The largest number of 32 bits, in which all is computed.
+# The largest float of 32 bits, the type of all computations.
 _MOST_FLOAT = 3.4e38
 
 _KINDS = {
@@ -36,7 +36,7 @@ _KINDS = {
 
 
 class SettingError(errors.UserError):
-  """A setting that does not exist, or that cannot have its value.
+  """The error for a setting that does not exist, or cannot have its value.
 
   Attributes:
     name: The name of the setting.
@@ -56,6 +56,7 @@ def field(
   maximum: float | None = None,
   choices: Sequence[Any] | None = None,
   path: bool = False,
+  exchangeable: bool = False,
 ) -> Any:
   """Defines a setting of a dataclass.
 
@@ -63,20 +64,24 @@ def field(
 
   Args:
     default: The value if the user gives none.
-    help: What the setting does, for the user.
+    help: A description of the setting, for the user.
     minimum: The smallest value allowed.
-    above: What the value must be larger than.
+    above: A bound that the value must exceed.
     maximum: The largest value allowed.
     choices: All values allowed.
-    path: Whether it is the path of a file or folder, or several, which a user
-      names from the folder that the program was called in.
+    path: Whether it is a path of a file or folder, or several paths. A relative
+      path starts at the folder in which the program is called.
+    exchangeable: Whether a run that was stopped can go on with another value.
 
   Returns:
     The field.
   """
   limits = dict(minimum=minimum, above=above, maximum=maximum, choices=choices)
   return dataclasses.field(
-    default=default, metadata=dict(limits=limits, help=help, path=path)
+    default=default,
+    metadata=dict(
+      limits=limits, help=help, path=path, exchangeable=exchangeable
+    ),
   )
 
 
@@ -86,7 +91,7 @@ def _conditions(
   maximum: float | None = None,
   choices: Sequence[Any] | None = None,
 ) -> Iterator[tuple[str, Callable[[Any], bool]]]:
-  """Yields what a value must be, each with a function that tells if it is."""
+  """Yields the conditions of a value, in words and as functions."""
   if minimum is not None:
     yield f'at least {minimum}', lambda value: value >= minimum
   if above is not None:
@@ -101,7 +106,7 @@ def _conditions(
 
 
 def _violation(value: Any, **limits: Any) -> str | None:
-  """Says what `value` must be; None if it is in the range."""
+  """Returns the condition that `value` violates; None if it is in the range."""
   if isinstance(value, float):
     if not math.isfinite(value):
       return 'a finite number'
@@ -120,7 +125,7 @@ class Settings:
   """The base class of settings; refuses values that are out of range.
 
   Raises:
-    SettingError: For the first value that is.
+    SettingError: For the first value that is out of range.
   """
 
   def __post_init__(self) -> None:
@@ -139,7 +144,7 @@ class Settings:
           )
 
   def with_paths(self, replace: Callable[[str], str]) -> Self:
-    """Returns the same settings with other paths; none stays none."""
+    """Returns the settings with each path replaced; none stays none."""
 
     def replaced(value: Any) -> Any:
       if isinstance(value, tuple):
@@ -165,7 +170,7 @@ def require_order(own: Settings, smaller: str, larger: str) -> None:
 
 
 def _optional(kind: Any) -> Any:
-  """Finds the type beside None in an optional type; None for other types."""
+  """Returns the type beside None in an optional type; None for other types."""
   if typing.get_origin(kind) not in (typing.Union, types.UnionType):
     return None
   (inner,) = set(typing.get_args(kind)) - {type(None)}
@@ -173,7 +178,7 @@ def _optional(kind: Any) -> Any:
 
 
 def _describe(kind: Any) -> str:
-  """Says what a value of this type is, for the user."""
+  """Describes the values of a type, for the user."""
   if inner := _optional(kind):
     return f'{_describe(inner)}, or none'
   if typing.get_origin(kind) is tuple:
@@ -182,7 +187,7 @@ def _describe(kind: Any) -> str:
 
 
 def _convert(value: Any, kind: Any) -> Any:
-  """Makes a `kind` of a text or TOML value; raises ValueError if it cannot."""
+  """Converts a text or TOML value to a type; may raise a ValueError."""
   if inner := _optional(kind):
     return None if value in (None, 'none') else _convert(value, inner)
   if typing.get_origin(kind) is tuple:
@@ -203,16 +208,16 @@ def _convert(value: Any, kind: Any) -> Any:
 
 
 def from_dict(cls: type[_T], values: Mapping[str, Any], where: str) -> _T:
-  """Makes settings from what a user wrote.
+  """Makes settings from a user's values.
 
   Args:
     cls: The dataclass. Its fields are bool, int, float or str, one of these or
       None, or a tuple of any number of them.
-    values: The settings by name, as TOML reads them or as text.
-    where: The task or method that they belong to, for the error message.
+    values: The settings by name, as read from TOML or as text.
+    where: The task or method of the settings, for the error message.
 
   Returns:
-    An instance of `cls`, with the defaults for what is not in `values`.
+    An instance of `cls`, with the defaults for settings not in `values`.
 
   Raises:
     SettingError: For an unknown name, or a value of a wrong type or out of
@@ -243,9 +248,9 @@ class Description:
 
   Attributes:
     name: Its name.
-    default: The value if the user gives none, as the user would write it.
-    values: What values it can have.
-    help: What it does.
+    default: The value if the user gives none, as a user would write it.
+    values: The values that it can have.
+    help: Its description.
   """
 
   name: str
@@ -255,7 +260,7 @@ class Description:
 
 
 def to_text(value: Any) -> str:
-  """Writes a value as `from_dict` reads it."""
+  """Writes a value in the form that `from_dict` reads."""
   if isinstance(value, tuple):
     return ','.join(map(to_text, value))
   own = value is None or isinstance(value, bool)
@@ -269,7 +274,7 @@ def describe(
 
   Args:
     cls: The class.
-    defaults: The defaults that are not those of the class.
+    defaults: The defaults that differ from those of the class.
 
   Returns:
     The settings, in the order of the class.

@@ -1,16 +1,16 @@
-"""ADNI: amyloid from PET scans, a client for each maker of scanners (Motley).
+"""ADNI: amyloid from PET scans; each maker of scanners is a client (Motley).
 
 The Alzheimer's Disease Neuroimaging Initiative: 9 makers of scanners, slices of
-scans with AV45 as grey images of 32x32. A convolutional network predicts the
+scans with AV45 as gray images of 32x32. A convolutional network predicts the
 standardized uptake value ratio of the scan.
 
-The data is for those who register. Motley's preprocessing turns it into two
-JSON files, data/train/mytrain.json and data/test/mytest.json,
+The data require registration. Motley's preprocessing turns them into two JSON
+files, data/train/mytrain.json and data/test/mytest.json,
 
   {'users': [...], 'user_data': {user: {'x': [n, 32, 32], 'y': [n]}}, …}
 
-where no scan is in both. Half of a client's test images, drawn at random, are
-for the validation.
+which share no scan. Half of a client's test images, drawn at random, are for
+validation.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from tasks.data import silos
 from tasks.models import cnn
 
 _ADVICE = (
-  'The data is for those who register with ADNI,'
+  'The data require a registration with ADNI,'
   ' https://adni.loni.usc.edu/data-samples/access-data/: download the PET'
   ' scans with AV45 ("Coreg, Avg, Std Img and Vox Siz, Uniform Resolution")'
   ' and the labels of UC Berkeley (AV45 analysis), and run preprocess.sh of'
@@ -52,7 +52,7 @@ def _read(path: pathlib.Path) -> dict[str, populations.Examples]:
     for user, own in user_data.items():
       y = arrays.convert(own['y'], np.float32, f'y of {user}')
       x = arrays.convert(own['x'], np.float32, f'x of {user}')
-      # Reshaped because the shape of no images would not be known.
+      # Reshaped, as without images the shape would be unknown.
       clients[user] = {'x': x.reshape(len(y), _SIZE, _SIZE, 1), 'y': y}
   return clients
 

@@ -1,12 +1,12 @@
-"""AudioMNIST preferences: a stand-in for speech preferences, of real speakers.
+"""AudioMNIST preferences: a public substitute for speech preferences.
 
 1,200 clips of 60 speakers (Becker et al. 2018), who say each digit twice. A
 user likes one of 20 voices, each of which is three speakers (`voices`), or one
-of 60 speakers, which is harder. Users train on the first take of a digit, and
-choose by and report the second.
+of 60 speakers, which is harder. Users train on the first take of a digit; the
+second take is for validation and test.
 
-All else is as in `tasks.speech_preference`. Results are not to be compared with
-those of the paper, whose voices are others.
+All else is as in `tasks.speech_preference`. Results cannot be compared with
+those of the paper, which has other voices.
 """
 
 import dataclasses
@@ -28,8 +28,8 @@ class AudiomnistPreferenceSettings(preferences.PreferenceSettings):
 
   voices: int = settings.field(
     20,
-    'The number of voices: speakers whose numbers are the same modulo it are'
-    ' one voice.',
+    'The number of voices: speakers whose numbers are the same modulo this'
+    ' number are one voice.',
     minimum=2,
     maximum=60,
   )
@@ -38,12 +38,12 @@ class AudiomnistPreferenceSettings(preferences.PreferenceSettings):
 def load(
   settings: AudiomnistPreferenceSettings, data_dir: str | None, seed: int
 ) -> task.Task:
-  """Loads the task; without a `split_seed`, `seed` decides who has what."""
+  """Loads the task; without a `split_seed`, `seed` decides the examples."""
   clips = spoken_digits.read_clips(data_dir)
   if len(set(clips.takes)) < 2:
     raise errors.UserError(
-      f'{clips.path} has no second takes, but the first are to train on and'
-      ' the second to report. Add an array of takes, 0 and 1.'
+      f'{clips.path} has no second takes, which are the test examples. Add an'
+      ' array of takes, 0 and 1.'
     )
   return speech_preference.make_task(
     'audiomnist_preference',

@@ -1,9 +1,9 @@
-"""Checks that the examples of clients are such as the model takes.
+"""Checks that the examples of clients fit the model.
 
-What does not fit would not always fail: with infinity or NaN the updates of a
-client are dropped, and a label beyond the classes has some loss or none,
+Examples that do not fit would not always fail: with infinity or NaN the updates
+of a client are dropped, and a label beyond the classes has some loss or none,
 depending on the device. So each client's examples are checked once, when they
-are first loaded; of lazy populations, just before the client is worked on.
+are first loaded; in lazy populations, this is just before they are used.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from tasks.models import models
 def _problem(
   values: np.ndarray, spec: tf.TensorSpec, num_values: int | None
 ) -> str | None:
-  """Says in which way a feature does not fit; None if it does."""
+  """Says how a feature does not fit the model; None if it fits."""
   dtype = np.dtype(spec.dtype.as_numpy_dtype)
   if values.dtype != dtype:
     return f'is {values.dtype}, but the model takes {dtype}'
@@ -41,12 +41,12 @@ def _problem(
 
 @dataclasses.dataclass(frozen=True)
 class CheckedLoad:
-  """Loads the examples of a client, and checks them at the first time.
+  """Loads the examples of a client, and checks them the first time.
 
   Attributes:
     load: Loads them.
     model: The model that takes them.
-    where: The task and the set that they are of, for errors.
+    where: The task and the set that they are in, for errors.
     checked: The clients that were checked.
   """
 

@@ -1,11 +1,11 @@
-"""CIFAR-10: photos of ten kinds of things, at clients with some of them.
+"""CIFAR-10: photos in ten classes, of which each client has some.
 
 60,000 photos of 32x32 (Krizhevsky 2009), from the binary version, whose files
 have 10,000 records of a label and the red, green and blue values of a photo.
 As in Self-FL there are 20 clients of three classes, and the network is that of
-PyTorch's tutorial. The sizes of clients there are a random formula's of
-pFedMe's code; here each class is dealt evenly. Of each client's examples a
-tenth is to choose by and a tenth to report (cross-silo).
+PyTorch's tutorial. Self-FL's clients have random sizes, by a formula in
+pFedMe's code; here each class is distributed evenly. A tenth of each client's
+examples are validation examples and a tenth test examples (cross-silo).
 """
 
 import dataclasses

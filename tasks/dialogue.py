@@ -1,18 +1,18 @@
 """Makes FedPC's tasks from the utterances of users under contexts.
 
-Silva, Tambwekar and Gombolay 2022. An utterance is a sentence of three tokens
-or more, under one of some contexts. A frozen GPT-2 predicts its words, behind
-what `task.trained` says is trained; it is judged by the perplexity of the words
-after the first three, pooled over utterances. A sentence ends after a full
-stop, an exclamation mark, a question mark or an ellipsis, in posts also after a
-bracket or quotation mark behind it, and is cut at `task.utterance_length`
-tokens.
+Silva, Tambwekar and Gombolay 2022. An utterance is a sentence of at least three
+tokens, in one of several contexts. A frozen GPT-2 predicts its words, with a
+prompt or a head that is trained (`task.trained`). The metric is the perplexity
+of the words after the first three, pooled over utterances. A sentence ends
+after a full stop, an exclamation mark, a question mark or an ellipsis, and in
+posts also after a bracket or quotation mark that follows these. It is cut after
+`task.utterance_length` tokens.
 
-Known users are all in training, with 60 % of their utterances; 20 % are to
-choose by. Of the last 20 %, half is to adapt to and half to report. Withheld
-users are never trained on: 15 % of the users are to choose by and 15 % to
-report, each of whom adapts to half of the utterances and is judged by the
-others.
+Known users are all in training, with 60 % of their utterances; 20 % are for
+validation. Of the last 20 %, half is the personalization set and half the test
+set. Withheld users are never trained on: 15 % of the users are for validation
+and 15 % for the test; each adapts to half of its utterances and is evaluated on
+the others.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,11 +36,11 @@ from tasks.models import gpt2_files
 from tasks.models import prompted
 
 _MIN_TOKENS = 3
-_FRACTIONS = 0.6, 0.2  # To train on and to choose by.
-_WITHHELD = 0.15  # Of users to choose by, and of those to report.
-# Of what is spoken, where a quotation goes on, as in: "Ay!" he said.
+_FRACTIONS = 0.6, 0.2  # Training and validation.
+_WITHHELD = 0.15  # The share of validation users, and of test users.
+# In speech, a sentence goes on after a quotation, as in: "Ay!" he said.
 _SPOKEN_ENDS = re.compile(r'(?<=[.!?…])\s+')
-# Of what is written, also behind a bracket or quotation mark that closes.
+# In writing, it also ends after a closing bracket or quotation mark.
 _WRITTEN_ENDS = re.compile(r'(?:(?<=[.!?…])|(?<=[.!?…]["”’\')\]]))\s+')
 _ADVICE = (
   'Save the weights of a GPT-2 there, such as model.safetensors of DistilGPT2,'
@@ -72,28 +72,30 @@ class DialogueSettings(devices.HeldOutSettings):
   )
   tokenizer: str | None = settings.field(
     None,
-    'The folder of vocab.json and merges.txt in the data folder; none for that'
-    ' of the weights.',
+    'The folder of vocab.json and merges.txt in the data folder; none for the'
+    ' folder of the weights.',
   )
   trained: str = settings.field(
     'prompt',
-    'What is trained: a prompt before the words, made of a vector of the'
-    ' user and one of the context; what generates such a prompt, for each word'
-    ' anew, or once for all words after the first three; the head; or a head of'
-    ' the user and one of the context, whose scores are averaged.',
+    'What is trained: a prompt before the words, made from a vector of the'
+    ' user and one of the context; networks that generate such a prompt, for'
+    ' each word or once for all words after the first three; the head; or a'
+    ' head of the user and one of the context, whose scores are averaged.',
     choices=tuple(_MODELS),
   )
   hold_out: str = settings.field(
     'examples',
-    'What is held out: utterances of known users; or users, of which'
-    ' num_validation_clients and num_test_clients are the numbers.',
+    'Whether utterances of known users are held out, or users, whose numbers'
+    ' are num_validation_clients and num_test_clients.',
     choices=('examples', 'clients'),
   )
   min_utterances: int = settings.field(
-    25, 'The fewest utterances of a user; others are left out.', minimum=10
+    25,
+    'The smallest number of utterances of a user; other users are left out.',
+    minimum=10,
   )
   utterance_length: int = settings.field(
-    32, 'The number of tokens that utterances are cut at.', minimum=4
+    32, 'The number of tokens after which utterances are cut.', minimum=4
   )
 
 
@@ -114,15 +116,15 @@ class Utterances:
 def collect(
   texts: Iterable[tuple[str, str, str]], written: bool = False
 ) -> tuple[dict[str, Utterances], tuple[str, ...]]:
-  """Collects what users say.
+  """Collects the utterances of users.
 
   Args:
     texts: The user, the context and the words of each text.
-    written: Whether they are written rather than spoken.
+    written: Whether the texts are written rather than spoken.
 
   Returns:
     The utterances of each user, and the names of the contexts, both in the
-    order in which they come first.
+    order in which they first occur.
   """
   said: dict[str, Utterances] = {}
   contexts: dict[str, int] = {}
@@ -133,7 +135,7 @@ def collect(
 
 
 def split_sentences(text: str, written: bool = False) -> list[str]:
-  """Splits a text into sentences; the ends of lines are spaces."""
+  """Splits a text into sentences; the ends of lines count as spaces."""
   ends = _WRITTEN_ENDS if written else _SPOKEN_ENDS
   found = ends.split(' '.join(text.split()))
   return [sentence for sentence in found if sentence]
@@ -233,16 +235,16 @@ def _without_rare_contexts(
   min_of_user: int,
   min_of_context: int,
 ) -> tuple[dict[str, populations.Examples], list[str]]:
-  """Leaves out contexts of few utterances, and then users of few.
+  """Leaves out contexts with few utterances, and then users with few.
 
   Args:
     users: The examples of each user.
     contexts: The names of the contexts.
-    min_of_user: The fewest utterances of a user.
-    min_of_context: The fewest utterances of a context.
+    min_of_user: The smallest number of utterances of a user.
+    min_of_context: The smallest number of utterances of a context.
 
   Returns:
-    The users and contexts that are left, which are numbered anew.
+    The remaining users and contexts, with new numbers of the contexts.
   """
   counts = sum(
     np.bincount(examples['context'], minlength=len(contexts))
@@ -274,11 +276,11 @@ def make_task(
     data_dir: The folder of the user's data.
     said: The utterances of each user.
     contexts: The names of the contexts.
-    min_of_context: The fewest utterances of a context; others are left out,
-      together with the users who then have too few.
+    min_of_context: The smallest number of utterances of a context; others are
+      left out, and so are users who then have too few.
 
   Returns:
-    The task. If each user has one context, it is the user's group.
+    The task. If each user has only one context, it is the user's group.
 
   Raises:
     UserError: If the GPT-2 or its tokenizer cannot be read, or no user has
@@ -288,8 +290,8 @@ def make_task(
   sizes, weights = gpt2_files.load(path, own.weights_sha256)
   if own.utterance_length > sizes.num_positions:
     raise settings.SettingError(
-      f'task.utterance_length must be at most {sizes.num_positions}, the'
-      f' positions of {path}.',
+      f'task.utterance_length must be at most {sizes.num_positions}, the number'
+      f' of positions of {path}.',
       'utterance_length',
     )
   encoding = read_encoding(own, data_dir, sizes.vocabulary_size)
@@ -341,7 +343,7 @@ def make_task(
 def read_encoding(
   own: DialogueSettings, data_dir: str | None, size: int
 ) -> bpe.Encoding:
-  """Reads the tokenizer of a task, of so many tokens; may raise `UserError`."""
+  """Reads a task's tokenizer of `size` tokens; may raise a `UserError`."""
   if own.tokenizer is None:
     folder = downloads.find(own.weights, data_dir, _ADVICE).parent
   else:
@@ -351,6 +353,6 @@ def read_encoding(
 
 
 def by_length(said: Mapping[str, Utterances], number: int) -> Iterable[str]:
-  """Returns the users who say most, those who come first on a tie."""
+  """Returns the users with the most utterances; the first win a tie."""
   order = sorted(said, key=lambda user: -len(said[user].texts))
   return order[:number]

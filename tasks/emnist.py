@@ -1,10 +1,11 @@
-"""EMNIST: handwritten characters, a writer a client (Motley, cross-device).
+"""EMNIST: handwritten characters; each writer is a client (Motley).
 
 TFF's `tff.simulation.datasets.emnist`: 3,400 writers, digits and letters in 62
-classes, grey images of 28x28 in which 1 is the background. As in Motley
-(appendix B.1), 2,500, 400 and 500 of the writers are to train on, to choose by
-and to report, and the examples that TFF calls a writer's test examples are not
-used. Writers that are held out have their examples shuffled once and halved.
+classes, gray images of 28x28 in which 1 is the background. As in Motley
+(appendix B.1, cross-device), 2,500 writers are training clients, 400 validation
+clients and 500 test clients, and the examples that TFF calls a writer's test
+examples are not used. The examples of held-out writers are shuffled once and
+halved.
 """
 
 from collections.abc import Sequence
@@ -42,19 +43,19 @@ class EmnistSettings(devices.HeldOutSettings):
   )
   rotate_half: bool = settings.field(
     False,
-    'Whether to turn the images of every other writer upside down, so that'
-    ' there are two groups of writers to be found.',
+    'Whether to turn the images of every other writer upside down, which makes'
+    ' two groups of writers.',
   )
 
 
 def planted_groups(permuted_ids: Sequence[str]) -> task.Attribute:
   """Makes the groups of `rotate_half`: every other client is rotated.
 
-  It counts in the order in which clients are dealt out. Thus half of those to
-  train on, half of those to choose by and half of those to report are rotated.
+  It counts in the order in which clients are split. Thus half of each
+  population is rotated.
 
   Args:
-    permuted_ids: All clients, as `EmnistSettings.permuted` gives them.
+    permuted_ids: All clients, in the order of `EmnistSettings.permuted`.
 
   Returns:
     Each client's group, `UPRIGHT` or `ROTATED`.
@@ -69,7 +70,7 @@ def load(
   settings: EmnistSettings, data_dir: str | None, seed: int
 ) -> task.Task:
   """Loads the task from TFF's database in `data_dir`, its cache folder."""
-  del seed  # All randomness is that of `split_seed`.
+  del seed  # All randomness follows from `split_seed`.
   (writers,) = tff_databases.open_splits(
     'emnist_all.sqlite',
     data_dir,

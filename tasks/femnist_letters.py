@@ -1,12 +1,12 @@
-"""FEMNIST's letters a to j, at clients that have some of them (Self-FL).
+"""FEMNIST's letters a to j, of which each client has some (Self-FL).
 
 The lower-case letters a to j of the writers to train on in TFF's database of
-EMNIST, divided as in FedProx (Li et al. 2020): 200 clients, five of the letters
-each, and as many examples as a lognormal number says; or by writer. Self-FL has
-clients of 1 to 206 examples and does not say how. Images are grey ones of 28x28
-in which 1 is the background, and the model is FedProx's multinomial logistic
-regression. Of each client's examples a tenth is to choose by and a tenth to
-report (cross-silo).
+EMNIST, divided as in FedProx (Li et al. 2020): 200 clients with five of the
+letters each, and lognormal numbers of examples; or by writer. Self-FL has
+clients with 1 to 206 examples and does not say how they are made. Images are
+gray, 28x28, with 1 as the background, and the model is FedProx's multinomial
+logistic regression. A tenth of each client's examples are validation examples
+and a tenth test examples (cross-silo).
 """
 
 import dataclasses

@@ -6,12 +6,12 @@ sections 2.1 and 4.1, in which all optima are known in closed form:
   theta_m ~ N(theta_0, sigma_0^2)           the parameter of client m
   y_m1, y_m2, ... ~ N(theta_m, sigma^2)     its N_m numbers
 
-A client's own numbers leave theta_m with the variance sigma_m^2 = sigma^2 /
-N_m. With a `dimension` above 1 these are vectors, whose entries are
-independent: as many repeats in one, with the same N_m. Task and methods are
-judged by how far theta_m is from what was learned, and by how far theta_0 is
-from the global model ('parent_l1_error'). Configurations are chosen by the
-distance to further numbers of each client.
+Given only a client's own numbers, theta_m has the variance sigma_m^2 = sigma^2
+/ N_m. With a `dimension` above 1 these are vectors with independent entries:
+several repeats in one, with the same N_m. The metrics are the distance of
+theta_m from the learned parameter, and of theta_0 from the global model
+('parent_l1_error'). Candidates are chosen by the distance to further numbers of
+each client.
 
 The defaults are the paper's case 1, where clients are alike; the preset
 `gaussian_case_2` is its case 2, where they differ.
@@ -61,7 +61,7 @@ class Posterior:
   """The posterior distribution of a parameter.
 
   Attributes:
-    mean: The mean, `[dimension]`, or of each client's `[clients, dimension]`.
+    mean: The mean, `[dimension]`, or of each client, `[clients, dimension]`.
     variance: The variance of all of its entries, `[]` or `[clients]`.
   """
 
@@ -78,8 +78,8 @@ class Federation:
     inter_variance: sigma_0^2.
     parameters: theta_m of each client, `[clients, dimension]`.
     variances: sigma_m^2 of each client, `[clients]`.
-    numbers: What each client can learn from, `[N_m, dimension]`.
-    further: As much more, to choose by.
+    numbers: The numbers that each client trains on, `[N_m, dimension]`.
+    further: As many further numbers, for validation.
   """
 
   parent: float
@@ -110,8 +110,8 @@ class Federation:
   def federated_posterior(self) -> Posterior:
     """theta_m from all clients' numbers, theta_m(FL), equation (3).
 
-    It is that of a client which supposes that its own theta_m is theta_0, and
-    so is drawn further to the others than by the model that it is part of.
+    It belongs to a client that assumes its theta_m to be theta_0, which draws
+    it nearer to the others than the model does.
     """
     w, precisions = self._weights, 1 / self.variances
     local = self.local_posterior.mean
@@ -170,7 +170,7 @@ def load(own: GaussianSettings, data_dir: str | None, seed: int) -> task.Task:
   test = loader(tuple(clients.parameters[:, np.newaxis].astype(np.float32)))
 
   def population(**sets: populations.Load) -> populations.Population:
-    # All but the parameters themselves have at most so many.
+    # All sets but the parameters have at most this many examples.
     largest = {
       name: own.max_examples for name, part in sets.items() if part is not test
     }

@@ -1,13 +1,13 @@
-"""Landmarks: which landmark a photo shows, a photographer a client (Motley).
+"""Landmarks: the landmark in a photo; each photographer is a client (Motley).
 
 The federated Google Landmarks v2 of Hsu et al. 2020 as TFF writes it: gld160k,
 164,172 photos of 2,028 landmarks by 1,262 contributors to Wikipedia, of whom
-1,112, 50 and 100 are to train on, to choose by and to report. As in Motley's
-code, the model sees the middle of a photo, 7/8 of its height and width, at
-128x128 (224x224 in Hsu et al.); a client is trained on 64 photos at most; those
-that are held out have their photos shuffled once and halved. Two things differ:
-Motley distorts the photos to learn from at random, and draws the 64 anew in
-each round.
+1,112 are training clients, 50 validation clients and 100 test clients. As in
+Motley's code, the model sees the middle of a photo, 7/8 of its height and
+width, at 128x128 (224x224 in Hsu et al.); a client trains on at most 64 photos;
+the photos of held-out clients are shuffled once and halved. Two things differ:
+Motley distorts training photos at random, and draws new 64 photos in each
+round.
 """
 
 import dataclasses
@@ -51,8 +51,8 @@ class LandmarksSettings(devices.HeldOutSettings):
 
   dataset: str = settings.field(
     'gld160k',
-    "TFF's name of the data: Motley's, or a small part of it, 23,080 photos of"
-    ' 203 landmarks by 233 clients.',
+    "TFF's name of the data: gld160k as in Motley, or gld23k, a small part of"
+    ' it with 23,080 photos of 203 landmarks by 233 clients.',
     choices=tuple(_NUM_CLASSES),
   )
   image_size: int = settings.field(
@@ -92,7 +92,7 @@ def _download(folder: pathlib.Path) -> None:
 
 
 def _find(dataset: str, data_dir: str | None) -> pathlib.Path:
-  """Finds the folder of the data, and downloads it if it is nowhere."""
+  """Finds the folder of the data, and downloads it if it is in no place."""
   candidates = downloads.places(f'landmarks/{dataset}', data_dir)
   for folder in candidates:
     if _is_complete(folder):
@@ -102,7 +102,7 @@ def _find(dataset: str, data_dir: str | None) -> pathlib.Path:
 
 
 def num_examples(path: pathlib.Path) -> int:
-  """Counts the examples in a client's file, of which it reads only a little."""
+  """Counts the examples in a client's file, reading only a little of it."""
   count = 0
   with (
     files.reading(path, 'photos', 'Replace it.'),
@@ -119,7 +119,7 @@ def load(
   settings: LandmarksSettings, data_dir: str | None, seed: int
 ) -> task.Task:
   """Loads the task; a client's photos are read each time they are needed."""
-  del seed  # All randomness is that of `split_seed`.
+  del seed  # All randomness follows from `split_seed`.
   folder = _find(settings.dataset, data_dir) / _TRAIN
   size = settings.image_size
 

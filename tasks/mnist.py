@@ -1,10 +1,11 @@
-"""MNIST: handwritten digits, at clients that are drawn or are the writers.
+"""MNIST: handwritten digits, divided at random or by writer.
 
 70,000 images in 10 classes, in the four files of LeCun and Cortes. By default
-they are divided as in FedProx (Li et al. 2020) and Self-FL: 1,000 clients of
-two digits, whose numbers of examples follow a power law, and multinomial
-logistic regression on pixels that are standardized one by one. Of each client's
-examples a tenth is to choose by and a tenth to report (cross-silo).
+they are divided as in FedProx (Li et al. 2020) and Self-FL: 1,000 clients with
+two digits each, whose numbers of examples follow a power law, and multinomial
+logistic regression on pixels that are standardized one by one. A tenth of each
+client's examples are validation examples and a tenth test examples
+(cross-silo).
 """
 
 from collections.abc import Mapping
@@ -39,7 +40,7 @@ _ADVICE = (
 )
 _ADVICE_ON_WRITERS = (
   'Make it from the labels of QMNIST, which have the writers: a NumPy file of'
-  ' train_writer, [60000], and test_writer, [10000]; or take another'
+  ' train_writer, [60000], and test_writer, [10000]; or set another'
   ' task.partition.'
 )
 
@@ -48,9 +49,9 @@ _ADVICE_ON_WRITERS = (
 class MnistSettings(partitions.PartitionSettings):
   """The settings of MNIST.
 
-  Of the first 400 seeds, that of the partition gives the sizes that are nearest
-  to those in FedProx: 69,052 examples with a deviation of 113 over clients,
-  instead of 69,035 with one of 106.
+  Of the first 400 seeds, `partition_seed` is the one whose sizes are nearest to
+  FedProx: 69,052 examples with a deviation of 113 over clients, instead of
+  69,035 with a deviation of 106.
   """
 
   partition: str = partitions.field('power_law', _WRITER)
@@ -64,11 +65,11 @@ class MnistSettings(partitions.PartitionSettings):
 
 
 def _read(path: pathlib.Path, num_axes: int) -> np.ndarray:
-  """Reads a file of the IDX format, of bytes."""
+  """Reads a file of bytes in the IDX format."""
   with files.reading(path, 'a file of MNIST', _ADVICE):
     contents = gzip.decompress(path.read_bytes())
     if contents[:4] != bytes([0, 0, 8, num_axes]):
-      raise ValueError(f'it has no {num_axes} axes of bytes')
+      raise ValueError(f'it does not have {num_axes} axes of bytes')
     start = 4 + 4 * num_axes
     shape = np.frombuffer(contents[4:start], '>i4')
     if num_axes == 3 and tuple(shape[1:]) != (_SIZE, _SIZE):
@@ -79,7 +80,7 @@ def _read(path: pathlib.Path, num_axes: int) -> np.ndarray:
 def _read_parts(
   kind: str, num_axes: int, data_dir: str | None
 ) -> list[np.ndarray]:
-  """Reads the images or the labels, those to train on first."""
+  """Reads the images or the labels, the training file first."""
   name = f'{kind}-idx{num_axes}-ubyte.gz'
   return [
     _read(downloads.find(f'mnist/{part}-{name}', data_dir, _ADVICE), num_axes)
@@ -94,8 +95,8 @@ def read(data_dir: str | None) -> tuple[np.ndarray, np.ndarray, int]:
     data_dir: The folder of the user's data.
 
   Returns:
-    The images, `[n, 28, 28]` uint8, and the labels, `[n]` int32, of both the
-    training and the test file, and how many of them are of the first.
+    The images, `[n, 28, 28]` uint8, and the labels, `[n]` int32, of the
+    training file and then of the test file, and the number of the first.
 
   Raises:
     UserError: If they cannot be found or read.
@@ -144,7 +145,7 @@ def load(settings: MnistSettings, data_dir: str | None, seed: int) -> task.Task:
     x = _standardize(images)
   else:
     model = cnn.EmnistCnn(_NUM_CLASSES)
-    # As EMNIST of TFF has them, where 1 is the background.
+    # As in TFF's EMNIST, where 1 is the background.
     x = 1 - images[..., np.newaxis] / np.float32(255)
 
   def take(rows: np.ndarray) -> populations.Examples:

@@ -1,14 +1,15 @@
 """MNIST preferences: each user likes one digit, as in FedEmbed, section 4.2.
 
-Whether an image of the digit 3 is labelled 1 depends on the user, so that a
+Whether an image of the digit 3 has the label 1 depends on the user, so that a
 model that is the same for all users cannot be right for all of them. In the
-unbalanced population a quarter of the users likes 0, 15 % like 1, 10 % each 2
-to 5, and 5 % each 6 to 9.
+unbalanced population a quarter of the users like 0, 15 % like 1, 10 % like each
+of 2 to 5, and 5 % like each of 6 to 9.
 
-Each user has 20 images to train on and 10 to report, both of MNIST's training
-file, and 10 of its test file to choose by, which the paper does not have. With
-the paper's 9,000 users, images must recur at several; 900 users can be without
-(`reuse`). Users that are held out have images of the test file alone.
+Each user has 20 images to train on and 10 test images, both from MNIST's
+training file, and 10 validation images from its test file, which the paper does
+not have. With the paper's 9,000 users, several users must have the same images;
+with 900 users this can be avoided (`reuse`). Held-out users have only images
+from the test file.
 """
 
 import dataclasses
@@ -35,7 +36,7 @@ class MnistPreferenceSettings(preferences.PreferenceSettings):
 def load(
   settings: MnistPreferenceSettings, data_dir: str | None, seed: int
 ) -> task.Task:
-  """Loads the task; without a `split_seed`, `seed` decides who has what."""
+  """Loads the task; without a `split_seed`, `seed` decides the examples."""
   images, digits, num_train = mnist.read(data_dir)
   train, test = np.split(np.arange(len(digits)), [num_train])
   balanced = (1 / _NUM_DIGITS,) * _NUM_DIGITS

@@ -1,15 +1,15 @@
-"""Reddit: what users write, under the subreddit they are in.
+"""Reddit: the next word in users' posts, with subreddits as contexts.
 
 The other half of FedPC's data, in the layout of ConvoKit (Chang et al. 2020): a
 folder with a file utterances.jsonl, whose lines have a "speaker" (or "user"), a
-"text" and, among their "meta", a "subreddit". Where the meta data of utterances
-do not tell it, those of their conversation do: conversations.json has them by
-the "conversation_id" (or "root"). Both files may be compressed (.gz).
+"text" and, in "meta", a "subreddit". If the utterance's "meta" has none, that
+of its conversation is used: conversations.json has it by the "conversation_id"
+(or "root"). Both files may be compressed (.gz).
 
 A client is a user, and its contexts are subreddits, of which it may have
 several. As in appendix C, users with fewer than 50 utterances are left out, and
 then subreddits with fewer than 150; posts whose author or text was deleted are
-nobody's. `tasks.dialogue` says what is learned and held out.
+ignored. `tasks.dialogue` says what is learned and held out.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from tasks.data import files
 from tasks.data import texts
 
 _UTTERANCES, _CONVERSATIONS = 'utterances.jsonl', 'conversations.json'
-# What stands for an author, or a text, that is no more.
+# Stand for a deleted author or text.
 _DELETED = frozenset({'[deleted]', '[removed]'})
 _ADVICE = (
   'Save the unpacked reddit-corpus-small of ConvoKit there, a folder with'
@@ -41,18 +41,20 @@ class RedditDialogueSettings(dialogue.DialogueSettings):
     'reddit-corpus-small', 'The folder of the corpus, in the data folder.'
   )
   min_utterances: int = settings.field(
-    50, 'The fewest utterances of a user; others are left out.', minimum=10
+    50,
+    'The smallest number of utterances of a user; other users are left out.',
+    minimum=10,
   )
   min_context_utterances: int = settings.field(
     150,
-    'The fewest utterances of a subreddit, by the users that are left; others'
-    ' are left out.',
+    'The smallest number of utterances of a subreddit, by the remaining users;'
+    ' other subreddits are left out.',
     minimum=1,
   )
 
 
 class _Post(NamedTuple):
-  """A post: who wrote what in which subreddit."""
+  """A post of a user in a subreddit."""
 
   user: str
   subreddit: str
@@ -60,28 +62,28 @@ class _Post(NamedTuple):
 
 
 def _either(found: Any, name: str, old_name: str) -> Any:
-  """Returns a field by its name, or by that of older versions of ConvoKit."""
+  """Returns a field by its name, or by its name in older ConvoKit versions."""
   return found[name] if name in found else found[old_name]
 
 
 def _parse(found: Any, conversations: Mapping[str, Any]) -> _Post:
-  """Makes a post of a line; raises an error for `read_json_lines`."""
+  """Makes a post from a line; may raise any error, see `read_json_lines`."""
   user = _either(found, 'speaker', 'user')
   text = '' if found['text'] is None else found['text']
   meta = found.get('meta') or {}
   if 'subreddit' not in meta:
     own = conversations[_either(found, 'conversation_id', 'root')]
-    # Older versions have nothing but the meta data.
+    # Older versions have only the meta data.
     meta = own['meta'] if 'meta' in own else own
   post = _Post(user, meta['subreddit'], text)
   for name, field in post._asdict().items():
     if not isinstance(field, str):
-      raise ValueError(f'"{name}" is no text')
+      raise ValueError(f'"{name}" is not a text')
   return post
 
 
 def _read_conversations(folder: pathlib.Path) -> Mapping[str, Any]:
-  """Reads the conversations; there need be none."""
+  """Reads the conversations, if there is such a file."""
   path = texts.look_for(_CONVERSATIONS, str(folder))
   if path is None:
     return {}
@@ -96,7 +98,7 @@ def load(
   settings: RedditDialogueSettings, data_dir: str | None, seed: int
 ) -> task.Task:
   """Loads the task from the folder in `data_dir`."""
-  del seed  # All randomness is that of `split_seed`.
+  del seed  # All randomness follows from `split_seed`.
   folder = downloads.find(settings.folder, data_dir, _ADVICE)
   path = texts.find(_UTTERANCES, str(folder), _ADVICE)
   conversations = _read_conversations(folder)

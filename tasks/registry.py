@@ -69,7 +69,7 @@ def _find(name: str) -> tuple[types.ModuleType, type[settings.Settings]]:
 
 
 def settings_class(name: str) -> type[settings.Settings]:
-  """Finds the class of a task's own settings."""
+  """Finds the class of a task's settings."""
   return _find(name)[1]
 
 
@@ -86,7 +86,7 @@ def load(
     name: The name of the task.
     data_dir: The folder of the user's data, or None for the cache only.
     seed: The seed of all randomness in the task's data.
-    **values: The task's own settings, as text or with their types.
+    **values: The task's settings, as text or with their types.
 
   Returns:
     The task.

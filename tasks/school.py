@@ -1,7 +1,7 @@
-"""School: exam scores of London pupils, a school a client (Motley, cross-silo).
+"""School: exam scores of London pupils; each school is a client (Motley).
 
 139 schools, 15,362 pupils, 28 features of pupil and school. A linear model
-predicts the score.
+predicts the score (cross-silo).
 """
 
 import dataclasses
@@ -29,9 +29,9 @@ class SchoolSettings(silos.SplitSettings):
 
   protocol: str = settings.field(
     'motley',
-    "Whose way of judging: Motley's, of half the squared error on a split of"
-    ' 70/15/15; or mr_mtl, of all of the squared error on a split of 80/20,'
-    ' whose test examples are the validation examples as well.',
+    'How models are evaluated: as in Motley, by half the squared error on a'
+    ' split of 70/15/15; or as in MR-MTL, by the squared error on a split of'
+    ' 80/20, where the test examples are also the validation examples.',
     choices=('motley', 'mr_mtl'),
   )
 
@@ -51,7 +51,7 @@ def load(own: SchoolSettings, data_dir: str | None, seed: int) -> task.Task:
   ]
   return task.Task(
     name='school',
-    model=linear.LinearRegression(_NUM_FEATURES, judged_in_full=not is_motley),
+    model=linear.LinearRegression(_NUM_FEATURES, whole_error=not is_motley),
     metric='half_squared_error' if is_motley else 'squared_error',
     higher_is_better=False,
     batch_size=32,

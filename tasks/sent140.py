@@ -1,12 +1,12 @@
-"""Sent140: whether a tweet is glad or sad, a user a client (Self-FL).
+"""Sent140: whether a tweet is happy or sad; each user is a client (Self-FL).
 
 The 1,600,000 tweets of Sentiment140 (Go et al. 2009). As in FedProx (Li et al.
-2020) and Self-FL, clients are 772 users, drawn from those of more than 30
-tweets, and a tweet is its first 25 words and marks, as embeddings of GloVe that
-are not trained; what GloVe does not have, and padding, which comes last, is
-zero. FedProx looks words up as they are written, here they are put into lower
-case as GloVe's are. Of each client's tweets a tenth is to choose by and a tenth
-to report (cross-silo).
+2020) and Self-FL, clients are 772 users, drawn from those with more than 30
+tweets. A tweet is its first 25 words and marks, as embeddings of GloVe that are
+not trained; words that GloVe does not have, and padding, which comes last, are
+zero. FedProx looks words up as they are written; here they are converted to
+lower case, as in GloVe. A tenth of each client's tweets are validation examples
+and a tenth test examples (cross-silo).
 """
 
 import collections
@@ -39,7 +39,7 @@ _ADVICE_ON_GLOVE = (
   ' data_dir, or name another file as task.embeddings: lines of a word and its'
   ' numbers, or a NumPy file (.npz) of words and vectors.'
 )
-_GLAD = {'0': 0, '4': 1}
+_POSITIVE = {'0': 0, '4': 1}
 _ROW = 'a label, 0 or 4, an id, a date, a query, a user and a text'
 _SEQUENCE_LENGTH = 25
 _WORDS = re.compile(r"[\w']+|[.,!?;]")
@@ -55,7 +55,8 @@ class Sent140Settings(silos.SplitSettings):
   )
   users_seed: int = settings.field(
     0,
-    'The seed of which users are taken, whatever the seed of the run.',
+    'The seed of the choice of users, which does not depend on the seed of the'
+    ' run.',
     minimum=0,
     maximum=2**32 - 1,
   )
@@ -80,7 +81,7 @@ def _read_tweets(
     for row in rows:
       with files.reading(f'{path}, line {rows.line_num},', _ROW, _ADVICE):
         label, _, _, _, user, text = row
-        tweets[user].append((_GLAD[label], text))
+        tweets[user].append((_POSITIVE[label], text))
   return tweets
 
 
@@ -104,14 +105,14 @@ def _read_vectors(
 def read_embeddings(
   path: pathlib.Path, wanted: Set[str]
 ) -> tuple[dict[str, int], np.ndarray]:
-  """Reads the embeddings of the words that there are among some.
+  """Reads the embeddings of some words, as far as the file has them.
 
   Args:
     path: The file.
     wanted: The words.
 
   Returns:
-    The row of each word, from 1 on; and the embeddings, of which row 0 is zero.
+    The row of each word, from 1 on; and the embeddings, in which row 0 is zero.
 
   Raises:
     UserError: If they cannot be read.
@@ -140,7 +141,7 @@ def _choose_users(
   if len(enough) < how.num_clients:
     raise errors.UserError(
       f'{len(enough)} users have {how.min_tweets} tweets, but'
-      f' task.num_clients is {how.num_clients}. Name a smaller number of'
+      f' task.num_clients is {how.num_clients}. Set a smaller number of'
       ' clients, or of task.min_tweets.'
     )
   rng = seeds.generator('sent140', how.users_seed)

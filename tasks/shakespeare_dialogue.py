@@ -1,7 +1,7 @@
-"""Shakespeare's characters: what they say next, under the play they are in.
+"""Shakespeare's characters: the next word in their speeches.
 
 The speeches are lines of JSON with the texts "play", "who" and "text", in a
-file that may be compressed (.gz). A client is a character of a play, and its
+file that may be compressed (.gz). A client is a character in a play, and its
 context is the play. `tasks.dialogue` says what is learned and held out.
 """
 
@@ -30,7 +30,7 @@ class ShakespeareDialogueSettings(dialogue.DialogueSettings):
   )
   num_plays: int | None = settings.field(
     None,
-    'The number of plays, those of the most speeches; none for all.',
+    'The number of plays, those with the most speeches; none for all.',
     minimum=1,
   )
 
@@ -39,7 +39,7 @@ def load(
   settings: ShakespeareDialogueSettings, data_dir: str | None, seed: int
 ) -> task.Task:
   """Loads the task from the file in `data_dir`."""
-  del seed  # All randomness is that of `split_seed`.
+  del seed  # All randomness follows from `split_seed`.
   path = texts.find(settings.file, data_dir, _ADVICE)
   speeches: Iterable[Sequence[str]] = texts.read_json_lines(
     path, lambda found: texts.text_fields(found, _FIELDS), 'a speech', _ADVICE

@@ -2,13 +2,13 @@
 
 The paper's 12,420 utterances of 20 synthetic voices are not public. The data
 are a folder with WAV files, one channel of 16 bits at 16 kHz, and a table
-clips.csv of the columns file, voice and part: train or test, for what users
-train on, and for what they choose by and report. Without the column part, every
-other clip of a voice is to test.
+clips.csv of the columns file, voice and part. The part is train, or test for
+clips for validation and test. Without this column, every other clip of a voice
+is for test.
 
-In the unbalanced population a fifth of the users likes the first voice and 8 %
-the sixth; the others are liked by as many each. As there are few clips, they
-recur at several users with other labels.
+In the unbalanced population a fifth of the users like the first voice and 8 %
+the sixth; the other voices are liked by equal numbers of users. As there are
+few clips, several users have the same clips with different labels.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from tasks.models import preference
 _TABLE = 'clips.csv'
 _ADVICE = (
   'Make a folder speech_preference in the data_dir, with WAV files and a table'
-  f' {_TABLE} of the columns file, voice and, at will, part (train or test).'
+  f' {_TABLE} of the columns file, voice and, optionally, part (train or test).'
 )
 # The first and the sixth voice.
 _LIKED_MORE = {0: 0.2, 5: 0.08}
@@ -56,12 +56,12 @@ def _parse(
 
 
 def _shares(num_voices: int, balanced: bool) -> tuple[float, ...]:
-  """Returns the share of the users that likes each voice."""
+  """Returns the share of the users that like each voice."""
   more = {} if balanced else _LIKED_MORE
   if num_voices <= max(more, default=0):
     raise errors.UserError(
-      f'There are {num_voices} voices, of which the sixth is to be liked more'
-      ' than others. Set task.balanced to true.'
+      f'There are {num_voices} voices, but more users must like the sixth than'
+      ' others. Set task.balanced to true.'
     )
   each = (1 - sum(more.values())) / (num_voices - len(more))
   return tuple(more.get(voice, each) for voice in range(num_voices))
@@ -80,13 +80,13 @@ def make_task(
   Args:
     name: The name of the task.
     own: The settings.
-    spectrograms: That of each clip, of any scale.
-    voices: The number of the voice of each.
-    is_train: Whether users train on it.
+    spectrograms: The spectrogram of each clip, of any scale.
+    voices: The number of the voice of each clip.
+    is_train: Whether users train on each clip.
     seed: The seed of the run.
 
   Returns:
-    The task, in which spectrograms are standardized by those to train on.
+    The task; spectrograms are standardized by those to train on.
   """
   mean = spectrograms[is_train].mean(dtype=np.float64)
   deviation = spectrograms[is_train].std(dtype=np.float64)
@@ -111,7 +111,7 @@ def make_task(
 def load(
   settings: SpeechPreferenceSettings, data_dir: str | None, seed: int
 ) -> task.Task:
-  """Loads the task; without a `split_seed`, `seed` decides who has what."""
+  """Loads the task; without a `split_seed`, `seed` decides the examples."""
   table = downloads.find(f'speech_preference/{_TABLE}', data_dir, _ADVICE)
   spectrograms, known = clip_tables.read(
     table, _parse, audio.linear_spectrogram, _ADVICE

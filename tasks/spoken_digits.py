@@ -1,14 +1,14 @@
-"""Spoken digits: a stand-in for a wake word, one digit of AudioMNIST.
+"""Spoken digits: a public substitute for a wake word, a digit of AudioMNIST.
 
 1,200 clips of 60 speakers (Becker et al. 2018), who say each digit twice. The
 wake word is one of the digits. A speaker has one of five types of devices,
-which are made by filters, echoes and noise:
+which are simulated by filters, echoes and noise:
 
   A  the clips as they are
   B  a telephone: 300 to 3,400 Hz
-  C  a muffled one: up to 1,500 Hz, with some noise
-  D  a tinny one: from 1,000 Hz on, with some noise
-  E  far away: echoes, and much noise
+  C  a muffled device: up to 1,500 Hz, with some noise
+  D  a tinny device: from 1,000 Hz on, with some noise
+  E  a distant device: echoes, and much noise
 
 All else is as in `tasks.wakeword`.
 """
@@ -52,7 +52,7 @@ class Device:
 
   Attributes:
     band: The lowest and the highest frequency that passes, in Hz.
-    echoes: How long after the clip each echo comes, in s, and how loud it is.
+    echoes: The delay of each echo, in s, and its relative loudness.
     noise: The noise, relative to the clip: the ratio of root mean squares.
   """
 
@@ -98,10 +98,10 @@ class Clips(NamedTuple):
 
   Attributes:
     path: Their file.
-    samples: The samples of each, from -1 to 1.
-    speakers: The number of the speaker of each.
-    digits: The digit that is said.
-    takes: How often the speaker said it before; zeros if that is not known.
+    samples: The samples of each clip, from -1 to 1.
+    speakers: The number of the speaker of each clip.
+    digits: The digit in each clip.
+    takes: The number of earlier takes of the digit; zeros if not known.
   """
 
   path: pathlib.Path

@@ -1,10 +1,10 @@
-"""Stack Exchange: the next word in posts, a user a client, a site its group.
+"""Stack Exchange: the next word in posts of users, grouped by their sites.
 
-The posts are lines of JSON with the texts "site", "user" and "text", and
-perhaps "title", which may be null, in the order of their dates; the file may be
-compressed (.gz). As in the video captions of group-personalized FL (Liu et
-al.), most clients have few sentences. `tasks.text_clients` says what is held
-out.
+Each user is a client, and its site is its group. The posts are lines of JSON
+with the texts "site", "user" and "text", and optionally "title", which may be
+null, in the order of their dates; the file may be compressed (.gz). As in the
+video captions of group-personalized FL (Liu et al.), most clients have few
+sentences. `tasks.text_clients` says what is held out.
 
 Words are in lower case, and punctuation marks are words.
 """
@@ -73,7 +73,7 @@ def load(
   settings: StackExchangeSettings, data_dir: str | None, seed: int
 ) -> task.Task:
   """Loads the task from the file in `data_dir`."""
-  del seed  # All randomness is that of `split_seed`.
+  del seed  # All randomness follows from `split_seed`.
   path = texts.find(settings.file, data_dir, _ADVICE)
   sentences, sites = _read(path)
   corpus = texts.Corpus()

@@ -1,4 +1,4 @@
-"""Stack Exchange: what users write, under a site and a type of post.
+"""Stack Exchange: the next word in posts, in contexts of sites and types.
 
 The posts are lines of JSON with the texts "site", "type", "user" and "text", in
 a file that may be compressed (.gz). A client is a user, and the contexts are
@@ -33,7 +33,7 @@ def load(
   settings: StackExchangeDialogueSettings, data_dir: str | None, seed: int
 ) -> task.Task:
   """Loads the task from the file in `data_dir`."""
-  del seed  # All randomness is that of `split_seed`.
+  del seed  # All randomness follows from `split_seed`.
   path = texts.find(settings.file, data_dir, _ADVICE)
   posts = texts.read_json_lines(
     path, lambda found: texts.text_fields(found, _FIELDS), 'a post', _ADVICE

@@ -1,16 +1,16 @@
-"""StackOverflow: the next word of a post, a user a client (Motley).
+"""StackOverflow: the next word of a post; each user is a client (Motley).
 
 TFF's `tff.simulation.datasets.stackoverflow`: 342,477 users to train on and
-38,758 that are held out, a sentence an example. As in Motley (appendix B.1),
-10,000 of those held out are to choose by and the rest to report, and the split
-that TFF calls test is not used. The first 1,024 sentences in the database are
-taken of each user; the largest user has 194,167. (Motley draws the sentences of
-a user to train on anew in each round.) Users that are held out adapt to the
-older half of their sentences and are judged by the newer.
+38,758 held-out users; a sentence is an example. As in Motley (appendix B.1),
+10,000 of the held-out users are validation clients and the rest test clients,
+and the split that TFF calls test is not used. The first 1,024 sentences of each
+user in the database are used; the largest user has 194,167. (Motley draws new
+sentences of a training user in each round.) Held-out users adapt to the older
+half of their sentences and are evaluated on the newer half.
 
 A sentence is its first 20 words, numbered as in `tff.simulation.baselines`: 0
 is padding, then follow the vocabulary, the 10,000 words that most users have,
-one number for any other word, the beginning and the end of a sentence.
+one number for all other words, the beginning and the end of a sentence.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ _FEATURES = {
   'tokens': tf.io.FixedLenFeature((), tf.string),
   'creation_date': tf.io.FixedLenFeature((), tf.string),
 }
-# Motley's 10,000 of the 38,758 that are held out; the others are to report.
+# Motley's 10,000 of the 38,758 held-out users; the others are test clients.
 _VALIDATION = 10_000 / 38_758
 _SENTENCE_LENGTH = 20
 
@@ -45,7 +45,7 @@ class StackOverflowSettings(devices.HeldOutSettings):
   """The settings of StackOverflow."""
 
   max_examples: int = settings.field(
-    1024, 'The largest number of sentences to take of a user.', minimum=1
+    1024, 'The largest number of sentences to take from a user.', minimum=1
   )
   vocabulary_size: int = settings.field(
     10_000, 'The number of words in the vocabulary.', minimum=1
@@ -94,7 +94,7 @@ class Vocabulary:
   """Words and their numbers."""
 
   def __init__(self, words: Sequence[str]):
-    """Numbers these words from 1 on, and then the special ones."""
+    """Numbers these words from 1 on, and then the special words."""
     self._ids = {word.encode(): i for i, word in enumerate(words, 1)}
     self._unknown = len(words) + 1
     self._begin = len(words) + 2
@@ -129,7 +129,7 @@ class Vocabulary:
   def to_examples(
     self, sentences: Iterable[bytes], separator: bytes | None = b' '
   ) -> populations.Examples:
-    """Makes examples: 20 numbers 'x', and the 20 that follow each, 'y'."""
+    """Makes examples: 20 numbers, 'x', and the number after each, 'y'."""
     ids = self.to_ids(sentences, separator)
     return {'x': ids[:, :-1], 'y': ids[:, 1:]}
 
@@ -138,7 +138,7 @@ def load(
   settings: StackOverflowSettings, data_dir: str | None, seed: int
 ) -> task.Task:
   """Loads the task from TFF's database in `data_dir`, its cache folder."""
-  del seed  # All randomness is that of `split_seed`.
+  del seed  # All randomness follows from `split_seed`.
   train, held_out = tff_databases.open_splits(
     'stackoverflow.sqlite',
     data_dir,
@@ -150,7 +150,7 @@ def load(
   if len(words) < settings.vocabulary_size:
     raise errors.UserError(
       f'task.vocabulary_size is {settings.vocabulary_size}, but only'
-      f' {len(words)} words are counted. Name at most that.'
+      f' {len(words)} words are counted. Set at most this number.'
     )
   vocabulary = Vocabulary(words)
 
@@ -159,7 +159,7 @@ def load(
 
   def by_date(client_id: str, limit: int | None) -> populations.Examples:
     own = held_out.read(client_id, limit)
-    # Dates are written so that their order is that of the alphabet.
+    # The alphabetical order of the dates is their order in time.
     order = np.argsort(own['creation_date'], kind='stable')
     return vocabulary.to_examples(own['tokens'][order])
 

@@ -7,15 +7,15 @@ The generator of Li et al., "Federated optimization in heterogeneous networks"
   B_k ~ N(0, beta)        v_k ~ N(B_k, 1)
   x ~ N(v_k, diag(j^-1.2)), y = argmax softmax(W_k^T x + b_k)  the examples
 
-where alpha and beta are standard deviations, as in FedProx's code; its paper
-writes them in the place of a variance. At 0 and 1 both readings agree.
+where alpha and beta are standard deviations, as in FedProx's code; in its paper
+they are variances. At 0 and 1 both readings agree.
 
 Two facts are not in the papers:
-- u_k moves the scores of all classes alike, so that alpha changes no label.
-- The W_k have nothing in common. A client that was never trained on thus has
-  nothing to learn from the others, and federated averaging is no better than
-  chance there, whatever alpha is. Hence `shared`, which adds a common W_0 to
-  all W_k; 0 gives FedProx's generator.
+- u_k moves the scores of all classes equally, so that alpha changes no label.
+- The W_k have nothing in common. A held-out client thus has nothing to learn
+  from the others, and federated averaging is no better than chance there, for
+  any alpha. So `shared` adds a common W_0 to all W_k; 0 gives FedProx's
+  generator.
 """
 
 import dataclasses
@@ -44,10 +44,10 @@ class SyntheticSettings(settings.Settings):
     100, 'The number of clients to train on.', minimum=1
   )
   num_validation_clients: int = settings.field(
-    25, 'The number of clients to choose by.', minimum=1
+    25, 'The number of validation clients.', minimum=1
   )
   num_test_clients: int = settings.field(
-    50, 'The number of clients to report.', minimum=1
+    50, 'The number of test clients.', minimum=1
   )
   alpha: float = settings.field(
     1.0, "The deviation of the means of clients' models.", minimum=0
@@ -57,8 +57,8 @@ class SyntheticSettings(settings.Settings):
   )
   shared: float = settings.field(
     2.0,
-    "The size of the part that all clients' models have in common; their own"
-    ' part has size 1.',
+    "The size of the part that all clients' models have in common; the part of"
+    ' each client has size 1.',
     minimum=0,
   )
   min_examples: int = settings.field(
@@ -69,11 +69,11 @@ class SyntheticSettings(settings.Settings):
   )
   log_examples_mean: float = settings.field(
     4.0,
-    'The mean of the logarithm of how many examples a client has above'
+    "The mean of the logarithm of a client's number of examples above"
     ' min_examples.',
   )
   log_examples_deviation: float = settings.field(
-    1.0, "That logarithm's deviation; 2 in FedProx.", minimum=0
+    1.0, 'The deviation of this logarithm; 2 in FedProx.', minimum=0
   )
 
   def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class SyntheticSettings(settings.Settings):
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticClient:
-  """A client's distribution and, made when it is first needed, a sample of it.
+  """A client's distribution, and a sample that is drawn when first needed.
 
   Attributes:
     weights: The weights W_k of the labels' model, `[features, classes]`.
@@ -111,7 +111,7 @@ class SyntheticClient:
 def make_client(
   settings: SyntheticSettings, seed: int, client_id: str
 ) -> SyntheticClient:
-  """Makes a client, which depends on the arguments and on no other client."""
+  """Makes a client, which depends only on the arguments."""
   common = seeds.generator('synthetic', seed)
   own = seeds.generator('synthetic', seed, client_id)
 

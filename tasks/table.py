@@ -1,9 +1,9 @@
-"""A user's own table: rows of clients, to be learned without any code.
+"""A user's own table as a task, without any code.
 
-A column says whose a row is, another one what is to be predicted, and the
-others are the inputs; `tasks.data.table_features` says what becomes of them.
-Where no column tells the clients, each file of a folder is one, or the rows are
-dealt out, see `tasks.data.partitions`.
+One column has the client of each row, another one the target, and the others
+are the inputs, see `tasks.data.table_features`. Without a column of clients,
+each file of a folder is a client, or rows are assigned by a partition, see
+`tasks.data.partitions`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ from tasks.data import populations
 from tasks.data import silos
 from tasks.data import table_clients
 from tasks.data import table_columns
+from tasks.data import table_encodings
 from tasks.data import table_features
 from tasks.data import table_files
 from tasks.data import table_images
@@ -27,9 +28,9 @@ from tasks.data import table_notes
 from tasks.models import networks
 
 _CLASSES, _NUMBER, _PREFERENCE = 'classes', 'number', 'preference'
-# Whole numbers are classes if they have so few values.
+# Whole numbers are classes if they have at most this many values.
 _MOST_CLASSES = 20
-# Of the convolutions of a CNN.
+# The filters of the convolutions of a CNN.
 _FILTERS = 16, 32
 # The settings of these columns end in `_column`. Their values are names.
 _TEXT_ROLES = 'client', task.GROUP, 'type', 'context', 'split', 'image'
@@ -54,36 +55,43 @@ class TableSettings(
   )
   target: str = settings.field(
     'auto',
-    'What it has: classes; a number; or a preference, which is one of two'
-    ' classes and judged by the macro F1. By default it is classes if its'
-    f' values are texts, or whole numbers of at most {_MOST_CLASSES} values.',
+    'The kind of target: classes; a number; or a preference, which is one of'
+    ' two classes, with the macro F1 as its metric. By default it is classes if'
+    ' its values are texts, or whole numbers with at most'
+    f' {_MOST_CLASSES} values.',
     choices=('auto', _CLASSES, _NUMBER, _PREFERENCE),
   )
   standardize_target: bool = settings.field(
     True,
     'Whether a number to be predicted is standardized by the examples to train'
-    ' on. Then the error of predicting their mean is about 1.',
+    ' on. Predicting their mean then has an error of about 1.',
   )
   group_column: str | None = settings.field(
-    None, 'The column of the groups of clients, for methods that know them.'
+    None, 'The column of the groups of clients, for methods that need them.'
   )
   type_column: str | None = settings.field(
-    None, 'The column of the types of examples, for methods that know them.'
+    None, 'The column of the types of examples, for methods that need them.'
   )
   context_column: str | None = settings.field(
-    None, 'The column of the contexts of examples, for methods that know them.'
+    None, 'The column of the contexts of examples, for methods that need them.'
   )
   model: str | None = settings.field(
     None,
     'A linear model; a network of dense layers; or a CNN, which is for images.'
-    ' none for a CNN of images, and else a linear model.',
+    ' none for a CNN with images, and otherwise a linear model.',
     choices=('linear', 'dense', 'cnn'),
   )
   hidden: tuple[int, ...] = settings.field(
     (64,),
-    'The widths of the dense layers of a dense network or a CNN, but for the'
-    ' last.',
+    'The widths of the dense layers of a dense network or a CNN, without the'
+    ' last layer.',
     minimum=1,
+  )
+  encoding_file: str | None = settings.field(
+    None,
+    'The encoding.json of a run of a table. This table is then encoded by the'
+    " run's means, categories and classes, rather than by its own.",
+    path=True,
   )
 
 
@@ -93,27 +101,46 @@ class _Target:
 
   Attributes:
     values: The number of each row, float32, or its class, int32.
-    classes: The names of the classes; none for numbers.
-    told: What it is, for the user.
+    encoding: How the column becomes these values.
+    told: A description, for the user.
   """
 
   values: np.ndarray
-  classes: Sequence[str]
+  encoding: table_encodings.Target
   told: str
+
+  @property
+  def classes(self) -> Sequence[str]:
+    """The names of the classes; none for numbers."""
+    return self.encoding.classes
 
 
 def _check(own: TableSettings) -> None:
-  """Refuses settings that do not go together."""
-  if own.hold_out == 'clients' and own.standardize == 'client':
+  """Refuses settings that contradict each other."""
+  if own.hold_out == table_clients.ALL_CLIENTS and own.encoding_file is None:
     raise settings.SettingError(
-      'task.standardize=client is by what a client trains on, which clients'
-      ' that are held out do not. Set it to all or none.',
+      f'task.hold_out={own.hold_out} leaves nobody to train on. It is for'
+      ' clients that experiments:evaluate judges a finished run by.',
+      'hold_out',
+    )
+  if own.hold_out != 'examples' and own.standardize == 'client':
+    raise settings.SettingError(
+      'task.standardize=client uses the examples that a client trains on, which'
+      ' held-out clients do not have. Set it to all or none.',
       'standardize',
     )
   if own.model == 'cnn' and own.image_column is None:
     raise settings.SettingError(
       'task.model=cnn is for images, but task.image_column names none.', 'model'
     )
+  for role in _TEXT_ROLES:
+    if own.target_column and own.target_column == getattr(
+      own, f'{role}_column'
+    ):
+      raise settings.SettingError(
+        f'task.{role}_column names the target, {own.target_column}.',
+        f'{role}_column',
+      )
   if own.target_column in own.feature_columns:
     raise settings.SettingError(
       f'task.feature_columns names the target, {own.target_column}.',
@@ -144,40 +171,71 @@ def _has_classes(own: TableSettings, table: table_files.Table) -> bool:
   return len(column.unique().drop_null()) <= _MOST_CLASSES
 
 
-def _read_target(own: TableSettings, table: table_files.Table) -> _Target:
+def _read_classes(
+  own: TableSettings, table: table_files.Table, known: Sequence[str] | None
+) -> _Target:
+  """Reads a target of classes, which may be known already."""
   name = str(own.target_column)
-  if _has_classes(own, table):
-    found = table_columns.categories(table, name, 'target_column')
-    counts = np.bincount(found.codes)
-    told = [f'{c} {n:,}' for c, n in zip(found.names, counts)]
-    if len(counts) < 2 or (own.target == _PREFERENCE and len(counts) > 2):
-      wanted = 'two' if own.target == _PREFERENCE else 'several'
-      raise errors.UserError(
-        f'{table.path}: column {name!r} has {len(counts)} classes, but must'
-        f' have {wanted}: {table_notes.few(told)}.'
-      )
-    return _Target(
-      found.codes,
-      found.names,
-      f'{len(counts)} classes: {table_notes.few(told)}',
+  found = table_columns.categories(table, name, 'target_column', known=known)
+  counts = np.bincount(found.codes, minlength=len(found.names))
+  told = [f'{c} {n:,}' for c, n in zip(found.names, counts)]
+  if len(counts) < 2 or (own.target == _PREFERENCE and len(counts) > 2):
+    wanted = 'two' if own.target == _PREFERENCE else 'several'
+    raise errors.UserError(
+      f'{table.path}: column {name!r} has {len(counts)} classes, but must'
+      f' have {wanted}: {table_notes.few(told)}.'
     )
+  return _Target(
+    found.codes,
+    table_encodings.Target(name, found.names),
+    f'{len(counts)} classes: {table_notes.few(told)}',
+  )
+
+
+def _read_numbers(own: TableSettings, table: table_files.Table) -> _Target:
+  """Reads a target of numbers."""
+  name = str(own.target_column)
   values = table_columns.numbers(table, name, 'target_column')
   missing = np.isnan(values)
   if missing.any():
     row = table_columns.first_row(missing)
     table_columns.refuse(table, row, name, 'has no value to be predicted.')
-  return _Target(values, (), 'a number')
+  return _Target(values, table_encodings.Target(name), 'a number')
 
 
-def _standardize_target(target: _Target, train: np.ndarray) -> _Target:
-  mean, deviation = table_features.moments(target.values[train])
+def _read_target(
+  own: TableSettings,
+  table: table_files.Table,
+  known: table_encodings.Encoding | None,
+) -> _Target:
+  if known is not None:
+    classes = known.target.classes
+    if classes:
+      return _read_classes(own, table, classes)
+  elif _has_classes(own, table):
+    return _read_classes(own, table, None)
+  return _read_numbers(own, table)
+
+
+def _standardize_target(
+  target: _Target,
+  train: np.ndarray,
+  known: table_encodings.Encoding | None,
+) -> _Target:
+  if known is None:
+    mean, deviation = table_features.moments(target.values[train])
+  else:
+    mean, deviation = known.target.mean, known.target.deviation
   if not deviation:
     raise errors.UserError(
       f'All examples to train on have the target {mean:g}. Name another'
       ' task.target_column.'
     )
-  told = f'a number, mean {mean:.4g}, deviation {deviation:.4g}'
-  return _Target((target.values - mean) / deviation, (), told)
+  return _Target(
+    (target.values - mean) / deviation,
+    dataclasses.replace(target.encoding, mean=mean, deviation=deviation),
+    f'a number, mean {mean:.4g}, deviation {deviation:.4g}',
+  )
 
 
 def _inputs(own: TableSettings, table: table_files.Table) -> list[str]:
@@ -236,7 +294,7 @@ def _describe(
   split: table_clients.Split,
   columns: Mapping[str, str],
 ) -> str:
-  """Writes what was read."""
+  """Describes the data, for the user."""
   sizes = np.array([len(rows) for rows in split.clients.values()])
   files = f' in {len(table.files)} files' if table.path.is_dir() else ''
   return '\n'.join(
@@ -266,31 +324,46 @@ def load(own: TableSettings, data_dir: str | None, seed: int) -> task.Task:
   texts = [name for name in named.values() if name is not None]
   table = table_files.read(path, (*texts, *own.text_columns))
   seed = own.seed(seed)
+  known = None
+  if own.encoding_file is not None:
+    known = table_encodings.read(pathlib.Path(own.encoding_file))
 
-  target = _read_target(own, table)
+  target = _read_target(own, table, known)
   clients = table_clients.find(
     own, table, target.values, bool(target.classes), data_dir
   )
   split = table_clients.hold_out(own, table, clients, seed)
   train = split.train_rows(table.num_rows)
   if not target.classes and own.standardize_target:
-    target = _standardize_target(target, train)
+    target = _standardize_target(target, train, known)
   told = {
-    role: table_columns.categories(table, name, f'{role}_column')
+    role: table_columns.categories(
+      table,
+      name,
+      f'{role}_column',
+      known=None if known is None else known.names.get(role),
+    )
     for role, name in named.items()
     if role in (task.GROUP, 'type', 'context') and name is not None
   }
+  names = {role: found.names for role, found in told.items()}
   attributes = {}
   if task.GROUP in told:
     group = told.pop(task.GROUP)
     name = str(own.group_column)
     of_clients = table_clients.of_each(table, name, group.codes, clients)
     attributes[task.GROUP] = task.Attribute(group.names, of_clients)
-  inputs: table_features.Features | table_images.Images = (
-    table_features.make(table, _inputs(own, table), own, train)
-    if own.image_column is None
-    else table_images.read(table, own)
-  )
+  columns: Sequence[table_features.Column] = ()
+  inputs: table_features.Features | table_images.Images
+  if own.image_column is not None:
+    inputs = table_images.read(table, own)
+  else:
+    columns = (
+      table_features.fit(table, _inputs(own, table), own, train)
+      if known is None
+      else known.columns
+    )
+    inputs = table_features.encode(table, columns)
   labels = {
     'y': target.values.astype(np.int32 if target.classes else np.float32),
     **{role: found.codes for role, found in told.items()},
@@ -319,7 +392,10 @@ def load(own: TableSettings, data_dir: str | None, seed: int) -> task.Task:
     batch_size=32,
     padded=own.image_column is None,
     attributes=attributes,
-    contexts=told['context'].names if 'context' in told else (),
+    contexts=names.get('context', ()),
     notes=notes,
+    encoding=table_encodings.Encoding(
+      target.encoding, columns, names
+    ).to_dict(),
     **table_clients.make_populations(split, take, seed),
   )

@@ -1,7 +1,8 @@
-"""Tasks: federated data, a model, and the metric to judge it by."""
+"""Tasks: federated data, a model, and a metric."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -10,31 +11,31 @@ from tasks.models import models
 
 # The attribute by which metrics are reported group by group.
 GROUP = 'group'
-# The number of examples that a client trains on, which every task tells.
+# The number of examples that a client trains on, which every task has.
 SIZE = 'size'
-# The numbers by which a client protects its examples, of which a method knows,
-# see `tasks.models.protections`.
+# The numbers by which a client protects its examples, which a method adds, see
+# `tasks.models.protections`.
 PROTECTION = 'protection'
 
 
 @dataclasses.dataclass(frozen=True)
 class Attribute:
-  """An integer that each client knows about itself: a group, type or context.
+  """An integer attribute of each client: a group, type or context.
 
   Attributes:
     names: The names of the values 0, 1, ….
-    values: The value of each client, of all populations.
+    values: The value of each client, in all populations.
   """
 
   names: Sequence[str]
   values: Mapping[str, int]
 
   def name(self, client_id: str) -> str:
-    """The name of a client's value."""
+    """Returns the name of a client's value."""
     return self.names[self.values[client_id]]
 
   def of(self, client_ids: Sequence[str]) -> np.ndarray:
-    """The values of these clients, `[clients]` int32."""
+    """Returns the values of these clients, `[clients]` int32."""
     return np.array([self.values[c] for c in client_ids], np.int32)
 
 
@@ -42,14 +43,14 @@ class Attribute:
 class Task:
   """A federated learning task.
 
-  There are two ways to hold something out (Motley, section 3.2):
+  A task holds out either clients or examples (Motley, section 3.2):
   - cross-device: the clients are split. `validation` and `test` are clients
     that are never trained on, each with a 'personalization' set to adapt to
-    and an 'evaluation' set to be judged by.
+    and an 'evaluation' set to be evaluated on.
   - cross-silo: every client is in training, and its examples are split.
     `validation` and `test` are then the clients of `train`. Their
-    'personalization' set is what they train on, their 'evaluation' set is their
-    own validation or test examples.
+    'personalization' sets are the examples that they train on, and their
+    'evaluation' sets are their validation or test examples.
 
   Attributes:
     name: The name of the task.
@@ -57,20 +58,22 @@ class Task:
     metric: The name of the metric, among the model's statistics.
     higher_is_better: Whether a larger metric is better.
     train: The clients to train on, with the set 'train'.
-    validation: The clients to choose by.
-    test: The clients to report.
+    validation: The clients by which choices are made.
+    test: The clients that are reported.
     cross_silo: Whether examples are held out rather than clients.
     batch_size: The number of examples in a batch, unless the user sets another.
     padded: Whether the clients of a cohort are padded to the same number of
       examples, so that the cohort runtime can stack them. This pays if the
       model is small.
-    attributes: What each client knows about itself, by name; for instance
-      'group', the language of its talk.
-    vocabulary: The words of a language task, those of the numbers 1, 2, ….
-    contexts: The names of the contexts that examples are under, those of the
-      numbers 0, 1, … in the feature 'context'.
-    notes: What the user should see of the data before training, as text of 80
-      columns.
+    attributes: The attributes of each client, by name; for instance 'group',
+      the language of its talk.
+    vocabulary: The words of a language task, which have the numbers 1, 2, ….
+    contexts: The names of the contexts of examples, which have the numbers 0,
+      1, … in the feature 'context'.
+    notes: A description of the data that is shown before training, as text of
+      80 columns.
+    encoding: How data became examples, for JSON, where that follows from the
+      data: names of inputs and classes, means and deviations.
   """
 
   name: str
@@ -87,3 +90,4 @@ class Task:
   vocabulary: Sequence[str] = ()
   contexts: Sequence[str] = ()
   notes: str = ''
+  encoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)

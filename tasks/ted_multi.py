@@ -1,11 +1,11 @@
 """TedMulti-EnEs: the next word of a TED talk, in two languages (Motley).
 
-A client is a talk in English or in Spanish, of 20 sentences at least: 3,969 are
-to train on, 98 to choose by and 117 to report. The vocabulary is the 15,814
-words that at least 20 clients have. `tasks.data.ted_talks` makes the database,
-which has the split and the vocabulary. A client is trained on its first 512
-sentences at most; those that are held out adapt to the first half of their talk
-and are judged by the second.
+A client is a talk in English or in Spanish with at least 20 sentences: 3,969
+are training clients, 98 validation clients and 117 test clients. The vocabulary
+has the 15,814 words that at least 20 clients have. `tasks.data.ted_talks` makes
+the database, which has the split and the vocabulary. A client trains on at most
+its first 512 sentences; held-out clients adapt to the first half of their talk
+and are evaluated on the second.
 
 A sentence is its first 20 words, numbered as in `tasks.stackoverflow`.
 """

@@ -1,14 +1,15 @@
-"""What the tasks of group-personalized FL (Liu et al.) have in common.
+"""The base of the tasks of group-personalized FL (Liu et al.).
 
-A client has sentences, and belongs to a known group. The next word is predicted
-by the character-aware LSTM of `tasks.models.character_lstm`, and judged by its
-perplexity, whose words are those of all sentences together.
+A client has sentences, and belongs to a known group. The character-aware LSTM
+of `tasks.models.character_lstm` predicts the next word; the metric is the
+perplexity over the words of all sentences together.
 
-Three quarters of each client's sentences, drawn at random, are to train on, as
-in the paper. Half of the others are to choose by and the rest to report; the
-paper chooses nothing. The task may hold out clients instead: then they are
-halved as in other cross-device tasks, and a group has clients that were in no
-training. The vocabulary is made of what is trained on.
+Three quarters of each client's sentences, drawn at random, are training
+examples, as in the paper. Half of the others are validation examples and the
+rest test examples; the paper has no validation. The task may hold out clients
+instead: then their examples are halved as in other cross-device tasks, and a
+group also has clients that were never trained on. The vocabulary is made from
+the training examples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from tasks.data import texts
 from tasks.models import character_lstm
 
 _FRACTIONS = {'train': 0.75, 'validation': 0.125, 'test': 0.125}
-# Of clients, if they are held out.
+# The shares of clients, if they are held out.
 _VALIDATION, _TEST = 0.125, 0.125
 
 
@@ -37,24 +38,26 @@ class TextSettings(devices.HeldOutSettings):
 
   hold_out: str = settings.field(
     'examples',
-    "What is held out: a quarter of each client's sentences, or a quarter of"
-    ' the clients, of which num_validation_clients and num_test_clients are'
-    ' the numbers.',
+    "Whether a quarter of each client's sentences are held out, or a quarter of"
+    ' the clients, whose numbers are num_validation_clients and'
+    ' num_test_clients.',
     choices=('examples', 'clients'),
   )
   min_sentences: int = settings.field(
-    8, 'The fewest sentences of a client; others are left out.', minimum=8
+    8,
+    'The smallest number of sentences of a client; other clients are left out.',
+    minimum=8,
   )
   vocabulary_size: int = settings.field(
     5_000,
-    'The most words in the vocabulary: those that are most frequent in what'
-    ' is trained on.',
+    'The largest number of words in the vocabulary: the most frequent words in'
+    ' the training examples.',
     minimum=1,
   )
   sentence_length: int = settings.field(
     20,
-    'The number of words in an example. A longer sentence goes on in the next'
-    ' one.',
+    'The number of words in an example. A longer sentence continues in the next'
+    ' example.',
     minimum=2,
   )
   word_length: int = settings.field(
@@ -82,7 +85,7 @@ def _count(own: TextSettings, text: texts.Text) -> int:
 def _cut(
   own: TextSettings, text: texts.Text, vocabulary: Sequence[str]
 ) -> populations.Examples:
-  """Makes the examples of a text, whose words are numbered."""
+  """Makes the examples of a text with numbered words."""
   return texts.cut(text.sentences(), len(vocabulary), own.sentence_length)
 
 

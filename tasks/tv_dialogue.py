@@ -1,12 +1,12 @@
-"""Characters of Friends and of Game of Thrones: what they say next.
+"""Characters of Friends and of Game of Thrones: the next word they say.
 
 Half of FedPC's data. Friends has the layout of character-mining (Chen and Choi
 2016): files friends_season_01.json, …, of "episodes" of "scenes" of
-"utterances", of which those of one of the "speakers" are taken, by their
-"transcript"; they may be compressed (.gz). Game of Thrones (Koirala 2019) is a
-text of lines "NAME (note): what is said". A client is a character, and its
-context is the show; those who say most are taken, by default as many as in the
-paper. `tasks.dialogue` says what is learned and held out.
+"utterances", which may be compressed (.gz). The "transcript" of each utterance
+with exactly one of the "speakers" is used. Game of Thrones (Koirala 2019) is a
+text of lines "NAME (note): speech". A client is a character, and its context is
+the show; the characters with the most utterances are used, by default as many
+as in the paper. `tasks.dialogue` says what is learned and held out.
 """
 
 import collections
@@ -26,7 +26,7 @@ from tasks.data import texts
 SHOWS = ('friends', 'game_of_thrones')
 _SEASON = re.compile(r'friends_season_\d+\.json(\.gz)?')
 _LINE = re.compile(r'\s*([^:()\[\]]+?)\s*(?:[(\[][^)\]]*[)\]]\s*)?:\s*(\S.*)')
-# Directions for the camera, which are written like names.
+# Camera directions, which are written like names.
 _NOBODY = frozenset({'CUT TO', 'EXT', 'INT'})
 # Season 1 writes some names in full.
 _SAME = {'JORAH MORMONT': 'JORAH'}
@@ -62,7 +62,7 @@ class TvDialogueSettings(dialogue.DialogueSettings):
 
 
 def _read_season(path: pathlib.Path) -> Iterator[tuple[str, str]]:
-  """Reads who says what in a season; may raise anything of another file."""
+  """Reads the speakers and utterances of a season; may raise any error."""
   for episode in texts.load_json(path)['episodes']:
     for scene in episode['scenes']:
       for utterance in scene['utterances']:
@@ -72,7 +72,7 @@ def _read_season(path: pathlib.Path) -> Iterator[tuple[str, str]]:
 
 
 def _read_friends(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
-  """Reads who says what in all seasons."""
+  """Reads the speakers and utterances of all seasons."""
   with files.reading(folder, 'a folder of seasons', _ADVICE_ON_FRIENDS):
     seasons = sorted(
       path for path in folder.iterdir() if _SEASON.fullmatch(path.name)
@@ -83,7 +83,7 @@ def _read_friends(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
 
 
 def _read_thrones(path: pathlib.Path) -> Iterator[tuple[str, str]]:
-  """Reads who says what; lines of another form are directions."""
+  """Reads speakers and utterances; lines of another form are directions."""
   with texts.open_lines(path) as lines:
     for line in lines:
       matched = _LINE.fullmatch(line.rstrip())
@@ -97,7 +97,7 @@ def load(
   settings: TvDialogueSettings, data_dir: str | None, seed: int
 ) -> task.Task:
   """Loads the task from the files in `data_dir`."""
-  del seed  # All randomness is that of `split_seed`.
+  del seed  # All randomness follows from `split_seed`.
   clients: dict[str, dialogue.Utterances] = {}
   for context, show in enumerate(settings.shows):
     if show == 'friends':
@@ -114,7 +114,7 @@ def load(
     for name, text in lines:
       said[name].add(text, context)
     if not said:
-      raise errors.UserError(f'{path} has nothing that is said. {advice}')
+      raise errors.UserError(f'{path} has no utterances. {advice}')
     for name in dialogue.by_length(said, number):
       clients[f'{show} {name}'] = said[name]
   return dialogue.make_task(

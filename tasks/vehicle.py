@@ -1,8 +1,8 @@
-"""Vehicle: what kind of vehicle passes a sensor (Motley, cross-silo).
+"""Vehicle: the kind of vehicle that passes a sensor (Motley, cross-silo).
 
-Duarte and Hu 2004, in the form that Smith et al. 2017 gave it: 23 sensors, each
-a client, 43,695 passages, 50 acoustic and 50 seismic features. A linear support
-vector machine tells which of two kinds it is.
+Duarte and Hu 2004, in the form of Smith et al. 2017: 23 sensors, each a client,
+43,695 passages, 50 acoustic and 50 seismic features. A linear support vector
+machine predicts which of two kinds a vehicle is.
 """
 
 import dataclasses

@@ -1,18 +1,18 @@
-"""Wake word: whether a clip has a certain word, a type of device a client.
+"""Wake word: whether a clip has a certain word; clients are types of devices.
 
-As in Self-FL, section 4.3, where the data are Amazon's own: the clients are the
-types of devices, or several clients of each type that share its clips evenly
-(appendix G.4); a convolutional network on spectrograms. The data are a folder
-with WAV files, one channel of 16 bits at 16 kHz, and a table clips.csv of the
-columns file, device and label: 1 for a clip with the word, 0 for one without.
+As in Self-FL, section 4.3, whose data are not public: each type of device is a
+client, or several clients share the clips of a type evenly (appendix G.4); the
+model is a convolutional network on spectrograms. The data are a folder with WAV
+files, one channel of 16 bits at 16 kHz, and a table clips.csv of the columns
+file, device and label: 1 for a clip with the word, 0 for a clip without.
 
-The metric is the share of clips without the word that are accepted, where the
-threshold is such that no more than `false_rejects` of those with it are
-rejected. The paper's relative false accepts at relative false rejects of one
-are this, divided by that of the model to compare with.
+The metric is the share of clips without the word that are accepted, at the
+threshold that rejects at most `false_rejects` of the clips with the word. The
+paper's relative false accepts at relative false rejects of one are this metric,
+divided by that of the model with which it is compared.
 
-Of each client's clips of either label a tenth is to choose by and a tenth to
-report (cross-silo).
+A tenth of each client's clips of each label are validation examples and a tenth
+test examples (cross-silo).
 """
 
 from collections.abc import Sequence
@@ -99,12 +99,12 @@ def make_task(
     name: The name of the task.
     how: The settings.
     x: The spectrograms of the clips.
-    labels: 1 for each with the word, 0 for one without.
-    devices: The type of device of each.
+    labels: The label of each clip: 1 with the word, 0 without.
+    devices: The type of device of each clip.
     seed: The seed of the run.
 
   Returns:
-    The task; clients know the type of their device as their group.
+    The task; the group of a client is the type of its device.
   """
   clients: dict[str, np.ndarray] = {}
   of_device: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""WikiText: the next word of an article, an article a client (Liu et al.).
+"""WikiText: the next word of an article; each is a client (Liu et al.).
 
 WikiText-2 and WikiText-103 of Merity et al. 2017, as they are distributed: the
 files wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens, each of which
@@ -6,8 +6,8 @@ may be compressed (.gz). All of their articles are clients. An article's group
 is the topic that its title names: battle, film, video game, music, disease or,
 if it names none, other. `tasks.text_clients` says what is held out.
 
-A sentence ends behind a full stop, a question mark or an exclamation mark, and
-behind the quotation mark or bracket that closes then. Headings are left out.
+A sentence ends after a full stop, a question mark or an exclamation mark, and
+after a closing quotation mark or bracket that follows. Headings are left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,8 +51,8 @@ class WikitextSettings(text_clients.TextSettings):
 def topic(title: str) -> str:
   """Returns the topic that a title names, the last if it names several.
 
-  What an article is about is in brackets behind its name: 'The Battle of
-  Algiers ( film )' is a film.
+  The kind of an article is in brackets after its name: 'The Battle of Algiers
+  ( film )' is a film.
 
   Args:
     title: The title.
@@ -84,8 +84,8 @@ def read_articles(
 ) -> Iterator[tuple[str, list[list[str]]]]:
   """Reads the title and the sentences of each article.
 
-  A title has a blank line, or nothing, before and behind it. That tells it from
-  lines of formulas that look alike.
+  A title has a blank line, or nothing, before and after it, unlike lines of
+  formulas that look similar.
 
   Args:
     lines: The lines of a file.
@@ -115,7 +115,7 @@ def load(
   settings: WikitextSettings, data_dir: str | None, seed: int
 ) -> task.Task:
   """Loads the task from the files in `data_dir`."""
-  del seed  # All randomness is that of `split_seed`.
+  del seed  # All randomness follows from `split_seed`.
   corpus = texts.Corpus()
   names = (*TOPICS, OTHER)
   groups: dict[str, int] = {}
@@ -126,12 +126,12 @@ def load(
     size = len(groups)
     with texts.open_lines(path) as lines:
       for title, sentences in read_articles(lines):
-        # Titles come more than once, as that of a rare word: ' = <unk> = '.
+        # Some titles occur several times, such as ' = <unk> = '.
         client_id = f'{len(groups):05d} {title}'
         corpus.add(client_id, sentences)
         groups[client_id] = names.index(topic(title))
     if len(groups) == size:
       raise errors.UserError(
-        f'{path} has no article: no line as " = Title = ". {_ADVICE}'
+        f'{path} has no article: no line like " = Title = ". {_ADVICE}'
       )
   return text_clients.make_task('wikitext', settings, corpus, names, groups)

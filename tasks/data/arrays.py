@@ -1,8 +1,8 @@
-"""Numbers of users' data as arrays of the types that models take.
+"""Converts numbers of users' data to arrays of the types that models take.
 
-NumPy makes 0 of the label 2^32 and of 0.5, infinity of 1e39, and a real number
-of a complex one, and says nothing. What is read from a file is made an array
-here, where it is refused instead.
+NumPy silently converts the labels 2^32 and 0.5 to 0, 1e39 to infinity, and a
+complex number to a real one. Data that are read from files are converted here,
+where such numbers are refused.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,25 +17,25 @@ _NUMBERS = 'biuf'
 
 
 def convert(values: Any, dtype: npt.DTypeLike, name: str) -> np.ndarray:
-  """Makes an array of numbers, each of which stays what it is.
+  """Makes an array of numbers without changing any of them.
 
-  A fraction may lose digits.
+  Only fractions may be rounded.
 
   Args:
-    values: The numbers: an array, or lists of numbers in lists.
+    values: The numbers: an array, or nested lists of numbers.
     dtype: The type of the array, integers or floats.
-    name: What the numbers are, for the errors.
+    name: The name of the numbers, for the errors.
 
   Returns:
     The array.
 
   Raises:
-    ValueError: If a number is not finite or not of this type, or there is
-      something else than numbers.
+    ValueError: If a number is not finite or not of this type, or a value is
+      not a number.
   """
   found = np.asarray(values)
   if found.dtype.kind not in _NUMBERS:
-    raise ValueError(f'{name} is {found.dtype}, no numbers')
+    raise ValueError(f'{name} is {found.dtype}, not numbers')
   wanted = np.dtype(dtype)
   with np.errstate(over='ignore', invalid='ignore'):
     converted = found.astype(wanted, copy=False)
@@ -62,14 +62,14 @@ def read_columns(
   Args:
     path: The file.
     dtypes: The type of each array that is read, by its name.
-    optional: Those that need not be there.
+    optional: The arrays that may be missing.
 
   Returns:
     The arrays by their names.
 
   Raises:
-    ValueError: If an array is of other numbers or axes. What else may be raised
-      of a damaged file is NumPy's.
+    ValueError: If an array has other numbers or axes. NumPy may raise other
+      errors for a damaged file.
   """
   columns = {}
   with np.load(path, allow_pickle=False) as file:

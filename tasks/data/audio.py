@@ -13,10 +13,10 @@ _WINDOW, _HOP, _FFT = 400, 160, 512
 _LOWEST, _HIGHEST = 60.0, 7600.0
 # Samples are from -1 to 1; this is far below any noise.
 _SILENCE = 1e-6
-# Of spectrograms of the bins themselves: a window of 25 ms every 2.5 ms.
+# For linear spectrograms: a window of 25 ms every 2.5 ms.
 LINEAR_BINS, LINEAR_FRAMES = 200, 375
 _LINEAR_HOP = 40
-# About the mean and the deviation of speech, so that inputs are near 0 and 1.
+# Roughly the mean and deviation of speech, which become about 0 and 1.
 _MEAN, _DEVIATION = -10.0, 4.0
 
 
@@ -30,9 +30,9 @@ def read_wav(path: pathlib.Path) -> np.ndarray:
     The samples from -1 to 1, `[n]` float32.
 
   Raises:
-    ValueError: If it is not of one channel, 16 bits and 16 kHz, is cut off or
-      has no samples.
-    wave.Error: If it is no WAV file.
+    ValueError: If it does not have one channel, 16 bits and 16 kHz, is cut off
+      or has no samples.
+    wave.Error: If it is not a WAV file.
     EOFError: If it is cut off in its header.
     OSError: If it cannot be read.
   """
@@ -77,11 +77,12 @@ def spectrogram(samples: np.ndarray) -> np.ndarray:
   """Computes the logarithm of the power in mel bands, frame by frame.
 
   Args:
-    samples: A clip, from -1 to 1. Of a longer one its middle is taken; a
-      shorter one has silence around it.
+    samples: A clip, from -1 to 1. If it is too long its middle is taken; if it
+      is too short silence is added on both sides.
 
   Returns:
-    The spectrogram, `[FRAMES, BANDS, 1]` float32, with speech near 0 and 1.
+    The spectrogram, `[FRAMES, BANDS, 1]` float32; speech has a mean of about 0
+    and a deviation of about 1.
   """
   size = _WINDOW + (FRAMES - 1) * _HOP
   missing = max(size - len(samples), 0)
@@ -100,7 +101,7 @@ def linear_spectrogram(samples: np.ndarray) -> np.ndarray:
   """Computes the logarithm of the power in the bins of a Fourier transform.
 
   Args:
-    samples: A clip, from -1 to 1. It is cut at its end, or has silence there.
+    samples: A clip, from -1 to 1. It is cut at its end, or silence is added.
 
   Returns:
     The spectrogram, `[LINEAR_BINS, LINEAR_FRAMES]` float16, without the last

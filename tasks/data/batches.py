@@ -2,8 +2,8 @@
 
 A client enters as `ClientData`, a struct of plain tensors: its examples once,
 and the batches as indices into them. A place of a batch whose mask is 0 is
-padding, and padding changes nothing: neither rows added to the examples, nor
-places added to a batch, nor steps added at the end. That is what lets a runtime
+padding. Padding changes no result: neither rows added to the examples, nor
+places added to a batch, nor steps added at the end. This allows a runtime to
 stack a whole cohort into one tensor.
 """
 
@@ -18,7 +18,7 @@ import tensorflow_federated as tff
 
 from tasks.data import populations
 
-# How rarely a Poisson sample is larger than there are places for.
+# The probability that a Poisson sample is larger than its places.
 _RAREST = 1e-15
 _NEARLY_ZERO = 1e-30
 
@@ -32,7 +32,7 @@ class ClientData(NamedTuple):
     examples: The features of the examples, each `[n, …]`.
     indices: The examples of each step's batch, `[steps, batch]` int32.
     mask: 1, or 0 for padding, `[steps, batch]` float32. An empty batch that is
-      not padding has a place with a mask next to 0.
+      not padding has a place with a mask of nearly 0.
   """
 
   examples: collections.OrderedDict[str, Any]
@@ -43,7 +43,7 @@ class ClientData(NamedTuple):
 def client_data_type(
   example_spec: Mapping[str, tf.TensorSpec],
 ) -> tff.StructType:
-  """Makes the TFF type of a client's data, of any number of examples."""
+  """Makes the TFF type of a client's data, for any number of examples."""
   examples = collections.OrderedDict(
     (name, tff.TensorType(spec.dtype.as_numpy_dtype, [None, *spec.shape]))
     for name, spec in example_spec.items()
@@ -64,8 +64,8 @@ def stack_examples(
 
   Args:
     clients: The examples of each client; there is at least one client.
-    pad_to: The number of examples to pad to; by default that of the largest
-      client.
+    pad_to: The number of examples to pad to; by default the number of the
+      largest client.
 
   Returns:
     The examples, `[clients, pad_to, ...]`.
@@ -92,17 +92,16 @@ def index_batches(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Makes an epoch's batches of a client, or of each client of a cohort.
 
-  No batch is larger than its client: a client with fewer than `batch_size`
-  examples has one batch of them all. Clients are handled all at once because a
-  cohort is batched anew every round.
+  A client with fewer than `batch_size` examples has one batch of all of them.
+  Clients are handled all at once because each round makes new batches.
 
   Args:
-    sizes: The number of examples of a client, or `[clients]`, of each client.
+    sizes: The number of examples of a client, or of each client, `[clients]`.
     batch_size: The number of examples in a batch.
     rng: Shuffles the examples of each client; None keeps their order. The
       order does not depend on `pad_to`.
-    drop_partial: Whether to drop the last batch, rather than to pad it, if it
-      is not full.
+    drop_partial: Whether to drop the last batch if it is not full, instead of
+      padding it.
     pad_to: A number of examples that no client exceeds. If given, the shape of
       the result depends on it and not on `sizes`.
 
@@ -142,7 +141,7 @@ def index_batches(
     keys[exists] = rng.random(np.count_nonzero(exists))
     order = np.argsort(keys, axis=-1)
     row = np.arange(len(sizes))[:, None, None]
-    # 'clip' because padding may point anywhere.
+    # 'clip', as padding may have any index.
     indices = order.take(row * largest + position, mode='clip')
   indices = np.where(valid, indices, 0).astype(np.int32)
   mask = valid.astype(np.float32)
@@ -159,7 +158,7 @@ def index_steps(
   """Makes a number of full batches of each client of a cohort, as indices.
 
   The batches are cut from passes over the client's examples, one after another,
-  so that all have `batch_size` examples, or all of a client that has fewer.
+  so that each has `batch_size` examples, or all examples if they are fewer.
 
   Args:
     sizes: The number of examples of each client, `[clients]`.
@@ -196,25 +195,26 @@ def index_poisson(
   drop_partial: bool = False,
   pad_to: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Makes batches of a cohort of which each is a Poisson sample.
+  """Makes batches of a cohort, each of which is a Poisson sample.
 
-  Each batch draws each example by itself, with a probability that makes the
-  batch as large as asked for on average. A client with fewer examples has them
-  all in each batch. There are as many batches as in `index_batches`.
+  Each batch samples each example independently, with a probability that gives
+  `batch_size` examples on average. A client with fewer examples has all of them
+  in each batch. There are as many batches as in `index_batches`.
 
   Args:
     sizes: The number of examples of each client, `[clients]`.
     batch_size: The mean number of examples in a batch.
     epochs: The number of passes.
     rng: Draws the batches.
-    drop_partial: Whether a pass has no batch for what does not fill one.
+    drop_partial: Whether a pass has as many batches as it has full ones.
     pad_to: A number of examples that no client exceeds, on which the shape
       depends.
 
   Returns:
-    The indices and their mask, as `index_batches` does. A batch without any
-    examples has one whose mask is nearly zero, so that it is not taken for
-    padding. A batch leaves out what is more than once in 1e15 batches.
+    The indices and their mask, as in `index_batches`. An empty batch has one
+    example with a mask of nearly zero, so that it does not count as padding.
+    A batch has places for as many examples as it exceeds once in 1e15 batches;
+    further examples are left out.
   """
   most_steps = pad_to // max(min(batch_size, pad_to), 1)
   if not drop_partial:
@@ -226,7 +226,7 @@ def index_poisson(
     places = min(int(most), pad_to)
   shape = (len(sizes), epochs * most_steps, places)
   indices, mask = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
-  # One after another, as all of a pass at once would be large.
+  # One client after another, as all at once would take much memory.
   for k, size in enumerate(map(int, sizes)):
     if not size:
       continue
@@ -242,9 +242,9 @@ def index_poisson(
 
 
 def list_used(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Lists the examples that the batches of a cohort are made of.
+  """Lists the examples that the batches of a cohort use.
 
-  So a client with far more examples than its batches take need not enter a
+  A client with far more examples than its batches use thus need not enter a
   computation with all of them.
 
   Args:

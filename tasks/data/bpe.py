@@ -1,15 +1,15 @@
 """The byte-pair encoding of GPT-2 (Radford et al. 2019, section 2.2).
 
 A text is cut into pieces: a word, a number or marks, each with the space before
-it, and white space. Of the UTF-8 bytes of a piece, the neighbours whose pair
-comes first among the merges are joined, again and again. What is left are the
-tokens. Any text has tokens, and they have the text again.
+it, and white space. A piece starts as its UTF-8 bytes. Again and again, the two
+neighbors whose pair comes first among the merges are joined. The result are the
+tokens. Any text can be encoded, and is restored from its tokens.
 
 A vocabulary has two files: vocab.json with the number of each token, and
-merges.txt with a line for each pair, the first one first. In them, each byte is
-written as a visible letter. The numbers from 0 on are those of the 256 bytes,
-of the pairs in the order of the merges, and of special tokens, which no text
-has. So the first merges are a smaller vocabulary.
+merges.txt with a line for each pair, in order. In these files, each byte is
+written as a visible letter. Tokens are numbered from 0: first the 256 bytes,
+then the pairs in the order of the merges, then special tokens, which no text
+has. The first merges are thus a smaller vocabulary.
 """
 
 import collections
@@ -24,6 +24,7 @@ import sys
 import unicodedata
 
 from base import errors
+from base import whole_files
 from tasks.data import files
 
 VOCABULARY, MERGES = 'vocab.json', 'merges.txt'
@@ -35,13 +36,13 @@ _ADVICE = (
 )
 _VERSION = '#version'
 
-# A pair of neighbours, of which a merge makes one token.
+# A pair of neighbors, which a merge joins to one token.
 Pair = tuple[str, str]
 
 
 @functools.cache
 def letters_of_bytes() -> tuple[str, ...]:
-  """The letter that each byte is written as, as GPT-2 has it.
+  """Returns the letter as which GPT-2 writes each byte.
 
   Visible letters of Latin-1 stand for themselves, and other bytes for the
   letters from 256 on.
@@ -54,18 +55,18 @@ def letters_of_bytes() -> tuple[str, ...]:
 
 
 def _bytes_in_order() -> list[str]:
-  """The letters of the bytes in the order of their numbers in GPT-2."""
-  # Those that stand for themselves come first.
+  """Returns the letters of the bytes in the order of their numbers in GPT-2."""
+  # Letters that stand for themselves come first.
   return sorted(letters_of_bytes())
 
 
-# Unicode's White_Space, which has less than Python's \s.
+# Unicode's White_Space, which has fewer characters than Python's \s.
 _SPACE = r'\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'
 
 
 @functools.cache
 def _pattern() -> re.Pattern[str]:
-  """Makes the pattern of pieces; Python's has no classes of Unicode."""
+  """Makes the pattern of pieces, as Python's `re` has no Unicode classes."""
   ranges = {'L': '', 'N': ''}  # Letters and numbers.
   for category, group in itertools.groupby(
     map(chr, range(sys.maxunicode + 1)), lambda c: unicodedata.category(c)[0]
@@ -146,24 +147,26 @@ class Encoding:
     return numbers
 
   def decode(self, numbers: Iterable[int]) -> str:
-    """Returns the text of tokens; of half a letter, the replacement mark."""
+    """Returns the text of tokens; half a letter becomes a replacement mark."""
     letters = ''.join(self.tokens[number] for number in numbers)
     return bytes(self._byte[letter] for letter in letters).decode(
       errors='replace'
     )
 
   def first(self, size: int) -> 'Encoding':
-    """Returns the first so many tokens, which are a vocabulary as well."""
+    """Returns the vocabulary of the first `size` tokens."""
     return Encoding(self.merges[: size - NUM_BYTES])
 
   def save(self, folder: pathlib.Path) -> None:
     """Saves the two files."""
     numbers = {token: number for number, token in enumerate(self.tokens)}
-    (folder / VOCABULARY).write_text(
-      json.dumps(numbers, ensure_ascii=False), encoding='utf-8'
-    )
     lines = [f'{_VERSION}: 0.2', *map(' '.join, self.merges)]
-    (folder / MERGES).write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    for name, text in (
+      (VOCABULARY, json.dumps(numbers, ensure_ascii=False)),
+      (MERGES, '\n'.join(lines) + '\n'),
+    ):
+      with whole_files.writing(folder / name) as temporary:
+        temporary.write_text(text, encoding='utf-8')
 
 
 def _read_merges(path: pathlib.Path) -> list[Pair]:
@@ -178,7 +181,7 @@ def _read_merges(path: pathlib.Path) -> list[Pair]:
     pair = tuple(line.split(' '))
     if len(pair) != 2 or not known.issuperset(pair):
       raise ValueError(
-        f'line {number} of {path.name} is no pair of tokens that come before'
+        f'line {number} of {path.name} is not a pair of earlier tokens'
       )
     known.add(''.join(pair))
     merges.append(pair)
@@ -202,7 +205,7 @@ def read(folder: pathlib.Path, size: int | None = None) -> Encoding:
     numbers = json.loads((folder / VOCABULARY).read_text(encoding='utf-8'))
     merges = _read_merges(folder / MERGES)
     if not isinstance(numbers, Mapping):
-      raise ValueError(f'{VOCABULARY} is no JSON object')
+      raise ValueError(f'{VOCABULARY} is not a JSON object')
     own = Encoding(merges).tokens
     found = sorted(numbers, key=numbers.__getitem__)
     if [numbers[token] for token in found] != list(range(len(found))):
@@ -211,7 +214,7 @@ def read(folder: pathlib.Path, size: int | None = None) -> Encoding:
       raise ValueError(
         f'{VOCABULARY} does not have the bytes and then the merges in order'
       )
-    # A special token is no pair of others.
+    # A special token is not a pair of others.
     for token in found[len(own) :]:
       ends = range(1, len(token))
       if any(token[:i] in numbers and token[i:] in numbers for i in ends):
@@ -230,8 +233,8 @@ def read(folder: pathlib.Path, size: int | None = None) -> Encoding:
 def learn(texts: Iterable[str], size: int) -> Encoding:
   """Learns a vocabulary from texts.
 
-  The pair that is most frequent within the pieces is joined, again and again;
-  among pairs that are as frequent, the first in the order of the alphabet.
+  The most frequent pair within the pieces is joined, again and again; among
+  equally frequent pairs, the first in alphabetical order.
 
   Args:
     texts: The texts.
@@ -244,7 +247,7 @@ def learn(texts: Iterable[str], size: int) -> Encoding:
   pieces = [list(piece) for piece in counts]
   numbers = list(counts.values())
   frequencies: collections.Counter[Pair] = collections.Counter()
-  # The pieces that have a pair, or once had it.
+  # The pieces that have a pair now or had it before.
   places: dict[Pair, set[int]] = collections.defaultdict(set)
 
   def count(place: int, sign: int) -> set[Pair]:
@@ -256,7 +259,7 @@ def learn(texts: Iterable[str], size: int) -> Encoding:
 
   for place in range(len(pieces)):
     count(place, 1)
-  # The most frequent one first; also has frequencies that are no longer right.
+  # The most frequent pair first; may also have outdated frequencies.
   queue = [(-number, pair) for pair, number in frequencies.items()]
   heapq.heapify(queue)
   merges: list[Pair] = []

@@ -1,4 +1,4 @@
-"""Folders of clips, and tables of what is known of each."""
+"""Reads folders of clips, and tables with data on each clip."""
 
 from collections.abc import Callable, Mapping, Sequence
 import csv
@@ -33,13 +33,12 @@ def read(
 
   Args:
     table: The CSV file, in the folder of the clips.
-    parse: Makes of the rows what is known of the clips. It may raise anything
-      of rows that are something else.
-    represent: From the samples of a clip to what stands for it.
-    advice: Says how to put the files there.
+    parse: Parses the rows. It may raise any error for invalid rows.
+    represent: Computes the representation of a clip from its samples.
+    advice: Says how to get the files.
 
   Returns:
-    What stands for each clip, `[clips, …]`, and what is known of them.
+    The representation of each clip, `[clips, …]`, and the parsed rows.
 
   Raises:
     UserError: If the table or a clip cannot be read.
@@ -48,7 +47,7 @@ def read(
     with table.open(encoding='utf-8', newline='') as file:
       rows = list(csv.DictReader(file, strict=True))
     for number, row in enumerate(rows, 1):
-      # What is beyond the columns has the name None, what is missing is None.
+      # Further values have the name None, and missing values are None.
       if None in row or None in row.values():
         raise ValueError(f'row {number} has more or fewer columns than others')
     known = parse(rows)

@@ -1,4 +1,4 @@
-"""Cross-device tasks: some clients are held out, and halved.
+"""Cross-device tasks: some clients are held out, and their examples halved.
 
 `silos` is its counterpart for cross-silo tasks.
 """
@@ -20,41 +20,41 @@ class HeldOutSettings(settings.Settings):
 
   num_validation_clients: int | None = settings.field(
     None,
-    'The number of clients to choose by; none for the same share of all'
-    " clients as in Motley, which gives Motley's number on its database.",
+    'The number of validation clients; none for the same share of all clients'
+    " as in Motley, which gives Motley's number on its database.",
     minimum=1,
   )
   num_test_clients: int | None = settings.field(
     None,
-    'The number of clients to report; none for the same share as in Motley.',
+    'The number of test clients; none for the same share as in Motley.',
     minimum=1,
   )
   split_seed: int = settings.field(
     13,
-    'The seed of the split into clients to train on, to choose by and to'
-    ' report, whatever the seed of the run. 13 gives the split of Motley.',
+    'The seed of the split into training, validation and test clients, which'
+    ' does not depend on the seed of the run. 13 gives the split of Motley.',
     minimum=0,
     maximum=2**32 - 1,
   )
 
   def permuted(self, client_ids: Sequence[str]) -> list[str]:
-    """Puts the clients into the order in which they are dealt out."""
-    # Motley has NumPy's old generator.
+    """Puts the clients into the order in which they are split."""
+    # Motley uses NumPy's old generator.
     rng = np.random.RandomState(self.split_seed)
     return rng.permutation(client_ids).tolist()
 
   def split(
     self, client_ids: Sequence[str], validation: float, test: float
   ) -> tuple[list[str], list[str], list[str]]:
-    """Deals clients out.
+    """Splits clients into populations.
 
     Args:
-      client_ids: The clients, as permuted.
-      validation: The share of those to choose by, if no number is set.
-      test: The share of those to report, if no number is set.
+      client_ids: The clients, in the order of `permuted`.
+      validation: The share of validation clients, if no number is set.
+      test: The share of test clients, if no number is set.
 
     Returns:
-      The clients to choose by, those to report, and the rest.
+      The validation clients, the test clients, and the rest.
 
     Raises:
       UserError: If there are too few clients.
@@ -67,7 +67,7 @@ class HeldOutSettings(settings.Settings):
     if second < 1 or first + second > available:
       raise errors.UserError(
         f'num_validation_clients is {first} and num_test_clients {second}, but'
-        f' there are {available} clients to take them from. Name smaller'
+        f' there are {available} clients to take them from. Set smaller'
         ' numbers.'
       )
     ends = first, first + second
@@ -84,9 +84,9 @@ class Devices:
 
   Attributes:
     client_ids: The names of the clients.
-    load: From a client's id and a limit to its examples: the first `limit` of
-      them, or all if it is None. They have the same order at every call. It may
-      be called from any thread.
+    load: Returns the examples of a client, given its id and a limit: the first
+      `limit` of them, or all if it is None. They have the same order at every
+      call. It may be called from any thread.
     sizes: Each client's number of examples, `[clients]`.
   """
 
@@ -108,14 +108,14 @@ def make_populations(
 
   Args:
     train: The clients to train on.
-    validation: The clients to choose by.
-    test: The clients to report.
-    max_train_examples: The largest number of examples to take of a client to
+    validation: The validation clients.
+    test: The test clients.
+    max_train_examples: The largest number of examples to take from a client to
       train on; None for all.
-    max_held_out_examples: Likewise, of a client that is held out.
-    shuffle_key: Clients that are held out adapt to the first half of their
-      examples and are judged by the second. With this key of `base.seeds`,
-      their examples are shuffled before, in the same way at every call.
+    max_held_out_examples: The same for a held-out client.
+    shuffle_key: Held-out clients adapt to the first half of their examples and
+      are evaluated on the second. With this key of `base.seeds`, their examples
+      are shuffled before, in the same way at every call.
 
   Returns:
     The populations.

@@ -50,7 +50,7 @@ def existing_folder(data_dir: str) -> pathlib.Path:
 
 
 def places(name: str, data_dir: str | None) -> list[pathlib.Path]:
-  """Lists where to look for a file of a data set, the cache last.
+  """Lists the places in which to look for a file, the cache last.
 
   Args:
     name: The file's name under the folder of its task: 'school/school.mat'.
@@ -82,7 +82,7 @@ def find(name: str, data_dir: str | None, advice: str) -> pathlib.Path:
     Its path.
 
   Raises:
-    UserError: If it is nowhere.
+    UserError: If it is in none of the places.
   """
   candidates = places(name, data_dir)
   for path in candidates:
@@ -97,11 +97,11 @@ def find(name: str, data_dir: str | None, advice: str) -> pathlib.Path:
 def fetch(
   name: str, url: str, sha256: str, data_dir: str | None
 ) -> pathlib.Path:
-  """Finds a file of a data set, and downloads it if it is nowhere.
+  """Finds a file of a data set, and downloads it if it is in no place.
 
   Args:
     name: As in `places`.
-    url: Where it can be downloaded from.
+    url: The URL from which to download it.
     sha256: Its checksum.
     data_dir: As in `places`.
 
@@ -117,13 +117,13 @@ def fetch(
     if path.is_file():
       if sha256_of(path) != sha256:
         raise errors.UserError(
-          f'{path} is damaged, or not the file that is meant: its SHA-256 is'
-          f' not {sha256}. Remove it to have it downloaded again, or replace'
-          f' it with {url}'
+          f'{path} is damaged, or not the right file: its SHA-256 is not'
+          f' {sha256}. Remove it to have it downloaded again, or replace it'
+          f' with {url}'
         )
       return path
 
-  # It is renamed when it is complete and checked: an interrupted download
+  # The file is renamed when it is complete and checked: an interrupted download
   # leaves nothing behind, and two processes may download it at once.
   try:
     cached.parent.mkdir(parents=True, exist_ok=True)
@@ -132,8 +132,8 @@ def fetch(
       _download(url, path)
       if sha256_of(path) != sha256:
         raise errors.UserError(
-          f'What {url} offers is not the file that is meant: its SHA-256 is'
-          f' not {sha256}. Get the right one elsewhere and save it as'
+          f'The file at {url} is not the right one: its SHA-256 is not'
+          f' {sha256}. Get the right file elsewhere and save it as'
           f' {candidates[0]}'
         )
       path.rename(cached)

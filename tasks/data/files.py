@@ -1,4 +1,4 @@
-"""Errors of files that cannot be read, whatever their format is."""
+"""Errors of files that cannot be read, in any format."""
 
 from collections.abc import Iterator
 import contextlib
@@ -8,7 +8,7 @@ from base import errors
 
 
 def describe(error: Exception) -> str:
-  """Says what an error is about; its kind as well where that says more."""
+  """Returns the message of an error, with its class where that is needed."""
   message = getattr(error, 'message', None) or str(error)
   if isinstance(error, (OSError, ValueError)) and message:
     return message
@@ -17,15 +17,15 @@ def describe(error: Exception) -> str:
 
 @contextlib.contextmanager
 def reading(file: pathlib.Path | str, what: str, advice: str) -> Iterator[None]:
-  """Makes a `UserError` of whatever is raised while a file is read.
+  """Converts any error that is raised while a file is read to a `UserError`.
 
-  Readers of formats raise dozens of kinds of errors for what is damaged, and so
-  does what takes a file of another form apart.
+  Readers raise dozens of kinds of errors for damaged files, and so does code
+  that reads the contents of a file with another structure.
 
   Args:
     file: The file, and maybe the place in it.
-    what: What it is read as.
-    advice: How the user can mend it.
+    what: The kind of file that is expected.
+    advice: How the user can repair it.
   """
   try:
     yield

@@ -1,30 +1,28 @@
-"""Partitions: which client has which of the examples of a labelled data set.
+"""Partitions: which client has which examples of a labeled data set.
 
 A partition is by a column of the data, such as the writer of an image; or it is
 drawn, so that clients differ in their classes:
-- power_law, lognormal, classes: each client has `classes_per_client` classes in
-  turn, client u the classes u, u + 1, … modulo their number.
-    - power_law is FedProx's of MNIST (Li et al. 2020): 5 examples of each of
-      its classes, and of the rest a share that is lognormal(0, 2).
-    - lognormal is FedProx's of FEMNIST: lognormal(4, 1) + 5 examples in all,
-      of each class the same number, 2 at least. (FedProx gives the same
-      examples to several clients; here a class that is asked for too much gives
+- power_law, lognormal, classes: each client has `classes_per_client` classes;
+  client u has the classes u, u + 1, … modulo their number.
+    - power_law is FedProx's partition of MNIST (Li et al. 2020): a client has 5
+      examples of each of its classes, and a lognormal(0, 2) share of the rest.
+    - lognormal is FedProx's partition of FEMNIST: lognormal(4, 1) + 5 examples
+      in all, with the same number of each class, at least 2. (FedProx gives the
+      same examples to several clients; here a class with too few examples gives
       less to all of its clients.)
-    - classes deals all examples of a class evenly.
-- dirichlet: of each class, clients have shares that are Dirichlet(alpha)
+    - classes distributes all examples of a class evenly.
+- dirichlet: the clients' shares of each class are drawn from Dirichlet(alpha)
   (Yurochkin et al. 2019).
 
-No example is at two clients. All randomness is that of `partition_seed`, so
-that runs of different seeds have the same clients.
+No example belongs to two clients. All randomness follows from `partition_seed`,
+so that runs with different seeds have the same clients.
 """
 
 from collections.abc import Mapping, Sequence
 import dataclasses
 import hashlib
 import json
-import os
 import pathlib
-import tempfile
 from typing import Any
 
 import numpy as np
@@ -32,6 +30,7 @@ import numpy as np
 from base import errors
 from base import seeds
 from base import settings
+from base import whole_files
 from tasks.data import arrays
 from tasks.data import files
 from tasks.data import silos
@@ -54,16 +53,16 @@ def field(default: str, *columns: str) -> Any:
 
   Args:
     default: The default.
-    *columns: The columns of the data that there can be a partition by.
+    *columns: The columns of the data by which there can be a partition.
 
   Returns:
     The field of its settings.
   """
   return settings.field(
     default,
-    'Who has which examples: '
+    'Which client has which examples: '
     + ''.join(f'by {column}, or ' for column in columns)
-    + "drawn, see tasks/data/partitions; 'file' for what partition_file has.",
+    + "drawn, see tasks/data/partitions; 'file' for those in partition_file.",
     choices=(*columns, *_DRAWN, FILE),
   )
 
@@ -71,7 +70,7 @@ def field(default: str, *columns: str) -> Any:
 def num_clients_field(default: int) -> Any:
   """Defines the setting `num_clients` of a task."""
   return settings.field(
-    default, 'The number of clients of a partition that is drawn.', minimum=1
+    default, 'The number of clients, if the partition is drawn.', minimum=1
   )
 
 
@@ -88,7 +87,8 @@ def seed_field(default: int) -> Any:
   """Defines the setting `partition_seed` of a task."""
   return settings.field(
     default,
-    'The seed of a partition that is drawn, whatever the seed of the run.',
+    'The seed of the partition, if it is drawn; it does not depend on the seed'
+    ' of the run.',
     minimum=0,
   )
 
@@ -101,13 +101,13 @@ class PartitionSettings(silos.SplitSettings):
   num_clients: int = num_clients_field(100)
   classes_per_client: int = classes_field(2)
   alpha: float = settings.field(
-    0.5, 'How alike the clients of dirichlet are.', above=0
+    0.5, 'How similar the clients of dirichlet are.', above=0
   )
   partition_seed: int = seed_field(0)
   partition_file: str | None = settings.field(
     None,
-    'A JSON file that the partition is saved to or, with the partition'
-    " 'file', restored from; a relative path starts at the data_dir.",
+    'A JSON file to save the partition to or, with the partition'
+    " 'file', to restore it from; a relative path starts at the data_dir.",
   )
 
 
@@ -118,7 +118,7 @@ def by_column(values: np.ndarray) -> Partition:
 
 
 def by_number(client: np.ndarray, names: Sequence[str]) -> Partition:
-  """Makes the clients of these names, given the number of each row's."""
+  """Makes the clients with these names, given the client number of each row."""
   ends = np.cumsum(np.bincount(client, minlength=len(names)))[:-1]
   return dict(zip(names, np.split(np.argsort(client, kind='stable'), ends)))
 
@@ -129,12 +129,12 @@ def _deal(
   counts: np.ndarray,
   rng: np.random.Generator,
 ) -> list[np.ndarray]:
-  """Deals the examples of each class, in a random order.
+  """Distributes the examples of each class, in a random order.
 
   Args:
     labels: The class of each example.
-    classes: Classes of each client, `[clients, k]`.
-    counts: How many examples of each of them it gets, `[clients, k]`.
+    classes: The classes of each client, `[clients, k]`.
+    counts: The number of examples of each of them, `[clients, k]`.
     rng: Draws the order.
 
   Returns:
@@ -164,7 +164,7 @@ def _by_classes(
   if how.classes_per_client > len(names):
     raise errors.UserError(
       f'task.classes_per_client is {how.classes_per_client}, but there are'
-      f' {len(names)} classes. Name at most that.'
+      f' {len(names)} classes. Set it to at most that.'
     )
   shape = number, how.classes_per_client
   classes = names[sum(np.ogrid[: shape[0], : shape[1]]) % len(names)]
@@ -195,7 +195,7 @@ def _by_classes(
         f'Class {label} has {available} examples, too few for the'
         f' {len(asked)} clients that task.num_clients={number} and'
         f' task.classes_per_client={how.classes_per_client} give it to.'
-        ' Name smaller numbers.'
+        ' Set smaller numbers.'
       )
   return _deal(labels, classes, counts, rng)
 
@@ -203,7 +203,7 @@ def _by_classes(
 def _dirichlet(
   how: PartitionSettings, labels: np.ndarray, rng: np.random.Generator
 ) -> list[np.ndarray]:
-  """Draws each class's shares."""
+  """Draws a partition with random shares of each class."""
   names = np.unique(labels)
   counts = np.zeros((how.num_clients, len(names)), np.int64)
   for k, label in enumerate(names):
@@ -216,7 +216,7 @@ def _dirichlet(
 
 
 def _digest(labels: np.ndarray) -> str:
-  """A checksum of the data that a partition is of."""
+  """Computes a checksum of the data of a partition."""
   return hashlib.sha256(np.asarray(labels, np.int64).tobytes()).hexdigest()
 
 
@@ -225,11 +225,11 @@ def save(partition: Partition, labels: np.ndarray, path: pathlib.Path) -> None:
 
   Args:
     partition: The partition.
-    labels: The labels of the data that it is of.
+    labels: The labels of its data.
     path: The file.
 
   Raises:
-    UserError: If it cannot be written, or is there and has another partition.
+    UserError: If the file cannot be written, or has another partition.
   """
   if path.exists():
     saved = restore(labels, path)
@@ -246,17 +246,10 @@ def save(partition: Partition, labels: np.ndarray, path: pathlib.Path) -> None:
     'clients': {name: rows.tolist() for name, rows in partition.items()},
   }
   try:
-    # It is complete from the moment that it exists.
-    with tempfile.NamedTemporaryFile(
-      'w', dir=path.parent, suffix='.json', delete=False
-    ) as file:
-      json.dump(contents, file)
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
-  except OSError as error:
-    raise errors.UserError(
-      f'{path}, which task.partition_file names, cannot be written ({error}).'
-    ) from error
+    with whole_files.writing(path) as temporary:
+      temporary.write_text(json.dumps(contents), encoding='utf-8')
+  except errors.UserError as error:
+    raise errors.UserError(f'task.partition_file: {error}') from error
 
 
 def restore(labels: np.ndarray, path: pathlib.Path) -> Partition:
@@ -273,7 +266,7 @@ def restore(labels: np.ndarray, path: pathlib.Path) -> Partition:
     UserError: If there is no partition of these data in the file.
   """
   where = f'{path}, which task.partition_file names,'
-  advice = 'Remove it, and have it made with another task.partition.'
+  advice = 'Remove it, and make it again with another task.partition.'
   with files.reading(where, 'a partition', advice):
     contents = json.loads(path.read_text(encoding='utf-8'))
     digest = contents['labels_sha256']
@@ -311,7 +304,7 @@ def make(
     The partition.
 
   Raises:
-    UserError: If the data are too few, or for a wrong file.
+    UserError: If there are too few data, or the file is wrong.
   """
   path = None
   if how.partition_file is not None:

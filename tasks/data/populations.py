@@ -8,7 +8,7 @@ import numpy as np
 
 # A mapping from a feature's name to an array whose first axis is the examples.
 Examples = Mapping[str, np.ndarray]
-# From a client's id to its examples.
+# Loads the examples of a client, given its id.
 Load = Callable[[str], Examples]
 
 
@@ -23,8 +23,8 @@ class Population:
       It may be called from any thread.
     sizes: For each set, each client's number of examples. If it is None, all
       clients are loaded before the first round to count them.
-    pad_to: For some sets, a number of examples that no client exceeds, also
-      with another seed: padded to it, all seeds share compiled programs.
+    pad_to: For some sets, a number of examples that no client exceeds with any
+      seed. Padded to it, runs with all seeds share compiled programs.
   """
 
   client_ids: Sequence[str]
@@ -33,7 +33,7 @@ class Population:
   pad_to: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
   def count_examples(self) -> Mapping[str, np.ndarray]:
-    """For each set, each client's number of examples, `[clients]`."""
+    """Counts each client's examples in each set, `[clients]`."""
     if self.sizes is not None:
       return self.sizes
     counts = [
@@ -45,7 +45,7 @@ class Population:
 
 
 class Populations(TypedDict):
-  """The populations of a task, and how they are held out: see `tasks.task`."""
+  """The populations of a task, see `tasks.task`."""
 
   train: Population
   validation: Population
@@ -64,7 +64,7 @@ def take(examples: Examples, rows: slice | np.ndarray) -> Examples:
 
 
 def halves(load: Load) -> Mapping[str, Load]:
-  """Makes the two sets of clients that are never trained on.
+  """Makes the two sets of held-out clients.
 
   Args:
     load: Loads all examples of a client, in the same order at every call.
@@ -88,5 +88,5 @@ def halves(load: Load) -> Mapping[str, Load]:
 
 
 def half_sizes(sizes: np.ndarray) -> Mapping[str, np.ndarray]:
-  """The sizes of the sets of `halves`, from clients' numbers of examples."""
+  """Returns the sizes of the sets of `halves`, given clients' sizes."""
   return {'personalization': sizes // 2, 'evaluation': sizes - sizes // 2}

@@ -1,11 +1,11 @@
-"""Users who like one type of examples: the same example has other labels.
+"""Users who like one type of examples: labels differ from user to user.
 
-As in FedEmbed (Silva et al. 2022), section 4. A user of type k has as many
-examples of type k, labelled 1, as of others, labelled 0, whose types are
-uniform among the others. No user has an example twice.
+As in FedEmbed (Silva et al. 2022), section 4. Half of the examples of a user of
+type k are of type k, with label 1; the others, with label 0, have types that
+are uniform among the other types. No user has an example twice.
 
-The first users have the types 0, 1, …, so that there is one of each; the types
-of the others follow from the shares of the types.
+The first users have the types 0, 1, …, so that each type has a user; the types
+of the other users follow from the shares of the types.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,13 +23,13 @@ from tasks.data import populations
 from tasks.data import silos
 from tasks.models import preference
 
-# Of each label, the number of a user's examples of each part.
+# The number of a user's examples of each label, in each part.
 _SIZES = {'train': 10, 'test': 5, 'validation': 5}
 
 # A user's examples of each part, as rows of the data.
 Split = Mapping[str, np.ndarray]
-# The rows that parts of a user's examples are drawn from. Parts of one source
-# are distinct within a user.
+# The rows from which parts of a user's examples are drawn. Parts from the same
+# source share no example within a user.
 Sources = Mapping[tuple[str, ...], np.ndarray]
 
 
@@ -40,28 +40,28 @@ class PreferenceSettings(silos.SplitSettings):
   users: int = settings.field(900, 'The number of users.', minimum=1)
   balanced: bool = settings.field(
     True,
-    'Whether all types are liked by as many users; if not, some are liked by'
-    ' far more than others.',
+    'Whether all types are liked by the same number of users; if not, some are'
+    ' liked by far more users than others.',
   )
   reuse: bool = settings.field(
     True,
-    'Whether an example to train on may be at several users.',
+    'Whether several users may have the same example to train on.',
   )
   hold_out: str = settings.field(
     'examples',
-    'Whether examples of each user are held out, or users: some to choose by'
-    ' and some to report, beside those to train on.',
+    'Whether examples of each user are held out, or users: validation and test'
+    ' users, beside those to train on.',
     choices=('examples', 'clients'),
   )
   held_out_users: int = settings.field(
     100,
-    'The number of users to choose by, and of those to report, if users are'
-    ' held out.',
+    'The number of validation users, and of test users, if users are held out.',
     minimum=1,
   )
   activation: str = settings.field(
     'none',
-    'What follows the normalizations in the encoder; none as printed.',
+    'The activation after the normalizations in the encoder; the paper has'
+    ' none.',
     choices=preference.ACTIVATIONS,
   )
 
@@ -69,16 +69,16 @@ class PreferenceSettings(silos.SplitSettings):
 def types_of_users(
   shares: Sequence[float], num_users: int, rng: np.random.Generator
 ) -> np.ndarray:
-  """Deals types to users.
+  """Assigns types to users.
 
   Args:
-    shares: The share of the users that likes each type.
+    shares: The share of the users that like each type.
     num_users: The number of users.
     rng: Draws the order of the users after the first of each type.
 
   Returns:
-    The type of each user, `[users]`. Their numbers are the shares of the users,
-    rounded such that they add up, and one of each at least.
+    The type of each user, `[users]`. Each type has its share of the users,
+    rounded such that the numbers add up, and at least one.
 
   Raises:
     UserError: If there are fewer users than types.
@@ -87,11 +87,11 @@ def types_of_users(
   if num_users < num_types:
     raise errors.UserError(
       f'users is {num_users}, but there are {num_types} types, each of which'
-      ' somebody must like. Name a larger number.'
+      ' somebody must like. Set a larger number.'
     )
   others = num_users - num_types
   wanted = np.maximum(np.array(shares) * num_users - 1, 0)
-  # The largest remainders are rounded up. Rounded before, as .1 * 10 is no 1.
+  # The largest remainders are rounded up. Rounded first, as .1 * 10 is not 1.
   wanted = np.round(wanted * (others / max(wanted.sum(), 1e-9)), 9)
   counts = wanted.astype(int)
   most = np.argsort(counts - wanted, kind='stable')
@@ -101,7 +101,7 @@ def types_of_users(
 
 
 class _Pool:
-  """The examples that users draw from, by their type."""
+  """The examples from which users draw, by their type."""
 
   def __init__(
     self, rows: np.ndarray, types: np.ndarray, num_types: int, reuse: bool
@@ -110,17 +110,17 @@ class _Pool:
     self._reuse = reuse
 
   def shuffle(self, rng: np.random.Generator) -> None:
-    """Shuffles the examples of each type, if each is given once."""
+    """Shuffles the examples of each type, if each is used once."""
     if not self._reuse:
       self._by_type = [rng.permutation(rows) for rows in self._by_type]
 
   def liked(self, k: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws so many examples of a type."""
+    """Draws `size` examples of type k."""
     rows = self._by_type[k]
     if len(rows) < size:
       raise errors.UserError(
         f'There are too few examples of type {k} for all users who like it.'
-        ' Name fewer users, or set task.reuse to true.'
+        ' Set fewer users, or task.reuse to true.'
       )
     if self._reuse:
       return rng.choice(rows, size, replace=False)
@@ -128,16 +128,16 @@ class _Pool:
     return rows[:size]
 
   def others(self, k: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws so many examples of other types, each type as likely."""
+    """Draws `size` examples of other types than k, each equally likely."""
     left = np.array([len(rows) for rows in self._by_type])
     left[k] = 0
     counts = np.zeros(len(left), int)
     for _ in range(size):
-      # A type of which all are given is no longer drawn.
+      # A type without examples left is no longer drawn.
       open_types = np.flatnonzero(counts < left)
       if not len(open_types):
         raise errors.UserError(
-          'There are too few examples for all users. Name fewer users, or set'
+          'There are too few examples for all users. Set fewer users, or'
           ' task.reuse to true.'
         )
       counts[rng.choice(open_types)] += 1
@@ -158,9 +158,9 @@ def draw(
   Args:
     users: The type that each user likes.
     types: The type of each example.
-    sources: The rows that parts of a user's examples are drawn from.
+    sources: The rows from which parts of a user's examples are drawn.
     seed: The seed of the draw.
-    reuse: Whether an example to train on may be at several users.
+    reuse: Whether several users may have the same example to train on.
     first: The number of the first user.
 
   Returns:
@@ -180,7 +180,7 @@ def draw(
       seeds.generator('preferences', seed, first + u, *parts)
       for u in range(len(users))
     ]
-    # What is liked is drawn first for all, as nothing can stand in for it.
+    # Liked examples are drawn first for all users, as they cannot be replaced.
     liked = [
       pool.liked(k, sum(sizes), rng) for k, rng in zip(users, generators)
     ]
@@ -199,9 +199,9 @@ class Data:
     take: Returns the features 'x' of some rows. It may be called from any
       thread.
     types: The type of each row.
-    shares: The share of the users that likes each type.
+    shares: The share of the users that like each type.
     sources: The rows for users to train on.
-    held_out: The rows for users that are held out.
+    held_out: The rows for held-out users.
   """
 
   take: Callable[[np.ndarray], np.ndarray]
@@ -211,7 +211,7 @@ class Data:
   held_out: Sources
 
   def examples(self, rows: np.ndarray) -> populations.Examples:
-    """Returns the examples of a part, the first half of which is liked."""
+    """Returns the examples of a part; the user likes the first half."""
     liked = np.arange(len(rows)) < len(rows) // 2
     return {
       'x': self.take(rows),
@@ -223,7 +223,7 @@ class Data:
 def _sets(
   client_ids: Sequence[str], load: Callable[[str, str], populations.Examples]
 ) -> populations.Population:
-  """Makes the population of users that are held out."""
+  """Makes the population of held-out users."""
   parts = {'personalization': 'train', 'evaluation': 'test'}
   return populations.Population(
     client_ids,

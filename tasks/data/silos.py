@@ -30,26 +30,26 @@ class SplitSettings(settings.Settings):
 
   split_seed: int | None = settings.field(
     None,
-    'The seed of the split into train, validation and test; none for the'
-    ' seed of the run, as in Motley, whose repeats differ in the split too.',
+    'The seed of the split into train, validation and test; none for the seed'
+    ' of the run, as in Motley, whose repeats also differ in the split.',
     minimum=0,
     maximum=2**32 - 1,
   )
 
   def seed(self, seed_of_run: int) -> int:
-    """The seed of the split."""
+    """Returns the seed of the split."""
     return seed_of_run if self.split_seed is None else self.split_seed
 
 
 def read_mat(
   path: pathlib.Path, num_features: int, source: str
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-  """Reads the clients of a MATLAB file that has one in each cell of X and Y.
+  """Reads the clients of a MATLAB file with a client in each cell of X and Y.
 
   Args:
     path: The file.
     num_features: The number of features.
-    source: Where the user finds a file that is not damaged, for the error.
+    source: The source of an undamaged file, for the error.
 
   Returns:
     The features and the labels of each client.
@@ -83,14 +83,14 @@ def split(
 ) -> Split:
   """Splits a client's examples and standardizes the features.
 
-  Means and deviations are those of the examples to train on.
+  Means and deviations are computed on the examples to train on.
 
   Args:
     features: The features, `[n, features]`.
     labels: The labels, `[n]`.
     seed: The seed of the split.
-    only_test: The share of the test examples, which are the validation examples
-      as well; None for a split of 70/15/15.
+    only_test: The share of the test examples, if these are also the validation
+      examples; None for a split of 70/15/15.
 
   Returns:
     The three parts.
@@ -113,13 +113,13 @@ def hold_out(
 ) -> dict[str, np.ndarray]:
   """Splits a client's examples as Motley does.
 
-  The parts that are held out are rounded up, but one example at least is to
-  train on: of two, one is for the test.
+  The held-out parts are rounded up, but at least one example is to train on: of
+  two examples, one is for the test.
 
   Args:
     rows: The examples.
-    validation: The share of the examples to choose by.
-    test: The share of the examples to report.
+    validation: The share of the validation examples.
+    test: The share of the test examples.
     seed: The seed of the split.
 
   Returns:
@@ -127,7 +127,7 @@ def hold_out(
   """
 
   def split(rows: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
-    # As scikit-learn's train_test_split has it, by which Motley splits, though
+    # As in scikit-learn's train_test_split, which Motley uses, though
     # .15 / .85 * 85 is a little more than 15.
     size = min(math.ceil(share * len(rows)), len(rows) - 1)
     if size < 1:
@@ -141,16 +141,16 @@ def hold_out(
 
 
 def standardize(features: np.ndarray, like: np.ndarray) -> np.ndarray:
-  """Standardizes features by the means and deviations that others have.
+  """Standardizes features by the means and deviations of others.
 
   Args:
     features: The features, `[n, features]`.
-    like: Those to be standardized by, `[m, features]`.
+    like: The features whose means and deviations are used, `[m, features]`.
 
   Returns:
-    The features, in which those that are constant in `like` are zero.
+    The standardized features; those that are constant in `like` are zero.
   """
-  # In float64, in which the deviation of a constant column is zero exactly.
+  # In float64, where the deviation of a constant column is exactly zero.
   mean = like.mean(axis=0, dtype=np.float64)
   deviation = like.std(axis=0, dtype=np.float64)
   return np.divide(
@@ -162,21 +162,21 @@ def standardize(features: np.ndarray, like: np.ndarray) -> np.ndarray:
 
 
 def numbered(name: str, clients: Sequence[Split]) -> dict[str, Split]:
-  """Gives each client an id, made of their common name and its number."""
+  """Gives each client an id, made from a common name and its number."""
   return {f'{name}_{i:03d}': client for i, client in enumerate(clients)}
 
 
 def split_rows(
   rows: np.ndarray, rng: np.random.Generator
 ) -> Mapping[str, np.ndarray]:
-  """Splits a client's examples as FedProx does, with a part to choose by.
+  """Splits a client's examples as FedProx does, with a validation part.
 
-  A tenth, rounded up, is for the test as in FedProx, and another for the
+  A tenth, rounded up, is for the test as in FedProx, and another tenth for
   validation. Of two examples, one is for the test.
 
   Args:
     rows: The examples.
-    rng: Draws who is where.
+    rng: Draws the parts.
 
   Returns:
     The rows for 'train', for 'validation' and for 'test'.
@@ -202,13 +202,13 @@ def make_populations_of_rows(
 
   Args:
     clients: The rows of the data that each client has.
-    take: Gives the examples of some rows. It may be called from any thread.
+    take: Returns the examples of some rows. It may be called from any thread.
     seed: The seed of the split of each client's examples, see `split_rows`.
-    strata: The label of each row, if those of each label are to be split by
-      themselves.
+    strata: The label of each row, if the rows of each label are to be split
+      separately.
 
   Returns:
-    The populations, all of these clients.
+    The populations, each with all clients.
   """
   splits = {}
   for client_id, rows in clients.items():
@@ -232,7 +232,7 @@ def make_populations_of_rows(
 def sizes_of_parts(
   splits: Mapping[str, Mapping[str, np.ndarray]],
 ) -> Mapping[str, np.ndarray]:
-  """Counts the rows that each client has of each part."""
+  """Counts the rows of each client in each part."""
   return {
     part: np.array([len(split[part]) for split in splits.values()], np.int64)
     for part in PARTS
@@ -246,7 +246,7 @@ def make_populations(clients: Mapping[str, Split]) -> populations.Populations:
     clients: Each client's split examples.
 
   Returns:
-    The populations, all of these clients.
+    The populations, each with all clients.
   """
   return make_lazy_populations(
     tuple(clients), lambda client_id, part: clients[client_id][part]
@@ -262,13 +262,13 @@ def make_lazy_populations(
 
   Args:
     client_ids: The clients.
-    load: From a client and a part, 'train', 'validation' or 'test', to the
-      examples. It may be called from any thread.
+    load: Returns the examples of a client and a part: 'train', 'validation' or
+      'test'. It may be called from any thread.
     sizes: For each part, each client's number of examples. If it is None, all
       clients are loaded before the first round to count them.
 
   Returns:
-    The populations, all of these clients.
+    The populations, each with all clients.
   """
 
   def population(**sets: str) -> populations.Population:

@@ -1,4 +1,4 @@
-"""Finds whose the rows of a user's table are, and holds some of them out."""
+"""Assigns the rows of a user's table to clients, and holds some out."""
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
@@ -15,37 +15,39 @@ from tasks.data import table_columns
 from tasks.data import table_files
 
 _CLIENT = 'client'
+ALL_CLIENTS = 'all_clients'
 
 
 @dataclasses.dataclass(frozen=True)
 class ClientSettings(partitions.PartitionSettings):
-  """The settings of who has which rows of a table, and what they are for."""
+  """The settings of the clients of a table, and of held-out rows or clients."""
 
   client_column: str | None = settings.field(
     None,
-    'The column of the names of clients; none if each file of a folder is a'
-    ' client, or for a partition that is drawn.',
+    'The column with the names of clients; none if each file of a folder is a'
+    ' client, or if the partition is drawn.',
   )
   partition: str = partitions.field(_CLIENT, _CLIENT)
   split_column: str | None = settings.field(
     None,
     'The column that says what a row is for: train, validation or test; none'
-    ' for a split at random.',
+    ' for a random split.',
   )
   hold_out: str = settings.field(
     'examples',
-    'What is held out: examples of each client, or clients.',
-    choices=('examples', 'clients'),
+    'Whether examples of each client are held out, or clients; or all clients,'
+    ' who are all reported then, with a run that was trained before.',
+    choices=('examples', 'clients', ALL_CLIENTS),
   )
   validation_fraction: float = settings.field(
     0.15,
-    "The share of each client's examples, or of the clients, to choose by.",
+    "The share of each client's examples, or of the clients, for validation.",
     above=0,
     maximum=0.45,
   )
   test_fraction: float = settings.field(
     0.15,
-    "The share of each client's examples, or of the clients, to report.",
+    "The share of each client's examples, or of the clients, for the test.",
     above=0,
     maximum=0.45,
   )
@@ -63,36 +65,36 @@ def find(
   Args:
     own: The settings.
     table: The table.
-    target: What is to be predicted of each row.
-    is_class: Whether that is its class.
+    target: The number or class of each row that is to be predicted.
+    is_class: Whether it is a class.
     data_dir: The folder of the user's data.
 
   Returns:
-    The rows, by the names of the clients in their order.
+    The rows of each client, by its name.
 
   Raises:
-    UserError: If nothing says whose a row is, or two things do.
+    UserError: If no setting says which client has a row, or two do.
   """
   if own.partition != _CLIENT:
     if own.client_column is not None:
       raise settings.SettingError(
-        f'task.partition={own.partition} deals rows out, but'
-        f' task.client_column={own.client_column} says whose they are. Leave'
+        f'Both task.partition={own.partition} and'
+        f' task.client_column={own.client_column} assign rows to clients. Leave'
         ' out one of the two.',
         'partition',
       )
     if not is_class and own.partition != partitions.FILE:
       raise settings.SettingError(
-        f'task.partition={own.partition} deals out classes, but the target is'
-        ' a number. Name the column of the clients as task.client_column.',
+        f'task.partition={own.partition} needs classes, but the target is a'
+        ' number. Name the column of the clients as task.client_column.',
         'partition',
       )
     clients = partitions.make(own, target, data_dir)
-    # A client may be dealt nothing.
+    # A client may get no rows.
     return {name: rows for name, rows in clients.items() if len(rows)}
   if own.partition_file is not None:
     raise settings.SettingError(
-      'task.partition_file is for a partition that is drawn, as by'
+      'task.partition_file is for a partition that is drawn, for example by'
       ' task.partition=dirichlet, or restored by task.partition=file.',
       'partition_file',
     )
@@ -101,8 +103,8 @@ def find(
     return partitions.by_number(found.codes, found.names)
   if not table.path.is_dir():
     raise settings.SettingError(
-      'task.client_column is not set. Name the column of the clients, or have'
-      ' the rows dealt out, as by task.partition=dirichlet.',
+      'task.client_column is not set. Name the column of the clients, or draw'
+      ' a partition of the rows, for example by task.partition=dirichlet.',
       'client_column',
     )
   names = [table_files.stem(path) for path in table.files]
@@ -110,7 +112,7 @@ def find(
     if names.count(name) > 1:
       raise errors.UserError(
         f'{table.path} has several files {name}, each of which is a client.'
-        ' Give each its own name.'
+        ' Give each another name.'
       )
   ends = np.cumsum(table.sizes)
   return dict(zip(names, np.split(np.arange(table.num_rows), ends[:-1])))
@@ -122,9 +124,9 @@ class Split:
 
   Attributes:
     clients: The rows of each client.
-    parts: For each client of a cross-silo task, its rows of each part.
+    parts: For each client of a cross-silo task, its rows in each part.
     held_out: The clients for 'train', 'validation' and 'test' of a cross-device
-      task; none if the task is cross-silo.
+      task; empty if the task is cross-silo.
   """
 
   clients: Mapping[str, np.ndarray]
@@ -133,7 +135,7 @@ class Split:
 
   @property
   def told(self) -> str:
-    """How many are for what, for the user."""
+    """The numbers of examples or clients in each part, for the user."""
     if not self.parts:
       return ', '.join(
         f'{len(ids):,} clients for {part}'
@@ -145,7 +147,7 @@ class Split:
     )
 
   def train_rows(self, num_rows: int) -> np.ndarray:
-    """Whether each row is to train on, `[rows]`."""
+    """Tells which rows are to train on, `[rows]`."""
     mask = np.zeros(num_rows, bool)
     for own in self.parts.values():
       mask[own['train']] = True
@@ -155,7 +157,7 @@ class Split:
 
 
 def _read_split(own: ClientSettings, table: table_files.Table) -> np.ndarray:
-  """Reads the place of each row's part among `silos.PARTS`, `[rows]`."""
+  """Reads each row's part, as its place in `silos.PARTS`, `[rows]`."""
   name = str(own.split_column)
   found = table_columns.categories(table, name, 'split_column')
   for code, part in enumerate(found.names):
@@ -169,7 +171,7 @@ def _read_split(own: ClientSettings, table: table_files.Table) -> np.ndarray:
     if part not in found.names:
       raise errors.UserError(
         f'{table.path}: column {name!r} has no {part!r}. Name another one as'
-        ' task.split_column, or none for a split at random.'
+        ' task.split_column, or none for a random split.'
       )
   return np.array([silos.PARTS.index(part) for part in found.names])[
     found.codes
@@ -224,14 +226,16 @@ def hold_out(
     own: The settings.
     table: The table.
     clients: The rows of each client.
-    seed: The seed of a split at random.
+    seed: The seed of a random split.
 
   Returns:
     The split.
 
   Raises:
-    UserError: If the table does not say how, or there are too few clients.
+    UserError: If the split column is invalid, or there are too few clients.
   """
+  if own.hold_out == ALL_CLIENTS:
+    return Split(clients, {}, dict(train=(), validation=(), test=list(clients)))
   codes = None if own.split_column is None else _read_split(own, table)
   if own.hold_out == 'examples':
     parts: dict[str, Mapping[str, np.ndarray]] = {}
@@ -268,7 +272,7 @@ def hold_out(
     if not client_ids:
       raise errors.UserError(
         f'Of the {len(clients)} clients of {table.path} none is left for'
-        f' {part}. Name smaller shares, or set task.hold_out=examples.'
+        f' {part}. Set smaller shares, or task.hold_out=examples.'
       )
   return Split(clients, {}, held_out)
 
@@ -281,10 +285,10 @@ def make_populations(
   """Makes the populations of a table.
 
   Args:
-    split: Who has which rows for what.
-    take: From some rows of a client, and those that it trains on, to the
-      examples. It may be called from any thread.
-    seed: The seed of how the examples of held-out clients are halved.
+    split: The clients' rows in each part.
+    take: Returns the examples of a client's rows, given these and the rows that
+      it trains on. It may be called from any thread.
+    seed: The seed of the order in which held-out clients' examples are halved.
 
   Returns:
     The populations.
@@ -305,7 +309,7 @@ def make_populations(
 
   def some(client_ids: Sequence[str]) -> devices.Devices:
     sizes = [len(split.clients[client_id]) for client_id in client_ids]
-    return devices.Devices(tuple(client_ids), load, np.array(sizes))
+    return devices.Devices(tuple(client_ids), load, np.array(sizes, int))
 
   return devices.make_populations(
     train=some(split.held_out['train']),

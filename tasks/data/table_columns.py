@@ -1,4 +1,4 @@
-"""Columns of a user's table as numbers, or as numbers of categories."""
+"""Reads columns of a user's table as numbers or as categories."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -11,6 +11,7 @@ from pyarrow import compute
 
 from base import errors
 from tasks.data import table_files
+from tasks.data import table_notes
 
 _NUMBER = re.compile(r'\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*')
 
@@ -20,7 +21,7 @@ class Categories:
   """A column whose values are categories.
 
   Attributes:
-    names: The categories, sorted: by size if all are numbers.
+    names: The categories, sorted, as numbers if all are numbers.
     codes: The place of each row's category among the names, `[rows]` int32.
   """
 
@@ -29,12 +30,12 @@ class Categories:
 
 
 def is_number(text: str) -> bool:
-  """Whether a text is a number."""
+  """Tells whether a text is a number."""
   return _NUMBER.fullmatch(text) is not None
 
 
 def is_numeric(column: pa.ChunkedArray) -> bool:
-  """Whether a column was read as numbers."""
+  """Tells whether a column was read as numbers."""
   kind = column.type
   return is_whole(column) or bool(
     pa.types.is_floating(kind) or pa.types.is_decimal(kind)
@@ -42,7 +43,7 @@ def is_numeric(column: pa.ChunkedArray) -> bool:
 
 
 def is_whole(column: pa.ChunkedArray) -> bool:
-  """Whether a column was read as whole numbers."""
+  """Tells whether a column was read as whole numbers."""
   return bool(pa.types.is_integer(column.type))
 
 
@@ -54,7 +55,7 @@ def refuse(
 
 
 def sort(names: Sequence[str]) -> list[str]:
-  """Sorts texts: by size if all of them are numbers."""
+  """Sorts texts, as numbers if all of them are numbers."""
   if all(map(is_number, names)):
     return sorted(names, key=lambda name: (float(name), name))
   return sorted(names)
@@ -72,7 +73,7 @@ def texts(table: table_files.Table, name: str, setting: str) -> pa.ChunkedArray:
     The column.
 
   Raises:
-    UserError: If there is no such column, or it is of lists or the like.
+    UserError: If there is no such column, or it has values like lists.
   """
   column = table.column(name, setting)
   try:
@@ -86,7 +87,12 @@ def texts(table: table_files.Table, name: str, setting: str) -> pa.ChunkedArray:
 
 
 def categories(
-  table: table_files.Table, name: str, setting: str, *, missing: bool = False
+  table: table_files.Table,
+  name: str,
+  setting: str,
+  *,
+  missing: bool = False,
+  known: Sequence[str] | None = None,
 ) -> Categories:
   """Reads a column of categories.
 
@@ -94,21 +100,34 @@ def categories(
     table: The table.
     name: The name of the column.
     setting: The setting that names it.
-    missing: Whether '' is a category; else a missing value is refused.
+    missing: Whether '' is a category; if not, a missing value is refused.
+    known: All possible categories, in their order; by default those of the
+      column.
 
   Returns:
     The categories.
 
   Raises:
-    UserError: As in `texts`, or for a missing value.
+    UserError: As in `texts`, or for a missing value or a category that is not
+      known.
   """
   encoded = texts(table, name, setting).dictionary_encode().combine_chunks()
   found: list[str] = encoded.dictionary.to_pylist()
   if '' in found and not missing:
     row = first_row(encoded.indices.to_numpy() == found.index(''))
     refuse(table, row, name, f'has no value, but task.{setting} needs one.')
-  names = sort(found)
+  names = sort(found) if known is None else known
   place = {category: k for k, category in enumerate(names)}
+  for code, category in enumerate(found):
+    if category not in place:
+      row = first_row(encoded.indices.to_numpy() == code)
+      refuse(
+        table,
+        row,
+        name,
+        f'has {category!r}, but task.encoding_file has only'
+        f' {table_notes.few(names)}.',
+      )
   order = np.array([place[category] for category in found], np.int32)
   return Categories(names, order[encoded.indices.to_numpy()])
 
@@ -125,18 +144,19 @@ def numbers(table: table_files.Table, name: str, setting: str) -> np.ndarray:
     The numbers, `[rows]`; NaN where one is missing.
 
   Raises:
-    UserError: If there is no such column, or a value is no finite number.
+    UserError: If there is no such column, or a value is not a finite number.
   """
   column = table.column(name, setting)
-  if not is_numeric(column):
+  # A column without any value may be of numbers in another table.
+  if not (is_numeric(column) or pa.types.is_null(column.type)):
     found = categories(table, name, setting, missing=True)
     wrong = [
       k for k, text in enumerate(found.names) if text and not is_number(text)
     ]
     row = first_row(np.isin(found.codes, wrong))
     value = found.names[found.codes[row]]
-    refuse(table, row, name, f'has {value!r}, which is no number.')
-  # As numbers of Python are, whole ones above 2^53 are rounded.
+    refuse(table, row, name, f'has {value!r}, which is not a number.')
+  # Whole numbers above 2^53 are rounded, as in Python's floats.
   values = column.cast(pa.float64(), safe=False).to_numpy()
   infinite = np.isinf(values)
   if infinite.any():

@@ -1,17 +1,19 @@
-"""The inputs that a model is given of the columns of a user's table.
+"""Makes a model's inputs from the columns of a user's table.
 
-A number is an input, and where the table lacks some, whether it is missing is
-another one. A category is as many inputs as categories occur in the rows to
-train on, of which one is 1; for another category all are 0. A text is the
-counts of its words: of those of a vocabulary, or in as many inputs as the user
-wants, which words are hashed to.
+A column of numbers is one input. If some are missing, another input marks them.
+A column of categories is one-hot, with an input for each category in the rows
+to train on; for other categories all inputs are 0. A column of texts becomes
+counts of words: of the words of a vocabulary, or of all words, hashed to a
+number of inputs.
 
-What is fitted, as means and categories, is fitted to the rows to train on.
+Means, deviations and categories are fitted to the rows to train on, and can be
+applied to the columns of another table.
 """
 
 from collections.abc import Sequence
 import dataclasses
 import pathlib
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse
@@ -27,23 +29,23 @@ from tasks.data import table_notes
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSettings(settings.Settings):
-  """The settings of what a model is given of the columns of a table."""
+  """The settings of a model's inputs from the columns of a table."""
 
   feature_columns: tuple[str, ...] = settings.field(
     (),
     'The columns that are inputs; empty for all that no other setting names.',
   )
   ignored_columns: tuple[str, ...] = settings.field(
-    (), 'Columns that are no inputs, such as a number of the row.'
+    (), 'Columns that are not inputs, such as the number of a row.'
   )
   category_columns: tuple[str, ...] = settings.field(
     (),
-    'Columns of numbers that are categories, such as codes; columns of texts'
-    ' are so unless text_columns names them.',
+    'Columns of numbers that are categories, such as codes. Columns of texts'
+    ' are always categories, unless text_columns names them.',
   )
   max_categories: int = settings.field(
     100,
-    'The most categories of a column, each of which is an input.',
+    'The largest number of categories of a column, each of which is an input.',
     minimum=2,
   )
   text_columns: tuple[str, ...] = settings.field(
@@ -56,36 +58,36 @@ class FeatureSettings(settings.Settings):
   )
   text_vocabulary: str | None = settings.field(
     None,
-    'A file of words, one a line, which are counted in the place of hashed'
-    ' words.',
+    'A file of words, one a line, which are counted instead of hashed words.',
     path=True,
   )
   missing: str = settings.field(
     'error',
-    'What happens to a missing number: it is an error, or filled with the mean'
-    ' of those to train on, and an input says so. A missing category is a'
-    ' category.',
+    'What happens to a missing number: it is an error, or replaced by the mean'
+    ' of the rows to train on, and marked by another input. A missing category'
+    ' is a category.',
     choices=('error', 'fill'),
   )
   standardize: str = settings.field(
     'all',
-    'By which examples to train on numbers are standardized: those of all'
-    " clients, or the client's own; or none.",
+    'Whether numbers are standardized by the examples to train on of all'
+    " clients, by the client's own, or not at all (none).",
     choices=('all', 'client', 'none'),
   )
 
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-  """The inputs of all rows, by columns, which take the least space.
+  """The inputs of all rows, stored by column to take little space.
 
   Attributes:
     numbers: The columns of numbers, each `[rows]` float32.
-    are_missing: Where a number is missing, each `[rows]` bool.
+    are_missing: The masks of missing numbers, each `[rows]` bool.
     categories: The columns of categories: the place of each row's category
-      among those to train on, or -1, `[rows]`; and how many these are.
+      among those in the rows to train on, or -1, `[rows]`; and the number of
+      these categories.
     texts: The columns of texts, each `[rows, inputs]`, sparse.
-    told: What became of each column, for the user.
+    told: A description of each column, for the user.
   """
 
   numbers: list[np.ndarray] = dataclasses.field(default_factory=list)
@@ -125,13 +127,207 @@ class Features:
     return inputs
 
 
+@dataclasses.dataclass(frozen=True)
+class Number:
+  """A column of numbers: (value - mean) / deviation, or 0 without a deviation.
+
+  Attributes:
+    column: Its name.
+    mean: What is subtracted.
+    deviation: What it is divided by.
+    missing: The number that a missing one is taken for; None if none may be
+      missing.
+    has_missing_input: Whether another input is 1 where a number is missing.
+  """
+
+  column: str
+  mean: float = 0.0
+  deviation: float = 1.0
+  missing: float | None = None
+  has_missing_input: bool = False
+  kind: ClassVar[str] = 'number'
+
+  @classmethod
+  def fit(
+    cls,
+    table: table_files.Table,
+    name: str,
+    own: FeatureSettings,
+    train: np.ndarray,
+  ) -> 'Number':
+    """Fits how the column is standardized, and what is missing."""
+    values = table_columns.numbers(table, name, 'feature_columns')
+    is_missing = np.isnan(values)
+    missing = None
+    if own.missing == 'fill':
+      known = values[train & ~is_missing]
+      missing = float(known.mean()) if len(known) else 0.0
+      values = np.where(is_missing, missing, values)
+    mean, deviation = 0.0, 1.0
+    if own.standardize == 'all':
+      mean, deviation = moments(values[train])
+    return cls(name, mean, deviation, missing, bool(is_missing.any()))
+
+  def encode(self, table: table_files.Table, made: Features) -> None:
+    """Adds the inputs of the column."""
+    values = table_columns.numbers(table, self.column, 'feature_columns')
+    told = 'a number'
+    is_missing = np.isnan(values)
+    if is_missing.any():
+      if self.missing is None:
+        table_columns.refuse(
+          table,
+          table_columns.first_row(is_missing),
+          self.column,
+          'has no value. Set task.missing=fill to fill in the mean, or name the'
+          ' column in task.ignored_columns.',
+        )
+      values = np.where(is_missing, self.missing, values)
+      told += f', {is_missing.sum():,} missing'
+    if self.has_missing_input:
+      made.are_missing.append(is_missing)
+    values = values - self.mean
+    values = values / self.deviation if self.deviation else 0 * values
+    made.numbers.append(values.astype(np.float32))
+    made.told[self.column] = told
+
+
+@dataclasses.dataclass(frozen=True)
+class Category:
+  """A column of categories, each of which is an input of its own.
+
+  Attributes:
+    column: Its name.
+    categories: The categories, '' for a missing one.
+  """
+
+  column: str
+  categories: Sequence[str]
+  kind: ClassVar[str] = 'category'
+
+  @classmethod
+  def fit(
+    cls,
+    table: table_files.Table,
+    name: str,
+    own: FeatureSettings,
+    train: np.ndarray,
+  ) -> 'Category':
+    """Finds the categories of the rows to train on."""
+    found = table_columns.categories(
+      table, name, 'feature_columns', missing=True
+    )
+    _check_categories(table, name, found, own)
+    counts = np.bincount(found.codes[train], minlength=len(found.names))
+    return cls(name, [found.names[k] for k in np.flatnonzero(counts)])
+
+  def encode(self, table: table_files.Table, made: Features) -> None:
+    """Adds the inputs of the column."""
+    found = table_columns.categories(
+      table, self.column, 'feature_columns', missing=True
+    )
+    place = {name: k for k, name in enumerate(self.categories)}
+    codes = np.array([place.get(name, -1) for name in found.names], np.int32)
+    made.categories.append((codes[found.codes], len(place)))
+    names = [name or '(missing)' for name in self.categories]
+    made.told[self.column] = (
+      f'{len(names)} categories: {table_notes.few(names)}'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+  """A column of texts whose words are counted.
+
+  Attributes:
+    column: Its name.
+    inputs: The number of inputs.
+    words: The word that each of them counts; none if words are hashed to them.
+  """
+
+  column: str
+  inputs: int
+  words: Sequence[str] = ()
+  kind: ClassVar[str] = 'text'
+
+  @classmethod
+  def fit(
+    cls,
+    table: table_files.Table,
+    name: str,
+    own: FeatureSettings,
+    train: np.ndarray,
+  ) -> 'Text':
+    """Reads the words to count; nothing of the table is needed for them."""
+    del table, train
+    if own.text_vocabulary is None:
+      return cls(name, own.text_features)
+    words = _read_words(pathlib.Path(own.text_vocabulary))
+    return cls(name, len(words), words)
+
+  def encode(self, table: table_files.Table, made: Features) -> None:
+    """Adds the inputs of the column."""
+    column = table_columns.texts(table, self.column, 'text_columns')
+    count = (
+      text.CountVectorizer(vocabulary=self.words)
+      if self.words
+      else text.HashingVectorizer(n_features=self.inputs)
+    )
+    # A part at a time, as Python's texts take more space than Arrow's.
+    parts = [count.transform(part.to_pylist()) for part in column.chunks]
+    matrix = scipy.sparse.vstack(parts, 'csr', np.float32)
+    made.texts.append(matrix)
+    made.told[self.column] = f'a text, its words in {self.inputs} inputs'
+
+
+Column = Number | Category | Text
+_KINDS: dict[str, Any] = {
+  Number.kind: Number,
+  Category.kind: Category,
+  Text.kind: Text,
+}
+
+
+def to_dict(column: Column) -> dict[str, Any]:
+  """Writes how a column is encoded, for JSON."""
+  return {'kind': column.kind, **dataclasses.asdict(column)}
+
+
+def from_dict(values: dict[str, Any]) -> Column:
+  """Reads what `to_dict` wrote; raises any exception if it is damaged."""
+  values = dict(values)
+  column: Column = _KINDS[values.pop('kind')](**values)
+  return column
+
+
+def input_names(columns: Sequence[Column]) -> list[str]:
+  """Names the inputs of a row, in their order."""
+  numbers = [own for own in columns if isinstance(own, Number)]
+  return [
+    *(own.column for own in numbers),
+    *(f'{own.column} is missing' for own in numbers if own.has_missing_input),
+    *(
+      f'{own.column} is {category or "missing"}'
+      for own in columns
+      if isinstance(own, Category)
+      for category in own.categories
+    ),
+    *(
+      f'{own.column} has {own.words[k] if own.words else f"words of hash {k}"}'
+      for own in columns
+      if isinstance(own, Text)
+      for k in range(own.inputs)
+    ),
+  ]
+
+
 def _check_categories(
   table: table_files.Table,
   name: str,
   found: table_columns.Categories,
   own: FeatureSettings,
 ) -> None:
-  """Refuses a column of too many categories, or of numbers but for a few."""
+  """Refuses a column with too many categories, or of mostly numbers."""
   named = [category for category in found.names if category]
   if name not in own.category_columns:
     wrong = [text for text in named if not table_columns.is_number(text)]
@@ -142,7 +338,7 @@ def _check_categories(
         table,
         row,
         name,
-        f'has {wrong[0]!r}, which is no number, as most others are. Mend it, or'
+        f'has {wrong[0]!r}, while most other values are numbers. Correct it, or'
         ' leave it empty and set task.missing=fill; or name the column in'
         ' task.category_columns.',
       )
@@ -150,86 +346,19 @@ def _check_categories(
     raise errors.UserError(
       f'{table.path}: column {name!r} has {len(named)} categories, more than'
       f' task.max_categories={own.max_categories}. If it is a text, name it in'
-      ' task.text_columns; if it says nothing, in task.ignored_columns.'
+      ' task.text_columns; if it is useless, in task.ignored_columns.'
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Fitting:
-  """Makes inputs of columns, one column after another.
-
-  Attributes:
-    table: The table.
-    own: The settings.
-    train: Whether each row is to train on.
-    made: The inputs made so far.
-  """
-
-  table: table_files.Table
-  own: FeatureSettings
-  train: np.ndarray
-  made: Features = dataclasses.field(default_factory=Features)
-
-  def number(self, name: str) -> None:
-    """Adds a column of numbers."""
-    values = table_columns.numbers(self.table, name, 'feature_columns')
-    told = 'a number'
-    is_missing = np.isnan(values)
-    if is_missing.any():
-      if self.own.missing == 'error':
-        table_columns.refuse(
-          self.table,
-          table_columns.first_row(is_missing),
-          name,
-          'has no value. Set task.missing=fill to fill in the mean, or name the'
-          ' column in task.ignored_columns.',
-        )
-      known = values[self.train & ~is_missing]
-      values = np.where(is_missing, known.mean() if len(known) else 0, values)
-      self.made.are_missing.append(is_missing)
-      told += f', {is_missing.sum():,} missing'
-    if self.own.standardize == 'all':
-      mean, deviation = moments(values[self.train])
-      values = values - mean
-      values = values / deviation if deviation else np.zeros_like(values)
-    self.made.numbers.append(values.astype(np.float32))
-    self.made.told[name] = told
-
-  def category(self, name: str) -> None:
-    """Adds a column of categories."""
-    found = table_columns.categories(
-      self.table, name, 'feature_columns', missing=True
-    )
-    _check_categories(self.table, name, found, self.own)
-    counts = np.bincount(found.codes[self.train], minlength=len(found.names))
-    known = np.flatnonzero(counts)
-    place = np.full(len(found.names), -1, np.int32)
-    place[known] = np.arange(len(known))
-    self.made.categories.append((place[found.codes], len(known)))
-    names = [found.names[k] or '(missing)' for k in known]
-    self.made.told[name] = f'{len(names)} categories: {table_notes.few(names)}'
-
-  def text(self, name: str) -> None:
-    """Adds a column of texts."""
-    column = table_columns.texts(self.table, name, 'text_columns')
-    count = _vectorizer(self.own)
-    # A part at a time, as Python's texts take more space than Arrow's.
-    parts = [count.transform(part.to_pylist()) for part in column.chunks]
-    matrix = scipy.sparse.vstack(parts, 'csr', np.float32)
-    self.made.texts.append(matrix)
-    self.made.told[name] = f'a text, its words in {matrix.shape[1]} inputs'
 
 
 def moments(values: np.ndarray) -> tuple[float, float]:
-  """The mean and the deviation, in which constants have a deviation of zero."""
-  return values.mean(dtype=np.float64), values.std(dtype=np.float64)
+  """Returns the mean and the deviation in float64, exactly 0 for constants."""
+  return float(values.mean(dtype=np.float64)), float(
+    values.std(dtype=np.float64)
+  )
 
 
-def _vectorizer(own: FeatureSettings) -> text.HashingVectorizer:
-  """Makes what counts the words of texts."""
-  if own.text_vocabulary is None:
-    return text.HashingVectorizer(n_features=own.text_features)
-  path = pathlib.Path(own.text_vocabulary)
+def _read_words(path: pathlib.Path) -> list[str]:
+  """Reads the words to count."""
   with files.reading(
     path, 'words, one a line', 'Name another file as task.text_vocabulary.'
   ):
@@ -237,16 +366,16 @@ def _vectorizer(own: FeatureSettings) -> text.HashingVectorizer:
     words = dict.fromkeys(filter(None, map(str.strip, lines)))
     if not words:
       raise ValueError('it has no words')
-  return text.CountVectorizer(vocabulary=list(words))
+  return list(words)
 
 
-def make(
+def fit(
   table: table_files.Table,
   names: Sequence[str],
   own: FeatureSettings,
   train: np.ndarray,
-) -> Features:
-  """Makes the inputs of all rows.
+) -> list[Column]:
+  """Fits how columns become inputs to the rows to train on.
 
   Args:
     table: The table.
@@ -255,19 +384,37 @@ def make(
     train: Whether each row is to train on.
 
   Returns:
-    The inputs.
+    What becomes of each column.
 
   Raises:
     UserError: If a column cannot be an input.
   """
-  fitting = _Fitting(table, own, train)
-  for name in names:
+
+  def kind(name: str) -> Any:
     if name in own.text_columns:
-      fitting.text(name)
-    elif name not in own.category_columns and table_columns.is_numeric(
-      table.column(name, 'feature_columns')
-    ):
-      fitting.number(name)
-    else:
-      fitting.category(name)
-  return fitting.made
+      return Text
+    column = table.column(name, 'feature_columns')
+    if name not in own.category_columns and table_columns.is_numeric(column):
+      return Number
+    return Category
+
+  return [kind(name).fit(table, name, own, train) for name in names]
+
+
+def encode(table: table_files.Table, columns: Sequence[Column]) -> Features:
+  """Makes the inputs of all rows.
+
+  Args:
+    table: The table, which may be another one than that of `fit`.
+    columns: What becomes of each column.
+
+  Returns:
+    The inputs.
+
+  Raises:
+    UserError: If there is no such column, or it has what it had not in `fit`.
+  """
+  made = Features()
+  for column in columns:
+    column.encode(table, made)
+  return made

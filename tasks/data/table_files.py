@@ -1,16 +1,16 @@
 """Reads tables of users: CSV, Parquet and JSON lines.
 
 A table is a file, or a folder of files with the same columns, which are read in
-the order of their names. The ending of a name says what a file is:
+the order of their names. The ending of a name tells the format:
 
   .csv, .tsv                 the first line has the names of the columns
   .parquet
   .jsonl, .ndjson            an object a line
 
-All but Parquet may be compressed, as .csv.gz. Texts are UTF-8.
+All but Parquet may be compressed, such as .csv.gz. Texts are UTF-8.
 
-Arrow reads without saying where it failed. Only then is a file read again, line
-by line, to find what is wrong.
+Arrow does not say where it failed. So if it fails, the file is read again, line
+by line, to find the error.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ def _csv_rows(
     reader = csv.reader(file, delimiter=delimiter)
     first = 1
     for fields in reader:
-      # Lines without anything are no rows.
+      # Empty lines are not rows.
       if fields:
         yield first, fields
       first = reader.line_num + 1
@@ -72,7 +72,7 @@ def _explain_bytes(path: pathlib.Path) -> str | None:
 
 
 def _explain_csv(path: pathlib.Path, delimiter: str) -> str | None:
-  """Finds what is wrong with a CSV file; None if it is something else."""
+  """Finds the error in a CSV file; None if it is not one of these."""
   if problem := _explain_bytes(path):
     return problem
   header: list[str] = []
@@ -87,7 +87,7 @@ def _explain_csv(path: pathlib.Path, delimiter: str) -> str | None:
 
 
 def _explain_jsonl(path: pathlib.Path) -> str | None:
-  """Finds what is wrong with a file of JSON lines, likewise."""
+  """Finds the error in a file of JSON lines; None if not one of these."""
   if problem := _explain_bytes(path):
     return problem
   kinds: dict[str, tuple[str, int]] = {}
@@ -103,10 +103,10 @@ def _explain_jsonl(path: pathlib.Path) -> str | None:
         continue
       try:
         row = json.loads(line)
-      except ValueError as error:
-        return f'line {number} is no JSON ({error})'
+      except (ValueError, RecursionError) as error:
+        return f'line {number} is not JSON ({error})'
       if not isinstance(row, dict):
-        return f'line {number} is no object'
+        return f'line {number} is not an object'
       for name, value in row.items():
         if value is None:
           continue
@@ -139,7 +139,7 @@ def _read_csv(
 
 
 def _read_jsonl(path: pathlib.Path, as_text: Sequence[str]) -> pa.Table:
-  del as_text  # JSON says what is a text.
+  del as_text  # JSON knows which values are texts.
   with pa.input_stream(str(path), compression='detect') as file:
     return arrow_json.read_json(
       file, arrow_json.ReadOptions(block_size=_JSON_BLOCK)
@@ -147,8 +147,8 @@ def _read_jsonl(path: pathlib.Path, as_text: Sequence[str]) -> pa.Table:
 
 
 def _read_parquet(path: pathlib.Path, as_text: Sequence[str]) -> pa.Table:
-  del as_text  # Parquet says what is a text.
-  # With `filters` or a data set, Arrow would take folders' names for columns.
+  del as_text  # Parquet knows which values are texts.
+  # With `filters` or a data set, Arrow would make columns of folders' names.
   return parquet.ParquetFile(path).read()
 
 
@@ -168,11 +168,11 @@ def _line_of_csv(path: pathlib.Path, row: int, delimiter: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class _Format:
-  """How to read the files of a format.
+  """The functions that read the files of a format.
 
   Attributes:
     read: Reads a file, given the columns that are texts.
-    explain: Says what is wrong with a file that cannot be read.
+    explain: Finds the error in a file that cannot be read.
     line: Finds the line of a row; None if there are no lines.
   """
 
@@ -205,7 +205,7 @@ def _ending(path: pathlib.Path) -> str:
 
 
 def stem(path: pathlib.Path) -> str:
-  """Returns the name of a file without the ending that says what it is."""
+  """Returns the name of a file without the ending that tells its format."""
   return path.name.removesuffix(_GZ).removesuffix(_ending(path))
 
 
@@ -217,7 +217,7 @@ class Table:
     path: The file or folder.
     columns: The columns, by name.
     files: The files, in their order.
-    sizes: The number of rows of each.
+    sizes: The number of rows of each file.
   """
 
   path: pathlib.Path
@@ -231,7 +231,7 @@ class Table:
     return sum(self.sizes)
 
   def where(self, row: int) -> str:
-    """Says where the user finds a row."""
+    """Returns the place of a row in its file, for the user."""
     ends = np.cumsum(self.sizes)
     k = int(np.searchsorted(ends, row, side='right'))
     path, within = self.files[k], int(row - ends[k] + self.sizes[k])
@@ -241,7 +241,7 @@ class Table:
     return f'{path}, line {line(path, within)}'
 
   def column(self, name: str, setting: str) -> pa.ChunkedArray:
-    """Returns the column that a setting names; may raise a `UserError`."""
+    """Returns the column that a setting names, or raises a `UserError`."""
     if name not in self.columns:
       unknown = errors.unknown('column', name, self.columns)
       raise errors.UserError(f'{self.path}: task.{setting}: {unknown}')
@@ -258,20 +258,20 @@ def _read_file(path: pathlib.Path, as_text: Sequence[str]) -> pa.Table:
     with contextlib.suppress(ValueError, OSError, EOFError, csv.Error):
       problem = format_.explain(path)
     raise errors.UserError(
-      f'{path} cannot be read: {problem or error}. Mend the file.'
+      f'{path} cannot be read: {problem or error}. Correct the file.'
     ) from error
   for name in names:
     if names.count(name) > 1:
       raise errors.UserError(
-        f'{path} has several columns {name!r}. Give each its own name.'
+        f'{path} has several columns {name!r}. Give each another name.'
       )
   if not len(table):
-    raise errors.UserError(f'{path} has no rows. Mend or remove the file.')
+    raise errors.UserError(f'{path} has no rows. Correct or remove the file.')
   return table
 
 
 def _join(tables: Mapping[pathlib.Path, pa.Table]) -> pa.Table:
-  """Puts the rows of files behind each other."""
+  """Concatenates the rows of files."""
   (first_path, first), *others = tables.items()
   for path, table in others:
     if set(table.column_names) != set(first.column_names):
@@ -299,8 +299,8 @@ def read(path: pathlib.Path, as_text: Sequence[str] = ()) -> Table:
 
   Args:
     path: The file, or the folder of files.
-    as_text: The columns whose values are texts, whatever they look like: a
-      client may be named 007.
+    as_text: The columns whose values are texts even if they look like numbers:
+      a client may be named 007.
 
   Returns:
     The table.
@@ -320,7 +320,7 @@ def read(path: pathlib.Path, as_text: Sequence[str] = ()) -> Table:
     )
   elif _ending(path) not in _FORMATS:
     raise errors.UserError(
-      f'The name of {path} does not tell what the file is. {known}'
+      f'The ending of {path} is not that of a table. {known}'
     )
   else:
     files = [path]
@@ -332,5 +332,5 @@ def read(path: pathlib.Path, as_text: Sequence[str] = ()) -> Table:
 
 
 def release() -> None:
-  """Gives back the memory of former tables, which Arrow would keep."""
+  """Frees the memory of earlier tables, which Arrow would keep."""
   pa.default_memory_pool().release_unused()

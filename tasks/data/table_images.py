@@ -1,4 +1,4 @@
-"""Images that a column of a user's table has the paths of."""
+"""Images whose paths are in a column of a user's table."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -20,14 +20,14 @@ class ImageSettings(settings.Settings):
 
   image_column: str | None = settings.field(
     None,
-    'The column of the paths of images, PNG, JPEG, BMP or GIF, which are then'
-    ' the only inputs. A relative path starts at the folder of the table.',
+    'The column with the paths of images (PNG, JPEG, BMP or GIF), which are'
+    ' then the only inputs. A relative path starts at the folder of the table.',
   )
   image_size: int = settings.field(
     32, 'The height and width that images are resized to.', minimum=4
   )
   image_channels: int = settings.field(
-    3, '3 for images in colour, 1 for grey ones.', choices=(1, 3)
+    3, '3 for color images, 1 for gray images.', choices=(1, 3)
   )
 
 
@@ -45,11 +45,11 @@ class Images:
   paths: pa.Array
   own: ImageSettings
 
-  num_numbers = 0  # None that is standardized.
+  num_numbers = 0  # There are no inputs to standardize.
 
   @property
   def told(self) -> Mapping[str, str]:
-    """A line on what became of the column, for the user."""
+    """A description of the column, for the user."""
     height, width, channels = self.shape
     text = f'images of {height} x {width}, {channels} channels'
     return {str(self.own.image_column): text}
@@ -68,10 +68,10 @@ class Images:
     return self._folder / self.paths[row].as_py()
 
   def check(self) -> None:
-    """Raises a `UserError` if there is no file of an image."""
+    """Raises a `UserError` if the file of an image is missing."""
     for row in range(len(self.paths)):
       if not self._path(row).is_file():
-        self._refuse(row, 'is no file')
+        self._refuse(row, 'is not a file')
 
   def _refuse(self, row: int, problem: str) -> None:
     where = self._path(row)
@@ -83,7 +83,7 @@ class Images:
     """Returns the images of some rows, `[n, height, width, channels]`, 0 to 1.
 
     Raises:
-      UserError: If one is no image.
+      UserError: If a file is not an image.
     """
     images = np.empty([len(rows), *self.shape], np.float32)
     for k, row in enumerate(rows.tolist()):

@@ -1,4 +1,4 @@
-"""Notes on a user's table that was read, as text of 80 columns."""
+"""Describes a user's table, as text of 80 columns."""
 
 from collections.abc import Mapping, Sequence
 import textwrap
@@ -13,12 +13,12 @@ _SHOWN = 8
 
 
 def few(names: Sequence[str], most: int = _SHOWN) -> str:
-  """Names the first ones."""
+  """Lists the first names."""
   return ', '.join(names[:most]) + (', …' if len(names) > most else '')
 
 
 def entry(name: str, told: str) -> str:
-  """Writes what is told of a name, in a column of its own."""
+  """Writes a name and, in a second column, its description."""
   if len(name) > _NAME_WIDTH:
     name = f'{name[: _NAME_WIDTH - 1]}…'
   return textwrap.fill(
@@ -30,7 +30,7 @@ def entry(name: str, told: str) -> str:
 
 
 def columns(told: Mapping[str, str]) -> str:
-  """Writes what became of each column; the same is written once."""
+  """Writes the description of each column; equal ones are written once."""
   names: dict[str, list[str]] = {}
   for name, text in told.items():
     names.setdefault(text, []).append(name)
@@ -43,14 +43,14 @@ def columns(told: Mapping[str, str]) -> str:
 
 
 def histogram(sizes: np.ndarray) -> str:
-  """Draws how many clients have how many examples.
+  """Draws a histogram of the clients' numbers of examples.
 
   Args:
     sizes: The number of examples of each client.
 
   Returns:
-    A line for each range of sizes; each range ends at about the same multiple
-    of the one before.
+    A line for each range of sizes; the ends of ranges grow by about the same
+    factor.
   """
   low, high = int(sizes.min()), int(sizes.max())
   ends = np.geomspace(max(low, 1), high + 1, _MOST_BARS + 1)

@@ -1,13 +1,13 @@
 """Makes the database of TedMulti from the public transcripts of TED talks.
 
-Qi et al. 2018 split the talks into three files, which Motley's code takes as
+Qi et al. 2018 split the talks into three files, which Motley's code uses as
 they are: all_talks_train.tsv for the clients to train on, all_talks_dev.tsv for
-the validation, all_talks_test.tsv for the test. A row is a sentence; of its
-columns, one is the name of the talk and each other one a language. A client is
-a talk in a language, with its sentences in their order.
+validation, all_talks_test.tsv for the test. A row is a sentence; one column has
+the name of the talk, and each other column has the sentence in a language. A
+client is a talk in a language, with its sentences in their order.
 
-As in Motley's code, a sentence is put into lower case and loses its
-punctuation. Both are those of ASCII: letters with accents stay as they are.
+As in Motley's code, a sentence is converted to lower case and loses its
+punctuation. Both affect only ASCII: letters with accents stay as they are.
 """
 
 import collections
@@ -46,7 +46,7 @@ _TALK = 'talk_name'
 _MISSING = ('__NULL__', '_ _ NULL _ _')
 _PUNCTUATION = string.punctuation.encode()
 
-# Is called with how much is done: the bytes read or the clients written.
+# Called with the progress: the number of bytes read, or of clients written.
 ShowProgress = Callable[[int], None]
 
 
@@ -56,7 +56,7 @@ class Talks:
 
   Attributes:
     sentences: Each client's sentences, words separated by a space.
-    splits: What each client is for: 'train', 'validation' or 'test'.
+    splits: The population of each client: 'train', 'validation' or 'test'.
     vocabulary: The words that at least `MIN_CLIENTS` of the clients to train on
       have, each with the number of these clients; the most common first.
   """
@@ -67,7 +67,7 @@ class Talks:
 
 
 def language(client_id: str) -> str:
-  """Tells the language of a client from its id."""
+  """Returns the language of a client, given its id."""
   return client_id.partition('-')[0]
 
 
@@ -86,8 +86,8 @@ def size(source: pathlib.Path) -> int:
   for name in FILES.values():
     if not (source / name).is_file():
       raise errors.UserError(
-        f'There is no {source / name}. Name the folder that {_ARCHIVE} was'
-        ' unpacked to as the source.'
+        f'There is no {source / name}. Unpack {_ARCHIVE} and name its folder as'
+        ' the source.'
       )
   return sum((source / name).stat().st_size for name in FILES.values())
 
@@ -102,7 +102,7 @@ def _read_file(
   path: pathlib.Path, show: ShowProgress
 ) -> Iterator[tuple[str, bytes]]:
   """Reads the client and the words of each sentence."""
-  advice = f'Replace it with that of {_ARCHIVE}'
+  advice = f'Replace it with the file in {_ARCHIVE}'
   with (
     files.reading(path, 'a table of sentences', advice),
     path.open('rb') as file,
@@ -128,7 +128,7 @@ def read(source: pathlib.Path, show: ShowProgress = lambda done: None) -> Talks:
 
   Args:
     source: The folder of the files.
-    show: Is called with the number of bytes that were read.
+    show: Called with the number of bytes that were read.
 
   Returns:
     The clients that have enough sentences.
@@ -165,7 +165,7 @@ def read(source: pathlib.Path, show: ShowProgress = lambda done: None) -> Talks:
   if not vocabulary:
     raise errors.UserError(
       f'{source} is too small: no word is in {MIN_CLIENTS} talks of'
-      f' {MIN_SENTENCES} sentences. Take the files of {_ARCHIVE}'
+      f' {MIN_SENTENCES} sentences. Use the files in {_ARCHIVE}'
     )
   return Talks(
     sentences,
@@ -181,12 +181,12 @@ def write(
 ) -> None:
   """Writes the database, a `tff.simulation.datasets.SqlClientData`.
 
-  It also has the vocabulary, as a table of its own.
+  It also has the vocabulary, as a separate table.
 
   Args:
     talks: The talks.
     path: Its path. The file appears there when it is complete.
-    show: Is called with the number of clients that were written.
+    show: Called with the number of clients that were written.
 
   Raises:
     UserError: If it cannot be written there.
@@ -201,8 +201,12 @@ def write(
     )
 
   try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+    with errors.writing(path):
+      path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+      errors.writing(path),
+      tempfile.TemporaryDirectory(dir=path.parent) as folder,
+    ):
       temporary = pathlib.Path(folder) / path.name
       tff.simulation.datasets.save_to_sql_client_data(
         client_ids,
@@ -211,7 +215,7 @@ def write(
         split_names_by_client_id=talks.splits,
       )
       with contextlib.closing(sqlite3.connect(temporary)) as database:
-        # Without an index, each client would be searched among all sentences.
+        # Without an index, reading a client would search all sentences.
         database.execute('CREATE INDEX by_client ON examples (client_id)')
         database.execute(
           'CREATE TABLE vocabulary (word TEXT NOT NULL, num_clients INTEGER)'
@@ -222,6 +226,6 @@ def write(
         database.commit()
       temporary.chmod(0o644)  # TFF makes it readable by its owner only.
       temporary.replace(path)
-  except (OSError, sqlite3.Error, tf.errors.OpError) as error:
+  except (sqlite3.Error, tf.errors.OpError) as error:
     raise errors.UserError(f'{path} cannot be written ({error}).') from error
   show(len(client_ids))

@@ -1,7 +1,7 @@
 """Texts of clients: sentences as numbers of words, and as examples.
 
 Words are numbered as in `tasks.models.next_word`: 0 is padding, the vocabulary
-follows from 1, then unknown words, the beginning and the end of a sentence.
+starts at 1, then follow unknown words, the beginning and the end of a sentence.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from tasks.data import files
 from tasks.data import populations
 
 _T = TypeVar('_T')
-# What stands for an unknown word in a text.
+# Stands for an unknown word in a text.
 UNKNOWN = '<unk>'
 
 
@@ -29,7 +29,7 @@ class Text:
 
   Attributes:
     words: The numbers of all words, one sentence after the other.
-    ends: Where each sentence ends.
+    ends: The end of each sentence among the words.
   """
 
   words: np.ndarray
@@ -41,15 +41,15 @@ class Text:
     return np.diff(self.ends, prepend=0)
 
   def sentences(self) -> list[np.ndarray]:
-    """The sentences, one by one."""
+    """Returns the sentences, one by one."""
     return np.split(self.words, self.ends[:-1]) if len(self.ends) else []
 
   def renumber(self, numbering: np.ndarray) -> 'Text':
-    """Numbers the words anew: see `Corpus.numbering`."""
+    """Renumbers the words, see `Corpus.numbering`."""
     return dataclasses.replace(self, words=numbering[self.words])
 
   def take(self, chosen: np.ndarray) -> 'Text':
-    """Takes the sentences of a mask."""
+    """Returns the sentences in a mask."""
     return Text(
       self.words[np.repeat(chosen, self.lengths)],
       np.cumsum(self.lengths[chosen]),
@@ -57,7 +57,7 @@ class Text:
 
 
 class Corpus:
-  """The texts of many clients, whose words are numbered as they come."""
+  """The texts of many clients, whose words are numbered as they occur."""
 
   def __init__(self) -> None:
     self._numbers: dict[str, int] = {}
@@ -80,11 +80,11 @@ class Corpus:
 
     Args:
       texts: The texts.
-      size: The most words to find.
+      size: The largest number of words to find.
 
     Returns:
-      The words, the most frequent first, and in the order of the alphabet where
-      they are as frequent. `UNKNOWN` is not among them.
+      The words, the most frequent first, and equally frequent ones in
+      alphabetical order. `UNKNOWN` is not among them.
     """
     counts = np.bincount(
       np.concatenate([text.words for text in texts]),
@@ -98,7 +98,7 @@ class Corpus:
     return [word for _, word in sorted(found)[:size]]
 
   def numbering(self, vocabulary: Sequence[str]) -> np.ndarray:
-    """Returns the number that each of the words has in a vocabulary."""
+    """Returns the number in a vocabulary of each word of the corpus."""
     final = np.full(len(self._numbers), len(vocabulary) + 1, np.int32)
     for number, word in enumerate(vocabulary, 1):
       final[self._numbers[word]] = number
@@ -118,7 +118,7 @@ def number_words(
 
 
 def count_pieces(lengths: np.ndarray, piece_length: int) -> np.ndarray:
-  """Counts the examples that sentences of these lengths make: see `cut`."""
+  """Counts the examples from sentences of these lengths, see `cut`."""
   return -(-(lengths + 1) // piece_length)
 
 
@@ -127,8 +127,8 @@ def cut(
 ) -> populations.Examples:
   """Makes examples in which each word, and each end, is predicted once.
 
-  A sentence of more words than an example has goes on in the next one, whose
-  first prediction knows the word before and nothing else.
+  A sentence with more words than an example has continues in the next example,
+  whose first prediction knows only the word before.
 
   Args:
     sentences: The numbers of the words of each sentence.
@@ -136,7 +136,7 @@ def cut(
     piece_length: The number of words in an example.
 
   Returns:
-    The words 'x', and those that follow each, 'y', `[examples, piece_length]`.
+    The words, 'x', and the word after each, 'y', `[examples, piece_length]`.
   """
   begin, end = vocabulary_size + 2, vocabulary_size + 3
   sentences = list(sentences)
@@ -158,9 +158,9 @@ def split(
 
   Args:
     text: The client's sentences.
-    fractions: The part of the sentences that each part has at least, rounded
-      down; the last part has those that are left.
-    rng: Deals them out.
+    fractions: The fraction of the sentences in each part, rounded down; the
+      last part has all that are left.
+    rng: Draws the parts.
 
   Returns:
     The parts; in each, the sentences are in the order of the text.
@@ -173,7 +173,7 @@ def split(
 
 
 def look_for(name: str, data_dir: str | None) -> pathlib.Path | None:
-  """Finds a file, maybe with .gz behind its name; None if it is nowhere."""
+  """Finds a file, which may end in .gz; None if it is in none of the places."""
   for candidate in (f'{name}.gz', name):
     for path in downloads.places(candidate, data_dir):
       if path.exists():
@@ -182,7 +182,7 @@ def look_for(name: str, data_dir: str | None) -> pathlib.Path | None:
 
 
 def find(name: str, data_dir: str | None, advice: str) -> pathlib.Path:
-  """As `look_for`, but raises a `UserError` if the file is nowhere."""
+  """Finds a file as `look_for`, or raises a `UserError`."""
   return look_for(name, data_dir) or downloads.find(name, data_dir, advice)
 
 
@@ -223,16 +223,15 @@ def read_json_lines(
 
   Args:
     path: The file.
-    parse: From what a line holds to what is yielded. It may raise anything if
-      that is something else.
-    what: What each line is, 'a post', for the errors.
-    advice: How the user can mend the file.
+    parse: Parses the JSON of a line. It may raise any error if that is invalid.
+    what: The kind of line, such as 'a post', for the errors.
+    advice: How the user can correct the file.
 
   Yields:
-    What the lines hold.
+    The parsed lines.
 
   Raises:
-    UserError: If the file cannot be read, or a line is something else.
+    UserError: If the file cannot be read, or a line is invalid.
   """
   with open_lines(path) as lines:
     for number, line in enumerate(lines, 1):
@@ -242,7 +241,7 @@ def read_json_lines(
 
 
 def text_fields(found: Any, names: Sequence[str]) -> list[str]:
-  """Returns the texts of these names; raises an error for `read_json_lines`."""
+  """Returns the texts with these names, or raises a `ValueError`."""
   if not isinstance(found, Mapping):
     raise ValueError('no object')
   for name in names:

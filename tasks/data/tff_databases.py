@@ -1,10 +1,10 @@
 """Clients of the databases that TFF downloads for its simulations.
 
 `tff.simulation.datasets` finds a database in its cache or downloads it, and
-names its clients. Their examples are read here. TFF would build a `tf.data`
-pipeline for each client, which parses example by example. One query and one
-call of the parser do the same in a small part of the time, from any thread, and
-keep nothing of a client that was read.
+lists its clients. This module reads their examples. TFF would build a `tf.data`
+pipeline for each client, which parses one example at a time. One query and one
+call of the parser take a small part of that time, work from any thread, and
+keep nothing of a client in memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ class DatabaseClients:
   advice: str
 
   def sizes(self, client_ids: Sequence[str]) -> np.ndarray:
-    """The number of examples of each of these clients."""
+    """Returns the number of examples of each client."""
     return np.array([self.num_examples[c] for c in client_ids], np.int64)
 
   def read(
@@ -81,7 +81,7 @@ def query(
 ) -> list[Any]:
   """Finds rows of a database.
 
-  Each query opens the database anew, so that threads share nothing. This takes
+  Each query opens the database again, so that threads share nothing. This takes
   less time than the query itself.
 
   Args:
@@ -100,7 +100,7 @@ def query(
 def reading(
   path: pathlib.Path, advice: str
 ) -> contextlib.AbstractContextManager[None]:
-  """Makes a `UserError` of whatever is raised while a database is read."""
+  """Converts any error that is raised while a database is read."""
   return files.reading(path, 'a whole database', advice)
 
 
@@ -139,7 +139,7 @@ def open_database(
         if not isinstance(client_id, str) or type(number) is not int:
           raise ValueError(f'client {client_id!r} has {number!r} examples')
     clients = DatabaseClients(path, split, features, dict(num_examples), advice)
-    clients.read(num_examples[0][0])  # So that damage shows before training.
+    clients.read(num_examples[0][0])  # Finds damage before training.
     all_clients.append(clients)
   return all_clients
 
@@ -156,7 +156,7 @@ def open_splits(
   Args:
     name: The name of the database's file.
     data_dir: The folder that is TFF's cache; None for TFF's default.
-    load_data: TFF's function that loads it, of the argument `cache_dir`.
+    load_data: TFF's function that loads it, with the argument `cache_dir`.
     splits: The names of the splits in the database.
     features: The features to parse of an example.
 
@@ -179,11 +179,11 @@ def open_splits(
       load_data(cache_dir=data_dir and str(path.parent))
     except Exception as error:  # A download fails in a dozen ways.
       with reading(path, advice):
-        if path.exists():  # Not all of it has come.
+        if path.exists():  # The download is incomplete.
           raise
       raise errors.UserError(
         f'There is no {path}, and TFF cannot download it'
-        f' ({files.describe(error)}). Decompress {_URL}/{name}.lzma to there,'
-        f' or name the folder that has {name} as the data_dir.'
+        f' ({files.describe(error)}). Decompress {_URL}/{name}.lzma there, or'
+        f' name the folder that has {name} as the data_dir.'
       ) from error
   return open_database(path, splits, features, advice)

@@ -1,30 +1,30 @@
 """Files of named weights: safetensors, HDF5 (Keras) and NumPy's .npz.
 
-They come from elsewhere, so nothing that is read is run or believed: a file
-holds arrays and no code, what its header says of sizes is held against the size
-of the file before anything is allocated, and no other file is opened that it
-may point to.
+Such files come from unknown sources, so nothing in them is run or trusted: a
+file holds arrays and no code, the sizes in its header are compared with the
+size of the file before anything is allocated, and no other file that it points
+to is opened.
 
-A file in the format safetensors is 8 bytes, the length of a header; the header,
-JSON of {name: {"dtype", "shape", "data_offsets"}}; and the numbers, one array
-behind the other in any order.
+A file in the format safetensors has 8 bytes with the length of the header; the
+header, JSON of {name: {"dtype", "shape", "data_offsets"}}; and the numbers, one
+array after the other in any order.
 """
 
 from collections.abc import Callable, Mapping
 import json
 import math
 import pathlib
-import tempfile
 import zipfile
 
 import h5py
 import numpy as np
 
 from base import errors
+from base import whole_files
 from tasks.data import files
 
-_LENGTH = 8  # Bytes of the length of a header.
-_ALIGNMENT = 8  # Of the first array.
+_LENGTH = 8  # The bytes of the length of a header.
+_ALIGNMENT = 8  # The alignment of the first array.
 _MAX_HEADER = 100_000_000  # As in the package safetensors.
 _DTYPES = {
   'F64': '<f8',
@@ -39,7 +39,7 @@ _DTYPES = {
 }
 _NAMES_OF_DTYPES = {np.dtype(d): name for name, d in _DTYPES.items()}
 
-# Tells by its name whether an array is wanted.
+# Tells whether an array is wanted, given its name.
 Wanted = Callable[[str], bool]
 
 
@@ -63,7 +63,7 @@ def _read_safetensors(
       length <= _MAX_HEADER and begin <= size, 'its header is not complete'
     )
     header = json.loads(file.read(length))
-    _require(isinstance(header, dict), 'its header is no JSON object')
+    _require(isinstance(header, dict), 'its header is not a JSON object')
     header.pop('__metadata__', None)
     found, ends = {}, [0]
     for name, entry in header.items():
@@ -75,11 +75,11 @@ def _read_safetensors(
       _require(
         isinstance(shape, list)
         and all(map(_is_natural, [*shape, first, last])),
-        f'the shape or the place of {name} is none',
+        f'the shape or the place of {name} is invalid',
       )
       _require(
         first <= last and begin + last <= size,
-        f'{name} is outside of the file; perhaps it is not complete',
+        f'{name} is outside of the file, which may be incomplete',
       )
       ends.append(last)
       if not wanted(name):
@@ -93,9 +93,7 @@ def _read_safetensors(
       )
       file.seek(begin + first)
       found[name] = np.fromfile(file, dtype, number).reshape(shape)
-  _require(
-    begin + max(ends) == size, 'there is more in it than its header says'
-  )
+  _require(begin + max(ends) == size, 'it has more data than its header says')
   return found
 
 
@@ -106,23 +104,23 @@ def _read_h5(path: pathlib.Path, wanted: Wanted) -> dict[str, np.ndarray]:
   def add(name: str, item: h5py.Group | h5py.Dataset) -> None:
     if not isinstance(item, h5py.Dataset) or not wanted(name):
       return
-    # Another file's numbers, or a few bytes that unpack to very many.
+    # Numbers of another file, or a few bytes that unpack to a huge array.
     _require(
       not item.external and not item.is_virtual and item.nbytes <= size,
-      f'{name} is not in the file, or compressed',
+      f'{name} is not in the file, or is compressed',
     )
     found[name] = np.asarray(item)
 
   with h5py.File(path, 'r') as file:
-    file.visititems(add)  # Follows no links.
+    file.visititems(add)  # This follows no links.
   return found
 
 
 def _read_npz(path: pathlib.Path, wanted: Wanted) -> dict[str, np.ndarray]:
   with zipfile.ZipFile(path) as archive:
     unpacked = sum(entry.file_size for entry in archive.infolist())
-  # Numbers can hardly be compressed.
-  _require(unpacked <= 20 * path.stat().st_size, 'it unpacks to very much more')
+  # Weights can hardly be compressed.
+  _require(unpacked <= 20 * path.stat().st_size, 'it unpacks to far more data')
   with np.load(path, allow_pickle=False) as file:
     return {name: file[name] for name in file.files if wanted(name)}
 
@@ -141,8 +139,8 @@ def read(
   """Reads the arrays of a file.
 
   Args:
-    path: The file, whose format its name tells: one of `FORMATS`.
-    wanted: Which arrays to read, by their names.
+    path: The file, whose ending is one of `FORMATS`.
+    wanted: Tells which arrays to read, by their names.
 
   Returns:
     The arrays by their names, which are paths in an HDF5 file.
@@ -152,7 +150,7 @@ def read(
   """
   if path.suffix not in _READERS:
     raise errors.UserError(
-      f'{path} is no file of weights: its name must end in'
+      f'{path} is not a file of weights: its name must end in'
       f' {", ".join(FORMATS)}.'
     )
   if not path.exists():
@@ -162,7 +160,7 @@ def read(
 
 
 def _header(arrays: Mapping[str, np.ndarray]) -> bytes:
-  """Makes the header of a file of safetensors, whose arrays are sorted."""
+  """Makes the header of a safetensors file, with the arrays sorted by name."""
   header: dict[str, object] = {'__metadata__': {'format': 'pt'}}
   end = 0
   for name, array in sorted(arrays.items()):
@@ -176,7 +174,7 @@ def _header(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
-  """Writes arrays in the format safetensors, all of them or nothing.
+  """Writes a safetensors file, which appears only when it is complete.
 
   Args:
     path: The file.
@@ -184,10 +182,7 @@ def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
   """
   header = _header(arrays)
   header += b' ' * (-len(header) % _ALIGNMENT)
-  with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-    unfinished = pathlib.Path(folder) / path.name
-    with unfinished.open('wb') as file:
-      file.write(len(header).to_bytes(_LENGTH, 'little') + header)
-      for _, array in sorted(arrays.items()):
-        file.write(np.ascontiguousarray(array).data)
-    unfinished.replace(path)
+  with whole_files.writing(path) as temporary, temporary.open('wb') as file:
+    file.write(len(header).to_bytes(_LENGTH, 'little') + header)
+    for _, array in sorted(arrays.items()):
+      file.write(np.ascontiguousarray(array).data)

@@ -13,7 +13,7 @@ z, for each word of a sentence, goes through a stack of LSTMs, and the next word
 is a softmax of the last one's output. There is no dropout (.5 in the paper):
 the loss of a `Model` is a pure function of weights and batch.
 
-The characters of each word, a table, are no weights: they are `Model.frozen`.
+The table of the characters of each word is no weight: it is in `Model.frozen`.
 Words are numbered as in `next_word`.
 """
 
@@ -42,13 +42,13 @@ def spell(
 
   Args:
     words: The vocabulary.
-    word_length: The most characters of a word; the rest of it is cut off.
-    num_oov_buckets: The number of words that stand for unknown ones.
+    word_length: The largest number of characters of a word; others are cut off.
+    num_oov_buckets: The number of words that stand for unknown words.
 
   Returns:
     The characters of each word between two marks, `[words, word_length + 2]`,
-    from 1 on and 0 for padding; each special word is a character of its own.
-    Then the number of characters.
+    from 1 on and 0 for padding, where each special word is one special
+    character; and the number of characters.
   """
   num_special = 3 + num_oov_buckets
   letters = sorted({letter for word in words for letter in word[:word_length]})
@@ -65,18 +65,18 @@ def spell(
 
 @dataclasses.dataclass(frozen=True)
 class CharacterLstm(next_word.NextWordModel):
-  """The model of Kim et al. 2016, as group-personalized FL (Liu et al.) has it.
+  """The model of Kim et al. 2016, as in group-personalized FL (Liu et al.).
 
   By default it has the sizes of the latter: words of width 100 (here by the
   rule of Kim et al. that there are min(25, 5 w) filters of width w = 1, …, 6)
   and two LSTMs of 512 units.
 
-  Each word of a batch is made of its characters, though some come twice: that
-  is static in shape, and takes 8 ms of a step where all 5,000 words of a
-  vocabulary take 200 (on one core, 320 words in a batch).
+  Each word of a batch is computed from its characters, even if it occurs twice.
+  This has static shapes, and takes 8 ms of a step, where all 5,000 words of a
+  vocabulary take 200 ms (on one core, 320 words in a batch).
 
   A window of characters starts within the word, and ends in zeros if it is
-  wider than what is left. So padding changes nothing.
+  wider than the rest of the word. So padding changes nothing.
 
   It represents a word by the output of the last LSTM.
 
@@ -104,7 +104,7 @@ class CharacterLstm(next_word.NextWordModel):
   def of_words(
     cls, words: Sequence[str], word_length: int = 16, **sizes: Any
   ) -> 'CharacterLstm':
-    """Makes a model of these words, whose sizes are those of its fields."""
+    """Makes a model of these words; `sizes` are further fields."""
     table, num_characters = spell(words, word_length)
     return cls(
       len(words),
@@ -158,7 +158,7 @@ class CharacterLstm(next_word.NextWordModel):
       if name.startswith('lstm'):
         # The forget gate is open at the start.
         return tf.repeat([0.0, 1.0, 0.0, 0.0], self.lstm_size)
-      # At the start, a highway carries on what it is given, as in Kim et al.
+      # At the start, a highway passes its input on, as in Kim et al.
       return tf.fill(shape, -2.0 if name.endswith('gate_bias') else 0.0)
 
     return collections.OrderedDict(
@@ -169,18 +169,18 @@ class CharacterLstm(next_word.NextWordModel):
   def _convolve(self, weights: models.Weights, spelled: tf.Tensor) -> tf.Tensor:
     """Applies all filters to words, `[words, length]` to `[words, width]`.
 
-    The filters of all widths are one product, of the widest windows and kernels
-    that end in zeros; a convolution takes longer.
+    The filters of all widths are one product: windows have the largest width,
+    and narrower kernels end in zeros. A convolution takes longer.
 
     Args:
       weights: The weights.
       spelled: The words' characters.
 
     Returns:
-      y, which tanh has been applied to after the maximum: it is monotone.
+      y; tanh is applied after the maximum, as it is monotone.
     """
     length, widest = spelled.shape[1], len(self.filters)
-    # Row 0 is that of padding.
+    # Row 0 is for padding.
     table = tf.pad(weights['characters'], [[1, 0], [0, 0]])
     x = layers.look_up(table, tf.reshape(spelled, [-1]))
     x = tf.reshape(x, [-1, length, self.character_size])

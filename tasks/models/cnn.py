@@ -11,7 +11,7 @@ from tasks.models import layers
 from tasks.models import metrics
 from tasks.models import models
 
-# A spectrogram of 96 x 64 is then one of 3 x 2.
+# These shrink a spectrogram of 96 x 64 to 3 x 2.
 MOST_SPECTROGRAM_LAYERS = 6
 # The scores of a detector are counted in steps of an eighth of a logit.
 _LARGEST_LOGIT = 16
@@ -23,8 +23,8 @@ class EmnistCnn(layered.LayeredModel, models.Classifier):
   """TFF's `cnn_dropout` for EMNIST, without its dropout.
 
   Two 3x3 convolutions of 32 and 64 channels, 2x2 max-pooling, a dense layer of
-  128 and one of the classes: 1,206,590 weights for 62 classes. The loss of a
-  `Model` is a pure function of weights and batch, hence no dropout.
+  128 units and one of the classes: 1,206,590 weights for 62 classes. The loss
+  of a `Model` is a pure function of weights and batch, hence no dropout.
 
   Its examples are {'x': [28, 28, 1] float32, 'y': [] int32}; it represents one
   by the dense layer before the last, of width 128.
@@ -63,7 +63,8 @@ class AdniCnn(layered.LayeredModel, models.Regressor):
   """Motley's model for ADNI: one number from an image.
 
   Two 5x5 convolutions of 32 and 64 channels, each with 2x2 max-pooling, a dense
-  layer of 512 and one of a single unit. Loss and metric are the squared error.
+  layer of 512 units and one of a single unit. Loss and metric are the squared
+  error.
 
   Its examples are {'x': [32, 32, 1] float32, 'y': [] float32}; it represents
   one by the dense layer before the last.
@@ -202,14 +203,14 @@ class WakewordCnn(layered.LayeredModel):
   def target(self, batch: models.Batch) -> tf.Tensor:
     return tf.cast(batch['y'], tf.float32)
 
-  def judge(
+  def prediction_statistics(
     self, predicted: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
     is_word = self.target(batch)
     correct = tf.equal(tf.cast(predicted > 0.5, tf.float32), is_word)
-    # NaN is counted as well, as it tells what was judged.
+    # NaN is counted as well, as the counts also say how many were judged.
     share = tf.where(tf.math.is_nan(predicted), 0.5, predicted)
-    # One that is certain has an infinite logit.
+    # A probability of 0 or 1 has an infinite logit.
     logit = tf.clip_by_value(
       tf.math.log(share) - tf.math.log1p(-share),
       -_LARGEST_LOGIT,

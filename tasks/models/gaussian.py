@@ -14,11 +14,11 @@ class GaussianMean(models.Model):
   """The mean theta of normally distributed vectors, whose variance is known.
 
   Its examples are {'parent': [], 'variance': [], 'y': [dimension]}: the parent
-  parameter, which only the second metric knows; the variance of the entries of
-  the mean of all vectors of the client; and a vector. The loss
-  ||theta - y||^2 / (2 variance), in the mean over the client's vectors, is the
-  negative log-likelihood of all of them up to a constant. The metrics are the
-  mean distances of theta's entries from y and from the parent parameter.
+  parameter, which only the second metric uses; the variance of the entries of
+  the mean of all vectors of the client; and a vector. The mean over the
+  client's vectors of the loss ||theta - y||^2 / (2 variance) is their negative
+  log-likelihood, up to a constant. The metrics are the mean distances of
+  theta's entries from y and from the parent parameter.
 
   Attributes:
     dimension: The number of entries.
@@ -57,7 +57,7 @@ class GaussianMean(models.Model):
     # Padding has a variance of zero.
     return tf.math.divide_no_nan(squares, 2 * batch['variance'])
 
-  def judge(
+  def prediction_statistics(
     self, predicted: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
     def distance(truth: tf.Tensor) -> tf.Tensor:

@@ -1,22 +1,22 @@
-"""A frozen GPT-2 behind prompts that two networks make of the words (FedPC).
+"""A frozen GPT-2 with prompts that two networks generate from words (FedPC).
 
 Silva et al. 2022, section 3.2.1 and appendix A: personalization without
-backpropagation. Of the words w_1, …, w_T of an utterance under context c, one
-decoder block (Gamma) makes psi_t and another one (nu) makes phi_t, from psi_1 =
-psi, which the client keeps, and phi_1 = phi_c on. For each of the two,
+backpropagation. From the words w_1, …, w_T of an utterance in context c, one
+decoder block (Gamma) generates psi_t and another one (nu) phi_t, starting from
+psi_1 = psi, which the client keeps, and phi_1 = phi_c. For each of the two,
 
   a = LN_1(e_(t-1))
   b = LN_3(LN_2(attention(a; w_<t)) + a)
   e_t = LN_4(FFN(b) + a)
 
 where a is the query and the embeddings of the words are the keys and the
-values. GPT-2 predicts w_t behind the prefix psi_t * phi_t, which is made of
-earlier words alone. As each word has a prefix of its own, an utterance is as
-many sequences as it has words to predict. In the cheaper form it is one
-sequence behind one prefix, made of the words of the prompt.
+values. GPT-2 predicts w_t behind the prefix psi_t * phi_t, which is generated
+from earlier words only. As each word has another prefix, an utterance becomes
+as many sequences as it has words to predict. In the cheaper form it is one
+sequence behind one prefix, generated from its first words.
 
-psi_T is what the client has after the utterance. No gradient passes to psi and
-phi. A block has as many heads as GPT-2 and, as its blocks, a hidden
+psi_T is the client's vector after the utterance. No gradient passes to psi and
+phi. A block has as many heads as GPT-2 and, like GPT-2's blocks, a hidden
 layer of four times the width: 7,090,944 weights at the width of 768.
 """
 
@@ -37,10 +37,10 @@ _OF_DENSE, _OF_NORM = ('kernel', 'bias'), ('scale', 'offset')
 
 @dataclasses.dataclass(frozen=True)
 class Generator:
-  """A decoder block that makes a vector of words, one word after another.
+  """A decoder block that generates a vector from words, one after another.
 
   Attributes:
-    name: What the names of its weights begin with.
+    name: The prefix of the names of its weights.
     width: The width of the vector and of the words.
     num_heads: The number of heads of the attention.
   """
@@ -93,14 +93,14 @@ class Generator:
     words: tf.Tensor,
     is_word: tf.Tensor,
   ) -> tf.Tensor:
-    """Makes the vector behind each word.
+    """Generates the vector after each word.
 
     Args:
       weights: The weights.
       start: The vector before the first word, `[batch, width]`.
       words: The embeddings of the words, `[batch, time, width]`.
-      is_word: Whether a word is no padding, `[batch, time]`. Padding comes last
-        and leaves the vector as it is.
+      is_word: False for padding, `[batch, time]`. Padding comes last and does
+        not change the vector.
 
     Returns:
       The vectors, `[batch, time, width]`.
@@ -128,7 +128,7 @@ class Generator:
     return tf.transpose(made.stack(), [1, 0, 2])
 
   def _by_head(self, rows: tf.Tensor, time: int) -> tf.Tensor:
-    """Returns rows, one a word, as `[batch, heads, time, width of a head]`."""
+    """Reshapes rows of words to `[batch, heads, time, width of a head]`."""
     by_head = [-1, time, self.num_heads, self.width // self.num_heads]
     return tf.transpose(tf.reshape(rows, by_head), [0, 2, 1, 3])
 
@@ -140,7 +140,7 @@ class Generator:
     values: tf.Tensor,
     seen: tf.Tensor,
   ) -> tf.Tensor:
-    """Makes e_t of e_(t-1) and of the words that are seen, `[batch, time]`."""
+    """Computes e_t from e_(t-1) and the words in `seen`, `[batch, time]`."""
 
     def norm(i: int, x: tf.Tensor) -> tf.Tensor:
       return layers.layer_norm(weights, self._norms[i - 1], x, _EPSILON)
@@ -162,11 +162,11 @@ class Generator:
 
 @dataclasses.dataclass(frozen=True)
 class Gpt2WithGeneratedPrompts(prompted.FrozenGpt2, models.GeneratingModel):
-  """A frozen GPT-2 behind psi_t * phi_t, which are made of the words before.
+  """A frozen GPT-2 behind psi_t * phi_t, generated from the words before.
 
   Attributes:
-    once: Whether an utterance has one prefix, made of the first `prompt_length`
-      words, so that it predicts only the words behind these.
+    once: Whether an utterance has one prefix, generated from the first
+      `prompt_length` words, and predicts only the words after these.
   """
 
   once: bool = dataclasses.field(default=False, kw_only=True)
@@ -199,7 +199,7 @@ class Gpt2WithGeneratedPrompts(prompted.FrozenGpt2, models.GeneratingModel):
   def generate(
     self, weights: models.Weights, batch: models.Batch
   ) -> models.Weights:
-    # psi_T is made of the words before the last one.
+    # psi_T is generated from the words before the last one.
     made = self._make_psi(weights, batch, batch['y'] > 0)
     return collections.OrderedDict(psi=made[:, -1])
 
@@ -212,7 +212,7 @@ class Gpt2WithGeneratedPrompts(prompted.FrozenGpt2, models.GeneratingModel):
     )
     if self.once:
       return self._encode_behind(prefixes[:, -1:], batch)
-    # Each word has its own sequence, of which only that word is predicted.
+    # Each word has its own sequence, in which only that word is predicted.
     time, width = self.sequence_length, self.gpt2.width
     features = self.gpt2.encode(
       self.frozen,
@@ -223,13 +223,13 @@ class Gpt2WithGeneratedPrompts(prompted.FrozenGpt2, models.GeneratingModel):
     return tf.reshape(features, [-1, width])
 
   def entry_mask(self, batch: models.Batch) -> tf.Tensor:
-    # The prefix must not have seen what is predicted.
-    return self._is_judged(batch) if self.once else super().entry_mask(batch)
+    # Words from which the prefix was generated must not be predicted.
+    return self._is_evaluated(batch) if self.once else super().entry_mask(batch)
 
   def _make_psi(
     self, weights: models.Weights, batch: models.Batch, is_word: tf.Tensor
   ) -> tf.Tensor:
-    """Makes psi_2, psi_3, …, `[batch, time, width]`."""
+    """Generates psi_2, psi_3, …, `[batch, time, width]`."""
     of_psi, _ = self._generators
     size = tf.shape(batch['x'])[0]
     psi = tf.broadcast_to(weights['psi'], [size, self.gpt2.width])
@@ -243,7 +243,7 @@ class Gpt2WithGeneratedPrompts(prompted.FrozenGpt2, models.GeneratingModel):
     batch: models.Batch,
     is_word: tf.Tensor,
   ) -> tf.Tensor:
-    """Makes the vectors behind the words that prefixes are made of."""
+    """Generates the vectors after the words that make prefixes."""
     time = self.prompt_length if self.once else self.sequence_length
     words = layers.look_up(self.frozen['wte'], self._words(batch)[:, :time])
     return generator.generate(

@@ -1,14 +1,14 @@
 """GPT-2 (Radford et al. 2019) as pure functions of its weights.
 
-Of the words w_1, …, w_T of a sentence, in block i = 0, 1, …,
+For the words w_1, …, w_T of a sentence, with blocks i = 0, 1, …,
 
   x = wte[w] + wpe[position]
   x = x + attention(ln_1(x))
   x = x + mlp(ln_2(x)),    mlp(x) = gelu(x kernel + bias) kernel + bias
 
-and the scores of the word that follows each are ln_f(x) wte^T. A prefix is
-vectors that come before the words, in the place of words: its positions are
-0, 1, …, and those of the words follow.
+and the scores of the next word are ln_f(x) wte^T. A prefix consists of vectors
+that come before the embeddings of the words: its positions are 0, 1, …, and the
+positions of the words follow.
 
 There is no dropout, as the loss of a model is a pure function of its weights.
 """
@@ -29,15 +29,16 @@ _HEAD_WIDTH = 64
 
 @dataclasses.dataclass(frozen=True)
 class Gpt2:
-  """The sizes of a GPT-2, and what it computes.
+  """A GPT-2 of some sizes, as functions of its weights.
 
   Weights are named after the published ones: h.0.attn.c_attn.weight and .bias
-  are 'h0_attn_c_attn_kernel' and '…_bias', those of the layer normalization
-  h.0.ln_1 are 'h0_ln_1_scale' and '…_offset', wte.weight is 'wte'.
+  are 'h0_attn_c_attn_kernel' and '…_bias', the weights of the layer
+  normalization h.0.ln_1 are 'h0_ln_1_scale' and '…_offset', wte.weight is
+  'wte'.
 
   Attributes:
     vocabulary_size: The number of words.
-    num_positions: The most words, with those of the prefix.
+    num_positions: The largest number of words, including the prefix.
     width: The width of the embeddings and between the blocks.
     num_blocks: The number of blocks.
     num_heads: The number of heads of the attention, which divides the width.
@@ -53,7 +54,7 @@ class Gpt2:
   def of_width(
     cls, vocabulary_size: int, num_positions: int, width: int, num_blocks: int
   ) -> 'Gpt2':
-    """Returns the GPT-2 whose heads are as wide as in all published ones."""
+    """Returns a GPT-2 whose heads are as wide as in all published ones."""
     num_heads = max(1, width // _HEAD_WIDTH)
     return cls(vocabulary_size, num_positions, width, num_blocks, num_heads)
 
@@ -85,8 +86,8 @@ class Gpt2:
   def init(self, seed: tf.Tensor) -> models.Weights:
     """Draws initial weights, which are a function of the seed, two int32.
 
-    They are normal with a deviation of .02, and of that over sqrt(2 blocks)
-    where a layer's output is added to x, as Hugging Face has it.
+    They are normal with a deviation of .02, divided by sqrt(2 blocks) where a
+    layer's output is added to x, as in Hugging Face's code.
 
     Args:
       seed: The seed.
@@ -118,12 +119,12 @@ class Gpt2:
     Args:
       weights: The weights.
       words: The numbers of the words from 0 on, `[batch, time]`.
-      prefix: What comes before the words, `[batch, length, width]`.
-      is_word: Whether there is a word, `[batch, time]`. What is none takes next
-        to no time, comes behind the words, and is represented by zeros.
+      prefix: Vectors that come before the words, `[batch, length, width]`.
+      is_word: False for padding, `[batch, time]`. Padding comes after the
+        words, takes next to no time, and is represented by zeros.
 
     Returns:
-      What the scores of the word that follows each are made of, `[batch, time,
+      The representation from which the next word is scored, `[batch, time,
       width]`.
     """
     x = layers.look_up(weights['wte'], words)
@@ -141,7 +142,7 @@ class Gpt2:
       places = tf.where(tf.reshape(is_row, [-1]))
 
     def words_of(rows: tf.Tensor) -> tf.Tensor:
-      """Takes the rows of words from those of all places."""
+      """Takes the rows of words from the rows of all places."""
       return rows if places is None else tf.gather_nd(rows, places)
 
     def all_of(rows: tf.Tensor) -> tf.Tensor:

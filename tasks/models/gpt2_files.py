@@ -5,8 +5,8 @@ transformer.h.0.attn.c_attn.weight, with or without 'transformer.'. Files of
 PyTorch may also have the causal mask, which is left out, and lm_head.weight,
 which must be wte.weight again. Keras's HDF5 files have the names of TensorFlow:
 …/transformer/h_._0/attn/c_attn/weight:0, with gamma and beta in the layer
-normalizations. Its sizes follow from the shapes; how many heads there are, from
-config.json beside the file or else from the width.
+normalizations. The sizes follow from the shapes, and the number of heads from
+config.json beside the file, or else from the width.
 """
 
 import collections
@@ -45,7 +45,7 @@ def _with_dots(matched: re.Match[str]) -> str:
 
 
 def _plain_name(name: str) -> str:
-  """Removes from the name in a file what not all files have."""
+  """Converts a name in a file to the form that all files share."""
   if name.endswith(':0'):  # In a file of Keras.
     *layers, kind = name.rpartition('transformer/')[2][:-2].split('/')
     layers = [layer.replace('h_._', 'h.') for layer in layers]
@@ -73,7 +73,7 @@ def _read_num_heads(path: pathlib.Path) -> int | None:
 def _sizes(
   arrays: Mapping[str, np.ndarray], num_heads: int | None
 ) -> gpt2.Gpt2:
-  """Finds the sizes in the shapes; raises a ValueError."""
+  """Finds the sizes from the shapes; may raise a `ValueError`."""
   shapes = []
   for name in ('wte.weight', 'wpe.weight'):
     if name not in arrays:
@@ -92,11 +92,11 @@ def _sizes(
 
 
 def _check(arrays: dict[str, np.ndarray], sizes: gpt2.Gpt2) -> models.Weights:
-  """Returns the weights in their order; raises a ValueError."""
+  """Returns the weights in their order; may raise a `ValueError`."""
   weights = collections.OrderedDict()
   head = arrays.pop(_HEAD, None)
   if head is not None and not np.array_equal(head, arrays['wte.weight']):
-    raise ValueError(f'{_HEAD} is not wte.weight, as in a GPT-2 it must be')
+    raise ValueError(f'{_HEAD} must be equal to wte.weight in a GPT-2')
   for name, shape in sizes.shapes.items():
     published = published_name(name)
     if published not in arrays:
@@ -105,11 +105,11 @@ def _check(arrays: dict[str, np.ndarray], sizes: gpt2.Gpt2) -> models.Weights:
     if array.dtype != np.float32:
       raise ValueError(f'{published} is of {array.dtype}, not float32')
     if array.shape == (1, *shape) and len(shape) == 1:
-      array = array[0]  # So are Keras's biases.
+      array = array[0]  # Keras's biases have such shapes.
     if array.shape != shape:
       raise ValueError(
-        f'{published} has the shape {array.shape}, not {shape}, which goes with'
-        ' wte.weight and wpe.weight'
+        f'{published} has the shape {array.shape}, not {shape}, which follows'
+        ' from wte.weight and wpe.weight'
       )
     if not np.isfinite(array).all():
       raise ValueError(f'{published} has numbers that are not finite')
@@ -132,8 +132,8 @@ def load(
     The sizes and the weights.
 
   Raises:
-    UserError: If the file is not there, is damaged or has another checksum, or
-      holds something else.
+    UserError: If the file is missing or damaged, has another checksum, or does
+      not hold a GPT-2.
   """
   if not path.is_file():
     raise errors.UserError(
@@ -143,8 +143,8 @@ def load(
     )
   if sha256 is not None and downloads.sha256_of(path) != sha256:
     raise errors.UserError(
-      f'{path} is damaged, or not the file that is meant: its SHA-256 is not'
-      f' {sha256}. Replace it, or leave out the checksum.'
+      f'{path} is damaged, or not the right file: its SHA-256 is not {sha256}.'
+      ' Replace it, or leave out the checksum.'
     )
   arrays: dict[str, np.ndarray] = {}
   try:
@@ -162,7 +162,7 @@ def load(
 
 
 def save(path: pathlib.Path, weights: models.Weights) -> None:
-  """Saves weights, as safetensors, by their published names."""
+  """Saves weights as safetensors, with their published names."""
   weight_files.write(
     path,
     {

@@ -12,9 +12,9 @@ from tasks.models import models
 
 
 class LayeredModel(models.Model):
-  """A model of convolutions and dense layers, of which `output` is the last.
+  """A model of convolutions and dense layers.
 
-  The layer `output` is the head, and what comes before it the encoder.
+  The last layer, `output`, is the head; the layers before it are the encoder.
   """
 
   @property
@@ -36,7 +36,7 @@ class LayeredModel(models.Model):
     return {models.ENCODER: tuple(names[:-2]), models.HEAD: tuple(names[-2:])}
 
   def init(self, seed: tf.Tensor) -> models.Weights:
-    """As in `Model`; names, shapes and distributions are those of Keras."""
+    """Makes initial weights; names, shapes and distributions are Keras's."""
     shapes = self._kernel_shapes
     weights = collections.OrderedDict()
     seeds = tf.random.experimental.stateless_split(seed, len(shapes))

@@ -3,20 +3,19 @@
 A layer's weights are named after it: `dense_kernel` and `dense_bias` belong to
 the layer `dense`.
 
-Some gradients are not TensorFlow's own. They are equal, and faster on a CPU in
-whatever program the model ends up:
+Some gradients are custom. They are equal to TensorFlow's, and faster on a CPU
+in any program that uses the model:
 - TensorFlow merges the gradients of a bias and of a convolution's kernel into
-  one kernel that takes a fifth longer than the two by themselves.
-- The gradient of max-pooling has a fast kernel. Inside a loop, however, it
-  depends on the order in which TensorFlow happens to visit the graph whether
-  that one is used or one that takes thirty times as long, which then takes a
-  quarter of the time of a step.
-- TensorFlow differentiates the mean and the variance of a normalization one by
-  one, which takes twice as long as the gradient of what they make together. The
-  second gradient of its variance, moreover, is wrong: it takes the mean for a
+  one kernel that takes a fifth longer than two separate ones.
+- The gradient of max-pooling has a fast kernel. Inside a loop, however,
+  TensorFlow may use another one, depending on the order in which it visits the
+  graph. That one takes thirty times as long, a quarter of the time of a step.
+- TensorFlow differentiates the mean and the variance of a normalization
+  separately, which takes twice as long as the gradient of both together. The
+  second gradient of its variance, moreover, is wrong: it treats the mean as a
   constant.
 - The gradient of a look-up is sparse in TensorFlow, while everything that is
-  made from it is dense.
+  computed from it is dense.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ import tensorflow as tf
 
 from tasks.models import models
 
-# From the gradient by a function's result to those by its arguments.
+# Maps the gradient by a function's result to the gradients by its arguments.
 Gradient = Callable[[tf.Tensor], Any]
 
 
@@ -64,28 +63,29 @@ def orthogonal(seed: tf.Tensor, rows: int, columns: int) -> tf.Tensor:
 def probe(name: str) -> str:
   """Returns the name that the probe of a weight has among the weights.
 
-  A probe is a zero for each example of a batch, which changes nothing. The
-  derivative by it of a sum of the examples' losses is the square of the norm of
-  each example's gradient by the weight, which the layer knows without making
-  these gradients (Goodfellow 2015, "Efficient per-example gradient
+  A probe has a zero for each example of a batch, which changes no result. The
+  derivative of the sum of the losses by the probe is the squared norm of each
+  example's gradient by the weight. The layer computes this without the
+  gradients themselves (Goodfellow 2015, "Efficient per-example gradient
   computations"; Lee and Kifer 2021).
   """
   return f'{name}_probe'
 
 
-def _tell(
+def _with_probe(
   weights: models.Weights,
   name: str,
   y: tf.Tensor,
   square: Callable[[tf.Tensor], tf.Tensor],
 ) -> tf.Tensor:
-  """Returns y, and tells the probe of a weight, if there is one, its squares.
+  """Returns y, with a gradient by the probe of a weight if there is one.
 
   Args:
     weights: The weights.
-    name: The name of one that nothing but y is made with.
+    name: The name of the weight, which must be used only for y.
     y: The result of a layer, `[examples, …]`.
-    square: From the gradient by y to the square of each example's.
+    square: Maps the gradient by y to the squared norm of each example's
+      gradient by the weight.
   """
   if probe(name) not in weights:
     return y
@@ -98,16 +98,16 @@ def _tell(
 
 
 def _sum_of_squares(x: tf.Tensor) -> tf.Tensor:
-  """Sums over all axes but that of the examples."""
+  """Sums squares over all axes but the axis of examples."""
   return tf.reduce_sum(tf.square(x), list(range(1, x.shape.rank)))
 
 
 def dense(weights: models.Weights, layer: str, x: tf.Tensor) -> tf.Tensor:
   """Applies a dense layer to rows: x kernel + bias."""
   y = tf.matmul(x, weights[f'{layer}_kernel']) + weights[f'{layer}_bias']
-  y = _tell(weights, f'{layer}_bias', y, _sum_of_squares)
-  # Of an outer product.
-  return _tell(
+  y = _with_probe(weights, f'{layer}_bias', y, _sum_of_squares)
+  # The norm of an outer product is the product of the norms.
+  return _with_probe(
     weights,
     f'{layer}_kernel',
     y,
@@ -127,7 +127,7 @@ def convolution(
   """Convolves images with a kernel, of stride 1, and adds a bias."""
   kernel = weights[f'{layer}_kernel']
   y = convolve(kernel, weights[f'{layer}_bias'], x, padding, 1)
-  y = _tell(
+  y = _with_probe(
     weights,
     f'{layer}_bias',
     y,
@@ -136,7 +136,7 @@ def convolution(
   rows, columns, *_ = kernel.shape
 
   def square(upstream: tf.Tensor) -> tf.Tensor:
-    """Makes the gradient at each place of the kernel, one after another."""
+    """Computes the gradient at one place of the kernel after another."""
     _, height, width, channels = y.shape
     of_y = tf.reshape(upstream, [-1, height * width, channels])
     padded = x
@@ -160,7 +160,7 @@ def convolution(
       ]
     )
 
-  return _tell(weights, f'{layer}_kernel', y, square)
+  return _with_probe(weights, f'{layer}_kernel', y, square)
 
 
 def convolve(
@@ -170,7 +170,7 @@ def convolve(
   padding: Any,
   strides: int | Sequence[int],
 ) -> tf.Tensor:
-  """Convolves images with a kernel of any stride, of which no probe is told."""
+  """Convolves images with a kernel of any stride, without probes."""
   return _add_bias(tf.nn.conv2d(x, kernel, strides, padding), bias)
 
 
@@ -181,21 +181,21 @@ def convolve_and_average(
   strides: Sequence[int],
   window: Sequence[int],
 ) -> tf.Tensor:
-  """Convolves images, without padding, and takes the means of windows.
+  """Convolves images, without padding, and computes the means of windows.
 
-  Both are linear, and so together they are one convolution, with the mean of
-  the kernels at all places of a window. It takes half as long, as it makes no
-  larger image between them.
+  Both are linear, so that together they are one convolution, with the mean of
+  the kernels at all places of a window. It takes half as long, as it does not
+  make the larger image in between.
 
   Args:
     kernel: The kernel, `[height, width, inputs, outputs]`.
     bias: The bias of each output.
     x: The images, `[batch, height, width, inputs]`.
     strides: The strides of the convolution.
-    window: The height and the width of a window, each beside the last.
+    window: The height and the width of the windows, which do not overlap.
 
   Returns:
-    The means, with those outputs.
+    The means for each output.
   """
   rows, columns = (
     sum(np.eye(n + (m - 1) * s, n, -i * s, np.float32) for i in range(m)) / m
@@ -253,7 +253,7 @@ def _normalize(
   offset: tf.Tensor,
   epsilon: float,
 ) -> tf.Tensor:
-  """Makes the mean over some axes 0 and the variance 1; scales and shifts."""
+  """Normalizes to mean 0 and variance 1 over some axes; scales and shifts."""
 
   def mean(y: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean(y, axes, keepdims=True)
@@ -275,9 +275,9 @@ def layer_norm(
 
   Args:
     weights: The model's weights, with a scale and an offset of each feature.
-    layer: The name that those of this layer begin with.
+    layer: The name of the layer, with which its weights' names begin.
     x: The features, whose last axes are those of the scale.
-    epsilon: Is added to the variance.
+    epsilon: The term that is added to the variance.
 
   Returns:
     The normalized features.
@@ -300,10 +300,10 @@ def group_norm(
 
   Args:
     weights: The model's weights, with a scale and an offset of each channel.
-    layer: The name that those of this layer begin with.
+    layer: The name of the layer, with which its weights' names begin.
     x: The images, `[batch, height, width, channels]`.
     num_groups: The number of groups, which divides the number of channels.
-    epsilon: Is added to the variance.
+    epsilon: The term that is added to the variance.
 
   Returns:
     The normalized images.
@@ -322,7 +322,7 @@ def group_norm(
 
 @tf.custom_gradient
 def look_up(table: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
-  """Takes rows of a table of embeddings; the gradient is dense."""
+  """Returns rows of a table of embeddings; the gradient is dense."""
 
   def gradient(upstream: tf.Tensor) -> tuple[Any, ...]:
     return (

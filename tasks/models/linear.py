@@ -1,7 +1,6 @@
 """Linear models: regression, classification, and a support vector machine.
 
-All their weights are the head, and what they represent an example by is its
-features.
+All their weights are the head, and an example is represented by its features.
 """
 
 import abc
@@ -23,7 +22,7 @@ class LinearModel(models.Model):
   Attributes:
     num_features: The number of features.
     initial_stddev: The standard deviation of the kernel at the start. It is
-      zero in Motley, except where several models must not start as one.
+      zero in Motley, except where several models must start differently.
   """
 
   num_features: int
@@ -83,10 +82,10 @@ class LinearRegression(LinearModel):
   The loss is *half* the squared error; so is the metric, as in Motley's School.
 
   Attributes:
-    judged_in_full: Whether the metric is all of the squared error.
+    whole_error: Whether the metric is the whole squared error.
   """
 
-  judged_in_full: bool = dataclasses.field(default=False, kw_only=True)
+  whole_error: bool = dataclasses.field(default=False, kw_only=True)
 
   @property
   def _label(self) -> tf.TensorSpec:
@@ -95,11 +94,11 @@ class LinearRegression(LinearModel):
   def score_loss(self, scores: tf.Tensor, batch: models.Batch) -> tf.Tensor:
     return 0.5 * tf.square(scores - batch['y'])
 
-  def judge(
+  def prediction_statistics(
     self, predicted: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
     half = self.score_loss(predicted, batch)
-    if self.judged_in_full:
+    if self.whole_error:
       return collections.OrderedDict(squared_error=models.each_as_one(2 * half))
     return collections.OrderedDict(half_squared_error=models.each_as_one(half))
 
@@ -144,7 +143,7 @@ class SupportVectorMachine(LinearModel):
     return tf.TensorSpec([])
 
   def score_loss(self, scores: tf.Tensor, batch: models.Batch) -> tf.Tensor:
-    """The hinge loss; only `loss` knows the weights to regularize."""
+    """Returns the hinge loss; only `loss` regularizes the weights."""
     return tf.nn.relu(1.0 - batch['y'] * scores)
 
   def loss(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
@@ -153,7 +152,7 @@ class SupportVectorMachine(LinearModel):
       losses += self.l2 * sum(map(tf.nn.l2_loss, weights.values()))
     return losses
 
-  def judge(
+  def prediction_statistics(
     self, predicted: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
     correct = tf.equal(tf.sign(predicted), batch['y'])

@@ -1,7 +1,7 @@
 """Recurrent networks: for the next word as in TFF, and for a text's class.
 
-Their layers compute what Keras's do, but have gradients of their own, which
-take a bit more than half the time on a CPU.
+Their layers compute the same as Keras's, but have custom gradients, which take
+a bit more than half the time on a CPU.
 """
 
 import collections
@@ -16,9 +16,9 @@ from tasks.models import next_word
 
 
 def _transpose(matrix: tf.Tensor) -> tf.Tensor:
-  """Transposes a matrix into a tensor of its own.
+  """Transposes a matrix into a separate tensor.
 
-  TensorFlow would make a plain transpose part of the products it is used in,
+  TensorFlow would make a plain transpose a part of the products that use it,
   and in thin products transposing takes several times as long as multiplying.
   """
   return tf.reshape(
@@ -43,8 +43,8 @@ def _lstm(
     h_t = o_t * tanh(c_t)
 
   Everything that does not depend on the step before is computed for all steps
-  at once. In the gradient that is everything but dz_t, so that the gradient of
-  each kernel is one product rather than a sum over time of thin products.
+  at once. In the gradient this is everything but dz_t, so that the gradient of
+  each kernel is one product instead of a sum of thin products over time.
 
   Args:
     x: The inputs.
@@ -71,7 +71,7 @@ def _lstm(
     z = z_of_x[t]
     if t:
       z += tf.matmul(outputs[-1], recurrent_kernel)
-    # One sigmoid of everything takes less time than those of three parts.
+    # One sigmoid of everything is faster than three of parts.
     gates.append(tf.sigmoid(z))
     candidates.append(tf.tanh(z[:, 2 * units : 3 * units]))
     i, f, _, o = tf.split(gates[-1], 4, axis=1)
@@ -127,7 +127,7 @@ def _lstm(
 
 
 def layer(weights: models.Weights, name: str, x: tf.Tensor) -> tf.Tensor:
-  """Applies the LSTM of this name, `[time, batch, …]`."""
+  """Applies the LSTM with this name, `[time, batch, …]`."""
   parts = ('kernel', 'recurrent_kernel', 'bias')
   return _lstm(x, *(weights[f'{name}_{part}'] for part in parts))
 
@@ -139,12 +139,12 @@ class NextWordLstm(next_word.NextWordModel):
   An embedding, an LSTM, a dense layer of the embedding's size and one of all
   words: 4,050,748 weights with the default sizes.
 
-  The recurrence goes on over padding. As that comes last, no word that counts
-  sees it, so that the result is that of Keras with masking.
+  The recurrence does not stop at padding. As padding comes last, no word that
+  counts depends on it, and the result is the same as in Keras with masking.
 
-  It represents a word by the LSTM's output that the next word is predicted
-  from, of width `lstm_size`, as Motley does. The dense layer between this and
-  the head is a part of its own, 'projection'.
+  It represents a word by the LSTM's output, from which the next word is
+  predicted, of width `lstm_size`, as Motley does. The dense layer between this
+  and the head is a separate part, 'projection'.
 
   Attributes:
     embedding_size: The size of the embedding and of the last but one layer.
@@ -253,7 +253,7 @@ class TextLstm(models.Classifier):
     }
 
   def init(self, seed: tf.Tensor) -> models.Weights:
-    """As in `Model`; names, shapes and distributions are those of Keras."""
+    """Makes initial weights; names, shapes and distributions are Keras's."""
     units = self.lstm_size
     seeds = tf.random.experimental.stateless_split(seed, 5)
     weights = collections.OrderedDict()

@@ -1,8 +1,8 @@
 """Metrics as functions of statistics that are summed over examples.
 
-A model gives the statistics of each example. Their sums over a client's
-examples make the client's metric, the sums over all clients the pooled one,
-and those over a group of clients the group's.
+A model computes the statistics of each example. Their sums over a client's
+examples give the client's metric, the sums over all clients the pooled metric,
+and the sums over a group of clients the group's metric.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-# Beside the statistics of the metrics: how many examples have a loss that is
-# not finite. A client that has one is judged by no metric, as the largest of
-# several NaN is the first, so that a model that diverged would seem to know
-# class 0.
+# A further statistic: the number of examples whose loss is not finite. A client
+# with such an example has no metrics, because argmax returns 0 for NaN, so that
+# a model that diverged would seem to know class 0.
 DIVERGED = 'diverged'
 
 
@@ -22,11 +21,11 @@ DIVERGED = 'diverged'
 class Metric:
   """A metric as a function of summed statistics.
 
-  Axes in front, as of clients or candidates, stay.
+  Leading axes, such as clients or candidates, stay.
 
   Attributes:
-    value: The metric; NaN where nothing was judged.
-    weight: The number of entries, examples or words, that were judged.
+    value: Computes the metric; NaN if it is over no entries.
+    weight: Computes the number of entries, examples or words, it is over.
   """
 
   value: Callable[[Any], np.ndarray]
@@ -34,14 +33,14 @@ class Metric:
 
 
 def _divide(total: np.ndarray, by: np.ndarray, otherwise: float) -> np.ndarray:
-  """Divides; gives `otherwise` where there is nothing to divide by."""
+  """Divides; the result is `otherwise` where the divisor is 0."""
   dtype = np.result_type(total, by, np.float32)
   result = np.full(np.shape(total), otherwise, dtype)
   return np.divide(total, by, out=result, where=np.greater(by, 0))
 
 
 def _macro_f1(confusion: np.ndarray) -> np.ndarray:
-  """Averages the F1 of all classes; that of a class that never occurs is 0."""
+  """Averages the F1 of all classes; a class that never occurs has 0."""
   correct = np.diagonal(confusion, axis1=-2, axis2=-1)
   seen_or_predicted = confusion.sum(axis=-1) + confusion.sum(axis=-2)
   f1 = _divide(2 * correct, seen_or_predicted, 0.0)
@@ -49,7 +48,7 @@ def _macro_f1(confusion: np.ndarray) -> np.ndarray:
   return np.where(empty, np.nan, f1.mean(axis=-1))
 
 
-# The mean, of <total, number>: an accuracy, a mean error.
+# A mean, such as an accuracy or a mean error, from <sum, number>.
 MEAN = Metric(
   value=lambda sums: _divide(sums[0], sums[1], np.nan),
   weight=lambda sums: sums[1],
@@ -57,17 +56,17 @@ MEAN = Metric(
 
 
 def _perplexity(sums: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-  """Takes the perplexity, which may be infinite."""
+  """Computes the perplexity, which may be infinite."""
   with np.errstate(over='ignore'):
     return np.exp(_divide(*sums, np.nan))
 
 
-# Of <negative log-likelihood of words, number of words>.
+# From <negative log-likelihood of words, number of words>.
 PERPLEXITY = Metric(
   value=_perplexity,
   weight=lambda sums: sums[1],
 )
-# Of the counts of each true class (rows) and predicted class (columns), `[…,
+# From the counts of each true class (rows) and predicted class (columns), `[…,
 # classes, classes]`. Equals scikit-learn's with zero_division=0 if its `labels`
 # are all classes.
 MACRO_F1 = Metric(
@@ -77,15 +76,15 @@ MACRO_F1 = Metric(
 
 
 def false_accepts(false_rejects: float) -> Metric:
-  """Makes the share of negatives that a detector accepts at its threshold.
+  """Makes the metric of the share of negatives that a detector accepts.
 
-  It is of the counts of each label, 0 and 1, by the detector's score, from the
-  lowest on: `[…, 2, scores]`. The threshold is the highest that rejects no more
-  than a share of the positives. Without positives or without negatives there is
-  nothing to judge.
+  It is computed from the counts of each label, 0 and 1, by the detector's
+  score, from the lowest on: `[…, 2, scores]`. The threshold is the highest one
+  that rejects at most a share of the positives. Without positives or without
+  negatives the metric is NaN.
 
   Args:
-    false_rejects: That share.
+    false_rejects: The share of the positives that may be rejected.
 
   Returns:
     The metric.
@@ -95,7 +94,7 @@ def false_accepts(false_rejects: float) -> Metric:
     negatives, positives = counts[..., 0, :], counts[..., 1, :]
     rejected = np.cumsum(positives, axis=-1)
     allowed = false_rejects * rejected[..., -1:]
-    # What is above the threshold: where a score more would reject too many.
+    # Scores above the threshold: rejecting them as well would be too much.
     accepted = rejected > allowed * (1 + 1e-6)
     return _divide(
       np.where(accepted, negatives, 0).sum(axis=-1),

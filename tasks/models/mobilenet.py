@@ -1,8 +1,9 @@
 """MobileNetV2 for images of landmarks, with group normalization.
 
-Sandler et al. 2018, table 2. Group normalization (Wu and He 2018) takes the
-place of batch normalization, whose statistics depend on who shares the batch
-(Hsieh et al. 2020), so that the loss is a function of weights and images alone.
+Sandler et al. 2018, table 2. Group normalization (Wu and He 2018) replaces
+batch normalization, whose statistics depend on the other images in the batch
+(Hsieh et al. 2020). The loss of an image is thus a function of only the weights
+and the image.
 """
 
 import collections
@@ -33,9 +34,9 @@ class _ConvolutionSpec:
   """A convolution without a bias, followed by a normalization.
 
   Attributes:
-    name: The name that its weights begin with.
+    name: The prefix of the names of its weights.
     kernel: The shape of the kernel. If its last axis, the outputs, is 1, each
-      channel is convolved by itself.
+      channel is convolved separately.
     stride: The stride.
     activated: Whether min(max(x, 0), 6) follows.
   """
@@ -47,7 +48,7 @@ class _ConvolutionSpec:
 
   @property
   def by_channel(self) -> bool:
-    """Whether each channel is convolved by itself."""
+    """Whether each channel is convolved separately."""
     return self.kernel[3] == 1
 
   @property
@@ -57,7 +58,7 @@ class _ConvolutionSpec:
 
 
 def _blocks() -> Iterator[tuple[_ConvolutionSpec, ...]]:
-  """Lists the layers block by block; a block may have a path around it."""
+  """Lists the layers block by block; a block may have a skip connection."""
   channels = _FIRST_CHANNELS
   yield (_ConvolutionSpec('first', (3, 3, 3, channels), stride=2),)
   i = 0
@@ -149,8 +150,8 @@ class MobileNetV2(models.Classifier):
     return weights
 
   def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
-    # Bytes become numbers between -1 and 1 only here: they take a quarter of
-    # the memory.
+    # Bytes become numbers between -1 and 1 only here, as bytes take a quarter
+    # of the memory.
     x = tf.cast(batch['x'], tf.float32) / 127.5 - 1
     for block in _BLOCKS:
       before = x

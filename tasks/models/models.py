@@ -1,8 +1,8 @@
 """The contract of models: pure functions of a structure of weights.
 
-Nothing here holds a variable, so that several models can live side by side in
-one computation: a cluster's next to another's, a personal one next to the
-global one, several heads on one encoder.
+Nothing here holds a variable, so that one computation can have several models:
+those of several clusters, a personal and a global model, or several heads on
+one encoder.
 """
 
 import abc
@@ -28,11 +28,11 @@ Batch = Mapping[str, tf.Tensor]
 # `tasks.models.metrics` makes the metric of their sums.
 Statistics = collections.OrderedDict[str, Any]
 
-# The part of a client's own vector, which is one weight, and the others.
+# The part with a client's vector, which is one weight, and the other parts.
 CLIENT, ENCODER, HEAD = 'client', 'encoder', 'head'
-# The part of weights that stay as they start, which few models have.
+# The part of weights that stay as initialized, which few models have.
 FIXED = 'fixed'
-# The size of a vector, where a model is made for none.
+# The size of a client's vector, if a model does not set one.
 _VECTOR_SIZE = 28
 
 
@@ -43,22 +43,22 @@ class Model(abc.ABC):
   A model is a frozen dataclass of the sizes that it is made from. Models with
   equal fields are equal, and share compiled programs.
 
-  The *entries* of a batch are what is predicted one by one: its examples or, in
-  a language model, the words of the first example, those of the second, and so
-  on.
+  The *entries* of a batch are predicted one by one: they are its examples or,
+  in a language model, the words of the first example, then those of the second,
+  and so on.
 
-  A vector of a client's own, as an embedding of the client, is a weight in a
-  part of its own, `CLIENT`: a method that keeps this part on the client makes
-  it personal. Any model can be given one, see `with_vector`.
+  A client's vector, such as an embedding of the client, is a weight in a
+  separate part, `CLIENT`: a method that keeps this part on the client makes it
+  personal. Any model can be given one, see `with_vector`.
 
   Attributes:
-    frozen: Weights of a pretrained model, or other constants as the spelling of
-      words, which no method trains. `encode` and `decide` read them from here.
-      Computations are given them as an argument of their own: they are in no
-      state, message, checkpoint or graph, and make no difference to which
-      models are equal.
+    frozen: Weights of a pretrained model, or other constants such as the
+      spelling of words, which no method trains. `encode` and `decide` read them
+      from here. They are a separate argument of computations: they are in no
+      state, message, checkpoint or graph, and do not affect whether models are
+      equal.
     protection: Protects each example in the gradients of a client; None if
-      nothing does.
+      examples are not protected.
   """
 
   frozen: Weights = dataclasses.field(
@@ -75,18 +75,18 @@ class Model(abc.ABC):
   def example_gradients(self) -> Literal['in turns', 'at once', 'by norms']:
     """How the gradients of the examples of a batch are clipped.
 
-    In turns; at once, which is faster if they are small; or by their norms,
-    which is faster if they are large. For this, each weight must be one of one
-    layer that tells norms, see `layers.probe`, and all examples must count the
-    same.
+    They are clipped in turns; at once, which is faster if they are small; or by
+    their norms, which is faster if they are large. 'by norms' needs each weight
+    to be in one layer that computes norms, see `layers.probe`, and all examples
+    to count the same.
     """
     return 'in turns'
 
   @property
   def num_types(self) -> int:
-    """The number of types of examples, which their feature 'type' tells.
+    """The number of types of examples, which are their feature 'type'.
 
-    A type is known whoever has the example. 0 if there is no such feature.
+    An example has the same type for all clients. 0 if there is no such feature.
     """
     return 0
 
@@ -94,23 +94,23 @@ class Model(abc.ABC):
   def context_names(self) -> tuple[str, ...]:
     """The names of the weights that have a row for each context.
 
-    The feature 'context' of an example is the number of its row; the others
-    make no difference to it.
+    The feature 'context' of an example is the number of its row; other rows do
+    not affect it.
     """
     return ()
 
   @property
   def most_contexts(self) -> int | None:
-    """The most contexts that the examples of a client have; None for all."""
+    """The largest number of contexts of a client's examples; None for all."""
     return None
 
   def with_vector(self, size: int = 0) -> 'Model':
-    """Returns the model with a vector of the client's own as a further input.
+    """Returns the model with a client's vector as a further input.
 
     By default the vector is appended to the representation.
 
     Args:
-      size: The size of the vector; 0 for that which the model is made for.
+      size: The size of the vector; 0 for the size that the model sets.
     """
     return AppendedVector(self, size or _VECTOR_SIZE, frozen=self.frozen)
 
@@ -130,7 +130,7 @@ class Model(abc.ABC):
   def pretrained(self) -> 'Model | None':
     """The pretrained model without anything that is trained.
 
-    It has no weights but frozen ones. None if there is no such model.
+    It has only frozen weights. None if there is no such model.
     """
     return None
 
@@ -141,11 +141,11 @@ class Model(abc.ABC):
 
   @property
   def num_values(self) -> Mapping[str, int]:
-    """The number of values, from 0 on, of each feature that has so many."""
+    """The number of values, from 0 on, of each feature that has few."""
     return {'type': self.num_types} if self.num_types else {}
 
   def blank_example(self) -> Batch:
-    """Returns an example of zeros, for what depends on the shapes alone."""
+    """Returns an example of zeros, for uses that depend only on shapes."""
     return {
       name: tf.zeros([1, *spec.shape], spec.dtype)
       for name, spec in self.example_spec.items()
@@ -161,9 +161,9 @@ class Model(abc.ABC):
     """Makes initial weights, which are a function of the seed, two int32."""
 
   def random_init(self, seed: tf.Tensor) -> Weights:
-    """Makes weights for models that must not all start as one.
+    """Makes initial weights for several models that must differ.
 
-    It differs from `init` where that starts at zero, as linear models do.
+    It differs from `init` where that starts at zero, as in linear models.
 
     Args:
       seed: As in `init`.
@@ -176,10 +176,10 @@ class Model(abc.ABC):
 
   @abc.abstractmethod
   def decide(self, weights: Weights, features: tf.Tensor) -> Any:
-    """Scores entries from their representation, which `encode` gives.
+    """Scores entries, given their representation by `encode`.
 
-    It needs no weight of the encoder, so that one representation can be given
-    to several heads.
+    It needs no weight of the encoder, so that several heads can share one
+    representation.
 
     Args:
       weights: The weights that it needs; there may be others.
@@ -191,10 +191,10 @@ class Model(abc.ABC):
 
   @abc.abstractmethod
   def score_loss(self, scores: Any, batch: Batch) -> tf.Tensor:
-    """The loss of each example, `[batch]`, from the scores of the entries."""
+    """Returns the loss of each example, `[batch]`, given entries' scores."""
 
   def predict(self, scores: Any) -> tf.Tensor:
-    """The number or the class, an integer, predicted for each entry.
+    """Predicts the number or the class, an integer, of each entry.
 
     Args:
       scores: The scores; by default they are the numbers.
@@ -202,7 +202,7 @@ class Model(abc.ABC):
     return scores
 
   def predict_softly(self, scores: Any) -> tf.Tensor:
-    """Predictions that can be averaged with those of others.
+    """Makes predictions that can be averaged with others.
 
     Args:
       scores: The scores; by default they are the numbers.
@@ -214,25 +214,27 @@ class Model(abc.ABC):
     return scores
 
   @abc.abstractmethod
-  def judge(self, predicted: tf.Tensor, batch: Batch) -> Statistics:
-    """The statistics of each example, given a number or class for each entry.
+  def prediction_statistics(
+    self, predicted: tf.Tensor, batch: Batch
+  ) -> Statistics:
+    """Computes each example's statistics from the predictions of its entries.
 
     Args:
-      predicted: The number or class predicted for each entry, by whomever.
+      predicted: The number or class predicted for each entry, by any model.
       batch: The examples.
 
     Returns:
       The statistics of each metric; the loss is not among them.
     """
 
-  def judge_likelihood(
+  def likelihood_statistics(
     self, log_likelihood: tf.Tensor, batch: Batch
   ) -> Statistics:
-    """The statistics of each example, given how likely each entry was.
+    """Computes each example's statistics from the likelihoods of its entries.
 
     Args:
-      log_likelihood: The logarithm of the probability that each entry's class
-        was given, by whomever, `[entries]`.
+      log_likelihood: The logarithm of the probability of each entry's class,
+        by any model, `[entries]`.
       batch: The examples.
 
     Returns:
@@ -243,57 +245,57 @@ class Model(abc.ABC):
 
   @property
   def metrics(self) -> Mapping[str, metrics.Metric]:
-    """The metrics that are no means, by the names of their statistics."""
+    """The metrics that are not means, by the names of their statistics."""
     return {}
 
   def target(self, batch: Batch) -> tf.Tensor:
-    """The number or class that each entry is, `[entries]`."""
+    """Returns the true number or class of each entry, `[entries]`."""
     return batch['y']
 
   def entry_mask(self, batch: Batch) -> tf.Tensor:
-    """1 for an entry, 0 for padding, `[batch, entries of an example]`."""
+    """Returns 1 for an entry, 0 for padding, `[batch, entries per example]`."""
     return tf.ones([tf.shape(next(iter(batch.values())))[0], 1])
 
   def example_weight(self, batch: Batch) -> tf.Tensor:
-    """How much each example counts in the mean loss of a batch, `[batch]`."""
+    """Returns the weight of each example in the mean loss, `[batch]`."""
     return tf.ones(tf.shape(next(iter(batch.values())))[:1])
 
   def scores(self, weights: Weights, batch: Batch) -> Any:
-    """The scores of the entries of a batch."""
+    """Scores the entries of a batch."""
     return self.decide(weights, self.encode(weights, batch))
 
   def loss(self, weights: Weights, batch: Batch) -> tf.Tensor:
-    """The loss of each example of a batch, `[batch]`."""
+    """Returns the loss of each example of a batch, `[batch]`."""
     return self.score_loss(self.scores(weights, batch), batch)
 
   def mean_loss(
     self, weights: Weights, batch: Batch, mask: tf.Tensor
   ) -> tf.Tensor:
-    """The weighted mean loss of the examples that `mask` does not blank out."""
+    """Returns the weighted mean loss of the examples that are not padding."""
     return mean(self.loss(weights, batch), mask * self.example_weight(batch))
 
   def statistics(self, weights: Weights, batch: Batch) -> Statistics:
-    """The statistics of each example of a batch; the loss is not among them."""
+    """Computes the statistics of each example; the loss is not among them."""
     return self.judge_scores(self.scores(weights, batch), batch)
 
   def judge_scores(self, scores: Any, batch: Batch) -> Statistics:
-    """The statistics of each example, given the scores of the entries."""
-    return self.judge(self.predict(scores), batch)
+    """Computes each example's statistics from the scores of its entries."""
+    return self.prediction_statistics(self.predict(scores), batch)
 
 
 class GeneratingModel(Model):
-  """A model that makes a client's own vector anew from examples.
+  """A model that generates a client's vector from examples.
 
-  The vector that a client keeps is what the model begins with, and no gradient
-  passes to it.
+  It starts from the vector that the client keeps, and no gradient passes to
+  this vector.
   """
 
   @abc.abstractmethod
   def generate(self, weights: Weights, batch: Batch) -> Weights:
-    """Makes the vector that the client has after each example of a batch.
+    """Generates the client's vector after each example of a batch.
 
     Args:
-      weights: The weights, with the vector that the client has before.
+      weights: The weights, with the client's vector before the batch.
       batch: The examples.
 
     Returns:
@@ -302,24 +304,24 @@ class GeneratingModel(Model):
 
 
 def mean(values: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-  """The weighted mean; zero if all weights are."""
+  """Returns the weighted mean, which is zero if all weights are."""
   return tf.math.divide_no_nan(
     tf.reduce_sum(weight * values), tf.reduce_sum(weight)
   )
 
 
 def most_likely(scores: tf.Tensor) -> tf.Tensor:
-  """The class of the largest score of each row, the first on a tie."""
+  """Returns the class of the largest score of each row, the first on a tie."""
   return tf.argmax(scores, -1, tf.int32)
 
 
 def each_as_one(totals: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-  """The statistics of a mean in which every example counts the same."""
+  """Returns the statistics of a mean in which all examples count the same."""
   return totals, tf.ones_like(totals)
 
 
 class Classifier(Model):
-  """A model of the class 'y' of each example 'x', judged by its accuracy.
+  """A model of the class 'y' of each example 'x'; its metric is the accuracy.
 
   Its scores are a logit for each class, `[batch, classes]`.
 
@@ -342,31 +344,35 @@ class Classifier(Model):
   def predict_softly(self, scores: tf.Tensor) -> tf.Tensor:
     return tf.nn.softmax(scores)
 
-  def judge(self, predicted: tf.Tensor, batch: Batch) -> Statistics:
+  def prediction_statistics(
+    self, predicted: tf.Tensor, batch: Batch
+  ) -> Statistics:
     correct = tf.cast(tf.equal(predicted, batch['y']), tf.float32)
     return collections.OrderedDict(accuracy=each_as_one(correct))
 
 
 class Regressor(Model):
-  """A model of the number 'y' of each example 'x', judged by squared error."""
+  """A model of the number 'y' of each example 'x'; judged by squared error."""
 
   def score_loss(self, scores: tf.Tensor, batch: Batch) -> tf.Tensor:
     return tf.square(scores - batch['y'])
 
-  def judge(self, predicted: tf.Tensor, batch: Batch) -> Statistics:
+  def prediction_statistics(
+    self, predicted: tf.Tensor, batch: Batch
+  ) -> Statistics:
     error = each_as_one(tf.square(predicted - batch['y']))
     return collections.OrderedDict(squared_error=error)
 
 
 @dataclasses.dataclass(frozen=True)
 class AppendedVector(Model):
-  """A model whose heads are given a vector of the client's own as well.
+  """A model whose heads take the client's vector as well.
 
-  The scores of the model have a linear function of the vector added, as if a
-  head that is one linear layer had it among its features.
+  A linear function of the vector is added to the model's scores, as if a head
+  that is one linear layer had the vector among its features.
 
   Attributes:
-    model: The model without it.
+    model: The model without the vector.
     size: The size of the vector.
   """
 
@@ -395,7 +401,7 @@ class AppendedVector(Model):
     return {CLIENT: ('vector',), **self.model.parts, HEAD: head}
 
   def init(self, seed: tf.Tensor) -> Weights:
-    """As in `Model`; the vector is uniform from 0 to 1, its kernel is 0."""
+    """Makes initial weights; the vector is U[0, 1), and its kernel is 0."""
     seeds = tf.random.experimental.stateless_split(seed, 2)
     w = self._inner.init(seeds[0])
     # Only the shape of the scores is used.
@@ -426,16 +432,18 @@ class AppendedVector(Model):
   def predict_softly(self, scores: Any) -> tf.Tensor:
     return self._inner.predict_softly(scores)
 
-  def judge(self, predicted: tf.Tensor, batch: Batch) -> Statistics:
-    return self._inner.judge(predicted, batch)
+  def prediction_statistics(
+    self, predicted: tf.Tensor, batch: Batch
+  ) -> Statistics:
+    return self._inner.prediction_statistics(predicted, batch)
 
   def judge_scores(self, scores: Any, batch: Batch) -> Statistics:
     return self._inner.judge_scores(scores, batch)
 
-  def judge_likelihood(
+  def likelihood_statistics(
     self, log_likelihood: tf.Tensor, batch: Batch
   ) -> Statistics:
-    return self._inner.judge_likelihood(log_likelihood, batch)
+    return self._inner.likelihood_statistics(log_likelihood, batch)
 
   @property
   def metrics(self) -> Mapping[str, metrics.Metric]:

@@ -1,13 +1,13 @@
-"""Networks of any sizes: linear ones, dense ones, and convolutional ones.
+"""Networks of any sizes: linear, dense and convolutional.
 
-They are of 3x3 convolutions, each with 2x2 max-pooling, of dense layers, and of
-a last one. With neither of the first two a network is a linear model.
+A network has 3x3 convolutions, each with 2x2 max-pooling, then dense layers,
+and a last dense layer. With only the last layer it is a linear model.
 
 Examples are {'x': [features] or [height, width, channels] float32, 'y': [], the
-number or the class}. If they have types, their feature 'type' tells it. If they
-have contexts, told by the feature 'context', the input of the dense layers has
-e = psi * phi_c appended, of a vector of the client and one of the context, as
-FedPC has it before words (see `tasks.models.prompted`).
+number or the class}. If examples have types, these are the feature 'type'. If
+they have contexts, these are the feature 'context', and the input of the dense
+layers has e = psi * phi_c appended: the product of a vector of the client and
+one of the context, which FedPC has before words (see `tasks.models.prompted`).
 """
 
 import collections
@@ -29,11 +29,11 @@ _VECTOR_SIZE = 16
 
 @dataclasses.dataclass(frozen=True)
 class Network(layered.LayeredModel):
-  """A network of which a subclass knows what it predicts.
+  """A network; a subclass knows what it predicts.
 
   Attributes:
     shape: The shape of the input.
-    filters: The number of filters of each convolution, if it is of images.
+    filters: The number of filters of each convolution, for images.
     hidden: The width of each dense layer before the last.
     types: The number of types of examples; 0 if they have none.
     num_contexts: The number of contexts; 0 if there are none.
@@ -51,7 +51,7 @@ class Network(layered.LayeredModel):
 
   @property
   def example_gradients(self) -> Literal['in turns', 'by norms']:
-    # The vectors are of no layer that tells norms.
+    # The vectors are not in a layer that computes norms.
     return 'in turns' if self.num_contexts else 'by norms'
 
   @property
@@ -109,7 +109,7 @@ class Network(layered.LayeredModel):
     return {models.CLIENT: ('psi',), **parts, models.ENCODER: encoder}
 
   def init(self, seed: tf.Tensor) -> models.Weights:
-    """As in `Model`; a linear model starts at zero."""
+    """Makes initial weights; a linear model starts at zero."""
     weights = self.random_init(seed)
     if not (self.filters or self.hidden):
       weights['output_kernel'] = tf.zeros_like(weights['output_kernel'])
@@ -129,7 +129,7 @@ class Network(layered.LayeredModel):
     x = batch['x']
     for k in range(1, len(self.filters) + 1):
       x = layers.convolution(weights, f'conv{k}', x, 'SAME')
-      # Pooling is of even sizes.
+      # Pooling needs even sizes.
       _, height, width, _ = x.shape
       x = layers.relu_and_max_pool(x[:, : height // 2 * 2, : width // 2 * 2])
     x = tf.reshape(x, [-1, self._flat_size])
@@ -143,7 +143,7 @@ class Network(layered.LayeredModel):
 
 @dataclasses.dataclass(frozen=True)
 class NetworkRegressor(Network, models.Regressor):
-  """A network of a number; the loss is half the squared error."""
+  """A network that predicts a number; the loss is half the squared error."""
 
   def decide(self, weights: models.Weights, features: tf.Tensor) -> tf.Tensor:
     return super().decide(weights, features)[:, 0]
@@ -154,7 +154,7 @@ class NetworkRegressor(Network, models.Regressor):
 
 @dataclasses.dataclass(frozen=True)
 class NetworkClassifier(Network, models.Classifier):
-  """A network of a class.
+  """A network that predicts a class.
 
   Attributes:
     num_classes: The number of classes.
@@ -168,5 +168,5 @@ class NetworkClassifier(Network, models.Classifier):
 
 
 @dataclasses.dataclass(frozen=True)
-class PreferenceNetwork(preference.JudgedByF1, NetworkClassifier):
-  """A network of whether a user likes something, judged by its macro F1."""
+class PreferenceNetwork(preference.ClassifierWithF1, NetworkClassifier):
+  """A network that predicts whether a user likes something; has macro F1."""

@@ -1,8 +1,8 @@
 """Shared parts of the models that predict the next word of a sentence.
 
 Words are numbered as in TFF's StackOverflow: 0 is padding, which comes last in
-a sentence, the vocabulary follows from 1, then the buckets of unknown words,
-the beginning and the end of a sentence.
+a sentence, the vocabulary starts at 1, then follow the buckets of unknown
+words, the beginning and the end of a sentence.
 
 The loss of a sentence is the mean over its words without padding, and the
 sentence counts in a batch by their number. The accuracy leaves out padding,
@@ -24,9 +24,9 @@ from tasks.models import models
 
 
 class LastLayer(NamedTuple):
-  """A dense layer of all words and its input, in the place of its logits.
+  """A dense layer of all words and its input, which replace its logits.
 
-  Loss and gradient take less time from these than from the logits.
+  Loss and gradient are faster to compute from these than from the logits.
 
   Attributes:
     x: The input, `[rows, features]`.
@@ -39,15 +39,15 @@ class LastLayer(NamedTuple):
   bias: tf.Tensor
 
   def logits(self) -> tf.Tensor:
-    """The output, `[rows, words]`."""
+    """Returns the output, `[rows, words]`."""
     return tf.matmul(self.x, self.kernel) + self.bias
 
   def log_likelihood(self, words: tf.Tensor) -> tf.Tensor:
-    """The log-probability of one word for each row, `[rows]`."""
+    """Returns the log-probability of one word for each row, `[rows]`."""
     return -_cross_entropy(*self, words)
 
   def at(self, places: tf.Tensor) -> 'LastLayer':
-    """Returns that of the rows at some places, `[places, 1]`."""
+    """Returns the layer with only the rows at some places, `[places, 1]`."""
     return self._replace(x=tf.gather_nd(self.x, places))
 
 
@@ -104,7 +104,7 @@ class NextWordModel(models.Model):
   Attributes:
     vocabulary_size: The number of words, without the special ones.
     sequence_length: The number of words in an example.
-    num_oov_buckets: The number of words that stand for unknown ones.
+    num_oov_buckets: The number of words that stand for unknown words.
   """
 
   vocabulary_size: int
@@ -127,14 +127,14 @@ class NextWordModel(models.Model):
 
   @abc.abstractmethod
   def decide(self, weights: models.Weights, features: tf.Tensor) -> LastLayer:
-    """The last layer, of as many rows as there are entries."""
+    """Returns the last layer, with a row for each entry."""
 
   def log_likelihood(self, scores: LastLayer, batch: models.Batch) -> tf.Tensor:
-    """The log-probability of each word that follows, `[entries]`."""
+    """Returns the log-probability of each next word, `[entries]`."""
     return scores.log_likelihood(self.target(batch))
 
   def score_loss(self, scores: LastLayer, batch: models.Batch) -> tf.Tensor:
-    total, number = self.judge_likelihood(
+    total, number = self.likelihood_statistics(
       self.log_likelihood(scores, batch), batch
     )['perplexity']
     return tf.math.divide_no_nan(total, number)
@@ -145,7 +145,7 @@ class NextWordModel(models.Model):
   def predict_softly(self, scores: LastLayer) -> tf.Tensor:
     return tf.nn.softmax(scores.logits())
 
-  def judge(
+  def prediction_statistics(
     self, predicted: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
     first_unknown = self.vocabulary_size + 1
@@ -166,7 +166,7 @@ class NextWordModel(models.Model):
       )
     )
 
-  def judge_likelihood(
+  def likelihood_statistics(
     self, log_likelihood: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
     of_words = tf.reshape(log_likelihood, [-1, self.sequence_length])
@@ -183,8 +183,8 @@ class NextWordModel(models.Model):
 
   def judge_scores(self, scores: Any, batch: models.Batch) -> models.Statistics:
     return collections.OrderedDict(
-      **self.judge(self.predict(scores), batch),
-      **self.judge_likelihood(self.log_likelihood(scores, batch), batch),
+      **self.prediction_statistics(self.predict(scores), batch),
+      **self.likelihood_statistics(self.log_likelihood(scores, batch), batch),
     )
 
   def target(self, batch: models.Batch) -> tf.Tensor:
@@ -194,5 +194,5 @@ class NextWordModel(models.Model):
     return tf.cast(tf.not_equal(batch['y'], 0), tf.float32)
 
   def example_weight(self, batch: models.Batch) -> tf.Tensor:
-    """The number of words of each sentence."""
+    """Returns the number of words of each sentence."""
     return tf.reduce_sum(self.entry_mask(batch), axis=1)

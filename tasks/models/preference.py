@@ -1,9 +1,9 @@
-"""Models of what a user likes, given the user's own vector (FedEmbed).
+"""Models of what a user likes, with the user's vector as input (FedEmbed).
 
 Silva et al. 2022, "FedEmbed: personalized private federated learning", appendix
-B. The vector e, of the user's own, is an input twice: it is the diagonal of a
-second channel of the image, and it is appended to the output of the encoder.
-Weights start as PyTorch's do.
+B. The user's vector e is an input twice: it is the diagonal of a second channel
+of the image, and it is appended to the output of the encoder. Weights are
+initialized as in PyTorch.
 """
 
 import abc
@@ -20,9 +20,9 @@ from tasks.models import layers
 from tasks.models import metrics
 from tasks.models import models
 
-_EPSILON = 1e-5  # PyTorch's, of a layer normalization.
+_EPSILON = 1e-5  # PyTorch's, for layer normalization.
 ACTIVATIONS = ('none', 'relu')
-# Padding as PyTorch has it; 'SAME' pads only at the end if strides are two.
+# Padding as in PyTorch; 'SAME' pads only at the end if strides are two.
 _ONE_AROUND = [[0, 0], [1, 1], [1, 1], [0, 0]]
 _ONE_ABOVE_AND_BELOW = [[0, 0], [1, 1], [0, 0], [0, 0]]
 
@@ -35,17 +35,17 @@ def _convolve(
   return layers.convolve(kernel, bias, x, padding, 2)
 
 
-class JudgedByF1(models.Classifier):
+class ClassifierWithF1(models.Classifier):
   """A classifier with the metric 'macro_f1', the mean F1 of all labels."""
 
   @property
   def metrics(self) -> Mapping[str, metrics.Metric]:
     return {'macro_f1': metrics.MACRO_F1}
 
-  def judge(
+  def prediction_statistics(
     self, predicted: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
-    statistics = super().judge(predicted, batch)
+    statistics = super().prediction_statistics(predicted, batch)
     true, found = (
       tf.one_hot(own, self.num_classes) for own in (batch['y'], predicted)
     )
@@ -54,8 +54,8 @@ class JudgedByF1(models.Classifier):
 
 
 @dataclasses.dataclass(frozen=True)
-class PreferenceModel(JudgedByF1):
-  """A model of whether a user likes an image, of some type.
+class PreferenceModel(ClassifierWithF1):
+  """A model of whether a user likes an image; images have types.
 
   Its examples are {'x': [height, width, 1] float32, 'y': [] int32, 1 if the
   user likes it, 'type': [] int32}.
@@ -63,8 +63,8 @@ class PreferenceModel(JudgedByF1):
   Attributes:
     types: The number of types.
     vector_size: The size of the user's vector; 0 for none.
-    activation: What follows each layer normalization but the last: 'relu', or
-      'none' as printed.
+    activation: The activation after each layer normalization but the last:
+      'relu', or 'none' as in the paper.
   """
 
   types: int
@@ -102,12 +102,12 @@ class PreferenceModel(JudgedByF1):
     return self.types
 
   def with_vector(self, size: int = 0) -> models.Model:
-    """As in `Model`; by default the vector is as long as images are high."""
+    """Returns the model with a vector, by default of the images' height."""
     most = min(self._shape)
     if size > most:
       raise errors.UserError(
         f'A vector of {size} does not fit on the diagonal of images of'
-        f' {self._shape[0]} x {self._shape[1]}. Take one of at most {most}.'
+        f' {self._shape[0]} x {self._shape[1]}. Set a size of at most {most}.'
       )
     return dataclasses.replace(self, vector_size=size or most)
 
@@ -171,7 +171,7 @@ class PreferenceModel(JudgedByF1):
     rest = [[0, height - self.vector_size], [0, width - self.vector_size]]
     diagonal = tf.pad(tf.linalg.diag(e), rest)[tf.newaxis, :, :, tf.newaxis]
     # The second channel is the same for all examples, so that it is convolved
-    # once; the bias is in the first.
+    # once; the bias is added with the first.
     first = self._convolve_first(kernel[:, :, :1], bias, x)
     first += self._convolve_first(
       kernel[:, :, 1:], tf.zeros_like(bias), diagonal
@@ -262,10 +262,10 @@ class SpeechPreference(PreferenceModel):
   def _convolve_first(
     self, kernel: tf.Tensor, bias: tf.Tensor, x: tf.Tensor
   ) -> tf.Tensor:
-    # Padded before, as padding within the convolution makes TensorFlow take a
-    # kernel for its gradient that takes ten times as long here.
+    # Padded before, as with padding in the convolution TensorFlow uses a kernel
+    # for its gradient that takes ten times as long here.
     x = tf.pad(x, _ONE_ABOVE_AND_BELOW)
-    # A mean is linear, so that it can be taken of each channel by itself.
+    # A mean is linear, so that it can be computed for each channel separately.
     return layers.convolve_and_average(kernel, bias, x, (2, 3), (2, 3))
 
   def _represent(self, weights: models.Weights, first: tf.Tensor) -> tf.Tensor:

@@ -1,10 +1,10 @@
-"""A frozen GPT-2, and what can be trained before and behind it (FedPC).
+"""A frozen GPT-2 with a prompt or a head that is trained (FedPC).
 
 Silva, Tambwekar and Gombolay 2022, "FedPC: federated learning for language
 generation with personal and context preference embeddings". An example is an
-utterance w_1, …, w_T under a context c. Its loss is the mean of -log p(w_t) for
-t = 2, …, T. The first words are given as a prompt where it is judged: metrics
-are of the words behind them.
+utterance w_1, …, w_T in a context c. Its loss is the mean of -log p(w_t) for
+t = 2, …, T. In the evaluation the first words are a given prompt: metrics are
+over the words after them.
 
 All of GPT-2's weights are frozen: they are arguments of computations.
 """
@@ -24,7 +24,7 @@ from tasks.models import next_word
 
 
 class HeadOfEach(NamedTuple):
-  """Several last layers, of which each row has one, in the place of logits.
+  """Several last layers, one for each row, which replace the logits.
 
   Attributes:
     x: The input, `[rows, features]`.
@@ -37,9 +37,9 @@ class HeadOfEach(NamedTuple):
   own: tf.Tensor
 
   def logits(self) -> tf.Tensor:
-    """The logits, `[rows, words]`."""
+    """Returns the logits, `[rows, words]`."""
     _, words, features = self.heads.shape
-    # One product, as there are few heads, most often one.
+    # One product for all heads, as there are few, most often one.
     of_heads = tf.matmul(
       self.x, tf.reshape(self.heads, [-1, features]), transpose_b=True
     )
@@ -47,11 +47,11 @@ class HeadOfEach(NamedTuple):
     return tf.gather(of_heads, self.own, batch_dims=1)
 
   def log_likelihood(self, words: tf.Tensor) -> tf.Tensor:
-    """The log-probability of one word for each row, `[rows]`."""
+    """Returns the log-probability of one word for each row, `[rows]`."""
     return -tf.nn.sparse_softmax_cross_entropy_with_logits(words, self.logits())
 
   def at(self, places: tf.Tensor) -> 'HeadOfEach':
-    """Returns those of the rows at some places, `[places, 1]`."""
+    """Returns the layers of only the rows at some places, `[places, 1]`."""
     own = tf.gather_nd(self.own, places)
     return self._replace(x=tf.gather_nd(self.x, places), own=own)
 
@@ -61,7 +61,7 @@ Scores: TypeAlias = next_word.LastLayer | HeadOfEach
 
 @dataclasses.dataclass(frozen=True)
 class FrozenGpt2(models.Model):
-  """A pretrained GPT-2 of which nothing is trained.
+  """A pretrained GPT-2 without anything to train.
 
   Its examples are {'x': [sequence_length] int32, the words w_1, …, w_(T-1),
   'y': the words w_2, …, w_T, 'context': [] int32}. Words are numbered from 1
@@ -83,7 +83,7 @@ class FrozenGpt2(models.Model):
 
   @property
   def pretrained(self) -> 'FrozenGpt2':
-    """As in `Model`: what there is before and behind is left out."""
+    """The GPT-2 without a prompt and without a trained head."""
     return FrozenGpt2(
       self.gpt2,
       self.num_contexts,
@@ -116,21 +116,21 @@ class FrozenGpt2(models.Model):
     return self._encode_behind(None, batch)
 
   def _words(self, batch: models.Batch) -> tf.Tensor:
-    """The numbers of w_1, …, w_(T-1) from 0 on, `[batch, time]`."""
+    """Returns the numbers of w_1, …, w_(T-1) from 0 on, `[batch, time]`."""
     return tf.maximum(batch['x'] - 1, 0)
 
   def _encode_behind(
     self, prefix: tf.Tensor | None, batch: models.Batch
   ) -> tf.Tensor:
     """Represents the words behind prefixes, `[batch, length, width]`."""
-    # What no word follows is not needed.
+    # A word that no other word follows is not needed.
     is_word = batch['y'] > 0
     words = self._words(batch)
     features = self.gpt2.encode(self.frozen, words, prefix, is_word)
     return tf.reshape(features, [-1, self.gpt2.width])
 
   def decide(self, weights: models.Weights, features: tf.Tensor) -> Scores:
-    """The last layer, which is the matrix that words are looked up in."""
+    """Returns the last layer, which is the matrix of word embeddings."""
     return self._last_layer(features, self.frozen['wte'])
 
   def _last_layer(
@@ -140,11 +140,11 @@ class FrozenGpt2(models.Model):
     return next_word.LastLayer(features, tf.transpose(head), bias)
 
   def _places(self, batch: models.Batch) -> tf.Tensor:
-    """The places of the entries that are no padding, `[places, 1]`."""
+    """Returns the places of the entries that are words, `[places, 1]`."""
     return tf.where(tf.reshape(batch['y'] > 0, [-1]))
 
   def log_likelihood(self, scores: Scores, batch: models.Batch) -> tf.Tensor:
-    """The log-probability of each entry's word; 0 for padding."""
+    """Returns the log-probability of each entry's word; 0 for padding."""
     places, words = self._places(batch), self.target(batch)
     found = scores.at(places).log_likelihood(tf.gather_nd(words, places))
     return tf.scatter_nd(places, found, tf.shape(words, tf.int64))
@@ -165,26 +165,26 @@ class FrozenGpt2(models.Model):
   def _by_example(self, of_entries: tf.Tensor) -> tf.Tensor:
     return tf.reshape(of_entries, [-1, self.sequence_length])
 
-  def _is_judged(self, batch: models.Batch) -> tf.Tensor:
-    """1 for a word behind the prompt, `[batch, time]`."""
+  def _is_evaluated(self, batch: models.Batch) -> tf.Tensor:
+    """Returns 1 for a word after the given prompt, `[batch, time]`."""
     # The first of y is w_2.
     behind = tf.range(self.sequence_length) >= self.prompt_length - 1
     return tf.cast((batch['y'] > 0) & behind, tf.float32)
 
-  def judge(
+  def prediction_statistics(
     self, predicted: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
     correct = tf.equal(predicted, self.target(batch))
-    judged = self._is_judged(batch)
+    judged = self._is_evaluated(batch)
     correct = judged * tf.cast(self._by_example(correct), tf.float32)
     return collections.OrderedDict(
       accuracy=(tf.reduce_sum(correct, axis=1), tf.reduce_sum(judged, axis=1))
     )
 
-  def judge_likelihood(
+  def likelihood_statistics(
     self, log_likelihood: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
-    judged = self._is_judged(batch)
+    judged = self._is_evaluated(batch)
     # Not a product: the probability of padding may be zero.
     of_words = tf.where(judged > 0, self._by_example(log_likelihood), 0.0)
     return collections.OrderedDict(
@@ -208,19 +208,19 @@ class FrozenGpt2(models.Model):
       tf.shape(self.target(batch), tf.int64),
     )
     return collections.OrderedDict(
-      **self.judge(predicted, batch),
-      **self.judge_likelihood(self.log_likelihood(scores, batch), batch),
+      **self.prediction_statistics(predicted, batch),
+      **self.likelihood_statistics(self.log_likelihood(scores, batch), batch),
     )
 
   def target(self, batch: models.Batch) -> tf.Tensor:
-    """The numbers of the words from 0 on, `[entries]`; also 0 for padding."""
+    """Returns the words' numbers from 0 on, `[entries]`; 0 for padding, too."""
     return tf.reshape(tf.maximum(batch['y'] - 1, 0), [-1])
 
   def entry_mask(self, batch: models.Batch) -> tf.Tensor:
     return tf.cast(batch['y'] > 0, tf.float32)
 
   def example_weight(self, batch: models.Batch) -> tf.Tensor:
-    """The number of words of each utterance that are predicted."""
+    """Returns the number of predicted words of each utterance."""
     return tf.reduce_sum(self.entry_mask(batch), axis=1)
 
 
@@ -239,7 +239,7 @@ def initial_vectors(
 class PromptedGpt2(FrozenGpt2):
   """A frozen GPT-2 with one vector before the words, e = psi * phi_c (FedPC).
 
-  psi is the client's own, and phi_c that of a context.
+  psi is the client's vector, and phi_c the vector of a context.
   """
 
   @property
@@ -263,9 +263,9 @@ class PromptedGpt2(FrozenGpt2):
 class Gpt2WithHead(FrozenGpt2):
   """A frozen GPT-2 with a last layer that is trained (FedPC's meta-learning).
 
-  The last layer starts as a copy of the matrix that words are looked up in.
-  'head' is its difference from that matrix, so that it can start without it:
-  steps on one are steps on the other.
+  The last layer starts as a copy of the matrix of word embeddings. The weight
+  'head' is its difference from that matrix, and thus starts at zero: steps on
+  the difference are steps on the layer.
   """
 
   @property
@@ -286,9 +286,9 @@ class Gpt2WithHead(FrozenGpt2):
 class Gpt2WithTwoHeads(FrozenGpt2):
   """A frozen GPT-2 with a head of the client and one of each context.
 
-  FedPC's split learning. The scores are the mean of those of the two heads, or
-  their sum, of which the paper does not speak. As in `Gpt2WithHead`, both are
-  differences from the matrix that words are looked up in.
+  This is FedPC's split learning. The scores are the mean of the scores of the
+  two heads, or their sum; the paper does not say which. As in `Gpt2WithHead`,
+  both weights are differences from the matrix of word embeddings.
 
   Attributes:
     sums_heads: Whether the scores are the sum.

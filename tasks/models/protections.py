@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-# The fields that are a client's numbers, in the order of its attribute.
+# The fields that are in a client's attribute, in its order.
 NUMBERS = ('clip', 'noise', 'batch_size', 'most_loss', 'choice_noise')
 
 
@@ -11,19 +11,19 @@ NUMBERS = ('clip', 'noise', 'batch_size', 'most_loss', 'choice_noise')
 class Protection:
   """Protects each example in the gradients of a model by clipping and noise.
 
-  The numbers are a client's own, and None before a client has the model.
+  The fields are set for each client, and are None before.
 
   Attributes:
     clip: S, the largest norm of an example's gradient.
     noise: z_k, the deviation of the noise on a sum of gradients, over S.
-    batch_size: B_k, the number of examples that a batch has, or is expected to
-      have; a sum of gradients is divided by it.
+    batch_size: B_k, the nominal number of examples of a batch, by which a sum
+      of gradients is divided.
     most_loss: The largest loss of an example in a choice among models.
     choice_noise: The scale of the Gumbel noise on the sums of these losses.
-    seed: Two int32 that the noise follows from.
+    seed: Two int32, from which the noise follows.
     part: The part of the client's work that a gradient is for.
-    step: The step in this part. No two gradients of a client with the same seed
-      have the same part and step, or they would have the same noise.
+    step: The step in this part. Two gradients of a client with the same seed
+      must differ in their part or step, or they would have the same noise.
   """
 
   clip: Any = None

@@ -1,8 +1,8 @@
-"""The transformer for next-word prediction that Motley has for TED talks.
+"""The transformer for next-word prediction that Motley uses for TED talks.
 
-It has the form of the transformers of google-research/federated: one layer of
-an encoder (Vaswani et al. 2017) that looks back only, between a narrow
-embedding and a last layer that is the same matrix.
+It has the form of the transformers of google-research/federated: one causal
+encoder layer (Vaswani et al. 2017), between a narrow embedding and a last layer
+that is the same matrix.
 """
 
 import collections
@@ -40,12 +40,12 @@ class NextWordTransformer(next_word.NextWordModel):
   """Motley's model for TedMulti: 4,769,824 weights with the default sizes.
 
   There is no dropout (.1 in Motley): the loss of a `Model` is a pure function
-  of weights and batch. Padding comes last in a sentence and words look back
-  only, so that no word that counts sees it.
+  of weights and batch. Padding comes last in a sentence and words attend only
+  to earlier ones, so that no word that counts depends on padding.
 
   It represents a word by the input of the last layer, of width
-  `embedding_size`, as Motley does. The last layer is the matrix that words are
-  looked up in. This one is the head, and so `encode` reads the head too.
+  `embedding_size`, as Motley does. The last layer is the matrix of word
+  embeddings. This matrix is the head, so that `encode` reads the head, too.
 
   Attributes:
     embedding_size: The size of the embedding and of the last layer's input.
@@ -82,7 +82,7 @@ class NextWordTransformer(next_word.NextWordModel):
 
   @functools.cached_property
   def _not_later(self) -> np.ndarray:
-    """Is added to the attention's scores: a word sees no later one."""
+    """Added to the attention's scores: a word does not see later ones."""
     return -1e9 * (1 - np.tri(self.sequence_length, dtype=np.float32))
 
   @property
@@ -95,7 +95,7 @@ class NextWordTransformer(next_word.NextWordModel):
     return {models.ENCODER: tuple(names), models.HEAD: ('embedding',)}
 
   def _weights_of(self, layer: str) -> tuple[str, ...]:
-    """The weights of a dense layer and of the normalization that follows."""
+    """Lists the weights of a dense layer and its normalization, if any."""
     if layer in ('attention', 'feed_forward'):
       return 'kernel', 'bias', 'scale', 'offset'
     return 'kernel', 'bias'
@@ -120,12 +120,12 @@ class NextWordTransformer(next_word.NextWordModel):
     return weights
 
   def _attend(self, weights: models.Weights, x: tf.Tensor) -> tf.Tensor:
-    """Applies the attention to the words of each sentence, one row a word."""
+    """Applies the attention to the words of each sentence, as rows."""
     num_heads, width = self.num_heads, self.width
     by_head = [-1, self.sequence_length, num_heads, width // num_heads]
 
     def heads(layer: str) -> tf.Tensor:
-      """A layer's output, `[batch, heads, time, width / heads]`."""
+      """Returns a layer's output, `[batch, heads, time, width / heads]`."""
       y = tf.reshape(layers.dense(weights, layer, x), by_head)
       return tf.transpose(y, [0, 2, 1, 3])
 

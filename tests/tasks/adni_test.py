@@ -127,7 +127,7 @@ def test_the_model_is_that_of_keras(load_task):
 
 def test_says_that_the_data_needs_a_registration(load_task, paths):
   paths['test'].unlink()
-  with pytest.raises(errors.UserError, match='register.*preprocess.sh'):
+  with pytest.raises(errors.UserError, match='registration.*preprocess.sh'):
     load_task()
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from base import errors
 from tasks import registry
+from tests.tasks import silo_examples
 
 _FILES = [f'data_batch_{k}.bin' for k in range(1, 6)] + ['test_batch.bin']
 
@@ -36,22 +37,13 @@ def _load_task(folder):
   )
 
 
-def _own(task, client_id):
-  parts = [
-    task.train.sets['train'](client_id),
-    task.validation.sets['evaluation'](client_id),
-    task.test.sets['evaluation'](client_id),
-  ]
-  return {n: np.concatenate([part[n] for part in parts]) for n in parts[0]}
-
-
 def test_clients_have_three_classes_and_all_photos(load_task):
   task = load_task()
   assert task.cross_silo
   assert len(task.train.client_ids) == 20
   size = 0
   for k, client_id in enumerate(task.train.client_ids):
-    labels = _own(task, client_id)['y']
+    labels = silo_examples.of_client(task, client_id)['y']
     assert set(labels) == {k % 10, (k + 1) % 10, (k + 2) % 10}
     size += len(labels)
   assert size == 600
@@ -59,7 +51,7 @@ def test_clients_have_three_classes_and_all_photos(load_task):
 
 def test_photos_are_rows_of_pixels_of_three_colors(load_task):
   task = load_task(num_clients=1, classes_per_client=10)
-  own = _own(task, 'client_0')
+  own = silo_examples.of_client(task, 'client_0')
   assert own['x'].dtype == np.float32
   assert (own['x'].min(), own['x'].max()) == (-1, 1)
   found = {

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 from base import errors
 from tasks import registry
 from tests import data
+from tests.tasks import silo_examples
 
 _WRITERS = [f'f{i:04d}_00' for i in range(8)]
 
@@ -48,20 +49,11 @@ def _letters(writer):
   return own['pixels'][wanted], own['label'][wanted] - 36
 
 
-def _own(task, client_id):
-  parts = [
-    task.train.sets['train'](client_id),
-    task.validation.sets['evaluation'](client_id),
-    task.test.sets['evaluation'](client_id),
-  ]
-  return {n: np.concatenate([part[n] for part in parts]) for n in parts[0]}
-
-
 def test_a_writer_has_its_letters_a_to_j(load_task):
   task = load_task(partition='writer')
   assert task.train.client_ids == tuple(_WRITERS)
   for writer in _WRITERS:
-    own = _own(task, writer)
+    own = silo_examples.of_client(task, writer)
     images, labels = _letters(writer)
     order, expected = np.argsort(own['x'][:, 0]), np.argsort(images[:, 0, 0])
     np.testing.assert_array_equal(
@@ -76,7 +68,7 @@ def test_clients_have_five_letters_by_default(load_task):
   assert len(task.train.client_ids) == 20
   for k, client_id in enumerate(task.train.client_ids):
     expected = {(k + j) % 10 for j in range(5)}
-    assert set(_own(task, client_id)['y']) == expected
+    assert set(silo_examples.of_client(task, client_id)['y']) == expected
 
 
 @pytest.mark.parametrize('model', ['logistic', 'cnn'])

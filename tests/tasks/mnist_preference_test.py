@@ -106,7 +106,7 @@ def test_without_reuse_an_image_is_at_one_user(load_task):
 @pytest.mark.parametrize('users', [30, 14])
 def test_too_many_users_without_reuse_are_refused(load_task, users):
   # 400 images are 13 users' 30.
-  with pytest.raises(errors.UserError, match='Name fewer users'):
+  with pytest.raises(errors.UserError, match='Set fewer users'):
     load_task(reuse=False, users=users)
 
 

@@ -11,6 +11,7 @@ from base import errors
 from tasks import registry
 from tests import data
 from tests.tasks import mnist_source
+from tests.tasks import silo_examples
 
 
 @pytest.fixture(name='folder')
@@ -32,19 +33,12 @@ def _load_task(folder):
   )
 
 
-def _own(task, client_id):
-  """All examples of a client: to train on, to choose by, to report."""
-  parts = [
-    task.train.sets['train'](client_id),
-    task.validation.sets['evaluation'](client_id),
-    task.test.sets['evaluation'](client_id),
-  ]
-  return {n: np.concatenate([part[n] for part in parts]) for n in parts[0]}
-
-
 def test_pixels_are_standardized_one_by_one_as_in_fedprox(load_task):
   task = load_task(partition='classes', classes_per_client=10)
-  parts = [_own(task, client_id) for client_id in task.train.client_ids]
+  parts = [
+    silo_examples.of_client(task, client_id)
+    for client_id in task.train.client_ids
+  ]
   x = np.concatenate([part['x'] for part in parts])
   y = np.concatenate([part['y'] for part in parts])
   images, labels = mnist_source.examples()
@@ -81,7 +75,10 @@ def test_clients_have_two_digits_by_default(load_task):
   assert task.cross_silo
   assert len(task.train.client_ids) == 20
   for k, client_id in enumerate(task.train.client_ids):
-    assert set(_own(task, client_id)['y']) == {k % 10, (k + 1) % 10}
+    assert set(silo_examples.of_client(task, client_id)['y']) == {
+      k % 10,
+      (k + 1) % 10,
+    }
 
 
 def test_clients_can_be_writers(load_task):
@@ -89,13 +86,16 @@ def test_clients_can_be_writers(load_task):
   assert sorted(map(int, task.train.client_ids)) == list(range(20))
   _, labels = mnist_source.examples()
   np.testing.assert_array_equal(
-    np.sort(_own(task, '17')['y']), np.sort(labels[17 * 30 : 18 * 30])
+    np.sort(silo_examples.of_client(task, '17')['y']),
+    np.sort(labels[17 * 30 : 18 * 30]),
   )
 
 
 def test_a_seed_of_the_run_changes_the_split_but_not_the_clients(load_task):
   first, second = (load_task(seed=seed) for seed in (1, 2))
-  own = [_own(task, 'client_03')['x'] for task in (first, second)]
+  own = [
+    silo_examples.of_client(task, 'client_03')['x'] for task in (first, second)
+  ]
   assert not np.array_equal(*own)
   np.testing.assert_array_equal(*(np.sort(x, axis=0) for x in own))
 

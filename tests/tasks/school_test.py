@@ -179,8 +179,8 @@ def test_the_protocol_of_mr_mtl_judges_by_all_of_the_squared_error(load_task):
   motley, mr_mtl = load_task(), load_task(protocol='mr_mtl')
   batch = {'x': tf.ones([2, 28]), 'y': tf.constant([1.0, 3.0])}
   predicted = tf.constant([2.0, 3.0])
-  half, _ = motley.model.judge(predicted, batch)[motley.metric]
-  whole, _ = mr_mtl.model.judge(predicted, batch)[mr_mtl.metric]
+  half, _ = motley.model.prediction_statistics(predicted, batch)[motley.metric]
+  whole, _ = mr_mtl.model.prediction_statistics(predicted, batch)[mr_mtl.metric]
   np.testing.assert_allclose(half, [0.5, 0])
   np.testing.assert_allclose(whole, [1, 0])
   # The loss stays half of it.

@@ -11,6 +11,7 @@ from tasks import registry
 from tasks import sent140
 from tests import data
 from tests.tasks import sent140_source
+from tests.tasks import silo_examples
 
 
 @pytest.fixture(name='folder')
@@ -27,21 +28,12 @@ def _load_task(folder):
   )
 
 
-def _own(task, client_id):
-  parts = [
-    task.train.sets['train'](client_id),
-    task.validation.sets['evaluation'](client_id),
-    task.test.sets['evaluation'](client_id),
-  ]
-  return {n: np.concatenate([part[n] for part in parts]) for n in parts[0]}
-
-
 def test_clients_are_users_of_enough_tweets(load_task):
   task = load_task()
   assert task.cross_silo
   assert task.train.client_ids == ('bob', 'cäs', 'dan')
   for client_id in task.train.client_ids:
-    own = _own(task, client_id)
+    own = silo_examples.of_client(task, client_id)
     assert len(own['y']) == sent140_source.USERS[client_id]
     assert own['y'].sum() == sent140_source.USERS[client_id] // 2
 
@@ -60,7 +52,7 @@ def test_words_are_rows_of_embeddings_and_unknown_ones_are_zero(load_task):
   task = load_task()
   embedding = task.model.frozen['embedding']
   # 'so', 'bob', ',', 'x', '!': three of them are unknown.
-  words = embedding[_own(task, 'bob')['x'][0]]
+  words = embedding[silo_examples.of_client(task, 'bob')['x'][0]]
   expected = np.zeros((25, 3))
   expected[0], expected[4] = (
     sent140_source.VECTORS['so'],

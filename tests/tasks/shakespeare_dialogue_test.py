@@ -145,7 +145,7 @@ def test_the_model_has_the_weights_of_the_file(folder):
   'values, message',
   [
     ({'weights': 'none.npz'}, 'none.npz is in none of .*program pretrain'),
-    ({'weights_sha256': '0' * 64}, 'not the file that is meant'),
+    ({'weights_sha256': '0' * 64}, 'not the right file'),
     ({'tokenizer': 'shakespeare'}, 'as a byte-pair encoding'),
     ({'min_utterances': 21}, 'task.min_utterances=21'),
     ({'utterance_length': 17}, 'utterance_length must be at most 16'),

@@ -1,6 +1,7 @@
 """Tests of tables of users as tasks."""
 
 import csv
+import json
 import re
 
 import numpy as np
@@ -264,10 +265,11 @@ def test_clients_know_their_group_and_examples_their_type_and_context(load):
     (dict(target_column='z'), "task.target_column: Unknown column 'z'"),
     (dict(ignored_columns='z'), "task.ignored_columns: Unknown column 'z'"),
     (dict(feature_columns='y'), 'names the target, y'),
+    (dict(client_column='y'), 'task.client_column names the target, y'),
     (dict(partition='dirichlet'), 'Leave out one of the two'),
     (
       dict(client_column=None, partition='classes'),
-      'deals out classes, but the target is a number',
+      'needs classes, but the target is a number',
     ),
     (dict(partition_file='p.json'), 'is for a partition that is drawn'),
     (
@@ -276,6 +278,7 @@ def test_clients_know_their_group_and_examples_their_type_and_context(load):
     ),
     (dict(model='cnn'), 'task.image_column names none'),
     (dict(hold_out='clients', standardize='client'), 'Set it to all or none'),
+    (dict(hold_out='all_clients'), 'leaves nobody to train on'),
     (
       dict(target='preference', target_column='color'),
       "'color' has 3 classes, but must have two",
@@ -357,7 +360,7 @@ def test_images_are_decoded_when_they_are_taken(images, load):
 
 def test_a_missing_image_is_told_at_once(images, load):
   (images.parent / 'images/5.png').unlink()
-  with pytest.raises(errors.UserError, match='line 6.*5.png: is no file'):
+  with pytest.raises(errors.UserError, match='line 6.*5.png: is not a file'):
     load(path=str(images), target_column='label', image_column='file')
 
 
@@ -367,6 +370,101 @@ def test_what_is_no_image_is_told(images, load):
   task = load(path=str(images), target_column='label', image_column='file')
   with pytest.raises(errors.UserError, match="i.jsonl, line .* 'file' names"):
     task.train.sets['train']('c0')
+
+
+_ALL_COLUMNS = dict(
+  target_column='label',
+  feature_columns=('b', 'color', 'a'),
+  context_column='site',
+)
+
+
+@pytest.fixture(name='like_first')
+def _like_first(load, tmp_path):
+  """Loads another table as the first one was, all of whose clients are new."""
+  file = tmp_path / 'encoding.json'
+
+  def like_first(rows, **own):
+    own = _ALL_COLUMNS | own
+    encoding = load(hold_out='clients', **own).encoding
+    file.write_text(json.dumps(encoding), encoding='utf-8')
+    path = table_source.write(tmp_path / 'new.csv', rows)
+    new = dict(path=str(path), hold_out='all_clients', encoding_file=str(file))
+    return load(**own | new)
+
+  return like_first
+
+
+def _inputs_by_a(task):
+  """The input of each row of a client of test, by its column a."""
+  names = task.encoding['inputs']
+  load = task.test.sets
+  x = np.concatenate(
+    [
+      load[name](client)['x']
+      for client in task.test.client_ids
+      for name in ('personalization', 'evaluation')
+    ]
+  )
+  return {row[names.index('a')]: dict(zip(names, row)) for row in x.tolist()}
+
+
+def test_another_table_becomes_what_the_first_one_did(load, like_first):
+  first = _inputs_by_a(load(hold_out='clients', **_ALL_COLUMNS))
+  # Other means, no blue, one label, and other clients.
+  rows = [
+    row | {'who': f'new {row["who"]}'}
+    for row in _ROWS
+    if row['color'] != 'blue' and row['a'] > 3
+  ]
+  other = like_first(rows)
+  assert not other.train.client_ids and not other.validation.client_ids
+  assert all(c.startswith('new ') for c in other.test.client_ids)
+  assert other.encoding['names'] == {'context': ['east', 'west']}
+  found = _inputs_by_a(other)
+  assert len(found) == len(rows)
+  shared = first.keys() & found.keys()
+  assert len(shared) > 3
+  assert all(found[a] == first[a] for a in shared)
+  y = other.test.sets['evaluation'](other.test.client_ids[0])['y']
+  assert set(y) == {other.encoding['target']['classes'].index('yes')}
+
+
+def test_a_new_category_is_all_zeros_and_a_missing_number_is_as_filled(
+  like_first,
+):
+  rows = [row | {'color': 'pink', 'b': ''} for row in _ROWS[:4]]
+  found = _inputs_by_a(like_first(rows, missing='fill'))
+  for inputs in found.values():
+    assert not any(inputs[f'color is {c}'] for c in ('red', 'green', 'blue'))
+    assert abs(inputs['b']) < 1e-6
+    assert 'b is missing' not in inputs
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    ({'label': 'maybe'}, "line 2: column 'label' has 'maybe', but .* no, yes"),
+    ({'site': 'north'}, "line 2: column 'site' has 'north', .* east, west"),
+    ({'b': ''}, "line 2: column 'b' has no value"),
+    ({'b': 'many'}, "column 'b' has 'many', which is not a number"),
+  ],
+)
+def test_what_the_first_table_did_not_have_is_told(change, message, like_first):
+  with pytest.raises(errors.UserError, match=message):
+    like_first([_ROWS[0] | change, *_ROWS[1:]])
+
+
+def test_a_column_that_is_not_there_is_told(like_first):
+  rows = [{name: row[name] for name in row if name != 'b'} for row in _ROWS]
+  with pytest.raises(errors.UserError, match="new.csv.*Unknown column 'b'"):
+    like_first(rows)
+
+
+def test_what_is_no_encoding_is_told(load, tmp_path):
+  (tmp_path / 'e.json').write_text('{"target": {}}')
+  with pytest.raises(errors.UserError, match='e.json .* task.encoding_file'):
+    load(encoding_file=str(tmp_path / 'e.json'))
 
 
 def test_school_as_a_table_is_school(tmp_path):

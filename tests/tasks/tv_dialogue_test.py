@@ -103,10 +103,10 @@ def test_one_show_is_enough(folder):
   'values, message',
   [
     ({'friends': 'none'}, 'none is in none of .*character-mining'),
-    ({'friends': 'gpt2'}, 'gpt2 has nothing that is said'),
+    ({'friends': 'gpt2'}, 'gpt2 has no utterances'),
     ({'game_of_thrones': 'none'}, 'none is in none of .*shows=friends'),
     ({'friends': 'tv/final_data.txt'}, 'final_data.txt cannot be read'),
-    ({'game_of_thrones': 'tv/json/README'}, 'README has nothing that is said'),
+    ({'game_of_thrones': 'tv/json/README'}, 'README has no utterances'),
   ],
 )
 def test_says_which_show_is_missing(folder, values, message):

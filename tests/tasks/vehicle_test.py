@@ -120,7 +120,7 @@ def test_a_damaged_file_is_named(damage, load_task, path):
   [
     (dict(passage=np.nan), r'X of client 1 has nan at \[3, 4\]'),
     (dict(passage=1e39), r'X of client 1 has 1e\+39 at'),
-    (dict(passage=1j), 'X of client 1 is complex128, no numbers'),
+    (dict(passage=1j), 'X of client 1 is complex128, not numbers'),
     (dict(labels=(0, 1)), 'Y of client 0 has the label 0'),
   ],
 )

@@ -107,7 +107,7 @@ def test_a_detector_is_judged_by_what_it_accepts(load_task):
   labels = tf.constant([0, 0, 0, 0, 1, 1, 1, 1])
   # The first with the word may be rejected, so that the threshold is .5.
   predicted = tf.constant([0.0, 0.3, 0.6, 1.0, 0.2, 0.5, 0.9, 1.0])
-  statistics = model.judge(predicted, {'y': labels})
+  statistics = model.prediction_statistics(predicted, {'y': labels})
   counts = tf.reduce_sum(statistics['false_accepts'], axis=0).numpy()
   assert model.metrics['false_accepts'].value(counts) == 0.5
   total, number = (tf.reduce_sum(s).numpy() for s in statistics['accuracy'])
@@ -118,7 +118,7 @@ def test_what_a_detector_that_diverged_was_judged_by_is_counted(load_task):
   task = load_task()
   own = task.train.sets['train'](task.train.client_ids[0])
   nothing = tf.fill([len(own['y'])], np.float32(np.nan))
-  counts = task.model.judge(nothing, own)['false_accepts']
+  counts = task.model.prediction_statistics(nothing, own)['false_accepts']
   assert tf.reduce_sum(counts) == len(own['y'])
 
 

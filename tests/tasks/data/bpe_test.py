@@ -131,7 +131,7 @@ def test_the_first_of_gpt2s_merges_are_a_vocabulary():
   'numbers, merges, message',
   [
     ('{', 'l o', 'Expecting'),
-    ([1], 'l o', 'no JSON object'),
+    ([1], 'l o', 'not a JSON object'),
     ({'a': 1}, 'l o', 'are not 0, 1, 2'),
     ({'a': 0}, 'l o', 'does not have the bytes and then the merges'),
     ({'a': 'b'}, 'l o', 'are not 0, 1, 2'),

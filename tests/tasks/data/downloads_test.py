@@ -99,7 +99,7 @@ def test_a_wrong_download_leaves_nothing_behind(
   assert_user_error, cached, origin
 ):
   origin.write_bytes(b'something else')
-  assert_user_error(origin.as_uri(), 'not the file that is meant')
+  assert_user_error(origin.as_uri(), 'not the right one')
   assert not os.listdir(cached.parent)
 
 

@@ -18,7 +18,8 @@ def _make(tmp_path):
     table = table_files.read(path)
     train = np.arange(table.num_rows) < (num_train or table.num_rows)
     own = table_features.FeatureSettings(**how)
-    return table_features.make(table, tuple(table.columns), own, train)
+    columns = table_features.fit(table, tuple(table.columns), own, train)
+    return table_features.encode(table, columns)
 
   return make
 
@@ -113,7 +114,7 @@ def test_a_vocabulary_that_cannot_be_read_is_told(make, tmp_path):
 
 def test_a_text_among_numbers_is_told_where_it_is(make):
   with pytest.raises(
-    errors.UserError, match=r"t.csv, line 4: column 'a' has '\?', which is no"
+    errors.UserError, match=r"t.csv, line 4: column 'a' has '\?', while most"
   ):
     make('a\n1\n2\n?\n3\n')
 

@@ -95,8 +95,9 @@ def test_what_is_wrong_with_a_csv_file_is_told(
 @pytest.mark.parametrize(
   ('contents', 'problem'),
   [
-    ('{"a": 1}\n\n{"a":\n', 'line 3 is no JSON'),
-    ('{"a": 1}\n[2]\n', 'line 2 is no object'),
+    ('{"a": 1}\n\n{"a":\n', 'line 3 is not JSON'),
+    ('[' * 100_000, 'line 1 is not JSON'),
+    ('{"a": 1}\n[2]\n', 'line 2 is not an object'),
     (
       '{"a": 1}\n{"a": "x"}\n',
       "in line 2, column 'a' is a text, but a number in line 1",

@@ -99,17 +99,17 @@ def test_leaves_out_what_is_not_wanted(tmp_path, suffix):
     (b'{"a": ', 'Expecting value'),
     (b'[' * 100_000, 'recursion'),
     (b'{"\x80": 1}', 'utf-8'),
-    (b'[]', 'no JSON object'),
+    (b'[]', 'not a JSON object'),
     ({'a': {'dtype': 'F32', 'shape': [1]}}, 'entry of a is not complete'),
     ({'a': 3}, 'entry of a is not complete'),
     ({'a': _entry([1], 0, 4, 'BF16')}, 'a has the type BF16'),
     ({'a': _entry([2], 0, 4)}, r'a has 4 bytes for the shape \[2\]'),
-    ({'a': _entry([-1], 0, 4)}, 'shape or the place of a is none'),
-    ({'a': _entry([True], 0, 4)}, 'shape or the place of a is none'),
-    ({'a': _entry([1], -4, 0)}, 'shape or the place of a is none'),
+    ({'a': _entry([-1], 0, 4)}, 'shape or the place of a is invalid'),
+    ({'a': _entry([True], 0, 4)}, 'shape or the place of a is invalid'),
+    ({'a': _entry([1], -4, 0)}, 'shape or the place of a is invalid'),
     ({'a': _entry([2], 0, 8)}, 'a is outside of the file'),
     ({'a': _entry([10**12], 0, 4 * 10**12)}, 'a is outside of the file'),
-    ({}, 'more in it than its header says'),
+    ({}, 'more data than its header says'),
   ],
 )
 def test_refuses_a_damaged_header(tmp_path, header, message):
@@ -169,5 +169,5 @@ def test_unpacks_no_more_than_a_file_can_hold(tmp_path):
   path = tmp_path / 'model.npz'
   with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive:
     archive.writestr('a.npy', bytes(zeros))
-  with pytest.raises(errors.UserError, match='unpacks to very much more'):
+  with pytest.raises(errors.UserError, match='unpacks to far more data'):
     weight_files.read(path)

@@ -175,7 +175,7 @@ def _without(name):
     (_published() | {'score.weight': np.float32([1])}, 'has score.weight'),
     (
       _published() | {'lm_head.weight': np.zeros([19, 8], np.float32)},
-      'lm_head.weight is not wte.weight',
+      'lm_head.weight must be equal',
     ),
     (
       _published() | {'transformer.ln_f.bias': np.zeros(8, np.float32)},
@@ -208,7 +208,7 @@ def test_refuses_another_checksum(tmp_path):
   path = _save(tmp_path, _published())
   own = downloads.sha256_of(path)
   assert gpt2_files.load(path, own)[0] == _SIZES
-  with pytest.raises(errors.UserError, match='not the file that is meant'):
+  with pytest.raises(errors.UserError, match='not the right file'):
     gpt2_files.load(path, '0' * 64)
 
 

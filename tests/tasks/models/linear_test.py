@@ -124,6 +124,8 @@ def test_svm_adds_half_the_square_of_all_weights_to_the_hinge_loss():
 def test_svm_predicts_the_sign():
   model = linear.SupportVectorMachine(3, l2=0.1)
   batch = {'y': tf.constant([1.0, -1, 1])}
-  correct, weight = model.judge(tf.constant([0.3, 2, -0.1]), batch)['accuracy']
+  correct, weight = model.prediction_statistics(
+    tf.constant([0.3, 2, -0.1]), batch
+  )['accuracy']
   np.testing.assert_array_equal(correct, [1, 0, 0])
   np.testing.assert_array_equal(weight, [1, 1, 1])

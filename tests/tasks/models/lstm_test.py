@@ -252,9 +252,11 @@ def test_statistics_are_those_of_the_likeliest_words(model):
   )
   np.testing.assert_array_equal(
     model.statistics(weights, batch)['accuracy'],
-    model.judge(likeliest, batch)['accuracy'],
+    model.prediction_statistics(likeliest, batch)['accuracy'],
   )
-  correct, _ = model.judge(model.target(batch), batch)['accuracy']
+  correct, _ = model.prediction_statistics(model.target(batch), batch)[
+    'accuracy'
+  ]
   np.testing.assert_array_equal(correct, [5, 1, 2, 0])
 
 

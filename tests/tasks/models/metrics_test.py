@@ -80,7 +80,9 @@ def test_macro_f1_weighs_by_the_number_of_examples():
 def test_a_models_statistics_sum_up_to_its_macro_f1():
   model = toys.F1Model()
   true, predicted = _classes(0, 2)
-  statistics = model.judge(tf.constant(predicted), {'y': tf.constant(true)})
+  statistics = model.prediction_statistics(
+    tf.constant(predicted), {'y': tf.constant(true)}
+  )
   counts = tf.reduce_sum(statistics['macro_f1'], axis=0).numpy()
   np.testing.assert_allclose(
     model.metrics['macro_f1'].value(counts),

@@ -197,7 +197,7 @@ def test_statistics_judge_what_the_scores_predict(a_model):
   weights, batch = a_model.init(_SEED), _batch(a_model)
   scores = a_model.decide(weights, a_model.encode(weights, batch))
   statistics = a_model.statistics(weights, batch)
-  judged = a_model.judge(a_model.predict(scores), batch)
+  judged = a_model.prediction_statistics(a_model.predict(scores), batch)
   _assert_same({name: statistics[name] for name in judged}, dict(judged))
   for tensor in tf.nest.flatten(statistics):
     assert tensor.shape[0] == 4
@@ -207,13 +207,13 @@ def test_statistics_judge_what_the_scores_predict(a_model):
 def test_other_statistics_judge_the_likelihood(a_model):
   weights, batch = a_model.init(_SEED), _batch(a_model)
   scores = a_model.scores(weights, batch)
-  judged = a_model.judge(a_model.predict(scores), batch)
+  judged = a_model.prediction_statistics(a_model.predict(scores), batch)
   statistics = a_model.statistics(weights, batch)
   others = {n: own for n, own in statistics.items() if n not in judged}
   softly, target = a_model.predict_softly(scores), a_model.target(batch)
   if target.dtype.is_integer:
     softly = tf.math.log(tf.gather(softly, target, batch_dims=1))
-  expected = dict(a_model.judge_likelihood(softly, batch))
+  expected = dict(a_model.likelihood_statistics(softly, batch))
   assert others.keys() == expected.keys()
   tf.nest.map_structure(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), others, expected

@@ -191,7 +191,7 @@ def test_a_shorter_vector_is_at_the_start_of_the_diagonal():
 
 def test_f1_is_counted_by_true_and_predicted_label():
   batch = {**_batch(_DIGITS), 'y': tf.constant([0, 1, 1, 1])}
-  judged = _DIGITS.judge(tf.constant([0, 1, 1, 0]), batch)
+  judged = _DIGITS.prediction_statistics(tf.constant([0, 1, 1, 0]), batch)
   counts = tf.reduce_sum(judged['macro_f1'], 0)
   np.testing.assert_array_equal(counts, [[1, 0], [1, 2]])
   # F1 of label 0: 2 / 3; of label 1: 4 / 5.
