@@ -1,14 +1,14 @@
 """Adaptation by a few updates on a few examples (FedPC, section 4).
 
 Silva et al. 2022: a client takes n steps of Adam, by default 15, on k of its
-examples, for k = 1, 5, 15 and all of them, in batches of the size of training,
-or of k if that is less. After the last batch comes the first again; where all
-examples are taken, each pass is in a new order.
+examples, for k = 1, 5, 15 and all of them. A batch has the size of training, or
+k examples if they are fewer. After the last batch comes the first again; where
+all examples are used, each pass is in a new order.
 
 The first candidates take no step: the pretrained model without anything that
-was trained, if the model is one on top of it, and what training gave. Then
-comes a candidate for each k. No k is better than another: they tell how much a
-client must say before it is known.
+was trained, if there is one, and the weights that training gave. Then comes a
+candidate for each k. The candidates do not compete: they show how many examples
+a client must have before it is known.
 """
 
 import abc
@@ -31,7 +31,7 @@ from tasks.models import models
 
 @dataclasses.dataclass(frozen=True)
 class FewExamplesSettings(settings.Settings):
-  """The settings of how much a client adapts to."""
+  """The settings of the numbers of examples that a client adapts to."""
 
   adaptation_examples: tuple[int, ...] = settings.field(
     (1, 5, 15, 0),
@@ -66,7 +66,7 @@ class AdaptationSettings(FewExamplesSettings):
 def first_examples(
   data: batches.ClientData, number: tf.Tensor
 ) -> batches.ClientData:
-  """Returns only the places of the first examples in the batches."""
+  """Masks all examples in the batches but the first ones."""
   places = tf.reshape(tf.cast(data.mask > 0, tf.int32), [-1])
   is_first = tf.reshape(tf.cumsum(places) <= number, tf.shape(data.mask))
   return data._replace(mask=data.mask * tf.cast(is_first, data.mask.dtype))
@@ -74,17 +74,17 @@ def first_examples(
 
 @dataclasses.dataclass(frozen=True)
 class FewExamples(personalizers.Personalizer):
-  """Adapts to the first examples of a client, of several numbers.
+  """Adapts to a client's first k examples, for several numbers k.
 
   The first candidate is the pretrained model without anything that was trained,
-  if the model is one on top of it.
+  if there is one.
   """
 
   settings: FewExamplesSettings
 
   @property
   def unadapted(self) -> Sequence[candidates.Candidate]:
-    """The candidates with the weights that a client starts from, if any."""
+    """The candidates that are the weights a client starts from, if any."""
     return ()
 
   @property
@@ -96,7 +96,7 @@ class FewExamples(personalizers.Personalizer):
   def adapt(
     self, weights: models.Weights, data: batches.ClientData
   ) -> models.Weights:
-    """Adapts all weights to examples."""
+    """Returns all weights, adapted to the examples."""
 
   @property
   def candidates(self) -> Sequence[candidates.Candidate]:
@@ -133,7 +133,7 @@ class FewExamples(personalizers.Personalizer):
 
 @dataclasses.dataclass(frozen=True)
 class Adaptation(FewExamples):
-  """Takes some updates of all weights on some examples."""
+  """Takes a fixed number of steps on all weights, on some examples."""
 
   settings: AdaptationSettings
 
@@ -150,7 +150,7 @@ class Adaptation(FewExamples):
 
   @property
   def shuffled_epochs(self) -> int:
-    # As many as it takes where the examples are one batch.
+    # Where the examples are one batch, each update is an epoch.
     return self.settings.adaptation_updates
 
   def adapt(

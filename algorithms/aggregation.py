@@ -1,8 +1,8 @@
 """Aggregation of updates that consist of named parts.
 
-Each part has an aggregator of its own. A method hands its main parts to the
-aggregator that the caller chooses, which may be robust or private, and says
-itself how the others are aggregated.
+Each part has its own aggregator. A method leaves its main parts to the
+aggregator that the caller chooses, which may be robust or private, and names
+the aggregators of the other parts.
 """
 
 import abc
@@ -24,7 +24,7 @@ class Update(NamedTuple):
 
   Attributes:
     value: The part, a structure of tensors.
-    weight: How much the client counts in a mean, or what the best is told by.
+    weight: How much the client counts in a mean, or its score for `best`.
   """
 
   value: Any
@@ -32,12 +32,12 @@ class Update(NamedTuple):
 
 
 def mean() -> Factory:
-  """Makes the mean weighted by the updates' weights; zero over no clients."""
+  """Makes the weighted mean, which is zero if there are no clients."""
   return tff.aggregators.MeanFactory(no_nan_division=True)
 
 
 def total() -> Factory:
-  """Makes the sum, whatever the weights."""
+  """Makes the sum, which ignores the weights."""
   return tff.aggregators.SumFactory()
 
 
@@ -87,8 +87,8 @@ class _BestFactory(tff.aggregators.WeightedAggregationFactory):
 def best() -> Factory:
   """Makes the aggregator that keeps the value of the largest weight.
 
-  A weight of 0, as of a client that was dropped, is never the best; if there is
-  none above it, the result is zeros. The earlier client wins a tie.
+  A weight of 0, such as that of a dropped client, is never the best; if no
+  weight is above 0, the result is zeros. The earlier client wins a tie.
   """
   return _BestFactory()
 
@@ -97,11 +97,12 @@ class Noise(NamedTuple):
   """The noise of private sums over the clients of a round.
 
   Attributes:
-    stddev: The deviation of each entry of a sum of one's own, see `Sums`.
-    of_means: The deviation of each entry of the means of all other parts.
-    clip: The norm to which these are clipped, or were in the first round.
-    clients: The number of clients that these means are divided by, which is not
-      that of those who came.
+    stddev: The deviation of the noise on each entry of a `Sums` part.
+    of_means: The deviation of the noise on each entry of other parts' means.
+    clip: The norm to which the other parts are clipped; if it changes, that of
+      the first round.
+    clients: The number of clients that the means are divided by: the expected
+      number, not the number that took part.
   """
 
   stddev: Any
@@ -111,9 +112,9 @@ class Noise(NamedTuple):
 
 
 class Sums(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
-  """Makes something of the sum of vectors that no other part is clipped with.
+  """Aggregates a part by the sum of one vector for each client.
 
-  A private aggregator has noise of its own for it.
+  A private aggregator clips this part separately and adds separate noise.
   """
 
   @abc.abstractmethod
@@ -122,13 +123,13 @@ class Sums(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
 
     Args:
       value: The part of the client's update.
-      clip: `Noise.clip` if the aggregator is private: then the norm of the
-        vector must not be above one.
+      clip: `Noise.clip` if the aggregator is private; the norm of the vector
+        must then be at most one.
     """
 
   @abc.abstractmethod
   def finish(self, total: tf.Tensor, noise: Noise | None = None) -> Any:
-    """Makes the aggregate of the sum of all vectors."""
+    """Returns the aggregate, given the sum of all vectors."""
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     @tff.tensorflow.computation(value_type)
@@ -158,13 +159,14 @@ class Sums(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
 
 
 class Senders(Sums):
-  """Tells what the means of parts are to be multiplied by.
+  """Computes the factors that make means of parts means over their senders.
 
   A client's value is a vector of int32, which is 1 at the part that it sends
-  and 0 at the others. A mean is then over the clients that sent the part, and
-  zero if there are none. Means are such already, unless they are private: those
-  are divided by the same number of clients for all parts. There, a count below
-  two deviations of its noise may be that of nobody.
+  and 0 at the others. Multiplied by its factor, the mean of a part is over the
+  clients that sent it, and zero if nobody did. Without privacy the factors are
+  1 or 0, as the mean is weighted. Private means divide all parts by the same
+  number of clients; a noised count below two deviations of its noise is taken
+  for zero.
   """
 
   def measure(self, value: Any, clip: Any = None) -> tf.Tensor:
@@ -187,8 +189,8 @@ class Process(NamedTuple):
     next: `(<state@SERVER, {updates}@CLIENTS, {seed}@CLIENTS> ->
       MeasuredProcessOutput)`, whose result is {part: aggregate}. The seeds stay
       with the clients.
-    sums: Returns the sums that a server may be steered by, given the exact ones
-      and what `next` measured.
+    sums: Returns the sums that the server may use, given the exact sums and the
+      measurements of `next`.
   """
 
   initialize: tff.Computation
@@ -206,7 +208,7 @@ def by_part(
     updates_type: The TFF type of each part, an `Update`.
 
   Returns:
-    The process. It has no numbers, and nothing of it is random.
+    The process. It takes no numbers, and ignores the seeds.
   """
   processes = collections.OrderedDict()
   for name, factory in factories.items():

@@ -12,13 +12,13 @@ client uses v_bar = alpha v + (1 - alpha) w. In a round,
   the server:  as in FedAvg
 
 where v_bar_i = alpha_i v_i + (1 - alpha_i) w_i, and all three steps start from
-the values before the batch. The second and the third step down the derivative
-of f_i(v_bar_i) by v_i, hence its alpha_i, and by alpha_i, which is kept in
-[0, 1]. The paper has eta for eta_alpha; with zero, the default, alpha is the
-same for all clients and rounds.
+the values before the batch. The second step descends the derivative of
+f_i(v_bar_i) by v_i, hence its factor alpha_i; the third descends the derivative
+by alpha_i, which is clipped to [0, 1]. In the paper eta_alpha is eta; with
+zero, the default, alpha is the same for all clients and rounds.
 
 With alpha = 0 this is FedAvg, and with alpha = 1 local training. v_i starts as
-the w of the client's first round. A client that was never trained has the
+the w of the client's first round. A client that was never trained on has the
 global model for both, and thus as its mixture.
 """
 
@@ -42,7 +42,7 @@ class ApflSettings(fedavg.FedAvgSettings):
 
   mixture: float = settings.field(
     0.5,
-    'alpha, the share of the own model in the mixture, at the start.',
+    'alpha, the share of the personal model in the mixture, at the start.',
     minimum=0,
     maximum=1,
   )
@@ -55,7 +55,7 @@ class ApflClientState(NamedTuple):
   """A client's state.
 
   Attributes:
-    personal: Its own model, v_i.
+    personal: Its personal model, v_i.
     rounds: The number of rounds that it took part in.
     alpha: Its alpha_i.
   """

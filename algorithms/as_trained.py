@@ -23,8 +23,7 @@ class AsTrainedSettings(settings.Settings):
 class AsTrained(personalizers.Personalizer):
   """Evaluates the model that a client starts from.
 
-  If the trainer has a model that all clients share as well, that one is the
-  baseline.
+  If the trainer also has a model that all clients share, that is the baseline.
   """
 
   settings: AsTrainedSettings

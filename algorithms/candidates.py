@@ -7,16 +7,16 @@ import dataclasses
 class Candidate:
   """One of the personalized models that a client can choose from.
 
-  Candidates that differ in their value alone are a curve over it, as those
+  Candidates that differ only in their value are a curve over it, such as those
   after 0, 1, … epochs with one learning rate.
 
   Attributes:
-    value: The number that tells it from others, as the 3 of '3 epochs'; None if
-      none does.
-    unit: What the value is a number of, as 'epochs' or 'coefficient'.
-    label: What else it is, as 'rate 0.005'; it has this in common with others
-      on its curve. A candidate without a label is on all curves of its unit.
-    text: Its name, if it is another one than '3 epochs, rate 0.005'.
+    value: The number on its curve, such as the 3 of '3 epochs'; None if it has
+      none.
+    unit: The unit of the value, such as 'epochs' or 'coefficient'.
+    label: The label of its curve, such as 'rate 0.005'. A candidate without a
+      label is on all curves of its unit.
+    text: Its name, if that does not have the form '3 epochs, rate 0.005'.
   """
 
   value: float | None = None
@@ -26,7 +26,7 @@ class Candidate:
 
   @property
   def name(self) -> str:
-    """The name, as results and tables have it."""
+    """The name in results and tables."""
     if self.text is not None:
       return self.text
     number = '' if self.value is None else f'{self.value:g} {self.unit}'

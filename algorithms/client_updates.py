@@ -1,7 +1,7 @@
 """Computes the update that a client would send, by which groups are inferred.
 
-No method of personalization: its metric is the update itself, which a client of
-FedAvg would send after a pass over its examples.
+This is not a method of personalization: its metric is the update that a client
+of FedAvg would send after a pass over its examples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class ClientUpdatesSettings(settings.Settings):
 
 @dataclasses.dataclass(frozen=True)
 class ClientUpdates(personalizers.Personalizer):
-  """Gives w - w_k of each client k as one vector, the metric `UPDATE`."""
+  """Returns w - w_k of each client k as one vector, the metric `UPDATE`."""
 
   trainer: fedavg.FedAvg
   settings: ClientUpdatesSettings

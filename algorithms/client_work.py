@@ -18,7 +18,7 @@ from tasks.models import metrics
 from tasks.models import models
 
 _Carry = TypeVar('_Carry')
-# From weights to what is added to the mean loss of a batch.
+# Maps weights to the term that is added to the mean loss of a batch.
 Regularizer = Callable[[models.Weights], tf.Tensor]
 
 
@@ -47,7 +47,7 @@ def batch(
 def epoch_of(
   data: batches.ClientData, epoch: tf.Tensor, num_epochs: int
 ) -> batches.ClientData:
-  """Returns one of the `num_epochs` that `data` has; all of it if that is 0."""
+  """Returns one of the `num_epochs` epochs in `data`, or all data for 0."""
   if not num_epochs:
     return data
   steps = tf.shape(data.indices)[0] // num_epochs
@@ -60,7 +60,7 @@ def epoch_of(
 def num_steps(data: batches.ClientData) -> tf.Tensor:
   """Counts the steps, without those at the end that are padding."""
   has_examples = tf.cast(tf.reduce_any(data.mask > 0, 1), tf.int32)
-  # From 1 on, so that 0 is the last if there is none.
+  # Numbered from 1, so that the largest is 0 if no step has examples.
   number = tf.range(1, tf.shape(data.mask)[0] + 1)
   return tf.reduce_max(tf.concat([[0], number * has_examples], 0))
 
@@ -98,20 +98,20 @@ def fold_batches(
   carry: _Carry,
   steps: tf.Tensor | None = None,
 ) -> _Carry:
-  """Takes a step for each batch, in order, and returns what they lead to.
+  """Takes a step for each batch, in order, and returns the last carry.
 
   Args:
     data: The batches.
-    step: From what is carried, a batch's examples and their mask, to what is
-      carried to the next batch. There may be batches without examples between
-      others, for which it must carry on what it is given.
-    carry: What is carried to the first batch, a structure of tensors.
-    steps: The number of steps, if it is not that of the batches. Batches
-      without examples are left out then, and the first one follows the last
+    step: Maps the carry, a batch's examples and their mask to the carry for the
+      next batch. There may be batches without examples between others, for
+      which it must return the carry unchanged.
+    carry: The carry for the first batch, a structure of tensors.
+    steps: The number of steps, if it is not the number of batches. Batches
+      without examples are then left out, and the first batch follows the last
       one. A client without examples takes no step.
 
   Returns:
-    What the last batch carries on.
+    The carry after the last batch.
   """
   if steps is None:
     number = num_steps(data)
@@ -151,7 +151,7 @@ def gradient(
     weights: Its weights.
     examples: The batch.
     mask: 0 for padding.
-    regularizer: What is added to the loss before it is differentiated.
+    regularizer: The term that is added to the loss before it is differentiated.
     only: The names of the weights to differentiate by; None for all.
 
   Returns:
@@ -187,7 +187,7 @@ def slopes(
     loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
   )
   gradients = tf.nest.map_structure(tf.convert_to_tensor, gradients)
-  # TensorFlow forgets the shapes of some, as where the batch's is unknown.
+  # TensorFlow forgets some shapes, for example if the batch's is unknown.
   for own, weight in zip(tf.nest.flatten(gradients), tf.nest.flatten(weights)):
     own.set_shape(weight.shape)
   return gradients
@@ -210,18 +210,18 @@ def train(
     learner: The weights that are trained, and their slots.
     data: The batches.
     optimizer: The optimizer.
-    regularizer: What is added to the mean loss of a batch before it is
+    regularizer: The term that is added to the mean loss of a batch before it is
       differentiated.
     fixed: The model's other weights, which stay as they are.
-    steps: The number of steps, if it is not that of the batches, see
+    steps: The number of steps, if it is not the number of batches, see
       `fold_batches`.
-    correction: What is added to the gradient of each batch.
+    correction: The term that is added to the gradient of each batch.
 
   Returns:
-    The learner at the end, and the sum over the examples of their loss, without
-    the regularizer, each measured just before the step that used it. If the
-    number of steps is given, the loss is the mean over all steps, times the
-    number of the client's examples.
+    The learner at the end, and the sum of the examples' losses, without the
+    regularizer, each measured just before the step that used the example. If
+    the number of steps is given, the sum is the mean loss over all steps, times
+    the number of the client's examples.
   """
   fixed = fixed or collections.OrderedDict()
 
@@ -260,10 +260,10 @@ def take_step(
   of_batch: models.Weights,
   mask: tf.Tensor,
 ) -> optimizers.Learner:
-  """Steps down the gradient of a batch; no step if it has no examples."""
+  """Steps down the gradient of a batch, unless the batch has no examples."""
   if not optimizer.has_slots:
     return optimizer.step(learner, of_batch)
-  # Else momentum would go on over padding.
+  # Otherwise momentum would move the weights at padding.
   return tf.cond(
     tf.reduce_any(mask > 0),
     lambda: optimizer.step(learner, of_batch),
@@ -272,7 +272,7 @@ def take_step(
 
 
 def has_contexts(data: batches.ClientData, total: int) -> tf.Tensor:
-  """Tells which of so many contexts are those of examples in the batches."""
+  """Tells which of the `total` contexts the examples in the batches have."""
 
   def count(examples: models.Batch, mask: tf.Tensor) -> tf.Tensor:
     return tf.math.unsorted_segment_sum(mask, examples['context'], total)
@@ -282,17 +282,17 @@ def has_contexts(data: batches.ClientData, total: int) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class OwnContexts:
-  """The rows that a client's contexts have in the weights of all contexts.
+  """The rows of a client's contexts, among the weights of all contexts.
 
-  Steps on these rows alone, with new slots, are steps on all: the others have
-  a gradient of zero, which moves nothing. Where examples are protected all rows
-  stay, as noise moves them all.
+  With new slots, steps on these rows alone are the same as steps on all rows:
+  the other rows have a gradient of zero, which does not move them. Where
+  examples are protected all rows are taken, as noise moves them all.
 
   Attributes:
-    data: The batches, in which contexts have the numbers of their rows here.
+    data: The batches, in which a context is the number of its row here.
     names: The names of the weights that have a row for each context.
-    rows: The contexts of the client and, if they are fewer than those of
-      another client, some of the others; None for all, as they are.
+    rows: The contexts of the client, filled up with others to a number that is
+      the same for all clients; None for all contexts, as they are.
   """
 
   data: batches.ClientData
@@ -328,7 +328,7 @@ class OwnContexts:
     )
 
   def put(self, weights: models.Weights, own: models.Weights) -> models.Weights:
-    """Returns `own`, with these rows among all those of `weights`."""
+    """Returns `own` with all rows: these, and the others from `weights`."""
     return collections.OrderedDict(
       (
         name,
@@ -345,7 +345,7 @@ class OwnContexts:
 def sum_over_batches(
   data: batches.ClientData, measure: Callable[[models.Batch, tf.Tensor], Any]
 ) -> Any:
-  """Sums over the batches what `measure` makes of examples and their mask."""
+  """Sums the results of `measure(examples, mask)` over the batches."""
   # Only the structure, shapes and types of what is measured are used here.
   zeros = tf.nest.map_structure(
     lambda m: tf.zeros(m.shape, m.dtype), measure(*batch(data, tf.constant(0)))
@@ -368,12 +368,12 @@ def sum_statistics(
     mask: 0 for padding.
 
   Returns:
-    The sums, and that of `metrics.DIVERGED`.
+    The sums, with `metrics.DIVERGED` as a further statistic.
   """
 
   def masked_sum(statistic: tf.Tensor) -> tf.Tensor:
     own = tf.reshape(mask, [-1] + [1] * (statistic.shape.rank - 1))
-    # That of padding need not be finite.
+    # The statistic of padding need not be finite.
     return tf.reduce_sum(tf.where(own > 0, own * statistic, 0), axis=0)
 
   diverged = tf.cast(~tf.math.is_finite(losses), tf.float32)
@@ -389,7 +389,7 @@ def total_loss(
   examples: models.Batch,
   mask: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Sums the examples' losses; also returns what to divide the sum by."""
+  """Returns the sum of the examples' losses, and its divisor for the mean."""
   weight = mask * model.example_weight(examples)
   return tf.reduce_sum(weight * losses), tf.reduce_sum(weight)
 
@@ -405,7 +405,7 @@ def evaluate(
     data: The examples, in batches.
 
   Returns:
-    {metric: statistics}; those of 'loss' are its sum and what to divide it by.
+    {metric: statistics}; those of 'loss' are its sum and the divisor.
   """
 
   def measure(examples: models.Batch, mask: tf.Tensor) -> Any:
@@ -430,7 +430,7 @@ def evaluate_sets(
 
 
 def put_first(one: Any, others: Any) -> Any:
-  """Puts the metrics of a candidate before those of others, on their axis."""
+  """Puts the metrics of one candidate before those of others."""
   return tf.nest.map_structure(
     lambda of_one, of_others: tf.concat([of_one[tf.newaxis], of_others], 0),
     one,
@@ -452,10 +452,10 @@ def evaluate_epochs(
   """Evaluates after 0, 1, …, `num_epochs` epochs.
 
   Args:
-    evaluate_at: From what is carried from epoch to epoch to its metrics.
-    start: What is carried to the first epoch.
-    epoch: From the number of an epoch, from 0 on, and what is carried to it, to
-      what it carries on.
+    evaluate_at: Maps the carry between epochs to its metrics.
+    start: The carry for the first epoch.
+    epoch: Maps the number of an epoch, from 0 on, and its carry to the carry
+      after the epoch.
     num_epochs: The number of epochs.
 
   Returns:
@@ -483,14 +483,14 @@ def evaluate_epochs(
 
 
 def choose(condition: tf.Tensor, first: Any, second: Any) -> Any:
-  """Returns `first` if the condition holds, else `second` of that structure."""
+  """Returns `first` if the condition holds, else `second`, leaf by leaf."""
   return tf.nest.map_structure(
     lambda a, b: tf.where(condition, a, b), first, second
   )
 
 
 def difference(before: models.Weights, after: models.Weights) -> models.Weights:
-  """Returns before − after, which points the way that a gradient does."""
+  """Returns before − after, which points in the direction of a gradient."""
   return collections.OrderedDict(
     (name, before[name] - after[name]) for name in before
   )
@@ -514,7 +514,7 @@ def pull(center: models.Weights, strength: optimizers.Number) -> Regularizer:
 def select(
   weights: models.Weights, names: Collection[str] | None
 ) -> models.Weights:
-  """Returns the weights of these names, in their order; all for None."""
+  """Returns the weights with these names, in their order; None for all."""
   return collections.OrderedDict(
     (name, weight)
     for name, weight in weights.items()
@@ -523,5 +523,5 @@ def select(
 
 
 def merge(weights: models.Weights, others: models.Weights) -> models.Weights:
-  """Returns the weights with those of `others` in their place, or added."""
+  """Returns the weights, with those of `others` replacing or joining them."""
   return collections.OrderedDict(weights, **others)

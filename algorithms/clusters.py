@@ -6,8 +6,8 @@ client trains the model of its cluster as in FedAvg, and
   the server:  for each cluster j that a client trained:
                  w_j <- ServerOptimizer_j(w_j, mean of these clients' updates)
 
-A cluster that nobody trained stays as it is, and so does its optimizer: else it
-would drift on its momentum. What a client's cluster is, a subclass says.
+A cluster that nobody trained stays as it is, and so does its optimizer, as its
+momentum would move it otherwise. A subclass says which cluster a client is in.
 """
 
 import abc
@@ -82,7 +82,7 @@ class ClusterTrainer(fedavg.FedAvg):
     """Returns the number of a client's cluster, given the stacked models."""
 
   def trains_all(self, round_num: tf.Tensor) -> tf.Tensor:
-    """Whether each client trains the models of all clusters in a round."""
+    """Tells whether clients train the models of all clusters in a round."""
     del round_num
     return tf.constant(False)
 
@@ -112,7 +112,7 @@ class ClusterTrainer(fedavg.FedAvg):
     return tuple(('models', j) for j in self.clusters)
 
   def _begin(self, w: Sequence[models.Weights]) -> ClustersState:
-    """Makes the state of models that were not trained yet."""
+    """Makes the state of models that have not been trained yet."""
     return ClustersState(tuple(w), tuple(map(self._new_slots, w)), 0)
 
   def _new_slots(self, w: models.Weights) -> Any:
@@ -150,7 +150,7 @@ class ClusterTrainer(fedavg.FedAvg):
       updates = tf.nest.map_structure(put, update, updates)
       return turn + 1, updates, total + loss
 
-    # Each in turn, or its own alone.
+    # All models in turn, or the model of the client's cluster.
     turns = tf.where(trains_all, k, 1)
     _, updates, loss = tf.while_loop(
       lambda turn, *_: turn < turns,
@@ -191,7 +191,7 @@ class ClusterTrainer(fedavg.FedAvg):
     after = []
     for j in self.clusters:
       old = optimizers.Learner(server.models[j], server.optimizers[j])
-      # The mean over all clients is over those that trained the cluster.
+      # Makes the mean over all clients one over those that trained the cluster.
       scale = tf.where(trains_all, 1.0, aggregate['senders'][j])
       mean = tf.nest.map_structure(
         lambda leaf, by=scale: by * leaf, aggregate[self._part(j)]

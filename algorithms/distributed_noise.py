@@ -2,18 +2,18 @@
 
 The Skellam mechanism (Agarwal, Kairouz and Liu 2021, algorithm 1). A client
 
-  clips its record to S, and turns it by H D, the same random signs D and
-    Hadamard transform H for all clients of a round
-  scales it by s, and rounds each entry up or down at random, to its mean
+  clips its record to S, and rotates it by H D, with random signs D and the
+    Hadamard transform H, which are the same for all clients of a round
+  scales it by s, and rounds each entry up or down at random, without bias
   adds Skellam noise of variance (s z S)² / n, the difference of two Poissons
   sends it modulo 2^bits
 
-and the secure sum of these, taken to be around zero, is turned back. Each entry
-is sent as so many bits. s is the largest for which, with the usual spread, an
-entry of the sum is beyond them with probability 1e-4.
+and the secure sum of these, as numbers around zero, is rotated back. s is the
+largest scale at which an entry of the sum, with the spread of typical records,
+needs more than these bits with probability 1e-4.
 
-It is what `tff.learning.ddp_secure_aggregator` does, and s is its, but for a
-fixed clip. That has seeds from the clock, so that a resumed run would differ.
+`tff.learning.ddp_secure_aggregator` does the same, with the same s, but adapts
+the clip, and takes its seeds from the clock: a resumed run would differ.
 """
 
 import collections
@@ -28,11 +28,11 @@ import tensorflow_privacy as tfp
 from algorithms import client_work
 from algorithms import private_aggregation
 
-# Tells the seed of a client's noise from others that are made of its seed.
+# Makes the seed of a client's noise differ from its other seeds.
 _DISTRIBUTED = 0xD157
-# The deviations beyond which an entry is with probability 1e-4.
+# A normal number is this many deviations away with probability 1e-4.
 _DEVIATIONS = 3.8905919
-# What the norm of a clipped record may be more, because of rounding errors.
+# Rounding errors may make the norm of a clipped record larger by this factor.
 _LEEWAY = 1 + 1e-5
 
 # A float, or a tensor of one.
@@ -45,7 +45,7 @@ def padded(dimension: int) -> int:
 
 
 def enough_bits(bits: int, clients: float) -> bool:
-  """Tells whether the sum of so many roundings fits into some bits."""
+  """Tells whether the rounding errors of all clients fit into the bits."""
   return 4.0**bits > clients * _DEVIATIONS**2
 
 
@@ -54,8 +54,8 @@ def scale(
 ) -> _Number:
   """Returns s.
 
-  The sum of n turned records has a variance of n² S² / d in each entry, noise
-  z² S², and rounding n / 4 s² at most.
+  In each entry, the sum of n rotated records has a variance of n² S² / d, the
+  noise has z² S², and rounding at most n / 4 s².
   """
   of_sum = clip * (clients**2 / padded(dimension) + noise**2) ** 0.5
   room = (4.0**bits - clients * _DEVIATIONS**2) ** 0.5
@@ -64,11 +64,11 @@ def scale(
 
 @dataclasses.dataclass(frozen=True)
 class Sensitivity:
-  """How far a client moves the sum of integers, and the noise of each client.
+  """How far one client can move the sum of integers, and its noise.
 
   Attributes:
-    l1: The most by the sum of absolute values.
-    l2: The most by the norm.
+    l1: The largest sum of absolute values.
+    l2: The largest norm.
     variance: The variance of the noise of one client.
   """
 
@@ -87,7 +87,7 @@ def sensitivity(
   )
   # Each entry is rounded by less than one.
   l2 = s * clip * _LEEWAY + root
-  # Of integers, squares are not below absolute values.
+  # The square of an integer is at least its absolute value.
   return Sensitivity(l2 * min(root, l2), l2, (s * noise * clip) ** 2 / clients)
 
 
@@ -108,7 +108,7 @@ def _signs(seed: tf.Tensor, size: int) -> tf.Tensor:
 
 
 class SkellamQuery(tfp.SumAggregationDPQuery):
-  """Turns and scales records, and turns the sum of integers back."""
+  """Rotates and scales records, and rotates the sum of integers back."""
 
   _GlobalState = collections.namedtuple(
     '_GlobalState', ['l2_norm_clip', 'scale', 'stddev', 'seed', 'round']
@@ -136,7 +136,7 @@ class SkellamQuery(tfp.SumAggregationDPQuery):
     return self._GlobalState(
       tf.cast(own.clip, tf.float32),
       tf.cast(s, tf.float32),
-      # Of one client, on integers.
+      # The noise of one client, on integers.
       tf.cast(s * own.noise * own.clip / own.clients**0.5, tf.float32),
       tf.cast(self._seed, tf.int32),
       tf.constant(0),
@@ -179,8 +179,8 @@ class SkellamQuery(tfp.SumAggregationDPQuery):
 
 
 def skellam(seed: tf.Tensor, size: int, stddev: tf.Tensor) -> tf.Tensor:
-  """Draws integers, as int32, with so large a deviation."""
-  # As float64, as there are large ones.
+  """Draws int32 integers with a deviation of `stddev`."""
+  # The rate can be too large for float32.
   rate = tf.square(tf.cast(stddev, tf.float64)) / 2
   first, second = tf.unstack(
     tf.random.stateless_poisson([2, size], seed, rate, tf.int64)

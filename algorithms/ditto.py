@@ -13,11 +13,11 @@ by steps of its own learning rate on its own model v_k, which it keeps:
              sends w_k - w
   server:    as in FedAvg
 
-The w that pulls is the one the client received. (The paper's algorithm says so;
-to pull to the new one, the client would have to wait for the server.)
+v_k is pulled to the w that the client received, as in the paper's algorithm. To
+be pulled to the new w, the client would have to wait for the server.
 
 v_k starts as the w of the client's first round. A client that was never trained
-starts at the last w and takes the same steps on its personalization set, for
+on starts at the last w and takes the same steps on its personalization set, for
 some epochs.
 """
 
@@ -41,7 +41,7 @@ from tasks.models import models
 
 @dataclasses.dataclass(frozen=True)
 class DittoSettings(fedavg.FedAvgSettings):
-  """The settings of FedAvg for the global model, and of the personal ones."""
+  """The settings of FedAvg, for the global model, and of personal models."""
 
   personal_learning_rate: float = settings.field(
     0.1, 'The learning rate of the personal models.', minimum=0
@@ -75,7 +75,7 @@ class Ditto(personal_models.PersonalModels):
     data: batches.ClientData,
     part: int | tf.Tensor,
   ) -> models.Weights:
-    """Minimizes h_k(v; w), one step a batch, as a part of the client's work."""
+    """Descends h_k(v; w), one step a batch, as a part of the client's work."""
     own = self.settings
     optimizer = own.client_optimizer_at(own.personal_learning_rate)
     learner, _ = client_work.train(
@@ -94,8 +94,8 @@ class DittoPersonalizerSettings(settings.Settings):
 
   personal_epochs: int = settings.field(
     0,
-    'The most epochs on the personalization set before the evaluation; 0 to'
-    ' this are tried. Only clients that are held out need any.',
+    'The largest number of epochs on the personalization set before the'
+    ' evaluation; 0 to this are tried. Only held-out clients need any.',
     minimum=0,
     maximum=10_000,
   )

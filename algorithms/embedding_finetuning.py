@@ -1,8 +1,8 @@
 """Fine-tuning of a FedEmbed user's embedding, with all shared weights fixed.
 
-A user that was never trained has a random embedding. It takes the local steps
-of FedEmbed on e alone, with those towards its prototype, and on its own head,
-if it keeps one on the device.
+A user that was never trained on has a random embedding e. It takes the local
+steps of FedEmbed on e alone, including those towards its prototype, and on its
+own head, if it keeps one on the device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,8 @@ class EmbeddingFinetuningSettings(settings.Settings):
 
   embedding_epochs: int = settings.field(
     10,
-    'The most epochs on the personalization set; 0 to this are tried.',
+    'The largest number of epochs on the personalization set; 0 to this are'
+    ' tried.',
     minimum=0,
     maximum=10_000,
   )
@@ -35,7 +36,7 @@ class EmbeddingFinetuningSettings(settings.Settings):
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingFinetuning(personalizers.Personalizer):
-  """Trains the embedding on; the baseline is the global head, if any."""
+  """Goes on training the embedding; the baseline is the global head, if any."""
 
   trainer: fedembed.FedEmbed
   settings: EmbeddingFinetuningSettings
@@ -86,7 +87,7 @@ class EmbeddingFinetuning(personalizers.Personalizer):
     def epoch(i: tf.Tensor, local: fedembed.LocalWork) -> fedembed.LocalWork:
       del i
       after = trainer.train(message, client, local)
-      # What all users share stays.
+      # Weights that all users share stay fixed.
       w = client_work.merge(after.w.weights, message.model)
       return after._replace(w=after.w._replace(weights=w))
 

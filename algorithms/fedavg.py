@@ -8,7 +8,7 @@ server's optimizer as if it were a gradient:
   the server:  w <- ServerOptimizer(w, sum_k n_k Delta_k / sum_k n_k)
 
 With SGD at the server this is FedAvg, with momentum FedAvgM, with Adam FedAdam.
-The clients' steps may be those of another optimizer as well.
+The clients may use another optimizer than SGD as well.
 """
 
 import collections
@@ -33,7 +33,7 @@ class FedAvgSettings(optimizers.ClientOptimizerSettings):
 
   server_optimizer: str = settings.field(
     'sgd',
-    "What the server does with the clients' mean update.",
+    "The server's optimizer, which steps along the clients' mean update.",
     choices=optimizers.NAMES,
   )
   server_learning_rate: float = settings.field(
@@ -53,9 +53,10 @@ class FedAvgSettings(optimizers.ClientOptimizerSettings):
   )
   client_weighting: str = settings.field(
     'examples',
-    'Whether a client counts by the examples in all of its batches, as one, or'
-    ' by the examples that it has. With client_steps all clients that fill a'
-    ' batch have as many in theirs.',
+    'Whether a client counts by the number of examples in its batches'
+    ' (examples), like all others (uniform), or by the number of examples that'
+    ' it has (size). With client_steps, all clients that fill a batch have the'
+    ' same number in their batches.',
     choices=('examples', 'uniform', 'size'),
   )
 
@@ -77,7 +78,7 @@ class FedAvgSettings(optimizers.ClientOptimizerSettings):
     )
 
   def client_weight(self, client: trainers.Client) -> tf.Tensor:
-    """Returns n_k, or 1."""
+    """Returns n_k, or 1 if all clients count the same."""
     if self.client_weighting == 'uniform':
       return tf.constant(1.0)
     if self.client_weighting == 'size':
@@ -133,9 +134,9 @@ class FedAvg(trainers.Trainer):
 
     Args:
       start: The weights to step from.
-      client: The client, with its state as one of FedAvg.
-      regularizer: What is added to the loss of a batch.
-      correction: What is added to its gradient.
+      client: The client, with the state that FedAvg keeps.
+      regularizer: The term that is added to the loss of a batch.
+      correction: The term that is added to the gradient of a batch.
 
     Returns:
       The weights after the steps, the sum of the examples' losses, and the
@@ -167,7 +168,7 @@ class FedAvg(trainers.Trainer):
     state: Any,
     client: trainers.Client,
   ) -> trainers.ClientResult:
-    """Returns what a client sends that received `before` and has `after`."""
+    """Returns the result of a client that trained from `before` to `after`."""
     delta = client_work.difference(before, after)
     weight = self.settings.client_weight(client)
     return trainers.ClientResult(

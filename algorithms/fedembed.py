@@ -1,9 +1,9 @@
 """FedEmbed: personal embeddings in a model that all users share.
 
 Silva et al. 2022. User u keeps an embedding e_u on the device. It is an input
-of the encoder theta and, beside its output, of each head: those of K
-sub-populations, phi_1 … phi_K; nu, for all users; and gamma, which tells the
-type of an example, whoever has it. With the mean losses of a batch
+of the encoder theta and, beside the encoder's output, of each head: the heads
+phi_1 … phi_K of K sub-populations; nu, a head for all users; and gamma, which
+predicts the type of an example for all users. With the mean losses of a batch
 
   a = L_C(phi_j)    b = L_M(gamma)    c = L_C(nu)
 
@@ -15,30 +15,31 @@ type of an example, whoever has it. With the mean losses of a batch
                  gamma  <- gamma - Adam(grad b)
                  nu     <- nu - Adam(grad c)
                  e_u    <- e_u - Adam(grad(a + b + c)), also through theta
-           sends what it changed of theta, gamma, nu and all phi
+           sends the changes of theta, gamma, nu and all phi
   server:  Adam, on the mean of what was sent
 
-c moves no weight but nu and e: it is there for all embeddings to lie in one
-space. Heads that a user does not have are sent as zeros, so that the server
-does not learn j; the mean of a head is its own users' times their share.
+c moves no weight but nu and e: it makes all embeddings lie in one space. For
+heads that a user does not use it sends zeros, so that the server does not learn
+j; the mean of a head's updates is thus scaled by the share of its users.
 
 Where the paper is silent, or contradicts itself:
 
-- Algorithm 1 lacks nu and gamma, which figure 2 and section 3.1 have, and goes
-  up where it must go down (lines 10, 20, 27 and 28).
+- Algorithm 1 lacks nu and gamma, which figure 2 and section 3.1 have, and
+  ascends where it must descend (lines 10, 20, 27 and 28).
 - Losses have the weight 1. All of them train e ("all FedEmbed steps"); with
-  `embedding_loss` it is c alone ("one latent space"), or a alone (line 20).
+  `embedding_loss` only c does ("one latent space"), or only a (line 20).
 - Embeddings start at U[0, 1). Their slots are kept with them, as line 18 alone
-  would be one step with a summed gradient; those of other weights are new in
-  each round. A head that a user leaves within a round has gradients of zero.
+  would be one step with a summed gradient; the slots of other weights are new
+  in each round. A head that a user leaves within a round has gradients of zero.
 - The type k that a user likes is the most frequent one among the examples that
-  it likes, or among all if it likes none. Where examples have no types it is
-  the user's group, and there is no gamma.
+  it likes, or among all examples if it likes none. Where examples have no types
+  k is the user's group, and there is no gamma.
 
-Each way to tell users their heads is a trainer. Here are those without anything
-to learn for it: `TypeFedEmbed` knows the type of its users, `PersonalFedEmbed`
-has each keep a head of its own on the device, and `OneHeadFedEmbed` has one for
-all, which with a alone is FedAvg with embeddings ("Global+").
+There is a trainer for each way to assign heads to users. This module has those
+that learn nothing for the assignment: in `TypeFedEmbed` a user has the head of
+its type, in `PersonalFedEmbed` it keeps its own head on the device, and in
+`OneHeadFedEmbed` all have the same head. The last, trained by a alone, is
+FedAvg with embeddings ("Global+").
 """
 
 import abc
@@ -71,20 +72,20 @@ class FedEmbedSettings(fedavg.FedAvgSettings):
 
   num_groups: int = settings.field(
     0,
-    "K, the number of heads; 0 for that of the task's groups.",
+    "K, the number of heads; 0 for the number of the task's groups.",
     minimum=0,
     maximum=1000,
   )
   embedding_size: int = settings.field(
-    0, 'The size of e; 0 for what the model is made for.', minimum=0
+    0, 'The size of e; 0 for the size that the model sets.', minimum=0
   )
   embedding_learning_rate: float = settings.field(
     0.001, 'The learning rate of the steps on e.', minimum=0
   )
   embedding_loss: str = settings.field(
     'all',
-    'The losses that train e: all of them, that of the global head (c), or that'
-    " of the user's own head (a).",
+    'The losses that train e: all of them, only the loss of the global head'
+    " (c), or only the loss of the user's own head (a).",
     choices=('all', 'global', 'own'),
   )
   type_loss: bool = settings.field(
@@ -109,7 +110,7 @@ class FedEmbedState(NamedTuple):
   Attributes:
     model: theta, phi, gamma and nu.
     optimizer: The slots of the server's optimizer.
-    clusters: What tells a user its head; of the variant.
+    clusters: The data by which a trainer assigns heads to users.
   """
 
   model: models.Weights
@@ -130,7 +131,7 @@ class FedEmbedClientState(NamedTuple):
   Attributes:
     e: The embedding.
     slots: The slots of its optimizer.
-    triplet_slots: Those of its steps towards a prototype, if there are any.
+    triplet_slots: The slots of the steps towards a prototype, if there are any.
     head: The user's own head, if there is one on the device.
     rounds: The number of rounds that the user took part in.
     number: The user's number.
@@ -222,12 +223,12 @@ class FedEmbed(fedavg.FedAvg):
 
   @property
   def num_heads(self) -> int:
-    """K, the number of heads among which a user has one."""
+    """K, the number of heads, of which a user has one."""
     return self.settings.num_groups
 
   @property
-  def tells_types(self) -> bool:
-    """Whether there is gamma."""
+  def has_type_head(self) -> bool:
+    """Tells whether there is gamma."""
     return self.settings.type_loss and self.model.num_types > 0
 
   @property
@@ -262,7 +263,7 @@ class FedEmbed(fedavg.FedAvg):
       heads = [self._new_head(seeds[4 + k]) for k in range(self.num_heads)]
       stacked = tf.nest.map_structure(lambda *own: tf.stack(own), *heads)
       model |= _prefixed(_PHI, stacked)
-    if self.tells_types:
+    if self.has_type_head:
       size = self._width(first)
       for i, shape in enumerate(([size], [])):
         model[_GAMMA[i]] = layers.fan_in_uniform(
@@ -295,7 +296,7 @@ class FedEmbed(fedavg.FedAvg):
     return int(features.shape[1])
 
   def initialize_clusters(self, seed: tf.Tensor) -> Any:
-    """Makes what tells a user its head; by default nothing."""
+    """Makes the data that assign heads to users; by default none."""
     del seed
     return collections.OrderedDict()
 
@@ -417,7 +418,7 @@ class FedEmbed(fedavg.FedAvg):
       mask: 0 for padding.
 
     Returns:
-      What w steps down, what e steps down, and a.
+      The gradient for w, the gradient for e, and a.
     """
     phi_j, nu, gamma = self._head(w, j), self._nu(w), self._gamma(w)
     theta = client_work.select(w, self._theta_names(w))
@@ -465,7 +466,7 @@ class FedEmbed(fedavg.FedAvg):
     return client_work.select(w, _GAMMA)
 
   def _at_place(self, j: tf.Tensor, slope: tf.Tensor) -> tf.Tensor:
-    """Returns the gradient of all heads, which is zero but for head j."""
+    """Returns the gradient of all heads, which is zero except for head j."""
     size = 1 if self.has_own_head else self.num_heads
     place = tf.reshape(tf.one_hot(j, size), [-1] + [1] * slope.shape.rank)
     return place * slope
@@ -537,24 +538,24 @@ class FedEmbed(fedavg.FedAvg):
   def with_noise(
     self, before: models.Weights, after: models.Weights, client: trainers.Client
   ) -> models.Weights:
-    """Returns the weights of which a user sends the changes: those it has."""
+    """Returns the weights whose changes a user sends; by default `after`."""
     del before, client
     return after
 
   def keep_head(
     self, before: models.Weights, after: models.Weights, client: trainers.Client
   ) -> models.Weights:
-    """Returns the own head that a user keeps after a round."""
+    """Returns the head that a user keeps after a round; by default `after`."""
     del before, client
     return after
 
   def of_clusters(
     self, clusters: Any, client: trainers.Client, e: models.Weights
   ) -> Mapping[str, aggregation.Update]:
-    """Returns what a user sends to tell users their heads; by default nothing.
+    """Returns the updates by which heads are assigned; by default none.
 
     Args:
-      clusters: What it was sent.
+      clusters: The data that the user received.
       client: The user before the round.
       e: Its embedding after the round.
     """
@@ -578,7 +579,7 @@ class FedEmbed(fedavg.FedAvg):
   def models_of(
     self, message: FedEmbedMessage, client: trainers.Client, local: LocalWork
   ) -> trainers.Start:
-    """Returns a user's models, with its own head and with the global one."""
+    """Returns a user's models with its own head and with the global head."""
     w, e = local.w.weights, local.e.weights
     k = self.type_of(client)
     j = self.head_of(message.clusters, e[self.e_name], k)
@@ -609,9 +610,9 @@ class TypeFedEmbed(FedEmbed):
 
 @dataclasses.dataclass(frozen=True)
 class PersonalFedEmbedSettings(
-  personal_models.OwnNoiseSettings, FedEmbedSettings
+  personal_models.UnaccountedNoiseSettings, FedEmbedSettings
 ):
-  """The settings of FedEmbed, and of noise on own heads."""
+  """The settings of FedEmbed, and of noise on the heads that users keep."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,23 +1,25 @@
-"""FedEmbed with prototypes: a user has the head of the nearest one.
+"""FedEmbed with prototypes: a user has the head of the nearest prototype.
 
 Section 3.3.2 of Silva et al. 2022. The prototype p_k of each type is the
-embedding of a prototypical user. Each local step of another user first steps
-its embedding down the triplet loss, equation (1), for p_k of its own type and
-p_n of a random other one,
+embedding of a prototypical user. All other users begin each local step with a
+step of their embedding down the triplet loss, equation (1), for p_k of the own
+type and p_n of a random other one,
 
   max(0, ||e - p_k||^2 - ||e - p_n||^2 + 1)                                  (1)
 
 Where the paper is silent, or contradicts itself:
 
-- Equation (1) lacks the max, which what it cites has; without, e never stops.
-- k is the type of the user's own examples (line 9), so that heads are recovered
-  by construction.
-- The triplet's steps have Adam slots of their own, kept with e; there is one
-  for each local step, as one a round would recover few heads.
+- Equation (1) lacks the max, which the loss that it cites has; without it, e
+  would move forever.
+- k is the type of the user's own examples (line 9), so that users find the
+  heads of their types by construction.
+- The triplet steps have separate Adam slots, kept with e. There is one for each
+  local step, as with one a round few users would find their heads.
 - The first K users are prototypical if user k likes type k. They start at p_k,
-  which is U[0, 1), take no triplet steps, and send their embeddings, unnoised.
-  The prototype of one that takes no part in a round stays. With
-  `moving_prototypes` off all of them do, so that training can be private.
+  which is drawn from U[0, 1), take no triplet steps, and send their embeddings
+  without noise. A prototype stays in a round in which its user takes no part.
+  With `moving_prototypes` off all prototypes stay, so that training can be
+  private.
 """
 
 from collections.abc import Mapping
@@ -41,8 +43,8 @@ class PrototypeSettings(fedembed.FedEmbedSettings):
 
   moving_prototypes: bool = settings.field(
     True,
-    'Whether prototypes are the embeddings of users as they train, or stay as'
-    ' they are drawn.',
+    'Whether prototypes follow the embeddings of users in training, or stay as'
+    ' they were drawn.',
   )
 
 
@@ -54,7 +56,7 @@ class PrototypeFedEmbed(fedembed.FedEmbed):
   needs_type = True
 
   @property
-  def against_privacy(self) -> str | None:
+  def why_not_private(self) -> str | None:
     if not self.settings.moving_prototypes:
       return None
     return (

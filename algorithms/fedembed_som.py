@@ -6,8 +6,7 @@ moves it by (Kohonen 1990)
 
   Delta_i = eta_t exp(-(i - j)^2 / (2 sigma_t^2)) (e - w_i)
 
-and with the new map, heads get the numbers of the nodes whose users are most of
-those that they had.
+and with the new map, each head moves to the node that has most of its users.
 
 Where the paper is silent, or contradicts itself:
 
@@ -15,16 +14,16 @@ Where the paper is silent, or contradicts itself:
   in MiniSom.
 - "The update from the best-scoring client is applied to each node": with
   `som_winner` node, a node takes the Delta_i of the client that is nearest to
-  it; with all, all nodes take those of the client that is nearest to its own
-  node; with mean, w_i <- w_i + eta_t sum(h (e - w_i)) / sum(h) over all
-  clients, where h is the exponential.
-- There is one aggregation a round, while the map, the overlaps and the heads
-  follow one from the other. So a round has two maps: that in use, and the next
-  one, to which clients send Delta. They also send to which node of either they
-  are nearest, by which the server numbers the heads anew, one to one, when the
-  next map comes into use at the end of the round.
-- A single Delta_i reveals e, against "never sent". So the noise of `own_noise`
-  guarantees nothing.
+  it; with all, all nodes take the Delta_i of one client, the one that is
+  nearest to its own node; with mean, w_i <- w_i + eta_t sum(h (e - w_i)) /
+  sum(h) over all clients, where h is the exponential.
+- The map, the overlaps and the heads follow one from another, but there is only
+  one aggregation a round. So a round has two maps: the map in use, and the next
+  map, for which clients send Delta. Clients also send their nearest node in
+  both maps. By these overlaps the server renumbers the heads, one to one, when
+  the next map comes into use at the end of the round.
+- A single Delta_i reveals e, which the paper says is "never sent". So the noise
+  of `own_noise` guarantees nothing.
 """
 
 from collections.abc import Mapping
@@ -41,12 +40,14 @@ from algorithms import trainers
 from base import settings
 from tasks.models import models
 
-# In the place of a radius of zero, by which nothing can be divided.
+# Replaces the variance of a radius of zero, which is a divisor.
 _SMALLEST_VARIANCE = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
-class SomSettings(personal_models.OwnNoiseSettings, fedembed.FedEmbedSettings):
+class SomSettings(
+  personal_models.UnaccountedNoiseSettings, fedembed.FedEmbedSettings
+):
   """The settings of FedEmbed, and of the map."""
 
   som_rate: float = settings.field(
@@ -56,22 +57,23 @@ class SomSettings(personal_models.OwnNoiseSettings, fedembed.FedEmbedSettings):
     1.0, 'sigma, how far from a node others move with it.', minimum=0
   )
   som_rounds: float = settings.field(
-    55.0, 'T, the rounds after which both are a third.', above=0
+    55.0, 'T, the rounds after which eta and sigma are a third.', above=0
   )
   som_winner: str = settings.field(
     'node',
-    'Whether each node takes the update of the client nearest to it, all that'
-    ' of one client, or the mean of all.',
+    'Whether each node takes the update of the client nearest to it (node), all'
+    ' nodes take the update of one client (all), or the mean of all clients'
+    ' (mean).',
     choices=('node', 'all', 'mean'),
   )
 
 
 class Maps(NamedTuple):
-  """The map, which tells users their heads.
+  """The map, which assigns heads to users.
 
   Attributes:
     w: The nodes in use, `[K, D]`.
-    next_w: Those of the next round.
+    next_w: The nodes of the next round.
     round: The number of rounds done.
   """
 
@@ -81,9 +83,9 @@ class Maps(NamedTuple):
 
 
 def match(overlaps: tf.Tensor) -> tf.Tensor:
-  """Matches rows and columns one to one, such that the overlaps sum up to most.
+  """Matches rows and columns one to one, with the largest sum of overlaps.
 
-  Among equal sums, it takes one with the most that keep their number.
+  Among equal sums, it prefers matchings in which more rows keep their number.
 
   Args:
     overlaps: Whole numbers, `[K, K]`.
@@ -92,8 +94,8 @@ def match(overlaps: tf.Tensor) -> tf.Tensor:
     The row of each column, `[K]`.
   """
   size = overlaps.shape[0]
-  # By an auction (Bertsekas 1988): rows bid for columns. It ends with the most
-  # of whole numbers if bids are raised by less than 1 / K.
+  # By an auction (Bertsekas 1988): rows bid for columns. With whole numbers it
+  # ends at the largest sum if bids are raised by less than 1 / K.
   worth = (
     tf.cast(overlaps, tf.int64) * (size + 1) + tf.eye(size, dtype=tf.int64)
   ) * (size + 1)
@@ -129,7 +131,7 @@ class SomFedEmbed(fedembed.FedEmbed):
   settings: SomSettings
 
   @property
-  def against_privacy(self) -> str | None:
+  def why_not_private(self) -> str | None:
     return 'what a client sends to its map reveals its embedding'
 
   @property
@@ -204,7 +206,7 @@ class SomFedEmbed(fedembed.FedEmbed):
     return {**sent, 'overlaps': aggregation.Update(tf.cast(overlap, tf.int32))}
 
   def moved(self, maps: Maps, aggregate: Mapping[str, Any]) -> tf.Tensor:
-    """Returns the next map after it was moved."""
+    """Returns the next map, moved by what the clients sent."""
     if self.settings.som_winner == 'node':
       delta = tf.stack([aggregate[self._node(i)] for i in self._nodes])
     elif self.settings.som_winner == 'all':

@@ -1,9 +1,9 @@
 """FedPC: personal and context embeddings before a frozen model.
 
-Silva, Tambwekar and Gombolay 2022, algorithm 1. psi_d, which client d keeps,
-and phi, which has a row for each context, make what comes before an example of
-context c: e = psi_d * phi_c (`tasks.models.prompted`). Of theta, which is
-frozen, nothing is sent. In a round of N,
+Silva, Tambwekar and Gombolay 2022, algorithm 1. Client d keeps psi_d, and phi
+has a row for each context. The prompt before an example of context c is
+e = psi_d * phi_c (`tasks.models.prompted`). theta, the model, is frozen and
+never sent. In a round of N clients,
 
   client d:    phi_d <- phi
                K times: a step on (phi_d, psi_d) down the gradient of
@@ -12,18 +12,19 @@ frozen, nothing is sent. In a round of N,
   the server:  phi <- ServerOptimizer(phi, mean_d (phi - phi_d))
 
 Readings: as printed, clients ascend and the server moves away from them; here
-both descend. The steps are Adam's, which begins anew in each round and moves
-all of phi_d, as it does where an embedding is one weight: a context goes on
-moving in the batches behind one that had it. A client without a context sends
-zeros for it. The pull with mu = 1 is in appendix B, and not in algorithm 1.
+both descend. The steps are Adam's, with new slots in each round. Adam moves all
+of phi_d, as it does if an embedding is one weight: after a batch that has a
+context, the momentum moves this context in later batches, too. For a context
+that a client does not have, it sends zeros. The pull with mu = 1 is in appendix
+B, and not in algorithm 1.
 
-A client that was never trained starts at the noisy mean of all psi_d. For this,
-psi_d joins what is sent, and the server keeps the mean of the last round; with
-`average_personal=false` nothing of psi_d is sent, and such a client starts as
-any other did.
+A client that was never trained on starts at the mean of all psi_d, with noise.
+For this, clients also send psi_d, and the server keeps the mean of the last
+round. With `average_personal=false` no psi_d is sent, and such a client starts
+at random, as all clients did.
 
-Its split learning is the same with other weights: each client keeps a head of
-its own, and those of the contexts are shared.
+The paper's split learning is the same with other weights: each client keeps a
+head, and the heads of the contexts are shared.
 """
 
 import collections
@@ -46,21 +47,22 @@ from tasks.models import models
 
 @dataclasses.dataclass(frozen=True)
 class PromptSettings(split.SplitSettings, fedprox.FedProxSettings):
-  """The settings of FedProx for what is shared, and what clients keep."""
+  """The settings of FedProx, for shared weights, and the parts clients keep."""
 
   personal_parts: tuple[str, ...] = settings.field(
     (models.CLIENT,), 'The parts of the model that each client keeps.'
   )
   proximal: float = settings.field(
     1.0,
-    'mu, how strongly what a client shares is pulled to what it received.',
+    'mu, how strongly shared weights are pulled to those that a client'
+    ' received.',
     minimum=0,
   )
 
 
 @dataclasses.dataclass(frozen=True)
 class Prompts(split.Split):
-  """Trains what is shared, beside clients' own parts, which start at random."""
+  """Trains shared weights; the parts that clients keep start at random."""
 
   settings: PromptSettings
   start_name = 'own and shared embeddings'
@@ -75,12 +77,12 @@ class Prompts(split.Split):
 
 @dataclasses.dataclass(frozen=True)
 class FedPcSettings(PromptSettings):
-  """The settings of prompts, and how new clients begin."""
+  """The settings of prompts, and how new clients start."""
 
   average_personal: bool = settings.field(
     True,
-    'Whether what clients keep is averaged as well, so that those that were'
-    ' never trained can start at the mean.',
+    'Whether the weights that clients keep are averaged as well, so that'
+    ' clients that were never trained on can start at the mean.',
   )
   new_client_noise: float = settings.field(
     0.02,
@@ -91,9 +93,9 @@ class FedPcSettings(PromptSettings):
 
 @dataclasses.dataclass(frozen=True)
 class FedPc(Prompts):
-  """Trains what is shared, and each client's own, which starts at random.
+  """Trains shared weights; the parts that clients keep start at random.
 
-  What a client keeps has in the server's model the place of the mean.
+  In the server's model, their mean is in the place of these parts.
   """
 
   settings: FedPcSettings
@@ -116,7 +118,7 @@ class FedPc(Prompts):
     state = client.state.after(client_work.select(after, self.personal_names))
     sent = message if own.average_personal else phi
     result = self.result(sent, after, loss, state, client)
-    # The mean is for clients that were never trained.
+    # Clients in training do not use the mean, which is for new clients.
     measured = {'share_received': self._share(message)}
     if self.model.context_names:
       measured['share_sent'] = self._share_of_contexts(sent, client.data)
@@ -125,7 +127,7 @@ class FedPc(Prompts):
   def _share_of_contexts(
     self, sent: models.Weights, data: batches.ClientData
   ) -> tf.Tensor:
-    """The part of what a client sends that is not of others' contexts."""
+    """Returns the share of the sent weights that is not of others' contexts."""
     of_contexts = client_work.select(sent, self.model.context_names)
     num_contexts = next(iter(of_contexts.values())).shape[0]
     has = client_work.has_contexts(data, num_contexts)

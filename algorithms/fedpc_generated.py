@@ -1,7 +1,8 @@
 """FedPC (Generated): personal and context embeddings without backpropagation.
 
-Silva, Tambwekar and Gombolay 2022, algorithm 2. Gamma and nu, which all share,
-make the prompt of an example from psi_d, which client d keeps, from phi_c and
+Silva, Tambwekar and Gombolay 2022, algorithm 2. The shared networks Gamma and
+nu generate the prompt of an example from phi_c, of its context c, and psi_d,
+which client d keeps. In a round,
 from the words (`tasks.models.generated_prompts`). In a round,
 
   client d:    Gamma_d, nu_d <- Gamma, nu
@@ -15,14 +16,14 @@ from the words (`tasks.models.generated_prompts`). In a round,
 
 Where the paper is silent, or contradicts itself: line 4 calls the context's
 generator Gamma and the client's nu, and lines 12 and 13 the other way round, as
-here. Every example of a batch begins at the psi_d from before the batch, for
-the gradient as well. What is generated of phi is forgotten, and phi stays as it
-starts; the server's last line adds a gradient of phi that nobody computed.
+here. Every example of a batch starts at the psi_d from before the batch, also
+for the gradient. A generated phi is not kept, and phi stays as it starts; the
+server's last line adds a gradient of phi that nobody computed.
 
 At test no gradient is taken. A client passes once over the first k of its
-examples, for k = 1, 5, 15 and all of them, in batches of the size of training,
-and each example that it is judged by begins at the psi_d that this leads to. A
-client that was never trained begins at a random one (section 3.2.1).
+examples, for k = 1, 5, 15 and all of them, in batches of the size of training.
+Each evaluation example starts at the psi_d that this leads to. A client that
+was never trained on starts at a random psi_d (section 3.2.1).
 """
 
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ from tasks.models import models
 
 @dataclasses.dataclass(frozen=True)
 class FedPcGenerated(fedpc.Prompts):
-  """Trains what generates each client's own embedding."""
+  """Trains the networks that generate each client's embedding."""
 
   settings: fedpc.PromptSettings
   start_name = 'own generated embedding'
@@ -57,7 +58,7 @@ class FedPcGenerated(fedpc.Prompts):
       )
     if self.settings.personal_parts != (models.CLIENT,):
       raise settings.SettingError(
-        f'personal_parts must be {models.CLIENT}, which is what is generated.',
+        f'personal_parts must be {models.CLIENT}, the part that is generated.',
         'personal_parts',
       )
     super().__post_init__()
@@ -78,7 +79,7 @@ class FedPcGenerated(fedpc.Prompts):
     examples: models.Batch,
     mask: tf.Tensor,
   ) -> models.Weights:
-    """Returns psi behind a batch; as it was, if the batch has no examples."""
+    """Returns psi after a batch; unchanged if the batch has no examples."""
     assert isinstance(self.model, models.GeneratingModel)
     last = self.model.generate(client_work.merge(w, psi), examples)
     mean = tf.nest.map_structure(

@@ -11,9 +11,9 @@ by its steps from w^t on:
                  w_k <- w_k - eta (grad F_k(w_k; b) + mu (w_k - w^t))
   the server:  as in FedAvg
 
-The paper samples clients by their sizes and counts them alike. Here they are
-sampled alike and count by `client_weighting`, as in FedAvg, which this is with
-mu = 0.
+The paper samples clients with probabilities by their sizes, and all count the
+same. Here all have the same probability, and count by `client_weighting`, as in
+FedAvg. With mu = 0 this is FedAvg.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class FedProxSettings(fedavg.FedAvgSettings):
 
 @dataclasses.dataclass(frozen=True)
 class FedProx(fedavg.FedAvg):
-  """Trains one global model, with clients that do not go far from it."""
+  """Trains one global model, to which the clients' models are pulled."""
 
   settings: FedProxSettings
 

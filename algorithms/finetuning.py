@@ -1,4 +1,4 @@
-"""Fine-tuning: each client trains the model on, on its own examples.
+"""Fine-tuning: each client goes on training the model on its own examples.
 
 Motley, section 3.1 (FedAvg + fine-tuning): train a global model by FedAvg, then
 let each client take SGD steps from it on its personalization set, and evaluate
@@ -36,13 +36,13 @@ class FinetuningSettings(settings.Settings):
   )
   finetuning_epochs: int = settings.field(
     20,
-    'The most epochs of fine-tuning; 0 to this are tried.',
+    'The largest number of epochs of fine-tuning; 0 to this are tried.',
     minimum=1,
     maximum=10_000,
   )
   finetuning_epochs_per_candidate: int = settings.field(
     1,
-    'The number of epochs from one that is tried to the next; it must divide'
+    'The number of epochs from one candidate to the next; it must divide'
     ' finetuning_epochs.',
     minimum=1,
   )
@@ -65,9 +65,9 @@ class FinetuningSettings(settings.Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Finetuning(personalizers.Personalizer):
-  """Trains the model on, at every learning rate and of all or the last layers.
+  """Fine-tunes all layers or the last one, at every learning rate.
 
-  The first candidate is the model as it was.
+  The first candidate is the model before fine-tuning.
   """
 
   settings: FinetuningSettings
@@ -97,7 +97,7 @@ class Finetuning(personalizers.Personalizer):
 
   @property
   def baseline(self) -> int | None:
-    # A model that was never trained is no model that anybody would use.
+    # Nobody would use a model that was never trained.
     return 0 if self.trainer.trains else None
 
   @property
@@ -118,7 +118,7 @@ class Finetuning(personalizers.Personalizer):
       self._finetune(i, start.weights, client.data, evaluation, layers, rate)
       for i, (layers, rate) in enumerate(curves)
     ]
-    # All begin with the model as it was, which counts once.
+    # All curves begin with the model before fine-tuning, which counts once.
     return tf.nest.map_structure(
       lambda first, *others: tf.concat(
         [first, *(other[1:] for other in others)], 0
@@ -135,7 +135,7 @@ class Finetuning(personalizers.Personalizer):
     layers: str,
     rate: optimizers.Number,
   ) -> Any:
-    """Evaluates after 0, 1, … epochs of one learning rate, a curve."""
+    """Evaluates after 0, 1, … epochs with one learning rate."""
     model, num_epochs = self.trainer.model, self.settings.finetuning_epochs
     every = self.settings.finetuning_epochs_per_candidate
     optimizer = optimizers.Optimizer(self.settings.finetuning_optimizer, rate)

@@ -1,7 +1,7 @@
 """Group-personalized federated learning (Liu, Hui and Peng 2022).
 
-The global model is trained first (algorithm 1), and then trained on within each
-group of clients (algorithm 2):
+The global model is trained first (algorithm 1), and then a copy of it within
+each group of clients (algorithm 2):
 
   for each group g:  Theta_g <- Theta, the trained global model
     for each round of the group:
@@ -16,8 +16,8 @@ is a personalizer like any other: with `fedadam` trained once,
 
 Where the paper leaves it open: T_g counts epochs over the clients of a group,
 each of ceil(its clients / cohort) rounds (section 5.2 calls them epochs,
-algorithm 2 rounds). Each round draws its cohort among the group's clients anew,
-as FLSim does by default; a group that is smaller takes part whole. Groups take
+algorithm 2 rounds). Each round draws a new cohort from the group's clients, as
+FLSim does by default; of a smaller group, all clients take part. Groups take
 turns within an epoch, which changes nothing for any of them. A group without
 clients keeps the global model.
 """
@@ -47,20 +47,19 @@ class GroupSettings(fedavg.FedAvgSettings):
   )
   group_learning_rate: float | None = settings.field(
     None,
-    'The learning rate of the server in the groups; none for the same as'
-    ' before.',
+    'The learning rate of the server in the groups; none for the'
+    ' server_learning_rate.',
     minimum=0,
   )
   groups: str = settings.field(
     'column',
-    'Whether the groups are those that the task knows, the clusters that'
-    ' HypCluster finds, or inferred from the updates of clients.',
+    'Whether the groups are those that the task knows (column), the clusters'
+    " that HypCluster finds, or inferred from clients' updates.",
     choices=('column', 'hypcluster', 'inferred'),
   )
   num_groups: int = settings.field(
     0,
-    'The number of groups that are found; those that the task knows are not'
-    ' to be counted.',
+    'The number of groups to find; 0 for the groups that the task knows.',
     minimum=0,
     maximum=1000,
   )
@@ -86,7 +85,7 @@ class GroupSettings(fedavg.FedAvgSettings):
 
 @dataclasses.dataclass(frozen=True)
 class Group(clusters.ClusterTrainer):
-  """Trains the global model on within each group."""
+  """Goes on training the global model within each group."""
 
   settings: GroupSettings
   needs = (task.GROUP,)
@@ -95,7 +94,7 @@ class Group(clusters.ClusterTrainer):
   cluster_name = 'group'
 
   def _shared_settings(self) -> dict[str, Any]:
-    """The settings that are FedAvg's."""
+    """Returns the settings that FedAvg has as well."""
     return {
       field.name: getattr(self.settings, field.name)
       for field in dataclasses.fields(fedavg.FedAvgSettings)
@@ -109,7 +108,7 @@ class Group(clusters.ClusterTrainer):
 
   @property
   def hypcluster(self) -> trainers.Trainer:
-    """The HypCluster whose clusters are the groups, if `groups` says so."""
+    """The HypCluster that finds the groups, if `groups` is hypcluster."""
     return hypcluster.HypCluster(
       self.model,
       hypcluster.HypClusterSettings(
@@ -120,11 +119,11 @@ class Group(clusters.ClusterTrainer):
     )
 
   @property
-  def against_privacy(self) -> str | None:
+  def why_not_private(self) -> str | None:
     if self.settings.groups == 'column':
       return None
     return (
-      'its groups are found from what clients have, which is not accounted for;'
+      "its groups are found from clients' data, which is not accounted for;"
       ' set groups=column'
     )
 
@@ -155,7 +154,7 @@ class Group(clusters.ClusterTrainer):
     self, message: clusters.ClustersMessage, client: trainers.Client
   ) -> trainers.ClientResult:
     result = super().client(message, client)
-    # A client has no use for the models of other groups.
+    # A client does not use the models of other groups.
     share = tf.constant(1.0 / self.num_models)
     measured = {**result.measured, 'share_received': share}
     return result._replace(measured=measured)

@@ -9,11 +9,12 @@ Mansour et al. 2020, algorithm 1 (HypCluster), and Ghosh et al. 2020, algorithm
 and the server steps on each model that a client picked, see `clusters`. A
 client adapts by picking the cluster of lowest loss on its personalization set.
 
-All k models start at random, or they would be one. Often all clients still end
-up in one cluster ("mode collapse"), so Motley starts warm: for some rounds each
-model is trained by itself by FedAvg, on all clients, and the optimizers start
-anew after that. Warm for all rounds this is an ensemble of k FedAvg models, of
-which each client uses its best. The k models can be saved ones as well.
+All k models start at random, as they would stay equal otherwise. Often all
+clients still end up in one cluster ("mode collapse"), so Motley has a warm
+start: for some rounds FedAvg trains each model separately on all clients; after
+that, the optimizers get new slots. With a warm start for all rounds this is an
+ensemble of k FedAvg models, of which each client uses its best. The k models
+can be saved ones as well.
 """
 
 import dataclasses
@@ -63,7 +64,7 @@ class HypCluster(clusters.ClusterTrainer):
     )
 
   def trains_all(self, round_num: tf.Tensor) -> tf.Tensor:
-    """Whether a round is one of the warm start."""
+    """Tells whether a round is one of the warm start."""
     return tf.cast(round_num, tf.float32) < self.settings.warmstart_rounds
 
   def cluster_of(self, w: models.Weights, client: trainers.Client) -> tf.Tensor:
@@ -72,7 +73,7 @@ class HypCluster(clusters.ClusterTrainer):
     def total_loss(
       j: int, examples: models.Batch, mask: tf.Tensor
     ) -> tf.Tensor:
-      # What they would be divided by is the same for all clusters.
+      # The divisor of the mean is the same for all clusters.
       w_j = clusters.at(w, j)
       if self.model.protection is not None:
         return private_steps.total_loss(self.model, w_j, examples, mask)
@@ -83,7 +84,7 @@ class HypCluster(clusters.ClusterTrainer):
       client.data,
       lambda *batch: tf.stack([total_loss(j, *batch) for j in self.clusters]),
     )
-    # What has diverged is nobody's best.
+    # A model that diverged is nobody's best.
     losses = tf.where(tf.math.is_finite(losses), losses, losses.dtype.max)
     losses = private_steps.with_noise_of_choice(self.model, losses)
     return tf.argmin(losses, output_type=tf.int32)

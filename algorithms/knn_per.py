@@ -1,4 +1,4 @@
-"""FedAvg + kNN-Per: the global model, mixed with a client's own neighbours.
+"""FedAvg + kNN-Per: the global model, mixed with a client's own neighbors.
 
 Marfoq et al. 2022; Motley, section 3.1 and appendix C.4. The global model is
 trained by FedAvg. Client m then keeps the representations phi(x_i) and labels
@@ -14,9 +14,9 @@ one layer in others, an LSTM's output. In a language model each word of a
 sentence is an x_i, and y_i the word that follows. All coefficients c are
 candidates: 0 is FedAvg, 1 is kNN alone.
 
-Words are many, so that nothing here is one-hot. As kNN_m(x) is zero for all
-classes but those of the neighbours, the likeliest class of h_m(x) is one of
-these, or else the likeliest of h(x).
+A vocabulary is large, so that the code makes no one-hot vectors. As kNN_m(x) is
+zero for all classes but those of the neighbors, the likeliest class of h_m(x)
+is one of these, or else the likeliest of h(x).
 """
 
 import collections
@@ -37,34 +37,34 @@ from tasks.models import models
 
 @dataclasses.dataclass(frozen=True)
 class KnnPerSettings(settings.Settings):
-  """The settings of the neighbours."""
+  """The settings of the neighbors."""
 
   coefficients: tuple[float, ...] = settings.field(
     (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
-    'How much the neighbours count against the model: all are tried.',
+    'The coefficients c of the neighbors in the mixture; all are tried.',
     minimum=0,
     maximum=1,
   )
   num_neighbors: int = settings.field(
-    10, 'The number of neighbours, k.', minimum=1
+    10, 'The number of neighbors, k.', minimum=1
   )
   neighbor_weights: str = settings.field(
     'exp(-d)',
-    'What a neighbour at distance d weighs; with 1/d, an exact match takes'
-    ' all.',
+    'The weight of a neighbor at distance d; with 1/d, only exact matches'
+    ' count if there are any.',
     choices=('exp(-d)', '1/d'),
   )
 
 
 @dataclasses.dataclass(frozen=True)
 class Datastore:
-  """The examples of a client as neighbours, and k entries of padding.
+  """The examples of a client as neighbors, and k entries of padding.
 
-  Padding is infinitely far. With it there are always k entries to choose from.
+  Padding is infinitely far away. With it there are always k entries.
 
   Attributes:
     keys: The representations, `[entries, dimension]`.
-    targets: The numbers or classes that the entries are, `[entries]`.
+    targets: The numbers or classes of the entries, `[entries]`.
     mask: 1 for an entry, 0 for padding.
   """
 
@@ -113,16 +113,16 @@ def neighbors(
   num_neighbors: int,
   neighbor_weights: str,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Finds each query's neighbours: their targets, and weights of sum 1."""
+  """Finds each query's neighbors: their targets, and weights of sum 1."""
   keys, mask = datastore.keys, datastore.mask
-  # ||q||^2 is the same for all neighbours of q. That a product finds them takes
-  # less memory than all differences, which are of the dimension's size each.
+  # ||q||^2 is the same for all neighbors of q, and left out. The product takes
+  # less memory than all differences, each of which has the dimension's size.
   squares = tf.reduce_sum(keys**2, 1) - 2 * tf.matmul(
     queries, keys, transpose_b=True
   )
   squares = tf.where(mask > 0, squares, squares.dtype.max)
   _, nearest = tf.math.top_k(-squares, num_neighbors)
-  # Of the few, though, the distances are exact: a match is at zero.
+  # The distances of these few are exact: that of a match is zero.
   distances = tf.norm(queries[:, tf.newaxis] - tf.gather(keys, nearest), axis=2)
 
   is_there = tf.gather(mask, nearest)
@@ -133,7 +133,7 @@ def neighbors(
       tf.reduce_any(exact > 0, 1, keepdims=True), exact, weights
     )
   else:
-    # By exp(d_1), the same for all, so that not all of them can vanish.
+    # The common factor exp(d_1) keeps the weights from all vanishing.
     weights = is_there * tf.exp(distances[:, :1] - distances)
   weights /= tf.reduce_sum(weights, 1, keepdims=True)
   return tf.gather(datastore.targets, nearest), weights
@@ -145,14 +145,14 @@ def mix(
   weights: tf.Tensor,
   coefficients: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-  """Mixes predictions at each coefficient: numbers, or the likeliest class.
+  """Mixes predictions with each coefficient: numbers, or the likeliest class.
 
   Args:
     of_model: The model's numbers, `[entries]`, or probabilities, `[entries,
       classes]`.
-    targets: The neighbours' numbers or classes, `[entries, neighbors]`.
-    weights: The neighbours' weights, likewise.
-    coefficients: How much the neighbours count.
+    targets: The neighbors' numbers or classes, `[entries, neighbors]`.
+    weights: The neighbors' weights, likewise.
+    coefficients: The coefficients c.
 
   Returns:
     For each coefficient the numbers or classes, `[entries]`.
@@ -160,7 +160,7 @@ def mix(
   if targets.dtype.is_floating:
     of_neighbors = tf.reduce_sum(weights * targets, 1)
     return [c * of_neighbors + (1 - c) * of_model for c in coefficients]
-  # Sorted, so that the first class is taken on a tie, as everywhere.
+  # Sorted, so that the first class wins a tie, as everywhere.
   classes = tf.sort(
     tf.concat([models.most_likely(of_model)[:, tf.newaxis], targets], 1)
   )
@@ -190,8 +190,8 @@ def mix_likelihoods(
     of_model: The model's probabilities, `[entries, classes]`.
     targets: As in `mix`.
     weights: As in `mix`.
-    true: The class that each entry is, `[entries]`.
-    coefficients: How much the neighbours count.
+    true: The true class of each entry, `[entries]`.
+    coefficients: The coefficients c.
 
   Returns:
     For each coefficient the logarithms, `[entries]`.
@@ -206,7 +206,7 @@ def mix_likelihoods(
 
 @dataclasses.dataclass(frozen=True)
 class KnnPer(personalizers.Personalizer):
-  """Mixes the model with the neighbours; the coefficients are candidates."""
+  """Mixes the model with the neighbors; the coefficients are candidates."""
 
   settings: KnnPerSettings
   takes_steps = False
@@ -240,7 +240,7 @@ class KnnPer(personalizers.Personalizer):
         datastore, features, own.num_neighbors, own.neighbor_weights
       )
       statistics = [
-        model.judge(predicted, examples)
+        model.prediction_statistics(predicted, examples)
         for predicted in mix(of_model, *nearest, own.coefficients)
       ]
       if of_model.shape.rank > 1:
@@ -248,7 +248,7 @@ class KnnPer(personalizers.Personalizer):
           of_model, *nearest, model.target(examples), own.coefficients
         )
         for of_candidate, likelihood in zip(statistics, likelihoods):
-          of_candidate.update(model.judge_likelihood(likelihood, examples))
+          of_candidate.update(model.likelihood_statistics(likelihood, examples))
       sums = [
         client_work.sum_statistics(
           of_candidate, model.score_loss(scores, examples), mask

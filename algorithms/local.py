@@ -1,7 +1,7 @@
-"""Local training: each client trains a model of its own, from the start.
+"""Local training: each client trains its own model from the initial weights.
 
-Motley, section 3.1 and appendix C.2.1: no rounds, and fine-tuning of the model
-as it was initialized.
+Motley, section 3.1 and appendix C.2.1: there are no rounds, and clients
+fine-tune the model as it was initialized.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Methods: a trainer, and a personalizer of its models."""
+"""Methods, each of which is a trainer and a personalizer."""
 
 import collections
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -22,13 +22,13 @@ from algorithms import trainers
 from tasks import task
 from tasks.models import models
 
-# How many of the computations that were traced last are kept.
+# The number of traced computations to keep, the last ones.
 _MOST_TRACED = 32
 _traced: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
 
 
 def _once(key: Hashable, trace: Callable[[], Any]) -> Any:
-  """Returns what `trace` gave when it was last called for an equal key."""
+  """Returns `trace()`, or its earlier result for an equal key."""
   if key not in _traced:
     _traced[key] = trace()
     if len(_traced) > _MOST_TRACED:
@@ -38,21 +38,21 @@ def _once(key: Hashable, trace: Callable[[], Any]) -> Any:
 
 
 def _structure(half: Any) -> Hashable:
-  """Returns a trainer or personalizer, without the values of its floats."""
+  """Returns a key of a trainer or personalizer without its floats' values."""
   fields = {f.name: getattr(half, f.name) for f in dataclasses.fields(half)}
   fields['settings'] = runtime_inputs.structure(half.settings)
-  fields.pop('trainer', None)  # Has a structure of its own.
+  fields.pop('trainer', None)  # Has a separate structure.
   return type(half), tuple(fields.items())
 
 
 class Protections(Hashable, Protocol):
-  """Tells by which numbers clients protect their examples."""
+  """Says how clients protect their examples."""
 
   def of_sizes(self, sizes: np.ndarray) -> np.ndarray:
-    """Returns the numbers of clients with so many examples.
+    """Returns the numbers by which clients protect their examples.
 
     Args:
-      sizes: The clients' numbers of examples, `[clients]`.
+      sizes: The number of examples of each client, `[clients]`.
 
     Returns:
       `protections.NUMBERS` of each client, `[clients, numbers]` float32.
@@ -79,10 +79,10 @@ class Method:
     aggregator: Aggregates the parts of updates for which the trainer has no
       aggregator of its own.
     evaluation_sets: The names of the sets that clients are evaluated on.
-    protections: Tells by which numbers clients protect their examples, if the
-      model is a protected one.
-    first_models: The models that the first training begins with, one for each
-      of its `model_places`; without, those of `initialize`.
+    protections: Says how clients protect their examples, if the model is
+      protected.
+    first_models: The models that the first training starts from, one for each
+      of its `model_places`; if empty, those of `initialize`.
     guarantee: The privacy that its training guarantees; None for none.
     trace: Makes the computations.
   """
@@ -101,7 +101,7 @@ class Method:
 
   @property
   def trainer(self) -> Any:
-    """The trainer, of whatever class."""
+    """The trainer, of any class."""
     return self.personalizer.trainer
 
   @property
@@ -121,7 +121,7 @@ class Method:
 
   @property
   def before(self) -> 'Method | None':
-    """The method that is trained before, as this one begins with its model."""
+    """The method that is trained before, as this one starts from its model."""
     trainer = self.trainer.begins_with
     return None if trainer is None else self.with_trainer(trainer)
 
@@ -145,7 +145,7 @@ class Method:
     return (
       _structure(self.trainer),
       tuple((name, tuple(w.shape), w.dtype) for name, w in frozen.items()),
-      # Of private ones the floats are numbers, too.
+      # The floats of private aggregators are runtime inputs, too.
       getattr(self.aggregator, 'structure', self.aggregator),
     )
 
@@ -190,7 +190,7 @@ class Method:
 
   @property
   def trains(self) -> bool:
-    """Whether rounds learn anything; local training does without."""
+    """Whether there are rounds; local training has none."""
     return self.trainer.trains
 
   @property
@@ -231,7 +231,7 @@ class Method:
 
   @property
   def model_places(self) -> Sequence[tuple[str | int, ...]]:
-    """The places in the state of the models that a training can begin with."""
+    """The places in the state of the models that a training can start from."""
     if not self.trains:
       return ()
     return tuple(('server', *place) for place in self.trainer.model_places)
@@ -256,7 +256,7 @@ class Method:
 
   @property
   def _numbers(self) -> tuple[runtime_inputs.Numbers, ...]:
-    """The numbers that `initialize` takes: the trainer's, the aggregator's."""
+    """The numbers of the trainer and the aggregator, for `initialize`."""
     own = runtime_inputs.numbers(self.trainer.settings)
     nothing = runtime_inputs.Numbers()
     return own, getattr(self.aggregator, 'numbers', nothing)

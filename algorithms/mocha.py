@@ -5,8 +5,9 @@ as the rows of W, `[K, d]`, and the relationship Sigma of the K clients' tasks,
 
   min_(W, Sigma)  sum_k F_k(w_k) + lambda / 2 tr(W^T Sigma W)
 
-is solved in turns. In a pass, which is a round here, all clients step at once,
-each on its own row and with the others' rows as they were before the pass:
+is minimized over W and Sigma in turns. In a pass, which is a round here, all
+clients step at once, each on its own row, with the other rows as they were
+before the pass:
 
   client k:    for each batch b:
                  w_k <- w_k - eta (grad F_k(w_k; b)
@@ -18,10 +19,10 @@ each on its own row and with the others' rows as they were before the pass:
 from Sigma = I / K on. Eigenvalues of W W^T below 1e-8 are raised to it.
 
 Where Motley has Sigma in the objective, Smith et al. have its inverse, Omega,
-which draws related models together rather than apart. Both can be had; Motley's
-numbers come from Sigma.
+which draws related models together rather than apart. `relationship` chooses;
+Motley's numbers come from Sigma.
 
-There is no model for a client that was never trained.
+There is no model for a client that was never trained on.
 """
 
 import collections
@@ -59,13 +60,13 @@ class MochaSettings(optimizers.ClientOptimizerSettings):
   )
   relationship: str = settings.field(
     'sigma',
-    'What is between the models in the objective: Sigma as in Motley, or its'
-    ' inverse as in the paper.',
+    'The matrix in the objective: Sigma as in Motley, or its inverse as in the'
+    ' paper.',
     choices=('sigma', 'inverse'),
   )
   num_clients: int = settings.field(
     0,
-    "K, the number of clients to train on; 0 for that of the task's.",
+    'K, the number of clients to train on; 0 for all that the task has.',
     minimum=0,
   )
 
@@ -76,7 +77,7 @@ def flatten(weights: models.Weights) -> tf.Tensor:
 
 
 def unflatten(vector: tf.Tensor, like: models.Weights) -> models.Weights:
-  """Gives a vector's weights the names and shapes of those in `like`."""
+  """Splits a vector into weights with the names and shapes of `like`."""
   sizes = [leaf.shape.num_elements() for leaf in like.values()]
   return collections.OrderedDict(
     (name, tf.reshape(part, leaf.shape))
@@ -97,8 +98,8 @@ def relate(models: tf.Tensor, relationship: str) -> tf.Tensor:
   num_clients, size = models.shape
   # In float32, the eigenvalues that are zero would come out larger than 1e-8.
   w = tf.cast(models, tf.float64)
-  # W W^T and W^T W have the same eigenvalues but for zeros, so that the smaller
-  # one tells all that is not below the limit, the square of `least`.
+  # W W^T and W^T W have the same eigenvalues except for zeros, so that the
+  # smaller one has all that are above the limit, the square of `least`.
   least = tf.constant(_SMALLEST_EIGENVALUE**0.5, tf.float64)
   if num_clients <= size:
     eigenvalues, vectors = tf.linalg.eigh(tf.matmul(w, w, transpose_b=True))
@@ -110,7 +111,7 @@ def relate(models: tf.Tensor, relationship: str) -> tf.Tensor:
   trace = tf.reduce_sum(roots - least) + num_clients * least
 
   def with_eigenvalues(some: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Composes a matrix of `vectors` with eigenvalues `some`; else `others`."""
+    """Composes a matrix: `vectors` have eigenvalues `some`, others `others`."""
     return others * tf.eye(num_clients, dtype=tf.float64) + tf.matmul(
       vectors * (some - others), vectors, transpose_b=True
     )
@@ -171,12 +172,12 @@ class Mocha(trainers.Trainer):
     return {'models': None}
 
   @property
-  def against_privacy(self) -> str | None:
+  def why_not_private(self) -> str | None:
     return 'each row that its clients send is one client'
 
   @property
   def model_places(self) -> Sequence[tuple[str | int, ...]]:
-    return ()  # No model is everybody's.
+    return ()  # There is no model for all clients.
 
   def initialize(self, seed: tf.Tensor) -> MochaState:
     num_clients = self.settings.num_clients
@@ -212,7 +213,7 @@ class Mocha(trainers.Trainer):
     others = tf.gather(message.others, row)
 
     def regularizer(weights: models.Weights) -> tf.Tensor:
-      """Computes the terms of lambda / 2 tr(W^T Sigma W) that have w_k."""
+      """Computes the terms of lambda / 2 tr(W^T Sigma W) that depend on w_k."""
       w = flatten(weights)
       return own.regularization * (
         sigma_kk * tf.nn.l2_loss(w) + tf.reduce_sum(others * w)
@@ -227,9 +228,9 @@ class Mocha(trainers.Trainer):
       regularizer,
     )
     update = w_k - flatten(learner.weights)
-    # Its own row among zeros, so that the mean of all is of all rows.
+    # Its own row among zeros, so that the mean over clients has all rows.
     is_row = tf.one_hot(row, own.num_clients)[:, tf.newaxis]
-    # Of what all clients are sent and send, its own rows are needed.
+    # A client needs only its own row of what it receives and sends.
     share = tf.constant(1 / own.num_clients)
     return trainers.ClientResult(
       updates={'models': aggregation.Update(is_row * update)},
@@ -243,7 +244,7 @@ class Mocha(trainers.Trainer):
     aggregate: Mapping[str, Any],
     sums: trainers.RoundSums,
   ) -> MochaState:
-    # The mean of the clients', of which only one has something in each row.
+    # The mean divides each row by all clients, though only one of them has it.
     rows = server.models - sums.num_clients * aggregate['models']
     round_num = server.round + 1
     relationship = tf.cond(

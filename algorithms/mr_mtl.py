@@ -10,16 +10,16 @@ In a round, with the w_bar of the round before:
 
   client k:    for each batch b:
                  w_k <- w_k - eta (grad F_k(w_k; b) + lambda (w_k - w_bar))
-               keeps w_k, and sends by how much it has changed
+               keeps w_k, and sends its change of w_k
   the server:  w_bar <- w_bar + mean of these changes
 
 All clients start at the same w_bar. With lambda = 0 each trains by itself. The
-server's other settings are FedAvg's: at a learning rate of one, and with all
-clients in each round, w_bar is the mean of their models throughout. Clients
-count alike, as in the paper, or by the examples that they have, n_k / N, as in
-its authors' code: that is a `client_weighting` of 'size'.
+server has FedAvg's settings: at a learning rate of one, and with all clients in
+each round, w_bar is always the mean of their models. All clients count the
+same, as in the paper, or by the number of their examples, n_k / N, as in its
+authors' code (a `client_weighting` of 'size').
 
-The paper has no clients that were never trained; they start at w_bar.
+The paper has no clients that were never trained on; here they start at w_bar.
 """
 
 import dataclasses

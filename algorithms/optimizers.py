@@ -12,7 +12,7 @@ from base import errors
 from base import settings
 from tasks.models import models
 
-# A number, or the tensor that stands for it in a compiled program.
+# A number, or its tensor in a compiled program.
 Number: TypeAlias = float | tf.Tensor
 
 
@@ -28,8 +28,8 @@ class _Kind:
   """An optimizer of TFF.
 
   Attributes:
-    build: Makes it; the values that are given here are replaced.
-    numbers: The names of what TFF calls its hyperparameters.
+    build: Makes it, with hyperparameters that are replaced later.
+    numbers: The names of its hyperparameters in TFF.
     has_slots: Whether a step depends on the steps before it.
   """
 
@@ -64,13 +64,13 @@ class Optimizer:
   """An optimizer with its numbers, which may be tensors.
 
   Attributes:
-    name: One of `NAMES`. 'damped_momentum' steps by (1 - momentum) times what
-      'momentum' steps by, as in Motley: m <- .9 m + .1 gradient.
+    name: One of `NAMES`. The steps of 'damped_momentum' are (1 - momentum)
+      times those of 'momentum', as in Motley: m <- .9 m + .1 gradient.
     learning_rate: The learning rate.
     momentum: The decay of the momentum.
-    beta_1: The decay of the first moment, of Adam and Yogi.
+    beta_1: The decay of the first moment, in Adam and Yogi.
     beta_2: The decay of the second moment.
-    epsilon: What is added to the root of the second moment.
+    epsilon: The term that is added to the root of the second moment.
   """
 
   name: str
@@ -93,7 +93,7 @@ class Optimizer:
     return self.with_numbers(_KINDS[self.name].build().initialize(specs))
 
   def with_numbers(self, slots: Any) -> Any:
-    """Returns the slots, in which TFF keeps the numbers, with our numbers."""
+    """Returns the slots with our hyperparameters, which TFF keeps in them."""
     values = collections.OrderedDict(
       (name, getattr(self, name)) for name in _KINDS[self.name].numbers
     )
@@ -106,7 +106,7 @@ class Optimizer:
     return Learner(weights, self.slots(weights))
 
   def step(self, learner: Learner, gradient: models.Weights) -> Learner:
-    """Takes a step down the gradient, or down what takes its place."""
+    """Takes a step down the gradient, or down a mean update of clients."""
     slots, weights = (
       _KINDS[self.name].build().next(learner.slots, learner.weights, gradient)
     )
@@ -134,23 +134,24 @@ class ClientOptimizerSettings(settings.Settings):
   )
   client_epsilon: float = settings.field(
     1e-7,
-    "What the clients' Adam or Yogi adds to the root of the second moment.",
+    "The term that the clients' Adam or Yogi adds to the root of the second"
+    ' moment.',
     above=0,
   )
   client_slots: str = settings.field(
     'new',
-    "Whether the slots of the clients' optimizer, as its momentum, are new in"
-    ' each round, or kept by the client for its next round.',
+    "Whether the slots of the clients' optimizer, such as its momentum, are new"
+    ' in each round, or kept by the client for its next round.',
     choices=('new', 'kept'),
   )
 
   def refuse_kept_slots(self, name: str) -> None:
-    """Raises a `UserError` if the clients of this method are to keep slots."""
+    """Raises a `UserError` if the clients are to keep slots between rounds."""
     if self.client_slots == 'kept':
       raise errors.UserError(f'{name}: client_slots must be new.')
 
   def client_optimizer_at(self, learning_rate: Number) -> Optimizer:
-    """Makes the clients' optimizer, with a learning rate of its own."""
+    """Makes the clients' optimizer, with another learning rate."""
     return Optimizer(
       self.client_optimizer,
       learning_rate,

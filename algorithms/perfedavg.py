@@ -1,7 +1,7 @@
-"""PerFedAvg: a global model from which one step personalizes well.
+"""PerFedAvg: a global model that one step personalizes well.
 
-Fallah, Mokhtari and Ozdaglar 2020, algorithm 1. The model w is trained for what
-a client's loss is after a step of rate alpha (their equation 3),
+Fallah, Mokhtari and Ozdaglar 2020, algorithm 1. The model w is trained to
+minimize the clients' losses after a step of rate alpha (their equation 3),
 
   min_w  sum_i F_i(w) / n,  F_i(w) = f_i(w - alpha grad f_i(w))
 
@@ -10,15 +10,15 @@ a client's loss is after a step of rate alpha (their equation 3),
                  w_i <- w_i - beta (I - alpha hess f_i(w_i; D)) grad f_i(w~; D')
   the server:  w <- sum_i w_i / S
 
-The first-order form leaves out the Hessian; the other one multiplies it by the
-gradient without making it, so that a step is the gradient of F_i exactly if D'
-is D, as it is where a client has one batch.
+The first-order form leaves out the Hessian. The other form computes the product
+of the Hessian and the gradient without the Hessian itself; its step is exactly
+the gradient of F_i if D' is D, as for a client with one batch.
 
-beta is the clients' `client_learning_rate`. Where the algorithm draws three
-batches for each step, a batch is D and D'' of its own step here, and D' of the
-step before; the first is D' of the last. All clients count the same, unless
-`client_weighting` says otherwise. A client is judged after one step of rate
-alpha on all of its personalization set, and by w as the baseline.
+beta is the clients' `client_learning_rate`. The algorithm draws three batches
+for each step. Here a batch is D and D'' of its own step, and D' of the step
+before; the first batch is D' of the last step. All clients count the same,
+unless `client_weighting` says otherwise. A client is evaluated after one step
+of rate alpha on its whole personalization set; the baseline is w.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ class PerFedAvgSettings(fedavg.FedAvgSettings):
   )
   form: str = settings.field(
     'first_order',
-    'Whether steps leave out the Hessian, or have it times a vector.',
+    'Whether steps leave out the Hessian, or use its product with a vector.',
     choices=('first_order', 'hessian_vector'),
   )
 
@@ -70,7 +70,7 @@ class PerFedAvg(fedavg.FedAvg):
   def _slopes(
     self, w: models.Weights, first: Any, second: Any, number: tf.Tensor
   ) -> tuple[models.Weights, tf.Tensor]:
-    """Differentiates the loss on D' of what a step on D makes of w.
+    """Differentiates the loss on D' after a step on D, by w.
 
     Args:
       w: The weights.

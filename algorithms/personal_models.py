@@ -1,8 +1,8 @@
-"""Personal models: what trainers share whose clients keep a model of their own.
+"""The base class of trainers whose clients keep personal models.
 
 Beside the global model, client k keeps a personal one, v_k, or a part of one.
 It starts as the global model of the client's first round. A client that was
-never trained starts at the last global model.
+never trained on starts at the last global model.
 """
 
 import collections
@@ -18,23 +18,24 @@ from algorithms import trainers
 from base import settings
 from tasks.models import models
 
-# In the place of a batch's number, in what a client draws from its seed.
+# Replaces the number of a batch, for which clients draw from their seeds, too.
 _OWN_NOISE = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
-class OwnNoiseSettings(settings.Settings):
+class UnaccountedNoiseSettings(settings.Settings):
   """The settings of noise that a client adds without a guarantee.
 
-  It is on what a client keeps, which is sent to nobody, so that nothing is
-  private by it: it tells what noise would cost that is on all weights of a
-  client. A trainer that cannot be private has it on what a client sends.
+  The noise is on weights that a client keeps and never sends, so that it makes
+  nothing private: it shows what noise on all weights of a client would cost.
+  Trainers that cannot be private have it on the weights that a client sends.
   """
 
   own_noise: float = settings.field(
     0.0,
-    'The deviation of the noise on what a client changes in a round of what it'
-    ' keeps, over own_clip; of fedembed_som and pfedkm, of what it sends.',
+    'The deviation of the noise, over own_clip, on the change in a round of the'
+    ' weights that a client keeps; in fedembed_som and pfedkm, of those that it'
+    ' sends.',
     minimum=0,
   )
   own_clip: float = settings.field(
@@ -66,7 +67,7 @@ class PersonalState(NamedTuple):
   Attributes:
     personal: The personal model, v_k.
     rounds: The number of rounds that the client took part in.
-    shared: What the client keeps as a client of FedAvg.
+    shared: The state that the client keeps as a client of FedAvg.
   """
 
   personal: models.Weights
@@ -74,13 +75,13 @@ class PersonalState(NamedTuple):
   shared: Any
 
   def after(self, v: models.Weights, shared: Any = None) -> 'PersonalState':
-    """Returns the state after a round; `shared` is None for what there is."""
+    """Returns the state after a round; `shared` stays if it is None."""
     return PersonalState(v, self.rounds + 1, shared or self.shared)
 
 
 @dataclasses.dataclass(frozen=True)
 class PersonalModels(fedavg.FedAvg):
-  """Trains a global model as FedAvg; each client keeps a personal one."""
+  """Trains a global model by FedAvg; each client keeps a personal one."""
 
   start_name = 'personal model'
   start_is_shared = False
@@ -92,7 +93,7 @@ class PersonalModels(fedavg.FedAvg):
     return None
 
   def initialize_client(self, seed: tf.Tensor) -> Any:
-    # Of the right shape; a client begins with the w of its first round.
+    # Only the shapes matter: a client starts from the w of its first round.
     kept = client_work.select(self.model.init(seed), self.personal_names)
     v = tf.nest.map_structure(tf.zeros_like, kept)
     return PersonalState(v, 0, super().initialize_client(seed))

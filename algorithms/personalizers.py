@@ -1,9 +1,9 @@
 """The contract of personalizers: the half of a method that adapts to a client.
 
-A personalizer takes the weights that a trainer has a client start from, the
-client's personalization set and its evaluation sets, and gives metrics of
-several candidates: epochs, coefficients, layers, …. Which candidate is used is
-chosen later, by validation.
+A personalizer takes the weights from which a client starts, the client's
+personalization set and its evaluation sets, and returns metrics of several
+candidates: epochs, coefficients, layers, …. Validation later chooses the
+candidate to use.
 """
 
 import abc
@@ -26,11 +26,11 @@ class Personalizer(abc.ABC):
 
   Attributes:
     trainer: The trainer.
-    settings: The personalizer's settings, of the class that its subclass names.
+    settings: The personalizer's settings; a subclass names their class.
     needs: The clients' attributes that it needs beside those of the trainer.
     takes_steps: Whether it takes a step for each batch of the personalization
-      set. If not, it is to see all examples, though training may drop batches
-      that are not full.
+      set. If not, it is given all examples, even if training drops batches that
+      are not full.
   """
 
   trainer: trainers.Trainer
@@ -46,14 +46,14 @@ class Personalizer(abc.ABC):
 
   @property
   def baseline(self) -> int | None:
-    """The candidate that is the model without personalization, if any is."""
+    """The place of the candidate without personalization, if there is one."""
     return 0
 
   @property
   def shuffled_epochs(self) -> int:
-    """The number of epochs, each in a new order, that the data is to have.
+    """The number of epochs, each in a new order, that it needs in the data.
 
-    With 0 the personalization set is given once, in its own order.
+    With 0 the personalization set is given once, in its original order.
     """
     return 0
 
@@ -67,7 +67,7 @@ class Personalizer(abc.ABC):
     """Personalizes a client and evaluates every candidate.
 
     Args:
-      start: What the client starts from.
+      start: The weights that the client starts from.
       client: The client, with its personalization set.
       evaluation: Its evaluation sets, by name.
 
@@ -79,6 +79,6 @@ class Personalizer(abc.ABC):
   def bind(
     self, trainer: trainers.Trainer, numbers: Mapping[str, tf.Tensor]
   ) -> 'Personalizer':
-    """Returns the personalizer of a bound trainer, with tensors for floats."""
+    """Returns it with a bound trainer, and with tensors for its floats."""
     own = runtime_inputs.bind(self.settings, numbers)
     return dataclasses.replace(self, trainer=trainer, settings=own)

@@ -1,10 +1,10 @@
 """PFedKM: heads of clusters, which k-means finds in the clients' updates.
 
-Tang et al. 2021, as FedEmbed (Silva et al. 2022) compares with it: the encoder
-theta is shared, and each of K clusters has a head phi_k. With client u's
-updates of theta and of its head as one vector d_u,
+Tang et al. 2021, in the form with which FedEmbed (Silva et al. 2022) is
+compared: the encoder theta is shared, and each of K clusters has a head phi_k.
+With client u's updates of theta and of its head as one vector d_u,
 
-  client u:    (theta_u, h_u) <- steps from (theta, phi_j); j is its cluster
+  client u:    (theta_u, h_u) <- steps from (theta, phi_j), j its cluster
                j <- argmin_k ||d_u - c_k||
   the server:  theta as the model in FedAvg
                phi_k <- ServerOptimizer_k(phi_k, mean of members' phi_k - h_u)
@@ -12,10 +12,11 @@ updates of theta and of its head as one vector d_u,
 
 which is a step of Lloyd's k-means a round. With one cluster it is FedAvg.
 
-What is left open: all heads start as one. In the first round clients are in
-random clusters, from which the first centres follow. A client without a cluster
-steps from the mean of all heads, and so does one that was never trained to find
-its cluster. A cluster that nobody is in stays.
+Where the paper leaves it open: all heads start equal. In the first round
+clients are in random clusters, whose means are the first centers. A client that
+has no cluster yet steps from the mean of all heads; a client that was never
+trained on does so, too, to find its cluster. A cluster without members stays as
+it is.
 """
 
 from collections.abc import Mapping
@@ -36,12 +37,14 @@ from tasks.models import models
 
 
 @dataclasses.dataclass(frozen=True)
-class PFedKmSettings(personal_models.OwnNoiseSettings, fedavg.FedAvgSettings):
+class PFedKmSettings(
+  personal_models.UnaccountedNoiseSettings, fedavg.FedAvgSettings
+):
   """The settings of FedAvg, and of the clusters."""
 
   num_groups: int = settings.field(
     0,
-    "K, the number of clusters; 0 for that of the task's groups.",
+    "K, the number of clusters; 0 for the number of the task's groups.",
     minimum=0,
     maximum=1000,
   )
@@ -64,7 +67,7 @@ class PFedKmState(NamedTuple):
 
 
 class PFedKmMessage(NamedTuple):
-  """The message to the clients: the weights, heads stacked, and the centres."""
+  """The message to the clients: the weights, heads stacked, and the centers."""
 
   theta: models.Weights
   heads: models.Weights
@@ -106,7 +109,7 @@ class PFedKm(fedavg.FedAvg):
       )
 
   @property
-  def against_privacy(self) -> str | None:
+  def why_not_private(self) -> str | None:
     return 'its clients are clustered by their exact updates'
 
   @property
@@ -120,7 +123,7 @@ class PFedKm(fedavg.FedAvg):
 
   @property
   def model_places(self) -> Any:
-    return ()  # An encoder and a head are in places of their own.
+    return ()  # The encoder and the heads are in separate places.
 
   @property
   def _head_names(self) -> tuple[str, ...]:
@@ -157,7 +160,7 @@ class PFedKm(fedavg.FedAvg):
   def _head(
     self, message: PFedKmMessage, client: trainers.Client
   ) -> models.Weights:
-    """Returns the head that a client begins with."""
+    """Returns the head that a client starts from."""
     mean = tf.nest.map_structure(
       lambda leaf: tf.reduce_mean(leaf, 0), message.heads
     )

@@ -10,16 +10,16 @@ its loss, pulled to its local model w_i (their equation 3):
                  w_i <- w_i - eta lambda (w_i - theta)
   the server:  w <- (1 - beta) w + beta sum_i w_i / S
 
-A client is judged by theta after passes over its personalization set from w on,
-and by w as the baseline. beta is FedAvg's `server_learning_rate`, and the rate
-of the K steps its `client_learning_rate`. All clients count the same, unless
-`client_weighting` says otherwise. theta begins the K steps where those on the
-batch before ended, as in the authors' code.
+A client is evaluated at theta, after passes over its personalization set that
+start from w; the baseline is w. beta is FedAvg's `server_learning_rate`, and
+the rate of the K steps its `client_learning_rate`. All clients count the same,
+unless `client_weighting` says otherwise. On each batch theta starts where the
+steps on the batch before ended, as in the authors' code.
 
-With `proximal_parts`, as the head, only these parts of the model have a theta
-and a w_i. After them, the others take a step of an optimizer of their own on
-each batch, at theta, and are sent as in FedAvg. A client is judged with those
-that it received.
+With `proximal_parts`, such as the head, only these parts of the model have a
+theta and a w_i. On each batch, after the K steps, the other parts take a step
+at theta with a separate optimizer, and are sent as in FedAvg. A client is
+evaluated with the other parts as it received them.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ class PFedMeSettings(fedavg.FedAvgSettings):
 
 @dataclasses.dataclass(frozen=True)
 class PFedMe(fedavg.FedAvg):
-  """Trains a global model of which personal ones are minima nearby."""
+  """Trains a global model; personal models are minima near it."""
 
   settings: PFedMeSettings
   start_name = 'theta'
@@ -90,7 +90,7 @@ class PFedMe(fedavg.FedAvg):
         raise errors.unknown('part in proximal_parts', name, self.model.parts)
 
   def _is_proximal(self, name: str) -> bool:
-    """Whether a weight is in a part that has a theta and a w_i."""
+    """Tells whether a weight is in a part that has a theta and a w_i."""
     parts = self.settings.proximal_parts
     return not parts or any(name in self.model.parts[part] for part in parts)
 
@@ -107,12 +107,12 @@ class PFedMe(fedavg.FedAvg):
     Args:
       w: The global model.
       data: The batches.
-      part: The part of the noise that protects examples, if any does.
+      part: The part of the client's work, for the noise that protects examples.
       passes: The number of passes.
       trains_others: Whether weights that are not proximal take steps, too.
 
     Returns:
-      w_i, theta, the other weights as learned, and the sum of the examples'
+      w_i, theta, the learner of the other weights, and the sum of the examples'
       losses at theta.
     """
     own = self.settings
@@ -158,7 +158,7 @@ class PFedMe(fedavg.FedAvg):
     return client_work.fold_batches(data, step, start, steps)[:-1]
 
   def _together(self, w: models.Weights, *parts: models.Weights) -> Any:
-    """Returns the weights in their order, with those of all parts."""
+    """Returns w with its weights replaced by those of the parts."""
     for part in parts:
       w = client_work.merge(w, part)
     return w

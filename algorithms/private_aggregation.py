@@ -5,13 +5,13 @@ The parts of an update are one record, which is clipped as a whole, and
   the result = (sum over clients of clip(record, S) + noise) / n
 
 where n is the number of clients that a round is expected to have: all clients
-count alike, and how many came is not told. What the noise is, a mechanism says.
-The queries are TensorFlow Privacy's, or such as it would take. TFF's factory of
-them has no seed for the noise, so that a resumed run would differ, and strings
-in its state, which keep a round out of XLA. Accounting is done before training,
-in `personalization/accounting`.
+count the same, and the number that took part is not revealed. The noise depends
+on the mechanism. The queries are TensorFlow Privacy's, or have the same form.
+TFF's factory for such queries has no seed for the noise, so that a resumed run
+would differ, and has strings in its state, which XLA cannot compile. Accounting
+is done before training, in `personalization/accounting`.
 
-Whoever has the seed of a run can take the noise off: this is a simulation.
+Whoever has the seed of a run can subtract the noise: this is a simulation.
 """
 
 import abc
@@ -29,17 +29,17 @@ from algorithms import runtime_inputs
 from base import errors
 from base import settings
 
-# Entries up to this have squares whose sum is finite.
+# The sum of the squares of entries up to this one is finite.
 _LARGEST = 1e12
-# Tells the seed of a client's noise from others that are made of its seed.
+# Makes the seed of a client's noise differ from its other seeds.
 _LOCAL = 0x10CA1
 
 
 def bounded(record: Any) -> Any:
-  """Scales a record down to where its norm can be computed.
+  """Scales a record down if its norm would be infinite.
 
-  The norm of one whose entries are 1e30 would be infinite, and what is clipped
-  by it NaN. Entries that are not finite become zero.
+  With entries of 1e30 the norm would be infinite, and the clipped record NaN.
+  Entries that are not finite become zero.
   """
   record = tf.nest.map_structure(
     lambda leaf: tf.where(tf.math.is_finite(leaf), leaf, tf.zeros_like(leaf)),
@@ -53,7 +53,7 @@ def bounded(record: Any) -> Any:
 
 
 def normal(like: Any, seed: tf.Tensor, stddev: Any) -> Any:
-  """Draws noise for all leaves of a structure at once, as that is faster."""
+  """Draws noise for all leaves of a structure at once, which is faster."""
   leaves = tf.nest.flatten(like)
   sizes = [leaf.shape.num_elements() for leaf in leaves]
   drawn = stddev * tf.random.stateless_normal([sum(sizes)], seed)
@@ -67,10 +67,10 @@ def normal(like: Any, seed: tf.Tensor, stddev: Any) -> Any:
 
 
 class GaussianQuery(tfp.GaussianSumQuery):
-  """Clips records, and adds noise to their sum that follows from a seed.
+  """Clips records, and adds seeded noise to their sum.
 
-  Round t, from 0 on, gets sum_j r_j Z_(t-j) of noises Z of the rounds so far.
-  With r = (1,) this is the Gaussian mechanism.
+  Round t, from 0 on, gets the noise sum_j r_j Z_(t-j), where each round draws
+  one Z. With r = (1,) this is the Gaussian mechanism.
   """
 
   _GlobalState = collections.namedtuple(
@@ -114,7 +114,7 @@ class GaussianQuery(tfp.GaussianSumQuery):
 
 
 class _QuantileQuery(tfp.QuantileEstimatorQuery):
-  """Finds the median of norms, with noise that follows from a seed."""
+  """Finds the median of norms, with seeded noise."""
 
   def __init__(self, clip: Any, stddev: Any, clients: Any, seed: Any):
     self._seed = seed
@@ -136,7 +136,7 @@ class AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
   """Clips to the median norm of records (Andrew et al. 2021).
 
   After a round S <- S exp(-.2 (b - .5)), where b is the share of records that
-  were not clipped, with noise of its own.
+  were not clipped, with separate noise.
   """
 
   def __init__(
@@ -149,7 +149,7 @@ class AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
       noise: The deviation of the noise over the clipping norm.
       clients: The number of clients that a round is expected to have.
       stddev: The deviation of the noise on the count of records that were not
-        clipped, less half of all.
+        clipped, minus half of all records.
       seed: Two int32.
     """
     seeds = tf.random.experimental.stateless_split(seed, 2)
@@ -169,17 +169,17 @@ class AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
 
 
 class TreeQuery(tfp.GaussianSumQuery):
-  """Adds the noise of a binary tree over rounds to the sums of all so far.
+  """Adds the noise of a binary tree over rounds to the sum of rounds so far.
 
-  Tree aggregation, in its efficient form (Honaker 2015), as DP-FTRL has it
-  (Kairouz et al. 2021); a round's result is what it adds to the noised sum of
-  all. It is that of TensorFlow Privacy, but in a state that does not grow,
-  without which rounds could not be one program: of a complete node of height h
+  This is tree aggregation in its efficient form (Honaker 2015), as in DP-FTRL
+  (Kairouz et al. 2021). The result of a round is the increase of the noised
+  sum. It is the same as in TensorFlow Privacy, but the state does not grow,
+  which rounds in one program need. A complete node of height h has
 
-    value = noise + (value of the left child + that of the right) / 2
+    value = noise + (value of the left child + value of the right child) / 2
 
-  and the noise of the sum of t rounds is that of the nodes that t is made of,
-  value / (2 - 2^-h), of which the state has the latest of each height.
+  and the noise of the sum of t rounds is the sum of value / (2 - 2^-h) over the
+  nodes that make up t. The state has the latest node of each height.
   """
 
   _GlobalState = collections.namedtuple(
@@ -197,7 +197,7 @@ class TreeQuery(tfp.GaussianSumQuery):
       stddev: The deviation of the noise of each node.
       specs: The tensors of a record.
       seed: Two int32.
-      rounds_per_tree: The rounds of each of the trees, one after another.
+      rounds_per_tree: The rounds after which a new tree starts.
     """
     super().__init__(clip, stddev)
     self._specs = specs
@@ -235,7 +235,7 @@ class TreeQuery(tfp.GaussianSumQuery):
         draw(height + 1),
       )
 
-    # The new leaf is a right child as often as the rounds before end in ones.
+    # The new leaf completes a node for each trailing 1 in the bits of `before`.
     before = state.round % self._rounds_per_tree
     height, value = tf.while_loop(
       lambda h, _: tf.equal(tf.bitwise.right_shift(before, h) % 2, 1),
@@ -271,7 +271,7 @@ class TreeQuery(tfp.GaussianSumQuery):
 
 
 class LocalQuery(tfp.GaussianSumQuery):
-  """Tells clients how to clip and how much noise to add; adds none itself."""
+  """Sends clients the clip and the deviation of the noise that they add."""
 
   def derive_sample_params(self, global_state: Any) -> Any:
     return global_state.l2_norm_clip, global_state.stddev
@@ -289,7 +289,7 @@ def inverse_root_bands(number: int) -> tuple[float, ...]:
   """Returns r of the banded inverse square root (Kalinin et al. 2025).
 
   They are the first coefficients of (1 - x)^(1/2), whose inverse is the square
-  root of what sums up: r_0 = 1, r_j = r_(j-1) (j - 3/2) / j.
+  root of the matrix of prefix sums: r_0 = 1, r_j = r_(j-1) (j - 3/2) / j.
   """
   r = [1.0]
   for j in range(1, number):
@@ -301,7 +301,7 @@ def inverse_root_bands(number: int) -> tuple[float, ...]:
 class Private(settings.Settings, abc.ABC):
   """Aggregates all parts of updates as one record, privately.
 
-  The floats are runtime inputs, as those of settings are.
+  The floats are runtime inputs, like those of settings.
 
   Attributes:
     noise: z, the deviation of the noise over the clipping norm.
@@ -346,7 +346,7 @@ class Private(settings.Settings, abc.ABC):
 
     Args:
       query: The query of the updates.
-      params: What it tells the clients.
+      params: The parameters that the query sends to the clients.
       record: The client's record.
       seed: The client's seed of the round.
     """
@@ -354,7 +354,7 @@ class Private(settings.Settings, abc.ABC):
     return query.preprocess_record(params, record)
 
   def sum(self, sent: Any) -> Any:
-    """Sums what clients send; all that the server sees of it."""
+    """Sums what clients send; the server sees only the sum."""
     return tff.federated_sum(sent)
 
 
@@ -375,7 +375,7 @@ class Adaptive(Private):
   """Adds independent noise, and clips to the median of the clients' norms.
 
   Attributes:
-    clip: That of the first round.
+    clip: The clipping norm of the first round.
     quantile_stddev: The deviation of the noise on the count of clients that
       were not clipped.
   """
@@ -397,8 +397,8 @@ class Tree(Private):
   """Adds the noise of trees over rounds, one after another.
 
   Attributes:
-    noise: z, of each node.
-    rounds_per_tree: The rounds of each.
+    noise: z, for each node.
+    rounds_per_tree: The rounds of each tree.
   """
 
   rounds_per_tree: int = 1
@@ -411,13 +411,13 @@ class Tree(Private):
 
 @dataclasses.dataclass(frozen=True)
 class Matrix(Private):
-  """Adds noise of which the following rounds take most off again.
+  """Adds noise, most of which the following rounds take off again.
 
-  The matrix mechanism with the banded inverse square root.
+  This is the matrix mechanism with the banded inverse square root.
 
   Attributes:
-    noise: z, of the noise that is drawn in each round.
-    bands: The number of rounds whose noises a round has.
+    noise: z, for the noise that is drawn in each round.
+    bands: The number of rounds whose draws make up the noise of a round.
   """
 
   bands: int = 1
@@ -441,7 +441,7 @@ class Local(Private):
     self, query: tfp.SumAggregationDPQuery, params: Any, record: Any, seed: Any
   ) -> Any:
     clipped = super().send(query, params, record, seed)
-    # Not the seed itself, as the client has drawn from it.
+    # Not the seed itself, from which the client has drawn already.
     own_seed = tf.random.experimental.stateless_fold_in(seed, _LOCAL)
     noise = normal(clipped, own_seed, params[1])
     return tf.nest.map_structure(tf.add, clipped, noise)
@@ -451,9 +451,9 @@ class State(NamedTuple):
   """The state of a private aggregation.
 
   Attributes:
-    updates: That of the query of the updates.
-    sums: That of the query of each part that is summed by itself.
-    clip: S, or that of the first round.
+    updates: The state of the query of the updates.
+    sums: The state of the query of each part that is summed separately.
+    clip: S, or the S of the first round.
     clients: n.
   """
 
@@ -464,15 +464,15 @@ class State(NamedTuple):
 
 
 class _PublicSums:
-  """Stands for sums over clients, of which a private server knows only n."""
+  """Replaces the sums over clients, of which a private server knows only n."""
 
   def __init__(self, num_clients: Any):
     self.num_clients = num_clients
 
   def __getattr__(self, name: str) -> Any:
     raise errors.UserError(
-      f'The server of this method is steered by the exact {name} of a round,'
-      ' which is not private.'
+      f'The server of this method uses the exact {name} of a round, which is'
+      ' not private.'
     )
 
 
@@ -483,19 +483,19 @@ def process(
 ) -> aggregation.Process:
   """Makes the process that aggregates the parts of a trainer's updates.
 
-  Parts that the trainer sums by themselves (`aggregation.Sums`) have a clip and
-  noise of their own; all others are clipped as one.
+  Parts that the trainer sums separately (`aggregation.Sums`) have a separate
+  clip and separate noise; all others are clipped as one record.
 
   Args:
-    own: How to aggregate.
-    parts: The aggregator that the trainer has for each part.
+    own: The private aggregator.
+    parts: The trainer's aggregator for each part.
     updates_type: The TFF type of each part, an `aggregation.Update`.
 
   Returns:
     The process.
 
   Raises:
-    UserError: If the trainer aggregates a part in a way of its own.
+    UserError: If the trainer has another aggregator for a part.
   """
   summed = {
     name: factory
@@ -506,8 +506,7 @@ def process(
   for name in parts:
     if name not in (*names, *summed):
       raise errors.UserError(
-        f'Its {name} is aggregated in a way of its own, for which there is no'
-        ' noise.'
+        f'Its {name} has a special aggregator, for which there is no noise.'
       )
   specs = tff.types.structure_from_tensor_type_tree(
     lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
@@ -519,14 +518,14 @@ def process(
   def queries(
     bound: Private, seed: Any
   ) -> tuple[Any, dict[str, GaussianQuery]]:
-    """Returns the query of the updates, and that of each part summed alone."""
+    """Returns the query of the updates, and that of each separate sum."""
     seeds = tf.random.experimental.stateless_split(seed, 1 + len(summed))
     return bound.query(specs, seeds[0]), {
       name: GaussianQuery(1.0, bound.sums_noise, seeds[1 + k])
       for k, name in enumerate(summed)
     }
 
-  # What is done with a state depends on it alone.
+  # The seed is in the state, so that any seed will do here.
   def any_queries() -> tuple[Any, dict[str, GaussianQuery]]:
     return queries(own, tf.constant([0, 0]))
 

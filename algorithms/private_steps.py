@@ -7,10 +7,10 @@ Abadi et al. 2016, algorithm 1 (DP-SGD), within each silo k as in Liu et al.
   g_i  <- g_i min(1, S / ||g_i||)
   grad <- (sum_i g_i + N(0, z_k^2 S^2)) / B_k
 
-The norm is that of all weights that are trained, together. B_k is the size that
-batches are meant to have: how many a random batch has is not known outside the
-silo. The regularizer is clipped with the loss, as in the code of Liu et al.; it
-would be as private outside.
+The norm is over all weights that are trained, together. B_k is the nominal size
+of batches, as the real size of a random batch is not known outside the silo.
+The regularizer is clipped with the loss, as in the code of Liu et al.; adding
+it after the clipping would be as private.
 
 An example whose gradient, or its square, is not finite counts as zero.
 """
@@ -27,13 +27,13 @@ from tasks.models import layers
 from tasks.models import models
 from tasks.models import protections
 
-# From weights, a batch and its mask to the mean loss of the batch.
+# Maps weights, a batch and its mask to the mean loss of the batch.
 Loss = Callable[[models.Weights, models.Batch, tf.Tensor], tf.Tensor]
-# The part of the steps to what a client starts to personalize from.
+# The part of the steps in a trainer's `start`.
 START = -2
-# The noise of choices is a part of its own.
+# The part of the noise of choices.
 _CHOICE = -1
-# The number of the generator.
+# TensorFlow's number of the random generator.
 _PHILOX = 1
 
 
@@ -48,7 +48,7 @@ def at(
   Args:
     model: The model, or another that has a mean loss. If it is not protected,
       it is returned as it is.
-    part: The number of the part, below 2^31; None if it stays.
+    part: The number of the part, below 2^31; None keeps the present one.
     step: The number of the step, likewise.
   """
   own = getattr(model, 'protection', None)
@@ -71,10 +71,10 @@ def batch_size(model: models.Model, mask: tf.Tensor) -> tf.Tensor:
 def _uniform(
   own: protections.Protection, part: int | tf.Tensor, size: int
 ) -> tf.Tensor:
-  """Draws numbers between 0 and 1, other ones for each part and step.
+  """Draws numbers between 0 and 1, which differ for each part and step.
 
-  They are made of the bits of Philox: what TensorFlow makes of these bits is
-  another number under XLA.
+  They are computed here from the bits of Philox, because TensorFlow computes
+  other numbers from these bits under XLA.
   """
 
   def word(high: int | tf.Tensor, low: int | tf.Tensor) -> tf.Tensor:
@@ -89,7 +89,7 @@ def _uniform(
     alg=_PHILOX,
     dtype=tf.uint32,
   )
-  # What rounds to 1 stays below it, so that its logarithm is not 0.
+  # Numbers that round to 1 are put below it, as their logarithm must not be 0.
   uniform = (tf.cast(bits, tf.float32) + 1.0) * 2.0**-32
   return tf.minimum(uniform, 1.0 - 2.0**-24)
 
@@ -97,7 +97,7 @@ def _uniform(
 def _normal(
   own: protections.Protection, like: models.Weights
 ) -> models.Weights:
-  """Draws N(0, 1) for weights, by the transform of Box and Muller."""
+  """Draws N(0, 1) in the shapes of weights, by the Box-Muller transform."""
   sizes = [leaf.shape.num_elements() for leaf in like.values()]
   half = -(-sum(sizes) // 2)
   first, second = tf.split(_uniform(own, own.part, 2 * half), 2)
@@ -116,17 +116,17 @@ def total_loss(
   examples: models.Batch,
   mask: tf.Tensor,
 ) -> tf.Tensor:
-  """Sums the examples' losses for a choice, none larger than the largest."""
+  """Sums the examples' losses for a choice, each clipped to `most_loss`."""
   assert model.protection is not None
   most = model.protection.most_loss
   losses = model.loss(weights, examples)
-  # What is not a number is the largest loss, too.
+  # NaN counts as the largest loss, too.
   losses = tf.where(losses < most, tf.maximum(losses, 0.0), most)
   return tf.reduce_sum(tf.where(mask > 0, mask * losses, 0.0))
 
 
 def with_noise_of_choice(model: models.Model, losses: tf.Tensor) -> tf.Tensor:
-  """Adds Gumbel noise, so that the least is that of the exponential mechanism.
+  """Adds Gumbel noise, which makes argmin the exponential mechanism.
 
   Args:
     model: The model. If it is not protected, the losses stay as they are.
@@ -195,9 +195,9 @@ def _clipped_by_norms(
   squares = tape.gradient(total, probes)
   for name, square in squares.items():
     if square is None:
-      raise ValueError(f'No layer tells the norms of a weight its {name}.')
+      raise ValueError(f'No layer computes the gradient norms of {name}.')
   shares = mask * _share_of_square(tf.add_n(list(squares.values())), clip)
-  # Not even times zero may there be what is not finite.
+  # Values that are not finite must not be there, even with a share of zero.
   counts = shares > 0
   examples = {
     name: tf.where(
@@ -225,14 +225,14 @@ def clipped_sum(
   """Sums the clipped gradients of the examples of a batch.
 
   Args:
-    loss: The mean loss of a batch, which is asked for one of each example.
+    loss: The mean loss of a batch, which is called with single examples.
     clip: S.
     weights: The weights to differentiate by.
     examples: The batch.
     mask: 0 for padding.
-    pull: The gradient of the regularizer, a part of each example's.
-    way: How to, see the model's `example_gradients`. By norms, it is in turns
-      if there is a regularizer.
+    pull: The gradient of the regularizer, which is added to each example's.
+    way: The way to compute it, see the model's `example_gradients`. With a
+      regularizer, 'by norms' becomes 'in turns'.
 
   Returns:
     The sum, and the examples' sum of losses.
@@ -287,14 +287,14 @@ def gradient(
   regularizer: Callable[[models.Weights], tf.Tensor] | None = None,
   way: str = 'in turns',
 ) -> tuple[models.Weights, tf.Tensor]:
-  """Returns a private gradient, see above, and the mean loss, which is not.
+  """Returns a private gradient, and the mean loss, which is not private.
 
   Args:
     own: The client's protection.
     loss: As in `clipped_sum`.
     weights: The weights to differentiate by.
     examples: The batch.
-    mask: 0 for padding. Without any examples the gradient is zero.
+    mask: 0 for padding. Without examples the gradient is zero.
     regularizer: R.
     way: As in `clipped_sum`.
   """

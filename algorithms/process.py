@@ -1,8 +1,8 @@
 """Makes TFF computations of the pure functions of trainers and personalizers.
 
-What surrounds these functions is the same for all methods: placement,
-broadcast, aggregation, dropping clients whose update is not finite, and the
-sums of what was measured.
+It adds all that is the same for every method: placement, broadcast,
+aggregation, dropping clients whose update is not finite, and the sums of what
+was measured.
 """
 
 import collections
@@ -33,7 +33,7 @@ class State(NamedTuple):
   """The server's state of a training.
 
   Attributes:
-    server: The trainer's S.
+    server: The trainer's state, S in `Trainer`.
     numbers: The floats of the trainer's settings.
     aggregator: The state of each part's aggregator.
   """
@@ -55,15 +55,15 @@ class Message(NamedTuple):
   numbers: Any
 
 
-class HeldOutClient(NamedTuple):
+class EvaluatedClient(NamedTuple):
   """A client that is personalized and evaluated.
 
   Attributes:
     personalization: The examples that it adapts to.
-    evaluation: The examples that it is judged by, sets by name.
-    state: What it keeps from round to round.
-    seed: Two int32, for what is random.
-    attributes: What it knows about itself, by name.
+    evaluation: The sets of examples that it is evaluated on, by name.
+    state: The state that it keeps from round to round.
+    seed: Two int32, for all that is random.
+    attributes: Its attributes, such as its group, by name.
   """
 
   personalization: batches.ClientData
@@ -83,16 +83,16 @@ class Training:
     initialize: `(<seed, numbers, numbers>@SERVER -> State@SERVER)`, with the
       numbers of the trainer and those of the aggregator, if it is private.
     initialize_client: `(seed -> C)`, where the seed is the seed of the run and
-      the number of the client: 0, 1, … for those to train on, and on from there
-      for those that are held out.
+      the number of the client. Clients to train on have the numbers 0, 1, …;
+      held-out clients have the following numbers.
     next: `(<State@SERVER, {Client}@CLIENTS, F@SERVER…> -> <State@SERVER,
       {C}@CLIENTS, training metrics@SERVER>)`.
-    parameters_down: The number of parameters that a client is sent in a round,
-      in the form in which `next` has them.
-    parameters_up: The number of parameters that it sends. Where a part of
-      either is another client's or zero by design, as the updates of other
-      clusters, the trainer measures the share that is not: 'share_received',
-      'share_sent'.
+    parameters_down: The number of parameters that a client receives in a round,
+      in the messages of `next`.
+    parameters_up: The number of parameters that it sends. If a part of either
+      is not needed, as it is for other clients or zero by design (the updates
+      of other clusters), the trainer measures the share that is needed:
+      'share_received', 'share_sent'.
   """
 
   initialize: tff.Computation
@@ -137,7 +137,7 @@ def _attributes_type(names: Sequence[str]) -> Any:
 
 
 def _frozen_types(model: models.Model) -> list[tff.Type]:
-  """The types of further arguments: that of the frozen weights, if any."""
+  """Returns the types of further arguments: the frozen weights', if any."""
   if not model.frozen:
     return []
   return [
@@ -185,7 +185,7 @@ class _Traced:
     self._trainer = trainer
 
   def bind(self, message: Any, *frozen: Any) -> trainers.Trainer:
-    """The trainer with the numbers of a message, and frozen weights."""
+    """Returns the trainer with the numbers of a message and frozen weights."""
     like = runtime_inputs.numbers(self._trainer.settings)
     numbers = runtime_inputs.unpack(message.numbers, like)
     return self._trainer.bind(numbers, *frozen)
@@ -193,7 +193,7 @@ class _Traced:
   def broadcast(
     self, server: Any, numbers: Any, frozen: Sequence[Any]
   ) -> list[Any]:
-    """The message and the frozen weights, at the clients."""
+    """Returns the message and the frozen weights at the clients."""
     message = tff.federated_map(self.make_message, (server, numbers))
     return [tff.federated_broadcast(value) for value in (message, *frozen)]
 
@@ -210,8 +210,8 @@ def _aggregation(
       for name, factory in trainer.parts.items()
     }
     return aggregation.by_part(factories, updates_type)
-  if trainer.against_privacy is not None:
-    raise errors.UserError(f'It cannot be private: {trainer.against_privacy}.')
+  if trainer.why_not_private is not None:
+    raise errors.UserError(f'It cannot be private: {trainer.why_not_private}.')
   return private_aggregation.process(aggregator, trainer.parts, updates_type)
 
 
@@ -247,7 +247,7 @@ def trace_training(
     client, message, *frozen = arguments
     bound = traced.bind(message, *frozen).protect(client)
     result = bound.client(message.own, client)
-    # A client whose update is not finite sends nothing, and forgets the round.
+    # A client whose update is not finite sends zeros, and keeps its old state.
     state = client.state if result.state is None else result.state
     finite = is_finite((result.updates, state))
     kept = tf.cast(finite, tf.float32)
@@ -365,7 +365,7 @@ def trace_personalization(
     evaluation_sets: The names of the sets that clients are evaluated on.
 
   Returns:
-    `(<S@SERVER, numbers@SERVER, numbers@SERVER, {HeldOutClient}@CLIENTS,
+    `(<S@SERVER, numbers@SERVER, numbers@SERVER, {EvaluatedClient}@CLIENTS,
     F@SERVER…> -> {<set: <metric: statistics>>}@CLIENTS)`, with the numbers of
     the trainer and those of the personalizer; each statistic has a first axis
     of candidates.
@@ -376,7 +376,7 @@ def trace_personalization(
   own_numbers_type = runtime_inputs.type_of(own_numbers)
   data_type = batches.client_data_type(trainer.model.example_spec)
   client_type = tff.to_type(
-    HeldOutClient(
+    EvaluatedClient(
       personalization=data_type,
       evaluation=collections.OrderedDict(
         (name, data_type) for name in evaluation_sets
@@ -406,8 +406,8 @@ def trace_personalization(
       start, own, client.evaluation
     )
     for name, data in client.evaluation.items():
-      # What is measured of the start is a metric of which each example has the
-      # same, and each candidate.
+      # What is measured of the start becomes a metric that is the same for all
+      # examples and candidates.
       size = client_work.num_examples(data)
       sizes = tf.fill([len(personalizer.candidates)], size)
       for measured, value in start.measured.items():
@@ -435,5 +435,5 @@ def trace_personalization(
 
 
 def attribute_names(personalizer: personalizers.Personalizer) -> list[str]:
-  """The clients' attributes that a method needs."""
+  """Lists the clients' attributes that a method needs."""
   return sorted({*personalizer.trainer.attributes, *personalizer.needs})

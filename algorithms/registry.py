@@ -1,11 +1,11 @@
 """The methods by name.
 
-A method is named by a trainer and a personalizer, as `hypcluster+finetuning`.
-Some pairs have short names.
+A method is named by a trainer and a personalizer, such as
+`hypcluster+finetuning`. Some pairs have short names.
 
-Nothing heavy is imported before a method is asked for, so that the names can be
-listed, and a wrong one answered, without the seconds TensorFlow Federated takes
-to import.
+Nothing heavy is imported before a method is built, so that names can be listed,
+and wrong ones refused, without the seconds that TensorFlow Federated takes to
+import.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Entry:
 
   Attributes:
     path: Its module and its class, which names the class of its settings.
-    defaults: The settings that have not the default of their class.
+    defaults: The settings whose default is not that of their class.
   """
 
   path: str
@@ -48,7 +48,7 @@ class Entry:
     return typing.get_type_hints(self.load())['settings']
 
 
-# Of FedEmbed, the paper's optimizers.
+# The optimizers of FedEmbed's paper.
 _FEDEMBED = {
   'client_learning_rate': 0.001,
   'client_optimizer': 'adam',
@@ -58,7 +58,7 @@ _FEDEMBED = {
   'server_epsilon': 1e-8,
   'client_weighting': 'uniform',
 }
-# Of FedPC, likewise; its server averages.
+# The optimizers of FedPC's paper, whose server averages.
 _FEDPC = {
   'client_optimizer': 'adam',
   'client_learning_rate': 0.001,
@@ -162,12 +162,12 @@ def _pairs() -> dict[str, tuple[str, str]]:
 
 
 def short_names() -> tuple[str, ...]:
-  """Returns the names of the methods that have a short one."""
+  """Returns the short names of methods."""
   return tuple(sorted(_pairs()))
 
 
 def canonical_name(name: str) -> str:
-  """Returns the name of a method: the short one, if it has one.
+  """Returns the name of a method, which is the short one if there is one.
 
   Args:
     name: A short name, or `trainer+personalizer`.
@@ -204,14 +204,14 @@ def halves(name: str) -> tuple[str, str]:
 
 
 def _entries(name: str) -> tuple[Entry, Entry]:
-  """The trainer and the personalizer of a method."""
+  """Returns the trainer and the personalizer of a method."""
   trainer, personalizer = halves(name)
   return TRAINERS[trainer], PERSONALIZERS[personalizer]
 
 
 @dataclasses.dataclass(frozen=True)
 class MethodSettings:
-  """The settings of a method's two halves, which have no name in common."""
+  """The settings of a trainer and a personalizer, which share no names."""
 
   trainer: Any
   personalizer: Any
@@ -228,7 +228,7 @@ def _names(settings_class: type[settings.Settings]) -> tuple[str, ...]:
   return tuple(field.name for field in dataclasses.fields(settings_class))
 
 
-@functools.cache  # Looking up the types of settings takes most of a resolution.
+@functools.cache  # Looking up the types of settings is slow.
 def settings_names(name: str) -> tuple[str, ...]:
   """Returns the names of a method's settings."""
   return tuple(
@@ -243,11 +243,11 @@ def make_settings(name: str, values: Mapping[str, Any]) -> MethodSettings:
 
   Args:
     name: The name of the method.
-    values: Those that are not to be the method's defaults, as text or with
+    values: The settings that differ from the method's defaults, as text or with
       their types.
 
   Returns:
-    All of them.
+    All settings of the method.
 
   Raises:
     UserError: If there is no such method, setting or value.
@@ -286,9 +286,10 @@ def build(
     own: The method's settings, as `make_settings` makes them.
     aggregator: Aggregates the clients' updates.
     evaluation_sets: The names of the sets that clients are evaluated on.
-    num_clients: The number of clients to train on, for a trainer that must know
-      it and whose settings leave it open.
-    num_groups: The number of known groups, likewise.
+    num_clients: The number of clients to train on, for trainers whose setting
+      `num_clients` is 0.
+    num_groups: The number of known groups, for trainers whose setting
+      `num_groups` is 0.
 
   Returns:
     The method for that model.

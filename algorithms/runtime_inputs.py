@@ -1,4 +1,4 @@
-"""Settings as compiled programs see them.
+"""Settings in the form that compiled programs take.
 
 The floats of a method's settings are runtime inputs: they are part of the
 server's state, and one compiled program serves all of their values. Everything
@@ -56,7 +56,7 @@ def structure(own: settings.Settings) -> Hashable:
 
 
 def pack(values: Mapping[str, tf.Tensor]) -> tf.Tensor:
-  """Returns numbers as one vector, which is less work to send than many."""
+  """Returns numbers as one vector, which is faster to send than many."""
   return tf.concat(
     [tf.zeros([0]), *(tf.reshape(value, [-1]) for value in values.values())], 0
   )
@@ -75,12 +75,11 @@ def unpack(
 
 
 def bind(own: _S, values: Mapping[str, tf.Tensor]) -> _S:
-  """Returns the settings with tensors in the place of their floats."""
+  """Returns the settings with tensors instead of floats."""
   bound = copy.copy(own)
   for name, value in values.items():
     if isinstance(getattr(own, name), tuple):
       value = tuple(tf.unstack(value))
-    # The settings check themselves when they are made, which a tensor cannot
-    # pass: its value is not known yet.
+    # Not by `replace`, which would check the values: a tensor has none yet.
     object.__setattr__(bound, name, value)
   return bound

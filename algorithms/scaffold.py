@@ -11,17 +11,18 @@ clients S of N
   the server:  x <- x + eta_g mean_S (y_i - x)
                c <- c + |S| / N mean_S (c_i+ - c_i),  which is mean_N c_i
 
-eta_g is FedAvg's `server_learning_rate`, and its other optimizers go as well.
+eta_g is FedAvg's `server_learning_rate`; its other server optimizers can be
+used, too.
 
-The paper counts all clients alike. Where they count by their examples, as by
-default in FedAvg, c is sum_i n_i c_i / sum_i n_i, as the sum of the gradients
-is; n_i of clients that were in no round yet is taken for the mean of the
-others. Both ask for an aggregator that weights, or for
-`client_weighting=uniform`, which is also what privacy asks for: then |S| is the
-number of clients that a round is expected to have, and c has the noise of all
-rounds so far.
+In the paper all clients count the same. Where they count by their examples, as
+by default in FedAvg, c is sum_i n_i c_i / sum_i n_i, like the mean gradient;
+for clients that were in no round yet, n_i is assumed to be the mean of the
+others. An aggregator that does not weight needs `client_weighting=uniform`, and
+so does privacy: then |S| is the number of clients that a round is expected to
+have, and c has the noise of all rounds so far.
 
-In the first round, it is FedAvg. A client whose K eta_l is zero has no c_i+.
+In the first round, this is FedAvg. A client whose K eta_l is zero keeps its
+c_i.
 """
 
 from collections.abc import Mapping
@@ -45,7 +46,7 @@ class ScaffoldSettings(fedavg.FedAvgSettings):
 
   num_clients: int = settings.field(
     0,
-    "N, the number of clients to train on; 0 for that of the task's.",
+    'N, the number of clients to train on; 0 for all that the task has.',
     minimum=0,
   )
 
@@ -57,7 +58,7 @@ class ScaffoldState(NamedTuple):
     model: The global model, x.
     optimizer: The slots of the server's optimizer.
     controls: The sum of n_i c_i.
-    known: The number of clients that were in a round; N if all count alike.
+    known: The number of clients that were in a round; N if all count the same.
     known_weight: The sum of their n_i.
   """
 
@@ -89,7 +90,7 @@ class ScaffoldClientState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Scaffold(fedavg.FedAvg):
-  """Trains one global model, by steps that are corrected for the drift."""
+  """Trains one global model by steps that are corrected for client drift."""
 
   settings: ScaffoldSettings
 
@@ -137,14 +138,15 @@ class Scaffold(fedavg.FedAvg):
     x, c = message
     c_i, rounds = client.state
     correction = client_work.difference(c, c_i)
-    # Controls of protected gradients, which are noised, need no clipping.
+    # If gradients are protected, the controls are made of noised ones and need
+    # no clipping.
     y_i, loss, _ = self.descend(
       x, client._replace(state=None), correction=correction
     )
     has_examples = tf.reduce_any(client.data.mask > 0, 1)
     k = tf.reduce_sum(tf.cast(has_examples, tf.float32))
     divisor = k * self.settings.client_learning_rate
-    # Option II, of which the correction is the first two terms, negated.
+    # Option II, whose first two terms are the negated correction.
     after = tf.nest.map_structure(
       lambda c_less_c_i, x, y: (x - y) / divisor - c_less_c_i,
       correction,

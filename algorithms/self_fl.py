@@ -1,10 +1,11 @@
-"""Self-FL: how much a client learns by itself follows from uncertainties.
+"""Self-FL: uncertainties decide how much a client learns by itself.
 
 Chen et al. 2022, "Self-aware personalized federated learning". The personal
-parameters theta_m of the clients vary around a common one by the inter-client
-uncertainty sigma_0^2, and what client m learns alone varies around theta_m by
-its intra-client uncertainty sigma_m^2. With w_m = 1 / (sigma_0^2 + sigma_m^2),
-sums over the clients of the round before, and S_m that sum without client m,
+parameters theta_m of the clients vary around common ones by the inter-client
+uncertainty sigma_0^2, and the parameters that client m would learn alone vary
+around theta_m by its intra-client uncertainty sigma_m^2. With
+w_m = 1 / (sigma_0^2 + sigma_m^2), and S_m the sum of these weights over the
+clients of the round before, without client m,
 
   client m:    theta_init <- theta - w_m / S_m (theta_m - theta)            (10)
                l_m from (1 - eta / sigma_m^2)^l_m = S_m / (sigma_m^-2 + S_m) (8)
@@ -13,36 +14,36 @@ sums over the clients of the round before, and S_m that sum without client m,
   the server:  sigma_0^2 <- the variance of the theta_m of this round       (14)
                theta <- sum_m w_m theta_m / sum_m w_m                       (11)
 
-where sigma_m^2 is the variance of the client's own models over the rounds
-before in which it took part (13), updated as they come (19). That of vectors is
-the sum of the entries' variances. The `smoothed` aggregation is
+where sigma_m^2 is the variance of the client's models over its earlier rounds
+(13), updated in each of them (19). The variance of vectors is the sum of the
+entries' variances. The `smoothed` aggregation is
 theta <- (1 - C) theta + C sum_m w_m theta_m / sum_m w_m, where C is the share
 of all clients that took part in the round.
 
-- Algorithm 1 is the default. Algorithm 2 ("augmented") trains on from theta_m
-  until it converges, for which `augmented_steps` further steps stand here, and
-  takes that model in the place of theta_m in (13) and (14).
+- Algorithm 1 is the default. Algorithm 2 ("augmented") goes on training from
+  theta_m until it converges, and uses the converged model instead of theta_m in
+  (13) and (14). Here `augmented_steps` further steps stand for convergence.
 - Generic Self-FL knows the variances: sigma_0^2 is `inter_variance`, and
   sigma_m^2 is `example_variance` over the client's number of examples.
 - Each of the three components can be switched off: then a client starts from
   theta, takes as many steps as it has batches, or counts as in FedAvg.
 
-What the paper leaves open: a variance is the mean squared distance from the
-mean, and not defined before there are two observations. Where a variance that
-(10) and (8) need is not, or nobody else was in the round before, the client
-starts from theta and takes as many steps as it has batches, as in FedAvg. A
-client whose variance is not defined counts as if it had the mean variance of
-the others: if that of nobody is, all count alike. l_m is rounded, and at least
-1 and at most `most_steps`; where eta >= sigma_m^2 it is 1. Batches begin anew
-after the last one.
+Where the paper leaves it open: a variance is the mean squared distance from the
+mean, and is undefined before there are two observations. If a variance that
+(10) and (8) need is undefined, or nobody else was in the round before, the
+client starts from theta and takes as many steps as it has batches, as in
+FedAvg. A client with an undefined variance counts as if it had the mean
+variance of the others; if all are undefined, all count the same. l_m is
+rounded, and at least 1 and at most `most_steps`; where eta >= sigma_m^2 it is
+1. After the last batch comes the first again.
 
-With `one_pass`, as privacy asks for, the server sees nothing but sums. Client m
-finds w_m with the uncertainties of the round before, and as a multiple of what
-a typical client had there, s w_m with s = sigma_0^2 + the mean variance, which
-is at most `_MOST_WEIGHT`. It sends s w_m (theta_m - theta), s w_m and
-||theta_m - theta||^2, whose sums over n clients give (11) and, with the mean of
-(11), (14). The mean variance, which new clients count by, is the one at which
-the mean of all s w_m would be one client's.
+With `one_pass`, which privacy needs, the server sees only sums. Client m
+computes w_m with the uncertainties of the round before, and relative to a
+typical client there: s w_m, with s = sigma_0^2 + the mean variance, which is at
+most `_MOST_WEIGHT`. It sends s w_m (theta_m - theta), s w_m and
+||theta_m - theta||^2. Their sums over n clients give (11) and, with the mean of
+(11), (14). The mean variance, by which new clients count, is the variance of a
+client whose s w_m is the mean of all s w_m.
 """
 
 import collections
@@ -63,15 +64,15 @@ from base import errors
 from base import settings
 from tasks.models import models
 
-# In the place of a variance of zero, by which nothing can be divided.
+# Replaces a variance of zero, which is a divisor.
 _SMALLEST_VARIANCE = 1e-20
-# With `one_pass`: the most that a client counts for, over a typical one.
+# With `one_pass`: the largest weight of a client, relative to a typical one.
 _MOST_WEIGHT = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
 class SelfFlSettings(fedavg.FedAvgSettings):
-  """The settings of FedAvg, and of what Self-FL does in another way."""
+  """The settings of FedAvg, and of the components of Self-FL."""
 
   initialization: bool = settings.field(
     True, 'Whether clients start away from the global model, equation (10).'
@@ -81,36 +82,39 @@ class SelfFlSettings(fedavg.FedAvgSettings):
   )
   precision_weights: bool = settings.field(
     True,
-    'Whether clients count by their uncertainty, equation (11), and not by'
+    'Whether clients count by their uncertainties, equation (11), instead of by'
     ' client_weighting.',
   )
   smoothed: bool = settings.field(
     False,
-    'Whether the global model moves only by the share of clients that took part'
-    ' in the round, C.',
+    'Whether the step of the global model is multiplied by C, the share of all'
+    ' clients that took part in the round.',
   )
   num_clients: int = settings.field(
     0,
-    "The number of clients to train on, for C; 0 for that of the task's.",
+    'The number of clients to train on, for C; 0 for all that the task has.',
     minimum=0,
   )
   most_steps: int = settings.field(
-    40, 'The most steps that a client takes in a round, l_max.', minimum=1
+    40,
+    'l_max, the largest number of steps that a client takes in a round.',
+    minimum=1,
   )
   augmented_steps: int = settings.field(
     0,
-    'The further steps after which a client has converged, in algorithm 2; 0'
-    ' for algorithm 1.',
+    'The further steps of algorithm 2, after which a client counts as'
+    ' converged; 0 for algorithm 1.',
     minimum=0,
   )
   one_pass: bool = settings.field(
     False,
     'Whether clients count by the uncertainties of the round before, so that'
-    ' the server needs only sums over them, as privacy does.',
+    ' the server needs only sums over clients, as privacy requires.',
   )
   variances: str = settings.field(
     'estimated',
-    'Whether the variances are estimated, or known by the two settings below.',
+    'Whether the variances are estimated, or known from inter_variance and'
+    ' example_variance.',
     choices=('estimated', 'known'),
   )
   inter_variance: float = settings.field(
@@ -128,9 +132,9 @@ class Uncertainty(NamedTuple):
 
   Attributes:
     inter_variance: sigma_0^2.
-    mean_variance: The mean of the sigma_m^2 that are defined; 0 if none is.
-    weight: The sum of the w_m; 0 if sigma_0^2 is not defined.
-    number: The number of clients, or clusters, that this is the sum over.
+    mean_variance: The mean of the defined sigma_m^2; 0 if none is defined.
+    weight: The sum of the w_m; 0 if sigma_0^2 is undefined.
+    number: The number of clients, or clusters, in the sum.
   """
 
   inter_variance: tf.Tensor
@@ -142,12 +146,12 @@ class Uncertainty(NamedTuple):
 def precision(
   inter_variance: tf.Tensor, variance: tf.Tensor, mean_variance: tf.Tensor
 ) -> tf.Tensor:
-  """Computes w = 1 / (sigma_0^2 + sigma_m^2), of any number of clients.
+  """Computes w_m = 1 / (sigma_0^2 + sigma_m^2), for any number of clients.
 
   Args:
     inter_variance: sigma_0^2.
-    variance: sigma_m^2; 0 if it is not defined.
-    mean_variance: What stands for it then.
+    variance: sigma_m^2; 0 if it is undefined.
+    mean_variance: The value that replaces an undefined sigma_m^2.
 
   Returns:
     w_m.
@@ -157,11 +161,11 @@ def precision(
 
 
 def relative_weight(of_round: Uncertainty, variance: tf.Tensor) -> tf.Tensor:
-  """Computes s w_m, one if nothing is known of the round before.
+  """Computes s w_m, or 1 if nothing is known of the round before.
 
   Args:
     of_round: The uncertainties of the round before.
-    variance: sigma_m^2; 0 if it is not defined.
+    variance: sigma_m^2; 0 if it is undefined.
   """
   inter_variance, mean_variance = of_round[:2]
   s = inter_variance + mean_variance
@@ -189,17 +193,17 @@ def num_steps(
   # log(S / (1 / sigma^2 + S)) and log(1 - eta / sigma^2), without cancellation.
   wanted = tf.math.log1p(1 / (variance * others))
   of_step = -tf.math.log1p(-tf.minimum(learning_rate / variance, 0.5))
-  # Beyond a half, where log1p(-x) is not as precise, up to 1.
+  # Above a half, up to 1, log1p(-x) is less precise.
   ratio = tf.minimum(learning_rate / variance, 1.0)
   of_step = tf.where(ratio > 0.5, -tf.math.log(1 - ratio), of_step)
   steps = tf.math.divide_no_nan(wanted, of_step)
-  # With a rate of zero no number of steps is enough.
+  # With a rate of zero, no number of steps is large enough.
   steps = tf.where(of_step > 0, steps, float(most))
   return tf.cast(tf.round(tf.clip_by_value(steps, 1.0, float(most))), tf.int32)
 
 
 class RunningVariance(NamedTuple):
-  """The variance of models, of which only the mean is kept (equation 19).
+  """The variance of models, without keeping the models (equation 19).
 
   Attributes:
     mean: The mean of the models so far.
@@ -217,7 +221,7 @@ class RunningVariance(NamedTuple):
     return tf.where(self.number >= 2, self.variance, 0.0)
 
   def add(self, weights: models.Weights) -> 'RunningVariance':
-    """Returns it with one more model."""
+    """Returns the variance with one more model."""
     number = self.number + 1
     t = tf.cast(number, tf.float32)
     mean = tf.nest.map_structure(
@@ -234,11 +238,11 @@ def _square(weights: models.Weights) -> tf.Tensor:
 
 
 class _ByPrecision(tff.aggregators.WeightedAggregationFactory):
-  """Estimates sigma_0^2 of the clients' models, and means them by precision.
+  """Estimates sigma_0^2 of the clients' models, and averages them by precision.
 
   The clients' values are {'model': theta - theta_m, 'variance': sigma_m^2, or 0
-  if it is not defined}, and in algorithm 2 'converged', of which the variance
-  is taken. Their weights are FedAvg's; that of a client that was dropped is 0.
+  if it is undefined}, and in algorithm 2 also 'converged', which sigma_0^2 is
+  then the variance of. The weights are FedAvg's, and 0 for a dropped client.
 
   The result is {'model': the mean, 'uncertainty': `Uncertainty`}.
   """
@@ -247,8 +251,8 @@ class _ByPrecision(tff.aggregators.WeightedAggregationFactory):
     """Makes the factory.
 
     Args:
-      known: Whether sigma_0^2 is known, and in the clients' variances already.
-      by_precision: Whether the mean is weighted by w_m, and not as in FedAvg.
+      known: Whether sigma_0^2 is known; the clients' variances then include it.
+      by_precision: Whether the mean is weighted by w_m, or else as in FedAvg.
     """
     self._known = known
     self._by_precision = by_precision
@@ -291,7 +295,7 @@ class _ByPrecision(tff.aggregators.WeightedAggregationFactory):
 
     @tff.tensorflow.computation(value_type, weight_type, estimate_type)
     def weigh(value: Any, weight: Any, estimates: Any) -> Any:
-      """Returns what to sum: w_m, and a model times its weight in the mean."""
+      """Returns the terms to sum: w_m, the weighted model and its weight."""
       inter_variance, mean_variance = estimates
       w = precision(inter_variance, value['variance'], mean_variance)
       w = tf.where(weight > 0, w, 0.0)
@@ -347,8 +351,8 @@ class Totals(NamedTuple):
   """Sums over the clients of a round, with `one_pass`.
 
   Attributes:
-    weight: That of s w_m; 0 if it may be that of nobody.
-    square: That of ||theta_m - theta||^2.
+    weight: The sum of s w_m; 0 if noise alone may have made it.
+    square: The sum of ||theta_m - theta||^2.
     of_means: The deviation of the noise on the mean of the updates.
   """
 
@@ -358,13 +362,13 @@ class Totals(NamedTuple):
 
 
 class _Sums(aggregation.Sums):
-  """Sums what stands beside the models: see `Totals`."""
+  """Sums the numbers that clients send beside their models, see `Totals`."""
 
   def measure(self, value: Any, clip: Any = None) -> tf.Tensor:
     square = value['square']
     if clip is not None:
       square = tf.minimum(square / tf.square(clip), 1.0)
-    # Neither is above 1, if there is a clip.
+    # With a clip neither is above 1, so that the norm is not, either.
     return 0.5**0.5 * tf.stack([value['weight'] / _MOST_WEIGHT, square])
 
   def finish(
@@ -406,10 +410,10 @@ class SelfFlClientState(NamedTuple):
 
   Attributes:
     personal: The personal model, theta_m.
-    running: The mean and the variance of the models that sigma_m^2 is of; empty
-      if it is known.
+    running: The running variance of the client's models; empty if sigma_m^2 is
+      known.
     sent: The variance that the client sent last; w_m with `one_pass`.
-    steps: The steps that it took last, l_m.
+    steps: l_m, the number of steps in its last round.
     last_round: The number of its last round, from 1 on; 0 for none.
   """
 
@@ -439,12 +443,12 @@ class SelfFl(fedavg.FedAvg):
       )
 
   @property
-  def against_privacy(self) -> str | None:
+  def why_not_private(self) -> str | None:
     if self.settings.one_pass:
       return None
     return (
-      'its clients are weighted by what the server finds from their models'
-      ' first; set one_pass=true'
+      'its server weights clients by variances that it first estimates from'
+      ' their models; set one_pass=true'
     )
 
   @property
@@ -464,7 +468,7 @@ class SelfFl(fedavg.FedAvg):
     return SelfFlState(theta, slots, Uncertainty(0.0, 0.0, 0.0, 0.0), 0)
 
   def initialize_client(self, seed: tf.Tensor) -> SelfFlClientState:
-    # Of the right shape; a client begins with the theta of its first round.
+    # Only the shapes matter: a client starts from the theta of its first round.
     zeros = tf.nest.map_structure(tf.zeros_like, self.model.init(seed))
     running = (
       collections.OrderedDict()
@@ -477,7 +481,7 @@ class SelfFl(fedavg.FedAvg):
     return SelfFlMessage(server.model, server.uncertainty, server.round)
 
   def _variance(self, client: trainers.Client) -> tf.Tensor:
-    """Returns sigma_m^2, equation (13); 0 if it is not defined."""
+    """Returns sigma_m^2, equation (13); 0 if it is undefined."""
     if not self._is_known:
       return client.state.running.defined
     number = client_work.num_distinct_examples(client.data)
@@ -507,7 +511,7 @@ class SelfFl(fedavg.FedAvg):
       sent = own.inter_variance + variance
     w_m = precision(of_round.inter_variance, sent, of_round.mean_variance)
     was_there, own_weight = self._own_weight(message, client)
-    # A difference of sums, which rounding must not make negative.
+    # Rounding must not make this difference negative.
     others = tf.maximum(of_round.weight - own_weight, 1e-6 * of_round.weight)
     is_defined = (
       (variance > 0)
@@ -587,14 +591,14 @@ class SelfFl(fedavg.FedAvg):
   def _finish_one_pass(
     self, old: Uncertainty, aggregate: Mapping[str, Any], number: Any
   ) -> tuple[models.Weights, Uncertainty]:
-    """Finds theta less its mean, and the uncertainties, from sums."""
+    """Computes theta minus the mean (11), and the uncertainties, from sums."""
     totals, delta = aggregate['sums'], aggregate['model']
     stddev = totals.of_means
     if self.settings.precision_weights:  # (11)
       scale = tf.math.divide_no_nan(number, totals.weight)
       delta = tf.nest.map_structure(lambda leaf: scale * leaf, delta)
       stddev *= scale
-    # The square of the mean's noise is expected to be one of each entry's.
+    # The noise of the mean adds its variance to the square of each entry.
     entries = sum(leaf.shape.num_elements() for leaf in delta.values())
     moved = tf.maximum(_square(delta) - entries * tf.square(stddev), 0.0)
     mean_square = tf.math.divide_no_nan(totals.square, number)
@@ -612,7 +616,7 @@ class SelfFl(fedavg.FedAvg):
   def step(
     self, server: Any, delta: models.Weights, sums: trainers.RoundSums
   ) -> optimizers.Learner:
-    """Moves theta against delta, what it has more than the mean (11)."""
+    """Moves theta against delta, which is theta minus the mean (11)."""
     own = self.settings
     if own.smoothed:
       c = sums.num_clients / own.num_clients

@@ -1,18 +1,19 @@
-"""Self-FL that aggregates over clusters of clients, in a round or not.
+"""Self-FL that aggregates over clusters of clients.
 
-Chen et al. 2022, appendix G.4, the cluster-level variant of `self_fl`. Clusters
-are what a client knows as its group, a type of device for one. The server keeps
-the latest model of each cluster, theta_c, and its uncertainty, sigma_c^2, and
+Chen et al. 2022, appendix G.4, the cluster-level variant of `self_fl`. The
+clusters are the task's groups of clients, such as types of devices. The server
+keeps the latest model of each cluster, theta_c, and its uncertainty, sigma_c^2:
 
   the server:  theta_c <- the mean of the theta_m of this round, and sigma_c^2
-                 <- that of the sigma_m^2, for each cluster with such clients
+                 <- the mean of the sigma_m^2, for each cluster in this round
                sigma_0^2 <- the variance of all theta_c
                theta <- sum_c w_c theta_c / sum_c w_c
 
-over all clusters that have a model yet. A client leaves its cluster out of the
-sum where it left itself out. What `client_weighting` says holds within a
-cluster; without `precision_weights` clusters count the same. The paper leaves
-open how several clients of a cluster are taken together.
+over all clusters that have a model yet, whether they are in the round or not.
+Where a client leaves itself out of a sum in `self_fl`, it leaves out its
+cluster here. `client_weighting` holds within a cluster; without
+`precision_weights` clusters count the same. The paper leaves open how several
+clients of a cluster are combined; here they are averaged.
 """
 
 import collections
@@ -38,18 +39,18 @@ class ClusterSelfFlSettings(self_fl.SelfFlSettings):
 
   num_groups: int = settings.field(
     0,
-    "The number of clusters; 0 for that of the task's groups.",
+    "The number of clusters; 0 for the number of the task's groups.",
     minimum=0,
     maximum=1000,
   )
 
 
 class Clusters(NamedTuple):
-  """The clusters, in tensors whose first axis they are.
+  """All clusters, in tensors with a first axis of clusters.
 
   Attributes:
     models: theta_c.
-    variances: sigma_c^2; 0 if it is not defined.
+    variances: sigma_c^2; 0 if it is undefined.
     seen: 1 for a cluster that has a model; else 0.
   """
 
@@ -69,7 +70,7 @@ class ClusterState(NamedTuple):
 
 
 class ClusterMessage(NamedTuple):
-  """The message to the clients: that of Self-FL, and each w_c or 0."""
+  """The message to the clients: that of Self-FL, and w_c (0 if undefined)."""
 
   model: models.Weights
   uncertainty: self_fl.Uncertainty
@@ -78,13 +79,13 @@ class ClusterMessage(NamedTuple):
 
 
 def _of_clusters(numbers: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-  """Gives a number for each cluster the rank of `like`."""
+  """Reshapes numbers of clusters to the rank of `like`."""
   return tf.reshape(numbers, [-1] + [1] * (like.shape.rank - 1))
 
 
 @dataclasses.dataclass(frozen=True)
 class ClusterSelfFl(self_fl.SelfFl):
-  """Trains a global model of clusters, and a personal one for each client."""
+  """Trains a global model over clusters, and a personal one for each client."""
 
   settings: ClusterSelfFlSettings
   needs = (task.GROUP,)
@@ -102,7 +103,7 @@ class ClusterSelfFl(self_fl.SelfFl):
       )
 
   @property
-  def against_privacy(self) -> str | None:
+  def why_not_private(self) -> str | None:
     return 'its clients send their variances in the clear'
 
   @property
@@ -145,7 +146,7 @@ class ClusterSelfFl(self_fl.SelfFl):
   ) -> trainers.ClientResult:
     result = super().client(message, client)
     sent, weight = result.updates['model']
-    # The client's numbers in the row of its cluster, among zeros.
+    # The client's numbers are in the row of its cluster, the others are zero.
     row = tf.one_hot(client.attributes[task.GROUP], self.settings.num_groups)
     of_cluster = collections.OrderedDict(
       model=tf.nest.map_structure(

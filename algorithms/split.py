@@ -4,7 +4,7 @@ Here theta are the weights of the shared parts, h_k those of the parts that
 client k keeps (`personal_parts`), and a model is (theta, h_k). The server keeps
 theta, and the h that all clients start from. In a round,
 
-  client k:    theta_k <- theta;  steps on (theta_k, h_k), which differ
+  client k:    theta_k <- theta;  steps on (theta_k, h_k), see below
                sends theta_k - theta, and keeps h_k
   the server:  theta as the model in FedAvg
 
@@ -14,38 +14,38 @@ FedPer (Arivazhagan et al. 2019) keeps the head, and LG-FedAvg (Liang et al.
   (theta_k, h_k) <- (theta_k, h_k) - eta grad F_k(theta_k, h_k; b)
 
 FedRep (Collins et al. 2021, algorithm 1) keeps the head. It first takes some
-epochs of steps on the head, and then steps on the encoder, with the other
+epochs of steps on the head, and then steps on the encoder, each with the other
 fixed:
 
   h_k <- h_k - eta grad_h F_k(theta, h_k; b)               for each b, tau times
   theta_k <- theta_k - eta grad_theta F_k(theta_k, h_k; b)          for each b
 
-FedBABU (Oh et al. 2022, algorithm 1) trains the encoder below a head that all
-clients have and nobody trains, h; the head is trained only by fine-tuning.
+FedBABU (Oh et al. 2022, algorithm 1) trains the encoder below a head h that is
+the same for all clients and stays as initialized; only fine-tuning trains h.
 
   theta_k <- theta_k - eta grad_theta F_k(theta_k, h; b)
 
 FedRoD (Chen and Chao 2022) shares the whole model, theta and a generic head
-psi, trained on a balanced risk, and keeps a personal head phi_k that is added:
-of features z, the scores are g(z; psi) + g(z; phi_k). For each batch b, from
-the values before it,
+psi, trained on a balanced risk. Each client keeps a personal head phi_k that is
+added: the scores of features z are g(z; psi) + g(z; phi_k). For each batch b,
+from the values before it,
 
   (theta_k, psi_k) <- (theta_k, psi_k) - eta grad BR_k(theta_k, psi_k; b)
   phi_k <- phi_k - eta grad_phi F_k(theta_k, psi_k + phi_k; b)
 
-BR_k is the loss of the scores g(z; psi) plus gamma log n_kc for class c, of
-which the client has n_kc examples (balanced softmax). It is for classifiers:
-where no classes are predicted, BR_k is F_k. The weights of the heads are added,
-which adds their scores as long as a head is one linear layer, as in the paper.
-phi_k starts at zero.
+BR_k is the loss of the scores g(z; psi) + gamma log n_kc, where n_kc is the
+client's number of examples of class c (balanced softmax). Without classes to
+predict, BR_k is F_k. The weights of the heads are added, which adds their
+scores as long as a head is one linear layer, as in the paper. phi_k starts at
+zero.
 
-Clients that were never trained:
+Clients that were never trained on:
 
   FedPer, LG-FedAvg  start at the initial h, which the papers do not consider;
                      fine-tuning trains it
   FedRep             trains the head on the fixed encoder: `head_finetuning`
   FedBABU            fine-tunes as all clients do, by default all weights
-  FedRoD             has the generic head; `head_finetuning` trains phi
+  FedRoD             starts at the generic head; `head_finetuning` trains phi
 """
 
 import collections
@@ -67,8 +67,10 @@ from tasks.models import models
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitSettings(personal_models.OwnNoiseSettings, fedavg.FedAvgSettings):
-  """The settings of FedAvg for the shared parts, and the parts that are not."""
+class SplitSettings(
+  personal_models.UnaccountedNoiseSettings, fedavg.FedAvgSettings
+):
+  """The settings of FedAvg, for shared parts, and the parts clients keep."""
 
   personal_parts: tuple[str, ...] = settings.field(
     (models.HEAD,), 'The parts of the model that each client keeps.'
@@ -99,8 +101,8 @@ class Split(personal_models.PersonalModels):
         'A split method needs weights that clients keep'
         f' (personal_parts = {", ".join(self.settings.personal_parts)}) and'
         ' weights that they share, but the model of this task has weights only'
-        f' in: {", ".join(having)}. Take a task whose model has an encoder and'
-        ' a head, as emnist.'
+        f' in: {", ".join(having)}. Use a task whose model has an encoder and'
+        ' a head, such as emnist.'
       )
     self.settings.refuse_kept_slots('split methods')
 
@@ -149,11 +151,11 @@ class Split(personal_models.PersonalModels):
     epochs: int = 1,
     part: int = 0,
   ) -> tuple[models.Weights, tf.Tensor]:
-    """Takes steps on the weights of these names; the sum is of the last epoch.
+    """Takes steps on the weights with these names.
 
     Args:
       w: All weights.
-      names: The names of those to step on.
+      names: The names of the weights to step on.
       data: The batches of an epoch.
       epochs: The number of epochs.
       part: The number of the first epoch in the client's work of a round.
@@ -188,11 +190,11 @@ class Split(personal_models.PersonalModels):
     result = self.result(
       self._shared(w), self._shared(after), loss, state, client
     )
-    # The other parts of the message are what clients start from.
+    # The other parts of the message are only the start of new clients.
     return result._replace(measured={'share_received': self._share(w)})
 
   def _share(self, w: models.Weights) -> tf.Tensor:
-    """The part of the weights of a message that a client uses."""
+    """Returns the share of the weights of a message that a client uses."""
     used = client_work.select(w, self.used_names)
     return tf.constant(count(used) / count(w))
 
@@ -223,7 +225,7 @@ class FedRepSettings(SplitSettings):
 
 @dataclasses.dataclass(frozen=True)
 class FedRep(Split):
-  """Trains own heads first, and then the encoder below them."""
+  """Trains the clients' heads first, and then the encoder below them."""
 
   settings: FedRepSettings
 
@@ -268,11 +270,11 @@ class FedRodSettings(fedavg.FedAvgSettings):
 
 @dataclasses.dataclass(frozen=True)
 class BalancedRisk:
-  """The mean of the loss of scores to which something is added.
+  """The mean loss of scores to which a prior is added.
 
   Attributes:
     model: The model.
-    prior: What is added to the score of each class.
+    prior: The term that is added to the score of each class.
   """
 
   model: models.Model
@@ -290,7 +292,7 @@ class BalancedRisk:
 
 @dataclasses.dataclass(frozen=True)
 class FedRod(personal_models.PersonalModels):
-  """Trains a model with a generic head, and personal heads beside that one."""
+  """Trains a model with a generic head, and a personal head for each client."""
 
   settings: FedRodSettings
   start_name = 'both heads'
@@ -299,7 +301,7 @@ class FedRod(personal_models.PersonalModels):
   def __post_init__(self) -> None:
     if not self.personal_names:
       raise errors.UserError(
-        'fedrod needs a model that has a head, as that of emnist.'
+        'fedrod needs a model that has a head, such as that of emnist.'
       )
     self.settings.refuse_kept_slots('fedrod')
 
@@ -322,7 +324,7 @@ class FedRod(personal_models.PersonalModels):
   ) -> client_work.Objective:
     """Makes BR_k, with n_kc counted over the examples of the round.
 
-    Where examples are protected, which n_kc tells of, nothing is balanced.
+    Protected examples are not balanced, as n_kc would reveal them.
     """
     is_protected = self.model.protection is not None
     if is_protected or not isinstance(self.model, models.Classifier):
@@ -335,8 +337,8 @@ class FedRod(personal_models.PersonalModels):
       return tf.linalg.matvec(classes, mask, transpose_a=True)
 
     n = client_work.sum_over_batches(data, count)
-    # A class without examples is all but left out; minus infinity would be no
-    # number at the padding of a batch.
+    # A class without examples is all but left out; minus infinity would give
+    # NaN at the padding of a batch.
     log_n = tf.math.log(tf.maximum(n, 1e-6))
     return BalancedRisk(self.model, self.settings.balance * log_n)
 

@@ -2,9 +2,9 @@
 
 A trainer is a few pure functions of tensors: how the server starts, what a
 client does in a round, what the server does with the aggregate of the clients'
-updates, and from which weights a client starts to personalize. What surrounds
-them is the same for all and is in `process`: placement, aggregation, dropping
-clients whose update is not finite, sums of what is measured.
+updates, and from which weights a client starts to personalize. `process` adds
+all that is the same for every trainer: placement, aggregation, dropping clients
+whose update is not finite, and sums of what is measured.
 """
 
 import abc
@@ -32,10 +32,10 @@ class Client(NamedTuple):
   Attributes:
     data: Its examples, in batches; the personalization set when it is
       personalized.
-    state: What it keeps from round to round.
-    seed: Two int32, for what is random.
-    attributes: What it knows about itself, by name: those that the trainer
-      needs.
+    state: The state that it keeps from round to round.
+    seed: Two int32, for all that is random.
+    attributes: Its attributes that the trainer needs, such as its group, by
+      name.
   """
 
   data: batches.ClientData
@@ -48,11 +48,11 @@ class ClientResult(NamedTuple):
   """The result of a client's work in a round.
 
   Attributes:
-    updates: The parts of what it sends.
-    loss: The sum of its examples' losses as it trained.
-    state: What it keeps for its next round; None for what it has.
-    measured: What else is measured, scalars by name. The server is given their
-      sums over the clients; their means are among the training metrics.
+    updates: The parts of its update, which it sends.
+    loss: The sum of its examples' losses in training.
+    state: The state that it keeps for its next round; None for its old state.
+    measured: Other measured scalars, by name. The server is given their sums
+      over the clients; their means are among the training metrics.
   """
 
   updates: Mapping[str, aggregation.Update]
@@ -67,7 +67,7 @@ class RoundSums(NamedTuple):
   Attributes:
     loss: The losses of all examples.
     num_examples: The examples.
-    measured: What else the clients measured.
+    measured: The other scalars that the clients measured.
     num_clients: The clients whose updates were aggregated.
     dropped_clients: The clients whose updates were not finite.
   """
@@ -84,11 +84,11 @@ class Start(NamedTuple):
 
   Attributes:
     weights: The weights it starts from.
-    shared: The model that all clients share, if the trainer's `shared_name`
-      tells of one.
-    measured: What is measured of the start, scalars by name, as the number of
+    shared: The model that all clients share, if the trainer has a
+      `shared_name`.
+    measured: Scalars that describe the start, by name, such as the number of
       the client's cluster; they are reported with the client's metrics.
-    message: What else a personalizer of the trainer's own needs.
+    message: Other values, for a personalizer that is only for this trainer.
   """
 
   weights: models.Weights
@@ -99,22 +99,22 @@ class Start(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Trainer(abc.ABC):
-  """Trains models; S is the server's state, C that of a client.
+  """Trains models; S is the server's state, C a client's state.
 
-  Two trainers that are equal train the same. The floats of the settings are
-  tensors where the functions are called.
+  Two trainers that are equal train the same. When the functions are called, the
+  floats of the settings are tensors.
 
   Attributes:
     model: The model.
-    settings: The trainer's settings, of the class that its subclass names.
-    needs: The clients' attributes that it needs at all settings.
-    trains: Whether its rounds learn anything.
+    settings: The trainer's settings; a subclass names their class.
+    needs: The clients' attributes that it needs with any settings.
+    trains: Whether it has rounds.
     start_name: The name of the model that clients start to personalize from.
     start_is_shared: Whether it is the same model for all clients.
-    personalizes_new_clients: Whether there is a start for clients that were
-      never trained on.
-    cohort_attribute: The attribute of which all clients of a cohort have the
-      same value; None if cohorts are drawn among all clients.
+    personalizes_new_clients: Whether clients that were never trained on can be
+      personalized.
+    cohort_attribute: The attribute whose value all clients of a cohort share;
+      None if cohorts are drawn from all clients.
   """
 
   model: models.Model
@@ -131,24 +131,24 @@ class Trainer(abc.ABC):
   def shared_name(self) -> str | None:
     """The name of the model that all clients share.
 
-    It comes with the start, if that is another one; None if it does not.
+    `start` returns it beside the model to start from; None if it does not.
     """
     return None
 
   @property
   def begins_with(self) -> 'Trainer | None':
-    """The trainer of the model that all of its models begin with.
+    """The trainer of the model from which all models of this one start.
 
-    It is trained before, once for all that begin with it; with None, the models
-    begin as `initialize` makes them.
+    It is trained before, once for all trainers that start from it; with None,
+    the models start as `initialize` makes them.
     """
     return None
 
   @property
-  def against_privacy(self) -> str | None:
-    """Why a client cannot be hidden by noise on aggregates; None if it can.
+  def why_not_private(self) -> str | None:
+    """The reason why noise on aggregates cannot hide a client; None if it can.
 
-    One that can must not use the exact sums that its server is given.
+    If it can, the server must not use the exact sums that it is given.
     """
     return None
 
@@ -161,12 +161,12 @@ class Trainer(abc.ABC):
 
   @property
   def found_attributes(self) -> Sequence[str]:
-    """The attributes that training finds, where the task does not tell them."""
+    """The attributes that are found in training, as the task lacks them."""
     return ()
 
   @property
   def num_epochs(self) -> int | None:
-    """The passes over the clients; None for as long as other trainings."""
+    """The number of passes over the clients; None for the length of the run."""
     return None
 
   @property
@@ -176,7 +176,7 @@ class Trainer(abc.ABC):
 
   @property
   def model_places(self) -> Sequence[tuple[str | int, ...]]:
-    """The places in S of the models that a training can begin with."""
+    """The places in S of the models that a training can start from."""
     return (('model',),)
 
   @abc.abstractmethod
@@ -193,7 +193,7 @@ class Trainer(abc.ABC):
     return collections.OrderedDict()
 
   def message(self, server: Any) -> Any:
-    """Returns what of S is sent to the clients."""
+    """Returns the part of S that is sent to the clients."""
     return server.model
 
   @abc.abstractmethod
@@ -204,10 +204,10 @@ class Trainer(abc.ABC):
   def server(
     self, server: Any, aggregate: Mapping[str, Any], sums: RoundSums
   ) -> Any:
-    """Makes the next S of the aggregate of each part of the updates."""
+    """Makes the next S from the aggregate of each part of the updates."""
 
   def start(self, message: Any, client: Client) -> Start:
-    """Returns what a client starts to personalize from."""
+    """Returns the weights from which a client starts to personalize."""
     del client
     return Start(message)
 
@@ -224,7 +224,7 @@ class Trainer(abc.ABC):
     return dataclasses.replace(self, model=model, settings=own)
 
   def protect(self: _T, client: Client) -> _T:
-    """Returns the trainer that protects a client's examples, if it is to."""
+    """Returns the trainer that protects a client's examples, if asked for."""
     if self.model.protection is None:
       return self
     numbers = tf.unstack(client.attributes[task.PROTECTION])

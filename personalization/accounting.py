@@ -1,9 +1,9 @@
 """Accounting of differential privacy: from noise to epsilon, and back.
 
-Built on dp-accounting. What is done to the data is an event, of which the draw
-of clients or examples is a part, as it is really made. Noise, or z, is always
-the deviation of the noise on a sum, over the clipping norm. Everything is
-computed in float64, from the settings, before training.
+It uses dp-accounting. An event describes what a training does with the data,
+including how clients or examples are really sampled. Noise, or z, is always the
+deviation of the noise on a sum, over the clipping norm. Everything is computed
+in float64, from the settings, before training.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,37 +22,37 @@ from base import errors
 
 PLD, RDP = 'PLD', 'RDP'
 
-# How near the logarithm of a noise that is found is to the least.
+# The tolerance of the logarithm of a noise, when the least noise is searched.
 _TOLERANCE = 5e-5
 
-# The ε that were found by PLD, which takes seconds, by the event and δ. Not all
-# events can be hashed, but their texts have all that they are made of.
+# The ε that PLD found, which takes seconds, by the event and δ. Not all events
+# can be hashed, but their texts are unique.
 _by_pld: dict[tuple[str, float], float] = {}
 
-# Beyond this epsilon, which protects nobody, a PLD takes minutes.
+# Above this epsilon, which protects nobody, PLD takes minutes.
 _MOST_PLD_EPSILON = 50.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Guarantee:
-  """The privacy that a training guarantees, as it is printed.
+  """The privacy that a training guarantees, as it is reported.
 
   Attributes:
     unit: Whose data are protected.
-    neighbours: What two data sets that must look alike differ in.
+    neighbors: The difference between neighboring data sets.
     epsilon: The guarantee's ε; infinite without noise.
     delta: Its δ.
     mechanism: The name of the mechanism.
     noise: The deviation of the noise on a sum, over the clipping norm.
     clip: The clipping norm, or how it is found.
-    sampling: How those who take part are drawn, and how often.
-    accountant: The accountant that ε comes from.
-    assumptions: What must hold for it.
-    not_covered: What is released, or used, and is outside of it.
+    sampling: How clients or examples are sampled, and how often.
+    accountant: The accountant that computed ε.
+    assumptions: The assumptions of the guarantee.
+    not_covered: Data that are released, or used, without this guarantee.
   """
 
   unit: str
-  neighbours: str
+  neighbors: str
   epsilon: float
   delta: float
   mechanism: str
@@ -70,9 +70,10 @@ class Guarantee:
 
 
 class ConcentratedDpEvent(dp_accounting.GaussianDpEvent):
-  """A mechanism that is 1/(2z²)-zCDP, as a Gaussian is, but is none.
+  """A mechanism that is 1/(2z²)-zCDP like a Gaussian, but is not Gaussian.
 
-  It has no privacy loss distribution of a Gaussian, so that only RDP counts it.
+  It does not have a Gaussian's privacy loss distribution, so that only RDP can
+  account for it.
   """
 
 
@@ -81,8 +82,8 @@ class SkellamDpEvent(dp_accounting.DpEvent):
   """A sum of integers, with the difference of two Poisson variables as noise.
 
   Attributes:
-    l1: How far one who is protected moves it, by the sum of absolute values.
-    l2: The same, by the norm.
+    l1: The largest change by one client, as a sum of absolute values.
+    l2: The largest change by one client, as a norm.
     variance: The variance of the noise on each entry.
   """
 
@@ -94,7 +95,7 @@ class SkellamDpEvent(dp_accounting.DpEvent):
     """Computes the RDP at some orders (Agarwal et al. 2021, theorem 3.5)."""
     if self.variance == 0:
       return np.full(len(orders), np.inf)
-    # The theorem is of whole orders, and RDP grows with the order.
+    # The theorem is for whole orders, and RDP grows with the order.
     alpha, mu = np.ceil(orders), self.variance
     beyond_gaussian = np.minimum(
       ((2 * alpha - 1) * self.l2**2 + 6 * self.l1) / (4 * mu**2),
@@ -104,7 +105,7 @@ class SkellamDpEvent(dp_accounting.DpEvent):
 
 
 class _RdpAccountant(rdp.RdpAccountant):
-  """The accountant by RDP, which knows of Skellam noise as well."""
+  """The RDP accountant, extended by Skellam noise."""
 
   def _maybe_compose(
     self, event: dp_accounting.DpEvent, count: int, do_compose: bool
@@ -117,7 +118,7 @@ class _RdpAccountant(rdp.RdpAccountant):
 
 
 def gaussian(noise: float, times: int = 1) -> dp_accounting.DpEvent:
-  """Makes the event of Gaussian mechanisms that everybody takes part in."""
+  """Makes the event of Gaussian mechanisms in which everybody takes part."""
   return dp_accounting.SelfComposedDpEvent(
     dp_accounting.GaussianDpEvent(noise), times
   )
@@ -126,7 +127,7 @@ def gaussian(noise: float, times: int = 1) -> dp_accounting.DpEvent:
 def poisson(
   noise: float, probability: float, times: int
 ) -> dp_accounting.DpEvent:
-  """Makes the event of rounds, or steps, that each draws by itself."""
+  """Makes the event of rounds, or steps, with independent Poisson samples."""
   event = dp_accounting.PoissonSampledDpEvent(
     probability, dp_accounting.GaussianDpEvent(noise)
   )
@@ -138,10 +139,11 @@ def fixed_size(
 ) -> dp_accounting.DpEvent:
   """Makes the event of rounds of exactly `size`, drawn without replacement.
 
-  Neighbours replace one of the population. Two clipped sums then differ by
-  twice the clipping norm, which the accountant does not know: z is halved here.
+  In neighboring data sets one of the population is replaced. Two clipped sums
+  then differ by twice the clipping norm, which the accountant does not know: z
+  is halved here.
   """
-  if noise == 0:  # By which the accountant would divide.
+  if noise == 0:  # The accountant would divide by it.
     return dp_accounting.NonPrivateDpEvent()
   event = dp_accounting.SampledWithoutReplacementDpEvent(
     population, size, dp_accounting.GaussianDpEvent(noise / 2)
@@ -152,14 +154,14 @@ def fixed_size(
 def selection(epsilon: float) -> dp_accounting.DpEvent:
   """Makes the event of a choice by the exponential mechanism.
 
-  Scores of sensitivity Δ have Gumbel noise of scale 2Δ/ε added, and the best is
-  chosen. That is ε²/8-zCDP (Cesar and Rogers 2021).
+  Gumbel noise of scale 2Δ/ε is added to scores of sensitivity Δ, and the best
+  is chosen. This is ε²/8-zCDP (Cesar and Rogers 2021).
   """
   return ConcentratedDpEvent(2 / epsilon)
 
 
 def joint_noise(noises: Sequence[float]) -> float:
-  """Returns the z of one Gaussian that tells as much as several, each of z_i.
+  """Returns the z of one Gaussian that reveals as much as several with z_i.
 
   They release parts of the same record, each with its own clipping norm:
   z⁻² = Σ z_i⁻².
@@ -170,20 +172,20 @@ def joint_noise(noises: Sequence[float]) -> float:
 
 
 def remaining_noise(noise: float, others: Sequence[float]) -> float:
-  """Returns the z_i that is left for a part, so that all are one of `noise`.
+  """Returns the z_i of a part, so that all parts together have z.
 
   Args:
     noise: The z of all parts together.
-    others: Those of the other parts.
+    others: The z_i of the other parts.
 
   Raises:
-    UserError: If the others tell more by themselves.
+    UserError: If the others alone reveal more.
   """
   left = noise**-2 - sum(z**-2 for z in others)
   if left <= 0:
     raise errors.UserError(
       f'A noise of {noise:g} is too large beside parts of a record with noises'
-      f' of {", ".join(f"{z:g}" for z in others)}. Take a smaller one, or more'
+      f' of {", ".join(f"{z:g}" for z in others)}. Set a smaller noise, or more'
       ' clients in a round.'
     )
   return float(left**-0.5)
@@ -193,14 +195,14 @@ def tree_restarts_sensitivity(steps_of_trees: Sequence[int]) -> float:
   """Returns how far one leaf in each of several trees moves all of their nodes.
 
   A leaf is in at most as many complete nodes as its tree has levels (Kairouz et
-  al. 2021, appendix D). A Gaussian of z over this has the guarantee of trees
-  whose nodes each have z.
+  al. 2021, appendix D). Trees whose nodes have noise z have the guarantee of a
+  Gaussian with z over this.
   """
   return math.sqrt(sum(steps.bit_length() for steps in steps_of_trees if steps))
 
 
 def _best_split(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-  """Multiplies matrices with max for the sum, and the sum for products."""
+  """Multiplies matrices with max instead of +, and + instead of times."""
   best = left[:, :1] + right[:1]
   for j in range(1, len(right)):
     np.maximum(best, left[:, j : j + 1] + right[j : j + 1], out=best)
@@ -210,30 +212,31 @@ def _best_split(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 def tree_sensitivity(rounds: int, times: int, separation: int) -> float:
   """Returns how far a client in several leaves of one tree moves its nodes.
 
-  It is the root of the largest sum, over complete nodes, of the square of how
-  many of the client's leaves are below (Kairouz et al. 2021, appendix D.2). A
-  Gaussian of z over this has the guarantee of a tree whose nodes have z.
+  It is the root of the largest sum, over complete nodes, of the squared number
+  of the client's leaves below a node (Kairouz et al. 2021, appendix D.2). A
+  tree whose nodes have z has the guarantee of a Gaussian with z over this.
 
   Args:
     rounds: The number of leaves.
-    times: The most rounds that a client takes part in.
-    separation: The fewest rounds from one of these to the next; 1 if they may
-      follow each other. What is above 512 counts as that, for speed: then the
-      result may be too large.
+    times: The largest number of rounds that a client takes part in.
+    separation: The smallest number of rounds from one of these to the next; 1
+      if they may follow each other. A separation above 512 counts as 512, for
+      speed: then the result may be too large.
   """
   b = min(separation, rounds, 512)
-  least = np.int32(-(2**30))  # Of what cannot be.
+  least = np.int32(-(2**30))  # The sum of what cannot be.
   start, end = np.ogrid[:b, :b]
 
-  # Of a number of leaves, the largest sums for each number of the client's.
-  # A row tells for how many leaves from the first on it may not take part, a
-  # column into how many beyond the last its distance to the next may reach.
+  # For a number of leaves, the largest sums for each number of leaves that the
+  # client is in. The row is the number of first leaves that the client may not
+  # be in; the column is the number of leaves beyond the last that its distance
+  # to the next leaf may cover.
   @functools.cache
   def sums(leaves: int) -> list[np.ndarray]:
     level = leaves.bit_length() - 1
     is_node = leaves == 1 << level
     none = np.where(start <= leaves + end, np.int32(0), least)
-    if is_node and leaves <= b:  # Once at most, in each node below.
+    if is_node and leaves <= b:  # At most one leaf, in each node below.
       once = start <= leaves + end - b
       return [none, np.where(once, np.int32(level + 1), least)]
     half = 1 << (level - is_node)
@@ -256,17 +259,18 @@ def tree_sensitivity(rounds: int, times: int, separation: int) -> float:
 def matrix_sensitivity(
   bands: Sequence[float], rounds: int, times: int, separation: int
 ) -> float:
-  """Returns how far a client moves what the noise of a matrix mechanism hides.
+  """Returns how far a client moves the sums that a matrix mechanism hides.
 
   Round t has sum_j r_j Z_(t-j) as its noise, so that Z hides C x, where C^-1 is
-  the band matrix of r. With its first column c, which falls and is not below
-  zero, it is the norm of `times` such columns, `separation` rounds apart.
+  the band matrix of r. The first column c of C decreases and is not negative;
+  the result is the norm of the sum of `times` such columns, `separation` rounds
+  apart.
 
   Args:
-    bands: r, of which the first is 1.
+    bands: r, whose first entry is 1.
     rounds: The number of rounds.
-    times: The most rounds that a client takes part in.
-    separation: The fewest rounds from one of these to the next.
+    times: The largest number of rounds that a client takes part in.
+    separation: The smallest number of rounds from one of these to the next.
   """
   c = np.zeros(rounds)
   for t in range(rounds):
@@ -290,7 +294,7 @@ def _parts(event: dp_accounting.DpEvent) -> list[dp_accounting.DpEvent]:
 
 
 def _by_rdp(event: dp_accounting.DpEvent) -> rdp.RdpAccountant:
-  """Makes the accountant by RDP, of the neighbours that the draws need."""
+  """Makes the RDP accountant for the neighbors that the sampling needs."""
   relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
   for part in _parts(event):
     if isinstance(part, dp_accounting.SampledWithoutReplacementDpEvent):
@@ -303,14 +307,14 @@ def _accountant(event: dp_accounting.DpEvent) -> rdp.RdpAccountant:
   accountant = _by_rdp(event)
   if not accountant.supports(event):
     raise errors.UserError(
-      f'No accountant can tell the privacy of {event}. Choose another mechanism'
-      ' or another sampling.'
+      f'No accountant can compute the privacy of {event}. Choose another'
+      ' mechanism or another sampling.'
     )
   return accountant
 
 
 def _is_for_pld(event: dp_accounting.DpEvent) -> bool:
-  """Whether PLD can count an event."""
+  """Tells whether PLD can account for an event."""
   concentrated = (isinstance(p, ConcentratedDpEvent) for p in _parts(event))
   return pld.PLDAccountant().supports(event) and not any(concentrated)
 
@@ -319,15 +323,15 @@ def epsilon(event: dp_accounting.DpEvent, delta: float) -> tuple[float, str]:
   """Finds the ε of an event.
 
   Args:
-    event: What is done to the data in a whole training.
+    event: The event of a whole training.
     delta: The δ.
 
   Returns:
-    ε, infinite if there is no noise; and the name of the accountant: PLD where
-    it can count the event, else RDP.
+    ε, infinite if there is no noise; and the name of the accountant: PLD if it
+    can account for the event, else RDP.
 
   Raises:
-    UserError: If no accountant can count it.
+    UserError: If no accountant can account for it.
   """
   accountant = _accountant(event)
   found = float(accountant.compose(event).get_epsilon(delta))
@@ -345,7 +349,7 @@ def calibrate(
   target_epsilon: float,
   delta: float,
 ) -> float:
-  """Finds the least noise that keeps within an ε, to four places.
+  """Finds the least noise that guarantees an ε, to four places.
 
   Args:
     make_event: Makes the event of a whole training from the noise.
@@ -356,7 +360,7 @@ def calibrate(
     The noise z.
 
   Raises:
-    UserError: If no noise is enough, or no accountant can count the event.
+    UserError: If no noise is enough, or no accountant knows the event.
   """
   if not 0 < target_epsilon < math.inf:
     raise errors.UserError(
@@ -377,17 +381,17 @@ def calibrate(
     )
   except dp_accounting.mechanism_calibration.NoBracketIntervalFoundError as e:
     raise errors.UserError(
-      f'No noise is enough for an epsilon of {target_epsilon:g}. Take a larger'
-      ' one, or fewer rounds.'
+      f'No noise is enough for an epsilon of {target_epsilon:g}. Set a larger'
+      ' epsilon, or fewer rounds.'
     ) from e
   if not _is_for_pld(make_event(noise)):
     return float(noise)
-  # RDP is above PLD, so that less noise than by RDP is enough. It is searched
-  # for from there, as PLD takes long where there is little noise.
+  # The ε of RDP is above that of PLD, so that less noise is enough. The search
+  # starts at RDP's noise, as PLD is slow where there is little noise.
   lower = upper = math.log(noise)
   while excess(lower) <= 0:
     upper, lower = lower, lower - 0.2
-  if lower == upper:  # Where PLD is not below RDP, but for its rounding.
+  if lower == upper:  # PLD is not below RDP, except for rounding.
     return float(noise)
   found = optimize.brentq(excess, lower, upper, xtol=_TOLERANCE)
   while excess(found) > 0:
@@ -396,14 +400,14 @@ def calibrate(
 
 
 def default_delta(population: int) -> float:
-  """Returns the δ that is usual for a population: N^-1.1."""
+  """Returns the usual δ for a population of N: N^-1.1."""
   return float(population**-1.1)
 
 
 def check_delta(delta: float, population: int, what: str) -> None:
-  """Raises a `UserError` if δ would let one of a population be published."""
+  """Raises a `UserError` if δ allows publishing one of a population."""
   if not 0 < delta < 1 / population:
     raise errors.UserError(
       f'delta must be above 0 and below 1 / {population}, the number of {what},'
-      f' not {delta:g}: else one of them could be published in full.'
+      f' not {delta:g}: otherwise one of them could be published in full.'
     )

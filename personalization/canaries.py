@@ -1,15 +1,15 @@
 """One-shot empirical ε by canary clients (Andrew et al. 2023).
 
-Canaries are extra clients that each send S times a random unit vector of their
-own, u_i. What is released, r, is the sum of a round or the change of a model in
-training, and g_i = cos(u_i, r) tells how visible a client is: had it not taken
-part, g_i would be that of an unrelated vector, N(0, 1/d). With a normal
+Canaries are extra clients, each of which sends S times a random unit vector
+u_i. Let r be what is released: the sum of a round, or the change of a model in
+training. Then g_i = cos(u_i, r) says how visible a canary is: had it not taken
+part, g_i would be the cosine of an unrelated vector, N(0, 1/d). With a normal
 distribution fitted to the g_i,
 
   ε = the least with  ∫ (p - e^ε q)_+ <= δ  and  ∫ (q - e^ε p)_+ <= δ
 
-where p = N(0, 1/d) and q = N(mean g, variance g). It is an estimate, and biased
-up: no bound, and no guarantee.
+where p = N(0, 1/d) and q = N(mean g, variance g). This is an estimate that is
+biased upwards; it is neither a bound nor a guarantee.
 """
 
 import math
@@ -18,17 +18,17 @@ import numpy as np
 from scipy import optimize
 from scipy import stats
 
-# Below it, p is not close to normal.
+# In fewer dimensions p is not close to normal.
 _FEWEST_DIMENSIONS = 1000
-# How far from a mean, in deviations, distributions are compared.
+# Distributions are compared up to this many deviations from their means.
 _REACH = 40.0
 _PLACES = 40_001
-# What no estimate is above: beyond it nothing is hidden.
+# The largest estimate; above it nothing is hidden.
 _LARGEST_EPSILON = 1000.0
 
 
 def cosines(canaries: np.ndarray, released: np.ndarray) -> np.ndarray:
-  """Returns g_i of unit vectors, `[canaries, d]`, in what was released."""
+  """Returns g_i of unit vectors, `[canaries, d]`, and a released vector."""
   return np.asarray(canaries @ released / np.linalg.norm(released))
 
 
@@ -36,7 +36,7 @@ def _hockey_stick(
   epsilon: float, log_p: np.ndarray, log_q: np.ndarray, width: np.ndarray
 ) -> float:
   """Integrates (p - e^ε q)_+ over places with these log densities."""
-  # Where it is above zero, log p is the larger.
+  # Where the integrand is above zero, log p is larger than log q.
   above = log_p - log_q > epsilon
   share = -np.expm1(epsilon + log_q[above] - log_p[above])
   return float(np.sum(np.exp(log_p[above]) * share * width[above]))
@@ -45,11 +45,11 @@ def _hockey_stick(
 def epsilon_between(
   p: tuple[float, float], q: tuple[float, float], delta: float
 ) -> float:
-  """Finds the least ε by which two normal distributions are close, both ways.
+  """Finds the least ε for which two normal distributions are (ε, δ)-close.
 
   Args:
-    p: The mean and the deviation of one.
-    q: Those of the other.
+    p: The mean and the deviation of one distribution.
+    q: The mean and the deviation of the other.
     delta: The δ.
 
   Returns:
@@ -85,7 +85,7 @@ def empirical_epsilon(found: np.ndarray, dimension: int, delta: float) -> float:
 
   Args:
     found: g_i of each canary.
-    dimension: d, the number of entries of what was released.
+    dimension: d, the number of entries of the released vector.
     delta: The δ.
 
   Returns:
@@ -93,7 +93,7 @@ def empirical_epsilon(found: np.ndarray, dimension: int, delta: float) -> float:
   """
   if dimension < _FEWEST_DIMENSIONS:
     raise ValueError(
-      f'The density of cosines is taken for normal from {_FEWEST_DIMENSIONS}'
+      f'The density of cosines is close to normal from {_FEWEST_DIMENSIONS}'
       f' dimensions on, not in {dimension}.'
     )
   without = 0.0, 1 / math.sqrt(dimension)

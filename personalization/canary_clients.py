@@ -1,10 +1,10 @@
-"""Canary clients in a training, to estimate ε of what it really did.
+"""Canary clients in a training, to estimate the ε of that training.
 
-To the clients that are trained on, others are added that are drawn as all are
-and send nothing but a random direction of their own, far beyond any clip.
-How visible they are in the change of the global model tells an ε, see
-`canaries`: of this one release, of this seed, and biased up. That is no
-guarantee. The training is disturbed by it, so that its model is of no use.
+Canaries are added to the clients to train on. They are sampled like all others,
+and each sends only a random direction, longer than any clip. An ε is estimated
+from how visible they are in the change of the global model, see `canaries`. It
+holds for this one release of this seed, is biased upwards, and is no guarantee.
+The canaries disturb the training, so that its model is of no use.
 """
 
 import collections
@@ -26,17 +26,17 @@ from tasks import task as tasks
 from tasks.data import populations
 from tasks.models import models
 
-# The attribute that tells the number of a canary, from 1 on; 0 for no canary.
+# The attribute with the number of a canary, from 1 on; 0 for other clients.
 _CANARY = 'canary'
 # Longer than any clip.
 _LENGTH = 1e6
 
 
 def direction(like: models.Weights, canary: tf.Tensor) -> models.Weights:
-  """Draws the unit vector of a canary, of the form of `like`.
+  """Draws the unit vector of a canary, in the structure of `like`.
 
-  Its entries differ in their signs alone, as XLA draws the same integers as
-  TensorFlow does, but other normal numbers.
+  Its entries differ only in their signs, as XLA draws the same integers as
+  TensorFlow, but other normal numbers.
   """
   seed = tf.stack([tf.cast(canary, tf.int32), 0])
   entries = sum(leaf.shape.num_elements() for leaf in like.values())
@@ -52,7 +52,7 @@ def direction(like: models.Weights, canary: tf.Tensor) -> models.Weights:
 
 
 class _Watched(fedavg.FedAvg):
-  """Has canaries send their directions; goes before the class of a trainer."""
+  """Has canaries send their directions; a mixin for the class of a trainer."""
 
   @property
   def attributes(self) -> Sequence[str]:
@@ -76,10 +76,10 @@ def _watched(trainer_class: Any) -> Any:
 
 
 def add_to_method(method: methods.Method) -> methods.Method:
-  """Returns a method that knows of canaries, for its training alone.
+  """Returns a method with canaries, without its personalization.
 
   Raises:
-    UserError: If what its clients send is not the update of one global model.
+    UserError: If its clients do not send the update of one global model.
   """
   trainer = method.trainer
   trainer_class: Any = type(trainer)
@@ -87,8 +87,8 @@ def add_to_method(method: methods.Method) -> methods.Method:
     ('model',),
   ):
     raise errors.UserError(
-      'Canaries can be seen in one global model alone. Take a trainer that has'
-      ' one, as fedavg.'
+      'Canaries can be seen only in one global model. Use a trainer that has'
+      ' one, such as fedavg.'
     )
   own = {
     field.name: getattr(trainer, field.name)
@@ -98,9 +98,9 @@ def add_to_method(method: methods.Method) -> methods.Method:
 
 
 def add_to_task(task: tasks.Task, number: int) -> tasks.Task:
-  """Returns a task with so many canaries among the clients to train on.
+  """Returns a task with `number` canaries among the clients to train on.
 
-  They have the examples of the first client, which they do nothing with.
+  They have the examples of the first client, but do not use them.
   """
   first, *_ = clients = list(task.train.client_ids)
   added = [f'canary {k}' for k in range(1, number + 1)]
@@ -144,11 +144,11 @@ def estimate(
   Args:
     before: The model before the first round.
     after: The model after the last one.
-    number: How many canaries there were.
+    number: The number of canaries.
     delta: The δ.
 
   Returns:
-    The estimate. It is none of its guarantee.
+    The estimate, which is not a guarantee.
   """
 
   def flat(weights: models.Weights) -> np.ndarray:
@@ -158,7 +158,7 @@ def estimate(
   directions = np.array(
     [flat(direction(like, tf.constant(k))) for k in range(1, number + 1)]
   )
-  # An update is what the model is to lose.
+  # An update points against the change of the model.
   released = flat(before).astype(np.float64) - flat(after)
   found = canaries.cosines(directions, released)
   return canaries.empirical_epsilon(found, released.size, delta)

@@ -6,7 +6,7 @@ pass them around, so a file here holds arrays and nothing else, and is never
 unpickled: nothing that is read can run.
 
 A file is a .npz as NumPy writes it, and `np.load` shows its contents. Each leaf
-of the state is an array that is named after its place,
+of the state is an array with the name of its place,
 
   array/global_model_weights/trainable/0
 
@@ -43,8 +43,8 @@ def _map_leaves(
 ) -> Any:
   """Replaces each leaf of a structure by `fn(name, leaf)`.
 
-  `tree.map_structure_with_path` would take a `tff.structure.Struct` or a
-  dataclass for a leaf, and would sort the keys of a dictionary.
+  `tree.map_structure_with_path` would treat a `tff.structure.Struct` or a
+  dataclass as a leaf, and would sort the keys of a dictionary.
   """
 
   def mapped(key: str | int, child: Any) -> Any:
@@ -206,7 +206,7 @@ def _first_difference(
   arrays: Mapping[str, np.ndarray],
   is_part: bool,
 ) -> str | None:
-  """Tells where the arrays of a file first differ from a structure."""
+  """Says where the arrays of a file first differ from a structure."""
   for name, template in templates.items():
     if name not in arrays:
       return f'{name!r} is not in it'
@@ -222,7 +222,7 @@ def _first_difference(
 class NpzProgramStateManager(tff.program.ProgramStateManager):
   """Keeps the state of a program in a folder, one .npz file a version.
 
-  A version is complete or absent, whenever the program or the machine stops.
+  Whenever the program or the machine stops, a version is complete or absent.
   Only one program may write to a folder at a time; any number may read.
 
   Use it in a `tff.program`, or as `asyncio.run(manager.save(state, version))`.

@@ -1,5 +1,6 @@
 """The choice among a method's candidates, by validation only."""
 
+from collections.abc import Mapping
 import dataclasses
 
 import numpy as np
@@ -13,15 +14,18 @@ class Choice:
 
   Attributes:
     each: Whether each client chooses for itself, by its own validation examples
-      (in a cross-silo task), or all take the one of the best unweighted mean.
-    offer_baseline: Whether the model without personalization, if there are
-      others, can be chosen.
+      (in a cross-silo task), or all use the candidate with the best unweighted
+      mean.
+    offer_baseline: Whether the baseline can be chosen, if there are other
+      candidates.
     metric: The metric to choose by; None for the task's.
+    given: The name of each client's candidate, if they were chosen before.
   """
 
   each: bool = False
   offer_baseline: bool = True
   metric: str | None = None
+  given: Mapping[str, str] | None = None
 
 
 def direction(evaluated: evaluation.Evaluation, choice: Choice) -> int:
@@ -40,14 +44,18 @@ def choose(
     choice: How to choose.
 
   Returns:
-    The index of each test client's candidate, `[clients]`; the earlier one on a
-    tie.
+    The index of each test client's candidate, `[clients]`; the first candidate
+    wins a tie.
   """
+  if choice.given is not None:
+    names = [str(candidate) for candidate in evaluated.candidates]
+    chosen = [choice.given[client] for client in evaluated.test.client_ids]
+    return np.array([names.index(name) for name in chosen], int)
   by = choice.metric or evaluated.metric
   scores = evaluated.validation.values[by]
   if direction(evaluated, choice) < 0:
     scores = -scores
-  # What diverged is never chosen.
+  # A model that diverged is never chosen.
   scores = np.where(np.isfinite(scores), scores, -np.inf)
   if not choice.offer_baseline and evaluated.baseline is not None:
     others = np.arange(scores.shape[1]) != evaluated.baseline

@@ -1,19 +1,20 @@
-"""Privacy at the client level: all that one client has is protected.
+"""Privacy at the client level: all data of one client are protected.
 
-Neighbours differ in one client, whose update is there or zero; the server is
-trusted, and the model of every round is public. What a client does with its own
-data afterwards costs others nothing, and its personal model is not private.
+Neighboring data sets differ in one client, whose update is there or zero; the
+server is trusted, and the model of every round is public. Personalization uses
+only a client's own data, which costs the others no privacy; the personal model
+is not private.
 
-The draw of clients is counted as it is made (`client_sampling`):
+The accountant counts how clients are really sampled (`client_sampling`):
 
   poisson         add or remove a client, amplified by q = n / N
   fixed_size      replace a client; two sums then differ by twice the clip, so
-                  that it is as if there were half the noise
+                  that the noise counts half
   passes, cycles  a client takes part once a pass; not amplified
 
-and all clients in all rounds are not amplified either. `make_tree` and
+If all clients are in all rounds, nothing is amplified, either. `make_tree` and
 `make_matrix` hide sums over rounds; in `make_local` the server is not trusted,
-and in `make_distributed` it sees nothing but sums.
+and in `make_distributed` it sees only sums.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,19 +35,19 @@ from personalization import training
 from tasks import task as tasks
 
 UNIT = 'client'
-# The noise of a part that is summed by itself, over that of all parts of a
-# record together.
+# The noise of a part that is summed separately, over the noise of all parts of
+# a record together.
 _SUMS_SHARE = 5.0
 
-# The order of passes, for a reader.
+# The order of passes, in words.
 _PASSES = {'passes': 'random', 'cycles': 'the same'}
 
 _NOT_COVERED = (
-  'the metrics of each round, as the loss and the number of clients',
+  'the metrics of each round, such as the loss and the number of clients',
   'who took part in which round',
   'choices on validation clients, of candidates and of settings',
   'per_client.csv, and personal models and client states in checkpoints',
-  'what the task derived from training data, as vocabularies and scales',
+  'what the task derived from training data, such as vocabularies and scales',
 )
 
 
@@ -68,12 +69,12 @@ class Participation:
 
   @property
   def rounds_per_pass(self) -> int:
-    """The rounds until all clients took part, where there are passes."""
+    """The number of rounds of a pass, if there are passes."""
     return -(-self.num_clients // self.per_round)
 
   @property
   def fewest(self) -> int:
-    """The fewest clients of a round; the last of a pass may have fewer."""
+    """The fewest clients of a round, such as the last round of a pass."""
     if self.sampling == 'poisson':
       return 0
     if self.sampling in _PASSES:
@@ -81,8 +82,8 @@ class Participation:
     return self.per_round
 
   @property
-  def most_times(self) -> int:
-    """The most rounds that a client takes part in."""
+  def max_participations(self) -> int:
+    """The largest number of rounds that a client takes part in."""
     if self.sampling in _PASSES:
       return -(-self.rounds // self.rounds_per_pass)
     return self.rounds
@@ -94,7 +95,7 @@ class Participation:
 
     Args:
       noise: z.
-      replaces: Whether neighbours replace a client, as with a fixed size.
+      replaces: Whether neighbors replace a client, as with a fixed size.
     """
     if self.sampling == 'poisson':
       return accounting.poisson(
@@ -105,7 +106,7 @@ class Participation:
         noise, self.per_round, self.num_clients, self.rounds
       )
     noise = noise / 2 if replaces else noise
-    return accounting.gaussian(noise, self.most_times)
+    return accounting.gaussian(noise, self.max_participations)
 
   def __str__(self) -> str:
     n, total, rounds = self.per_round, self.num_clients, self.rounds
@@ -115,7 +116,7 @@ class Participation:
       how = _PASSES[self.sampling]
       return (
         f'{n} of {total} clients a round, {rounds} rounds in passes in {how}'
-        f' order: each client at most {self.most_times} times'
+        f' order: each client at most {self.max_participations} times'
       )
     if self.sampling == 'poisson':
       return (
@@ -129,12 +130,13 @@ class Participation:
 
 @dataclasses.dataclass(frozen=True)
 class Trainings:
-  """A method's trainings: those that it begins with, and its own.
+  """A method's trainings: those that it starts from, and its own.
 
   Attributes:
     num_clients: N, the clients of all groups.
-    per_round: n, that a round is expected to have, but in groups of fewer.
-    paths: For each group that a client may be of, its part in each training.
+    per_round: n, the clients that a round is expected to have; smaller groups
+      have fewer.
+    paths: For each group that a client may be in, its part in each training.
   """
 
   num_clients: int
@@ -143,20 +145,20 @@ class Trainings:
 
   @property
   def only(self) -> Participation:
-    """The part of a client, if there is but one training and no groups."""
+    """The part of a client, if there is only one training and no groups."""
     ((who,),) = self.paths
     return who
 
   @property
   def replaces(self) -> bool:
-    """Whether neighbours replace a client, for all of its trainings."""
+    """Whether neighbors replace a client, for all of its trainings."""
     return any(
       who.sampling == 'fixed_size' for path in self.paths for who in path
     )
 
   @property
-  def neighbours(self) -> str:
-    """Says by which data two neighbouring data sets differ."""
+  def neighbors(self) -> str:
+    """The difference between neighboring data sets, in words."""
     of_group = ' of its group' if len(self.paths) > 1 else ''
     if self.replaces:
       return f"one client's data are replaced by another's{of_group}"
@@ -174,7 +176,7 @@ class Trainings:
 def trainings(
   method: methods.Method, task: tasks.Task, how: schedules.TrainingSettings
 ) -> Trainings:
-  """Finds out who takes part in a method's trainings."""
+  """Finds the clients that take part in a method's trainings, and how often."""
   schedule = training.make_schedule(method, task, how)
   num_clients = len(schedule.clients)
   total = schedule.num_rounds(how, method.trainer.num_epochs)
@@ -196,16 +198,16 @@ def trainings(
 
 
 def _num_sums(method: methods.Method) -> int:
-  """Counts the parts that have noise of their own."""
+  """Counts the parts that are summed separately, with separate noise."""
   parts = method.trainer.parts.values()
   return sum(isinstance(part, aggregation.Sums) for part in parts)
 
 
 def _without_sums(method: methods.Method) -> None:
-  """Raises a `UserError` if parts would have to have noise of their own."""
+  """Raises a `UserError` if parts need separate noise."""
   if _num_sums(method):
     raise errors.UserError(
-      'What it sums beside its updates, as the counts of clusters, can have'
+      'Its sums beside the updates, such as the counts of clusters, can have'
       ' noise only with privacy gaussian or adaptive.'
     )
 
@@ -222,12 +224,12 @@ def _check(
     UserError: If the method or δ cannot be private at the client level.
   """
   trainer = method.trainer
-  if trainer.against_privacy is not None:
-    raise errors.UserError(f'It cannot be private: {trainer.against_privacy}.')
+  if trainer.why_not_private is not None:
+    raise errors.UserError(f'It cannot be private: {trainer.why_not_private}.')
   if getattr(trainer.settings, 'client_weighting', 'uniform') != 'uniform':
     raise errors.UserError(
-      'client_weighting must be uniform, as how many examples a client has is'
-      ' private too, and a client may count for no more than another.'
+      "client_weighting must be uniform: a client's number of examples is"
+      ' private, too, and no client may count more than another.'
     )
   found = trainings(method, task, how)
   if own.delta is not None:
@@ -236,7 +238,7 @@ def _check(
 
 
 _TRUSTED = 'the server is trusted, and every model that it sends is public'
-_SEED = 'nobody has the seed of the run, which the noise follows from'
+_SEED = 'nobody has the seed of the run, from which the noise follows'
 
 
 def _guarantee(
@@ -246,14 +248,14 @@ def _guarantee(
   mechanism: str,
   **others: Any,
 ) -> accounting.Guarantee:
-  """Finds the noise from ε, or ε from the noise; tells what that guarantees.
+  """Finds the noise from ε, or ε from the noise, and makes the guarantee.
 
   Args:
     own: The settings.
     whole: The trainings.
-    make_event: Makes the event of noise z, of a client's part in them.
+    make_event: Makes the event of noise z and of a client's part in them.
     mechanism: The name of the mechanism.
-    **others: What is to be said in another way.
+    **others: Fields of the guarantee that are not the usual ones.
   """
   delta = own.delta or accounting.default_delta(whole.num_clients)
   paths = list(dict.fromkeys(whole.paths))  # Groups may be of one size.
@@ -267,7 +269,7 @@ def _guarantee(
   noise = own.noise
   if noise is None:
     noise = max(map(find_noise, paths))
-  # Of clients of the group of which most is told.
+  # For clients of the group about which most is revealed.
   epsilon, accountant, path = max(
     (
       (*accounting.epsilon(make_event(noise, path), delta), path)
@@ -276,7 +278,7 @@ def _guarantee(
     key=lambda found: found[0],
   )
   said: dict[str, Any] = {
-    'neighbours': whole.neighbours,
+    'neighbors': whole.neighbors,
     'clip': own.clip,
     'assumptions': (_TRUSTED, _SEED),
   }
@@ -296,7 +298,7 @@ def _guarantee(
 def _noises(
   noise: float, method: methods.Method, *others: float
 ) -> tuple[float, float]:
-  """Splits z between the updates and parts that are summed by themselves.
+  """Splits z between the updates and parts that are summed separately.
 
   Args:
     noise: z, of all parts of a record together.
@@ -304,7 +306,7 @@ def _noises(
     *others: The noises of further parts.
 
   Returns:
-    The noise of the updates, and of each such part; 0 if there is none.
+    The noise of the updates, and of each separate part; 0 if there is none.
   """
   num_sums = _num_sums(method)
   of_sums = _SUMS_SHARE * noise if num_sums else 0.0
@@ -367,7 +369,7 @@ def make_adaptive(
 
   The count of clients that are not clipped, to which each adds 1/2 or -1/2, has
   noise of deviation n / 20 (Andrew et al. 2021) and is one more part of a
-  record: the update has as much more noise that a round costs z.
+  record. The update has more noise for it, so that a round costs z.
   """
   whole = _check(own, method, task, how)
   stddev = whole.per_round / 20
@@ -382,7 +384,7 @@ def make_adaptive(
     raise errors.UserError(
       f'The noise, {guarantee.noise:.4g}, must be below a tenth of the'
       f' {whole.per_round} clients of a round, as the count of clients that are'
-      ' not clipped tells more than that. Take more clients in a round, or'
+      ' not clipped reveals more than that. Set more clients in a round, or'
       ' privacy gaussian.'
     )
   return _made(
@@ -405,8 +407,8 @@ def make_tree(
   """Makes a method private by tree aggregation.
 
   Each pass has a new tree, in which a client takes part once; or all rounds
-  have one tree, and from one pass to the next a client takes part at a fixed
-  distance (`cycles`), or in rounds that may follow each other (`passes`).
+  have one tree. Then a client takes part at fixed distances (`cycles`), or its
+  rounds in two passes may follow each other (`passes`).
   """
   whole = _check(own, method, task, how)
   _without_sums(method)
@@ -426,7 +428,9 @@ def make_tree(
   else:
     mechanism = 'tree aggregation, one tree'
     sensitivity = accounting.tree_sensitivity(
-      who.rounds, who.most_times, a_pass if who.sampling == 'cycles' else 1
+      who.rounds,
+      who.max_participations,
+      a_pass if who.sampling == 'cycles' else 1,
     )
   guarantee = _guarantee(
     own, whole, lambda z, _: accounting.gaussian(z / sensitivity), mechanism
@@ -459,7 +463,7 @@ def make_matrix(
   sensitivity = accounting.matrix_sensitivity(
     private_aggregation.inverse_root_bands(own.bands),
     who.rounds,
-    who.most_times,
+    who.max_participations,
     1 if who.sampling == 'all' else who.rounds_per_pass,
   )
   guarantee = _guarantee(
@@ -481,8 +485,8 @@ def make_local(
 ) -> methods.Method:
   """Makes a method private by noise that each client adds itself.
 
-  Any two updates are neighbours, twice the clip apart, and the server sees all
-  that a client sends: its noise counts half, and no draw amplifies it.
+  Any two updates are neighbors, twice the clip apart, and the server sees all
+  that a client sends: its noise counts half, and sampling does not amplify.
   """
   whole = _check(own, method, task, how)
   _without_sums(method)
@@ -490,9 +494,9 @@ def make_local(
   guarantee = _guarantee(
     own,
     whole,
-    lambda z, _: accounting.gaussian(z / 2, who.most_times),
+    lambda z, _: accounting.gaussian(z / 2, who.max_participations),
     'Gaussian, local',
-    neighbours="one client's update is replaced by any other",
+    neighbors="one client's update is replaced by any other",
     assumptions=(_SEED,),
   )
   return _made(own, method, whole, guarantee, private_aggregation.Local)
@@ -506,22 +510,23 @@ def make_distributed(
 ) -> methods.Method:
   """Makes a method private by noise that its clients add together.
 
-  A secure sum hides what each sends. Who takes part is known, so that no draw
-  amplifies it, and the noise is that of as many clients as come at least.
+  A secure sum hides what each client sends. As it is known who takes part,
+  sampling does not amplify. The noise is that of the smallest number of clients
+  that a round has.
   """
   whole = _check(own, method, task, how)
   _without_sums(method)
   who = whole.only
   if not who.fewest:
     raise errors.UserError(
-      'A round could have nobody who adds noise. Set client_sampling to'
+      'A round might have no client that adds noise. Set client_sampling to'
       ' fixed_size, passes or cycles.'
     )
   dimension, n = method.parameters_up, whole.per_round
   if not distributed_noise.enough_bits(own.bits, n):
     raise errors.UserError(
-      f'The sum over {n} clients does not fit into {own.bits} bits. Set'
-      ' privacy.bits to more, or take fewer clients in a round.'
+      f'The sum over {n} clients does not fit into {own.bits} bits. Set more'
+      ' privacy.bits, or fewer clients in a round.'
     )
 
   def make_event(noise: float, _: Any = None) -> dp_accounting.DpEvent:
@@ -531,16 +536,16 @@ def make_distributed(
     event = accounting.SkellamDpEvent(
       of_one.l1, of_one.l2, who.fewest * of_one.variance
     )
-    return dp_accounting.SelfComposedDpEvent(event, who.most_times)
+    return dp_accounting.SelfComposedDpEvent(event, who.max_participations)
 
   guarantee = _guarantee(
     own,
     whole,
     make_event,
     f'Skellam, distributed, secure sums of {own.bits} bits',
-    neighbours="one client's data are there or not (its update becomes 0)",
+    neighbors="one client's data are there or not (its update becomes 0)",
     assumptions=(
-      'secure sums show the server nothing else; here they are simulated',
+      'the server sees only secure sums; here they are simulated',
       f'{who.fewest} of {n} clients of a round, or more, add their share of the'
       ' noise, and keep it to themselves',
       _SEED,

@@ -1,16 +1,16 @@
 """The states that clients keep from round to round, by the clients' rows.
 
-Only what is in use is in memory: a round reads and writes the states of its
-clients. What does not fit into memory is in a database, a single file, as are
-all changed states at a checkpoint:
+A round reads and writes the states of its clients. States that do not fit into
+memory are in a database, a single file. At a checkpoint, all changed states are
+written to it:
 
-  states(row, client, round, checksum, state)  what a client had after a round
+  states(row, client, round, checksum, state)  a client's state after a round
   leaves(name, dtype, shape)                   the arrays of a state
   checkpoints(round)                           the checkpoints with all states
 
-A state is the bytes of its arrays, one after another. What is written between
-two checkpoints is not committed, and the states of each checkpoint stay until
-they are pruned. A run that is killed at any time thus finds those of the
+A state is the bytes of its arrays, one after another. Writes between two
+checkpoints are not committed, and the states of each checkpoint stay until they
+are pruned. A run that is killed at any time thus finds the states of the
 checkpoint from which it resumes.
 """
 
@@ -48,9 +48,9 @@ _Specs = Sequence[tuple[np.dtype, tuple[int, ...]]]
 
 
 class ClientStates:
-  """The states of clients, by row; a client that has none yet is initialized.
+  """The states of clients, by row; each is initialized when it is first read.
 
-  Call `restore` before the first round, and at each checkpoint `commit` and,
+  Call `restore` before the first round. At each checkpoint call `commit` and,
   once older checkpoints are gone, `prune`.
 
   Attributes:
@@ -64,28 +64,28 @@ class ClientStates:
     folder: pathlib.Path | None = None,
     most_bytes: int | None = None,
   ):
-    """Makes the states of clients; each is initialized when it is first read.
+    """Makes the states of clients.
 
     Args:
       client_ids: The clients.
-      initialize: From the row of a client to its state before its first round.
-        It is also asked for rows beyond those of `client_ids`, which belong to
-        clients that are never trained on.
-      folder: Where the database is. By default nothing outlasts this object,
-        and a temporary database is made if the states outgrow memory.
+      initialize: Returns the state of a client before its first round, given
+        its row. It is also called for rows beyond those of `client_ids`, which
+        belong to clients that are never trained on.
+      folder: The folder of the database. By default nothing outlasts this
+        object, and a temporary database is made if the states outgrow memory.
       most_bytes: The size of the states that are kept in memory.
     """
     self.client_ids = tuple(client_ids)
     self._initialize = initialize
     self._folder = folder
     self._most_bytes = _MOST_BYTES if most_bytes is None else most_bytes
-    # The structure of all states is that of the first.
+    # All states have the structure of the first.
     self._like = tree.map_structure(np.asarray, initialize(0))
     self._specs = [(a.dtype, a.shape) for a in tree.flatten(self._like)]
     self._recent: collections.OrderedDict[int, np.ndarray] = (
-      collections.OrderedDict()  # The bytes of states, used last at the end.
+      collections.OrderedDict()  # The bytes of states; the last used is last.
     )
-    # Rows that differ from the database, and the rounds they are from.
+    # Rows that differ from the database, and the rounds of their states.
     self._changed: dict[int, int] = {}
     self._committed_round = -1
     self._database: sqlite3.Connection | None = None
@@ -93,7 +93,7 @@ class ClientStates:
 
   @property
   def is_empty(self) -> bool:
-    """Whether clients keep nothing at all."""
+    """Whether clients keep nothing."""
     return not self._specs
 
   @functools.cached_property
@@ -125,7 +125,7 @@ class ClientStates:
     Args:
       rows: The rows.
       states: The states, stacked.
-      round_num: The round that they are from.
+      round_num: The round after which clients have these states.
     """
     if self.is_empty:
       return
@@ -137,7 +137,7 @@ class ClientStates:
       self._keep(row, state)
 
   def commit(self, round_num: int) -> None:
-    """Makes the states those of a checkpoint, so that they outlast a kill.
+    """Saves the states for a checkpoint, so that they survive a kill.
 
     Call it before the checkpoint itself is written: states of a checkpoint that
     does not exist do no harm.
@@ -177,7 +177,7 @@ class ClientStates:
       database.commit()
 
   def restore(self, round_num: int) -> None:
-    """Takes the states back to those of a checkpoint, for good.
+    """Returns to the states of a checkpoint, and deletes all later ones.
 
     Args:
       round_num: The round of the checkpoint; 0 for the initial states.
@@ -207,7 +207,7 @@ class ClientStates:
       )
 
   def close(self) -> None:
-    """Closes the database, and forgets what was not committed."""
+    """Closes the database, and drops all that was not committed."""
     if self._database is not None:
       self._database.close()
       self._database = None
@@ -246,7 +246,7 @@ class ClientStates:
 
   @contextlib.contextmanager
   def _open(self) -> Iterator[sqlite3.Connection]:
-    """Gives access to the database, which is opened or made first."""
+    """Opens or makes the database, unless it is open, and yields it."""
     folder = self._folder
     if folder is None:
       self._temporary = self._temporary or tempfile.TemporaryDirectory()
@@ -262,10 +262,10 @@ class ClientStates:
       database = stack.enter_context(contextlib.closing(sqlite3.connect(path)))
       # Large pages, as states are large; a state is appended, not overwritten.
       database.execute('PRAGMA page_size = 65536')
-      # Some builds of SQLite overwrite with zeros what is deleted.
+      # Some builds of SQLite overwrite deleted data with zeros.
       database.execute('PRAGMA secure_delete = OFF')
       if self._folder is None:
-        # Nobody reads it after a kill.
+        # Nobody reads a temporary database after a kill.
         database.execute('PRAGMA journal_mode = OFF')
         database.execute('PRAGMA synchronous = OFF')
       database.executescript(_SCHEMA)
@@ -300,7 +300,7 @@ class ClientStates:
   def _store(self, row: int) -> None:
     state = self._recent[row]
     with self._open() as database:
-      # No checkpoint needs what the client had between it and this round.
+      # No checkpoint needs the client's states since the last checkpoint.
       database.execute(
         'DELETE FROM states WHERE row = ? AND round > ?',
         (row, self._committed_round),
@@ -320,7 +320,7 @@ class ClientStates:
 
 @contextlib.contextmanager
 def _user_errors(path: pathlib.Path) -> Iterator[None]:
-  """Raises what is wrong with a database as a `UserError`."""
+  """Raises errors of a database as a `UserError`."""
   try:
     yield
   except sqlite3.OperationalError as error:  # A full disk, another process.
@@ -335,7 +335,7 @@ def _user_errors(path: pathlib.Path) -> Iterator[None]:
 
 
 def _checkpoints(database: sqlite3.Connection) -> list[int]:
-  """Returns the rounds of the checkpoints whose states are there."""
+  """Returns the rounds of the checkpoints whose states are in the database."""
   query = 'SELECT round FROM checkpoints ORDER BY round'
   return [round_num for (round_num,) in database.execute(query)]
 
@@ -348,7 +348,7 @@ def _names(structure: Any) -> list[str]:
 
 
 def _checked(state: bytes, checksum: int, size: int) -> np.ndarray:
-  """Returns the bytes of a stored state if they are as they were written."""
+  """Returns the bytes of a stored state, if its checksum is right."""
   if (
     not isinstance(state, bytes)
     or len(state) != size
@@ -387,7 +387,7 @@ def saved(
   path = folder / FILE_NAME
   if not path.exists():
     raise errors.UserError(f'{folder} has no states of clients.')
-  # Not read-only, as what a killed run has left must be taken back first.
+  # Not read-only, as SQLite must first undo the last writes of a killed run.
   uri = f'{path.absolute().as_uri()}?mode=rw'
   with (
     _user_errors(path),
@@ -404,8 +404,12 @@ def saved(
     try:
       specs = [(np.dtype(d), tuple(json.loads(s))) for _, d, s in leaves]
       size = sum(dtype.itemsize * math.prod(shape) for dtype, shape in specs)
-    except (ValueError, TypeError) as error:  # They may be of any type.
-      raise sqlite3.DatabaseError(f'no leaf is so ({error})') from error
+    except (
+      ValueError,
+      TypeError,
+      RecursionError,
+    ) as error:  # They may be of any type.
+      raise sqlite3.DatabaseError(f'invalid leaves ({error})') from error
     states = database.execute(
       'SELECT client, state, checksum FROM states WHERE round = (SELECT'
       ' MAX(other.round) FROM states AS other WHERE other.row = states.row AND'

@@ -16,9 +16,9 @@ from tasks.data import batches
 from tasks.data import populations
 from tff_runtimes import values
 
-# Cohorts without the largest clients, this part of all, are padded to less, if
-# that is so many times less. A third padding would save little, and is another
-# program to compile.
+# Cohorts without the largest clients, which are this part of all, are padded to
+# fewer examples if that is this many times fewer. A third size would save
+# little, and need another program to compile.
 _LARGEST = 0.1
 _TIMES_LESS = 4
 
@@ -45,16 +45,16 @@ class Cohorts:
     num_kept: int = 1,
     by_size: bool = False,
   ):
-    """Counts examples, without loading clients if the population knows them.
+    """Counts examples, without loading clients if the population has sizes.
 
     Args:
       population: The clients.
       padded: Whether the clients of a cohort are padded to the same shapes, so
         that a runtime can stack them.
-      num_kept: Number of recent cohorts to cache per set.
-      by_size: Whether clients come in the order of their sizes, and cohorts
-        without the largest are padded to less, where a few are far larger than
-        the others. Otherwise all cohorts have the same shapes.
+      num_kept: The number of recent cohorts to cache for each set.
+      by_size: Whether to order clients by size if a few are far larger than the
+        others, and to pad cohorts without these to fewer examples. Otherwise
+        all cohorts have the same shapes.
     """
     sizes = population.count_examples()
     usable = np.all([of_set > 0 for of_set in sizes.values()], axis=0)
@@ -93,7 +93,7 @@ class Cohorts:
       self.order, self.pad_most_to = order, pad_most_to
 
   def pad_as(self, others: 'Cohorts') -> None:
-    """Pads to no less than others do, so that they share programs."""
+    """Pads to at least as many examples as others, to share their programs."""
     for own, theirs in (
       (self.pad_to, others.pad_to),
       (self.pad_most_to, others.pad_most_to),
@@ -103,7 +103,7 @@ class Cohorts:
   def sample(
     self, name: str, size: int, rng: np.random.Generator
   ) -> populations.Examples:
-    """Draws from the examples of all clients, or takes all if they are few."""
+    """Draws `size` examples of all clients, or takes all if they are fewer."""
     sizes = self.sizes[name]
     row = np.repeat(np.arange(len(self)), sizes)
     place = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -121,7 +121,7 @@ class Cohorts:
     }
 
   def share(self, name: str, examples: populations.Examples) -> None:
-    """Adds a set that is the same for all clients."""
+    """Adds a set that all clients share."""
     size = populations.num_examples(examples)
     self._sets = {**self._sets, name: lambda _: examples}
     self.sizes[name] = np.full(len(self), size)
@@ -179,8 +179,8 @@ class Cohorts:
     examples = batches.stack_examples(
       [load(self.client_ids[row]) for row in rows], pad_to
     )
-    # Tensors are not copied again in each round.
-    # TFF would take another mapping in the order of the names.
+    # Tensors, which are not copied again in each round; in an OrderedDict, as
+    # TFF would sort another mapping by its names.
     return collections.OrderedDict(
       (feature, tf.constant(array)) for feature, array in examples.items()
     )
@@ -205,9 +205,8 @@ class Cohorts:
       name: The set.
       rows: The clients.
       batch_size: The number of examples in a batch.
-      shuffle: The key, as `seeds.generator` takes it, of the random orders of
-        the examples, another one for each epoch. Without a key they keep their
-        own order.
+      shuffle: The key for `seeds.generator`, which draws a new random order of
+        the examples for each epoch. Without a key they keep their order.
       drop_partial: Whether to leave out a last batch that is not full.
       epochs: The number of passes over the examples.
       num_steps: If it is not 0, the number of batches, all of them full,
@@ -216,8 +215,8 @@ class Cohorts:
         instead of a part of a pass; there must be a key.
       start: The fraction of a client's examples that is left out at the front,
         rounded up to whole examples.
-      stop: The fraction after which examples are left out, rounded up likewise,
-        so that `stop=x` and `start=x` divide the examples.
+      stop: The fraction after which examples are left out, also rounded up, so
+        that `stop=x` and `start=x` divide the examples.
 
     Returns:
       The indices and their mask, `[clients, steps, batch]`.
@@ -255,7 +254,7 @@ class Cohorts:
       return batches.index_steps(sizes, batch_size, num_steps, rng=rng)
     if poisson:
       if rng is None:
-        raise ValueError('Poisson samples are drawn, which takes a key.')
+        raise ValueError('Poisson samples need a key to be drawn by.')
       return batches.index_poisson(
         sizes,
         batch_size,
@@ -271,7 +270,7 @@ class Cohorts:
       )
 
     if batch_size >= pad_to:
-      # All of a client's examples are one batch, and their order is nothing.
+      # All examples of a client are one batch, so that their order is nothing.
       rng = None
       indices, mask = one_pass()
       return np.repeat(indices, epochs, 1), np.repeat(mask, epochs, 1)
@@ -284,10 +283,10 @@ class Cohorts:
   def data(
     self, name: str, rows: np.ndarray, batch_size: int, **batching: Any
   ) -> batches.ClientData | list[batches.ClientData]:
-    """Makes the data of clients: stacked if they are padded, else a list.
+    """Makes the data of clients, stacked if they are padded, or else a list.
 
     It may be called from any thread, for example to prepare a cohort while
-    another is trained on.
+    another one is in training.
 
     Args:
       name: The set.
@@ -321,7 +320,7 @@ class Cohorts:
 
 def _rows_before(fraction: float, sizes: np.ndarray) -> np.ndarray:
   """Returns the number of examples in the first part of sets of these sizes."""
-  # Rounded before, as 0.55 * 100 is slightly more than 55.
+  # Rounded first, as 0.55 * 100 is slightly more than 55.
   return np.ceil(np.round(fraction * sizes, 6)).astype(np.int32)
 
 
@@ -343,13 +342,13 @@ def stack(values_of_clients: Sequence[Any]) -> Any:
 
 
 def clients(make: Callable[..., Any], size: int, **parts: Any) -> Sequence[Any]:
-  """Makes the clients of a cohort of their parts.
+  """Makes the clients of a cohort from their parts.
 
   Args:
     make: The class of a client, a named tuple.
     size: The number of clients.
-    **parts: The fields of the named tuple: stacked (a structure of arrays), or
-      a list with an element for each client.
+    **parts: The fields of the named tuple, each stacked (a structure of arrays)
+      or a list with an element for each client.
 
   Returns:
     The clients, stacked if all parts are.

@@ -1,9 +1,9 @@
-"""Tests of whether one method is better than another, or it may be chance.
+"""Statistical tests of whether one method is better than another.
 
-The methods are compared on the same clients, pair by pair: some clients are
-easier than others with whatever method, which says nothing about methods. The
-tests are SciPy's. Each p-value is of one comparison: whoever makes many and
-picks the smallest has to correct for it.
+The methods are compared on the same clients, pair by pair, because some clients
+are easier than others for all methods. The tests are SciPy's. Each p-value is
+for one comparison: whoever makes many and picks the smallest has to correct for
+that.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import scipy.stats
 
 from personalization import summaries
 
-# The most differences of which all combinations of signs are tried.
+# For up to this many differences, all combinations of signs are tried.
 _MOST_ENUMERATED = 15
 
 
@@ -24,19 +24,19 @@ class Comparison:
 
   Attributes:
     num_clients: The number of clients.
-    difference: The mean over the clients of the first method's metric less the
+    difference: The mean over the clients of the first method's metric minus the
       second's.
     interval: The confidence interval of that mean; None if it has none.
-    better: How many clients are better off with the first method.
-    worse: How many are worse off with it.
+    better: The number of clients that are better off with the first method.
+    worse: The number of clients that are worse off with it.
     p_sign: The p-value of the sign test: the probability that `better` and
       `worse` differ at least as much if both were equally likely.
     p_wilcoxon: The p-value of Wilcoxon's signed-rank test: the same for the
-      ranks of the differences, if they were symmetric about zero. None where a
-      difference is not finite, as of a model that diverged.
+      ranks of the differences, if they were symmetric about zero. None if a
+      difference is not finite, as for a model that diverged.
     p_t: The p-value of the paired t-test: the same for the mean of the
-      differences, if they were normal about zero. None likewise, and where they
-      are all the same, as of a single client.
+      differences, if they were normal about zero. None if a difference is not
+      finite, or all are the same, as for a single client.
   """
 
   num_clients: int
@@ -52,8 +52,9 @@ class Comparison:
 def _wilcoxon(difference: np.ndarray) -> float:
   """Returns the p-value of Wilcoxon's signed-rank test.
 
-  Differences of zero are left out, as Wilcoxon does. That of few clients is
-  exact, also where some differences are equal, for which SciPy approximates it.
+  Differences of zero are left out, as Wilcoxon does. For few clients the
+  p-value is exact, even if some differences are equal, where SciPy
+  approximates it.
   """
   changed = difference[difference != 0]
   sizes = np.abs(changed)
@@ -75,7 +76,7 @@ def compare(
 
   Args:
     first: Each client's metric with the first method.
-    second: The same clients' with the second.
+    second: The same clients' metric with the second method.
     higher_is_better: The metric's direction.
 
   Returns:
@@ -86,7 +87,7 @@ def compare(
   difference = first - second
   is_worse = summaries.is_worse(first, second, higher_is_better)
   is_better = summaries.is_worse(second, first, higher_is_better)
-  # Two models that both diverged are alike.
+  # Two models that both diverged count as equal.
   better = int(np.sum(is_better & ~is_worse))
   worse = int(np.sum(is_worse & ~is_better))
   p_wilcoxon: float | None = None

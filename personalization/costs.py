@@ -1,9 +1,9 @@
 """Costs of a method for a client, as Liu et al. 2022 count them (table 4).
 
-Communication is the number of models that a client is sent: one in each round
-of its group, whether or not it is drawn. Computation is the number of its
-passes over its own examples: in all rounds that it is drawn for, on average,
-and in fine-tuning. What else a trainer does in a round is not counted.
+Communication is the number of models that a client receives: one in each round
+of its group, whether or not it is sampled. Computation is the number of its
+passes over its own examples: in the rounds for which it is sampled, on average,
+and in fine-tuning. Other work of a trainer is not counted.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ def of_training(
     how: How it is trained.
 
   Returns:
-    The cost by the number of the group; that of 0 alone without groups.
+    The cost by the number of the group, which is 0 if there are no groups.
   """
   if not method.trains:
     return {0: Cost()}

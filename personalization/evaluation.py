@@ -1,8 +1,8 @@
-"""The one evaluation of all methods: on held-out examples, client by client.
+"""The evaluation of all methods: on held-out examples, client by client.
 
 A method offers candidates of each client's personalized model: the epochs of
 fine-tuning, the coefficients of an interpolation, … All of them are evaluated
-here; `choosing` picks one by validation, and `outcomes` tells what came of it.
+here; `choosing` picks one by validation, and `outcomes` derives the results.
 """
 
 import collections
@@ -30,10 +30,10 @@ from tasks import task
 from tasks.data import populations as data_populations
 from tasks.models import metrics
 
-# Clients that are evaluated at a time.
+# The number of clients that are evaluated at a time.
 _COHORT = 100
-# Nothing is learned from these batches, so that they may be large. But already
-# 64 sentences are a thousand words, and each takes a number for any next word.
+# Nothing is learned from these batches, so that they may be large. But 64
+# sentences are already a thousand words, each with a score for every next word.
 BATCH_SIZE = 64
 
 _NOTHING_ELSE = measurements.MeasurementSettings()
@@ -47,8 +47,7 @@ class ClientMetrics:
     client_ids: The clients.
     sums: For each metric, its statistics summed over each client's examples:
       any structure of arrays `[clients, candidates, …]`.
-    not_means: The metrics that are no means of a total and what to divide it
-      by.
+    not_means: The metrics that are not the quotient of a sum and a divisor.
   """
 
   client_ids: tuple[str, ...]
@@ -58,7 +57,7 @@ class ClientMetrics:
   )
 
   def of(self, clients: np.ndarray) -> Self:
-    """Returns the metrics of the clients that a mask, `[clients]`, tells."""
+    """Returns the metrics of the clients in a mask, `[clients]`."""
     return dataclasses.replace(
       self,
       client_ids=tuple(itertools.compress(self.client_ids, clients)),
@@ -66,7 +65,7 @@ class ClientMetrics:
     )
 
   def metric(self, name: str) -> metrics.Metric:
-    """Returns what makes a metric of its sums."""
+    """Returns the function that computes a metric from its sums."""
     return self.not_means.get(name, metrics.MEAN)
 
   @property
@@ -92,13 +91,13 @@ class ClientMetrics:
 
   @functools.cached_property
   def weights(self) -> Mapping[str, np.ndarray]:
-    """How much each metric was judged by, examples or words, `[clients]`."""
+    """The examples or words that each metric is over, `[clients]`."""
     return {n: self.metric(n).weight(self.sums[n])[:, 0] for n in self.names}
 
   def pooled(
     self, name: str, clients: np.ndarray, chosen: np.ndarray
   ) -> np.ndarray:
-    """Takes a metric of the sums over several clients' examples.
+    """Computes a metric over several clients' examples together.
 
     Args:
       name: The metric.
@@ -118,22 +117,24 @@ class ClientMetrics:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-  """A method's metrics on what to choose by and on what to report.
+  """A method's metrics on validation and on test examples.
 
   Attributes:
     metric: The name of the metric to choose by and to report.
     higher_is_better: Its direction.
     candidates: The candidates.
-    baseline: Which of them is without personalization; None if none is.
-    validation: The metrics to choose by.
+    baseline: The index of the candidate without personalization; None if there
+      is none.
+    validation: The metrics to choose by; of no clients if there is
+      nothing to choose.
     test: The metrics to report.
-    skipped: The clients that lack examples to adapt to or be judged by.
+    skipped: The clients that lack examples to adapt to or to be evaluated on.
     num_personalization: The number of examples that each test client has to
       adapt to.
-    further: The metrics of the test clients on further evaluation sets; those
-      of a client without examples in such a set are NaN.
-    after_less: The evaluations after personalization on less, by the part of
-      the personalization sets.
+    further: The metrics of the test clients on further evaluation sets, which
+      are NaN for a client without examples in such a set.
+    after_less: The evaluations after personalization on a part of the
+      personalization sets, by that part.
   """
 
   metric: str
@@ -150,14 +151,15 @@ class Evaluation:
   )
 
 
-# The clients to evaluate, by the parts of the evaluation that they give.
+# The clients to evaluate, by the parts of the evaluation that they are in:
+# 'validation', 'test', or both.
 Populations = Mapping[tuple[str, ...], cohorts.Cohorts]
 
 
 def _populations(
   task: task.Task,
 ) -> dict[tuple[str, ...], data_populations.Population]:
-  """Returns the clients to evaluate, by the parts that they give."""
+  """Returns the clients to evaluate, by the parts that they are in."""
   if not task.cross_silo:
     return {('validation',): task.validation, ('test',): task.test}
   sets = dict(
@@ -177,31 +179,35 @@ def prepare(
   kept: int = 1,
   measurement: measurements.MeasurementSettings = _NOTHING_ELSE,
   seed: int = 0,
+  chooses: bool = True,
 ) -> Populations:
   """Prepares the clients to evaluate; several evaluations may share them.
 
   Args:
     task: The task.
     kept: The number of cohorts whose data are kept for another evaluation.
-    measurement: What is measured beside the metric of each client.
-    seed: Decides which examples are drawn for that.
+    measurement: The further measurements.
+    seed: The seed for examples that are drawn for them.
+    chooses: Whether a candidate is to be chosen. If not, there need not be any
+      validation clients.
 
   Returns:
-    The clients, by the parts of the evaluation that they give; those to report
-    are the last.
+    The clients, by the parts of the evaluation that they are in; test clients
+    come last.
 
   Raises:
-    UserError: If there is nobody to choose by, or to report.
+    UserError: If there are no validation clients, or no test clients.
   """
   populations = {
     parts: cohorts.Cohorts(population, task.padded, kept, by_size=True)
     for parts, population in _populations(task).items()
+    if chooses or 'test' in parts or population.client_ids
   }
   for parts, clients in populations.items():
     if not len(clients):
       raise errors.UserError(
         f'{task.name} has no clients for {" and ".join(parts)} with examples'
-        ' both to adapt to and to be judged by. Change its settings.'
+        ' both to adapt to and to be evaluated on. Change its settings.'
       )
     for others in populations.values():
       clients.pad_as(others)
@@ -222,8 +228,8 @@ class _Work:
 
   Attributes:
     method: The method.
-    trained: What its training ended with.
-    attributes: What the task's clients know about themselves.
+    trained: The result of its training.
+    attributes: The attributes of the task's clients.
     training_settings: How it was trained.
     batch_size: The number of examples in a batch to adapt to.
     cohort_size: The number of clients at a time.
@@ -248,7 +254,7 @@ def _evaluate_population(
   """Personalizes clients on a part of their sets and evaluates them.
 
   Args:
-    work: What is the same for all clients.
+    work: The part of the evaluation that is the same for all clients.
     clients: The clients.
     personalized_on: The part of the personalization set.
     sets: The sets to evaluate on.
@@ -259,11 +265,11 @@ def _evaluate_population(
   settings, method = work.training_settings, work.method
 
   def cohort(first: int) -> tuple[np.ndarray, dict[str, Any]]:
-    """Prepares the rows of clients, `first` in order, and what they have."""
+    """Returns the rows and the data of a cohort, from `first` in the order."""
     rows = np.arange(first, first + work.cohort_size)
     if clients.padded:
       # All cohorts have the same size, so that a program serves many of them:
-      # the last client stands in for those that the last cohort lacks.
+      # the last cohort is filled up with copies of the last client.
       rows = rows.clip(max=len(clients) - 1)
     else:
       rows = rows[: len(clients) - first]
@@ -312,7 +318,7 @@ def _evaluate_population(
       result = method.personalize(
         work.trained.server_state,
         cohorts.clients(
-          process.HeldOutClient,
+          process.EvaluatedClient,
           len(rows),
           state=states,
           attributes=attributes,
@@ -341,17 +347,17 @@ def measure(
   training_settings: schedules.TrainingSettings,
   measured_on: str | None = None,
 ) -> dict[str, Any]:
-  """Takes what a method measures of clients.
+  """Evaluates a method's candidates on any clients of a task.
 
   Args:
-    method: The method; its candidates are measured.
-    trained: What its training ended with.
+    method: The method.
+    trained: The result of its training.
     clients: The clients. They adapt to their set 'personalization', or 'train'
       if they have none.
     task: Their task.
     training_settings: How it was trained.
-    measured_on: The set that they are measured on; by default what they adapt
-      to.
+    measured_on: The set that they are measured on; by default the set that they
+      adapt to.
 
   Returns:
     'client_ids' of the clients with examples, and the sums of each metric by
@@ -382,10 +388,10 @@ def measure(
 
 
 def _are_judged(judged_by: Sequence[ClientMetrics]) -> np.ndarray:
-  """Tells which clients have something to judge them by in each set.
+  """Tells which clients have something to evaluate in each set.
 
-  There may be nothing in the examples that a client has, as in sentences in
-  which no word counts.
+  A client's examples may have nothing, such as sentences in which no word
+  counts.
   """
   return np.all(
     [weight > 0 for own in judged_by for weight in own.weights.values()], axis=0
@@ -400,7 +406,7 @@ def _make_work(
   populations: Populations,
   on_cohort: Callable[[int], None],
 ) -> _Work:
-  # Cohorts of the same size, and no larger than need be for that.
+  # Cohorts have the same size, and are no larger than necessary for that.
   most = max(map(len, populations.values()))
   return _Work(
     method=method,
@@ -421,19 +427,18 @@ def validate(
   on_cohort: Callable[[int], None],
   populations: Populations,
 ) -> Evaluation:
-  """Personalizes and evaluates the validation clients alone.
+  """Personalizes and evaluates only the validation clients.
 
   Args:
     method: The method, built for `measurements.evaluation_sets`.
-    trained: What its training has come to.
+    trained: The state of its training.
     task: The task.
     training_settings: How it is trained.
     on_cohort: Called with the number of clients that were just evaluated.
-    populations: What `prepare` gives.
+    populations: The result of `prepare`.
 
   Returns:
-    The metrics of all candidates, which are those to choose by and those to
-    report.
+    The metrics of all candidates, both as validation and as test metrics.
   """
   name = measurements.own_sets(task)[0]
   clients, *_ = populations.values()
@@ -444,7 +449,7 @@ def validate(
     clients,
     1.0,
     {
-      # Of other sets, as the test examples of a silo, nothing is looked at.
+      # Other sets, such as the test examples of a silo, are left out.
       own: measurements.SetPart(name, 0.0, float(own == name))
       for own in method.evaluation_sets
     },
@@ -476,20 +481,20 @@ def evaluate(
 
   Args:
     method: The method, built for `measurements.evaluation_sets`.
-    trained: What its training ended with. If that has diverged, so have all
-      candidates, whatever they are.
+    trained: The result of its training. If that diverged, all candidates count
+      as diverged.
     task: The task.
     training_settings: How it was trained.
-    on_cohort: Called with the number of clients that were just evaluated: each
-      is for each of `measurements.personalization_parts`.
-    populations: What `prepare` gives, if the caller has it already.
-    measurement: What is measured beside the metric of each client.
+    on_cohort: Called with the number of clients that were just evaluated; each
+      client is evaluated for each of `measurements.personalization_parts`.
+    populations: The result of `prepare`, if the caller has it already.
+    measurement: The further measurements.
 
   Returns:
     The metrics of all candidates.
 
   Raises:
-    UserError: If there is nobody to choose by, or to report.
+    UserError: If there are no validation clients, or no test clients.
   """
   populations = populations or prepare(
     task, measurement=measurement, seed=training_settings.seed
@@ -502,7 +507,7 @@ def evaluate(
   not_means = task.model.metrics
 
   def evaluate_after(personalized_on: float) -> Evaluation:
-    """Evaluates after personalization on that part of each set."""
+    """Evaluates after personalization on this part of the sets."""
     by_part: dict[str, ClientMetrics] = {}
     skipped: list[str] = []
     further_sets = measurements.further_sets(task, measurement, personalized_on)
@@ -524,8 +529,8 @@ def evaluate(
       judged = _are_judged([by_set[name] for name in own_sets])
       if not judged.any():
         raise errors.UserError(
-          f'{task.name} has no clients for {" and ".join(parts)} of whose'
-          f' examples {task.metric} can be taken. Change its settings.'
+          f'{task.name} has no clients for {" and ".join(parts)} with examples'
+          f' on which {task.metric} can be computed. Change its settings.'
         )
       skipped += clients.skipped
       skipped += itertools.compress(clients.client_ids, ~judged)
@@ -533,12 +538,13 @@ def evaluate(
       for reported_part, name in zip(parts, own_sets, strict=True):
         by_part[reported_part] = by_set[name]
     # `reported`, the test clients, came last.
+    nobody = by_part['test'].of(np.zeros(judged.sum(), bool))
     return Evaluation(
       task.metric,
       task.higher_is_better,
       tuple(method.candidates),
       method.baseline,
-      by_part['validation'],
+      by_part.get('validation', nobody),
       by_part['test'],
       tuple(skipped),
       reported.sizes['personalization'][judged],

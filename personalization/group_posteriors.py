@@ -5,12 +5,13 @@ The model of section 4 of Liu et al. 2022, with theta_mn = theta_m as there:
   theta_0 is flat, theta_m | theta_0 ~ N(theta_0, sigma_0^2)      the groups
   x_mn | theta_m ~ N(theta_m, sigma_mn^2)                         the clients
 
-and the posterior of theta_1 for the first client of the first group. The paper
-counts each client of another group as if it had a theta_m of its own, so that
-its posterior with global knowledge holds only if these groups have one client
-each. Clients of one group share theta_m, so that no number of them tells more
-of theta_0 than theta_m itself would: `with_global` has the mean of each group
-in the place of its clients, and `as_printed` the paper's formula.
+The posterior is that of theta_1 for the first client of the first group. The
+paper treats each client of another group as if it had a separate theta_m, so
+that its posterior with global knowledge holds only if these groups have one
+client each. Clients of one group share theta_m: however many they are, they
+cannot say more about theta_0 than theta_m itself would. So `with_global` uses
+the mean of each group instead of its clients; `as_printed` is the paper's
+formula.
 """
 
 from collections.abc import Sequence
@@ -30,14 +31,14 @@ class Posterior(NamedTuple):
 
 
 def _pool(means: Sequence[float], variances: Sequence[float]) -> Posterior:
-  """Returns the posterior of a flat mean, of independent observations."""
+  """Returns the posterior of a mean with a flat prior, from observations."""
   precisions = 1.0 / np.asarray(variances, np.float64)
   total = precisions.sum()
   return Posterior(float(precisions @ np.asarray(means) / total), 1.0 / total)
 
 
 def without_sharing(x: OfClients, variances: OfClients) -> Posterior:
-  """Returns the posterior given the client's own x_11 alone.
+  """Returns the posterior given only the client's x_11.
 
   Args:
     x: The observations x_mn.
@@ -63,7 +64,7 @@ def with_global(
     x: The observations x_mn.
     variances: Their variances sigma_mn^2.
     group_variance: sigma_0^2.
-    as_printed: Whether to take the paper's formula, in which clients of one
+    as_printed: Whether to use the paper's formula, in which clients of one
       group are independent given theta_0.
   """
   others: list[Posterior] = []
@@ -72,7 +73,7 @@ def with_global(
       others += map(Posterior, own_x, own_variances)
     else:
       others.append(_pool(own_x, own_variances))
-  # mu_G/1 and sigma_G/1^2, of theta_0.
+  # mu_G/1 and sigma_G/1^2, for theta_0.
   prior = _pool(
     [own.mean for own in others],
     [group_variance + own.variance for own in others],
@@ -85,7 +86,7 @@ def with_global(
 
 
 def group_ratio(variances: OfClients) -> float:
-  """Returns sigma_g1^2 / sigma_11^2, how much the group leaves in doubt."""
+  """Returns sigma_g1^2 / sigma_11^2, the variance that the group leaves."""
   own, *others = variances[0]
   return 1.0 / (1.0 + sum(own / other for other in others))
 

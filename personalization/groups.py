@@ -1,22 +1,22 @@
-"""Finds the groups of clients that no column of the data tells.
+"""Finds groups of clients where the task does not know them.
 
-Either a client's group is the cluster that it picks among HypCluster's models,
-by its loss; or groups are inferred from the updates that clients would send:
-Sattler, Müller and Samek 2020, clustered federated learning, part clients in
-two by the cosine similarities a_ij of their updates at a trained model, so that
+A client's group is the cluster that it picks among HypCluster's models by its
+loss, or groups are inferred from the updates that clients would send. Sattler,
+Müller and Samek 2020 (clustered federated learning) split clients in two by the
+cosine similarities a_ij of their updates at a trained model, so that
 
   max a_ij over i in one part and j in the other
 
-is least, and go on with the parts. Their algorithm 1 finds that optimum: it is
-agglomerative clustering with single linkage. The code that they published takes
-complete linkage, which does not split off single clients. Parting in two again
-and again is the same as ending to merge at k clusters, so scikit-learn does it.
-Unlike there, updates are taken once, at the trained global model, and k is
-given in the place of their criterion to go on.
+is least, and go on with the parts. Their algorithm 1 finds this optimum: it is
+agglomerative clustering with single linkage. Their published code has complete
+linkage, which does not split off single clients. Repeated splitting is the same
+as merging until k clusters are left, which is what scikit-learn does. Unlike in
+the paper, updates are computed once, at the trained global model, and k is
+given instead of a criterion for further splits.
 
-Clients that were in no training belong to a group as well: they pick a cluster
-by their loss, or the group whose mean update is most like their own. Both need
-nothing but what they have to personalize on.
+Held-out clients are in a group as well: they pick a cluster by their loss, or
+the group whose mean update is most similar to their own. Both need only their
+personalization sets.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,19 +35,19 @@ from personalization import training
 from tasks import task as tasks
 from tasks.data import populations
 
-# From a method, and what its training is for, to what that ends with.
+# Trains a method, under a name that says what the training is for.
 Train = Callable[[methods.Method, str], training.Trained]
 
 
 def _directions(updates: np.ndarray) -> np.ndarray:
-  """Scales updates to length 1; those that are zero, or not finite, are 0."""
+  """Scales updates to length 1; updates that are not finite become 0."""
   updates = np.where(np.isfinite(updates), updates, 0.0).astype(np.float64)
   lengths = np.linalg.norm(updates, axis=1, keepdims=True)
   return updates / np.where(lengths > 0, lengths, 1.0)
 
 
 def part(updates: np.ndarray, num_groups: int, linkage: str) -> np.ndarray:
-  """Parts clients by the cosine similarity of their updates.
+  """Groups clients by the cosine similarity of their updates.
 
   Args:
     updates: The update of each client, `[clients, parameters]`.
@@ -55,7 +55,7 @@ def part(updates: np.ndarray, num_groups: int, linkage: str) -> np.ndarray:
     linkage: 'complete' or 'single'.
 
   Returns:
-    The group of each client, 0, 1, …, by the first client that each has.
+    The group of each client; groups are numbered by their first clients.
   """
   directions = _directions(updates)
   found = cluster.AgglomerativeClustering(
@@ -71,7 +71,7 @@ def nearest(updates: np.ndarray, means: np.ndarray) -> np.ndarray:
 
 
 def _populations(task: tasks.Task) -> list[populations.Population]:
-  """The clients of a task: those to train on first, each of them once."""
+  """Returns the populations of a task, each client once, train first."""
   if task.cross_silo:
     return [task.train]
   return [task.train, task.validation, task.test]
@@ -104,7 +104,7 @@ def _infer(
           f'num_groups is {num_groups}, but {task.name} has'
           f' {len(client_ids)} clients with examples to train on.'
         )
-      # In an order of their own, as equal distances are merged in order.
+      # Sorted, as the order of clients decides between equal distances.
       order = np.argsort(client_ids)
       found = np.empty(len(client_ids), np.int64)
       found[order] = part(updates[order], num_groups, linkage)
@@ -136,7 +136,7 @@ def _pick(
 def check(
   method: methods.Method, task: tasks.Task, name: str = 'this method'
 ) -> None:
-  """Raises a `UserError` if a method has models for other groups than known."""
+  """Raises a `UserError` if a method's groups are not those of the task."""
   trainer = method.trainer
   if not isinstance(trainer, group.Group) or trainer.found_attributes:
     return
@@ -160,7 +160,7 @@ def find(
 
   Args:
     method: The method.
-    begins_with: The training that it begins with.
+    begins_with: The training that it starts from.
     task: The task.
     how: How to train.
     train: Trains another method.
@@ -176,7 +176,7 @@ def find(
     return None
   own = trainer.settings
   if own.groups == 'hypcluster':
-    # It begins as it does by itself, whatever the groups begin with.
+    # HypCluster starts from its own initial models, not from the global model.
     picks = dataclasses.replace(
       method.with_trainer(trainer.hypcluster), first_models=()
     )

@@ -1,9 +1,9 @@
 """Measurements of an evaluation, and the parts of clients' sets they need.
 
 Beside the metric of each test client on its own examples, the same personalized
-models can be judged by further evaluation sets, and clients can be personalized
-on less than they have. Both are parts of the sets that a client has; methods
-know nothing of it.
+models can be evaluated on further sets, and clients can be personalized on a
+part of their examples. Both use parts of the sets that a client has; methods
+know nothing of them.
 """
 
 import dataclasses
@@ -12,9 +12,13 @@ from typing import NamedTuple
 from base import settings
 from tasks import task
 
-# Further evaluation sets: examples of all clients; those that a client compares
-# its model with the global one on; and, of a silo, those that chose this model.
+# Further evaluation sets: examples of all clients; the examples on which a
+# client compares its model with the global one; and, in a silo, the examples by
+# which this model was chosen.
 OOD, HELD_OUT, NOT_HELD_OUT = 'ood', 'held_out', 'not_held_out'
+# The smallest part of a set that is a part of it, however few examples there
+# are, as parts are rounded up.
+_SMALLEST_PART = 0.001
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,52 +27,53 @@ class MeasurementSettings(settings.Settings):
 
   ood_examples: int = settings.field(
     0,
-    'Number of examples, drawn from those of all test clients, by which each'
-    ' personalized model is judged as well (out of distribution); 0 for none.',
+    'The number of examples, drawn from all test clients, on which each'
+    ' personalized model is also evaluated (out of distribution); 0 for none.',
     minimum=0,
   )
   evaluation_fractions: tuple[float, ...] = settings.field(
     (),
-    'Parts of its evaluation set by which each client is judged as well.',
-    above=0,
+    'Parts of its evaluation set on which each client is also evaluated.',
+    minimum=_SMALLEST_PART,
     maximum=1,
   )
   personalization_fractions: tuple[float, ...] = settings.field(
     (),
-    'Parts of its personalization set on which each client is personalized as'
-    ' well.',
-    above=0,
+    'Parts of its personalization set on which each client is also'
+    ' personalized.',
+    minimum=_SMALLEST_PART,
     maximum=1,
   )
   acceptance_min_examples: int = settings.field(
     0,
-    'Also shown: each client takes its personalized model only if it has at'
-    ' least this many examples to adapt to; 0 to not show it.',
+    'Also reports results if each client uses its personalized model only if it'
+    ' has at least this many examples to adapt to; 0 for no such report.',
     minimum=0,
   )
   acceptance_margin: float | None = settings.field(
     None,
-    'Also shown: each client takes its personalized model only if that is'
-    ' better by more than this margin on examples held out; none to not show'
-    ' it.',
+    'Also reports results if each client uses its personalized model only if'
+    ' that is better by more than this margin on held-out examples; none for no'
+    ' such report.',
     minimum=0,
   )
   acceptance_fraction: float = settings.field(
     0.2,
     'The part of the personalization set that is held out for the margin; in a'
-    ' cross-silo task, of the validation set, which then chooses by the rest.',
+    ' cross-silo task, the part of the validation set, the rest of which then'
+    ' chooses the candidate.',
     above=0,
     maximum=0.9,
   )
 
   @property
   def not_held_out(self) -> float:
-    """The part of the set that is left."""
+    """The part of the set that is not held out."""
     return 1 - self.acceptance_fraction
 
 
 class SetPart(NamedTuple):
-  """A part of a client's set, from the fraction `start` to `stop` of it."""
+  """A part of a client's set, from the fraction `start` to `stop`."""
 
   name: str
   start: float = 0.0
@@ -76,33 +81,33 @@ class SetPart(NamedTuple):
 
 
 def own_sets(task: task.Task) -> tuple[str, ...]:
-  """Names the sets of a client to judge it by; the last one is reported.
+  """Names the sets on which a client is evaluated; the last one is reported.
 
-  Those of cross-silo tasks are both of the same clients, which are personalized
-  only once for both.
+  In cross-silo tasks the same clients have both sets, and are personalized only
+  once for both.
   """
   return ('validation', 'test') if task.cross_silo else ('evaluation',)
 
 
 def part_of_evaluation(fraction: float) -> str:
-  """Names the evaluation set that is a part of each client's."""
+  """Names the set that is a part of each client's evaluation set."""
   return f'part_{fraction:g}'
 
 
 def further_sets(
   task: task.Task, measurement: MeasurementSettings, personalized_on: float
 ) -> dict[str, SetPart]:
-  """Tells what the further evaluation sets of test clients consist of.
+  """Returns the further evaluation sets of test clients.
 
   Args:
     task: The task.
-    measurement: What is measured.
-    personalized_on: The part of the personalization set that the models come
-      from. Only models that come from all of it are judged by further sets,
-      but for what is held out.
+    measurement: The further measurements.
+    personalized_on: The part of the personalization set that clients adapt to.
+      If it is not the whole set, models are evaluated only on the set that is
+      held out for the margin.
 
   Returns:
-    The part that each further set is; it may be empty.
+    The part of a client's set that each further set is; it may be empty.
   """
   own, all_of_it = own_sets(task)[-1], personalized_on == 1
   sets = {
@@ -131,7 +136,7 @@ def evaluation_sets(
 def personalization_parts(
   task: task.Task, measurement: MeasurementSettings
 ) -> tuple[float, ...]:
-  """Lists the parts of their sets that clients are personalized on, 1 first."""
+  """Lists the parts of the personalization sets to adapt to, 1 first."""
   parts = (1.0, *measurement.personalization_fractions)
   if measurement.acceptance_margin is not None and not task.cross_silo:
     parts += (measurement.not_held_out,)

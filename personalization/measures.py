@@ -1,7 +1,7 @@
 """Measures of an evaluation beside the metric at the chosen candidates.
 
-After Motley, section 4: whom each candidate would hurt, how it would do for
-all, and whether clusters are the groups that are known.
+They follow Motley, section 4: which clients each candidate would hurt, how it
+would do for all clients, and whether clusters are the known groups.
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,20 @@ from personalization import evaluation
 from personalization import measurements
 from personalization import summaries
 
-# The metric of HypCluster and its like that is the number of the cluster.
+# The metric that is the number of a client's cluster, in HypCluster and others.
 _CLUSTER = 'cluster'
 
 
 def are_worse(
   values: np.ndarray, others: np.ndarray, higher_is_better: bool
 ) -> np.ndarray:
-  """Returns 1 for who is worse off than others, else 0; NaN if they diverged.
+  """Returns 1 for each client that is worse off than with another model.
+
+  It is else 0, and NaN if the other model diverged.
 
   Args:
-    values: The metrics.
-    others: Those of the same clients with another model.
+    values: The metrics of clients.
+    others: The metrics of the same clients with the other model.
     higher_is_better: The direction of the metric.
   """
   worse = summaries.is_worse(values, others, higher_is_better)
@@ -41,11 +43,11 @@ def are_hurt(
 
   Args:
     evaluated: The evaluation.
-    metrics: One of its metrics of clients.
+    metrics: The clients' metrics on one of its sets.
 
   Returns:
-    What `are_worse` tells of each candidate, against the model without
-    personalization, `[clients, candidates]`. None if there is no baseline.
+    The result of `are_worse` for each candidate against the baseline,
+    `[clients, candidates]`. None if there is no baseline.
   """
   if evaluated.baseline is None:
     return None
@@ -55,22 +57,25 @@ def are_hurt(
 
 
 def by_candidate(evaluated: evaluation.Evaluation) -> list[dict[str, float]]:
-  """Tells how each candidate would do if all clients used it.
+  """Computes how each candidate would do if all clients used it.
 
   Args:
     evaluated: The evaluation.
 
   Returns:
-    For each candidate: 'validation' and 'test', the means over clients, and
-    'out_of_distribution', the mean over test clients on examples of all of
-    them, if that was measured; 'validation_hurt' and so on, the shares of
-    clients that are worse off than with the baseline, if there is one.
+    For each candidate: 'test' and, if there are clients to choose by,
+    'validation', the means over clients; 'out_of_distribution', the mean over
+    test clients on examples of all of them, if that was measured;
+    'validation_hurt' and so on, the shares of clients that are worse off than
+    with the baseline, if there is one.
   """
   columns = {}
   sets = dict(validation=evaluated.validation, test=evaluated.test)
   if measurements.OOD in evaluated.further:
     sets['out_of_distribution'] = evaluated.further[measurements.OOD]
   for name, metrics in sets.items():
+    if not metrics.client_ids:
+      continue
     values = metrics.values[evaluated.metric]
     columns[name] = values.mean(axis=0, dtype=np.float64)
     hurt = are_hurt(evaluated, metrics)
@@ -89,22 +94,22 @@ def clusters(
   test = evaluated.test
   if _CLUSTER not in test.names:
     return None
-  # A client whose model diverged is in a cluster as well.
+  # A client whose model diverged is in a cluster, too, but its value is NaN.
   numbers = test.metric(_CLUSTER).value(test.sums[_CLUSTER])
   numbers = choosing.at(numbers, chosen)
   return np.rint(numbers).astype(int)
 
 
 def match(counts: np.ndarray) -> tuple[np.ndarray, float]:
-  """Matches groups and clusters one to one, so that most clients are in theirs.
+  """Matches groups and clusters one to one, for the most clients in a match.
 
   Args:
     counts: The number of clients of each group in each cluster, `[groups,
       clusters]`.
 
   Returns:
-    All clusters, first that of each group in turn, then those of none; and the
-    share of the clients that are in the cluster of their group.
+    All clusters: the cluster of each group in turn, then those without a group;
+    and the share of the clients that are in the cluster of their group.
   """
   groups, clusters = optimize.linear_sum_assignment(counts, maximize=True)
   others = np.setdiff1d(np.arange(counts.shape[1]), clusters)
@@ -123,10 +128,10 @@ def describe_clusters(
     groups: The known group of each client, if there are any.
 
   Returns:
-    'sizes', the number of clients in each cluster; and, of known groups, the
-    same for each of them as 'groups', as 'adjusted_rand_index' how alike the
-    two are (1 if they are the same, 0 if they are as by chance), and as
-    'matched' the share of clients in the cluster of their group, see `match`.
+    'sizes', the number of clients in each cluster. With known groups also
+    'groups', the same for each group; 'adjusted_rand_index', the similarity of
+    groups and clusters (1 if they are the same, 0 if only by chance); and
+    'matched', the share of clients in the cluster of their group, see `match`.
   """
 
   def count(own: np.ndarray) -> dict[str, int]:

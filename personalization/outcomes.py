@@ -1,8 +1,7 @@
 """Outcomes of methods: the test clients at their chosen candidates.
 
-Everything that is reported of a method is derived from its evaluation here:
-results.json, per_client.csv, tables, the records of grids and figures only
-write it down.
+All results of a method are derived from its evaluation here. results.json,
+per_client.csv, tables, the records of grids and figures only write them down.
 """
 
 import collections
@@ -22,14 +21,14 @@ from tasks import task
 
 @dataclasses.dataclass(frozen=True)
 class SetOutcome:
-  """The test clients at given candidates, judged by one evaluation set.
+  """The test clients at given candidates, on one evaluation set.
 
   Attributes:
     evaluated: The evaluation.
     metrics: The metrics of the test clients on the set.
     candidates: The index of each client's candidate.
-    others: Each client's metric with another method, which is what clients of a
-      method without a baseline can be hurt by; None for no method.
+    others: Each client's metric with another method, the baseline of a method
+      without one; None if there is none.
   """
 
   evaluated: evaluation.Evaluation
@@ -46,7 +45,7 @@ class SetOutcome:
 
   @property
   def weights(self) -> np.ndarray:
-    """How much each client's metric was judged by, examples or words."""
+    """The number of examples or words that each client's metric is over."""
     return self.metrics.weights[self.evaluated.metric]
 
   @functools.cached_property
@@ -59,9 +58,9 @@ class SetOutcome:
 
   @functools.cached_property
   def hurt(self) -> np.ndarray | None:
-    """Whether each client is worse off: see `measures.are_worse`.
+    """Whether each client is worse off, see `measures.are_worse`.
 
-    None if there is nothing to compare with.
+    It is None if there is no baseline to compare with.
     """
     hurt = measures.are_hurt(self.evaluated, self.metrics)
     if hurt is not None:
@@ -84,14 +83,14 @@ class SetOutcome:
     )
 
   def mean(self, clients: np.ndarray) -> float:
-    """Returns the mean over the clients that a mask tells."""
+    """Returns the mean over the clients in a mask."""
     return float(self.values[clients].mean(dtype=np.float64))
 
   def pooled(self, clients: np.ndarray | None = None) -> float:
-    """Takes the metric of all examples of several clients together.
+    """Computes the metric over all examples of several clients together.
 
     Args:
-      clients: A mask of the clients; without, all of them.
+      clients: A mask of the clients; None for all.
 
     Returns:
       The metric of the sums over the clients.
@@ -106,11 +105,11 @@ class SetOutcome:
 
 @dataclasses.dataclass(frozen=True)
 class Acceptance:
-  """The test clients, if they take their model only if it meets a criterion.
+  """The test clients, if they use their model only if it meets a criterion.
 
   Attributes:
-    accepted: Which clients take it; the others are left with the baseline.
-    test: What they have then.
+    accepted: Which clients use it; the others use the baseline.
+    test: The outcome of this.
   """
 
   accepted: np.ndarray
@@ -124,7 +123,7 @@ class Outcome:
   Attributes:
     evaluated: The metrics of all clients and candidates.
     task: The task.
-    measurement: What else was measured.
+    measurement: The further measurements.
     choice: How candidates are chosen.
     others: The metric of each client with another method, by evaluation set and
       client ('' for the clients' own examples), see `SetOutcome`.
@@ -159,7 +158,7 @@ class Outcome:
 
   @functools.cached_property
   def num_chosen(self) -> Mapping[str, int]:
-    """How many test clients use which candidate, by its name."""
+    """The number of test clients that use each candidate, by its name."""
     counts = collections.Counter(self.chosen.tolist())
     return {
       str(self.evaluated.candidates[candidate]): count
@@ -168,7 +167,7 @@ class Outcome:
 
   @functools.cached_property
   def validation(self) -> float:
-    """The mean over clients of the metric to choose by, at what was chosen."""
+    """The mean over clients of the metric to choose by, at their candidates."""
     by = self.choice.metric or self.evaluated.metric
     values = self.evaluated.validation.values[by]
     if self.choice.each:
@@ -182,7 +181,7 @@ class Outcome:
 
   @functools.cached_property
   def further(self) -> Mapping[str, SetOutcome]:
-    """The same on the further evaluation sets, but for acceptance, by name."""
+    """The same on further evaluation sets, without those of acceptance."""
     return {
       name: self._at(self.chosen, further=name)
       for name in self.evaluated.further
@@ -202,9 +201,11 @@ class Outcome:
   def tuning(self) -> Mapping[str, SetOutcome]:
     """The test clients by either way to choose, 'all' and 'each'.
 
-    Empty if there is nothing to choose, or clients cannot choose themselves.
+    It is empty if there is nothing to choose, or clients cannot choose.
     """
-    if not self.task.cross_silo or len(self.evaluated.candidates) == 1:
+    if not self.task.cross_silo or self.choice.given is not None:
+      return {}
+    if len(self.evaluated.candidates) == 1:
       return {}
     ways = {'all': False, 'each': True}
     return {
@@ -238,14 +239,14 @@ class Outcome:
   def acceptance(self) -> Mapping[str, Acceptance]:
     """The test clients after each acceptance criterion that is set.
 
-    With 'min_examples', clients are personalized on all that they have, if that
-    is enough. With 'margin', a client compares two models on examples that
-    neither has seen. In a cross-device task these are a part of its
-    personalization set, and the model that it takes comes from the other part
-    alone. In a cross-silo task they are a part of its validation examples, and
-    the candidate is chosen by the other part alone.
+    With 'min_examples', clients use their personalized models if they have
+    enough examples to adapt to. With 'margin', a client compares two models on
+    examples that neither has seen. In a cross-device task these are a part of
+    its personalization set, and it adapts only to the other part. In a
+    cross-silo task they are a part of its validation examples, and the
+    candidate is chosen only by the other part.
 
-    Empty if the method has no model to be left with, or no other.
+    It is empty if the method has no baseline, or no other candidate.
     """
     evaluated, criteria = self.evaluated, self.measurement
     baseline = evaluated.baseline
@@ -277,6 +278,6 @@ class Outcome:
       gain = choosing.at(values, chosen) - values[:, baseline]
       if not evaluated.higher_is_better:
         gain = -gain
-      # A client with nothing held out has no gain, and does not take it.
+      # Without held-out examples a gain is NaN, and the model is not used.
       results['margin'] = accept(evaluated, gain > criteria.acceptance_margin)
     return results

@@ -42,13 +42,14 @@ class PrivacySettings(settings.Settings):
   )
   delta: float | None = settings.field(
     None,
-    'The δ of the guarantee, below 1/N for N who are protected; none for'
-    ' N^-1.1.',
+    'The δ of the guarantee, which must be below 1/N for N protected clients or'
+    ' examples; none for N^-1.1.',
     above=0,
   )
   clip: float = settings.field(
     1.0,
-    'The norm to which is clipped what one who is protected contributes.',
+    'The norm to which the contribution of a protected client or example is'
+    ' clipped.',
     above=0,
   )
 
@@ -72,13 +73,16 @@ class ExampleSettings(PrivacySettings):
     above=0,
   )
   most_loss: float = settings.field(
-    0.1, 'The loss to which is clipped that of an example in a choice.', above=0
+    0.1,
+    "The value to which each example's loss is clipped in a choice of a"
+    ' cluster.',
+    above=0,
   )
   counted_as_poisson: bool = settings.field(
     False,
     'Whether epsilon finds the noise as if batches were Poisson samples, though'
-    ' they are parts of shuffled passes, as in Liu et al. 2022. The guarantee'
-    ' that is shown is that of what is run.',
+    ' they are parts of shuffled passes, as in Liu et al. 2022. The results'
+    ' show the guarantee of the batches that are really run.',
   )
 
 
@@ -87,7 +91,7 @@ class TreeSettings(PrivacySettings):
   """The settings of tree aggregation."""
 
   restarts: bool = settings.field(
-    True, 'Whether each pass over the clients has a tree of its own.'
+    True, 'Whether each pass over the clients has a new tree.'
   )
 
 
@@ -96,7 +100,9 @@ class MatrixSettings(PrivacySettings):
   """The settings of the matrix mechanism."""
 
   bands: int = settings.field(
-    4, 'The number of rounds whose noises a round has.', minimum=1
+    4,
+    'The number of rounds whose draws make up the noise of a round.',
+    minimum=1,
   )
 
 
@@ -117,10 +123,10 @@ class Entry:
   """A way to train privately.
 
   Attributes:
-    path: Its module and a function of this in the form of `apply`.
+    path: Its module and a function there, which makes a method private.
     settings_class: The class of its settings.
-    of_examples: Whether it protects examples, also from what a client does by
-      itself and sends to nobody.
+    of_examples: Whether it protects each example within a client; this also
+      covers the client's personal model.
   """
 
   path: str
@@ -189,7 +195,7 @@ def apply(
     The method, with its guarantee.
 
   Raises:
-    UserError: If it cannot be private in this way, or not with these settings.
+    UserError: If it cannot be private in this way or with these settings.
   """
   module, _, function = ENTRIES[way].path.partition(':')
   make = getattr(importlib.import_module(module), function)

@@ -20,9 +20,9 @@ from tasks import task as tasks
 from tasks.data import batches
 from tff_runtimes import rounds
 
-# The most rounds that are one program.
+# The largest number of rounds in one program.
 _MOST_ROUNDS = 50
-# They are one program only if all clients' examples are no more bytes.
+# Rounds are one program only if all clients' examples take at most these bytes.
 _MOST_BYTES = 2**30
 
 SAMPLING = ('fixed_size', 'poisson', 'passes', 'cycles')
@@ -30,15 +30,15 @@ SAMPLING = ('fixed_size', 'poisson', 'passes', 'cycles')
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings(settings.Settings):
-  """How long, with whom and in what batches to train."""
+  """The settings of trainings: their rounds, clients and batches."""
 
   total_rounds: int = settings.field(
     100, 'The number of rounds.', minimum=0, maximum=10_000_000
   )
   total_epochs: int = settings.field(
     0,
-    'The number of passes over the clients, each of as many rounds as there are'
-    ' cohorts; 0 for total_rounds.',
+    'The number of passes over the clients, each with as many rounds as there'
+    ' are cohorts; 0 for total_rounds.',
     minimum=0,
   )
   clients_per_round: int = settings.field(
@@ -46,21 +46,22 @@ class TrainingSettings(settings.Settings):
   )
   client_sampling: str = settings.field(
     'fixed_size',
-    'How the clients of a round are drawn: so many of all, each by itself with'
-    ' the same probability (poisson; so many on average), or in passes over all'
-    ' clients, in another order each time (passes) or the same (cycles).',
+    'How the clients of a round are sampled: clients_per_round of all'
+    ' (fixed_size), each independently with the same probability (poisson;'
+    ' clients_per_round on average), or in passes over all clients, in a new'
+    ' order each time (passes) or always the same (cycles).',
     choices=SAMPLING,
   )
   batch_size: int = settings.field(
-    0, "The number of examples in a batch; 0 for the task's own.", minimum=0
+    0, "The number of examples in a batch; 0 for the task's.", minimum=0
   )
   client_epochs: int = settings.field(
     1, 'The passes of a client over its examples in a round.', minimum=1
   )
   client_steps: int = settings.field(
     0,
-    'The number of batches of a client in a round, all of them full, whatever'
-    ' its number of examples; 0 for client_epochs.',
+    'The number of batches of a client in a round, all of them full, however'
+    ' many examples it has; 0 for client_epochs.',
     minimum=0,
   )
   drop_partial_batches: bool = settings.field(
@@ -68,24 +69,23 @@ class TrainingSettings(settings.Settings):
   )
   poisson_batches: bool = settings.field(
     False,
-    'Whether each batch draws each example by itself, so that it has batch_size'
-    ' of them on average, rather than being a part of a shuffled pass.',
+    'Whether each batch samples each example independently, with batch_size'
+    ' examples on average, instead of being a part of a shuffled pass.',
   )
   rounds_per_checkpoint: int = settings.field(
     50,
-    'The number of rounds from checkpoint to checkpoint.',
+    'The number of rounds between checkpoints.',
     minimum=1,
     maximum=10_000_000,
   )
   rounds_per_evaluation: int = settings.field(
     0,
-    'The number of rounds from evaluation to evaluation of the validation'
-    ' clients, each personalized as its method does it; 0 for none before the'
-    ' last round.',
+    'The number of rounds between evaluations of the validation clients,'
+    ' personalized by the method; 0 to evaluate only after the last round.',
     minimum=0,
   )
   seed: int = settings.field(
-    0, 'The seed of all that is random.', minimum=0, maximum=2**31 - 1
+    0, 'The seed of all random numbers.', minimum=0, maximum=2**31 - 1
   )
 
 
@@ -112,16 +112,16 @@ def sample(
 class Schedule:
   """The rounds of a training; trainings of several methods may share it.
 
-  Where cohorts are drawn among clients of the same group, the groups take turns
-  within an epoch, a pass over all clients. The rounds of each are those that it
-  would have without the other groups.
+  Where cohorts are drawn from clients of the same group, the groups take turns
+  within an epoch, a pass over all clients. Each group has the same rounds that
+  it would have without the other groups.
 
   Attributes:
     clients: The clients that take part.
     batch_size: The number of examples in a batch.
     rounds_at_once: The number of rounds that `several` makes.
-    several: Makes so many rounds from a first one on, stacked, in the form that
-      `PLAN` takes. Recent results are cached.
+    several: Makes `rounds_at_once` rounds from a first one on, stacked, in the
+      form that `PLAN` takes. Recent results are cached.
   """
 
   def __init__(
@@ -137,11 +137,10 @@ class Schedule:
       task: The task.
       how: How to train.
       num_kept: Number of recent results of `several` to cache.
-      attribute: The attribute that tells each client's group; None if they are
-        all of one.
+      attribute: The attribute with each client's group; None for one group.
 
     Raises:
-      UserError: If the settings do not go with the task.
+      UserError: If the settings do not fit the task.
     """
     self.clients = cohorts.Cohorts(task.train, task.padded)
     if not len(self.clients):
@@ -183,7 +182,7 @@ class Schedule:
     }
 
   def num_rounds(self, how: TrainingSettings, epochs: int | None) -> int:
-    """Counts the rounds of a training, of so many epochs if that is given."""
+    """Counts the rounds of a training; `epochs` is None for the run's."""
     if epochs is None and not how.total_epochs:
       return how.total_rounds
     return len(self._turns) * (how.total_epochs if epochs is None else epochs)
@@ -240,9 +239,9 @@ class Schedule:
   def examples(self) -> Mapping[str, tf.Tensor] | None:
     """All clients' examples, in the form that `PLAN` takes.
 
-    They are stacked or, where padding to the largest client would take too
-    much, one client's after another's. None if the clients of a cohort are not
-    padded, or this is too large as well, or cohorts of groups differ in size.
+    They are stacked or, where padding to the largest client would take too much
+    memory, concatenated. None if the clients of a cohort are not padded, if the
+    concatenation is too large as well, or if cohorts of groups differ in size.
     """
     most = self._how.clients_per_round or len(self.clients)
     sizes = {min(most, len(own)) for own in self._members.values()}
@@ -291,11 +290,11 @@ class Schedule:
   ) -> list[dict[str, Any]]:
     """Pads cohorts to one size, so that all rounds have the same shapes.
 
-    Each is padded with clients that do not take part, as each row may be
-    written to only once, and 'size' tells how many do.
+    Each is padded with other clients, as each row may be written to only once;
+    'size' is the number of clients that take part.
     """
     size, expected = len(self.clients), self._how.clients_per_round
-    # More are hardly ever drawn. If they are, it is another program.
+    # More are hardly ever drawn. If they are, another program is compiled.
     usual = min(size, expected + math.ceil(5 * math.sqrt(expected)))
     pad_to = max([usual, *map(len, cohorts_rows)])
     padded = []
@@ -312,7 +311,7 @@ class Schedule:
   def _find_examples(
     self, rows: np.ndarray, indices: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Finds what clients need of all clients' examples, one after another.
+    """Finds the examples that clients need in the concatenation of all.
 
     Args:
       rows: The clients.
@@ -320,13 +319,13 @@ class Schedule:
 
     Returns:
       The places of the examples, `[clients, examples]` int32, and the batches
-      as indices of these.
+      as indices of these places.
     """
     sizes = self.clients.sizes['train']
     if indices[0].size < sizes.max():
       used, indices = batches.list_used(indices)
     else:
-      # Those beyond a client's last are padding, whatever is there.
+      # Places beyond a client's last example are padding, of any value.
       used = np.minimum(np.arange(sizes.max()), sizes[rows, np.newaxis] - 1)
     first = (np.cumsum(sizes) - sizes)[rows, np.newaxis]
     return (first + used).astype(np.int32), indices
@@ -360,7 +359,7 @@ def _keep(states: Any, now: Mapping[str, tf.Tensor], new: Any) -> Any:
   if 'rows' not in now:
     return new
   if 'size' in now:
-    # The others did not take part.
+    # The other clients did not take part.
     takes_part = tf.range(tf.size(now['rows'])) < now['size']
 
     def choose(leaf: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
@@ -377,6 +376,6 @@ def _keep(states: Any, now: Mapping[str, tf.Tensor], new: Any) -> Any:
   )
 
 
-# Makes rounds one program. The examples and attributes of all clients are the
-# same in all rounds; the states of all clients are kept from round to round.
+# Makes several rounds one program. The examples and attributes of all clients
+# are the same in all rounds; the states of all clients are kept between rounds.
 PLAN = rounds.Plan(_clients, _keep, lambda now: now.get('size'))

@@ -1,21 +1,21 @@
 """Accounting of silos that each protect their own examples.
 
-Neighbours are two data sets of one silo, of which one has an example that the
-other lacks: in its place there is one whose gradient and losses are zero. All
-that leaves the silo is public, and so are personal models (Liu et al. 2022).
-Each silo k has an ε_k of its own; the largest counts, not their sum.
+Neighbors are two data sets of one silo, one of which has an example that the
+other lacks: there, its gradient and losses are zero. All that leaves the silo
+is public, and so are personal models (Liu et al. 2022). Each silo k has its own
+ε_k; the largest counts, not their sum.
 
 A silo of n_k examples has batches of B_k = min(batch size, n_k), and
 
-  Poisson batches:   each step draws each example by itself, q = B_k / n_k, and
-                     is amplified by that
-  shuffled batches:  an example is in one batch of a pass at most, so that a
+  Poisson batches:   each step samples each example independently with
+                     q = B_k / n_k, which amplifies
+  shuffled batches:  an example is in at most one batch of a pass, so that a
                      pass is one Gaussian mechanism, which is not amplified
 
-Several gradients of one Poisson batch, as those of Ditto's two models, are one
-Gaussian mechanism of less noise on one draw. A choice by the losses of Poisson
-batches tells of who was drawn: with an effect of ε_1 of a place in a batch on a
-choice, the odds of q count e^(ε_1 / 2) times.
+Several gradients of one Poisson batch, such as those of Ditto's two models, are
+one Gaussian mechanism with less noise on one sample. A choice by the losses of
+Poisson batches depends on which examples were sampled: if one place in a batch
+has an effect of ε_1 on a choice, the odds of q are multiplied by e^(ε_1 / 2).
 """
 
 import collections
@@ -58,23 +58,23 @@ from base import errors
 from personalization import accounting
 from tasks.models import models
 
-# How near to its least the logarithm of the noise has to be.
+# The tolerance of the logarithm of a noise, when the least noise is searched.
 _TOLERANCE = 1e-4
-# The share of ε that choices must leave.
+# The share of ε that choices must leave for gradients.
 _LEFT = 0.01
-# The orders of RDP that are tried, over the order that is best for a Gaussian.
+# The orders of RDP to try, relative to the order that is best for a Gaussian.
 _NEAR = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
 
 
 class Walk(NamedTuple):
-  """Steps over the batches of a client, as those of a round, several times.
+  """Steps over the batches of a client, such as those of a round, repeated.
 
   Attributes:
-    times: How often, each time with batches that are drawn anew.
-    epochs: The passes over all examples that the batches are of.
-    gradients: The private gradients of each batch, each with noise of its own.
-    most_steps: The most steps, where their number follows from what the client
-      has learned: the first batch follows the last one.
+    times: The number of repetitions, each with new batches.
+    epochs: The passes over all examples that the batches make up.
+    gradients: The private gradients of each batch, each with separate noise.
+    most_steps: The largest number of steps, if the number depends on what the
+      client has learned; the first batch then follows the last one.
   """
 
   times: int
@@ -83,11 +83,11 @@ class Walk(NamedTuple):
   most_steps: int = 0
 
   def steps(self, steps: int) -> int:
-    """Counts the steps, of a silo that has so many in a pass."""
+    """Counts the steps of a silo, given its steps in a pass."""
     return max(self.epochs * steps, self.most_steps)
 
   def passes(self, steps: int) -> int:
-    """Counts how often they can take an example, likewise."""
+    """Counts how often they can use an example, given the steps in a pass."""
     return max(self.epochs, -(-self.most_steps // steps))
 
 
@@ -106,7 +106,7 @@ class Uses(NamedTuple):
 def _hypcluster(trainer: hypcluster.HypCluster, rounds: int) -> Uses:
   warm = int(min(rounds, np.ceil(trainer.settings.warmstart_rounds)))
   walks = Walk(warm, gradients=trainer.num_models), Walk(rounds - warm)
-  # The choices of the warm start are told, though they make no difference.
+  # The choices of the warm start are sent, though they make no difference.
   # After the last round, each client chooses the model that it keeps.
   return Uses(walks, choices=rounds + 1)
 
@@ -119,8 +119,8 @@ def _fedrod(trainer: split.FedRod, rounds: int) -> Uses:
   balances = trainer.settings.balance > 0
   if balances and isinstance(trainer.model, models.Classifier):
     raise errors.UserError(
-      'fedrod balances its risk by how many examples of each class a silo has,'
-      ' which its gradients would tell. Set balance=0.'
+      'fedrod balances its risk by the number of examples of each class, which'
+      ' the gradients would reveal. Set balance=0.'
     )
   return Uses((Walk(rounds, gradients=2),))
 
@@ -135,7 +135,7 @@ def _pfedme(trainer: pfedme.PFedMe, rounds: int) -> Uses:
 def _perfedavg(trainer: perfedavg.PerFedAvg, rounds: int) -> Uses:
   if trainer.settings.form != 'first_order':
     raise errors.UserError(
-      'Of a Hessian times a gradient, the share of each example cannot be'
+      "An example's share of the product of a Hessian and a gradient cannot be"
       ' clipped. Set form=first_order.'
     )
   # A batch is D of its own step, and D' of the step before.
@@ -144,17 +144,17 @@ def _perfedavg(trainer: perfedavg.PerFedAvg, rounds: int) -> Uses:
 
 def _self_fl(trainer: self_fl.SelfFl, rounds: int) -> Uses:
   own = trainer.settings
-  # Their number follows from variances of noised models, and tells no more.
+  # Their number follows from noised models, and so reveals no more than these.
   most = own.most_steps if own.adaptive_steps else 0
   walks = [Walk(rounds, most_steps=most)]
   if own.augmented_steps:
-    # The batches begin anew, and need not come to a whole pass.
+    # These steps start at the first batch again, and may be less than a pass.
     walks.append(Walk(rounds, 0, most_steps=own.augmented_steps))
   return Uses(tuple(walks))
 
 
-# From a trainer and a number of rounds to their uses. A class that is not here,
-# though it may be derived from one that is, has other uses.
+# Returns the uses of a trainer, given the number of rounds. A class that is
+# derived from one of these, and not here itself, may have other uses.
 _TRAINERS: Mapping[type, Callable[[Any, int], Uses]] = {
   apfl.Apfl: _each_round(gradients=2),
   ditto.Ditto: _each_round(gradients=2),
@@ -176,8 +176,8 @@ _TRAINERS: Mapping[type, Callable[[Any, int], Uses]] = {
   split.FedRod: _fedrod,
   split.Split: _each_round(),
 }
-# The private gradients of each batch of the personalization set by which a
-# client finds what it starts to personalize from.
+# The private gradients of each batch of the personalization set that a
+# trainer's `start` takes.
 _STARTS: Mapping[type, Callable[[Any], int]] = {
   perfedavg.PerFedAvg: lambda _: 1,
   pfedme.PFedMe: lambda trainer: (
@@ -208,21 +208,21 @@ _REFUSED: Mapping[type, str] = {
     'the gradients of the losses of fedembed are not clipped by example',
   ),
   group.Group: (
-    'group trains a global model, which silos then train on within groups that'
-    ' may be found in their data'
+    'group trains a global model, and then goes on within groups that may be'
+    ' found from the data of silos'
   ),
   knn_per.KnnPer: (
     'knn_per predicts with the examples themselves, so that no noise hides them'
   ),
   pfedkm.PFedKm: (
-    'the steps by which pfedkm finds the cluster of a silo that is judged are'
-    ' not counted'
+    'the steps by which pfedkm finds the cluster of an evaluated silo are not'
+    ' counted'
   ),
 }
 
 
 def starts_with_steps(method: methods.Method) -> bool:
-  """Whether clients take steps to what they start to personalize from."""
+  """Tells whether a trainer's `start` takes steps on the examples."""
   return type(method.trainer) in _STARTS
 
 
@@ -231,11 +231,11 @@ def uses(method: methods.Method, rounds: int, client_epochs: int) -> Uses:
 
   Args:
     method: The method.
-    rounds: The rounds of its training, of which each silo is in all.
+    rounds: The rounds of its training; each silo is in all of them.
     client_epochs: The passes of a client over its examples in a round.
 
   Raises:
-    UserError: If it is not known, or has no bound.
+    UserError: If this is not known or not bounded.
   """
   trainer, personalizer = method.trainer, method.personalizer
   for half, known in ((trainer, _TRAINERS), (personalizer, _PERSONALIZERS)):
@@ -270,9 +270,9 @@ class Silo(NamedTuple):
     uses: How often it uses its examples.
     choice_epsilon: The ε of each choice.
     is_poisson: Whether batches are counted as Poisson samples.
-    places: How often an example may be in the batches of a choice; with 0 each
-      gradient counts as if it were of a batch of its own, and choices as if
-      they were of other batches, as by Liu et al.
+    places: How often an example may be in the batches of a choice. With 0, each
+      gradient and each choice counts as if it had separate batches, as in Liu
+      et al.
   """
 
   size: int
@@ -285,9 +285,9 @@ class Silo(NamedTuple):
 
   @property
   def gradients(self) -> int:
-    """The private gradients that an example is in at most, each one Gaussian.
+    """The largest number of private gradients that an example is in.
 
-    So many are of shuffled batches; Poisson batches can have any.
+    This holds for shuffled batches; with Poisson batches it may be in any.
     """
     return sum(
       walk.times * walk.passes(self.steps) * walk.gradients
@@ -296,7 +296,7 @@ class Silo(NamedTuple):
 
   @property
   def rate(self) -> float:
-    """The probability q that an example is in a batch, given the choices."""
+    """The probability q that an example is in a batch, adjusted for choices."""
     rate = self.batch_size / self.size
     if rate == 1 or not (self.uses.choices and self.places):
       return rate
@@ -304,7 +304,7 @@ class Silo(NamedTuple):
     return odds / (1 + odds)
 
   def _draws(self) -> Mapping[int, int]:
-    """Counts the Poisson batches of which so many gradients are taken."""
+    """Counts the Poisson batches, by the number of gradients of each."""
     draws: collections.Counter[int] = collections.Counter()
     for walk in self.uses.walks:
       steps = walk.times * walk.steps(self.steps)
@@ -316,7 +316,7 @@ class Silo(NamedTuple):
 
   def event(self, noise: float) -> dp_accounting.DpEvent:
     """Makes the event of the whole training with noise z_k."""
-    # Several Gaussians are one of less noise.
+    # Several Gaussians are one with less noise.
     parts = []
     if self.is_poisson and self.rate < 1:
       parts = [
@@ -363,7 +363,7 @@ def _count_by_rdp(
   delta: float,
   orders: Sequence[float] | None = None,
 ) -> float:
-  """Returns ε by RDP; by only some of the orders it is no less."""
+  """Returns ε by RDP, which is no smaller with only some of the orders."""
   counted = rdp.RdpAccountant(orders).compose(event)
   return float(counted.get_epsilon(delta))
 
@@ -393,7 +393,7 @@ def noise(silo: Silo, target_epsilon: float, delta: float) -> float:
   shuffled = _noise_of_gaussians(silo.gradients, target_epsilon, delta)
   if not silo.is_poisson and not silo.uses.choices:
     return shuffled
-  # All orders give a guarantee; the best is near that of one Gaussian.
+  # Every order gives a guarantee; the best is near that of one Gaussian.
   best = _noise_of_gaussians(1, target_epsilon, delta) * math.sqrt(
     2 * math.log(1 / delta)
   )
@@ -403,7 +403,7 @@ def noise(silo: Silo, target_epsilon: float, delta: float) -> float:
     least = _count_by_rdp(alone.event(1.0), delta, orders)
     if least >= (1 - _LEFT) * target_epsilon:
       raise errors.UserError(
-        f'The {silo.uses.choices} choices among models alone take an ε of'
+        f'The {silo.uses.choices} choices among models alone cost an ε of'
         f' {least:.3g}. Set a smaller privacy.choice_epsilon, or a larger'
         f' privacy.epsilon than {target_epsilon:g}.'
       )
@@ -412,7 +412,7 @@ def noise(silo: Silo, target_epsilon: float, delta: float) -> float:
     found = _count_by_rdp(silo.event(math.exp(log_noise)), delta, orders)
     return math.log(found / target_epsilon)
 
-  # ε is nearly a power of z, so that its root on logarithms is soon found.
+  # ε is nearly a power of z, so that a root on logarithms is found quickly.
   guess = math.log(silo.rate * silo.steps**0.5 * shuffled)
   low, high = guess - 0.2, guess + 0.2
   while excess(high) > 0:
@@ -427,7 +427,7 @@ def noise(silo: Silo, target_epsilon: float, delta: float) -> float:
 def _noise_of_gaussians(
   times: int, target_epsilon: float, delta: float
 ) -> float:
-  """Finds the noise of so many Gaussian mechanisms."""
+  """Finds the noise of `times` Gaussian mechanisms with an ε in total."""
   parameters = common.DifferentialPrivacyParameters(target_epsilon, delta)
   return float(
     accountant.get_smallest_gaussian_noise(

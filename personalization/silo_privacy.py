@@ -1,6 +1,6 @@
-"""Privacy of the examples of each silo: who is refused, and the guarantee.
+"""Privacy of the examples of each silo: refused methods, and the guarantee.
 
-What is counted, and how, is in `silo_accounting`.
+`silo_accounting` counts how often methods use the examples.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class SiloProtections:
     batch_size: The number of examples in a batch.
     drop_partial: Whether a last batch that is not full is left out.
     is_poisson: Whether each batch is a Poisson sample.
-    most_times: How often an example may be in the batches of a choice.
+    max_uses: How often an example may be in the batches of a choice.
   """
 
   own: privacy.ExampleSettings
@@ -43,17 +43,17 @@ class SiloProtections:
   batch_size: int
   drop_partial: bool
   is_poisson: bool
-  most_times: int
+  max_uses: int
 
   @property
   def choice_epsilon(self) -> float:
-    """The ε of each choice; one that is never used if there are none."""
+    """The ε of each choice, which is not used if there are no choices."""
     own = self.own
     return own.choice_epsilon or _SHARE_OF_CHOICE * (own.epsilon or 1.0)
 
   def _silo(self, size: int, is_poisson: bool) -> silo_accounting.Silo:
-    # What is counted as Poisson samples, though it is none, is as published.
-    places = self.most_times if self.is_poisson else 0
+    # Shuffled batches that count as Poisson samples are counted as published.
+    places = self.max_uses if self.is_poisson else 0
     return silo_accounting.silo(
       size,
       self.batch_size,
@@ -65,7 +65,7 @@ class SiloProtections:
     )
 
   def gradients(self, size: int) -> int:
-    """Counts the private gradients that an example is in, see `Silo`."""
+    """Returns the largest number of gradients of an example, see `Silo`."""
     return self._silo(size, self.is_poisson).gradients
 
   def noise(self, size: int) -> float:
@@ -78,7 +78,7 @@ class SiloProtections:
 
   def of_sizes(self, sizes: np.ndarray) -> np.ndarray:
     own = self.own
-    choice_noise = 2 * own.most_loss * self.most_times / self.choice_epsilon
+    choice_noise = 2 * own.most_loss * self.max_uses / self.choice_epsilon
     return np.array(
       [
         (
@@ -96,7 +96,7 @@ class SiloProtections:
   def _epsilon(self, sizes: Sequence[int]) -> tuple[float, str]:
     """Finds the largest ε_k of silos of these sizes, and its accountant."""
     if not self.is_poisson:
-      # Then ε_k depends on the noise of all gradients alone.
+      # Then ε_k depends only on the noise of all gradients together.
       sizes = [
         min(
           sizes, key=lambda k: self.noise(k) * max(self.gradients(k), 1) ** -0.5
@@ -109,10 +109,10 @@ class SiloProtections:
       for size in sizes
     )
 
-  # Grids ask for the same again and again.
+  # Cached, as grids ask for the same guarantee again and again.
   @functools.cache  # noqa: B019
   def guarantee(self, sizes: frozenset[int]) -> accounting.Guarantee:
-    """Tells what silos of these sizes are guaranteed."""
+    """Returns the guarantee of silos of these sizes."""
     own = self.own
     epsilon, accountant = self._epsilon(sorted(sizes))
     noises = [self.noise(size) for size in sizes]
@@ -128,7 +128,7 @@ class SiloProtections:
       sampling += ', in shuffled batches, which are not amplified'
     assumptions = [
       'the number of examples of each silo is public',
-      'nobody has the seed of the run, which the noise follows from',
+      'nobody has the seed of the run, from which the noise follows',
       f'each silo has its own noise, from {min(noises):.4g} to'
       f' {max(noises):.4g}; ε is that of the silo with the largest',
     ]
@@ -139,7 +139,7 @@ class SiloProtections:
       )
     return accounting.Guarantee(
       unit='an example of a silo',
-      neighbours='one example of one silo is there or not',
+      neighbors='one example of one silo is there or not',
       epsilon=epsilon,
       delta=self.delta,
       mechanism='Gaussian, on clipped gradients of examples',
@@ -152,7 +152,7 @@ class SiloProtections:
         'the metrics of each round: loss, examples, clients',
         'the metrics of silos',
         'validation examples, and the candidates and settings chosen by them',
-        'what the task derived from training data, as means and deviations',
+        'what the task derived from training data: means and deviations',
       ),
     )
 
@@ -166,9 +166,8 @@ def _check(
   """Raises a `UserError` if a method cannot be protected like this."""
   if not task.cross_silo:
     raise errors.UserError(
-      f'The clients of {task.name} are not silos: those that it is judged by'
-      ' are not trained on. Protect whole clients, or take a task such as'
-      ' school.'
+      f'The clients of {task.name} are not silos: its test clients are not'
+      ' trained on. Protect whole clients, or use a task such as school.'
     )
   if own.counted_as_poisson and own.epsilon is None:
     raise errors.UserError(
@@ -190,13 +189,13 @@ def _check(
     )
   if isinstance(method.trainer, self_fl.SelfFl):
     raise errors.UserError(
-      'The steps of Self-FL go over the same batches again, so that'
-      ' poisson_batches would not be new draws. Leave poisson_batches out.'
+      'The steps of Self-FL use the same batches again, so that they would not'
+      ' be independent Poisson samples. Leave poisson_batches out.'
     )
   if silo_accounting.starts_with_steps(method):
     raise errors.UserError(
-      'Its clients take steps to the model that they are judged by, which are'
-      ' not of Poisson batches. Leave poisson_batches out.'
+      'Its clients take steps to the model that is evaluated, which do not use'
+      ' Poisson batches. Leave poisson_batches out.'
     )
   of_personalization = silo_accounting.uses(method, 0, how.client_epochs)
   if of_personalization.walks and not method.shuffled_epochs:
@@ -218,18 +217,18 @@ def make_example(
   uses = silo_accounting.uses(method, rounds, how.client_epochs)
   if uses.choices and own.epsilon is None and own.choice_epsilon is None:
     raise errors.UserError(
-      'Set privacy.choice_epsilon, the ε of each choice of a cluster, as there'
-      ' is no privacy.epsilon that it could be a share of.'
+      'Set privacy.choice_epsilon, the ε of each choice of a cluster. Its'
+      ' default is a share of privacy.epsilon, which is not set.'
     )
   sizes = frozenset(map(int, task.train.count_examples()['train'])) - {0}
   largest = max(sizes)
   delta = own.delta or accounting.default_delta(largest)
   accounting.check_delta(delta, largest, 'examples of the largest silo')
   batch_size = how.batch_size or task.batch_size
-  most_times = max(how.client_epochs, method.shuffled_epochs)
+  max_uses = max(how.client_epochs, method.shuffled_epochs)
   if how.poisson_batches:
     # An example can be in all batches.
-    most_times *= -(-largest // batch_size)
+    max_uses *= -(-largest // batch_size)
   of_silos = SiloProtections(
     own,
     delta,
@@ -237,7 +236,7 @@ def make_example(
     batch_size,
     how.drop_partial_batches,
     how.poisson_batches,
-    most_times,
+    max_uses,
   )
   trainer = method.trainer
   model = dataclasses.replace(

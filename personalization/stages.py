@@ -1,4 +1,4 @@
-"""Stages: trainings that begin with what others have ended with."""
+"""Stages: trainings that start from the results of other trainings."""
 
 import dataclasses
 
@@ -10,12 +10,12 @@ from tasks import task as tasks
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-  """A training that is ready to begin.
+  """A training that is ready to start.
 
   Attributes:
-    method: The method, with the models that it begins with.
-    task: The task, with what earlier trainings have found of its clients.
-    found: What that is: the group of each client; None if nothing is.
+    method: The method, with the models that it starts from.
+    task: The task, with the groups that earlier trainings found.
+    found: The group of each client that was found; None if no groups were.
   """
 
   method: methods.Method
@@ -29,19 +29,19 @@ def prepare(
   how: schedules.TrainingSettings,
   train: groups.Train,
 ) -> Stage:
-  """Does what must come before a training.
+  """Runs the trainings that must come before a training.
 
   Args:
     method: The method.
     task: The task.
     how: How to train.
-    train: Trains a method that comes before, or knows what came of it.
+    train: Trains an earlier method, or returns its result if it was trained.
 
   Returns:
-    The training, ready to begin.
+    The training, ready to start.
 
   Raises:
-    UserError: If the settings do not go with the task.
+    UserError: If the settings do not fit the task.
   """
   before = method.before
   if before is None:

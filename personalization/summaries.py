@@ -18,13 +18,12 @@ class Summary:
     deviation: The standard deviation.
     interval: The 95% confidence interval of the mean; None if it has none.
     weighted_mean: The mean in which a client counts by its evaluation examples.
-    quantiles: The metric at each of some quantiles.
-    worst_tenth: The mean over the worst tenth of the clients, one at least.
+    quantiles: The metric at several quantiles.
+    worst_tenth: The mean over the worst tenth of the clients, at least one.
     best_tenth: The mean over the best tenth.
     largest_tenth: The mean over the tenth with the most examples.
-    hurt: The share of clients that are strictly worse off than without
-      personalization; None where there is nothing to compare with, NaN if that
-      diverged.
+    hurt: The share of clients that are strictly worse off than with the
+      baseline; None if there is no baseline, NaN if it diverged.
   """
 
   num_clients: int
@@ -49,10 +48,9 @@ def summarize(
 
   Args:
     metric: Each client's metric.
-    weights: How much each client's metric was judged by, examples or words.
+    weights: The number of examples or words that each client's metric is over.
     higher_is_better: The metric's direction.
-    hurt: Which clients are worse off than without personalization, if there is
-      something to compare with.
+    hurt: Which clients are worse off than with the baseline, if there is one.
 
   Returns:
     The summary.
@@ -86,36 +84,35 @@ def _best_first(metric: np.ndarray, higher_is_better: bool) -> np.ndarray:
 
 
 def weighted_mean(metric: np.ndarray, weights: np.ndarray) -> float:
-  """Takes the mean in which a client counts by its weight."""
+  """Returns the mean in which a client counts by its weight."""
   return float(np.average(metric.astype(np.float64), weights=weights))
 
 
 def worst_tenth(metric: np.ndarray, higher_is_better: bool) -> float:
-  """Takes the mean over the worst tenth of the clients, one at least."""
+  """Returns the mean over the worst tenth of the clients, at least one."""
   ordered = _best_first(metric.astype(np.float64), higher_is_better)
   return float(ordered[-_tenth(metric) :].mean())
 
 
 def largest_tenth(metric: np.ndarray, weights: np.ndarray) -> float:
-  """Takes the mean over the tenth of the clients with the largest weights."""
+  """Returns the mean over the tenth of the clients with the largest weights."""
   largest = np.argsort(-np.asarray(weights), kind='stable')[: _tenth(metric)]
   return float(metric.astype(np.float64)[largest].mean())
 
 
 def interval_of_mean(metric: np.ndarray) -> tuple[float, float] | None:
-  """Returns the 95% confidence interval of the mean, Student's.
+  """Returns Student's 95% confidence interval of the mean.
 
-  Of eight clients it holds the true mean in 94 % of cases if their metric is
-  normal, in 91 % if it is as skewed as an accuracy near 1, and in 86 % if
-  lognormal; the bootstrap's in 88, 86 and 80 % (BCa: 88, 87 and 82 %). Of 50
-  clients they hardly differ.
+  With eight clients it contains the true mean in 94 % of cases if their metric
+  is normal, in 91 % if it is as skewed as an accuracy near 1, and in 86 % if it
+  is lognormal; the bootstrap's interval does in 88, 86 and 80 % (BCa: 88, 87
+  and 82 %). With 50 clients they hardly differ.
 
   Args:
     metric: Each client's metric.
 
   Returns:
-    The interval. None if there is just one client, or one whose metric is not
-    finite.
+    The interval. None if there is only one client, or a metric is not finite.
   """
   if len(metric) < 2 or not np.all(np.isfinite(metric)):
     return None

@@ -394,8 +394,8 @@ def test_what_diverges_in_padding_alone_counts_as_ever():
 class Counting(linear.LogisticRegression):
   """Counts each true class and predicted class, as a confusion matrix has."""
 
-  def judge(self, predicted, batch):
-    own = super().judge(predicted, batch)
+  def prediction_statistics(self, predicted, batch):
+    own = super().prediction_statistics(predicted, batch)
     rows = tf.one_hot(batch['y'], self.num_classes)
     columns = tf.one_hot(predicted, self.num_classes)
     own['confusion'] = rows[:, :, tf.newaxis] * columns[:, tf.newaxis]

@@ -93,7 +93,7 @@ def _train(method, clients, rounds=3):
 
 def _evaluate(method, state, clients):
   held_out = [
-    process.HeldOutClient(
+    process.EvaluatedClient(
       client.data,
       collections.OrderedDict(evaluation=client.data),
       client.state,

@@ -161,7 +161,7 @@ def test_defaults_are_the_papers():
 
 def test_prototypes_that_stay_are_sent_by_nobody():
   method = _method(moving_prototypes=False)
-  assert method.trainer.against_privacy is None
+  assert method.trainer.why_not_private is None
   assert set(method.trainer.parts) == {'model'}
   state = preferring.start(method)
   after = preferring.run(method, 2).state

@@ -158,7 +158,7 @@ def test_heads_follow_their_users_with_the_slots_of_their_optimizer():
 
 
 def test_cannot_be_private():
-  assert 'reveals its embedding' in _method().trainer.against_privacy
+  assert 'reveals its embedding' in _method().trainer.why_not_private
 
 
 def test_noise_is_on_all_that_is_changed_of_the_model():

@@ -161,10 +161,10 @@ def make_clients(
 
 def hold_out(
   clients: Sequence[trainers.Client],
-) -> list[process.HeldOutClient]:
+) -> list[process.EvaluatedClient]:
   """Personalizes clients to their data, with evaluation sets of 6 examples."""
   return [
-    process.HeldOutClient(
+    process.EvaluatedClient(
       personalization=client.data,
       evaluation=collections.OrderedDict(evaluation=data(k + 100, 6)),
       state=client.state,
@@ -178,7 +178,7 @@ def hold_out(
 def make_held_out(
   method: methods.Method,
   data_of_clients: Sequence[batches.ClientData] | None = None,
-) -> list[process.HeldOutClient]:
+) -> list[process.EvaluatedClient]:
   """Makes held-out clients that were never trained."""
   return hold_out(make_clients(method, data_of_clients))
 

@@ -1,4 +1,4 @@
-"""kNN-Per against scikit-learn's neighbours, and at the limits of c."""
+"""kNN-Per against scikit-learn's neighbors, and at the limits of c."""
 
 import collections
 
@@ -32,7 +32,7 @@ def _signs(own):
   return own
 
 
-# For each kind of model: how to label, scikit-learn's neighbours for it and
+# For each kind of model: how to label, scikit-learn's neighbors for it and
 # what they predict, with the model's own prediction and the metric.
 _MODELS = {
   'regression': (
@@ -154,7 +154,7 @@ def test_each_word_of_a_sentence_has_neighbours(runtime):
     return [part[y > 0] for part in parts]
 
   clients, expected, likelihoods = [], [], []
-  for count in (9, 1, 14):  # One with fewer words than neighbours.
+  for count in (9, 1, 14):  # One with fewer words than neighbors.
     own, new = sentences(count), sentences(30)
     own['x'][0, 2:] = own['y'][0, 1:] = 0
     client = helpers.make_held_out(method)[0]
@@ -242,7 +242,7 @@ def test_embedding_batch_by_batch_changes_nothing(jit_compile):
     mask=np.ravel(is_word),
   )
   for name, entries in store(tf.nest.map_structure(tf.constant, data)).items():
-    # At the end there is room for seven neighbours.
+    # At the end there is room for seven neighbors.
     room = np.zeros_like(entries[-7:])
     np.testing.assert_allclose(
       entries, np.concatenate([expected[name], room]), atol=1e-6

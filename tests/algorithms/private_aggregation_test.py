@@ -368,7 +368,7 @@ def test_the_bands_are_those_of_the_square_root_of_a_sum():
 
 def test_a_part_that_is_aggregated_in_another_way_is_refused():
   updates_type = collections.OrderedDict(a=_update_type([1]))
-  with pytest.raises(errors.UserError, match='Its a is aggregated in a way'):
+  with pytest.raises(errors.UserError, match='Its a has a special aggregator'):
     private_aggregation.process(
       _gaussian(), {'a': aggregation.total()}, updates_type
     )

@@ -82,10 +82,10 @@ def loss(
 def hold_out(
   clients: Sequence[trainers.Client],
   evaluation: Sequence[batches.ClientData] | None = None,
-) -> list[process.HeldOutClient]:
+) -> list[process.EvaluatedClient]:
   """Has clients adapt to their data, and be judged by others."""
   return [
-    process.HeldOutClient(
+    process.EvaluatedClient(
       personalization=client.data,
       evaluation=collections.OrderedDict(evaluation=own),
       state=client.state,

@@ -110,7 +110,7 @@ def test_clients_send_these_tensors_and_no_others(trainer):
   seen = _Seen()
   own = _Watching(1.0, 1.0, 5.0, 5.0, seen)
   method = _build(trainer, own, **_SETTINGS.get(trainer, {}))
-  assert method.trainer.against_privacy is None
+  assert method.trainer.why_not_private is None
   # Making the program would fail if the server used sums that are not private.
   method.next.type_signature  # noqa: B018
   assert seen == [_SENT[trainer]]
@@ -120,7 +120,7 @@ def test_clients_send_these_tensors_and_no_others(trainer):
 
 @pytest.mark.parametrize('trainer', _REFUSED)
 def test_trainers_that_cannot_be_private_say_why(trainer):
-  assert _REFUSED[trainer] in _build(trainer).trainer.against_privacy
+  assert _REFUSED[trainer] in _build(trainer).trainer.why_not_private
 
 
 @pytest.mark.parametrize('trainer', _REFUSED)

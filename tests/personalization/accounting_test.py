@@ -42,7 +42,7 @@ _MCMAHAN_LARGE = accounting.poisson(1.0, 5e3 / 1e8, 5000)
 _ABADI = accounting.poisson(4.0, 0.01, 10_000)
 _MNIST = accounting.poisson(1.1, 256 / 6e4, 14_062)
 _MNIST_LESS_NOISE = accounting.poisson(0.7, 256 / 6e4, 10_546)
-# The published numbers do not halve the noise, though neighbours replace one.
+# The published numbers do not halve the noise, though neighbors replace one.
 _RAMASWAMY = accounting.fixed_size(1.6, 20_000, 2_000_000, 2000)
 _RAMASWAMY_LARGE = accounting.fixed_size(1.6, 20_000, 10_000_000, 2000)
 _KAIROUZ = _tree(1.13, 1600)
@@ -343,7 +343,7 @@ def test_the_usual_delta_is_below_one_over_the_population():
 def test_a_guarantee_is_printed_with_its_unit(epsilon, text):
   guarantee = accounting.Guarantee(
     unit='client',
-    neighbours='a client is there or not',
+    neighbors='a client is there or not',
     epsilon=epsilon,
     delta=1e-5,
     mechanism='gaussian',

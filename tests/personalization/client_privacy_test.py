@@ -171,7 +171,12 @@ def test_the_count_for_an_adaptive_clip_is_paid_for():
     ),
     ('local', 'hypcluster', {}, 'counts of clusters'),
     ('distributed', 'hypcluster', {}, 'counts of clusters'),
-    ('distributed', 'fedavg', dict(client_sampling='poisson'), 'nobody who'),
+    (
+      'distributed',
+      'fedavg',
+      dict(client_sampling='poisson'),
+      'no client that',
+    ),
   ),
 )
 def test_ways_that_do_not_go_with_the_settings_are_refused(
@@ -252,7 +257,7 @@ def test_what_groups_begin_with_is_accounted_for(
   guarantee = method.guarantee
   assert guarantee.epsilon == pytest.approx(expected)
   assert says in guarantee.sampling
-  assert ('of its group' in guarantee.neighbours) == (sampling == 'fixed_size')
+  assert ('of its group' in guarantee.neighbors) == (sampling == 'fixed_size')
   # The training before is as private.
   assert method.before.aggregator is method.aggregator
 

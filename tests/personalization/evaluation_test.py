@@ -654,7 +654,7 @@ def test_nobody_in_whose_examples_something_counts():
     aggregation.mean(),
     ('evaluation',),
   )
-  with pytest.raises(errors.UserError, match=f'of whose examples {_METRIC}'):
+  with pytest.raises(errors.UserError, match=f'on which {_METRIC} can be'):
     _evaluate(algorithm, _task(model=NoneCount(3)))
 
 

@@ -421,7 +421,11 @@ def test_training_on_poisson_batches_goes_on_with_the_same_noise(tmp_path):
 
   with pytest.raises(_Interrupted):
     training.train(
-      method, task, how, checkpoint_dir=tmp_path, on_round=interrupt
+      method,
+      task,
+      how,
+      checkpoint_dir=tmp_path,
+      callbacks=training.Callbacks(on_round=interrupt),
     )
   states = [
     training.train(method, task, how, checkpoint_dir=folder).server_state

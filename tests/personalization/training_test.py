@@ -2,10 +2,11 @@
 
 import asyncio
 import collections
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import csv
 import dataclasses
 import functools
+import itertools
 import pathlib
 import signal
 import subprocess
@@ -31,6 +32,7 @@ from base import errors
 from base import seeds
 from personalization import checkpoints
 from personalization import client_states
+from personalization import round_runners
 from personalization import schedules
 from personalization import training
 from tasks import registry as task_registry
@@ -228,13 +230,25 @@ def _train(
   on_round: Callable[[int, Any], None] = lambda *_: None,
   schedule: schedules.Schedule | None = None,
   start: training.Trained | None = None,
-  release_managers: Sequence[tff.program.ReleaseManager] = (),
-  on_checkpoint: Callable[[int], None] = lambda _: None,
-  should_stop: Callable[[], bool] | None = None,
-  evaluate: Callable[[training.Trained], Awaitable[None]] | None = None,
   **changed: Any,
 ) -> training.Trained:
-  """Trains, but is interrupted after some rounds and started again."""
+  """Trains, but is interrupted after some rounds and started again.
+
+  Args:
+    method: The method.
+    task: The task.
+    interrupt: The rounds after which it is interrupted.
+    folder: The folder of its checkpoints.
+    on_round: As in `training.Callbacks`.
+    schedule: As in `training.train`.
+    start: Likewise.
+    **changed: Other callbacks, and settings of the training.
+
+  Returns:
+    The training.
+  """
+  names = [field.name for field in dataclasses.fields(training.Callbacks)]
+  callbacks = {name: changed.pop(name) for name in names if name in changed}
   interruptions = list(interrupt)
 
   def interrupted_on_round(round_num: int, metrics: Any) -> None:
@@ -252,11 +266,9 @@ def _train(
         schedule=schedule,
         start=start,
         checkpoint_dir=folder,
-        release_managers=tuple(release_managers),
-        on_round=interrupted_on_round,
-        on_checkpoint=on_checkpoint,
-        should_stop=should_stop,
-        evaluate=evaluate,
+        callbacks=training.Callbacks(
+          on_round=interrupted_on_round, **callbacks
+        ),
       )
     except _Interrupted:
       pass
@@ -305,7 +317,7 @@ def _uninterrupted(cohort_context: None) -> tuple[training.Trained, list[Any]]:
   """What a run that is not interrupted ends with, and what it released."""
   del cohort_context
   releases = _Releases()
-  return _train(release_managers=[releases]), releases.values
+  return _train(release_managers=(releases,)), releases.values
 
 
 # Resuming.
@@ -330,7 +342,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(
 
   releases = _Releases()
   trained = _train(
-    interrupt=interrupt, folder=tmp_path, release_managers=[releases]
+    interrupt=interrupt, folder=tmp_path, release_managers=(releases,)
   )
   _assert_same_bits(trained, expected)
   # Each round once and in order, with the same numbers.
@@ -365,7 +377,9 @@ def test_a_run_that_was_done_does_nothing_again(tmp_path, uninterrupted):
   _train(folder=tmp_path)
   releases, rounds = _Releases(), []
   trained = _train(
-    _recording(_fedadam(), rounds), folder=tmp_path, release_managers=[releases]
+    _recording(_fedadam(), rounds),
+    folder=tmp_path,
+    release_managers=(releases,),
   )
   _assert_same_bits(trained, uninterrupted[0])
   assert not rounds
@@ -416,10 +430,12 @@ def test_a_round_that_is_released_twice_is_there_once(
       _task(),
       _SETTINGS,
       checkpoint_dir=tmp_path / f'{name}_checkpoints',
-      release_managers=(
-        tff.program.CSVFileReleaseManager(
-          tmp_path / f'{name}.csv', key_fieldname='round'
-        ),
+      callbacks=training.Callbacks(
+        release_managers=(
+          tff.program.CSVFileReleaseManager(
+            tmp_path / f'{name}.csv', key_fieldname='round'
+          ),
+        )
       ),
     )
 
@@ -474,7 +490,7 @@ def test_an_interrupted_native_run_ends_as_one_that_was_not(tmp_path):
 def test_a_training_that_is_stopped_goes_on_from_that_round(
   tmp_path, way, make, monkeypatch
 ):
-  monkeypatch.setattr(training, '_SECONDS_AT_ONCE', 0.0)  # Round by round.
+  monkeypatch.setattr(round_runners, '_SECONDS_AT_ONCE', 0.0)  # Round by round.
   method = way(make())
   expected = _train(method)
   trained: training.Trained | None = None
@@ -486,7 +502,7 @@ def test_a_training_that_is_stopped_goes_on_from_that_round(
     trained = _train(
       method,
       folder=tmp_path,
-      release_managers=[releases],
+      release_managers=(releases,),
       on_round=lambda number, _: rounds.append(number),
       on_checkpoint=at_checkpoints.append,
       should_stop=lambda: next(answers, True),  # noqa: B023
@@ -524,7 +540,7 @@ def test_another_seed_gives_another_model(uninterrupted):
 
 def test_the_number_of_rounds_does_not_change_them(uninterrupted):
   releases = _Releases()
-  _train(total_rounds=3, release_managers=[releases])
+  _train(total_rounds=3, release_managers=(releases,))
   assert releases.values == uninterrupted[1][:3]
 
 
@@ -533,7 +549,7 @@ def test_both_runtimes_end_with_the_same_model(uninterrupted):
   with tff.framework.get_context_stack().install(
     native.create_native_context()
   ):
-    trained = _train(release_managers=[releases])
+    trained = _train(release_managers=(releases,))
   _assert_close(trained.server_state, uninterrupted[0].server_state)
   _assert_close(releases.values, uninterrupted[1])
 
@@ -545,7 +561,7 @@ def test_rounds_in_one_program_are_the_rounds_one_by_one(
 ):
   releases = _Releases(), _Releases()
   together, one_by_one = (
-    _train(method, clients_per_round=clients_per_round, release_managers=[r])
+    _train(method, clients_per_round=clients_per_round, release_managers=(r,))
     for method, r in zip((make(), _one_by_one(make())), releases)
   )
   _assert_close(together.server_state, one_by_one.server_state)
@@ -572,7 +588,7 @@ def test_rounds_of_cohorts_of_any_size_are_the_same_in_one_program(
   )
   releases = _Releases(), _Releases()
   together, one_by_one = (
-    _train(method, release_managers=[r], **changed)
+    _train(method, release_managers=(r,), **changed)
     for method, r in zip((make(), _one_by_one(make())), releases)
   )
   _assert_close(together.server_state, one_by_one.server_state)
@@ -704,6 +720,41 @@ def test_an_error_in_what_is_prepared_is_raised(padded):
   assert not _prefetch_threads()
 
 
+def test_what_was_trained_before_a_clients_data_fail_is_kept(tmp_path):
+  calls = itertools.count()
+
+  def fail(examples: Examples) -> Examples:
+    if next(calls) > 0:
+      raise errors.UserError('train_000002: y is 99.')
+    return examples
+
+  plain = _with_client(dict, padded=False)
+  load = plain.train.sets['train']
+  own = [len(load(client_id)['y']) for client_id in plain.train.client_ids]
+  sizes = {'train': np.array(own)}
+  expected = _train(task=plain, rounds_per_checkpoint=100)
+  releases = _Releases()
+  saved: list[int] = []
+
+  def train(task: tasks.Task) -> training.Trained:
+    return _train(
+      task=dataclasses.replace(
+        task, train=dataclasses.replace(task.train, sizes=sizes)
+      ),
+      folder=tmp_path,
+      release_managers=[releases],
+      on_checkpoint=saved.append,
+      rounds_per_checkpoint=100,
+    )
+
+  with pytest.raises(errors.UserError, match='y is 99'):
+    train(_with_client(fail, padded=False))
+  assert saved[0] == 0
+  assert saved[-1] > 0
+  assert [key for key, _ in releases.values] == list(range(1, saved[-1] + 1))
+  _assert_same_bits(train(plain), expected)
+
+
 @pytest.mark.parametrize('interruption', [KeyboardInterrupt, MemoryError])
 def test_nothing_is_left_running_when_it_is_interrupted(interruption):
   def on_round(round_num: int, metrics: Any) -> None:
@@ -801,7 +852,7 @@ def test_a_training_without_a_finite_update_stops(
   trained = _train(interrupt=interrupt, **own)
   assert trained.diverged
   assert trained.round == (7 if total_rounds == 7 else 12 if at_once else 10)
-  assert trained.rounds_in_vain == min(trained.round, 10)
+  assert trained.rounds_without_update == min(trained.round, 10)
   again = _train(on_round=lambda *_: pytest.fail('It goes on.'), **own)
   assert (again.diverged, again.round) == (True, trained.round)
 
@@ -819,7 +870,7 @@ def test_clients_know_their_attributes(at_once, clients_per_round):
     _in_groups() if at_once else _one_by_one(_in_groups()),
     task,
     clients_per_round=clients_per_round,
-    release_managers=[releases],
+    release_managers=(releases,),
   )
   how = dataclasses.replace(_SETTINGS, clients_per_round=clients_per_round)
   for round_num, metrics in releases.values:
@@ -1085,16 +1136,16 @@ def test_only_the_clients_of_a_round_are_read_and_initialized():
 
 def test_rounds_are_one_by_one_if_clients_keep_much(monkeypatch):
   runners: list[Any] = []
-  make = training._make_runner
+  make = round_runners.make_runner
 
   def spy(*args: Any) -> Any:
     runners.append(make(*args))
     return runners[-1]
 
-  monkeypatch.setattr(training, '_make_runner', spy)
+  monkeypatch.setattr(round_runners, 'make_runner', spy)
   size = 6 * training.make_client_states(_ditto(), ['a'], 5).bytes_per_client
   for most_bytes in (size, size - 1):
-    monkeypatch.setattr(training, '_MOST_STATE_BYTES', most_bytes)
+    monkeypatch.setattr(round_runners, '_MOST_STATE_BYTES', most_bytes)
     _train(_ditto(), total_rounds=1)
   assert [type(runner).__name__ for runner in runners] == [
     '_AtOnce',
