@@ -1,23 +1,28 @@
-"""Measures rounds of federated averaging and others, side by side in one run.
+"""Measures rounds of federated averaging and other methods on several systems.
 
   native      TFF's own C++ runtime
   cohort      our runtime
-  bare        a loop over the same batches, without federated machinery: of
-              Keras, or of TensorFlow where Keras does not have the model
+  bare        a loop over the same batches, without federated machinery: in
+              Keras, or in TensorFlow if Keras does not have the model
   vectorized  linear models only: a round written by hand as one XLA program
   example     our runtime, the gradient of each example clipped, with noise
   gaussian    our runtime, clients' updates clipped, with noise on their sum
   local       our runtime, clients' updates clipped, each with noise of its own
 
-Each system has a process of its own, and they take turns, so that what else the
-machine does hits all alike. Shown are medians of seconds a round, as ratios
-too; the seconds from the start to the end of the first round, without imports;
-and the most memory used. Then our runtime's time and memory for cohorts of 10,
-100 and 1,000 clients.
+Each system has a process of its own. The systems take turns, so that other work
+of the machine affects them alike. The tables have the median seconds of a
+round, also as ratios to other systems; the seconds from the start to the end of
+the first round, without imports; and the peak memory. Further tables have our
+runtime's time and memory for cohorts of 10, 100 and 1,000 clients.
 
-With the databases of TFF in --data_dir, T1 to T3 are real tasks, through the
-whole of training and evaluation, on our runtime and in a bare loop.
+T1 to T3 are real tasks, which need the databases of TFF in --data_dir. They run
+the whole of training and evaluation on our runtime and in a bare loop.
 """
+
+from experiments.command_line import stopping
+
+if __name__ == '__main__':
+  stopping.listen()  # Before the other imports, which take a while.
 
 from absl import app
 from absl import flags
@@ -40,16 +45,16 @@ _CHOSEN = flags.DEFINE_list(
 _METHODS = flags.DEFINE_list(
   'methods',
   list(workloads.METHODS),
-  'The methods that are measured on W1 and W2, too: each on the cohort runtime'
-  f' and in a bare loop. One or more of {", ".join(workloads.METHODS)}.',
+  'Further methods to measure on W1 and W2, each on the cohort runtime and in a'
+  f' bare loop: one or more of {", ".join(workloads.METHODS)}.',
 )
 _DATA_DIR = flags.DEFINE_string(
-  'data_dir', None, 'The folder of the databases that T1 to T3 are of.'
+  'data_dir', None, 'The folder of the databases for T1 to T3.'
 )
 _TURNS = flags.DEFINE_integer(
   'turns',
   7,
-  'How often each system has its turn.',
+  'The number of turns of each system.',
   lower_bound=1,
   upper_bound=1_000_000,
 )
@@ -59,8 +64,8 @@ _SCALE = flags.DEFINE_boolean(
 _JSON = flags.DEFINE_string(
   'json',
   None,
-  'A file for the medians in seconds, {workload: {system: seconds}}; the key is'
-  ' "W1 pfedme" where a method is another one.',
+  'A file for the medians in seconds, {workload: {system: seconds}}; the key of'
+  ' a further method names it, as in "W1 pfedme".',
 )
 
 
@@ -80,7 +85,7 @@ def _main() -> int:
 
 
 def main(argv: list[str]) -> int:
-  """Measures what the flags say, and returns the exit status."""
+  """Measures the systems as the flags say, and returns the exit status."""
   launch.refuse_arguments(argv)
   known = [*workloads.MADE_UP, *workloads.TASKS]
   unknown = sorted(set(_CHOSEN.value) - set(known))
@@ -95,7 +100,7 @@ def main(argv: list[str]) -> int:
       f' {", ".join(workloads.METHODS)}.'
     )
   if not _CHOSEN.value:
-    raise app.UsageError(f'Name a workload at least, of {", ".join(known)}.')
+    raise app.UsageError(f'Name at least one workload of {", ".join(known)}.')
   if set(_CHOSEN.value) & set(workloads.TASKS) and not _DATA_DIR.value:
     raise app.UsageError('T1 to T3 need the --data_dir of their databases.')
   return launch.carry_out(_main)

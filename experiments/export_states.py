@@ -1,13 +1,18 @@
-"""Writes what clients keep from round to round, as arrays that NumPy reads.
+"""Writes the states that clients keep from round to round, as NumPy arrays.
 
   export_states FOLDER                     of a run that trained one method
   export_states FOLDER --training=ditto    of one of its trainings
 
 FOLDER/states/TRAINING gets a file clients.csv with a line for each client that
-took part in training, and for each part of their states, as a personal model's
-kernel, a file PART.npy with the clients as its first axis, in the same order:
-numpy.load('personal.kernel.npy', mmap_mode='r').
+took part in training. For each part of their states, such as a personal model's
+kernel, it gets a file PART.npy with the clients as its first axis, in the same
+order: numpy.load('personal.kernel.npy', mmap_mode='r').
 """
+
+from experiments.command_line import stopping
+
+if __name__ == '__main__':
+  stopping.listen()  # Before the other imports, which take a while.
 
 from absl import app
 from absl import flags
@@ -17,7 +22,7 @@ from experiments.command_line import paths
 from experiments.command_line import shared_flags
 
 _TRAINING = flags.DEFINE_string(
-  'training', None, 'The training; there is no need to name the only one.'
+  'training', None, 'The training; not needed if there is only one.'
 )
 _OUTPUT_DIR = shared_flags.output_dir("states/TRAINING in the run's folder")
 
@@ -30,7 +35,7 @@ def _main(folder: str) -> int:
 
 
 def main(argv: list[str]) -> int:
-  """Exports what the arguments and flags say, and returns the exit status."""
+  """Exports the states that the user asks for, and returns the exit status."""
   if len(argv) != 2:
     raise app.UsageError('Name the output folder of a run.')
   return launch.carry_out(lambda: _main(argv[1]))

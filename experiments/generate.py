@@ -1,16 +1,21 @@
-"""Generates text for a user under any context, by the model of a finished run.
+"""Generates a user's text under any context, with the model of a finished run.
 
-  generate FOLDER --list                   who there is, and which contexts
+  generate FOLDER --list                   lists the clients and the contexts
   generate FOLDER --client=NAME --prompt="We Must" --prompt="I think"
   generate FOLDER:fedpc --client=NAME --context=A --context=B --prompt="We Must"
 
-FOLDER is the output folder of a run of a task of dialogue; a method is to be
-named if it has trained several. The user has what it keeps from its last round;
-one that was never trained has what it would start to adapt from. Each next word
-is drawn among the most likely ones, by their probabilities. Contexts are shown
-in one table, and with one seed the text under a context is the same whichever
-others are beside it.
+FOLDER is the output folder of a run of a dialogue task; name a method if the
+run trained several. The user's state is the one from its last round; a user
+that was never in training has the state from which it would start to adapt.
+Each next word is drawn among the most likely ones, by their probabilities.
+Contexts are shown in one table. With the same seed, the text under a context
+does not depend on the other contexts.
 """
+
+from experiments.command_line import stopping
+
+if __name__ == '__main__':
+  stopping.listen()  # Before the other imports, which take a while.
 
 from absl import app
 from absl import flags
@@ -24,17 +29,22 @@ _CLIENT = flags.DEFINE_string('client', None, 'The client.')
 _CONTEXTS = flags.DEFINE_multi_string(
   'context',
   [],
-  "The context; by default all of the client's own. It can be given more than"
-  ' once.',
+  'The context; by default all contexts of the client. It can be given more'
+  ' than once.',
 )
 _PROMPTS = flags.DEFINE_multi_string(
-  'prompt', [], 'How the text begins. It can be given more than once.'
+  'prompt',
+  [],
+  'The beginning of the text. It can be given more than once.',
 )
 _LENGTH = flags.DEFINE_integer(
   'length', 20, 'The number of tokens to generate.', lower_bound=1
 )
 _TOP = flags.DEFINE_integer(
-  'top', 50, 'How many of the likeliest tokens to draw among.', lower_bound=1
+  'top',
+  50,
+  'The number of most likely tokens to draw among.',
+  lower_bound=1,
 )
 _SEED = flags.DEFINE_integer('seed', 0, 'The seed of the draws.', lower_bound=0)
 _DATA_DIR = shared_flags.data_dir()
@@ -59,7 +69,7 @@ def _main(folder: str) -> int:
 
 
 def main(argv: list[str]) -> int:
-  """Generates what the flags say, and returns the exit status."""
+  """Generates the texts that the flags ask for, and returns the exit status."""
   if len(argv) != 2:
     raise app.UsageError('Name the output folder of a run.')
   if not _LIST.value and not (_CLIENT.value and _PROMPTS.value):

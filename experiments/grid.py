@@ -1,7 +1,7 @@
 """Runs a grid of settings on all cores, and finds each method's best point.
 
-  grid GRID.toml             all points, and their repeats
-  grid GRID.toml --dry_run   what that is, and how long it takes
+  grid GRID.toml             runs all points with all repeats
+  grid GRID.toml --dry_run   lists the points, and estimates how long they take
 
 GRID.toml has a preset and lists of values:
 
@@ -11,12 +11,17 @@ GRID.toml has a preset and lists of values:
   [[grid]]                         # there can be several
   algorithms = ["fedavg", "ditto"]
   settings = {total_rounds = 500}
-  [grid.values]                    # of which all combinations are run
+  [grid.values]                    # all combinations of these are run
   client_learning_rate = [0.01, 0.03, 0.1]
 
 The best point is chosen by the mean of the validation metric over clients and
-repeats. The same command again goes on where it was stopped.
+repeats. The same command continues where it was stopped.
 """
+
+from experiments.command_line import stopping
+
+if __name__ == '__main__':
+  stopping.listen()  # Before the other imports, which take a while.
 
 from absl import app
 
@@ -24,15 +29,17 @@ from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import shared_flags
 from experiments.sweeps import grid_file
+from experiments.sweeps import launchers
 
 _DRY_RUN = shared_flags.dry_run()
 _DATA_DIR = shared_flags.data_dir()
-_OUTPUT_DIR = shared_flags.output_dir('one of this grid only, in results/')
-_WORKERS = shared_flags.workers()
+_OUTPUT_DIR = shared_flags.output_dir('one for this grid only, in results/')
+_LAUNCHER = launchers.define_flags()
 
 
 def _main(path: str) -> int:
   contents = grid_file.read(paths.user_path(path))
+  launcher = _LAUNCHER()
   grids = launch.load('experiments.sweeps.grids')
   folder = (
     paths.user_path(_OUTPUT_DIR.value)
@@ -43,13 +50,13 @@ def _main(path: str) -> int:
     contents,
     folder,
     paths.folder(_DATA_DIR.value),
-    _WORKERS.value,
+    launcher,
     _DRY_RUN.value,
   )
 
 
 def main(argv: list[str]) -> int:
-  """Runs what the flags say, and returns the exit status."""
+  """Runs the grid that the user names, and returns the exit status."""
   if len(argv) != 2:
     raise app.UsageError('Name one file, GRID.toml.')
   return launch.carry_out(lambda: _main(argv[1]))

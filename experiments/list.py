@@ -1,15 +1,20 @@
 """Lists methods, tasks, presets and tables, and the settings of one of them.
 
-  list                   all that there is, a line each
+  list                   everything, with a line each
   list methods           or tasks, presets, tables, privacy
   list run               the settings of every run: help, default and range
-  list method ditto      those of a method, as of hypcluster+finetuning
+  list method ditto      those of a method, such as hypcluster+finetuning
   list task school       those of a task
   list privacy gaussian  those of a way to train privately
   list preset school     what a preset sets
 
 A setting is given to experiments:run by --set, or in a preset.
 """
+
+from experiments.command_line import stopping
+
+if __name__ == '__main__':
+  stopping.listen()  # Before the other imports, which take a while.
 
 from collections.abc import Iterable
 
@@ -30,7 +35,7 @@ _OVERVIEWS = {
   'tables': overviews.tables,
   'privacy': overviews.privacy_ways,
 }
-# What settings can be listed of, and the names there are.
+# The topics that need a name, and the names that they have.
 _NAMES = {
   'method': algorithm_registry.short_names,
   'task': task_registry.task_names,
@@ -40,14 +45,17 @@ _NAMES = {
 
 
 def _lines(topic: str, name: str) -> Iterable[str]:
-  """Returns the lines of what a user asked for."""
+  """Returns the lines that a user asked for."""
   if not name and topic == 'run':
     return _texts('run')
   if not name and topic in _OVERVIEWS:
     return _OVERVIEWS[topic]()
+  known = {*_OVERVIEWS, *_NAMES, 'run'}
+  if topic not in known:
+    raise errors.unknown('topic', topic, known)
+  if topic.removesuffix('s') not in _NAMES:
+    raise errors.UserError(f'list {topic} takes no name: {errors.shown(name)}.')
   topic = topic.removesuffix('s')
-  if topic not in _NAMES:
-    raise errors.unknown('topic', topic, {*_OVERVIEWS, *_NAMES, 'run'})
   if not name:
     raise errors.UserError(
       f'Name one, as in list {topic} {_NAMES[topic]()[0]}.'
@@ -73,7 +81,7 @@ def _main(topic: str = '', name: str = '') -> int:
 
 
 def main(argv: list[str]) -> int:
-  """Lists what the arguments say, and returns the exit status."""
+  """Lists what the arguments name, and returns the exit status."""
   if len(argv) > 3:
     raise app.UsageError('Name one thing, as in list method ditto.')
   return launch.carry_out(lambda: _main(*argv[1:]))

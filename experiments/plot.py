@@ -1,16 +1,17 @@
-"""Draws what runs have measured, as PNG, SVG and PDF files.
+"""Draws the results of runs, as PNG, SVG and PDF files.
 
   plot FOLDER          of one run, into FOLDER/plots
   plot FOLDER FOLDER…  of repeats, runs that differ in seed: clients are pooled,
-                       means have bars of their deviation, and are in a table
+                       means have error bars, and are also shown in a table
 
-The figures, of what there are numbers for, are as wide as a column of a paper:
+Figures are as wide as a column of a paper. If there are numbers for them, these
+figures are drawn:
 
   clients            each method's metric over the test clients
   hurt_METHOD        who is hurt, how much, and with how many examples
   candidates_METHOD  the mean and the share hurt by epochs, coefficients, …
-  change_METHOD      each client's relative change by the last training, as of
-                     group+finetuning against fedadam+finetuning; of all
+  change_METHOD      each client's relative change by the last training, such as
+                     from fedadam+finetuning to group+finetuning; of all
                      clients, and of each known group
   learning           the training metrics by round, and the share of updates
                      that were dropped, if any were
@@ -20,19 +21,25 @@ The figures, of what there are numbers for, are as wide as a column of a paper:
   groups_METHOD      known groups of clients in clusters
   embeddings_METHOD  where the embeddings of clients lie, by known groups
   confusion_METHOD   known groups in clusters, or in those of their embeddings
-  steps_TRAINING     the steps that the clients of the last round chose, and
-  trajectory_TRAINING  the means of steps and uncertainty by round, of Self-FL
+  steps_TRAINING     of Self-FL, the steps that clients chose in the last round
+  trajectory_TRAINING  of Self-FL, the means of steps and uncertainty by round
   tuning             one candidate for all clients, or one for each
 
-and, where experiments:run was told by --set to measure more,
+Further figures need a setting of experiments:run, which --set can give:
 
   validation                 with rounds_per_evaluation: the validation clients
-                             in the course of a training
+                             during training
   ood                        with ood_examples
   acceptance                 with acceptance_margin or acceptance_min_examples
-  personalization_fractions  with these settings; the latter
-  evaluation_fractions       has hurt_METHOD_part_… as well
+  personalization_fractions  with the setting of this name
+  evaluation_fractions       with the setting of this name, which also gives
+                             hurt_METHOD_part_…
 """
+
+from experiments.command_line import stopping
+
+if __name__ == '__main__':
+  stopping.listen()  # Before the other imports, which take a while.
 
 from absl import app
 
@@ -54,7 +61,7 @@ def _main(runs: list[str]) -> int:
 
 
 def main(argv: list[str]) -> int:
-  """Draws what the arguments and flags say, and returns the exit status."""
+  """Draws the runs that the user names, and returns the exit status."""
   if len(argv) < 2:
     raise app.UsageError('Name the output folder of a run, or of several.')
   return launch.carry_out(lambda: _main(argv[1:]))

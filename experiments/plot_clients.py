@@ -1,4 +1,4 @@
-"""Draws how many examples of which class each client of a task has.
+"""Draws how many examples of each class each client of a task has.
 
   plot_clients --task=mnist
   plot_clients --task=mnist --set task.partition=dirichlet --set task.alpha=0.1
@@ -6,6 +6,11 @@
 It writes clients_by_class.png, .svg and .pdf, and .csv with the numbers. The
 settings are those of experiments:run.
 """
+
+from experiments.command_line import stopping
+
+if __name__ == '__main__':
+  stopping.listen()  # Before the other imports, which take a while.
 
 from experiments.command_line import launch
 from experiments.command_line import paths
@@ -29,7 +34,7 @@ def _main() -> int:
 
 
 def main(argv: list[str]) -> int:
-  """Draws what the flags say, and returns the exit status."""
+  """Draws the clients of a task, and returns the exit status."""
   launch.refuse_arguments(argv)
   return launch.carry_out(_main)
 

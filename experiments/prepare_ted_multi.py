@@ -5,8 +5,13 @@
   prepare_ted_multi --source=ted_talks --data_dir=FOLDER
 
 The archive has 352 MB. It is the multilingual corpus of Qi et al. 2018, of
-which English and Spanish are taken.
+which English and Spanish are used.
 """
+
+from experiments.command_line import stopping
+
+if __name__ == '__main__':
+  stopping.listen()  # Before the other imports, which take a while.
 
 from absl import flags
 

@@ -3,11 +3,16 @@
   pretrain --source=wikitext-2 --tokenizer=gpt2_bpe --output_dir=small_gpt2
 
 The output folder then has the weights (model.safetensors), the sizes
-(config.json) and the tokenizer (vocab.json, merges.txt), as the folder of a
-published GPT-2 has: federated learning can begin with either. One of 50 pieces
-of the text is held out to show how well the words are predicted. The same
-command again goes on where it was stopped.
+(config.json) and the tokenizer (vocab.json, merges.txt), like the folder of a
+published GPT-2: federated learning can begin with either. One of 50 pieces of
+the text is held out to show how well the words are predicted. The same command
+continues where it was stopped.
 """
+
+from experiments.command_line import stopping
+
+if __name__ == '__main__':
+  stopping.listen()  # Before the other imports, which take a while.
 
 from absl import flags
 
@@ -25,7 +30,7 @@ _TOKENIZER = flags.DEFINE_string(
   'tokenizer',
   'gpt2_bpe',
   'The folder, in the data folder, of the tokenizer of GPT-2, whose first'
-  ' tokens are taken; or "learned" for one that is learned from the texts.',
+  ' tokens are used; or "learned" to learn a tokenizer from the texts.',
 )
 _OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', None, 'The folder to write to.', required=True
@@ -34,7 +39,7 @@ _DATA_DIR = shared_flags.data_dir()
 _EPOCHS = flags.DEFINE_integer(
   'epochs',
   4,
-  'The passes over the texts.',
+  'The number of passes over the texts.',
   lower_bound=1,
   upper_bound=10_000,
 )
@@ -48,7 +53,7 @@ _VOCABULARY_SIZE = flags.DEFINE_integer(
 _WIDTH = flags.DEFINE_integer(
   'width',
   128,
-  'The width of the model; it has a head for each 64.',
+  'The width of the model; it has an attention head for each 64.',
   lower_bound=1,
   upper_bound=16_384,
 )
@@ -62,8 +67,8 @@ _NUM_BLOCKS = flags.DEFINE_integer(
 _JOIN_TOKENS = flags.DEFINE_boolean(
   'join_tokens',
   True,
-  "Whether to take out WikiText's spaces around punctuation marks, so that the"
-  ' texts are spaced as others are.',
+  "Whether to remove WikiText's spaces around punctuation marks, so that the"
+  ' texts are spaced like others.',
 )
 _SEED = flags.DEFINE_integer(
   'seed',

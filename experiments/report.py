@@ -1,14 +1,19 @@
-"""Writes a report of runs and grids: one page of HTML that needs no network.
+"""Writes a report of runs and grids: one HTML page that needs no network.
 
   report FOLDER --output=report.html           of a run or a grid
   report FOLDER FOLDER… --output=report.html   of several, side by side
-  report FOLDER --output=report.html --watch   of one that is under way
+  report FOLDER --output=report.html --watch   of one that is in progress
 
-Runs that differ in nothing but their seed are taken together. The page has
-tables that can be sorted, and taken along as CSV, Markdown or LaTeX; the test
-clients one by one, who is hurt, curves by round and by candidate, groups and
+Runs that differ only in their seed are taken together. The page has tables that
+can be sorted, and downloaded as CSV, Markdown or LaTeX. It shows the individual
+test clients, who is hurt, curves by round and by candidate, groups and
 clusters, privacy, costs, and the points of grids.
 """
+
+from experiments.command_line import stopping
+
+if __name__ == '__main__':
+  stopping.listen()  # Before the other imports, which take a while.
 
 from absl import app
 from absl import flags
@@ -26,13 +31,13 @@ _EXPORT_DIR = flags.DEFINE_string(
 _WATCH = flags.DEFINE_bool(
   'watch',
   False,
-  'Writes the page anew every few seconds, until all is finished. A browser'
-  ' that shows it loads it again by itself.',
+  'Rewrites the page every few seconds, until everything is finished. A browser'
+  ' that shows the page reloads it automatically.',
 )
 
 
 def main(argv: list[str]) -> int:
-  """Writes what the arguments and flags say, and returns the exit status."""
+  """Writes the report that the user asks for, and returns the exit status."""
   if len(argv) < 2:
     raise app.UsageError('Name the output folder of a run or of a grid.')
   export_dir = _EXPORT_DIR.value
@@ -43,7 +48,9 @@ def main(argv: list[str]) -> int:
       export_dir and paths.user_path(export_dir),
       _WATCH.value,
     ),
-    'The page has what was finished.',
+    'The page shows everything that was finished.'
+    if _WATCH.value
+    else 'The same command writes the page.',
   )
 
 

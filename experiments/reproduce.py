@@ -1,6 +1,6 @@
-"""Reruns a published table: its methods and grids, beside its figures.
+"""Reruns a published table, and shows the results beside the published ones.
 
-  reproduce --table=motley_school          everything, the paper's grids too
+  reproduce --table=motley_school          everything, with the paper's grids
   reproduce --table=motley_school --best   only the points found best before
   reproduce --table=self_fl_mnist          rows that are compared on clients
   reproduce --table=self_fl_gaussian       curves, which are drawn
@@ -10,8 +10,13 @@
 
 Every point of the grids is run with every seed, the best is chosen by
 validation, and its test metric is shown beside the published one, if there is
-one. The same command again goes on where it was stopped.
+one. The same command continues where it was stopped.
 """
+
+from experiments.command_line import stopping
+
+if __name__ == '__main__':
+  stopping.listen()  # Before the other imports, which take a while.
 
 import dataclasses
 
@@ -22,6 +27,7 @@ from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import shared_flags
 from experiments.sweeps import curves
+from experiments.sweeps import launchers
 from experiments.sweeps import published_tables
 
 _NAMES = sorted((*published_tables.table_names(), *curves.table_names()))
@@ -33,29 +39,31 @@ _BEST = flags.DEFINE_bool(
 _JSON = flags.DEFINE_string(
   'json',
   None,
-  'A file to write {method: {"ours": …, "over_repeats": …, "published": …,'
-  ' "hurt": …}} to, each with those of the numbers that it has; of a table with'
-  ' columns {row: {column: …}}, of curves {figure and x: {method: …}}, of'
-  ' privacy {method: {ε: {"ours": …, "published": …}}}, of FedPC {method:'
-  ' {"known": {k: perplexity}, "withheld": {k: …}}}.',
+  'A file for the results: {method: {"ours": …, "over_repeats": …,'
+  ' "published": …, "hurt": …}}, without the numbers that a method does not'
+  ' have. For a table with columns it is {row: {column: …}}, for curves {figure'
+  ' and x: {method: …}}, for privacy {method: {ε: {"ours": …,'
+  ' "published": …}}}, and for FedPC {method: {"known": {k: perplexity},'
+  ' "withheld": {k: …}}}.',
 )
 _REPEATS = flags.DEFINE_integer(
   'repeats',
   None,
-  'How many of the seeds of the table to run, the first ones; by default all.',
+  'Runs only this many of the seeds of the table, the first ones; by default'
+  ' all.',
   lower_bound=1,
 )
 _WEIGHTS = flags.DEFINE_string(
   'weights',
   None,
-  "The weights of the GPT-2 that FedPC's tables begin with, as"
+  "The weights of the GPT-2 that FedPC's tables begin with, such as"
   ' model.safetensors of DistilGPT2, with the tokenizer in the same folder; by'
   ' default gpt2/model.safetensors in the data folder.',
 )
 _DRY_RUN = shared_flags.dry_run()
 _DATA_DIR = shared_flags.data_dir()
-_OUTPUT_DIR = shared_flags.output_dir("one of the table's name, in results/")
-_WORKERS = shared_flags.workers()
+_OUTPUT_DIR = shared_flags.output_dir("one with the table's name, in results/")
+_LAUNCHER = launchers.define_flags()
 
 
 def _main() -> int:
@@ -66,22 +74,23 @@ def _main() -> int:
   json_file = paths.new_file('json', _JSON.value)
   name = f'{_TABLE.value}{"-best" if _BEST.value else ""}'
   folder = paths.user_path(_OUTPUT_DIR.value or f'results/{name}')
-  rest = paths.folder(_DATA_DIR.value), _WORKERS.value, _DRY_RUN.value
+  launcher = _LAUNCHER()
+  rest = paths.folder(_DATA_DIR.value), launcher, _DRY_RUN.value
   settings = {}
   if _WEIGHTS.value is not None:
     weights = paths.user_path(_WEIGHTS.value)
     if not weights.is_file():
       raise errors.UserError(
-        f'--weights: there is no file {weights}. Name that of a GPT-2, or make'
-        ' one with the program pretrain.'
+        f'--weights: there is no file {weights}. Name the weights of a GPT-2,'
+        ' or make some with the program pretrain.'
       )
     settings['task.weights'] = str(weights)
   changes = _REPEATS.value, settings
   if _TABLE.value in curves.table_names():
     if _BEST.value:
       raise errors.UserError(
-        f'--best: {_TABLE.value} is of curves, of which every point is shown.'
-        ' Leave the flag out.'
+        f'--best: {_TABLE.value} has curves, which show every point. Leave the'
+        ' flag out.'
       )
     drawn = curves.read(_TABLE.value)
     drawn = dataclasses.replace(drawn, grid=drawn.grid.changed(*changes))
@@ -95,7 +104,7 @@ def _main() -> int:
 
 
 def main(argv: list[str]) -> int:
-  """Runs what the flags say, and returns the exit status."""
+  """Reruns the table that the flags name, and returns the exit status."""
   launch.refuse_arguments(argv)
   return launch.carry_out(_main)
 

@@ -1,24 +1,29 @@
-"""Rescores hypotheses of a speech recognizer by the models of finished runs.
+"""Rescores hypotheses of a speech recognizer with the models of finished runs.
 
   rescore FOLDER --nbest=FILE               of a run that trained one method
   rescore FOLDER:fedadam OTHER --nbest=FILE     several models, side by side
-  rescore FOLDER:fedadam+finetuning --nbest=FILE    by speakers' own models
+  rescore FOLDER:fedadam+finetuning --nbest=FILE    with speakers' own models
 
 FILE has a line of JSON for each utterance, with its reference and the
-hypotheses of the first pass, a text and the logarithm of a score each:
+hypotheses of the first pass, each with a text and the logarithm of a score:
 
   {"reference": "the sea is blue",
    "hypotheses": [{"text": "the see is blue", "score": -3.1}, …]}
 
 Words are separated by spaces, and written as in the task's vocabulary. A
 hypothesis scores (1 - weight) first pass + weight log p(words, end) of the
-model; the best one of each utterance is compared with the reference. Of a
-method with a model for each group, the line's "group" names the group; of one
-that personalizes, its "client" names a client that the run has evaluated.
+model; the best one of each utterance is compared with the reference. For a
+method with a model for each group, the line's "group" names the group; for one
+that personalizes, its "client" names a client that the run evaluated.
 
-The word error rates are shown beside that of the first pass alone, and
---output names a file of JSON to write them to, with the chosen hypotheses.
+The word error rates are shown beside that of the first pass alone. --output
+names a JSON file to write them to, with the chosen hypotheses.
 """
+
+from experiments.command_line import stopping
+
+if __name__ == '__main__':
+  stopping.listen()  # Before the other imports, which take a while.
 
 import math
 
@@ -33,14 +38,14 @@ _NBEST = flags.DEFINE_string('nbest', None, 'The file of the hypotheses.')
 _WEIGHT = flags.DEFINE_float(
   'weight', 0.1, 'The weight of the model.', lower_bound=0, upper_bound=1
 )
-_OUTPUT = flags.DEFINE_string('output', None, 'The file of JSON to write.')
+_OUTPUT = flags.DEFINE_string('output', None, 'The JSON file to write.')
 _DATA_DIR = shared_flags.data_dir()
 
 
 def main(argv: list[str]) -> int:
-  """Rescores what the arguments and flags say, and returns the exit status."""
+  """Rescores the file that the user names, and returns the exit status."""
   if len(argv) < 2:
-    raise app.UsageError('Name the output folder of a run at least.')
+    raise app.UsageError('Name the output folder of at least one run.')
   if math.isnan(_WEIGHT.value):
     raise app.UsageError('--weight must be a number.')
   if not _NBEST.value:

@@ -1,17 +1,22 @@
 """Trains and compares methods of personalized federated learning on a task.
 
-Shows a table of how the methods do on held-out clients, and writes it, client
-by client, with checkpoints and all settings to the output folder. The same
-command again goes on where it was stopped.
+Shows a table of the methods' results on held-out clients. The output folder
+gets the results of each client, checkpoints and all settings. The same command
+continues where it was stopped.
 
   run                                          all methods on synthetic data
-  run --task=school --algorithm=fedavg,local   these, as presets/school.toml has
-  run --preset=mine.toml --set batch_size=10   a file of settings, but for one
+  run --task=school --algorithm=fedavg,local   two methods on School
+  run --preset=mine.toml --set batch_size=10   mine.toml, but for one setting
   run --seeds=0,1,2                            once for each of these seeds
 
-A setting is taken from, the later the stronger: the defaults; the preset, which
-is the one of the task's name if none is given; --set; the other flags.
+Settings come from the defaults; the preset, by default the one with the task's
+name; --set; and the other flags. A later one of these replaces an earlier one.
 """
+
+from experiments.command_line import stopping
+
+if __name__ == '__main__':
+  stopping.listen()  # Before the other imports, which take a while.
 
 from absl import flags
 
@@ -29,7 +34,7 @@ _ALGORITHM = flags.DEFINE_list(
   None,
   'The methods to compare, with commas between them:'
   f' {", ".join(algorithm_registry.short_names())}; or a trainer and a'
-  ' personalizer, as hypcluster+finetuning.',
+  ' personalizer, such as hypcluster+finetuning.',
 )
 _PRESET = shared_flags.preset()
 _SET = shared_flags.assignments()
@@ -39,14 +44,21 @@ _SEED = flags.DEFINE_integer(
 _SEEDS = flags.DEFINE_list(
   'seeds',
   None,
-  'Seeds to repeat the run with, as 0,1,2. Each has a folder of its own in that'
-  ' of the output, and their mean and deviation are shown.',
+  'Seeds to repeat the run with, as in 0,1,2. Each has its own folder in the'
+  ' output folder. The mean and the deviation over seeds are shown.',
 )
 _RUNTIME = flags.DEFINE_enum(
   'runtime',
   None,
   user_settings.RUNTIMES,
-  "What runs the computations: ours, which is the default, or TFF's own.",
+  "The runtime: cohort is ours, and the default; native is TFF's own; remote"
+  ' uses the workers of --remote_workers.',
+)
+_REMOTE_WORKERS = flags.DEFINE_list(
+  'remote_workers',
+  None,
+  'The workers of --runtime=remote, as in HOST:PORT,HOST:PORT. The command'
+  ' python -m tff_runtimes.worker starts one.',
 )
 _TOTAL_ROUNDS = flags.DEFINE_integer(
   'total_rounds', None, 'The number of rounds.', lower_bound=0
@@ -63,24 +75,25 @@ _PRIVACY = flags.DEFINE_string(
   f'How to train privately: {", ".join(privacy.names())}.',
 )
 _EPSILON = flags.DEFINE_float(
-  'epsilon', None, 'The ε that is to be guaranteed; the noise follows from it.'
+  'epsilon', None, 'The ε to guarantee; the noise follows from it.'
 )
 _DELTA = flags.DEFINE_float(
   'delta', None, 'The δ of the guarantee; by default N^-1.1.'
 )
 _DATA_DIR = shared_flags.data_dir()
 _OUTPUT_DIR = shared_flags.output_dir(
-  'one of this configuration only, in results/'
+  'one for this configuration only, in results/'
 )
 
 
 def _request(seed: int | None) -> user_settings.Request:
-  """Reads what the flags ask for, with this seed if there is one."""
+  """Makes a request from the flags, with this seed if there is one."""
   of_settings = {
     'task.name': _TASK.value,
     'algorithms': _ALGORITHM.value,
     'seed': seed,
     'runtime': _RUNTIME.value,
+    'remote_workers': _REMOTE_WORKERS.value,
     'total_rounds': _TOTAL_ROUNDS.value,
     'clients_per_round': _CLIENTS_PER_ROUND.value,
     'privacy.name': _PRIVACY.value,
@@ -101,7 +114,7 @@ def _seeds() -> list[int]:
     seeds = []
   if not seeds:
     raise errors.UserError(
-      '--seeds takes whole numbers with commas between them, as 0,1,2, not'
+      '--seeds takes whole numbers with commas between them, as in 0,1,2, not'
       f' {",".join(_SEEDS.value)!r}.'
     )
   return seeds
@@ -122,7 +135,7 @@ def _main() -> int:
 
 
 def main(argv: list[str]) -> int:
-  """Runs what the flags say, and returns the exit status."""
+  """Runs the methods that the flags name, and returns the exit status."""
   launch.refuse_arguments(argv)
   return launch.carry_out(_main)
 

@@ -113,7 +113,7 @@ class F1Model(linear.LogisticRegression):
   def metrics(self) -> Mapping[str, metrics.Metric]:
     return {'macro_f1': metrics.MACRO_F1}
 
-  def judge(
+  def prediction_statistics(
     self, predicted: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
     true = tf.one_hot(batch['y'], self.num_classes)

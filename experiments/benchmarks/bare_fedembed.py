@@ -1,7 +1,7 @@
 """Rounds of FedEmbed without any federated machinery, one client after another.
 
-It is to `fedembed_type` what `bare_methods` is to methods of a model with one
-head: the same steps on layers of Keras, all in one `tf.function`.
+Like `bare_methods`, but for a model with several heads: it takes the steps of
+`fedembed_type` with Keras layers, all in one `tf.function`.
 """
 
 import collections
@@ -14,8 +14,8 @@ from algorithms import registry
 from experiments.benchmarks import reference_loops
 from tasks.models import models
 
-_SIZE = 28  # Of embeddings.
-_WIDTH = 64 + _SIZE  # Of what heads see.
+_SIZE = 28  # The size of embeddings.
+_WIDTH = 64 + _SIZE  # The size of the heads' inputs.
 
 
 def _zeros(*shapes: Sequence[int]) -> list[tf.Variable]:
@@ -31,7 +31,7 @@ def _adam(
 
 
 def _slots(optimizer: tf.keras.optimizers.Optimizer) -> list[tf.Variable]:
-  """Returns what changes from step to step, the number of steps first."""
+  """Returns the variables that each step changes, the number of steps first."""
   return [v for v in optimizer.variables if 'learning_rate' not in v.name]
 
 
@@ -41,18 +41,19 @@ def fedembed_round(
   """Makes rounds of `fedembed_type` with a server that takes the mean.
 
   Args:
-    workload: The workload, whose clients are in all rounds. Of each client, the
-      first example is of the type that it likes, and batches are not padded.
-      What clients keep is kept from round to round here.
+    workload: The workload, whose clients take part in all rounds. The first
+      example of each client is of the type that it likes, and batches are not
+      padded.
 
   Returns:
-    The round.
+    The function that runs a round. It keeps the clients' states from round to
+    round.
   """
   data = reference_loops.stack(workload.clients)
   num_clients, num_steps, _ = data.mask.shape
   num_types = workload.model.num_types
   encoder = workload.keras_model()
-  # As our model has them: those of the convolutions first.
+  # In the order of our model, with the weights of the convolutions first.
   theta = sorted(
     encoder.trainable_variables, key=lambda v: 'conv' not in v.name
   )

@@ -1,10 +1,10 @@
 """Rounds of methods without any federated machinery, one client after another.
 
-Each is what `reference_loops.keras_loop` is to federated averaging: the steps
-of a round on a Keras model, all in one `tf.function`, with the settings that
-the method has by default. A further method needs a function that takes the
-model and the data of all clients, and returns what does a round; and its line
-in `METHODS`.
+As `reference_loops.keras_loop` does for federated averaging, each takes the
+steps of a round on a Keras model, all in one `tf.function`, with the default
+settings of the method. To add a method, write a function that takes the model
+and the data of all clients and returns a function that runs a round; and add
+its line to `METHODS`.
 """
 
 import collections
@@ -20,9 +20,9 @@ from experiments.benchmarks import reference_loops
 from tasks.data import batches
 from tasks.models import models
 
-# In the shapes of the Keras model's variables.
+# Weights in the shapes of the Keras model's variables.
 _Weights = list[tf.Tensor]
-# From the weights before a round to those after it.
+# Takes the weights before a round, and returns those after it.
 _Round = Callable[[_Weights], _Weights]
 
 
@@ -66,7 +66,7 @@ def _pfedme(
 def _self_fl(
   training: reference_loops.KerasTraining, data: batches.ClientData
 ) -> _Round:
-  """Makes rounds of algorithm 1, in which all clients are."""
+  """Makes rounds of algorithm 1, in which all clients take part."""
   own = registry.make_settings('self_fl', {}).trainer
   eta, num_clients = training.learning_rate, data.mask.shape[0]
 
@@ -122,7 +122,7 @@ def _self_fl(
 def _adam(
   slope: tf.Tensor, m: tf.Tensor, v: tf.Tensor, step: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-  """Returns what Adam steps to, without its rate, and its moments."""
+  """Returns Adam's step without the learning rate, and the new moments."""
   m = 0.9 * m + 0.1 * slope
   v = 0.999 * v + 0.001 * tf.square(slope)
   t = tf.cast(step + 1, tf.float32)
@@ -133,13 +133,13 @@ def _adam(
 def prompt_loop(workload: reference_loops.Work) -> reference_loops.Round:
   """Makes rounds of FedPC, in which clients keep their psi.
 
-  A round is in one `tf.function` that has the frozen weights as constants.
+  A round is one `tf.function` that has the frozen weights as constants.
 
   Args:
     workload: The workload, of a model with prompts.
 
   Returns:
-    The round.
+    The function that runs a round.
   """
   own = registry.make_settings('fedpc', {}).trainer
   model = dataclasses.replace(
@@ -193,16 +193,15 @@ METHODS: Mapping[
 
 
 def bare_round(workload: Any, method: str) -> reference_loops.Round:
-  """Makes rounds of a method on a workload, whose clients are in all of them.
-
-  What clients keep is kept from round to round here.
+  """Makes rounds of a method on a workload, in which all clients take part.
 
   Args:
     workload: The workload.
     method: 'fedavg', 'fedembed_type', 'fedpc', or one of `METHODS`.
 
   Returns:
-    The round.
+    The function that runs a round. It keeps the clients' states from round to
+    round.
   """
   if method == 'fedpc':
     return prompt_loop(workload)

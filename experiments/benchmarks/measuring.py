@@ -19,17 +19,17 @@ from experiments.command_line import terminal
 from experiments.reporting import folders
 
 _SIZES = (10, 100, 1000)
-# The systems whose rounds those of others are compared with.
+# The systems with which all systems are compared.
 _COMPARED = ('native', 'cohort', 'bare')
 
 
 class _System:
-  """A system in its process.
+  """A system in a process of its own.
 
   Attributes:
     first_seconds: The seconds from the start to the end of the first round.
     model: The model after that round.
-    seconds: The seconds of each round since.
+    seconds: The seconds of each round after the first.
     peak_bytes: The most memory that was used.
   """
 
@@ -62,8 +62,8 @@ class _System:
     except (EOFError, ConnectionResetError) as error:
       self._process.join()
       raise errors.ResourceError(
-        f'The process of {self._name} ended by itself, with exit status'
-        f' {self._process.exitcode} (-9: was there enough memory?).'
+        f'The process of {self._name} ended unexpectedly with exit status'
+        f' {self._process.exitcode} (-9 may mean that memory ran out).'
       ) from error
 
   def take_turn(self) -> None:
@@ -130,7 +130,7 @@ def _compare(
       *(f'of {other}' for other in names if other in _COMPARED),
       'first round',
       'peak memory',
-      'furthest weight from bare',
+      'largest difference from bare weights',
     )
     for name, system in systems.items():
       distance = max(

@@ -1,9 +1,10 @@
 """Federated averaging and fine-tuning without any federated machinery.
 
-They are the limits that `benchmark` holds the runtimes against. A round is one
-local epoch of SGD of each client, from the same weights, and the mean of what
-they end with, weighted by their numbers of examples. All walk over the same
-batches and so compute the same thing. The clients' data are in memory.
+These loops are the limits with which `benchmark` compares the runtimes. In a
+round, each client takes one local epoch of SGD from the same weights; the new
+weights are the mean of the clients' weights, weighted by their numbers of
+examples. All loops use the same batches and thus compute the same result. The
+clients' data are in memory.
 """
 
 import collections
@@ -25,9 +26,9 @@ from tasks.models import models
 from tasks.models import preference
 from tasks.models import prompted
 
-# From the weights before a round to those after it.
+# Takes the weights before a round, and returns those after it.
 Round = Callable[[models.Weights], models.Weights]
-# From labels, outputs and the mask of a batch to its mean loss.
+# Takes labels, outputs and the mask of a batch, and returns its mean loss.
 KerasLoss = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
@@ -52,11 +53,11 @@ class Work:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Workload(Work):
-  """The work of a round of a model that Keras has as well.
+  """The work of a round of a model that can also be made with Keras.
 
   Attributes:
     keras_model: Makes the same model with Keras: its variables are the weights
-      of `model`, in the same order, save for axes of size 1.
+      of `model`, in the same order, except for axes of size 1.
     keras_loss: The loss of the Keras model.
   """
 
@@ -78,7 +79,7 @@ def _client(
 
 
 def keras_cnn() -> tf.keras.Model:
-  """EMNIST's CNN."""
+  """Makes EMNIST's CNN."""
   layers = tf.keras.layers
   return tf.keras.Sequential(
     [
@@ -95,7 +96,7 @@ def keras_cnn() -> tf.keras.Model:
 def keras_lstm(
   num_words: int, embedding_size: int, lstm_size: int
 ) -> tf.keras.Model:
-  """StackOverflow's LSTM."""
+  """Makes StackOverflow's LSTM."""
   layers = tf.keras.layers
   return tf.keras.Sequential(
     [
@@ -108,7 +109,7 @@ def keras_lstm(
 
 
 def keras_preference_encoder() -> tf.keras.Model:
-  """FedEmbed's encoder for MNIST, of images with e in a second channel."""
+  """Makes FedEmbed's encoder for MNIST images with e in a second channel."""
   layers = tf.keras.layers
   return tf.keras.Sequential(
     [
@@ -138,7 +139,7 @@ def _half_squared_error(
 def cross_entropy(
   y: tf.Tensor, logits: tf.Tensor, mask: tf.Tensor
 ) -> tf.Tensor:
-  """The mean over examples, or words."""
+  """Computes the mean over examples, or words."""
   losses = tf.keras.losses.sparse_categorical_crossentropy(
     y, logits, from_logits=True
   )
@@ -148,7 +149,7 @@ def cross_entropy(
 def word_cross_entropy(
   y: tf.Tensor, logits: tf.Tensor, mask: tf.Tensor
 ) -> tf.Tensor:
-  """The mean over words that are no padding."""
+  """Computes the mean over words that are not padding."""
   is_word = tf.cast(tf.not_equal(y, 0), tf.float32)
   return cross_entropy(y, logits, mask[:, tf.newaxis] * is_word)
 
@@ -159,7 +160,7 @@ def cnn_workload(
   batch_size: int = 20,
   seed: int = 0,
 ) -> Workload:
-  """EMNIST's CNN on random images."""
+  """Makes a workload of EMNIST's CNN on random images."""
   rng = seeds.generator('cnn workload', seed)
 
   def client() -> batches.ClientData:
@@ -183,7 +184,7 @@ def linear_workload(
   batch_size: int = 32,
   seed: int = 0,
 ) -> Workload:
-  """Linear regression on random data of the size of School."""
+  """Makes a workload of linear regression on random data as large as School."""
   num_features = 28
   rng = seeds.generator('linear workload', seed)
 
@@ -215,7 +216,7 @@ def lstm_workload(
   embedding_size: int = 96,
   lstm_size: int = 670,
 ) -> Workload:
-  """StackOverflow's LSTM on sentences of random words, without padding."""
+  """Makes a workload of StackOverflow's LSTM on random words, not padded."""
   rng = seeds.generator('lstm workload', seed)
 
   def client() -> batches.ClientData:
@@ -241,7 +242,10 @@ def lstm_workload(
 
 
 def preference_workload(num_clients: int = 100, seed: int = 0) -> Workload:
-  """FedEmbed's model for MNIST on random images: ten steps on 20 of them."""
+  """Makes a workload of FedEmbed on random images.
+
+  Each client takes ten steps of the model for MNIST on 20 images.
+  """
   num_types, size, steps = 10, 20, 10
   rng = seeds.generator('preference workload', seed)
 
@@ -278,7 +282,10 @@ def prompt_workload(
   sizes: gpt2.Gpt2 = gpt2.SMALL,
   sequence_length: int = 31,
 ) -> Work:
-  """FedPC's prompts of a random GPT-2, on utterances of all lengths."""
+  """Makes a workload of FedPC with a random GPT-2.
+
+  The utterances have all lengths.
+  """
   rng = seeds.generator('prompt workload', seed)
   num_contexts = 6
 
@@ -306,7 +313,7 @@ def prompt_workload(
 
 
 def stack(clients: Sequence[batches.ClientData]) -> batches.ClientData:
-  """The data of all clients, padded, with a first axis of the clients."""
+  """Stacks the data of all clients, padded, along a first axis."""
 
   def stack(*leaves: np.ndarray) -> tf.Tensor:
     shape = np.max([leaf.shape for leaf in leaves], axis=0)
@@ -319,7 +326,7 @@ def stack(clients: Sequence[batches.ClientData]) -> batches.ClientData:
 
 
 def num_steps(own: batches.ClientData) -> tf.Tensor:
-  """The number of a client's steps that are no padding."""
+  """Counts a client's steps that are not padding."""
   return tf.math.count_nonzero(own.mask[:, 0], dtype=tf.int32)
 
 
@@ -336,13 +343,13 @@ class KerasTraining:
 
   Attributes:
     model: The model.
-    variables: Its weights, of the clients one after another.
+    variables: Its weights, which the clients use one after another.
     learning_rate: The learning rate of its steps.
   """
 
   def __init__(self, workload: Workload):
     self.model = workload.keras_model()
-    # This makes the variables.
+    # This creates the variables.
     self.model(workload.clients[0].examples['x'][:1])
     self.variables = self.model.trainable_variables
     self.learning_rate = workload.learning_rate
@@ -351,7 +358,7 @@ class KerasTraining:
     self._loss = workload.keras_loss
 
   def start(self, weights: models.Weights) -> list[tf.Tensor]:
-    """The weights in the shapes of the variables."""
+    """Returns the weights in the shapes of the variables."""
     return [
       tf.reshape(weight, variable.shape)
       for weight, variable in zip(weights.values(), self.variables, strict=True)
@@ -381,17 +388,17 @@ class KerasTraining:
 
 
 def keras_loop(workload: Workload) -> Round:
-  """A training loop over Keras's layers, one client after another.
+  """Makes a training loop over Keras layers, one client after another.
 
-  As fast as such a loop was found to be: the whole round is in one
-  `tf.function`. With one function call a client, or a batch, a round of `cnn`
-  takes 13 or 22 % longer, and one of `linear` 6 or 13 times as long.
+  This is the fastest such loop that was found: the whole round is in one
+  `tf.function`. With a function call for each client, or each batch, a round of
+  `cnn` takes 13 or 22 % longer, and one of `linear` 6 or 13 times as long.
 
   Args:
     workload: The workload.
 
   Returns:
-    The round.
+    The function that runs a round.
   """
   training = KerasTraining(workload)
   data = stack(workload.clients)
@@ -427,16 +434,16 @@ def keras_finetuning(
   evaluation: Sequence[batches.ClientData],
   num_epochs: int,
 ) -> Callable[[models.Weights], tuple[tf.Tensor, tf.Tensor]]:
-  """Fine-tuning of a Keras classifier, one client after another.
+  """Makes a loop that fine-tunes a Keras classifier for one client at a time.
 
   Args:
-    workload: The workload; it is its clients' data that they train on.
+    workload: The workload, which has the data that clients train on.
     evaluation: The data that each client is evaluated on.
     num_epochs: How often each client trains on all of its data.
 
   Returns:
-    From weights to the accuracy and the mean loss of each client after 0, 1, …,
-    `num_epochs` epochs, `[clients, num_epochs + 1]`.
+    A function that takes weights, and returns the accuracy and the mean loss of
+    each client after 0, 1, …, `num_epochs` epochs, `[clients, num_epochs + 1]`.
   """
   training = KerasTraining(workload)
   data = stack(workload.clients), stack(evaluation)
@@ -470,7 +477,7 @@ def keras_finetuning(
 
 
 def vectorized_round(workload: Work) -> Round:
-  """A round of linear regression, all clients at once in one XLA program."""
+  """Makes a round of linear regression, all clients in one XLA program."""
   data = stack(workload.clients)
   masks = data.mask  # [clients, steps, batch]
   num_examples = tf.reduce_sum(masks, axis=[1, 2])

@@ -21,22 +21,23 @@ from experiments.benchmarks import bare_methods
 from experiments.benchmarks import reference_loops
 from experiments.benchmarks import task_workloads
 from experiments.benchmarks import workloads
+from experiments.configuration import user_settings
 from experiments.runs import execution
 from personalization import cohorts
 from tasks import task as tasks
 from tasks.models import protections
 
-# From how many rounds to run to the model after them.
+# Takes the number of rounds to run, and returns the model after them.
 _Run = Callable[[int], Mapping[str, Any]]
-# What a client that protects its examples has: S, z, the batch size of all, and
-# what choices need.
+# The numbers by which each client protects its examples: S, z, the batch size
+# of all clients, and the numbers that private choices need.
 _PROTECTED = (1.0, 1.0, 32.0, 1.0, 1.0)
-# How updates are aggregated privately.
+# The private aggregators of updates.
 _AGGREGATORS = {
   'gaussian': private_aggregation.Gaussian,
   'local': private_aggregation.Local,
 }
-# Rounds are repeated for at least so long in a turn.
+# In each turn, rounds are repeated for at least this long.
 _SECONDS_PER_TURN = 0.3
 
 
@@ -56,9 +57,9 @@ def _build(workload: Any, name: str, aggregator: Any) -> methods.Method:
 
 
 def _federated_rounds(workload: Any, system: str, name: str) -> _Run:
-  """Makes rounds of a method on a runtime; private ones are on ours."""
+  """Makes rounds of a method on a runtime; private rounds run on ours."""
   runtime = 'cohort' if system in workloads.PRIVATE else system
-  execution.set_runtime(runtime)
+  execution.set_runtime(user_settings.RunSettings(runtime=runtime))
   model, aggregator = workload.model, aggregation.mean()
   size = len(workload.clients)
   if system in _AGGREGATORS:
@@ -68,7 +69,7 @@ def _federated_rounds(workload: Any, system: str, name: str) -> _Run:
     model = dataclasses.replace(model, protection=protections.Protection())
   method = _build(dataclasses.replace(workload, model=model), name, aggregator)
   state = method.initial_state((0, 0))
-  # As in training, small models' clients are stacked before they are handed in.
+  # As in training, the clients of small models are passed in stacked.
   data: Any = list(workload.clients)
   if workload.name == 'linear' and runtime == 'cohort':
     data = cohorts.stack(data)
@@ -113,7 +114,7 @@ def _reference_rounds(workload: Any, system: str, name: str) -> _Run:
     nonlocal weights
     for _ in range(num_rounds):
       weights = run_round(weights)
-    # What is asynchronous must have ended, too.
+    # Converting the weights waits for asynchronous computations to end.
     return {name: weight.numpy() for name, weight in weights.items()}
 
   return run
@@ -122,7 +123,7 @@ def _reference_rounds(workload: Any, system: str, name: str) -> _Run:
 def _task_rounds(name: str, system: str, data_dir: str) -> _Run:
   """Makes rounds of a real task."""
   if system != 'bare':
-    execution.set_runtime(system)
+    execution.set_runtime(user_settings.RunSettings(runtime=system))
   return task_workloads.WORKLOADS[name](data_dir, system == 'bare')
 
 
@@ -140,10 +141,9 @@ def _peak_bytes() -> int:
 
 
 def _made_up_workload(name: str, size: int) -> Any:
-  """Makes a workload with `size` clients; with its own number if that is 0."""
+  """Makes a workload with `size` clients, or its default number if 0."""
   make = getattr(reference_loops, workloads.MADE_UP[name])
-  # A larger cohort holds the same ten clients over and over, so that it is not
-  # the data that grows.
+  # A larger cohort repeats the same ten clients, so that the data do not grow.
   workload = make(num_clients=min(size, 10)) if size else make()
   if size:
     clients = [workload.clients[k % 10] for k in range(size)]
@@ -159,7 +159,7 @@ def serve(
   data_dir: str,
   method: str,
 ) -> None:
-  """Runs rounds whenever the other end of the connection says so."""
+  """Runs rounds whenever the other end of the connection asks for them."""
   make: Callable[[], _Run]
   if name in workloads.TASKS:
     make = functools.partial(_task_rounds, name, system, data_dir)

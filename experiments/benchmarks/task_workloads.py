@@ -1,9 +1,8 @@
-"""Real tasks through training and evaluation, and the same in a Keras loop.
+"""Training and evaluation of real tasks, and the same in a Keras loop.
 
-What `benchmark` measures of them includes what rounds of made-up data leave
-out: reading clients and making batches of their examples. The bare loop has the
-first round's batches in memory. Each round is of the same clients, so that it
-has as much to do in all rounds.
+Unlike rounds on made-up data, they include reading clients and making batches
+of their examples. The bare loop has the first round's batches in memory. All
+rounds have the same clients, and thus the same amount of work.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,19 +26,20 @@ from tasks import registry
 from tasks import task as tasks
 from tasks.data import populations
 
-# From how many rounds to run to what is the same for all systems after them.
+# Takes the number of rounds to run, and returns results that should be the same
+# for all systems.
 Run = Callable[[int], Mapping[str, np.ndarray]]
 
 _HOW = schedules.TrainingSettings(clients_per_round=0)
 _NUM_EPOCHS = 20
-# Low, as rounding grows from step to step, and the faster the higher it is.
+# Low, as rounding errors grow from step to step, and faster if it is higher.
 _LEARNING_RATE = 0.01
 
 
 def _bare(
   task: tasks.Task, clients: Any
 ) -> tuple[reference_loops.Workload, Any]:
-  """The task's workload of such clients, and its weights at the start."""
+  """Returns the task's workload of some clients, and its initial weights."""
   if task.name == 'emnist':
     keras_model, keras_loss = (
       reference_loops.keras_cnn,
@@ -86,7 +86,7 @@ def _method(task: tasks.Task) -> methods.Method:
 def rounds(
   name: str, num_clients: int, data_dir: str, bare: bool, **task_settings: Any
 ) -> Run:
-  """Rounds of federated averaging on so many of a task's clients."""
+  """Makes rounds of federated averaging on some of a task's clients."""
   task = registry.load(name, data_dir=data_dir, **task_settings)
   some = schedules.sample(
     schedules.TrainingSettings(clients_per_round=num_clients),
@@ -127,7 +127,7 @@ def rounds(
 
 
 def evaluations(name: str, num_clients: int, data_dir: str, bare: bool) -> Run:
-  """Evaluations of so many clients, fine-tuned from the initial model."""
+  """Makes evaluations of clients that fine-tune the initial model."""
   task = registry.load(
     name,
     data_dir=data_dir,
@@ -169,15 +169,15 @@ def evaluations(name: str, num_clients: int, data_dir: str, bare: bool) -> Run:
   return run
 
 
-# What is measured, by name: from the folder of the databases and whether it is
-# the bare loop.
+# The workloads by name. Each takes the folder of the databases, and whether to
+# make the bare loop.
 WORKLOADS: Mapping[str, Callable[[str, bool], Run]] = {
   'T1': functools.partial(rounds, 'emnist', 50),
   'T2': functools.partial(
     rounds,
     'stackoverflow',
     20,
-    # Where TFF has them once it has downloaded them.
+    # TFF downloads the word counts to this file.
     word_counts='datasets/stackoverflow.word_count',
   ),
   'T3': functools.partial(evaluations, 'emnist', 100),

@@ -12,22 +12,26 @@ from typing import Any
 from experiments.command_line import launch
 
 _PR_SET_PDEATHSIG = 1
+_OF_THE_PROGRAM = {signal.SIGINT, signal.SIGUSR2}
 
 
 def start(
-  target: Any, *arguments: Any
+  target: Any, *arguments: Any, may_start_others: bool = False
 ) -> tuple[
   multiprocessing.process.BaseProcess, multiprocessing.connection.Connection
 ]:
-  """Starts a process that begins with nothing but what it imports itself.
+  """Starts a process that inherits nothing and imports what it needs itself.
 
-  It does not get the program's Ctrl-C. When this process ends, however that is,
-  the kernel kills it.
+  It receives neither the program's Ctrl-C nor the signal by which Slurm says
+  that a job's time is over. When this process ends, for whatever reason, the
+  kernel kills the new one.
 
   Args:
-    target: The function to call, in the new process. It is given the other end
-      of the connection, and the arguments.
+    target: The function to call in the new process. Its arguments are the other
+      end of the connection, and `arguments`.
     *arguments: The arguments.
+    may_start_others: Whether it may start processes itself. This process then
+      waits for it before it ends.
 
   Returns:
     The process, and a connection to it. If it ends, reading from the connection
@@ -36,12 +40,14 @@ def start(
   context = multiprocessing.get_context('spawn')
   own, others = context.Pipe()
   process = context.Process(
-    target=_work, args=(os.getpid(), target, others, *arguments), daemon=True
+    target=_work,
+    args=(os.getpid(), target, others, *arguments),
+    daemon=not may_start_others,
   )
-  # What is blocked here is blocked there from the beginning; to start the
-  # tracker, which this would do, unblocks it.
+  # A signal that is blocked here is blocked in the new process from its start.
+  # The tracker is started first, as starting it unblocks the signal.
   multiprocessing.resource_tracker.ensure_running()
-  before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_PROGRAM)
   try:
     process.start()
   finally:
@@ -57,6 +63,6 @@ def _work(
   *arguments: Any,
 ) -> None:
   ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-  if os.getppid() == parent:  # It may have ended before.
+  if os.getppid() == parent:  # The parent may have ended already.
     target(connection, *arguments)
   launch.end(0)

@@ -1,8 +1,8 @@
 """Makes tables fit into a terminal.
 
-Where a table is too wide, rich would cut figures off. Here figures stay whole:
-headers and texts are broken into lines first, then the table into several, each
-with the columns that tell what a row is of.
+If a table is too wide, rich would cut numbers off. Here numbers stay whole:
+first headers and texts are broken into lines, then the table is split into
+several, each with the columns that identify a row.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,11 +20,11 @@ def _longest(texts: Iterable[str]) -> int:
 
 
 def _limits(column: rich.table.Column) -> tuple[int, int]:
-  """Returns how wide a column must be, and how wide it need not be exceeded."""
+  """Returns a column's least width, and its width without line breaks."""
   header, *cells = map(str, (column.header, *column.cells))
   most = _longest('\n'.join([header, *cells]).splitlines())
   words = _longest(header.split())
-  if column.justify == 'right':  # Figures.
+  if column.justify == 'right':  # A column of numbers.
     return max(words, _longest(cells)), most
   words = max(words, _longest(' '.join(cells).split()))
   return min(words, _NARROW_TEXT), most
@@ -33,7 +33,7 @@ def _limits(column: rich.table.Column) -> tuple[int, int]:
 def _groups(
   least: Sequence[int], width: int, num_keys: int
 ) -> Iterator[list[int]]:
-  """Yields the columns of each part of a table, of which all have the keys."""
+  """Yields the columns of each part of a table; all parts have the keys."""
   keys = list(range(num_keys))
   group = list(keys)
   for place in range(num_keys, len(least)):
@@ -47,11 +47,11 @@ def _groups(
 def _part(
   table: rich.table.Table, widths: dict[int, int], with_title: bool
 ) -> rich.table.Table:
-  """Takes columns of a table.
+  """Makes a table of some columns of another.
 
   Args:
     table: The table.
-    widths: The width of each of the columns, by their places.
+    widths: The width of each of these columns, by the column's index.
     with_title: Whether the part has the title.
   """
   part = copy.copy(table)
@@ -70,12 +70,12 @@ def _part(
 def fit(
   table: rich.table.Table, width: int, num_keys: int = 1
 ) -> list[rich.table.Table]:
-  """Makes a table that is no wider than a terminal, if need be of parts.
+  """Makes a table fit into the width of a terminal, if necessary in parts.
 
   Args:
-    table: The table, of texts. Columns of figures are at the right.
+    table: The table of texts. Columns of numbers are justified to the right.
     width: The width of the terminal, in cells.
-    num_keys: The number of columns, the first ones, that tell what a row is of.
+    num_keys: The number of columns, the first ones, that identify a row.
 
   Returns:
     The table, or its parts.
@@ -83,7 +83,7 @@ def fit(
   _, right, _, left = table.padding
   least, most = zip(*map(_limits, table.columns))
   between = left + right + 1
-  # Of columns, the space beside them included.
+  # The width that columns can use, including the space beside each of them.
   width -= 1
   if sum(most) + between * len(most) <= width:
     return [table]
@@ -91,7 +91,7 @@ def fit(
   for group in _groups([own + between for own in least], width, num_keys):
     widths = {place: least[place] for place in group}
     for _ in range(width - sum(widths.values()) - between * len(group)):
-      # Headers of figures are broken first, then the texts that are longest.
+      # Headers of numbers are broken first, then the longest texts.
       growing = [
         (table.columns[place].justify == 'right', widths[place], place)
         for place in group

@@ -1,10 +1,10 @@
-"""How every program starts, and how it ends.
+"""Starts and ends every program.
 
-A program's module is light: it has the flags, and reads what the user asked
-for. So --help, a wrong flag and an unknown name are answered at once, without
-the seconds that importing TensorFlow Federated takes. What does the work is in
-modules that import whatever they need at their top; `load` imports such a
-module when it is needed.
+A program's module is light: it defines the flags and reads them. So --help, a
+wrong flag and an unknown name are answered at once, without the seconds that
+importing TensorFlow Federated takes. The work is done in other modules, which
+import whatever they need at their top; `load` imports such a module when it is
+needed.
 """
 
 import atexit
@@ -36,19 +36,20 @@ _PROJECT = pathlib.Path(__file__).parents[2] / 'pyproject.toml'
 
 # The exit status of a wrong command.
 _WRONG_USAGE = 2
-# The most characters that are shown of what a bug says.
+# At most this many characters of an unexpected error's message are shown.
 _SHOWN = 200
 
 
 def start(main: Callable[[list[str]], int]) -> None:
   """Starts a program, and ends this process with its exit status.
 
+  The program's module must call `stopping.listen` above its other imports.
+
   Args:
-    main: Gets the arguments that are no flags, after the program's name, and
+    main: Takes the program's name and the arguments that are not flags, and
       returns the exit status.
   """
   terminal.prepare()
-  stopping.listen()
 
   def call(argv: list[str]) -> None:
     try:
@@ -63,8 +64,8 @@ def start(main: Callable[[list[str]], int]) -> None:
 def end(status: int) -> NoReturn:
   """Ends this process.
 
-  Python would take TensorFlow apart first. That takes seconds, and may print
-  tracebacks, as what TFF's context ends with may be gone before it.
+  Python would clean up TensorFlow first. That takes seconds, and may print
+  tracebacks, as modules that TFF's context still needs may already be gone.
   """
   atexit._run_exitfuncs()
   terminal.flush()
@@ -72,15 +73,17 @@ def end(status: int) -> NoReturn:
 
 
 def _read_flags(argv: Sequence[str]) -> list[str]:
-  """Reads the flags; answers those that ask something, and wrong ones."""
+  """Reads the flags; ends the program at --help, --version and wrong flags."""
   flags.DEFINE_alias('h', 'help')
   flags.DEFINE_flag(_VersionFlag())
   try:
     return flags.FLAGS(argv)
   except flags.Error as error:
     sys.exit(_say_misuse(error))
+  except stopping.Stopped:
+    raise
   except SystemExit:
-    sys.exit(0)  # It was --help, of which absl thinks as a failure.
+    sys.exit(0)  # It was --help, which absl treats as a failure.
 
 
 def _say_misuse(error: Exception) -> int:
@@ -91,7 +94,7 @@ def _say_misuse(error: Exception) -> int:
 
 
 class _VersionFlag(flags.BooleanFlag):
-  """A flag that shows the version, as --help shows the flags."""
+  """A flag that shows the versions and ends the program."""
 
   def __init__(self) -> None:
     super().__init__('version', False, 'show the versions')
@@ -106,14 +109,16 @@ class _VersionFlag(flags.BooleanFlag):
 
 
 def refuse_arguments(argv: Sequence[str]) -> None:
-  """Raises a `UsageError` if there are arguments that are no flags."""
+  """Raises a `UsageError` if there are arguments that are not flags."""
   if len(argv) > 1:
-    raise app.UsageError(f'There is no argument {argv[1]!r}, only flags.')
+    raise app.UsageError(f'The argument {argv[1]!r} is not a flag.')
 
 
 def load(module: str) -> types.ModuleType:
-  """Imports a module, and keeps what TensorFlow has to say off the terminal."""
+  """Imports a module, and keeps TensorFlow's messages off the terminal."""
   os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
+  # Otherwise the first process on a GPU would take all of its memory.
+  os.environ.setdefault('TF_FORCE_GPU_ALLOW_GROWTH', 'true')
   absl_logging.set_verbosity(absl_logging.ERROR)
   logging.getLogger('tensorflow').setLevel(logging.ERROR)
   warnings.filterwarnings('ignore', category=DeprecationWarning)
@@ -123,9 +128,9 @@ def load(module: str) -> types.ModuleType:
 
 @dataclasses.dataclass(frozen=True)
 class LateCall:
-  """A call of a function in a module that is imported only then.
+  """A call of a function whose module is imported only at the call.
 
-  It can be sent to another process, which so imports nothing before it says so.
+  It can be sent to another process, which thus imports nothing before the call.
 
   Attributes:
     module: The name of the module.
@@ -143,18 +148,18 @@ class LateCall:
 
 def carry_out(
   action: Callable[[], int],
-  outlook: str = 'The same command begins where this one did.',
+  outlook: str = 'The same command starts from the beginning.',
 ) -> int:
-  """Carries out what a program is for.
+  """Does the work of a program, and shows its errors as messages.
 
   Args:
-    action: Does it, and returns the exit status.
-    outlook: What a user is told, if the program does not come to its end. The
-      action may know more, see `stopping.say_outlook`.
+    action: Does the work, and returns the exit status.
+    outlook: The advice to the user if the program does not finish. The action
+      may replace it, see `stopping.say_outlook`.
 
   Returns:
-    The exit status. Whatever the reason for an end, there is only a message;
-    the traceback of a bug is in a file.
+    The exit status. Every error is shown as a message only; the traceback of an
+    unexpected one is written to a file.
   """
   stopping.say_outlook(outlook)
   try:
@@ -181,31 +186,31 @@ def carry_out(
 
 
 def _keep_traceback(error: Exception) -> str:
-  """Writes the traceback of what nobody foresaw; says where, and what it is."""
+  """Writes the traceback of an unexpected error; returns a message about it."""
   try:
     with tempfile.NamedTemporaryFile(
       'w', prefix='traceback-', suffix='.txt', delete=False
     ) as file:
       traceback.print_exception(error, file=file)
   except OSError:
-    raise error from None  # It is better shown than lost.
+    raise error from None  # Showing the traceback is better than losing it.
   what = ' '.join(str(error).split())[:_SHOWN]
   return (
-    f'This is a bug of the program, {type(error).__name__}: {what}. Please'
-    f' report it with the traceback that is in {file.name}.'
+    f'This is a bug in the program, {type(error).__name__}: {what}. Please'
+    f' report it with the traceback in {file.name}.'
   )
 
 
 def _lacking(error: Exception) -> str | None:
-  """Says what the machine lacks, if that is what an error is about."""
+  """Explains an error if a resource is missing; otherwise returns None."""
   number = error.errno if isinstance(error, OSError) else None
   if isinstance(error, OSError) and number in errors.NO_ROOM:
-    # Whoever writes a file names it, see `errors.writing`.
+    # It is stdout, as errors of other files name them, see `errors.writing`.
     return f'stdout cannot be written: {error.strerror}. Make room on the disk.'
   if (
     isinstance(error, MemoryError)
     or number == errno.ENOMEM
-    # Of TensorFlow, which need not be imported.
+    # TensorFlow's error, by its name, as TensorFlow may not be imported.
     or type(error).__name__ == 'ResourceExhaustedError'
     or 'RESOURCE_EXHAUSTED' in str(error)
   ):
@@ -213,4 +218,6 @@ def _lacking(error: Exception) -> str | None:
       'There is not enough memory. Set a smaller batch_size or'
       ' clients_per_round, or end other programs.'
     )
+  if type(error).__name__ == 'WorkerError':  # Of the remote runtime.
+    return f'{error} Start it again, or leave it out of remote_workers.'
   return None

@@ -7,12 +7,12 @@ from base import errors
 
 
 def user_path(path: str) -> pathlib.Path:
-  """Returns a path as the user means it.
+  """Returns a path relative to the folder in which the user is.
 
-  `bazel run` starts programs in another folder than the user's.
+  `bazel run` starts programs in a different folder.
 
   Raises:
-    UserError: If there can be no such path.
+    UserError: If no file can have this path.
   """
   base = os.environ.get('BUILD_WORKING_DIRECTORY', '')
   try:
@@ -21,10 +21,10 @@ def user_path(path: str) -> pathlib.Path:
   except FileNotFoundError:
     pass
   except (OSError, RuntimeError, ValueError) as error:
-    # Too long, with a zero byte, of an unknown user, in a file, …
+    # Too long, with a zero byte, inside a file, of an unknown user, …
     reason = getattr(error, 'strerror', None) or error
     raise errors.UserError(
-      f'There can be no file {errors.shown(path)}: {reason}.'
+      f'Invalid path {errors.shown(path)}: {str(reason).rstrip(".")}.'
     ) from error
   return own
 
@@ -32,8 +32,8 @@ def user_path(path: str) -> pathlib.Path:
 def new_file(flag: str, path: str | None) -> pathlib.Path | None:
   """Returns the file that a flag names for results; None if it names none.
 
-  What takes long is so not computed for a file that cannot be written, and what
-  is in a file is not lost.
+  So nothing is computed for a file that cannot be written, and no existing file
+  is replaced.
 
   Args:
     flag: The name of the flag.
@@ -43,7 +43,7 @@ def new_file(flag: str, path: str | None) -> pathlib.Path | None:
     The file, which does not exist.
 
   Raises:
-    UserError: If it cannot be made.
+    UserError: If it exists already or cannot be created.
   """
   if path is None:
     return None
@@ -54,7 +54,7 @@ def new_file(flag: str, path: str | None) -> pathlib.Path | None:
   elif not own.parent.is_dir():
     reason = f'there is no folder {own.parent}'
   elif not os.access(own.parent, os.W_OK):
-    reason = f'nobody can write to {own.parent}'
+    reason = f'the folder {own.parent} is not writable'
   if reason:
     raise errors.UserError(f'--{flag}: {reason}. Name another file.')
   return own

@@ -1,7 +1,7 @@
 """The flags that several programs have.
 
 Each function defines a flag of the module that calls it. In a process that
-imports several programs, as in tests, the first definition serves all.
+imports several programs, such as a test, all use the first definition.
 """
 
 import os
@@ -12,7 +12,7 @@ from absl import flags
 from experiments.configuration import user_settings
 from tasks import registry as task_registry
 
-# The flags are the calling modules', so that their --help shows them.
+# The flags belong to the calling modules, so that their --help shows them.
 flags.disclaim_key_flags()
 
 
@@ -63,8 +63,8 @@ def data_dir() -> flags.Flag:
     flags.DEFINE_string,
     'data_dir',
     os.environ.get('PFL_DATA_DIR'),
-    'The folder of the data sets, by default $PFL_DATA_DIR. What is not there'
-    ' is downloaded.',
+    'The folder of the data sets, by default $PFL_DATA_DIR. Missing data sets'
+    ' are downloaded.',
   )
 
 
@@ -84,8 +84,47 @@ def workers() -> flags.Flag:
     flags.DEFINE_integer,
     'workers',
     len(os.sched_getaffinity(0)),
-    'How many processes to run, each on a core of its own.',
+    'The number of processes. Each uses one core and, if there are GPUs, one of'
+    ' these in turn.',
     lower_bound=1,
+  )
+
+
+def slurm_jobs() -> flags.Flag:
+  """Defines --slurm_jobs."""
+  return _flag(
+    flags.DEFINE_integer,
+    'slurm_jobs',
+    None,
+    'How many Slurm jobs to submit, which work instead of this machine, each on'
+    ' all cores that it is allocated. This program shows what they finish. All'
+    ' of them must share the file system of the output folder.',
+    lower_bound=1,
+  )
+
+
+def slurm() -> flags.Flag:
+  """Defines --slurm."""
+  return _flag(
+    flags.DEFINE_string,
+    'slurm',
+    None,
+    'Options of sbatch for these jobs, with _ for -, as in'
+    ' time=60,cpus_per_task=8,gpus_per_node=2,partition=long. The time is in'
+    ' minutes, by default 60; a job whose time is over is queued again until'
+    ' nothing is left.',
+  )
+
+
+def ray() -> flags.Flag:
+  """Defines --ray."""
+  return _flag(
+    flags.DEFINE_string,
+    'ray',
+    None,
+    'The address of a Ray cluster, whose machines work instead of this one, a'
+    ' process on each of its cores or, if it has any, GPUs; auto for the'
+    ' cluster that this machine is in.',
   )
 
 

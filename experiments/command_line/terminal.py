@@ -15,7 +15,7 @@ import rich.table
 
 from experiments.command_line import fitting
 
-# What is written where a character cannot be shown, as in ASCII.
+# Replacements for characters that an encoding such as ASCII does not have.
 _PLAIN = {
   '±': '+-',
   '–': '-',
@@ -24,9 +24,9 @@ _PLAIN = {
   'δ': 'delta',
   'ε': 'epsilon',
 }
-# Where there is no terminal to draw a bar on, a line is printed this often.
+# Without a terminal to draw a progress bar, a line is printed this often.
 _SECONDS_PER_LINE = 10.0
-# What has been under way for less tells nothing of what is to come.
+# The time that is left is not estimated before this many seconds have passed.
 _SECONDS_TO_TELL = 3.0
 
 # Called with the number of steps that are done, and a note on the last of them.
@@ -34,9 +34,9 @@ ShowProgress = Callable[..., None]
 
 
 def prepare() -> None:
-  """Makes stdout and stderr ones that everything can be written to.
+  """Prepares stdout and stderr, so that any text can be written to them.
 
-  What stdout is given is there at once, even if the program is killed.
+  Each line is written at once, so that it is not lost if the program is killed.
   """
   if sys.stderr is None:
     sys.stderr = open(os.devnull, 'w', encoding='utf-8')
@@ -58,7 +58,7 @@ def _plainly(error: UnicodeError) -> tuple[str, int]:
 
 
 def flush() -> None:
-  """Writes what was shown, and discards it where that cannot be done."""
+  """Flushes stdout and stderr; discards output that cannot be written."""
   for stream in (sys.stdout, sys.stderr):
     try:
       stream.flush()
@@ -67,24 +67,24 @@ def flush() -> None:
 
 
 def say(message: str) -> None:
-  """Prints a message for the user, beside what a program is to print."""
+  """Prints a message for the user to stderr, apart from a program's output."""
   print(message, file=sys.stderr, flush=True)
 
 
 class _Console(rich.console.Console):
-  """A console whose reader may leave."""
+  """A console whose reader may close the pipe."""
 
   def on_broken_pipe(self) -> None:
-    """Discards what is shown; the program may have files to write still."""
+    """Discards the output, as the program may still have files to write."""
     flush()
 
 
 def console(file: TextIO, width: int | None = None) -> rich.console.Console:
-  """Makes a console, which shows text as it is.
+  """Makes a console that shows text without markup or highlighting.
 
   Args:
-    file: What it writes to.
-    width: How wide it is; by default as the terminal.
+    file: The stream to write to.
+    width: The width; by default that of the terminal.
   """
   return _Console(file=file, width=width, highlight=False, markup=False)
 
@@ -99,9 +99,9 @@ def print_table(
 
   Args:
     table: The table.
-    file: Where to print it; by default stdout.
-    width: How wide it may be where there is no terminal.
-    num_keys: The number of columns, the first ones, that tell what a row is of.
+    file: The stream to print to; by default stdout.
+    width: The largest width if there is no terminal.
+    num_keys: The number of columns, the first ones, that identify a row.
   """
   file = file or sys.stdout
   shown_by = console(file, None if file.isatty() else width)
@@ -116,10 +116,10 @@ def duration(seconds: float) -> str:
 
 
 class Pace:
-  """Estimates how long something still takes.
+  """Estimates the time that is left.
 
-  The first step does not count, as much is compiled in it. Nor does what was
-  done before, by a program that was stopped.
+  The first step does not count, as it includes compilation. Nor do steps that
+  were done by an earlier program, which was stopped.
   """
 
   def __init__(self, total: float):
@@ -138,13 +138,13 @@ class Pace:
 
 
 class NowAndThen:
-  """Tells when it is time for the next line of those printed now and then."""
+  """Tells when it is time to print the next line about progress."""
 
   def __init__(self) -> None:
     self._last = time.monotonic()
 
   def is_due(self) -> bool:
-    """Whether some seconds have passed since this was last so."""
+    """Tells whether some seconds have passed since it last returned True."""
     now = time.monotonic()
     if now < self._last + _SECONDS_PER_LINE:
       return False
@@ -156,13 +156,13 @@ class NowAndThen:
 def progress(
   what: str, total: int, unit: str, file: TextIO | None = None
 ) -> Iterator[ShowProgress]:
-  """Shows how far something is: a bar in a terminal, else a line now and then.
+  """Shows progress by a bar in a terminal, or else by a line now and then.
 
   Args:
-    what: What is being done.
-    total: How many steps it takes.
-    unit: What the steps are.
-    file: Where to show it; by default stderr.
+    what: The name of the work.
+    total: The number of steps.
+    unit: The name of the steps, in the plural.
+    file: The stream to print to; by default stderr.
 
   Yields:
     A function to call after a step, with the number of steps that are done and,
@@ -173,7 +173,7 @@ def progress(
   pace = Pace(total)
   if shown_by.is_terminal:
     columns = (
-      # A long name takes a second line, for figures to be whole.
+      # A long name is broken into lines, so that numbers stay whole.
       rich.progress.TextColumn(
         '{task.description}', table_column=rich.table.Column(overflow='fold')
       ),
@@ -217,7 +217,7 @@ def progress(
     line = ''
 
   yield show
-  print_line()  # How it ended.
+  print_line()  # The final state.
 
 
 def _left(pace: Pace, done: int) -> str:

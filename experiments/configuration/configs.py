@@ -1,6 +1,6 @@
 """The configuration of a run: all of its settings, checked.
 
-Where users give them is in `user_settings`.
+`user_settings` reads them from presets, `--set` and flags.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,6 +32,14 @@ OF_RUNS: tuple[type[settings.Settings], ...] = (
   measurements.MeasurementSettings,
 )
 
+# The settings that say how a run is carried out, and not which run it is.
+_EXCHANGEABLE = frozenset(
+  field.name
+  for cls in OF_RUNS
+  for field in dataclasses.fields(cls)
+  if field.metadata.get('exchangeable')
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -39,13 +47,13 @@ class Config:
 
   Attributes:
     run: The settings of the run itself, for all methods.
-    training: How to train.
-    measurement: What is measured of the test clients beside their metric.
+    training: The settings of trainings.
+    measurement: The settings of further measurements.
     task: The name of the task.
-    task_settings: The task's own settings.
+    task_settings: The settings of the task.
     privacy: The name of the way to train privately.
     privacy_settings: The settings of that way.
-    method_settings: Those of each method, by its name.
+    method_settings: The settings of each method, by its name.
   """
 
   run: user_settings.RunSettings
@@ -58,7 +66,7 @@ class Config:
   method_settings: Mapping[str, algorithm_registry.MethodSettings]
 
   def to_dict(self) -> dict[str, Any]:
-    """Returns all settings as a preset, from which this can be made again."""
+    """Returns all settings as a preset, which gives an equal configuration."""
     return {
       **_to_toml(self.run),
       **_to_toml(self.training),
@@ -78,7 +86,7 @@ class Config:
     }
 
   def differences_from(self, path: pathlib.Path) -> list[str]:
-    """Tells how the configuration in a file differs from this one.
+    """Lists how the configuration in a file differs from this one.
 
     Args:
       path: The file.
@@ -92,13 +100,18 @@ class Config:
     return differences(from_file(path), self)
 
   def digest(self) -> str:
-    """Makes a name that only an equal configuration has."""
-    text = json.dumps(self.to_dict(), sort_keys=True)
+    """Makes a name that only a configuration of the same run has."""
+    same = {
+      name: value
+      for name, value in self.to_dict().items()
+      if name not in _EXCHANGEABLE
+    }
+    text = json.dumps(same, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _to_toml(own: settings.Settings) -> dict[str, Any]:
-  """Writes settings for TOML, which knows neither tuples nor None."""
+  """Writes settings for TOML, which has neither tuples nor None."""
 
   def value(setting: Any) -> Any:
     if setting is None:
@@ -111,18 +124,18 @@ def _to_toml(own: settings.Settings) -> dict[str, Any]:
 def _make(
   make: Callable[[Mapping[str, Any]], _T], given: Mapping[str, tuple[Any, str]]
 ) -> _T:
-  """Makes settings; an error says where the value at fault was set."""
+  """Makes settings; an error says where the wrong value was set."""
   try:
     return make({name: value for name, (value, _) in given.items()})
   except settings.SettingError as error:
-    # A default may be wrong beside what was set.
+    # A default may be invalid together with a value that was set.
     if error.name not in given:
       raise
     raise errors.UserError(f'{given[error.name][1]}: {error}') from error
 
 
 def _full_path(path: str) -> str:
-  """Writes a path in full: the same from wherever it is named."""
+  """Returns the absolute path, which is valid in any folder."""
   return str(paths.user_path(path).resolve())
 
 
@@ -137,14 +150,14 @@ def _unknown(
   kind: str,
   owner: str,
 ) -> errors.UserError:
-  """Makes the error for a setting that there is not.
+  """Makes the error for an unknown setting.
 
   Args:
-    layer: Where it is set.
+    layer: The place where it is set.
     name: The name of the setting.
-    known: The names that there are.
-    kind: What it was to be a setting of, as 'task'.
-    owner: The name of that, as 'school'; empty if it has none.
+    known: The known names.
+    kind: The kind of thing that it was set for, such as 'task'.
+    owner: The name of this thing, such as 'school'; empty if it has none.
   """
   listed = f'{kind} {owner}' if owner else f'run, and {kind} NAME'
   unknown = errors.unknown('setting', name, known, f'experiments:list {listed}')
@@ -162,17 +175,18 @@ def _owners(
 
   Args:
     name: The name of the setting.
-    layer: Where it is set.
-    request: What else is asked for.
-    others: The names of the settings that are no method's.
+    layer: The place where it is set.
+    request: The user's request.
+    others: The names of the settings that do not belong to methods.
 
   Returns:
     The methods. There may be none only if the setting is in a preset.
 
   Raises:
-    UserError: If no method has such a setting, or only others than the chosen.
+    UserError: If no method has such a setting, or only methods that are not
+      chosen.
   """
-  # The short names are not all: a chosen method may have another, as a pair.
+  # Beside the short names, as a chosen method may be a pair without one.
   methods = dict.fromkeys(
     (*algorithm_registry.short_names(), *request.algorithms)
   )
@@ -202,19 +216,19 @@ def _owners(
   return chosen
 
 
-# The value of each setting, with where it was set.
+# The value of each setting, and the place where it was set.
 _Given = dict[str, tuple[Any, str]]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Sorted:
-  """The settings that a user gave, by what they are settings of.
+  """The settings that a user gave, sorted by their owners.
 
   Attributes:
-    run: Those of the run, its training and its measurement.
-    task: The task's own.
-    privacy: Those of the way to train privately.
-    methods: Those of each chosen method.
+    run: The settings of the run, its trainings and its measurements.
+    task: The settings of the task.
+    privacy: The settings of the way to train privately.
+    methods: The settings of each chosen method.
   """
 
   run: _Given
@@ -229,7 +243,7 @@ def _sort(
   of_task: set[str],
   of_privacy: set[str],
 ) -> _Sorted:
-  """Finds out what each setting that a user gave is a setting of."""
+  """Sorts the settings that a user gave by their owners."""
   others = (
     of_run
     | {f'task.{name}' for name in of_task}
@@ -245,14 +259,14 @@ def _sort(
       group, _, own_name = name.rpartition('.')
       if group in groups:
         chosen, known, own = groups[group]
-        # What a preset says of its task means nothing to the one taken instead.
+        # A preset's settings of its task do not apply to another chosen task.
         preset_has = layer.last(f'{group}.name') or chosen
         is_for_chosen = not layer.is_preset or preset_has == chosen
         if own_name != 'name' and is_for_chosen:
           if chosen == privacy.NONE:
             raise errors.UserError(
               f'{layer.source}: {own_name} is a setting of privacy, but'
-              ' training is not to be private. Choose how, as in'
+              ' training is not private. Choose a way, for example'
               ' --privacy=gaussian.'
             )
           if own_name not in known:
@@ -276,7 +290,7 @@ def resolve(request: user_settings.Request) -> Config:
     The configuration, complete.
 
   Raises:
-    UserError: If there is no such setting, or it cannot have that value.
+    UserError: If there is no such setting, or it cannot have this value.
   """
   task_class = task_registry.settings_class(request.task)
   privacy_class = privacy.settings_class(request.privacy)
@@ -318,16 +332,17 @@ def resolve(request: user_settings.Request) -> Config:
 
 
 def from_file(path: pathlib.Path) -> Config:
-  """Reads the configuration that is in a file."""
+  """Reads the configuration in a file."""
   layer = user_settings.read_preset(path)
   return resolve(user_settings.make_request((layer,)))
 
 
 def differences(first: Config, second: Config) -> list[str]:
-  """Tells how two configurations differ, a line for each setting of both.
+  """Lists how two configurations differ, a line for each setting of both.
 
-  What only one of them has is a setting of a task or of a method that is not in
-  the other, which shows in `task.name` or in `algorithms`.
+  Exchangeable settings are left out. A setting that only one of them has
+  belongs to a task or a method that the other lacks, which `task.name` or
+  `algorithms` shows.
   """
   one, other = (
     dict(user_settings.flatten(config.to_dict())) for config in (first, second)
@@ -335,5 +350,5 @@ def differences(first: Config, second: Config) -> list[str]:
   return [
     f'{name}: {one[name]}, not {other[name]}'
     for name in one
-    if name in other and one[name] != other[name]
+    if name in other and one[name] != other[name] and name not in _EXCHANGEABLE
   ]

@@ -1,24 +1,27 @@
-"""Settings as a user gives them: in presets, by --set and by flags.
+"""Reads the settings that a user gives in presets, by --set and by flags.
 
-A setting has one name wherever it is given:
+A setting has the same name in all places:
 
   total_rounds                     of the run
-  task.name, task.alpha            the task, and its own settings
-  privacy.name, privacy.epsilon    the way to train privately, likewise
+  task.name, task.alpha            the task, and its settings
+  privacy.name, privacy.epsilon    the way to train privately, and its settings
   finetuning.client_learning_rate  of one method
   client_learning_rate             of every chosen method that has it
 
-A preset is a TOML file of them, where what comes before the full stop is the
-name of a table. Each of these overrides those before it: the defaults, the
-preset, `--set`, the flags. So does, within one of them, what comes later.
+A preset is a TOML file of settings, where the part of a name before the full
+stop is the name of a table. Each of these places overrides the ones before it:
+the defaults, the preset, `--set`, the flags. Within a place, later values
+override earlier ones.
 
-Only these names and those of methods are checked here, which takes no time, as
-nothing heavy is imported for it. `configs` checks the rest.
+Only the names of the task, the methods and the way to train privately are
+checked here. This is fast, as it imports nothing heavy. `configs` checks the
+rest.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import pathlib
+import re
 import sys
 import tomllib
 from typing import Any
@@ -28,13 +31,14 @@ from base import errors
 from base import settings
 from experiments.command_line import launch
 from experiments.command_line import paths
+from experiments.command_line import stopping
 from personalization import privacy
 from tasks import registry as task_registry
 
 _PRESETS = pathlib.Path(__file__).parents[1] / 'presets'
 _DEFAULT_TASK = 'synthetic'
 
-RUNTIMES = ('cohort', 'native')
+RUNTIMES = ('cohort', 'native', 'remote')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +51,34 @@ class RunSettings(settings.Settings):
   )
   runtime: str = settings.field(
     'cohort',
-    "What runs the computations: our cohort runtime, or TFF's native one.",
+    "The runtime of the computations: our cohort runtime, TFF's native one, or"
+    ' the workers in remote_workers.',
     choices=RUNTIMES,
+  )
+  remote_workers: tuple[str, ...] = settings.field(
+    (),
+    'The workers of the remote runtime, each HOST:PORT. python -m'
+    ' tff_runtimes.worker starts one.',
+    exchangeable=True,
+  )
+  remote_ca: str | None = settings.field(
+    None,
+    "A PEM file: the certificate authority that signed the workers'"
+    ' certificates. Without it, TLS is not used.',
+    path=True,
+    exchangeable=True,
+  )
+  remote_certificate: str | None = settings.field(
+    None,
+    'A PEM file: the certificate to show to workers that ask for one.',
+    path=True,
+    exchangeable=True,
+  )
+  remote_key: str | None = settings.field(
+    None,
+    'A PEM file: the private key of remote_certificate.',
+    path=True,
+    exchangeable=True,
   )
   aggregator: str = settings.field(
     'mean',
@@ -57,7 +87,7 @@ class RunSettings(settings.Settings):
   )
   offer_baseline: bool = settings.field(
     True,
-    'Whether the model without personalization can be chosen as well.',
+    'Whether the candidate without personalization can be chosen as well.',
   )
   choose: str = settings.field(
     'all',
@@ -67,19 +97,20 @@ class RunSettings(settings.Settings):
   )
   baseline: str | None = settings.field(
     None,
-    'A method of the run. Clients of methods without a baseline of their own,'
-    ' as local or hypcluster, are hurt if they are worse off than with it.',
+    'A method of the run, which is the baseline of methods without one, such as'
+    ' local or hypcluster: their clients are hurt if they are worse off than'
+    ' with it.',
   )
   modules: tuple[str, ...] = settings.field(
     (),
-    'Python modules that are imported first, and register methods or tasks of'
-    ' your own, as those in examples/ do. They are looked for where Python'
+    'Python modules that are imported first, and register your own methods or'
+    ' tasks, like those in examples/. They are searched for where Python'
     ' finds modules, and in the current folder.',
   )
   warmstart_from: tuple[str, ...] = settings.field(
     (),
-    'Output folders of finished runs, whose models training begins with: one'
-    ' model, or one for each cluster; FOLDER:METHOD if it trained several.',
+    'Output folders of finished runs, from whose models training starts: one'
+    ' model, or one for each cluster; FOLDER:METHOD if a run trained several.',
     path=True,
   )
 
@@ -91,6 +122,30 @@ class RunSettings(settings.Settings):
         f' {", ".join(self.algorithms)}.',
         'baseline',
       )
+    if self.runtime == 'remote' and not self.remote_workers:
+      raise settings.SettingError(
+        "runtime must not be 'remote' without workers. Name them, as in"
+        ' --remote_workers=10.0.0.2:10000,10.0.0.3:10000.',
+        'runtime',
+      )
+    for address in self.remote_workers:
+      if not re.fullmatch(r'[^/\s]+:\d{1,5}', address):
+        raise settings.SettingError(
+          f'remote_workers must be HOST:PORT, as 10.0.0.2:10000, not'
+          f' {address!r}.',
+          'remote_workers',
+        )
+    if bool(self.remote_certificate) != bool(self.remote_key):
+      raise settings.SettingError(
+        'remote_certificate and remote_key must be given together.',
+        'remote_certificate',
+      )
+    if self.remote_certificate and not self.remote_ca:
+      raise settings.SettingError(
+        'remote_certificate must go with remote_ca, by which the workers are'
+        ' known.',
+        'remote_certificate',
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +154,9 @@ class SettingsLayer:
 
   Attributes:
     source: The place.
-    settings: The names and values, in the order given.
-    is_preset: Whether it may hold settings that the run does not need: those of
-      a task or of methods that the user has exchanged for others.
+    settings: The names and values, in the given order.
+    is_preset: Whether it may have settings that the run does not need: those of
+      a task or of methods that the user has replaced by others.
   """
 
   source: str
@@ -115,7 +170,7 @@ class SettingsLayer:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """A user's request, of which only the names are checked."""
+  """A user's request, in which only names are checked."""
 
   task: str
   privacy: str
@@ -129,7 +184,7 @@ def preset_names() -> tuple[str, ...]:
 
 
 def find_preset(name: str) -> pathlib.Path:
-  """Finds the file of a preset, given by its path or by a name of ours."""
+  """Finds the file of a preset, given its path or its name."""
   path = paths.user_path(name)
   if path.is_file():
     return path
@@ -153,7 +208,7 @@ def read_toml(path: pathlib.Path) -> dict[str, Any]:
   """Reads a file of settings; raises a `UserError` if it cannot be read."""
   try:
     if path.exists() and not path.is_file():
-      raise ValueError('it is no file')
+      raise ValueError('it is not a file')
     return tomllib.loads(path.read_text(encoding='utf-8'))
   # A TOMLDecodeError is a ValueError.
   except (OSError, ValueError, RecursionError) as error:
@@ -178,13 +233,13 @@ def read(
   assignments: Sequence[str] = (),
   flags: Mapping[str, Any] | None = None,
 ) -> Request:
-  """Reads what a user asked for, and checks the names of task and methods.
+  """Reads a user's request, and checks the names of the task and the methods.
 
   Args:
     preset: The path of a preset, or its name if it comes with the code; by
-      default that of the task's name, if there is one.
-    assignments: What was given to `--set`, each 'name=value'.
-    flags: The values of settings that have a flag of their own.
+      default the preset with the task's name, if there is one.
+    assignments: The values of `--set`, each 'name=value'.
+    flags: The values of settings that have a separate flag.
 
   Returns:
     The request, for `configs.resolve`.
@@ -206,7 +261,7 @@ def read_layers(preset: str | None, layers: Sequence[SettingsLayer]) -> Request:
 
   Args:
     preset: As in `read`.
-    layers: The other places, the later the stronger.
+    layers: The other places; later ones override earlier ones.
 
   Returns:
     The request.
@@ -224,7 +279,7 @@ def read_layers(preset: str | None, layers: Sequence[SettingsLayer]) -> Request:
 def _last(
   name: str, layers: Sequence[SettingsLayer], default: Any
 ) -> tuple[Any, str]:
-  """Returns a setting of the last layer that has it, and where that is."""
+  """Returns a setting in the last layer that has it, and this layer's place."""
   for layer in reversed(layers):
     if layer.last(name) is not None:
       return layer.last(name), layer.source
@@ -236,7 +291,7 @@ def _task_name(layers: Sequence[SettingsLayer]) -> str:
 
 
 def _import_modules(layers: Sequence[SettingsLayer]) -> None:
-  """Imports the modules of the user, which register what others name."""
+  """Imports the user's modules, which register methods and tasks."""
   given, source = _last('modules', layers, ())
   own = settings.from_dict(RunSettings, {'modules': given}, source)
   folder = str(paths.user_path('.'))
@@ -245,7 +300,9 @@ def _import_modules(layers: Sequence[SettingsLayer]) -> None:
   for name in own.modules:
     try:
       launch.load(name)
-    except Exception as error:  # It may be anything, as the module is.
+    except stopping.Stopped:
+      raise
+    except (Exception, SystemExit) as error:  # A module may raise anything.
       raise errors.UserError(
         f'{source}: modules: {name} cannot be imported: {error!r}.'
       ) from error
@@ -266,7 +323,7 @@ def make_request(layers: tuple[SettingsLayer, ...]) -> Request:
   try:
     own = settings.from_dict(RunSettings, {'algorithms': chosen}, 'settings')
     names = map(algorithm_registry.canonical_name, own.algorithms)
-    # One that is named twice, or by two names, runs once.
+    # A method that is named twice, or by two names, runs once.
     algorithms = tuple(dict.fromkeys(names))
   except errors.UserError as error:
     raise errors.UserError(f'{source}: {error}') from error

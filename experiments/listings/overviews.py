@@ -1,8 +1,8 @@
-"""Overviews of what there is: methods, tasks, presets, tables, privacy.
+"""Lists the methods, tasks, presets, tables and ways to train privately.
 
-What something is, its docstring says in the first line, and of a preset its
-comment in the first sentence. Modules are read without importing them, which
-would take the seconds that TensorFlow Federated takes to import.
+Each is described by the first line of its docstring, and a preset by the first
+sentence of its comment. Modules are parsed and not imported, as importing
+TensorFlow Federated takes seconds.
 """
 
 import ast
@@ -43,10 +43,10 @@ def first_line(path: str) -> str:
 def _halves(
   entries: Mapping[str, algorithm_registry.Entry],
 ) -> Iterator[tuple[str, str]]:
-  """Yields trainers or personalizers, and what they do."""
+  """Yields trainers or personalizers with their descriptions."""
   for name, entry in sorted(entries.items()):
     text = first_line(entry.path)
-    # Some are of one class, and only their defaults tell them apart.
+    # Some have the same class, and differ only in their defaults.
     if [own.path for own in entries.values()].count(entry.path) > 1:
       defaults = [
         f'{setting}={settings.to_text(value)}'
@@ -71,7 +71,7 @@ def methods() -> Iterator[str]:
   yield from layout.column(_halves(algorithm_registry.TRAINERS))
   yield '\nPersonalizers'
   yield from layout.column(_halves(algorithm_registry.PERSONALIZERS))
-  yield '\nNames that stand for a trainer with a personalizer'
+  yield '\nShort names for a trainer with a personalizer'
   yield from layout.column(_pairs())
 
 
@@ -96,7 +96,7 @@ def _comment(text: str) -> str:
 
 def presets() -> Iterator[str]:
   """Lists the presets that come with the code."""
-  yield 'Presets: --preset=NAME; that of the name of a task is its default'
+  yield "Presets: --preset=NAME; by default the one with the task's name"
   yield from layout.column(
     (name, _comment(user_settings.find_preset(name).read_text('utf-8')))
     for name in user_settings.preset_names()
@@ -104,7 +104,7 @@ def presets() -> Iterator[str]:
 
 
 def preset(name: str) -> Iterator[str]:
-  """Yields a preset as it is."""
+  """Yields the text of a preset."""
   yield user_settings.find_preset(name).read_text('utf-8').rstrip()
 
 
@@ -127,9 +127,9 @@ def privacy_ways() -> Iterator[str]:
 
 
 def everything() -> Iterator[str]:
-  """Lists all that there is."""
+  """Lists everything."""
   for own in (methods, tasks, presets, tables, privacy_ways):
     yield from own()
     yield ''
-  yield 'The settings of one, with help, default and range: list task school,'
-  yield 'list method ditto, list privacy gaussian; of every run: list run.'
+  yield 'Settings with help, default and range: list method ditto, list task'
+  yield 'school, list privacy gaussian; and list run for those of every run.'

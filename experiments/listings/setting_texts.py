@@ -1,4 +1,4 @@
-"""The settings of one thing, each with its help, default and range."""
+"""Lists settings, each with its help, default and range."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -62,7 +62,7 @@ def of_task(name: str) -> Iterator[str]:
 
 
 def of_privacy(name: str) -> Iterator[str]:
-  """Writes the settings of privacy."""
+  """Writes the settings of a way to train privately."""
   cls = privacy.settings_class(name)
   about = overviews.first_line(privacy.ENTRIES[name].path)
   yield from layout.paragraph(f'Privacy {name}: {about}')

@@ -1,5 +1,6 @@
-"""The states that the clients of a finished run keep, as files of arrays."""
+"""Exports the states that the clients of a finished run keep, as arrays."""
 
+import contextlib
 import csv
 import io
 import os
@@ -8,6 +9,7 @@ import pathlib
 import numpy as np
 
 from base import errors
+from base import whole_files
 from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import results_folder
@@ -17,7 +19,7 @@ from personalization import client_states
 def _find_training(
   run: results_folder.FinishedRun, name: str | None
 ) -> tuple[str, int]:
-  """Returns a training that has states, and the number of its last round."""
+  """Returns a training with states, and the number of its last round."""
   last_rounds = {
     own['training']: own['rounds']
     for own in run.methods.values()
@@ -48,7 +50,7 @@ def export(
   training: str | None = None,
   output_dir: pathlib.Path | None = None,
 ) -> pathlib.Path:
-  """Writes the states client by client, so that memory holds one at a time.
+  """Writes the states client by client, with only one in memory at a time.
 
   Args:
     folder: The output folder of a run.
@@ -66,47 +68,47 @@ def export(
   checkpoints = results_folder.checkpoint_dir(folder, training)
   if output_dir is None:
     output_dir = folder / 'states' / training
-  elif output_dir.is_dir() and any(output_dir.iterdir()):
-    raise errors.UserError(
-      f'--output_dir: {output_dir} has files, which might be lost. Name a new'
-      ' folder.'
-    )
+  else:
+    folders.check_empty('output_dir', output_dir)
   with errors.writing(output_dir):
     output_dir.mkdir(parents=True, exist_ok=True)
   clients = [
     client_id for client_id, _ in client_states.saved(checkpoints, last_round)
   ]
   arrays: dict[str, np.ndarray] = {}
-  with terminal.progress('exporting', len(clients), 'clients') as show:
+  with (
+    contextlib.ExitStack() as unfinished,
+    terminal.progress('exporting', len(clients), 'clients') as show,
+  ):
     states = client_states.saved(checkpoints, last_round)
     for k, (_, state) in enumerate(states):
       for name, leaf in state.items():
         if name not in arrays:
+          path = output_dir / f'{name.replace("/", ".")}.npy'
           arrays[name] = _make_array(
-            output_dir / f'{name.replace("/", ".")}.npy',
+            unfinished.enter_context(whole_files.writing(path)),
             leaf.dtype,
             (len(clients), *leaf.shape),
           )
         arrays[name][k] = leaf
       show(k + 1)
+    arrays.clear()  # Writes the rest to the files.
   table = io.StringIO()
   csv.writer(table, lineterminator='\n').writerows(
     [['client'], *([client_id] for client_id in clients)]
   )
   folders.write(output_dir / 'clients.csv', table.getvalue())
-  arrays.clear()  # Which writes what is not in the files yet.
   return output_dir
 
 
 def _make_array(
   path: pathlib.Path, dtype: np.dtype, shape: tuple[int, ...]
 ) -> np.ndarray:
-  """Makes a file of NumPy, of an array that is written little by little."""
-  with errors.writing(path):
-    array = np.lib.format.open_memmap(path, 'w+', dtype, shape)
-    # Else a disk that is full would kill the program when the array is written.
-    with path.open('r+b') as file:
-      os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+  """Makes a NumPy file of an array that is written little by little."""
+  array = np.lib.format.open_memmap(path, 'w+', dtype, shape)
+  # Else a disk that is full would kill the program when the array is written.
+  with path.open('r+b') as file:
+    os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
   return array
 
 

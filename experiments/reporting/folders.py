@@ -1,6 +1,6 @@
-"""Folders that programs write their results to."""
+"""The folders to which programs write their results."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 import fcntl
 import hashlib
@@ -10,21 +10,41 @@ import pathlib
 from typing import Any
 
 from base import errors
+from base import whole_files
 
-# By these a folder is known to have results.
+# A folder with one of these has results.
 _RESULTS = (
   'config.toml',
   'results.json',
   'per_client.csv',
   'checkpoints',
   'metrics',
+  'runs',
   'runs.jsonl',
   'points.csv',
+  'repeats.json',
   'pretraining.json',
+  'config.json',
+  'merges.txt',
   'model.safetensors',
+  'vocab.json',
 )
-# What Python raises for a file that is damaged, whatever is in it; it has to be
-# made a `UserError`.
+# Folders in folders of results.
+_FOLDERS = (
+  'checkpoints',
+  'groups',
+  'leases',
+  'logs',
+  'metrics',
+  'plots',
+  'runs',
+  'tensorboard',
+  'validation',
+)
+# Is in every figure and page, so that a program recognizes those it wrote.
+MARK = 'Personalized federated learning on TFF'
+# The errors that Python may raise for a damaged file, which are converted to
+# a `UserError`.
 DAMAGE = (
   OSError,
   ValueError,
@@ -37,34 +57,75 @@ DAMAGE = (
 
 
 def checksum(value: Any) -> str:
-  """Makes a checksum of what is in JSON, however it is written."""
+  """Computes a checksum of a JSON value, independent of its formatting."""
   text = json.dumps(value, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write(path: pathlib.Path, text: str) -> None:
-  """Writes a file that is there whole or not at all."""
-  temporary = path.with_name(f'.{path.name}.tmp')
-  with errors.writing(path):
-    try:
-      with temporary.open('w', encoding='utf-8', newline='') as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-      temporary.replace(path)
-    finally:
-      temporary.unlink(missing_ok=True)
+  """Writes a file, which is either complete or absent."""
+  with whole_files.writing(path) as temporary:
+    temporary.write_text(text, encoding='utf-8', newline='')
 
 
-def _check_free(path: pathlib.Path, own: str) -> None:
-  """Raises a `UserError` if a folder has results, but not the file `own`."""
-  if (path / own).exists():
+def check_own(path: pathlib.Path, mark: str = MARK) -> None:
+  """Raises a `UserError` if a file exists that the programs did not write.
+
+  So they replace only files that they wrote, such as an older figure of a run.
+
+  Args:
+    path: The file.
+    mark: A text in all of the programs' files of this kind.
+  """
+  try:
+    is_own = mark.encode() in path.read_bytes()
+  except FileNotFoundError:
     return
-  for name in _RESULTS:
-    if (path / name).exists():
+  except NotADirectoryError as error:
+    raise errors.UserError(
+      f'{path.parent} is no folder. Name another place to write to.'
+    ) from error
+  except OSError:  # It is a folder, for one.
+    is_own = False
+  if not is_own:
+    raise errors.UserError(
+      f'{path} is there already, and was not written by this program. Name'
+      ' another place to write to, or move it away.'
+    )
+
+
+def check_empty(flag: str, path: pathlib.Path) -> None:
+  """Raises a `UserError` if a flag names a folder that is not empty."""
+  if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+    raise errors.UserError(
+      f'--{flag}: {path} is there already, and what is in it might be lost.'
+      ' Name a new folder.'
+    )
+
+
+def check_free(path: pathlib.Path, own: Sequence[str]) -> None:
+  """Checks that a folder has no results of another kind.
+
+  Args:
+    path: The folder.
+    own: The names that identify a folder of the same kind.
+
+  Raises:
+    UserError: If it has results, but nothing with these names; or if it has a
+      file in the place of a folder.
+  """
+  if not any((path / name).exists() for name in own):
+    for name in _RESULTS:
+      if (path / name).exists():
+        raise errors.UserError(
+          f'{path} has {name} but no {own[0]} to tell of what. Name another'
+          ' output_dir.'
+        )
+  for name in _FOLDERS:
+    if os.path.lexists(path / name) and not (path / name).is_dir():
       raise errors.UserError(
-        f'{path} has {name} but no {own} to tell of what. Name another'
-        ' output_dir.'
+        f'{path / name} is in the place of a folder. Name another output_dir,'
+        ' or move it away.'
       )
 
 
@@ -74,14 +135,14 @@ def locked(path: pathlib.Path, own: str) -> Iterator[None]:
 
   Args:
     path: The folder.
-    own: The file by which a folder with results of the same kind is known.
+    own: The file that identifies a folder with results of the same kind.
 
   Yields:
     Nothing.
 
   Raises:
-    UserError: If another process has it, it has results of something else, or
-      it cannot be written to.
+    UserError: If another process uses it, it has results of another kind, or it
+      cannot be written to.
   """
   with contextlib.ExitStack() as stack:
     try:
@@ -96,10 +157,10 @@ def locked(path: pathlib.Path, own: str) -> Iterator[None]:
       ) from error
     except OSError as error:
       raise unusable(path, error) from error
-    _check_free(path, own)
+    check_free(path, [own])
     yield
 
 
 def unusable(path: pathlib.Path, error: OSError) -> errors.UserError:
-  """The error of a folder that cannot be written to."""
+  """Makes the error for a folder that cannot be written to."""
   return errors.UserError(f'{path} cannot be the output_dir: {error}.')

@@ -16,13 +16,13 @@ def write(
   configuration: Mapping[str, Any],
   result: Mapping[str, Any],
 ) -> None:
-  """Writes what TensorBoard compares methods and runs by.
+  """Writes the settings and results by which TensorBoard compares methods.
 
   Args:
     folder: The folder of the method's events.
     method: The name of the method.
     configuration: All settings, as in config.toml.
-    result: What came of the method, as in results.json.
+    result: The result of the method, as in results.json.
   """
   settings = {'method': method}
   for name, value in user_settings.flatten(configuration):
@@ -30,7 +30,7 @@ def write(
     if group in ('', 'task', 'privacy'):
       settings[name] = value
     elif group == method:
-      # Under the same name for all methods, to be in one column.
+      # The same name for all methods, so that there is one column.
       settings[own_name] = value
   numbers = {
     name: value if isinstance(value, (bool, int, float)) else str(value)

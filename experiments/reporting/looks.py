@@ -1,9 +1,10 @@
 """Looks of methods: each method has the same look in all figures.
 
-The look follows from the method's name alone, whatever it is compared with. The
-methods of the field differ in their colour, or else in their markers and lines.
-The colour-blind can tell the first eight colours apart (Okabe and Ito 2008,
-without the yellow). What is no method, as a cluster, has other colours.
+The look depends only on the method's name, not on the methods it is compared
+with. Known methods differ in their color, or else in their markers and lines.
+Color-blind readers can distinguish the first eight colors (Okabe and Ito 2008,
+without the yellow). Things that are not methods, such as clusters, have other
+colors.
 """
 
 import dataclasses
@@ -22,8 +23,8 @@ COLORS = (
   '#999933',
   '#882255',
 )
-# Of what is one of several and no method, as a cluster (Petroff 2021, for the
-# colour-blind as well).
+# Colors of things that are not methods, such as clusters (Petroff 2021, also
+# for color-blind readers).
 CATEGORIES = (
   *('#3f90da', '#ffa90e', '#bd1f01', '#94a4a2', '#832db6', '#a96b59'),
   *('#e76300', '#b9ac70', '#717581', '#92dadd'),
@@ -39,11 +40,11 @@ class Look:
   """The look of a method.
 
   Attributes:
-    color: Its colour.
+    color: Its color.
     marker: Its marker.
     line: The style of its lines.
     hollow: Whether its markers and boxes are white inside.
-    edge: The colour of their edges.
+    edge: The color of their edges.
   """
 
   color: str
@@ -53,8 +54,8 @@ class Look:
   edge: str
 
 
-# The methods with solid lines and full markers, in the order of the colours,
-# those with dashed lines and hollow markers, and those whose lines have both.
+# The methods with solid lines and full markers, those with dashed lines and
+# hollow markers, and those with dashes and dots, each in the order of colors.
 _SOLID = {
   'fedavg': 'o',
   'finetuning': 's',
@@ -104,14 +105,14 @@ _KNOWN = {
   for (method, marker), color in zip(methods.items(), COLORS, strict=True)
 }
 
-# A pair has the colour and the filling of its trainer, and the marker and the
-# edge of its personalizer; its line tells it from both.
+# A pair has the color and the filling of its trainer, the marker and the edge
+# of its personalizer, and a line that differs from both.
 _LINES_OF_PAIRS: dict[LineStyle, LineStyle] = {
   '-': (0, (6, 1, 1, 1)),
   '--': (0, (3, 1, 1, 1, 1, 1)),
   '-.': (0, (6, 1, 1, 1, 1, 1, 1, 1)),
 }
-# What all other names have, by a number that follows from the name.
+# The looks of all other names, chosen by a number that follows from the name.
 _OTHER_MARKERS = 'dhp<>vX^'
 _OTHER_LINES: tuple[LineStyle, ...] = (':', (0, (1, 2)), (0, (1, 3, 1, 1)))
 
@@ -122,7 +123,7 @@ def known_methods() -> tuple[str, ...]:
 
 
 def look(method: str) -> Look:
-  """Returns how a method looks, also one that is named TRAINER+PERSONALIZER."""
+  """Returns the look of a method, which may be TRAINER+PERSONALIZER."""
   if method in _KNOWN:
     return _KNOWN[method]
   trainer, plus, personalizer = method.partition('+')

@@ -1,6 +1,6 @@
 """Names of methods as papers write them."""
 
-# Of trainers, and of pairs with a short name.
+# Names of trainers, and of pairs with a short name.
 _NAMES = {
   'apfl': 'APFL',
   'ditto': 'Ditto',
@@ -36,7 +36,7 @@ _NAMES = {
   'self_fl': 'Self-FL',
   'self_fl_clusters': 'Self-FL (clusters)',
 }
-# Of personalizers in other pairs, where they have no name of that kind.
+# Names of personalizers in other pairs, if they are not in the table above.
 _PERSONALIZERS = {
   'adaptation': 'adaptation',
   'as_trained': 'as trained',
@@ -48,7 +48,7 @@ _PERSONALIZERS = {
 
 
 def written_out(method: str) -> str:
-  """Returns a method's name as papers write it, or its own if it has none."""
+  """Returns a method's name as papers write it, or else its name here."""
   trainer, plus, personalizer = method.partition('+')
   if not plus:
     return _NAMES.get(method, method)

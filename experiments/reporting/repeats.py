@@ -1,6 +1,7 @@
-"""Finished runs that differ in nothing but their seed, and their numbers."""
+"""Finished runs that differ only in their seed, and statistics over them."""
 
 from collections.abc import Sequence
+import itertools
 import math
 import pathlib
 import statistics
@@ -10,13 +11,13 @@ from algorithms import candidates
 from base import errors
 from experiments.reporting import results_folder
 
-# What repeats may differ in.
+# The settings in which repeats may differ.
 _SEEDS = ('seed', 'task.split_seed')
 _ROUNDS = 'total_rounds'
 
 
 class Repeats:
-  """Runs that differ in nothing but their seed, or a single run.
+  """Runs that differ only in their seed, or a single run.
 
   Attributes:
     runs: The runs.
@@ -42,16 +43,16 @@ class Repeats:
     self.higher_is_better = of_any['higher_is_better']
 
   def names(self, method: str, *keys: str) -> list[str]:
-    """Lists the names that there are somewhere in the results of a method."""
+    """Lists the names at a place in the results of a method."""
     found = _look_up(self.runs[0].methods[method], keys)
     return list(found) if isinstance(found, dict) else []
 
   def values(self, method: str, *keys: str) -> list[float]:
-    """Returns each run's number somewhere in its results; NaN if it has none.
+    """Returns each run's number at a place in its results; NaN if missing.
 
     Args:
       method: The method.
-      *keys: The names on the way to the number in the method's results.
+      *keys: The path of names to the number in the method's results.
 
     Returns:
       The numbers.
@@ -69,7 +70,7 @@ class Repeats:
     ]
 
   def of_clients(self, method: str, column: str) -> list[float]:
-    """Returns a column of per_client.csv, of all runs; NaN where empty."""
+    """Returns a column of per_client.csv in all runs; NaN where empty."""
     return [
       float(row.get(column) or math.nan)
       for run in self.runs
@@ -78,15 +79,15 @@ class Repeats:
 
 
 def summarize(repeated: Repeats) -> dict[str, Any]:
-  """Takes statistics over repeats of those over the test clients.
+  """Computes statistics over repeats of the statistics over test clients.
 
   Args:
     repeated: The repeats.
 
   Returns:
-    The metric and its direction and, for each method and each of some
-    statistics over clients, its 'values' in the repeats, their 'mean' and their
-    'deviation', that of a sample; None for what is not a number, or not there.
+    The metric and its direction; and for each method and several statistics
+    over clients, the 'values' in the repeats, their 'mean' and their sample
+    'deviation'. Numbers that are missing or not finite are None.
   """
 
   def over(values: Sequence[float]) -> dict[str, Any]:
@@ -111,11 +112,29 @@ def summarize(repeated: Repeats) -> dict[str, Any]:
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-  """Takes the mean of numbers and their deviation, 0 if there is just one."""
+  """Returns the mean of numbers and their deviation, 0 for a single number."""
   if not all(map(math.isfinite, values)):
     return math.nan, math.nan
   deviation = statistics.stdev(values) if len(values) > 1 else 0.0
   return statistics.fmean(values), deviation
+
+
+def spread(
+  mean: float, deviation: float, form: str, deviation_form: str = ''
+) -> str:
+  """Writes a mean and its deviation over repeats, which is 0 for only one.
+
+  Args:
+    mean: The mean.
+    deviation: The deviation.
+    form: The format of both, as '.3f'.
+    deviation_form: The format of the deviation, if it is another one.
+
+  Returns:
+    Both, or only the mean if the deviation is 0.
+  """
+  text = f'{mean:{form}}'
+  return f'{text} ± {deviation:{deviation_form or form}}' if deviation else text
 
 
 def _to_json(value: float) -> float | None:
@@ -135,10 +154,11 @@ def read(paths: Sequence[pathlib.Path]) -> list[Repeats]:
     paths: The folders.
 
   Returns:
-    The repeats of each number of rounds; those of the most are the last.
+    The repeats with each number of rounds, in ascending order.
 
   Raises:
-    UserError: If a folder cannot be read, or the runs differ in more.
+    UserError: If a folder cannot be read, the runs differ in other settings, or
+      two of them do not differ at all, so that one would count twice.
   """
   runs = [results_folder.read(path) for path in paths]
   first = runs[0].configuration
@@ -151,9 +171,15 @@ def read(paths: Sequence[pathlib.Path]) -> list[Repeats]:
     ]
     if differences:
       raise errors.UserError(
-        f'{runs[0].path} and {run.path} are no repeats: they differ in'
-        f' {", ".join(differences)}. Name folders of runs that differ in no'
-        f' more than seed and {_ROUNDS}.'
+        f'{runs[0].path} and {run.path} are not repeats: they differ in'
+        f' {", ".join(differences)}. Name folders of runs that differ only in'
+        f' seed and {_ROUNDS}.'
+      )
+  for run, other in itertools.combinations(runs, 2):
+    if run.configuration == other.configuration:
+      raise errors.UserError(
+        f'{run.path} and {other.path} have the same run, seed and all. Name one'
+        ' of them.'
       )
   by_rounds: dict[int, list[results_folder.FinishedRun]] = {}
   for run in runs:

@@ -1,17 +1,18 @@
 """The output folder of a run: how it is written, and how it is read.
 
-  config.toml      all settings; given back as --preset it is the same run
+  config.toml      all settings; --preset with this file repeats the run
+  encoding.json    how a user's table became examples
   results.json     each method's statistics over the test clients
-  per_client.csv   each test client's metric, and what else is measured of it
+  per_client.csv   each test client's metric and further measurements
   metrics/         each round's training metrics, a CSV file for each training
-  validation/      metrics of the validation clients after every so many rounds,
-                   a CSV file for each method, if there are any
-  tensorboard/     the same for TensorBoard
-  checkpoints/     where a run that was stopped goes on
+  validation/      metrics of the validation clients every few rounds, a CSV
+                   file for each method, if validation was requested
+  tensorboard/     the same metrics for TensorBoard
+  checkpoints/     the state from which a stopped run continues
 
-The results are written anew after each method, and a run that is started again
-goes on with the methods that are missing. They have a checksum, so that nothing
-is made of what was damaged or changed since.
+The results are rewritten after each method, and a restarted run continues with
+the missing methods. The results have a checksum, so that damaged or changed
+files are refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,12 +40,14 @@ Row = Mapping[str, Any]
 
 # The files of all settings, and of the results.
 CONFIG, RESULTS = 'config.toml', 'results.json'
+# The file of how a user's table became examples, if the data determine that.
+ENCODING = 'encoding.json'
 _CONFIG_HEADER = '# All settings of a run. To do it again: --preset=THIS_FILE\n'
 _CLIENTS = 'per_client.csv'
 _METRICS, _VALIDATION = 'metrics', 'validation'
 _DAMAGE = (*folders.DAMAGE, csv.Error)
-# Columns that are always there, if only empty; those of what else is measured
-# come after them.
+# Columns that are always there, even if empty; columns of further measurements
+# follow.
 _COLUMNS = (
   'method',
   'client',
@@ -60,15 +63,15 @@ _COLUMNS = (
 class WritableConfig(Protocol):
   """A configuration that can be written, see `configs.Config`.
 
-  The configuration itself would bring TensorFlow Federated with it, which
-  reading a folder does not need.
+  The class itself imports TensorFlow Federated, which reading a folder does not
+  need.
   """
 
   def to_dict(self) -> dict[str, Any]:
     """Returns all settings."""
 
   def differences_from(self, path: pathlib.Path) -> Sequence[str]:
-    """Tells how the configuration in a file differs, a line for each setting.
+    """Lists how the configuration in a file differs, a line for each setting.
 
     Raises:
       UserError: If there is no configuration in the file.
@@ -76,12 +79,12 @@ class WritableConfig(Protocol):
 
 
 def checkpoint_dir(folder: pathlib.Path, training: str) -> pathlib.Path:
-  """Returns where the checkpoints of a training of a run are."""
+  """Returns the folder of the checkpoints of a run's training."""
   return folder / 'checkpoints' / training
 
 
 def _to_json(value: Any) -> Any:
-  """Puts None for what JSON has no word for: infinite numbers, and NaN."""
+  """Replaces infinite numbers and NaN, which JSON does not have, by None."""
   if isinstance(value, float):
     return value if math.isfinite(value) else None
   if isinstance(value, Mapping):
@@ -103,13 +106,13 @@ def _read_text(path: pathlib.Path) -> str:
 def checksum(
   contents: Mapping[str, Any], rows: Sequence[Mapping[str, str]]
 ) -> str:
-  """Makes the checksum of results.
+  """Computes the checksum of results.
 
   Args:
-    contents: What results.json has.
-    rows: The clients, as they are read from per_client.csv.
+    contents: The contents of results.json.
+    rows: The clients, as read from per_client.csv.
   """
-  # A method that comes later may add columns, in which others have nothing.
+  # Empty values are left out, as later methods may add columns.
   own = [[item for item in row.items() if item[1]] for row in rows]
   return folders.checksum([contents['configuration'], contents['methods'], own])
 
@@ -117,14 +120,14 @@ def checksum(
 def _read_results(
   path: pathlib.Path,
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
-  """Reads what results.json has, and the clients of its methods.
+  """Reads results.json, and the clients of its methods.
 
   Raises:
-    OSError, or one of `_DAMAGE`: If it cannot be read, or has been changed.
+    OSError, or one of `_DAMAGE`: If they cannot be read, or were changed.
   """
   contents = json.loads(_read_text(path / RESULTS))
-  # Those of a method that is not in results.json, which is written last, will
-  # come again.
+  # results.json is written last. Clients of a method that it lacks are left
+  # out, as this method will be evaluated again.
   rows = [
     row
     for row in _parse_table(_read_text(path / _CLIENTS))
@@ -136,7 +139,7 @@ def _read_results(
 
 
 def _read_rounds(path: pathlib.Path) -> dict[str, list[float]]:
-  """Reads metrics by round, but for a line without an end."""
+  """Reads metrics by round, without an incomplete last line."""
   text = _read_text(path)
   table = _parse_table(text[: text.rfind('\n') + 1])
   names = table[0] if table else ()
@@ -144,7 +147,7 @@ def _read_rounds(path: pathlib.Path) -> dict[str, list[float]]:
 
 
 class RunFolder:
-  """The folder of a run that is under way; `open_folder` makes it.
+  """The folder of a run in progress; `open_folder` makes it.
 
   Attributes:
     results: The results of the finished methods, by name.
@@ -162,13 +165,13 @@ class RunFolder:
       folders.write(path / CONFIG, text)
 
   def _belongs_to_config(self) -> bool:
-    """Whether this run was started here before, and no other run was."""
+    """Tells whether this run was started here before; refuses other runs."""
     there = self._path / CONFIG
     if not there.exists():
       return False
     try:
       differences = self._config.differences_from(there)
-    except errors.UserError as error:  # Of a task that is no more, or by hand.
+    except errors.UserError as error:  # An old task, or a manual change.
       differences = [str(error)]
     if differences:
       raise errors.UserError(
@@ -196,7 +199,7 @@ class RunFolder:
     return [row for row in self._rows if row['method'] == method]
 
   def checkpoint_dir(self, training: str) -> pathlib.Path:
-    """Returns where the checkpoints of a training are."""
+    """Returns the folder of the checkpoints of a training."""
     return checkpoint_dir(self._path, training)
 
   def metrics_file(self, training: str) -> pathlib.Path:
@@ -208,11 +211,17 @@ class RunFolder:
     return self._path / _VALIDATION / f'{method}.csv'
 
   def tensorboard_dir(self, training: str) -> pathlib.Path:
-    """Returns where TensorBoard finds the metrics of a training."""
+    """Returns the folder of a training's metrics for TensorBoard."""
     return self._path / 'tensorboard' / training
 
+  def write_encoding(self, encoding: Mapping[str, Any]) -> None:
+    """Writes how a user's table became examples, if this is known."""
+    if encoding:
+      text = json.dumps(encoding, indent=2, ensure_ascii=False)
+      folders.write(self._path / ENCODING, f'{text}\n')
+
   def write_groups(self, training: str, groups: Mapping[str, int]) -> None:
-    """Keeps the groups of clients that a training has found."""
+    """Writes the groups of clients that were found for a training."""
     text = json.dumps(dict(sorted(groups.items())), indent=2)
     folder = self._path / 'groups'
     folder.mkdir(exist_ok=True)
@@ -225,13 +234,14 @@ class RunFolder:
 
     Args:
       training: The name of the training.
-      parameters_down: How many parameters the method sends a client in a round.
-      parameters_up: How many a client sends.
+      parameters_down: The number of parameters that a client receives in a
+        round.
+      parameters_up: The number of parameters that a client sends.
 
     Returns:
-      How many parameters a client was sent in a round and sent itself, as means
-      over clients and rounds, and how many that were in total; zeros if there
-      were no rounds.
+      The numbers of parameters that a client received and sent in a round, as
+      means over clients and rounds, and the total; zeros if there were no
+      rounds.
 
     Raises:
       UserError: If the file of the metrics is damaged.
@@ -240,17 +250,16 @@ class RunFolder:
     path = self.metrics_file(training)
     try:
       rounds = _read_rounds(path) if path.exists() else {}
-      num_rounds = len(rounds['num_clients']) if rounds else 0
-      for i in range(num_rounds):
-        sent = rounds['num_clients'][i]
-        received = sent + rounds['dropped_clients'][i]
-        clients += received
-        down += received * rounds.get('share_received', [1] * num_rounds)[i]
-        up += sent * rounds.get('share_sent', [1] * num_rounds)[i]
+      if rounds:
+        sent = np.array(rounds['num_clients'])
+        received = sent + rounds['dropped_clients']
+        clients = float(np.sum(received))
+        down = float(np.sum(received * rounds.get('share_received', 1)))
+        up = float(np.sum(sent * rounds.get('share_sent', 1)))
     except _DAMAGE as error:
       raise errors.UserError(
         f'{path} is damaged ({error!r}). Delete it and'
-        f' {self.checkpoint_dir(training)} to train anew.'
+        f' {self.checkpoint_dir(training)} to train again.'
       ) from error
     down *= parameters_down
     up *= parameters_up
@@ -280,7 +289,7 @@ class RunFolder:
       {'configuration': self._config.to_dict(), 'methods': self.results},
       allow_nan=False,
     )
-    contents = json.loads(text)  # As it will be read.
+    contents = json.loads(text)  # In the form in which it will be read.
     contents['checksum'] = checksum(contents, _parse_table(table.getvalue()))
     text = json.dumps(contents, indent=2)
     folders.write(self._path / RESULTS, f'{text}\n')
@@ -289,7 +298,7 @@ class RunFolder:
 def _compare(
   first: Sequence[Row], second: Sequence[Row], higher_is_better: bool
 ) -> dict[str, Any]:
-  """Compares two methods on the clients that both have been judged by."""
+  """Compares two methods on the clients that both were evaluated on."""
   other = {row['client']: float(row['metric']) for row in second}
   own = {row['client']: float(row['metric']) for row in first}
   clients = [client for client in own if client in other]
@@ -306,7 +315,7 @@ def _compare(
 def open_folder(
   path: pathlib.Path, config: WritableConfig
 ) -> Iterator[RunFolder]:
-  """Makes the folder of a run, or opens the one that it has.
+  """Makes the folder of a run, or opens it if it exists.
 
   Args:
     path: The folder.
@@ -316,7 +325,7 @@ def open_folder(
     The folder, which no other process can open in the meantime.
 
   Raises:
-    UserError: If it is another run's folder, or none that can be written to.
+    UserError: If the folder belongs to another run, or cannot be written to.
   """
   with folders.locked(path, CONFIG):
     try:
@@ -336,8 +345,8 @@ class FinishedRun:
     methods: The results of each method, see `serialization.make_result`.
     clients: The test clients of each method, as in per_client.csv.
     rounds: The metrics of each training's rounds, by their names.
-    validation: The metrics of the validation clients in each method's training,
-      by their names, after every so many rounds.
+    validation: The metrics of the validation clients during each method's
+      training, by their names.
   """
 
   path: pathlib.Path
@@ -361,7 +370,7 @@ def read_rounds(path: pathlib.Path) -> dict[str, dict[str, list[float]]]:
 
 
 def read_validation(path: pathlib.Path) -> dict[str, dict[str, list[float]]]:
-  """Reads the metrics of validation clients by round, of each method."""
+  """Reads the metrics of validation clients by round, for each method."""
   return _read_series(path / _VALIDATION)
 
 
@@ -372,10 +381,10 @@ def read(path: pathlib.Path) -> FinishedRun:
     path: The folder.
 
   Returns:
-    What is in it.
+    Its contents.
 
   Raises:
-    UserError: If it is no such folder, or damaged.
+    UserError: If it is not such a folder, or is damaged.
   """
   try:
     contents, rows = _read_results(path)
@@ -395,9 +404,9 @@ def read(path: pathlib.Path) -> FinishedRun:
       rounds,
       read_validation(path),
     )
-  except FileNotFoundError as error:
+  except (FileNotFoundError, NotADirectoryError) as error:
     raise errors.UserError(
-      f'{path} is no output folder of a run that has finished a method:'
+      f'{path} is not an output folder of a run that has finished a method:'
       f' {error.filename} is missing.'
     ) from error
   except _DAMAGE as error:

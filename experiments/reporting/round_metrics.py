@@ -1,13 +1,15 @@
-"""The file of the metrics of a training's rounds."""
+"""The metrics of a training's rounds, as a table and for TensorBoard."""
 
 from collections.abc import Mapping
 import csv
 import io
 import itertools
 import pathlib
+import time
 from typing import Any
 
-import numpy as np
+from tensorboard.compat.proto import event_pb2
+from tensorboard.summary.writer import record_writer
 import tensorflow_federated as tff
 
 from base import errors
@@ -23,11 +25,11 @@ def _to_line(fields: Any) -> str:
 
 
 class CsvReleaseManager(tff.program.ReleaseManager):
-  """Writes a line of CSV for each round, or each of every so many rounds.
+  """Writes a line of CSV for each round, or for every few rounds.
 
-  TFF's own manager writes its whole file anew for each round, which takes
-  longer the more rounds there were. A round that is released again, as after a
-  kill, takes its old place and that of those behind it.
+  TFF's own manager writes the whole file again for each round, which takes
+  longer the more rounds there were. If a round is released again, for example
+  after a kill, its line replaces the old line and all lines after it.
   """
 
   def __init__(self, path: pathlib.Path, every: int = 1):
@@ -35,14 +37,14 @@ class CsvReleaseManager(tff.program.ReleaseManager):
 
     Args:
       path: The file.
-      every: Between how many rounds there is a line.
+      every: The number of rounds between lines.
     """
     self._path = path
     self._every = every
     self._columns: list[str] = []
 
   async def release(self, value: Mapping[str, Any], key: int) -> None:
-    """Writes the metrics of the round `key`, which have the same names always.
+    """Writes the metrics of the round `key`; names must not change.
 
     Args:
       value: The metrics.
@@ -61,7 +63,7 @@ class CsvReleaseManager(tff.program.ReleaseManager):
       file.write(line)
 
   def _keep_rounds_before(self, key: int) -> None:
-    """Takes from the file what is not of an earlier round."""
+    """Removes all lines from the file but those of earlier rounds."""
     header = _to_line(self._columns)
     rows = self._rows_before(key, header) if key > self._every else []
     self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,21 +84,32 @@ class CsvReleaseManager(tff.program.ReleaseManager):
     except (OSError, ValueError) as error:
       raise errors.UserError(
         f'{self._path} is damaged: {error}. Delete it and the checkpoints of'
-        f' {self._path.stem} to train anew.'
+        f' {self._path.stem} to train again.'
       ) from error
 
 
-class TensorBoardReleaseManager(tff.program.TensorBoardReleaseManager):
-  """TFF's own manager, in memory that does not grow with the rounds.
+class TensorBoardReleaseManager(tff.program.ReleaseManager):
+  """Writes an event for TensorBoard for each round.
 
-  TensorFlow keeps each Python number that it has made a tensor of for good, but
-  none of NumPy's.
+  TFF's own manager never frees the memory that it takes for each round, and
+  takes most of the time of a short round.
   """
 
+  def __init__(self, folder: pathlib.Path):
+    """Makes the manager; the folder is first touched by `release`.
+
+    Args:
+      folder: The folder, which may have events of an earlier process.
+    """
+    self._path = folder / f'events.out.tfevents.{time.time_ns()}'
+
   async def release(self, value: Mapping[str, Any], key: int) -> None:
-    """Releases the metrics of the round `key` to TensorBoard."""
+    """Writes the metrics of the round `key`."""
     metrics = await tff.program.materialize_value(value)
-    await super().release(
-      {name: np.float32(metric) for name, metric in metrics.items()},
-      np.int64(key),
-    )
+    event = event_pb2.Event(wall_time=time.time(), step=key)
+    for name, metric in metrics.items():
+      event.summary.value.add(tag=name, simple_value=metric)
+    with errors.writing(self._path):
+      self._path.parent.mkdir(parents=True, exist_ok=True)
+      with self._path.open('ab') as file:
+        record_writer.RecordWriter(file).write(event.SerializeToString())

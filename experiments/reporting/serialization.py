@@ -1,4 +1,4 @@
-"""Outcomes of methods as results.json and per_client.csv have them."""
+"""Outcomes of methods in the form of results.json and per_client.csv."""
 
 import collections
 from collections.abc import Iterable, Sequence
@@ -41,17 +41,17 @@ def _groups(outcome: outcomes.Outcome) -> dict[str, Any]:
 
 
 def make_result(outcome: outcomes.Outcome) -> results_folder.Result:
-  """Writes an outcome as results.json has it.
+  """Writes an outcome in the form of results.json.
 
   Args:
-    outcome: What came of a method.
+    outcome: The outcome of a method.
 
   Returns:
-    The metric and its direction, how many clients use which candidate, the
-    statistics of the test clients with those and without personalization, the
-    metric of all test clients' examples together and of those of each known
-    group, what each candidate would be for all, the clients left out, and what
-    else was measured.
+    The metric and its direction; the number of clients that use each candidate;
+    the statistics of the test clients with personalization and without; the
+    metric over all test clients' examples together, and over those of each
+    known group; the mean of each candidate if all clients used it; the clients
+    that were left out; and further measurements.
   """
   evaluated, measurement = outcome.evaluated, outcome.measurement
   before = outcome.test.before
@@ -109,9 +109,9 @@ def make_result(outcome: outcomes.Outcome) -> results_folder.Result:
 def make_guarantee(
   guarantee: accounting.Guarantee | None,
 ) -> dict[str, Any] | None:
-  """Writes a guarantee as results.json has it; None if there is none.
+  """Writes a guarantee in the form of results.json; None if there is none.
 
-  Its epsilon is None if it is infinite: then nothing is private.
+  An infinite epsilon, which means no privacy, is written as None.
   """
   if guarantee is None:
     return None
@@ -126,16 +126,16 @@ def make_guarantee(
 def make_rows(
   method: str, outcome: outcomes.Outcome
 ) -> list[results_folder.Row]:
-  """Writes the test clients of a method as per_client.csv has them.
+  """Writes the test clients of a method in the form of per_client.csv.
 
   Args:
     method: The name of the method.
-    outcome: What came of it.
+    outcome: Its outcome.
 
   Returns:
-    The rows. `examples` is how much the metric was judged by, examples or
-    words; columns that end in a set are the metric on it, and before
-    personalization.
+    The rows. `examples` is the number of examples or words that the metric is
+    over; columns that end in the name of a set have the metric on it, after and
+    before personalization.
   """
   evaluated = outcome.evaluated
   columns: dict[str, Sequence[Any] | np.ndarray] = {
@@ -158,7 +158,7 @@ def make_rows(
     columns['cluster'] = outcome.clusters
   if outcome.groups is not None:
     columns['group'] = outcome.groups
-  # As Python's own numbers, which are written in full.
+  # Python's numbers are written with all digits.
   clients = zip(*(np.asarray(column).tolist() for column in columns.values()))
   return [
     {'method': method, 'client': client_id, **dict(zip(columns, own))}
@@ -175,8 +175,8 @@ def metrics_in(
     rows: The clients of a method.
 
   Returns:
-    The metric of each client, by evaluation set and client; the clients' own
-    examples are ''.
+    The metric of each client, by evaluation set and client; the set of clients'
+    own examples has the name ''.
   """
   metrics: dict[str, dict[str, float]] = collections.defaultdict(dict)
   for row in rows:

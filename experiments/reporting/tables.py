@@ -1,4 +1,4 @@
-"""The tables that are shown of runs."""
+"""Tables of runs for the terminal."""
 
 from collections.abc import Mapping, Sequence
 import math
@@ -11,15 +11,15 @@ from experiments.command_line import terminal
 from experiments.reporting import repeats
 from experiments.reporting import results_folder
 
-# When a client takes its personalized model, for a reader.
+# When a client uses its personalized model, in words.
 CRITERIA = {
   'min_examples': 'enough examples',
   'margin': 'better held out',
 }
 
-# Of fewer, the intervals of a mean are to be read with care.
+# With fewer clients, the intervals of a mean are less reliable.
 _ENOUGH_CLIENTS = 20
-# The most clusters of which shares are shown.
+# The largest number of clusters whose shares are shown.
 _MOST_CLUSTERS = 4
 
 
@@ -53,7 +53,7 @@ def _describe_clusters(sizes: Mapping[str, int]) -> str:
 def of_results(
   results: Mapping[str, results_folder.Result],
 ) -> rich.table.Table:
-  """Makes the table of one run, a row for each method."""
+  """Makes the table of one run, with a row for each method."""
   any_result = next(iter(results.values()))
   better = 'higher' if any_result['higher_is_better'] else 'lower'
   num_clients = any_result['test']['num_clients']
@@ -112,10 +112,10 @@ def of_results(
 def of_groups(
   results: Mapping[str, results_folder.Result],
 ) -> rich.table.Table:
-  """Makes the table of known groups, a row for each.
+  """Makes the table of known groups, with a row for each.
 
-  It has the metric of all examples of a group together, as tables 3 and 6 of
-  Liu et al. have it.
+  It has the metric over all examples of a group together, as in tables 3 and 6
+  of Liu et al.
   """
   any_result = next(iter(results.values()))
   table = _table(f'{any_result["metric"]} of all examples of each group')
@@ -135,9 +135,9 @@ def of_groups(
 def of_costs(
   results: Mapping[str, results_folder.Result],
 ) -> rich.table.Table:
-  """Makes the table of costs, as table 4 of Liu et al. has them.
+  """Makes the table of costs, as in table 4 of Liu et al.
 
-  Of groups that differ in their number of rounds it says the range.
+  If groups differ in their number of rounds, it has the range.
   """
   table = _table('Costs of a client')
   table.add_column('method')
@@ -156,7 +156,7 @@ def of_costs(
 def print_results(
   results: Mapping[str, results_folder.Result], file: TextIO | None = None
 ) -> None:
-  """Prints the tables of one run; that of costs if trainings share stages."""
+  """Prints the tables of one run, with costs if a training has stages."""
   terminal.print_table(of_results(results), file)
   if all('groups' in result for result in results.values()):
     terminal.print_table(of_groups(results), file)
@@ -171,7 +171,7 @@ def _cell(numbers: Sequence[float], form: str) -> str:
 
 
 def of_repeats(runs: repeats.Repeats) -> rich.table.Table:
-  """Makes the table of repeats, a row for each method.
+  """Makes the table of repeats, with a row for each method.
 
   It has the form of Motley's tables 6 and 7.
   """

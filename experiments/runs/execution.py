@@ -6,6 +6,7 @@ import functools
 import os
 import pathlib
 
+import grpc
 import tensorflow_federated as tff
 
 from algorithms import aggregation
@@ -26,18 +27,31 @@ from tasks import task as tasks
 from tasks.models import models
 from tff_runtimes import cohort
 from tff_runtimes import native
+from tff_runtimes import remote
 
 _NOTHING_ELSE = measurements.MeasurementSettings()
 
 
-def load_task(config: configs.Config, data_dir: str | None) -> tasks.Task:
-  """Loads the task, and checks that it can be done as configured."""
+def read_task(config: configs.Config, data_dir: str | None) -> tasks.Task:
+  """Loads the task, whether it can be trained as configured or not."""
   loaded = task_registry.load(
     config.task,
     data_dir=data_dir,
     seed=config.training.seed,
     **dataclasses.asdict(config.task_settings),
   )
+  # Others are checked when they are needed. What is wrong with a whole file is
+  # found here, however large it is.
+  for population in (loaded.train, loaded.validation, loaded.test):
+    for client_id in population.client_ids[:1]:
+      for load in population.sets.values():
+        load(client_id)
+  return loaded
+
+
+def load_task(config: configs.Config, data_dir: str | None) -> tasks.Task:
+  """Loads the task, and checks that it can be done as configured."""
+  loaded = read_task(config, data_dir)
   num_clients = len(loaded.train.client_ids)
   if config.training.clients_per_round > num_clients:
     raise errors.UserError(
@@ -53,10 +67,44 @@ def load_task(config: configs.Config, data_dir: str | None) -> tasks.Task:
   return loaded
 
 
-def set_runtime(name: str) -> None:
-  """Makes a runtime the one that all TFF computations run on."""
-  if name == 'native':
+def _remote_context(
+  run: user_settings.RunSettings,
+) -> tff.framework.SyncContext:
+  """Connects with the workers, which have to be there."""
+  credentials = None
+  if run.remote_ca is not None:
+    files = run.remote_ca, run.remote_key, run.remote_certificate
+    try:
+      contents = [file and pathlib.Path(file).read_bytes() for file in files]
+    except OSError as error:
+      raise errors.UserError(
+        f'{error.filename} cannot be read: {error.strerror}. It is named by'
+        ' remote_ca, remote_key or remote_certificate.'
+      ) from error
+    credentials = grpc.ssl_channel_credentials(*contents)
+  try:
+    return remote.create_remote_context(run.remote_workers, credentials)
+  except remote.WorkerError as error:
+    raise errors.UserError(
+      f'remote_workers: {error} Is it started, by python -m'
+      ' tff_runtimes.worker, and are the address and the certificates right?'
+    ) from error
+
+
+def set_runtime(run: user_settings.RunSettings) -> None:
+  """Makes a runtime the one that all TFF computations run on.
+
+  Args:
+    run: The settings that name the runtime.
+
+  Raises:
+    UserError: If a worker cannot be reached.
+  """
+  context: tff.framework.SyncContext
+  if run.runtime == 'native':
     context = native.create_native_context()
+  elif run.runtime == 'remote':
+    context = _remote_context(run)
   else:
     # A core works on a client; several at work on one operation are slower.
     os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
@@ -98,7 +146,7 @@ def _build(
   )
 
 
-def _parse_source(source: str) -> tuple[pathlib.Path, str | None]:
+def parse_source(source: str) -> tuple[pathlib.Path, str | None]:
   """Splits FOLDER:METHOD, or FOLDER alone."""
   path = pathlib.Path(source)
   if ':' not in path.name or path.is_dir():
@@ -107,9 +155,27 @@ def _parse_source(source: str) -> tuple[pathlib.Path, str | None]:
   return pathlib.Path(folder), chosen
 
 
+def method_in(run: results_folder.FinishedRun, chosen: str | None) -> str:
+  """Returns the method of a finished run that a user has chosen.
+
+  Args:
+    run: The run.
+    chosen: Its name; None for the only one.
+  """
+  if chosen is None and len(run.methods) > 1:
+    raise errors.UserError(
+      f'{run.path} has the methods {", ".join(run.methods)}. Name one of them,'
+      f' as in {run.path}:{next(iter(run.methods))}.'
+    )
+  name = chosen or next(iter(run.methods))
+  if name not in run.methods:
+    raise errors.unknown('method', name, run.methods)
+  return name
+
+
 def personalized_in(source: str) -> str | None:
   """Returns the METHOD of FOLDER:METHOD if it has personalized models."""
-  path, chosen = _parse_source(source)
+  path, chosen = parse_source(source)
   finished = results_folder.read(path).methods
   if chosen is None or len(finished.get(chosen, {}).get('candidates', ())) < 2:
     return None
@@ -122,7 +188,7 @@ def trained_in(source: str) -> tuple[pathlib.Path, str, int]:
   Args:
     source: FOLDER or FOLDER:METHOD.
   """
-  path, chosen = _parse_source(source)
+  path, chosen = parse_source(source)
   finished = results_folder.read(path).methods
   if chosen is not None and chosen not in finished:
     raise errors.unknown('method', chosen, finished)
@@ -141,13 +207,14 @@ def trained_in(source: str) -> tuple[pathlib.Path, str, int]:
   return path, *rounds.popitem()
 
 
-def check_frozen_weights(source: str, task: tasks.Task) -> None:
+def check_frozen_weights(
+  path: pathlib.Path, method: str, task: tasks.Task
+) -> None:
   """Raises a `UserError` if a run was trained with other frozen weights."""
-  path, name, _ = trained_in(source)
-  frozen = results_folder.read(path).methods[name]['frozen_weights_sha256']
+  frozen = results_folder.read(path).methods[method]['frozen_weights_sha256']
   if frozen != task.model.frozen_digest:
     raise errors.UserError(
-      f'{source} was trained with other frozen weights, or words, than those of'
+      f'{path} was trained with other frozen weights, or words, than those of'
       f' {task.name} now. Use the same data and settings of the task.'
     )
 
@@ -159,7 +226,7 @@ def saved_models(source: str, task: tasks.Task) -> tuple[models.Weights, ...]:
   trainer = _build(name, config, task, _NOTHING_ELSE)
   if not trainer.model_places:
     raise errors.UserError(f'{source}: {name} has no global model.')
-  check_frozen_weights(source, task)
+  check_frozen_weights(path, name, task)
   return training.saved_models(
     trainer,
     results_folder.checkpoint_dir(path, name),

@@ -1,8 +1,8 @@
-"""Text of a user under any context, by the model of a finished run.
+"""Generates a user's text under any context with the model of a finished run.
 
-As in FedPC (Silva et al. 2022), table 4: a user's own weights go with those of
-a context that the user need not have, and each next word is drawn among the 50
-most likely ones.
+As in FedPC (Silva et al. 2022), table 4: the user's weights are combined with
+those of a context, for which the user need not have examples, and each next
+word is drawn among the 50 most likely ones.
 """
 
 import collections
@@ -23,7 +23,7 @@ from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.reporting import results_folder
 from experiments.runs import execution
-from experiments.runs import single_run
+from experiments.runs import finished_methods
 from tasks import dialogue
 from tasks import task as tasks
 from tasks.data import batches
@@ -34,7 +34,7 @@ from tasks.models import prompted
 
 
 def _populations(task: tasks.Task) -> list[populations.Population]:
-  """The populations in which clients are looked for, one after another."""
+  """Returns the populations of a task, in the order of a search."""
   return [task.train, task.validation, task.test]
 
 
@@ -76,7 +76,7 @@ class DialogueRun:
 
   @classmethod
   def load(cls, source: str, data_dir: str | None) -> 'DialogueRun':
-    """Loads a run; raises a `UserError` if it is none of dialogue."""
+    """Loads a run; raises a `UserError` if its task is not a dialogue task."""
     folder, _, _ = execution.trained_in(source)
     config = configs.from_file(folder / results_folder.CONFIG)
     own = config.task_settings
@@ -98,17 +98,12 @@ class DialogueRun:
       client: One of `known_clients`.
 
     Returns:
-      All weights, with what the client keeps, or would begin with.
+      All weights, including those that the client keeps or would start with.
     """
-    execution.check_frozen_weights(self.source, self.task)
     folder, name, _ = execution.trained_in(self.source)
-    execution.set_runtime(self.config.run.runtime)
-    built = execution.build_methods(self.config, self.task)
-    with results_folder.open_folder(folder, self.config) as run_folder:
-      trainings = single_run.Trainings(
-        built, self.task, self.config, run_folder
-      )
-      training = trainings.get(built[name])
+    execution.check_frozen_weights(folder, name, self.task)
+    finished = finished_methods.restore(folder, self.config, self.task, [name])
+    method, training = finished[name].method, finished[name].training
     population = next(
       own
       for own in reversed(_populations(self.task))
@@ -116,7 +111,7 @@ class DialogueRun:
     )
     row = population.client_ids.index(client)
     load = population.sets.get('personalization') or population.sets['train']
-    trainer, known = built[name].trainer, training.stage.task.attributes
+    trainer, known = method.trainer, training.stage.task.attributes
     start = trainer.start(
       trainer.message(training.ended.server_state.server),
       trainers.Client(
@@ -153,15 +148,15 @@ def generate(
   length: int,
   top: int,
 ) -> list[str]:
-  """Draws words behind a prompt, one after another.
+  """Continues a prompt by drawing one token after another.
 
   Args:
     model: The model.
     weights: Its weights.
     encoding: Its tokens.
-    prompt: What comes first.
-    generators: What draws the words, by the number of the context; each has a
-      text of its own.
+    prompt: The beginning of the text.
+    generators: The random generator of each context, by the context's number.
+      One text is generated for each.
     length: The number of tokens to draw.
     top: How many of the likeliest tokens to draw among.
 
@@ -174,7 +169,7 @@ def generate(
   first = encoding.encode(prompt)
   most = model.gpt2.num_positions
   if not first:
-    raise errors.UserError('A prompt must have a word at least.')
+    raise errors.UserError('A prompt must have at least one word.')
   if len(first) + length > most:
     raise errors.UserError(
       f'A text has at most {most} tokens with its prompt, which has'
@@ -183,14 +178,14 @@ def generate(
   # The last word is predicted, and predicts nothing.
   time = len(first) + length - 1
   model = dataclasses.replace(model, sequence_length=time)
-  # Special tokens, which no text has, come last.
+  # Special tokens, which are never drawn, have the last numbers.
   num_tokens = bpe.NUM_BYTES + len(encoding.merges)
 
   @tf.function
   def predict(words: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
     batch = {
       'x': words[:, :-1],
-      # Which word follows is not known, but that one does.
+      # The next words are unknown; 1 only tells that they are not padding.
       'y': tf.fill([len(generators), time], 1),
       'context': tf.constant(list(generators), tf.int32),
     }
@@ -198,7 +193,7 @@ def generate(
     by_word = tf.reshape(logits, [len(generators), time, -1])
     return tf.gather(by_word, place, axis=1)[:, :num_tokens]
 
-  # Numbered from 1 on, as 0 is padding.
+  # Tokens are numbered from 1, as 0 is padding.
   words = np.zeros([len(generators), time + 1], np.int32)
   words[:, : len(first)] = np.array(first) + 1
   for place in range(len(first), time + 1):
@@ -240,7 +235,7 @@ def main(
   seed: int,
   data_dir: str | None,
 ) -> int:
-  """Generates what a user asked for and shows it; returns the exit status."""
+  """Generates the requested texts and shows them; returns the exit status."""
   run = DialogueRun.load(source, data_dir)
   clients = known_clients(run.task)
   if client not in clients:

@@ -1,8 +1,8 @@
-"""Probabilities of sentences by the models that a run gave to its clients.
+"""Probabilities of sentences under the personal models of a run's clients.
 
-No run keeps the personal models of clients that adapt to their examples. So a
-client adapts once more, as it did in the evaluation, and its sentences are a
-set that it is evaluated on.
+Runs do not keep the personal models of clients that adapt to their examples. So
+each client adapts again, as it did in the evaluation, and is then evaluated on
+its sentences.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,7 @@ import tensorflow as tf
 from base import errors
 from experiments.configuration import configs
 from experiments.reporting import results_folder
-from experiments.runs import execution
-from experiments.runs import single_run
+from experiments.runs import finished_methods
 from personalization import evaluation
 from tasks import task as tasks
 from tasks.data import populations
@@ -27,19 +26,19 @@ from tasks.models import models
 from tasks.models import next_word
 
 _SENTENCES = 'sentences'
-# The feature of an example that tells which sentence it is of.
+# The feature of an example that has the index of its sentence.
 PLACE = 'place'
 
 
 def _by_sentence(
   model: next_word.NextWordModel, num_sentences: int
 ) -> next_word.NextWordModel:
-  """Returns the model that also has -log p of each of a client's sentences."""
+  """Returns the model with -log p of each sentence as another statistic."""
   kind: Any = type(model)
 
   @dataclasses.dataclass(frozen=True)
   class BySentence(kind):
-    """The model, whose examples tell which sentence they are of."""
+    """The model; its examples have the index of their sentence."""
 
     num_sentences: int = dataclasses.field(kw_only=True)
 
@@ -47,10 +46,10 @@ def _by_sentence(
     def example_spec(self) -> Mapping[str, tf.TensorSpec]:
       return {**super().example_spec, PLACE: tf.TensorSpec([], tf.int32)}
 
-    def judge_likelihood(
+    def likelihood_statistics(
       self, log_likelihood: tf.Tensor, batch: models.Batch
     ) -> models.Statistics:
-      judged = super().judge_likelihood(log_likelihood, batch)
+      judged = super().likelihood_statistics(log_likelihood, batch)
       total, _ = judged['perplexity']
       place = tf.one_hot(batch[PLACE], self.num_sentences)
       judged[_SENTENCES] = (total[:, tf.newaxis] * place,)
@@ -63,7 +62,7 @@ def _by_sentence(
 
 
 def _with_place(population: populations.Population) -> populations.Population:
-  """Adds the feature to the examples of a task, which are of no sentence."""
+  """Adds the feature to a task's examples, where its value is not used."""
 
   def load(own: populations.Load, client_id: str) -> populations.Examples:
     examples = own(client_id)
@@ -79,10 +78,10 @@ def _with_place(population: populations.Population) -> populations.Population:
 def cut(
   sentences: Sequence[str], vocabulary: Sequence[str], length: int
 ) -> populations.Examples:
-  """Makes the examples of sentences, which tell the place of their sentence.
+  """Makes examples from sentences, with the index of their sentence.
 
   Args:
-    sentences: The sentences, of which each may be several examples.
+    sentences: The sentences. A long one becomes several examples.
     vocabulary: The words.
     length: The number of words in an example.
   """
@@ -98,13 +97,13 @@ def log_probabilities(
   task: tasks.Task,
   sentences: Mapping[str, Sequence[str]],
 ) -> dict[str, np.ndarray]:
-  """Computes log p(words, end) of sentences, each by its client's model.
+  """Computes log p(words, end) of sentences under their client's model.
 
   Args:
     folder: The folder of the run.
     name: The method.
     task: The task of the run.
-    sentences: Those of each client.
+    sentences: The sentences of each client.
 
   Returns:
     The logarithms, for each client in the order of its sentences.
@@ -142,20 +141,16 @@ def log_probabilities(
       ),
     },
   )
-  execution.set_runtime(config.run.runtime)
-  built = execution.build_methods(config, task)
-  with results_folder.open_folder(folder, config) as run_folder:
-    trainings = single_run.Trainings(built, task, config, run_folder)
-    training = trainings.get(built[name])
-    method = dataclasses.replace(built[name], evaluation_sets=(_SENTENCES,))
-    measured = evaluation.measure(
-      method,
-      training.ended,
-      clients,
-      training.stage.task,
-      config.training,
-      measured_on=_SENTENCES,
-    )
+  finished = finished_methods.restore(folder, config, task, [name])[name]
+  method = dataclasses.replace(finished.method, evaluation_sets=(_SENTENCES,))
+  measured = evaluation.measure(
+    method,
+    finished.training.ended,
+    clients,
+    finished.training.stage.task,
+    config.training,
+    measured_on=_SENTENCES,
+  )
   names = [str(candidate) for candidate in method.candidates]
   (totals,) = measured[_SENTENCES]
   found = {}

@@ -1,4 +1,4 @@
-"""Repeats of a run, which differ in nothing but their seed."""
+"""Repeats of a run, which differ only in their seed."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -17,12 +17,12 @@ from experiments.reporting import tables
 from experiments.runs import execution
 from experiments.runs import single_run
 
-# The statistics over the seeds, in the folder of all of them.
+# The file of the statistics over the seeds, in the folder of all repeats.
 SUMMARY = 'repeats.json'
 
 
 def _default_folder(config: configs.Config) -> pathlib.Path:
-  """Names a folder that is the same whatever the seeds are."""
+  """Names a folder that does not depend on the seeds."""
   training = dataclasses.replace(config.training, seed=0)
   digest = dataclasses.replace(config, training=training).digest()
   return paths.user_path(f'results/{config.task}-{digest}-seeds')
@@ -35,8 +35,8 @@ def run(
 ) -> repeats.Repeats:
   """Runs a configuration with each of several seeds.
 
-  Each has a folder of its own, in which it goes on where it was stopped. They
-  share compiled programs.
+  Each run has its own folder, from which it continues if it was stopped. The
+  runs share compiled programs.
 
   Args:
     by_seed: The configuration of each seed.
@@ -49,10 +49,11 @@ def run(
   Raises:
     UserError: If a run cannot be run, before any training.
   """
+  folders.check_own(output_dir / SUMMARY, '"seeds"')
   own = {seed: output_dir / f'seed_{seed}' for seed in by_seed}
   for seed, config in by_seed.items():
     with results_folder.open_folder(own[seed], config):
-      pass  # It is of this configuration now, or was before.
+      pass  # Fails if the folder belongs to another configuration.
   set_runtime = functools.cache(execution.set_runtime)
   for seed, config in by_seed.items():
     terminal.say(f'Seed {seed}')

@@ -1,11 +1,11 @@
 """Second-pass rescoring of a speech recognizer's hypotheses, and its errors.
 
-As in group-personalized FL (Liu et al.), table 5: of each utterance's n-best
-list, the hypothesis is taken that scores highest by
+As in group-personalized FL (Liu et al.), table 5: from each utterance's n-best
+list, the hypothesis with the highest score is chosen,
 
   (1 - weight) * first pass + weight * log p(words, end of the sentence),
 
-where p is a language model's.
+where p is the probability under a language model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from tasks.models import models
 from tasks.models import next_word
 
 FIRST_PASS = 'first pass'
-# Sentences that are scored at a time.
+# The number of examples that are scored at a time.
 _BATCH_SIZE = 64
 
 
@@ -41,11 +41,11 @@ class Utterance:
   """An utterance.
 
   Attributes:
-    reference: What was said.
-    hypotheses: What the recognizer offers.
-    scores: Their scores of the first pass.
-    group: The name of the speaker's group, if the file tells it.
-    client: The name of the speaker, if the file tells it.
+    reference: The words that were said.
+    hypotheses: The recognizer's hypotheses.
+    scores: Their scores in the first pass.
+    group: The name of the speaker's group, if the file has it.
+    client: The name of the speaker, if the file has it.
     line: The number of its line in the file.
   """
 
@@ -62,11 +62,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _read_line(text: str, line: int) -> Utterance:
-  """Reads an utterance; raises a ValueError if it cannot."""
+  """Reads an utterance; raises a ValueError if the line is not one."""
   found = json.loads(text)
   if not isinstance(found, dict):
     raise ValueError('no object')
-  # Raises one for what JSON can hold, but no file of text.
+  # Raises a ValueError for characters that JSON can have, but UTF-8 cannot.
   json.dumps(found, ensure_ascii=False).encode()
   if not isinstance(found.get('reference'), str):
     raise ValueError('no text "reference"')
@@ -101,7 +101,7 @@ def read(path: pathlib.Path) -> list[Utterance]:
     The utterances.
 
   Raises:
-    UserError: If there is none, or a line is not as it must be.
+    UserError: If there are no utterances, or a line is not one.
   """
   utterances = []
   with texts.open_lines(path) as lines:
@@ -119,7 +119,7 @@ def read(path: pathlib.Path) -> list[Utterance]:
 
 
 def count_errors(reference: Sequence[str], hypothesis: Sequence[str]) -> int:
-  """Counts the words to substitute, insert and delete at least.
+  """Counts the fewest words to substitute, insert and delete.
 
   Args:
     reference: The words that were said.
@@ -128,8 +128,8 @@ def count_errors(reference: Sequence[str], hypothesis: Sequence[str]) -> int:
   Returns:
     Their edit distance (Levenshtein).
   """
-  # The distances of what precedes a word of the reference from what precedes
-  # each word of the hypothesis.
+  # The distances between the reference up to a word and the hypothesis up to
+  # each of its words.
   row = list(range(len(hypothesis) + 1))
   for i, word in enumerate(reference, 1):
     diagonal, row[0] = row[0], i
@@ -167,7 +167,7 @@ def log_probabilities(
   vocabulary: Sequence[str],
   sentences: Sequence[str],
 ) -> np.ndarray:
-  """Computes log p(words, end) of each sentence."""
+  """Computes log p(words, end) of each sentence under one model."""
   examples = personal_rescoring.cut(
     sentences, vocabulary, model.sequence_length
   )
@@ -175,14 +175,14 @@ def log_probabilities(
     examples[name] for name in ('x', 'y', personal_rescoring.PLACE)
   )
   size = len(x)
-  # All batches have one shape; padding has no words.
+  # Padding, which has no words, gives all batches the same shape.
   padding = [[0, -size % _BATCH_SIZE], [0, 0]]
   x, y = np.pad(x, padding), np.pad(y, padding)
 
   @tf.function
   def score(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     batch = {'x': x, 'y': y}
-    total, _ = model.judge_likelihood(
+    total, _ = model.likelihood_statistics(
       model.log_likelihood(model.scores(weights, batch), batch), batch
     )['perplexity']
     return -total
@@ -199,7 +199,7 @@ def log_probabilities(
 def choose(
   utterance: Utterance, log_probability: np.ndarray, weight: float
 ) -> str:
-  """Returns the hypothesis of the highest score, the first on a tie."""
+  """Returns the hypothesis with the highest score, the first of equal ones."""
   scores = (1 - weight) * utterance.scores + weight * log_probability
   return utterance.hypotheses[int(scores.argmax())]
 
@@ -207,7 +207,7 @@ def choose(
 def _model_of(
   utterance: Utterance, task: tasks.Task, num_models: int, where: str
 ) -> int:
-  """Returns which model is that of an utterance's group."""
+  """Returns the index of the model for an utterance's group."""
   if num_models == 1:
     return 0
   attribute = task.attributes.get(tasks.GROUP)
@@ -237,15 +237,15 @@ def rescore(
   Args:
     utterances: The utterances.
     task: The task that the models have learned.
-    trained: The weights of the model, or of that of each group.
-    weight: The weight of the model against the first pass.
-    where: Where the models come from, for the errors.
+    trained: The weights of the model, or of each group's model.
+    weight: The weight of the model relative to the first pass.
+    where: The source of the models, for error messages.
 
   Returns:
     The hypotheses.
 
   Raises:
-    UserError: If it is not known which model is that of an utterance.
+    UserError: If it is not known which model to use for an utterance.
   """
   model = _model(task, where)
   of_model = np.array(
@@ -274,7 +274,7 @@ def _rescore_personally(
   name: str,
   weight: float,
 ) -> list[str]:
-  """Chooses a hypothesis for each utterance by the model of its speaker."""
+  """Chooses a hypothesis for each utterance with its speaker's model."""
   _model(task, f'{folder}:{name}')
   by_client: dict[str, list[str]] = {}
   places = []
@@ -314,7 +314,10 @@ def main(
   output: pathlib.Path | None,
   data_dir: str | None,
 ) -> int:
-  """Rescores what a user asked for and shows it; returns the exit status."""
+  """Rescores a user's utterances and shows the error rates.
+
+  Returns the exit status.
+  """
   utterances = read(nbest)
   chosen = {FIRST_PASS: [choose(own, np.array(0.0), 0) for own in utterances]}
   for source in dict.fromkeys(sources):

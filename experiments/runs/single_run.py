@@ -22,6 +22,7 @@ from experiments.reporting import serialization
 from experiments.reporting import tables
 from experiments.runs import execution
 from experiments.runs import validation_curves
+from personalization import choosing
 from personalization import costs
 from personalization import evaluation
 from personalization import measurements
@@ -32,7 +33,7 @@ from personalization import training
 from tasks import task as tasks
 
 
-def _tell_of_skipped(where: str, client_ids: Sequence[str]) -> None:
+def _report_skipped(where: str, client_ids: Sequence[str]) -> None:
   """Says which clients were left out, a few of them by name."""
   if client_ids:
     more = ', …' if len(client_ids) > 5 else ''
@@ -45,7 +46,7 @@ def _tell_of_skipped(where: str, client_ids: Sequence[str]) -> None:
 def _release_managers(
   folder: results_folder.RunFolder, name: str
 ) -> tuple[tff.program.ReleaseManager, ...]:
-  """Makes what keeps the metrics of the rounds of a training."""
+  """Makes the release managers that write a training's metrics."""
   return (
     round_metrics.CsvReleaseManager(folder.metrics_file(name)),
     round_metrics.TensorBoardReleaseManager(folder.tensorboard_dir(name)),
@@ -61,7 +62,7 @@ def _train(
   schedule: schedules.Schedule,
   curves: validation_curves.Curves | None,
 ) -> tuple[training.Trained, float | None]:
-  """Trains; also returns the seconds, if it did not begin at a checkpoint."""
+  """Trains; also returns the seconds, None if it continued a checkpoint."""
   if not method.trains:
     return training.train(method, task, settings, schedule=schedule), 0.0
   start = time.monotonic()
@@ -97,14 +98,16 @@ def _train(
       settings,
       schedule=schedule,
       checkpoint_dir=folder.checkpoint_dir(name),
-      release_managers=_release_managers(folder, name),
-      on_round=on_round,
-      on_checkpoint=on_checkpoint,
-      should_stop=should_stop,
-      evaluate=None if curves is None else curves.evaluate,
+      callbacks=training.Callbacks(
+        release_managers=_release_managers(folder, name),
+        on_round=on_round,
+        on_checkpoint=on_checkpoint,
+        should_stop=should_stop,
+        evaluate=None if curves is None else curves.evaluate,
+      ),
     )
   seconds = time.monotonic() - start - (curves.seconds if curves else 0.0)
-  _tell_of_skipped(f'{name}: training', trained.skipped_clients)
+  _report_skipped(f'{name}: training', trained.skipped_clients)
   if trained.dropped_clients:
     terminal.say(
       f'{name}: training: dropped {trained.dropped_clients} updates of'
@@ -113,22 +116,23 @@ def _train(
   if trained.diverged:
     terminal.say(
       f'{name}: training: stopped at round {trained.round}, as it has diverged:'
-      f' no update of the last {trained.rounds_in_vain} rounds was finite'
+      f' no update was finite in the last {trained.rounds_without_update}'
+      ' rounds'
     )
   return trained, None if began_at else seconds
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-  """A training of a run, and what it ended with.
+  """A finished training of a run.
 
   Attributes:
     name: Its name.
-    stage: What it began with.
-    ended: What it ended with.
-    seconds: How long it took; None if it began at a checkpoint.
-    before: The training that it began with, if there is one.
-    costs: What it costs a client, without what came before, by its group.
+    stage: The method and the task that it was prepared with.
+    ended: The state that it ended with.
+    seconds: How long it took; None if it continued a checkpoint.
+    before: The training whose result it started from, if there is one.
+    costs: Its costs for a client, without those of `before`, by group.
   """
 
   name: str
@@ -140,7 +144,7 @@ class Training:
 
 
 class Trainings:
-  """The trainings of a run. What trains the same is trained once."""
+  """The trainings of a run. Methods with the same training share it."""
 
   def __init__(
     self,
@@ -155,7 +159,7 @@ class Trainings:
     self._settings = config.training
     self._folder = folder
     self._populations = populations
-    # The methods that each training is for; it has the name of the first.
+    # The methods of each training, which has the name of the first of them.
     self._methods: dict[Hashable, dict[str, methods.Method]] = {}
     for name, method in built.items():
       self._methods.setdefault(method.training_key, {})[name] = method
@@ -163,11 +167,11 @@ class Trainings:
     self._done: dict[Hashable, Training] = {}
 
   def get(self, method: methods.Method, role: str = '') -> Training:
-    """Returns the training of a method, which is done if it was not.
+    """Returns the training of a method, after training if this is not yet done.
 
     Args:
       method: The method.
-      role: The name of the training, if it is for no method of the run.
+      role: The name of the training, if no method of the run has it.
     """
     key = method.training_key
     name = self._names.setdefault(key, role)
@@ -182,7 +186,7 @@ class Trainings:
         self._folder.write_groups(name, stage.found.values)
       schedule = training.make_schedule(method, stage.task, self._settings)
       curves = None
-      # Without populations the trainings are done already.
+      # Without populations, the trainings are only restored.
       if (
         self._settings.rounds_per_evaluation
         and self._populations is not None
@@ -216,16 +220,32 @@ class Trainings:
     return self._done[key]
 
 
-def _evaluate(
+def evaluate(
   name: str,
   method: methods.Method,
   trained: Training,
   task: tasks.Task,
   populations: evaluation.Populations,
   config: configs.Config,
+  choice: choosing.Choice,
   others: Mapping[str, Mapping[str, float]] | None,
 ) -> outcomes.Outcome:
-  """Evaluates a method; returns what comes of it, see `outcomes.Outcome`."""
+  """Evaluates a method, and shows how far it is.
+
+  Args:
+    name: The name of the method.
+    method: The method.
+    trained: Its training.
+    task: The task that it is reported on.
+    populations: The clients, see `evaluation.prepare`.
+    config: The configuration.
+    choice: How a candidate is chosen.
+    others: The metrics of the method that it is compared with, see
+      `outcomes.Outcome`.
+
+  Returns:
+    What came of it.
+  """
   stopping.say_outlook(
     f'The same command goes on with the evaluation of {name}.'
   )
@@ -250,17 +270,18 @@ def _evaluate(
       populations,
       config.measurement,
     )
-  _tell_of_skipped(f'{name}: evaluation', evaluated.skipped)
-  # By the groups that are known, whatever groups were found.
-  return outcomes.Outcome(
-    evaluated, task, config.measurement, execution.choice(config.run), others
-  )
+  _report_skipped(f'{name}: evaluation', evaluated.skipped)
+  # Results are by the task's known groups, not by groups that a method found.
+  return outcomes.Outcome(evaluated, task, config.measurement, choice, others)
 
 
 def _communication(
   own: Training, folder: results_folder.RunFolder
 ) -> dict[str, float]:
-  """Counts the parameters of a training; in total, with those before it."""
+  """Counts the parameters that a training sent.
+
+  The total includes the trainings before it.
+  """
   method = own.stage.method
   counted = folder.communication(
     own.name, method.parameters_down, method.parameters_up
@@ -272,18 +293,18 @@ def _communication(
 
 
 def _costs(own: Training, method: methods.Method) -> dict[str, Any]:
-  """Counts what a method costs a client, by its group if there are groups."""
+  """Counts a method's costs for a client, by group if there are groups."""
   shared = costs.of_personalization(method)
   before = own.before
   while before is not None:
-    # Only the last training is in groups.
+    # Only the last training differs between groups.
     shared += before.costs[0]
     before = before.before
   attribute = own.stage.method.trainer.cohort_attribute
   if attribute is None:
     return {'all': dataclasses.asdict(shared + own.costs[0])}
   names = own.stage.task.attributes[attribute].names
-  # A group without clients to train on has no rounds of its own.
+  # A group without training clients has no rounds, and so no costs of them.
   return {
     name: dataclasses.asdict(shared + own.costs.get(g, costs.Cost()))
     for g, name in enumerate(names)
@@ -294,15 +315,17 @@ def run(
   config: configs.Config,
   output_dir: pathlib.Path,
   data_dir: str | None = None,
-  set_runtime: Callable[[str], None] = execution.set_runtime,
+  set_runtime: Callable[
+    [user_settings.RunSettings], None
+  ] = execution.set_runtime,
 ) -> dict[str, results_folder.Result]:
-  """Trains and evaluates all methods, but for those that are done already.
+  """Trains and evaluates all methods that are not yet done.
 
   Args:
     config: The configuration of the run.
     output_dir: The folder to write to.
     data_dir: The folder of the data sets.
-    set_runtime: Makes the runtime of a name the one that is used.
+    set_runtime: Sets the runtime that all TFF computations run on.
 
   Returns:
     The results of each method.
@@ -312,6 +335,7 @@ def run(
   """
   task = execution.load_task(config, data_dir)
   with results_folder.open_folder(output_dir, config) as folder:
+    folder.write_encoding(task.encoding)
     for name in folder.results:
       terminal.say(f'{name}: done before; delete {output_dir} to do it again')
     if folder.results.keys() == config.method_settings.keys():
@@ -319,15 +343,15 @@ def run(
 
     if task.notes:
       terminal.say(task.notes)
-    set_runtime(config.run.runtime)
+    set_runtime(config.run)
     built = execution.build_methods(config, task, config.measurement)
-    # Before any training: there may be nobody to evaluate.
+    # Before any training, as this fails if there are no clients to evaluate.
     populations = evaluation.prepare(
       task, measurement=config.measurement, seed=config.training.seed
     )
     trainings = Trainings(built, task, config, folder, populations)
     baseline = config.run.baseline
-    # The baseline first, as the others are compared with its clients.
+    # The baseline comes first, as the others are compared with its clients.
     for name in sorted(built, key=lambda name: name != baseline):
       method = built[name]
       if name in folder.results:
@@ -340,7 +364,10 @@ def run(
       if own.name in folder.results:
         seconds = folder.results[own.name]['training_seconds']
       start = time.monotonic()
-      outcome = _evaluate(name, method, own, task, populations, config, others)
+      choice = execution.choice(config.run)
+      outcome = evaluate(
+        name, method, own, task, populations, config, choice, others
+      )
       result: dict[str, Any] = {
         **serialization.make_result(outcome),
         'hurt_against': None if others is None else baseline,
@@ -368,14 +395,20 @@ def run(
 def refuse_diverged(
   runs: Sequence[Mapping[str, results_folder.Result]],
 ) -> None:
-  """Raises a `UserError` if a training of a finished run has diverged."""
+  """Raises a `UserError` if a method of a finished run has diverged.
+
+  Its training was stopped, or its test metric is not finite.
+  """
   diverged = dict.fromkeys(
-    name for run in runs for name, own in run.items() if own.get('diverged')
+    name
+    for run in runs
+    for name, own in run.items()
+    if own.get('diverged') or own['test']['mean'] is None
   )
   if diverged:
     raise errors.UserError(
-      f'The training of {", ".join(diverged)} has diverged: its updates were no'
-      ' longer finite. Set a smaller client_learning_rate or'
+      f'{", ".join(diverged)} diverged: updates, or metrics of test clients,'
+      ' are not finite. Set a smaller client_learning_rate or'
       ' server_learning_rate, or look for far too large numbers in the data.'
     )
 
@@ -385,7 +418,7 @@ def main(
   output_dir: pathlib.Path | None,
   data_dir: str | None,
 ) -> int:
-  """Runs what a user asked for and shows it; returns the exit status."""
+  """Runs a user's request and shows the results; returns the exit status."""
   config = configs.resolve(request)
   output_dir = output_dir or paths.user_path(
     f'results/{config.task}-{config.digest()}'

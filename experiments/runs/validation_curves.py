@@ -1,4 +1,4 @@
-"""Validation clients in the course of a training, which tell when to stop."""
+"""Metrics of validation clients during training, to see when to stop."""
 
 from collections.abc import Mapping
 import time
@@ -18,17 +18,17 @@ from tasks import task as tasks
 
 
 def _numbers(outcome: outcomes.Outcome) -> dict[str, float]:
-  """Returns what is kept of the validation clients; as in per_client.csv."""
+  """Summarizes validation clients, with the names of per_client.csv."""
   own, before = outcome.test.summary, outcome.test.before
   numbers = {'metric': own.mean}
   if before is not None and own.hurt is not None:
     numbers |= {'before': before.summary.mean, 'hurt': own.hurt}
-  # That which most clients have, by its place among the candidates.
+  # The index of the candidate that most clients have.
   return numbers | {'candidate': float(np.bincount(outcome.chosen).argmax())}
 
 
 class Curves:
-  """Evaluates the methods that share a training, in the course of it.
+  """Evaluates the methods that share a training while it runs.
 
   Attributes:
     last: The last mean of each method's metric over clients, by its name.
@@ -48,7 +48,7 @@ class Curves:
     Args:
       built: The methods, by their names.
       task: The task.
-      populations: What `evaluation.prepare` gives.
+      populations: The result of `evaluation.prepare`.
       config: The configuration of the run.
       folder: Its folder.
     """
@@ -71,7 +71,7 @@ class Curves:
     }
 
   async def evaluate(self, trained: training.Trained) -> None:
-    """Evaluates the validation clients after a round, and keeps what comes."""
+    """Evaluates the validation clients after a round and writes the metrics."""
     start = time.monotonic()
     for name, method in self._built.items():
       evaluated = evaluation.validate(

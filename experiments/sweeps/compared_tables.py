@@ -20,6 +20,7 @@ import rich.table
 
 from experiments.command_line import terminal
 from experiments.reporting import folders
+from experiments.reporting import repeats
 from experiments.sweeps import grid_results
 from personalization import comparison
 
@@ -99,7 +100,7 @@ def compare(
 
 def _text(mean: float, deviation: float) -> str:
   digits = 2 if mean >= 10 else 4
-  return f'{mean:.{digits}f} ± {deviation:.{digits}f}'
+  return repeats.spread(mean, deviation, f'.{digits}f')
 
 
 def _print(title: str, cells: _Cells) -> None:

@@ -20,6 +20,7 @@ import rich.table
 
 from experiments.command_line import terminal
 from experiments.reporting import folders
+from experiments.reporting import repeats
 from experiments.sweeps import crossed_grids
 from experiments.sweeps import grid_results
 
@@ -84,7 +85,7 @@ def compare(
 def _text(own: Mapping[str, float | None]) -> str:
   text = '–'
   if own['ours'] is not None:
-    text = f'{own["ours"]:.3f} ± {own["over_repeats"]:.3f}'
+    text = repeats.spread(own['ours'], own['over_repeats'] or 0.0, '.3f')
   if own['published'] is not None:
     text += f' ({own["published"]:.2f})'
   return text

@@ -15,9 +15,11 @@ from experiments.configuration import configs
 from experiments.reporting import folders
 from experiments.reporting.plots import method_plots
 from experiments.reporting.plots import style
+from experiments.sweeps import captions
 from experiments.sweeps import curves
 from experiments.sweeps import grid_results
 from experiments.sweeps import grids
+from experiments.sweeps import launching
 from personalization import accounting
 
 # For each figure and curve, each method's values over x, those of all repeats.
@@ -150,7 +152,7 @@ def main(
   json_file: pathlib.Path | None,
   folder: pathlib.Path,
   data_dir: str | None,
-  num_workers: int,
+  launcher: launching.Launcher,
   is_dry_run: bool,
 ) -> int:
   """Runs curves again and draws them; returns the exit status.
@@ -160,19 +162,19 @@ def main(
     json_file: Where to write the means over the repeats.
     folder: The folder of the results.
     data_dir: The folder of the data sets.
-    num_workers: The number of processes.
+    launcher: Starts what does the work.
     is_dry_run: Whether to only say what there is to do.
   """
   start = time.monotonic()
-  with grids.open_grid(table.grid, folder, data_dir, num_workers) as grid:
-    if is_dry_run:
-      grid.dry_run()
-      return 0
-    failed = grid.carry_out()
-    results = grid.results()
-    drawn = collect(table, results)
-    for line in grid.diverged():
-      terminal.say(line)
+  grid = grids.open_grid(table.grid, folder, data_dir, launcher)
+  if is_dry_run:
+    grid.dry_run()
+    return 0
+  failed = grid.carry_out()
+  results = grid.results()
+  drawn = collect(table, results)
+  for line in grid.diverged():
+    terminal.say(line)
   epsilons = extrapolated(table)
   higher_is_better = any(
     record['higher_is_better'] for own in results for record in own.records
@@ -180,6 +182,7 @@ def main(
   for (figure, curve), methods in drawn.items():
     metric = f'{table.curves[curve].metric.replace("parent_", "")}, {curve}'
     drawing = draw(table, methods, epsilons, metric, higher_is_better)
+    style.add_caption(drawing, captions.of_points(table.title, results))
     style.save(drawing, folder / 'plots', f'{figure}_{curve}')
   rows = make_rows(drawn, epsilons)
   _print(table, rows)
@@ -188,6 +191,6 @@ def main(
   terminal.say(
     f'Written to {folder}, in'
     f' {terminal.duration(time.monotonic() - start)} with'
-    f' {num_workers} processes.'
+    f' {launcher}.'
   )
   return 1 if failed else 0

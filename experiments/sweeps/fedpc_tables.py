@@ -27,6 +27,7 @@ import rich.table
 
 from experiments.command_line import terminal
 from experiments.reporting import folders
+from experiments.reporting import repeats
 from experiments.sweeps import crossed_grids
 from experiments.sweeps import grid_results
 from personalization import comparison
@@ -252,7 +253,7 @@ def check_claims(
 def _text(own: Mapping[str, float | None]) -> str:
   text = '–'
   if own['ours'] is not None:
-    text = f'{own["ours"]:.1f} ± {own["over_repeats"]:.1f}'
+    text = repeats.spread(own['ours'], own['over_repeats'] or 0.0, '.1f')
   return f'{text} ({own["published"]:.1f})' if 'published' in own else text
 
 

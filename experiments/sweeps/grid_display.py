@@ -10,6 +10,7 @@ import rich.table
 
 from experiments.command_line import fitting
 from experiments.command_line import terminal
+from experiments.reporting import repeats
 from experiments.sweeps import grid_results
 
 
@@ -28,7 +29,7 @@ def make_table(
       name,
       own.point.describe(),
       f'{own.validation:#.4g}',
-      f'{own.mean[0]:#.4g} ± {own.mean[1]:#.2g}',
+      repeats.spread(*own.mean, '#.4g', '#.2g'),
       f'{own.deviation[0]:#.4g}',
       f'{hurt[0]:.1%}' if hurt else '–',
     )
@@ -42,6 +43,7 @@ class GridDisplay:
     rounds: The number of rounds that are done.
     runs: The number of runs that are done.
     failed: The number of runs that failed.
+    waits: Whether all that is left is what other programs work on.
     best: The best points so far, by method.
   """
 
@@ -52,6 +54,7 @@ class GridDisplay:
     self._pace = terminal.Pace(total_rounds)
     self._next_line = terminal.NowAndThen()
     self.rounds = self.runs = self.failed = 0
+    self.waits = False
     self.best: Mapping[str, grid_results.PointResult] = {}
     self._said: Mapping[str, str] = {}
 
@@ -60,7 +63,10 @@ class GridDisplay:
     passed = terminal.duration(time.monotonic() - self._start)
     left = self._pace.seconds_left(self.rounds) if self.rounds else None
     about = '' if left is None else f', about {terminal.duration(left)} left'
-    return f'{self.runs} of {self._totals[1]} runs{failed}, {passed}{about}'
+    waits = ', others work on the rest' if self.waits else ''
+    return (
+      f'{self.runs} of {self._totals[1]} runs{failed}, {passed}{about}{waits}'
+    )
 
   def __rich_console__(
     self, console: rich.console.Console, options: rich.console.ConsoleOptions

@@ -18,6 +18,31 @@ several settings, name each as a row, and the rows as algorithms:
   equal = {algorithm = "fedavg", settings = {client_weighting = "uniform"}}
   sizes = {algorithm = "fedavg"}
 
+Instead of all combinations, `samples` draws so many points at random: from the
+lists of `values`, each alike, and from between the bounds of three more tables.
+A grid with more samples has those of fewer.
+
+  [[grid]]
+  algorithms = ["ditto"]
+  samples = 30
+  [grid.values]
+  batch_size = [10, 20, 50]
+  [grid.log_uniform]            # evenly on a logarithmic scale
+  client_learning_rate = [0.001, 1]
+  [grid.uniform]
+  proximal = [0, 2]
+  [grid.whole]                  # whole numbers, both bounds among them
+  personal_epochs = [1, 5]
+
+Successive halving tries all points with few rounds, and the best third of each
+row with three times as many, and so on. The last ones have the total_rounds of
+the points, and the first ones a third of a third of it, or as often as that
+leaves at least `first_rounds`:
+
+  [halving]
+  first_rounds = 50
+  factor = 3
+
 A grid of more than 10,000 runs has to say that it means to be so large, by
 `most_runs = 20000` at the top. With `detailed = true` what is kept of a run has
 more, see `grid_work.make_details`.
@@ -32,6 +57,7 @@ from typing import Any
 
 from base import errors
 from experiments.configuration import user_settings
+from experiments.sweeps import sampling
 
 _KEYS = {
   'preset': str,
@@ -39,6 +65,7 @@ _KEYS = {
   'metric': str,
   'detailed': bool,
   'most_runs': int,
+  'halving': dict,
   'rows': dict,
   'grid': list,
 }
@@ -54,8 +81,15 @@ _ELSEWHERE = {'seed': 'repeats', 'algorithms': 'the algorithms of a grid'}
 # The most runs, unless the file says another number.
 _MOST_RUNS = 10_000
 _MOST_CHARACTERS = 100  # Of a name of a file.
+_HALVING_KEYS = {'first_rounds': int, 'factor': int}
 _ROW_KEYS = {'algorithm': str, 'settings': dict}
-_GRID_KEYS = {'algorithms': list, 'settings': dict, 'values': dict}
+_GRID_KEYS = {
+  'algorithms': list,
+  'settings': dict,
+  'values': dict,
+  'samples': int,
+  **dict.fromkeys(sampling.DISTRIBUTIONS, dict),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +123,25 @@ class Point:
 
 
 @dataclasses.dataclass(frozen=True)
+class Halving:
+  """The settings of successive halving.
+
+  Attributes:
+    first_rounds: The fewest rounds that all points are tried with first.
+    factor: One of so many points goes on, with so many times the rounds.
+  """
+
+  first_rounds: int
+  factor: int = 3
+
+  def __post_init__(self) -> None:
+    if self.first_rounds < 1 or self.factor < 2:
+      raise errors.UserError(
+        'halving: first_rounds must be at least 1, and factor at least 2.'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
 class GridFile:
   """The contents of a grid's file.
 
@@ -99,6 +152,7 @@ class GridFile:
     metric: The metric to choose by; None for the task's.
     points: The points.
     detailed: Whether the records of runs have `grid_work.make_details`.
+    halving: How points are tried for fewer rounds first; None if they are not.
   """
 
   source: str
@@ -107,6 +161,7 @@ class GridFile:
   metric: str | None
   points: tuple[Point, ...]
   detailed: bool = False
+  halving: Halving | None = None
 
   def changed(
     self, num_repeats: int | None, settings: Mapping[str, Any]
@@ -191,6 +246,43 @@ def _values(grid: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
   return values
 
 
+def _bounds(
+  grid: Mapping[str, Any], where: str
+) -> dict[str, dict[str, list[Any]]]:
+  """Returns the bounds of each setting to draw, by distribution."""
+  bounds = {
+    distribution: _settings(grid[distribution], where)
+    for distribution in sampling.DISTRIBUTIONS
+    if distribution in grid
+  }
+  if grid.get('samples', 1) < 1:
+    raise errors.UserError(f'{where}: samples must be at least 1.')
+  if bounds and 'samples' not in grid:
+    raise errors.UserError(
+      f'{where}: {next(iter(bounds))} draws values at random. Say how many'
+      ' points to draw, as samples = 30.'
+    )
+  for distribution, own in bounds.items():
+    for name, given in own.items():
+      sampling.check_bounds(distribution, name, given, where)
+  listed = [name for own in bounds.values() for name in own]
+  listed += _values(grid, where)
+  _check_different(listed, where)
+  return bounds
+
+
+def _combinations(grid: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+  """Returns the values of all points of a grid, which each method has."""
+  values, bounds = _values(grid, where), _bounds(grid, where)
+  if 'samples' not in grid:
+    return [
+      dict(zip(values, combination))
+      for combination in itertools.product(*values.values())
+    ]
+  drawn = (sampling.draw(i, values, bounds) for i in range(grid['samples']))
+  return list({repr(own): own for own in drawn}.values())
+
+
 def _check_different(elements: list[Any], where: str) -> None:
   """Raises a `UserError` if a list names something twice."""
   for i, element in enumerate(elements):
@@ -203,24 +295,26 @@ def _check_different(elements: list[Any], where: str) -> None:
 def _points(
   grid: Mapping[str, Any], rows: Mapping[str, Any], where: str
 ) -> list[Point]:
-  values = _values(grid, where)
   settings = _settings(grid.get('settings', {}), where)
+  combinations = _combinations(grid, where)
   return [
     Point(
       rows.get(name, {}).get('algorithm', name),
-      dict(zip(values, combination)),
+      values,
       {**_settings(rows.get(name, {}).get('settings', {}), name), **settings},
       name if name in rows else '',
     )
     for name in map(str, grid['algorithms'])
-    for combination in itertools.product(*values.values())
+    for values in combinations
   ]
 
 
 def _check_row_name(name: str, where: str) -> None:
   """Raises a `UserError` if a row cannot have this name, which a file has."""
-  if '/' in name or '\0' in name:
-    raise errors.UserError(f'{where}: a name of a file has no /.')
+  if '/' in name or '\0' in name or name.startswith('.'):
+    raise errors.UserError(
+      f'{where}: a name of a file has no /, and no point at its beginning.'
+    )
   if not 0 < len(name.encode()) <= _MOST_CHARACTERS:
     raise errors.UserError(
       f'{where}: a name has 1 to {_MOST_CHARACTERS} characters.'
@@ -231,13 +325,23 @@ def _check_row_name(name: str, where: str) -> None:
     )
 
 
-def _count_runs(grids: list[Mapping[str, Any]], source: str) -> int:
+def _count_points(grids: list[Mapping[str, Any]], source: str) -> int:
   """Counts the points of grids, without making them."""
-  return sum(
-    len(grid['algorithms'])
-    * math.prod(map(len, _values(grid, f'{source}: grid {number}').values()))
-    for number, grid in enumerate(grids, 1)
-  )
+  total = 0
+  for number, grid in enumerate(grids, 1):
+    values = _values(grid, f'{source}: grid {number}')
+    combinations = math.prod(map(len, values.values()))
+    total += len(grid['algorithms']) * grid.get('samples', combinations)
+  return total
+
+
+def _halving(table: Mapping[str, Any], source: str) -> Halving | None:
+  if 'halving' not in table:
+    return None
+  given = _check(table['halving'], _HALVING_KEYS, f'{source}: halving')
+  if 'first_rounds' not in given:
+    raise errors.UserError(f'{source}: halving must name its first_rounds.')
+  return Halving(**given)
 
 
 def parse(table: Mapping[str, Any], source: str) -> GridFile:
@@ -276,7 +380,7 @@ def parse(table: Mapping[str, Any], source: str) -> GridFile:
     _check_different(grid['algorithms'], where)
   if not grids:
     raise errors.UserError(f'{source} has no [[grid]] to run.')
-  num_runs = len(repeats) * _count_runs(grids, source)
+  num_runs = len(repeats) * _count_points(grids, source)
   if num_runs > table.get('most_runs', _MOST_RUNS):
     raise errors.UserError(
       f'{source} has {num_runs} runs. Try fewer values, or allow it by'
@@ -294,6 +398,7 @@ def parse(table: Mapping[str, Any], source: str) -> GridFile:
     table.get('metric'),
     tuple(points),
     table.get('detailed', False),
+    _halving(table, source),
   )
 
 

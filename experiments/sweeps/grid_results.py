@@ -1,131 +1,29 @@
-"""The results of a grid: kept as they come, and the best of them.
+"""The results of a grid, and the best of them.
 
-runs.jsonl         a line for each finished run
 points.csv         a line for each point, over its repeats
 results.json       the best point of each method, or row
 <name>.toml        that point, for --preset of run
-logs/              of what failed, and what the processes print
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 import csv
 import dataclasses
 import io
 import json
 import math
 import pathlib
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import tomli_w
 
-from base import errors
 from experiments.configuration import configs
 from experiments.reporting import folders
+from experiments.reporting import grid_records
 from experiments.sweeps import grid_file
 
-Record = Mapping[str, Any]
-
-
-RUNS = 'runs.jsonl'
-
-
-def to_line(record: Record) -> str:
-  """Writes a record with its checksum, as a line of runs.jsonl."""
-  text = json.dumps(record, allow_nan=False)
-  own = {'checksum': folders.checksum(json.loads(text))}
-  return json.dumps({**record, **own}) + '\n'
-
-
-def _read_line(line: str) -> Record | None:
-  """Reads a record; None if a kill has cut it off.
-
-  Raises:
-    One of `folders.DAMAGE`: If it is not as it was written.
-  """
-  try:
-    record = json.loads(line)
-  except ValueError:
-    if line.startswith('{'):
-      return None
-    raise
-  if record.pop('checksum') != folders.checksum(record):
-    raise ValueError('it is not as it was written')
-  return record
-
-
-class RunStore:
-  """The finished runs of a grid; each is written as soon as it is there.
-
-  Attributes:
-    records: The records of the runs, by their keys.
-  """
-
-  def __init__(self, folder: pathlib.Path):
-    """Reads the runs; the file is first touched by `add`.
-
-    Args:
-      folder: The folder of the grid.
-
-    Raises:
-      UserError: If the file is damaged.
-    """
-    self._path = folder / RUNS
-    self.records: dict[str, Record] = {}
-    self._file: TextIO | None = None
-    if not self._path.exists():
-      return
-    try:
-      for line in self._path.read_text(encoding='utf-8').splitlines():
-        record = _read_line(line) if line else None
-        if record is not None:
-          self.records[record['key']] = record
-    except folders.DAMAGE as error:
-      raise errors.UserError(
-        f'{self._path} is damaged ({error!r}). Delete the lines at fault, which'
-        ' are then run again, or name another output_dir.'
-      ) from error
-
-  def add(self, record: Record) -> None:
-    """Adds the record of a run, and writes it."""
-    with errors.writing(self._path):
-      if self._file is None:
-        self._file = self._path.open('a', encoding='utf-8')
-        self._file.write('\n')  # So that what was cut off stays a line.
-      self._file.write(to_line(record))
-      self._file.flush()
-    self.records[record['key']] = record
-
-  def close(self) -> None:
-    """Closes the file."""
-    if self._file is None:
-      return
-    # What could not be written would be tried again.
-    with contextlib.suppress(OSError):
-      self._file.close()
-
-
-@contextlib.contextmanager
-def open_store(folder: pathlib.Path) -> Iterator[RunStore]:
-  """Opens the folder of a grid's results, and keeps other processes out.
-
-  Args:
-    folder: The folder; it is made if need be.
-
-  Yields:
-    The finished runs.
-
-  Raises:
-    UserError: If it has other results, or cannot be written to.
-  """
-  with folders.locked(folder, RUNS):
-    try:
-      store = RunStore(folder)
-    except OSError as error:
-      raise folders.unusable(folder, error) from error
-    with contextlib.closing(store):
-      yield store
+# In the preset of a best point, by which a program knows its own.
+_PRESET_MARK = '# To run it: --preset=THIS_FILE'
 
 
 def _over_repeats(values: Sequence[Any]) -> tuple[float, float]:
@@ -144,7 +42,7 @@ class PointResult:
   """
 
   point: grid_file.Point
-  records: tuple[Record, ...]
+  records: tuple[grid_records.Record, ...]
   validation: float | None
 
   def over_repeats(self, name: str) -> tuple[float, float] | None:
@@ -193,7 +91,7 @@ class PointResult:
 
 
 def of_point(
-  point: grid_file.Point, records: Sequence[Record | None]
+  point: grid_file.Point, records: Sequence[grid_records.Record | None]
 ) -> PointResult:
   """Takes together what came of a point.
 
@@ -214,21 +112,26 @@ def of_point(
   return PointResult(point, finished, validation)
 
 
+def score(result: PointResult) -> float:
+  """Returns what to choose by, of which more is better."""
+  assert result.validation is not None
+  record = result.records[0]
+  higher = record['higher_is_better'] and (
+    record['chosen_by'] == record['metric']
+  )
+  return result.validation if higher else -result.validation
+
+
 def best(results: Iterable[PointResult]) -> dict[str, PointResult]:
   """Finds the best point of each row by validation, the first on a tie."""
-  winners: dict[str, tuple[float, PointResult]] = {}
+  winners: dict[str, PointResult] = {}
   for result in results:
     if result.validation is None:
       continue
-    record = result.records[0]
-    higher = record['higher_is_better'] and (
-      record['chosen_by'] == record['metric']
-    )
-    score = result.validation if higher else -result.validation
     name = result.point.name
-    if name not in winners or score > winners[name][0]:
-      winners[name] = score, result
-  return {name: result for name, (_, result) in winners.items()}
+    if name not in winners or score(result) > score(winners[name]):
+      winners[name] = result
+  return winners
 
 
 def describe(result: PointResult) -> dict[str, Any]:
@@ -288,7 +191,18 @@ def write(
     seeds = ', '.join(map(str, grid.repeats))
     header = (
       f'# The best point of {name}, with the first of the seeds {seeds}.\n'
-      f'# To run it: --preset=THIS_FILE\n'
+      f'{_PRESET_MARK}\n'
     )
     text = header + tomli_w.dumps(config.to_dict())
-    folders.write(folder / f'{name}.toml', text)
+    folders.write(_preset(folder, name), text)
+
+
+def check_presets(folder: pathlib.Path, names: Iterable[str]) -> None:
+  """Raises a `UserError` if the preset of a row would replace another file."""
+  for name in names:
+    folders.check_own(_preset(folder, name), _PRESET_MARK)
+
+
+def _preset(folder: pathlib.Path, name: str) -> pathlib.Path:
+  """Returns the file of the best point of a row."""
+  return folder / f'{name}.toml'

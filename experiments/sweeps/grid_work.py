@@ -1,7 +1,7 @@
 """The work of a grid: runs, and which of them share a training or a program."""
 
 import collections
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 import dataclasses
 import math
 import time
@@ -12,9 +12,9 @@ import numpy as np
 from algorithms import methods
 from base import errors
 from experiments.configuration import configs
+from experiments.reporting import grid_records
 from experiments.runs import execution
 from experiments.sweeps import grid_file
-from experiments.sweeps import grid_results
 from personalization import choosing
 from personalization import evaluation
 from personalization import measures
@@ -54,6 +54,7 @@ class Job:
   So are runs of trainings that begin with its model.
 
   Attributes:
+    name: A name that is the same in every program that has the grid.
     runs: The runs, those of fewer rounds first.
     rounds: The number of rounds of the training that comes first.
     program: Tells which jobs have the same computations.
@@ -61,11 +62,17 @@ class Job:
     detailed: Whether the records have `make_details`.
   """
 
+  name: str
   runs: tuple[GridRun, ...]
   rounds: int
   program: str
   metric: str | None
   detailed: bool = False
+
+  def without(self, finished: Container[str]) -> 'Job':
+    """Returns the job without the runs of these keys."""
+    left = tuple(run for run in self.runs if run.key not in finished)
+    return dataclasses.replace(self, runs=left)
 
 
 def make_runs(grid: grid_file.GridFile) -> list[GridRun]:
@@ -140,7 +147,8 @@ def make_jobs(
     members.sort(key=lambda member: member[0])
     rounds, program, _ = members[-1]
     own_runs = tuple(run for *_, run in members)
-    jobs.append(Job(own_runs, rounds, program, metric, detailed))
+    name = own_runs[0].key
+    jobs.append(Job(name, own_runs, rounds, program, metric, detailed))
   return jobs
 
 
@@ -339,7 +347,9 @@ class _Trainings:
       how,
       schedule=schedule,
       start=start,
-      on_round=lambda round_num, _: self._on_progress(round_num),
+      callbacks=training.Callbacks(
+        on_round=lambda round_num, _: self._on_progress(round_num)
+      ),
     )
     self._done[key] = stage, trained
     return stage, trained
@@ -361,7 +371,7 @@ class Runner:
 
   def run(
     self, job: Job, on_progress: Callable[[int], None]
-  ) -> Iterator[tuple[GridRun, grid_results.Record]]:
+  ) -> Iterator[tuple[GridRun, grid_records.Record]]:
     """Carries out a job.
 
     Args:
@@ -374,7 +384,7 @@ class Runner:
     config = job.runs[0].config
     if self._runtime != config.run.runtime:
       self._runtime = config.run.runtime
-      execution.set_runtime(self._runtime)
+      execution.set_runtime(config.run)
     key = config.task, config.task_settings, config.training.seed
     task = self._once(
       'task', key, lambda: execution.load_task(config, self._data_dir)

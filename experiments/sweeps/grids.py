@@ -1,11 +1,21 @@
-"""A grid under way: what is left of it is done by several processes."""
+"""A grid under way: what is left of it is done by several processes.
 
-from collections.abc import Iterator, Mapping, Sequence
+Several programs, of one machine or of many, may work on the same folder:
+
+runs/      the records of the finished runs
+leases/    who works on what
+logs/      of what failed, and what the processes print
+"""
+
+from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import pathlib
+import secrets
+import socket
 import sys
 import time
 
@@ -17,19 +27,53 @@ from experiments.command_line import paths
 from experiments.command_line import stopping
 from experiments.command_line import terminal
 from experiments.reporting import folders
+from experiments.reporting import grid_records
 from experiments.reporting import names
 from experiments.reporting.plots import client_plots
 from experiments.reporting.plots import style
+from experiments.sweeps import captions
 from experiments.sweeps import grid_display
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results
 from experiments.sweeps import grid_work
+from experiments.sweeps import halving
+from experiments.sweeps import job_queue
+from experiments.sweeps import launching
+from experiments.sweeps import leases as grid_leases
 from experiments.sweeps import workers
 
 # The number of rounds that a dry run times.
 _TIMED_ROUNDS = 100
-# The best points so far are looked for this often.
-_SECONDS_PER_BEST = 2
+# So often it looks for the best points so far, and what other programs did.
+_SECONDS_PER_LOOK = 2
+_RUNS, _LEASES, _LOGS = 'runs', 'leases', 'logs'
+
+
+class _Rung:
+  """Points that are run, and which run is of which point."""
+
+  def __init__(self, contents: grid_file.GridFile):
+    self.contents = contents
+    self.runs = grid_work.make_runs(contents)
+    self._keys: dict[int, list[str]] = {}
+    place = {id(point): i for i, point in enumerate(contents.points)}
+    for run in self.runs:
+      self._keys.setdefault(place[id(run.point)], []).append(run.key)
+
+  def num_done(self, records: grid_records.GridRecords) -> int:
+    """Counts the runs that are finished."""
+    return sum(run.key in records.by_key for run in self.runs)
+
+  def results(
+    self, records: grid_records.GridRecords
+  ) -> list[grid_results.PointResult]:
+    """Returns the result of each point, from the runs that are finished."""
+    return [
+      grid_results.of_point(
+        self.contents.points[i], [records.by_key.get(key) for key in keys]
+      )
+      for i, keys in self._keys.items()
+    ]
 
 
 class Grid:
@@ -39,41 +83,48 @@ class Grid:
     self,
     contents: grid_file.GridFile,
     folder: pathlib.Path,
-    store: grid_results.RunStore,
+    records: grid_records.GridRecords,
     data_dir: str | None,
-    num_workers: int,
+    launcher: launching.Launcher,
   ):
     self._contents = contents
     self._folder = folder
-    self._store = store
+    self._records = records
     self._data_dir = data_dir
-    self._num_workers = num_workers
-    self._runs = grid_work.make_runs(contents)
-    self._keys: dict[int, list[str]] = {}
-    place = {id(point): i for i, point in enumerate(contents.points)}
-    for run in self._runs:
-      self._keys.setdefault(place[id(run.point)], []).append(run.key)
+    self._launcher = launcher
+    self._rungs_to_come = halving.rungs(
+      contents, lambda: self._rungs[-1].results(records)
+    )
+    self._rungs = [_Rung(next(self._rungs_to_come))]
 
   @property
   def is_another(self) -> bool:
     """Whether there are finished runs, but none of this grid."""
-    own = {run.key for run in self._runs}
-    return bool(self._store.records) and own.isdisjoint(self._store.records)
+    own = {run.key for run in self._rungs[0].runs}
+    finished = self._records.by_key
+    return bool(finished) and own.isdisjoint(finished)
 
   def jobs(self) -> list[grid_work.Job]:
     """Makes the jobs that are left to do."""
-    left = [run for run in self._runs if run.key not in self._store.records]
-    if len(left) < len(self._runs):
+    rung = self._rungs[-1]
+    done = rung.num_done(self._records)
+    if done:
       terminal.say(
-        f'{len(self._runs) - len(left)} of {len(self._runs)} runs are in'
-        f' {self._folder} already.'
+        f'{done} of {len(rung.runs)} runs are in {self._folder} already.'
       )
+    if done == len(rung.runs):
+      return []
     own = self._contents
-    return grid_work.make_jobs(left, own.metric, self._data_dir, own.detailed)
+    jobs = grid_work.make_jobs(
+      rung.runs, own.metric, self._data_dir, own.detailed
+    )
+    # A job has the same name whatever is left of it.
+    left = [job.without(self._records.by_key) for job in jobs]
+    return [job for job in left if job.runs]
 
   def dry_run(self) -> None:
     """Lists the points, and says how long they take."""
-    points = self._contents.points
+    points = self._rungs[0].contents.points
     for point in points:
       print(point)
     jobs = self.jobs()
@@ -84,8 +135,10 @@ class Grid:
     )
     print(
       f'They take about {terminal.duration(self._estimate(jobs))} with'
-      f' {self._num_workers} processes.'
+      f' {self._launcher}.'
     )
+    if self._contents.halving:
+      print('The best of them then go on, by successive halving.')
 
   def _estimate(self, jobs: Sequence[grid_work.Job]) -> float:
     """Estimates the seconds that jobs take, by timing one of each program."""
@@ -119,19 +172,34 @@ class Grid:
         job.rounds * max(per_round, 0) + len(job.runs) * evaluation
         for job in own
       )
-    return total / self._num_workers
+    return total / self._launcher.num_workers
 
   def results(self) -> list[grid_results.PointResult]:
-    """Takes together what came so far of each point."""
+    """Returns the results so far of all points, those of all rungs."""
     return [
-      grid_results.of_point(
-        self._contents.points[i], [self._store.records.get(k) for k in keys]
-      )
-      for i, keys in self._keys.items()
+      result for rung in self._rungs for result in rung.results(self._records)
     ]
 
+  def _best(self) -> dict[str, grid_results.PointResult]:
+    """Returns the best points of the last rung."""
+    return grid_results.best(self._rungs[-1].results(self._records))
+
   def carry_out(self) -> int:
-    """Does what is left to do; returns how many runs failed."""
+    """Does what is left to do; returns how many runs failed.
+
+    What other programs work on in the meantime is left to them.
+    """
+    failed = self._carry_out_rung()
+    for contents in self._rungs_to_come:
+      self._rungs.append(_Rung(contents))
+      terminal.say(
+        f'Rung {len(self._rungs)}: {len(contents.points)} points with up to'
+        f' {max(p.values["total_rounds"] for p in contents.points)} rounds'
+      )
+      failed += self._carry_out_rung()
+    return failed
+
+  def _carry_out_rung(self) -> int:
     jobs = self.jobs()
     console = terminal.console(sys.stderr)
     display = grid_display.GridDisplay(
@@ -140,56 +208,63 @@ class Grid:
       console.is_terminal,
     )
     self._say_outlook()
-    under_way: dict[int, int] = {}
-    ended = 0
     live: contextlib.AbstractContextManager = contextlib.nullcontext()
     if console.is_terminal:
       live = rich.live.Live(display, console=console, refresh_per_second=2)
-    events = workers.carry_out(
-      jobs,
-      launch.LateCall(
-        'experiments.sweeps.grid_work', 'Runner', (self._data_dir,)
-      ),
-      self._num_workers,
-      self._folder / 'logs',
+    under_way: dict[str, int] = {}
+    last_look = 0.0
+    leases = grid_leases.Leases(self._folder / _LEASES)
+    with contextlib.closing(leases):
+      queue = job_queue.JobQueue(jobs, self._records, leases)
+      events = self._launcher.carry_out(queue, self._work())
+      with live, contextlib.closing(events):
+        for event in events:
+          if event is not None:
+            if event.item is not None:
+              queue.add(event.result)
+              self._say_outlook()
+            if event.progress is not None:
+              under_way[event.job.name] = event.progress
+            if event.ended:
+              under_way.pop(event.job.name, None)
+            if event.lost:
+              queue.put_back(event.job)
+            elif event.ended:
+              self._report(queue.end(event.job), event.error)
+          if time.monotonic() > last_look + _SECONDS_PER_LOOK:
+            queue.look()
+            display.best = self._best()
+            last_look = time.monotonic()
+          display.runs, display.failed = queue.runs_done, len(queue.failed)
+          display.rounds = queue.rounds_done + sum(under_way.values())
+          display.waits = queue.only_others_work
+          display.show()
+      queue.look()
+    rung = self._rungs[-1]
+    return len(rung.runs) - rung.num_done(self._records)
+
+  def _work(self) -> launching.Work:
+    """Tells workers what they need to know."""
+    own = self._contents, self._folder.absolute(), self._data_dir
+    return launching.Work(
+      launch.LateCall('experiments.sweeps.grid_work', 'Runner', own[2:]),
+      launch.LateCall('experiments.sweeps.grids', 'work', own),
+      self._folder.absolute() / _LOGS / f'worker-{self._records.program}',
     )
-    last_best = 0.0
-    with live, contextlib.closing(events):
-      done: dict[int, int] = {}
-      for event in events:
-        if event is not None:
-          job = event.job
-          if event.item is not None:
-            self._store.add(event.result)
-            self._say_outlook()
-            display.runs += 1
-            done[id(job)] = done.get(id(job), 0) + 1
-          if event.progress is not None:
-            under_way[id(job)] = event.progress
-          if event.error is not None:
-            missing = job.runs[done.get(id(job), 0) :]
-            display.failed += len(missing)
-            self._report(missing, event.error)
-          if event.ended:
-            under_way.pop(id(job), None)
-            ended += max(job.rounds, 1)
-        display.rounds = ended + sum(under_way.values())
-        if time.monotonic() > last_best + _SECONDS_PER_BEST:
-          display.best = grid_results.best(self.results())
-          last_best = time.monotonic()
-        display.show()
-    return display.failed
 
   def _say_outlook(self) -> None:
-    done = sum(run.key in self._store.records for run in self._runs)
+    rung = self._rungs[-1]
     stopping.say_outlook(
-      f'{done} of {len(self._runs)} runs are finished; the same command goes on'
-      ' with the others.'
+      f'{rung.num_done(self._records)} of {len(rung.runs)} runs are finished;'
+      ' the same command goes on with the others.'
     )
 
-  def _report(self, runs: Sequence[grid_work.GridRun], error: str) -> None:
+  def _report(
+    self, runs: Sequence[grid_work.GridRun], error: str | None
+  ) -> None:
+    error = error or 'The process had no result.'
     for run in runs:
-      log = self._folder / 'logs' / f'{run.key}.log'
+      log = self._folder / _LOGS / f'{run.key}.log'
       text = f'{run.point} seed={run.config.training.seed}\n{error}'
       folders.write(log, text)
       reason = error.strip().splitlines()[-1]
@@ -197,10 +272,9 @@ class Grid:
 
   def write(self) -> dict[str, grid_results.PointResult]:
     """Writes the results; returns the best points."""
-    results = self.results()
-    winners = grid_results.best(results)
-    grid_results.write(self._folder, self._contents, results, winners)
-    _draw(self._folder / 'plots', winners)
+    winners = self._best()
+    grid_results.write(self._folder, self._contents, self.results(), winners)
+    _draw(self._folder / 'plots', winners, self._rungs[0].runs[0].config.task)
     return winners
 
   def diverged(self) -> list[str]:
@@ -219,7 +293,9 @@ class Grid:
 
 
 def _draw(
-  folder: pathlib.Path, winners: Mapping[str, grid_results.PointResult]
+  folder: pathlib.Path,
+  winners: Mapping[str, grid_results.PointResult],
+  task: str,
 ) -> None:
   """Draws the test clients at the best points, those of all repeats."""
   if not winners:
@@ -227,48 +303,59 @@ def _draw(
   of_clients = {name: own.of_clients('test') for name, own in winners.items()}
   record = next(iter(winners.values())).records[0]
   judged = record['metric'], record['higher_is_better']
-  style.save(client_plots.box_plot(of_clients, *judged), folder, 'clients')
+  figures = {'clients': client_plots.box_plot(of_clients, *judged)}
   for name, own in winners.items():
     if own.records[0].get('hurt'):
-      figure = client_plots.hurt_scatter(
+      figures[f'hurt_{name}'] = client_plots.hurt_scatter(
         own.of_clients('before'),
         own.of_clients('test'),
         own.of_clients('personalization_examples'),
         *judged,
         title=names.written_out(name),
       )
-      style.save(figure, folder, f'hurt_{name}')
+  for name, figure in figures.items():
+    style.add_caption(figure, captions.of_points(task, winners.values()))
+    style.save(figure, folder, name)
 
 
-@contextlib.contextmanager
 def open_grid(
   contents: grid_file.GridFile,
   folder: pathlib.Path,
   data_dir: str | None,
-  num_workers: int,
-) -> Iterator[Grid]:
+  launcher: launching.Launcher,
+) -> Grid:
   """Opens a grid with the results that are in its folder.
 
   Args:
     contents: The grid's file.
     folder: The folder of its results.
     data_dir: The folder of the data sets.
-    num_workers: The number of processes.
+    launcher: Starts what does the work.
 
-  Yields:
-    The grid, which no other process can open in the meantime.
+  Returns:
+    The grid, on which other programs may work as well.
 
   Raises:
-    UserError: If the folder has other results, which would be lost.
+    UserError: If the folder has other results, which would be lost, or cannot
+      be written to.
   """
-  with grid_results.open_store(folder) as store:
-    grid = Grid(contents, folder, store, data_dir, num_workers)
-    if grid.is_another:
-      raise errors.UserError(
-        f'{folder} has the results of another grid: {len(store.records)} runs,'
-        ' of which none is of this one. Name another output_dir.'
-      )
-    yield grid
+  program = f'{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}'
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    folders.check_free(folder, grid_records.NAMES)
+    grid_results.check_presets(folder, {own.name for own in contents.points})
+    for name in (_RUNS, _LEASES, _LOGS):
+      (folder / name).mkdir(exist_ok=True)
+  except OSError as error:
+    raise folders.unusable(folder, error) from error
+  records = grid_records.GridRecords(folder, program)
+  grid = Grid(contents, folder, records, data_dir, launcher)
+  if grid.is_another:
+    raise errors.UserError(
+      f'{folder} has the results of another grid: {len(records.by_key)}'
+      ' runs, of which none is of this one. Name another output_dir.'
+    )
+  return grid
 
 
 def default_folder(
@@ -280,24 +367,41 @@ def default_folder(
   return paths.user_path(f'results/{path.stem}-{digest}')
 
 
-def main(
+def work(
   contents: grid_file.GridFile,
   folder: pathlib.Path,
   data_dir: str | None,
   num_workers: int,
+) -> int:
+  """Works on a grid that another program shows; see `launching.Work`."""
+  launcher = workers.OnThisMachine(num_workers)
+  grid = open_grid(contents, folder, data_dir, launcher)
+  missing = grid.carry_out()
+  grid.write()
+  return 1 if missing else 0
+
+
+def main(
+  contents: grid_file.GridFile,
+  folder: pathlib.Path,
+  data_dir: str | None,
+  launcher: launching.Launcher,
   is_dry_run: bool,
 ) -> int:
   """Runs a grid and shows its best points; returns the exit status."""
-  with open_grid(contents, folder, data_dir, num_workers) as grid:
-    if is_dry_run:
-      grid.dry_run()
-      return 0
-    failed = grid.carry_out()
-    winners = grid.write()
-    for line in grid.diverged():
-      terminal.say(line)
+  grid = open_grid(contents, folder, data_dir, launcher)
+  if is_dry_run:
+    grid.dry_run()
+    return 0
+  failed = grid.carry_out()
+  winners = grid.write()
+  for line in grid.diverged():
+    terminal.say(line)
   terminal.print_table(grid_display.make_table(winners))
   terminal.say(f'Written to {folder}')
   if failed:
-    terminal.say(f'{failed} runs failed. The same command tries them again.')
+    terminal.say(
+      f'{failed} runs failed; see {folder / _LOGS}. The same command tries them'
+      ' again.'
+    )
   return 1 if failed else 0

@@ -11,8 +11,10 @@ import rich.box
 import rich.table
 
 from experiments.command_line import terminal
+from experiments.reporting import repeats
 from experiments.reporting.plots import method_plots
 from experiments.reporting.plots import style
+from experiments.sweeps import captions
 from experiments.sweeps import crossed_grids
 from experiments.sweeps import grid_results
 
@@ -70,13 +72,14 @@ def compare(
 def _text(figures: Mapping[str, Any]) -> str:
   if figures['ours'] is None:
     return '–'
-  return f'{figures["ours"]:.5f} ± {figures["over_repeats"]:.5f}'
+  return repeats.spread(figures['ours'], figures['over_repeats'], '.5f')
 
 
 def _draw(
   cells: Mapping[str, crossed_grids.Cell],
   winners: Mapping[str, grid_results.PointResult],
   folder: pathlib.Path,
+  title: str,
 ) -> None:
   """Draws each method against ε, in a figure for each way to count."""
   drawn: dict[str, dict[str, dict[float, list[float]]]] = {}
@@ -97,6 +100,7 @@ def _draw(
     figure = method_plots.against(
       methods, label, ticks, metric, higher_is_better
     )
+    style.add_caption(figure, captions.of_points(title, winners.values()))
     style.save(figure, folder, way)
 
 
@@ -117,7 +121,7 @@ def show(
     folder: The folder to draw it in.
   """
   compared = compare(cells, published, winners)
-  _draw(cells, winners, folder)
+  _draw(cells, winners, folder, title)
   others: Sequence[str] = list(
     dict.fromkeys(accounting for _, (_, accounting) in cells.values())
   )[1:]

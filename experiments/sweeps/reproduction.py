@@ -12,11 +12,13 @@ import rich.table
 from base import errors
 from experiments.command_line import terminal
 from experiments.reporting import folders
+from experiments.reporting import repeats
 from experiments.sweeps import compared_tables
 from experiments.sweeps import crossed_tables
 from experiments.sweeps import fedpc_tables
 from experiments.sweeps import grid_results
 from experiments.sweeps import grids
+from experiments.sweeps import launching
 from experiments.sweeps import private_tables
 from experiments.sweeps import published_tables
 
@@ -73,7 +75,7 @@ def _print(
     largest = row['largest_cluster']
     printed.add_row(
       method,
-      f'{row["ours"]:.5f} ± {row["over_repeats"]:.5f}',
+      repeats.spread(row['ours'], row['over_repeats'], '.5f'),
       of_paper,
       '' if mean is None else f'{row["ours"] - mean:+.5f}',
       f'{row["deviation"][0]:.4f}',
@@ -124,7 +126,7 @@ def main(
   json_file: pathlib.Path | None,
   folder: pathlib.Path,
   data_dir: str | None,
-  num_workers: int,
+  launcher: launching.Launcher,
   is_dry_run: bool,
 ) -> int:
   """Runs a table again and shows it; returns the exit status.
@@ -135,7 +137,7 @@ def main(
     json_file: Where to write our and the published figures.
     folder: The folder of the results.
     data_dir: The folder of the data sets.
-    num_workers: The number of processes.
+    launcher: Starts what does the work.
     is_dry_run: Whether to only say what there is to do.
   """
   which = table.best if only_best else table.whole
@@ -145,18 +147,18 @@ def main(
       ' the flag out to run all of its points.'
     )
   start = time.monotonic()
-  with grids.open_grid(which, folder, data_dir, num_workers) as grid:
-    if is_dry_run:
-      grid.dry_run()
-      return 0
-    failed = grid.carry_out()
-    winners = grid.write()
+  grid = grids.open_grid(which, folder, data_dir, launcher)
+  if is_dry_run:
+    grid.dry_run()
+    return 0
+  failed = grid.carry_out()
+  winners = grid.write()
   short = _SHOW[table.kind](table, winners, folder)
   if json_file:
     folders.write(json_file, json.dumps(short, indent=2) + '\n')
   terminal.say(
     f'Written to {folder}, in'
     f' {terminal.duration(time.monotonic() - start)} with'
-    f' {num_workers} processes.'
+    f' {launcher}.'
   )
   return 1 if failed else 0

@@ -1,58 +1,38 @@
-"""Processes that carry out jobs, a core each.
+"""Processes that carry out jobs, each with a core, and a GPU if there are any.
 
 A job that fails, or takes its process with it, stops none of the others.
 """
 
-import collections
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
 import multiprocessing.connection
+import multiprocessing.process
 import os
 import pathlib
 import signal
 import time
-import traceback
 from typing import Any
 
 from experiments.command_line import children
+from experiments.sweeps import devices
+from experiments.sweeps import launching
 
 _SECONDS_PER_MESSAGE = 0.5
 _WAIT_SECONDS = 0.5
-
-
-@dataclasses.dataclass(frozen=True)
-class Event:
-  """News of a job from its process.
-
-  Attributes:
-    job: The job.
-    item: A part of the job that was done, if one was.
-    result: The result of that part.
-    error: What went wrong with the rest of the job, if something did.
-    progress: How far the job is.
-    ended: Whether the process has ended its work on the job.
-  """
-
-  job: Any
-  item: Any = None
-  result: Any = None
-  error: str | None = None
-  progress: int | None = None
-  ended: bool = False
 
 
 def _work(
   connection: multiprocessing.connection.Connection,
   make_runner: Callable[[], Any],
   log: pathlib.Path,
-  core: int,
+  own_devices: devices.Devices,
 ) -> None:
   """Carries out jobs in a process, until its connection is closed."""
   with log.open('ab') as file:
     os.dup2(file.fileno(), 1)
     os.dup2(file.fileno(), 2)
-  os.sched_setaffinity(0, {core})
+  own_devices.keep_to()
   try:
     runner = make_runner()
     while True:
@@ -73,127 +53,113 @@ def _carry_out(
       connection.send(dict(progress=progress))
       last = now
 
-  error = None
-  try:
-    for item, result in runner.run(job, on_progress):
-      connection.send(dict(item=item, result=result))
-  except (EOFError, BrokenPipeError, ConnectionResetError):
-    raise
-  except Exception:  # Whatever it is, it is this job's.
-    error = traceback.format_exc()
-  connection.send(dict(error=error, ended=True))
+  for fields in launching.run(runner, job, on_progress):
+    connection.send(fields)
 
 
-class _WorkerProcess:
-  """A process and the job that it does."""
+class _Worker:
+  """A process, once there is a job for it, and the job that it does."""
 
   def __init__(self, number: int, make_runner: Any, log: pathlib.Path):
-    cores = sorted(os.sched_getaffinity(0))
-    self.process, self.connection = children.start(
-      _work, make_runner, log, cores[number % len(cores)]
-    )
-    self.number = number
-    self.log = log
+    self._arguments = make_runner, log, devices.of_process(number)
+    self._process: multiprocessing.process.BaseProcess | None = None
+    self._log = log
+    self.connection: Any = None
     self.job: Any = None
     self.program: Any = None
 
   def give(self, job: Any) -> None:
+    if self._process is None:
+      self._process, self.connection = children.start(_work, *self._arguments)
     self.job, self.program = job, job.program
     # If the process is gone, that shows when it is waited for.
     with contextlib.suppress(BrokenPipeError):
       self.connection.send(job)
 
-  def how_it_ended(self) -> str:
+  def receive(self) -> launching.Event:
+    """Receives news of the job; a process that is gone is news as well."""
+    job = self.job
+    try:
+      event = launching.Event(job, **self.connection.recv())
+    except (EOFError, ConnectionResetError):
+      event = launching.Event(job, error=self._how_it_ended(), ended=True)
+      self.stop()
+    if event.ended:
+      self.job = None
+    return event
+
+  def _how_it_ended(self) -> str:
     """Says how the process ended that should not have."""
-    self.process.join()
-    status = self.process.exitcode
+    assert self._process is not None
+    self._process.join()
+    status = self._process.exitcode
     how = f'ended by itself, with exit status {status}'
     if status == -signal.SIGKILL:
       how = (
         'was killed, as when there is not enough memory; fewer --workers need'
         ' less'
       )
-    return f'The process {how}. What it printed is in {self.log}.'
+    return f'The process {how}. What it printed is in {self._log}.'
 
   def stop(self) -> None:
-    self.connection.close()
-    self.process.terminate()
-    self.process.join()
+    if self._process is not None:
+      self.connection.close()
+      self._process.terminate()
+      self._process.join()
+      self._process = self.program = None
+      if self._log.exists() and not self._log.stat().st_size:
+        self._log.unlink()
 
 
-def _next_job(
-  waiting: dict[Any, collections.deque[Any]], last: Any, taken: Sequence[Any]
-) -> Any:
-  """Takes a job of the worker's last program, or of one that nobody has."""
-  program = last
-  if program not in waiting:
-    program = max(
-      waiting, key=lambda name: (name not in taken, len(waiting[name]))
-    )
-  job = waiting[program].popleft()
-  if not waiting[program]:
-    del waiting[program]
-  return job
+class Processes:
+  """Processes of this machine; see `launching.Workers`."""
 
+  def __init__(
+    self, num_workers: int, make_runner: Callable[[], Any], log: pathlib.Path
+  ):
+    """Prepares processes; each starts when there is a job for it.
 
-def carry_out(
-  jobs: Sequence[Any],
-  make_runner: Callable[[], Any],
-  num_workers: int,
-  log_dir: pathlib.Path,
-) -> Generator[Event | None, None, None]:
-  """Carries out jobs in several processes.
+    Args:
+      num_workers: The number of processes.
+      make_runner: See `launching.Work`.
+      log: The file for what they print, to whose name their numbers are added.
+    """
+    self._workers = [
+      _Worker(number, make_runner, log.with_name(f'{log.name}-{number}.log'))
+      for number in range(num_workers)
+    ]
 
-  Args:
-    jobs: The jobs; each has a `program`, and those of one program are kept
-      together where that can be.
-    make_runner: Makes, in each process, what carries them out: `run(job,
-      on_progress)`, a generator of (item, result). A `launch.LateCall` imports
-      nothing before it is called.
-    num_workers: The number of processes.
-    log_dir: The folder for what they print.
+  def idle(self) -> list[_Worker]:
+    """Returns the processes that have no job."""
+    return [worker for worker in self._workers if worker.job is None]
 
-  Yields:
-    What happens, and now and then None if nothing does.
-  """
-  waiting: dict[Any, collections.deque[Any]] = {}
-  for job in jobs:
-    waiting.setdefault(job.program, collections.deque()).append(job)
-  log_dir.mkdir(parents=True, exist_ok=True)
-  workers: list[_WorkerProcess] = []
+  def news(self) -> Iterator[launching.Event | None]:
+    """Waits a moment for news, and yields them; None if there are none."""
+    busy = {w.connection: w for w in self._workers if w.job is not None}
+    ready = multiprocessing.connection.wait(list(busy), _WAIT_SECONDS)
+    if not ready:
+      yield None
+    for connection in ready:
+      yield busy[connection].receive()
 
-  def start(number: int) -> _WorkerProcess:
-    return _WorkerProcess(number, make_runner, log_dir / f'worker-{number}.log')
-
-  def give(worker: _WorkerProcess) -> None:
-    worker.job = None
-    if waiting:
-      taken = [other.program for other in workers if other is not worker]
-      worker.give(_next_job(waiting, worker.program, taken))
-
-  try:
-    for number in range(min(num_workers, len(jobs))):
-      workers.append(start(number))
-      give(workers[-1])
-    while busy := [worker for worker in workers if worker.job is not None]:
-      ready = multiprocessing.connection.wait(
-        [worker.connection for worker in busy], _WAIT_SECONDS
-      )
-      if not ready:
-        yield None
-      for worker in busy:
-        if worker.connection not in ready:
-          continue
-        job = worker.job
-        try:
-          event = Event(job, **worker.connection.recv())
-        except (EOFError, ConnectionResetError):
-          event = Event(job, error=worker.how_it_ended(), ended=True)
-          worker.stop()
-          workers[worker.number] = worker = start(worker.number)
-        if event.ended:
-          give(worker)
-        yield event
-  finally:
-    for worker in workers:
+  def stop(self) -> None:
+    """Stops all of them."""
+    for worker in self._workers:
       worker.stop()
+
+
+@dataclasses.dataclass(frozen=True)
+class OnThisMachine:
+  """Starts processes of this machine; see `launching.Launcher`."""
+
+  num_workers: int
+
+  def carry_out(
+    self, queue: launching.Queue, work: launching.Work
+  ) -> launching.Events:
+    """Carries out jobs in several processes."""
+    processes = Processes(self.num_workers, work.make_runner, work.log)
+    return launching.carry_out(queue, processes)
+
+  def __str__(self) -> str:
+    return f'{self.num_workers} processes'

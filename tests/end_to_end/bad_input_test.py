@@ -144,9 +144,12 @@ _WRONG_SETTINGS = {
   '--algorithm=finetuning --set=finetuning_learning_rates=': [
     'finetuning_learning_rates must not be empty'
   ],
-  '--set=warmstart_from=x\0y': ['There can be no file', 'null byte'],
-  f'--preset={"x" * 5000}': ['There can be no file', 'too long'],
+  '--set=warmstart_from=x\0y': ['Invalid path', 'null byte'],
+  f'--preset={"x" * 5000}': ['Invalid path', 'too long'],
   '--seed=3000000000': ['seed must be at most 2147483647'],
+  '--set=evaluation_fractions=1e-9': [
+    'evaluation_fractions must be at least 0.001'
+  ],
   '--set=task.min_examples=300': ['min_examples must be at most'],
   '--clients_per_round=101': [
     'clients_per_round is 101',
@@ -391,7 +394,7 @@ def _full_disk(monkeypatch):
 @pytest.mark.parametrize(
   ('flush', 'name', 'outlook'),
   [
-    (1, 'config.toml', 'begins where this one did'),
+    (1, 'config.toml', 'starts from the beginning'),
     (2, 'metrics/fedavg.csv', 'goes on with round 1 of 5 of fedavg'),
     (5, 'program_state_4.npz', 'goes on with round 3 of 5 of fedavg'),
     (9, 'per_client.csv', 'goes on with the evaluation of fedavg'),
@@ -509,7 +512,7 @@ def test_held_out_clients_without_examples_enough(fail, tmp_path):
   [
     ('--total_rounds=-1', 'total_rounds'),
     ('--seed=-1', 'seed'),
-    ('--runtime=remote', 'cohort'),
+    ('--runtime=distant', 'cohort'),
     ('--tsk=school', "Unknown command line flag 'tsk'"),
   ],
 )

@@ -12,7 +12,7 @@ from tests.experiments import programs
     (['--workloads=W9'], "There is no workload 'W9'"),
     (['--methods=mocha'], "There is no bare loop of 'mocha'"),
     (['--workloads=T1'], 'T1 to T3 need the --data_dir'),
-    (['W1'], "no argument 'W1'"),
+    (['W1'], "The argument 'W1' is not a flag"),
   ],
 )
 def test_is_answered_without_importing_tensorflow(arguments, answer):

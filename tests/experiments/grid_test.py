@@ -1,9 +1,8 @@
 """Tests of the program that runs grids."""
 
+import contextlib
 import csv
 import json
-import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -13,6 +12,11 @@ import time
 import pytest
 
 from experiments.configuration import configs
+from experiments.reporting import grid_records
+from experiments.sweeps import grid_file
+from experiments.sweeps import grid_work
+from experiments.sweeps import grids
+from experiments.sweeps import workers
 from tests.experiments import programs
 from tests.experiments import small_grids
 
@@ -26,39 +30,60 @@ class TestGridProgram:
   def run_grid(self, path, *arguments):
     return programs.run('grid', path, f'--output_dir={self.output}', *arguments)
 
-  def test_killed_it_goes_on_and_finds_the_best(self):
-    # By the loss, as there is an accuracy whatever the numbers are.
-    path = small_grids.write(self.folder, 'metric = "loss"' + small_grids.GRID)
-    process = subprocess.Popen(
+  def start(self, path):
+    return subprocess.Popen(
       [
-        *(sys.executable, '-m', 'experiments.grid'),
-        *(str(path), f'--output_dir={self.output}'),
+        *(sys.executable, '-m', 'experiments.grid', str(path)),
+        *('--workers=1', f'--output_dir={self.output}'),
       ],
       env=programs.environment(),
       stdout=subprocess.DEVNULL,
-      stderr=subprocess.DEVNULL,
+      stderr=(self.folder / 'said').open('a'),
     )
-    runs = self.output / 'runs.jsonl'
-    deadline = time.monotonic() + 200
-    while not runs.exists() or len(runs.read_text().splitlines()) < 4:
-      assert time.monotonic() < deadline
-      assert process.poll() is None
-      time.sleep(0.05)
-    children = pathlib.Path(f'/proc/{process.pid}/task/{process.pid}/children')
-    workers = children.read_text().split()
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    done = set(runs.read_text().splitlines()) - {''}
-    while any(pathlib.Path(f'/proc/{pid}').exists() for pid in workers):
-      assert time.monotonic() < deadline
-      time.sleep(0.1)
 
-    completed = self.run_grid(path)
-    assert completed.returncode == 0, completed.stderr
-    assert f'{len(done)} of 18 runs are in' in completed.stderr
-    lines = [line for line in runs.read_text().splitlines() if line]
-    assert len(lines) == 18
-    assert set(done) <= set(lines)
+  def holders(self):
+    """Reads which processes hold leases."""
+    pids = []
+    for lease in self.output.glob('leases/*'):
+      # It may be given back by now.
+      with contextlib.suppress(FileNotFoundError, IndexError):
+        pids.append(int(lease.read_text().splitlines()[1]))
+    return pids
+
+  def test_several_share_a_grid_of_which_one_is_killed(self, capsys):
+    # By the loss, as there is an accuracy whatever the numbers are.
+    path = small_grids.write(self.folder, 'metric = "loss"' + small_grids.GRID)
+    started = {own.pid: own for own in [self.start(path) for _ in range(3)]}
+    deadline = time.monotonic() + 200
+    holders = []
+    while not (holders and grid_records.GridRecords(self.output).by_key):
+      assert time.monotonic() < deadline
+      time.sleep(0.02)
+      holders = self.holders()
+    killed = started.pop(holders[0])
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL
+    done = grid_records.GridRecords(self.output).by_key
+    assert len(done) < 18
+    for own in started.values():
+      assert own.wait(200) == 0, (self.folder / 'said').read_text()
+    files = {
+      file.name: file.read_text().splitlines()
+      for file in self.output.glob('runs/*.jsonl')
+    }
+    assert sum(map(len, files.values())) == 18
+    assert not list(self.output.glob('leases/*'))
+
+    # They are those of one process by itself, to the bit.
+    grid = grid_file.read(path)
+    runs = grid_work.make_runs(grid)
+    runner = grid_work.Runner(None)
+    alone = {
+      run.key: record
+      for job in grid_work.make_jobs(runs, grid.metric, None)
+      for run, record in runner.run(job, lambda _: None)
+    }
+    assert grid_records.GridRecords(self.output).by_key == alone
 
     results = json.loads((self.output / 'results.json').read_text())
     with (self.output / 'points.csv').open() as file:
@@ -72,13 +97,20 @@ class TestGridProgram:
       config = configs.from_file(self.output / f'{method}.toml')
       rate = config.method_settings[method].to_dict()['client_learning_rate']
       assert rate == best['values']['client_learning_rate']
-    assert 'Diverged: fedavg client_learning_rate=1e+38' in completed.stderr
     of_rate = {row['client_learning_rate']: row for row in points}
     assert not of_rate['1e+38']['validation']
-    assert 'finetuning' in completed.stdout
-    before = runs.read_bytes()
-    assert self.run_grid(path).returncode == 0
-    assert runs.read_bytes().strip() == before.strip()
+
+    assert (
+      grids.main(grid, self.output, None, workers.OnThisMachine(1), False) == 0
+    )
+    shown, said = capsys.readouterr()
+    assert '18 of 18 runs are in' in said
+    assert 'Diverged: fedavg client_learning_rate=1e+38' in said
+    assert 'finetuning' in shown
+    assert {
+      file.name: file.read_text().splitlines()
+      for file in self.output.glob('runs/*.jsonl')
+    } == files
 
   def test_a_dry_run_says_what_there_is_to_do(self):
     completed = self.run_grid(small_grids.write(self.folder), '--dry_run')

@@ -16,7 +16,8 @@ from tests.experiments import programs
     (['method', 'ditto+dito'], 1, "Did you mean 'ditto'?"),
     (['method'], 1, 'Name one, as in list method apfl.'),
     (['privacy', 'none'], 1, "Unknown privacy 'none'"),
-    (['taks'], 1, "Did you mean 'task'?"),
+    (['tables', 'x'], 1, "list tables takes no name: 'x'"),
+    (['taks'], 1, "Did you mean 'tasks'?"),
     (['task', 'school', 'mnist'], 2, 'Name one thing'),
   ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import tomli_w
 
+from experiments.reporting import grid_records
 from experiments.reporting.pages import sources
 from tests.experiments import run_folders
 
@@ -45,8 +46,9 @@ def point(
 def record_of_grid(
   method: str, seed: int, validation: float | None, values: dict[str, Any]
 ) -> dict[str, Any]:
-  """Makes a line of runs.jsonl."""
+  """Makes the record of a run of a grid."""
   return {
+    'key': f'{method} {seed} {values}',
     'name': method,
     'algorithm': method,
     'values': values,
@@ -112,10 +114,13 @@ def write_grid(folder: pathlib.Path, cut_off: str = '') -> pathlib.Path:
   """Writes the folder of a grid: three rates, of which one diverged."""
   (folder / 'logs').mkdir(parents=True)
   lines = [
-    json.dumps(record_of_grid('ditto', seed, validation, {'rate': rate}))
+    grid_records.to_line(
+      record_of_grid('ditto', seed, validation, {'rate': rate})
+    )
     for seed in (1, 2)
     for rate, validation in ((0.1, 0.6), (1.0, 0.8), (10.0, None))
   ]
-  (folder / 'runs.jsonl').write_text('\n'.join(lines) + '\n' + cut_off)
+  (folder / 'runs').mkdir()
+  (folder / 'runs/of_a_program.jsonl').write_text(''.join(lines) + cut_off)
   (folder / 'logs/4f.log').write_text('ditto rate=3 seed=1\nOut of memory')
   return folder

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from base import errors
+from experiments.configuration import user_settings
 from experiments.reporting.plots import clients_by_class
 from tasks import registry
 from tests.experiments import programs
@@ -32,6 +33,16 @@ def test_writes_the_figure_and_its_numbers(tmp_path):
   assert header[:3] == ['client', '0', '1']
   assert all(len(row) == len(header) for row in clients)
   assert all(sum(map(int, own)) >= 20 for _, *own in clients)
+
+
+def test_a_file_of_others_is_found_before_the_task_is_loaded(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(registry, 'load', lambda *_, **__: pytest.fail('Loaded.'))
+  (tmp_path / 'clients_by_class.csv').write_text('client,age\n')
+  request = user_settings.read(None, [], {'task.name': 'synthetic'})
+  with pytest.raises(errors.UserError, match='by_class.csv is there already'):
+    clients_by_class.main(request, tmp_path, None)
 
 
 def test_all_examples_of_a_held_out_client_are_counted():
@@ -68,7 +79,7 @@ def test_a_task_without_classes_is_refused():
   [
     (['--help'], '--task'),
     (['--task=mnits'], "Did you mean 'mnist'?"),
-    (['x'], "There is no argument 'x'"),
+    (['x'], "The argument 'x' is not a flag"),
   ],
 )
 def test_is_answered_without_importing_anything_heavy(arguments, answer):

@@ -56,6 +56,6 @@ def test_is_answered_without_importing_anything_heavy(arguments, answer):
 
 def test_a_folder_that_is_no_runs(root):
   done = _plot(root, 'nowhere')
-  assert 'nowhere is no output folder of a run' in done.stderr
+  assert 'nowhere is not an output folder of a run' in done.stderr
   assert 'Traceback' not in done.stderr
   assert done.returncode == 1

@@ -21,7 +21,7 @@ def test_writes_a_page_where_the_user_is(tmp_path):
     (['--help'], 'report FOLDER --output=report.html', 0),
     ([], 'Name the output folder of a run or of a grid', 2),
     (['one', '--watched'], "Unknown command line flag 'watched'", 2),
-    (['nowhere'], 'nowhere is no folder of a run or of a grid', 1),
+    (['nowhere'], 'nowhere is not the output folder of a run or a grid', 1),
   ],
 )
 def test_is_answered_without_a_traceback(arguments, answer, status):

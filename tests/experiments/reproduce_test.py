@@ -36,7 +36,7 @@ class TestReproduce:
     [
       ((), 'Name a table with --table: digits_private'),
       (('--table=motley_shool',), "Did you mean 'motley_school'?"),
-      (('--table=self_fl_gaussian', '--best'), 'every point is shown'),
+      (('--table=self_fl_gaussian', '--best'), 'which show every point'),
       (
         ('--table=fedpc_tv', '--weights=/nowhere/model.npz'),
         '--weights: there is no file /nowhere/model.npz',

@@ -8,7 +8,7 @@ from tests.experiments import programs
 @pytest.mark.parametrize(
   'arguments, message',
   [
-    (['--nbest=FILE'], 'Name the output folder of a run'),
+    (['--nbest=FILE'], 'Name the output folder of at least one run'),
     (['FOLDER'], 'Name the file of the hypotheses with --nbest'),
     (['FOLDER', '--nbest=FILE', '--weight=2'], '--weight=2'),
   ],

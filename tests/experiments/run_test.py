@@ -26,10 +26,10 @@ class TestRunProgram:
       ('--task=scool', "Did you mean 'school'?"),
       ('--algorithm=lokal', "Did you mean 'local'?"),
       ('--preset=scool', "Did you mean 'school'?"),
-      ('--runtime=remote', 'should be one of'),
+      ('--runtime=remotely', 'should be one of'),
       ('--set=x', 'name=value'),
-      ('--seeds=0,x', "with commas between them, as 0,1,2, not '0,x'"),
-      ('school', "no argument 'school'"),
+      ('--seeds=0,x', "with commas between them, as in 0,1,2, not '0,x'"),
+      ('school', "The argument 'school' is not a flag"),
     ],
   )
   def test_is_answered_without_importing_tensorflow(self, argument, answer):

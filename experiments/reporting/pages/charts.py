@@ -1,7 +1,7 @@
-"""Charts as specifications of Vega-Lite, and what several of them share.
+"""Charts as Vega-Lite specifications, and helpers that several charts share.
 
-A chart is as wide as the page. Colours are those that methods have in all
-figures; what a colour says is said by a place, a shape or a text as well.
+A chart is as wide as the page. Methods have the same colors as in all figures.
+Nothing is shown by color alone: a position, a shape or a text shows it, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _SCHEMA = 'https://vega.github.io/schema/vega-lite/v6.json'
 # Significant digits of the numbers in the page.
 _DIGITS = 6
 
-# The axis of whole numbers.
+# The options of an axis of whole numbers.
 WHOLE = {'format': 'd', 'tickMinStep': 1}
 
 Spec = dict[str, Any]
@@ -29,10 +29,10 @@ class Chart:
 
   Attributes:
     name: The name of its files.
-    title: What it shows.
+    title: Its title.
     note: How to read it.
     data: Its data, the values of each row by column.
-    spec: The specification, but for the data.
+    spec: The specification without the data.
   """
 
   name: str
@@ -54,7 +54,7 @@ class Chart:
 
 
 def rounded(value: float) -> float | None:
-  """Shortens a number; None for one that JSON has no word for."""
+  """Rounds a number for the page; None if it is infinite or NaN."""
   return float(f'{value:.{_DIGITS}g}') if math.isfinite(value) else None
 
 
@@ -64,7 +64,7 @@ def words(name: str) -> str:
 
 
 def metric_title(series: sources.Series) -> str:
-  """Writes a metric and which direction is better."""
+  """Writes the name of a metric, and which direction is better."""
   better = 'higher' if series.higher_is_better else 'lower'
   return f'{words(series.metric)} ({better} is better)'
 
@@ -76,7 +76,11 @@ def field(name: str, kind: str, title: str = '', **more: Any) -> Spec:
 def looks_of_names(
   names: Sequence[str], methods: Sequence[str]
 ) -> Mapping[str, looks.Look]:
-  """Gives series the looks of their methods, or of their own names."""
+  """Returns the look of each series.
+
+  It is the look of its method or, if several series have the same method, a
+  look that follows from the series' name.
+  """
   several = len(set(methods)) < len(methods)
   return {
     name: looks.look(name if several else method)
@@ -110,7 +114,7 @@ def _dashes(line: looks.LineStyle) -> list[int]:
 
 
 def line_of_method(found: Mapping[str, looks.Look]) -> dict[str, Spec]:
-  """The colour of lines, and their dashes, which are in the same legend."""
+  """Encodes methods by the color and dashes of lines, with one legend."""
   color = color_of_method(found)
   color['legend'] |= {
     'symbolType': 'stroke',
@@ -128,7 +132,7 @@ def line_of_method(found: Mapping[str, looks.Look]) -> dict[str, Spec]:
 
 
 def mark_of_method(found: Mapping[str, looks.Look]) -> dict[str, Spec]:
-  """The colour of marks, and their shapes, which are in the same legend."""
+  """Encodes methods by the color and shape of marks, with one legend."""
   color = color_of_method(found)
   scale = {'domain': list(found)}
   return {
@@ -138,6 +142,6 @@ def mark_of_method(found: Mapping[str, looks.Look]) -> dict[str, Spec]:
 
 
 def choice(name: str, options: Sequence[str], label: str) -> Spec:
-  """Has the reader choose one of several options."""
+  """Makes a parameter by which the reader chooses one of several options."""
   element = {'input': 'select', 'options': list(options), 'name': f'{label} '}
   return {'name': name, 'value': options[0], 'bind': element}

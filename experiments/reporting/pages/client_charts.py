@@ -1,4 +1,4 @@
-"""Charts of test clients: how they do, who is hurt, who is with whom."""
+"""Charts of test clients: their metric, who is hurt, groups and clusters."""
 
 from collections.abc import Mapping, Sequence
 import math
@@ -7,8 +7,8 @@ from experiments.reporting import looks
 from experiments.reporting.pages import charts
 from experiments.reporting.pages import sources
 
-# The most clients of a method that have a dot each, and the most points that a
-# curve over clients has.
+# Clients are drawn as dots if there are at most this many per method; and a
+# curve over clients has roughly this many points at most.
 _MOST_DOTS = 1000
 _MOST_POINTS = 300
 _WORSE, _SAME, _BETTER = 'worse', 'the same', 'better'
@@ -16,7 +16,7 @@ _GAIN_COLORS = {_WORSE: '#d55e00', _SAME: '#7f7f7f', _BETTER: '#0072b2'}
 
 
 def of_clients(series: Sequence[sources.Series]) -> charts.Chart | None:
-  """Shows the test clients of each method, those of all repeats."""
+  """Shows the metric of each test client of each method, in all repeats."""
   data = [
     {
       'method': own.name,
@@ -69,15 +69,16 @@ def of_clients(series: Sequence[sources.Series]) -> charts.Chart | None:
   return charts.Chart(
     'clients',
     'Test clients, one by one',
-    'A dot is a client. A box is the middle half of the clients with their'
-    ' median; its lines reach to the worst and to the best client.',
+    'Each dot is a client. A box spans the middle half of the clients, with a'
+    ' line at their median; its whiskers reach to the worst and the best'
+    ' client.',
     data,
     {'layer': [dots, box] if few else [box], 'height': {'step': 44}},
   )
 
 
 def of_shares(series: Sequence[sources.Series]) -> charts.Chart | None:
-  """Shows which share of the clients is below each value."""
+  """Shows the share of the clients up to each value of the metric."""
   data: charts.Rows = []
   for own in series:
     values = sorted(
@@ -101,8 +102,9 @@ def of_shares(series: Sequence[sources.Series]) -> charts.Chart | None:
   return charts.Chart(
     'shares',
     'Share of the test clients up to each value',
-    'The further a line is to the better side, the better; where lines cross,'
-    ' one method is better for weak clients and another for strong ones.',
+    'The further a line is on the better side, the better is the method; where'
+    ' lines cross, one method is better for weak clients and the other for'
+    ' strong ones.',
     data,
     {
       'mark': {'type': 'line', 'interpolate': 'step-after'},
@@ -129,7 +131,7 @@ def of_shares(series: Sequence[sources.Series]) -> charts.Chart | None:
 
 
 def of_gains(series: Sequence[sources.Series]) -> charts.Chart | None:
-  """Shows what personalization changes for each client, and who is hurt."""
+  """Shows how personalization changes each client's metric, and who is hurt."""
   data: charts.Rows = []
   for own in series:
     sign = 1 if own.higher_is_better else -1
@@ -202,8 +204,8 @@ def of_gains(series: Sequence[sources.Series]) -> charts.Chart | None:
   return charts.Chart(
     'gains',
     'Before and after personalization',
-    f'A mark is a test client, judged by {charts.words(series[0].metric)};'
-    f' {better} the dashed line personalization helps it.',
+    f'Each mark shows the {charts.words(series[0].metric)} of a test client.'
+    f' Personalization helps the clients {better} the dashed line.',
     data,
     {
       'params': [charts.choice('chosen', names, 'Method')],
@@ -214,7 +216,7 @@ def of_gains(series: Sequence[sources.Series]) -> charts.Chart | None:
 
 
 def _groups(repeat: sources.Repeat) -> Mapping[str, float]:
-  """Returns the metric of all examples of each known group."""
+  """Returns the metric over all examples of each known group."""
   found = repeat.result.get('groups') or {}
   return {
     group: own['pooled'] if isinstance(own, dict) else own
@@ -241,7 +243,8 @@ def of_groups(series: Sequence[sources.Series]) -> charts.Chart | None:
   return charts.Chart(
     'groups',
     'Known groups',
-    'The metric of all examples of a group together, a mark a method.',
+    'The metric over all examples of a group together, with a mark for each'
+    ' method.',
     data,
     {
       'mark': {'type': 'point', 'filled': True, 'size': 70},
@@ -267,7 +270,7 @@ def of_groups(series: Sequence[sources.Series]) -> charts.Chart | None:
 
 
 def of_clusters(series: Sequence[sources.Series]) -> charts.Chart | None:
-  """Shows how many test clients are in each cluster, and of which group."""
+  """Shows the number of test clients in each cluster, by group if known."""
   data: charts.Rows = []
   for own in series:
     for repeat in own.repeats:
@@ -294,7 +297,7 @@ def of_clusters(series: Sequence[sources.Series]) -> charts.Chart | None:
   return charts.Chart(
     'clusters',
     'Clusters',
-    'The test clients that each cluster has'
+    'The number of test clients in each cluster'
     + (', by their known group.' if by_group else '.'),
     data,
     {

@@ -1,6 +1,7 @@
-"""Charts of grids: each pair of settings, and all of them together."""
+"""Charts of grids: of each pair of settings, and of all settings together."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+import dataclasses
 import itertools
 from typing import Any
 
@@ -9,31 +10,82 @@ from experiments.reporting import names
 from experiments.reporting.pages import charts
 from experiments.reporting.pages import sources
 
+# A setting with more different numbers was drawn at random, and gets a numeric
+# axis.
+_MOST_LISTED = 10
+# The axis is logarithmic if the numbers are positive, and the ratio of the
+# largest to the smallest is larger than this.
+_LARGE_RATIO = 20
+
 
 def _as_text(value: Any) -> str:
   return f'{value:g}' if isinstance(value, float) else str(value)
 
 
-def _in_order(values: Iterable[Any]) -> list[str]:
-  """Lists different values as texts, numbers by their size."""
-  different = {_as_text(value): value for value in values}
-  if all(type(value) in (int, float) for value in different.values()):
-    return sorted(different, key=lambda text: float(different[text]))
-  return sorted(different)
+def _column(name: str) -> str:
+  """Escapes the dots of a setting's name, as Vega-Lite reads them as paths."""
+  return name.replace('.', r'\.')
 
 
-def _varied(points: Sequence[sources.GridPoint]) -> dict[str, list[str]]:
-  """Finds the settings of which there are several values, and these."""
-  settings = dict.fromkeys(name for point in points for name in point.values)
-  values = {
-    name: _in_order(p.values[name] for p in points if name in p.values)
-    for name in settings
-  }
-  return {name: own for name, own in values.items() if len(own) > 1}
+@dataclasses.dataclass(frozen=True)
+class _Setting:
+  """A setting for which a grid has several values.
+
+  Attributes:
+    name: Its name.
+    values: Its different values in order: numbers by size, others by text.
+  """
+
+  name: str
+  values: tuple[Any, ...]
+
+  @classmethod
+  def of(cls, name: str, values: Iterable[Any]) -> '_Setting':
+    """Makes a setting from the values that points have for it."""
+    different = {_as_text(value): value for value in values}
+    key = None if _are_numbers(different.values()) else _as_text
+    return cls(name, tuple(sorted(different.values(), key=key)))
+
+  @property
+  def drawn(self) -> bool:
+    """Whether the values were drawn at random, rather than listed."""
+    return len(self.values) > _MOST_LISTED and _are_numbers(self.values)
+
+  def shown(self, value: Any) -> Any:
+    """Returns a value in the form of a chart's data."""
+    return value if self.drawn else _as_text(value)
+
+  def axis(self, descending: bool = False) -> charts.Spec:
+    """Returns the encoding of an axis with the values."""
+    if not self.drawn:
+      order = list(map(_as_text, self.values))
+      if descending:
+        order.reverse()
+      return charts.field(_column(self.name), 'ordinal', self.name, sort=order)
+    low, high = self.values[0], self.values[-1]
+    logarithmic = 0 < low * _LARGE_RATIO < high
+    scale: charts.Spec = {'type': 'log'} if logarithmic else {'zero': False}
+    return charts.field(
+      _column(self.name), 'quantitative', self.name, scale=scale
+    )
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+  return all(type(value) in (int, float) for value in values)
+
+
+def _varied(points: Sequence[sources.GridPoint]) -> list[_Setting]:
+  """Finds the settings that have several values."""
+  names = dict.fromkeys(name for point in points for name in point.values)
+  settings = [
+    _Setting.of(n, (p.values[n] for p in points if n in p.values))
+    for n in names
+  ]
+  return [setting for setting in settings if len(setting.values) > 1]
 
 
 def _measured(points: Sequence[sources.GridPoint]) -> tuple[str, bool]:
-  """Writes what points are chosen by, and whether a higher one is better."""
+  """Describes the metric that chooses points; also tells if lower is better."""
   record = points[0].records[0]
   lower = sources.lower_is_chosen(record)
   better = 'lower' if lower else 'higher'
@@ -44,12 +96,12 @@ def _measured(points: Sequence[sources.GridPoint]) -> tuple[str, bool]:
 
 
 def _rows_of_points(
-  points: Sequence[sources.GridPoint], settings: Iterable[str]
+  points: Sequence[sources.GridPoint], settings: Iterable[_Setting]
 ) -> charts.Rows:
   settings = list(settings)
   return [
     {
-      **{name: _as_text(point.values.get(name)) for name in settings},
+      **{own.name: own.shown(point.values.get(own.name)) for own in settings},
       'validation': charts.rounded(point.validation),
       'test': charts.rounded(point.test),
       'repeats': len(point.records),
@@ -58,30 +110,32 @@ def _rows_of_points(
   ]
 
 
-def _column(name: str) -> str:
-  """Writes the name of a setting such that its dots lead nowhere."""
-  return name.replace('.', r'\.')
-
-
-def _tooltip(settings: Iterable[str]) -> list[charts.Spec]:
+def _tooltip(settings: Iterable[_Setting]) -> list[charts.Spec]:
+  names = (*(setting.name for setting in settings), 'validation', 'test')
   return [
-    charts.field(_column(name), 'nominal', name)
-    for name in (*settings, 'validation', 'test', 'repeats')
+    charts.field(_column(name), 'nominal', name) for name in (*names, 'repeats')
   ]
 
 
-def _heat_map(
+def _color(lower: bool) -> charts.Spec:
+  """Encodes the validation metric of a point by a color."""
+  scale = {'scheme': 'viridis', 'reverse': lower}
+  return charts.field('validation', 'quantitative', 'validation', scale=scale)
+
+
+def _pair(
   grid: sources.Grid,
   name: str,
   points: Sequence[sources.GridPoint],
-  pair: tuple[str, str],
-  varied: Mapping[str, list[str]],
+  pair: tuple[_Setting, _Setting],
+  varied: Sequence[_Setting],
 ) -> charts.Chart:
-  """Shows two settings; of the points that differ in others, the best."""
+  """Shows two settings; of points that differ only in others, the best one."""
   measured, lower = _measured(points)
-  best: dict[tuple[str, str], dict[str, Any]] = {}
+  x, y = pair
+  best: dict[tuple[Any, Any], dict[str, Any]] = {}
   for row in _rows_of_points(points, varied):
-    key = row[pair[0]], row[pair[1]]
+    key = row[x.name], row[y.name]
     there = best.get(key, {}).get('validation')
     value = row['validation']
     better = there is None or (
@@ -89,67 +143,73 @@ def _heat_map(
     )
     if better:
       best[key] = row
-  x, y = pair
   encoding = {
-    'x': charts.field(_column(x), 'ordinal', x, sort=varied[x]),
-    'y': charts.field(_column(y), 'ordinal', y, sort=varied[y][::-1]),
+    'x': x.axis(),
+    'y': y.axis(descending=True),
     'tooltip': _tooltip(varied),
   }
-  return charts.Chart(
-    f'{grid.path.name}_{name}_{x}_{y}',
-    f'{names.written_out(name)}: {x} and {y}',
-    f'{measured}; a cell without a number diverged, or is not finished.'
-    + (' The best of what else differs.' if len(varied) > 2 else ''),
-    list(best.values()),
-    {
-      'encoding': encoding,
+  if x.drawn or y.drawn:
+    note = 'Points that diverged or are not finished are left out.'
+    own: charts.Spec = {
+      'mark': {'type': 'circle', 'size': 160, 'opacity': 1},
+      'height': 300,
+    }
+    encoding['color'] = _color(lower)
+  else:
+    note = 'Cells without a number diverged or are not finished.'
+    number = charts.field('validation', 'quantitative', format='.3g')
+    own = {
       'layer': [
         {
           'mark': {'type': 'rect', 'stroke': 'white'},
-          'encoding': {
-            'color': charts.field(
-              'validation',
-              'quantitative',
-              'validation',
-              scale={'scheme': 'viridis', 'reverse': lower},
-            )
-          },
+          'encoding': {'color': _color(lower)},
         },
         {
           'mark': {'type': 'text', 'fontWeight': 'bold'},
-          'encoding': {
-            'text': charts.field('validation', 'quantitative', format='.3g'),
-            'color': {'value': 'white'},
-          },
+          'encoding': {'text': number, 'color': {'value': 'white'}},
         },
       ],
       'height': {'step': 34},
-    },
+    }
+  return charts.Chart(
+    f'{grid.path.name}_{name}_{x.name}_{y.name}',
+    f'{names.written_out(name)}: {x.name} and {y.name}',
+    f'The color shows the {measured}. {note}'
+    + (
+      ' Of points that differ only in other settings, the best one is shown.'
+      if len(varied) > 2
+      else ''
+    ),
+    list(best.values()),
+    {'encoding': encoding, **own},
   )
 
 
-def _line_of_grid(
+def _single(
   grid: sources.Grid,
   name: str,
   points: Sequence[sources.GridPoint],
-  setting: tuple[str, list[str]],
+  setting: _Setting,
 ) -> charts.Chart:
+  """Shows the validation metric by the values of a single setting."""
   measured, _ = _measured(points)
-  column, values = setting
+  mark: charts.Spec = {'type': 'line', 'point': {'size': 70}}
+  if setting.drawn:
+    mark = {'type': 'point', 'filled': True, 'size': 70}
   return charts.Chart(
-    f'{grid.path.name}_{name}_{column}',
-    f'{names.written_out(name)}: {column}',
+    f'{grid.path.name}_{name}_{setting.name}',
+    f'{names.written_out(name)}: {setting.name}',
     measured,
-    _rows_of_points(points, [column]),
+    _rows_of_points(points, [setting]),
     {
-      'mark': {'type': 'line', 'point': {'size': 70}},
+      'mark': mark,
       'encoding': {
-        'x': charts.field(_column(column), 'ordinal', column, sort=values),
+        'x': setting.axis(),
         'y': charts.field(
           'validation', 'quantitative', measured, scale={'zero': False}
         ),
         'color': {'value': looks.COLORS[1]},
-        'tooltip': _tooltip([column]),
+        'tooltip': _tooltip([setting]),
       },
       'height': 240,
     },
@@ -160,9 +220,9 @@ def _parallel(
   grid: sources.Grid,
   name: str,
   points: Sequence[sources.GridPoint],
-  varied: Mapping[str, list[str]],
+  varied: Sequence[_Setting],
 ) -> charts.Chart:
-  """Shows all settings at once: a line is a point, an axis a setting."""
+  """Shows all settings at once, with an axis each, and a line per point."""
   measured, lower = _measured(points)
   rows = [
     row
@@ -173,16 +233,19 @@ def _parallel(
   low, high = min(ends, default=0), max(ends, default=1)
   data: charts.Rows = []
   ticks: charts.Rows = []
-  for setting, values in varied.items():
-    places = {v: i / max(len(values) - 1, 1) for i, v in enumerate(values)}
+  for setting in varied:
+    own, last = setting.name, len(setting.values) - 1
+    places = {setting.shown(v): i / last for i, v in enumerate(setting.values)}
+    # If there are many values, only some are written on the axis.
+    written = setting.values[:: 1 + last // _MOST_LISTED]
     ticks += [
-      {'axis': setting, 'place': place, 'text': text}
-      for text, place in places.items()
+      {'axis': own, 'place': places[setting.shown(v)], 'text': _as_text(v)}
+      for v in written
     ]
     data += [
-      {'point': i, 'axis': setting, 'place': places[row[setting]], **row}
+      {'point': i, 'axis': own, 'place': places[row[own]], **row}
       for i, row in enumerate(rows)
-      if row[setting] in places
+      if row[own] in places
     ]
   data += [
     {
@@ -197,13 +260,13 @@ def _parallel(
     {'axis': 'validation', 'place': p, 'text': f'{v:.3g}'}
     for p, v in ((0, low), (1, high))
   ]
-  axes = [*varied, 'validation']
+  axes = [*(setting.name for setting in varied), 'validation']
   x = charts.field('axis', 'nominal', sort=axes, axis={'labelAngle': 0})
   y = charts.field('place', 'quantitative', axis=None, scale={'domain': [0, 1]})
   return charts.Chart(
     f'{grid.path.name}_{name}_all',
     f'{names.written_out(name)}: all settings',
-    f'A line is a point of the grid, coloured by its {measured}.',
+    f'Each line is a point of the grid, colored by its {measured}.',
     data,
     {
       'layer': [
@@ -213,12 +276,7 @@ def _parallel(
             'x': x,
             'y': y,
             'detail': charts.field('point', 'nominal'),
-            'color': charts.field(
-              'validation',
-              'quantitative',
-              'validation',
-              scale={'scheme': 'viridis', 'reverse': lower},
-            ),
+            'color': _color(lower),
             'tooltip': _tooltip(varied),
           },
         },
@@ -234,7 +292,7 @@ def _parallel(
 
 
 def of_grid(grid: sources.Grid) -> list[charts.Chart]:
-  """Shows the points of a grid: each pair of settings, and all together."""
+  """Makes the charts of a grid: of pairs of settings, and of all settings."""
   charts = []
   by_name: dict[str, list[sources.GridPoint]] = {}
   for point in grid.points:
@@ -242,9 +300,9 @@ def of_grid(grid: sources.Grid) -> list[charts.Chart]:
   for name, points in by_name.items():
     varied = _varied(points)
     for pair in itertools.combinations(varied, 2):
-      charts.append(_heat_map(grid, name, points, pair, varied))
+      charts.append(_pair(grid, name, points, pair, varied))
     if len(varied) == 1:
-      charts.append(_line_of_grid(grid, name, points, *varied.items()))
+      charts.append(_single(grid, name, points, *varied))
     if len(varied) > 2:
       charts.append(_parallel(grid, name, points, varied))
   return charts

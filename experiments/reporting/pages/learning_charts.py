@@ -1,4 +1,4 @@
-"""Charts of how methods learn: by rounds, candidates and what is sent."""
+"""Charts of how methods learn: by round, candidate and communication."""
 
 from collections.abc import Mapping, Sequence
 import math
@@ -6,14 +6,14 @@ import math
 from experiments.reporting.pages import charts
 from experiments.reporting.pages import sources
 
-# The most rounds that a curve has points for.
+# The largest number of rounds that a curve has points for.
 _MOST_ROUNDS = 300
-# Columns of the metrics of rounds that are no curves.
+# Columns of the rounds' metrics that are not drawn as curves.
 _NO_CURVES = ('round', 'num_examples', 'num_clients', 'candidate')
 
 
 def _thinned(length: int) -> list[int]:
-  """Takes some of so many places, the last one among them."""
+  """Chooses some evenly spaced indices below a length, and the last one."""
   step = max(1, math.ceil(length / _MOST_ROUNDS))
   return sorted({*range(0, length, step), length - 1}) if length else []
 
@@ -27,18 +27,19 @@ def of_rounds(trainings: Sequence[Curve]) -> charts.Chart | None:
   return _by_round(
     'rounds',
     'Training by rounds',
-    'What the clients of each round measure, before their steps.',
+    'The metrics of the clients of each round, measured before they train in'
+    ' it.',
     trainings,
   )
 
 
 def of_validation(methods: Sequence[Curve]) -> charts.Chart | None:
-  """Shows the validation clients in the course of each method's training."""
+  """Shows the validation clients' metrics during each method's training."""
   return _by_round(
     'validation',
     'Validation clients by rounds',
-    'How the validation clients would do if training stopped: where a curve no'
-    ' longer gets better, it may.',
+    'The metrics that the validation clients would have if training stopped at'
+    ' a round. Once a curve no longer improves, training may stop.',
     methods,
   )
 
@@ -96,7 +97,7 @@ def _by_round(
   measures = list(dict.fromkeys(str(row['measure']) for row in data))
   several = len({seed for _, _, seed, _ in curves}) > 1
   if several:
-    note += ' A band is a deviation over seeds to either side.'
+    note += ' A band extends one deviation over seeds to either side.'
   return charts.Chart(
     name,
     title,
@@ -172,8 +173,8 @@ def of_candidates(series: Sequence[sources.Series]) -> charts.Chart | None:
   return charts.Chart(
     'candidates',
     'By candidate',
-    'The mean over clients if all took the same candidate; a diamond is one'
-    ' that validation chose.',
+    'The mean over clients if all used the same candidate; diamonds mark the'
+    ' candidates that validation chose.',
     data,
     {
       'params': [charts.choice('unit', units, 'Unit')],
@@ -210,7 +211,7 @@ def of_candidates(series: Sequence[sources.Series]) -> charts.Chart | None:
 
 
 def of_communication(series: Sequence[sources.Series]) -> charts.Chart | None:
-  """Shows the metric by the numbers that a training sends in all."""
+  """Shows the metric by the number of parameters that a training sends."""
   data = []
   for own in series:
     for repeat in own.repeats:
@@ -229,8 +230,8 @@ def of_communication(series: Sequence[sources.Series]) -> charts.Chart | None:
   return charts.Chart(
     'communication',
     'By communication',
-    'The mean over test clients by the numbers that are sent in all rounds,'
-    ' up and down.',
+    'The mean over test clients by the number of parameters that are sent to'
+    ' and from clients in all rounds.',
     data,
     {
       'mark': {'type': 'point', 'filled': True, 'size': 90},
@@ -238,7 +239,7 @@ def of_communication(series: Sequence[sources.Series]) -> charts.Chart | None:
         'x': charts.field(
           'sent',
           'quantitative',
-          'numbers sent',
+          'parameters sent',
           scale={'type': 'log'},
           axis={'format': '~s'},
         ),

@@ -1,7 +1,7 @@
 'use strict';
 
-// The colours of methods that cannot be seen on a dark page, and what stands in
-// for them there.
+// The colors of methods that cannot be seen on a dark page, and the colors that
+// replace them there.
 const ON_DARK = {'#000000': '#f0f0f0', '#0072b2': '#3d9fdc', '#332288': '#8f85e0', '#7f7f7f': '#a6a6a6', '#882255': '#d46aa0'};
 const dark = matchMedia('(prefers-color-scheme: dark)');
 const charts = JSON.parse(document.getElementById('charts').textContent);
@@ -77,7 +77,7 @@ function sort(table, column, button) {
     const cell = row.cells[column];
     return 'value' in cell.dataset ? Number(cell.dataset.value) : cell.textContent;
   };
-  // Numbers come before texts, such as "diverged", whichever way they are sorted.
+  // Numbers come before texts, such as "diverged", in both directions of sorting.
   const compare = (a, b) => {
     if (typeof a !== typeof b) return typeof a === 'number' ? -1 : 1;
     const order = typeof a === 'number' ? a - b : a.localeCompare(b);

@@ -1,4 +1,4 @@
-"""A report as one page of HTML that needs no network."""
+"""A report as one HTML page that needs no network."""
 
 import base64
 from collections.abc import Sequence
@@ -12,11 +12,13 @@ from typing import Any
 
 import vl_convert
 
+from base import whole_files
+from experiments.reporting import folders
 from experiments.reporting.pages import charts
 from experiments.reporting.pages import sheets
 
 _HERE = pathlib.Path(__file__).parent
-# Longer tables are folded.
+# Tables with more rows are folded.
 _MOST_ROWS = 40
 _KINDS = {
   'csv': ('CSV', 'text/csv'),
@@ -26,7 +28,7 @@ _KINDS = {
 
 
 def _id(name: str) -> str:
-  """Makes a name that can be one of an element and of a file."""
+  """Makes a name that is valid for an HTML element and for a file."""
   return ''.join(c if c.isalnum() or c in '-_.' else '-' for c in name)
 
 
@@ -37,7 +39,7 @@ class Section:
   Attributes:
     title: Its title.
     parts: Its tables and charts.
-    text: What there is to say before them.
+    text: A text that is shown above the parts.
   """
 
   title: str
@@ -46,11 +48,11 @@ class Section:
 
   @property
   def anchor(self) -> str:
-    """Its name in links."""
+    """The name of the section in links."""
     return _id(self.title.lower())
 
   def renamed(self, addition: str) -> 'Section':
-    """Returns the section with an addition to its title and to all names."""
+    """Returns the section with a suffix on its title and its parts' names."""
     parts = [
       dataclasses.replace(part, name=part.name + addition)
       for part in self.parts
@@ -64,8 +66,8 @@ class Report:
 
   Attributes:
     title: The title of the page.
-    summary: What it is of.
-    command: The command that makes it.
+    summary: A sentence about its contents, shown below the title.
+    command: The command that writes the report.
     sections: Its sections; those without parts and text are left out.
   """
 
@@ -97,7 +99,7 @@ def _of_sheet(sheet: sheets.Sheet) -> str:
   return (
     f'<h3>{html.escape(sheet.title)}</h3>'
     f'<p class="note">{html.escape(sheet.note)}</p>{table}'
-    f'<p class="take">Take it along: {"".join(links)}</p>'
+    f'<p class="take">Download: {"".join(links)}</p>'
   )
 
 
@@ -134,26 +136,26 @@ def _libraries() -> str:
 
 
 def _in_script(text: str) -> str:
-  """Has a text end no element that it is in."""
+  """Escapes a text so that it cannot end the script element around it."""
   return text.replace('</script', '<\\/script')
 
 
 def _by_column(rows: charts.Rows) -> dict[str, list[Any]]:
-  """Writes rows by column, which is shorter; page.js makes rows of them."""
+  """Arranges rows by column, which is shorter; page.js restores the rows."""
   names = dict.fromkeys(name for row in rows for name in row)
   return {name: [row.get(name) for row in rows] for name in names}
 
 
 def to_html(report: Report, seconds_to_refresh: int | None = None) -> str:
-  """Writes a report as a page.
+  """Writes a report as an HTML page.
 
   Args:
     report: The report.
-    seconds_to_refresh: After how long a browser loads the page again; None if
-      it stays as it is.
+    seconds_to_refresh: The seconds after which a browser reloads the page;
+      None if it is final.
 
   Returns:
-    The page.
+    The HTML of the page.
   """
   sections = [own for own in report.sections if own.parts or own.text]
   specs = {
@@ -166,6 +168,7 @@ def to_html(report: Report, seconds_to_refresh: int | None = None) -> str:
     refresh=''
     if seconds_to_refresh is None
     else f'<meta http-equiv="refresh" content="{seconds_to_refresh}">',
+    mark=folders.MARK,
     title=html.escape(report.title),
     summary=html.escape(report.summary),
     navigation=''.join(
@@ -187,16 +190,14 @@ def export(report: Report, folder: pathlib.Path) -> None:
 
   Args:
     report: The report.
-    folder: The folder to write to; it is made if need be.
+    folder: The folder to write to; it is created if it does not exist.
   """
   folder.mkdir(parents=True, exist_ok=True)
   for part in report.parts:
     path = folder / _id(part.name)
     if isinstance(part, sheets.Sheet):
       for ending, text in part.files.items():
-        path.with_name(f'{path.name}.{ending}').write_text(
-          text, encoding='utf-8'
-        )
+        folders.write(path.with_name(f'{path.name}.{ending}'), text)
       continue
     spec = part.to_spec() | {'width': 480, 'background': 'white'}
     svg = vl_convert.vegalite_to_svg(spec)
@@ -206,4 +207,7 @@ def export(report: Report, folder: pathlib.Path) -> None:
       'pdf': vl_convert.svg_to_pdf(svg),
     }
     for ending, contents in drawn.items():
-      path.with_name(f'{path.name}.{ending}').write_bytes(contents)
+      with whole_files.writing(
+        path.with_name(f'{path.name}.{ending}')
+      ) as temporary:
+        temporary.write_bytes(contents)

@@ -1,6 +1,6 @@
-"""A report of runs and grids: what it has, and when it is written."""
+"""The report of runs and grids: its contents, and when it is written."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import math
 import pathlib
 import shlex
@@ -12,6 +12,7 @@ import numpy as np
 
 from experiments.command_line import terminal
 from experiments.reporting import folders
+from experiments.reporting import names
 from experiments.reporting import results_folder
 from experiments.reporting.pages import charts
 from experiments.reporting.pages import client_charts
@@ -22,7 +23,7 @@ from experiments.reporting.pages import sheets
 from experiments.reporting.pages import sources
 
 _SECONDS_PER_LOOK = 5
-# The most points of a grid that a table lists, the best ones.
+# A table lists at most this many points of a grid, the best ones.
 _MOST_POINTS = 500
 
 
@@ -42,13 +43,14 @@ def _what_was_run(
       ]
     else:
       failed = len(entry.failures)
-      names = dict.fromkeys(point.name for point in entry.points)
+      rows_of_grid = dict.fromkeys(point.name for point in entry.points)
       seeds = {
         record['seed'] for point in entry.points for record in point.records
       }
+      tasks = {own['task.name'] for own in entry.configurations.values()}
       cells = [
-        'grid',
-        ', '.join(names),
+        ', '.join(sorted(tasks)) or 'a grid',
+        ', '.join(rows_of_grid),
         ', '.join(map(str, sorted(seeds))),
         '–',
         f'{entry.num_runs} runs of {len(entry.points)} points'
@@ -59,33 +61,51 @@ def _what_was_run(
     sheets.Sheet(
       'runs',
       'Folders',
-      ['folder', 'task', 'methods', 'seed', 'rounds', 'how it ended'],
+      ['folder', 'task', 'methods', 'seed', 'rounds', 'status'],
       rows,
     )
   ]
+  grids = [entry for entry in entries if isinstance(entry, sources.Grid)]
   failures = [
-    [sheets.Cell(failure)]
-    for entry in entries
-    if isinstance(entry, sources.Grid)
-    for failure in entry.failures
+    [sheets.Cell(failure)] for grid in grids for failure in grid.failures
   ]
   if failures:
     parts.append(sheets.Sheet('failures', 'Failed', ['run'], failures))
-  runs = [entry for entry in entries if isinstance(entry, sources.Run)]
-  differing = sources.differences(runs)
+  labels, configured = _configured(entries)
+  differing = sources.differences(configured)
   if differing:
     parts.append(
       sheets.Sheet(
         'differences',
-        'Settings in which the runs differ',
-        ['setting', *(run.path.name for run in runs)],
+        'Settings that differ',
+        ['setting', *labels],
         [
           [sheets.Cell(name), *(sheets.Cell(_setting(v)) for v in values)]
           for name, values in differing.items()
         ],
+        'For grids, these are the settings of the best points.'
+        if grids
+        else '',
       )
     )
-  return page.Section('What was run', parts)
+  return page.Section('Runs and grids', parts)
+
+
+def _configured(
+  entries: Sequence[sources.Run | sources.Grid],
+) -> tuple[list[str], list[Mapping[str, Any]]]:
+  """Returns labels and settings of runs, and of the best points of grids."""
+  labels, configured = [], []
+  for entry in entries:
+    name = entry.path.name
+    if isinstance(entry, sources.Run):
+      labels.append(name)
+      configured.append(entry.configuration)
+    else:
+      for row, settings in entry.configurations.items():
+        labels.append(f'{name}: {names.written_out(row)}')
+        configured.append(settings)
+  return labels, configured
 
 
 def _setting(value: Any) -> str:
@@ -100,7 +120,7 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 
 def _hurt(repeat: sources.Repeat) -> float | None:
-  """The share of clients that are hurt; None if there is no baseline."""
+  """Returns the share of clients that are hurt; None without a baseline."""
   test = repeat.result['test']
   of_run: float | None = (
     test['hurt'] if isinstance(test, dict) else repeat.result.get('hurt')
@@ -139,19 +159,19 @@ def _results(series: Sequence[sources.Series]) -> page.Section:
     )
   sheet = sheets.Sheet(
     'results',
-    f'{charts.metric_title(series[0])}, of test clients',
+    f'{charts.metric_title(series[0])}, over test clients',
     [
       'method',
       'mean',
       'deviation over clients',
       'median',
-      'a tenth is worse than',
+      'a tenth of clients is worse than',
       'hurt',
       'chosen candidate',
       'seeds',
     ],
     rows,
-    'Of several seeds, the mean is given with its deviation over seeds. Hurt'
+    'With several seeds, the mean is shown with its deviation over seeds. Hurt'
     ' is the share of the clients that personalization makes worse.',
   )
   return page.Section('Results', [sheet])
@@ -212,9 +232,9 @@ def _costs(series: Sequence[sources.Series]) -> page.Section:
     'rounds',
     'training, s',
     'evaluation, s',
-    'numbers to a client in a round',
-    'from a client in a round',
-    'numbers sent in all',
+    'parameters to a client in a round',
+    'parameters from a client in a round',
+    'parameters sent in total',
   ]
   sheet = sheets.Sheet('costs', 'Costs', columns, rows)
   return page.Section(
@@ -237,7 +257,7 @@ def _over_repeats(
 
 
 def _grid(grid: sources.Grid) -> page.Section:
-  names = dict.fromkeys(name for p in grid.points for name in p.values)
+  settings = dict.fromkeys(name for p in grid.points for name in p.values)
   if not grid.points:
     return page.Section(f'Grid {grid.path.name}', [], 'No run is finished yet.')
   sign = 1 if sources.lower_is_chosen(grid.points[0].records[0]) else -1
@@ -254,7 +274,7 @@ def _grid(grid: sources.Grid) -> page.Section:
         sheets.Cell(
           _setting(point.values.get(name)), _value(point.values.get(name))
         )
-        for name in names
+        for name in settings
       ),
       sheets.number(point.validation),
       sheets.number(point.test),
@@ -262,13 +282,13 @@ def _grid(grid: sources.Grid) -> page.Section:
     ]
     for point in ordered[:_MOST_POINTS]
   ]
-  note = 'Each point with the means over its seeds, the best one first.'
+  note = 'The means of each point over its seeds, with the best point first.'
   if len(ordered) > _MOST_POINTS:
     note += f' {len(ordered) - _MOST_POINTS} further points are not listed.'
   sheet = sheets.Sheet(
     f'{grid.path.name}_points',
     'Points',
-    ['method', *names, 'validation', 'test', 'seeds'],
+    ['method', *settings, 'validation', 'test', 'seeds'],
     rows,
     note,
   )
@@ -289,7 +309,7 @@ def _shown(*found: charts.Chart | None) -> list[charts.Chart]:
 def _curves(
   runs: Sequence[sources.Run], kind: str
 ) -> list[learning_charts.Curve]:
-  """Lists the curves of a kind of all runs, also of those under way."""
+  """Lists the curves of one kind of all runs, including runs in progress."""
   return [
     (own.name(name), name, run.configuration['seed'], metrics)
     for own in sources.configurations(runs)
@@ -303,7 +323,7 @@ def _of_task(
   series: Sequence[sources.Series],
   runs: Sequence[sources.Run],
 ) -> list[page.Section]:
-  """Makes the sections of what is judged by one metric."""
+  """Makes the sections of one task, whose methods have the same metric."""
   of_clients: Sequence[charts.Chart | None] = ()
   candidates = groups = clusters = None
   if series:
@@ -333,11 +353,11 @@ def make(
   """Makes the report of runs and grids.
 
   Args:
-    entries: What it is of.
-    command: The command that makes it.
+    entries: The runs and grids.
+    command: The command that writes the report.
 
   Returns:
-    The report, which has sections of its own for each task.
+    The report, with separate sections for each task.
   """
   series = sources.series_of(entries)
   runs = [entry for entry in entries if isinstance(entry, sources.Run)]
@@ -366,7 +386,7 @@ def make(
 
 
 def _is_finished(entries: Sequence[sources.Run | sources.Grid]) -> bool:
-  """Whether nothing more will come; of a grid, its last file tells."""
+  """Tells whether all are finished; a grid writes its results file last."""
   return all(
     entry.status == 'finished'
     if isinstance(entry, sources.Run)
@@ -381,20 +401,26 @@ def main(
   export_dir: pathlib.Path | None,
   watch: bool,
 ) -> int:
-  """Writes a report, again and again if it is watched.
+  """Writes a report, repeatedly if it is to be watched.
 
   Args:
     paths: The folders of runs and of grids.
-    output: The page.
-    export_dir: The folder for tables and charts as files of their own.
-    watch: Whether to write the page anew until all is finished.
+    output: The file of the page.
+    export_dir: The folder for tables and charts as separate files, if any.
+    watch: Whether to rewrite the page until all runs and grids are finished.
 
   Returns:
     The exit status.
+
+  Raises:
+    UserError: If a file that the programs did not write would be replaced.
   """
   command = 'report ' + ' '.join(
     shlex.quote(str(part)) for part in (*paths, f'--output={output}')
   )
+  folders.check_own(output)
+  if export_dir is not None:
+    folders.check_empty('export_dir', export_dir)
   while True:
     entries = sources.read(paths)
     report = make(entries, command)

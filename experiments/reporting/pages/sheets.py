@@ -1,4 +1,4 @@
-"""Tables that a reader can sort, and take along as CSV, Markdown or LaTeX."""
+"""Tables that a reader can sort and download as CSV, Markdown or LaTeX."""
 
 from collections.abc import Sequence
 import csv
@@ -15,8 +15,8 @@ class Cell:
   """A cell of a table.
 
   Attributes:
-    text: What it says.
-    value: What it is sorted by, if not by its text.
+    text: The text.
+    value: The number that the cell is sorted by; None to sort by its text.
   """
 
   text: str
@@ -40,7 +40,7 @@ def share(value: float | None) -> Cell:
 
 
 def spread(values: Sequence[float], form: str = '.4g') -> Cell:
-  """Makes the cell of a mean and, of several values, their deviation."""
+  """Makes the cell of a mean, with the deviation if it is not 0."""
   mean, deviation = repeats.mean_and_deviation(values)
   if math.isnan(mean):
     return Cell('diverged')
@@ -49,7 +49,7 @@ def spread(values: Sequence[float], form: str = '.4g') -> Cell:
   return Cell(f'{mean:{form}} ± {deviation:.2g}', mean)
 
 
-# What LaTeX takes for commands.
+# Special characters, as LaTeX needs them.
 _LATEX = {
   '\\': r'\textbackslash{}',
   '&': r'\&',
@@ -79,10 +79,10 @@ class Sheet:
 
   Attributes:
     name: The name of its files.
-    title: What it shows.
-    columns: The heads of its columns.
+    title: Its title.
+    columns: The headers of its columns.
     rows: The cells of each row.
-    note: What a reader should know of it.
+    note: An explanation, shown between the title and the table.
   """
 
   name: str
@@ -98,14 +98,14 @@ class Sheet:
     return any(row[column].value is not None for row in self.rows)
 
   def to_csv(self) -> str:
-    """Writes it as CSV."""
+    """Writes the table as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator='\n')
     writer.writerows([self.columns, *self._texts()])
     return text.getvalue()
 
   def to_markdown(self) -> str:
-    """Writes it as a table of Markdown."""
+    """Writes the table as Markdown."""
     marks = [
       '--:' if self._is_number(i) else ':--' for i in range(len(self.columns))
     ]
@@ -116,7 +116,7 @@ class Sheet:
     )
 
   def to_latex(self) -> str:
-    """Writes it as a tabular of LaTeX, for the package booktabs."""
+    """Writes the table as a LaTeX tabular, which needs the package booktabs."""
     columns = ''.join(
       'r' if self._is_number(i) else 'l' for i in range(len(self.columns))
     )
@@ -138,7 +138,7 @@ class Sheet:
 
   @property
   def files(self) -> dict[str, str]:
-    """Its contents in each form, by the ending of a file's name."""
+    """The table in each format, by the ending of the file's name."""
     return {
       'csv': self.to_csv(),
       'md': self.to_markdown(),
@@ -146,7 +146,7 @@ class Sheet:
     }
 
   def to_html(self) -> str:
-    """Writes it as a table of HTML, whose columns are sorted by buttons."""
+    """Writes the table as HTML, with buttons that sort it by a column."""
     head = ''.join(
       f'<th scope="col"{_number_class(self._is_number(i))}>'
       f'<button type="button">{html.escape(column)}</button></th>'

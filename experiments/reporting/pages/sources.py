@@ -1,8 +1,7 @@
-"""Reads the folders that a report is of: runs and grids, finished or not."""
+"""Reads the folders of a report: runs and grids, finished or not."""
 
 import collections
 from collections.abc import Iterable, Mapping, Sequence
-import contextlib
 import dataclasses
 import json
 import math
@@ -13,13 +12,13 @@ from typing import Any
 from base import errors
 from experiments.configuration import user_settings
 from experiments.reporting import folders
+from experiments.reporting import grid_records
 from experiments.reporting import names
 from experiments.reporting import results_folder
 
-# What tells repeats of one configuration apart.
+# The settings in which repeats of one configuration differ.
 SEEDS = ('seed', 'task.split_seed')
-_RUNS_OF_GRID = 'runs.jsonl'
-# The most settings that a label of a configuration has.
+# The label of a configuration has at most this many settings.
 _MOST_IN_LABEL = 2
 
 
@@ -31,7 +30,7 @@ class Client:
     name: Its name.
     value: The metric of its model; NaN if the model diverged.
     before: The same before personalization; NaN if there is no such model.
-    examples: The number of examples that it personalized on.
+    examples: The number of examples that its model was personalized on.
   """
 
   name: str
@@ -47,7 +46,7 @@ class Repeat:
   Attributes:
     seed: The seed.
     clients: The test clients.
-    result: The method in results.json, or the record of a grid's run.
+    result: The method's entry in results.json, or the record of a grid's run.
     rounds: The metrics of the rounds of its training, by their names.
   """
 
@@ -69,7 +68,7 @@ class Series:
   """A method with one configuration, and one seed or several.
 
   Attributes:
-    name: The name that it has in the report.
+    name: The name in the report.
     method: The name of the method.
     task: The name of the task, or of the grid.
     repeats: The repeats.
@@ -99,10 +98,11 @@ class Run:
     path: The folder.
     configuration: All settings, by their names.
     asked: The methods that it is to compare.
-    methods: Those that are finished, as results.json has them.
-    clients: The rows of per_client.csv of each.
-    rounds: The metrics of the rounds of each training so far.
-    validation: Those of the validation clients, of each method in its training.
+    methods: The finished methods' entries in results.json.
+    clients: The rows of per_client.csv, by method.
+    rounds: The metrics of the rounds so far, by training.
+    validation: The metrics of the validation clients during training, by
+      method.
   """
 
   path: pathlib.Path
@@ -115,7 +115,7 @@ class Run:
 
   @property
   def status(self) -> str:
-    """How far it is."""
+    """The progress of the run."""
     missing = [name for name in self.asked if name not in self.methods]
     if not missing:
       return 'finished'
@@ -129,7 +129,7 @@ class Run:
     )
 
   def repeat(self, method: str) -> Repeat:
-    """Returns what came of a method."""
+    """Returns a finished method of the run."""
     result = self.methods[method]
     clients = [
       Client(
@@ -149,9 +149,9 @@ class GridPoint:
   """A point of a grid.
 
   Attributes:
-    name: Its row, or method.
-    values: The values that the grid tries.
-    records: The records of its runs, one a seed.
+    name: Its row in a table, or its method.
+    values: The point's values of the settings that the grid varies.
+    records: The records of its runs, one for each seed.
   """
 
   name: str
@@ -169,7 +169,7 @@ class GridPoint:
     return _mean([_mean(map(_number, own['test'])) for own in self.records])
 
   def series(self, task: str) -> Series:
-    """Returns the point as a method of a task."""
+    """Returns the point as a series of a task."""
     method = self.records[0]['algorithm']
     repeats = [*map(_of_record, self.records)]
     return Series(names.written_out(self.name), method, task, repeats)
@@ -181,27 +181,43 @@ class Grid:
 
   Attributes:
     path: The folder.
-    points: The points of which there are results.
-    failures: What the logs say of runs that failed, a line for each.
+    points: The points that have results.
+    failures: The errors of failed runs from their logs, a line for each.
+    chosen: The best point of each row, from results.json; empty while the grid
+      is not finished.
+    configurations: All settings of the chosen points; the names of settings
+      have no method in front.
   """
 
   path: pathlib.Path
   points: Sequence[GridPoint]
-  failures: Sequence[str]
+  failures: Sequence[str] = ()
+  chosen: Mapping[str, Mapping[str, Any]] = dataclasses.field(
+    default_factory=dict
+  )
+  configurations: Mapping[str, Mapping[str, Any]] = dataclasses.field(
+    default_factory=dict
+  )
 
   @property
   def num_runs(self) -> int:
-    """The number of runs that are done."""
+    """The number of finished runs."""
     return sum(len(point.records) for point in self.points)
 
   def best(self) -> list[GridPoint]:
-    """Finds the best point of each row, by validation, of those run most."""
+    """Finds the best point of each row: the chosen one, or the best so far.
+
+    The best so far has the best validation metric among the points that were
+    run with the most seeds.
+    """
     by_name = collections.defaultdict(list)
     for point in self.points:
       if math.isfinite(point.validation):
         by_name[point.name].append(point)
     winners = []
-    for points in by_name.values():
+    for name, points in by_name.items():
+      values = self.chosen.get(name, {}).get('values')
+      points = [own for own in points if own.values == values] or points
       most = max(len(point.records) for point in points)
       record = points[0].records[0]
       sign = -1 if lower_is_chosen(record) else 1
@@ -215,7 +231,7 @@ class Grid:
 
 
 def lower_is_chosen(record: Mapping[str, Any]) -> bool:
-  """Whether a grid chooses the point of the lower validation metric."""
+  """Tells whether a grid chooses points with a low validation metric."""
   return not (
     record['higher_is_better'] and record['chosen_by'] == record['metric']
   )
@@ -263,44 +279,57 @@ def _read_run(path: pathlib.Path) -> Run:
 
 def _read_grid(path: pathlib.Path) -> Grid:
   points: dict[str, list[Mapping[str, Any]]] = {}
-  text = (path / _RUNS_OF_GRID).read_text(encoding='utf-8')
-  for line in text.splitlines():
-    # A line may be cut off, as the grid may be under way.
-    with contextlib.suppress(json.JSONDecodeError):
-      record = json.loads(line)
-      name = record.get('name', record['algorithm'])
-      key = json.dumps([name, record['values']], sort_keys=True)
-      points.setdefault(key, []).append(record)
+  finished = grid_records.GridRecords(path).by_key
+  for record in finished.values():
+    name = record.get('name', record['algorithm'])
+    key = json.dumps([name, record['values']], sort_keys=True)
+    points.setdefault(key, []).append(record)
   failures = []
   for log in sorted((path / 'logs').glob('*.log')):
-    if not log.name.startswith('worker-'):
+    # What failed here may have been finished elsewhere.
+    if not log.name.startswith('worker-') and log.stem not in finished:
       lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
       failures.append(f'{lines[0]}: {lines[-1]}')
   made = [
     GridPoint(json.loads(key)[0], records[0]['values'], records)
     for key, records in points.items()
   ]
-  return Grid(path, made, failures)
+  results = path / results_folder.RESULTS
+  chosen: dict[str, Any] = {}
+  if results.exists():
+    chosen = json.loads(results.read_text(encoding='utf-8'))
+  configurations = {row: _read_point(path / f'{row}.toml') for row in chosen}
+  return Grid(path, made, failures, chosen, configurations)
+
+
+def _read_point(path: pathlib.Path) -> dict[str, Any]:
+  """Reads the settings of a point, without its method's name in front."""
+  settings = dict(user_settings.flatten(user_settings.read_toml(path)))
+  (method,) = settings['algorithms']
+  return {
+    name.removeprefix(f'{method}.'): value for name, value in settings.items()
+  }
 
 
 def read(paths: Sequence[pathlib.Path]) -> list[Run | Grid]:
-  """Reads folders.
+  """Reads the folders of runs and grids.
 
   Args:
-    paths: Folders of runs or of grids, or such that have them inside.
+    paths: Folders of runs or grids, or folders that contain folders of runs.
 
   Returns:
-    What is in them.
+    The runs and grids, each of them once.
 
   Raises:
-    UserError: If there is neither a run nor a grid, or one is damaged.
+    UserError: If a folder has neither a run nor a grid, or one is damaged.
   """
-  return [entry for path in paths for entry in _read_folder(path)]
+  entries = [entry for path in paths for entry in _read_folder(path)]
+  return list({entry.path.resolve(): entry for entry in entries}.values())
 
 
 def _read_folder(path: pathlib.Path) -> list[Run | Grid]:
   try:
-    if (path / _RUNS_OF_GRID).exists():
+    if grid_records.is_in(path):
       return [_read_grid(path)]
     if (path / results_folder.CONFIG).exists():
       return [_read_run(path)]
@@ -310,21 +339,28 @@ def _read_folder(path: pathlib.Path) -> list[Run | Grid]:
   except folders.DAMAGE as error:
     raise errors.UserError(f'{path} is damaged ({error!r}).') from error
   raise errors.UserError(
-    f'{path} is no folder of a run or of a grid, and has none inside. Name an'
-    ' output_dir.'
+    f'{path} is not the output folder of a run or a grid, and contains none.'
+    ' Name such a folder.'
   )
 
 
-def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
-  """Finds the settings in which runs differ, and their values in each run.
+def differences(
+  configured: Sequence[Mapping[str, Any]],
+) -> dict[str, list[Any]]:
+  """Finds the settings in which configurations differ.
 
-  A setting that only some of the runs have, as that of a method, makes no
-  difference; its value is then None.
+  Args:
+    configured: The settings of each configuration, by their names.
+
+  Returns:
+    The values of these settings in each configuration, or None where it does
+    not have the setting, for example because the setting belongs to a method
+    that it does not run. A missing value does not count as a difference.
   """
   values = {
-    name: [run.configuration.get(name) for run in runs]
-    for run in runs
-    for name in run.configuration
+    name: [other.get(name) for other in configured]
+    for settings in configured
+    for name in settings
   }
   return {
     name: own
@@ -335,11 +371,11 @@ def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-  """Runs that differ in nothing but their seed.
+  """Runs that differ only in their seed.
 
   Attributes:
-    label: What tells it from other configurations of the task; empty if there
-      is no other one.
+    label: A text that distinguishes it from the task's other configurations;
+      empty if there is no other one.
     runs: The runs.
   """
 
@@ -364,8 +400,8 @@ def configurations(runs: Sequence[Run]) -> list[Configuration]:
     runs: The runs.
 
   Returns:
-    The configurations. One is labelled with the settings in which it differs
-    or, if these are many, with its folder.
+    The configurations. Each is labeled with the settings in which those of its
+    task differ or, if these are many, with the name of its first folder.
   """
   grouped: dict[str, list[Run]] = {}
   for run in runs:
@@ -378,9 +414,8 @@ def configurations(runs: Sequence[Run]) -> list[Configuration]:
   made = []
   for own in grouped.values():
     alike = [run for run in runs if _task(run) == _task(own[0])]
-    names = [
-      name for name in differences(alike) if name not in (*SEEDS, 'algorithms')
-    ]
+    differing = differences([run.configuration for run in alike])
+    names = [name for name in differing if name not in (*SEEDS, 'algorithms')]
     label = ', '.join(
       f'{name}={own[0].configuration.get(name)}' for name in names
     )
@@ -391,10 +426,10 @@ def configurations(runs: Sequence[Run]) -> list[Configuration]:
 
 
 def series_of(entries: Sequence[Run | Grid]) -> list[Series]:
-  """Takes together the repeats of each method with the same configuration.
+  """Groups the repeats of each method with the same configuration.
 
   Args:
-    entries: The runs, and the grids, of which the best points are taken.
+    entries: The runs and the grids. Only the best points of grids are used.
 
   Returns:
     The series.

@@ -1,4 +1,4 @@
-"""Figures of what each candidate would be for all clients."""
+"""Figures of the metric if all clients used the same candidate."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -15,7 +15,8 @@ from experiments.reporting.plots import lines
 from experiments.reporting.plots import shading
 from experiments.reporting.plots import style
 
-# The most candidates of a method to be drawn out of distribution.
+# The figure of out-of-distribution metrics has at most this many candidates of
+# a method.
 _MOST_OOD = 12
 
 
@@ -24,8 +25,8 @@ class _Curve:
   """Candidates that differ in one number.
 
   Attributes:
-    label: What they have in common, as 'rate 0.1'.
-    unit: What the number is of, as 'epochs'.
+    label: The settings that they have in common, such as 'rate 0.1'.
+    unit: The unit of the number, such as 'epochs'.
     points: The candidates, by that number.
   """
 
@@ -37,13 +38,13 @@ class _Curve:
 def _curves(candidates: Sequence[candidates.Candidate]) -> list[_Curve]:
   """Sorts candidates into curves over their values.
 
-  A candidate with no label, as '0 epochs', is on all curves of its unit.
+  A candidate with no label, such as '0 epochs', is on all curves of its unit.
 
   Args:
     candidates: The candidates.
 
   Returns:
-    The curves. If no candidate has a value, they are on one, in their order.
+    The curves. If no candidate has a value, all are on one curve, in order.
   """
   curves: dict[tuple[str, str], _Curve] = {}
   for candidate in candidates:
@@ -61,7 +62,7 @@ def _curves(candidates: Sequence[candidates.Candidate]) -> list[_Curve]:
 
 
 def _looks(method: str, number: int) -> list[dict[str, Any]]:
-  """Returns the looks of a method's curves, its own if there is only one."""
+  """Returns the looks of a method's curves; a single one has its own look."""
   if number == 1:
     return [dict(color=looks.look(method).color, marker='o')]
   return [
@@ -81,9 +82,10 @@ def candidate_curves(
   *,
   chosen: str | None = None,
 ) -> style.Figure:
-  """Draws the mean and the share of clients hurt by candidate.
+  """Draws the mean metric and the share of hurt clients for each candidate.
 
-  Motley, figures 4 and 7 (a-b): the best one may not be the same for both.
+  As in Motley, figures 4 and 7 (a-b). The candidate with the best mean is not
+  always the one that hurts the fewest clients.
 
   Args:
     candidates: For each candidate, if all clients used it, the mean over them
@@ -100,7 +102,7 @@ def candidate_curves(
   curves = _curves(tuple(candidates))
   measures = set.intersection(*map(set, candidates.values()))
   if len(curves) > 1:
-    measures.discard('validation')  # They would be too many lines.
+    measures.discard('validation')  # There would be too many lines.
   hurts = 'test_hurt' in measures
   figure = style.new_figure(3.4 if hurts else 2.4)
   plots = figure.subplots(1 + hurts, sharex=True, squeeze=False)[:, 0].tolist()
@@ -157,9 +159,9 @@ def ood_curves(
   metric: str,
   higher_is_better: bool,
 ) -> style.Figure:
-  """Draws what personalized models lose on the examples of other clients.
+  """Draws how much worse personalized models are on other clients' examples.
 
-  Motley, figure 5.
+  As in Motley, figure 5.
 
   Args:
     methods: For each candidate of each method the means over clients, on their
@@ -168,9 +170,10 @@ def ood_curves(
     higher_is_better: Its direction.
 
   Returns:
-    The figure: of each method some candidates that differ in one number, in
-    its order, and among them the best on own examples. Those that are far worse
-    there than any method's best are left out.
+    The figure. For each method, it has a curve through candidates that differ
+    in one number: the curve with the best candidate on own examples. Some
+    candidates of a long curve are left out, and those that are far worse on own
+    examples than the best one of every method.
   """
   figure = style.new_figure(2.8)
   plot = figure.subplots()
@@ -180,7 +183,7 @@ def ood_curves(
     gain = sign * lines.mean(point[0])
     return gain if math.isfinite(gain) else -math.inf
 
-  # Of each method the curve with its best point.
+  # For each method, the curve with its best point.
   curves = {
     method: max(
       (
@@ -199,10 +202,10 @@ def ood_curves(
   some = {}
   for method, points in curves.items():
     if len(points) > _MOST_OOD:
-      # Close to the first one they differ most, as the first epochs do.
+      # The first candidates, such as the first epochs, differ most.
       steps = np.geomspace(1, len(points), _MOST_OOD)
       points = [points[k - 1] for k in np.unique(np.rint(steps).astype(int))]
-    # Of a method that diverged, its name is drawn at least.
+    # The legend should also name methods that diverged.
     some[method] = [own for own in points if gain(own) >= worst] or points
   lines.draw_methods(plot, some)
   plot.locator_params(nbins=5)

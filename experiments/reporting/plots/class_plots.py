@@ -9,15 +9,14 @@ from experiments.reporting.plots import style
 
 @style.styled
 def clients_by_class(counts: np.ndarray) -> style.Figure:
-  """Draws how many examples of which class each client has.
+  """Draws how many examples of each class each client has.
 
   Args:
     counts: The numbers of examples, `[clients, classes]`.
 
   Returns:
-    The figure, twice as wide as the others so that there is a place for each of
-    a thousand clients. They are in the order of their most common classes and,
-    within these, of their sizes.
+    The figure, which is twice as wide as the others, so that a thousand clients
+    fit. They are sorted by their most common class and then by size.
   """
   counts = np.asarray(counts)
   sizes = counts.sum(axis=1)

@@ -1,4 +1,4 @@
-"""Figures of clients, one by one, from plain numbers."""
+"""Figures of individual clients, from plain numbers."""
 
 from collections.abc import Mapping, Sequence
 import itertools
@@ -12,9 +12,13 @@ from experiments.reporting import names
 from experiments.reporting.plots import style
 from personalization import summaries
 
-# Only of models that diverged, a client's metric is this far out.
+# A metric is this far out only if a model diverged, see `style.near`.
 _FAR_OUT = 1e3
-# Characters in a line of the name of a method beside its box.
+# The title of box plots.
+_TITLE_OF_BOXES = (
+  'test clients: quartiles, 5th and 95th percentile, and the mean (◇)'
+)
+# Characters per line of a method's name beside its box.
 _NAME = 22
 
 
@@ -79,6 +83,7 @@ def box_plot(
   plot.xaxis.set_major_locator(ticker.MaxNLocator(6))
   style.show_near(plot, 'x', itertools.chain(*values), _FAR_OUT)
   plot.set_xlabel(style.metric_label(metric, higher_is_better, ' '))
+  figure.suptitle(_TITLE_OF_BOXES, fontsize=7)
   return figure
 
 
@@ -97,16 +102,16 @@ def hurt_scatter(
 
   Args:
     before: Each client's metric without personalization.
-    after: The same with it.
+    after: Each client's metric with personalization.
     examples: Each client's number of examples.
     metric: The name of the metric.
     higher_is_better: Its direction.
-    title: What stands above, such as the name of the method.
-    examples_label: Which examples were counted.
+    title: The title, such as the name of the method.
+    examples_label: The label that says which examples were counted.
 
   Returns:
-    The figure: each client's change against its number of examples, and beside
-    it how many clients have which change.
+    The figure: each client's change by its number of examples and, beside it, a
+    histogram of the changes.
   """
   first, then = np.asarray(before, float), np.asarray(after, float)
   changes, counts = then - first, np.asarray(examples)
@@ -147,6 +152,8 @@ def hurt_scatter(
     plot.axhline(0, color='black', linewidth=0.8, linestyle='--')
   style.in_whole_numbers(points.xaxis, 5)
   style.log_if_wide(points, 'x')
+  if not np.any(shown):
+    points.set_ylim(-1, 1)
   style.show_near(points, 'y', changes, _FAR_OUT)
   points.set_xlabel(examples_label)
   side = 'above' if higher_is_better else 'below'
@@ -171,15 +178,15 @@ def relative_changes(
   """Draws clients' relative changes as a histogram (Liu et al., figure 1).
 
   Args:
-    before: Each client's metric under the method that is compared with.
-    after: The same under another.
+    before: Each client's metric with the method to compare to.
+    after: Each client's metric with the other method.
     metric: The name of the metric.
     higher_is_better: Its direction.
-    title: What stands above, such as the names of the methods.
+    title: The title, such as the names of the methods.
 
   Returns:
-    The figure. Clients whose metric is not finite are in the shares of its
-    legend alone.
+    The figure. Clients whose metric is not finite count only in the shares of
+    its legend.
   """
   first, then = np.asarray(before, float), np.asarray(after, float)
   with np.errstate(divide='ignore', invalid='ignore'):
@@ -218,7 +225,7 @@ def relative_changes(
 def _bins_from_zero(values: np.ndarray, most: int = 30) -> np.ndarray:
   """Returns the edges of bins, none of which is on both sides of zero."""
   low, high = min(values, default=0), max(values, default=0)
-  width = (high - low) / most or 1.0
+  width = (high - low) / most or 1 / most
   return width * np.arange(np.floor(low / width), np.ceil(high / width) + 1.5)
 
 
@@ -226,14 +233,14 @@ def _bins_from_zero(values: np.ndarray, most: int = 30) -> np.ndarray:
 def histogram(
   values: Sequence[int], label: str, *, title: str = ''
 ) -> style.Figure:
-  """Draws how many clients have which whole number, of 1 and more.
+  """Draws a histogram of clients' whole numbers, which are at least 1.
 
-  Chen et al. 2022, figure 11.
+  As in Chen et al. 2022, figure 11.
 
   Args:
-    values: The number of each client, as its steps.
-    label: What it is.
-    title: What stands above, such as the name of the method.
+    values: The number of each client, such as its steps.
+    label: The label of the numbers.
+    title: The title, such as the name of the method.
 
   Returns:
     The figure.

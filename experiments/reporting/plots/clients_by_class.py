@@ -1,4 +1,4 @@
-"""How many examples of which class each client of a task has."""
+"""Counts and draws how many examples of each class each client has."""
 
 import csv
 import io
@@ -17,6 +17,8 @@ from tasks import registry
 from tasks import task
 
 _NAME = 'clients_by_class'
+# The beginning of the file of numbers, by which programs recognize the file.
+_HEADER = 'client,0'
 
 
 def count(task: task.Task) -> dict[str, np.ndarray]:
@@ -34,7 +36,7 @@ def count(task: task.Task) -> dict[str, np.ndarray]:
   labels: dict[str, list[np.ndarray]] = {}
   for population in (task.train, task.validation, task.test):
     for name, load in population.sets.items():
-      # In silos, the personalization set is that to train on.
+      # In silos, the personalization set is the one that clients train on.
       if name != 'personalization' or not task.cross_silo:
         for client_id in population.client_ids:
           labels.setdefault(client_id, []).append(load(client_id)['y'])
@@ -57,6 +59,10 @@ def main(
 ) -> int:
   """Writes the figure and its numbers; returns the exit status."""
   config = configs.resolve(request)
+  numbers = output_dir / f'{_NAME}.csv'
+  for path in style.figure_files(output_dir, _NAME).values():
+    folders.check_own(path)
+  folders.check_own(numbers, _HEADER)
   counts = count(
     registry.load(
       config.task,
@@ -72,6 +78,6 @@ def main(
   writer = csv.writer(table, lineterminator='\n')
   writer.writerow(['client', *range(len(next(iter(counts.values()))))])
   writer.writerows([name, *own] for name, own in counts.items())
-  folders.write(output_dir / f'{_NAME}.csv', table.getvalue())
+  folders.write(numbers, table.getvalue())
   terminal.say(f'Written to {written}, .csv')
   return 0

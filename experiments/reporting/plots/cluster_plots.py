@@ -17,13 +17,13 @@ from experiments.reporting.plots import style
 def cluster_groups(
   groups: Mapping[str, Mapping[str, int]], *, title: str = ''
 ) -> style.Figure:
-  """Draws how many clients of which known group are in which cluster.
+  """Draws how many clients of each known group are in each cluster.
 
-  Motley, figure 6 (d).
+  As in Motley, figure 6 (d).
 
   Args:
     groups: For each group, how many of its clients are in each cluster.
-    title: What stands above, such as the name of the method.
+    title: The title, such as the name of the method.
 
   Returns:
     The figure.
@@ -66,17 +66,17 @@ def confusion(
   *,
   title: str = '',
 ) -> style.Figure:
-  """Draws how many clients of which known group are in which cluster.
+  """Draws a matrix of the clients of each known group in each cluster.
 
-  Silva et al. 2022, figures 3 and 5: a matrix, for many groups and clusters.
+  As in Silva et al. 2022, figures 3 and 5, for many groups and clusters.
 
   Args:
     counts: The number of clients of each group in each cluster, `[groups,
       clusters]`.
     groups: The names of the groups.
-    clusters: What the clusters are.
+    clusters: The label of the clusters.
     share: The share of the clients that are on the diagonal.
-    title: What stands above, such as the name of the method.
+    title: The title, such as the name of the method.
 
   Returns:
     The figure.
@@ -110,20 +110,20 @@ def confusion(
 def embeddings(
   points: Sequence[np.ndarray], groups: Sequence[str], *, title: str = ''
 ) -> style.Figure:
-  """Draws where clients' embeddings lie, and of which known group each is.
+  """Draws clients' embeddings in two dimensions, with the known groups.
 
-  Silva et al. 2022, figures 3 and 5: t-SNE, where what is near is alike, and
-  distances further than that mean nothing.
+  As in Silva et al. 2022, figures 3 and 5, by t-SNE: embeddings that are near
+  each other are similar, but larger distances have no meaning.
 
   Args:
     points: The embedding of each client.
     groups: The group of each client.
-    title: What stands above, such as the name of the method.
+    title: The title, such as the name of the method.
 
   Returns:
     The figure.
   """
-  # Its default perplexity, unless there are few clients.
+  # The default perplexity of t-SNE, unless there are few clients.
   perplexity = min(30.0, (len(points) - 1) / 3)
   places = manifold.TSNE(
     init='pca', perplexity=perplexity, random_state=0

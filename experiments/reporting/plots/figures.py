@@ -1,4 +1,4 @@
-"""The figures that the results of runs have the numbers for."""
+"""All figures for which the results of runs have the numbers."""
 
 import collections
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,17 +25,17 @@ from experiments.reporting.plots import validation_figures
 from personalization import client_states
 from personalization import measures
 
-# What results say of each candidate that is drawn.
+# The results of candidates that are drawn.
 _MEASURES = ('validation', 'test', 'test_hurt', 'out_of_distribution')
-# What a training measures in which clients choose their steps.
+# The metrics of a training in which clients choose their number of steps.
 _STEPS = ('steps', 'intra_variance')
-# What is counted of rounds, and other measures that are no metric of the model.
+# Counts of a round, and other measures that are not metrics of the model.
 _COUNTS = ('round', 'num_examples', 'num_clients', 'dropped_clients')
 _OF_COHORTS = ('cluster_', 'share_')
 _DROPPED = 'dropped updates'
-# Where the state of a client has its embedding, see `algorithms/fedembed`.
+# The prefix of the embedding in a client's state, see `algorithms/fedembed`.
 _EMBEDDING = 'e/'
-# With fewer there is nothing to see.
+# A figure needs more embeddings than these to show anything.
 _FEWEST_EMBEDDINGS = 10
 # The name of a figure's file, and the figure.
 _Figures = Iterator[tuple[str, style.Figure]]
@@ -45,19 +45,19 @@ _Key = TypeVar('_Key')
 def _of_clients(
   repeated: repeats.Repeats, judged: tuple[str, bool]
 ) -> _Figures:
-  """Draws the test clients one by one, those of all repeats."""
+  """Draws the individual test clients of all repeats."""
   metrics = {m: repeated.of_clients(m, 'metric') for m in repeated.methods}
   yield 'clients', client_plots.box_plot(metrics, *judged)
   for method in repeated.methods:
     if len(repeated.names(method, 'candidates')) == 1:
-      continue  # There is nothing that could hurt.
+      continue  # Nobody is hurt by the only candidate.
     title = names.written_out(method)
     titles = {'': title} | {
       f'_part_{part}': f'{title}, {float(part):.0%} of the evaluation set'
       for part in repeated.names(method, 'evaluation_fractions')
     }
     for part, title in titles.items():
-      # A client with nothing in the part was not judged by it.
+      # Clients with no examples in the part have no metric on it.
       clients = [
         client
         for client in zip(
@@ -75,9 +75,10 @@ def _of_clients(
 
 
 def _without_stage(repeated: repeats.Repeats, method: str) -> str | None:
-  """Finds the method that differs in nothing but its last training.
+  """Finds the method that only lacks the last training of a method.
 
-  It has what this one begins with: PerFL is GroupPerFL without the groups.
+  The last training begins with that method's training. For example, PerFL is
+  GroupPerFL without the training of groups.
   """
   own = repeated.runs[0].methods
   for other in repeated.methods:
@@ -93,7 +94,7 @@ def _without_stage(repeated: repeats.Repeats, method: str) -> str | None:
 def _pairs(
   repeated: repeats.Repeats, first: str, second: str
 ) -> list[tuple[str, float, float]]:
-  """Lists the known group, if any, and two methods' metrics of each client."""
+  """Lists each client's known group, if any, and its metric by two methods."""
   pairs = []
   for run in repeated.runs:
     before = {row['client']: row for row in run.clients[first]}
@@ -110,7 +111,7 @@ def _pairs(
 
 
 def of_stages(repeated: repeats.Repeats, judged: tuple[str, bool]) -> _Figures:
-  """Draws what a training changed for clients, all of them and each group."""
+  """Draws how a training changed the metric of all clients and each group."""
   for method in repeated.methods:
     other = _without_stage(repeated, method)
     if other is None:
@@ -133,7 +134,7 @@ def of_stages(repeated: repeats.Repeats, judged: tuple[str, bool]) -> _Figures:
 def _of_candidates(
   repeated: repeats.Repeats, judged: tuple[str, bool]
 ) -> _Figures:
-  """Draws what each candidate would be for all clients."""
+  """Draws the metric if all clients used the same candidate."""
   of_methods = {
     method: {
       candidate: {
@@ -172,14 +173,14 @@ def _of_candidates(
 def _one_by_one(
   repeated: repeats.Repeats,
 ) -> Iterator[tuple[results_folder.FinishedRun, str, str]]:
-  """Lists runs, and what tells their files and their titles apart."""
+  """Yields each run with a suffix for its files and one for its titles."""
   several = len(repeated.runs) > 1
   for k, run in enumerate(repeated.runs, 1):
     yield run, f'_{k}' if several else '', f', repeat {k}' if several else ''
 
 
 def _of_clusters(repeated: repeats.Repeats) -> _Figures:
-  """Draws clusters run by run, as their numbers mean nothing across runs."""
+  """Draws clusters run by run, as their numbers differ from run to run."""
   for run, suffix, of_run in _one_by_one(repeated):
     for method in repeated.methods:
       title = names.written_out(method) + of_run
@@ -201,10 +202,10 @@ def _of_clusters(repeated: repeats.Repeats) -> _Figures:
 def _measured(
   rounds: Mapping[str, Sequence[float]],
 ) -> dict[str, np.ndarray]:
-  """Returns what a training measured in each round, by the labels of panels."""
+  """Returns a training's measurements by round, by the labels of panels."""
   updates = np.array(rounds['num_clients'])
   dropped = np.array(rounds['dropped_clients'])
-  # Where all updates were dropped, there is nothing that was measured.
+  # A round in which all updates were dropped has no measurements.
   measured = {
     f'training {name.replace("_", " ")}': np.where(updates > 0, own, np.nan)
     for name, own in rounds.items()
@@ -279,13 +280,13 @@ def _confusion(
   vectors: np.ndarray,
   title: str,
 ) -> style.Figure:
-  """Draws in which cluster the clients of each group are.
+  """Draws how many clients of each group are in each cluster.
 
   Args:
     groups: The known group of each client.
-    clusters: The cluster of each client; None for those that k-means finds.
+    clusters: The cluster of each client; None to find clusters by k-means.
     vectors: The embedding of each client.
-    title: What stands above.
+    title: The title.
   """
   known = sorted(set(groups), key=lambda name: (len(name), name))
   what = 'cluster of the method'
@@ -339,7 +340,7 @@ def _of_embeddings(repeated: repeats.Repeats) -> _Figures:
 def _of_communication(
   by_rounds: Sequence[repeats.Repeats], judged: tuple[str, bool]
 ) -> _Figures:
-  """Draws the trainings of each number of rounds."""
+  """Draws the metric by communication, a point for each number of rounds."""
   methods = {
     method: [
       (
@@ -372,7 +373,7 @@ def _numbers(
 
 
 def _of_parts(repeated: repeats.Repeats, judged: tuple[str, bool]) -> _Figures:
-  """Draws clients with parts of their sets."""
+  """Draws the results with only parts of the clients' sets."""
   for name, of_what, statistic, drawn in (
     ('personalization_fractions', 'personalization set', 'mean', judged),
     ('evaluation_fractions', 'evaluation set', 'hurt', ('clients hurt', False)),
@@ -400,7 +401,7 @@ def _of_parts(repeated: repeats.Repeats, judged: tuple[str, bool]) -> _Figures:
 def _of_choices(
   repeated: repeats.Repeats, judged: tuple[str, bool]
 ) -> _Figures:
-  """Draws ways to choose a candidate, and criteria to take it."""
+  """Draws ways to choose a candidate, and criteria for accepting it."""
   ways = {'one for all': 'all', 'one for each': 'each'}
   methods = _numbers(
     repeated, {label: ('tuning', way, 'mean') for label, way in ways.items()}
@@ -418,23 +419,21 @@ def _of_choices(
       _numbers(repeated, {key: (*place, name) for key, place in where.items()})
       for name in ('hurt', 'mean')
     )
-    # Of a method that does not personalize, nobody can be hurt.
+    # A method that does not personalize cannot hurt anybody.
     means = {method: own for method, own in means.items() if method in hurt}
     if means:
       yield 'acceptance', method_plots.acceptance(means, hurt, *judged)
 
 
 def _caption(repeated: repeats.Repeats) -> list[str]:
-  """Says of whom the figures are, and the privacy of the methods' trainings."""
-  (first, *others) = repeated.runs
-  num_clients = max(
-    own['test']['num_clients'] for own in first.methods.values()
+  """Describes the clients of the figures, and the privacy of the methods."""
+  first = repeated.runs[0]
+  results = first.methods
+  caption = style.of_whom(
+    first.configuration['task.name'],
+    max(own['test']['num_clients'] for own in results.values()),
+    len(repeated.runs),
   )
-  task = first.configuration['task.name']
-  caption = f'{task}, {num_clients:,} test clients'
-  if others:
-    caption += f', {len(repeated.runs)} repeats'
-  results = repeated.runs[0].methods
   texts = {
     method: result['privacy']['text']
     for method, result in results.items()
@@ -450,11 +449,11 @@ def _caption(repeated: repeats.Repeats) -> list[str]:
 
 
 def draw(by_rounds: Sequence[repeats.Repeats]) -> _Figures:
-  """Draws all figures that the results of runs have the numbers for.
+  """Draws all figures for which the results of runs have the numbers.
 
   Args:
     by_rounds: The repeats of each number of rounds, see `repeats.read`. All
-      figures but that of the communication are of the last of them.
+      figures but that of communication show only the last of them.
 
   Yields:
     The name of each figure, and the figure.
@@ -489,7 +488,7 @@ def main(folders: Sequence[pathlib.Path], output_dir: pathlib.Path) -> int:
     The exit status.
 
   Raises:
-    UserError: If the results cannot be read, or the figures not be written.
+    UserError: If the results cannot be read, or the figures cannot be written.
   """
   by_rounds = repeats.read(folders)
   try:

@@ -1,4 +1,4 @@
-"""Lines of numbers that were measured in several repeats."""
+"""Draws lines through numbers that were measured in several repeats."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,19 +10,21 @@ from experiments.reporting import looks
 from experiments.reporting import names
 from experiments.reporting.plots import style
 
-# More points than these have no markers, and a band instead of bars.
+# Lines with more points have no markers, and a band instead of error bars.
 _MOST_BARS = 25
-# Points are on top of each other if they differ by less than this part of what
-# an axis shows.
+# Points hide each other if they differ by less than this part of the range of
+# an axis.
 _ON_TOP = 0.01
 
-# Numbers are this far out where training diverged, and not where it began.
+# The opacity of error bars if there are some in both directions.
+_LIGHT = 0.35
+# Numbers are this far out if training diverged, but not at its beginning.
 _FAR_OUT = 1e6
 
-# A number in each of several repeats. Their mean is drawn and, if they are
-# several, their deviation to either side.
+# A number in each repeat. The mean is drawn and, if there are several repeats,
+# the deviation to either side.
 OfRepeats = Sequence[float]
-# Both coordinates.
+# The two coordinates of a point.
 Point = tuple[OfRepeats, OfRepeats]
 
 
@@ -37,11 +39,11 @@ def _deviation(values: OfRepeats) -> float:
 
 
 def look_of(method: str) -> dict[str, Any]:
-  """Returns a method's look as matplotlib's lines have it."""
+  """Returns a method's look as options of matplotlib's lines."""
   own = looks.look(method)
   face: Any = own.color
   if own.hollow:
-    # Of a pair, its trainer shows inside.
+    # The inside of a pair's marker shows its trainer.
     face = 'white' if own.edge == own.color else (own.color, 0.35)
   return dict(
     color=own.color,
@@ -66,7 +68,7 @@ def draw(
       x, y - y_bars, y + y_bars, color=look['color'], alpha=0.15, linewidth=0
     )
     return
-  plot.errorbar(
+  _, caps, bars = plot.errorbar(
     x,
     y,
     yerr=y_bars if np.any(y_bars) else None,
@@ -75,6 +77,10 @@ def draw(
     elinewidth=0.7,
     **look,
   )
+  if np.any(x_bars) and np.any(y_bars):
+    # Otherwise the crosses of error bars would hide points that are close.
+    for part in (*caps, *bars):
+      part.set_alpha(_LIGHT)
 
 
 def draw_methods(
@@ -84,13 +90,13 @@ def draw_methods(
 ) -> None:
   """Draws a line for each method, in its look.
 
-  What later methods hide is drawn larger: a wider line, a ring about a point.
-  What diverged does not widen the axis.
+  Lines and points that later methods hide are drawn larger: as a wider line, or
+  with a ring around the point. Methods that diverged do not widen the axis.
 
   Args:
-    plot: Where to draw them.
-    methods: The points of each method; of one without any, nothing is drawn.
-    **changes: What is to be different from the looks of the methods.
+    plot: The plot to draw in.
+    methods: The points of each method; methods without points are left out.
+    **changes: Options that replace those of the methods' looks.
   """
   shown = {method: points for method, points in methods.items() if points}
   means = {
@@ -116,14 +122,14 @@ def draw_methods(
 
 
 def _hidden(means: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
-  """Counts how many later methods each point of a method is under."""
+  """Yields, for each method, how many later methods hide each of its points."""
   order = list(means.values())
   tolerance = [
     _ON_TOP * style.extent(axis, _FAR_OUT)
     for axis in np.concatenate([np.empty([0, 2]), *order]).T
   ]
   for i, points in enumerate(order):
-    # On a logarithmic axis small differences can be seen.
+    # A logarithmic axis also shows small differences.
     closest = np.minimum(tolerance, _ON_TOP * np.abs(points))[:, None]
     distances = (np.abs(points[:, None] - others) for others in order[i + 1 :])
     yield sum(

@@ -13,7 +13,7 @@ from experiments.reporting import names
 from experiments.reporting.plots import lines
 from experiments.reporting.plots import style
 
-# Characters in a line of the name of a way to do something.
+# Characters per line of the label of a way, see `_beside`.
 _WAY = 12
 
 
@@ -23,13 +23,13 @@ def communication(
   metric: str,
   higher_is_better: bool,
 ) -> style.Figure:
-  """Draws the metric against what it took to communicate.
+  """Draws the metric by the number of parameters that were sent.
 
-  Motley, figure 6 (b-c).
+  As in Motley, figure 6 (b-c).
 
   Args:
     methods: For each method, one or more trainings: how many parameters were
-      sent in all, and the mean metric over clients.
+      sent in total, and the mean metric over clients.
     metric: The name of the metric.
     higher_is_better: Its direction.
 
@@ -51,7 +51,7 @@ def _over(
   metric: str,
   higher_is_better: bool,
 ) -> tuple[style.Figure, matplotlib.axes.Axes]:
-  """Draws a metric of methods over numbers, with a tick for each of these."""
+  """Draws methods' metric by a number, with a tick for each of its values."""
   figure = style.new_figure(2.6)
   plot = figure.subplots()
   points = {
@@ -72,17 +72,17 @@ def fractions(
   higher_is_better: bool,
   trained_on_all: Collection[str] = (),
 ) -> style.Figure:
-  """Draws what becomes of methods with a part of something only.
+  """Draws methods' metric by the fraction of a set that is used.
 
-  Motley, figures 3 (c-d) and 7 (c).
+  As in Motley, figures 3 (c-d) and 7 (c).
 
   Args:
     methods: For each method and fraction, the metric.
-    label: What the fraction is, as 'part of the personalization set'.
+    label: The label, such as 'part of the personalization set'.
     metric: The name of the metric; 'clients hurt' is a share.
     higher_is_better: Its direction.
-    trained_on_all: The methods whose models come from training alone, which had
-      all of it. They are a level to compare with, not a curve.
+    trained_on_all: The methods whose models come from training alone, which
+      used the whole set. They are drawn as a level to compare with.
 
   Returns:
     The figure.
@@ -115,11 +115,11 @@ def against(
   metric: str,
   higher_is_better: bool,
 ) -> style.Figure:
-  """Draws a metric of methods against a number, as noise or ε.
+  """Draws methods' metric by a number, such as the noise or ε.
 
   Args:
     methods: For each method and number, the metric.
-    label: What the number is.
+    label: The label of the number.
     ticks: The text below each number.
     metric: The name of the metric.
     higher_is_better: Its direction.
@@ -140,7 +140,7 @@ def _beside(
   methods: Mapping[str, Mapping[str, lines.OfRepeats]],
   **look: Any,
 ) -> None:
-  """Draws methods beside each other, at each way to do something."""
+  """Draws methods side by side, for each way of doing something."""
   ways = list(dict.fromkeys(way for own in methods.values() for way in own))
   spread = min(0.06 * (len(methods) - 1), 0.3)
   shifts = np.linspace(-spread, spread, len(methods))
@@ -160,13 +160,13 @@ def tuning(
   metric: str,
   higher_is_better: bool,
 ) -> style.Figure:
-  """Draws a candidate chosen for all clients against one for each.
+  """Compares one candidate for all clients with a chosen one for each client.
 
-  Motley, figure 8.
+  As in Motley, figure 8.
 
   Args:
-    methods: For each method the mean over clients by the way to choose, the
-      same ways for all methods.
+    methods: For each method, the mean over clients for each way to choose. All
+      methods have the same ways.
     metric: The name of the metric.
     higher_is_better: Its direction.
 
@@ -189,16 +189,16 @@ def acceptance(
   metric: str,
   higher_is_better: bool,
 ) -> style.Figure:
-  """Draws what it does to clients to refuse some personalized models.
+  """Draws the effect of refusing the personalized models of some clients.
 
   Args:
     means: For each method and criterion, the mean metric.
-    hurt: Likewise the share of clients hurt.
+    hurt: For each method and criterion, the share of clients hurt.
     metric: The name of the metric.
     higher_is_better: Its direction.
 
   Returns:
-    The figure: the metric above, and below it who is hurt.
+    The figure: the metric above, and the share of clients hurt below it.
   """
   figure = style.new_figure(3.6)
   above, below = figure.subplots(2, sharex=True)

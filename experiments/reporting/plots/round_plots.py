@@ -1,4 +1,4 @@
-"""Figures of what is measured round by round."""
+"""Figures of measurements by round."""
 
 from collections.abc import Collection, Mapping, Sequence
 import itertools
@@ -10,7 +10,7 @@ from experiments.reporting import names
 from experiments.reporting.plots import lines
 from experiments.reporting.plots import style
 
-# The number of a round, and what was measured in it.
+# The numbers that were measured in each round, by the number of the round.
 Series = Mapping[int, lines.OfRepeats]
 
 
@@ -30,17 +30,17 @@ def learning_curves(
   *,
   title: str = '',
 ) -> style.Figure:
-  """Draws what is measured of methods by round, a panel for each measure.
+  """Draws methods' measurements by round, with a panel for each measure.
 
   Args:
     panels: For the label of each measure, each method's numbers by round. They
-      may be of some rounds only, and need not be finite.
+      may be of only some rounds, and need not be finite.
     shares: The measures that are drawn in percent.
-    title: What stands above.
+    title: The title.
 
   Returns:
     The figure: means over repeats, and their deviation. The axis of a loss is
-    logarithmic where it differs much.
+    logarithmic if its values differ much.
   """
   figure, plots = _panels(len(panels))
   for plot, (label, methods) in zip(plots, panels.items()):
@@ -62,13 +62,13 @@ def learning_curves(
 def cluster_shares(
   shares: Mapping[str, Sequence[float]], *, title: str = ''
 ) -> style.Figure:
-  """Draws the share of the clients that picks each cluster, by round.
+  """Draws the share of the clients that choose each cluster, by round.
 
-  Motley, figure 6 (a).
+  As in Motley, figure 6 (a).
 
   Args:
     shares: Each cluster's share in each round.
-    title: What stands above, such as the name of the method.
+    title: The title, such as the name of the method.
 
   Returns:
     The figure.
@@ -89,14 +89,14 @@ def cluster_shares(
 def trajectories(
   measured: Mapping[str, Sequence[float]], method: str, *, title: str = ''
 ) -> style.Figure:
-  """Draws what is measured of one method by round, one above the other.
+  """Draws a method's measurements by round, in panels above each other.
 
-  Chen et al. 2022, figure 12, where it is of one client.
+  As in Chen et al. 2022, figure 12, which shows a single client.
 
   Args:
     measured: The numbers of all rounds, by name.
     method: The name of the method.
-    title: What stands above; by default the method's name.
+    title: The title; by default the method's name.
 
   Returns:
     The figure.

@@ -1,4 +1,4 @@
-"""Colours of what has an order, and of text on colours."""
+"""Colors of ordered values, and of text on a colored background."""
 
 import matplotlib
 from matplotlib import colors
@@ -6,12 +6,12 @@ import numpy as np
 
 # From the dark end of `shades` to the light one.
 _SHADES = 'viridis', 0.0, 0.85
-# The luminance of what black and white can be read on alike, see WCAG 2.
+# Black and white text are equally readable on this luminance, see WCAG 2.
 _READABLE = 0.179
 
 
 def shades(number: int) -> list[str]:
-  """Returns colours of what has an order, as rates, the first the darkest."""
+  """Returns colors of ordered values, such as rates, from dark to light."""
   name, dark, light = _SHADES
   color_map = matplotlib.colormaps[name]
   return [
@@ -21,7 +21,7 @@ def shades(number: int) -> list[str]:
 
 
 def text_on(color: str) -> str:
-  """Returns the colour of a text that can be read on another colour."""
+  """Returns black or white, whichever is readable as text on a color."""
   parts = np.array(list(colors.to_rgb(color)))
   linear = np.where(
     parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4

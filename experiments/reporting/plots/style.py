@@ -1,7 +1,7 @@
 """Sizes, axes, legends and files, which all figures have in common.
 
-They are as wide as a column of a paper. A method has the same look in all
-figures, see `looks`, and its name written out, see `names`.
+Figures are as wide as a column of a paper. A method has the same look in all
+figures, see `looks`, and its name as papers write it, see `names`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,21 +20,30 @@ import matplotlib.figure
 import numpy as np
 
 from base import errors
+from base import whole_files
+from experiments.reporting import folders
 
 # Clients that are worse off than before, better off, and neither.
 WORSE, BETTER, SAME = '#d55e00', '#0072b2', '#7f7f7f'
 
 # The endings of the files that `save` writes.
 ENDINGS = ('png', 'svg', 'pdf')
+# The mark by which programs recognize their figures. The time is left out, so
+# that equal figures give equal files.
+_METADATA: Any = {
+  'png': {'Software': folders.MARK},
+  'svg': {'Creator': folders.MARK, 'Date': None},
+  'pdf': {'Creator': folders.MARK, 'CreationDate': None},
+}
 
 WIDTH = 3.4
-# Characters in a line of a title, of a caption, and of a name in a legend.
+# Characters per line of a title, of a caption, and of a name in a legend.
 _TITLE, _CAPTION, _NAME = 52, 68, 40
-# Figures are high enough for a legend of so many lines.
+# Figures are high enough for a legend with this many lines.
 _LINES_OF_LEGEND = 4
 # See `near`.
 _FAR_OUT = 12
-# Labels of ticks are twice so far from each other at least, in pixels.
+# Labels of ticks are at least twice this far apart, in pixels.
 _GAP = 3
 _STYLE: Any = {
   'font.size': 8,
@@ -57,9 +66,9 @@ _STYLE: Any = {
   'lines.markersize': 3,
   'axes.formatter.limits': (-3, 4),
   'savefig.dpi': 300,
-  # Names are a user's, and `$` in them is no formula.
+  # Names come from users, and `$` in them does not begin a formula.
   'text.parse_math': False,
-  # Text in a PDF stays text, and the same figure is the same file.
+  # Text in a PDF stays text, and equal figures give equal files.
   'pdf.fonttype': 42,
   'svg.hashsalt': 'pfl',
 }
@@ -68,7 +77,7 @@ Figure = matplotlib.figure.Figure
 
 
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-  """Has a figure drawn in our style, whatever the caller's is."""
+  """Makes a function draw in our style, whatever the caller's style is."""
 
   @functools.wraps(draw)
   def draw_styled(*args: Any, **kwargs: Any) -> Figure:
@@ -79,7 +88,7 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:
-  """Makes a figure with nothing in it."""
+  """Makes an empty figure."""
   return Figure(figsize=(width, height), layout='constrained')
 
 
@@ -92,27 +101,27 @@ def metric_label(
 
 
 def in_percent(axis: matplotlib.axis.Axis, label: str) -> None:
-  """Has an axis show shares."""
+  """Makes an axis show shares in percent."""
   axis.set_major_formatter(lambda share, _: f'{100 * share:.3g}%')
   axis.set_label_text(label)
 
 
 def in_shares(plot: matplotlib.axes.Axes, label: str) -> None:
-  """Has the y axis of a plot show shares, none below 0 or above 1."""
+  """Makes the y axis of a plot show shares, none below 0 or above 1."""
   in_percent(plot.yaxis, label)
   low, high = plot.get_ylim()
   plot.set_ylim(max(low, -0.02), min(high, 1.02))
 
 
 def in_whole_numbers(axis: matplotlib.axis.Axis, most: int = 6) -> None:
-  """Has an axis show whole numbers, as those of rounds and clients."""
+  """Makes an axis show whole numbers, such as those of rounds and clients."""
   axis.set_major_locator(
     ticker.MaxNLocator(most, integer=True, steps=(1, 2, 5, 10))
   )
 
 
 def log_if_wide(plot: matplotlib.axes.Axes, which: str) -> None:
-  """Makes an axis logarithmic if what it shows differs by more than 4 times."""
+  """Makes an axis logarithmic if its values differ by a factor above 4."""
   axis = getattr(plot, f'{which}axis')
   low, high = np.clip(
     axis.get_data_interval(), *sorted(axis.get_view_interval())
@@ -132,29 +141,37 @@ def log_if_wide(plot: matplotlib.axes.Axes, which: str) -> None:
 def near(values: Iterable[float], far_out: float = _FAR_OUT) -> np.ndarray:
   """Leaves out the values that are far out, and those that are not finite.
 
-  What half of the values are decides, so that a model that diverged does not.
+  Half of the values, those near the median, decide which ones are far out, so
+  that a model that diverged has no influence.
 
   Args:
     values: The values.
-    far_out: What is so many times further from the median than half of the
-      values are is left out.
+    far_out: A value is far out if it is this many times further from the median
+      than half of the values are.
 
   Returns:
-    Those that an axis is to show.
+    The values that an axis is to show, in ascending order.
   """
   given = np.asarray(list(values), float)
   finite = np.sort(given[np.isfinite(given)])
   if not len(finite):
     return finite
-  median = finite[(len(finite) - 1) // 2]
+  median = _lower_median(finite)
   distances = np.abs(finite - median)
-  usual = np.sort(distances)[(len(finite) - 1) // 2]
-  usual = max(usual, 0.01 * abs(median), np.finfo(float).tiny)
+  usual = max(_lower_median(distances), 0.01 * abs(median))
+  if not usual and np.any(distances):
+    # Half of the values are zero, as shares of clients may be.
+    usual = _lower_median(distances[distances > 0])
   return finite[distances <= far_out * usual]
 
 
+def _lower_median(values: np.ndarray) -> float:
+  """Returns the median; the lower one of two values in the middle."""
+  return float(np.sort(values)[(len(values) - 1) // 2])
+
+
 def extent(values: Iterable[float], far_out: float = _FAR_OUT) -> float:
-  """Returns how far apart the values are that are not far out."""
+  """Returns the range of the values that are not far out."""
   shown = near(values, far_out)
   return float(np.ptp(shown)) if len(shown) else 0.0
 
@@ -165,7 +182,7 @@ def show_near(
   values: Iterable[float],
   far_out: float = _FAR_OUT,
 ) -> None:
-  """Limits an axis to what is not far out, and says how far that is."""
+  """Limits an axis to values that are not far out, and notes the others."""
   given = np.asarray(list(values), float)
   given = given[np.isfinite(given)]
   shown = near(given, far_out)
@@ -188,7 +205,7 @@ def show_near(
 def add_legend(
   figure: Figure, plots: Sequence[matplotlib.axes.Axes], title: str = ''
 ) -> None:
-  """Adds a legend of some plots above, in as few lines as fit."""
+  """Adds a legend of some plots above them, in as few lines as possible."""
   handles: dict[str, Any] = {}
   for plot in plots:
     for handle, label in zip(*plot.get_legend_handles_labels()):
@@ -196,7 +213,7 @@ def add_legend(
   sizes = [own.split('\n') for own in handles]
   widest = max((len(line) for own in sizes for line in own), default=0)
   columns = max(1, min(len(handles), 64 // (widest + 4)))
-  # A long one does not take the place of the plot.
+  # A long legend does not take space from the plots.
   lines = -(-sum(map(len, sizes)) // columns)
   if lines > _LINES_OF_LEGEND:
     make_room(figure, 0.15 * (lines - _LINES_OF_LEGEND))
@@ -212,6 +229,12 @@ def add_legend(
 def add_title(plot: matplotlib.axes.Axes, title: str) -> None:
   """Adds a title above a plot."""
   plot.set_title(textwrap.fill(title, _TITLE))
+
+
+def of_whom(what: str, num_clients: int, num_repeats: int) -> str:
+  """Describes the clients of a figure, for its caption."""
+  repeats = f', {num_repeats} repeats' if num_repeats > 1 else ''
+  return f'{what}, {num_clients:,} test clients{repeats}'
 
 
 def add_caption(figure: Figure, *lines: str) -> None:
@@ -240,7 +263,7 @@ def _wrap(label: text.Text, width: float) -> None:
 
 
 def _thin_out(axis: matplotlib.axis.Axis) -> None:
-  """Leaves out the labels of ticks that would touch the one before."""
+  """Removes labels of ticks that would touch the label before."""
   low, high = sorted(axis.get_view_interval())
   shown = {
     tick.get_loc(): tick.label1
@@ -257,27 +280,40 @@ def _thin_out(axis: matplotlib.axis.Axis) -> None:
     axis.set_ticks(list(shown), texts)
 
 
+def figure_files(folder: pathlib.Path, name: str) -> dict[str, pathlib.Path]:
+  """Returns the files of a figure by their endings, see `save`."""
+  own = re.sub(r'[^\w.+=, -]', lambda m: f'%{ord(m[0]):02x}', name)
+  return {ending: folder / f'{own}.{ending}' for ending in ENDINGS}
+
+
 def save(figure: Figure, folder: pathlib.Path, name: str) -> str:
   """Writes a figure into a folder, as PNG, SVG and PDF.
 
   Args:
     figure: The figure.
-    folder: The folder; it is made if need be.
-    name: The name of the files, without endings. What a file's name cannot
-      have, as the slash in the name of a method, is written as its number.
+    folder: The folder; it is created if it does not exist.
+    name: The name of the files, without endings. Characters that a file's name
+      cannot have, such as a slash, are written as their number.
 
   Returns:
-    What was written, for the user.
+    The names of the files, for the user.
+
+  Raises:
+    UserError: If a file exists that the programs did not write, or a file
+      cannot be written.
   """
-  path = folder / re.sub(r'[^\w.+=, -]', lambda m: f'%{ord(m[0]):02x}', name)
-  with errors.writing(folder), matplotlib.rc_context(_STYLE):
+  paths = figure_files(folder, name)
+  for path in paths.values():
+    folders.check_own(path)
+  with errors.writing(folder):
     folder.mkdir(parents=True, exist_ok=True)
+  with matplotlib.rc_context(_STYLE):
     figure.draw_without_rendering()
     for plot in figure.axes:
       _wrap(plot.xaxis.label, figure.bbox.width)
       _thin_out(plot.xaxis)
       _thin_out(plot.yaxis)
-    for ending in ENDINGS:
-      dated = {'svg': 'Date', 'pdf': 'CreationDate'}.get(ending)
-      figure.savefig(f'{path}.{ending}', metadata=dated and {dated: None})
-  return f'{path}.' + ', .'.join(ENDINGS)
+    for ending, path in paths.items():
+      with whole_files.writing(path) as temporary:
+        figure.savefig(temporary, format=ending, metadata=_METADATA[ending])
+  return f'{paths["png"]}, .' + ', .'.join(ENDINGS[1:])

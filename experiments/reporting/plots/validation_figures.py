@@ -1,4 +1,4 @@
-"""The figure of validation clients in the course of trainings."""
+"""The figure of the validation clients during training."""
 
 from collections.abc import Iterator
 
@@ -12,16 +12,16 @@ _HURT = 'validation clients hurt'
 def of_validation(
   repeated: repeats.Repeats, judged: tuple[str, bool]
 ) -> Iterator[tuple[str, style.Figure]]:
-  """Draws the validation clients by round, which tell when to stop.
+  """Draws the validation clients by round, which shows when to stop.
 
   Args:
     repeated: The repeats.
     judged: The metric, and whether higher is better.
 
   Yields:
-    'validation' and the figure, if there were evaluations in the course of a
-    training: the mean at the candidate that would be chosen, and the share hurt
-    of the methods that personalize.
+    'validation' and the figure, if there were evaluations during a training. It
+    has the mean at the candidate that would be chosen and, for methods that
+    personalize, the share of clients hurt.
   """
   metric, higher_is_better = judged
   label = style.metric_label(f'validation {metric}', higher_is_better)

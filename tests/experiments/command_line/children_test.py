@@ -18,7 +18,7 @@ def _echo(connection, text):
 
 def test_a_process_gets_no_ctrl_c():
   process, connection = children.start(_echo, 'x')
-  assert connection.recv() == ('x', {signal.SIGINT})
+  assert connection.recv() == ('x', {signal.SIGINT, signal.SIGUSR2})
   with pytest.raises(EOFError):
     connection.recv()
   process.join()

@@ -41,10 +41,15 @@ class ResourceExhaustedError(Exception):
   """As TensorFlow's, by its name."""
 
 
+class WorkerError(Exception):
+  """As the remote runtime's, by its name."""
+
+
 @pytest.mark.parametrize(
   ('error', 'message'),
   [
     (MemoryError(), 'not enough memory'),
+    (WorkerError('a:1 is gone.'), 'a:1 is gone. Start it again, or leave it'),
     (OSError(errno.ENOMEM, 'Cannot allocate memory'), 'not enough memory'),
     (ResourceExhaustedError('OOM'), 'not enough memory'),
     (RuntimeError('RESOURCE_EXHAUSTED: Out of memory'), 'not enough memory'),
@@ -69,7 +74,7 @@ def test_of_a_bug_the_traceback_is_in_a_file(capsys, monkeypatch, tmp_path):
   monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
   assert launch.carry_out(lambda: _raise(ValueError('so\nit is'))) == 1
   said = capsys.readouterr().err
-  assert 'This is a bug of the program, ValueError: so it is.' in said
+  assert 'This is a bug in the program, ValueError: so it is.' in said
   (kept,) = tmp_path.iterdir()
   assert str(kept) in said
   assert 'Traceback' in kept.read_text()
@@ -83,7 +88,7 @@ def test_a_traceback_that_cannot_be_kept_is_shown(monkeypatch, tmp_path):
 
 def test_arguments_that_are_no_flags_are_refused():
   launch.refuse_arguments(['run'])
-  with pytest.raises(app.UsageError, match="no argument 'x'"):
+  with pytest.raises(app.UsageError, match="argument 'x' is not a flag"):
     launch.refuse_arguments(['run', 'x'])
 
 
@@ -133,7 +138,7 @@ def test_what_a_flag_asks_for_is_no_failure(flag):
   [
     ('--nmber=3', "Unknown command line flag 'nmber'"),
     ('--number=x', '--number=x'),
-    ('x', "There is no argument 'x', only flags."),
+    ('x', "The argument 'x' is not a flag."),
   ],
 )
 def test_of_a_wrong_command_there_is_one_line(argument, message):

@@ -11,9 +11,15 @@ import pytest
 
 # No step of Python comes to its end while the program is busy.
 _START = """
+from experiments.command_line import stopping
+stopping.listen()
 import ctypes, signal, sys, time
-from experiments.command_line import launch, stopping
-BUSY = ctypes.CDLL(None).sleep
+from experiments.command_line import launch
+
+def busy(seconds):
+  # A signal ends a sleep of C.
+  while seconds := ctypes.CDLL(None).sleep(seconds):
+    pass
 
 def work():
   stopping.say_outlook('It goes on.')
@@ -48,7 +54,7 @@ def _program(work, before=''):
   ('number', 'status'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )
 def test_a_program_ends_at_once_whatever_it_does(number, status):
-  with _program('print("ready"); BUSY(60)') as process:
+  with _program('print("ready"); busy(60)') as process:
     start = time.monotonic()
     process.send_signal(number)
     assert process.wait(10) == status
@@ -58,9 +64,10 @@ def test_a_program_ends_at_once_whatever_it_does(number, status):
 
 _FINISHING = """
 with stopping.finishing('this round') as should_stop:
+  should_stop()
   print('ready')
   while not should_stop():
-    BUSY(1)
+    busy(1)
   print('finished')
 print('never')
 """
@@ -74,6 +81,15 @@ def test_it_is_said_at_once_that_something_is_finished_before():
     )
     assert process.wait(10) == 143
     assert process.stdout.read() == 'finished\n'
+    assert process.stderr.read() == 'Stopped. It goes on.\n'
+
+
+def test_before_anything_could_be_lost_nothing_is_finished():
+  compiling = 'with stopping.finishing("this round"): print("ready"); busy(60)'
+  with _program(compiling) as process:
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 143
+    assert not process.stdout.read()
     assert process.stderr.read() == 'Stopped. It goes on.\n'
 
 

@@ -88,7 +88,10 @@ class TestConfig:
     ('flags', 'message'),
     (
       ({'privacy.name': 'gausian'}, "'gaussian'"),
-      ({'privacy.epsilon': 1.0}, 'Choose how, as in --privacy=gaussian'),
+      (
+        {'privacy.epsilon': 1.0},
+        'Choose a way, for example --privacy=gaussian',
+      ),
       ({'privacy.name': 'gaussian'}, 'either the epsilon or the noise'),
       (
         {'privacy.name': 'gaussian', 'privacy.epsilon': 0.0},
@@ -239,6 +242,9 @@ class TestConfig:
       ('finetuning_epochs=x', "local: .* must be a whole number, not 'x'"),
       ('total_rounds=-1', 'total_rounds must be at least 0'),
       ('choose=some', 'choose must be one of all, each'),
+      ('runtime=remote', "must not be 'remote' without workers"),
+      ('remote_workers=a:1,b', "HOST:PORT, as 10.0.0.2:10000, not 'b'"),
+      ('remote_key=a', 'remote_key must be given together'),
     ],
   )
   def test_a_setting_is_refused(self, assignment, message):
@@ -305,6 +311,14 @@ class TestConfig:
       'seed: 1, not 2',
     ]
     assert not configs.differences(first, first)
+
+  def test_with_other_workers_it_is_the_same_run(self):
+    first, second = (
+      _resolve(None, ['runtime=remote', f'remote_workers={workers}'])
+      for workers in ('a:1', 'b:1,c:1')
+    )
+    assert first.digest() == second.digest()
+    assert not configs.differences(first, second)
 
 
 _PAIR = 'hypcluster+finetuning'

@@ -60,5 +60,5 @@ def test_a_run_whose_methods_keep_nothing_is_told(tmp_path):
 
 
 def test_a_folder_of_no_run_is_told(tmp_path):
-  with pytest.raises(errors.UserError, match='no output folder of a run'):
+  with pytest.raises(errors.UserError, match='not an output folder of a run'):
     exported_states.export(tmp_path)

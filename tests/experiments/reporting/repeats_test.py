@@ -37,13 +37,23 @@ def test_numbers_of_repeats(tmp_path):
 
 def test_numbers_of_rounds(tmp_path):
   folders = [
-    run_folders.write(tmp_path / f'{k}', {'fedavg': k}, total_rounds=rounds)
+    run_folders.write(
+      tmp_path / f'{k}', {'fedavg': k}, total_rounds=rounds, seed=k
+    )
     for k, rounds in enumerate([20, 5, 10, 20])
   ]
   means = [
     own.values('fedavg', 'test', 'mean') for own in repeats.read(folders)
   ]
   assert means == [[1], [2], [0, 3]]
+
+
+def test_a_run_does_not_count_twice(tmp_path):
+  folders = [
+    run_folders.write(tmp_path / name, {'fedavg': 0.5}, seed=1) for name in 'ab'
+  ]
+  with pytest.raises(errors.UserError, match='a and .*b have the same run'):
+    repeats.read(folders)
 
 
 def test_candidates_carry_their_numbers(tmp_path):
@@ -76,8 +86,8 @@ def test_runs_that_are_no_repeats(tmp_path):
 
 def test_nothing_that_all_have_finished(tmp_path):
   folders = [
-    run_folders.write(tmp_path / name, {name: 1})
-    for name in ('fedavg', 'local')
+    run_folders.write(tmp_path / name, {name: 1}, seed=seed)
+    for seed, name in enumerate(('fedavg', 'local'))
   ]
   with pytest.raises(errors.UserError, match='no method that has been'):
     repeats.read(folders)

@@ -187,7 +187,9 @@ class TestReading:
     assert run.rounds == {'fedavg': {'round': [1, 2], 'loss': [0.5, 0.25]}}
 
   def test_no_folder_of_a_run(self, tmp_path):
-    with pytest.raises(errors.UserError, match='is no output folder of a run'):
+    with pytest.raises(
+      errors.UserError, match='is not an output folder of a run'
+    ):
       results_folder.read(tmp_path)
 
   @pytest.mark.parametrize(

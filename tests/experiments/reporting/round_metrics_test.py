@@ -1,10 +1,10 @@
-"""Tests of the file of the metrics of rounds."""
+"""Tests of where the metrics of rounds are written to."""
 
 import asyncio
 import csv
-from unittest import mock
 
 import pytest
+from tensorboard.backend.event_processing import event_accumulator
 import tensorflow as tf
 
 from base import errors
@@ -84,15 +84,16 @@ def test_the_first_round_begins_the_file_anew(path):
   assert [row[0] for row in _read(path)] == [1]
 
 
-def test_tensorboard_takes_no_memory_for_each_round(tmp_path):
-  manager = round_metrics.TensorBoardReleaseManager(tmp_path)
-  with mock.patch.object(tf.summary, 'scalar') as scalar:
-    asyncio.run(manager.release({'loss': 0.5}, 7))
-  (name, value), named = scalar.call_args
-  assert (name, value, named['step']) == ('loss', 0.5, 7)
-  # What TensorFlow would keep.
-  for kept in (int, float):
-    assert not isinstance(value, kept) and not isinstance(named['step'], kept)
+def test_tensorboard_reads_the_rounds_of_two_processes(tmp_path):
+  for key in (1, 2):
+    manager = round_metrics.TensorBoardReleaseManager(tmp_path)
+    asyncio.run(manager.release({'loss': 0.5 / key}, key))
+  events = event_accumulator.EventAccumulator(str(tmp_path))
+  events.Reload()
+  assert [(own.step, own.value) for own in events.Scalars('loss')] == [
+    (1, 0.5),
+    (2, 0.25),
+  ]
 
 
 def test_the_file_is_not_written_anew_for_each_round(path):

@@ -94,7 +94,7 @@ class TestWarmstart:
   @pytest.mark.parametrize(
     ('sources', 'algorithms', 'message'),
     [
-      ('nothing', 'finetuning', 'nothing is no output folder of a run'),
+      ('nothing', 'finetuning', 'nothing is not an output folder of a run'),
       ('fedavg:fedavgm', 'finetuning', "Unknown method 'fedavgm'"),
       ('several', 'finetuning', 'trained fedavg and fedadam. Name one of them'),
       ('local', 'finetuning', 'has trained no global model'),

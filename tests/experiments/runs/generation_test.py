@@ -178,7 +178,7 @@ def test_all_that_is_known_is_listed(run, data_dir, capsys):
       dict(contexts=['wine']),
       "Unknown context 'wine'. Known: beer answer, beer question",
     ),
-    (dict(prompts=['']), 'must have a word'),
+    (dict(prompts=['']), 'must have at least one word'),
     (dict(length=16), 'at most 16 tokens .* Set --length to'),
   ],
 )
@@ -207,5 +207,5 @@ def test_a_run_of_another_task_is_refused(run, tmp_path):
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):
-  with pytest.raises(errors.UserError, match='no output folder of a run'):
+  with pytest.raises(errors.UserError, match='not an output folder of a run'):
     generation.show_known(str(tmp_path), None)

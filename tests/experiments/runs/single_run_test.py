@@ -26,6 +26,7 @@ from tasks import task as tasks
 from tasks.data import populations
 from tests import data
 from tests.experiments import small_runs
+from tests.tff_runtimes import worker_programs
 
 _METHODS = ('fedavg', 'finetuning', 'local')
 
@@ -37,13 +38,14 @@ class _Stopped(Exception):
 def _stop_in_round(last):
   """Stops a training behind a round."""
 
-  def train(*args, on_round, **kwargs):
-    def on_round_or_stop(round_num, metrics):
-      on_round(round_num, metrics)
+  def train(*args, callbacks, **kwargs):
+    def on_round(round_num, metrics):
+      callbacks.on_round(round_num, metrics)
       if round_num == last:
         raise _Stopped
 
-    return real(*args, on_round=on_round_or_stop, **kwargs)
+    stopping = dataclasses.replace(callbacks, on_round=on_round)
+    return real(*args, callbacks=stopping, **kwargs)
 
   real = training.train
   return mock.patch.object(training, 'train', train)
@@ -139,7 +141,7 @@ class TestRun:
       table = list(csv.DictReader(file))
     assert [row['round'] for row in table] == [str(k) for k in range(1, 8)]
     losses = [
-      float(tf.make_ndarray(value.tensor))
+      value.simple_value
       for events in (self.root / 'whole/tensorboard/fedavg').iterdir()
       for event in tf.compat.v1.train.summary_iterator(str(events))
       for value in event.summary.value
@@ -164,6 +166,25 @@ class TestRun:
     assert native['fedavg']['test']['mean'] == pytest.approx(
       self.results['fedavg']['test']['mean'], abs=5e-5
     )
+
+  def test_on_remote_workers(self):
+    with contextlib.ExitStack() as stack:
+      addresses = [
+        stack.enter_context(worker_programs.started()).address for _ in range(2)
+      ]
+      config = small_runs.config(
+        'runtime=remote', f'remote_workers={",".join(addresses)}'
+      )
+      remote = small_runs.run(config, self.root / 'remote')
+    assert remote['fedavg']['test']['mean'] == pytest.approx(
+      self.results['fedavg']['test']['mean'], abs=5e-5
+    )
+
+  def test_without_its_workers_it_says_which_one_is_missing(self):
+    config = small_runs.config('runtime=remote', 'remote_workers=127.0.0.1:1')
+    message = 'remote_workers: .* at 127.0.0.1:1 cannot be used'
+    with pytest.raises(errors.UserError, match=message):
+      small_runs.run(config, self.root / 'nobody')
 
   def test_the_robust_aggregator(self):
     results = small_runs.run(
@@ -474,7 +495,7 @@ class TestDiverged:
     cls.shown = io.StringIO()
     with (
       contextlib.redirect_stdout(cls.shown),
-      pytest.raises(errors.UserError, match='training of fedavg has diverged'),
+      pytest.raises(errors.UserError, match='fedavg diverged: updates, or'),
     ):
       single_run.main(cls.request, cls.folder, None)
     cls.results = results_folder.read(cls.folder).methods
@@ -483,6 +504,15 @@ class TestDiverged:
     table = self.shown.getvalue()
     assert re.search('fedavg +diverged +– +diverged +–', table)
     assert re.search('local +0', table)
+
+  def test_metrics_that_are_no_numbers_are_told_as_well(self):
+    runs = [
+      {'fedavg': {'test': {'mean': 0.5}}, 'ditto': {'test': {'mean': mean}}}
+      for mean in (0.5, None)
+    ]
+    single_run.refuse_diverged(runs[:1])
+    with pytest.raises(errors.UserError, match='^ditto diverged'):
+      single_run.refuse_diverged(runs)
 
   def test_it_has_no_number(self):
     own = self.results['fedavg']

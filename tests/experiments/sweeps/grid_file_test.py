@@ -81,6 +81,7 @@ class TestGridFile:
       ('rows = {"" = {algorithm = "fedavg"}}', 'a name has 1 to 100 char'),
       ('rows = {config = {algorithm = "fedavg"}}', 'config.toml is the file'),
       ('rows = {"a/b" = {algorithm = "fedavg"}}', 'a name of a file has no /'),
+      ('rows = {".." = {algorithm = "fedavg"}}', 'no point at its beginning'),
       ('', 'has no [[grid]]'),
       ('repeat = [1]', "Unknown key 'repeat'. Did you mean 'repeats'?"),
       ('repeats = 3', 'repeats must be a list, not 3'),
@@ -106,6 +107,32 @@ class TestGridFile:
         'algorithms cannot be set here; name the algorithms of a grid',
       ),
       ('[[grid]]\nalgorithm = ["fedavg"]', "'algorithm'. Did you mean"),
+      (
+        '[[grid]]\nalgorithms = ["a"]\nuniform = {x = [0, 1]}',
+        'Say how many points to draw, as samples = 30',
+      ),
+      ('[[grid]]\nalgorithms = ["a"]\nsamples = 0', 'must be at least 1'),
+      (
+        '[[grid]]\nalgorithms = ["a"]\nsamples = 2\nlog_uniform = {x = [0, 1]}',
+        'log_uniform: x must be a list of two numbers above 0, the smaller',
+      ),
+      (
+        '[[grid]]\nalgorithms = ["a"]\nsamples = 2\nwhole = {x = [1, 2.5]}',
+        'whole: x must be a list of two whole numbers',
+      ),
+      (
+        '[[grid]]\nalgorithms = ["a"]\nsamples = 2\nuniform = {x = [0, 1]}'
+        '\nvalues = {x = [1]}',
+        "grid 1 names 'x' twice",
+      ),
+      (
+        'halving = {factor = 3}\n[[grid]]\nalgorithms = ["a"]',
+        'halving must name its first_rounds',
+      ),
+      (
+        'halving = {first_rounds = 0}\n[[grid]]\nalgorithms = ["a"]',
+        'first_rounds must be at least 1',
+      ),
     ],
   )
   def test_what_is_no_grid(self, text, message):
@@ -121,6 +148,23 @@ class TestGridFile:
       alpha = [0.5]
     """).points
     assert point.values == {'task.alpha': 0.5}
+
+  def test_all_methods_have_the_same_samples_and_more_begin_alike(self):
+    text = """
+      [[grid]]
+      algorithms = ["fedavg", "ditto"]
+      samples = {}
+      [grid.values]
+      batch_size = [5, 10]
+      [grid.log_uniform]
+      client_learning_rate = [0.001, 1]
+    """
+    points = _parse(text.format(4)).points
+    values = [point.values for point in points]
+    assert len(points) == 8
+    assert values[:4] == values[4:]
+    more = _parse(text.format(6)).points
+    assert [point.values for point in more[:4]] == values[:4]
 
   def test_a_large_grid_says_that_it_is_meant(self):
     values = ', '.join(f'{name} = {list(range(101))}' for name in 'xyz')

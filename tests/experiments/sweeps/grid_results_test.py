@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from base import errors
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results
 
@@ -62,15 +61,3 @@ class TestResults:
     np.testing.assert_allclose(result.over_repeats('deviation'), (0.15, 0.05))
     np.testing.assert_allclose(result.over_repeats('hurt'), (0.2, 0.1))
     assert result.over_repeats('largest_cluster') is None
-
-  def test_a_line_that_was_cut_off_is_lost_alone(self, tmp_path):
-    for key in ('one', 'two', 'three'):
-      with grid_results.open_store(tmp_path) as store:
-        store.add({'key': key})
-        if key == 'two':
-          store._file.write('{"key": "cut o')
-    with grid_results.open_store(tmp_path) as store:
-      assert list(store.records) == ['one', 'two', 'three']
-      with pytest.raises(errors.UserError, match='Another run is writing'):
-        with grid_results.open_store(tmp_path):
-          pass

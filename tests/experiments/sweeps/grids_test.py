@@ -1,11 +1,13 @@
-"""Tests of what becomes of the results of others."""
+"""Tests of a grid and the results in its folder."""
 
 import pytest
 
 from base import errors
+from experiments.reporting import grid_records
 from experiments.sweeps import grid_file
-from experiments.sweeps import grid_results
 from experiments.sweeps import grids
+from experiments.sweeps import launching
+from experiments.sweeps import workers
 from tests.experiments import small_grids
 
 
@@ -15,12 +17,12 @@ def _grid(tmp_path):
 
 
 def _open(grid, folder):
-  return grids.open_grid(grid, folder, None, 1)
+  return grids.open_grid(grid, folder, None, workers.OnThisMachine(1))
 
 
 def _write_runs(folder, *keys):
   folder.mkdir()
-  lines = [grid_results.to_line({'key': key}) for key in keys]
+  lines = [grid_records.to_line({'key': key}) for key in keys]
   (folder / 'runs.jsonl').write_text(''.join(lines))
 
 
@@ -29,8 +31,7 @@ def test_the_folder_of_a_run_is_refused_and_left_as_it_is(grid, tmp_path):
   folder.mkdir()
   (folder / 'config.toml').write_text('')
   with pytest.raises(errors.UserError, match='has config.toml but no runs'):
-    with _open(grid, folder):
-      pass
+    _open(grid, folder)
   assert [path.name for path in folder.iterdir()] == ['config.toml']
 
 
@@ -39,16 +40,81 @@ def test_the_results_of_another_grid_are_refused(grid, tmp_path):
   _write_runs(folder, 'one', 'two')
   before = (folder / 'runs.jsonl').read_text()
   with pytest.raises(errors.UserError, match='another grid: 2 runs'):
-    with _open(grid, folder):
-      pass
+    _open(grid, folder)
   assert (folder / 'runs.jsonl').read_text() == before
 
 
 def test_a_grid_goes_on_that_had_fewer_points_or_more(grid, tmp_path):
-  with _open(grid, tmp_path / 'empty') as opened:
-    key = opened.jobs()[0].runs[0].key
+  key = _open(grid, tmp_path / 'empty').jobs()[0].runs[0].key
   folder = tmp_path / 'begun'
   _write_runs(folder, key, 'of a point that was left out')
-  with _open(grid, folder) as opened:
-    runs = [run.key for job in opened.jobs() for run in job.runs]
+  runs = [run.key for job in _open(grid, folder).jobs() for run in job.runs]
   assert runs and key not in runs
+
+
+def test_a_file_in_place_of_a_folder_is_found_at_once(grid, tmp_path):
+  (tmp_path / 'logs').write_text('mine')
+  with pytest.raises(
+    errors.UserError, match='logs is in the place of a folder'
+  ):
+    _open(grid, tmp_path)
+
+
+def test_a_file_of_others_is_not_replaced_by_a_preset(grid, tmp_path):
+  path = tmp_path / f'{grid.points[0].name}.toml'
+  path.write_text('mine')
+  with pytest.raises(errors.UserError, match=f'{path} is there already'):
+    _open(grid, tmp_path)
+  assert path.read_text() == 'mine'
+
+
+_HALVING = """
+preset = "{preset}"
+halving = {{first_rounds = 4, factor = 2}}
+[[grid]]
+algorithms = ["fedavg"]
+[grid.values]
+client_learning_rate = [0.01, 0.1, 1]
+"""
+
+
+def _make_record(run):
+  """Makes a record by which a higher rate is better."""
+  return {
+    'key': run.key,
+    'metric': 'accuracy',
+    'chosen_by': 'accuracy',
+    'higher_is_better': True,
+    'validation': run.point.values['client_learning_rate'],
+  }
+
+
+class _Launcher:
+  """Does all jobs at once, and keeps which points they were given for."""
+
+  def __init__(self):
+    self.given = []
+
+  def carry_out(self, queue, work):
+    del work
+    while job := queue.take(None):
+      for run in job.runs:
+        self.given.append(tuple(run.point.values.values()))
+        yield launching.Event(job, item=run, result=_make_record(run))
+      yield launching.Event(job, ended=True)
+
+
+def test_halving_runs_the_best_points_with_more_rounds(tmp_path):
+  launcher = _Launcher()
+  given = launcher.given
+  contents = grid_file.read(small_grids.write(tmp_path, _HALVING))
+  arguments = contents, tmp_path / 'out', None, launcher
+  assert grids.open_grid(*arguments).carry_out() == 0
+  expected = [(0.01, 6), (0.1, 6), (1, 6), (0.1, 12), (1, 12)]
+  assert sorted(given) == sorted(expected)
+  # What is finished is not run again, and the points are the same.
+  grid = grids.open_grid(*arguments)
+  assert grid.carry_out() == 0
+  assert sorted(given) == sorted(expected)
+  points = [tuple(own.point.values.values()) for own in grid.results()]
+  assert points == expected

@@ -35,6 +35,8 @@ def _expanded():
 
 def _result(point, mean, epsilon):
   record = {
+    'seed': 0,
+    'test': [mean, mean],
     'weighted_mean': mean,
     'epsilon': epsilon,
     'metric': 'squared_error',

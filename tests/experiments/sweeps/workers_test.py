@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from experiments.sweeps import launching
 from experiments.sweeps import workers
 
 
@@ -30,7 +31,23 @@ class _Runner:
       if item == -9:
         os.kill(os.getpid(), signal.SIGKILL)
       on_progress(item)
-      yield item, (item**2, os.getpid(), len(os.sched_getaffinity(0)))
+      gpu = os.environ.get('CUDA_VISIBLE_DEVICES')
+      yield item, (item**2, os.getpid(), len(os.sched_getaffinity(0)), gpu)
+
+
+class _Queue:
+  """Gives out jobs of the worker's last program first."""
+
+  def __init__(self, jobs):
+    self._jobs = list(jobs)
+
+  @property
+  def is_over(self):
+    return not self._jobs
+
+  def take(self, last_program):
+    self._jobs.sort(key=lambda job: job.program != last_program)
+    return self._jobs.pop(0) if self._jobs else None
 
 
 def _sleep(seconds):
@@ -41,10 +58,14 @@ def _sleep(seconds):
 class TestWorkers:
   @pytest.fixture(autouse=True)
   def _set_up(self, tmp_path):
-    self.logs = tmp_path / 'logs'
+    self.log = tmp_path / 'worker'
+
+  def start(self, jobs, make_runner, num_workers):
+    work = launching.Work(make_runner, None, self.log)
+    return workers.OnThisMachine(num_workers).carry_out(_Queue(jobs), work)
 
   def carry_out(self, jobs, num_workers=2):
-    events = workers.carry_out(jobs, _Runner, num_workers, self.logs)
+    events = self.start(jobs, _Runner, num_workers)
     return [event for event in events if event is not None]
 
   def test_every_job_is_done_once(self):
@@ -56,6 +77,11 @@ class TestWorkers:
     )
     assert len([e for e in events if e.ended]) == 9
     assert {e.result[2] for e in events if e.result} == {1}
+
+  def test_each_process_has_a_gpu_of_its_own(self, monkeypatch):
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '3,5')
+    events = self.carry_out([_Job('one', 'p'), _Job('two', 'q')])
+    assert {event.result[3] for event in events if event.result} == {'3', '5'}
 
   def test_a_job_that_fails_stops_no_other(self):
     events = self.carry_out([_Job('bad', items=(3, -1, 4)), _Job('good')])
@@ -69,7 +95,7 @@ class TestWorkers:
     events = self.carry_out(jobs, num_workers=1)
     (error,) = (e.error for e in events if e.error)
     assert 'was killed, as when there is not enough memory' in error
-    log = self.logs / 'worker-0.log'
+    log = self.log.with_name('worker-0.log')
     assert str(log) in error
     assert 'working on -9' in log.read_text()
     done = [e.job.name for e in events if e.result]
@@ -87,9 +113,7 @@ class TestWorkers:
       assert own == sorted(own, key=own.index)
 
   def test_who_wants_no_more_leaves_no_process(self):
-    events = workers.carry_out(
-      [_Job('slow')], functools.partial(_sleep, 600), 1, self.logs
-    )
+    events = self.start([_Job('slow')], functools.partial(_sleep, 600), 1)
     assert next(events) is None
     children = pathlib.Path(f'/proc/self/task/{os.getpid()}/children')
     before = set(children.read_text().split())

@@ -35,6 +35,21 @@ document.title = orders.join(' then ');
 </script></body>
 """
 
+# Has as the title how many of the visible things to press or scroll take the
+# keyboard's focus.
+_FOCUS = """
+<script type="module">
+const selector = 'a, button, select, input, summary, .wide';
+const visible = [...document.querySelectorAll(selector)]
+    .filter((element) => element.checkVisibility());
+const focused = visible.filter((element) => {
+  element.focus();
+  return element === document.activeElement && element.tabIndex >= 0;
+});
+document.title = `${focused.length} of ${visible.length}`;
+</script></body>
+"""
+
 
 def _browse(path: pathlib.Path, *flags: str) -> str:
   """Opens a page; returns what the browser prints."""
@@ -67,6 +82,13 @@ def _browse(path: pathlib.Path, *flags: str) -> str:
   return done.stdout
 
 
+def _title_after(path: pathlib.Path, script: str) -> str:
+  """Returns the title of a page that ends with a script."""
+  path.write_text(path.read_text().rpartition('</body>')[0] + script)
+  title = re.search('<title>(.*?)</title>', _browse(path, '--dump-dom'))
+  return html.unescape(title.group(1))
+
+
 @pytest.fixture(name='made', scope='module')
 def _made(tmp_path_factory) -> page.Report:
   root = tmp_path_factory.mktemp('browser')
@@ -94,11 +116,13 @@ def test_draws_every_chart(path):
 
 def test_a_button_sorts_a_table_up_and_down(path):
   press = _PRESS.replace('TABLE', '2').replace('COLUMN', '1')
-  page_before_its_end = path.read_text().rpartition('</body>')[0]
-  path.write_text(page_before_its_end + press)
-  title = re.search('<title>(.*?)</title>', _browse(path, '--dump-dom'))
-  up, down = html.unescape(title.group(1)).split(' then ')
+  up, down = _title_after(path, press).split(' then ')
   assert up.split(',') == down.split(',')[::-1]
+
+
+def test_all_can_be_done_by_keyboard(path):
+  focused, visible = _title_after(path, _FOCUS).split(' of ')
+  assert int(focused) == int(visible) > 30
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,18 @@ def _points():
   ]
 
 
+def _drawn_points():
+  return [
+    made_up_folders.point(
+      0.01 * i,
+      rate=0.001 * 1.4**i,
+      momentum=0.05 * (7 * i % 20),
+      size=(10, 20)[i % 2],
+    )
+    for i in range(20)
+  ]
+
+
 def _every_chart():
   own = made_up_folders.series(
     candidates=_CANDIDATES,
@@ -54,6 +66,7 @@ def _every_chart():
   one = sources.Grid(
     grid.path, [made_up_folders.point(r, rate=r) for r in (1, 2)], []
   )
+  drawn = sources.Grid(grid.path, _drawn_points(), [])
   return [
     client_charts.of_clients(series),
     client_charts.of_shares(series),
@@ -66,12 +79,13 @@ def _every_chart():
     learning_charts.of_communication(series),
     *grid_charts.of_grid(grid),
     *grid_charts.of_grid(one),
+    *grid_charts.of_grid(drawn),
   ]
 
 
 def test_vega_lite_draws_every_chart():
   every = _every_chart()
-  assert len(every) == 9 + 4 + 1
+  assert len(every) == 9 + 4 + 1 + 4
   for chart in every:
     svg = vl_convert.vegalite_to_svg(chart.to_spec() | {'width': 300})
     # Marks, beside the axes.
@@ -126,3 +140,15 @@ def test_a_heat_map_has_the_best_of_what_else_differs():
   }
   assert cells['1', '0.9'] == 1.8
   assert cells['nan', '0.9'] is None
+
+
+def test_settings_that_were_drawn_have_axes_of_numbers():
+  drawn = sources.Grid(
+    made_up_folders.pathlib.Path('grid'), _drawn_points(), []
+  )
+  encoding = grid_charts.of_grid(drawn)[0].spec['encoding']
+  assert encoding['x']['field'] == 'rate'
+  assert encoding['x']['scale'] == {'type': 'log'}
+  assert encoding['y']['scale'] == {'zero': False}
+  (row, *_) = grid_charts.of_grid(drawn)[0].data
+  assert row['rate'] == 0.001

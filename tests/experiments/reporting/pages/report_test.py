@@ -1,9 +1,11 @@
 """Tests of what a report has, and of when it is written."""
 
+import json
 import math
 
 import pytest
 
+from base import errors
 from experiments.reporting.pages import report
 from experiments.reporting.pages import sources
 from tests.experiments import made_up_folders
@@ -48,6 +50,25 @@ def test_the_points_of_a_grid_begin_with_the_best(tmp_path):
   assert rows[-1]['validation'] == 'diverged'
 
 
+def test_the_best_points_of_a_grid_are_those_that_it_chose(tmp_path):
+  grids = [made_up_folders.write_grid(tmp_path / name) for name in 'ab']
+  for folder, rate in zip(grids, (0.1, 1.0)):
+    (folder / 'results.json').write_text(
+      json.dumps({'ditto': {'values': {'rate': rate}}})
+    )
+    (folder / 'ditto.toml').write_text(
+      'algorithms = ["ditto"]\ntask = {name = "t"}\n'
+      f'ditto = {{rate = {rate}}}'
+    )
+  entries = sources.read(grids)
+  assert [grid.best()[0].values['rate'] for grid in entries] == [0.1, 1.0]
+  made = report.make(entries, '')
+  assert _texts(made, 'differences') == [
+    {'setting': 'rate', 'a: Ditto': '0.1', 'b: Ditto': '1.0'}
+  ]
+  assert [row['task'] for row in _texts(made, 'runs')] == ['t', 't']
+
+
 def test_watching_ends_when_all_is_finished(tmp_path, monkeypatch):
   folder = made_up_folders.write_run(tmp_path / 'run', finished=1)
   page = tmp_path / 'report.html'
@@ -65,6 +86,17 @@ def test_watching_ends_when_all_is_finished(tmp_path, monkeypatch):
   assert report.main([folder], page, None, watch=True) == 0
   assert looks == [True]
   assert 'refresh' not in page.read_text().split('<title>')[0]
+
+
+def test_a_report_replaces_itself_but_no_page_of_others(tmp_path):
+  folder = made_up_folders.write_run(tmp_path / 'run')
+  page = tmp_path / 'report.html'
+  for _ in range(2):
+    assert report.main([folder], page, None, watch=False) == 0
+  page.write_text('mine')
+  with pytest.raises(errors.UserError, match='report.html is there already'):
+    report.main([folder], page, None, watch=False)
+  assert page.read_text() == 'mine'
 
 
 @pytest.mark.parametrize(

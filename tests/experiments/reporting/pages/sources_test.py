@@ -39,6 +39,11 @@ def test_a_folder_of_folders_has_all_runs_inside(tmp_path):
   ]
 
 
+def test_a_folder_that_is_named_twice_is_read_once(tmp_path):
+  folder = made_up_folders.write_run(tmp_path / 'run')
+  assert len(sources.read([folder, tmp_path, folder])) == 1
+
+
 def test_runs_that_differ_in_seed_alone_are_repeats(tmp_path):
   paths = [made_up_folders.write_run(tmp_path / str(s), seed=s) for s in (0, 1)]
   series = sources.series_of(sources.read(paths))

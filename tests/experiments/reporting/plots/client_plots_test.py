@@ -96,6 +96,11 @@ class TestHurtScatter:
     np.testing.assert_allclose(_points(same), [[3, 0]])
     np.testing.assert_allclose(_points(better), [[2, 0.2], [4, 0.3]])
 
+  def test_where_nothing_changes_zero_is_in_the_middle(self):
+    figure = client_plots.hurt_scatter([1, 2], [1, 2], [3, 4], 'loss', False)
+    for plot in figure.axes:
+      assert plot.get_ylim() == (-1, 1)
+
   def test_shares_count_who_diverged_as_hurt(self):
     text = drawn.texts(self.draw())
     assert 'hurt (40%)' in text

@@ -6,6 +6,7 @@ import matplotlib
 import numpy as np
 import pytest
 
+from base import errors
 from experiments.reporting.plots import client_plots
 from experiments.reporting.plots import method_plots
 from experiments.reporting.plots import style
@@ -44,6 +45,18 @@ def test_a_figure_is_written_twice_the_same(tmp_path):
     assert (tmp_path / f'a.{ending}').read_bytes() == (
       tmp_path / f'b.{ending}'
     ).read_bytes()
+
+
+@pytest.mark.parametrize('ending', style.ENDINGS)
+def test_a_figure_replaces_itself_but_no_file_of_others(tmp_path, ending):
+  figure = client_plots.box_plot(_METHODS, 'accuracy', True)
+  style.save(figure, tmp_path, 'clients')
+  style.save(figure, tmp_path, 'clients')
+  other = tmp_path / f'clients.{ending}'
+  other.write_text('drawn by hand')
+  with pytest.raises(errors.UserError, match=f'clients.{ending} is there'):
+    style.save(figure, tmp_path, 'clients')
+  assert other.read_text() == 'drawn by hand'
 
 
 def _labels(axis):
@@ -106,6 +119,10 @@ def test_what_diverged_can_be_drawn(values):
   low, high = plot.get_xlim()
   assert low > -10
   assert high < 10
+
+
+def test_beside_many_zeros_the_others_are_not_far_out():
+  assert max(style.near([0.0, 0.0, 0.0, 0.0, 0.1, 0.2, 1e9])) == 0.2
 
 
 def test_what_is_far_out_does_not_decide():

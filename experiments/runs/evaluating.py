@@ -1,0 +1,301 @@
+"""Evaluates a finished run on other clients than its own.
+
+No rounds are run, and no candidate is chosen: the trained model is personalized
+for each client, and evaluated at the candidate that the run chose.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import pathlib
+import time
+from typing import Any
+
+from algorithms import methods
+from base import errors
+from experiments.command_line import terminal
+from experiments.configuration import configs
+from experiments.configuration import user_settings
+from experiments.reporting import results_folder
+from experiments.reporting import serialization
+from experiments.reporting import tables
+from experiments.runs import execution
+from experiments.runs import finished_methods
+from experiments.runs import single_run
+from personalization import choosing
+from personalization import evaluation
+from personalization import measurements
+from personalization import privacy
+from personalization import training
+from tasks import task as tasks
+
+# The results of the training, which are copied from the run.
+_OF_TRAINING = (
+  'rounds',
+  'warmstart_from',
+  'training_seconds',
+  'dropped_updates',
+  'diverged',
+  'skipped_in_training',
+  'frozen_weights_sha256',
+  'communication',
+  'costs',
+  'privacy',
+)
+# The settings that may differ from the run's, in addition to those of its task.
+_MEASURED = {
+  'seed',
+  *(own.name for own in dataclasses.fields(measurements.MeasurementSettings)),
+}
+
+
+def _configure(
+  run: results_folder.FinishedRun,
+  trained: configs.Config,
+  names: Sequence[str],
+  assignments: Sequence[str],
+) -> configs.Config:
+  """Makes the configuration of an evaluation.
+
+  Args:
+    run: The run.
+    trained: Its configuration.
+    names: The methods.
+    assignments: The values of `--set`.
+
+  Returns:
+    The configuration.
+
+  Raises:
+    UserError: If a setting would change the training.
+  """
+  preset = str(run.path / results_folder.CONFIG)
+  config = configs.resolve(user_settings.read(preset, assignments))
+  for difference in configs.differences(trained, config):
+    name = difference.partition(':')[0]
+    of_task = name.startswith('task.') and name != 'task.name'
+    if not of_task and name not in _MEASURED:
+      raise errors.UserError(
+        f'--set: {name} cannot be changed after {run.path} was trained. Only'
+        ' the settings of its task, the seed and the measurements can differ.'
+      )
+  own: Any = config.task_settings
+  if hasattr(own, 'encoding_file'):
+    encoding = run.path / results_folder.ENCODING
+    if not encoding.exists():
+      raise errors.UserError(
+        f'There is no {encoding}, which describes how data become examples.'
+        ' Repeat the command of the run, which writes it.'
+      )
+    own = dataclasses.replace(own, encoding_file=str(encoding.resolve()))
+  return dataclasses.replace(
+    config,
+    task_settings=own,
+    run=dataclasses.replace(config.run, algorithms=tuple(names)),
+    method_settings={name: config.method_settings[name] for name in names},
+  )
+
+
+def _check_task(
+  run: results_folder.FinishedRun,
+  name: str,
+  method: methods.Method,
+  trained: tasks.Task,
+  other: tasks.Task,
+) -> None:
+  """Raises a `UserError` if a method cannot be evaluated on another task."""
+  advice = f'Evaluate on data like those that {run.path} was trained on.'
+  if other.model != trained.model:
+    raise errors.UserError(
+      'These data or settings need a different model from that of the run:'
+      f' {other.model}, not {trained.model}. {advice}'
+    )
+  execution.check_frozen_weights(run.path, name, other)
+  for what, new_names, names in (
+    ('vocabulary', other.vocabulary, trained.vocabulary),
+    ('list of contexts', other.contexts, trained.contexts),
+  ):
+    if list(new_names) != list(names):
+      raise errors.UserError(
+        f'These data differ from those of the run in their {what}, so that the'
+        f' same numbers mean different things. {advice}'
+      )
+  training.check(method, other, name)
+  known = set(trained.train.client_ids)
+  new = [client for client in other.test.client_ids if client not in known]
+  if new and not method.personalizes_new_clients:
+    raise errors.UserError(
+      f'{name} can personalize only clients that it was trained on, and'
+      f' {new[0]} is not one of them. Name another method.'
+    )
+  for attribute in method.needs:
+    if attribute in trained.attributes:
+      names = list(trained.attributes[attribute].names)
+      new_names = list(other.attributes[attribute].names)
+      if new_names != names:
+        raise errors.UserError(
+          f'{name} was trained with the {attribute}s {", ".join(names)}, but'
+          f' these data have {", ".join(new_names)}. {advice}'
+        )
+
+
+def _with_found(
+  name: str, own: single_run.Training, task: tasks.Task
+) -> tasks.Task:
+  """Returns a task with the groups that training found for its clients."""
+  if own.stage.found is None:
+    return task
+  found = own.stage.found.values
+  for client in task.test.client_ids:
+    if client not in found:
+      raise errors.UserError(
+        f'{name} knows the groups of only the clients of its run, and {client}'
+        ' is not one of them. Name another method.'
+      )
+  attributes = {**task.attributes, tasks.GROUP: own.stage.found}
+  return dataclasses.replace(task, attributes=attributes)
+
+
+def evaluate(
+  source: str,
+  assignments: Sequence[str],
+  output_dir: pathlib.Path | None,
+  data_dir: str | None,
+) -> tuple[dict[str, results_folder.Result], pathlib.Path]:
+  """Evaluates the methods of a finished run on other clients.
+
+  Args:
+    source: FOLDER, or FOLDER:METHOD for one of its methods.
+    assignments: The values of `--set`.
+    output_dir: The folder to write to; by default one beside the run's folder.
+    data_dir: The folder of the data sets.
+
+  Returns:
+    The results of each method, and the folder that they are in.
+
+  Raises:
+    UserError: If the run cannot be evaluated on these clients. This is checked
+      before any computing.
+  """
+  folder, chosen = execution.parse_source(source)
+  run = results_folder.read(folder)
+  trained_config = configs.from_file(folder / results_folder.CONFIG)
+  names = list(run.methods)
+  if chosen is not None:
+    # The baseline first, as others are compared with its clients.
+    own = (trained_config.run.baseline, execution.method_in(run, chosen))
+    names = list(dict.fromkeys(filter(None, own)))
+  if privacy.ENTRIES[trained_config.privacy].of_examples:
+    raise errors.UserError(
+      f'The run in {folder} protects examples. Its evaluation would use them'
+      ' once more, which its privacy guarantee does not account for.'
+    )
+  config = _configure(run, trained_config, names, assignments)
+  if output_dir is None:
+    there = folder.resolve()
+    output_dir = there.with_name(f'{there.name}-evaluated-{config.digest()}')
+  trained_task = execution.load_task(trained_config, data_dir)
+  task = execution.read_task(config, data_dir)
+  built = execution.build_methods(trained_config, trained_task)
+  for name in names:
+    _check_task(run, name, built[name], trained_task, task)
+  given = {
+    name: finished_methods.chosen_candidates(run, name, task.test.client_ids)
+    for name in names
+  }
+  populations = evaluation.prepare(
+    task,
+    measurement=config.measurement,
+    seed=config.training.seed,
+    chooses=False,
+  )
+  with results_folder.open_folder(output_dir, config) as results:
+    for name, done in results.results.items():
+      if done.get('evaluated_from') != str(folder.resolve()):
+        raise errors.UserError(
+          f'{output_dir} has results of another run. Name another output_dir.'
+        )
+      terminal.say(f'{name}: done before; delete {output_dir} to do it again')
+    if task.notes:
+      terminal.say(task.notes)
+    results.write_encoding(task.encoding)
+    finished = finished_methods.restore(
+      folder, trained_config, trained_task, names
+    )
+    known = set(trained_task.train.client_ids)
+    for name in names:
+      if name in results.results:
+        continue
+      choice = choosing.Choice(given=given[name])
+      measured, rows = _evaluate(
+        name, finished[name], task, populations, config, choice, results
+      )
+      result = {
+        **measured,
+        **{what: run.methods[name][what] for what in _OF_TRAINING},
+        # Of which this folder has no files.
+        'training': None,
+        'begins_with': None,
+        'evaluated_from': str(folder.resolve()),
+        'clients_in_training': sum(row['client'] in known for row in rows),
+      }
+      results.add(name, result, rows)
+    return results.results, output_dir
+
+
+def _evaluate(
+  name: str,
+  finished: finished_methods.FinishedMethod,
+  task: tasks.Task,
+  populations: evaluation.Populations,
+  config: configs.Config,
+  choice: choosing.Choice,
+  results: results_folder.RunFolder,
+) -> tuple[dict[str, Any], list[results_folder.Row]]:
+  """Evaluates a method; returns what was measured, and the clients' rows."""
+  start = time.monotonic()
+  baseline = config.run.baseline
+  method = dataclasses.replace(
+    finished.method,
+    evaluation_sets=measurements.evaluation_sets(task, config.measurement),
+  )
+  others = None
+  if baseline and baseline != name and method.baseline is None:
+    others = serialization.metrics_in(results.rows_of(baseline))
+  stage = dataclasses.replace(
+    finished.training.stage, task=_with_found(name, finished.training, task)
+  )
+  outcome = single_run.evaluate(
+    name,
+    method,
+    dataclasses.replace(finished.training, stage=stage),
+    task,
+    populations,
+    config,
+    choice,
+    others,
+  )
+  result: dict[str, Any] = {
+    **serialization.make_result(outcome),
+    'hurt_against': None if others is None else baseline,
+    'evaluation_seconds': time.monotonic() - start,
+  }
+  return result, serialization.make_rows(name, outcome)
+
+
+def main(
+  source: str,
+  assignments: Sequence[str],
+  output_dir: pathlib.Path | None,
+  data_dir: str | None,
+) -> int:
+  """Evaluates a run and shows the results; returns the exit status."""
+  results, output_dir = evaluate(source, assignments, output_dir, data_dir)
+  tables.print_results(results)
+  result = next(iter(results.values()))
+  terminal.say(
+    f'{result["clients_in_training"]} of the'
+    f' {result["test"]["num_clients"]} clients were in training.'
+  )
+  terminal.say(f'Written to {output_dir}')
+  single_run.refuse_diverged([results])
+  return 0

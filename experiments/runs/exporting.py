@@ -1,0 +1,123 @@
+"""The models of a finished run, exported for use without this project."""
+
+from collections.abc import Mapping, Sequence
+import pathlib
+from typing import Any
+import urllib.parse
+
+from base import errors
+from experiments.command_line import terminal
+from experiments.configuration import configs
+from experiments.reporting import exported_models
+from experiments.reporting import folders
+from experiments.reporting import results_folder
+from experiments.runs import execution
+from experiments.runs import finished_methods
+from experiments.runs import personal_weights
+from tasks import task as tasks
+
+
+def _facts(
+  source: str, config: configs.Config, task: tasks.Task, title: str, **own: Any
+) -> dict[str, Any]:
+  """Describes a model for a user who does not have the run."""
+  return {
+    'title': title,
+    'run': source,
+    **own,
+    'task': config.to_dict()['task'],
+    'metric': task.metric,
+    'higher_is_better': task.higher_is_better,
+    'encoding': task.encoding,
+    'vocabulary': list(task.vocabulary),
+    'contexts': list(task.contexts),
+    'frozen_weights_sha256': task.model.frozen_digest,
+  }
+
+
+def _trained(
+  source: str, config: configs.Config, task: tasks.Task
+) -> dict[str, exported_models.Exported]:
+  """Finds the models that all clients share."""
+  _, name, _ = execution.trained_in(source)
+  found = execution.saved_models(source, task)
+  exported = {}
+  for k, weights in enumerate(found):
+    only = len(found) == 1
+    title = 'Global model' if only else f'Model {k}'
+    facts = _facts(source, config, task, f'{title} of {name}', method=name)
+    exported['' if only else f'model_{k}'] = exported_models.Exported(
+      task.model, weights, facts
+    )
+  return exported
+
+
+def _personal(
+  source: str,
+  config: configs.Config,
+  task: tasks.Task,
+  candidates: Mapping[str, str],
+  run: results_folder.FinishedRun,
+  name: str,
+) -> dict[str, exported_models.Exported]:
+  """Finds the models of clients."""
+  execution.check_frozen_weights(run.path, name, task)
+  found = personal_weights.personalize(run, config, task, name, candidates)
+  return {
+    # Names of clients may have characters that folders' names cannot have.
+    urllib.parse.quote(client, safe=' '): exported_models.Exported(
+      own.model,
+      own.weights,
+      _facts(
+        source,
+        config,
+        task,
+        f'Model of {client} by {name}: {own.candidate}',
+        method=name,
+        client=client,
+        candidate=own.candidate,
+      ),
+    )
+    for client, own in found.items()
+  }
+
+
+def main(
+  source: str,
+  clients: Sequence[str],
+  all_clients: bool,
+  candidate: str | None,
+  output_dir: pathlib.Path,
+  data_dir: str | None,
+) -> int:
+  """Exports what a user asked for; returns the exit status."""
+  folders.check_empty('output_dir', output_dir)
+  folder, chosen = execution.parse_source(source)
+  run = results_folder.read(folder)
+  config = configs.from_file(folder / results_folder.CONFIG)
+  if clients or all_clients:
+    name = execution.method_in(run, chosen)
+    if all_clients:
+      clients = [row['client'] for row in run.clients[name]]
+    known = run.methods[name]['candidates']
+    if candidate is None:
+      candidates = finished_methods.chosen_candidates(run, name, clients)
+    elif candidate in known:
+      candidates = dict.fromkeys(clients, candidate)
+    else:
+      raise errors.unknown('candidate', candidate, known)
+    task = execution.load_task(config, data_dir)
+    exported = _personal(source, config, task, candidates, run, name)
+  elif candidate is not None:
+    raise errors.UserError('--candidate is for the model of a --client.')
+  else:
+    execution.trained_in(source)
+    task = execution.load_task(config, data_dir)
+    exported = _trained(source, config, task)
+  exported_models.write(output_dir, exported)
+  terminal.say(
+    f'Written to {output_dir}: '
+    + ', '.join(name or 'a model' for name in list(exported)[:5])
+    + (', …' if len(exported) > 5 else '')
+  )
+  return 0

@@ -1,0 +1,103 @@
+"""Methods of a finished run, in the state in which their training ended."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+import dataclasses
+import pathlib
+
+from algorithms import methods
+from base import errors
+from experiments.configuration import configs
+from experiments.reporting import results_folder
+from experiments.runs import execution
+from experiments.runs import single_run
+from personalization import checkpoints
+from tasks import task as tasks
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishedMethod:
+  """A method of a finished run.
+
+  Attributes:
+    method: The method.
+    training: Its training.
+  """
+
+  method: methods.Method
+  training: single_run.Training
+
+
+def chosen_candidates(
+  run: results_folder.FinishedRun, name: str, clients: Sequence[str]
+) -> dict[str, str]:
+  """Finds which candidate a finished run has chosen for clients.
+
+  Args:
+    run: The run.
+    name: The method.
+    clients: The clients, who may be others than those of the run.
+
+  Returns:
+    The name of each client's candidate.
+
+  Raises:
+    UserError: If clients of the run chose for themselves, and one was not among
+      them.
+  """
+  own = {row['client']: row['candidate'] for row in run.clients[name]}
+  of_all = list(run.methods[name]['chosen'])
+  for client in clients:
+    if client not in own and len(of_all) > 1:
+      raise errors.UserError(
+        f'In {run.path} each client has chosen a candidate of {name} for'
+        f' itself, and {client} was none of them. The candidates are'
+        f' {", ".join(of_all)}.'
+      )
+  return {client: own.get(client, of_all[0]) for client in clients}
+
+
+def _check_checkpoint(folder: pathlib.Path, training: str, rounds: int) -> None:
+  """Raises a `UserError` if the last checkpoint of a training is gone."""
+  where = results_folder.checkpoint_dir(folder, training)
+  manager = checkpoints.NpzProgramStateManager(where)
+  # Without this checkpoint the training would start again.
+  if rounds and rounds not in (asyncio.run(manager.get_versions()) or ()):
+    raise errors.UserError(
+      f'{where} has no checkpoint of round {rounds}, with which the training'
+      ' has ended. Do the run again, in another folder.'
+    )
+
+
+def restore(
+  folder: pathlib.Path,
+  config: configs.Config,
+  task: tasks.Task,
+  names: Iterable[str],
+) -> dict[str, FinishedMethod]:
+  """Restores methods of a finished run.
+
+  Args:
+    folder: The folder of the run.
+    config: Its configuration.
+    task: Its task.
+    names: The names of the methods.
+
+  Returns:
+    The methods, by their names.
+
+  Raises:
+    UserError: If the folder has no results, or a checkpoint is gone.
+  """
+  names = list(names)
+  for name, own in results_folder.read(folder).methods.items():
+    if own['training'] is not None and {name, own['training']} & {*names}:
+      _check_checkpoint(folder, own['training'], own['rounds'])
+  execution.set_runtime(config.run)
+  built = execution.build_methods(config, task)
+  with results_folder.open_folder(folder, config) as run_folder:
+    trainings = single_run.Trainings(built, task, config, run_folder)
+    return {
+      name: FinishedMethod(built[name], trainings.get(built[name]))
+      for name in names
+    }

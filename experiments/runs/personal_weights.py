@@ -1,0 +1,178 @@
+"""Weights of the personal models of a run's clients.
+
+Runs do not keep the models of clients that adapt to their examples. So each
+client adapts again, as it did in the evaluation, and the evaluation returns the
+weights of each candidate in place of its metric.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+from typing import Any, cast
+
+import numpy as np
+import tensorflow as tf
+
+from base import errors
+from experiments.configuration import configs
+from experiments.reporting import results_folder
+from experiments.runs import finished_methods
+from personalization import evaluation
+from personalization import privacy
+from tasks import task as tasks
+from tasks.data import populations
+from tasks.models import models
+
+_WEIGHTS = 'weights'
+
+
+def _with_weight_statistics(model: models.Model) -> models.Model:
+  """Returns the model with its weights as another statistic."""
+  kind: Any = type(model)
+
+  @dataclasses.dataclass(frozen=True)
+  class WithWeightStatistics(kind):
+    """The model; the statistics of an example include the weights."""
+
+    @property
+    def pretrained(self) -> models.Model | None:
+      return None  # It has no weights to reveal.
+
+    def statistics(
+      self, weights: models.Weights, batch: models.Batch
+    ) -> models.Statistics:
+      found = super().statistics(weights, batch)
+      found[_WEIGHTS] = tf.nest.map_structure(
+        lambda weight: tf.convert_to_tensor(weight)[tf.newaxis], weights
+      )
+      return found
+
+  own = {
+    field.name: getattr(model, field.name)
+    for field in dataclasses.fields(model)
+    if field.init
+  }
+  return cast(models.Model, WithWeightStatistics(**own))
+
+
+def _find_clients(
+  task: tasks.Task, clients: Sequence[str]
+) -> dict[str, populations.Load]:
+  """Finds the examples that clients adapt to, in any population of a task."""
+  found = {}
+  for population in (task.train, task.validation, task.test):
+    load = population.sets.get('personalization') or population.sets['train']
+    known = set(population.client_ids)
+    found.update({client: load for client in clients if client in known})
+  for client in clients:
+    if client not in found:
+      raise errors.unknown('client', client, task.test.client_ids)
+  return found
+
+
+@dataclasses.dataclass(frozen=True)
+class PersonalModel:
+  """The model of a client.
+
+  Attributes:
+    model: The model, which may have more weights than the task's model.
+    weights: Its weights.
+    candidate: The name of the candidate that has these weights.
+  """
+
+  model: models.Model
+  weights: models.Weights
+  candidate: str
+
+
+def personalize(
+  run: results_folder.FinishedRun,
+  config: configs.Config,
+  task: tasks.Task,
+  name: str,
+  candidates: Mapping[str, str],
+) -> dict[str, PersonalModel]:
+  """Personalizes the model of a finished run again.
+
+  Args:
+    run: The run.
+    config: Its configuration.
+    task: Its task.
+    name: The method.
+    candidates: The candidate of each client.
+
+  Returns:
+    The model of each client.
+
+  Raises:
+    UserError: If a client cannot be personalized, or the method personalizes
+      predictions rather than weights.
+  """
+  if privacy.ENTRIES[config.privacy].of_examples:
+    raise errors.UserError(
+      f'{run.path} protects examples. Another personalization would be one more'
+      ' use of them, which its guarantee does not cover. Leave out the client.'
+    )
+  loads = _find_clients(task, list(candidates))
+  finished = finished_methods.restore(run.path, config, task, [name])[name]
+  model = finished.method.trainer.model
+  trainer = dataclasses.replace(
+    finished.method.trainer, model=_with_weight_statistics(model)
+  )
+  method = dataclasses.replace(
+    finished.method,
+    personalizer=dataclasses.replace(
+      finished.method.personalizer, trainer=trainer
+    ),
+    evaluation_sets=(_WEIGHTS,),
+  )
+  names = [str(candidate) for candidate in method.candidates]
+  for client, candidate in candidates.items():
+    if candidate not in names:
+      raise errors.UserError(
+        f'The candidate {candidate!r} of {client} has no trained weights. Name'
+        f' another --candidate: {", ".join(names)}.'
+      )
+  blank = {
+    feature: np.zeros([1, *spec.shape], spec.dtype.as_numpy_dtype)
+    for feature, spec in model.example_spec.items()
+  }
+  sizes = [
+    populations.num_examples(load(client)) for client, load in loads.items()
+  ]
+  found = {}
+  # One client after another, as the weights of all its candidates are in
+  # memory.
+  for client, load in loads.items():
+    measured = evaluation.measure(
+      method,
+      finished.training.ended,
+      populations.Population(
+        (client,),
+        {'personalization': load, _WEIGHTS: lambda _: blank},
+        # With equal shapes, the program is compiled only once.
+        pad_to={'personalization': max(sizes)},
+      ),
+      finished.training.stage.task,
+      config.training,
+      measured_on=_WEIGHTS,
+    )
+    if not measured['client_ids']:
+      raise errors.UserError(
+        f'{client} has no examples to personalize a model on.'
+      )
+    if _WEIGHTS not in measured:
+      raise errors.UserError(
+        f'{name} personalizes predictions rather than weights, so that its'
+        ' clients have no models of their own. Leave out the client.'
+      )
+    candidate = candidates[client]
+    take = functools.partial(_take, place=names.index(candidate))
+    weights = tf.nest.map_structure(take, measured[_WEIGHTS])
+    found[client] = PersonalModel(model, weights, candidate)
+  return found
+
+
+def _take(leaf: np.ndarray, place: int) -> np.ndarray:
+  """Returns a weight of a candidate of the only client."""
+  return np.asarray(leaf)[0, place]

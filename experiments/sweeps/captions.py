@@ -1,0 +1,21 @@
+"""Captions of the figures of grids and tables."""
+
+from collections.abc import Iterable
+
+from experiments.reporting.plots import style
+from experiments.sweeps import grid_results
+
+
+def of_points(what: str, results: Iterable[grid_results.PointResult]) -> str:
+  """Says of which clients a figure of points is, and of how many repeats.
+
+  Args:
+    what: The task, or what else the figure is of.
+    results: The points.
+  """
+  records = [record for own in results for record in own.records]
+  return style.of_whom(
+    what,
+    max((len(record['test']) for record in records), default=0),
+    len({record['seed'] for record in records}),
+  )

@@ -1,0 +1,47 @@
+"""The cores and GPUs of this machine, of which each process gets one."""
+
+import dataclasses
+import itertools
+import os
+import pathlib
+
+# The driver's list of GPUs, which needs neither CUDA nor TensorFlow.
+_DRIVER = pathlib.Path('/proc/driver/nvidia/gpus')
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+  """The core and the GPU that a process uses.
+
+  Attributes:
+    core: The core.
+    gpu: The GPU as CUDA_VISIBLE_DEVICES names it, if the machine has any.
+  """
+
+  core: int
+  gpu: str | None
+
+  def keep_to(self) -> None:
+    """Has this process use only them, if it has not imported TensorFlow yet."""
+    os.sched_setaffinity(0, {self.core})
+    if self.gpu is not None:
+      os.environ['CUDA_VISIBLE_DEVICES'] = self.gpu
+
+
+def _gpus() -> list[str]:
+  """Lists the GPUs that this program may use."""
+  visible = os.environ.get('CUDA_VISIBLE_DEVICES')
+  if visible is None:
+    return [str(i) for i, _ in enumerate(_DRIVER.glob('*'))]
+  # CUDA, too, ends the list at what is no GPU, as -1.
+  names = (name.strip() for name in visible.split(','))
+  return list(itertools.takewhile(lambda name: name not in ('', '-1'), names))
+
+
+def of_process(number: int) -> Devices:
+  """Returns the devices of a process; those of the next one are the next."""
+  cores, gpus = sorted(os.sched_getaffinity(0)), _gpus()
+  number += os.getpid()  # Other programs on this machine begin elsewhere.
+  return Devices(
+    cores[number % len(cores)], gpus[number % len(gpus)] if gpus else None
+  )

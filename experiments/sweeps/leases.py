@@ -1,0 +1,141 @@
+"""Leases, by which programs on one folder share their work out.
+
+A lease is a file NAME.N that only one program can make. While the program works
+it touches its leases; one that was not touched for a while has expired, as its
+machine may be gone, and whoever makes NAME.N+1 takes it over. Times are those
+of the file system, so that the clocks of machines need not agree. On the same
+machine a program that is gone is known at once.
+
+Whoever wakes up after its lease was taken over does work that is done twice,
+which must do no harm. A lease that is given back has no file.
+"""
+
+import contextlib
+import errno
+import os
+import pathlib
+import tempfile
+import threading
+
+from base import errors
+
+# What is not touched for so long has expired.
+_EXPIRY_SECONDS = 60.0
+# How many times a lease is touched before it would expire.
+_TOUCHES = 6
+
+
+def _start_time(process: str) -> str | None:
+  """Returns when a process of this machine started; None if it has ended."""
+  try:
+    text = pathlib.Path(f'/proc/{process}/stat').read_text(encoding='utf-8')
+  except OSError:
+    return None
+  state, *fields = text.rpartition(')')[2].split()
+  return None if state in 'XZ' else fields[18]
+
+
+def _machine() -> str:
+  """Returns what no other machine has, nor another container on this one."""
+  boot = pathlib.Path('/proc/sys/kernel/random/boot_id')
+  namespace = os.readlink('/proc/self/ns/pid')
+  return f'{boot.read_text(encoding="utf-8").strip()} {namespace}'
+
+
+class Leases:
+  """The leases in a folder, some of which this program holds."""
+
+  def __init__(
+    self, folder: pathlib.Path, expiry_seconds: float = _EXPIRY_SECONDS
+  ):
+    """Begins to hold leases.
+
+    Args:
+      folder: The folder of the leases, which exists.
+      expiry_seconds: When one has expired that was not touched.
+    """
+    self._folder = folder
+    self._expiry_seconds = expiry_seconds
+    self._machine = _machine()
+    process = str(os.getpid())
+    self._holder = f'{self._machine}\n{process}\n{_start_time(process)}'
+    self._held: dict[str, int] = {}
+    self._is_over = threading.Event()
+    threading.Thread(target=self._touch, name='leases', daemon=True).start()
+
+  def close(self) -> None:
+    """Gives all leases back."""
+    self._is_over.set()
+    for name in list(self._held):
+      self.give_back(name)
+
+  def _touch(self) -> None:
+    while not self._is_over.wait(self._expiry_seconds / _TOUCHES):
+      for lease in list(self._held.items()):
+        # It may have been given back, or the disk be away for a moment.
+        with contextlib.suppress(OSError):
+          os.utime(self._path(*lease))
+
+  def _path(self, name: str, number: int) -> pathlib.Path:
+    return self._folder / f'{name}.{number}'
+
+  def _last_numbers(self) -> dict[str, int]:
+    """Returns the last number of each lease that there is."""
+    last: dict[str, int] = {}
+    for file in os.listdir(self._folder):
+      name, _, number = file.rpartition('.')
+      if name and number.isdecimal():
+        last[name] = max(int(number), last.get(name, 0))
+    return last
+
+  def _has_expired(self, path: pathlib.Path) -> bool:
+    try:
+      # To open it has a network's file system ask its server.
+      with path.open(encoding='utf-8') as file:
+        holder = file.read().split('\n')
+        touched = os.fstat(file.fileno()).st_mtime
+    except OSError as error:
+      if error.errno in (errno.ENOENT, errno.ESTALE):
+        return True  # It was given back just now.
+      raise
+    if holder[0] == self._machine and len(holder) == 3:
+      return _start_time(holder[1]) != holder[2]
+    with tempfile.TemporaryFile(dir=self._folder) as file:
+      now = os.fstat(file.fileno()).st_mtime
+    return now > touched + self._expiry_seconds
+
+  def of_others(self) -> set[str]:
+    """Returns what others hold."""
+    return {
+      name
+      for name, number in self._last_numbers().items()
+      if self._held.get(name) != number
+      and not self._has_expired(self._path(name, number))
+    }
+
+  def claim(self, name: str) -> bool:
+    """Takes a lease, unless another program holds it.
+
+    Args:
+      name: Of what, as a file can be named; not of what this program holds.
+
+    Returns:
+      Whether it was taken.
+    """
+    number = self._last_numbers().get(name, 0)
+    if number and not self._has_expired(self._path(name, number)):
+      return False
+    path = self._path(name, number + 1)
+    with errors.writing(path):
+      try:
+        with path.open('x', encoding='utf-8') as file:
+          file.write(self._holder)
+      except FileExistsError:
+        return False
+    self._held[name] = number + 1
+    return True
+
+  def give_back(self, name: str) -> None:
+    """Gives a lease back, and removes those that it took over."""
+    for number in range(1, self._held.pop(name) + 1):
+      self._path(name, number).unlink(missing_ok=True)

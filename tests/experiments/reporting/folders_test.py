@@ -1,0 +1,49 @@
+"""Tests of the folders that programs write their results to."""
+
+import pytest
+
+from base import errors
+from experiments.reporting import folders
+
+
+@pytest.mark.parametrize('make', ['write_bytes', 'mkdir'])
+def test_what_is_not_of_the_programs_is_not_replaced(tmp_path, make):
+  path = tmp_path / 'clients.png'
+  folders.check_own(path)
+  getattr(path, make)(*([b'drawn by hand'] if make == 'write_bytes' else []))
+  with pytest.raises(errors.UserError, match='clients.png is there already'):
+    folders.check_own(path)
+
+
+def test_what_is_of_the_programs_may_be_replaced(tmp_path):
+  path = tmp_path / 'report.html'
+  path.write_text(f'<meta name="generator" content="{folders.MARK}">')
+  folders.check_own(path)
+
+
+def test_only_an_empty_folder_is_written_to(tmp_path):
+  folders.check_empty('export_dir', tmp_path)
+  folders.check_empty('export_dir', tmp_path / 'none')
+  (tmp_path / 'file').write_text('')
+  for path in (tmp_path, tmp_path / 'file'):
+    with pytest.raises(errors.UserError, match='--export_dir: .* is there'):
+      folders.check_empty('export_dir', path)
+
+
+@pytest.mark.parametrize('name', ['vocab.json', 'repeats.json', 'metrics'])
+def test_a_folder_with_results_of_something_else_is_refused(tmp_path, name):
+  (tmp_path / name).write_text('mine')
+  with (
+    pytest.raises(errors.UserError, match=f'has {name} but no pretraining.js'),
+    folders.locked(tmp_path, 'pretraining.json'),
+  ):
+    pytest.fail('It has the folder.')
+
+
+def test_a_file_in_the_place_of_a_folder_is_found_before_anything(tmp_path):
+  (tmp_path / 'plots').write_text('')
+  with (
+    pytest.raises(errors.UserError, match='plots is in the place of a folder'),
+    folders.locked(tmp_path, 'runs.jsonl'),
+  ):
+    pytest.fail('It has the folder.')

@@ -1,0 +1,99 @@
+"""Tests of leases."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from experiments.sweeps import leases
+
+
+@pytest.fixture(name='start')
+def _start(tmp_path):
+  """Starts what holds leases, in a folder that all of them have in common."""
+  started = []
+
+  def start(expiry_seconds=60.0):
+    started.append(leases.Leases(tmp_path, expiry_seconds))
+    return started[-1]
+
+  yield start
+  for own in started:
+    own.close()
+
+
+def _expire(path):
+  """Has a lease be one of another machine, which is gone."""
+  path.write_text('of another machine')
+  os.utime(path, (time.time() - 61,) * 2)
+
+
+def test_a_lease_has_one_holder(start, tmp_path):
+  one, two = start(), start()
+  assert one.claim('a')
+  assert not two.claim('a')
+  assert two.claim('b')
+  assert one.of_others() == {'b'}
+  one.give_back('a')
+  assert two.claim('a')
+  two.close()
+  assert one.of_others() == set()
+  assert not list(tmp_path.iterdir())
+
+
+def test_one_of_many_takes_over_a_lease_that_expired(start, tmp_path):
+  everybody = [start() for _ in range(4)]
+  names = [f'lease {i}' for i in range(30)]
+  for name in names:
+    assert everybody[0].claim(name)
+    _expire(tmp_path / f'{name}.1')
+  barrier = threading.Barrier(3)
+  taken = []
+
+  def take_over(own):
+    for name in names:
+      barrier.wait()
+      if own.claim(name):
+        taken.append(name)
+
+  threads = [
+    threading.Thread(target=take_over, args=(own,)) for own in everybody[1:]
+  ]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert sorted(taken) == sorted(names)
+  # Who wakes up and gives back what it held takes nothing from the others.
+  everybody[0].close()
+  assert start().of_others() == set(names)
+
+
+def test_a_lease_whose_holder_lives_does_not_expire(start, tmp_path):
+  assert start(expiry_seconds=0.6).claim('a')
+  (tmp_path / 'a.1').write_text('of another machine')
+  other = start(expiry_seconds=0.6)
+  for _ in range(3):
+    time.sleep(0.4)
+    assert not other.claim('a')
+
+
+def test_a_holder_that_was_killed_here_is_known_to_be_gone(start, tmp_path):
+  code = (
+    'import os, pathlib, sys\nfrom experiments.sweeps import leases\n'
+    'leases.Leases(pathlib.Path(sys.argv[1])).claim("a");'
+    'os.kill(os.getpid(), 9)'
+  )
+  subprocess.run(
+    [sys.executable, '-c', code, tmp_path],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+  )
+  assert (tmp_path / 'a.1').exists()
+  own = start()
+  assert own.of_others() == set()
+  assert own.claim('a')
+  own.give_back('a')
+  assert not list(tmp_path.iterdir())
