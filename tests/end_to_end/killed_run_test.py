@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import os
@@ -11,7 +12,10 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
+
+from tests import processes
 
 _ROOT = pathlib.Path(__file__).absolute().parents[2]
 _TIMEOUT = 240.0
@@ -70,45 +74,13 @@ def _start(command: Sequence[str]) -> subprocess.Popen[str]:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class Process:
-  """A process, which another one of the same id is not."""
-
-  pid: int
-  start_time: str
-  command: str
-
-  def is_gone(self, within_seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + within_seconds
-    while _stat(self.pid)[2] == self.start_time:
-      if time.monotonic() > deadline:
-        return False
-      time.sleep(0.01)
-    return True
-
-
-def _stat(pid: int) -> tuple[str, int | None, str | None]:
-  """A process's state, parent and time of start; of a dead one, no time."""
-  try:
-    text = pathlib.Path(f'/proc/{pid}/stat').read_text()
-  except (FileNotFoundError, ProcessLookupError):
-    return 'X', None, None
-  state, parent, *fields = text.rpartition(')')[2].split()
-  return state, int(parent), None if state == 'Z' else fields[17]
-
-
-def _descendants(pid: int) -> list[Process]:
-  processes = []
-  for path in pathlib.Path('/proc').glob('[0-9]*'):
-    child = int(path.name)
-    _, parent, start_time = _stat(child)
-    if parent == pid and start_time is not None:
-      try:
-        command = (path / 'cmdline').read_text().replace('\0', ' ')
-      except (FileNotFoundError, ProcessLookupError):
-        continue
-      processes += [Process(child, start_time, command), *_descendants(child)]
-  return processes
+def _commands(pid: int) -> dict[psutil.Process, str]:
+  """Returns the processes that a process has started, and their commands."""
+  commands = {}
+  for process in psutil.Process(pid).children(recursive=True):
+    with contextlib.suppress(psutil.NoSuchProcess):
+      commands[process] = ' '.join(process.cmdline())
+  return commands
 
 
 def _checkpoints(folder: pathlib.Path, method: str) -> list[int]:
@@ -124,13 +96,13 @@ class KilledRun:
   Attributes:
     round: The round of its last checkpoint.
     done: The methods with results.
-    children: The processes that it had started.
+    children: The processes that it had started, and their commands.
     said: What it had written.
   """
 
   round: int
   done: tuple[str, ...]
-  children: list[Process]
+  children: dict[psutil.Process, str]
   said: str
 
 
@@ -160,7 +132,7 @@ class _Runs:
     while not _checkpoints(folder, method) and process.poll() is None:
       assert time.monotonic() < deadline, 'There was no checkpoint.'
       time.sleep(0.01)
-    children = _descendants(process.pid)
+    children = _commands(process.pid)
     process.send_signal(signal.SIGKILL)
     # It comes to an end only when nobody has the pipes open any more.
     shown, said = process.communicate(timeout=30)
@@ -183,13 +155,13 @@ class Whole:
     folder: Its folder.
     head: What came out of the pipe.
     seconds: How long the pipe was open behind the last result.
-    children: The processes that it had started.
+    children: The processes that it had started, and their commands.
   """
 
   folder: pathlib.Path
   head: str
   seconds: float
-  children: list[Process]
+  children: dict[psutil.Process, str]
 
 
 def _whole(runs: _Runs, folder: pathlib.Path, runtime: str) -> Whole:
@@ -198,7 +170,7 @@ def _whole(runs: _Runs, folder: pathlib.Path, runtime: str) -> Whole:
   )
   while process.poll() is None and not _checkpoints(folder, 'fedadam'):
     time.sleep(0.05)
-  children = _descendants(process.pid)
+  children = _commands(process.pid)
   shown, said = process.communicate(timeout=_TIMEOUT)
   assert 'Traceback' not in said, said
   seconds = time.time() - (folder / 'results.json').stat().st_mtime
@@ -297,9 +269,9 @@ def test_it_went_on_and_did_not_begin_again(results, runtime):
 @_RUNTIMES
 def test_no_process_outlives_a_run(results, runtime):
   for run in (results['whole', runtime], results['resumed', runtime].killed):
-    workers = [p for p in run.children if 'worker_binary' in p.command]
+    workers = [c for c in run.children.values() if 'worker_binary' in c]
     assert len(workers) == (runtime == 'native')
-    assert all(process.is_gone() for process in run.children)
+    assert all(map(processes.is_gone, run.children))
 
 
 @_RUNTIMES

@@ -4,7 +4,6 @@ import collections
 from collections.abc import Iterator, Sequence, Set
 import gc
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -14,10 +13,12 @@ from typing import NamedTuple
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests import processes
 from tff_runtimes import native
 
 # Prints when its worker is there, and again before it does `{then}`.
@@ -48,64 +49,25 @@ _PROGRAMS = {
 }
 
 
-def _start_time(pid: int) -> str | None:
-  """Returns when a process was started; None if it has ended.
-
-  This tells it from a later process with the same id.
-  """
-  try:
-    stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
-  except (FileNotFoundError, ProcessLookupError):
-    return None
-  state, *fields = stat.rpartition(')')[2].split()
-  return None if state == 'Z' else fields[18]
+def _wait_until_at_work(worker: psutil.Process) -> None:
+  """Waits until the worker has worked for 0.2 s more."""
+  enough = sum(worker.cpu_times()[:2]) + 0.2
+  deadline = time.monotonic() + 20
+  while sum(worker.cpu_times()[:2]) < enough:
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
 
 
-def _children(pid: int) -> set[int]:
-  children = set()
-  for path in pathlib.Path('/proc').glob('[0-9]*/stat'):
-    try:
-      parent = path.read_text().rpartition(')')[2].split()[1]
-    except (FileNotFoundError, ProcessLookupError):
-      continue
-    if int(parent) == pid:
-      children.add(int(path.parent.name))
-  return children
+def _children(pid: int | None = None) -> set[psutil.Process]:
+  return set(psutil.Process(pid).children())
 
 
-def _processor_ticks(pid: int) -> int:
-  """Returns how long a process has worked, in units of 10 ms."""
-  stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
-  return sum(map(int, stat.rpartition(')')[2].split()[11:13]))
-
-
-class WorkerProcess(NamedTuple):
-  """A worker process."""
-
-  pid: int
-  start_time: str
-
-  def wait_until_at_work(self) -> None:
-    """Waits until the worker has worked for 0.2 s more."""
-    enough = _processor_ticks(self.pid) + 20
-    deadline = time.monotonic() + 20
-    while _processor_ticks(self.pid) < enough:
-      assert time.monotonic() < deadline
-      time.sleep(0.01)
-
-  def is_gone(self, within_seconds: float = 5.0) -> bool:
-    deadline = time.monotonic() + within_seconds
-    while _start_time(self.pid) == self.start_time:
-      if time.monotonic() > deadline:
-        return False
-      time.sleep(0.01)
-    return True
-
-
-def _worker_of(pid: int, others: Set[int] = frozenset()) -> WorkerProcess:
+def _worker_of(
+  pid: int | None = None, others: Set[psutil.Process] = frozenset()
+) -> psutil.Process:
   (worker,) = _children(pid) - others
-  assert 'worker_binary' in pathlib.Path(f'/proc/{worker}/cmdline').read_text()
-  return WorkerProcess(worker, _start_time(worker))
+  assert 'worker_binary' in worker.cmdline()[0]
+  return worker
 
 
 class ContextProgram(NamedTuple):
@@ -113,7 +75,7 @@ class ContextProgram(NamedTuple):
 
   process: subprocess.Popen[str]
 
-  def worker(self) -> WorkerProcess:
+  def worker(self) -> psutil.Process:
     """Waits until the program has a worker, and returns it."""
     assert self.process.stdout.readline() == 'ready\n'
     return _worker_of(self.process.pid)
@@ -162,7 +124,7 @@ def test_the_worker_ends_with_its_program(programs, name, status):
   program.go_on()
   program.errors()
   assert program.process.returncode == status
-  assert worker.is_gone()
+  assert processes.is_gone(worker)
 
 
 @pytest.mark.parametrize(
@@ -177,11 +139,11 @@ def test_the_worker_ends_in_the_middle_of_its_work(programs, name, number):
   program = programs[name]
   worker = program.worker()
   program.go_on()
-  worker.wait_until_at_work()
+  _wait_until_at_work(worker)
   os.killpg(program.process.pid, number)  # As Ctrl-C does it.
   errors = program.errors()
   assert program.process.returncode == -number
-  assert worker.is_gone()
+  assert processes.is_gone(worker)
   if number == signal.SIGINT:
     assert errors.rstrip().endswith('KeyboardInterrupt')
   else:
@@ -209,11 +171,13 @@ def _context() -> Iterator[tff.framework.SyncContext]:
 
 
 @pytest.fixture(name='new_context')
-def _new_context() -> Iterator[tuple[tff.framework.SyncContext, WorkerProcess]]:
+def _new_context() -> Iterator[
+  tuple[tff.framework.SyncContext, psutil.Process]
+]:
   """Makes a context that no other test uses, and gives its worker too."""
-  others = _children(os.getpid())
+  others = _children()
   context = native.create_native_context()
-  yield context, _worker_of(os.getpid(), others)
+  yield context, _worker_of(others=others)
 
 
 @tff.tensorflow.computation(np.int32)
@@ -362,12 +326,12 @@ def test_the_worker_does_not_get_the_signals_of_the_terminal(new_context):
 
 
 def test_the_worker_ends_with_its_context():
-  others = _children(os.getpid())
+  others = _children()
   context = native.create_native_context()
-  worker = _worker_of(os.getpid(), others)
+  worker = _worker_of(others=others)
   del context
   gc.collect()
-  assert worker.is_gone()
+  assert processes.is_gone(worker)
 
 
 def test_the_worker_outlives_the_thread_that_asked_for_it():
@@ -386,7 +350,7 @@ def test_a_worker_that_died_is_an_error(new_context):
   context, worker = new_context
   with tff.framework.get_context_stack().install(context):
     assert _add_one(1) == 2
-    os.kill(worker.pid, signal.SIGKILL)
+    worker.kill()
     for _ in range(2):
       with pytest.raises(RuntimeError, match='killed by SIGKILL'):
         _add_one(1)
@@ -399,7 +363,7 @@ def test_a_worker_that_dies_at_work_is_an_error(new_context):
   def run_for_ever():
     return tf.while_loop(lambda i: i >= 0, lambda i: [i * 1], [1])[0]
 
-  killer = threading.Timer(0.5, os.kill, [worker.pid, signal.SIGKILL])
+  killer = threading.Timer(0.5, worker.kill)
   killer.start()
   with tff.framework.get_context_stack().install(context):
     with pytest.raises(RuntimeError, match='killed by SIGKILL'):
@@ -419,7 +383,7 @@ def test_a_worker_that_does_not_start_is_an_error_with_its_last_words(
 
 
 def test_a_worker_that_does_not_answer_is_an_error(monkeypatch, tmp_path):
-  others = _children(os.getpid())
+  others = _children()
   binary = tmp_path / 'worker_binary'
   binary.write_text('#!/bin/sh\nexec sleep 100\n')
   binary.chmod(0o755)
@@ -428,7 +392,7 @@ def test_a_worker_that_does_not_answer_is_an_error(monkeypatch, tmp_path):
   with pytest.raises(RuntimeError, match='did not answer within 0.3 s'):
     native.create_native_context()
   gc.collect()
-  assert _children(os.getpid()) <= others
+  assert _children() <= others
 
 
 def test_a_missing_worker_is_an_error_that_names_it(monkeypatch):

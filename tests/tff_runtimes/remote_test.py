@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 import contextlib
-import os
 import pathlib
 import shutil
 import signal
@@ -227,7 +226,7 @@ def test_a_worker_that_dies_or_hangs_at_work_is_an_error(
   with worker_programs.started() as program:
     context = remote.create_remote_context([addresses[0], program.address])
     assert helpers.run(context, run, [10, 10]) == [10, 10]
-    os.kill(program.worker, number)
+    program.worker.send_signal(number)
     for _ in range(2):
       with pytest.raises(remote.WorkerError, match=reason) as raised:
         helpers.run(context, run, [10, 1])

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 
+import psutil
+
 
 @dataclasses.dataclass(frozen=True)
 class WorkerProgram:
@@ -24,15 +26,10 @@ class WorkerProgram:
   log: pathlib.Path
 
   @property
-  def worker(self) -> int:
-    """The process id of TFF's worker."""
-    pid = self.process.pid
-    (child,) = (
-      child
-      for task in pathlib.Path(f'/proc/{pid}/task').iterdir()
-      for child in (task / 'children').read_text().split()
-    )
-    return int(child)
+  def worker(self) -> psutil.Process:
+    """TFF's worker."""
+    (child,) = psutil.Process(self.process.pid).children()
+    return child
 
 
 @contextlib.contextmanager

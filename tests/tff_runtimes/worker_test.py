@@ -1,14 +1,13 @@
 """Tests of the program that starts a worker."""
 
-import os
 import pathlib
 import re
 import signal
 import socket
-import time
 
 import pytest
 
+from tests import processes
 from tests.tff_runtimes import worker_programs
 from tff_runtimes import worker
 
@@ -34,12 +33,11 @@ def test_it_listens_on_loopback_alone(program):
 def test_the_port_of_the_worker_itself_is_hidden(program):
   own, workers = (
     pathlib.Path(f'/proc/{pid}/ns/net').readlink()
-    for pid in ('self', program.worker)
+    for pid in ('self', program.worker.pid)
   )
   if own == workers:
     pytest.skip('This system allows no networks of their own.')
-  command = pathlib.Path(f'/proc/{program.worker}/cmdline').read_text()
-  (port,) = re.findall(r'--port=(\d+)', command)
+  (port,) = re.findall(r'--port=(\d+)', ' '.join(program.worker.cmdline()))
   with pytest.raises(ConnectionRefusedError):
     socket.create_connection(('127.0.0.1', int(port)))
 
@@ -47,20 +45,14 @@ def test_the_port_of_the_worker_itself_is_hidden(program):
 @pytest.mark.parametrize('number', [signal.SIGHUP, signal.SIGKILL])
 def test_the_worker_ends_with_the_program(number):
   with worker_programs.started() as program:
-    stat = pathlib.Path(f'/proc/{program.worker}/stat')
+    worker = program.worker
     program.process.send_signal(number)
-    give_up = time.monotonic() + 10
-    # A process that nobody has waited for yet is a zombie.
-    while (
-      stat.exists() and stat.read_text().rpartition(')')[2].split()[0] != 'Z'
-    ):
-      assert time.monotonic() < give_up
-      time.sleep(0.02)
+    assert processes.is_gone(worker)
 
 
 def test_the_program_ends_with_the_worker():
   with worker_programs.started() as program:
-    os.kill(program.worker, signal.SIGKILL)
+    program.worker.kill()
     assert program.process.wait(10) == 1
     assert 'was killed by SIGKILL' in program.log.read_text()
 

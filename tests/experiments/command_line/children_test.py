@@ -1,15 +1,16 @@
 """Tests of processes that a program starts."""
 
 import os
-import pathlib
 import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from experiments.command_line import children
+from tests import processes
 
 
 def _echo(connection, text):
@@ -48,12 +49,6 @@ def test_a_process_does_not_outlive_the_program():
     text=True,
   )
   with parent:
-    child = pathlib.Path('/proc', parent.stdout.readline().strip(), 'stat')
-    assert child.exists()
+    child = psutil.Process(int(parent.stdout.readline()))
     parent.kill()
-  deadline = time.monotonic() + 10
-  while (
-    child.exists() and child.read_text().rpartition(')')[2].split()[0] != 'Z'
-  ):
-    assert time.monotonic() < deadline
-    time.sleep(0.01)
+  assert processes.is_gone(child)
