@@ -5,7 +5,7 @@ client or for a stacked cohort. A batch without examples changes nothing.
 """
 
 import collections
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import dataclasses
 from typing import Any, Protocol, TypeVar
 
@@ -427,6 +427,70 @@ def evaluate_sets(
   return collections.OrderedDict(
     (name, evaluate(model, weights, data)) for name, data in sets.items()
   )
+
+
+def represent(
+  model: models.Model, weights: models.Weights, data: batches.ClientData
+) -> batches.ClientData:
+  """Adds their representation to the examples that are in batches."""
+  size = tf.shape(next(iter(data.examples.values())))[0]
+  # Only the shape is used.
+  blank = model.encode(weights, model.blank_example())
+  entries, dimension = tf.shape(blank)[0], blank.shape[1]
+
+  def write(rows: tf.Tensor, numbered: Any, mask: tf.Tensor) -> tf.Tensor:
+    features = model.encode(weights, numbered)
+    # Padding is written behind the last example.
+    places = tf.where(mask > 0, numbered['number'], size)
+    return tf.tensor_scatter_nd_update(
+      rows,
+      places[:, tf.newaxis],
+      tf.reshape(features, [-1, entries, dimension]),
+    )
+
+  numbered = collections.OrderedDict(data.examples, number=tf.range(size))
+  rows = fold_batches(
+    data._replace(examples=numbered),
+    write,
+    tf.zeros([size + 1, entries, dimension]),
+  )
+  examples = collections.OrderedDict(data.examples)
+  examples[models.REPRESENTATION] = rows[:size]
+  return data._replace(examples=examples)
+
+
+def with_representations(
+  model: models.Model,
+  weights: models.Weights,
+  trained: Collection[str],
+  sets: Sequence[batches.ClientData],
+) -> tuple[models.Model, Sequence[batches.ClientData]]:
+  """Represents examples once, if the training does not change the encoder.
+
+  Steps on the head alone, and evaluations between them, then take the time of
+  a head.
+
+  Args:
+    model: The model.
+    weights: All of its weights.
+    trained: The names of those that are trained.
+    sets: The sets of examples to train and to evaluate on.
+
+  Returns:
+    The model and the sets to use. They are the same as before if a trained
+    weight may change a representation, if there is no encoder, or if examples
+    are protected.
+  """
+  encodes = bool(model.parts[models.ENCODER] or model.frozen)
+  is_head = set(trained) <= set(model.parts[models.HEAD])
+  if (
+    not (encodes and is_head)
+    or model.encodes_by_head
+    or model.protection is not None
+  ):
+    return model, sets
+  represented = models.RepresentedModel(model, frozen=model.frozen)
+  return represented, [represent(model, weights, data) for data in sets]
 
 
 def put_first(one: Any, others: Any) -> Any:

@@ -136,10 +136,15 @@ class Finetuning(personalizers.Personalizer):
     rate: optimizers.Number,
   ) -> Any:
     """Evaluates after 0, 1, … epochs with one learning rate."""
-    model, num_epochs = self.trainer.model, self.settings.finetuning_epochs
+    num_epochs = self.settings.finetuning_epochs
     every = self.settings.finetuning_epochs_per_candidate
     optimizer = optimizers.Optimizer(self.settings.finetuning_optimizer, rate)
+    model = self.trainer.model
     only = model.parts[models.HEAD] if layers == 'last' else tuple(weights)
+    model, (data, *sets) = client_work.with_representations(
+      model, weights, only, [data, *evaluation.values()]
+    )
+    evaluation = dict(zip(evaluation, sets))
 
     def epoch(i: tf.Tensor, learner: optimizers.Learner) -> optimizers.Learner:
       own = client_work.epoch_of(data, i, self.shuffled_epochs)

@@ -164,10 +164,15 @@ class Split(personal_models.PersonalModels):
       All weights, and the sum of the examples' losses in the last epoch.
     """
     optimizer = self.settings.client_steps
+    model, (data,) = client_work.with_representations(
+      self.model, w, names, [data]
+    )
 
     def epoch(i: tf.Tensor, learner: Any, _: tf.Tensor) -> Any:
-      model = private_steps.at(self.model, part=part + i)
-      return i + 1, *client_work.train(model, learner, data, optimizer, fixed=w)
+      protected = private_steps.at(model, part=part + i)
+      return i + 1, *client_work.train(
+        protected, learner, data, optimizer, fixed=w
+      )
 
     start = optimizer.start(client_work.select(w, names))
     _, learner, loss = tf.while_loop(

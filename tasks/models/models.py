@@ -32,6 +32,8 @@ Statistics = collections.OrderedDict[str, Any]
 CLIENT, ENCODER, HEAD = 'client', 'encoder', 'head'
 # The part of weights that stay as initialized, which few models have.
 FIXED = 'fixed'
+# The feature of examples that are represented already.
+REPRESENTATION = 'representation'
 # The size of a client's vector, if a model does not set one.
 _VECTOR_SIZE = 28
 
@@ -89,6 +91,11 @@ class Model(abc.ABC):
     An example has the same type for all clients. 0 if there is no such feature.
     """
     return 0
+
+  @property
+  def encodes_by_head(self) -> bool:
+    """Whether `encode` reads weights of the head, too."""
+    return False
 
   @property
   def context_names(self) -> tuple[str, ...]:
@@ -365,22 +372,18 @@ class Regressor(Model):
 
 
 @dataclasses.dataclass(frozen=True)
-class AppendedVector(Model):
-  """A model whose heads take the client's vector as well.
-
-  A linear function of the vector is added to the model's scores, as if a head
-  that is one linear layer had the vector among its features.
+class WrappedModel(Model):
+  """A model that differs from another one in little.
 
   Attributes:
-    model: The model without the vector.
-    size: The size of the vector.
+    model: The other one. The frozen weights are those of the wrapped model.
   """
 
   model: Model
-  size: int
 
   @property
-  def _inner(self) -> Model:
+  def inner(self) -> Model:
+    """The other model, with its frozen weights."""
     return dataclasses.replace(self.model, frozen=self.frozen)
 
   @property
@@ -397,63 +400,102 @@ class AppendedVector(Model):
 
   @property
   def parts(self) -> Mapping[str, tuple[str, ...]]:
-    head = (*self.model.parts[HEAD], 'vector_kernel')
-    return {CLIENT: ('vector',), **self.model.parts, HEAD: head}
+    return self.model.parts
 
   def init(self, seed: tf.Tensor) -> Weights:
-    """Makes initial weights; the vector is U[0, 1), and its kernel is 0."""
-    seeds = tf.random.experimental.stateless_split(seed, 2)
-    w = self._inner.init(seeds[0])
-    # Only the shape of the scores is used.
-    scores = self._inner.scores(w, self.blank_example())
-    w['vector'] = tf.random.stateless_uniform([self.size], seeds[1])
-    w['vector_kernel'] = tf.zeros([self.size, *scores.shape[1:]])
-    return w
+    return self.inner.init(seed)
 
   def encode(self, weights: Weights, batch: Batch) -> tf.Tensor:
-    features = self._inner.encode(weights, batch)
-    vectors = tf.broadcast_to(
-      weights['vector'], [tf.shape(features)[0], self.size]
-    )
-    return tf.concat([features, vectors], axis=1)
+    return self.inner.encode(weights, batch)
 
   def decide(self, weights: Weights, features: tf.Tensor) -> Any:
-    own, vectors = features[:, : -self.size], features[:, -self.size :]
-    return self._inner.decide(weights, own) + tf.tensordot(
-      vectors, weights['vector_kernel'], 1
-    )
+    return self.inner.decide(weights, features)
 
   def score_loss(self, scores: Any, batch: Batch) -> tf.Tensor:
-    return self._inner.score_loss(scores, batch)
+    return self.inner.score_loss(scores, batch)
 
   def predict(self, scores: Any) -> tf.Tensor:
-    return self._inner.predict(scores)
+    return self.inner.predict(scores)
 
   def predict_softly(self, scores: Any) -> tf.Tensor:
-    return self._inner.predict_softly(scores)
+    return self.inner.predict_softly(scores)
 
   def prediction_statistics(
     self, predicted: tf.Tensor, batch: Batch
   ) -> Statistics:
-    return self._inner.prediction_statistics(predicted, batch)
+    return self.inner.prediction_statistics(predicted, batch)
 
   def judge_scores(self, scores: Any, batch: Batch) -> Statistics:
-    return self._inner.judge_scores(scores, batch)
+    return self.inner.judge_scores(scores, batch)
 
   def likelihood_statistics(
     self, log_likelihood: tf.Tensor, batch: Batch
   ) -> Statistics:
-    return self._inner.likelihood_statistics(log_likelihood, batch)
+    return self.inner.likelihood_statistics(log_likelihood, batch)
 
   @property
   def metrics(self) -> Mapping[str, metrics.Metric]:
     return self.model.metrics
 
   def target(self, batch: Batch) -> tf.Tensor:
-    return self._inner.target(batch)
+    return self.inner.target(batch)
 
   def entry_mask(self, batch: Batch) -> tf.Tensor:
-    return self._inner.entry_mask(batch)
+    return self.inner.entry_mask(batch)
 
   def example_weight(self, batch: Batch) -> tf.Tensor:
-    return self._inner.example_weight(batch)
+    return self.inner.example_weight(batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class AppendedVector(WrappedModel):
+  """A model whose heads take the client's vector as well.
+
+  A linear function of the vector is added to the model's scores, as if a head
+  that is one linear layer had the vector among its features.
+
+  Attributes:
+    size: The size of the vector.
+  """
+
+  size: int
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    head = (*self.model.parts[HEAD], 'vector_kernel')
+    return {CLIENT: ('vector',), **self.model.parts, HEAD: head}
+
+  def init(self, seed: tf.Tensor) -> Weights:
+    """Makes initial weights; the vector is U[0, 1), and its kernel is 0."""
+    seeds = tf.random.experimental.stateless_split(seed, 2)
+    w = self.inner.init(seeds[0])
+    # Only the shape of the scores is used.
+    scores = self.inner.scores(w, self.blank_example())
+    w['vector'] = tf.random.stateless_uniform([self.size], seeds[1])
+    w['vector_kernel'] = tf.zeros([self.size, *scores.shape[1:]])
+    return w
+
+  def encode(self, weights: Weights, batch: Batch) -> tf.Tensor:
+    features = self.inner.encode(weights, batch)
+    vectors = tf.broadcast_to(
+      weights['vector'], [tf.shape(features)[0], self.size]
+    )
+    return tf.concat([features, vectors], axis=1)
+
+  def decide(self, weights: Weights, features: tf.Tensor) -> Any:
+    encoded, vectors = features[:, : -self.size], features[:, -self.size :]
+    return self.inner.decide(weights, encoded) + tf.tensordot(
+      vectors, weights['vector_kernel'], 1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RepresentedModel(WrappedModel):
+  """A model that finds the representation of each example among its features.
+
+  This is the feature `REPRESENTATION`, `[entries, dimension]`.
+  """
+
+  def encode(self, weights: Weights, batch: Batch) -> tf.Tensor:
+    features = batch[REPRESENTATION]
+    return tf.reshape(features, [-1, features.shape[-1]])

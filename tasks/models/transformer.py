@@ -94,6 +94,10 @@ class NextWordTransformer(next_word.NextWordModel):
     ]
     return {models.ENCODER: tuple(names), models.HEAD: ('embedding',)}
 
+  @property
+  def encodes_by_head(self) -> bool:
+    return True
+
   def _weights_of(self, layer: str) -> tuple[str, ...]:
     """Lists the weights of a dense layer and its normalization, if any."""
     if layer in ('attention', 'feed_forward'):

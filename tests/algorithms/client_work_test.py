@@ -11,6 +11,9 @@ from algorithms import client_work
 from algorithms import optimizers
 from tasks.data import batches
 from tasks.models import linear
+from tasks.models import lstm
+from tasks.models import protections
+from tasks.models import transformer
 from tests.algorithms import helpers
 
 _START = np.array([1.0, -2.0, 0.5, 3.0])
@@ -506,3 +509,66 @@ def test_merge_takes_the_others_in_place_and_adds_what_is_new():
     {'a': 1, 'b': 2}, collections.OrderedDict(b=3, c=4)
   )
   assert list(merged.items()) == [('a', 1), ('b', 3), ('c', 4)]
+
+
+_SMALL_LSTM = lstm.NextWordLstm(
+  16, embedding_size=4, lstm_size=5, sequence_length=3
+)
+
+
+def _sentences():
+  """Makes batches of 9 sentences, the last of which is padded."""
+  rng = np.random.default_rng(0)
+  examples = collections.OrderedDict(
+    (name, rng.integers(0, 20, (9, 3)).astype(np.int32)) for name in 'xy'
+  )
+  indices, mask = batches.index_batches(9, 4)
+  return _tensors(batches.ClientData(examples, indices, mask))
+
+
+@pytest.mark.parametrize('padding', [lambda data: data, *_PADDINGS.values()])
+def test_training_a_head_on_representations_is_training_it(padding):
+  weights, data = _SMALL_LSTM.init(tf.constant([0, 1])), padding(_sentences())
+  head = client_work.select(weights, _SMALL_LSTM.parts['head'])
+  represented, (with_representations,) = client_work.with_representations(
+    _SMALL_LSTM, weights, head, [data]
+  )
+  assert 'representation' in with_representations.examples
+  # The sentences are not read again.
+  del with_representations.examples['x']
+  adam = optimizers.Optimizer('adam', _RATE)
+  results = []
+  for model, own in (
+    (_SMALL_LSTM, data),
+    (represented, with_representations),
+  ):
+    learner, loss = client_work.train(
+      model, adam.start(head), own, adam, fixed=weights
+    )
+    after = client_work.merge(weights, learner.weights)
+    results.append((after, loss, client_work.evaluate(model, after, own)))
+  tf.nest.map_structure(
+    lambda *both: np.testing.assert_allclose(*both, rtol=1e-5), *results
+  )
+
+
+@pytest.mark.parametrize(
+  ('model', 'trained'),
+  [
+    (_SMALL_LSTM, ['lstm_bias', 'output_bias']),
+    (helpers.MODEL, ['kernel', 'bias']),
+    (transformer.NextWordTransformer(16), ['embedding']),
+    (
+      dataclasses.replace(_SMALL_LSTM, protection=protections.Protection()),
+      ['output_bias'],
+    ),
+  ],
+)
+def test_examples_are_not_represented_if_that_saves_or_proves_nothing(
+  model, trained
+):
+  sets = [None]
+  same_model, same_sets = client_work.with_representations(
+    model, {}, trained, sets
+  )
+  assert (same_model, same_sets) == (model, sets)

@@ -137,6 +137,7 @@ def test_each_model_has_an_encoder_and_a_head(name):
 
 @_each_untied_model
 def test_encoding_reads_no_weight_of_the_head(a_model):
+  assert not a_model.encodes_by_head
   weights, batch = a_model.init(_SEED), _batch(a_model)
   others = [part for part in a_model.parts if part != models.HEAD]
   _assert_same(
@@ -148,6 +149,7 @@ def test_encoding_reads_no_weight_of_the_head(a_model):
 @pytest.mark.parametrize('name', _TIED)
 def test_encoding_with_tied_weights_reads_the_head(name):
   a_model = _MODELS[name]
+  assert a_model.encodes_by_head
   encoder = _weights_of(a_model, a_model.init(_SEED), [models.ENCODER])
   with pytest.raises(KeyError, match=a_model.parts[models.HEAD][0]):
     a_model.encode(encoder, _batch(a_model))
