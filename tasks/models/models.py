@@ -418,8 +418,8 @@ class AppendedVector(Model):
     return tf.concat([features, vectors], axis=1)
 
   def decide(self, weights: Weights, features: tf.Tensor) -> Any:
-    own, vectors = features[:, : -self.size], features[:, -self.size :]
-    return self._inner.decide(weights, own) + tf.tensordot(
+    encoded, vectors = features[:, : -self.size], features[:, -self.size :]
+    return self._inner.decide(weights, encoded) + tf.tensordot(
       vectors, weights['vector_kernel'], 1
     )
 
