@@ -156,9 +156,10 @@ class Adaptation(FewExamples):
   def adapt(
     self, weights: models.Weights, data: batches.ClientData
   ) -> models.Weights:
-    own = self.settings
     optimizer = optimizers.Optimizer(
-      own.adaptation_optimizer, own.adaptation_learning_rate, epsilon=1e-8
+      self.settings.adaptation_optimizer,
+      self.settings.adaptation_learning_rate,
+      epsilon=1e-8,
     )
     contexts = client_work.OwnContexts.of(self.trainer.model, weights, data)
     learner, _ = client_work.train(
@@ -166,6 +167,6 @@ class Adaptation(FewExamples):
       optimizer.start(contexts.take(weights)),
       contexts.data,
       optimizer,
-      steps=tf.constant(own.adaptation_updates),
+      steps=tf.constant(self.settings.adaptation_updates),
     )
     return contexts.put(weights, learner.weights)

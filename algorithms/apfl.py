@@ -70,7 +70,7 @@ def mix(
 ) -> models.Weights:
   """Returns alpha v + (1 - alpha) w."""
   return tf.nest.map_structure(
-    lambda own, shared: alpha * own + (1 - alpha) * shared, v, w
+    lambda personal, shared: alpha * personal + (1 - alpha) * shared, v, w
   )
 
 
@@ -94,8 +94,7 @@ class Apfl(personal_models.PersonalModels):
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
-    own, state = self.settings, client.state
-    optimizer = own.client_steps
+    state, optimizer = client.state, self.settings.client_steps
 
     def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
       w, v, alpha, total, number = carry
@@ -115,7 +114,7 @@ class Apfl(personal_models.PersonalModels):
         client_work.take_step(optimizer, w, of_w, mask),
         client_work.take_step(optimizer, v, of_v, mask),
         tf.clip_by_value(
-          alpha - own.mixture_learning_rate * of_alpha, 0.0, 1.0
+          alpha - self.settings.mixture_learning_rate * of_alpha, 0.0, 1.0
         ),
         total + loss * tf.reduce_sum(mask),
         number + 1,

@@ -162,11 +162,11 @@ def gradient(
   if isinstance(model, models.Model) and model.protection is not None:
     return private_steps.gradient(
       model.protection,
-      lambda own, *batch: model.mean_loss(merge(weights, own), *batch),
+      lambda w, *batch: model.mean_loss(merge(weights, w), *batch),
       trained,
       examples,
       mask,
-      regularizer and (lambda own: regularizer(merge(weights, own))),
+      regularizer and (lambda w: regularizer(merge(weights, w))),
       model.example_gradients,
     )
   with tf.GradientTape() as tape:
@@ -188,8 +188,10 @@ def slopes(
   )
   gradients = tf.nest.map_structure(tf.convert_to_tensor, gradients)
   # TensorFlow forgets some shapes, for example if the batch's is unknown.
-  for own, weight in zip(tf.nest.flatten(gradients), tf.nest.flatten(weights)):
-    own.set_shape(weight.shape)
+  for slope, weight in zip(
+    tf.nest.flatten(gradients), tf.nest.flatten(weights)
+  ):
+    slope.set_shape(weight.shape)
   return gradients
 
 
@@ -327,8 +329,10 @@ class OwnContexts:
       for name, w in weights.items()
     )
 
-  def put(self, weights: models.Weights, own: models.Weights) -> models.Weights:
-    """Returns `own` with all rows: these, and the others from `weights`."""
+  def put(
+    self, weights: models.Weights, taken: models.Weights
+  ) -> models.Weights:
+    """Returns `taken` with all rows: these, and the others from `weights`."""
     return collections.OrderedDict(
       (
         name,
@@ -338,7 +342,7 @@ class OwnContexts:
         if name in self.names
         else w,
       )
-      for name, w in own.items()
+      for name, w in taken.items()
     )
 
 
@@ -350,11 +354,11 @@ def sum_over_batches(
   zeros = tf.nest.map_structure(
     lambda m: tf.zeros(m.shape, m.dtype), measure(*batch(data, tf.constant(0)))
   )
-  return fold_batches(
-    data,
-    lambda sums, *own: tf.nest.map_structure(tf.add, sums, measure(*own)),
-    zeros,
-  )
+
+  def add(sums: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
+    return tf.nest.map_structure(tf.add, sums, measure(examples, mask))
+
+  return fold_batches(data, add, zeros)
 
 
 def sum_statistics(
@@ -372,9 +376,11 @@ def sum_statistics(
   """
 
   def masked_sum(statistic: tf.Tensor) -> tf.Tensor:
-    own = tf.reshape(mask, [-1] + [1] * (statistic.shape.rank - 1))
+    shaped_mask = tf.reshape(mask, [-1] + [1] * (statistic.shape.rank - 1))
     # The statistic of padding need not be finite.
-    return tf.reduce_sum(tf.where(own > 0, own * statistic, 0), axis=0)
+    return tf.reduce_sum(
+      tf.where(shaped_mask > 0, shaped_mask * statistic, 0), axis=0
+    )
 
   diverged = tf.cast(~tf.math.is_finite(losses), tf.float32)
   return tf.nest.map_structure(

@@ -128,13 +128,13 @@ class ClusterTrainer(fedavg.FedAvg):
     self, message: ClustersMessage, client: trainers.Client
   ) -> trainers.ClientResult:
     w, data, k = message.models, client.data, self.num_models
-    own = self.cluster_of(w, client)
-    is_own = tf.equal(tf.range(k), own)
+    cluster = self.cluster_of(w, client)
+    is_own = tf.equal(tf.range(k), cluster)
     trains_all = self.trains_all(message.round)
     optimizer = self.settings.client_steps
 
     def train(turn: tf.Tensor, updates: Any, total: tf.Tensor) -> Any:
-      j = tf.where(trains_all, turn, own)
+      j = tf.where(trains_all, turn, cluster)
       w_j = at(w, j)
       model = private_steps.at(self.model, part=turn)
       learner, loss = client_work.train(
@@ -206,5 +206,7 @@ class ClusterTrainer(fedavg.FedAvg):
   def start(
     self, message: ClustersMessage, client: trainers.Client
   ) -> trainers.Start:
-    own = self.cluster_of(message.models, client)
-    return trainers.Start(at(message.models, own), measured={'cluster': own})
+    cluster = self.cluster_of(message.models, client)
+    return trainers.Start(
+      at(message.models, cluster), measured={'cluster': cluster}
+    )

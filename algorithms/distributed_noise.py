@@ -117,27 +117,28 @@ class SkellamQuery(tfp.SumAggregationDPQuery):
     '_Params', ['l2_norm_clip', 'scale', 'stddev', 'seed']
   )
 
-  def __init__(self, own: 'Distributed', specs: Any, seed: Any):
+  def __init__(self, aggregator: 'Distributed', specs: Any, seed: Any):
     """Makes the query.
 
     Args:
-      own: The noise, the clip and the clients.
+      aggregator: The noise, the clip and the clients.
       specs: The tensors of a record.
       seed: Two int32.
     """
-    self._own = own
+    self._aggregator = aggregator
     self._specs = specs
     self._seed = seed
     self._sizes = [spec.shape.num_elements() for spec in tf.nest.flatten(specs)]
 
   def initial_global_state(self) -> Any:
-    own = self._own
-    s = scale(own.noise, own.clip, own.clients, sum(self._sizes), own.bits)
+    noise, clip = self._aggregator.noise, self._aggregator.clip
+    clients = self._aggregator.clients
+    s = scale(noise, clip, clients, sum(self._sizes), self._aggregator.bits)
     return self._GlobalState(
-      tf.cast(own.clip, tf.float32),
+      tf.cast(clip, tf.float32),
       tf.cast(s, tf.float32),
       # The noise of one client, on integers.
-      tf.cast(s * own.noise * own.clip / own.clients**0.5, tf.float32),
+      tf.cast(s * noise * clip / clients**0.5, tf.float32),
       tf.cast(self._seed, tf.int32),
       tf.constant(0),
     )
@@ -162,7 +163,7 @@ class SkellamQuery(tfp.SumAggregationDPQuery):
   def get_noised_result(
     self, sample_state: tf.Tensor, global_state: Any
   ) -> tuple[Any, Any, None]:
-    half = 2 ** (self._own.bits - 1)
+    half = 2 ** (self._aggregator.bits - 1)
     around_zero = tf.math.floormod(sample_state + half, 2 * half) - half
     turned = hadamard(tf.cast(around_zero, tf.float32) / global_state.scale)
     params = self.derive_sample_params(global_state)

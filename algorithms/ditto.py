@@ -76,14 +76,15 @@ class Ditto(personal_models.PersonalModels):
     part: int | tf.Tensor,
   ) -> models.Weights:
     """Descends h_k(v; w), one step a batch, as a part of the client's work."""
-    own = self.settings
-    optimizer = own.client_optimizer_at(own.personal_learning_rate)
+    optimizer = self.settings.client_optimizer_at(
+      self.settings.personal_learning_rate
+    )
     learner, _ = client_work.train(
       private_steps.at(self.model, part=part),
       optimizer.start(v),
       data,
       optimizer,
-      client_work.pull(w, own.regularization),
+      client_work.pull(w, self.settings.regularization),
     )
     return learner.weights
 

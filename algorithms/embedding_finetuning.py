@@ -81,8 +81,10 @@ class EmbeddingFinetuning(personalizers.Personalizer):
     trainer, message = self.trainer, start.message
 
     def evaluate(local: fedembed.LocalWork) -> Any:
-      own = trainer.models_of(message, client, local)
-      return client_work.evaluate_sets(trainer.model, own.weights, evaluation)
+      of_client = trainer.models_of(message, client, local)
+      return client_work.evaluate_sets(
+        trainer.model, of_client.weights, evaluation
+      )
 
     def epoch(i: tf.Tensor, local: fedembed.LocalWork) -> fedembed.LocalWork:
       del i

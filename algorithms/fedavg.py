@@ -106,8 +106,9 @@ class FedAvg(trainers.Trainer):
 
   @property
   def attributes(self) -> Sequence[str]:
-    own = (task.SIZE,) if self.settings.client_weighting == 'size' else ()
-    return (*super().attributes, *own)
+    if self.settings.client_weighting == 'size':
+      return (*super().attributes, task.SIZE)
+    return super().attributes
 
   def initialize(self, seed: tf.Tensor) -> Any:
     w = self.model.init(seed)

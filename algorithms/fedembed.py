@@ -261,7 +261,7 @@ class FedEmbed(fedavg.FedAvg):
     )
     if not self.has_own_head:
       heads = [self._new_head(seeds[4 + k]) for k in range(self.num_heads)]
-      stacked = tf.nest.map_structure(lambda *own: tf.stack(own), *heads)
+      stacked = tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *heads)
       model |= _prefixed(_PHI, stacked)
     if self.has_type_head:
       size = self._width(first)
@@ -304,8 +304,10 @@ class FedEmbed(fedavg.FedAvg):
     e = self.new_embedding(seed)
     head = collections.OrderedDict()
     if self.has_own_head:
-      own = self._new_head(tf.random.experimental.stateless_fold_in(seed, 1))
-      head = tf.nest.map_structure(lambda leaf: leaf[tf.newaxis], own)
+      own_head = self._new_head(
+        tf.random.experimental.stateless_fold_in(seed, 1)
+      )
+      head = tf.nest.map_structure(lambda leaf: leaf[tf.newaxis], own_head)
     return FedEmbedClientState(
       e=e,
       slots=self.embedding_steps.slots(e),
@@ -323,8 +325,9 @@ class FedEmbed(fedavg.FedAvg):
   @property
   def embedding_steps(self) -> optimizers.Optimizer:
     """The optimizer of e."""
-    own = self.settings
-    return own.client_optimizer_at(own.embedding_learning_rate)
+    return self.settings.client_optimizer_at(
+      self.settings.embedding_learning_rate
+    )
 
   def message(self, server: FedEmbedState) -> FedEmbedMessage:
     return FedEmbedMessage(server.model, server.clusters)
@@ -508,9 +511,13 @@ class FedEmbed(fedavg.FedAvg):
   ) -> LocalWork:
     """Takes a step for each batch."""
     k = self.type_of(client)
-    return client_work.fold_batches(
-      client.data, lambda *own: self.step(message, client, k, *own), local
-    )
+
+    def step(
+      local: LocalWork, examples: models.Batch, mask: tf.Tensor
+    ) -> LocalWork:
+      return self.step(message, client, k, local, examples, mask)
+
+    return client_work.fold_batches(client.data, step, local)
 
   def client(
     self, message: FedEmbedMessage, client: trainers.Client

@@ -178,24 +178,24 @@ class SomFedEmbed(fedembed.FedEmbed):
     self, clusters: Any, client: trainers.Client, e: models.Weights
   ) -> Mapping[str, aggregation.Update]:
     del client
-    own, (vector,) = self.settings, e.values()
+    (vector,) = e.values()
     decay = self._decay(clusters)
     distances = tf.sqrt(fedembed.squared_distances(vector, clusters.next_w))
     j = tf.argmin(distances, output_type=tf.int32)
     away = tf.cast(tf.range(self.num_heads) - j, tf.float32)
-    variance = tf.square(own.som_radius / decay)
+    variance = tf.square(self.settings.som_radius / decay)
     h = tf.exp(
       -tf.square(away) / (2 * tf.maximum(variance, _SMALLEST_VARIANCE))
     )
     towards = h[:, tf.newaxis] * (vector - clusters.next_w)
-    delta = own.som_rate / decay * towards
+    delta = self.settings.som_rate / decay * towards
     score = 1 / (1 + distances)
-    if own.som_winner == 'node':
+    if self.settings.som_winner == 'node':
       sent = {
         self._node(i): aggregation.Update(delta[i], score[i])
         for i in self._nodes
       }
-    elif own.som_winner == 'all':
+    elif self.settings.som_winner == 'all':
       sent = {'map': aggregation.Update(delta, tf.reduce_max(score))}
     else:
       sent = {'map': aggregation.Update((towards, h))}

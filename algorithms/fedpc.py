@@ -103,20 +103,20 @@ class FedPc(Prompts):
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
-    own, phi = self.settings, self._shared(message)
+    phi = self._shared(message)
     before = self.personal(message, client.state)
     contexts = client_work.OwnContexts.of(self.model, before, client.data)
     start = contexts.take(before)
     learner, loss = client_work.train(
       self.model,
-      own.client_steps.start(start),
+      self.settings.client_steps.start(start),
       contexts.data,
-      own.client_steps,
-      client_work.pull(self._shared(start), own.proximal),
+      self.settings.client_steps,
+      client_work.pull(self._shared(start), self.settings.proximal),
     )
     after = contexts.put(before, learner.weights)
     state = client.state.after(client_work.select(after, self.personal_names))
-    sent = message if own.average_personal else phi
+    sent = message if self.settings.average_personal else phi
     result = self.result(sent, after, loss, state, client)
     # Clients in training do not use the mean, which is for new clients.
     measured = {'share_received': self._share(message)}
@@ -131,9 +131,9 @@ class FedPc(Prompts):
     of_contexts = client_work.select(sent, self.model.context_names)
     num_contexts = next(iter(of_contexts.values())).shape[0]
     has = client_work.has_contexts(data, num_contexts)
-    own = tf.reduce_mean(tf.cast(has, tf.float32))
+    own_share = tf.reduce_mean(tf.cast(has, tf.float32))
     share = split.count(of_contexts) / split.count(sent)
-    return 1 - share * (1 - own)
+    return 1 - share * (1 - own_share)
 
   def server(
     self,

@@ -83,8 +83,8 @@ class FedPcGenerated(fedpc.Prompts):
     assert isinstance(self.model, models.GeneratingModel)
     last = self.model.generate(client_work.merge(w, psi), examples)
     mean = tf.nest.map_structure(
-      lambda own: tf.math.divide_no_nan(
-        tf.linalg.matvec(own, mask, transpose_a=True), tf.reduce_sum(mask)
+      lambda leaf: tf.math.divide_no_nan(
+        tf.linalg.matvec(leaf, mask, transpose_a=True), tf.reduce_sum(mask)
       ),
       last,
     )
@@ -93,8 +93,8 @@ class FedPcGenerated(fedpc.Prompts):
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
-    own, before = self.settings, self._shared(message)
-    pull = client_work.pull(before, own.proximal)
+    before = self._shared(message)
+    pull = client_work.pull(before, self.settings.proximal)
 
     def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
       learner, psi, loss = carry
@@ -108,7 +108,9 @@ class FedPcGenerated(fedpc.Prompts):
         self.shared_names,
       )
       return (
-        client_work.take_step(own.client_steps, learner, slopes, mask),
+        client_work.take_step(
+          self.settings.client_steps, learner, slopes, mask
+        ),
         self.generate(w, psi, examples, mask),
         loss + mean_loss * tf.reduce_sum(mask),
       )
@@ -117,7 +119,7 @@ class FedPcGenerated(fedpc.Prompts):
       client.data,
       step,
       (
-        own.client_steps.start(before),
+        self.settings.client_steps.start(before),
         client.state.personal,
         tf.constant(0.0),
       ),

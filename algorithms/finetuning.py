@@ -74,15 +74,14 @@ class Finetuning(personalizers.Personalizer):
 
   @property
   def candidates(self) -> Sequence[candidates.Candidate]:
-    own = self.settings
-    every = own.finetuning_epochs_per_candidate
-    epochs = range(every, own.finetuning_epochs + 1, every)
+    every = self.settings.finetuning_epochs_per_candidate
+    epochs = range(every, self.settings.finetuning_epochs + 1, every)
     return (
       candidates.Candidate(0, 'epochs'),
       *(
         candidates.Candidate(epoch, 'epochs', self._label(layers, rate))
-        for layers in own.finetuning_layers
-        for rate in own.finetuning_learning_rates
+        for layers in self.settings.finetuning_layers
+        for rate in self.settings.finetuning_learning_rates
         for epoch in epochs
       ),
     )
@@ -102,8 +101,9 @@ class Finetuning(personalizers.Personalizer):
 
   @property
   def shuffled_epochs(self) -> int:
-    own = self.settings
-    return own.finetuning_epochs if own.finetuning_shuffle else 0
+    if not self.settings.finetuning_shuffle:
+      return 0
+    return self.settings.finetuning_epochs
 
   def personalize(
     self,
@@ -147,10 +147,10 @@ class Finetuning(personalizers.Personalizer):
     evaluation = dict(zip(evaluation, sets))
 
     def epoch(i: tf.Tensor, learner: optimizers.Learner) -> optimizers.Learner:
-      own = client_work.epoch_of(data, i, self.shuffled_epochs)
+      epoch_data = client_work.epoch_of(data, i, self.shuffled_epochs)
       protected = private_steps.at(model, part=curve * num_epochs + i)
       return client_work.train(
-        protected, learner, own, optimizer, fixed=weights
+        protected, learner, epoch_data, optimizer, fixed=weights
       )[0]
 
     def epochs(i: tf.Tensor, learner: optimizers.Learner) -> optimizers.Learner:

@@ -142,10 +142,10 @@ class Group(clusters.ClusterTrainer):
   @property
   def server_steps(self) -> optimizers.Optimizer:
     """The optimizer of the server in the groups, FedAdam with eta_g."""
-    own, rate = self.settings.server_steps, self.settings.group_learning_rate
+    steps, rate = self.settings.server_steps, self.settings.group_learning_rate
     if rate is None:
-      return own
-    return dataclasses.replace(own, learning_rate=rate)
+      return steps
+    return dataclasses.replace(steps, learning_rate=rate)
 
   def initialize(self, seed: tf.Tensor) -> clusters.ClustersState:
     return self._begin([self.model.init(seed)] * self.num_models)

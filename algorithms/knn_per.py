@@ -229,23 +229,26 @@ class KnnPer(personalizers.Personalizer):
     client: trainers.Client,
     evaluation: Mapping[str, batches.ClientData],
   ) -> Any:
-    own, model, weights = self.settings, self.trainer.model, start.weights
-    datastore = store(model, weights, client.data, own.num_neighbors)
+    model, weights = self.trainer.model, start.weights
+    datastore = store(model, weights, client.data, self.settings.num_neighbors)
 
     def measure(examples: models.Batch, mask: tf.Tensor) -> Any:
       features = model.encode(weights, examples)
       scores = model.decide(weights, features)
       of_model = model.predict_softly(scores)
       nearest = neighbors(
-        datastore, features, own.num_neighbors, own.neighbor_weights
+        datastore,
+        features,
+        self.settings.num_neighbors,
+        self.settings.neighbor_weights,
       )
       statistics = [
         model.prediction_statistics(predicted, examples)
-        for predicted in mix(of_model, *nearest, own.coefficients)
+        for predicted in mix(of_model, *nearest, self.settings.coefficients)
       ]
       if of_model.shape.rank > 1:
         likelihoods = mix_likelihoods(
-          of_model, *nearest, model.target(examples), own.coefficients
+          of_model, *nearest, model.target(examples), self.settings.coefficients
         )
         for of_candidate, likelihood in zip(statistics, likelihoods):
           of_candidate.update(model.likelihood_statistics(likelihood, examples))

@@ -257,9 +257,9 @@ class Method:
   @property
   def _numbers(self) -> tuple[runtime_inputs.Numbers, ...]:
     """The numbers of the trainer and the aggregator, for `initialize`."""
-    own = runtime_inputs.numbers(self.trainer.settings)
+    of_trainer = runtime_inputs.numbers(self.trainer.settings)
     nothing = runtime_inputs.Numbers()
-    return own, getattr(self.aggregator, 'numbers', nothing)
+    return of_trainer, getattr(self.aggregator, 'numbers', nothing)
 
   def initial_state(self, seed: Sequence[int] | np.ndarray) -> process.State:
     """Makes the server's state before the first round."""

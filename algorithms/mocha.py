@@ -142,12 +142,12 @@ class MochaMessage(NamedTuple):
 
   Attributes:
     models: W, `[K, d]`.
-    own: Sigma_kk of each client, `[K]`.
+    sigma_kk: Sigma_kk of each client, `[K]`.
     others: The sum over j other than k of Sigma_kj w_j, `[K, d]`.
   """
 
   models: tf.Tensor
-  own: tf.Tensor
+  sigma_kk: tf.Tensor
   others: tf.Tensor
 
 
@@ -194,10 +194,12 @@ class Mocha(trainers.Trainer):
     return collections.OrderedDict(row=seed[1])
 
   def message(self, server: MochaState) -> MochaMessage:
-    own = tf.linalg.diag_part(server.relationship)
+    diagonal = tf.linalg.diag_part(server.relationship)
     weighted = tf.matmul(server.relationship, server.models)
     return MochaMessage(
-      server.models, own, weighted - own[:, tf.newaxis] * server.models
+      server.models,
+      diagonal,
+      weighted - diagonal[:, tf.newaxis] * server.models,
     )
 
   def _weights(self, vector: tf.Tensor) -> models.Weights:
@@ -207,19 +209,21 @@ class Mocha(trainers.Trainer):
   def client(
     self, message: MochaMessage, client: trainers.Client
   ) -> trainers.ClientResult:
-    own, row = self.settings, client.state['row']
+    row = client.state['row']
     w_k = tf.gather(message.models, row)
-    sigma_kk = tf.gather(message.own, row)
+    sigma_kk = tf.gather(message.sigma_kk, row)
     others = tf.gather(message.others, row)
 
     def regularizer(weights: models.Weights) -> tf.Tensor:
       """Computes the terms of lambda / 2 tr(W^T Sigma W) that depend on w_k."""
       w = flatten(weights)
-      return own.regularization * (
+      return self.settings.regularization * (
         sigma_kk * tf.nn.l2_loss(w) + tf.reduce_sum(others * w)
       )
 
-    optimizer = own.client_optimizer_at(own.client_learning_rate)
+    optimizer = self.settings.client_optimizer_at(
+      self.settings.client_learning_rate
+    )
     learner, loss = client_work.train(
       self.model,
       optimizer.start(self._weights(w_k)),
@@ -229,9 +233,9 @@ class Mocha(trainers.Trainer):
     )
     update = w_k - flatten(learner.weights)
     # Its own row among zeros, so that the mean over clients has all rows.
-    is_row = tf.one_hot(row, own.num_clients)[:, tf.newaxis]
+    is_row = tf.one_hot(row, self.settings.num_clients)[:, tf.newaxis]
     # A client needs only its own row of what it receives and sends.
-    share = tf.constant(1 / own.num_clients)
+    share = tf.constant(1 / self.settings.num_clients)
     return trainers.ClientResult(
       updates={'models': aggregation.Update(is_row * update)},
       loss=loss,

@@ -54,7 +54,8 @@ class UnaccountedNoiseSettings(settings.Settings):
     seed = tf.random.experimental.stateless_fold_in(seed, _OWN_NOISE)
     noise = private_aggregation.normal(clipped, seed, stddev)
     noised = [
-      before[name] - own - z for name, own, z in zip(names, clipped, noise)
+      before[name] - change - z
+      for name, change, z in zip(names, clipped, noise)
     ]
     return client_work.choose(
       self.own_noise > 0, collections.OrderedDict(zip(names, noised)), after

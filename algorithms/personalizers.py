@@ -80,5 +80,5 @@ class Personalizer(abc.ABC):
     self, trainer: trainers.Trainer, numbers: Mapping[str, tf.Tensor]
   ) -> 'Personalizer':
     """Returns it with a bound trainer, and with tensors for its floats."""
-    own = runtime_inputs.bind(self.settings, numbers)
-    return dataclasses.replace(self, trainer=trainer, settings=own)
+    bound = runtime_inputs.bind(self.settings, numbers)
+    return dataclasses.replace(self, trainer=trainer, settings=bound)

@@ -151,7 +151,7 @@ class PFedKm(fedavg.FedAvg):
 
   def message(self, server: PFedKmState) -> PFedKmMessage:
     heads = tf.nest.map_structure(
-      lambda *own: tf.stack(own), *(head.weights for head in server.heads)
+      lambda *leaves: tf.stack(leaves), *(head.weights for head in server.heads)
     )
     return PFedKmMessage(
       server.theta.weights, heads, server.centers, server.round
@@ -164,8 +164,8 @@ class PFedKm(fedavg.FedAvg):
     mean = tf.nest.map_structure(
       lambda leaf: tf.reduce_mean(leaf, 0), message.heads
     )
-    own = clusters.at(message.heads, client.state.cluster)
-    return client_work.choose(client.state.rounds > 0, own, mean)
+    head = clusters.at(message.heads, client.state.cluster)
+    return client_work.choose(client.state.rounds > 0, head, mean)
 
   def _work(self, message: PFedKmMessage, client: trainers.Client) -> _Work:
     w = client_work.merge(message.theta, self._head(message, client))
@@ -200,8 +200,8 @@ class PFedKm(fedavg.FedAvg):
     }
     for k in self._clusters:
       phi_k = clusters.at(message.heads, k)
-      own = client_work.difference(phi_k, head), work.update
-      updates[f'cluster_{k}'] = aggregation.Update(own, weight * is_own[k])
+      value = client_work.difference(phi_k, head), work.update
+      updates[f'cluster_{k}'] = aggregation.Update(value, weight * is_own[k])
     return trainers.ClientResult(
       {part: updates[part] for part in self.parts},
       work.loss,

@@ -115,16 +115,15 @@ class PFedMe(fedavg.FedAvg):
       w_i, theta, the learner of the other weights, and the sum of the examples'
       losses at theta.
     """
-    own = self.settings
     proximal = list(filter(self._is_proximal, w))
     first = client_work.select(w, proximal)
     others = client_work.select(w, [n for n in w if n not in proximal])
 
     def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
       w_i, theta, others, total, number = carry
-      pull = client_work.pull(w_i, own.proximal)
-      learner = own.client_steps.start(theta)
-      for k in range(own.proximal_steps):
+      pull = client_work.pull(w_i, self.settings.proximal)
+      learner = self.settings.client_steps.start(theta)
+      for k in range(self.settings.proximal_steps):
         gradient, loss = client_work.gradient(
           private_steps.at(self.model, part=part, step=number + k),
           self._together(w, learner.weights, others.weights),
@@ -133,27 +132,39 @@ class PFedMe(fedavg.FedAvg):
           lambda all_weights: pull(client_work.select(all_weights, proximal)),
           proximal,
         )
-        learner = own.client_steps.step(learner, gradient)
-      rate = own.local_rate * own.proximal * tf.sign(tf.reduce_sum(mask))
+        learner = self.settings.client_steps.step(learner, gradient)
+      rate = (
+        self.settings.local_rate
+        * self.settings.proximal
+        * tf.sign(tf.reduce_sum(mask))
+      )
       w_i = tf.nest.map_structure(
         lambda w, theta: w - rate * (w - theta), w_i, learner.weights
       )
       if others.weights and trains_others:
         gradient, _ = client_work.gradient(
           private_steps.at(
-            self.model, part=part, step=number + own.proximal_steps
+            self.model, part=part, step=number + self.settings.proximal_steps
           ),
           self._together(w, learner.weights, others.weights),
           examples,
           mask,
           only=tuple(others.weights),
         )
-        others = client_work.take_step(own.shared_steps, others, gradient, mask)
+        others = client_work.take_step(
+          self.settings.shared_steps, others, gradient, mask
+        )
       total += loss * tf.reduce_sum(mask)
-      number += own.proximal_steps + 1
+      number += self.settings.proximal_steps + 1
       return w_i, learner.weights, others, total, number
 
-    start = first, first, own.shared_steps.start(others), tf.constant(0.0), 0
+    start = (
+      first,
+      first,
+      self.settings.shared_steps.start(others),
+      tf.constant(0.0),
+      0,
+    )
     steps = None if passes == 1 else passes * client_work.num_steps(data)
     return client_work.fold_batches(data, step, start, steps)[:-1]
 

@@ -224,12 +224,14 @@ class TreeQuery(tfp.GaussianSumQuery):
     seed = tf.random.experimental.stateless_fold_in(state.seed, state.round)
 
     def draw(height: int | tf.Tensor) -> Any:
-      own = tf.random.experimental.stateless_fold_in(seed, height)
-      return normal(sample_state, own, state.stddev)
+      node_seed = tf.random.experimental.stateless_fold_in(seed, height)
+      return normal(sample_state, node_seed, state.stddev)
 
     def join(height: tf.Tensor, value: Any) -> Any:
       return height + 1, tf.nest.map_structure(
-        lambda left, right, own: own + (tf.gather(left, height) + right) / 2,
+        lambda left, right, drawn: (
+          drawn + (tf.gather(left, height) + right) / 2
+        ),
         state.values,
         value,
         draw(height + 1),
@@ -243,8 +245,8 @@ class TreeQuery(tfp.GaussianSumQuery):
       (0, draw(0)),
     )
     values = tf.nest.map_structure(
-      lambda all_values, own: tf.tensor_scatter_nd_update(
-        all_values, [[height]], [own]
+      lambda all_values, new_value: tf.tensor_scatter_nd_update(
+        all_values, [[height]], [new_value]
       ),
       state.values,
       value,
@@ -477,7 +479,7 @@ class _PublicSums:
 
 
 def process(
-  own: Private,
+  aggregator: Private,
   parts: Mapping[str, aggregation.Factory | None],
   updates_type: Mapping[str, Any],
 ) -> aggregation.Process:
@@ -487,7 +489,7 @@ def process(
   clip and separate noise; all others are clipped as one record.
 
   Args:
-    own: The private aggregator.
+    aggregator: The private aggregator.
     parts: The trainer's aggregator for each part.
     updates_type: The TFF type of each part, an `aggregation.Update`.
 
@@ -527,13 +529,13 @@ def process(
 
   # The seed is in the state, so that any seed will do here.
   def any_queries() -> tuple[Any, dict[str, GaussianQuery]]:
-    return queries(own, tf.constant([0, 0]))
+    return queries(aggregator, tf.constant([0, 0]))
 
   @tff.tensorflow.computation(
-    aggregation.SEED_TYPE, runtime_inputs.type_of(own.numbers)
+    aggregation.SEED_TYPE, runtime_inputs.type_of(aggregator.numbers)
   )
   def initialize(seed: Any, numbers: Any) -> Any:
-    bound = runtime_inputs.bind(own, numbers)
+    bound = runtime_inputs.bind(aggregator, numbers)
     of_updates, of_sums = queries(bound, seed)
     return State(
       of_updates.initial_global_state(),
@@ -558,7 +560,7 @@ def process(
     record = collections.OrderedDict(
       (name, updates[name].value) for name in names
     )
-    sent = own.send(of_updates, params[0], bounded(record), seed)
+    sent = aggregator.send(of_updates, params[0], bounded(record), seed)
     return sent, collections.OrderedDict(
       (
         name,
@@ -578,7 +580,7 @@ def process(
     for name, query in of_sums.items():
       old = state.sums[name]
       of_part, new_sums[name], _ = query.get_noised_result(totals[1][name], old)
-      of_means = own.stddev(state.updates) / state.clients
+      of_means = aggregator.stddev(state.updates) / state.clients
       noise = aggregation.Noise(old.stddev, of_means, state.clip, state.clients)
       result[name] = summed[name].finish(of_part, noise)
     return State(new, new_sums, state.clip, state.clients), (
@@ -603,7 +605,7 @@ def process(
   def next_aggregate(state: Any, updates: Any, seeds: Any) -> Any:
     params = tff.federated_broadcast(tff.federated_map(derive, state))
     sent = tff.federated_map(send, (params, updates, seeds))
-    new, result = tff.federated_map(finish, (state, own.sum(sent)))
+    new, result = tff.federated_map(finish, (state, aggregator.sum(sent)))
     clients = tff.federated_map(get_clients, state)
     return tff.templates.MeasuredProcessOutput(new, result, clients)
 

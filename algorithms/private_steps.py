@@ -51,14 +51,14 @@ def at(
     part: The number of the part, below 2^31; None keeps the present one.
     step: The number of the step, likewise.
   """
-  own = getattr(model, 'protection', None)
-  if own is None:
+  protection = getattr(model, 'protection', None)
+  if protection is None:
     return model
   given = {'part': part, 'step': step}
-  own = dataclasses.replace(
-    own, **{n: value for n, value in given.items() if value is not None}
+  protection = dataclasses.replace(
+    protection, **{n: value for n, value in given.items() if value is not None}
   )
-  return dataclasses.replace(model, protection=own)
+  return dataclasses.replace(model, protection=protection)
 
 
 def batch_size(model: models.Model, mask: tf.Tensor) -> tf.Tensor:
@@ -69,7 +69,7 @@ def batch_size(model: models.Model, mask: tf.Tensor) -> tf.Tensor:
 
 
 def _uniform(
-  own: protections.Protection, part: int | tf.Tensor, size: int
+  protection: protections.Protection, part: int | tf.Tensor, size: int
 ) -> tf.Tensor:
   """Draws numbers between 0 and 1, which differ for each part and step.
 
@@ -83,9 +83,9 @@ def _uniform(
 
   bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
     shape=[size],
-    key=word(own.seed[0], own.seed[1])[tf.newaxis],
+    key=word(protection.seed[0], protection.seed[1])[tf.newaxis],
     # The generator counts in the first word.
-    counter=tf.stack([word(0, 0), word(part, own.step)]),
+    counter=tf.stack([word(0, 0), word(part, protection.step)]),
     alg=_PHILOX,
     dtype=tf.uint32,
   )
@@ -95,12 +95,12 @@ def _uniform(
 
 
 def _normal(
-  own: protections.Protection, like: models.Weights
+  protection: protections.Protection, like: models.Weights
 ) -> models.Weights:
   """Draws N(0, 1) in the shapes of weights, by the Box-Muller transform."""
   sizes = [leaf.shape.num_elements() for leaf in like.values()]
   half = -(-sum(sizes) // 2)
-  first, second = tf.split(_uniform(own, own.part, 2 * half), 2)
+  first, second = tf.split(_uniform(protection, protection.part, 2 * half), 2)
   radius, angle = tf.sqrt(-2.0 * tf.math.log(first)), 2 * math.pi * second
   drawn = tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], 0)
   drawn = drawn[: sum(sizes)]
@@ -132,12 +132,12 @@ def with_noise_of_choice(model: models.Model, losses: tf.Tensor) -> tf.Tensor:
     model: The model. If it is not protected, the losses stay as they are.
     losses: The sums of losses to choose among, as `total_loss` gives them.
   """
-  own = model.protection
-  if own is None:
+  protection = model.protection
+  if protection is None:
     return losses
-  uniform = _uniform(own, _CHOICE, losses.shape.num_elements())
+  uniform = _uniform(protection, _CHOICE, losses.shape.num_elements())
   gumbel = -tf.math.log(-tf.math.log(uniform))
-  return losses - own.choice_noise * gumbel
+  return losses - protection.choice_noise * gumbel
 
 
 def _differentiate(
@@ -263,12 +263,12 @@ def clipped_sum(
     slopes, value = differentiate(
       {name: tf.gather(leaf, i) for name, leaf in examples.items()}
     )
-    own = tf.gather(mask, i)
-    share = own * _share(slopes, clip, 0)
+    mask_of_example = tf.gather(mask, i)
+    share = mask_of_example * _share(slopes, clip, 0)
     total = tf.nest.map_structure(
       lambda leaf, slope: leaf + share * _finite(slope), total, slopes
     )
-    return i + 1, total, sum_of_losses + own * value
+    return i + 1, total, sum_of_losses + mask_of_example * value
 
   _, total, sum_of_losses = tf.while_loop(
     lambda i, *_: i < tf.shape(mask)[0],
@@ -279,7 +279,7 @@ def clipped_sum(
 
 
 def gradient(
-  own: protections.Protection,
+  protection: protections.Protection,
   loss: Loss,
   weights: models.Weights,
   examples: models.Batch,
@@ -290,7 +290,7 @@ def gradient(
   """Returns a private gradient, and the mean loss, which is not private.
 
   Args:
-    own: The client's protection.
+    protection: The client's protection.
     loss: As in `clipped_sum`.
     weights: The weights to differentiate by.
     examples: The batch.
@@ -302,14 +302,16 @@ def gradient(
   if regularizer is not None:
     pull, _ = _differentiate(regularizer, weights)
   total, sum_of_losses = clipped_sum(
-    loss, own.clip, weights, examples, mask, pull, way
+    loss, protection.clip, weights, examples, mask, pull, way
   )
   any_examples = tf.cast(tf.reduce_any(mask > 0), tf.float32)
   # The clipping norm may be infinite where there is no noise.
-  deviation = any_examples * tf.math.multiply_no_nan(own.clip, own.noise)
+  deviation = any_examples * tf.math.multiply_no_nan(
+    protection.clip, protection.noise
+  )
   noised = tf.nest.map_structure(
-    lambda leaf, noise: (leaf + deviation * noise) / own.batch_size,
+    lambda leaf, noise: (leaf + deviation * noise) / protection.batch_size,
     total,
-    _normal(own, total),
+    _normal(protection, total),
   )
   return noised, tf.math.divide_no_nan(sum_of_losses, tf.reduce_sum(mask))

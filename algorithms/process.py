@@ -47,11 +47,11 @@ class Message(NamedTuple):
   """The message of the server to the clients.
 
   Attributes:
-    own: The trainer's message.
+    of_trainer: The trainer's message.
     numbers: The floats of the trainer's settings, packed.
   """
 
-  own: Any
+  of_trainer: Any
   numbers: Any
 
 
@@ -177,8 +177,8 @@ class _Traced:
 
     @tff.tensorflow.computation(self.server_type, self.numbers_type)
     def make_message(server: Any, numbers: Any) -> Any:
-      own = trainer.bind(numbers).message(server)
-      return Message(own, runtime_inputs.pack(numbers))
+      of_trainer = trainer.bind(numbers).message(server)
+      return Message(of_trainer, runtime_inputs.pack(numbers))
 
     self.make_message = make_message
     self.message_type = make_message.type_signature.result
@@ -246,7 +246,7 @@ def trace_training(
   def work(arguments: Any) -> Any:
     client, message, *frozen = arguments
     bound = traced.bind(message, *frozen).protect(client)
-    result = bound.client(message.own, client)
+    result = bound.client(message.of_trainer, client)
     # A client whose update is not finite sends zeros, and keeps its old state.
     state = client.state if result.state is None else result.state
     finite = is_finite((result.updates, state))
@@ -350,7 +350,7 @@ def trace_training(
     initialize=initialize,
     initialize_client=traced.initialize_client,
     next=next_round,
-    parameters_down=count_parameters(traced.message_type.own),
+    parameters_down=count_parameters(traced.message_type.of_trainer),
     parameters_up=sum(count_parameters(part.value) for part in updates),
   )
 
@@ -396,16 +396,19 @@ def trace_personalization(
     )
   )
   def work(arguments: Any) -> Any:
-    client, message, own_numbers, *frozen = arguments
-    own = trainers.Client(
-      client.personalization, client.state, client.seed, client.attributes
+    evaluated, message, own_numbers, *frozen = arguments
+    client = trainers.Client(
+      evaluated.personalization,
+      evaluated.state,
+      evaluated.seed,
+      evaluated.attributes,
     )
-    bound = traced.bind(message, *frozen).protect(own)
-    start = bound.start(message.own, own)
+    bound = traced.bind(message, *frozen).protect(client)
+    start = bound.start(message.of_trainer, client)
     metrics = personalizer.bind(bound, own_numbers).personalize(
-      start, own, client.evaluation
+      start, client, evaluated.evaluation
     )
-    for name, data in client.evaluation.items():
+    for name, data in evaluated.evaluation.items():
       # What is measured of the start becomes a metric that is the same for all
       # examples and candidates.
       size = client_work.num_examples(data)

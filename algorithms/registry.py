@@ -260,19 +260,19 @@ def make_settings(name: str, values: Mapping[str, Any]) -> MethodSettings:
   halves = []
   for entry in _entries(name):
     settings_class = entry.settings_class()
-    own = {
+    chosen = {
       setting: value
       for setting, value in {**entry.defaults, **values}.items()
       if setting in _names(settings_class)
     }
-    halves.append(settings.from_dict(settings_class, own, name))
+    halves.append(settings.from_dict(settings_class, chosen, name))
   return MethodSettings(*halves)
 
 
 def build(
   name: str,
   model: models.Model,
-  own: MethodSettings,
+  method_settings: MethodSettings,
   aggregator: aggregation.Factory,
   evaluation_sets: Sequence[str],
   num_clients: int = 0,
@@ -283,7 +283,7 @@ def build(
   Args:
     name: The name of the method.
     model: The model to learn.
-    own: The method's settings, as `make_settings` makes them.
+    method_settings: The method's settings, as `make_settings` makes them.
     aggregator: Aggregates the clients' updates.
     evaluation_sets: The names of the sets that clients are evaluated on.
     num_clients: The number of clients to train on, for trainers whose setting
@@ -295,14 +295,16 @@ def build(
     The method for that model.
   """
   known = {'num_clients': num_clients, 'num_groups': num_groups}
-  left_open = [n for n in known if getattr(own.trainer, n, None) == 0]
+  left_open = [
+    n for n in known if getattr(method_settings.trainer, n, None) == 0
+  ]
   trainer_settings = dataclasses.replace(
-    own.trainer, **{n: known[n] for n in left_open}
+    method_settings.trainer, **{n: known[n] for n in left_open}
   )
   trainer_class, personalizer_class = (e.load() for e in _entries(name))
   trainer = trainer_class(model, trainer_settings)
   return importlib.import_module('algorithms.methods').Method(
-    personalizer_class(trainer, own.personalizer),
+    personalizer_class(trainer, method_settings.personalizer),
     aggregator,
     tuple(evaluation_sets),
   )

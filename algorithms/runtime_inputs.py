@@ -27,12 +27,12 @@ def _is_float(value: Any) -> bool:
   )
 
 
-def numbers(own: settings.Settings) -> Numbers:
+def numbers(all_settings: settings.Settings) -> Numbers:
   """Returns the settings that are floats, or tuples of floats, as arrays."""
   return collections.OrderedDict(
-    (field.name, np.asarray(getattr(own, field.name), np.float32))
-    for field in dataclasses.fields(own)
-    if _is_float(getattr(own, field.name))
+    (field.name, np.asarray(getattr(all_settings, field.name), np.float32))
+    for field in dataclasses.fields(all_settings)
+    if _is_float(getattr(all_settings, field.name))
   )
 
 
@@ -46,12 +46,14 @@ def type_of(values: Numbers) -> tff.Type:
   )
 
 
-def structure(own: settings.Settings) -> Hashable:
+def structure(all_settings: settings.Settings) -> Hashable:
   """Returns what a program depends on: everything but the values of floats."""
-  shapes = {name: number.shape for name, number in numbers(own).items()}
-  return type(own), tuple(
-    (field.name, shapes.get(field.name, getattr(own, field.name)))
-    for field in dataclasses.fields(own)
+  shapes = {
+    name: number.shape for name, number in numbers(all_settings).items()
+  }
+  return type(all_settings), tuple(
+    (field.name, shapes.get(field.name, getattr(all_settings, field.name)))
+    for field in dataclasses.fields(all_settings)
   )
 
 
@@ -74,11 +76,11 @@ def unpack(
   }
 
 
-def bind(own: _S, values: Mapping[str, tf.Tensor]) -> _S:
+def bind(all_settings: _S, values: Mapping[str, tf.Tensor]) -> _S:
   """Returns the settings with tensors instead of floats."""
-  bound = copy.copy(own)
+  bound = copy.copy(all_settings)
   for name, value in values.items():
-    if isinstance(getattr(own, name), tuple):
+    if isinstance(getattr(all_settings, name), tuple):
       value = tuple(tf.unstack(value))
     # Not by `replace`, which would check the values: a tensor has none yet.
     object.__setattr__(bound, name, value)

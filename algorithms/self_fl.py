@@ -434,9 +434,10 @@ class SelfFl(fedavg.FedAvg):
   shared_name = 'global model'
 
   def __post_init__(self) -> None:
-    own = self.settings
-    own.refuse_kept_slots('self_fl')
-    if own.one_pass and (self._is_known or own.augmented_steps):
+    self.settings.refuse_kept_slots('self_fl')
+    if self.settings.one_pass and (
+      self._is_known or self.settings.augmented_steps
+    ):
       raise errors.UserError(
         'self_fl: with one_pass, variances must be estimated, not known, and'
         ' augmented_steps 0.'
@@ -457,10 +458,11 @@ class SelfFl(fedavg.FedAvg):
 
   @property
   def parts(self) -> Mapping[str, aggregation.Factory | None]:
-    own = self.settings
-    if own.one_pass:
+    if self.settings.one_pass:
       return {'model': None, 'sums': _Sums()}
-    return {'model': _ByPrecision(self._is_known, own.precision_weights)}
+    return {
+      'model': _ByPrecision(self._is_known, self.settings.precision_weights)
+    }
 
   def initialize(self, seed: tf.Tensor) -> Any:
     theta = self.model.init(seed)
@@ -505,10 +507,10 @@ class SelfFl(fedavg.FedAvg):
   def client(
     self, message: Any, client: trainers.Client
   ) -> trainers.ClientResult:
-    own, theta, of_round = self.settings, message.model, message.uncertainty
+    theta, of_round = message.model, message.uncertainty
     variance = sent = self._variance(client)
     if self._is_known:
-      sent = own.inter_variance + variance
+      sent = self.settings.inter_variance + variance
     w_m = precision(of_round.inter_variance, sent, of_round.mean_variance)
     was_there, own_weight = self._own_weight(message, client)
     # Rounding must not make this difference negative.
@@ -520,17 +522,22 @@ class SelfFl(fedavg.FedAvg):
     )
 
     theta_m = self.start(message, client).weights
-    pushed = tf.where(is_defined & own.initialization, w_m / others, 0.0)
+    pushed = tf.where(
+      is_defined & self.settings.initialization, w_m / others, 0.0
+    )
     theta_init = tf.nest.map_structure(  # (10)
       lambda g, p: g - pushed * (p - g), theta, theta_m
     )
     _, steps = client_work.places_of_batches(client.data)
-    if own.adaptive_steps:
+    if self.settings.adaptive_steps:
       solved = num_steps(
-        variance, others, own.client_learning_rate, own.most_steps
+        variance,
+        others,
+        self.settings.client_learning_rate,
+        self.settings.most_steps,
       )
       steps = tf.where(is_defined, solved, steps)
-    optimizer = own.client_steps
+    optimizer = self.settings.client_steps
     learner, loss = client_work.train(
       self.model,
       optimizer.start(theta_init),
@@ -541,18 +548,20 @@ class SelfFl(fedavg.FedAvg):
     theta_m = converged = learner.weights
     delta = client_work.difference(theta, theta_m)
     sends = collections.OrderedDict(model=delta, variance=sent)
-    if own.augmented_steps:
+    if self.settings.augmented_steps:
       further, _ = client_work.train(
         private_steps.at(self.model, part=1),
         learner,
         client.data,
         optimizer,
-        steps=tf.constant(own.augmented_steps),
+        steps=tf.constant(self.settings.augmented_steps),
       )
       converged = further.weights
       sends['converged'] = client_work.difference(theta, converged)
-    updates = {'model': aggregation.Update(sends, own.client_weight(client))}
-    if own.one_pass:
+    updates = {
+      'model': aggregation.Update(sends, self.settings.client_weight(client))
+    }
+    if self.settings.one_pass:
       relative = relative_weight(of_round, variance)
       s = of_round.inter_variance + of_round.mean_variance
       sent = tf.math.divide_no_nan(relative, s)
@@ -617,11 +626,10 @@ class SelfFl(fedavg.FedAvg):
     self, server: Any, delta: models.Weights, sums: trainers.RoundSums
   ) -> optimizers.Learner:
     """Moves theta against delta, which is theta minus the mean (11)."""
-    own = self.settings
-    if own.smoothed:
-      c = sums.num_clients / own.num_clients
+    if self.settings.smoothed:
+      c = sums.num_clients / self.settings.num_clients
       delta = tf.nest.map_structure(lambda leaf: c * leaf, delta)
-    return own.server_steps.step(
+    return self.settings.server_steps.step(
       optimizers.Learner(server.model, server.optimizer), delta
     )
 

@@ -209,8 +209,8 @@ class Split(personal_models.PersonalModels):
     aggregate: Mapping[str, Any],
     sums: trainers.RoundSums,
   ) -> fedavg.FedAvgState:
-    own = server._replace(model=self._shared(server.model))
-    after = super().server(own, aggregate, sums)
+    shared = server._replace(model=self._shared(server.model))
+    after = super().server(shared, aggregate, sums)
     return after._replace(model=client_work.merge(server.model, after.model))
 
   def start(

@@ -220,8 +220,8 @@ class Trainer(abc.ABC):
     model = self.model
     if frozen is not None:
       model = dataclasses.replace(model, frozen=frozen)
-    own = runtime_inputs.bind(self.settings, numbers)
-    return dataclasses.replace(self, model=model, settings=own)
+    bound = runtime_inputs.bind(self.settings, numbers)
+    return dataclasses.replace(self, model=model, settings=bound)
 
   def protect(self: _T, client: Client) -> _T:
     """Returns the trainer that protects a client's examples, if asked for."""

@@ -76,14 +76,16 @@ class FedDyn(trainers.Trainer):
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
-    own, g_k = self.settings, client.state
+    g_k = client.state
 
     def regularizer(theta: models.Weights) -> tf.Tensor:
       linear = sum(tf.reduce_sum(g_k[name] * theta[name]) for name in theta)
       distance = client_work.difference(theta, message)
-      return own.alpha * client_work.half_square(distance) - linear
+      return self.settings.alpha * client_work.half_square(distance) - linear
 
-    optimizer = own.client_optimizer_at(own.client_learning_rate)
+    optimizer = self.settings.client_optimizer_at(
+      self.settings.client_learning_rate
+    )
     learner, loss = client_work.train(
       self.model, optimizer.start(message), client.data, optimizer, regularizer
     )
@@ -91,7 +93,9 @@ class FedDyn(trainers.Trainer):
     return trainers.ClientResult(
       updates={'model': aggregation.Update(delta)},
       loss=loss,
-      state=tf.nest.map_structure(lambda g, d: g + own.alpha * d, g_k, delta),
+      state=tf.nest.map_structure(
+        lambda g, d: g + self.settings.alpha * d, g_k, delta
+      ),
     )
 
   def server(

@@ -73,25 +73,29 @@ class SineNetwork(models.Regressor):
     return layers.dense(weights, 'output', features)[:, 0]
 
 
-def load(own: SineWavesSettings, data_dir: str | None, seed: int) -> task.Task:
+def load(
+  sine_waves_settings: SineWavesSettings, data_dir: str | None, seed: int
+) -> task.Task:
   """Makes the task; nothing is read from `data_dir`."""
   del data_dir
-  ids = [f'client_{k:04d}' for k in range(2 * own.num_clients)]
+  ids = [f'client_{k:04d}' for k in range(2 * sine_waves_settings.num_clients)]
   groups = {client_id: k % 2 for k, client_id in enumerate(ids)}
 
   def draw(client_id: str, limit: int | None) -> populations.Examples:
     rng = seeds.generator('sine waves', seed, client_id)
     phase = rng.normal(_PHASES[groups[client_id]], 0.3)
-    x = rng.uniform(-np.pi, np.pi, own.num_examples)
-    y = np.sin(x + phase) + rng.normal(0, own.noise, own.num_examples)
+    x = rng.uniform(-np.pi, np.pi, sine_waves_settings.num_examples)
+    y = np.sin(x + phase) + rng.normal(
+      0, sine_waves_settings.noise, sine_waves_settings.num_examples
+    )
     examples = {'x': x[:, np.newaxis], 'y': y}
     return {name: v[:limit].astype('f4') for name, v in examples.items()}
 
   def some(start: int, stop: int) -> devices.Devices:
-    sizes = np.full(stop - start, own.num_examples)
+    sizes = np.full(stop - start, sine_waves_settings.num_examples)
     return devices.Devices(ids[start:stop], draw, sizes)
 
-  n = own.num_clients
+  n = sine_waves_settings.num_clients
   return task.Task(
     name='sine_waves',
     model=SineNetwork(),

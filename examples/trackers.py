@@ -80,7 +80,8 @@ def _settings(
     if not isinstance(value, dict):
       yield name, value
     elif name in ('task', 'privacy'):
-      yield from ((f'{name}.{inner}', own) for inner, own in value.items())
+      for setting, chosen in value.items():
+        yield f'{name}.{setting}', chosen
     elif name == method:
       yield from value.items()
 
@@ -92,8 +93,8 @@ def _rounds(
   found: dict[int, dict[str, float]] = {}
   for kind, name in (('metrics', training), ('validation', method)):
     for row in _read_csv(folder / kind / f'{name}.csv'):
-      own = {f'{kind}/{n}': float(v) for n, v in row.items() if n != 'round'}
-      finite = {n: value for n, value in own.items() if math.isfinite(value)}
+      values = {f'{kind}/{n}': float(v) for n, v in row.items() if n != 'round'}
+      finite = {n: value for n, value in values.items() if math.isfinite(value)}
       found.setdefault(int(float(row['round'])), {}).update(finite)
   return dict(sorted(found.items()))
 
@@ -141,8 +142,8 @@ def to_mlflow(mlflow: Any, record: Record) -> None:
     now = int(1000 * time.time())
     values = [
       mlflow.entities.Metric(name, value, now, step)
-      for step, own in record.rounds.items()
-      for name, value in own.items()
+      for step, metrics in record.rounds.items()
+      for name, value in metrics.items()
     ]
     for i in range(0, len(values), _MOST_VALUES):
       mlflow.MlflowClient().log_batch(
@@ -157,8 +158,8 @@ def to_wandb(wandb: Any, record: Record) -> None:
   with wandb.init(
     project=record.project, name=record.name, config=dict(record.settings)
   ) as run:
-    for step, own in record.rounds.items():
-      run.log(own, step=step)
+    for step, metrics in record.rounds.items():
+      run.log(metrics, step=step)
     run.summary.update(record.results)
     columns = list(record.clients[0])
     data = [list(row.values()) for row in record.clients]

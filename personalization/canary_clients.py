@@ -42,8 +42,10 @@ def direction(like: models.Weights, canary: tf.Tensor) -> models.Weights:
   entries = sum(leaf.shape.num_elements() for leaf in like.values())
 
   def signs(name: str, k: int) -> tf.Tensor:
-    own = tf.random.experimental.stateless_fold_in(seed, k)
-    bits = tf.random.stateless_uniform(like[name].shape, own, 0, 2, tf.int32)
+    leaf_seed = tf.random.experimental.stateless_fold_in(seed, k)
+    bits = tf.random.stateless_uniform(
+      like[name].shape, leaf_seed, 0, 2, tf.int32
+    )
     return tf.cast(2 * bits - 1, tf.float32) / math.sqrt(entries)
 
   return collections.OrderedDict(
@@ -63,7 +65,7 @@ class _Watched(fedavg.FedAvg):
     canary = client.attributes[_CANARY]
     update = result.updates['model']
     value = tf.nest.map_structure(
-      lambda own, away: tf.where(canary > 0, _LENGTH * away, own),
+      lambda leaf, away: tf.where(canary > 0, _LENGTH * away, leaf),
       update.value,
       direction(update.value, canary),
     )
@@ -90,11 +92,11 @@ def add_to_method(method: methods.Method) -> methods.Method:
       'Canaries can be seen only in one global model. Use a trainer that has'
       ' one, such as fedavg.'
     )
-  own = {
+  fields = {
     field.name: getattr(trainer, field.name)
     for field in dataclasses.fields(trainer)
   }
-  return method.with_trainer(_watched(trainer_class)(**own))
+  return method.with_trainer(_watched(trainer_class)(**fields))
 
 
 def add_to_task(task: tasks.Task, number: int) -> tasks.Task:

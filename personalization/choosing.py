@@ -30,8 +30,8 @@ class Choice:
 
 def direction(evaluated: evaluation.Evaluation, choice: Choice) -> int:
   """Returns 1 if the metric to choose by is better the higher, else -1."""
-  own = choice.metric in (None, evaluated.metric)
-  return 1 if own and evaluated.higher_is_better else -1
+  by_metric = choice.metric in (None, evaluated.metric)
+  return 1 if by_metric and evaluated.higher_is_better else -1
 
 
 def choose(

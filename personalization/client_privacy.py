@@ -182,18 +182,18 @@ def trainings(
   total = schedule.num_rounds(how, method.trainer.num_epochs)
   turns = schedule.rounds_per_epoch
   epochs = -(-total // sum(turns.values()))
-  own = []
+  of_groups = []
   for group, size in schedule.group_sizes.items():
     per_round = min(how.clients_per_round or size, size)
     sampling = 'all' if per_round == size else how.client_sampling
     rounds = min(total, epochs * turns[group])
-    own.append(Participation(size, per_round, rounds, sampling))
+    of_groups.append(Participation(size, per_round, rounds, sampling))
   before = method.before
   earlier = ((),) if before is None else trainings(before, task, how).paths
   return Trainings(
     num_clients,
     how.clients_per_round or num_clients,
-    tuple((*path, last) for path in earlier for last in own),
+    tuple((*path, last) for path in earlier for last in of_groups),
   )
 
 
@@ -213,7 +213,7 @@ def _without_sums(method: methods.Method) -> None:
 
 
 def _check(
-  own: privacy.PrivacySettings,
+  settings: privacy.PrivacySettings,
   method: methods.Method,
   task: tasks.Task,
   how: schedules.TrainingSettings,
@@ -232,8 +232,8 @@ def _check(
       ' private, too, and no client may count more than another.'
     )
   found = trainings(method, task, how)
-  if own.delta is not None:
-    accounting.check_delta(own.delta, found.num_clients, 'clients')
+  if settings.delta is not None:
+    accounting.check_delta(settings.delta, found.num_clients, 'clients')
   return found
 
 
@@ -242,7 +242,7 @@ _SEED = 'nobody has the seed of the run, from which the noise follows'
 
 
 def _guarantee(
-  own: privacy.PrivacySettings,
+  settings: privacy.PrivacySettings,
   whole: Trainings,
   make_event: Callable[[float, Sequence[Participation]], dp_accounting.DpEvent],
   mechanism: str,
@@ -251,22 +251,22 @@ def _guarantee(
   """Finds the noise from ε, or ε from the noise, and makes the guarantee.
 
   Args:
-    own: The settings.
+    settings: The settings.
     whole: The trainings.
     make_event: Makes the event of noise z and of a client's part in them.
     mechanism: The name of the mechanism.
     **others: Fields of the guarantee that are not the usual ones.
   """
-  delta = own.delta or accounting.default_delta(whole.num_clients)
+  delta = settings.delta or accounting.default_delta(whole.num_clients)
   paths = list(dict.fromkeys(whole.paths))  # Groups may be of one size.
 
   def find_noise(path: Sequence[Participation]) -> float:
-    assert own.epsilon is not None  # The settings have one of the two.
+    assert settings.epsilon is not None  # The settings have one of the two.
     return accounting.calibrate(
-      lambda z: make_event(z, path), own.epsilon, delta
+      lambda z: make_event(z, path), settings.epsilon, delta
     )
 
-  noise = own.noise
+  noise = settings.noise
   if noise is None:
     noise = max(map(find_noise, paths))
   # For clients of the group about which most is revealed.
@@ -279,7 +279,7 @@ def _guarantee(
   )
   said: dict[str, Any] = {
     'neighbors': whole.neighbors,
-    'clip': own.clip,
+    'clip': settings.clip,
     'assumptions': (_TRUSTED, _SEED),
   }
   return accounting.Guarantee(
@@ -317,7 +317,7 @@ def _noises(
 
 
 def _made(
-  own: privacy.PrivacySettings,
+  settings: privacy.PrivacySettings,
   method: methods.Method,
   whole: Trainings,
   guarantee: accounting.Guarantee,
@@ -328,7 +328,7 @@ def _made(
   """Makes a method private, by an aggregator with the noise of a guarantee.
 
   Args:
-    own: The settings.
+    settings: The settings.
     method: The method.
     whole: The trainings.
     guarantee: What is guaranteed.
@@ -339,7 +339,7 @@ def _made(
   noise, of_sums = _noises(guarantee.noise, method, *beside)
   aggregator = make_aggregator(
     noise=noise,
-    clip=own.clip,
+    clip=settings.clip,
     clients=float(whole.per_round),
     sums_noise=of_sums,
     **others,
@@ -348,19 +348,21 @@ def _made(
 
 
 def make_gaussian(
-  own: privacy.PrivacySettings,
+  settings: privacy.PrivacySettings,
   method: methods.Method,
   task: tasks.Task,
   how: schedules.TrainingSettings,
 ) -> methods.Method:
   """Makes a method private by noise on the sum of each round."""
-  whole = _check(own, method, task, how)
-  guarantee = _guarantee(own, whole, whole.central_event, 'Gaussian, central')
-  return _made(own, method, whole, guarantee, private_aggregation.Gaussian)
+  whole = _check(settings, method, task, how)
+  guarantee = _guarantee(
+    settings, whole, whole.central_event, 'Gaussian, central'
+  )
+  return _made(settings, method, whole, guarantee, private_aggregation.Gaussian)
 
 
 def make_adaptive(
-  own: privacy.PrivacySettings,
+  settings: privacy.PrivacySettings,
   method: methods.Method,
   task: tasks.Task,
   how: schedules.TrainingSettings,
@@ -371,14 +373,14 @@ def make_adaptive(
   noise of deviation n / 20 (Andrew et al. 2021) and is one more part of a
   record. The update has more noise for it, so that a round costs z.
   """
-  whole = _check(own, method, task, how)
+  whole = _check(settings, method, task, how)
   stddev = whole.per_round / 20
   guarantee = _guarantee(
-    own,
+    settings,
     whole,
     whole.central_event,
     'Gaussian, central, adaptive clip',
-    clip=f'the median norm, from {own.clip:g} on',
+    clip=f'the median norm, from {settings.clip:g} on',
   )
   if guarantee.noise >= 2 * stddev:
     raise errors.UserError(
@@ -388,7 +390,7 @@ def make_adaptive(
       ' privacy gaussian.'
     )
   return _made(
-    own,
+    settings,
     method,
     whole,
     guarantee,
@@ -399,7 +401,7 @@ def make_adaptive(
 
 
 def make_tree(
-  own: privacy.TreeSettings,
+  settings: privacy.TreeSettings,
   method: methods.Method,
   task: tasks.Task,
   how: schedules.TrainingSettings,
@@ -410,7 +412,7 @@ def make_tree(
   have one tree. Then a client takes part at fixed distances (`cycles`), or its
   rounds in two passes may follow each other (`passes`).
   """
-  whole = _check(own, method, task, how)
+  whole = _check(settings, method, task, how)
   _without_sums(method)
   who = whole.only
   if who.sampling not in _PASSES:
@@ -419,7 +421,7 @@ def make_tree(
       ' cycles, and clients_per_round to fewer than all.'
     )
   a_pass = who.rounds_per_pass
-  if own.restarts:
+  if settings.restarts:
     mechanism = f'tree aggregation, restarted every {a_pass} rounds'
     complete, rest = divmod(who.rounds, a_pass)
     sensitivity = accounting.tree_restarts_sensitivity(
@@ -433,26 +435,29 @@ def make_tree(
       a_pass if who.sampling == 'cycles' else 1,
     )
   guarantee = _guarantee(
-    own, whole, lambda z, _: accounting.gaussian(z / sensitivity), mechanism
+    settings,
+    whole,
+    lambda z, _: accounting.gaussian(z / sensitivity),
+    mechanism,
   )
   return _made(
-    own,
+    settings,
     method,
     whole,
     guarantee,
     private_aggregation.Tree,
-    rounds_per_tree=a_pass if own.restarts else who.rounds,
+    rounds_per_tree=a_pass if settings.restarts else who.rounds,
   )
 
 
 def make_matrix(
-  own: privacy.MatrixSettings,
+  settings: privacy.MatrixSettings,
   method: methods.Method,
   task: tasks.Task,
   how: schedules.TrainingSettings,
 ) -> methods.Method:
   """Makes a method private by noise that is correlated over rounds."""
-  whole = _check(own, method, task, how)
+  whole = _check(settings, method, task, how)
   _without_sums(method)
   who = whole.only
   if who.sampling not in ('cycles', 'all'):
@@ -461,24 +466,29 @@ def make_matrix(
       ' cycles.'
     )
   sensitivity = accounting.matrix_sensitivity(
-    private_aggregation.inverse_root_bands(own.bands),
+    private_aggregation.inverse_root_bands(settings.bands),
     who.rounds,
     who.max_participations,
     1 if who.sampling == 'all' else who.rounds_per_pass,
   )
   guarantee = _guarantee(
-    own,
+    settings,
     whole,
     lambda z, _: accounting.gaussian(z / sensitivity),
-    f'matrix mechanism, inverse square root of {own.bands} bands',
+    f'matrix mechanism, inverse square root of {settings.bands} bands',
   )
   return _made(
-    own, method, whole, guarantee, private_aggregation.Matrix, bands=own.bands
+    settings,
+    method,
+    whole,
+    guarantee,
+    private_aggregation.Matrix,
+    bands=settings.bands,
   )
 
 
 def make_local(
-  own: privacy.PrivacySettings,
+  settings: privacy.PrivacySettings,
   method: methods.Method,
   task: tasks.Task,
   how: schedules.TrainingSettings,
@@ -488,22 +498,22 @@ def make_local(
   Any two updates are neighbors, twice the clip apart, and the server sees all
   that a client sends: its noise counts half, and sampling does not amplify.
   """
-  whole = _check(own, method, task, how)
+  whole = _check(settings, method, task, how)
   _without_sums(method)
   who = whole.only
   guarantee = _guarantee(
-    own,
+    settings,
     whole,
     lambda z, _: accounting.gaussian(z / 2, who.max_participations),
     'Gaussian, local',
     neighbors="one client's update is replaced by any other",
     assumptions=(_SEED,),
   )
-  return _made(own, method, whole, guarantee, private_aggregation.Local)
+  return _made(settings, method, whole, guarantee, private_aggregation.Local)
 
 
 def make_distributed(
-  own: privacy.DistributedSettings,
+  settings: privacy.DistributedSettings,
   method: methods.Method,
   task: tasks.Task,
   how: schedules.TrainingSettings,
@@ -514,7 +524,7 @@ def make_distributed(
   sampling does not amplify. The noise is that of the smallest number of clients
   that a round has.
   """
-  whole = _check(own, method, task, how)
+  whole = _check(settings, method, task, how)
   _without_sums(method)
   who = whole.only
   if not who.fewest:
@@ -523,15 +533,15 @@ def make_distributed(
       ' fixed_size, passes or cycles.'
     )
   dimension, n = method.parameters_up, whole.per_round
-  if not distributed_noise.enough_bits(own.bits, n):
+  if not distributed_noise.enough_bits(settings.bits, n):
     raise errors.UserError(
-      f'The sum over {n} clients does not fit into {own.bits} bits. Set more'
-      ' privacy.bits, or fewer clients in a round.'
+      f'The sum over {n} clients does not fit into {settings.bits} bits. Set'
+      ' more privacy.bits, or fewer clients in a round.'
     )
 
   def make_event(noise: float, _: Any = None) -> dp_accounting.DpEvent:
     of_one = distributed_noise.sensitivity(
-      noise, own.clip, n, dimension, own.bits
+      noise, settings.clip, n, dimension, settings.bits
     )
     event = accounting.SkellamDpEvent(
       of_one.l1, of_one.l2, who.fewest * of_one.variance
@@ -539,10 +549,10 @@ def make_distributed(
     return dp_accounting.SelfComposedDpEvent(event, who.max_participations)
 
   guarantee = _guarantee(
-    own,
+    settings,
     whole,
     make_event,
-    f'Skellam, distributed, secure sums of {own.bits} bits',
+    f'Skellam, distributed, secure sums of {settings.bits} bits',
     neighbors="one client's data are there or not (its update becomes 0)",
     assumptions=(
       'the server sees only secure sums; here they are simulated',
@@ -552,10 +562,10 @@ def make_distributed(
     ),
   )
   return _made(
-    own,
+    settings,
     method,
     whole,
     guarantee,
     distributed_noise.Distributed,
-    bits=own.bits,
+    bits=settings.bits,
   )

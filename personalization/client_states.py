@@ -112,8 +112,8 @@ class ClientStates:
       return self._like
     stacked = [np.empty([len(rows), *s], dtype) for dtype, s in self._specs]
     for k, row in enumerate(rows):
-      own = _split(self._read_row(int(row)), self._specs)
-      for leaves, leaf in zip(stacked, own):
+      state = self._read_row(int(row))
+      for leaves, leaf in zip(stacked, _split(state, self._specs)):
         leaves[k] = leaf
     return tree.unflatten_as(self._like, stacked)
 
@@ -218,8 +218,8 @@ class ClientStates:
   def _pack(self, leaves: Sequence[Any]) -> np.ndarray:
     """Copies the arrays of a state into its bytes."""
     state = np.empty(self.bytes_per_client, np.uint8)
-    for own, leaf in zip(_split(state, self._specs), leaves, strict=True):
-      own[...] = leaf
+    for part, leaf in zip(_split(state, self._specs), leaves, strict=True):
+      part[...] = leaf
     return state
 
   def _read_row(self, row: int) -> np.ndarray:

@@ -94,11 +94,12 @@ class Cohorts:
 
   def pad_as(self, others: 'Cohorts') -> None:
     """Pads to at least as many examples as others, to share their programs."""
-    for own, theirs in (
+    for padding, of_others in (
       (self.pad_to, others.pad_to),
       (self.pad_most_to, others.pad_most_to),
     ):
-      own.update({n: max(own[n], theirs.get(n, 0)) for n in own})
+      for name in padding:
+        padding[name] = max(padding[name], of_others.get(name, 0))
 
   def sample(
     self, name: str, size: int, rng: np.random.Generator
@@ -150,8 +151,8 @@ class Cohorts:
   ) -> collections.OrderedDict[str, np.ndarray]:
     """Returns attributes of clients, stacked, by name."""
     ids = [self.client_ids[row] for row in rows]
-    own = 'train' if 'train' in self.sizes else 'personalization'
-    sizes = self.sizes[own][rows]
+    counted_set = 'train' if 'train' in self.sizes else 'personalization'
+    sizes = self.sizes[counted_set][rows]
 
     def values(name: str) -> np.ndarray:
       if name == task.SIZE:
@@ -304,16 +305,16 @@ class Cohorts:
         return _data(self.examples(name, rows), indices, mask)
       used, indices = batches.list_used(indices)
       examples = [
-        populations.take(load(self.client_ids[row]), own)
-        for row, own in zip(rows, used)
+        populations.take(load(self.client_ids[row]), of_client)
+        for row, of_client in zip(rows, used)
       ]
       return _data(batches.stack_examples(examples), indices, mask)
     clients = []
     for row, own_indices, own_mask in zip(rows, indices, mask):
       steps, places = (np.any(own_mask, axis=axis) for axis in (1, 0))
-      own = np.ix_(steps, places)
+      part = np.ix_(steps, places)
       clients.append(
-        _data(load(self.client_ids[row]), own_indices[own], own_mask[own])
+        _data(load(self.client_ids[row]), own_indices[part], own_mask[part])
       )
     return clients
 

@@ -65,8 +65,8 @@ def _wilcoxon(difference: np.ndarray) -> float:
   ranks = scipy.stats.rankdata(sizes)
   signs = np.array(list(itertools.product((-1, 1), repeat=len(ranks))))
   sums = np.abs(signs @ ranks)
-  own = abs(np.sign(changed) @ ranks)
-  return float(np.mean(sums >= own))
+  observed = abs(np.sign(changed) @ ranks)
+  return float(np.mean(sums >= observed))
 
 
 def compare(

@@ -62,8 +62,10 @@ def of_training(
     taken = how.client_steps * schedule.batch_size
     passes = float(np.mean(taken / schedule.clients.sizes['train']))
   return {
-    group: Cost(rounds * own // sum(rounds_per_epoch.values()), epochs * passes)
-    for group, own in rounds_per_epoch.items()
+    group: Cost(
+      rounds * of_group // sum(rounds_per_epoch.values()), epochs * passes
+    )
+    for group, of_group in rounds_per_epoch.items()
   }
 
 

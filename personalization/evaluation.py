@@ -280,9 +280,10 @@ def _evaluate_population(
       )
       for name, part in sets.items()
     }
-    if any(isinstance(own, list) for own in data.values()):
+    if any(isinstance(of_set, list) for of_set in data.values()):
       by_set: Any = [
-        collections.OrderedDict(zip(sets, own)) for own in zip(*data.values())
+        collections.OrderedDict(zip(sets, of_client))
+        for of_client in zip(*data.values())
       ]
     else:
       by_set = collections.OrderedDict(data)
@@ -308,7 +309,7 @@ def _evaluate_population(
   parts = []
   to_come = map(cohort, range(0, len(clients), work.cohort_size))
   with contextlib.closing(prefetch.prefetch(to_come)) as coming:
-    for rows, own in coming:
+    for rows, inputs in coming:
       states = work.trained.states_of(
         [clients.client_ids[row] for row in rows], rows.tolist()
       )
@@ -322,7 +323,7 @@ def _evaluate_population(
           len(rows),
           state=states,
           attributes=attributes,
-          **own,
+          **inputs,
         ),
       )
       num_clients = len(np.unique(rows))
@@ -368,7 +369,7 @@ def measure(
   if measured_on is not None:
     sets_of_clients[measured_on] = clients.sets[measured_on]
   name = method.evaluation_sets[0]
-  own = cohorts.Cohorts(
+  in_cohorts = cohorts.Cohorts(
     data_populations.Population(clients.client_ids, sets_of_clients),
     task.padded,
     by_size=True,
@@ -379,12 +380,12 @@ def measure(
     attributes=task.attributes,
     training_settings=training_settings,
     batch_size=training_settings.batch_size or task.batch_size,
-    cohort_size=min(len(own), _COHORT),
+    cohort_size=min(len(in_cohorts), _COHORT),
     on_cohort=lambda _: None,
   )
   sets = {name: measurements.SetPart(measured_on or 'personalization')}
-  sums = _evaluate_population(work, own, 1.0, sets)
-  return {'client_ids': own.client_ids, **sums[name]}
+  sums = _evaluate_population(work, in_cohorts, 1.0, sets)
+  return {'client_ids': in_cohorts.client_ids, **sums[name]}
 
 
 def _are_judged(judged_by: Sequence[ClientMetrics]) -> np.ndarray:
@@ -394,7 +395,8 @@ def _are_judged(judged_by: Sequence[ClientMetrics]) -> np.ndarray:
   counts.
   """
   return np.all(
-    [weight > 0 for own in judged_by for weight in own.weights.values()], axis=0
+    [weight > 0 for of_set in judged_by for weight in of_set.weights.values()],
+    axis=0,
   )
 
 
@@ -450,8 +452,10 @@ def validate(
     1.0,
     {
       # Other sets, such as the test examples of a silo, are left out.
-      own: measurements.SetPart(name, 0.0, float(own == name))
-      for own in method.evaluation_sets
+      evaluation_set: measurements.SetPart(
+        name, 0.0, float(evaluation_set == name)
+      )
+      for evaluation_set in method.evaluation_sets
     },
   )
   found = ClientMetrics(clients.client_ids, sums[name], task.model.metrics)
@@ -518,13 +522,13 @@ def evaluate(
         sets[name] = part if is_judged else part._replace(start=0.0, stop=0.0)
       sums = _evaluate_population(work, clients, personalized_on, sets)
       if trained.diverged:
-        for own in sums.values():
-          own[metrics.DIVERGED] = np.ones(
+        for of_set in sums.values():
+          of_set[metrics.DIVERGED] = np.ones(
             [len(clients), len(method.candidates)]
           )
       by_set = {
-        name: ClientMetrics(clients.client_ids, own, not_means)
-        for name, own in sums.items()
+        name: ClientMetrics(clients.client_ids, of_set, not_means)
+        for name, of_set in sums.items()
       }
       judged = _are_judged([by_set[name] for name in own_sets])
       if not judged.any():
@@ -534,7 +538,7 @@ def evaluate(
         )
       skipped += clients.skipped
       skipped += itertools.compress(clients.client_ids, ~judged)
-      by_set = {name: own.of(judged) for name, own in by_set.items()}
+      by_set = {name: of_set.of(judged) for name, of_set in by_set.items()}
       for reported_part, name in zip(parts, own_sets, strict=True):
         by_part[reported_part] = by_set[name]
     # `reported`, the test clients, came last.

@@ -75,8 +75,8 @@ def with_global(
       others.append(_pool(own_x, own_variances))
   # mu_G/1 and sigma_G/1^2, for theta_0.
   prior = _pool(
-    [own.mean for own in others],
-    [group_variance + own.variance for own in others],
+    [posterior.mean for posterior in others],
+    [group_variance + posterior.variance for posterior in others],
   )
   group = with_group(x, variances)
   return _pool(
@@ -87,14 +87,14 @@ def with_global(
 
 def group_ratio(variances: OfClients) -> float:
   """Returns sigma_g1^2 / sigma_11^2, the variance that the group leaves."""
-  own, *others = variances[0]
-  return 1.0 / (1.0 + sum(own / other for other in others))
+  variance, *others = variances[0]
+  return 1.0 / (1.0 + sum(variance / other for other in others))
 
 
 def global_ratio(
   variances: OfClients, group_variance: float, as_printed: bool = False
 ) -> float:
   """Returns sigma_G1^2 / sigma_g1^2, see `with_global`."""
-  nothing = [[0.0] * len(own) for own in variances]
+  nothing = [[0.0] * len(of_group) for of_group in variances]
   shared = with_global(nothing, variances, group_variance, as_printed)
   return shared.variance / with_group(nothing, variances).variance

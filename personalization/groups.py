@@ -174,8 +174,8 @@ def find(
   trainer = method.trainer
   if not isinstance(trainer, group.Group) or not trainer.found_attributes:
     return None
-  own = trainer.settings
-  if own.groups == 'hypcluster':
+  settings = trainer.settings
+  if settings.groups == 'hypcluster':
     # HypCluster starts from its own initial models, not from the global model.
     picks = dataclasses.replace(
       method.with_trainer(trainer.hypcluster), first_models=()
@@ -184,6 +184,8 @@ def find(
   else:
     before = method.before
     assert before is not None
-    groups = _infer(before, begins_with, task, how, own.num_groups, own.linkage)
-  names: Sequence[str] = [str(g) for g in range(own.num_groups)]
+    groups = _infer(
+      before, begins_with, task, how, settings.num_groups, settings.linkage
+    )
+  names: Sequence[str] = [str(g) for g in range(settings.num_groups)]
   return tasks.Attribute(names, groups)

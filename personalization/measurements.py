@@ -109,9 +109,9 @@ def further_sets(
   Returns:
     The part of a client's set that each further set is; it may be empty.
   """
-  own, all_of_it = own_sets(task)[-1], personalized_on == 1
+  test_set, all_of_it = own_sets(task)[-1], personalized_on == 1
   sets = {
-    part_of_evaluation(fraction): SetPart(own, 0.0, all_of_it * fraction)
+    part_of_evaluation(fraction): SetPart(test_set, 0.0, all_of_it * fraction)
     for fraction in measurement.evaluation_fractions
   }
   if measurement.ood_examples:

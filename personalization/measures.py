@@ -134,8 +134,8 @@ def describe_clusters(
     'matched', the share of clients in the cluster of their group, see `match`.
   """
 
-  def count(own: np.ndarray) -> dict[str, int]:
-    return {str(j): int(np.sum(own == j)) for j in np.unique(clusters)}
+  def count(counted: np.ndarray) -> dict[str, int]:
+    return {str(j): int(np.sum(counted == j)) for j in np.unique(clusters)}
 
   result: dict[str, Any] = {'sizes': count(clusters)}
   if groups is not None:
@@ -146,6 +146,6 @@ def describe_clusters(
     result['adjusted_rand_index'] = float(
       sklearn_metrics.adjusted_rand_score(known, clusters)
     )
-    counts = [list(own.values()) for own in result['groups'].values()]
+    counts = [list(sizes.values()) for sizes in result['groups'].values()]
     _, result['matched'] = match(np.array(counts))
   return result

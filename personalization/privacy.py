@@ -175,7 +175,7 @@ def settings_class(name: str) -> type[settings.Settings]:
 
 def apply(
   way: str,
-  own: Any,
+  privacy_settings: Any,
   name: str,
   method: methods.Method,
   task: tasks.Task,
@@ -185,7 +185,7 @@ def apply(
 
   Args:
     way: The name of the way, not `NONE`.
-    own: Its settings.
+    privacy_settings: Its settings.
     name: The name of the method.
     method: The method.
     task: The task.
@@ -200,7 +200,7 @@ def apply(
   module, _, function = ENTRIES[way].path.partition(':')
   make = getattr(importlib.import_module(module), function)
   try:
-    made: methods.Method = make(own, method, task, how)
+    made: methods.Method = make(privacy_settings, method, task, how)
   except errors.UserError as error:
     raise errors.UserError(f'{name} with privacy {way}: {error}') from error
   return made

@@ -23,7 +23,7 @@ _MOST_STATE_BYTES = 2**29
 _SECONDS_AT_ONCE = 0.5
 
 # The input of one round or several, see `schedules`.
-_Own = Any
+_Inputs = Any
 
 
 class RoundRunner(Protocol):
@@ -31,20 +31,25 @@ class RoundRunner(Protocol):
 
   def to_come(
     self, done: int, total_rounds: int
-  ) -> Generator[tuple[int, _Own], None, None]:
+  ) -> Generator[tuple[int, _Inputs], None, None]:
     """Yields the number of rounds to run next, and their input."""
 
   def run(
-    self, server_state: Any, done: int, first: int, num_rounds: int, own: _Own
+    self,
+    server_state: Any,
+    done: int,
+    first: int,
+    num_rounds: int,
+    inputs: _Inputs,
   ) -> tuple[Any, Any]:
     """Runs rounds; returns the server's state and the rounds' metrics.
 
     Args:
       server_state: The server's state before them.
       done: The number of rounds before them.
-      first: The place of the first of them among the rounds of `own`.
+      first: The place of the first of them among the rounds of `inputs`.
       num_rounds: The number of rounds.
-      own: The input of rounds.
+      inputs: The input of rounds.
     """
 
   def store(self, round_num: int) -> None:
@@ -66,15 +71,20 @@ class _OneByOne(RoundRunner):
 
   def to_come(
     self, done: int, total_rounds: int
-  ) -> Generator[tuple[int, _Own], None, None]:
+  ) -> Generator[tuple[int, _Inputs], None, None]:
     for round_num in range(done + 1, total_rounds + 1):
       yield 1, self._schedule.one(round_num)
 
   def run(
-    self, server_state: Any, done: int, first: int, num_rounds: int, own: _Own
+    self,
+    server_state: Any,
+    done: int,
+    first: int,
+    num_rounds: int,
+    inputs: _Inputs,
   ) -> tuple[Any, Any]:
     del first
-    rows, data, client_seeds = own
+    rows, data, client_seeds = inputs
     clients = cohorts.clients(
       trainers.Client,
       len(rows),
@@ -121,7 +131,7 @@ class _AtOnce(RoundRunner):
 
   def to_come(
     self, done: int, total_rounds: int
-  ) -> Generator[tuple[int, _Own], None, None]:
+  ) -> Generator[tuple[int, _Inputs], None, None]:
     how = self._how
     intervals = [how.rounds_per_checkpoint]
     if how.rounds_per_evaluation:
@@ -136,7 +146,12 @@ class _AtOnce(RoundRunner):
       done += num_rounds
 
   def run(
-    self, server_state: Any, done: int, first: int, num_rounds: int, own: _Own
+    self,
+    server_state: Any,
+    done: int,
+    first: int,
+    num_rounds: int,
+    inputs: _Inputs,
   ) -> tuple[Any, Any]:
     del done
     server_state, self._all_states, metrics = self._run(
@@ -144,13 +159,13 @@ class _AtOnce(RoundRunner):
       server_state,
       self._all_states,
       self._fixed,
-      own,
+      inputs,
       self._method.constants,
       first,
     )
     rows = self._rows  # Without 'rows' all clients take part.
-    if 'rows' in own:
-      rows = np.asarray(own['rows'])[first : first + num_rounds]
+    if 'rows' in inputs:
+      rows = np.asarray(inputs['rows'])[first : first + num_rounds]
     self._changed[rows] = True
     return server_state, metrics
 
@@ -183,8 +198,8 @@ def make_runner(
 
 
 def portions(
-  coming: Iterable[tuple[int, _Own]], are_short: bool
-) -> Generator[tuple[int, int, _Own], None, None]:
+  coming: Iterable[tuple[int, _Inputs]], are_short: bool
+) -> Generator[tuple[int, int, _Inputs], None, None]:
   """Splits rounds that are run at once into portions that do not take long.
 
   Args:
@@ -196,7 +211,7 @@ def portions(
     input that the place refers to.
   """
   per_round = math.inf
-  for num_rounds, own in coming:
+  for num_rounds, inputs in coming:
     first = 0
     while first < num_rounds:
       portion = num_rounds - first
@@ -204,6 +219,6 @@ def portions(
         # It is not known how long the first one takes, which may compile.
         portion = min(portion, max(int(_SECONDS_AT_ONCE / per_round), 1))
       start = time.monotonic()
-      yield first, portion, own
+      yield first, portion, inputs
       per_round = (time.monotonic() - start) / portion
       first += portion

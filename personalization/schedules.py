@@ -244,7 +244,7 @@ class Schedule:
     concatenation is too large as well, or if cohorts of groups differ in size.
     """
     most = self._how.clients_per_round or len(self.clients)
-    sizes = {min(most, len(own)) for own in self._members.values()}
+    sizes = {min(most, len(members)) for members in self._members.values()}
     if not self.clients.padded or (len(sizes) > 1 and not self._sizes_vary):
       return None
     if self._is_stacked:
@@ -263,7 +263,7 @@ class Schedule:
     size = len(self.clients)
     numbers = range(first_round, first_round + self.rounds_at_once)
     samples = [self._sample(round_num) for round_num in numbers]
-    own = []
+    per_round = []
     for rows, own_round in samples:
       indices, mask = self.clients.batch_indices(
         'train', rows, **self._batching(own_round)
@@ -272,11 +272,11 @@ class Schedule:
       if not self._is_stacked:
         now['examples'], indices = self._find_examples(rows, indices)
       now['indices'] = indices
-      own.append(now if len(rows) == size else now | {'rows': rows})
+      per_round.append(now if len(rows) == size else now | {'rows': rows})
     if self._sizes_vary:
-      own = self._pad([rows for rows, _ in samples], own)
+      per_round = self._pad([rows for rows, _ in samples], per_round)
     return tree.map_structure(
-      lambda *leaves: tf.constant(np.stack(leaves)), *own
+      lambda *leaves: tf.constant(np.stack(leaves)), *per_round
     )
 
   @functools.cached_property
@@ -286,7 +286,9 @@ class Schedule:
     return drawn and self._how.client_sampling != 'fixed_size'
 
   def _pad(
-    self, cohorts_rows: Sequence[np.ndarray], own: Sequence[Mapping[str, Any]]
+    self,
+    cohorts_rows: Sequence[np.ndarray],
+    per_round: Sequence[Mapping[str, Any]],
   ) -> list[dict[str, Any]]:
     """Pads cohorts to one size, so that all rounds have the same shapes.
 
@@ -298,7 +300,7 @@ class Schedule:
     usual = min(size, expected + math.ceil(5 * math.sqrt(expected)))
     pad_to = max([usual, *map(len, cohorts_rows)])
     padded = []
-    for rows, now in zip(cohorts_rows, own):
+    for rows, now in zip(cohorts_rows, per_round):
       others = np.setdiff1d(np.arange(size), rows)[: pad_to - len(rows)]
       now = {
         name: np.pad(leaf, [(0, len(others))] + [(0, 0)] * (np.ndim(leaf) - 1))
@@ -362,14 +364,14 @@ def _keep(states: Any, now: Mapping[str, tf.Tensor], new: Any) -> Any:
     # The other clients did not take part.
     takes_part = tf.range(tf.size(now['rows'])) < now['size']
 
-    def choose(leaf: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
-      is_new = tf.reshape(takes_part, [-1] + [1] * (own.shape.rank - 1))
-      return tf.where(is_new, own, tf.gather(leaf, now['rows']))
+    def choose(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
+      is_new = tf.reshape(takes_part, [-1] + [1] * (after.shape.rank - 1))
+      return tf.where(is_new, after, tf.gather(before, now['rows']))
 
     new = tree.map_structure(choose, states, new)
   return tree.map_structure(
-    lambda leaf, own: tf.tensor_scatter_nd_update(
-      leaf, now['rows'][:, tf.newaxis], own
+    lambda before, after: tf.tensor_scatter_nd_update(
+      before, now['rows'][:, tf.newaxis], after
     ),
     states,
     new,

@@ -143,13 +143,13 @@ def _perfedavg(trainer: perfedavg.PerFedAvg, rounds: int) -> Uses:
 
 
 def _self_fl(trainer: self_fl.SelfFl, rounds: int) -> Uses:
-  own = trainer.settings
+  settings = trainer.settings
   # Their number follows from noised models, and so reveals no more than these.
-  most = own.most_steps if own.adaptive_steps else 0
+  most = settings.most_steps if settings.adaptive_steps else 0
   walks = [Walk(rounds, most_steps=most)]
-  if own.augmented_steps:
+  if settings.augmented_steps:
     # These steps start at the first batch again, and may be less than a pass.
-    walks.append(Walk(rounds, 0, most_steps=own.augmented_steps))
+    walks.append(Walk(rounds, 0, most_steps=settings.augmented_steps))
   return Uses(tuple(walks))
 
 
@@ -186,14 +186,18 @@ _STARTS: Mapping[type, Callable[[Any], int]] = {
 }
 
 
-def _finetuning(own: finetuning.FinetuningSettings) -> Uses:
-  curves = len(own.finetuning_layers) * len(own.finetuning_learning_rates)
-  return Uses((Walk(own.finetuning_epochs, gradients=curves),))
+def _finetuning(settings: finetuning.FinetuningSettings) -> Uses:
+  curves = len(settings.finetuning_layers) * len(
+    settings.finetuning_learning_rates
+  )
+  return Uses((Walk(settings.finetuning_epochs, gradients=curves),))
 
 
 _PERSONALIZERS: Mapping[type, Callable[[Any], Uses]] = {
   as_trained.AsTrained: lambda _: Uses(),
-  ditto.DittoPersonalizer: lambda own: Uses((Walk(own.personal_epochs),)),
+  ditto.DittoPersonalizer: lambda settings: Uses(
+    (Walk(settings.personal_epochs),)
+  ),
   finetuning.Finetuning: _finetuning,
 }
 _REFUSED: Mapping[type, str] = {
@@ -353,9 +357,9 @@ def silo(
     is_poisson: As in `Silo`.
     places: As in `Silo`.
   """
-  own = min(batch_size, size)
-  steps = size // own if drop_partial else -(-size // own)
-  return Silo(size, own, steps, uses, choice_epsilon, is_poisson, places)
+  mean_size = min(batch_size, size)
+  steps = size // mean_size if drop_partial else -(-size // mean_size)
+  return Silo(size, mean_size, steps, uses, choice_epsilon, is_poisson, places)
 
 
 def _count_by_rdp(

@@ -28,7 +28,7 @@ class SiloProtections:
   """Gives each silo its noise, see `methods.Protections`.
 
   Attributes:
-    own: The settings.
+    settings: The settings.
     delta: The δ of each silo.
     uses: How often the method uses the examples.
     batch_size: The number of examples in a batch.
@@ -37,7 +37,7 @@ class SiloProtections:
     max_uses: How often an example may be in the batches of a choice.
   """
 
-  own: privacy.ExampleSettings
+  settings: privacy.ExampleSettings
   delta: float
   uses: silo_accounting.Uses
   batch_size: int
@@ -48,8 +48,9 @@ class SiloProtections:
   @property
   def choice_epsilon(self) -> float:
     """The ε of each choice, which is not used if there are no choices."""
-    own = self.own
-    return own.choice_epsilon or _SHARE_OF_CHOICE * (own.epsilon or 1.0)
+    return self.settings.choice_epsilon or _SHARE_OF_CHOICE * (
+      self.settings.epsilon or 1.0
+    )
 
   def _silo(self, size: int, is_poisson: bool) -> silo_accounting.Silo:
     # Shuffled batches that count as Poisson samples are counted as published.
@@ -70,22 +71,26 @@ class SiloProtections:
 
   def noise(self, size: int) -> float:
     """Finds the noise z_k of a silo of some size."""
-    if self.own.epsilon is None:
-      assert self.own.noise is not None  # The settings have one of the two.
-      return self.own.noise
-    counted = self._silo(size, self.is_poisson or self.own.counted_as_poisson)
-    return silo_accounting.noise(counted, self.own.epsilon, self.delta)
+    if self.settings.epsilon is None:
+      # The settings have one of the two.
+      assert self.settings.noise is not None
+      return self.settings.noise
+    counted = self._silo(
+      size, self.is_poisson or self.settings.counted_as_poisson
+    )
+    return silo_accounting.noise(counted, self.settings.epsilon, self.delta)
 
   def of_sizes(self, sizes: np.ndarray) -> np.ndarray:
-    own = self.own
-    choice_noise = 2 * own.most_loss * self.max_uses / self.choice_epsilon
+    choice_noise = (
+      2 * self.settings.most_loss * self.max_uses / self.choice_epsilon
+    )
     return np.array(
       [
         (
-          own.clip,
+          self.settings.clip,
           self.noise(int(size)),
           min(self.batch_size, size),
-          own.most_loss,
+          self.settings.most_loss,
           choice_noise,
         )
         for size in sizes
@@ -113,7 +118,6 @@ class SiloProtections:
   @functools.cache  # noqa: B019
   def guarantee(self, sizes: frozenset[int]) -> accounting.Guarantee:
     """Returns the guarantee of silos of these sizes."""
-    own = self.own
     epsilon, accountant = self._epsilon(sorted(sizes))
     noises = [self.noise(size) for size in sizes]
     gradients = sorted({self.gradients(size) for size in sizes})
@@ -132,10 +136,10 @@ class SiloProtections:
       f'each silo has its own noise, from {min(noises):.4g} to'
       f' {max(noises):.4g}; ε is that of the silo with the largest',
     ]
-    if own.counted_as_poisson and not self.is_poisson:
+    if self.settings.counted_as_poisson and not self.is_poisson:
       assumptions.append(
-        f'ε would be {own.epsilon:g} if batches were Poisson samples, as Liu et'
-        ' al. 2022 count them'
+        f'ε would be {self.settings.epsilon:g} if batches were Poisson samples,'
+        ' as Liu et al. 2022 count them'
       )
     return accounting.Guarantee(
       unit='an example of a silo',
@@ -144,7 +148,7 @@ class SiloProtections:
       delta=self.delta,
       mechanism='Gaussian, on clipped gradients of examples',
       noise=min(noises),
-      clip=own.clip,
+      clip=self.settings.clip,
       sampling=sampling,
       accountant=accountant,
       assumptions=tuple(assumptions),
@@ -158,7 +162,7 @@ class SiloProtections:
 
 
 def _check(
-  own: privacy.ExampleSettings,
+  settings: privacy.ExampleSettings,
   method: methods.Method,
   task: tasks.Task,
   how: schedules.TrainingSettings,
@@ -169,7 +173,7 @@ def _check(
       f'The clients of {task.name} are not silos: its test clients are not'
       ' trained on. Protect whole clients, or use a task such as school.'
     )
-  if own.counted_as_poisson and own.epsilon is None:
+  if settings.counted_as_poisson and settings.epsilon is None:
     raise errors.UserError(
       'privacy.counted_as_poisson says how epsilon finds the noise. Set'
       ' privacy.epsilon instead of privacy.noise, or leave it out.'
@@ -206,23 +210,27 @@ def _check(
 
 
 def make_example(
-  own: privacy.ExampleSettings,
+  settings: privacy.ExampleSettings,
   method: methods.Method,
   task: tasks.Task,
   how: schedules.TrainingSettings,
 ) -> methods.Method:
   """Has silos protect each of their examples."""
-  _check(own, method, task, how)
+  _check(settings, method, task, how)
   rounds = how.total_rounds if method.trains else 0
   uses = silo_accounting.uses(method, rounds, how.client_epochs)
-  if uses.choices and own.epsilon is None and own.choice_epsilon is None:
+  if (
+    uses.choices
+    and settings.epsilon is None
+    and settings.choice_epsilon is None
+  ):
     raise errors.UserError(
       'Set privacy.choice_epsilon, the ε of each choice of a cluster. Its'
       ' default is a share of privacy.epsilon, which is not set.'
     )
   sizes = frozenset(map(int, task.train.count_examples()['train'])) - {0}
   largest = max(sizes)
-  delta = own.delta or accounting.default_delta(largest)
+  delta = settings.delta or accounting.default_delta(largest)
   accounting.check_delta(delta, largest, 'examples of the largest silo')
   batch_size = how.batch_size or task.batch_size
   max_uses = max(how.client_epochs, method.shuffled_epochs)
@@ -230,7 +238,7 @@ def make_example(
     # An example can be in all batches.
     max_uses *= -(-largest // batch_size)
   of_silos = SiloProtections(
-    own,
+    settings,
     delta,
     uses,
     batch_size,

@@ -385,9 +385,9 @@ async def _train(
       portions = round_runners.portions(
         _until_failure(coming, failures), in_portions
       )
-      for first, num_rounds, own in portions:
+      for first, num_rounds, inputs in portions:
         server_state, measured = runner.run(
-          trained.server_state, trained.round, first, num_rounds, own
+          trained.server_state, trained.round, first, num_rounds, inputs
         )
         new = [
           {name: float(np.ravel(value)[i]) for name, value in measured.items()}

@@ -49,9 +49,9 @@ def _read(path: pathlib.Path) -> dict[str, populations.Examples]:
   advice = f'Make it again. {_ADVICE}'
   with files.reading(path, 'the images of clients', advice):
     user_data = json.loads(path.read_text(encoding='utf-8'))['user_data']
-    for user, own in user_data.items():
-      y = arrays.convert(own['y'], np.float32, f'y of {user}')
-      x = arrays.convert(own['x'], np.float32, f'x of {user}')
+    for user, data in user_data.items():
+      y = arrays.convert(data['y'], np.float32, f'y of {user}')
+      x = arrays.convert(data['x'], np.float32, f'x of {user}')
       # Reshaped, as without images the shape would be unknown.
       clients[user] = {'x': x.reshape(len(y), _SIZE, _SIZE, 1), 'y': y}
   return clients

@@ -87,13 +87,13 @@ def checked(unchecked: task.Task) -> task.Task:
   """Returns a task whose examples are checked when they are first loaded."""
 
   def population(name: str) -> populations.Population:
-    own: populations.Population = getattr(unchecked, name)
+    original: populations.Population = getattr(unchecked, name)
     where = f'{unchecked.name}, clients of {name}'
     sets = {
       of_set: CheckedLoad(load, unchecked.model, f'{where}, set {of_set}')
-      for of_set, load in own.sets.items()
+      for of_set, load in original.sets.items()
     }
-    return dataclasses.replace(own, sets=sets)
+    return dataclasses.replace(original, sets=sets)
 
   return dataclasses.replace(
     unchecked,

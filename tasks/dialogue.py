@@ -142,10 +142,10 @@ def split_sentences(text: str, written: bool = False) -> list[str]:
 
 
 def _examples(
-  own: DialogueSettings, encoding: bpe.Encoding, said: Utterances
+  dialogue_settings: DialogueSettings, encoding: bpe.Encoding, said: Utterances
 ) -> populations.Examples:
   """Makes the examples of a user, in the order of the utterances."""
-  length = own.utterance_length
+  length = dialogue_settings.utterance_length
   rows, contexts = [], []
   for text, context in zip(said.texts, said.contexts):
     tokens = encoding.encode(text)[:length]
@@ -163,12 +163,14 @@ def _examples(
 
 
 def _known(
-  name: str, own: DialogueSettings, users: Mapping[str, populations.Examples]
+  name: str,
+  dialogue_settings: DialogueSettings,
+  users: Mapping[str, populations.Examples],
 ) -> populations.Populations:
   """Makes the populations, if utterances are held out."""
   parts: dict[str, dict[str, np.ndarray]] = {}
   for user, examples in users.items():
-    rng = seeds.generator(name, own.split_seed, user)
+    rng = seeds.generator(name, dialogue_settings.split_seed, user)
     order = rng.permutation(populations.num_examples(examples))
     ends = np.cumsum([int(len(order) * share) for share in _FRACTIONS])
     train, validation, test = np.split(order, ends)
@@ -207,11 +209,13 @@ def _known(
 
 
 def _withheld(
-  name: str, own: DialogueSettings, users: Mapping[str, populations.Examples]
+  name: str,
+  dialogue_settings: DialogueSettings,
+  users: Mapping[str, populations.Examples],
 ) -> populations.Populations:
   """Makes the populations, if users are held out."""
-  validation, test, train = own.split(
-    own.permuted(tuple(users)), _WITHHELD, _WITHHELD
+  validation, test, train = dialogue_settings.split(
+    dialogue_settings.permuted(tuple(users)), _WITHHELD, _WITHHELD
   )
 
   def some(ids: Sequence[str]) -> devices.Devices:
@@ -225,7 +229,7 @@ def _withheld(
     train=some(train),
     validation=some(validation),
     test=some(test),
-    shuffle_key=(name, own.split_seed),
+    shuffle_key=(name, dialogue_settings.split_seed),
   )
 
 
@@ -254,15 +258,17 @@ def _without_rare_contexts(
   numbers = np.cumsum(kept, dtype=np.int32) - 1
   left: dict[str, populations.Examples] = {}
   for user, examples in users.items():
-    own = populations.take(examples, np.flatnonzero(kept[examples['context']]))
-    if populations.num_examples(own) >= min_of_user:
-      left[user] = {**own, 'context': numbers[own['context']]}
+    remaining = populations.take(
+      examples, np.flatnonzero(kept[examples['context']])
+    )
+    if populations.num_examples(remaining) >= min_of_user:
+      left[user] = {**remaining, 'context': numbers[remaining['context']]}
   return left, list(itertools.compress(contexts, kept))
 
 
 def make_task(
   name: str,
-  own: DialogueSettings,
+  dialogue_settings: DialogueSettings,
   data_dir: str | None,
   said: Mapping[str, Utterances],
   contexts: Sequence[str],
@@ -272,7 +278,7 @@ def make_task(
 
   Args:
     name: Its name.
-    own: Its settings.
+    dialogue_settings: Its settings.
     data_dir: The folder of the user's data.
     said: The utterances of each user.
     contexts: The names of the contexts.
@@ -286,45 +292,46 @@ def make_task(
     UserError: If the GPT-2 or its tokenizer cannot be read, or no user has
       enough utterances.
   """
-  path = downloads.find(own.weights, data_dir, _ADVICE)
-  sizes, weights = gpt2_files.load(path, own.weights_sha256)
-  if own.utterance_length > sizes.num_positions:
+  path = downloads.find(dialogue_settings.weights, data_dir, _ADVICE)
+  sizes, weights = gpt2_files.load(path, dialogue_settings.weights_sha256)
+  if dialogue_settings.utterance_length > sizes.num_positions:
     raise settings.SettingError(
       f'task.utterance_length must be at most {sizes.num_positions}, the number'
       f' of positions of {path}.',
       'utterance_length',
     )
-  encoding = read_encoding(own, data_dir, sizes.vocabulary_size)
-  users = {
-    user: examples
-    for user, utterances in said.items()
-    if len(utterances.texts) >= own.min_utterances
-    and populations.num_examples(
-      examples := _examples(own, encoding, utterances)
-    )
-    >= own.min_utterances
-  }
+  encoding = read_encoding(dialogue_settings, data_dir, sizes.vocabulary_size)
+  min_of_user = dialogue_settings.min_utterances
+  users: dict[str, populations.Examples] = {}
+  for user, utterances in said.items():
+    if len(utterances.texts) < min_of_user:
+      continue
+    examples = _examples(dialogue_settings, encoding, utterances)
+    if populations.num_examples(examples) >= min_of_user:
+      users[user] = examples
   if min_of_context:
     users, contexts = _without_rare_contexts(
-      users, contexts, own.min_utterances, min_of_context
+      users, contexts, min_of_user, min_of_context
     )
   if not users:
     raise errors.UserError(
-      f'No client of {name} has task.min_utterances={own.min_utterances}'
-      ' utterances. Set a smaller number, or replace the data.'
+      f'No client of {name} has task.min_utterances={min_of_user} utterances.'
+      ' Set a smaller number, or replace the data.'
     )
   attributes = {}
-  of_users = {user: np.unique(own['context']) for user, own in users.items()}
-  if all(len(own) == 1 for own in of_users.values()):
-    groups = {user: int(own[0]) for user, own in of_users.items()}
+  of_users = {
+    user: np.unique(examples['context']) for user, examples in users.items()
+  }
+  if all(len(numbers) == 1 for numbers in of_users.values()):
+    groups = {user: int(numbers[0]) for user, numbers in of_users.items()}
     attributes[task.GROUP] = task.Attribute(tuple(contexts), groups)
-  make = _known if own.hold_out == 'examples' else _withheld
+  make = _known if dialogue_settings.hold_out == 'examples' else _withheld
   return task.Task(
     name=name,
-    model=_MODELS[own.trained](
+    model=_MODELS[dialogue_settings.trained](
       sizes,
       len(contexts),
-      sequence_length=own.utterance_length - 1,
+      sequence_length=dialogue_settings.utterance_length - 1,
       prompt_length=_MIN_TOKENS,
       most_contexts=max(map(len, of_users.values())),
       frozen=weights,
@@ -336,19 +343,19 @@ def make_task(
     attributes=attributes,
     vocabulary=encoding.tokens,
     contexts=tuple(contexts),
-    **make(name, own, users),
+    **make(name, dialogue_settings, users),
   )
 
 
 def read_encoding(
-  own: DialogueSettings, data_dir: str | None, size: int
+  dialogue_settings: DialogueSettings, data_dir: str | None, size: int
 ) -> bpe.Encoding:
   """Reads a task's tokenizer of `size` tokens; may raise a `UserError`."""
-  if own.tokenizer is None:
-    folder = downloads.find(own.weights, data_dir, _ADVICE).parent
+  if dialogue_settings.tokenizer is None:
+    folder = downloads.find(dialogue_settings.weights, data_dir, _ADVICE).parent
   else:
     advice = 'Name its folder as task.tokenizer.'
-    folder = downloads.find(own.tokenizer, data_dir, advice)
+    folder = downloads.find(dialogue_settings.tokenizer, data_dir, advice)
   return bpe.read(folder, size)
 
 

@@ -86,13 +86,13 @@ def load(
     attributes[task.GROUP] = planted_groups(permuted_ids)
 
   def load_client(client_id: str, limit: int | None) -> populations.Examples:
-    own = writers.read(client_id, limit)
-    x = own['pixels'][..., np.newaxis]
+    examples = writers.read(client_id, limit)
+    x = examples['pixels'][..., np.newaxis]
     if attributes and attributes[task.GROUP].name(client_id) == ROTATED:
       x = np.rot90(x, 2, axes=(1, 2))
     where = f'label of {client_id}'
     with tff_databases.reading(writers.path, writers.advice):
-      y = arrays.convert(own['label'], np.int32, where)
+      y = arrays.convert(examples['label'], np.int32, where)
     return {'x': x, 'y': y}
 
   validation, test, train = (

@@ -64,10 +64,10 @@ def load(
   )
   images, letters, names = [], [], []
   for writer in writers.num_examples:
-    own = writers.read(writer)
-    letter = own['label'] - _LETTER_A
+    examples = writers.read(writer)
+    letter = examples['label'] - _LETTER_A
     wanted = (letter >= 0) & (letter < _NUM_CLASSES)
-    images.append(own['pixels'][wanted])
+    images.append(examples['pixels'][wanted])
     letters.append(letter[wanted])
     names.append(np.repeat(writer, wanted.sum()))
   x, labels = np.concatenate(images), np.concatenate(letters).astype(np.int32)

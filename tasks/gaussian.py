@@ -116,8 +116,10 @@ class Federation:
     w, precisions = self._weights, 1 / self.variances
     local = self.local_posterior.mean
     total = precisions + w.sum() - w
-    own = (precisions - w)[:, np.newaxis] * local
-    return Posterior((own + w @ local) / total[:, np.newaxis], 1 / total)
+    from_client = (precisions - w)[:, np.newaxis] * local
+    return Posterior(
+      (from_client + w @ local) / total[:, np.newaxis], 1 / total
+    )
 
   @property
   def gains(self) -> np.ndarray:
@@ -125,40 +127,50 @@ class Federation:
     return self.variances / self.federated_posterior.variance
 
 
-def draw(own: GaussianSettings, seed: int) -> Federation:
+def draw(gaussian_settings: GaussianSettings, seed: int) -> Federation:
   """Draws clients and their numbers."""
   rng = seeds.generator('gaussian', seed)
-  sizes = rng.integers(own.min_examples, own.max_examples + 1, own.num_clients)
-  deviation, spread = np.sqrt([own.example_variance, own.inter_variance])
-  shape = own.num_clients, own.dimension
-  parameters = rng.normal(own.parent, spread, shape)
+  sizes = rng.integers(
+    gaussian_settings.min_examples,
+    gaussian_settings.max_examples + 1,
+    gaussian_settings.num_clients,
+  )
+  deviation, spread = np.sqrt(
+    [gaussian_settings.example_variance, gaussian_settings.inter_variance]
+  )
+  shape = gaussian_settings.num_clients, gaussian_settings.dimension
+  parameters = rng.normal(gaussian_settings.parent, spread, shape)
 
   def numbers() -> tuple[np.ndarray, ...]:
     return tuple(
-      rng.normal(theta, deviation, (size, own.dimension)).astype(np.float32)
+      rng.normal(theta, deviation, (size, gaussian_settings.dimension)).astype(
+        np.float32
+      )
       for theta, size in zip(parameters, sizes)
     )
 
   return Federation(
-    own.parent,
-    own.inter_variance,
+    gaussian_settings.parent,
+    gaussian_settings.inter_variance,
     parameters,
-    own.example_variance / sizes,
+    gaussian_settings.example_variance / sizes,
     numbers(),
     numbers(),
   )
 
 
-def load(own: GaussianSettings, data_dir: str | None, seed: int) -> task.Task:
+def load(
+  gaussian_settings: GaussianSettings, data_dir: str | None, seed: int
+) -> task.Task:
   """Makes the task; nothing is read from `data_dir`."""
   del data_dir
-  clients = draw(own, seed)
-  ids = tuple(f'client_{m:04d}' for m in range(own.num_clients))
+  clients = draw(gaussian_settings, seed)
+  ids = tuple(f'client_{m:04d}' for m in range(gaussian_settings.num_clients))
 
   def loader(values: tuple[np.ndarray, ...]) -> populations.Load:
     examples = {
       client_id: {
-        'parent': np.full(len(y), own.parent, np.float32),
+        'parent': np.full(len(y), gaussian_settings.parent, np.float32),
         'variance': np.full(len(y), variance, np.float32),
         'y': y,
       }
@@ -172,13 +184,15 @@ def load(own: GaussianSettings, data_dir: str | None, seed: int) -> task.Task:
   def population(**sets: populations.Load) -> populations.Population:
     # All sets but the parameters have at most this many examples.
     largest = {
-      name: own.max_examples for name, part in sets.items() if part is not test
+      name: gaussian_settings.max_examples
+      for name, part in sets.items()
+      if part is not test
     }
     return populations.Population(ids, sets, pad_to=largest)
 
   return task.Task(
     name='gaussian',
-    model=gaussian.GaussianMean(own.dimension),
+    model=gaussian.GaussianMean(gaussian_settings.dimension),
     metric='l1_error',
     higher_is_better=False,
     train=population(train=train),
@@ -186,6 +200,6 @@ def load(own: GaussianSettings, data_dir: str | None, seed: int) -> task.Task:
     test=population(personalization=train, evaluation=test),
     cross_silo=True,
     # All numbers of a client, so that steps are gradient descent.
-    batch_size=own.max_examples,
+    batch_size=gaussian_settings.max_examples,
     padded=True,
   )

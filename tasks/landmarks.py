@@ -138,11 +138,11 @@ def load(
       records = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
       order = rng.permutation(len(records))[:limit]
       chosen = tf.constant([records[i] for i in order], tf.string)
-      own = tf.io.parse_example(chosen, _FEATURES)
-      images = [decode(jpeg) for jpeg in own['image/encoded_jpeg']]
+      examples = tf.io.parse_example(chosen, _FEATURES)
+      images = [decode(jpeg) for jpeg in examples['image/encoded_jpeg']]
       return {
         'x': np.reshape(np.array(images, np.uint8), [-1, size, size, 3]),
-        'y': arrays.convert(own['class'], np.int32, 'class'),
+        'y': arrays.convert(examples['class'], np.int32, 'class'),
       }
 
   def make_devices(client_ids: list[str]) -> devices.Devices:

@@ -72,9 +72,9 @@ def _parse(found: Any, conversations: Mapping[str, Any]) -> _Post:
   text = '' if found['text'] is None else found['text']
   meta = found.get('meta') or {}
   if 'subreddit' not in meta:
-    own = conversations[_either(found, 'conversation_id', 'root')]
+    conversation = conversations[_either(found, 'conversation_id', 'root')]
     # Older versions have only the meta data.
-    meta = own['meta'] if 'meta' in own else own
+    meta = conversation['meta'] if 'meta' in conversation else conversation
   post = _Post(user, meta['subreddit'], text)
   for name, field in post._asdict().items():
     if not isinstance(field, str):

@@ -36,15 +36,17 @@ class SchoolSettings(silos.SplitSettings):
   )
 
 
-def load(own: SchoolSettings, data_dir: str | None, seed: int) -> task.Task:
+def load(
+  school_settings: SchoolSettings, data_dir: str | None, seed: int
+) -> task.Task:
   """Loads the task; without a `split_seed`, `seed` decides the split."""
-  is_motley = own.protocol == 'motley'
+  is_motley = school_settings.protocol == 'motley'
   path = downloads.fetch('school/school.mat', _URL, _SHA256, data_dir)
   schools = [
     silos.split(
       features,
       (scores - _LOWEST_SCORE) / (_HIGHEST_SCORE - _LOWEST_SCORE),
-      own.seed(seed),
+      school_settings.seed(seed),
       None if is_motley else _TEST_OF_MR_MTL,
     )
     for features, scores in silos.read_mat(path, _NUM_FEATURES, _URL)

@@ -137,7 +137,9 @@ def _choose_users(
   how: Sent140Settings, tweets: dict[str, list[tuple[int, str]]]
 ) -> list[str]:
   """Draws the users that are the clients."""
-  enough = sorted(u for u, own in tweets.items() if len(own) >= how.min_tweets)
+  enough = sorted(
+    u for u, of_user in tweets.items() if len(of_user) >= how.min_tweets
+  )
   if len(enough) < how.num_clients:
     raise errors.UserError(
       f'{len(enough)} users have {how.min_tweets} tweets, but'
@@ -166,8 +168,8 @@ def load(
     set().union(*texts),
   )
   x = np.zeros((len(texts), _SEQUENCE_LENGTH), np.int32)
-  for own, words in zip(x, texts):
-    own[: len(words)] = [rows.get(word, 0) for word in words]
+  for row, words in zip(x, texts):
+    row[: len(words)] = [rows.get(word, 0) for word in words]
   y = np.array(labels, np.int32)
 
   def take(rows: np.ndarray) -> populations.Examples:

@@ -69,7 +69,7 @@ def _shares(num_voices: int, balanced: bool) -> tuple[float, ...]:
 
 def make_task(
   name: str,
-  own: preferences.PreferenceSettings,
+  preference_settings: preferences.PreferenceSettings,
   spectrograms: np.ndarray,
   voices: np.ndarray,
   is_train: np.ndarray,
@@ -79,7 +79,7 @@ def make_task(
 
   Args:
     name: The name of the task.
-    own: The settings.
+    preference_settings: The settings.
     spectrograms: The spectrogram of each clip, of any scale.
     voices: The number of the voice of each clip.
     is_train: Whether users train on each clip.
@@ -100,12 +100,14 @@ def make_task(
   data = preferences.Data(
     take=take,
     types=voices,
-    shares=_shares(num_voices, own.balanced),
+    shares=_shares(num_voices, preference_settings.balanced),
     sources={('train',): train, ('test', 'validation'): test},
     held_out={('train',): train, ('test',): test},
   )
-  model = preference.SpeechPreference(num_voices, activation=own.activation)
-  return preferences.make_task(name, own, model, data, seed)
+  model = preference.SpeechPreference(
+    num_voices, activation=preference_settings.activation
+  )
+  return preferences.make_task(name, preference_settings, model, data, seed)
 
 
 def load(

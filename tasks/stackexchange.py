@@ -77,8 +77,8 @@ def load(
   path = texts.find(settings.file, data_dir, _ADVICE)
   sentences, sites = _read(path)
   corpus = texts.Corpus()
-  for user, own in sentences.items():
-    corpus.add(user, own)
+  for user, of_user in sentences.items():
+    corpus.add(user, of_user)
   names = sorted(set(sites.values()))
   groups = {user: names.index(site) for user, site in sites.items()}
   return text_clients.make_task(

@@ -158,10 +158,10 @@ def load(
     return vocabulary.to_examples(train.read(client_id, limit)['tokens'])
 
   def by_date(client_id: str, limit: int | None) -> populations.Examples:
-    own = held_out.read(client_id, limit)
+    examples = held_out.read(client_id, limit)
     # The alphabetical order of the dates is their order in time.
-    order = np.argsort(own['creation_date'], kind='stable')
-    return vocabulary.to_examples(own['tokens'][order])
+    order = np.argsort(examples['creation_date'], kind='stable')
+    return vocabulary.to_examples(examples['tokens'][order])
 
   train_ids = tuple(train.num_examples)
   validation, test, _ = (

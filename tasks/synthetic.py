@@ -113,21 +113,21 @@ def make_client(
 ) -> SyntheticClient:
   """Makes a client, which depends only on the arguments."""
   common = seeds.generator('synthetic', seed)
-  own = seeds.generator('synthetic', seed, client_id)
+  rng = seeds.generator('synthetic', seed, client_id)
 
-  model_mean = own.normal(0, settings.alpha)
-  weights = own.normal(model_mean, 1, (_NUM_FEATURES, _NUM_CLASSES))
+  model_mean = rng.normal(0, settings.alpha)
+  weights = rng.normal(model_mean, 1, (_NUM_FEATURES, _NUM_CLASSES))
   weights += settings.shared * common.normal(size=weights.shape)
-  bias = own.normal(model_mean, 1, _NUM_CLASSES)
-  center_mean = own.normal(0, settings.beta)
-  center = own.normal(center_mean, 1, _NUM_FEATURES)
+  bias = rng.normal(model_mean, 1, _NUM_CLASSES)
+  center_mean = rng.normal(0, settings.beta)
+  center = rng.normal(center_mean, 1, _NUM_FEATURES)
 
   # Capped before it becomes an integer: a lognormal number can be of any size.
-  more = own.lognormal(
+  more = rng.lognormal(
     settings.log_examples_mean, settings.log_examples_deviation
   )
   size = int(min(settings.min_examples + more, settings.max_examples))
-  return SyntheticClient(weights, bias, center, size, own)
+  return SyntheticClient(weights, bias, center, size, rng)
 
 
 def load(

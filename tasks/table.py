@@ -115,41 +115,44 @@ class _Target:
     return self.encoding.classes
 
 
-def _check(own: TableSettings) -> None:
+def _check(table_settings: TableSettings) -> None:
   """Refuses settings that contradict each other."""
-  if own.hold_out == table_clients.ALL_CLIENTS and own.encoding_file is None:
+  if (
+    table_settings.hold_out == table_clients.ALL_CLIENTS
+    and table_settings.encoding_file is None
+  ):
     raise settings.SettingError(
-      f'task.hold_out={own.hold_out} leaves nobody to train on. It is for'
-      ' clients that experiments:evaluate judges a finished run by.',
+      f'task.hold_out={table_settings.hold_out} leaves nobody to train on. It'
+      ' is for clients that experiments:evaluate judges a finished run by.',
       'hold_out',
     )
-  if own.hold_out != 'examples' and own.standardize == 'client':
+  if (
+    table_settings.hold_out != 'examples'
+    and table_settings.standardize == 'client'
+  ):
     raise settings.SettingError(
       'task.standardize=client uses the examples that a client trains on, which'
       ' held-out clients do not have. Set it to all or none.',
       'standardize',
     )
-  if own.model == 'cnn' and own.image_column is None:
+  if table_settings.model == 'cnn' and table_settings.image_column is None:
     raise settings.SettingError(
       'task.model=cnn is for images, but task.image_column names none.', 'model'
     )
+  target = table_settings.target_column
   for role in _TEXT_ROLES:
-    if own.target_column and own.target_column == getattr(
-      own, f'{role}_column'
-    ):
+    if target and target == getattr(table_settings, f'{role}_column'):
       raise settings.SettingError(
-        f'task.{role}_column names the target, {own.target_column}.',
-        f'{role}_column',
+        f'task.{role}_column names the target, {target}.', f'{role}_column'
       )
-  if own.target_column in own.feature_columns:
+  if target in table_settings.feature_columns:
     raise settings.SettingError(
-      f'task.feature_columns names the target, {own.target_column}.',
-      'feature_columns',
+      f'task.feature_columns names the target, {target}.', 'feature_columns'
     )
 
 
-def _required(own: TableSettings, name: str) -> str:
-  value: str | None = getattr(own, name)
+def _required(table_settings: TableSettings, name: str) -> str:
+  value: str | None = getattr(table_settings, name)
   if value is None:
     raise settings.SettingError(
       f'task.{name} is not set. Name it: --set task.path=FILE --set'
@@ -159,11 +162,13 @@ def _required(own: TableSettings, name: str) -> str:
   return value
 
 
-def _has_classes(own: TableSettings, table: table_files.Table) -> bool:
-  name = str(own.target_column)
+def _has_classes(
+  table_settings: TableSettings, table: table_files.Table
+) -> bool:
+  name = str(table_settings.target_column)
   column = table.column(name, 'target_column')
-  if own.target != 'auto':
-    return own.target != _NUMBER
+  if table_settings.target != 'auto':
+    return table_settings.target != _NUMBER
   if not table_columns.is_numeric(column):
     return True
   if not table_columns.is_whole(column):
@@ -172,15 +177,19 @@ def _has_classes(own: TableSettings, table: table_files.Table) -> bool:
 
 
 def _read_classes(
-  own: TableSettings, table: table_files.Table, known: Sequence[str] | None
+  table_settings: TableSettings,
+  table: table_files.Table,
+  known: Sequence[str] | None,
 ) -> _Target:
   """Reads a target of classes, which may be known already."""
-  name = str(own.target_column)
+  name = str(table_settings.target_column)
   found = table_columns.categories(table, name, 'target_column', known=known)
   counts = np.bincount(found.codes, minlength=len(found.names))
   told = [f'{c} {n:,}' for c, n in zip(found.names, counts)]
-  if len(counts) < 2 or (own.target == _PREFERENCE and len(counts) > 2):
-    wanted = 'two' if own.target == _PREFERENCE else 'several'
+  if len(counts) < 2 or (
+    table_settings.target == _PREFERENCE and len(counts) > 2
+  ):
+    wanted = 'two' if table_settings.target == _PREFERENCE else 'several'
     raise errors.UserError(
       f'{table.path}: column {name!r} has {len(counts)} classes, but must'
       f' have {wanted}: {table_notes.few(told)}.'
@@ -192,9 +201,11 @@ def _read_classes(
   )
 
 
-def _read_numbers(own: TableSettings, table: table_files.Table) -> _Target:
+def _read_numbers(
+  table_settings: TableSettings, table: table_files.Table
+) -> _Target:
   """Reads a target of numbers."""
-  name = str(own.target_column)
+  name = str(table_settings.target_column)
   values = table_columns.numbers(table, name, 'target_column')
   missing = np.isnan(values)
   if missing.any():
@@ -204,17 +215,17 @@ def _read_numbers(own: TableSettings, table: table_files.Table) -> _Target:
 
 
 def _read_target(
-  own: TableSettings,
+  table_settings: TableSettings,
   table: table_files.Table,
   known: table_encodings.Encoding | None,
 ) -> _Target:
   if known is not None:
     classes = known.target.classes
     if classes:
-      return _read_classes(own, table, classes)
-  elif _has_classes(own, table):
-    return _read_classes(own, table, None)
-  return _read_numbers(own, table)
+      return _read_classes(table_settings, table, classes)
+  elif _has_classes(table_settings, table):
+    return _read_classes(table_settings, table, None)
+  return _read_numbers(table_settings, table)
 
 
 def _standardize_target(
@@ -238,36 +249,46 @@ def _standardize_target(
   )
 
 
-def _inputs(own: TableSettings, table: table_files.Table) -> list[str]:
+def _inputs(
+  table_settings: TableSettings, table: table_files.Table
+) -> list[str]:
   """Lists the columns that are inputs, in the order of the table."""
-  roles = {getattr(own, f'{role}_column') for role in ('target', *_TEXT_ROLES)}
+  roles = {
+    getattr(table_settings, f'{role}_column')
+    for role in ('target', *_TEXT_ROLES)
+  }
   for name in (
     'feature_columns',
     'ignored_columns',
     'category_columns',
     'text_columns',
   ):
-    for column in getattr(own, name):
+    for column in getattr(table_settings, name):
       table.column(column, name)
-  chosen = own.feature_columns or [c for c in table.columns if c not in roles]
-  names = [c for c in chosen if c not in own.ignored_columns]
+  chosen = table_settings.feature_columns or [
+    c for c in table.columns if c not in roles
+  ]
+  names = [c for c in chosen if c not in table_settings.ignored_columns]
   if not names:
     raise errors.UserError(
-      f'{table.path} has no columns to predict {own.target_column} from.'
+      f'{table.path} has no columns to predict'
+      f' {table_settings.target_column} from.'
     )
   return names
 
 
 def _make_model(
-  own: TableSettings,
+  table_settings: TableSettings,
   target: _Target,
   shape: tuple[int, ...],
   num_names: Mapping[str, int],
 ) -> networks.Network:
-  kind = own.model or ('cnn' if own.image_column else 'linear')
+  kind = table_settings.model or (
+    'cnn' if table_settings.image_column else 'linear'
+  )
   layers: dict[str, Any] = {
     'filters': _FILTERS if kind == 'cnn' else (),
-    'hidden': () if kind == 'linear' else own.hidden,
+    'hidden': () if kind == 'linear' else table_settings.hidden,
     'types': num_names.get('type', 0),
     'num_contexts': num_names.get('context', 0),
   }
@@ -275,20 +296,20 @@ def _make_model(
     return networks.NetworkRegressor(shape, **layers)
   make = (
     networks.PreferenceNetwork
-    if own.target == _PREFERENCE
+    if table_settings.target == _PREFERENCE
     else networks.NetworkClassifier
   )
   return make(shape, len(target.classes), **layers)
 
 
-def _metric(own: TableSettings, target: _Target) -> str:
+def _metric(table_settings: TableSettings, target: _Target) -> str:
   if not target.classes:
     return 'squared_error'
-  return 'macro_f1' if own.target == _PREFERENCE else 'accuracy'
+  return 'macro_f1' if table_settings.target == _PREFERENCE else 'accuracy'
 
 
 def _describe(
-  own: TableSettings,
+  table_settings: TableSettings,
   table: table_files.Table,
   target: _Target,
   split: table_clients.Split,
@@ -306,7 +327,9 @@ def _describe(
         f'{len(sizes):,}, of {sizes.min():,} to {sizes.max():,} rows, median'
         f' {np.median(sizes):,.0f}',
       ),
-      table_notes.entry('target', f'{own.target_column}: {target.told}'),
+      table_notes.entry(
+        'target', f'{table_settings.target_column}: {target.told}'
+      ),
       'Inputs:',
       table_notes.columns(columns),
       'Clients by their number of rows:',
@@ -315,26 +338,30 @@ def _describe(
   )
 
 
-def load(own: TableSettings, data_dir: str | None, seed: int) -> task.Task:
+def load(
+  table_settings: TableSettings, data_dir: str | None, seed: int
+) -> task.Task:
   """Loads the task; without a `split_seed`, `seed` decides the split."""
-  path = pathlib.Path(_required(own, 'path')).expanduser()
-  _required(own, 'target_column')
-  _check(own)
-  named = {role: getattr(own, f'{role}_column') for role in _TEXT_ROLES}
+  path = pathlib.Path(_required(table_settings, 'path')).expanduser()
+  _required(table_settings, 'target_column')
+  _check(table_settings)
+  named = {
+    role: getattr(table_settings, f'{role}_column') for role in _TEXT_ROLES
+  }
   texts = [name for name in named.values() if name is not None]
-  table = table_files.read(path, (*texts, *own.text_columns))
-  seed = own.seed(seed)
+  table = table_files.read(path, (*texts, *table_settings.text_columns))
+  seed = table_settings.seed(seed)
   known = None
-  if own.encoding_file is not None:
-    known = table_encodings.read(pathlib.Path(own.encoding_file))
+  if table_settings.encoding_file is not None:
+    known = table_encodings.read(pathlib.Path(table_settings.encoding_file))
 
-  target = _read_target(own, table, known)
+  target = _read_target(table_settings, table, known)
   clients = table_clients.find(
-    own, table, target.values, bool(target.classes), data_dir
+    table_settings, table, target.values, bool(target.classes), data_dir
   )
-  split = table_clients.hold_out(own, table, clients, seed)
+  split = table_clients.hold_out(table_settings, table, clients, seed)
   train = split.train_rows(table.num_rows)
-  if not target.classes and own.standardize_target:
+  if not target.classes and table_settings.standardize_target:
     target = _standardize_target(target, train, known)
   told = {
     role: table_columns.categories(
@@ -350,16 +377,18 @@ def load(own: TableSettings, data_dir: str | None, seed: int) -> task.Task:
   attributes = {}
   if task.GROUP in told:
     group = told.pop(task.GROUP)
-    name = str(own.group_column)
+    name = str(table_settings.group_column)
     of_clients = table_clients.of_each(table, name, group.codes, clients)
     attributes[task.GROUP] = task.Attribute(group.names, of_clients)
   columns: Sequence[table_features.Column] = ()
   inputs: table_features.Features | table_images.Images
-  if own.image_column is not None:
-    inputs = table_images.read(table, own)
+  if table_settings.image_column is not None:
+    inputs = table_images.read(table, table_settings)
   else:
     columns = (
-      table_features.fit(table, _inputs(own, table), own, train)
+      table_features.fit(
+        table, _inputs(table_settings, table), table_settings, train
+      )
       if known is None
       else known.columns
     )
@@ -371,7 +400,7 @@ def load(own: TableSettings, data_dir: str | None, seed: int) -> task.Task:
 
   def take(rows: np.ndarray, like: np.ndarray) -> populations.Examples:
     x = inputs.take(rows)
-    if own.standardize == 'client':
+    if table_settings.standardize == 'client':
       numbers = slice(inputs.num_numbers)
       of_client = inputs.take(like)[:, numbers]
       x[:, numbers] = silos.standardize(x[:, numbers], of_client)
@@ -381,16 +410,16 @@ def load(own: TableSettings, data_dir: str | None, seed: int) -> task.Task:
     }
 
   num_names = {role: len(found.names) for role, found in told.items()}
-  notes = _describe(own, table, target, split, inputs.told)
+  notes = _describe(table_settings, table, target, split, inputs.told)
   del table
   table_files.release()
   return task.Task(
     name='table',
-    model=_make_model(own, target, inputs.shape, num_names),
-    metric=_metric(own, target),
+    model=_make_model(table_settings, target, inputs.shape, num_names),
+    metric=_metric(table_settings, target),
     higher_is_better=bool(target.classes),
     batch_size=32,
-    padded=own.image_column is None,
+    padded=table_settings.image_column is None,
     attributes=attributes,
     contexts=names.get('context', ()),
     notes=notes,

@@ -77,41 +77,51 @@ class TextSettings(devices.HeldOutSettings):
   )
 
 
-def _count(own: TextSettings, text: texts.Text) -> int:
+def _count(text_settings: TextSettings, text: texts.Text) -> int:
   """Counts the examples of a text."""
-  return int(texts.count_pieces(text.lengths, own.sentence_length).sum())
+  return int(
+    texts.count_pieces(text.lengths, text_settings.sentence_length).sum()
+  )
 
 
 def _cut(
-  own: TextSettings, text: texts.Text, vocabulary: Sequence[str]
+  text_settings: TextSettings, text: texts.Text, vocabulary: Sequence[str]
 ) -> populations.Examples:
   """Makes the examples of a text with numbered words."""
-  return texts.cut(text.sentences(), len(vocabulary), own.sentence_length)
+  return texts.cut(
+    text.sentences(), len(vocabulary), text_settings.sentence_length
+  )
 
 
 def _cross_silo(
-  name: str, own: TextSettings, corpus: texts.Corpus, client_ids: Sequence[str]
+  name: str,
+  text_settings: TextSettings,
+  corpus: texts.Corpus,
+  client_ids: Sequence[str],
 ) -> tuple[list[str], populations.Populations]:
   """Makes the vocabulary and the populations, if sentences are held out."""
   parts = {
     client_id: texts.split(
       corpus.texts[client_id],
       _FRACTIONS,
-      seeds.generator(name, own.split_seed, client_id),
+      seeds.generator(name, text_settings.split_seed, client_id),
     )
     for client_id in client_ids
   }
   vocabulary = corpus.most_frequent(
-    (of_client['train'] for of_client in parts.values()), own.vocabulary_size
+    (of_client['train'] for of_client in parts.values()),
+    text_settings.vocabulary_size,
   )
   numbering = corpus.numbering(vocabulary)
 
   def load(client_id: str, part: str) -> populations.Examples:
-    return _cut(own, parts[client_id][part].renumber(numbering), vocabulary)
+    return _cut(
+      text_settings, parts[client_id][part].renumber(numbering), vocabulary
+    )
 
   sizes = {
     part: np.array(
-      [_count(own, of_client[part]) for of_client in parts.values()]
+      [_count(text_settings, of_client[part]) for of_client in parts.values()]
     )
     for part in _FRACTIONS
   }
@@ -119,23 +129,24 @@ def _cross_silo(
 
 
 def _cross_device(
-  own: TextSettings, corpus: texts.Corpus, client_ids: Sequence[str]
+  text_settings: TextSettings, corpus: texts.Corpus, client_ids: Sequence[str]
 ) -> tuple[list[str], populations.Populations]:
   """Makes the vocabulary and the populations, if clients are held out."""
-  validation, test, train = own.split(
-    own.permuted(client_ids), _VALIDATION, _TEST
+  validation, test, train = text_settings.split(
+    text_settings.permuted(client_ids), _VALIDATION, _TEST
   )
   vocabulary = corpus.most_frequent(
-    (corpus.texts[client_id] for client_id in train), own.vocabulary_size
+    (corpus.texts[client_id] for client_id in train),
+    text_settings.vocabulary_size,
   )
   numbering = corpus.numbering(vocabulary)
 
   def load(client_id: str, limit: int | None) -> populations.Examples:
     text = corpus.texts[client_id].renumber(numbering)
-    return populations.take(_cut(own, text, vocabulary), slice(limit))
+    return populations.take(_cut(text_settings, text, vocabulary), slice(limit))
 
   def make_devices(client_ids: Sequence[str]) -> devices.Devices:
-    sizes = [_count(own, corpus.texts[c]) for c in client_ids]
+    sizes = [_count(text_settings, corpus.texts[c]) for c in client_ids]
     return devices.Devices(tuple(client_ids), load, np.array(sizes))
 
   return vocabulary, devices.make_populations(
@@ -147,7 +158,7 @@ def _cross_device(
 
 def make_task(
   name: str,
-  own: TextSettings,
+  text_settings: TextSettings,
   corpus: texts.Corpus,
   group_names: Sequence[str],
   groups: Mapping[str, int],
@@ -156,7 +167,7 @@ def make_task(
 
   Args:
     name: Its name.
-    own: Its settings.
+    text_settings: Its settings.
     corpus: The sentences of all clients.
     group_names: The names of the groups.
     groups: The group of each client.
@@ -170,27 +181,28 @@ def make_task(
   client_ids = tuple(
     client_id
     for client_id, text in corpus.texts.items()
-    if len(text.ends) >= own.min_sentences
+    if len(text.ends) >= text_settings.min_sentences
   )
   if not client_ids:
     raise errors.UserError(
-      f'No client of {name} has task.min_sentences={own.min_sentences}'
-      ' sentences. Set a smaller number, or replace the data.'
+      f'No client of {name} has'
+      f' task.min_sentences={text_settings.min_sentences} sentences. Set a'
+      ' smaller number, or replace the data.'
     )
 
-  if own.hold_out == 'examples':
-    vocabulary, held_out = _cross_silo(name, own, corpus, client_ids)
+  if text_settings.hold_out == 'examples':
+    vocabulary, held_out = _cross_silo(name, text_settings, corpus, client_ids)
   else:
-    vocabulary, held_out = _cross_device(own, corpus, client_ids)
+    vocabulary, held_out = _cross_device(text_settings, corpus, client_ids)
   return task.Task(
     name=name,
     model=character_lstm.CharacterLstm.of_words(
       vocabulary,
-      own.word_length,
-      sequence_length=own.sentence_length,
-      filters=own.filters,
-      lstm_size=own.lstm_size,
-      num_lstms=own.num_lstms,
+      text_settings.word_length,
+      sequence_length=text_settings.sentence_length,
+      filters=text_settings.filters,
+      lstm_size=text_settings.lstm_size,
+      num_lstms=text_settings.num_lstms,
     ),
     metric='perplexity',
     higher_is_better=False,

@@ -395,12 +395,15 @@ class _Run:
       @functools.cache  # Once for each device, and not for each client.
       def shared_on(device: str | None) -> list[dict[str, programs.Leaves]]:
         return [
-          {name: lanes.copy_to(device, own) for name, own in leaves.items()}
-          for leaves in (shared, reads)
+          {
+            name: lanes.copy_to(device, leaves)
+            for name, leaves in parts.items()
+          }
+          for parts in (shared, reads)
         ]
 
       def job(k: int) -> lanes.Job:
-        own = {
+        own_arguments = {
           name: own_leaves(name, k) for name in needed if name in self._clients
         }
         own_kept = {name: leaves[k] for name, leaves in kept.items()}
@@ -410,7 +413,7 @@ class _Run:
             with lanes.on(device):
               shared, reads = shared_on(device)
               # In the order in which the client takes them.
-              given = {name: (own | shared)[name] for name in needed}
+              given = {name: (own_arguments | shared)[name] for name in needed}
               return client(
                 given, reads, own_kept, cancellation=self._cancellation
               )
@@ -427,7 +430,8 @@ class _Run:
           shared, reads, aggregates, added, cancellation=self._cancellation
         )
       keep = {
-        name: [own[name] for own in keeps] for name in program.stages[i].keep
+        name: [of_client[name] for of_client in keeps]
+        for name in program.stages[i].keep
       }
       return keep, aggregates
 
@@ -516,7 +520,12 @@ def _to_python(
       parts.append(values.to_python(leaves, part_type))
       continue
     if leaves.stacked is None:
-      parts.append([values.to_python(own, part_type) for own in leaves.leaves])
+      parts.append(
+        [
+          values.to_python(client_leaves, part_type)
+          for client_leaves in leaves.leaves
+        ]
+      )
       continue
     stacked = values.StackedClients(
       values.to_python(leaves.leaves, part_type), leaves.stacked

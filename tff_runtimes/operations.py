@@ -203,15 +203,15 @@ def _find_in_xla(
     return f'{node.op} has state or other effects'
   if node.op.startswith(_SLOW_IN_XLA):
     return f'{node.op} is slow in XLA'
-  own = {a.type for a in (*definition.input_arg, *definition.output_arg)}
+  declared = {a.type for a in (*definition.input_arg, *definition.output_arg)}
   given = {t for a in node.attr.values() for t in (a.type, *a.list.type)}
   if trust:
     # A variant in an attribute is a TensorList that the operation passes on.
-    is_opaque = _OPAQUE_TYPES & (own | given - {_VARIANT})
+    is_opaque = _OPAQUE_TYPES & (declared | given - {_VARIANT})
     if is_opaque and not node.op.startswith('TensorList'):
       return f'{node.op} works on strings, sequences or resources'
     return None
-  types = (own | given) - {0}
+  types = (declared | given) - {0}
   if not _is_same_in_xla(node, types):
     names = ', '.join(sorted(tf.as_dtype(t).name for t in types))
     return f'{node.op} ({names}) is not known to give the same in XLA'

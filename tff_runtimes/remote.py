@@ -191,7 +191,7 @@ class _RemoteContext(tff.framework.SyncContext):
     size = values.count_clients(clients)
     if not size:
       return self._first.invoke(comp, arg)
-    known |= {k: list(own) for k, own in clients.items()}
+    known |= {k: list(part) for k, part in clients.items()}
     return self._run(sharded, known, size)
 
   def _run(
@@ -217,16 +217,20 @@ class _RemoteContext(tff.framework.SyncContext):
       if (piece := sharded.server(i, num_workers)) is not None:
         # One worker does it, with one client that receives broadcasts.
         (results,) = self._run_piece(piece, known, [slice(0, 1)])
-        known |= {name: own for (name, _), own in zip(piece.outputs, results)}
+        known |= {
+          name: result for (name, _), result in zip(piece.outputs, results)
+        }
       if (piece := sharded.clients(i)) is not None:
         of_workers = self._run_piece(piece, known, shares)
-        for (name, is_per_client), own in zip(piece.outputs, zip(*of_workers)):
+        for (name, is_per_client), from_workers in zip(
+          piece.outputs, zip(*of_workers)
+        ):
           if is_per_client:
-            known[name] = list(itertools.chain(*own))
+            known[name] = list(itertools.chain(*from_workers))
           else:
             known |= {
               sharding.partial_name(name, worker): aggregate
-              for worker, aggregate in enumerate(own)
+              for worker, aggregate in enumerate(from_workers)
             }
     return _to_python(
       [known[name] for name in sharded.result], sharded.result_type
@@ -247,7 +251,8 @@ class _RemoteContext(tff.framework.SyncContext):
       ]
       argument = [[0] * (share.stop - share.start), *inputs]
       return context.invoke(
-        piece.computation, tff.structure.Struct((None, own) for own in argument)
+        piece.computation,
+        tff.structure.Struct((None, part) for part in argument),
       )
 
     calls = [
@@ -275,7 +280,7 @@ def _to_python(parts: Sequence[Any], type_spec: tff.Type) -> Any:
 
   return values.join_python(
     [
-      [in_containers(own, part_type) for own in part]
+      [in_containers(value, part_type) for value in part]
       if values.is_per_client(part_type)
       else in_containers(part, part_type)
       for part, part_type in zip(parts, values.parts(type_spec))

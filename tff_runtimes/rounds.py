@@ -33,19 +33,20 @@ class Plan:
   """How one round follows from another, as functions of tensor structures.
 
   The functions take `fixed` values, the same in all rounds; `kept` values, kept
-  from round to round; and a round's `own` values.
+  from round to round; and values of one round.
 
   Attributes:
-    clients: Makes the clients' stacked C of a round from fixed, kept and own.
+    clients: Makes the clients' stacked C of a round from fixed, kept and the
+      round's.
     keep: Makes the kept values for the next round from the kept values before,
-      own, and the clients' stacked K.
-    size: Returns, given own, how many of the stacked clients take part; they
-      come first. None for all. K of the other clients is meaningless.
+      the round's, and the clients' stacked K.
+    size: Returns, given the round's, how many of the stacked clients take part;
+      they come first. None for all. K of the other clients is meaningless.
   """
 
   clients: Callable[[Any, Any, Any], Any]
   keep: Callable[[Any, Any, Any], Any]
-  size: Callable[[Any], Any] = lambda own: None
+  size: Callable[[Any], Any] = lambda _: None
 
 
 def fits(program: programs.Program) -> bool:
@@ -94,7 +95,7 @@ class Rounds:
     state: Any,
     kept: Any,
     fixed: Any,
-    own: Any,
+    per_round: Any,
     constants: Sequence[Any] = (),
     first: int = 0,
   ) -> tuple[Any, Any, Any]:
@@ -105,11 +106,11 @@ class Rounds:
       state: The server's state before them.
       kept: The kept values before them, see `Plan`.
       fixed: The fixed values.
-      own: The own values of rounds, stacked. There may be more rounds, so that
-        one program can run any number of rounds up to these.
+      per_round: The values of each round, stacked. There may be more rounds, so
+        that one program can run any number of rounds up to these.
       constants: The values of F, one for each argument of `next` after the
         first two. Tensors are not copied.
-      first: The place of the first of the rounds in `own`.
+      first: The place of the first of the rounds in `per_round`.
 
     Returns:
       The server's state and the kept values after the rounds; and the M of all
@@ -121,8 +122,8 @@ class Rounds:
       raise ValueError(
         f'Expected {len(constant_types)} constants, got {len(constants)}.'
       )
-    kept, fixed, own = (
-      tree.map_structure(np.asarray, part) for part in (kept, fixed, own)
+    kept, fixed, per_round = (
+      tree.map_structure(np.asarray, part) for part in (kept, fixed, per_round)
     )
     arguments = (
       np.int32(first),
@@ -130,13 +131,13 @@ class Rounds:
       values.flatten(state, state_type),
       tree.flatten(kept),
       tree.flatten(fixed),
-      tree.flatten(own),
+      tree.flatten(per_round),
       list(map(values.flatten, constants, constant_types)),
     )
     key = tuple(tuple(leaf.shape) for leaf in tf.nest.flatten(arguments))
 
     # The program is cached, and must not hold on to these arguments.
-    like = tree.map_structure(lambda _: None, (kept, fixed, own))
+    like = tree.map_structure(lambda _: None, (kept, fixed, per_round))
 
     def make() -> programs.SessionFunction:
       specs = tf.nest.map_structure(
@@ -182,7 +183,7 @@ class Rounds:
     state: list[tf.Tensor],
     kept: Any,
     fixed: Any,
-    own: Any,
+    per_round: Any,
     constants: Sequence[list[tf.Tensor]],
   ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
     """Runs rounds in the graph that is being built, see `__call__`."""
@@ -191,7 +192,9 @@ class Rounds:
     constant_arguments = dict(zip(constant_parts, constants))
 
     def body(i: Any, state: Any, kept: Any, metrics: Any) -> Any:
-      now = tree.map_structure(lambda leaf: programs.gather_row(leaf, i), own)
+      now = tree.map_structure(
+        lambda leaf: programs.gather_row(leaf, i), per_round
+      )
       clients = values.flatten(
         self._plan.clients(fixed, kept, now),
         self._program.part_types[clients_part],
@@ -211,7 +214,7 @@ class Rounds:
       ]
       return i + 1, state, kept, metrics
 
-    length = tree.flatten(own)[0].shape[0]
+    length = tree.flatten(per_round)[0].shape[0]
     metrics = [
       tf.TensorArray(spec.dtype, length, element_shape=spec.shape)
       for spec in values.leaf_specs(metrics_type)

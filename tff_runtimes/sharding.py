@@ -59,29 +59,31 @@ def _intrinsic(
   )
 
 
-def _aggregate(own: lowering.Aggregation) -> _Block:
+def _aggregate(aggregation: lowering.Aggregation) -> _Block:
   """Makes the aggregate of some of the clients."""
-  partial_type = own.partial_type
+  partial_type = aggregation.partial_type
   partial = tff.framework.Reference('partial', partial_type)
   report = tff.framework.Lambda('partial', partial_type, partial)
-  functions = own.accumulate, own.merge, report
+  functions = aggregation.accumulate, aggregation.merge, report
   return _intrinsic(
     'federated_aggregate',
     [
-      tff.FederatedType(own.value_type, tff.CLIENTS),
+      tff.FederatedType(aggregation.value_type, tff.CLIENTS),
       partial_type,
       *(function.type_signature for function in functions),
     ],
     tff.FederatedType(partial_type, tff.SERVER),
-    own.value,
-    own.zero,
+    aggregation.value,
+    aggregation.zero,
     *functions,
   )
 
 
-def _merge(own: lowering.Aggregation, partials: Sequence[_Block]) -> _Block:
+def _merge(
+  aggregation: lowering.Aggregation, partials: Sequence[_Block]
+) -> _Block:
   """Makes the result of an aggregation from the aggregates of all workers."""
-  all_type = tff.StructType([own.partial_type] * len(partials))
+  all_type = tff.StructType([aggregation.partial_type] * len(partials))
   all_partials = tff.framework.Reference('partials', all_type)
   merged, *others = (
     tff.framework.Selection(all_partials, index=worker)
@@ -89,8 +91,8 @@ def _merge(own: lowering.Aggregation, partials: Sequence[_Block]) -> _Block:
   )
   for other in others:
     both = tff.framework.Struct([merged, other])
-    merged = tff.framework.Call(own.merge, both)
-  result = tff.framework.Call(own.report, merged)
+    merged = tff.framework.Call(aggregation.merge, both)
+  result = tff.framework.Call(aggregation.report, merged)
   report = tff.framework.Lambda('partials', all_type, result)
   zipped = _intrinsic(
     'federated_zip_at_server',
@@ -177,33 +179,37 @@ class ShardedComputation:
     self._used_later: list[set[str]] = []
     used = {name for name, _ in self._of_server}
     for i in reversed(range(self.num_stages)):
-      own, of_clients = self._server_blocks(i, 1), self._client_blocks(i)
+      server_blocks = self._server_blocks(i, 1)
+      client_blocks = self._client_blocks(i)
       self._types |= {
         name: block.type_signature
-        for name, block in own + self._stages[i].clients
+        for name, block in server_blocks + self._stages[i].clients
       }
-      used |= _names(of_clients)
+      used |= _names(client_blocks)
       self._used_later.insert(0, set(used))
-      used |= _names(own)
+      used |= _names(server_blocks)
 
   def _server_blocks(self, i: int, num_workers: int) -> list[_Named]:
     merged = []
-    for own in self._stages[i - 1].aggregations if i else ():
+    for aggregation in self._stages[i - 1].aggregations if i else ():
       partials = [
         tff.framework.Reference(
-          partial_name(own.name, worker),
-          tff.FederatedType(own.partial_type, tff.SERVER),
+          partial_name(aggregation.name, worker),
+          tff.FederatedType(aggregation.partial_type, tff.SERVER),
         )
         for worker in range(num_workers)
       ]
       self._types |= {one.name: one.type_signature for one in partials}
-      merged.append((own.name, _merge(own, partials)))
+      merged.append((aggregation.name, _merge(aggregation, partials)))
     is_last = i == self.num_stages - 1
     return merged + self._stages[i].server + self._of_server * is_last
 
   def _client_blocks(self, i: int) -> list[_Named]:
     stage = self._stages[i]
-    aggregates = [(own.name, _aggregate(own)) for own in stage.aggregations]
+    aggregates = [
+      (aggregation.name, _aggregate(aggregation))
+      for aggregation in stage.aggregations
+    ]
     is_last = i == self.num_stages - 1
     return stage.clients + aggregates + self._of_clients * is_last
 

@@ -280,10 +280,12 @@ class StackedRunner:
     program = self._program
 
     def client(k: Any) -> Any:
-      own, own_kept = tf.nest.map_structure(
+      own_arguments, own_kept = tf.nest.map_structure(
         lambda leaf: programs.gather_row(leaf, k), (dict(stacked), dict(kept))
       )
-      return program.client_step(i, dict(arguments) | own, reads, own_kept)
+      return program.client_step(
+        i, dict(arguments) | own_arguments, reads, own_kept
+      )
 
     def body(k: Any, arrays: Any, aggregates: Any) -> Any:
       keep, added = client(k)

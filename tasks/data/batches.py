@@ -230,9 +230,11 @@ def index_poisson(
   for k, size in enumerate(map(int, sizes)):
     if not size:
       continue
-    own = min(batch_size, size)
-    steps = epochs * (size // own if drop_partial else -(-size // own))
-    drawn = rng.random((steps, size)) < own / size
+    mean_size = min(batch_size, size)
+    steps = epochs * (
+      size // mean_size if drop_partial else -(-size // mean_size)
+    )
+    drawn = rng.random((steps, size)) < mean_size / size
     first = np.argsort(~drawn, axis=-1, kind='stable')[:, :places]
     is_drawn = np.take_along_axis(drawn, first, -1)
     indices[k, :steps, : first.shape[1]] = np.where(is_drawn, first, 0)

@@ -72,8 +72,8 @@ def _pattern() -> re.Pattern[str]:
     map(chr, range(sys.maxunicode + 1)), lambda c: unicodedata.category(c)[0]
   ):
     if category in ranges:
-      own = list(group)
-      ranges[category] += f'{own[0]}-{own[-1]}'
+      characters = list(group)
+      ranges[category] += f'{characters[0]}-{characters[-1]}'
   letter, number = ranges['L'], ranges['N']
   return re.compile(
     r"'(?:[stmd]|re|ve|ll)"
@@ -206,23 +206,23 @@ def read(folder: pathlib.Path, size: int | None = None) -> Encoding:
     merges = _read_merges(folder / MERGES)
     if not isinstance(numbers, Mapping):
       raise ValueError(f'{VOCABULARY} is not a JSON object')
-    own = Encoding(merges).tokens
+    tokens = Encoding(merges).tokens
     found = sorted(numbers, key=numbers.__getitem__)
     if [numbers[token] for token in found] != list(range(len(found))):
       raise ValueError(f'the numbers in {VOCABULARY} are not 0, 1, 2, …')
-    if tuple(found[: len(own)]) != own:
+    if tuple(found[: len(tokens)]) != tokens:
       raise ValueError(
         f'{VOCABULARY} does not have the bytes and then the merges in order'
       )
     # A special token is not a pair of others.
-    for token in found[len(own) :]:
+    for token in found[len(tokens) :]:
       ends = range(1, len(token))
       if any(token[:i] in numbers and token[i:] in numbers for i in ends):
         raise ValueError(f'{MERGES} has no pair for {token} of {VOCABULARY}')
-  encoding = Encoding(merges, found[len(own) :])
+  encoding = Encoding(merges, found[len(tokens) :])
   if size is None or size == len(encoding):
     return encoding
-  if not NUM_BYTES <= size <= len(own):
+  if not NUM_BYTES <= size <= len(tokens):
     raise errors.UserError(
       f'The byte-pair encoding in {folder} has {len(encoding)} tokens, of which'
       f' the first {size} cannot be taken. Name the folder of another one.'

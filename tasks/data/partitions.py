@@ -140,14 +140,14 @@ def _deal(
   Returns:
     The rows of each client.
   """
-  own: list[list[np.ndarray]] = [[] for _ in classes]
+  parts_of_clients: list[list[np.ndarray]] = [[] for _ in classes]
   for label in np.unique(classes):
     rows = rng.permutation(np.flatnonzero(labels == label))
     clients, places = np.nonzero(classes == label)
     ends = np.cumsum(counts[clients, places])
     for client, part in zip(clients, np.split(rows, ends)):
-      own[client].append(part)
-  return [np.sort(np.concatenate(parts)) for parts in own]
+      parts_of_clients[client].append(part)
+  return [np.sort(np.concatenate(parts)) for parts in parts_of_clients]
 
 
 def _shared(total: int, shares: np.ndarray) -> np.ndarray:

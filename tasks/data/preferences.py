@@ -184,9 +184,9 @@ def draw(
     liked = [
       pool.liked(k, sum(sizes), rng) for k, rng in zip(users, generators)
     ]
-    for split, own, k, rng in zip(splits, liked, users, generators):
+    for split, liked_rows, k, rng in zip(splits, liked, users, generators):
       others = pool.others(k, sum(sizes), rng)
-      both = zip(parts, np.split(own, ends), np.split(others, ends))
+      both = zip(parts, np.split(liked_rows, ends), np.split(others, ends))
       split |= {part: np.concatenate(rows) for part, *rows in both}
   return splits
 
@@ -240,7 +240,7 @@ def _sets(
 
 def make_task(
   name: str,
-  own: PreferenceSettings,
+  preference_settings: PreferenceSettings,
   model: preference.PreferenceModel,
   data: Data,
   seed: int,
@@ -249,7 +249,7 @@ def make_task(
 
   Args:
     name: The name of the task.
-    own: The settings.
+    preference_settings: The settings.
     model: The model.
     data: The examples.
     seed: The seed of the run.
@@ -257,7 +257,7 @@ def make_task(
   Returns:
     The task. The type that a user likes is the user's group.
   """
-  seed = own.seed(seed)
+  seed = preference_settings.seed(seed)
   rng = seeds.generator('types', seed)
   likes: dict[str, int] = {}
   splits: dict[str, Split] = {}
@@ -276,13 +276,16 @@ def make_task(
     return data.examples(splits[client_id][part])
 
   made: Any = silos.make_lazy_populations(
-    add(own.users, data.sources, own.reuse),
+    add(preference_settings.users, data.sources, preference_settings.reuse),
     load,
-    {part: np.full(own.users, 2 * size) for part, size in _SIZES.items()},
+    {
+      part: np.full(preference_settings.users, 2 * size)
+      for part, size in _SIZES.items()
+    },
   )
-  if own.hold_out == 'clients':
+  if preference_settings.hold_out == 'clients':
     for which in ('validation', 'test'):
-      ids = add(own.held_out_users, data.held_out, True)
+      ids = add(preference_settings.held_out_users, data.held_out, True)
       made[which] = _sets(ids, load)
     made['cross_silo'] = False
   names = tuple(map(str, range(len(data.shares))))

@@ -215,8 +215,8 @@ def make_populations_of_rows(
     rng = seeds.generator('split', seed, client_id)
     strata_of_client = [rows]
     if strata is not None and len(rows):
-      own = strata[rows]
-      strata_of_client = [rows[own == label] for label in np.unique(own)]
+      labels = strata[rows]
+      strata_of_client = [rows[labels == label] for label in np.unique(labels)]
     by_stratum = [split_rows(stratum, rng) for stratum in strata_of_client]
     splits[client_id] = {
       part: np.concatenate([split[part] for split in by_stratum])

@@ -107,7 +107,7 @@ class Features:
   def shape(self) -> tuple[int]:
     """The shape of the inputs of a row."""
     size = len(self.numbers) + len(self.are_missing)
-    size += sum(own for _, own in self.categories)
+    size += sum(count for _, count in self.categories)
     return (size + sum(matrix.shape[1] for matrix in self.texts),)
 
   def take(self, rows: np.ndarray) -> np.ndarray:
@@ -118,8 +118,8 @@ class Features:
       inputs[:, start] = column[rows]
       start += 1
     for codes, size in self.categories:
-      own = codes[rows, np.newaxis] == np.arange(size)
-      inputs[:, start : start + size] = own
+      one_hot = codes[rows, np.newaxis] == np.arange(size)
+      inputs[:, start : start + size] = one_hot
       start += size
     for matrix in self.texts:
       inputs[:, start : start + matrix.shape[1]] = matrix[rows].toarray()
@@ -152,19 +152,19 @@ class Number:
     cls,
     table: table_files.Table,
     name: str,
-    own: FeatureSettings,
+    feature_settings: FeatureSettings,
     train: np.ndarray,
   ) -> 'Number':
     """Fits how the column is standardized, and what is missing."""
     values = table_columns.numbers(table, name, 'feature_columns')
     is_missing = np.isnan(values)
     missing = None
-    if own.missing == 'fill':
+    if feature_settings.missing == 'fill':
       known = values[train & ~is_missing]
       missing = float(known.mean()) if len(known) else 0.0
       values = np.where(is_missing, missing, values)
     mean, deviation = 0.0, 1.0
-    if own.standardize == 'all':
+    if feature_settings.standardize == 'all':
       mean, deviation = moments(values[train])
     return cls(name, mean, deviation, missing, bool(is_missing.any()))
 
@@ -210,14 +210,14 @@ class Category:
     cls,
     table: table_files.Table,
     name: str,
-    own: FeatureSettings,
+    feature_settings: FeatureSettings,
     train: np.ndarray,
   ) -> 'Category':
     """Finds the categories of the rows to train on."""
     found = table_columns.categories(
       table, name, 'feature_columns', missing=True
     )
-    _check_categories(table, name, found, own)
+    _check_categories(table, name, found, feature_settings)
     counts = np.bincount(found.codes[train], minlength=len(found.names))
     return cls(name, [found.names[k] for k in np.flatnonzero(counts)])
 
@@ -255,14 +255,14 @@ class Text:
     cls,
     table: table_files.Table,
     name: str,
-    own: FeatureSettings,
+    feature_settings: FeatureSettings,
     train: np.ndarray,
   ) -> 'Text':
     """Reads the words to count; nothing of the table is needed for them."""
     del table, train
-    if own.text_vocabulary is None:
-      return cls(name, own.text_features)
-    words = _read_words(pathlib.Path(own.text_vocabulary))
+    if feature_settings.text_vocabulary is None:
+      return cls(name, feature_settings.text_features)
+    words = _read_words(pathlib.Path(feature_settings.text_vocabulary))
     return cls(name, len(words), words)
 
   def encode(self, table: table_files.Table, made: Features) -> None:
@@ -302,34 +302,32 @@ def from_dict(values: dict[str, Any]) -> Column:
 
 def input_names(columns: Sequence[Column]) -> list[str]:
   """Names the inputs of a row, in their order."""
-  numbers = [own for own in columns if isinstance(own, Number)]
-  return [
-    *(own.column for own in numbers),
-    *(f'{own.column} is missing' for own in numbers if own.has_missing_input),
-    *(
-      f'{own.column} is {category or "missing"}'
-      for own in columns
-      if isinstance(own, Category)
-      for category in own.categories
-    ),
-    *(
-      f'{own.column} has {own.words[k] if own.words else f"words of hash {k}"}'
-      for own in columns
-      if isinstance(own, Text)
-      for k in range(own.inputs)
-    ),
-  ]
+  numbers = [column for column in columns if isinstance(column, Number)]
+  names = [number.column for number in numbers]
+  for number in numbers:
+    if number.has_missing_input:
+      names.append(f'{number.column} is missing')
+  for column in columns:
+    if isinstance(column, Category):
+      for category in column.categories:
+        names.append(f'{column.column} is {category or "missing"}')
+  for column in columns:
+    if isinstance(column, Text):
+      for k in range(column.inputs):
+        word = column.words[k] if column.words else f'words of hash {k}'
+        names.append(f'{column.column} has {word}')
+  return names
 
 
 def _check_categories(
   table: table_files.Table,
   name: str,
   found: table_columns.Categories,
-  own: FeatureSettings,
+  feature_settings: FeatureSettings,
 ) -> None:
   """Refuses a column with too many categories, or of mostly numbers."""
   named = [category for category in found.names if category]
-  if name not in own.category_columns:
+  if name not in feature_settings.category_columns:
     wrong = [text for text in named if not table_columns.is_number(text)]
     if wrong and 2 * len(wrong) < len(named):
       code = found.names.index(wrong[0])
@@ -342,11 +340,12 @@ def _check_categories(
         ' leave it empty and set task.missing=fill; or name the column in'
         ' task.category_columns.',
       )
-  if len(named) > own.max_categories:
+  if len(named) > feature_settings.max_categories:
     raise errors.UserError(
       f'{table.path}: column {name!r} has {len(named)} categories, more than'
-      f' task.max_categories={own.max_categories}. If it is a text, name it in'
-      ' task.text_columns; if it is useless, in task.ignored_columns.'
+      f' task.max_categories={feature_settings.max_categories}. If it is a'
+      ' text, name it in task.text_columns; if it is useless, in'
+      ' task.ignored_columns.'
     )
 
 
@@ -372,7 +371,7 @@ def _read_words(path: pathlib.Path) -> list[str]:
 def fit(
   table: table_files.Table,
   names: Sequence[str],
-  own: FeatureSettings,
+  feature_settings: FeatureSettings,
   train: np.ndarray,
 ) -> list[Column]:
   """Fits how columns become inputs to the rows to train on.
@@ -380,7 +379,7 @@ def fit(
   Args:
     table: The table.
     names: The columns that are inputs.
-    own: The settings.
+    feature_settings: The settings.
     train: Whether each row is to train on.
 
   Returns:
@@ -391,14 +390,16 @@ def fit(
   """
 
   def kind(name: str) -> Any:
-    if name in own.text_columns:
+    if name in feature_settings.text_columns:
       return Text
     column = table.column(name, 'feature_columns')
-    if name not in own.category_columns and table_columns.is_numeric(column):
-      return Number
-    return Category
+    if name in feature_settings.category_columns:
+      return Category
+    return Number if table_columns.is_numeric(column) else Category
 
-  return [kind(name).fit(table, name, own, train) for name in names]
+  return [
+    kind(name).fit(table, name, feature_settings, train) for name in names
+  ]
 
 
 def encode(table: table_files.Table, columns: Sequence[Column]) -> Features:

@@ -38,12 +38,12 @@ class Images:
   Attributes:
     table: The table.
     paths: The path of each row's image.
-    own: The settings.
+    settings: The settings.
   """
 
   table: table_files.Table
   paths: pa.Array
-  own: ImageSettings
+  settings: ImageSettings
 
   num_numbers = 0  # There are no inputs to standardize.
 
@@ -52,12 +52,16 @@ class Images:
     """A description of the column, for the user."""
     height, width, channels = self.shape
     text = f'images of {height} x {width}, {channels} channels'
-    return {str(self.own.image_column): text}
+    return {str(self.settings.image_column): text}
 
   @property
   def shape(self) -> tuple[int, int, int]:
     """The shape of an image."""
-    return self.own.image_size, self.own.image_size, self.own.image_channels
+    return (
+      self.settings.image_size,
+      self.settings.image_size,
+      self.settings.image_channels,
+    )
 
   @functools.cached_property
   def _folder(self) -> pathlib.Path:
@@ -76,7 +80,10 @@ class Images:
   def _refuse(self, row: int, problem: str) -> None:
     where = self._path(row)
     table_columns.refuse(
-      self.table, row, str(self.own.image_column), f'names {where}: {problem}.'
+      self.table,
+      row,
+      str(self.settings.image_column),
+      f'names {where}: {problem}.',
     )
 
   def take(self, rows: np.ndarray) -> np.ndarray:
@@ -96,7 +103,7 @@ class Images:
   def _decode(self, path: pathlib.Path) -> np.ndarray:
     image = tf.io.decode_image(
       path.read_bytes(),
-      self.own.image_channels,
+      self.settings.image_channels,
       tf.float32,
       expand_animations=False,
     )
@@ -104,12 +111,12 @@ class Images:
     return resized.numpy()
 
 
-def read(table: table_files.Table, own: ImageSettings) -> Images:
+def read(table: table_files.Table, image_settings: ImageSettings) -> Images:
   """Finds the images of all rows.
 
   Args:
     table: The table.
-    own: The settings, which name the column.
+    image_settings: The settings, which name the column.
 
   Returns:
     The images.
@@ -117,7 +124,9 @@ def read(table: table_files.Table, own: ImageSettings) -> Images:
   Raises:
     UserError: If there is no such column, or no such file.
   """
-  column = table_columns.texts(table, str(own.image_column), 'image_column')
-  images = Images(table, column.combine_chunks(), own)
+  column = table_columns.texts(
+    table, str(image_settings.image_column), 'image_column'
+  )
+  images = Images(table, column.combine_chunks(), image_settings)
   images.check()
   return images

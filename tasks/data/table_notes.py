@@ -31,15 +31,18 @@ def entry(name: str, told: str) -> str:
 
 def columns(told: Mapping[str, str]) -> str:
   """Writes the description of each column; equal ones are written once."""
-  names: dict[str, list[str]] = {}
+  names_of_texts: dict[str, list[str]] = {}
   for name, text in told.items():
-    names.setdefault(text, []).append(name)
-  return '\n'.join(
-    entry(own[0], text)
-    if len(own) == 1
-    else entry(f'{len(own)} columns', f'{text} each: {few(own)}')
-    for text, own in names.items()
-  )
+    names_of_texts.setdefault(text, []).append(name)
+  entries = []
+  for text, names in names_of_texts.items():
+    if len(names) == 1:
+      entries.append(entry(names[0], text))
+    else:
+      entries.append(
+        entry(f'{len(names)} columns', f'{text} each: {few(names)}')
+      )
+  return '\n'.join(entries)
 
 
 def histogram(sizes: np.ndarray) -> str:

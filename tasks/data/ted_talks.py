@@ -149,14 +149,14 @@ def read(source: pathlib.Path, show: ShowProgress = lambda done: None) -> Talks:
     before += path.stat().st_size
 
   sentences = {
-    client_id: own
-    for client_id, own in sorted(all_sentences.items())
-    if len(own) >= MIN_SENTENCES
+    client_id: talk
+    for client_id, talk in sorted(all_sentences.items())
+    if len(talk) >= MIN_SENTENCES
   }
   counts: collections.Counter[bytes] = collections.Counter()
-  for client_id, own in sentences.items():
+  for client_id, talk in sentences.items():
     if splits[client_id] == 'train':
-      counts.update(set(b' '.join(own).split()))
+      counts.update(set(b' '.join(talk).split()))
   vocabulary = [
     (word.decode(), count)
     for word, count in counts.items()

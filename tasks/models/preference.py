@@ -46,9 +46,8 @@ class ClassifierWithF1(models.Classifier):
     self, predicted: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
     statistics = super().prediction_statistics(predicted, batch)
-    true, found = (
-      tf.one_hot(own, self.num_classes) for own in (batch['y'], predicted)
-    )
+    true = tf.one_hot(batch['y'], self.num_classes)
+    found = tf.one_hot(predicted, self.num_classes)
     statistics['macro_f1'] = true[:, :, tf.newaxis] * found[:, tf.newaxis, :]
     return statistics
 

@@ -29,12 +29,12 @@ class HeadOfEach(NamedTuple):
   Attributes:
     x: The input, `[rows, features]`.
     heads: `[heads, words, features]`.
-    own: The number of the head of each row, `[rows]`.
+    head_numbers: The number of the head of each row, `[rows]`.
   """
 
   x: tf.Tensor
   heads: tf.Tensor
-  own: tf.Tensor
+  head_numbers: tf.Tensor
 
   def logits(self) -> tf.Tensor:
     """Returns the logits, `[rows, words]`."""
@@ -44,7 +44,7 @@ class HeadOfEach(NamedTuple):
       self.x, tf.reshape(self.heads, [-1, features]), transpose_b=True
     )
     of_heads = tf.reshape(of_heads, [tf.shape(self.x)[0], -1, words])
-    return tf.gather(of_heads, self.own, batch_dims=1)
+    return tf.gather(of_heads, self.head_numbers, batch_dims=1)
 
   def log_likelihood(self, words: tf.Tensor) -> tf.Tensor:
     """Returns the log-probability of one word for each row, `[rows]`."""
@@ -52,8 +52,10 @@ class HeadOfEach(NamedTuple):
 
   def at(self, places: tf.Tensor) -> 'HeadOfEach':
     """Returns the layers of only the rows at some places, `[places, 1]`."""
-    own = tf.gather_nd(self.own, places)
-    return self._replace(x=tf.gather_nd(self.x, places), own=own)
+    return self._replace(
+      x=tf.gather_nd(self.x, places),
+      head_numbers=tf.gather_nd(self.head_numbers, places),
+    )
 
 
 Scores: TypeAlias = next_word.LastLayer | HeadOfEach
@@ -323,9 +325,9 @@ class Gpt2WithTwoHeads(FrozenGpt2):
     return tf.concat([features, context], axis=1)
 
   def decide(self, weights: models.Weights, features: tf.Tensor) -> HeadOfEach:
-    contexts, own = tf.unique(tf.cast(features[:, -1], tf.int32))
+    contexts, head_numbers = tf.unique(tf.cast(features[:, -1], tf.int32))
     heads = layers.look_up(weights['context_heads'], contexts)
     heads += 2 * self.frozen['wte'] + weights['own_head']
     if not self.sums_heads:
       heads /= 2
-    return HeadOfEach(features[:, :-1], heads, own)
+    return HeadOfEach(features[:, :-1], heads, head_numbers)

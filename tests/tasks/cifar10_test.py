@@ -51,12 +51,12 @@ def test_clients_have_three_classes_and_all_photos(load_task):
 
 def test_photos_are_rows_of_pixels_of_three_colors(load_task):
   task = load_task(num_clients=1, classes_per_client=10)
-  own = silo_examples.of_client(task, 'client_0')
-  assert own['x'].dtype == np.float32
-  assert (own['x'].min(), own['x'].max()) == (-1, 1)
+  examples = silo_examples.of_client(task, 'client_0')
+  assert examples['x'].dtype == np.float32
+  assert (examples['x'].min(), examples['x'].max()) == (-1, 1)
   found = {
     (np.round((photo + 1) * 127.5).astype(np.uint8).tobytes(), label)
-    for photo, label in zip(own['x'], own['y'])
+    for photo, label in zip(examples['x'], examples['y'])
   }
   for record in _records():
     label, red, green, blue = np.split(record, [1, 1025, 2049])

@@ -14,14 +14,14 @@ SIZES = gpt2.Gpt2(258, 16, 8, 1, 2)
 
 def write(folder: pathlib.Path, sizes: gpt2.Gpt2 = SIZES) -> None:
   """Writes the GPT-2 where tasks look for it."""
-  own = folder / 'gpt2'
-  own.mkdir(parents=True)
+  gpt2_folder = folder / 'gpt2'
+  gpt2_folder.mkdir(parents=True)
   rng = np.random.default_rng(0)
   weights = {
     name: rng.normal(scale=0.1, size=shape).astype(np.float32)
     for name, shape in sizes.shapes.items()
   }
-  gpt2_files.save(own / 'model.safetensors', weights)
+  gpt2_files.save(gpt2_folder / 'model.safetensors', weights)
   config = json.dumps({'n_head': sizes.num_heads})
-  (own / 'config.json').write_text(config, encoding='utf-8')
-  bpe.Encoding([('Ġ', 't'), ('h', 'e')]).save(own)
+  (gpt2_folder / 'config.json').write_text(config, encoding='utf-8')
+  bpe.Encoding([('Ġ', 't'), ('h', 'e')]).save(gpt2_folder)

@@ -86,13 +86,13 @@ def test_the_seed_of_the_run_changes_nothing(load_task):
 def test_train_examples_are_those_of_tff(load_task, of_tff):
   task = load_task()
   for client_id in task.train.client_ids:
-    own = task.train.sets['train'](client_id)
+    examples = task.train.sets['train'](client_id)
     x, y = _tff_examples(of_tff, client_id)
-    np.testing.assert_array_equal(own['x'], x)
-    np.testing.assert_array_equal(own['y'], y)
+    np.testing.assert_array_equal(examples['x'], x)
+    np.testing.assert_array_equal(examples['y'], y)
     for name, spec in task.model.example_spec.items():
-      assert own[name].dtype == spec.dtype
-      assert own[name].shape[1:] == tuple(spec.shape)
+      assert examples[name].dtype == spec.dtype
+      assert examples[name].shape[1:] == tuple(spec.shape)
 
 
 def test_held_out_examples_are_halved_in_an_order_of_their_own(
@@ -137,13 +137,13 @@ def test_half_of_the_writers_can_be_rotated(load_task):
     assert abs(difference) <= 1
     for client_id, group in zip(client_ids, groups):
       for name, load in getattr(task, population).sets.items():
-        own = load(client_id)
+        examples = load(client_id)
         expected = getattr(plain, population).sets[name](client_id)
-        np.testing.assert_array_equal(own['y'], expected['y'])
+        np.testing.assert_array_equal(examples['y'], expected['y'])
         upright = expected['x']
         if group == emnist.ROTATED:
           upright = upright[:, ::-1, ::-1]
-        np.testing.assert_array_equal(own['x'], upright)
+        np.testing.assert_array_equal(examples['x'], upright)
 
 
 def test_a_label_beyond_all_classes_is_named(folder, tmp_path):
@@ -175,7 +175,7 @@ def test_stand_in_with_digits_only_has_ten_classes(only_digits, num_classes):
   assert sizes == [9, 1, 2]
   weights = task.model.init(tf.constant([0, 1]))
   assert weights['output_bias'].shape == [num_classes]
-  own = task.train.sets['train'](task.train.client_ids[0])
-  assert (own['x'].min(), own['x'].max()) == (0, 1)
-  assert np.median(own['x']) > 0.9  # The background.
-  assert set(own['y']) == set(range(10))
+  examples = task.train.sets['train'](task.train.client_ids[0])
+  assert (examples['x'].min(), examples['x'].max()) == (0, 1)
+  assert np.median(examples['x']) > 0.9  # The background.
+  assert set(examples['y']) == set(range(10))

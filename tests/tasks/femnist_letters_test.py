@@ -44,22 +44,23 @@ def _load_task(tmp_path_factory):
 
 def _letters(writer):
   """The images and letters of a writer that are wanted."""
-  own = _examples(writer)
-  wanted = [36 <= label <= 45 for label in own['label']]
-  return own['pixels'][wanted], own['label'][wanted] - 36
+  examples = _examples(writer)
+  wanted = [36 <= label <= 45 for label in examples['label']]
+  return examples['pixels'][wanted], examples['label'][wanted] - 36
 
 
 def test_a_writer_has_its_letters_a_to_j(load_task):
   task = load_task(partition='writer')
   assert task.train.client_ids == tuple(_WRITERS)
   for writer in _WRITERS:
-    own = silo_examples.of_client(task, writer)
+    examples = silo_examples.of_client(task, writer)
     images, labels = _letters(writer)
-    order, expected = np.argsort(own['x'][:, 0]), np.argsort(images[:, 0, 0])
+    order = np.argsort(examples['x'][:, 0])
+    expected = np.argsort(images[:, 0, 0])
     np.testing.assert_array_equal(
-      own['x'][order], images.reshape(-1, 784)[expected]
+      examples['x'][order], images.reshape(-1, 784)[expected]
     )
-    np.testing.assert_array_equal(own['y'][order], labels[expected])
+    np.testing.assert_array_equal(examples['y'][order], labels[expected])
 
 
 def test_clients_have_five_letters_by_default(load_task):
@@ -74,12 +75,12 @@ def test_clients_have_five_letters_by_default(load_task):
 @pytest.mark.parametrize('model', ['logistic', 'cnn'])
 def test_examples_fit_the_model(load_task, model):
   task = load_task(model=model)
-  own = task.train.sets['train'](task.train.client_ids[0])
+  examples = task.train.sets['train'](task.train.client_ids[0])
   for feature, spec in task.model.example_spec.items():
-    assert own[feature].dtype == spec.dtype
-    assert own[feature].shape[1:] == tuple(spec.shape)
+    assert examples[feature].dtype == spec.dtype
+    assert examples[feature].shape[1:] == tuple(spec.shape)
   weights = task.model.init(tf.constant([0, 1]))
-  assert task.model.loss(weights, own).shape == [len(own['y'])]
+  assert task.model.loss(weights, examples).shape == [len(examples['y'])]
 
 
 def test_a_database_without_letters_is_refused():

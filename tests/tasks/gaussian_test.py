@@ -16,18 +16,18 @@ def _draw(seed=0, **values):
   return gaussian.draw(gaussian.GaussianSettings(**values), seed)
 
 
-def _posterior_of_parent(own, without=None):
+def _posterior_of_parent(federation, without=None):
   """Mean and variance of theta_0 given all numbers, by linear algebra.
 
   Those of the joint normal distribution of (theta_0, theta_1, ...), where
   theta_m is theta_0 for the client `without` inter-client variance.
   """
-  m = len(own.numbers)
+  m = len(federation.numbers)
   precision, vector = np.zeros([m + 1, m + 1]), np.zeros(m + 1)
-  for k, y in enumerate(own.numbers):
+  for k, y in enumerate(federation.numbers):
     difference = np.zeros(m + 1)
     difference[[0, k + 1]] = 1, -1
-    variance = 1e-9 if k == without else own.inter_variance
+    variance = 1e-9 if k == without else federation.inter_variance
     precision += np.outer(difference, difference) / variance
     precision[k + 1, k + 1] += len(y) / 0.1
     vector[k + 1] = np.sum(y[:, -1], dtype=np.float64) / 0.1
@@ -36,91 +36,105 @@ def _posterior_of_parent(own, without=None):
 
 
 def test_optimum_of_the_global_model_is_the_posterior_of_the_parent():
-  own = _draw(inter_variance=0.3, max_examples=50, num_clients=6, dimension=2)
-  mean, variance = _posterior_of_parent(own)
-  np.testing.assert_allclose(own.global_posterior.mean[-1], mean)
-  np.testing.assert_allclose(own.global_posterior.variance, variance)
+  federation = _draw(
+    inter_variance=0.3, max_examples=50, num_clients=6, dimension=2
+  )
+  mean, variance = _posterior_of_parent(federation)
+  np.testing.assert_allclose(federation.global_posterior.mean[-1], mean)
+  np.testing.assert_allclose(federation.global_posterior.variance, variance)
 
 
 def test_optimum_of_a_client_supposes_that_its_parameter_is_the_parent():
-  own = _draw(inter_variance=0.3, max_examples=50, num_clients=6, dimension=2)
-  means, variances = zip(*(_posterior_of_parent(own, k) for k in range(6)))
-  np.testing.assert_allclose(
-    own.federated_posterior.mean[:, -1], means, rtol=1e-5
+  federation = _draw(
+    inter_variance=0.3, max_examples=50, num_clients=6, dimension=2
+  )
+  means, variances = zip(
+    *(_posterior_of_parent(federation, k) for k in range(6))
   )
   np.testing.assert_allclose(
-    own.federated_posterior.variance, variances, rtol=1e-5
+    federation.federated_posterior.mean[:, -1], means, rtol=1e-5
   )
-  np.testing.assert_allclose(own.gains, own.variances / variances, rtol=1e-5)
+  np.testing.assert_allclose(
+    federation.federated_posterior.variance, variances, rtol=1e-5
+  )
+  np.testing.assert_allclose(
+    federation.gains, federation.variances / variances, rtol=1e-5
+  )
 
 
 def test_posteriors_are_calibrated():
   # Over many draws the squared error is the variance.
   of_local, of_global = [], []
   for seed in range(300):
-    own = _draw(seed, inter_variance=0.01, num_clients=10)
-    posterior = own.local_posterior
-    errors = (posterior.mean - own.parameters)[:, 0]
+    federation = _draw(seed, inter_variance=0.01, num_clients=10)
+    posterior = federation.local_posterior
+    errors = (posterior.mean - federation.parameters)[:, 0]
     of_local += list(errors**2 / posterior.variance)
-    posterior = own.global_posterior
-    of_global.append((posterior.mean - own.parent) ** 2 / posterior.variance)
+    posterior = federation.global_posterior
+    of_global.append(
+      (posterior.mean - federation.parent) ** 2 / posterior.variance
+    )
   assert np.mean(of_local) == pytest.approx(1, abs=0.1)
   assert np.mean(of_global) == pytest.approx(1, abs=0.25)
 
 
 def test_clients_that_are_alike_share_one_optimum():
-  own = _draw(inter_variance=0.0, max_examples=50)
+  federation = _draw(inter_variance=0.0, max_examples=50)
   np.testing.assert_allclose(
-    own.federated_posterior.mean[:, 0],
-    np.repeat(own.global_posterior.mean, 20),
+    federation.federated_posterior.mean[:, 0],
+    np.repeat(federation.global_posterior.mean, 20),
   )
-  expected = np.concatenate(own.numbers).mean(dtype=np.float64)
-  np.testing.assert_allclose(own.global_posterior.mean, expected)
+  expected = np.concatenate(federation.numbers).mean(dtype=np.float64)
+  np.testing.assert_allclose(federation.global_posterior.mean, expected)
 
 
 def test_clients_that_have_nothing_in_common_gain_nothing():
-  own = dataclasses.replace(_draw(max_examples=50), inter_variance=1e12)
-  np.testing.assert_allclose(own.gains, 1, rtol=1e-9)
+  federation = dataclasses.replace(_draw(max_examples=50), inter_variance=1e12)
+  np.testing.assert_allclose(federation.gains, 1, rtol=1e-9)
   np.testing.assert_allclose(
-    own.global_posterior.mean, own.local_posterior.mean.mean(0)
+    federation.global_posterior.mean, federation.local_posterior.mean.mean(0)
   )
 
 
 def test_numbers_have_the_distribution_that_the_settings_say():
-  own = _draw(
+  federation = _draw(
     num_clients=4000, inter_variance=1.0, min_examples=10, max_examples=200
   )
-  sizes = np.array(list(map(len, own.numbers)))
+  sizes = np.array(list(map(len, federation.numbers)))
   assert (sizes.min(), sizes.max()) == (10, 200)
   assert sizes.mean() == pytest.approx(105, rel=0.02)
-  assert own.parameters.mean() == pytest.approx(1.6, abs=0.06)
-  assert own.parameters.std() == pytest.approx(1, rel=0.04)
+  assert federation.parameters.mean() == pytest.approx(1.6, abs=0.06)
+  assert federation.parameters.std() == pytest.approx(1, rel=0.04)
   residuals = np.concatenate(
-    [y - theta for y, theta in zip(own.numbers, own.parameters)]
+    [y - theta for y, theta in zip(federation.numbers, federation.parameters)]
   )
   assert residuals.std() == pytest.approx(np.sqrt(0.1), rel=0.01)
-  np.testing.assert_allclose(own.variances, 0.1 / sizes)
+  np.testing.assert_allclose(federation.variances, 0.1 / sizes)
 
 
 def test_the_task_trains_on_numbers_and_judges_by_the_parameters():
   task = registry.load('gaussian', seed=3, num_clients=5)
-  own = _draw(3, num_clients=5)
+  federation = _draw(3, num_clients=5)
   assert task.cross_silo and task.batch_size == 20
   for k, client_id in enumerate(task.train.client_ids):
     train = task.train.sets['train'](client_id)
-    np.testing.assert_array_equal(train['y'], own.numbers[k])
-    np.testing.assert_allclose(train['variance'], own.variances[k], rtol=1e-6)
+    np.testing.assert_array_equal(train['y'], federation.numbers[k])
+    np.testing.assert_allclose(
+      train['variance'], federation.variances[k], rtol=1e-6
+    )
     judged = task.test.sets['evaluation'](client_id)
-    np.testing.assert_allclose(judged['y'], own.parameters[[k]], rtol=1e-6)
+    np.testing.assert_allclose(
+      judged['y'], federation.parameters[[k]], rtol=1e-6
+    )
     np.testing.assert_allclose(judged['parent'], [1.6], rtol=1e-6)
     chosen_by = task.validation.sets['evaluation'](client_id)
-    np.testing.assert_array_equal(chosen_by['y'], own.further[k])
-    assert not np.any(np.isin(own.further[k], own.numbers[k]))
+    np.testing.assert_array_equal(chosen_by['y'], federation.further[k])
+    assert not np.any(np.isin(federation.further[k], federation.numbers[k]))
 
 
 def test_loss_is_the_negative_log_likelihood_up_to_a_constant():
-  own = _draw()
-  y, variance = own.numbers[0], own.variances[0]
+  federation = _draw()
+  y, variance = federation.numbers[0], federation.variances[0]
   batch = {
     'y': tf.constant(y),
     'variance': tf.fill([len(y)], np.float32(variance)),

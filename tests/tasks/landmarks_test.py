@@ -79,8 +79,8 @@ def test_a_client_is_trained_on_64_photos_at_most(load_task):
   task = next(task for task in tasks if '11' in task.train.client_ids)
   sizes = dict(zip(task.train.client_ids, task.train.sizes['train']))
   assert sizes['11'] == 64
-  own = task.train.sets['train']('11')
-  assert own['x'].shape == (64, 32, 32, 3)
+  examples = task.train.sets['train']('11')
+  assert examples['x'].shape == (64, 32, 32, 3)
 
 
 def test_photos_are_those_of_tffs_loader(load_task, folder, monkeypatch):
@@ -100,17 +100,17 @@ def test_photos_are_those_of_tffs_loader(load_task, folder, monkeypatch):
         for photo in tffs.create_tf_dataset_for_client(client_id)
       )
       sets = [load(client_id) for load in population.sets.values()]
-      y = np.concatenate([own['y'] for own in sets])
+      y = np.concatenate([of_set['y'] for of_set in sets])
       if len(sets) > 1:
         assert sorted(y) == expected
       assert set(y) <= set(expected)
-      for own in sets:
-        assert own['x'].dtype == np.uint8
-        assert own['y'].dtype == np.int32
+      for of_set in sets:
+        assert of_set['x'].dtype == np.uint8
+        assert of_set['y'].dtype == np.int32
         # Each pixel is its class, as far as JPEG can say it.
-        colors = own['y'][:, np.newaxis, np.newaxis, np.newaxis]
+        colors = of_set['y'][:, np.newaxis, np.newaxis, np.newaxis]
         np.testing.assert_allclose(
-          own['x'].astype(int) - colors, 0, rtol=0, atol=2
+          of_set['x'].astype(int) - colors, 0, rtol=0, atol=2
         )
 
 
@@ -126,8 +126,8 @@ def test_the_model_sees_the_middle_of_a_photo(load_task, folder, tmp_path):
     with tf.io.TFRecordWriter(str(new_folder / 'train' / client_id)) as writer:
       writer.write(example.SerializeToString())
   task = load_task(data_dir=new_dir)
-  own = task.train.sets['train'](task.train.client_ids[0])
-  assert own['x'].mean() > 197
+  examples = task.train.sets['train'](task.train.client_ids[0])
+  assert examples['x'].mean() > 197
 
 
 def test_held_out_clients_are_shuffled_once_and_halved(load_task):
@@ -135,9 +135,9 @@ def test_held_out_clients_are_shuffled_once_and_halved(load_task):
   for client_id in task.test.client_ids:
     halves = [load(client_id) for load in task.test.sets.values()]
     again = [load(client_id) for load in task.test.sets.values()]
-    for own, other in zip(halves, again):
-      np.testing.assert_array_equal(own['x'], other['x'])
-    sizes = [len(own['y']) for own in halves]
+    for half, other in zip(halves, again):
+      np.testing.assert_array_equal(half['x'], other['x'])
+    sizes = [len(half['y']) for half in halves]
     assert sizes[0] == _SIZES[client_id] // 2
     assert sum(sizes) == _SIZES[client_id]
 

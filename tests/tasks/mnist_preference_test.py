@@ -55,10 +55,10 @@ def test_a_user_has_as_many_images_of_the_digit_it_likes_as_of_others(
   task = load_task()
   for client_id in task.train.client_ids:
     for name, size in (('train', 20), ('validation', 10), ('test', 10)):
-      own = _SETS[name](task)(client_id)
-      assert len(own['y']) == size == 2 * own['y'].sum()
+      examples = _SETS[name](task)(client_id)
+      assert len(examples['y']) == size == 2 * examples['y'].sum()
       np.testing.assert_array_equal(
-        own['y'] == 1, own['type'] == _likes(task, client_id)
+        examples['y'] == 1, examples['type'] == _likes(task, client_id)
       )
 
 
@@ -67,9 +67,9 @@ def test_types_are_those_of_the_images_and_parts_of_their_file(load_task):
   for client_id in task.train.client_ids:
     numbers = []
     for name, load in _SETS.items():
-      own = load(task)(client_id)
-      numbers.append(_numbers(own['x']))
-      np.testing.assert_array_equal(own['type'], _LABELS[numbers[-1]])
+      examples = load(task)(client_id)
+      numbers.append(_numbers(examples['x']))
+      np.testing.assert_array_equal(examples['type'], _LABELS[numbers[-1]])
       # The test file has the images from 400 on.
       assert np.all((numbers[-1] >= 400) == (name == 'validation'))
     everything = np.concatenate(numbers)
@@ -121,7 +121,7 @@ def test_users_can_be_held_out(load_task):
     set(population.client_ids)
     for population in (task.train, task.validation, task.test)
   ]
-  assert [len(own) for own in ids] == [30, 10, 10]
+  assert [len(client_ids) for client_ids in ids] == [30, 10, 10]
   assert len(set.union(*ids)) == 50
   assert not task.cross_silo
   for client_id in task.test.client_ids:
@@ -149,11 +149,11 @@ def test_a_seed_fixes_who_has_what(load_task):
 
 def test_examples_fit_the_model(load_task):
   task = load_task()
-  own = task.train.sets['train'](task.train.client_ids[0])
-  assert own.keys() == task.model.example_spec.keys()
+  examples = task.train.sets['train'](task.train.client_ids[0])
+  assert examples.keys() == task.model.example_spec.keys()
   for feature, spec in task.model.example_spec.items():
-    assert own[feature].dtype == spec.dtype
-    assert own[feature].shape[1:] == tuple(spec.shape)
+    assert examples[feature].dtype == spec.dtype
+    assert examples[feature].shape[1:] == tuple(spec.shape)
   assert task.metric in task.model.metrics
 
 

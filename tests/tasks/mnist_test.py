@@ -56,18 +56,18 @@ def test_pixels_are_standardized_one_by_one_as_in_fedprox(load_task):
 def test_examples_fit_the_model(load_task):
   for name in ('logistic', 'cnn'):
     task = load_task(model=name)
-    own = task.train.sets['train'](task.train.client_ids[0])
+    examples = task.train.sets['train'](task.train.client_ids[0])
     for feature, spec in task.model.example_spec.items():
-      assert own[feature].dtype == spec.dtype
-      assert own[feature].shape[1:] == tuple(spec.shape)
+      assert examples[feature].dtype == spec.dtype
+      assert examples[feature].shape[1:] == tuple(spec.shape)
     weights = task.model.init(tf.constant([0, 1]))
-    assert task.model.loss(weights, own).shape == [len(own['y'])]
+    assert task.model.loss(weights, examples).shape == [len(examples['y'])]
 
 
 def test_the_background_is_one_for_the_cnn_as_in_emnist(load_task):
-  own = load_task(model='cnn').train.sets['train']('client_00')
-  assert np.all(own['x'][:, 0, 0] == 1)
-  assert 0 <= own['x'].min() <= own['x'].max() <= 1
+  examples = load_task(model='cnn').train.sets['train']('client_00')
+  assert np.all(examples['x'][:, 0, 0] == 1)
+  assert 0 <= examples['x'].min() <= examples['x'].max() <= 1
 
 
 def test_clients_have_two_digits_by_default(load_task):
@@ -93,11 +93,11 @@ def test_clients_can_be_writers(load_task):
 
 def test_a_seed_of_the_run_changes_the_split_but_not_the_clients(load_task):
   first, second = (load_task(seed=seed) for seed in (1, 2))
-  own = [
+  images = [
     silo_examples.of_client(task, 'client_03')['x'] for task in (first, second)
   ]
-  assert not np.array_equal(*own)
-  np.testing.assert_array_equal(*(np.sort(x, axis=0) for x in own))
+  assert not np.array_equal(*images)
+  np.testing.assert_array_equal(*(np.sort(x, axis=0) for x in images))
 
 
 @pytest.mark.parametrize(

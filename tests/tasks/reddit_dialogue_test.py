@@ -46,13 +46,13 @@ _POSTS = [
 
 
 def _write(folder, lines, conversations=None):
-  own = folder / _FOLDER
-  own.mkdir()
-  (own / 'utterances.jsonl').write_text('\n'.join(lines), encoding='utf-8')
-  (own / 'speakers.json').write_text('{}', encoding='utf-8')
+  corpus = folder / _FOLDER
+  corpus.mkdir()
+  (corpus / 'utterances.jsonl').write_text('\n'.join(lines), encoding='utf-8')
+  (corpus / 'speakers.json').write_text('{}', encoding='utf-8')
   if conversations is not None:
     text = json.dumps(conversations)
-    (own / 'conversations.json').write_text(text, encoding='utf-8')
+    (corpus / 'conversations.json').write_text(text, encoding='utf-8')
 
 
 def _lines(posts=_POSTS):
@@ -75,11 +75,11 @@ def _contexts(task):
   return {
     user: {
       task.contexts[number]
-      for own, name in (
+      for population, name in (
         (task.train, 'train'),
         (task.test, 'personalization'),
       )
-      for number in own.sets[name](user)['context']
+      for number in population.sets[name](user)['context']
     }
     for user in task.train.client_ids
   }
@@ -97,8 +97,8 @@ def test_clients_are_users_and_contexts_their_subreddits(tmp_path):
     'cat': {'news'},
   }
   sizes = [
-    own.sizes[name]
-    for own, name in (
+    population.sizes[name]
+    for population, name in (
       (task.train, 'train'),
       (task.validation, 'evaluation'),
       (task.test, 'personalization'),
@@ -126,11 +126,15 @@ def test_a_conversation_may_tell_the_subreddit(tmp_path, old):
   dialogue_source.write(tmp_path)
   lines = []
   for i, (speaker, subreddit, text) in enumerate(_POSTS):
-    own = _utterance(i, speaker, text, {}, subreddit)
+    utterance = _utterance(i, speaker, text, {}, subreddit)
     if old:
-      own = {**own, 'user': own['speaker'], 'root': own['conversation_id']}
-      del own['speaker'], own['conversation_id']
-    lines.append(json.dumps(own))
+      utterance = {
+        **utterance,
+        'user': utterance['speaker'],
+        'root': utterance['conversation_id'],
+      }
+      del utterance['speaker'], utterance['conversation_id']
+    lines.append(json.dumps(utterance))
   conversations = {
     subreddit: {'subreddit': subreddit, 'title': 'A title'}
     for _, subreddit, _ in _POSTS

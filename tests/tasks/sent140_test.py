@@ -33,9 +33,9 @@ def test_clients_are_users_of_enough_tweets(load_task):
   assert task.cross_silo
   assert task.train.client_ids == ('bob', 'cäs', 'dan')
   for client_id in task.train.client_ids:
-    own = silo_examples.of_client(task, client_id)
-    assert len(own['y']) == sent140_source.USERS[client_id]
-    assert own['y'].sum() == sent140_source.USERS[client_id] // 2
+    examples = silo_examples.of_client(task, client_id)
+    assert len(examples['y']) == sent140_source.USERS[client_id]
+    assert examples['y'].sum() == sent140_source.USERS[client_id] // 2
 
 
 def test_users_are_drawn_by_a_seed_of_their_own(load_task):
@@ -114,8 +114,8 @@ def test_the_model_is_that_of_keras(load_task):
       tf.nn.sparse_softmax_cross_entropy_with_logits(batch['y'], keras(x))
     )
   theirs = tape.gradient(loss, keras.trainable_variables)
-  for own, expected in zip(ours, theirs, strict=True):
-    np.testing.assert_allclose(own, expected, atol=1e-4)
+  for slope, expected in zip(ours, theirs, strict=True):
+    np.testing.assert_allclose(slope, expected, atol=1e-4)
 
 
 def test_too_few_users_are_refused(load_task):

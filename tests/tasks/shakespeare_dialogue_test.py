@@ -126,8 +126,8 @@ def test_withheld_users_are_in_no_training(folder):
   task = _load(folder, hold_out='clients')
   assert not task.cross_silo
   populations = task.train, task.validation, task.test
-  ids = [own.client_ids for own in populations]
-  assert [len(own) for own in ids] == [6, 2, 2]
+  ids = [population.client_ids for population in populations]
+  assert [len(client_ids) for client_ids in ids] == [6, 2, 2]
   assert len(set().union(*ids)) == 10
   for half in ('personalization', 'evaluation'):
     assert len(_utterances(task.test, ids[2][0], half)) == 10

@@ -68,17 +68,19 @@ def test_users_like_a_voice_and_train_on_other_clips_than_they_report(
   seen = {'train': set(), 'test': set()}
   for client_id in task.train.client_ids:
     likes = task.attributes[tasks.GROUP].values[client_id]
-    for part, own in (
+    for part, examples in (
       ('train', task.train.sets['train'](client_id)),
       ('test', task.validation.sets['evaluation'](client_id)),
       ('test', task.test.sets['evaluation'](client_id)),
     ):
-      np.testing.assert_array_equal(own['y'] == 1, own['type'] == likes)
-      seen[part] |= {x.tobytes() for x in own['x']}
-      # A voice is what it sounds like.
-      bins = own['x'][:, :, 50, 0].argmax(axis=1)
       np.testing.assert_array_equal(
-        np.rint((40 * bins - 500) / 400), own['type']
+        examples['y'] == 1, examples['type'] == likes
+      )
+      seen[part] |= {x.tobytes() for x in examples['x']}
+      # A voice is what it sounds like.
+      bins = examples['x'][:, :, 50, 0].argmax(axis=1)
+      np.testing.assert_array_equal(
+        np.rint((40 * bins - 500) / 400), examples['type']
       )
   assert seen['train'].isdisjoint(seen['test'])
 
@@ -172,7 +174,7 @@ def test_the_clips_of_audiomnist():
   likes = collections.Counter(task.attributes[tasks.GROUP].values.values())
   assert likes[0] == max(likes.values()) > likes[5] > likes[1]
   assert set(likes) == set(range(20))
-  own = task.train.sets['train']('user_00007')
-  assert own['x'].shape == (20, 200, 375, 1)
-  assert own['x'].dtype == np.float32
-  assert abs(own['x'].mean()) < 0.5
+  examples = task.train.sets['train']('user_00007')
+  assert examples['x'].shape == (20, 200, 375, 1)
+  assert examples['x'].dtype == np.float32
+  assert abs(examples['x'].mean()) < 0.5

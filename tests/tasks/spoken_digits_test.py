@@ -58,15 +58,15 @@ def test_speakers_are_dealt_to_five_types_of_devices(load_task):
 
 
 def test_clips_of_the_first_device_are_as_they_are(load_task):
-  own = _clips()
+  clips = _clips()
   expected = {
     audio.spectrogram(
-      audio.from_int16(own['samples'][own['offsets'][k] :][: int(size)])
+      audio.from_int16(clips['samples'][clips['offsets'][k] :][: int(size)])
     )
     .round(3)
     .tobytes()
-    for k, size in enumerate(np.diff(own['offsets']))
-    if own['speaker'][k] % 5 == 0
+    for k, size in enumerate(np.diff(clips['offsets']))
+    if clips['speaker'][k] % 5 == 0
   }
   found = {x.round(3).tobytes() for x in _all(load_task(), 'A', 'x')}
   assert len(found & expected) > 50  # But for what rounding tells apart.

@@ -106,8 +106,8 @@ def test_real_users_have_up_to_six_contexts(tmp_path):
   assert len(users) == 272
   said = [
     [
-      own.sets[name](user)['context']
-      for own, name in (
+      population.sets[name](user)['context']
+      for population, name in (
         (task.train, 'train'),
         (task.validation, 'evaluation'),
         (task.test, 'personalization'),
@@ -116,5 +116,5 @@ def test_real_users_have_up_to_six_contexts(tmp_path):
     ]
     for user in users
   ]
-  several = [len(np.unique(np.concatenate(own))) > 1 for own in said]
+  several = [len(np.unique(np.concatenate(of_user))) > 1 for of_user in said]
   assert sum(several) == 145

@@ -106,6 +106,6 @@ def test_real_users_are_of_three_sites():
     'matheducators': 248,
   }
   assert len(task.vocabulary) == 5000
-  own = task.train.sets['train'](task.train.client_ids[0])
-  assert own['y'].max() < 5004
-  assert np.all((own['y'] == 0).sum(axis=1) < 20)
+  examples = task.train.sets['train'](task.train.client_ids[0])
+  assert examples['y'].max() < 5004
+  assert np.all((examples['y'] == 0).sum(axis=1) < 20)

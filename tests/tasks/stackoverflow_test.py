@@ -132,13 +132,13 @@ def test_users_are_split_as_in_motley(load_task):
 
 
 def test_the_word_to_predict_is_the_next_one(load_task):
-  own = load_task().train.sets['train']('trained')
+  examples = load_task().train.sets['train']('trained')
   x = [[_BOS, 1, 2, 3, _EOS], [_BOS, 2, _OOV, _OOV, 3, _EOS], [_BOS, 1, 1]]
   y = [[1, 2, 3, _EOS], [2, _OOV, _OOV, 3, _EOS], [1, 1, _EOS]]
   for name, sentences in (('x', x), ('y', y)):
-    for row, sentence in zip(own[name], sentences):
+    for row, sentence in zip(examples[name], sentences):
       np.testing.assert_array_equal(row[: len(sentence)], sentence)
-  assert own['x'].shape == (3, 20)
+  assert examples['x'].shape == (3, 20)
 
 
 def test_the_older_half_is_to_adapt_to(load_task):
@@ -167,10 +167,10 @@ def test_sizes_are_known_without_loading(max_examples, load_task):
 
 def test_the_model_takes_the_examples(load_task):
   task = load_task()
-  own = task.train.sets['train']('trained')
+  examples = task.train.sets['train']('trained')
   weights = task.model.init(tf.constant([0, 1]))
   assert weights['output_bias'].shape == [_EOS + 1]
-  correct, counted = task.model.statistics(weights, own)['accuracy']
+  correct, counted = task.model.statistics(weights, examples)['accuracy']
   assert counted.numpy().tolist() == [3, 2, 2]
   assert correct.shape == [3]
 
@@ -213,12 +213,12 @@ def test_by_default_the_words_are_those_of_tff(load_task, folder):
     'load_word_counts',
     return_value=counts,
   ) as load_word_counts:
-    own, expected = (
+    actual, expected = (
       task.train.sets['train']('trained')
       for task in (load_task(word_counts=None), load_task())
     )
   load_word_counts.assert_called_once_with(cache_dir=str(folder), vocab_size=5)
-  np.testing.assert_equal(own, expected)
+  np.testing.assert_equal(actual, expected)
 
 
 def test_stand_in_has_the_form_of_the_real_data():
@@ -235,8 +235,8 @@ def test_stand_in_has_the_form_of_the_real_data():
   ]
   assert sizes == [422, 23, 67]
   assert task.train.sizes['train'].sum() == 25_489
-  own = task.train.sets['train'](task.train.client_ids[0])
-  assert set(own['x'][:, 0]) == {10_002}
-  assert 1 <= own['y'].max() <= 10_003
+  examples = task.train.sets['train'](task.train.client_ids[0])
+  assert set(examples['x'][:, 0]) == {10_002}
+  assert 1 <= examples['y'].max() <= 10_003
   # Most words are in the vocabulary.
-  assert np.mean(own['y'] == 10_001) < 0.2
+  assert np.mean(examples['y'] == 10_001) < 0.2

@@ -67,8 +67,8 @@ def test_shared_is_the_deviation_of_what_models_have_in_common(shared):
   common = np.mean([c.weights for c in clients], axis=0)
   expected = np.hypot(shared, 1 / np.sqrt(len(clients)))
   assert common.std() / expected == pytest.approx(1, rel=0, abs=0.15)
-  own = np.std([c.weights - common for c in clients])
-  assert own == pytest.approx(1, rel=0, abs=0.02)
+  deviation = np.std([c.weights - common for c in clients])
+  assert deviation == pytest.approx(1, rel=0, abs=0.02)
 
 
 def test_alpha_changes_no_label():

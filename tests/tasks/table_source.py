@@ -35,19 +35,19 @@ def rows(num_clients: int = 6, size: int = 12, seed: int = 0) -> list[Row]:
   return made
 
 
-def write(path: pathlib.Path, own: list[Row]) -> pathlib.Path:
+def write(path: pathlib.Path, table_rows: list[Row]) -> pathlib.Path:
   """Writes rows in the format that the ending says."""
   name = path.name.removesuffix('.gz')
   if name.endswith('.parquet'):
-    parquet.write_table(pa.Table.from_pylist(own), path)
+    parquet.write_table(pa.Table.from_pylist(table_rows), path)
     return path
   text = io.StringIO()
   if name.endswith('.jsonl'):
-    text.writelines(json.dumps(row) + '\n' for row in own)
+    text.writelines(json.dumps(row) + '\n' for row in table_rows)
   else:
-    writer = csv.DictWriter(text, list(own[0]), lineterminator='\n')
+    writer = csv.DictWriter(text, list(table_rows[0]), lineterminator='\n')
     writer.writeheader()
-    writer.writerows(own)
+    writer.writerows(table_rows)
   contents = text.getvalue().encode()
   path.write_bytes(
     gzip.compress(contents) if path.suffix == '.gz' else contents

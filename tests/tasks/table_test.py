@@ -26,18 +26,15 @@ def _path(tmp_path):
 
 @pytest.fixture(name='load')
 def _load(path):
-  def load(**own):
-    own = (
-      dict(
-        path=str(path),
-        client_column='who',
-        target_column='y',
-        feature_columns=('a', 'b'),
-        seed=3,
-      )
-      | own
+  def load(**settings):
+    defaults = dict(
+      path=str(path),
+      client_column='who',
+      target_column='y',
+      feature_columns=('a', 'b'),
+      seed=3,
     )
-    return registry.load('table', **own)
+    return registry.load('table', **defaults | settings)
 
   return load
 
@@ -62,8 +59,8 @@ def _assert_same(first, second):
 
 
 def _labels(task, of_set='train', population='train'):
-  own = getattr(task, population)
-  return {c: own.sets[of_set](c)['y'] for c in own.client_ids}
+  clients = getattr(task, population)
+  return {c: clients.sets[of_set](c)['y'] for c in clients.client_ids}
 
 
 def test_each_client_is_split(load):
@@ -77,9 +74,9 @@ def test_each_client_is_split(load):
       _labels(task, 'evaluation', 'test')[client_id],
     ]
     assert list(map(len, parts)) == [8, 2, 2]
-    own = [row['y'] for row in _ROWS if row['who'] == client_id]
+    expected = [row['y'] for row in _ROWS if row['who'] == client_id]
     np.testing.assert_allclose(
-      np.sort(np.concatenate(parts)), np.sort(own), rtol=1e-6
+      np.sort(np.concatenate(parts)), np.sort(expected), rtol=1e-6
     )
 
 
@@ -189,7 +186,7 @@ def test_rows_may_be_dealt_out(partition, load):
 
 
 @pytest.mark.parametrize(
-  ('own', 'model', 'metric', 'outputs'),
+  ('settings', 'model', 'metric', 'outputs'),
   [
     (dict(), networks.NetworkRegressor, 'squared_error', 1),
     (
@@ -212,13 +209,15 @@ def test_rows_may_be_dealt_out(partition, load):
     ),
   ],
 )
-def test_the_target_says_what_the_task_is(own, model, metric, outputs, load):
-  task = load(**own)
+def test_the_target_says_what_the_task_is(
+  settings, model, metric, outputs, load
+):
+  task = load(**settings)
   assert type(task.model) is model
   assert task.metric == metric
   weights = task.model.init(tf.constant([0, 1]))
   assert weights['output_kernel'].shape == (
-    2 - ('feature_columns' in own),
+    2 - ('feature_columns' in settings),
     outputs,
   )
 
@@ -257,7 +256,7 @@ def test_clients_know_their_group_and_examples_their_type_and_context(load):
 
 
 @pytest.mark.parametrize(
-  ('own', 'message'),
+  ('settings', 'message'),
   [
     (dict(path=None), 'task.path is not set'),
     (dict(target_column=None), 'task.target_column is not set'),
@@ -288,9 +287,9 @@ def test_clients_know_their_group_and_examples_their_type_and_context(load):
     (dict(split_column='site'), 'must have one of train, validation, test'),
   ],
 )
-def test_what_cannot_be_is_told(own, message, load):
+def test_what_cannot_be_is_told(settings, message, load):
   with pytest.raises(errors.UserError, match=re.escape(message)):
-    load(**own)
+    load(**settings)
 
 
 @pytest.mark.parametrize('column', ['who', 'y', 'label'])
@@ -384,13 +383,13 @@ def _like_first(load, tmp_path):
   """Loads another table as the first one was, all of whose clients are new."""
   file = tmp_path / 'encoding.json'
 
-  def like_first(rows, **own):
-    own = _ALL_COLUMNS | own
-    encoding = load(hold_out='clients', **own).encoding
+  def like_first(rows, **settings):
+    settings = _ALL_COLUMNS | settings
+    encoding = load(hold_out='clients', **settings).encoding
     file.write_text(json.dumps(encoding), encoding='utf-8')
     path = table_source.write(tmp_path / 'new.csv', rows)
     new = dict(path=str(path), hold_out='all_clients', encoding_file=str(file))
-    return load(**own | new)
+    return load(**settings | new)
 
   return like_first
 
@@ -484,11 +483,11 @@ def test_school_as_a_table_is_school(tmp_path):
     standardize_target=False,
     seed=100,
   )
-  own = _sets(task)
-  assert list(own) == list(sets)
+  found = _sets(task)
+  assert list(found) == list(sets)
   for key, examples in sets.items():
     for name, values in examples.items():
-      np.testing.assert_array_equal(own[key][name], values)
+      np.testing.assert_array_equal(found[key][name], values)
 
 
 def _rows_of_school(path):

@@ -51,7 +51,7 @@ def test_clients_are_those_of_the_files(load_task, talks):
     (task.test, 'test'),
   ):
     assert list(population.client_ids) == sorted(
-      c for c, own in talks.splits.items() if own == split
+      c for c, of_talk in talks.splits.items() if of_talk == split
     )
     for name, load in population.sets.items():
       np.testing.assert_array_equal(
@@ -61,13 +61,13 @@ def test_clients_are_those_of_the_files(load_task, talks):
 
 
 def test_words_are_numbered(load_task):
-  own = load_task().train.sets['train']('es-train_1')
-  assert len(own['x']) == ted_source.num_sentences('train_1', 'es')
+  examples = load_task().train.sets['train']('es-train_1')
+  assert len(examples['x']) == ted_source.num_sentences('train_1', 'es')
   # 'the océano train1es2', whose last word is not in the vocabulary.
   words = [_BOS, _NUMBERS['the'], _NUMBERS['océano'], _OOV, _EOS]
-  np.testing.assert_array_equal(own['x'][0], words + 15 * [0])
-  np.testing.assert_array_equal(own['y'][0], words[1:] + 16 * [0])
-  for ids in own.values():
+  np.testing.assert_array_equal(examples['x'][0], words + 15 * [0])
+  np.testing.assert_array_equal(examples['y'][0], words[1:] + 16 * [0])
+  for ids in examples.values():
     assert ids.dtype == np.int32
 
 
@@ -102,8 +102,8 @@ def test_a_client_is_trained_on_512_sentences_at_most(talks, tmp_path):
   task = registry.load('ted_multi', data_dir=str(tmp_path))
   sizes = dict(zip(task.train.client_ids, task.train.sizes['train']))
   assert sizes['en-long'] == 512
-  own = task.train.sets['train']('en-long')
-  np.testing.assert_array_equal(own['y'][:, 1], np.arange(512) % 7 + 1)
+  examples = task.train.sets['train']('en-long')
+  np.testing.assert_array_equal(examples['y'][:, 1], np.arange(512) % 7 + 1)
 
 
 def test_groups_are_the_languages(load_task, talks):

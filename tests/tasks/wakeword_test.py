@@ -116,10 +116,10 @@ def test_a_detector_is_judged_by_what_it_accepts(load_task):
 
 def test_what_a_detector_that_diverged_was_judged_by_is_counted(load_task):
   task = load_task()
-  own = task.train.sets['train'](task.train.client_ids[0])
-  nothing = tf.fill([len(own['y'])], np.float32(np.nan))
-  counts = task.model.prediction_statistics(nothing, own)['false_accepts']
-  assert tf.reduce_sum(counts) == len(own['y'])
+  examples = task.train.sets['train'](task.train.client_ids[0])
+  nothing = tf.fill([len(examples['y'])], np.float32(np.nan))
+  counts = task.model.prediction_statistics(nothing, examples)['false_accepts']
+  assert tf.reduce_sum(counts) == len(examples['y'])
 
 
 def test_tones_are_told_apart(load_task):
@@ -134,8 +134,10 @@ def test_tones_are_told_apart(load_task):
       loss = task.model.mean_loss(weights, batch, mask)
     for name, slope in zip(names, tape.gradient(loss, list(weights.values()))):
       weights[name] -= 0.1 * slope
-  own = task.test.sets['evaluation']('speaker')
-  counts = task.model.statistics(weights, own)['false_accepts'].numpy().sum(0)
+  examples = task.test.sets['evaluation']('speaker')
+  counts = (
+    task.model.statistics(weights, examples)['false_accepts'].numpy().sum(0)
+  )
   assert task.model.metrics['false_accepts'].value(counts) == 0
 
 

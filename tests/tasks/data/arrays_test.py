@@ -49,7 +49,9 @@ def test_columns_are_of_one_axis_and_may_be_optional(tmp_path):
   np.savez(path, a=[1, 2], b=[[1]])
   dtypes = dict(a=np.float32, c=np.int32)
   columns = arrays.read_columns(path, dtypes, optional=('c',))
-  assert {name: own.tolist() for name, own in columns.items()} == {'a': [1, 2]}
+  assert {name: column.tolist() for name, column in columns.items()} == {
+    'a': [1, 2]
+  }
   with pytest.raises(KeyError):
     arrays.read_columns(path, dtypes)
   with pytest.raises(ValueError, match='b has the shape'):

@@ -166,9 +166,9 @@ def _poisson(sizes=(4, 40, 100, 0), epochs=30, **values):
 def test_poisson_batches_draw_each_example_with_the_same_probability():
   indices, mask = _poisson(epochs=300)
   for k, size in ((1, 40), (2, 100)):
-    own = indices[k][mask[k] > 0.5]
+    drawn = indices[k][mask[k] > 0.5]
     steps = 300 * -(-size // 8)
-    counts = np.bincount(own, minlength=100)
+    counts = np.bincount(drawn, minlength=100)
     assert counts[size:].sum() == 0
     q, deviation = 8 / size, (8 / size * steps) ** 0.5
     assert np.abs(counts[:size] - q * steps).max() < 5 * deviation
@@ -179,8 +179,8 @@ def test_poisson_batches_draw_each_example_with_the_same_probability():
 
 def test_a_poisson_batch_has_no_example_twice():
   indices, mask = _poisson()
-  for own, own_mask in zip(indices[2], mask[2]):
-    drawn = own[own_mask > 0]
+  for row, own_mask in zip(indices[2], mask[2]):
+    drawn = row[own_mask > 0]
     assert len(set(drawn)) == len(drawn)
 
 

@@ -74,11 +74,11 @@ def test_a_power_law_of_mnist_is_that_of_fedprox():
     )
     for seed in range(20)
   ]
-  totals = [own.sum() for own in sizes]
+  totals = [of_seed.sum() for of_seed in sizes]
   assert np.ptp(totals) < 100
   assert min(totals) <= 69_035 <= max(totals) + 20
-  assert min(own.min() for own in sizes) == 10
-  deviations = [own.std() for own in sizes]
+  assert min(of_seed.min() for of_seed in sizes) == 10
+  deviations = [of_seed.std() for of_seed in sizes]
   assert 110 < min(deviations) < max(deviations) < 300
 
 
@@ -207,12 +207,12 @@ def _change(path, change):
     lambda path: path.write_bytes(b'\xff' * 10),
     lambda path: path.write_text('[]'),
     lambda path: path.write_text('{"clients": {}}'),
-    lambda path: _change(path, lambda own: own.update(new=[-1])),
-    lambda path: _change(path, lambda own: own.update(new=[0, 0])),
-    lambda path: _change(path, lambda own: own.update(new=['a'])),
-    lambda path: _change(path, lambda own: own.update(new=[10**9])),
-    lambda path: _change(path, lambda own: own.update(new=[10**30])),
-    lambda path: _change(path, lambda own: own.update(new=[0.5])),
+    lambda path: _change(path, lambda clients: clients.update(new=[-1])),
+    lambda path: _change(path, lambda clients: clients.update(new=[0, 0])),
+    lambda path: _change(path, lambda clients: clients.update(new=['a'])),
+    lambda path: _change(path, lambda clients: clients.update(new=[10**9])),
+    lambda path: _change(path, lambda clients: clients.update(new=[10**30])),
+    lambda path: _change(path, lambda clients: clients.update(new=[0.5])),
   ],
   ids=[
     'missing',

@@ -81,27 +81,31 @@ def test_a_tenth_of_the_rows_is_for_the_test_and_for_the_validation(
 
 def test_populations_of_rows_know_their_sizes_and_examples():
   rows = {'a': np.arange(30), 'b': np.arange(50, 70)}
-  made = silos.make_populations_of_rows(rows, lambda own: {'x': own}, seed=3)
+  made = silos.make_populations_of_rows(
+    rows, lambda taken: {'x': taken}, seed=3
+  )
   for name in ('train', 'validation', 'test'):
     population = made[name]
     assert population.client_ids == ('a', 'b')
     for part, load in population.sets.items():
-      own = [load(client_id)['x'] for client_id in population.client_ids]
-      np.testing.assert_array_equal(population.sizes[part], list(map(len, own)))
-  for client_id, own in rows.items():
+      examples = [load(client_id)['x'] for client_id in population.client_ids]
+      np.testing.assert_array_equal(
+        population.sizes[part], list(map(len, examples))
+      )
+  for client_id, of_client in rows.items():
     parts = (
       made['train'].sets['train'],
       made['validation'].sets['evaluation'],
       made['test'].sets['evaluation'],
     )
     found = np.concatenate([load(client_id)['x'] for load in parts])
-    np.testing.assert_array_equal(np.sort(found), own)
+    np.testing.assert_array_equal(np.sort(found), of_client)
 
 
 def test_strata_are_split_by_themselves():
   strata = np.arange(200) % 10 == 0
   made = silos.make_populations_of_rows(
-    {'a': np.arange(200)}, lambda own: {'y': strata[own]}, 3, strata
+    {'a': np.arange(200)}, lambda taken: {'y': strata[taken]}, 3, strata
   )
   assert made['test'].sets['evaluation']('a')['y'].sum() == 2
   assert made['validation'].sets['evaluation']('a')['y'].sum() == 2

@@ -17,8 +17,8 @@ def _make(tmp_path):
     path.write_text(text)
     table = table_files.read(path)
     train = np.arange(table.num_rows) < (num_train or table.num_rows)
-    own = table_features.FeatureSettings(**how)
-    columns = table_features.fit(table, tuple(table.columns), own, train)
+    settings = table_features.FeatureSettings(**how)
+    columns = table_features.fit(table, tuple(table.columns), settings, train)
     return table_features.encode(table, columns)
 
   return make

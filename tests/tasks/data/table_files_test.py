@@ -10,7 +10,7 @@ from tests.tasks import table_source
 
 
 def _values(table):
-  return {name: own.to_pylist() for name, own in table.columns.items()}
+  return {name: column.to_pylist() for name, column in table.columns.items()}
 
 
 def _refused(path, **how):

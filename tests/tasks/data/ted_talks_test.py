@@ -120,12 +120,12 @@ def test_tffs_client_data_reads_the_database(talks, path):
       str(path), {ted_talks.FEATURE: tf.TensorSpec([], tf.string)}, split
     )
     assert clients.client_ids == sorted(
-      c for c, own in talks.splits.items() if own == split
+      c for c, of_talk in talks.splits.items() if of_talk == split
     )
     for client_id in clients.client_ids:
       dataset = clients.create_tf_dataset_for_client(client_id)
       assert [
-        own[ted_talks.FEATURE] for own in dataset.as_numpy_iterator()
+        sentence[ted_talks.FEATURE] for sentence in dataset.as_numpy_iterator()
       ] == talks.sentences[client_id]
 
 

@@ -21,7 +21,7 @@ def _corpus():
 def test_sentences_are_those_that_were_added():
   corpus, unknown = _corpus(), 4
   numbering = corpus.numbering(['d', 'b', 'c'])
-  ann, bob = (own.renumber(numbering) for own in corpus.texts.values())
+  ann, bob = (text.renumber(numbering) for text in corpus.texts.values())
   first, second = ann.sentences()
   assert first.tolist() == [unknown, 2, unknown]
   assert second.tolist() == [3]
@@ -83,13 +83,14 @@ def test_parts_have_each_sentence_once_in_its_order():
   fractions = {'train': 0.75, 'validation': 0.125, 'test': 0.125}
   parts = texts.split(corpus.texts['ann'], fractions, np.random.default_rng(0))
   numbers = {
-    name: [own[0] for own in part.sentences()] for name, part in parts.items()
+    name: [sentence[0] for sentence in part.sentences()]
+    for name, part in parts.items()
   }
-  assert [len(own) for own in numbers.values()] == [15, 2, 4]
+  assert [len(in_part) for in_part in numbers.values()] == [15, 2, 4]
   assert sorted(sum(numbers.values(), [])) == list(range(21))
-  for name, own in numbers.items():
-    assert own == sorted(own)
-    sizes = [1 + i % 3 for i in own]
+  for name, in_part in numbers.items():
+    assert in_part == sorted(in_part)
+    sizes = [1 + i % 3 for i in in_part]
     np.testing.assert_array_equal(parts[name].lengths, sizes)
 
 

@@ -117,8 +117,8 @@ def test_threads_may_read_at_once(open_splits):
   ids = ['a', 'b', "c'd"] * 30
   with concurrent.futures.ThreadPoolExecutor(4) as threads:
     read = list(threads.map(train.read, ids))
-  for client_id, own in zip(ids, read):
-    np.testing.assert_equal(own, train.read(client_id))
+  for client_id, examples in zip(ids, read):
+    np.testing.assert_equal(examples, train.read(client_id))
 
 
 @pytest.mark.parametrize(

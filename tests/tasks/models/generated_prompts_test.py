@@ -62,16 +62,16 @@ def _dense(w, name, x):
 
 def _step(w, name, e, words):
   """Makes e_t of e_(t-1) and w_<t, as appendix A has it, head by head."""
-  w = {own: np.array(weight, float) for own, weight in w.items()}
+  w = {key: np.array(weight, float) for key, weight in w.items()}
   a = _norm(w, f'{name}_norm_1', e)
   query = _dense(w, f'{name}_query', a)
   keys, values = (
     _dense(w, f'{name}_{part}', words) for part in ('key', 'value')
   )
   mixed = []
-  for own in np.split(np.arange(_WIDTH), _SIZES.num_heads):
-    scores = np.exp(keys[:, own] @ query[own] / np.sqrt(len(own)))
-    mixed.append(scores / scores.sum() @ values[:, own])
+  for head in np.split(np.arange(_WIDTH), _SIZES.num_heads):
+    scores = np.exp(keys[:, head] @ query[head] / np.sqrt(len(head)))
+    mixed.append(scores / scores.sum() @ values[:, head])
   attended = _dense(w, f'{name}_output', np.concatenate(mixed))
   b = _norm(w, f'{name}_norm_3', _norm(w, f'{name}_norm_2', attended) + a)
   z = _dense(w, f'{name}_hidden', b)
@@ -209,8 +209,10 @@ def test_a_generator_has_7_090_944_weights():
   assert {name for names in model.parts.values() for name in names} == {*sizes}
   generators = model.parts['encoder']
   for name in ('psi_', 'phi_'):
-    own = [sizes[weight] for weight in generators if weight.startswith(name)]
-    assert sum(own) == 7_090_944
+    of_generator = [
+      sizes[weight] for weight in generators if weight.startswith(name)
+    ]
+    assert sum(of_generator) == 7_090_944
   assert (sizes['psi'], sizes['phi']) == (768, 43_776)
 
 

@@ -37,11 +37,11 @@ def _expected_logits(weights, words, prefix, sizes):
     query, key, value = np.split(qkv, 3, axis=1)
     mixed = np.zeros_like(x)
     for head in range(sizes.num_heads):
-      own = slice(head * size, (head + 1) * size)
+      of_head = slice(head * size, (head + 1) * size)
       for t in range(len(x)):
-        scores = key[: t + 1, own] @ query[t, own] / np.sqrt(size)
+        scores = key[: t + 1, of_head] @ query[t, of_head] / np.sqrt(size)
         shares = np.exp(scores) / np.exp(scores).sum()
-        mixed[t, own] = shares @ value[: t + 1, own]
+        mixed[t, of_head] = shares @ value[: t + 1, of_head]
     x = x + dense(f'h{i}_attn_c_proj', mixed)
     y = dense(f'h{i}_mlp_c_fc', norm(f'h{i}_ln_2', x))
     y *= 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
@@ -94,7 +94,8 @@ def test_logits_are_those_of_the_formulas(length):
   words = rng.integers(11, size=[2, 6])
   prefix = rng.normal(size=[2, length, 12]).astype(np.float32)
   expected = [
-    _expected_logits(weights, *own, sizes) for own in zip(words, prefix)
+    _expected_logits(weights, sentence, start, sizes)
+    for sentence, start in zip(words, prefix)
   ]
   actual = _logits(weights, words, prefix, sizes)
   np.testing.assert_allclose(actual, expected, atol=1e-4, rtol=1e-5)

@@ -52,8 +52,8 @@ def test_gradient_of_a_convolution_is_tensorflows():
       y = function(weights, 'c', x, 'SAME')
       loss = tf.reduce_sum(y**2)
     results.append((y, tape.gradient(loss, (weights, x))))
-  for own, expected in zip(*map(tf.nest.flatten, results), strict=True):
-    np.testing.assert_allclose(own, expected, rtol=1e-4, atol=1e-4)
+  for actual, expected in zip(*map(tf.nest.flatten, results), strict=True):
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_convolution_and_means_of_windows_are_one_convolution():
@@ -70,8 +70,8 @@ def test_a_convolution_and_means_of_windows_are_one_convolution():
       y = function(kernel, bias, x, (2, 3), (3, 2))
       loss = tf.reduce_sum(y**2)
     results.append((y, tape.gradient(loss, (kernel, bias, x))))
-  for own, expected in zip(*map(tf.nest.flatten, results), strict=True):
-    np.testing.assert_allclose(own, expected, rtol=1e-4, atol=1e-4)
+  for actual, expected in zip(*map(tf.nest.flatten, results), strict=True):
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_gradient_of_a_look_up_is_tensorflows_but_dense():

@@ -211,7 +211,9 @@ def test_other_statistics_judge_the_likelihood(a_model):
   scores = a_model.scores(weights, batch)
   judged = a_model.prediction_statistics(a_model.predict(scores), batch)
   statistics = a_model.statistics(weights, batch)
-  others = {n: own for n, own in statistics.items() if n not in judged}
+  others = {
+    n: statistic for n, statistic in statistics.items() if n not in judged
+  }
   softly, target = a_model.predict_softly(scores), a_model.target(batch)
   if target.dtype.is_integer:
     softly = tf.math.log(tf.gather(softly, target, batch_dims=1))

@@ -55,10 +55,10 @@ def test_numbers_of_weights(model, encoder, with_heads):
 
 def test_heads_see_the_representation_and_the_vector():
   for model, width in ((_DIGITS, 64), (_SPEECH, 256)):
-    own = model.with_vector()
-    weights, batch = own.init(_SEED), _batch(own)
-    features = own.encode(weights, batch)
-    assert features.shape == [2, width + own.vector_size]
+    with_vector = model.with_vector()
+    weights, batch = with_vector.init(_SEED), _batch(with_vector)
+    features = with_vector.encode(weights, batch)
+    assert features.shape == [2, width + with_vector.vector_size]
     np.testing.assert_array_equal(features[:, width:], [weights['vector']] * 2)
 
 
@@ -140,9 +140,10 @@ def test_digits_are_represented_as_printed(activation):
   model = preference.DigitPreference(10, 28, activation)
   w, batch = _weights(model), _batch(model)
   activate = {'none': lambda x: x, 'relu': lambda x: np.maximum(x, 0)}
-  own = _as_numpy(w)
+  as_numpy = _as_numpy(w)
   expected = [
-    _digit_features(own, x, activate[activation]) for x in batch['x'].numpy()
+    _digit_features(as_numpy, x, activate[activation])
+    for x in batch['x'].numpy()
   ]
   np.testing.assert_allclose(model.encode(w, batch), expected, atol=2e-4)
 
@@ -155,14 +156,14 @@ def test_speech_is_represented_as_printed():
 
 
 def test_a_vector_of_zeros_is_as_none():
-  own = _DIGITS.with_vector()
-  weights, batch = own.init(_SEED), _batch(own)
+  with_vector = _DIGITS.with_vector()
+  weights, batch = with_vector.init(_SEED), _batch(with_vector)
   weights['vector'] = tf.zeros([28])
   alone = dict(weights)
   alone['conv1_kernel'] = weights['conv1_kernel'][:, :, :1]
   alone['output_kernel'] = weights['output_kernel'][:64]
   np.testing.assert_allclose(
-    own.scores(weights, batch), _DIGITS.scores(alone, batch), atol=1e-5
+    with_vector.scores(weights, batch), _DIGITS.scores(alone, batch), atol=1e-5
   )
 
 
@@ -184,8 +185,10 @@ def test_a_vector_that_is_longer_than_the_diagonal_is_refused():
 def test_a_shorter_vector_is_at_the_start_of_the_diagonal():
   model = _DIGITS.with_vector(5)
   w, batch = _weights(model), _batch(model)
-  own = _as_numpy(w)
-  expected = [_digit_features(own, x, lambda x: x) for x in batch['x'].numpy()]
+  as_numpy = _as_numpy(w)
+  expected = [
+    _digit_features(as_numpy, x, lambda x: x) for x in batch['x'].numpy()
+  ]
   np.testing.assert_allclose(model.encode(w, batch), expected, atol=2e-4)
 
 

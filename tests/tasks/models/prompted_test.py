@@ -71,7 +71,7 @@ def _log_probabilities(model, weights):
 def test_loss_is_of_all_words_but_the_first(model, weights):
   logs = _log_probabilities(model, weights)
   np.testing.assert_allclose(
-    model.loss(weights, _batch()), [*(-own.mean() for own in logs), 0], 1e-5
+    model.loss(weights, _batch()), [*(-log.mean() for log in logs), 0], 1e-5
   )
   mean = model.mean_loss(weights, _batch(), tf.ones([4]))
   np.testing.assert_allclose(mean, -np.concatenate(logs).mean(), rtol=1e-5)
@@ -143,8 +143,8 @@ def test_gradients_are_those_of_the_prefix(model, weights):
 
   def loss(e):
     # As psi is 1, phi is the prefix.
-    own = {'psi': tf.ones([_WIDTH]), 'phi': e}
-    return model.mean_loss(own, batch, tf.ones([4])).numpy().astype(float)
+    changed = {'psi': tf.ones([_WIDTH]), 'phi': e}
+    return model.mean_loss(changed, batch, tf.ones([4])).numpy().astype(float)
 
   of_e = np.zeros(e.shape)
   for place in np.ndindex(*e.shape):
@@ -200,9 +200,9 @@ def test_two_heads_are_the_clients_and_that_of_the_context(sums_heads):
   weights = _random(model)
   frozen, wte = _model(prompted.FrozenGpt2), model.frozen['wte']
   x = frozen.encode({}, _batch()).numpy().reshape(4, 5, -1)
-  own = wte + weights['own_head']
+  own_head = wte + weights['own_head']
   expected = [
-    features @ (own + wte + weights['context_heads'][context]).T
+    features @ (own_head + wte + weights['context_heads'][context]).T
     for features, context in zip(x, _batch()['context'])
   ]
   logits = model.scores(weights, _batch()).logits().numpy().reshape(4, 5, -1)
