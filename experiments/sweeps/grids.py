@@ -1,4 +1,4 @@
-"""A grid under way: what is left of it is done by several processes.
+"""Carries out what is left of a grid, by several processes.
 
 Several programs, of one machine or of many, may work on the same folder:
 
@@ -44,7 +44,8 @@ from experiments.sweeps import workers
 
 # The number of rounds that a dry run times.
 _TIMED_ROUNDS = 100
-# So often it looks for the best points so far, and what other programs did.
+# How often a program looks for the best points so far, and at what other
+# programs did.
 _SECONDS_PER_LOOK = 2
 _RUNS, _LEASES, _LOGS = 'runs', 'leases', 'logs'
 
@@ -189,18 +190,26 @@ class Grid:
 
     What other programs work on in the meantime is left to them.
     """
-    failed = self._carry_out_rung()
-    for contents in self._rungs_to_come:
-      self._rungs.append(_Rung(contents))
-      terminal.say(
-        f'Rung {len(self._rungs)}: {len(contents.points)} points with up to'
-        f' {max(p.values["total_rounds"] for p in contents.points)} rounds'
-      )
-      failed += self._carry_out_rung()
+    with (
+      contextlib.closing(grid_leases.Leases(self._folder / _LEASES)) as leases,
+      contextlib.closing(self._launcher.start(self._work())) as crew,
+    ):
+      failed = self._carry_out_rung(leases, crew)
+      for contents in self._rungs_to_come:
+        self._rungs.append(_Rung(contents))
+        terminal.say(
+          f'Rung {len(self._rungs)}: {len(contents.points)} points with up to'
+          f' {max(p.values["total_rounds"] for p in contents.points)} rounds'
+        )
+        failed += self._carry_out_rung(leases, crew)
     return failed
 
-  def _carry_out_rung(self) -> int:
+  def _carry_out_rung(
+    self, leases: grid_leases.Leases, crew: launching.Workers
+  ) -> int:
+    """Does what is left of the last rung; returns how many runs failed."""
     jobs = self.jobs()
+    queue = job_queue.JobQueue(jobs, self._records, leases)
     console = terminal.console(sys.stderr)
     display = grid_display.GridDisplay(
       sum(max(job.rounds, 1) for job in jobs),
@@ -211,37 +220,34 @@ class Grid:
     live: contextlib.AbstractContextManager = contextlib.nullcontext()
     if console.is_terminal:
       live = rich.live.Live(display, console=console, refresh_per_second=2)
-    under_way: dict[str, int] = {}
-    last_look = 0.0
-    leases = grid_leases.Leases(self._folder / _LEASES)
-    with contextlib.closing(leases):
-      queue = job_queue.JobQueue(jobs, self._records, leases)
-      events = self._launcher.carry_out(queue, self._work())
-      with live, contextlib.closing(events):
-        for event in events:
-          if event is not None:
-            if event.item is not None:
-              queue.add(event.result)
-              self._say_outlook()
-            if event.progress is not None:
-              under_way[event.job.name] = event.progress
-            if event.ended:
-              under_way.pop(event.job.name, None)
-            if event.lost:
-              queue.put_back(event.job)
-            elif event.ended:
-              self._report(queue.end(event.job), event.error)
-          if time.monotonic() > last_look + _SECONDS_PER_LOOK:
-            queue.look()
-            display.best = self._best()
-            last_look = time.monotonic()
-          display.runs, display.failed = queue.runs_done, len(queue.failed)
-          display.rounds = queue.rounds_done + sum(under_way.values())
-          display.waits = queue.only_others_work
-          display.show()
-      queue.look()
+    next_look = 0.0
+    with live:
+      for event in crew.carry_out(queue):
+        if event is not None:
+          self._handle(event, queue)
+        if time.monotonic() > next_look:
+          queue.look()
+          display.best = self._best()
+          next_look = time.monotonic() + _SECONDS_PER_LOOK
+        display.runs, display.failed = queue.runs_done, len(queue.failed)
+        display.rounds = queue.rounds_done
+        display.waits = queue.only_others_work
+        display.show()
+    queue.look()
     rung = self._rungs[-1]
     return len(rung.runs) - rung.num_done(self._records)
+
+  def _handle(self, event: launching.Event, queue: job_queue.JobQueue) -> None:
+    """Notes what a worker has done, or that it failed or was lost."""
+    if event.item is not None:
+      queue.add(event.result)
+      self._say_outlook()
+    if event.progress is not None:
+      queue.progress[event.job.name] = event.progress
+    if event.lost:
+      queue.put_back(event.job)
+    elif event.ended:
+      self._report(queue.end(event.job), event.error)
 
   def _work(self) -> launching.Work:
     """Tells workers what they need to know."""

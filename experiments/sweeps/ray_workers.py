@@ -83,7 +83,7 @@ class _Worker:
     ray.kill(self._process)
 
 
-class _Processes:
+class _Processes(launching.WorkerPool):
   """As many processes as the cluster has cores or, if it has any, GPUs."""
 
   def __init__(self, make_runner: Callable[[], Any]):
@@ -105,16 +105,22 @@ class _Processes:
   def idle(self) -> list[_Worker]:
     """Returns the workers that are ready and have no job."""
     self._count()
-    return [own for own in self._workers if own.is_ready and own.job is None]
+    return [
+      worker
+      for worker in self._workers
+      if worker.is_ready and worker.job is None
+    ]
 
-  def news(self) -> Iterator[launching.Event | None]:
+  def news(self) -> launching.Events:
     """Waits a moment for news, and yields them; None if there are none."""
-    asked = [own for own in self._workers if own.answers is not None]
+    asked = [worker for worker in self._workers if worker.answers is not None]
     if not asked:
       time.sleep(_WAIT_SECONDS)
       yield None
       return
-    ready, _ = ray.wait([own.answers for own in asked], timeout=_WAIT_SECONDS)
+    ready, _ = ray.wait(
+      [worker.answers for worker in asked], timeout=_WAIT_SECONDS
+    )
     if not ready:
       yield None
     for worker in asked:
@@ -143,7 +149,7 @@ class _Processes:
       job, error=f'{_MOST_LOST} workers were lost with it: {error}', ended=True
     )
 
-  def stop(self) -> None:
+  def close(self) -> None:
     """Stops all of them."""
     for worker in self._workers:
       worker.stop()
@@ -189,9 +195,7 @@ def _room() -> tuple[str, int]:
   return resource, int(there.get(resource, 0))
 
 
-def carry_out(
-  address: str, queue: launching.Queue, work: launching.Work
-) -> launching.Events:
-  """Carries out jobs on the machines of a cluster; see `launching.Launcher`."""
+def start(address: str, work: launching.Work) -> launching.Workers:
+  """Prepares processes on the machines of a cluster."""
   _connect(address)
-  return launching.carry_out(queue, _Processes(work.make_runner))
+  return _Processes(work.make_runner)

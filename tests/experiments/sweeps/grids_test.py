@@ -90,13 +90,22 @@ def _make_record(run):
 
 
 class _Launcher:
-  """Does all jobs at once, and keeps which points they were given for."""
+  """Does all jobs itself, and keeps for which points they were given."""
 
   def __init__(self):
     self.given = []
+    self.num_starts = 0
+    self.num_closes = 0
 
-  def carry_out(self, queue, work):
+  def start(self, work):
     del work
+    self.num_starts += 1
+    return self
+
+  def close(self):
+    self.num_closes += 1
+
+  def carry_out(self, queue):
     while job := queue.take(None):
       for run in job.runs:
         self.given.append(tuple(run.point.values.values()))
@@ -118,3 +127,24 @@ def test_halving_runs_the_best_points_with_more_rounds(tmp_path):
   assert sorted(given) == sorted(expected)
   points = [tuple(own.point.values.values()) for own in grid.results()]
   assert points == expected
+
+
+def test_the_same_workers_carry_out_all_rungs(tmp_path):
+  launcher = _Launcher()
+  contents = grid_file.read(small_grids.write(tmp_path, _HALVING))
+  grids.open_grid(contents, tmp_path / 'out', None, launcher).carry_out()
+  assert len(launcher.given) == 5
+  assert (launcher.num_starts, launcher.num_closes) == (1, 1)
+
+
+def test_workers_are_stopped_when_a_grid_breaks_off(tmp_path):
+  class Broken(_Launcher):
+    def carry_out(self, queue):
+      raise errors.ResourceError('The disk is full.')
+
+  launcher = Broken()
+  contents = grid_file.read(small_grids.write(tmp_path, _HALVING))
+  grid = grids.open_grid(contents, tmp_path / 'out', None, launcher)
+  with pytest.raises(errors.ResourceError):
+    grid.carry_out()
+  assert launcher.num_closes == 1

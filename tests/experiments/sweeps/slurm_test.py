@@ -63,7 +63,7 @@ def _submit(tmp_path, monkeypatch):
     log.parent.mkdir()
     everything = launch.LateCall(slurm_work.__name__, 'work', (tmp_path,))
     own = launching.Work(None, everything, log)
-    events = slurm.SlurmJobs(1, {}).carry_out(_Queue(), own)
+    events = slurm.SlurmJobs(1, {}).start(own).carry_out(_Queue())
     next(events)
     return submitted, events
 
