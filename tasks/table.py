@@ -357,12 +357,11 @@ def load(own: TableSettings, data_dir: str | None, seed: int) -> task.Task:
   inputs: table_features.Features | table_images.Images
   if own.image_column is not None:
     inputs = table_images.read(table, own)
+  elif known is None:
+    names_of_inputs = _inputs(own, table)
+    columns, inputs = table_features.fit(table, names_of_inputs, own, train)
   else:
-    columns = (
-      table_features.fit(table, _inputs(own, table), own, train)
-      if known is None
-      else known.columns
-    )
+    columns = known.columns
     inputs = table_features.encode(table, columns)
   labels = {
     'y': target.values.astype(np.int32 if target.classes else np.float32),

@@ -17,9 +17,14 @@ def _make(tmp_path):
     path.write_text(text)
     table = table_files.read(path)
     train = np.arange(table.num_rows) < (num_train or table.num_rows)
-    own = table_features.FeatureSettings(**how)
-    columns = table_features.fit(table, tuple(table.columns), own, train)
-    return table_features.encode(table, columns)
+    settings = table_features.FeatureSettings(**how)
+    columns, made = table_features.fit(
+      table, tuple(table.columns), settings, train
+    )
+    again = table_features.encode(table, columns)
+    np.testing.assert_array_equal(_all(again, 2), _all(made, 2))
+    assert again.told == made.told
+    return made
 
   return make
 
