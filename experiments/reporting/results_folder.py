@@ -45,6 +45,8 @@ ENCODING = 'encoding.json'
 _CONFIG_HEADER = '# All settings of a run. To do it again: --preset=THIS_FILE\n'
 _CLIENTS = 'per_client.csv'
 _METRICS, _VALIDATION = 'metrics', 'validation'
+# The name of 'started_from_training' in the results of older versions.
+_OLD_STARTED_FROM = 'begins_with'
 _DAMAGE = (*folders.DAMAGE, csv.Error)
 # Columns that are always there, even if empty; columns of further measurements
 # follow.
@@ -135,6 +137,9 @@ def _read_results(
   ]
   if contents['checksum'] != checksum(contents, rows):
     raise ValueError('they are not as they were written')
+  for result in contents['methods'].values():
+    if _OLD_STARTED_FROM in result:
+      result['started_from_training'] = result.pop(_OLD_STARTED_FROM)
   return contents, rows
 
 

@@ -160,7 +160,7 @@ def print_results(
   terminal.print_table(of_results(results), file)
   if all('groups' in result for result in results.values()):
     terminal.print_table(of_groups(results), file)
-  if any(result.get('begins_with') for result in results.values()):
+  if any(result.get('started_from_training') for result in results.values()):
     terminal.print_table(of_costs(results), file)
 
 

@@ -234,7 +234,7 @@ def evaluate(
         **{what: run.methods[name][what] for what in _OF_TRAINING},
         # Of which this folder has no files.
         'training': None,
-        'begins_with': None,
+        'started_from_training': None,
         'evaluated_from': str(folder.resolve()),
         'clients_in_training': sum(row['client'] in known for row in rows),
       }

@@ -373,7 +373,7 @@ def run(
         'hurt_against': None if others is None else baseline,
         'evaluation_seconds': time.monotonic() - start,
         'training': own.name if method.trains else None,
-        'begins_with': own.before and own.before.name,
+        'started_from_training': own.before and own.before.name,
         'rounds': own.ended.round,
         'warmstart_from': list(config.run.warmstart_from),
         'training_seconds': seconds,
