@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import json
+import functools
 import math
 import pathlib
-import time
 
 import rich.box
 import rich.table
 
 from experiments.command_line import terminal
 from experiments.configuration import configs
-from experiments.reporting import folders
 from experiments.reporting.plots import method_plots
 from experiments.reporting.plots import style
 from experiments.sweeps import captions
@@ -20,6 +18,7 @@ from experiments.sweeps import curves
 from experiments.sweeps import grid_results
 from experiments.sweeps import grids
 from experiments.sweeps import launching
+from experiments.sweeps import reruns
 from personalization import accounting
 
 # For each figure and curve, each method's values over x, those of all repeats.
@@ -147,30 +146,10 @@ def draw(
   return method_plots.against(methods, label, ticks, metric, higher_is_better)
 
 
-def main(
-  table: curves.CurveTable,
-  json_file: pathlib.Path | None,
-  folder: pathlib.Path,
-  data_dir: str | None,
-  launcher: launching.Launcher,
-  is_dry_run: bool,
-) -> int:
-  """Runs curves again and draws them; returns the exit status.
-
-  Args:
-    table: The curves.
-    json_file: Where to write the means over the repeats.
-    folder: The folder of the results.
-    data_dir: The folder of the data sets.
-    launcher: Starts what does the work.
-    is_dry_run: Whether to only say what there is to do.
-  """
-  start = time.monotonic()
-  grid = grids.open_grid(table.grid, folder, data_dir, launcher)
-  if is_dry_run:
-    grid.dry_run()
-    return 0
-  failed = grid.carry_out()
+def _show(
+  table: curves.CurveTable, folder: pathlib.Path, grid: grids.Grid
+) -> dict[str, dict[str, float | None]]:
+  """Draws and prints the curves of a grid; returns their rows."""
   results = grid.results()
   drawn = collect(table, results)
   for line in grid.diverged():
@@ -186,11 +165,19 @@ def main(
     style.save(drawing, folder / 'plots', f'{figure}_{curve}')
   rows = make_rows(drawn, epsilons)
   _print(table, rows)
-  if json_file:
-    folders.write(json_file, json.dumps(rows, indent=2) + '\n')
-  terminal.say(
-    f'Written to {folder}, in'
-    f' {terminal.duration(time.monotonic() - start)} with'
-    f' {launcher}.'
+  return rows
+
+
+def main(
+  table: curves.CurveTable,
+  json_file: pathlib.Path | None,
+  folder: pathlib.Path,
+  data_dir: str | None,
+  launcher: launching.Launcher,
+  is_dry_run: bool,
+) -> int:
+  """Runs curves again and draws them; see `reruns.rerun`."""
+  show = functools.partial(_show, table, folder)
+  return reruns.rerun(
+    table.grid, show, json_file, folder, data_dir, launcher, is_dry_run
   )
-  return 1 if failed else 0

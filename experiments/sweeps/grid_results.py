@@ -90,10 +90,15 @@ class PointResult:
     ]
 
 
+def has_diverged(record: grid_records.Record) -> bool:
+  """Tells whether a metric, of validation or of a test client, is no number."""
+  return record['validation'] is None or None in record['test']
+
+
 def of_point(
   point: grid_file.Point, records: Sequence[grid_records.Record | None]
 ) -> PointResult:
-  """Takes together what came of a point.
+  """Summarizes the runs of a point.
 
   Args:
     point: The point.
@@ -103,11 +108,8 @@ def of_point(
     The result of the point.
   """
   finished = tuple(record for record in records if record is not None)
-  complete = len(finished) == len(records) and all(
-    record['validation'] is not None for record in finished
-  )
   validation = None
-  if complete:
+  if len(finished) == len(records) and not any(map(has_diverged, finished)):
     validation = float(np.mean([record['validation'] for record in finished]))
   return PointResult(point, finished, validation)
 
@@ -115,11 +117,8 @@ def of_point(
 def score(result: PointResult) -> float:
   """Returns what to choose by, of which more is better."""
   assert result.validation is not None
-  record = result.records[0]
-  higher = record['higher_is_better'] and (
-    record['chosen_by'] == record['metric']
-  )
-  return result.validation if higher else -result.validation
+  lower = grid_records.lower_is_chosen(result.records[0])
+  return -result.validation if lower else result.validation
 
 
 def best(results: Iterable[PointResult]) -> dict[str, PointResult]:

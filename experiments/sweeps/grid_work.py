@@ -25,10 +25,10 @@ from personalization import summaries
 from personalization import training
 from tasks import task as tasks
 
-# Batches of so many programs of rounds, and data of so many cohorts, are kept
-# for the next training of the same seed.
+# The number of programs of rounds whose batches are kept for the next training
+# with the same seed, and of cohorts whose data are kept.
 _KEPT = 10
-# Digits that a number keeps in a record.
+# The number of digits of a number in a record.
 _DIGITS = 7
 
 
@@ -49,15 +49,16 @@ class GridRun:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """Runs of one training, which is evaluated in several ways or rounds.
+  """Runs of one training, which is evaluated after several numbers of rounds.
 
-  So are runs of trainings that begin with its model.
+  They may differ in how clients are personalized. Trainings that start from the
+  model of this one belong to the same job.
 
   Attributes:
     name: A name that is the same in every program that has the grid.
     runs: The runs, those of fewer rounds first.
     rounds: The number of rounds of the training that comes first.
-    program: Tells which jobs have the same computations.
+    program: A text that jobs with the same computations have in common.
     metric: The metric to choose by; None for the task's.
     detailed: Whether the records have `make_details`.
   """
@@ -76,8 +77,19 @@ class Job:
 
 
 def make_runs(grid: grid_file.GridFile) -> list[GridRun]:
-  """Makes all runs of a grid; raises a `UserError` if one cannot be."""
-  runs: dict[str, GridRun] = {}
+  """Makes all runs of a grid.
+
+  Args:
+    grid: The grid.
+
+  Returns:
+    A run of each point with the first seed, then with the second, and so on.
+    Points that are configured alike have runs with the same keys.
+
+  Raises:
+    UserError: If a point cannot be run.
+  """
+  runs = []
   for seed in grid.repeats:
     for point in grid.points:
       config = configs.resolve(grid.request(point, seed))
@@ -86,9 +98,8 @@ def make_runs(grid: grid_file.GridFile) -> list[GridRun]:
           f'{point}: rounds_per_evaluation must be 0 in a grid. Do a point with'
           ' experiments:run to see its course.'
         )
-      run = GridRun(config.digest(), point, config)
-      runs.setdefault(run.key, run)
-  return list(runs.values())
+      runs.append(GridRun(config.digest(), point, config))
+  return runs
 
 
 def make_jobs(

@@ -51,15 +51,25 @@ _RUNS, _LEASES, _LOGS = 'runs', 'leases', 'logs'
 
 
 class _Rung:
-  """Points that are run, and which run is of which point."""
+  """The points of a grid, or of a rung of successive halving, and their runs.
+
+  Attributes:
+    contents: The grid's file with these points.
+    runs: The runs, each of which is done once, whatever points have it.
+  """
 
   def __init__(self, contents: grid_file.GridFile):
     self.contents = contents
-    self.runs = grid_work.make_runs(contents)
-    self._keys: dict[int, list[str]] = {}
-    place = {id(point): i for i, point in enumerate(contents.points)}
-    for run in self.runs:
-      self._keys.setdefault(place[id(run.point)], []).append(run.key)
+    runs = grid_work.make_runs(contents)
+    # The runs are those of all points with the first seed, then the second, …
+    num_points = len(contents.points)
+    self._keys = [
+      [run.key for run in runs[i::num_points]] for i in range(num_points)
+    ]
+    first: dict[str, grid_work.GridRun] = {}
+    for run in runs:
+      first.setdefault(run.key, run)
+    self.runs = list(first.values())
 
   def num_done(self, records: grid_records.GridRecords) -> int:
     """Counts the runs that are finished."""
@@ -70,11 +80,18 @@ class _Rung:
   ) -> list[grid_results.PointResult]:
     """Returns the result of each point, from the runs that are finished."""
     return [
-      grid_results.of_point(
-        self.contents.points[i], [records.by_key.get(key) for key in keys]
-      )
-      for i, keys in self._keys.items()
+      grid_results.of_point(point, [records.by_key.get(key) for key in keys])
+      for point, keys in zip(self.contents.points, self._keys)
     ]
+
+  def distinct_results(
+    self, records: grid_records.GridRecords
+  ) -> list[grid_results.PointResult]:
+    """Returns the results without points that repeat a point of their row."""
+    distinct: dict[tuple[str, ...], grid_results.PointResult] = {}
+    for result, keys in zip(self.results(records), self._keys):
+      distinct.setdefault((result.point.name, *keys), result)
+    return list(distinct.values())
 
 
 class Grid:
@@ -178,7 +195,9 @@ class Grid:
   def results(self) -> list[grid_results.PointResult]:
     """Returns the results so far of all points, those of all rungs."""
     return [
-      result for rung in self._rungs for result in rung.results(self._records)
+      result
+      for rung in self._rungs
+      for result in rung.distinct_results(self._records)
     ]
 
   def _best(self) -> dict[str, grid_results.PointResult]:
@@ -276,6 +295,16 @@ class Grid:
       reason = error.strip().splitlines()[-1]
       terminal.say(f'Failed: {run.point}: {reason} (see {log})')
 
+  def exit_status(self, num_failed: int) -> int:
+    """Says how many runs failed, if any; returns a program's exit status."""
+    if not num_failed:
+      return 0
+    terminal.say(
+      f'{num_failed} runs failed; see {self._folder / _LOGS}. The same command'
+      ' tries them again.'
+    )
+    return 1
+
   def write(self) -> dict[str, grid_results.PointResult]:
     """Writes the results; returns the best points."""
     winners = self._best()
@@ -288,7 +317,7 @@ class Grid:
     lines = []
     for own in self.results():
       dropped = sum(record['dropped_updates'] for record in own.records)
-      if any(record['validation'] is None for record in own.records):
+      if any(map(grid_results.has_diverged, own.records)):
         lines.append(f'Diverged: {own.point}')
       elif dropped:
         lines.append(
@@ -382,9 +411,9 @@ def work(
   """Works on a grid that another program shows; see `launching.Work`."""
   launcher = workers.OnThisMachine(num_workers)
   grid = open_grid(contents, folder, data_dir, launcher)
-  missing = grid.carry_out()
+  num_failed = grid.carry_out()
   grid.write()
-  return 1 if missing else 0
+  return grid.exit_status(num_failed)
 
 
 def main(
@@ -399,15 +428,10 @@ def main(
   if is_dry_run:
     grid.dry_run()
     return 0
-  failed = grid.carry_out()
+  num_failed = grid.carry_out()
   winners = grid.write()
   for line in grid.diverged():
     terminal.say(line)
   terminal.print_table(grid_display.make_table(winners))
   terminal.say(f'Written to {folder}')
-  if failed:
-    terminal.say(
-      f'{failed} runs failed; see {folder / _LOGS}. The same command tries them'
-      ' again.'
-    )
-  return 1 if failed else 0
+  return grid.exit_status(num_failed)

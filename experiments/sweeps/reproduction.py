@@ -1,9 +1,7 @@
 """A published table run again, beside its published figures."""
 
 from collections.abc import Callable, Mapping
-import json
 import pathlib
-import time
 from typing import Any
 
 import rich.box
@@ -11,16 +9,15 @@ import rich.table
 
 from base import errors
 from experiments.command_line import terminal
-from experiments.reporting import folders
 from experiments.reporting import repeats
 from experiments.sweeps import compared_tables
 from experiments.sweeps import crossed_tables
 from experiments.sweeps import fedpc_tables
 from experiments.sweeps import grid_results
-from experiments.sweeps import grids
 from experiments.sweeps import launching
 from experiments.sweeps import private_tables
 from experiments.sweeps import published_tables
+from experiments.sweeps import reruns
 
 _TABLE_WIDTH = 150
 # Those of the file of figures.
@@ -129,36 +126,32 @@ def main(
   launcher: launching.Launcher,
   is_dry_run: bool,
 ) -> int:
-  """Runs a table again and shows it; returns the exit status.
+  """Runs a table again and shows it; see `reruns.rerun`.
 
   Args:
     table: The table.
     only_best: Whether to run only the points that were found best before.
-    json_file: Where to write our and the published figures.
+    json_file: The file to write our and the published figures to, if any.
     folder: The folder of the results.
     data_dir: The folder of the data sets.
     launcher: Starts what does the work.
     is_dry_run: Whether to only say what there is to do.
+
+  Returns:
+    The exit status.
   """
-  which = table.best if only_best else table.whole
-  if which is None:
+  contents = table.best if only_best else table.whole
+  if contents is None:
     raise errors.UserError(
       '--best: which points are the best of this table is not known yet. Leave'
       ' the flag out to run all of its points.'
     )
-  start = time.monotonic()
-  grid = grids.open_grid(which, folder, data_dir, launcher)
-  if is_dry_run:
-    grid.dry_run()
-    return 0
-  failed = grid.carry_out()
-  winners = grid.write()
-  short = _SHOW[table.kind](table, winners, folder)
-  if json_file:
-    folders.write(json_file, json.dumps(short, indent=2) + '\n')
-  terminal.say(
-    f'Written to {folder}, in'
-    f' {terminal.duration(time.monotonic() - start)} with'
-    f' {launcher}.'
+  return reruns.rerun(
+    contents,
+    lambda grid: _SHOW[table.kind](table, grid.write(), folder),
+    json_file,
+    folder,
+    data_dir,
+    launcher,
+    is_dry_run,
   )
-  return 1 if failed else 0

@@ -12,6 +12,7 @@ import numpy as np
 
 from experiments.command_line import terminal
 from experiments.reporting import folders
+from experiments.reporting import grid_records
 from experiments.reporting import names
 from experiments.reporting import results_folder
 from experiments.reporting.pages import charts
@@ -260,7 +261,7 @@ def _grid(grid: sources.Grid) -> page.Section:
   settings = dict.fromkeys(name for p in grid.points for name in p.values)
   if not grid.points:
     return page.Section(f'Grid {grid.path.name}', [], 'No run is finished yet.')
-  sign = 1 if sources.lower_is_chosen(grid.points[0].records[0]) else -1
+  sign = 1 if grid_records.lower_is_chosen(grid.points[0].records[0]) else -1
   ordered = sorted(
     grid.points,
     key=lambda p: (

@@ -212,29 +212,18 @@ class Grid:
     """
     by_name = collections.defaultdict(list)
     for point in self.points:
-      if math.isfinite(point.validation):
+      if math.isfinite(point.validation) and math.isfinite(point.test):
         by_name[point.name].append(point)
     winners = []
     for name, points in by_name.items():
       values = self.chosen.get(name, {}).get('values')
       points = [own for own in points if own.values == values] or points
       most = max(len(point.records) for point in points)
-      record = points[0].records[0]
-      sign = -1 if lower_is_chosen(record) else 1
-      winners.append(
-        max(
-          (point for point in points if len(point.records) == most),
-          key=lambda point: sign * point.validation,  # noqa: B023
-        )
-      )
+      points = [point for point in points if len(point.records) == most]
+      lower = grid_records.lower_is_chosen(points[0].records[0])
+      choose = min if lower else max
+      winners.append(choose(points, key=lambda point: point.validation))
     return winners
-
-
-def lower_is_chosen(record: Mapping[str, Any]) -> bool:
-  """Tells whether a grid chooses points with a low validation metric."""
-  return not (
-    record['higher_is_better'] and record['chosen_by'] == record['metric']
-  )
 
 
 def _number(text: Any) -> float:

@@ -86,6 +86,8 @@ def _make_record(run):
     'chosen_by': 'accuracy',
     'higher_is_better': True,
     'validation': run.point.values['client_learning_rate'],
+    'test': [0.5],
+    'dropped_updates': 0,
   }
 
 
@@ -127,6 +129,43 @@ def test_halving_runs_the_best_points_with_more_rounds(tmp_path):
   assert sorted(given) == sorted(expected)
   points = [tuple(own.point.values.values()) for own in grid.results()]
   assert points == expected
+
+
+_ALIKE = """
+preset = "{preset}"
+[rows]
+one = {{algorithm = "fedavg"}}
+again = {{algorithm = "fedavg"}}
+[[grid]]
+algorithms = ["one", "again"]
+[grid.values]
+client_learning_rate = [0.1, 1]
+[[grid]]
+algorithms = ["again"]
+[grid.values]
+client_learning_rate = [1]
+"""
+
+
+def test_rows_that_are_configured_alike_share_their_runs(tmp_path):
+  launcher = _Launcher()
+  contents = grid_file.read(small_grids.write(tmp_path, _ALIKE))
+  grid = grids.open_grid(contents, tmp_path / 'out', None, launcher)
+  assert grid.carry_out() == 0
+  assert sorted(launcher.given) == [(0.1,), (1,)]
+  results = [(own.point.name, own.validation) for own in grid.results()]
+  assert results == [('one', 0.1), ('one', 1), ('again', 0.1), ('again', 1)]
+
+
+def test_halving_keeps_points_that_differ_only_in_their_last_rounds(tmp_path):
+  text = f'{_HALVING}total_rounds = [6, 12]\n'
+  launcher = _Launcher()
+  contents = grid_file.read(small_grids.write(tmp_path, text))
+  grid = grids.open_grid(contents, tmp_path / 'out', None, launcher)
+  assert grid.carry_out() == 0
+  # With 6 rounds, all of them are done for two points each.
+  expected = [(0.01, 6), (0.1, 6), (1, 6), (1, 12)]
+  assert sorted(launcher.given) == expected
 
 
 def test_the_same_workers_carry_out_all_rungs(tmp_path):
