@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import secrets
 import shutil
 from typing import Any
 
@@ -168,10 +169,10 @@ def write(path: pathlib.Path, exported: Mapping[str, Exported]) -> None:
     UserError: If it cannot be written.
   """
   folders.check_empty('output_dir', path)
-  temporary = path.with_name(f'.{path.name}.tmp')
+  # A unique name, as several programs may export to the same folder.
+  temporary = path.with_name(f'.{path.name}.{secrets.token_hex(4)}.tmp')
   try:
     with errors.writing(path):
-      shutil.rmtree(temporary, ignore_errors=True)
       temporary.mkdir(parents=True)
     for name, own in exported.items():
       folder = temporary / name

@@ -52,6 +52,13 @@ def _trained(
   return exported
 
 
+def _folder_name(client: str) -> str:
+  """Makes a name of a folder from the name of a client, by quoting."""
+  name = urllib.parse.quote(client, safe=' ')
+  # '.' and '..' would be other folders.
+  return name if name.strip('.') else name.replace('.', '%2E')
+
+
 def _personal(
   source: str,
   config: configs.Config,
@@ -64,8 +71,7 @@ def _personal(
   execution.check_frozen_weights(run.path, name, task)
   found = personal_weights.personalize(run, config, task, name, candidates)
   return {
-    # Names of clients may have characters that folders' names cannot have.
-    urllib.parse.quote(client, safe=' '): exported_models.Exported(
+    _folder_name(client): exported_models.Exported(
       own.model,
       own.weights,
       _facts(
