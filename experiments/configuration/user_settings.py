@@ -301,10 +301,16 @@ def _registered() -> list[dict[str, Any]]:
   return [dict(registry) for registry in registries]
 
 
-def _import_modules(layers: Sequence[SettingsLayer]) -> None:
-  """Imports the user's modules, which register methods and tasks."""
-  given, source = _last('modules', layers, ())
-  modules = settings.from_dict(RunSettings, {'modules': given}, source).modules
+def import_modules(modules: Sequence[str], source: str) -> None:
+  """Imports the user's modules, which register methods and tasks.
+
+  Args:
+    modules: The names of the modules.
+    source: The place where they are named, for errors.
+
+  Raises:
+    UserError: If a module cannot be imported, or registers nothing.
+  """
   folder = str(paths.user_path('.'))
   if modules and folder not in sys.path:
     sys.path.append(folder)
@@ -329,7 +335,9 @@ def _import_modules(layers: Sequence[SettingsLayer]) -> None:
 
 def make_request(layers: tuple[SettingsLayer, ...]) -> Request:
   """Checks the names of the task and the methods in all layers together."""
-  _import_modules(layers)
+  modules, source = _last('modules', layers, ())
+  checked = settings.from_dict(RunSettings, {'modules': modules}, source)
+  import_modules(checked.modules, source)
   task, source = _last('task.name', layers, _DEFAULT_TASK)
   if task not in task_registry.task_names():
     unknown = errors.unknown('task', str(task), task_registry.task_names())

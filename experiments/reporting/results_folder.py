@@ -229,7 +229,8 @@ class RunFolder:
     """Writes the groups of clients that were found for a training."""
     text = json.dumps(dict(sorted(groups.items())), indent=2)
     folder = self._path / 'groups'
-    folder.mkdir(exist_ok=True)
+    with errors.writing(folder):
+      folder.mkdir(exist_ok=True)
     folders.write(folder / f'{training}.json', f'{text}\n')
 
   def communication(

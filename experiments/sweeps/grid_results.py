@@ -181,10 +181,6 @@ def write(
       }
     writer.writerow(row | dict(own.point.values))
   folders.write(folder / 'points.csv', table.getvalue())
-  text = json.dumps(
-    {name: describe(own) for name, own in winners.items()}, indent=2
-  )
-  folders.write(folder / 'results.json', f'{text}\n')
   for name, own in winners.items():
     config = configs.resolve(grid.request(own.point, grid.repeats[0]))
     seeds = ', '.join(map(str, grid.repeats))
@@ -194,6 +190,11 @@ def write(
     )
     text = header + tomli_w.dumps(config.to_dict())
     folders.write(_preset(folder, name), text)
+  # It comes last, as a report expects a preset for each row in it.
+  text = json.dumps(
+    {name: describe(own) for name, own in winners.items()}, indent=2
+  )
+  folders.write(folder / 'results.json', f'{text}\n')
 
 
 def check_presets(folder: pathlib.Path, names: Iterable[str]) -> None:

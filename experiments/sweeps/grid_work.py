@@ -12,6 +12,7 @@ import numpy as np
 from algorithms import methods
 from base import errors
 from experiments.configuration import configs
+from experiments.configuration import user_settings
 from experiments.reporting import grid_records
 from experiments.runs import execution
 from experiments.sweeps import grid_file
@@ -393,6 +394,8 @@ class Runner:
       The records of its runs.
     """
     config = job.runs[0].config
+    # A process of its own has not registered their methods and tasks yet.
+    user_settings.import_modules(config.run.modules, 'the grid')
     if self._runtime != config.run.runtime:
       self._runtime = config.run.runtime
       execution.set_runtime(config.run)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from base import errors
 from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import grid_records
@@ -427,7 +428,8 @@ def main(
     report = make(entries, command)
     is_last = not watch or _is_finished(entries)
     refresh = None if is_last else _SECONDS_PER_LOOK
-    output.parent.mkdir(parents=True, exist_ok=True)
+    with errors.writing(output):
+      output.parent.mkdir(parents=True, exist_ok=True)
     folders.write(output, page.to_html(report, refresh))
     if is_last:
       break

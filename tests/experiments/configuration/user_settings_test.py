@@ -1,13 +1,12 @@
 """Tests of what is told of wrong settings before anything is imported."""
 
 import pathlib
-import sys
 
 import pytest
 
-from algorithms import registry
 from base import errors
 from experiments.configuration import user_settings
+from tests.experiments import user_modules
 
 
 @pytest.mark.parametrize(
@@ -31,33 +30,21 @@ def test_is_refused_at_once(preset, assignments, flags, message):
     user_settings.read(preset, assignments, flags)
 
 
-@pytest.fixture(name='own_module')
-def _own_module(tmp_path, monkeypatch):
-  """Writes a module where the user is."""
-  monkeypatch.setenv('BUILD_WORKING_DIRECTORY', str(tmp_path))
-  monkeypatch.setattr(sys, 'path', [*sys.path])
-  monkeypatch.setattr(sys, 'modules', {**sys.modules})
-  monkeypatch.setattr(registry, 'TRAINERS', {**registry.TRAINERS})
-  return tmp_path / 'own_module.py'
+def test_a_module_that_registers_nothing_is_refused_each_time(tmp_path):
+  with user_modules.written(tmp_path, 'own_module', 'import algorithms\n'):
+    for _ in range(2):
+      with pytest.raises(errors.UserError, match='registers no method or task'):
+        user_settings.read(None, ['modules=own_module'])
 
 
-def test_a_module_that_registers_nothing_is_refused_each_time(own_module):
-  own_module.write_text('from algorithms import registry\n')
-  for _ in range(2):
-    with pytest.raises(errors.UserError, match='own_module registers no meth'):
-      user_settings.read(None, ['modules=own_module'])
-
-
-def test_a_module_that_registers_something_can_be_named_again(own_module):
-  own_module.write_text(
-    'from algorithms import registry\n'
-    "registry.TRAINERS['own'] = registry.TRAINERS['fedavg']\n"
-  )
-  for _ in range(2):
-    request = user_settings.read(
-      None, ['modules=own_module'], {'algorithms': 'own'}
-    )
-    assert request.algorithms == ('own',)
+def test_a_module_that_registers_something_can_be_named_again(tmp_path):
+  text = user_modules.REGISTERS_OWN
+  with user_modules.written(tmp_path, 'own_module', text):
+    for _ in range(2):
+      request = user_settings.read(
+        None, ['modules=own_module'], {'algorithms': 'own'}
+      )
+      assert request.algorithms == ('own',)
 
 
 def test_the_task_and_the_methods_are_known_at_once():

@@ -9,6 +9,7 @@ from experiments.sweeps import grids
 from experiments.sweeps import launching
 from experiments.sweeps import workers
 from tests.experiments import small_grids
+from tests.experiments import user_modules
 
 
 @pytest.fixture(name='grid')
@@ -166,6 +167,24 @@ def test_halving_keeps_points_that_differ_only_in_their_last_rounds(tmp_path):
   # With 6 rounds, all of them are done for two points each.
   expected = [(0.01, 6), (0.1, 6), (1, 6), (1, 12)]
   assert sorted(launcher.given) == expected
+
+
+_OWN_METHOD = """
+preset = "{preset}"
+[[grid]]
+algorithms = ["own"]
+settings = {{modules = ["own_methods"]}}
+"""
+
+
+def test_workers_know_the_methods_of_the_users_modules(tmp_path):
+  text = user_modules.REGISTERS_OWN
+  with user_modules.written(tmp_path, 'own_methods', text):
+    contents = grid_file.read(small_grids.write(tmp_path, _OWN_METHOD))
+    grid = _open(contents, tmp_path / 'out')
+    assert grid.carry_out() == 0, [
+      log.read_text() for log in tmp_path.glob('out/logs/*.log')
+    ]
 
 
 def test_the_same_workers_carry_out_all_rungs(tmp_path):
