@@ -115,8 +115,10 @@ def checksum(
     rows: The clients, as read from per_client.csv.
   """
   # Empty values are left out, as later methods may add columns.
-  own = [[item for item in row.items() if item[1]] for row in rows]
-  return folders.checksum([contents['configuration'], contents['methods'], own])
+  filled = [[item for item in row.items() if item[1]] for row in rows]
+  return folders.checksum(
+    [contents['configuration'], contents['methods'], filled]
+  )
 
 
 def _read_results(
@@ -306,11 +308,11 @@ def _compare(
 ) -> dict[str, Any]:
   """Compares two methods on the clients that both were evaluated on."""
   other = {row['client']: float(row['metric']) for row in second}
-  own = {row['client']: float(row['metric']) for row in first}
-  clients = [client for client in own if client in other]
+  one = {row['client']: float(row['metric']) for row in first}
+  clients = [client for client in one if client in other]
   return dataclasses.asdict(
     comparison.compare(
-      np.array([own[client] for client in clients]),
+      np.array([one[client] for client in clients]),
       np.array([other[client] for client in clients]),
       higher_is_better,
     )
@@ -396,10 +398,10 @@ def read(path: pathlib.Path) -> FinishedRun:
     contents, rows = _read_results(path)
     methods = contents['methods']
     rounds = read_rounds(path)
-    for own in methods.values():
-      found = rounds.get(own.get('training'))
-      if found is not None and len(found['round']) != own['rounds']:
-        raise ValueError(f'{own["training"]}.csv lacks rounds')
+    for result in methods.values():
+      found = rounds.get(result.get('training'))
+      if found is not None and len(found['round']) != result['rounds']:
+        raise ValueError(f'{result["training"]}.csv lacks rounds')
     return FinishedRun(
       path,
       dict(user_settings.flatten(contents['configuration'])),

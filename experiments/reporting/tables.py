@@ -100,11 +100,11 @@ def of_results(
     if 'clusters' in result:
       chosen += _describe_clusters(result['clusters']['sizes'])
     add_row(method, result['test'], chosen, privacy['text'])
-    for criterion, own in result.get('acceptance', {}).items():
+    for criterion, accepting in result.get('acceptance', {}).items():
       add_row(
         f'  if {CRITERIA[criterion]}',
-        own['test'],
-        f'taken by {own["accepted"]:.0%}',
+        accepting['test'],
+        f'taken by {accepting["accepted"]:.0%}',
       )
   return table
 
@@ -123,9 +123,9 @@ def of_groups(
   table.add_column('clients', justify='right')
   for method in results:
     table.add_column(method, justify='right')
-  for group, own in any_result['groups'].items():
+  for group, of_group in any_result['groups'].items():
     pooled = [result['groups'][group]['pooled'] for result in results.values()]
-    table.add_row(group, str(own['num_clients']), *map(_number, pooled))
+    table.add_row(group, str(of_group['num_clients']), *map(_number, pooled))
   pooled = [result['pooled'] for result in results.values()]
   num_clients = any_result['test']['num_clients']
   table.add_row('all', str(num_clients), *map(_number, pooled))
@@ -146,7 +146,7 @@ def of_costs(
   for method, result in results.items():
     columns = []
     for name in ('rounds', 'local_epochs'):
-      numbers = sorted({own[name] for own in result['costs'].values()})
+      numbers = sorted({cost[name] for cost in result['costs'].values()})
       ends = dict.fromkeys((numbers[0], numbers[-1]))
       columns.append(' to '.join(f'{number:g}' for number in ends))
     table.add_row(method, *columns)

@@ -18,13 +18,13 @@ from tasks import task as tasks
 
 
 def _facts(
-  source: str, config: configs.Config, task: tasks.Task, title: str, **own: Any
+  source: str, config: configs.Config, task: tasks.Task, title: str, **more: Any
 ) -> dict[str, Any]:
   """Describes a model for a user who does not have the run."""
   return {
     'title': title,
     'run': source,
-    **own,
+    **more,
     'task': config.to_dict()['task'],
     'metric': task.metric,
     'higher_is_better': task.higher_is_better,
@@ -72,19 +72,19 @@ def _personal(
   found = personal_weights.personalize(run, config, task, name, candidates)
   return {
     _folder_name(client): exported_models.Exported(
-      own.model,
-      own.weights,
+      personal.model,
+      personal.weights,
       _facts(
         source,
         config,
         task,
-        f'Model of {client} by {name}: {own.candidate}',
+        f'Model of {client} by {name}: {personal.candidate}',
         method=name,
         client=client,
-        candidate=own.candidate,
+        candidate=personal.candidate,
       ),
     )
-    for client, own in found.items()
+    for client, personal in found.items()
   }
 
 

@@ -13,7 +13,7 @@ def of_points(what: str, results: Iterable[grid_results.PointResult]) -> str:
     what: The task, or what else the figure is of.
     results: The points.
   """
-  records = [record for own in results for record in own.records]
+  records = [record for result in results for record in result.records]
   return style.of_whom(
     what,
     max((len(record['test']) for record in records), default=0),

@@ -46,7 +46,9 @@ def _cells(
   return {
     name: (float(np.mean(values)), float(np.std(values)))
     for name in of_repeats[0]
-    for values in [np.array([own[name] for own in of_repeats], np.float64)]
+    for values in [
+      np.array([numbers[name] for numbers in of_repeats], np.float64)
+    ]
   }
 
 
@@ -72,7 +74,7 @@ def compare(
     {'row against row': {group: a `comparison.Comparison`}}.
   """
   found: dict[str, dict[str, dict[str, Any]]] = {}
-  clients = {row: _of_clients(own) for row, own in winners.items()}
+  clients = {row: _of_clients(winner) for row, winner in winners.items()}
   for second, first in itertools.combinations(winners, 2):
     record = winners[first].records[0]
     everybody = [_ALL] * len(record['clients'])
@@ -85,7 +87,7 @@ def compare(
       for c in groups
       if len(clients[first].get(c, ())) == len(clients[second].get(c, ())) > 0
     ]
-    own = found[f'{first} against {second}'] = {}
+    of_pair = found[f'{first} against {second}'] = {}
     for group in (*record.get('groups', ()), _ALL):
       chosen = [c for c in shared if group in (groups[c], _ALL)]
       if chosen:
@@ -94,7 +96,7 @@ def compare(
           for row in (first, second)
         )
         compared = comparison.compare(one, other, record['higher_is_better'])
-        own[group] = dataclasses.asdict(compared)
+        of_pair[group] = dataclasses.asdict(compared)
   return found
 
 
@@ -111,8 +113,8 @@ def _print(title: str, cells: _Cells) -> None:
   columns = list(next(iter(cells.values())))
   for name in columns:
     table.add_column(name.replace('_', ' '), justify='right')
-  for row, own in cells.items():
-    table.add_row(row, *(_text(*own[name]) for name in columns))
+  for row, of_row in cells.items():
+    table.add_row(row, *(_text(*of_row[name]) for name in columns))
   terminal.print_table(table)
 
 
@@ -125,14 +127,16 @@ def _print_comparisons(
     box=rich.box.SIMPLE,
   )
   table.add_column('')
-  columns = list(dict.fromkeys(c for own in compared.values() for c in own))
+  columns = list(
+    dict.fromkeys(c for of_pair in compared.values() for c in of_pair)
+  )
   for name in columns:
     table.add_column(name, justify='right')
-  for pair, own in compared.items():
+  for pair, of_pair in compared.items():
     texts = (
-      f'{own[name]["better"]} : {own[name]["worse"]}'
-      f' ({own[name]["p_sign"]:.2g})'
-      if name in own
+      f'{of_pair[name]["better"]} : {of_pair[name]["worse"]}'
+      f' ({of_pair[name]["p_sign"]:.2g})'
+      if name in of_pair
       else '–'
       for name in columns
     )
@@ -158,7 +162,7 @@ def show(
     The number of each row and column, the mean over the repeats; None where a
     repeat diverged.
   """
-  cells = {row: _cells(own, columns) for row, own in rows.items()}
+  cells = {row: _cells(result, columns) for row, result in rows.items()}
   if cells:
     _print(title, cells)
   compared = compare(rows)
@@ -169,7 +173,7 @@ def show(
   return {
     row: {
       name: mean if np.isfinite(mean) else None
-      for name, (mean, _) in own.items()
+      for name, (mean, _) in of_row.items()
     }
-    for row, own in cells.items()
+    for row, of_row in cells.items()
   }

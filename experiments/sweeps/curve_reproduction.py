@@ -87,14 +87,14 @@ def make_rows(
   """
   rows: dict[str, dict[str, float | None]] = {}
   for (figure, curve), methods in drawn.items():
-    for x in sorted({x for own in methods.values() for x in own}):
+    for x in sorted({x for by_x in methods.values() for x in by_x}):
       row = rows[f'{figure} {curve} {x:g}'] = {}
       if x in epsilons:
         finite = math.isfinite(epsilons[x])
         row['epsilon'] = epsilons[x] if finite else None
-      for method, own in methods.items():
-        if x in own:
-          row[method] = sum(own[x]) / len(own[x])
+      for method, by_x in methods.items():
+        if x in by_x:
+          row[method] = sum(by_x[x]) / len(by_x[x])
   return rows
 
 
@@ -142,7 +142,7 @@ def draw(
   elif table.most is not None:
     return method_plots.fractions(methods, label, metric, higher_is_better)
   else:
-    ticks = {x: f'{x:g}' for own in methods.values() for x in own}
+    ticks = {x: f'{x:g}' for by_x in methods.values() for x in by_x}
   return method_plots.against(methods, label, ticks, metric, higher_is_better)
 
 
@@ -156,7 +156,9 @@ def _show(
     terminal.say(line)
   epsilons = extrapolated(table)
   higher_is_better = any(
-    record['higher_is_better'] for own in results for record in own.records
+    record['higher_is_better']
+    for result in results
+    for record in result.records
   )
   for (figure, curve), methods in drawn.items():
     metric = f'{table.curves[curve].metric.replace("parent_", "")}, {curve}'

@@ -77,13 +77,13 @@ class CurveTable:
 
   def place(self, point: grid_file.Point) -> tuple[str, float]:
     """Returns the figure of a point, and where it is on the x axis."""
-    own = {**point.settings, **point.values}
+    settings_of_point = {**point.settings, **point.values}
     (figure,) = (
       name
       for name, settings in self.figures.items()
-      if settings.items() <= own.items()
+      if settings.items() <= settings_of_point.items()
     )
-    return figure, own[self.x] / (self.most or 1)
+    return figure, settings_of_point[self.x] / (self.most or 1)
 
 
 def read(name: str) -> CurveTable:
@@ -91,7 +91,9 @@ def read(name: str) -> CurveTable:
   if name not in table_names():
     raise errors.unknown('table', name, table_names())
   contents = tomllib.loads((_CURVES / f'{name}.toml').read_text('utf-8'))
-  curves = {name: Curve(**own) for name, own in contents.pop('curves').items()}
+  curves = {
+    name: Curve(**curve) for name, curve in contents.pop('curves').items()
+  }
   keys = ('title', 'x', 'x_label', 'figures', 'most')
   named = {key: contents.pop(key) for key in keys if key in contents}
   population = contents.pop('population', None)

@@ -156,8 +156,8 @@ def _rows(
   rows: dict[str, dict[str, _Row]] = {}
   for name, (method, (users,)) in cells.items():
     if name in winners:
-      own = candidates_of(winners[name].records[0]['candidates'])
-      rows.setdefault(method, {})[users] = _Row(winners[name], own)
+      candidates = candidates_of(winners[name].records[0]['candidates'])
+      rows.setdefault(method, {})[users] = _Row(winners[name], candidates)
       for derived, (source, candidate) in DERIVED.items():
         if source == method:
           rows.setdefault(derived, {})[users] = _Row(
@@ -191,16 +191,16 @@ def compare(
       theirs: Mapping[str, float] = {}
       if _is_published(row):
         theirs = published.get(f'{method}_{users}', {})
-      own = figures.setdefault(method, {})[users] = {}
+      by_k = figures.setdefault(method, {})[users] = {}
       for k in _AMOUNTS:
         pooled = row.pooled(k)
-        own[k] = {'ours': None}
+        by_k[k] = {'ours': None}
         # What diverged has no figure.
         if np.isfinite(pooled).all():
-          own[k]['ours'] = float(pooled.mean())
-          own[k]['over_repeats'] = float(pooled.std())
+          by_k[k]['ours'] = float(pooled.mean())
+          by_k[k]['over_repeats'] = float(pooled.std())
         if k in theirs:
-          own[k]['published'] = theirs[k]
+          by_k[k]['published'] = theirs[k]
   return figures
 
 
@@ -250,11 +250,13 @@ def check_claims(
   return found
 
 
-def _text(own: Mapping[str, float | None]) -> str:
+def _text(figure: Mapping[str, float | None]) -> str:
   text = '–'
-  if own['ours'] is not None:
-    text = repeats.spread(own['ours'], own['over_repeats'] or 0.0, '.1f')
-  return f'{text} ({own["published"]:.1f})' if 'published' in own else text
+  if figure['ours'] is not None:
+    text = repeats.spread(figure['ours'], figure['over_repeats'] or 0.0, '.1f')
+  return (
+    f'{text} ({figure["published"]:.1f})' if 'published' in figure else text
+  )
 
 
 def _print(title: str, figures: _Figures) -> None:
@@ -344,7 +346,7 @@ def show(
   )
   return {
     method: {
-      users: {k: own['ours'] for k, own in by_k.items()}
+      users: {k: figure['ours'] for k, figure in by_k.items()}
       for users, by_k in by_users.items()
     }
     for method, by_users in figures.items()

@@ -115,8 +115,8 @@ class Point:
 
   def describe(self, with_settings: bool = True) -> str:
     """Writes its values, and by default its settings before them."""
-    own = {**(self.settings if with_settings else {}), **self.values}
-    return ' '.join(f'{name}={value}' for name, value in own.items())
+    shown = {**(self.settings if with_settings else {}), **self.values}
+    return ' '.join(f'{name}={value}' for name, value in shown.items())
 
   def __str__(self) -> str:
     return f'{self.name} {self.describe()}'
@@ -262,10 +262,10 @@ def _bounds(
       f'{where}: {next(iter(bounds))} draws values at random. Say how many'
       ' points to draw, as samples = 30.'
     )
-  for distribution, own in bounds.items():
-    for name, given in own.items():
+  for distribution, by_name in bounds.items():
+    for name, given in by_name.items():
       sampling.check_bounds(distribution, name, given, where)
-  listed = [name for own in bounds.values() for name in own]
+  listed = [name for by_name in bounds.values() for name in by_name]
   listed += _values(grid, where)
   _check_different(listed, where)
   return bounds
@@ -280,7 +280,7 @@ def _combinations(grid: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
       for combination in itertools.product(*values.values())
     ]
   drawn = (sampling.draw(i, values, bounds) for i in range(grid['samples']))
-  return list({repr(own): own for own in drawn}.values())
+  return list({repr(values): values for values in drawn}.values())
 
 
 def _check_different(elements: list[Any], where: str) -> None:

@@ -304,10 +304,10 @@ def make_details(
   by_candidate = {}
   for i, candidate in enumerate(evaluated.candidates):
     chosen = np.full(len(evaluated.test.client_ids), i)
-    own = outcomes.SetOutcome(evaluated, evaluated.test, chosen)
+    of_candidate = outcomes.SetOutcome(evaluated, evaluated.test, chosen)
     by_candidate[str(candidate)] = {
-      'pooled': _number(own.pooled()),
-      'test': _numbers(own.values),
+      'pooled': _number(of_candidate.pooled()),
+      'test': _numbers(of_candidate.values),
     }
   frozen = outcome.task.model.frozen.values()
   return {

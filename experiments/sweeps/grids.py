@@ -118,9 +118,9 @@ class Grid:
   @property
   def is_another(self) -> bool:
     """Whether there are finished runs, but none of this grid."""
-    own = {run.key for run in self._rungs[0].runs}
+    keys = {run.key for run in self._rungs[0].runs}
     finished = self._records.by_key
-    return bool(finished) and own.isdisjoint(finished)
+    return bool(finished) and keys.isdisjoint(finished)
 
   def jobs(self) -> list[grid_work.Job]:
     """Makes the jobs that are left to do."""
@@ -132,9 +132,9 @@ class Grid:
       )
     if done == len(rung.runs):
       return []
-    own = self._contents
+    contents = self._contents
     jobs = grid_work.make_jobs(
-      rung.runs, own.metric, self._data_dir, own.detailed
+      rung.runs, contents.metric, self._data_dir, contents.detailed
     )
     # A job has the same name whatever is left of it.
     left = [job.without(self._records.by_key) for job in jobs]
@@ -165,30 +165,30 @@ class Grid:
     for job in jobs:
       by_program.setdefault(job.program, []).append(job)
     total = 0.0
-    for number, own in enumerate(by_program.values(), 1):
-      run = own[0].runs[-1]
+    for number, alike in enumerate(by_program.values(), 1):
+      run = alike[0].runs[-1]
       terminal.say(f'Timing {run.point} ({number} of {len(by_program)})')
 
       def timed(rounds: int, run: grid_work.GridRun = run) -> float:
         settings = dataclasses.replace(
           run.config.training,
-          total_rounds=min(rounds, own[0].rounds),  # noqa: B023
+          total_rounds=min(rounds, alike[0].rounds),  # noqa: B023
           total_epochs=0,
         )
         config = dataclasses.replace(run.config, training=settings)
         run = dataclasses.replace(run, config=config)
-        job = dataclasses.replace(own[0], runs=(run,))  # noqa: B023
+        job = dataclasses.replace(alike[0], runs=(run,))  # noqa: B023
         start = time.monotonic()
         list(runner.run(job, lambda _: None))
         return time.monotonic() - start
 
       first = timed(_TIMED_ROUNDS)
       evaluation = timed(0)
-      rounds = min(_TIMED_ROUNDS, own[0].rounds)
+      rounds = min(_TIMED_ROUNDS, alike[0].rounds)
       per_round = (timed(rounds) - evaluation) / max(rounds, 1)
       total += first + sum(
         job.rounds * max(per_round, 0) + len(job.runs) * evaluation
-        for job in own
+        for job in alike
       )
     return total / self._launcher.num_workers
 
@@ -270,10 +270,10 @@ class Grid:
 
   def _work(self) -> launching.Work:
     """Tells workers what they need to know."""
-    own = self._contents, self._folder.absolute(), self._data_dir
+    arguments = self._contents, self._folder.absolute(), self._data_dir
     return launching.Work(
-      launch.LateCall('experiments.sweeps.grid_work', 'Runner', own[2:]),
-      launch.LateCall('experiments.sweeps.grids', 'work', own),
+      launch.LateCall('experiments.sweeps.grid_work', 'Runner', arguments[2:]),
+      launch.LateCall('experiments.sweeps.grids', 'work', arguments),
       self._folder.absolute() / _LOGS / f'worker-{self._records.program}',
     )
 
@@ -315,14 +315,14 @@ class Grid:
   def diverged(self) -> list[str]:
     """Says which points had numbers that are not finite, a line for each."""
     lines = []
-    for own in self.results():
-      dropped = sum(record['dropped_updates'] for record in own.records)
-      if any(map(grid_results.has_diverged, own.records)):
-        lines.append(f'Diverged: {own.point}')
+    for result in self.results():
+      dropped = sum(record['dropped_updates'] for record in result.records)
+      if any(map(grid_results.has_diverged, result.records)):
+        lines.append(f'Diverged: {result.point}')
       elif dropped:
         lines.append(
-          f'Diverged in part: {own.point}: dropped {dropped} updates that were'
-          ' not finite'
+          f'Diverged in part: {result.point}: dropped {dropped} updates that'
+          ' were not finite'
         )
     return lines
 
@@ -335,16 +335,18 @@ def _draw(
   """Draws the test clients at the best points, those of all repeats."""
   if not winners:
     return
-  of_clients = {name: own.of_clients('test') for name, own in winners.items()}
+  of_clients = {
+    name: winner.of_clients('test') for name, winner in winners.items()
+  }
   record = next(iter(winners.values())).records[0]
   judged = record['metric'], record['higher_is_better']
   figures = {'clients': client_plots.box_plot(of_clients, *judged)}
-  for name, own in winners.items():
-    if own.records[0].get('hurt'):
+  for name, winner in winners.items():
+    if winner.records[0].get('hurt'):
       figures[f'hurt_{name}'] = client_plots.hurt_scatter(
-        own.of_clients('before'),
-        own.of_clients('test'),
-        own.of_clients('personalization_examples'),
+        winner.of_clients('before'),
+        winner.of_clients('test'),
+        winner.of_clients('personalization_examples'),
         *judged,
         title=names.written_out(name),
       )
@@ -378,7 +380,9 @@ def open_grid(
   try:
     folder.mkdir(parents=True, exist_ok=True)
     folders.check_free(folder, grid_records.NAMES)
-    grid_results.check_presets(folder, {own.name for own in contents.points})
+    grid_results.check_presets(
+      folder, {point.name for point in contents.points}
+    )
     for name in (_RUNS, _LEASES, _LOGS):
       (folder / name).mkdir(exist_ok=True)
   except OSError as error:

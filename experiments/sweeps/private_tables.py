@@ -136,18 +136,18 @@ def show(
     printed.add_column(f'ours, {name}', justify='right')
   printed.add_column('best point', overflow='fold')
   for method, of_method in compared.items():
-    for epsilon, own in of_method.items():
-      mean, ours = own['published'], own['ours']
+    for epsilon, figures in of_method.items():
+      mean, ours = figures['published'], figures['ours']
       has_both = None not in (mean, ours)
       printed.add_row(
         method,
         epsilon,
-        _text(own),
+        _text(figures),
         '' if mean is None else f'{mean:.5f}',
         f'{ours - mean:+.5f}' if has_both else '',
-        f'{own["epsilon"]:.3g}' if own.get('epsilon') else '',
-        *(_text(own[name]) for name in others),
-        own.get('point', ''),
+        f'{figures["epsilon"]:.3g}' if figures.get('epsilon') else '',
+        *(_text(figures[name]) for name in others),
+        figures.get('point', ''),
       )
   terminal.print_table(printed, width=_WIDTH, num_keys=2)
   return compared

@@ -54,7 +54,7 @@ class ClientSettings(partitions.PartitionSettings):
 
 
 def find(
-  own: ClientSettings,
+  how: ClientSettings,
   table: table_files.Table,
   target: np.ndarray,
   is_class: bool,
@@ -63,7 +63,7 @@ def find(
   """Finds the rows of each client.
 
   Args:
-    own: The settings.
+    how: The settings.
     table: The table.
     target: The number or class of each row that is to be predicted.
     is_class: Whether it is a class.
@@ -75,31 +75,31 @@ def find(
   Raises:
     UserError: If no setting says which client has a row, or two do.
   """
-  if own.partition != _CLIENT:
-    if own.client_column is not None:
+  if how.partition != _CLIENT:
+    if how.client_column is not None:
       raise settings.SettingError(
-        f'Both task.partition={own.partition} and'
-        f' task.client_column={own.client_column} assign rows to clients. Leave'
+        f'Both task.partition={how.partition} and'
+        f' task.client_column={how.client_column} assign rows to clients. Leave'
         ' out one of the two.',
         'partition',
       )
-    if not is_class and own.partition != partitions.FILE:
+    if not is_class and how.partition != partitions.FILE:
       raise settings.SettingError(
-        f'task.partition={own.partition} needs classes, but the target is a'
+        f'task.partition={how.partition} needs classes, but the target is a'
         ' number. Name the column of the clients as task.client_column.',
         'partition',
       )
-    clients = partitions.make(own, target, data_dir)
+    clients = partitions.make(how, target, data_dir)
     # A client may get no rows.
     return {name: rows for name, rows in clients.items() if len(rows)}
-  if own.partition_file is not None:
+  if how.partition_file is not None:
     raise settings.SettingError(
       'task.partition_file is for a partition that is drawn, for example by'
       ' task.partition=dirichlet, or restored by task.partition=file.',
       'partition_file',
     )
-  if own.client_column is not None:
-    found = table_columns.categories(table, own.client_column, 'client_column')
+  if how.client_column is not None:
+    found = table_columns.categories(table, how.client_column, 'client_column')
     return partitions.by_number(found.codes, found.names)
   if not table.path.is_dir():
     raise settings.SettingError(
@@ -149,16 +149,16 @@ class Split:
   def train_rows(self, num_rows: int) -> np.ndarray:
     """Tells which rows are to train on, `[rows]`."""
     mask = np.zeros(num_rows, bool)
-    for own in self.parts.values():
-      mask[own['train']] = True
+    for parts in self.parts.values():
+      mask[parts['train']] = True
     for client_id in self.held_out.get('train', ()):
       mask[self.clients[client_id]] = True
     return mask
 
 
-def _read_split(own: ClientSettings, table: table_files.Table) -> np.ndarray:
+def _read_split(how: ClientSettings, table: table_files.Table) -> np.ndarray:
   """Reads each row's part, as its place in `silos.PARTS`, `[rows]`."""
-  name = str(own.split_column)
+  name = str(how.split_column)
   found = table_columns.categories(table, name, 'split_column')
   for code, part in enumerate(found.names):
     if part not in silos.PARTS:
@@ -215,7 +215,7 @@ def of_each(
 
 
 def hold_out(
-  own: ClientSettings,
+  how: ClientSettings,
   table: table_files.Table,
   clients: Mapping[str, np.ndarray],
   seed: int,
@@ -223,7 +223,7 @@ def hold_out(
   """Splits the rows of each client, or the clients.
 
   Args:
-    own: The settings.
+    how: The settings.
     table: The table.
     clients: The rows of each client.
     seed: The seed of a random split.
@@ -234,15 +234,15 @@ def hold_out(
   Raises:
     UserError: If the split column is invalid, or there are too few clients.
   """
-  if own.hold_out == ALL_CLIENTS:
+  if how.hold_out == ALL_CLIENTS:
     return Split(clients, {}, dict(train=(), validation=(), test=list(clients)))
-  codes = None if own.split_column is None else _read_split(own, table)
-  if own.hold_out == 'examples':
+  codes = None if how.split_column is None else _read_split(how, table)
+  if how.hold_out == 'examples':
     parts: dict[str, Mapping[str, np.ndarray]] = {}
     for client_id, rows in clients.items():
       if codes is None:
         parts[client_id] = silos.hold_out(
-          rows, own.validation_fraction, own.test_fraction, seed
+          rows, how.validation_fraction, how.test_fraction, seed
         )
       else:
         of_rows = codes[rows]
@@ -257,15 +257,15 @@ def hold_out(
       ' Set task.hold_out=examples.'
     )
   if codes is not None:
-    of_clients = of_each(table, str(own.split_column), codes, clients)
+    of_clients = of_each(table, str(how.split_column), codes, clients)
     held_out = {
       part: [name for name, place in of_clients.items() if place == k]
       for k, part in enumerate(silos.PARTS)
     }
   else:
-    how = devices.HeldOutSettings(split_seed=seed)
-    validation, test, train = how.split(
-      how.permuted(list(clients)), own.validation_fraction, own.test_fraction
+    random = devices.HeldOutSettings(split_seed=seed)
+    validation, test, train = random.split(
+      random.permuted(list(clients)), how.validation_fraction, how.test_fraction
     )
     held_out = dict(train=train, validation=validation, test=test)
   for part, client_ids in held_out.items():

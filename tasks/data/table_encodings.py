@@ -50,7 +50,7 @@ class Encoding:
     """Writes it for JSON, with a name for each input of a row."""
     return {
       'inputs': table_features.input_names(self.columns),
-      'columns': [table_features.to_dict(own) for own in self.columns],
+      'columns': [table_features.to_dict(column) for column in self.columns],
       'target': dataclasses.asdict(self.target),
       'names': dict(self.names),
     }
@@ -76,6 +76,6 @@ def read(path: pathlib.Path) -> Encoding:
     found = json.loads(path.read_text(encoding='utf-8'))
     return Encoding(
       Target(**found['target']),
-      [table_features.from_dict(own) for own in found['columns']],
+      [table_features.from_dict(column) for column in found['columns']],
       found['names'],
     )

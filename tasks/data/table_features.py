@@ -108,7 +108,7 @@ class Features:
   def shape(self) -> tuple[int]:
     """The shape of the inputs of a row."""
     size = len(self.numbers) + len(self.are_missing)
-    size += sum(own for _, own in self.categories)
+    size += sum(num_inputs for _, num_inputs in self.categories)
     return (size + sum(matrix.shape[1] for matrix in self.texts),)
 
   def take(self, rows: np.ndarray) -> np.ndarray:
@@ -119,8 +119,8 @@ class Features:
       inputs[:, start] = column[rows]
       start += 1
     for codes, size in self.categories:
-      own = codes[rows, np.newaxis] == np.arange(size)
-      inputs[:, start : start + size] = own
+      is_category = codes[rows, np.newaxis] == np.arange(size)
+      inputs[:, start : start + size] = is_category
       start += size
     for matrix in self.texts:
       inputs[:, start : start + matrix.shape[1]] = matrix[rows].toarray()
@@ -252,23 +252,19 @@ def from_dict(values: dict[str, Any]) -> Column:
 
 def input_names(columns: Sequence[Column]) -> list[str]:
   """Names the inputs of a row, in their order."""
-  numbers = [own for own in columns if isinstance(own, Number)]
-  return [
-    *(own.column for own in numbers),
-    *(f'{own.column} is missing' for own in numbers if own.has_missing_input),
-    *(
-      f'{own.column} is {category or "missing"}'
-      for own in columns
-      if isinstance(own, Category)
-      for category in own.categories
-    ),
-    *(
-      f'{own.column} has {own.words[k] if own.words else f"words of hash {k}"}'
-      for own in columns
-      if isinstance(own, Text)
-      for k in range(own.inputs)
-    ),
-  ]
+  numbers = [column for column in columns if isinstance(column, Number)]
+  names = [number.column for number in numbers]
+  names += [f'{n.column} is missing' for n in numbers if n.has_missing_input]
+  for column in columns:
+    if isinstance(column, Category):
+      names += [
+        f'{column.column} is {c or "missing"}' for c in column.categories
+      ]
+  for column in columns:
+    if isinstance(column, Text):
+      hashed = [f'words of hash {k}' for k in range(column.inputs)]
+      names += [f'{column.column} has {w}' for w in column.words or hashed]
+  return names
 
 
 def _read_numbers(

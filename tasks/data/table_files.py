@@ -311,7 +311,9 @@ def read(path: pathlib.Path, as_text: Sequence[str] = ()) -> Table:
   """
   known = f'The endings are {", ".join(_FORMATS)}, also with {_GZ}.'
   if path.is_dir():
-    files = [own for own in sorted(path.iterdir()) if _ending(own) in _FORMATS]
+    files = [
+      inside for inside in sorted(path.iterdir()) if _ending(inside) in _FORMATS
+    ]
     if not files:
       raise errors.UserError(f'There is no table in the folder {path}. {known}')
   elif not path.is_file():
@@ -324,7 +326,7 @@ def read(path: pathlib.Path, as_text: Sequence[str] = ()) -> Table:
     )
   else:
     files = [path]
-  tables = {own: _read_file(own, as_text) for own in files}
+  tables = {file: _read_file(file, as_text) for file in files}
   sizes = [len(table) for table in tables.values()]
   joined = _join(tables)
   columns = dict(zip(joined.column_names, joined.columns))

@@ -35,10 +35,10 @@ def columns(told: Mapping[str, str]) -> str:
   for name, text in told.items():
     names.setdefault(text, []).append(name)
   return '\n'.join(
-    entry(own[0], text)
-    if len(own) == 1
-    else entry(f'{len(own)} columns', f'{text} each: {few(own)}')
-    for text, own in names.items()
+    entry(alike[0], text)
+    if len(alike) == 1
+    else entry(f'{len(alike)} columns', f'{text} each: {few(alike)}')
+    for text, alike in names.items()
   )
 
 
