@@ -24,7 +24,7 @@ from experiments.reporting import repeats
 from experiments.sweeps import grid_results
 from personalization import comparison
 
-# All clients, where there are groups beside them.
+# The name of all clients together, among the names of groups.
 _ALL = 'all'
 _COMPARISONS = 'comparisons.json'
 # {row: {column: mean and deviation over repeats}}
@@ -34,7 +34,7 @@ _Cells = Mapping[str, Mapping[str, tuple[float, float]]]
 def _cells(
   result: grid_results.PointResult, columns: Sequence[str]
 ) -> dict[str, tuple[float, float]]:
-  """Takes each column over the repeats of a point."""
+  """Computes the mean and the deviation of each column over repeats."""
   of_repeats: list[dict[str, float]] = []
   for record in result.records:
     of_repeats.append({})
@@ -81,7 +81,7 @@ def compare(
     groups = dict(
       zip(record['clients'], record.get('client_groups', everybody))
     )
-    # Where a repeat has diverged there is no mean to compare.
+    # Clients whose model diverged in a repeat have no mean to compare.
     shared = [
       c
       for c in groups
@@ -153,8 +153,8 @@ def show(
   """Shows a table, and writes the comparisons of its rows.
 
   Args:
-    title: What it shows.
-    columns: What it shows of the records.
+    title: Its title.
+    columns: The entries of the records that it shows.
     rows: The best point of each row that is finished.
     folder: The folder to write to.
 

@@ -28,7 +28,7 @@ _Drawn = Mapping[tuple[str, str], dict[str, dict[float, list[float]]]]
 def collect(
   table: curves.CurveTable, results: Sequence[grid_results.PointResult]
 ) -> _Drawn:
-  """Collects what is drawn, of the points that are finished."""
+  """Collects the values to draw, from the points that are finished."""
   drawn: _Drawn = {
     (figure, curve): {} for figure in table.figures for curve in table.curves
   }
@@ -45,13 +45,13 @@ def collect(
 
 
 def extrapolated(table: curves.CurveTable) -> dict[float, float]:
-  """Finds the ε of each noise that a larger population would have.
+  """Computes the ε that a larger population would have with each noise.
 
-  Its rounds are as many as those of the points, its clients drawn by a Poisson
-  sample, and δ is N^-1.1.
+  It has as many rounds as the points, its clients are drawn by Poisson
+  sampling, and δ is N^-1.1.
 
   Args:
-    table: The curves; there are none of noise without a `population`.
+    table: The curves. Without a `population`, no ε is computed.
 
   Returns:
     {x: ε}.
@@ -78,8 +78,8 @@ def make_rows(
   """Makes a row for each figure, curve and x.
 
   Args:
-    drawn: What is drawn.
-    epsilons: The ε of each noise, if x is one.
+    drawn: The values that are drawn.
+    epsilons: The ε of each x, if x is noise.
 
   Returns:
     {row: {method: the mean over the repeats}}, and 'epsilon', which is None

@@ -1,8 +1,8 @@
 """The published curves that come with the code, each in a TOML file.
 
-It is the file of a grid, see `grid_file`, and what is drawn of the points: a
-metric of each method against one of its settings, in a figure for each of some
-tasks. Against noise, ε is shown as well, of a larger population.
+The file is that of a grid, see `grid_file`, and says how its points are drawn:
+a metric of each method against one of its settings, in a figure for each of
+some tasks. If the setting is noise, the ε of a larger population is shown, too.
 """
 
 from collections.abc import Mapping
@@ -56,14 +56,15 @@ class CurveTable:
   """Published curves.
 
   Attributes:
-    title: What they show.
+    title: Their title.
     x: The setting on the x axis.
-    x_label: What the x axis is.
-    curves: What is drawn in each figure, by name.
+    x_label: The label of the x axis.
+    curves: The curves in each figure, by name.
     figures: The settings that the points of a figure have, by its name.
     grid: The points.
-    most: The number that it is shown as a part of; None if it is no part.
-    population: What private trainings are extrapolated to, if they are.
+    most: The value of x that is drawn at 1; None if x is drawn as it is.
+    population: The population that private trainings are extrapolated to, if
+      they are.
   """
 
   title: str

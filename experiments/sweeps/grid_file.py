@@ -76,11 +76,11 @@ _KINDS: Mapping[type, str] = {
   bool: 'true or false',
   int: 'a whole number',
 }
-# What the settings of a point cannot have, and where it is named.
+# Settings that points cannot have, and what to name instead.
 _ELSEWHERE = {'seed': 'repeats', 'algorithms': 'the algorithms of a grid'}
-# The most runs, unless the file says another number.
+# The largest number of runs, unless the file sets another one.
 _MOST_RUNS = 10_000
-_MOST_CHARACTERS = 100  # Of a name of a file.
+_MOST_CHARACTERS = 100  # The limit for names of rows, which files have.
 _HALVING_KEYS = {'first_rounds': int, 'factor': int}
 _ROW_KEYS = {'algorithm': str, 'settings': dict}
 _GRID_KEYS = {
@@ -214,7 +214,7 @@ def _check(
   for name, value in table.items():
     if name not in keys:
       raise errors.UserError(f'{where}: {errors.unknown("key", name, keys)}')
-    # A bool is no number.
+    # In Python, a bool is an int as well.
     if type(value) is not keys[name]:
       kind = _KINDS[keys[name]]
       raise errors.UserError(

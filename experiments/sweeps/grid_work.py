@@ -167,7 +167,7 @@ def make_jobs(
 def _without_length(
   settings: schedules.TrainingSettings,
 ) -> schedules.TrainingSettings:
-  """Returns what trainings have in common that differ in their rounds."""
+  """Returns the settings without the number of rounds or epochs."""
   return dataclasses.replace(settings, total_rounds=0, total_epochs=0)
 
 
@@ -185,15 +185,15 @@ def _numbers(values: np.ndarray) -> list[float | None]:
 
 
 def _means(outcome: outcomes.Outcome, name: str) -> dict[str, float | None]:
-  """Takes the mean of a metric over test clients, after and before.
+  """Computes means of a metric over test clients.
 
   Args:
     outcome: The outcome.
     name: The metric.
 
   Returns:
-    That of the personal models, which were chosen; and that of the baseline,
-    where there is one.
+    The mean at the chosen candidates ('personal') and, if there is a baseline,
+    the mean at the baseline ('global').
   """
   values = outcome.evaluated.test.values[name]
   means = {'personal': _number(choosing.at(values, outcome.chosen).mean())}
@@ -203,17 +203,18 @@ def _means(outcome: outcomes.Outcome, name: str) -> dict[str, float | None]:
 
 
 def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
-  """Writes what is kept of a run.
+  """Makes the record of a run.
 
   Args:
     run: The run.
-    outcome: What came of it.
+    outcome: Its outcome.
 
   Returns:
-    The mean over the clients of the validation metric at the chosen candidates,
-    which tells the best point; each test client's metric at them, and before
-    personalization; what tables have of these; and the means of all metrics. If
-    the task knows groups, also the metric of all examples of each together.
+    The mean over clients of the validation metric at the chosen candidates, by
+    which the best point is chosen; each test client's metric at them, and
+    before personalization; statistics of these, for tables; and the means of
+    all metrics. If clients are in known groups, also the metric over all
+    examples of each group together.
   """
   evaluated, test = outcome.evaluated, outcome.test
   record = {
@@ -269,15 +270,15 @@ class _Clock:
     self._sizes: list[int] = []
 
   def tick(self, size: int) -> None:
-    """Notes that one of so many clients has just ended."""
+    """Notes that a round or cohort of `size` clients has just ended."""
     self._ends.append(time.monotonic())
     self._sizes.append(size)
 
   @property
   def seconds(self) -> float | None:
-    """The seconds a client, without the first time, in which much is compiled.
+    """The seconds per client, without the first round or cohort.
 
-    None if there was no second time.
+    The first one includes compiling. None if there was no second one.
     """
     if len(self._ends) < 2:
       return None
@@ -287,17 +288,17 @@ class _Clock:
 def make_details(
   outcome: outcomes.Outcome, rounds: _Clock, cohorts: _Clock
 ) -> dict[str, Any]:
-  """Writes what is kept of a run in a detailed grid, beside `make_record`.
+  """Makes the further entries of a run's record in a detailed grid.
 
   Args:
-    outcome: What came of the run.
-    rounds: When its rounds ended.
-    cohorts: When the cohorts of its evaluation did.
+    outcome: The outcome of the run.
+    rounds: The times at which its rounds ended.
+    cohorts: The times at which the cohorts of its evaluation ended.
 
   Returns:
-    For each candidate the metric of all test clients' examples together, and
-    that of each test client; the seconds that the training of a client takes in
-    a round, and its evaluation, None where that was too short to tell; and the
+    For each candidate, the metric over all test clients' examples together and
+    that of each test client; the seconds that a client trains in a round and
+    that its evaluation takes, None if they were too short to measure; and the
     number of the model's frozen weights.
   """
   evaluated = outcome.evaluated
@@ -339,12 +340,13 @@ class _Trainings:
 
     Args:
       method: The method.
-      how: How to train; for no fewer rounds than it was asked for before.
+      how: The settings of the training. They must have at least as many
+        rounds as in earlier calls.
     """
     key: Hashable = method.training_key
     schedule: schedules.Schedule | None = self._schedule
     if method.before is not None:
-      # What it begins with is another model after more rounds.
+      # The training before it has another model after more rounds.
       key, schedule = (key, how.total_rounds, how.total_epochs), None
       if key in self._done:
         return self._done[key]
@@ -376,7 +378,7 @@ class Runner:
     self._kept: dict[str, tuple[Any, Any]] = {}
 
   def _once(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
-    """Makes something, unless the last one of that name was for this key."""
+    """Makes something, or returns what was last made, if for the same key."""
     if name not in self._kept or self._kept[name][0] != key:
       self._kept[name] = key, make()
     return self._kept[name][1]

@@ -1,10 +1,10 @@
 """Carries out what is left of a grid, by several processes.
 
-Several programs, of one machine or of many, may work on the same folder:
+Several programs, on one machine or on many, may work on the same folder:
 
 runs/      the records of the finished runs
-leases/    who works on what
-logs/      of what failed, and what the processes print
+leases/    the jobs that programs are working on
+logs/      the errors of failed runs, and what the processes print
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,8 +44,7 @@ from experiments.sweeps import workers
 
 # The number of rounds that a dry run times.
 _TIMED_ROUNDS = 100
-# How often a program looks for the best points so far, and at what other
-# programs did.
+# How often a program looks for the best points, and for news of other programs.
 _SECONDS_PER_LOOK = 2
 _RUNS, _LEASES, _LOGS = 'runs', 'leases', 'logs'
 
@@ -367,7 +366,7 @@ def open_grid(
     contents: The grid's file.
     folder: The folder of its results.
     data_dir: The folder of the data sets.
-    launcher: Starts what does the work.
+    launcher: Starts the workers.
 
   Returns:
     The grid, on which other programs may work as well.
@@ -412,7 +411,7 @@ def work(
   data_dir: str | None,
   num_workers: int,
 ) -> int:
-  """Works on a grid that another program shows; see `launching.Work`."""
+  """Works on a grid whose results another program shows; see `launching`."""
   launcher = workers.OnThisMachine(num_workers)
   grid = open_grid(contents, folder, data_dir, launcher)
   num_failed = grid.carry_out()

@@ -1,4 +1,4 @@
-"""The jobs of a grid that are left, shared with other programs by leases."""
+"""The remaining jobs of a grid, which programs share by leases."""
 
 from collections.abc import Collection, Iterable, Sequence
 import time
@@ -58,15 +58,15 @@ class JobQueue:
   def take(self, last_program: str | None) -> grid_work.Job | None:
     """Claims a job for a worker.
 
-    It is one with the same computations as the worker's last job, which are
-    compiled already. The next best has computations that nobody works on; and
-    else the jobs are taken in their order.
+    Jobs with the computations of the worker's last job come first, as these are
+    compiled already; then jobs with computations that nobody works on; and then
+    the others, in their order.
 
     Args:
       last_program: The `program` of the worker's last job.
 
     Returns:
-      The job, without the runs that are finished; None if there is none now.
+      The job, without finished runs; None if there is no job to claim now.
     """
     if time.monotonic() < self._next_look:
       return None
@@ -94,7 +94,7 @@ class JobQueue:
     return {job.program for job in jobs if job is not None}
 
   def look(self) -> None:
-    """Looks what other programs have done, and at what they work."""
+    """Finds out what other programs have finished, and what they work on."""
     self._note(self._records.read_others())
     self._others = self._leases.of_others()
 
@@ -123,7 +123,7 @@ class JobQueue:
       self._note([record['key']])
 
   def put_back(self, job: grid_work.Job) -> None:
-    """Has what is left of a job be done by another worker."""
+    """Returns a job, so that another worker does what is left of it."""
     self._waiting = {job.name: self._given.pop(job.name), **self._waiting}
     self.progress.pop(job.name, None)
     self._leases.give_back(job.name)

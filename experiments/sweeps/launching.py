@@ -19,7 +19,7 @@ class Event:
     item: A part of the job that was done, if one was.
     result: The result of that part.
     error: What went wrong with the rest of the job, if something did.
-    lost: Whether its worker was lost, so that another one has to do the rest.
+    lost: Whether its worker was lost, so that another one must do the rest.
     progress: How far the job is.
     ended: Whether the process has ended its work on the job.
   """
@@ -41,11 +41,12 @@ class Work:
   """The work of a grid, as a launcher gives it to workers.
 
   Attributes:
-    make_runner: Makes what carries out jobs: `run(job, on_progress)`, a
-      generator of (item, result). It imports nothing before it is called.
-    everything: Works on the grid as a program of its own, in so many processes
-      of its machine as it is called with, and returns the exit status.
-    log: A file for what workers print, to whose name they add their own.
+    make_runner: Makes a runner, whose method `run(job, on_progress)` carries
+      out a job and yields (item, result).
+    everything: Works on the grid as a separate program. It takes the number of
+      processes to start on its machine, and returns the exit status.
+    log: The path of the files for what workers print. They append their names
+      to it.
   """
 
   make_runner: launch.LateCall
@@ -155,7 +156,7 @@ class Launcher(Protocol):
 def run(
   runner: Any, job: Any, on_progress: Callable[[int], None]
 ) -> Iterator[Mapping[str, Any]]:
-  """Carries out a job by what `Work.make_runner` has made.
+  """Carries out a job with a runner, see `Work.make_runner`.
 
   Yields:
     The fields of its events.
@@ -164,6 +165,6 @@ def run(
   try:
     for item, result in runner.run(job, on_progress):
       yield dict(item=item, result=result)
-  except Exception:  # Whatever it is, it is this job's.
+  except Exception:  # Any error of a job must leave the others alone.
     error = traceback.format_exc()
   yield dict(error=error, ended=True)

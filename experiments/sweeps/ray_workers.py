@@ -1,7 +1,7 @@
 """Workers on the machines of a Ray cluster, which need not share their files.
 
-Their results travel back by Ray: the program that started them holds the leases
-and writes the records. What a machine was doing that is lost, another one does.
+Ray sends their results back to the program that started them, which holds the
+leases and writes the records. If a machine is lost, another one does its job.
 """
 
 import collections
@@ -25,7 +25,7 @@ _WAIT_SECONDS = 0.5
 _CONNECT_SECONDS = 5.0
 # The machines of the cluster are counted this often.
 _SECONDS_PER_COUNT = 5.0
-# A job that so many workers were lost with may be the reason.
+# If so many workers were lost with a job, the job may be the reason.
 _MOST_LOST = 3
 
 
@@ -37,7 +37,7 @@ class _Process:
     self._runner = make_runner()
 
   def is_ready(self) -> bool:
-    """Is answered when the process can carry out jobs."""
+    """Returns once the process can carry out jobs."""
     return True
 
   def run(self, job: grid_work.Job) -> Iterator[Mapping[str, Any]]:
@@ -53,7 +53,7 @@ class _Worker:
     self._process = (
       ray.remote(_Process).options(**{of_ray: 1}).remote(make_runner)
     )
-    # An answer of the process, or answers that are to come.
+    # The answer to a call, or a generator of answers.
     self.answers = self._process.is_ready.remote()
     self.is_ready = False
     self.job: Any = None
@@ -94,7 +94,7 @@ class _Processes(launching.WorkerPool):
     self._next_count = 0.0
 
   def _count(self) -> None:
-    """Starts workers on what has come to the cluster."""
+    """Starts workers on machines that have joined the cluster."""
     if time.monotonic() < self._next_count:
       return
     self._next_count = time.monotonic() + _SECONDS_PER_COUNT
@@ -131,7 +131,7 @@ class _Processes(launching.WorkerPool):
           yield self._lose(worker, error)
 
   def _lose(self, worker: _Worker, error: Exception) -> launching.Event | None:
-    """Has the job of a worker that is lost done by another one."""
+    """Removes a lost worker; returns the news of its job, if it had one."""
     self._workers.remove(worker)
     worker.stop()
     job = worker.job
@@ -189,7 +189,7 @@ def num_workers(address: str) -> int:
 
 
 def _room() -> tuple[str, int]:
-  """Returns what a worker takes one of, and how many there are."""
+  """Returns the resource that each worker takes one of, and its amount."""
   there = ray.cluster_resources()
   resource = 'GPU' if there.get('GPU') else 'CPU'
   return resource, int(there.get(resource, 0))

@@ -30,8 +30,8 @@ def rerun(
     json_file: The file to write the figures to, if any.
     folder: The folder of the results.
     data_dir: The folder of the data sets.
-    launcher: Starts what does the work.
-    is_dry_run: Whether to only say what there is to do.
+    launcher: Starts the workers.
+    is_dry_run: Whether to only list the points and estimate the time.
 
   Returns:
     The exit status.

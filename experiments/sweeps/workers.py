@@ -38,7 +38,7 @@ def _work(
     while True:
       _carry_out(connection, runner, connection.recv())
   except (EOFError, BrokenPipeError, ConnectionResetError):
-    pass  # The parent is gone, or wants no more.
+    pass  # The parent has ended, or has closed the connection.
 
 
 def _carry_out(
@@ -92,7 +92,7 @@ class _Worker:
     return event
 
   def _how_it_ended(self) -> str:
-    """Says how the process ended that should not have."""
+    """Explains how the process ended unexpectedly."""
     assert self._process is not None
     self._process.join()
     status = self._process.exitcode
