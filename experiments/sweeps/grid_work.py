@@ -422,15 +422,16 @@ class Runner:
       on_progress(number)
 
     trainings = _Trainings(task, schedule, on_round)
-    for run in job.runs:
+
+    def carry_out(run: GridRun) -> grid_records.Record:
+      method = _build(run.config, task)
+      stage, trained = trainings.get(method, run.config.training)
       of_cohorts = _Clock()
 
       def on_cohort(size: int) -> None:
-        of_cohorts.tick(size)  # noqa: B023
-        on_progress(trained.round)  # noqa: B023
+        of_cohorts.tick(size)
+        on_progress(trained.round)
 
-      method = _build(run.config, task)
-      stage, trained = trainings.get(method, run.config.training)
       evaluated = evaluation.evaluate(
         method,
         trained,
@@ -447,4 +448,7 @@ class Runner:
         record |= make_details(outcome, of_rounds, of_cohorts)
       if method.guarantee is not None:
         record['epsilon'] = _number(method.guarantee.epsilon)
-      yield run, {**record, 'dropped_updates': trained.dropped_clients}
+      return {**record, 'dropped_updates': trained.dropped_clients}
+
+    for run in job.runs:
+      yield run, carry_out(run)

@@ -165,31 +165,20 @@ class Grid:
       by_program.setdefault(job.program, []).append(job)
     total = 0.0
     for number, alike in enumerate(by_program.values(), 1):
-      run = alike[0].runs[-1]
-      terminal.say(f'Timing {run.point} ({number} of {len(by_program)})')
-
-      def timed(rounds: int, run: grid_work.GridRun = run) -> float:
-        settings = dataclasses.replace(
-          run.config.training,
-          total_rounds=min(rounds, alike[0].rounds),  # noqa: B023
-          total_epochs=0,
-        )
-        config = dataclasses.replace(run.config, training=settings)
-        run = dataclasses.replace(run, config=config)
-        job = dataclasses.replace(alike[0], runs=(run,))  # noqa: B023
-        start = time.monotonic()
-        list(runner.run(job, lambda _: None))
-        return time.monotonic() - start
-
-      first = timed(_TIMED_ROUNDS)
-      evaluation = timed(0)
-      rounds = min(_TIMED_ROUNDS, alike[0].rounds)
-      per_round = (timed(rounds) - evaluation) / max(rounds, 1)
-      total += first + sum(
-        job.rounds * max(per_round, 0) + len(job.runs) * evaluation
+      job = alike[0]
+      terminal.say(
+        f'Timing {job.runs[-1].point} ({number} of {len(by_program)})'
+      )
+      rounds = min(_TIMED_ROUNDS, job.rounds)
+      total += _seconds(runner, job, rounds)  # This includes compiling.
+      evaluation = _seconds(runner, job, 0)
+      training = max(_seconds(runner, job, rounds) - evaluation, 0)
+      total += sum(
+        job.rounds * training / max(rounds, 1) + len(job.runs) * evaluation
         for job in alike
       )
-    return total / self._launcher.num_workers
+    # A Ray cluster may have no machines yet.
+    return total / max(self._launcher.num_workers, 1)
 
   def results(self) -> list[grid_results.PointResult]:
     """Returns the results so far of all points, those of all rungs."""
@@ -324,6 +313,21 @@ class Grid:
           ' were not finite'
         )
     return lines
+
+
+def _seconds(
+  runner: grid_work.Runner, job: grid_work.Job, rounds: int
+) -> float:
+  """Measures the seconds that the last run of a job takes with other rounds."""
+  run = job.runs[-1]
+  training = dataclasses.replace(
+    run.config.training, total_rounds=rounds, total_epochs=0
+  )
+  config = dataclasses.replace(run.config, training=training)
+  run = dataclasses.replace(run, config=config)
+  start = time.monotonic()
+  list(runner.run(dataclasses.replace(job, runs=(run,)), lambda _: None))
+  return time.monotonic() - start
 
 
 def _draw(

@@ -176,6 +176,10 @@ def jobs(num_jobs: int, options: str) -> SlurmJobs:
         f'--slurm: {errors.shown(option)} has no value, or not one in minutes.'
         ' Write time=60.'
       )
+    if name == 'cpus_per_task' and not value.isdecimal():
+      raise errors.UserError(
+        f'--slurm: {errors.shown(option)} is not a whole number of cores.'
+      )
     named[name] = int(value) if value.isdecimal() else value
   if shutil.which('srun') is None:
     raise errors.UserError(

@@ -30,6 +30,7 @@ from tests.experiments.sweeps import slurm_work
     ('tim=60', "Unknown option 'tim'. Did you mean 'time'?"),
     ('partition', "'partition' has no value"),
     ('time=1:00:00', 'not one in minutes'),
+    ('cpus_per_task=all', 'not a whole number of cores'),
     ('time=60', 'there is no Slurm here'),
   ],
 )
