@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 import math
 from typing import Any, TextIO
 
-import rich.box
 import rich.table
 
 from experiments.command_line import terminal
@@ -21,12 +20,6 @@ CRITERIA = {
 _ENOUGH_CLIENTS = 20
 # The largest number of clusters whose shares are shown.
 _MOST_CLUSTERS = 4
-
-
-def _table(title: str) -> rich.table.Table:
-  return rich.table.Table(
-    title=title, title_justify='left', box=rich.box.SIMPLE
-  )
 
 
 def _interval(interval: Sequence[float] | None) -> str:
@@ -67,7 +60,7 @@ def of_results(
   for against in {result.get('hurt_against') for result in results.values()}:
     if against is not None:
       title += f'\nhurt: of methods without a baseline, against {against}'
-  table = _table(title)
+  table = terminal.make_table(title)
   table.add_column('method')
   table.add_column('mean ± deviation', justify='right')
   table.add_column('95% interval of the mean', justify='right')
@@ -118,7 +111,9 @@ def of_groups(
   of Liu et al.
   """
   any_result = next(iter(results.values()))
-  table = _table(f'{any_result["metric"]} of all examples of each group')
+  table = terminal.make_table(
+    f'{any_result["metric"]} of all examples of each group'
+  )
   table.add_column('group')
   table.add_column('clients', justify='right')
   for method in results:
@@ -139,7 +134,7 @@ def of_costs(
 
   If groups differ in their number of rounds, it has the range.
   """
-  table = _table('Costs of a client')
+  table = terminal.make_table('Costs of a client')
   table.add_column('method')
   table.add_column('models received', justify='right')
   table.add_column('passes over its examples', justify='right')
@@ -176,7 +171,7 @@ def of_repeats(runs: repeats.Repeats) -> rich.table.Table:
   It has the form of Motley's tables 6 and 7.
   """
   better = 'higher' if runs.higher_is_better else 'lower'
-  table = _table(
+  table = terminal.make_table(
     f'{runs.metric} over {len(runs.runs)} repeats; {better} is better'
   )
   table.add_column('method')

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 
 import numpy as np
-import rich.box
-import rich.table
 from scipy import special
 import tensorflow as tf
 import tree
@@ -205,19 +203,13 @@ def generate(
   return [encoding.decode(row - 1) for row in words]
 
 
-def _table(title: str, columns: Sequence[str]) -> rich.table.Table:
-  return rich.table.Table(
-    *columns, title=title, title_justify='left', box=rich.box.SIMPLE
-  )
-
-
 def show_known(source: str, data_dir: str | None) -> int:
   """Shows the clients and contexts of a run; returns the exit status."""
   task = DialogueRun.load(source, data_dir).task
-  clients = _table('clients', ['client', 'contexts of its own'])
+  clients = terminal.make_table('clients', 'client', 'contexts of its own')
   for client in known_clients(task):
     clients.add_row(client, ', '.join(own_contexts(task, client)))
-  contexts = _table('contexts', ['context'])
+  contexts = terminal.make_table('contexts', 'context')
   for context in task.contexts:
     contexts.add_row(context)
   terminal.print_table(clients)
@@ -258,7 +250,7 @@ def main(
         run.model, weights, run.encoding, prompt, generators, length, top
       )
     )
-  table = _table(client, ['context', *prompts])
+  table = terminal.make_table(client, 'context', *prompts)
   for context, *generated in zip(contexts, *of_prompts):
     table.add_row(context, *generated)
   terminal.print_table(table)

@@ -16,7 +16,6 @@ import pathlib
 from typing import Any
 
 import numpy as np
-import rich.box
 import rich.table
 import tensorflow as tf
 
@@ -309,13 +308,11 @@ def _rescore_personally(
 
 
 def _table(rates: Mapping[str, float], num_utterances: int) -> rich.table.Table:
-  table = rich.table.Table(
-    title=f'word error rate of {num_utterances} utterances; lower is better',
-    title_justify='left',
-    box=rich.box.SIMPLE,
+  table = terminal.make_table(
+    f'word error rate of {num_utterances} utterances; lower is better',
+    'scored by',
+    numbers=['word error rate'],
   )
-  table.add_column('scored by')
-  table.add_column('word error rate', justify='right')
   for name, rate in rates.items():
     table.add_row(name, f'{rate:.2%}')
   return table

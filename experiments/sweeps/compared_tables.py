@@ -15,8 +15,6 @@ import pathlib
 from typing import Any
 
 import numpy as np
-import rich.box
-import rich.table
 
 from experiments.command_line import terminal
 from experiments.reporting import folders
@@ -106,13 +104,9 @@ def _text(mean: float, deviation: float) -> str:
 
 
 def _print(title: str, cells: _Cells) -> None:
-  table = rich.table.Table(
-    title=title, title_justify='left', box=rich.box.SIMPLE
-  )
-  table.add_column('method')
   columns = list(next(iter(cells.values())))
-  for name in columns:
-    table.add_column(name.replace('_', ' '), justify='right')
+  numbers = [name.replace('_', ' ') for name in columns]
+  table = terminal.make_table(title, 'method', numbers=numbers)
   for row, of_row in cells.items():
     table.add_row(row, *(_text(*of_row[name]) for name in columns))
   terminal.print_table(table)
@@ -121,17 +115,11 @@ def _print(title: str, cells: _Cells) -> None:
 def _print_comparisons(
   compared: Mapping[str, Mapping[str, Mapping[str, Any]]],
 ) -> None:
-  table = rich.table.Table(
-    title='Clients that are better : worse off, and the p of the sign test',
-    title_justify='left',
-    box=rich.box.SIMPLE,
-  )
-  table.add_column('')
   columns = list(
     dict.fromkeys(c for of_pair in compared.values() for c in of_pair)
   )
-  for name in columns:
-    table.add_column(name, justify='right')
+  title = 'Clients that are better : worse off, and the p of the sign test'
+  table = terminal.make_table(title, '', numbers=columns)
   for pair, of_pair in compared.items():
     texts = (
       f'{of_pair[name]["better"]} : {of_pair[name]["worse"]}'

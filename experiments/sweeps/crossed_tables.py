@@ -15,9 +15,6 @@ from collections.abc import Mapping, Sequence
 import json
 import pathlib
 
-import rich.box
-import rich.table
-
 from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import repeats
@@ -98,12 +95,7 @@ def _print(
   table: Mapping[str, Mapping[str, Mapping[str, float | None]]],
   columns: Sequence[str],
 ) -> None:
-  printed = rich.table.Table(
-    title=title, title_justify='left', box=rich.box.SIMPLE
-  )
-  printed.add_column('method')
-  for column in columns:
-    printed.add_column(column, justify='right')
+  printed = terminal.make_table(title, 'method', numbers=columns)
   for method, figures in table.items():
     printed.add_row(
       method,

@@ -6,9 +6,6 @@ import functools
 import math
 import pathlib
 
-import rich.box
-import rich.table
-
 from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.reporting.plots import method_plots
@@ -17,7 +14,6 @@ from experiments.sweeps import captions
 from experiments.sweeps import curves
 from experiments.sweeps import grid_results
 from experiments.sweeps import grids
-from experiments.sweeps import launching
 from experiments.sweeps import reruns
 from personalization import accounting
 
@@ -110,15 +106,12 @@ def _text(column: str, row: Mapping[str, float | None]) -> str:
 def _print(
   table: curves.CurveTable, rows: Mapping[str, Mapping[str, float | None]]
 ) -> None:
-  printed = rich.table.Table(
-    title=table.title, title_justify='left', box=rich.box.SIMPLE
-  )
   columns = list(dict.fromkeys(name for row in rows.values() for name in row))
-  printed.add_column(f'figure, curve, {table.x_label}')
-  for column in columns:
-    printed.add_column(
-      column.replace('epsilon', 'ε, extrapolated'), justify='right'
-    )
+  printed = terminal.make_table(
+    table.title,
+    f'figure, curve, {table.x_label}',
+    numbers=[name.replace('epsilon', 'ε, extrapolated') for name in columns],
+  )
   for name, row in rows.items():
     printed.add_row(name, *(_text(column, row) for column in columns))
   terminal.print_table(printed)
@@ -170,16 +163,7 @@ def _show(
   return rows
 
 
-def main(
-  table: curves.CurveTable,
-  json_file: pathlib.Path | None,
-  folder: pathlib.Path,
-  data_dir: str | None,
-  launcher: launching.Launcher,
-  is_dry_run: bool,
-) -> int:
-  """Runs curves again and draws them; see `reruns.rerun`."""
-  show = functools.partial(_show, table, folder)
-  return reruns.rerun(
-    table.grid, show, json_file, folder, data_dir, launcher, is_dry_run
-  )
+def main(table: curves.CurveTable, rerun: reruns.Rerun) -> int:
+  """Runs curves again and draws them; returns the exit status."""
+  show = functools.partial(_show, table, rerun.folder)
+  return rerun.carry_out(table.grid, show)

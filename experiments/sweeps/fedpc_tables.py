@@ -22,8 +22,6 @@ import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
-import rich.box
-import rich.table
 
 from experiments.command_line import terminal
 from experiments.reporting import folders
@@ -261,14 +259,10 @@ def _text(figure: Mapping[str, float | None]) -> str:
 
 def _print(title: str, figures: _Figures) -> None:
   for users in (KNOWN, WITHHELD):
-    printed = rich.table.Table(
-      title=f'{title}, {users} users',
-      title_justify='left',
-      box=rich.box.SIMPLE,
+    numbers = [f'k = {k}' for k in _AMOUNTS]
+    printed = terminal.make_table(
+      f'{title}, {users} users', 'method', numbers=numbers
     )
-    printed.add_column('method')
-    for k in _AMOUNTS:
-      printed.add_column(f'k = {k}', justify='right')
     for method, by_users in figures.items():
       if users in by_users:
         printed.add_row(method, *map(_text, by_users[users].values()))
@@ -282,15 +276,12 @@ def _milliseconds(row: _Row, name: str) -> str:
 
 
 def _print_times(rows: Mapping[str, Mapping[str, _Row]]) -> None:
-  printed = rich.table.Table(
-    title='Milliseconds a user: in a round of training, and to be adapted'
-    ' (once for each k) and evaluated',
-    title_justify='left',
-    box=rich.box.SIMPLE,
+  printed = terminal.make_table(
+    'Milliseconds a user: in a round of training, and to be adapted (once for'
+    ' each k) and evaluated',
+    'method',
+    numbers=('training', 'testing'),
   )
-  printed.add_column('method')
-  for name in ('training', 'testing'):
-    printed.add_column(name, justify='right')
   for method, by_users in rows.items():
     # Only withheld users are evaluated in two cohorts, which tells the time.
     if method not in DERIVED and WITHHELD in by_users:
