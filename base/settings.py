@@ -159,9 +159,9 @@ class Settings:
     return dataclasses.replace(self, **changed)
 
 
-def require_order(settings: Settings, smaller: str, larger: str) -> None:
+def require_order(given: Settings, smaller: str, larger: str) -> None:
   """Raises a `SettingError` if the setting `smaller` is above `larger`."""
-  values = getattr(settings, smaller), getattr(settings, larger)
+  values = getattr(given, smaller), getattr(given, larger)
   if values[0] > values[1]:
     raise SettingError(
       f'{smaller} must be at most {larger}, {values[1]}, not {values[0]}.',
@@ -263,9 +263,8 @@ def to_text(value: Any) -> str:
   """Writes a value in the form that `from_dict` reads."""
   if isinstance(value, tuple):
     return ','.join(map(to_text, value))
-  if value is None or isinstance(value, bool):
-    return str(value).lower()
-  return str(value)
+  is_keyword = value is None or isinstance(value, bool)
+  return str(value).lower() if is_keyword else str(value)
 
 
 def describe(

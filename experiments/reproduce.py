@@ -29,6 +29,7 @@ from experiments.command_line import shared_flags
 from experiments.sweeps import curves
 from experiments.sweeps import launchers
 from experiments.sweeps import published_tables
+from experiments.sweeps import reruns
 
 _NAMES = sorted((*published_tables.table_names(), *curves.table_names()))
 
@@ -74,8 +75,13 @@ def _main() -> int:
   json_file = paths.new_file('json', _JSON.value)
   name = f'{_TABLE.value}{"-best" if _BEST.value else ""}'
   folder = paths.user_path(_OUTPUT_DIR.value or f'results/{name}')
-  launcher = _LAUNCHER()
-  rest = paths.folder(_DATA_DIR.value), launcher, _DRY_RUN.value
+  rerun = reruns.Rerun(
+    json_file,
+    folder,
+    paths.folder(_DATA_DIR.value),
+    _LAUNCHER(),
+    _DRY_RUN.value,
+  )
   settings = {}
   if _WEIGHTS.value is not None:
     weights = paths.user_path(_WEIGHTS.value)
@@ -95,11 +101,11 @@ def _main() -> int:
     drawn = curves.read(_TABLE.value)
     drawn = dataclasses.replace(drawn, grid=drawn.grid.changed(*changes))
     return launch.load('experiments.sweeps.curve_reproduction').main(
-      drawn, json_file, folder, *rest
+      drawn, rerun
     )
   table = published_tables.read(_TABLE.value).changed(*changes)
   return launch.load('experiments.sweeps.reproduction').main(
-    table, _BEST.value, json_file, folder, *rest
+    table, _BEST.value, rerun
   )
 
 

@@ -115,44 +115,41 @@ class _Target:
     return self.encoding.classes
 
 
-def _check(table_settings: TableSettings) -> None:
+def _check(how: TableSettings) -> None:
   """Refuses settings that contradict each other."""
-  if (
-    table_settings.hold_out == table_clients.ALL_CLIENTS
-    and table_settings.encoding_file is None
-  ):
+  if how.hold_out == table_clients.ALL_CLIENTS and how.encoding_file is None:
     raise settings.SettingError(
-      f'task.hold_out={table_settings.hold_out} leaves nobody to train on. It'
-      ' is for clients that experiments:evaluate judges a finished run by.',
+      f'task.hold_out={how.hold_out} leaves nobody to train on. It is for'
+      ' clients that experiments:evaluate judges a finished run by.',
       'hold_out',
     )
-  if (
-    table_settings.hold_out != 'examples'
-    and table_settings.standardize == 'client'
-  ):
+  if how.hold_out != 'examples' and how.standardize == 'client':
     raise settings.SettingError(
       'task.standardize=client uses the examples that a client trains on, which'
       ' held-out clients do not have. Set it to all or none.',
       'standardize',
     )
-  if table_settings.model == 'cnn' and table_settings.image_column is None:
+  if how.model == 'cnn' and how.image_column is None:
     raise settings.SettingError(
       'task.model=cnn is for images, but task.image_column names none.', 'model'
     )
-  target = table_settings.target_column
   for role in _TEXT_ROLES:
-    if target and target == getattr(table_settings, f'{role}_column'):
+    if how.target_column and how.target_column == getattr(
+      how, f'{role}_column'
+    ):
       raise settings.SettingError(
-        f'task.{role}_column names the target, {target}.', f'{role}_column'
+        f'task.{role}_column names the target, {how.target_column}.',
+        f'{role}_column',
       )
-  if target in table_settings.feature_columns:
+  if how.target_column in how.feature_columns:
     raise settings.SettingError(
-      f'task.feature_columns names the target, {target}.', 'feature_columns'
+      f'task.feature_columns names the target, {how.target_column}.',
+      'feature_columns',
     )
 
 
-def _required(table_settings: TableSettings, name: str) -> str:
-  value: str | None = getattr(table_settings, name)
+def _required(how: TableSettings, name: str) -> str:
+  value: str | None = getattr(how, name)
   if value is None:
     raise settings.SettingError(
       f'task.{name} is not set. Name it: --set task.path=FILE --set'
@@ -162,13 +159,11 @@ def _required(table_settings: TableSettings, name: str) -> str:
   return value
 
 
-def _has_classes(
-  table_settings: TableSettings, table: table_files.Table
-) -> bool:
-  name = str(table_settings.target_column)
+def _has_classes(how: TableSettings, table: table_files.Table) -> bool:
+  name = str(how.target_column)
   column = table.column(name, 'target_column')
-  if table_settings.target != 'auto':
-    return table_settings.target != _NUMBER
+  if how.target != 'auto':
+    return how.target != _NUMBER
   if not table_columns.is_numeric(column):
     return True
   if not table_columns.is_whole(column):
@@ -177,19 +172,15 @@ def _has_classes(
 
 
 def _read_classes(
-  table_settings: TableSettings,
-  table: table_files.Table,
-  known: Sequence[str] | None,
+  how: TableSettings, table: table_files.Table, known: Sequence[str] | None
 ) -> _Target:
   """Reads a target of classes, which may be known already."""
-  name = str(table_settings.target_column)
+  name = str(how.target_column)
   found = table_columns.categories(table, name, 'target_column', known=known)
   counts = np.bincount(found.codes, minlength=len(found.names))
   told = [f'{c} {n:,}' for c, n in zip(found.names, counts)]
-  if len(counts) < 2 or (
-    table_settings.target == _PREFERENCE and len(counts) > 2
-  ):
-    wanted = 'two' if table_settings.target == _PREFERENCE else 'several'
+  if len(counts) < 2 or (how.target == _PREFERENCE and len(counts) > 2):
+    wanted = 'two' if how.target == _PREFERENCE else 'several'
     raise errors.UserError(
       f'{table.path}: column {name!r} has {len(counts)} classes, but must'
       f' have {wanted}: {table_notes.few(told)}.'
@@ -201,11 +192,9 @@ def _read_classes(
   )
 
 
-def _read_numbers(
-  table_settings: TableSettings, table: table_files.Table
-) -> _Target:
+def _read_numbers(how: TableSettings, table: table_files.Table) -> _Target:
   """Reads a target of numbers."""
-  name = str(table_settings.target_column)
+  name = str(how.target_column)
   values = table_columns.numbers(table, name, 'target_column')
   missing = np.isnan(values)
   if missing.any():
@@ -215,17 +204,17 @@ def _read_numbers(
 
 
 def _read_target(
-  table_settings: TableSettings,
+  how: TableSettings,
   table: table_files.Table,
   known: table_encodings.Encoding | None,
 ) -> _Target:
   if known is not None:
     classes = known.target.classes
     if classes:
-      return _read_classes(table_settings, table, classes)
-  elif _has_classes(table_settings, table):
-    return _read_classes(table_settings, table, None)
-  return _read_numbers(table_settings, table)
+      return _read_classes(how, table, classes)
+  elif _has_classes(how, table):
+    return _read_classes(how, table, None)
+  return _read_numbers(how, table)
 
 
 def _standardize_target(
@@ -249,46 +238,36 @@ def _standardize_target(
   )
 
 
-def _inputs(
-  table_settings: TableSettings, table: table_files.Table
-) -> list[str]:
+def _inputs(how: TableSettings, table: table_files.Table) -> list[str]:
   """Lists the columns that are inputs, in the order of the table."""
-  roles = {
-    getattr(table_settings, f'{role}_column')
-    for role in ('target', *_TEXT_ROLES)
-  }
+  roles = {getattr(how, f'{role}_column') for role in ('target', *_TEXT_ROLES)}
   for name in (
     'feature_columns',
     'ignored_columns',
     'category_columns',
     'text_columns',
   ):
-    for column in getattr(table_settings, name):
+    for column in getattr(how, name):
       table.column(column, name)
-  chosen = table_settings.feature_columns or [
-    c for c in table.columns if c not in roles
-  ]
-  names = [c for c in chosen if c not in table_settings.ignored_columns]
+  chosen = how.feature_columns or [c for c in table.columns if c not in roles]
+  names = [c for c in chosen if c not in how.ignored_columns]
   if not names:
     raise errors.UserError(
-      f'{table.path} has no columns to predict'
-      f' {table_settings.target_column} from.'
+      f'{table.path} has no columns to predict {how.target_column} from.'
     )
   return names
 
 
 def _make_model(
-  table_settings: TableSettings,
+  how: TableSettings,
   target: _Target,
   shape: tuple[int, ...],
   num_names: Mapping[str, int],
 ) -> networks.Network:
-  kind = table_settings.model or (
-    'cnn' if table_settings.image_column else 'linear'
-  )
+  kind = how.model or ('cnn' if how.image_column else 'linear')
   layers: dict[str, Any] = {
     'filters': _FILTERS if kind == 'cnn' else (),
-    'hidden': () if kind == 'linear' else table_settings.hidden,
+    'hidden': () if kind == 'linear' else how.hidden,
     'types': num_names.get('type', 0),
     'num_contexts': num_names.get('context', 0),
   }
@@ -296,20 +275,20 @@ def _make_model(
     return networks.NetworkRegressor(shape, **layers)
   make = (
     networks.PreferenceNetwork
-    if table_settings.target == _PREFERENCE
+    if how.target == _PREFERENCE
     else networks.NetworkClassifier
   )
   return make(shape, len(target.classes), **layers)
 
 
-def _metric(table_settings: TableSettings, target: _Target) -> str:
+def _metric(how: TableSettings, target: _Target) -> str:
   if not target.classes:
     return 'squared_error'
-  return 'macro_f1' if table_settings.target == _PREFERENCE else 'accuracy'
+  return 'macro_f1' if how.target == _PREFERENCE else 'accuracy'
 
 
 def _describe(
-  table_settings: TableSettings,
+  how: TableSettings,
   table: table_files.Table,
   target: _Target,
   split: table_clients.Split,
@@ -327,9 +306,7 @@ def _describe(
         f'{len(sizes):,}, of {sizes.min():,} to {sizes.max():,} rows, median'
         f' {np.median(sizes):,.0f}',
       ),
-      table_notes.entry(
-        'target', f'{table_settings.target_column}: {target.told}'
-      ),
+      table_notes.entry('target', f'{how.target_column}: {target.told}'),
       'Inputs:',
       table_notes.columns(columns),
       'Clients by their number of rows:',
@@ -338,30 +315,26 @@ def _describe(
   )
 
 
-def load(
-  table_settings: TableSettings, data_dir: str | None, seed: int
-) -> task.Task:
+def load(how: TableSettings, data_dir: str | None, seed: int) -> task.Task:
   """Loads the task; without a `split_seed`, `seed` decides the split."""
-  path = pathlib.Path(_required(table_settings, 'path')).expanduser()
-  _required(table_settings, 'target_column')
-  _check(table_settings)
-  named = {
-    role: getattr(table_settings, f'{role}_column') for role in _TEXT_ROLES
-  }
+  path = pathlib.Path(_required(how, 'path')).expanduser()
+  _required(how, 'target_column')
+  _check(how)
+  named = {role: getattr(how, f'{role}_column') for role in _TEXT_ROLES}
   texts = [name for name in named.values() if name is not None]
-  table = table_files.read(path, (*texts, *table_settings.text_columns))
-  seed = table_settings.seed(seed)
+  table = table_files.read(path, (*texts, *how.text_columns))
+  seed = how.seed(seed)
   known = None
-  if table_settings.encoding_file is not None:
-    known = table_encodings.read(pathlib.Path(table_settings.encoding_file))
+  if how.encoding_file is not None:
+    known = table_encodings.read(pathlib.Path(how.encoding_file))
 
-  target = _read_target(table_settings, table, known)
+  target = _read_target(how, table, known)
   clients = table_clients.find(
-    table_settings, table, target.values, bool(target.classes), data_dir
+    how, table, target.values, bool(target.classes), data_dir
   )
-  split = table_clients.hold_out(table_settings, table, clients, seed)
+  split = table_clients.hold_out(how, table, clients, seed)
   train = split.train_rows(table.num_rows)
-  if not target.classes and table_settings.standardize_target:
+  if not target.classes and how.standardize_target:
     target = _standardize_target(target, train, known)
   told = {
     role: table_columns.categories(
@@ -377,21 +350,18 @@ def load(
   attributes = {}
   if task.GROUP in told:
     group = told.pop(task.GROUP)
-    name = str(table_settings.group_column)
+    name = str(how.group_column)
     of_clients = table_clients.of_each(table, name, group.codes, clients)
     attributes[task.GROUP] = task.Attribute(group.names, of_clients)
   columns: Sequence[table_features.Column] = ()
   inputs: table_features.Features | table_images.Images
-  if table_settings.image_column is not None:
-    inputs = table_images.read(table, table_settings)
+  if how.image_column is not None:
+    inputs = table_images.read(table, how)
+  elif known is None:
+    names_of_inputs = _inputs(how, table)
+    columns, inputs = table_features.fit(table, names_of_inputs, how, train)
   else:
-    columns = (
-      table_features.fit(
-        table, _inputs(table_settings, table), table_settings, train
-      )
-      if known is None
-      else known.columns
-    )
+    columns = known.columns
     inputs = table_features.encode(table, columns)
   labels = {
     'y': target.values.astype(np.int32 if target.classes else np.float32),
@@ -400,7 +370,7 @@ def load(
 
   def take(rows: np.ndarray, like: np.ndarray) -> populations.Examples:
     x = inputs.take(rows)
-    if table_settings.standardize == 'client':
+    if how.standardize == 'client':
       numbers = slice(inputs.num_numbers)
       of_client = inputs.take(like)[:, numbers]
       x[:, numbers] = silos.standardize(x[:, numbers], of_client)
@@ -410,16 +380,16 @@ def load(
     }
 
   num_names = {role: len(found.names) for role, found in told.items()}
-  notes = _describe(table_settings, table, target, split, inputs.told)
+  notes = _describe(how, table, target, split, inputs.told)
   del table
   table_files.release()
   return task.Task(
     name='table',
-    model=_make_model(table_settings, target, inputs.shape, num_names),
-    metric=_metric(table_settings, target),
+    model=_make_model(how, target, inputs.shape, num_names),
+    metric=_metric(how, target),
     higher_is_better=bool(target.classes),
     batch_size=32,
-    padded=table_settings.image_column is None,
+    padded=how.image_column is None,
     attributes=attributes,
     contexts=names.get('context', ()),
     notes=notes,

@@ -16,8 +16,8 @@ def user_path(path: str) -> pathlib.Path:
   """
   base = os.environ.get('BUILD_WORKING_DIRECTORY', '')
   try:
-    own = pathlib.Path(base, pathlib.Path(path).expanduser())
-    own.stat()
+    full = pathlib.Path(base, pathlib.Path(path).expanduser())
+    full.stat()
   except FileNotFoundError:
     pass
   except (OSError, RuntimeError, ValueError) as error:
@@ -26,7 +26,7 @@ def user_path(path: str) -> pathlib.Path:
     raise errors.UserError(
       f'Invalid path {errors.shown(path)}: {str(reason).rstrip(".")}.'
     ) from error
-  return own
+  return full
 
 
 def new_file(flag: str, path: str | None) -> pathlib.Path | None:
@@ -47,17 +47,17 @@ def new_file(flag: str, path: str | None) -> pathlib.Path | None:
   """
   if path is None:
     return None
-  own = user_path(path)
+  file = user_path(path)
   reason = ''
-  if os.path.lexists(own):
-    reason = f'{own} exists already'
-  elif not own.parent.is_dir():
-    reason = f'there is no folder {own.parent}'
-  elif not os.access(own.parent, os.W_OK):
-    reason = f'the folder {own.parent} is not writable'
+  if os.path.lexists(file):
+    reason = f'{file} exists already'
+  elif not file.parent.is_dir():
+    reason = f'there is no folder {file.parent}'
+  elif not os.access(file.parent, os.W_OK):
+    reason = f'the folder {file.parent} is not writable'
   if reason:
     raise errors.UserError(f'--{flag}: {reason}. Name another file.')
-  return own
+  return file
 
 
 def folder(path: str | None) -> str | None:

@@ -1,7 +1,7 @@
 """Messages, tables and progress in the terminal."""
 
 import codecs
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import io
 import os
@@ -9,6 +9,7 @@ import sys
 import time
 from typing import TextIO
 
+import rich.box
 import rich.console
 import rich.progress
 import rich.table
@@ -87,6 +88,27 @@ def console(file: TextIO, width: int | None = None) -> rich.console.Console:
     width: The width; by default that of the terminal.
   """
   return _Console(file=file, width=width, highlight=False, markup=False)
+
+
+def make_table(
+  title: str, *names: str, numbers: Iterable[str] = ()
+) -> rich.table.Table:
+  """Makes a table without rows.
+
+  Args:
+    title: Its title.
+    *names: The columns of names.
+    numbers: The columns of numbers, which follow.
+
+  Returns:
+    The table.
+  """
+  table = rich.table.Table(
+    *names, title=title, title_justify='left', box=rich.box.SIMPLE
+  )
+  for number in numbers:
+    table.add_column(number, justify='right')
+  return table
 
 
 def print_table(

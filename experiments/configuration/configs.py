@@ -80,8 +80,8 @@ class Config:
         **_to_toml(self.privacy_settings),
       },
       **{
-        name: {**_to_toml(own.trainer), **_to_toml(own.personalizer)}
-        for name, own in self.method_settings.items()
+        name: {**_to_toml(halves.trainer), **_to_toml(halves.personalizer)}
+        for name, halves in self.method_settings.items()
       },
     }
 
@@ -110,7 +110,7 @@ class Config:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _to_toml(own: settings.Settings) -> dict[str, Any]:
+def _to_toml(given: settings.Settings) -> dict[str, Any]:
   """Writes settings for TOML, which has neither tuples nor None."""
 
   def value(setting: Any) -> Any:
@@ -118,7 +118,7 @@ def _to_toml(own: settings.Settings) -> dict[str, Any]:
       return 'none'
     return list(setting) if isinstance(setting, tuple) else setting
 
-  return {n: value(v) for n, v in dataclasses.asdict(own).items()}
+  return {n: value(v) for n, v in dataclasses.asdict(given).items()}
 
 
 def _make(
@@ -258,7 +258,7 @@ def _sort(
     for name, value in layer.settings:
       group, _, own_name = name.rpartition('.')
       if group in groups:
-        chosen, known, own = groups[group]
+        chosen, known, given = groups[group]
         # A preset's settings of its task do not apply to another chosen task.
         preset_has = layer.last(f'{group}.name') or chosen
         is_for_chosen = not layer.is_preset or preset_has == chosen
@@ -271,7 +271,7 @@ def _sort(
             )
           if own_name not in known:
             raise _unknown(layer, own_name, known, group, chosen)
-          own[own_name] = value, layer.source
+          given[own_name] = value, layer.source
       elif name in of_run:
         found.run[name] = value, layer.source
       else:
@@ -303,8 +303,12 @@ def resolve(request: user_settings.Request) -> Config:
   given.run['algorithms'] = request.algorithms, ''
 
   def make(cls: type[_S]) -> _S:
-    own = {name: given.run[name] for name in given.run if name in _names(cls)}
-    return _make(lambda own: settings.from_dict(cls, own, 'settings'), own)
+    of_class = {
+      name: value for name, value in given.run.items() if name in _names(cls)
+    }
+    return _make(
+      lambda values: settings.from_dict(cls, values, 'settings'), of_class
+    )
 
   return Config(
     run=make(user_settings.RunSettings).with_paths(_full_path),
@@ -312,21 +316,23 @@ def resolve(request: user_settings.Request) -> Config:
     measurement=make(measurements.MeasurementSettings),
     task=request.task,
     task_settings=_make(
-      lambda own: settings.from_dict(task_class, own, f'task {request.task}'),
+      lambda values: settings.from_dict(
+        task_class, values, f'task {request.task}'
+      ),
       given.task,
     ).with_paths(_full_path),
     privacy=request.privacy,
     privacy_settings=_make(
-      lambda own: settings.from_dict(
-        privacy_class, own, f'privacy {request.privacy}'
+      lambda values: settings.from_dict(
+        privacy_class, values, f'privacy {request.privacy}'
       ),
       given.privacy,
     ),
     method_settings={
       name: _make(
-        functools.partial(algorithm_registry.make_settings, name), own
+        functools.partial(algorithm_registry.make_settings, name), values
       )
-      for name, own in given.methods.items()
+      for name, values in given.methods.items()
     },
   )
 

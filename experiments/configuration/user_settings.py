@@ -290,14 +290,33 @@ def _task_name(layers: Sequence[SettingsLayer]) -> str:
   return str(_last('task.name', layers, _DEFAULT_TASK)[0])
 
 
-def _import_modules(layers: Sequence[SettingsLayer]) -> None:
-  """Imports the user's modules, which register methods and tasks."""
-  given, source = _last('modules', layers, ())
-  own = settings.from_dict(RunSettings, {'modules': given}, source)
+def _registered() -> list[dict[str, Any]]:
+  """Returns everything that is registered, to which modules can add."""
+  registries: Sequence[Mapping[str, Any]] = (
+    algorithm_registry.TRAINERS,
+    algorithm_registry.PERSONALIZERS,
+    task_registry.TASKS,
+    privacy.ENTRIES,
+  )
+  return [dict(registry) for registry in registries]
+
+
+def import_modules(modules: Sequence[str], source: str) -> None:
+  """Imports the user's modules, which register methods and tasks.
+
+  Args:
+    modules: The names of the modules.
+    source: The place where they are named, for errors.
+
+  Raises:
+    UserError: If a module cannot be imported, or registers nothing.
+  """
   folder = str(paths.user_path('.'))
-  if own.modules and folder not in sys.path:
+  if modules and folder not in sys.path:
     sys.path.append(folder)
-  for name in own.modules:
+  for name in modules:
+    # Python imports a module only once, so that later it registers nothing.
+    is_new, before = name not in sys.modules, _registered()
     try:
       launch.load(name)
     except stopping.Stopped:
@@ -306,11 +325,19 @@ def _import_modules(layers: Sequence[SettingsLayer]) -> None:
       raise errors.UserError(
         f'{source}: modules: {name} cannot be imported: {error!r}.'
       ) from error
+    if is_new and _registered() == before:
+      del sys.modules[name]
+      raise errors.UserError(
+        f'{source}: modules: {name} registers no method or task. End it with a'
+        ' line that does, as examples/feddyn.py and examples/sine_waves.py do.'
+      )
 
 
 def make_request(layers: tuple[SettingsLayer, ...]) -> Request:
   """Checks the names of the task and the methods in all layers together."""
-  _import_modules(layers)
+  modules, source = _last('modules', layers, ())
+  checked = settings.from_dict(RunSettings, {'modules': modules}, source)
+  import_modules(checked.modules, source)
   task, source = _last('task.name', layers, _DEFAULT_TASK)
   if task not in task_registry.task_names():
     unknown = errors.unknown('task', str(task), task_registry.task_names())

@@ -145,7 +145,7 @@ def _read_texts(source: str, data_dir: str | None) -> list[str]:
 
 
 def _encoding(
-  settings: Settings, data_dir: str | None, own: list[str]
+  settings: Settings, data_dir: str | None, corpus: list[str]
 ) -> bpe.Encoding:
   """Reads the tokenizer, or learns it."""
   size = settings.vocabulary_size
@@ -153,7 +153,7 @@ def _encoding(
     folder = downloads.find(settings.tokenizer, data_dir, _ADVICE_ON_TOKENIZER)
     return bpe.read(folder, size)
   terminal.say(f'Learning {size:,} tokens …')
-  encoding = bpe.learn(own, size)
+  encoding = bpe.learn(corpus, size)
   if len(encoding) < size:
     raise errors.UserError(
       f'The texts in {settings.source} have {len(encoding)} tokens, but'
@@ -270,15 +270,15 @@ class Training:
 def _check_settings(settings: Settings, folder: pathlib.Path) -> None:
   """Writes the settings, or holds them against those of the start."""
   path = folder / _SETTINGS
-  own = dataclasses.asdict(settings)
+  asked = dataclasses.asdict(settings)
   if not path.exists():
-    folders.write(path, json.dumps(own, indent=2) + '\n')
+    folders.write(path, json.dumps(asked, indent=2) + '\n')
     return
   try:
     known = json.loads(path.read_text(encoding='utf-8'))
   except folders.DAMAGE:
     known = None
-  if known != own:
+  if known != asked:
     raise errors.UserError(
       f'{path} has the settings of another model. Name another --output_dir, or'
       ' remove that one.'
@@ -326,16 +326,16 @@ def main(
   Returns:
     The exit status.
   """
-  own = _read_texts(settings.source, data_dir)
+  corpus = _read_texts(settings.source, data_dir)
   if settings.join_tokens:
-    own = [join_tokens(text) for text in own]
+    corpus = [join_tokens(text) for text in corpus]
   with folders.locked(output_dir, _SETTINGS):
-    return _train(settings, own, data_dir, output_dir)
+    return _train(settings, corpus, data_dir, output_dir)
 
 
 def _train(
   settings: Settings,
-  own: list[str],
+  corpus: list[str],
   data_dir: str | None,
   output_dir: pathlib.Path,
 ) -> int:
@@ -345,8 +345,8 @@ def _train(
   if path.exists():
     print(f'{path} is finished.')
     return 0
-  encoding = _encoding(settings, data_dir, own)
-  training = Training(settings, encoding.encode('\n'.join(own)))
+  encoding = _encoding(settings, data_dir, corpus)
+  training = Training(settings, encoding.encode('\n'.join(corpus)))
   manager = checkpoints.NpzProgramStateManager(
     output_dir / 'checkpoints', keep_total=2
   )

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import secrets
 import shutil
 from typing import Any
 
@@ -126,9 +127,9 @@ def _describe(specs: Mapping[str, Any]) -> dict[str, Any]:
   }
 
 
-def _write(folder: pathlib.Path, own: Exported) -> None:
+def _write(folder: pathlib.Path, exported: Exported) -> None:
   """Writes the files of a model into an existing folder."""
-  module = _Module(own.model, own.weights)
+  module = _Module(exported.model, exported.weights)
   specs = module.features()
   predict = tf.function(module.predict).get_concrete_function(**specs)
   with errors.writing(folder):
@@ -136,12 +137,14 @@ def _write(folder: pathlib.Path, own: Exported) -> None:
       tf.saved_model.save(module, str(folder / 'saved_model'), predict)
     except tf.errors.OpError as error:
       raise OSError(error.message) from error
-    np.savez(folder / 'weights.npz', **own.weights)
+    np.savez(folder / 'weights.npz', **exported.weights)
   facts = {
-    **own.facts,
+    **exported.facts,
     'features': _describe(specs),
     'predictions': _describe(predict.structured_outputs),
-    'weights': _describe({n: np.asarray(w) for n, w in own.weights.items()}),
+    'weights': _describe(
+      {n: np.asarray(w) for n, w in exported.weights.items()}
+    ),
   }
   text = json.dumps(facts, indent=2, ensure_ascii=False)
   folders.write(folder / 'model.json', f'{text}\n')
@@ -150,9 +153,9 @@ def _write(folder: pathlib.Path, own: Exported) -> None:
     for name, spec in specs.items()
   )
   readme = _README.format(
-    title=own.facts['title'],
+    title=exported.facts['title'],
     arguments=arguments,
-    notes=_TABLE_NOTES if 'columns' in own.facts['encoding'] else '',
+    notes=_TABLE_NOTES if 'columns' in exported.facts['encoding'] else '',
   )
   folders.write(folder / 'README.md', readme)
 
@@ -168,16 +171,16 @@ def write(path: pathlib.Path, exported: Mapping[str, Exported]) -> None:
     UserError: If it cannot be written.
   """
   folders.check_empty('output_dir', path)
-  temporary = path.with_name(f'.{path.name}.tmp')
+  # A unique name, as several programs may export to the same folder.
+  temporary = path.with_name(f'.{path.name}.{secrets.token_hex(4)}.tmp')
   try:
     with errors.writing(path):
-      shutil.rmtree(temporary, ignore_errors=True)
       temporary.mkdir(parents=True)
-    for name, own in exported.items():
+    for name, model in exported.items():
       folder = temporary / name
       with errors.writing(path):
         folder.mkdir(exist_ok=True)
-      _write(folder, own)
+      _write(folder, model)
     with errors.writing(path):
       os.replace(temporary, path)
   finally:

@@ -21,11 +21,11 @@ def _find_training(
 ) -> tuple[str, int]:
   """Returns a training with states, and the number of its last round."""
   last_rounds = {
-    own['training']: own['rounds']
-    for own in run.methods.values()
-    if own['training'] is not None
+    result['training']: result['rounds']
+    for result in run.methods.values()
+    if result['training'] is not None
     and (
-      results_folder.checkpoint_dir(run.path, own['training'])
+      results_folder.checkpoint_dir(run.path, result['training'])
       / client_states.FILE_NAME
     ).exists()
   }

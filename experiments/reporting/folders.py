@@ -103,22 +103,22 @@ def check_empty(flag: str, path: pathlib.Path) -> None:
     )
 
 
-def check_free(path: pathlib.Path, own: Sequence[str]) -> None:
+def check_free(path: pathlib.Path, marks: Sequence[str]) -> None:
   """Checks that a folder has no results of another kind.
 
   Args:
     path: The folder.
-    own: The names that identify a folder of the same kind.
+    marks: The names that identify a folder of the same kind.
 
   Raises:
     UserError: If it has results, but nothing with these names; or if it has a
       file in the place of a folder.
   """
-  if not any((path / name).exists() for name in own):
+  if not any((path / name).exists() for name in marks):
     for name in _RESULTS:
       if (path / name).exists():
         raise errors.UserError(
-          f'{path} has {name} but no {own[0]} to tell of what. Name another'
+          f'{path} has {name} but no {marks[0]} to tell of what. Name another'
           ' output_dir.'
         )
   for name in _FOLDERS:
@@ -130,12 +130,12 @@ def check_free(path: pathlib.Path, own: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: pathlib.Path, own: str) -> Iterator[None]:
+def locked(path: pathlib.Path, mark: str) -> Iterator[None]:
   """Makes a folder for results, and keeps other processes out of it.
 
   Args:
     path: The folder.
-    own: The file that identifies a folder with results of the same kind.
+    mark: The file that identifies a folder with results of the same kind.
 
   Yields:
     Nothing.
@@ -157,7 +157,7 @@ def locked(path: pathlib.Path, own: str) -> Iterator[None]:
       ) from error
     except OSError as error:
       raise unusable(path, error) from error
-    check_free(path, [own])
+    check_free(path, [mark])
     yield
 
 

@@ -28,6 +28,13 @@ def is_in(folder: pathlib.Path) -> bool:
   return any((folder / name).exists() for name in NAMES)
 
 
+def lower_is_chosen(record: Record) -> bool:
+  """Tells whether a grid chooses points with a low validation metric."""
+  return not (
+    record['higher_is_better'] and record['chosen_by'] == record['metric']
+  )
+
+
 def to_line(record: Record) -> str:
   """Writes a record with its checksum, as a line of a file of records."""
   text = json.dumps(record, allow_nan=False)

@@ -64,9 +64,12 @@ class Repeats:
     """Returns the candidates of a method."""
     return [
       candidates.Candidate(
-        own.get('value'), own.get('unit', ''), own.get('label', ''), text=name
+        found.get('value'),
+        found.get('unit', ''),
+        found.get('label', ''),
+        text=name,
       )
-      for name, own in self.runs[0].methods[method]['candidates'].items()
+      for name, found in self.runs[0].methods[method]['candidates'].items()
     ]
 
   def of_clients(self, method: str, column: str) -> list[float]:
@@ -184,4 +187,4 @@ def read(paths: Sequence[pathlib.Path]) -> list[Repeats]:
   by_rounds: dict[int, list[results_folder.FinishedRun]] = {}
   for run in runs:
     by_rounds.setdefault(run.configuration[_ROUNDS], []).append(run)
-  return [Repeats(own) for _, own in sorted(by_rounds.items())]
+  return [Repeats(runs) for _, runs in sorted(by_rounds.items())]

@@ -45,6 +45,8 @@ ENCODING = 'encoding.json'
 _CONFIG_HEADER = '# All settings of a run. To do it again: --preset=THIS_FILE\n'
 _CLIENTS = 'per_client.csv'
 _METRICS, _VALIDATION = 'metrics', 'validation'
+# The name of 'started_from_training' in the results of older versions.
+_OLD_STARTED_FROM = 'begins_with'
 _DAMAGE = (*folders.DAMAGE, csv.Error)
 # Columns that are always there, even if empty; columns of further measurements
 # follow.
@@ -113,8 +115,10 @@ def checksum(
     rows: The clients, as read from per_client.csv.
   """
   # Empty values are left out, as later methods may add columns.
-  own = [[item for item in row.items() if item[1]] for row in rows]
-  return folders.checksum([contents['configuration'], contents['methods'], own])
+  filled = [[item for item in row.items() if item[1]] for row in rows]
+  return folders.checksum(
+    [contents['configuration'], contents['methods'], filled]
+  )
 
 
 def _read_results(
@@ -135,6 +139,9 @@ def _read_results(
   ]
   if contents['checksum'] != checksum(contents, rows):
     raise ValueError('they are not as they were written')
+  for result in contents['methods'].values():
+    if _OLD_STARTED_FROM in result:
+      result['started_from_training'] = result.pop(_OLD_STARTED_FROM)
   return contents, rows
 
 
@@ -224,7 +231,8 @@ class RunFolder:
     """Writes the groups of clients that were found for a training."""
     text = json.dumps(dict(sorted(groups.items())), indent=2)
     folder = self._path / 'groups'
-    folder.mkdir(exist_ok=True)
+    with errors.writing(folder):
+      folder.mkdir(exist_ok=True)
     folders.write(folder / f'{training}.json', f'{text}\n')
 
   def communication(
@@ -300,11 +308,11 @@ def _compare(
 ) -> dict[str, Any]:
   """Compares two methods on the clients that both were evaluated on."""
   other = {row['client']: float(row['metric']) for row in second}
-  own = {row['client']: float(row['metric']) for row in first}
-  clients = [client for client in own if client in other]
+  one = {row['client']: float(row['metric']) for row in first}
+  clients = [client for client in one if client in other]
   return dataclasses.asdict(
     comparison.compare(
-      np.array([own[client] for client in clients]),
+      np.array([one[client] for client in clients]),
       np.array([other[client] for client in clients]),
       higher_is_better,
     )
@@ -390,10 +398,10 @@ def read(path: pathlib.Path) -> FinishedRun:
     contents, rows = _read_results(path)
     methods = contents['methods']
     rounds = read_rounds(path)
-    for own in methods.values():
-      found = rounds.get(own.get('training'))
-      if found is not None and len(found['round']) != own['rounds']:
-        raise ValueError(f'{own["training"]}.csv lacks rounds')
+    for result in methods.values():
+      found = rounds.get(result.get('training'))
+      if found is not None and len(found['round']) != result['rounds']:
+        raise ValueError(f'{result["training"]}.csv lacks rounds')
     return FinishedRun(
       path,
       dict(user_settings.flatten(contents['configuration'])),

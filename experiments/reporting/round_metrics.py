@@ -66,7 +66,8 @@ class CsvReleaseManager(tff.program.ReleaseManager):
     """Removes all lines from the file but those of earlier rounds."""
     header = _to_line(self._columns)
     rows = self._rows_before(key, header) if key > self._every else []
-    self._path.parent.mkdir(parents=True, exist_ok=True)
+    with errors.writing(self._path):
+      self._path.parent.mkdir(parents=True, exist_ok=True)
     folders.write(self._path, ''.join([header, *rows]))
 
   def _rows_before(self, key: int, header: str) -> list[str]:

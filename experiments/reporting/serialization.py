@@ -28,9 +28,9 @@ def _groups(outcome: outcomes.Outcome) -> dict[str, Any]:
     before = outcome.test.before
 
     def numbers(
-      own: outcomes.SetOutcome, clients: np.ndarray = clients
+      of_set: outcomes.SetOutcome, clients: np.ndarray = clients
     ) -> dict[str, float]:
-      return {'mean': own.mean(clients), 'pooled': own.pooled(clients)}
+      return {'mean': of_set.mean(clients), 'pooled': of_set.pooled(clients)}
 
     results[str(name)] = {
       'num_clients': int(clients.sum()),
@@ -76,7 +76,9 @@ def make_result(outcome: outcomes.Outcome) -> results_folder.Result:
   if outcome.groups is not None:
     result['groups'] = _groups(outcome)
   if outcome.tuning:
-    result['tuning'] = {n: _summary(own) for n, own in outcome.tuning.items()}
+    result['tuning'] = {
+      n: _summary(tuned) for n, tuned in outcome.tuning.items()
+    }
   if measurement.ood_examples:
     result['out_of_distribution'] = _summary(outcome.further[measurements.OOD])
   if measurement.evaluation_fractions:
@@ -88,16 +90,16 @@ def make_result(outcome: outcomes.Outcome) -> results_folder.Result:
     }
   if outcome.after_less:
     result['personalization_fractions'] = {
-      f'{fraction:g}': _summary(own)
-      for fraction, own in outcome.after_less.items()
+      f'{fraction:g}': _summary(less)
+      for fraction, less in outcome.after_less.items()
     }
   if outcome.acceptance:
     result['acceptance'] = {
       criterion: {
-        'accepted': float(own.accepted.mean()),
-        'test': _summary(own.test),
+        'accepted': float(accepting.accepted.mean()),
+        'test': _summary(accepting.test),
       }
-      for criterion, own in outcome.acceptance.items()
+      for criterion, accepting in outcome.acceptance.items()
     }
   if outcome.clusters is not None:
     result['clusters'] = measures.describe_clusters(
@@ -144,10 +146,10 @@ def make_rows(
     'candidate': [str(evaluated.candidates[i]) for i in outcome.chosen],
   }
   sets = {'': outcome.test} | {f'_{n}': o for n, o in outcome.further.items()}
-  for name, own in sets.items():
-    columns[f'metric{name}'] = own.values
-    if own.before is not None:
-      columns[f'before{name}'] = own.before.values
+  for name, of_set in sets.items():
+    columns[f'metric{name}'] = of_set.values
+    if of_set.before is not None:
+      columns[f'before{name}'] = of_set.before.values
   if outcome.test.hurt is not None:
     columns['hurt'] = [
       None if np.isnan(hurt) else int(hurt) for hurt in outcome.test.hurt
@@ -161,8 +163,10 @@ def make_rows(
   # Python's numbers are written with all digits.
   clients = zip(*(np.asarray(column).tolist() for column in columns.values()))
   return [
-    {'method': method, 'client': client_id, **dict(zip(columns, own))}
-    for client_id, own in zip(evaluated.test.client_ids, clients, strict=True)
+    {'method': method, 'client': client_id, **dict(zip(columns, values))}
+    for client_id, values in zip(
+      evaluated.test.client_ids, clients, strict=True
+    )
   ]
 
 

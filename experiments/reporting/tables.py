@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 import math
 from typing import Any, TextIO
 
-import rich.box
 import rich.table
 
 from experiments.command_line import terminal
@@ -21,12 +20,6 @@ CRITERIA = {
 _ENOUGH_CLIENTS = 20
 # The largest number of clusters whose shares are shown.
 _MOST_CLUSTERS = 4
-
-
-def _table(title: str) -> rich.table.Table:
-  return rich.table.Table(
-    title=title, title_justify='left', box=rich.box.SIMPLE
-  )
 
 
 def _interval(interval: Sequence[float] | None) -> str:
@@ -67,7 +60,7 @@ def of_results(
   for against in {result.get('hurt_against') for result in results.values()}:
     if against is not None:
       title += f'\nhurt: of methods without a baseline, against {against}'
-  table = _table(title)
+  table = terminal.make_table(title)
   table.add_column('method')
   table.add_column('mean ± deviation', justify='right')
   table.add_column('95% interval of the mean', justify='right')
@@ -100,11 +93,11 @@ def of_results(
     if 'clusters' in result:
       chosen += _describe_clusters(result['clusters']['sizes'])
     add_row(method, result['test'], chosen, privacy['text'])
-    for criterion, own in result.get('acceptance', {}).items():
+    for criterion, accepting in result.get('acceptance', {}).items():
       add_row(
         f'  if {CRITERIA[criterion]}',
-        own['test'],
-        f'taken by {own["accepted"]:.0%}',
+        accepting['test'],
+        f'taken by {accepting["accepted"]:.0%}',
       )
   return table
 
@@ -118,14 +111,16 @@ def of_groups(
   of Liu et al.
   """
   any_result = next(iter(results.values()))
-  table = _table(f'{any_result["metric"]} of all examples of each group')
+  table = terminal.make_table(
+    f'{any_result["metric"]} of all examples of each group'
+  )
   table.add_column('group')
   table.add_column('clients', justify='right')
   for method in results:
     table.add_column(method, justify='right')
-  for group, own in any_result['groups'].items():
+  for group, of_group in any_result['groups'].items():
     pooled = [result['groups'][group]['pooled'] for result in results.values()]
-    table.add_row(group, str(own['num_clients']), *map(_number, pooled))
+    table.add_row(group, str(of_group['num_clients']), *map(_number, pooled))
   pooled = [result['pooled'] for result in results.values()]
   num_clients = any_result['test']['num_clients']
   table.add_row('all', str(num_clients), *map(_number, pooled))
@@ -139,14 +134,14 @@ def of_costs(
 
   If groups differ in their number of rounds, it has the range.
   """
-  table = _table('Costs of a client')
+  table = terminal.make_table('Costs of a client')
   table.add_column('method')
   table.add_column('models received', justify='right')
   table.add_column('passes over its examples', justify='right')
   for method, result in results.items():
     columns = []
     for name in ('rounds', 'local_epochs'):
-      numbers = sorted({own[name] for own in result['costs'].values()})
+      numbers = sorted({cost[name] for cost in result['costs'].values()})
       ends = dict.fromkeys((numbers[0], numbers[-1]))
       columns.append(' to '.join(f'{number:g}' for number in ends))
     table.add_row(method, *columns)
@@ -160,7 +155,7 @@ def print_results(
   terminal.print_table(of_results(results), file)
   if all('groups' in result for result in results.values()):
     terminal.print_table(of_groups(results), file)
-  if any(result.get('begins_with') for result in results.values()):
+  if any(result.get('started_from_training') for result in results.values()):
     terminal.print_table(of_costs(results), file)
 
 
@@ -176,7 +171,7 @@ def of_repeats(runs: repeats.Repeats) -> rich.table.Table:
   It has the form of Motley's tables 6 and 7.
   """
   better = 'higher' if runs.higher_is_better else 'lower'
-  table = _table(
+  table = terminal.make_table(
     f'{runs.metric} over {len(runs.runs)} repeats; {better} is better'
   )
   table.add_column('method')

@@ -44,7 +44,9 @@ _OF_TRAINING = (
 # The settings that may differ from the run's, in addition to those of its task.
 _MEASURED = {
   'seed',
-  *(own.name for own in dataclasses.fields(measurements.MeasurementSettings)),
+  *(
+    field.name for field in dataclasses.fields(measurements.MeasurementSettings)
+  ),
 }
 
 
@@ -78,18 +80,20 @@ def _configure(
         f'--set: {name} cannot be changed after {run.path} was trained. Only'
         ' the settings of its task, the seed and the measurements can differ.'
       )
-  own: Any = config.task_settings
-  if hasattr(own, 'encoding_file'):
+  task_settings: Any = config.task_settings
+  if hasattr(task_settings, 'encoding_file'):
     encoding = run.path / results_folder.ENCODING
     if not encoding.exists():
       raise errors.UserError(
         f'There is no {encoding}, which describes how data become examples.'
         ' Repeat the command of the run, which writes it.'
       )
-    own = dataclasses.replace(own, encoding_file=str(encoding.resolve()))
+    task_settings = dataclasses.replace(
+      task_settings, encoding_file=str(encoding.resolve())
+    )
   return dataclasses.replace(
     config,
-    task_settings=own,
+    task_settings=task_settings,
     run=dataclasses.replace(config.run, algorithms=tuple(names)),
     method_settings={name: config.method_settings[name] for name in names},
   )
@@ -139,19 +143,19 @@ def _check_task(
 
 
 def _with_found(
-  name: str, own: single_run.Training, task: tasks.Task
+  name: str, trained: single_run.Training, task: tasks.Task
 ) -> tasks.Task:
   """Returns a task with the groups that training found for its clients."""
-  if own.stage.found is None:
+  if trained.stage.found is None:
     return task
-  found = own.stage.found.values
+  found = trained.stage.found.values
   for client in task.test.client_ids:
     if client not in found:
       raise errors.UserError(
         f'{name} knows the groups of only the clients of its run, and {client}'
         ' is not one of them. Name another method.'
       )
-  attributes = {**task.attributes, tasks.GROUP: own.stage.found}
+  attributes = {**task.attributes, tasks.GROUP: trained.stage.found}
   return dataclasses.replace(task, attributes=attributes)
 
 
@@ -182,8 +186,8 @@ def evaluate(
   names = list(run.methods)
   if chosen is not None:
     # The baseline first, as others are compared with its clients.
-    own = (trained_config.run.baseline, execution.method_in(run, chosen))
-    names = list(dict.fromkeys(filter(None, own)))
+    needed = (trained_config.run.baseline, execution.method_in(run, chosen))
+    names = list(dict.fromkeys(filter(None, needed)))
   if privacy.ENTRIES[trained_config.privacy].of_examples:
     raise errors.UserError(
       f'The run in {folder} protects examples. Its evaluation would use them'
@@ -234,7 +238,7 @@ def evaluate(
         **{what: run.methods[name][what] for what in _OF_TRAINING},
         # Of which this folder has no files.
         'training': None,
-        'begins_with': None,
+        'started_from_training': None,
         'evaluated_from': str(folder.resolve()),
         'clients_in_training': sum(row['client'] in known for row in rows),
       }

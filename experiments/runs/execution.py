@@ -193,9 +193,9 @@ def trained_in(source: str) -> tuple[pathlib.Path, str, int]:
   if chosen is not None and chosen not in finished:
     raise errors.unknown('method', chosen, finished)
   rounds = {
-    own['training']: own['rounds']
-    for name, own in finished.items()
-    if own['training'] is not None and chosen in (None, name)
+    result['training']: result['rounds']
+    for name, result in finished.items()
+    if result['training'] is not None and chosen in (None, name)
   }
   if not rounds:
     raise errors.UserError(f'{source} has trained no global model.')
@@ -241,8 +241,8 @@ def _warmstart(
   task: tasks.Task,
 ) -> dict[str, methods.Method]:
   """Has the methods begin with the models of finished runs."""
-  for name, own in built.items():
-    if not own.first.model_places:
+  for name, method in built.items():
+    if not method.first.model_places:
       raise errors.UserError(
         f'{name} has no global model that could begin with a saved one. Leave'
         ' out the method, or warmstart_from.'
@@ -253,16 +253,16 @@ def _warmstart(
     ]
   except errors.UserError as error:
     raise errors.UserError(f'warmstart_from: {error}') from error
-  for name, own in built.items():
-    num_models = len(own.first.model_places)
+  for name, method in built.items():
+    num_models = len(method.first.model_places)
     if len(first) != num_models:
       raise errors.UserError(
         f'{name} begins with {num_models} models, but there are'
         f' {len(first)} in what warmstart_from names: {", ".join(sources)}.'
       )
   return {
-    name: dataclasses.replace(own, first_models=first)
-    for name, own in built.items()
+    name: dataclasses.replace(method, first_models=first)
+    for name, method in built.items()
   }
 
 
@@ -316,9 +316,9 @@ def build_methods(
     name: _build(name, config, task, measurement)
     for name in config.method_settings
   }
-  for name, own in built.items():
-    training.check(own, task, name)
-    groups.check(own, task, name)
+  for name, method in built.items():
+    training.check(method, task, name)
+    groups.check(method, task, name)
   if privacy.ENTRIES[config.privacy].of_examples:
     if len(measurements.personalization_parts(task, measurement)) > 1:
       raise errors.UserError(
@@ -332,7 +332,8 @@ def build_methods(
       )
   if config.privacy != privacy.NONE:
     built = {
-      name: _privately(name, own, config, task) for name, own in built.items()
+      name: _privately(name, method, config, task)
+      for name, method in built.items()
     }
   if config.run.warmstart_from:
     built = _warmstart(built, config.run.warmstart_from, task)

@@ -18,13 +18,13 @@ from tasks import task as tasks
 
 
 def _facts(
-  source: str, config: configs.Config, task: tasks.Task, title: str, **own: Any
+  source: str, config: configs.Config, task: tasks.Task, title: str, **more: Any
 ) -> dict[str, Any]:
   """Describes a model for a user who does not have the run."""
   return {
     'title': title,
     'run': source,
-    **own,
+    **more,
     'task': config.to_dict()['task'],
     'metric': task.metric,
     'higher_is_better': task.higher_is_better,
@@ -52,6 +52,13 @@ def _trained(
   return exported
 
 
+def _folder_name(client: str) -> str:
+  """Makes a name of a folder from the name of a client, by quoting."""
+  name = urllib.parse.quote(client, safe=' ')
+  # '.' and '..' would be other folders.
+  return name if name.strip('.') else name.replace('.', '%2E')
+
+
 def _personal(
   source: str,
   config: configs.Config,
@@ -64,21 +71,20 @@ def _personal(
   execution.check_frozen_weights(run.path, name, task)
   found = personal_weights.personalize(run, config, task, name, candidates)
   return {
-    # Names of clients may have characters that folders' names cannot have.
-    urllib.parse.quote(client, safe=' '): exported_models.Exported(
-      own.model,
-      own.weights,
+    _folder_name(client): exported_models.Exported(
+      personal.model,
+      personal.weights,
       _facts(
         source,
         config,
         task,
-        f'Model of {client} by {name}: {own.candidate}',
+        f'Model of {client} by {name}: {personal.candidate}',
         method=name,
         client=client,
-        candidate=own.candidate,
+        candidate=personal.candidate,
       ),
     )
-    for client, own in found.items()
+    for client, personal in found.items()
   }
 
 

@@ -45,16 +45,16 @@ def chosen_candidates(
     UserError: If clients of the run chose for themselves, and one was not among
       them.
   """
-  own = {row['client']: row['candidate'] for row in run.clients[name]}
+  by_client = {row['client']: row['candidate'] for row in run.clients[name]}
   of_all = list(run.methods[name]['chosen'])
   for client in clients:
-    if client not in own and len(of_all) > 1:
+    if client not in by_client and len(of_all) > 1:
       raise errors.UserError(
         f'In {run.path} each client has chosen a candidate of {name} for'
         f' itself, and {client} was none of them. The candidates are'
         f' {", ".join(of_all)}.'
       )
-  return {client: own.get(client, of_all[0]) for client in clients}
+  return {client: by_client.get(client, of_all[0]) for client in clients}
 
 
 def _check_checkpoint(folder: pathlib.Path, training: str, rounds: int) -> None:
@@ -90,9 +90,9 @@ def restore(
     UserError: If the folder has no results, or a checkpoint is gone.
   """
   names = list(names)
-  for name, own in results_folder.read(folder).methods.items():
-    if own['training'] is not None and {name, own['training']} & {*names}:
-      _check_checkpoint(folder, own['training'], own['rounds'])
+  for name, result in results_folder.read(folder).methods.items():
+    if result['training'] is not None and {name, result['training']} & {*names}:
+      _check_checkpoint(folder, result['training'], result['rounds'])
   execution.set_runtime(config.run)
   built = execution.build_methods(config, task)
   with results_folder.open_folder(folder, config) as run_folder:

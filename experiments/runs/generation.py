@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 
 import numpy as np
-import rich.box
-import rich.table
 from scipy import special
 import tensorflow as tf
 import tree
@@ -40,7 +38,7 @@ def _populations(task: tasks.Task) -> list[populations.Population]:
 
 def known_clients(task: tasks.Task) -> list[str]:
   """Lists all clients of a task."""
-  ids = [own.client_ids for own in _populations(task)]
+  ids = [population.client_ids for population in _populations(task)]
   return list(dict.fromkeys(client for some in ids for client in some))
 
 
@@ -48,9 +46,9 @@ def own_contexts(task: tasks.Task, client: str) -> list[str]:
   """Lists the contexts that a client has utterances under."""
   numbers = {
     int(number)
-    for own in _populations(task)
-    if client in own.client_ids
-    for load in own.sets.values()
+    for population in _populations(task)
+    if client in population.client_ids
+    for load in population.sets.values()
     for number in load(client)['context']
   }
   return [task.contexts[number] for number in sorted(numbers)]
@@ -79,8 +77,8 @@ class DialogueRun:
     """Loads a run; raises a `UserError` if its task is not a dialogue task."""
     folder, _, _ = execution.trained_in(source)
     config = configs.from_file(folder / results_folder.CONFIG)
-    own = config.task_settings
-    if not isinstance(own, dialogue.DialogueSettings):
+    settings = config.task_settings
+    if not isinstance(settings, dialogue.DialogueSettings):
       raise errors.UserError(
         f'{source} is of the task {config.task}, which generates no text. Name'
         ' a run of a task of dialogue.'
@@ -88,7 +86,7 @@ class DialogueRun:
     task = execution.load_task(config, data_dir)
     assert isinstance(task.model, prompted.FrozenGpt2)
     size = task.model.gpt2.vocabulary_size
-    encoding = dialogue.read_encoding(own, data_dir, size)
+    encoding = dialogue.read_encoding(settings, data_dir, size)
     return cls(source, config, task, task.model, encoding)
 
   def weights_of(self, client: str) -> models.Weights:
@@ -105,9 +103,9 @@ class DialogueRun:
     finished = finished_methods.restore(folder, self.config, self.task, [name])
     method, training = finished[name].method, finished[name].training
     population = next(
-      own
-      for own in reversed(_populations(self.task))
-      if client in own.client_ids
+      some
+      for some in reversed(_populations(self.task))
+      if client in some.client_ids
     )
     row = population.client_ids.index(client)
     load = population.sets.get('personalization') or population.sets['train']
@@ -198,26 +196,20 @@ def generate(
   words[:, : len(first)] = np.array(first) + 1
   for place in range(len(first), time + 1):
     logits = predict(tf.constant(words), tf.constant(place - 1)).numpy()
-    for own, scores, rng in zip(words, logits, generators.values()):
+    for row, scores, rng in zip(words, logits, generators.values()):
       likeliest = np.argsort(-scores, kind='stable')[:top]
       chances = special.softmax(scores[likeliest].astype(float))
-      own[place] = 1 + rng.choice(likeliest, p=chances)
-  return [encoding.decode(own - 1) for own in words]
-
-
-def _table(title: str, columns: Sequence[str]) -> rich.table.Table:
-  return rich.table.Table(
-    *columns, title=title, title_justify='left', box=rich.box.SIMPLE
-  )
+      row[place] = 1 + rng.choice(likeliest, p=chances)
+  return [encoding.decode(row - 1) for row in words]
 
 
 def show_known(source: str, data_dir: str | None) -> int:
   """Shows the clients and contexts of a run; returns the exit status."""
   task = DialogueRun.load(source, data_dir).task
-  clients = _table('clients', ['client', 'contexts of its own'])
+  clients = terminal.make_table('clients', 'client', 'contexts of its own')
   for client in known_clients(task):
     clients.add_row(client, ', '.join(own_contexts(task, client)))
-  contexts = _table('contexts', ['context'])
+  contexts = terminal.make_table('contexts', 'context')
   for context in task.contexts:
     contexts.add_row(context)
   terminal.print_table(clients)
@@ -258,7 +250,7 @@ def main(
         run.model, weights, run.encoding, prompt, generators, length, top
       )
     )
-  table = _table(client, ['context', *prompts])
+  table = terminal.make_table(client, 'context', *prompts)
   for context, *generated in zip(contexts, *of_prompts):
     table.add_row(context, *generated)
   terminal.print_table(table)

@@ -55,22 +55,23 @@ def _by_sentence(
       judged[_SENTENCES] = (total[:, tf.newaxis] * place,)
       return judged
 
-  own = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
+  fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
   return cast(
-    next_word.NextWordModel, BySentence(**own, num_sentences=num_sentences)
+    next_word.NextWordModel, BySentence(**fields, num_sentences=num_sentences)
   )
 
 
 def _with_place(population: populations.Population) -> populations.Population:
   """Adds the feature to a task's examples, where its value is not used."""
 
-  def load(own: populations.Load, client_id: str) -> populations.Examples:
-    examples = own(client_id)
+  def load(load_set: populations.Load, client_id: str) -> populations.Examples:
+    examples = load_set(client_id)
     size = populations.num_examples(examples)
     return {**examples, PLACE: np.zeros(size, np.int32)}
 
   sets = {
-    name: functools.partial(load, own) for name, own in population.sets.items()
+    name: functools.partial(load, load_set)
+    for name, load_set in population.sets.items()
   }
   return dataclasses.replace(population, sets=sets)
 
@@ -155,6 +156,6 @@ def log_probabilities(
   (totals,) = measured[_SENTENCES]
   found = {}
   for client, of_candidates in zip(measured['client_ids'], totals):
-    own = of_candidates[names.index(chosen[client])]
-    found[client] = -own[: len(sentences[client])]
+    scores = of_candidates[names.index(chosen[client])]
+    found[client] = -scores[: len(sentences[client])]
   return found

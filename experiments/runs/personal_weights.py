@@ -47,12 +47,12 @@ def _with_weight_statistics(model: models.Model) -> models.Model:
       )
       return found
 
-  own = {
+  fields = {
     field.name: getattr(model, field.name)
     for field in dataclasses.fields(model)
     if field.init
   }
-  return cast(models.Model, WithWeightStatistics(**own))
+  return cast(models.Model, WithWeightStatistics(**fields))
 
 
 def _find_clients(

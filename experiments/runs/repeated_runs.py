@@ -50,15 +50,15 @@ def run(
     UserError: If a run cannot be run, before any training.
   """
   folders.check_own(output_dir / SUMMARY, '"seeds"')
-  own = {seed: output_dir / f'seed_{seed}' for seed in by_seed}
+  folders_of_runs = {seed: output_dir / f'seed_{seed}' for seed in by_seed}
   for seed, config in by_seed.items():
-    with results_folder.open_folder(own[seed], config):
+    with results_folder.open_folder(folders_of_runs[seed], config):
       pass  # Fails if the folder belongs to another configuration.
   set_runtime = functools.cache(execution.set_runtime)
   for seed, config in by_seed.items():
     terminal.say(f'Seed {seed}')
-    single_run.run(config, own[seed], data_dir, set_runtime)
-  (repeated,) = repeats.read(list(own.values()))
+    single_run.run(config, folders_of_runs[seed], data_dir, set_runtime)
+  (repeated,) = repeats.read(list(folders_of_runs.values()))
   summary = {'seeds': list(by_seed), **repeats.summarize(repeated)}
   text = json.dumps(summary, indent=2, allow_nan=False)
   folders.write(output_dir / SUMMARY, f'{text}\n')
@@ -71,10 +71,12 @@ def main(
   data_dir: str | None,
 ) -> int:
   """Runs what a user asked for with each seed; returns the exit status."""
-  by_seed = {seed: configs.resolve(own) for seed, own in requests.items()}
+  by_seed = {
+    seed: configs.resolve(request) for seed, request in requests.items()
+  }
   output_dir = output_dir or _default_folder(next(iter(by_seed.values())))
   repeated = run(by_seed, output_dir, data_dir)
   tables.print_repeats(repeated)
   terminal.say(f'Written to {output_dir}')
-  single_run.refuse_diverged([own.methods for own in repeated.runs])
+  single_run.refuse_diverged([run.methods for run in repeated.runs])
   return 0

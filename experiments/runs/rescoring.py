@@ -11,11 +11,11 @@ where p is the probability under a language model.
 from collections.abc import Mapping, Sequence
 import dataclasses
 import json
+import math
 import pathlib
 from typing import Any
 
 import numpy as np
-import rich.box
 import rich.table
 import tensorflow as tf
 
@@ -57,8 +57,14 @@ class Utterance:
   line: int
 
 
-def _is_number(value: Any) -> bool:
-  return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _is_finite_number(value: Any) -> bool:
+  """Tells whether a value of JSON is a number that a float can hold."""
+  if isinstance(value, bool) or not isinstance(value, (int, float)):
+    return False
+  try:
+    return math.isfinite(value)
+  except OverflowError:  # JSON's whole numbers have no limit.
+    return False
 
 
 def _read_line(text: str, line: int) -> Utterance:
@@ -73,18 +79,19 @@ def _read_line(text: str, line: int) -> Utterance:
   hypotheses = found.get('hypotheses')
   if not isinstance(hypotheses, list) or not hypotheses:
     raise ValueError('no list "hypotheses"')
-  for number, own in enumerate(hypotheses, 1):
-    if not isinstance(own, dict) or not isinstance(own.get('text'), str):
+  for number, hypothesis in enumerate(hypotheses, 1):
+    fields = hypothesis if isinstance(hypothesis, dict) else {}
+    if not isinstance(fields.get('text'), str):
       raise ValueError(f'hypothesis {number} has no text "text"')
-    if not _is_number(own.get('score')) or not np.isfinite(own['score']):
+    if not _is_finite_number(fields.get('score')):
       raise ValueError(f'hypothesis {number} has no finite number "score"')
   for name in ('group', 'client'):
     if not isinstance(found.get(name), (str, type(None))):
       raise ValueError(f'"{name}" is no text')
   return Utterance(
     found['reference'],
-    [own['text'] for own in hypotheses],
-    np.array([own['score'] for own in hypotheses], np.float64),
+    [hypothesis['text'] for hypothesis in hypotheses],
+    np.array([hypothesis['score'] for hypothesis in hypotheses], np.float64),
     found.get('group'),
     found.get('client'),
     line,
@@ -113,7 +120,7 @@ def read(path: pathlib.Path) -> list[Utterance]:
           f'{path}, line {number}: this is no utterance ({error}). --help of'
           ' this program says what a line is.'
         ) from error
-  if not any(own.reference.split() for own in utterances):
+  if not any(utterance.reference.split() for utterance in utterances):
     raise errors.UserError(f'{path} has no utterance with words.')
   return utterances
 
@@ -249,19 +256,22 @@ def rescore(
   """
   model = _model(task, where)
   of_model = np.array(
-    [_model_of(own, task, len(trained), where) for own in utterances]
+    [
+      _model_of(utterance, task, len(trained), where)
+      for utterance in utterances
+    ]
   )
   chosen = [''] * len(utterances)
   for i in np.unique(of_model):
     rows = np.flatnonzero(of_model == i)
-    own = [utterances[row] for row in rows]
+    of_group = [utterances[row] for row in rows]
     of_hypotheses = log_probabilities(
       model,
       trained[i],
       task.vocabulary,
-      [text for utterance in own for text in utterance.hypotheses],
+      [text for utterance in of_group for text in utterance.hypotheses],
     )
-    ends = np.cumsum([len(utterance.hypotheses) for utterance in own])
+    ends = np.cumsum([len(utterance.hypotheses) for utterance in of_group])
     for row, log_probability in zip(rows, np.split(of_hypotheses, ends[:-1])):
       chosen[row] = choose(utterances[row], log_probability, weight)
   return chosen
@@ -278,30 +288,31 @@ def _rescore_personally(
   _model(task, f'{folder}:{name}')
   by_client: dict[str, list[str]] = {}
   places = []
-  for own in utterances:
-    if own.client is None:
+  for utterance in utterances:
+    if utterance.client is None:
       raise errors.UserError(
-        f'The utterance in line {own.line} must name a "client", as {name} has'
-        f' a model for each. Name {folder} alone for the model that it trained.'
+        f'The utterance in line {utterance.line} must name a "client", as'
+        f' {name} has a model for each. Name {folder} alone for the model that'
+        ' it trained.'
       )
-    sentences = by_client.setdefault(own.client, [])
-    places.append((own.client, len(sentences)))
-    sentences += own.hypotheses
+    sentences = by_client.setdefault(utterance.client, [])
+    places.append((utterance.client, len(sentences)))
+    sentences += utterance.hypotheses
   found = personal_rescoring.log_probabilities(folder, name, task, by_client)
   return [
-    choose(own, found[client][start:][: len(own.hypotheses)], weight)
-    for own, (client, start) in zip(utterances, places)
+    choose(
+      utterance, found[client][start:][: len(utterance.hypotheses)], weight
+    )
+    for utterance, (client, start) in zip(utterances, places)
   ]
 
 
 def _table(rates: Mapping[str, float], num_utterances: int) -> rich.table.Table:
-  table = rich.table.Table(
-    title=f'word error rate of {num_utterances} utterances; lower is better',
-    title_justify='left',
-    box=rich.box.SIMPLE,
+  table = terminal.make_table(
+    f'word error rate of {num_utterances} utterances; lower is better',
+    'scored by',
+    numbers=['word error rate'],
   )
-  table.add_column('scored by')
-  table.add_column('word error rate', justify='right')
   for name, rate in rates.items():
     table.add_row(name, f'{rate:.2%}')
   return table
@@ -319,7 +330,9 @@ def main(
   Returns the exit status.
   """
   utterances = read(nbest)
-  chosen = {FIRST_PASS: [choose(own, np.array(0.0), 0) for own in utterances]}
+  nothing = np.array(0.0)
+  first = [choose(utterance, nothing, 0) for utterance in utterances]
+  chosen = {FIRST_PASS: first}
   for source in dict.fromkeys(sources):
     folder, _, _ = execution.trained_in(source)
     config = configs.from_file(folder / results_folder.CONFIG)
@@ -332,9 +345,10 @@ def main(
     else:
       trained = execution.saved_models(source, task)
       chosen[source] = rescore(utterances, task, trained, weight, source)
-  references = [own.reference for own in utterances]
+  references = [utterance.reference for utterance in utterances]
   rates = {
-    name: word_error_rate(references, own) for name, own in chosen.items()
+    name: word_error_rate(references, hypotheses)
+    for name, hypotheses in chosen.items()
   }
   terminal.print_table(_table(rates, len(utterances)))
   if output:

@@ -163,7 +163,9 @@ class Trainings:
     self._methods: dict[Hashable, dict[str, methods.Method]] = {}
     for name, method in built.items():
       self._methods.setdefault(method.training_key, {})[name] = method
-    self._names = {key: next(iter(own)) for key, own in self._methods.items()}
+    self._names = {
+      key: next(iter(sharing)) for key, sharing in self._methods.items()
+    }
     self._done: dict[Hashable, Training] = {}
 
   def get(self, method: methods.Method, role: str = '') -> Training:
@@ -276,37 +278,37 @@ def evaluate(
 
 
 def _communication(
-  own: Training, folder: results_folder.RunFolder
+  trained: Training, folder: results_folder.RunFolder
 ) -> dict[str, float]:
   """Counts the parameters that a training sent.
 
   The total includes the trainings before it.
   """
-  method = own.stage.method
+  method = trained.stage.method
   counted = folder.communication(
-    own.name, method.parameters_down, method.parameters_up
+    trained.name, method.parameters_down, method.parameters_up
   )
-  if own.before is not None:
-    before = _communication(own.before, folder)
+  if trained.before is not None:
+    before = _communication(trained.before, folder)
     counted['total_parameters'] += before['total_parameters']
   return counted
 
 
-def _costs(own: Training, method: methods.Method) -> dict[str, Any]:
+def _costs(trained: Training, method: methods.Method) -> dict[str, Any]:
   """Counts a method's costs for a client, by group if there are groups."""
   shared = costs.of_personalization(method)
-  before = own.before
+  before = trained.before
   while before is not None:
     # Only the last training differs between groups.
     shared += before.costs[0]
     before = before.before
-  attribute = own.stage.method.trainer.cohort_attribute
+  attribute = trained.stage.method.trainer.cohort_attribute
   if attribute is None:
-    return {'all': dataclasses.asdict(shared + own.costs[0])}
-  names = own.stage.task.attributes[attribute].names
+    return {'all': dataclasses.asdict(shared + trained.costs[0])}
+  names = trained.stage.task.attributes[attribute].names
   # A group without training clients has no rounds, and so no costs of them.
   return {
-    name: dataclasses.asdict(shared + own.costs.get(g, costs.Cost()))
+    name: dataclasses.asdict(shared + trained.costs.get(g, costs.Cost()))
     for g, name in enumerate(names)
   }
 
@@ -356,33 +358,33 @@ def run(
       method = built[name]
       if name in folder.results:
         continue
-      own = trainings.get(method)
+      trained = trainings.get(method)
       others = None
       if baseline and baseline != name and method.baseline is None:
         others = serialization.metrics_in(folder.rows_of(baseline))
-      seconds = own.seconds
-      if own.name in folder.results:
-        seconds = folder.results[own.name]['training_seconds']
+      seconds = trained.seconds
+      if trained.name in folder.results:
+        seconds = folder.results[trained.name]['training_seconds']
       start = time.monotonic()
       choice = execution.choice(config.run)
       outcome = evaluate(
-        name, method, own, task, populations, config, choice, others
+        name, method, trained, task, populations, config, choice, others
       )
       result: dict[str, Any] = {
         **serialization.make_result(outcome),
         'hurt_against': None if others is None else baseline,
         'evaluation_seconds': time.monotonic() - start,
-        'training': own.name if method.trains else None,
-        'begins_with': own.before and own.before.name,
-        'rounds': own.ended.round,
+        'training': trained.name if method.trains else None,
+        'started_from_training': trained.before and trained.before.name,
+        'rounds': trained.ended.round,
         'warmstart_from': list(config.run.warmstart_from),
         'training_seconds': seconds,
-        'dropped_updates': own.ended.dropped_clients,
-        'diverged': own.ended.diverged,
-        'skipped_in_training': list(own.ended.skipped_clients),
+        'dropped_updates': trained.ended.dropped_clients,
+        'diverged': trained.ended.diverged,
+        'skipped_in_training': list(trained.ended.skipped_clients),
         'frozen_weights_sha256': method.trainer.model.frozen_digest,
-        'communication': _communication(own, folder),
-        'costs': _costs(own, method),
+        'communication': _communication(trained, folder),
+        'costs': _costs(trained, method),
         'privacy': serialization.make_guarantee(method.guarantee),
       }
       folder.add(name, result, serialization.make_rows(name, outcome))
@@ -402,8 +404,8 @@ def refuse_diverged(
   diverged = dict.fromkeys(
     name
     for run in runs
-    for name, own in run.items()
-    if own.get('diverged') or own['test']['mean'] is None
+    for name, result in run.items()
+    if result.get('diverged') or result['test']['mean'] is None
   )
   if diverged:
     raise errors.UserError(

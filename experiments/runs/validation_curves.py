@@ -19,10 +19,10 @@ from tasks import task as tasks
 
 def _numbers(outcome: outcomes.Outcome) -> dict[str, float]:
   """Summarizes validation clients, with the names of per_client.csv."""
-  own, before = outcome.test.summary, outcome.test.before
-  numbers = {'metric': own.mean}
-  if before is not None and own.hurt is not None:
-    numbers |= {'before': before.summary.mean, 'hurt': own.hurt}
+  test, before = outcome.test.summary, outcome.test.before
+  numbers = {'metric': test.mean}
+  if before is not None and test.hurt is not None:
+    numbers |= {'before': before.summary.mean, 'hurt': test.hurt}
   # The index of the candidate that most clients have.
   return numbers | {'candidate': float(np.bincount(outcome.chosen).argmax())}
 

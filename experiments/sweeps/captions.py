@@ -7,13 +7,13 @@ from experiments.sweeps import grid_results
 
 
 def of_points(what: str, results: Iterable[grid_results.PointResult]) -> str:
-  """Says of which clients a figure of points is, and of how many repeats.
+  """Writes which clients and how many repeats a figure of points shows.
 
   Args:
-    what: The task, or what else the figure is of.
+    what: The task, or another subject of the figure.
     results: The points.
   """
-  records = [record for own in results for record in own.records]
+  records = [record for result in results for record in result.records]
   return style.of_whom(
     what,
     max((len(record['test']) for record in records), default=0),

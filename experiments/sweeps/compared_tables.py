@@ -15,8 +15,6 @@ import pathlib
 from typing import Any
 
 import numpy as np
-import rich.box
-import rich.table
 
 from experiments.command_line import terminal
 from experiments.reporting import folders
@@ -24,7 +22,7 @@ from experiments.reporting import repeats
 from experiments.sweeps import grid_results
 from personalization import comparison
 
-# All clients, where there are groups beside them.
+# The name of all clients together, among the names of groups.
 _ALL = 'all'
 _COMPARISONS = 'comparisons.json'
 # {row: {column: mean and deviation over repeats}}
@@ -34,7 +32,7 @@ _Cells = Mapping[str, Mapping[str, tuple[float, float]]]
 def _cells(
   result: grid_results.PointResult, columns: Sequence[str]
 ) -> dict[str, tuple[float, float]]:
-  """Takes each column over the repeats of a point."""
+  """Computes the mean and the deviation of each column over repeats."""
   of_repeats: list[dict[str, float]] = []
   for record in result.records:
     of_repeats.append({})
@@ -46,7 +44,9 @@ def _cells(
   return {
     name: (float(np.mean(values)), float(np.std(values)))
     for name in of_repeats[0]
-    for values in [np.array([own[name] for own in of_repeats], np.float64)]
+    for values in [
+      np.array([numbers[name] for numbers in of_repeats], np.float64)
+    ]
   }
 
 
@@ -72,20 +72,20 @@ def compare(
     {'row against row': {group: a `comparison.Comparison`}}.
   """
   found: dict[str, dict[str, dict[str, Any]]] = {}
-  clients = {row: _of_clients(own) for row, own in winners.items()}
+  clients = {row: _of_clients(winner) for row, winner in winners.items()}
   for second, first in itertools.combinations(winners, 2):
     record = winners[first].records[0]
     everybody = [_ALL] * len(record['clients'])
     groups = dict(
       zip(record['clients'], record.get('client_groups', everybody))
     )
-    # Where a repeat has diverged there is no mean to compare.
+    # Clients whose model diverged in a repeat have no mean to compare.
     shared = [
       c
       for c in groups
       if len(clients[first].get(c, ())) == len(clients[second].get(c, ())) > 0
     ]
-    own = found[f'{first} against {second}'] = {}
+    of_pair = found[f'{first} against {second}'] = {}
     for group in (*record.get('groups', ()), _ALL):
       chosen = [c for c in shared if group in (groups[c], _ALL)]
       if chosen:
@@ -94,7 +94,7 @@ def compare(
           for row in (first, second)
         )
         compared = comparison.compare(one, other, record['higher_is_better'])
-        own[group] = dataclasses.asdict(compared)
+        of_pair[group] = dataclasses.asdict(compared)
   return found
 
 
@@ -104,35 +104,27 @@ def _text(mean: float, deviation: float) -> str:
 
 
 def _print(title: str, cells: _Cells) -> None:
-  table = rich.table.Table(
-    title=title, title_justify='left', box=rich.box.SIMPLE
-  )
-  table.add_column('method')
   columns = list(next(iter(cells.values())))
-  for name in columns:
-    table.add_column(name.replace('_', ' '), justify='right')
-  for row, own in cells.items():
-    table.add_row(row, *(_text(*own[name]) for name in columns))
+  numbers = [name.replace('_', ' ') for name in columns]
+  table = terminal.make_table(title, 'method', numbers=numbers)
+  for row, of_row in cells.items():
+    table.add_row(row, *(_text(*of_row[name]) for name in columns))
   terminal.print_table(table)
 
 
 def _print_comparisons(
   compared: Mapping[str, Mapping[str, Mapping[str, Any]]],
 ) -> None:
-  table = rich.table.Table(
-    title='Clients that are better : worse off, and the p of the sign test',
-    title_justify='left',
-    box=rich.box.SIMPLE,
+  columns = list(
+    dict.fromkeys(c for of_pair in compared.values() for c in of_pair)
   )
-  table.add_column('')
-  columns = list(dict.fromkeys(c for own in compared.values() for c in own))
-  for name in columns:
-    table.add_column(name, justify='right')
-  for pair, own in compared.items():
+  title = 'Clients that are better : worse off, and the p of the sign test'
+  table = terminal.make_table(title, '', numbers=columns)
+  for pair, of_pair in compared.items():
     texts = (
-      f'{own[name]["better"]} : {own[name]["worse"]}'
-      f' ({own[name]["p_sign"]:.2g})'
-      if name in own
+      f'{of_pair[name]["better"]} : {of_pair[name]["worse"]}'
+      f' ({of_pair[name]["p_sign"]:.2g})'
+      if name in of_pair
       else '–'
       for name in columns
     )
@@ -149,8 +141,8 @@ def show(
   """Shows a table, and writes the comparisons of its rows.
 
   Args:
-    title: What it shows.
-    columns: What it shows of the records.
+    title: Its title.
+    columns: The entries of the records that it shows.
     rows: The best point of each row that is finished.
     folder: The folder to write to.
 
@@ -158,7 +150,7 @@ def show(
     The number of each row and column, the mean over the repeats; None where a
     repeat diverged.
   """
-  cells = {row: _cells(own, columns) for row, own in rows.items()}
+  cells = {row: _cells(result, columns) for row, result in rows.items()}
   if cells:
     _print(title, cells)
   compared = compare(rows)
@@ -169,7 +161,7 @@ def show(
   return {
     row: {
       name: mean if np.isfinite(mean) else None
-      for name, (mean, _) in own.items()
+      for name, (mean, _) in of_row.items()
     }
-    for row, own in cells.items()
+    for row, of_row in cells.items()
   }

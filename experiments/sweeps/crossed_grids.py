@@ -59,10 +59,10 @@ def expand(
       for conditions in itertools.product(*axes):
         name = '_'.join((method, *conditions))
         cells[name] = Cell(method, conditions)
-        own = dict(row.get('settings', {}))
+        settings = dict(row.get('settings', {}))
         for axis, condition in zip(crossed.values(), conditions):
-          own |= axis[condition]
-        rows[name] = {'algorithm': row['algorithm'], 'settings': own}
+          settings |= axis[condition]
+        rows[name] = {'algorithm': row['algorithm'], 'settings': settings}
         names.append(name)
     grids.append({**own_grid, 'algorithms': names})
   return {**rest, 'rows': rows, 'grid': grids}, cells

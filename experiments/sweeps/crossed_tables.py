@@ -15,9 +15,6 @@ from collections.abc import Mapping, Sequence
 import json
 import pathlib
 
-import rich.box
-import rich.table
-
 from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import repeats
@@ -71,8 +68,8 @@ def compare(
     column = ' '.join(conditions)
     columns: dict[str, Sequence[str] | None] = {column: None}
     for condition in conditions:
-      for name, own in groups.get(condition, {}).items():
-        columns[f'{column}, {name}'] = own
+      for name, members in groups.get(condition, {}).items():
+        columns[f'{column}, {name}'] = members
     for name, of_groups in columns.items():
       figures: dict[str, float | None] = {'ours': None}
       if row in winners:
@@ -82,12 +79,14 @@ def compare(
   return table
 
 
-def _text(own: Mapping[str, float | None]) -> str:
+def _text(figures: Mapping[str, float | None]) -> str:
   text = '–'
-  if own['ours'] is not None:
-    text = repeats.spread(own['ours'], own['over_repeats'] or 0.0, '.3f')
-  if own['published'] is not None:
-    text += f' ({own["published"]:.2f})'
+  if figures['ours'] is not None:
+    text = repeats.spread(
+      figures['ours'], figures['over_repeats'] or 0.0, '.3f'
+    )
+  if figures['published'] is not None:
+    text += f' ({figures["published"]:.2f})'
   return text
 
 
@@ -96,15 +95,11 @@ def _print(
   table: Mapping[str, Mapping[str, Mapping[str, float | None]]],
   columns: Sequence[str],
 ) -> None:
-  printed = rich.table.Table(
-    title=title, title_justify='left', box=rich.box.SIMPLE
-  )
-  printed.add_column('method')
-  for column in columns:
-    printed.add_column(column, justify='right')
-  for method, own in table.items():
+  printed = terminal.make_table(title, 'method', numbers=columns)
+  for method, figures in table.items():
     printed.add_row(
-      method, *(_text(own[name]) if name in own else '' for name in columns)
+      method,
+      *(_text(figures[name]) if name in figures else '' for name in columns),
     )
   terminal.print_table(printed)
 
@@ -128,7 +123,9 @@ def show(
     folder: The folder to write to.
   """
   table = compare(cells, groups, published, winners)
-  columns = list(dict.fromkeys(name for own in table.values() for name in own))
+  columns = list(
+    dict.fromkeys(name for figures in table.values() for name in figures)
+  )
   whole = [name for name in columns if ',' not in name]
   _print(f'{title}; published in brackets', table, whole)
   for condition in whole:
@@ -138,8 +135,8 @@ def show(
   for condition in whole:
     epsilons = [
       epsilon
-      for own in table.values()
-      if (epsilon := own.get(condition, {}).get('epsilon')) is not None
+      for figures in table.values()
+      if (epsilon := figures.get(condition, {}).get('epsilon')) is not None
     ]
     if epsilons:
       terminal.say(

@@ -2,24 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import json
+import functools
 import math
 import pathlib
-import time
-
-import rich.box
-import rich.table
 
 from experiments.command_line import terminal
 from experiments.configuration import configs
-from experiments.reporting import folders
 from experiments.reporting.plots import method_plots
 from experiments.reporting.plots import style
 from experiments.sweeps import captions
 from experiments.sweeps import curves
 from experiments.sweeps import grid_results
 from experiments.sweeps import grids
-from experiments.sweeps import launching
+from experiments.sweeps import reruns
 from personalization import accounting
 
 # For each figure and curve, each method's values over x, those of all repeats.
@@ -29,7 +24,7 @@ _Drawn = Mapping[tuple[str, str], dict[str, dict[float, list[float]]]]
 def collect(
   table: curves.CurveTable, results: Sequence[grid_results.PointResult]
 ) -> _Drawn:
-  """Collects what is drawn, of the points that are finished."""
+  """Collects the values to draw, from the points that are finished."""
   drawn: _Drawn = {
     (figure, curve): {} for figure in table.figures for curve in table.curves
   }
@@ -46,13 +41,13 @@ def collect(
 
 
 def extrapolated(table: curves.CurveTable) -> dict[float, float]:
-  """Finds the ε of each noise that a larger population would have.
+  """Computes the ε that a larger population would have with each noise.
 
-  Its rounds are as many as those of the points, its clients drawn by a Poisson
-  sample, and δ is N^-1.1.
+  It has as many rounds as the points, its clients are drawn by Poisson
+  sampling, and δ is N^-1.1.
 
   Args:
-    table: The curves; there are none of noise without a `population`.
+    table: The curves. Without a `population`, no ε is computed.
 
   Returns:
     {x: ε}.
@@ -79,8 +74,8 @@ def make_rows(
   """Makes a row for each figure, curve and x.
 
   Args:
-    drawn: What is drawn.
-    epsilons: The ε of each noise, if x is one.
+    drawn: The values that are drawn.
+    epsilons: The ε of each x, if x is noise.
 
   Returns:
     {row: {method: the mean over the repeats}}, and 'epsilon', which is None
@@ -88,14 +83,14 @@ def make_rows(
   """
   rows: dict[str, dict[str, float | None]] = {}
   for (figure, curve), methods in drawn.items():
-    for x in sorted({x for own in methods.values() for x in own}):
+    for x in sorted({x for by_x in methods.values() for x in by_x}):
       row = rows[f'{figure} {curve} {x:g}'] = {}
       if x in epsilons:
         finite = math.isfinite(epsilons[x])
         row['epsilon'] = epsilons[x] if finite else None
-      for method, own in methods.items():
-        if x in own:
-          row[method] = sum(own[x]) / len(own[x])
+      for method, by_x in methods.items():
+        if x in by_x:
+          row[method] = sum(by_x[x]) / len(by_x[x])
   return rows
 
 
@@ -111,15 +106,12 @@ def _text(column: str, row: Mapping[str, float | None]) -> str:
 def _print(
   table: curves.CurveTable, rows: Mapping[str, Mapping[str, float | None]]
 ) -> None:
-  printed = rich.table.Table(
-    title=table.title, title_justify='left', box=rich.box.SIMPLE
-  )
   columns = list(dict.fromkeys(name for row in rows.values() for name in row))
-  printed.add_column(f'figure, curve, {table.x_label}')
-  for column in columns:
-    printed.add_column(
-      column.replace('epsilon', 'ε, extrapolated'), justify='right'
-    )
+  printed = terminal.make_table(
+    table.title,
+    f'figure, curve, {table.x_label}',
+    numbers=[name.replace('epsilon', 'ε, extrapolated') for name in columns],
+  )
   for name, row in rows.items():
     printed.add_row(name, *(_text(column, row) for column in columns))
   terminal.print_table(printed)
@@ -143,41 +135,23 @@ def draw(
   elif table.most is not None:
     return method_plots.fractions(methods, label, metric, higher_is_better)
   else:
-    ticks = {x: f'{x:g}' for own in methods.values() for x in own}
+    ticks = {x: f'{x:g}' for by_x in methods.values() for x in by_x}
   return method_plots.against(methods, label, ticks, metric, higher_is_better)
 
 
-def main(
-  table: curves.CurveTable,
-  json_file: pathlib.Path | None,
-  folder: pathlib.Path,
-  data_dir: str | None,
-  launcher: launching.Launcher,
-  is_dry_run: bool,
-) -> int:
-  """Runs curves again and draws them; returns the exit status.
-
-  Args:
-    table: The curves.
-    json_file: Where to write the means over the repeats.
-    folder: The folder of the results.
-    data_dir: The folder of the data sets.
-    launcher: Starts what does the work.
-    is_dry_run: Whether to only say what there is to do.
-  """
-  start = time.monotonic()
-  grid = grids.open_grid(table.grid, folder, data_dir, launcher)
-  if is_dry_run:
-    grid.dry_run()
-    return 0
-  failed = grid.carry_out()
+def _show(
+  table: curves.CurveTable, folder: pathlib.Path, grid: grids.Grid
+) -> dict[str, dict[str, float | None]]:
+  """Draws and prints the curves of a grid; returns their rows."""
   results = grid.results()
   drawn = collect(table, results)
   for line in grid.diverged():
     terminal.say(line)
   epsilons = extrapolated(table)
   higher_is_better = any(
-    record['higher_is_better'] for own in results for record in own.records
+    record['higher_is_better']
+    for result in results
+    for record in result.records
   )
   for (figure, curve), methods in drawn.items():
     metric = f'{table.curves[curve].metric.replace("parent_", "")}, {curve}'
@@ -186,11 +160,10 @@ def main(
     style.save(drawing, folder / 'plots', f'{figure}_{curve}')
   rows = make_rows(drawn, epsilons)
   _print(table, rows)
-  if json_file:
-    folders.write(json_file, json.dumps(rows, indent=2) + '\n')
-  terminal.say(
-    f'Written to {folder}, in'
-    f' {terminal.duration(time.monotonic() - start)} with'
-    f' {launcher}.'
-  )
-  return 1 if failed else 0
+  return rows
+
+
+def main(table: curves.CurveTable, rerun: reruns.Rerun) -> int:
+  """Runs curves again and draws them; returns the exit status."""
+  show = functools.partial(_show, table, rerun.folder)
+  return rerun.carry_out(table.grid, show)

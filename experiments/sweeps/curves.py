@@ -1,8 +1,8 @@
 """The published curves that come with the code, each in a TOML file.
 
-It is the file of a grid, see `grid_file`, and what is drawn of the points: a
-metric of each method against one of its settings, in a figure for each of some
-tasks. Against noise, ε is shown as well, of a larger population.
+The file is that of a grid, see `grid_file`, and says how its points are drawn:
+a metric of each method against one of its settings, in a figure for each of
+some tasks. If the setting is noise, the ε of a larger population is shown, too.
 """
 
 from collections.abc import Mapping
@@ -56,14 +56,15 @@ class CurveTable:
   """Published curves.
 
   Attributes:
-    title: What they show.
+    title: Their title.
     x: The setting on the x axis.
-    x_label: What the x axis is.
-    curves: What is drawn in each figure, by name.
+    x_label: The label of the x axis.
+    curves: The curves in each figure, by name.
     figures: The settings that the points of a figure have, by its name.
     grid: The points.
-    most: The number that it is shown as a part of; None if it is no part.
-    population: What private trainings are extrapolated to, if they are.
+    most: The value of x that is drawn at 1; None if x is drawn as it is.
+    population: The population that private trainings are extrapolated to, if
+      they are.
   """
 
   title: str
@@ -77,13 +78,13 @@ class CurveTable:
 
   def place(self, point: grid_file.Point) -> tuple[str, float]:
     """Returns the figure of a point, and where it is on the x axis."""
-    own = {**point.settings, **point.values}
+    settings_of_point = {**point.settings, **point.values}
     (figure,) = (
       name
       for name, settings in self.figures.items()
-      if settings.items() <= own.items()
+      if settings.items() <= settings_of_point.items()
     )
-    return figure, own[self.x] / (self.most or 1)
+    return figure, settings_of_point[self.x] / (self.most or 1)
 
 
 def read(name: str) -> CurveTable:
@@ -91,7 +92,9 @@ def read(name: str) -> CurveTable:
   if name not in table_names():
     raise errors.unknown('table', name, table_names())
   contents = tomllib.loads((_CURVES / f'{name}.toml').read_text('utf-8'))
-  curves = {name: Curve(**own) for name, own in contents.pop('curves').items()}
+  curves = {
+    name: Curve(**curve) for name, curve in contents.pop('curves').items()
+  }
   keys = ('title', 'x', 'x_label', 'figures', 'most')
   named = {key: contents.pop(key) for key in keys if key in contents}
   population = contents.pop('population', None)

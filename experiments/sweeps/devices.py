@@ -15,14 +15,14 @@ class Devices:
 
   Attributes:
     core: The core.
-    gpu: The GPU as CUDA_VISIBLE_DEVICES names it, if the machine has any.
+    gpu: The GPU, as in CUDA_VISIBLE_DEVICES; None if the machine has none.
   """
 
   core: int
   gpu: str | None
 
   def keep_to(self) -> None:
-    """Has this process use only them, if it has not imported TensorFlow yet."""
+    """Restricts this process to them, before it imports TensorFlow."""
     os.sched_setaffinity(0, {self.core})
     if self.gpu is not None:
       os.environ['CUDA_VISIBLE_DEVICES'] = self.gpu
@@ -33,13 +33,13 @@ def _gpus() -> list[str]:
   visible = os.environ.get('CUDA_VISIBLE_DEVICES')
   if visible is None:
     return [str(i) for i, _ in enumerate(_DRIVER.glob('*'))]
-  # CUDA, too, ends the list at what is no GPU, as -1.
+  # As in CUDA, the list ends at the first name that is no GPU, such as -1.
   names = (name.strip() for name in visible.split(','))
   return list(itertools.takewhile(lambda name: name not in ('', '-1'), names))
 
 
 def of_process(number: int) -> Devices:
-  """Returns the devices of a process; those of the next one are the next."""
+  """Returns the devices of a process; the next number has the next devices."""
   cores, gpus = sorted(os.sched_getaffinity(0)), _gpus()
   number += os.getpid()  # Other programs on this machine begin elsewhere.
   return Devices(

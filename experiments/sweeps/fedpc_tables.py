@@ -22,8 +22,6 @@ import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
-import rich.box
-import rich.table
 
 from experiments.command_line import terminal
 from experiments.reporting import folders
@@ -156,8 +154,8 @@ def _rows(
   rows: dict[str, dict[str, _Row]] = {}
   for name, (method, (users,)) in cells.items():
     if name in winners:
-      own = candidates_of(winners[name].records[0]['candidates'])
-      rows.setdefault(method, {})[users] = _Row(winners[name], own)
+      candidates = candidates_of(winners[name].records[0]['candidates'])
+      rows.setdefault(method, {})[users] = _Row(winners[name], candidates)
       for derived, (source, candidate) in DERIVED.items():
         if source == method:
           rows.setdefault(derived, {})[users] = _Row(
@@ -191,16 +189,16 @@ def compare(
       theirs: Mapping[str, float] = {}
       if _is_published(row):
         theirs = published.get(f'{method}_{users}', {})
-      own = figures.setdefault(method, {})[users] = {}
+      by_k = figures.setdefault(method, {})[users] = {}
       for k in _AMOUNTS:
         pooled = row.pooled(k)
-        own[k] = {'ours': None}
+        by_k[k] = {'ours': None}
         # What diverged has no figure.
         if np.isfinite(pooled).all():
-          own[k]['ours'] = float(pooled.mean())
-          own[k]['over_repeats'] = float(pooled.std())
+          by_k[k]['ours'] = float(pooled.mean())
+          by_k[k]['over_repeats'] = float(pooled.std())
         if k in theirs:
-          own[k]['published'] = theirs[k]
+          by_k[k]['published'] = theirs[k]
   return figures
 
 
@@ -250,23 +248,21 @@ def check_claims(
   return found
 
 
-def _text(own: Mapping[str, float | None]) -> str:
+def _text(figure: Mapping[str, float | None]) -> str:
   text = '–'
-  if own['ours'] is not None:
-    text = repeats.spread(own['ours'], own['over_repeats'] or 0.0, '.1f')
-  return f'{text} ({own["published"]:.1f})' if 'published' in own else text
+  if figure['ours'] is not None:
+    text = repeats.spread(figure['ours'], figure['over_repeats'] or 0.0, '.1f')
+  return (
+    f'{text} ({figure["published"]:.1f})' if 'published' in figure else text
+  )
 
 
 def _print(title: str, figures: _Figures) -> None:
   for users in (KNOWN, WITHHELD):
-    printed = rich.table.Table(
-      title=f'{title}, {users} users',
-      title_justify='left',
-      box=rich.box.SIMPLE,
+    numbers = [f'k = {k}' for k in _AMOUNTS]
+    printed = terminal.make_table(
+      f'{title}, {users} users', 'method', numbers=numbers
     )
-    printed.add_column('method')
-    for k in _AMOUNTS:
-      printed.add_column(f'k = {k}', justify='right')
     for method, by_users in figures.items():
       if users in by_users:
         printed.add_row(method, *map(_text, by_users[users].values()))
@@ -280,15 +276,12 @@ def _milliseconds(row: _Row, name: str) -> str:
 
 
 def _print_times(rows: Mapping[str, Mapping[str, _Row]]) -> None:
-  printed = rich.table.Table(
-    title='Milliseconds a user: in a round of training, and to be adapted'
-    ' (once for each k) and evaluated',
-    title_justify='left',
-    box=rich.box.SIMPLE,
+  printed = terminal.make_table(
+    'Milliseconds a user: in a round of training, and to be adapted (once for'
+    ' each k) and evaluated',
+    'method',
+    numbers=('training', 'testing'),
   )
-  printed.add_column('method')
-  for name in ('training', 'testing'):
-    printed.add_column(name, justify='right')
   for method, by_users in rows.items():
     # Only withheld users are evaluated in two cohorts, which tells the time.
     if method not in DERIVED and WITHHELD in by_users:
@@ -344,7 +337,7 @@ def show(
   )
   return {
     method: {
-      users: {k: own['ours'] for k, own in by_k.items()}
+      users: {k: figure['ours'] for k, figure in by_k.items()}
       for users, by_k in by_users.items()
     }
     for method, by_users in figures.items()

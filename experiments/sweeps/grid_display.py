@@ -23,14 +23,14 @@ def make_table(
   table.add_column('best point', overflow='fold')
   for name in ('validation', 'test ± over repeats', 'deviation', 'hurt'):
     table.add_column(name, justify='right')
-  for name, own in winners.items():
-    hurt = own.over_repeats('hurt')
+  for name, winner in winners.items():
+    hurt = winner.over_repeats('hurt')
     table.add_row(
       name,
-      own.point.describe(),
-      f'{own.validation:#.4g}',
-      repeats.spread(*own.mean, '#.4g', '#.2g'),
-      f'{own.deviation[0]:#.4g}',
+      winner.point.describe(),
+      f'{winner.validation:#.4g}',
+      repeats.spread(*winner.mean, '#.4g', '#.2g'),
+      f'{winner.deviation[0]:#.4g}',
       f'{hurt[0]:.1%}' if hurt else '–',
     )
   return table
@@ -81,7 +81,9 @@ class GridDisplay:
   def show(self) -> None:
     """Prints a line now and then, where no table is drawn anew."""
     if not self._on_terminal and self._next_line.is_due():
-      best = {name: f'{own.validation:.4g}' for name, own in self.best.items()}
+      best = {
+        name: f'{winner.validation:.4g}' for name, winner in self.best.items()
+      }
       better = [
         f'{name} {value}'
         for name, value in best.items()

@@ -76,11 +76,11 @@ _KINDS: Mapping[type, str] = {
   bool: 'true or false',
   int: 'a whole number',
 }
-# What the settings of a point cannot have, and where it is named.
+# Settings that points cannot have, and what to name instead.
 _ELSEWHERE = {'seed': 'repeats', 'algorithms': 'the algorithms of a grid'}
-# The most runs, unless the file says another number.
+# The largest number of runs, unless the file sets another one.
 _MOST_RUNS = 10_000
-_MOST_CHARACTERS = 100  # Of a name of a file.
+_MOST_CHARACTERS = 100  # The limit for names of rows, which files have.
 _HALVING_KEYS = {'first_rounds': int, 'factor': int}
 _ROW_KEYS = {'algorithm': str, 'settings': dict}
 _GRID_KEYS = {
@@ -115,8 +115,8 @@ class Point:
 
   def describe(self, with_settings: bool = True) -> str:
     """Writes its values, and by default its settings before them."""
-    own = {**(self.settings if with_settings else {}), **self.values}
-    return ' '.join(f'{name}={value}' for name, value in own.items())
+    shown = {**(self.settings if with_settings else {}), **self.values}
+    return ' '.join(f'{name}={value}' for name, value in shown.items())
 
   def __str__(self) -> str:
     return f'{self.name} {self.describe()}'
@@ -214,7 +214,7 @@ def _check(
   for name, value in table.items():
     if name not in keys:
       raise errors.UserError(f'{where}: {errors.unknown("key", name, keys)}')
-    # A bool is no number.
+    # In Python, a bool is an int as well.
     if type(value) is not keys[name]:
       kind = _KINDS[keys[name]]
       raise errors.UserError(
@@ -262,10 +262,10 @@ def _bounds(
       f'{where}: {next(iter(bounds))} draws values at random. Say how many'
       ' points to draw, as samples = 30.'
     )
-  for distribution, own in bounds.items():
-    for name, given in own.items():
+  for distribution, by_name in bounds.items():
+    for name, given in by_name.items():
       sampling.check_bounds(distribution, name, given, where)
-  listed = [name for own in bounds.values() for name in own]
+  listed = [name for by_name in bounds.values() for name in by_name]
   listed += _values(grid, where)
   _check_different(listed, where)
   return bounds
@@ -280,7 +280,7 @@ def _combinations(grid: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
       for combination in itertools.product(*values.values())
     ]
   drawn = (sampling.draw(i, values, bounds) for i in range(grid['samples']))
-  return list({repr(own): own for own in drawn}.values())
+  return list({repr(values): values for values in drawn}.values())
 
 
 def _check_different(elements: list[Any], where: str) -> None:

@@ -62,21 +62,21 @@ class PointResult:
   @property
   def mean(self) -> tuple[float, float]:
     """The test clients' mean: its mean and its deviation over repeats."""
-    return _over_repeats([np.mean(own) for own in self._test()])
+    return _over_repeats([np.mean(test) for test in self._test()])
 
   def mean_within(self, groups: Collection[str]) -> tuple[float, float] | None:
     """The same of the test clients of some groups; None if there are none."""
     of_groups = [
-      own[np.isin(record['client_groups'], list(groups))]
-      for own, record in zip(self._test(), self.records)
+      test[np.isin(record['client_groups'], list(groups))]
+      for test, record in zip(self._test(), self.records)
     ]
-    means = [np.mean(own) for own in of_groups if len(own)]
+    means = [np.mean(test) for test in of_groups if len(test)]
     return _over_repeats(means) if means else None
 
   @property
   def deviation(self) -> tuple[float, float]:
     """The deviation over test clients: its mean and deviation over repeats."""
-    return _over_repeats([np.std(own) for own in self._test()])
+    return _over_repeats([np.std(test) for test in self._test()])
 
   def _test(self) -> list[np.ndarray]:
     return [np.array(r['test'], np.float64) for r in self.records]
@@ -90,10 +90,15 @@ class PointResult:
     ]
 
 
+def has_diverged(record: grid_records.Record) -> bool:
+  """Tells whether a metric, of validation or of a test client, is no number."""
+  return record['validation'] is None or None in record['test']
+
+
 def of_point(
   point: grid_file.Point, records: Sequence[grid_records.Record | None]
 ) -> PointResult:
-  """Takes together what came of a point.
+  """Summarizes the runs of a point.
 
   Args:
     point: The point.
@@ -103,11 +108,8 @@ def of_point(
     The result of the point.
   """
   finished = tuple(record for record in records if record is not None)
-  complete = len(finished) == len(records) and all(
-    record['validation'] is not None for record in finished
-  )
   validation = None
-  if complete:
+  if len(finished) == len(records) and not any(map(has_diverged, finished)):
     validation = float(np.mean([record['validation'] for record in finished]))
   return PointResult(point, finished, validation)
 
@@ -115,11 +117,8 @@ def of_point(
 def score(result: PointResult) -> float:
   """Returns what to choose by, of which more is better."""
   assert result.validation is not None
-  record = result.records[0]
-  higher = record['higher_is_better'] and (
-    record['chosen_by'] == record['metric']
-  )
-  return result.validation if higher else -result.validation
+  lower = grid_records.lower_is_chosen(result.records[0])
+  return -result.validation if lower else result.validation
 
 
 def best(results: Iterable[PointResult]) -> dict[str, PointResult]:
@@ -168,26 +167,22 @@ def write(
   columns = ['algorithm', *names, 'repeats', 'validation', 'test', 'hurt']
   writer = csv.DictWriter(table, columns, lineterminator='\n')
   writer.writeheader()
-  for own in results:
+  for result in results:
     row: dict[str, Any] = {
-      'algorithm': own.point.name,
-      'repeats': len(own.records),
+      'algorithm': result.point.name,
+      'repeats': len(result.records),
     }
-    if own.validation is not None:
-      hurt = own.over_repeats('hurt')
+    if result.validation is not None:
+      hurt = result.over_repeats('hurt')
       row |= {
-        'validation': f'{own.validation:.7g}',
-        'test': f'{own.mean[0]:.7g}',
+        'validation': f'{result.validation:.7g}',
+        'test': f'{result.mean[0]:.7g}',
         'hurt': f'{hurt[0]:.4g}' if hurt else '',
       }
-    writer.writerow(row | dict(own.point.values))
+    writer.writerow(row | dict(result.point.values))
   folders.write(folder / 'points.csv', table.getvalue())
-  text = json.dumps(
-    {name: describe(own) for name, own in winners.items()}, indent=2
-  )
-  folders.write(folder / 'results.json', f'{text}\n')
-  for name, own in winners.items():
-    config = configs.resolve(grid.request(own.point, grid.repeats[0]))
+  for name, winner in winners.items():
+    config = configs.resolve(grid.request(winner.point, grid.repeats[0]))
     seeds = ', '.join(map(str, grid.repeats))
     header = (
       f'# The best point of {name}, with the first of the seeds {seeds}.\n'
@@ -195,6 +190,11 @@ def write(
     )
     text = header + tomli_w.dumps(config.to_dict())
     folders.write(_preset(folder, name), text)
+  # It comes last, as a report expects a preset for each row in it.
+  text = json.dumps(
+    {name: describe(winner) for name, winner in winners.items()}, indent=2
+  )
+  folders.write(folder / 'results.json', f'{text}\n')
 
 
 def check_presets(folder: pathlib.Path, names: Iterable[str]) -> None:

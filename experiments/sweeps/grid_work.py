@@ -12,6 +12,7 @@ import numpy as np
 from algorithms import methods
 from base import errors
 from experiments.configuration import configs
+from experiments.configuration import user_settings
 from experiments.reporting import grid_records
 from experiments.runs import execution
 from experiments.sweeps import grid_file
@@ -25,10 +26,10 @@ from personalization import summaries
 from personalization import training
 from tasks import task as tasks
 
-# Batches of so many programs of rounds, and data of so many cohorts, are kept
-# for the next training of the same seed.
+# The number of programs of rounds whose batches are kept for the next training
+# with the same seed, and of cohorts whose data are kept.
 _KEPT = 10
-# Digits that a number keeps in a record.
+# The number of digits of a number in a record.
 _DIGITS = 7
 
 
@@ -49,15 +50,16 @@ class GridRun:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """Runs of one training, which is evaluated in several ways or rounds.
+  """Runs of one training, which is evaluated after several numbers of rounds.
 
-  So are runs of trainings that begin with its model.
+  They may differ in how clients are personalized. Trainings that start from the
+  model of this one belong to the same job.
 
   Attributes:
     name: A name that is the same in every program that has the grid.
     runs: The runs, those of fewer rounds first.
     rounds: The number of rounds of the training that comes first.
-    program: Tells which jobs have the same computations.
+    program: A text that jobs with the same computations have in common.
     metric: The metric to choose by; None for the task's.
     detailed: Whether the records have `make_details`.
   """
@@ -76,8 +78,19 @@ class Job:
 
 
 def make_runs(grid: grid_file.GridFile) -> list[GridRun]:
-  """Makes all runs of a grid; raises a `UserError` if one cannot be."""
-  runs: dict[str, GridRun] = {}
+  """Makes all runs of a grid.
+
+  Args:
+    grid: The grid.
+
+  Returns:
+    A run of each point with the first seed, then with the second, and so on.
+    Points that are configured alike have runs with the same keys.
+
+  Raises:
+    UserError: If a point cannot be run.
+  """
+  runs = []
   for seed in grid.repeats:
     for point in grid.points:
       config = configs.resolve(grid.request(point, seed))
@@ -86,9 +99,8 @@ def make_runs(grid: grid_file.GridFile) -> list[GridRun]:
           f'{point}: rounds_per_evaluation must be 0 in a grid. Do a point with'
           ' experiments:run to see its course.'
         )
-      run = GridRun(config.digest(), point, config)
-      runs.setdefault(run.key, run)
-  return list(runs.values())
+      runs.append(GridRun(config.digest(), point, config))
+  return runs
 
 
 def make_jobs(
@@ -155,7 +167,7 @@ def make_jobs(
 def _without_length(
   settings: schedules.TrainingSettings,
 ) -> schedules.TrainingSettings:
-  """Returns what trainings have in common that differ in their rounds."""
+  """Returns the settings without the number of rounds or epochs."""
   return dataclasses.replace(settings, total_rounds=0, total_epochs=0)
 
 
@@ -173,15 +185,15 @@ def _numbers(values: np.ndarray) -> list[float | None]:
 
 
 def _means(outcome: outcomes.Outcome, name: str) -> dict[str, float | None]:
-  """Takes the mean of a metric over test clients, after and before.
+  """Computes means of a metric over test clients.
 
   Args:
     outcome: The outcome.
     name: The metric.
 
   Returns:
-    That of the personal models, which were chosen; and that of the baseline,
-    where there is one.
+    The mean at the chosen candidates ('personal') and, if there is a baseline,
+    the mean at the baseline ('global').
   """
   values = outcome.evaluated.test.values[name]
   means = {'personal': _number(choosing.at(values, outcome.chosen).mean())}
@@ -191,17 +203,18 @@ def _means(outcome: outcomes.Outcome, name: str) -> dict[str, float | None]:
 
 
 def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
-  """Writes what is kept of a run.
+  """Makes the record of a run.
 
   Args:
     run: The run.
-    outcome: What came of it.
+    outcome: Its outcome.
 
   Returns:
-    The mean over the clients of the validation metric at the chosen candidates,
-    which tells the best point; each test client's metric at them, and before
-    personalization; what tables have of these; and the means of all metrics. If
-    the task knows groups, also the metric of all examples of each together.
+    The mean over clients of the validation metric at the chosen candidates, by
+    which the best point is chosen; each test client's metric at them, and
+    before personalization; statistics of these, for tables; and the means of
+    all metrics. If clients are in known groups, also the metric over all
+    examples of each group together.
   """
   evaluated, test = outcome.evaluated, outcome.test
   record = {
@@ -257,15 +270,15 @@ class _Clock:
     self._sizes: list[int] = []
 
   def tick(self, size: int) -> None:
-    """Notes that one of so many clients has just ended."""
+    """Notes that a round or cohort of `size` clients has just ended."""
     self._ends.append(time.monotonic())
     self._sizes.append(size)
 
   @property
   def seconds(self) -> float | None:
-    """The seconds a client, without the first time, in which much is compiled.
+    """The seconds per client, without the first round or cohort.
 
-    None if there was no second time.
+    The first one includes compiling. None if there was no second one.
     """
     if len(self._ends) < 2:
       return None
@@ -275,27 +288,27 @@ class _Clock:
 def make_details(
   outcome: outcomes.Outcome, rounds: _Clock, cohorts: _Clock
 ) -> dict[str, Any]:
-  """Writes what is kept of a run in a detailed grid, beside `make_record`.
+  """Makes the further entries of a run's record in a detailed grid.
 
   Args:
-    outcome: What came of the run.
-    rounds: When its rounds ended.
-    cohorts: When the cohorts of its evaluation did.
+    outcome: The outcome of the run.
+    rounds: The times at which its rounds ended.
+    cohorts: The times at which the cohorts of its evaluation ended.
 
   Returns:
-    For each candidate the metric of all test clients' examples together, and
-    that of each test client; the seconds that the training of a client takes in
-    a round, and its evaluation, None where that was too short to tell; and the
+    For each candidate, the metric over all test clients' examples together and
+    that of each test client; the seconds that a client trains in a round and
+    that its evaluation takes, None if they were too short to measure; and the
     number of the model's frozen weights.
   """
   evaluated = outcome.evaluated
   by_candidate = {}
   for i, candidate in enumerate(evaluated.candidates):
     chosen = np.full(len(evaluated.test.client_ids), i)
-    own = outcomes.SetOutcome(evaluated, evaluated.test, chosen)
+    of_candidate = outcomes.SetOutcome(evaluated, evaluated.test, chosen)
     by_candidate[str(candidate)] = {
-      'pooled': _number(own.pooled()),
-      'test': _numbers(own.values),
+      'pooled': _number(of_candidate.pooled()),
+      'test': _numbers(of_candidate.values),
     }
   frozen = outcome.task.model.frozen.values()
   return {
@@ -327,12 +340,13 @@ class _Trainings:
 
     Args:
       method: The method.
-      how: How to train; for no fewer rounds than it was asked for before.
+      how: The settings of the training. They must have at least as many
+        rounds as in earlier calls.
     """
     key: Hashable = method.training_key
     schedule: schedules.Schedule | None = self._schedule
     if method.before is not None:
-      # What it begins with is another model after more rounds.
+      # The training before it has another model after more rounds.
       key, schedule = (key, how.total_rounds, how.total_epochs), None
       if key in self._done:
         return self._done[key]
@@ -364,7 +378,7 @@ class Runner:
     self._kept: dict[str, tuple[Any, Any]] = {}
 
   def _once(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
-    """Makes something, unless the last one of that name was for this key."""
+    """Makes something, or returns what was last made, if for the same key."""
     if name not in self._kept or self._kept[name][0] != key:
       self._kept[name] = key, make()
     return self._kept[name][1]
@@ -382,6 +396,8 @@ class Runner:
       The records of its runs.
     """
     config = job.runs[0].config
+    # A process of its own has not registered their methods and tasks yet.
+    user_settings.import_modules(config.run.modules, 'the grid')
     if self._runtime != config.run.runtime:
       self._runtime = config.run.runtime
       execution.set_runtime(config.run)
@@ -406,15 +422,16 @@ class Runner:
       on_progress(number)
 
     trainings = _Trainings(task, schedule, on_round)
-    for run in job.runs:
+
+    def carry_out(run: GridRun) -> grid_records.Record:
+      method = _build(run.config, task)
+      stage, trained = trainings.get(method, run.config.training)
       of_cohorts = _Clock()
 
       def on_cohort(size: int) -> None:
-        of_cohorts.tick(size)  # noqa: B023
-        on_progress(trained.round)  # noqa: B023
+        of_cohorts.tick(size)
+        on_progress(trained.round)
 
-      method = _build(run.config, task)
-      stage, trained = trainings.get(method, run.config.training)
       evaluated = evaluation.evaluate(
         method,
         trained,
@@ -431,4 +448,7 @@ class Runner:
         record |= make_details(outcome, of_rounds, of_cohorts)
       if method.guarantee is not None:
         record['epsilon'] = _number(method.guarantee.epsilon)
-      yield run, {**record, 'dropped_updates': trained.dropped_clients}
+      return {**record, 'dropped_updates': trained.dropped_clients}
+
+    for run in job.runs:
+      yield run, carry_out(run)

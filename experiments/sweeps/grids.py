@@ -1,10 +1,10 @@
-"""A grid under way: what is left of it is done by several processes.
+"""Carries out what is left of a grid, by several processes.
 
-Several programs, of one machine or of many, may work on the same folder:
+Several programs, on one machine or on many, may work on the same folder:
 
 runs/      the records of the finished runs
-leases/    who works on what
-logs/      of what failed, and what the processes print
+leases/    the jobs that programs are working on
+logs/      the errors of failed runs, and what the processes print
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,21 +44,31 @@ from experiments.sweeps import workers
 
 # The number of rounds that a dry run times.
 _TIMED_ROUNDS = 100
-# So often it looks for the best points so far, and what other programs did.
+# How often a program looks for the best points, and for news of other programs.
 _SECONDS_PER_LOOK = 2
 _RUNS, _LEASES, _LOGS = 'runs', 'leases', 'logs'
 
 
 class _Rung:
-  """Points that are run, and which run is of which point."""
+  """The points of a grid, or of a rung of successive halving, and their runs.
+
+  Attributes:
+    contents: The grid's file with these points.
+    runs: The runs, each of which is done once, whatever points have it.
+  """
 
   def __init__(self, contents: grid_file.GridFile):
     self.contents = contents
-    self.runs = grid_work.make_runs(contents)
-    self._keys: dict[int, list[str]] = {}
-    place = {id(point): i for i, point in enumerate(contents.points)}
-    for run in self.runs:
-      self._keys.setdefault(place[id(run.point)], []).append(run.key)
+    runs = grid_work.make_runs(contents)
+    # The runs are those of all points with the first seed, then the second, …
+    num_points = len(contents.points)
+    self._keys = [
+      [run.key for run in runs[i::num_points]] for i in range(num_points)
+    ]
+    first: dict[str, grid_work.GridRun] = {}
+    for run in runs:
+      first.setdefault(run.key, run)
+    self.runs = list(first.values())
 
   def num_done(self, records: grid_records.GridRecords) -> int:
     """Counts the runs that are finished."""
@@ -69,11 +79,18 @@ class _Rung:
   ) -> list[grid_results.PointResult]:
     """Returns the result of each point, from the runs that are finished."""
     return [
-      grid_results.of_point(
-        self.contents.points[i], [records.by_key.get(key) for key in keys]
-      )
-      for i, keys in self._keys.items()
+      grid_results.of_point(point, [records.by_key.get(key) for key in keys])
+      for point, keys in zip(self.contents.points, self._keys)
     ]
+
+  def distinct_results(
+    self, records: grid_records.GridRecords
+  ) -> list[grid_results.PointResult]:
+    """Returns the results without points that repeat a point of their row."""
+    distinct: dict[tuple[str, ...], grid_results.PointResult] = {}
+    for result, keys in zip(self.results(records), self._keys):
+      distinct.setdefault((result.point.name, *keys), result)
+    return list(distinct.values())
 
 
 class Grid:
@@ -100,9 +117,9 @@ class Grid:
   @property
   def is_another(self) -> bool:
     """Whether there are finished runs, but none of this grid."""
-    own = {run.key for run in self._rungs[0].runs}
+    keys = {run.key for run in self._rungs[0].runs}
     finished = self._records.by_key
-    return bool(finished) and own.isdisjoint(finished)
+    return bool(finished) and keys.isdisjoint(finished)
 
   def jobs(self) -> list[grid_work.Job]:
     """Makes the jobs that are left to do."""
@@ -114,9 +131,9 @@ class Grid:
       )
     if done == len(rung.runs):
       return []
-    own = self._contents
+    contents = self._contents
     jobs = grid_work.make_jobs(
-      rung.runs, own.metric, self._data_dir, own.detailed
+      rung.runs, contents.metric, self._data_dir, contents.detailed
     )
     # A job has the same name whatever is left of it.
     left = [job.without(self._records.by_key) for job in jobs]
@@ -147,37 +164,28 @@ class Grid:
     for job in jobs:
       by_program.setdefault(job.program, []).append(job)
     total = 0.0
-    for number, own in enumerate(by_program.values(), 1):
-      run = own[0].runs[-1]
-      terminal.say(f'Timing {run.point} ({number} of {len(by_program)})')
-
-      def timed(rounds: int, run: grid_work.GridRun = run) -> float:
-        settings = dataclasses.replace(
-          run.config.training,
-          total_rounds=min(rounds, own[0].rounds),  # noqa: B023
-          total_epochs=0,
-        )
-        config = dataclasses.replace(run.config, training=settings)
-        run = dataclasses.replace(run, config=config)
-        job = dataclasses.replace(own[0], runs=(run,))  # noqa: B023
-        start = time.monotonic()
-        list(runner.run(job, lambda _: None))
-        return time.monotonic() - start
-
-      first = timed(_TIMED_ROUNDS)
-      evaluation = timed(0)
-      rounds = min(_TIMED_ROUNDS, own[0].rounds)
-      per_round = (timed(rounds) - evaluation) / max(rounds, 1)
-      total += first + sum(
-        job.rounds * max(per_round, 0) + len(job.runs) * evaluation
-        for job in own
+    for number, alike in enumerate(by_program.values(), 1):
+      job = alike[0]
+      terminal.say(
+        f'Timing {job.runs[-1].point} ({number} of {len(by_program)})'
       )
-    return total / self._launcher.num_workers
+      rounds = min(_TIMED_ROUNDS, job.rounds)
+      total += _seconds(runner, job, rounds)  # This includes compiling.
+      evaluation = _seconds(runner, job, 0)
+      training = max(_seconds(runner, job, rounds) - evaluation, 0)
+      total += sum(
+        job.rounds * training / max(rounds, 1) + len(job.runs) * evaluation
+        for job in alike
+      )
+    # A Ray cluster may have no machines yet.
+    return total / max(self._launcher.num_workers, 1)
 
   def results(self) -> list[grid_results.PointResult]:
     """Returns the results so far of all points, those of all rungs."""
     return [
-      result for rung in self._rungs for result in rung.results(self._records)
+      result
+      for rung in self._rungs
+      for result in rung.distinct_results(self._records)
     ]
 
   def _best(self) -> dict[str, grid_results.PointResult]:
@@ -189,18 +197,26 @@ class Grid:
 
     What other programs work on in the meantime is left to them.
     """
-    failed = self._carry_out_rung()
-    for contents in self._rungs_to_come:
-      self._rungs.append(_Rung(contents))
-      terminal.say(
-        f'Rung {len(self._rungs)}: {len(contents.points)} points with up to'
-        f' {max(p.values["total_rounds"] for p in contents.points)} rounds'
-      )
-      failed += self._carry_out_rung()
+    with (
+      contextlib.closing(grid_leases.Leases(self._folder / _LEASES)) as leases,
+      contextlib.closing(self._launcher.start(self._work())) as crew,
+    ):
+      failed = self._carry_out_rung(leases, crew)
+      for contents in self._rungs_to_come:
+        self._rungs.append(_Rung(contents))
+        terminal.say(
+          f'Rung {len(self._rungs)}: {len(contents.points)} points with up to'
+          f' {max(p.values["total_rounds"] for p in contents.points)} rounds'
+        )
+        failed += self._carry_out_rung(leases, crew)
     return failed
 
-  def _carry_out_rung(self) -> int:
+  def _carry_out_rung(
+    self, leases: grid_leases.Leases, crew: launching.Workers
+  ) -> int:
+    """Does what is left of the last rung; returns how many runs failed."""
     jobs = self.jobs()
+    queue = job_queue.JobQueue(jobs, self._records, leases)
     console = terminal.console(sys.stderr)
     display = grid_display.GridDisplay(
       sum(max(job.rounds, 1) for job in jobs),
@@ -211,44 +227,41 @@ class Grid:
     live: contextlib.AbstractContextManager = contextlib.nullcontext()
     if console.is_terminal:
       live = rich.live.Live(display, console=console, refresh_per_second=2)
-    under_way: dict[str, int] = {}
-    last_look = 0.0
-    leases = grid_leases.Leases(self._folder / _LEASES)
-    with contextlib.closing(leases):
-      queue = job_queue.JobQueue(jobs, self._records, leases)
-      events = self._launcher.carry_out(queue, self._work())
-      with live, contextlib.closing(events):
-        for event in events:
-          if event is not None:
-            if event.item is not None:
-              queue.add(event.result)
-              self._say_outlook()
-            if event.progress is not None:
-              under_way[event.job.name] = event.progress
-            if event.ended:
-              under_way.pop(event.job.name, None)
-            if event.lost:
-              queue.put_back(event.job)
-            elif event.ended:
-              self._report(queue.end(event.job), event.error)
-          if time.monotonic() > last_look + _SECONDS_PER_LOOK:
-            queue.look()
-            display.best = self._best()
-            last_look = time.monotonic()
-          display.runs, display.failed = queue.runs_done, len(queue.failed)
-          display.rounds = queue.rounds_done + sum(under_way.values())
-          display.waits = queue.only_others_work
-          display.show()
-      queue.look()
+    next_look = 0.0
+    with live:
+      for event in crew.carry_out(queue):
+        if event is not None:
+          self._handle(event, queue)
+        if time.monotonic() > next_look:
+          queue.look()
+          display.best = self._best()
+          next_look = time.monotonic() + _SECONDS_PER_LOOK
+        display.runs, display.failed = queue.runs_done, len(queue.failed)
+        display.rounds = queue.rounds_done
+        display.waits = queue.only_others_work
+        display.show()
+    queue.look()
     rung = self._rungs[-1]
     return len(rung.runs) - rung.num_done(self._records)
 
+  def _handle(self, event: launching.Event, queue: job_queue.JobQueue) -> None:
+    """Notes what a worker has done, or that it failed or was lost."""
+    if event.item is not None:
+      queue.add(event.result)
+      self._say_outlook()
+    if event.progress is not None:
+      queue.progress[event.job.name] = event.progress
+    if event.lost:
+      queue.put_back(event.job)
+    elif event.ended:
+      self._report(queue.end(event.job), event.error)
+
   def _work(self) -> launching.Work:
     """Tells workers what they need to know."""
-    own = self._contents, self._folder.absolute(), self._data_dir
+    arguments = self._contents, self._folder.absolute(), self._data_dir
     return launching.Work(
-      launch.LateCall('experiments.sweeps.grid_work', 'Runner', own[2:]),
-      launch.LateCall('experiments.sweeps.grids', 'work', own),
+      launch.LateCall('experiments.sweeps.grid_work', 'Runner', arguments[2:]),
+      launch.LateCall('experiments.sweeps.grids', 'work', arguments),
       self._folder.absolute() / _LOGS / f'worker-{self._records.program}',
     )
 
@@ -270,6 +283,16 @@ class Grid:
       reason = error.strip().splitlines()[-1]
       terminal.say(f'Failed: {run.point}: {reason} (see {log})')
 
+  def exit_status(self, num_failed: int) -> int:
+    """Says how many runs failed, if any; returns a program's exit status."""
+    if not num_failed:
+      return 0
+    terminal.say(
+      f'{num_failed} runs failed; see {self._folder / _LOGS}. The same command'
+      ' tries them again.'
+    )
+    return 1
+
   def write(self) -> dict[str, grid_results.PointResult]:
     """Writes the results; returns the best points."""
     winners = self._best()
@@ -280,16 +303,31 @@ class Grid:
   def diverged(self) -> list[str]:
     """Says which points had numbers that are not finite, a line for each."""
     lines = []
-    for own in self.results():
-      dropped = sum(record['dropped_updates'] for record in own.records)
-      if any(record['validation'] is None for record in own.records):
-        lines.append(f'Diverged: {own.point}')
+    for result in self.results():
+      dropped = sum(record['dropped_updates'] for record in result.records)
+      if any(map(grid_results.has_diverged, result.records)):
+        lines.append(f'Diverged: {result.point}')
       elif dropped:
         lines.append(
-          f'Diverged in part: {own.point}: dropped {dropped} updates that were'
-          ' not finite'
+          f'Diverged in part: {result.point}: dropped {dropped} updates that'
+          ' were not finite'
         )
     return lines
+
+
+def _seconds(
+  runner: grid_work.Runner, job: grid_work.Job, rounds: int
+) -> float:
+  """Measures the seconds that the last run of a job takes with other rounds."""
+  run = job.runs[-1]
+  training = dataclasses.replace(
+    run.config.training, total_rounds=rounds, total_epochs=0
+  )
+  config = dataclasses.replace(run.config, training=training)
+  run = dataclasses.replace(run, config=config)
+  start = time.monotonic()
+  list(runner.run(dataclasses.replace(job, runs=(run,)), lambda _: None))
+  return time.monotonic() - start
 
 
 def _draw(
@@ -300,16 +338,18 @@ def _draw(
   """Draws the test clients at the best points, those of all repeats."""
   if not winners:
     return
-  of_clients = {name: own.of_clients('test') for name, own in winners.items()}
+  of_clients = {
+    name: winner.of_clients('test') for name, winner in winners.items()
+  }
   record = next(iter(winners.values())).records[0]
   judged = record['metric'], record['higher_is_better']
   figures = {'clients': client_plots.box_plot(of_clients, *judged)}
-  for name, own in winners.items():
-    if own.records[0].get('hurt'):
+  for name, winner in winners.items():
+    if winner.records[0].get('hurt'):
       figures[f'hurt_{name}'] = client_plots.hurt_scatter(
-        own.of_clients('before'),
-        own.of_clients('test'),
-        own.of_clients('personalization_examples'),
+        winner.of_clients('before'),
+        winner.of_clients('test'),
+        winner.of_clients('personalization_examples'),
         *judged,
         title=names.written_out(name),
       )
@@ -330,7 +370,7 @@ def open_grid(
     contents: The grid's file.
     folder: The folder of its results.
     data_dir: The folder of the data sets.
-    launcher: Starts what does the work.
+    launcher: Starts the workers.
 
   Returns:
     The grid, on which other programs may work as well.
@@ -343,7 +383,9 @@ def open_grid(
   try:
     folder.mkdir(parents=True, exist_ok=True)
     folders.check_free(folder, grid_records.NAMES)
-    grid_results.check_presets(folder, {own.name for own in contents.points})
+    grid_results.check_presets(
+      folder, {point.name for point in contents.points}
+    )
     for name in (_RUNS, _LEASES, _LOGS):
       (folder / name).mkdir(exist_ok=True)
   except OSError as error:
@@ -373,12 +415,12 @@ def work(
   data_dir: str | None,
   num_workers: int,
 ) -> int:
-  """Works on a grid that another program shows; see `launching.Work`."""
+  """Works on a grid whose results another program shows; see `launching`."""
   launcher = workers.OnThisMachine(num_workers)
   grid = open_grid(contents, folder, data_dir, launcher)
-  missing = grid.carry_out()
+  num_failed = grid.carry_out()
   grid.write()
-  return 1 if missing else 0
+  return grid.exit_status(num_failed)
 
 
 def main(
@@ -393,15 +435,10 @@ def main(
   if is_dry_run:
     grid.dry_run()
     return 0
-  failed = grid.carry_out()
+  num_failed = grid.carry_out()
   winners = grid.write()
   for line in grid.diverged():
     terminal.say(line)
   terminal.print_table(grid_display.make_table(winners))
   terminal.say(f'Written to {folder}')
-  if failed:
-    terminal.say(
-      f'{failed} runs failed; see {folder / _LOGS}. The same command tries them'
-      ' again.'
-    )
-  return 1 if failed else 0
+  return grid.exit_status(num_failed)

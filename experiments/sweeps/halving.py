@@ -46,8 +46,8 @@ def rungs(
     yield dataclasses.replace(grid, points=points)
     kept = {
       id(result.point)
-      for name, own in _by_row(last_results()).items()
-      for result in own[
+      for name, results in _by_row(last_results()).items()
+      for result in results[
         : math.ceil(num_points[name] / grid.halving.factor**number)
       ]
     }
@@ -81,6 +81,6 @@ def _by_row(
   for result in results:
     if result.validation is not None:
       rows.setdefault(result.point.name, []).append(result)
-  for own in rows.values():
-    own.sort(key=grid_results.score, reverse=True)
+  for of_row in rows.values():
+    of_row.sort(key=grid_results.score, reverse=True)
   return rows

@@ -1,4 +1,4 @@
-"""The jobs of a grid that are left, shared with other programs by leases."""
+"""The remaining jobs of a grid, which programs share by leases."""
 
 from collections.abc import Collection, Iterable, Sequence
 import time
@@ -16,7 +16,7 @@ class JobQueue:
 
   Attributes:
     runs_done: The number of runs that were finished, by whatever program.
-    rounds_done: The number of rounds of the jobs that have ended.
+    progress: The number of rounds done of each job under way here, by name.
     failed: The runs that failed here, and that no other program finished.
   """
 
@@ -35,7 +35,9 @@ class JobQueue:
     self._counted: set[str] = set()
     self._others: set[str] = set()
     self._next_look = 0.0
-    self.runs_done = self.rounds_done = 0
+    self._ended_rounds = 0
+    self.runs_done = 0
+    self.progress: dict[str, int] = {}
     self.failed: set[str] = set()
 
   @property
@@ -48,18 +50,23 @@ class JobQueue:
     """Whether all that is left is what other programs work on."""
     return bool(self._waiting) and not self._given
 
+  @property
+  def rounds_done(self) -> int:
+    """The number of rounds of the jobs that ended, and of those under way."""
+    return self._ended_rounds + sum(self.progress.values())
+
   def take(self, last_program: str | None) -> grid_work.Job | None:
     """Claims a job for a worker.
 
-    It is one with the same computations as the worker's last job, which are
-    compiled already. The next best has computations that nobody works on; and
-    else the jobs are taken in their order.
+    Jobs with the computations of the worker's last job come first, as these are
+    compiled already; then jobs with computations that nobody works on; and then
+    the others, in their order.
 
     Args:
       last_program: The `program` of the worker's last job.
 
     Returns:
-      The job, without the runs that are finished; None if there is none now.
+      The job, without finished runs; None if there is no job to claim now.
     """
     if time.monotonic() < self._next_look:
       return None
@@ -87,7 +94,7 @@ class JobQueue:
     return {job.program for job in jobs if job is not None}
 
   def look(self) -> None:
-    """Looks what other programs have done, and at what they work."""
+    """Finds out what other programs have finished, and what they work on."""
     self._note(self._records.read_others())
     self._others = self._leases.of_others()
 
@@ -107,7 +114,7 @@ class JobQueue:
   def _count(self, job: grid_work.Job) -> None:
     if job.name not in self._counted:
       self._counted.add(job.name)
-      self.rounds_done += max(job.rounds, 1)
+      self._ended_rounds += max(job.rounds, 1)
 
   def add(self, record: grid_records.Record) -> None:
     """Adds the record of a run, unless another program has just done so."""
@@ -116,14 +123,16 @@ class JobQueue:
       self._note([record['key']])
 
   def put_back(self, job: grid_work.Job) -> None:
-    """Has what is left of a job be done by another worker."""
+    """Returns a job, so that another worker does what is left of it."""
     self._waiting = {job.name: self._given.pop(job.name), **self._waiting}
+    self.progress.pop(job.name, None)
     self._leases.give_back(job.name)
     self._next_look = 0.0
 
   def end(self, job: grid_work.Job) -> Sequence[grid_work.GridRun]:
     """Gives a job back; returns those of its runs that failed."""
     del self._given[job.name]
+    self.progress.pop(job.name, None)
     self._leases.give_back(job.name)
     failed = [run for run in job.runs if run.key not in self._records.by_key]
     self.failed.update(run.key for run in failed)

@@ -38,14 +38,12 @@ class OnRay:
     counted: int = launch.load(_RAY_WORKERS).num_workers(self.address)
     return counted
 
-  def carry_out(
-    self, queue: launching.Queue, work: launching.Work
-  ) -> launching.Events:
-    """Carries out jobs on the machines of the cluster."""
-    events: launching.Events = launch.load(_RAY_WORKERS).carry_out(
-      self.address, queue, work
+  def start(self, work: launching.Work) -> launching.Workers:
+    """Connects to the cluster."""
+    started: launching.Workers = launch.load(_RAY_WORKERS).start(
+      self.address, work
     )
-    return events
+    return started
 
   def __str__(self) -> str:
     return 'the Ray cluster'

@@ -1,6 +1,7 @@
 """Gives jobs to workers, on this machine or on others."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+import abc
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import dataclasses
 import pathlib
 import traceback
@@ -18,7 +19,7 @@ class Event:
     item: A part of the job that was done, if one was.
     result: The result of that part.
     error: What went wrong with the rest of the job, if something did.
-    lost: Whether its worker was lost, so that another one has to do the rest.
+    lost: Whether its worker was lost, so that another one must do the rest.
     progress: How far the job is.
     ended: Whether the process has ended its work on the job.
   """
@@ -32,7 +33,7 @@ class Event:
   ended: bool = False
 
 
-Events = Generator[Event | None, None, None]
+Events = Iterator[Event | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,11 +41,12 @@ class Work:
   """The work of a grid, as a launcher gives it to workers.
 
   Attributes:
-    make_runner: Makes what carries out jobs: `run(job, on_progress)`, a
-      generator of (item, result). It imports nothing before it is called.
-    everything: Works on the grid as a program of its own, in so many processes
-      of its machine as it is called with, and returns the exit status.
-    log: A file for what workers print, to whose name they add their own.
+    make_runner: Makes a runner, whose method `run(job, on_progress)` carries
+      out a job and yields (item, result).
+    everything: Works on the grid as a separate program. It takes the number of
+      processes to start on its machine, and returns the exit status.
+    log: The path of the files for what workers print. They append their names
+      to it.
   """
 
   make_runner: launch.LateCall
@@ -53,7 +55,7 @@ class Work:
 
 
 class Queue(Protocol):
-  """Where the jobs come from."""
+  """Gives out jobs."""
 
   @property
   def is_over(self) -> bool:
@@ -68,7 +70,7 @@ class Queue(Protocol):
 
 
 class Worker(Protocol):
-  """Carries out a job at a time.
+  """Carries out one job at a time.
 
   Attributes:
     program: The `program` of its last job, if it had one.
@@ -81,16 +83,53 @@ class Worker(Protocol):
 
 
 class Workers(Protocol):
-  """Workers of one kind."""
+  """Workers, which carry out the jobs of one queue after another."""
 
+  def carry_out(self, queue: Queue) -> Events:
+    """Carries out the jobs of a queue, until it is over.
+
+    Yields:
+      What happens, and now and then None if nothing does.
+    """
+
+  def close(self) -> None:
+    """Stops all of them."""
+
+
+class WorkerPool(abc.ABC):
+  """Workers that this program gives jobs to; see `Workers`."""
+
+  @abc.abstractmethod
   def idle(self) -> Iterable[Worker]:
-    """Returns those that have no job."""
+    """Returns the workers that have no job."""
 
-  def news(self) -> Iterator[Event | None]:
+  @abc.abstractmethod
+  def news(self) -> Events:
     """Waits a moment for news, and yields them; None if there are none."""
 
-  def stop(self) -> None:
+  @abc.abstractmethod
+  def close(self) -> None:
     """Stops all of them."""
+
+  def carry_out(self, queue: Queue) -> Events:
+    """Carries out jobs; see `Workers`.
+
+    A worker whose job has ended gets its next job only after the caller has
+    handled that event.
+    """
+    under_way = 0
+    while True:
+      for worker in self.idle():
+        job = queue.take(worker.program)
+        if job is None:
+          break
+        worker.give(job)
+        under_way += 1
+      if not under_way and queue.is_over:
+        return
+      for event in self.news():
+        under_way -= event is not None and event.ended
+        yield event
 
 
 class Launcher(Protocol):
@@ -100,49 +139,24 @@ class Launcher(Protocol):
   def num_workers(self) -> int:
     """The approximate number of workers."""
 
-  def carry_out(self, queue: Queue, work: Work) -> Events:
-    """Carries out jobs.
+  def start(self, work: Work) -> Workers:
+    """Starts workers, or prepares to start them once there are jobs.
 
     Args:
-      queue: Where the jobs come from.
       work: What the workers need to know.
 
-    Yields:
-      What happens, and now and then None if nothing does. It is to be closed.
+    Returns:
+      The workers, which the caller closes.
     """
 
   def __str__(self) -> str:
-    """Tells what the workers are, for the user."""
-
-
-def carry_out(queue: Queue, workers: Workers) -> Events:
-  """Carries out jobs; see `Launcher`.
-
-  A worker whose job has ended is given another one when that event was dealt
-  with.
-  """
-  under_way = 0
-  try:
-    while True:
-      for worker in workers.idle():
-        job = queue.take(worker.program)
-        if job is None:
-          break
-        worker.give(job)
-        under_way += 1
-      if not under_way and queue.is_over:
-        return
-      for event in workers.news():
-        under_way -= event is not None and event.ended
-        yield event
-  finally:
-    workers.stop()
+    """Describes the workers, for the user."""
 
 
 def run(
   runner: Any, job: Any, on_progress: Callable[[int], None]
 ) -> Iterator[Mapping[str, Any]]:
-  """Carries out a job by what `Work.make_runner` has made.
+  """Carries out a job with a runner, see `Work.make_runner`.
 
   Yields:
     The fields of its events.
@@ -151,6 +165,6 @@ def run(
   try:
     for item, result in runner.run(job, on_progress):
       yield dict(item=item, result=result)
-  except Exception:  # Whatever it is, it is this job's.
+  except Exception:  # Any error of a job must leave the others alone.
     error = traceback.format_exc()
   yield dict(error=error, ended=True)

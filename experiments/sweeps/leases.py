@@ -1,13 +1,15 @@
-"""Leases, by which programs on one folder share their work out.
+"""Leases, by which programs that use the same folder divide their work.
 
-A lease is a file NAME.N that only one program can make. While the program works
-it touches its leases; one that was not touched for a while has expired, as its
-machine may be gone, and whoever makes NAME.N+1 takes it over. Times are those
-of the file system, so that the clocks of machines need not agree. On the same
-machine a program that is gone is known at once.
+A lease is a file NAME.N that only one program can make. A program touches its
+leases while it works. A lease that was not touched for a while has expired, as
+its program's machine may be gone: another program takes it over by making
+NAME.N+1. All times are those of the file system, so that the clocks of machines
+need not agree. If a program ends on the same machine, its leases expire at
+once.
 
-Whoever wakes up after its lease was taken over does work that is done twice,
-which must do no harm. A lease that is given back has no file.
+A program that was suspended may go on with work that another one has taken
+over, so work that is done twice must do no harm. Giving a lease back deletes
+its file.
 """
 
 import contextlib
@@ -19,9 +21,9 @@ import threading
 
 from base import errors
 
-# What is not touched for so long has expired.
+# A lease that was not touched for so long has expired.
 _EXPIRY_SECONDS = 60.0
-# How many times a lease is touched before it would expire.
+# The number of times that a lease is touched before it would expire.
 _TOUCHES = 6
 
 
@@ -36,7 +38,7 @@ def _start_time(process: str) -> str | None:
 
 
 def _machine() -> str:
-  """Returns what no other machine has, nor another container on this one."""
+  """Returns a text that differs for all machines and containers."""
   boot = pathlib.Path('/proc/sys/kernel/random/boot_id')
   namespace = os.readlink('/proc/self/ns/pid')
   return f'{boot.read_text(encoding="utf-8").strip()} {namespace}'
@@ -52,7 +54,7 @@ class Leases:
 
     Args:
       folder: The folder of the leases, which exists.
-      expiry_seconds: When one has expired that was not touched.
+      expiry_seconds: After how long a lease that is not touched expires.
     """
     self._folder = folder
     self._expiry_seconds = expiry_seconds
@@ -72,7 +74,7 @@ class Leases:
   def _touch(self) -> None:
     while not self._is_over.wait(self._expiry_seconds / _TOUCHES):
       for lease in list(self._held.items()):
-        # It may have been given back, or the disk be away for a moment.
+        # It may have been given back, or the file system may not answer now.
         with contextlib.suppress(OSError):
           os.utime(self._path(*lease))
 
@@ -80,7 +82,7 @@ class Leases:
     return self._folder / f'{name}.{number}'
 
   def _last_numbers(self) -> dict[str, int]:
-    """Returns the last number of each lease that there is."""
+    """Returns the largest number of each lease, by its name."""
     last: dict[str, int] = {}
     for file in os.listdir(self._folder):
       name, _, number = file.rpartition('.')
@@ -88,7 +90,13 @@ class Leases:
         last[name] = max(int(number), last.get(name, 0))
     return last
 
-  def _has_expired(self, path: pathlib.Path) -> bool:
+  def _now(self) -> float:
+    """Returns the time of the file system."""
+    with errors.writing(self._folder):
+      with tempfile.TemporaryFile(dir=self._folder) as file:
+        return os.fstat(file.fileno()).st_mtime
+
+  def _has_expired(self, path: pathlib.Path, now: float) -> bool:
     try:
       # To open it has a network's file system ask its server.
       with path.open(encoding='utf-8') as file:
@@ -100,30 +108,30 @@ class Leases:
       raise
     if holder[0] == self._machine and len(holder) == 3:
       return _start_time(holder[1]) != holder[2]
-    with tempfile.TemporaryFile(dir=self._folder) as file:
-      now = os.fstat(file.fileno()).st_mtime
     return now > touched + self._expiry_seconds
 
   def of_others(self) -> set[str]:
-    """Returns what others hold."""
+    """Returns the names of the leases that other programs hold."""
+    now = self._now()
     return {
       name
       for name, number in self._last_numbers().items()
       if self._held.get(name) != number
-      and not self._has_expired(self._path(name, number))
+      and not self._has_expired(self._path(name, number), now)
     }
 
   def claim(self, name: str) -> bool:
     """Takes a lease, unless another program holds it.
 
     Args:
-      name: Of what, as a file can be named; not of what this program holds.
+      name: The name of the lease, which must be valid for a file. This program
+        must not hold it.
 
     Returns:
-      Whether it was taken.
+      Whether this program now holds the lease.
     """
     number = self._last_numbers().get(name, 0)
-    if number and not self._has_expired(self._path(name, number)):
+    if number and not self._has_expired(self._path(name, number), self._now()):
       return False
     path = self._path(name, number + 1)
     with errors.writing(path):
@@ -136,6 +144,6 @@ class Leases:
     return True
 
   def give_back(self, name: str) -> None:
-    """Gives a lease back, and removes those that it took over."""
+    """Gives a lease back, and deletes expired ones that it replaced."""
     for number in range(1, self._held.pop(name) + 1):
       self._path(name, number).unlink(missing_ok=True)

@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 import pathlib
 from typing import Any
 
-import rich.box
-import rich.table
-
 from experiments.command_line import terminal
 from experiments.reporting import repeats
 from experiments.reporting.plots import method_plots
@@ -125,29 +122,23 @@ def show(
   others: Sequence[str] = list(
     dict.fromkeys(accounting for _, (_, accounting) in cells.values())
   )[1:]
-  printed = rich.table.Table(
-    title=title, title_justify='left', box=rich.box.SIMPLE
-  )
-  printed.add_column('method')
-  for name in ('ε', 'ours, counted as published', 'published', 'difference'):
-    printed.add_column(name, justify='right')
-  printed.add_column('its ε as run', justify='right')
-  for name in others:
-    printed.add_column(f'ours, {name}', justify='right')
+  numbers = ['ε', 'ours, counted as published', 'published', 'difference']
+  numbers += ['its ε as run', *(f'ours, {name}' for name in others)]
+  printed = terminal.make_table(title, 'method', numbers=numbers)
   printed.add_column('best point', overflow='fold')
   for method, of_method in compared.items():
-    for epsilon, own in of_method.items():
-      mean, ours = own['published'], own['ours']
+    for epsilon, figures in of_method.items():
+      mean, ours = figures['published'], figures['ours']
       has_both = None not in (mean, ours)
       printed.add_row(
         method,
         epsilon,
-        _text(own),
+        _text(figures),
         '' if mean is None else f'{mean:.5f}',
         f'{ours - mean:+.5f}' if has_both else '',
-        f'{own["epsilon"]:.3g}' if own.get('epsilon') else '',
-        *(_text(own[name]) for name in others),
-        own.get('point', ''),
+        f'{figures["epsilon"]:.3g}' if figures.get('epsilon') else '',
+        *(_text(figures[name]) for name in others),
+        figures.get('point', ''),
       )
   terminal.print_table(printed, width=_WIDTH, num_keys=2)
   return compared

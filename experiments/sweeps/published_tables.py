@@ -81,8 +81,8 @@ def read(name: str) -> PublishedTable:
   whole = grid_file.parse(contents, name)
   if best is not None:
     grids = [
-      {'algorithms': [row], 'values': {name: [own[name]] for name in own}}
-      for row, own in best.items()
+      {'algorithms': [row], 'values': {name: [values[name]] for name in values}}
+      for row, values in best.items()
     ]
     best = grid_file.parse({**contents, 'grid': grids}, name)
   return PublishedTable(

@@ -1,7 +1,7 @@
 """Workers on the machines of a Ray cluster, which need not share their files.
 
-Their results travel back by Ray: the program that started them holds the leases
-and writes the records. What a machine was doing that is lost, another one does.
+Ray sends their results back to the program that started them, which holds the
+leases and writes the records. If a machine is lost, another one does its job.
 """
 
 import collections
@@ -25,7 +25,7 @@ _WAIT_SECONDS = 0.5
 _CONNECT_SECONDS = 5.0
 # The machines of the cluster are counted this often.
 _SECONDS_PER_COUNT = 5.0
-# A job that so many workers were lost with may be the reason.
+# If so many workers were lost with a job, the job may be the reason.
 _MOST_LOST = 3
 
 
@@ -37,7 +37,7 @@ class _Process:
     self._runner = make_runner()
 
   def is_ready(self) -> bool:
-    """Is answered when the process can carry out jobs."""
+    """Returns once the process can carry out jobs."""
     return True
 
   def run(self, job: grid_work.Job) -> Iterator[Mapping[str, Any]]:
@@ -53,7 +53,7 @@ class _Worker:
     self._process = (
       ray.remote(_Process).options(**{of_ray: 1}).remote(make_runner)
     )
-    # An answer of the process, or answers that are to come.
+    # The answer to a call, or a generator of answers.
     self.answers = self._process.is_ready.remote()
     self.is_ready = False
     self.job: Any = None
@@ -83,7 +83,7 @@ class _Worker:
     ray.kill(self._process)
 
 
-class _Processes:
+class _Processes(launching.WorkerPool):
   """As many processes as the cluster has cores or, if it has any, GPUs."""
 
   def __init__(self, make_runner: Callable[[], Any]):
@@ -94,7 +94,7 @@ class _Processes:
     self._next_count = 0.0
 
   def _count(self) -> None:
-    """Starts workers on what has come to the cluster."""
+    """Starts workers on machines that have joined the cluster."""
     if time.monotonic() < self._next_count:
       return
     self._next_count = time.monotonic() + _SECONDS_PER_COUNT
@@ -105,16 +105,22 @@ class _Processes:
   def idle(self) -> list[_Worker]:
     """Returns the workers that are ready and have no job."""
     self._count()
-    return [own for own in self._workers if own.is_ready and own.job is None]
+    return [
+      worker
+      for worker in self._workers
+      if worker.is_ready and worker.job is None
+    ]
 
-  def news(self) -> Iterator[launching.Event | None]:
+  def news(self) -> launching.Events:
     """Waits a moment for news, and yields them; None if there are none."""
-    asked = [own for own in self._workers if own.answers is not None]
+    asked = [worker for worker in self._workers if worker.answers is not None]
     if not asked:
       time.sleep(_WAIT_SECONDS)
       yield None
       return
-    ready, _ = ray.wait([own.answers for own in asked], timeout=_WAIT_SECONDS)
+    ready, _ = ray.wait(
+      [worker.answers for worker in asked], timeout=_WAIT_SECONDS
+    )
     if not ready:
       yield None
     for worker in asked:
@@ -125,7 +131,7 @@ class _Processes:
           yield self._lose(worker, error)
 
   def _lose(self, worker: _Worker, error: Exception) -> launching.Event | None:
-    """Has the job of a worker that is lost done by another one."""
+    """Removes a lost worker; returns the news of its job, if it had one."""
     self._workers.remove(worker)
     worker.stop()
     job = worker.job
@@ -143,7 +149,7 @@ class _Processes:
       job, error=f'{_MOST_LOST} workers were lost with it: {error}', ended=True
     )
 
-  def stop(self) -> None:
+  def close(self) -> None:
     """Stops all of them."""
     for worker in self._workers:
       worker.stop()
@@ -183,15 +189,13 @@ def num_workers(address: str) -> int:
 
 
 def _room() -> tuple[str, int]:
-  """Returns what a worker takes one of, and how many there are."""
+  """Returns the resource that each worker takes one of, and its amount."""
   there = ray.cluster_resources()
   resource = 'GPU' if there.get('GPU') else 'CPU'
   return resource, int(there.get(resource, 0))
 
 
-def carry_out(
-  address: str, queue: launching.Queue, work: launching.Work
-) -> launching.Events:
-  """Carries out jobs on the machines of a cluster; see `launching.Launcher`."""
+def start(address: str, work: launching.Work) -> launching.Workers:
+  """Prepares processes on the machines of a cluster."""
   _connect(address)
-  return launching.carry_out(queue, _Processes(work.make_runner))
+  return _Processes(work.make_runner)

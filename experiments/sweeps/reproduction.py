@@ -1,26 +1,18 @@
 """A published table run again, beside its published figures."""
 
 from collections.abc import Callable, Mapping
-import json
-import pathlib
-import time
 from typing import Any
-
-import rich.box
-import rich.table
 
 from base import errors
 from experiments.command_line import terminal
-from experiments.reporting import folders
 from experiments.reporting import repeats
 from experiments.sweeps import compared_tables
 from experiments.sweeps import crossed_tables
 from experiments.sweeps import fedpc_tables
 from experiments.sweeps import grid_results
-from experiments.sweeps import grids
-from experiments.sweeps import launching
 from experiments.sweeps import private_tables
 from experiments.sweeps import published_tables
+from experiments.sweeps import reruns
 
 _TABLE_WIDTH = 150
 # Those of the file of figures.
@@ -55,15 +47,9 @@ def _share(ours: float | None, published: float | None) -> str:
 def _print(
   table: published_tables.PublishedTable, rows: Mapping[str, Mapping[str, Any]]
 ) -> None:
-  printed = rich.table.Table(
-    title=table.title, title_justify='left', box=rich.box.SIMPLE
-  )
-  printed.add_column('method')
-  printed.add_column('ours ± over repeats', justify='right')
-  for name in ('published', 'difference', '± over clients'):
-    printed.add_column(name, justify='right')
-  printed.add_column('hurt, and published', justify='right')
-  printed.add_column('largest cluster', justify='right')
+  numbers = ['ours ± over repeats', 'published', 'difference']
+  numbers += ['± over clients', 'hurt, and published', 'largest cluster']
+  printed = terminal.make_table(table.title, 'method', numbers=numbers)
   printed.add_column('best point', overflow='fold')
   for method, row in rows.items():
     published = table.published.get(method, {})
@@ -121,44 +107,22 @@ _SHOW: Mapping[str, Callable[..., Mapping[str, Any]]] = {
 
 
 def main(
-  table: published_tables.PublishedTable,
-  only_best: bool,
-  json_file: pathlib.Path | None,
-  folder: pathlib.Path,
-  data_dir: str | None,
-  launcher: launching.Launcher,
-  is_dry_run: bool,
+  table: published_tables.PublishedTable, only_best: bool, rerun: reruns.Rerun
 ) -> int:
   """Runs a table again and shows it; returns the exit status.
 
   Args:
     table: The table.
     only_best: Whether to run only the points that were found best before.
-    json_file: Where to write our and the published figures.
-    folder: The folder of the results.
-    data_dir: The folder of the data sets.
-    launcher: Starts what does the work.
-    is_dry_run: Whether to only say what there is to do.
+    rerun: How to run it.
   """
-  which = table.best if only_best else table.whole
-  if which is None:
+  contents = table.best if only_best else table.whole
+  if contents is None:
     raise errors.UserError(
       '--best: which points are the best of this table is not known yet. Leave'
       ' the flag out to run all of its points.'
     )
-  start = time.monotonic()
-  grid = grids.open_grid(which, folder, data_dir, launcher)
-  if is_dry_run:
-    grid.dry_run()
-    return 0
-  failed = grid.carry_out()
-  winners = grid.write()
-  short = _SHOW[table.kind](table, winners, folder)
-  if json_file:
-    folders.write(json_file, json.dumps(short, indent=2) + '\n')
-  terminal.say(
-    f'Written to {folder}, in'
-    f' {terminal.duration(time.monotonic() - start)} with'
-    f' {launcher}.'
+  return rerun.carry_out(
+    contents,
+    lambda grid: _SHOW[table.kind](table, grid.write(), rerun.folder),
   )
-  return 1 if failed else 0

@@ -75,7 +75,7 @@ def draw(
   values = {
     name: tried[int(share(name) * len(tried))] for name, tried in lists.items()
   }
-  for distribution, own in bounds.items():
-    for name, (low, high) in own.items():
+  for distribution, by_name in bounds.items():
+    for name, (low, high) in by_name.items():
       values[name] = DISTRIBUTIONS[distribution](low, high, share(name))
   return values

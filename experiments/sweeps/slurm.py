@@ -5,6 +5,7 @@ is over, or Slurm needs its place for another job, it stops and is queued again.
 """
 
 from collections.abc import Mapping, Sequence
+import dataclasses
 import logging
 import multiprocessing.connection
 import multiprocessing.process
@@ -73,48 +74,45 @@ class _SlurmJob:
     return utils.DelayedSubmission(_SlurmJob(self._everything))
 
 
-class SlurmJobs:
-  """Submits Slurm jobs, and waits for them; see `launching.Launcher`."""
+class _SubmittedJobs:
+  """Submits Slurm jobs once there is work, and waits for them.
 
-  def __init__(self, num_jobs: int, options: Mapping[str, Any]):
-    """Prepares the jobs.
+  The jobs take their work from the folder of the grid, so that nothing is given
+  to them.
+  """
 
-    Args:
-      num_jobs: The number of jobs.
-      options: The options of `sbatch`, as submitit names them.
-    """
+  def __init__(
+    self, num_jobs: int, options: Mapping[str, Any], work: launching.Work
+  ):
     self._num_jobs = num_jobs
     self._options = options
+    self._work = work
     self._jobs: Sequence[submitit.Job[int | None]] = ()
 
-  @property
-  def num_workers(self) -> int:
-    """The number of cores that are asked for."""
-    return self._num_jobs * int(self._options.get('cpus_per_task', 1))
-
-  def carry_out(
-    self, queue: launching.Queue, work: launching.Work
-  ) -> launching.Events:
-    """Waits for jobs, which were submitted, until they end or all is done."""
-    # Those of a grid's first rung go on with its other rungs.
+  def carry_out(self, queue: launching.Queue) -> launching.Events:
+    """Waits until the queue is over, or all jobs have ended."""
+    # The jobs submitted for a grid's first rung go on with its other rungs.
     if not self._jobs and not queue.is_over:
-      self._submit(work)
+      self._submit()
     while not queue.is_over and not all(job.done() for job in self._jobs):
       time.sleep(_SECONDS_PER_LOOK)
       yield None
 
-  def _submit(self, work: launching.Work) -> None:
+  def close(self) -> None:
+    """Does nothing, as the jobs end by themselves."""
+
+  def _submit(self) -> None:
     logging.getLogger('submitit').setLevel(logging.ERROR)
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     try:
       executor = submitit.SlurmExecutor(
-        folder=work.log.parent / 'slurm',
+        folder=self._work.log.parent / 'slurm',
         max_num_timeout=_MOST_TIMEOUTS,
         python=shlex.join(['env', f'PYTHONPATH={path}', sys.executable]),
       )
       executor.update_parameters(**{**_DEFAULTS, **self._options})
       self._jobs = [
-        executor.submit(_SlurmJob(work.everything))
+        executor.submit(_SlurmJob(self._work.everything))
         for _ in range(self._num_jobs)
       ]
     except (
@@ -129,8 +127,30 @@ class SlurmJobs:
       f' stopped; to end them: scancel {numbers}'
     )
 
+
+@dataclasses.dataclass(frozen=True)
+class SlurmJobs:
+  """Submits Slurm jobs, and waits for them; see `launching.Launcher`.
+
+  Attributes:
+    num_jobs: The number of jobs.
+    options: The options of `sbatch`, as submitit names them.
+  """
+
+  num_jobs: int
+  options: Mapping[str, Any]
+
+  @property
+  def num_workers(self) -> int:
+    """The number of cores that are asked for."""
+    return self.num_jobs * int(self.options.get('cpus_per_task', 1))
+
+  def start(self, work: launching.Work) -> _SubmittedJobs:
+    """Prepares the jobs."""
+    return _SubmittedJobs(self.num_jobs, self.options, work)
+
   def __str__(self) -> str:
-    return f'{self._num_jobs} Slurm jobs'
+    return f'{self.num_jobs} Slurm jobs'
 
 
 def jobs(num_jobs: int, options: str) -> SlurmJobs:
@@ -155,6 +175,10 @@ def jobs(num_jobs: int, options: str) -> SlurmJobs:
       raise errors.UserError(
         f'--slurm: {errors.shown(option)} has no value, or not one in minutes.'
         ' Write time=60.'
+      )
+    if name == 'cpus_per_task' and not value.isdecimal():
+      raise errors.UserError(
+        f'--slurm: {errors.shown(option)} is not a whole number of cores.'
       )
     named[name] = int(value) if value.isdecimal() else value
   if shutil.which('srun') is None:

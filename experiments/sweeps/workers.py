@@ -3,7 +3,7 @@
 A job that fails, or takes its process with it, stops none of the others.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 import contextlib
 import dataclasses
 import multiprocessing.connection
@@ -38,7 +38,7 @@ def _work(
     while True:
       _carry_out(connection, runner, connection.recv())
   except (EOFError, BrokenPipeError, ConnectionResetError):
-    pass  # The parent is gone, or wants no more.
+    pass  # The parent has ended, or has closed the connection.
 
 
 def _carry_out(
@@ -69,10 +69,13 @@ class _Worker:
     self.program: Any = None
 
   def give(self, job: Any) -> None:
+    # A process may have been killed while it had no job.
+    if self._process is not None and not self._process.is_alive():
+      self.stop()
     if self._process is None:
       self._process, self.connection = children.start(_work, *self._arguments)
     self.job, self.program = job, job.program
-    # If the process is gone, that shows when it is waited for.
+    # If the process has ended since, `receive` finds that out.
     with contextlib.suppress(BrokenPipeError):
       self.connection.send(job)
 
@@ -89,7 +92,7 @@ class _Worker:
     return event
 
   def _how_it_ended(self) -> str:
-    """Says how the process ended that should not have."""
+    """Explains how the process ended unexpectedly."""
     assert self._process is not None
     self._process.join()
     status = self._process.exitcode
@@ -111,8 +114,8 @@ class _Worker:
         self._log.unlink()
 
 
-class Processes:
-  """Processes of this machine; see `launching.Workers`."""
+class Processes(launching.WorkerPool):
+  """Processes of this machine."""
 
   def __init__(
     self, num_workers: int, make_runner: Callable[[], Any], log: pathlib.Path
@@ -133,7 +136,7 @@ class Processes:
     """Returns the processes that have no job."""
     return [worker for worker in self._workers if worker.job is None]
 
-  def news(self) -> Iterator[launching.Event | None]:
+  def news(self) -> launching.Events:
     """Waits a moment for news, and yields them; None if there are none."""
     busy = {w.connection: w for w in self._workers if w.job is not None}
     ready = multiprocessing.connection.wait(list(busy), _WAIT_SECONDS)
@@ -142,7 +145,7 @@ class Processes:
     for connection in ready:
       yield busy[connection].receive()
 
-  def stop(self) -> None:
+  def close(self) -> None:
     """Stops all of them."""
     for worker in self._workers:
       worker.stop()
@@ -154,12 +157,9 @@ class OnThisMachine:
 
   num_workers: int
 
-  def carry_out(
-    self, queue: launching.Queue, work: launching.Work
-  ) -> launching.Events:
-    """Carries out jobs in several processes."""
-    processes = Processes(self.num_workers, work.make_runner, work.log)
-    return launching.carry_out(queue, processes)
+  def start(self, work: launching.Work) -> Processes:
+    """Prepares the processes."""
+    return Processes(self.num_workers, work.make_runner, work.log)
 
   def __str__(self) -> str:
     return f'{self.num_workers} processes'

@@ -16,6 +16,7 @@ import pathlib
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 import scipy.sparse
 from sklearn.feature_extraction import text
 
@@ -107,7 +108,7 @@ class Features:
   def shape(self) -> tuple[int]:
     """The shape of the inputs of a row."""
     size = len(self.numbers) + len(self.are_missing)
-    size += sum(count for _, count in self.categories)
+    size += sum(num_inputs for _, num_inputs in self.categories)
     return (size + sum(matrix.shape[1] for matrix in self.texts),)
 
   def take(self, rows: np.ndarray) -> np.ndarray:
@@ -118,8 +119,8 @@ class Features:
       inputs[:, start] = column[rows]
       start += 1
     for codes, size in self.categories:
-      one_hot = codes[rows, np.newaxis] == np.arange(size)
-      inputs[:, start : start + size] = one_hot
+      is_category = codes[rows, np.newaxis] == np.arange(size)
+      inputs[:, start : start + size] = is_category
       start += size
     for matrix in self.texts:
       inputs[:, start : start + matrix.shape[1]] = matrix[rows].toarray()
@@ -135,7 +136,7 @@ class Number:
     column: Its name.
     mean: What is subtracted.
     deviation: What it is divided by.
-    missing: The number that a missing one is taken for; None if none may be
+    missing: The number that replaces a missing one; None if none may be
       missing.
     has_missing_input: Whether another input is 1 where a number is missing.
   """
@@ -147,49 +148,25 @@ class Number:
   has_missing_input: bool = False
   kind: ClassVar[str] = 'number'
 
-  @classmethod
-  def fit(
-    cls,
-    table: table_files.Table,
-    name: str,
-    feature_settings: FeatureSettings,
-    train: np.ndarray,
-  ) -> 'Number':
-    """Fits how the column is standardized, and what is missing."""
-    values = table_columns.numbers(table, name, 'feature_columns')
-    is_missing = np.isnan(values)
-    missing = None
-    if feature_settings.missing == 'fill':
-      known = values[train & ~is_missing]
-      missing = float(known.mean()) if len(known) else 0.0
-      values = np.where(is_missing, missing, values)
-    mean, deviation = 0.0, 1.0
-    if feature_settings.standardize == 'all':
-      mean, deviation = moments(values[train])
-    return cls(name, mean, deviation, missing, bool(is_missing.any()))
+  def read(self, table: table_files.Table) -> np.ndarray:
+    """Reads the numbers of all rows, NaN for a missing one."""
+    return _read_numbers(table, self.column, self.missing is not None)
 
-  def encode(self, table: table_files.Table, made: Features) -> None:
-    """Adds the inputs of the column."""
-    values = table_columns.numbers(table, self.column, 'feature_columns')
-    told = 'a number'
+  def encode(self, values: np.ndarray, made: Features) -> None:
+    """Adds the inputs of the column, of which these are the values."""
+    description = 'a number'
     is_missing = np.isnan(values)
     if is_missing.any():
-      if self.missing is None:
-        table_columns.refuse(
-          table,
-          table_columns.first_row(is_missing),
-          self.column,
-          'has no value. Set task.missing=fill to fill in the mean, or name the'
-          ' column in task.ignored_columns.',
-        )
+      # Otherwise `read` would have refused the column.
+      assert self.missing is not None
       values = np.where(is_missing, self.missing, values)
-      told += f', {is_missing.sum():,} missing'
+      description += f', {is_missing.sum():,} missing'
     if self.has_missing_input:
       made.are_missing.append(is_missing)
     values = values - self.mean
     values = values / self.deviation if self.deviation else 0 * values
     made.numbers.append(values.astype(np.float32))
-    made.told[self.column] = told
+    made.told[self.column] = description
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,30 +182,15 @@ class Category:
   categories: Sequence[str]
   kind: ClassVar[str] = 'category'
 
-  @classmethod
-  def fit(
-    cls,
-    table: table_files.Table,
-    name: str,
-    feature_settings: FeatureSettings,
-    train: np.ndarray,
-  ) -> 'Category':
-    """Finds the categories of the rows to train on."""
-    found = table_columns.categories(
-      table, name, 'feature_columns', missing=True
-    )
-    _check_categories(table, name, found, feature_settings)
-    counts = np.bincount(found.codes[train], minlength=len(found.names))
-    return cls(name, [found.names[k] for k in np.flatnonzero(counts)])
+  def read(self, table: table_files.Table) -> table_columns.Categories:
+    """Reads the categories of all rows."""
+    return _read_categories(table, self.column)
 
-  def encode(self, table: table_files.Table, made: Features) -> None:
-    """Adds the inputs of the column."""
-    found = table_columns.categories(
-      table, self.column, 'feature_columns', missing=True
-    )
+  def encode(self, values: table_columns.Categories, made: Features) -> None:
+    """Adds the inputs of the column, of which these are the values."""
     place = {name: k for k, name in enumerate(self.categories)}
-    codes = np.array([place.get(name, -1) for name in found.names], np.int32)
-    made.categories.append((codes[found.codes], len(place)))
+    codes = np.array([place.get(name, -1) for name in values.names], np.int32)
+    made.categories.append((codes[values.codes], len(place)))
     names = [name or '(missing)' for name in self.categories]
     made.told[self.column] = (
       f'{len(names)} categories: {table_notes.few(names)}'
@@ -250,31 +212,19 @@ class Text:
   words: Sequence[str] = ()
   kind: ClassVar[str] = 'text'
 
-  @classmethod
-  def fit(
-    cls,
-    table: table_files.Table,
-    name: str,
-    feature_settings: FeatureSettings,
-    train: np.ndarray,
-  ) -> 'Text':
-    """Reads the words to count; nothing of the table is needed for them."""
-    del table, train
-    if feature_settings.text_vocabulary is None:
-      return cls(name, feature_settings.text_features)
-    words = _read_words(pathlib.Path(feature_settings.text_vocabulary))
-    return cls(name, len(words), words)
+  def read(self, table: table_files.Table) -> pa.ChunkedArray:
+    """Reads the texts of all rows."""
+    return table_columns.texts(table, self.column, 'text_columns')
 
-  def encode(self, table: table_files.Table, made: Features) -> None:
-    """Adds the inputs of the column."""
-    column = table_columns.texts(table, self.column, 'text_columns')
+  def encode(self, values: pa.ChunkedArray, made: Features) -> None:
+    """Adds the inputs of the column, of which these are the values."""
     count = (
       text.CountVectorizer(vocabulary=self.words)
       if self.words
       else text.HashingVectorizer(n_features=self.inputs)
     )
     # A part at a time, as Python's texts take more space than Arrow's.
-    parts = [count.transform(part.to_pylist()) for part in column.chunks]
+    parts = [count.transform(part.to_pylist()) for part in values.chunks]
     matrix = scipy.sparse.vstack(parts, 'csr', np.float32)
     made.texts.append(matrix)
     made.told[self.column] = f'a text, its words in {self.inputs} inputs'
@@ -304,30 +254,51 @@ def input_names(columns: Sequence[Column]) -> list[str]:
   """Names the inputs of a row, in their order."""
   numbers = [column for column in columns if isinstance(column, Number)]
   names = [number.column for number in numbers]
-  for number in numbers:
-    if number.has_missing_input:
-      names.append(f'{number.column} is missing')
+  names += [f'{n.column} is missing' for n in numbers if n.has_missing_input]
   for column in columns:
     if isinstance(column, Category):
-      for category in column.categories:
-        names.append(f'{column.column} is {category or "missing"}')
+      names += [
+        f'{column.column} is {c or "missing"}' for c in column.categories
+      ]
   for column in columns:
     if isinstance(column, Text):
-      for k in range(column.inputs):
-        word = column.words[k] if column.words else f'words of hash {k}'
-        names.append(f'{column.column} has {word}')
+      hashed = [f'words of hash {k}' for k in range(column.inputs)]
+      names += [f'{column.column} has {w}' for w in column.words or hashed]
   return names
+
+
+def _read_numbers(
+  table: table_files.Table, name: str, may_be_missing: bool
+) -> np.ndarray:
+  """Reads a column of numbers; refuses missing ones if they may not be."""
+  values = table_columns.numbers(table, name, 'feature_columns')
+  is_missing = np.isnan(values)
+  if is_missing.any() and not may_be_missing:
+    table_columns.refuse(
+      table,
+      table_columns.first_row(is_missing),
+      name,
+      'has no value. Set task.missing=fill to fill in the mean, or name the'
+      ' column in task.ignored_columns.',
+    )
+  return values
+
+
+def _read_categories(
+  table: table_files.Table, name: str
+) -> table_columns.Categories:
+  return table_columns.categories(table, name, 'feature_columns', missing=True)
 
 
 def _check_categories(
   table: table_files.Table,
   name: str,
   found: table_columns.Categories,
-  feature_settings: FeatureSettings,
+  how: FeatureSettings,
 ) -> None:
   """Refuses a column with too many categories, or of mostly numbers."""
   named = [category for category in found.names if category]
-  if name not in feature_settings.category_columns:
+  if name not in how.category_columns:
     wrong = [text for text in named if not table_columns.is_number(text)]
     if wrong and 2 * len(wrong) < len(named):
       code = found.names.index(wrong[0])
@@ -340,12 +311,11 @@ def _check_categories(
         ' leave it empty and set task.missing=fill; or name the column in'
         ' task.category_columns.',
       )
-  if len(named) > feature_settings.max_categories:
+  if len(named) > how.max_categories:
     raise errors.UserError(
       f'{table.path}: column {name!r} has {len(named)} categories, more than'
-      f' task.max_categories={feature_settings.max_categories}. If it is a'
-      ' text, name it in task.text_columns; if it is useless, in'
-      ' task.ignored_columns.'
+      f' task.max_categories={how.max_categories}. If it is a text, name it in'
+      ' task.text_columns; if it is useless, in task.ignored_columns.'
     )
 
 
@@ -368,54 +338,97 @@ def _read_words(path: pathlib.Path) -> list[str]:
   return list(words)
 
 
+def _fit_number(
+  name: str, values: np.ndarray, how: FeatureSettings, train: np.ndarray
+) -> Number:
+  """Fits the standardization, and the number that replaces missing ones."""
+  is_missing = np.isnan(values)
+  missing = None
+  if how.missing == 'fill':
+    known = values[train & ~is_missing]
+    missing = float(known.mean()) if len(known) else 0.0
+    values = np.where(is_missing, missing, values)
+  mean, deviation = 0.0, 1.0
+  if how.standardize == 'all':
+    mean, deviation = moments(values[train])
+  return Number(name, mean, deviation, missing, bool(is_missing.any()))
+
+
+def _fit_category(
+  name: str, values: table_columns.Categories, train: np.ndarray
+) -> Category:
+  """Finds the categories of the rows to train on."""
+  counts = np.bincount(values.codes[train], minlength=len(values.names))
+  return Category(name, [values.names[k] for k in np.flatnonzero(counts)])
+
+
+def _make_text(name: str, how: FeatureSettings) -> Text:
+  """Reads the words to count, which do not depend on the table."""
+  if how.text_vocabulary is None:
+    return Text(name, how.text_features)
+  words = _read_words(pathlib.Path(how.text_vocabulary))
+  return Text(name, len(words), words)
+
+
+def _fit_column(
+  table: table_files.Table, name: str, how: FeatureSettings, train: np.ndarray
+) -> tuple[Column, Any]:
+  """Fits how a column becomes inputs; also returns its values."""
+  if name in how.text_columns:
+    made = _make_text(name, how)
+    return made, made.read(table)
+  column = table.column(name, 'feature_columns')
+  if name not in how.category_columns and table_columns.is_numeric(column):
+    numbers = _read_numbers(table, name, how.missing == 'fill')
+    return _fit_number(name, numbers, how, train), numbers
+  categories = _read_categories(table, name)
+  _check_categories(table, name, categories, how)
+  return _fit_category(name, categories, train), categories
+
+
 def fit(
   table: table_files.Table,
   names: Sequence[str],
-  feature_settings: FeatureSettings,
+  how: FeatureSettings,
   train: np.ndarray,
-) -> list[Column]:
+) -> tuple[list[Column], Features]:
   """Fits how columns become inputs to the rows to train on.
 
   Args:
     table: The table.
     names: The columns that are inputs.
-    feature_settings: The settings.
+    how: The settings.
     train: Whether each row is to train on.
 
   Returns:
-    What becomes of each column.
+    What becomes of each column, and the inputs of all rows.
 
   Raises:
     UserError: If a column cannot be an input.
   """
-
-  def kind(name: str) -> Any:
-    if name in feature_settings.text_columns:
-      return Text
-    column = table.column(name, 'feature_columns')
-    if name in feature_settings.category_columns:
-      return Category
-    return Number if table_columns.is_numeric(column) else Category
-
-  return [
-    kind(name).fit(table, name, feature_settings, train) for name in names
-  ]
+  columns, made = [], Features()
+  for name in names:
+    column, values = _fit_column(table, name, how, train)
+    column.encode(values, made)
+    columns.append(column)
+  return columns, made
 
 
 def encode(table: table_files.Table, columns: Sequence[Column]) -> Features:
-  """Makes the inputs of all rows.
+  """Makes the inputs of all rows of another table than that of `fit`.
 
   Args:
-    table: The table, which may be another one than that of `fit`.
+    table: The table.
     columns: What becomes of each column.
 
   Returns:
     The inputs.
 
   Raises:
-    UserError: If there is no such column, or it has what it had not in `fit`.
+    UserError: If a column is missing, or has values that it cannot have.
   """
   made = Features()
   for column in columns:
-    column.encode(table, made)
+    values: Any = column.read(table)
+    column.encode(values, made)
   return made

@@ -312,7 +312,7 @@ def read(path: pathlib.Path, as_text: Sequence[str] = ()) -> Table:
   known = f'The endings are {", ".join(_FORMATS)}, also with {_GZ}.'
   if path.is_dir():
     files = [
-      file for file in sorted(path.iterdir()) if _ending(file) in _FORMATS
+      inside for inside in sorted(path.iterdir()) if _ending(inside) in _FORMATS
     ]
     if not files:
       raise errors.UserError(f'There is no table in the folder {path}. {known}')

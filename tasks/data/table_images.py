@@ -38,12 +38,12 @@ class Images:
   Attributes:
     table: The table.
     paths: The path of each row's image.
-    settings: The settings.
+    how: The settings.
   """
 
   table: table_files.Table
   paths: pa.Array
-  settings: ImageSettings
+  how: ImageSettings
 
   num_numbers = 0  # There are no inputs to standardize.
 
@@ -52,16 +52,12 @@ class Images:
     """A description of the column, for the user."""
     height, width, channels = self.shape
     text = f'images of {height} x {width}, {channels} channels'
-    return {str(self.settings.image_column): text}
+    return {str(self.how.image_column): text}
 
   @property
   def shape(self) -> tuple[int, int, int]:
     """The shape of an image."""
-    return (
-      self.settings.image_size,
-      self.settings.image_size,
-      self.settings.image_channels,
-    )
+    return self.how.image_size, self.how.image_size, self.how.image_channels
 
   @functools.cached_property
   def _folder(self) -> pathlib.Path:
@@ -80,10 +76,7 @@ class Images:
   def _refuse(self, row: int, problem: str) -> None:
     where = self._path(row)
     table_columns.refuse(
-      self.table,
-      row,
-      str(self.settings.image_column),
-      f'names {where}: {problem}.',
+      self.table, row, str(self.how.image_column), f'names {where}: {problem}.'
     )
 
   def take(self, rows: np.ndarray) -> np.ndarray:
@@ -103,7 +96,7 @@ class Images:
   def _decode(self, path: pathlib.Path) -> np.ndarray:
     image = tf.io.decode_image(
       path.read_bytes(),
-      self.settings.image_channels,
+      self.how.image_channels,
       tf.float32,
       expand_animations=False,
     )
@@ -111,12 +104,12 @@ class Images:
     return resized.numpy()
 
 
-def read(table: table_files.Table, image_settings: ImageSettings) -> Images:
+def read(table: table_files.Table, how: ImageSettings) -> Images:
   """Finds the images of all rows.
 
   Args:
     table: The table.
-    image_settings: The settings, which name the column.
+    how: The settings, which name the column.
 
   Returns:
     The images.
@@ -124,9 +117,7 @@ def read(table: table_files.Table, image_settings: ImageSettings) -> Images:
   Raises:
     UserError: If there is no such column, or no such file.
   """
-  column = table_columns.texts(
-    table, str(image_settings.image_column), 'image_column'
-  )
-  images = Images(table, column.combine_chunks(), image_settings)
+  column = table_columns.texts(table, str(how.image_column), 'image_column')
+  images = Images(table, column.combine_chunks(), how)
   images.check()
   return images

@@ -31,18 +31,15 @@ def entry(name: str, told: str) -> str:
 
 def columns(told: Mapping[str, str]) -> str:
   """Writes the description of each column; equal ones are written once."""
-  names_of_texts: dict[str, list[str]] = {}
+  names: dict[str, list[str]] = {}
   for name, text in told.items():
-    names_of_texts.setdefault(text, []).append(name)
-  entries = []
-  for text, names in names_of_texts.items():
-    if len(names) == 1:
-      entries.append(entry(names[0], text))
-    else:
-      entries.append(
-        entry(f'{len(names)} columns', f'{text} each: {few(names)}')
-      )
-  return '\n'.join(entries)
+    names.setdefault(text, []).append(name)
+  return '\n'.join(
+    entry(alike[0], text)
+    if len(alike) == 1
+    else entry(f'{len(alike)} columns', f'{text} each: {few(alike)}')
+    for text, alike in names.items()
+  )
 
 
 def histogram(sizes: np.ndarray) -> str:

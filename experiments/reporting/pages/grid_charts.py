@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 from typing import Any
 
+from experiments.reporting import grid_records
 from experiments.reporting import looks
 from experiments.reporting import names
 from experiments.reporting.pages import charts
@@ -87,7 +88,7 @@ def _varied(points: Sequence[sources.GridPoint]) -> list[_Setting]:
 def _measured(points: Sequence[sources.GridPoint]) -> tuple[str, bool]:
   """Describes the metric that chooses points; also tells if lower is better."""
   record = points[0].records[0]
-  lower = sources.lower_is_chosen(record)
+  lower = grid_records.lower_is_chosen(record)
   better = 'lower' if lower else 'higher'
   return (
     f'validation {charts.words(record["chosen_by"])} ({better} is better)',

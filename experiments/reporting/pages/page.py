@@ -12,6 +12,7 @@ from typing import Any
 
 import vl_convert
 
+from base import errors
 from base import whole_files
 from experiments.reporting import folders
 from experiments.reporting.pages import charts
@@ -192,7 +193,8 @@ def export(report: Report, folder: pathlib.Path) -> None:
     report: The report.
     folder: The folder to write to; it is created if it does not exist.
   """
-  folder.mkdir(parents=True, exist_ok=True)
+  with errors.writing(folder):
+    folder.mkdir(parents=True, exist_ok=True)
   for part in report.parts:
     path = folder / _id(part.name)
     if isinstance(part, sheets.Sheet):

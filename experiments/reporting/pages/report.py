@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from base import errors
 from experiments.command_line import terminal
 from experiments.reporting import folders
+from experiments.reporting import grid_records
 from experiments.reporting import names
 from experiments.reporting import results_folder
 from experiments.reporting.pages import charts
@@ -260,7 +262,7 @@ def _grid(grid: sources.Grid) -> page.Section:
   settings = dict.fromkeys(name for p in grid.points for name in p.values)
   if not grid.points:
     return page.Section(f'Grid {grid.path.name}', [], 'No run is finished yet.')
-  sign = 1 if sources.lower_is_chosen(grid.points[0].records[0]) else -1
+  sign = 1 if grid_records.lower_is_chosen(grid.points[0].records[0]) else -1
   ordered = sorted(
     grid.points,
     key=lambda p: (
@@ -426,7 +428,8 @@ def main(
     report = make(entries, command)
     is_last = not watch or _is_finished(entries)
     refresh = None if is_last else _SECONDS_PER_LOOK
-    output.parent.mkdir(parents=True, exist_ok=True)
+    with errors.writing(output):
+      output.parent.mkdir(parents=True, exist_ok=True)
     folders.write(output, page.to_html(report, refresh))
     if is_last:
       break

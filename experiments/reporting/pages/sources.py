@@ -120,7 +120,11 @@ class Run:
     if not missing:
       return 'finished'
     rounds = max(
-      (own['round'][-1] for own in self.rounds.values() if own.get('round')),
+      (
+        metrics['round'][-1]
+        for metrics in self.rounds.values()
+        if metrics.get('round')
+      ),
       default=0,
     )
     return (
@@ -161,12 +165,14 @@ class GridPoint:
   @property
   def validation(self) -> float:
     """The mean of the validation metric; NaN if a repeat diverged."""
-    return _mean([_number(own['validation']) for own in self.records])
+    return _mean([_number(record['validation']) for record in self.records])
 
   @property
   def test(self) -> float:
     """The mean of the test clients' means; NaN if a repeat diverged."""
-    return _mean([_mean(map(_number, own['test'])) for own in self.records])
+    return _mean(
+      [_mean(map(_number, record['test'])) for record in self.records]
+    )
 
   def series(self, task: str) -> Series:
     """Returns the point as a series of a task."""
@@ -212,29 +218,18 @@ class Grid:
     """
     by_name = collections.defaultdict(list)
     for point in self.points:
-      if math.isfinite(point.validation):
+      if math.isfinite(point.validation) and math.isfinite(point.test):
         by_name[point.name].append(point)
     winners = []
     for name, points in by_name.items():
       values = self.chosen.get(name, {}).get('values')
-      points = [own for own in points if own.values == values] or points
+      points = [point for point in points if point.values == values] or points
       most = max(len(point.records) for point in points)
-      record = points[0].records[0]
-      sign = -1 if lower_is_chosen(record) else 1
-      winners.append(
-        max(
-          (point for point in points if len(point.records) == most),
-          key=lambda point: sign * point.validation,  # noqa: B023
-        )
-      )
+      points = [point for point in points if len(point.records) == most]
+      lower = grid_records.lower_is_chosen(points[0].records[0])
+      choose = min if lower else max
+      winners.append(choose(points, key=lambda point: point.validation))
     return winners
-
-
-def lower_is_chosen(record: Mapping[str, Any]) -> bool:
-  """Tells whether a grid chooses points with a low validation metric."""
-  return not (
-    record['higher_is_better'] and record['chosen_by'] == record['metric']
-  )
 
 
 def _number(text: Any) -> float:
@@ -363,9 +358,9 @@ def differences(
     for name in settings
   }
   return {
-    name: own
-    for name, own in values.items()
-    if len({str(value) for value in own if value is not None}) > 1
+    name: found
+    for name, found in values.items()
+    if len({str(value) for value in found if value is not None}) > 1
   }
 
 
@@ -412,16 +407,16 @@ def configurations(runs: Sequence[Run]) -> list[Configuration]:
     }
     grouped.setdefault(json.dumps(settings, sort_keys=True), []).append(run)
   made = []
-  for own in grouped.values():
-    alike = [run for run in runs if _task(run) == _task(own[0])]
+  for repeats in grouped.values():
+    alike = [run for run in runs if _task(run) == _task(repeats[0])]
     differing = differences([run.configuration for run in alike])
     names = [name for name in differing if name not in (*SEEDS, 'algorithms')]
     label = ', '.join(
-      f'{name}={own[0].configuration.get(name)}' for name in names
+      f'{name}={repeats[0].configuration.get(name)}' for name in names
     )
     if len(names) > _MOST_IN_LABEL:
-      label = own[0].path.name
-    made.append(Configuration(label, own))
+      label = repeats[0].path.name
+    made.append(Configuration(label, repeats))
   return made
 
 
@@ -436,14 +431,20 @@ def series_of(entries: Sequence[Run | Grid]) -> list[Series]:
   """
   runs = [entry for entry in entries if isinstance(entry, Run)]
   made = []
-  for own in configurations(runs):
-    methods = dict.fromkeys(name for run in own.runs for name in run.methods)
+  for configuration in configurations(runs):
+    methods = dict.fromkeys(
+      name for run in configuration.runs for name in run.methods
+    )
     made += [
       Series(
-        own.name(method),
+        configuration.name(method),
         method,
-        _task(own.runs[0]),
-        [run.repeat(method) for run in own.runs if method in run.methods],
+        _task(configuration.runs[0]),
+        [
+          run.repeat(method)
+          for run in configuration.runs
+          if method in run.methods
+        ],
       )
       for method in methods
     ]

@@ -77,14 +77,16 @@ def _of_clients(
 def _without_stage(repeated: repeats.Repeats, method: str) -> str | None:
   """Finds the method that only lacks the last training of a method.
 
-  The last training begins with that method's training. For example, PerFL is
+  The last training starts from that method's training. For example, PerFL is
   GroupPerFL without the training of groups.
   """
-  own = repeated.runs[0].methods
+  results = repeated.runs[0].methods
+  before = results[method].get('started_from_training')
+  if before is None:
+    return None
   for other in repeated.methods:
     if (
-      own[method].get('begins_with') is not None
-      and own[method]['begins_with'] == own[other].get('training')
+      before == results[other].get('training')
       and method.partition('+')[2] == other.partition('+')[2]
     ):
       return other

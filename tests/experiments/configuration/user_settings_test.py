@@ -6,6 +6,7 @@ import pytest
 
 from base import errors
 from experiments.configuration import user_settings
+from tests.experiments import user_modules
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,23 @@ from experiments.configuration import user_settings
 def test_is_refused_at_once(preset, assignments, flags, message):
   with pytest.raises(errors.UserError, match=message):
     user_settings.read(preset, assignments, flags)
+
+
+def test_a_module_that_registers_nothing_is_refused_each_time(tmp_path):
+  with user_modules.written(tmp_path, 'own_module', 'import algorithms\n'):
+    for _ in range(2):
+      with pytest.raises(errors.UserError, match='registers no method or task'):
+        user_settings.read(None, ['modules=own_module'])
+
+
+def test_a_module_that_registers_something_can_be_named_again(tmp_path):
+  text = user_modules.REGISTERS_OWN
+  with user_modules.written(tmp_path, 'own_module', text):
+    for _ in range(2):
+      request = user_settings.read(
+        None, ['modules=own_module'], {'algorithms': 'own'}
+      )
+      assert request.algorithms == ('own',)
 
 
 def test_the_task_and_the_methods_are_known_at_once():

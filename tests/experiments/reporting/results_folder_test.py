@@ -73,6 +73,15 @@ class TestWriting:
       folder.add('local', small_outcomes.result(), small_outcomes.rows('local'))
     assert len(self.rows()) == 6
 
+  def test_results_of_an_older_version_have_the_names_of_today(self):
+    result = {**small_outcomes.result(), 'begins_with': 'fedadam'}
+    with results_folder.open_folder(self.path, _config()) as folder:
+      folder.add('fedavg', result, small_outcomes.rows())
+    with results_folder.open_folder(self.path, _config()) as folder:
+      found = folder.results['fedavg']
+    assert found['started_from_training'] == 'fedadam'
+    assert 'begins_with' not in found
+
   def test_a_stopped_write_leaves_the_old_file(self):
     with results_folder.open_folder(self.path, _config()) as folder:
       folder.add('fedavg', small_outcomes.result(), small_outcomes.rows())

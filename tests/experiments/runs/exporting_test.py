@@ -131,3 +131,17 @@ def test_a_checkpoint_that_is_gone_is_told(finished, tmp_path):
   shutil.rmtree(folder / 'checkpoints')
   with pytest.raises(errors.UserError, match='no checkpoint of round 3'):
     _export(f'{folder}:finetuning', tmp_path / 'out', ['c1'])
+
+
+@pytest.mark.parametrize(
+  ('client', 'name'),
+  [
+    ('a b', 'a b'),
+    ('a/b', 'a%2Fb'),
+    ('.', '%2E'),
+    ('..', '%2E%2E'),
+    ('.a', '.a'),
+  ],
+)
+def test_every_client_has_a_folder_inside(client, name):
+  assert exporting._folder_name(client) == name

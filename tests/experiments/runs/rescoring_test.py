@@ -275,6 +275,10 @@ def test_each_speaker_has_a_model(run, data_dir, tmp_path):
       'hypothesis 1 has no finite number "score"',
     ),
     (
+      {'reference': 'a', 'hypotheses': [{'text': 'a', 'score': 10**400}]},
+      'hypothesis 1 has no finite number "score"',
+    ),
+    (
       {'reference': 'a', 'hypotheses': _hypotheses('a'), 'group': 1},
       '"group" is no text',
     ),

@@ -340,7 +340,7 @@ class TestStages:
       'group',
       'group',
     ]
-    assert [r['begins_with'] for r in self.results.values()] == [
+    assert [r['started_from_training'] for r in self.results.values()] == [
       None,
       None,
       'fedadam',
@@ -399,7 +399,7 @@ class TestStages:
     )
     alone = small_runs.run(config, self.root / 'alone')['group+finetuning']
     assert alone['test'] == self.results['group+finetuning']['test']
-    assert alone['begins_with'] == 'group+finetuning-global'
+    assert alone['started_from_training'] == 'group+finetuning-global'
 
   def test_a_saved_model_begins_the_first_stage(self):
     config = small_runs.config(

@@ -51,6 +51,29 @@ class TestResults:
     result = grid_results.of_point(self.points[0], [own, None])
     assert not grid_results.best([result])
 
+  def test_a_point_that_diverged_on_a_test_client_is_no_winner(self):
+    records = [_record(point, 0, 0.9) for point in self.points[:2]]
+    records[0]['test'] = [0.5, None]
+    results = [
+      grid_results.of_point(point, [record])
+      for point, record in zip(self.points, records)
+    ]
+    assert [own.validation for own in results] == [None, 0.9]
+    assert grid_results.best(results)['fedavg'].point is self.points[1]
+
+  def test_results_are_written_after_all_other_files(
+    self, tmp_path, monkeypatch
+  ):
+    written = []
+    monkeypatch.setattr(
+      grid_results.folders, 'write', lambda path, _: written.append(path.name)
+    )
+    contents = grid_file.GridFile('grid', None, (0,), None, ())
+    point = grid_file.Point('fedavg', {'batch_size': 5}, {})
+    result = grid_results.of_point(point, [_record(point, 0, 0.9)])
+    grid_results.write(tmp_path, contents, [result], {'fedavg': result})
+    assert written == ['points.csv', 'fedavg.toml', 'results.json']
+
   def test_over_repeats(self):
     records = [
       _record(self.points[0], 0, 0.9, hurt=0.1) | dict(test=[0.1, 0.3]),

@@ -9,6 +9,7 @@ from experiments.sweeps import grids
 from experiments.sweeps import launching
 from experiments.sweeps import workers
 from tests.experiments import small_grids
+from tests.experiments import user_modules
 
 
 @pytest.fixture(name='grid')
@@ -86,17 +87,28 @@ def _make_record(run):
     'chosen_by': 'accuracy',
     'higher_is_better': True,
     'validation': run.point.values['client_learning_rate'],
+    'test': [0.5],
+    'dropped_updates': 0,
   }
 
 
 class _Launcher:
-  """Does all jobs at once, and keeps which points they were given for."""
+  """Does all jobs itself, and keeps for which points they were given."""
 
   def __init__(self):
     self.given = []
+    self.num_starts = 0
+    self.num_closes = 0
 
-  def carry_out(self, queue, work):
+  def start(self, work):
     del work
+    self.num_starts += 1
+    return self
+
+  def close(self):
+    self.num_closes += 1
+
+  def carry_out(self, queue):
     while job := queue.take(None):
       for run in job.runs:
         self.given.append(tuple(run.point.values.values()))
@@ -118,3 +130,79 @@ def test_halving_runs_the_best_points_with_more_rounds(tmp_path):
   assert sorted(given) == sorted(expected)
   points = [tuple(own.point.values.values()) for own in grid.results()]
   assert points == expected
+
+
+_ALIKE = """
+preset = "{preset}"
+[rows]
+one = {{algorithm = "fedavg"}}
+again = {{algorithm = "fedavg"}}
+[[grid]]
+algorithms = ["one", "again"]
+[grid.values]
+client_learning_rate = [0.1, 1]
+[[grid]]
+algorithms = ["again"]
+[grid.values]
+client_learning_rate = [1]
+"""
+
+
+def test_rows_that_are_configured_alike_share_their_runs(tmp_path):
+  launcher = _Launcher()
+  contents = grid_file.read(small_grids.write(tmp_path, _ALIKE))
+  grid = grids.open_grid(contents, tmp_path / 'out', None, launcher)
+  assert grid.carry_out() == 0
+  assert sorted(launcher.given) == [(0.1,), (1,)]
+  results = [(own.point.name, own.validation) for own in grid.results()]
+  assert results == [('one', 0.1), ('one', 1), ('again', 0.1), ('again', 1)]
+
+
+def test_halving_keeps_points_that_differ_only_in_their_last_rounds(tmp_path):
+  text = f'{_HALVING}total_rounds = [6, 12]\n'
+  launcher = _Launcher()
+  contents = grid_file.read(small_grids.write(tmp_path, text))
+  grid = grids.open_grid(contents, tmp_path / 'out', None, launcher)
+  assert grid.carry_out() == 0
+  # With 6 rounds, all of them are done for two points each.
+  expected = [(0.01, 6), (0.1, 6), (1, 6), (1, 12)]
+  assert sorted(launcher.given) == expected
+
+
+_OWN_METHOD = """
+preset = "{preset}"
+[[grid]]
+algorithms = ["own"]
+settings = {{modules = ["own_methods"]}}
+"""
+
+
+def test_workers_know_the_methods_of_the_users_modules(tmp_path):
+  text = user_modules.REGISTERS_OWN
+  with user_modules.written(tmp_path, 'own_methods', text):
+    contents = grid_file.read(small_grids.write(tmp_path, _OWN_METHOD))
+    grid = _open(contents, tmp_path / 'out')
+    assert grid.carry_out() == 0, [
+      log.read_text() for log in tmp_path.glob('out/logs/*.log')
+    ]
+
+
+def test_the_same_workers_carry_out_all_rungs(tmp_path):
+  launcher = _Launcher()
+  contents = grid_file.read(small_grids.write(tmp_path, _HALVING))
+  grids.open_grid(contents, tmp_path / 'out', None, launcher).carry_out()
+  assert len(launcher.given) == 5
+  assert (launcher.num_starts, launcher.num_closes) == (1, 1)
+
+
+def test_workers_are_stopped_when_a_grid_breaks_off(tmp_path):
+  class Broken(_Launcher):
+    def carry_out(self, queue):
+      raise errors.ResourceError('The disk is full.')
+
+  launcher = Broken()
+  contents = grid_file.read(small_grids.write(tmp_path, _HALVING))
+  grid = grids.open_grid(contents, tmp_path / 'out', None, launcher)
+  with pytest.raises(errors.ResourceError):
+    grid.carry_out()
+  assert launcher.num_closes == 1

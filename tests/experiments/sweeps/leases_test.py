@@ -1,13 +1,16 @@
 """Tests of leases."""
 
+import errno
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 import pytest
 
+from base import errors
 from experiments.sweeps import leases
 
 
@@ -79,6 +82,17 @@ def test_a_lease_whose_holder_lives_does_not_expire(start, tmp_path):
   for _ in range(3):
     time.sleep(0.4)
     assert not other.claim('a')
+
+
+def test_a_full_disk_is_told_with_the_folder(start, tmp_path, monkeypatch):
+  own = start()
+
+  def fail(**how):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(tempfile, 'TemporaryFile', fail)
+  with pytest.raises(errors.ResourceError, match=f'{tmp_path} cannot be writt'):
+    own.of_others()
 
 
 def test_a_holder_that_was_killed_here_is_known_to_be_gone(start, tmp_path):

@@ -35,14 +35,21 @@ def test_what_a_lost_machine_was_doing_is_done_by_another(cluster, tmp_path):
   lost = []
 
   class Launcher(launchers.OnRay):
-    def carry_out(self, queue, work):
-      killed = []
-      for event in super().carry_out(queue, work):
-        yield event
-        if event is not None and event.lost:
-          lost.append(event.job)
-        if not killed and len(queue._given) == 2:
-          killed.append(_kill_a_machine(cluster))
+    def start(self, work):
+      started = super().start(work)
+      carry_out = started.carry_out
+
+      def watched(queue):
+        killed = []
+        for event in carry_out(queue):
+          yield event
+          if event is not None and event.lost:
+            lost.append(event.job)
+          if not killed and len(queue._given) == 2:
+            killed.append(_kill_a_machine(cluster))
+
+      started.carry_out = watched
+      return started
 
   launcher = Launcher(cluster.address)
   assert grids.main(grid, tmp_path / 'out', None, launcher, False) == 0
@@ -65,4 +72,4 @@ def _kill_a_machine(cluster):
 
 def test_no_cluster():
   with pytest.raises(errors.UserError, match='no cluster answers at 127.0.0.1'):
-    launchers.OnRay('127.0.0.1:9').carry_out(None, None)
+    launchers.OnRay('127.0.0.1:9').start(None)

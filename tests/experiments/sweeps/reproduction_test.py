@@ -8,6 +8,7 @@ from base import errors
 from experiments.sweeps import grid_file
 from experiments.sweeps import published_tables
 from experiments.sweeps import reproduction
+from experiments.sweeps import reruns
 from experiments.sweeps import workers
 from tests.experiments import small_grids
 
@@ -64,15 +65,11 @@ def test_columns_of_rows_that_are_one_method(tmp_path, capsys):
 
 
 def _main(table, folder, only_best=False):
-  return reproduction.main(
-    table,
-    only_best,
-    folder / 'out.json',
-    folder / 'out',
-    None,
-    workers.OnThisMachine(1),
-    False,
+  launcher = workers.OnThisMachine(1)
+  rerun = reruns.Rerun(
+    folder / 'out.json', folder / 'out', None, launcher, False
   )
+  return reproduction.main(table, only_best, rerun)
 
 
 def test_writes_our_figures_also_where_none_are_published(

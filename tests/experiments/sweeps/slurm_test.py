@@ -30,6 +30,7 @@ from tests.experiments.sweeps import slurm_work
     ('tim=60', "Unknown option 'tim'. Did you mean 'time'?"),
     ('partition', "'partition' has no value"),
     ('time=1:00:00', 'not one in minutes'),
+    ('cpus_per_task=all', 'not a whole number of cores'),
     ('time=60', 'there is no Slurm here'),
   ],
 )
@@ -63,7 +64,7 @@ def _submit(tmp_path, monkeypatch):
     log.parent.mkdir()
     everything = launch.LateCall(slurm_work.__name__, 'work', (tmp_path,))
     own = launching.Work(None, everything, log)
-    events = slurm.SlurmJobs(1, {}).carry_out(_Queue(), own)
+    events = slurm.SlurmJobs(1, {}).start(own).carry_out(_Queue())
     next(events)
     return submitted, events
 

@@ -1,5 +1,6 @@
 """Tests of the processes that carry out jobs."""
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -50,6 +51,15 @@ class _Queue:
     return self._jobs.pop(0) if self._jobs else None
 
 
+def _events(started, jobs):
+  events = started.carry_out(_Queue(jobs))
+  return [event for event in events if event is not None]
+
+
+def _processes(events):
+  return {event.result[1] for event in events if event.result}
+
+
 def _sleep(seconds):
   time.sleep(seconds)
   return _Runner()
@@ -60,13 +70,14 @@ class TestWorkers:
   def _set_up(self, tmp_path):
     self.log = tmp_path / 'worker'
 
-  def start(self, jobs, make_runner, num_workers):
+  def start(self, make_runner=_Runner, num_workers=2):
     work = launching.Work(make_runner, None, self.log)
-    return workers.OnThisMachine(num_workers).carry_out(_Queue(jobs), work)
+    started = workers.OnThisMachine(num_workers).start(work)
+    return contextlib.closing(started)
 
   def carry_out(self, jobs, num_workers=2):
-    events = self.start(jobs, _Runner, num_workers)
-    return [event for event in events if event is not None]
+    with self.start(num_workers=num_workers) as started:
+      return _events(started, jobs)
 
   def test_every_job_is_done_once(self):
     jobs = [_Job(f'{n}', program=f'{n % 3}', items=(n, n)) for n in range(9)]
@@ -112,11 +123,26 @@ class TestWorkers:
     for own in of_process.values():
       assert own == sorted(own, key=own.index)
 
-  def test_who_wants_no_more_leaves_no_process(self):
-    events = self.start([_Job('slow')], functools.partial(_sleep, 600), 1)
-    assert next(events) is None
+  def test_processes_go_on_with_the_next_jobs(self):
+    with self.start(num_workers=1) as started:
+      first = _events(started, [_Job('first')])
+      second = _events(started, [_Job('second')])
+    assert _processes(first) == _processes(second)
+    assert [event.job.name for event in second] == ['second'] * 3
+
+  def test_a_process_that_was_killed_without_a_job_is_replaced(self):
+    with self.start(num_workers=1) as started:
+      (process,) = _processes(_events(started, [_Job('first')]))
+      os.kill(process, signal.SIGKILL)
+      os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+      second = _events(started, [_Job('second')])
+    assert [event.error for event in second] == [None] * 3
+    assert _processes(second) != {process}
+
+  def test_no_process_is_left_after_closing(self):
     children = pathlib.Path(f'/proc/self/task/{os.getpid()}/children')
-    before = set(children.read_text().split())
-    events.close()
+    with self.start(functools.partial(_sleep, 600), 1) as started:
+      assert next(started.carry_out(_Queue([_Job('slow')]))) is None
+      before = set(children.read_text().split())
     after = set(children.read_text().split())
     assert after < before

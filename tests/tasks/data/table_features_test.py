@@ -18,8 +18,13 @@ def _make(tmp_path):
     table = table_files.read(path)
     train = np.arange(table.num_rows) < (num_train or table.num_rows)
     settings = table_features.FeatureSettings(**how)
-    columns = table_features.fit(table, tuple(table.columns), settings, train)
-    return table_features.encode(table, columns)
+    columns, made = table_features.fit(
+      table, tuple(table.columns), settings, train
+    )
+    again = table_features.encode(table, columns)
+    np.testing.assert_array_equal(_all(again, 2), _all(made, 2))
+    assert again.told == made.told
+    return made
 
   return make
 

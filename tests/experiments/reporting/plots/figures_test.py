@@ -145,7 +145,7 @@ def test_of_stages_each_client_beside_the_method_without_the_last(tmp_path):
   for name, own in contents['methods'].items():
     in_groups = name.startswith('group')
     own['training'] = 'group' if in_groups else 'fedadam'
-    own['begins_with'] = 'fedadam' if in_groups else None
+    own['started_from_training'] = 'fedadam' if in_groups else None
   (folder / 'results.json').write_text(json.dumps(contents))
   rows = ['method,client,metric,group']
   for name, metrics in (

@@ -1,0 +1,29 @@
+"""Modules of a user, for tests."""
+
+from collections.abc import Iterator
+import contextlib
+import pathlib
+import sys
+
+import pytest
+
+from algorithms import registry
+
+# It has the settings of another method, which thus do not import the module.
+REGISTERS_OWN = """
+from algorithms import registry
+
+registry.TRAINERS['own'] = registry.Entry('algorithms.fedavg:FedAvg')
+"""
+
+
+@contextlib.contextmanager
+def written(folder: pathlib.Path, name: str, text: str) -> Iterator[None]:
+  """Writes a module into the folder of a user, and forgets it in the end."""
+  (folder / f'{name}.py').write_text(text)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv('BUILD_WORKING_DIRECTORY', str(folder))
+    patch.setattr(sys, 'path', [*sys.path])
+    patch.setattr(registry, 'TRAINERS', {**registry.TRAINERS})
+    yield
+  sys.modules.pop(name, None)
