@@ -50,8 +50,8 @@ def test_what_is_not_given_has_its_default():
   ],
 )
 def test_texts_and_toml_values_are_converted(name, value, expected):
-  own = settings.from_dict(_ExampleSettings, {name: value}, 'x')
-  actual = getattr(own, name)
+  example_settings = settings.from_dict(_ExampleSettings, {name: value}, 'x')
+  actual = getattr(example_settings, name)
   assert actual == expected
   assert type(actual) is type(expected)
 
@@ -101,8 +101,8 @@ def test_the_range_is_checked_without_a_dictionary_too():
 
 def test_a_setting_describes_itself():
   described = {
-    own.name: (own.default, own.values)
-    for own in settings.describe(_DescribedSettings, {'steps': 9})
+    setting.name: (setting.default, setting.values)
+    for setting in settings.describe(_DescribedSettings, {'steps': 9})
   }
   assert described == {
     'rate': ('0.1', 'a number, above 0, at most 10'),

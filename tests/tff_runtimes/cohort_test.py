@@ -247,8 +247,8 @@ def test_client_results(parity):
     tff.FederatedType(np.int32, tff.CLIENTS),
     tff.FederatedType(np.int32, tff.SERVER),
   )
-  def run(own, common):
-    return tff.federated_map(double, own), own, common
+  def run(numbers, common):
+    return tff.federated_map(double, numbers), numbers, common
 
   result = parity(run, list(range(7)), 3)
   assert result[0] == [0, 2, 4, 6, 8, 10, 12]
@@ -258,8 +258,8 @@ def test_truth_values(parity):
   negate = tff.tensorflow.computation(lambda b: tf.logical_not(b), np.bool_)
 
   @tff.federated_computation(tff.FederatedType(np.bool_, tff.CLIENTS))
-  def run(own):
-    return tff.federated_map(negate, own)
+  def run(flags):
+    return tff.federated_map(negate, flags)
 
   parity(run, [True, False, True, True, False])
 
@@ -508,8 +508,8 @@ def test_named_tuples_have_the_right_values(request, runtime, clients):
   result = helpers.run(context, _exchange, _batch(2), clients)
   sent = [reply.parts['sent'] for reply in result.parts['replies']]
   expected = [[2 * k, 3 * (k + 1)] for k in range(3)]
-  np.testing.assert_allclose([own.x for own in sent], expected)
-  assert [own.shift for own in sent] == [0, 1, 2]
+  np.testing.assert_allclose([part.x for part in sent], expected)
+  assert [part.shift for part in sent] == [0, 1, 2]
   np.testing.assert_allclose(result.count.parts['sent'].x, [6, 18])
   assert result.count.count == 4.5
 

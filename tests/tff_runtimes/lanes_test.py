@@ -91,8 +91,8 @@ def test_clients_run_on_all_devices_with_the_same_bits():
 
 
 def test_the_devices_take_the_jobs_in_turn():
-  own = lanes.Lanes(['a', 'b', 'c'])
+  three_lanes = lanes.Lanes(['a', 'b', 'c'])
   jobs = [lambda device, k=k: (k, device) for k in range(20)]
   expected = [(k, 'abc'[k % 3]) for k in range(20)]
-  assert list(own.in_order(iter(jobs))) == expected
-  own.shut_down()
+  assert list(three_lanes.in_order(iter(jobs))) == expected
+  three_lanes.shut_down()

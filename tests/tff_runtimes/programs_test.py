@@ -73,7 +73,7 @@ def test_the_pieces_make_a_round(program):
   reads = {name: server[name] for name in program.stages[0].reads}
   client = program.client_function(0)
   (first, ones), (second, others) = [
-    client(dict(part1=[np.float32(own)]), reads, {}) for own in (3, 4)
+    client(dict(part1=[np.float32(number)]), reads, {}) for number in (3, 4)
   ]
   aggregates = program.zeros_function(0)({}, reads)
   for added in (ones, others):

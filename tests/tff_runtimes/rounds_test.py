@@ -44,11 +44,11 @@ def _next(state, clients):
   return tff.federated_map(_update, (state, mean)), result[1], mean
 
 
-def _make_clients(fixed: Any, kept: Any, own: Any) -> Any:
-  return collections.OrderedDict(x=fixed + own['shift'], kept=kept)
+def _make_clients(fixed: Any, kept: Any, now: Any) -> Any:
+  return collections.OrderedDict(x=fixed + now['shift'], kept=kept)
 
 
-_PLAN = rounds.Plan(_make_clients, lambda kept, own, new: new + own['add'])
+_PLAN = rounds.Plan(_make_clients, lambda kept, now, new: new + now['add'])
 
 
 @pytest.fixture(name='context')
@@ -60,7 +60,7 @@ def _context() -> Iterator[cohort.CohortContext]:
 
 _RNG = np.random.default_rng(1)
 _FIXED = _RNG.normal(size=[4, 2]).astype(np.float32)
-_OWN = dict(
+_PER_ROUND = dict(
   shift=_RNG.normal(size=[5, 1, 1]).astype(np.float32),
   add=_RNG.normal(size=[5]).astype(np.float32),
 )
@@ -75,11 +75,13 @@ def _one_by_one(
   state, kept, means = _FIRST_STATE, _FIRST_KEPT, []
   for i in range(num_rounds):
     clients = [
-      collections.OrderedDict(x=_FIXED[k] + _OWN['shift'][i, 0], kept=kept[k])
+      collections.OrderedDict(
+        x=_FIXED[k] + _PER_ROUND['shift'][i, 0], kept=kept[k]
+      )
       for k in range(4)
     ]
     state, new, mean = next_round(state, clients, *constants)
-    kept = np.array(new) + _OWN['add'][i]
+    kept = np.array(new) + _PER_ROUND['add'][i]
     means.append(mean)
   return state, kept, np.array(means, np.float32)
 
@@ -93,19 +95,19 @@ def _assert_close(first: Any, second: Any) -> None:
 @pytest.mark.parametrize('num_rounds', [0, 1, 3, 5])
 def test_they_are_the_rounds_one_by_one(context, num_rounds):
   at_once = context.rounds(_next, _PLAN)
-  result = at_once(num_rounds, _FIRST_STATE, _FIRST_KEPT, _FIXED, _OWN)
+  result = at_once(num_rounds, _FIRST_STATE, _FIRST_KEPT, _FIXED, _PER_ROUND)
   _assert_close(result, _one_by_one(_next, num_rounds))
 
 
 def test_they_may_be_run_in_portions(context):
   at_once = context.rounds(_next, _PLAN)
-  expected = at_once(5, _FIRST_STATE, _FIRST_KEPT, _FIXED, _OWN)
+  expected = at_once(5, _FIRST_STATE, _FIRST_KEPT, _FIXED, _PER_ROUND)
   state, kept, means = _FIRST_STATE, _FIRST_KEPT, []
   for first, num_rounds in ((0, 1), (1, 3), (4, 1)):
-    state, kept, own = at_once(
-      num_rounds, state, kept, _FIXED, _OWN, first=first
+    state, kept, metrics = at_once(
+      num_rounds, state, kept, _FIXED, _PER_ROUND, first=first
     )
-    means.append(own)
+    means.append(metrics)
   tree.map_structure(
     np.testing.assert_array_equal,
     (state, kept, np.concatenate(means)),
@@ -160,14 +162,14 @@ def test_with_constants_they_are_the_rounds_one_by_one(context, scale):
   constants = _constants(scale)
   at_once = context.rounds(_frozen_next, _PLAN)
   result = at_once(
-    3, _FIRST_STATE, _FIRST_KEPT, _FIXED, _OWN, constants=constants
+    3, _FIRST_STATE, _FIRST_KEPT, _FIXED, _PER_ROUND, constants=constants
   )
   _assert_close(result, _one_by_one(_frozen_next, 3, *constants))
 
 
 def test_constants_may_be_tensors(context):
   at_once = context.rounds(_frozen_next, _PLAN)
-  arguments = (3, _FIRST_STATE, _FIRST_KEPT, _FIXED, _OWN)
+  arguments = (3, _FIRST_STATE, _FIRST_KEPT, _FIXED, _PER_ROUND)
   arrays = _constants(0.7)
   tensors = tree.map_structure(tf.constant, arrays)
   _assert_close(at_once(*arguments, tensors), at_once(*arguments, arrays))
@@ -178,14 +180,16 @@ def test_another_number_of_constants_is_an_error(context, number):
   at_once = context.rounds(_frozen_next, _PLAN)
   constants = (*_constants(1.0), np.float32(1))[:number]
   with pytest.raises(ValueError, match=f'Expected 2 constants, got {number}'):
-    at_once(3, _FIRST_STATE, _FIRST_KEPT, _FIXED, _OWN, constants)
+    at_once(3, _FIRST_STATE, _FIRST_KEPT, _FIXED, _PER_ROUND, constants)
 
 
 def test_a_constant_of_another_type_is_an_error(context):
   at_once = context.rounds(_frozen_next, _PLAN)
   frozen, _ = _constants(1.0)
   with pytest.raises(TypeError, match='Expected'):
-    at_once(3, _FIRST_STATE, _FIRST_KEPT, _FIXED, _OWN, (frozen, frozen.table))
+    at_once(
+      3, _FIRST_STATE, _FIRST_KEPT, _FIXED, _PER_ROUND, (frozen, frozen.table)
+    )
 
 
 def test_tensors_that_are_constants_are_not_copied():
@@ -218,7 +222,7 @@ def test_tensors_that_are_constants_are_not_copied():
   at_once = context.rounds(next_round, _PLAN)
   model = tf.ones([size])
   grown = helpers.peak_memory(
-    lambda: at_once(3, _FIRST_STATE, _FIRST_KEPT, _FIXED, _OWN, (model,))
+    lambda: at_once(3, _FIRST_STATE, _FIRST_KEPT, _FIXED, _PER_ROUND, (model,))
   )
   assert grown < 4 * size
 
@@ -248,8 +252,12 @@ _CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
 def test_the_form_of_the_argument_decides(context, parameters, fits):
   @tff.federated_computation(parameters)
   def next_round(arguments):
-    own = next(a for a in arguments if a.type_signature is _CLIENTS)
-    return tff.federated_value(0.0, tff.SERVER), own, tff.federated_mean(own)
+    clients = next(a for a in arguments if a.type_signature is _CLIENTS)
+    return (
+      tff.federated_value(0.0, tff.SERVER),
+      clients,
+      tff.federated_mean(clients),
+    )
 
   assert (context.rounds(next_round, _PLAN) is not None) == fits
 

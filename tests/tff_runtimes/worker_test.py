@@ -31,11 +31,11 @@ def test_it_listens_on_loopback_alone(program):
 
 
 def test_the_port_of_the_worker_itself_is_hidden(program):
-  own, workers = (
+  ours, workers = (
     pathlib.Path(f'/proc/{pid}/ns/net').readlink()
     for pid in ('self', program.worker.pid)
   )
-  if own == workers:
+  if ours == workers:
     pytest.skip('This system allows no networks of their own.')
   (port,) = re.findall(r'--port=(\d+)', ' '.join(program.worker.cmdline()))
   with pytest.raises(ConnectionRefusedError):

@@ -154,11 +154,12 @@ def differences(
     return
   if type(actual) is not type(expected):
     yield f'{path}: {type(actual).__name__}, not {type(expected).__name__}'
-  own = _children(actual)
-  if own is None or [name for name, _ in own] != [name for name, _ in children]:
+  actual_children = _children(actual)
+  names = [name for name, _ in children]
+  if actual_children is None or [name for name, _ in actual_children] != names:
     yield f'{path}: {actual!r}, not {expected!r}'
     return
-  for (_, one), (name, other) in zip(own, children):
+  for (_, one), (name, other) in zip(actual_children, children):
     yield from differences(one, other, f'{path}[{name}]', **how)
 
 

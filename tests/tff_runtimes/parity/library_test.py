@@ -413,7 +413,7 @@ def test_a_sample_of_clients(parity):
   for context in parity.cohorts.values():
     actual = checks.run_once(context, run, _clients_of(_STRUCT))
     assert repr(_shapes(actual)) == repr(_shapes(expected))
-    given = {float(own['a']) for own in _clients_of(_STRUCT)}
+    given = {float(client['a']) for client in _clients_of(_STRUCT)}
     assert {float(a) for a in actual['a']} <= given
 
 
@@ -466,13 +466,13 @@ def _functional() -> tff.learning.models.FunctionalModel:
 
 def _recon_model() -> tff.learning.models.ReconstructionModel:
   inputs = tf.keras.Input([3])
-  own = tf.keras.layers.Dense(2, kernel_initializer='ones')
+  local = tf.keras.layers.Dense(2, kernel_initializer='ones')
   common = tf.keras.layers.Dense(1, kernel_initializer='ones')
-  model = tf.keras.Model(inputs, common(own(inputs)))
+  model = tf.keras.Model(inputs, common(local(inputs)))
   return tff.learning.models.ReconstructionModel.from_keras_model_and_layers(
     keras_model=model,
     global_layers=[common],
-    local_layers=[own],
+    local_layers=[local],
     input_spec=_SPEC,
   )
 
@@ -776,7 +776,7 @@ def test_heavy_hitters(parity, name):
   computation = tff.analytics.heavy_hitters.iblt.build_iblt_computation(
     batch_size=1, **_HITTERS[name]
   )
-  data = [own.batch(1) for own in _words('a b a c', 'b b beyond', 'a d')]
+  data = [words.batch(1) for words in _words('a b a c', 'b b beyond', 'a d')]
   expected = checks.run_once(parity.native, computation, data)
   for context in parity.cohorts.values():
     actual = checks.run_once(context, computation, data)
@@ -804,8 +804,8 @@ def test_a_hierarchical_histogram(parity, secure, clip):
     0.0, 8.0, 8, clip_mechanism=clip, enable_secure_sum=secure
   )
   data = [
-    tf.data.Dataset.from_tensor_slices(np.array(own, _FLOAT))
-    for own in ([0.5, 1.5, 1.6], [7.0], [3.0, 4.0, 3.0])
+    tf.data.Dataset.from_tensor_slices(np.array(numbers, _FLOAT))
+    for numbers in ([0.5, 1.5, 1.6], [7.0], [3.0, 4.0, 3.0])
   ]
   expected = checks.run_once(
     parity.native, process.next, _start(parity.native, process), data

@@ -81,8 +81,8 @@ def _value_results(y):
 
 @_fed(_CLIENT_INT)
 def _eval_at_both(y):
-  own = tff.federated_eval(_ONE, tff.CLIENTS)
-  return own, tff.federated_eval(_ONE, tff.SERVER), tff.federated_sum(own), y
+  ones = tff.federated_eval(_ONE, tff.CLIENTS)
+  return ones, tff.federated_eval(_ONE, tff.SERVER), tff.federated_sum(ones), y
 
 
 @_fed(_CLIENT_INT, _CLIENT_FLOAT, _SERVER_INT, _SERVER_FLOAT)
@@ -480,7 +480,7 @@ def test_selected_rows(parity):
     largest = tff.federated_value(4, tff.SERVER)
     return tff.federated_select(keys, largest, table, pick)
 
-  keys = [np.array(own, np.int32) for own in ([0, 1], [2, 2], [3, 0])]
+  keys = [np.array(rows, np.int32) for rows in ([0, 1], [2, 2], [3, 0])]
   parity(run, keys, np.arange(8, dtype=np.float32).reshape(4, 2))
 
 
@@ -516,15 +516,15 @@ def test_an_intrinsic_of_sequences(parity, name, where):
 def test_a_result_shares_no_memory_with_the_argument(parity, place):
   kind = tff.FederatedType(_VECTOR, place)
   computation = _fed(kind, _VECTOR)(lambda x, y: (x, y))
-  own, plain = np.ones(2, _FLOAT), np.ones(2, _FLOAT)
-  given = [own, own] if place is tff.CLIENTS else own
+  placed, plain = np.ones(2, _FLOAT), np.ones(2, _FLOAT)
+  given = [placed, placed] if place is tff.CLIENTS else placed
   parity(computation, given, plain)
   for name, context in parity.cohorts.items():
     result = checks.run_once(context, computation, given, plain)
-    own[:] = plain[:] = 2.0
+    placed[:] = plain[:] = 2.0
     parts = result[0] if place is tff.CLIENTS else [result[0]]
     assert all(np.all(part == 1.0) for part in [*parts, result[1]]), name
-    own[:] = plain[:] = 1.0
+    placed[:] = plain[:] = 1.0
 
 
 def test_results_are_read_only_as_on_the_native_runtime(parity):
@@ -549,8 +549,8 @@ def test_a_result_is_an_argument_again(parity):
   first = parity(computation, _FIVE_STRUCTS, _FIVE_STRUCTS[0])
   assert len(parity(computation, *first)[0]) == 5
   for context in parity.cohorts.values():
-    own = checks.run_once(context, computation, *first)
-    checks.assert_same(checks.run_once(context, computation, *own), first)
+    again = checks.run_once(context, computation, *first)
+    checks.assert_same(checks.run_once(context, computation, *again), first)
 
 
 def test_the_default_number_of_clients_is_none(parity):

@@ -143,7 +143,7 @@ def test_numbers_do_not_depend_on_the_shapes_of_others(parity, name):
   different = [(seed + k, np.zeros(2 + k, np.float32)) for k in range(3)]
   first = parity(computation, equal, rtol=1e-6, atol=1e-7)
   second = parity(computation, different, rtol=1e-6, atol=1e-7)
-  checks.assert_same([own[0] for own in first], [own[0] for own in second])
+  checks.assert_same([pair[0] for pair in first], [pair[0] for pair in second])
 
 
 @pytest.mark.parametrize('name', ['uniform', 'normal', 'shuffle'])
@@ -181,7 +181,7 @@ def test_unseeded_numbers_differ_between_clients(parity, size):
   for context in parity.cohorts.values():
     for _ in range(2):
       results = checks.run_once(context, computation, clients)
-      seen |= {own.tobytes() for own in results}
+      seen |= {numbers.tobytes() for numbers in results}
   assert len(seen) == 2 * size * len(parity.cohorts)
 
 

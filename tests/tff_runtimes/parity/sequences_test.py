@@ -364,10 +364,10 @@ def test_sequences_in_a_struct(parity):
     )
   )
 
-  def work(own):
+  def work(value):
     return collections.OrderedDict(
-      z=own['a'][1].map(lambda row: row * 2),
-      y=own['b'].reduce(own['a'][0], lambda a, b: a * 2 + b),
+      z=value['a'][1].map(lambda row: row * 2),
+      y=value['b'].reduce(value['a'][0], lambda a, b: a * 2 + b),
     )
 
   clients = [
@@ -479,7 +479,7 @@ def test_a_result_is_an_argument_again(parity):
   for context in parity.cohorts.values():
     first = checks.run_once(context, computation, [_numbers(3), _numbers(1)])
     second = checks.run_once(context, computation, list(first))
-    assert [list(own.as_numpy_iterator()) for own in second] == [
+    assert [list(data.as_numpy_iterator()) for data in second] == [
       [0, 4, 8],
       [0],
     ]

@@ -263,9 +263,14 @@ def test_a_block_with_state_is_used_twice(parity, name):
     checks.at_clients(_VECTOR), checks.at_server(_VECTOR)
   )
   def run(x, y):
-    own = tff.federated_map(block, x)
+    mapped = tff.federated_map(block, x)
     common = tff.federated_map(block, (tff.federated_broadcast(y)))
-    return own, tff.federated_map(block, x), common, tff.federated_map(block, y)
+    return (
+      mapped,
+      tff.federated_map(block, x),
+      common,
+      tff.federated_map(block, y),
+    )
 
   parity(run, _CLIENTS, _CLIENTS[0], rtol=1e-4)
 
@@ -320,9 +325,10 @@ def test_keys_of_a_table_depend_on_the_argument(parity):
       ),
       9,
     )
-    own = tf.lookup.experimental.MutableHashTable(tf.string, tf.int32, -1)
-    with tf.control_dependencies([own.insert(words, table.lookup(words))]):
-      return own.lookup(tf.constant(['a', 'b', 'c'])), own.export()[0][:1] != ''
+    mutable = tf.lookup.experimental.MutableHashTable(tf.string, tf.int32, -1)
+    with tf.control_dependencies([mutable.insert(words, table.lookup(words))]):
+      found = mutable.lookup(tf.constant(['a', 'b', 'c']))
+      return found, mutable.export()[0][:1] != ''
 
   clients = [
     np.array(words, object) for words in ([b'a'], [b'b', b'c'], [b'c', b'a'])
