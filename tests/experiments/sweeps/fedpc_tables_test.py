@@ -55,6 +55,7 @@ def _record(of_amounts, frozen_weights=1_000, seconds=None):
     'evaluation_seconds': seconds,
     'frozen_weights': frozen_weights,
     'validation': 1.0,
+    'test': [80.0] * len(_USERS),
   }
 
 
