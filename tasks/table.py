@@ -146,6 +146,30 @@ def _check(own: TableSettings) -> None:
       f'task.feature_columns names the target, {own.target_column}.',
       'feature_columns',
     )
+  lists = {
+    name: getattr(own, name)
+    for name in (
+      'feature_columns',
+      'ignored_columns',
+      'category_columns',
+      'text_columns',
+    )
+  }
+  for name, columns in lists.items():
+    for column in columns:
+      if columns.count(column) > 1:
+        raise settings.SettingError(f'task.{name} names {column} twice.', name)
+  for first, second in (
+    ('feature_columns', 'ignored_columns'),
+    ('category_columns', 'text_columns'),
+  ):
+    for column in lists[first]:
+      if column in lists[second]:
+        raise settings.SettingError(
+          f'task.{first} and task.{second} both name {column}. Leave it out of'
+          ' one of them.',
+          second,
+        )
 
 
 def _required(own: TableSettings, name: str) -> str:
@@ -251,6 +275,12 @@ def _inputs(own: TableSettings, table: table_files.Table) -> list[str]:
       table.column(column, name)
   chosen = own.feature_columns or [c for c in table.columns if c not in roles]
   names = [c for c in chosen if c not in own.ignored_columns]
+  for kind in ('category_columns', 'text_columns'):
+    for column in getattr(own, kind):
+      if column not in names:
+        raise errors.UserError(
+          f'task.{kind} names {column}, which is not an input. Leave it out.'
+        )
   if not names:
     raise errors.UserError(
       f'{table.path} has no columns to predict {own.target_column} from.'
