@@ -337,7 +337,9 @@ def _read_folder(path: pathlib.Path) -> list[Run | Grid]:
     if inside:
       return [_read_run(config.parent) for config in inside]
   except folders.DAMAGE as error:
-    raise errors.UserError(f'{path} is damaged ({error!r}).') from error
+    raise errors.UserError(
+      f'{path} is damaged ({folders.fault(error)}).'
+    ) from error
   raise errors.UserError(
     f'{path} is not the output folder of a run or a grid, and contains none.'
     ' Name such a folder.'
