@@ -16,6 +16,7 @@ import importlib.metadata
 import logging
 import os
 import pathlib
+import re
 import sys
 import tempfile
 import tomllib
@@ -34,6 +35,10 @@ from experiments.command_line import terminal
 
 _PROJECT = pathlib.Path(__file__).parents[2] / 'pyproject.toml'
 
+# absl's message about a flag that is required.
+_MISSING = re.compile(
+  r'flag --(\w+)=None: Flag --\1 must have a value other than None'
+)
 # The exit status of a wrong command.
 _WRONG_USAGE = 2
 # At most this many characters of an unexpected error's message are shown.
@@ -87,7 +92,7 @@ def _read_flags(argv: Sequence[str]) -> list[str]:
 
 
 def _say_misuse(error: Exception) -> int:
-  text = str(error)
+  text = _MISSING.sub(r'--\1 is missing', str(error))
   text += '' if text.endswith(('.', '?')) else '.'
   terminal.say(f'Error: {text} See --help.')
   return _WRONG_USAGE

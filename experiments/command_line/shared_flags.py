@@ -62,7 +62,7 @@ def data_dir() -> flags.Flag:
   return _flag(
     flags.DEFINE_string,
     'data_dir',
-    os.environ.get('PFL_DATA_DIR'),
+    os.environ.get('PFL_DATA_DIR') or None,
     'The folder of the data sets, by default $PFL_DATA_DIR. Missing data sets'
     ' are downloaded.',
   )
