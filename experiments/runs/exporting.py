@@ -1,6 +1,7 @@
 """The models of a finished run, exported for use without this project."""
 
 from collections.abc import Mapping, Sequence
+import hashlib
 import pathlib
 from typing import Any
 import urllib.parse
@@ -15,6 +16,9 @@ from experiments.runs import execution
 from experiments.runs import finished_methods
 from experiments.runs import personal_weights
 from tasks import task as tasks
+
+# File systems take names of up to 255 bytes.
+_LONGEST_NAME = 200
 
 
 def _facts(
@@ -52,6 +56,18 @@ def _trained(
   return exported
 
 
+def _folder_name(client: str) -> str:
+  """Returns a name of a folder for a client, whatever its own name is."""
+  name = urllib.parse.quote(client, safe=' ')
+  if set(name) <= {'.'}:
+    return name.replace('.', '%2E')
+  if len(name) <= _LONGEST_NAME:
+    return name
+  # Long names may begin alike.
+  digest = hashlib.sha256(client.encode()).hexdigest()
+  return f'{name[: _LONGEST_NAME - len(digest) - 1]}-{digest}'
+
+
 def _personal(
   source: str,
   config: configs.Config,
@@ -64,8 +80,7 @@ def _personal(
   execution.check_frozen_weights(run.path, name, task)
   found = personal_weights.personalize(run, config, task, name, candidates)
   return {
-    # Names of clients may have characters that folders' names cannot have.
-    urllib.parse.quote(client, safe=' '): exported_models.Exported(
+    _folder_name(client): exported_models.Exported(
       own.model,
       own.weights,
       _facts(
@@ -92,6 +107,10 @@ def main(
 ) -> int:
   """Exports what a user asked for; returns the exit status."""
   folders.check_empty('output_dir', output_dir)
+  if clients and all_clients:
+    raise errors.UserError(
+      '--client and --all_clients were both given. Leave out one of the two.'
+    )
   folder, chosen = execution.parse_source(source)
   run = results_folder.read(folder)
   config = configs.from_file(folder / results_folder.CONFIG)

@@ -171,7 +171,14 @@ class GridFile:
     Args:
       num_repeats: The number of seeds, the first ones; None for all.
       settings: Settings of all points.
+
+    Raises:
+      UserError: If there are not as many seeds.
     """
+    if num_repeats is not None and num_repeats > len(self.repeats):
+      raise errors.UserError(
+        f'--repeats={num_repeats}: there are only {len(self.repeats)} seeds.'
+      )
     points = tuple(
       dataclasses.replace(point, settings={**point.settings, **settings})
       for point in self.points
