@@ -114,6 +114,18 @@ class Run:
   validation: Mapping[str, Mapping[str, Sequence[float]]]
 
   @property
+  def task(self) -> str:
+    """The name of the task; for a user's table, also what is predicted."""
+    name: str = self.configuration['task.name']
+    target = self.configuration.get('task.target_column')
+    return name if target is None else f'{target} ({name})'
+
+  @property
+  def metric(self) -> str | None:
+    """The name of the metric; None before a method is finished."""
+    return next((own['metric'] for own in self.methods.values()), None)
+
+  @property
   def status(self) -> str:
     """The progress of the run."""
     missing = [name for name in self.asked if name not in self.methods]
@@ -390,11 +402,6 @@ class Configuration:
     return f'{written} ({self.label})' if self.label else written
 
 
-def _task(run: Run) -> str:
-  name: str = run.configuration['task.name']
-  return name
-
-
 def configurations(runs: Sequence[Run]) -> list[Configuration]:
   """Groups runs by all settings but the seed.
 
@@ -415,7 +422,7 @@ def configurations(runs: Sequence[Run]) -> list[Configuration]:
     grouped.setdefault(json.dumps(settings, sort_keys=True), []).append(run)
   made = []
   for own in grouped.values():
-    alike = [run for run in runs if _task(run) == _task(own[0])]
+    alike = [run for run in runs if run.task == own[0].task]
     differing = differences([run.configuration for run in alike])
     names = [name for name in differing if name not in (*SEEDS, 'algorithms')]
     label = ', '.join(
@@ -424,7 +431,14 @@ def configurations(runs: Sequence[Run]) -> list[Configuration]:
     if len(names) > _MOST_IN_LABEL:
       label = own[0].path.name
     made.append(Configuration(label, own))
-  return made
+  labels = [(own.runs[0].task, own.label) for own in made]
+  return [
+    # Folders of different parents may have the same name.
+    Configuration(str(own.runs[0].path), own.runs)
+    if own.label and labels.count(label) > 1
+    else own
+    for own, label in zip(made, labels)
+  ]
 
 
 def series_of(entries: Sequence[Run | Grid]) -> list[Series]:
@@ -444,7 +458,7 @@ def series_of(entries: Sequence[Run | Grid]) -> list[Series]:
       Series(
         own.name(method),
         method,
-        _task(own.runs[0]),
+        own.runs[0].task,
         [run.repeat(method) for run in own.runs if method in run.methods],
       )
       for method in methods

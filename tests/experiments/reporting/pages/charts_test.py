@@ -105,6 +105,17 @@ def test_who_is_better_follows_from_the_direction(higher_is_better, results):
   assert [row['result'] for row in chart.data] == results
 
 
+def test_a_method_that_is_far_worse_does_not_spoil_the_gains_of_others():
+  own = made_up_folders.series()
+  worse = made_up_folders.series('ditto', values=(1e6, 2.0, 3.0))
+  chart = client_charts.of_gains([own, worse])
+  diagonal, marks = chart.spec['layer']
+  assert diagonal['transform'] == marks['transform']
+  ends = {row['method']: row['after'] for row in diagonal['data']['values']}
+  assert ends == {'finetuning': 0.9, 'ditto': 1e6}
+  assert 'domain' not in marks['encoding']['x']['scale']
+
+
 def test_there_are_no_gains_where_nothing_was_personalized():
   own = made_up_folders.series(values=(0.5, 0.6), before=(0.5, 0.6))
   assert client_charts.of_gains([own]) is None
