@@ -82,13 +82,24 @@ def _read_flags(argv: Sequence[str]) -> list[str]:
   flags.DEFINE_alias('h', 'help')
   flags.DEFINE_flag(_VersionFlag())
   try:
-    return flags.FLAGS(argv)
+    rest = flags.FLAGS(argv)
+    _refuse_empty()
+    return rest
   except flags.Error as error:
     sys.exit(_say_misuse(error))
   except stopping.Stopped:
     raise
   except SystemExit:
     sys.exit(0)  # It was --help, which absl treats as a failure.
+
+
+def _refuse_empty() -> None:
+  """Raises an error for a flag without its text, as in --output_dir=$UNSET."""
+  for name in flags.FLAGS:
+    if flags.FLAGS[name].present and flags.FLAGS[name].value == '':
+      raise flags.IllegalFlagValueError(
+        f'--{name} is empty. Give it a value, or leave it out'
+      )
 
 
 def _say_misuse(error: Exception) -> int:
