@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 import statistics
 from typing import Any
 
@@ -18,6 +19,10 @@ from experiments.reporting import results_folder
 
 # The settings in which repeats of one configuration differ.
 SEEDS = ('seed', 'task.split_seed')
+# The folder of a seed, see `experiments.runs.repeated_runs`.
+_SEED = re.compile(r'seed_\d+$')
+# A longer label could not be read in charts.
+_LONGEST_LABEL = 40
 # The label of a configuration has at most this many settings.
 _MOST_IN_LABEL = 2
 
@@ -402,6 +407,16 @@ class Configuration:
     return f'{written} ({self.label})' if self.label else written
 
 
+def _folder_name(runs: Sequence[Run]) -> str:
+  """Names the folder of a configuration, not of one of its seeds."""
+  first = runs[0].path
+  parents = {run.path.parent for run in runs}
+  of_seeds = len(runs) > 1 and len(parents) == 1
+  if of_seeds and _SEED.match(first.name):
+    return first.parent.name
+  return first.name
+
+
 def configurations(runs: Sequence[Run]) -> list[Configuration]:
   """Groups runs by all settings but the seed.
 
@@ -410,7 +425,7 @@ def configurations(runs: Sequence[Run]) -> list[Configuration]:
 
   Returns:
     The configurations. Each is labeled with the settings in which those of its
-    task differ or, if these are many, with the name of its first folder.
+    task differ or, if these are many or long, with that of its first folder.
   """
   grouped: dict[str, list[Run]] = {}
   for run in runs:
@@ -428,8 +443,8 @@ def configurations(runs: Sequence[Run]) -> list[Configuration]:
     label = ', '.join(
       f'{name}={own[0].configuration.get(name)}' for name in names
     )
-    if len(names) > _MOST_IN_LABEL:
-      label = own[0].path.name
+    if len(names) > _MOST_IN_LABEL or len(label) > _LONGEST_LABEL:
+      label = _folder_name(own)
     made.append(Configuration(label, own))
   labels = [(own.runs[0].task, own.label) for own in made]
   return [
