@@ -6,6 +6,7 @@ import math
 import pytest
 import vl_convert
 
+from experiments.reporting.pages import charts
 from experiments.reporting.pages import client_charts
 from experiments.reporting.pages import grid_charts
 from experiments.reporting.pages import learning_charts
@@ -163,3 +164,10 @@ def test_settings_that_were_drawn_have_axes_of_numbers():
   assert encoding['y']['scale'] == {'zero': False}
   (row, *_) = grid_charts.of_grid(drawn)[0].data
   assert row['rate'] == 0.001
+
+
+def test_configurations_of_a_method_differ_in_color():
+  names = [f'FedAvg (x={k})' for k in range(11)]
+  found = charts.looks_of_names(names, ['fedavg'] * 11)
+  assert len({look.color for look in found.values()}) == 11
+  assert {look.line for look in found.values()} == {'-'}
