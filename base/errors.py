@@ -12,6 +12,8 @@ from typing import Any
 NO_ROOM = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 # The largest number of characters of a value in a message.
 _SHOWN = 100
+# The largest number of known names in a message.
+_LISTED = 60
 
 
 class UserError(Exception):
@@ -66,7 +68,8 @@ def unknown(
   known = sorted(known)
   nearest = difflib.get_close_matches(name, known, n=1)
   hint = f' Did you mean {nearest[0]!r}?' if nearest else ''
-  rest = f'Known: {", ".join(known) or "none"}.'
+  more = f' and {len(known) - _LISTED:,} more' if len(known) > _LISTED else ''
+  rest = f'Known: {", ".join(known[:_LISTED]) or "none"}{more}.'
   if listed_by:
     rest = f'All are listed by {listed_by}.'
   return UserError(f'Unknown {what} {shown(name)}.{hint} {rest}')

@@ -84,7 +84,8 @@ def _main() -> int:
   )
   settings = {}
   if _WEIGHTS.value is not None:
-    weights = paths.user_path(_WEIGHTS.value)
+    # A relative path would start at the folder of the data.
+    weights = paths.user_path(_WEIGHTS.value).absolute()
     if not weights.is_file():
       raise errors.UserError(
         f'--weights: there is no file {weights}. Name the weights of a GPT-2,'

@@ -250,7 +250,7 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
 
   def _find(self, pattern: str) -> Iterator[re.Match[str]]:
     """Yields matches of the names in the folder, without their prefix."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
       for name in os.listdir(self._root_dir):
         match = re.fullmatch(re.escape(self._prefix) + pattern, name)
         if match:

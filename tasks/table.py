@@ -146,6 +146,30 @@ def _check(how: TableSettings) -> None:
       f'task.feature_columns names the target, {how.target_column}.',
       'feature_columns',
     )
+  lists = {
+    name: getattr(how, name)
+    for name in (
+      'feature_columns',
+      'ignored_columns',
+      'category_columns',
+      'text_columns',
+    )
+  }
+  for name, columns in lists.items():
+    for column in columns:
+      if columns.count(column) > 1:
+        raise settings.SettingError(f'task.{name} names {column} twice.', name)
+  for first, second in (
+    ('feature_columns', 'ignored_columns'),
+    ('category_columns', 'text_columns'),
+  ):
+    for column in lists[first]:
+      if column in lists[second]:
+        raise settings.SettingError(
+          f'task.{first} and task.{second} both name {column}. Leave it out of'
+          ' one of them.',
+          second,
+        )
 
 
 def _required(how: TableSettings, name: str) -> str:
@@ -251,6 +275,12 @@ def _inputs(how: TableSettings, table: table_files.Table) -> list[str]:
       table.column(column, name)
   chosen = how.feature_columns or [c for c in table.columns if c not in roles]
   names = [c for c in chosen if c not in how.ignored_columns]
+  for kind in ('category_columns', 'text_columns'):
+    for column in getattr(how, kind):
+      if column not in names:
+        raise errors.UserError(
+          f'task.{kind} names {column}, which is not an input. Leave it out.'
+        )
   if not names:
     raise errors.UserError(
       f'{table.path} has no columns to predict {how.target_column} from.'

@@ -16,6 +16,7 @@ import importlib.metadata
 import logging
 import os
 import pathlib
+import re
 import sys
 import tempfile
 import tomllib
@@ -34,6 +35,10 @@ from experiments.command_line import terminal
 
 _PROJECT = pathlib.Path(__file__).parents[2] / 'pyproject.toml'
 
+# absl's message about a flag that is required.
+_MISSING = re.compile(
+  r'flag --(\w+)=None: Flag --\1 must have a value other than None'
+)
 # The exit status of a wrong command.
 _WRONG_USAGE = 2
 # At most this many characters of an unexpected error's message are shown.
@@ -77,7 +82,9 @@ def _read_flags(argv: Sequence[str]) -> list[str]:
   flags.DEFINE_alias('h', 'help')
   flags.DEFINE_flag(_VersionFlag())
   try:
-    return flags.FLAGS(argv)
+    rest = flags.FLAGS(argv)
+    _refuse_empty()
+    return rest
   except flags.Error as error:
     sys.exit(_say_misuse(error))
   except stopping.Stopped:
@@ -86,8 +93,17 @@ def _read_flags(argv: Sequence[str]) -> list[str]:
     sys.exit(0)  # It was --help, which absl treats as a failure.
 
 
+def _refuse_empty() -> None:
+  """Raises an error for a flag without its text, as in --output_dir=$UNSET."""
+  for name in flags.FLAGS:
+    if flags.FLAGS[name].present and flags.FLAGS[name].value == '':
+      raise flags.IllegalFlagValueError(
+        f'--{name} is empty. Give it a value, or leave it out'
+      )
+
+
 def _say_misuse(error: Exception) -> int:
-  text = str(error)
+  text = _MISSING.sub(r'--\1 is missing', str(error))
   text += '' if text.endswith(('.', '?')) else '.'
   terminal.say(f'Error: {text} See --help.')
   return _WRONG_USAGE

@@ -15,6 +15,8 @@ def user_path(path: str) -> pathlib.Path:
     UserError: If no file can have this path.
   """
   base = os.environ.get('BUILD_WORKING_DIRECTORY', '')
+  if not path:
+    raise errors.UserError("Invalid path '': it is empty.")
   try:
     full = pathlib.Path(base, pathlib.Path(path).expanduser())
     full.stat()

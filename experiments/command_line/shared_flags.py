@@ -12,6 +12,7 @@ from absl import flags
 from experiments.configuration import user_settings
 from tasks import registry as task_registry
 
+_MOST_WORKERS = 1000
 # The flags belong to the calling modules, so that their --help shows them.
 flags.disclaim_key_flags()
 
@@ -62,7 +63,7 @@ def data_dir() -> flags.Flag:
   return _flag(
     flags.DEFINE_string,
     'data_dir',
-    os.environ.get('PFL_DATA_DIR'),
+    os.environ.get('PFL_DATA_DIR') or None,
     'The folder of the data sets, by default $PFL_DATA_DIR. Missing data sets'
     ' are downloaded.',
   )
@@ -87,6 +88,7 @@ def workers() -> flags.Flag:
     'The number of processes. Each uses one core and, if there are GPUs, one of'
     ' these in turn.',
     lower_bound=1,
+    upper_bound=_MOST_WORKERS,
   )
 
 

@@ -35,6 +35,7 @@ from experiments.command_line import stopping
 from personalization import privacy
 from tasks import registry as task_registry
 
+_LAST_PORT = 65535
 _PRESETS = pathlib.Path(__file__).parents[1] / 'presets'
 _DEFAULT_TASK = 'synthetic'
 
@@ -129,12 +130,19 @@ class RunSettings(settings.Settings):
         'runtime',
       )
     for address in self.remote_workers:
-      if not re.fullmatch(r'[^/\s]+:\d{1,5}', address):
+      found = re.fullmatch(r'[^/\s]+:(\d{1,5})', address)
+      if not found or not 0 < int(found[1]) <= _LAST_PORT:
         raise settings.SettingError(
           f'remote_workers must be HOST:PORT, as 10.0.0.2:10000, not'
           f' {address!r}.',
           'remote_workers',
         )
+    if self.remote_workers and self.runtime != 'remote':
+      raise settings.SettingError(
+        f"remote_workers must be empty with the runtime '{self.runtime}', which"
+        ' uses none. Leave them out, or add --runtime=remote.',
+        'remote_workers',
+      )
     if bool(self.remote_certificate) != bool(self.remote_key):
       raise settings.SettingError(
         'remote_certificate and remote_key must be given together.',
@@ -209,7 +217,7 @@ def read_toml(path: pathlib.Path) -> dict[str, Any]:
   try:
     if path.exists() and not path.is_file():
       raise ValueError('it is not a file')
-    return tomllib.loads(path.read_text(encoding='utf-8'))
+    return tomllib.loads(path.read_text(encoding='utf-8-sig'))
   # A TOMLDecodeError is a ValueError.
   except (OSError, ValueError, RecursionError) as error:
     raise errors.UserError(f'{path} cannot be read: {error}.') from error

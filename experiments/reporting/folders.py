@@ -54,6 +54,21 @@ DAMAGE = (
   IndexError,
   RecursionError,
 )
+# The largest number of characters of the description of an error.
+_LONGEST_FAULT = 200
+
+
+def fault(error: Exception) -> str:
+  """Describes one of these errors for the user, in a few words."""
+  if isinstance(error, UnicodeError):
+    return 'it is not UTF-8'
+  if isinstance(error, KeyError):
+    return f'it has no {error.args[0]}'
+  if isinstance(error, OSError):
+    return error.strerror or str(error)
+  if isinstance(error, (ValueError, RecursionError)):
+    return str(error)[:_LONGEST_FAULT]
+  return 'it has another form'
 
 
 def checksum(value: Any) -> str:

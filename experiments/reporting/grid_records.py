@@ -117,8 +117,8 @@ class GridRecords:
           new.append(record['key'])
     except folders.DAMAGE as error:
       raise errors.UserError(
-        f'{path} is damaged ({error!r}). Delete the lines at fault; their runs'
-        ' are then run again.'
+        f'{path} is damaged ({folders.fault(error)}). Delete the lines at'
+        ' fault; their runs are then run again.'
       ) from error
     return new
 

@@ -197,8 +197,8 @@ class RunFolder:
       self.results, self._rows = contents['methods'], list(rows)
     except _DAMAGE as error:
       raise errors.UserError(
-        f'The results in {self._path} are damaged ({error!r}). Delete'
-        f' {results} to have them made again.'
+        f'The results in {self._path} are damaged ({folders.fault(error)}).'
+        f' Delete {results} to have them made again.'
       ) from error
 
   def rows_of(self, method: str) -> list[Row]:
@@ -266,7 +266,7 @@ class RunFolder:
         up = float(np.sum(sent * rounds.get('share_sent', 1)))
     except _DAMAGE as error:
       raise errors.UserError(
-        f'{path} is damaged ({error!r}). Delete it and'
+        f'{path} is damaged ({folders.fault(error)}). Delete it and'
         f' {self.checkpoint_dir(training)} to train again.'
       ) from error
     down *= parameters_down
@@ -419,6 +419,6 @@ def read(path: pathlib.Path) -> FinishedRun:
     ) from error
   except _DAMAGE as error:
     raise errors.UserError(
-      f'The results in {path} are damaged ({error!r}). Do the run again, in'
-      ' another folder.'
+      f'The results in {path} are damaged ({folders.fault(error)}). Do the run'
+      ' again, in another folder.'
     ) from error

@@ -120,7 +120,11 @@ def of_groups(
     table.add_column(method, justify='right')
   for group, of_group in any_result['groups'].items():
     pooled = [result['groups'][group]['pooled'] for result in results.values()]
-    table.add_row(group, str(of_group['num_clients']), *map(_number, pooled))
+    table.add_row(
+      terminal.visible(group),
+      str(of_group['num_clients']),
+      *map(_number, pooled),
+    )
   pooled = [result['pooled'] for result in results.values()]
   num_clients = any_result['test']['num_clients']
   table.add_row('all', str(num_clients), *map(_number, pooled))

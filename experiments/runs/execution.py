@@ -152,6 +152,8 @@ def parse_source(source: str) -> tuple[pathlib.Path, str | None]:
   if ':' not in path.name or path.is_dir():
     return path, None
   folder, _, chosen = source.rpartition(':')
+  if not chosen:
+    raise errors.UserError(f'{source} names no method after the colon.')
   return pathlib.Path(folder), chosen
 
 

@@ -1,6 +1,7 @@
 """The models of a finished run, exported for use without this project."""
 
 from collections.abc import Mapping, Sequence
+import hashlib
 import pathlib
 from typing import Any
 import urllib.parse
@@ -15,6 +16,9 @@ from experiments.runs import execution
 from experiments.runs import finished_methods
 from experiments.runs import personal_weights
 from tasks import task as tasks
+
+# File systems take names of up to 255 bytes.
+_LONGEST_NAME = 200
 
 
 def _facts(
@@ -53,10 +57,15 @@ def _trained(
 
 
 def _folder_name(client: str) -> str:
-  """Makes a name of a folder from the name of a client, by quoting."""
+  """Returns a name of a folder for a client, whatever its own name is."""
   name = urllib.parse.quote(client, safe=' ')
-  # '.' and '..' would be other folders.
-  return name if name.strip('.') else name.replace('.', '%2E')
+  if set(name) <= {'.'}:
+    return name.replace('.', '%2E')
+  if len(name) <= _LONGEST_NAME:
+    return name
+  # Long names may begin alike.
+  digest = hashlib.sha256(client.encode()).hexdigest()
+  return f'{name[: _LONGEST_NAME - len(digest) - 1]}-{digest}'
 
 
 def _personal(
@@ -98,6 +107,10 @@ def main(
 ) -> int:
   """Exports what a user asked for; returns the exit status."""
   folders.check_empty('output_dir', output_dir)
+  if clients and all_clients:
+    raise errors.UserError(
+      '--client and --all_clients were both given. Leave out one of the two.'
+    )
   folder, chosen = execution.parse_source(source)
   run = results_folder.read(folder)
   config = configs.from_file(folder / results_folder.CONFIG)

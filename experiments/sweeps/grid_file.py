@@ -171,7 +171,14 @@ class GridFile:
     Args:
       num_repeats: The number of seeds, the first ones; None for all.
       settings: Settings of all points.
+
+    Raises:
+      UserError: If there are not as many seeds.
     """
+    if num_repeats is not None and num_repeats > len(self.repeats):
+      raise errors.UserError(
+        f'--repeats={num_repeats}: there are only {len(self.repeats)} seeds.'
+      )
     points = tuple(
       dataclasses.replace(point, settings={**point.settings, **settings})
       for point in self.points
@@ -274,6 +281,10 @@ def _bounds(
 def _combinations(grid: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
   """Returns the values of all points of a grid, which each method has."""
   values, bounds = _values(grid, where), _bounds(grid, where)
+  if 'samples' in grid and not (values or bounds):
+    raise errors.UserError(
+      f'{where} has samples, but no values or bounds to draw from.'
+    )
   if 'samples' not in grid:
     return [
       dict(zip(values, combination))
@@ -341,7 +352,10 @@ def _halving(table: Mapping[str, Any], source: str) -> Halving | None:
   given = _check(table['halving'], _HALVING_KEYS, f'{source}: halving')
   if 'first_rounds' not in given:
     raise errors.UserError(f'{source}: halving must name its first_rounds.')
-  return Halving(**given)
+  try:
+    return Halving(**given)
+  except errors.UserError as error:
+    raise errors.UserError(f'{source}: {error}') from error
 
 
 def parse(table: Mapping[str, Any], source: str) -> GridFile:

@@ -101,7 +101,7 @@ class PartitionSettings(silos.SplitSettings):
   num_clients: int = num_clients_field(100)
   classes_per_client: int = classes_field(2)
   alpha: float = settings.field(
-    0.5, 'How similar the clients of dirichlet are.', above=0
+    0.5, 'How similar the clients of dirichlet are.', minimum=1e-6
   )
   partition_seed: int = seed_field(0)
   partition_file: str | None = settings.field(
@@ -265,6 +265,11 @@ def restore(labels: np.ndarray, path: pathlib.Path) -> Partition:
   Raises:
     UserError: If there is no partition of these data in the file.
   """
+  if not path.exists():
+    raise errors.UserError(
+      f'There is no file {path}, which task.partition_file names. A relative'
+      ' path starts at the data_dir.'
+    )
   where = f'{path}, which task.partition_file names,'
   advice = 'Remove it, and make it again with another task.partition.'
   with files.reading(where, 'a partition', advice):

@@ -14,6 +14,10 @@ from tasks.data import table_files
 from tasks.data import table_notes
 
 _NUMBER = re.compile(r'\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*')
+# As in 1,234.5 or, where a comma is the decimal point, 1.234,5.
+_NUMBER_WITH_COMMAS = re.compile(r'\s*[+-]?[\d.]*\d,[\d,]*\d(\.\d*)?\s*')
+# Models compute in float32.
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +36,11 @@ class Categories:
 def is_number(text: str) -> bool:
   """Tells whether a text is a number."""
   return _NUMBER.fullmatch(text) is not None
+
+
+def has_commas(text: str) -> bool:
+  """Tells whether a text is a number with commas, which Arrow does not read."""
+  return _NUMBER_WITH_COMMAS.fullmatch(text) is not None
 
 
 def is_numeric(column: pa.ChunkedArray) -> bool:
@@ -144,7 +153,8 @@ def numbers(table: table_files.Table, name: str, setting: str) -> np.ndarray:
     The numbers, `[rows]`; NaN where one is missing.
 
   Raises:
-    UserError: If there is no such column, or a value is not a finite number.
+    UserError: If there is no such column, or a value is not a number, or too
+      large for a model.
   """
   column = table.column(name, setting)
   # A column without any value may be of numbers in another table.
@@ -158,9 +168,15 @@ def numbers(table: table_files.Table, name: str, setting: str) -> np.ndarray:
     refuse(table, row, name, f'has {value!r}, which is not a number.')
   # Whole numbers above 2^53 are rounded, as in Python's floats.
   values = column.cast(pa.float64(), safe=False).to_numpy()
-  infinite = np.isinf(values)
-  if infinite.any():
-    refuse(table, first_row(infinite), name, 'is not finite.')
+  too_large = np.abs(values) > _LARGEST
+  if too_large.any():
+    row = first_row(too_large)
+    refuse(
+      table,
+      row,
+      name,
+      f'has {values[row]:g}, but models take numbers of up to {_LARGEST:.2g}.',
+    )
   return values
 
 

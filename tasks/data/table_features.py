@@ -227,7 +227,11 @@ class Text:
     parts = [count.transform(part.to_pylist()) for part in values.chunks]
     matrix = scipy.sparse.vstack(parts, 'csr', np.float32)
     made.texts.append(matrix)
-    made.told[self.column] = f'a text, its words in {self.inputs} inputs'
+    told = f'a text, its words in {self.inputs:,} inputs'
+    if self.words:
+      absent = self.inputs - np.count_nonzero(matrix.getnnz(axis=0))
+      told = f'a text, {self.inputs:,} words, {absent:,} of them in no text'
+    made.told[self.column] = told
 
 
 Column = Number | Category | Text
@@ -296,9 +300,19 @@ def _check_categories(
   found: table_columns.Categories,
   how: FeatureSettings,
 ) -> None:
-  """Refuses a column with too many categories, or of mostly numbers."""
+  """Refuses a column with too many categories, or of numbers as texts."""
   named = [category for category in found.names if category]
   if name not in how.category_columns:
+    if named and all(map(table_columns.has_commas, named)):
+      code = found.names.index(named[0])
+      row = table_columns.first_row(found.codes == code)
+      table_columns.refuse(
+        table,
+        row,
+        name,
+        f'has {named[0]!r}. Write numbers without commas, with a point before'
+        ' the decimals; or name the column in task.category_columns.',
+      )
     wrong = [text for text in named if not table_columns.is_number(text)]
     if wrong and 2 * len(wrong) < len(named):
       code = found.names.index(wrong[0])
@@ -332,7 +346,10 @@ def _read_words(path: pathlib.Path) -> list[str]:
     path, 'words, one a line', 'Name another file as task.text_vocabulary.'
   ):
     lines = path.read_text(encoding='utf-8').splitlines()
-    words = dict.fromkeys(filter(None, map(str.strip, lines)))
+    # In lower case, as the words of texts are counted.
+    words = dict.fromkeys(
+      line.strip().lower() for line in lines if line.strip()
+    )
     if not words:
       raise ValueError('it has no words')
   return list(words)

@@ -86,6 +86,16 @@ def _explain_csv(path: pathlib.Path, delimiter: str) -> str | None:
   return None if header else 'it is empty'
 
 
+def _check_delimiter(names: Sequence[str]) -> None:
+  """Raises a `ValueError` if a CSV file has another delimiter."""
+  for other in ';\t|':
+    if len(names) == 1 and other in names[0]:
+      advice = 'end its name in .tsv' if other == '\t' else 'write commas'
+      raise ValueError(
+        f'its columns are separated by {other!r} rather than commas; {advice}'
+      )
+
+
 def _explain_jsonl(path: pathlib.Path) -> str | None:
   """Finds the error in a file of JSON lines; None if not one of these."""
   if problem := _explain_bytes(path):
@@ -101,6 +111,8 @@ def _explain_jsonl(path: pathlib.Path) -> str | None:
     for number, line in enumerate(file, 1):
       if not line.strip():
         continue
+      if line.strip() == '[':
+        return f'line {number} begins an array, but must be an object'
       try:
         row = json.loads(line)
       except (ValueError, RecursionError) as error:
@@ -135,6 +147,8 @@ def _read_csv(
     )
   if any(pa.types.is_binary(field.type) for field in table.schema):
     raise ValueError('it is not UTF-8')
+  if delimiter == ',':
+    _check_delimiter(table.column_names)
   return table
 
 
@@ -257,8 +271,9 @@ def _read_file(path: pathlib.Path, as_text: Sequence[str]) -> pa.Table:
     problem = None
     with contextlib.suppress(ValueError, OSError, EOFError, csv.Error):
       problem = format_.explain(path)
+    problem = (problem or str(error)).rstrip('.')
     raise errors.UserError(
-      f'{path} cannot be read: {problem or error}. Correct the file.'
+      f'{path} cannot be read: {problem}. Correct the file.'
     ) from error
   for name in names:
     if names.count(name) > 1:
@@ -311,8 +326,11 @@ def read(path: pathlib.Path, as_text: Sequence[str] = ()) -> Table:
   """
   known = f'The endings are {", ".join(_FORMATS)}, also with {_GZ}.'
   if path.is_dir():
+    # Hidden files are of the system, such as ._a.csv of a Mac.
     files = [
-      inside for inside in sorted(path.iterdir()) if _ending(inside) in _FORMATS
+      inside
+      for inside in sorted(path.iterdir())
+      if _ending(inside) in _FORMATS and not inside.name.startswith('.')
     ]
     if not files:
       raise errors.UserError(f'There is no table in the folder {path}. {known}')

@@ -13,6 +13,10 @@ from base import settings
 from tasks.data import table_columns
 from tasks.data import table_files
 
+# The first bytes of a PNG, JPEG, BMP or GIF image.
+_STARTS = b'\x89PNG\r\n\x1a\n', b'\xff\xd8\xff', b'BM', b'GIF8'
+_LONGEST_START = max(map(len, _STARTS))
+
 
 @dataclasses.dataclass(frozen=True)
 class ImageSettings(settings.Settings):
@@ -68,10 +72,18 @@ class Images:
     return self._folder / self.paths[row].as_py()
 
   def check(self) -> None:
-    """Raises a `UserError` if the file of an image is missing."""
+    """Raises a `UserError` if a file is missing, or begins as no image."""
     for row in range(len(self.paths)):
-      if not self._path(row).is_file():
+      path = self._path(row)
+      if not path.is_file():
         self._refuse(row, 'is not a file')
+      try:
+        with path.open('rb') as file:
+          start = file.read(_LONGEST_START)
+      except OSError as error:
+        self._refuse(row, str(error.strerror))
+      if not start.startswith(_STARTS):
+        self._refuse(row, 'is not a PNG, JPEG, BMP or GIF image')
 
   def _refuse(self, row: int, problem: str) -> None:
     where = self._path(row)
@@ -89,8 +101,10 @@ class Images:
     for k, row in enumerate(rows.tolist()):
       try:
         images[k] = self._decode(self._path(row))
-      except (OSError, tf.errors.OpError) as error:
-        self._refuse(row, getattr(error, 'message', str(error)))
+      except OSError as error:
+        self._refuse(row, str(error.strerror))
+      except tf.errors.OpError:
+        self._refuse(row, 'is a damaged image')
     return images
 
   def _decode(self, path: pathlib.Path) -> np.ndarray:

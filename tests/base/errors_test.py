@@ -42,3 +42,9 @@ def test_what_is_too_long_to_list_says_what_lists_it():
     "Unknown setting 'alpa'. Did you mean 'alpha'? All are listed by"
     ' list task x.'
   )
+
+
+def test_of_many_names_only_some_are_listed():
+  message = str(errors.unknown('client', 'x', map(str, range(100_000))))
+  assert len(message) < 1000
+  assert message.endswith(' and 99,940 more.')

@@ -45,6 +45,10 @@ class TestReproduce:
         ('--table=motley_school', '--json=/nowhere/figures.json'),
         'there is no folder /nowhere',
       ),
+      (
+        ('--table=motley_school', '--repeats=99'),
+        '--repeats=99: there are only 5 seeds',
+      ),
     ],
   )
   def test_bad_input(self, arguments, message):

@@ -223,8 +223,10 @@ def test_versions_are_listed_by_number(manager, tmp_path):
 
 
 def test_without_a_folder_there_are_no_versions(tmp_path):
-  manager = checkpoints.NpzProgramStateManager(tmp_path / 'not' / 'there')
-  assert asyncio.run(manager.get_versions()) is None
+  (tmp_path / 'file').write_text('')
+  for folder in ('not', 'file'):
+    manager = checkpoints.NpzProgramStateManager(tmp_path / folder / 'there')
+    assert asyncio.run(manager.get_versions()) is None
   assert asyncio.run(manager.load_latest(0)) == (None, 0)
 
 

@@ -265,6 +265,14 @@ def test_clients_know_their_group_and_examples_their_type_and_context(load):
     (dict(ignored_columns='z'), "task.ignored_columns: Unknown column 'z'"),
     (dict(feature_columns='y'), 'names the target, y'),
     (dict(client_column='y'), 'task.client_column names the target, y'),
+    (dict(feature_columns=('a', 'a')), 'task.feature_columns names a twice'),
+    (dict(ignored_columns='b'), 'task.ignored_columns both name b. Leave'),
+    (
+      dict(category_columns='a', text_columns='a'),
+      'task.category_columns and task.text_columns both name a. Leave',
+    ),
+    (dict(text_columns='label'), 'names label, which is not an input'),
+    (dict(category_columns='who'), 'names who, which is not an input'),
     (dict(partition='dirichlet'), 'Leave out one of the two'),
     (
       dict(client_column=None, partition='classes'),
@@ -363,11 +371,17 @@ def test_a_missing_image_is_told_at_once(images, load):
     load(path=str(images), target_column='label', image_column='file')
 
 
-def test_what_is_no_image_is_told(images, load):
+def test_what_is_no_image_is_told_at_once(images, load):
+  (images.parent / 'images/5.png').write_bytes(b'text')
+  with pytest.raises(errors.UserError, match='line 6.*5.png: is not a PNG,'):
+    load(path=str(images), target_column='label', image_column='file')
+
+
+def test_a_damaged_image_is_told(images, load):
   for path in (images.parent / 'images').iterdir():
-    path.write_bytes(b'text')
+    path.write_bytes(path.read_bytes()[:50])
   task = load(path=str(images), target_column='label', image_column='file')
-  with pytest.raises(errors.UserError, match="i.jsonl, line .* 'file' names"):
+  with pytest.raises(errors.UserError, match='line .*png: is a damaged image.'):
     task.train.sets['train']('c0')
 
 

@@ -78,14 +78,21 @@ def looks_of_names(
 ) -> Mapping[str, looks.Look]:
   """Returns the look of each series.
 
-  It is the look of its method or, if several series have the same method, a
-  look that follows from the series' name.
+  It is the look of its method. If several series have the same method, they
+  differ in color instead, which follows from a series' name unless another one
+  has it already.
   """
-  several = len(set(methods)) < len(methods)
-  return {
-    name: looks.look(name if several else method)
-    for name, method in zip(names, methods)
-  }
+  found = {name: looks.look(method) for name, method in zip(names, methods)}
+  if len(set(methods)) == len(methods):
+    return found
+  free: list[str] = []
+  for name in found:
+    free = free or list(looks.COLORS)
+    color = looks.look(name).color
+    color = color if color in free else free[0]
+    free.remove(color)
+    found[name] = dataclasses.replace(found[name], color=color, edge=color)
+  return found
 
 
 def looks_of(series: Sequence[sources.Series]) -> Mapping[str, looks.Look]:

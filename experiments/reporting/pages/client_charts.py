@@ -159,12 +159,20 @@ def of_gains(series: Sequence[sources.Series]) -> charts.Chart | None:
   if not names:
     return None
   data = [row for row in data if row['method'] in names]
-  values = [row[name] for row in data for name in ('before', 'after')]
-  ends = [min(values), max(values)]
-  scale = {'domain': ends, 'nice': True, 'zero': False}
+  # The axes are those of the chosen method, as another one may have diverged.
+  ends: charts.Rows = []
+  for name in names:
+    of_method = [row for row in data if row['method'] == name]
+    values = [row[side] for row in of_method for side in ('before', 'after')]
+    ends += [
+      {'method': name, 'before': end, 'after': end}
+      for end in (min(values), max(values))
+    ]
+  chosen = [{'filter': 'datum.method === chosen'}]
+  scale = {'nice': True, 'zero': False}
   kinds = list(_GAIN_COLORS)
   marks = {
-    'transform': [{'filter': 'datum.method === chosen'}],
+    'transform': chosen,
     'mark': {'type': 'point', 'filled': True, 'opacity': 0.75, 'size': 45},
     'encoding': {
       'x': charts.field('before', 'quantitative', 'before', scale=scale),
@@ -193,7 +201,8 @@ def of_gains(series: Sequence[sources.Series]) -> charts.Chart | None:
     },
   }
   diagonal = {
-    'data': {'values': [{'before': end, 'after': end} for end in ends]},
+    'data': {'values': ends},
+    'transform': chosen,
     'mark': {'type': 'line', 'strokeDash': [4, 4], 'color': '#999999'},
     'encoding': {
       'x': {'field': 'before', 'type': 'quantitative'},

@@ -24,7 +24,8 @@ function config() {
   return {
     background: null,
     font,
-    axis: {...axis, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 'normal'},
+    // Flush labels at the ends of an axis would overlap their neighbors.
+    axis: {...axis, labelFlush: false, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 'normal'},
     legend: {labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontWeight: 'normal'},
     text: {fill: ink},
     boxplot: {box: {stroke: ink}, median: {color: ink}, rule: {color: ink}},

@@ -320,12 +320,10 @@ def _curves(
   ]
 
 
-def _of_task(
-  task: str,
-  series: Sequence[sources.Series],
-  runs: Sequence[sources.Run],
+def _of_metric(
+  series: Sequence[sources.Series], runs: Sequence[sources.Run]
 ) -> list[page.Section]:
-  """Makes the sections of one task, whose methods have the same metric."""
+  """Makes the sections of methods that have the same task and metric."""
   of_clients: Sequence[charts.Chart | None] = ()
   candidates = groups = clusters = None
   if series:
@@ -359,26 +357,30 @@ def make(
     command: The command that writes the report.
 
   Returns:
-    The report, with separate sections for each task.
+    The report, with separate sections for each task and metric.
   """
   series = sources.series_of(entries)
   runs = [entry for entry in entries if isinstance(entry, sources.Run)]
   grids = [entry for entry in entries if isinstance(entry, sources.Grid)]
-  tasks = dict.fromkeys(
-    [
-      *(run.configuration['task.name'] for run in runs),
-      *(own.task for own in series),
-    ]
-  )
+  tasks = dict.fromkeys([*(r.task for r in runs), *(s.task for s in series)])
   sections = [_what_was_run(entries)]
   for task in tasks:
-    of_task = _of_task(
-      task,
-      [own for own in series if own.task == task],
-      [run for run in runs if run.configuration['task.name'] == task],
-    )
-    where = f': {task}' if len(tasks) > 1 else ''
-    sections += [own.renamed(where) for own in of_task]
+    of_task = [one for one in series if one.task == task]
+    # A setting of a task may decide what is measured.
+    metrics = list(dict.fromkeys(one.metric for one in of_task))
+    for metric in metrics or [None]:
+      where = f': {task}' if len(tasks) > 1 else ''
+      if metric is not None and len(metrics) > 1:
+        where += f': {charts.words(metric)}'
+      made = _of_metric(
+        [one for one in of_task if one.metric == metric],
+        [
+          run
+          for run in runs
+          if run.task == task and run.metric in (None, metric)
+        ],
+      )
+      sections += [section.renamed(where) for section in made]
   return page.Report(
     f'Personalized federated learning: {", ".join(tasks)}',
     f'Folders: {len(entries)}. Finished methods: {len(series)}.',

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 import statistics
 from typing import Any
 
@@ -18,6 +19,10 @@ from experiments.reporting import results_folder
 
 # The settings in which repeats of one configuration differ.
 SEEDS = ('seed', 'task.split_seed')
+# The folder of a seed, see `experiments.runs.repeated_runs`.
+_SEED = re.compile(r'seed_\d+$')
+# A longer label could not be read in charts.
+_LONGEST_LABEL = 40
 # The label of a configuration has at most this many settings.
 _MOST_IN_LABEL = 2
 
@@ -112,6 +117,18 @@ class Run:
   clients: Mapping[str, Sequence[Mapping[str, str]]]
   rounds: Mapping[str, Mapping[str, Sequence[float]]]
   validation: Mapping[str, Mapping[str, Sequence[float]]]
+
+  @property
+  def task(self) -> str:
+    """The name of the task; for a user's table, also what is predicted."""
+    name: str = self.configuration['task.name']
+    target = self.configuration.get('task.target_column')
+    return name if target is None else f'{target} ({name})'
+
+  @property
+  def metric(self) -> str | None:
+    """The name of the metric; None before a method is finished."""
+    return next((own['metric'] for own in self.methods.values()), None)
 
   @property
   def status(self) -> str:
@@ -332,7 +349,9 @@ def _read_folder(path: pathlib.Path) -> list[Run | Grid]:
     if inside:
       return [_read_run(config.parent) for config in inside]
   except folders.DAMAGE as error:
-    raise errors.UserError(f'{path} is damaged ({error!r}).') from error
+    raise errors.UserError(
+      f'{path} is damaged ({folders.fault(error)}).'
+    ) from error
   raise errors.UserError(
     f'{path} is not the output folder of a run or a grid, and contains none.'
     ' Name such a folder.'
@@ -383,9 +402,14 @@ class Configuration:
     return f'{written} ({self.label})' if self.label else written
 
 
-def _task(run: Run) -> str:
-  name: str = run.configuration['task.name']
-  return name
+def _folder_name(runs: Sequence[Run]) -> str:
+  """Names the folder of a configuration, not of one of its seeds."""
+  first = runs[0].path
+  parents = {run.path.parent for run in runs}
+  of_seeds = len(runs) > 1 and len(parents) == 1
+  if of_seeds and _SEED.match(first.name):
+    return first.parent.name
+  return first.name
 
 
 def configurations(runs: Sequence[Run]) -> list[Configuration]:
@@ -396,7 +420,7 @@ def configurations(runs: Sequence[Run]) -> list[Configuration]:
 
   Returns:
     The configurations. Each is labeled with the settings in which those of its
-    task differ or, if these are many, with the name of its first folder.
+    task differ or, if these are many or long, with that of its first folder.
   """
   grouped: dict[str, list[Run]] = {}
   for run in runs:
@@ -408,16 +432,23 @@ def configurations(runs: Sequence[Run]) -> list[Configuration]:
     grouped.setdefault(json.dumps(settings, sort_keys=True), []).append(run)
   made = []
   for repeats in grouped.values():
-    alike = [run for run in runs if _task(run) == _task(repeats[0])]
+    alike = [run for run in runs if run.task == repeats[0].task]
     differing = differences([run.configuration for run in alike])
     names = [name for name in differing if name not in (*SEEDS, 'algorithms')]
     label = ', '.join(
       f'{name}={repeats[0].configuration.get(name)}' for name in names
     )
-    if len(names) > _MOST_IN_LABEL:
-      label = repeats[0].path.name
+    if len(names) > _MOST_IN_LABEL or len(label) > _LONGEST_LABEL:
+      label = _folder_name(repeats)
     made.append(Configuration(label, repeats))
-  return made
+  labels = [(one.runs[0].task, one.label) for one in made]
+  return [
+    # Folders of different parents may have the same name.
+    Configuration(str(one.runs[0].path), one.runs)
+    if one.label and labels.count(label) > 1
+    else one
+    for one, label in zip(made, labels)
+  ]
 
 
 def series_of(entries: Sequence[Run | Grid]) -> list[Series]:
@@ -439,7 +470,7 @@ def series_of(entries: Sequence[Run | Grid]) -> list[Series]:
       Series(
         configuration.name(method),
         method,
-        _task(configuration.runs[0]),
+        configuration.runs[0].task,
         [
           run.repeat(method)
           for run in configuration.runs

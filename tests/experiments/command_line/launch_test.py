@@ -106,6 +106,7 @@ import sys
 from absl import flags
 from experiments.command_line import launch
 flags.DEFINE_integer('number', 0, 'A number.')
+flags.DEFINE_string('text', None, 'A text.')
 
 def main(argv):
   launch.refuse_arguments(argv)
@@ -138,6 +139,7 @@ def test_what_a_flag_asks_for_is_no_failure(flag):
   [
     ('--nmber=3', "Unknown command line flag 'nmber'"),
     ('--number=x', '--number=x'),
+    ('--text=', '--text is empty.'),
     ('x', "The argument 'x' is not a flag."),
   ],
 )

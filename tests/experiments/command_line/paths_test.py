@@ -29,7 +29,7 @@ def test_a_folder_that_is_not_named_is_none():
   assert paths.folder(None) is None
 
 
-@pytest.mark.parametrize('path', ['x\0y', 'x' * 5000, '~nobody-at-all/x'])
+@pytest.mark.parametrize('path', ['', 'x\0y', 'x' * 5000, '~nobody-at-all/x'])
 def test_a_path_that_cannot_be(path):
   with pytest.raises(errors.UserError, match='Invalid path'):
     paths.user_path(path)

@@ -56,3 +56,8 @@ class TestProgress:
 )
 def test_a_duration(seconds, text):
   assert terminal.duration(seconds) == text
+
+
+def test_no_name_controls_the_terminal(capsys):
+  terminal.say('a \x1b[31mname\r\nof ü\x07')
+  assert capsys.readouterr().err == 'a \\x1b[31mname\\r\nof ü\\x07\n'

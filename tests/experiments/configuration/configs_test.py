@@ -244,6 +244,8 @@ class TestConfig:
       ('choose=some', 'choose must be one of all, each'),
       ('runtime=remote', "must not be 'remote' without workers"),
       ('remote_workers=a:1,b', "HOST:PORT, as 10.0.0.2:10000, not 'b'"),
+      ('remote_workers=a:65536', "HOST:PORT, .* not 'a:65536'"),
+      ('remote_workers=a:1', "must be empty with the runtime 'cohort'"),
       ('remote_key=a', 'remote_key must be given together'),
     ],
   )

@@ -86,3 +86,10 @@ def test_methods_are_called_by_their_short_names():
     'finetuning',
     'fedavg',
   )
+
+
+def test_a_preset_of_an_editor_that_marks_unicode(tmp_path):
+  path = tmp_path / 'p.toml'
+  path.write_text('total_rounds = 3\r\n', encoding='utf-8-sig')
+  layer = user_settings.read_preset(path)
+  assert layer.settings == (('total_rounds', 3),)

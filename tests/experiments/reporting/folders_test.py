@@ -47,3 +47,17 @@ def test_a_file_in_the_place_of_a_folder_is_found_before_anything(tmp_path):
     folders.locked(tmp_path, 'runs.jsonl'),
   ):
     pytest.fail('It has the folder.')
+
+
+@pytest.mark.parametrize(
+  ('error', 'told'),
+  [
+    (KeyError('round'), 'it has no round'),
+    (UnicodeDecodeError('utf-8', b'x' * 10**6, 0, 1, 'why'), 'it is not UTF-8'),
+    (IsADirectoryError(21, 'Is a directory', 'x'), 'Is a directory'),
+    (ValueError('no number ' * 1000), 'no number ' * 20),
+    (TypeError("'NoneType' has no len()"), 'it has another form'),
+  ],
+)
+def test_what_is_wrong_with_a_file_is_told_in_a_few_words(error, told):
+  assert folders.fault(error) == told

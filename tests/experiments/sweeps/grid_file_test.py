@@ -125,13 +125,14 @@ class TestGridFile:
         '\nvalues = {x = [1]}',
         "grid 1 names 'x' twice",
       ),
+      ('[[grid]]\nalgorithms = ["a"]\nsamples = 2', 'no values or bounds'),
       (
         'halving = {factor = 3}\n[[grid]]\nalgorithms = ["a"]',
         'halving must name its first_rounds',
       ),
       (
         'halving = {first_rounds = 0}\n[[grid]]\nalgorithms = ["a"]',
-        'first_rounds must be at least 1',
+        'g.toml: halving: first_rounds must be at least 1',
       ),
     ],
   )

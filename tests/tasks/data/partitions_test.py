@@ -202,7 +202,6 @@ def _change(path, change):
 @pytest.mark.parametrize(
   'damage',
   [
-    lambda path: path.unlink(),
     lambda path: path.write_text('{'),
     lambda path: path.write_bytes(b'\xff' * 10),
     lambda path: path.write_text('[]'),
@@ -215,7 +214,6 @@ def _change(path, change):
     lambda path: _change(path, lambda clients: clients.update(new=[0.5])),
   ],
   ids=[
-    'missing',
     'cut_off',
     'not_text',
     'other_form',
@@ -234,6 +232,19 @@ def test_a_wrong_file_is_named(damage, tmp_path):
   damage(path)
   with pytest.raises(errors.UserError, match=str(path)):
     _make(_labels(), partition='file', partition_file=str(path))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+  path = tmp_path / 'p.json'
+  with pytest.raises(errors.UserError, match=f'There is no file {path}'):
+    _make(_labels(), partition='file', partition_file=str(path))
+
+
+def test_clients_may_differ_as_much_as_can_be():
+  partition = _make(_labels(), partition='dirichlet', alpha=1e-6)
+  assert _sizes(partition).sum() == len(_labels())
+  with pytest.raises(settings.SettingError, match='alpha must be at least'):
+    _make(_labels(), partition='dirichlet', alpha=1e-30)
 
 
 def test_a_file_of_other_data_is_refused(tmp_path):

@@ -112,6 +112,19 @@ def test_a_text_is_the_counts_of_the_words_of_a_vocabulary(make, tmp_path):
   np.testing.assert_array_equal(_all(made, 2), [[2, 1], [0, 0]])
 
 
+def test_words_of_a_vocabulary_that_no_text_has_are_counted(make, tmp_path):
+  words = tmp_path / 'words.txt'
+  words.write_text('Two\none\ntwo\nboth words\n')
+  made = make(
+    'a\none TWO\nthree\n',
+    text_columns=('a',),
+    text_vocabulary=str(words),
+  )
+  # Whatever their case.
+  np.testing.assert_array_equal(_all(made, 1), [[1, 1, 0]])
+  assert made.told['a'] == 'a text, 3 words, 1 of them in no text'
+
+
 def test_a_vocabulary_that_cannot_be_read_is_told(make, tmp_path):
   with pytest.raises(errors.UserError, match='task.text_vocabulary'):
     make('a\nx\n', text_columns=('a',), text_vocabulary=str(tmp_path / 'no'))
@@ -131,8 +144,23 @@ def test_too_many_categories_are_told(make):
     make('a\nx\ny\nz\nx\n', max_categories=2)
 
 
-def test_what_is_not_finite_is_told_where_it_is(make):
+@pytest.mark.parametrize(
+  ('text', 'told'), [('1e999', 'inf'), ('1e39', '1e[+]39'), ('-1e300', '-1e')]
+)
+def test_a_number_beyond_those_of_models_is_told_where_it_is(make, text, told):
   with pytest.raises(
-    errors.UserError, match="line 3: column 'a' is not finite"
+    errors.UserError, match=f"line 3: column 'a' has {told}.* up to 3.4e[+]38"
   ):
-    make('a\n1\n1e999\n')
+    make(f'a\n1\n{text}\n')
+
+
+@pytest.mark.parametrize('text', ['12,5', '1,234.5', '-1.234,5'])
+def test_numbers_with_commas_are_told_where_they_are(make, text):
+  with pytest.raises(
+    errors.UserError, match=f"line 2: column 'a' has '{text}'. .* commas"
+  ):
+    make(f'a\n"{text}"\n"9,5"\n')
+
+
+def test_texts_with_commas_are_categories(make):
+  assert make('a\n"0,5"\n"1,2,x"\n').shape == (2,)

@@ -151,3 +151,28 @@ def test_an_unknown_column_is_told(tmp_path):
     errors.UserError, match="task.client_column: .* Did you mean 'site'?"
   ):
     table.column('sites', 'client_column')
+
+
+@pytest.mark.parametrize(
+  ('text', 'problem'),
+  [
+    ('a;b\n1;2\n', "separated by ';' rather than commas; write commas."),
+    ('a\tb\n1\t2\n', 'rather than commas; end its name in .tsv.'),
+  ],
+)
+def test_another_delimiter_is_told(text, problem, tmp_path):
+  (tmp_path / 't.csv').write_text(text)
+  assert problem in _refused(tmp_path / 't.csv')
+
+
+def test_an_array_of_json_is_told(tmp_path):
+  (tmp_path / 't.jsonl').write_text('[\n{"a": 1}\n]\n')
+  assert 'line 1 begins an array, but must be an object. ' in _refused(
+    tmp_path / 't.jsonl'
+  )
+
+
+def test_hidden_files_are_not_of_the_table(tmp_path):
+  (tmp_path / '1.csv').write_text('a\n1\n')
+  (tmp_path / '._1.csv').write_bytes(b'\0\5')
+  assert table_files.read(tmp_path).num_rows == 1

@@ -6,6 +6,7 @@ import math
 import pytest
 import vl_convert
 
+from experiments.reporting.pages import charts
 from experiments.reporting.pages import client_charts
 from experiments.reporting.pages import grid_charts
 from experiments.reporting.pages import learning_charts
@@ -105,6 +106,17 @@ def test_who_is_better_follows_from_the_direction(higher_is_better, results):
   assert [row['result'] for row in chart.data] == results
 
 
+def test_a_method_that_is_far_worse_does_not_spoil_the_gains_of_others():
+  own = made_up_folders.series()
+  worse = made_up_folders.series('ditto', values=(1e6, 2.0, 3.0))
+  chart = client_charts.of_gains([own, worse])
+  diagonal, marks = chart.spec['layer']
+  assert diagonal['transform'] == marks['transform']
+  ends = {row['method']: row['after'] for row in diagonal['data']['values']}
+  assert ends == {'finetuning': 0.9, 'ditto': 1e6}
+  assert 'domain' not in marks['encoding']['x']['scale']
+
+
 def test_there_are_no_gains_where_nothing_was_personalized():
   own = made_up_folders.series(values=(0.5, 0.6), before=(0.5, 0.6))
   assert client_charts.of_gains([own]) is None
@@ -152,3 +164,10 @@ def test_settings_that_were_drawn_have_axes_of_numbers():
   assert encoding['y']['scale'] == {'zero': False}
   (row, *_) = grid_charts.of_grid(drawn)[0].data
   assert row['rate'] == 0.001
+
+
+def test_configurations_of_a_method_differ_in_color():
+  names = [f'FedAvg (x={k})' for k in range(11)]
+  found = charts.looks_of_names(names, ['fedavg'] * 11)
+  assert len({look.color for look in found.values()}) == 11
+  assert {look.line for look in found.values()} == {'-'}

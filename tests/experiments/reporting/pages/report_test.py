@@ -114,3 +114,36 @@ def test_each_task_has_sections_of_its_own(tmp_path):
   assert {'Results: school', 'Results: mnist'} <= set(titles)
   names = [part.name for part in made.parts]
   assert len(set(names)) == len(names)
+
+
+def test_each_target_of_tables_has_sections_of_its_own(tmp_path):
+  for target in ('price', 'kind'):
+    made_up_folders.write_run(
+      tmp_path / target, task={'name': 'table', 'target_column': target}
+    )
+  made = report.make(sources.read([tmp_path]), '')
+  titles = [section.title for section in made.sections]
+  assert {'Results: price (table)', 'Results: kind (table)'} <= set(titles)
+
+
+def test_each_metric_of_a_task_has_sections_of_its_own(tmp_path):
+  for metric in ('accuracy', 'macro_f1'):
+    folder = made_up_folders.write_run(
+      tmp_path / metric, task={'name': 'school', 'target': metric}
+    )
+    path = folder / 'results.json'
+    path.write_text(path.read_text().replace('"accuracy"', f'"{metric}"'))
+    run_folders.sealed(folder)
+  made = report.make(sources.read([tmp_path]), '')
+  titles = [section.title for section in made.sections]
+  assert {'Results: accuracy', 'Results: macro f1'} <= set(titles)
+
+
+def test_folders_of_one_name_are_told_apart(tmp_path):
+  settings = {f'setting_{k}': k for k in range(9)}
+  for k in range(2):
+    others = {name: value + k for name, value in settings.items()}
+    made_up_folders.write_run(tmp_path / f'{k}' / 'run', **others)
+  runs = sources.read([tmp_path / '0', tmp_path / '1'])
+  labels = [own.label for own in sources.configurations(runs)]
+  assert labels == [str(tmp_path / f'{k}' / 'run') for k in range(2)]

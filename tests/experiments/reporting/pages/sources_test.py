@@ -67,6 +67,21 @@ def test_runs_that_differ_in_settings_are_named_by_them(tmp_path):
   ]
 
 
+def test_runs_that_differ_in_long_settings_are_named_by_their_folders(tmp_path):
+  for name in ('first', 'second'):
+    for seed in (0, 1):
+      made_up_folders.write_run(
+        tmp_path / name / f'seed_{seed}',
+        ('fedavg',),
+        seed=seed,
+        path=f'/a/path/that/is/too/long/for/a/chart/{name}.csv',
+      )
+  series = sources.series_of(
+    sources.read([tmp_path / 'first', tmp_path / 'second'])
+  )
+  assert [own.name for own in series] == ['FedAvg (first)', 'FedAvg (second)']
+
+
 def test_methods_of_different_runs_keep_their_names(tmp_path):
   paths = [
     made_up_folders.write_run(tmp_path / name, (name,))
