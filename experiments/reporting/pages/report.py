@@ -367,7 +367,7 @@ def make(
   for task in tasks:
     of_task = [one for one in series if one.task == task]
     # A setting of a task may decide what is measured.
-    metrics = list(dict.fromkeys(one.metric for one in of_task))
+    metrics: list[str | None] = list(dict.fromkeys(s.metric for s in of_task))
     for metric in metrics or [None]:
       where = f': {task}' if len(tasks) > 1 else ''
       if metric is not None and len(metrics) > 1:
