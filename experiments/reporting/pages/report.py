@@ -360,13 +360,15 @@ def make(
   series = sources.series_of(entries)
   runs = [entry for entry in entries if isinstance(entry, sources.Run)]
   grids = [entry for entry in entries if isinstance(entry, sources.Grid)]
-  tasks = dict.fromkeys(own.task for own in (*runs, *series))
+  tasks = dict.fromkeys(
+    [*(run.task for run in runs), *(own.task for own in series)]
+  )
   sections = [_what_was_run(entries)]
   for task in tasks:
     of_task = [own for own in series if own.task == task]
     # A setting of a task may decide what is measured.
-    metrics = dict.fromkeys(own.metric for own in of_task) or {None: None}
-    for metric in metrics:
+    metrics = dict.fromkeys(own.metric for own in of_task)
+    for metric in metrics or (None,):
       where = f': {task}' if len(tasks) > 1 else ''
       if metric is not None and len(metrics) > 1:
         where += f': {charts.words(metric)}'
