@@ -4,7 +4,8 @@ All operations in the lists are known to be safe. Others run in a slower way,
 with the same result as on TFF's own runtime.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -167,29 +168,43 @@ def find_state(graph_def: tf.compat.v1.GraphDef) -> str | None:
   return None
 
 
+def are_stateful(functions: Iterable[Any]) -> bool:
+  """Tells whether an operation in some `FunctionDef`s may have any state."""
+  nodes = (node for function in functions for node in function.node_def)
+  return any(_is_stateful(node.op) for node in nodes)
+
+
+def _is_stateful(name: str) -> bool:
+  if name in _CALLS:
+    return False
+  definition = private_api.op_definition(name)
+  return definition is None or definition.is_stateful
+
+
 def _makes_dataset(definition: Any) -> bool:
   return 'Dataset' in definition.name and [
     output.type for output in definition.output_arg
   ] == [_VARIANT]
 
 
+@functools.cache
+def _kinds(dtypes: frozenset[tf.DType]) -> frozenset[int]:
+  return frozenset(dtype.as_datatype_enum for dtype in dtypes)
+
+
 def _is_same_in_xla(node: Any, types: set[int]) -> bool:
   """Returns whether XLA and TensorFlow compute the same for some types."""
-
-  def kinds(dtypes: frozenset[tf.DType]) -> set[int]:
-    return {dtype.as_datatype_enum for dtype in dtypes}
-
-  if not types <= kinds(_ALL):
+  if not types <= _kinds(_ALL):
     return False
   if node.op == 'Cast':
     # The conversion of a float out of range to an integer is undefined.
-    return node.attr['DstT'].type in kinds(_FLOATS) or (
-      node.attr['SrcT'].type in kinds(_INTEGERS | _BOOL)
+    return node.attr['DstT'].type in _kinds(_FLOATS) or (
+      node.attr['SrcT'].type in _kinds(_INTEGERS | _BOOL)
     )
   if node.op not in _SAME_IN_XLA:
     return False
   # The other types are of indices and shapes.
-  return node.attr['T'].type in {0} | kinds(_SAME_IN_XLA[node.op])
+  return node.attr['T'].type in {0} | _kinds(_SAME_IN_XLA[node.op])
 
 
 def _find_in_xla(

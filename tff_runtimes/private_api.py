@@ -150,8 +150,8 @@ def op_definition(name: str) -> Any:
   return op_def_registry.get(name)
 
 
-def load_functions(library: Any) -> dict[str, str]:
-  """Adds the functions of another graph to the graph that is being built.
+def load_functions(library: Any) -> dict[str, Any]:
+  """Loads the functions of another graph.
 
   They get new names, as TensorFlow numbers the functions of each graph from
   one. The variables and tables in them get new names, too.
@@ -161,18 +161,19 @@ def load_functions(library: Any) -> dict[str, str]:
       changed.
 
   Returns:
-    The new names of the functions by their old names.
+    The functions by their old names. Each is a
+    `tf.types.experimental.ConcreteFunction`, which can be added to graphs.
   """
   for function in library.function:
     for node in function.node_def:
       # No gradient is needed here, and the loader would warn about it.
       node.attr.pop('_gradient_op_type', None)
-  functions = function_deserialization.load_function_def_library(library)
-  names = {}
-  for name, function in functions.items():
-    function.add_to_graph(tf.compat.v1.get_default_graph())
-    names[tf.compat.as_str(name)] = tf.compat.as_str(function.name)
-  return names
+  # Otherwise they would belong to the graph that is being built.
+  with tensorflow_context.eager_mode():
+    functions = function_deserialization.load_function_def_library(library)
+  return {
+    tf.compat.as_str(name): function for name, function in functions.items()
+  }
 
 
 def replace_secure_sums(
@@ -186,6 +187,10 @@ def replace_secure_sums(
   Args:
     computation: The computation.
   """
+  proto = tff.framework.serialize_computation(computation)
+  # Most have none, and TFF takes long to look for them.
+  if b'federated_secure_' not in proto.SerializeToString():
+    return computation
   return tff.backends.test.replace_secure_intrinsics_with_bodies(computation)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import threading
-from typing import Any
+from typing import Any, TypeAlias
 import weakref
 
 import numpy as np
@@ -236,6 +236,29 @@ class SessionFunction:
     )
 
 
+class NoFunction:
+  """Stands for a function that has nothing to do, and need not be traced.
+
+  Attributes:
+    graph_def: An empty graph.
+  """
+
+  def __init__(self, make_result: Callable[[], Any]):
+    """Makes the function of a function that makes an empty container."""
+    self._make_result = make_result
+    self.graph_def = tf.compat.v1.GraphDef()
+
+  def __call__(
+    self, *arguments: Any, cancellation: Cancellation | None = None
+  ) -> Any:
+    """Returns the empty container."""
+    del arguments, cancellation
+    return self._make_result()
+
+
+Function: TypeAlias = TracedFunction | SessionFunction | NoFunction
+
+
 @dataclasses.dataclass(frozen=True)
 class ClientLeaves:
   """The leaves of values that clients have one of each.
@@ -280,7 +303,7 @@ class Program:
       f'part{i}': part_type
       for i, part_type in enumerate(values.parts(lowered.parameter_type))
     }
-    self._functions: dict[Any, TracedFunction | SessionFunction] = {}
+    self._functions: dict[Any, Function] = {}
     self._states: dict[tuple[str, int], str] = {}
     self._lock = threading.RLock()
 
@@ -513,13 +536,13 @@ class Program:
 
   def _function(
     self, piece: Callable[..., Any], i: int, specs: Sequence[Any]
-  ) -> TracedFunction | SessionFunction:
+  ) -> Function:
     """Traces a piece for stage `i`, unless it was traced before."""
     key = (piece.__name__, i)
     with self._lock:
       if key not in self._functions:
         step = functools.partial(piece, i)
-        function: TracedFunction | SessionFunction = TracedFunction(step, specs)
+        function: Function = TracedFunction(step, specs)
         state = operations.find_state(function.graph_def)
         if state is not None:
           self._states[key] = state
@@ -527,8 +550,10 @@ class Program:
         self._functions[key] = function
       return self._functions[key]
 
-  def server_function(self, i: int) -> TracedFunction | SessionFunction:
+  def server_function(self, i: int) -> Function:
     """Returns `server_step` for stage `i`, traced."""
+    if not self._server_names(i):
+      return NoFunction(dict)
     earlier = [name for j in range(i) for name in self._server_names(j)]
     parts = [
       part
@@ -545,17 +570,21 @@ class Program:
       ],
     )
 
-  def client_function(self, i: int) -> TracedFunction | SessionFunction:
+  def client_function(self, i: int) -> Function:
     """Returns `client_step` for stage `i`, traced."""
     return self._function(self.client_step, i, self.client_specs(i))
 
-  def zeros_function(self, i: int) -> TracedFunction | SessionFunction:
+  def zeros_function(self, i: int) -> Function:
     """Returns `zeros` for stage `i`, traced."""
+    if not self.stages[i].aggregations:
+      return NoFunction(list)
     shared = self._argument_specs(self.shared_arguments(i))
     return self._function(self.zeros, i, [shared, self.read_specs(i)])
 
-  def accumulate_function(self, i: int) -> TracedFunction | SessionFunction:
+  def accumulate_function(self, i: int) -> Function:
     """Returns `accumulate` for stage `i`, traced."""
+    if not self.stages[i].aggregations:
+      return NoFunction(list)
     return self._function(
       self.accumulate,
       i,

@@ -61,6 +61,11 @@ def _bytes(specs: Any) -> int:
   )
 
 
+def _are_known(specs: Any) -> bool:
+  """Tells whether all shapes are fully defined."""
+  return all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(specs))
+
+
 def find_stacking(program: programs.Program, trust_xla: bool) -> Stacking:
   """Finds out how to run `program` with its clients stacked.
 
@@ -296,9 +301,10 @@ class StackedRunner:
       return k + 1, arrays, aggregates
 
     # Only the structure, the shapes and the types of this are used.
-    example, _ = client(tf.constant(0))
-    for leaf in tf.nest.flatten(example):
-      if not leaf.shape.is_fully_defined():
+    example: Any = program.client_result_specs(i)[0]
+    if not _are_known(example):  # They may follow from the argument's.
+      example, _ = client(tf.constant(0))
+      if not _are_known(example):
         raise CannotStackError('the size of a result depends on the data')
     arrays = tf.nest.map_structure(
       lambda leaf: tf.TensorArray(

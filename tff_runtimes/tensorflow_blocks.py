@@ -1,8 +1,9 @@
 """TFF's serialized TensorFlow blocks as functions to be called in a graph."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import itertools
 from typing import Any
+import weakref
 
 import numpy as np
 import tensorflow as tf
@@ -72,15 +73,22 @@ def _initialize_first(
       node.input.append(f'^{_node(initialize_op)}')
 
 
-def _load_functions(graph_def: tf.compat.v1.GraphDef) -> None:
-  """Moves the functions of `graph_def` into the graph that is being built.
+def _add_functions(
+  graph_def: tf.compat.v1.GraphDef, functions: Mapping[str, Any]
+) -> None:
+  """Adds the functions of `graph_def` to the graph that is being built.
 
-  They get new names, as that graph has the functions of many blocks.
+  They have new names, as that graph has the functions of many blocks.
 
   Args:
     graph_def: The graph, whose nodes then call the functions by the new names.
+    functions: The functions, as loaded, by the names in `graph_def`.
   """
-  names = private_api.load_functions(graph_def.library)
+  graph = tf.compat.v1.get_default_graph()
+  names = {}
+  for name, function in functions.items():
+    function.add_to_graph(graph)
+    names[name] = tf.compat.as_str(function.name)
   for node in graph_def.node:
     node.op = names.get(node.op, node.op)
     for attribute in node.attr.values():
@@ -175,6 +183,13 @@ def _clear_placement(graph_def: tf.compat.v1.GraphDef) -> None:
       holder.attr.pop(wish, None)
 
 
+# The functions of blocks, for as long as these live: the pieces of a
+# computation have blocks in common, and to load one takes long.
+_callables: weakref.WeakKeyDictionary[
+  tff.framework.CompiledComputation, Callable[..., Any]
+] = weakref.WeakKeyDictionary()
+
+
 def to_callable(
   block: tff.framework.CompiledComputation,
 ) -> Callable[..., Any]:
@@ -190,6 +205,16 @@ def to_callable(
   Raises:
     NotImplementedError: If the block is not a TensorFlow block.
   """
+  made = _callables.get(block)
+  if made is None:
+    made = _callables[block] = _make_callable(block)
+  return made
+
+
+def _make_callable(
+  block: tff.framework.CompiledComputation,
+) -> Callable[..., Any]:
+  """Makes the function of a block; see `to_callable`."""
   kind = block.proto.WhichOneof('computation')
   if kind != 'tensorflow':
     raise NotImplementedError(
@@ -214,12 +239,22 @@ def to_callable(
     _initialize_first(graph_def, proto.initialize_op)
   _detach_placeholders(graph_def)
   _clear_placement(graph_def)
+  # Calls share the functions of a block, unless these may have variables or
+  # tables.
+  functions: Mapping[str, Any] | None = None
+  if not operations.are_stateful(graph_def.library.function):
+    functions = private_api.load_functions(graph_def.library)
+    graph_def.ClearField('library')
 
   def call(argument: Any = None) -> Any:
     own_graph_def = tf.compat.v1.GraphDef()
     own_graph_def.CopyFrom(graph_def)
     variables = _isolate_state(own_graph_def)
-    _load_functions(own_graph_def)
+    own_functions = functions
+    if own_functions is None:
+      own_functions = private_api.load_functions(own_graph_def.library)
+      own_graph_def.ClearField('library')
+    _add_functions(own_graph_def, own_functions)
     input_map = {}
     if type_spec.parameter is not None:
       leaves = values.flatten(argument, type_spec.parameter)

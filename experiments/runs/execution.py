@@ -91,6 +91,14 @@ def _remote_context(
     ) from error
 
 
+@functools.cache  # Runs of one process share what it has compiled.
+def _cohort_context() -> cohort.CohortContext:
+  # A core works on a client; several at work on one operation are slower.
+  os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
+  os.environ.setdefault('TF_NUM_INTEROP_THREADS', str(os.cpu_count()))
+  return cohort.create_cohort_context(trust_xla=True)
+
+
 def set_runtime(run: user_settings.RunSettings) -> None:
   """Makes a runtime the one that all TFF computations run on.
 
@@ -106,10 +114,7 @@ def set_runtime(run: user_settings.RunSettings) -> None:
   elif run.runtime == 'remote':
     context = _remote_context(run)
   else:
-    # A core works on a client; several at work on one operation are slower.
-    os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
-    os.environ.setdefault('TF_NUM_INTEROP_THREADS', str(os.cpu_count()))
-    context = cohort.create_cohort_context(trust_xla=True)
+    context = _cohort_context()
   tff.framework.set_default_context(context)
 
 

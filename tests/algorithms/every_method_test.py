@@ -54,6 +54,61 @@ _COUNTING = (
   'mocha',
 )
 
+# How many parameters a client is sent, and sends, in some rounds. The model has
+# 4; hypcluster has 2 models, in one warm round.
+_PARAMETERS = {
+  'fedavg': {1: (4, 4)},
+  'finetuning': {1: (4, 4)},
+  'knn_per': {1: (4, 4)},
+  'fedavgm': {1: (4, 4)},
+  'fedadam': {1: (4, 4)},
+  'fedadam+knn_per': {1: (4, 4)},
+  'ditto': {1: (4, 4)},
+  'ditto+finetuning': {1: (4, 4)},
+  'hypcluster': {1: (2 * 4, 2 * 4), 2: (2 * 4, 4)},
+  'hypcluster+finetuning': {1: (2 * 4, 2 * 4), 2: (2 * 4, 4)},
+  'ensemble': {1: (2 * 4, 2 * 4)},
+  # Of its group alone.
+  'group': {1: (4, 4)},
+  'group+finetuning': {1: (4, 4)},
+  # Has no rounds.
+  'local': {},
+  # Its own model, and what of the others' models pulls it, and how much.
+  'mocha': {1: (4 + 4 + 1, 4)},
+  'fedprox': {1: (4, 4)},
+  'apfl': {1: (4, 4)},
+  'mr_mtl': {1: (4, 4)},
+  'fedrod': {1: (4, 4)},
+  # The model and the control.
+  'scaffold': {1: (2 * 4, 2 * 4)},
+  # Of 31 parameters, the head has 5 and the encoder 24.
+  'fedper': {1: (26, 26)},
+  'fedrep': {1: (26, 26)},
+  'fedbabu': {1: (26, 26)},
+  'lg_fedavg': {1: (7, 7)},
+  # Without the vector of two, which is sent for the mean of new clients.
+  'fedpc': {1: (29, 31)},
+  'fedpc_generated': {1: (29, 29)},
+  'pfedme': {1: (4, 4)},
+  'perfedavg': {1: (4, 4)},
+  # With an embedding, whose kernel of 28 each head has: two heads and the
+  # global one. The embedding itself is sent to nobody.
+  'fedembed_type': {1: (3 * 32, 3 * 32)},
+  'fedembed_personal': {1: (32, 32)},
+  # Two prototypes as well, and whether a user is one of them.
+  'fedembed_prototype': {1: (3 * 32 + 2 * 28, 3 * 32 + 2 * 28 + 2)},
+  # Two maps of two nodes; what moves one of them.
+  'fedembed_som': {1: (3 * 32 + 4 * 28, 3 * 32 + 2 * 28)},
+  'global_plus': {1: (32, 32)},
+  # Two heads and two centres; for each cluster, a head and all updates.
+  'pfedkm': {1: (2 * 4 + 2 * 4, 2 * 4 + 2 * 4)},
+  # Four numbers of the uncertainties, and the client's own.
+  'self_fl': {1: (4 + 4, 4 + 1)},
+  # The weights of two clusters; the model, weight, variance and whether it is
+  # defined in the row of one of the two.
+  'self_fl_clusters': {1: (4 + 4 + 2, 4 + 3)},
+}
+
 
 # Of the module, so that all tests of a method follow each other and share its
 # programs.
@@ -64,15 +119,15 @@ def _name(request):
 
 @pytest.fixture(name='method', scope='module')
 def _method(name):
-  return _build(name)
+  return _build(name, **_QUICK.get(name, {}))
 
 
-def _build(name):
+def _build(name, **values):
   return helpers.build(
     name,
     helpers.model_for(name),
     num_clients=len(helpers.SIZES) + 1,
-    **_QUICK.get(name, {}),
+    **values,
   )
 
 
@@ -122,6 +177,13 @@ def test_both_runtimes_give_the_same(method):
     with helpers.on(runtime):
       results.append(_run_and_personalize(method))
   helpers.assert_close(*results)
+
+
+def test_trains_with_the_settings_that_are_defaults(name):
+  method = _build(name)
+  after = helpers.run(method, rounds=1)
+  assert after.metrics['num_clients'] == len(helpers.SIZES)
+  assert len(set(map(str, method.candidates))) == len(method.candidates) > 0
 
 
 def test_padding_and_stacking_change_nothing(method):
@@ -260,57 +322,10 @@ def test_there_is_a_metric_for_each_candidate(method):
       np.testing.assert_array_equal(weight, [6] * len(method.candidates))
 
 
-# The model has 4 parameters; hypcluster has 2 of them, in one warm round.
-@pytest.mark.parametrize(
-  'name, rounds, down, up',
-  [
-    ('fedavg', 1, 4, 4),
-    ('fedadam', 1, 4, 4),
-    ('ditto', 1, 4, 4),
-    ('hypcluster', 1, 2 * 4, 2 * 4),
-    ('hypcluster', 2, 2 * 4, 4),
-    # Of its group alone.
-    ('group', 1, 4, 4),
-    # Its own model, and what of the others' models pulls it, and how much.
-    ('mocha', 1, 4 + 4 + 1, 4),
-    ('fedprox', 1, 4, 4),
-    ('apfl', 1, 4, 4),
-    ('mr_mtl', 1, 4, 4),
-    ('fedrod', 1, 4, 4),
-    # The model and the control.
-    ('scaffold', 1, 2 * 4, 2 * 4),
-    # Of 31 parameters, the head has 5 and the encoder 24.
-    ('fedper', 1, 26, 26),
-    ('fedrep', 1, 26, 26),
-    ('fedbabu', 1, 26, 26),
-    ('lg_fedavg', 1, 7, 7),
-    # Without the vector of two, which is sent for the mean of new clients.
-    ('fedpc', 1, 29, 31),
-    ('fedpc_generated', 1, 29, 29),
-    ('pfedme', 1, 4, 4),
-    ('perfedavg', 1, 4, 4),
-    # With an embedding, whose kernel of 28 each head has: two heads and the
-    # global one. The embedding itself is sent to nobody.
-    ('fedembed_type', 1, 3 * 32, 3 * 32),
-    ('fedembed_personal', 1, 32, 32),
-    # Two prototypes as well, and whether a user is one of them.
-    ('fedembed_prototype', 1, 3 * 32 + 2 * 28, 3 * 32 + 2 * 28 + 2),
-    # Two maps of two nodes; what moves one of them.
-    ('fedembed_som', 1, 3 * 32 + 4 * 28, 3 * 32 + 2 * 28),
-    ('global_plus', 1, 32, 32),
-    # Two heads and two centres; for each cluster, a head and all updates.
-    ('pfedkm', 1, 2 * 4 + 2 * 4, 2 * 4 + 2 * 4),
-    # Four numbers of the uncertainties, and the client's own.
-    ('self_fl', 1, 4 + 4, 4 + 1),
-    # The weights of two clusters; the model, weight, variance and whether it is
-    # defined in the row of one of the two.
-    ('self_fl_clusters', 1, 4 + 4 + 2, 4 + 3),
-  ],
-)
-def test_what_a_client_is_sent_and_sends(name, rounds, down, up):
-  method = _build(name)
-  metrics = helpers.run(method, rounds).metrics
-  received = method.parameters_down * metrics.get('share_received', 1)
-  sent = method.parameters_up * metrics.get('share_sent', 1)
-  assert received == pytest.approx(down, abs=1e-4)
-  assert sent == pytest.approx(up, abs=1e-4)
+def test_what_a_client_is_sent_and_sends(name, method):
+  for rounds, (down, up) in _PARAMETERS[name].items():
+    metrics = helpers.run(method, rounds).metrics
+    received = method.parameters_down * metrics.get('share_received', 1)
+    sent = method.parameters_up * metrics.get('share_sent', 1)
+    assert received == pytest.approx(down, abs=1e-4)
+    assert sent == pytest.approx(up, abs=1e-4)

@@ -38,16 +38,6 @@ def test_names_are_answered_without_importing_anything_heavy():
   assert "Did you mean 'fedavg'?" in output
 
 
-@pytest.mark.parametrize('name', registry.short_names())
-def test_builds_each_method_as_it_is_by_default(name):
-  method = helpers.build(
-    name, helpers.model_for(name), num_clients=len(helpers.SIZES) + 1
-  )
-  after = helpers.run(method, rounds=1)
-  assert after.metrics['num_clients'] == len(helpers.SIZES)
-  assert len(set(map(str, method.candidates))) == len(method.candidates) > 0
-
-
 @pytest.mark.parametrize(
   'name, canonical',
   [

@@ -38,6 +38,11 @@ _OPTIONS = schedules.TrainingSettings(batch_size=4, clients_per_round=0, seed=5)
 _WEIGHTS = np.array([0.3, -0.2, 0.5, 0.1], np.float32)
 
 
+# One object for all methods, as programs are shared by methods that have the
+# same aggregator.
+_MEAN = aggregation.mean()
+
+
 @pytest.fixture(name='cohort_context', scope='module', autouse=True)
 def _cohort_context() -> Iterator[None]:
   context = cohort.create_cohort_context(trust_xla=True)
@@ -130,7 +135,7 @@ def _build(name='finetuning', sets=('evaluation',), **settings):
     name,
     _MODEL,
     algorithm_registry.make_settings(name, _SETTINGS.get(name, {}) | settings),
-    aggregation.mean(),
+    _MEAN,
     sets,
   )
 
@@ -651,7 +656,7 @@ def test_nobody_in_whose_examples_something_counts():
     'fedavg',
     NoneCount(3),
     algorithm_registry.make_settings('fedavg', {}),
-    aggregation.mean(),
+    _MEAN,
     ('evaluation',),
   )
   with pytest.raises(errors.UserError, match=f'on which {_METRIC} can be'):
@@ -844,7 +849,7 @@ def test_school(name):
     name,
     task.model,
     algorithm_registry.make_settings(name, settings),
-    aggregation.mean(),
+    _MEAN,
     measurements.evaluation_sets(task),
   )
   options = schedules.TrainingSettings(

@@ -55,6 +55,11 @@ _SETTINGS = schedules.TrainingSettings(
 )
 
 
+# One object for all methods, as programs are shared by methods that have the
+# same aggregator.
+_MEAN = tff.aggregators.MeanFactory(no_nan_division=True)
+
+
 @pytest.fixture(name='cohort_context', scope='module', autouse=True)
 def _cohort_context() -> Iterator[None]:
   context = cohort.create_cohort_context(trust_xla=True)
@@ -100,12 +105,16 @@ def _not_finite(examples: Examples) -> Examples:
   return {**examples, 'x': np.full_like(examples['x'], np.nan)}
 
 
-def _build(name: str, model: models.Model | None = None) -> methods.Method:
+def _build(
+  name: str,
+  model: models.Model | None = None,
+  aggregator: aggregation.Factory = _MEAN,
+) -> methods.Method:
   return method_registry.build(
     name,
     model or _task().model,
     method_registry.make_settings(name, {}),
-    tff.aggregators.MeanFactory(no_nan_division=True),
+    aggregator,
     ('evaluation',),
   )
 
@@ -113,7 +122,7 @@ def _build(name: str, model: models.Model | None = None) -> methods.Method:
 def _of_trainer(trainer: trainers.Trainer) -> methods.Method:
   return methods.Method(
     as_trained.AsTrained(trainer, as_trained.AsTrainedSettings()),
-    tff.aggregators.MeanFactory(no_nan_division=True),
+    _MEAN,
     ('evaluation',),
   )
 
@@ -392,13 +401,7 @@ def test_a_run_that_was_done_does_nothing_again(tmp_path, uninterrupted):
 def test_evaluations_see_their_rounds_and_change_nothing(
   tmp_path, one_by_one, rounds
 ):
-  method = method_registry.build(
-    'ditto',
-    _task().model,
-    method_registry.make_settings('ditto', {}),
-    aggregation.mean(),
-    ['evaluation'],
-  )
+  method = _ditto()
   make = _one_by_one if one_by_one else lambda own: own
   seen: list[tuple[int, Any]] = []
 
@@ -525,8 +528,9 @@ def test_a_training_that_starts_from_another_has_no_checkpoints(tmp_path):
 def test_a_seed_fixes_every_bit(uninterrupted):
   # With nothing that was compiled, loaded or drawn before.
   context = cohort.create_cohort_context(trust_xla=True)
+  mean = tff.aggregators.MeanFactory(no_nan_division=True)
   with tff.framework.get_context_stack().install(context):
-    trained = _train(_build('fedadam'), _load_task())
+    trained = _train(_build('fedadam', aggregator=mean), _load_task())
   _assert_same_bits(trained, uninterrupted[0])
 
 

@@ -64,49 +64,21 @@ def _model() -> tff.learning.models.VariableModel:
   )
 
 
-def _functional_model() -> tff.learning.models.FunctionalModel:
-  return tff.learning.models.functional_model_from_keras(
-    _keras_model(),
-    loss_fn=tf.keras.losses.MeanSquaredError(),
-    input_spec=_datasets()[0].element_spec,
-    metrics_constructor=collections.OrderedDict(
-      loss=tf.keras.metrics.MeanSquaredError
-    ),
-  )
-
-
 def _sgd() -> tff.learning.optimizers.Optimizer:
   return tff.learning.optimizers.build_sgdm(0.05)
 
 
+# The others are in `parity/library_test.py`.
 _PROCESSES = {
-  'weighted_fed_avg': lambda: tff.learning.algorithms.build_weighted_fed_avg(
-    _model, client_optimizer_fn=_sgd()
-  ),
   'unweighted_fed_avg': (
     lambda: tff.learning.algorithms.build_unweighted_fed_avg(
       _model, client_optimizer_fn=_sgd()
     )
   ),
-  'fed_avg_functional_model': (
-    lambda: tff.learning.algorithms.build_weighted_fed_avg(
-      _functional_model(),
-      client_optimizer_fn=_sgd(),
-      server_optimizer_fn=tff.learning.optimizers.build_adam(0.1),
-    )
-  ),
-  'fed_prox': lambda: tff.learning.algorithms.build_weighted_fed_prox(
-    _model, proximal_strength=0.5, client_optimizer_fn=_sgd()
-  ),
   'fed_sgd': lambda: tff.learning.algorithms.build_fed_sgd(_model),
   'mime_lite': lambda: tff.learning.algorithms.build_weighted_mime_lite(
     _model,
     base_optimizer=tff.learning.optimizers.build_sgdm(0.05, 0.9),
-  ),
-  'fed_avg_robust': lambda: tff.learning.algorithms.build_weighted_fed_avg(
-    _model,
-    client_optimizer_fn=_sgd(),
-    model_aggregator=tff.learning.robust_aggregator(),
   ),
   'fed_avg_secure': lambda: tff.learning.algorithms.build_weighted_fed_avg(
     _model,
@@ -138,23 +110,6 @@ def test_evaluation(native_context, cohort_context):
   helpers.assert_same(*results)
 
 
-def test_k_means(native_context, cohort_context):
-  data = [
-    tf.data.Dataset.from_tensor_slices(client['x']) for client in _features()
-  ]
-  process = tff.learning.algorithms.build_fed_kmeans(
-    num_clusters=2, data_shape=(3,), random_seed=(1, 2)
-  )
-  results = []
-  for context in (native_context, cohort_context):
-    state = helpers.run(context, process.initialize)
-    for _ in range(2):
-      output = helpers.run(context, process.next, state, data)
-      state = output.state
-    results.append(output)
-  helpers.assert_same(*results)
-
-
 _VALUE = tff.to_type(collections.OrderedDict(a=(np.float32, [3]), b=np.float32))
 
 
@@ -169,16 +124,8 @@ def _tree_sum() -> tff.aggregators.AggregationFactory:
   )
 
 
+# The others are in `parity/library_test.py`.
 _AGGREGATORS = {
-  'sum': tff.aggregators.SumFactory,
-  'mean': tff.aggregators.UnweightedMeanFactory,
-  'zeroing_and_clipping': lambda: tff.aggregators.zeroing_factory(
-    2.0,
-    tff.aggregators.clipping_factory(
-      tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 0.2),
-      tff.aggregators.UnweightedMeanFactory(),
-    ),
-  ),
   'dp_fixed': lambda: (
     tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
       noise_multiplier=0.0, clients_per_round=6, clip=0.5
@@ -192,7 +139,6 @@ _AGGREGATORS = {
     )
   ),
   'dp_tree': _tree_sum,
-  'secure_sum': lambda: tff.aggregators.SecureSumFactory(8.0),
   'measured': lambda: tff.aggregators.add_measurements(
     tff.aggregators.SumFactory(),
     client_measurement_fn=lambda value: collections.OrderedDict(

@@ -122,10 +122,12 @@ def test_loaded_functions_get_new_names_and_can_be_called():
   library = graph.as_graph_def().library
   old_names = {function.signature.name for function in library.function}
   with tf.Graph().as_default() as graph:
-    names = private_api.load_functions(library)
+    functions = private_api.load_functions(library)
+    for function in functions.values():
+      function.add_to_graph(graph)
   added = {f.signature.name for f in graph.as_graph_def().library.function}
-  assert set(names) == old_names
-  assert set(names.values()) == added
+  assert set(functions) == old_names
+  assert {f.name.decode() for f in functions.values()} == added
   assert not added & old_names
 
 

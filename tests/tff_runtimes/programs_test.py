@@ -105,6 +105,24 @@ def test_a_piece_is_traced_once(program):
   assert program.server_function(0) is program.server_function(0)
 
 
+def test_pieces_with_nothing_to_do_are_not_traced():
+  double = tff.tensorflow.computation(lambda x: 2 * x, np.float32)
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def run(x):
+    return tff.federated_map(double, x)
+
+  program = programs.Program(run)
+  functions = {
+    program.server_function(0): {},
+    program.zeros_function(0): [],
+    program.accumulate_function(0): [],
+  }
+  for function, nothing in functions.items():
+    assert isinstance(function, programs.NoFunction)
+    assert function({}, {}, nothing) == nothing
+
+
 def test_clients_take_only_the_parts_of_the_argument_that_they_need(program):
   # The factor reaches them as a result of the server.
   assert program.client_arguments(0) == ['part1']

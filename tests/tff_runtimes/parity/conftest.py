@@ -1,4 +1,4 @@
-"""The fixture `parity`: the native runtime beside three cohort contexts."""
+"""The fixture `parity`: the native runtime beside two cohort contexts."""
 
 import os
 import sys
@@ -18,12 +18,13 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(name='parity', scope='session')
-def _parity(native_context, each_context, cohort_context) -> checks.Parity:
+def _parity(native_context, each_context) -> checks.Parity:
+  # By default a context does the one or the other, by the size of clients, as
+  # `cohort_test` checks.
   return checks.Parity(
     native_context,
     {
       'stack=False': each_context,
-      'default': cohort_context,
       'stack=True': cohort.create_cohort_context(stack=True),
     },
   )

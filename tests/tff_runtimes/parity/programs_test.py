@@ -14,16 +14,17 @@ from tests.tff_runtimes.parity import checks
 from tff_runtimes import cohort
 
 _SECONDS = 60.0
-_OPTIONS = {
-  'stack=False': dict(stack=False),
-  'default': dict(),
-  'stack=True': dict(stack=True),
-}
 
 
-@pytest.fixture(name='context', params=_OPTIONS, scope='module')
+# As in the fixture `parity`.
+@pytest.fixture(
+  name='context',
+  params=[False, True],
+  ids=['stack=False', 'stack=True'],
+  scope='module',
+)
 def _context(request) -> tff.framework.AsyncContext:
-  return cohort.create_async_cohort_context(**_OPTIONS[request.param])
+  return cohort.create_async_cohort_context(stack=request.param)
 
 
 @pytest.fixture(name='program')
@@ -94,7 +95,7 @@ def test_many_are_awaited_at_once(context):
 def test_the_event_loop_goes_on_meanwhile(context):
   slow = checks.mapped(
     lambda x: tf.while_loop(
-      lambda k, _: k < 1_000_000,
+      lambda k, _: k < 300_000,
       lambda k, t: (k + 1, tf.sin(t) + x),
       (0, x),
     )[1],
