@@ -1,4 +1,4 @@
-"""What reruns of published tables and of published curves have in common."""
+"""Reruns of published tables and curves."""
 
 from collections.abc import Callable, Mapping
 import dataclasses
@@ -16,7 +16,7 @@ from experiments.sweeps import launching
 
 @dataclasses.dataclass(frozen=True)
 class Rerun:
-  """How the grid of a publication is run again.
+  """Runs the grid of a published table, or of published curves, again.
 
   Attributes:
     json_file: The file to write our and the published figures to, if any.

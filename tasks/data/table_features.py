@@ -302,28 +302,28 @@ def _check_categories(
 ) -> None:
   """Refuses a column with too many categories, or of numbers as texts."""
   named = [category for category in found.names if category]
+
+  def refuse(text: str, advice: str) -> None:
+    row = table_columns.first_row(found.codes == found.names.index(text))
+    table_columns.refuse(
+      table,
+      row,
+      name,
+      f'has {text!r}{advice}; or name the column in task.category_columns.',
+    )
+
   if name not in how.category_columns:
     if named and all(map(table_columns.has_commas, named)):
-      code = found.names.index(named[0])
-      row = table_columns.first_row(found.codes == code)
-      table_columns.refuse(
-        table,
-        row,
-        name,
-        f'has {named[0]!r}. Write numbers without commas, with a point before'
-        ' the decimals; or name the column in task.category_columns.',
+      refuse(
+        named[0],
+        '. Write numbers without commas, with a point before the decimals',
       )
     wrong = [text for text in named if not table_columns.is_number(text)]
     if wrong and 2 * len(wrong) < len(named):
-      code = found.names.index(wrong[0])
-      row = table_columns.first_row(found.codes == code)
-      table_columns.refuse(
-        table,
-        row,
-        name,
-        f'has {wrong[0]!r}, while most other values are numbers. Correct it, or'
-        ' leave it empty and set task.missing=fill; or name the column in'
-        ' task.category_columns.',
+      refuse(
+        wrong[0],
+        ', while most other values are numbers. Correct it, or leave it empty'
+        ' and set task.missing=fill',
       )
   if len(named) > how.max_categories:
     raise errors.UserError(
