@@ -62,9 +62,9 @@ def fedembed_round(
   shared, e = [*theta, *phi, *gamma, *nu], tf.Variable(tf.zeros([_SIZE]))
   rate = workload.learning_rate
   of_shared, of_e = _adam(shared, rate), _adam([e], rate)
-  own = [e, *_slots(of_e)]
+  personal = [e, *_slots(of_e)]
   kept = [
-    tf.Variable(tf.repeat(v[tf.newaxis], num_clients, axis=0)) for v in own
+    tf.Variable(tf.repeat(v[tf.newaxis], num_clients, axis=0)) for v in personal
   ]
   method = registry.make_settings('fedembed_type', workload.settings)
   trainer = fedembed.TypeFedEmbed(workload.model, method.trainer)
@@ -104,7 +104,7 @@ def fedembed_round(
         variable.assign(weight)
       for variable in _slots(of_shared):
         variable.assign(tf.zeros_like(variable))
-      for variable, of_all in zip(own, kept):
+      for variable, of_all in zip(personal, kept):
         variable.assign(of_all[client])
       examples = {
         name: of_all[client] for name, of_all in data.examples.items()
@@ -116,7 +116,7 @@ def fedembed_round(
           tf.gather(examples[name], rows) for name in ('x', 'y', 'type')
         )
         step(x, y, types, data.mask[client, i], j)
-      for variable, of_all in zip(own, kept):
+      for variable, of_all in zip(personal, kept):
         of_all.scatter_nd_update([[client]], variable[tf.newaxis])
       total = [t + v - s for t, v, s in zip(total, shared, start)]
     return [t / num_clients for t in total]

@@ -37,7 +37,7 @@ def _client(data: batches.ClientData, k: tf.Tensor) -> batches.ClientData:
 def _pfedme(
   training: reference_loops.KerasTraining, data: batches.ClientData
 ) -> _Round:
-  own = registry.make_settings('pfedme', {}).trainer
+  settings = registry.make_settings('pfedme', {}).trainer
   num_clients = data.mask.shape[0]
 
   def run(start: _Weights) -> _Weights:
@@ -47,15 +47,15 @@ def _pfedme(
       w_i = list(start)
       training.assign(start)
       for step in tf.range(reference_loops.num_steps(client)):
-        for _ in range(own.proximal_steps):
+        for _ in range(settings.proximal_steps):
           slopes = training.gradient(client, step)
           training.descend(
             [
-              g + own.proximal * (theta - w)
+              g + settings.proximal * (theta - w)
               for g, theta, w in zip(slopes, training.variables, w_i)
             ]
           )
-        rate = own.local_rate * own.proximal
+        rate = settings.local_rate * settings.proximal
         w_i = [w - rate * (w - v) for w, v in zip(w_i, training.variables)]
       total = [t + w for t, w in zip(total, w_i)]
     return [t / num_clients for t in total]
@@ -67,7 +67,7 @@ def _self_fl(
   training: reference_loops.KerasTraining, data: batches.ClientData
 ) -> _Round:
   """Makes rounds of algorithm 1, in which all clients take part."""
-  own = registry.make_settings('self_fl', {}).trainer
+  settings = registry.make_settings('self_fl', {}).trainer
   eta, num_clients = training.learning_rate, data.mask.shape[0]
 
   def of_clients(like: tf.Tensor) -> tf.Variable:
@@ -93,7 +93,9 @@ def _self_fl(
         pushed = 1 / (inter_variance + variance[k]) / others
         wanted = tf.math.log1p(1 / (variance[k] * others))
         of_step = -tf.math.log(1 - tf.minimum(eta / variance[k], 1.0))
-        steps = tf.clip_by_value(wanted / of_step, 1, float(own.most_steps))
+        steps = tf.clip_by_value(
+          wanted / of_step, 1, float(settings.most_steps)
+        )
         steps = tf.cast(tf.round(steps), tf.int32)
         sent.scatter_nd_update([[k]], [variance[k]])
       training.assign(
@@ -141,7 +143,7 @@ def prompt_loop(workload: reference_loops.Work) -> reference_loops.Round:
   Returns:
     The function that runs a round.
   """
-  own = registry.make_settings('fedpc', {}).trainer
+  settings = registry.make_settings('fedpc', {}).trainer
   model = dataclasses.replace(
     workload.model,
     frozen=tf.nest.map_structure(tf.constant, workload.model.frozen),
@@ -169,7 +171,7 @@ def prompt_loop(workload: reference_loops.Work) -> reference_loops.Round:
           tape.watch([psi, phi])
           w = collections.OrderedDict(psi=psi, phi=phi)
           loss = model.mean_loss(w, batch, client.mask[step])
-          loss += own.proximal / 2 * tf.reduce_sum(tf.square(phi - start))
+          loss += settings.proximal / 2 * tf.reduce_sum(tf.square(phi - start))
         slope_psi, slope_phi = tape.gradient(loss, [psi, phi])
         move_psi, m_psi, v_psi = _adam(slope_psi, m_psi, v_psi, step)
         move_phi, m_phi, v_phi = _adam(slope_phi, m_phi, v_phi, step)

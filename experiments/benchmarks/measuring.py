@@ -197,8 +197,8 @@ def main(
   """
   medians = {}
   for name in chosen:
-    own = workloads.OWN_METHODS.get(name, 'fedavg')
-    medians[name] = _compare(name, turns, data_dir, own)
+    own_method = workloads.OWN_METHODS.get(name, 'fedavg')
+    medians[name] = _compare(name, turns, data_dir, own_method)
     for method in methods if name in workloads.WITH_METHODS else ():
       medians[f'{name} {method}'] = _compare(name, turns, data_dir, method)
   if is_scaled:

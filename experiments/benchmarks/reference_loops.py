@@ -325,17 +325,19 @@ def stack(clients: Sequence[batches.ClientData]) -> batches.ClientData:
   return tf.nest.map_structure(stack, *clients)
 
 
-def num_steps(own: batches.ClientData) -> tf.Tensor:
+def num_steps(client: batches.ClientData) -> tf.Tensor:
   """Counts a client's steps that are not padding."""
-  return tf.math.count_nonzero(own.mask[:, 0], dtype=tf.int32)
+  return tf.math.count_nonzero(client.mask[:, 0], dtype=tf.int32)
 
 
-def _batch(own: batches.ClientData, step: tf.Tensor) -> tuple[tf.Tensor, ...]:
+def _batch(
+  client: batches.ClientData, step: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
   """Returns the features, labels and mask of a batch, without padding."""
-  size = tf.math.count_nonzero(own.mask[step], dtype=tf.int32)
-  rows = own.indices[step, :size]
-  x, y = (tf.gather(own.examples[name], rows) for name in ('x', 'y'))
-  return x, y, own.mask[step, :size]
+  size = tf.math.count_nonzero(client.mask[step], dtype=tf.int32)
+  rows = client.indices[step, :size]
+  x, y = (tf.gather(client.examples[name], rows) for name in ('x', 'y'))
+  return x, y, client.mask[step, :size]
 
 
 class KerasTraining:
@@ -369,10 +371,10 @@ class KerasTraining:
       variable.assign(weight)
 
   def gradient(
-    self, own: batches.ClientData, step: tf.Tensor
+    self, client: batches.ClientData, step: tf.Tensor
   ) -> list[tf.Tensor]:
     """Differentiates the loss of one of a client's batches."""
-    x, y, mask = _batch(own, step)
+    x, y, mask = _batch(client, step)
     with tf.GradientTape() as tape:
       loss = self._loss(y, self.model(x, training=True), mask)
     return tape.gradient(loss, self.variables)
@@ -381,10 +383,10 @@ class KerasTraining:
     """Takes a step down a gradient."""
     self._optimizer.apply_gradients(zip(gradient, self.variables))
 
-  def train(self, own: batches.ClientData) -> None:
+  def train(self, client: batches.ClientData) -> None:
     """Takes a step for each of a client's batches."""
-    for step in tf.range(num_steps(own)):
-      self.descend(self.gradient(own, step))
+    for step in tf.range(num_steps(client)):
+      self.descend(self.gradient(client, step))
 
 
 def keras_loop(workload: Workload) -> Round:
@@ -407,11 +409,11 @@ def keras_loop(workload: Workload) -> Round:
   def mean_update(start: list[tf.Tensor]) -> list[tf.Tensor]:
     count = 0.0
     updates = [tf.zeros_like(weight) for weight in start]
-    for client in tf.range(len(workload.clients)):
-      own = tf.nest.map_structure(lambda leaf: leaf[client], data)  # noqa: B023
+    for k in tf.range(len(workload.clients)):
+      client = tf.nest.map_structure(lambda leaf: leaf[k], data)  # noqa: B023
       training.assign(start)
-      training.train(own)
-      num_examples = tf.reduce_sum(own.mask)
+      training.train(client)
+      num_examples = tf.reduce_sum(client.mask)
       count += num_examples
       updates = [
         update + num_examples * (variable - weight)
@@ -448,28 +450,28 @@ def keras_finetuning(
   training = KerasTraining(workload)
   data = stack(workload.clients), stack(evaluation)
 
-  def measure(own: batches.ClientData) -> tf.Tensor:
+  def measure(client: batches.ClientData) -> tf.Tensor:
     sums = tf.zeros([2])
-    for step in tf.range(num_steps(own)):
-      x, y, mask = _batch(own, step)
+    for step in tf.range(num_steps(client)):
+      x, y, mask = _batch(client, step)
       logits = training.model(x)
       correct = tf.equal(tf.argmax(logits, 1, y.dtype), y)
       loss = workload.keras_loss(y, logits, mask) * tf.reduce_sum(mask)
       sums += [tf.reduce_sum(tf.cast(correct, tf.float32)), loss]
-    return sums / tf.reduce_sum(own.mask)
+    return sums / tf.reduce_sum(client.mask)
 
   @tf.function
   def finetune(start: list[tf.Tensor]) -> tf.Tensor:
     num_clients = len(evaluation)
     measured = tf.TensorArray(tf.float32, num_clients * (num_epochs + 1))
-    for client in tf.range(num_clients):
-      own, held_out = tf.nest.map_structure(lambda leaf: leaf[client], data)  # noqa: B023
+    for k in tf.range(num_clients):
+      client, held_out = tf.nest.map_structure(lambda leaf: leaf[k], data)  # noqa: B023
       training.assign(start)
       for epoch in tf.range(num_epochs + 1):
         if epoch > 0:
-          training.train(own)
+          training.train(client)
         measured = measured.write(
-          client * (num_epochs + 1) + epoch, measure(held_out)
+          k * (num_epochs + 1) + epoch, measure(held_out)
         )
     return tf.reshape(measured.stack(), [num_clients, num_epochs + 1, 2])
 

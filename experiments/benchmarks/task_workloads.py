@@ -66,7 +66,7 @@ def _bare(
 
 
 def _method(task: tasks.Task) -> methods.Method:
-  own = algorithm_registry.make_settings(
+  settings = algorithm_registry.make_settings(
     'finetuning',
     {
       'client_learning_rate': _LEARNING_RATE,
@@ -77,7 +77,7 @@ def _method(task: tasks.Task) -> methods.Method:
   return algorithm_registry.build(
     'finetuning',
     task.model,
-    own,
+    settings,
     aggregation.mean(),
     measurements.evaluation_sets(task),
   )
@@ -138,8 +138,8 @@ def evaluations(name: str, num_clients: int, data_dir: str, bare: bool) -> Run:
     sets: dict[str, list[Any]] = {'personalization': [], 'evaluation': []}
     batch_sizes = task.batch_size, evaluation.BATCH_SIZE
     for clients in evaluation.prepare(task).values():
-      for (own, data), batch_size in zip(sets.items(), batch_sizes):
-        data += clients.data(own, np.arange(len(clients)), batch_size)
+      for (set_name, data), batch_size in zip(sets.items(), batch_sizes):
+        data += clients.data(set_name, np.arange(len(clients)), batch_size)
     workload, weights = _bare(task, sets['personalization'])
     finetune = reference_loops.keras_finetuning(
       workload, sets['evaluation'], _NUM_EPOCHS

@@ -38,7 +38,7 @@ def start(
     raises an `EOFError`.
   """
   context = multiprocessing.get_context('spawn')
-  own, others = context.Pipe()
+  ours, others = context.Pipe()
   process = context.Process(
     target=_work,
     args=(os.getpid(), target, others, *arguments),
@@ -53,7 +53,7 @@ def start(
   finally:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
   others.close()
-  return process, own
+  return process, ours
 
 
 def _work(

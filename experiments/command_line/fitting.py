@@ -88,7 +88,7 @@ def fit(
   if sum(most) + between * len(most) <= width:
     return [table]
   parts: list[rich.table.Table] = []
-  for group in _groups([own + between for own in least], width, num_keys):
+  for group in _groups([w + between for w in least], width, num_keys):
     widths = {place: least[place] for place in group}
     for _ in range(width - sum(widths.values()) - between * len(group)):
       # Headers of numbers are broken first, then the longest texts.

@@ -58,7 +58,8 @@ def _plainly(error: UnicodeError) -> tuple[str, int]:
   if not isinstance(error, UnicodeEncodeError):
     raise error
   characters = error.object[error.start : error.end]
-  return ''.join(_PLAIN.get(own, '?') for own in characters), error.end
+  plain = ''.join(_PLAIN.get(character, '?') for character in characters)
+  return plain, error.end
 
 
 def flush() -> None:

@@ -356,8 +356,10 @@ def make_request(layers: tuple[SettingsLayer, ...]) -> Request:
     raise errors.UserError(f'{source}: {unknown}')
   chosen, source = _last('algorithms', layers, RunSettings().algorithms)
   try:
-    own = settings.from_dict(RunSettings, {'algorithms': chosen}, 'settings')
-    names = map(algorithm_registry.canonical_name, own.algorithms)
+    run_settings = settings.from_dict(
+      RunSettings, {'algorithms': chosen}, 'settings'
+    )
+    names = map(algorithm_registry.canonical_name, run_settings.algorithms)
     # A method that is named twice, or by two names, runs once.
     algorithms = tuple(dict.fromkeys(names))
   except errors.UserError as error:

@@ -36,7 +36,9 @@ def first_line(path: str) -> str:
   module, _, name = path.partition(':')
   node: Any = _parse(module)
   if name:
-    (node,) = (own for own in node.body if getattr(own, 'name', None) == name)
+    (node,) = (
+      child for child in node.body if getattr(child, 'name', None) == name
+    )
   return (ast.get_docstring(node) or '').partition('\n')[0]
 
 
@@ -47,7 +49,7 @@ def _halves(
   for name, entry in sorted(entries.items()):
     text = first_line(entry.path)
     # Some have the same class, and differ only in their defaults.
-    if [own.path for own in entries.values()].count(entry.path) > 1:
+    if [other.path for other in entries.values()].count(entry.path) > 1:
       defaults = [
         f'{setting}={settings.to_text(value)}'
         for setting, value in entry.defaults.items()
@@ -128,8 +130,8 @@ def privacy_ways() -> Iterator[str]:
 
 def everything() -> Iterator[str]:
   """Lists everything."""
-  for own in (methods, tasks, presets, tables, privacy_ways):
-    yield from own()
+  for overview in (methods, tasks, presets, tables, privacy_ways):
+    yield from overview()
     yield ''
   yield 'Settings with help, default and range: list method ditto, list task'
   yield 'school, list privacy gaussian; and list run for those of every run.'

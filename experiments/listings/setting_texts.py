@@ -19,10 +19,10 @@ def _settings(
   described = settings.describe(cls, defaults)
   if not described:
     yield '\n  It has no settings.'
-  for own in described:
-    yield f'\n  {own.name} = {own.default}'.rstrip()
-    yield from layout.paragraph(own.help, 6)
-    yield from layout.paragraph(f'({own.values})', 6)
+  for setting in described:
+    yield f'\n  {setting.name} = {setting.default}'.rstrip()
+    yield from layout.paragraph(setting.help, 6)
+    yield from layout.paragraph(f'({setting.values})', 6)
 
 
 def of_run() -> Iterator[str]:
@@ -35,13 +35,13 @@ def of_run() -> Iterator[str]:
 def of_method(name: str) -> Iterator[str]:
   """Writes the settings of a method."""
   trainer, personalizer = algorithm_registry.halves(name)
-  for kind, own, entries in (
+  for kind, half, entries in (
     ('Trainer', trainer, algorithm_registry.TRAINERS),
     ('Personalizer', personalizer, algorithm_registry.PERSONALIZERS),
   ):
-    entry = entries[own]
+    entry = entries[half]
     module, _, _ = entry.path.partition(':')
-    title = f'{kind} {own}: {overviews.first_line(module)}'
+    title = f'{kind} {half}: {overviews.first_line(module)}'
     yield from layout.paragraph(title)
     yield from layout.paragraph(overviews.first_line(entry.path))
     yield from _settings(entry.settings_class(), entry.defaults)

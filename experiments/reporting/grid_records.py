@@ -38,8 +38,8 @@ def lower_is_chosen(record: Record) -> bool:
 def to_line(record: Record) -> str:
   """Writes a record with its checksum, as a line of a file of records."""
   text = json.dumps(record, allow_nan=False)
-  own = {'checksum': folders.checksum(json.loads(text))}
-  return json.dumps({**record, **own}) + '\n'
+  checksum = folders.checksum(json.loads(text))
+  return json.dumps({**record, 'checksum': checksum}) + '\n'
 
 
 def _read_line(line: bytes) -> Record | None:

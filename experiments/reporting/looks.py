@@ -128,12 +128,12 @@ def look(method: str) -> Look:
     return _KNOWN[method]
   trainer, plus, personalizer = method.partition('+')
   if plus:
-    own, other = look(trainer), look(personalizer)
+    of_trainer, of_personalizer = look(trainer), look(personalizer)
     return dataclasses.replace(
-      own,
-      marker=other.marker,
-      edge=other.color,
-      line=_LINES_OF_PAIRS.get(own.line, own.line),
+      of_trainer,
+      marker=of_personalizer.marker,
+      edge=of_personalizer.color,
+      line=_LINES_OF_PAIRS.get(of_trainer.line, of_trainer.line),
     )
   number = int.from_bytes(hashlib.sha256(method.encode()).digest()[:8], 'big')
   number, color = divmod(number, len(COLORS))

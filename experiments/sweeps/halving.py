@@ -51,7 +51,7 @@ def rungs(
         : math.ceil(num_points[name] / grid.halving.factor**number)
       ]
     }
-    left = [own for own, point in zip(left, points) if id(point) in kept]
+    left = [pair for pair, point in zip(left, points) if id(point) in kept]
     if not left:
       return
 

@@ -218,7 +218,7 @@ def test_the_state_of_each_part_is_its_own():
   state, expected = process.initialize(_START), alone.initialize(_START)
   for _ in range(2):
     state = _next(process, state, [updates] * 3).state
-    own = [{'robust': updates['robust']}] * 3
-    expected = _next(alone, expected, own).state
+    robust = [{'robust': updates['robust']}] * 3
+    expected = _next(alone, expected, robust).state
   assert list(state) == ['robust', 'plain']
   helpers.assert_close(state['robust'], expected['robust'])

@@ -20,9 +20,9 @@ def _rounds(alpha, alpha_rate, num_rounds=3):
   alphas = np.full(num_clients, alpha)
   for _ in range(num_rounds):
     after = []
-    for i, own in enumerate(helpers.all_data()):
+    for i, data in enumerate(helpers.all_data()):
       w_i = w
-      for a, b in helpers.batch_gradients(own):
+      for a, b in helpers.batch_gradients(data):
         of_w = a @ w_i - b
         of_mixed = a @ (alphas[i] * v[i] + (1 - alphas[i]) * w_i) - b
         step = alpha_rate * (v[i] - w_i) @ of_mixed
@@ -43,7 +43,7 @@ def _own_models(after):
 def _errors(method, after):
   """The sums of errors of each client: of the global model and its own."""
   results = method.personalize(after.state, helpers.hold_out(after.clients))
-  return [own['evaluation']['half_squared_error'][0] for own in results]
+  return [result['evaluation']['half_squared_error'][0] for result in results]
 
 
 def _expected_errors(models):
@@ -86,9 +86,9 @@ def test_alpha_0_is_fedavg():
 def test_alpha_1_is_local_training():
   method = _build(mixture=1)
   models = []
-  for own in helpers.all_data():
+  for data in helpers.all_data():
     v = np.zeros(4)
-    for a, b in helpers.batch_gradients(own) * 3:
+    for a, b in helpers.batch_gradients(data) * 3:
       v = v - _RATE * (a @ v - b)
     models.append(v)
   np.testing.assert_allclose(

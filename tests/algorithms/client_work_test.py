@@ -33,52 +33,52 @@ def _data(num_examples=9, batch_size=4):
   return _tensors(helpers.data(0, num_examples, batch_size))
 
 
-def _with_empty_batches(own):
+def _with_empty_batches(data):
   """The same batches, with batches of padding before, between and after."""
-  steps = [own.indices[:1] * 0]
-  masks = [own.mask[:1] * 0]
-  for k in range(len(own.indices)):
-    steps += [own.indices[k : k + 1], own.indices[:1] * 0]
-    masks += [own.mask[k : k + 1], own.mask[:1] * 0]
-  return own._replace(
+  steps = [data.indices[:1] * 0]
+  masks = [data.mask[:1] * 0]
+  for k in range(len(data.indices)):
+    steps += [data.indices[k : k + 1], data.indices[:1] * 0]
+    masks += [data.mask[k : k + 1], data.mask[:1] * 0]
+  return data._replace(
     indices=tf.concat([*steps, *steps[:1]], 0),
     mask=tf.concat([*masks, *masks[:1]], 0),
   )
 
 
-def _with_padded_places(own):
+def _with_padded_places(data):
   """The same batches, with padding before the examples of each batch."""
-  return own._replace(
-    indices=tf.pad(own.indices, [[0, 0], [2, 1]]),
-    mask=tf.pad(own.mask, [[0, 0], [2, 1]]),
+  return data._replace(
+    indices=tf.pad(data.indices, [[0, 0], [2, 1]]),
+    mask=tf.pad(data.mask, [[0, 0], [2, 1]]),
   )
 
 
 _PADDINGS = {
   'batches': _with_empty_batches,
   'places': _with_padded_places,
-  'both': lambda own: _with_padded_places(_with_empty_batches(own)),
+  'both': lambda data: _with_padded_places(_with_empty_batches(data)),
 }
 
 
 def test_a_batch_is_the_examples_of_its_indices():
-  own = _data()
-  examples, mask = client_work.batch(own, tf.constant(1))
-  np.testing.assert_array_equal(examples['x'], own.examples['x'][4:8])
-  np.testing.assert_array_equal(examples['y'], own.examples['y'][4:8])
+  data = _data()
+  examples, mask = client_work.batch(data, tf.constant(1))
+  np.testing.assert_array_equal(examples['x'], data.examples['x'][4:8])
+  np.testing.assert_array_equal(examples['y'], data.examples['y'][4:8])
   np.testing.assert_array_equal(mask, [1, 1, 1, 1])
 
 
 def test_the_batches_are_folded_in_their_order():
-  own = _data()
-  own = own._replace(indices=own.indices[::-1], mask=own.mask[::-1])
+  data = _data()
+  data = data._replace(indices=data.indices[::-1], mask=data.mask[::-1])
 
   def step(carry, examples, mask):
     count, digits = carry
     size = tf.cast(tf.reduce_sum(mask), tf.int32)
     return count + 1, 10 * digits + size
 
-  count, digits = client_work.fold_batches(own, step, (0, 0))
+  count, digits = client_work.fold_batches(data, step, (0, 0))
   assert (int(count), int(digits)) == (3, 144)
 
 
@@ -97,13 +97,13 @@ def test_the_batches_are_folded_in_their_order():
 def test_padding_at_the_end_is_no_step(sizes, expected):
   mask = np.array([[1] * n + [0] * (2 - n) for n in sizes], np.float32)
   mask = mask.reshape([-1, 2])
-  own = batches.ClientData({}, np.zeros(mask.shape, np.int32), mask)
-  assert client_work.num_steps(_tensors(own)) == expected
+  data = batches.ClientData({}, np.zeros(mask.shape, np.int32), mask)
+  assert client_work.num_steps(_tensors(data)) == expected
 
 
 def test_examples_are_counted_without_padding():
-  own = _with_padded_places(_with_empty_batches(_data(9)))
-  assert client_work.num_examples(own) == 9
+  data = _with_padded_places(_with_empty_batches(_data(9)))
+  assert client_work.num_examples(data) == 9
 
 
 def test_the_gradient_of_a_batch_is_the_analytic_one():
@@ -183,21 +183,21 @@ def test_the_gradient_by_a_weight_that_the_loss_has_not_is_zero():
   np.testing.assert_array_equal(slopes['other'], [0, 0])
 
 
-def _train(own, optimizer, **arguments):
+def _train(data, optimizer, **arguments):
   return client_work.train(
-    helpers.MODEL, optimizer.start(_start()), own, optimizer, **arguments
+    helpers.MODEL, optimizer.start(_start()), data, optimizer, **arguments
   )
 
 
 def test_sgd_on_one_batch_many_times_is_gradient_descent_in_closed_form():
-  own = helpers.data(0, 9, batch_size=100)
+  data = helpers.data(0, 9, batch_size=100)
   steps = 7
-  repeated = own._replace(
-    indices=np.tile(own.indices, [steps, 1]),
-    mask=np.tile(own.mask, [steps, 1]),
+  repeated = data._replace(
+    indices=np.tile(data.indices, [steps, 1]),
+    mask=np.tile(data.mask, [steps, 1]),
   )
   learner, _ = _train(_tensors(repeated), _SGD)
-  a, b = helpers.quadratic(own)
+  a, b = helpers.quadratic(data)
   minimum = np.linalg.solve(a, b)
   shrink = np.linalg.matrix_power(np.eye(4) - _RATE * a, steps)
   np.testing.assert_allclose(
@@ -208,28 +208,28 @@ def test_sgd_on_one_batch_many_times_is_gradient_descent_in_closed_form():
 
 
 def test_the_loss_is_summed_over_examples_before_each_step():
-  own = helpers.data(0, 9)
-  _, loss = _train(_tensors(own), _SGD)
+  data = helpers.data(0, 9)
+  _, loss = _train(_tensors(data), _SGD)
   w, expected = _START, 0.0
   for (a, b), indices, mask in zip(
-    helpers.batch_gradients(own), own.indices, own.mask
+    helpers.batch_gradients(data), data.indices, data.mask
   ):
-    x = helpers.features(own)[indices[mask > 0]]
-    y = own.examples['y'][indices[mask > 0]]
+    x = helpers.features(data)[indices[mask > 0]]
+    y = data.examples['y'][indices[mask > 0]]
     expected += 0.5 * np.sum((x @ w - y) ** 2)
     w = w - _RATE * (a @ w - b)
   np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
 
 def test_the_regularizer_pulls_in_each_step():
-  own = helpers.data(0, 9)
+  data = helpers.data(0, 9)
   learner, _ = _train(
-    _tensors(own),
+    _tensors(data),
     _SGD,
     regularizer=lambda weights: 0.3 * client_work.half_square(weights),
   )
   w = _START
-  for a, b in helpers.batch_gradients(own):
+  for a, b in helpers.batch_gradients(data):
     w = w - _RATE * (a @ w - b + 0.3 * w)
   np.testing.assert_allclose(helpers.vector(learner.weights), w, rtol=1e-5)
 
@@ -243,10 +243,10 @@ _KERAS = {
 
 @pytest.mark.parametrize('name', _KERAS)
 def test_steps_are_those_of_keras(name):
-  own = helpers.data(0, 12)
-  learner, _ = _train(_tensors(own), optimizers.Optimizer(name, _RATE))
+  data = helpers.data(0, 12)
+  learner, _ = _train(_tensors(data), optimizers.Optimizer(name, _RATE))
   keras, w = _KERAS[name](), tf.Variable(np.float32(_START))
-  for a, b in helpers.batch_gradients(own):
+  for a, b in helpers.batch_gradients(data):
     gradient = tf.constant(a @ w.numpy() - b, tf.float32)
     keras.apply_gradients([(gradient, w)])
   np.testing.assert_allclose(
@@ -264,13 +264,13 @@ def test_padding_changes_no_step(name, padding):
 
 
 def test_fixed_weights_stay_as_they_are():
-  own = helpers.data(0, 9)
+  data = helpers.data(0, 9)
   trained = client_work.select(_start(), ('bias',))
   learner, _ = client_work.train(
-    helpers.MODEL, _SGD.start(trained), _tensors(own), _SGD, fixed=_start()
+    helpers.MODEL, _SGD.start(trained), _tensors(data), _SGD, fixed=_start()
   )
   w = _START
-  for a, b in helpers.batch_gradients(own):
+  for a, b in helpers.batch_gradients(data):
     w = w - _RATE * (a @ w - b) * [0, 0, 0, 1]
   assert list(learner.weights) == ['bias']
   np.testing.assert_allclose(learner.weights['bias'], w[3], rtol=1e-5)
@@ -278,11 +278,11 @@ def test_fixed_weights_stay_as_they_are():
 
 def test_a_learner_goes_on_where_it_was():
   optimizer = optimizers.Optimizer('adam', _RATE)
-  own = _data(12)
-  expected, _ = _train(own, optimizer)
+  data = _data(12)
+  expected, _ = _train(data, optimizer)
   learner = optimizer.start(_start())
   for epoch in range(3):
-    part = client_work.epoch_of(own, tf.constant(epoch), 3)
+    part = client_work.epoch_of(data, tf.constant(epoch), 3)
     learner, _ = client_work.train(helpers.MODEL, learner, part, optimizer)
   helpers.assert_close(learner, expected)
 
@@ -290,16 +290,18 @@ def test_a_learner_goes_on_where_it_was():
 @pytest.mark.parametrize('steps', [1, 3, 8])
 @pytest.mark.parametrize('padding', [None, *_PADDINGS])
 def test_a_number_of_steps_begins_anew_after_the_last_batch(steps, padding):
-  own = helpers.data(0, 9)
-  data = _tensors(own) if padding is None else _PADDINGS[padding](_tensors(own))
+  plain = helpers.data(0, 9)
+  data = (
+    _tensors(plain) if padding is None else _PADDINGS[padding](_tensors(plain))
+  )
   learner, loss = client_work.train(
     helpers.MODEL, _SGD.start(_start()), data, _SGD, steps=tf.constant(steps)
   )
   w, losses = _START, []
   for k in range(steps):
-    a, b = helpers.batch_gradients(own)[k % 3]
-    rows = own.indices[k % 3][own.mask[k % 3] > 0]
-    errors = helpers.features(own)[rows] @ w - own.examples['y'][rows]
+    a, b = helpers.batch_gradients(plain)[k % 3]
+    rows = plain.indices[k % 3][plain.mask[k % 3] > 0]
+    errors = helpers.features(plain)[rows] @ w - plain.examples['y'][rows]
     losses.append(0.5 * np.mean(errors**2))
     w = w - _RATE * (a @ w - b)
   np.testing.assert_allclose(helpers.vector(learner.weights), w, rtol=1e-4)
@@ -318,17 +320,17 @@ def test_a_client_without_examples_takes_no_step_of_any_number():
 
 @pytest.mark.parametrize('epoch', [0, 1, 2])
 def test_an_epoch_is_its_part_of_the_batches(epoch):
-  own = _data(24)
-  part = client_work.epoch_of(own, tf.constant(epoch), 3)
+  data = _data(24)
+  part = client_work.epoch_of(data, tf.constant(epoch), 3)
   rows = slice(2 * epoch, 2 * epoch + 2)
-  np.testing.assert_array_equal(part.indices, own.indices[rows])
-  np.testing.assert_array_equal(part.mask, own.mask[rows])
-  assert part.examples is own.examples
+  np.testing.assert_array_equal(part.indices, data.indices[rows])
+  np.testing.assert_array_equal(part.mask, data.mask[rows])
+  assert part.examples is data.examples
 
 
 def test_without_a_number_of_epochs_each_is_all_of_the_data():
-  own = _data()
-  assert client_work.epoch_of(own, tf.constant(5), 0) is own
+  data = _data()
+  assert client_work.epoch_of(data, tf.constant(5), 0) is data
 
 
 def test_epochs_are_evaluated_before_the_first_and_after_each():
@@ -375,9 +377,9 @@ def test_examples_of_which_a_classifier_diverged_are_counted(diverged):
   model = linear.LogisticRegression(3, 2)
   weights = model.init(tf.constant([0, 1]))
   weights['bias'] += diverged
-  own = helpers.data(0, 9)
-  own.examples['y'] = np.zeros(9, np.int32)
-  sums = client_work.evaluate(model, weights, _tensors(own))
+  data = helpers.data(0, 9)
+  data.examples['y'] = np.zeros(9, np.int32)
+  sums = client_work.evaluate(model, weights, _tensors(data))
   assert sums['diverged'] == 9
   # What the metrics are judged by is known nevertheless.
   assert sums['accuracy'][1] == 9
@@ -398,26 +400,26 @@ class Counting(linear.LogisticRegression):
   """Counts each true class and predicted class, as a confusion matrix has."""
 
   def prediction_statistics(self, predicted, batch):
-    own = super().prediction_statistics(predicted, batch)
+    statistics = super().prediction_statistics(predicted, batch)
     rows = tf.one_hot(batch['y'], self.num_classes)
     columns = tf.one_hot(predicted, self.num_classes)
-    own['confusion'] = rows[:, :, tf.newaxis] * columns[:, tf.newaxis]
-    return own
+    statistics['confusion'] = rows[:, :, tf.newaxis] * columns[:, tf.newaxis]
+    return statistics
 
 
 @pytest.mark.parametrize('padding', [None, *_PADDINGS])
 def test_evaluation_sums_matrices_over_all_batches(padding):
   model = Counting(3, 2, initial_stddev=1)
   weights = model.init(tf.constant([0, 1]))
-  own = helpers.data(0, 9)
-  own.examples['y'] = (own.examples['y'] > 0).astype(np.int32)
-  scores = own.examples['x'] @ weights['kernel'].numpy()
+  data = helpers.data(0, 9)
+  data.examples['y'] = (data.examples['y'] > 0).astype(np.int32)
+  scores = data.examples['x'] @ weights['kernel'].numpy()
   expected = np.zeros([2, 2])
-  np.add.at(expected, (own.examples['y'], scores.argmax(1)), 1)
-  own = _tensors(own)
+  np.add.at(expected, (data.examples['y'], scores.argmax(1)), 1)
+  data = _tensors(data)
   if padding:
-    own = _PADDINGS[padding](own)
-  sums = client_work.evaluate(model, weights, own)
+    data = _PADDINGS[padding](data)
+  sums = client_work.evaluate(model, weights, data)
   np.testing.assert_array_equal(sums['confusion'], expected)
   assert sums['accuracy'][0] == np.trace(expected)
   assert sums['accuracy'][1] == 9
@@ -425,8 +427,8 @@ def test_evaluation_sums_matrices_over_all_batches(padding):
 
 @pytest.mark.parametrize('padding', [None, *_PADDINGS])
 def test_evaluation_sums_the_loss_and_the_metrics(padding):
-  own = _PADDINGS[padding](_data()) if padding else _data()
-  sums = client_work.evaluate(helpers.MODEL, _start(), own)
+  data = _PADDINGS[padding](_data()) if padding else _data()
+  sums = client_work.evaluate(helpers.MODEL, _start(), data)
   expected = helpers.total_error(helpers.data(0, 9), _START)
   assert list(sums) == ['half_squared_error', 'diverged', 'loss']
   assert sums.pop('diverged') == 0
@@ -439,9 +441,9 @@ def test_each_set_is_evaluated():
   sets = {'one': _data(9), 'other': _data(5)}
   result = client_work.evaluate_sets(helpers.MODEL, _start(), sets)
   assert list(result) == ['one', 'other']
-  for name, own in sets.items():
+  for name, data in sets.items():
     helpers.assert_equal(
-      result[name], client_work.evaluate(helpers.MODEL, _start(), own)
+      result[name], client_work.evaluate(helpers.MODEL, _start(), data)
     )
 
 
@@ -451,8 +453,8 @@ def test_no_examples_have_sums_of_zero():
 
 
 def _with_nothing():
-  own = _data()
-  return own._replace(mask=0 * own.mask)
+  data = _data()
+  return data._replace(mask=0 * data.mask)
 
 
 def test_losses_count_as_the_model_weights_its_examples():
@@ -464,9 +466,9 @@ def test_losses_count_as_the_model_weights_its_examples():
   model = FirstFeatureCounts(3)
   losses = model.loss(_start(), examples)
   total, by = client_work.total_loss(model, losses, examples, mask)
-  own = helpers.data(0, 9)
-  weight = abs(own.examples['x'][8, 0])
-  error = helpers.features(own)[8] @ _START - own.examples['y'][8]
+  data = helpers.data(0, 9)
+  weight = abs(data.examples['x'][8, 0])
+  error = helpers.features(data)[8] @ _START - data.examples['y'][8]
   np.testing.assert_allclose(total, weight * 0.5 * error**2, rtol=1e-5)
   np.testing.assert_allclose(by, weight, rtol=1e-6)
 
@@ -538,15 +540,17 @@ def test_training_a_head_on_representations_is_training_it(padding):
   del with_representations.examples['x']
   adam = optimizers.Optimizer('adam', _RATE)
   results = []
-  for model, own in (
+  for model, client_data in (
     (_SMALL_LSTM, data),
     (represented, with_representations),
   ):
     learner, loss = client_work.train(
-      model, adam.start(head), own, adam, fixed=weights
+      model, adam.start(head), client_data, adam, fixed=weights
     )
     after = client_work.merge(weights, learner.weights)
-    results.append((after, loss, client_work.evaluate(model, after, own)))
+    results.append(
+      (after, loss, client_work.evaluate(model, after, client_data))
+    )
   tf.nest.map_structure(
     lambda *both: np.testing.assert_allclose(*both, rtol=1e-5), *results
   )

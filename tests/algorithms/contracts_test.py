@@ -87,7 +87,8 @@ def _train(method, clients, rounds=3):
       state, clients, *method.constants
     )
     clients = [
-      client._replace(state=own) for client, own in zip(clients, client_states)
+      client._replace(state=client_state)
+      for client, client_state in zip(clients, client_states)
     ]
     metrics.append(measured)
   return state, clients, metrics
@@ -104,7 +105,9 @@ def _evaluate(method, state, clients):
     )
     for client in clients
   ]
-  return [own['evaluation'] for own in method.personalize(state, held_out)]
+  return [
+    result['evaluation'] for result in method.personalize(state, held_out)
+  ]
 
 
 class TestFrozenWeights:
@@ -131,10 +134,10 @@ class TestFrozenWeights:
       atol=1e-6,
     )
     # And in personalization: the loss of each client at the trained model.
-    for client, own in zip(clients, _evaluate(method, state, clients)):
+    for client, metrics in zip(clients, _evaluate(method, state, clients)):
       x, y = _features(model, client), client.data.examples['y']
       expected = 0.5 * np.sum((x @ w - y) ** 2)
-      np.testing.assert_allclose(own['loss'][0][0], expected, rtol=1e-3)
+      np.testing.assert_allclose(metrics['loss'][0][0], expected, rtol=1e-3)
 
   def test_are_in_no_state_message_or_graph(self, runtime):
     model = toys.FrozenModel()
@@ -170,11 +173,11 @@ def _fedavg_by_hand(model, clients, rounds):
   for _ in range(rounds):
     after = []
     for client in clients:
-      own, x = w, _features(model, client)
+      w_k, x = w, _features(model, client)
       for indices in client.data.indices:
-        residual = x[indices] @ own - client.data.examples['y'][indices]
-        own = own - _RATE * x[indices].T @ residual / len(indices)
-      after.append(own)
+        residual = x[indices] @ w_k - client.data.examples['y'][indices]
+        w_k = w_k - _RATE * x[indices].T @ residual / len(indices)
+      after.append(w_k)
     w = np.mean(after, axis=0)
   return w
 
@@ -197,14 +200,14 @@ class PartlyPersonalFedAvg(fedavg.FedAvg):
     result = super().client(w, client._replace(state=collections.OrderedDict()))
     delta = result.updates['model']
     shared = [name for name in w if name not in self._names()]
-    own = client_work.difference(
+    personal = client_work.difference(
       client.state, client_work.select(delta.value, self._names())
     )
     return result._replace(
       updates={
         'model': delta._replace(value=client_work.select(delta.value, shared))
       },
-      state=own,
+      state=personal,
     )
 
   def message(self, server: Any) -> Any:
@@ -224,8 +227,8 @@ class PartlyPersonalFedAvg(fedavg.FedAvg):
 class TestParts:
   def _method(self):
     model = toys.VectorModel()
-    own = fedavg.FedAvgSettings(client_learning_rate=_RATE)
-    return _method(PartlyPersonalFedAvg(model, own))
+    settings = fedavg.FedAvgSettings(client_learning_rate=_RATE)
+    return _method(PartlyPersonalFedAvg(model, settings))
 
   def test_a_part_stays_on_the_client(self, runtime):
     method = self._method()
@@ -243,17 +246,17 @@ class TestParts:
   def test_a_model_is_evaluated_with_the_clients_own_part(self, runtime):
     method = self._method()
     state, clients, _ = _train(method, _clients(method))
-    for client, own in zip(clients, _evaluate(method, state, clients)):
+    for client, metrics in zip(clients, _evaluate(method, state, clients)):
       w = {**state.server.model, 'vector': client.state['vector']}
       losses = toys.VectorModel().loss(w, client.data.examples)
-      np.testing.assert_allclose(own['loss'][0][0], sum(losses), rtol=1e-4)
+      np.testing.assert_allclose(metrics['loss'][0][0], sum(losses), rtol=1e-4)
 
   def test_last_layer_is_the_head(self, runtime):
     trainer = _fedavg(toys.VectorModel())
-    own = finetuning.FinetuningSettings(
+    settings = finetuning.FinetuningSettings(
       finetuning_layers=('last',), finetuning_epochs=1
     )
-    method = _method(trainer, finetuning.Finetuning(trainer, own))
+    method = _method(trainer, finetuning.Finetuning(trainer, settings))
     clients = _clients(method)
     state = method.initial_state([0, 1])
     metrics = _evaluate(method, state, clients)
@@ -330,16 +333,16 @@ class GroupFedAvg(fedavg.FedAvg):
 
   def start(self, message: Any, client: trainers.Client) -> trainers.Start:
     group = client.attributes['group']
-    own = tf.nest.map_structure(
+    weights = tf.nest.map_structure(
       lambda *of_groups: tf.gather(tf.stack(of_groups), group), *message
     )
-    return trainers.Start(own, measured={'group_number': group})
+    return trainers.Start(weights, measured={'group_number': group})
 
 
 class TestAttributesAndParts:
   def _method(self):
-    own = fedavg.FedAvgSettings(client_learning_rate=_RATE)
-    return _method(GroupFedAvg(toys.FrozenModel(), own))
+    settings = fedavg.FedAvgSettings(client_learning_rate=_RATE)
+    return _method(GroupFedAvg(toys.FrozenModel(), settings))
 
   def test_each_group_trains_by_itself(self, runtime):
     method = self._method()
@@ -356,8 +359,8 @@ class TestAttributesAndParts:
         atol=1e-6,
       )
     found = [
-      own['group_number'][0][0] / own['group_number'][1][0]
-      for own in _evaluate(method, state, clients)
+      metrics['group_number'][0][0] / metrics['group_number'][1][0]
+      for metrics in _evaluate(method, state, clients)
     ]
     assert found == [0, 1, 0, 1]
 
@@ -374,8 +377,8 @@ def test_statistics_may_be_matrices(runtime):
   clients = _clients(method, labels=True)
   state, clients, _ = _train(method, clients, rounds=10)
   model = toys.F1Model()
-  for client, own in zip(clients, _evaluate(method, state, clients)):
-    counts = own['macro_f1']
+  for client, metrics in zip(clients, _evaluate(method, state, clients)):
+    counts = metrics['macro_f1']
     assert counts.shape == (1, 2, 2)
     assert counts.sum() == 8
     w = {name: tf.constant(v) for name, v in state.server.model.items()}

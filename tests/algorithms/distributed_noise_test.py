@@ -65,12 +65,12 @@ def test_both_runtimes_give_the_same_bits():
 
 @pytest.mark.parametrize('value', [1e30, np.nan])
 def test_no_client_moves_the_sum_by_more_than_its_sensitivity(value):
-  own = _own(noise=0.0)
+  aggregator = _own(noise=0.0)
   records = _records(3)
   bad = (np.full(2000, value), np.arange(2000.0))
   with helpers.on('cohort'):
-    (without,) = _aggregate(own, records)
-    (with_it,) = _aggregate(own, [*records, bad])
+    (without,) = _aggregate(aggregator, records)
+    (with_it,) = _aggregate(aggregator, [*records, bad])
   moved = np.linalg.norm(np.ravel(np.subtract(with_it, without)))
   l2 = distributed_noise.sensitivity(0.0, 0.5, 4.0, 4000, 20).l2
   s = distributed_noise.scale(0.0, 0.5, 4.0, 4000, 20)
@@ -78,11 +78,11 @@ def test_no_client_moves_the_sum_by_more_than_its_sensitivity(value):
 
 
 def test_a_client_sends_integers_of_so_many_bits_that_tell_nothing():
-  own = _own(clip=1e-3, bits=12)
+  aggregator = _own(clip=1e-3, bits=12)
   record = {'a': tf.zeros([4000])}
-  query = own.query({'a': tf.TensorSpec([4000])}, tf.constant([0, 1]))
+  query = aggregator.query({'a': tf.TensorSpec([4000])}, tf.constant([0, 1]))
   params = query.derive_sample_params(query.initial_global_state())
-  sent = own.send(query, params, record, tf.constant([2, 3])).numpy()
+  sent = aggregator.send(query, params, record, tf.constant([2, 3])).numpy()
   assert sent.dtype == np.int32
   assert sent.shape == (4096,)
   assert sent.min() >= 0

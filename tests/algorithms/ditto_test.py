@@ -26,15 +26,15 @@ def _stacked_clients(method):
   return helpers.make_clients(
     method,
     [
-      helpers.padded(own, rows=12, places=12, steps=1)
-      for own in helpers.all_data(batch_size=100)
+      helpers.padded(data, rows=12, places=12, steps=1)
+      for data in helpers.all_data(batch_size=100)
     ],
   )
 
 
-def _descend(own, v, w, learning_rate, lambda_, steps):
+def _descend(data, v, w, learning_rate, lambda_, steps):
   """Gradient descent on h(v; w), in closed form."""
-  a, b = helpers.quadratic(own)
+  a, b = helpers.quadratic(data)
   a, b = a + lambda_ * np.eye(4), b + lambda_ * w
   minimum = np.linalg.solve(a, b)
   shrink = np.linalg.matrix_power(np.eye(4) - learning_rate * a, steps)
@@ -51,8 +51,8 @@ def test_personal_models_reach_the_analytic_minimum():
     method.initial_state([0, 1]), model=helpers.weights(w)
   )
   after = helpers.run(method, 300, _stacked_clients(method), state)
-  for client, own in zip(after.clients, helpers.all_data()):
-    a, b = helpers.quadratic(own)
+  for client, data in zip(after.clients, helpers.all_data()):
+    a, b = helpers.quadratic(data)
     expected = np.linalg.solve(a + 0.3 * np.eye(4), b + 0.3 * w)
     np.testing.assert_allclose(_personal(client), expected, atol=1e-3)
 

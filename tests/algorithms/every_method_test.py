@@ -189,7 +189,7 @@ def test_trains_with_the_settings_that_are_defaults(name):
 def test_padding_and_stacking_change_nothing(method):
   plain = helpers.all_data()
   # Of the same shapes, so that they are stacked, as the others are not.
-  padded = [helpers.padded(own) for own in plain]
+  padded = [helpers.padded(data) for data in plain]
   helpers.assert_close(
     _run_and_personalize(method, plain), _run_and_personalize(method, padded)
   )
@@ -216,7 +216,9 @@ def _compiled(capfd):
 def test_other_data_compile_nothing_anew(method, compiled):
   for shift in range(2):
     data = helpers.all_data(np.roll(helpers.SIZES, shift))
-    _run_and_personalize(method, [helpers.padded(own) for own in data])
+    _run_and_personalize(
+      method, [helpers.padded(client_data) for client_data in data]
+    )
   assert set(compiled().values()) <= {1}
 
 
@@ -271,7 +273,7 @@ def test_a_round_of_which_nobody_is_left_changes_nothing(name, method):
   if isinstance(method.trainer, mocha.Mocha):
     rows = np.random.default_rng(0).normal(size=before.server.models.shape)
     before = helpers.with_server(before, models=np.float32(rows))
-  bad = [helpers.corrupt(own, np.nan) for own in helpers.all_data()]
+  bad = [helpers.corrupt(data, np.nan) for data in helpers.all_data()]
   clients = helpers.make_clients(method, bad)
   after = helpers.run(method, rounds=1, clients=clients, state=before)
   assert _models(method, before)
@@ -297,7 +299,8 @@ def test_is_an_iterative_process_of_tff(method):
   for _ in range(3):
     state, client_states, metrics = iterative.next(state, clients)
     clients = [
-      client._replace(state=own) for client, own in zip(clients, client_states)
+      client._replace(state=client_state)
+      for client, client_state in zip(clients, client_states)
     ]
   helpers.assert_equal(
     (state, [client.state for client in clients], metrics),

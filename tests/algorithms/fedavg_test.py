@@ -9,9 +9,9 @@ from tests.algorithms import helpers
 _CLIENT_RATE = 0.05
 
 
-def _local_sgd(model, own):
+def _local_sgd(model, data):
   """Takes an epoch of SGD on half the squared error."""
-  for a, b in helpers.batch_gradients(own):
+  for a, b in helpers.batch_gradients(data):
     model = model - _CLIENT_RATE * (a @ model - b)
   return model
 
@@ -20,7 +20,7 @@ def _rounds(server_step, num_rounds=3, counts=helpers.SIZES):
   """The model after some rounds; `server_step` gives what to subtract."""
   model = np.zeros(4)
   for _ in range(num_rounds):
-    updates = [model - _local_sgd(model, own) for own in helpers.all_data()]
+    updates = [model - _local_sgd(model, data) for data in helpers.all_data()]
     model = model - server_step(np.average(updates, axis=0, weights=counts))
   return model
 
@@ -102,7 +102,7 @@ def test_the_numbers_in_the_state_are_what_counts():
   state, _, metrics = helpers.run(method, rounds=1, state=state)
   np.testing.assert_array_equal(_model(state), 0)
   # The loss of the model of zeros.
-  losses = [0.5 * own.examples['y'] ** 2 for own in helpers.all_data()]
+  losses = [0.5 * data.examples['y'] ** 2 for data in helpers.all_data()]
   np.testing.assert_allclose(
     metrics['loss'], np.concatenate(losses).mean(), rtol=1e-5
   )
@@ -110,13 +110,13 @@ def test_the_numbers_in_the_state_are_what_counts():
 
 def test_the_loss_is_that_of_each_example_before_the_step_that_used_it():
   total = 0.0
-  for own in helpers.all_data():
+  for data in helpers.all_data():
     model = np.zeros(4)
     for (a, b), indices, mask in zip(
-      helpers.batch_gradients(own), own.indices, own.mask
+      helpers.batch_gradients(data), data.indices, data.mask
     ):
       used = indices[mask > 0]
-      errors = (helpers.features(own) @ model - own.examples['y'])[used]
+      errors = (helpers.features(data) @ model - data.examples['y'])[used]
       total += 0.5 * np.sum(errors**2)
       model = model - _CLIENT_RATE * (a @ model - b)
   metrics = helpers.run(_build(), rounds=1).metrics
@@ -172,8 +172,8 @@ def _one_client(client_slots):
   )
   state = method.initial_state([0, 1])
   clients = helpers.make_clients(method, _ROUNDS[:1])
-  for own in _ROUNDS:
-    clients = [clients[0]._replace(data=own)]
+  for data in _ROUNDS:
+    clients = [clients[0]._replace(data=data)]
     state, clients, _ = helpers.run(method, 1, clients, state)
   return _model(state)
 
@@ -181,10 +181,10 @@ def _one_client(client_slots):
 def _adam(anew):
   """The same with NumPy, with new moments in each round or not."""
   model, adam = np.zeros(4), None
-  for own in _ROUNDS:
+  for data in _ROUNDS:
     if anew or adam is None:
       adam = helpers.NumpyAdam(_CLIENT_RATE, epsilon=1e-3)
-    for a, b in helpers.batch_gradients(own):
+    for a, b in helpers.batch_gradients(data):
       model = model - adam(a @ model - b)
   return model
 

@@ -60,12 +60,12 @@ def test_shares_of_users_that_are_recovered(num_types, size, shares):
 
   @functools.partial(tf.function, jit_compile=True, autograph=False)
   def approach(user, p, local, until):
-    own = client._replace(seed=tf.stack([3, user]))
+    seeded = client._replace(seed=tf.stack([3, user]))
     return tf.while_loop(
       lambda local: local.steps < until,
       lambda local: [
         trainer.approach(
-          p, local, own, user % num_types, tf.ones([1])
+          p, local, seeded, user % num_types, tf.ones([1])
         )._replace(steps=local.steps + 1)
       ],
       [local],
@@ -96,7 +96,7 @@ def test_the_head_is_that_of_the_nearest_prototype():
   rng = np.random.default_rng(0)
   p, e = rng.random((3, 2)), rng.random((20, 2))
   expected = np.argmin(np.linalg.norm(e[:, None] - p, axis=2), axis=1)
-  found = [trainer.head_of(tf.constant(p), own, None) for own in e]
+  found = [trainer.head_of(tf.constant(p), e_k, None) for e_k in e]
   np.testing.assert_array_equal(found, expected)
 
 
@@ -142,9 +142,9 @@ def test_each_other_type_is_as_likely_the_negative():
   user = preferring.clients(_method())[4]
   p, counts = tf.eye(4), np.zeros(4, int)
   for seed in range(60):
-    own = user._replace(seed=tf.constant([seed, 1]))
+    seeded = user._replace(seed=tf.constant([seed, 1]))
     before = preferring.local(tf.zeros([4]), trainer)
-    after = trainer.approach(p, before, own, tf.constant(1), tf.ones([1]))
+    after = trainer.approach(p, before, seeded, tf.constant(1), tf.ones([1]))
     moved = after.e.weights['vector'] - before.e.weights['vector']
     assert moved[1] > 0
     counts[np.argmin(moved)] += 1
@@ -153,10 +153,11 @@ def test_each_other_type_is_as_likely_the_negative():
 
 
 def test_defaults_are_the_papers():
-  own = registry.make_settings('fedembed_prototype', {}).trainer
-  assert (own.client_optimizer, own.client_learning_rate) == ('adam', 0.001)
-  assert (own.server_optimizer, own.server_learning_rate) == ('adam', 1.0)
-  assert own.embedding_learning_rate == 0.001
+  settings = registry.make_settings('fedembed_prototype', {}).trainer
+  assert settings.client_optimizer == settings.server_optimizer == 'adam'
+  assert settings.client_learning_rate == 0.001
+  assert settings.server_learning_rate == 1.0
+  assert settings.embedding_learning_rate == 0.001
 
 
 def test_prototypes_that_stay_are_sent_by_nobody():

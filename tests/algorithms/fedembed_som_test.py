@@ -40,7 +40,7 @@ def _moved(method, maps, es):
     trainer.of_clusters(maps, None, {'vector': tf.constant(e)}) for e in es
   ]
   aggregate = {
-    part: preferring.aggregate(factory, [own[part] for own in sent])
+    part: preferring.aggregate(factory, [update[part] for update in sent])
     for part, factory in trainer.parts.items()
     if part != 'model'
   }

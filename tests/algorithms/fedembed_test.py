@@ -152,12 +152,12 @@ def test_slots_of_embeddings_are_kept_and_others_are_new():
   method = preferring.build(
     'fedembed_type', **values, embedding_learning_rate=0.1
   )
-  own = preferring.data(0, 0)
+  data = preferring.data(0, 0)
   first, second = (
-    own._replace(indices=own.indices[i:j], mask=own.mask[i:j])
+    data._replace(indices=data.indices[i:j], mask=data.mask[i:j])
     for i, j in ((0, 1), (1, 2))
   )
-  at_once = preferring.run(method, 1, preferring.clients(method, [own]))
+  at_once = preferring.run(method, 1, preferring.clients(method, [data]))
   (user,) = preferring.run(
     method, 1, preferring.clients(method, [first])
   ).clients
@@ -232,11 +232,13 @@ def test_without_shared_heads_and_embedding_personal_is_fedper():
   others = preferring.run(fedper, 3, preferring.clients(fedper), model=narrow)
   for user, other in zip(after.clients, others.clients):
     heads = {n: user.state.head[f'phi_{n}'][0] for n in ('kernel', 'bias')}
-    own = _narrow({**after.state.model, **heads})
+    narrowed = _narrow({**after.state.model, **heads})
     for name in ('kernel', 'bias'):
-      helpers.assert_close(own[name], other.state.personal[name], rtol=1e-3)
+      helpers.assert_close(
+        narrowed[name], other.state.personal[name], rtol=1e-3
+      )
     for name in ('hidden_kernel', 'hidden_bias'):
-      helpers.assert_close(own[name], others.state.model[name], rtol=1e-3)
+      helpers.assert_close(narrowed[name], others.state.model[name], rtol=1e-3)
 
 
 @pytest.mark.parametrize('server', ['sgd', 'adam'])
@@ -264,9 +266,9 @@ def test_with_theta_fixed_a_head_is_fedavg_of_its_own_users(server):
     **values,
   )
   first = {name: start[f'phi_{name}'][1] for name in ('kernel', 'bias')}
-  own = [helpers.all_data([8] * 5)[u] for u in (1, 2, 4)]
+  data = [helpers.all_data([8] * 5)[u] for u in (1, 2, 4)]
   alone = preferring.run(
-    fedavg, 3, preferring.clients(fedavg, own), model=first
+    fedavg, 3, preferring.clients(fedavg, data), model=first
   ).state.model
   for name in alone:
     helpers.assert_close(after[f'phi_{name}'][1], alone[name], rtol=1e-3)
@@ -344,7 +346,7 @@ def test_with_one_type_all_variants_are_global_plus():
 
 def test_a_user_likes_what_is_most_frequent_among_what_it_likes():
   method = preferring.build('fedembed_type')
-  own = preferring.data(0, 1)
+  data = preferring.data(0, 1)
   for liked, types, expected in (
     ([1, 0, 0, 0, 1, 0, 0, 1], [2, 0, 0, 0, 1, 0, 0, 2], 2),
     ([0] * 8, [2, 1, 0, 1, 1, 0, 0, 1], 1),
@@ -352,9 +354,9 @@ def test_a_user_likes_what_is_most_frequent_among_what_it_likes():
     user = preferring.clients(
       method,
       [
-        own._replace(
+        data._replace(
           examples=collections.OrderedDict(
-            own.examples, y=np.int32(liked), type=np.int32(types)
+            data.examples, y=np.int32(liked), type=np.int32(types)
           )
         )
       ],

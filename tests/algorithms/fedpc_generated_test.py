@@ -53,10 +53,10 @@ def test_rounds_are_those_of_algorithm_2(method, after):
   ]
   for _ in range(2):
     sent = []
-    for d, own in enumerate(prompting.all_data()):
+    for d, data in enumerate(prompting.all_data()):
       w = {name: tf.constant(leaf) for name, leaf in shared.items()}
-      for step in range(len(own.indices)):
-        batch = prompting.batch(own, step)
+      for step in range(len(data.indices)):
+        batch = prompting.batch(data, step)
         w['psi'] = tf.constant(psi[d])
         with tf.GradientTape() as tape:
           tape.watch(w)
@@ -105,8 +105,8 @@ def test_there_is_a_candidate_for_each_number_of_examples(method, after):
     'all examples',
   ]
   results = prompting.personalize(method, after.state, after.clients)
-  for own, result in zip(prompting.all_data(seed=1), results):
-    expected = prompting.loss(_MODEL.pretrained, {}, own)
+  for data, result in zip(prompting.all_data(seed=1), results):
+    expected = prompting.loss(_MODEL.pretrained, {}, data)
     np.testing.assert_allclose(result['loss'][0][0], expected, rtol=1e-4)
 
 
@@ -117,7 +117,7 @@ def test_a_client_passes_once_over_its_examples(method, after, known):
   if not known:
     clients = helpers.make_clients(method, prompting.all_data())
   results = prompting.personalize(method, after.state, clients)
-  for client, own, result in zip(clients, prompting.all_data(seed=1), results):
+  for client, data, result in zip(clients, prompting.all_data(seed=1), results):
     first = prompting.batch(client.data, 0)
     for candidate, batches in (
       (1, [{name: f[:1] for name, f in first.items()}]),
@@ -129,7 +129,7 @@ def test_a_client_passes_once_over_its_examples(method, after, known):
         w['psi'] = _mean_of_last(w, batch)
       np.testing.assert_allclose(
         result['loss'][0][candidate],
-        prompting.loss(_MODEL, w, own),
+        prompting.loss(_MODEL, w, data),
         rtol=1e-3,
       )
 
@@ -137,12 +137,12 @@ def test_a_client_passes_once_over_its_examples(method, after, known):
 def test_the_evaluation_of_an_utterance_depends_on_no_other(method, after):
   """Each begins at the vector that was stored, whatever came before it."""
   mirrored = [
-    own._replace(
+    data._replace(
       examples=collections.OrderedDict(
-        (name, feature[::-1].copy()) for name, feature in own.examples.items()
+        (name, feature[::-1].copy()) for name, feature in data.examples.items()
       )
     )
-    for own in prompting.all_data(seed=1)
+    for data in prompting.all_data(seed=1)
   ]
   clients = prompting.hold_out(after.clients, mirrored)
   for expected, result in zip(

@@ -49,11 +49,11 @@ def test_rounds_are_those_of_numpy():
   psi = [np.array(client.state.personal['psi']) for client in clients]
   for _ in range(2):
     after = []
-    for d, own in enumerate(prompting.all_data()):
+    for d, data in enumerate(prompting.all_data()):
       w = {'psi': psi[d], 'phi': phi}
       adam = {n: helpers.NumpyAdam(_RATE, epsilon=1e-8) for n in w}
-      for step in range(len(own.indices)):
-        slopes = _slopes(w, prompting.batch(own, step))
+      for step in range(len(data.indices)):
+        slopes = _slopes(w, prompting.batch(data, step))
         slopes['phi'] = slopes['phi'] + 0.7 * (w['phi'] - phi)
         w = {n: w[n] - adam[n](slopes[n]) for n in w}
       psi[d] = w['psi']
@@ -64,21 +64,21 @@ def test_rounds_are_those_of_numpy():
   helpers.assert_close(model['phi'], phi, rtol=1e-3, atol=1e-4)
   helpers.assert_close(model['psi'], np.mean(psi, 0), rtol=1e-3, atol=1e-4)
   for client, expected in zip(actual.clients, psi):
-    own = client.state.personal['psi']
-    helpers.assert_close(own, expected, rtol=1e-3, atol=1e-4)
+    kept = client.state.personal['psi']
+    helpers.assert_close(kept, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_one_step_of_sgd_is_gradient_descent_on_the_mean_loss():
   method = _build(client_optimizer='sgd', adaptation_examples=(0,))
-  own = [prompting.data(k, 3, c) for k, c in enumerate(prompting.OF_CLIENTS)]
-  clients = helpers.make_clients(method, own)
+  data = [prompting.data(k, 3, c) for k, c in enumerate(prompting.OF_CLIENTS)]
+  clients = helpers.make_clients(method, data)
   state = method.initial_state([0, 1])
   phi = state.server.model['phi']
   slopes = [
     _slopes(
       {'psi': client.state.personal['psi'], 'phi': phi}, prompting.batch(d, 0)
     )
-    for client, d in zip(clients, own)
+    for client, d in zip(clients, data)
   ]
   after = helpers.run(method, 1, clients, state).state.server.model['phi']
   expected = phi - _RATE * np.mean([s['phi'] for s in slopes], axis=0)
@@ -132,16 +132,16 @@ def test_the_numbers_of_the_paper_are_sent(name, model, values, number):
     (name, np.broadcast_to(np.float32(0), shape))
     for name, shape in sizes.shapes.items()
   )
-  own = model(sizes, 57, frozen=frozen)
-  assert helpers.build_anew(name, own, **values).parameters_up == number
+  made = model(sizes, 57, frozen=frozen)
+  assert helpers.build_anew(name, made, **values).parameters_up == number
 
 
 @pytest.mark.parametrize('average, shared', [(False, 0), (True, 1)])
 def test_the_share_of_own_contexts_is_measured(average, shared):
   metrics = _run(_build(average_personal=average)).metrics
   # One, two and one of three contexts; and the mean of what clients keep.
-  own = np.mean([1, 2, 1]) + shared
-  expected = own / (prompting.CONTEXTS + shared)
+  sent = np.mean([1, 2, 1]) + shared
+  expected = sent / (prompting.CONTEXTS + shared)
   np.testing.assert_allclose(metrics['share_sent'], expected, rtol=1e-6)
 
 
@@ -157,11 +157,11 @@ def test_split_learning_trains_own_heads_and_those_of_own_contexts():
   heads = after.state.server.model['context_heads']
   changed = np.any(heads != 0, axis=(1, 2))
   np.testing.assert_array_equal(changed, [True, False, True])
-  own = [client.state.personal['own_head'] for client in after.clients]
-  assert np.any(own[0] != own[1])
+  own_heads = [client.state.personal['own_head'] for client in after.clients]
+  assert np.any(own_heads[0] != own_heads[1])
   np.testing.assert_array_equal(after.state.server.model['own_head'], 0)
   # One and two of three heads.
-  assert method.parameters_up == prompting.CONTEXTS * own[0].size
+  assert method.parameters_up == prompting.CONTEXTS * own_heads[0].size
   np.testing.assert_allclose(after.metrics['share_sent'], 1.5 / 3, rtol=1e-6)
   assert prompting.digest(method) == before
 
@@ -187,13 +187,13 @@ def test_a_client_that_was_trained_goes_on_from_its_own_vector():
   method = _build()
   after = _run(method)
   at_once = prompting.personalize(method, after.state, after.clients)
-  for client, own, result in zip(
+  for client, data, result in zip(
     after.clients, prompting.all_data(seed=1), at_once
   ):
     w = dict(after.state.server.model) | dict(client.state.personal)
     total, _ = result['loss']
     np.testing.assert_allclose(
-      total[1], prompting.loss(_MODEL, w, own), rtol=1e-4
+      total[1], prompting.loss(_MODEL, w, data), rtol=1e-4
     )
 
 
@@ -209,7 +209,7 @@ def test_a_new_client_starts_at_the_noisy_mean():
     found.append([result['loss'][0][1] for result in results])
   w = after.state.server.model
   expected = [
-    prompting.loss(_MODEL, w, own) for own in prompting.all_data(seed=1)
+    prompting.loss(_MODEL, w, data) for data in prompting.all_data(seed=1)
   ]
   np.testing.assert_allclose(found[0], expected, rtol=1e-4)
   assert np.all(np.abs(np.subtract(*found)) > 1e-3)
@@ -220,10 +220,10 @@ def test_a_new_client_starts_at_random_where_there_is_no_mean():
   after = _run(method)
   new = helpers.make_clients(method, prompting.all_data())
   results = prompting.personalize(method, after.state, new)
-  for client, own, result in zip(new, prompting.all_data(seed=1), results):
+  for client, data, result in zip(new, prompting.all_data(seed=1), results):
     w = dict(after.state.server.model) | dict(client.state.personal)
     np.testing.assert_allclose(
-      result['loss'][0][1], prompting.loss(_MODEL, w, own), rtol=1e-4
+      result['loss'][0][1], prompting.loss(_MODEL, w, data), rtol=1e-4
     )
 
 
@@ -238,8 +238,8 @@ def test_the_first_candidate_is_the_frozen_model():
     '4 updates, all examples',
   ]
   results = prompting.personalize(method, after.state, after.clients)
-  for own, result in zip(prompting.all_data(seed=1), results):
-    expected = prompting.loss(_MODEL.pretrained, {}, own)
+  for data, result in zip(prompting.all_data(seed=1), results):
+    expected = prompting.loss(_MODEL.pretrained, {}, data)
     np.testing.assert_allclose(result['loss'][0][0], expected, rtol=1e-4)
 
 
@@ -247,7 +247,7 @@ def test_updates_are_those_of_adam_on_the_first_examples():
   method = _build()
   after = _run(method)
   results = prompting.personalize(method, after.state, after.clients)
-  for client, own, result in zip(
+  for client, data, result in zip(
     after.clients, prompting.all_data(seed=1), results
   ):
     # Two examples, and all of them in batches of three.
@@ -261,7 +261,7 @@ def test_updates_are_those_of_adam_on_the_first_examples():
         slopes = _slopes(w, batch)
         w = {n: np.float32(w[n] - adam[n](slopes[n])) for n in w}
       np.testing.assert_allclose(
-        result['loss'][0][candidate], prompting.loss(_MODEL, w, own), rtol=1e-3
+        result['loss'][0][candidate], prompting.loss(_MODEL, w, data), rtol=1e-3
       )
 
 
@@ -282,8 +282,8 @@ def test_frozen_is_equal_for_all_that_a_user_has_to_adapt_to():
   method = _build()
   after = _run(method)
   others = [
-    client._replace(data=own)
-    for client, own in zip(after.clients, prompting.all_data(seed=2))
+    client._replace(data=data)
+    for client, data in zip(after.clients, prompting.all_data(seed=2))
   ]
   frozen, adapted = [], []
   for clients in (after.clients, others):
@@ -310,7 +310,7 @@ def test_meta_learning_trains_the_head():
   results = method.personalize(
     after.state, prompting.hold_out(after.clients, prompting.all_data())
   )
-  totals = [own['evaluation']['loss'][0] for own in results]
+  totals = [result['evaluation']['loss'][0] for result in results]
   # By rounds of training, and again by the client's own updates.
   pretrained, trained, adapted = np.sum(totals, axis=0)
   assert adapted < trained < pretrained

@@ -27,9 +27,9 @@ def test_three_rounds_are_those_of_numpy():
   w = _W
   for _ in range(3):
     after = []
-    for own in helpers.all_data():
+    for data in helpers.all_data():
       w_k = w
-      for a, b in helpers.batch_gradients(own):
+      for a, b in helpers.batch_gradients(data):
         w_k = w_k - _RATE * (a @ w_k - b + 0.7 * (w_k - w))
       after.append(w_k)
     w = np.average(after, axis=0, weights=helpers.SIZES)
@@ -44,13 +44,13 @@ def test_without_a_pull_it_is_fedavg():
 
 
 def test_many_steps_of_a_client_reach_the_minimum_of_its_pulled_loss():
-  own = helpers.data(0, 12, batch_size=12)
-  own = own._replace(
-    indices=np.tile(own.indices, [500, 1]), mask=np.tile(own.mask, [500, 1])
+  data = helpers.data(0, 12, batch_size=12)
+  data = data._replace(
+    indices=np.tile(data.indices, [500, 1]), mask=np.tile(data.mask, [500, 1])
   )
   method = _build()
-  clients = helpers.make_clients(method, [own])
-  a, b = helpers.quadratic(own)
+  clients = helpers.make_clients(method, [data])
+  a, b = helpers.quadratic(data)
   expected = np.linalg.solve(a + 0.7 * np.eye(4), b + 0.7 * _W)
   np.testing.assert_allclose(
     _run(method, rounds=1, clients=clients), expected, rtol=1e-4

@@ -11,8 +11,8 @@ from tests.algorithms import helpers
 _RATES = (0.05, 0.2)
 
 
-def _epoch(own, weights, step):
-  for a, b in helpers.batch_gradients(own):
+def _epoch(data, weights, step):
+  for a, b in helpers.batch_gradients(data):
     weights = weights - step(a @ weights - b)
   return weights
 
@@ -62,11 +62,14 @@ def test_any_trainers_start_is_fine_tuned():
   models = [helpers.vector(weights) for weights in state.server.models]
   clients = helpers.make_held_out(method)
   for client, totals in zip(clients, _personalize(method, state)):
-    own, evaluation = client.personalization, client.evaluation['evaluation']
-    weights = min(models, key=lambda w: helpers.total_error(own, w))  # noqa: B023
+    personalization = client.personalization
+    evaluation = client.evaluation['evaluation']
+    weights = min(models, key=lambda w: helpers.total_error(personalization, w))  # noqa: B023
     expected = [helpers.total_error(evaluation, weights)]
     for _ in range(3):
-      weights = _epoch(own, weights, lambda gradient: _RATES[0] * gradient)
+      weights = _epoch(
+        personalization, weights, lambda gradient: _RATES[0] * gradient
+      )
       expected.append(helpers.total_error(evaluation, weights))
     np.testing.assert_allclose(totals, expected, rtol=1e-3)
 
@@ -156,10 +159,10 @@ def test_epochs_of_another_order_are_those_that_are_taken():
   method = _build(finetuning_shuffle=True, finetuning_learning_rates=_RATES[:1])
   state = helpers.run(method).state
   (client,) = helpers.make_held_out(method, [helpers.data(0, 12)])
-  own = client.personalization
-  backwards = own._replace(indices=own.indices[::-1, ::-1])
-  epochs = (own, backwards, own)
-  all_epochs = own._replace(
+  data = client.personalization
+  backwards = data._replace(indices=data.indices[::-1, ::-1])
+  epochs = (data, backwards, data)
+  all_epochs = data._replace(
     indices=np.concatenate([epoch.indices for epoch in epochs]),
     mask=np.concatenate([epoch.mask for epoch in epochs]),
   )
@@ -197,9 +200,9 @@ def test_tries_only_some_of_the_epochs():
   )
   assert [c.value for c in some.candidates] == [0, 3, 6]
   # Six epochs of the same batches.
-  own = helpers.data(0, 9)
-  shuffled = own._replace(
-    indices=np.tile(own.indices, [6, 1]), mask=np.tile(own.mask, [6, 1])
+  data = helpers.data(0, 9)
+  shuffled = data._replace(
+    indices=np.tile(data.indices, [6, 1]), mask=np.tile(data.mask, [6, 1])
   )
   results = [
     method.personalize(

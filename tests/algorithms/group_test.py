@@ -47,8 +47,8 @@ def test_each_group_is_trained_as_it_is_alone():
   together = helpers.run(method, clients=_clients(method, groups))
   everybody = helpers.make_clients(fedadam)
   for g, model in enumerate(together.state.server.models):
-    own = [client for client, of in zip(everybody, groups) if of == g]
-    alone = helpers.run(fedadam, clients=own).state.server.model
+    members = [client for client, of in zip(everybody, groups) if of == g]
+    alone = helpers.run(fedadam, clients=members).state.server.model
     helpers.assert_close(model, alone)
 
 
@@ -83,10 +83,10 @@ def test_fine_tuning_begins_with_the_model_of_the_clients_group():
   clients = helpers.hold_out(_clients(begun, [1, 0, 0, 1, 1]))
   results = begun.personalize(begun.initial_state([0, 1]), clients)
   for client, result in zip(clients, results):
-    own = helpers.vector(first[client.attributes['group']])
+    vector = helpers.vector(first[client.attributes['group']])
     np.testing.assert_allclose(
       result['evaluation']['half_squared_error'][0][0],
-      helpers.total_error(client.evaluation['evaluation'], own),
+      helpers.total_error(client.evaluation['evaluation'], vector),
       rtol=1e-5,
     )
 

@@ -68,9 +68,9 @@ def build_anew(
   **values: Any,
 ) -> methods.Method:
   """Builds a method from its name and the settings that are not defaults."""
-  own = registry.make_settings(name, values)
+  settings = registry.make_settings(name, values)
   return registry.build(
-    name, model, own, aggregator, SETS, num_clients, known_groups
+    name, model, settings, aggregator, SETS, num_clients, known_groups
   )
 
 
@@ -110,7 +110,10 @@ def all_data(
 
 
 def padded(
-  own: batches.ClientData, rows: int = 16, places: int = 6, steps: int = 4
+  client_data: batches.ClientData,
+  rows: int = 16,
+  places: int = 6,
+  steps: int = 4,
 ) -> batches.ClientData:
   """Pads data in every way, up to the same sizes for all clients."""
 
@@ -120,18 +123,22 @@ def padded(
 
   return batches.ClientData(
     collections.OrderedDict(
-      (name, pad(leaf, rows)) for name, leaf in own.examples.items()
+      (name, pad(leaf, rows)) for name, leaf in client_data.examples.items()
     ),
-    indices=pad(own.indices, steps, places),
-    mask=pad(own.mask, steps, places),
+    indices=pad(client_data.indices, steps, places),
+    mask=pad(client_data.mask, steps, places),
   )
 
 
-def corrupt(own: batches.ClientData, value: float) -> batches.ClientData:
+def corrupt(
+  client_data: batches.ClientData, value: float
+) -> batches.ClientData:
   """Copies data, with a value that is not finite among the first features."""
-  x = own.examples['x'].copy()
+  x = client_data.examples['x'].copy()
   x[0] = value
-  return own._replace(examples=collections.OrderedDict(own.examples, x=x))
+  return client_data._replace(
+    examples=collections.OrderedDict(client_data.examples, x=x)
+  )
 
 
 def make_clients(
@@ -150,12 +157,12 @@ def make_clients(
     attributes = itertools.cycle(turns)
   return [
     trainers.Client(
-      data=own,
+      data=client_data,
       state=method.initialize_client(np.array([0, k], np.int32)),
       seed=np.array([1, k], np.int32),
       attributes=collections.OrderedDict(known),
     )
-    for k, (own, known) in enumerate(zip(data_of_clients, attributes))
+    for k, (client_data, known) in enumerate(zip(data_of_clients, attributes))
   ]
 
 
@@ -222,7 +229,8 @@ def run(
       state, clients, *method.constants
     )
     clients = [
-      client._replace(state=own) for client, own in zip(clients, client_states)
+      client._replace(state=client_state)
+      for client, client_state in zip(clients, client_states)
     ]
   return AfterRounds(state, clients, metrics)
 
@@ -243,35 +251,38 @@ def vector(weights: models.Weights) -> np.ndarray:
   return np.append(weights['kernel'], weights['bias'])
 
 
-def features(own: batches.ClientData) -> np.ndarray:
+def features(client_data: batches.ClientData) -> np.ndarray:
   """Returns the features of all examples, with a 1 for the bias."""
-  return np.insert(own.examples['x'], 3, 1, axis=1)
+  return np.insert(client_data.examples['x'], 3, 1, axis=1)
 
 
-def total_error(own: batches.ClientData, vector: np.ndarray) -> float:
+def total_error(client_data: batches.ClientData, vector: np.ndarray) -> float:
   """Sums half the squared errors of all examples."""
-  return 0.5 * np.sum((features(own) @ vector - own.examples['y']) ** 2)
+  return 0.5 * np.sum(
+    (features(client_data) @ vector - client_data.examples['y']) ** 2
+  )
 
 
-def quadratic(own: batches.ClientData) -> tuple[np.ndarray, np.ndarray]:
+def quadratic(client_data: batches.ClientData) -> tuple[np.ndarray, np.ndarray]:
   """Returns A and b of the mean loss 1/2 w.A w - b.w + c of all examples."""
-  x = features(own).astype(np.float64)
-  return x.T @ x / len(x), x.T @ own.examples['y'] / len(x)
+  x = features(client_data).astype(np.float64)
+  return x.T @ x / len(x), x.T @ client_data.examples['y'] / len(x)
 
 
 def batch_gradients(
-  own: batches.ClientData,
+  client_data: batches.ClientData,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
   """Returns A and b of each batch: the gradient of its mean loss is A w - b."""
   return [
     quadratic(
-      own._replace(
+      client_data._replace(
         examples={
-          name: leaf[indices[mask > 0]] for name, leaf in own.examples.items()
+          name: leaf[indices[mask > 0]]
+          for name, leaf in client_data.examples.items()
         }
       )
     )
-    for indices, mask in zip(own.indices, own.mask)
+    for indices, mask in zip(client_data.indices, client_data.mask)
   ]
 
 

@@ -44,9 +44,9 @@ _PLANTED = np.array([[1.0, -2.0, 0.5, 1.0], [-1.5, 1.0, 2.0, -1.0]])
 
 
 def _planted(client):
-  own = helpers.data(client, 20)
-  own.examples['y'] = np.float32(helpers.features(own) @ _PLANTED[client % 2])
-  return own
+  data = helpers.data(client, 20)
+  data.examples['y'] = np.float32(helpers.features(data) @ _PLANTED[client % 2])
+  return data
 
 
 @functools.cache
@@ -216,8 +216,9 @@ def test_an_ensemble_takes_the_best_of_its_models():
   clients = helpers.make_held_out(method)
   models = [helpers.vector(weights) for weights in state.server.models]
   for client, result in zip(clients, method.personalize(state, clients)):
-    own, evaluation = client.personalization, client.evaluation['evaluation']
-    best = np.argmin([helpers.total_error(own, w) for w in models])
+    personalization = client.personalization
+    evaluation = client.evaluation['evaluation']
+    best = np.argmin([helpers.total_error(personalization, w) for w in models])
     np.testing.assert_allclose(
       result['evaluation']['half_squared_error'][0],
       [helpers.total_error(evaluation, models[best])],

@@ -20,16 +20,17 @@ _WEIGHTS = {
 _COEFFICIENTS = (0.0, 0.3, 1.0)
 
 
-def _classes(own, num_classes=3):
+def _classes(data, num_classes=3):
   """The same examples, labelled by a class."""
-  y = np.digitize(own.examples['y'], np.linspace(-1, 1, num_classes - 1))
-  own.examples['y'] = y.astype(np.int32)
-  return own
+  y = np.digitize(data.examples['y'], np.linspace(-1, 1, num_classes - 1))
+  data.examples['y'] = y.astype(np.int32)
+  return data
 
 
-def _signs(own):
-  own.examples['y'] = np.where(own.examples['y'] < 0, -1, 1).astype(np.float32)
-  return own
+def _signs(data):
+  y = np.where(data.examples['y'] < 0, -1, 1)
+  data.examples['y'] = y.astype(np.float32)
+  return data
 
 
 # For each kind of model: how to label, scikit-learn's neighbors for it and
@@ -37,7 +38,7 @@ def _signs(own):
 _MODELS = {
   'regression': (
     linear.LinearRegression(3, initial_stddev=1),
-    lambda own: own,
+    lambda data: data,
     neighbors.KNeighborsRegressor,
     lambda knn, x: knn.predict(x),
     lambda prediction, y: 0.5 * (prediction - y) ** 2,
@@ -89,8 +90,8 @@ def _clients(method, label):
     evaluation = label(helpers.data(k + 100, 40, batch_size=20))
     # Some of the very examples that the client has.
     for name in ('x', 'y'):
-      own = client.personalization.examples[name]
-      evaluation.examples[name][:3] = own[:3]
+      feature = client.personalization.examples[name]
+      evaluation.examples[name][:3] = feature[:3]
     client.evaluation['evaluation'] = evaluation
   return clients, sizes
 
@@ -104,9 +105,9 @@ def test_is_scikit_learns(kind, weights):
   clients, sizes = _clients(method, label)
   results = method.personalize(state, clients)
   for client, size, result in zip(clients, sizes, results):
-    own = client.personalization.examples
+    personalization = client.personalization.examples
     knn = sklearn_knn(min(10, size), weights=_WEIGHTS[weights])
-    knn.fit(own['x'][:size], own['y'][:size])
+    knn.fit(personalization['x'][:size], personalization['y'][:size])
     examples = client.evaluation['evaluation'].examples
     of_model = model.predict_softly(model.scores(state.server.model, examples))
     of_neighbors = predict(knn, examples['x'])
@@ -155,17 +156,17 @@ def test_each_word_of_a_sentence_has_neighbours(runtime):
 
   clients, expected, likelihoods = [], [], []
   for count in (9, 1, 14):  # One with fewer words than neighbors.
-    own, new = sentences(count), sentences(30)
-    own['x'][0, 2:] = own['y'][0, 1:] = 0
+    old, new = sentences(count), sentences(30)
+    old['x'][0, 2:] = old['y'][0, 1:] = 0
     client = helpers.make_held_out(method)[0]
     clients.append(
       client._replace(
-        personalization=helpers.as_data(own),
+        personalization=helpers.as_data(old),
         evaluation=dict(evaluation=helpers.as_data(new)),
       )
     )
 
-    keys, _, targets = words(own)
+    keys, _, targets = words(old)
     queries, of_model, y = words(new)
     knn = neighbors.KNeighborsClassifier(
       min(10, len(keys)), weights=_WEIGHTS['exp(-d)']
@@ -176,9 +177,7 @@ def test_each_word_of_a_sentence_has_neighbours(runtime):
     mixed = [c * of_neighbors + (1 - c) * of_model for c in _COEFFICIENTS]
     predicted = [probabilities.argmax(axis=1) for probabilities in mixed]
     with np.errstate(divide='ignore'):  # Neighbours alone rule words out.
-      likelihoods.append(
-        [np.log(own[np.arange(len(y)), y]).sum() for own in mixed]
-      )
+      likelihoods.append([np.log(p[np.arange(len(y)), y]).sum() for p in mixed])
     expected.append(
       [
         [np.sum(counts & (of_words == y)) for of_words in predicted],
@@ -188,11 +187,15 @@ def test_each_word_of_a_sentence_has_neighbours(runtime):
   results = [
     result['evaluation'] for result in method.personalize(state, clients)
   ]
-  np.testing.assert_array_equal([own['accuracy'] for own in results], expected)
+  np.testing.assert_array_equal(
+    [result['accuracy'] for result in results], expected
+  )
   # Words that begin alike are as near as each other. Which of them are among
   # the nearest decides how likely a word is, but hardly which is the likeliest.
   np.testing.assert_allclose(
-    [own['perplexity'][0] for own in results], -np.array(likelihoods), rtol=1e-2
+    [result['perplexity'][0] for result in results],
+    -np.array(likelihoods),
+    rtol=1e-2,
   )
 
 
@@ -312,9 +315,11 @@ def test_neighbours_are_found_in_the_embedding():
   clients = helpers.make_held_out(method)
   results = method.personalize(method.initial_state([0, 1]), clients)
   for client, result in zip(clients, results):
-    own = client.personalization.examples
+    personalization = client.personalization.examples
     examples = client.evaluation['evaluation'].examples
-    knn = neighbors.KNeighborsRegressor(1).fit(own['x'][:, :1], own['y'])
+    knn = neighbors.KNeighborsRegressor(1).fit(
+      personalization['x'][:, :1], personalization['y']
+    )
     errors_ = knn.predict(examples['x'][:, :1]) - examples['y']
     np.testing.assert_allclose(
       result['evaluation']['half_squared_error'][0][-1],

@@ -37,8 +37,8 @@ def _step(model, weights, examples):
 
 def _train(model, weights, data):
   for indices, mask in zip(data.indices, data.mask):
-    own = indices[mask > 0]
-    examples = {name: leaf[own] for name, leaf in data.examples.items()}
+    used = indices[mask > 0]
+    examples = {name: leaf[used] for name, leaf in data.examples.items()}
     weights = _step(model, weights, examples)
   return weights
 
@@ -58,7 +58,7 @@ def test_fedavg_and_finetuning_are_those_of_plain_steps(runtime):
   clients = helpers.make_clients(method, data)
   after = helpers.run(method, 1, clients)
   start = model.init(tf.constant([0, 1]))
-  first, second = (_train(model, start, own) for own in data)
+  first, second = (_train(model, start, client_data) for client_data in data)
   trained = tf.nest.map_structure(
     lambda a, b: (3 * a + 4 * b) / 7, first, second
   )
@@ -70,13 +70,13 @@ def test_fedavg_and_finetuning_are_those_of_plain_steps(runtime):
     for client in helpers.make_held_out(method, data)
   ]
   results = list(method.personalize(after.state, held_out))
-  for own, result in zip(data, results):
+  for client_data, result in zip(data, results):
     perplexities = [
       [
         sum(statistic.numpy())
         for statistic in model.statistics(weights, new.examples)['perplexity']
       ]
-      for weights in (trained, _train(model, trained, own))
+      for weights in (trained, _train(model, trained, client_data))
     ]
     np.testing.assert_allclose(
       np.transpose(result['evaluation']['perplexity']), perplexities, rtol=1e-4

@@ -23,9 +23,9 @@ _build = helpers.build_anew
 
 def _finetuned(model=helpers.MODEL, aggregator=helpers.MEAN, **values):
   trainer = fedavg.FedAvg(model, fedavg.FedAvgSettings())
-  own = finetuning.FinetuningSettings(**values)
+  settings = finetuning.FinetuningSettings(**values)
   return methods.Method(
-    finetuning.Finetuning(trainer, own), aggregator, helpers.SETS
+    finetuning.Finetuning(trainer, settings), aggregator, helpers.SETS
   )
 
 
@@ -147,9 +147,9 @@ def test_shared_programs_give_each_method_its_own_numbers():
     method = _build('finetuning', client_learning_rate=rate)
     model = helpers.vector(helpers.run(method, 1).state.server.model)
     updates = []
-    for own in helpers.all_data():
+    for data in helpers.all_data():
       w = np.zeros(4)
-      for a, b in helpers.batch_gradients(own):
+      for a, b in helpers.batch_gradients(data):
         w = w - rate * (a @ w - b)
       updates.append(w)
     np.testing.assert_allclose(
@@ -208,8 +208,10 @@ def test_computations_are_traced_when_they_are_needed_and_once():
 
 
 def test_computations_can_be_exchanged():
-  own = _finetuned().trace_computations()
-  changed = dataclasses.replace(own, personalize=lambda *arguments: arguments)
+  computations = _finetuned().trace_computations()
+  changed = dataclasses.replace(
+    computations, personalize=lambda *arguments: arguments
+  )
   method = dataclasses.replace(_finetuned(), trace=lambda _: changed)
   state = method.initial_state(_SEED)
   server, numbers, own_numbers, clients = method.personalize(state, 'clients')

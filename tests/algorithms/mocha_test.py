@@ -28,7 +28,7 @@ def _make_clients(method):
   """Clients of the same shapes, which are stacked: that is faster."""
   return helpers.make_clients(
     method,
-    [helpers.padded(own, rows=12, places=12, steps=1) for own in _all_data()],
+    [helpers.padded(data, rows=12, places=12, steps=1) for data in _all_data()],
   )
 
 
@@ -100,7 +100,7 @@ def test_reaches_the_analytic_minimum():
   sigma = _sigma()
   method = _build(outer=_NEVER)
   after = _run(method, 1000, _with(method, sigma))
-  quadratics = [helpers.quadratic(own) for own in _all_data()]
+  quadratics = [helpers.quadratic(data) for data in _all_data()]
   system = linalg.block_diag(*(a for a, _ in quadratics))
   system += 0.5 * np.kron(sigma, np.eye(4))
   targets = np.concatenate([b for _, b in quadratics])
@@ -111,10 +111,10 @@ def test_reaches_the_analytic_minimum():
 def test_all_step_against_the_others_last_iterate():
   sigma = _sigma()
   method = _build(outer=_NEVER)
-  quadratics = [helpers.quadratic(own) for own in _all_data()]
+  quadratics = [helpers.quadratic(data) for data in _all_data()]
   w = np.zeros([_NUM_CLIENTS, 4])
   for _ in range(3):
-    gradient = np.array([a @ own - b for (a, b), own in zip(quadratics, w)])
+    gradient = np.array([a @ w_k - b for (a, b), w_k in zip(quadratics, w)])
     w = w - 0.1 * (gradient + 0.5 * sigma @ w)
   after = _run(method, 3, _with(method, sigma))
   np.testing.assert_allclose(after.models, w, rtol=1e-4, atol=1e-6)
@@ -123,8 +123,8 @@ def test_all_step_against_the_others_last_iterate():
 def test_without_regularization_it_is_local_training():
   method = _build(regularization=0)
   after = _run(method, 5, _with(method, _sigma()))
-  for own, w in zip(_all_data(), after.models):
-    a, b = helpers.quadratic(own)
+  for data, w in zip(_all_data(), after.models):
+    a, b = helpers.quadratic(data)
     minimum = np.linalg.solve(a, b)
     shrink = np.linalg.matrix_power(np.eye(4) - 0.1 * a, 5)
     np.testing.assert_allclose(

@@ -18,8 +18,8 @@ def _rounds(lambda_, num_rounds=3, weights=None):
   models = [np.zeros(4) for _ in helpers.SIZES]
   for _ in range(num_rounds):
     w_bar = np.average(models, axis=0, weights=weights)
-    for k, own in enumerate(helpers.all_data()):
-      for a, b in helpers.batch_gradients(own):
+    for k, data in enumerate(helpers.all_data()):
+      for a, b in helpers.batch_gradients(data):
         slope = a @ models[k] - b + lambda_ * (models[k] - w_bar)
         models[k] = models[k] - _RATE * slope
   return models
@@ -57,9 +57,9 @@ def test_the_mean_of_sizes_is_that_of_all_models_by_their_sizes():
 
 def test_without_a_pull_it_is_local_training():
   models = _models(helpers.run(_build(regularization=0)))
-  for own, model in zip(helpers.all_data(), models):
+  for data, model in zip(helpers.all_data(), models):
     v = np.zeros(4)
-    for a, b in helpers.batch_gradients(own) * 3:
+    for a, b in helpers.batch_gradients(data) * 3:
       v = v - _RATE * (a @ v - b)
     np.testing.assert_allclose(model, v, rtol=1e-4, atol=1e-6)
 
@@ -70,15 +70,15 @@ def test_reaches_the_minimum_of_all_losses_and_pulls():
   clients = helpers.make_clients(
     method,
     [
-      helpers.padded(own, rows=12, places=12, steps=1)
-      for own in helpers.all_data(batch_size=100)
+      helpers.padded(data, rows=12, places=12, steps=1)
+      for data in helpers.all_data(batch_size=100)
     ],
   )
   eye, num_clients = np.eye(4), len(clients)
   matrix = np.zeros([num_clients + 1, 4, num_clients + 1, 4])
   right = np.zeros([num_clients + 1, 4])
-  for k, own in enumerate(helpers.all_data()):
-    a, right[k] = helpers.quadratic(own)
+  for k, data in enumerate(helpers.all_data()):
+    a, right[k] = helpers.quadratic(data)
     matrix[k, :, k] = a + 0.7 * eye
     matrix[k, :, -1] = -0.7 * eye
     matrix[-1, :, k] = eye / num_clients
@@ -112,10 +112,10 @@ def test_a_clients_momentum_goes_on_if_kept():
   method = _build(
     client_optimizer='momentum', client_slots='kept', regularization=0
   )
-  own = helpers.data(0, 9)
-  clients = helpers.run(method, 2, helpers.make_clients(method, [own])).clients
+  data = helpers.data(0, 9)
+  clients = helpers.run(method, 2, helpers.make_clients(method, [data])).clients
   v, m = np.zeros(4), np.zeros(4)
-  for a, b in helpers.batch_gradients(own) * 2:
+  for a, b in helpers.batch_gradients(data) * 2:
     m = 0.9 * m + a @ v - b
     v = v - _RATE * m
   np.testing.assert_allclose(

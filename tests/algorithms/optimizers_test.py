@@ -172,7 +172,7 @@ def test_says_whether_a_step_depends_on_those_before(name):
 
 
 def test_the_clients_settings_make_their_optimizer():
-  own = optimizers.ClientOptimizerSettings(
+  settings = optimizers.ClientOptimizerSettings(
     client_optimizer='yogi',
     client_learning_rate=0.3,
     client_momentum=0.1,
@@ -180,6 +180,6 @@ def test_the_clients_settings_make_their_optimizer():
     client_beta_2=0.4,
     client_epsilon=0.5,
   )
-  assert own.client_optimizer_at(0.7) == optimizers.Optimizer(
+  assert settings.client_optimizer_at(0.7) == optimizers.Optimizer(
     'yogi', learning_rate=0.7, momentum=0.1, beta_1=0.2, beta_2=0.4, epsilon=0.5
   )

@@ -34,10 +34,10 @@ def _step(w, first, second, form):
 @pytest.mark.parametrize('form', ['first_order', 'hessian_vector'])
 def test_a_round_is_its_steps_on_pairs_of_batches(form):
   method = _build(form=form)
-  own = helpers.data(0, 10)  # Batches of 4, 4 and 2 examples.
-  clients = helpers.make_clients(method, [helpers.padded(own)])
+  data = helpers.data(0, 10)  # Batches of 4, 4 and 2 examples.
+  clients = helpers.make_clients(method, [helpers.padded(data)])
   after = helpers.run(method, 1, clients, _begin(method)).state
-  quadratics = helpers.batch_gradients(own)
+  quadratics = helpers.batch_gradients(data)
   w = _W
   for first, second in zip(quadratics, [*quadratics[1:], quadratics[0]]):
     w = _step(w, first, second, form)
@@ -48,8 +48,8 @@ def test_a_round_is_its_steps_on_pairs_of_batches(form):
 
 def test_a_step_is_the_gradient_of_the_loss_after_one_step():
   # F(w) = f(w - alpha grad f(w)), differentiated by finite differences.
-  own = helpers.data(0, 10, batch_size=10)
-  a, b = helpers.quadratic(own)
+  data = helpers.data(0, 10, batch_size=10)
+  a, b = helpers.quadratic(data)
 
   def objective(w):
     w = w - _ALPHA * (a @ w - b)
@@ -60,7 +60,7 @@ def test_a_step_is_the_gradient_of_the_loss_after_one_step():
     (objective(_W + h * e) - objective(_W - h * e)) / (2 * h) for e in np.eye(4)
   ]
   method = _build(form='hessian_vector')
-  clients = helpers.make_clients(method, [own])
+  clients = helpers.make_clients(method, [data])
   after = helpers.run(method, 1, clients, _begin(method)).state
   np.testing.assert_allclose(
     (_W - helpers.vector(after.server.model)) / _BETA, slopes, rtol=1e-4
@@ -75,7 +75,7 @@ def test_all_clients_count_the_same():
   ).state
   quadratics = map(helpers.quadratic, data)
   expected = np.mean(
-    [_step(_W, own, own, 'first_order') for own in quadratics], axis=0
+    [_step(_W, q, q, 'first_order') for q in quadratics], axis=0
   )
   np.testing.assert_allclose(
     helpers.vector(after.server.model), expected, rtol=1e-5, atol=1e-6
@@ -111,9 +111,11 @@ def test_without_an_inner_step_it_is_fedavg_on_the_next_batches():
   fedavg = helpers.build('fedavg', client_learning_rate=_BETA)
   after, expected = (
     helpers.run(
-      own, 3, helpers.make_clients(own, helpers.all_data(batch_size=100))
+      trained,
+      3,
+      helpers.make_clients(trained, helpers.all_data(batch_size=100)),
     )
-    for own in (method, fedavg)
+    for trained in (method, fedavg)
   )
   np.testing.assert_allclose(
     helpers.vector(after.state.server.model),

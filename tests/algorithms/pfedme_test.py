@@ -150,12 +150,12 @@ def test_only_the_head_follows_theta_if_it_alone_is_proximal():
 
 def test_a_client_is_judged_with_the_encoder_that_it_was_sent():
   model = toys.TypedModel()
-  own = pfedme.PFedMeSettings(proximal_parts=('head',), personal_passes=2)
+  settings = pfedme.PFedMeSettings(proximal_parts=('head',), personal_passes=2)
   client = trainers.Client(
     preferring.data(0, 0), _EMPTY, tf.constant([0, 0]), _EMPTY
   )
   w = model.init(tf.constant([0, 1]))
-  judged = pfedme.PFedMe(model, own).start(w, client).weights
+  judged = pfedme.PFedMe(model, settings).start(w, client).weights
   for name in model.parts['encoder']:
     np.testing.assert_array_equal(judged[name], w[name])
   for name in model.parts['head']:

@@ -89,7 +89,8 @@ def test_psi_finds_the_habits_of_its_user(trained):
   for user in range(_USERS):
     examples = _data(user, seed=1).examples
     found = [
-      _log_likelihood(model, own, phi, examples, _own_word(user)) for own in psi
+      _log_likelihood(model, psi_k, phi, examples, _own_word(user))
+      for psi_k in psi
     ]
     others = np.delete(found, user)
     assert found[user] > others.max() + 0.5
@@ -109,11 +110,11 @@ def test_phi_finds_the_habits_that_users_share(trained):
         _log_likelihood(
           model,
           psi[user],
-          np.tile(own, [_CONTEXTS, 1]),
+          np.tile(phi_c, [_CONTEXTS, 1]),
           under,
           _shared_word(context),
         )
-        for own in phi
+        for phi_c in phi
       ]
       others = np.delete(found, context)
       assert found[context] > others.max() + 0.5

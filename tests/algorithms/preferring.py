@@ -60,12 +60,12 @@ def clients(method, users=None, attributes=None):
   attributes = attributes or [{}] * len(users)
   return [
     trainers.Client(
-      data=own,
+      data=client_data,
       state=method.trainer.initialize_client(tf.constant([0, u])),
       seed=tf.constant([1, u]),
       attributes=collections.OrderedDict(known),
     )
-    for u, (own, known) in enumerate(zip(users, attributes))
+    for u, (client_data, known) in enumerate(zip(users, attributes))
   ]
 
 
@@ -98,8 +98,9 @@ def check_noise(build_with, change):
     method = build_with(
       own_noise=noise, own_clip=clip, client_learning_rate=5.0
     )
-    own = clients(method, users)
-    found[noise] = np.stack([change(method, user) for user in own])
+    found[noise] = np.stack(
+      [change(method, user) for user in clients(method, users)]
+    )
   norms = np.linalg.norm(found[0.0], axis=1, keepdims=True)
   clipped = found[0.0] * np.minimum(clip / norms, 1)
   assert np.any(norms > clip)
@@ -125,14 +126,14 @@ def _work(trainer):
 def aggregate(factory, sent):
   """Aggregates a part, given that all users count the same."""
   if factory is None or isinstance(factory, tff.aggregators.MeanFactory):
-    sent = [own for own in sent if own.weight > 0] or sent
-    combine = lambda *own: sum(own) / len(own)  # noqa: E731
+    sent = [s for s in sent if s.weight > 0] or sent
+    combine = lambda *values: sum(values) / len(values)  # noqa: E731
   elif isinstance(factory, tff.aggregators.SumFactory):
-    combine = lambda *own: sum(own)  # noqa: E731
+    combine = lambda *values: sum(values)  # noqa: E731
   else:
-    best = np.argmax([own.weight for own in sent])
+    best = np.argmax([s.weight for s in sent])
     return sent[best].value
-  return tf.nest.map_structure(combine, *[own.value for own in sent])
+  return tf.nest.map_structure(combine, *[s.value for s in sent])
 
 
 def run(method, rounds=3, users=None, model=None, state=None):
@@ -156,13 +157,13 @@ def run(method, rounds=3, users=None, model=None, state=None):
   for _ in range(rounds):
     results = [update(method, user, server) for user in users]
     aggregated = {
-      part: aggregate(factory, [own.updates[part] for own in results])
+      part: aggregate(factory, [result.updates[part] for result in results])
       for part, factory in trainer.parts.items()
     }
     server = trainer.server(server, aggregated, None)
     users = [
-      user if own.state is None else user._replace(state=own.state)
-      for user, own in zip(users, results)
+      user if result.state is None else user._replace(state=result.state)
+      for user, result in zip(users, results)
     ]
   return helpers.AfterRounds(server, users, None)
 
@@ -172,10 +173,10 @@ def start(method, model=None):
   server = method.trainer.initialize(tf.constant([0, 1]))
   if model is None:
     return server
-  own = collections.OrderedDict(
+  weights = collections.OrderedDict(
     (name, tf.constant(model[name])) for name in server.model
   )
-  return server._replace(model=own)
+  return server._replace(model=weights)
 
 
 def local(e, trainer):

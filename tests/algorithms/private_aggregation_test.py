@@ -26,12 +26,12 @@ def _update_type(shape, dtype=np.float32):
 
 
 @functools.cache
-def _process(own, size):
+def _process(aggregator, size):
   """Aggregates two parts of `size` entries each."""
   updates_type = collections.OrderedDict(
     a=_update_type([size]), b=_update_type([size])
   )
-  made = private_aggregation.process(own, _NO_COUNTS, updates_type)
+  made = private_aggregation.process(aggregator, _NO_COUNTS, updates_type)
 
   @tff.federated_computation(
     made.next.type_signature.parameter[0],
@@ -49,9 +49,9 @@ def _gaussian(noise=0.0, clip=_LARGE, clients=4.0, **others):
   return private_aggregation.Gaussian(noise, clip, clients, **others)
 
 
-def _aggregate(own, records, rounds=1, seed=_SEED):
+def _aggregate(aggregator, records, rounds=1, seed=_SEED):
   """Aggregates clients' records, each a pair of vectors, in each of rounds."""
-  initialize, next_aggregate = _process(own, len(records[0][0]))
+  initialize, next_aggregate = _process(aggregator, len(records[0][0]))
   updates = [
     collections.OrderedDict(
       a=aggregation.Update(np.float32(a), np.float32(1)),
@@ -60,7 +60,7 @@ def _aggregate(own, records, rounds=1, seed=_SEED):
     for a, b in records
   ]
   seeds = [np.array([5, k], np.int32) for k in range(len(records))]
-  state = initialize((seed, own.numbers))
+  state = initialize((seed, aggregator.numbers))
   results = []
   for _ in range(rounds):
     state, result = next_aggregate(state, updates, seeds)
@@ -78,10 +78,10 @@ def _distance(first, second):
 
 @pytest.mark.parametrize('runtime', _BOTH)
 def test_noise_is_of_the_right_size_in_each_part(runtime):
-  own = _gaussian(noise=2.0, clip=0.5, clients=8.0)
+  aggregator = _gaussian(noise=2.0, clip=0.5, clients=8.0)
   zeros = [(np.zeros(10_000), np.zeros(10_000))] * 2
   with helpers.on(runtime):
-    first, second = _aggregate(own, zeros, rounds=2)
+    first, second = _aggregate(aggregator, zeros, rounds=2)
   for part in (*first, *second):
     assert np.std(part) == pytest.approx(2 * 0.5 / 8, rel=0.03)
     assert abs(np.mean(part)) < 4 * 2 * 0.5 / 8 / 100
@@ -100,26 +100,31 @@ _WITHOUT_NOISE = {
 
 @pytest.mark.parametrize('runtime', _BOTH)
 @pytest.mark.parametrize('value', [1e30, -3e38, np.inf, np.nan])
-@pytest.mark.parametrize('own', _WITHOUT_NOISE.values(), ids=_WITHOUT_NOISE)
-def test_no_client_moves_the_result_by_more_than_its_clip(runtime, value, own):
+@pytest.mark.parametrize(
+  'aggregator', _WITHOUT_NOISE.values(), ids=_WITHOUT_NOISE
+)
+def test_no_client_moves_the_result_by_more_than_its_clip(
+  runtime, value, aggregator
+):
   records = [(np.ones(50), np.zeros(50)), (np.ones(50), np.ones(50))]
   bad = (np.full(50, value), np.arange(50.0))
   with helpers.on(runtime):
-    (without,) = _aggregate(own, records)
-    (with_it,) = _aggregate(own, [*records, bad])
+    (without,) = _aggregate(aggregator, records)
+    (with_it,) = _aggregate(aggregator, [*records, bad])
   assert np.isfinite(_sum_of_squares(with_it))
   assert _distance(without, with_it) <= 0.5 / 4 * (1 + 1e-5)
 
 
 def test_swapping_a_client_changes_no_other_and_the_model_by_its_clip():
-  own = private_aggregation.Gaussian(noise=1.0, clip=0.01, clients=5.0)
+  aggregator = private_aggregation.Gaussian(noise=1.0, clip=0.01, clients=5.0)
   method = helpers.build_anew(
-    'ditto', aggregator=own, client_weighting='uniform'
+    'ditto', aggregator=aggregator, client_weighting='uniform'
   )
   clients = helpers.make_clients(method)
   swapped = [clients[0]._replace(data=helpers.data(77, 9)), *clients[1:]]
   before, after = (
-    helpers.run(method, rounds=1, clients=own) for own in (clients, swapped)
+    helpers.run(method, rounds=1, clients=everybody)
+    for everybody in (clients, swapped)
   )
   for first, second in zip(before.clients[1:], after.clients[1:]):
     helpers.assert_equal(first.state, second.state)
@@ -158,12 +163,12 @@ def test_the_divisor_is_the_number_of_clients_that_is_expected():
 
 
 def test_the_noise_follows_from_the_seed_and_the_round():
-  own = _gaussian(noise=1.0, clip=1.0)
+  aggregator = _gaussian(noise=1.0, clip=1.0)
   zeros = [(np.zeros(20), np.zeros(20))]
   with helpers.on('cohort'):
-    first, second = _aggregate(own, zeros, rounds=2)
-    again, _ = _aggregate(own, zeros, rounds=2)
-    (other,) = _aggregate(own, zeros, seed=np.array([1, 3], np.int32))
+    first, second = _aggregate(aggregator, zeros, rounds=2)
+    again, _ = _aggregate(aggregator, zeros, rounds=2)
+    (other,) = _aggregate(aggregator, zeros, seed=np.array([1, 3], np.int32))
   helpers.assert_equal(first, again)
   assert not np.any(np.equal(first, second))
   assert not np.any(np.equal(first, other))
@@ -175,8 +180,10 @@ def test_noise_and_clip_are_numbers_of_one_program():
   assert first != second
   with helpers.on('cohort'):
     methods = [
-      helpers.build_anew('fedavg', aggregator=own, client_weighting='uniform')
-      for own in (first, second)
+      helpers.build_anew(
+        'fedavg', aggregator=aggregator, client_weighting='uniform'
+      )
+      for aggregator in (first, second)
     ]
     assert methods[0].next is methods[1].next
     assert methods[0].training_key != methods[1].training_key
@@ -245,8 +252,8 @@ def test_counts_have_noise_of_their_own(runtime):
     {name: _update_type([1]) for name in names}
     | {'senders': _update_type([3], np.int32)}
   )
-  own = _gaussian(noise=1.0, clip=1.0, sums_noise=3.0)
-  made = private_aggregation.process(own, parts, updates_type)
+  aggregator = _gaussian(noise=1.0, clip=1.0, sums_noise=3.0)
+  made = private_aggregation.process(aggregator, parts, updates_type)
   sent = {name: np.zeros([1], np.float32) for name in names}
   sent['senders'] = np.array([0, 1, 0], np.int32)
   update = collections.OrderedDict(
@@ -255,7 +262,7 @@ def test_counts_have_noise_of_their_own(runtime):
   )
   counts = []
   with helpers.on(runtime):
-    state = made.initialize((_SEED, own.numbers))
+    state = made.initialize((_SEED, aggregator.numbers))
     for _ in range(60):
       output = made.next(state, [update] * 40, [_SEED] * 40)
       state = output.state
@@ -272,29 +279,31 @@ def test_counts_have_noise_of_their_own(runtime):
 
 @pytest.mark.parametrize('runtime', _BOTH)
 def test_a_round_without_clients_is_noise(runtime):
-  own = _gaussian(noise=1.0, clip=1.0)
-  made, next_aggregate = _process(own, 1000)
+  aggregator = _gaussian(noise=1.0, clip=1.0)
+  made, next_aggregate = _process(aggregator, 1000)
   with helpers.on(runtime):
-    _, result = next_aggregate(made((_SEED, own.numbers)), [], [])
+    _, result = next_aggregate(made((_SEED, aggregator.numbers)), [], [])
   assert np.std(result['a']) == pytest.approx(1 / 4, rel=0.1)
 
 
 _ZEROS = [(np.zeros(10_000), np.zeros(10_000))] * 3
 
 
-def _noise_of_rounds(own, rounds, runtime='cohort'):
+def _noise_of_rounds(aggregator, rounds, runtime='cohort'):
   """The noise of each round on sums of zeros, `[rounds, entries]`."""
   with helpers.on(runtime):
-    results = _aggregate(own, _ZEROS, rounds)
-  return own.clients * np.array([np.concatenate(pair) for pair in results])
+    results = _aggregate(aggregator, _ZEROS, rounds)
+  return aggregator.clients * np.array(
+    [np.concatenate(pair) for pair in results]
+  )
 
 
 @pytest.mark.parametrize('runtime', _BOTH)
 def test_the_noise_of_sums_over_rounds_is_that_of_a_tree(runtime):
   # The efficient form has z² sum 2^h / (2^(h + 1) - 1) over the nodes of height
   # h that make up t: 2.238 z² at t = 7, which is 3 z² without it.
-  own = private_aggregation.Tree(2.0, 0.5, 4.0, rounds_per_tree=7)
-  noise = _noise_of_rounds(own, 9, runtime)
+  aggregator = private_aggregation.Tree(2.0, 0.5, 4.0, rounds_per_tree=7)
+  noise = _noise_of_rounds(aggregator, 9, runtime)
   variances = np.cumsum(noise, axis=0).var(axis=1)
   of_height = [2**h / (2 ** (h + 1) - 1) for h in range(3)]
   expected = [
@@ -311,8 +320,8 @@ def test_the_noise_of_sums_over_rounds_is_that_of_a_tree(runtime):
 
 @pytest.mark.parametrize('runtime', _BOTH)
 def test_the_noise_of_a_matrix_mechanism_is_taken_off_again(runtime):
-  own = private_aggregation.Matrix(2.0, 0.5, 4.0, bands=3)
-  noise = _noise_of_rounds(own, 4, runtime)
+  aggregator = private_aggregation.Matrix(2.0, 0.5, 4.0, bands=3)
+  noise = _noise_of_rounds(aggregator, 4, runtime)
   # Round t has Z_t - Z_(t-1) / 2 - Z_(t-2) / 8.
   mix = np.array(
     [
@@ -327,16 +336,16 @@ def test_the_noise_of_a_matrix_mechanism_is_taken_off_again(runtime):
 
 @pytest.mark.parametrize('runtime', _BOTH)
 def test_each_client_adds_noise_of_its_own(runtime):
-  own = private_aggregation.Local(2.0, 0.5, 4.0)
-  (noise,) = _noise_of_rounds(own, 1, runtime)
+  aggregator = private_aggregation.Local(2.0, 0.5, 4.0)
+  (noise,) = _noise_of_rounds(aggregator, 1, runtime)
   # Of three clients, and nobody else.
   assert np.std(noise) == pytest.approx(3**0.5, rel=0.03)
 
 
 @pytest.mark.parametrize('runtime', _BOTH)
 def test_the_noise_is_that_of_the_adaptive_clip(runtime):
-  own = private_aggregation.Adaptive(2.0, 0.5, 4.0)
-  noise = _noise_of_rounds(own, 2, runtime)
+  aggregator = private_aggregation.Adaptive(2.0, 0.5, 4.0)
+  noise = _noise_of_rounds(aggregator, 2, runtime)
   # Three of four clients that were expected are below: S exp(-.2 / 4).
   stddevs = [1, np.exp(-0.2 * 0.25)]
   np.testing.assert_allclose(noise.std(axis=1), stddevs, rtol=0.03)
@@ -344,12 +353,12 @@ def test_the_noise_is_that_of_the_adaptive_clip(runtime):
 
 @pytest.mark.parametrize('quantile_stddev', [0.0, 0.5])
 def test_the_adaptive_clip_finds_the_median_of_norms(quantile_stddev):
-  own = private_aggregation.Adaptive(
+  aggregator = private_aggregation.Adaptive(
     0.0, 0.1, 9.0, quantile_stddev=quantile_stddev
   )
   records = [([float(norm)], [0.0]) for norm in range(1, 10)]
   with helpers.on('cohort'):
-    results = _aggregate(own, records, rounds=150)
+    results = _aggregate(aggregator, records, rounds=150)
   # Of norms 1 to 9: at a clip of 5, the sum is 1 + 2 + 3 + 4 + 5 * 5.
   late = np.mean([9 * a[0] for a, _ in results[-30:]])
   assert late == pytest.approx(35, abs=3)

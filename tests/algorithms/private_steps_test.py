@@ -33,9 +33,9 @@ class _ByNorms(linear.LinearRegression):
   example_gradients = 'by norms'
 
   def decide(self, weights, features):
-    own = {f'output_{name}': leaf for name, leaf in weights.items()}
-    own['output_kernel'] = own['output_kernel'][:, tf.newaxis]
-    return layers.dense(own, 'output', features)[:, 0]
+    output = {f'output_{name}': leaf for name, leaf in weights.items()}
+    output['output_kernel'] = output['output_kernel'][:, tf.newaxis]
+    return layers.dense(output, 'output', features)[:, 0]
 
 
 _MODELS = {
@@ -46,13 +46,13 @@ each_way = pytest.mark.parametrize('model', _MODELS.values(), ids=_MODELS)
 
 
 def _protect(model, clip=1.0, noise=0.0, batch_size=5.0, seed=_SEED):
-  own = protections.Protection(clip, noise, batch_size, seed=seed)
-  return dataclasses.replace(model, protection=own)
+  protection = protections.Protection(clip, noise, batch_size, seed=seed)
+  return dataclasses.replace(model, protection=protection)
 
 
 def _batch(num_examples=5):
-  own = helpers.data(0, num_examples)
-  return tf.nest.map_structure(tf.constant, dict(own.examples))
+  data = helpers.data(0, num_examples)
+  return tf.nest.map_structure(tf.constant, dict(data.examples))
 
 
 def _gradient(model, examples=None, mask=None, **values):
@@ -117,12 +117,12 @@ def test_one_example_moves_the_sum_by_no_more_than_twice_the_clip(model, value):
   examples = _batch()
   others = dict(examples, x=tf.concat([examples['x'][:4], [[value] * 3]], 0))
   near = dict(examples, x=tf.concat([examples['x'][:4], [[-9.0] * 3]], 0))
-  own = _protect(model, batch_size=1.0)
-  first, _ = _gradient(own, examples)
-  without, _ = _gradient(own, examples, tf.constant([1.0, 1, 1, 1, 0]))
+  protected = _protect(model, batch_size=1.0)
+  first, _ = _gradient(protected, examples)
+  without, _ = _gradient(protected, examples, tf.constant([1.0, 1, 1, 1, 0]))
   assert np.linalg.norm(without - first) <= 1 + 1e-5
   for changed in (others, near):
-    assert np.linalg.norm(_gradient(own, changed)[0] - first) <= 2 + 1e-5
+    assert np.linalg.norm(_gradient(protected, changed)[0] - first) <= 2 + 1e-5
 
 
 class _CifarInTurns(cnn.Cifar10Cnn):
@@ -184,10 +184,10 @@ def test_padding_changes_nothing(model):
     name: tf.pad(leaf, [[2, 1]] + [[0, 0]] * (leaf.shape.rank - 1))
     for name, leaf in examples.items()
   }
-  own = _protect(model, noise=1.0)
+  protected = _protect(model, noise=1.0)
   mask = tf.constant([0.0, 0, 1, 1, 1, 1, 1, 0])
   np.testing.assert_allclose(
-    _gradient(own, padded, mask)[0], _gradient(own)[0], rtol=1e-5
+    _gradient(protected, padded, mask)[0], _gradient(protected)[0], rtol=1e-5
   )
 
 
@@ -202,8 +202,8 @@ def test_the_noise_has_the_deviation_of_clip_and_multiplier():
   model = linear.LinearRegression(20_000)
   weights = model.init(_SEED)
   examples = {'x': tf.zeros([2, 20_000]), 'y': tf.zeros([2])}
-  own = _protect(model, clip=0.5, noise=3.0, batch_size=4.0)
-  slopes, _ = client_work.gradient(own, weights, examples, tf.ones([2]))
+  protected = _protect(model, clip=0.5, noise=3.0, batch_size=4.0)
+  slopes, _ = client_work.gradient(protected, weights, examples, tf.ones([2]))
   noise = slopes['kernel'].numpy()
   # Of 20,000 numbers the deviation is known to half a percent.
   assert noise.std() == pytest.approx(0.5 * 3 / 4, rel=0.02)
@@ -211,9 +211,9 @@ def test_the_noise_has_the_deviation_of_clip_and_multiplier():
 
 
 def test_each_part_and_step_has_noise_of_its_own():
-  own = _protect(_MODELS['at once'], noise=1.0)
+  protected = _protect(_MODELS['at once'], noise=1.0)
   drawn = {
-    tuple(_gradient(private_steps.at(own, part=part, step=step))[0])
+    tuple(_gradient(private_steps.at(protected, part=part, step=step))[0])
     for part in range(3)
     for step in range(3)
   }
@@ -225,11 +225,11 @@ def _choices(losses, times=2000):
   model = _protect(_MODELS['at once'])
   chosen = []
   for seed in range(times):
-    own = dataclasses.replace(
+    protection = dataclasses.replace(
       model.protection, choice_noise=2.0, seed=np.array([7, seed], np.int32)
     )
     noised = private_steps.with_noise_of_choice(
-      dataclasses.replace(model, protection=own), tf.constant(losses)
+      dataclasses.replace(model, protection=protection), tf.constant(losses)
     )
     chosen.append(int(tf.argmin(noised)))
   return np.bincount(chosen, minlength=len(losses)) / times
@@ -245,8 +245,8 @@ def test_choices_are_those_of_the_exponential_mechanism():
 
 
 def test_no_example_has_more_than_the_largest_loss_in_a_choice():
-  own = protections.Protection(most_loss=0.3)
-  model = dataclasses.replace(_MODELS['at once'], protection=own)
+  protection = protections.Protection(most_loss=0.3)
+  model = dataclasses.replace(_MODELS['at once'], protection=protection)
   examples = {'x': tf.zeros([4, 3]), 'y': tf.constant([3.1, 9e30, np.nan, 0])}
   losses = private_steps.total_loss(model, _START, examples, tf.ones([4]))
   assert float(losses) == pytest.approx(0.5 * 0.1**2 + 3 * 0.3, rel=1e-4)
@@ -258,13 +258,15 @@ def test_training_draws_noise_for_each_step():
     {'x': np.zeros([12, 3], 'f4'), 'y': np.zeros(12, 'f4')}
   )
   data = tf.nest.map_structure(tf.constant, data)
-  own = _protect(_MODELS['at once'], noise=1.0, batch_size=1.0)
+  protected = _protect(_MODELS['at once'], noise=1.0, batch_size=1.0)
   sgd = optimizers.Optimizer('sgd', 1.0)
   start = sgd.start(tf.nest.map_structure(tf.zeros_like, _START))
-  found = helpers.vector(client_work.train(own, start, data, sgd)[0].weights)
+  found = helpers.vector(
+    client_work.train(protected, start, data, sgd)[0].weights
+  )
   empty = {'x': tf.zeros([1, 3]), 'y': tf.zeros([1])}
   noise = [
-    _gradient(private_steps.at(own, step=step), empty, tf.ones([1]))[0]
+    _gradient(private_steps.at(protected, step=step), empty, tf.ones([1]))[0]
     - _gradient(_protect(_MODELS['at once'], batch_size=1.0), empty)[0]
     for step in range(3)
   ]

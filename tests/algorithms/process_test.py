@@ -156,7 +156,7 @@ def _probe(**values):
 
 def _all_data():
   """Data of the same shapes, so that clients can be stacked."""
-  return [helpers.padded(own) for own in helpers.all_data()]
+  return [helpers.padded(data) for data in helpers.all_data()]
 
 
 def _clients(method, data_of_clients=None):
@@ -182,8 +182,8 @@ def _labels(k):
 def _corrupt(*broken):
   """The data of all clients, of which some make an update infinite."""
   return [
-    helpers.corrupt(own, np.inf) if k in broken else own
-    for k, own in enumerate(_all_data())
+    helpers.corrupt(data, np.inf) if k in broken else data
+    for k, data in enumerate(_all_data())
   ]
 
 
@@ -425,10 +425,10 @@ class GroupModels(fedavg.FedAvg):
     group = client.attributes['group']
     result = super().client(clusters.at(message, group), client)
     update, weight = result.updates['model']
-    own = tf.one_hot(group, 2)
+    one_hot = tf.one_hot(group, 2)
     return result._replace(
       updates={
-        f'group_{g}': aggregation.Update(update, own[g] * weight)
+        f'group_{g}': aggregation.Update(update, one_hot[g] * weight)
         for g in range(2)
       }
     )
@@ -452,10 +452,12 @@ class GroupModels(fedavg.FedAvg):
 _SHARED = dict(client_learning_rate=0.05, server_learning_rate=0.5)
 
 
-def _group_models(personalizer_class, own):
+def _group_models(personalizer_class, personalizer_settings):
   trainer = GroupModels(helpers.MODEL, fedavg.FedAvgSettings(**_SHARED))
   return methods.Method(
-    personalizer_class(trainer, own), helpers.MEAN, helpers.SETS
+    personalizer_class(trainer, personalizer_settings),
+    helpers.MEAN,
+    helpers.SETS,
   )
 
 
@@ -470,13 +472,13 @@ def test_a_model_for_each_given_group_is_fedavg_on_that_group(runtime):
   plain = helpers.build('fedavg', **_SHARED)
   vectors = []
   for group, weights in enumerate(after.state.server.models):
-    own = [
+    members = [
       client._replace(attributes={})
       for client, of_client in zip(clients, groups)
       if of_client == group
     ]
     with helpers.on('cohort'):
-      expected = helpers.run(plain, 3, own).state.server.model
+      expected = helpers.run(plain, 3, members).state.server.model
     helpers.assert_close(weights, expected)
     vectors.append(helpers.vector(weights))
 
@@ -491,10 +493,10 @@ def test_a_model_for_each_given_group_is_fedavg_on_that_group(runtime):
 
 
 def test_the_model_of_a_clients_group_can_be_fine_tuned():
-  own = finetuning.FinetuningSettings(
+  finetuning_settings = finetuning.FinetuningSettings(
     finetuning_epochs=1, finetuning_learning_rates=(0.1,)
   )
-  method = _group_models(finetuning.Finetuning, own)
+  method = _group_models(finetuning.Finetuning, finetuning_settings)
   vectors = np.array([[1.0, 2.0, 3.0, 4.0], [-1.0, 0.0, 2.0, 1.0]])
   state = helpers.with_server(
     method.initial_state(_SEED), models=tuple(map(helpers.weights, vectors))
@@ -531,15 +533,17 @@ _SCALE = np.array([2.0, -1.0, 0.5], np.float32)
 def _frozen(scale=_SCALE):
   model = FrozenScale(3, frozen=collections.OrderedDict(scale=scale))
   trainer = fedavg.FedAvg(model, fedavg.FedAvgSettings(**_SHARED))
-  own = finetuning.FinetuningSettings(finetuning_epochs=2)
+  finetuning_settings = finetuning.FinetuningSettings(finetuning_epochs=2)
   return methods.Method(
-    finetuning.Finetuning(trainer, own), helpers.MEAN, helpers.SETS
+    finetuning.Finetuning(trainer, finetuning_settings),
+    helpers.MEAN,
+    helpers.SETS,
   )
 
 
-def _scaled(own):
-  x = own.examples['x'] * _SCALE
-  return own._replace(examples=collections.OrderedDict(own.examples, x=x))
+def _scaled(data):
+  x = data.examples['x'] * _SCALE
+  return data._replace(examples=collections.OrderedDict(data.examples, x=x))
 
 
 @pytest.mark.parametrize('runtime', ['cohort', 'native'], indirect=True)

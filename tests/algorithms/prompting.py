@@ -64,17 +64,21 @@ def all_data(seed: int = 0) -> list[batches.ClientData]:
   ]
 
 
-def batch(own: batches.ClientData, step: int) -> models.Batch:
+def batch(client_data: batches.ClientData, step: int) -> models.Batch:
   """Returns the examples of a step, without padding."""
-  used = own.indices[step][own.mask[step] > 0]
-  return {name: tf.constant(f[used]) for name, f in own.examples.items()}
+  used = client_data.indices[step][client_data.mask[step] > 0]
+  return {
+    name: tf.constant(f[used]) for name, f in client_data.examples.items()
+  }
 
 
 def loss(
-  model: models.Model, w: models.Weights, own: batches.ClientData
+  model: models.Model, w: models.Weights, client_data: batches.ClientData
 ) -> float:
   """Sums -log p of all words."""
-  everything = {name: tf.constant(f) for name, f in own.examples.items()}
+  everything = {
+    name: tf.constant(f) for name, f in client_data.examples.items()
+  }
   weight = model.example_weight(everything)
   return float(tf.reduce_sum(weight * model.loss(w, everything)))
 
@@ -87,12 +91,12 @@ def hold_out(
   return [
     process.EvaluatedClient(
       personalization=client.data,
-      evaluation=collections.OrderedDict(evaluation=own),
+      evaluation=collections.OrderedDict(evaluation=held_out),
       state=client.state,
       seed=client.seed,
       attributes=client.attributes,
     )
-    for client, own in zip(clients, evaluation or all_data(seed=1))
+    for client, held_out in zip(clients, evaluation or all_data(seed=1))
   ]
 
 
@@ -101,7 +105,7 @@ def personalize(
 ) -> list[Mapping[str, Any]]:
   """Returns the metrics of clients on other data than their own."""
   results = method.personalize(state, hold_out(clients))
-  return [own['evaluation'] for own in results]
+  return [result['evaluation'] for result in results]
 
 
 def digest(method: methods.Method) -> str | None:

@@ -99,9 +99,9 @@ def test_a_name_may_be_a_trainer_with_other_defaults():
 
 
 def test_the_defaults_of_a_trainer_are_those_of_its_pairs():
-  own = registry.make_settings('fedadam+finetuning', {'finetuning_epochs': 3})
-  assert own.trainer == registry.make_settings('fedadam', {}).trainer
-  assert own.personalizer.finetuning_epochs == 3
+  pair = registry.make_settings('fedadam+finetuning', {'finetuning_epochs': 3})
+  assert pair.trainer == registry.make_settings('fedadam', {}).trainer
+  assert pair.personalizer.finetuning_epochs == 3
 
 
 def test_what_the_user_says_is_stronger_than_the_defaults():
@@ -114,16 +114,16 @@ def test_what_the_user_says_is_stronger_than_the_defaults():
 
 
 def test_the_values_are_split_between_the_halves():
-  own = registry.make_settings(
+  pair = registry.make_settings(
     'hypcluster+finetuning', {'num_clusters': '3', 'finetuning_epochs': 7}
   )
-  assert own.trainer == hypcluster.HypClusterSettings(num_clusters=3)
-  assert own.personalizer == finetuning.FinetuningSettings(finetuning_epochs=7)
+  assert pair.trainer == hypcluster.HypClusterSettings(num_clusters=3)
+  assert pair.personalizer == finetuning.FinetuningSettings(finetuning_epochs=7)
 
 
 def test_all_settings_are_those_of_both_halves():
-  own = registry.make_settings('finetuning', {'finetuning_epochs': 7})
-  items = own.to_dict()
+  made = registry.make_settings('finetuning', {'finetuning_epochs': 7})
+  items = made.to_dict()
   assert tuple(items) == registry.settings_names('finetuning')
   assert items['finetuning_epochs'] == 7
   assert items['client_learning_rate'] == 0.1
@@ -182,9 +182,9 @@ def test_a_trainers_name_alone_is_without_personalization():
 def test_a_trainer_is_told_the_number_of_clients_unless_it_is_set(
   said, clients
 ):
-  own = registry.make_settings('mocha', {'num_clients': said})
+  made = registry.make_settings('mocha', {'num_clients': said})
   method = registry.build(
-    'mocha', helpers.MODEL, own, helpers.MEAN, helpers.SETS, num_clients=5
+    'mocha', helpers.MODEL, made, helpers.MEAN, helpers.SETS, num_clients=5
   )
   state = method.initial_state([0, 1])
   assert np.shape(state.server.models) == (clients, 4)

@@ -66,11 +66,11 @@ def test_structure_depends_on_everything_else(other):
 
 
 def test_bind_puts_tensors_in_the_place_of_floats():
-  own = InputsSettings()
+  inputs = InputsSettings()
 
   @tf.function
   def work(rate, rates):
-    bound = runtime_inputs.bind(own, {'rate': rate, 'rates': rates})
+    bound = runtime_inputs.bind(inputs, {'rate': rate, 'rates': rates})
     assert type(bound) is InputsSettings
     assert isinstance(bound.rates, tuple)
     assert (bound.epochs, bound.layers) == (3, ('all',))
@@ -83,9 +83,9 @@ def test_bind_puts_tensors_in_the_place_of_floats():
 
 
 def test_bind_leaves_the_settings_as_they_were():
-  own = InputsSettings()
-  runtime_inputs.bind(own, {'rate': tf.constant(0.9)})
-  assert own == InputsSettings()
+  inputs = InputsSettings()
+  runtime_inputs.bind(inputs, {'rate': tf.constant(0.9)})
+  assert inputs == InputsSettings()
 
 
 def test_what_is_packed_is_unpacked():

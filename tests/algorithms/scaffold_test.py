@@ -91,10 +91,11 @@ def test_a_client_that_was_in_no_round_counts_among_the_n():
   np.testing.assert_allclose(_model(state), numpy.x, rtol=1e-4, atol=1e-6)
 
 
-def _full_batches(own, steps):
+def _full_batches(data, steps):
   """A number of steps on all examples."""
-  return own._replace(
-    indices=np.tile(own.indices, [steps, 1]), mask=np.tile(own.mask, [steps, 1])
+  return data._replace(
+    indices=np.tile(data.indices, [steps, 1]),
+    mask=np.tile(data.mask, [steps, 1]),
   )
 
 
@@ -106,7 +107,7 @@ def test_reaches_the_optimum_of_two_quadratics_where_fedavg_does_not():
   for name, values in (('scaffold', dict(num_clients=2)), ('fedavg', {})):
     method = _build(name, client_learning_rate=0.1, **values)
     clients = helpers.make_clients(
-      method, [_full_batches(own, 10) for own in quadratics]
+      method, [_full_batches(data, 10) for data in quadratics]
     )
     model = _model(helpers.run(method, 300, clients).state)
     distances.append(np.linalg.norm(model - optimum))
@@ -132,6 +133,8 @@ def test_without_a_step_a_client_keeps_its_control():
   ],
 )
 def test_refuses(values, message):
-  own = registry.make_settings('scaffold', {'num_clients': 5} | values)
+  settings = registry.make_settings('scaffold', {'num_clients': 5} | values)
   with pytest.raises(errors.UserError, match=message):
-    registry.build('scaffold', helpers.MODEL, own, helpers.MEAN, helpers.SETS)
+    registry.build(
+      'scaffold', helpers.MODEL, settings, helpers.MEAN, helpers.SETS
+    )

@@ -19,7 +19,7 @@ def _build(**values):
 def _clients(method):
   return helpers.make_clients(
     method,
-    [helpers.padded(own) for own in helpers.all_data()],
+    [helpers.padded(data) for data in helpers.all_data()],
     [{'group': cluster} for cluster in _CLUSTERS.tolist()],
   )
 
@@ -105,7 +105,7 @@ def test_with_a_cluster_for_each_client_it_is_self_fl():
   values = dict(client_learning_rate=0.05, **_KNOWN)
   clusters = helpers.build('self_fl_clusters', known_groups=5, **values)
   alone = helpers.build('self_fl', **values)
-  data = [helpers.padded(own) for own in helpers.all_data()]
+  data = [helpers.padded(client_data) for client_data in helpers.all_data()]
   after, expected = (
     helpers.run(method, 4, helpers.make_clients(method, data, attributes))
     for method, attributes in (

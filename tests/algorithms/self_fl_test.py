@@ -92,8 +92,8 @@ def _limit(federation):
   precisions = 1 / federation.variances
   share = w * precisions / (precisions + w.sum())
   theta = share @ local / share.sum()
-  own = (precisions * local + w.sum() * theta) / (precisions + w.sum())
-  return theta, own
+  personal = (precisions * local + w.sum() * theta) / (precisions + w.sum())
+  return theta, personal
 
 
 class TestKnownVariances:
@@ -123,13 +123,13 @@ class TestKnownVariances:
     method = _known(federation, client_learning_rate=rate)
     w, others = _others(federation)
     q = np.max(others / (1 / federation.variances + others))
-    theta, own = _limit(federation)
+    theta, personal = _limit(federation)
     after = helpers.run(method, 1, _clients(method, federation))
-    first = np.abs(_personal(after) - own).max()
+    first = np.abs(_personal(after) - personal).max()
     for t in range(1, 7):
       after = helpers.run(method, 2, after.clients, after.state)
       bound = first * q ** (2 * t) + 1e-5
-      assert np.abs(_personal(after) - own).max() <= bound
+      assert np.abs(_personal(after) - personal).max() <= bound
       assert abs(after.state.server.model['mean'][0] - theta) <= bound
     assert first > 100 * 1e-5
 
@@ -263,7 +263,9 @@ class TestEstimatedVariances:
   def _rounds(self, number, sizes=helpers.SIZES, **values):
     """Yields what there is before and after each round."""
     method = helpers.build('self_fl', client_learning_rate=0.05, **values)
-    data = [helpers.padded(own) for own in helpers.all_data(sizes)]
+    data = [
+      helpers.padded(client_data) for client_data in helpers.all_data(sizes)
+    ]
     before = helpers.AfterRounds(
       method.initial_state([0, 1]), helpers.make_clients(method, data), None
     )
@@ -358,10 +360,10 @@ class TestEstimatedVariances:
     clients = [
       client._replace(
         state=client.state._replace(
-          sent=own, running=client.state.running._replace(variance=variance)
+          sent=sent_k, running=client.state.running._replace(variance=variance)
         )
       )
-      for client, own, variance in zip(after.clients, sent, variances)
+      for client, sent_k, variance in zip(after.clients, sent, variances)
     ]
     state = helpers.with_server(after.state, uncertainty=uncertainty)
     method = helpers.build('self_fl', client_learning_rate=0.05)
@@ -400,7 +402,9 @@ class TestEstimatedVariances:
     sizes = (9, 12, 7)
     data = helpers.all_data(sizes, batch_size=100)
     after = helpers.run(method, 2, helpers.make_clients(method, data))
-    minima = [np.linalg.solve(*helpers.quadratic(own)) for own in data]
+    minima = [
+      np.linalg.solve(*helpers.quadratic(client_data)) for client_data in data
+    ]
     np.testing.assert_allclose(
       after.state.server.uncertainty.inter_variance,
       np.var(minima, axis=0).sum(),
@@ -421,7 +425,7 @@ def _one_pass(**values):
 def _one_pass_rounds(number):
   """Yields what there is before and after each round."""
   method = _one_pass()
-  data = [helpers.padded(own) for own in helpers.all_data()]
+  data = [helpers.padded(client_data) for client_data in helpers.all_data()]
   before = helpers.AfterRounds(
     method.initial_state([0, 1]), helpers.make_clients(method, data), None
   )

@@ -76,7 +76,7 @@ class _Watching(private_aggregation.Gaussian):
   seen: object = None
 
   def send(self, query, params, record, seed):
-    self.seen.append({part: set(own) for part, own in record.items()})
+    self.seen.append({part: set(tensors) for part, tensors in record.items()})
     return super().send(query, params, record, seed)
 
 
@@ -108,8 +108,8 @@ def test_all_trainers_are_private_or_refused():
 @pytest.mark.parametrize('trainer', _SENT)
 def test_clients_send_these_tensors_and_no_others(trainer):
   seen = _Seen()
-  own = _Watching(1.0, 1.0, 5.0, 5.0, seen)
-  method = _build(trainer, own, **_SETTINGS.get(trainer, {}))
+  aggregator = _Watching(1.0, 1.0, 5.0, 5.0, seen)
+  method = _build(trainer, aggregator, **_SETTINGS.get(trainer, {}))
   assert method.trainer.why_not_private is None
   # Making the program would fail if the server used sums that are not private.
   method.next.type_signature  # noqa: B018
@@ -143,8 +143,8 @@ def test_a_server_that_uses_exact_sums_is_refused():
 @pytest.mark.parametrize('trainer', ['fedavg', 'ditto'])
 def test_without_one_client_a_sum_changes_by_no_more_than_the_clip(trainer):
   clip = 0.01
-  own = private_aggregation.Gaussian(0.0, clip, 1.0)
-  method = _build(trainer, own)
+  aggregator = private_aggregation.Gaussian(0.0, clip, 1.0)
+  method = _build(trainer, aggregator)
   with helpers.on('cohort'):
     clients = helpers.make_clients(method)
     state = method.initial_state([0, 1])

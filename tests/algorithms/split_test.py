@@ -46,18 +46,18 @@ def _gradient(w, x, y):
   ), scores
 
 
-def _epoch(w, own, names, rate=_RATE):
+def _epoch(w, data, names, rate=_RATE):
   """Steps on the weights of these names, once for each batch."""
-  for indices, mask in zip(own.indices, own.mask):
+  for indices, mask in zip(data.indices, data.mask):
     used = indices[mask > 0]
-    slopes, _ = _gradient(w, own.examples['x'][used], own.examples['y'][used])
+    slopes, _ = _gradient(w, data.examples['x'][used], data.examples['y'][used])
     w = w | {name: w[name] - rate * slopes[name] for name in names}
   return w
 
 
-def _error(w, own):
-  _, scores = _gradient(w, own.examples['x'], own.examples['y'])
-  return 0.5 * np.sum((scores - own.examples['y']) ** 2)
+def _error(w, data):
+  _, scores = _gradient(w, data.examples['x'], data.examples['y'])
+  return 0.5 * np.sum((scores - data.examples['y']) ** 2)
 
 
 def _rounds(name, w, num_rounds=3):
@@ -67,23 +67,25 @@ def _rounds(name, w, num_rounds=3):
   for _ in range(num_rounds):
     shared = {n: leaf for n, leaf in w.items() if n not in personal}
     models = [model | shared for model in models]
-    for k, own in enumerate(helpers.all_data()):
+    for k, data in enumerate(helpers.all_data()):
       for names in passes:
-        models[k] = _epoch(models[k], own, names)
+        models[k] = _epoch(models[k], data, names)
     w = w | {
-      n: np.average([own[n] for own in models], axis=0, weights=helpers.SIZES)
+      n: np.average(
+        [model[n] for model in models], axis=0, weights=helpers.SIZES
+      )
       for n in shared
     }
   return w, [
-    w | {n: own[n] for n in (personal if name != 'fedbabu' else ())}
-    for own in models
+    w | {n: model[n] for n in (personal if name != 'fedbabu' else ())}
+    for model in models
   ]
 
 
 def _errors(method, state, clients):
   """The sums of errors of each client at each candidate."""
   results = method.personalize(state, helpers.hold_out(clients))
-  return [own['evaluation']['half_squared_error'][0] for own in results]
+  return [result['evaluation']['half_squared_error'][0] for result in results]
 
 
 @pytest.mark.parametrize('name', _METHODS)
@@ -94,9 +96,9 @@ def test_three_rounds_are_those_of_numpy(name):
   after = helpers.run(method, state=state)
   helpers.assert_close(dict(after.state.server.model), expected, atol=1e-5)
   # Each client is evaluated at its own parts and the shared ones.
-  own = _build(f'{name}+as_trained')
+  as_trained = _build(f'{name}+as_trained')
   np.testing.assert_allclose(
-    np.ravel(_errors(own, after.state, after.clients)),
+    np.ravel(_errors(as_trained, after.state, after.clients)),
     [_error(w, helpers.data(k + 100, 6)) for k, w in enumerate(models)],
     rtol=1e-4,
   )
@@ -108,10 +110,10 @@ def test_fedrep_with_a_frozen_encoder_is_local_training_of_heads():
   w = dict(state.server.model)
   after = helpers.run(method, state=state)
   helpers.assert_equal(dict(after.state.server.model), w)
-  for client, own in zip(after.clients, helpers.all_data()):
+  for client, data in zip(after.clients, helpers.all_data()):
     model = w
     for _ in range(3 * 2):
-      model = _epoch(model, own, _HEAD)
+      model = _epoch(model, data, _HEAD)
     helpers.assert_close(
       dict(client.state.personal), {n: model[n] for n in _HEAD}
     )
@@ -162,9 +164,9 @@ def test_refuses(name, model, values, message):
   assert message in str(error.value)
 
 
-def _fedrod_step(w, phi, own, used):
+def _fedrod_step(w, phi, data, used):
   """A step of FedRoD without classes, from the values before it."""
-  x, y = own.examples['x'][used], own.examples['y'][used]
+  x, y = data.examples['x'][used], data.examples['y'][used]
   of_w, _ = _gradient(w, x, y)
   both = w | {name: w[name] + phi[name] for name in phi}
   of_both, _ = _gradient(both, x, y)
@@ -182,10 +184,10 @@ def test_three_rounds_of_fedrod_are_those_of_numpy():
   phis = [{name: 0 * w[name] for name in _HEAD} for _ in helpers.SIZES]
   for _ in range(3):
     models = []
-    for k, own in enumerate(helpers.all_data()):
+    for k, data in enumerate(helpers.all_data()):
       model = w
-      for indices, mask in zip(own.indices, own.mask):
-        model, phis[k] = _fedrod_step(model, phis[k], own, indices[mask > 0])
+      for indices, mask in zip(data.indices, data.mask):
+        model, phis[k] = _fedrod_step(model, phis[k], data, indices[mask > 0])
       models.append(model)
     w = {
       name: np.average([m[name] for m in models], axis=0, weights=helpers.SIZES)
@@ -197,7 +199,7 @@ def test_three_rounds_of_fedrod_are_those_of_numpy():
     both = w | {name: w[name] + phi[name] for name in phi}
     np.testing.assert_allclose(
       found[k],
-      [_error(own, helpers.data(k + 100, 6)) for own in (w, both)],
+      [_error(weights, helpers.data(k + 100, 6)) for weights in (w, both)],
       rtol=1e-4,
     )
 
@@ -209,7 +211,9 @@ def test_a_new_client_of_fedrod_has_the_generic_head_and_trains_another():
   for k, found in enumerate(_errors(method, state, clients)):
     w = dict(state.server.model)
     after = _epoch(w, helpers.all_data()[k], _HEAD, rate=0.1)
-    expected = [_error(own, helpers.data(k + 100, 6)) for own in (w, after)]
+    expected = [
+      _error(weights, helpers.data(k + 100, 6)) for weights in (w, after)
+    ]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
@@ -223,8 +227,8 @@ def _labelled(classes):
   return helpers.as_data({'x': x, 'y': np.array(classes, np.int32)})
 
 
-def _softmax_step(w, own, used, prior):
-  x, y = own.examples['x'][used], own.examples['y'][used]
+def _softmax_step(w, data, used, prior):
+  x, y = data.examples['x'][used], data.examples['y'][used]
   scores = np.exp(x @ w['kernel'] + w['bias'] + prior)
   of_scores = scores / scores.sum(1, keepdims=True) - np.eye(3)[y]
   of_scores /= len(x)
@@ -237,13 +241,13 @@ def _softmax_step(w, own, used, prior):
 @pytest.mark.parametrize('balance', [0, 0.5, 1])
 def test_the_generic_head_of_fedrod_goes_down_the_balanced_risk(balance):
   # A class that is padded with, 0, of which there are no examples.
-  own = _labelled([1, 2, 2, 2, 1, 2])
+  data = _labelled([1, 2, 2, 2, 1, 2])
   method = _build('fedrod', _CLASSIFIER, balance=balance)
-  clients = helpers.make_clients(method, [own])
+  clients = helpers.make_clients(method, [data])
   w = collections.OrderedDict(kernel=np.zeros([3, 3]), bias=np.zeros(3))
   prior = balance * np.log([1e-6, 2, 4])
-  for indices, mask in zip(own.indices, own.mask):
-    w = _softmax_step(w, own, indices[mask > 0], prior)
+  for indices, mask in zip(data.indices, data.mask):
+    w = _softmax_step(w, data, indices[mask > 0], prior)
   state = helpers.run(method, 1, clients).state
   helpers.assert_close(dict(state.server.model), dict(w))
 

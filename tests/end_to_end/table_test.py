@@ -25,7 +25,7 @@ def _write_images(folder):
 
 
 @pytest.mark.parametrize(
-  ('write', 'own', 'is_good'),
+  ('write', 'task_settings', 'is_good'),
   [
     (
       _write_table,
@@ -58,7 +58,9 @@ def _write_images(folder):
   ],
   ids=['number', 'preference', 'images'],
 )
-def test_a_table_is_shown_and_learned(write, own, is_good, tmp_path, capsys):
+def test_a_table_is_shown_and_learned(
+  write, task_settings, is_good, tmp_path, capsys
+):
   path = write(tmp_path)
   settings = (
     'total_rounds=15',
@@ -67,7 +69,7 @@ def test_a_table_is_shown_and_learned(write, own, is_good, tmp_path, capsys):
     'client_learning_rate=0.1',
     f'task.path={path}',
     'task.client_column=who',
-    *(f'task.{setting}' for setting in own),
+    *(f'task.{setting}' for setting in task_settings),
   )
   chosen = {'task.name': 'table', 'algorithms': 'finetuning'}
   config = configs.resolve(user_settings.read(None, settings, chosen))

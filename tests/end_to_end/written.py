@@ -24,12 +24,12 @@ def accuracies(folder: pathlib.Path) -> dict[str, Any]:
   assert {row['method'] for row in rows} == set(methods)
   for method, result in methods.items():
     assert result['metric'] == 'accuracy'
-    own = [row for row in rows if row['method'] == method]
-    metric = [float(row['metric']) for row in own]
-    examples = [int(row['examples']) for row in own]
+    of_method = [row for row in rows if row['method'] == method]
+    metric = [float(row['metric']) for row in of_method]
+    examples = [int(row['examples']) for row in of_method]
     right = [m * n for m, n in zip(metric, examples)]
     assert right == pytest.approx([round(n) for n in right], abs=1e-3)
-    assert result['test']['num_clients'] == len(own)
+    assert result['test']['num_clients'] == len(of_method)
     assert result['test']['mean'] == pytest.approx(statistics.fmean(metric))
     assert result['pooled'] == pytest.approx(sum(right) / sum(examples))
     assert result['dropped_updates'] == 0

@@ -26,21 +26,23 @@ def _method(**values):
 def _clients(method, epochs=1):
   """Clients with all their data in each batch, of which there are several."""
   data = [
-    helpers.padded(own, rows=12, places=12, steps=1)
-    for own in helpers.all_data(batch_size=100)
+    helpers.padded(client_data, rows=12, places=12, steps=1)
+    for client_data in helpers.all_data(batch_size=100)
   ]
   repeated = [
-    own._replace(
-      indices=own.indices.repeat(epochs, 0), mask=own.mask.repeat(epochs, 0)
+    client_data._replace(
+      indices=client_data.indices.repeat(epochs, 0),
+      mask=client_data.mask.repeat(epochs, 0),
     )
-    for own in data
+    for client_data in data
   ]
   return helpers.make_clients(method, repeated)
 
 
 def test_ends_at_the_minimum_of_all_clients_where_fedavg_does_not():
   quadratics = [
-    helpers.quadratic(own) for own in helpers.all_data(batch_size=100)
+    helpers.quadratic(client_data)
+    for client_data in helpers.all_data(batch_size=100)
   ]
   a, b = (np.mean(part, axis=0) for part in zip(*quadratics))
   minimum = np.linalg.solve(a, b)
@@ -63,20 +65,20 @@ def test_two_rounds_are_the_equations():
   after = helpers.run(method, 2, clients[:3])
   theta, h, g = np.zeros(4), np.zeros(4), np.zeros([3, 4])
   quadratics = [
-    helpers.quadratic(own)
-    for own in helpers.all_data(helpers.SIZES[:3], batch_size=100)
+    helpers.quadratic(client_data)
+    for client_data in helpers.all_data(helpers.SIZES[:3], batch_size=100)
   ]
   for _ in range(2):
     # The regularizer's own gradient is zero at the start of the only step.
-    own = np.array(
+    thetas = np.array(
       [
         theta - 0.1 * (a @ theta - b - g_k)
         for (a, b), g_k in zip(quadratics, g)
       ]
     )
-    g = g - 0.3 * (own - theta)
-    h = h - 0.3 / 5 * np.sum(own - theta, axis=0)
-    theta = own.mean(axis=0) - h / 0.3
+    g = g - 0.3 * (thetas - theta)
+    h = h - 0.3 / 5 * np.sum(thetas - theta, axis=0)
+    theta = thetas.mean(axis=0) - h / 0.3
   np.testing.assert_allclose(
     helpers.vector(after.state.server.model), theta, rtol=1e-4, atol=1e-6
   )
@@ -91,6 +93,8 @@ def test_two_rounds_are_the_equations():
 def test_a_round_of_which_nobody_is_left_changes_nothing():
   method = _method()
   before = helpers.run(method, 1).state
-  bad = [helpers.corrupt(own, np.nan) for own in helpers.all_data()]
+  bad = [
+    helpers.corrupt(client_data, np.nan) for client_data in helpers.all_data()
+  ]
   after = helpers.run(method, 1, helpers.make_clients(method, bad), before)
   helpers.assert_equal(after.state, before)

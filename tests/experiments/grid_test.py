@@ -53,7 +53,9 @@ class TestGridProgram:
   def test_several_share_a_grid_of_which_one_is_killed(self, capsys):
     # By the loss, as there is an accuracy whatever the numbers are.
     path = small_grids.write(self.folder, 'metric = "loss"' + small_grids.GRID)
-    started = {own.pid: own for own in [self.start(path) for _ in range(3)]}
+    started = {
+      process.pid: process for process in [self.start(path) for _ in range(3)]
+    }
     deadline = time.monotonic() + 200
     holders = []
     while not (holders and grid_records.GridRecords(self.output).by_key):
@@ -65,8 +67,8 @@ class TestGridProgram:
     assert killed.wait() == -signal.SIGKILL
     done = grid_records.GridRecords(self.output).by_key
     assert len(done) < 18
-    for own in started.values():
-      assert own.wait(200) == 0, (self.folder / 'said').read_text()
+    for process in started.values():
+      assert process.wait(200) == 0, (self.folder / 'said').read_text()
     files = {
       file.name: file.read_text().splitlines()
       for file in self.output.glob('runs/*.jsonl')

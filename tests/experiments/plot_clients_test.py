@@ -32,7 +32,7 @@ def test_writes_the_figure_and_its_numbers(tmp_path):
   header, *clients = rows
   assert header[:3] == ['client', '0', '1']
   assert all(len(row) == len(header) for row in clients)
-  assert all(sum(map(int, own)) >= 20 for _, *own in clients)
+  assert all(sum(map(int, counts)) >= 20 for _, *counts in clients)
 
 
 def test_a_file_of_others_is_found_before_the_task_is_loaded(

@@ -19,9 +19,9 @@ _CODE = """if True:
 
 def environment(**others: str) -> dict[str, str]:
   """Makes a user's environment, without what TensorFlow has set in ours."""
-  own = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), **others)
-  own.pop('TF_CPP_MIN_LOG_LEVEL', None)
-  return own
+  variables = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), **others)
+  variables.pop('TF_CPP_MIN_LOG_LEVEL', None)
+  return variables
 
 
 def run(

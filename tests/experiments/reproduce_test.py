@@ -21,8 +21,8 @@ class TestReproduce:
     assert completed.returncode == 0, completed.stderr
     figures = json.loads((tmp_path / 'figures.json').read_text())
     assert len(figures) == 8
-    for method, own in figures.items():
-      assert own['ours'] == pytest.approx(own['published'], abs=0.0004), method
+    for method, row in figures.items():
+      assert row['ours'] == pytest.approx(row['published'], abs=0.0004), method
     # Motley has 33 % and 37.4 %, with its own splits into batches.
     assert 0.29 <= figures['finetuning']['hurt'] <= 0.41
     assert 0.34 <= figures['knn_per']['hurt'] <= 0.42

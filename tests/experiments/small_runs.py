@@ -30,11 +30,13 @@ def config(*assignments: str, algorithms: Any = 'fedavg') -> configs.Config:
 
 
 def run(
-  own: configs.Config, folder: pathlib.Path, data_dir: str | None = None
+  configuration: configs.Config,
+  folder: pathlib.Path,
+  data_dir: str | None = None,
 ) -> dict[str, Any]:
   """Runs a configuration without showing how far it is."""
   with mock.patch.object(sys, 'stderr'):
-    return single_run.run(own, folder, data_dir)
+    return single_run.run(configuration, folder, data_dir)
 
 
 def rows(folder: pathlib.Path) -> list[dict[str, str]]:

@@ -75,13 +75,15 @@ def _estimate(noise, d=20_000, k=200):
   vectors = rng.normal(size=[k, d])
   vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
   clip = 0.5
-  own = private_aggregation.Gaussian(noise, clip, float(k))
+  aggregator = private_aggregation.Gaussian(noise, clip, float(k))
   updates_type = collections.OrderedDict(
     model=tff.to_type(
       aggregation.Update(tff.TensorType(np.float32, [d]), np.float32)
     )
   )
-  process = private_aggregation.process(own, {'model': None}, updates_type)
+  process = private_aggregation.process(
+    aggregator, {'model': None}, updates_type
+  )
   seed = np.array([0, 1], np.int32)
   updates = [
     collections.OrderedDict(
@@ -91,7 +93,7 @@ def _estimate(noise, d=20_000, k=200):
   ]
   with helpers.on('cohort'):
     output = process.next(
-      process.initialize((seed, own.numbers)), updates, [seed] * k
+      process.initialize((seed, aggregator.numbers)), updates, [seed] * k
     )
   found = canaries.cosines(vectors, output.result['model'])
   return canaries.empirical_epsilon(found, d, 1e-5)

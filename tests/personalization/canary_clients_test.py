@@ -57,9 +57,9 @@ def _watched():
 def _method(name='fedavg', **values):
   known = registry.settings_names(name)
   values = dict(client_weighting='uniform', client_learning_rate=1e-6) | values
-  own = {n: value for n, value in values.items() if n in known}
+  of_method = {n: value for n, value in values.items() if n in known}
   return registry.build(
-    name, _task().model, registry.make_settings(name, own), _MEAN, ()
+    name, _task().model, registry.make_settings(name, of_method), _MEAN, ()
   )
 
 
@@ -98,9 +98,10 @@ def test_without_noise_everything_is_told():
 
 def test_canaries_have_directions_of_their_own():
   like = _task().model.init(tf.constant([0, 0]))
+  directions = [canary_clients.direction(like, tf.constant(k)) for k in (1, 2)]
   first, second = (
-    np.concatenate([np.ravel(leaf) for leaf in own.values()])
-    for own in (canary_clients.direction(like, tf.constant(k)) for k in (1, 2))
+    np.concatenate([np.ravel(leaf) for leaf in direction.values()])
+    for direction in directions
   )
   assert np.linalg.norm(first) == pytest.approx(1, rel=1e-5)
   assert abs(first @ second) < 5 / _FEATURES**0.5

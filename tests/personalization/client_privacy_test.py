@@ -35,7 +35,7 @@ def _how(**values):
 
 
 def _apply(
-  name='fedavg', way='gaussian', how=None, own=None, task=None, **values
+  name='fedavg', way='gaussian', how=None, private=None, task=None, **values
 ):
   values = dict(client_weighting='uniform') | values
   known = registry.settings_names(name)
@@ -50,7 +50,9 @@ def _apply(
     num_clients=_NUM_CLIENTS,
     num_groups=2,
   )
-  made = privacy.settings_class(way)(**(own or dict(noise=1.5, delta=_DELTA)))
+  made = privacy.settings_class(way)(
+    **(private or dict(noise=1.5, delta=_DELTA))
+  )
   return privacy.apply(way, made, name, method, task or _task(), how or _how())
 
 
@@ -85,7 +87,7 @@ def test_epsilon_is_that_of_the_draw_that_is_made(changed, event, says):
 
 
 @pytest.mark.parametrize(
-  ('way', 'own', 'how', 'event'),
+  ('way', 'private', 'how', 'event'),
   (
     # 30 rounds in passes of 4 are seven trees of three levels, and one of two.
     ('tree', {}, dict(client_sampling='passes'), 1.5 / 23**0.5),
@@ -111,9 +113,9 @@ def test_epsilon_is_that_of_the_draw_that_is_made(changed, event, says):
     ('local', {}, dict(client_sampling='passes'), 0.75 / 8**0.5),
   ),
 )
-def test_other_ways_count_as_one_gaussian(way, own, how, event):
+def test_other_ways_count_as_one_gaussian(way, private, how, event):
   guarantee = _apply(
-    way=way, own=dict(noise=1.5, delta=_DELTA) | own, how=_how(**how)
+    way=way, private=dict(noise=1.5, delta=_DELTA) | private, how=_how(**how)
   ).guarantee
   expected, _ = accounting.epsilon(accounting.gaussian(event), _DELTA)
   assert guarantee.epsilon == pytest.approx(expected, rel=1e-3)
@@ -143,10 +145,14 @@ def test_distributed_noise_counts_as_that_of_the_clients_that_come(
 
 def test_the_count_for_an_adaptive_clip_is_paid_for():
   how = _how(clients_per_round=15, client_sampling='poisson')
-  own = _apply('hypcluster', 'adaptive', how, dict(noise=1.0)).aggregator
-  assert own.quantile_stddev == 15 / 20
+  aggregator = _apply('hypcluster', 'adaptive', how, dict(noise=1.0)).aggregator
+  assert aggregator.quantile_stddev == 15 / 20
   # Whoever is clipped or not moves the count by a half at most.
-  parts = [own.noise, own.sums_noise, own.quantile_stddev / 0.5]
+  parts = [
+    aggregator.noise,
+    aggregator.sums_noise,
+    aggregator.quantile_stddev / 0.5,
+  ]
   assert accounting.joint_noise(parts) == pytest.approx(1.0)
 
 
@@ -188,28 +194,27 @@ def test_ways_that_do_not_go_with_the_settings_are_refused(
 
 def test_the_noise_that_is_found_keeps_within_epsilon():
   how = _how(client_sampling='poisson')
-  method = _apply(own=dict(epsilon=3.0, delta=_DELTA), how=how)
+  method = _apply(private=dict(epsilon=3.0, delta=_DELTA), how=how)
   assert 2.98 < method.guarantee.epsilon <= 3
   assert method.aggregator.noise == method.guarantee.noise
   assert method.aggregator.clients == 5
 
 
 def test_the_usual_delta_is_taken():
-  assert _apply(own=dict(noise=1.0)).guarantee.delta == _NUM_CLIENTS**-1.1
+  assert _apply(private=dict(noise=1.0)).guarantee.delta == _NUM_CLIENTS**-1.1
 
 
 def test_without_noise_nothing_is_called_private():
-  guarantee = _apply(own=dict(noise=0.0)).guarantee
+  guarantee = _apply(private=dict(noise=0.0)).guarantee
   assert guarantee.epsilon == math.inf
   assert str(guarantee) == 'not private'
 
 
 def test_counts_of_clusters_are_paid_for():
-  own = _apply('hypcluster').aggregator
-  assert own.sums_noise == 5 * 1.5
-  assert accounting.joint_noise([own.noise, own.sums_noise]) == pytest.approx(
-    1.5
-  )
+  aggregator = _apply('hypcluster').aggregator
+  assert aggregator.sums_noise == 5 * 1.5
+  parts = [aggregator.noise, aggregator.sums_noise]
+  assert accounting.joint_noise(parts) == pytest.approx(1.5)
 
 
 def _with_groups(sizes):
@@ -250,10 +255,8 @@ def test_what_groups_begin_with_is_accounted_for(
     group_epochs=3,
   )
   # A client is in one of the groups; the guarantee is that of the worst.
-  expected = max(
-    accounting.epsilon(dp_accounting.ComposedDpEvent([before, own]), _DELTA)[0]
-    for own in of_groups
-  )
+  events = [dp_accounting.ComposedDpEvent([before, g]) for g in of_groups]
+  expected = max(accounting.epsilon(event, _DELTA)[0] for event in events)
   guarantee = method.guarantee
   assert guarantee.epsilon == pytest.approx(expected)
   assert says in guarantee.sampling
@@ -263,9 +266,9 @@ def test_what_groups_begin_with_is_accounted_for(
 
 
 def test_a_method_without_counts_has_all_noise_for_its_update():
-  own = _apply().aggregator
-  assert own.noise == 1.5
-  assert own.sums_noise == 0
+  aggregator = _apply().aggregator
+  assert aggregator.noise == 1.5
+  assert aggregator.sums_noise == 0
 
 
 def test_what_is_outside_of_the_guarantee_is_said():
@@ -294,7 +297,7 @@ def test_methods_that_cannot_be_private_are_refused(name, values, says):
 @pytest.mark.parametrize('delta', (1 / _NUM_CLIENTS, 0.5))
 def test_a_delta_of_one_over_the_clients_is_refused(delta):
   with pytest.raises(errors.UserError, match='below 1 / 20'):
-    _apply(own=dict(noise=1.0, delta=delta))
+    _apply(private=dict(noise=1.0, delta=delta))
 
 
 @pytest.mark.parametrize(

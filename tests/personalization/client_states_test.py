@@ -594,7 +594,9 @@ def test_a_database_that_another_process_uses_is_an_error(
   with contextlib.closing(connect(path)) as other:
     other.execute('BEGIN EXCLUSIVE')
     monkeypatch.setattr(
-      sqlite3, 'connect', lambda *args, **own: connect(*args, **own, timeout=0)
+      sqlite3,
+      'connect',
+      lambda *args, **kwargs: connect(*args, **kwargs, timeout=0),
     )
     with pytest.raises(
       errors.UserError, match=f'{path} cannot be used: .*lock'

@@ -86,7 +86,7 @@ def test_no_client_is_loaded_to_begin_if_sizes_are_known():
     known.client_ids,
     dict.fromkeys(known.sets, fail),
     {
-      name: np.array([own[name] for own in _SIZES.values()])
+      name: np.array([sizes[name] for sizes in _SIZES.values()])
       for name in known.sets
     },
   )
@@ -227,13 +227,13 @@ def test_clients_come_by_size_and_only_the_largest_are_padded_to_these():
 
 def test_a_cohort_has_the_same_batches_by_size():
   rows, batching = np.array([2, 5, 9]), dict(shuffle=('x', 1), epochs=2)
-  own, other = (
+  narrow, wide = (
     _of_sizes(_SKEWED, by_size).data('train', rows, 2, **batching)
     for by_size in (True, False)
   )
-  assert own.examples['y'].shape[1] < other.examples['y'].shape[1]
+  assert narrow.examples['y'].shape[1] < wide.examples['y'].shape[1]
   for k in range(3):
-    assert _batches(_client(own, k)) == _batches(_client(other, k))
+    assert _batches(_client(narrow, k)) == _batches(_client(wide, k))
 
 
 def test_clients_of_similar_sizes_keep_their_order():
@@ -252,16 +252,20 @@ def test_clients_enter_with_no_more_examples_than_their_batches_take():
   data = clients.data('train', rows, 4, **batching)
   assert data.examples['y'].shape == (2, 2 * 4)
   whole = cohorts.Cohorts(_population(), padded=False)
-  for k, own in enumerate(whole.data('train', rows, 4, **batching)):
-    assert _batches(_client(data, k)) == _batches(own)
+  for k, unpadded in enumerate(whole.data('train', rows, 4, **batching)):
+    assert _batches(_client(data, k)) == _batches(unpadded)
 
 
 def test_clients_in_a_list_are_not_padded():
   data = cohorts.Cohorts(_population(), padded=False).data(
     'train', np.array([2, 0, 1]), 4, epochs=2
   )
-  assert [own.examples['y'].shape for own in data] == [(1,), (5,), (9,)]
-  assert [len(own.indices) for own in data] == [2, 4, 6]
+  assert [client_data.examples['y'].shape for client_data in data] == [
+    (1,),
+    (5,),
+    (9,),
+  ]
+  assert [len(client_data.indices) for client_data in data] == [2, 4, 6]
 
 
 def test_other_rows_are_other_clients():
@@ -321,8 +325,8 @@ def test_one_part_in_a_list_makes_a_list_of_all():
     _Parts, 3, data=lists, state=state, seed=np.arange(3)
   )
   assert result == [
-    _Parts(own, {'w': pytest.approx(row)}, k)
-    for k, (own, row) in enumerate(zip(lists, state['w']))
+    _Parts(data, {'w': pytest.approx(row)}, k)
+    for k, (data, row) in enumerate(zip(lists, state['w']))
   ]
 
 
@@ -361,9 +365,9 @@ def test_attributes_are_those_of_the_clients_in_the_rows(padded):
 
 def test_every_client_knows_its_size():
   clients = cohorts.Cohorts(_population(), padded=True)
-  own = clients.attributes({}, [task.SIZE], np.array([1, 0, 3]))
+  attributes = clients.attributes({}, [task.SIZE], np.array([1, 0, 3]))
   # 'c', 'a' and 'f' to train on.
-  assert own[task.SIZE].tolist() == [9, 5, 4]
+  assert attributes[task.SIZE].tolist() == [9, 5, 4]
 
 
 def test_attributes_come_in_the_order_of_their_names():
@@ -424,7 +428,7 @@ def test_a_first_part_and_the_rest_are_the_whole(padded, fraction, sizes):
   whole = _parts()
   first = _parts(padded, stop=fraction)
   rest = _parts(padded, start=fraction)
-  assert [len(own) for own in first] == sizes
+  assert [len(examples) for examples in first] == sizes
   assert [a + b for a, b in zip(first, rest)] == whole
 
 
@@ -457,7 +461,7 @@ def test_a_part_may_be_empty(padded, part):
 def test_a_part_is_shuffled_by_itself():
   first = _parts(stop=0.5)
   shuffled = _parts(stop=0.5, shuffle=('shuffle', 1))
-  assert [sorted(own) for own in shuffled] == first
+  assert [sorted(examples) for examples in shuffled] == first
   assert shuffled != first
 
 

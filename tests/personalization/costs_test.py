@@ -59,10 +59,10 @@ def _build(name: str) -> methods.Method:
 def _cost(name: str, group: int, how: schedules.TrainingSettings) -> costs.Cost:
   method = _build(name)
   total = costs.of_personalization(method)
-  for own in (method, method.before):
-    if own is not None:
-      schedule = training.make_schedule(own, _task(), how)
-      by_group = costs.of_training(own, schedule, how)
+  for trained in (method, method.before):
+    if trained is not None:
+      schedule = training.make_schedule(trained, _task(), how)
+      by_group = costs.of_training(trained, schedule, how)
       total += by_group.get(group, by_group[0])
   return total
 
@@ -101,9 +101,9 @@ def test_steps_are_passes_over_as_many_examples():
 
 
 def test_local_training_costs_its_epochs_alone():
-  own = registry.make_settings('local', {'finetuning_epochs': 5})
+  settings = registry.make_settings('local', {'finetuning_epochs': 5})
   method = registry.build(
-    'local', _task().model, own, aggregation.mean(), ('evaluation',)
+    'local', _task().model, settings, aggregation.mean(), ('evaluation',)
   )
   schedule = training.make_schedule(method, _task(), _HOW)
   total = costs.of_personalization(method)

@@ -101,8 +101,8 @@ def _task(**changes):
 def _cross_silo_task(**changes):
   """Clients each with examples of three kinds; 'c2' lacks those to test."""
   sizes = {
-    f'c{k}': dict(zip(('train', 'validation', 'test'), own))
-    for k, own in enumerate([(5, 3, 2), (9, 2, 4), (4, 4, 0), (7, 1, 3)])
+    f'c{k}': dict(zip(('train', 'validation', 'test'), counts))
+    for k, counts in enumerate([(5, 3, 2), (9, 2, 4), (4, 4, 0), (7, 1, 3)])
   }
   clients = _population(sizes)
 
@@ -169,19 +169,19 @@ def _by_hand(population, client_ids, sets=('evaluation',), batch_size=4):
   """The errors after 0, 1, … epochs of SGD: {set: [clients, epochs + 1]}."""
   results = {name: [] for name in sets}
   for client_id in client_ids:
-    own = {name: load(client_id) for name, load in population.sets.items()}
-    x, y = (own['personalization'][name] for name in ('x', 'y'))
+    examples = {name: load(client_id) for name, load in population.sets.items()}
+    x, y = (examples['personalization'][name] for name in ('x', 'y'))
     x = np.append(x, np.ones([len(x), 1]), axis=1)
     weights = np.array(_WEIGHTS, np.float64)
     for name in sets:
-      results[name].append([_error(weights, own[name])])
+      results[name].append([_error(weights, examples[name])])
     for _ in range(_EPOCHS):
       for first in range(0, len(y), batch_size):
         batch = slice(first, first + batch_size)
         residuals = x[batch] @ weights - y[batch]
         weights -= _RATE * x[batch].T @ residuals / len(residuals)
       for name in sets:
-        results[name][-1].append(_error(weights, own[name]))
+        results[name][-1].append(_error(weights, examples[name]))
   return results
 
 
@@ -217,7 +217,7 @@ def test_all_candidates_of_each_client_against_the_same_by_hand(result):
 
 
 def test_who_diverged_is_judged_by_no_metric_but_counted():
-  own = evaluation.ClientMetrics(
+  metrics = evaluation.ClientMetrics(
     ('a', 'b'),
     {
       'accuracy': (np.array([[1.0, 2], [0, 1]]), np.full([2, 2], 2.0)),
@@ -225,17 +225,17 @@ def test_who_diverged_is_judged_by_no_metric_but_counted():
       'diverged': np.array([[0, 1], [0, 0]]),
     },
   )
-  assert own.names == ('accuracy', 'loss')
+  assert metrics.names == ('accuracy', 'loss')
   np.testing.assert_array_equal(
-    own.values['accuracy'], [[0.5, np.nan], [0, 0.5]]
+    metrics.values['accuracy'], [[0.5, np.nan], [0, 0.5]]
   )
   np.testing.assert_array_equal(
-    own.values['loss'], [[0.5, np.nan], [np.nan, 0.5]]
+    metrics.values['loss'], [[0.5, np.nan], [np.nan, 0.5]]
   )
-  assert own.weights['accuracy'].tolist() == [2, 2]
+  assert metrics.weights['accuracy'].tolist() == [2, 2]
   everybody = np.array([True, True])
-  assert own.pooled('accuracy', everybody, np.array([0, 1])) == 0.5
-  assert np.isnan(own.pooled('accuracy', everybody, np.array([1, 1])))
+  assert metrics.pooled('accuracy', everybody, np.array([0, 1])) == 0.5
+  assert np.isnan(metrics.pooled('accuracy', everybody, np.array([1, 1])))
 
 
 def test_whatever_comes_of_a_training_that_diverged_is_no_number(result):
@@ -243,8 +243,8 @@ def test_whatever_comes_of_a_training_that_diverged_is_no_number(result):
   trained = dataclasses.replace(_trained(algorithm), diverged=True)
   diverged = evaluation.evaluate(algorithm, trained, _task(), _OPTIONS)
   assert diverged.test.client_ids == result.test.client_ids
-  for own in (diverged.validation, diverged.test):
-    assert np.isnan(own.values[_METRIC]).all()
+  for metrics in (diverged.validation, diverged.test):
+    assert np.isnan(metrics.values[_METRIC]).all()
 
 
 def test_a_metric_weighs_by_the_examples_it_is_the_mean_over(result):
@@ -344,16 +344,16 @@ def test_cohorts_by_size_change_nothing(monkeypatch):
   task = _task(test=_population(sizes, seed=2))
   algorithm, seen = _recording(_build())
   _evaluate(algorithm, task)
-  assert len({own['personalization'].mask.shape for own in seen}) > 1
-  own = _evaluate(task=task)
+  assert len({clients['personalization'].mask.shape for clients in seen}) > 1
+  by_size = _evaluate(task=task)
   monkeypatch.setattr('personalization.cohorts._TIMES_LESS', 1000)
   other = _evaluate(task=task)
-  assert own.test.client_ids == other.test.client_ids == tuple(sizes)
+  assert by_size.test.client_ids == other.test.client_ids == tuple(sizes)
   tree.map_structure(
-    _assert_close, dict(own.test.values), dict(other.test.values)
+    _assert_close, dict(by_size.test.values), dict(other.test.values)
   )
   np.testing.assert_array_equal(
-    own.num_personalization, [n['personalization'] for n in sizes.values()]
+    by_size.num_personalization, [n['personalization'] for n in sizes.values()]
   )
 
 
@@ -599,7 +599,9 @@ class TestWhatACohortIsGiven:
     seeds = [clients['state']['seed'].tolist() for clients in cohorts]
     # Two were trained. In the last cohort one client stands in for another.
     rows = [[0, 1, 2], [0, 1, 2], [3, 4, 4]]
-    assert seeds == [[[_OPTIONS.seed, 2 + row] for row in own] for own in rows]
+    assert seeds == [
+      [[_OPTIONS.seed, 2 + row] for row in of_cohort] for of_cohort in rows
+    ]
 
 
 def test_clients_in_whose_examples_nothing_counts_are_left_out():

@@ -29,10 +29,12 @@ def client_metrics(
     The metrics.
   """
   by_name = {METRIC: np.array(values, np.float32)} | {
-    name: np.array(own, np.float32) for name, own in others.items()
+    name: np.array(metric, np.float32) for name, metric in others.items()
   }
   values = by_name[METRIC]
-  sums = {name: (own, np.ones_like(own)) for name, own in by_name.items()}
+  sums = {
+    name: (metric, np.ones_like(metric)) for name, metric in by_name.items()
+  }
   if weights is not None:
     weight = np.array(weights, np.float32)[:, np.newaxis] + 0 * values
     weight = np.where(np.isnan(weight), 1, weight).astype(np.float32)
@@ -57,8 +59,10 @@ def make(
     The evaluation.
   """
   both = [
-    own if isinstance(own, evaluation.ClientMetrics) else client_metrics(own)
-    for own in (validation, validation if test is None else test)
+    metrics
+    if isinstance(metrics, evaluation.ClientMetrics)
+    else client_metrics(metrics)
+    for metrics in (validation, validation if test is None else test)
   ]
   size = both[1].values[METRIC].shape[1]
   usual = dict(

@@ -20,16 +20,16 @@ def _errors(variances, posterior):
   rng = np.random.default_rng(0)
   theta = rng.normal(3.0, _GROUP_VARIANCE**0.5, [len(variances), _DRAWS])
   x = [
-    [rng.normal(own, variance**0.5) for variance in of_group]
-    for own, of_group in zip(theta, variances)
+    [rng.normal(theta_m, variance**0.5) for variance in of_group]
+    for theta_m, of_group in zip(theta, variances)
   ]
   # A posterior mean is linear in x, whose coefficients are those at units.
   error = -theta[0]
   for m, of_group in enumerate(variances):
     for n in range(len(of_group)):
       unit = [
-        [float((m, n) == (i, j)) for j in range(len(own))]
-        for i, own in enumerate(variances)
+        [float((m, n) == (i, j)) for j in range(len(group))]
+        for i, group in enumerate(variances)
       ]
       error = error + posterior(unit).mean * x[m][n]
   return error
@@ -91,9 +91,9 @@ def test_both_forms_agree_on_groups_of_one_client():
 
 
 def test_the_ratios_are_the_papers():
-  own, *others = _VARIANCES[0]
+  first, *others = _VARIANCES[0]
   assert group_posteriors.group_ratio(_VARIANCES) == pytest.approx(
-    1 / (1 + sum(own / other for other in others))
+    1 / (1 + sum(first / other for other in others))
   )
   # The paper's last formula, written out.
   precision = sum(1 / v for v in _VARIANCES[0])

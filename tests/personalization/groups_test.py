@@ -73,14 +73,14 @@ _CLIENTS = tuple(f'train_{k}' for k in range(12))
 
 
 def _build(name: str = 'group', **values) -> methods.Method:
-  own = registry.make_settings(
+  settings = registry.make_settings(
     name,
     dict(server_optimizer='sgd', server_learning_rate=1.0, group_epochs=15)
     | values,
   )
   model = linear.LinearRegression(3)
   return registry.build(
-    name, model, own, _MEAN, ('evaluation',), num_groups=len(_PLANTED)
+    name, model, settings, _MEAN, ('evaluation',), num_groups=len(_PLANTED)
   )
 
 
@@ -152,9 +152,9 @@ def test_the_hypcluster_that_finds_groups_is_trained_as_it_is_alone():
   shared = method.with_trainer(method.trainer.hypcluster)
   found = trainings.done[shared.training_key].server_state.server.models
   alone = training.train(shared, trainings.task, _HOW)
-  for own, expected in zip(found, alone.server_state.server.models):
+  for model, expected in zip(found, alone.server_state.server.models):
     for name, weight in expected.items():
-      np.testing.assert_array_equal(own[name], weight)
+      np.testing.assert_array_equal(model[name], weight)
 
 
 def test_known_groups_are_those_of_the_task():
@@ -187,9 +187,9 @@ def test_groups_and_fine_tuning_within_them_are_better_than_without():
     values = {}
     if 'group' not in name:
       values = dict(server_optimizer='sgd', server_learning_rate=1.0)
-      own = registry.make_settings(name, values)
+      settings = registry.make_settings(name, values)
       method = registry.build(
-        name, trainings.task.model, own, _MEAN, ('evaluation',)
+        name, trainings.task.model, settings, _MEAN, ('evaluation',)
       )
     else:
       method = _build(name)
@@ -230,9 +230,9 @@ def test_parting_into_three_is_parting_twice(linkage):
   in_two, in_three = (groups.part(updates, k, linkage) for k in (2, 3))
   whole = [g for g in range(2) if len(np.unique(in_three[in_two == g])) == 1]
   (split,) = {0, 1} - set(whole)
-  own = groups.part(updates[in_two == split], 2, linkage)
+  parts = groups.part(updates[in_two == split], 2, linkage)
   assert (
-    sklearn_metrics.adjusted_rand_score(own, in_three[in_two == split]) == 1
+    sklearn_metrics.adjusted_rand_score(parts, in_three[in_two == split]) == 1
   )
 
 
@@ -263,10 +263,10 @@ def test_more_groups_than_clients_are_refused():
 
 
 def test_models_for_other_groups_than_the_task_knows_are_refused():
-  own = registry.make_settings('group', {'num_groups': 3})
+  settings = registry.make_settings('group', {'num_groups': 3})
   task = _make_task(_CLIENTS)
   method = registry.build(
-    'group', task.model, own, _MEAN, ('evaluation',), num_groups=2
+    'group', task.model, settings, _MEAN, ('evaluation',), num_groups=2
   )
   with pytest.raises(errors.UserError, match='knows 2 groups'):
     groups.check(method, task)

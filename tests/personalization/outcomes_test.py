@@ -67,14 +67,14 @@ class TestChosenCandidates:
     assert test.hurt is test.before is test.summary.hurt is None
 
   def test_without_a_baseline_clients_can_be_hurt_by_another_method(self):
-    own = self.outcome(baseline=None)
-    client_ids = own.evaluated.test.client_ids
+    without_baseline = self.outcome(baseline=None)
+    client_ids = without_baseline.evaluated.test.client_ids
     others = {'': dict(zip(client_ids, [5, 1, 3]))}
-    outcome = dataclasses.replace(own, others=others)
+    outcome = dataclasses.replace(without_baseline, others=others)
     assert outcome.test.hurt.tolist() == [False, True, False]
     assert outcome.test.before is None
-    own = dataclasses.replace(self.outcome(), others=others)
-    assert own.test.hurt.tolist() == self.outcome().test.hurt.tolist()
+    with_baseline = dataclasses.replace(self.outcome(), others=others)
+    assert with_baseline.test.hurt.tolist() == self.outcome().test.hurt.tolist()
 
   def test_how_many_clients_use_which_candidate(self):
     assert self.outcome().num_chosen == {'some': 3}
@@ -107,7 +107,7 @@ class TestChosenCandidates:
 class TestTuning:
   def test_silos_can_choose_for_all_or_each_for_itself(self):
     tuning = outcomes.Outcome(_evaluation(), _SILOS).tuning
-    values = {way: own.values.tolist() for way, own in tuning.items()}
+    values = {way: tuned.values.tolist() for way, tuned in tuning.items()}
     assert values == {'all': [6, 2, 1], 'each': [6, 2, 6]}
 
   def test_devices_cannot(self):
@@ -124,7 +124,9 @@ def test_clients_personalized_on_less_choose_anew():
     _DEVICES,
     measurements.MeasurementSettings(personalization_fractions=(0.5, 1.0)),
   )
-  values = {f: own.values.tolist() for f, own in outcome.after_less.items()}
+  values = {
+    f: result.values.tolist() for f, result in outcome.after_less.items()
+  }
   assert values == {0.5: [4, 2, 6], 1.0: [6, 2, 1]}
 
 
@@ -146,11 +148,11 @@ class TestPooled:
   """The metric of the sums over clients."""
 
   def outcome(self, sums, not_means, attributes=None):
-    own = evaluation.ClientMetrics(
+    of_clients = evaluation.ClientMetrics(
       ('a', 'b', 'c'), {evaluations.METRIC: sums}, not_means
     )
     return outcomes.Outcome(
-      evaluations.make(own),
+      evaluations.make(of_clients),
       dataclasses.replace(_DEVICES, attributes=attributes or {}),
     )
 
@@ -185,19 +187,19 @@ class TestPooled:
 
   def test_each_client_counts_at_its_own_candidate(self):
     total = np.array([[1.0, 2.0], [5.0, 0.0]], np.float32)
-    own = evaluation.ClientMetrics(
+    of_clients = evaluation.ClientMetrics(
       ('a', 'b'), {evaluations.METRIC: (total, np.ones_like(total))}
     )
     outcome = outcomes.Outcome(
-      evaluations.make(own), _SILOS, choice=choosing.Choice(each=True)
+      evaluations.make(of_clients), _SILOS, choice=choosing.Choice(each=True)
     )
     assert outcome.test.pooled() == 7 / 2
     assert outcome.test.before.pooled() == 6 / 2
 
   def test_known_groups_are_those_of_the_task(self):
     total = np.array([[1.0], [2.0], [9.0]], np.float32)
-    own = task.Attribute(('x', 'y'), dict(a=0, b=1, c=0, d=1))
-    outcome = self.outcome((total, np.ones_like(total)), {}, dict(group=own))
+    group = task.Attribute(('x', 'y'), dict(a=0, b=1, c=0, d=1))
+    outcome = self.outcome((total, np.ones_like(total)), {}, dict(group=group))
     assert outcome.groups == ['x', 'y', 'x']
     assert self.outcome((total, np.ones_like(total)), {}).groups is None
 

@@ -166,9 +166,10 @@ def test_a_round_is_of_the_clients_that_are_sampled():
     expected = schedules.sample(_SETTINGS, _NUM_CLIENTS, round_num)
     np.testing.assert_array_equal(rows, expected)
     for row, y, mask in zip(rows, data.examples['y'], data.mask):
-      own = _task().train.sets['train'](_task().train.client_ids[row])['y']
-      np.testing.assert_array_equal(y[: len(own)], own)
-      assert mask.sum() == len(own)
+      client_id = _task().train.client_ids[row]
+      of_client = _task().train.sets['train'](client_id)['y']
+      np.testing.assert_array_equal(y[: len(of_client)], of_client)
+      assert mask.sum() == len(of_client)
 
 
 def test_clients_without_examples_take_no_part_and_are_named():
@@ -182,7 +183,7 @@ def test_clients_without_examples_take_no_part_and_are_named():
 
 
 def test_each_client_and_round_has_a_seed_of_its_own():
-  seeds = np.concatenate([own for _, _, own in _rounds()])
+  seeds = np.concatenate([of_round for _, _, of_round in _rounds()])
   assert seeds.dtype == np.int32
   assert len(set(map(tuple, seeds))) == 7 * 3
 
@@ -193,8 +194,8 @@ def test_a_seed_fixes_every_round():
 
 def test_every_round_has_the_same_shapes():
   shapes = [
-    [leaf.shape for leaf in tree.flatten(own)]
-    for own in _rounds(clients_per_round=2)
+    [leaf.shape for leaf in tree.flatten(of_round)]
+    for of_round in _rounds(clients_per_round=2)
   ]
   assert len(shapes) == 7
   assert shapes.count(shapes[0]) == 7
@@ -251,10 +252,10 @@ def test_each_client_takes_so_many_steps_whatever_its_size():
 def test_steps_of_clients_that_are_not_padded():
   _, data, _ = _schedule(_with_sizes(_OF_SIZES, padded=False), **_STEPS).one(1)
   assert isinstance(data, list)
-  assert [own.indices.shape for own in data] == [
+  assert [client_data.indices.shape for client_data in data] == [
     (5, min(size, 4)) for size in _OF_SIZES.values()
   ]
-  assert all(np.all(own.mask == 1) for own in data)
+  assert all(np.all(client_data.mask == 1) for client_data in data)
 
 
 @pytest.mark.parametrize('round_num', [1, 2, 9])
@@ -267,12 +268,12 @@ def test_each_pass_over_the_examples_is_a_permutation(round_num):
     assert len(stream) == 60 * min(size, 4)
     passes = np.split(stream, range(size, len(stream), size))
     assert len(passes) >= 3 or size == 100
-    for own in passes[:-1]:
-      assert sorted(own) == list(range(size))
+    for order in passes[:-1]:
+      assert sorted(order) == list(range(size))
     # The last pass may stop early, but has no example twice.
     assert len(set(passes[-1])) == len(passes[-1])
     if size > 4:
-      assert len({tuple(own) for own in passes[:-1]}) == len(passes) - 1
+      assert len({tuple(order) for order in passes[:-1]}) == len(passes) - 1
 
 
 def test_the_steps_of_a_round_do_not_depend_on_the_rounds_before():
@@ -332,7 +333,10 @@ def _in_batches(data: batches.ClientData) -> Mapping[str, np.ndarray]:
   mask = np.asarray(data.mask) > 0
   return {
     name: np.array(
-      [own[indices] for own, indices in zip(np.asarray(leaf), data.indices)]
+      [
+        of_client[indices]
+        for of_client, indices in zip(np.asarray(leaf), data.indices)
+      ]
     )
     * mask.reshape(mask.shape + (1,) * (leaf.ndim - 2))
     for name, leaf in data.examples.items()

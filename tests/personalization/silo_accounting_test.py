@@ -17,13 +17,13 @@ _DELTA = 1e-3
 def _silo(
   size, passes=201, choices=0, is_poisson=True, batch_size=32, **values
 ):
-  own = dict(drop_partial=True, choice_epsilon=0.18) | values
+  settings = dict(drop_partial=True, choice_epsilon=0.18) | values
   return silo_accounting.silo(
     size,
     batch_size,
     uses=silo_accounting.Uses((silo_accounting.Walk(passes),), choices),
     is_poisson=is_poisson,
-    **own,
+    **settings,
   )
 
 

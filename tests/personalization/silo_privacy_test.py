@@ -90,11 +90,11 @@ def _task(sizes=_SIZES, model=helpers.MODEL):
 
 
 def _how(**values):
-  own = dict(total_rounds=3, clients_per_round=0, drop_partial_batches=True)
-  return schedules.TrainingSettings(**own | values)
+  usual = dict(total_rounds=3, clients_per_round=0, drop_partial_batches=True)
+  return schedules.TrainingSettings(**usual | values)
 
 
-def _method(name, own=_EPSILON, task=None, how=None, **values):
+def _method(name, settings=_EPSILON, task=None, how=None, **values):
   task = task or _task()
   method = registry.build(
     name,
@@ -105,7 +105,7 @@ def _method(name, own=_EPSILON, task=None, how=None, **values):
     num_clients=len(_SIZES),
     num_groups=2,
   )
-  return silo_privacy.make_example(own, method, task, how or _how())
+  return silo_privacy.make_example(settings, method, task, how or _how())
 
 
 @pytest.fixture(name='drawn')
@@ -118,15 +118,17 @@ def _drawn(monkeypatch):
     function = getattr(private_steps, name)
 
     def call(first, *rest):
-      own = place(first)
-      if own is not None:
-        found = own.part if kind == 'steps' else -1
-        drawn[kind].append((*map(int, own.seed), int(found), int(own.step)))
+      protection = place(first)
+      if protection is not None:
+        found = protection.part if kind == 'steps' else -1
+        drawn[kind].append(
+          (*map(int, protection.seed), int(found), int(protection.step))
+        )
       return function(first, *rest)
 
     monkeypatch.setattr(private_steps, name, call)
 
-  spy('_normal', 'steps', lambda own: own)
+  spy('_normal', 'steps', lambda protection: protection)
   spy('with_noise_of_choice', 'choices', lambda model: model.protection)
   clipped_sum = private_steps.clipped_sum
 
@@ -140,12 +142,12 @@ def _drawn(monkeypatch):
   return drawn
 
 
-def _work(method, own, num_rounds=2, **numbers):
+def _work(method, client_data, num_rounds=2, **numbers):
   """Does all of a client's work, without TFF, so that it can be watched.
 
   Args:
     method: The method.
-    own: The client's examples.
+    client_data: The client's examples.
     num_rounds: The number of rounds.
     **numbers: Those of the client's protection that are not the method's.
 
@@ -161,8 +163,8 @@ def _work(method, own, num_rounds=2, **numbers):
     server = server._replace(
       uncertainty=tf.nest.map_structure(tf.constant, uncertainty)
     )
-  data = tf.nest.map_structure(tf.constant, own)
-  size = np.array([len(own.examples['y'])])
+  data = tf.nest.map_structure(tf.constant, client_data)
+  size = np.array([len(client_data.examples['y'])])
   state = trainer.initialize_client(tf.constant([0, 1]))
   attributes = {tasks.SIZE: tf.constant(int(size[0])), tasks.GROUP: 0}
   if method.protections:
@@ -245,11 +247,11 @@ def _watched(name, protected=True):
 
 def _examples(seed, trainer):
   """Makes two batches."""
-  own = helpers.data(seed, 4, batch_size=2)
+  data = helpers.data(seed, 4, batch_size=2)
   if isinstance(trainer.model, _WatchedClassifier):
-    classes = np.int32(own.examples['y'] > 0)
-    own = own._replace(examples=dict(own.examples, y=classes))
-  return own
+    classes = np.int32(data.examples['y'] > 0)
+    data = data._replace(examples=dict(data.examples, y=classes))
+  return data
 
 
 @pytest.mark.parametrize('name', _REFUSED)
@@ -261,10 +263,10 @@ def test_what_cannot_be_protected_is_refused(name):
 @pytest.mark.parametrize('name', _PROTECTED)
 def test_all_that_examples_are_used_for_is_clipped_and_paid_for(name, drawn):
   method = _watched(name)
-  own = _examples(0, method.trainer)
-  _work(method, own)
+  data = _examples(0, method.trainer)
+  _work(method, data)
   times = [
-    sum(x == value for value, _ in _taken) for x in own.examples['x'][:, 0]
+    sum(x == value for value, _ in _taken) for x in data.examples['x'][:, 0]
   ]
   paid = method.protections.gradients(4)
   assert all(is_clipped for _, is_clipped in _taken)
@@ -293,17 +295,17 @@ def test_nothing_but_clipped_gradients_tells_of_examples(name):
 @pytest.mark.parametrize('name', _PROTECTED)
 def test_without_clip_and_noise_it_is_the_method_itself(name):
   method, plain = _watched(name), _watched(name, protected=False)
-  own = _examples(0, method.trainer)
+  data = _examples(0, method.trainer)
   helpers.assert_close(
-    _work(method, own, **_NOISELESS), _work(plain, own), rtol=1e-3, atol=1e-5
+    _work(method, data, **_NOISELESS), _work(plain, data), rtol=1e-3, atol=1e-5
   )
 
 
 def test_trained_by_a_runtime_it_is_the_method_itself_without_noise():
   task, how = _task(), _how()
-  own = dataclasses.replace(_EPSILON, epsilon=None, noise=1e-9, clip=1e4)
+  settings = dataclasses.replace(_EPSILON, epsilon=None, noise=1e-9, clip=1e4)
   results = []
-  for method in (_method('fedavg', own), _unprotected('fedavg')):
+  for method in (_method('fedavg', settings), _unprotected('fedavg')):
     trained = training.train(method, task, how)
     evaluated = evaluation.evaluate(method, trained, task, how)
     results.append(evaluated.test.values['half_squared_error'])
@@ -380,8 +382,8 @@ def test_methods_with_other_noise_have_other_trainings():
 
 
 def test_the_guarantee_is_that_of_the_worst_silo_as_run():
-  own = dataclasses.replace(_EPSILON, counted_as_poisson=True)
-  method = _method('fedavg', own, how=_how(total_rounds=50))
+  settings = dataclasses.replace(_EPSILON, counted_as_poisson=True)
+  method = _method('fedavg', settings, how=_how(total_rounds=50))
   guarantee = method.guarantee
   assert guarantee.epsilon > 6.5
   assert any('6 if batches were Poisson' in a for a in guarantee.assumptions)
@@ -436,7 +438,7 @@ def test_training_on_poisson_batches_goes_on_with_the_same_noise(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'own, how, name, message',
+  'changed, how, name, message',
   [
     (dict(delta=0.1), {}, 'fedavg', 'largest silo'),
     (
@@ -454,9 +456,9 @@ def test_training_on_poisson_batches_goes_on_with_the_same_noise(tmp_path):
     ({}, dict(poisson_batches=True), 'self_fl', 'poisson_batches'),
   ],
 )
-def test_what_does_not_go_together_is_refused(own, how, name, message):
+def test_what_does_not_go_together_is_refused(changed, how, name, message):
   with pytest.raises(errors.UserError, match=message):
-    _method(name, dataclasses.replace(_EPSILON, **own), how=_how(**how))
+    _method(name, dataclasses.replace(_EPSILON, **changed), how=_how(**how))
 
 
 def test_clients_that_are_no_silos_are_refused():

@@ -98,7 +98,7 @@ def _with_client(
 
 
 def _without_examples(examples: Examples) -> Examples:
-  return {name: own[:0] for name, own in examples.items()}
+  return {name: feature[:0] for name, feature in examples.items()}
 
 
 def _not_finite(examples: Examples) -> Examples:
@@ -402,7 +402,7 @@ def test_evaluations_see_their_rounds_and_change_nothing(
   tmp_path, one_by_one, rounds
 ):
   method = _ditto()
-  make = _one_by_one if one_by_one else lambda own: own
+  make = _one_by_one if one_by_one else lambda built: built
   seen: list[tuple[int, Any]] = []
 
   async def evaluate(trained: training.Trained) -> None:
@@ -608,8 +608,8 @@ def test_rounds_of_cohorts_of_any_size_are_the_same_in_one_program(
 def test_a_private_run_that_is_interrupted_has_the_same_noise(
   tmp_path, at_once
 ):
-  own = private_aggregation.Gaussian(noise=1.0, clip=1.0, clients=3.0)
-  method = dataclasses.replace(_build('fedadam'), aggregator=own)
+  aggregator = private_aggregation.Gaussian(noise=1.0, clip=1.0, clients=3.0)
+  method = dataclasses.replace(_build('fedadam'), aggregator=aggregator)
   if not at_once:
     method = _one_by_one(method)
   expected = _train(method, client_sampling='poisson')
@@ -621,8 +621,8 @@ def test_a_private_run_that_is_interrupted_has_the_same_noise(
 
 
 def test_a_private_training_is_one_program():
-  own = private_aggregation.Gaussian(noise=1.0, clip=1.0, clients=3.0)
-  method = dataclasses.replace(_build('fedadam'), aggregator=own)
+  aggregator = private_aggregation.Gaussian(noise=1.0, clip=1.0, clients=3.0)
+  method = dataclasses.replace(_build('fedadam'), aggregator=aggregator)
   context = tff.framework.get_context_stack().current
   assert context.rounds(method.next, schedules.PLAN) is not None
 
@@ -734,8 +734,8 @@ def test_what_was_trained_before_a_clients_data_fail_is_kept(tmp_path):
 
   plain = _with_client(dict, padded=False)
   load = plain.train.sets['train']
-  own = [len(load(client_id)['y']) for client_id in plain.train.client_ids]
-  sizes = {'train': np.array(own)}
+  counts = [len(load(client_id)['y']) for client_id in plain.train.client_ids]
+  sizes = {'train': np.array(counts)}
   expected = _train(task=plain, rounds_per_checkpoint=100)
   releases = _Releases()
   saved: list[int] = []
@@ -847,17 +847,17 @@ def test_a_training_without_a_finite_update_stops(
     population.client_ids, {'train': lambda c: _not_finite(load(c))}
   )
   method = _fedadam() if at_once else _one_by_one(_fedadam())
-  own: Any = dict(
+  arguments: Any = dict(
     task=dataclasses.replace(_task(), train=bad),
     method=method,
     total_rounds=total_rounds,
     folder=tmp_path,
   )
-  trained = _train(interrupt=interrupt, **own)
+  trained = _train(interrupt=interrupt, **arguments)
   assert trained.diverged
   assert trained.round == (7 if total_rounds == 7 else 12 if at_once else 10)
   assert trained.rounds_without_update == min(trained.round, 10)
-  again = _train(on_round=lambda *_: pytest.fail('It goes on.'), **own)
+  again = _train(on_round=lambda *_: pytest.fail('It goes on.'), **arguments)
   assert (again.diverged, again.round) == (True, trained.round)
 
 
@@ -1190,12 +1190,12 @@ def _raise_before(patch: Any, owner: Any, name: str, call: int) -> None:
   calls = 0
 
   @functools.wraps(function)
-  def interrupted(*args: Any, **own: Any) -> Any:
+  def interrupted(*args: Any, **kwargs: Any) -> Any:
     nonlocal calls
     calls += 1
     if calls == call:
       raise _Interrupted
-    return function(*args, **own)
+    return function(*args, **kwargs)
 
   patch.setattr(owner, name, interrupted)
 

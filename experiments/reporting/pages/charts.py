@@ -96,9 +96,7 @@ def looks_of_names(
 
 
 def looks_of(series: Sequence[sources.Series]) -> Mapping[str, looks.Look]:
-  return looks_of_names(
-    [own.name for own in series], [own.method for own in series]
-  )
+  return looks_of_names([s.name for s in series], [s.method for s in series])
 
 
 def color_of_method(found: Mapping[str, looks.Look]) -> Spec:

@@ -19,19 +19,19 @@ def of_clients(series: Sequence[sources.Series]) -> charts.Chart | None:
   """Shows the metric of each test client of each method, in all repeats."""
   data = [
     {
-      'method': own.name,
+      'method': method.name,
       'client': client.name,
       'seed': repeat.seed,
       'value': charts.rounded(client.value),
     }
-    for own in series
-    for repeat in own.repeats
+    for method in series
+    for repeat in method.repeats
     for client in repeat.clients
     if math.isfinite(client.value)
   ]
   if not data:
     return None
-  names = [own.name for own in series]
+  names = [method.name for method in series]
   y = charts.field('method', 'nominal', sort=names, axis={'labelLimit': 200})
   x = charts.field(
     'value',
@@ -80,17 +80,17 @@ def of_clients(series: Sequence[sources.Series]) -> charts.Chart | None:
 def of_shares(series: Sequence[sources.Series]) -> charts.Chart | None:
   """Shows the share of the clients up to each value of the metric."""
   data: charts.Rows = []
-  for own in series:
+  for method in series:
     values = sorted(
       client.value
-      for repeat in own.repeats
+      for repeat in method.repeats
       for client in repeat.clients
       if math.isfinite(client.value)
     )
     step = max(1, len(values) // _MOST_POINTS)
     data += [
       {
-        'method': own.name,
+        'method': method.name,
         'value': charts.rounded(value),
         'share': charts.rounded((i + 1) / len(values)),
       }
@@ -133,16 +133,16 @@ def of_shares(series: Sequence[sources.Series]) -> charts.Chart | None:
 def of_gains(series: Sequence[sources.Series]) -> charts.Chart | None:
   """Shows how personalization changes each client's metric, and who is hurt."""
   data: charts.Rows = []
-  for own in series:
-    sign = 1 if own.higher_is_better else -1
-    for repeat in own.repeats:
+  for method in series:
+    sign = 1 if method.higher_is_better else -1
+    for repeat in method.repeats:
       for client in repeat.clients:
         gain = sign * (client.value - client.before)
         if math.isfinite(gain):
           result = _BETTER if gain > 0 else _WORSE if gain < 0 else _SAME
           data.append(
             {
-              'method': own.name,
+              'method': method.name,
               'client': client.name,
               'seed': repeat.seed,
               'before': charts.rounded(client.before),
@@ -152,9 +152,9 @@ def of_gains(series: Sequence[sources.Series]) -> charts.Chart | None:
             }
           )
   names = [
-    own.name
-    for own in series
-    if any(r['method'] == own.name and r['result'] != _SAME for r in data)
+    method.name
+    for method in series
+    if any(r['method'] == method.name and r['result'] != _SAME for r in data)
   ]
   if not names:
     return None
@@ -228,8 +228,8 @@ def _groups(repeat: sources.Repeat) -> Mapping[str, float]:
   """Returns the metric over all examples of each known group."""
   found = repeat.result.get('groups') or {}
   return {
-    group: own['pooled'] if isinstance(own, dict) else own
-    for group, own in found.items()
+    group: value['pooled'] if isinstance(value, dict) else value
+    for group, value in found.items()
   }
 
 
@@ -237,13 +237,13 @@ def of_groups(series: Sequence[sources.Series]) -> charts.Chart | None:
   """Shows the metric of each known group of clients."""
   data = [
     {
-      'method': own.name,
+      'method': method.name,
       'group': group,
       'seed': repeat.seed,
       'value': charts.rounded(value),
     }
-    for own in series
-    for repeat in own.repeats
+    for method in series
+    for repeat in method.repeats
     for group, value in _groups(repeat).items()
     if value is not None
   ]
@@ -281,12 +281,12 @@ def of_groups(series: Sequence[sources.Series]) -> charts.Chart | None:
 def of_clusters(series: Sequence[sources.Series]) -> charts.Chart | None:
   """Shows the number of test clients in each cluster, by group if known."""
   data: charts.Rows = []
-  for own in series:
-    for repeat in own.repeats:
+  for method in series:
+    for repeat in method.repeats:
       found = repeat.result.get('clusters') or {}
       sizes = found.get('sizes', {})
       groups = found.get('groups') or {}
-      place = f'{own.name}, seed {repeat.seed}'
+      place = f'{method.name}, seed {repeat.seed}'
       for cluster, size in sizes.items():
         inside = groups.get(cluster) or {'': size}
         data += [

@@ -102,7 +102,10 @@ def _rows_of_points(
   settings = list(settings)
   return [
     {
-      **{own.name: own.shown(point.values.get(own.name)) for own in settings},
+      **{
+        setting.name: setting.shown(point.values.get(setting.name))
+        for setting in settings
+      },
       'validation': charts.rounded(point.validation),
       'test': charts.rounded(point.test),
       'repeats': len(point.records),
@@ -151,7 +154,7 @@ def _pair(
   }
   if x.drawn or y.drawn:
     note = 'Points that diverged or are not finished are left out.'
-    own: charts.Spec = {
+    drawing: charts.Spec = {
       'mark': {'type': 'circle', 'size': 160, 'opacity': 1},
       'height': 300,
     }
@@ -159,7 +162,7 @@ def _pair(
   else:
     note = 'Cells without a number diverged or are not finished.'
     number = charts.field('validation', 'quantitative', format='.3g')
-    own = {
+    drawing = {
       'layer': [
         {
           'mark': {'type': 'rect', 'stroke': 'white'},
@@ -182,7 +185,7 @@ def _pair(
       else ''
     ),
     list(best.values()),
-    {'encoding': encoding, **own},
+    {'encoding': encoding, **drawing},
   )
 
 
@@ -235,18 +238,18 @@ def _parallel(
   data: charts.Rows = []
   ticks: charts.Rows = []
   for setting in varied:
-    own, last = setting.name, len(setting.values) - 1
+    axis, last = setting.name, len(setting.values) - 1
     places = {setting.shown(v): i / last for i, v in enumerate(setting.values)}
     # If there are many values, only some are written on the axis.
     written = setting.values[:: 1 + last // _MOST_LISTED]
     ticks += [
-      {'axis': own, 'place': places[setting.shown(v)], 'text': _as_text(v)}
+      {'axis': axis, 'place': places[setting.shown(v)], 'text': _as_text(v)}
       for v in written
     ]
     data += [
-      {'point': i, 'axis': own, 'place': places[row[own]], **row}
+      {'point': i, 'axis': axis, 'place': places[row[axis]], **row}
       for i, row in enumerate(rows)
-      if row[own] in places
+      if row[axis] in places
     ]
   data += [
     {

@@ -115,8 +115,8 @@ def _by_round(
 def of_candidates(series: Sequence[sources.Series]) -> charts.Chart | None:
   """Shows the mean metric at each candidate, such as each number of epochs."""
   data: charts.Rows = []
-  for own in series:
-    for repeat in own.repeats:
+  for method in series:
+    for repeat in method.repeats:
       result = repeat.result
       for name, numbers in result.get('candidates', {}).items():
         if numbers.get('value') is None:
@@ -127,7 +127,7 @@ def of_candidates(series: Sequence[sources.Series]) -> charts.Chart | None:
             label = numbers['label']
             data.append(
               {
-                'method': f'{own.name}, {label}' if label else own.name,
+                'method': f'{method.name}, {label}' if label else method.name,
                 'candidate': name,
                 'place': numbers['value'],
                 'unit': numbers['unit'],
@@ -150,7 +150,7 @@ def of_candidates(series: Sequence[sources.Series]) -> charts.Chart | None:
     return None
   units = list(dict.fromkeys(row['unit'] for row in data))
   names = list(dict.fromkeys(row['method'] for row in data))
-  by_name = {own.name: own.method for own in series}
+  by_name = {s.name: s.method for s in series}
   methods = [by_name.get(name, name) for name in names]
   y = {
     'aggregate': 'mean',
@@ -213,13 +213,13 @@ def of_candidates(series: Sequence[sources.Series]) -> charts.Chart | None:
 def of_communication(series: Sequence[sources.Series]) -> charts.Chart | None:
   """Shows the metric by the number of parameters that a training sends."""
   data = []
-  for own in series:
-    for repeat in own.repeats:
+  for method in series:
+    for repeat in method.repeats:
       sent = repeat.result.get('communication', {}).get('total_parameters')
       if sent and math.isfinite(repeat.mean):
         data.append(
           {
-            'method': own.name,
+            'method': method.name,
             'seed': repeat.seed,
             'sent': charts.rounded(sent),
             'value': charts.rounded(repeat.mean),

@@ -158,7 +158,9 @@ def to_html(report: Report, seconds_to_refresh: int | None = None) -> str:
   Returns:
     The HTML of the page.
   """
-  sections = [own for own in report.sections if own.parts or own.text]
+  sections = [
+    section for section in report.sections if section.parts or section.text
+  ]
   specs = {
     _id(part.name): part.to_spec() | {'data': _by_column(part.data)}
     for part in report.parts
@@ -173,10 +175,12 @@ def to_html(report: Report, seconds_to_refresh: int | None = None) -> str:
     title=html.escape(report.title),
     summary=html.escape(report.summary),
     navigation=''.join(
-      f'<a href="#{own.anchor}">{html.escape(own.title)}</a>'
-      for own in sections
+      f'<a href="#{section.anchor}">{html.escape(section.title)}</a>'
+      for section in sections
     ),
-    sections=''.join(_of_section(own, report.command) for own in sections),
+    sections=''.join(
+      _of_section(section, report.command) for section in sections
+    ),
     style=(_HERE / 'page.css').read_text(encoding='utf-8'),
     script=_in_script((_HERE / 'page.js').read_text(encoding='utf-8')),
     libraries=_in_script(_libraries()),

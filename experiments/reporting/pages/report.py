@@ -35,12 +35,12 @@ def _what_was_run(
   rows = []
   for entry in entries:
     if isinstance(entry, sources.Run):
-      own = entry.configuration
+      settings = entry.configuration
       cells = [
-        own['task.name'],
+        settings['task.name'],
         ', '.join(entry.asked),
-        str(own['seed']),
-        str(own['total_rounds']),
+        str(settings['seed']),
+        str(settings['total_rounds']),
         entry.status,
       ]
     else:
@@ -49,7 +49,10 @@ def _what_was_run(
       seeds = {
         record['seed'] for point in entry.points for record in point.records
       }
-      tasks = {own['task.name'] for own in entry.configurations.values()}
+      tasks = {
+        configuration['task.name']
+        for configuration in entry.configurations.values()
+      }
       cells = [
         ', '.join(sorted(tasks)) or 'a grid',
         ', '.join(rows_of_grid),
@@ -143,20 +146,20 @@ def _results(series: Sequence[sources.Series]) -> page.Section:
   if not series:
     return page.Section('Results', [], 'No method is finished yet.')
   rows = []
-  for own in series:
-    hurt = [share for r in own.repeats if (share := _hurt(r)) is not None]
-    weak = 0.1 if own.higher_is_better else 0.9
-    values = [[client.value for client in r.clients] for r in own.repeats]
+  for method in series:
+    hurt = [share for r in method.repeats if (share := _hurt(r)) is not None]
+    weak = 0.1 if method.higher_is_better else 0.9
+    values = [[client.value for client in r.clients] for r in method.repeats]
     rows.append(
       [
-        sheets.Cell(own.name),
-        sheets.spread([repeat.mean for repeat in own.repeats]),
+        sheets.Cell(method.name),
+        sheets.spread([repeat.mean for repeat in method.repeats]),
         sheets.number(statistics.fmean(map(np.std, values))),
         sheets.number(statistics.fmean(_quantile(v, 0.5) for v in values)),
         sheets.number(statistics.fmean(_quantile(v, weak) for v in values)),
         sheets.share(statistics.fmean(hurt) if hurt else None),
-        sheets.Cell(_most_often(own.repeats)),
-        sheets.number(len(own.repeats), 'd'),
+        sheets.Cell(_most_often(method.repeats)),
+        sheets.number(len(method.repeats), 'd'),
       ]
     )
   sheet = sheets.Sheet(
@@ -181,13 +184,13 @@ def _results(series: Sequence[sources.Series]) -> page.Section:
 
 def _privacy(series: Sequence[sources.Series]) -> page.Section:
   rows = []
-  for own in series:
-    guarantee = own.repeats[0].result.get('privacy')
+  for method in series:
+    guarantee = method.repeats[0].result.get('privacy')
     if guarantee:
       epsilon = guarantee['epsilon']
       rows.append(
         [
-          sheets.Cell(own.name),
+          sheets.Cell(method.name),
           sheets.number(math.inf if epsilon is None else epsilon),
           sheets.number(guarantee['delta'], '.2g'),
           sheets.Cell(guarantee['text']),
@@ -204,16 +207,16 @@ def _privacy(series: Sequence[sources.Series]) -> page.Section:
 
 def _costs(series: Sequence[sources.Series]) -> page.Section:
   rows = []
-  for own in series:
+  for method in series:
     results = [
       repeat.result
-      for repeat in own.repeats
+      for repeat in method.repeats
       if 'communication' in repeat.result
     ]
     if results:
       rows.append(
         [
-          sheets.Cell(own.name),
+          sheets.Cell(method.name),
           *(
             _over_repeats(results, keys, form)
             for keys, form in (
@@ -313,9 +316,9 @@ def _curves(
 ) -> list[learning_charts.Curve]:
   """Lists the curves of one kind of all runs, including runs in progress."""
   return [
-    (own.name(name), name, run.configuration['seed'], metrics)
-    for own in sources.configurations(runs)
-    for run in own.runs
+    (configuration.name(name), name, run.configuration['seed'], metrics)
+    for configuration in sources.configurations(runs)
+    for run in configuration.runs
     for name, metrics in getattr(run, kind).items()
   ]
 

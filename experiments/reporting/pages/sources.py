@@ -128,7 +128,7 @@ class Run:
   @property
   def metric(self) -> str | None:
     """The name of the metric; None before a method is finished."""
-    return next((own['metric'] for own in self.methods.values()), None)
+    return next((result['metric'] for result in self.methods.values()), None)
 
   @property
   def status(self) -> str:

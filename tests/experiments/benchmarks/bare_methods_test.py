@@ -29,8 +29,8 @@ def test_rounds_are_those_of_the_method(name):
   for _ in range(_ROUNDS):
     weights = run_round(weights)
   assert np.abs(expected['kernel']).max() > 0.01
-  for weight, own in expected.items():
-    np.testing.assert_allclose(weights[weight], own, rtol=1e-3, atol=1e-4)
+  for weight, value in expected.items():
+    np.testing.assert_allclose(weights[weight], value, rtol=1e-3, atol=1e-4)
 
 
 def test_each_method_has_a_loop():
@@ -58,8 +58,8 @@ def test_rounds_of_prompts_are_those_of_fedpc():
     weights = run_round(weights)
   moved = expected['phi'] - workload.model.init(tf.constant([0, 0]))['phi']
   assert np.abs(moved).max() > 5e-4
-  for weight, own in expected.items():
-    np.testing.assert_allclose(weights[weight], own, atol=1e-4)
+  for weight, value in expected.items():
+    np.testing.assert_allclose(weights[weight], value, atol=1e-4)
 
 
 def test_rounds_of_fedembed_are_those_of_the_method():

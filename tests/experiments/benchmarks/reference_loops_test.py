@@ -94,18 +94,18 @@ class TestReferenceLoops:
     sgd = optimizers.Optimizer('sgd', workload.learning_rate)
 
     @tf.function(autograph=False)
-    def by_hand(own, held_out):
+    def by_hand(client, held_out):
       return client_work.evaluate_epochs(
         lambda learner: client_work.evaluate(model, learner.weights, held_out),
         sgd.start(weights),
-        lambda _, learner: client_work.train(model, learner, own, sgd)[0],
+        lambda _, learner: client_work.train(model, learner, client, sgd)[0],
         2,
       )
 
     finetune = reference_loops.keras_finetuning(workload, evaluation, 2)
     results = finetune(weights)
-    for k, (own, held_out) in enumerate(zip(workload.clients, evaluation)):
-      expected = by_hand(own, held_out)
+    for k, (client, held_out) in enumerate(zip(workload.clients, evaluation)):
+      expected = by_hand(client, held_out)
       for name, of_clients in zip(('accuracy', 'loss'), results):
         np.testing.assert_allclose(
           of_clients[k], expected[name][0] / expected[name][1], rtol=1e-3

@@ -75,8 +75,8 @@ class TestConfig:
 
   def test_the_baseline_is_a_method_of_the_run(self):
     two = dict(algorithms='local,fedavg+finetuning')
-    own = _resolve(None, ['baseline=finetuning'], **two).run
-    assert own.baseline == 'finetuning'
+    run = _resolve(None, ['baseline=finetuning'], **two).run
+    assert run.baseline == 'finetuning'
     for other in ('fedavg', 'fedavgg'):
       with pytest.raises(errors.UserError, match=f"--set: .*'{other}'"):
         _resolve(None, [f'baseline={other}'], **two)
@@ -176,19 +176,19 @@ class TestConfig:
     assert config.run.aggregator == 'robust'
     fedadam = _own(config, 'fedadam')
     for name in ('finetuning', 'knn_per', 'ensemble'):
-      own = _own(config, name)
-      assert {key: own[key] for key in fedadam} == fedadam
+      settings_of_method = _own(config, name)
+      assert {key: settings_of_method[key] for key in fedadam} == fedadam
 
     hypcluster = _resolve(f'{task}_hypcluster')
     assert list(hypcluster.method_settings) == ['hypcluster']
     assert hypcluster.task_settings == config.task_settings
-    own = hypcluster.method_settings['hypcluster'].to_dict()
+    settings_of_method = hypcluster.method_settings['hypcluster'].to_dict()
     assert (
-      hypcluster.training.total_rounds - own['warmstart_rounds']
+      hypcluster.training.total_rounds - settings_of_method['warmstart_rounds']
       == config.training.total_rounds
     )
     ensemble = _own(config, 'ensemble')
-    assert own['num_clusters'] == ensemble['num_clusters']
+    assert settings_of_method['num_clusters'] == ensemble['num_clusters']
 
   def test_a_preset_may_set_what_is_not_chosen_after_all(self):
     config = _resolve(
@@ -334,10 +334,10 @@ def test_a_pair_has_settings_of_its_own(tmp_path):
     [f'{_PAIR}.client_learning_rate=.5', 'batch_size=4'],
     algorithms=f'fedavg,{_PAIR}',
   )
-  own = _own(config, _PAIR)
-  assert own['finetuning_epochs'] == 3
-  assert own['client_learning_rate'] == 0.5
-  assert 'num_clusters' in own
+  settings_of_method = _own(config, _PAIR)
+  assert settings_of_method['finetuning_epochs'] == 3
+  assert settings_of_method['client_learning_rate'] == 0.5
+  assert 'num_clusters' in settings_of_method
   assert _own(config, 'fedavg')['client_learning_rate'] != 0.5
   preset.write_text(tomli_w.dumps(config.to_dict()))
   assert configs.from_file(preset) == config
@@ -360,5 +360,5 @@ def test_a_pair_with_a_short_name_is_called_by_it():
     algorithms='fedavg+finetuning,finetuning',
   )
   assert list(config.method_settings) == ['finetuning']
-  own = _own(config, 'finetuning')
-  assert own['finetuning_epochs'] == 3
+  settings_of_method = _own(config, 'finetuning')
+  assert settings_of_method['finetuning_epochs'] == 3

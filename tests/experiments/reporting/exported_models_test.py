@@ -50,8 +50,8 @@ def _prompted():
 )
 def test_predictions_are_those_of_the_model(tmp_path, model, entries):
   weights = model.random_init(_SEED)
-  own = exported_models.Exported(model, weights, _NO_FACTS)
-  exported_models.write(tmp_path / 'out', {'': own})
+  exported = exported_models.Exported(model, weights, _NO_FACTS)
+  exported_models.write(tmp_path / 'out', {'': exported})
   features = _features(model)
   loaded = tf.saved_model.load(str(tmp_path / 'out/saved_model'))
   found = loaded.signatures['serving_default'](**features)
@@ -78,8 +78,8 @@ def test_predictions_are_those_of_the_model(tmp_path, model, entries):
 
 def test_what_the_readme_says_works(tmp_path, monkeypatch):
   model = networks.NetworkClassifier((6,), 3, types=2)
-  own = exported_models.Exported(model, model.init(_SEED), _NO_FACTS)
-  exported_models.write(tmp_path / 'out', {'': own})
+  exported = exported_models.Exported(model, model.init(_SEED), _NO_FACTS)
+  exported_models.write(tmp_path / 'out', {'': exported})
   lines = (tmp_path / 'out/README.md').read_text().splitlines()
   code = '\n'.join(line[4:] for line in lines if line.startswith('    '))
   monkeypatch.chdir(tmp_path / 'out')
@@ -96,9 +96,9 @@ def test_a_disk_that_is_full_is_an_error_and_leaves_nothing(
 
   monkeypatch.setattr(np, 'savez', full)
   model = networks.NetworkRegressor((2,))
-  own = exported_models.Exported(model, model.init(_SEED), _NO_FACTS)
+  exported = exported_models.Exported(model, model.init(_SEED), _NO_FACTS)
   with pytest.raises(errors.ResourceError, match='No space left'):
-    exported_models.write(tmp_path / 'out', {'': own})
+    exported_models.write(tmp_path / 'out', {'': exported})
   assert not list(tmp_path.iterdir())
 
 

@@ -43,7 +43,8 @@ def test_numbers_of_rounds(tmp_path):
     for k, rounds in enumerate([20, 5, 10, 20])
   ]
   means = [
-    own.values('fedavg', 'test', 'mean') for own in repeats.read(folders)
+    of_rounds.values('fedavg', 'test', 'mean')
+    for of_rounds in repeats.read(folders)
   ]
   assert means == [[1], [2], [0, 3]]
 

@@ -90,7 +90,7 @@ def test_tensorboard_reads_the_rounds_of_two_processes(tmp_path):
     asyncio.run(manager.release({'loss': 0.5 / key}, key))
   events = event_accumulator.EventAccumulator(str(tmp_path))
   events.Reload()
-  assert [(own.step, own.value) for own in events.Scalars('loss')] == [
+  assert [(event.step, event.value) for event in events.Scalars('loss')] == [
     (1, 0.5),
     (2, 0.25),
   ]

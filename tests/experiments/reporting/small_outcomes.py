@@ -69,7 +69,7 @@ def make(
   attributes = {}
   if groups is not None:
     names = ('x', 'y')
-    values = {client: names.index(own) for client, own in groups.items()}
+    values = {client: names.index(group) for client, group in groups.items()}
     attributes['group'] = task.Attribute(names, values)
   return outcomes.Outcome(
     evaluated or make_evaluation(baseline, chosen),

@@ -80,9 +80,9 @@ def test_groups_have_a_row_of_the_metric_of_all_their_examples():
     small_outcomes.make(groups={'a': 'x', 'b': 'y', 'c': 'x'})
   )
   table = tables.of_groups({'fedavg': result, 'other': result})
-  own = result['groups']
+  groups = result['groups']
   x, all_of_them = (
-    f'{pooled:#.4g}' for pooled in (own['x']['pooled'], result['pooled'])
+    f'{pooled:#.4g}' for pooled in (groups['x']['pooled'], result['pooled'])
   )
   assert _row(table, 'x') == ['2', x, x]
   assert _row(table, 'all') == ['3', all_of_them, all_of_them]

@@ -46,12 +46,12 @@ def test_own_clients_have_the_numbers_of_the_run_bit_for_bit(
   finished, tmp_path
 ):
   results = _evaluate(finished.folder, tmp_path / 'out')
-  own = json.loads((finished.folder / 'results.json').read_text())['methods']
+  of_run = json.loads((finished.folder / 'results.json').read_text())['methods']
   assert tuple(results) == _METHODS
   for name, result in results.items():
     # The candidates have what there was to choose by, too.
     for what in ('test', 'before', 'pooled', 'chosen', 'candidates', 'costs'):
-      assert result[what] == own[name][what]
+      assert result[what] == of_run[name][what]
     assert result['clients_in_training'] == 6
   assert small_runs.rows(tmp_path / 'out') == small_runs.rows(finished.folder)
 
@@ -63,12 +63,12 @@ def test_new_clients_are_as_old_ones_but_for_what_these_keep(
   results = _evaluate(finished.folder, tmp_path / 'out', f'task.path={path}')
   rows = small_runs.rows(tmp_path / 'out')
   assert all(result['clients_in_training'] == 0 for result in results.values())
-  for own, new in zip(small_runs.rows(finished.folder), rows, strict=True):
-    assert new['client'] == f'new {own["client"]}'
-    assert new['before'] == own['before']
-    assert new['candidate'] == own['candidate']
-    has_same = new['metric'] == own['metric']
-    assert has_same == (own['method'] != 'ditto')
+  for old, new in zip(small_runs.rows(finished.folder), rows, strict=True):
+    assert new['client'] == f'new {old["client"]}'
+    assert new['before'] == old['before']
+    assert new['candidate'] == old['candidate']
+    has_same = new['metric'] == old['metric']
+    assert has_same == (old['method'] != 'ditto')
   # What they start from is the global model.
   of_ditto = results['ditto']['candidates']
   assert (
@@ -92,7 +92,9 @@ def test_all_clients_of_a_new_table_may_be_evaluated(finished, tmp_path, copy):
   settings = (f'task.path={path}', 'task.hold_out=all_clients')
   (result,) = _evaluate(source, tmp_path / 'out', *settings).values()
   assert result['test']['num_clients'] == 2
-  assert not any('validation' in own for own in result['candidates'].values())
+  assert not any(
+    'validation' in candidate for candidate in result['candidates'].values()
+  )
   # The same command has nothing more to do.
   assert _evaluate(source, tmp_path / 'out', *settings)['finetuning'] == result
 
@@ -152,9 +154,9 @@ def test_a_method_of_its_own_clients_alone_is_told(finished):
   silos = dataclasses.replace(
     task_registry.load('synthetic', num_train_clients=2), cross_silo=True
   )
-  own = algorithm_registry.make_settings('mocha', {})
+  settings = algorithm_registry.make_settings('mocha', {})
   method = algorithm_registry.build(
-    'mocha', silos.model, own, aggregation.mean(), ('test',), num_clients=2
+    'mocha', silos.model, settings, aggregation.mean(), ('test',), num_clients=2
   )
   run = results_folder.read(finished.folder)
   with pytest.raises(errors.UserError, match='only clients that it was train'):

@@ -87,11 +87,11 @@ def test_exported_models_have_the_metrics_of_the_run(finished, tmp_path):
   )
   assert not done.returncode, done.stderr
   found = json.loads(done.stdout)
-  own = {(row['method'], row['client']): row for row in small_runs.rows(run)}
+  rows = {(row['method'], row['client']): row for row in small_runs.rows(run)}
   for k in range(6):
     client = f'c{k}'
-    finetuned = own['finetuning', client]
-    cluster = own['hypcluster', client]
+    finetuned = rows['finetuning', client]
+    cluster = rows['hypcluster', client]
     assert finetuned['candidate'] != '0 epochs'
     for path, expected in (
       (global_model, finetuned['before']),

@@ -152,7 +152,7 @@ def test_text_depends_on_the_seed_and_not_on_other_contexts(
   assert 'beer question' in both and 'beer answer' in both
   one = lines(contexts=('beer answer',))
   assert 'beer question' not in one
-  (row,) = (own for own in one.splitlines() if 'beer answer' in own)
+  (row,) = (line for line in one.splitlines() if 'beer answer' in line)
   assert row.split('beer answer')[1].strip() in both
 
 
@@ -189,10 +189,10 @@ def test_says_what_is_wrong(run, data_dir, changes, message):
 
 def test_another_gpt2_is_refused(run, data_dir, tmp_path):
   shutil.copytree(data_dir, tmp_path / 'data')
-  own = tmp_path / 'data/gpt2/model.safetensors'
-  damaged = bytearray(own.read_bytes())
+  path = tmp_path / 'data/gpt2/model.safetensors'
+  damaged = bytearray(path.read_bytes())
   damaged[-3] ^= 1
-  own.write_bytes(damaged)
+  path.write_bytes(damaged)
   with pytest.raises(errors.UserError, match='other frozen weights'):
     _generate(run, str(tmp_path / 'data'))
 

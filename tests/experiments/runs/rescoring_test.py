@@ -74,8 +74,9 @@ def _utterance(scores, group=None):
 )
 def test_the_model_counts_by_its_weight(weight, expected):
   # At .1: -2.9, -1.9, -9.9; at .5: -2.5, -5.5, -5.5.
-  own, of_model = _utterance([-3.0, -1.0, -11.0]), np.array([-2.0, -10, 0])
-  chosen = rescoring.choose(own, of_model, weight)
+  utterance = _utterance([-3.0, -1.0, -11.0])
+  of_model = np.array([-2.0, -10, 0])
+  chosen = rescoring.choose(utterance, of_model, weight)
   assert chosen == f'hypothesis {expected}'
 
 
@@ -200,7 +201,7 @@ def test_a_trained_model_makes_fewer_errors(run, data_dir, tmp_path, capsys):
   assert not rescoring.main([run], nbest, 0.5, output, data_dir)
   result = json.loads(output.read_text())
   assert result['chosen'][run] == list(_SITES.values())
-  rates = {n: own['word_error_rate'] for n, own in result['rows'].items()}
+  rates = {n: row['word_error_rate'] for n, row in result['rows'].items()}
   errors_of_first = sum(
     _reference_distance(text.split(), '. is hot the hot'.split())
     for text in _SITES.values()

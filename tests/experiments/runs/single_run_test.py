@@ -153,8 +153,8 @@ class TestRun:
     found = results_folder.read(self.root / 'whole').validation
     # A method without rounds has no course.
     assert list(found) == ['fedavg', 'finetuning']
-    for own in found.values():
-      assert own['round'] == [2, 4, 6]
+    for metrics in found.values():
+      assert metrics['round'] == [2, 4, 6]
     assert found['finetuning']['before'] == found['fedavg']['metric']
     chosen = set(map(int, found['finetuning']['candidate']))
     assert chosen <= set(range(3))
@@ -203,13 +203,15 @@ class TestRun:
     )
     results = small_runs.run(config, self.root / 'private')
     written = json.loads((self.root / 'private/results.json').read_text())
-    own = written['methods']['fedavg']['privacy']
-    assert own == json.loads(json.dumps(results['fedavg']['privacy']))
-    assert own['epsilon'] == pytest.approx(9, abs=0.1)
-    assert own['delta'] == 6**-1.1
-    assert 'Poisson, each of 6 clients with q = 0.6667' in own['sampling']
-    assert own['noise'] > 0
-    assert any('validation clients in the' in s for s in own['not_covered'])
+    guarantee = written['methods']['fedavg']['privacy']
+    assert guarantee == json.loads(json.dumps(results['fedavg']['privacy']))
+    assert guarantee['epsilon'] == pytest.approx(9, abs=0.1)
+    assert guarantee['delta'] == 6**-1.1
+    assert 'Poisson, each of 6 clients with q = 0.6667' in guarantee['sampling']
+    assert guarantee['noise'] > 0
+    assert any(
+      'validation clients in the' in s for s in guarantee['not_covered']
+    )
     assert written['methods']['local']['privacy'] is None
     text = io.StringIO()
     tables.print_results(results, text)
@@ -515,11 +517,11 @@ class TestDiverged:
       single_run.refuse_diverged(runs)
 
   def test_it_has_no_number(self):
-    own = self.results['fedavg']
-    assert own['diverged']
-    assert own['test']['num_clients'] == 4
+    result = self.results['fedavg']
+    assert result['diverged']
+    assert result['test']['num_clients'] == 4
     for name in ('mean', 'interval', 'weighted_mean', 'largest_tenth', 'hurt'):
-      assert own['test'][name] is None
+      assert result['test'][name] is None
     assert self.results['local']['against']['fedavg']['p_wilcoxon'] is None
     (hurt,) = {
       row['hurt']

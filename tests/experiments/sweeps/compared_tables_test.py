@@ -24,7 +24,7 @@ def _record(seed, test, pooled):
 def _point(name, *records):
   return grid_results.of_point(
     grid_file.Point(name, {}, {}),
-    [{**own, 'validation': 1.0} for own in records],
+    [{**record, 'validation': 1.0} for record in records],
   )
 
 
@@ -52,16 +52,16 @@ def test_a_cell_is_the_mean_over_repeats_of_all_examples_of_a_group(
 
 
 def test_clients_are_compared_by_their_means_over_repeats():
-  own = compared_tables.compare(_ROWS)
-  beer = own['GroupFL against FL']['beer']
+  comparisons = compared_tables.compare(_ROWS)
+  beer = comparisons['GroupFL against FL']['beer']
   assert (beer['better'], beer['worse'], beer['num_clients']) == (1, 1, 2)
   assert beer['difference'] == pytest.approx(0.0)
 
 
 def test_a_client_that_diverged_in_a_repeat_is_not_compared():
-  own = compared_tables.compare(_ROWS)
-  assert 'tea' not in own['GroupFL against FL']
-  assert own['GroupFL against FL']['all']['num_clients'] == 2
+  comparisons = compared_tables.compare(_ROWS)
+  assert 'tea' not in comparisons['GroupFL against FL']
+  assert comparisons['GroupFL against FL']['all']['num_clients'] == 2
 
 
 def test_comparisons_are_written(tmp_path):
@@ -110,8 +110,8 @@ def test_without_groups_all_clients_are_compared():
     'first': _ungrouped([1, 0, 0], [0, 1, 0], 0.5),
     'second': _ungrouped([1, 1, 0], [0, 1, 1], 0.5),
   }
-  ((pair, own),) = compared_tables.compare(rows).items()
-  assert (pair, list(own)) == ('second against first', ['all'])
+  ((pair, comparison),) = compared_tables.compare(rows).items()
+  assert (pair, list(comparison)) == ('second against first', ['all'])
   # Of 'a' both have all right; of 'b' the second alone; of 'c' nobody.
-  counts = own['all']['num_clients'], own['all']['better'], own['all']['worse']
-  assert counts == (3, 1, 0)
+  found = comparison['all']
+  assert (found['num_clients'], found['better'], found['worse']) == (3, 1, 0)

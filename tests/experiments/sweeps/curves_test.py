@@ -40,9 +40,9 @@ def test_self_fl_is_compared_in_both_cases_at_all_rates():
     assert config.task_settings.dimension * len(table.grid.repeats) == 200
     if point.algorithm == 'self_fl':
       # It knows the variance, and is smoothed by the part that is active.
-      own = config.method_settings['self_fl'].trainer
-      assert own.inter_variance == config.task_settings.inter_variance
-      assert own.smoothed
+      settings = config.method_settings['self_fl'].trainer
+      assert settings.inter_variance == config.task_settings.inter_variance
+      assert settings.smoothed
 
 
 def test_rows_are_means_over_the_repeats_that_are_finished():
@@ -76,9 +76,9 @@ def test_rows_are_means_over_the_repeats_that_are_finished():
 def test_noise_is_extrapolated_to_a_larger_population():
   table = curves.read('digits_private')
   config = configs.resolve(table.grid.request(table.grid.points[0], 0))
-  own, many = config.training.clients_per_round, table.population
+  few, many = config.training.clients_per_round, table.population
   # The noise on the mean of a round is the same in both.
-  assert own / many.clients_per_round == table.most
+  assert few / many.clients_per_round == table.most
   epsilons = curve_reproduction.extrapolated(table)
   assert epsilons.keys() == {0, 0.1, 0.2, 0.5, 1}
   assert epsilons[0] == math.inf

@@ -105,7 +105,9 @@ def test_published_figures_are_beside_those_of_distilgpt2(
 def test_claims_are_decided_by_the_intervals_over_users(tmp_path, capsys):
   _show(tmp_path, _winners())
   written = json.loads((tmp_path / 'comparisons.json').read_text())
-  found = {(own['text'], own['users']): own for own in written['claims']}
+  found = {
+    (claim['text'], claim['users']): claim for claim in written['claims']
+  }
   improves = found['FedPC improves with k', 'withheld']
   assert improves['holds']
   # The users vary .3 times more.
@@ -127,8 +129,8 @@ def test_claims_are_decided_by_the_intervals_over_users(tmp_path, capsys):
 def test_times_are_of_a_user(tmp_path, capsys):
   _show(tmp_path, _winners())
   lines = capsys.readouterr().out.splitlines()
-  own = [line.split() for line in lines if line.split()[:1] == ['FedPC']]
-  assert own[-1][1:] == ['250.0', '500.0']
+  rows = [line.split() for line in lines if line.split()[:1] == ['FedPC']]
+  assert rows[-1][1:] == ['250.0', '500.0']
 
 
 def test_what_diverged_has_no_figure(tmp_path):
@@ -141,11 +143,11 @@ def test_each_method_has_a_candidate_for_each_k(name):
   table = published_tables.read(name)
   for point in table.whole.points:
     config = configs.resolve(table.whole.request(point, 0))
-    (own,) = config.method_settings
+    (method_name,) = config.method_settings
     method = registry.build(
-      own,
+      method_name,
       _MODELS[config.task_settings.trained],
-      config.method_settings[own],
+      config.method_settings[method_name],
       aggregation.mean(),
       ('evaluation',),
     )

@@ -23,15 +23,16 @@ def _record(point, seed, validation, **fields):
 class TestResults:
   @pytest.fixture(autouse=True)
   def _set_up(self):
-    values = [{'rate': rate} for rate in (1, 2, 3)]
-    self.points = [grid_file.Point('fedavg', own, {}) for own in values]
+    self.points = [
+      grid_file.Point('fedavg', {'rate': rate}, {}) for rate in (1, 2, 3)
+    ]
 
   def best(self, *validation, **fields):
     results = [
       grid_results.of_point(
-        point, [_record(point, s, v, **fields) for s, v in enumerate(own)]
+        point, [_record(point, s, v, **fields) for s, v in enumerate(repeats)]
       )
-      for point, own in zip(self.points, validation)
+      for point, repeats in zip(self.points, validation)
     ]
     return grid_results.best(results)
 
@@ -47,8 +48,8 @@ class TestResults:
     assert self.best(*validation)['fedavg'].point.values['rate'] == rate
 
   def test_a_missing_repeat_is_no_winner(self):
-    own = _record(self.points[0], 0, 0.9)
-    result = grid_results.of_point(self.points[0], [own, None])
+    record = _record(self.points[0], 0, 0.9)
+    result = grid_results.of_point(self.points[0], [record, None])
     assert not grid_results.best([result])
 
   def test_a_point_that_diverged_on_a_test_client_is_no_winner(self):
@@ -58,7 +59,7 @@ class TestResults:
       grid_results.of_point(point, [record])
       for point, record in zip(self.points, records)
     ]
-    assert [own.validation for own in results] == [None, 0.9]
+    assert [result.validation for result in results] == [None, 0.9]
     assert grid_results.best(results)['fedavg'].point is self.points[1]
 
   def test_results_are_written_after_all_other_files(

@@ -77,11 +77,11 @@ class TestJobs:
 
 
 def test_what_begins_with_a_training_is_in_its_job():
-  small = dict(own.split('=') for own in small_runs.SMALL)
+  small = dict(setting.split('=') for setting in small_runs.SMALL)
   settings = {**small, 'clients_per_round': 0}
   finetuning = {'finetuning_epochs': 1}
   groups = {'groups': 'inferred', 'num_groups': 2, 'group_epochs': 3}
-  own = {
+  methods = {
     'fedadam': {},
     'fedadam+finetuning': finetuning,
     'group': groups,
@@ -93,7 +93,7 @@ def test_what_begins_with_a_training_is_in_its_job():
       'settings': {**settings, **values},
       'values': {'total_rounds': [4, 6]},
     }
-    for name, values in own.items()
+    for name, values in methods.items()
   ]
   grid = grid_file.parse({'repeats': [1], 'grid': grids}, 'grid')
   (job,) = grid_work.make_jobs(grid_work.make_runs(grid), None, None)

@@ -128,7 +128,7 @@ def test_halving_runs_the_best_points_with_more_rounds(tmp_path):
   grid = grids.open_grid(*arguments)
   assert grid.carry_out() == 0
   assert sorted(given) == sorted(expected)
-  points = [tuple(own.point.values.values()) for own in grid.results()]
+  points = [tuple(result.point.values.values()) for result in grid.results()]
   assert points == expected
 
 
@@ -154,7 +154,9 @@ def test_rows_that_are_configured_alike_share_their_runs(tmp_path):
   grid = grids.open_grid(contents, tmp_path / 'out', None, launcher)
   assert grid.carry_out() == 0
   assert sorted(launcher.given) == [(0.1,), (1,)]
-  results = [(own.point.name, own.validation) for own in grid.results()]
+  results = [
+    (result.point.name, result.validation) for result in grid.results()
+  ]
   assert results == [('one', 0.1), ('one', 1), ('again', 0.1), ('again', 1)]
 
 

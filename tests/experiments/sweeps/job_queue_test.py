@@ -40,8 +40,8 @@ def _start(tmp_path):
     return queue
 
   yield start
-  for own in started:
-    own.close()
+  for own_leases in started:
+    own_leases.close()
 
 
 def _take(queue, last_program=None):

@@ -24,8 +24,8 @@ def _start(tmp_path):
     return started[-1]
 
   yield start
-  for own in started:
-    own.close()
+  for holder in started:
+    holder.close()
 
 
 def _expire(path):
@@ -56,14 +56,15 @@ def test_one_of_many_takes_over_a_lease_that_expired(start, tmp_path):
   barrier = threading.Barrier(3)
   taken = []
 
-  def take_over(own):
+  def take_over(holder):
     for name in names:
       barrier.wait()
-      if own.claim(name):
+      if holder.claim(name):
         taken.append(name)
 
   threads = [
-    threading.Thread(target=take_over, args=(own,)) for own in everybody[1:]
+    threading.Thread(target=take_over, args=(holder,))
+    for holder in everybody[1:]
   ]
   for thread in threads:
     thread.start()
@@ -85,14 +86,14 @@ def test_a_lease_whose_holder_lives_does_not_expire(start, tmp_path):
 
 
 def test_a_full_disk_is_told_with_the_folder(start, tmp_path, monkeypatch):
-  own = start()
+  holder = start()
 
   def fail(**how):
     raise OSError(errno.ENOSPC, 'No space left on device')
 
   monkeypatch.setattr(tempfile, 'TemporaryFile', fail)
   with pytest.raises(errors.ResourceError, match=f'{tmp_path} cannot be writt'):
-    own.of_others()
+    holder.of_others()
 
 
 def test_a_holder_that_was_killed_here_is_known_to_be_gone(start, tmp_path):
@@ -106,8 +107,8 @@ def test_a_holder_that_was_killed_here_is_known_to_be_gone(start, tmp_path):
     env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
   )
   assert (tmp_path / 'a.1').exists()
-  own = start()
-  assert own.of_others() == set()
-  assert own.claim('a')
-  own.give_back('a')
+  holder = start()
+  assert holder.of_others() == set()
+  assert holder.claim('a')
+  holder.give_back('a')
   assert not list(tmp_path.iterdir())

@@ -74,11 +74,11 @@ def test_figures_are_beside_the_published_ones(expanded, tmp_path):
   table = private_tables.show(
     'A table', cells, _PUBLISHED, winners, tmp_path / 'plots'
   )
-  own = table['fedavg']['6']
-  assert own['ours'] == pytest.approx(0.03)
-  assert own['published'] == 0.02
-  assert own['epsilon'] == 11
-  assert own['run']['ours'] == pytest.approx(0.06)
+  cell = table['fedavg']['6']
+  assert cell['ours'] == pytest.approx(0.03)
+  assert cell['published'] == 0.02
+  assert cell['epsilon'] == 11
+  assert cell['run']['ours'] == pytest.approx(0.06)
   assert table['fedavg']['0.5']['published'] is None
   assert table['local']['6']['ours'] is None
   for way in ('published', 'run'):

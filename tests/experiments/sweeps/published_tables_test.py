@@ -45,8 +45,8 @@ def test_the_best_points_are_points_of_the_grids(name):
 def test_all_methods_have_the_same_budget_on_school():
   table = published_tables.read('school_all')
   for method in table.rows:
-    own = [p for p in table.whole.points if p.algorithm == method]
-    assert len(own) == 25, method
+    points = [p for p in table.whole.points if p.algorithm == method]
+    assert len(points) == 25, method
   motley = published_tables.read('motley_school')
   assert table.published == motley.published
   assert table.whole.repeats == motley.whole.repeats
@@ -73,8 +73,8 @@ def test_schools_grids_are_motleys():
 def test_all_rows_have_the_same_budget_on_mnist():
   table = published_tables.read('self_fl_mnist')
   for row in table.rows:
-    own = [p for p in table.whole.points if p.name == row]
-    assert len(own) == 3, row
+    points = [p for p in table.whole.points if p.name == row]
+    assert len(points) == 3, row
 
 
 @pytest.mark.parametrize('noise', ['none', 'Gaussian'])
@@ -83,8 +83,8 @@ def test_fedembeds_table_2_is_the_mean_of_its_table_4(noise):
   published = published_tables.read('fedembed_mnist').published
   column = f'imbalanced {noise}'
   gaps = [
-    own[column] - sum(w * own[f'{column}, {s}'] for s, w in shares.items())
-    for own in published.values()
+    row[column] - sum(w * row[f'{column}, {s}'] for s, w in shares.items())
+    for row in published.values()
   ]
   assert len(gaps) == 9
   assert np.abs(gaps).mean() < 0.025
@@ -99,5 +99,5 @@ def test_rows_may_be_one_method_at_other_settings(row):
   grid = published_tables.read('self_fl_mnist').whole
   for suffix, weighting in (('e', 'uniform'), ('w', 'size')):
     for point in (p for p in grid.points if p.name == f'{row}-{suffix}'):
-      own = _config(grid, point, 0).method_settings[row.lower()].trainer
-      assert own.client_weighting == weighting
+      settings = _config(grid, point, 0).method_settings[row.lower()].trainer
+      assert settings.client_weighting == weighting

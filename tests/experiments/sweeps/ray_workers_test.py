@@ -18,15 +18,15 @@ def _cluster():
   """A cluster of a head that does no work and two machines of a core each."""
   from ray import cluster_utils
 
-  own = cluster_utils.Cluster(
+  cluster = cluster_utils.Cluster(
     initialize_head=True,
     head_node_args={'num_cpus': 0, 'include_dashboard': False},
   )
   for _ in range(2):
-    own.add_node(num_cpus=1)
-  yield own
+    cluster.add_node(num_cpus=1)
+  yield cluster
   ray.shutdown()
-  own.shutdown()
+  cluster.shutdown()
 
 
 def test_what_a_lost_machine_was_doing_is_done_by_another(cluster, tmp_path):
@@ -64,8 +64,8 @@ def test_what_a_lost_machine_was_doing_is_done_by_another(cluster, tmp_path):
 
 def _kill_a_machine(cluster):
   """Kills one of the machines that work, but not that of this program."""
-  own = ray.get_runtime_context().get_node_id()
-  node = next(node for node in cluster.worker_nodes if node.node_id != own)
+  our_id = ray.get_runtime_context().get_node_id()
+  node = next(node for node in cluster.worker_nodes if node.node_id != our_id)
   cluster.remove_node(node, allow_graceful=False)
   return node
 

@@ -54,10 +54,10 @@ def test_columns_of_rows_that_are_one_method(tmp_path, capsys):
   assert _main(table, tmp_path) == 0
   rows = json.loads((tmp_path / 'out.json').read_text())
   assert list(rows) == ['equal', 'size']
-  for own in rows.values():
-    assert tuple(own) == columns
+  for row in rows.values():
+    assert tuple(row) == columns
     # The worst tenth is one of four.
-    assert 0 <= own['worst_tenth'] <= own['weighted_mean'] <= 1
+    assert 0 <= row['worst_tenth'] <= row['weighted_mean'] <= 1
   assert 'worst tenth' in capsys.readouterr().out
   compared = json.loads((tmp_path / 'out/comparisons.json').read_text())
   assert compared['size against equal']['all']['num_clients'] == 4

@@ -63,8 +63,8 @@ def _submit(tmp_path, monkeypatch):
     log = tmp_path / 'logs/worker'
     log.parent.mkdir()
     everything = launch.LateCall(slurm_work.__name__, 'work', (tmp_path,))
-    own = launching.Work(None, everything, log)
-    events = slurm.SlurmJobs(1, {}).start(own).carry_out(_Queue())
+    work = launching.Work(None, everything, log)
+    events = slurm.SlurmJobs(1, {}).start(work).carry_out(_Queue())
     next(events)
     return submitted, events
 

@@ -117,11 +117,11 @@ class TestWorkers:
     of_process = {}
     for event in self.carry_out(jobs):
       if event.result:
-        own = of_process.setdefault(event.result[1], [])
-        own.append(event.job.program)
+        programs = of_process.setdefault(event.result[1], [])
+        programs.append(event.job.program)
     # Whoever is done first may help the other one, but does not come back.
-    for own in of_process.values():
-      assert own == sorted(own, key=own.index)
+    for programs in of_process.values():
+      assert programs == sorted(programs, key=programs.index)
 
   def test_processes_go_on_with_the_next_jobs(self):
     with self.start(num_workers=1) as started:

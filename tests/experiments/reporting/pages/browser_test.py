@@ -110,7 +110,7 @@ def _path(made, tmp_path) -> pathlib.Path:
 def test_draws_every_chart(path):
   dom = _browse(path, '--dump-dom')
   charts = re.findall(r'id="chart-[^"]*"(.*?)</section>|', dom, re.DOTALL)
-  assert dom.count('<svg') >= sum('chart' in own for own in charts) > 0
+  assert dom.count('<svg') >= sum('chart' in chart for chart in charts) > 0
   assert 'cannot be drawn: Error' not in dom
 
 

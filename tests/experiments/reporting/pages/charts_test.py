@@ -52,13 +52,16 @@ def _drawn_points():
 
 
 def _every_chart():
-  own = made_up_folders.series(
+  finetuning = made_up_folders.series(
     candidates=_CANDIDATES,
     groups={'north': {'pooled': 0.5}},
     clusters={'sizes': {'0': 2, '1': 1}},
     communication={'total_parameters': 1e6},
   )
-  series = [own, dataclasses.replace(own, name='ditto', method='ditto')]
+  series = [
+    finetuning,
+    dataclasses.replace(finetuning, name='ditto', method='ditto'),
+  ]
   trainings = [
     ('fedavg', 'fedavg', seed, {'round': [1.0, 2.0], 'loss': [2.0, seed]})
     for seed in (0.5, 1.0)
@@ -101,15 +104,15 @@ def test_vega_lite_draws_every_chart():
   ],
 )
 def test_who_is_better_follows_from_the_direction(higher_is_better, results):
-  own = made_up_folders.series(higher_is_better=higher_is_better)
-  chart = client_charts.of_gains([own])
+  series = made_up_folders.series(higher_is_better=higher_is_better)
+  chart = client_charts.of_gains([series])
   assert [row['result'] for row in chart.data] == results
 
 
 def test_a_method_that_is_far_worse_does_not_spoil_the_gains_of_others():
-  own = made_up_folders.series()
+  finetuning = made_up_folders.series()
   worse = made_up_folders.series('ditto', values=(1e6, 2.0, 3.0))
-  chart = client_charts.of_gains([own, worse])
+  chart = client_charts.of_gains([finetuning, worse])
   diagonal, marks = chart.spec['layer']
   assert diagonal['transform'] == marks['transform']
   ends = {row['method']: row['after'] for row in diagonal['data']['values']}
@@ -118,13 +121,13 @@ def test_a_method_that_is_far_worse_does_not_spoil_the_gains_of_others():
 
 
 def test_there_are_no_gains_where_nothing_was_personalized():
-  own = made_up_folders.series(values=(0.5, 0.6), before=(0.5, 0.6))
-  assert client_charts.of_gains([own]) is None
+  series = made_up_folders.series(values=(0.5, 0.6), before=(0.5, 0.6))
+  assert client_charts.of_gains([series]) is None
 
 
 def test_clients_whose_model_diverged_are_not_drawn():
-  own = made_up_folders.series(values=(0.5, math.nan), before=(0.5, 0.5))
-  assert len(client_charts.of_clients([own]).data) == 1
+  series = made_up_folders.series(values=(0.5, math.nan), before=(0.5, 0.5))
+  assert len(client_charts.of_clients([series]).data) == 1
 
 
 def test_shares_end_at_all_clients():

@@ -145,5 +145,7 @@ def test_folders_of_one_name_are_told_apart(tmp_path):
     others = {name: value + k for name, value in settings.items()}
     made_up_folders.write_run(tmp_path / f'{k}' / 'run', **others)
   runs = sources.read([tmp_path / '0', tmp_path / '1'])
-  labels = [own.label for own in sources.configurations(runs)]
+  labels = [
+    configuration.label for configuration in sources.configurations(runs)
+  ]
   assert labels == [str(tmp_path / f'{k}' / 'run') for k in range(2)]

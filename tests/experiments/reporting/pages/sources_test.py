@@ -47,7 +47,7 @@ def test_a_folder_that_is_named_twice_is_read_once(tmp_path):
 def test_runs_that_differ_in_seed_alone_are_repeats(tmp_path):
   paths = [made_up_folders.write_run(tmp_path / str(s), seed=s) for s in (0, 1)]
   series = sources.series_of(sources.read(paths))
-  assert [(own.name, len(own.repeats)) for own in series] == [
+  assert [(method.name, len(method.repeats)) for method in series] == [
     ('FedAvg', 2),
     ('FedAvg + fine-tuning', 2),
   ]
@@ -61,7 +61,7 @@ def test_runs_that_differ_in_settings_are_named_by_them(tmp_path):
     for size in (5, 10)
   ]
   series = sources.series_of(sources.read(paths))
-  assert [own.name for own in series] == [
+  assert [method.name for method in series] == [
     'FedAvg (batch_size=5)',
     'FedAvg (batch_size=10)',
   ]
@@ -79,7 +79,10 @@ def test_runs_that_differ_in_long_settings_are_named_by_their_folders(tmp_path):
   series = sources.series_of(
     sources.read([tmp_path / 'first', tmp_path / 'second'])
   )
-  assert [own.name for own in series] == ['FedAvg (first)', 'FedAvg (second)']
+  assert [method.name for method in series] == [
+    'FedAvg (first)',
+    'FedAvg (second)',
+  ]
 
 
 def test_methods_of_different_runs_keep_their_names(tmp_path):
@@ -88,7 +91,7 @@ def test_methods_of_different_runs_keep_their_names(tmp_path):
     for name in ('fedavg', 'ditto')
   ]
   series = sources.series_of(sources.read(paths))
-  assert [own.name for own in series] == ['FedAvg', 'Ditto']
+  assert [method.name for method in series] == ['FedAvg', 'Ditto']
 
 
 def test_the_best_point_of_a_grid_did_not_diverge(tmp_path):

@@ -109,7 +109,7 @@ class TestCandidateCurves:
 
   def test_rates_have_no_color_of_a_method(self):
     names = [*_epochs(0)] + [
-      own for k in range(5) for own in _epochs(1, 2, label=f'rate {k}')
+      name for k in range(5) for name in _epochs(1, 2, label=f'rate {k}')
     ]
     figure = candidate_plots.candidate_curves(
       _candidates(names, test=range(11)), 'loss', False, 'finetuning'
@@ -138,8 +138,8 @@ class TestOodCurves:
 
   def test_of_many_epochs_the_first_and_some_later_ones(self):
     points = {_epochs(k)[0]: ([k], [-k]) for k in range(1, 101)}
-    x = [own for own, _ in self.draw({'local': points})['Local']]
-    assert (x[:3], x[-1], len(x)) == ([1, 2, 4], 100, 11)
+    places = [x for x, _ in self.draw({'local': points})['Local']]
+    assert (places[:3], places[-1], len(places)) == ([1, 2, 4], 100, 11)
 
   def test_what_is_far_worse_than_any_method_is_left_out(self):
     """By more than half of what is between the methods' bests."""

@@ -36,17 +36,17 @@ def test_embeddings_of_a_group_are_near_each_other():
   groups = [name for name in centers for _ in range(12)]
   points = [rng.normal(centers[name], 0.1, size=5) for name in groups]
   (plot,) = cluster_plots.embeddings(points, groups, title='fedembed_type').axes
-  places = {own.get_label(): own.get_offsets() for own in plot.collections}
+  places = {dots.get_label(): dots.get_offsets() for dots in plot.collections}
   assert list(places) == ['9', '10']
-  for own, others in (places.values(), reversed(places.values())):
-    middle = own.mean(axis=0)
-    radius = np.linalg.norm(own - middle, axis=1).max()
+  for group, others in (places.values(), reversed(places.values())):
+    middle = group.mean(axis=0)
+    radius = np.linalg.norm(group - middle, axis=1).max()
     assert np.linalg.norm(others - middle, axis=1).min() > radius
 
 
 def test_numbers_in_bars_can_be_read():
   for color in looks.CATEGORIES:
-    own, other = (
+    darker, lighter = sorted(
       0.2126 * red + 0.7152 * green + 0.0722 * blue
       for red, green, blue in (
         np.power(colors.to_rgb(name), 2.2)
@@ -54,4 +54,4 @@ def test_numbers_in_bars_can_be_read():
       )
     )
     # The contrast of WCAG 2, which asks for 4.5 or, of large text, 3.
-    assert (max(own, other) + 0.05) / (min(own, other) + 0.05) > 4.5
+    assert (lighter + 0.05) / (darker + 0.05) > 4.5

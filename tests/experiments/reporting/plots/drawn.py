@@ -18,4 +18,4 @@ def texts(drawn: figure.Figure) -> str:
   """Returns all that a figure says, on one line."""
   drawn.draw_without_rendering()
   found = drawn.findobj(text.Text)
-  return ' '.join(' '.join(own.get_text() for own in found).split())
+  return ' '.join(' '.join(part.get_text() for part in found).split())

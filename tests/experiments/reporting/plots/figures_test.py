@@ -142,10 +142,10 @@ def test_of_stages_each_client_beside_the_method_without_the_last(tmp_path):
     {'fedadam': 1, 'fedadam+finetuning': 2, 'group': 3, 'group+finetuning': 4},
   )
   contents = json.loads((folder / 'results.json').read_text())
-  for name, own in contents['methods'].items():
+  for name, result in contents['methods'].items():
     in_groups = name.startswith('group')
-    own['training'] = 'group' if in_groups else 'fedadam'
-    own['started_from_training'] = 'fedadam' if in_groups else None
+    result['training'] = 'group' if in_groups else 'fedadam'
+    result['started_from_training'] = 'fedadam' if in_groups else None
   (folder / 'results.json').write_text(json.dumps(contents))
   rows = ['method,client,metric,group']
   for name, metrics in (

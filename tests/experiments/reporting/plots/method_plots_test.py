@@ -95,7 +95,7 @@ def test_points_of_acceptance_that_are_equal_are_beside_each_other():
     False,
   )
   first, second = drawn.lines(figure.axes[0]).values()
-  assert all(own[0] < other[0] for own, other in zip(first, second))
+  assert all(left[0] < right[0] for left, right in zip(first, second))
 
 
 def test_a_point_that_another_hides_is_a_ring_about_it():
@@ -105,7 +105,7 @@ def test_a_point_that_another_hides_is_a_ring_about_it():
     'accuracy',
     True,
   ).axes
-  sizes = {own.get_markersize() for own in plot.get_lines()}
+  sizes = {line.get_markersize() for line in plot.get_lines()}
   assert len(sizes) == 2
 
 

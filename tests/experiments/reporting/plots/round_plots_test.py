@@ -10,7 +10,7 @@ from tests.experiments.reporting.plots import drawn
 
 
 def _series(*values):
-  return {k: [own] for k, own in enumerate(values, 1)}
+  return {k: [value] for k, value in enumerate(values, 1)}
 
 
 class TestLearningCurves:
@@ -36,7 +36,7 @@ class TestLearningCurves:
   def test_a_curve_that_another_hides_is_wider(self):
     rounds = {name: _series(3, 2, 1) for name in ('ditto', 'fedavg')}
     (plot,) = self.draw(loss=rounds | {'local': _series(9, 9, 9)}).axes
-    first, second, third = (own.lines[0] for own in plot.containers)
+    first, second, third = (container.lines[0] for container in plot.containers)
     assert first.get_linewidth() > second.get_linewidth()
     assert second.get_linewidth() == third.get_linewidth()
 
@@ -82,7 +82,7 @@ def test_trajectories_are_one_above_the_other():
   measured = {'steps': [20.0, 5.0, 1.0], 'variance': [0.0, 0.5, 1.5]}
   axes = round_plots.trajectories(measured, 'self_fl').axes
   assert [plot.get_ylabel() for plot in axes] == ['steps', 'variance']
-  for plot, own in zip(axes, measured.values()):
+  for plot, values in zip(axes, measured.values()):
     (line,) = plot.get_lines()
     assert list(line.get_xdata()) == [1, 2, 3]
-    assert list(line.get_ydata()) == own
+    assert list(line.get_ydata()) == values

@@ -84,7 +84,7 @@ def test_labels_do_not_overlap_nor_leave_the_figure(tmp_path):
     boxes = [label.get_window_extent() for label in _labels(axis)]
     assert len(boxes) > 1
     assert not any(
-      own.overlaps(other) for own, other in itertools.combinations(boxes, 2)
+      box.overlaps(other) for box, other in itertools.combinations(boxes, 2)
     )
 
 
