@@ -40,15 +40,17 @@ def box_plot(
   figure = style.new_figure(0.6 + 0.24 * len(methods))
   plot = figure.subplots()
   # A client whose model diverged has no place on the axis.
-  values = [np.asarray(own)[np.isfinite(own)] for own in methods.values()]
+  values = [
+    np.asarray(metrics)[np.isfinite(metrics)] for metrics in methods.values()
+  ]
   shown = style.near(itertools.chain(*values), _FAR_OUT)
   labels = [
     textwrap.fill(
       names.written_out(method)
-      + ('' if np.any(np.isin(own, shown)) else ' (diverged)'),
+      + ('' if np.any(np.isin(finite, shown)) else ' (diverged)'),
       _NAME,
     )
-    for method, own in zip(methods, values)
+    for method, finite in zip(methods, values)
   ]
   boxes = plot.boxplot(
     values,

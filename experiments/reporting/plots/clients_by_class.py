@@ -40,15 +40,15 @@ def count(task: task.Task) -> dict[str, np.ndarray]:
       if name != 'personalization' or not task.cross_silo:
         for client_id in population.client_ids:
           labels.setdefault(client_id, []).append(load(client_id)['y'])
-  of_clients = {name: np.concatenate(own) for name, own in labels.items()}
+  of_clients = {name: np.concatenate(parts) for name, parts in labels.items()}
   every = np.concatenate(list(of_clients.values()))
   if every.ndim > 1 or not np.issubdtype(every.dtype, np.integer):
     raise errors.UserError(
       f'The examples of {task.name} have no classes to be counted.'
     )
   return {
-    name: np.bincount(own, minlength=every.max(initial=0) + 1)
-    for name, own in of_clients.items()
+    name: np.bincount(classes, minlength=every.max(initial=0) + 1)
+    for name, classes in of_clients.items()
   }
 
 
@@ -77,7 +77,7 @@ def main(
   table = io.StringIO()
   writer = csv.writer(table, lineterminator='\n')
   writer.writerow(['client', *range(len(next(iter(counts.values()))))])
-  writer.writerows([name, *own] for name, own in counts.items())
+  writer.writerows([name, *of_classes] for name, of_classes in counts.items())
   folders.write(numbers, table.getvalue())
   terminal.say(f'Written to {written}, .csv')
   return 0

@@ -35,18 +35,18 @@ def cluster_groups(
   for (group, counts), color in zip(
     groups.items(), itertools.cycle(looks.CATEGORIES)
   ):
-    own = np.array([counts[cluster] for cluster in clusters])
+    widths = np.array([counts[cluster] for cluster in clusters])
     bars = plot.barh(
-      places, own, left=left, color=color, height=0.6, label=group
+      places, widths, left=left, color=color, height=0.6, label=group
     )
     plot.bar_label(
       bars,
-      [str(n) if n else '' for n in own],
+      [str(n) if n else '' for n in widths],
       label_type='center',
       fontsize=7,
       color=shading.text_on(color),
     )
-    left += own
+    left += widths
   plot.invert_yaxis()
   plot.set_yticks(places, clusters)
   plot.grid(visible=False, axis='y')

@@ -210,8 +210,8 @@ def add_legend(
   for plot in plots:
     for handle, label in zip(*plot.get_legend_handles_labels()):
       handles.setdefault(textwrap.fill(label, _NAME), handle)
-  sizes = [own.split('\n') for own in handles]
-  widest = max((len(line) for own in sizes for line in own), default=0)
+  sizes = [label.split('\n') for label in handles]
+  widest = max((len(line) for lines in sizes for line in lines), default=0)
   columns = max(1, min(len(handles), 64 // (widest + 4)))
   # A long legend does not take space from the plots.
   lines = -(-sum(map(len, sizes)) // columns)
@@ -282,8 +282,8 @@ def _thin_out(axis: matplotlib.axis.Axis) -> None:
 
 def figure_files(folder: pathlib.Path, name: str) -> dict[str, pathlib.Path]:
   """Returns the files of a figure by their endings, see `save`."""
-  own = re.sub(r'[^\w.+=, -]', lambda m: f'%{ord(m[0]):02x}', name)
-  return {ending: folder / f'{own}.{ending}' for ending in ENDINGS}
+  stem = re.sub(r'[^\w.+=, -]', lambda m: f'%{ord(m[0]):02x}', name)
+  return {ending: folder / f'{stem}.{ending}' for ending in ENDINGS}
 
 
 def save(figure: Figure, folder: pathlib.Path, name: str) -> str:
