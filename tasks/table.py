@@ -422,6 +422,7 @@ def load(how: TableSettings, data_dir: str | None, seed: int) -> task.Task:
     padded=how.image_column is None,
     attributes=attributes,
     contexts=names.get('context', ()),
+    classes=target.classes,
     notes=notes,
     encoding=table_encodings.Encoding(
       target.encoding, columns, names

@@ -46,8 +46,9 @@ def count(task: task.Task) -> dict[str, np.ndarray]:
     raise errors.UserError(
       f'The examples of {task.name} have no classes to be counted.'
     )
+  num_classes = max(len(task.classes), every.max(initial=0) + 1)
   return {
-    name: np.bincount(classes, minlength=every.max(initial=0) + 1)
+    name: np.bincount(classes, minlength=num_classes)
     for name, classes in of_clients.items()
   }
 
@@ -63,20 +64,21 @@ def main(
   for path in style.figure_files(output_dir, _NAME).values():
     folders.check_own(path)
   folders.check_own(numbers, _HEADER)
-  counts = count(
-    registry.load(
-      config.task,
-      data_dir=data_dir,
-      seed=config.training.seed,
-      **vars(config.task_settings),
-    )
+  loaded = registry.load(
+    config.task,
+    data_dir=data_dir,
+    seed=config.training.seed,
+    **vars(config.task_settings),
   )
-  figure = class_plots.clients_by_class(np.array(list(counts.values())))
+  counts = count(loaded)
+  of_clients = np.array(list(counts.values()))
+  figure = class_plots.clients_by_class(of_clients, loaded.classes)
   style.add_caption(figure, config.task)
   written = style.save(figure, output_dir, _NAME)
   table = io.StringIO()
   writer = csv.writer(table, lineterminator='\n')
-  writer.writerow(['client', *range(len(next(iter(counts.values()))))])
+  named = [f'{k}: {name}' for k, name in enumerate(loaded.classes)]
+  writer.writerow(['client', *(named or range(of_clients.shape[1]))])
   writer.writerows([name, *of_classes] for name, of_classes in counts.items())
   folders.write(numbers, table.getvalue())
   terminal.say(f'Written to {written}, .csv')

@@ -31,7 +31,9 @@ _MEASURES = ('validation', 'test', 'test_hurt', 'out_of_distribution')
 _STEPS = ('steps', 'intra_variance')
 # Counts of a round, and other measures that are not metrics of the model.
 _COUNTS = ('round', 'num_examples', 'num_clients', 'dropped_clients')
-_OF_COHORTS = ('cluster_', 'share_')
+# The beginnings of measures of a round's clients: how many of them are in each
+# cluster or known group, and the share of the model that they are sent.
+_OF_COHORTS = ('cluster_', 'group_', 'share_')
 _DROPPED = 'dropped updates'
 # The prefix of the embedding in a client's state, see `algorithms/fedembed`.
 _EMBEDDING = 'e/'
@@ -295,14 +297,14 @@ def _confusion(
   if clusters is None:
     what = 'cluster of embeddings, by k-means'
     k_means = cluster.KMeans(len(known), n_init=10, random_state=0)
-    columns = k_means.fit_predict(vectors)
-  else:
-    _, columns = np.unique(clusters, return_inverse=True)
-  counts = np.zeros([len(known), columns.max() + 1], int)
-  np.add.at(counts, (list(map(known.index, groups)), columns), 1)
+    clusters = k_means.fit_predict(vectors).astype(str)
+  found, columns = np.unique(clusters, return_inverse=True)
+  counts = np.zeros([len(known), len(found)], int)
+  for group, column in zip(groups, columns):
+    counts[known.index(group), column] += 1
   order, share = measures.match(counts)
   return cluster_plots.confusion(
-    counts[:, order], known, what, share, title=title
+    counts[:, order], known, found[order].tolist(), what, share, title=title
   )
 
 

@@ -79,8 +79,8 @@ def cluster_shares(
     shares.items(), itertools.cycle(looks.CATEGORIES)
   ):
     plot.plot(range(1, len(by_round) + 1), by_round, color=color, label=cluster)
-  plot.set_ylim(-0.02, 1.02)
-  style.in_percent(plot.yaxis, 'share of clients')
+  plot.set_ylim(0, 1)
+  style.in_shares(plot, 'share of clients')
   style.add_legend(figure, plots, title)
   return figure
 

@@ -14,6 +14,7 @@ from typing import Any
 import matplotlib
 from matplotlib import text
 from matplotlib import ticker
+from matplotlib import transforms
 import matplotlib.axes
 import matplotlib.axis
 import matplotlib.figure
@@ -43,6 +44,9 @@ _TITLE, _CAPTION, _NAME = 52, 68, 40
 _LINES_OF_LEGEND = 4
 # See `near`.
 _FAR_OUT = 12
+# What is drawn at the end of an axis of shares goes beyond it by up to this
+# part of the axis.
+_BEYOND = 0.03
 # Labels of ticks are at least twice this far apart, in pixels.
 _GAP = 3
 _STYLE: Any = {
@@ -110,7 +114,13 @@ def in_shares(plot: matplotlib.axes.Axes, label: str) -> None:
   """Makes the y axis of a plot show shares, none below 0 or above 1."""
   in_percent(plot.yaxis, label)
   low, high = plot.get_ylim()
-  plot.set_ylim(max(low, -0.02), min(high, 1.02))
+  plot.set_ylim(max(low, 0), min(high, 1))
+  # The axis would hide half of a marker or a line at its end.
+  space = transforms.Bbox.from_extents(
+    -_BEYOND, -_BEYOND, 1 + _BEYOND, 1 + _BEYOND
+  )
+  for artist in (*plot.lines, *plot.collections):
+    artist.set_clip_box(transforms.TransformedBbox(space, plot.transAxes))
 
 
 def in_whole_numbers(axis: matplotlib.axis.Axis, most: int = 6) -> None:

@@ -30,6 +30,7 @@ class TestLearningCurves:
     assert drawn.lines(dropped) == {'FedAvg': [[1, 0.25]]}
     assert loss.containers[0].lines[0].get_color() == looks.look('ditto').color
     assert dropped.get_xlabel() == 'round'
+    assert dropped.get_ylim()[0] == 0
     for text in ('loss', 'dropped', '25%'):
       assert text in drawn.texts(figure)
 
@@ -76,6 +77,7 @@ def test_cluster_shares_by_round():
     [[1, 0.25], [2, 1]],
     [[1, 0.75], [2, 0]],
   ]
+  assert plot.get_ylim() == (0, 1)
 
 
 def test_trajectories_are_one_above_the_other():
