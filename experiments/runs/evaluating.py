@@ -12,6 +12,7 @@ from typing import Any
 
 from algorithms import methods
 from base import errors
+from base import words
 from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.configuration import user_settings
@@ -296,10 +297,8 @@ def main(
   results, output_dir = evaluate(source, assignments, output_dir, data_dir)
   tables.print_results(results)
   result = next(iter(results.values()))
-  terminal.say(
-    f'{result["clients_in_training"]} of the'
-    f' {result["test"]["num_clients"]} clients were in training.'
-  )
+  total = words.counted(result['test']['num_clients'], 'clients')
+  terminal.say(f'In training were {result["clients_in_training"]} of {total}.')
   terminal.say(f'Written to {output_dir}')
   single_run.refuse_diverged([results])
   return 0

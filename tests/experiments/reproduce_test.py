@@ -47,7 +47,7 @@ class TestReproduce:
       ),
       (
         ('--table=motley_school', '--repeats=99'),
-        '--repeats=99: there are only 5 seeds',
+        '--repeats=99: the table has only 5 seeds',
       ),
     ],
   )

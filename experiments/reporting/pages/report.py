@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from base import errors
+from base import words
 from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import grid_records
@@ -55,7 +56,8 @@ def _what_was_run(
         ', '.join(rows_of_grid),
         ', '.join(map(str, sorted(seeds))),
         '–',
-        f'{entry.num_runs} runs of {len(entry.points)} points'
+        f'{words.counted(entry.num_runs, "runs")} of'
+        f' {words.counted(len(entry.points), "points")}'
         + (f', {failed} failed' if failed else ''),
       ]
     rows.append([sheets.Cell(text) for text in (str(entry.path), *cells)])

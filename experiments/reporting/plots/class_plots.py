@@ -6,6 +6,7 @@ from matplotlib import ticker
 import matplotlib.colors
 import numpy as np
 
+from base import words
 from experiments.reporting.plots import style
 
 # The largest number of characters of a class's name that are shown.
@@ -55,8 +56,9 @@ def clients_by_class(
     style.in_whole_numbers(plot.yaxis, 20)
   style.in_whole_numbers(plot.xaxis, 10)
   plot.set_ylabel('class')
+  clients = words.noun(num_clients, 'clients')
   plot.set_xlabel(
-    f'{num_clients:,} clients, by their most common class and size'
+    f'{num_clients:,} {clients}, by their most common class and size'
   )
   color_bar = figure.colorbar(image, ax=[bars, plot], pad=0.01, aspect=30)
   color_bar.set_label('examples of the class')

@@ -22,6 +22,7 @@ import numpy as np
 
 from base import errors
 from base import whole_files
+from base import words
 from experiments.reporting import folders
 
 # Clients that are worse off than before, better off, and neither.
@@ -244,7 +245,8 @@ def add_title(plot: matplotlib.axes.Axes, title: str) -> None:
 def of_whom(what: str, num_clients: int, num_repeats: int) -> str:
   """Describes the clients of a figure, for its caption."""
   repeats = f', {num_repeats} repeats' if num_repeats > 1 else ''
-  return f'{what}, {num_clients:,} test clients{repeats}'
+  clients = words.noun(num_clients, 'test clients')
+  return f'{what}, {num_clients:,} {clients}{repeats}'
 
 
 def add_caption(figure: Figure, *lines: str) -> None:

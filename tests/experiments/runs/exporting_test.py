@@ -113,9 +113,9 @@ def test_exported_models_have_the_metrics_of_the_run(finished, tmp_path):
     (
       ':finetuning',
       dict(clients=['c1'], candidate='9 epochs'),
-      "Unknown candidate '9 epochs'.* Known: 0 epochs, 1 epochs, 2",
+      "Unknown candidate '9 epochs'.* Known: 0 epochs, 1 epoch, 2",
     ),
-    (':finetuning', dict(candidate='1 epochs'), 'for the model of a --client'),
+    (':finetuning', dict(candidate='1 epoch'), 'for the model of a --client'),
     (
       ':finetuning',
       dict(clients=['c1'], all_clients=True),
