@@ -26,6 +26,8 @@ from experiments.reporting.pages import sheets
 from experiments.reporting.pages import sources
 
 _SECONDS_PER_LOOK = 5
+# Either of these is written once all runs of a grid are done.
+_OF_FINISHED_GRIDS = results_folder.RESULTS, 'plots'
 # A table lists at most this many points of a grid, the best ones.
 _MOST_POINTS = 500
 
@@ -392,11 +394,15 @@ def make(
 
 
 def _is_finished(entries: Sequence[sources.Run | sources.Grid]) -> bool:
-  """Tells whether all are finished; a grid writes its results file last."""
+  """Tells whether all are finished.
+
+  A grid writes its results when all of its runs are done. Published curves that
+  are run again have figures only.
+  """
   return all(
     entry.status == 'finished'
     if isinstance(entry, sources.Run)
-    else (entry.path / results_folder.RESULTS).exists()
+    else any((entry.path / name).exists() for name in _OF_FINISHED_GRIDS)
     for entry in entries
   )
 
