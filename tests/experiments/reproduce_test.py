@@ -42,6 +42,10 @@ class TestReproduce:
         '--weights: there is no file /nowhere/model.npz',
       ),
       (
+        ('--table=motley_school', '--data_dir=/nowhere'),
+        'The data folder /nowhere does not exist',
+      ),
+      (
         ('--table=motley_school', '--json=/nowhere/figures.json'),
         'there is no folder /nowhere',
       ),
