@@ -139,6 +139,15 @@ def test_a_checkpoint_that_is_gone_is_told(finished, tmp_path):
     _export(f'{folder}:finetuning', tmp_path / 'out', ['c1'])
 
 
+def test_a_damaged_checkpoint_is_told_with_what_helps(finished, tmp_path):
+  folder = shutil.copytree(finished.folder, tmp_path / 'run')
+  (path,) = folder.glob('checkpoints/finetuning/*_3.npz')
+  path.write_bytes(b'')
+  for clients in ((), ['c1']):
+    with pytest.raises(errors.UserError, match='cannot be read.* run again'):
+      _export(f'{folder}:finetuning', tmp_path / 'out', clients)
+
+
 def test_clients_of_any_name_have_folders_of_their_own():
   clients = ['a', '.', '..', '../a', 'a/b', 'x' * 500, 'x' * 501, 'ü é']
   names = [exporting._folder_name(client) for client in clients]
