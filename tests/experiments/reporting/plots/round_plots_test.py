@@ -30,9 +30,12 @@ class TestLearningCurves:
     assert drawn.lines(dropped) == {'FedAvg': [[1, 0.25]]}
     assert loss.containers[0].lines[0].get_color() == looks.look('ditto').color
     assert dropped.get_xlabel() == 'round'
-    assert dropped.get_ylim()[0] == 0
     for text in ('loss', 'dropped', '25%'):
       assert text in drawn.texts(figure)
+
+  def test_an_axis_of_shares_begins_at_zero_and_ends_at_one(self):
+    (plot,) = self.draw(dropped={'fedavg': _series(0, 0.25, 1)}).axes
+    assert plot.get_ylim() == (0, 1)
 
   def test_a_curve_that_another_hides_is_wider(self):
     rounds = {name: _series(3, 2, 1) for name in ('ditto', 'fedavg')}
