@@ -51,7 +51,11 @@ def clients_by_class(
   )
   plot.grid(visible=False)
   if classes:
-    plot.set_yticks(range(num_classes), [name[:_NAME] for name in classes])
+    names = (
+      name if len(name) <= _NAME else f'{name[: _NAME - 1]}…'
+      for name in classes
+    )
+    plot.set_yticks(range(num_classes), list(names))
   else:
     style.in_whole_numbers(plot.yaxis, 20)
   style.in_whole_numbers(plot.xaxis, 10)

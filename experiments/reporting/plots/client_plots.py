@@ -37,8 +37,6 @@ def box_plot(
     The figure: the median, the quartiles, whiskers from the 5th to the 95th
     percentile, the other clients as dots, and the mean as a diamond.
   """
-  figure = style.new_figure(0.6 + 0.24 * len(methods))
-  plot = figure.subplots()
   # A client whose model diverged has no place on the axis.
   values = [
     np.asarray(metrics)[np.isfinite(metrics)] for metrics in methods.values()
@@ -52,6 +50,10 @@ def box_plot(
     )
     for method, finite in zip(methods, values)
   ]
+  # Names of several lines need room, so that none is left out.
+  lines = max((label.count('\n') for label in labels), default=0) + 1
+  figure = style.new_figure(0.6 + (0.1 + 0.14 * lines) * len(methods))
+  plot = figure.subplots()
   boxes = plot.boxplot(
     values,
     orientation='horizontal',

@@ -39,7 +39,11 @@ def test_the_weights_are_the_statistics_of_an_example(model):
   ('name', 'settings', 'message'),
   [
     ('knn_per', (), 'knn_per personalizes predictions rather than weights'),
-    ('mr_mtl', ('privacy.name=example', 'privacy.noise=1'), 'protects examples'),
+    (
+      'mr_mtl',
+      ('privacy.name=example', 'privacy.noise=1'),
+      'protects examples',
+    ),
   ],
 )
 def test_clients_without_models_are_told_before_the_data_are_read(
