@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from base import words
+
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
@@ -13,7 +15,8 @@ class Candidate:
   Attributes:
     value: The number on its curve, such as the 3 of '3 epochs'; None if it has
       none.
-    unit: The unit of the value, such as 'epochs' or 'coefficient'.
+    unit: The unit of the value, in the plural if it has one, such as 'epochs'
+      or 'coefficient'.
     label: The label of its curve, such as 'rate 0.005'. A candidate without a
       label is on all curves of its unit.
     text: Its name, if that does not have the form '3 epochs, rate 0.005'.
@@ -29,7 +32,9 @@ class Candidate:
     """The name in results and tables."""
     if self.text is not None:
       return self.text
-    number = '' if self.value is None else f'{self.value:g} {self.unit}'
+    number = ''
+    if self.value is not None:
+      number = f'{self.value:g} {words.noun(self.value, self.unit)}'
     return ', '.join(filter(None, (number, self.label)))
 
   def __str__(self) -> str:

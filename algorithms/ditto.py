@@ -35,6 +35,7 @@ from algorithms import personalizers
 from algorithms import private_steps
 from algorithms import trainers
 from base import settings
+from base import words
 from tasks.data import batches
 from tasks.models import models
 
@@ -115,7 +116,9 @@ class DittoPersonalizer(personalizers.Personalizer):
       candidates.Candidate(text='global model'),
       *(
         candidates.Candidate(
-          epoch, 'epochs', text=f'personal model, {epoch} epochs'
+          epoch,
+          'epochs',
+          text=f'personal model, {words.counted(epoch, "epochs")}',
         )
         for epoch in range(self.settings.personal_epochs + 1)
       ),

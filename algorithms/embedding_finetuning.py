@@ -18,6 +18,7 @@ from algorithms import personalizers
 from algorithms import trainers
 from base import errors
 from base import settings
+from base import words
 from tasks.data import batches
 
 
@@ -63,7 +64,11 @@ class EmbeddingFinetuning(personalizers.Personalizer):
         else []
       ),
       *(
-        candidates.Candidate(epoch, 'epochs', text=f'{name}, {epoch} epochs')
+        candidates.Candidate(
+          epoch,
+          'epochs',
+          text=f'{name}, {words.counted(epoch, "epochs")}',
+        )
         for epoch in tried
       ),
     )

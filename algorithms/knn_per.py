@@ -210,6 +210,7 @@ class KnnPer(personalizers.Personalizer):
 
   settings: KnnPerSettings
   takes_steps = False
+  makes_models = False
 
   @property
   def candidates(self) -> Sequence[candidates.Candidate]:

@@ -31,6 +31,8 @@ class Personalizer(abc.ABC):
     takes_steps: Whether it takes a step for each batch of the personalization
       set. If not, it is given all examples, even if training drops batches that
       are not full.
+    makes_models: Whether each candidate is a model with weights. If not, it
+      personalizes predictions.
   """
 
   trainer: trainers.Trainer
@@ -38,6 +40,7 @@ class Personalizer(abc.ABC):
 
   needs: ClassVar[Sequence[str]] = ()
   takes_steps: ClassVar[bool] = True
+  makes_models: ClassVar[bool] = True
 
   @property
   @abc.abstractmethod

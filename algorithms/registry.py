@@ -23,6 +23,7 @@ from base import settings
 if TYPE_CHECKING:
   from algorithms import aggregation
   from algorithms import methods
+  from algorithms import personalizers
   from tasks.models import models
 
 
@@ -201,6 +202,12 @@ def halves(name: str) -> tuple[str, str]:
   name = canonical_name(name)
   trainer, personalizer = _pairs().get(name) or name.split('+')
   return trainer, personalizer
+
+
+def personalizer_class(name: str) -> type[personalizers.Personalizer]:
+  """Returns the class of the personalizer of a method."""
+  found: type[personalizers.Personalizer] = _entries(name)[1].load()
+  return found
 
 
 def _entries(name: str) -> tuple[Entry, Entry]:

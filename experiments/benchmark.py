@@ -71,7 +71,7 @@ _JSON = flags.DEFINE_string(
 
 def _main() -> int:
   json_file = paths.new_file('json', _JSON.value)
-  data_dir = paths.folder(_DATA_DIR.value)
+  data_dir = paths.data_folder(_DATA_DIR.value)
   for name in set(_CHOSEN.value) & set(workloads.TASKS):
     launch.load('experiments.benchmarks.task_workloads').check(name, data_dir)
   return launch.load('experiments.benchmarks.measuring').main(

@@ -29,11 +29,9 @@ _OUTPUT_DIR = shared_flags.output_dir("one beside the run's folder")
 
 def _main(folder: str) -> int:
   output_dir = _OUTPUT_DIR.value and paths.user_path(_OUTPUT_DIR.value)
+  data_dir = paths.data_folder(_DATA_DIR.value)
   return launch.load('experiments.runs.evaluating').main(
-    str(paths.user_path(folder)),
-    _SET.value,
-    output_dir,
-    paths.folder(_DATA_DIR.value),
+    str(paths.user_path(folder)), _SET.value, output_dir, data_dir
   )
 
 

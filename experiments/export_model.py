@@ -40,13 +40,14 @@ _DATA_DIR = shared_flags.data_dir()
 
 
 def _main(folder: str) -> int:
+  data_dir = paths.data_folder(_DATA_DIR.value)
   return launch.load('experiments.runs.exporting').main(
     str(paths.user_path(folder)),
     list(dict.fromkeys(_CLIENTS.value)),
     _ALL_CLIENTS.value,
     _CANDIDATE.value,
     paths.user_path(_OUTPUT_DIR.value),
-    paths.folder(_DATA_DIR.value),
+    data_dir,
   )
 
 

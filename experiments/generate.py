@@ -52,7 +52,7 @@ _DATA_DIR = shared_flags.data_dir()
 
 def _main(folder: str) -> int:
   source = str(paths.user_path(folder))
-  data_dir = paths.folder(_DATA_DIR.value)
+  data_dir = paths.data_folder(_DATA_DIR.value)
   generation = launch.load('experiments.runs.generation')
   if _LIST.value:
     return generation.show_known(source, data_dir)

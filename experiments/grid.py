@@ -40,19 +40,14 @@ _LAUNCHER = launchers.define_flags()
 def _main(path: str) -> int:
   contents = grid_file.read(paths.user_path(path))
   launcher = _LAUNCHER()
+  data_dir = paths.data_folder(_DATA_DIR.value)
   grids = launch.load('experiments.sweeps.grids')
   folder = (
     paths.user_path(_OUTPUT_DIR.value)
     if _OUTPUT_DIR.value
     else grids.default_folder(contents, paths.user_path(path))
   )
-  return grids.main(
-    contents,
-    folder,
-    paths.folder(_DATA_DIR.value),
-    launcher,
-    _DRY_RUN.value,
-  )
+  return grids.main(contents, folder, data_dir, launcher, _DRY_RUN.value)
 
 
 def main(argv: list[str]) -> int:

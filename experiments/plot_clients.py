@@ -28,8 +28,9 @@ def _main() -> int:
   given = {} if _TASK.value is None else {'task.name': _TASK.value}
   request = user_settings.read(_PRESET.value, _SET.value, given)
   output_dir = _OUTPUT_DIR.value or f'results/{request.task}-clients'
+  data_dir = paths.data_folder(_DATA_DIR.value)
   return launch.load('experiments.reporting.plots.clients_by_class').main(
-    request, paths.user_path(output_dir), paths.folder(_DATA_DIR.value)
+    request, paths.user_path(output_dir), data_dir
   )
 
 

@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
   launch.refuse_arguments(argv)
   return launch.carry_out(
     lambda: launch.load('experiments.preparation.ted_multi').main(
-      paths.user_path(_SOURCE.value), paths.folder(_DATA_DIR.value)
+      paths.user_path(_SOURCE.value), paths.data_folder(_DATA_DIR.value)
     )
   )
 

@@ -80,6 +80,7 @@ _SEED = flags.DEFINE_integer(
 
 
 def _main() -> int:
+  data_dir = paths.data_folder(_DATA_DIR.value)
   pretraining = launch.load('experiments.preparation.pretraining')
   return pretraining.main(
     pretraining.Settings(
@@ -92,7 +93,7 @@ def _main() -> int:
       seed=_SEED.value,
       join_tokens=_JOIN_TOKENS.value,
     ),
-    paths.folder(_DATA_DIR.value),
+    data_dir,
     paths.user_path(_OUTPUT_DIR.value),
   )
 

@@ -78,7 +78,7 @@ def _main() -> int:
   rerun = reruns.Rerun(
     json_file,
     folder,
-    paths.folder(_DATA_DIR.value),
+    paths.data_folder(_DATA_DIR.value),
     _LAUNCHER(),
     _DRY_RUN.value,
   )

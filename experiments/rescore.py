@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
       paths.user_path(_NBEST.value),
       _WEIGHT.value,
       paths.new_file('output', _OUTPUT.value),
-      paths.folder(_DATA_DIR.value),
+      paths.data_folder(_DATA_DIR.value),
     )
   )
 

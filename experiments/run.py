@@ -122,7 +122,7 @@ def _seeds() -> list[int]:
 
 def _main() -> int:
   output_dir = _OUTPUT_DIR.value and paths.user_path(_OUTPUT_DIR.value)
-  data_dir = paths.folder(_DATA_DIR.value)
+  data_dir = paths.data_folder(_DATA_DIR.value)
   if _SEEDS.value is None:
     request = _request(_SEED.value)
     return launch.load('experiments.runs.single_run').main(

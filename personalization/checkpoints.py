@@ -38,6 +38,18 @@ class CheckpointError(errors.UserError):
   """The error for a file that is damaged or holds another state."""
 
 
+class DamagedCheckpointError(CheckpointError):
+  """The error for a file that is damaged.
+
+  Attributes:
+    fault: What is wrong with it, without the advice to whoever resumes.
+  """
+
+  def __init__(self, fault: str):
+    super().__init__(f'{fault} Delete it to resume from the version before it.')
+    self.fault = fault
+
+
 def _map_leaves(
   fn: Callable[[str, Any], Any], node: Any, path: _Path = ()
 ) -> Any:
@@ -275,7 +287,8 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
 
     Raises:
       tff.program.ProgramStateNotFoundError: If there is no such version.
-      CheckpointError: If the file is damaged or holds another kind of state.
+      DamagedCheckpointError: If the file is damaged.
+      CheckpointError: If it holds another kind of state.
     """
     path = self._path(version)
     try:
@@ -284,9 +297,8 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
     except FileNotFoundError as error:
       raise tff.program.ProgramStateNotFoundError(version) from error
     except Exception as error:  # Damage shows in many ways.
-      raise CheckpointError(
-        f'{path} cannot be read: {error}. Delete it to resume from the version'
-        ' before it.'
+      raise DamagedCheckpointError(
+        f'{path} cannot be read: {error}.'
       ) from error
 
     templates = _leaves(structure)

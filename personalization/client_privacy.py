@@ -28,6 +28,7 @@ from algorithms import distributed_noise
 from algorithms import methods
 from algorithms import private_aggregation
 from base import errors
+from base import words
 from personalization import accounting
 from personalization import privacy
 from personalization import schedules
@@ -109,23 +110,23 @@ class Participation:
     return accounting.gaussian(noise, self.max_participations)
 
   def __str__(self) -> str:
-    n, total, rounds = self.per_round, self.num_clients, self.rounds
+    n = self.per_round
+    total = words.counted(self.num_clients, 'clients')
+    rounds = words.counted(self.rounds, 'rounds')
     if self.sampling == 'all':
-      return f'all {total} clients in each of {rounds} rounds'
+      return f'all {total} in each of {rounds}'
     if self.sampling in _PASSES:
       how = _PASSES[self.sampling]
       return (
-        f'{n} of {total} clients a round, {rounds} rounds in passes in {how}'
-        f' order: each client at most {self.max_participations} times'
+        f'{n} of {total} a round, {rounds} in passes in {how} order: each'
+        f' client at most {words.counted(self.max_participations, "times")}'
       )
     if self.sampling == 'poisson':
       return (
-        f'Poisson, each of {total} clients with q = {n / total:.4g} in each of'
-        f' {rounds} rounds'
+        f'Poisson, each of {total} with q = {n / self.num_clients:.4g} in each'
+        f' of {rounds}'
       )
-    return (
-      f'{n} of {total} clients without replacement in each of {rounds} rounds'
-    )
+    return f'{n} of {total} without replacement in each of {rounds}'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,6 +29,7 @@ from algorithms import client_updates
 from algorithms import group
 from algorithms import methods
 from base import errors
+from base import words
 from personalization import evaluation
 from personalization import schedules
 from personalization import training
@@ -102,7 +103,8 @@ def _infer(
       if len(client_ids) < num_groups:
         raise errors.UserError(
           f'num_groups is {num_groups}, but {task.name} has'
-          f' {len(client_ids)} clients with examples to train on.'
+          f' {words.counted(len(client_ids), "clients")} with examples to train'
+          ' on.'
         )
       # Sorted, as the order of clients decides between equal distances.
       order = np.argsort(client_ids)
@@ -144,8 +146,8 @@ def check(
   if trainer.num_models != len(known):
     raise errors.UserError(
       f'{name}: num_groups is {trainer.num_models}, but {task.name} knows'
-      f' {len(known)} groups. Leave out num_groups, or set groups to inferred'
-      ' or hypcluster.'
+      f' {words.counted(len(known), "groups")}. Leave out num_groups, or set'
+      ' groups to inferred or hypcluster.'
     )
 
 

@@ -15,6 +15,7 @@ from algorithms import trainers
 from base import errors
 from base import seeds
 from base import settings
+from base import words
 from personalization import cohorts
 from tasks import task as tasks
 from tasks.data import batches
@@ -151,7 +152,8 @@ class Schedule:
     if how.clients_per_round > len(self.clients):
       raise errors.UserError(
         f'clients_per_round is {how.clients_per_round}, but {task.name} has'
-        f' {len(self.clients)} clients with examples to train on.'
+        f' {words.counted(len(self.clients), "clients")} with examples to train'
+        ' on.'
       )
     self._how = how
     self._attributes = task.attributes

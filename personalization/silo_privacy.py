@@ -12,6 +12,7 @@ import numpy as np
 from algorithms import methods
 from algorithms import self_fl
 from base import errors
+from base import words
 from personalization import accounting
 from personalization import privacy
 from personalization import schedules
@@ -121,11 +122,13 @@ class SiloProtections:
     epsilon, accountant = self._epsilon(sorted(sizes))
     noises = [self.noise(size) for size in sizes]
     gradients = sorted({self.gradients(size) for size in sizes})
-    sampling = f'{gradients[0]} passes over all examples'
+    passes = words.counted(gradients[-1], 'passes')
     if len(gradients) > 1:
-      sampling = f'{gradients[0]} to {gradients[-1]} passes over all examples'
+      passes = f'{gradients[0]} to {passes}'
+    sampling = f'{passes} over all examples'
     if self.uses.choices:
-      sampling += f' and {self.uses.choices} choices by their losses'
+      choices = words.counted(self.uses.choices, 'choices')
+      sampling += f' and {choices} by their losses'
     if self.is_poisson:
       sampling += ', in batches that are Poisson samples'
     else:

@@ -153,6 +153,10 @@ def saved_models(
     raise errors.UserError(
       f'{checkpoint_dir} has no checkpoint of round {round_num}.'
     ) from error
+  except checkpoints.DamagedCheckpointError as error:
+    raise errors.UserError(
+      f'{error.fault} Do the run again, in another folder.'
+    ) from error
   return tuple(found.values())
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from base import errors
 from base import settings
+from base import words
 from tasks import task
 from tasks.data import populations
 from tasks.data import silos
@@ -203,16 +204,17 @@ def _read_classes(
   found = table_columns.categories(table, name, 'target_column', known=known)
   counts = np.bincount(found.codes, minlength=len(found.names))
   told = [f'{c} {n:,}' for c, n in zip(found.names, counts)]
+  classes = words.counted(len(counts), 'classes')
   if len(counts) < 2 or (how.target == _PREFERENCE and len(counts) > 2):
     wanted = 'two' if how.target == _PREFERENCE else 'several'
     raise errors.UserError(
-      f'{table.path}: column {name!r} has {len(counts)} classes, but must'
-      f' have {wanted}: {table_notes.few(told)}.'
+      f'{table.path}: column {name!r} has {classes}, but must have {wanted}:'
+      f' {table_notes.few(told)}.'
     )
   return _Target(
     found.codes,
     table_encodings.Target(name, found.names),
-    f'{len(counts)} classes: {table_notes.few(told)}',
+    f'{classes}: {table_notes.few(told)}',
   )
 
 
@@ -326,10 +328,11 @@ def _describe(
 ) -> str:
   """Describes the data, for the user."""
   sizes = np.array([len(rows) for rows in split.clients.values()])
-  files = f' in {len(table.files)} files' if table.path.is_dir() else ''
+  files = words.counted(len(table.files), 'files')
+  where = f' in {files}' if table.path.is_dir() else ''
   return '\n'.join(
     [
-      f'{table.path}{files}:',
+      f'{table.path}{where}:',
       table_notes.entry('rows', f'{table.num_rows:,}: {split.told}'),
       table_notes.entry(
         'clients',
@@ -422,6 +425,7 @@ def load(how: TableSettings, data_dir: str | None, seed: int) -> task.Task:
     padded=how.image_column is None,
     attributes=attributes,
     contexts=names.get('context', ()),
+    classes=target.classes,
     notes=notes,
     encoding=table_encodings.Encoding(
       target.encoding, columns, names

@@ -70,6 +70,7 @@ class Task:
     vocabulary: The words of a language task, which have the numbers 1, 2, ….
     contexts: The names of the contexts of examples, which have the numbers 0,
       1, … in the feature 'context'.
+    classes: The names of the classes 0, 1, …, where the data have such names.
     notes: A description of the data that is shown before training, as text of
       80 columns.
     encoding: How data became examples, for JSON, where that follows from the
@@ -89,5 +90,6 @@ class Task:
   attributes: Mapping[str, Attribute] = dataclasses.field(default_factory=dict)
   vocabulary: Sequence[str] = ()
   contexts: Sequence[str] = ()
+  classes: Sequence[str] = ()
   notes: str = ''
   encoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)

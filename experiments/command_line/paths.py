@@ -4,6 +4,7 @@ import os
 import pathlib
 
 from base import errors
+from tasks.data import downloads
 
 
 def user_path(path: str) -> pathlib.Path:
@@ -65,3 +66,15 @@ def new_file(flag: str, path: str | None) -> pathlib.Path | None:
 def folder(path: str | None) -> str | None:
   """Returns the folder that a flag names; None if it names none."""
   return None if path is None else str(user_path(path))
+
+
+def data_folder(path: str | None) -> str | None:
+  """Returns the folder of data that a flag names; None if it names none.
+
+  Raises:
+    UserError: If there is no such folder. Otherwise a program would only notice
+      when it loads its task.
+  """
+  if path is None:
+    return None
+  return str(downloads.existing_folder(str(user_path(path))))

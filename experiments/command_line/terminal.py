@@ -15,6 +15,7 @@ import rich.console
 import rich.progress
 import rich.table
 
+from base import words
 from experiments.command_line import fitting
 
 # Replacements for characters that an encoding such as ASCII does not have.
@@ -202,6 +203,7 @@ def progress(
   file = file or sys.stderr
   shown_by = console(file)
   pace = Pace(total)
+  unit = words.noun(total, unit)
   if shown_by.is_terminal:
     columns = (
       # A long name is broken into lines, so that numbers stay whole.

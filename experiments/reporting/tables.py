@@ -6,6 +6,7 @@ from typing import Any, TextIO
 
 import rich.table
 
+from base import words
 from experiments.command_line import terminal
 from experiments.reporting import repeats
 from experiments.reporting import results_folder
@@ -50,7 +51,9 @@ def of_results(
   any_result = next(iter(results.values()))
   better = 'higher' if any_result['higher_is_better'] else 'lower'
   num_clients = any_result['test']['num_clients']
-  title = f'{any_result["metric"]} of {num_clients} test clients'
+  title = (
+    f'{any_result["metric"]} of {words.counted(num_clients, "test clients")}'
+  )
   title += f'; {better} is better'
   if num_clients < _ENOUGH_CLIENTS:
     title += (
@@ -176,7 +179,8 @@ def of_repeats(runs: repeats.Repeats) -> rich.table.Table:
   """
   better = 'higher' if runs.higher_is_better else 'lower'
   table = terminal.make_table(
-    f'{runs.metric} over {len(runs.runs)} repeats; {better} is better'
+    f'{runs.metric} over {words.counted(len(runs.runs), "repeats")}; {better}'
+    ' is better'
   )
   table.add_column('method')
   for column in ('mean', 'deviation over clients', 'hurt'):

@@ -12,6 +12,7 @@ from typing import Any
 
 from algorithms import methods
 from base import errors
+from base import words
 from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.configuration import user_settings
@@ -27,6 +28,7 @@ from personalization import measurements
 from personalization import privacy
 from personalization import training
 from tasks import task as tasks
+from tasks.models import models
 
 # The results of the training, which are copied from the run.
 _OF_TRAINING = (
@@ -99,6 +101,19 @@ def _configure(
   )
 
 
+def _difference(model: models.Model, other: models.Model) -> str:
+  """Says in what a model differs from another one, in a few words."""
+  if type(model) is not type(other):
+    return f'{type(model).__name__}, not {type(other).__name__}'
+  return ', '.join(
+    f'{field.name} is {errors.shown(value)}, not {errors.shown(than)}'
+    for field in dataclasses.fields(model)
+    if field.compare
+    for value, than in [(getattr(m, field.name) for m in (model, other))]
+    if value != than
+  )
+
+
 def _check_task(
   run: results_folder.FinishedRun,
   name: str,
@@ -110,8 +125,8 @@ def _check_task(
   advice = f'Evaluate on data like those that {run.path} was trained on.'
   if other.model != trained.model:
     raise errors.UserError(
-      'These data or settings need a different model from that of the run:'
-      f' {other.model}, not {trained.model}. {advice}'
+      'These data or settings need another model than the run:'
+      f' {_difference(other.model, trained.model)}. {advice}'
     )
   execution.check_frozen_weights(run.path, name, other)
   for what, new_names, names in (
@@ -296,10 +311,8 @@ def main(
   results, output_dir = evaluate(source, assignments, output_dir, data_dir)
   tables.print_results(results)
   result = next(iter(results.values()))
-  terminal.say(
-    f'{result["clients_in_training"]} of the'
-    f' {result["test"]["num_clients"]} clients were in training.'
-  )
+  total = words.counted(result['test']['num_clients'], 'clients')
+  terminal.say(f'In training were {result["clients_in_training"]} of {total}.')
   terminal.say(f'Written to {output_dir}')
   single_run.refuse_diverged([results])
   return 0

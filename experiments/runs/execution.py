@@ -14,6 +14,7 @@ from algorithms import methods
 from algorithms import registry as algorithm_registry
 from base import errors
 from base import seeds
+from base import words
 from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import results_folder
@@ -56,8 +57,8 @@ def load_task(config: configs.Config, data_dir: str | None) -> tasks.Task:
   if config.training.clients_per_round > num_clients:
     raise errors.UserError(
       f'clients_per_round is {config.training.clients_per_round}, but'
-      f' {loaded.name} has {num_clients} clients to train on. Name a smaller'
-      ' number, or 0 for all.'
+      f' {loaded.name} has {words.counted(num_clients, "clients")} to train on.'
+      ' Name a smaller number, or 0 for all.'
     )
   if config.run.choose == 'each' and not loaded.cross_silo:
     raise errors.UserError(
@@ -264,8 +265,8 @@ def _warmstart(
     num_models = len(method.first.model_places)
     if len(first) != num_models:
       raise errors.UserError(
-        f'{name} begins with {num_models} models, but there are'
-        f' {len(first)} in what warmstart_from names: {", ".join(sources)}.'
+        f'{name} begins with {words.counted(num_models, "models")}, but what'
+        f' warmstart_from names has {len(first)}: {", ".join(sources)}.'
       )
   return {
     name: dataclasses.replace(method, first_models=first)

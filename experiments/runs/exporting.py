@@ -116,6 +116,7 @@ def main(
   config = configs.from_file(folder / results_folder.CONFIG)
   if clients or all_clients:
     name = execution.method_in(run, chosen)
+    personal_weights.check(run, config, name)
     if all_clients:
       clients = [row['client'] for row in run.clients[name]]
     known = run.methods[name]['candidates']

@@ -87,7 +87,7 @@ def restore(
     The methods, by their names.
 
   Raises:
-    UserError: If the folder has no results, or a checkpoint is gone.
+    UserError: If the folder has no results, or a checkpoint is gone or damaged.
   """
   names = list(names)
   for name, result in results_folder.read(folder).methods.items():
@@ -97,7 +97,13 @@ def restore(
   built = execution.build_methods(config, task)
   with results_folder.open_folder(folder, config) as run_folder:
     trainings = single_run.Trainings(built, task, config, run_folder)
-    return {
-      name: FinishedMethod(built[name], trainings.get(built[name]))
-      for name in names
-    }
+    try:
+      return {
+        name: FinishedMethod(built[name], trainings.get(built[name]))
+        for name in names
+      }
+    except checkpoints.DamagedCheckpointError as error:
+      # An earlier checkpoint is not what the run has evaluated.
+      raise errors.UserError(
+        f'{error.fault} Do the run again, in another folder.'
+      ) from error

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import tensorflow as tf
 
+from algorithms import registry
 from base import errors
 from experiments.configuration import configs
 from experiments.reporting import results_folder
@@ -85,6 +86,28 @@ class PersonalModel:
   candidate: str
 
 
+def check(
+  run: results_folder.FinishedRun, config: configs.Config, name: str
+) -> None:
+  """Raises a `UserError` if a run's clients have no models to be found.
+
+  Args:
+    run: The run.
+    config: Its configuration.
+    name: The method.
+  """
+  if privacy.ENTRIES[config.privacy].of_examples:
+    raise errors.UserError(
+      f'{run.path} protects examples. Another personalization would be one more'
+      ' use of them, which its guarantee does not cover. Leave out the client.'
+    )
+  if not registry.personalizer_class(name).makes_models:
+    raise errors.UserError(
+      f'{name} personalizes predictions rather than weights, so that its'
+      ' clients have no models of their own. Leave out the client.'
+    )
+
+
 def personalize(
   run: results_folder.FinishedRun,
   config: configs.Config,
@@ -92,7 +115,7 @@ def personalize(
   name: str,
   candidates: Mapping[str, str],
 ) -> dict[str, PersonalModel]:
-  """Personalizes the model of a finished run again.
+  """Personalizes the model of a finished run again, if `check` allows it.
 
   Args:
     run: The run.
@@ -105,14 +128,8 @@ def personalize(
     The model of each client.
 
   Raises:
-    UserError: If a client cannot be personalized, or the method personalizes
-      predictions rather than weights.
+    UserError: If a client cannot be personalized.
   """
-  if privacy.ENTRIES[config.privacy].of_examples:
-    raise errors.UserError(
-      f'{run.path} protects examples. Another personalization would be one more'
-      ' use of them, which its guarantee does not cover. Leave out the client.'
-    )
   loads = _find_clients(task, list(candidates))
   finished = finished_methods.restore(run.path, config, task, [name])[name]
   model = finished.method.trainer.model
@@ -160,11 +177,6 @@ def personalize(
     if not measured['client_ids']:
       raise errors.UserError(
         f'{client} has no examples to personalize a model on.'
-      )
-    if _WEIGHTS not in measured:
-      raise errors.UserError(
-        f'{name} personalizes predictions rather than weights, so that its'
-        ' clients have no models of their own. Leave out the client.'
       )
     candidate = candidates[client]
     take = functools.partial(_take, place=names.index(candidate))

@@ -20,6 +20,7 @@ import rich.table
 import tensorflow as tf
 
 from base import errors
+from base import words
 from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.reporting import folders
@@ -308,8 +309,9 @@ def _rescore_personally(
 
 
 def _table(rates: Mapping[str, float], num_utterances: int) -> rich.table.Table:
+  utterances = words.counted(num_utterances, 'utterances')
   table = terminal.make_table(
-    f'word error rate of {num_utterances} utterances; lower is better',
+    f'word error rate of {utterances}; lower is better',
     'scored by',
     numbers=['word error rate'],
   )

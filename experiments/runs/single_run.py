@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from algorithms import methods
 from base import errors
+from base import words
 from experiments.command_line import paths
 from experiments.command_line import stopping
 from experiments.command_line import terminal
@@ -38,8 +39,8 @@ def _report_skipped(where: str, client_ids: Sequence[str]) -> None:
   if client_ids:
     more = ', …' if len(client_ids) > 5 else ''
     terminal.say(
-      f'{where}: left out {len(client_ids)} clients without examples:'
-      f' {", ".join(client_ids[:5])}{more}'
+      f'{where}: left out {words.counted(len(client_ids), "clients")} without'
+      f' examples: {", ".join(client_ids[:5])}{more}'
     )
 
 
@@ -110,8 +111,9 @@ def _train(
   _report_skipped(f'{name}: training', trained.skipped_clients)
   if trained.dropped_clients:
     terminal.say(
-      f'{name}: training: dropped {trained.dropped_clients} updates of'
-      ' clients that were not finite'
+      f'{name}: training: dropped'
+      f' {words.counted(trained.dropped_clients, "updates")} of clients with'
+      ' numbers that are not finite'
     )
   if trained.diverged:
     terminal.say(

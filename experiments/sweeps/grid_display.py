@@ -8,6 +8,7 @@ import rich.console
 import rich.progress_bar
 import rich.table
 
+from base import words
 from experiments.command_line import fitting
 from experiments.command_line import terminal
 from experiments.reporting import repeats
@@ -65,7 +66,8 @@ class GridDisplay:
     about = '' if left is None else f', about {terminal.duration(left)} left'
     waits = ', others work on the rest' if self.waits else ''
     return (
-      f'{self.runs} of {self._totals[1]} runs{failed}, {passed}{about}{waits}'
+      f'{self.runs} of {words.counted(self._totals[1], "runs")}{failed},'
+      f' {passed}{about}{waits}'
     )
 
   def __rich_console__(

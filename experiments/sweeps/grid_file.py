@@ -56,6 +56,7 @@ import pathlib
 from typing import Any
 
 from base import errors
+from base import words
 from experiments.configuration import user_settings
 from experiments.sweeps import sampling
 
@@ -177,7 +178,8 @@ class GridFile:
     """
     if num_repeats is not None and num_repeats > len(self.repeats):
       raise errors.UserError(
-        f'--repeats={num_repeats}: there are only {len(self.repeats)} seeds.'
+        f'--repeats={num_repeats}: the table has only'
+        f' {words.counted(len(self.repeats), "seeds")}.'
       )
     points = tuple(
       dataclasses.replace(point, settings={**point.settings, **settings})

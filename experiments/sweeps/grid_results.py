@@ -133,6 +133,16 @@ def best(results: Iterable[PointResult]) -> dict[str, PointResult]:
   return winners
 
 
+def diverged(results: Sequence[PointResult]) -> set[str]:
+  """Finds the rows that have no best point, as all of their points diverged."""
+  others = {
+    result.point.name
+    for result in results
+    if not any(map(has_diverged, result.records))
+  }
+  return {result.point.name for result in results} - others
+
+
 def describe(result: PointResult) -> dict[str, Any]:
   """Writes a point as results.json has it."""
   record = result.records[0]

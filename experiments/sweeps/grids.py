@@ -22,6 +22,7 @@ import time
 import rich.live
 
 from base import errors
+from base import words
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import stopping
@@ -126,9 +127,8 @@ class Grid:
     rung = self._rungs[-1]
     done = rung.num_done(self._records)
     if done:
-      terminal.say(
-        f'{done} of {len(rung.runs)} runs are in {self._folder} already.'
-      )
+      total = words.counted(len(rung.runs), 'runs')
+      terminal.say(f'{self._folder} has {done} of {total} already.')
     if done == len(rung.runs):
       return []
     contents = self._contents
@@ -145,10 +145,12 @@ class Grid:
     for point in points:
       print(point)
     jobs = self.jobs()
+    to_do = sum(len(job.runs) for job in jobs)
+    rounds = sum(job.rounds for job in jobs)
     print(
-      f'{len(points)} points, {sum(len(job.runs) for job in jobs)} runs to do,'
-      f' which are {len(jobs)} trainings of {sum(job.rounds for job in jobs)}'
-      ' rounds in all.'
+      f'{words.counted(len(points), "points")}, {words.counted(to_do, "runs")}'
+      f' to do, in {words.counted(len(jobs), "trainings")} of'
+      f' {words.counted(rounds, "rounds")} in all.'
     )
     print(
       f'They take about {terminal.duration(self._estimate(jobs))} with'
@@ -204,9 +206,11 @@ class Grid:
       failed = self._carry_out_rung(leases, crew)
       for contents in self._rungs_to_come:
         self._rungs.append(_Rung(contents))
+        most = max(point.values['total_rounds'] for point in contents.points)
         terminal.say(
-          f'Rung {len(self._rungs)}: {len(contents.points)} points with up to'
-          f' {max(p.values["total_rounds"] for p in contents.points)} rounds'
+          f'Rung {len(self._rungs)}:'
+          f' {words.counted(len(contents.points), "points")} with up to'
+          f' {words.counted(most, "rounds")}'
         )
         failed += self._carry_out_rung(leases, crew)
     return failed
@@ -288,8 +292,8 @@ class Grid:
     if not num_failed:
       return 0
     terminal.say(
-      f'{num_failed} runs failed; see {self._folder / _LOGS}. The same command'
-      ' tries them again.'
+      f'{words.counted(num_failed, "runs")} failed; see {self._folder / _LOGS}.'
+      ' The same command tries again.'
     )
     return 1
 
@@ -309,8 +313,9 @@ class Grid:
         lines.append(f'Diverged: {result.point}')
       elif dropped:
         lines.append(
-          f'Diverged in part: {result.point}: dropped {dropped} updates that'
-          ' were not finite'
+          f'Diverged in part: {result.point}: dropped'
+          f' {words.counted(dropped, "updates")} with numbers that are not'
+          ' finite'
         )
     return lines
 

@@ -1,6 +1,6 @@
 """A published table run again, beside its published figures."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from base import errors
@@ -45,7 +45,9 @@ def _share(ours: float | None, published: float | None) -> str:
 
 
 def _print(
-  table: published_tables.PublishedTable, rows: Mapping[str, Mapping[str, Any]]
+  table: published_tables.PublishedTable,
+  rows: Mapping[str, Mapping[str, Any]],
+  diverged: Collection[str],
 ) -> None:
   numbers = ['ours ± over repeats', 'published', 'difference']
   numbers += ['± over clients', 'hurt, and published', 'largest cluster']
@@ -56,7 +58,8 @@ def _print(
     mean = row['published']
     of_paper = '' if mean is None else f'{mean:.4g}'
     if row['ours'] is None:
-      printed.add_row(method, 'not finished', of_paper)
+      why = 'diverged' if method in diverged else 'not finished'
+      printed.add_row(method, why, of_paper)
       continue
     largest = row['largest_cluster']
     printed.add_row(
@@ -75,32 +78,36 @@ def _print(
 def _show_means(
   table: published_tables.PublishedTable,
   winners: Mapping[str, grid_results.PointResult],
+  results: Sequence[grid_results.PointResult],
 ) -> Mapping[str, Any]:
   """Prints a table of means, and returns its figures."""
   rows = compare(table, winners)
-  _print(table, rows)
+  _print(table, rows, grid_results.diverged(results))
   return {
     method: {name: row[name] for name in _COLUMNS if row.get(name) is not None}
     for method, row in rows.items()
   }
 
 
-# How each kind of tables is shown, of which the figures are returned.
+# How each kind of tables is shown, given its best points, the results of all
+# points and the folder; its figures are returned.
 _SHOW: Mapping[str, Callable[..., Mapping[str, Any]]] = {
-  'means': lambda table, winners, _: _show_means(table, winners),
-  'compared': lambda table, winners, folder: compared_tables.show(
+  'means': lambda table, winners, results, _: _show_means(
+    table, winners, results
+  ),
+  'compared': lambda table, winners, _, folder: compared_tables.show(
     table.title,
     table.columns,
     {row: winners[row] for row in table.rows if row in winners},
     folder,
   ),
-  'crossed': lambda table, winners, folder: crossed_tables.show(
+  'crossed': lambda table, winners, _, folder: crossed_tables.show(
     table.title, table.cells, table.groups, table.published, winners, folder
   ),
-  'private': lambda table, winners, folder: private_tables.show(
+  'private': lambda table, winners, _, folder: private_tables.show(
     table.title, table.cells, table.published, winners, folder / 'plots'
   ),
-  'fedpc': lambda table, winners, folder: fedpc_tables.show(
+  'fedpc': lambda table, winners, _, folder: fedpc_tables.show(
     table.title, table.cells, table.published, winners, folder
   ),
 }
@@ -124,5 +131,7 @@ def main(
     )
   return rerun.carry_out(
     contents,
-    lambda grid: _SHOW[table.kind](table, grid.write(), rerun.folder),
+    lambda grid: _SHOW[table.kind](
+      table, grid.write(), grid.results(), rerun.folder
+    ),
   )

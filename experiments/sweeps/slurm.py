@@ -21,6 +21,7 @@ import submitit
 from submitit.core import utils
 
 from base import errors
+from base import words
 from experiments.command_line import children
 from experiments.command_line import launch
 from experiments.command_line import stopping
@@ -150,7 +151,7 @@ class SlurmJobs:
     return _SubmittedJobs(self.num_jobs, self.options, work)
 
   def __str__(self) -> str:
-    return f'{self.num_jobs} Slurm jobs'
+    return words.counted(self.num_jobs, 'Slurm jobs')
 
 
 def jobs(num_jobs: int, options: str) -> SlurmJobs:

@@ -14,6 +14,7 @@ import signal
 import time
 from typing import Any
 
+from base import words
 from experiments.command_line import children
 from experiments.sweeps import devices
 from experiments.sweeps import launching
@@ -162,4 +163,4 @@ class OnThisMachine:
     return Processes(self.num_workers, work.make_runner, work.log)
 
   def __str__(self) -> str:
-    return f'{self.num_workers} processes'
+    return words.counted(self.num_workers, 'processes')

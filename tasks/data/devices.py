@@ -11,6 +11,7 @@ import numpy as np
 from base import errors
 from base import seeds
 from base import settings
+from base import words
 from tasks.data import populations
 
 
@@ -67,8 +68,8 @@ class HeldOutSettings(settings.Settings):
     if second < 1 or first + second > available:
       raise errors.UserError(
         f'num_validation_clients is {first} and num_test_clients {second}, but'
-        f' there are {available} clients to take them from. Set smaller'
-        ' numbers.'
+        f' the data have {words.counted(available, "clients")} in all. Set'
+        ' smaller numbers.'
       )
     ends = first, first + second
     return (

@@ -31,6 +31,7 @@ from base import errors
 from base import seeds
 from base import settings
 from base import whole_files
+from base import words
 from tasks.data import arrays
 from tasks.data import files
 from tasks.data import silos
@@ -163,8 +164,8 @@ def _by_classes(
   number = how.num_clients
   if how.classes_per_client > len(names):
     raise errors.UserError(
-      f'task.classes_per_client is {how.classes_per_client}, but there are'
-      f' {len(names)} classes. Set it to at most that.'
+      f'task.classes_per_client is {how.classes_per_client}, but the data have'
+      f' {words.counted(len(names), "classes")}. Set it to at most that.'
     )
   shape = number, how.classes_per_client
   classes = names[sum(np.ogrid[: shape[0], : shape[1]]) % len(names)]
@@ -192,8 +193,9 @@ def _by_classes(
       counts[holders] = (available + np.arange(len(asked))) // len(asked)
     if not counts[holders].all():
       raise errors.UserError(
-        f'Class {label} has {available} examples, too few for the'
-        f' {len(asked)} clients that task.num_clients={number} and'
+        f'Class {label} has {words.counted(available, "examples")}, too few for'
+        f' the {words.counted(len(asked), "clients")} that'
+        f' task.num_clients={number} and'
         f' task.classes_per_client={how.classes_per_client} give it to.'
         ' Set smaller numbers.'
       )

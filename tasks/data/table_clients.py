@@ -7,6 +7,7 @@ import numpy as np
 
 from base import errors
 from base import settings
+from base import words
 from tasks.data import devices
 from tasks.data import partitions
 from tasks.data import populations
@@ -138,11 +139,11 @@ class Split:
     """The numbers of examples or clients in each part, for the user."""
     if not self.parts:
       return ', '.join(
-        f'{len(ids):,} clients for {part}'
+        f'{len(ids):,} {words.noun(len(ids), "clients")} for {part}'
         for part, ids in self.held_out.items()
       )
     return ', '.join(
-      f'{sizes.sum():,} examples for {part}'
+      f'{sizes.sum():,} {words.noun(sizes.sum(), "examples")} for {part}'
       for part, sizes in silos.sizes_of_parts(self.parts).items()
     )
 
@@ -253,8 +254,8 @@ def hold_out(
 
   if len(clients) < len(silos.PARTS):
     raise errors.UserError(
-      f'{table.path} has {len(clients)} clients, too few to hold out clients.'
-      ' Set task.hold_out=examples.'
+      f'{table.path} has {words.counted(len(clients), "clients")}, too few to'
+      ' hold out clients. Set task.hold_out=examples.'
     )
   if codes is not None:
     of_clients = of_each(table, str(how.split_column), codes, clients)

@@ -22,6 +22,7 @@ from sklearn.feature_extraction import text
 
 from base import errors
 from base import settings
+from base import words
 from tasks.data import files
 from tasks.data import table_columns
 from tasks.data import table_files
@@ -193,7 +194,7 @@ class Category:
     made.categories.append((codes[values.codes], len(place)))
     names = [name or '(missing)' for name in self.categories]
     made.told[self.column] = (
-      f'{len(names)} categories: {table_notes.few(names)}'
+      f'{words.counted(len(names), "categories")}: {table_notes.few(names)}'
     )
 
 
@@ -227,10 +228,14 @@ class Text:
     parts = [count.transform(part.to_pylist()) for part in values.chunks]
     matrix = scipy.sparse.vstack(parts, 'csr', np.float32)
     made.texts.append(matrix)
-    told = f'a text, its words in {self.inputs:,} inputs'
+    inputs = words.noun(self.inputs, 'inputs')
+    told = f'a text, its words in {self.inputs:,} {inputs}'
     if self.words:
       absent = self.inputs - np.count_nonzero(matrix.getnnz(axis=0))
-      told = f'a text, {self.inputs:,} words, {absent:,} of them in no text'
+      told = (
+        f'a text, {self.inputs:,} {words.noun(self.inputs, "words")},'
+        f' {absent:,} of them in no text'
+      )
     made.told[self.column] = told
 
 

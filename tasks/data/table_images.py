@@ -10,6 +10,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from base import settings
+from base import words
 from tasks.data import table_columns
 from tasks.data import table_files
 
@@ -55,7 +56,9 @@ class Images:
   def told(self) -> Mapping[str, str]:
     """A description of the column, for the user."""
     height, width, channels = self.shape
-    text = f'images of {height} x {width}, {channels} channels'
+    text = (
+      f'images of {height} x {width}, {words.counted(channels, "channels")}'
+    )
     return {str(self.how.image_column): text}
 
   @property

@@ -78,10 +78,10 @@ def test_names_of_the_candidates():
   method = _build(finetuning_epochs=1, finetuning_layers=('all', 'last'))
   assert [str(candidate) for candidate in method.candidates] == [
     '0 epochs',
-    '1 epochs, all layers, rate 0.05',
-    '1 epochs, all layers, rate 0.2',
-    '1 epochs, last layer, rate 0.05',
-    '1 epochs, last layer, rate 0.2',
+    '1 epoch, all layers, rate 0.05',
+    '1 epoch, all layers, rate 0.2',
+    '1 epoch, last layer, rate 0.05',
+    '1 epoch, last layer, rate 0.2',
   ]
 
 

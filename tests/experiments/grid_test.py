@@ -106,7 +106,7 @@ class TestGridProgram:
       grids.main(grid, self.output, None, workers.OnThisMachine(1), False) == 0
     )
     shown, said = capsys.readouterr()
-    assert '18 of 18 runs are in' in said
+    assert 'has 18 of 18 runs already' in said
     assert 'Diverged: fedavg client_learning_rate=1e+38' in said
     assert 'finetuning' in shown
     assert {

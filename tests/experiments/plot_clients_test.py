@@ -35,6 +35,24 @@ def test_writes_the_figure_and_its_numbers(tmp_path):
   assert all(sum(map(int, counts)) >= 20 for _, *counts in clients)
 
 
+def test_the_classes_of_a_table_have_their_names(tmp_path):
+  table = tmp_path / 'drinks.csv'
+  lines = [f'c{k % 3},{k},{("tea", "beer")[k % 2]}\n' for k in range(60)]
+  table.write_text('who,age,drink\n' + ''.join(lines))
+  settings = [
+    f'task.path={table}',
+    'task.client_column=who',
+    'task.target_column=drink',
+  ]
+  request = user_settings.read(None, settings, {'task.name': 'table'})
+  for _ in range(2):  # It may replace what it wrote.
+    assert not clients_by_class.main(request, tmp_path / 'out', None)
+  with (tmp_path / 'out/clients_by_class.csv').open(newline='') as file:
+    header, *clients = csv.reader(file)
+  assert header == ['client', '0: beer', '1: tea']
+  assert clients == [[f'c{k}', '10', '10'] for k in range(3)]
+
+
 def test_a_file_of_others_is_found_before_the_task_is_loaded(
   tmp_path, monkeypatch
 ):

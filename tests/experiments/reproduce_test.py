@@ -42,12 +42,16 @@ class TestReproduce:
         '--weights: there is no file /nowhere/model.npz',
       ),
       (
+        ('--table=motley_school', '--data_dir=/nowhere'),
+        'The data folder /nowhere does not exist',
+      ),
+      (
         ('--table=motley_school', '--json=/nowhere/figures.json'),
         'there is no folder /nowhere',
       ),
       (
         ('--table=motley_school', '--repeats=99'),
-        '--repeats=99: there are only 5 seeds',
+        '--repeats=99: the table has only 5 seeds',
       ),
     ],
   )

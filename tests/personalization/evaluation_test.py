@@ -201,7 +201,7 @@ def _result(cohort_context) -> evaluation.Evaluation:
 def test_all_candidates_of_each_client_against_the_same_by_hand(result):
   assert [str(candidate) for candidate in result.candidates] == [
     '0 epochs',
-    '1 epochs',
+    '1 epoch',
     '2 epochs',
     '3 epochs',
   ]

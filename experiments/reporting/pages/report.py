@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from base import errors
+from base import words
 from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import grid_records
@@ -25,6 +26,8 @@ from experiments.reporting.pages import sheets
 from experiments.reporting.pages import sources
 
 _SECONDS_PER_LOOK = 5
+# Either of these is written once all runs of a grid are done.
+_OF_FINISHED_GRIDS = results_folder.RESULTS, 'plots'
 # A table lists at most this many points of a grid, the best ones.
 _MOST_POINTS = 500
 
@@ -58,7 +61,8 @@ def _what_was_run(
         ', '.join(rows_of_grid),
         ', '.join(map(str, sorted(seeds))),
         '–',
-        f'{entry.num_runs} runs of {len(entry.points)} points'
+        f'{words.counted(entry.num_runs, "runs")} of'
+        f' {words.counted(len(entry.points), "points")}'
         + (f', {failed} failed' if failed else ''),
       ]
     rows.append([sheets.Cell(text) for text in (str(entry.path), *cells)])
@@ -393,11 +397,15 @@ def make(
 
 
 def _is_finished(entries: Sequence[sources.Run | sources.Grid]) -> bool:
-  """Tells whether all are finished; a grid writes its results file last."""
+  """Tells whether all are finished.
+
+  A grid writes its results when all of its runs are done. Published curves that
+  are run again have figures only.
+  """
   return all(
     entry.status == 'finished'
     if isinstance(entry, sources.Run)
-    else (entry.path / results_folder.RESULTS).exists()
+    else any((entry.path / name).exists() for name in _OF_FINISHED_GRIDS)
     for entry in entries
   )
 

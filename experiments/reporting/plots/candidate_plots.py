@@ -187,7 +187,7 @@ def ood_curves(
   curves = {
     method: max(
       (
-        [candidates[own] for _, own in sorted(curve.points.items())]
+        [candidates[candidate] for _, candidate in sorted(curve.points.items())]
         for curve in _curves(tuple(candidates))
       ),
       key=lambda points: max(map(gain, points)),
@@ -195,7 +195,7 @@ def ood_curves(
     for method, candidates in methods.items()
   }
   best = [max(map(gain, points)) for points in curves.values()]
-  best = [own for own in best if np.isfinite(own)]
+  best = [value for value in best if np.isfinite(value)]
   worst = float(np.finfo(float).min)
   if len(best) > 1:
     worst = min(best) - 0.5 * (max(best) - min(best))
@@ -206,7 +206,7 @@ def ood_curves(
       steps = np.geomspace(1, len(points), _MOST_OOD)
       points = [points[k - 1] for k in np.unique(np.rint(steps).astype(int))]
     # The legend should also name methods that diverged.
-    some[method] = [own for own in points if gain(own) >= worst] or points
+    some[method] = [point for point in points if gain(point) >= worst] or points
   lines.draw_methods(plot, some)
   plot.locator_params(nbins=5)
   plot.set_xlabel(

@@ -1,18 +1,27 @@
 """Figures of the classes of clients' examples."""
 
+from collections.abc import Sequence
+
 from matplotlib import ticker
 import matplotlib.colors
 import numpy as np
 
+from base import words
 from experiments.reporting.plots import style
+
+# The largest number of characters of a class's name that are shown.
+_NAME = 24
 
 
 @style.styled
-def clients_by_class(counts: np.ndarray) -> style.Figure:
+def clients_by_class(
+  counts: np.ndarray, classes: Sequence[str] = ()
+) -> style.Figure:
   """Draws how many examples of each class each client has.
 
   Args:
     counts: The numbers of examples, `[clients, classes]`.
+    classes: The names of the classes; by default their numbers.
 
   Returns:
     The figure, which is twice as wide as the others, so that a thousand clients
@@ -41,11 +50,19 @@ def clients_by_class(counts: np.ndarray) -> style.Figure:
     norm=matplotlib.colors.LogNorm(1, max(counts.max(), 2)),
   )
   plot.grid(visible=False)
-  style.in_whole_numbers(plot.yaxis, 20)
+  if classes:
+    names = (
+      name if len(name) <= _NAME else f'{name[: _NAME - 1]}…'
+      for name in classes
+    )
+    plot.set_yticks(range(num_classes), list(names))
+  else:
+    style.in_whole_numbers(plot.yaxis, 20)
   style.in_whole_numbers(plot.xaxis, 10)
   plot.set_ylabel('class')
+  clients = words.noun(num_clients, 'clients')
   plot.set_xlabel(
-    f'{num_clients:,} clients, by their most common class and size'
+    f'{num_clients:,} {clients}, by their most common class and size'
   )
   color_bar = figure.colorbar(image, ax=[bars, plot], pad=0.01, aspect=30)
   color_bar.set_label('examples of the class')

@@ -37,19 +37,23 @@ def box_plot(
     The figure: the median, the quartiles, whiskers from the 5th to the 95th
     percentile, the other clients as dots, and the mean as a diamond.
   """
-  figure = style.new_figure(0.6 + 0.24 * len(methods))
-  plot = figure.subplots()
   # A client whose model diverged has no place on the axis.
-  values = [np.asarray(own)[np.isfinite(own)] for own in methods.values()]
+  values = [
+    np.asarray(metrics)[np.isfinite(metrics)] for metrics in methods.values()
+  ]
   shown = style.near(itertools.chain(*values), _FAR_OUT)
   labels = [
     textwrap.fill(
       names.written_out(method)
-      + ('' if np.any(np.isin(own, shown)) else ' (diverged)'),
+      + ('' if np.any(np.isin(finite, shown)) else ' (diverged)'),
       _NAME,
     )
-    for method, own in zip(methods, values)
+    for method, finite in zip(methods, values)
   ]
+  # Names of several lines need room, so that none is left out.
+  lines = max((label.count('\n') for label in labels), default=0) + 1
+  figure = style.new_figure(0.6 + (0.1 + 0.14 * lines) * len(methods))
+  plot = figure.subplots()
   boxes = plot.boxplot(
     values,
     orientation='horizontal',

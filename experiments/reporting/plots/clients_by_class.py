@@ -40,15 +40,16 @@ def count(task: task.Task) -> dict[str, np.ndarray]:
       if name != 'personalization' or not task.cross_silo:
         for client_id in population.client_ids:
           labels.setdefault(client_id, []).append(load(client_id)['y'])
-  of_clients = {name: np.concatenate(own) for name, own in labels.items()}
+  of_clients = {name: np.concatenate(parts) for name, parts in labels.items()}
   every = np.concatenate(list(of_clients.values()))
   if every.ndim > 1 or not np.issubdtype(every.dtype, np.integer):
     raise errors.UserError(
       f'The examples of {task.name} have no classes to be counted.'
     )
+  num_classes = max(len(task.classes), every.max(initial=0) + 1)
   return {
-    name: np.bincount(own, minlength=every.max(initial=0) + 1)
-    for name, own in of_clients.items()
+    name: np.bincount(classes, minlength=num_classes)
+    for name, classes in of_clients.items()
   }
 
 
@@ -63,21 +64,22 @@ def main(
   for path in style.figure_files(output_dir, _NAME).values():
     folders.check_own(path)
   folders.check_own(numbers, _HEADER)
-  counts = count(
-    registry.load(
-      config.task,
-      data_dir=data_dir,
-      seed=config.training.seed,
-      **vars(config.task_settings),
-    )
+  loaded = registry.load(
+    config.task,
+    data_dir=data_dir,
+    seed=config.training.seed,
+    **vars(config.task_settings),
   )
-  figure = class_plots.clients_by_class(np.array(list(counts.values())))
+  counts = count(loaded)
+  of_clients = np.array(list(counts.values()))
+  figure = class_plots.clients_by_class(of_clients, loaded.classes)
   style.add_caption(figure, config.task)
   written = style.save(figure, output_dir, _NAME)
   table = io.StringIO()
   writer = csv.writer(table, lineterminator='\n')
-  writer.writerow(['client', *range(len(next(iter(counts.values()))))])
-  writer.writerows([name, *own] for name, own in counts.items())
+  named = [f'{k}: {name}' for k, name in enumerate(loaded.classes)]
+  writer.writerow(['client', *(named or range(of_clients.shape[1]))])
+  writer.writerows([name, *of_classes] for name, of_classes in counts.items())
   folders.write(numbers, table.getvalue())
   terminal.say(f'Written to {written}, .csv')
   return 0

@@ -35,18 +35,18 @@ def cluster_groups(
   for (group, counts), color in zip(
     groups.items(), itertools.cycle(looks.CATEGORIES)
   ):
-    own = np.array([counts[cluster] for cluster in clusters])
+    widths = np.array([counts[cluster] for cluster in clusters])
     bars = plot.barh(
-      places, own, left=left, color=color, height=0.6, label=group
+      places, widths, left=left, color=color, height=0.6, label=group
     )
     plot.bar_label(
       bars,
-      [str(n) if n else '' for n in own],
+      [str(n) if n else '' for n in widths],
       label_type='center',
       fontsize=7,
       color=shading.text_on(color),
     )
-    left += own
+    left += widths
   plot.invert_yaxis()
   plot.set_yticks(places, clusters)
   plot.grid(visible=False, axis='y')
@@ -61,7 +61,8 @@ def cluster_groups(
 def confusion(
   counts: np.ndarray,
   groups: Sequence[str],
-  clusters: str,
+  clusters: Sequence[str],
+  label: str,
   share: float,
   *,
   title: str = '',
@@ -74,15 +75,15 @@ def confusion(
     counts: The number of clients of each group in each cluster, `[groups,
       clusters]`.
     groups: The names of the groups.
-    clusters: The label of the clusters.
+    clusters: The names of the clusters.
+    label: The label of the clusters.
     share: The share of the clients that are on the diagonal.
     title: The title, such as the name of the method.
 
   Returns:
     The figure.
   """
-  rows, columns = counts.shape
-  figure = style.new_figure(0.9 + 0.22 * rows)
+  figure = style.new_figure(0.9 + 0.22 * len(groups))
   plot = figure.subplots()
   shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
   blues = matplotlib.colormaps['Blues']
@@ -97,10 +98,10 @@ def confusion(
       va='center',
       fontsize=6,
     )
-  plot.set_xticks(range(columns), [str(j + 1) for j in range(columns)])
-  plot.set_yticks(range(rows), groups)
+  plot.set_xticks(range(len(clusters)), clusters)
+  plot.set_yticks(range(len(groups)), groups)
   plot.grid(visible=False)
-  plot.set_xlabel(clusters)
+  plot.set_xlabel(label)
   plot.set_ylabel('group')
   style.add_title(plot, f'{title}, {share:.0%} in the cluster of their group')
   return figure

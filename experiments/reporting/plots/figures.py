@@ -31,7 +31,9 @@ _MEASURES = ('validation', 'test', 'test_hurt', 'out_of_distribution')
 _STEPS = ('steps', 'intra_variance')
 # Counts of a round, and other measures that are not metrics of the model.
 _COUNTS = ('round', 'num_examples', 'num_clients', 'dropped_clients')
-_OF_COHORTS = ('cluster_', 'share_')
+# The beginnings of measures of a round's clients: how many of them are in each
+# cluster or known group, and the share of the model that they are sent.
+_OF_COHORTS = ('cluster_', 'group_', 'share_')
 _DROPPED = 'dropped updates'
 # The prefix of the embedding in a client's state, see `algorithms/fedembed`.
 _EMBEDDING = 'e/'
@@ -121,7 +123,7 @@ def of_stages(repeated: repeats.Repeats, judged: tuple[str, bool]) -> _Figures:
     pairs = _pairs(repeated, other, method)
     groups = sorted({group for group, *_ in pairs if group})
     for group in ('', *groups):
-      of_group = [values for own, *values in pairs if group in ('', own)]
+      of_group = [values for known, *values in pairs if group in ('', known)]
       suffix = f'_{group}' if group else ''
       against = (
         f'{names.written_out(method)} against {names.written_out(other)}'
@@ -162,9 +164,9 @@ def _of_candidates(
       yield f'candidates_{method}', figure
   with_ood = {
     method: {
-      candidate: (own['test'], own['out_of_distribution'])
-      for candidate, own in candidates.items()
-      if 'out_of_distribution' in own
+      candidate: (measured['test'], measured['out_of_distribution'])
+      for candidate, measured in candidates.items()
+      if 'out_of_distribution' in measured
     }
     for method, candidates in of_methods.items()
   }
@@ -188,8 +190,8 @@ def _of_clusters(repeated: repeats.Repeats) -> _Figures:
       title = names.written_out(method) + of_run
       rounds = run.rounds.get(run.methods[method]['training'], {})
       shares = {
-        name.replace('_', ' '): own
-        for name, own in rounds.items()
+        name.replace('_', ' '): by_round
+        for name, by_round in rounds.items()
         if name.startswith('cluster_')
       }
       if shares:
@@ -209,8 +211,8 @@ def _measured(
   dropped = np.array(rounds['dropped_clients'])
   # A round in which all updates were dropped has no measurements.
   measured = {
-    f'training {name.replace("_", " ")}': np.where(updates > 0, own, np.nan)
-    for name, own in rounds.items()
+    f'training {name.replace("_", " ")}': np.where(updates > 0, values, np.nan)
+    for name, values in rounds.items()
     if name not in (*_COUNTS, *_STEPS) and not name.startswith(_OF_COHORTS)
   }
   if np.any(dropped):
@@ -295,14 +297,14 @@ def _confusion(
   if clusters is None:
     what = 'cluster of embeddings, by k-means'
     k_means = cluster.KMeans(len(known), n_init=10, random_state=0)
-    columns = k_means.fit_predict(vectors)
-  else:
-    _, columns = np.unique(clusters, return_inverse=True)
-  counts = np.zeros([len(known), columns.max() + 1], int)
-  np.add.at(counts, (list(map(known.index, groups)), columns), 1)
+    clusters = k_means.fit_predict(vectors).astype(str)
+  found, columns = np.unique(clusters, return_inverse=True)
+  counts = np.zeros([len(known), len(found)], int)
+  for group, column in zip(groups, columns):
+    counts[known.index(group), column] += 1
   order, share = measures.match(counts)
   return cluster_plots.confusion(
-    counts[:, order], known, what, share, title=title
+    counts[:, order], known, found[order].tolist(), what, share, title=title
   )
 
 
@@ -313,7 +315,7 @@ def _of_embeddings(repeated: repeats.Repeats) -> _Figures:
       training = run.methods[method]['training']
       title = names.written_out(method) + of_run
       rows = {row['client']: row for row in run.clients[method]}
-      if training is None or any('group' not in own for own in rows.values()):
+      if training is None or any('group' not in row for row in rows.values()):
         continue
       checkpoints = results_folder.checkpoint_dir(run.path, training)
       if not (checkpoints / client_states.FILE_NAME).exists():
@@ -326,13 +328,13 @@ def _of_embeddings(repeated: repeats.Repeats) -> _Figures:
         if name.startswith(_EMBEDDING) and client in rows
       ]
       if len(found) > _FEWEST_EMBEDDINGS:
-        own, vectors = zip(*found)
-        groups = [row['group'] for row in own]
+        of_clients, vectors = zip(*found)
+        groups = [row['group'] for row in of_clients]
         yield (
           f'embeddings_{method}{suffix}',
           cluster_plots.embeddings(vectors, groups, title=title),
         )
-        clusters = [row['cluster'] for row in own if row.get('cluster')]
+        clusters = [row['cluster'] for row in of_clients if row.get('cluster')]
         yield (
           f'confusion_{method}{suffix}',
           _confusion(groups, clusters or None, np.array(vectors), title),
@@ -368,9 +370,9 @@ def _numbers(
     for method in repeated.methods
   }
   return {
-    method: own
-    for method, own in of_methods.items()
-    if not any(map(math.isnan, itertools.chain(*own.values())))
+    method: numbers
+    for method, numbers in of_methods.items()
+    if not any(map(math.isnan, itertools.chain(*numbers.values())))
   }
 
 
@@ -385,16 +387,16 @@ def _of_parts(repeated: repeats.Repeats, judged: tuple[str, bool]) -> _Figures:
       float(part): (name, part, statistic) for part in parts
     }
     methods = {
-      method: own
-      for method, own in _numbers(repeated, where).items()
+      method: by_part
+      for method, by_part in _numbers(repeated, where).items()
       if statistic != 'hurt' or len(repeated.names(method, 'candidates')) > 1
     }
     if parts and methods:
       unaffected = [
         method
-        for method, own in methods.items()
+        for method, by_part in methods.items()
         if drawn is judged
-        and all(own[1.0] == values for values in own.values())
+        and all(by_part[1.0] == values for values in by_part.values())
       ]
       label = f'part of the {of_what}'
       yield name, method_plots.fractions(methods, label, *drawn, unaffected)
@@ -422,7 +424,9 @@ def _of_choices(
       for name in ('hurt', 'mean')
     )
     # A method that does not personalize cannot hurt anybody.
-    means = {method: own for method, own in means.items() if method in hurt}
+    means = {
+      method: by_way for method, by_way in means.items() if method in hurt
+    }
     if means:
       yield 'acceptance', method_plots.acceptance(means, hurt, *judged)
 
@@ -433,7 +437,7 @@ def _caption(repeated: repeats.Repeats) -> list[str]:
   results = first.methods
   caption = style.of_whom(
     first.configuration['task.name'],
-    max(own['test']['num_clients'] for own in results.values()),
+    max(result['test']['num_clients'] for result in results.values()),
     len(repeated.runs),
   )
   texts = {

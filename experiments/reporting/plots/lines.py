@@ -40,17 +40,17 @@ def _deviation(values: OfRepeats) -> float:
 
 def look_of(method: str) -> dict[str, Any]:
   """Returns a method's look as options of matplotlib's lines."""
-  own = looks.look(method)
-  face: Any = own.color
-  if own.hollow:
+  look = looks.look(method)
+  face: Any = look.color
+  if look.hollow:
     # The inside of a pair's marker shows its trainer.
-    face = 'white' if own.edge == own.color else (own.color, 0.35)
+    face = 'white' if look.edge == look.color else (look.color, 0.35)
   return dict(
-    color=own.color,
-    marker=own.marker,
-    linestyle=own.line,
+    color=look.color,
+    marker=look.marker,
+    linestyle=look.line,
     markerfacecolor=face,
-    markeredgecolor=own.edge,
+    markeredgecolor=look.edge,
   )
 
 
@@ -58,9 +58,9 @@ def draw(
   plot: matplotlib.axes.Axes, points: Sequence[Point], **look: Any
 ) -> None:
   """Draws a line through points, with bars or a band for their deviation."""
-  x, y = (np.array([mean(own) for own in axis]) for axis in zip(*points))
+  x, y = (np.array([mean(values) for values in axis]) for axis in zip(*points))
   x_bars, y_bars = (
-    np.array([_deviation(own) for own in axis]) for axis in zip(*points)
+    np.array([_deviation(values) for values in axis]) for axis in zip(*points)
   )
   if len(points) > _MOST_BARS and not np.any(x_bars):
     plot.plot(x, y, **look | dict(marker=''))
@@ -103,18 +103,18 @@ def draw_methods(
     method: np.array([[mean(x), mean(y)] for x, y in points])
     for method, points in shown.items()
   }
-  drawn = [y for own in means.values() for y in own[:, 1]]
+  drawn = [y for places in means.values() for y in places[:, 1]]
   near = style.near(drawn, _FAR_OUT)
   for (method, points), hidden in zip(shown.items(), _hidden(means)):
-    own = means[method]
+    places = means[method]
     label = names.written_out(method)
-    if not np.any(np.isin(own[:, 1], near)):
+    if not np.any(np.isin(places[:, 1], near)):
       label += ' (diverged)'
     look = look_of(method) | changes
     if not look['marker'] or len(points) > _MOST_BARS:
       look['linewidth'] = 1.2 + 1.4 * np.median(hidden)
     else:
-      for point, times in zip(own[hidden > 0], hidden[hidden > 0]):
+      for point, times in zip(places[hidden > 0], hidden[hidden > 0]):
         ring = look | dict(linestyle='', markerfacecolor='none')
         plot.plot(*point, **ring, markersize=3 + 3 * times, zorder=3)
     draw(plot, points, label=label, **look)
@@ -134,8 +134,8 @@ def _hidden(means: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
     distances = (np.abs(points[:, None] - others) for others in order[i + 1 :])
     yield sum(
       (
-        np.any(np.all(own <= closest, axis=-1), axis=1).astype(int)
-        for own in distances
+        np.any(np.all(distance <= closest, axis=-1), axis=1).astype(int)
+        for distance in distances
       ),
       start=np.zeros(len(points), int),
     )

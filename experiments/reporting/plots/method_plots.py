@@ -55,11 +55,13 @@ def _over(
   figure = style.new_figure(2.6)
   plot = figure.subplots()
   points = {
-    method: [([x], y) for x, y in sorted(own.items())]
-    for method, own in methods.items()
+    method: [([x], y) for x, y in sorted(by_number.items())]
+    for method, by_number in methods.items()
   }
   lines.draw_methods(plot, points)
-  plot.set_xticks(sorted({x for own in methods.values() for x in own}))
+  plot.set_xticks(
+    sorted({x for by_number in methods.values() for x in by_number})
+  )
   plot.set_ylabel(style.metric_label(metric, higher_is_better))
   return figure, plot
 
@@ -88,8 +90,8 @@ def fractions(
     The figure.
   """
   curves = {
-    method: own
-    for method, own in methods.items()
+    method: by_part
+    for method, by_part in methods.items()
     if method not in trained_on_all
   }
   figure, plot = _over(curves, metric, higher_is_better)
@@ -141,12 +143,14 @@ def _beside(
   **look: Any,
 ) -> None:
   """Draws methods side by side, for each way of doing something."""
-  ways = list(dict.fromkeys(way for own in methods.values() for way in own))
+  ways = list(
+    dict.fromkeys(way for by_way in methods.values() for way in by_way)
+  )
   spread = min(0.06 * (len(methods) - 1), 0.3)
   shifts = np.linspace(-spread, spread, len(methods))
   points = {
-    method: [([ways.index(way) + shift], own[way]) for way in own]
-    for (method, own), shift in zip(methods.items(), shifts)
+    method: [([ways.index(way) + shift], by_way[way]) for way in by_way]
+    for (method, by_way), shift in zip(methods.items(), shifts)
   }
   lines.draw_methods(plot, points, **look)
   plot.set_xticks(range(len(ways)), [textwrap.fill(way, _WAY) for way in ways])

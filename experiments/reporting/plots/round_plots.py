@@ -45,8 +45,8 @@ def learning_curves(
   figure, plots = _panels(len(panels))
   for plot, (label, methods) in zip(plots, panels.items()):
     points = {
-      method: [([number], own[number]) for number in sorted(own)]
-      for method, own in methods.items()
+      method: [([number], series[number]) for number in sorted(series)]
+      for method, series in methods.items()
     }
     lines.draw_methods(plot, points, marker='')
     plot.set_ylabel(label)
@@ -75,12 +75,12 @@ def cluster_shares(
   """
   figure, plots = _panels(1)
   (plot,) = plots
-  for (cluster, own), color in zip(
+  for (cluster, by_round), color in zip(
     shares.items(), itertools.cycle(looks.CATEGORIES)
   ):
-    plot.plot(range(1, len(own) + 1), own, color=color, label=cluster)
-  plot.set_ylim(-0.02, 1.02)
-  style.in_percent(plot.yaxis, 'share of clients')
+    plot.plot(range(1, len(by_round) + 1), by_round, color=color, label=cluster)
+  plot.set_ylim(0, 1)
+  style.in_shares(plot, 'share of clients')
   style.add_legend(figure, plots, title)
   return figure
 
@@ -102,8 +102,8 @@ def trajectories(
     The figure.
   """
   figure, plots = _panels(len(measured))
-  for plot, (name, own) in zip(plots, measured.items()):
-    plot.plot(range(1, len(own) + 1), own, color=looks.look(method).color)
+  for plot, (name, values) in zip(plots, measured.items()):
+    plot.plot(range(1, len(values) + 1), values, color=looks.look(method).color)
     plot.set_ylabel(name)
   style.add_title(plots[0], title or names.written_out(method))
   return figure

@@ -14,6 +14,7 @@ from typing import Any
 import matplotlib
 from matplotlib import text
 from matplotlib import ticker
+from matplotlib import transforms
 import matplotlib.axes
 import matplotlib.axis
 import matplotlib.figure
@@ -21,6 +22,7 @@ import numpy as np
 
 from base import errors
 from base import whole_files
+from base import words
 from experiments.reporting import folders
 
 # Clients that are worse off than before, better off, and neither.
@@ -43,6 +45,9 @@ _TITLE, _CAPTION, _NAME = 52, 68, 40
 _LINES_OF_LEGEND = 4
 # See `near`.
 _FAR_OUT = 12
+# What is drawn at the end of an axis of shares goes beyond it by up to this
+# part of the axis.
+_BEYOND = 0.03
 # Labels of ticks are at least twice this far apart, in pixels.
 _GAP = 3
 _STYLE: Any = {
@@ -110,7 +115,13 @@ def in_shares(plot: matplotlib.axes.Axes, label: str) -> None:
   """Makes the y axis of a plot show shares, none below 0 or above 1."""
   in_percent(plot.yaxis, label)
   low, high = plot.get_ylim()
-  plot.set_ylim(max(low, -0.02), min(high, 1.02))
+  plot.set_ylim(max(low, 0), min(high, 1))
+  # The axis would hide half of a marker or a line at its end.
+  space = transforms.Bbox.from_extents(
+    -_BEYOND, -_BEYOND, 1 + _BEYOND, 1 + _BEYOND
+  )
+  for artist in (*plot.lines, *plot.collections):
+    artist.set_clip_box(transforms.TransformedBbox(space, plot.transAxes))
 
 
 def in_whole_numbers(axis: matplotlib.axis.Axis, most: int = 6) -> None:
@@ -210,8 +221,8 @@ def add_legend(
   for plot in plots:
     for handle, label in zip(*plot.get_legend_handles_labels()):
       handles.setdefault(textwrap.fill(label, _NAME), handle)
-  sizes = [own.split('\n') for own in handles]
-  widest = max((len(line) for own in sizes for line in own), default=0)
+  sizes = [label.split('\n') for label in handles]
+  widest = max((len(line) for lines in sizes for line in lines), default=0)
   columns = max(1, min(len(handles), 64 // (widest + 4)))
   # A long legend does not take space from the plots.
   lines = -(-sum(map(len, sizes)) // columns)
@@ -234,7 +245,8 @@ def add_title(plot: matplotlib.axes.Axes, title: str) -> None:
 def of_whom(what: str, num_clients: int, num_repeats: int) -> str:
   """Describes the clients of a figure, for its caption."""
   repeats = f', {num_repeats} repeats' if num_repeats > 1 else ''
-  return f'{what}, {num_clients:,} test clients{repeats}'
+  clients = words.noun(num_clients, 'test clients')
+  return f'{what}, {num_clients:,} {clients}{repeats}'
 
 
 def add_caption(figure: Figure, *lines: str) -> None:
@@ -282,8 +294,8 @@ def _thin_out(axis: matplotlib.axis.Axis) -> None:
 
 def figure_files(folder: pathlib.Path, name: str) -> dict[str, pathlib.Path]:
   """Returns the files of a figure by their endings, see `save`."""
-  own = re.sub(r'[^\w.+=, -]', lambda m: f'%{ord(m[0]):02x}', name)
-  return {ending: folder / f'{own}.{ending}' for ending in ENDINGS}
+  stem = re.sub(r'[^\w.+=, -]', lambda m: f'%{ord(m[0]):02x}', name)
+  return {ending: folder / f'{stem}.{ending}' for ending in ENDINGS}
 
 
 def save(figure: Figure, folder: pathlib.Path, name: str) -> str:

@@ -29,6 +29,14 @@ def test_a_folder_that_is_not_named_is_none():
   assert paths.folder(None) is None
 
 
+def test_a_folder_of_data_must_be_there(monkeypatch, tmp_path):
+  monkeypatch.setenv('BUILD_WORKING_DIRECTORY', str(tmp_path))
+  assert paths.data_folder('.') == str(tmp_path)
+  assert paths.data_folder(None) is None
+  with pytest.raises(errors.UserError, match='nowhere does not exist'):
+    paths.data_folder('nowhere')
+
+
 @pytest.mark.parametrize('path', ['', 'x\0y', 'x' * 5000, '~nobody-at-all/x'])
 def test_a_path_that_cannot_be(path):
   with pytest.raises(errors.UserError, match='Invalid path'):

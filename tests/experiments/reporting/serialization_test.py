@@ -10,7 +10,7 @@ from tests.experiments.reporting import small_outcomes
 class TestResult:
   def test_the_chosen_candidates_are_what_is_reported(self):
     result = small_outcomes.result([1, 1, 0])
-    assert result['chosen'] == {'0 epochs': 1, '1 epochs': 2}
+    assert result['chosen'] == {'0 epochs': 1, '1 epoch': 2}
     assert result['test']['mean'] == pytest.approx(
       (0.5 + 0.25 + 0.5) / 3, abs=5e-8
     )
@@ -18,7 +18,7 @@ class TestResult:
     assert result['before']['mean'] == pytest.approx(
       (0.25 + 0.5 + 0.5) / 3, abs=5e-8
     )
-    candidate = result['candidates']['1 epochs']
+    candidate = result['candidates']['1 epoch']
     numbers = {'value', 'unit', 'label'}
     assert [name for name in candidate if name not in numbers] == [
       'validation',
@@ -44,14 +44,14 @@ class TestResult:
       'examples': 2,
       'personalization_examples': 20,
       'metric': 0.25,
-      'candidate': '1 epochs',
+      'candidate': '1 epoch',
       'before': 0.5,
       'hurt': 1,
     }
     assert [row['hurt'] for row in small_outcomes.rows()] == [0, 1, 0]
 
   def test_candidates_have_their_numbers(self):
-    candidate = small_outcomes.result()['candidates']['1 epochs']
+    candidate = small_outcomes.result()['candidates']['1 epoch']
     assert (candidate['value'], candidate['unit']) == (1, 'epochs')
     assert candidate['label'] == ''
 

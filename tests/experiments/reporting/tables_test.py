@@ -26,7 +26,7 @@ class TestOfResults:
     )
     assert 'accuracy of 3 test clients; higher is better' in table
     # Mean, deviation, interval, worst tenth, hurt, candidate.
-    values = '0.4167 ± 0.1179 0.05811 to 0.7752 0.2500 {} 1 epochs'
+    values = '0.4167 ± 0.1179 0.05811 to 0.7752 0.2500 {} 1 epoch'
     rows = [' '.join(line.split()) for line in table.strip().splitlines()]
     assert rows[-2:] == [
       'fedavg ' + values.format('33%'),
@@ -34,7 +34,7 @@ class TestOfResults:
     ]
 
   def test_candidates_that_differ(self):
-    assert 'each its own, most 1 epochs' in self.table(
+    assert 'each its own, most 1 epoch' in self.table(
       {'x': small_outcomes.result([1, 1, 0])}
     )
 
@@ -42,7 +42,7 @@ class TestOfResults:
     result = small_outcomes.result()
     sizes = dict(zip('01234', [1, 5, 2, 1, 1]))
     result['clusters'] = {'sizes': sizes}
-    assert '1 epochs (50%, 20%, 10%, 10%, …)' in self.table({'x': result})
+    assert '1 epoch (50%, 20%, 10%, 10%, …)' in self.table({'x': result})
 
   def test_who_is_hurt_against_another_method(self):
     result = small_outcomes.result(baseline=None) | {'hurt_against': 'fedavg'}

@@ -106,7 +106,11 @@ def test_all_clients_of_a_new_table_may_be_evaluated(finished, tmp_path, copy):
     ('', ('total_rounds=4',), 'total_rounds cannot be changed after'),
     ('', ('task.name=synthetic',), 'task.name cannot be changed after'),
     ('', ('task.widht=1',), "Unknown setting 'widht'"),
-    ('', ('task.model=dense',), 'need a different model from that of the run'),
+    (
+      '',
+      ('task.model=dense',),
+      r'another model than the run: hidden is \(64,\), not \(\)\. Evaluate',
+    ),
     ('', ('task.path=no.csv',), 'There is no file or folder .*no.csv'),
   ],
 )
@@ -117,6 +121,17 @@ def test_what_cannot_be_evaluated_is_told(
   with pytest.raises(errors.UserError, match=message):
     _evaluate(source, tmp_path / 'out', *assignments)
   assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize('method', ['finetuning', 'ditto'])
+def test_who_evaluates_is_not_told_to_resume_from_another_checkpoint(
+  finished, tmp_path, method
+):
+  folder = shutil.copytree(finished.folder, tmp_path / 'run')
+  (path,) = folder.glob(f'checkpoints/{method}/*_3.npz')
+  path.write_bytes(b'')
+  with pytest.raises(errors.UserError, match='cannot be read.* run again'):
+    _evaluate(f'{folder}:{method}', tmp_path / 'out')
 
 
 def test_data_without_clients_to_evaluate_are_told(finished, tmp_path, copy):

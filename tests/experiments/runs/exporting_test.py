@@ -113,9 +113,9 @@ def test_exported_models_have_the_metrics_of_the_run(finished, tmp_path):
     (
       ':finetuning',
       dict(clients=['c1'], candidate='9 epochs'),
-      "Unknown candidate '9 epochs'.* Known: 0 epochs, 1 epochs, 2",
+      "Unknown candidate '9 epochs'.* Known: 0 epochs, 1 epoch, 2",
     ),
-    (':finetuning', dict(candidate='1 epochs'), 'for the model of a --client'),
+    (':finetuning', dict(candidate='1 epoch'), 'for the model of a --client'),
     (
       ':finetuning',
       dict(clients=['c1'], all_clients=True),
@@ -137,6 +137,15 @@ def test_a_checkpoint_that_is_gone_is_told(finished, tmp_path):
   shutil.rmtree(folder / 'checkpoints')
   with pytest.raises(errors.UserError, match='no checkpoint of round 3'):
     _export(f'{folder}:finetuning', tmp_path / 'out', ['c1'])
+
+
+def test_a_damaged_checkpoint_is_told_with_what_helps(finished, tmp_path):
+  folder = shutil.copytree(finished.folder, tmp_path / 'run')
+  (path,) = folder.glob('checkpoints/finetuning/*_3.npz')
+  path.write_bytes(b'')
+  for clients in ((), ['c1']):
+    with pytest.raises(errors.UserError, match='cannot be read.* run again'):
+      _export(f'{folder}:finetuning', tmp_path / 'out', clients)
 
 
 def test_clients_of_any_name_have_folders_of_their_own():

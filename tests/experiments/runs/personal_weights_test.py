@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from base import errors
+from experiments.reporting import results_folder
 from experiments.runs import personal_weights
 from tasks.models import linear
 from tasks.models import networks
 from tasks.models import preference
+from tests.experiments import small_runs
 
 
 @pytest.mark.parametrize(
@@ -30,3 +33,24 @@ def test_the_weights_are_the_statistics_of_an_example(model):
   assert (
     revealing.loss(weights, batch).numpy() == model.loss(weights, batch).numpy()
   )
+
+
+@pytest.mark.parametrize(
+  ('name', 'settings', 'message'),
+  [
+    ('knn_per', (), 'knn_per personalizes predictions rather than weights'),
+    (
+      'mr_mtl',
+      ('privacy.name=example', 'privacy.noise=1'),
+      'protects examples',
+    ),
+  ],
+)
+def test_clients_without_models_are_told_before_the_data_are_read(
+  tmp_path, name, settings, message
+):
+  run = results_folder.FinishedRun(tmp_path, {}, {}, {}, {}, {})
+  config = small_runs.config(*settings, algorithms=name)
+  with pytest.raises(errors.UserError, match=message):
+    personal_weights.check(run, config, name)
+  personal_weights.check(run, small_runs.config(algorithms='ditto'), 'ditto')

@@ -462,7 +462,7 @@ class TestBadClients:
   def test_without_examples_in_training(self):
     assert self.result['skipped_in_training'] == ['train_000001']
     assert (
-      'fedavg: training: left out 1 clients without examples: train_000001'
+      'fedavg: training: left out 1 client without examples: train_000001'
       in self.said
     )
 
@@ -471,7 +471,7 @@ class TestBadClients:
     assert self.result['test']['num_clients'] == 3
     assert len(self.rows) == 3
     assert (
-      'fedavg: evaluation: left out 1 clients without examples: test_000001'
+      'fedavg: evaluation: left out 1 client without examples: test_000001'
       in self.said
     )
 
@@ -479,8 +479,8 @@ class TestBadClients:
     assert self.result['dropped_updates'] == 7
     assert self.result['test']['mean'] is not None
     assert (
-      'fedavg: training: dropped 7 updates of clients that were not finite'
-      in self.said
+      'fedavg: training: dropped 7 updates of clients with numbers that are'
+      ' not finite' in self.said
     )
 
 

@@ -52,6 +52,17 @@ class TestResults:
     result = grid_results.of_point(self.points[0], [record, None])
     assert not grid_results.best([result])
 
+  def test_a_row_diverged_if_all_of_its_points_did(self):
+    diverged, missing = (
+      grid_results.of_point(point, records)
+      for point, records in (
+        (self.points[0], [_record(self.points[0], 0, None)]),
+        (self.points[1], [None]),
+      )
+    )
+    assert grid_results.diverged([diverged]) == {'fedavg'}
+    assert not grid_results.diverged([diverged, missing])
+
   def test_a_point_that_diverged_on_a_test_client_is_no_winner(self):
     records = [_record(point, 0, 0.9) for point in self.points[:2]]
     records[0]['test'] = [0.5, None]

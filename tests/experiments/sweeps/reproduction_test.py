@@ -90,6 +90,16 @@ def test_writes_our_figures_also_where_none_are_published(
   assert f'{rows["fedavg"]["ours"] - 0.5:+.5f}' in printed
 
 
+def test_a_row_that_diverged_is_called_so(tmp_path, capsys):
+  text = _GRID.replace('[0.01, 0.1]', '[1e38]').replace('"fedprox", ', '')
+  grid = grid_file.read(small_grids.write(tmp_path, text))
+  table = published_tables.PublishedTable('A table', 'means', {}, grid, None)
+  _main(table, tmp_path)
+  printed = capsys.readouterr().out
+  assert 'diverged' in printed
+  assert 'not finished' not in printed
+
+
 def test_a_method_that_did_not_finish_has_no_figure_of_ours(table):
   rows = reproduction.compare(table, {})
   assert [row['ours'] for row in rows.values()] == [None, None]

@@ -141,5 +141,5 @@ def test_more_clients_than_there_are_are_refused(validation, test):
   settings = devices.HeldOutSettings(
     num_validation_clients=validation, num_test_clients=test
   )
-  with pytest.raises(errors.UserError, match='there are 9 clients'):
+  with pytest.raises(errors.UserError, match='the data have 9 clients'):
     settings.split('abcdefghi', 0.1, 0.1)

@@ -88,6 +88,26 @@ def test_watching_ends_when_all_is_finished(tmp_path, monkeypatch):
   assert 'refresh' not in page.read_text().split('<title>')[0]
 
 
+@pytest.mark.parametrize('last', ['results.json', 'plots'])
+def test_watching_a_grid_or_curves_ends_with_their_results(
+  tmp_path, monkeypatch, last
+):
+  folder = made_up_folders.write_grid(tmp_path / 'grid')
+  looks = []
+
+  def finish(seconds):
+    looks.append(seconds)
+    if last == 'plots':
+      (folder / last).mkdir()
+    else:
+      (folder / last).write_text('{}')
+
+  monkeypatch.setattr(report.time, 'sleep', finish)
+  page = tmp_path / 'report.html'
+  assert report.main([folder], page, None, watch=True) == 0
+  assert len(looks) == 1
+
+
 def test_a_report_replaces_itself_but_no_page_of_others(tmp_path):
   folder = made_up_folders.write_run(tmp_path / 'run')
   page = tmp_path / 'report.html'

@@ -49,7 +49,7 @@ class TestCandidateCurves:
     assert means.get_ylabel() == 'loss\n(lower is better)'
 
   def test_the_chosen_one_is_marked(self):
-    figure = self.draw(chosen='1 epochs')
+    figure = self.draw(chosen='1 epoch')
     circles = [
       line.get_xydata().tolist()
       for plot in figure.axes

@@ -15,6 +15,15 @@ class TestClientsByClass:
     assert shown.filled(0).T.tolist() == [[30, 7], [3, 0], [2, 20], [1, 4]]
     assert bars.patches[0].get_data().values.tolist() == [37, 3, 22, 5]
 
+  def test_classes_have_their_names(self):
+    _, plot, _ = class_plots.clients_by_class(
+      np.array([[1, 4], [3, 0]]), ['beer', 'tea']
+    ).axes
+    assert [text.get_text() for text in plot.get_yticklabels()] == [
+      'beer',
+      'tea',
+    ]
+
   def test_a_thousand_clients_have_a_pixel_each(self, tmp_path):
     figure = class_plots.clients_by_class(
       np.eye(10, dtype=int)[np.arange(1000) % 10]

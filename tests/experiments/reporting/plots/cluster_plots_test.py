@@ -22,10 +22,16 @@ def test_known_groups_in_clusters():
 
 def test_confusion_has_a_number_for_each_group_and_cluster():
   figure = cluster_plots.confusion(
-    np.array([[3, 0], [1, 40]]), ['en', 'es'], 'head', 43 / 44, title='type'
+    np.array([[3, 0], [1, 40]]),
+    ['en', 'es'],
+    ['7', '2'],
+    'head',
+    43 / 44,
+    title='type',
   )
   (plot,) = figure.axes
   assert [text.get_text() for text in plot.texts] == ['3', '1', '40']
+  assert [text.get_text() for text in plot.get_xticklabels()] == ['7', '2']
   for text in ('en', 'es', 'head', 'type, 98% in the cluster of their group'):
     assert text in drawn.texts(figure)
 

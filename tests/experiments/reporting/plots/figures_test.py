@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from experiments.configuration import configs
@@ -134,6 +135,31 @@ class TestFigures:
     )
     found = set(_draw(folder)) - set(_draw(self.one))
     assert found == {'groups_hypcluster', 'tuning'}
+
+
+def test_learning_is_drawn_without_who_happened_to_be_in_a_round(tmp_path):
+  folder = run_folders.write(tmp_path / 'run', {'group': 1})
+  contents = json.loads((folder / 'results.json').read_text())
+  contents['methods']['group'].update(training='group', rounds=2)
+  (folder / 'results.json').write_text(json.dumps(contents))
+  (folder / 'metrics/group.csv').write_text(
+    'round,num_clients,dropped_clients,loss,accuracy,group_0,group_1,share_sent'
+    '\n1,4,0,2,0.5,0.25,0.75,0.5\n2,4,0,1,0.75,1,0,0.5\n'
+  )
+  (repeated,) = repeats.read([run_folders.sealed(folder)])
+  ((name, figure),) = figures.of_rounds(repeated)
+  assert name == 'learning'
+  labels = [plot.get_ylabel() for plot in figure.axes]
+  assert labels == ['training loss', 'training accuracy']
+
+
+def test_clusters_have_the_same_numbers_as_in_the_table_of_clients():
+  figure = figures._confusion(
+    ['a', 'a', 'b', 'b'], ['10', '10', '2', '2'], np.zeros([4, 1]), 'hypcluster'
+  )
+  (plot,) = figure.axes
+  assert [text.get_text() for text in plot.get_xticklabels()] == ['10', '2']
+  assert [text.get_text() for text in plot.texts] == ['2', '2']
 
 
 def test_of_stages_each_client_beside_the_method_without_the_last(tmp_path):

@@ -33,6 +33,10 @@ class TestLearningCurves:
     for text in ('loss', 'dropped', '25%'):
       assert text in drawn.texts(figure)
 
+  def test_an_axis_of_shares_begins_at_zero_and_ends_at_one(self):
+    (plot,) = self.draw(dropped={'fedavg': _series(0, 0.25, 1)}).axes
+    assert plot.get_ylim() == (0, 1)
+
   def test_a_curve_that_another_hides_is_wider(self):
     rounds = {name: _series(3, 2, 1) for name in ('ditto', 'fedavg')}
     (plot,) = self.draw(loss=rounds | {'local': _series(9, 9, 9)}).axes
@@ -76,6 +80,7 @@ def test_cluster_shares_by_round():
     [[1, 0.25], [2, 1]],
     [[1, 0.75], [2, 0]],
   ]
+  assert plot.get_ylim() == (0, 1)
 
 
 def test_trajectories_are_one_above_the_other():

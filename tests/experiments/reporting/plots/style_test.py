@@ -88,6 +88,16 @@ def test_labels_do_not_overlap_nor_leave_the_figure(tmp_path):
     )
 
 
+def test_every_method_has_its_name_beside_its_box(tmp_path):
+  names = ['fedavg', 'hypcluster+finetuning', 'fedadam+embedding_finetuning']
+  methods = {name: [1.0, 2.0] for name in names}
+  figure = client_plots.box_plot(methods, 'accuracy', True)
+  style.add_caption(figure, 'school, 139 test clients')
+  style.save(figure, tmp_path, 'figure')
+  (plot,) = figure.axes
+  assert len(_labels(plot.yaxis)) == len(names)
+
+
 def test_nothing_is_outside_of_a_figure(tmp_path):
   methods = {'a long name of a method, ' * 3: [1.0, 2.0], 'ditto': [2.0, 3.0]}
   figure = client_plots.box_plot(methods, 'accuracy', True)
