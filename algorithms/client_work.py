@@ -495,7 +495,7 @@ def with_representations(
     or model.protection is not None
   ):
     return model, sets
-  represented = models.RepresentedModel(model, frozen=model.frozen)
+  represented = models.mix_in(models.Represented, model)
   return represented, [represent(model, weights, data) for data in sets]
 
 

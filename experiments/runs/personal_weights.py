@@ -8,7 +8,7 @@ weights of each candidate in place of its metric.
 from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -27,33 +27,22 @@ from tasks.models import models
 _WEIGHTS = 'weights'
 
 
-def _with_weight_statistics(model: models.Model) -> models.Model:
-  """Returns the model with its weights as another statistic."""
-  kind: Any = type(model)
+class _WithWeightStatistics:
+  """Has a model include its weights in the statistics of an example."""
 
-  @dataclasses.dataclass(frozen=True)
-  class WithWeightStatistics(kind):
-    """The model; the statistics of an example include the weights."""
+  @property
+  def pretrained(self) -> models.Model | None:
+    return None  # It has no weights to reveal.
 
-    @property
-    def pretrained(self) -> models.Model | None:
-      return None  # It has no weights to reveal.
-
-    def statistics(
-      self, weights: models.Weights, batch: models.Batch
-    ) -> models.Statistics:
-      found = super().statistics(weights, batch)
-      found[_WEIGHTS] = tf.nest.map_structure(
-        lambda weight: tf.convert_to_tensor(weight)[tf.newaxis], weights
-      )
-      return found
-
-  fields = {
-    field.name: getattr(model, field.name)
-    for field in dataclasses.fields(model)
-    if field.init
-  }
-  return cast(models.Model, WithWeightStatistics(**fields))
+  def statistics(
+    self, weights: models.Weights, batch: models.Batch
+  ) -> models.Statistics:
+    model: Any = super()
+    found: models.Statistics = model.statistics(weights, batch)
+    found[_WEIGHTS] = tf.nest.map_structure(
+      lambda weight: tf.convert_to_tensor(weight)[tf.newaxis], weights
+    )
+    return found
 
 
 def _find_clients(
@@ -134,7 +123,8 @@ def personalize(
   finished = finished_methods.restore(run.path, config, task, [name])[name]
   model = finished.method.trainer.model
   trainer = dataclasses.replace(
-    finished.method.trainer, model=_with_weight_statistics(model)
+    finished.method.trainer,
+    model=models.mix_in(_WithWeightStatistics, model),
   )
   method = dataclasses.replace(
     finished.method,

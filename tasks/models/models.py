@@ -372,18 +372,22 @@ class Regressor(Model):
 
 
 @dataclasses.dataclass(frozen=True)
-class WrappedModel(Model):
-  """A model that differs from another one in little.
+class AppendedVector(Model):
+  """A model whose heads take the client's vector as well.
+
+  A linear function of the vector is added to the model's scores, as if a head
+  that is one linear layer had the vector among its features.
 
   Attributes:
-    model: The other one. The frozen weights are those of the wrapped model.
+    model: The model without the vector.
+    size: The size of the vector.
   """
 
   model: Model
+  size: int
 
   @property
-  def inner(self) -> Model:
-    """The other model, with its frozen weights."""
+  def _inner(self) -> Model:
     return dataclasses.replace(self.model, frozen=self.frozen)
 
   @property
@@ -400,83 +404,21 @@ class WrappedModel(Model):
 
   @property
   def parts(self) -> Mapping[str, tuple[str, ...]]:
-    return self.model.parts
-
-  def init(self, seed: tf.Tensor) -> Weights:
-    return self.inner.init(seed)
-
-  def encode(self, weights: Weights, batch: Batch) -> tf.Tensor:
-    return self.inner.encode(weights, batch)
-
-  def decide(self, weights: Weights, features: tf.Tensor) -> Any:
-    return self.inner.decide(weights, features)
-
-  def score_loss(self, scores: Any, batch: Batch) -> tf.Tensor:
-    return self.inner.score_loss(scores, batch)
-
-  def predict(self, scores: Any) -> tf.Tensor:
-    return self.inner.predict(scores)
-
-  def predict_softly(self, scores: Any) -> tf.Tensor:
-    return self.inner.predict_softly(scores)
-
-  def prediction_statistics(
-    self, predicted: tf.Tensor, batch: Batch
-  ) -> Statistics:
-    return self.inner.prediction_statistics(predicted, batch)
-
-  def judge_scores(self, scores: Any, batch: Batch) -> Statistics:
-    return self.inner.judge_scores(scores, batch)
-
-  def likelihood_statistics(
-    self, log_likelihood: tf.Tensor, batch: Batch
-  ) -> Statistics:
-    return self.inner.likelihood_statistics(log_likelihood, batch)
-
-  @property
-  def metrics(self) -> Mapping[str, metrics.Metric]:
-    return self.model.metrics
-
-  def target(self, batch: Batch) -> tf.Tensor:
-    return self.inner.target(batch)
-
-  def entry_mask(self, batch: Batch) -> tf.Tensor:
-    return self.inner.entry_mask(batch)
-
-  def example_weight(self, batch: Batch) -> tf.Tensor:
-    return self.inner.example_weight(batch)
-
-
-@dataclasses.dataclass(frozen=True)
-class AppendedVector(WrappedModel):
-  """A model whose heads take the client's vector as well.
-
-  A linear function of the vector is added to the model's scores, as if a head
-  that is one linear layer had the vector among its features.
-
-  Attributes:
-    size: The size of the vector.
-  """
-
-  size: int
-
-  @property
-  def parts(self) -> Mapping[str, tuple[str, ...]]:
     head = (*self.model.parts[HEAD], 'vector_kernel')
     return {CLIENT: ('vector',), **self.model.parts, HEAD: head}
 
   def init(self, seed: tf.Tensor) -> Weights:
     """Makes initial weights; the vector is U[0, 1), and its kernel is 0."""
     seeds = tf.random.experimental.stateless_split(seed, 2)
-    w = self.inner.init(seeds[0])
+    w = self._inner.init(seeds[0])
     # Only the shape of the scores is used.
-    scores = self.inner.scores(w, self.blank_example())
+    scores = self._inner.scores(w, self.blank_example())
     w['vector'] = tf.random.stateless_uniform([self.size], seeds[1])
     w['vector_kernel'] = tf.zeros([self.size, *scores.shape[1:]])
     return w
 
   def encode(self, weights: Weights, batch: Batch) -> tf.Tensor:
-    features = self.inner.encode(weights, batch)
+    features = self._inner.encode(weights, batch)
     vectors = tf.broadcast_to(
       weights['vector'], [tf.shape(features)[0], self.size]
     )
@@ -484,18 +426,71 @@ class AppendedVector(WrappedModel):
 
   def decide(self, weights: Weights, features: tf.Tensor) -> Any:
     encoded, vectors = features[:, : -self.size], features[:, -self.size :]
-    return self.inner.decide(weights, encoded) + tf.tensordot(
+    return self._inner.decide(weights, encoded) + tf.tensordot(
       vectors, weights['vector_kernel'], 1
     )
 
+  def score_loss(self, scores: Any, batch: Batch) -> tf.Tensor:
+    return self._inner.score_loss(scores, batch)
 
-@dataclasses.dataclass(frozen=True)
-class RepresentedModel(WrappedModel):
-  """A model that finds the representation of each example among its features.
+  def predict(self, scores: Any) -> tf.Tensor:
+    return self._inner.predict(scores)
+
+  def predict_softly(self, scores: Any) -> tf.Tensor:
+    return self._inner.predict_softly(scores)
+
+  def prediction_statistics(
+    self, predicted: tf.Tensor, batch: Batch
+  ) -> Statistics:
+    return self._inner.prediction_statistics(predicted, batch)
+
+  def judge_scores(self, scores: Any, batch: Batch) -> Statistics:
+    return self._inner.judge_scores(scores, batch)
+
+  def likelihood_statistics(
+    self, log_likelihood: tf.Tensor, batch: Batch
+  ) -> Statistics:
+    return self._inner.likelihood_statistics(log_likelihood, batch)
+
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return self.model.metrics
+
+  def target(self, batch: Batch) -> tf.Tensor:
+    return self._inner.target(batch)
+
+  def entry_mask(self, batch: Batch) -> tf.Tensor:
+    return self._inner.entry_mask(batch)
+
+  def example_weight(self, batch: Batch) -> tf.Tensor:
+    return self._inner.example_weight(batch)
+
+
+def mix_in(mixin: type, model: Model) -> Model:
+  """Returns a model with the methods of a class, before its own ones.
+
+  Args:
+    mixin: The class, whose methods can call those of the model by `super`.
+    model: The model.
+  """
+  kind: Any = type(mixin.__name__, (mixin, type(model)), {})
+  mixed: Model = kind(
+    **{
+      field.name: getattr(model, field.name)
+      for field in dataclasses.fields(model)
+      if field.init
+    }
+  )
+  return mixed
+
+
+class Represented:
+  """Has a model find the representation of each example among its features.
 
   This is the feature `REPRESENTATION`, `[entries, dimension]`.
   """
 
   def encode(self, weights: Weights, batch: Batch) -> tf.Tensor:
+    del weights
     features = batch[REPRESENTATION]
     return tf.reshape(features, [-1, features.shape[-1]])

@@ -12,6 +12,7 @@ from algorithms import optimizers
 from tasks.data import batches
 from tasks.models import linear
 from tasks.models import lstm
+from tasks.models import models
 from tasks.models import protections
 from tasks.models import transformer
 from tests.algorithms import helpers
@@ -554,6 +555,27 @@ def test_training_a_head_on_representations_is_training_it(padding):
   tf.nest.map_structure(
     lambda *both: np.testing.assert_allclose(*both, rtol=1e-5), *results
   )
+
+
+class _WithHead:
+  """Has a model include the bias of its head in the statistics."""
+
+  def statistics(self, weights, batch):
+    found = super().statistics(weights, batch)
+    found['bias'] = weights['output_bias'][tf.newaxis]
+    return found
+
+
+def test_a_represented_model_is_the_same_otherwise():
+  weights, data = _SMALL_LSTM.init(tf.constant([0, 1])), _sentences()
+  model = models.mix_in(_WithHead, _SMALL_LSTM)
+  represented, (data,) = client_work.with_representations(
+    model, weights, ['output_bias'], [data]
+  )
+  assert isinstance(represented, type(model))
+  examples, _ = client_work.batch(data, tf.constant(0))
+  statistics = represented.statistics(weights, examples)
+  assert list(statistics) == list(model.statistics(weights, examples))
 
 
 @pytest.mark.parametrize(

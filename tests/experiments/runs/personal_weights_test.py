@@ -8,6 +8,7 @@ from base import errors
 from experiments.reporting import results_folder
 from experiments.runs import personal_weights
 from tasks.models import linear
+from tasks.models import models
 from tasks.models import networks
 from tasks.models import preference
 from tests.experiments import small_runs
@@ -24,7 +25,7 @@ from tests.experiments import small_runs
 )
 def test_the_weights_are_the_statistics_of_an_example(model):
   weights = model.random_init(tf.constant([1, 2]))
-  revealing = personal_weights._with_weight_statistics(model)
+  revealing = models.mix_in(personal_weights._WithWeightStatistics, model)
   batch = model.blank_example()
   found = revealing.statistics(weights, batch).pop('weights')
   assert list(found) == list(weights)
