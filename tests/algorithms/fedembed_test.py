@@ -396,7 +396,9 @@ def test_held_out_users_train_their_embedding_alone():
   )
   assert list(map(str, method.candidates)) == [
     'global head',
-    *(f'own head, {epoch} epochs' for epoch in range(3)),
+    'own head, 0 epochs',
+    'own head, 1 epoch',
+    'own head, 2 epochs',
   ]
   server, user = preferring.start(method), preferring.clients(method)[1]
   trainer = method.trainer
