@@ -127,7 +127,8 @@ def show(
     dict.fromkeys(name for figures in table.values() for name in figures)
   )
   whole = [name for name in columns if ',' not in name]
-  _print(f'{title}; published in brackets', table, whole)
+  note = '; published in brackets' if published else ''
+  _print(f'{title}{note}', table, whole)
   for condition in whole:
     parts = [name for name in columns if name.startswith(f'{condition},')]
     if parts:
