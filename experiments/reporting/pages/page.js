@@ -25,7 +25,7 @@ function config() {
     background: null,
     font,
     // Flush labels at the ends of an axis would overlap their neighbors.
-    axis: {...axis, labelFlush: false, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 'normal'},
+    axis: {...axis, labelFlush: false, labelSeparation: 8, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 'normal'},
     legend: {labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontWeight: 'normal'},
     text: {fill: ink},
     boxplot: {box: {stroke: ink}, median: {color: ink}, rule: {color: ink}},

@@ -402,6 +402,10 @@ class Configuration:
     return f'{written} ({self.label})' if self.label else written
 
 
+def _settings_label(run: Run, names: Sequence[str]) -> str:
+  return ', '.join(f'{name}={run.configuration.get(name)}' for name in names)
+
+
 def _folder_name(runs: Sequence[Run]) -> str:
   """Names the folder of a configuration, not of one of its seeds."""
   first = runs[0].path
@@ -420,7 +424,7 @@ def configurations(runs: Sequence[Run]) -> list[Configuration]:
 
   Returns:
     The configurations. Each is labeled with the settings in which those of its
-    task differ or, if these are many or long, with that of its first folder.
+    task differ or, if these are many or long, by its first folder.
   """
   grouped: dict[str, list[Run]] = {}
   for run in runs:
@@ -435,11 +439,12 @@ def configurations(runs: Sequence[Run]) -> list[Configuration]:
     alike = [run for run in runs if run.task == repeats[0].task]
     differing = differences([run.configuration for run in alike])
     names = [name for name in differing if name not in (*SEEDS, 'algorithms')]
-    label = ', '.join(
-      f'{name}={repeats[0].configuration.get(name)}' for name in names
-    )
-    if len(names) > _MOST_IN_LABEL or len(label) > _LONGEST_LABEL:
+    # Either all configurations of a task have settings as labels, or folders.
+    longest = max(len(_settings_label(run, names)) for run in alike)
+    if len(names) > _MOST_IN_LABEL or longest > _LONGEST_LABEL:
       label = _folder_name(repeats)
+    else:
+      label = _settings_label(repeats[0], names)
     made.append(Configuration(label, repeats))
   labels = [(one.runs[0].task, one.label) for one in made]
   return [
