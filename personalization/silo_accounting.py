@@ -138,8 +138,8 @@ def _perfedavg(trainer: perfedavg.PerFedAvg, rounds: int) -> Uses:
       "An example's share of the product of a Hessian and a gradient cannot be"
       ' clipped. Set form=first_order.'
     )
-  # A batch is D of its own step, and D' of the step before; with
-  # separate_batches, only where a silo has no other batch.
+  # A batch is D of its own step, and D' of the step before. With
+  # separate_batches it is both only in a silo of one batch.
   return Uses((Walk(rounds, gradients=2),))
 
 
