@@ -346,18 +346,18 @@ def measure(
   clients: data_populations.Population,
   task: task.Task,
   training_settings: schedules.TrainingSettings,
-  measured_on: str | None = None,
+  measured_on: str = 'personalization',
 ) -> dict[str, Any]:
   """Evaluates a method's candidates on any clients of a task.
 
   Args:
-    method: The method.
+    method: The method, built for any evaluation sets.
     trained: The result of its training.
     clients: The clients. They adapt to their set 'personalization', or 'train'
       if they have none.
     task: Their task.
     training_settings: How it was trained.
-    measured_on: The set that they are measured on; by default the set that they
+    measured_on: The set that they are measured on; by default the one that they
       adapt to.
 
   Returns:
@@ -365,17 +365,17 @@ def measure(
     its name, `[clients, candidates, …]`.
   """
   load = clients.sets.get('personalization') or clients.sets['train']
-  sets_of_clients = {'personalization': load}
-  if measured_on is not None:
-    sets_of_clients[measured_on] = clients.sets[measured_on]
-  name = method.evaluation_sets[0]
+  sets_of_clients = {**clients.sets, 'personalization': load}
+  sets_of_clients = {
+    name: sets_of_clients[name] for name in ('personalization', measured_on)
+  }
   in_cohorts = cohorts.Cohorts(
     data_populations.Population(clients.client_ids, sets_of_clients),
     task.padded,
     by_size=True,
   )
   work = _Work(
-    method=method,
+    method=dataclasses.replace(method, evaluation_sets=(measured_on,)),
     trained=trained,
     attributes=task.attributes,
     training_settings=training_settings,
@@ -383,9 +383,9 @@ def measure(
     cohort_size=min(len(in_cohorts), _COHORT),
     on_cohort=lambda _: None,
   )
-  sets = {name: measurements.SetPart(measured_on or 'personalization')}
+  sets = {measured_on: measurements.SetPart(measured_on)}
   sums = _evaluate_population(work, in_cohorts, 1.0, sets)
-  return {'client_ids': in_cohorts.client_ids, **sums[name]}
+  return {'client_ids': in_cohorts.client_ids, **sums[measured_on]}
 
 
 def _are_judged(judged_by: Sequence[ClientMetrics]) -> np.ndarray:

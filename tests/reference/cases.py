@@ -1,0 +1,364 @@
+"""The cases in which trainers are compared with their references."""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from algorithms import methods
+from algorithms import trainers
+from tasks.models import models
+from tests import toys
+from tests.algorithms import helpers
+from tests.algorithms import preferring
+from tests.reference import clusters
+from tests.reference import fedembed
+from tests.reference import global_models
+from tests.reference import problem
+from tests.reference import self_fl
+from tests.reference import split_models
+
+# Who takes part in each round; the last client takes part in none.
+COHORTS: Mapping[str, Sequence[Sequence[int]]] = {
+  'all': [range(5)] * 4,
+  'partial': [(0, 1, 2), (2, 3), (0, 3, 4), (1, 2, 4)],
+}
+EPOCHS = (1, 3)
+_BATCH_SIZE = 4
+_SIZES = (9, 4, 5, 12, 7, 8)
+# Of the users of FedEmbed: the first three are prototypical for their types.
+_LIKES = (0, 1, 2, 0, 1, 1)
+
+
+def _squared_error(weights: problem.Vectors, batch: problem.Batch) -> complex:
+  features = batch['x']
+  if 'hidden_kernel' in weights:
+    features = split_models.encode(weights, batch)
+  predicted = features @ weights['kernel'] + weights['bias']
+  return 0.5 * np.mean((predicted - batch['y']) ** 2)
+
+
+def _classification(weights: problem.Vectors, batch: problem.Batch) -> complex:
+  features = split_models.encode(weights, batch)
+  scores = features @ weights['kernel'] + weights['bias']
+  return problem.cross_entropy(scores, batch['y'])
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """A trainer with its settings, and what it is compared with.
+
+  Attributes:
+    trainer: The name of the trainer.
+    reference: Trains a problem.
+    settings: The settings that are not defaults.
+    model: The model.
+  """
+
+  trainer: str
+  reference: Callable[[problem.Problem], problem.Trained]
+  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  model: models.Model = helpers.MODEL
+
+  @functools.cached_property
+  def method(self) -> methods.Method:
+    """The method that is compared."""
+    return helpers.build(
+      self.trainer,
+      self.model,
+      num_clients=len(_SIZES) - 1,
+      known_groups=getattr(self.model, 'num_types', 0) or 2,
+      **self.settings,
+    )
+
+  @property
+  def _has_classes(self) -> bool:
+    return isinstance(self.model, models.Classifier)
+
+  def _examples(self, k: int) -> problem.Batch:
+    if self._has_classes:
+      return preferring.data(k, _LIKES[k], size=_SIZES[k]).examples
+    return helpers.data(k, _SIZES[k]).examples
+
+  def clients(self, epochs: int) -> list[trainers.Client]:
+    """Makes the clients; all have the same shapes, and are stacked."""
+    made = []
+    for k, size in enumerate(_SIZES):
+      order = [np.random.default_rng([k, e]).permutation(size) for e in EPOCHS]
+      indices = np.concatenate(
+        [_in_batches(order[e % len(order)]) for e in range(epochs)]
+      )
+      data = helpers.as_data(self._examples(k))._replace(
+        indices=np.maximum(indices, 0), mask=np.float32(indices >= 0)
+      )
+      made.append(
+        trainers.Client(
+          data=helpers.padded(data, rows=12, places=_BATCH_SIZE, steps=9),
+          state=self.method.initialize_client(np.array([0, k], np.int32)),
+          seed=np.array([1, k], np.int32),
+          attributes={name: np.int32(k % 2) for name in self.method.needs},
+        )
+      )
+    return made
+
+  def problem(
+    self, cohorts: str, clients: Sequence[trainers.Client]
+  ) -> problem.Problem:
+    """Returns the same in float64."""
+    trainer = self.method.trainer
+    first = self.method.initial_state([0, 1]).server
+    example_weights = trainer.model.init([0, 0])
+    num_draws = getattr(trainer.settings, 'num_groups', 1) or 1
+    return problem.Problem(
+      problem.Model(
+        {name: tuple(w.shape) for name, w in example_weights.items()},
+        trainer.model.parts,
+        _classification if self._has_classes else _squared_error,
+      ),
+      [
+        problem.Client(
+          _doubles(self._examples(k)),
+          [
+            _doubles({n: v[i[m > 0]] for n, v in client.data.examples.items()})
+            for i, m in zip(client.data.indices, client.data.mask)
+            if m.any()
+          ],
+          k % 2,
+          client.state,
+          _draws(client.seed, num_draws, self.trainer),
+        )
+        for k, client in enumerate(clients)
+      ],
+      COHORTS[cohorts],
+      first,
+      trainer.settings,
+    )
+
+
+def _in_batches(order: np.ndarray) -> np.ndarray:
+  """Puts indices into batches, with -1 for padding."""
+  size = -(-len(order) // _BATCH_SIZE) * _BATCH_SIZE
+  padded = np.pad(order, (0, size - len(order)), constant_values=-1)
+  return padded.reshape(-1, _BATCH_SIZE).astype(np.int32)
+
+
+def _doubles(examples: problem.Batch) -> dict[str, np.ndarray]:
+  return {
+    name: v.astype(np.float64) if v.dtype == np.float32 else v
+    for name, v in examples.items()
+  }
+
+
+def _draws(seed: np.ndarray, num_groups: int, trainer: str) -> list[int]:
+  """Draws the numbers that a client draws: another type, or a cluster."""
+  if trainer == 'pfedkm':
+    seeds, most = [seed], num_groups
+  else:
+    fold = tf.random.experimental.stateless_fold_in
+    seeds, most = [fold(seed, step) for step in range(9)], num_groups - 1
+  return [
+    int(tf.random.stateless_uniform([], s, maxval=max(most, 1), dtype=tf.int32))
+    for s in seeds
+  ]
+
+
+_LAYER = toys.VectorModel()
+_CLASSES = toys.TypedModel(types=3)
+_SGD = dict(
+  client_optimizer='sgd',
+  client_learning_rate=0.1,
+  server_optimizer='sgd',
+  embedding_learning_rate=0.1,
+)
+
+
+def _embedding(assign: type[fedembed.OneHead]) -> Any:
+  return functools.partial(fedembed.fedembed, assign=assign)
+
+
+def _self_fl(name: str, **settings: Any) -> Case:
+  reference = {
+    'self_fl': self_fl.SelfFl,
+    'self_fl_clusters': self_fl.ClusterSelfFl,
+  }
+  return Case(
+    name,
+    lambda p: reference[name](p).run(),
+    # A rate at which variances are larger than it.
+    dict(client_learning_rate=0.01, most_steps=12) | settings,
+  )
+
+
+CASES: Mapping[str, Case] = {
+  'fedavg': Case('fedavg', global_models.fedavg),
+  'fedavg, alike': Case(
+    'fedavg', global_models.fedavg, dict(client_weighting='uniform')
+  ),
+  'fedavg, kept momentum': Case(
+    'fedavg',
+    global_models.fedavg,
+    dict(client_optimizer='momentum', client_slots='kept'),
+  ),
+  'fedavg, clients with Adam': Case(
+    'fedavg', global_models.fedavg, dict(client_optimizer='adam')
+  ),
+  'fedavg, damped momentum': Case(
+    'fedavg', global_models.fedavg, dict(server_optimizer='damped_momentum')
+  ),
+  'fedavgm': Case('fedavgm', global_models.fedavg),
+  'fedadam': Case('fedadam', global_models.fedavg),
+  'fedprox': Case('fedprox', global_models.fedavg, dict(proximal=0.7)),
+  'local': Case('local', global_models.local),
+  'scaffold': Case('scaffold', global_models.scaffold),
+  'scaffold, alike': Case(
+    'scaffold', global_models.scaffold, dict(client_weighting='uniform')
+  ),
+  'ditto': Case('ditto', global_models.ditto, dict(regularization=0.7)),
+  'mr_mtl': Case('mr_mtl', global_models.mr_mtl, dict(regularization=0.7)),
+  'apfl': Case('apfl', global_models.apfl),
+  'apfl, adaptive': Case(
+    'apfl', global_models.apfl, dict(mixture_learning_rate=0.1)
+  ),
+  'pfedme': Case(
+    'pfedme', global_models.pfedme, dict(client_learning_rate=0.05)
+  ),
+  'pfedme, heads': Case(
+    'pfedme',
+    global_models.pfedme,
+    dict(
+      proximal_parts=('head',),
+      proximal=1.0,
+      shared_optimizer='sgd',
+      shared_learning_rate=0.1,
+      personal_passes=2,
+    ),
+    _LAYER,
+  ),
+  'perfedavg': Case(
+    'perfedavg', global_models.perfedavg, dict(inner_rate=0.05)
+  ),
+  'perfedavg, Hessian': Case(
+    'perfedavg',
+    global_models.perfedavg,
+    dict(inner_rate=0.05, form='hessian_vector'),
+  ),
+  'mocha': Case('mocha', global_models.mocha, dict(regularization=0.5)),
+  'mocha, inverse': Case(
+    'mocha',
+    global_models.mocha,
+    dict(relationship='inverse', regularization=1e-3, outer=2),
+  ),
+  'fedper': Case('fedper', split_models.split, model=_LAYER),
+  'lg_fedavg': Case('lg_fedavg', split_models.split, model=_LAYER),
+  'fedrep': Case(
+    'fedrep', split_models.split, dict(head_epochs=2), model=_LAYER
+  ),
+  'fedbabu': Case('fedbabu', split_models.fedbabu, model=_LAYER),
+  'fedrod': Case('fedrod', split_models.fedrod, dict(balance=0.8), _CLASSES),
+  'fedpc': Case(
+    'fedpc', split_models.fedpc, dict(new_client_noise=0.0), _LAYER
+  ),
+  'fedpc, nothing averaged': Case(
+    'fedpc', split_models.fedpc, dict(average_personal=False), _LAYER
+  ),
+  'fedpc_generated': Case(
+    'fedpc_generated', split_models.fedpc_generated, model=_LAYER
+  ),
+  'hypcluster': Case('hypcluster', clusters.hypcluster),
+  'hypcluster, warm start': Case(
+    'hypcluster',
+    clusters.hypcluster,
+    dict(num_clusters=3, warmstart_rounds=2.0, server_optimizer='momentum'),
+  ),
+  'ensemble': Case('ensemble', clusters.hypcluster),
+  'group': Case('group', clusters.group),
+  'pfedkm': Case('pfedkm', clusters.pfedkm, model=_CLASSES),
+  'fedembed_type': Case(
+    'fedembed_type', _embedding(fedembed.Type), _SGD, _CLASSES
+  ),
+  'fedembed_type, Adam': Case(
+    'fedembed_type',
+    _embedding(fedembed.Type),
+    dict(server_learning_rate=0.01, embedding_loss='global'),
+    _CLASSES,
+  ),
+  'fedembed_prototype': Case(
+    'fedembed_prototype', _embedding(fedembed.Prototype), _SGD, _CLASSES
+  ),
+  'fedembed_personal': Case(
+    'fedembed_personal', _embedding(fedembed.OneHead), _SGD, _CLASSES
+  ),
+  'global_plus': Case(
+    'global_plus', _embedding(fedembed.OneHead), _SGD, _CLASSES
+  ),
+  **{
+    f'fedembed_som, {winner}': Case(
+      'fedembed_som',
+      _embedding(fedembed.Som),
+      dict(_SGD, som_winner=winner),
+      _CLASSES,
+    )
+    for winner in ('node', 'all', 'mean')
+  },
+  'self_fl': _self_fl('self_fl'),
+  'self_fl, smoothed': _self_fl('self_fl', smoothed=True),
+  'self_fl, as FedAvg': _self_fl(
+    'self_fl',
+    initialization=False,
+    adaptive_steps=False,
+    precision_weights=False,
+  ),
+  'self_fl, algorithm 2': _self_fl('self_fl', augmented_steps=5),
+  'self_fl, known variances': _self_fl(
+    'self_fl', variances='known', inter_variance=0.5, example_variance=2.0
+  ),
+  'self_fl_clusters': _self_fl('self_fl_clusters'),
+}
+
+
+def compare(name: str, cohorts: str, epochs: int) -> float:
+  """Trains both, and compares the models that clients start from.
+
+  Args:
+    name: The name of the case.
+    cohorts: Who takes part, see `COHORTS`.
+    epochs: The passes of a client in a round.
+
+  Returns:
+    The largest difference, over the largest weight if that is above 1.
+  """
+  case = CASES[name]
+  clients = case.clients(epochs)
+  reference_problem = case.problem(cohorts, clients)
+  expected = case.reference(reference_problem)
+  method, state = case.method, case.method.initial_state([0, 1])
+  for cohort in COHORTS[cohorts]:
+    if not method.trains:
+      break
+    state, states, _ = method.next(state, [clients[k] for k in cohort])
+    for k, client_state in zip(cohort, states):
+      clients[k] = clients[k]._replace(state=client_state)
+  trainer = method.trainer
+  if not trainer.personalizes_new_clients:
+    clients = clients[:-1]
+  pack, largest = reference_problem.model.pack, 0.0
+  for k, client in enumerate(clients):
+    start = _start(trainer)(state.server, client)
+    pairs = [(start.weights, expected.start(k))]
+    if expected.shared is not None:
+      pairs.append((start.shared, expected.shared))
+    for found, wanted in pairs:
+      away = np.abs(pack(found) - wanted).max()
+      largest = max(largest, away / max(np.abs(wanted).max(), 1))
+  return largest
+
+
+@functools.lru_cache(maxsize=1)
+def _start(trainer: trainers.Trainer) -> Callable[..., trainers.Start]:
+  return tf.function(
+    lambda server, client: trainer.start(trainer.message(server), client),
+    autograph=False,
+  )
