@@ -110,14 +110,15 @@ class Case:
     """Returns the same in float64."""
     trainer = self.method.trainer
     first = self.method.initial_state([0, 1]).server
-    example_weights = trainer.model.init([0, 0])
+    weights = trainer.model.init([0, 1])
     num_draws = getattr(trainer.settings, 'num_groups', 1) or 1
+    model = problem.Model(
+      {name: tuple(weight.shape) for name, weight in weights.items()},
+      trainer.model.parts,
+      _classification if self._has_classes else _squared_error,
+    )
     return problem.Problem(
-      problem.Model(
-        {name: tuple(w.shape) for name, w in example_weights.items()},
-        trainer.model.parts,
-        _classification if self._has_classes else _squared_error,
-      ),
+      model,
       [
         problem.Client(
           _doubles(self._examples(k)),
@@ -133,6 +134,7 @@ class Case:
         for k, client in enumerate(clients)
       ],
       COHORTS[cohorts],
+      model.pack(weights),
       first,
       trainer.settings,
     )
@@ -153,16 +155,18 @@ def _doubles(examples: problem.Batch) -> dict[str, np.ndarray]:
 
 
 def _draws(seed: np.ndarray, num_groups: int, trainer: str) -> list[int]:
-  """Draws the numbers that a client draws: another type, or a cluster."""
+  """Draws the numbers that a client draws: its first cluster, or other types."""
   if trainer == 'pfedkm':
-    seeds, most = [seed], num_groups
-  else:
-    fold = tf.random.experimental.stateless_fold_in
-    seeds, most = [fold(seed, step) for step in range(9)], num_groups - 1
-  return [
-    int(tf.random.stateless_uniform([], s, maxval=max(most, 1), dtype=tf.int32))
-    for s in seeds
-  ]
+    return [int(_draw(seed, num_groups))]
+  fold = tf.random.experimental.stateless_fold_in
+  most = max(num_groups - 1, 1)
+  return [int(_draw(fold(seed, step), most)) for step in range(9)]
+
+
+# Compiled, as XLA takes negative seeds for other ones than TensorFlow does.
+@functools.partial(tf.function, jit_compile=True, autograph=False)
+def _draw(seed: tf.Tensor, most: int) -> tf.Tensor:
+  return tf.random.stateless_uniform([], seed, maxval=most, dtype=tf.int32)
 
 
 _LAYER = toys.VectorModel()

@@ -101,8 +101,10 @@ def pfedme(p: problem.Problem) -> problem.Trained:
   s, w, server = p.s, p.w, problem.server_steps(p.s)
   near = p.model.has(*(s.proximal_parts or p.model.parts))
 
-  def follow(k: int, passes: int = 1) -> tuple[problem.Vector, problem.Vector]:
-    """Returns w_i and theta; the other parts, in w_i, take steps at theta."""
+  def follow(
+    k: int, passes: int, trains_others: bool
+  ) -> tuple[problem.Vector, problem.Vector]:
+    """Returns w_i and theta; the other parts, in both, step at theta."""
     w_i = theta = w
     others = problem.client_steps(s, s.shared_learning_rate)
     for batch in p.clients[k].batches * passes:
@@ -110,19 +112,16 @@ def pfedme(p: problem.Problem) -> problem.Trained:
       for _ in range(s.proximal_steps):
         pull = s.proximal * (theta - w_i)
         theta = steps(theta, near * (p.gradient(theta, batch) + pull))
-      follows = w_i - s.local_rate * s.proximal * (w_i - theta)
-      stepped = others(theta, ~near * p.gradient(theta, batch))
-      w_i, theta = np.where(near, [follows, theta], stepped)
+      w_i = w_i - near * s.local_rate * s.proximal * (w_i - theta)
+      if trains_others:
+        after = others(theta, ~near * p.gradient(theta, batch))
+        w_i, theta = np.where(near, [w_i, theta], after)
     return w_i, theta
 
   for cohort in p.cohorts:
-    w = server(w, p.mean({k: w - follow(k)[0] for k in cohort}))
-
-  def start(k: int) -> problem.Vector:
-    nonlocal w
-    return np.where(near, follow(k, s.personal_passes)[1], w)
-
-  return problem.Trained(start, w)
+    updates = {k: w - follow(k, 1, True)[0] for k in cohort}
+    w = server(w, p.mean(updates))
+  return problem.Trained(lambda k: follow(k, s.personal_passes, False)[1], w)
 
 
 def perfedavg(p: problem.Problem) -> problem.Trained:

@@ -7,7 +7,6 @@ so that a reference has nothing in common with what it is compared with.
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-import functools
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -123,6 +122,7 @@ class Problem:
     model: The model.
     clients: The clients. The last one takes part in no round.
     cohorts: The clients of each round.
+    w: The weights that the model starts with.
     first: The server's first state, by name.
     s: The settings of the trainer.
     kept: The optimizers that clients keep, if they keep them.
@@ -131,14 +131,10 @@ class Problem:
   model: Model
   clients: Sequence[Client]
   cohorts: Sequence[Sequence[int]]
+  w: Vector
   first: Any
   s: Any
   kept: dict[int, 'Optimizer'] = dataclasses.field(default_factory=dict)
-
-  @functools.cached_property
-  def w(self) -> Vector:
-    """The weights that the model starts with."""
-    return self.model.pack(self.first.model)
 
   @property
   def num_trained(self) -> int:

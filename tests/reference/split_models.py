@@ -63,11 +63,20 @@ def fedrod(p: problem.Problem) -> problem.Trained:
   return problem.Trained(lambda k: w + phi.get(k, 0), w)
 
 
+def _own_starts(p: problem.Problem) -> dict[int, problem.Vector]:
+  """Returns models with the parts of their own that clients start with."""
+  first = p.model.unpack(p.w)
+  return {
+    k: p.model.pack({**first, **client.state.personal})
+    for k, client in enumerate(p.clients)
+  }
+
+
 def fedpc(p: problem.Problem) -> problem.Trained:
   """Silva et al. 2022: own parts start at random; shared ones are pulled."""
   own = p.model.has(*p.s.personal_parts)
   w, server = p.w, problem.server_steps(p.s)
-  kept = {k: p.model.pack(c.state) for k, c in enumerate(p.clients)}
+  kept = _own_starts(p)
   trained, mean = set(), w
   for cohort in p.cohorts:
     updates = {}
@@ -93,7 +102,7 @@ def fedpc_generated(p: problem.Problem) -> problem.Trained:
   """Algorithm 2 on `toys.VectorModel`: psi is made, and not descended."""
   own = p.model.has('client')
   w, server = p.w, problem.server_steps(p.s)
-  psi = {k: p.model.pack(c.state) for k, c in enumerate(p.clients)}
+  psi = _own_starts(p)
   for cohort in p.cohorts:
     updates = {}
     for k in cohort:
