@@ -155,7 +155,7 @@ def _doubles(examples: problem.Batch) -> dict[str, np.ndarray]:
 
 
 def _draws(seed: np.ndarray, num_groups: int, trainer: str) -> list[int]:
-  """Draws the numbers that a client draws: its first cluster, or other types."""
+  """Draws what a client draws: its first cluster, or other types."""
   if trainer == 'pfedkm':
     return [int(_draw(seed, num_groups))]
   fold = tf.random.experimental.stateless_fold_in
