@@ -80,6 +80,7 @@ class SetOutcome:
       self.weights[there],
       self.evaluated.higher_is_better,
       None if self.hurt is None else self.hurt[there],
+      self.evaluated.metric_range,
     )
 
   def mean(self, clients: np.ndarray) -> float:

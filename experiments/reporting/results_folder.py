@@ -280,7 +280,7 @@ class RunFolder:
   def add(self, method: str, result: Result, rows: Sequence[Row]) -> None:
     """Adds the result and the clients of a method, and writes them."""
     against = {
-      other: _compare(rows, self.rows_of(other), result['higher_is_better'])
+      other: _compare(rows, self.rows_of(other), result)
       for other in self.results
     }
     self.results[method] = _to_json({**result, 'against': against})
@@ -304,7 +304,7 @@ class RunFolder:
 
 
 def _compare(
-  first: Sequence[Row], second: Sequence[Row], higher_is_better: bool
+  first: Sequence[Row], second: Sequence[Row], result: Result
 ) -> dict[str, Any]:
   """Compares two methods on the clients that both were evaluated on."""
   other = {row['client']: float(row['metric']) for row in second}
@@ -314,7 +314,8 @@ def _compare(
     comparison.compare(
       np.array([one[client] for client in clients]),
       np.array([other[client] for client in clients]),
-      higher_is_better,
+      result['higher_is_better'],
+      result['metric_range'],
     )
   )
 

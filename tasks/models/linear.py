@@ -12,6 +12,7 @@ from typing import Literal
 
 import tensorflow as tf
 
+from tasks.models import metrics
 from tasks.models import models
 
 
@@ -94,6 +95,10 @@ class LinearRegression(LinearModel):
   def score_loss(self, scores: tf.Tensor, batch: models.Batch) -> tf.Tensor:
     return 0.5 * tf.square(scores - batch['y'])
 
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return {'half_squared_error': metrics.ERROR, 'squared_error': metrics.ERROR}
+
   def prediction_statistics(
     self, predicted: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
@@ -151,6 +156,10 @@ class SupportVectorMachine(LinearModel):
     if self.l2:
       losses += self.l2 * sum(map(tf.nn.l2_loss, weights.values()))
     return losses
+
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return {'accuracy': metrics.SHARE}
 
   def prediction_statistics(
     self, predicted: tf.Tensor, batch: models.Batch

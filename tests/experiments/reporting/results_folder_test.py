@@ -41,7 +41,12 @@ class TestWriting:
     with results_folder.open_folder(self.path, _config()) as folder:
       folder.add('fedavg', small_outcomes.result(), small_outcomes.rows())
     with results_folder.open_folder(self.path, _config()) as folder:
-      result = {**small_outcomes.result(), 'against': {}}
+      # JSON has no infinite numbers.
+      result = {
+        **small_outcomes.result(),
+        'metric_range': [None, None],
+        'against': {},
+      }
       assert folder.results == json.loads(json.dumps({'fedavg': result}))
       folder.add(
         'local',
