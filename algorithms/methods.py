@@ -216,6 +216,11 @@ class Method:
     return self.personalizer.candidates
 
   @property
+  def candidates_compete(self) -> bool:
+    """Whether one of the candidates is chosen."""
+    return self.personalizer.candidates_compete
+
+  @property
   def baseline(self) -> int | None:
     """The candidate without personalization, which clients can be hurt by."""
     return self.personalizer.baseline

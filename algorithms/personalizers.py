@@ -33,6 +33,8 @@ class Personalizer(abc.ABC):
       are not full.
     makes_models: Whether each candidate is a model with weights. If not, it
       personalizes predictions.
+    candidates_compete: Whether one of the candidates is chosen. If not, all are
+      reported, and the last one is compared with other methods.
   """
 
   trainer: trainers.Trainer
@@ -41,6 +43,7 @@ class Personalizer(abc.ABC):
   needs: ClassVar[Sequence[str]] = ()
   takes_steps: ClassVar[bool] = True
   makes_models: ClassVar[bool] = True
+  candidates_compete: ClassVar[bool] = True
 
   @property
   @abc.abstractmethod

@@ -133,6 +133,7 @@ class Evaluation:
       are NaN for a client without examples in such a set.
     after_less: The evaluations after personalization on a part of the
       personalization sets, by that part.
+    candidates_compete: Whether one of the candidates is chosen.
   """
 
   metric: str
@@ -147,6 +148,7 @@ class Evaluation:
   after_less: Mapping[float, 'Evaluation'] = dataclasses.field(
     default_factory=dict
   )
+  candidates_compete: bool = True
 
   @property
   def metric_range(self) -> tuple[float, float]:
@@ -472,6 +474,7 @@ def validate(
     found.of(judged),
     (),
     clients.sizes['personalization'][judged],
+    candidates_compete=method.candidates_compete,
   )
 
 
@@ -559,6 +562,7 @@ def evaluate(
         for name, part in further_sets.items()
         if part.stop > part.start
       },
+      candidates_compete=method.candidates_compete,
     )
 
   all_of_it, *less = measurements.personalization_parts(task, measurement)

@@ -48,10 +48,12 @@ def make_result(outcome: outcomes.Outcome) -> results_folder.Result:
 
   Returns:
     The metric, its direction and its range; the number of clients that use each
-    candidate; the statistics of the test clients with personalization and
-    without; the metric over all test clients' examples together, and over those
-    of each known group; the mean of each candidate if all clients used it; the
-    clients that were left out; and further measurements.
+    candidate, or if none is chosen the statistics of all candidates; the
+    statistics of the test clients with personalization (with the last candidate
+    if none is chosen) and without; the metric over all test clients' examples
+    together, and over those of each known group; the mean of each candidate if
+    all clients used it; the clients that were left out; and further
+    measurements.
   """
   evaluated, measurement = outcome.evaluated, outcome.measurement
   before = outcome.test.before
@@ -60,6 +62,9 @@ def make_result(outcome: outcomes.Outcome) -> results_folder.Result:
     'higher_is_better': evaluated.higher_is_better,
     'metric_range': list(evaluated.metric_range),
     'chosen': dict(outcome.num_chosen),
+    'all_reported': {
+      name: _summary(at) for name, at in outcome.all_reported.items()
+    },
     'test': _summary(outcome.test),
     'before': None if before is None else _summary(before),
     'pooled': outcome.test.pooled(),

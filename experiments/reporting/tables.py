@@ -44,6 +44,19 @@ def _describe_clusters(sizes: Mapping[str, int]) -> str:
   return f' ({", ".join(shares[:_MOST_CLUSTERS])}{more})'
 
 
+def _cells(test: Mapping[str, Any]) -> list[str]:
+  """Writes the statistics of the test clients that are in the table."""
+  mean = _number(test['mean'])
+  if test['mean'] is not None:
+    mean += f' ± {_number(test["deviation"])}'
+  return [
+    mean,
+    _interval(test['interval']),
+    _number(test['worst_tenth']),
+    '–' if test['hurt'] is None else f'{test["hurt"]:.0%}',
+  ]
+
+
 def of_results(
   results: Mapping[str, results_folder.Result],
 ) -> rich.table.Table:
@@ -75,23 +88,21 @@ def of_results(
     table.add_column('privacy of the training')
 
   def add_row(
-    name: str, test: Mapping[str, Any], candidate: str, privacy: str = ''
+    name: str,
+    test: Mapping[str, Any] | None,
+    candidate: str = '',
+    privacy: str = '',
   ) -> None:
-    mean = _number(test['mean'])
-    if test['mean'] is not None:
-      mean += f' ± {_number(test["deviation"])}'
-    table.add_row(
-      name,
-      mean,
-      _interval(test['interval']),
-      _number(test['worst_tenth']),
-      '–' if test['hurt'] is None else f'{test["hurt"]:.0%}',
-      candidate,
-      *([privacy] if any_private else []),
-    )
+    cells = [''] * 4 if test is None else _cells(test)
+    table.add_row(name, *cells, candidate, *([privacy] if any_private else []))
 
   for method, result in results.items():
     privacy = result.get('privacy') or {'text': 'nothing is sent'}
+    if result.get('all_reported'):
+      add_row(method, None, 'none is chosen', privacy['text'])
+      for candidate, test in result['all_reported'].items():
+        add_row(f'  {candidate}', test)
+      continue
     chosen = _describe_choice(result['chosen'])
     if 'clusters' in result:
       chosen += _describe_clusters(result['clusters']['sizes'])
@@ -185,18 +196,26 @@ def of_repeats(runs: repeats.Repeats) -> rich.table.Table:
   table.add_column('method')
   for column in ('mean', 'deviation over clients', 'hurt'):
     table.add_column(f'{column} ± over repeats', justify='right')
-  for method in runs.methods:
-    table.add_row(
-      method,
-      *(
-        _cell(runs.values(method, 'test', name), form)
-        for name, form in (
-          ('mean', '#.4g'),
-          ('deviation', '#.4g'),
-          ('hurt', '.1%'),
-        )
-      ),
+
+  def add_row(name: str, method: str, *where: str) -> None:
+    cells = (
+      _cell(runs.values(method, *where, number), form)
+      for number, form in (
+        ('mean', '#.4g'),
+        ('deviation', '#.4g'),
+        ('hurt', '.1%'),
+      )
     )
+    table.add_row(name, *cells)
+
+  for method in runs.methods:
+    all_reported = runs.names(method, 'all_reported')
+    if not all_reported:
+      add_row(method, method, 'test')
+      continue
+    table.add_row(f'{method} (none is chosen)')
+    for candidate in all_reported:
+      add_row(f'  {candidate}', method, 'all_reported', candidate)
   return table
 
 

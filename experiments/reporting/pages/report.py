@@ -1,6 +1,6 @@
 """The report of runs and grids: its contents, and when it is written."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import math
 import pathlib
 import shlex
@@ -137,11 +137,15 @@ def _hurt(repeat: sources.Repeat) -> float | None:
   return of_run
 
 
-def _most_often(repeats: Iterable[sources.Repeat]) -> str:
+def _choice(repeats: Sequence[sources.Repeat]) -> str:
+  """Says which candidate was chosen, or which one is shown instead."""
   counts: dict[str, int] = {}
   for repeat in repeats:
     for candidate, count in repeat.result['chosen'].items():
       counts[candidate] = counts.get(candidate, 0) + count
+  if not counts:
+    last = list(repeats[0].result.get('candidates', ()))[-1:]
+    return '; '.join(['none is chosen', *(f'shown: {name}' for name in last)])
   most = max(counts, key=lambda candidate: counts[candidate])
   return most if len(counts) == 1 else f'most often {most}'
 
@@ -162,7 +166,7 @@ def _results(series: Sequence[sources.Series]) -> page.Section:
         sheets.number(statistics.fmean(_quantile(v, 0.5) for v in values)),
         sheets.number(statistics.fmean(_quantile(v, weak) for v in values)),
         sheets.share(statistics.fmean(hurt) if hurt else None),
-        sheets.Cell(_most_often(method.repeats)),
+        sheets.Cell(_choice(method.repeats)),
         sheets.number(len(method.repeats), 'd'),
       ]
     )

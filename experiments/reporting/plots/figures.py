@@ -432,7 +432,7 @@ def _of_choices(
 
 
 def _caption(repeated: repeats.Repeats) -> list[str]:
-  """Describes the clients of the figures, and the privacy of the methods."""
+  """Describes the clients of the figures, and what to know of the methods."""
   first = repeated.runs[0]
   results = first.methods
   caption = style.of_whom(
@@ -440,14 +440,14 @@ def _caption(repeated: repeats.Repeats) -> list[str]:
     max(result['test']['num_clients'] for result in results.values()),
     len(repeated.runs),
   )
-  texts = {
-    method: result['privacy']['text']
-    for method, result in results.items()
-    if result.get('privacy')
-  }
   methods_of = collections.defaultdict(list)
-  for method, text in texts.items():
-    methods_of[text].append(method)
+  for method, result in results.items():
+    if result.get('all_reported'):
+      *_, last = result['all_reported']
+      text = f'no candidate is chosen; results of clients are with {last}'
+      methods_of[text].append(method)
+    if result.get('privacy'):
+      methods_of[result['privacy']['text']].append(method)
   return [caption] + [
     f'{", ".join(map(names.written_out, methods))} – {text}'
     for text, methods in methods_of.items()
