@@ -15,6 +15,7 @@ import abc
 import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
+import math
 from typing import Any
 
 import tensorflow as tf
@@ -155,6 +156,15 @@ class Adaptation(FewExamples):
   def shuffled_epochs(self) -> int:
     # Where the examples are one batch, each update is an epoch.
     return self.settings.adaptation_updates
+
+  def passes(self, size: int, batch_size: int) -> trainers.Passes:
+    of_start = super().passes(size, batch_size)
+    own = 0.0
+    for k in self.settings.adaptation_examples:
+      used = min(k or size, size)
+      of_update = used / size / math.ceil(used / batch_size)
+      own += self.settings.adaptation_updates * of_update
+    return of_start._replace(gradients=of_start.gradients + own)
 
   def adapt(
     self, weights: models.Weights, data: batches.ClientData

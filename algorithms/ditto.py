@@ -60,6 +60,9 @@ class Ditto(personal_models.PersonalModels):
 
   settings: DittoSettings
 
+  def passes(self, rounds: int) -> trainers.Passes:
+    return trainers.Passes(gradients=2 * rounds)
+
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
@@ -122,6 +125,12 @@ class DittoPersonalizer(personalizers.Personalizer):
         )
         for epoch in range(self.settings.personal_epochs + 1)
       ),
+    )
+
+  def passes(self, size: int, batch_size: int) -> trainers.Passes:
+    of_start = super().passes(size, batch_size)
+    return of_start._replace(
+      gradients=of_start.gradients + self.settings.personal_epochs
     )
 
   def personalize(

@@ -189,6 +189,10 @@ class Method:
     return self._computations.training.parameters_up
 
   @property
+  def model_parameters(self) -> int:
+    return self._computations.training.model_parameters
+
+  @property
   def trains(self) -> bool:
     """Whether there are rounds; local training has none."""
     return self.trainer.trains

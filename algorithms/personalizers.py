@@ -63,6 +63,21 @@ class Personalizer(abc.ABC):
     """
     return 0
 
+  def passes(self, size: int, batch_size: int) -> trainers.Passes:
+    """Counts the passes over the personalization set.
+
+    Args:
+      size: The number of a client's examples.
+      batch_size: The number of examples in a batch.
+
+    Returns:
+      The passes, including those of the trainer's `start`.
+    """
+    del size, batch_size
+    # `start` is given all epochs of the data, too.
+    epochs = self.shuffled_epochs or 1
+    return trainers.Passes(*(epochs * n for n in self.trainer.start_passes))
+
   @abc.abstractmethod
   def personalize(
     self,

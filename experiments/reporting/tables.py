@@ -17,6 +17,14 @@ CRITERIA = {
   'margin': 'better held out',
 }
 
+# The costs of a client, by their names in results.json.
+COSTS = {
+  'models_received': 'models received',
+  'models_sent': 'models sent',
+  'gradient_passes': 'passes for gradients',
+  'loss_passes': 'passes for losses alone',
+}
+
 # With fewer clients, the intervals of a mean are less reliable.
 _ENOUGH_CLIENTS = 20
 # The largest number of clusters whose shares are shown.
@@ -145,24 +153,35 @@ def of_groups(
   return table
 
 
+def cost_of(results: Sequence[results_folder.Result], name: str) -> str:
+  """Writes a cost of a client; the range, if groups or repeats differ in it.
+
+  Args:
+    results: The results of a method in all repeats.
+    name: The name of the cost; older results do not have all of them.
+  """
+  numbers = [
+    cost[name]
+    for result in results
+    for cost in result.get('costs', {}).values()
+    if name in cost
+  ]
+  if not numbers:
+    return '–'
+  ends = (f'{end:.4g}' for end in (min(numbers), max(numbers)))
+  return ' to '.join(dict.fromkeys(ends))
+
+
 def of_costs(
   results: Mapping[str, results_folder.Result],
 ) -> rich.table.Table:
-  """Makes the table of costs, as in table 4 of Liu et al.
-
-  If groups differ in their number of rounds, it has the range.
-  """
+  """Makes the table of costs, as in table 4 of Liu et al."""
   table = terminal.make_table('Costs of a client')
   table.add_column('method')
-  table.add_column('models received', justify='right')
-  table.add_column('passes over its examples', justify='right')
+  for column in COSTS.values():
+    table.add_column(column, justify='right')
   for method, result in results.items():
-    columns = []
-    for name in ('rounds', 'local_epochs'):
-      numbers = sorted({cost[name] for cost in result['costs'].values()})
-      ends = dict.fromkeys((numbers[0], numbers[-1]))
-      columns.append(' to '.join(f'{number:g}' for number in ends))
-    table.add_row(method, *columns)
+    table.add_row(method, *(cost_of([result], name) for name in COSTS))
   return table
 
 

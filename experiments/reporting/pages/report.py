@@ -17,6 +17,7 @@ from experiments.reporting import folders
 from experiments.reporting import grid_records
 from experiments.reporting import names
 from experiments.reporting import results_folder
+from experiments.reporting import tables
 from experiments.reporting.pages import charts
 from experiments.reporting.pages import client_charts
 from experiments.reporting.pages import grid_charts
@@ -214,7 +215,7 @@ def _privacy(series: Sequence[sources.Series]) -> page.Section:
 
 
 def _costs(series: Sequence[sources.Series]) -> page.Section:
-  rows = []
+  rows, of_client = [], []
   for method in series:
     results = [
       repeat.result
@@ -222,6 +223,8 @@ def _costs(series: Sequence[sources.Series]) -> page.Section:
       if 'communication' in repeat.result
     ]
     if results:
+      costs = (tables.cost_of(results, name) for name in tables.COSTS)
+      of_client.append([sheets.Cell(method.name), *map(sheets.Cell, costs)])
       rows.append(
         [
           sheets.Cell(method.name),
@@ -249,10 +252,18 @@ def _costs(series: Sequence[sources.Series]) -> page.Section:
     'parameters from a client in a round',
     'parameters sent in total',
   ]
-  sheet = sheets.Sheet('costs', 'Costs', columns, rows)
   return page.Section(
     'Time and communication',
-    [sheet, *_shown(learning_charts.of_communication(series))],
+    [
+      sheets.Sheet('costs', 'Costs', columns, rows),
+      sheets.Sheet(
+        'client_costs',
+        'Costs of a client',
+        ['method', *tables.COSTS.values()],
+        of_client,
+      ),
+      *_shown(learning_charts.of_communication(series)),
+    ],
   )
 
 

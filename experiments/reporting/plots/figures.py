@@ -30,7 +30,7 @@ _MEASURES = ('validation', 'test', 'test_hurt', 'out_of_distribution')
 # The metrics of a training in which clients choose their number of steps.
 _STEPS = ('steps', 'intra_variance')
 # Counts of a round, and other measures that are not metrics of the model.
-_COUNTS = ('round', 'num_examples', 'num_clients', 'dropped_clients')
+_COUNTS = ('round', 'num_examples', 'num_clients', 'dropped_clients', 'passes')
 # The beginnings of measures of a round's clients: how many of them are in each
 # cluster or known group, and the share of the model that they are sent.
 _OF_COHORTS = ('cluster_', 'group_', 'share_')

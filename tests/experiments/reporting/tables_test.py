@@ -100,11 +100,11 @@ def test_groups_have_a_row_of_the_metric_of_all_their_examples():
 
 def test_costs_of_groups_that_differ_are_a_range():
   costs = {
-    'beer': {'rounds': 12, 'local_epochs': 30.0},
-    'tea': {'rounds': 15, 'local_epochs': 30.0},
+    'beer': {'models_received': 12, 'gradient_passes': 30.0},
+    'tea': {'models_received': 15, 'gradient_passes': 30.0},
   }
   table = tables.of_costs({'group': {'costs': costs}})
-  assert _row(table, 'group') == ['12', 'to', '15', '30']
+  assert _row(table, 'group') == ['12', 'to', '15', '–', '30', '–']
 
 
 def test_a_table_of_repeats(tmp_path, capsys):
