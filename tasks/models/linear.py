@@ -96,16 +96,19 @@ class LinearRegression(LinearModel):
     return 0.5 * tf.square(scores - batch['y'])
 
   @property
+  def _metric(self) -> str:
+    return 'squared_error' if self.whole_error else 'half_squared_error'
+
+  @property
   def metrics(self) -> Mapping[str, metrics.Metric]:
-    return {'half_squared_error': metrics.ERROR, 'squared_error': metrics.ERROR}
+    return {self._metric: metrics.ERROR}
 
   def prediction_statistics(
     self, predicted: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
     half = self.score_loss(predicted, batch)
-    if self.whole_error:
-      return collections.OrderedDict(squared_error=models.each_as_one(2 * half))
-    return collections.OrderedDict(half_squared_error=models.each_as_one(half))
+    error = 2 * half if self.whole_error else half
+    return collections.OrderedDict({self._metric: models.each_as_one(error)})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,6 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 import tensorflow as tf
 
-from tasks.models import linear
 from tasks.models import metrics
 from tests import toys
 
@@ -112,21 +111,6 @@ def test_ratios_of_counts_are_as_exact_as_can_be():
   np.testing.assert_array_equal(
     metrics.MEAN.value(counts), [0.2, 0.3, 0.7, 0.8]
   )
-
-
-@pytest.mark.parametrize(
-  'model, expected',
-  [
-    (linear.LogisticRegression(3, 2), {'accuracy': (0, 1)}),
-    (linear.SupportVectorMachine(3, l2=0.1), {'accuracy': (0, 1)}),
-    (linear.LinearRegression(3), {'half_squared_error': (0, np.inf)}),
-    (toys.F1Model(), {'macro_f1': (0, 1)}),
-  ],
-)
-def test_the_range_of_a_models_metrics_is_known(model, expected):
-  batch = model.blank_example()
-  statistics = model.statistics(model.init(tf.constant([0, 0])), batch)
-  assert {name: model.metrics[name].range for name in statistics} == expected
 
 
 def test_perplexity_is_that_of_the_mean_log_likelihood():
