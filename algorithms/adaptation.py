@@ -157,14 +157,12 @@ class Adaptation(FewExamples):
     # Where the examples are one batch, each update is an epoch.
     return self.settings.adaptation_updates
 
-  def passes(self, size: int, batch_size: int) -> trainers.Passes:
-    of_start = super().passes(size, batch_size)
-    own = 0.0
+  def gradient_passes(self, size: int, batch_size: int) -> float:
+    of_updates = 0.0
     for k in self.settings.adaptation_examples:
       used = min(k or size, size)
-      of_update = used / size / math.ceil(used / batch_size)
-      own += self.settings.adaptation_updates * of_update
-    return of_start._replace(gradients=of_start.gradients + own)
+      of_updates += used / size / math.ceil(used / batch_size)
+    return self.settings.adaptation_updates * of_updates
 
   def adapt(
     self, weights: models.Weights, data: batches.ClientData

@@ -127,11 +127,8 @@ class DittoPersonalizer(personalizers.Personalizer):
       ),
     )
 
-  def passes(self, size: int, batch_size: int) -> trainers.Passes:
-    of_start = super().passes(size, batch_size)
-    return of_start._replace(
-      gradients=of_start.gradients + self.settings.personal_epochs
-    )
+  def gradient_passes(self, size: int, batch_size: int) -> float:
+    return self.settings.personal_epochs
 
   def personalize(
     self,

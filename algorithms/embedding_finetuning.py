@@ -77,11 +77,8 @@ class EmbeddingFinetuning(personalizers.Personalizer):
   def baseline(self) -> int | None:
     return 0 if self._has_baseline else None
 
-  def passes(self, size: int, batch_size: int) -> trainers.Passes:
-    of_start = super().passes(size, batch_size)
-    return of_start._replace(
-      gradients=of_start.gradients + self.settings.embedding_epochs
-    )
+  def gradient_passes(self, size: int, batch_size: int) -> float:
+    return self.settings.embedding_epochs
 
   def personalize(
     self,

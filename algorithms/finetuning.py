@@ -105,13 +105,11 @@ class Finetuning(personalizers.Personalizer):
       return 0
     return self.settings.finetuning_epochs
 
-  def passes(self, size: int, batch_size: int) -> trainers.Passes:
-    of_start = super().passes(size, batch_size)
+  def gradient_passes(self, size: int, batch_size: int) -> float:
     curves = len(self.settings.finetuning_layers) * len(
       self.settings.finetuning_learning_rates
     )
-    own = curves * self.settings.finetuning_epochs
-    return of_start._replace(gradients=of_start.gradients + own)
+    return curves * self.settings.finetuning_epochs
 
   def personalize(
     self,

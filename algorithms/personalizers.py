@@ -63,20 +63,23 @@ class Personalizer(abc.ABC):
     """
     return 0
 
-  def passes(self, size: int, batch_size: int) -> trainers.Passes:
-    """Counts the passes over the personalization set.
+  def gradient_passes(self, size: int, batch_size: int) -> float:
+    """Counts its own passes over the personalization set, by default none.
 
     Args:
       size: The number of a client's examples.
       batch_size: The number of examples in a batch.
-
-    Returns:
-      The passes, including those of the trainer's `start`.
     """
     del size, batch_size
+    return 0.0
+
+  def passes(self, size: int, batch_size: int) -> trainers.Passes:
+    """Counts the passes of `gradient_passes` and of the trainer's `start`."""
     # `start` is given all epochs of the data, too.
     epochs = self.shuffled_epochs or 1
-    return trainers.Passes(*(epochs * n for n in self.trainer.start_passes))
+    gradients, losses = (epochs * n for n in self.trainer.start_passes)
+    own = self.gradient_passes(size, batch_size)
+    return trainers.Passes(gradients + own, losses)
 
   @abc.abstractmethod
   def personalize(

@@ -215,13 +215,13 @@ class Trainings:
         curves,
       )
       before = method.before
-      trained = stage.method
       communication = self._folder.communication(
-        name, trained.parameters_down, trained.parameters_up
+        name, stage.method.parameters_down, stage.method.parameters_up
       )
+      one_model = stage.method.model_parameters
       of_round = costs.Round(
-        communication['parameters_down'] / trained.model_parameters,
-        communication['parameters_up'] / trained.model_parameters,
+        communication['parameters_down'] / one_model,
+        communication['parameters_up'] / one_model,
         self._folder.passes(name),
       )
       self._done[key] = Training(
