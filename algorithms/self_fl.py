@@ -528,7 +528,8 @@ class SelfFl(fedavg.FedAvg):
     theta_init = tf.nest.map_structure(  # (10)
       lambda g, p: g - pushed * (p - g), theta, theta_m
     )
-    _, steps = client_work.places_of_batches(client.data)
+    _, num_batches = client_work.places_of_batches(client.data)
+    steps = num_batches
     if self.settings.adaptive_steps:
       solved = num_steps(
         variance,
@@ -579,6 +580,10 @@ class SelfFl(fedavg.FedAvg):
       ),
       measured={
         'steps': tf.cast(steps, tf.float32),
+        'passes': tf.math.divide_no_nan(
+          tf.cast(steps + self.settings.augmented_steps, tf.float32),
+          tf.cast(num_batches, tf.float32),
+        ),
         'intra_variance': variance,
       },
     )

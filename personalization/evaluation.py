@@ -47,14 +47,12 @@ class ClientMetrics:
     client_ids: The clients.
     sums: For each metric, its statistics summed over each client's examples:
       any structure of arrays `[clients, candidates, …]`.
-    not_means: The metrics that are not the quotient of a sum and a divisor.
+    known: The metrics of the model, see `Model.metrics`.
   """
 
   client_ids: tuple[str, ...]
   sums: Mapping[str, Any]
-  not_means: Mapping[str, metrics.Metric] = dataclasses.field(
-    default_factory=dict
-  )
+  known: Mapping[str, metrics.Metric] = dataclasses.field(default_factory=dict)
 
   def of(self, clients: np.ndarray) -> Self:
     """Returns the metrics of the clients in a mask, `[clients]`."""
@@ -66,7 +64,7 @@ class ClientMetrics:
 
   def metric(self, name: str) -> metrics.Metric:
     """Returns the function that computes a metric from its sums."""
-    return self.not_means.get(name, metrics.MEAN)
+    return self.known.get(name, metrics.MEAN)
 
   @property
   def names(self) -> tuple[str, ...]:
@@ -85,7 +83,7 @@ class ClientMetrics:
     def value(name: str) -> np.ndarray:
       found = self.metric(name).value(self.sums[name])
       no_number = self.diverged | np.isinf(found)
-      return np.where(no_number, np.float32(np.nan), found)
+      return np.where(no_number, np.nan, found)
 
     return {name: value(name) for name in self.names}
 
@@ -135,6 +133,7 @@ class Evaluation:
       are NaN for a client without examples in such a set.
     after_less: The evaluations after personalization on a part of the
       personalization sets, by that part.
+    candidates_compete: Whether one of the candidates is chosen.
   """
 
   metric: str
@@ -149,6 +148,12 @@ class Evaluation:
   after_less: Mapping[float, 'Evaluation'] = dataclasses.field(
     default_factory=dict
   )
+  candidates_compete: bool = True
+
+  @property
+  def metric_range(self) -> tuple[float, float]:
+    """The lowest and the highest value of the metric."""
+    return self.test.metric(self.metric).range
 
 
 # The clients to evaluate, by the parts of the evaluation that they are in:
@@ -469,6 +474,7 @@ def validate(
     found.of(judged),
     (),
     clients.sizes['personalization'][judged],
+    candidates_compete=method.candidates_compete,
   )
 
 
@@ -508,7 +514,6 @@ def evaluate(
   work = _make_work(
     method, trained, task, training_settings, populations, on_cohort
   )
-  not_means = task.model.metrics
 
   def evaluate_after(personalized_on: float) -> Evaluation:
     """Evaluates after personalization on this part of the sets."""
@@ -527,7 +532,7 @@ def evaluate(
             [len(clients), len(method.candidates)]
           )
       by_set = {
-        name: ClientMetrics(clients.client_ids, of_set, not_means)
+        name: ClientMetrics(clients.client_ids, of_set, task.model.metrics)
         for name, of_set in sums.items()
       }
       judged = _are_judged([by_set[name] for name in own_sets])
@@ -557,6 +562,7 @@ def evaluate(
         for name, part in further_sets.items()
         if part.stop > part.start
       },
+      candidates_compete=method.candidates_compete,
     )
 
   all_of_it, *less = measurements.personalization_parts(task, measurement)

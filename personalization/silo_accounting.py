@@ -54,6 +54,7 @@ from algorithms import scaffold
 from algorithms import self_fl
 from algorithms import self_fl_clusters
 from algorithms import split
+from algorithms import trainers
 from base import errors
 from personalization import accounting
 from tasks.models import models
@@ -111,8 +112,9 @@ def _hypcluster(trainer: hypcluster.HypCluster, rounds: int) -> Uses:
   return Uses(walks, choices=rounds + 1)
 
 
-def _each_round(gradients: int = 1) -> Callable[[Any, int], Uses]:
-  return lambda _, rounds: Uses((Walk(rounds, gradients=gradients),))
+def _each_round(trainer: trainers.Trainer, rounds: int) -> Uses:
+  gradients = int(trainer.passes(rounds=1).gradients)
+  return Uses((Walk(rounds, gradients=gradients),))
 
 
 def _fedrod(trainer: split.FedRod, rounds: int) -> Uses:
@@ -122,14 +124,7 @@ def _fedrod(trainer: split.FedRod, rounds: int) -> Uses:
       'fedrod balances its risk by the number of examples of each class, which'
       ' the gradients would reveal. Set balance=0.'
     )
-  return Uses((Walk(rounds, gradients=2),))
-
-
-def _pfedme(trainer: pfedme.PFedMe, rounds: int) -> Uses:
-  # Parts that are not proximal take a step after the others.
-  others = bool(trainer.settings.proximal_parts)
-  gradients = trainer.settings.proximal_steps + others
-  return Uses((Walk(rounds, gradients=gradients),))
+  return _each_round(trainer, rounds)
 
 
 def _perfedavg(trainer: perfedavg.PerFedAvg, rounds: int) -> Uses:
@@ -139,7 +134,7 @@ def _perfedavg(trainer: perfedavg.PerFedAvg, rounds: int) -> Uses:
       ' clipped. Set form=first_order.'
     )
   # A batch is D of its own step, and D' of the step before.
-  return Uses((Walk(rounds, gradients=2),))
+  return _each_round(trainer, rounds)
 
 
 def _self_fl(trainer: self_fl.SelfFl, rounds: int) -> Uses:
@@ -156,33 +151,23 @@ def _self_fl(trainer: self_fl.SelfFl, rounds: int) -> Uses:
 # Returns the uses of a trainer, given the number of rounds. A class that is
 # derived from one of these, and not here itself, may have other uses.
 _TRAINERS: Mapping[type, Callable[[Any, int], Uses]] = {
-  apfl.Apfl: _each_round(gradients=2),
-  ditto.Ditto: _each_round(gradients=2),
-  fedavg.FedAvg: _each_round(),
-  fedprox.FedProx: _each_round(),
+  apfl.Apfl: _each_round,
+  ditto.Ditto: _each_round,
+  fedavg.FedAvg: _each_round,
+  fedprox.FedProx: _each_round,
   hypcluster.HypCluster: _hypcluster,
   local.Local: lambda *_: Uses(),
-  mocha.Mocha: _each_round(),
-  mr_mtl.MrMtl: _each_round(),
+  mocha.Mocha: _each_round,
+  mr_mtl.MrMtl: _each_round,
   perfedavg.PerFedAvg: _perfedavg,
-  pfedme.PFedMe: _pfedme,
-  scaffold.Scaffold: _each_round(),
+  pfedme.PFedMe: _each_round,
+  scaffold.Scaffold: _each_round,
   self_fl.SelfFl: _self_fl,
   self_fl_clusters.ClusterSelfFl: _self_fl,
-  split.FedBabu: _each_round(),
-  split.FedRep: lambda trainer, rounds: Uses(
-    (Walk(rounds, gradients=trainer.settings.head_epochs + 1),)
-  ),
+  split.FedBabu: _each_round,
+  split.FedRep: _each_round,
   split.FedRod: _fedrod,
-  split.Split: _each_round(),
-}
-# The private gradients of each batch of the personalization set that a
-# trainer's `start` takes.
-_STARTS: Mapping[type, Callable[[Any], int]] = {
-  perfedavg.PerFedAvg: lambda _: 1,
-  pfedme.PFedMe: lambda trainer: (
-    trainer.settings.proximal_steps * trainer.settings.personal_passes
-  ),
+  split.Split: _each_round,
 }
 
 
@@ -227,7 +212,7 @@ _REFUSED: Mapping[type, str] = {
 
 def starts_with_steps(method: methods.Method) -> bool:
   """Tells whether a trainer's `start` takes steps on the examples."""
-  return type(method.trainer) in _STARTS
+  return method.trainer.start_passes.gradients > 0
 
 
 def uses(method: methods.Method, rounds: int, client_epochs: int) -> Uses:
@@ -258,7 +243,7 @@ def uses(method: methods.Method, rounds: int, client_epochs: int) -> Uses:
     walk._replace(epochs=walk.epochs * client_epochs) for walk in trained.walks
   ]
   if starts_with_steps(method):
-    gradients = _STARTS[type(trainer)](trainer)
+    gradients = int(trainer.start_passes.gradients)
     walks.append(Walk(1, method.shuffled_epochs or 1, gradients))
   walks += _PERSONALIZERS[type(personalizer)](personalizer.settings).walks
   return Uses(tuple(walk for walk in walks if walk.times), trained.choices)

@@ -252,7 +252,7 @@ class Model(abc.ABC):
 
   @property
   def metrics(self) -> Mapping[str, metrics.Metric]:
-    """The metrics that are not means, by the names of their statistics."""
+    """The metrics by the names of their statistics; any other is a mean."""
     return {}
 
   def target(self, batch: Batch) -> tf.Tensor:
@@ -351,6 +351,10 @@ class Classifier(Model):
   def predict_softly(self, scores: tf.Tensor) -> tf.Tensor:
     return tf.nn.softmax(scores)
 
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return {'accuracy': metrics.SHARE}
+
   def prediction_statistics(
     self, predicted: tf.Tensor, batch: Batch
   ) -> Statistics:
@@ -363,6 +367,10 @@ class Regressor(Model):
 
   def score_loss(self, scores: tf.Tensor, batch: Batch) -> tf.Tensor:
     return tf.square(scores - batch['y'])
+
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return {'squared_error': metrics.ERROR}
 
   def prediction_statistics(
     self, predicted: tf.Tensor, batch: Batch
