@@ -179,21 +179,8 @@ _SGD = dict(
 )
 
 
-def _embedding(assign: type[fedembed.OneHead]) -> Any:
-  return functools.partial(fedembed.fedembed, assign=assign)
-
-
-def _self_fl(name: str, **settings: Any) -> Case:
-  reference = {
-    'self_fl': self_fl.SelfFl,
-    'self_fl_clusters': self_fl.ClusterSelfFl,
-  }
-  return Case(
-    name,
-    lambda p: reference[name](p).run(),
-    # A rate at which variances are larger than it.
-    dict(client_learning_rate=0.01, most_steps=12) | settings,
-  )
+# A rate at which there are several steps, as the variances are larger.
+_SMALL_STEPS = dict(client_learning_rate=0.01, most_steps=12)
 
 
 CASES: Mapping[str, Case] = {
@@ -281,45 +268,47 @@ CASES: Mapping[str, Case] = {
   'group': Case('group', clusters.group),
   'pfedkm': Case('pfedkm', clusters.pfedkm, model=_CLASSES),
   'fedembed_type': Case(
-    'fedembed_type', _embedding(fedembed.Type), _SGD, _CLASSES
+    'fedembed_type', fedembed.fedembed_type, _SGD, _CLASSES
   ),
   'fedembed_type, Adam': Case(
     'fedembed_type',
-    _embedding(fedembed.Type),
+    fedembed.fedembed_type,
     dict(server_learning_rate=0.01, embedding_loss='global'),
     _CLASSES,
   ),
   'fedembed_prototype': Case(
-    'fedembed_prototype', _embedding(fedembed.Prototype), _SGD, _CLASSES
+    'fedembed_prototype', fedembed.fedembed_prototype, _SGD, _CLASSES
   ),
   'fedembed_personal': Case(
-    'fedembed_personal', _embedding(fedembed.OneHead), _SGD, _CLASSES
+    'fedembed_personal', fedembed.one_head, _SGD, _CLASSES
   ),
-  'global_plus': Case(
-    'global_plus', _embedding(fedembed.OneHead), _SGD, _CLASSES
-  ),
+  'global_plus': Case('global_plus', fedembed.one_head, _SGD, _CLASSES),
   **{
     f'fedembed_som, {winner}': Case(
       'fedembed_som',
-      _embedding(fedembed.Som),
+      fedembed.fedembed_som,
       dict(_SGD, som_winner=winner),
       _CLASSES,
     )
     for winner in ('node', 'all', 'mean')
   },
-  'self_fl': _self_fl('self_fl'),
-  'self_fl, smoothed': _self_fl('self_fl', smoothed=True),
-  'self_fl, as FedAvg': _self_fl(
-    'self_fl',
-    initialization=False,
-    adaptive_steps=False,
-    precision_weights=False,
+  **{
+    name: Case('self_fl', self_fl.self_fl, _SMALL_STEPS | settings)
+    for name, settings in {
+      'self_fl': {},
+      'self_fl, smoothed': dict(smoothed=True),
+      'self_fl, as FedAvg': dict(
+        initialization=False, adaptive_steps=False, precision_weights=False
+      ),
+      'self_fl, algorithm 2': dict(augmented_steps=5),
+      'self_fl, known variances': dict(
+        variances='known', inter_variance=0.5, example_variance=2.0
+      ),
+    }.items()
+  },
+  'self_fl_clusters': Case(
+    'self_fl_clusters', self_fl.self_fl_clusters, _SMALL_STEPS
   ),
-  'self_fl, algorithm 2': _self_fl('self_fl', augmented_steps=5),
-  'self_fl, known variances': _self_fl(
-    'self_fl', variances='known', inter_variance=0.5, example_variance=2.0
-  ),
-  'self_fl_clusters': _self_fl('self_fl_clusters'),
 }
 
 

@@ -249,3 +249,23 @@ def fedembed(p: problem.Problem, assign: type[OneHead]) -> problem.Trained:
     return put_together(k, head)
 
   return problem.Trained(start)
+
+
+def fedembed_type(p: problem.Problem) -> problem.Trained:
+  """Gives each user the head of the type that it likes."""
+  return fedembed(p, Type)
+
+
+def fedembed_prototype(p: problem.Problem) -> problem.Trained:
+  """Gives each user the head of the nearest prototype (section 3.3.2)."""
+  return fedembed(p, Prototype)
+
+
+def fedembed_som(p: problem.Problem) -> problem.Trained:
+  """Gives each user the head of the nearest node (section 3.3.1)."""
+  return fedembed(p, Som)
+
+
+def one_head(p: problem.Problem) -> problem.Trained:
+  """Gives all users one head, or lets each user keep its own."""
+  return fedembed(p, OneHead)

@@ -149,3 +149,13 @@ class ClusterSelfFl(_SelfFl):
       target = np.average(list(self.models.values()), axis=0, weights=weights)
       self.move(target, len(cohort))
     return problem.Trained(lambda k: self.own.get(k, self.theta), self.theta)
+
+
+def self_fl(p: problem.Problem) -> problem.Trained:
+  """Algorithms 1 and 2."""
+  return SelfFl(p).run()
+
+
+def self_fl_clusters(p: problem.Problem) -> problem.Trained:
+  """The variant of appendix G.4."""
+  return ClusterSelfFl(p).run()
