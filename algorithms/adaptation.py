@@ -55,6 +55,9 @@ class AdaptationSettings(FewExamplesSettings):
   adaptation_optimizer: str = settings.field(
     'adam', 'The optimizer of the updates.', choices=optimizers.NAMES
   )
+  adaptation_adam_form: str = settings.field(
+    'tff', 'The adam_form of the updates.', choices=optimizers.ADAM_FORMS
+  )
 
 
 def first_examples(
@@ -171,6 +174,7 @@ class Adaptation(FewExamples):
       self.settings.adaptation_optimizer,
       self.settings.adaptation_learning_rate,
       epsilon=1e-8,
+      adam_form=self.settings.adaptation_adam_form,
     )
     contexts = client_work.OwnContexts.of(self.trainer.model, weights, data)
     learner, _ = client_work.train(

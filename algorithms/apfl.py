@@ -15,7 +15,11 @@ where v_bar_i = alpha_i v_i + (1 - alpha_i) w_i, and all three steps start from
 the values before the batch. The second step descends the derivative of
 f_i(v_bar_i) by v_i, hence its factor alpha_i; the third descends the derivative
 by alpha_i, which is clipped to [0, 1]. In the paper eta_alpha is eta; with
-zero, the default, alpha is the same for all clients and rounds.
+zero, the default, alpha is the same for all clients and rounds. In the authors'
+code (FedTorch) alpha_i steps at the first batch of a round only, by
+
+  alpha_i <- alpha_i
+             - eta_alpha (<v_i - w_i, grad f_i(v_bar_i; b)> + .02 alpha_i)
 
 With alpha = 0 this is FedAvg, and with alpha = 1 local training. v_i starts as
 the w of the client's first round. A client that was never trained on has the
@@ -48,6 +52,18 @@ class ApflSettings(fedavg.FedAvgSettings):
   )
   mixture_learning_rate: float = settings.field(
     0.0, 'The rate at which each client adapts its alpha.', minimum=0
+  )
+  mixture_batches: str = settings.field(
+    'all',
+    'The batches of a round at which alpha is adapted: all, or the first, as in'
+    " the authors' code.",
+    choices=('all', 'first'),
+  )
+  mixture_decay: float = settings.field(
+    0.0,
+    "What is added to the derivative by alpha, over alpha; the authors' code"
+    ' has 0.02.',
+    minimum=0,
   )
 
 
@@ -98,6 +114,7 @@ class Apfl(personal_models.PersonalModels):
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
     state, optimizer = client.state, self.settings.client_steps
+    first = client_work.places_of_batches(client.data)[0][0]
 
     def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
       w, v, alpha, total, number = carry
@@ -113,12 +130,15 @@ class Apfl(personal_models.PersonalModels):
       of_alpha = tf.add_n(
         [tf.reduce_sum(away[name] * of_mixed[name]) for name in away]
       )
+      adapts = tf.reduce_any(mask > 0)
+      if self.settings.mixture_batches == 'first':
+        adapts &= tf.equal(number, first)
+      rate = self.settings.mixture_learning_rate * tf.cast(adapts, tf.float32)
+      of_alpha += self.settings.mixture_decay * alpha
       return (
         client_work.take_step(optimizer, w, of_w, mask),
         client_work.take_step(optimizer, v, of_v, mask),
-        tf.clip_by_value(
-          alpha - self.settings.mixture_learning_rate * of_alpha, 0.0, 1.0
-        ),
+        tf.clip_by_value(alpha - rate * of_alpha, 0.0, 1.0),
         total + loss * tf.reduce_sum(mask),
         number + 1,
       )

@@ -75,6 +75,7 @@ class FedAvgSettings(optimizers.ClientOptimizerSettings):
       self.server_beta_1,
       self.server_beta_2,
       self.server_epsilon,
+      self.adam_form,
     )
 
   def client_weight(self, client: trainers.Client) -> tf.Tensor:

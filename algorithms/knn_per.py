@@ -5,7 +5,9 @@ trained by FedAvg. Client m then keeps the representations phi(x_i) and labels
 y_i of its personalization set, and predicts for a new x (equations 6 and 7)
 
   kNN_m(x) = sum_i w_i y_i / sum_i w_i, over the k nearest phi(x_i) to phi(x),
-             w_i = exp(-d_i) or 1 / d_i, where d_i = ||phi(x) - phi(x_i)||
+             w_i = exp(-d_i) or 1 / d_i, where d_i = ||phi(x) - phi(x_i)||,
+             or exp(-d_i^2 / n) for an n-dimensional phi(x), as in the authors'
+             code
   h_m(x)   = c kNN_m(x) + (1 - c) h(x)
 
 where y_i is one-hot in classification, so that both are probabilities. phi is
@@ -51,8 +53,8 @@ class KnnPerSettings(settings.Settings):
   neighbor_weights: str = settings.field(
     'exp(-d)',
     'The weight of a neighbor at distance d; with 1/d, only exact matches'
-    ' count if there are any.',
-    choices=('exp(-d)', '1/d'),
+    ' count if there are any. n is the dimension of a representation.',
+    choices=('exp(-d)', '1/d', 'exp(-d^2/n)'),
   )
 
 
@@ -133,6 +135,8 @@ def neighbors(
       tf.reduce_any(exact > 0, 1, keepdims=True), exact, weights
     )
   else:
+    if neighbor_weights == 'exp(-d^2/n)':
+      distances = distances**2 / keys.shape[1]
     # The common factor exp(d_1) keeps the weights from all vanishing.
     weights = is_there * tf.exp(distances[:, :1] - distances)
   weights /= tf.reduce_sum(weights, 1, keepdims=True)

@@ -57,6 +57,7 @@ _KINDS = {
   'yogi': _Kind(lambda: tff.learning.optimizers.build_yogi(0.1), _ADAM),
 }
 NAMES = tuple(_KINDS)
+ADAM_FORMS = ('tff', 'pytorch')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +72,10 @@ class Optimizer:
     beta_1: The decay of the first moment, in Adam and Yogi.
     beta_2: The decay of the second moment.
     epsilon: The term that is added to the root of the second moment.
+    adam_form: One of `ADAM_FORMS`. TFF's Adam adds epsilon before it corrects
+      the bias of the second moment, so that it counts 1 / sqrt(1 - beta_2^t)
+      times as much in step t; PyTorch's adds it after, as in algorithm 1 of
+      Kingma and Ba 2015.
   """
 
   name: str
@@ -79,6 +84,7 @@ class Optimizer:
   beta_1: Number = 0.9
   beta_2: Number = 0.999
   epsilon: Number = 1e-7
+  adam_form: str = 'tff'
 
   @property
   def has_slots(self) -> bool:
@@ -107,9 +113,12 @@ class Optimizer:
 
   def step(self, learner: Learner, gradient: models.Weights) -> Learner:
     """Takes a step down the gradient, or down a mean update of clients."""
-    slots, weights = (
-      _KINDS[self.name].build().next(learner.slots, learner.weights, gradient)
-    )
+    optimizer, slots = _KINDS[self.name].build(), learner.slots
+    if self.name == 'adam' and self.adam_form == 'pytorch':
+      t = tf.cast(slots['step'] + 1, tf.float32)
+      epsilon = self.epsilon * tf.sqrt(1.0 - self.beta_2**t)
+      slots = optimizer.set_hparams(slots, {'epsilon': epsilon})
+    slots, weights = optimizer.next(slots, learner.weights, gradient)
     return Learner(weights, slots)
 
 
@@ -138,6 +147,12 @@ class ClientOptimizerSettings(settings.Settings):
     ' moment.',
     above=0,
   )
+  adam_form: str = settings.field(
+    'tff',
+    "Whether Adam adds its epsilon before it corrects the second moment's bias"
+    ' (tff) or after (pytorch); for the clients and the server.',
+    choices=ADAM_FORMS,
+  )
   client_slots: str = settings.field(
     'new',
     "Whether the slots of the clients' optimizer, such as its momentum, are new"
@@ -159,4 +174,5 @@ class ClientOptimizerSettings(settings.Settings):
       self.client_beta_1,
       self.client_beta_2,
       self.client_epsilon,
+      self.adam_form,
     )

@@ -16,9 +16,14 @@ the gradient of F_i if D' is D, as for a client with one batch.
 
 beta is the clients' `client_learning_rate`. The algorithm draws three batches
 for each step. Here a batch is D and D'' of its own step, and D' of the step
-before; the first batch is D' of the last step. All clients count the same,
-unless `client_weighting` says otherwise. A client is evaluated after one step
-of rate alpha on its whole personalization set; the baseline is w.
+before; the first batch is D' of the last step. With `separate_batches`, as in
+public code, the first two batches are D and D' of the first step, the next two
+those of the second, and so on: there are half as many steps. A batch that is
+left over is not used, and one that is alone is both.
+
+All clients count the same, unless `client_weighting` says otherwise. A client
+is evaluated after one step of rate alpha on its whole personalization set; the
+baseline is w.
 """
 
 import dataclasses
@@ -46,6 +51,11 @@ class PerFedAvgSettings(fedavg.FedAvgSettings):
     'first_order',
     'Whether steps leave out the Hessian, or use its product with a vector.',
     choices=('first_order', 'hessian_vector'),
+  )
+  separate_batches: bool = settings.field(
+    False,
+    "Whether a batch is D or D' of one step only, not D' of one and D of the"
+    ' next; there are half as many steps then.',
   )
 
 
@@ -99,8 +109,9 @@ class PerFedAvg(fedavg.FedAvg):
 
   def passes(self, rounds: int) -> trainers.Passes:
     # On D and on D', and of the gradient on D for its product with a vector.
-    of_batch = 2 if self.settings.form == 'first_order' else 3
-    return trainers.Passes(of_batch * rounds)
+    of_step = 2 if self.settings.form == 'first_order' else 3
+    batches_of_step = 2 if self.settings.separate_batches else 1
+    return trainers.Passes(of_step / batches_of_step * rounds)
 
   @property
   def start_passes(self) -> trainers.Passes:
@@ -111,20 +122,27 @@ class PerFedAvg(fedavg.FedAvg):
   ) -> trainers.ClientResult:
     data, optimizer = client.data, self.settings.client_steps
     places, number = client_work.places_of_batches(data)
+    stride = 2 if self.settings.separate_batches else 1
 
-    def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
-      learner, i, total = carry
-      second = client_work.batch(data, tf.gather(places, (i + 1) % number))
-      slopes, loss = self._slopes(learner.weights, (examples, mask), second, i)
+    def at(i: tf.Tensor) -> Any:
+      return client_work.batch(data, tf.gather(places, i % number))
+
+    def step(i: tf.Tensor, learner: Any, total: Any, used: Any) -> Any:
+      first, second = at(stride * i), at(stride * i + 1)
+      slopes, loss = self._slopes(learner.weights, first, second, i)
+      size = tf.reduce_sum(second[1])
       learner = optimizer.step(learner, slopes)
-      return learner, i + 1, total + loss * tf.reduce_sum(second[1])
+      return i + 1, learner, total + loss * size, used + size
 
-    learner, _, loss = client_work.fold_batches(
-      data,
+    steps = tf.maximum(number // stride, tf.minimum(number, 1))
+    _, learner, loss, used = tf.while_loop(
+      lambda i, *_: i < steps,
       step,
-      (optimizer.start(message), tf.constant(0), tf.constant(0.0)),
-      steps=number,
+      (0, optimizer.start(message), tf.constant(0.0), tf.constant(0.0)),
     )
+    if self.settings.separate_batches:
+      # The sum is that of all examples, if the others' losses are like these.
+      loss *= tf.math.divide_no_nan(client_work.num_examples(data), used)
     update = aggregation.Update(
       client_work.difference(message, learner.weights),
       self.settings.client_weight(client),

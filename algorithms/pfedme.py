@@ -11,10 +11,15 @@ its loss, pulled to its local model w_i (their equation 3):
   the server:  w <- (1 - beta) w + beta sum_i w_i / S
 
 A client is evaluated at theta, after passes over its personalization set that
-start from w; the baseline is w. beta is FedAvg's `server_learning_rate`, and
-the rate of the K steps its `client_learning_rate`. All clients count the same,
-unless `client_weighting` says otherwise. On each batch theta starts where the
-steps on the batch before ended, as in the authors' code.
+start from w; the baseline is w. It can also keep the theta or the w_i of the
+last round that it took part in (`personal_model`). The authors' code means to
+judge that theta, but judges that w_i, as the list that should hold theta is
+that of the model's own weights, which are then set to w_i.
+
+beta is FedAvg's `server_learning_rate`, and the rate of the K steps its
+`client_learning_rate`. All clients count the same, unless `client_weighting`
+says otherwise. On each batch theta starts where the steps on the batch before
+ended, as in the authors' code.
 
 With `proximal_parts`, such as the head, only these parts of the model have a
 theta and a w_i. On each batch, after the K steps, the other parts take a step
@@ -31,6 +36,7 @@ from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import optimizers
+from algorithms import personal_models
 from algorithms import private_steps
 from algorithms import trainers
 from base import errors
@@ -64,6 +70,13 @@ class PFedMeSettings(fedavg.FedAvgSettings):
   personal_passes: int = settings.field(
     1, 'The passes over the personalization set.', minimum=1
   )
+  personal_model: str = settings.field(
+    'new',
+    'The model that a client uses: a theta that it finds anew from the last w'
+    ' (new), or the theta or the w_i of its last round (theta, local). Clients'
+    ' without a round find it anew.',
+    choices=('new', 'theta', 'local'),
+  )
 
   @property
   def shared_steps(self) -> optimizers.Optimizer:
@@ -79,7 +92,6 @@ class PFedMe(fedavg.FedAvg):
   """Trains a global model; personal models are minima near it."""
 
   settings: PFedMeSettings
-  start_name = 'theta'
   start_is_shared = False
   shared_name = 'global model'
 
@@ -88,6 +100,10 @@ class PFedMe(fedavg.FedAvg):
     for name in self.settings.proximal_parts:
       if name not in self.model.parts:
         raise errors.unknown('part in proximal_parts', name, self.model.parts)
+
+  @property
+  def start_name(self) -> str:
+    return 'w_i' if self.settings.personal_model == 'local' else 'theta'
 
   def _is_proximal(self, name: str) -> bool:
     """Tells whether a weight is in a part that has a theta and a w_i."""
@@ -185,26 +201,43 @@ class PFedMe(fedavg.FedAvg):
       self.settings.proximal_steps * self.settings.personal_passes
     )
 
+  def initialize_client(self, seed: tf.Tensor) -> Any:
+    nothing = super().initialize_client(seed)
+    if self.settings.personal_model == 'new':
+      return nothing
+    w = self.model.init(seed)  # Only the shapes matter.
+    kept = client_work.select(w, list(filter(self._is_proximal, w)))
+    return personal_models.PersonalState(kept, 0, nothing)
+
+  def _personal(self, w_i: models.Weights, theta: models.Weights) -> Any:
+    return w_i if self.settings.personal_model == 'local' else theta
+
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
-    w_i, _, others, loss = self._follow(message, client.data)
+    w_i, theta, others, loss = self._follow(message, client.data)
     update = aggregation.Update(
       client_work.difference(
         message, self._together(message, w_i, others.weights)
       ),
       self.settings.client_weight(client),
     )
-    return trainers.ClientResult({'model': update}, loss)
+    state = None
+    if client.state:
+      state = client.state.after(self._personal(w_i, theta))
+    return trainers.ClientResult({'model': update}, loss, state)
 
   def start(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.Start:
-    _, theta, _, _ = self._follow(
+    w_i, theta, _, _ = self._follow(
       message,
       client.data,
       private_steps.START,
       self.settings.personal_passes,
       trains_others=False,
     )
-    return trainers.Start(self._together(message, theta), shared=message)
+    personal, state = self._personal(w_i, theta), client.state
+    if state:
+      personal = client_work.choose(state.rounds > 0, state.personal, personal)
+    return trainers.Start(self._together(message, personal), shared=message)

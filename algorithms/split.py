@@ -37,7 +37,8 @@ BR_k is the loss of the scores g(z; psi) + gamma log n_kc, where n_kc is the
 client's number of examples of class c (balanced softmax). Without classes to
 predict, BR_k is F_k. The weights of the heads are added, which adds their
 scores as long as a head is one linear layer, as in the paper. phi_k starts at
-zero.
+zero, or as the psi of the client's first round, as in PFLlib and FL-bench; the
+authors' code is not public.
 
 Clients that were never trained on:
 
@@ -45,7 +46,8 @@ Clients that were never trained on:
                      fine-tuning trains it
   FedRep             trains the head on the fixed encoder: `head_finetuning`
   FedBABU            fine-tunes as all clients do, by default all weights
-  FedRoD             starts at the generic head; `head_finetuning` trains phi
+  FedRoD             starts at the generic head, or at twice its weights;
+                     `head_finetuning` trains phi
 """
 
 import collections
@@ -274,6 +276,11 @@ class FedRodSettings(fedavg.FedAvgSettings):
     ' 0 for the loss itself.',
     minimum=0,
   )
+  personal_head: str = settings.field(
+    'zero',
+    'Whether a personal head starts at zero, or as a copy of the generic head.',
+    choices=('zero', 'copy'),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,8 +324,14 @@ class FedRod(personal_models.PersonalModels):
   def personal_names(self) -> tuple[str, ...]:
     return self.model.parts[models.HEAD]
 
+  def _phi(self, w: models.Weights, state: Any) -> models.Weights:
+    if self.settings.personal_head == 'zero':
+      return state.personal  # Zeros, for a new client.
+    psi = client_work.select(w, self.personal_names)
+    return client_work.choose(state.rounds > 0, state.personal, psi)
+
   def personal(self, w: models.Weights, state: Any) -> models.Weights:
-    return self.with_both_heads(w, state.personal)
+    return self.with_both_heads(w, self._phi(w, state))
 
   def with_both_heads(
     self, w: models.Weights, phi: models.Weights
@@ -383,7 +396,7 @@ class FedRod(personal_models.PersonalModels):
       step,
       (
         optimizer.start(message),
-        optimizer.start(client.state.personal),
+        optimizer.start(self._phi(message, client.state)),
         tf.constant(0.0),
         0,
       ),

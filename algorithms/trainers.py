@@ -122,7 +122,6 @@ class Trainer(abc.ABC):
     settings: The trainer's settings; a subclass names their class.
     needs: The clients' attributes that it needs with any settings.
     trains: Whether it has rounds.
-    start_name: The name of the model that clients start to personalize from.
     start_is_shared: Whether it is the same model for all clients.
     personalizes_new_clients: Whether clients that were never trained on can be
       personalized.
@@ -135,10 +134,14 @@ class Trainer(abc.ABC):
 
   needs: ClassVar[Sequence[str]] = ()
   trains: ClassVar[bool] = True
-  start_name: ClassVar[str] = 'global'
   start_is_shared: ClassVar[bool] = True
   personalizes_new_clients: ClassVar[bool] = True
   cohort_attribute: ClassVar[str | None] = None
+
+  @property
+  def start_name(self) -> str:
+    """The name of the model that clients start to personalize from."""
+    return 'global'
 
   @property
   def shared_name(self) -> str | None:

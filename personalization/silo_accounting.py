@@ -133,8 +133,9 @@ def _perfedavg(trainer: perfedavg.PerFedAvg, rounds: int) -> Uses:
       "An example's share of the product of a Hessian and a gradient cannot be"
       ' clipped. Set form=first_order.'
     )
-  # A batch is D of its own step, and D' of the step before.
-  return _each_round(trainer, rounds)
+  # A batch is D of its own step, and D' of the step before. With
+  # separate_batches it is both only in a silo of one batch.
+  return Uses((Walk(rounds, gradients=2),))
 
 
 def _self_fl(trainer: self_fl.SelfFl, rounds: int) -> Uses:

@@ -13,7 +13,7 @@ def _build(**values):
   return helpers.build('apfl', **dict(client_learning_rate=_RATE) | values)
 
 
-def _rounds(alpha, alpha_rate, num_rounds=3):
+def _rounds(alpha, alpha_rate, adapts='all', decay=0, num_rounds=3):
   """w, and v and alpha of each client, as computed with NumPy."""
   num_clients = len(helpers.SIZES)
   w, v = np.zeros(4), np.zeros([num_clients, 4])
@@ -22,10 +22,12 @@ def _rounds(alpha, alpha_rate, num_rounds=3):
     after = []
     for i, data in enumerate(helpers.all_data()):
       w_i = w
-      for a, b in helpers.batch_gradients(data):
+      for number, (a, b) in enumerate(helpers.batch_gradients(data)):
         of_w = a @ w_i - b
         of_mixed = a @ (alphas[i] * v[i] + (1 - alphas[i]) * w_i) - b
-        step = alpha_rate * (v[i] - w_i) @ of_mixed
+        step = alpha_rate * ((v[i] - w_i) @ of_mixed + decay * alphas[i])
+        if number and adapts == 'first':
+          step = 0
         w_i, v[i], alphas[i] = (
           w_i - _RATE * of_w,
           v[i] - _RATE * alphas[i] * of_mixed,
@@ -53,11 +55,26 @@ def _expected_errors(models):
   ]
 
 
-@pytest.mark.parametrize('alpha_rate', [0, 0.5])
-def test_three_rounds_are_those_of_numpy(alpha_rate):
-  method = _build(mixture=0.3, mixture_learning_rate=alpha_rate)
-  after = helpers.run(method)
-  w, v, alphas = _rounds(0.3, alpha_rate)
+@pytest.mark.parametrize(
+  'alpha_rate, adapts, decay',
+  [(0, 'all', 0), (0.5, 'all', 0), (0.5, 'first', 0.02), (0.5, 'all', 1)],
+)
+def test_three_rounds_are_those_of_numpy(alpha_rate, adapts, decay):
+  method = _build(
+    mixture=0.3,
+    mixture_learning_rate=alpha_rate,
+    mixture_batches=adapts,
+    mixture_decay=decay,
+  )
+  # Padding is not the first batch, and adapts nothing.
+  data = [
+    batches._replace(
+      indices=np.roll(batches.indices, 1, 0), mask=np.roll(batches.mask, 1, 0)
+    )
+    for batches in map(helpers.padded, helpers.all_data())
+  ]
+  after = helpers.run(method, clients=helpers.make_clients(method, data))
+  w, v, alphas = _rounds(0.3, alpha_rate, adapts, decay)
   found = [client.state.alpha for client in after.clients]
   assert (np.ptp(alphas) > 0.01) == (alpha_rate > 0)
   np.testing.assert_allclose(

@@ -267,6 +267,25 @@ def test_updates_are_those_of_adam_on_the_first_examples():
       )
 
 
+def test_updates_can_be_those_of_the_adam_of_pytorch():
+  # With gradients so small that epsilon counts: the first step divides by
+  # |g| + epsilon.
+  method = helpers.build(
+    'fedavg+adaptation',
+    adaptation_updates=1,
+    adaptation_learning_rate=_RATE,
+    adaptation_adam_form='pytorch',
+  )
+  data = helpers.data(0, 4)
+  for feature in data.examples.values():
+    feature *= 1e-4
+  w = tf.nest.map_structure(tf.constant, helpers.weights(np.zeros(4)))
+  adapted = method.personalizer.adapt(w, data)
+  _, b = helpers.quadratic(data)
+  expected = _RATE * b / (np.abs(b) + 1e-8)
+  np.testing.assert_allclose(helpers.vector(adapted), expected, rtol=1e-4)
+
+
 def test_personalization_leaves_everything_else_as_it_was():
   method = _build()
   before = prompting.digest(method)

@@ -16,6 +16,7 @@ from tests.algorithms import helpers
 _WEIGHTS = {
   '1/d': 'distance',
   'exp(-d)': lambda distances: np.exp(-distances),
+  'exp(-d^2/n)': lambda distances: np.exp(-(distances**2) / 3),
 }
 _COEFFICIENTS = (0.0, 0.3, 1.0)
 

@@ -115,6 +115,37 @@ def test_numbers_may_be_inputs_of_a_program(name):
   )
 
 
+def _kingma_and_ba(gradients, learning_rate, beta_1, beta_2, epsilon):
+  """Returns the weights after steps of algorithm 1, as in PyTorch."""
+  weights, m, v = _START, 0, 0
+  for t, gradient in enumerate(gradients, 1):
+    m = beta_1 * m + (1 - beta_1) * gradient
+    v = beta_2 * v + (1 - beta_2) * gradient**2
+    root = np.sqrt(v / (1 - beta_2**t))
+    weights = weights - learning_rate * m / (1 - beta_1**t) / (root + epsilon)
+  return weights
+
+
+def test_adam_can_have_the_form_of_pytorch():
+  @tf.function
+  def run(numbers):
+    optimizer = optimizers.Optimizer('adam', **numbers, adam_form='pytorch')
+    half = _steps(optimizer, optimizer.start(_start()), _GRADIENTS[:3])
+    kept = half._replace(slots=optimizer.with_numbers(half.slots))
+    return _steps(optimizer, kept, _GRADIENTS[3:]).weights
+
+  numbers = {key: n for key, n in _NUMBERS.items() if key != 'momentum'}
+  expected = _kingma_and_ba(_GRADIENTS, **numbers)
+  for run_numbers in (
+    numbers,
+    {key: tf.constant(n) for key, n in numbers.items()},
+  ):
+    found = helpers.vector(run(run_numbers))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+  of_tff = _expected(_adam(**_NUMBERS))
+  assert np.max(np.abs(of_tff - expected)) > 1e-3
+
+
 @pytest.mark.parametrize('name', optimizers.NAMES)
 def test_defaults_are_the_usual_ones(name):
   optimizer = optimizers.Optimizer(name, 0.1)
@@ -179,7 +210,14 @@ def test_the_clients_settings_make_their_optimizer():
     client_beta_1=0.2,
     client_beta_2=0.4,
     client_epsilon=0.5,
+    adam_form='pytorch',
   )
   assert settings.client_optimizer_at(0.7) == optimizers.Optimizer(
-    'yogi', learning_rate=0.7, momentum=0.1, beta_1=0.2, beta_2=0.4, epsilon=0.5
+    'yogi',
+    learning_rate=0.7,
+    momentum=0.1,
+    beta_1=0.2,
+    beta_2=0.4,
+    epsilon=0.5,
+    adam_form='pytorch',
   )

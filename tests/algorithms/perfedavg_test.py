@@ -46,6 +46,30 @@ def test_a_round_is_its_steps_on_pairs_of_batches(form):
   )
 
 
+@pytest.mark.parametrize(
+  'size, pairs', [(4, [(0, 0)]), (10, [(0, 1)]), (14, [(0, 1), (2, 3)])]
+)
+def test_a_batch_can_be_in_one_step_only(size, pairs):
+  method = _build(separate_batches=True)
+  data = helpers.data(0, size)
+  clients = helpers.make_clients(method, [helpers.padded(data)])
+  after = helpers.run(method, 1, clients, _begin(method))
+  quadratics = helpers.batch_gradients(data)
+  w, losses = _W, []
+  for first, second in pairs:
+    a, b = quadratics[first]
+    used = data.indices[second][data.mask[second] > 0]
+    judged = {name: leaf[used] for name, leaf in data.examples.items()}
+    adapted = w - _ALPHA * (a @ w - b)
+    losses += [helpers.total_error(data._replace(examples=judged), adapted)]
+    w = _step(w, quadratics[first], quadratics[second], 'first_order')
+  np.testing.assert_allclose(
+    helpers.vector(after.state.server.model), w, rtol=1e-5, atol=1e-6
+  )
+  of_examples = sum(losses) / sum(data.mask[k].sum() for _, k in pairs)
+  np.testing.assert_allclose(after.metrics['loss'], of_examples, rtol=1e-5)
+
+
 def test_a_step_is_the_gradient_of_the_loss_after_one_step():
   # F(w) = f(w - alpha grad f(w)), differentiated by finite differences.
   data = helpers.data(0, 10, batch_size=10)

@@ -35,12 +35,15 @@ def _data(num_batches=1):
   return batches.ClientData(examples, indices, mask)
 
 
-def _start(trainer, w, data):
-  weights = collections.OrderedDict(
+def _weights(w):
+  return collections.OrderedDict(
     kernel=tf.constant(w[:2], tf.float32), bias=tf.constant(w[2], tf.float32)
   )
-  client = trainers.Client(data, _EMPTY, tf.constant([0, 0]), _EMPTY)
-  start = trainer.start(weights, client)
+
+
+def _start(trainer, w, data, state=_EMPTY):
+  client = trainers.Client(data, state, tf.constant([0, 0]), _EMPTY)
+  start = trainer.start(_weights(w), client)
   return np.array([*start.weights['kernel'], start.weights['bias']])
 
 
@@ -62,16 +65,41 @@ def test_a_client_follows_theta():
   trainer = _trainer(proximal=2.0, local_rate=0.1, client_learning_rate=0.2)
   w, data = np.array([0.3, -0.2, 0.5]), _data()
   theta = _start(trainer, w, data)
-  weights = collections.OrderedDict(
-    kernel=tf.constant(w[:2], tf.float32), bias=tf.constant(w[2], tf.float32)
-  )
   client = trainers.Client(data, _EMPTY, tf.constant([0, 0]), _EMPTY)
-  update = trainer.client(weights, client).updates['model'].value
+  update = trainer.client(_weights(w), client).updates['model'].value
   np.testing.assert_allclose(
     np.array([*update['kernel'], update['bias']]),
     0.1 * 2.0 * (w - theta),
     rtol=1e-4,
   )
+
+
+@pytest.mark.parametrize('personal_model', ['theta', 'local'])
+def test_a_client_can_keep_the_model_of_its_last_round(personal_model):
+  trainer = _trainer(
+    personal_model=personal_model,
+    proximal=2.0,
+    proximal_steps=3,
+    local_rate=0.1,
+    client_learning_rate=0.2,
+  )
+  w, data = np.array([0.3, -0.2, 0.5]), _data(2)
+  theta = w_i = w
+  for rows in data.indices:
+    x = np.insert(data.examples['x'][rows], 2, 1, axis=1)
+    a, b = x.T @ x / 3, x.T @ data.examples['y'][rows] / 3
+    for _ in range(3):
+      theta = theta - 0.2 * (a @ theta - b + 2.0 * (theta - w_i))
+    w_i = w_i - 0.1 * 2.0 * (w_i - theta)
+  expected = theta if personal_model == 'theta' else w_i
+  state = trainer.initialize_client(tf.constant([0, 0]))
+  # A new client finds the same from w.
+  found = _start(trainer, w, data, state)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  client = trainers.Client(data, state, tf.constant([0, 0]), _EMPTY)
+  state = trainer.client(_weights(w), client).state
+  later = _start(trainer, w + 1, data, state)
+  np.testing.assert_allclose(later, expected, rtol=1e-5)
 
 
 def test_with_a_large_lambda_it_is_sgd_of_rate_eta():

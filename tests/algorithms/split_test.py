@@ -176,12 +176,15 @@ def _fedrod_step(w, phi, data, used):
   )
 
 
-def test_three_rounds_of_fedrod_are_those_of_numpy():
-  method = _build('fedrod')
+@pytest.mark.parametrize('start', ['zero', 'copy'])
+def test_three_rounds_of_fedrod_are_those_of_numpy(start):
+  method = _build('fedrod', personal_head=start)
   state = method.initial_state([0, 1])
   after = helpers.run(method, state=state)
   w = dict(state.server.model)
-  phis = [{name: 0 * w[name] for name in _HEAD} for _ in helpers.SIZES]
+  phis = [
+    {name: (start == 'copy') * w[name] for name in _HEAD} for _ in helpers.SIZES
+  ]
   for _ in range(3):
     models = []
     for k, data in enumerate(helpers.all_data()):
