@@ -110,6 +110,8 @@ class SkellamDpEvent(dp_accounting.DpEvent):
 class RdpAccountant(rdp.RdpAccountant):
   """The RDP accountant, extended by Skellam noise and for very large noise."""
 
+  _rdp: np.ndarray  # Of the base class.
+
   def _maybe_compose(
     self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> Any:

@@ -406,8 +406,8 @@ def noise(silo: Silo, target_epsilon: float, delta: float) -> float:
   best = _noise_of_gaussians(1, target_epsilon, delta) * math.sqrt(
     2 * math.log(1 / delta)
   )
-  orders = np.clip([1 + best * factor for factor in _NEAR], *_ORDERS)
-  orders = np.where(orders > _LEAST_WHOLE_ORDER, np.ceil(orders), orders)
+  near = np.clip([1 + best * factor for factor in _NEAR], *_ORDERS)
+  orders = np.where(near > _LEAST_WHOLE_ORDER, np.ceil(near), near).tolist()
   if silo.uses.choices:
     alone = silo._replace(uses=Uses(choices=silo.uses.choices))
     least = _count_by_rdp(alone.event(1.0), delta, orders)
