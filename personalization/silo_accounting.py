@@ -25,7 +25,6 @@ import math
 from typing import Any, NamedTuple
 
 import dp_accounting
-from dp_accounting import rdp
 from dp_accounting.pld import accountant
 from dp_accounting.pld import common
 import numpy as np
@@ -63,7 +62,13 @@ from tasks.models import models
 _TOLERANCE = 1e-4
 # The share of ε that choices must leave for gradients.
 _LEFT = 0.01
+# An ε that is far below all targets, for logarithms of 0.
+_LEAST_EPSILON = 1e-300
 # The orders of RDP to try, relative to the order that is best for a Gaussian.
+# They are within these bounds, as RDP is infinite below and slow above them;
+# and they are whole above a third one, where fractions are far off.
+_ORDERS = (1.1, 1024)
+_LEAST_WHOLE_ORDER = 32
 _NEAR = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
 
 
@@ -354,7 +359,7 @@ def _count_by_rdp(
   orders: Sequence[float] | None = None,
 ) -> float:
   """Returns ε by RDP, which is no smaller with only some of the orders."""
-  counted = rdp.RdpAccountant(orders).compose(event)
+  counted = accounting.RdpAccountant(orders).compose(event)
   return float(counted.get_epsilon(delta))
 
 
@@ -387,7 +392,8 @@ def noise(silo: Silo, target_epsilon: float, delta: float) -> float:
   best = _noise_of_gaussians(1, target_epsilon, delta) * math.sqrt(
     2 * math.log(1 / delta)
   )
-  orders = tuple(1 + best * factor for factor in _NEAR)
+  near = np.clip([1 + best * factor for factor in _NEAR], *_ORDERS)
+  orders = np.where(near > _LEAST_WHOLE_ORDER, np.ceil(near), near).tolist()
   if silo.uses.choices:
     alone = silo._replace(uses=Uses(choices=silo.uses.choices))
     least = _count_by_rdp(alone.event(1.0), delta, orders)
@@ -400,7 +406,7 @@ def noise(silo: Silo, target_epsilon: float, delta: float) -> float:
 
   def excess(log_noise: float) -> float:
     found = _count_by_rdp(silo.event(math.exp(log_noise)), delta, orders)
-    return math.log(found / target_epsilon)
+    return math.log(max(found, _LEAST_EPSILON) / target_epsilon)
 
   # ε is nearly a power of z, so that a root on logarithms is found quickly.
   guess = math.log(silo.rate * silo.steps**0.5 * shuffled)

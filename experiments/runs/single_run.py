@@ -443,6 +443,7 @@ def main(
 ) -> int:
   """Runs a user's request and shows the results; returns the exit status."""
   config = configs.resolve(request)
+  terminal.say(request.origin)
   output_dir = output_dir or paths.user_path(
     f'results/{config.task}-{config.digest()}'
   )

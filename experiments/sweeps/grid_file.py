@@ -200,6 +200,12 @@ class GridFile:
       self, repeats=self.repeats[:num_repeats], points=points, only=only
     )
 
+  def origins(self) -> list[str]:
+    """Says which presets the settings of the points come from."""
+    (seed, *_) = self.repeats
+    found = (self.request(point, seed).origin for point in self.points)
+    return list(dict.fromkeys(found))
+
   def request(self, point: Point, seed: int) -> user_settings.Request:
     """Asks for one run of a point.
 

@@ -404,6 +404,8 @@ def open_grid(
       f'{folder} has the results of another grid: {len(records.by_key)}'
       ' runs, of which none is of this one. Name another output_dir.'
     )
+  for origin in contents.origins():
+    terminal.say(origin)
   return grid
 
 
