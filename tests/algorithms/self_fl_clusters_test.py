@@ -65,7 +65,7 @@ def test_aggregates_the_means_of_clusters_by_their_precision():
 
 
 def test_a_cluster_without_clients_in_the_round_keeps_its_model():
-  method = _build(**_KNOWN)
+  method = _build(smoothed=False, **_KNOWN)
   before = helpers.run(method, 2, _clients(method))
   after = helpers.run(method, 1, before.clients[:3], before.state)
   moved = np.any(
