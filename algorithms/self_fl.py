@@ -18,10 +18,11 @@ where sigma_m^2 is the variance of the client's models over its earlier rounds
 (13), updated in each of them (19), and C is the share of all clients that took
 part in the round. The variance of vectors is the sum of the entries' variances.
 
-- (11) is `smoothed`, which changes nothing where all clients take part. Else,
-  (10) adds up without it: theta_m is many rounds old, and n clients push each
-  other away by about 1 / (n - 1) in each round, until training diverges.
-  Another remedy is to take S_m in (10) over all clients (`all_others`).
+- (11) is `smoothed`, which changes nothing where all clients take part. Without
+  it, training diverges if rounds have few of many clients: each starts as far
+  away from its model of many rounds ago as (10) says, about 1 / n of the way,
+  and theta follows. Another remedy is to take S_m in (10) over all clients
+  (`all_others`).
 - In (8), eta is the rate of steps down the loss of all N_m examples of the
   client together. For steps of rate eta down their mean loss it is eta / N_m
   (`per_example`).
