@@ -372,8 +372,10 @@ class TestEstimatedVariances:
       atol=1e-5,
     )
 
-  @pytest.mark.parametrize('per_example', [True, False])
-  @pytest.mark.parametrize('posterior', ['paper', 'hierarchical'])
+  @pytest.mark.parametrize(
+    ('posterior', 'per_example'),
+    [('paper', True), ('paper', False), ('hierarchical', True)],
+  )
   def test_steps_depend_on_the_others(self, posterior, per_example):
     *_, (_, after) = self._rounds(2)
     sent = np.linspace(0.1, 0.5, 5, dtype=np.float32)
