@@ -36,6 +36,10 @@ class GaussianMean(models.Model):
     )
 
   @property
+  def loss_is_total(self) -> bool:
+    return True
+
+  @property
   def parts(self) -> Mapping[str, tuple[str, ...]]:
     return {models.ENCODER: (), models.HEAD: ('mean',)}
 

@@ -93,6 +93,14 @@ class Model(abc.ABC):
     return 0
 
   @property
+  def loss_is_total(self) -> bool:
+    """Whether a client's mean loss is the loss of all its examples together.
+
+    With most models it is the loss of one of them.
+    """
+    return False
+
+  @property
   def encodes_by_head(self) -> bool:
     """Whether `encode` reads weights of the head, too."""
     return False
@@ -409,6 +417,10 @@ class AppendedVector(Model):
   @property
   def num_values(self) -> Mapping[str, int]:
     return self.model.num_values
+
+  @property
+  def loss_is_total(self) -> bool:
+    return self.model.loss_is_total
 
   @property
   def parts(self) -> Mapping[str, tuple[str, ...]]:

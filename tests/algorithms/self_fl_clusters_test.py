@@ -65,7 +65,7 @@ def test_aggregates_the_means_of_clusters_by_their_precision():
 
 
 def test_a_cluster_without_clients_in_the_round_keeps_its_model():
-  method = _build(**_KNOWN)
+  method = _build(smoothed=False, **_KNOWN)
   before = helpers.run(method, 2, _clients(method))
   after = helpers.run(method, 1, before.clients[:3], before.state)
   moved = np.any(
@@ -102,7 +102,7 @@ def test_sigma_0_is_the_variance_of_the_models_of_all_clusters():
 
 
 def test_with_a_cluster_for_each_client_it_is_self_fl():
-  values = dict(client_learning_rate=0.05, **_KNOWN)
+  values = dict(client_learning_rate=0.05, posterior='hierarchical', **_KNOWN)
   clusters = helpers.build('self_fl_clusters', known_groups=5, **values)
   alone = helpers.build('self_fl', **values)
   data = [helpers.padded(client_data) for client_data in helpers.all_data()]
@@ -122,6 +122,11 @@ def test_with_a_cluster_for_each_client_it_is_self_fl():
   np.testing.assert_allclose(
     _vectors(after.clients), _vectors(expected.clients), rtol=1e-4, atol=1e-6
   )
+
+
+def test_sums_are_over_all_clusters_already():
+  with pytest.raises(errors.UserError, match='all_others must be false'):
+    _build(all_others=True)
 
 
 def test_must_know_the_number_of_clusters():

@@ -48,7 +48,9 @@ def _clients(method, federation):
 
 def _known(federation, **values):
   """Self-FL that knows the variances; all numbers have variance 0.1."""
-  values = dict(most_steps=_NO_LIMIT) | values
+  values = (
+    dict(most_steps=_NO_LIMIT, num_clients=len(federation.numbers)) | values
+  )
   return helpers.build(
     'self_fl',
     model=_MODEL,
@@ -73,9 +75,11 @@ def _others(federation):
   return w, w.sum() - w
 
 
-def _rate(federation, steps):
+def _rate(federation, steps, posterior='paper'):
   """The rate at which equation (8) is solved by so many steps exactly."""
   _, others = _others(federation)
+  if posterior == 'hierarchical':
+    others = 1 / (federation.inter_variance + 1 / others)
   variance = federation.variances
   shrink = others / (1 / variance + others)
   return (variance * (1 - shrink ** (1 / steps))).tolist()
@@ -159,12 +163,15 @@ class TestKnownVariances:
     )
     assert [c.state.steps for c in after.clients] == steps.tolist()
 
+  @pytest.mark.parametrize('posterior', ['paper', 'hierarchical'])
   @pytest.mark.parametrize('client', [0, 3])
-  def test_one_round_reaches_the_optimum_if_others_are_there(self, client):
+  def test_one_round_reaches_the_optimum_if_others_are_there(
+    self, client, posterior
+  ):
     # (7) is (10) with theta(G) and theta_m(L), and (8) tells the steps.
     federation = _federation(inter_variance=0.05, max_examples=30)
-    rate = _rate(federation, steps=4)[client]
-    method = _known(federation, client_learning_rate=rate)
+    rate = _rate(federation, 4, posterior)[client]
+    method = _known(federation, client_learning_rate=rate, posterior=posterior)
     after = helpers.run(method, 1, _clients(method, federation))
     state = helpers.with_server(
       after.state, model={'mean': np.float32(federation.global_posterior.mean)}
@@ -175,10 +182,13 @@ class TestKnownVariances:
     ]
     after = helpers.run(method, 1, clients, state)
     assert after.clients[client].state.steps == 4
+    optimum = (
+      federation.federated_posterior
+      if posterior == 'paper'
+      else federation.hierarchical_posterior
+    )
     np.testing.assert_allclose(
-      _personal(after)[client],
-      federation.federated_posterior.mean[client, 0],
-      atol=1e-5,
+      _personal(after)[client], optimum.mean[client, 0], atol=1e-5
     )
 
   def test_of_clients_that_have_nothing_in_common_it_is_local(self):
@@ -244,11 +254,22 @@ class TestComponents:
       atol=1e-6,
     )
 
+  def test_the_push_at_the_start_may_be_by_all_others(self):
+    federation, before, after = self._two_rounds(
+      num_clients=80, all_others=True, smoothed=False, adaptive_steps=False
+    )
+    w, others = _others(federation)
+    theta = before.state.server.model['mean'][0]
+    start = theta - w / (10 * others) * (_personal(before) - theta)
+    local = federation.local_posterior.mean[:, 0]
+    kept = 1 - 1e-3 / federation.variances
+    np.testing.assert_allclose(
+      _personal(after), (1 - kept) * local + kept * start, atol=1e-5
+    )
+
   def test_smoothing_keeps_a_part_of_the_model_before(self):
     number = len(_federation(inter_variance=0.05, max_examples=30).numbers)
-    federation, before, after = self._two_rounds(
-      smoothed=True, num_clients=4 * number
-    )
+    federation, before, after = self._two_rounds(num_clients=4 * number)
     w, _ = _others(federation)
     theta = before.state.server.model['mean'][0]
     new = np.average(_personal(after), weights=w)
@@ -351,7 +372,11 @@ class TestEstimatedVariances:
       atol=1e-5,
     )
 
-  def test_a_client_leaves_itself_out_of_the_sum(self):
+  @pytest.mark.parametrize(
+    ('posterior', 'per_example'),
+    [('paper', True), ('paper', False), ('hierarchical', True)],
+  )
+  def test_steps_depend_on_the_others(self, posterior, per_example):
     *_, (_, after) = self._rounds(2)
     sent = np.linspace(0.1, 0.5, 5, dtype=np.float32)
     variances = np.linspace(0.6, 0.2, 5, dtype=np.float32)
@@ -366,13 +391,25 @@ class TestEstimatedVariances:
       for client, sent_k, variance in zip(after.clients, sent, variances)
     ]
     state = helpers.with_server(after.state, uncertainty=uncertainty)
-    method = helpers.build('self_fl', client_learning_rate=0.05)
+    method = helpers.build(
+      'self_fl',
+      client_learning_rate=0.05,
+      most_steps=_NO_LIMIT,
+      per_example=per_example,
+      posterior=posterior,
+    )
     after = helpers.run(method, 1, clients, state)
-    wanted = np.log1p(1 / (variances * (w.sum() - w)))
-    steps = np.round(wanted / -np.log1p(-0.05 / variances))
-    assert [c.state.steps for c in after.clients] == steps.tolist()
-    with_itself = np.log1p(1 / (variances * w.sum()))
-    assert np.any(steps != np.round(with_itself / -np.log1p(-0.05 / variances)))
+    rates = 0.05 / (np.array(helpers.SIZES) if per_example else np.ones(5))
+
+    def steps(of_others):
+      prior = 1 / of_others + (0.7 if posterior == 'hierarchical' else 0)
+      return np.round(
+        np.log1p(prior / variances) / -np.log1p(-rates / variances)
+      ).tolist()
+
+    assert [c.state.steps for c in after.clients] == steps(w.sum() - w)
+    if posterior == 'paper':
+      assert steps(w.sum() - w) != steps(w.sum())
 
   def test_after_a_round_by_itself_a_client_does_as_in_fedavg(self):
     *_, (_, after) = self._rounds(3)
@@ -549,6 +586,39 @@ def test_number_of_steps(variance, others, rate, most, expected):
     tf.constant(variance), tf.constant(others), tf.constant(rate), most
   )
   assert steps == expected
+
+
+@pytest.mark.parametrize(
+  ('name', 'values'),
+  [('self_fl', {}), ('self_fl', {'one_pass': True}), ('self_fl_clusters', {})],
+)
+def test_where_all_take_part_smoothing_changes_no_bit(name, values):
+  smoothed, not_smoothed = (
+    helpers.run(helpers.build(name, smoothed=smoothed, **values), 4)
+    for smoothed in (True, False)
+  )
+  helpers.assert_equal(smoothed, not_smoothed)
+
+
+@pytest.mark.parametrize(
+  ('values', 'diverges'),
+  [
+    ({}, False),
+    (dict(smoothed=False, all_others=True), False),
+    (dict(smoothed=False), True),
+  ],
+)
+def test_one_client_a_round_diverges_only_without_smoothing(values, diverges):
+  federation, rng = _federation(num_clients=10), np.random.default_rng(0)
+  method = _known(
+    federation, client_learning_rate=1e-3, adaptive_steps=False, **values
+  )
+  state, clients = method.initial_state([0, 1]), _clients(method, federation)
+  for row in rng.choice(10, 60):
+    after = helpers.run(method, 1, [clients[row]], state)
+    state, (clients[row],) = after.state, after.clients
+  largest = max(abs(client.state.personal['mean'][0]) for client in clients)
+  assert largest > 1e3 if diverges else largest < 3
 
 
 def test_slots_cannot_be_kept():
