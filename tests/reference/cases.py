@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from algorithms import methods
 from algorithms import trainers
+from tasks import task
 from tasks.models import models
 from tests import toys
 from tests.algorithms import helpers
@@ -56,12 +57,20 @@ class Case:
     reference: Trains a problem.
     settings: The settings that are not defaults.
     model: The model.
+    scale: The scale of the targets.
+    repeats: How often the cohorts take their turns.
   """
 
   trainer: str
   reference: Callable[[problem.Problem], problem.Trained]
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   model: models.Model = helpers.MODEL
+  scale: float = 1.0
+  repeats: int = 1
+
+  def cohorts(self, name: str) -> Sequence[Sequence[int]]:
+    """Returns the clients of each round, see `COHORTS`."""
+    return [*COHORTS[name]] * self.repeats
 
   @functools.cached_property
   def method(self) -> methods.Method:
@@ -81,7 +90,8 @@ class Case:
   def _examples(self, k: int) -> problem.Batch:
     if self._has_classes:
       return preferring.data(k, _LIKES[k], size=_SIZES[k]).examples
-    return helpers.data(k, _SIZES[k]).examples
+    examples = helpers.data(k, _SIZES[k]).examples
+    return {**examples, 'y': np.float32(self.scale) * examples['y']}
 
   def clients(self, epochs: int) -> list[trainers.Client]:
     """Makes the clients; all have the same shapes, and are stacked."""
@@ -99,7 +109,10 @@ class Case:
           data=helpers.padded(data, rows=12, places=_BATCH_SIZE, steps=9),
           state=self.method.initialize_client(np.array([0, k], np.int32)),
           seed=np.array([1, k], np.int32),
-          attributes={name: np.int32(k % 2) for name in self.method.needs},
+          attributes={
+            name: np.int32(size if name == task.SIZE else k % 2)
+            for name in self.method.needs
+          },
         )
       )
     return made
@@ -133,7 +146,7 @@ class Case:
         )
         for k, client in enumerate(clients)
       ],
-      COHORTS[cohorts],
+      self.cohorts(cohorts),
       model.pack(weights),
       first,
       trainer.settings,
@@ -179,8 +192,9 @@ _SGD = dict(
 )
 
 
-# A rate at which there are several steps, as the variances are larger.
-_SMALL_STEPS = dict(client_learning_rate=0.01, most_steps=12)
+# Of Self-FL: variances far above the rate, so that clients take several steps.
+_SELF_FL = dict(scale=5.0, repeats=2)
+_SELF_FL_SETTINGS = dict(client_learning_rate=0.03, most_steps=60)
 
 
 CASES: Mapping[str, Case] = {
@@ -195,6 +209,11 @@ CASES: Mapping[str, Case] = {
   ),
   'fedavg, clients with Adam': Case(
     'fedavg', global_models.fedavg, dict(client_optimizer='adam')
+  ),
+  "fedavg, clients with PyTorch's Adam": Case(
+    'fedavg',
+    global_models.fedavg,
+    dict(client_optimizer='adam', client_epsilon=1e-2, adam_form='pytorch'),
   ),
   'fedavg, damped momentum': Case(
     'fedavg', global_models.fedavg, dict(server_optimizer='damped_momentum')
@@ -213,8 +232,25 @@ CASES: Mapping[str, Case] = {
   'apfl, adaptive': Case(
     'apfl', global_models.apfl, dict(mixture_learning_rate=0.1)
   ),
+  "apfl, the authors' code": Case(
+    'apfl',
+    global_models.apfl,
+    dict(
+      mixture_learning_rate=0.1, mixture_batches='first', mixture_decay=0.02
+    ),
+  ),
   'pfedme': Case(
     'pfedme', global_models.pfedme, dict(client_learning_rate=0.05)
+  ),
+  'pfedme, last theta': Case(
+    'pfedme',
+    global_models.pfedme,
+    dict(client_learning_rate=0.05, personal_model='theta'),
+  ),
+  'pfedme, last w_i': Case(
+    'pfedme',
+    global_models.pfedme,
+    dict(client_learning_rate=0.05, personal_model='local'),
   ),
   'pfedme, heads': Case(
     'pfedme',
@@ -230,6 +266,11 @@ CASES: Mapping[str, Case] = {
   ),
   'perfedavg': Case(
     'perfedavg', global_models.perfedavg, dict(inner_rate=0.05)
+  ),
+  'perfedavg, separate batches': Case(
+    'perfedavg',
+    global_models.perfedavg,
+    dict(inner_rate=0.05, separate_batches=True),
   ),
   'perfedavg, Hessian': Case(
     'perfedavg',
@@ -249,6 +290,9 @@ CASES: Mapping[str, Case] = {
   ),
   'fedbabu': Case('fedbabu', split_models.fedbabu, model=_LAYER),
   'fedrod': Case('fedrod', split_models.fedrod, dict(balance=0.8), _CLASSES),
+  'fedrod, copied heads': Case(
+    'fedrod', split_models.fedrod, dict(personal_head='copy'), _CLASSES
+  ),
   'fedpc': Case(
     'fedpc', split_models.fedpc, dict(new_client_noise=0.0), _LAYER
   ),
@@ -293,10 +337,17 @@ CASES: Mapping[str, Case] = {
     for winner in ('node', 'all', 'mean')
   },
   **{
-    name: Case('self_fl', self_fl.self_fl, _SMALL_STEPS | settings)
+    name: Case(
+      'self_fl', self_fl.self_fl, _SELF_FL_SETTINGS | settings, **_SELF_FL
+    )
     for name, settings in {
       'self_fl': {},
-      'self_fl, smoothed': dict(smoothed=True),
+      'self_fl, not smoothed': dict(smoothed=False),
+      'self_fl, rate of the whole loss': dict(per_example=False),
+      'self_fl, hierarchical': dict(posterior='hierarchical'),
+      'self_fl, all others': dict(
+        all_others=True, posterior='hierarchical', smoothed=False
+      ),
       'self_fl, as FedAvg': dict(
         initialization=False, adaptive_steps=False, precision_weights=False
       ),
@@ -307,7 +358,10 @@ CASES: Mapping[str, Case] = {
     }.items()
   },
   'self_fl_clusters': Case(
-    'self_fl_clusters', self_fl.self_fl_clusters, _SMALL_STEPS
+    'self_fl_clusters',
+    self_fl.self_fl_clusters,
+    _SELF_FL_SETTINGS,
+    **_SELF_FL,
   ),
 }
 
@@ -328,7 +382,7 @@ def compare(name: str, cohorts: str, epochs: int) -> float:
   reference_problem = case.problem(cohorts, clients)
   expected = case.reference(reference_problem)
   method, state = case.method, case.method.initial_state([0, 1])
-  for cohort in COHORTS[cohorts]:
+  for cohort in case.cohorts(cohorts):
     if not method.trains:
       break
     state, states, _ = method.next(state, [clients[k] for k in cohort])

@@ -162,14 +162,13 @@ def _slopes(
   p: problem.Problem, z: problem.Vectors, batch: problem.Batch
 ) -> problem.Vectors:
   """Differentiates a, b and c by what each of them moves."""
-
-  def of(*terms: int) -> problem.Vectors:
-    return problem.gradients(
-      lambda at: sum(_losses(p, at, batch)[term] for term in terms), z
-    )
-
-  of_e = {'all': (0, 1, 2), 'global': (2,), 'own': (0,)}[p.s.embedding_loss]
-  return {**of(0, 1, 2), 'theta': of(0, 1)['theta'], 'e': of(*of_e)['e']}
+  of_each = problem.gradients(lambda at: _losses(p, at, batch), z)
+  of_e = {'all': [0, 1, 2], 'global': [2], 'own': [0]}[p.s.embedding_loss]
+  losses = {'theta': [0, 1], 'e': of_e}
+  return {
+    name: slopes[:, losses.get(name, [0, 1, 2])].sum(axis=1)
+    for name, slopes in of_each.items()
+  }
 
 
 def _vector(weights: problem.Weights, prefix: str) -> problem.Vector:

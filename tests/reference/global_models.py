@@ -81,11 +81,12 @@ def apfl(p: problem.Problem) -> problem.Trained:
     for i in cohort:
       v, alpha = own.get(i, (w, p.s.mixture))
       w_i, of_w, of_v = w, *(problem.client_steps(p.s) for _ in range(2))
-      for batch in p.clients[i].batches:
+      for number, batch in enumerate(p.clients[i].batches):
         slope = p.gradient(alpha * v + (1 - alpha) * w_i, batch)
-        of_alpha = (v - w_i) @ slope
+        of_alpha = (v - w_i) @ slope + p.s.mixture_decay * alpha
         v, w_i = of_v(v, alpha * slope), of_w(w_i, p.gradient(w_i, batch))
-        alpha = np.clip(alpha - p.s.mixture_learning_rate * of_alpha, 0, 1)
+        if p.s.mixture_batches == 'all' or number == 0:
+          alpha = np.clip(alpha - p.s.mixture_learning_rate * of_alpha, 0, 1)
       own[i], updates[i] = (v, alpha), w - w_i
     w = server(w, p.mean(updates))
 
@@ -118,10 +119,18 @@ def pfedme(p: problem.Problem) -> problem.Trained:
         w_i, theta = np.where(near, [w_i, theta], after)
     return w_i, theta
 
+  kept, which = {}, 0 if s.personal_model == 'local' else 1
   for cohort in p.cohorts:
-    updates = {k: w - follow(k, 1, True)[0] for k in cohort}
-    w = server(w, p.mean(updates))
-  return problem.Trained(lambda k: follow(k, s.personal_passes, False)[1], w)
+    followed = {k: follow(k, 1, True) for k in cohort}
+    kept |= {k: pair[which] for k, pair in followed.items()}
+    w = server(w, p.mean({k: w - w_i for k, (w_i, _) in followed.items()}))
+
+  def start(k: int) -> problem.Vector:
+    if k in kept and s.personal_model != 'new':
+      return np.where(near, kept[k], w)
+    return follow(k, s.personal_passes, False)[which]
+
+  return problem.Trained(start, w)
 
 
 def perfedavg(p: problem.Problem) -> problem.Trained:
@@ -131,7 +140,10 @@ def perfedavg(p: problem.Problem) -> problem.Trained:
     updates = {}
     for k in cohort:
       steps, batches, w_k = problem.client_steps(p.s), p.clients[k].batches, w
-      for first, second in zip(batches, [*batches[1:], batches[0]]):
+      pairs = list(zip(batches, [*batches[1:], batches[0]]))
+      if p.s.separate_batches and len(batches) > 1:
+        pairs = pairs[: len(batches) // 2 * 2 : 2]
+      for first, second in pairs:
         slope = p.gradient(w_k - alpha * p.gradient(w_k, first), second)
         if p.s.form == 'hessian_vector':  # Along v, gradients change by H v.
           moved = p.gradient(w_k + slope, first) - p.gradient(w_k, first)

@@ -18,14 +18,14 @@ Batch: TypeAlias = Mapping[str, np.ndarray]
 _STEP = 1e-30
 
 
-def gradient(function: Callable[[Vector], complex], at: Vector) -> Vector:
-  """Differentiates a function that is computed without conjugates."""
+def gradient(function: Callable[[Vector], Any], at: Vector) -> np.ndarray:
+  """Differentiates one or several functions, computed without conjugates."""
   rows = 1j * _STEP * np.eye(len(at))
-  return np.array([function(at + row).imag for row in rows]) / _STEP
+  return np.array([function(at + row) for row in rows]).imag / _STEP
 
 
-def gradients(function: Callable[[Vectors], complex], at: Vectors) -> Vectors:
-  """Differentiates a function of several vectors."""
+def gradients(function: Callable[[Vectors], Any], at: Vectors) -> Vectors:
+  """Differentiates one or several functions of several vectors."""
   ends = np.cumsum([len(vector) for vector in at.values()])[:-1]
 
   def split(whole: Vector) -> Vectors:
@@ -203,9 +203,10 @@ class Optimizer:
     momentum: float,
     betas: tuple[float, float],
     epsilon: float,
+    adam_form: str,
   ):
     self._name, self._rate, self._momentum = name, rate, momentum
-    self._betas, self._epsilon = betas, epsilon
+    self._betas, self._epsilon, self._adam_form = betas, epsilon, adam_form
     self._m: Any = 0.0
     self._v: Any = 0.0
     self._t = 0
@@ -221,8 +222,12 @@ class Optimizer:
     (beta_1, beta_2), self._t = self._betas, self._t + 1
     self._m = beta_1 * self._m + (1 - beta_1) * slope
     self._v = beta_2 * self._v + (1 - beta_2) * slope**2
-    rate = self._rate * np.sqrt(1 - beta_2**self._t) / (1 - beta_1**self._t)
-    return w - rate * self._m / (np.sqrt(self._v) + self._epsilon)
+    root = np.sqrt(1 - beta_2**self._t)
+    epsilon = self._epsilon
+    if self._adam_form == 'tff':  # Added before the bias is corrected.
+      epsilon /= root
+    m = self._m / (1 - beta_1**self._t)
+    return w - self._rate * m / (np.sqrt(self._v) / root + epsilon)
 
 
 def _optimizer(s: Any, side: str, rate: float | None) -> Optimizer:
@@ -238,7 +243,7 @@ def _optimizer(s: Any, side: str, rate: float | None) -> Optimizer:
     )
   )
   rate = own_rate if rate is None else rate
-  return Optimizer(name, rate, momentum, tuple(betas), epsilon)
+  return Optimizer(name, rate, momentum, tuple(betas), epsilon, s.adam_form)
 
 
 def client_steps(s: Any, rate: float | None = None) -> Optimizer:

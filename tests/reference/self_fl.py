@@ -27,6 +27,7 @@ class _SelfFl:
     self.own: dict[int, problem.Vector] = {}
     self.history = collections.defaultdict(list)
     self.sigma_0 = self.mean_variance = 0.0  # sigma_0^2, the mean sigma_m^2
+    self.last: dict[int, float] = {}  # The sigma_m^2 of the last round.
     self.is_known = p.s.variances == 'known'
 
   def variance(self, k: int) -> float:
@@ -52,7 +53,8 @@ class _SelfFl:
     is_defined = variance > 0 and others is not None
     start = self.theta
     if is_defined and s.initialization:  # (10)
-      pushed = self.precision(variance) / others
+      share = self.p.num_trained / len(self.last) if s.all_others else 1
+      pushed = self.precision(variance) / (others * share)
       start = self.theta - pushed * (theta_m - self.theta)
     if is_defined and s.adaptive_steps:
       steps = self.num_steps(k, variance, others)
@@ -70,6 +72,10 @@ class _SelfFl:
   def num_steps(self, k: int, variance: float, others: float) -> int:
     """Solves (8), or the same for the hierarchical posterior."""
     rate, wanted = self.s.client_learning_rate, 1 / others
+    if self.s.per_example:
+      rate /= len(self.p.clients[k].examples['y'])
+    if self.s.posterior == 'hierarchical':
+      wanted += self.s.inter_variance if self.is_known else self.sigma_0
     if rate >= variance:
       return 1
     steps = np.log1p(wanted / variance) / -np.log1p(-rate / variance)
@@ -83,10 +89,6 @@ class _SelfFl:
 
 class SelfFl(_SelfFl):
   """Aggregates over the clients of a round."""
-
-  def __init__(self, p: problem.Problem):
-    super().__init__(p)
-    self.last: dict[int, float] = {}  # The sigma_m^2 of the last round.
 
   def others(self, k: int) -> float | None:
     weights = [self.precision(v) for i, v in self.last.items() if i != k]

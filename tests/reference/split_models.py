@@ -41,15 +41,19 @@ def fedbabu(p: problem.Problem) -> problem.Trained:
 
 def fedrod(p: problem.Problem) -> problem.Trained:
   """Chen and Chao 2022, on classes: heads by balanced and by plain risks."""
-  head, bias = p.model.has('head'), p.model.shapes['bias']
+  head, num_classes = p.model.has('head'), p.model.shapes['bias'][0]
   w, server, phi = p.w, problem.server_steps(p.s), {}
+
+  def own(k: int) -> problem.Vector:
+    return phi.get(k, head * w if p.s.personal_head == 'copy' else 0 * w)
+
   for cohort in p.cohorts:
     updates = {}
     for k in cohort:
-      w_k, phi_k = w, phi.get(k, 0 * w)
+      w_k, phi_k = w, own(k)
       of_w, of_phi = (problem.client_steps(p.s) for _ in range(2))
       labels = np.concatenate([b['y'] for b in p.clients[k].batches])
-      counts = np.bincount(labels, minlength=bias[0])
+      counts = np.bincount(labels, minlength=num_classes)
       prior = p.model.pack(
         {name: np.zeros(shape) for name, shape in p.model.shapes.items()}
         | {'bias': p.s.balance * np.log(np.maximum(counts, 1e-6))}
@@ -60,7 +64,7 @@ def fedrod(p: problem.Problem) -> problem.Trained:
         w_k, phi_k = of_w(w_k, slope), of_phi(phi_k, of_both)
       updates[k], phi[k] = w - w_k, phi_k
     w = server(w, p.mean(updates))
-  return problem.Trained(lambda k: w + phi.get(k, 0), w)
+  return problem.Trained(lambda k: w + own(k), w)
 
 
 def _own_starts(p: problem.Problem) -> dict[int, problem.Vector]:
