@@ -310,6 +310,9 @@ CASES: Mapping[str, Case] = {
   ),
   'ensemble': Case('ensemble', clusters.hypcluster),
   'group': Case('group', clusters.group),
+  'group, a rate of its own': Case(
+    'group', clusters.group, dict(group_learning_rate=0.01)
+  ),
   'pfedkm': Case('pfedkm', clusters.pfedkm, model=_CLASSES),
   'fedembed_type': Case(
     'fedembed_type', fedembed.fedembed_type, _SGD, _CLASSES
