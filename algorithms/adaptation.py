@@ -8,13 +8,14 @@ all examples are used, each pass is in a new order.
 The first candidates take no step: the pretrained model without anything that
 was trained, if there is one, and the weights that training gave. Then comes a
 candidate for each k. The candidates do not compete: they show how many examples
-a client must have before it is known.
+a client must have before it is known. None is chosen, and none is a baseline.
 """
 
 import abc
 import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
+import math
 from typing import Any
 
 import tensorflow as tf
@@ -25,6 +26,7 @@ from algorithms import optimizers
 from algorithms import personalizers
 from algorithms import trainers
 from base import settings
+from base import words
 from tasks.data import batches
 from tasks.models import models
 
@@ -38,14 +40,6 @@ class FewExamplesSettings(settings.Settings):
     'The numbers of examples to adapt to, each a candidate; 0 for all.',
     minimum=0,
   )
-
-  @property
-  def amounts(self) -> list[str]:
-    """The numbers of examples in words."""
-    return [
-      f'{k or "all"} {"example" if k == 1 else "examples"}'
-      for k in self.adaptation_examples
-    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +78,11 @@ class FewExamples(personalizers.Personalizer):
   """
 
   settings: FewExamplesSettings
+  candidates_compete = False
+
+  @property
+  def baseline(self) -> int | None:
+    return None
 
   @property
   def unadapted(self) -> Sequence[candidates.Candidate]:
@@ -91,9 +90,9 @@ class FewExamples(personalizers.Personalizer):
     return ()
 
   @property
-  @abc.abstractmethod
-  def adapted(self) -> Sequence[candidates.Candidate]:
-    """The candidate of each number of examples."""
+  def adaptation_text(self) -> str:
+    """The beginning of the names of adapted candidates."""
+    return ''
 
   @abc.abstractmethod
   def adapt(
@@ -107,7 +106,15 @@ class FewExamples(personalizers.Personalizer):
     return (
       *([candidates.Candidate(text='pretrained')] if pretrained else []),
       *self.unadapted,
-      *self.adapted,
+      *(
+        candidates.Candidate(
+          k or None,
+          'examples',
+          text=self.adaptation_text
+          + (words.counted(k, 'examples') if k else 'all examples'),
+        )
+        for k in self.settings.adaptation_examples
+      ),
     )
 
   def personalize(
@@ -142,19 +149,23 @@ class Adaptation(FewExamples):
 
   @property
   def unadapted(self) -> Sequence[candidates.Candidate]:
-    return [candidates.Candidate(0, 'updates')]
+    return [candidates.Candidate(0, 'examples', text='0 updates')]
 
   @property
-  def adapted(self) -> Sequence[candidates.Candidate]:
-    return [
-      candidates.Candidate(self.settings.adaptation_updates, 'updates', amount)
-      for amount in self.settings.amounts
-    ]
+  def adaptation_text(self) -> str:
+    return f'{words.counted(self.settings.adaptation_updates, "updates")}, '
 
   @property
   def shuffled_epochs(self) -> int:
     # Where the examples are one batch, each update is an epoch.
     return self.settings.adaptation_updates
+
+  def gradient_passes(self, size: int, batch_size: int) -> float:
+    of_updates = 0.0
+    for k in self.settings.adaptation_examples:
+      used = min(k or size, size)
+      of_updates += used / size / math.ceil(used / batch_size)
+    return self.settings.adaptation_updates * of_updates
 
   def adapt(
     self, weights: models.Weights, data: batches.ClientData

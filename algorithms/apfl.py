@@ -107,6 +107,9 @@ class Apfl(personal_models.PersonalModels):
   def _alpha(self, state: ApflClientState) -> tf.Tensor:
     return tf.where(state.rounds > 0, state.alpha, self.settings.mixture)
 
+  def passes(self, rounds: int) -> trainers.Passes:
+    return trainers.Passes(gradients=2 * rounds)
+
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:

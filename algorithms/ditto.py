@@ -60,6 +60,9 @@ class Ditto(personal_models.PersonalModels):
 
   settings: DittoSettings
 
+  def passes(self, rounds: int) -> trainers.Passes:
+    return trainers.Passes(gradients=2 * rounds)
+
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
@@ -123,6 +126,9 @@ class DittoPersonalizer(personalizers.Personalizer):
         for epoch in range(self.settings.personal_epochs + 1)
       ),
     )
+
+  def gradient_passes(self, size: int, batch_size: int) -> float:
+    return self.settings.personal_epochs
 
   def personalize(
     self,

@@ -77,6 +77,9 @@ class EmbeddingFinetuning(personalizers.Personalizer):
   def baseline(self) -> int | None:
     return 0 if self._has_baseline else None
 
+  def gradient_passes(self, size: int, batch_size: int) -> float:
+    return self.settings.embedding_epochs
+
   def personalize(
     self,
     start: trainers.Start,

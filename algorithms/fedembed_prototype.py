@@ -94,7 +94,9 @@ class PrototypeFedEmbed(fedembed.FedEmbed):
   ) -> fedembed.LocalWork:
     local = super().begin(message, client)
     k = self.type_of(client)
-    is_first = self._is_prototypical(client, k) & (client.state.rounds == 0)
+    # Not `rounds == 0`, which in a graph of TFF compares objects.
+    is_new = tf.equal(client.state.rounds, 0)
+    is_first = self._is_prototypical(client, k) & is_new
     e = tf.where(
       is_first, tf.gather(message.clusters, k), local.e.weights[self.e_name]
     )

@@ -26,14 +26,12 @@ Each evaluation example starts at the psi_d that this leads to. A client that
 was never trained on starts at a random psi_d (section 3.2.1).
 """
 
-from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
 import tensorflow as tf
 
 from algorithms import adaptation
-from algorithms import candidates
 from algorithms import client_work
 from algorithms import fedpc
 from algorithms import trainers
@@ -140,10 +138,6 @@ class FedPcGeneratedPersonalizer(adaptation.FewExamples):
 
   trainer: FedPcGenerated
   takes_steps = False
-
-  @property
-  def adapted(self) -> Sequence[candidates.Candidate]:
-    return [candidates.Candidate(text=text) for text in self.settings.amounts]
 
   def adapt(
     self, weights: models.Weights, data: batches.ClientData

@@ -105,6 +105,12 @@ class Finetuning(personalizers.Personalizer):
       return 0
     return self.settings.finetuning_epochs
 
+  def gradient_passes(self, size: int, batch_size: int) -> float:
+    curves = len(self.settings.finetuning_layers) * len(
+      self.settings.finetuning_learning_rates
+    )
+    return curves * self.settings.finetuning_epochs
+
   def personalize(
     self,
     start: trainers.Start,

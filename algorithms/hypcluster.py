@@ -18,6 +18,7 @@ can be saved ones as well.
 """
 
 import dataclasses
+import math
 
 import tensorflow as tf
 
@@ -66,6 +67,15 @@ class HypCluster(clusters.ClusterTrainer):
   def trains_all(self, round_num: tf.Tensor) -> tf.Tensor:
     """Tells whether a round is one of the warm start."""
     return tf.cast(round_num, tf.float32) < self.settings.warmstart_rounds
+
+  def passes(self, rounds: int) -> trainers.Passes:
+    k = self.num_models
+    warm = min(rounds, math.ceil(self.settings.warmstart_rounds))
+    return trainers.Passes(rounds + (k - 1) * warm, losses=k * rounds)
+
+  @property
+  def start_passes(self) -> trainers.Passes:
+    return trainers.Passes(losses=self.num_models)
 
   def cluster_of(self, w: models.Weights, client: trainers.Client) -> tf.Tensor:
     """Returns argmin_j F(w_j) on a client's data; the first on a tie."""

@@ -189,6 +189,10 @@ class Method:
     return self._computations.training.parameters_up
 
   @property
+  def model_parameters(self) -> int:
+    return self._computations.training.model_parameters
+
+  @property
   def trains(self) -> bool:
     """Whether there are rounds; local training has none."""
     return self.trainer.trains
@@ -214,6 +218,11 @@ class Method:
   def candidates(self) -> Sequence[candidates.Candidate]:
     """The candidates for each client's personalized model."""
     return self.personalizer.candidates
+
+  @property
+  def candidates_compete(self) -> bool:
+    """Whether one of the candidates is chosen."""
+    return self.personalizer.candidates_compete
 
   @property
   def baseline(self) -> int | None:

@@ -34,6 +34,7 @@ import tensorflow as tf
 
 from algorithms import aggregation
 from algorithms import client_work
+from algorithms import jacobi
 from algorithms import optimizers
 from algorithms import trainers
 from base import errors
@@ -95,19 +96,13 @@ def relate(models: tf.Tensor, relationship: str) -> tf.Tensor:
   Returns:
     `[K, K]`.
   """
-  num_clients, size = models.shape
+  num_clients = models.shape[0]
   # In float32, the eigenvalues that are zero would come out larger than 1e-8.
-  w = tf.cast(models, tf.float64)
-  # W W^T and W^T W have the same eigenvalues except for zeros, so that the
-  # smaller one has all that are above the limit, the square of `least`.
+  vectors = jacobi.left_singular(tf.cast(models, tf.float64))
+  # The limit for the roots of eigenvalues, which are the singular values of W.
   least = tf.constant(_SMALLEST_EIGENVALUE**0.5, tf.float64)
-  if num_clients <= size:
-    eigenvalues, vectors = tf.linalg.eigh(tf.matmul(w, w, transpose_b=True))
-    roots = tf.sqrt(tf.maximum(eigenvalues, _SMALLEST_EIGENVALUE))
-  else:
-    eigenvalues, vectors = tf.linalg.eigh(tf.matmul(w, w, transpose_a=True))
-    roots = tf.sqrt(tf.maximum(eigenvalues, _SMALLEST_EIGENVALUE))
-    vectors = tf.matmul(w, vectors) / roots
+  roots = tf.maximum(tf.norm(vectors, axis=0), least)
+  vectors /= roots
   trace = tf.reduce_sum(roots - least) + num_clients * least
 
   def with_eigenvalues(some: tf.Tensor, others: tf.Tensor) -> tf.Tensor:

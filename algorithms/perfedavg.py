@@ -107,6 +107,16 @@ class PerFedAvg(fedavg.FedAvg):
     )
     return tf.nest.map_structure(tf.convert_to_tensor, slopes), loss
 
+  def passes(self, rounds: int) -> trainers.Passes:
+    # On D and on D', and of the gradient on D for its product with a vector.
+    of_step = 2 if self.settings.form == 'first_order' else 3
+    batches_of_step = 2 if self.settings.separate_batches else 1
+    return trainers.Passes(of_step / batches_of_step * rounds)
+
+  @property
+  def start_passes(self) -> trainers.Passes:
+    return trainers.Passes(gradients=1)
+
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:

@@ -33,6 +33,8 @@ class Personalizer(abc.ABC):
       are not full.
     makes_models: Whether each candidate is a model with weights. If not, it
       personalizes predictions.
+    candidates_compete: Whether one of the candidates is chosen. If not, all are
+      reported, and the last one is compared with other methods.
   """
 
   trainer: trainers.Trainer
@@ -41,6 +43,7 @@ class Personalizer(abc.ABC):
   needs: ClassVar[Sequence[str]] = ()
   takes_steps: ClassVar[bool] = True
   makes_models: ClassVar[bool] = True
+  candidates_compete: ClassVar[bool] = True
 
   @property
   @abc.abstractmethod
@@ -59,6 +62,24 @@ class Personalizer(abc.ABC):
     With 0 the personalization set is given once, in its original order.
     """
     return 0
+
+  def gradient_passes(self, size: int, batch_size: int) -> float:
+    """Counts its own passes over the personalization set, by default none.
+
+    Args:
+      size: The number of a client's examples.
+      batch_size: The number of examples in a batch.
+    """
+    del size, batch_size
+    return 0.0
+
+  def passes(self, size: int, batch_size: int) -> trainers.Passes:
+    """Counts the passes of `gradient_passes` and of the trainer's `start`."""
+    # `start` is given all epochs of the data, too.
+    epochs = self.shuffled_epochs or 1
+    gradients, losses = (epochs * n for n in self.trainer.start_passes)
+    own = self.gradient_passes(size, batch_size)
+    return trainers.Passes(gradients + own, losses)
 
   @abc.abstractmethod
   def personalize(

@@ -122,6 +122,10 @@ class PFedKm(fedavg.FedAvg):
     return {'theta': None, **members, 'counts': aggregation.total()}
 
   @property
+  def start_passes(self) -> trainers.Passes:
+    return trainers.Passes(gradients=1)
+
+  @property
   def model_places(self) -> Any:
     return ()  # The encoder and the heads are in separate places.
 

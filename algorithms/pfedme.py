@@ -190,6 +190,17 @@ class PFedMe(fedavg.FedAvg):
       w = client_work.merge(w, part)
     return w
 
+  def passes(self, rounds: int) -> trainers.Passes:
+    # Parts that are not proximal take a step after the others.
+    others = bool(self.settings.proximal_parts)
+    return trainers.Passes((self.settings.proximal_steps + others) * rounds)
+
+  @property
+  def start_passes(self) -> trainers.Passes:
+    return trainers.Passes(
+      self.settings.proximal_steps * self.settings.personal_passes
+    )
+
   def initialize_client(self, seed: tf.Tensor) -> Any:
     nothing = super().initialize_client(seed)
     if self.settings.personal_model == 'new':

@@ -93,6 +93,7 @@ class Training:
       is not needed, as it is for other clients or zero by design (the updates
       of other clusters), the trainer measures the share that is needed:
       'share_received', 'share_sent'.
+    model_parameters: The number of parameters of a model of the task.
   """
 
   initialize: tff.Computation
@@ -100,6 +101,7 @@ class Training:
   next: tff.Computation
   parameters_down: int
   parameters_up: int
+  model_parameters: int
 
 
 def is_finite(structure: Any) -> tf.Tensor:
@@ -345,6 +347,10 @@ def trace_training(
       tff.federated_map(make_metrics, sums),
     )
 
+  @tff.tensorflow.computation(SEED_TYPE)
+  def init(seed: Any) -> Any:
+    return trainer.model.init(seed)
+
   updates = work_result['updates']
   return Training(
     initialize=initialize,
@@ -352,6 +358,7 @@ def trace_training(
     next=next_round,
     parameters_down=count_parameters(traced.message_type.of_trainer),
     parameters_up=sum(count_parameters(part.value) for part in updates),
+    model_parameters=count_parameters(init.type_signature.result),
   )
 
 

@@ -12,14 +12,25 @@ clients of the round before, without client m,
                theta_m <- l_m steps of rate eta from theta_init
                sends theta_m and sigma_m^2
   the server:  sigma_0^2 <- the variance of the theta_m of this round       (14)
-               theta <- sum_m w_m theta_m / sum_m w_m                       (11)
+               theta <- (1 - C) theta + C sum_m w_m theta_m / sum_m w_m     (11)
 
 where sigma_m^2 is the variance of the client's models over its earlier rounds
-(13), updated in each of them (19). The variance of vectors is the sum of the
-entries' variances. The `smoothed` aggregation is
-theta <- (1 - C) theta + C sum_m w_m theta_m / sum_m w_m, where C is the share
-of all clients that took part in the round.
+(13), updated in each of them (19), and C is the share of all clients that took
+part in the round. The variance of vectors is the sum of the entries' variances.
 
+- (11) is `smoothed`, which changes nothing where all clients take part. Without
+  it, training diverges if rounds have few of many clients: each starts as far
+  away from its model of many rounds ago as (10) says, about 1 / n of the way,
+  and theta follows. Another remedy is to take S_m in (10) over all clients
+  (`all_others`).
+- In (8), eta is the rate of steps down the loss of all N_m examples of the
+  client together. For steps of rate eta down their mean loss it is eta / N_m
+  (`per_example`).
+- S_m in (8) is the precision of theta, so that (8) leads to the posterior mean
+  of theta_m if theta_m = theta (equation 3). In the two-level model theta_m
+  varies around theta by sigma_0^2, however many clients say what theta is:
+  `posterior=hierarchical` has 1 / (sigma_0^2 + 1 / S_m) instead of S_m in (8),
+  which leads to the posterior mean in this model.
 - Algorithm 1 is the default. Algorithm 2 ("augmented") goes on training from
   theta_m until it converges, and uses the converged model instead of theta_m in
   (13) and (14). Here `augmented_steps` further steps stand for convergence.
@@ -47,7 +58,7 @@ client whose s w_m is the mean of all s w_m.
 """
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any, NamedTuple
 
@@ -62,6 +73,7 @@ from algorithms import private_steps
 from algorithms import trainers
 from base import errors
 from base import settings
+from tasks import task
 from tasks.models import models
 
 # Replaces a variance of zero, which is a divisor.
@@ -85,14 +97,30 @@ class SelfFlSettings(fedavg.FedAvgSettings):
     'Whether clients count by their uncertainties, equation (11), instead of by'
     ' client_weighting.',
   )
-  smoothed: bool = settings.field(
+  per_example: bool = settings.field(
+    True,
+    'Whether equation (8) has the rate eta / N_m for a client of N_m examples'
+    ' where steps go down the mean loss of examples.',
+  )
+  posterior: str = settings.field(
+    'paper',
+    'Whether the steps of equation (8) lead to the posterior mean of equation'
+    ' (3), or to that of the hierarchical model, in which clients differ.',
+    choices=('paper', 'hierarchical'),
+  )
+  all_others: bool = settings.field(
     False,
+    'Whether the sum of weights in equation (10) is over all other clients,'
+    ' estimated from those of the round before.',
+  )
+  smoothed: bool = settings.field(
+    True,
     'Whether the step of the global model is multiplied by C, the share of all'
     ' clients that took part in the round.',
   )
   num_clients: int = settings.field(
     0,
-    'The number of clients to train on, for C; 0 for all that the task has.',
+    'The number of clients to train on; 0 for all that the task has.',
     minimum=0,
   )
   most_steps: int = settings.field(
@@ -435,6 +463,10 @@ class SelfFl(fedavg.FedAvg):
 
   def __post_init__(self) -> None:
     self.settings.refuse_kept_slots('self_fl')
+    if not self.settings.num_clients:
+      raise errors.UserError(
+        'self_fl needs the number of clients to train on, num_clients.'
+      )
     if self.settings.one_pass and (
       self._is_known or self.settings.augmented_steps
     ):
@@ -455,6 +487,10 @@ class SelfFl(fedavg.FedAvg):
   @property
   def _is_known(self) -> bool:
     return self.settings.variances == 'known'
+
+  @property
+  def attributes(self) -> Sequence[str]:
+    return tuple(dict.fromkeys((*super().attributes, task.SIZE)))
 
   @property
   def parts(self) -> Mapping[str, aggregation.Factory | None]:
@@ -486,8 +522,31 @@ class SelfFl(fedavg.FedAvg):
     """Returns sigma_m^2, equation (13); 0 if it is undefined."""
     if not self._is_known:
       return client.state.running.defined
-    number = client_work.num_distinct_examples(client.data)
-    return tf.math.divide_no_nan(self.settings.example_variance, number)
+    return self._of_each_example(self.settings.example_variance, client)
+
+  def _of_each_example(
+    self, total: optimizers.Number, client: trainers.Client
+  ) -> tf.Tensor:
+    size = tf.cast(client.attributes[task.SIZE], tf.float32)
+    return tf.math.divide_no_nan(total, size)
+
+  def _num_steps(
+    self,
+    variance: tf.Tensor,
+    others: tf.Tensor,
+    of_round: Uncertainty,
+    client: trainers.Client,
+  ) -> tf.Tensor:
+    """Returns l_m, given sigma_m^2 and S_m."""
+    if self.settings.posterior == 'hierarchical':
+      inter_variance = of_round.inter_variance
+      if self._is_known:
+        inter_variance = self.settings.inter_variance
+      others = 1 / (inter_variance + 1 / others)
+    rate = self.settings.client_learning_rate
+    if self.settings.per_example and not self.model.loss_is_total:
+      rate = self._of_each_example(rate, client)
+    return num_steps(variance, others, rate, self.settings.most_steps)
 
   def _own_weight(
     self, message: Any, client: trainers.Client
@@ -522,20 +581,19 @@ class SelfFl(fedavg.FedAvg):
     )
 
     theta_m = self.start(message, client).weights
+    weight_of_others = others
+    if self.settings.all_others:
+      weight_of_others *= self.settings.num_clients / of_round.number
     pushed = tf.where(
-      is_defined & self.settings.initialization, w_m / others, 0.0
+      is_defined & self.settings.initialization, w_m / weight_of_others, 0.0
     )
     theta_init = tf.nest.map_structure(  # (10)
       lambda g, p: g - pushed * (p - g), theta, theta_m
     )
-    _, steps = client_work.places_of_batches(client.data)
+    _, num_batches = client_work.places_of_batches(client.data)
+    steps = num_batches
     if self.settings.adaptive_steps:
-      solved = num_steps(
-        variance,
-        others,
-        self.settings.client_learning_rate,
-        self.settings.most_steps,
-      )
+      solved = self._num_steps(variance, others, of_round, client)
       steps = tf.where(is_defined, solved, steps)
     optimizer = self.settings.client_steps
     learner, loss = client_work.train(
@@ -579,6 +637,10 @@ class SelfFl(fedavg.FedAvg):
       ),
       measured={
         'steps': tf.cast(steps, tf.float32),
+        'passes': tf.math.divide_no_nan(
+          tf.cast(steps + self.settings.augmented_steps, tf.float32),
+          tf.cast(num_batches, tf.float32),
+        ),
         'intra_variance': variance,
       },
     )

@@ -101,6 +101,11 @@ class ClusterSelfFl(self_fl.SelfFl):
         'self_fl_clusters: one_pass must be false, as its server needs only'
         ' sums already.'
       )
+    if self.settings.all_others:
+      raise errors.UserError(
+        'self_fl_clusters: all_others must be false, as its sums are over all'
+        ' clusters already.'
+      )
 
   @property
   def why_not_private(self) -> str | None:

@@ -236,6 +236,9 @@ class FedRep(Split):
 
   settings: FedRepSettings
 
+  def passes(self, rounds: int) -> trainers.Passes:
+    return trainers.Passes(gradients=(self.settings.head_epochs + 1) * rounds)
+
   def train_parts(
     self, w: models.Weights, data: batches.ClientData
   ) -> tuple[models.Weights, tf.Tensor]:
@@ -359,6 +362,9 @@ class FedRod(personal_models.PersonalModels):
     # NaN at the padding of a batch.
     log_n = tf.math.log(tf.maximum(n, 1e-6))
     return BalancedRisk(self.model, self.settings.balance * log_n)
+
+  def passes(self, rounds: int) -> trainers.Passes:
+    return trainers.Passes(gradients=2 * rounds)
 
   def client(
     self, message: models.Weights, client: trainers.Client

@@ -61,6 +61,19 @@ class ClientResult(NamedTuple):
   measured: Mapping[str, tf.Tensor] = collections.OrderedDict()
 
 
+class Passes(NamedTuple):
+  """How often a client passes over its examples.
+
+  Attributes:
+    gradients: The passes that compute gradients. Those of several losses of one
+      model are one pass, and those of several models are several.
+    losses: The passes that only compute losses.
+  """
+
+  gradients: float = 0
+  losses: float = 0
+
+
 class RoundSums(NamedTuple):
   """Sums over the clients of a round.
 
@@ -171,6 +184,19 @@ class Trainer(abc.ABC):
   def num_epochs(self) -> int | None:
     """The number of passes over the clients; None for the length of the run."""
     return None
+
+  def passes(self, rounds: int) -> Passes:
+    """Counts the passes over the examples of a client's first rounds.
+
+    If they depend on what clients find, a trainer measures 'passes', the
+    multiple of these that it takes.
+    """
+    return Passes(gradients=rounds)
+
+  @property
+  def start_passes(self) -> Passes:
+    """The passes of `start` over the personalization set."""
+    return Passes()
 
   @property
   def parts(self) -> Mapping[str, aggregation.Factory | None]:

@@ -1,12 +1,15 @@
-"""Trains a small GPT-2 on files of WikiText, in minutes.
+"""Trains a small GPT-2 on texts, in minutes.
 
   pretrain --source=wikitext-2 --tokenizer=gpt2_bpe --output_dir=small_gpt2
+  pretrain --source=wikitext-2,posts.jsonl --leave_out=user=@users.txt …
 
 The output folder then has the weights (model.safetensors), the sizes
 (config.json) and the tokenizer (vocab.json, merges.txt), like the folder of a
 published GPT-2: federated learning can begin with either. One of 50 pieces of
-the text is held out to show how well the words are predicted. The same command
-continues where it was stopped.
+the texts is held out to show how well the words are predicted. The headings of
+WikiText are left out, and so is <unk>, which stands for its rare words; the
+token behind it is not predicted. The same command continues where it was
+stopped.
 """
 
 from experiments.command_line import stopping
@@ -16,15 +19,29 @@ if __name__ == '__main__':
 
 from absl import flags
 
+from base import errors
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import shared_flags
 
-_SOURCE = flags.DEFINE_string(
+_SOURCE = flags.DEFINE_list(
   'source',
-  'wikitext-2',
-  'The folder, in the data folder, of wiki.train.tokens, wiki.valid.tokens and'
-  ' wiki.test.tokens, or of some of them; they may be compressed (.gz).',
+  ['wikitext-2'],
+  'The texts in the data folder, with commas between them: a folder of'
+  ' wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens, or of some of'
+  ' them; a file of WikiText (.tokens); a plain text (.txt); or lines of JSON'
+  ' (.jsonl). Files may be compressed (.gz).',
+)
+_TEXT_FIELD = flags.DEFINE_string(
+  'text_field', 'text', 'The field of the text in lines of JSON.'
+)
+_LEAVE_OUT = flags.DEFINE_multi_string(
+  'leave_out',
+  [],
+  'A user or a context whose lines of JSON are left out, as in user=NAME,'
+  ' play,who=NAME for a name of several fields with spaces between, or'
+  ' user=@FILE for a file with a name in each line. It can be given more than'
+  ' once. It applies to the files that have these fields.',
 )
 _TOKENIZER = flags.DEFINE_string(
   'tokenizer',
@@ -67,8 +84,8 @@ _NUM_BLOCKS = flags.DEFINE_integer(
 _JOIN_TOKENS = flags.DEFINE_boolean(
   'join_tokens',
   True,
-  "Whether to remove WikiText's spaces around punctuation marks, so that the"
-  ' texts are spaced like others.',
+  "Whether to remove WikiText's spaces around punctuation marks, so that it is"
+  ' spaced like other texts.',
 )
 _SEED = flags.DEFINE_integer(
   'seed',
@@ -79,12 +96,35 @@ _SEED = flags.DEFINE_integer(
 )
 
 
+def _left_out() -> dict[str, list[str]]:
+  """Reads --leave_out: the names, by the fields."""
+  found: dict[str, list[str]] = {}
+  for given in _LEAVE_OUT.value:
+    fields, _, name = given.partition('=')
+    if not (fields and name):
+      raise errors.UserError(
+        f'--leave_out takes FIELD=NAME or FIELD=@FILE, not {given!r}.'
+      )
+    names = [name]
+    if name.startswith('@'):
+      path = paths.user_path(name[1:])
+      try:
+        names = path.read_text(encoding='utf-8').splitlines()
+      except (OSError, ValueError) as error:
+        raise errors.UserError(
+          f'--leave_out: {path} cannot be read: {error}.'
+        ) from error
+    found.setdefault(fields, []).extend(filter(None, names))
+  return found
+
+
 def _main() -> int:
+  left_out = _left_out()
   data_dir = paths.data_folder(_DATA_DIR.value)
   pretraining = launch.load('experiments.preparation.pretraining')
   return pretraining.main(
     pretraining.Settings(
-      source=_SOURCE.value,
+      sources=tuple(_SOURCE.value),
       tokenizer=_TOKENIZER.value,
       epochs=_EPOCHS.value,
       vocabulary_size=_VOCABULARY_SIZE.value,
@@ -92,6 +132,8 @@ def _main() -> int:
       num_blocks=_NUM_BLOCKS.value,
       seed=_SEED.value,
       join_tokens=_JOIN_TOKENS.value,
+      text_field=_TEXT_FIELD.value,
+      left_out=left_out,
     ),
     data_dir,
     paths.user_path(_OUTPUT_DIR.value),

@@ -54,6 +54,12 @@ _REPEATS = flags.DEFINE_integer(
   ' all.',
   lower_bound=1,
 )
+_ROWS = flags.DEFINE_multi_string(
+  'row',
+  [],
+  'Runs only this row of the table, or these rows if it is given several times.'
+  ' Of the others, those that are finished are shown.',
+)
 _WEIGHTS = flags.DEFINE_string(
   'weights',
   None,
@@ -94,17 +100,18 @@ def _main() -> int:
     settings['task.weights'] = str(weights)
   changes = _REPEATS.value, settings
   if _TABLE.value in curves.table_names():
-    if _BEST.value:
-      raise errors.UserError(
-        f'--best: {_TABLE.value} has curves, which show every point. Leave the'
-        ' flag out.'
-      )
+    for name, is_given in (('best', _BEST.value), ('row', _ROWS.value)):
+      if is_given:
+        raise errors.UserError(
+          f'--{name}: {_TABLE.value} has curves, which show every point. Leave'
+          ' the flag out.'
+        )
     drawn = curves.read(_TABLE.value)
     drawn = dataclasses.replace(drawn, grid=drawn.grid.changed(*changes))
     return launch.load('experiments.sweeps.curve_reproduction').main(
       drawn, rerun
     )
-  table = published_tables.read(_TABLE.value).changed(*changes)
+  table = published_tables.read(_TABLE.value).changed(*changes, _ROWS.value)
   return launch.load('experiments.sweeps.reproduction').main(
     table, _BEST.value, rerun
   )

@@ -10,7 +10,8 @@ continues where it was stopped.
   run --seeds=0,1,2                            once for each of these seeds
 
 Settings come from the defaults; the preset, by default the one with the task's
-name; --set; and the other flags. A later one of these replaces an earlier one.
+name if it is for this task; --set; and the other flags. A later one of these
+replaces an earlier one. A line before the training says which preset it is.
 """
 
 from experiments.command_line import stopping

@@ -32,6 +32,9 @@ _by_pld: dict[tuple[str, float], float] = {}
 # Above this epsilon, which protects nobody, PLD takes minutes.
 _MOST_PLD_EPSILON = 50.0
 
+# The RDP of a Poisson sample has smaller rounding errors than this.
+_LEAST_RDP = 1e-12
+
 
 @dataclasses.dataclass(frozen=True)
 class Guarantee:
@@ -104,24 +107,62 @@ class SkellamDpEvent(dp_accounting.DpEvent):
     return np.asarray(alpha * self.l2**2 / (2 * mu) + beyond_gaussian)
 
 
-class _RdpAccountant(rdp.RdpAccountant):
-  """The RDP accountant, extended by Skellam noise."""
+class RdpAccountant(rdp.RdpAccountant):
+  """The RDP accountant, extended by Skellam noise and for very large noise."""
+
+  _rdp: np.ndarray  # Of the base class.
 
   def _maybe_compose(
     self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> Any:
-    if not isinstance(event, SkellamDpEvent):
-      return super()._maybe_compose(event, count, do_compose)
-    if do_compose:
-      self._rdp += count * event.rdp(self._orders)
-    return None
+    if isinstance(event, SkellamDpEvent):
+      if do_compose:
+        self._rdp += count * event.rdp(self._orders)
+      return None
+    before = self._rdp.copy()
+    # With a lot of noise it takes the logarithm of 0; ∞ - ∞ is not used.
+    with np.errstate(divide='ignore', invalid='ignore'):
+      result = super()._maybe_compose(event, count, do_compose)
+      added = self._rdp - before
+    if do_compose and isinstance(event, dp_accounting.PoissonSampledDpEvent):
+      # So little may be only a rounding error, and negative.
+      least = count * _LEAST_RDP
+      self._rdp = np.where(abs(added) < least, before + least, self._rdp)
+    return result
+
+
+def repeated(
+  noise: float, event: dp_accounting.DpEvent, times: int
+) -> dp_accounting.DpEvent:
+  """Makes the event of a mechanism with some noise that is used several times.
+
+  Args:
+    noise: The noise, without which the event is not private.
+    event: The event of one use.
+    times: The number of uses; with 0, nothing is revealed.
+  """
+  if not times:
+    return dp_accounting.NoOpDpEvent()
+  if noise == 0:
+    return dp_accounting.NonPrivateDpEvent()
+  return dp_accounting.SelfComposedDpEvent(event, times)
 
 
 def gaussian(noise: float, times: int = 1) -> dp_accounting.DpEvent:
   """Makes the event of Gaussian mechanisms in which everybody takes part."""
-  return dp_accounting.SelfComposedDpEvent(
-    dp_accounting.GaussianDpEvent(noise), times
-  )
+  return repeated(noise, dp_accounting.GaussianDpEvent(noise), times)
+
+
+def correlated(noise: float, sensitivity: float) -> dp_accounting.DpEvent:
+  """Makes the event of a training in which all noise together has z.
+
+  Args:
+    noise: z.
+    sensitivity: How far a client moves all that is noised; 0 without rounds.
+  """
+  if not sensitivity:
+    return dp_accounting.NoOpDpEvent()
+  return gaussian(noise / sensitivity)
 
 
 def poisson(
@@ -131,7 +172,7 @@ def poisson(
   event = dp_accounting.PoissonSampledDpEvent(
     probability, dp_accounting.GaussianDpEvent(noise)
   )
-  return dp_accounting.SelfComposedDpEvent(event, times)
+  return repeated(noise, event, times)
 
 
 def fixed_size(
@@ -143,12 +184,10 @@ def fixed_size(
   then differ by twice the clipping norm, which the accountant does not know: z
   is halved here.
   """
-  if noise == 0:  # The accountant would divide by it.
-    return dp_accounting.NonPrivateDpEvent()
   event = dp_accounting.SampledWithoutReplacementDpEvent(
     population, size, dp_accounting.GaussianDpEvent(noise / 2)
   )
-  return dp_accounting.SelfComposedDpEvent(event, times)
+  return repeated(noise, event, times)
 
 
 def selection(epsilon: float) -> dp_accounting.DpEvent:
@@ -223,6 +262,8 @@ def tree_sensitivity(rounds: int, times: int, separation: int) -> float:
       if they may follow each other. A separation above 512 counts as 512, for
       speed: then the result may be too large.
   """
+  if not times:
+    return 0.0
   b = min(separation, rounds, 512)
   least = np.int32(-(2**30))  # The sum of what cannot be.
   start, end = np.ogrid[:b, :b]
@@ -299,7 +340,7 @@ def _by_rdp(event: dp_accounting.DpEvent) -> rdp.RdpAccountant:
   for part in _parts(event):
     if isinstance(part, dp_accounting.SampledWithoutReplacementDpEvent):
       relation = dp_accounting.NeighboringRelation.REPLACE_ONE
-  return _RdpAccountant(neighboring_relation=relation)
+  return RdpAccountant(neighboring_relation=relation)
 
 
 def _accountant(event: dp_accounting.DpEvent) -> rdp.RdpAccountant:
@@ -327,8 +368,8 @@ def epsilon(event: dp_accounting.DpEvent, delta: float) -> tuple[float, str]:
     delta: The δ.
 
   Returns:
-    ε, infinite if there is no noise; and the name of the accountant: PLD if it
-    can account for the event, else RDP.
+    ε, infinite if there is no noise; and the name of the accountant that found
+    it: the smaller of PLD's, if PLD can account for the event, and RDP's.
 
   Raises:
     UserError: If no accountant can account for it.
@@ -341,7 +382,8 @@ def epsilon(event: dp_accounting.DpEvent, delta: float) -> tuple[float, str]:
   if key not in _by_pld:
     accountant = pld.PLDAccountant().compose(event)
     _by_pld[key] = float(accountant.get_epsilon(delta))
-  return _by_pld[key], PLD
+  # PLD leaves out a mass of 1e-15, so that it is of no use for a δ near that.
+  return min((_by_pld[key], PLD), (found, RDP))
 
 
 def calibrate(
@@ -357,7 +399,7 @@ def calibrate(
     delta: The δ.
 
   Returns:
-    The noise z.
+    The noise z; 0 if nothing is revealed even without noise.
 
   Raises:
     UserError: If no noise is enough, or no accountant knows the event.
@@ -371,6 +413,8 @@ def calibrate(
     return epsilon(make_event(math.exp(log_noise)), delta)[0] - target_epsilon
 
   _accountant(make_event(1.0))
+  if epsilon(make_event(0.0), delta)[0] <= target_epsilon:
+    return 0.0  # Nothing is revealed.
   try:
     noise = dp_accounting.calibrate_dp_mechanism(
       lambda: _by_rdp(make_event(1.0)),

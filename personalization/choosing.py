@@ -45,8 +45,11 @@ def choose(
 
   Returns:
     The index of each test client's candidate, `[clients]`; the first candidate
-    wins a tie.
+    wins a tie. It is the last one if candidates do not compete.
   """
+  num_clients = len(evaluated.test.client_ids)
+  if not evaluated.candidates_compete:
+    return np.full(num_clients, len(evaluated.candidates) - 1)
   if choice.given is not None:
     names = [str(candidate) for candidate in evaluated.candidates]
     chosen = [choice.given[client] for client in evaluated.test.client_ids]
@@ -61,7 +64,6 @@ def choose(
     others = np.arange(scores.shape[1]) != evaluated.baseline
     if others.any():
       scores = np.where(others, scores, -np.inf)
-  num_clients = len(evaluated.test.client_ids)
   if choice.each:
     return np.argmax(scores, axis=1)
   # A client may have no examples in a part of its validation set.

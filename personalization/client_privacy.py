@@ -233,9 +233,12 @@ def _check(
       ' private, too, and no client may count more than another.'
     )
   found = trainings(method, task, how)
-  if settings.delta is not None:
-    accounting.check_delta(settings.delta, found.num_clients, 'clients')
+  accounting.check_delta(_delta(settings, found), found.num_clients, 'clients')
   return found
+
+
+def _delta(settings: privacy.PrivacySettings, whole: Trainings) -> float:
+  return settings.delta or accounting.default_delta(whole.num_clients)
 
 
 _TRUSTED = 'the server is trusted, and every model that it sends is public'
@@ -258,7 +261,7 @@ def _guarantee(
     mechanism: The name of the mechanism.
     **others: Fields of the guarantee that are not the usual ones.
   """
-  delta = settings.delta or accounting.default_delta(whole.num_clients)
+  delta = _delta(settings, whole)
   paths = list(dict.fromkeys(whole.paths))  # Groups may be of one size.
 
   def find_noise(path: Sequence[Participation]) -> float:
@@ -438,7 +441,7 @@ def make_tree(
   guarantee = _guarantee(
     settings,
     whole,
-    lambda z, _: accounting.gaussian(z / sensitivity),
+    lambda z, _: accounting.correlated(z, sensitivity),
     mechanism,
   )
   return _made(
@@ -447,7 +450,7 @@ def make_tree(
     whole,
     guarantee,
     private_aggregation.Tree,
-    rounds_per_tree=a_pass if settings.restarts else who.rounds,
+    rounds_per_tree=a_pass if settings.restarts else max(who.rounds, 1),
   )
 
 
@@ -475,7 +478,7 @@ def make_matrix(
   guarantee = _guarantee(
     settings,
     whole,
-    lambda z, _: accounting.gaussian(z / sensitivity),
+    lambda z, _: accounting.correlated(z, sensitivity),
     f'matrix mechanism, inverse square root of {settings.bands} bands',
   )
   return _made(
@@ -547,7 +550,7 @@ def make_distributed(
     event = accounting.SkellamDpEvent(
       of_one.l1, of_one.l2, who.fewest * of_one.variance
     )
-    return dp_accounting.SelfComposedDpEvent(event, who.max_participations)
+    return accounting.repeated(noise, event, who.max_participations)
 
   guarantee = _guarantee(
     settings,

@@ -47,14 +47,12 @@ class ClientMetrics:
     client_ids: The clients.
     sums: For each metric, its statistics summed over each client's examples:
       any structure of arrays `[clients, candidates, …]`.
-    not_means: The metrics that are not the quotient of a sum and a divisor.
+    known: The metrics of the model, see `Model.metrics`.
   """
 
   client_ids: tuple[str, ...]
   sums: Mapping[str, Any]
-  not_means: Mapping[str, metrics.Metric] = dataclasses.field(
-    default_factory=dict
-  )
+  known: Mapping[str, metrics.Metric] = dataclasses.field(default_factory=dict)
 
   def of(self, clients: np.ndarray) -> Self:
     """Returns the metrics of the clients in a mask, `[clients]`."""
@@ -66,7 +64,7 @@ class ClientMetrics:
 
   def metric(self, name: str) -> metrics.Metric:
     """Returns the function that computes a metric from its sums."""
-    return self.not_means.get(name, metrics.MEAN)
+    return self.known.get(name, metrics.MEAN)
 
   @property
   def names(self) -> tuple[str, ...]:
@@ -85,7 +83,7 @@ class ClientMetrics:
     def value(name: str) -> np.ndarray:
       found = self.metric(name).value(self.sums[name])
       no_number = self.diverged | np.isinf(found)
-      return np.where(no_number, np.float32(np.nan), found)
+      return np.where(no_number, np.nan, found)
 
     return {name: value(name) for name in self.names}
 
@@ -135,6 +133,7 @@ class Evaluation:
       are NaN for a client without examples in such a set.
     after_less: The evaluations after personalization on a part of the
       personalization sets, by that part.
+    candidates_compete: Whether one of the candidates is chosen.
   """
 
   metric: str
@@ -149,6 +148,12 @@ class Evaluation:
   after_less: Mapping[float, 'Evaluation'] = dataclasses.field(
     default_factory=dict
   )
+  candidates_compete: bool = True
+
+  @property
+  def metric_range(self) -> tuple[float, float]:
+    """The lowest and the highest value of the metric."""
+    return self.test.metric(self.metric).range
 
 
 # The clients to evaluate, by the parts of the evaluation that they are in:
@@ -346,18 +351,18 @@ def measure(
   clients: data_populations.Population,
   task: task.Task,
   training_settings: schedules.TrainingSettings,
-  measured_on: str | None = None,
+  measured_on: str = 'personalization',
 ) -> dict[str, Any]:
   """Evaluates a method's candidates on any clients of a task.
 
   Args:
-    method: The method.
+    method: The method, built for any evaluation sets.
     trained: The result of its training.
     clients: The clients. They adapt to their set 'personalization', or 'train'
       if they have none.
     task: Their task.
     training_settings: How it was trained.
-    measured_on: The set that they are measured on; by default the set that they
+    measured_on: The set that they are measured on; by default the one that they
       adapt to.
 
   Returns:
@@ -365,17 +370,17 @@ def measure(
     its name, `[clients, candidates, …]`.
   """
   load = clients.sets.get('personalization') or clients.sets['train']
-  sets_of_clients = {'personalization': load}
-  if measured_on is not None:
-    sets_of_clients[measured_on] = clients.sets[measured_on]
-  name = method.evaluation_sets[0]
+  sets_of_clients = {**clients.sets, 'personalization': load}
+  sets_of_clients = {
+    name: sets_of_clients[name] for name in ('personalization', measured_on)
+  }
   in_cohorts = cohorts.Cohorts(
     data_populations.Population(clients.client_ids, sets_of_clients),
     task.padded,
     by_size=True,
   )
   work = _Work(
-    method=method,
+    method=dataclasses.replace(method, evaluation_sets=(measured_on,)),
     trained=trained,
     attributes=task.attributes,
     training_settings=training_settings,
@@ -383,9 +388,9 @@ def measure(
     cohort_size=min(len(in_cohorts), _COHORT),
     on_cohort=lambda _: None,
   )
-  sets = {name: measurements.SetPart(measured_on or 'personalization')}
+  sets = {measured_on: measurements.SetPart(measured_on)}
   sums = _evaluate_population(work, in_cohorts, 1.0, sets)
-  return {'client_ids': in_cohorts.client_ids, **sums[name]}
+  return {'client_ids': in_cohorts.client_ids, **sums[measured_on]}
 
 
 def _are_judged(judged_by: Sequence[ClientMetrics]) -> np.ndarray:
@@ -469,6 +474,7 @@ def validate(
     found.of(judged),
     (),
     clients.sizes['personalization'][judged],
+    candidates_compete=method.candidates_compete,
   )
 
 
@@ -508,7 +514,6 @@ def evaluate(
   work = _make_work(
     method, trained, task, training_settings, populations, on_cohort
   )
-  not_means = task.model.metrics
 
   def evaluate_after(personalized_on: float) -> Evaluation:
     """Evaluates after personalization on this part of the sets."""
@@ -527,7 +532,7 @@ def evaluate(
             [len(clients), len(method.candidates)]
           )
       by_set = {
-        name: ClientMetrics(clients.client_ids, of_set, not_means)
+        name: ClientMetrics(clients.client_ids, of_set, task.model.metrics)
         for name, of_set in sums.items()
       }
       judged = _are_judged([by_set[name] for name in own_sets])
@@ -557,6 +562,7 @@ def evaluate(
         for name, part in further_sets.items()
         if part.stop > part.start
       },
+      candidates_compete=method.candidates_compete,
     )
 
   all_of_it, *less = measurements.personalization_parts(task, measurement)

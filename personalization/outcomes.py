@@ -80,6 +80,7 @@ class SetOutcome:
       self.weights[there],
       self.evaluated.higher_is_better,
       None if self.hurt is None else self.hurt[there],
+      self.evaluated.metric_range,
     )
 
   def mean(self, clients: np.ndarray) -> float:
@@ -153,12 +154,17 @@ class Outcome:
 
   @functools.cached_property
   def chosen(self) -> np.ndarray:
-    """The index of each test client's candidate."""
+    """The index of each test client's candidate, even if none is chosen."""
     return choosing.choose(self.evaluated, self.choice)
 
   @functools.cached_property
   def num_chosen(self) -> Mapping[str, int]:
-    """The number of test clients that use each candidate, by its name."""
+    """The number of test clients for which each candidate is chosen, by name.
+
+    It is empty if candidates do not compete.
+    """
+    if not self.evaluated.candidates_compete:
+      return {}
     counts = collections.Counter(self.chosen.tolist())
     return {
       str(self.evaluated.candidates[candidate]): count
@@ -205,6 +211,8 @@ class Outcome:
     """
     if not self.task.cross_silo or self.choice.given is not None:
       return {}
+    if not self.evaluated.candidates_compete:
+      return {}
     if len(self.evaluated.candidates) == 1:
       return {}
     ways = {'all': False, 'each': True}
@@ -221,6 +229,16 @@ class Outcome:
   def by_candidate(self) -> list[dict[str, float]]:
     """Each candidate if all clients used it, see `measures.by_candidate`."""
     return measures.by_candidate(self.evaluated)
+
+  @functools.cached_property
+  def all_reported(self) -> Mapping[str, SetOutcome]:
+    """The test clients at each candidate, by its name, if none is chosen."""
+    if self.evaluated.candidates_compete:
+      return {}
+    return {
+      str(candidate): self._at(np.full_like(self.chosen, i))
+      for i, candidate in enumerate(self.evaluated.candidates)
+    }
 
   @functools.cached_property
   def clusters(self) -> np.ndarray | None:

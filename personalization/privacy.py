@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 NONE = 'none'
 
+# The smallest positive float of 32 bits that has all of its digits.
+_LEAST_NOISE = 2.0**-126
+
 
 @dataclasses.dataclass(frozen=True)
 class NoPrivacySettings(settings.Settings):
@@ -60,6 +63,12 @@ class PrivacySettings(settings.Settings):
         'Set either the epsilon or the noise of privacy, and not both:'
         ' --epsilon=2 or --set privacy.noise=1.',
         'noise' if self.epsilon is None else 'epsilon',
+      )
+    if self.noise and self.noise < _LEAST_NOISE:
+      raise settings.SettingError(
+        f'noise must be 0 or at least {_LEAST_NOISE:.2g}, as it is drawn in 32'
+        f' bits, not {self.noise:g}.',
+        'noise',
       )
 
 

@@ -25,7 +25,6 @@ import math
 from typing import Any, NamedTuple
 
 import dp_accounting
-from dp_accounting import rdp
 from dp_accounting.pld import accountant
 from dp_accounting.pld import common
 import numpy as np
@@ -54,6 +53,7 @@ from algorithms import scaffold
 from algorithms import self_fl
 from algorithms import self_fl_clusters
 from algorithms import split
+from algorithms import trainers
 from base import errors
 from personalization import accounting
 from tasks.models import models
@@ -62,7 +62,13 @@ from tasks.models import models
 _TOLERANCE = 1e-4
 # The share of ε that choices must leave for gradients.
 _LEFT = 0.01
+# An ε that is far below all targets, for logarithms of 0.
+_LEAST_EPSILON = 1e-300
 # The orders of RDP to try, relative to the order that is best for a Gaussian.
+# They are within these bounds, as RDP is infinite below and slow above them;
+# and they are whole above a third one, where fractions are far off.
+_ORDERS = (1.1, 1024)
+_LEAST_WHOLE_ORDER = 32
 _NEAR = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
 
 
@@ -111,8 +117,9 @@ def _hypcluster(trainer: hypcluster.HypCluster, rounds: int) -> Uses:
   return Uses(walks, choices=rounds + 1)
 
 
-def _each_round(gradients: int = 1) -> Callable[[Any, int], Uses]:
-  return lambda _, rounds: Uses((Walk(rounds, gradients=gradients),))
+def _each_round(trainer: trainers.Trainer, rounds: int) -> Uses:
+  gradients = int(trainer.passes(rounds=1).gradients)
+  return Uses((Walk(rounds, gradients=gradients),))
 
 
 def _fedrod(trainer: split.FedRod, rounds: int) -> Uses:
@@ -122,14 +129,7 @@ def _fedrod(trainer: split.FedRod, rounds: int) -> Uses:
       'fedrod balances its risk by the number of examples of each class, which'
       ' the gradients would reveal. Set balance=0.'
     )
-  return Uses((Walk(rounds, gradients=2),))
-
-
-def _pfedme(trainer: pfedme.PFedMe, rounds: int) -> Uses:
-  # Parts that are not proximal take a step after the others.
-  others = bool(trainer.settings.proximal_parts)
-  gradients = trainer.settings.proximal_steps + others
-  return Uses((Walk(rounds, gradients=gradients),))
+  return _each_round(trainer, rounds)
 
 
 def _perfedavg(trainer: perfedavg.PerFedAvg, rounds: int) -> Uses:
@@ -157,33 +157,23 @@ def _self_fl(trainer: self_fl.SelfFl, rounds: int) -> Uses:
 # Returns the uses of a trainer, given the number of rounds. A class that is
 # derived from one of these, and not here itself, may have other uses.
 _TRAINERS: Mapping[type, Callable[[Any, int], Uses]] = {
-  apfl.Apfl: _each_round(gradients=2),
-  ditto.Ditto: _each_round(gradients=2),
-  fedavg.FedAvg: _each_round(),
-  fedprox.FedProx: _each_round(),
+  apfl.Apfl: _each_round,
+  ditto.Ditto: _each_round,
+  fedavg.FedAvg: _each_round,
+  fedprox.FedProx: _each_round,
   hypcluster.HypCluster: _hypcluster,
   local.Local: lambda *_: Uses(),
-  mocha.Mocha: _each_round(),
-  mr_mtl.MrMtl: _each_round(),
+  mocha.Mocha: _each_round,
+  mr_mtl.MrMtl: _each_round,
   perfedavg.PerFedAvg: _perfedavg,
-  pfedme.PFedMe: _pfedme,
-  scaffold.Scaffold: _each_round(),
+  pfedme.PFedMe: _each_round,
+  scaffold.Scaffold: _each_round,
   self_fl.SelfFl: _self_fl,
   self_fl_clusters.ClusterSelfFl: _self_fl,
-  split.FedBabu: _each_round(),
-  split.FedRep: lambda trainer, rounds: Uses(
-    (Walk(rounds, gradients=trainer.settings.head_epochs + 1),)
-  ),
+  split.FedBabu: _each_round,
+  split.FedRep: _each_round,
   split.FedRod: _fedrod,
-  split.Split: _each_round(),
-}
-# The private gradients of each batch of the personalization set that a
-# trainer's `start` takes.
-_STARTS: Mapping[type, Callable[[Any], int]] = {
-  perfedavg.PerFedAvg: lambda _: 1,
-  pfedme.PFedMe: lambda trainer: (
-    trainer.settings.proximal_steps * trainer.settings.personal_passes
-  ),
+  split.Split: _each_round,
 }
 
 
@@ -228,7 +218,7 @@ _REFUSED: Mapping[type, str] = {
 
 def starts_with_steps(method: methods.Method) -> bool:
   """Tells whether a trainer's `start` takes steps on the examples."""
-  return type(method.trainer) in _STARTS
+  return method.trainer.start_passes.gradients > 0
 
 
 def uses(method: methods.Method, rounds: int, client_epochs: int) -> Uses:
@@ -259,7 +249,7 @@ def uses(method: methods.Method, rounds: int, client_epochs: int) -> Uses:
     walk._replace(epochs=walk.epochs * client_epochs) for walk in trained.walks
   ]
   if starts_with_steps(method):
-    gradients = _STARTS[type(trainer)](trainer)
+    gradients = int(trainer.start_passes.gradients)
     walks.append(Walk(1, method.shuffled_epochs or 1, gradients))
   walks += _PERSONALIZERS[type(personalizer)](personalizer.settings).walks
   return Uses(tuple(walk for walk in walks if walk.times), trained.choices)
@@ -369,7 +359,7 @@ def _count_by_rdp(
   orders: Sequence[float] | None = None,
 ) -> float:
   """Returns ε by RDP, which is no smaller with only some of the orders."""
-  counted = rdp.RdpAccountant(orders).compose(event)
+  counted = accounting.RdpAccountant(orders).compose(event)
   return float(counted.get_epsilon(delta))
 
 
@@ -402,7 +392,8 @@ def noise(silo: Silo, target_epsilon: float, delta: float) -> float:
   best = _noise_of_gaussians(1, target_epsilon, delta) * math.sqrt(
     2 * math.log(1 / delta)
   )
-  orders = tuple(1 + best * factor for factor in _NEAR)
+  near = np.clip([1 + best * factor for factor in _NEAR], *_ORDERS)
+  orders = np.where(near > _LEAST_WHOLE_ORDER, np.ceil(near), near).tolist()
   if silo.uses.choices:
     alone = silo._replace(uses=Uses(choices=silo.uses.choices))
     least = _count_by_rdp(alone.event(1.0), delta, orders)
@@ -415,7 +406,7 @@ def noise(silo: Silo, target_epsilon: float, delta: float) -> float:
 
   def excess(log_noise: float) -> float:
     found = _count_by_rdp(silo.event(math.exp(log_noise)), delta, orders)
-    return math.log(found / target_epsilon)
+    return math.log(max(found, _LEAST_EPSILON) / target_epsilon)
 
   # ε is nearly a power of z, so that a root on logarithms is found quickly.
   guess = math.log(silo.rate * silo.steps**0.5 * shuffled)

@@ -1,10 +1,17 @@
 """Statistics of a metric over clients, and which clients are worse off."""
 
 import dataclasses
+import math
 
 import numpy as np
 import scipy.stats
 
+# How much of a metric can be rounding. The metrics of a client with a million
+# examples differ by at least a millionth if they are ratios of counts, and two
+# such differences by the square of this.
+ROUNDING = 1e-12
+# The range of what has no limits.
+UNBOUNDED = (-math.inf, math.inf)
 _QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
@@ -43,6 +50,7 @@ def summarize(
   weights: np.ndarray,
   higher_is_better: bool,
   hurt: np.ndarray | None = None,
+  metric_range: tuple[float, float] = UNBOUNDED,
 ) -> Summary:
   """Summarizes a metric over clients.
 
@@ -51,6 +59,7 @@ def summarize(
     weights: The number of examples or words that each client's metric is over.
     higher_is_better: The metric's direction.
     hurt: Which clients are worse off than with the baseline, if there is one.
+    metric_range: The lowest and the highest value of the metric.
 
   Returns:
     The summary.
@@ -61,7 +70,7 @@ def summarize(
     num_clients=len(metric),
     mean=float(metric.mean()),
     deviation=float(metric.std()),
-    interval=interval_of_mean(metric),
+    interval=interval_of_mean(metric, metric_range),
     weighted_mean=weighted_mean(metric, weights),
     quantiles={
       f'{q:g}': float(v)
@@ -100,8 +109,13 @@ def largest_tenth(metric: np.ndarray, weights: np.ndarray) -> float:
   return float(metric.astype(np.float64)[largest].mean())
 
 
-def interval_of_mean(metric: np.ndarray) -> tuple[float, float] | None:
-  """Returns Student's 95% confidence interval of the mean.
+def interval_of_mean(
+  metric: np.ndarray, metric_range: tuple[float, float] = UNBOUNDED
+) -> tuple[float, float] | None:
+  """Returns Student's 95% confidence interval of the mean, within a range.
+
+  What is outside the range is cut off. This loses no coverage, as the true mean
+  is within the range.
 
   With eight clients it contains the true mean in 94 % of cases if their metric
   is normal, in 91 % if it is as skewed as an accuracy near 1, and in 86 % if it
@@ -110,6 +124,7 @@ def interval_of_mean(metric: np.ndarray) -> tuple[float, float] | None:
 
   Args:
     metric: Each client's metric.
+    metric_range: The lowest and the highest value of the metric.
 
   Returns:
     The interval. None if there is only one client, or a metric is not finite.
@@ -119,13 +134,17 @@ def interval_of_mean(metric: np.ndarray) -> tuple[float, float] | None:
   error = scipy.stats.sem(metric)
   reach = float(scipy.stats.t.ppf(0.975, len(metric) - 1) * error)
   mean = float(np.mean(metric))
-  return mean - reach, mean + reach
+  lowest, highest = metric_range
+  return max(mean - reach, lowest), min(mean + reach, highest)
 
 
 def is_worse(
   metric: np.ndarray, than: np.ndarray, higher_is_better: bool
 ) -> np.ndarray:
-  """Tells which clients are strictly worse; a NaN is worse than a number."""
-  return (np.isnan(metric) & ~np.isnan(than)) | (
-    metric < than if higher_is_better else metric > than
-  )
+  """Tells which clients are worse by more than rounding.
+
+  A NaN is worse than a number.
+  """
+  is_less = metric < than if higher_is_better else metric > than
+  is_same = np.isclose(metric, than, rtol=ROUNDING, atol=0)
+  return (np.isnan(metric) & ~np.isnan(than)) | (is_less & ~is_same)

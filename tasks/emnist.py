@@ -8,7 +8,6 @@ examples are not used. The examples of held-out writers are shuffled once and
 halved.
 """
 
-from collections.abc import Sequence
 import dataclasses
 import functools
 
@@ -21,6 +20,7 @@ from tasks import task
 from tasks.data import arrays
 from tasks.data import devices
 from tasks.data import populations
+from tasks.data import rotations
 from tasks.data import tff_databases
 from tasks.models import cnn
 
@@ -31,8 +31,6 @@ _FEATURES = {
 # Motley's 400 and 500 of 3,400.
 _VALIDATION, _TEST = 400 / 3400, 500 / 3400
 
-UPRIGHT, ROTATED = 'upright', 'rotated'
-
 
 @dataclasses.dataclass(frozen=True)
 class EmnistSettings(devices.HeldOutSettings):
@@ -41,29 +39,7 @@ class EmnistSettings(devices.HeldOutSettings):
   only_digits: bool = settings.field(
     False, 'Whether to leave out the letters: 10 classes, not 62.'
   )
-  rotate_half: bool = settings.field(
-    False,
-    'Whether to turn the images of every other writer upside down, which makes'
-    ' two groups of writers.',
-  )
-
-
-def planted_groups(permuted_ids: Sequence[str]) -> task.Attribute:
-  """Makes the groups of `rotate_half`: every other client is rotated.
-
-  It counts in the order in which clients are split. Thus half of each
-  population is rotated.
-
-  Args:
-    permuted_ids: All clients, in the order of `EmnistSettings.permuted`.
-
-  Returns:
-    Each client's group, `UPRIGHT` or `ROTATED`.
-  """
-  return task.Attribute(
-    (UPRIGHT, ROTATED),
-    {client_id: i % 2 for i, client_id in enumerate(permuted_ids)},
-  )
+  rotate_half: bool = rotations.field()
 
 
 def load(
@@ -83,13 +59,14 @@ def load(
   permuted_ids = settings.permuted(list(writers.num_examples))
   attributes = {}
   if settings.rotate_half:
-    attributes[task.GROUP] = planted_groups(permuted_ids)
+    attributes[task.GROUP] = rotations.groups(permuted_ids)
 
   def load_client(client_id: str, limit: int | None) -> populations.Examples:
     examples = writers.read(client_id, limit)
     x = examples['pixels'][..., np.newaxis]
-    if attributes and attributes[task.GROUP].name(client_id) == ROTATED:
-      x = np.rot90(x, 2, axes=(1, 2))
+    group = attributes.get(task.GROUP)
+    if group and group.name(client_id) == rotations.ROTATED:
+      x = rotations.turn(x)
     where = f'label of {client_id}'
     with tff_databases.reading(writers.path, writers.advice):
       y = arrays.convert(examples['label'], np.int32, where)

@@ -121,6 +121,17 @@ class Federation:
       (from_client + w @ local) / total[:, np.newaxis], 1 / total
     )
 
+  @functools.cached_property
+  def hierarchical_posterior(self) -> Posterior:
+    """theta_m from all clients' numbers, in the model of this task."""
+    w, local = self._weights, self.local_posterior.mean
+    of_others = w.sum() - w
+    mean = (w @ local - w[:, np.newaxis] * local) / of_others[:, np.newaxis]
+    prior = 1 / (self.inter_variance + 1 / of_others)
+    total = 1 / self.variances + prior
+    share = (prior / total)[:, np.newaxis]
+    return Posterior((1 - share) * local + share * mean, 1 / total)
+
   @property
   def gains(self) -> np.ndarray:
     """Returns each client's gain by federated learning, equation (4)."""

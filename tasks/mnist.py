@@ -23,6 +23,7 @@ from tasks.data import downloads
 from tasks.data import files
 from tasks.data import partitions
 from tasks.data import populations
+from tasks.data import rotations
 from tasks.data import silos
 from tasks.models import cnn
 from tasks.models import linear
@@ -57,6 +58,7 @@ class MnistSettings(partitions.PartitionSettings):
   partition: str = partitions.field('power_law', _WRITER)
   num_clients: int = partitions.num_clients_field(1000)
   partition_seed: int = partitions.seed_field(70)
+  rotate_half: bool = rotations.field()
   model: str = settings.field(
     'logistic',
     "Multinomial logistic regression, or the network of the task 'emnist'.",
@@ -138,6 +140,12 @@ def load(settings: MnistSettings, data_dir: str | None, seed: int) -> task.Task:
   if settings.partition == _WRITER:
     columns = {_WRITER: _read_writers(data_dir, len(labels))}
   clients = partitions.make(settings, labels, data_dir, columns)
+  attributes = {}
+  if settings.rotate_half:
+    attributes[task.GROUP] = group = rotations.groups(list(clients))
+    for client_id, rows in clients.items():
+      if group.name(client_id) == rotations.ROTATED:
+        images[rows] = rotations.turn(images[rows])
 
   model: models.Model
   if settings.model == 'logistic':
@@ -158,5 +166,6 @@ def load(settings: MnistSettings, data_dir: str | None, seed: int) -> task.Task:
     higher_is_better=True,
     batch_size=10,
     padded=settings.model == 'logistic',
+    attributes=attributes,
     **silos.make_populations_of_rows(clients, take, settings.seed(seed)),
   )

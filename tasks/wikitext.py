@@ -22,6 +22,8 @@ from tasks.data import texts
 
 TOPICS = ('battle', 'film', 'video game', 'music', 'disease')
 OTHER = 'other'
+# The kinds of lines, see `read_lines`.
+TITLE, HEADING, PARAGRAPH = 'title', 'heading', 'paragraph'
 
 _ADVICE = (
   'Unpack WikiText-2 or WikiText-103 in the data folder, and name the folder'
@@ -79,34 +81,44 @@ def split_sentences(words: Sequence[str]) -> list[list[str]]:
   return sentences
 
 
-def read_articles(
-  lines: Iterator[str],
-) -> Iterator[tuple[str, list[list[str]]]]:
-  """Reads the title and the sentences of each article.
+def read_lines(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+  """Reads the lines of a file that are not blank.
 
   A title has a blank line, or nothing, before and after it, unlike lines of
   formulas that look similar.
 
   Args:
-    lines: The lines of a file.
+    lines: The lines.
 
   Yields:
-    The title and the sentences.
+    `TITLE` and what it says, `HEADING` and the line, or `PARAGRAPH` and the
+    line.
   """
-  title: str | None = None
-  sentences: list[list[str]] = []
   before, line = '', next(lines, None)
   while line is not None:
     behind = next(lines, None)
     alone = not before.strip() and not (behind or '').strip()
     matched = _TITLE.match(line) if alone else None
     if matched:
+      yield TITLE, matched[1]
+    elif line.strip():
+      yield HEADING if _HEADING.match(line) else PARAGRAPH, line
+    before, line = line, behind
+
+
+def read_articles(
+  lines: Iterator[str],
+) -> Iterator[tuple[str, list[list[str]]]]:
+  """Yields the title and the sentences of each article in a file's lines."""
+  title: str | None = None
+  sentences: list[list[str]] = []
+  for kind, text in read_lines(lines):
+    if kind == TITLE:
       if title is not None:
         yield title, sentences
-      title, sentences = matched[1], []
-    elif line.strip() and not _HEADING.match(line):
-      sentences += split_sentences(line.split())
-    before, line = line, behind
+      title, sentences = text, []
+    elif kind == PARAGRAPH:
+      sentences += split_sentences(text.split())
   if title is not None:
     yield title, sentences
 

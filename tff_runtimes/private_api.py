@@ -55,10 +55,12 @@ from tensorflow.python.eager import context as tensorflow_context
 from tensorflow.python.eager import execute
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.saved_model import function_deserialization
+from tensorflow_federated.proto.v0 import executor_pb2
 from tensorflow_federated.python.core.environments.tensorflow_backend import (
   tensorflow_tree_transformations,
 )
 from tensorflow_federated.python.core.impl.compiler import array
+from tensorflow_federated.python.core.impl.executors import value_serialization
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 
@@ -223,6 +225,33 @@ def to_data_set(
   return tensorflow_utils.make_data_set_from_elements(
     None, elements, element_type
   )
+
+
+def _to_value(sent: Any, type_spec: tff.Type) -> Any:
+  """Reads a value that a worker has sent."""
+  kind = sent.WhichOneof('value')
+  if kind == 'struct':
+    parts = tff.structure.to_elements(type_spec)
+    return tff.structure.Struct(
+      (name, _to_value(element.value, part_type))
+      for element, (name, part_type) in zip(sent.struct.element, parts)
+    )
+  if kind == 'federated' and not (sent.federated.value or type_spec.all_equal):
+    return []
+  return value_serialization.deserialize_value(sent, type_spec)[0]
+
+
+class RemoteExecutor(tff.framework.RemoteExecutor):
+  """Runs computations on a worker.
+
+  TFF's class cannot read the results of no clients, which are empty lists.
+  """
+
+  async def _compute(self, value_ref: Any, type_spec: tff.Type) -> Any:
+    request = executor_pb2.ComputeRequest(
+      executor=self._executor_id, value_ref=value_ref
+    )
+    return _to_value(self._stub.compute(request).value, type_spec)
 
 
 def worker_binary() -> str:

@@ -93,7 +93,7 @@ def create_context(
     check()
     # A computation whose argument tells no number of clients has none.
     cardinalities.setdefault(tff.CLIENTS, 0)
-    executor = tff.framework.RemoteExecutor(stub)
+    executor = private_api.RemoteExecutor(stub)
     executor.set_cardinalities(cardinalities)
     return executor
 

@@ -92,7 +92,8 @@ def _self_fl(
         others = tf.reduce_sum(weights) - weights[k]
         pushed = 1 / (inter_variance + variance[k]) / others
         wanted = tf.math.log1p(1 / (variance[k] * others))
-        of_step = -tf.math.log(1 - tf.minimum(eta / variance[k], 1.0))
+        ratio = eta / tf.reduce_sum(client.mask) / variance[k]
+        of_step = -tf.math.log(1 - tf.minimum(ratio, 1.0))
         steps = tf.clip_by_value(
           wanted / of_step, 1, float(settings.most_steps)
         )

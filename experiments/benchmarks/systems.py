@@ -77,6 +77,9 @@ def _federated_rounds(workload: Any, system: str, name: str) -> _Run:
   if system == 'example':
     numbers = np.tile(np.array(_PROTECTED, np.float32), [size, 1])
     attributes[tasks.PROTECTION] = numbers
+  if tasks.SIZE in method.needs:
+    sizes = [len(client.examples['y']) for client in workload.clients]
+    attributes[tasks.SIZE] = np.array(sizes, np.int32)
   states: Any = [
     method.initialize_client(np.array([0, k], np.int32)) for k in range(size)
   ]

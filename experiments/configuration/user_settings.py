@@ -185,6 +185,19 @@ class Request:
   algorithms: tuple[str, ...]
   layers: tuple[SettingsLayer, ...]
 
+  @property
+  def origin(self) -> str:
+    """Says which preset the settings come from."""
+    for layer in self.layers:
+      if layer.is_preset:
+        own_task = layer.last('task.name') or self.task
+        but = f' without those of its task {own_task}'
+        return (
+          f'Settings start from {layer.source}'
+          f'{"" if own_task == self.task else but}.'
+        )
+    return 'Settings start from the defaults, without a preset.'
+
 
 def preset_names() -> tuple[str, ...]:
   """Lists the presets that come with the code."""
@@ -245,7 +258,7 @@ def read(
 
   Args:
     preset: The path of a preset, or its name if it comes with the code; by
-      default the preset with the task's name, if there is one.
+      default the one with the task's name, if that is the task it is for.
     assignments: The values of `--set`, each 'name=value'.
     flags: The values of settings that have a separate flag.
 
@@ -277,11 +290,19 @@ def read_layers(preset: str | None, layers: Sequence[SettingsLayer]) -> Request:
   Raises:
     UserError: As in `read`.
   """
-  if preset is None and _task_name(layers) in preset_names():
-    preset = _task_name(layers)
   if preset is not None:
     layers = (read_preset(find_preset(preset)), *layers)
+  else:
+    layers = (*_preset_of_task(_task_name(layers)), *layers)
   return make_request(tuple(layers))
+
+
+def _preset_of_task(task: str) -> list[SettingsLayer]:
+  """Returns the preset with the name of a task, unless it is for another."""
+  if task not in preset_names():
+    return []
+  preset = read_preset(_PRESETS / f'{task}.toml')
+  return [preset] if preset.last('task.name') == task else []
 
 
 def _last(
@@ -317,7 +338,8 @@ def import_modules(modules: Sequence[str], source: str) -> None:
     source: The place where they are named, for errors.
 
   Raises:
-    UserError: If a module cannot be imported, or registers nothing.
+    UserError: If a module cannot be imported, registers nothing, or takes the
+      name of another method or task.
   """
   folder = str(paths.user_path('.'))
   if modules and folder not in sys.path:
@@ -339,6 +361,12 @@ def import_modules(modules: Sequence[str], source: str) -> None:
         f'{source}: modules: {name} registers no method or task. End it with a'
         ' line that does, as examples/feddyn.py and examples/sine_waves.py do.'
       )
+    for old, new in zip(before, _registered()):
+      if replaced := [entry for entry in old if new[entry] != old[entry]]:
+        raise errors.UserError(
+          f'{source}: modules: {name} registers {", ".join(replaced)}, but'
+          ' there is one already. Choose another name.'
+        )
 
 
 def make_request(layers: tuple[SettingsLayer, ...]) -> Request:

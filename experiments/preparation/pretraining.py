@@ -1,18 +1,19 @@
 """The training of a small GPT-2 on texts, on one machine.
 
 The texts are cut into pieces of 64 tokens, each of which is predicted from
-those before it in the piece. Adam takes a step for each 32 pieces, with a rate
-that rises in the first tenth of the steps and falls to zero in the rest.
+those before it in the piece. The first token of a span of text (`corpora`) is
+not predicted, as what came before it is missing. Adam takes a step for each 32
+pieces, with a rate that rises in the first tenth of the steps and falls to zero
+in the rest.
 """
 
 import asyncio
 import collections
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import dataclasses
 import json
 import math
 import pathlib
-import re
 import time
 from typing import Any, NamedTuple
 
@@ -25,11 +26,11 @@ from base import errors
 from base import seeds
 from experiments.command_line import stopping
 from experiments.command_line import terminal
+from experiments.preparation import corpora
 from experiments.reporting import folders
 from personalization import checkpoints
 from tasks.data import bpe
 from tasks.data import downloads
-from tasks.data import texts
 from tasks.models import gpt2
 from tasks.models import gpt2_files
 from tasks.models import models
@@ -38,30 +39,12 @@ from tasks.models import next_word
 LEARNED = 'learned'
 WEIGHTS = 'model.safetensors'
 
-_SPLITS = ('train', 'valid', 'test')
 _NUM_POSITIONS = 128
 _LENGTH, _BATCH_SIZE = 64, 32
 _HELD_OUT = 50  # One of so many pieces.
 _RATE, _WARMUP = 2e-3, 0.1
 _SECONDS_PER_CHECKPOINT = 20.0
 _SETTINGS = 'pretraining.json'
-# Where WikiText has spaces that other texts lack: within numbers and compounds,
-# before what ends a phrase, behind what begins one, in contractions, genitives
-# and ranges, inside quotation marks, and around the ends of lines.
-_SPACES = (
-  (re.compile(r' @([-,.])@ '), r'\1'),
-  (re.compile(r' ([,.;:!?%)\]])'), r'\1'),
-  (re.compile(r'([(\[$£]) '), r'\1'),
-  (re.compile(r" '(s|t|re|ve|ll|d|m)\b"), r"'\1"),
-  (re.compile(r"s ' "), "s' "),
-  (re.compile(r'(\d) – (\d)'), r'\1–\2'),
-  (re.compile(r'" ([^"\n]*?) ?"'), r'"\1"'),
-  (re.compile(r' *\n *'), '\n'),
-)
-_ADVICE_ON_TEXTS = (
-  'Unpack WikiText-2 or WikiText-103 in the data folder, and name the folder of'
-  ' its files as --source.'
-)
 _ADVICE_ON_TOKENIZER = (
   'Save vocab.json and merges.txt of GPT-2 in a folder there and name it as'
   f' --tokenizer, or take --tokenizer={LEARNED}.'
@@ -72,7 +55,7 @@ _ADVICE_ON_TOKENIZER = (
 class Settings:
   """The settings of a pre-training; `experiments.pretrain` explains each."""
 
-  source: str
+  sources: tuple[str, ...]
   tokenizer: str
   epochs: int
   vocabulary_size: int
@@ -80,6 +63,8 @@ class Settings:
   num_blocks: int
   seed: int
   join_tokens: bool = True
+  text_field: str = 'text'
+  left_out: corpora.LeftOut = dataclasses.field(default_factory=dict)
 
   @property
   def sizes(self) -> gpt2.Gpt2:
@@ -110,7 +95,7 @@ class LanguageModel:
   def mean_loss(
     self, weights: models.Weights, batch: models.Batch, mask: tf.Tensor
   ) -> tf.Tensor:
-    """The mean of -log p of the tokens of the pieces that count."""
+    """The mean of -log p of the tokens that are predicted."""
     pieces = batch['pieces']
     features = self.sizes.encode(weights, pieces[:, :-1])
     last = next_word.LastLayer(
@@ -119,33 +104,11 @@ class LanguageModel:
       tf.zeros([self.sizes.vocabulary_size]),
     )
     loss = -last.log_likelihood(tf.reshape(pieces[:, 1:], [-1]))
-    of_pieces = tf.reduce_mean(tf.reshape(loss, [-1, _LENGTH]), axis=1)
-    return models.mean(of_pieces, mask)
-
-
-def join_tokens(text: str) -> str:
-  """Takes out the spaces that WikiText has put around punctuation marks."""
-  for pattern, replacement in _SPACES:
-    text = pattern.sub(replacement, text)
-  return text
-
-
-def _read_texts(source: str, data_dir: str | None) -> list[str]:
-  """Reads the files that there are."""
-  names = [f'{source}/wiki.{split}.tokens' for split in _SPLITS]
-  found = []
-  for name in names:
-    path = texts.look_for(name, data_dir)
-    if path is not None:
-      with texts.open_lines(path) as lines:
-        found.append(''.join(lines))
-  if not found:
-    downloads.find(names[0], data_dir, _ADVICE_ON_TEXTS)  # Says where not.
-  return found
+    return models.mean(loss, tf.reshape(mask, [-1]))
 
 
 def _encoding(
-  settings: Settings, data_dir: str | None, corpus: list[str]
+  settings: Settings, data_dir: str | None, spans: list[str]
 ) -> bpe.Encoding:
   """Reads the tokenizer, or learns it."""
   size = settings.vocabulary_size
@@ -153,32 +116,52 @@ def _encoding(
     folder = downloads.find(settings.tokenizer, data_dir, _ADVICE_ON_TOKENIZER)
     return bpe.read(folder, size)
   terminal.say(f'Learning {size:,} tokens …')
-  encoding = bpe.learn(corpus, size)
+  encoding = bpe.learn(spans, size)
   if len(encoding) < size:
     raise errors.UserError(
-      f'The texts in {settings.source} have {len(encoding)} tokens, but'
-      f' --vocabulary_size is {size}. Set a smaller one.'
+      f'The texts in {", ".join(settings.sources)} have {len(encoding)} tokens,'
+      f' but --vocabulary_size is {size}. Set a smaller one.'
     )
   return encoding
 
 
-def _cut(numbers: list[int]) -> tuple[np.ndarray, np.ndarray]:
-  """Cuts a text into pieces, those to train on and those held out."""
+class Pieces(NamedTuple):
+  """Pieces of texts.
+
+  Attributes:
+    tokens: The tokens of each piece, `[pieces, _LENGTH + 1]`.
+    mask: 1 for each token after the first that is predicted, 0 for others,
+      `[pieces, _LENGTH]`.
+  """
+
+  tokens: np.ndarray
+  mask: np.ndarray
+
+  def take(self, rows: Any) -> 'Pieces':
+    """Returns some of the pieces."""
+    return Pieces(self.tokens[rows], self.mask[rows])
+
+
+def _cut(spans: Sequence[Sequence[int]]) -> tuple[Pieces, Pieces]:
+  """Cuts the tokens of spans into pieces to train on, and those held out."""
+  tokens = np.array([token for span in spans for token in span], np.int32)
+  is_predicted = np.ones(len(tokens), np.float32)
+  is_predicted[np.cumsum([0, *map(len, spans)])[:-1]] = 0
   # The last token of a piece is the first of the next one.
-  count = (len(numbers) - 1) // _LENGTH
+  count = max(len(tokens) - 1, 0) // _LENGTH
   starts = _LENGTH * np.arange(count)[:, np.newaxis]
-  pieces = np.array(numbers, np.int32)[starts + np.arange(_LENGTH + 1)]
+  places = starts + np.arange(_LENGTH + 1)
+  pieces = Pieces(tokens[places], is_predicted[places[:, 1:]])
   is_held_out = np.arange(count) % _HELD_OUT == _HELD_OUT - 1
-  return pieces[~is_held_out], pieces[is_held_out]
+  return pieces.take(~is_held_out), pieces.take(is_held_out)
 
 
-def _batches(pieces: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Yields batches and their masks; the last one is padded."""
-  for first in range(0, len(pieces), _BATCH_SIZE):
-    batch = pieces[first : first + _BATCH_SIZE]
-    missing = _BATCH_SIZE - len(batch)
-    mask = np.repeat(np.array([1, 0], np.float32), [len(batch), missing])
-    yield np.pad(batch, [(0, missing), (0, 0)]), mask
+def _batches(pieces: Pieces) -> Iterator[Pieces]:
+  """Yields batches of pieces; the last one is padded."""
+  for first in range(0, len(pieces.tokens), _BATCH_SIZE):
+    batch = pieces.take(slice(first, first + _BATCH_SIZE))
+    padding = [(0, _BATCH_SIZE - len(batch.tokens)), (0, 0)]
+    yield Pieces(*(np.pad(part, padding) for part in batch))
 
 
 def _rate(step: int, total: int) -> float:
@@ -201,21 +184,22 @@ def _adam(rate: tf.Tensor) -> optimizers.Optimizer:
 class Training:
   """A training that goes on where it was stopped."""
 
-  def __init__(self, settings: Settings, encoded: list[int]):
+  def __init__(self, settings: Settings, spans: Sequence[Sequence[int]]):
     self._settings = settings
-    self._pieces, self._held_out = _cut(encoded)
-    if not len(self._held_out):
+    self._pieces, self._held_out = _cut(spans)
+    if not len(self._held_out.tokens):
       raise errors.UserError(
-        f'The texts in {settings.source} have {len(encoded)} tokens, fewer than'
-        f' {_HELD_OUT} pieces of {_LENGTH}. Name longer ones.'
+        f'The texts in {", ".join(settings.sources)} have'
+        f' {sum(map(len, spans))} tokens, fewer than {_HELD_OUT} pieces of'
+        f' {_LENGTH}. Name longer ones.'
       )
-    self._steps_per_epoch = math.ceil(len(self._pieces) / _BATCH_SIZE)
+    self._steps_per_epoch = math.ceil(len(self._pieces.tokens) / _BATCH_SIZE)
     self.total = settings.epochs * self._steps_per_epoch
     self._objective = LanguageModel(settings.sizes)
     self._step = tf.function(self._take_step)
     self._loss = tf.function(
-      lambda weights, pieces, mask: self._objective.mean_loss(
-        weights, {'pieces': pieces}, mask
+      lambda weights, tokens, mask: self._objective.mean_loss(
+        weights, {'pieces': tokens}, mask
       )
     )
 
@@ -227,10 +211,10 @@ class Training:
     return tf.nest.map_structure(tf.convert_to_tensor, State(weights, slots))
 
   def _take_step(
-    self, state: State, pieces: tf.Tensor, mask: tf.Tensor, rate: tf.Tensor
+    self, state: State, tokens: tf.Tensor, mask: tf.Tensor, rate: tf.Tensor
   ) -> tuple[State, tf.Tensor]:
     slopes, loss = client_work.gradient(
-      self._objective, state.weights, {'pieces': pieces}, mask
+      self._objective, state.weights, {'pieces': tokens}, mask
     )
     adam = _adam(rate)
     slots = adam.with_numbers(state.slots)
@@ -251,34 +235,35 @@ class Training:
     while done < self.total:
       epoch, skipped = divmod(done, self._steps_per_epoch)
       rng = seeds.generator('pretraining', self._settings.seed, epoch)
-      order = rng.permutation(len(self._pieces))[skipped * _BATCH_SIZE :]
-      for pieces, mask in _batches(self._pieces[order]):
+      order = rng.permutation(len(self._pieces.tokens))
+      left = self._pieces.take(order[skipped * _BATCH_SIZE :])
+      for batch in _batches(left):
         rate = tf.constant(_rate(done, self.total), tf.float32)
-        state, loss = self._step(state, pieces, mask, rate)
+        state, loss = self._step(state, *batch, rate)
         done += 1
         yield done, state, float(loss)
 
   def perplexity(self, state: State) -> float:
     """The perplexity of what is held out."""
     total = sum(
-      float(self._loss(state.weights, pieces, mask)) * mask.sum()
-      for pieces, mask in _batches(self._held_out)
+      float(self._loss(state.weights, *batch)) * batch.mask.sum()
+      for batch in _batches(self._held_out)
     )
-    return math.exp(total / len(self._held_out))
+    return math.exp(total / self._held_out.mask.sum())
 
 
 def _check_settings(settings: Settings, folder: pathlib.Path) -> None:
   """Writes the settings, or holds them against those of the start."""
   path = folder / _SETTINGS
-  asked = dataclasses.asdict(settings)
+  asked = json.dumps(dataclasses.asdict(settings), indent=2)
   if not path.exists():
-    folders.write(path, json.dumps(asked, indent=2) + '\n')
+    folders.write(path, f'{asked}\n')
     return
   try:
     known = json.loads(path.read_text(encoding='utf-8'))
   except folders.DAMAGE:
     known = None
-  if known != asked:
+  if known != json.loads(asked):
     raise errors.UserError(
       f'{path} has the settings of another model. Name another --output_dir, or'
       ' remove that one.'
@@ -326,16 +311,20 @@ def main(
   Returns:
     The exit status.
   """
-  corpus = _read_texts(settings.source, data_dir)
-  if settings.join_tokens:
-    corpus = [join_tokens(text) for text in corpus]
+  spans = corpora.read(
+    settings.sources,
+    data_dir,
+    settings.join_tokens,
+    settings.text_field,
+    settings.left_out,
+  )
   with folders.locked(output_dir, _SETTINGS):
-    return _train(settings, corpus, data_dir, output_dir)
+    return _train(settings, spans, data_dir, output_dir)
 
 
 def _train(
   settings: Settings,
-  corpus: list[str],
+  spans: list[str],
   data_dir: str | None,
   output_dir: pathlib.Path,
 ) -> int:
@@ -345,8 +334,8 @@ def _train(
   if path.exists():
     print(f'{path} is finished.')
     return 0
-  encoding = _encoding(settings, data_dir, corpus)
-  training = Training(settings, encoding.encode('\n'.join(corpus)))
+  encoding = _encoding(settings, data_dir, spans)
+  training = Training(settings, [encoding.encode(span) for span in spans])
   manager = checkpoints.NpzProgramStateManager(
     output_dir / 'checkpoints', keep_total=2
   )

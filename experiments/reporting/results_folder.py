@@ -254,33 +254,48 @@ class RunFolder:
     Raises:
       UserError: If the file of the metrics is damaged.
     """
-    down = up = clients = 0.0
+    rounds = self._rounds_of(training)
+    sent = rounds.get('num_clients', np.zeros(0))
+    received = sent + rounds.get('dropped_clients', 0)
+    down = parameters_down * np.sum(received * rounds.get('share_received', 1))
+    up = parameters_up * np.sum(sent * rounds.get('share_sent', 1))
+    clients = max(np.sum(received), 1)
+    return {
+      'parameters_down': float(down / clients),
+      'parameters_up': float(up / clients),
+      'total_parameters': float(down + up),
+    }
+
+  def passes(self, training: str) -> float:
+    """Returns the mean of the measured 'passes'; 1 if they are not measured.
+
+    Args:
+      training: The name of the training.
+
+    Raises:
+      UserError: If the file of the metrics is damaged.
+    """
+    rounds = self._rounds_of(training)
+    if 'passes' not in rounds or not np.any(rounds['num_clients']):
+      return 1.0
+    return float(np.average(rounds['passes'], weights=rounds['num_clients']))
+
+  def _rounds_of(self, training: str) -> dict[str, np.ndarray]:
+    """Reads the metrics of a training's rounds; empty if there are none."""
     path = self.metrics_file(training)
     try:
       rounds = _read_rounds(path) if path.exists() else {}
-      if rounds:
-        sent = np.array(rounds['num_clients'])
-        received = sent + rounds['dropped_clients']
-        clients = float(np.sum(received))
-        down = float(np.sum(received * rounds.get('share_received', 1)))
-        up = float(np.sum(sent * rounds.get('share_sent', 1)))
+      return {name: np.array(values) for name, values in rounds.items()}
     except _DAMAGE as error:
       raise errors.UserError(
         f'{path} is damaged ({folders.fault(error)}). Delete it and'
         f' {self.checkpoint_dir(training)} to train again.'
       ) from error
-    down *= parameters_down
-    up *= parameters_up
-    return {
-      'parameters_down': down / max(clients, 1),
-      'parameters_up': up / max(clients, 1),
-      'total_parameters': down + up,
-    }
 
   def add(self, method: str, result: Result, rows: Sequence[Row]) -> None:
     """Adds the result and the clients of a method, and writes them."""
     against = {
-      other: _compare(rows, self.rows_of(other), result['higher_is_better'])
+      other: _compare(rows, self.rows_of(other), result)
       for other in self.results
     }
     self.results[method] = _to_json({**result, 'against': against})
@@ -304,7 +319,7 @@ class RunFolder:
 
 
 def _compare(
-  first: Sequence[Row], second: Sequence[Row], higher_is_better: bool
+  first: Sequence[Row], second: Sequence[Row], result: Result
 ) -> dict[str, Any]:
   """Compares two methods on the clients that both were evaluated on."""
   other = {row['client']: float(row['metric']) for row in second}
@@ -314,7 +329,8 @@ def _compare(
     comparison.compare(
       np.array([one[client] for client in clients]),
       np.array([other[client] for client in clients]),
-      higher_is_better,
+      result['higher_is_better'],
+      result['metric_range'],
     )
   )
 

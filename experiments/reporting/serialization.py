@@ -47,18 +47,24 @@ def make_result(outcome: outcomes.Outcome) -> results_folder.Result:
     outcome: The outcome of a method.
 
   Returns:
-    The metric and its direction; the number of clients that use each candidate;
-    the statistics of the test clients with personalization and without; the
-    metric over all test clients' examples together, and over those of each
-    known group; the mean of each candidate if all clients used it; the clients
-    that were left out; and further measurements.
+    The metric, its direction and its range; the number of clients that use each
+    candidate, or if none is chosen the statistics of all candidates; the
+    statistics of the test clients with personalization (with the last candidate
+    if none is chosen) and without; the metric over all test clients' examples
+    together, and over those of each known group; the mean of each candidate if
+    all clients used it; the clients that were left out; and further
+    measurements.
   """
   evaluated, measurement = outcome.evaluated, outcome.measurement
   before = outcome.test.before
   result: dict[str, Any] = {
     'metric': evaluated.metric,
     'higher_is_better': evaluated.higher_is_better,
+    'metric_range': list(evaluated.metric_range),
     'chosen': dict(outcome.num_chosen),
+    'all_reported': {
+      name: _summary(at) for name, at in outcome.all_reported.items()
+    },
     'test': _summary(outcome.test),
     'before': None if before is None else _summary(before),
     'pooled': outcome.test.pooled(),

@@ -17,6 +17,14 @@ CRITERIA = {
   'margin': 'better held out',
 }
 
+# The costs of a client, by their names in results.json.
+COSTS = {
+  'models_received': 'models received',
+  'models_sent': 'models sent',
+  'gradient_passes': 'passes for gradients',
+  'loss_passes': 'passes for losses alone',
+}
+
 # With fewer clients, the intervals of a mean are less reliable.
 _ENOUGH_CLIENTS = 20
 # The largest number of clusters whose shares are shown.
@@ -42,6 +50,19 @@ def _describe_clusters(sizes: Mapping[str, int]) -> str:
   shares = [f'{n / total:.0%}' for n in sorted(sizes.values(), reverse=True)]
   more = ', …' if len(shares) > _MOST_CLUSTERS else ''
   return f' ({", ".join(shares[:_MOST_CLUSTERS])}{more})'
+
+
+def _cells(test: Mapping[str, Any]) -> list[str]:
+  """Writes the statistics of the test clients that are in the table."""
+  mean = _number(test['mean'])
+  if test['mean'] is not None:
+    mean += f' ± {_number(test["deviation"])}'
+  return [
+    mean,
+    _interval(test['interval']),
+    _number(test['worst_tenth']),
+    '–' if test['hurt'] is None else f'{test["hurt"]:.0%}',
+  ]
 
 
 def of_results(
@@ -75,23 +96,21 @@ def of_results(
     table.add_column('privacy of the training')
 
   def add_row(
-    name: str, test: Mapping[str, Any], candidate: str, privacy: str = ''
+    name: str,
+    test: Mapping[str, Any] | None,
+    candidate: str = '',
+    privacy: str = '',
   ) -> None:
-    mean = _number(test['mean'])
-    if test['mean'] is not None:
-      mean += f' ± {_number(test["deviation"])}'
-    table.add_row(
-      name,
-      mean,
-      _interval(test['interval']),
-      _number(test['worst_tenth']),
-      '–' if test['hurt'] is None else f'{test["hurt"]:.0%}',
-      candidate,
-      *([privacy] if any_private else []),
-    )
+    cells = [''] * 4 if test is None else _cells(test)
+    table.add_row(name, *cells, candidate, *([privacy] if any_private else []))
 
   for method, result in results.items():
     privacy = result.get('privacy') or {'text': 'nothing is sent'}
+    if result.get('all_reported'):
+      add_row(method, None, 'none is chosen', privacy['text'])
+      for candidate, test in result['all_reported'].items():
+        add_row(f'  {candidate}', test)
+      continue
     chosen = _describe_choice(result['chosen'])
     if 'clusters' in result:
       chosen += _describe_clusters(result['clusters']['sizes'])
@@ -134,24 +153,35 @@ def of_groups(
   return table
 
 
+def cost_of(results: Sequence[results_folder.Result], name: str) -> str:
+  """Writes a cost of a client; the range, if groups or repeats differ in it.
+
+  Args:
+    results: The results of a method in all repeats.
+    name: The name of the cost; older results do not have all of them.
+  """
+  numbers = [
+    cost[name]
+    for result in results
+    for cost in result.get('costs', {}).values()
+    if name in cost
+  ]
+  if not numbers:
+    return '–'
+  ends = (f'{end:.4g}' for end in (min(numbers), max(numbers)))
+  return ' to '.join(dict.fromkeys(ends))
+
+
 def of_costs(
   results: Mapping[str, results_folder.Result],
 ) -> rich.table.Table:
-  """Makes the table of costs, as in table 4 of Liu et al.
-
-  If groups differ in their number of rounds, it has the range.
-  """
+  """Makes the table of costs, as in table 4 of Liu et al."""
   table = terminal.make_table('Costs of a client')
   table.add_column('method')
-  table.add_column('models received', justify='right')
-  table.add_column('passes over its examples', justify='right')
+  for column in COSTS.values():
+    table.add_column(column, justify='right')
   for method, result in results.items():
-    columns = []
-    for name in ('rounds', 'local_epochs'):
-      numbers = sorted({cost[name] for cost in result['costs'].values()})
-      ends = dict.fromkeys((numbers[0], numbers[-1]))
-      columns.append(' to '.join(f'{number:g}' for number in ends))
-    table.add_row(method, *columns)
+    table.add_row(method, *(cost_of([result], name) for name in COSTS))
   return table
 
 
@@ -185,18 +215,26 @@ def of_repeats(runs: repeats.Repeats) -> rich.table.Table:
   table.add_column('method')
   for column in ('mean', 'deviation over clients', 'hurt'):
     table.add_column(f'{column} ± over repeats', justify='right')
-  for method in runs.methods:
-    table.add_row(
-      method,
-      *(
-        _cell(runs.values(method, 'test', name), form)
-        for name, form in (
-          ('mean', '#.4g'),
-          ('deviation', '#.4g'),
-          ('hurt', '.1%'),
-        )
-      ),
+
+  def add_row(name: str, method: str, *where: str) -> None:
+    cells = (
+      _cell(runs.values(method, *where, number), form)
+      for number, form in (
+        ('mean', '#.4g'),
+        ('deviation', '#.4g'),
+        ('hurt', '.1%'),
+      )
     )
+    table.add_row(name, *cells)
+
+  for method in runs.methods:
+    all_reported = runs.names(method, 'all_reported')
+    if not all_reported:
+      add_row(method, method, 'test')
+      continue
+    table.add_row(f'{method} (none is chosen)')
+    for candidate in all_reported:
+      add_row(f'  {candidate}', method, 'all_reported', candidate)
   return table
 
 

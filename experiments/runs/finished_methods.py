@@ -33,6 +33,8 @@ def chosen_candidates(
 ) -> dict[str, str]:
   """Finds which candidate a finished run has chosen for clients.
 
+  If none is chosen, it is the last one.
+
   Args:
     run: The run.
     name: The method.
@@ -47,6 +49,8 @@ def chosen_candidates(
   """
   by_client = {row['client']: row['candidate'] for row in run.clients[name]}
   of_all = list(run.methods[name]['chosen'])
+  if not of_all:
+    of_all = list(run.methods[name]['candidates'])[-1:]
   for client in clients:
     if client not in by_client and len(of_all) > 1:
       raise errors.UserError(

@@ -143,7 +143,7 @@ def log_probabilities(
     },
   )
   finished = finished_methods.restore(folder, config, task, [name])[name]
-  method = dataclasses.replace(finished.method, evaluation_sets=(_SENTENCES,))
+  method = finished.method
   measured = evaluation.measure(
     method,
     finished.training.ended,

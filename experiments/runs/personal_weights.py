@@ -131,7 +131,6 @@ def personalize(
     personalizer=dataclasses.replace(
       finished.method.personalizer, trainer=trainer
     ),
-    evaluation_sets=(_WEIGHTS,),
   )
   names = [str(candidate) for candidate in method.candidates]
   for client, candidate in candidates.items():

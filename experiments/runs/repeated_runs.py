@@ -74,6 +74,7 @@ def main(
   by_seed = {
     seed: configs.resolve(request) for seed, request in requests.items()
   }
+  terminal.say(next(iter(requests.values())).origin)
   output_dir = output_dir or _default_folder(next(iter(by_seed.values())))
   repeated = run(by_seed, output_dir, data_dir)
   tables.print_repeats(repeated)

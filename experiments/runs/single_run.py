@@ -134,6 +134,7 @@ class Training:
     ended: The state that it ended with.
     seconds: How long it took; None if it continued a checkpoint.
     before: The training whose result it started from, if there is one.
+    communication: The parameters that it sent, without those of `before`.
     costs: Its costs for a client, without those of `before`, by group.
   """
 
@@ -142,6 +143,7 @@ class Training:
   ended: training.Trained
   seconds: float | None
   before: 'Training | None'
+  communication: Mapping[str, float]
   costs: Mapping[int, costs.Cost]
 
 
@@ -213,13 +215,23 @@ class Trainings:
         curves,
       )
       before = method.before
+      communication = self._folder.communication(
+        name, stage.method.parameters_down, stage.method.parameters_up
+      )
+      one_model = stage.method.model_parameters
+      of_round = costs.Round(
+        communication['parameters_down'] / one_model,
+        communication['parameters_up'] / one_model,
+        self._folder.passes(name),
+      )
       self._done[key] = Training(
         name,
         stage,
         ended,
         seconds,
         None if before is None else self._done[before.training_key],
-        costs.of_training(method, schedule, self._settings),
+        communication,
+        costs.of_training(method, schedule, self._settings, of_round),
       )
     return self._done[key]
 
@@ -279,26 +291,28 @@ def evaluate(
   return outcomes.Outcome(evaluated, task, config.measurement, choice, others)
 
 
-def _communication(
-  trained: Training, folder: results_folder.RunFolder
-) -> dict[str, float]:
+def _communication(trained: Training) -> dict[str, float]:
   """Counts the parameters that a training sent.
 
   The total includes the trainings before it.
   """
-  method = trained.stage.method
-  counted = folder.communication(
-    trained.name, method.parameters_down, method.parameters_up
-  )
+  counted = dict(trained.communication)
   if trained.before is not None:
-    before = _communication(trained.before, folder)
+    before = _communication(trained.before)
     counted['total_parameters'] += before['total_parameters']
   return counted
 
 
-def _costs(trained: Training, method: methods.Method) -> dict[str, Any]:
+def _costs(
+  trained: Training,
+  method: methods.Method,
+  evaluated: evaluation.Evaluation,
+  batch_size: int,
+) -> dict[str, Any]:
   """Counts a method's costs for a client, by group if there are groups."""
-  shared = costs.of_personalization(method)
+  shared = costs.of_personalization(
+    method, evaluated.num_personalization.tolist(), batch_size
+  )
   before = trained.before
   while before is not None:
     # Only the last training differs between groups.
@@ -385,8 +399,13 @@ def run(
         'diverged': trained.ended.diverged,
         'skipped_in_training': list(trained.ended.skipped_clients),
         'frozen_weights_sha256': method.trainer.model.frozen_digest,
-        'communication': _communication(trained, folder),
-        'costs': _costs(trained, method),
+        'communication': _communication(trained),
+        'costs': _costs(
+          trained,
+          method,
+          outcome.evaluated,
+          config.training.batch_size or task.batch_size,
+        ),
         'privacy': serialization.make_guarantee(method.guarantee),
       }
       folder.add(name, result, serialization.make_rows(name, outcome))
@@ -424,6 +443,7 @@ def main(
 ) -> int:
   """Runs a user's request and shows the results; returns the exit status."""
   config = configs.resolve(request)
+  terminal.say(request.origin)
   output_dir = output_dir or paths.user_path(
     f'results/{config.task}-{config.digest()}'
   )

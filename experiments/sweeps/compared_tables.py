@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -60,6 +61,15 @@ def _of_clients(result: grid_results.PointResult) -> dict[str, list[float]]:
   return found
 
 
+def _metric_range(record: Mapping[str, Any]) -> tuple[float, float]:
+  """Returns the range of the metric; older records do not have it."""
+  lowest, highest = record.get('metric_range', (None, None))
+  return (
+    -math.inf if lowest is None else lowest,
+    math.inf if highest is None else highest,
+  )
+
+
 def compare(
   winners: Mapping[str, grid_results.PointResult],
 ) -> dict[str, dict[str, dict[str, Any]]]:
@@ -93,7 +103,9 @@ def compare(
           np.array([np.mean(clients[row][c]) for c in chosen])
           for row in (first, second)
         )
-        compared = comparison.compare(one, other, record['higher_is_better'])
+        compared = comparison.compare(
+          one, other, record['higher_is_better'], _metric_range(record)
+        )
         of_pair[group] = dataclasses.asdict(compared)
   return found
 

@@ -154,6 +154,8 @@ class GridFile:
     points: The points.
     detailed: Whether the records of runs have `grid_work.make_details`.
     halving: How points are tried for fewer rounds first; None if they are not.
+    only: The rows to run; if empty, all of them. The results of the others are
+      shown if they are finished.
   """
 
   source: str
@@ -163,15 +165,24 @@ class GridFile:
   points: tuple[Point, ...]
   detailed: bool = False
   halving: Halving | None = None
+  only: tuple[str, ...] = ()
+
+  def runs_row(self, row: str) -> bool:
+    """Tells whether the points of a row are to be run."""
+    return not self.only or row in self.only
 
   def changed(
-    self, num_repeats: int | None, settings: Mapping[str, Any]
+    self,
+    num_repeats: int | None,
+    settings: Mapping[str, Any],
+    only: tuple[str, ...] = (),
   ) -> 'GridFile':
-    """Returns the grid with fewer repeats, and with other settings.
+    """Returns the grid with fewer repeats, other settings, or fewer rows.
 
     Args:
       num_repeats: The number of seeds, the first ones; None for all.
       settings: Settings of all points.
+      only: The rows to run; if empty, all of them.
 
     Raises:
       UserError: If there are not as many seeds.
@@ -186,8 +197,14 @@ class GridFile:
       for point in self.points
     )
     return dataclasses.replace(
-      self, repeats=self.repeats[:num_repeats], points=points
+      self, repeats=self.repeats[:num_repeats], points=points, only=only
     )
+
+  def origins(self) -> list[str]:
+    """Says which presets the settings of the points come from."""
+    (seed, *_) = self.repeats
+    found = (self.request(point, seed).origin for point in self.points)
+    return list(dict.fromkeys(found))
 
   def request(self, point: Point, seed: int) -> user_settings.Request:
     """Asks for one run of a point.

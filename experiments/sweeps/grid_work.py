@@ -29,8 +29,10 @@ from tasks import task as tasks
 # The number of programs of rounds whose batches are kept for the next training
 # with the same seed, and of cohorts whose data are kept.
 _KEPT = 10
-# The number of digits of a number in a record.
+# The number of digits of a number in a record, and of each client's metric, of
+# which true ties must not be broken.
 _DIGITS = 7
+_CLIENT_DIGITS = 15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,12 +178,12 @@ def _build(config: configs.Config, task: tasks.Task) -> methods.Method:
   return method
 
 
-def _number(value: float) -> float | None:
-  return float(f'{value:.{_DIGITS}g}') if np.isfinite(value) else None
+def _number(value: float, digits: int = _DIGITS) -> float | None:
+  return float(f'{value:.{digits}g}') if np.isfinite(value) else None
 
 
-def _numbers(values: np.ndarray) -> list[float | None]:
-  return [_number(value) for value in values]
+def _of_clients(values: np.ndarray) -> list[float | None]:
+  return [_number(value, _CLIENT_DIGITS) for value in values]
 
 
 def _means(outcome: outcomes.Outcome, name: str) -> dict[str, float | None]:
@@ -225,10 +227,11 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
     'seed': run.config.training.seed,
     'metric': evaluated.metric,
     'higher_is_better': evaluated.higher_is_better,
+    'metric_range': [_number(end) for end in evaluated.metric_range],
     'chosen_by': outcome.choice.metric or evaluated.metric,
     'validation': _number(outcome.validation),
     'clients': list(evaluated.test.client_ids),
-    'test': _numbers(test.values),
+    'test': _of_clients(test.values),
     'weighted_mean': _number(
       summaries.weighted_mean(test.values, test.weights)
     ),
@@ -243,7 +246,7 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
     'means': {name: _means(outcome, name) for name in evaluated.test.names},
   }
   if test.before is not None and test.hurt is not None:
-    record['before'] = _numbers(test.before.values)
+    record['before'] = _of_clients(test.before.values)
     record['hurt'] = _number(test.hurt.mean())
   if outcome.groups is not None:
     record['client_groups'] = list(outcome.groups)
@@ -308,7 +311,7 @@ def make_details(
     of_candidate = outcomes.SetOutcome(evaluated, evaluated.test, chosen)
     by_candidate[str(candidate)] = {
       'pooled': _number(of_candidate.pooled()),
-      'test': _numbers(of_candidate.values),
+      'test': _of_clients(of_candidate.values),
     }
   frozen = outcome.task.model.frozen.values()
   return {

@@ -68,7 +68,8 @@ class _Rung:
     ]
     first: dict[str, grid_work.GridRun] = {}
     for run in runs:
-      first.setdefault(run.key, run)
+      if contents.runs_row(run.point.name):
+        first.setdefault(run.key, run)
     self.runs = list(first.values())
 
   def num_done(self, records: grid_records.GridRecords) -> int:
@@ -118,9 +119,9 @@ class Grid:
   @property
   def is_another(self) -> bool:
     """Whether there are finished runs, but none of this grid."""
-    keys = {run.key for run in self._rungs[0].runs}
     finished = self._records.by_key
-    return bool(finished) and keys.isdisjoint(finished)
+    results = self._rungs[0].results(self._records)
+    return bool(finished) and not any(result.records for result in results)
 
   def jobs(self) -> list[grid_work.Job]:
     """Makes the jobs that are left to do."""
@@ -141,7 +142,8 @@ class Grid:
 
   def dry_run(self) -> None:
     """Lists the points, and says how long they take."""
-    points = self._rungs[0].contents.points
+    contents = self._rungs[0].contents
+    points = [p for p in contents.points if contents.runs_row(p.name)]
     for point in points:
       print(point)
     jobs = self.jobs()
@@ -402,6 +404,8 @@ def open_grid(
       f'{folder} has the results of another grid: {len(records.by_key)}'
       ' runs, of which none is of this one. Name another output_dir.'
     )
+  for origin in contents.origins():
+    terminal.say(origin)
   return grid
 
 
@@ -409,7 +413,10 @@ def default_folder(
   contents: grid_file.GridFile, path: pathlib.Path
 ) -> pathlib.Path:
   """Returns the folder of a grid that is in a file, and of no other."""
-  text = json.dumps(dataclasses.asdict(contents), sort_keys=True)
+  # All of its rows are run.
+  fields = {**dataclasses.asdict(contents)}
+  fields.pop('only')
+  text = json.dumps(fields, sort_keys=True)
   digest = hashlib.sha256(text.encode()).hexdigest()[:8]
   return paths.user_path(f'results/{path.stem}-{digest}')
 

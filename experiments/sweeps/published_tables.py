@@ -55,13 +55,33 @@ class PublishedTable:
     return tuple(dict.fromkeys(point.name for point in self.whole.points))
 
   def changed(
-    self, num_repeats: int | None, settings: Mapping[str, Any]
+    self,
+    num_repeats: int | None,
+    settings: Mapping[str, Any],
+    only: Sequence[str] = (),
   ) -> 'PublishedTable':
-    """Returns the table with other grids, see `GridFile.changed`."""
+    """Returns the table with other grids, see `GridFile.changed`.
+
+    Args:
+      num_repeats: The number of seeds, the first ones; None for all.
+      settings: Settings of all points.
+      only: The rows to run, as the file names them; if empty, all of them.
+
+    Raises:
+      UserError: If there is no such row, or not as many seeds.
+    """
+    named = {
+      row: self.cells[row].method if self.cells else row for row in self.rows
+    }
+    for name in only:
+      if name not in named.values():
+        known = dict.fromkeys(named.values())
+        raise errors.UserError(f'--row: {errors.unknown("row", name, known)}')
+    rows = tuple(row for row, name in named.items() if name in only)
     return dataclasses.replace(
       self,
-      whole=self.whole.changed(num_repeats, settings),
-      best=self.best and self.best.changed(num_repeats, settings),
+      whole=self.whole.changed(num_repeats, settings, rows),
+      best=self.best and self.best.changed(num_repeats, settings, rows),
     )
 
 

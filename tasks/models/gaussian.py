@@ -6,6 +6,7 @@ import dataclasses
 
 import tensorflow as tf
 
+from tasks.models import metrics
 from tasks.models import models
 
 
@@ -35,6 +36,10 @@ class GaussianMean(models.Model):
     )
 
   @property
+  def loss_is_total(self) -> bool:
+    return True
+
+  @property
   def parts(self) -> Mapping[str, tuple[str, ...]]:
     return {models.ENCODER: (), models.HEAD: ('mean',)}
 
@@ -56,6 +61,10 @@ class GaussianMean(models.Model):
     squares = tf.reduce_sum(tf.square(scores - batch['y']), axis=1)
     # Padding has a variance of zero.
     return tf.math.divide_no_nan(squares, 2 * batch['variance'])
+
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return {'l1_error': metrics.ERROR, 'parent_l1_error': metrics.ERROR}
 
   def prediction_statistics(
     self, predicted: tf.Tensor, batch: models.Batch

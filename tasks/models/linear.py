@@ -12,6 +12,7 @@ from typing import Literal
 
 import tensorflow as tf
 
+from tasks.models import metrics
 from tasks.models import models
 
 
@@ -94,13 +95,20 @@ class LinearRegression(LinearModel):
   def score_loss(self, scores: tf.Tensor, batch: models.Batch) -> tf.Tensor:
     return 0.5 * tf.square(scores - batch['y'])
 
+  @property
+  def _metric(self) -> str:
+    return 'squared_error' if self.whole_error else 'half_squared_error'
+
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return {self._metric: metrics.ERROR}
+
   def prediction_statistics(
     self, predicted: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
     half = self.score_loss(predicted, batch)
-    if self.whole_error:
-      return collections.OrderedDict(squared_error=models.each_as_one(2 * half))
-    return collections.OrderedDict(half_squared_error=models.each_as_one(half))
+    error = 2 * half if self.whole_error else half
+    return collections.OrderedDict({self._metric: models.each_as_one(error)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +159,10 @@ class SupportVectorMachine(LinearModel):
     if self.l2:
       losses += self.l2 * sum(map(tf.nn.l2_loss, weights.values()))
     return losses
+
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return {'accuracy': metrics.SHARE}
 
   def prediction_statistics(
     self, predicted: tf.Tensor, batch: models.Batch

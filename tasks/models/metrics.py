@@ -7,6 +7,7 @@ and the sums over a group of clients the group's metric.
 
 from collections.abc import Callable
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,23 @@ class Metric:
   Leading axes, such as clients or candidates, stay.
 
   Attributes:
-    value: Computes the metric; NaN if it is over no entries.
+    value: Computes the metric in float64; NaN if it is over no entries.
     weight: Computes the number of entries, examples or words, it is over.
+    range: The lowest and the highest value that the metric can have.
   """
 
   value: Callable[[Any], np.ndarray]
   weight: Callable[[Any], np.ndarray]
+  range: tuple[float, float] = (-math.inf, math.inf)
 
 
 def _divide(total: np.ndarray, by: np.ndarray, otherwise: float) -> np.ndarray:
   """Divides; the result is `otherwise` where the divisor is 0."""
-  dtype = np.result_type(total, by, np.float32)
-  result = np.full(np.shape(total), otherwise, dtype)
-  return np.divide(total, by, out=result, where=np.greater(by, 0))
+  result = np.full(np.shape(total), otherwise, np.float64)
+  # In float32, 3/10 - 2/10 and 8/10 - 7/10 would not be the same.
+  return np.divide(
+    total, by, out=result, where=np.greater(by, 0), dtype=np.float64
+  )
 
 
 def _macro_f1(confusion: np.ndarray) -> np.ndarray:
@@ -48,11 +53,15 @@ def _macro_f1(confusion: np.ndarray) -> np.ndarray:
   return np.where(empty, np.nan, f1.mean(axis=-1))
 
 
-# A mean, such as an accuracy or a mean error, from <sum, number>.
+# A mean, from <sum, number>.
 MEAN = Metric(
   value=lambda sums: _divide(sums[0], sums[1], np.nan),
   weight=lambda sums: sums[1],
 )
+# The mean of numbers from 0 to 1, such as an accuracy.
+SHARE = dataclasses.replace(MEAN, range=(0.0, 1.0))
+# The mean of errors, none of which is negative.
+ERROR = dataclasses.replace(MEAN, range=(0.0, math.inf))
 
 
 def _perplexity(sums: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
@@ -65,6 +74,7 @@ def _perplexity(sums: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
 PERPLEXITY = Metric(
   value=_perplexity,
   weight=lambda sums: sums[1],
+  range=(1.0, math.inf),
 )
 # From the counts of each true class (rows) and predicted class (columns), `[…,
 # classes, classes]`. Equals scikit-learn's with zero_division=0 if its `labels`
@@ -72,6 +82,7 @@ PERPLEXITY = Metric(
 MACRO_F1 = Metric(
   value=_macro_f1,
   weight=lambda confusion: confusion.sum(axis=(-2, -1)),
+  range=(0.0, 1.0),
 )
 
 
@@ -106,4 +117,4 @@ def false_accepts(false_rejects: float) -> Metric:
     of_label = counts.sum(axis=-1)
     return of_label.sum(axis=-1) * np.all(of_label > 0, axis=-1)
 
-  return Metric(value, weight)
+  return Metric(value, weight, range=(0.0, 1.0))

@@ -93,6 +93,14 @@ class Model(abc.ABC):
     return 0
 
   @property
+  def loss_is_total(self) -> bool:
+    """Whether a client's mean loss is the loss of all its examples together.
+
+    With most models it is the loss of one of them.
+    """
+    return False
+
+  @property
   def encodes_by_head(self) -> bool:
     """Whether `encode` reads weights of the head, too."""
     return False
@@ -252,7 +260,7 @@ class Model(abc.ABC):
 
   @property
   def metrics(self) -> Mapping[str, metrics.Metric]:
-    """The metrics that are not means, by the names of their statistics."""
+    """The metrics by the names of their statistics; any other is a mean."""
     return {}
 
   def target(self, batch: Batch) -> tf.Tensor:
@@ -351,6 +359,10 @@ class Classifier(Model):
   def predict_softly(self, scores: tf.Tensor) -> tf.Tensor:
     return tf.nn.softmax(scores)
 
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return {'accuracy': metrics.SHARE}
+
   def prediction_statistics(
     self, predicted: tf.Tensor, batch: Batch
   ) -> Statistics:
@@ -363,6 +375,10 @@ class Regressor(Model):
 
   def score_loss(self, scores: tf.Tensor, batch: Batch) -> tf.Tensor:
     return tf.square(scores - batch['y'])
+
+  @property
+  def metrics(self) -> Mapping[str, metrics.Metric]:
+    return {'squared_error': metrics.ERROR}
 
   def prediction_statistics(
     self, predicted: tf.Tensor, batch: Batch
@@ -401,6 +417,10 @@ class AppendedVector(Model):
   @property
   def num_values(self) -> Mapping[str, int]:
     return self.model.num_values
+
+  @property
+  def loss_is_total(self) -> bool:
+    return self.model.loss_is_total
 
   @property
   def parts(self) -> Mapping[str, tuple[str, ...]]:

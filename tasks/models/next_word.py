@@ -179,7 +179,7 @@ class NextWordModel(models.Model):
 
   @property
   def metrics(self) -> Mapping[str, metrics.Metric]:
-    return {'perplexity': metrics.PERPLEXITY}
+    return {'accuracy': metrics.SHARE, 'perplexity': metrics.PERPLEXITY}
 
   def judge_scores(self, scores: Any, batch: models.Batch) -> models.Statistics:
     return collections.OrderedDict(

@@ -40,7 +40,7 @@ class ClassifierWithF1(models.Classifier):
 
   @property
   def metrics(self) -> Mapping[str, metrics.Metric]:
-    return {'macro_f1': metrics.MACRO_F1}
+    return {**super().metrics, 'macro_f1': metrics.MACRO_F1}
 
   def prediction_statistics(
     self, predicted: tf.Tensor, batch: models.Batch

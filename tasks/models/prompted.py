@@ -198,7 +198,7 @@ class FrozenGpt2(models.Model):
 
   @property
   def metrics(self) -> Mapping[str, metrics.Metric]:
-    return {'perplexity': metrics.PERPLEXITY}
+    return {'accuracy': metrics.SHARE, 'perplexity': metrics.PERPLEXITY}
 
   def judge_scores(
     self, scores: Scores, batch: models.Batch

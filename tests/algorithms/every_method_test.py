@@ -14,6 +14,7 @@ from algorithms import mocha
 from algorithms import pfedkm
 from algorithms import registry
 from tasks.models import metrics
+from tests.algorithms import functions
 from tests.algorithms import helpers
 
 # Settings that make a method quick to run.
@@ -171,12 +172,29 @@ def _models(method, state):
   }
 
 
-def test_both_runtimes_give_the_same(method):
-  results = []
-  for runtime in ('native', 'cohort'):
-    with helpers.on(runtime):
-      results.append(_run_and_personalize(method))
-  helpers.assert_close(*results)
+@pytest.fixture(name='functions', scope='module')
+def _functions(method):
+  return functions.Functions(method)
+
+
+@pytest.mark.parametrize('runtime', ['native', 'cohort'])
+@pytest.mark.parametrize('rounds', [0, 2])
+def test_the_computations_do_what_the_functions_do(
+  method, functions, runtime, rounds
+):
+  with helpers.on(runtime):
+    # The last two clients are in none of the earlier rounds.
+    *clients, fourth, fifth = helpers.make_clients(method)
+    before = helpers.run(method, rounds, clients)
+    clients = [*before.clients, fourth, fifth]
+    expected = functions.personalize(before.state, helpers.hold_out(clients))
+    found = method.personalize(before.state, helpers.hold_out(clients))
+    helpers.assert_close(found, expected)
+    if method.trains:
+      server, client_states = functions.next(before.state, clients)
+      after = helpers.run(method, 1, clients, before.state)
+      helpers.assert_close(after.state.server, server)
+      helpers.assert_close([c.state for c in after.clients], client_states)
 
 
 def test_trains_with_the_settings_that_are_defaults(name):

@@ -83,9 +83,12 @@ def test_three_rounds_are_those_of_numpy(case):
 
 
 def test_size_weighting_counts_what_clients_say_they_have():
-  # The clients say 0 and 1 in turns.
-  state = helpers.run(_build(client_weighting='size')).state
-  expected = _rounds(lambda update: update, counts=[0, 1, 0, 1, 0])
+  method, sizes = _build(client_weighting='size'), [0, 1, 0, 1, 0]
+  clients = helpers.make_clients(
+    method, attributes=[{'size': size} for size in sizes]
+  )
+  state = helpers.run(method, clients=clients).state
+  expected = _rounds(lambda update: update, counts=sizes)
   np.testing.assert_allclose(_model(state), expected, rtol=1e-4, atol=1e-6)
 
 

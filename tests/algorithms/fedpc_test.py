@@ -237,6 +237,8 @@ def test_the_first_candidate_is_the_frozen_model():
     '4 updates, 2 examples',
     '4 updates, all examples',
   ]
+  assert not method.candidates_compete
+  assert method.baseline is None
   results = prompting.personalize(method, after.state, after.clients)
   for data, result in zip(prompting.all_data(seed=1), results):
     expected = prompting.loss(_MODEL.pretrained, {}, data)

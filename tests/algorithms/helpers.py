@@ -16,6 +16,7 @@ from algorithms import methods
 from algorithms import process
 from algorithms import registry
 from algorithms import trainers
+from tasks import task
 from tasks.data import batches
 from tasks.models import linear
 from tasks.models import models
@@ -148,19 +149,30 @@ def make_clients(
 ) -> list[trainers.Client]:
   """Makes the clients of a first round, by default five of them.
 
-  By default their attributes are 0 and 1 in turns.
+  By default their attributes are 0 and 1 in turns, and their size is that of
+  their data.
   """
   if data_of_clients is None:
     data_of_clients = all_data()
   if attributes is None:
-    turns = [{name: k for name in method.needs} for k in range(2)]
+    names = [name for name in method.needs if name != task.SIZE]
+    turns = [dict.fromkeys(names, k) for k in range(2)]
     attributes = itertools.cycle(turns)
+
+  def with_size(
+    known: Mapping[str, int], client_data: batches.ClientData
+  ) -> Mapping[str, int]:
+    if task.SIZE not in method.needs or task.SIZE in known:
+      return known
+    used = client_data.indices[client_data.mask > 0]
+    return {**known, task.SIZE: len(np.unique(used))}
+
   return [
     trainers.Client(
       data=client_data,
       state=method.initialize_client(np.array([0, k], np.int32)),
       seed=np.array([1, k], np.int32),
-      attributes=collections.OrderedDict(known),
+      attributes=collections.OrderedDict(with_size(known, client_data)),
     )
     for k, (client_data, known) in enumerate(zip(data_of_clients, attributes))
   ]

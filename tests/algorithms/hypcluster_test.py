@@ -83,41 +83,6 @@ def test_held_out_clients_pick_the_cluster_of_their_group():
 
 
 @pytest.mark.parametrize('warmstart_rounds', [0.0, 2.0, 1e9])
-def test_one_cluster_is_fedavg(warmstart_rounds):
-  method = _build(num_clusters=1, warmstart_rounds=warmstart_rounds)
-  start = method.initial_state([0, 1]).server.models[0]
-  # The optimizer starts anew after two rounds of warm start.
-  rounds = 2 if warmstart_rounds == 2 else 4
-  after = helpers.run(method, rounds)
-  expected = _fedavg_from(start, rounds)
-  _assert_same_weights(
-    after.state.server.models[0], expected.state.server.model
-  )
-  assert after.metrics['cluster_0'] == 1
-  for name, value in expected.metrics.items():
-    assert after.metrics[name] == pytest.approx(value, abs=1e-5)
-
-
-def test_the_warm_start_is_fedavg_for_each():
-  method = _build(num_clusters=3, warmstart_rounds=2.0)
-  start = method.initial_state([0, 1]).server.models
-  after = helpers.run(method, rounds=2)
-  for first, weights in zip(start, after.state.server.models):
-    expected = _fedavg_from(first, rounds=2)
-    _assert_same_weights(weights, expected.state.server.model)
-
-
-@pytest.mark.parametrize('rounds, anew', [(1, False), (2, True)])
-def test_optimizers_start_anew_after_the_warm_start(rounds, anew):
-  method = _build(warmstart_rounds=2.0)
-  fresh = method.initial_state([0, 1]).server.optimizers
-  after = helpers.run(method, rounds)
-  for first, now in zip(fresh, after.state.server.optimizers):
-    first, now = tf.nest.flatten(first), tf.nest.flatten(now)
-    assert all(map(np.array_equal, first, now)) == anew
-
-
-@pytest.mark.parametrize('warmstart_rounds', [0.0, 2.0, 1e9])
 def test_both_runtimes_give_the_same_with_the_robust_aggregator(
   warmstart_rounds,
 ):

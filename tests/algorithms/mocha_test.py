@@ -52,23 +52,30 @@ def _run(method, rounds, state=None):
 
 
 @pytest.mark.parametrize('shape', [(5, 30), (30, 5), (6, 6)])
+@pytest.mark.parametrize('spread', [1.0, 1e-3, 0.0])
 @pytest.mark.parametrize('relationship', ['sigma', 'inverse'])
-def test_relate_is_the_root_over_its_trace(shape, relationship):
-  w = np.random.default_rng(1).normal(size=shape)
-  w[0] = w[1]  # So that there is always an eigenvalue that is too small.
-  eigenvalues, vectors = linalg.eigh(w @ w.T)
-  root = (vectors * np.sqrt(np.maximum(eigenvalues, 1e-8))) @ vectors.T
-  expected = root / np.trace(root)
+@pytest.mark.parametrize('compiled', [False, True])
+def test_relate_is_the_root_over_its_trace(
+  shape, spread, relationship, compiled
+):
+  # Models are alike, and two are the same, so that there are eigenvalues near
+  # the smallest one, and always one that is too small.
+  rng = np.random.default_rng(1)
+  w = (rng.normal(size=shape[1]) + spread * rng.normal(size=shape)).astype('f4')
+  w[0] = w[1]
+  eigenvalues, vectors = linalg.eigh(w.astype('f8') @ w.T.astype('f8'))
+  roots = np.sqrt(np.maximum(eigenvalues, 1e-8))
   if relationship == 'inverse':
-    expected = linalg.inv(expected)
-  actual = mocha.relate(tf.constant(w, tf.float32), relationship)
-  # Of what is orthogonal to all models, 1e-8 is less than float32 can tell.
+    expected = (vectors / roots) @ vectors.T * roots.sum()
+  else:
+    expected = (vectors * roots) @ vectors.T / roots.sum()
+  relate = tf.function(mocha.relate, jit_compile=compiled, autograph=False)
+  actual = relate(tf.constant(w), relationship)
   np.testing.assert_allclose(
-    actual, expected, rtol=1e-2, atol=1e-2 * np.abs(expected).max()
+    actual, expected, atol=1e-5 * np.abs(expected).max()
   )
   if relationship == 'sigma':
-    np.testing.assert_allclose(actual, expected, atol=1e-5)
-    np.testing.assert_allclose(np.trace(actual), 1, atol=1e-5)
+    np.testing.assert_allclose(np.trace(actual), 1, atol=1e-6)
 
 
 @pytest.mark.parametrize(

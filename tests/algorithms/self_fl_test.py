@@ -48,7 +48,9 @@ def _clients(method, federation):
 
 def _known(federation, **values):
   """Self-FL that knows the variances; all numbers have variance 0.1."""
-  values = dict(most_steps=_NO_LIMIT) | values
+  values = (
+    dict(most_steps=_NO_LIMIT, num_clients=len(federation.numbers)) | values
+  )
   return helpers.build(
     'self_fl',
     model=_MODEL,
@@ -57,10 +59,6 @@ def _known(federation, **values):
     example_variance=0.1,
     **values,
   )
-
-
-def _estimated(**values):
-  return helpers.build('self_fl', model=_MODEL, **values)
 
 
 def _personal(after):
@@ -73,9 +71,11 @@ def _others(federation):
   return w, w.sum() - w
 
 
-def _rate(federation, steps):
+def _rate(federation, steps, posterior='paper'):
   """The rate at which equation (8) is solved by so many steps exactly."""
   _, others = _others(federation)
+  if posterior == 'hierarchical':
+    others = 1 / (federation.inter_variance + 1 / others)
   variance = federation.variances
   shrink = others / (1 / variance + others)
   return (variance * (1 - shrink ** (1 / steps))).tolist()
@@ -133,38 +133,15 @@ class TestKnownVariances:
       assert abs(after.state.server.model['mean'][0] - theta) <= bound
     assert first > 100 * 1e-5
 
-  def test_follows_the_equations_for_clients_of_different_sizes(self):
-    federation = _federation(inter_variance=0.05, max_examples=30)
-    rate, rounds = 1e-4, 5
-    method = _known(federation, client_learning_rate=rate)
-    after = helpers.run(method, rounds, _clients(method, federation))
-    w, others = _others(federation)
-    local, variances = (
-      federation.local_posterior.mean[:, 0],
-      federation.variances,
-    )
-    shrink = others / (1 / variances + others)
-    steps = np.round(np.log(shrink) / np.log(1 - rate / variances))
-    kept = (1 - rate / variances) ** steps
-    # Of the first round it is not known who else is in it: one step.
-    theta_m = rate / variances * local
-    theta = w @ theta_m / w.sum()
-    for _ in range(rounds - 1):
-      start = theta - w / others * (theta_m - theta)
-      theta_m = (1 - kept) * local + kept * start
-      theta = w @ theta_m / w.sum()
-    np.testing.assert_allclose(_personal(after), theta_m, atol=1e-5)
-    np.testing.assert_allclose(
-      after.state.server.model['mean'][0], theta, atol=1e-5
-    )
-    assert [c.state.steps for c in after.clients] == steps.tolist()
-
+  @pytest.mark.parametrize('posterior', ['paper', 'hierarchical'])
   @pytest.mark.parametrize('client', [0, 3])
-  def test_one_round_reaches_the_optimum_if_others_are_there(self, client):
+  def test_one_round_reaches_the_optimum_if_others_are_there(
+    self, client, posterior
+  ):
     # (7) is (10) with theta(G) and theta_m(L), and (8) tells the steps.
     federation = _federation(inter_variance=0.05, max_examples=30)
-    rate = _rate(federation, steps=4)[client]
-    method = _known(federation, client_learning_rate=rate)
+    rate = _rate(federation, 4, posterior)[client]
+    method = _known(federation, client_learning_rate=rate, posterior=posterior)
     after = helpers.run(method, 1, _clients(method, federation))
     state = helpers.with_server(
       after.state, model={'mean': np.float32(federation.global_posterior.mean)}
@@ -175,10 +152,13 @@ class TestKnownVariances:
     ]
     after = helpers.run(method, 1, clients, state)
     assert after.clients[client].state.steps == 4
+    optimum = (
+      federation.federated_posterior
+      if posterior == 'paper'
+      else federation.hierarchical_posterior
+    )
     np.testing.assert_allclose(
-      _personal(after)[client],
-      federation.federated_posterior.mean[client, 0],
-      atol=1e-5,
+      _personal(after)[client], optimum.mean[client, 0], atol=1e-5
     )
 
   def test_of_clients_that_have_nothing_in_common_it_is_local(self):
@@ -204,56 +184,6 @@ class TestKnownVariances:
       after.state.server.model['mean'][0],
       np.average(theta_m, weights=1 / federation.variances),
       atol=1e-6,
-    )
-
-
-class TestComponents:
-  """Each is the only one that is switched off."""
-
-  def _two_rounds(self, **values):
-    federation = _federation(inter_variance=0.05, max_examples=30)
-    method = _known(federation, client_learning_rate=1e-3, **values)
-    before = helpers.run(method, 2, _clients(method, federation))
-    return (
-      federation,
-      before,
-      helpers.run(method, 1, before.clients, before.state),
-    )
-
-  def test_without_initialization_a_client_starts_from_theta(self):
-    federation, before, after = self._two_rounds(initialization=False)
-    theta = before.state.server.model['mean'][0]
-    _, others = _others(federation)
-    steps = np.array([c.state.steps for c in after.clients])
-    kept = (1 - 1e-3 / federation.variances) ** steps
-    local = federation.local_posterior.mean[:, 0]
-    assert np.ptp(steps) > 0
-    np.testing.assert_allclose(
-      _personal(after), (1 - kept) * local + kept * theta, atol=1e-5
-    )
-
-  def test_without_adaptive_steps_there_is_one_for_each_batch(self):
-    _, _, after = self._two_rounds(adaptive_steps=False)
-    assert {c.state.steps for c in after.clients} == {1}
-
-  def test_without_precision_weights_a_client_counts_as_in_fedavg(self):
-    federation, _, after = self._two_rounds(precision_weights=False)
-    np.testing.assert_allclose(
-      after.state.server.model['mean'][0],
-      np.average(_personal(after), weights=list(map(len, federation.numbers))),
-      atol=1e-6,
-    )
-
-  def test_smoothing_keeps_a_part_of_the_model_before(self):
-    number = len(_federation(inter_variance=0.05, max_examples=30).numbers)
-    federation, before, after = self._two_rounds(
-      smoothed=True, num_clients=4 * number
-    )
-    w, _ = _others(federation)
-    theta = before.state.server.model['mean'][0]
-    new = np.average(_personal(after), weights=w)
-    np.testing.assert_allclose(
-      after.state.server.model['mean'][0], 0.75 * theta + 0.25 * new, atol=1e-6
     )
 
 
@@ -294,126 +224,6 @@ class TestEstimatedVariances:
       [client.state.sent for client in after.clients],
       [client.state.running.variance for client in before.clients],
     )
-
-  def test_sigma_0_is_the_variance_of_the_models_of_the_round(self):
-    for _, after in self._rounds(4):
-      np.testing.assert_allclose(
-        after.state.server.uncertainty.inter_variance,
-        np.var(self._vectors(after), axis=0).sum(),
-        rtol=1e-4,
-      )
-
-  def test_clients_count_by_their_precision(self):
-    *_, (_, after) = self._rounds(4)
-    uncertainty = after.state.server.uncertainty
-    sent = np.array([client.state.sent for client in after.clients])
-    w = 1 / (uncertainty.inter_variance + sent)
-    np.testing.assert_allclose(uncertainty.weight, w.sum(), rtol=1e-4)
-    np.testing.assert_allclose(
-      helpers.vector(after.state.server.model),
-      np.average(self._vectors(after), axis=0, weights=w),
-      rtol=1e-4,
-      atol=1e-5,
-    )
-
-  def test_until_two_rounds_it_is_fedavg_without_sizes(self):
-    expected = helpers.run(
-      helpers.build(
-        'fedavg', client_learning_rate=0.05, client_weighting='uniform'
-      ),
-      2,
-    )
-    *_, (_, after) = self._rounds(2)
-    np.testing.assert_allclose(
-      helpers.vector(after.state.server.model),
-      helpers.vector(expected.state.server.model),
-      rtol=1e-5,
-      atol=1e-6,
-    )
-
-  def test_a_new_client_counts_as_if_it_had_the_mean_variance(self):
-    *_, (before, after) = self._rounds(3)
-    method = helpers.build('self_fl', client_learning_rate=0.05)
-    new = helpers.make_clients(method, [before.clients[0].data])
-    after = helpers.run(method, 1, [*new, *after.clients[1:]], after.state)
-    uncertainty = after.state.server.uncertainty
-    sent = np.array([client.state.sent for client in after.clients])
-    assert sent[0] == 0
-    sent[0] = sent[1:].mean()
-    np.testing.assert_allclose(
-      helpers.vector(after.state.server.model),
-      np.average(
-        self._vectors(after),
-        axis=0,
-        weights=1 / (uncertainty.inter_variance + sent),
-      ),
-      rtol=1e-4,
-      atol=1e-5,
-    )
-
-  def test_a_client_leaves_itself_out_of_the_sum(self):
-    *_, (_, after) = self._rounds(2)
-    sent = np.linspace(0.1, 0.5, 5, dtype=np.float32)
-    variances = np.linspace(0.6, 0.2, 5, dtype=np.float32)
-    w = 1 / (0.7 + sent)
-    uncertainty = self_fl.Uncertainty(0.7, sent.mean(), w.sum(), 5.0)
-    clients = [
-      client._replace(
-        state=client.state._replace(
-          sent=sent_k, running=client.state.running._replace(variance=variance)
-        )
-      )
-      for client, sent_k, variance in zip(after.clients, sent, variances)
-    ]
-    state = helpers.with_server(after.state, uncertainty=uncertainty)
-    method = helpers.build('self_fl', client_learning_rate=0.05)
-    after = helpers.run(method, 1, clients, state)
-    wanted = np.log1p(1 / (variances * (w.sum() - w)))
-    steps = np.round(wanted / -np.log1p(-0.05 / variances))
-    assert [c.state.steps for c in after.clients] == steps.tolist()
-    with_itself = np.log1p(1 / (variances * w.sum()))
-    assert np.any(steps != np.round(with_itself / -np.log1p(-0.05 / variances)))
-
-  def test_after_a_round_by_itself_a_client_does_as_in_fedavg(self):
-    *_, (_, after) = self._rounds(3)
-    method = helpers.build('self_fl', client_learning_rate=0.05)
-    alone = helpers.run(method, 1, after.clients[:1], after.state)
-    assert alone.state.server.uncertainty.weight == 0
-    again = helpers.run(method, 1, alone.clients, alone.state)
-    assert again.clients[0].state.steps == 3  # The batches of nine examples.
-    np.testing.assert_allclose(
-      helpers.vector(again.clients[0].state.personal),
-      self._fedavg(alone),
-      rtol=1e-4,
-      atol=1e-6,
-    )
-
-  def _fedavg(self, before):
-    w = helpers.vector(before.state.server.model).astype(np.float64)
-    for a, b in helpers.batch_gradients(helpers.data(0, 9)):
-      w = w - 0.05 * (a @ w - b)
-    return w
-
-  def test_augmented_takes_the_variances_of_converged_models(self):
-    # 4,000 steps on one batch: the minimum of each client's own loss.
-    method = helpers.build(
-      'self_fl', client_learning_rate=0.1, augmented_steps=4000
-    )
-    sizes = (9, 12, 7)
-    data = helpers.all_data(sizes, batch_size=100)
-    after = helpers.run(method, 2, helpers.make_clients(method, data))
-    minima = [
-      np.linalg.solve(*helpers.quadratic(client_data)) for client_data in data
-    ]
-    np.testing.assert_allclose(
-      after.state.server.uncertainty.inter_variance,
-      np.var(minima, axis=0).sum(),
-      rtol=1e-3,
-    )
-    for client, minimum in zip(after.clients, minima):
-      mean = helpers.vector(client.state.running.mean)
-      np.testing.assert_allclose(mean, minimum, rtol=1e-2, atol=1e-3)
-      assert np.abs(helpers.vector(client.state.personal) - minimum).max() > 0.1
 
 
 def _one_pass(**values):
@@ -549,6 +359,39 @@ def test_number_of_steps(variance, others, rate, most, expected):
     tf.constant(variance), tf.constant(others), tf.constant(rate), most
   )
   assert steps == expected
+
+
+@pytest.mark.parametrize(
+  ('name', 'values'),
+  [('self_fl', {}), ('self_fl', {'one_pass': True}), ('self_fl_clusters', {})],
+)
+def test_where_all_take_part_smoothing_changes_no_bit(name, values):
+  smoothed, not_smoothed = (
+    helpers.run(helpers.build(name, smoothed=smoothed, **values), 4)
+    for smoothed in (True, False)
+  )
+  helpers.assert_equal(smoothed, not_smoothed)
+
+
+@pytest.mark.parametrize(
+  ('values', 'diverges'),
+  [
+    ({}, False),
+    (dict(smoothed=False, all_others=True), False),
+    (dict(smoothed=False), True),
+  ],
+)
+def test_one_client_a_round_diverges_only_without_smoothing(values, diverges):
+  federation, rng = _federation(num_clients=10), np.random.default_rng(0)
+  method = _known(
+    federation, client_learning_rate=1e-3, adaptive_steps=False, **values
+  )
+  state, clients = method.initial_state([0, 1]), _clients(method, federation)
+  for row in rng.choice(10, 60):
+    after = helpers.run(method, 1, [clients[row]], state)
+    state, (clients[row],) = after.state, after.clients
+  largest = max(abs(client.state.personal['mean'][0]) for client in clients)
+  assert largest > 1e3 if diverges else largest < 3
 
 
 def test_slots_cannot_be_kept():

@@ -1,4 +1,4 @@
-"""The split family against NumPy, at its limits, and on new clients."""
+"""The split family on new clients, and FedRoD's balanced risk."""
 
 import collections
 
@@ -15,13 +15,6 @@ _RATE = 0.05
 _HEAD = _MODEL.parts['head']
 _ENCODER = _MODEL.parts['encoder']
 _ALL = ('vector', *_ENCODER, *_HEAD)
-# What clients keep, and the weights that each pass over the batches steps on.
-_METHODS = {
-  'fedper': (_HEAD, [_ALL]),
-  'lg_fedavg': (_ENCODER, [_ALL]),
-  'fedrep': (_HEAD, [_HEAD, _HEAD, ('vector', *_ENCODER)]),
-  'fedbabu': (_HEAD, [('vector', *_ENCODER)]),
-}
 
 
 def _build(name, model=_MODEL, **values):
@@ -60,63 +53,10 @@ def _error(w, data):
   return 0.5 * np.sum((scores - data.examples['y']) ** 2)
 
 
-def _rounds(name, w, num_rounds=3):
-  """The server's weights and those of each client, as computed with NumPy."""
-  personal, passes = _METHODS[name]
-  models = [w] * len(helpers.SIZES)
-  for _ in range(num_rounds):
-    shared = {n: leaf for n, leaf in w.items() if n not in personal}
-    models = [model | shared for model in models]
-    for k, data in enumerate(helpers.all_data()):
-      for names in passes:
-        models[k] = _epoch(models[k], data, names)
-    w = w | {
-      n: np.average(
-        [model[n] for model in models], axis=0, weights=helpers.SIZES
-      )
-      for n in shared
-    }
-  return w, [
-    w | {n: model[n] for n in (personal if name != 'fedbabu' else ())}
-    for model in models
-  ]
-
-
 def _errors(method, state, clients):
   """The sums of errors of each client at each candidate."""
   results = method.personalize(state, helpers.hold_out(clients))
   return [result['evaluation']['half_squared_error'][0] for result in results]
-
-
-@pytest.mark.parametrize('name', _METHODS)
-def test_three_rounds_are_those_of_numpy(name):
-  method = _build(name)
-  state = method.initial_state([0, 1])
-  expected, models = _rounds(name, dict(state.server.model))
-  after = helpers.run(method, state=state)
-  helpers.assert_close(dict(after.state.server.model), expected, atol=1e-5)
-  # Each client is evaluated at its own parts and the shared ones.
-  as_trained = _build(f'{name}+as_trained')
-  np.testing.assert_allclose(
-    np.ravel(_errors(as_trained, after.state, after.clients)),
-    [_error(w, helpers.data(k + 100, 6)) for k, w in enumerate(models)],
-    rtol=1e-4,
-  )
-
-
-def test_fedrep_with_a_frozen_encoder_is_local_training_of_heads():
-  method = _build('fedrep', server_learning_rate=0)
-  state = method.initial_state([0, 1])
-  w = dict(state.server.model)
-  after = helpers.run(method, state=state)
-  helpers.assert_equal(dict(after.state.server.model), w)
-  for client, data in zip(after.clients, helpers.all_data()):
-    model = w
-    for _ in range(3 * 2):
-      model = _epoch(model, data, _HEAD)
-    helpers.assert_close(
-      dict(client.state.personal), {n: model[n] for n in _HEAD}
-    )
 
 
 def test_fedrep_trains_the_head_of_a_new_client_on_the_fixed_encoder():
@@ -162,49 +102,6 @@ def test_refuses(name, model, values, message):
   with pytest.raises(errors.UserError) as error:
     _build(name, model, **values)
   assert message in str(error.value)
-
-
-def _fedrod_step(w, phi, data, used):
-  """A step of FedRoD without classes, from the values before it."""
-  x, y = data.examples['x'][used], data.examples['y'][used]
-  of_w, _ = _gradient(w, x, y)
-  both = w | {name: w[name] + phi[name] for name in phi}
-  of_both, _ = _gradient(both, x, y)
-  return (
-    {name: w[name] - _RATE * of_w[name] for name in w},
-    {name: phi[name] - _RATE * of_both[name] for name in phi},
-  )
-
-
-@pytest.mark.parametrize('start', ['zero', 'copy'])
-def test_three_rounds_of_fedrod_are_those_of_numpy(start):
-  method = _build('fedrod', personal_head=start)
-  state = method.initial_state([0, 1])
-  after = helpers.run(method, state=state)
-  w = dict(state.server.model)
-  phis = [
-    {name: (start == 'copy') * w[name] for name in _HEAD} for _ in helpers.SIZES
-  ]
-  for _ in range(3):
-    models = []
-    for k, data in enumerate(helpers.all_data()):
-      model = w
-      for indices, mask in zip(data.indices, data.mask):
-        model, phis[k] = _fedrod_step(model, phis[k], data, indices[mask > 0])
-      models.append(model)
-    w = {
-      name: np.average([m[name] for m in models], axis=0, weights=helpers.SIZES)
-      for name in w
-    }
-  helpers.assert_close(dict(after.state.server.model), w, atol=1e-5)
-  found = np.array(_errors(method, after.state, after.clients))
-  for k, phi in enumerate(phis):
-    both = w | {name: w[name] + phi[name] for name in phi}
-    np.testing.assert_allclose(
-      found[k],
-      [_error(weights, helpers.data(k + 100, 6)) for weights in (w, both)],
-      rtol=1e-4,
-    )
 
 
 def test_a_new_client_of_fedrod_has_the_generic_head_and_trains_another():
@@ -253,15 +150,3 @@ def test_the_generic_head_of_fedrod_goes_down_the_balanced_risk(balance):
     w = _softmax_step(w, data, indices[mask > 0], prior)
   state = helpers.run(method, 1, clients).state
   helpers.assert_close(dict(state.server.model), dict(w))
-
-
-def test_without_balance_the_generic_head_of_fedrod_is_fedavgs():
-  clients = [_labelled([1, 2, 2, 2, 1, 2]), _labelled([0, 0, 1])]
-  models = [
-    helpers.run(method, 3, helpers.make_clients(method, clients)).state
-    for method in (
-      _build('fedrod', _CLASSIFIER, balance=0),
-      _build('fedavg', _CLASSIFIER),
-    )
-  ]
-  helpers.assert_close(*(dict(state.server.model) for state in models))

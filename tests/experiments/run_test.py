@@ -59,11 +59,12 @@ class TestRunProgram:
     (folder,) = (self.root / 'results').iterdir()
     assert folder.name.startswith('synthetic-')
     lines = said.splitlines()
-    assert len(lines) == 4, said
-    assert lines[0].startswith('fedavg: training: 7 of 7 rounds, ')
-    assert lines[1].startswith('fedavg: evaluation: 7 of 7 clients, ')
-    assert lines[2].startswith('local: evaluation: 7 of 7 clients, ')
-    assert lines[3] == f'Written to {folder}'
+    assert len(lines) == 5, said
+    assert re.match('Settings start from preset .*synthetic.toml', lines[0])
+    assert lines[1].startswith('fedavg: training: 7 of 7 rounds, ')
+    assert lines[2].startswith('fedavg: evaluation: 7 of 7 clients, ')
+    assert lines[3].startswith('local: evaluation: 7 of 7 clients, ')
+    assert lines[4] == f'Written to {folder}'
 
   def test_a_mistake_is_told_without_a_traceback(self):
     process = self.start('--set=batc_size=1')

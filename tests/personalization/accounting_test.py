@@ -7,6 +7,8 @@ import dp_accounting
 from dp_accounting import rdp
 import numpy as np
 import pytest
+from scipy import optimize
+from scipy import stats
 from tensorflow_privacy.privacy.analysis import tree_aggregation_accountant
 
 from base import errors
@@ -163,6 +165,51 @@ def test_calibrated_noise_is_the_least_that_keeps_within_epsilon(make_event):
 )
 def test_no_noise_is_an_infinite_epsilon(event):
   assert accounting.epsilon(event, 1e-5)[0] == math.inf
+
+
+@pytest.mark.parametrize('noise', (1e6, 1e30))
+@pytest.mark.parametrize(
+  'make_event',
+  (
+    lambda noise: accounting.gaussian(noise, 100),
+    lambda noise: accounting.poisson(noise, 0.1, 100),
+    lambda noise: accounting.fixed_size(noise, 10, 100, 100),
+  ),
+)
+def test_a_lot_of_noise_leaves_nearly_nothing(make_event, noise):
+  assert 0 <= accounting.epsilon(make_event(noise), 1e-5)[0] < 0.02
+
+
+@pytest.mark.parametrize('noise', (1.0, 3.0))
+def test_a_delta_that_is_too_small_for_pld_is_left_to_rdp(noise):
+  def log_delta(epsilon: float) -> float:  # Balle and Wang 2018, theorem 8.
+    of_one, of_other = stats.norm.logcdf(
+      [0.5 / noise - epsilon * noise, -0.5 / noise - epsilon * noise]
+    )
+    return of_one + np.log1p(-np.exp(epsilon + of_other - of_one))
+
+  exact = optimize.brentq(lambda e: log_delta(e) - np.log(1e-30), 0.1, 30)
+  found, accountant = accounting.epsilon(accounting.gaussian(noise), 1e-30)
+  assert accountant == 'RDP'
+  assert exact < found < 1.03 * exact
+  kept = accounting.calibrate(accounting.gaussian, found, 1e-30)
+  assert kept == pytest.approx(noise, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+  'make_event',
+  (
+    lambda noise: accounting.gaussian(noise, 0),
+    lambda noise: accounting.poisson(noise, 0.1, 0),
+    lambda noise: accounting.fixed_size(noise, 10, 100, 0),
+    lambda noise: accounting.correlated(
+      noise, accounting.tree_sensitivity(0, 0, 1)
+    ),
+  ),
+)
+def test_without_rounds_nothing_is_revealed(make_event):
+  assert accounting.epsilon(make_event(0.0), 1e-5)[0] == 0
+  assert accounting.calibrate(make_event, 1.0, 1e-5) == 0
 
 
 def test_an_event_that_no_accountant_knows_is_refused():

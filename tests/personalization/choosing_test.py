@@ -32,6 +32,19 @@ def test_one_candidate_for_all(validation, higher_is_better, expected):
   assert chosen.tolist() == [expected] * 4
 
 
+@pytest.mark.parametrize(
+  'choice',
+  [
+    choosing.Choice(),
+    choosing.Choice(each=True),
+    choosing.Choice(given={'client0': 'none', 'client1': 'none'}),
+  ],
+)
+def test_of_candidates_that_do_not_compete_the_last_one_is_shown(choice):
+  evaluated = evaluations.make([[3, 1, 2]] * 2, candidates_compete=False)
+  assert choosing.choose(evaluated, choice).tolist() == [2, 2]
+
+
 def test_all_clients_count_the_same():
   # Though the second has twice as many examples.
   weighted = evaluations.client_metrics([[4, 1], [1, 3]], weights=[1, 2])

@@ -294,6 +294,22 @@ def test_methods_that_cannot_be_private_are_refused(name, values, says):
     _apply(name, **values)
 
 
+@pytest.mark.parametrize('restarts', (True, False))
+def test_a_tree_without_rounds_reveals_nothing(restarts):
+  guarantee = _apply(
+    way='tree',
+    how=_how(client_sampling='passes', total_rounds=0),
+    private=dict(epsilon=1.0, restarts=restarts),
+  ).guarantee
+  assert (guarantee.epsilon, guarantee.noise) == (0, 0)
+
+
+def test_one_client_cannot_be_hidden_by_the_usual_delta():
+  alone = task_registry.load('synthetic', num_train_clients=1)
+  with pytest.raises(errors.UserError, match='below 1 / 1, the number of cli'):
+    _apply(task=alone, how=_how(clients_per_round=1), private=dict(noise=1.0))
+
+
 @pytest.mark.parametrize('delta', (1 / _NUM_CLIENTS, 0.5))
 def test_a_delta_of_one_over_the_clients_is_refused(delta):
   with pytest.raises(errors.UserError, match='below 1 / 20'):
@@ -307,6 +323,7 @@ def test_a_delta_of_one_over_the_clients_is_refused(delta):
     (dict(epsilon=1.0, noise=1.0), 'either the epsilon or the noise'),
     (dict(epsilon=0.0), 'epsilon must be above 0'),
     (dict(noise=-1.0), 'noise must be at least 0'),
+    (dict(noise=1e-60), 'noise must be 0 or at least 1.2e-38'),
     (dict(noise=1.0, clip=0.0), 'clip must be above 0'),
   ),
 )

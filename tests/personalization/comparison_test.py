@@ -1,10 +1,12 @@
 """Tests of the comparison of two methods."""
 
 import dataclasses
+import itertools
 import warnings
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from personalization import comparison
 from personalization import summaries
@@ -49,6 +51,68 @@ def test_ranks_with_zeros_and_ties_are_exact(difference, expected):
   assert result.p_wilcoxon == pytest.approx(expected)
 
 
+@pytest.mark.parametrize('size', [3, 40, 1000])
+def test_ranks_without_ties_are_as_in_scipy(size):
+  first, second = _random_pairs(size, shift=0.01)
+  expected = scipy.stats.wilcoxon(first, second, mode='exact').pvalue
+  result = comparison.compare(first, second, True)
+  assert result.p_wilcoxon == pytest.approx(expected)
+
+
+def test_ranks_with_ties_are_those_of_all_signs():
+  rng = np.random.default_rng(0)
+  difference = rng.choice([-3, -1, 1, 1, 2, 3], 12)
+  ranks = scipy.stats.rankdata(np.abs(difference))
+  signs = np.array(list(itertools.product((-1, 1), repeat=12)))
+  observed = abs(np.sign(difference) @ ranks)
+  result = comparison.compare(difference, np.zeros(12), True)
+  assert result.p_wilcoxon == np.mean(np.abs(signs @ ranks) >= observed)
+
+
+def test_ranks_of_many_clients_with_ties_are_those_of_random_signs():
+  rng = np.random.default_rng(1)
+  difference = rng.choice([-2, -1, 1, 2, 3], 90)
+  ranks = scipy.stats.rankdata(np.abs(difference))
+  sums = rng.choice([-1, 1], (20_000, 90)) @ ranks
+  share = np.mean(np.abs(sums) >= abs(np.sign(difference) @ ranks))
+  result = comparison.compare(difference, np.zeros(90), True)
+  assert result.p_wilcoxon == pytest.approx(share, abs=0.01)
+
+
+def test_ranks_of_even_more_clients_are_nearly_exact(monkeypatch):
+  rng = np.random.default_rng(2)
+  difference = rng.choice([-4, -2, -1, 1, 2, 3], 600)
+  exact = comparison.compare(difference, np.zeros(600), True).p_wilcoxon
+  monkeypatch.setattr(comparison, '_MOST_EXACT', 599)
+  found = comparison.compare(difference, np.zeros(600), True).p_wilcoxon
+  assert found != exact
+  assert found == pytest.approx(exact, rel=0.02)
+
+
+def test_differences_of_ratios_tie_though_they_are_rounded():
+  of_ten, of_thirty = np.array([3, 8, 1, 6]), np.array([5, 14, 17])
+  first = np.concatenate([of_ten / 10, of_thirty / 30, [0.9]])
+  second = np.concatenate([(of_ten - 1) / 10, (of_thirty - 3) / 30, [1.0]])
+  assert len(set(np.abs(first - second))) > 1
+  result = comparison.compare(first, second, True)
+  # All ranks are the same, so that only the signs count.
+  assert result.p_wilcoxon == pytest.approx(result.p_sign)
+  assert result.p_wilcoxon == pytest.approx(2 * (1 + 8) / 2**8)
+
+
+def test_ratios_of_many_examples_do_not_tie():
+  first = np.array([1 / 29_999, 1 / 30_000, -1 / 30_001])
+  result = comparison.compare(1 - first, np.ones(3), True)
+  # The rank of the odd one is 1: sums up to it in 2 of 8 cases.
+  assert result.p_wilcoxon == pytest.approx(2 * 2 / 8)
+
+
+def test_what_differs_by_rounding_is_neither_better_nor_worse():
+  first = np.array([0.1 + 0.2, 0.5])
+  result = comparison.compare(first, np.array([0.3, 0.4]), True)
+  assert (result.better, result.worse) == (1, 0)
+
+
 def test_a_small_shift_shows_though_clients_differ_much():
   result = comparison.compare(*_random_pairs(200, shift=0.05), True)
   assert max(result.p_sign, result.p_wilcoxon, result.p_t) < 0.01
@@ -79,6 +143,13 @@ def test_the_interval_is_of_the_differences():
   first, second = _random_pairs(30)
   result = comparison.compare(first, second, True)
   assert result.interval == summaries.interval_of_mean(first - second)
+
+
+def test_the_interval_is_within_the_largest_differences():
+  first = np.array([1, 1, 1, 0.5])
+  result = comparison.compare(first, np.zeros(4), True, (0, 1))
+  assert result.interval == (pytest.approx(0.477, abs=1e-3), 1)
+  assert comparison.compare(np.zeros(4), first, True, (0, 1)).interval[0] == -1
 
 
 def test_a_method_with_itself():

@@ -58,7 +58,7 @@ def _build(name: str) -> methods.Method:
 
 def _cost(name: str, group: int, how: schedules.TrainingSettings) -> costs.Cost:
   method = _build(name)
-  total = costs.of_personalization(method)
+  total = costs.of_personalization(method, [1], batch_size=16)
   for trained in (method, method.before):
     if trained is not None:
       schedule = training.make_schedule(trained, _task(), how)
@@ -79,25 +79,40 @@ def _cost(name: str, group: int, how: schedules.TrainingSettings) -> costs.Cost:
   ],
 )
 def test_table_4_follows_from_the_settings(name, rounds, local_epochs):
-  expected = costs.Cost(rounds, local_epochs)
-  assert _cost(name, _GENERAL, _HOW) == expected
+  cost = _cost(name, _GENERAL, _HOW)
+  assert (cost.models_received, cost.gradient_passes) == (rounds, local_epochs)
+  # A client sends a model in each of the rounds that it is sampled for.
+  assert cost.models_sent == 20 + 10 * name.startswith('group')
+  assert cost.loss_passes == 0
 
 
 def test_a_small_group_has_a_round_an_epoch():
-  assert _cost('group', len(_OWNERS) - 1, _HOW).rounds == 3060 + 10
+  assert _cost('group', len(_OWNERS) - 1, _HOW).models_received == 3060 + 10
 
 
 def test_without_epochs_passes_are_those_expected_of_the_rounds():
   how = dataclasses.replace(_HOW, total_epochs=0, total_rounds=50)
-  assert _cost('fedadam', _GENERAL, how) == costs.Cost(
-    50, pytest.approx(50 * 100 / sum(_OWNERS))
-  )
+  cost = _cost('fedadam', _GENERAL, how)
+  assert cost.models_received == 50
+  assert cost.gradient_passes == pytest.approx(50 * 100 / sum(_OWNERS))
+
+
+def test_costs_are_those_that_a_round_is_measured_to_have():
+  method = _build('hypcluster')
+  schedule = training.make_schedule(method, _task(), _HOW)
+  of_round = costs.Round(models_received=2, models_sent=1, passes=0.5)
+  (cost,) = costs.of_training(method, schedule, _HOW, of_round).values()
+  assert cost == costs.Cost(2 * 3060, 20, 0.5 * 20, pytest.approx(0.5 * 2 * 20))
+
+
+def test_a_method_takes_its_own_passes():
+  assert _cost('ditto', _GENERAL, _HOW).gradient_passes == 2 * 20
 
 
 def test_steps_are_passes_over_as_many_examples():
   # Every client has one example.
   how = dataclasses.replace(_HOW, client_steps=3, batch_size=4)
-  assert _cost('fedadam', _GENERAL, how).local_epochs == 20 * 12
+  assert _cost('fedadam', _GENERAL, how).gradient_passes == 20 * 12
 
 
 def test_local_training_costs_its_epochs_alone():
@@ -106,6 +121,6 @@ def test_local_training_costs_its_epochs_alone():
     'local', _task().model, settings, aggregation.mean(), ('evaluation',)
   )
   schedule = training.make_schedule(method, _task(), _HOW)
-  total = costs.of_personalization(method)
+  total = costs.of_personalization(method, [1], batch_size=16)
   total += costs.of_training(method, schedule, _HOW)[0]
-  assert total == costs.Cost(0, 5)
+  assert total == costs.Cost(gradient_passes=5)

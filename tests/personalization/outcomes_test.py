@@ -104,6 +104,16 @@ class TestChosenCandidates:
     assert outcome.test.values.tolist() == [4, 2, 6]
 
 
+def test_where_none_is_chosen_all_candidates_are_reported():
+  outcome = outcomes.Outcome(_evaluation(candidates_compete=False), _SILOS)
+  assert not outcome.num_chosen
+  assert not outcome.tuning
+  values = {n: at.values.tolist() for n, at in outcome.all_reported.items()}
+  assert values == {'none': [2, 2, 2], 'some': [4, 2, 6], 'more': [6, 2, 1]}
+  assert outcome.test.values.tolist() == values['more']
+  assert not outcomes.Outcome(_evaluation(), _SILOS).all_reported
+
+
 class TestTuning:
   def test_silos_can_choose_for_all_or_each_for_itself(self):
     tuning = outcomes.Outcome(_evaluation(), _SILOS).tuning

@@ -1,5 +1,7 @@
 """Tests of the statistics of a metric over clients."""
 
+import math
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -89,6 +91,14 @@ def test_who_is_worse(higher_is_better):
   ] == expected
 
 
+def test_rounding_makes_nobody_worse():
+  # Of scores of .1, .2 and .3, added up in another order.
+  metric, than = np.array([(0.1 + 0.2) + 0.3]), np.array([0.1 + (0.2 + 0.3)])
+  assert metric != than
+  for higher_is_better in (True, False):
+    assert not summaries.is_worse(metric, than, higher_is_better)
+
+
 @pytest.mark.parametrize('higher_is_better', [True, False])
 def test_a_client_that_diverged_is_hurt_and_among_the_worst(higher_is_better):
   metric = np.array([0.1, np.nan, 0.3, 0.2] * 5)
@@ -130,6 +140,14 @@ class TestIntervalOfTheMean:
     ]
     held = np.mean([low < 0 < high for low, high in intervals])
     assert 0.93 < held < 0.97
+
+  def test_it_is_within_the_range_of_the_metric(self):
+    metric = np.array([1, 1, 1, 1, 1, 1, 0.75, 1])
+    low, high = summaries.interval_of_mean(metric)
+    assert high > 1
+    within = summaries.interval_of_mean(metric, (0, 1))
+    assert within == (low, 1)
+    assert summaries.interval_of_mean(1 - metric, (0, math.inf))[0] == 0
 
   def test_it_is_the_same_at_every_call(self):
     metric, _, _ = _random_clients(0, 50)

@@ -10,8 +10,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from base import errors
-from tasks import emnist
 from tasks import registry
+from tasks.data import rotations
 from tests import data
 
 
@@ -133,7 +133,9 @@ def test_half_of_the_writers_can_be_rotated(load_task):
   for population in ('train', 'validation', 'test'):
     client_ids = getattr(task, population).client_ids
     groups = list(map(task.attributes['group'].name, client_ids))
-    difference = groups.count(emnist.ROTATED) - groups.count(emnist.UPRIGHT)
+    difference = groups.count(rotations.ROTATED) - groups.count(
+      rotations.UPRIGHT
+    )
     assert abs(difference) <= 1
     for client_id, group in zip(client_ids, groups):
       for name, load in getattr(task, population).sets.items():
@@ -141,7 +143,7 @@ def test_half_of_the_writers_can_be_rotated(load_task):
         expected = getattr(plain, population).sets[name](client_id)
         np.testing.assert_array_equal(examples['y'], expected['y'])
         upright = expected['x']
-        if group == emnist.ROTATED:
+        if group == rotations.ROTATED:
           upright = upright[:, ::-1, ::-1]
         np.testing.assert_array_equal(examples['x'], upright)
 

@@ -16,11 +16,16 @@ def _draw(seed=0, **values):
   return gaussian.draw(gaussian.GaussianSettings(**values), seed)
 
 
-def _posterior_of_parent(federation, without=None):
+def _posterior(federation, of=0, without=None):
   """Mean and variance of theta_0 given all numbers, by linear algebra.
 
   Those of the joint normal distribution of (theta_0, theta_1, ...), where
   theta_m is theta_0 for the client `without` inter-client variance.
+
+  Args:
+    federation: The clients and their numbers.
+    of: The number of another parameter, instead of theta_0.
+    without: The client.
   """
   m = len(federation.numbers)
   precision, vector = np.zeros([m + 1, m + 1]), np.zeros(m + 1)
@@ -32,14 +37,14 @@ def _posterior_of_parent(federation, without=None):
     precision[k + 1, k + 1] += len(y) / 0.1
     vector[k + 1] = np.sum(y[:, -1], dtype=np.float64) / 0.1
   covariance = np.linalg.inv(precision)
-  return covariance[0] @ vector, covariance[0, 0]
+  return covariance[of] @ vector, covariance[of, of]
 
 
 def test_optimum_of_the_global_model_is_the_posterior_of_the_parent():
   federation = _draw(
     inter_variance=0.3, max_examples=50, num_clients=6, dimension=2
   )
-  mean, variance = _posterior_of_parent(federation)
+  mean, variance = _posterior(federation)
   np.testing.assert_allclose(federation.global_posterior.mean[-1], mean)
   np.testing.assert_allclose(federation.global_posterior.variance, variance)
 
@@ -48,9 +53,7 @@ def test_optimum_of_a_client_supposes_that_its_parameter_is_the_parent():
   federation = _draw(
     inter_variance=0.3, max_examples=50, num_clients=6, dimension=2
   )
-  means, variances = zip(
-    *(_posterior_of_parent(federation, k) for k in range(6))
-  )
+  means, variances = zip(*(_posterior(federation, without=k) for k in range(6)))
   np.testing.assert_allclose(
     federation.federated_posterior.mean[:, -1], means, rtol=1e-5
   )
@@ -60,6 +63,46 @@ def test_optimum_of_a_client_supposes_that_its_parameter_is_the_parent():
   np.testing.assert_allclose(
     federation.gains, federation.variances / variances, rtol=1e-5
   )
+
+
+def test_optimum_of_a_client_in_the_hierarchical_model():
+  federation = _draw(
+    inter_variance=0.3, max_examples=50, num_clients=6, dimension=2
+  )
+  means, variances = zip(*(_posterior(federation, of=k) for k in range(1, 7)))
+  found = federation.hierarchical_posterior
+  np.testing.assert_allclose(found.mean[:, -1], means)
+  np.testing.assert_allclose(found.variance, variances)
+
+
+@pytest.mark.parametrize('num_clients', [20, 1000])
+def test_equation_3_errs_more_the_more_clients_there_are(num_clients):
+  # By Monte Carlo, with clients of 10 to 200 examples as in the paper's case 2.
+  federation = _draw(
+    num_clients=num_clients,
+    inter_variance=1.0,
+    max_examples=200,
+    dimension=100_000 // num_clients,
+  )
+
+  def squared_error(posterior):
+    return np.mean((posterior.mean - federation.parameters) ** 2)
+
+  # A client's share S / (sigma_m^-2 + S) is of the others' mean, which is
+  # sigma_0^2 + 1 / S away from its parameter.
+  others = (num_clients - 1) / (1 + 0.1 / 105)
+  share = others / (1 / federation.variances + others)
+  expected = np.mean(
+    share**2 * (1 + 1 / others) + (1 - share) ** 2 * federation.variances
+  )
+  of_paper = squared_error(federation.federated_posterior)
+  assert of_paper == pytest.approx(expected, rel=0.05)
+  optimum = squared_error(federation.hierarchical_posterior)
+  assert optimum == pytest.approx(
+    np.mean(federation.hierarchical_posterior.variance), rel=0.05
+  )
+  local = squared_error(federation.local_posterior)
+  assert optimum < local < of_paper
 
 
 def test_posteriors_are_calibrated():

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from base import errors
 from tasks import registry
+from tasks.data import rotations
 from tests import data
 from tests.tasks import mnist_source
 from tests.tasks import silo_examples
@@ -89,6 +90,23 @@ def test_clients_can_be_writers(load_task):
     np.sort(silo_examples.of_client(task, '17')['y']),
     np.sort(labels[17 * 30 : 18 * 30]),
   )
+
+
+def test_half_of_the_clients_can_be_rotated(load_task):
+  plain, task = (
+    load_task(partition='writer', model='cnn', rotate_half=rotated)
+    for rotated in (False, True)
+  )
+  assert not plain.attributes
+  groups = [task.attributes['group'].name(c) for c in task.train.client_ids]
+  assert groups == 10 * [rotations.UPRIGHT, rotations.ROTATED]
+  for client_id, group in zip(task.train.client_ids, groups):
+    upright, examples = (
+      silo_examples.of_client(t, client_id)['x'] for t in (plain, task)
+    )
+    if group == rotations.ROTATED:
+      upright = upright[:, ::-1, ::-1]
+    np.testing.assert_array_equal(examples, upright)
 
 
 def test_a_seed_of_the_run_changes_the_split_but_not_the_clients(load_task):

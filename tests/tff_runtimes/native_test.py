@@ -211,6 +211,17 @@ def test_there_can_be_no_clients(context):
   assert _sum(5, []) == (5, 0)
 
 
+def test_the_results_of_no_clients_are_empty_lists(context):
+  del context
+
+  @tff.federated_computation(_INTS)
+  def same_and_sum(clients):
+    inner = collections.OrderedDict(same=clients)
+    return collections.OrderedDict(a=inner, b=tff.federated_sum(clients))
+
+  assert same_and_sum([]) == {'a': {'same': []}, 'b': 0}
+
+
 def test_each_client_keeps_its_structure(context):
   del context
   client_type = collections.OrderedDict(

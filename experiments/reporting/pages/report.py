@@ -1,6 +1,6 @@
 """The report of runs and grids: its contents, and when it is written."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import math
 import pathlib
 import shlex
@@ -17,6 +17,7 @@ from experiments.reporting import folders
 from experiments.reporting import grid_records
 from experiments.reporting import names
 from experiments.reporting import results_folder
+from experiments.reporting import tables
 from experiments.reporting.pages import charts
 from experiments.reporting.pages import client_charts
 from experiments.reporting.pages import grid_charts
@@ -137,11 +138,15 @@ def _hurt(repeat: sources.Repeat) -> float | None:
   return of_run
 
 
-def _most_often(repeats: Iterable[sources.Repeat]) -> str:
+def _choice(repeats: Sequence[sources.Repeat]) -> str:
+  """Says which candidate was chosen, or which one is shown instead."""
   counts: dict[str, int] = {}
   for repeat in repeats:
     for candidate, count in repeat.result['chosen'].items():
       counts[candidate] = counts.get(candidate, 0) + count
+  if not counts:
+    last = list(repeats[0].result.get('candidates', ()))[-1:]
+    return '; '.join(['none is chosen', *(f'shown: {name}' for name in last)])
   most = max(counts, key=lambda candidate: counts[candidate])
   return most if len(counts) == 1 else f'most often {most}'
 
@@ -162,7 +167,7 @@ def _results(series: Sequence[sources.Series]) -> page.Section:
         sheets.number(statistics.fmean(_quantile(v, 0.5) for v in values)),
         sheets.number(statistics.fmean(_quantile(v, weak) for v in values)),
         sheets.share(statistics.fmean(hurt) if hurt else None),
-        sheets.Cell(_most_often(method.repeats)),
+        sheets.Cell(_choice(method.repeats)),
         sheets.number(len(method.repeats), 'd'),
       ]
     )
@@ -210,7 +215,7 @@ def _privacy(series: Sequence[sources.Series]) -> page.Section:
 
 
 def _costs(series: Sequence[sources.Series]) -> page.Section:
-  rows = []
+  rows, of_client = [], []
   for method in series:
     results = [
       repeat.result
@@ -218,6 +223,8 @@ def _costs(series: Sequence[sources.Series]) -> page.Section:
       if 'communication' in repeat.result
     ]
     if results:
+      costs = (tables.cost_of(results, name) for name in tables.COSTS)
+      of_client.append([sheets.Cell(method.name), *map(sheets.Cell, costs)])
       rows.append(
         [
           sheets.Cell(method.name),
@@ -245,10 +252,18 @@ def _costs(series: Sequence[sources.Series]) -> page.Section:
     'parameters from a client in a round',
     'parameters sent in total',
   ]
-  sheet = sheets.Sheet('costs', 'Costs', columns, rows)
   return page.Section(
     'Time and communication',
-    [sheet, *_shown(learning_charts.of_communication(series))],
+    [
+      sheets.Sheet('costs', 'Costs', columns, rows),
+      sheets.Sheet(
+        'client_costs',
+        'Costs of a client',
+        ['method', *tables.COSTS.values()],
+        of_client,
+      ),
+      *_shown(learning_charts.of_communication(series)),
+    ],
   )
 
 

@@ -30,7 +30,7 @@ _MEASURES = ('validation', 'test', 'test_hurt', 'out_of_distribution')
 # The metrics of a training in which clients choose their number of steps.
 _STEPS = ('steps', 'intra_variance')
 # Counts of a round, and other measures that are not metrics of the model.
-_COUNTS = ('round', 'num_examples', 'num_clients', 'dropped_clients')
+_COUNTS = ('round', 'num_examples', 'num_clients', 'dropped_clients', 'passes')
 # The beginnings of measures of a round's clients: how many of them are in each
 # cluster or known group, and the share of the model that they are sent.
 _OF_COHORTS = ('cluster_', 'group_', 'share_')
@@ -432,7 +432,7 @@ def _of_choices(
 
 
 def _caption(repeated: repeats.Repeats) -> list[str]:
-  """Describes the clients of the figures, and the privacy of the methods."""
+  """Describes the clients of the figures, and what to know of the methods."""
   first = repeated.runs[0]
   results = first.methods
   caption = style.of_whom(
@@ -440,14 +440,14 @@ def _caption(repeated: repeats.Repeats) -> list[str]:
     max(result['test']['num_clients'] for result in results.values()),
     len(repeated.runs),
   )
-  texts = {
-    method: result['privacy']['text']
-    for method, result in results.items()
-    if result.get('privacy')
-  }
   methods_of = collections.defaultdict(list)
-  for method, text in texts.items():
-    methods_of[text].append(method)
+  for method, result in results.items():
+    if result.get('all_reported'):
+      *_, last = result['all_reported']
+      text = f'no candidate is chosen; results of clients are with {last}'
+      methods_of[text].append(method)
+    if result.get('privacy'):
+      methods_of[result['privacy']['text']].append(method)
   return [caption] + [
     f'{", ".join(map(names.written_out, methods))} – {text}'
     for text, methods in methods_of.items()

@@ -19,7 +19,10 @@ _ROUNDS = 5
 def test_rounds_are_those_of_the_method(name):
   workload = reference_loops.linear_workload(4, num_examples=20, batch_size=8)
   method = helpers.build_anew(
-    name, model=workload.model, client_learning_rate=workload.learning_rate
+    name,
+    workload.model,
+    num_clients=len(workload.clients),
+    client_learning_rate=workload.learning_rate,
   )
   with helpers.on('cohort'):
     clients = helpers.make_clients(method, workload.clients)

@@ -6,7 +6,23 @@ import pytest
 
 from base import errors
 from experiments.configuration import user_settings
+from tasks import registry as task_registry
 from tests.experiments import user_modules
+
+_REGISTERS = """
+from tasks import registry
+
+registry.TASKS['{name}'] = 'tasks.synthetic:SyntheticSettings'
+"""
+
+
+def _read_with_own_task(folder, name, monkeypatch):
+  monkeypatch.setattr(task_registry, 'TASKS', {**task_registry.TASKS})
+  text = _REGISTERS.format(name=name)
+  with user_modules.written(folder, 'own_module', text):
+    return user_settings.read(
+      None, ['modules=own_module'], {'task.name': name, 'algorithms': 'fedavg'}
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,6 +61,38 @@ def test_a_module_that_registers_something_can_be_named_again(tmp_path):
         None, ['modules=own_module'], {'algorithms': 'own'}
       )
       assert request.algorithms == ('own',)
+
+
+def test_a_preset_for_another_task_does_not_apply_by_its_name(
+  tmp_path, monkeypatch
+):
+  assert 'digits' in user_settings.preset_names()  # It is for emnist.
+  request = _read_with_own_task(tmp_path, 'digits', monkeypatch)
+  assert request.task == 'digits'
+  assert request.origin.endswith('start from the defaults, without a preset.')
+
+
+def test_a_module_does_not_take_the_name_of_a_task(tmp_path, monkeypatch):
+  with pytest.raises(errors.UserError, match='registers school, but there is'):
+    _read_with_own_task(tmp_path, 'school', monkeypatch)
+
+
+def test_a_file_with_the_name_of_a_task_is_no_preset_of_it(
+  tmp_path, monkeypatch
+):
+  (tmp_path / 'school').write_text('seed = 7')
+  monkeypatch.chdir(tmp_path)
+  request = user_settings.read(None, (), {'task.name': 'school'})
+  assert request.origin.endswith('presets/school.toml.')
+
+
+def test_a_preset_for_another_task_is_said_to_be_one(tmp_path):
+  preset = tmp_path / 'mine.toml'
+  preset.write_text('[task]\nname = "school"\nsplit_seed = 2')
+  request = user_settings.read(str(preset), (), {'task.name': 'synthetic'})
+  assert request.origin == (
+    f'Settings start from preset {preset} without those of its task school.'
+  )
 
 
 def test_the_task_and_the_methods_are_known_at_once():

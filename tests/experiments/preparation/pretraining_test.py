@@ -13,7 +13,7 @@ from tasks.data import bpe
 from tasks.models import gpt2_files
 
 _SETTINGS = pretraining.Settings(
-  source='texts',
+  sources=('texts',),
   tokenizer=pretraining.LEARNED,
   epochs=2,
   vocabulary_size=264,
@@ -90,17 +90,6 @@ def test_it_learns_the_words(finished, data_dir, tmp_path, capsys):
   assert found[1] < 0.8 * found[0] < 0.8 * 264, found
 
 
-def test_spaces_around_punctuation_marks_are_taken_out():
-  found = pretraining.join_tokens(
-    ' He said : " It \'s 1 @,@ 250 @.@ 5 m ( 4 – 5 ft ) , well @-@ known ! " \n'
-    " The actors ' room , [ sic ] , cost $ 3 ; they didn 't . \n"
-  )
-  assert found == (
-    ' He said: "It\'s 1,250.5 m (4–5 ft), well-known!"\n'
-    "The actors' room, [sic], cost $3; they didn't.\n"
-  )
-
-
 def test_the_rate_rises_and_falls():
   rates = [pretraining._rate(step, 99) for step in range(99)]
   assert np.argmax(rates) == 9
@@ -109,17 +98,36 @@ def test_the_rate_rises_and_falls():
   assert 0 < rates[-1] < 3e-5
 
 
-def test_each_token_but_the_first_is_predicted_once():
-  trained, held_out = pretraining._cut(list(range(50 * 64 + 7)))
-  assert (len(trained), len(held_out)) == (49, 1)
-  predicted = np.concatenate([trained, held_out])[:, 1:]
-  np.testing.assert_array_equal(predicted.ravel(), range(1, 50 * 64 + 1))
+def test_each_token_but_the_first_of_a_span_is_predicted_once():
+  spans = [range(100), range(100, 101), range(101, 50 * 64 + 7)]
+  trained, held_out = pretraining._cut(spans)
+  assert (len(trained.tokens), len(held_out.tokens)) == (49, 1)
+  follow = np.concatenate([trained.tokens, held_out.tokens])[:, 1:]
+  np.testing.assert_array_equal(follow.ravel(), range(1, 50 * 64 + 1))
+  mask = np.concatenate([trained.mask, held_out.mask])
+  assert follow[mask == 0].tolist() == [100, 101]
+
+
+def test_what_is_not_predicted_has_no_effect_on_the_loss():
+  objective = pretraining.LanguageModel(_SETTINGS.sizes)
+  weights = _SETTINGS.sizes.init([0, 1])
+  # A later token is seen by no earlier one.
+  batch = np.random.default_rng(0).integers(0, 264, [2, 65]).astype(np.int32)
+  mask = np.ones([2, 64], np.float32)
+  mask[1, -1] = 0
+  changed = batch.copy()
+  changed[1, -1] += 1
+  losses = [
+    objective.mean_loss(weights, {'pieces': pieces}, mask)
+    for pieces in (batch, changed)
+  ]
+  assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize(
   'changes, message',
   [
-    ({'source': 'nothing'}, 'wiki.train.tokens is in none of .*--source'),
+    ({'sources': ('none',)}, 'wiki.train.tokens is in none of .*--source'),
     ({'tokenizer': 'none'}, 'none is in none of .*take --tokenizer=learned'),
     ({'vocabulary_size': 5_000}, '--vocabulary_size is 5000'),
   ],

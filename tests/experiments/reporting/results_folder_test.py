@@ -41,7 +41,12 @@ class TestWriting:
     with results_folder.open_folder(self.path, _config()) as folder:
       folder.add('fedavg', small_outcomes.result(), small_outcomes.rows())
     with results_folder.open_folder(self.path, _config()) as folder:
-      result = {**small_outcomes.result(), 'against': {}}
+      # JSON has no infinite numbers.
+      result = {
+        **small_outcomes.result(),
+        'metric_range': [None, None],
+        'against': {},
+      }
       assert folder.results == json.loads(json.dumps({'fedavg': result}))
       folder.add(
         'local',
@@ -185,6 +190,14 @@ class TestWriting:
         'total_parameters': 80 + 500,
       }
       assert set(folder.communication('local', 10, 100).values()) == {0}
+
+  def test_passes_are_means_over_clients_if_they_are_measured(self):
+    with results_folder.open_folder(self.path, _config()) as folder:
+      path = folder.metrics_file('self_fl')
+      path.parent.mkdir()
+      path.write_text('round,num_clients,passes\n1,3,2\n2,1,4\n3,0,0\n')
+      assert folder.passes('self_fl') == (3 * 2 + 1 * 4) / 4
+      assert folder.passes('local') == 1
 
 
 class TestReading:

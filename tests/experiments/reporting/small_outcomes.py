@@ -47,6 +47,13 @@ def make_evaluation(
   )
 
 
+def none_chosen() -> evaluation.Evaluation:
+  """Makes the same clients with candidates that do not compete."""
+  return dataclasses.replace(
+    make_evaluation(baseline=None, chosen=0), candidates_compete=False
+  )
+
+
 def make(
   chosen: Any = 1,
   baseline: int | None = 0,

@@ -38,6 +38,16 @@ class TestOfResults:
       {'x': small_outcomes.result([1, 1, 0])}
     )
 
+  def test_where_none_is_chosen_each_candidate_has_a_row(self):
+    outcome = small_outcomes.make(evaluated=small_outcomes.none_chosen())
+    table = self.table({'fedpc': serialization.make_result(outcome)})
+    rows = [' '.join(line.split()) for line in table.strip().splitlines()]
+    assert rows[-3:] == [
+      'fedpc none is chosen',
+      '0 epochs 0.4167 ± 0.1179 0.05811 to 0.7752 0.2500 –',
+      '1 epoch 0.4167 ± 0.1179 0.05811 to 0.7752 0.2500 –',
+    ]
+
   def test_clusters_are_behind_the_candidate(self):
     result = small_outcomes.result()
     sizes = dict(zip('01234', [1, 5, 2, 1, 1]))
@@ -90,11 +100,11 @@ def test_groups_have_a_row_of_the_metric_of_all_their_examples():
 
 def test_costs_of_groups_that_differ_are_a_range():
   costs = {
-    'beer': {'rounds': 12, 'local_epochs': 30.0},
-    'tea': {'rounds': 15, 'local_epochs': 30.0},
+    'beer': {'models_received': 12, 'gradient_passes': 30.0},
+    'tea': {'models_received': 15, 'gradient_passes': 30.0},
   }
   table = tables.of_costs({'group': {'costs': costs}})
-  assert _row(table, 'group') == ['12', 'to', '15', '30']
+  assert _row(table, 'group') == ['12', 'to', '15', '–', '30', '–']
 
 
 def test_a_table_of_repeats(tmp_path, capsys):

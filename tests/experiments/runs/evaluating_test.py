@@ -193,3 +193,13 @@ def test_a_choice_of_each_client_is_its_own(finished):
   assert chosen == {'c1': 'b', 'c0': 'a'}
   with pytest.raises(errors.UserError, match='c2 was none of them'):
     finished_methods.chosen_candidates(run, 'ditto', ['c2'])
+
+
+def test_where_none_is_chosen_new_clients_have_the_last_candidate(finished):
+  run = dataclasses.replace(
+    results_folder.read(finished.folder),
+    methods={'fedpc': {'chosen': {}, 'candidates': {'a': {}, 'b': {}}}},
+    clients={'fedpc': []},
+  )
+  chosen = finished_methods.chosen_candidates(run, 'fedpc', ['new'])
+  assert chosen == {'new': 'b'}

@@ -357,9 +357,19 @@ class TestStages:
     # 7 rounds of 4 of 6 clients; 4 epochs of one round for each group.
     passes = 7 * 4 / 6
     assert self.results['fedadam+finetuning']['costs'] == {
-      'all': {'rounds': 7, 'local_epochs': pytest.approx(passes + 2)}
+      'all': {
+        'models_received': 7,
+        'models_sent': pytest.approx(passes),
+        'gradient_passes': pytest.approx(passes + 2),
+        'loss_passes': 0,
+      }
     }
-    in_groups = {'rounds': 7 + 4, 'local_epochs': pytest.approx(passes + 4 + 2)}
+    in_groups = {
+      'models_received': pytest.approx(7 + 4),
+      'models_sent': pytest.approx(passes + 4),
+      'gradient_passes': pytest.approx(passes + 4 + 2),
+      'loss_passes': 0,
+    }
     assert self.results['group+finetuning']['costs'] == {
       'even': in_groups,
       'odd': in_groups,

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from base import errors
 from experiments.configuration import configs
 from experiments.sweeps import fedpc_tables
 from experiments.sweeps import published_tables
@@ -101,3 +102,22 @@ def test_rows_may_be_one_method_at_other_settings(row):
     for point in (p for p in grid.points if p.name == f'{row}-{suffix}'):
       settings = _config(grid, point, 0).method_settings[row.lower()].trainer
       assert settings.client_weighting == weighting
+
+
+def test_rows_that_are_chosen_are_run_under_all_conditions():
+  table = published_tables.read('fedembed_mnist').changed(None, {}, ['Type'])
+  run = [row for row in table.rows if table.whole.runs_row(row)]
+  assert run == [
+    f'Type_{users}_{noise}'
+    for noise in ('none', 'Gaussian')
+    for users in ('balanced', 'imbalanced')
+  ]
+  assert table.rows == published_tables.read('fedembed_mnist').rows
+
+
+def test_an_unknown_row_is_named():
+  table = published_tables.read('self_fl_mnist')
+  with pytest.raises(
+    errors.UserError, match="--row: Unknown row 'Dito'.*Ditto"
+  ):
+    table.changed(None, {}, ['Dito'])

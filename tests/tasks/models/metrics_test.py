@@ -106,9 +106,11 @@ def test_sums_may_be_integers():
   )
 
 
-def test_float32_sums_give_float32():
-  sums = np.array([3, 1], np.float32), np.array([4, 0], np.float32)
-  assert metrics.MEAN.value(sums).dtype == np.float32
+def test_ratios_of_counts_are_as_exact_as_can_be():
+  counts = np.array([2, 3, 7, 8], np.float32), np.full(4, 10, np.float32)
+  np.testing.assert_array_equal(
+    metrics.MEAN.value(counts), [0.2, 0.3, 0.7, 0.8]
+  )
 
 
 def test_perplexity_is_that_of_the_mean_log_likelihood():

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -236,9 +237,13 @@ def test_soft_predictions_agree_with_predictions(a_model):
 
 
 @_each_model
-def test_each_special_metric_has_statistics(a_model):
+def test_the_range_of_each_metric_is_known(a_model):
   statistics = a_model.statistics(a_model.init(_SEED), _batch(a_model))
-  assert set(a_model.metrics) <= set(statistics)
+  assert set(a_model.metrics) == set(statistics)
+  ranges = {name: metric.range for name, metric in a_model.metrics.items()}
+  for name, (low, high) in ranges.items():
+    assert low == (1 if name == 'perplexity' else 0)
+    assert high == (math.inf if 'error' in name or low else 1)
 
 
 @_each_model

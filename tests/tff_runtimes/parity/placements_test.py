@@ -306,7 +306,7 @@ def _resized(arg: Any, size: int) -> Any:
 @pytest.mark.parametrize('name', _COMPUTATIONS)
 def test_a_computation_of_any_number_of_clients(parity, name, size):
   computation, *args = _COMPUTATIONS[name]
-  # The native runtime gives no empty list of clients' results.
+  # The native runtime lacks a value that all of no clients have.
   run = parity if size else parity.at_least
   run(computation, *(_resized(arg, size) for arg in args))
 

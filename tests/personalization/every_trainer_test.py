@@ -1,0 +1,129 @@
+"""Every trainer runs to a result, in silos and on devices, however measured."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from algorithms import registry
+from base import errors
+from personalization import evaluation
+from personalization import measurements
+from personalization import outcomes
+from personalization import schedules
+from personalization import stages
+from personalization import training
+from tasks import task as tasks
+from tasks.data import populations
+from tests.algorithms import helpers
+from tff_runtimes import cohort
+
+_METRIC = 'half_squared_error'
+_HOW = schedules.TrainingSettings(
+  total_rounds=2, clients_per_round=3, batch_size=4
+)
+# All further measurements at once.
+_MEASUREMENT = measurements.MeasurementSettings(
+  ood_examples=5, evaluation_fractions=(0.5,)
+)
+# Settings without which a trainer does not do all that it can.
+_SETTINGS: Mapping[str, Mapping[str, object]] = {
+  'group': dict(group_epochs=2),
+  'group, inferred': dict(group_epochs=2, groups='inferred', num_groups=2),
+  'group, hypcluster': dict(group_epochs=2, groups='hypcluster', num_groups=2),
+}
+_NAMES = sorted({*registry.TRAINERS, *_SETTINGS})
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _context() -> Iterator[None]:
+  # Few clients take longer to compile than to compute.
+  with tff.framework.get_context_stack().install(
+    cohort.create_cohort_context(stack=False)
+  ):
+    yield
+
+
+def _load(client_id: str) -> populations.Examples:
+  k = int(client_id)
+  rng = np.random.default_rng(k)
+  x = rng.normal(size=[8 + k % 3, 3]).astype(np.float32)
+  return {'x': x, 'y': (x @ rng.normal(size=3)).astype(np.float32)}
+
+
+def _task(name: str, cross_silo: bool) -> tasks.Task:
+  everybody = [str(k) for k in range(12)]
+  train, *held_out = everybody[:6], everybody[6:9], everybody[9:]
+  if cross_silo:
+    train = everybody
+    held_out = [everybody] * 2
+    sets = {s: _load for s in ('train', 'personalization', 'evaluation')}
+  else:
+    sets = populations.halves(_load)
+
+  def population(client_ids: Sequence[str]) -> populations.Population:
+    return populations.Population(client_ids, sets)
+
+  return tasks.Task(
+    name='small',
+    model=helpers.model_for(name),
+    metric=_METRIC,
+    higher_is_better=False,
+    train=populations.Population(train, {'train': _load}),
+    validation=population(held_out[0]),
+    test=population(held_out[1]),
+    cross_silo=cross_silo,
+    batch_size=4,
+    padded=False,
+    attributes={
+      'group': tasks.Attribute('ab', {c: int(c) % 2 for c in everybody})
+    },
+  )
+
+
+def _result(trainer: str, cross_silo: bool) -> outcomes.Outcome:
+  """Trains, personalizes and evaluates, and returns the outcome."""
+  name = trainer.partition(',')[0]
+  task = _task(name, cross_silo)
+  method = registry.build(
+    name,
+    task.model,
+    registry.make_settings(name, _SETTINGS.get(trainer, {})),
+    helpers.MEAN,
+    measurements.evaluation_sets(task, _MEASUREMENT),
+    num_clients=len(task.train.client_ids),
+    num_groups=2,
+  )
+  training.check(method, task)
+
+  def stage(method):
+    return stages.prepare(method, task, _HOW, lambda m, _: train(stage(m)))
+
+  def train(stage):
+    return training.train(stage.method, stage.task, _HOW)
+
+  prepared = stage(method)
+  evaluated = evaluation.evaluate(
+    prepared.method,
+    train(prepared),
+    prepared.task,
+    _HOW,
+    measurement=_MEASUREMENT,
+  )
+  return outcomes.Outcome(evaluated, prepared.task, _MEASUREMENT)
+
+
+@pytest.mark.parametrize('cross_silo', [True, False], ids=['silos', 'devices'])
+@pytest.mark.parametrize('trainer', _NAMES)
+def test_runs_to_a_result(trainer, cross_silo):
+  if trainer == 'mocha' and not cross_silo:
+    with pytest.raises(errors.UserError, match='only clients that it was'):
+      _result(trainer, cross_silo)
+    return
+  outcome = _result(trainer, cross_silo)
+  assert outcome.test.values.shape == (12 if cross_silo else 3,)
+  assert np.isfinite(outcome.test.values).all()
+  assert set(outcome.further) >= {measurements.OOD, 'part_0.5'}
+  for of_set in outcome.further.values():
+    assert np.isfinite(of_set.values).all()

@@ -1,0 +1,22 @@
+"""Every trainer against its paper's equations in float64, after some rounds."""
+
+import pytest
+
+from algorithms import registry
+from tests.algorithms import helpers
+from tests.reference import cases
+
+_LARGEST_DIFFERENCE = 1e-5
+
+
+@pytest.mark.parametrize('epochs', cases.EPOCHS)
+@pytest.mark.parametrize('cohorts', cases.COHORTS)
+@pytest.mark.parametrize('case', cases.CASES)
+def test_rounds_are_those_of_the_reference(case, cohorts, epochs):
+  with helpers.on('cohort'):
+    difference = cases.compare(case, cohorts, epochs)
+  assert difference < _LARGEST_DIFFERENCE
+
+
+def test_every_trainer_has_a_reference():
+  assert {case.trainer for case in cases.CASES.values()} == {*registry.TRAINERS}
