@@ -1,9 +1,10 @@
 """The cases in which trainers are compared with their references."""
 
+import collections
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -74,14 +75,22 @@ class Case:
 
   @functools.cached_property
   def method(self) -> methods.Method:
-    """The method that is compared."""
-    return helpers.build(
+    """The method that is compared, from random models where that can be."""
+    method = helpers.build(
       self.trainer,
       self.model,
       num_clients=len(_SIZES) - 1,
       known_groups=getattr(self.model, 'num_types', 0) or 2,
       **self.settings,
     )
+    if len(method.model_places) != 1:
+      return method
+    rng = np.random.default_rng(0)
+    first = collections.OrderedDict(
+      (name, np.float32(rng.normal(scale=0.5, size=weight.shape)))
+      for name, weight in method.trainer.model.init([0, 0]).items()
+    )
+    return dataclasses.replace(method, first_models=(first,))
 
   @property
   def _has_classes(self) -> bool:
@@ -124,6 +133,8 @@ class Case:
     trainer = self.method.trainer
     first = self.method.initial_state([0, 1]).server
     weights = trainer.model.init([0, 1])
+    if self.method.first_models:
+      (weights,) = self.method.first_models
     num_draws = getattr(trainer.settings, 'num_groups', 1) or 1
     model = problem.Model(
       {name: tuple(weight.shape) for name, weight in weights.items()},
@@ -250,7 +261,7 @@ CASES: Mapping[str, Case] = {
   'pfedme, last w_i': Case(
     'pfedme',
     global_models.pfedme,
-    dict(client_learning_rate=0.05, personal_model='local'),
+    dict(client_learning_rate=0.05, local_rate=0.05, personal_model='local'),
   ),
   'pfedme, heads': Case(
     'pfedme',
@@ -369,7 +380,20 @@ CASES: Mapping[str, Case] = {
 }
 
 
-def compare(name: str, cohorts: str, epochs: int) -> float:
+class Comparison(NamedTuple):
+  """How far a trainer is from its reference.
+
+  Attributes:
+    difference: The largest difference of the models that clients start from,
+      over the largest weight if that is above 1.
+    moved: How far training moved a client's model in the reference.
+  """
+
+  difference: float
+  moved: float
+
+
+def compare(name: str, cohorts: str, epochs: int) -> Comparison:
   """Trains both, and compares the models that clients start from.
 
   Args:
@@ -378,7 +402,7 @@ def compare(name: str, cohorts: str, epochs: int) -> float:
     epochs: The passes of a client in a round.
 
   Returns:
-    The largest difference, over the largest weight if that is above 1.
+    The comparison.
   """
   case = CASES[name]
   clients = case.clients(epochs)
@@ -403,7 +427,8 @@ def compare(name: str, cohorts: str, epochs: int) -> float:
     for found, wanted in pairs:
       away = np.abs(pack(found) - wanted).max()
       largest = max(largest, away / max(np.abs(wanted).max(), 1))
-  return largest
+  moved = np.abs(expected.start(0) - reference_problem.w).max()
+  return Comparison(largest, moved)
 
 
 @functools.lru_cache(maxsize=1)
