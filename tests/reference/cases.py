@@ -29,6 +29,8 @@ COHORTS: Mapping[str, Sequence[Sequence[int]]] = {
   'partial': [(0, 1, 2), (2, 3), (0, 3, 4), (1, 2, 4)],
 }
 EPOCHS = (1, 3)
+# Compiled and stacked, or client by client, which needs no compilation.
+_RUNTIMES = {'all': 'cohort', 'partial': 'unstacked'}
 _BATCH_SIZE = 4
 _SIZES = (9, 4, 5, 12, 7, 8)
 # Of the users of FedEmbed: the first three are prototypical for their types.
@@ -153,7 +155,7 @@ class Case:
           ],
           k % 2,
           client.state,
-          _draws(client.seed, num_draws, self.trainer),
+          _draws(client.seed, num_draws, self.trainer, cohorts),
         )
         for k, client in enumerate(clients)
       ],
@@ -178,17 +180,21 @@ def _doubles(examples: problem.Batch) -> dict[str, np.ndarray]:
   }
 
 
-def _draws(seed: np.ndarray, num_groups: int, trainer: str) -> list[int]:
+def _draws(
+  seed: np.ndarray, num_groups: int, trainer: str, cohorts: str
+) -> list[int]:
   """Draws what a client draws: its first cluster, or other types."""
+  # XLA takes negative seeds for other ones than TensorFlow does.
+  draw = tf.function(
+    _draw, jit_compile=_RUNTIMES[cohorts] == 'cohort', autograph=False
+  )
   if trainer == 'pfedkm':
-    return [int(_draw(seed, num_groups))]
+    return [int(draw(seed, num_groups))]
   fold = tf.random.experimental.stateless_fold_in
   most = max(num_groups - 1, 1)
-  return [int(_draw(fold(seed, step), most)) for step in range(9)]
+  return [int(draw(fold(seed, step), most)) for step in range(9)]
 
 
-# Compiled, as XLA takes negative seeds for other ones than TensorFlow does.
-@functools.partial(tf.function, jit_compile=True, autograph=False)
 def _draw(seed: tf.Tensor, most: int) -> tf.Tensor:
   return tf.random.stateless_uniform([], seed, maxval=most, dtype=tf.int32)
 
@@ -404,7 +410,11 @@ def compare(name: str, cohorts: str, epochs: int) -> Comparison:
   Returns:
     The comparison.
   """
-  case = CASES[name]
+  with helpers.on(_RUNTIMES[cohorts]):
+    return _compare(CASES[name], cohorts, epochs)
+
+
+def _compare(case: Case, cohorts: str, epochs: int) -> Comparison:
   clients = case.clients(epochs)
   reference_problem = case.problem(cohorts, clients)
   expected = case.reference(reference_problem)

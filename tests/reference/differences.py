@@ -7,7 +7,6 @@ python -m tests.reference.differences ditto      some cases
 from collections.abc import Sequence
 import sys
 
-from tests.algorithms import helpers
 from tests.reference import cases
 
 
@@ -33,5 +32,4 @@ def main(names: Sequence[str]) -> None:
 
 
 if __name__ == '__main__':
-  with helpers.on('cohort'):
-    main(sys.argv[1:])
+  main(sys.argv[1:])
