@@ -197,11 +197,9 @@ def test_the_computations_do_what_the_functions_do(
       helpers.assert_close([c.state for c in after.clients], client_states)
 
 
-def test_trains_with_the_settings_that_are_defaults(name):
-  method = _build(name)
-  after = helpers.run(method, rounds=1)
-  assert after.metrics['num_clients'] == len(helpers.SIZES)
-  assert len(set(map(str, method.candidates))) == len(method.candidates) > 0
+def test_each_candidate_has_a_name_of_its_own(name):
+  candidates = _build(name).candidates
+  assert len(set(map(str, candidates))) == len(candidates) > 0
 
 
 def test_padding_and_stacking_change_nothing(method):

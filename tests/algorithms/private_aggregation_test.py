@@ -192,15 +192,15 @@ def test_noise_and_clip_are_numbers_of_one_program():
   assert state.aggregator.updates.stddev == 6
 
 
-@pytest.mark.parametrize('runtime', _BOTH)
 @pytest.mark.parametrize(
-  ('name', 'values'),
+  ('runtime', 'name', 'values'),
   [
-    ('fedavg', {}),
-    ('hypcluster', {}),
-    ('hypcluster', {'warmstart_rounds': 2.0}),
-    ('scaffold', {}),
-    ('self_fl', {'one_pass': True}),
+    ('native', 'fedavg', {}),
+    ('cohort', 'fedavg', {}),
+    ('cohort', 'hypcluster', {}),
+    ('cohort', 'hypcluster', {'warmstart_rounds': 2.0}),
+    ('cohort', 'scaffold', {}),
+    ('cohort', 'self_fl', {'one_pass': True}),
   ],
 )
 def test_without_noise_and_clipping_nothing_changes(runtime, name, values):

@@ -1,9 +1,10 @@
 """The cases in which trainers are compared with their references."""
 
+import collections
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -28,6 +29,8 @@ COHORTS: Mapping[str, Sequence[Sequence[int]]] = {
   'partial': [(0, 1, 2), (2, 3), (0, 3, 4), (1, 2, 4)],
 }
 EPOCHS = (1, 3)
+# Compiled and stacked, or client by client, which needs no compilation.
+_RUNTIMES = {'all': 'cohort', 'partial': 'unstacked'}
 _BATCH_SIZE = 4
 _SIZES = (9, 4, 5, 12, 7, 8)
 # Of the users of FedEmbed: the first three are prototypical for their types.
@@ -74,14 +77,22 @@ class Case:
 
   @functools.cached_property
   def method(self) -> methods.Method:
-    """The method that is compared."""
-    return helpers.build(
+    """The method that is compared, from random models where that can be."""
+    method = helpers.build(
       self.trainer,
       self.model,
       num_clients=len(_SIZES) - 1,
       known_groups=getattr(self.model, 'num_types', 0) or 2,
       **self.settings,
     )
+    if len(method.model_places) != 1:
+      return method
+    rng = np.random.default_rng(0)
+    first = collections.OrderedDict(
+      (name, np.float32(rng.normal(scale=0.5, size=weight.shape)))
+      for name, weight in method.trainer.model.init([0, 0]).items()
+    )
+    return dataclasses.replace(method, first_models=(first,))
 
   @property
   def _has_classes(self) -> bool:
@@ -124,6 +135,8 @@ class Case:
     trainer = self.method.trainer
     first = self.method.initial_state([0, 1]).server
     weights = trainer.model.init([0, 1])
+    if self.method.first_models:
+      (weights,) = self.method.first_models
     num_draws = getattr(trainer.settings, 'num_groups', 1) or 1
     model = problem.Model(
       {name: tuple(weight.shape) for name, weight in weights.items()},
@@ -142,7 +155,7 @@ class Case:
           ],
           k % 2,
           client.state,
-          _draws(client.seed, num_draws, self.trainer),
+          _draws(client.seed, num_draws, self.trainer, cohorts),
         )
         for k, client in enumerate(clients)
       ],
@@ -167,17 +180,21 @@ def _doubles(examples: problem.Batch) -> dict[str, np.ndarray]:
   }
 
 
-def _draws(seed: np.ndarray, num_groups: int, trainer: str) -> list[int]:
+def _draws(
+  seed: np.ndarray, num_groups: int, trainer: str, cohorts: str
+) -> list[int]:
   """Draws what a client draws: its first cluster, or other types."""
+  # XLA takes negative seeds for other ones than TensorFlow does.
+  draw = tf.function(
+    _draw, jit_compile=_RUNTIMES[cohorts] == 'cohort', autograph=False
+  )
   if trainer == 'pfedkm':
-    return [int(_draw(seed, num_groups))]
+    return [int(draw(seed, num_groups))]
   fold = tf.random.experimental.stateless_fold_in
   most = max(num_groups - 1, 1)
-  return [int(_draw(fold(seed, step), most)) for step in range(9)]
+  return [int(draw(fold(seed, step), most)) for step in range(9)]
 
 
-# Compiled, as XLA takes negative seeds for other ones than TensorFlow does.
-@functools.partial(tf.function, jit_compile=True, autograph=False)
 def _draw(seed: tf.Tensor, most: int) -> tf.Tensor:
   return tf.random.stateless_uniform([], seed, maxval=most, dtype=tf.int32)
 
@@ -250,7 +267,7 @@ CASES: Mapping[str, Case] = {
   'pfedme, last w_i': Case(
     'pfedme',
     global_models.pfedme,
-    dict(client_learning_rate=0.05, personal_model='local'),
+    dict(client_learning_rate=0.05, local_rate=0.05, personal_model='local'),
   ),
   'pfedme, heads': Case(
     'pfedme',
@@ -369,7 +386,20 @@ CASES: Mapping[str, Case] = {
 }
 
 
-def compare(name: str, cohorts: str, epochs: int) -> float:
+class Comparison(NamedTuple):
+  """How far a trainer is from its reference.
+
+  Attributes:
+    difference: The largest difference of the models that clients start from,
+      over the largest weight if that is above 1.
+    moved: How far training moved a client's model in the reference.
+  """
+
+  difference: float
+  moved: float
+
+
+def compare(name: str, cohorts: str, epochs: int) -> Comparison:
   """Trains both, and compares the models that clients start from.
 
   Args:
@@ -378,9 +408,13 @@ def compare(name: str, cohorts: str, epochs: int) -> float:
     epochs: The passes of a client in a round.
 
   Returns:
-    The largest difference, over the largest weight if that is above 1.
+    The comparison.
   """
-  case = CASES[name]
+  with helpers.on(_RUNTIMES[cohorts]):
+    return _compare(CASES[name], cohorts, epochs)
+
+
+def _compare(case: Case, cohorts: str, epochs: int) -> Comparison:
   clients = case.clients(epochs)
   reference_problem = case.problem(cohorts, clients)
   expected = case.reference(reference_problem)
@@ -403,7 +437,8 @@ def compare(name: str, cohorts: str, epochs: int) -> float:
     for found, wanted in pairs:
       away = np.abs(pack(found) - wanted).max()
       largest = max(largest, away / max(np.abs(wanted).max(), 1))
-  return largest
+  moved = np.abs(expected.start(0) - reference_problem.w).max()
+  return Comparison(largest, moved)
 
 
 @functools.lru_cache(maxsize=1)

@@ -7,7 +7,6 @@ python -m tests.reference.differences ditto      some cases
 from collections.abc import Sequence
 import sys
 
-from tests.algorithms import helpers
 from tests.reference import cases
 
 
@@ -18,7 +17,7 @@ def main(names: Sequence[str]) -> None:
   for name in names or cases.CASES:
     case = cases.CASES[name]
     largest = max(
-      cases.compare(name, cohorts, epochs)
+      cases.compare(name, cohorts, epochs).difference
       for cohorts in cases.COHORTS
       for epochs in cases.EPOCHS
     )
@@ -33,5 +32,4 @@ def main(names: Sequence[str]) -> None:
 
 
 if __name__ == '__main__':
-  with helpers.on('cohort'):
-    main(sys.argv[1:])
+  main(sys.argv[1:])
