@@ -128,7 +128,7 @@ class Case:
       )
     return made
 
-  def problem(
+  def in_float64(
     self, cohorts: str, clients: Sequence[trainers.Client]
   ) -> problem.Problem:
     """Returns the same in float64."""
@@ -137,7 +137,6 @@ class Case:
     weights = trainer.model.init([0, 1])
     if self.method.first_models:
       (weights,) = self.method.first_models
-    num_draws = getattr(trainer.settings, 'num_groups', 1) or 1
     model = problem.Model(
       {name: tuple(weight.shape) for name, weight in weights.items()},
       trainer.model.parts,
@@ -155,7 +154,7 @@ class Case:
           ],
           k % 2,
           client.state,
-          _draws(client.seed, num_draws, self.trainer, cohorts),
+          self._draws(client.seed, _draw(_RUNTIMES[cohorts] == 'cohort')),
         )
         for k, client in enumerate(clients)
       ],
@@ -164,6 +163,16 @@ class Case:
       first,
       trainer.settings,
     )
+
+  def _draws(self, seed: np.ndarray, draw: Callable[..., Any]) -> list[int]:
+    """Draws what a client draws: its first cluster, or other types."""
+    fold = tf.random.experimental.stateless_fold_in
+    if self.trainer == 'pfedkm':
+      return [int(draw(seed, self.method.trainer.settings.num_groups))]
+    if self.trainer == 'fedembed_prototype':
+      others = self.method.trainer.num_heads - 1
+      return [int(draw(fold(seed, step), others)) for step in range(9)]
+    return []
 
 
 def _in_batches(order: np.ndarray) -> np.ndarray:
@@ -180,23 +189,17 @@ def _doubles(examples: problem.Batch) -> dict[str, np.ndarray]:
   }
 
 
-def _draws(
-  seed: np.ndarray, num_groups: int, trainer: str, cohorts: str
-) -> list[int]:
-  """Draws what a client draws: its first cluster, or other types."""
+@functools.cache
+def _draw(compiled: bool) -> Callable[[tf.Tensor, int], tf.Tensor]:
+  """Makes a function of a seed that draws a number below another."""
   # XLA takes negative seeds for other ones than TensorFlow does.
-  draw = tf.function(
-    _draw, jit_compile=_RUNTIMES[cohorts] == 'cohort', autograph=False
+  return tf.function(
+    lambda seed, most: tf.random.stateless_uniform(
+      [], seed, maxval=most, dtype=tf.int32
+    ),
+    jit_compile=compiled,
+    autograph=False,
   )
-  if trainer == 'pfedkm':
-    return [int(draw(seed, num_groups))]
-  fold = tf.random.experimental.stateless_fold_in
-  most = max(num_groups - 1, 1)
-  return [int(draw(fold(seed, step), most)) for step in range(9)]
-
-
-def _draw(seed: tf.Tensor, most: int) -> tf.Tensor:
-  return tf.random.stateless_uniform([], seed, maxval=most, dtype=tf.int32)
 
 
 _LAYER = toys.VectorModel()
@@ -416,8 +419,8 @@ def compare(name: str, cohorts: str, epochs: int) -> Comparison:
 
 def _compare(case: Case, cohorts: str, epochs: int) -> Comparison:
   clients = case.clients(epochs)
-  reference_problem = case.problem(cohorts, clients)
-  expected = case.reference(reference_problem)
+  in_float64 = case.in_float64(cohorts, clients)
+  expected = case.reference(in_float64)
   method, state = case.method, case.method.initial_state([0, 1])
   for cohort in case.cohorts(cohorts):
     if not method.trains:
@@ -428,7 +431,7 @@ def _compare(case: Case, cohorts: str, epochs: int) -> Comparison:
   trainer = method.trainer
   if not trainer.personalizes_new_clients:
     clients = clients[:-1]
-  pack, largest = reference_problem.model.pack, 0.0
+  pack, largest = in_float64.model.pack, 0.0
   for k, client in enumerate(clients):
     start = _start(trainer)(state.server, client)
     pairs = [(start.weights, expected.start(k))]
@@ -437,7 +440,7 @@ def _compare(case: Case, cohorts: str, epochs: int) -> Comparison:
     for found, wanted in pairs:
       away = np.abs(pack(found) - wanted).max()
       largest = max(largest, away / max(np.abs(wanted).max(), 1))
-  moved = np.abs(expected.start(0) - reference_problem.w).max()
+  moved = np.abs(expected.start(0) - in_float64.w).max()
   return Comparison(largest, moved)
 
 
