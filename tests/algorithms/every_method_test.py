@@ -25,6 +25,7 @@ _QUICK = {
   'fedbabu': dict(finetuning_epochs=2),
   'fedpc': dict(adaptation_updates=3, adaptation_examples=(1, 0)),
   'fedpc_generated': dict(adaptation_examples=(1, 0)),
+  'fedembed_type+embedding_finetuning': dict(embedding_epochs=2),
   'fedrep': dict(finetuning_epochs=2, head_epochs=2),
   'fedadam+knn_per': dict(coefficients=(0.0, 0.5)),
   'finetuning': dict(finetuning_epochs=2, finetuning_layers=('all', 'last')),
@@ -39,6 +40,7 @@ _NAMES = (
   'hypcluster+finetuning',
   'group+finetuning',
   'fedadam+knn_per',
+  'fedembed_type+embedding_finetuning',
   'ditto+finetuning',
 )
 # Those whose servers count rounds or steps, also where no update arrives.
@@ -95,6 +97,7 @@ _PARAMETERS = {
   # With an embedding, whose kernel of 28 each head has: two heads and the
   # global one. The embedding itself is sent to nobody.
   'fedembed_type': {1: (3 * 32, 3 * 32)},
+  'fedembed_type+embedding_finetuning': {1: (3 * 32, 3 * 32)},
   'fedembed_personal': {1: (32, 32)},
   # Two prototypes as well, and whether a user is one of them.
   'fedembed_prototype': {1: (3 * 32 + 2 * 28, 3 * 32 + 2 * 28 + 2)},
@@ -195,6 +198,12 @@ def test_the_computations_do_what_the_functions_do(
       after = helpers.run(method, 1, clients, before.state)
       helpers.assert_close(after.state.server, server)
       helpers.assert_close([c.state for c in after.clients], client_states)
+
+
+def test_all_personalizers_are_here():
+  assert {registry.halves(name)[1] for name in _NAMES} == {
+    *registry.PERSONALIZERS
+  }
 
 
 def test_each_candidate_has_a_name_of_its_own(name):
