@@ -239,7 +239,8 @@ def read_toml(path: pathlib.Path) -> dict[str, Any]:
 def read_preset(path: pathlib.Path) -> SettingsLayer:
   """Reads a preset from its file."""
   settings_of_file = tuple(flatten(read_toml(path)))
-  return SettingsLayer(f'preset {path}', settings_of_file, is_preset=True)
+  name = path.stem if path.parent == _PRESETS else path
+  return SettingsLayer(f'preset {name}', settings_of_file, is_preset=True)
 
 
 def _assignment(text: str) -> tuple[str, str]:
