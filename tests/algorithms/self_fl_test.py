@@ -381,14 +381,19 @@ class TestEstimatedVariances:
     sent = np.linspace(0.1, 0.5, 5, dtype=np.float32)
     variances = np.linspace(0.6, 0.2, 5, dtype=np.float32)
     w = 1 / (0.7 + sent)
+    # What clients have, of which not all need be in their batches.
+    sizes = 2 * np.array(helpers.SIZES)
     uncertainty = self_fl.Uncertainty(0.7, sent.mean(), w.sum(), 5.0)
     clients = [
       client._replace(
         state=client.state._replace(
           sent=sent_k, running=client.state.running._replace(variance=variance)
-        )
+        ),
+        attributes={'size': size},
       )
-      for client, sent_k, variance in zip(after.clients, sent, variances)
+      for client, sent_k, variance, size in zip(
+        after.clients, sent, variances, sizes.tolist()
+      )
     ]
     state = helpers.with_server(after.state, uncertainty=uncertainty)
     method = helpers.build(
@@ -399,7 +404,7 @@ class TestEstimatedVariances:
       posterior=posterior,
     )
     after = helpers.run(method, 1, clients, state)
-    rates = 0.05 / (np.array(helpers.SIZES) if per_example else np.ones(5))
+    rates = 0.05 / (sizes if per_example else np.ones(5))
 
     def steps(of_others):
       prior = 1 / of_others + (0.7 if posterior == 'hierarchical' else 0)
