@@ -1,6 +1,9 @@
 """The cores and GPUs of this machine, of which each process gets one."""
 
+import collections
+import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import pathlib
@@ -38,10 +41,23 @@ def _gpus() -> list[str]:
   return list(itertools.takewhile(lambda name: name not in ('', '-1'), names))
 
 
+@functools.cache  # Before processes of this program keep to cores.
+def _cores() -> list[int]:
+  """Lists the cores that this program may use.
+
+  Those come first that the fewest processes of other programs keep to.
+  """
+  kept_to: collections.Counter[int] = collections.Counter()
+  for path in pathlib.Path('/proc').glob('[0-9]*'):
+    with contextlib.suppress(OSError):  # It has ended.
+      cores = os.sched_getaffinity(int(path.name))
+      kept_to.update(cores if len(cores) == 1 else ())
+  return sorted(os.sched_getaffinity(0), key=lambda core: (kept_to[core], core))
+
+
 def of_process(number: int) -> Devices:
   """Returns the devices of a process; the next number has the next devices."""
-  cores, gpus = sorted(os.sched_getaffinity(0)), _gpus()
-  number += os.getpid()  # Other programs on this machine begin elsewhere.
-  return Devices(
-    cores[number % len(cores)], gpus[number % len(gpus)] if gpus else None
-  )
+  cores, gpus = _cores(), _gpus()
+  # Other programs on this machine begin elsewhere.
+  gpu = gpus[(number + os.getpid()) % len(gpus)] if gpus else None
+  return Devices(cores[number % len(cores)], gpu)

@@ -45,9 +45,17 @@ def test_without_a_choice_all_gpus_of_the_driver_are_given(
   assert _gpus_of_three_processes() == ['0', '1', '0']
 
 
-def test_cores_are_given_in_turn(monkeypatch):
-  monkeypatch.setattr(os, 'sched_getaffinity', lambda _: {4, 2})
+@pytest.mark.parametrize(
+  ('of_others', 'expected'),
+  [({2, 4}, [2, 4, 2]), ({4}, [2, 4, 2]), ({2}, [4, 2, 4])],
+)
+def test_cores_that_others_keep_to_are_given_last(
+  monkeypatch, of_others, expected
+):
+  monkeypatch.setattr(
+    os, 'sched_getaffinity', lambda pid: of_others if pid else {4, 2}
+  )
+  devices._cores.cache_clear()
   cores = [devices.of_process(number).core for number in range(3)]
-  assert cores == [2, 4, 2]
-  monkeypatch.setattr(os, 'getpid', lambda: 1)
-  assert devices.of_process(0).core == 4
+  devices._cores.cache_clear()
+  assert cores == expected
