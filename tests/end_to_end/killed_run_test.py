@@ -288,7 +288,7 @@ def test_nothing_is_said_but_how_far_it_is(results, runtime):
   lines = (result.said + result.killed.said).splitlines()
   assert lines
   for line in lines:
-    assert line.startswith((*_METHODS, 'Written to'))
+    assert line.startswith(('Settings', *_METHODS, 'Written to'))
 
 
 @_RUNTIMES
