@@ -3,6 +3,7 @@
   reproduce --table=motley_school          everything, with the paper's grids
   reproduce --table=motley_school --best   only the points found best before
   reproduce --table=self_fl_mnist          rows that are compared on clients
+  reproduce --table=self_fl_mnist --row=Ditto-w --row=Self-FL    two of them
   reproduce --table=self_fl_gaussian       curves, which are drawn
   reproduce --table=school_private         examples protected, at several ε
   reproduce --table=digits_private         clients protected, at several noises
