@@ -1,4 +1,4 @@
-"""What the computations of a method do, by its plain functions.
+"""Rounds and evaluations of a method by its plain functions, not by TFF.
 
 In a graph of TFF, `tensor == 0` compares objects and is never true. Here the
 functions of trainers and personalizers run as TensorFlow's own functions, in
