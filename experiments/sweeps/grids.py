@@ -413,9 +413,9 @@ def default_folder(
   contents: grid_file.GridFile, path: pathlib.Path
 ) -> pathlib.Path:
   """Returns the folder of a grid that is in a file, and of no other."""
-  # All of its rows are run.
-  fields = {**dataclasses.asdict(contents)}
-  fields.pop('only')
+  # A file has no rows to choose, and folders keep their names.
+  fields = dataclasses.asdict(contents)
+  del fields['only']
   text = json.dumps(fields, sort_keys=True)
   digest = hashlib.sha256(text.encode()).hexdigest()[:8]
   return paths.user_path(f'results/{path.stem}-{digest}')
