@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import tensorflow as tf
 
 from algorithms import optimizers
-from algorithms import private_steps
+from algorithms.privacy import private_steps
 from tasks.data import batches
 from tasks.models import metrics
 from tasks.models import models

@@ -21,8 +21,8 @@ from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import optimizers
-from algorithms import private_steps
 from algorithms import trainers
+from algorithms.privacy import private_steps
 from base import errors
 from tasks.models import models
 

@@ -32,8 +32,8 @@ from algorithms import client_work
 from algorithms import fedavg
 from algorithms import personal_models
 from algorithms import personalizers
-from algorithms import private_steps
 from algorithms import trainers
+from algorithms.privacy import private_steps
 from base import settings
 from base import words
 from tasks.data import batches

@@ -17,8 +17,8 @@ from algorithms import candidates
 from algorithms import client_work
 from algorithms import optimizers
 from algorithms import personalizers
-from algorithms import private_steps
 from algorithms import trainers
+from algorithms.privacy import private_steps
 from base import settings
 from tasks.data import batches
 from tasks.models import models

@@ -25,8 +25,8 @@ import tensorflow as tf
 from algorithms import client_work
 from algorithms import clusters
 from algorithms import fedavg
-from algorithms import private_steps
 from algorithms import trainers
+from algorithms.privacy import private_steps
 from base import settings
 from tasks.models import models
 

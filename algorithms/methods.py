@@ -15,10 +15,10 @@ from algorithms import aggregation
 from algorithms import as_trained
 from algorithms import candidates
 from algorithms import personalizers
-from algorithms import private_aggregation
 from algorithms import process
 from algorithms import runtime_inputs
 from algorithms import trainers
+from algorithms.privacy import private_aggregation
 from tasks import task
 from tasks.models import models
 

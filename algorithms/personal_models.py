@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from algorithms import client_work
 from algorithms import fedavg
-from algorithms import private_aggregation
 from algorithms import trainers
+from algorithms.privacy import private_aggregation
 from base import settings
 from tasks.models import models
 

@@ -37,8 +37,8 @@ from algorithms import client_work
 from algorithms import fedavg
 from algorithms import optimizers
 from algorithms import personal_models
-from algorithms import private_steps
 from algorithms import trainers
+from algorithms.privacy import private_steps
 from base import errors
 from base import settings
 from tasks.data import batches

@@ -17,9 +17,9 @@ import tensorflow_federated as tff
 from algorithms import aggregation
 from algorithms import client_work
 from algorithms import personalizers
-from algorithms import private_aggregation
 from algorithms import runtime_inputs
 from algorithms import trainers
+from algorithms.privacy import private_aggregation
 from base import errors
 from tasks import task
 from tasks.data import batches

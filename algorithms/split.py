@@ -60,8 +60,8 @@ import tensorflow as tf
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import personal_models
-from algorithms import private_steps
 from algorithms import trainers
+from algorithms.privacy import private_steps
 from base import errors
 from base import settings
 from tasks.data import batches

@@ -4,10 +4,10 @@ They glob, so that BUILD files stay right as modules come and go.
 """
 
 def pfl_py_library(name, **kwargs):
-    """A folder's modules."""
+    """The modules of a folder, and of its folders without a BUILD file."""
     native.py_library(
         name = name,
-        srcs = native.glob(["*.py"]),
+        srcs = native.glob(["**/*.py"]),
         visibility = ["//visibility:public"],
         **kwargs
     )

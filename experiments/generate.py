@@ -53,7 +53,7 @@ _DATA_DIR = shared_flags.data_dir()
 def _main(folder: str) -> int:
   source = str(paths.user_path(folder))
   data_dir = paths.data_folder(_DATA_DIR.value)
-  generation = launch.load('experiments.runs.generation')
+  generation = launch.load('experiments.language_models.generation')
   if _LIST.value:
     return generation.show_known(source, data_dir)
   return generation.main(

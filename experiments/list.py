@@ -25,7 +25,7 @@ from base import errors
 from experiments.command_line import launch
 from experiments.configuration import user_settings
 from experiments.listings import overviews
-from personalization import privacy
+from personalization.privacy import ways
 from tasks import registry as task_registry
 
 _OVERVIEWS = {
@@ -39,7 +39,7 @@ _OVERVIEWS = {
 _NAMES = {
   'method': algorithm_registry.short_names,
   'task': task_registry.task_names,
-  'privacy': privacy.ways,
+  'privacy': ways.ways,
   'preset': user_settings.preset_names,
 }
 

@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
   """Makes the database, and returns the exit status."""
   launch.refuse_arguments(argv)
   return launch.carry_out(
-    lambda: launch.load('experiments.preparation.ted_multi').main(
+    lambda: launch.load('experiments.language_models.ted_multi').main(
       paths.user_path(_SOURCE.value), paths.data_folder(_DATA_DIR.value)
     )
   )

@@ -121,7 +121,7 @@ def _left_out() -> dict[str, list[str]]:
 def _main() -> int:
   left_out = _left_out()
   data_dir = paths.data_folder(_DATA_DIR.value)
-  pretraining = launch.load('experiments.preparation.pretraining')
+  pretraining = launch.load('experiments.language_models.pretraining')
   return pretraining.main(
     pretraining.Settings(
       sources=tuple(_SOURCE.value),

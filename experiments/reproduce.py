@@ -27,10 +27,10 @@ from base import errors
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import shared_flags
-from experiments.sweeps import curves
+from experiments.reproduction import curves
+from experiments.reproduction import published_tables
+from experiments.reproduction import reruns
 from experiments.sweeps import launchers
-from experiments.sweeps import published_tables
-from experiments.sweeps import reruns
 
 _NAMES = sorted((*published_tables.table_names(), *curves.table_names()))
 
@@ -109,11 +109,11 @@ def _main() -> int:
         )
     drawn = curves.read(_TABLE.value)
     drawn = dataclasses.replace(drawn, grid=drawn.grid.changed(*changes))
-    return launch.load('experiments.sweeps.curve_reproduction').main(
+    return launch.load('experiments.reproduction.curve_reproduction').main(
       drawn, rerun
     )
   table = published_tables.read(_TABLE.value).changed(*changes, _ROWS.value)
-  return launch.load('experiments.sweeps.reproduction').main(
+  return launch.load('experiments.reproduction.reproduction').main(
     table, _BEST.value, rerun
   )
 

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
   if not _NBEST.value:
     raise app.UsageError('Name the file of the hypotheses with --nbest.')
   return launch.carry_out(
-    lambda: launch.load('experiments.runs.rescoring').main(
+    lambda: launch.load('experiments.language_models.rescoring').main(
       [paths.folder(source) for source in argv[1:]],
       paths.user_path(_NBEST.value),
       _WEIGHT.value,

@@ -27,7 +27,7 @@ from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import shared_flags
 from experiments.configuration import user_settings
-from personalization import privacy
+from personalization.privacy import ways
 
 _TASK = shared_flags.task()
 _ALGORITHM = flags.DEFINE_list(
@@ -73,7 +73,7 @@ _CLIENTS_PER_ROUND = flags.DEFINE_integer(
 _PRIVACY = flags.DEFINE_string(
   'privacy',
   None,
-  f'How to train privately: {", ".join(privacy.names())}.',
+  f'How to train privately: {", ".join(ways.names())}.',
 )
 _EPSILON = flags.DEFINE_float(
   'epsilon', None, 'The ε to guarantee; the noise follows from it.'

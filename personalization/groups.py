@@ -30,9 +30,9 @@ from algorithms import group
 from algorithms import methods
 from base import errors
 from base import words
-from personalization import evaluation
-from personalization import schedules
-from personalization import training
+from personalization.judgement import evaluation
+from personalization.rounds import schedules
+from personalization.rounds import training
 from tasks import task as tasks
 from tasks.data import populations
 

@@ -4,7 +4,7 @@ import dataclasses
 
 from algorithms import methods
 from personalization import groups
-from personalization import schedules
+from personalization.rounds import schedules
 from tasks import task as tasks
 
 

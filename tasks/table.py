@@ -1,9 +1,9 @@
 """A user's own table as a task, without any code.
 
 One column has the client of each row, another one the target, and the others
-are the inputs, see `tasks.data.table_features`. Without a column of clients,
-each file of a folder is a client, or rows are assigned by a partition, see
-`tasks.data.partitions`.
+are the inputs, see `tasks.data.tables.table_features`. Without a column of
+clients, each file of a folder is a client, or rows are assigned by a partition,
+see `tasks.data.partitions`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ from base import words
 from tasks import task
 from tasks.data import populations
 from tasks.data import silos
-from tasks.data import table_clients
-from tasks.data import table_columns
-from tasks.data import table_encodings
-from tasks.data import table_features
-from tasks.data import table_files
-from tasks.data import table_images
-from tasks.data import table_notes
+from tasks.data.tables import table_clients
+from tasks.data.tables import table_columns
+from tasks.data.tables import table_encodings
+from tasks.data.tables import table_features
+from tasks.data.tables import table_files
+from tasks.data.tables import table_images
+from tasks.data.tables import table_notes
 from tasks.models import networks
 
 _CLASSES, _NUMBER, _PREFERENCE = 'classes', 'number', 'preference'

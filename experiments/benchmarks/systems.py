@@ -14,16 +14,16 @@ import tensorflow as tf
 
 from algorithms import aggregation
 from algorithms import methods
-from algorithms import private_aggregation
 from algorithms import registry
 from algorithms import trainers
+from algorithms.privacy import private_aggregation
 from experiments.benchmarks import bare_methods
 from experiments.benchmarks import reference_loops
 from experiments.benchmarks import task_workloads
 from experiments.benchmarks import workloads
 from experiments.configuration import user_settings
 from experiments.runs import execution
-from personalization import cohorts
+from personalization.rounds import cohorts
 from tasks import task as tasks
 from tasks.models import protections
 

@@ -18,10 +18,10 @@ from algorithms import methods
 from algorithms import registry as algorithm_registry
 from base import seeds
 from experiments.benchmarks import reference_loops
-from personalization import evaluation
-from personalization import measurements
-from personalization import schedules
-from personalization import training
+from personalization.judgement import evaluation
+from personalization.judgement import measurements
+from personalization.rounds import schedules
+from personalization.rounds import training
 from tasks import registry
 from tasks import task as tasks
 from tasks.data import populations

@@ -16,9 +16,9 @@ from base import errors
 from base import settings
 from experiments.command_line import paths
 from experiments.configuration import user_settings
-from personalization import measurements
-from personalization import privacy
-from personalization import schedules
+from personalization.judgement import measurements
+from personalization.privacy import ways
+from personalization.rounds import schedules
 from tasks import registry as task_registry
 
 _T = TypeVar('_T')
@@ -263,7 +263,7 @@ def _sort(
         preset_has = layer.last(f'{group}.name') or chosen
         is_for_chosen = not layer.is_preset or preset_has == chosen
         if own_name != 'name' and is_for_chosen:
-          if chosen == privacy.NONE:
+          if chosen == ways.NONE:
             raise errors.UserError(
               f'{layer.source}: {own_name} is a setting of privacy, but'
               ' training is not private. Choose a way, for example'
@@ -293,7 +293,7 @@ def resolve(request: user_settings.Request) -> Config:
     UserError: If there is no such setting, or it cannot have this value.
   """
   task_class = task_registry.settings_class(request.task)
-  privacy_class = privacy.settings_class(request.privacy)
+  privacy_class = ways.settings_class(request.privacy)
   given = _sort(
     request,
     set().union(*map(_names, OF_RUNS)),

@@ -32,7 +32,7 @@ from base import settings
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import stopping
-from personalization import privacy
+from personalization.privacy import ways
 from tasks import registry as task_registry
 
 _LAST_PORT = 65535
@@ -326,7 +326,7 @@ def _registered() -> list[dict[str, Any]]:
     algorithm_registry.TRAINERS,
     algorithm_registry.PERSONALIZERS,
     task_registry.TASKS,
-    privacy.ENTRIES,
+    ways.ENTRIES,
   )
   return [dict(registry) for registry in registries]
 
@@ -379,9 +379,9 @@ def make_request(layers: tuple[SettingsLayer, ...]) -> Request:
   if task not in task_registry.task_names():
     unknown = errors.unknown('task', str(task), task_registry.task_names())
     raise errors.UserError(f'{source}: {unknown}')
-  privately, source = _last('privacy.name', layers, privacy.NONE)
-  if privately not in privacy.names():
-    unknown = errors.unknown('privacy', str(privately), privacy.names())
+  privately, source = _last('privacy.name', layers, ways.NONE)
+  if privately not in ways.names():
+    unknown = errors.unknown('privacy', str(privately), ways.names())
     raise errors.UserError(f'{source}: {unknown}')
   chosen, source = _last('algorithms', layers, RunSettings().algorithms)
   try:

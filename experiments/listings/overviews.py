@@ -17,9 +17,9 @@ from algorithms import registry as algorithm_registry
 from base import settings
 from experiments.configuration import user_settings
 from experiments.listings import layout
-from experiments.sweeps import curves
-from experiments.sweeps import published_tables
-from personalization import privacy
+from experiments.reproduction import curves
+from experiments.reproduction import published_tables
+from personalization.privacy import ways
 from tasks import registry as task_registry
 
 
@@ -124,7 +124,7 @@ def privacy_ways() -> Iterator[str]:
   """Lists the ways to train privately."""
   yield 'Privacy: --privacy=NAME'
   yield from layout.column(
-    (name, first_line(privacy.ENTRIES[name].path)) for name in privacy.ways()
+    (name, first_line(ways.ENTRIES[name].path)) for name in ways.ways()
   )
 
 

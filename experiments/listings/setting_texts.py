@@ -8,7 +8,7 @@ from base import settings
 from experiments.configuration import configs
 from experiments.listings import layout
 from experiments.listings import overviews
-from personalization import privacy
+from personalization.privacy import ways
 from tasks import registry as task_registry
 
 
@@ -63,8 +63,8 @@ def of_task(name: str) -> Iterator[str]:
 
 def of_privacy(name: str) -> Iterator[str]:
   """Writes the settings of a way to train privately."""
-  cls = privacy.settings_class(name)
-  about = overviews.first_line(privacy.ENTRIES[name].path)
+  cls = ways.settings_class(name)
+  about = overviews.first_line(ways.ENTRIES[name].path)
   yield from layout.paragraph(f'Privacy {name}: {about}')
   yield 'Its settings, as in --set privacy.NAME=VALUE'
   yield from _settings(cls)

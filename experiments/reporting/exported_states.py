@@ -13,7 +13,7 @@ from base import whole_files
 from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import results_folder
-from personalization import client_states
+from personalization.rounds import client_states
 
 
 def _find_training(

@@ -32,7 +32,7 @@ import tomli_w
 from base import errors
 from experiments.configuration import user_settings
 from experiments.reporting import folders
-from personalization import comparison
+from personalization.judgement import comparison
 
 # A method in results.json, and a client of one in per_client.csv.
 Result = Mapping[str, Any]

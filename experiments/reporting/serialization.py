@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from experiments.reporting import results_folder
-from personalization import accounting
-from personalization import measurements
-from personalization import measures
-from personalization import outcomes
+from personalization.judgement import measurements
+from personalization.judgement import measures
+from personalization.judgement import outcomes
+from personalization.privacy import accounting
 
 
 def _summary(outcome: outcomes.SetOutcome) -> dict[str, Any]:

@@ -22,11 +22,11 @@ from experiments.reporting import tables
 from experiments.runs import execution
 from experiments.runs import finished_methods
 from experiments.runs import single_run
-from personalization import choosing
-from personalization import evaluation
-from personalization import measurements
-from personalization import privacy
-from personalization import training
+from personalization.judgement import choosing
+from personalization.judgement import evaluation
+from personalization.judgement import measurements
+from personalization.privacy import ways
+from personalization.rounds import training
 from tasks import task as tasks
 from tasks.models import models
 
@@ -203,7 +203,7 @@ def evaluate(
     # The baseline first, as others are compared with its clients.
     needed = (trained_config.run.baseline, execution.method_in(run, chosen))
     names = list(dict.fromkeys(filter(None, needed)))
-  if privacy.ENTRIES[trained_config.privacy].of_examples:
+  if ways.ENTRIES[trained_config.privacy].of_examples:
     raise errors.UserError(
       f'The run in {folder} protects examples. Its evaluation would use them'
       ' once more, which its privacy guarantee does not account for.'

@@ -18,11 +18,11 @@ from base import words
 from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import results_folder
-from personalization import choosing
 from personalization import groups
-from personalization import measurements
-from personalization import privacy
-from personalization import training
+from personalization.judgement import choosing
+from personalization.judgement import measurements
+from personalization.privacy import ways
+from personalization.rounds import training
 from tasks import registry as task_registry
 from tasks import task as tasks
 from tasks.models import models
@@ -278,14 +278,14 @@ def _privately(
   name: str, method: methods.Method, config: configs.Config, task: tasks.Task
 ) -> methods.Method:
   """Makes a method private, as the configuration has it."""
-  if not (method.trains or privacy.ENTRIES[config.privacy].of_examples):
+  if not (method.trains or ways.ENTRIES[config.privacy].of_examples):
     return method
   if config.run.aggregator != 'mean':
     raise errors.UserError(
       f'aggregator must be mean, not {config.run.aggregator}, where training is'
       ' private: privacy aggregates in its own way.'
     )
-  made = privacy.apply(
+  made = ways.apply(
     config.privacy,
     config.privacy_settings,
     name,
@@ -327,7 +327,7 @@ def build_methods(
   for name, method in built.items():
     training.check(method, task, name)
     groups.check(method, task, name)
-  if privacy.ENTRIES[config.privacy].of_examples:
+  if ways.ENTRIES[config.privacy].of_examples:
     if len(measurements.personalization_parts(task, measurement)) > 1:
       raise errors.UserError(
         'personalization_fractions must be empty where examples are protected:'
@@ -338,7 +338,7 @@ def build_methods(
         'rounds_per_evaluation must be 0 where examples are protected: each'
         ' evaluation is one more use of them, which is not accounted for.'
       )
-  if config.privacy != privacy.NONE:
+  if config.privacy != ways.NONE:
     built = {
       name: _privately(name, method, config, task)
       for name, method in built.items()

@@ -11,7 +11,7 @@ from experiments.configuration import configs
 from experiments.reporting import results_folder
 from experiments.runs import execution
 from experiments.runs import single_run
-from personalization import checkpoints
+from personalization.rounds import checkpoints
 from tasks import task as tasks
 
 

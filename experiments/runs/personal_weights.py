@@ -18,8 +18,8 @@ from base import errors
 from experiments.configuration import configs
 from experiments.reporting import results_folder
 from experiments.runs import finished_methods
-from personalization import evaluation
-from personalization import privacy
+from personalization.judgement import evaluation
+from personalization.privacy import ways
 from tasks import task as tasks
 from tasks.data import populations
 from tasks.models import models
@@ -85,7 +85,7 @@ def check(
     config: Its configuration.
     name: The method.
   """
-  if privacy.ENTRIES[config.privacy].of_examples:
+  if ways.ENTRIES[config.privacy].of_examples:
     raise errors.UserError(
       f'{run.path} protects examples. Another personalization would be one more'
       ' use of them, which its guarantee does not cover. Leave out the client.'

@@ -23,14 +23,14 @@ from experiments.reporting import serialization
 from experiments.reporting import tables
 from experiments.runs import execution
 from experiments.runs import validation_curves
-from personalization import choosing
-from personalization import costs
-from personalization import evaluation
-from personalization import measurements
-from personalization import outcomes
-from personalization import schedules
 from personalization import stages
-from personalization import training
+from personalization.judgement import choosing
+from personalization.judgement import costs
+from personalization.judgement import evaluation
+from personalization.judgement import measurements
+from personalization.judgement import outcomes
+from personalization.rounds import schedules
+from personalization.rounds import training
 from tasks import task as tasks
 
 

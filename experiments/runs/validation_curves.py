@@ -11,9 +11,9 @@ from experiments.configuration import configs
 from experiments.reporting import results_folder
 from experiments.reporting import round_metrics
 from experiments.runs import execution
-from personalization import evaluation
-from personalization import outcomes
-from personalization import training
+from personalization.judgement import evaluation
+from personalization.judgement import outcomes
+from personalization.rounds import training
 from tasks import task as tasks
 
 

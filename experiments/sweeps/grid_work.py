@@ -16,14 +16,14 @@ from experiments.configuration import user_settings
 from experiments.reporting import grid_records
 from experiments.runs import execution
 from experiments.sweeps import grid_file
-from personalization import choosing
-from personalization import evaluation
-from personalization import measures
-from personalization import outcomes
-from personalization import schedules
 from personalization import stages
-from personalization import summaries
-from personalization import training
+from personalization.judgement import choosing
+from personalization.judgement import evaluation
+from personalization.judgement import measures
+from personalization.judgement import outcomes
+from personalization.judgement import summaries
+from personalization.rounds import schedules
+from personalization.rounds import training
 from tasks import task as tasks
 
 # The number of programs of rounds whose batches are kept for the next training

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from algorithms import client_work
-from algorithms import private_aggregation
 from algorithms import registry
+from algorithms.privacy import private_aggregation
 from base import errors
 from base import settings
 from tasks.models import linear

@@ -6,8 +6,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from algorithms import private_aggregation
 from algorithms import registry
+from algorithms.privacy import private_aggregation
 from base import errors
 from tests.algorithms import helpers
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from experiments import run
-from personalization import training
+from personalization.rounds import training
 from tasks import registry as task_registry
 
 _ROOT = pathlib.Path(__file__).absolute().parents[2]

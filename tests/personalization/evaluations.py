@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from algorithms import candidates
-from personalization import evaluation
+from personalization.judgement import evaluation
 
 METRIC = 'accuracy'
 

@@ -8,12 +8,12 @@ import tensorflow_federated as tff
 
 from algorithms import registry
 from base import errors
-from personalization import evaluation
-from personalization import measurements
-from personalization import outcomes
-from personalization import schedules
 from personalization import stages
-from personalization import training
+from personalization.judgement import evaluation
+from personalization.judgement import measurements
+from personalization.judgement import outcomes
+from personalization.rounds import schedules
+from personalization.rounds import training
 from tasks import task as tasks
 from tasks.data import populations
 from tests.algorithms import helpers

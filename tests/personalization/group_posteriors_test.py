@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from personalization import group_posteriors
+from tests.personalization import group_posteriors
 
 _GROUP_VARIANCE = 0.5
 # Three groups of clients.

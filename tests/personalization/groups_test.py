@@ -14,11 +14,11 @@ from algorithms import aggregation
 from algorithms import methods
 from algorithms import registry
 from base import errors
-from personalization import evaluation
 from personalization import groups
-from personalization import schedules
 from personalization import stages
-from personalization import training
+from personalization.judgement import evaluation
+from personalization.rounds import schedules
+from personalization.rounds import training
 from tasks import task as tasks
 from tasks.data import populations
 from tasks.models import linear

@@ -10,7 +10,7 @@ import numpy as np
 from experiments.reporting import looks
 from experiments.reporting import names
 from experiments.reporting.plots import style
-from personalization import summaries
+from personalization.judgement import summaries
 
 # A metric is this far out only if a model diverged, see `style.near`.
 _FAR_OUT = 1e3

@@ -22,8 +22,8 @@ from experiments.reporting.plots import method_plots
 from experiments.reporting.plots import round_plots
 from experiments.reporting.plots import style
 from experiments.reporting.plots import validation_figures
-from personalization import client_states
-from personalization import measures
+from personalization.judgement import measures
+from personalization.rounds import client_states
 
 # The results of candidates that are drawn.
 _MEASURES = ('validation', 'test', 'test_hurt', 'out_of_distribution')

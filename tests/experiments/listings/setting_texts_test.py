@@ -5,7 +5,7 @@ import pytest
 from algorithms import registry as algorithm_registry
 from experiments.listings import overviews
 from experiments.listings import setting_texts
-from personalization import privacy
+from personalization.privacy import ways
 from tasks import registry as task_registry
 
 
@@ -31,7 +31,7 @@ def _all_lines():
     yield from setting_texts.of_method(method)
   for task in task_registry.task_names():
     yield from setting_texts.of_task(task)
-  for way in privacy.ways():
+  for way in ways.ways():
     yield from setting_texts.of_privacy(way)
 
 

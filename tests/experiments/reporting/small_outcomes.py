@@ -8,10 +8,10 @@ import numpy as np
 from algorithms import candidates
 from experiments.reporting import results_folder
 from experiments.reporting import serialization
-from personalization import choosing
-from personalization import evaluation
-from personalization import measurements
-from personalization import outcomes
+from personalization.judgement import choosing
+from personalization.judgement import evaluation
+from personalization.judgement import measurements
+from personalization.judgement import outcomes
 from tasks import registry
 from tasks import task
 from tests.personalization import evaluations

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from base import errors
-from personalization import training
+from personalization.rounds import training
 from tasks import registry
 from tasks.models import linear
 from tests.experiments import small_runs

@@ -9,7 +9,7 @@ import pytest
 
 from base import errors
 from experiments.runs import repeated_runs
-from personalization import training
+from personalization.rounds import training
 from tests.experiments import small_runs
 
 

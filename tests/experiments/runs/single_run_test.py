@@ -20,7 +20,7 @@ from experiments.configuration import user_settings
 from experiments.reporting import results_folder
 from experiments.reporting import tables
 from experiments.runs import single_run
-from personalization import training
+from personalization.rounds import training
 from tasks import registry
 from tasks import task as tasks
 from tasks.data import populations

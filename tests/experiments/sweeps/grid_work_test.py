@@ -8,7 +8,7 @@ import pytest
 from base import errors
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_work
-from personalization import training
+from personalization.rounds import training
 from tests.experiments import small_grids
 from tests.experiments import small_runs
 

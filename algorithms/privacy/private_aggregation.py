@@ -1,0 +1,614 @@
+"""Private aggregation: sums of clipped updates, with noise.
+
+The parts of an update are one record, which is clipped as a whole, and
+
+  the result = (sum over clients of clip(record, S) + noise) / n
+
+where n is the number of clients that a round is expected to have: all clients
+count the same, and the number that took part is not revealed. The noise depends
+on the mechanism. The queries are TensorFlow Privacy's, or have the same form.
+TFF's factory for such queries has no seed for the noise, so that a resumed run
+would differ, and has strings in its state, which XLA cannot compile. Accounting
+is done before training, in `personalization/privacy/accounting`.
+
+Whoever has the seed of a run can subtract the noise: this is a simulation.
+"""
+
+import abc
+import collections
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+import tensorflow_privacy as tfp
+
+from algorithms import aggregation
+from algorithms import runtime_inputs
+from base import errors
+from base import settings
+
+# The sum of the squares of entries up to this one is finite.
+_LARGEST = 1e12
+# Makes the seed of a client's noise differ from its other seeds.
+_LOCAL = 0x10CA1
+
+
+def bounded(record: Any) -> Any:
+  """Scales a record down if its norm would be infinite.
+
+  With entries of 1e30 the norm would be infinite, and the clipped record NaN.
+  Entries that are not finite become zero.
+  """
+  record = tf.nest.map_structure(
+    lambda leaf: tf.where(tf.math.is_finite(leaf), leaf, tf.zeros_like(leaf)),
+    record,
+  )
+  largest = tf.reduce_max(
+    [tf.reduce_max(tf.abs(leaf)) for leaf in tf.nest.flatten(record)]
+  )
+  scale = _LARGEST / tf.maximum(largest, _LARGEST)
+  return tf.nest.map_structure(lambda leaf: scale * leaf, record)
+
+
+def normal(like: Any, seed: tf.Tensor, stddev: Any) -> Any:
+  """Draws noise for all leaves of a structure at once, which is faster."""
+  leaves = tf.nest.flatten(like)
+  sizes = [leaf.shape.num_elements() for leaf in leaves]
+  drawn = stddev * tf.random.stateless_normal([sum(sizes)], seed)
+  return tf.nest.pack_sequence_as(
+    like,
+    [
+      tf.reshape(part, leaf.shape)
+      for part, leaf in zip(tf.split(drawn, sizes), leaves)
+    ],
+  )
+
+
+class GaussianQuery(tfp.GaussianSumQuery):
+  """Clips records, and adds seeded noise to their sum.
+
+  Round t, from 0 on, gets the noise sum_j r_j Z_(t-j), where each round draws
+  one Z. With r = (1,) this is the Gaussian mechanism.
+  """
+
+  _GlobalState = collections.namedtuple(
+    '_GlobalState', ['l2_norm_clip', 'stddev', 'seed', 'round']
+  )
+
+  def __init__(
+    self, clip: Any, stddev: Any, seed: Any, bands: Sequence[float] = (1.0,)
+  ):
+    """Makes the query.
+
+    Args:
+      clip: The clipping norm, S.
+      stddev: The deviation of each Z.
+      seed: Two int32.
+      bands: r.
+    """
+    super().__init__(clip, stddev)
+    self._seed = seed
+    self._bands = bands
+
+  def make_global_state(self, l2_norm_clip: Any, stddev: Any) -> Any:
+    return self._GlobalState(
+      tf.cast(l2_norm_clip, tf.float32),
+      tf.cast(stddev, tf.float32),
+      tf.cast(self._seed, tf.int32),
+      tf.constant(0),
+    )
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[Any, Any, None]:
+    result, t = sample_state, global_state.round
+    for j, r_j in enumerate(self._bands):
+      seed = tf.random.experimental.stateless_fold_in(global_state.seed, t - j)
+      stddev = tf.where(t >= j, r_j * global_state.stddev, 0.0)
+      result = tf.nest.map_structure(
+        tf.add, result, normal(sample_state, seed, stddev)
+      )
+    return result, global_state._replace(round=t + 1), None
+
+
+class _QuantileQuery(tfp.QuantileEstimatorQuery):
+  """Finds the median of norms, with seeded noise."""
+
+  def __init__(self, clip: Any, stddev: Any, clients: Any, seed: Any):
+    self._seed = seed
+    super().__init__(
+      clip,
+      target_quantile=0.5,
+      learning_rate=0.2,
+      below_estimate_stddev=stddev,
+      expected_num_records=clients,
+      geometric_update=True,
+    )
+
+  def _construct_below_estimate_query(self, stddev: Any, clients: Any) -> Any:
+    # A client adds 1/2 or -1/2.
+    return tfp.NormalizedQuery(GaussianQuery(0.5, stddev, self._seed), clients)
+
+
+class AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
+  """Clips to the median norm of records (Andrew et al. 2021).
+
+  After a round S <- S exp(-.2 (b - .5)), where b is the share of records that
+  were not clipped, with separate noise.
+  """
+
+  def __init__(
+    self, clip: Any, noise: Any, clients: Any, stddev: Any, seed: Any
+  ):
+    """Makes the query.
+
+    Args:
+      clip: The clipping norm of the first round.
+      noise: The deviation of the noise over the clipping norm.
+      clients: The number of clients that a round is expected to have.
+      stddev: The deviation of the noise on the count of records that were not
+        clipped, minus half of all records.
+      seed: Two int32.
+    """
+    seeds = tf.random.experimental.stateless_split(seed, 2)
+    self._noise_multiplier = noise
+    self._quantile_estimator_query = _QuantileQuery(
+      clip, stddev, clients, seeds[0]
+    )
+    self._sum_query = GaussianQuery(clip, noise * clip, seeds[1])
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[Any, Any, None]:
+    result, new, _ = super().get_noised_result(sample_state, global_state)
+    old = global_state.sum_state
+    sum_state = new.sum_state._replace(seed=old.seed, round=old.round + 1)
+    return result, new._replace(sum_state=sum_state), None
+
+
+class TreeQuery(tfp.GaussianSumQuery):
+  """Adds the noise of a binary tree over rounds to the sum of rounds so far.
+
+  This is tree aggregation in its efficient form (Honaker 2015), as in DP-FTRL
+  (Kairouz et al. 2021). The result of a round is the increase of the noised
+  sum. It is the same as in TensorFlow Privacy, but the state does not grow,
+  which rounds in one program need. A complete node of height h has
+
+    value = noise + (value of the left child + value of the right child) / 2
+
+  and the noise of the sum of t rounds is the sum of value / (2 - 2^-h) over the
+  nodes that make up t. The state has the latest node of each height.
+  """
+
+  _GlobalState = collections.namedtuple(
+    '_GlobalState',
+    ['l2_norm_clip', 'stddev', 'seed', 'round', 'values', 'noise'],
+  )
+
+  def __init__(
+    self, clip: Any, stddev: Any, specs: Any, seed: Any, rounds_per_tree: int
+  ):
+    """Makes the query.
+
+    Args:
+      clip: The clipping norm, S.
+      stddev: The deviation of the noise of each node.
+      specs: The tensors of a record.
+      seed: Two int32.
+      rounds_per_tree: The rounds after which a new tree starts.
+    """
+    super().__init__(clip, stddev)
+    self._specs = specs
+    self._seed = seed
+    self._rounds_per_tree = rounds_per_tree
+    self._heights = rounds_per_tree.bit_length()
+
+  def make_global_state(self, l2_norm_clip: Any, stddev: Any) -> Any:
+    return self._GlobalState(
+      tf.cast(l2_norm_clip, tf.float32),
+      tf.cast(stddev, tf.float32),
+      tf.cast(self._seed, tf.int32),
+      tf.constant(0),
+      tf.nest.map_structure(
+        lambda spec: tf.zeros([self._heights, *spec.shape]), self._specs
+      ),
+      tf.nest.map_structure(lambda spec: tf.zeros(spec.shape), self._specs),
+    )
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[Any, Any, None]:
+    state = global_state
+    seed = tf.random.experimental.stateless_fold_in(state.seed, state.round)
+
+    def draw(height: int | tf.Tensor) -> Any:
+      node_seed = tf.random.experimental.stateless_fold_in(seed, height)
+      return normal(sample_state, node_seed, state.stddev)
+
+    def join(height: tf.Tensor, value: Any) -> Any:
+      return height + 1, tf.nest.map_structure(
+        lambda left, right, drawn: (
+          drawn + (tf.gather(left, height) + right) / 2
+        ),
+        state.values,
+        value,
+        draw(height + 1),
+      )
+
+    # The new leaf completes a node for each trailing 1 in the bits of `before`.
+    before = state.round % self._rounds_per_tree
+    height, value = tf.while_loop(
+      lambda h, _: tf.equal(tf.bitwise.right_shift(before, h) % 2, 1),
+      join,
+      (0, draw(0)),
+    )
+    values = tf.nest.map_structure(
+      lambda all_values, new_value: tf.tensor_scatter_nd_update(
+        all_values, [[height]], [new_value]
+      ),
+      state.values,
+      value,
+    )
+    heights = tf.range(self._heights)
+    parts = tf.bitwise.right_shift(before + 1, heights) % 2
+    shares = tf.cast(parts, tf.float32) / (
+      2 - 0.5 ** tf.cast(heights, tf.float32)
+    )
+    noise = tf.nest.map_structure(
+      lambda leaf: tf.tensordot(shares, leaf, 1), values
+    )
+    goes_on = tf.cast(before > 0, tf.float32)
+    result = tf.nest.map_structure(
+      lambda total, new, old: total + new - goes_on * old,
+      sample_state,
+      noise,
+      state.noise,
+    )
+    new_state = state._replace(
+      round=state.round + 1, values=values, noise=noise
+    )
+    return result, new_state, None
+
+
+class LocalQuery(tfp.GaussianSumQuery):
+  """Sends clients the clip and the deviation of the noise that they add."""
+
+  def derive_sample_params(self, global_state: Any) -> Any:
+    return global_state.l2_norm_clip, global_state.stddev
+
+  def preprocess_record(self, params: Any, record: Any) -> Any:
+    return super().preprocess_record(params[0], record)
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[Any, Any, None]:
+    return sample_state, global_state, None
+
+
+def inverse_root_bands(number: int) -> tuple[float, ...]:
+  """Returns r of the banded inverse square root (Kalinin et al. 2025).
+
+  They are the first coefficients of (1 - x)^(1/2), whose inverse is the square
+  root of the matrix of prefix sums: r_0 = 1, r_j = r_(j-1) (j - 3/2) / j.
+  """
+  r = [1.0]
+  for j in range(1, number):
+    r.append(r[-1] * (j - 1.5) / j)
+  return tuple(r)
+
+
+@dataclasses.dataclass(frozen=True)
+class Private(settings.Settings, abc.ABC):
+  """Aggregates all parts of updates as one record, privately.
+
+  The floats are runtime inputs, like those of settings.
+
+  Attributes:
+    noise: z, the deviation of the noise over the clipping norm.
+    clip: S, the clipping norm.
+    clients: n, the number of clients that a round is expected to have.
+    sums_noise: The deviation of the noise on `aggregation.Sums`, to which a
+      client adds a vector of norm one at most; 0 if the trainer has none.
+  """
+
+  noise: float
+  clip: float
+  clients: float
+  sums_noise: float = 0.0
+
+  @property
+  def numbers(self) -> runtime_inputs.Numbers:
+    """The floats, as arrays."""
+    return runtime_inputs.numbers(self)
+
+  @property
+  def structure(self) -> Any:
+    """A key that is equal for aggregators that share compiled programs."""
+    return runtime_inputs.structure(self)
+
+  @abc.abstractmethod
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    """Makes the query of the updates.
+
+    Args:
+      specs: The tensors of a record.
+      seed: Two int32.
+    """
+
+  def stddev(self, state: Any) -> Any:
+    """Returns the deviation of the noise on a sum, given the query's state."""
+    raise NotImplementedError('Its noise differs from round to round.')
+
+  def send(
+    self, query: tfp.SumAggregationDPQuery, params: Any, record: Any, seed: Any
+  ) -> Any:
+    """Returns what a client sends.
+
+    Args:
+      query: The query of the updates.
+      params: The parameters that the query sends to the clients.
+      record: The client's record.
+      seed: The client's seed of the round.
+    """
+    del seed
+    return query.preprocess_record(params, record)
+
+  def sum(self, sent: Any) -> Any:
+    """Sums what clients send; the server sees only the sum."""
+    return tff.federated_sum(sent)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gaussian(Private):
+  """Adds independent noise to the sum of each round."""
+
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    del specs
+    return GaussianQuery(self.clip, self.noise * self.clip, seed)
+
+  def stddev(self, state: Any) -> Any:
+    return state.stddev
+
+
+@dataclasses.dataclass(frozen=True)
+class Adaptive(Private):
+  """Adds independent noise, and clips to the median of the clients' norms.
+
+  Attributes:
+    clip: The clipping norm of the first round.
+    quantile_stddev: The deviation of the noise on the count of clients that
+      were not clipped.
+  """
+
+  quantile_stddev: float = 0.0
+
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    del specs
+    return AdaptiveQuery(
+      self.clip, self.noise, self.clients, self.quantile_stddev, seed
+    )
+
+  def stddev(self, state: Any) -> Any:
+    return state.sum_state.stddev
+
+
+@dataclasses.dataclass(frozen=True)
+class Tree(Private):
+  """Adds the noise of trees over rounds, one after another.
+
+  Attributes:
+    noise: z, for each node.
+    rounds_per_tree: The rounds of each tree.
+  """
+
+  rounds_per_tree: int = 1
+
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    return TreeQuery(
+      self.clip, self.noise * self.clip, specs, seed, self.rounds_per_tree
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Matrix(Private):
+  """Adds noise, most of which the following rounds take off again.
+
+  This is the matrix mechanism with the banded inverse square root.
+
+  Attributes:
+    noise: z, for the noise that is drawn in each round.
+    bands: The number of rounds whose draws make up the noise of a round.
+  """
+
+  bands: int = 1
+
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    del specs
+    return GaussianQuery(
+      self.clip, self.noise * self.clip, seed, inverse_root_bands(self.bands)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Local(Private):
+  """Has each client add noise itself."""
+
+  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+    del specs, seed
+    return LocalQuery(self.clip, self.noise * self.clip)
+
+  def send(
+    self, query: tfp.SumAggregationDPQuery, params: Any, record: Any, seed: Any
+  ) -> Any:
+    clipped = super().send(query, params, record, seed)
+    # Not the seed itself, from which the client has drawn already.
+    own_seed = tf.random.experimental.stateless_fold_in(seed, _LOCAL)
+    noise = normal(clipped, own_seed, params[1])
+    return tf.nest.map_structure(tf.add, clipped, noise)
+
+
+class State(NamedTuple):
+  """The state of a private aggregation.
+
+  Attributes:
+    updates: The state of the query of the updates.
+    sums: The state of the query of each part that is summed separately.
+    clip: S, or the S of the first round.
+    clients: n.
+  """
+
+  updates: Any
+  sums: Any
+  clip: Any
+  clients: Any
+
+
+class _PublicSums:
+  """Replaces the sums over clients, of which a private server knows only n."""
+
+  def __init__(self, num_clients: Any):
+    self.num_clients = num_clients
+
+  def __getattr__(self, name: str) -> Any:
+    raise errors.UserError(
+      f'The server of this method uses the exact {name} of a round, which is'
+      ' not private.'
+    )
+
+
+def process(
+  aggregator: Private,
+  parts: Mapping[str, aggregation.Factory | None],
+  updates_type: Mapping[str, Any],
+) -> aggregation.Process:
+  """Makes the process that aggregates the parts of a trainer's updates.
+
+  Parts that the trainer sums separately (`aggregation.Sums`) have a separate
+  clip and separate noise; all others are clipped as one record.
+
+  Args:
+    aggregator: The private aggregator.
+    parts: The trainer's aggregator for each part.
+    updates_type: The TFF type of each part, an `aggregation.Update`.
+
+  Returns:
+    The process.
+
+  Raises:
+    UserError: If the trainer has another aggregator for a part.
+  """
+  summed = {
+    name: factory
+    for name, factory in parts.items()
+    if isinstance(factory, aggregation.Sums)
+  }
+  names = [name for name, factory in parts.items() if factory is None]
+  for name in parts:
+    if name not in (*names, *summed):
+      raise errors.UserError(
+        f'Its {name} has a special aggregator, for which there is no noise.'
+      )
+  specs = tff.types.structure_from_tensor_type_tree(
+    lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
+    tff.to_type(
+      collections.OrderedDict((name, updates_type[name][0]) for name in names)
+    ),
+  )
+
+  def queries(
+    bound: Private, seed: Any
+  ) -> tuple[Any, dict[str, GaussianQuery]]:
+    """Returns the query of the updates, and that of each separate sum."""
+    seeds = tf.random.experimental.stateless_split(seed, 1 + len(summed))
+    return bound.query(specs, seeds[0]), {
+      name: GaussianQuery(1.0, bound.sums_noise, seeds[1 + k])
+      for k, name in enumerate(summed)
+    }
+
+  # The seed is in the state, so that any seed will do here.
+  def any_queries() -> tuple[Any, dict[str, GaussianQuery]]:
+    return queries(aggregator, tf.constant([0, 0]))
+
+  @tff.tensorflow.computation(
+    aggregation.SEED_TYPE, runtime_inputs.type_of(aggregator.numbers)
+  )
+  def initialize(seed: Any, numbers: Any) -> Any:
+    bound = runtime_inputs.bind(aggregator, numbers)
+    of_updates, of_sums = queries(bound, seed)
+    return State(
+      of_updates.initial_global_state(),
+      collections.OrderedDict(
+        (name, query.initial_global_state()) for name, query in of_sums.items()
+      ),
+      tf.cast(bound.clip, tf.float32),
+      tf.cast(bound.clients, tf.float32),
+    )
+
+  state_type = initialize.type_signature.result
+
+  @tff.tensorflow.computation(state_type)
+  def derive(state: Any) -> Any:
+    return any_queries()[0].derive_sample_params(state.updates), state.clip
+
+  @tff.tensorflow.computation(
+    derive.type_signature.result, updates_type, aggregation.SEED_TYPE
+  )
+  def send(params: Any, updates: Any, seed: Any) -> Any:
+    of_updates, of_sums = any_queries()
+    record = collections.OrderedDict(
+      (name, updates[name].value) for name in names
+    )
+    sent = aggregator.send(of_updates, params[0], bounded(record), seed)
+    return sent, collections.OrderedDict(
+      (
+        name,
+        query.preprocess_record(
+          1.0, summed[name].measure(updates[name].value, params[1])
+        ),
+      )
+      for name, query in of_sums.items()
+    )
+
+  @tff.tensorflow.computation(state_type, send.type_signature.result)
+  def finish(state: Any, totals: Any) -> Any:
+    of_updates, of_sums = any_queries()
+    total, new, _ = of_updates.get_noised_result(totals[0], state.updates)
+    result = tf.nest.map_structure(lambda leaf: leaf / state.clients, total)
+    new_sums = collections.OrderedDict[str, Any]()
+    for name, query in of_sums.items():
+      old = state.sums[name]
+      of_part, new_sums[name], _ = query.get_noised_result(totals[1][name], old)
+      of_means = aggregator.stddev(state.updates) / state.clients
+      noise = aggregation.Noise(old.stddev, of_means, state.clip, state.clients)
+      result[name] = summed[name].finish(of_part, noise)
+    return State(new, new_sums, state.clip, state.clients), (
+      collections.OrderedDict((name, result[name]) for name in parts)
+    )
+
+  @tff.tensorflow.computation(state_type)
+  def get_clients(state: Any) -> Any:
+    return state.clients
+
+  @tff.federated_computation(
+    tff.FederatedType(initialize.type_signature.parameter, tff.SERVER)
+  )
+  def initialize_at_server(arguments: Any) -> Any:
+    return tff.federated_map(initialize, arguments)
+
+  @tff.federated_computation(
+    tff.FederatedType(state_type, tff.SERVER),
+    tff.FederatedType(updates_type, tff.CLIENTS),
+    tff.FederatedType(aggregation.SEED_TYPE, tff.CLIENTS),
+  )
+  def next_aggregate(state: Any, updates: Any, seeds: Any) -> Any:
+    params = tff.federated_broadcast(tff.federated_map(derive, state))
+    sent = tff.federated_map(send, (params, updates, seeds))
+    new, result = tff.federated_map(finish, (state, aggregator.sum(sent)))
+    clients = tff.federated_map(get_clients, state)
+    return tff.templates.MeasuredProcessOutput(new, result, clients)
+
+  return aggregation.Process(
+    initialize_at_server, next_aggregate, lambda _, n: _PublicSums(n)
+  )

@@ -1,0 +1,12 @@
+"""Names for types that TensorFlow's values share, so that signatures tell.
+
+TensorFlow and TensorFlow Federated come without types, so that the type checker
+sees `Any` in all of them; the names are for readers.
+"""
+
+from typing import Any, TypeAlias
+
+# Tensors, arrays or scalars, nested in dictionaries, sequences and tuples.
+Structure: TypeAlias = Any
+# Two int32, from which all that is random follows.
+Seed: TypeAlias = Any

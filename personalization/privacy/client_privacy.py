@@ -1,0 +1,575 @@
+"""Privacy at the client level: all data of one client are protected.
+
+Neighboring data sets differ in one client, whose update is there or zero; the
+server is trusted, and the model of every round is public. Personalization uses
+only a client's own data, which costs the others no privacy; the personal model
+is not private.
+
+The accountant counts how clients are really sampled (`client_sampling`):
+
+  poisson         add or remove a client, amplified by q = n / N
+  fixed_size      replace a client; two sums then differ by twice the clip, so
+                  that the noise counts half
+  passes, cycles  a client takes part once a pass; not amplified
+
+If all clients are in all rounds, nothing is amplified, either. `make_tree` and
+`make_matrix` hide sums over rounds; in `make_local` the server is not trusted,
+and in `make_distributed` it sees only sums.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+from typing import Any
+
+import dp_accounting
+
+from algorithms import aggregation
+from algorithms import methods
+from algorithms.privacy import distributed_noise
+from algorithms.privacy import private_aggregation
+from base import errors
+from base import words
+from personalization.privacy import accounting
+from personalization.privacy import ways
+from personalization.rounds import schedules
+from personalization.rounds import training
+from tasks import task as tasks
+
+UNIT = 'client'
+# The noise of a part that is summed separately, over the noise of all parts of
+# a record together.
+_SUMS_SHARE = 5.0
+
+# The order of passes, in words.
+_PASSES = {'passes': 'random', 'cycles': 'the same'}
+
+_NOT_COVERED = (
+  'the metrics of each round, such as the loss and the number of clients',
+  'who took part in which round',
+  'choices on validation clients, of candidates and of settings',
+  'per_client.csv, and personal models and client states in checkpoints',
+  'what the task derived from training data, such as vocabularies and scales',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Participation:
+  """The clients that take part in a training, and how often.
+
+  Attributes:
+    num_clients: N, the clients that could take part.
+    per_round: n, the clients that a round is expected to have.
+    rounds: T.
+    sampling: How clients are drawn, as `TrainingSettings` has it, or 'all'.
+  """
+
+  num_clients: int
+  per_round: int
+  rounds: int
+  sampling: str
+
+  @property
+  def rounds_per_pass(self) -> int:
+    """The number of rounds of a pass, if there are passes."""
+    return -(-self.num_clients // self.per_round)
+
+  @property
+  def fewest(self) -> int:
+    """The fewest clients of a round, such as the last round of a pass."""
+    if self.sampling == 'poisson':
+      return 0
+    if self.sampling in _PASSES:
+      return self.num_clients - (self.rounds_per_pass - 1) * self.per_round
+    return self.per_round
+
+  @property
+  def max_participations(self) -> int:
+    """The largest number of rounds that a client takes part in."""
+    if self.sampling in _PASSES:
+      return -(-self.rounds // self.rounds_per_pass)
+    return self.rounds
+
+  def central_event(
+    self, noise: float, replaces: bool
+  ) -> dp_accounting.DpEvent:
+    """Makes the event of noise z on the sum of each round.
+
+    Args:
+      noise: z.
+      replaces: Whether neighbors replace a client, as with a fixed size.
+    """
+    if self.sampling == 'poisson':
+      return accounting.poisson(
+        noise, self.per_round / self.num_clients, self.rounds
+      )
+    if self.sampling == 'fixed_size':
+      return accounting.fixed_size(
+        noise, self.per_round, self.num_clients, self.rounds
+      )
+    noise = noise / 2 if replaces else noise
+    return accounting.gaussian(noise, self.max_participations)
+
+  def __str__(self) -> str:
+    n = self.per_round
+    total = words.counted(self.num_clients, 'clients')
+    rounds = words.counted(self.rounds, 'rounds')
+    if self.sampling == 'all':
+      return f'all {total} in each of {rounds}'
+    if self.sampling in _PASSES:
+      how = _PASSES[self.sampling]
+      return (
+        f'{n} of {total} a round, {rounds} in passes in {how} order: each'
+        f' client at most {words.counted(self.max_participations, "times")}'
+      )
+    if self.sampling == 'poisson':
+      return (
+        f'Poisson, each of {total} with q = {n / self.num_clients:.4g} in each'
+        f' of {rounds}'
+      )
+    return f'{n} of {total} without replacement in each of {rounds}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainings:
+  """A method's trainings: those that it starts from, and its own.
+
+  Attributes:
+    num_clients: N, the clients of all groups.
+    per_round: n, the clients that a round is expected to have; smaller groups
+      have fewer.
+    paths: For each group that a client may be in, its part in each training.
+  """
+
+  num_clients: int
+  per_round: int
+  paths: tuple[tuple[Participation, ...], ...]
+
+  @property
+  def only(self) -> Participation:
+    """The part of a client, if there is only one training and no groups."""
+    ((who,),) = self.paths
+    return who
+
+  @property
+  def replaces(self) -> bool:
+    """Whether neighbors replace a client, for all of its trainings."""
+    return any(
+      who.sampling == 'fixed_size' for path in self.paths for who in path
+    )
+
+  @property
+  def neighbors(self) -> str:
+    """The difference between neighboring data sets, in words."""
+    of_group = ' of its group' if len(self.paths) > 1 else ''
+    if self.replaces:
+      return f"one client's data are replaced by another's{of_group}"
+    return "one client's data are there or not (its update becomes 0)"
+
+  def central_event(
+    self, noise: float, path: Sequence[Participation]
+  ) -> dp_accounting.DpEvent:
+    """Makes the event of trainings with noise z on the sum of each round."""
+    return dp_accounting.ComposedDpEvent(
+      [who.central_event(noise, self.replaces) for who in path]
+    )
+
+
+def trainings(
+  method: methods.Method, task: tasks.Task, how: schedules.TrainingSettings
+) -> Trainings:
+  """Finds the clients that take part in a method's trainings, and how often."""
+  schedule = training.make_schedule(method, task, how)
+  num_clients = len(schedule.clients)
+  total = schedule.num_rounds(how, method.trainer.num_epochs)
+  turns = schedule.rounds_per_epoch
+  epochs = -(-total // sum(turns.values()))
+  of_groups = []
+  for group, size in schedule.group_sizes.items():
+    per_round = min(how.clients_per_round or size, size)
+    sampling = 'all' if per_round == size else how.client_sampling
+    rounds = min(total, epochs * turns[group])
+    of_groups.append(Participation(size, per_round, rounds, sampling))
+  before = method.before
+  earlier = ((),) if before is None else trainings(before, task, how).paths
+  return Trainings(
+    num_clients,
+    how.clients_per_round or num_clients,
+    tuple((*path, last) for path in earlier for last in of_groups),
+  )
+
+
+def _num_sums(method: methods.Method) -> int:
+  """Counts the parts that are summed separately, with separate noise."""
+  parts = method.trainer.parts.values()
+  return sum(isinstance(part, aggregation.Sums) for part in parts)
+
+
+def _without_sums(method: methods.Method) -> None:
+  """Raises a `UserError` if parts need separate noise."""
+  if _num_sums(method):
+    raise errors.UserError(
+      'Its sums beside the updates, such as the counts of clusters, can have'
+      ' noise only with privacy gaussian or adaptive.'
+    )
+
+
+def _check(
+  settings: ways.PrivacySettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> Trainings:
+  """Checks that a method can be private; returns who takes part.
+
+  Raises:
+    UserError: If the method or δ cannot be private at the client level.
+  """
+  trainer = method.trainer
+  if trainer.why_not_private is not None:
+    raise errors.UserError(f'It cannot be private: {trainer.why_not_private}.')
+  if getattr(trainer.settings, 'client_weighting', 'uniform') != 'uniform':
+    raise errors.UserError(
+      "client_weighting must be uniform: a client's number of examples is"
+      ' private, too, and no client may count more than another.'
+    )
+  found = trainings(method, task, how)
+  accounting.check_delta(_delta(settings, found), found.num_clients, 'clients')
+  return found
+
+
+def _delta(settings: ways.PrivacySettings, whole: Trainings) -> float:
+  return settings.delta or accounting.default_delta(whole.num_clients)
+
+
+_TRUSTED = 'the server is trusted, and every model that it sends is public'
+_SEED = 'nobody has the seed of the run, from which the noise follows'
+
+
+def _guarantee(
+  settings: ways.PrivacySettings,
+  whole: Trainings,
+  make_event: Callable[[float, Sequence[Participation]], dp_accounting.DpEvent],
+  mechanism: str,
+  **others: Any,
+) -> accounting.Guarantee:
+  """Finds the noise from ε, or ε from the noise, and makes the guarantee.
+
+  Args:
+    settings: The settings.
+    whole: The trainings.
+    make_event: Makes the event of noise z and of a client's part in them.
+    mechanism: The name of the mechanism.
+    **others: Fields of the guarantee that are not the usual ones.
+  """
+  delta = _delta(settings, whole)
+  paths = list(dict.fromkeys(whole.paths))  # Groups may be of one size.
+
+  def find_noise(path: Sequence[Participation]) -> float:
+    assert settings.epsilon is not None  # The settings have one of the two.
+    return accounting.calibrate(
+      lambda z: make_event(z, path), settings.epsilon, delta
+    )
+
+  noise = settings.noise
+  if noise is None:
+    noise = max(map(find_noise, paths))
+  # For clients of the group about which most is revealed.
+  epsilon, accountant, path = max(
+    (
+      (*accounting.epsilon(make_event(noise, path), delta), path)
+      for path in paths
+    ),
+    key=lambda found: found[0],
+  )
+  said: dict[str, Any] = {
+    'neighbors': whole.neighbors,
+    'clip': settings.clip,
+    'assumptions': (_TRUSTED, _SEED),
+  }
+  return accounting.Guarantee(
+    unit=UNIT,
+    epsilon=epsilon,
+    delta=delta,
+    mechanism=mechanism,
+    noise=noise,
+    sampling='; and then '.join(map(str, path)),
+    accountant=accountant,
+    not_covered=_NOT_COVERED,
+    **(said | others),
+  )
+
+
+def _noises(
+  noise: float, method: methods.Method, *others: float
+) -> tuple[float, float]:
+  """Splits z between the updates and parts that are summed separately.
+
+  Args:
+    noise: z, of all parts of a record together.
+    method: The method.
+    *others: The noises of further parts.
+
+  Returns:
+    The noise of the updates, and of each separate part; 0 if there is none.
+  """
+  num_sums = _num_sums(method)
+  of_sums = _SUMS_SHARE * noise if num_sums else 0.0
+  parts = [*[of_sums] * num_sums, *others]
+  if not (noise and parts):
+    return noise, 0.0
+  return accounting.remaining_noise(noise, parts), of_sums
+
+
+def _made(
+  settings: ways.PrivacySettings,
+  method: methods.Method,
+  whole: Trainings,
+  guarantee: accounting.Guarantee,
+  make_aggregator: Callable[..., private_aggregation.Private],
+  beside: Sequence[float] = (),
+  **others: Any,
+) -> methods.Method:
+  """Makes a method private, by an aggregator with the noise of a guarantee.
+
+  Args:
+    settings: The settings.
+    method: The method.
+    whole: The trainings.
+    guarantee: What is guaranteed.
+    make_aggregator: The class of the aggregator.
+    beside: The noises of further parts of a record.
+    **others: Further arguments of the aggregator.
+  """
+  noise, of_sums = _noises(guarantee.noise, method, *beside)
+  aggregator = make_aggregator(
+    noise=noise,
+    clip=settings.clip,
+    clients=float(whole.per_round),
+    sums_noise=of_sums,
+    **others,
+  )
+  return dataclasses.replace(method, aggregator=aggregator, guarantee=guarantee)
+
+
+def make_gaussian(
+  settings: ways.PrivacySettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> methods.Method:
+  """Makes a method private by noise on the sum of each round."""
+  whole = _check(settings, method, task, how)
+  guarantee = _guarantee(
+    settings, whole, whole.central_event, 'Gaussian, central'
+  )
+  return _made(settings, method, whole, guarantee, private_aggregation.Gaussian)
+
+
+def make_adaptive(
+  settings: ways.PrivacySettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> methods.Method:
+  """Makes a method private by noise, and clips to the median norm.
+
+  The count of clients that are not clipped, to which each adds 1/2 or -1/2, has
+  noise of deviation n / 20 (Andrew et al. 2021) and is one more part of a
+  record. The update has more noise for it, so that a round costs z.
+  """
+  whole = _check(settings, method, task, how)
+  stddev = whole.per_round / 20
+  guarantee = _guarantee(
+    settings,
+    whole,
+    whole.central_event,
+    'Gaussian, central, adaptive clip',
+    clip=f'the median norm, from {settings.clip:g} on',
+  )
+  if guarantee.noise >= 2 * stddev:
+    raise errors.UserError(
+      f'The noise, {guarantee.noise:.4g}, must be below a tenth of the'
+      f' {whole.per_round} clients of a round, as the count of clients that are'
+      ' not clipped reveals more than that. Set more clients in a round, or'
+      ' privacy gaussian.'
+    )
+  return _made(
+    settings,
+    method,
+    whole,
+    guarantee,
+    private_aggregation.Adaptive,
+    beside=[2 * stddev],
+    quantile_stddev=stddev,
+  )
+
+
+def make_tree(
+  settings: ways.TreeSettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> methods.Method:
+  """Makes a method private by tree aggregation.
+
+  Each pass has a new tree, in which a client takes part once; or all rounds
+  have one tree. Then a client takes part at fixed distances (`cycles`), or its
+  rounds in two passes may follow each other (`passes`).
+  """
+  whole = _check(settings, method, task, how)
+  _without_sums(method)
+  who = whole.only
+  if who.sampling not in _PASSES:
+    raise errors.UserError(
+      'A client must take part once in a pass. Set client_sampling to passes or'
+      ' cycles, and clients_per_round to fewer than all.'
+    )
+  a_pass = who.rounds_per_pass
+  if settings.restarts:
+    mechanism = f'tree aggregation, restarted every {a_pass} rounds'
+    complete, rest = divmod(who.rounds, a_pass)
+    sensitivity = accounting.tree_restarts_sensitivity(
+      [a_pass] * complete + [rest]
+    )
+  else:
+    mechanism = 'tree aggregation, one tree'
+    sensitivity = accounting.tree_sensitivity(
+      who.rounds,
+      who.max_participations,
+      a_pass if who.sampling == 'cycles' else 1,
+    )
+  guarantee = _guarantee(
+    settings,
+    whole,
+    lambda z, _: accounting.correlated(z, sensitivity),
+    mechanism,
+  )
+  return _made(
+    settings,
+    method,
+    whole,
+    guarantee,
+    private_aggregation.Tree,
+    rounds_per_tree=a_pass if settings.restarts else max(who.rounds, 1),
+  )
+
+
+def make_matrix(
+  settings: ways.MatrixSettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> methods.Method:
+  """Makes a method private by noise that is correlated over rounds."""
+  whole = _check(settings, method, task, how)
+  _without_sums(method)
+  who = whole.only
+  if who.sampling not in ('cycles', 'all'):
+    raise errors.UserError(
+      'A client must take part at fixed distances. Set client_sampling to'
+      ' cycles.'
+    )
+  sensitivity = accounting.matrix_sensitivity(
+    private_aggregation.inverse_root_bands(settings.bands),
+    who.rounds,
+    who.max_participations,
+    1 if who.sampling == 'all' else who.rounds_per_pass,
+  )
+  guarantee = _guarantee(
+    settings,
+    whole,
+    lambda z, _: accounting.correlated(z, sensitivity),
+    f'matrix mechanism, inverse square root of {settings.bands} bands',
+  )
+  return _made(
+    settings,
+    method,
+    whole,
+    guarantee,
+    private_aggregation.Matrix,
+    bands=settings.bands,
+  )
+
+
+def make_local(
+  settings: ways.PrivacySettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> methods.Method:
+  """Makes a method private by noise that each client adds itself.
+
+  Any two updates are neighbors, twice the clip apart, and the server sees all
+  that a client sends: its noise counts half, and sampling does not amplify.
+  """
+  whole = _check(settings, method, task, how)
+  _without_sums(method)
+  who = whole.only
+  guarantee = _guarantee(
+    settings,
+    whole,
+    lambda z, _: accounting.gaussian(z / 2, who.max_participations),
+    'Gaussian, local',
+    neighbors="one client's update is replaced by any other",
+    assumptions=(_SEED,),
+  )
+  return _made(settings, method, whole, guarantee, private_aggregation.Local)
+
+
+def make_distributed(
+  settings: ways.DistributedSettings,
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+) -> methods.Method:
+  """Makes a method private by noise that its clients add together.
+
+  A secure sum hides what each client sends. As it is known who takes part,
+  sampling does not amplify. The noise is that of the smallest number of clients
+  that a round has.
+  """
+  whole = _check(settings, method, task, how)
+  _without_sums(method)
+  who = whole.only
+  if not who.fewest:
+    raise errors.UserError(
+      'A round might have no client that adds noise. Set client_sampling to'
+      ' fixed_size, passes or cycles.'
+    )
+  dimension, n = method.parameters_up, whole.per_round
+  if not distributed_noise.enough_bits(settings.bits, n):
+    raise errors.UserError(
+      f'The sum over {n} clients does not fit into {settings.bits} bits. Set'
+      ' more privacy.bits, or fewer clients in a round.'
+    )
+
+  def make_event(noise: float, _: Any = None) -> dp_accounting.DpEvent:
+    of_one = distributed_noise.sensitivity(
+      noise, settings.clip, n, dimension, settings.bits
+    )
+    event = accounting.SkellamDpEvent(
+      of_one.l1, of_one.l2, who.fewest * of_one.variance
+    )
+    return accounting.repeated(noise, event, who.max_participations)
+
+  guarantee = _guarantee(
+    settings,
+    whole,
+    make_event,
+    f'Skellam, distributed, secure sums of {settings.bits} bits',
+    neighbors="one client's data are there or not (its update becomes 0)",
+    assumptions=(
+      'the server sees only secure sums; here they are simulated',
+      f'{who.fewest} of {n} clients of a round, or more, add their share of the'
+      ' noise, and keep it to themselves',
+      _SEED,
+    ),
+  )
+  return _made(
+    settings,
+    method,
+    whole,
+    guarantee,
+    distributed_noise.Distributed,
+    bits=settings.bits,
+  )

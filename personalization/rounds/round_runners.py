@@ -1,0 +1,224 @@
+"""Runs the rounds of a training: one by one, or several as one program."""
+
+from collections.abc import Generator, Iterable
+import math
+import time
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow_federated as tff
+import tree
+
+from algorithms import methods
+from algorithms import trainers
+from personalization.rounds import client_states
+from personalization.rounds import cohorts
+from personalization.rounds import schedules
+from tff_runtimes import cohort
+from tff_runtimes import rounds
+
+# Rounds are one program only if all clients' states take at most these bytes.
+_MOST_STATE_BYTES = 2**29
+# A training that can be stopped asks about this often whether to go on.
+_SECONDS_AT_ONCE = 0.5
+
+# The input of one round or several, see `schedules`.
+_Inputs = Any
+
+
+class RoundRunner(Protocol):
+  """Runs rounds of a training."""
+
+  def to_come(
+    self, done: int, total_rounds: int
+  ) -> Generator[tuple[int, _Inputs], None, None]:
+    """Yields the number of rounds to run next, and their input."""
+
+  def run(
+    self,
+    server_state: Any,
+    done: int,
+    first: int,
+    num_rounds: int,
+    inputs: _Inputs,
+  ) -> tuple[Any, Any]:
+    """Runs rounds; returns the server's state and the rounds' metrics.
+
+    Args:
+      server_state: The server's state before them.
+      done: The number of rounds before them.
+      first: The place of the first of them among the rounds of `inputs`.
+      num_rounds: The number of rounds.
+      inputs: The input of rounds.
+    """
+
+  def store(self, round_num: int) -> None:
+    """Stores the clients' states after a round."""
+
+
+class _OneByOne(RoundRunner):
+  """Runs one round at a time; clients' states are in memory for their round."""
+
+  def __init__(
+    self,
+    method: methods.Method,
+    schedule: schedules.Schedule,
+    states: client_states.ClientStates,
+  ):
+    self._method = method
+    self._schedule = schedule
+    self._states = states
+
+  def to_come(
+    self, done: int, total_rounds: int
+  ) -> Generator[tuple[int, _Inputs], None, None]:
+    for round_num in range(done + 1, total_rounds + 1):
+      yield 1, self._schedule.one(round_num)
+
+  def run(
+    self,
+    server_state: Any,
+    done: int,
+    first: int,
+    num_rounds: int,
+    inputs: _Inputs,
+  ) -> tuple[Any, Any]:
+    del first
+    rows, data, client_seeds = inputs
+    clients = cohorts.clients(
+      trainers.Client,
+      len(rows),
+      data=data,
+      state=self._states.read(rows),
+      seed=client_seeds,
+      attributes=self._schedule.attributes(self._method, rows),
+    )
+    server_state, new_states, metrics = self._method.next(
+      server_state, clients, *self._method.constants
+    )
+    # A round may have no clients.
+    if len(rows) and not self._states.is_empty:
+      self._states.write(rows, cohorts.stack(new_states), done + num_rounds)
+    return server_state, metrics
+
+  def store(self, round_num: int) -> None:
+    pass  # `run` has stored the clients' states.
+
+
+class _AtOnce(RoundRunner):
+  """Runs several rounds as one program, which keeps all clients' states."""
+
+  def __init__(
+    self,
+    run: rounds.Rounds,
+    method: methods.Method,
+    how: schedules.TrainingSettings,
+    schedule: schedules.Schedule,
+    states: client_states.ClientStates,
+  ):
+    self._run = run
+    self._method = method
+    self._how = how
+    self._schedule = schedule
+    self._states = states
+    self._rows = np.arange(len(schedule.clients))
+    self._all_states = states.read(self._rows)
+    self._changed = np.zeros(len(self._rows), bool)
+    self._fixed = (
+      schedule.examples,
+      schedule.attributes(method, self._rows),
+    )
+
+  def to_come(
+    self, done: int, total_rounds: int
+  ) -> Generator[tuple[int, _Inputs], None, None]:
+    how = self._how
+    intervals = [how.rounds_per_checkpoint]
+    if how.rounds_per_evaluation:
+      intervals.append(how.rounds_per_evaluation)
+    while done < total_rounds:
+      num_rounds = min(
+        self._schedule.rounds_at_once,
+        total_rounds - done,
+        *(every - done % every for every in intervals),
+      )
+      yield num_rounds, self._schedule.several(done + 1)
+      done += num_rounds
+
+  def run(
+    self,
+    server_state: Any,
+    done: int,
+    first: int,
+    num_rounds: int,
+    inputs: _Inputs,
+  ) -> tuple[Any, Any]:
+    del done
+    server_state, self._all_states, metrics = self._run(
+      num_rounds,
+      server_state,
+      self._all_states,
+      self._fixed,
+      inputs,
+      self._method.constants,
+      first,
+    )
+    rows = self._rows  # Without 'rows' all clients take part.
+    if 'rows' in inputs:
+      rows = np.asarray(inputs['rows'])[first : first + num_rounds]
+    self._changed[rows] = True
+    return server_state, metrics
+
+  def store(self, round_num: int) -> None:
+    rows = self._rows[self._changed]
+    changed = tree.map_structure(lambda leaf: leaf[rows], self._all_states)
+    self._states.write(rows, changed, round_num)
+    self._changed[:] = False
+
+
+def make_runner(
+  method: methods.Method,
+  how: schedules.TrainingSettings,
+  schedule: schedules.Schedule,
+  states: client_states.ClientStates,
+) -> RoundRunner:
+  """Makes the runner of rounds: of several at once, where that is possible."""
+  context = tff.framework.get_context_stack().current
+  state_bytes = len(schedule.clients) * states.bytes_per_client
+  if (
+    isinstance(context, cohort.CohortContext)
+    and isinstance(method.next, tff.Computation)
+    and state_bytes <= _MOST_STATE_BYTES
+    and schedule.examples is not None
+  ):
+    run = context.rounds(method.next, schedules.PLAN)
+    if run is not None:
+      return _AtOnce(run, method, how, schedule, states)
+  return _OneByOne(method, schedule, states)
+
+
+def portions(
+  coming: Iterable[tuple[int, _Inputs]], are_short: bool
+) -> Generator[tuple[int, int, _Inputs], None, None]:
+  """Splits rounds that are run at once into portions that do not take long.
+
+  Args:
+    coming: Numbers of rounds, and the input of these rounds.
+    are_short: Whether to split them.
+
+  Yields:
+    The place of a portion's first round, the number of its rounds, and the
+    input that the place refers to.
+  """
+  per_round = math.inf
+  for num_rounds, inputs in coming:
+    first = 0
+    while first < num_rounds:
+      portion = num_rounds - first
+      if are_short:
+        # It is not known how long the first one takes, which may compile.
+        portion = min(portion, max(int(_SECONDS_AT_ONCE / per_round), 1))
+      start = time.monotonic()
+      yield first, portion, inputs
+      per_round = (time.monotonic() - start) / portion
+      first += portion

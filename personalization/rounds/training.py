@@ -1,0 +1,420 @@
+"""The training loop: rounds of a method, with checkpoints to resume from."""
+
+import asyncio
+import collections
+from collections.abc import (
+  Awaitable,
+  Callable,
+  Generator,
+  Iterable,
+  Mapping,
+  Sequence,
+)
+import contextlib
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+import tensorflow_federated as tff
+
+from algorithms import methods
+from base import errors
+from base import seeds
+from personalization.rounds import checkpoints
+from personalization.rounds import client_states
+from personalization.rounds import prefetch
+from personalization.rounds import round_runners
+from personalization.rounds import schedules
+from tasks import task as tasks
+from tasks.models import models
+
+# Two, so that there is another if the last one is damaged.
+_KEPT_CHECKPOINTS = 2
+# A training diverged if no update was finite in this many rounds in a row.
+_MOST_ROUNDS_WITHOUT_UPDATE = 10
+
+# The metrics of a round, by name.
+_Metrics = Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+  """The result of a training.
+
+  Attributes:
+    server_state: The server's state.
+    client_states: The states of the clients with examples, which could take
+      part. Further training changes them in place.
+    dropped_clients: The number of updates, over all rounds, that were dropped
+      because they were not finite.
+    skipped_clients: The clients without examples, which never took part.
+    round: The number of the last round.
+    rounds_without_update: The number of rounds up to the last one in which all
+      updates were dropped.
+    diverged: Whether these were all rounds, or so many that the training was
+      stopped.
+  """
+
+  server_state: Any
+  client_states: client_states.ClientStates
+  dropped_clients: int
+  skipped_clients: tuple[str, ...]
+  round: int = 0
+  rounds_without_update: int = 0
+  diverged: bool = False
+
+  def states_of(self, client_ids: Sequence[str], rows: Sequence[int]) -> Any:
+    """Returns clients' states, stacked; held-out clients have initial states.
+
+    Args:
+      client_ids: The clients.
+      rows: Their rows in their population, by which held-out clients are
+        numbered, after the trained clients.
+    """
+    trained = self.client_states.rows
+    return self.client_states.read(
+      [trained.get(c, len(trained) + row) for c, row in zip(client_ids, rows)]
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Callbacks:
+  """The callbacks of a training, which do nothing by default.
+
+  Attributes:
+    release_managers: Called with each round's metrics and number.
+    on_round: Called after each round with its number, from 1, and its metrics.
+    on_checkpoint: Called with the round of the checkpoint that training starts
+      from, 0 if there is none, and with the round of each checkpoint that is
+      written.
+    should_stop: Called now and then to ask whether to stop, with a checkpoint,
+      before the last round; if it is None, training goes on to the end.
+    evaluate: Called after every `rounds_per_evaluation` rounds, before the
+      checkpoint and `on_round` of the last of them, so that it is repeated
+      after a kill in between.
+  """
+
+  release_managers: tuple[tff.program.ReleaseManager, ...] = ()
+  on_round: Callable[[int, _Metrics], None] = lambda *_: None
+  on_checkpoint: Callable[[int], None] = lambda _: None
+  should_stop: Callable[[], bool] | None = None
+  evaluate: Callable[[Trained], Awaitable[None]] | None = None
+
+
+def make_client_states(
+  method: methods.Method,
+  client_ids: Sequence[str],
+  seed: int,
+  folder: pathlib.Path | None = None,
+) -> client_states.ClientStates:
+  """Makes the states of clients before their first round.
+
+  Args:
+    method: The method.
+    client_ids: The clients.
+    seed: The seed of the run.
+    folder: The folder of their database; a temporary one by default.
+  """
+  return client_states.ClientStates(
+    client_ids,
+    lambda number: method.initialize_client(np.array([seed, number], np.int32)),
+    folder,
+  )
+
+
+def saved_models(
+  method: methods.Method,
+  checkpoint_dir: pathlib.Path,
+  round_num: int,
+  like: models.Weights,
+) -> tuple[models.Weights, ...]:
+  """Loads only the models of a checkpoint.
+
+  Args:
+    method: The method that was trained.
+    checkpoint_dir: The folder of its checkpoints.
+    round_num: The round.
+    like: Weights with the names, shapes and types of the models.
+
+  Returns:
+    The models, in the order of `method.model_places`.
+
+  Raises:
+    UserError: If there is no such checkpoint, or it has other models.
+  """
+  manager = checkpoints.NpzProgramStateManager(checkpoint_dir)
+  # The server's state comes first in a checkpoint, see `_Checkpoints`.
+  places = ('/'.join(map(str, (0, *place))) for place in method.model_places)
+  structure = collections.OrderedDict((place, like) for place in places)
+  try:
+    found = asyncio.run(manager.load(round_num, structure, is_part=True))
+  except tff.program.ProgramStateNotFoundError as error:
+    raise errors.UserError(
+      f'{checkpoint_dir} has no checkpoint of round {round_num}.'
+    ) from error
+  except checkpoints.DamagedCheckpointError as error:
+    raise errors.UserError(
+      f'{error.fault} Do the run again, in another folder.'
+    ) from error
+  return tuple(found.values())
+
+
+def train(
+  method: methods.Method,
+  task: tasks.Task,
+  how: schedules.TrainingSettings,
+  *,
+  schedule: schedules.Schedule | None = None,
+  start: Trained | None = None,
+  checkpoint_dir: pathlib.Path | None = None,
+  callbacks: Callbacks = Callbacks(),
+) -> Trained:
+  """Trains a method, from the last checkpoint if there is one.
+
+  A training stops as soon as it has diverged, see `Trained`.
+
+  Args:
+    method: The method.
+    task: The task.
+    how: How to train.
+    schedule: The rounds of the training, if the caller has made them already.
+    start: An earlier training to continue, instead of a checkpoint; by default
+      there is none.
+    checkpoint_dir: The folder of the checkpoints; by default there are none.
+    callbacks: The callbacks.
+
+  Returns:
+    The result after the last round, or after the round at which it was stopped.
+
+  Raises:
+    UserError: If the task does not fit the method or the settings, or the
+      checkpoint is damaged or of another training.
+  """
+  if start and checkpoint_dir:
+    raise ValueError('A training with checkpoints cannot start from another.')
+  check(method, task)
+  schedule = schedule or make_schedule(method, task, how)
+  clients = schedule.clients
+  start = start or Trained(
+    server_state=method.initial_state(seeds.pair('model', how.seed)),
+    client_states=make_client_states(
+      method, clients.client_ids, how.seed, checkpoint_dir
+    ),
+    dropped_clients=0,
+    skipped_clients=tuple(clients.skipped),
+  )
+  with contextlib.ExitStack() as stack:
+    saved = None
+    if checkpoint_dir:
+      saved = _Checkpoints(checkpoint_dir, method)
+      # An exception that is kept would otherwise keep the database locked.
+      stack.callback(start.client_states.close)
+    trained = asyncio.run(
+      _train(method, how, schedule, start, saved, callbacks)
+    )
+    stack.pop_all()
+  return trained
+
+
+def make_schedule(
+  method: methods.Method, task: tasks.Task, how: schedules.TrainingSettings
+) -> schedules.Schedule:
+  """Makes the rounds of a method's training."""
+  attribute = method.trainer.cohort_attribute
+  return schedules.Schedule(task, how, attribute=attribute)
+
+
+def check(
+  method: methods.Method, task: tasks.Task, name: str = 'this method'
+) -> None:
+  """Raises a `UserError` that names a method, if it cannot learn a task."""
+  if not (task.cross_silo or method.personalizes_new_clients):
+    raise errors.UserError(
+      f'{name} can personalize only clients that it was trained on, and the'
+      f' test clients of {task.name} are not among them. Use a task where they'
+      ' are, such as school, or leave the method out.'
+    )
+  for attribute in method.needs:
+    found = *method.trainer.found_attributes, *method.attributes
+    if attribute not in (*task.attributes, *found, tasks.SIZE):
+      raise errors.UserError(
+        f'{name} needs to know the {attribute} of each client, which'
+        f' {task.name} does not have. Use another task, or leave the method'
+        ' out.'
+      )
+
+
+class _Checkpoints:
+  """The checkpoints of a training, and the clients' states that belong to them.
+
+  A checkpoint always has its states: they are committed before it is written,
+  and pruned after it is removed.
+  """
+
+  def __init__(self, folder: pathlib.Path, method: methods.Method):
+    self._manager = checkpoints.NpzProgramStateManager(
+      folder, keep_total=_KEPT_CHECKPOINTS
+    )
+    # The type of the server's state, as the shapes of some states change.
+    self._type = (
+      method.initialize.type_signature.result.member,
+      _counts_of(0, 0),
+    )
+
+  async def load_latest(self, start: Trained) -> Trained:
+    """Returns the training in the last checkpoint, or `start` if none is."""
+    saved, done = await self._manager.load_latest(self._type)
+    start.client_states.restore(done)
+    if not done:
+      return start
+    server_state, (dropped, without_update) = saved
+    return dataclasses.replace(
+      start,
+      round=done,
+      server_state=server_state,
+      dropped_clients=int(dropped),
+      rounds_without_update=int(without_update),
+    )
+
+  async def save(self, trained: Trained) -> None:
+    """Saves a training."""
+    states, manager = trained.client_states, self._manager
+    counts = _counts_of(trained.dropped_clients, trained.rounds_without_update)
+    states.commit(trained.round)
+    await manager.save((trained.server_state, counts), trained.round)
+    states.prune(min(await manager.get_versions() or [trained.round]))
+
+
+def _counts_of(dropped_clients: int, rounds_without_update: int) -> np.ndarray:
+  """Returns the counts of a training in the form that a checkpoint has."""
+  return np.array([dropped_clients, rounds_without_update], np.int64)
+
+
+def _after(
+  trained: Trained,
+  server_state: Any,
+  new: Sequence[_Metrics],
+  most_without_update: int,
+) -> Trained:
+  """Returns a training after further rounds.
+
+  Args:
+    trained: The training before them.
+    server_state: The server's state after them.
+    new: The metrics of each of them.
+    most_without_update: The largest number of rounds in vain to count.
+  """
+  dropped, without_update = (
+    trained.dropped_clients,
+    trained.rounds_without_update,
+  )
+  for metrics in new:
+    dropped += int(metrics['dropped_clients'])
+    if without_update < most_without_update:
+      if metrics['num_clients']:
+        without_update = 0
+      elif metrics['dropped_clients']:
+        without_update += 1
+  return dataclasses.replace(
+    trained,
+    round=trained.round + len(new),
+    server_state=server_state,
+    dropped_clients=dropped,
+    rounds_without_update=without_update,
+  )
+
+
+def _until_failure(
+  coming: Iterable[Any], failures: list[errors.UserError]
+) -> Generator[Any, None, None]:
+  """Yields what is to come, up to where the data of a client are at fault.
+
+  Args:
+    coming: What is to come.
+    failures: The list to which that error is added.
+
+  Yields:
+    What comes before it.
+  """
+  try:
+    yield from coming
+  except errors.UserError as error:
+    failures.append(error)
+
+
+async def _train(
+  method: methods.Method,
+  how: schedules.TrainingSettings,
+  schedule: schedules.Schedule,
+  trained: Trained,
+  saved: _Checkpoints | None,
+  callbacks: Callbacks,
+) -> Trained:
+  """Trains, see `train`."""
+  total_rounds = 0
+  if method.trains:
+    total_rounds = schedule.num_rounds(how, method.trainer.num_epochs)
+  most_without_update = max(min(_MOST_ROUNDS_WITHOUT_UPDATE, total_rounds), 1)
+
+  def is_last() -> bool:
+    diverged = trained.rounds_without_update >= most_without_update
+    return diverged or trained.round >= total_rounds
+
+  if saved:
+    trained = await saved.load_latest(trained)
+    callbacks.on_checkpoint(trained.round)
+  if not is_last():
+    runner = round_runners.make_runner(
+      method, how, schedule, trained.client_states
+    )
+    unreleased: list[tuple[int, _Metrics]] = []
+
+    async def save() -> None:
+      # The metrics are released before the checkpoint: a kill in between
+      # repeats rounds, and releasing a round again replaces it.
+      for round_num, metrics in unreleased:
+        for release_manager in callbacks.release_managers:
+          await release_manager.release(metrics, round_num)
+      unreleased.clear()
+      runner.store(trained.round)
+      if saved:
+        await saved.save(trained)
+        callbacks.on_checkpoint(trained.round)
+
+    failures: list[errors.UserError] = []
+    to_come = runner.to_come(trained.round, total_rounds)
+    with contextlib.closing(prefetch.prefetch(to_come)) as coming:
+      in_portions = callbacks.should_stop is not None
+      portions = round_runners.portions(
+        _until_failure(coming, failures), in_portions
+      )
+      for first, num_rounds, inputs in portions:
+        server_state, measured = runner.run(
+          trained.server_state, trained.round, first, num_rounds, inputs
+        )
+        new = [
+          {name: float(np.ravel(value)[i]) for name, value in measured.items()}
+          for i in range(num_rounds)
+        ]
+        numbered = list(enumerate(new, trained.round + 1))
+        unreleased += numbered
+        trained = _after(trained, server_state, new, most_without_update)
+        if callbacks.evaluate and how.rounds_per_evaluation:
+          if trained.round % how.rounds_per_evaluation == 0:
+            runner.store(trained.round)
+            await callbacks.evaluate(trained)
+        stops = callbacks.should_stop is not None and callbacks.should_stop()
+        ends = stops or is_last()
+        if ends or trained.round % how.rounds_per_checkpoint == 0:
+          await save()
+        for round_num, metrics in numbered:
+          callbacks.on_round(round_num, metrics)
+        if ends:
+          break
+    if failures:
+      if unreleased:
+        await save()  # What was trained before is not lost.
+      raise failures[0]
+  diverged = trained.rounds_without_update >= most_without_update
+  return dataclasses.replace(trained, diverged=diverged)

@@ -1,0 +1,112 @@
+"""Canaries in real trainings: what is seen of them, beside the guarantee."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from algorithms import aggregation
+from algorithms import registry
+from base import errors
+from personalization.privacy import canary_clients
+from personalization.privacy import ways
+from personalization.rounds import schedules
+from personalization.rounds import training
+from tasks import task as tasks
+from tasks.data import populations
+from tasks.models import linear
+from tests.algorithms import helpers
+
+_FEATURES = 10_000
+_CANARIES = 300
+_DELTA = 1e-5
+_MEAN = aggregation.mean()
+
+
+def _examples(client_id):
+  rng = np.random.default_rng(int(client_id))
+  x = rng.normal(size=[2, _FEATURES]).astype(np.float32)
+  return {'x': x, 'y': np.float32(x[:, 0] + x[:, 1])}
+
+
+@functools.cache
+def _task():
+  clients = populations.Population(
+    [str(k) for k in range(10)], {'train': _examples}
+  )
+  return tasks.Task(
+    name='made up',
+    model=linear.LinearRegression(_FEATURES),
+    metric='half_squared_error',
+    higher_is_better=False,
+    train=clients,
+    validation=clients,
+    test=clients,
+    cross_silo=True,
+    batch_size=4,
+    padded=True,
+  )
+
+
+@functools.cache
+def _watched():
+  return canary_clients.add_to_task(_task(), _CANARIES)
+
+
+def _method(name='fedavg', **values):
+  known = registry.settings_names(name)
+  values = dict(client_weighting='uniform', client_learning_rate=1e-6) | values
+  of_method = {n: value for n, value in values.items() if n in known}
+  return registry.build(
+    name, _task().model, registry.make_settings(name, of_method), _MEAN, ()
+  )
+
+
+def _trained(noise):
+  """Trains with canaries; returns the estimate and the guarantee."""
+  how = schedules.TrainingSettings(total_rounds=4, clients_per_round=0)
+  method = ways.apply(
+    'gaussian',
+    ways.PrivacySettings(noise=noise, clip=0.5, delta=_DELTA),
+    'fedavg',
+    canary_clients.add_to_method(_method()),
+    _watched(),
+    how,
+  )
+  with helpers.on('cohort'):
+    before = method.initial_state([0, 1])
+    trained = training.train(method, _watched(), how)
+  (first,), (last,) = map(method.models, (before, trained.server_state))
+  estimate = canary_clients.estimate(first, last, _CANARIES, _DELTA)
+  return estimate, method.guarantee.epsilon
+
+
+@pytest.mark.parametrize('noise', [1.5, 3.0])
+def test_what_a_training_tells_is_near_its_guarantee(noise):
+  # All clients in all rounds: the change of the model is one Gaussian release.
+  # The estimate is biased up, the more so where ε is small.
+  estimate, epsilon = _trained(noise)
+  assert 0.6 * epsilon < estimate < 1.6 * epsilon
+
+
+def test_without_noise_everything_is_told():
+  estimate, epsilon = _trained(noise=0.0)
+  assert estimate > 100
+  assert epsilon == np.inf
+
+
+def test_canaries_have_directions_of_their_own():
+  like = _task().model.init(tf.constant([0, 0]))
+  directions = [canary_clients.direction(like, tf.constant(k)) for k in (1, 2)]
+  first, second = (
+    np.concatenate([np.ravel(leaf) for leaf in direction.values()])
+    for direction in directions
+  )
+  assert np.linalg.norm(first) == pytest.approx(1, rel=1e-5)
+  assert abs(first @ second) < 5 / _FEATURES**0.5
+
+
+def test_trainers_of_several_models_are_refused():
+  with pytest.raises(errors.UserError, match='one global model'):
+    canary_clients.add_to_method(_method('hypcluster'))

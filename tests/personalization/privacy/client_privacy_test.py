@@ -1,0 +1,335 @@
+"""Privacy at the client level: what is guaranteed, and what is refused."""
+
+import dataclasses
+import functools
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from algorithms import aggregation
+from algorithms import registry
+from base import errors
+from base import settings
+from personalization.privacy import accounting
+from personalization.privacy import ways
+from personalization.rounds import schedules
+from tasks import registry as task_registry
+from tasks import task as tasks
+
+_NUM_CLIENTS = 20
+_DELTA = 1e-3
+_MEAN = aggregation.mean()
+
+
+@functools.cache
+def _task() -> tasks.Task:
+  return task_registry.load('synthetic', num_train_clients=_NUM_CLIENTS)
+
+
+def _how(**values):
+  return schedules.TrainingSettings(
+    **dict(total_rounds=30, clients_per_round=5) | values
+  )
+
+
+def _apply(
+  name='fedavg', way='gaussian', how=None, private=None, task=None, **values
+):
+  values = dict(client_weighting='uniform') | values
+  known = registry.settings_names(name)
+  method = registry.build(
+    name,
+    _task().model,
+    registry.make_settings(
+      name, {n: v for n, v in values.items() if n in known}
+    ),
+    _MEAN,
+    ('evaluation',),
+    num_clients=_NUM_CLIENTS,
+    num_groups=2,
+  )
+  made = ways.settings_class(way)(**(private or dict(noise=1.5, delta=_DELTA)))
+  return ways.apply(way, made, name, method, task or _task(), how or _how())
+
+
+@pytest.mark.parametrize(
+  ('changed', 'event', 'says'),
+  (
+    (
+      dict(client_sampling='poisson'),
+      accounting.poisson(1.5, 0.25, 30),
+      'Poisson, each of 20 clients with q = 0.25',
+    ),
+    (
+      dict(client_sampling='fixed_size'),
+      accounting.fixed_size(1.5, 5, 20, 30),
+      '5 of 20 clients without replacement',
+    ),
+    (
+      # Thirty rounds are seven and a half passes of four.
+      dict(client_sampling='passes'),
+      accounting.gaussian(1.5, 8),
+      'each client at most 8 times',
+    ),
+    (dict(clients_per_round=0), accounting.gaussian(1.5, 30), 'all 20 clients'),
+  ),
+)
+def test_epsilon_is_that_of_the_draw_that_is_made(changed, event, says):
+  guarantee = _apply(how=_how(**changed)).guarantee
+  expected, accountant = accounting.epsilon(event, _DELTA)
+  assert guarantee.epsilon == expected
+  assert guarantee.accountant == accountant
+  assert says in guarantee.sampling
+
+
+@pytest.mark.parametrize(
+  ('way', 'private', 'how', 'event'),
+  (
+    # 30 rounds in passes of 4 are seven trees of three levels, and one of two.
+    ('tree', {}, dict(client_sampling='passes'), 1.5 / 23**0.5),
+    # In one tree of four rounds, two of a client that follow each other are
+    # below one node of two and one of four: 1 + 1 + 4 + 4.
+    (
+      'tree',
+      dict(restarts=False),
+      dict(client_sampling='passes', clients_per_round=10, total_rounds=4),
+      1.5 / 10**0.5,
+    ),
+    # At a distance of two, they are not below one of two: 1 + 1 + 1 + 1 + 4.
+    (
+      'tree',
+      dict(restarts=False),
+      dict(client_sampling='cycles', clients_per_round=10, total_rounds=4),
+      1.5 / 8**0.5,
+    ),
+    # Without bands it is plain noise, once a pass.
+    ('matrix', dict(bands=1), dict(client_sampling='cycles'), 1.5 / 8**0.5),
+    # Two updates are twice the clip apart, and no draw amplifies.
+    ('local', {}, dict(client_sampling='poisson'), 0.75 / 30**0.5),
+    ('local', {}, dict(client_sampling='passes'), 0.75 / 8**0.5),
+  ),
+)
+def test_other_ways_count_as_one_gaussian(way, private, how, event):
+  guarantee = _apply(
+    way=way, private=dict(noise=1.5, delta=_DELTA) | private, how=_how(**how)
+  ).guarantee
+  expected, _ = accounting.epsilon(accounting.gaussian(event), _DELTA)
+  assert guarantee.epsilon == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+  ('how', 'times', 'share'),
+  (
+    (dict(client_sampling='fixed_size'), 30, 1.0),
+    # Seven and a half passes; the last round of each has two of six clients.
+    (dict(client_sampling='passes', clients_per_round=6), 8, 2 / 6),
+    (dict(clients_per_round=0), 30, 1.0),
+  ),
+)
+def test_distributed_noise_counts_as_that_of_the_clients_that_come(
+  how, times, share
+):
+  guarantee = _apply(way='distributed', how=_how(**how)).guarantee
+  as_gaussian = accounting.gaussian(1.5 * share**0.5 / times**0.5)
+  expected = float(
+    accounting._by_rdp(as_gaussian).compose(as_gaussian).get_epsilon(_DELTA)
+  )
+  assert expected < guarantee.epsilon < 1.01 * expected
+  assert guarantee.accountant == 'RDP'
+  assert 'simulated' in ' '.join(guarantee.assumptions)
+
+
+def test_the_count_for_an_adaptive_clip_is_paid_for():
+  how = _how(clients_per_round=15, client_sampling='poisson')
+  aggregator = _apply('hypcluster', 'adaptive', how, dict(noise=1.0)).aggregator
+  assert aggregator.quantile_stddev == 15 / 20
+  # Whoever is clipped or not moves the count by a half at most.
+  parts = [
+    aggregator.noise,
+    aggregator.sums_noise,
+    aggregator.quantile_stddev / 0.5,
+  ]
+  assert accounting.joint_noise(parts) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+  ('way', 'name', 'how', 'says'),
+  (
+    ('adaptive', 'fedavg', {}, 'below a tenth of the 5 clients'),
+    ('tree', 'fedavg', {}, 'client_sampling to passes'),
+    ('tree', 'fedavg', dict(clients_per_round=0), 'fewer than all'),
+    ('matrix', 'fedavg', dict(client_sampling='passes'), 'to cycles'),
+    (
+      'tree',
+      'hypcluster',
+      dict(client_sampling='passes'),
+      'counts of clusters',
+    ),
+    (
+      'matrix',
+      'hypcluster',
+      dict(client_sampling='cycles'),
+      'counts of clusters',
+    ),
+    ('local', 'hypcluster', {}, 'counts of clusters'),
+    ('distributed', 'hypcluster', {}, 'counts of clusters'),
+    (
+      'distributed',
+      'fedavg',
+      dict(client_sampling='poisson'),
+      'no client that',
+    ),
+  ),
+)
+def test_ways_that_do_not_go_with_the_settings_are_refused(
+  way, name, how, says
+):
+  with pytest.raises(errors.UserError, match=says):
+    _apply(name, way, _how(**how))
+
+
+def test_the_noise_that_is_found_keeps_within_epsilon():
+  how = _how(client_sampling='poisson')
+  method = _apply(private=dict(epsilon=3.0, delta=_DELTA), how=how)
+  assert 2.98 < method.guarantee.epsilon <= 3
+  assert method.aggregator.noise == method.guarantee.noise
+  assert method.aggregator.clients == 5
+
+
+def test_the_usual_delta_is_taken():
+  assert _apply(private=dict(noise=1.0)).guarantee.delta == _NUM_CLIENTS**-1.1
+
+
+def test_without_noise_nothing_is_called_private():
+  guarantee = _apply(private=dict(noise=0.0)).guarantee
+  assert guarantee.epsilon == math.inf
+  assert str(guarantee) == 'not private'
+
+
+def test_counts_of_clusters_are_paid_for():
+  aggregator = _apply('hypcluster').aggregator
+  assert aggregator.sums_noise == 5 * 1.5
+  parts = [aggregator.noise, aggregator.sums_noise]
+  assert accounting.joint_noise(parts) == pytest.approx(1.5)
+
+
+def _with_groups(sizes):
+  """The task, whose clients are in groups of these sizes."""
+  clients = _task().train.client_ids
+  group_of = np.repeat(np.arange(len(sizes)), sizes)
+  names = [f'group {k}' for k in range(len(sizes))]
+  found = tasks.Attribute(names, dict(zip(clients, map(int, group_of))))
+  return dataclasses.replace(_task(), attributes={tasks.GROUP: found})
+
+
+@pytest.mark.parametrize(
+  ('sampling', 'before', 'of_groups', 'says'),
+  (
+    # Three epochs of one round of 4 clients, and of four rounds of 5 of 16.
+    (
+      'poisson',
+      accounting.poisson(1.5, 0.25, 30),
+      (accounting.gaussian(1.5, 3), accounting.poisson(1.5, 5 / 16, 12)),
+      'all 4 clients in each of 3 rounds',
+    ),
+    # Neighbours replace a client, also where all of a group take part.
+    (
+      'fixed_size',
+      accounting.fixed_size(1.5, 5, 20, 30),
+      (accounting.gaussian(0.75, 3), accounting.fixed_size(1.5, 5, 16, 12)),
+      '5 of 16 clients without replacement in each of 12',
+    ),
+  ),
+)
+def test_what_groups_begin_with_is_accounted_for(
+  sampling, before, of_groups, says
+):
+  method = _apply(
+    'group',
+    how=_how(client_sampling=sampling),
+    task=_with_groups([4, 16]),
+    group_epochs=3,
+  )
+  # A client is in one of the groups; the guarantee is that of the worst.
+  events = [dp_accounting.ComposedDpEvent([before, g]) for g in of_groups]
+  expected = max(accounting.epsilon(event, _DELTA)[0] for event in events)
+  guarantee = method.guarantee
+  assert guarantee.epsilon == pytest.approx(expected)
+  assert says in guarantee.sampling
+  assert ('of its group' in guarantee.neighbors) == (sampling == 'fixed_size')
+  # The training before is as private.
+  assert method.before.aggregator is method.aggregator
+
+
+def test_a_method_without_counts_has_all_noise_for_its_update():
+  aggregator = _apply().aggregator
+  assert aggregator.noise == 1.5
+  assert aggregator.sums_noise == 0
+
+
+def test_what_is_outside_of_the_guarantee_is_said():
+  not_covered = ' '.join(_apply().guarantee.not_covered)
+  for what in ('metrics of each round', 'validation', 'per_client.csv'):
+    assert what in not_covered
+
+
+@pytest.mark.parametrize(
+  ('name', 'values', 'says'),
+  (
+    ('fedavg', dict(client_weighting='examples'), 'client_weighting must be'),
+    ('fedavg', dict(client_weighting='size'), 'client_weighting must be'),
+    ('mocha', {}, 'mocha with privacy gaussian: It cannot be private'),
+    ('self_fl', {}, 'set one_pass=true'),
+    ('self_fl_clusters', {}, 'in the clear'),
+    ('group', dict(groups='hypcluster', num_groups=2), 'groups=column'),
+    ('group', dict(groups='inferred', num_groups=2), 'groups=column'),
+  ),
+)
+def test_methods_that_cannot_be_private_are_refused(name, values, says):
+  with pytest.raises(errors.UserError, match=says):
+    _apply(name, **values)
+
+
+@pytest.mark.parametrize('restarts', (True, False))
+def test_a_tree_without_rounds_reveals_nothing(restarts):
+  guarantee = _apply(
+    way='tree',
+    how=_how(client_sampling='passes', total_rounds=0),
+    private=dict(epsilon=1.0, restarts=restarts),
+  ).guarantee
+  assert (guarantee.epsilon, guarantee.noise) == (0, 0)
+
+
+def test_one_client_cannot_be_hidden_by_the_usual_delta():
+  alone = task_registry.load('synthetic', num_train_clients=1)
+  with pytest.raises(errors.UserError, match='below 1 / 1, the number of cli'):
+    _apply(task=alone, how=_how(clients_per_round=1), private=dict(noise=1.0))
+
+
+@pytest.mark.parametrize('delta', (1 / _NUM_CLIENTS, 0.5))
+def test_a_delta_of_one_over_the_clients_is_refused(delta):
+  with pytest.raises(errors.UserError, match='below 1 / 20'):
+    _apply(private=dict(noise=1.0, delta=delta))
+
+
+@pytest.mark.parametrize(
+  ('values', 'says'),
+  (
+    ({}, 'either the epsilon or the noise'),
+    (dict(epsilon=1.0, noise=1.0), 'either the epsilon or the noise'),
+    (dict(epsilon=0.0), 'epsilon must be above 0'),
+    (dict(noise=-1.0), 'noise must be at least 0'),
+    (dict(noise=1e-60), 'noise must be 0 or at least 1.2e-38'),
+    (dict(noise=1.0, clip=0.0), 'clip must be above 0'),
+  ),
+)
+def test_settings_that_make_no_sense_are_refused(values, says):
+  with pytest.raises(settings.SettingError, match=says):
+    ways.settings_class('gaussian')(**values)
+
+
+def test_an_unknown_way_is_refused():
+  with pytest.raises(errors.UserError, match="Did you mean 'gaussian'"):
+    ways.settings_class('gausian')
