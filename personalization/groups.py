@@ -82,7 +82,7 @@ def _infer(
   method: methods.Method,
   trained: training.Trained,
   task: tasks.Task,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
   num_groups: int,
   linkage: str,
 ) -> dict[str, int]:
@@ -96,7 +96,9 @@ def _infer(
   groups: dict[str, int] = {}
   means = np.zeros([0, 0])
   for clients in _populations(task):
-    measured = evaluation.measure(method, trained, clients, task, how)
+    measured = evaluation.measure(
+      method, trained, clients, task, training_settings
+    )
     client_ids = measured['client_ids']
     updates = measured[client_updates.UPDATE][:, 0]
     if not groups:
@@ -123,12 +125,14 @@ def _pick(
   method: methods.Method,
   trained: training.Trained,
   task: tasks.Task,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
 ) -> dict[str, int]:
   """Has clients pick a cluster by their loss."""
   groups: dict[str, int] = {}
   for clients in _populations(task):
-    measured = evaluation.measure(method, trained, clients, task, how)
+    measured = evaluation.measure(
+      method, trained, clients, task, training_settings
+    )
     total, size = measured['cluster']
     picked = np.rint(total[:, 0] / size[:, 0]).astype(int)
     groups.update(zip(measured['client_ids'], picked.tolist()))
@@ -155,7 +159,7 @@ def find(
   method: methods.Method,
   begins_with: training.Trained,
   task: tasks.Task,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
   train: Train,
 ) -> tasks.Attribute | None:
   """Finds the groups of a method's clients.
@@ -164,7 +168,7 @@ def find(
     method: The method.
     begins_with: The training that it starts from.
     task: The task.
-    how: How to train.
+    training_settings: How to train.
     train: Trains another method.
 
   Returns:
@@ -182,12 +186,17 @@ def find(
     picks = dataclasses.replace(
       method.with_trainer(trainer.hypcluster), first_models=()
     )
-    groups = _pick(picks, train(picks, 'hypcluster'), task, how)
+    groups = _pick(picks, train(picks, 'hypcluster'), task, training_settings)
   else:
     before = method.before
     assert before is not None
     groups = _infer(
-      before, begins_with, task, how, settings.num_groups, settings.linkage
+      before,
+      begins_with,
+      task,
+      training_settings,
+      settings.num_groups,
+      settings.linkage,
     )
   names: Sequence[str] = [str(g) for g in range(settings.num_groups)]
   return tasks.Attribute(names, groups)

@@ -26,7 +26,7 @@ class Stage:
 def prepare(
   method: methods.Method,
   task: tasks.Task,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
   train: groups.Train,
 ) -> Stage:
   """Runs the trainings that must come before a training.
@@ -34,7 +34,7 @@ def prepare(
   Args:
     method: The method.
     task: The task.
-    how: How to train.
+    training_settings: How to train.
     train: Trains an earlier method, or returns its result if it was trained.
 
   Returns:
@@ -47,7 +47,7 @@ def prepare(
   if before is None:
     return Stage(method, task)
   begins_with = train(before, 'global')
-  found = groups.find(method, begins_with, task, how, train)
+  found = groups.find(method, begins_with, task, training_settings, train)
   (model,) = before.models(begins_with.server_state)
   method = dataclasses.replace(
     method, first_models=(model,) * len(method.model_places)

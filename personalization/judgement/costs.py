@@ -56,7 +56,7 @@ class Round:
 def of_training(
   method: methods.Method,
   schedule: schedules.Schedule,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
   of_round: Round = Round(),
 ) -> Mapping[int, Cost]:
   """Counts the cost of a training for a client of each group.
@@ -64,7 +64,7 @@ def of_training(
   Args:
     method: The method that is trained.
     schedule: Its rounds.
-    how: How it is trained.
+    training_settings: How it is trained.
     of_round: What was measured of its rounds.
 
   Returns:
@@ -72,16 +72,16 @@ def of_training(
   """
   if not method.trains:
     return {0: Cost()}
-  rounds = schedule.num_rounds(how, method.trainer.num_epochs)
+  rounds = schedule.num_rounds(training_settings, method.trainer.num_epochs)
   rounds_per_epoch = schedule.rounds_per_epoch
   num_clients = len(schedule.clients)
   taken_part: float | None = method.trainer.num_epochs
   if taken_part is None:
-    drawn = how.clients_per_round or num_clients
-    taken_part = how.total_epochs or rounds * drawn / num_clients
-  epochs: float = how.client_epochs
-  if how.client_steps:
-    taken = how.client_steps * schedule.batch_size
+    drawn = training_settings.clients_per_round or num_clients
+    taken_part = training_settings.total_epochs or rounds * drawn / num_clients
+  epochs: float = training_settings.client_epochs
+  if training_settings.client_steps:
+    taken = training_settings.client_steps * schedule.batch_size
     epochs = float(np.mean(taken / schedule.clients.sizes['train']))
   gradients, losses = (
     taken_part * epochs * of_round.passes * passes / max(rounds, 1)

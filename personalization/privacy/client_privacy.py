@@ -116,9 +116,9 @@ class Participation:
     if self.sampling == 'all':
       return f'all {total} in each of {rounds}'
     if self.sampling in _PASSES:
-      how = _PASSES[self.sampling]
+      order = _PASSES[self.sampling]
       return (
-        f'{n} of {total} a round, {rounds} in passes in {how} order: each'
+        f'{n} of {total} a round, {rounds} in passes in {order} order: each'
         f' client at most {words.counted(self.max_participations, "times")}'
       )
     if self.sampling == 'poisson':
@@ -175,25 +175,31 @@ class Trainings:
 
 
 def trainings(
-  method: methods.Method, task: tasks.Task, how: schedules.TrainingSettings
+  method: methods.Method,
+  task: tasks.Task,
+  training_settings: schedules.TrainingSettings,
 ) -> Trainings:
   """Finds the clients that take part in a method's trainings, and how often."""
-  schedule = training.make_schedule(method, task, how)
+  schedule = training.make_schedule(method, task, training_settings)
   num_clients = len(schedule.clients)
-  total = schedule.num_rounds(how, method.trainer.num_epochs)
+  total = schedule.num_rounds(training_settings, method.trainer.num_epochs)
   turns = schedule.rounds_per_epoch
   epochs = -(-total // sum(turns.values()))
   of_groups = []
   for group, size in schedule.group_sizes.items():
-    per_round = min(how.clients_per_round or size, size)
-    sampling = 'all' if per_round == size else how.client_sampling
+    per_round = min(training_settings.clients_per_round or size, size)
+    sampling = 'all' if per_round == size else training_settings.client_sampling
     rounds = min(total, epochs * turns[group])
     of_groups.append(Participation(size, per_round, rounds, sampling))
   before = method.before
-  earlier = ((),) if before is None else trainings(before, task, how).paths
+  earlier = (
+    ((),)
+    if before is None
+    else trainings(before, task, training_settings).paths
+  )
   return Trainings(
     num_clients,
-    how.clients_per_round or num_clients,
+    training_settings.clients_per_round or num_clients,
     tuple((*path, last) for path in earlier for last in of_groups),
   )
 
@@ -217,7 +223,7 @@ def _check(
   settings: ways.PrivacySettings,
   method: methods.Method,
   task: tasks.Task,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
 ) -> Trainings:
   """Checks that a method can be private; returns who takes part.
 
@@ -232,7 +238,7 @@ def _check(
       "client_weighting must be uniform: a client's number of examples is"
       ' private, too, and no client may count more than another.'
     )
-  found = trainings(method, task, how)
+  found = trainings(method, task, training_settings)
   accounting.check_delta(_delta(settings, found), found.num_clients, 'clients')
   return found
 
@@ -355,10 +361,10 @@ def make_gaussian(
   settings: ways.PrivacySettings,
   method: methods.Method,
   task: tasks.Task,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
 ) -> methods.Method:
   """Makes a method private by noise on the sum of each round."""
-  whole = _check(settings, method, task, how)
+  whole = _check(settings, method, task, training_settings)
   guarantee = _guarantee(
     settings, whole, whole.central_event, 'Gaussian, central'
   )
@@ -369,7 +375,7 @@ def make_adaptive(
   settings: ways.PrivacySettings,
   method: methods.Method,
   task: tasks.Task,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
 ) -> methods.Method:
   """Makes a method private by noise, and clips to the median norm.
 
@@ -377,7 +383,7 @@ def make_adaptive(
   noise of deviation n / 20 (Andrew et al. 2021) and is one more part of a
   record. The update has more noise for it, so that a round costs z.
   """
-  whole = _check(settings, method, task, how)
+  whole = _check(settings, method, task, training_settings)
   stddev = whole.per_round / 20
   guarantee = _guarantee(
     settings,
@@ -408,7 +414,7 @@ def make_tree(
   settings: ways.TreeSettings,
   method: methods.Method,
   task: tasks.Task,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
 ) -> methods.Method:
   """Makes a method private by tree aggregation.
 
@@ -416,7 +422,7 @@ def make_tree(
   have one tree. Then a client takes part at fixed distances (`cycles`), or its
   rounds in two passes may follow each other (`passes`).
   """
-  whole = _check(settings, method, task, how)
+  whole = _check(settings, method, task, training_settings)
   _without_sums(method)
   who = whole.only
   if who.sampling not in _PASSES:
@@ -458,10 +464,10 @@ def make_matrix(
   settings: ways.MatrixSettings,
   method: methods.Method,
   task: tasks.Task,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
 ) -> methods.Method:
   """Makes a method private by noise that is correlated over rounds."""
-  whole = _check(settings, method, task, how)
+  whole = _check(settings, method, task, training_settings)
   _without_sums(method)
   who = whole.only
   if who.sampling not in ('cycles', 'all'):
@@ -495,14 +501,14 @@ def make_local(
   settings: ways.PrivacySettings,
   method: methods.Method,
   task: tasks.Task,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
 ) -> methods.Method:
   """Makes a method private by noise that each client adds itself.
 
   Any two updates are neighbors, twice the clip apart, and the server sees all
   that a client sends: its noise counts half, and sampling does not amplify.
   """
-  whole = _check(settings, method, task, how)
+  whole = _check(settings, method, task, training_settings)
   _without_sums(method)
   who = whole.only
   guarantee = _guarantee(
@@ -520,7 +526,7 @@ def make_distributed(
   settings: ways.DistributedSettings,
   method: methods.Method,
   task: tasks.Task,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
 ) -> methods.Method:
   """Makes a method private by noise that its clients add together.
 
@@ -528,7 +534,7 @@ def make_distributed(
   sampling does not amplify. The noise is that of the smallest number of clients
   that a round has.
   """
-  whole = _check(settings, method, task, how)
+  whole = _check(settings, method, task, training_settings)
   _without_sums(method)
   who = whole.only
   if not who.fewest:

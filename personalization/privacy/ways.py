@@ -188,7 +188,7 @@ def apply(
   name: str,
   method: methods.Method,
   task: tasks.Task,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
 ) -> methods.Method:
   """Makes a method private.
 
@@ -198,7 +198,7 @@ def apply(
     name: The name of the method.
     method: The method.
     task: The task.
-    how: How to train.
+    training_settings: How to train.
 
   Returns:
     The method, with its guarantee.
@@ -209,7 +209,9 @@ def apply(
   module, _, function = ENTRIES[way].path.partition(':')
   make = getattr(importlib.import_module(module), function)
   try:
-    made: methods.Method = make(privacy_settings, method, task, how)
+    made: methods.Method = make(
+      privacy_settings, method, task, training_settings
+    )
   except errors.UserError as error:
     raise errors.UserError(f'{name} with privacy {way}: {error}') from error
   return made

@@ -112,13 +112,13 @@ class _AtOnce(RoundRunner):
     self,
     run: rounds.Rounds,
     method: methods.Method,
-    how: schedules.TrainingSettings,
+    training_settings: schedules.TrainingSettings,
     schedule: schedules.Schedule,
     states: client_states.ClientStates,
   ):
     self._run = run
     self._method = method
-    self._how = how
+    self._settings = training_settings
     self._schedule = schedule
     self._states = states
     self._rows = np.arange(len(schedule.clients))
@@ -132,10 +132,10 @@ class _AtOnce(RoundRunner):
   def to_come(
     self, done: int, total_rounds: int
   ) -> Generator[tuple[int, _Inputs], None, None]:
-    how = self._how
-    intervals = [how.rounds_per_checkpoint]
-    if how.rounds_per_evaluation:
-      intervals.append(how.rounds_per_evaluation)
+    training_settings = self._settings
+    intervals = [training_settings.rounds_per_checkpoint]
+    if training_settings.rounds_per_evaluation:
+      intervals.append(training_settings.rounds_per_evaluation)
     while done < total_rounds:
       num_rounds = min(
         self._schedule.rounds_at_once,
@@ -178,7 +178,7 @@ class _AtOnce(RoundRunner):
 
 def make_runner(
   method: methods.Method,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
   schedule: schedules.Schedule,
   states: client_states.ClientStates,
 ) -> RoundRunner:
@@ -193,7 +193,7 @@ def make_runner(
   ):
     run = context.rounds(method.next, schedules.PLAN)
     if run is not None:
-      return _AtOnce(run, method, how, schedule, states)
+      return _AtOnce(run, method, training_settings, schedule, states)
   return _OneByOne(method, schedule, states)
 
 

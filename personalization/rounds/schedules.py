@@ -91,21 +91,23 @@ class TrainingSettings(settings.Settings):
 
 
 def sample(
-  how: TrainingSettings, num_clients: int, round_num: int
+  training_settings: TrainingSettings, num_clients: int, round_num: int
 ) -> np.ndarray:
   """Draws the clients that take part in a round, and returns their rows."""
-  if not 0 < how.clients_per_round < num_clients:
+  if not 0 < training_settings.clients_per_round < num_clients:
     return np.arange(num_clients)
-  size = how.clients_per_round
-  if how.client_sampling in ('passes', 'cycles'):
+  size = training_settings.clients_per_round
+  if training_settings.client_sampling in ('passes', 'cycles'):
     # The last round of a pass may have fewer.
     number, turn = divmod(round_num - 1, -(-num_clients // size))
-    if how.client_sampling == 'cycles':
+    if training_settings.client_sampling == 'cycles':
       number = 0
-    order = seeds.generator('pass', how.seed, number).permutation(num_clients)
+    order = seeds.generator('pass', training_settings.seed, number).permutation(
+      num_clients
+    )
     return order[turn * size :][:size]
-  rng = seeds.generator('cohort', how.seed, round_num)
-  if how.client_sampling == 'poisson':
+  rng = seeds.generator('cohort', training_settings.seed, round_num)
+  if training_settings.client_sampling == 'poisson':
     return np.flatnonzero(rng.random(num_clients) < size / num_clients)
   return rng.choice(num_clients, size, replace=False)
 
@@ -128,7 +130,7 @@ class Schedule:
   def __init__(
     self,
     task: tasks.Task,
-    how: TrainingSettings,
+    training_settings: TrainingSettings,
     num_kept: int = 1,
     attribute: str | None = None,
   ):
@@ -136,7 +138,7 @@ class Schedule:
 
     Args:
       task: The task.
-      how: How to train.
+      training_settings: How to train.
       num_kept: Number of recent results of `several` to cache.
       attribute: The attribute with each client's group; None for one group.
 
@@ -149,15 +151,16 @@ class Schedule:
         f'{task.name} has no clients with examples to train on. Change its'
         ' settings.'
       )
-    if how.clients_per_round > len(self.clients):
+    per_round = training_settings.clients_per_round
+    if per_round > len(self.clients):
       raise errors.UserError(
-        f'clients_per_round is {how.clients_per_round}, but {task.name} has'
+        f'clients_per_round is {per_round}, but {task.name} has'
         f' {words.counted(len(self.clients), "clients")} with examples to train'
         ' on.'
       )
-    self._how = how
+    self._settings = training_settings
     self._attributes = task.attributes
-    self.batch_size = how.batch_size or task.batch_size
+    self.batch_size = training_settings.batch_size or task.batch_size
     groups = np.zeros(len(self.clients), np.int32)
     if attribute is not None:
       groups = self._attributes[attribute].of(self.clients.client_ids)
@@ -167,7 +170,9 @@ class Schedule:
       for group, turns in self.rounds_per_epoch.items()
       for turn in range(turns)
     ]
-    self.rounds_at_once = min(how.rounds_per_checkpoint, _MOST_ROUNDS)
+    self.rounds_at_once = min(
+      training_settings.rounds_per_checkpoint, _MOST_ROUNDS
+    )
     self.several = functools.lru_cache(num_kept)(self._make_several)
 
   @property
@@ -179,15 +184,19 @@ class Schedule:
   def rounds_per_epoch(self) -> dict[int, int]:
     """The number of rounds of each group in an epoch."""
     return {
-      group: -(-size // (self._how.clients_per_round or size))
+      group: -(-size // (self._settings.clients_per_round or size))
       for group, size in self.group_sizes.items()
     }
 
-  def num_rounds(self, how: TrainingSettings, epochs: int | None) -> int:
+  def num_rounds(
+    self, training_settings: TrainingSettings, epochs: int | None
+  ) -> int:
     """Counts the rounds of a training; `epochs` is None for the run's."""
-    if epochs is None and not how.total_epochs:
-      return how.total_rounds
-    return len(self._turns) * (how.total_epochs if epochs is None else epochs)
+    if epochs is None and not training_settings.total_epochs:
+      return training_settings.total_rounds
+    return len(self._turns) * (
+      training_settings.total_epochs if epochs is None else epochs
+    )
 
   def _sample(self, round_num: int) -> tuple[np.ndarray, int]:
     """Draws the clients of a round; also returns its number in its group."""
@@ -195,21 +204,21 @@ class Schedule:
     group, turn = self._turns[place]
     own_round = epoch * self.rounds_per_epoch[group] + turn + 1
     members = self._members[group]
-    return members[sample(self._how, len(members), own_round)], own_round
+    return members[sample(self._settings, len(members), own_round)], own_round
 
   def _seeds(self, round_num: int, size: int) -> np.ndarray:
-    rng = seeds.generator('client', self._how.seed, round_num)
+    rng = seeds.generator('client', self._settings.seed, round_num)
     return seeds.pairs(rng, size)
 
   def _batching(self, round_num: int) -> dict[str, Any]:
     """Returns the arguments of `Cohorts.batch_indices` in a round."""
     return {
       'batch_size': self.batch_size,
-      'shuffle': ('batches', self._how.seed, round_num),
-      'drop_partial': self._how.drop_partial_batches,
-      'epochs': self._how.client_epochs,
-      'num_steps': self._how.client_steps,
-      'poisson': self._how.poisson_batches,
+      'shuffle': ('batches', self._settings.seed, round_num),
+      'drop_partial': self._settings.drop_partial_batches,
+      'epochs': self._settings.client_epochs,
+      'num_steps': self._settings.client_steps,
+      'poisson': self._settings.poisson_batches,
     }
 
   def one(self, round_num: int) -> tuple[np.ndarray, Any, np.ndarray]:
@@ -245,7 +254,7 @@ class Schedule:
     memory, concatenated. None if the clients of a cohort are not padded, if the
     concatenation is too large as well, or if cohorts of groups differ in size.
     """
-    most = self._how.clients_per_round or len(self.clients)
+    most = self._settings.clients_per_round or len(self.clients)
     sizes = {min(most, len(members)) for members in self._members.values()}
     if not self.clients.padded or (len(sizes) > 1 and not self._sizes_vary):
       return None
@@ -284,8 +293,8 @@ class Schedule:
   @functools.cached_property
   def _sizes_vary(self) -> bool:
     """Whether cohorts may differ in size because of how they are drawn."""
-    drawn = 0 < self._how.clients_per_round < len(self.clients)
-    return drawn and self._how.client_sampling != 'fixed_size'
+    drawn = 0 < self._settings.clients_per_round < len(self.clients)
+    return drawn and self._settings.client_sampling != 'fixed_size'
 
   def _pad(
     self,
@@ -297,7 +306,7 @@ class Schedule:
     Each is padded with other clients, as each row may be written to only once;
     'size' is the number of clients that take part.
     """
-    size, expected = len(self.clients), self._how.clients_per_round
+    size, expected = len(self.clients), self._settings.clients_per_round
     # More are hardly ever drawn. If they are, another program is compiled.
     usual = min(size, expected + math.ceil(5 * math.sqrt(expected)))
     pad_to = max([usual, *map(len, cohorts_rows)])

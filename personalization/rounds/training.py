@@ -163,7 +163,7 @@ def saved_models(
 def train(
   method: methods.Method,
   task: tasks.Task,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
   *,
   schedule: schedules.Schedule | None = None,
   start: Trained | None = None,
@@ -177,7 +177,7 @@ def train(
   Args:
     method: The method.
     task: The task.
-    how: How to train.
+    training_settings: How to train.
     schedule: The rounds of the training, if the caller has made them already.
     start: An earlier training to continue, instead of a checkpoint; by default
       there is none.
@@ -194,12 +194,14 @@ def train(
   if start and checkpoint_dir:
     raise ValueError('A training with checkpoints cannot start from another.')
   check(method, task)
-  schedule = schedule or make_schedule(method, task, how)
+  schedule = schedule or make_schedule(method, task, training_settings)
   clients = schedule.clients
   start = start or Trained(
-    server_state=method.initial_state(seeds.pair('model', how.seed)),
+    server_state=method.initial_state(
+      seeds.pair('model', training_settings.seed)
+    ),
     client_states=make_client_states(
-      method, clients.client_ids, how.seed, checkpoint_dir
+      method, clients.client_ids, training_settings.seed, checkpoint_dir
     ),
     dropped_clients=0,
     skipped_clients=tuple(clients.skipped),
@@ -211,18 +213,20 @@ def train(
       # An exception that is kept would otherwise keep the database locked.
       stack.callback(start.client_states.close)
     trained = asyncio.run(
-      _train(method, how, schedule, start, saved, callbacks)
+      _train(method, training_settings, schedule, start, saved, callbacks)
     )
     stack.pop_all()
   return trained
 
 
 def make_schedule(
-  method: methods.Method, task: tasks.Task, how: schedules.TrainingSettings
+  method: methods.Method,
+  task: tasks.Task,
+  training_settings: schedules.TrainingSettings,
 ) -> schedules.Schedule:
   """Makes the rounds of a method's training."""
   attribute = method.trainer.cohort_attribute
-  return schedules.Schedule(task, how, attribute=attribute)
+  return schedules.Schedule(task, training_settings, attribute=attribute)
 
 
 def check(
@@ -345,7 +349,7 @@ def _until_failure(
 
 async def _train(
   method: methods.Method,
-  how: schedules.TrainingSettings,
+  training_settings: schedules.TrainingSettings,
   schedule: schedules.Schedule,
   trained: Trained,
   saved: _Checkpoints | None,
@@ -354,7 +358,9 @@ async def _train(
   """Trains, see `train`."""
   total_rounds = 0
   if method.trains:
-    total_rounds = schedule.num_rounds(how, method.trainer.num_epochs)
+    total_rounds = schedule.num_rounds(
+      training_settings, method.trainer.num_epochs
+    )
   most_without_update = max(min(_MOST_ROUNDS_WITHOUT_UPDATE, total_rounds), 1)
 
   def is_last() -> bool:
@@ -366,7 +372,7 @@ async def _train(
     callbacks.on_checkpoint(trained.round)
   if not is_last():
     runner = round_runners.make_runner(
-      method, how, schedule, trained.client_states
+      method, training_settings, schedule, trained.client_states
     )
     unreleased: list[tuple[int, _Metrics]] = []
 
@@ -400,13 +406,13 @@ async def _train(
         numbered = list(enumerate(new, trained.round + 1))
         unreleased += numbered
         trained = _after(trained, server_state, new, most_without_update)
-        if callbacks.evaluate and how.rounds_per_evaluation:
-          if trained.round % how.rounds_per_evaluation == 0:
+        if callbacks.evaluate and training_settings.rounds_per_evaluation:
+          if trained.round % training_settings.rounds_per_evaluation == 0:
             runner.store(trained.round)
             await callbacks.evaluate(trained)
         stops = callbacks.should_stop is not None and callbacks.should_stop()
         ends = stops or is_last()
-        if ends or trained.round % how.rounds_per_checkpoint == 0:
+        if ends or trained.round % training_settings.rounds_per_checkpoint == 0:
           await save()
         for round_num, metrics in numbered:
           callbacks.on_round(round_num, metrics)

@@ -20,7 +20,7 @@ from tests.algorithms import helpers
 from tff_runtimes import cohort
 
 _METRIC = 'half_squared_error'
-_HOW = schedules.TrainingSettings(
+_SETTINGS = schedules.TrainingSettings(
   total_rounds=2, clients_per_round=3, batch_size=4
 )
 # All further measurements at once.
@@ -98,17 +98,17 @@ def _result(trainer: str, cross_silo: bool) -> outcomes.Outcome:
   training.check(method, task)
 
   def stage(method):
-    return stages.prepare(method, task, _HOW, lambda m, _: train(stage(m)))
+    return stages.prepare(method, task, _SETTINGS, lambda m, _: train(stage(m)))
 
   def train(stage):
-    return training.train(stage.method, stage.task, _HOW)
+    return training.train(stage.method, stage.task, _SETTINGS)
 
   prepared = stage(method)
   evaluated = evaluation.evaluate(
     prepared.method,
     train(prepared),
     prepared.task,
-    _HOW,
+    _SETTINGS,
     measurement=_MEASUREMENT,
   )
   return outcomes.Outcome(evaluated, prepared.task, _MEASUREMENT)

@@ -24,7 +24,7 @@ from tasks.data import populations
 from tasks.models import linear
 from tff_runtimes import cohort
 
-_HOW = schedules.TrainingSettings(total_rounds=20, clients_per_round=0)
+_SETTINGS = schedules.TrainingSettings(total_rounds=20, clients_per_round=0)
 # A linear function for each planted group.
 _PLANTED = np.float32([[2, -1, 0.5], [-2, 1, 0.5]])
 _MEAN = aggregation.mean()
@@ -101,14 +101,14 @@ class _Trainings:
     self.done = {}
 
   def stage(self, method: methods.Method) -> stages.Stage:
-    return stages.prepare(method, self.task, _HOW, self.train)
+    return stages.prepare(method, self.task, _SETTINGS, self.train)
 
   def train(self, method: methods.Method, role: str = '') -> training.Trained:
     del role
     key = method.training_key
     if key not in self.done:
       stage = self.stage(method)
-      self.done[key] = training.train(stage.method, stage.task, _HOW)
+      self.done[key] = training.train(stage.method, stage.task, _SETTINGS)
     return self.done[key]
 
 
@@ -123,16 +123,16 @@ def _rand_index(found: tasks.Attribute, client_ids: Sequence[str]) -> float:
   )
 
 
-@pytest.mark.parametrize('how', list(_FINDING))
-def test_planted_groups_are_recovered(how):
-  found = _trainings().stage(_build(**_FINDING[how])).found
+@pytest.mark.parametrize('finding', list(_FINDING))
+def test_planted_groups_are_recovered(finding):
+  found = _trainings().stage(_build(**_FINDING[finding])).found
   assert _rand_index(found, _CLIENTS) == 1
 
 
-@pytest.mark.parametrize('how', list(_FINDING))
-def test_clients_that_were_in_no_training_belong_to_a_group(how):
+@pytest.mark.parametrize('finding', list(_FINDING))
+def test_clients_that_were_in_no_training_belong_to_a_group(finding):
   trainings = _trainings()
-  found = trainings.stage(_build(**_FINDING[how])).found
+  found = trainings.stage(_build(**_FINDING[finding])).found
   held_out = [*trainings.task.validation.client_ids]
   held_out += trainings.task.test.client_ids
   assert _rand_index(found, [*_CLIENTS, *held_out]) == 1
@@ -151,7 +151,7 @@ def test_the_hypcluster_that_finds_groups_is_trained_as_it_is_alone():
   trainings.stage(method)
   shared = method.with_trainer(method.trainer.hypcluster)
   found = trainings.done[shared.training_key].server_state.server.models
-  alone = training.train(shared, trainings.task, _HOW)
+  alone = training.train(shared, trainings.task, _SETTINGS)
   for model, expected in zip(found, alone.server_state.server.models):
     for name, weight in expected.items():
       np.testing.assert_array_equal(model[name], weight)
@@ -195,7 +195,7 @@ def test_groups_and_fine_tuning_within_them_are_better_than_without():
       method = _build(name)
     trained = trainings.train(method)
     stage = trainings.stage(method)
-    evaluated = evaluation.evaluate(method, trained, stage.task, _HOW)
+    evaluated = evaluation.evaluate(method, trained, stage.task, _SETTINGS)
     means.append(evaluated.test.values['half_squared_error'].mean(0).min())
   fl, per_fl, group_fl, group_per_fl = means
   assert fl > per_fl > group_per_fl

@@ -20,7 +20,7 @@ from tasks.data import populations
 _OWNERS = (9178, 5905, 103, 28, 12, 11, 6)
 _GENERAL = 0
 # Section 5.2: 100 clients a round, K = 1, T = 20, T_g = 10, K_l = 5.
-_HOW = schedules.TrainingSettings(
+_SETTINGS = schedules.TrainingSettings(
   clients_per_round=100, client_epochs=1, total_epochs=20
 )
 
@@ -56,13 +56,15 @@ def _build(name: str) -> methods.Method:
   )
 
 
-def _cost(name: str, group: int, how: schedules.TrainingSettings) -> costs.Cost:
+def _cost(
+  name: str, group: int, training_settings: schedules.TrainingSettings
+) -> costs.Cost:
   method = _build(name)
   total = costs.of_personalization(method, [1], batch_size=16)
   for trained in (method, method.before):
     if trained is not None:
-      schedule = training.make_schedule(trained, _task(), how)
-      by_group = costs.of_training(trained, schedule, how)
+      schedule = training.make_schedule(trained, _task(), training_settings)
+      by_group = costs.of_training(trained, schedule, training_settings)
       total += by_group.get(group, by_group[0])
   return total
 
@@ -79,7 +81,7 @@ def _cost(name: str, group: int, how: schedules.TrainingSettings) -> costs.Cost:
   ],
 )
 def test_table_4_follows_from_the_settings(name, rounds, local_epochs):
-  cost = _cost(name, _GENERAL, _HOW)
+  cost = _cost(name, _GENERAL, _SETTINGS)
   assert (cost.models_received, cost.gradient_passes) == (rounds, local_epochs)
   # A client sends a model in each of the rounds that it is sampled for.
   assert cost.models_sent == 20 + 10 * name.startswith('group')
@@ -87,32 +89,40 @@ def test_table_4_follows_from_the_settings(name, rounds, local_epochs):
 
 
 def test_a_small_group_has_a_round_an_epoch():
-  assert _cost('group', len(_OWNERS) - 1, _HOW).models_received == 3060 + 10
+  assert (
+    _cost('group', len(_OWNERS) - 1, _SETTINGS).models_received == 3060 + 10
+  )
 
 
 def test_without_epochs_passes_are_those_expected_of_the_rounds():
-  how = dataclasses.replace(_HOW, total_epochs=0, total_rounds=50)
-  cost = _cost('fedadam', _GENERAL, how)
+  training_settings = dataclasses.replace(
+    _SETTINGS, total_epochs=0, total_rounds=50
+  )
+  cost = _cost('fedadam', _GENERAL, training_settings)
   assert cost.models_received == 50
   assert cost.gradient_passes == pytest.approx(50 * 100 / sum(_OWNERS))
 
 
 def test_costs_are_those_that_a_round_is_measured_to_have():
   method = _build('hypcluster')
-  schedule = training.make_schedule(method, _task(), _HOW)
+  schedule = training.make_schedule(method, _task(), _SETTINGS)
   of_round = costs.Round(models_received=2, models_sent=1, passes=0.5)
-  (cost,) = costs.of_training(method, schedule, _HOW, of_round).values()
+  (cost,) = costs.of_training(method, schedule, _SETTINGS, of_round).values()
   assert cost == costs.Cost(2 * 3060, 20, 0.5 * 20, pytest.approx(0.5 * 2 * 20))
 
 
 def test_a_method_takes_its_own_passes():
-  assert _cost('ditto', _GENERAL, _HOW).gradient_passes == 2 * 20
+  assert _cost('ditto', _GENERAL, _SETTINGS).gradient_passes == 2 * 20
 
 
 def test_steps_are_passes_over_as_many_examples():
   # Every client has one example.
-  how = dataclasses.replace(_HOW, client_steps=3, batch_size=4)
-  assert _cost('fedadam', _GENERAL, how).gradient_passes == 20 * 12
+  training_settings = dataclasses.replace(
+    _SETTINGS, client_steps=3, batch_size=4
+  )
+  assert (
+    _cost('fedadam', _GENERAL, training_settings).gradient_passes == 20 * 12
+  )
 
 
 def test_local_training_costs_its_epochs_alone():
@@ -120,7 +130,7 @@ def test_local_training_costs_its_epochs_alone():
   method = registry.build(
     'local', _task().model, settings, aggregation.mean(), ('evaluation',)
   )
-  schedule = training.make_schedule(method, _task(), _HOW)
+  schedule = training.make_schedule(method, _task(), _SETTINGS)
   total = costs.of_personalization(method, [1], batch_size=16)
-  total += costs.of_training(method, schedule, _HOW)[0]
+  total += costs.of_training(method, schedule, _SETTINGS)[0]
   assert total == costs.Cost(gradient_passes=5)

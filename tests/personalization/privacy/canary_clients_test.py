@@ -65,18 +65,18 @@ def _method(name='fedavg', **values):
 
 def _trained(noise):
   """Trains with canaries; returns the estimate and the guarantee."""
-  how = schedules.TrainingSettings(total_rounds=4, clients_per_round=0)
+  settings = schedules.TrainingSettings(total_rounds=4, clients_per_round=0)
   method = ways.apply(
     'gaussian',
     ways.PrivacySettings(noise=noise, clip=0.5, delta=_DELTA),
     'fedavg',
     canary_clients.add_to_method(_method()),
     _watched(),
-    how,
+    settings,
   )
   with helpers.on('cohort'):
     before = method.initial_state([0, 1])
-    trained = training.train(method, _watched(), how)
+    trained = training.train(method, _watched(), settings)
   (first,), (last,) = map(method.models, (before, trained.server_state))
   estimate = canary_clients.estimate(first, last, _CANARIES, _DELTA)
   return estimate, method.guarantee.epsilon

@@ -28,14 +28,8 @@ def _task() -> tasks.Task:
   return task_registry.load('synthetic', num_train_clients=_NUM_CLIENTS)
 
 
-def _how(**values):
-  return schedules.TrainingSettings(
-    **dict(total_rounds=30, clients_per_round=5) | values
-  )
-
-
 def _apply(
-  name='fedavg', way='gaussian', how=None, private=None, task=None, **values
+  name='fedavg', way='gaussian', rounds=None, private=None, task=None, **values
 ):
   values = dict(client_weighting='uniform') | values
   known = registry.settings_names(name)
@@ -51,7 +45,10 @@ def _apply(
     num_groups=2,
   )
   made = ways.settings_class(way)(**(private or dict(noise=1.5, delta=_DELTA)))
-  return ways.apply(way, made, name, method, task or _task(), how or _how())
+  training_settings = schedules.TrainingSettings(
+    **dict(total_rounds=30, clients_per_round=5) | (rounds or {})
+  )
+  return ways.apply(way, made, name, method, task or _task(), training_settings)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +74,7 @@ def _apply(
   ),
 )
 def test_epsilon_is_that_of_the_draw_that_is_made(changed, event, says):
-  guarantee = _apply(how=_how(**changed)).guarantee
+  guarantee = _apply(rounds=changed).guarantee
   expected, accountant = accounting.epsilon(event, _DELTA)
   assert guarantee.epsilon == expected
   assert guarantee.accountant == accountant
@@ -85,7 +82,7 @@ def test_epsilon_is_that_of_the_draw_that_is_made(changed, event, says):
 
 
 @pytest.mark.parametrize(
-  ('way', 'private', 'how', 'event'),
+  ('way', 'private', 'rounds', 'event'),
   (
     # 30 rounds in passes of 4 are seven trees of three levels, and one of two.
     ('tree', {}, dict(client_sampling='passes'), 1.5 / 23**0.5),
@@ -111,16 +108,16 @@ def test_epsilon_is_that_of_the_draw_that_is_made(changed, event, says):
     ('local', {}, dict(client_sampling='passes'), 0.75 / 8**0.5),
   ),
 )
-def test_other_ways_count_as_one_gaussian(way, private, how, event):
+def test_other_ways_count_as_one_gaussian(way, private, rounds, event):
   guarantee = _apply(
-    way=way, private=dict(noise=1.5, delta=_DELTA) | private, how=_how(**how)
+    way=way, private=dict(noise=1.5, delta=_DELTA) | private, rounds=rounds
   ).guarantee
   expected, _ = accounting.epsilon(accounting.gaussian(event), _DELTA)
   assert guarantee.epsilon == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize(
-  ('how', 'times', 'share'),
+  ('rounds', 'times', 'share'),
   (
     (dict(client_sampling='fixed_size'), 30, 1.0),
     # Seven and a half passes; the last round of each has two of six clients.
@@ -129,9 +126,9 @@ def test_other_ways_count_as_one_gaussian(way, private, how, event):
   ),
 )
 def test_distributed_noise_counts_as_that_of_the_clients_that_come(
-  how, times, share
+  rounds, times, share
 ):
-  guarantee = _apply(way='distributed', how=_how(**how)).guarantee
+  guarantee = _apply(way='distributed', rounds=rounds).guarantee
   as_gaussian = accounting.gaussian(1.5 * share**0.5 / times**0.5)
   expected = float(
     accounting._by_rdp(as_gaussian).compose(as_gaussian).get_epsilon(_DELTA)
@@ -142,8 +139,10 @@ def test_distributed_noise_counts_as_that_of_the_clients_that_come(
 
 
 def test_the_count_for_an_adaptive_clip_is_paid_for():
-  how = _how(clients_per_round=15, client_sampling='poisson')
-  aggregator = _apply('hypcluster', 'adaptive', how, dict(noise=1.0)).aggregator
+  rounds = dict(clients_per_round=15, client_sampling='poisson')
+  aggregator = _apply(
+    'hypcluster', 'adaptive', rounds, dict(noise=1.0)
+  ).aggregator
   assert aggregator.quantile_stddev == 15 / 20
   # Whoever is clipped or not moves the count by a half at most.
   parts = [
@@ -155,7 +154,7 @@ def test_the_count_for_an_adaptive_clip_is_paid_for():
 
 
 @pytest.mark.parametrize(
-  ('way', 'name', 'how', 'says'),
+  ('way', 'name', 'rounds', 'says'),
   (
     ('adaptive', 'fedavg', {}, 'below a tenth of the 5 clients'),
     ('tree', 'fedavg', {}, 'client_sampling to passes'),
@@ -184,15 +183,15 @@ def test_the_count_for_an_adaptive_clip_is_paid_for():
   ),
 )
 def test_ways_that_do_not_go_with_the_settings_are_refused(
-  way, name, how, says
+  way, name, rounds, says
 ):
   with pytest.raises(errors.UserError, match=says):
-    _apply(name, way, _how(**how))
+    _apply(name, way, rounds)
 
 
 def test_the_noise_that_is_found_keeps_within_epsilon():
-  how = _how(client_sampling='poisson')
-  method = _apply(private=dict(epsilon=3.0, delta=_DELTA), how=how)
+  rounds = dict(client_sampling='poisson')
+  method = _apply(private=dict(epsilon=3.0, delta=_DELTA), rounds=rounds)
   assert 2.98 < method.guarantee.epsilon <= 3
   assert method.aggregator.noise == method.guarantee.noise
   assert method.aggregator.clients == 5
@@ -248,7 +247,7 @@ def test_what_groups_begin_with_is_accounted_for(
 ):
   method = _apply(
     'group',
-    how=_how(client_sampling=sampling),
+    rounds=dict(client_sampling=sampling),
     task=_with_groups([4, 16]),
     group_epochs=3,
   )
@@ -296,7 +295,7 @@ def test_methods_that_cannot_be_private_are_refused(name, values, says):
 def test_a_tree_without_rounds_reveals_nothing(restarts):
   guarantee = _apply(
     way='tree',
-    how=_how(client_sampling='passes', total_rounds=0),
+    rounds=dict(client_sampling='passes', total_rounds=0),
     private=dict(epsilon=1.0, restarts=restarts),
   ).guarantee
   assert (guarantee.epsilon, guarantee.noise) == (0, 0)
@@ -305,7 +304,9 @@ def test_a_tree_without_rounds_reveals_nothing(restarts):
 def test_one_client_cannot_be_hidden_by_the_usual_delta():
   alone = task_registry.load('synthetic', num_train_clients=1)
   with pytest.raises(errors.UserError, match='below 1 / 1, the number of cli'):
-    _apply(task=alone, how=_how(clients_per_round=1), private=dict(noise=1.0))
+    _apply(
+      task=alone, rounds=dict(clients_per_round=1), private=dict(noise=1.0)
+    )
 
 
 @pytest.mark.parametrize('delta', (1 / _NUM_CLIENTS, 0.5))

@@ -97,8 +97,8 @@ def test_all_clients_are_drawn_equally_often():
 
 
 def _cohorts(**changed: Any) -> list[tuple[int, ...]]:
-  how = dataclasses.replace(_SETTINGS, **changed)
-  return [tuple(schedules.sample(how, 100, r)) for r in range(20)]
+  settings = dataclasses.replace(_SETTINGS, **changed)
+  return [tuple(schedules.sample(settings, 100, r)) for r in range(20)]
 
 
 def test_a_cohort_depends_on_the_seed_and_the_round_alone():
@@ -120,16 +120,16 @@ def test_each_round_and_each_seed_has_another_cohort():
 
 @pytest.mark.parametrize('clients_per_round', [0, 6])
 def test_all_clients_take_part_in_order(clients_per_round):
-  how = dataclasses.replace(_SETTINGS, clients_per_round=clients_per_round)
-  np.testing.assert_array_equal(schedules.sample(how, 6, 1), range(6))
+  settings = dataclasses.replace(_SETTINGS, clients_per_round=clients_per_round)
+  np.testing.assert_array_equal(schedules.sample(settings, 6, 1), range(6))
 
 
 def _drawn(rounds: int, num_clients: int, **changed: Any) -> np.ndarray:
   """Tells who takes part, `[rounds, clients]`."""
-  how = dataclasses.replace(_SETTINGS, **changed)
+  settings = dataclasses.replace(_SETTINGS, **changed)
   drawn = np.zeros([rounds, num_clients], bool)
   for row, round_num in zip(drawn, range(1, rounds + 1)):
-    row[schedules.sample(how, num_clients, round_num)] = True
+    row[schedules.sample(settings, num_clients, round_num)] = True
   return drawn
 
 
@@ -471,8 +471,8 @@ def _with_groups(groups: Sequence[int]) -> tasks.Task:
 
 
 def _grouped(groups: Sequence[int], **changed: Any) -> schedules.Schedule:
-  how = dataclasses.replace(_SETTINGS, **changed)
-  return schedules.Schedule(_with_groups(groups), how, attribute='group')
+  settings = dataclasses.replace(_SETTINGS, **changed)
+  return schedules.Schedule(_with_groups(groups), settings, attribute='group')
 
 
 # Of seven, two and no clients, and one.
@@ -532,5 +532,5 @@ def test_several_rounds_are_those_one_by_one_in_groups_too():
 )
 def test_epochs_are_counted_in_rounds(changed, epochs, rounds):
   made = _schedule(**changed)
-  how = dataclasses.replace(_SETTINGS, **changed)
-  assert made.num_rounds(how, epochs) == rounds
+  settings = dataclasses.replace(_SETTINGS, **changed)
+  assert made.num_rounds(settings, epochs) == rounds

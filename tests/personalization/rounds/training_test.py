@@ -598,9 +598,9 @@ def test_rounds_of_cohorts_of_any_size_are_the_same_in_one_program(
   _assert_close(together.server_state, one_by_one.server_state)
   _assert_close(_states(together), _states(one_by_one))
   _assert_close(releases[0].values, releases[1].values)
-  how = dataclasses.replace(_SETTINGS, **changed)
+  settings = dataclasses.replace(_SETTINGS, **changed)
   assert [metrics['num_clients'] for _, metrics in releases[0].values] == [
-    len(schedules.sample(how, 6, round_num)) for round_num in range(1, 8)
+    len(schedules.sample(settings, 6, round_num)) for round_num in range(1, 8)
   ]
 
 
@@ -876,9 +876,9 @@ def test_clients_know_their_attributes(at_once, clients_per_round):
     clients_per_round=clients_per_round,
     release_managers=(releases,),
   )
-  how = dataclasses.replace(_SETTINGS, clients_per_round=clients_per_round)
+  settings = dataclasses.replace(_SETTINGS, clients_per_round=clients_per_round)
   for round_num, metrics in releases.values:
-    rows = schedules.sample(how, 6, round_num)
+    rows = schedules.sample(settings, 6, round_num)
     assert metrics['group'] == pytest.approx(np.mean(rows // 2))
 
 
