@@ -47,7 +47,7 @@ def _directions(updates: np.ndarray) -> np.ndarray:
   return updates / np.where(lengths > 0, lengths, 1.0)
 
 
-def part(updates: np.ndarray, num_groups: int, linkage: str) -> np.ndarray:
+def divide(updates: np.ndarray, num_groups: int, linkage: str) -> np.ndarray:
   """Groups clients by the cosine similarity of their updates.
 
   Args:
@@ -66,7 +66,7 @@ def part(updates: np.ndarray, num_groups: int, linkage: str) -> np.ndarray:
   return np.argsort(np.argsort(first))[found]
 
 
-def nearest(updates: np.ndarray, means: np.ndarray) -> np.ndarray:
+def find_nearest(updates: np.ndarray, means: np.ndarray) -> np.ndarray:
   """Returns the group to whose mean update each update is most similar."""
   return np.argmax(_directions(updates) @ _directions(means).T, axis=1)
 
@@ -111,12 +111,12 @@ def _infer(
       # Sorted, as the order of clients decides between equal distances.
       order = np.argsort(client_ids)
       found = np.empty(len(client_ids), np.int64)
-      found[order] = part(updates[order], num_groups, linkage)
+      found[order] = divide(updates[order], num_groups, linkage)
       means = np.stack(
         [updates[found == g].mean(axis=0) for g in range(num_groups)]
       )
     else:
-      found = nearest(updates, means)
+      found = find_nearest(updates, means)
     groups.update(zip(client_ids, found.tolist()))
   return groups
 

@@ -101,7 +101,7 @@ def rounds(
   task = dataclasses.replace(task, train=population)
 
   if bare:
-    _, clients, _ = schedules.Schedule(task, _HOW).one(1)
+    _, clients, _ = schedules.Schedule(task, _HOW).make_round(1)
     workload, weights = _bare(task, clients)
     run_round = reference_loops.keras_loop(workload)
 

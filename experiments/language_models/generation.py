@@ -115,7 +115,7 @@ class DialogueRun:
       trainers.Client(
         data=_in_one_batch(load(client)),
         state=tree.map_structure(
-          lambda leaf: leaf[0], training.ended.states_of([client], [row])
+          lambda leaf: leaf[0], training.ended.read_states([client], [row])
         ),
         seed=tf.constant(seeds.pair('generate', client)),
         attributes={

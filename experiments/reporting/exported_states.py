@@ -73,14 +73,15 @@ def export(
   with errors.writing(output_dir):
     output_dir.mkdir(parents=True, exist_ok=True)
   clients = [
-    client_id for client_id, _ in client_states.saved(checkpoints, last_round)
+    client_id
+    for client_id, _ in client_states.read_saved(checkpoints, last_round)
   ]
   arrays: dict[str, np.ndarray] = {}
   with (
     contextlib.ExitStack() as unfinished,
     terminal.progress('exporting', len(clients), 'clients') as show,
   ):
-    states = client_states.saved(checkpoints, last_round)
+    states = client_states.read_saved(checkpoints, last_round)
     for k, (_, state) in enumerate(states):
       for name, leaf in state.items():
         if name not in arrays:

@@ -75,7 +75,9 @@ def make_result(outcome: outcomes.Outcome) -> results_folder.Result:
         'label': candidate.label,
         **numbers,
       }
-      for candidate, numbers in zip(evaluated.candidates, outcome.by_candidate)
+      for candidate, numbers in zip(
+        evaluated.candidates, outcome.candidate_measures
+      )
     },
     'skipped_in_evaluation': list(evaluated.skipped),
   }
@@ -94,10 +96,10 @@ def make_result(outcome: outcomes.Outcome) -> results_folder.Result:
       )
       for fraction in measurement.evaluation_fractions
     }
-  if outcome.after_less:
+  if outcome.partly_personalized:
     result['personalization_fractions'] = {
       f'{fraction:g}': _summary(less)
-      for fraction, less in outcome.after_less.items()
+      for fraction, less in outcome.partly_personalized.items()
     }
   if outcome.acceptance:
     result['acceptance'] = {

@@ -231,7 +231,7 @@ class Trainings:
         seconds,
         None if before is None else self._done[before.training_key],
         communication,
-        costs.of_training(method, schedule, self._settings, of_round),
+        costs.training_cost(method, schedule, self._settings, of_round),
       )
     return self._done[key]
 
@@ -310,7 +310,7 @@ def _costs(
   batch_size: int,
 ) -> dict[str, Any]:
   """Counts a method's costs for a client, by group if there are groups."""
-  shared = costs.of_personalization(
+  shared = costs.personalization_cost(
     method, evaluated.num_personalization.tolist(), batch_size
   )
   before = trained.before

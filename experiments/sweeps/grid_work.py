@@ -198,7 +198,9 @@ def _means(outcome: outcomes.Outcome, name: str) -> dict[str, float | None]:
     the mean at the baseline ('global').
   """
   values = outcome.evaluated.test.values[name]
-  means = {'personal': _number(choosing.at(values, outcome.chosen).mean())}
+  means = {
+    'personal': _number(choosing.take_chosen(values, outcome.chosen).mean())
+  }
   if outcome.evaluated.baseline is not None:
     means['global'] = _number(values[:, outcome.evaluated.baseline].mean())
   return means

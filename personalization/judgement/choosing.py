@@ -71,6 +71,6 @@ def choose(
   return np.full(num_clients, np.argmax(scores[there].mean(axis=0)))
 
 
-def at(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+def take_chosen(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
   """Takes each client's row of `[clients, candidates, …]` at its candidate."""
   return values[np.arange(len(values)), chosen]

@@ -53,11 +53,11 @@ class Round:
   passes: float = 1.0
 
 
-def of_training(
+def training_cost(
   method: methods.Method,
   schedule: schedules.Schedule,
   training_settings: schedules.TrainingSettings,
-  of_round: Round = Round(),
+  measured: Round = Round(),
 ) -> Mapping[int, Cost]:
   """Counts the cost of a training for a client of each group.
 
@@ -65,7 +65,7 @@ def of_training(
     method: The method that is trained.
     schedule: Its rounds.
     training_settings: How it is trained.
-    of_round: What was measured of its rounds.
+    measured: What was measured of its rounds.
 
   Returns:
     The cost by the number of the group, which is 0 if there are no groups.
@@ -84,7 +84,7 @@ def of_training(
     taken = training_settings.client_steps * schedule.batch_size
     epochs = float(np.mean(taken / schedule.clients.sizes['train']))
   gradients, losses = (
-    taken_part * epochs * of_round.passes * passes / max(rounds, 1)
+    taken_part * epochs * measured.passes * passes / max(rounds, 1)
     for passes in method.trainer.passes(rounds)
   )
   return {
@@ -92,8 +92,8 @@ def of_training(
       rounds
       * of_group
       // sum(rounds_per_epoch.values())
-      * of_round.models_received,
-      taken_part * of_round.models_sent,
+      * measured.models_received,
+      taken_part * measured.models_sent,
       gradients,
       losses,
     )
@@ -101,7 +101,7 @@ def of_training(
   }
 
 
-def of_personalization(
+def personalization_cost(
   method: methods.Method, sizes: Iterable[int], batch_size: int
 ) -> Cost:
   """Counts the mean cost of personalization, with all that is tried.

@@ -54,7 +54,7 @@ class ClientMetrics:
   sums: Mapping[str, Any]
   known: Mapping[str, metrics.Metric] = dataclasses.field(default_factory=dict)
 
-  def of(self, clients: np.ndarray) -> Self:
+  def select(self, clients: np.ndarray) -> Self:
     """Returns the metrics of the clients in a mask, `[clients]`."""
     return dataclasses.replace(
       self,
@@ -131,7 +131,7 @@ class Evaluation:
       adapt to.
     further: The metrics of the test clients on further evaluation sets, which
       are NaN for a client without examples in such a set.
-    after_less: The evaluations after personalization on a part of the
+    partly_personalized: The evaluations after personalization on a part of the
       personalization sets, by that part.
     candidates_compete: Whether one of the candidates is chosen.
   """
@@ -145,7 +145,7 @@ class Evaluation:
   skipped: tuple[str, ...]
   num_personalization: np.ndarray
   further: Mapping[str, ClientMetrics] = dataclasses.field(default_factory=dict)
-  after_less: Mapping[float, 'Evaluation'] = dataclasses.field(
+  partly_personalized: Mapping[float, 'Evaluation'] = dataclasses.field(
     default_factory=dict
   )
   candidates_compete: bool = True
@@ -315,7 +315,7 @@ def _evaluate_population(
   to_come = map(cohort, range(0, len(clients), work.cohort_size))
   with contextlib.closing(prefetch.prefetch(to_come)) as coming:
     for rows, inputs in coming:
-      states = work.trained.states_of(
+      states = work.trained.read_states(
         [clients.client_ids[row] for row in rows], rows.tolist()
       )
       attributes = clients.attributes(
@@ -470,8 +470,8 @@ def validate(
     task.higher_is_better,
     tuple(method.candidates),
     method.baseline,
-    found.of(judged),
-    found.of(judged),
+    found.select(judged),
+    found.select(judged),
     (),
     clients.sizes['personalization'][judged],
     candidates_compete=method.candidates_compete,
@@ -543,11 +543,11 @@ def evaluate(
         )
       skipped += clients.skipped
       skipped += itertools.compress(clients.client_ids, ~judged)
-      by_set = {name: of_set.of(judged) for name, of_set in by_set.items()}
+      by_set = {name: of_set.select(judged) for name, of_set in by_set.items()}
       for reported_part, name in zip(parts, own_sets, strict=True):
         by_part[reported_part] = by_set[name]
     # `reported`, the test clients, came last.
-    nobody = by_part['test'].of(np.zeros(judged.sum(), bool))
+    nobody = by_part['test'].select(np.zeros(judged.sum(), bool))
     return Evaluation(
       task.metric,
       task.higher_is_better,
@@ -568,5 +568,5 @@ def evaluate(
   all_of_it, *less = measurements.personalization_parts(task, measurement)
   return dataclasses.replace(
     evaluate_after(all_of_it),
-    after_less={part: evaluate_after(part) for part in less},
+    partly_personalized={part: evaluate_after(part) for part in less},
   )

@@ -56,7 +56,9 @@ def are_hurt(
   return are_worse(values, before, evaluated.higher_is_better)
 
 
-def by_candidate(evaluated: evaluation.Evaluation) -> list[dict[str, float]]:
+def describe_candidates(
+  evaluated: evaluation.Evaluation,
+) -> list[dict[str, float]]:
   """Computes how each candidate would do if all clients used it.
 
   Args:
@@ -96,7 +98,7 @@ def clusters(
     return None
   # A client whose model diverged is in a cluster, too, but its value is NaN.
   numbers = test.metric(_CLUSTER).value(test.sums[_CLUSTER])
-  numbers = choosing.at(numbers, chosen)
+  numbers = choosing.take_chosen(numbers, chosen)
   return np.rint(numbers).astype(int)
 
 

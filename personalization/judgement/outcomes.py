@@ -39,7 +39,7 @@ class SetOutcome:
   @functools.cached_property
   def values(self) -> np.ndarray:
     """Each client's metric."""
-    return choosing.at(
+    return choosing.take_chosen(
       self.metrics.values[self.evaluated.metric], self.candidates
     )
 
@@ -64,7 +64,7 @@ class SetOutcome:
     """
     hurt = measures.are_hurt(self.evaluated, self.metrics)
     if hurt is not None:
-      return choosing.at(hurt, self.candidates)
+      return choosing.take_chosen(hurt, self.candidates)
     if self.others is None:
       return None
     return measures.are_worse(
@@ -138,7 +138,7 @@ class Outcome:
   choice: choosing.Choice = choosing.Choice()
   others: Mapping[str, Mapping[str, float]] | None = None
 
-  def _at(
+  def _set_outcome(
     self,
     chosen: np.ndarray,
     evaluated: evaluation.Evaluation | None = None,
@@ -183,24 +183,26 @@ class Outcome:
   @functools.cached_property
   def test(self) -> SetOutcome:
     """The test clients at the chosen candidates, on their own examples."""
-    return self._at(self.chosen)
+    return self._set_outcome(self.chosen)
 
   @functools.cached_property
   def further(self) -> Mapping[str, SetOutcome]:
     """The same on further evaluation sets, without those of acceptance."""
     return {
-      name: self._at(self.chosen, further=name)
+      name: self._set_outcome(self.chosen, further=name)
       for name in self.evaluated.further
       if name not in (measurements.HELD_OUT, measurements.NOT_HELD_OUT)
     }
 
   @functools.cached_property
-  def after_less(self) -> Mapping[float, SetOutcome]:
+  def partly_personalized(self) -> Mapping[float, SetOutcome]:
     """The test clients personalized on parts of their sets, by the part."""
     outcomes = {}
     for fraction in self.measurement.personalization_fractions:
-      less = self.evaluated.after_less.get(fraction, self.evaluated)
-      outcomes[fraction] = self._at(choosing.choose(less, self.choice), less)
+      less = self.evaluated.partly_personalized.get(fraction, self.evaluated)
+      outcomes[fraction] = self._set_outcome(
+        choosing.choose(less, self.choice), less
+      )
     return outcomes
 
   @functools.cached_property
@@ -217,7 +219,7 @@ class Outcome:
       return {}
     ways = {'all': False, 'each': True}
     return {
-      name: self._at(
+      name: self._set_outcome(
         choosing.choose(
           self.evaluated, dataclasses.replace(self.choice, each=each)
         )
@@ -226,9 +228,9 @@ class Outcome:
     }
 
   @functools.cached_property
-  def by_candidate(self) -> list[dict[str, float]]:
-    """Each candidate if all clients used it, see `measures.by_candidate`."""
-    return measures.by_candidate(self.evaluated)
+  def candidate_measures(self) -> list[dict[str, float]]:
+    """The measures of each candidate, if all clients used it."""
+    return measures.describe_candidates(self.evaluated)
 
   @functools.cached_property
   def all_reported(self) -> Mapping[str, SetOutcome]:
@@ -236,7 +238,7 @@ class Outcome:
     if self.evaluated.candidates_compete:
       return {}
     return {
-      str(candidate): self._at(np.full_like(self.chosen, i))
+      str(candidate): self._set_outcome(np.full_like(self.chosen, i))
       for i, candidate in enumerate(self.evaluated.candidates)
     }
 
@@ -276,7 +278,7 @@ class Outcome:
     ) -> Acceptance:
       chosen = choosing.choose(evaluated, self.choice)
       kept = np.where(accepted, chosen, baseline)
-      return Acceptance(accepted, self._at(kept, evaluated))
+      return Acceptance(accepted, self._set_outcome(kept, evaluated))
 
     results = {}
     if criteria.acceptance_min_examples:
@@ -289,11 +291,11 @@ class Outcome:
           evaluated, validation=further[measurements.NOT_HELD_OUT]
         )
       else:
-        evaluated = evaluated.after_less[criteria.not_held_out]
+        evaluated = evaluated.partly_personalized[criteria.not_held_out]
         further = evaluated.further
       values = further[measurements.HELD_OUT].values[evaluated.metric]
       chosen = choosing.choose(evaluated, self.choice)
-      gain = choosing.at(values, chosen) - values[:, baseline]
+      gain = choosing.take_chosen(values, chosen) - values[:, baseline]
       if not evaluated.higher_is_better:
         gain = -gain
       # Without held-out examples a gain is NaN, and the model is not used.

@@ -334,7 +334,7 @@ def _parts(event: dp_accounting.DpEvent) -> list[dp_accounting.DpEvent]:
   return found
 
 
-def _by_rdp(event: dp_accounting.DpEvent) -> rdp.RdpAccountant:
+def _rdp_accountant(event: dp_accounting.DpEvent) -> rdp.RdpAccountant:
   """Makes the RDP accountant for the neighbors that the sampling needs."""
   relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
   for part in _parts(event):
@@ -345,7 +345,7 @@ def _by_rdp(event: dp_accounting.DpEvent) -> rdp.RdpAccountant:
 
 def _accountant(event: dp_accounting.DpEvent) -> rdp.RdpAccountant:
   """Makes the accountant of an event; raises a `UserError` if there is none."""
-  accountant = _by_rdp(event)
+  accountant = _rdp_accountant(event)
   if not accountant.supports(event):
     raise errors.UserError(
       f'No accountant can compute the privacy of {event}. Choose another'
@@ -417,7 +417,7 @@ def calibrate(
     return 0.0  # Nothing is revealed.
   try:
     noise = dp_accounting.calibrate_dp_mechanism(
-      lambda: _by_rdp(make_event(1.0)),
+      lambda: _rdp_accountant(make_event(1.0)),
       make_event,
       target_epsilon,
       delta,

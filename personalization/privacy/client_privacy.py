@@ -210,7 +210,7 @@ def _num_sums(method: methods.Method) -> int:
   return sum(isinstance(part, aggregation.Sums) for part in parts)
 
 
-def _without_sums(method: methods.Method) -> None:
+def _refuse_sums(method: methods.Method) -> None:
   """Raises a `UserError` if parts need separate noise."""
   if _num_sums(method):
     raise errors.UserError(
@@ -326,7 +326,7 @@ def _noises(
   return accounting.remaining_noise(noise, parts), of_sums
 
 
-def _made(
+def _make_private(
   settings: ways.PrivacySettings,
   method: methods.Method,
   whole: Trainings,
@@ -368,7 +368,9 @@ def make_gaussian(
   guarantee = _guarantee(
     settings, whole, whole.central_event, 'Gaussian, central'
   )
-  return _made(settings, method, whole, guarantee, private_aggregation.Gaussian)
+  return _make_private(
+    settings, method, whole, guarantee, private_aggregation.Gaussian
+  )
 
 
 def make_adaptive(
@@ -399,7 +401,7 @@ def make_adaptive(
       ' not clipped reveals more than that. Set more clients in a round, or'
       ' privacy gaussian.'
     )
-  return _made(
+  return _make_private(
     settings,
     method,
     whole,
@@ -423,7 +425,7 @@ def make_tree(
   rounds in two passes may follow each other (`passes`).
   """
   whole = _check(settings, method, task, training_settings)
-  _without_sums(method)
+  _refuse_sums(method)
   who = whole.only
   if who.sampling not in _PASSES:
     raise errors.UserError(
@@ -450,7 +452,7 @@ def make_tree(
     lambda z, _: accounting.correlated(z, sensitivity),
     mechanism,
   )
-  return _made(
+  return _make_private(
     settings,
     method,
     whole,
@@ -468,7 +470,7 @@ def make_matrix(
 ) -> methods.Method:
   """Makes a method private by noise that is correlated over rounds."""
   whole = _check(settings, method, task, training_settings)
-  _without_sums(method)
+  _refuse_sums(method)
   who = whole.only
   if who.sampling not in ('cycles', 'all'):
     raise errors.UserError(
@@ -487,7 +489,7 @@ def make_matrix(
     lambda z, _: accounting.correlated(z, sensitivity),
     f'matrix mechanism, inverse square root of {settings.bands} bands',
   )
-  return _made(
+  return _make_private(
     settings,
     method,
     whole,
@@ -509,7 +511,7 @@ def make_local(
   that a client sends: its noise counts half, and sampling does not amplify.
   """
   whole = _check(settings, method, task, training_settings)
-  _without_sums(method)
+  _refuse_sums(method)
   who = whole.only
   guarantee = _guarantee(
     settings,
@@ -519,7 +521,9 @@ def make_local(
     neighbors="one client's update is replaced by any other",
     assumptions=(_SEED,),
   )
-  return _made(settings, method, whole, guarantee, private_aggregation.Local)
+  return _make_private(
+    settings, method, whole, guarantee, private_aggregation.Local
+  )
 
 
 def make_distributed(
@@ -535,7 +539,7 @@ def make_distributed(
   that a round has.
   """
   whole = _check(settings, method, task, training_settings)
-  _without_sums(method)
+  _refuse_sums(method)
   who = whole.only
   if not who.fewest:
     raise errors.UserError(
@@ -571,7 +575,7 @@ def make_distributed(
       _SEED,
     ),
   )
-  return _made(
+  return _make_private(
     settings,
     method,
     whole,

@@ -369,7 +369,7 @@ def _split(state: np.ndarray, specs: _Specs) -> list[np.ndarray]:
   return leaves
 
 
-def saved(
+def read_saved(
   folder: pathlib.Path, round_num: int
 ) -> Iterator[tuple[str, Mapping[str, np.ndarray]]]:
   """Reads the states of a checkpoint, client by client.

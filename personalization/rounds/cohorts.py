@@ -135,7 +135,7 @@ class Cohorts:
     example = self._sets[name](self.client_ids[0])
     return sum(v[0].nbytes for v in example.values())
 
-  def concatenated(self, name: str) -> Mapping[str, tf.Tensor]:
+  def concatenate(self, name: str) -> Mapping[str, tf.Tensor]:
     """Returns the examples of all clients in a set, one after another."""
     parts = [self._sets[name](client_id) for client_id in self.client_ids]
     return {

@@ -29,7 +29,7 @@ _Inputs = Any
 class RoundRunner(Protocol):
   """Runs rounds of a training."""
 
-  def to_come(
+  def prepare(
     self, done: int, total_rounds: int
   ) -> Generator[tuple[int, _Inputs], None, None]:
     """Yields the number of rounds to run next, and their input."""
@@ -69,11 +69,11 @@ class _OneByOne(RoundRunner):
     self._schedule = schedule
     self._states = states
 
-  def to_come(
+  def prepare(
     self, done: int, total_rounds: int
   ) -> Generator[tuple[int, _Inputs], None, None]:
     for round_num in range(done + 1, total_rounds + 1):
-      yield 1, self._schedule.one(round_num)
+      yield 1, self._schedule.make_round(round_num)
 
   def run(
     self,
@@ -129,7 +129,7 @@ class _AtOnce(RoundRunner):
       schedule.attributes(method, self._rows),
     )
 
-  def to_come(
+  def prepare(
     self, done: int, total_rounds: int
   ) -> Generator[tuple[int, _Inputs], None, None]:
     training_settings = self._settings
@@ -142,7 +142,7 @@ class _AtOnce(RoundRunner):
         total_rounds - done,
         *(every - done % every for every in intervals),
       )
-      yield num_rounds, self._schedule.several(done + 1)
+      yield num_rounds, self._schedule.make_rounds(done + 1)
       done += num_rounds
 
   def run(

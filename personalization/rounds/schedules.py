@@ -122,7 +122,7 @@ class Schedule:
   Attributes:
     clients: The clients that take part.
     batch_size: The number of examples in a batch.
-    rounds_at_once: The number of rounds that `several` makes.
+    rounds_at_once: The number of rounds that `make_rounds` makes.
     several: Makes `rounds_at_once` rounds from a first one on, stacked, in the
       form that `PLAN` takes. Recent results are cached.
   """
@@ -139,7 +139,7 @@ class Schedule:
     Args:
       task: The task.
       training_settings: How to train.
-      num_kept: Number of recent results of `several` to cache.
+      num_kept: Number of recent results of `make_rounds` to cache.
       attribute: The attribute with each client's group; None for one group.
 
     Raises:
@@ -173,7 +173,7 @@ class Schedule:
     self.rounds_at_once = min(
       training_settings.rounds_per_checkpoint, _MOST_ROUNDS
     )
-    self.several = functools.lru_cache(num_kept)(self._make_several)
+    self.make_rounds = functools.lru_cache(num_kept)(self._make_rounds)
 
   @property
   def group_sizes(self) -> dict[int, int]:
@@ -221,7 +221,7 @@ class Schedule:
       'poisson': self._settings.poisson_batches,
     }
 
-  def one(self, round_num: int) -> tuple[np.ndarray, Any, np.ndarray]:
+  def make_round(self, round_num: int) -> tuple[np.ndarray, Any, np.ndarray]:
     """Returns the rows of a round's clients, their data and their seeds."""
     rows, own_round = self._sample(round_num)
     return (
@@ -268,9 +268,9 @@ class Schedule:
     most = max(self.clients.sizes['train'].sum(), of_round.size)
     if most * self.clients.example_bytes('train') > _MOST_BYTES:
       return None
-    return self.clients.concatenated('train')
+    return self.clients.concatenate('train')
 
-  def _make_several(self, first_round: int) -> Mapping[str, tf.Tensor]:
+  def _make_rounds(self, first_round: int) -> Mapping[str, tf.Tensor]:
     size = len(self.clients)
     numbers = range(first_round, first_round + self.rounds_at_once)
     samples = [self._sample(round_num) for round_num in numbers]
@@ -350,7 +350,7 @@ def _clients(fixed: Any, states: Any, now: Mapping[str, tf.Tensor]) -> Any:
   Args:
     fixed: The examples and the attributes of all clients.
     states: The states of all clients.
-    now: A round of `Schedule.several`.
+    now: A round of `Schedule.make_rounds`.
   """
   examples, attributes = fixed
 

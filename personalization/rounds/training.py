@@ -64,7 +64,7 @@ class Trained:
   rounds_without_update: int = 0
   diverged: bool = False
 
-  def states_of(self, client_ids: Sequence[str], rows: Sequence[int]) -> Any:
+  def read_states(self, client_ids: Sequence[str], rows: Sequence[int]) -> Any:
     """Returns clients' states, stacked; held-out clients have initial states.
 
     Args:
@@ -263,7 +263,7 @@ class _Checkpoints:
     # The type of the server's state, as the shapes of some states change.
     self._type = (
       method.initialize.type_signature.result.member,
-      _counts_of(0, 0),
+      _counts(0, 0),
     )
 
   async def load_latest(self, start: Trained) -> Trained:
@@ -284,18 +284,18 @@ class _Checkpoints:
   async def save(self, trained: Trained) -> None:
     """Saves a training."""
     states, manager = trained.client_states, self._manager
-    counts = _counts_of(trained.dropped_clients, trained.rounds_without_update)
+    counts = _counts(trained.dropped_clients, trained.rounds_without_update)
     states.commit(trained.round)
     await manager.save((trained.server_state, counts), trained.round)
     states.prune(min(await manager.get_versions() or [trained.round]))
 
 
-def _counts_of(dropped_clients: int, rounds_without_update: int) -> np.ndarray:
+def _counts(dropped_clients: int, rounds_without_update: int) -> np.ndarray:
   """Returns the counts of a training in the form that a checkpoint has."""
   return np.array([dropped_clients, rounds_without_update], np.int64)
 
 
-def _after(
+def _add_rounds(
   trained: Trained,
   server_state: Any,
   new: Sequence[_Metrics],
@@ -329,7 +329,7 @@ def _after(
   )
 
 
-def _until_failure(
+def _stop_at_failure(
   coming: Iterable[Any], failures: list[errors.UserError]
 ) -> Generator[Any, None, None]:
   """Yields what is to come, up to where the data of a client are at fault.
@@ -389,11 +389,11 @@ async def _train(
         callbacks.on_checkpoint(trained.round)
 
     failures: list[errors.UserError] = []
-    to_come = runner.to_come(trained.round, total_rounds)
-    with contextlib.closing(prefetch.prefetch(to_come)) as coming:
+    prepared = runner.prepare(trained.round, total_rounds)
+    with contextlib.closing(prefetch.prefetch(prepared)) as coming:
       in_portions = callbacks.should_stop is not None
       portions = round_runners.portions(
-        _until_failure(coming, failures), in_portions
+        _stop_at_failure(coming, failures), in_portions
       )
       for first, num_rounds, inputs in portions:
         server_state, measured = runner.run(
@@ -405,7 +405,7 @@ async def _train(
         ]
         numbered = list(enumerate(new, trained.round + 1))
         unreleased += numbered
-        trained = _after(trained, server_state, new, most_without_update)
+        trained = _add_rounds(trained, server_state, new, most_without_update)
         if callbacks.evaluate and training_settings.rounds_per_evaluation:
           if trained.round % training_settings.rounds_per_evaluation == 0:
             runner.store(trained.round)

@@ -9,8 +9,8 @@ The posterior is that of theta_1 for the first client of the first group. The
 paper treats each client of another group as if it had a separate theta_m, so
 that its posterior with global knowledge holds only if these groups have one
 client each. Clients of one group share theta_m: however many they are, they
-cannot say more about theta_0 than theta_m itself would. So `with_global` uses
-the mean of each group instead of its clients; `as_printed` is the paper's
+cannot say more about theta_0 than theta_m itself would. So `global_posterior`
+uses the mean of each group instead of its clients; `as_printed` is the paper's
 formula.
 """
 
@@ -37,7 +37,7 @@ def _pool(means: Sequence[float], variances: Sequence[float]) -> Posterior:
   return Posterior(float(precisions @ np.asarray(means) / total), 1.0 / total)
 
 
-def without_sharing(x: OfClients, variances: OfClients) -> Posterior:
+def own_posterior(x: OfClients, variances: OfClients) -> Posterior:
   """Returns the posterior given only the client's x_11.
 
   Args:
@@ -47,12 +47,12 @@ def without_sharing(x: OfClients, variances: OfClients) -> Posterior:
   return Posterior(x[0][0], variances[0][0])
 
 
-def with_group(x: OfClients, variances: OfClients) -> Posterior:
+def group_posterior(x: OfClients, variances: OfClients) -> Posterior:
   """Returns the posterior given the client's group: mu_g1, sigma_g1^2."""
   return _pool(x[0], variances[0])
 
 
-def with_global(
+def global_posterior(
   x: OfClients,
   variances: OfClients,
   group_variance: float,
@@ -78,7 +78,7 @@ def with_global(
     [posterior.mean for posterior in others],
     [group_variance + posterior.variance for posterior in others],
   )
-  group = with_group(x, variances)
+  group = group_posterior(x, variances)
   return _pool(
     [group.mean, prior.mean],
     [group.variance, group_variance + prior.variance],
@@ -94,7 +94,7 @@ def group_ratio(variances: OfClients) -> float:
 def global_ratio(
   variances: OfClients, group_variance: float, as_printed: bool = False
 ) -> float:
-  """Returns sigma_G1^2 / sigma_g1^2, see `with_global`."""
+  """Returns sigma_G1^2 / sigma_g1^2, see `global_posterior`."""
   nothing = [[0.0] * len(of_group) for of_group in variances]
-  shared = with_global(nothing, variances, group_variance, as_printed)
-  return shared.variance / with_group(nothing, variances).variance
+  shared = global_posterior(nothing, variances, group_variance, as_printed)
+  return shared.variance / group_posterior(nothing, variances).variance

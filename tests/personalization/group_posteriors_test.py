@@ -36,10 +36,12 @@ def _errors(variances, posterior):
 
 
 _POSTERIORS = {
-  'none': lambda x, v: group_posteriors.without_sharing(x, v),
-  'group': lambda x, v: group_posteriors.with_group(x, v),
-  'global': lambda x, v: group_posteriors.with_global(x, v, _GROUP_VARIANCE),
-  'printed': lambda x, v: group_posteriors.with_global(
+  'none': lambda x, v: group_posteriors.own_posterior(x, v),
+  'group': lambda x, v: group_posteriors.group_posterior(x, v),
+  'global': lambda x, v: group_posteriors.global_posterior(
+    x, v, _GROUP_VARIANCE
+  ),
+  'printed': lambda x, v: group_posteriors.global_posterior(
     x, v, _GROUP_VARIANCE, as_printed=True
   ),
 }
@@ -84,7 +86,9 @@ def test_no_other_linear_mean_is_nearer():
 def test_both_forms_agree_on_groups_of_one_client():
   x = ((1.0, -2.0, 0.5), (0.3,), (4.0,), (0.1,))
   exact, printed = (
-    group_posteriors.with_global(x, _SINGLE, _GROUP_VARIANCE, as_printed=form)
+    group_posteriors.global_posterior(
+      x, _SINGLE, _GROUP_VARIANCE, as_printed=form
+    )
     for form in (False, True)
   )
   np.testing.assert_allclose(exact, printed, rtol=1e-12)
@@ -113,8 +117,8 @@ def test_more_sharing_leaves_less_in_doubt():
 
 def test_the_group_ratio_is_that_of_the_variances():
   x = ((0.0,) * 3, (0.0,) * 4, (0.0,) * 2)
-  alone = group_posteriors.without_sharing(x, _VARIANCES).variance
-  group = group_posteriors.with_group(x, _VARIANCES).variance
+  alone = group_posteriors.own_posterior(x, _VARIANCES).variance
+  group = group_posteriors.group_posterior(x, _VARIANCES).variance
   assert group_posteriors.group_ratio(_VARIANCES) == pytest.approx(
     group / alone
   )

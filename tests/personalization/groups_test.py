@@ -220,17 +220,17 @@ def test_single_linkage_is_the_optimal_bipartition(seed):
     for rest in itertools.product([False, True], repeat=8)
     if not all(rest)
   )
-  found = groups.part(updates, 2, 'single') == 0
+  found = groups.divide(updates, 2, 'single') == 0
   assert _worst_similarity(cosines, found) == pytest.approx(best)
 
 
 @pytest.mark.parametrize('linkage', ['single', 'complete'])
 def test_parting_into_three_is_parting_twice(linkage):
   updates = np.random.default_rng(0).normal(size=[12, 3])
-  in_two, in_three = (groups.part(updates, k, linkage) for k in (2, 3))
+  in_two, in_three = (groups.divide(updates, k, linkage) for k in (2, 3))
   whole = [g for g in range(2) if len(np.unique(in_three[in_two == g])) == 1]
   (split,) = {0, 1} - set(whole)
-  parts = groups.part(updates[in_two == split], 2, linkage)
+  parts = groups.divide(updates[in_two == split], 2, linkage)
   assert (
     sklearn_metrics.adjusted_rand_score(parts, in_three[in_two == split]) == 1
   )
@@ -239,21 +239,21 @@ def test_parting_into_three_is_parting_twice(linkage):
 def test_groups_are_numbered_by_their_first_clients():
   updates = np.array([[0, 1], [1, 0], [0.1, 1], [-1, -1]])
   np.testing.assert_array_equal(
-    groups.part(updates, 3, 'complete'), [0, 1, 0, 2]
+    groups.divide(updates, 3, 'complete'), [0, 1, 0, 2]
   )
 
 
 def test_the_length_of_an_update_means_nothing():
   updates = np.array([[0, 1e-6], [9, 0], [1e-3, 5], [1, 0.1]])
   np.testing.assert_array_equal(
-    groups.part(updates, 2, 'complete'), [0, 1, 0, 1]
+    groups.divide(updates, 2, 'complete'), [0, 1, 0, 1]
   )
 
 
 def test_an_update_belongs_to_the_group_of_the_most_similar_mean():
   means = np.array([[1.0, 1.0], [1.0, -1.0]])
   updates = np.array([[0.1, 0.2], [5.0, -4.0], [np.nan, 1.0]])
-  np.testing.assert_array_equal(groups.nearest(updates, means), [0, 1, 0])
+  np.testing.assert_array_equal(groups.find_nearest(updates, means), [0, 1, 0])
 
 
 def test_more_groups_than_clients_are_refused():

@@ -265,7 +265,7 @@ def of_steps(repeated: repeats.Repeats) -> _Figures:
       last_round = len(run.rounds[training]['steps'])
       steps = [
         int(state['steps'])
-        for _, state in client_states.saved(checkpoints, last_round)
+        for _, state in client_states.read_saved(checkpoints, last_round)
         if state['last_round'] == last_round
       ]
       if not steps:  # All updates of the round were dropped.
@@ -323,7 +323,7 @@ def _of_embeddings(repeated: repeats.Repeats) -> _Figures:
       last_round = run.methods[method]['rounds']
       found = [
         (rows[client], vector)
-        for client, state in client_states.saved(checkpoints, last_round)
+        for client, state in client_states.read_saved(checkpoints, last_round)
         for name, vector in state.items()
         if name.startswith(_EMBEDDING) and client in rows
       ]

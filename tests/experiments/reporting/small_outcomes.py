@@ -120,7 +120,7 @@ def measured() -> outcomes.Outcome:
         'ood': client_metrics([[0.5, 0.0], [0.5, 0.25], [0.5, 0.5]]),
         'part_0.5': client_metrics([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]),
       },
-      after_less={0.25: less, 0.8: less},
+      partly_personalized={0.25: less, 0.8: less},
     ),
     groups=dict(a='x', b='y', c='x', d='y'),
     ood_examples=5,

@@ -60,11 +60,11 @@ def _cost(
   name: str, group: int, training_settings: schedules.TrainingSettings
 ) -> costs.Cost:
   method = _build(name)
-  total = costs.of_personalization(method, [1], batch_size=16)
+  total = costs.personalization_cost(method, [1], batch_size=16)
   for trained in (method, method.before):
     if trained is not None:
       schedule = training.make_schedule(trained, _task(), training_settings)
-      by_group = costs.of_training(trained, schedule, training_settings)
+      by_group = costs.training_cost(trained, schedule, training_settings)
       total += by_group.get(group, by_group[0])
   return total
 
@@ -106,8 +106,8 @@ def test_without_epochs_passes_are_those_expected_of_the_rounds():
 def test_costs_are_those_that_a_round_is_measured_to_have():
   method = _build('hypcluster')
   schedule = training.make_schedule(method, _task(), _SETTINGS)
-  of_round = costs.Round(models_received=2, models_sent=1, passes=0.5)
-  (cost,) = costs.of_training(method, schedule, _SETTINGS, of_round).values()
+  measured = costs.Round(models_received=2, models_sent=1, passes=0.5)
+  (cost,) = costs.training_cost(method, schedule, _SETTINGS, measured).values()
   assert cost == costs.Cost(2 * 3060, 20, 0.5 * 20, pytest.approx(0.5 * 2 * 20))
 
 
@@ -131,6 +131,6 @@ def test_local_training_costs_its_epochs_alone():
     'local', _task().model, settings, aggregation.mean(), ('evaluation',)
   )
   schedule = training.make_schedule(method, _task(), _SETTINGS)
-  total = costs.of_personalization(method, [1], batch_size=16)
-  total += costs.of_training(method, schedule, _SETTINGS)[0]
+  total = costs.personalization_cost(method, [1], batch_size=16)
+  total += costs.training_cost(method, schedule, _SETTINGS)[0]
   assert total == costs.Cost(gradient_passes=5)

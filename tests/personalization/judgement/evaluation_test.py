@@ -165,7 +165,9 @@ def _error(weights, examples):
   return 0.5 * np.mean(np.square(residuals))
 
 
-def _by_hand(population, client_ids, sets=('evaluation',), batch_size=4):
+def _evaluate_by_hand(
+  population, client_ids, sets=('evaluation',), batch_size=4
+):
   """The errors after 0, 1, … epochs of SGD: {set: [clients, epochs + 1]}."""
   results = {name: [] for name in sets}
   for client_id in client_ids:
@@ -211,7 +213,7 @@ def test_all_candidates_of_each_client_against_the_same_by_hand(result):
     (result.test, _task().test, _TEST),
   ):
     assert metrics.client_ids == client_ids
-    expected = _by_hand(population, client_ids)['evaluation']
+    expected = _evaluate_by_hand(population, client_ids)['evaluation']
     _assert_close(metrics.values[_METRIC], expected)
     _assert_close(metrics.values['loss'], expected)
 
@@ -260,7 +262,7 @@ def test_clients_that_lack_examples_are_named(result):
 def test_the_global_model_is_one_candidate():
   result = _evaluate(_build('fedavg'))
   assert [str(candidate) for candidate in result.candidates] == ['global']
-  expected = _by_hand(_task().test, _TEST)['evaluation']
+  expected = _evaluate_by_hand(_task().test, _TEST)['evaluation']
   _assert_close(result.test.values[_METRIC], np.array(expected)[:, :1])
 
 
@@ -274,7 +276,7 @@ def test_cross_silo_judges_a_model_by_both_sets_of_its_client():
     validation=task.validation.sets['evaluation'],
     test=task.test.sets['evaluation'],
   )
-  expected = _by_hand(
+  expected = _evaluate_by_hand(
     populations.Population(client_ids, sets),
     client_ids,
     ('validation', 'test'),
@@ -445,7 +447,7 @@ def test_batches_that_are_not_full_can_be_left_out():
   result = _evaluate(options=options)
   population = _task().test
   # 't5' has two full batches, and 't6' has one, and two more examples.
-  whole = _by_hand(population, ['t5'])['evaluation'][0]
+  whole = _evaluate_by_hand(population, ['t5'])['evaluation'][0]
   _assert_close(result.test.values[_METRIC][3], whole)
 
   def first_batch(client_id):
@@ -455,7 +457,7 @@ def test_batches_that_are_not_full_can_be_left_out():
   cut = populations.Population(
     ('t6',), population.sets | dict(personalization=first_batch)
   )
-  expected = _by_hand(cut, ['t6'])['evaluation'][0]
+  expected = _evaluate_by_hand(cut, ['t6'])['evaluation'][0]
   _assert_close(result.test.values[_METRIC][4], expected)
   # All that a client is judged by still counts.
   assert result.test.weights[_METRIC].tolist() == [6, 1, 2, 5, 3]
@@ -698,12 +700,12 @@ class TestWhatElseIsMeasured:
       tree.map_structure(_assert_close, dict(one.values), dict(other.values))
       tree.map_structure(_assert_close, dict(one.weights), dict(other.weights))
     assert set(measured.further) == {'part_0.5', 'ood'}
-    assert set(measured.after_less) == {0.25, 0.6}
+    assert set(measured.partly_personalized) == {0.25, 0.6}
 
   def test_how_many_examples_clients_adapt_to(self, measured):
     assert measured.num_personalization.tolist() == [4, 11, 2, 8, 6]
 
-  def by_hand(self, task, **parts):
+  def evaluate_by_hand(self, task, **parts):
     """Errors by hand, of sets that are cut as `parts` say: {set: errors}."""
     population = task.test
 
@@ -719,14 +721,14 @@ class TestWhatElseIsMeasured:
     sets = dict(population.sets)
     for name, (source, first, last) in parts.items():
       sets[name] = cut(population.sets[source], first, last)
-    return _by_hand(
+    return _evaluate_by_hand(
       populations.Population(_TEST, sets),
       _TEST,
       [name for name in sets if name != 'personalization'],
     )
 
   def test_part_of_each_evaluation_set(self, measured):
-    errors_ = self.by_hand(_task(), part=('evaluation', 0, 0.5))
+    errors_ = self.evaluate_by_hand(_task(), part=('evaluation', 0, 0.5))
     metrics = measured.further['part_0.5']
     _assert_close(metrics.values[_METRIC], errors_['part'])
     # Of 6, 1, 2, 5 and 3.
@@ -737,8 +739,8 @@ class TestWhatElseIsMeasured:
   def test_personalization_on_part_of_each_set(self, measured, part, padded):
     if not padded:
       measured = _measure(_task(padded=False))
-    less = measured.after_less[part]
-    errors_ = self.by_hand(
+    less = measured.partly_personalized[part]
+    errors_ = self.evaluate_by_hand(
       _task(), personalization=('personalization', 0, part)
     )
     assert less.test.client_ids == _TEST
@@ -756,8 +758,8 @@ class TestWhatElseIsMeasured:
     assert sizes == {'not_held_out': [2, 2, 1], 'held_out': [1, 0, 0]}
 
   def test_what_is_held_out(self, measured):
-    less = measured.after_less[0.6]
-    errors_ = self.by_hand(
+    less = measured.partly_personalized[0.6]
+    errors_ = self.evaluate_by_hand(
       _task(),
       personalization=('personalization', 0, 0.6),
       held_out=('personalization', 0.6, 1),
@@ -780,7 +782,7 @@ class TestWhatElseIsMeasured:
       _TEST, _task().test.sets | dict(ood=lambda _: everything)
     )
     metrics = measured.further['ood']
-    expected = _by_hand(population, _TEST, ['ood'])['ood']
+    expected = _evaluate_by_hand(population, _TEST, ['ood'])['ood']
     _assert_close(metrics.values[_METRIC], expected)
     assert set(metrics.weights[_METRIC]) == {6 + 1 + 2 + 5 + 3}
 

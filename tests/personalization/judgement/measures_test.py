@@ -19,7 +19,7 @@ def _evaluation(**fields):
 
 class TestByCandidate:
   def test_means_and_shares_hurt(self):
-    result = measures.by_candidate(_evaluation())
+    result = measures.describe_candidates(_evaluation())
     assert len(result) == 3
     assert result[0] == dict(
       validation=1, validation_hurt=0, test=2, test_hurt=0
@@ -31,11 +31,11 @@ class TestByCandidate:
     assert result[2]['test_hurt'] == pytest.approx(1 / 3)
 
   def test_where_lower_is_better(self):
-    result = measures.by_candidate(_evaluation(higher_is_better=False))
+    result = measures.describe_candidates(_evaluation(higher_is_better=False))
     assert result[1]['test_hurt'] == pytest.approx(2 / 3)
 
   def test_without_a_baseline_nobody_is_hurt(self):
-    result = measures.by_candidate(_evaluation(baseline=None))
+    result = measures.describe_candidates(_evaluation(baseline=None))
     assert result[1] == dict(validation=1, test=4)
 
   def test_who_would_be_hurt_by_which_candidate(self):
@@ -49,11 +49,11 @@ class TestByCandidate:
     evaluated = _evaluation(test=[[np.nan, 4, np.nan], [2, np.nan, 1]])
     hurt = measures.are_hurt(evaluated, evaluated.test)
     np.testing.assert_array_equal(hurt, [[np.nan] * 3, [0, 1, 1]])
-    assert np.isnan(measures.by_candidate(evaluated)[1]['test_hurt'])
+    assert np.isnan(measures.describe_candidates(evaluated)[1]['test_hurt'])
 
   def test_out_of_distribution(self):
     ood = evaluations.client_metrics([[2, 1, 0], [2, 3, 4], [2, 2, 2]])
-    result = measures.by_candidate(_evaluation(further=dict(ood=ood)))
+    result = measures.describe_candidates(_evaluation(further=dict(ood=ood)))
     assert result[2]['out_of_distribution'] == 2
     assert result[2]['out_of_distribution_hurt'] == pytest.approx(1 / 3)
 

@@ -130,12 +130,13 @@ class TestTuning:
 def test_clients_personalized_on_less_choose_anew():
   less = _evaluation(validation=[[0, 5, 0]] * 3)
   outcome = outcomes.Outcome(
-    _evaluation(after_less={0.5: less}),
+    _evaluation(partly_personalized={0.5: less}),
     _DEVICES,
     measurements.MeasurementSettings(personalization_fractions=(0.5, 1.0)),
   )
   values = {
-    f: result.values.tolist() for f, result in outcome.after_less.items()
+    f: result.values.tolist()
+    for f, result in outcome.partly_personalized.items()
   }
   assert values == {0.5: [4, 2, 6], 1.0: [6, 2, 1]}
 
@@ -294,7 +295,7 @@ class TestAcceptance:
       ),
     )
     result = _accept(
-      _evaluation(after_less={0.75: less, 0.5: _evaluation()}),
+      _evaluation(partly_personalized={0.75: less, 0.5: _evaluation()}),
       task=_DEVICES,
       acceptance_margin=0.2,
       acceptance_fraction=0.25,
@@ -306,7 +307,7 @@ class TestAcceptance:
 
   def test_a_silo_does_so_whatever_else_is_measured(self):
     other = _evaluation(test=evaluations.client_metrics([[0, 0, 0]] * 3))
-    evaluated = _silos(after_less={0.8: other})
+    evaluated = _silos(partly_personalized={0.8: other})
     assert _accept(evaluated, acceptance_margin=0.0)['margin'] == (
       _Same(_accept(_silos(), acceptance_margin=0.0)['margin'])
     )

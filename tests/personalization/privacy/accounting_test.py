@@ -21,13 +21,15 @@ def _old_epsilon(
   event: dp_accounting.DpEvent, delta: float, orders: list[float]
 ) -> float:
   """Finds ε as was usual until 2021: the conversion of Mironov 2017."""
-  relation = accounting._by_rdp(event).neighboring_relation
+  relation = accounting._rdp_accountant(event).neighboring_relation
   of_order = rdp.RdpAccountant(orders, relation).compose(event).rdp
   return float(np.min(of_order + math.log(1 / delta) / (np.array(orders) - 1)))
 
 
 def _rdp_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
-  return float(accounting._by_rdp(event).compose(event).get_epsilon(delta))
+  return float(
+    accounting._rdp_accountant(event).compose(event).get_epsilon(delta)
+  )
 
 
 def _tree(noise: float, steps: int) -> dp_accounting.DpEvent:
@@ -35,7 +37,7 @@ def _tree(noise: float, steps: int) -> dp_accounting.DpEvent:
   return accounting.gaussian(noise / sensitivity)
 
 
-def _of_rho(rho: float) -> dp_accounting.DpEvent:
+def _make_event(rho: float) -> dp_accounting.DpEvent:
   return accounting.gaussian((2 * rho) ** -0.5)
 
 
@@ -85,8 +87,8 @@ def test_published_epsilons_come_out_with_the_conversion_of_their_time(
     (_RAMASWAMY_LARGE, 1e7**-1.1, 2.791),
     (_KAIROUZ, 1e-6, 18.71),
     (_KAIROUZ_MORE_NOISE, 1e-6, 1.773),
-    (_of_rho(0.8061), 1e-10, 8.899),
-    (_of_rho(0.150684), 1e-10, 3.584),
+    (_make_event(0.8061), 1e-10, 8.899),
+    (_make_event(0.150684), 1e-10, 3.584),
     (accounting.gaussian(8.35, 2), 1e-10, 1.042),
     (accounting.poisson(2.0, 50 / 3400, 1500), 3400**-1.1, 1.08),
   ),
@@ -108,8 +110,8 @@ def test_rdp_is_as_computed_by_others(event, delta, by_rdp):
     (_RAMASWAMY_LARGE, 1e7**-1.1, 2.791, 'RDP'),
     (_KAIROUZ, 1e-6, 17.67, 'PLD'),
     (_KAIROUZ_MORE_NOISE, 1e-6, 1.649, 'PLD'),
-    (_of_rho(0.8061), 1e-10, 8.526, 'PLD'),
-    (_of_rho(0.150684), 1e-10, 3.424, 'PLD'),
+    (_make_event(0.8061), 1e-10, 8.526, 'PLD'),
+    (_make_event(0.150684), 1e-10, 3.424, 'PLD'),
     (accounting.gaussian(8.35, 2), 1e-10, 0.99355, 'PLD'),
     (accounting.gaussian(math.sqrt(2)), 0.00040834087, 2.25, 'PLD'),
     # Local noise of 4 once: half of it counts; what central noise would give.
@@ -255,7 +257,7 @@ def test_skellam_noise_is_worse_than_gaussian_where_it_is_small():
     [0.4 + 0.09, 0.6 + 0.11, 0.6 + 0.11, 40 + 0.6],
   )
   twice = dp_accounting.SelfComposedDpEvent(event, 2)
-  accountant = accounting._by_rdp(twice).compose(twice)
+  accountant = accounting._rdp_accountant(twice).compose(twice)
   np.testing.assert_allclose(accountant.rdp, 2 * event.rdp(_ORDERS))
 
 

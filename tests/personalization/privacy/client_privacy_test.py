@@ -131,7 +131,9 @@ def test_distributed_noise_counts_as_that_of_the_clients_that_come(
   guarantee = _apply(way='distributed', rounds=rounds).guarantee
   as_gaussian = accounting.gaussian(1.5 * share**0.5 / times**0.5)
   expected = float(
-    accounting._by_rdp(as_gaussian).compose(as_gaussian).get_epsilon(_DELTA)
+    accounting._rdp_accountant(as_gaussian)
+    .compose(as_gaussian)
+    .get_epsilon(_DELTA)
   )
   assert expected < guarantee.epsilon < 1.01 * expected
   assert guarantee.accountant == 'RDP'
@@ -214,7 +216,7 @@ def test_counts_of_clusters_are_paid_for():
   assert accounting.joint_noise(parts) == pytest.approx(1.5)
 
 
-def _with_groups(sizes):
+def _make_grouped_task(sizes):
   """The task, whose clients are in groups of these sizes."""
   clients = _task().train.client_ids
   group_of = np.repeat(np.arange(len(sizes)), sizes)
@@ -248,7 +250,7 @@ def test_what_groups_begin_with_is_accounted_for(
   method = _apply(
     'group',
     rounds=dict(client_sampling=sampling),
-    task=_with_groups([4, 16]),
+    task=_make_grouped_task([4, 16]),
     group_epochs=3,
   )
   # A client is in one of the groups; the guarantee is that of the worst.

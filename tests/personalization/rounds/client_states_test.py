@@ -34,7 +34,7 @@ def _initial(row: int) -> dict[str, Any]:
 _STATE_BYTES = 1 + 4 + 24
 
 
-def _of_round(rows: np.ndarray, round_num: int) -> dict[str, Any]:
+def _make_states(rows: np.ndarray, round_num: int) -> dict[str, Any]:
   """States that tell their rows and a round."""
   rows = np.asarray(rows)
   model = 1000.0 * round_num + np.arange(6).reshape(2, 3) / 8
@@ -142,8 +142,8 @@ def test_a_client_that_was_written_is_not_initialized():
     return _initial(row)
 
   states = _make(initialize=initialize, states_in_memory=1)
-  states.write(_ALL, _of_round(_ALL, 1), 1)
-  _assert_same(states.read(_ALL), _of_round(_ALL, 1))
+  states.write(_ALL, _make_states(_ALL, 1), 1)
+  _assert_same(states.read(_ALL), _make_states(_ALL, 1))
   assert calls == [0]
 
 
@@ -155,25 +155,25 @@ def test_clients_that_were_not_trained_on_have_rows_after_the_others():
 
 def test_a_row_may_be_read_twice_at_once():
   states = _make()
-  states.write([4], _of_round(np.array([4]), 2), 2)
-  _assert_same(states.read([4, 4]), _of_round(np.array([4, 4]), 2))
+  states.write([4], _make_states(np.array([4]), 2), 2)
+  _assert_same(states.read([4, 4]), _make_states(np.array([4, 4]), 2))
 
 
 def test_what_was_read_or_written_can_be_changed_by_the_caller():
   states = _make(states_in_memory=100)
-  written = _of_round(_ALL, 1)
+  written = _make_states(_ALL, 1)
   states.write(_ALL, written, 1)
   for leaf in (written['model'][0], states.read(_ALL)['model'][0]):
     leaf[:] = -1
-  _assert_same(states.read(_ALL), _of_round(_ALL, 1))
+  _assert_same(states.read(_ALL), _make_states(_ALL, 1))
 
 
 def test_states_come_back_in_their_own_types():
   states = _make()
-  written = _of_round(_ALL, 1)
+  written = _make_states(_ALL, 1)
   written['rounds'] = written['rounds'].astype(np.int64)
   states.write(_ALL, written, 1)
-  _assert_same(states.read(_ALL), _of_round(_ALL, 1))
+  _assert_same(states.read(_ALL), _make_states(_ALL, 1))
 
 
 def test_the_row_of_a_client_is_known_by_its_id():
@@ -198,8 +198,8 @@ def test_the_store_behaves_as_a_dictionary(
     rows = rng.choice(len(_IDS), rng.integers(1, 8), replace=False)
     _assert_same(states.read(rows), model.read(rows))
     if rng.random() < 0.8:
-      states.write(rows, _of_round(rows, round_num), round_num)
-      model.write(rows, _of_round(rows, round_num))
+      states.write(rows, _make_states(rows, round_num), round_num)
+      model.write(rows, _make_states(rows, round_num))
     if rng.random() < 0.2:
       states.commit(round_num)
       model.checkpoints[round_num] = dict(model.now)
@@ -275,7 +275,7 @@ def test_only_the_clients_of_a_round_are_in_memory(tmp_path):
 def test_without_a_folder_nothing_is_left_on_disk(tmp_path, monkeypatch):
   monkeypatch.setattr(client_states.tempfile, 'tempdir', str(tmp_path))
   states = _make(states_in_memory=1)
-  states.write(_ALL, _of_round(_ALL, 1), 1)
+  states.write(_ALL, _make_states(_ALL, 1), 1)
   assert len(list(tmp_path.rglob(client_states.FILE_NAME))) == 1
   states.close()
   assert not list(tmp_path.iterdir())
@@ -285,7 +285,7 @@ def test_states_that_fit_into_memory_are_on_no_disk(tmp_path, monkeypatch):
   monkeypatch.setattr(client_states.tempfile, 'tempdir', str(tmp_path))
   states = _make(states_in_memory=len(_IDS))
   for round_num in range(1, 5):
-    states.write(_ALL, _of_round(_ALL, round_num), round_num)
+    states.write(_ALL, _make_states(_ALL, round_num), round_num)
   assert not list(tmp_path.iterdir())
 
 
@@ -322,11 +322,11 @@ def test_the_database_does_not_grow_from_round_to_round(
 
 def test_what_is_not_committed_is_gone(tmp_path):
   states = _make(tmp_path)
-  states.write(_ALL, _of_round(_ALL, 1), 1)
+  states.write(_ALL, _make_states(_ALL, 1), 1)
   states.commit(1)
-  states.write(_ALL, _of_round(_ALL, 2), 2)
+  states.write(_ALL, _make_states(_ALL, 2), 2)
   states.close()
-  _assert_same(_resumed(tmp_path, 1).read(_ALL), _of_round(_ALL, 1))
+  _assert_same(_resumed(tmp_path, 1).read(_ALL), _make_states(_ALL, 1))
 
 
 @pytest.mark.parametrize('states_in_memory', [1, 100])
@@ -334,11 +334,11 @@ def test_a_checkpoint_can_be_restored_in_the_same_run(
   tmp_path, states_in_memory
 ):
   states = _make(tmp_path, states_in_memory)
-  states.write(_ALL[:6], _of_round(_ALL[:6], 1), 1)
+  states.write(_ALL[:6], _make_states(_ALL[:6], 1), 1)
   states.commit(1)
-  states.write(_ALL, _of_round(_ALL, 2), 2)
+  states.write(_ALL, _make_states(_ALL, 2), 2)
   states.restore(1)
-  _assert_same(states.read(_ALL[:6]), _of_round(_ALL[:6], 1))
+  _assert_same(states.read(_ALL[:6]), _make_states(_ALL[:6], 1))
   initial = _stacked([_initial(row) for row in _ALL[6:]])
   _assert_same(states.read(_ALL[6:]), initial)
 
@@ -346,31 +346,31 @@ def test_a_checkpoint_can_be_restored_in_the_same_run(
 def test_the_older_checkpoint_can_be_restored_as_well(tmp_path):
   states = _make(tmp_path)
   for round_num, rows in ((3, _ALL), (6, _ALL[:5]), (9, _ALL[:2])):
-    states.write(rows, _of_round(rows, round_num), round_num)
+    states.write(rows, _make_states(rows, round_num), round_num)
     states.commit(round_num)
     states.prune(max(round_num - 3, 3))
   states.close()
   resumed = _resumed(tmp_path, 6)
-  _assert_same(resumed.read(_ALL[:5]), _of_round(_ALL[:5], 6))
-  _assert_same(resumed.read(_ALL[5:]), _of_round(_ALL[5:], 3))
+  _assert_same(resumed.read(_ALL[:5]), _make_states(_ALL[:5], 6))
+  _assert_same(resumed.read(_ALL[5:]), _make_states(_ALL[5:], 3))
 
 
 def test_a_restored_run_commits_in_the_place_of_the_first(tmp_path):
   states = _make(tmp_path)
   for round_num in (3, 6):
-    states.write(_ALL, _of_round(_ALL, round_num), round_num)
+    states.write(_ALL, _make_states(_ALL, round_num), round_num)
     states.commit(round_num)
   states.close()
   states = _resumed(tmp_path, 3)
-  states.write(_ALL, _of_round(_ALL, 7), 6)
+  states.write(_ALL, _make_states(_ALL, 7), 6)
   states.commit(6)
   states.close()
-  _assert_same(_resumed(tmp_path, 6).read(_ALL), _of_round(_ALL, 7))
+  _assert_same(_resumed(tmp_path, 6).read(_ALL), _make_states(_ALL, 7))
 
 
 def test_the_initial_states_can_be_restored(tmp_path):
   states = _make(tmp_path)
-  states.write(_ALL, _of_round(_ALL, 3), 3)
+  states.write(_ALL, _make_states(_ALL, 3), 3)
   states.commit(3)
   states.close()
   initial = _stacked([_initial(row) for row in _ALL])
@@ -381,7 +381,7 @@ def test_states_that_no_checkpoint_needs_are_removed(tmp_path):
   states = _make(tmp_path)
   for round_num in (1, 2, 3, 4):
     rows = _ALL if round_num < 4 else _ALL[:1]
-    states.write(rows, _of_round(rows, round_num), round_num)
+    states.write(rows, _make_states(rows, round_num), round_num)
     states.commit(round_num)
   states.prune(3)
   assert _rounds_of(tmp_path, 0) == [3, 4]
@@ -392,7 +392,7 @@ def test_between_two_checkpoints_only_the_last_state_is_kept(tmp_path):
   states = _make(tmp_path, states_in_memory=1)
   states.restore(0)
   for round_num in range(1, 5):
-    states.write(_ALL[:3], _of_round(_ALL[:3], round_num), round_num)
+    states.write(_ALL[:3], _make_states(_ALL[:3], round_num), round_num)
   states.commit(4)
   assert [_rounds_of(tmp_path, row) for row in range(3)] == [[4]] * 3
 
@@ -401,7 +401,7 @@ def test_between_two_checkpoints_only_the_last_state_is_kept(tmp_path):
 def test_a_checkpoint_that_is_not_there_is_an_error(tmp_path, oldest):
   states = _make(tmp_path)
   for round_num in (1, 2):
-    states.write(_ALL, _of_round(_ALL, round_num), round_num)
+    states.write(_ALL, _make_states(_ALL, round_num), round_num)
     states.commit(round_num)
   states.prune(oldest)
   states.close()
@@ -452,7 +452,7 @@ def test_a_run_that_is_killed_finds_the_states_of_its_checkpoints(
   model = _StatesInADictionary()
   for round_num in range(1, 7):
     rows = np.roll(_ALL, round_num)[:8]
-    model.write(rows, _of_round(rows, round_num))
+    model.write(rows, _make_states(rows, round_num))
     model.checkpoints[round_num] = dict(model.now)
   for checkpoint in (6, 3, 0):  # Each may be followed by an older one.
     if checkpoint <= last_round:
@@ -508,7 +508,7 @@ def test_what_a_killed_run_had_written_is_not_restored(killed_folder, tmp_path):
 
 def test_what_a_killed_run_had_written_is_not_read(killed_folder, tmp_path):
   folder = shutil.copytree(killed_folder, tmp_path / 'copy')
-  found = dict(client_states.saved(folder, 3))
+  found = dict(client_states.read_saved(folder, 3))
   assert tuple(found) == _IDS
   for leaves in found.values():
     np.testing.assert_array_equal(leaves['model'], 3)
@@ -519,7 +519,7 @@ def test_what_a_killed_run_had_written_is_not_read(killed_folder, tmp_path):
 
 def test_the_database_of_another_method_is_refused(tmp_path):
   states = _make(tmp_path)
-  states.write(_ALL, _of_round(_ALL, 1), 1)
+  states.write(_ALL, _make_states(_ALL, 1), 1)
   states.commit(1)
   states.close()
   for other in (
@@ -530,12 +530,12 @@ def test_the_database_of_another_method_is_refused(tmp_path):
     states = _make(tmp_path, initialize=lambda row: other)  # noqa: B023
     with pytest.raises(errors.UserError, match='another method or model'):
       states.restore(1)
-  _assert_same(_resumed(tmp_path, 1).read(_ALL), _of_round(_ALL, 1))
+  _assert_same(_resumed(tmp_path, 1).read(_ALL), _make_states(_ALL, 1))
 
 
 def _saved_file(folder: pathlib.Path) -> pathlib.Path:
   states = _make(folder)
-  states.write(_ALL, _of_round(_ALL, 1), 1)
+  states.write(_ALL, _make_states(_ALL, 1), 1)
   states.commit(1)
   states.close()
   return folder / client_states.FILE_NAME
@@ -562,7 +562,7 @@ def test_a_damaged_database_is_an_error_that_names_it(tmp_path, damage, reader):
   path.write_bytes(damage(whole))
   with pytest.raises(errors.UserError, match=f'{path} is damaged'):
     if reader == 'saved':
-      list(client_states.saved(tmp_path, 1))
+      list(client_states.read_saved(tmp_path, 1))
     else:
       _resumed(tmp_path, 1).read(_ALL)
 
@@ -583,7 +583,7 @@ def test_what_makes_no_sense_in_a_database_is_damage(tmp_path, change):
     database.execute(f'UPDATE {change}')
     database.commit()
   with pytest.raises(errors.UserError, match=f'{path} is damaged'):
-    list(client_states.saved(tmp_path, 1))
+    list(client_states.read_saved(tmp_path, 1))
 
 
 def test_a_database_that_another_process_uses_is_an_error(
@@ -610,15 +610,15 @@ def test_a_database_that_another_process_uses_is_an_error(
 def test_saved_states_are_read_by_client_and_leaf(tmp_path):
   states = _make(tmp_path)
   for round_num, rows in ((1, _ALL[1:4]), (2, _ALL[2:3])):
-    states.write(rows, _of_round(rows, round_num), round_num)
+    states.write(rows, _make_states(rows, round_num), round_num)
     states.commit(round_num)
   states.close()
   for last, rounds in ((1, (1, 1, 1)), (2, (1, 2, 1))):
-    found = dict(client_states.saved(tmp_path, last))
+    found = dict(client_states.read_saved(tmp_path, last))
     # Clients that have not taken part have no state.
     assert list(found) == ['client_1', 'client_2', 'client_3']
     for row, round_num, leaves in zip((1, 2, 3), rounds, found.values()):
-      expected = _of_round(np.array([row]), round_num)
+      expected = _make_states(np.array([row]), round_num)
       assert list(leaves) == ['flag', 'model/0', 'rounds']
       _assert_same(
         list(leaves.values()), [a[0] for a in tree.flatten(expected)]
@@ -627,18 +627,18 @@ def test_saved_states_are_read_by_client_and_leaf(tmp_path):
 
 def test_states_can_be_read_while_training_goes_on(tmp_path):
   states = _make(tmp_path, states_in_memory=100)
-  states.write(_ALL, _of_round(_ALL, 1), 1)
+  states.write(_ALL, _make_states(_ALL, 1), 1)
   states.commit(1)
-  states.write(_ALL, _of_round(_ALL, 2), 2)
-  assert len(list(client_states.saved(tmp_path, 1))) == len(_IDS)
+  states.write(_ALL, _make_states(_ALL, 2), 2)
+  assert len(list(client_states.read_saved(tmp_path, 1))) == len(_IDS)
 
 
 def test_a_folder_without_states_is_an_error(tmp_path):
   with pytest.raises(errors.UserError, match=f'{tmp_path} has no states of cl'):
-    list(client_states.saved(tmp_path, 1))
+    list(client_states.read_saved(tmp_path, 1))
 
 
 def test_a_round_without_a_checkpoint_is_an_error(tmp_path):
   _saved_file(tmp_path)
   with pytest.raises(errors.UserError, match='no states of round 2, only of 1'):
-    list(client_states.saved(tmp_path, 2))
+    list(client_states.read_saved(tmp_path, 2))

@@ -203,7 +203,7 @@ def test_pad_to_decides_the_shapes():
     assert _batches(_client(after, k)) == _batches(_client(before, k))
 
 
-def _of_sizes(sizes, by_size=True):
+def _make_cohorts(sizes, by_size=True):
   """Cohorts of clients with so many examples to train on."""
   population = _population(
     {f'c{k}': dict(train=n, test=2) for k, n in enumerate(sizes)}
@@ -216,7 +216,7 @@ _SKEWED = [3, 64, 1, 5, 2, 7, 4, 6, 3, 8]
 
 
 def test_clients_come_by_size_and_only_the_largest_are_padded_to_these():
-  clients = _of_sizes(_SKEWED)
+  clients = _make_cohorts(_SKEWED)
   assert [_SKEWED[row] for row in clients.order] == sorted(_SKEWED)
   paddings = [
     clients.data('train', np.array(rows), 4).examples['y'].shape[1]
@@ -228,7 +228,7 @@ def test_clients_come_by_size_and_only_the_largest_are_padded_to_these():
 def test_a_cohort_has_the_same_batches_by_size():
   rows, batching = np.array([2, 5, 9]), dict(shuffle=('x', 1), epochs=2)
   narrow, wide = (
-    _of_sizes(_SKEWED, by_size).data('train', rows, 2, **batching)
+    _make_cohorts(_SKEWED, by_size).data('train', rows, 2, **batching)
     for by_size in (True, False)
   )
   assert narrow.examples['y'].shape[1] < wide.examples['y'].shape[1]
@@ -237,11 +237,11 @@ def test_a_cohort_has_the_same_batches_by_size():
 
 
 def test_clients_of_similar_sizes_keep_their_order():
-  assert _of_sizes([7, 3, 5, 4]).order.tolist() == [0, 1, 2, 3]
+  assert _make_cohorts([7, 3, 5, 4]).order.tolist() == [0, 1, 2, 3]
 
 
 def test_populations_that_share_programs_are_padded_alike():
-  clients, others = _of_sizes(_SKEWED), _of_sizes([*_SKEWED[1:], 9, 99])
+  clients, others = _make_cohorts(_SKEWED), _make_cohorts([*_SKEWED[1:], 9, 99])
   clients.pad_as(others)
   assert (clients.pad_to['train'], clients.pad_most_to['train']) == (99, 9)
 

@@ -51,7 +51,7 @@ def _rounds(
   task: tasks.Task | None = None, **changed: Any
 ) -> list[tuple[np.ndarray, batches.ClientData, np.ndarray]]:
   made = _schedule(task, **changed)
-  return [made.one(round_num) for round_num in range(1, 8)]
+  return [made.make_round(round_num) for round_num in range(1, 8)]
 
 
 def _sizes() -> list[int]:
@@ -63,7 +63,7 @@ _EXAMPLE_BYTES = 61 * 4  # 60 features and a label.
 _STACKED_BYTES = _NUM_CLIENTS * max(_sizes()) * _EXAMPLE_BYTES
 
 
-def _with_sizes(sizes: Mapping[str, int], padded: bool = True) -> tasks.Task:
+def _make_task(sizes: Mapping[str, int], padded: bool = True) -> tasks.Task:
   """A task of clients with so many examples: 0, 1, ….
 
   Args:
@@ -173,10 +173,10 @@ def test_a_round_is_of_the_clients_that_are_sampled():
 
 
 def test_clients_without_examples_take_no_part_and_are_named():
-  made = _schedule(_with_sizes(dict(a=2, b=0, c=3)), clients_per_round=0)
+  made = _schedule(_make_task(dict(a=2, b=0, c=3)), clients_per_round=0)
   assert made.clients.client_ids == ('a', 'c')
   assert made.clients.skipped == ['b']
-  assert made.one(1)[0].tolist() == [0, 1]
+  assert made.make_round(1)[0].tolist() == [0, 1]
 
 
 # Seeds and batches.
@@ -241,7 +241,7 @@ _OF_SIZES = dict(a=1, b=3, c=4, d=9, e=100)
 
 
 def test_each_client_takes_so_many_steps_whatever_its_size():
-  _, data, _ = _schedule(_with_sizes(_OF_SIZES), **_STEPS).one(1)
+  _, data, _ = _schedule(_make_task(_OF_SIZES), **_STEPS).make_round(1)
   assert data.indices.shape == (5, 5, 4)
   assert data.indices.dtype == np.int32
   # Full batches, or all examples of a client that has fewer.
@@ -250,7 +250,9 @@ def test_each_client_takes_so_many_steps_whatever_its_size():
 
 
 def test_steps_of_clients_that_are_not_padded():
-  _, data, _ = _schedule(_with_sizes(_OF_SIZES, padded=False), **_STEPS).one(1)
+  _, data, _ = _schedule(
+    _make_task(_OF_SIZES, padded=False), **_STEPS
+  ).make_round(1)
   assert isinstance(data, list)
   assert [client_data.indices.shape for client_data in data] == [
     (5, min(size, 4)) for size in _OF_SIZES.values()
@@ -261,8 +263,8 @@ def test_steps_of_clients_that_are_not_padded():
 @pytest.mark.parametrize('round_num', [1, 2, 9])
 def test_each_pass_over_the_examples_is_a_permutation(round_num):
   _, data, _ = _schedule(
-    _with_sizes(_OF_SIZES), **(_STEPS | dict(client_steps=60))
-  ).one(round_num)
+    _make_task(_OF_SIZES), **(_STEPS | dict(client_steps=60))
+  ).make_round(round_num)
   for size, indices, mask in zip(_OF_SIZES.values(), data.indices, data.mask):
     stream = indices[mask > 0]
     assert len(stream) == 60 * min(size, 4)
@@ -277,17 +279,17 @@ def test_each_pass_over_the_examples_is_a_permutation(round_num):
 
 
 def test_the_steps_of_a_round_do_not_depend_on_the_rounds_before():
-  task = _with_sizes(_OF_SIZES)
+  task = _make_task(_OF_SIZES)
   made = _schedule(task, **_STEPS)
-  whole = [made.one(round_num) for round_num in range(1, 5)]
+  whole = [made.make_round(round_num) for round_num in range(1, 5)]
   resumed = _schedule(task, **_STEPS)
   for round_num in (3, 4):
     tree.map_structure(
       np.testing.assert_array_equal,
-      resumed.one(round_num),
+      resumed.make_round(round_num),
       whole[round_num - 1],
     )
-  labels = [_in_batches(data)['y'].tobytes() for _, data, _ in whole]
+  labels = [_gather_batches(data)['y'].tobytes() for _, data, _ in whole]
   assert len(set(labels)) == 4
 
 
@@ -313,22 +315,24 @@ def test_several_rounds_are_the_rounds_one_by_one(
   if not stacked:
     monkeypatch.setattr(schedules.Schedule, '_is_stacked', False)
   made = _schedule(**changed)
-  several = made.several(first_round)
+  several = made.make_rounds(first_round)
   assert ('rows' in several) == (changed != dict(clients_per_round=0))
   assert made.rounds_at_once == 3
   for i in range(3):
-    rows, data, seeds = made.one(first_round + i)
+    rows, data, seeds = made.make_round(first_round + i)
     now = {name: leaf[i].numpy() for name, leaf in several.items()}
     np.testing.assert_array_equal(now.get('rows', rows), rows)
     np.testing.assert_array_equal(now['mask'], data.mask)
     np.testing.assert_array_equal(now['seed'], seeds)
     client = schedules.PLAN.clients((made.examples, {}), {}, now)
     tree.map_structure(
-      np.testing.assert_array_equal, _in_batches(client.data), _in_batches(data)
+      np.testing.assert_array_equal,
+      _gather_batches(client.data),
+      _gather_batches(data),
     )
 
 
-def _in_batches(data: batches.ClientData) -> Mapping[str, np.ndarray]:
+def _gather_batches(data: batches.ClientData) -> Mapping[str, np.ndarray]:
   """The examples of stacked clients, batch by batch, 0 where there is none."""
   mask = np.asarray(data.mask) > 0
   return {
@@ -347,16 +351,16 @@ def test_no_more_rounds_are_made_at_once_than_there_may_be(monkeypatch):
   monkeypatch.setattr(schedules, '_MOST_ROUNDS', 2)
   made = _schedule()
   assert made.rounds_at_once == 2
-  assert {len(leaf) for leaf in made.several(1).values()} == {2}
+  assert {len(leaf) for leaf in made.make_rounds(1).values()} == {2}
 
 
 def test_recent_rounds_are_kept():
   made = schedules.Schedule(_task(), _SETTINGS, num_kept=2)
-  first, second = made.several(1), made.several(4)
-  assert made.several(1) is first
-  assert made.several(4) is second
-  made.several(7)
-  assert made.several(1) is not first
+  first, second = made.make_rounds(1), made.make_rounds(4)
+  assert made.make_rounds(1) is first
+  assert made.make_rounds(4) is second
+  made.make_rounds(7)
+  assert made.make_rounds(1) is not first
 
 
 def test_examples_that_are_not_padded_are_not_stacked():
@@ -372,7 +376,7 @@ def test_examples_that_are_too_many_when_padded_are_one_after_another(
   monkeypatch.setattr(schedules, '_MOST_BYTES', _STACKED_BYTES - 1)
   assert _schedule().examples['y'].shape == [sum(_sizes())]
   # The 4 examples of a step are all that is needed of each client.
-  several = _schedule(client_steps=1).several(1)
+  several = _schedule(client_steps=1).make_rounds(1)
   assert several['examples'].shape == [3, 3, 4]
 
 
@@ -395,7 +399,7 @@ def _method_that_needs(*names):
 def test_clients_have_their_attributes_in_the_order_asked_for():
   values = {client_id: k % 3 for k, client_id in enumerate('abcde')}
   task = dataclasses.replace(
-    _with_sizes(dict(a=1, b=0, c=2, d=3, e=4)),
+    _make_task(dict(a=1, b=0, c=2, d=3, e=4)),
     attributes={
       'group': tasks.Attribute(('x', 'y', 'z'), values),
       'type': tasks.Attribute(('even', 'odd'), dict.fromkeys('abcde', 1)),
@@ -421,14 +425,14 @@ def test_methods_that_need_no_attributes_get_none():
 
 def test_nobody_to_train_on_is_an_error():
   with pytest.raises(errors.UserError, match='synthetic has no clients'):
-    _schedule(_with_sizes(dict(a=0, b=0)), clients_per_round=0)
+    _schedule(_make_task(dict(a=0, b=0)), clients_per_round=0)
 
 
 @pytest.mark.parametrize(
   ('task', 'clients_per_round', 'message'),
   [
     (_task, 7, 'is 7, but synthetic has 6'),
-    (lambda: _with_sizes(dict(a=1, b=0, c=2)), 3, 'is 3, but synthetic has 2'),
+    (lambda: _make_task(dict(a=1, b=0, c=2)), 3, 'is 3, but synthetic has 2'),
   ],
 )
 def test_more_clients_a_round_than_there_are_is_an_error(
@@ -460,9 +464,9 @@ def test_a_setting_out_of_range_is_refused_by_name(name, value):
 # Cohorts of groups.
 
 
-def _with_groups(groups: Sequence[int]) -> tasks.Task:
+def _make_grouped_task(groups: Sequence[int]) -> tasks.Task:
   """A task with a client for each of these groups, of six examples."""
-  task = _with_sizes({f'client_{k:02}': 6 for k in range(len(groups))})
+  task = _make_task({f'client_{k:02}': 6 for k in range(len(groups))})
   known = tasks.Attribute(
     [str(g) for g in range(max(groups) + 1)],
     dict(zip(task.train.client_ids, groups)),
@@ -472,7 +476,9 @@ def _with_groups(groups: Sequence[int]) -> tasks.Task:
 
 def _grouped(groups: Sequence[int], **changed: Any) -> schedules.Schedule:
   settings = dataclasses.replace(_SETTINGS, **changed)
-  return schedules.Schedule(_with_groups(groups), settings, attribute='group')
+  return schedules.Schedule(
+    _make_grouped_task(groups), settings, attribute='group'
+  )
 
 
 # Of seven, two and no clients, and one.
@@ -481,7 +487,9 @@ _GROUPS = (0, 1, 0, 0, 3, 0, 0, 0, 1, 0)
 
 def test_a_cohort_is_of_one_group_and_groups_take_turns():
   made = _grouped(_GROUPS)
-  drawn = [[_GROUPS[row] for row in made.one(r)[0]] for r in range(1, 11)]
+  drawn = [
+    [_GROUPS[row] for row in made.make_round(r)[0]] for r in range(1, 11)
+  ]
   epoch = [[0] * 3, [0] * 3, [0] * 3, [1, 1], [3]]
   assert drawn == epoch * 2
 
@@ -495,11 +503,11 @@ def test_an_epoch_has_as_many_rounds_as_each_group_has_cohorts(cohort, rounds):
 
 
 def test_the_rounds_of_a_group_are_those_that_it_has_alone():
-  made, alone = _grouped(_GROUPS), _schedule(_with_groups([0] * 7))
+  made, alone = _grouped(_GROUPS), _schedule(_make_grouped_task([0] * 7))
   members = np.flatnonzero(np.array(_GROUPS) == 0)
-  rounds = [made.one(r) for r in (1, 2, 3, 6, 7, 8)]
+  rounds = [made.make_round(r) for r in (1, 2, 3, 6, 7, 8)]
   for own_round, (rows, data, client_seeds) in enumerate(rounds, 1):
-    own_rows, own_data, own_seeds = alone.one(own_round)
+    own_rows, own_data, own_seeds = alone.make_round(own_round)
     np.testing.assert_array_equal(rows, members[own_rows])
     np.testing.assert_array_equal(data.indices, own_data.indices)
     np.testing.assert_array_equal(client_seeds, own_seeds)
@@ -512,9 +520,9 @@ def test_rounds_of_cohorts_that_differ_in_size_are_not_one_program():
 
 def test_several_rounds_are_those_one_by_one_in_groups_too():
   made = _grouped((0, 0, 0, 1, 1, 1, 1))
-  several = made.several(1)
+  several = made.make_rounds(1)
   for i in range(made.rounds_at_once):
-    rows, data, _ = made.one(1 + i)
+    rows, data, _ = made.make_round(1 + i)
     np.testing.assert_array_equal(several['rows'][i], rows)
     np.testing.assert_array_equal(several['indices'][i], data.indices)
 

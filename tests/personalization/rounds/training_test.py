@@ -81,7 +81,7 @@ _task = functools.cache(_load_task)
 Examples = Mapping[str, np.ndarray]
 
 
-def _with_client(
+def _replace_client(
   change: Callable[[Examples], Examples],
   client_id: str = 'train_000002',
   padded: bool = True,
@@ -97,7 +97,7 @@ def _with_client(
   return dataclasses.replace(task, train=population, padded=padded)
 
 
-def _without_examples(examples: Examples) -> Examples:
+def _remove_examples(examples: Examples) -> Examples:
   return {name: feature[:0] for name, feature in examples.items()}
 
 
@@ -119,7 +119,7 @@ def _build(
   )
 
 
-def _of_trainer(trainer: trainers.Trainer) -> methods.Method:
+def _make_method(trainer: trainers.Trainer) -> methods.Method:
   return methods.Method(
     as_trained.AsTrained(trainer, as_trained.AsTrainedSettings()),
     _MEAN,
@@ -177,7 +177,7 @@ class _Counting(trainers.Trainer):
 
 @functools.cache
 def _counting() -> methods.Method:
-  return _of_trainer(_Counting(_task().model, local.LocalSettings()))
+  return _make_method(_Counting(_task().model, local.LocalSettings()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,8 +192,8 @@ class _InGroups(fedavg.FedAvg):
     return result._replace(measured=collections.OrderedDict(group=group))
 
 
-def _in_groups() -> methods.Method:
-  return _of_trainer(_InGroups(_task().model, fedavg.FedAvgSettings()))
+def _build_grouped() -> methods.Method:
+  return _make_method(_InGroups(_task().model, fedavg.FedAvgSettings()))
 
 
 def _recording(method: methods.Method, rounds: list[Any]) -> methods.Method:
@@ -675,7 +675,7 @@ def test_trainings_may_share_a_schedule(uninterrupted):
   shared = schedules.Schedule(_task(), _SETTINGS, num_kept=3)
   for _ in range(2):
     _assert_same_bits(_train(schedule=shared), uninterrupted[0])
-  assert shared.several.cache_info().hits == 3
+  assert shared.make_rounds.cache_info().hits == 3
 
 
 # Rounds that are prepared.
@@ -714,7 +714,7 @@ def test_an_error_in_what_is_prepared_is_raised(padded):
   def fail(examples: Examples) -> Examples:
     raise ZeroDivisionError
 
-  task = _with_client(fail, padded=padded)
+  task = _replace_client(fail, padded=padded)
   sizes = {'train': np.full(6, 10)}
   task = dataclasses.replace(
     task, train=dataclasses.replace(task.train, sizes=sizes)
@@ -732,7 +732,7 @@ def test_what_was_trained_before_a_clients_data_fail_is_kept(tmp_path):
       raise errors.UserError('train_000002: y is 99.')
     return examples
 
-  plain = _with_client(dict, padded=False)
+  plain = _replace_client(dict, padded=False)
   load = plain.train.sets['train']
   counts = [len(load(client_id)['y']) for client_id in plain.train.client_ids]
   sizes = {'train': np.array(counts)}
@@ -752,7 +752,7 @@ def test_what_was_trained_before_a_clients_data_fail_is_kept(tmp_path):
     )
 
   with pytest.raises(errors.UserError, match='y is 99'):
-    train(_with_client(fail, padded=False))
+    train(_replace_client(fail, padded=False))
   assert saved[0] == 0
   assert saved[-1] > 0
   assert [key for key, _ in releases.values] == list(range(1, saved[-1] + 1))
@@ -811,7 +811,7 @@ def test_clients_without_examples_take_no_part_and_are_named():
   rounds: list[Any] = []
   trained = _train(
     _recording(_fedadam(), rounds),
-    _with_client(_without_examples),
+    _replace_client(_remove_examples),
     clients_per_round=0,
   )
   assert trained.skipped_clients == ('train_000002',)
@@ -823,7 +823,7 @@ def test_clients_without_examples_take_no_part_and_are_named():
 
 @pytest.mark.parametrize('interrupt', [[], [5]], ids=['at_once', 'resumed'])
 def test_dropped_clients_are_counted(tmp_path, interrupt):
-  task = _with_client(_not_finite)
+  task = _replace_client(_not_finite)
   trained = _train(
     task=task, clients_per_round=0, interrupt=interrupt, folder=tmp_path
   )
@@ -871,7 +871,7 @@ def test_clients_know_their_attributes(at_once, clients_per_round):
   )
   releases = _Releases()
   _train(
-    _in_groups() if at_once else _one_by_one(_in_groups()),
+    _build_grouped() if at_once else _one_by_one(_build_grouped()),
     task,
     clients_per_round=clients_per_round,
     release_managers=(releases,),
@@ -887,7 +887,7 @@ def test_clients_know_their_attributes(at_once, clients_per_round):
 
 def test_a_task_without_the_attributes_of_a_method_is_refused():
   with pytest.raises(errors.UserError, match='needs to know the group'):
-    _train(_in_groups())
+    _train(_build_grouped())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -898,7 +898,7 @@ class _ForTrainedClients(fedavg.FedAvg):
 def test_a_method_for_trained_clients_only_is_refused_new_ones():
   rounds: list[Any] = []
   trainer = _ForTrainedClients(_task().model, fedavg.FedAvgSettings())
-  method = _recording(_of_trainer(trainer), rounds)
+  method = _recording(_make_method(trainer), rounds)
   with pytest.raises(errors.UserError, match='can personalize only clients'):
     _train(method)
   assert not rounds
@@ -911,7 +911,7 @@ def test_more_clients_a_round_than_there_are_is_an_error():
   method = _recording(_fedadam(), rounds)
   with pytest.raises(errors.UserError, match='is 7, but synthetic has 6'):
     _train(method, clients_per_round=7)
-  task = _with_client(_without_examples)
+  task = _replace_client(_remove_examples)
   with pytest.raises(errors.UserError, match='is 6, but synthetic has 5'):
     _train(method, task, clients_per_round=6)
   assert not rounds
@@ -1050,7 +1050,7 @@ def test_a_client_that_was_never_drawn_has_its_initial_state(at_once):
 
 @pytest.mark.parametrize('padded', [True, False])
 def test_a_client_that_is_dropped_forgets_the_round(padded):
-  task = _with_client(_not_finite, padded=padded)
+  task = _replace_client(_not_finite, padded=padded)
   trained = _train(_counting(), task, clients_per_round=0)
   rounds = _states(trained)['rounds']
   np.testing.assert_array_equal(rounds, [7, 7, 0, 7, 7, 7])
@@ -1059,7 +1059,7 @@ def test_a_client_that_is_dropped_forgets_the_round(padded):
 def test_held_out_clients_have_initial_states_of_their_own():
   trained = _train(_counting())
   # The numbers of those that were held out come after the 6 trained ones.
-  states = trained.states_of(
+  states = trained.read_states(
     ['new', 'train_000004', 'train_000001', 'other', 'other'],
     rows=[10, 0, 2, 13, 13],
   )
@@ -1076,7 +1076,7 @@ def test_held_out_clients_have_initial_states_of_their_own():
 
 def test_trained_clients_alone_have_the_states_they_ended_with():
   trained = _train(_counting())
-  states = trained.states_of(trained.client_states.client_ids[::-1], range(6))
+  states = trained.read_states(trained.client_states.client_ids[::-1], range(6))
   for name, state in states.items():
     np.testing.assert_array_equal(state, _states(trained)[name][::-1])
 
@@ -1093,7 +1093,7 @@ def test_the_states_of_a_cohort_are_found_without_a_walk_over_all_clients():
   )
   rows = trained.client_states.rows
   np.testing.assert_array_equal(
-    trained.states_of(['342476', 'new'], [0, 1])['drawn'],
+    trained.read_states(['342476', 'new'], [0, 1])['drawn'],
     [_drawn(342_476), _drawn(342_478)],
   )
   assert trained.client_states.rows is rows
@@ -1111,7 +1111,7 @@ def test_clients_start_apart_and_by_the_seed():
 def test_a_method_may_keep_no_states():
   trained = _train(total_rounds=0)
   assert not tree.flatten(_states(trained))
-  assert not tree.flatten(trained.states_of(['new'], [0]))
+  assert not tree.flatten(trained.read_states(['new'], [0]))
 
 
 def test_a_training_can_be_extended_while_its_results_are_in_use(tmp_path):
@@ -1298,7 +1298,7 @@ def test_the_states_of_a_training_can_be_read_afterwards(tmp_path):
   rows = set()
   for round_num in (1, 2):
     rows.update(schedules.sample(_SETTINGS, 6, round_num))
-  found = dict(client_states.saved(tmp_path, 2))
+  found = dict(client_states.read_saved(tmp_path, 2))
   assert list(found) == [_task().train.client_ids[row] for row in sorted(rows)]
   for row, leaves in zip(sorted(rows), found.values()):
     np.testing.assert_array_equal(
