@@ -20,7 +20,7 @@ from tests.algorithms import helpers
 from tff_runtimes import cohort
 
 _METRIC = 'half_squared_error'
-_SETTINGS = schedules.TrainingSettings(
+_TRAINING_SETTINGS = schedules.TrainingSettings(
   total_rounds=2, clients_per_round=3, batch_size=4
 )
 # All further measurements at once.
@@ -98,17 +98,19 @@ def _result(trainer: str, cross_silo: bool) -> outcomes.Outcome:
   training.check(method, task)
 
   def stage(method):
-    return stages.prepare(method, task, _SETTINGS, lambda m, _: train(stage(m)))
+    return stages.prepare(
+      method, task, _TRAINING_SETTINGS, lambda m, _: train(stage(m))
+    )
 
   def train(stage):
-    return training.train(stage.method, stage.task, _SETTINGS)
+    return training.train(stage.method, stage.task, _TRAINING_SETTINGS)
 
   prepared = stage(method)
   evaluated = evaluation.evaluate(
     prepared.method,
     train(prepared),
     prepared.task,
-    _SETTINGS,
+    _TRAINING_SETTINGS,
     measurement=_MEASUREMENT,
   )
   return outcomes.Outcome(evaluated, prepared.task, _MEASUREMENT)
