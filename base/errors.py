@@ -5,7 +5,6 @@ import contextlib
 import difflib
 import errno
 import os
-from typing import Any
 
 # The numbers of `OSError`s for a full disk, a used up quota, and a file that
 # may not be larger.
@@ -42,7 +41,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
     ) from error
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
   """Writes a value for a message, shortened if it is long."""
   try:
     text = repr(value)

@@ -16,18 +16,22 @@ import dataclasses
 import math
 import types
 import typing
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from base import errors
 
 _T = TypeVar('_T')
+# A value of a setting, in TOML or in Python.
+Value: TypeAlias = bool | int | float | str | None | Sequence['Value']
+# The type of a setting, as its annotation has it.
+_Kind: TypeAlias = type | types.GenericAlias | types.UnionType
 
 # The largest whole number, unless a setting has another maximum.
 _MOST = 1_000_000
 # The largest float of 32 bits, the type of all computations.
 _MOST_FLOAT = 3.4e38
 
-_KINDS = {
+_KINDS: dict[_Kind, str] = {
   bool: 'true or false',
   int: 'a whole number',
   float: 'a number',
@@ -48,16 +52,16 @@ class SettingError(errors.UserError):
 
 
 def field(
-  default: Any,
+  default: _T,
   help: str,  # pylint: disable=redefined-builtin
   *,
   minimum: float | None = None,
   above: float | None = None,
   maximum: float | None = None,
-  choices: Sequence[Any] | None = None,
+  choices: Sequence[Value] | None = None,
   path: bool = False,
   exchangeable: bool = False,
-) -> Any:
+) -> _T:
   """Defines a setting of a dataclass.
 
   The range is that of a number, or of each element of a tuple.
@@ -89,7 +93,7 @@ def _conditions(
   minimum: float | None = None,
   above: float | None = None,
   maximum: float | None = None,
-  choices: Sequence[Any] | None = None,
+  choices: Sequence[Value] | None = None,
 ) -> Iterator[tuple[str, Callable[[Any], bool]]]:
   """Yields the conditions of a value, in words and as functions."""
   if minimum is not None:
@@ -105,7 +109,7 @@ def _conditions(
     )
 
 
-def _violation(value: Any, **limits: Any) -> str | None:
+def _violation(value: Value, **limits: Any) -> str | None:
   """Returns the condition that `value` violates; None if it is in the range."""
   if isinstance(value, float):
     if not math.isfinite(value):
@@ -146,9 +150,9 @@ class Settings:
   def with_paths(self, replace: Callable[[str], str]) -> Self:
     """Returns the settings with each path replaced; none stays none."""
 
-    def replaced(value: Any) -> Any:
+    def replaced(value: str | tuple[str, ...] | None) -> Value:
       if isinstance(value, tuple):
-        return tuple(map(replaced, value))
+        return tuple(map(replace, value))
       return None if value is None else replace(value)
 
     changed = {
@@ -169,7 +173,7 @@ def require_order(given: Settings, smaller: str, larger: str) -> None:
     )
 
 
-def _optional(kind: Any) -> Any:
+def _optional(kind: _Kind) -> _Kind | None:
   """Returns the type beside None in an optional type; None for other types."""
   if typing.get_origin(kind) not in (typing.Union, types.UnionType):
     return None
@@ -177,7 +181,7 @@ def _optional(kind: Any) -> Any:
   return inner
 
 
-def _describe(kind: Any) -> str:
+def _describe(kind: _Kind) -> str:
   """Describes the values of a type, for the user."""
   if inner := _optional(kind):
     return f'{_describe(inner)}, or none'
@@ -186,7 +190,7 @@ def _describe(kind: Any) -> str:
   return _KINDS[kind]
 
 
-def _convert(value: Any, kind: Any) -> Any:
+def _convert(value: Value, kind: _Kind) -> Value:
   """Converts a text or TOML value to a type; may raise a ValueError."""
   if inner := _optional(kind):
     return None if value in (None, 'none') else _convert(value, inner)
@@ -199,7 +203,7 @@ def _convert(value: Any, kind: Any) -> Any:
   if isinstance(value, str) and kind is bool:
     value = {'true': True, 'false': False}.get(value.lower())
   elif isinstance(value, str) and kind in (int, float):
-    return kind(value)
+    return int(value) if kind is int else float(value)
   elif kind is float and type(value) is int:  # A bool is not a number.
     return float(value)
   if type(value) is not kind:
@@ -207,7 +211,7 @@ def _convert(value: Any, kind: Any) -> Any:
   return value
 
 
-def from_dict(cls: type[_T], values: Mapping[str, Any], where: str) -> _T:
+def from_dict(cls: type[_T], values: Mapping[str, Value], where: str) -> _T:
   """Makes settings from a user's values.
 
   Args:
@@ -225,7 +229,7 @@ def from_dict(cls: type[_T], values: Mapping[str, Any], where: str) -> _T:
   """
   kinds = typing.get_type_hints(cls)
 
-  def setting(name: str, value: Any) -> Any:
+  def setting(name: str, value: Value) -> Value:
     if name not in kinds:
       raise SettingError(str(errors.unknown('setting', name, kinds)), name)
     try:
@@ -259,7 +263,7 @@ class Description:
   help: str
 
 
-def to_text(value: Any) -> str:
+def to_text(value: object) -> str:
   """Writes a value in the form that `from_dict` reads."""
   if isinstance(value, tuple):
     return ','.join(map(to_text, value))
@@ -268,7 +272,7 @@ def to_text(value: Any) -> str:
 
 
 def describe(
-  cls: type[Settings], defaults: Mapping[str, Any] | None = None
+  cls: type[Settings], defaults: Mapping[str, Value] | None = None
 ) -> list[Description]:
   """Describes all settings of a class.
 
@@ -281,7 +285,7 @@ def describe(
   """
   kinds, defaults = typing.get_type_hints(cls), defaults or {}
 
-  def values(spec: dataclasses.Field[Any]) -> Iterator[str]:
+  def values(spec: dataclasses.Field[Value]) -> Iterator[str]:
     limits = spec.metadata['limits']
     if limits['choices'] is None or kinds[spec.name] is not str:
       yield _describe(kinds[spec.name])

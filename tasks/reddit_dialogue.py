@@ -15,8 +15,9 @@ ignored. `tasks.dialogue` says what is learned and held out.
 from collections.abc import Mapping
 import dataclasses
 import pathlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from base import aliases
 from base import settings
 from tasks import dialogue
 from tasks import task
@@ -61,12 +62,14 @@ class _Post(NamedTuple):
   text: str
 
 
-def _either(found: Any, name: str, old_name: str) -> Any:
+def _either(found: aliases.Json, name: str, old_name: str) -> aliases.Json:
   """Returns a field by its name, or by its name in older ConvoKit versions."""
   return found[name] if name in found else found[old_name]
 
 
-def _parse(found: Any, conversations: Mapping[str, Any]) -> _Post:
+def _parse(
+  found: aliases.Json, conversations: Mapping[str, aliases.Json]
+) -> _Post:
   """Makes a post from a line; may raise any error, see `read_json_lines`."""
   user = _either(found, 'speaker', 'user')
   text = '' if found['text'] is None else found['text']
@@ -82,7 +85,7 @@ def _parse(found: Any, conversations: Mapping[str, Any]) -> _Post:
   return post
 
 
-def _read_conversations(folder: pathlib.Path) -> Mapping[str, Any]:
+def _read_conversations(folder: pathlib.Path) -> Mapping[str, aliases.Json]:
   """Reads the conversations, if there is such a file."""
   path = texts.look_for(_CONVERSATIONS, str(folder))
   if path is None:

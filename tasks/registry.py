@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from base import errors
 from base import settings
@@ -78,7 +78,7 @@ def load(
   *,
   data_dir: str | None = None,
   seed: int = 0,
-  **values: Any,
+  **values: settings.Value,
 ) -> task.Task:
   """Loads a task.
 

@@ -12,8 +12,8 @@ Words are in lower case, and punctuation marks are words.
 import dataclasses
 import pathlib
 import re
-from typing import Any
 
+from base import aliases
 from base import settings
 from tasks import task
 from tasks import text_clients
@@ -42,7 +42,7 @@ def split_sentences(text: str) -> list[list[str]]:
   return [words for words in found if words]
 
 
-def _parse(found: Any) -> tuple[str, str, str]:
+def _parse(found: aliases.Json) -> tuple[str, str, str]:
   """Returns the site, the user and all text of a post."""
   site, user, text = texts.text_fields(found, ('site', 'user', 'text'))
   if not found.get('title'):
@@ -58,7 +58,7 @@ def _read(
   sentences: dict[str, list[list[str]]] = {}
   sites: dict[str, str] = {}
 
-  def parse(found: Any) -> tuple[str, str]:
+  def parse(found: aliases.Json) -> tuple[str, str]:
     site, user, text = _parse(found)
     if sites.setdefault(user, site) != site:
       raise ValueError(f'user {user} is of {site} and {sites[user]}')

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any
 
 import numpy as np
 
+from base import aliases
 from tasks.data import populations
 from tasks.models import models
 
@@ -92,4 +92,4 @@ class Task:
   contexts: Sequence[str] = ()
   classes: Sequence[str] = ()
   notes: str = ''
-  encoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  encoding: Mapping[str, aliases.Json] = dataclasses.field(default_factory=dict)

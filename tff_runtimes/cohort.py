@@ -19,13 +19,14 @@ import functools
 import logging
 import threading
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 import weakref
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_runtimes import aliases
 from tff_runtimes import caches
 from tff_runtimes import lanes
 from tff_runtimes import programs
@@ -36,6 +37,13 @@ from tff_runtimes import values
 # Here, as `CohortContext` has a method that is called `rounds` too.
 _Plan = rounds.Plan
 _Rounds = rounds.Rounds
+
+# What a client keeps, and its value for each aggregate.
+_ClientResult: TypeAlias = tuple[
+  dict[str, aliases.Leaves], list[aliases.Leaves]
+]
+# A result that clients keep: stacked leaves, or the leaves of each client.
+_Kept = TypeVar('_Kept', aliases.Leaves, list[aliases.Leaves])
 
 # Number of computations that are kept compiled.
 _CACHE_SIZE = 64
@@ -98,8 +106,8 @@ class _Compiled:
 
 
 def _stack(
-  clients: Sequence[Any], type_spec: tff.Type, capacity: int
-) -> programs.Leaves | None:
+  clients: Sequence[aliases.Value], type_spec: tff.Type, capacity: int
+) -> aliases.Leaves | None:
   """Stacks the clients' values; returns None if their shapes differ."""
   if isinstance(clients, values.StackedClients):
     columns = values.flatten(clients.stacked, type_spec, stacked=True)
@@ -115,7 +123,7 @@ def _stack(
   columns = list(zip(*rows))
   if any(len({tuple(leaf.shape) for leaf in column}) > 1 for column in columns):
     return None
-  return [np.stack(column) for column in columns]
+  return [np.stack(list(map(np.asarray, column))) for column in columns]
 
 
 class CohortContext(tff.framework.SyncContext):
@@ -164,7 +172,9 @@ class CohortContext(tff.framework.SyncContext):
     if self._is_closed:
       raise RuntimeError('The context is closed. Make a new one to go on.')
 
-  def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+  def invoke(
+    self, comp: tff.framework.ConcreteComputation, arg: aliases.Value
+  ) -> aliases.Value:
     """Runs a computation; TFF calls this.
 
     Args:
@@ -246,9 +256,9 @@ class CohortContext(tff.framework.SyncContext):
   def run(
     self,
     comp: tff.framework.ConcreteComputation,
-    arg: Any,
+    arg: aliases.Value,
     cancellation: programs.Cancellation,
-  ) -> Any:
+  ) -> aliases.Value:
     """Runs a computation in the calling thread.
 
     Args:
@@ -261,15 +271,15 @@ class CohortContext(tff.framework.SyncContext):
     """
     compiled = self._compile(comp)
     program = compiled.program
-    arguments: dict[str, programs.Leaves] = {}
-    clients: dict[str, Sequence[Any]] = {}
+    arguments: dict[str, aliases.Leaves] = {}
+    clients: dict[str, Sequence[aliases.Value]] = {}
     parts = values.split(arg, program.parameter_type)
     for part, (name, type_spec) in zip(parts, program.part_types.items()):
       if values.is_per_client(type_spec):
         clients[name] = values.to_clients(part)
       else:
         arguments[name] = values.flatten(part, type_spec)
-    size = values.count_clients(clients, self._default_num_clients)
+    size = values.count_clients(clients.values(), self._default_num_clients)
     run = _Run(compiled, arguments, clients, size, cancellation)
     result = run.stacked() or run.one_by_one(self._lanes)
     stay_stacked = any(
@@ -285,7 +295,7 @@ class _Run:
     self,
     compiled: _Compiled,
     arguments: programs.Arguments,
-    clients: Mapping[str, Sequence[Any]],
+    clients: Mapping[str, Sequence[aliases.Value]],
     size: int,
     cancellation: programs.Cancellation,
   ):
@@ -306,7 +316,7 @@ class _Run:
     self._size = size
     self._cancellation = cancellation
 
-  def stacked(self) -> list[Any] | None:
+  def stacked(self) -> list[programs.Part] | None:
     """Runs with stacked clients; returns None if they cannot be stacked."""
     if self._compiled.stacking.against is not None or not self._size:
       return None
@@ -330,13 +340,15 @@ class _Run:
       self._compiled.refuse(error)
       return None
 
-  def _stacked_clients(self, stacked: programs.Arguments) -> list[Any]:
+  def _stacked_clients(
+    self, stacked: programs.Arguments
+  ) -> list[programs.Part]:
     """Runs with stacked clients, and a server that is no part of that."""
     runner = self._compiled.runner
 
     def run_clients(
-      i: int, reads: dict[str, programs.Leaves], kept: dict[str, Any]
-    ) -> tuple[dict[str, Any], list[programs.Leaves]]:
+      i: int, reads: dict[str, aliases.Leaves], kept: dict[str, aliases.Leaves]
+    ) -> tuple[dict[str, aliases.Leaves], list[aliases.Leaves]]:
       needed = self._program.client_arguments(i)
       shared = self._program.shared_arguments(i)
       keep, aggregates = runner.run_clients(
@@ -349,15 +361,15 @@ class _Run:
       )
       return keep, aggregates
 
-    def of_clients(leaves: programs.Leaves) -> programs.ClientLeaves:
+    def of_clients(leaves: aliases.Leaves) -> programs.ClientColumns:
       # Copies, as these may be arrays of the argument.
-      return programs.ClientLeaves(
+      return programs.ClientColumns(
         [np.array(leaf[: self._size]) for leaf in leaves], self._size
       )
 
     return self._run_stages(self._arguments, run_clients, stacked, of_clients)
 
-  def one_by_one(self, own_lanes: lanes.Lanes) -> list[Any]:
+  def one_by_one(self, own_lanes: lanes.Lanes) -> list[programs.Part]:
     """Runs each client by itself, one on each core or device at a time.
 
     Args:
@@ -366,7 +378,7 @@ class _Run:
     with lanes.on(own_lanes.first_device):
       return self._one_by_one(own_lanes)
 
-  def _one_by_one(self, own_lanes: lanes.Lanes) -> list[Any]:
+  def _one_by_one(self, own_lanes: lanes.Lanes) -> list[programs.Part]:
     program = self._program
     # Once, and not again for each client.
     arguments = {
@@ -379,12 +391,14 @@ class _Run:
       for name, leaves in self._arguments.items()
     }
 
-    def own_leaves(part: str, k: int) -> programs.Leaves:
+    def own_leaves(part: str, k: int) -> aliases.Leaves:
       return values.flatten(self._clients[part][k], program.part_types[part])
 
     def run_clients(
-      i: int, reads: dict[str, programs.Leaves], kept: dict[str, Any]
-    ) -> tuple[dict[str, Any], list[programs.Leaves]]:
+      i: int,
+      reads: dict[str, aliases.Leaves],
+      kept: dict[str, list[aliases.Leaves]],
+    ) -> tuple[dict[str, list[aliases.Leaves]], list[aliases.Leaves]]:
       client, accumulate = (
         program.client_function(i),
         program.accumulate_function(i),
@@ -393,7 +407,7 @@ class _Run:
       shared = {name: arguments[name] for name in program.shared_arguments(i)}
 
       @functools.cache  # Once for each device, and not for each client.
-      def shared_on(device: str | None) -> list[dict[str, programs.Leaves]]:
+      def shared_on(device: str | None) -> list[dict[str, aliases.Leaves]]:
         return [
           {
             name: lanes.copy_to(device, leaves)
@@ -402,13 +416,13 @@ class _Run:
           for parts in (shared, reads)
         ]
 
-      def job(k: int) -> lanes.Job:
+      def job(k: int) -> lanes.Job[_ClientResult]:
         own_arguments = {
           name: own_leaves(name, k) for name in needed if name in self._clients
         }
         own_kept = {name: leaves[k] for name, leaves in kept.items()}
 
-        def run(device: str | None) -> Any:
+        def run(device: str | None) -> _ClientResult:
           try:
             with lanes.on(device):
               shared, reads = shared_on(device)
@@ -422,18 +436,17 @@ class _Run:
 
         return run
 
-      keeps: list[dict[str, programs.Leaves]] = []
+      keeps: list[dict[str, aliases.Leaves]] = []
       aggregates = program.zeros_function(i)(shared, reads)
       for keep, added in own_lanes.in_order(map(job, range(self._size))):
         keeps.append(keep)
         aggregates = accumulate(
           shared, reads, aggregates, added, cancellation=self._cancellation
         )
-      keep = {
-        name: [of_client[name] for of_client in keeps]
-        for name in program.stages[i].keep
+      rows = {
+        name: [keep[name] for keep in keeps] for name in program.stages[i].keep
       }
-      return keep, aggregates
+      return rows, aggregates
 
     everyone = {
       part: [
@@ -450,16 +463,19 @@ class _Run:
       if part in self._clients
     }
     return self._run_stages(
-      arguments, run_clients, everyone, programs.ClientLeaves
+      arguments, run_clients, everyone, programs.ClientRows
     )
 
   def _run_stages(
     self,
     arguments: programs.Arguments,
-    run_clients: Callable[..., Any],
-    clients: Mapping[str, Any],
-    of_clients: Callable[[Any], programs.ClientLeaves],
-  ) -> list[Any]:
+    run_clients: Callable[
+      [int, dict[str, aliases.Leaves], dict[str, _Kept]],
+      tuple[dict[str, _Kept], list[aliases.Leaves]],
+    ],
+    clients: Mapping[str, _Kept],
+    of_clients: Callable[[_Kept], programs.ClientRows | programs.ClientColumns],
+  ) -> list[programs.Part]:
     """Runs all stages.
 
     Args:
@@ -473,12 +489,12 @@ class _Run:
       of_clients: Makes the part of a result out of this form.
 
     Returns:
-      For each part of the result its leaves, or `ClientLeaves`.
+      The parts of the result.
     """
     program = self._program
-    server: dict[str, programs.Leaves] = {}
-    kept: dict[str, Any] = {}
-    aggregates: list[programs.Leaves] = []
+    server: dict[str, aliases.Leaves] = {}
+    kept: dict[str, _Kept] = {}
+    aggregates: list[aliases.Leaves] = []
     for i, stage in enumerate(program.stages):
       server |= program.server_function(i)(
         arguments, server, aggregates, cancellation=self._cancellation
@@ -511,26 +527,20 @@ def _with_client(
 
 
 def _to_python(
-  result: Sequence[Any], type_spec: tff.Type, stay_stacked: bool
-) -> Any:
+  result: Sequence[programs.Part], type_spec: tff.Type, stay_stacked: bool
+) -> aliases.Value:
   """Puts the parts of a result in the Python containers of its type."""
-  parts: list[Any] = []
-  for leaves, part_type in zip(result, values.parts(type_spec)):
-    if not isinstance(leaves, programs.ClientLeaves):
-      parts.append(values.to_python(leaves, part_type))
-      continue
-    if leaves.stacked is None:
-      parts.append(
-        [
-          values.to_python(client_leaves, part_type)
-          for client_leaves in leaves.leaves
-        ]
+  parts: list[aliases.Value] = []
+  for part, part_type in zip(result, values.parts(type_spec)):
+    if isinstance(part, programs.ClientColumns):
+      stacked = values.StackedClients(
+        values.to_python(part.columns, part_type), part.size
       )
-      continue
-    stacked = values.StackedClients(
-      values.to_python(leaves.leaves, part_type), leaves.stacked
-    )
-    parts.append(stacked if stay_stacked else list(stacked))
+      parts.append(stacked if stay_stacked else list(stacked))
+    elif isinstance(part, programs.ClientRows):
+      parts.append([values.to_python(row, part_type) for row in part.rows])
+    else:
+      parts.append(values.to_python(part, part_type))
   return values.join_python(parts, type_spec)
 
 
@@ -541,8 +551,8 @@ class AsyncCohortContext(tff.framework.AsyncContext):
     self._context = context
 
   async def invoke(
-    self, comp: tff.framework.ConcreteComputation, arg: Any
-  ) -> Any:
+    self, comp: tff.framework.ConcreteComputation, arg: aliases.Value
+  ) -> aliases.Value:
     """Runs a computation; TFF calls this. See `CohortContext.invoke`."""
     if asyncio.iscoroutine(arg):
       arg = await arg

@@ -12,20 +12,26 @@ import concurrent.futures
 import contextlib
 import itertools
 import os
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar
 
 import tensorflow as tf
 
+from tff_runtimes import aliases
+
+_T = TypeVar('_T')
+
 # Runs on the device that it is given, None for the CPU.
-Job: TypeAlias = Callable[[str | None], Any]
+Job: TypeAlias = Callable[[str | None], _T]
 
 
-def on(device: str | None) -> contextlib.AbstractContextManager[Any]:
+def on(device: str | None) -> contextlib.AbstractContextManager[object]:
   """Returns a context in which TensorFlow runs on a device."""
   return contextlib.nullcontext() if device is None else tf.device(device)
 
 
-def copy_to(device: str | None, leaves: Sequence[Any]) -> list[Any]:
+def copy_to(
+  device: str | None, leaves: Sequence[aliases.Leaf]
+) -> aliases.Leaves:
   """Copies tensors of numbers to a device; others stay where they are."""
   if device is None:
     return list(leaves)
@@ -73,9 +79,11 @@ class Lanes:
     for _, threads in self._lanes:
       threads.shutdown(wait=False, cancel_futures=True)
 
-  def in_order(self, jobs: Iterator[Job]) -> Iterator[Any]:
+  def in_order(self, jobs: Iterator[Job[_T]]) -> Iterator[_T]:
     """Yields the jobs' results in the jobs' order, with few jobs under way."""
-    pending: collections.deque[concurrent.futures.Future] = collections.deque()
+    pending: collections.deque[concurrent.futures.Future[_T]] = (
+      collections.deque()
+    )
     try:
       for job, (device, threads) in zip(jobs, itertools.cycle(self._lanes)):
         pending.append(threads.submit(job, device))

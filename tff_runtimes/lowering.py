@@ -12,11 +12,12 @@ client after another, for several at once, or for a whole stacked cohort.
 
 from collections.abc import Callable, Iterator, Mapping
 import dataclasses
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_runtimes import aliases
 from tff_runtimes import private_api
 from tff_runtimes import tensorflow_blocks
 from tff_runtimes import values
@@ -24,7 +25,9 @@ from tff_runtimes import values
 _Block: TypeAlias = tff.framework.ComputationBuildingBlock
 Struct = tff.structure.Struct
 # Values by their names: structs of tensors, or functions of such.
-Environment = Mapping[str, Any]
+Environment = Mapping[str, aliases.BlockValue]
+# Computes a value for one party from the argument.
+_Function: TypeAlias = Callable[[aliases.BlockValue], aliases.BlockValue]
 
 # The intrinsics, besides the aggregation, that TFF's reductions leave. For one
 # party, those in _APPLY and _EVAL call a function, and those in _PLACE are the
@@ -52,28 +55,31 @@ def _sequence_dataset(
   )
 
 
-def _to_struct(element: Any, type_spec: tff.Type) -> Any:
+def _to_struct(
+  element: aliases.Value, type_spec: tff.Type
+) -> aliases.BlockValue:
   return values.unflatten(values.flatten(element, type_spec), type_spec)
 
 
-def _to_element(struct: Any, type_spec: tff.Type) -> Any:
+def _to_element(
+  struct: aliases.BlockValue, type_spec: tff.Type
+) -> aliases.Value:
   leaves = tensorflow_blocks.after_all(values.flatten(struct, type_spec))
   return tff.types.type_to_py_container(
     values.unflatten(leaves, type_spec), type_spec
   )
 
 
-def _sequence_map(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
-  parameter_type: Any = type_spec.parameter
-  result_type: Any = type_spec.result
-  sequence_type = parameter_type[1]
+def _sequence_map(type_spec: tff.FunctionType) -> _Function:
+  result_type = type_spec.result
+  sequence_type = type_spec.parameter[1]
   # `Dataset.map` spreads an element that is a tuple over several arguments.
   is_spread = type(values.element_structure(sequence_type.element)) is tuple
 
-  def call(argument: Any) -> tf.Tensor:
+  def call(argument: aliases.BlockValue) -> tf.Tensor:
     function, sequence = argument
 
-    def map_element(*element: Any) -> Any:
+    def map_element(*element: aliases.Value) -> aliases.Value:
       struct = _to_struct(
         element if is_spread else element[0], sequence_type.element
       )
@@ -86,14 +92,15 @@ def _sequence_map(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
   return call
 
 
-def _sequence_reduce(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
-  parameter_type: Any = type_spec.parameter
-  sequence_type, state_type = parameter_type[0], parameter_type[1]
+def _sequence_reduce(type_spec: tff.FunctionType) -> _Function:
+  sequence_type, state_type = type_spec.parameter[0], type_spec.parameter[1]
 
-  def call(argument: Any) -> Any:
+  def call(argument: aliases.BlockValue) -> aliases.BlockValue:
     sequence, zero, function = argument
 
-    def step(state: tuple[Any, ...], element: Any) -> tuple[Any, ...]:
+    def step(
+      state: tuple[tf.Tensor, ...], element: aliases.Value
+    ) -> tuple[tf.Tensor, ...]:
       result = function(
         Struct(
           [
@@ -114,11 +121,11 @@ def _sequence_reduce(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
   return call
 
 
-def _sequence_sum(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
-  sequence_type: Any = type_spec.parameter
+def _sequence_sum(type_spec: tff.FunctionType) -> _Function:
+  sequence_type = type_spec.parameter
   element_type = sequence_type.element
 
-  def call(sequence: tf.Tensor) -> Any:
+  def call(sequence: tf.Tensor) -> aliases.BlockValue:
     zero = [tf.zeros(s.shape, s.dtype) for s in values.leaf_specs(element_type)]
     total = _sequence_dataset(sequence, sequence_type).reduce(
       tuple(zero),
@@ -131,12 +138,11 @@ def _sequence_sum(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
   return call
 
 
-def _federated_select(type_spec: tff.FunctionType) -> Callable[[Any], Any]:
+def _federated_select(type_spec: tff.FunctionType) -> _Function:
   """Makes a function that returns the values that a client's keys select."""
-  result_type: Any = type_spec.result
-  element_type = result_type.member.element
+  element_type = type_spec.result.member.element
 
-  def call(argument: Any) -> tf.Tensor:
+  def call(argument: aliases.BlockValue) -> tf.Tensor:
     keys, _, server_value, select = argument
     result = tf.data.Dataset.from_tensor_slices(keys).map(
       lambda key: _to_element(
@@ -156,7 +162,7 @@ _FUNCTIONS = {
 }
 
 
-def _intrinsic(block: tff.framework.Intrinsic) -> Callable[[Any], Any]:
+def _intrinsic(block: tff.framework.Intrinsic) -> _Function:
   """Makes the function that computes an intrinsic for one party."""
   if block.uri in _APPLY:
     return lambda argument: argument[0](argument[1])
@@ -165,14 +171,13 @@ def _intrinsic(block: tff.framework.Intrinsic) -> Callable[[Any], Any]:
   if block.uri in _PLACE:
     return lambda value: value
   if block.uri in _FUNCTIONS:
-    type_spec: Any = block.type_signature
-    return _FUNCTIONS[block.uri](type_spec)
+    return _FUNCTIONS[block.uri](block.type_signature)
   raise NotImplementedError(
     f'The cohort runtime cannot run the intrinsic {block.uri!r}.'
   )
 
 
-def evaluate(block: _Block, environment: Environment) -> Any:
+def evaluate(block: _Block, environment: Environment) -> aliases.BlockValue:
   """Computes a building block for one party in the graph that is being built.
 
   Args:
@@ -200,7 +205,7 @@ def evaluate(block: _Block, environment: Environment) -> Any:
       )
     case tff.framework.Lambda():
 
-      def function(*argument: Any) -> Any:
+      def function(*argument: aliases.BlockValue) -> aliases.BlockValue:
         inner = dict(environment)
         if block.parameter_name is not None:
           (inner[block.parameter_name],) = argument
@@ -242,8 +247,7 @@ class Aggregation:
   @property
   def partial_type(self) -> tff.Type:
     """The type of the aggregate of some of the clients."""
-    accumulate_type: Any = self.accumulate.type_signature
-    return accumulate_type.parameter[0]
+    return self.accumulate.type_signature.parameter[0]
 
   @property
   def value_type(self) -> tff.Type:
@@ -278,7 +282,9 @@ class Stage:
     """Whether the clients have anything to do."""
     return bool(self.clients or self.aggregations)
 
-  def run_server(self, environment: Environment) -> dict[str, Any]:
+  def run_server(
+    self, environment: Environment
+  ) -> dict[str, aliases.BlockValue]:
     """Returns the server's `environment` with this stage's results added."""
     extended = dict(environment)
     for name, block in self.server:
@@ -287,7 +293,7 @@ class Stage:
 
   def run_client(
     self, environment: Environment
-  ) -> tuple[dict[str, Any], list[Any]]:
+  ) -> tuple[dict[str, aliases.BlockValue], list[aliases.BlockValue]]:
     """Computes one client's kept results and its values for the aggregates."""
     extended = dict(environment)
     for name, block in self.clients:
@@ -319,7 +325,7 @@ class LoweredComputation:
   result_type: tff.Type
 
 
-def _arguments(argument: Any) -> list[_Block]:
+def _arguments(argument: _Block) -> list[_Block]:
   """Lists the elements of a call's argument."""
   if isinstance(argument, tff.framework.Struct):
     return [block for _, block in tff.structure.iter_elements(argument)]
@@ -329,7 +335,7 @@ def _arguments(argument: Any) -> list[_Block]:
   ]
 
 
-def references(block: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+def references(block: _Block) -> Iterator[tuple[str, tuple[int, ...]]]:
   """Yields the names that occur in a block, with the paths of used parts.
 
   Args:
@@ -404,7 +410,7 @@ def used_parts(
 
 def _refuse_functions(computation: tff.framework.ConcreteComputation) -> None:
   """Raises an error if a computation takes or returns a function."""
-  signature: Any = computation.type_signature
+  signature = computation.type_signature
   for type_spec, what in (
     (signature.parameter, 'an argument'),
     (signature.result, 'a result'),
@@ -441,7 +447,7 @@ def lower(
     NotImplementedError: If it takes or returns a function.
   """
   _refuse_functions(computation)
-  block: Any = _reduce(computation)
+  block = _reduce(computation)
   parameter_name = parameter_type = None
   if isinstance(block, tff.framework.Lambda):
     parameter_name, parameter_type = block.parameter_name, block.parameter_type
@@ -454,7 +460,7 @@ def lower(
       parameter_name = 'argument'
       argument = tff.framework.Reference(parameter_name, parameter_type)
     block = tff.framework.Call(block, argument)
-  bindings: list[tuple[str, Any]] = []
+  bindings: list[tuple[str, _Block]] = []
   result = block
   if isinstance(block, tff.framework.Block):
     bindings, result = list(block.locals), block.result

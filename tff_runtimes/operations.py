@@ -6,11 +6,13 @@ with the same result as on TFF's own runtime.
 
 from collections.abc import Iterable, Iterator, Mapping
 import functools
-from typing import Any
+from typing import TypeAlias
 
 import tensorflow as tf
 
 from tff_runtimes import private_api
+
+Node: TypeAlias = tf.compat.v1.NodeDef
 
 # A variable of this name is a new one whenever its node is run.
 ANONYMOUS_VARIABLE = b'cd2c89b7-88b7-44c8-ad83-06c2a9158347'
@@ -130,7 +132,7 @@ _OPAQUE_TYPES = frozenset(
 )
 
 
-def _bodies(graph_def: tf.compat.v1.GraphDef) -> Iterator[list[Any]]:
+def _bodies(graph_def: tf.compat.v1.GraphDef) -> Iterator[list[Node]]:
   """Yields the nodes of a graph, and those of each of its functions."""
   yield list(graph_def.node)
   for function in graph_def.library.function:
@@ -168,8 +170,8 @@ def find_state(graph_def: tf.compat.v1.GraphDef) -> str | None:
   return None
 
 
-def are_stateful(functions: Iterable[Any]) -> bool:
-  """Tells whether an operation in some `FunctionDef`s may have any state."""
+def are_stateful(functions: Iterable[private_api.FunctionDef]) -> bool:
+  """Tells whether an operation in some functions may have any state."""
   nodes = (node for function in functions for node in function.node_def)
   return any(_is_stateful(node.op) for node in nodes)
 
@@ -181,7 +183,7 @@ def _is_stateful(name: str) -> bool:
   return definition is None or definition.is_stateful
 
 
-def _makes_dataset(definition: Any) -> bool:
+def _makes_dataset(definition: private_api.OpDef) -> bool:
   return 'Dataset' in definition.name and [
     output.type for output in definition.output_arg
   ] == [_VARIANT]
@@ -192,7 +194,7 @@ def _kinds(dtypes: frozenset[tf.DType]) -> frozenset[int]:
   return frozenset(dtype.as_datatype_enum for dtype in dtypes)
 
 
-def _is_same_in_xla(node: Any, types: set[int]) -> bool:
+def _is_same_in_xla(node: Node, types: set[int]) -> bool:
   """Returns whether XLA and TensorFlow compute the same for some types."""
   if not types <= _kinds(_ALL):
     return False
@@ -208,7 +210,7 @@ def _is_same_in_xla(node: Any, types: set[int]) -> bool:
 
 
 def _find_in_xla(
-  node: Any, nodes: Mapping[str, Any], trust: bool
+  node: Node, nodes: Mapping[str, Node], trust: bool
 ) -> str | None:
   """Says what prevents compiling a node, see `find_unfit_for_xla`."""
   definition = private_api.op_definition(node.op)

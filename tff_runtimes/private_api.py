@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 import functools
 import itertools
 import os
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+
+from tff_runtimes import aliases
 
 # The releases that fit: any patch release of these.
 _FITTING_VERSIONS = {'tensorflow': '2.14', 'tensorflow_federated': '0.87'}
@@ -48,6 +50,8 @@ check_versions(
 
 # Only now, as other releases may lack these modules.
 # ruff: noqa: E402, I001
+from tensorflow.core.framework import function_pb2
+from tensorflow.core.framework import op_def_pb2
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.eager import cancellation as tensorflow_cancellation
@@ -55,6 +59,7 @@ from tensorflow.python.eager import context as tensorflow_context
 from tensorflow.python.eager import execute
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.saved_model import function_deserialization
+from tensorflow_federated.proto.v0 import computation_pb2
 from tensorflow_federated.proto.v0 import executor_pb2
 from tensorflow_federated.python.core.environments.tensorflow_backend import (
   tensorflow_tree_transformations,
@@ -62,6 +67,12 @@ from tensorflow_federated.python.core.environments.tensorflow_backend import (
 from tensorflow_federated.python.core.impl.compiler import array
 from tensorflow_federated.python.core.impl.executors import value_serialization
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
+
+# Definitions of a function of a graph, and of an operation of TensorFlow.
+FunctionDef: TypeAlias = function_pb2.FunctionDef
+OpDef: TypeAlias = op_def_pb2.OpDef
+# The names of the tensors of an argument or a result of a TensorFlow block.
+Binding: TypeAlias = computation_pb2.TensorFlow.Binding
 
 
 class CancellationManager(tensorflow_cancellation.CancellationManager):
@@ -84,7 +95,7 @@ def _run_all_operations(config_proto: bytes) -> bytes:
 
 
 def call_flat(
-  function: Any,
+  function: tf.types.experimental.ConcreteFunction,
   leaves: Sequence[tf.Tensor],
   cancellation: CancellationManager,
 ) -> list[tf.Tensor]:
@@ -95,7 +106,7 @@ def call_flat(
   of a small client; and it could not be cancelled.
 
   Args:
-    function: The `tf.types.experimental.ConcreteFunction`.
+    function: The concrete function.
     leaves: One tensor of the right type for each input of the function.
     cancellation: Ends the call at once, with a `tf.errors.CancelledError`, when
       another thread asks for it.
@@ -140,8 +151,8 @@ def make_callable(
   return session._make_callable_from_options(options)  # pylint: disable=protected-access
 
 
-def op_definition(name: str) -> Any:
-  """Returns the `OpDef` of TensorFlow's operation `name`; None if unknown.
+def op_definition(name: str) -> OpDef | None:
+  """Returns the definition of TensorFlow's operation; None if unknown.
 
   It says whether the operation is stateful, and which types its inputs and
   outputs have. Operations that this process never used are unknown.
@@ -152,19 +163,19 @@ def op_definition(name: str) -> Any:
   return op_def_registry.get(name)
 
 
-def load_functions(library: Any) -> dict[str, Any]:
+def load_functions(
+  library: function_pb2.FunctionDefLibrary,
+) -> dict[str, tf.types.experimental.ConcreteFunction]:
   """Loads the functions of another graph.
 
   They get new names, as TensorFlow numbers the functions of each graph from
   one. The variables and tables in them get new names, too.
 
   Args:
-    library: A `FunctionDefLibrary`, the `library` of a `GraphDef`. It is
-      changed.
+    library: The `library` of a `GraphDef`. It is changed.
 
   Returns:
-    The functions by their old names. Each is a
-    `tf.types.experimental.ConcreteFunction`, which can be added to graphs.
+    The functions by their old names. They can be added to graphs.
   """
   for function in library.function:
     for node in function.node_def:
@@ -213,13 +224,13 @@ def replace_composite_intrinsics(
   return block
 
 
-def is_compatible(value: Any, dtype: np.dtype) -> bool:
+def is_compatible(value: aliases.Value, dtype: np.dtype) -> bool:
   """Returns whether TFF accepts a number or an array as a `dtype` tensor."""
   return array.is_compatible_dtype(value, dtype.type)
 
 
 def to_data_set(
-  elements: Sequence[Any], element_type: tff.Type
+  elements: Sequence[aliases.Value], element_type: tff.Type
 ) -> tf.data.Dataset:
   """Makes a data set from a list of elements, as TFF does for an argument."""
   return tensorflow_utils.make_data_set_from_elements(
@@ -227,7 +238,7 @@ def to_data_set(
   )
 
 
-def _to_value(sent: Any, type_spec: tff.Type) -> Any:
+def _to_value(sent: executor_pb2.Value, type_spec: tff.Type) -> aliases.Value:
   """Reads a value that a worker has sent."""
   kind = sent.WhichOneof('value')
   if kind == 'struct':
@@ -247,7 +258,9 @@ class RemoteExecutor(tff.framework.RemoteExecutor):
   TFF's class cannot read the results of no clients, which are empty lists.
   """
 
-  async def _compute(self, value_ref: Any, type_spec: tff.Type) -> Any:
+  async def _compute(
+    self, value_ref: executor_pb2.ValueRef, type_spec: tff.Type
+  ) -> aliases.Value:
     request = executor_pb2.ComputeRequest(
       executor=self._executor_id, value_ref=value_ref
     )

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import threading
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar
 import weakref
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_runtimes import aliases
 from tff_runtimes import lowering
 from tff_runtimes import operations
 from tff_runtimes import private_api
@@ -24,19 +25,12 @@ from tff_runtimes import tensorflow_blocks
 from tff_runtimes import values
 
 Struct = tff.structure.Struct
-Leaves = list[Any]
-Arguments = Mapping[str, Leaves]
+Arguments: TypeAlias = Mapping[str, aliases.Leaves]
 
 
-def to_tensor(leaf: Any, dtype: tf.DType) -> tf.Tensor:
+def to_tensor(leaf: aliases.Leaf, dtype: tf.DType) -> tf.Tensor:
   """Copies an array into a tensor; a tensor is returned as it is."""
   return leaf if isinstance(leaf, tf.Tensor) else tf.constant(leaf, dtype)
-
-
-def gather_row(leaf: tf.Tensor, row: Any) -> tf.Tensor:
-  """Gathers one row of a tensor in the graph that is being built."""
-  gather: Any = tf.gather  # Its annotations ask for types that do not exist.
-  return gather(leaf, row)
 
 
 class Cancellation:
@@ -48,8 +42,10 @@ class Cancellation:
 
   def __init__(self) -> None:
     self.is_cancelled = False
-    self._managers: weakref.WeakSet[Any] = weakref.WeakSet()
-    self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
+    self._managers: weakref.WeakSet[private_api.CancellationManager] = (
+      weakref.WeakSet()
+    )
+    self._sessions: weakref.WeakSet[tf.compat.v1.Session] = weakref.WeakSet()
     self._lock = threading.Lock()
 
   def new_manager(self) -> private_api.CancellationManager:
@@ -86,7 +82,9 @@ class Cancellation:
       session.close()
 
 
-def _pack(structure: Any, outputs: Sequence[Any]) -> Any:
+def _pack(
+  structure: aliases.Structure, outputs: Sequence[aliases.Leaf]
+) -> aliases.Structure:
   """Packs outputs; an empty structure has one output that is not needed."""
   size = len(tf.nest.flatten(structure))
   return tf.nest.pack_sequence_as(structure, outputs[:size])
@@ -103,7 +101,11 @@ class TracedFunction:
     graph_def: The graph.
   """
 
-  def __init__(self, function: Callable[..., Any], specs: Sequence[Any]):
+  def __init__(
+    self,
+    function: Callable[..., aliases.Structure],
+    specs: Sequence[aliases.Structure],
+  ):
     """Traces a function.
 
     Args:
@@ -111,7 +113,7 @@ class TracedFunction:
       specs: For each of its arguments, a structure of `tf.TensorSpec`.
     """
 
-    def flat(*leaves: tf.Tensor) -> Any:
+    def flat(*leaves: tf.Tensor) -> list[tf.Tensor]:
       result = function(*tf.nest.pack_sequence_as(specs, leaves))
       self._result = tf.nest.map_structure(lambda _: None, result)
       return tensorflow_blocks.after_all(tf.nest.flatten(result))
@@ -124,8 +126,10 @@ class TracedFunction:
     self.graph_def = self._function.graph.as_graph_def()
 
   def __call__(
-    self, *arguments: Any, cancellation: Cancellation | None = None
-  ) -> Any:
+    self,
+    *arguments: aliases.Structure,
+    cancellation: Cancellation | None = None,
+  ) -> aliases.Structure:
     """Calls the function.
 
     Args:
@@ -146,7 +150,7 @@ class TracedFunction:
     return _pack(self._result, outputs)
 
 
-def _to_feed(leaf: Any) -> Any:
+def _to_feed(leaf: aliases.Leaf) -> np.ndarray:
   """Converts a leaf for a session; only data sets are copied."""
   if isinstance(leaf, tf.Tensor) and leaf.dtype == tf.variant:
     return tf.raw_ops.DatasetToGraphV2(input_dataset=leaf).numpy()
@@ -165,7 +169,10 @@ class SessionFunction:
   """
 
   def __init__(
-    self, function: Callable[..., Any], specs: Sequence[Any], jit_compile: bool
+    self,
+    function: Callable[..., aliases.Structure],
+    specs: Sequence[aliases.Structure],
+    jit_compile: bool,
   ):
     """Traces a function.
 
@@ -176,7 +183,7 @@ class SessionFunction:
         session.
     """
 
-    def flat(*leaves: tf.Tensor) -> Any:
+    def flat(*leaves: tf.Tensor) -> list[tf.Tensor]:
       result = function(*tf.nest.pack_sequence_as(specs, leaves))
       self._result = tf.nest.map_structure(lambda _: None, result)
       return tensorflow_blocks.after_all(tf.nest.flatten(result))
@@ -216,8 +223,10 @@ class SessionFunction:
       )
 
   def __call__(
-    self, *arguments: Any, cancellation: Cancellation | None = None
-  ) -> Any:
+    self,
+    *arguments: aliases.Structure,
+    cancellation: Cancellation | None = None,
+  ) -> aliases.Structure:
     """Calls the function, see `TracedFunction`; returns arrays."""
     feeds = [_to_feed(leaf) for leaf in tf.nest.flatten(arguments)]
     if self._session is not None:
@@ -243,14 +252,16 @@ class NoFunction:
     graph_def: An empty graph.
   """
 
-  def __init__(self, make_result: Callable[[], Any]):
+  def __init__(self, make_result: Callable[[], aliases.Structure]):
     """Makes the function of a function that makes an empty container."""
     self._make_result = make_result
     self.graph_def = tf.compat.v1.GraphDef()
 
   def __call__(
-    self, *arguments: Any, cancellation: Cancellation | None = None
-  ) -> Any:
+    self,
+    *arguments: aliases.Structure,
+    cancellation: Cancellation | None = None,
+  ) -> aliases.Structure:
     """Returns the empty container."""
     del arguments, cancellation
     return self._make_result()
@@ -260,17 +271,28 @@ Function: TypeAlias = TracedFunction | SessionFunction | NoFunction
 
 
 @dataclasses.dataclass(frozen=True)
-class ClientLeaves:
-  """The leaves of values that clients have one of each.
+class ClientRows:
+  """A part that is one value for each client, as each client's leaves."""
+
+  rows: list[aliases.Leaves]
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientColumns:
+  """A part that is one value for each client, as stacked leaves.
 
   Attributes:
-    leaves: A list of each client's leaves; or the leaves of all clients,
-      stacked.
-    stacked: The number of clients, if they are stacked.
+    columns: The leaves, with the clients as their first axis.
+    size: The number of clients.
   """
 
-  leaves: list[Any]
-  stacked: int | None = None
+  columns: aliases.Leaves
+  size: int
+
+
+# A part of an argument or of a result.
+Part: TypeAlias = aliases.Leaves | ClientRows | ClientColumns
+_PerClient = TypeVar('_PerClient', bound=ClientRows | ClientColumns)
 
 
 # The work that each piece is, in words.
@@ -303,15 +325,15 @@ class Program:
       f'part{i}': part_type
       for i, part_type in enumerate(values.parts(lowered.parameter_type))
     }
-    self._functions: dict[Any, Function] = {}
+    self._functions: dict[tuple[str, int], Function] = {}
     self._states: dict[tuple[str, int], str] = {}
     self._lock = threading.RLock()
 
   def _environment(
     self,
-    arguments: Mapping[str, Leaves | ClientLeaves],
-    *results: Mapping[str, Leaves],
-  ) -> dict[str, Any]:
+    arguments: Mapping[str, Part],
+    *results: Mapping[str, aliases.Leaves],
+  ) -> dict[str, aliases.BlockValue]:
     """Puts leaves into the structs that the building blocks read."""
     environment = {
       name: values.unflatten(leaves, self._lowered.types[name])
@@ -319,12 +341,14 @@ class Program:
       for name, leaves in result.items()
     }
     if self.parameter_type is not None:
-      parts: list[Any] = []
+      parts: list[aliases.BlockValue] = []
       for part, part_type in self.part_types.items():
-        leaves: Any = arguments.get(part)
-        if leaves is not None and not isinstance(leaves, ClientLeaves):
-          leaves = values.unflatten(leaves, part_type)
-        parts.append(leaves)
+        given = arguments.get(part)
+        if given is not None and not isinstance(
+          given, ClientRows | ClientColumns
+        ):
+          given = values.unflatten(given, part_type)
+        parts.append(given)
       name = self._lowered.parameter_name or ''
       environment[name] = values.join(parts, self.parameter_type)
     return environment
@@ -337,8 +361,8 @@ class Program:
     ]
 
   def _flat(
-    self, environment: Mapping[str, Any], names: Sequence[str]
-  ) -> dict[str, Leaves]:
+    self, environment: lowering.Environment, names: Sequence[str]
+  ) -> dict[str, aliases.Leaves]:
     return {
       name: values.flatten(environment[name], self._lowered.types[name])
       for name in names
@@ -348,9 +372,9 @@ class Program:
     self,
     i: int,
     arguments: Arguments,
-    server: Mapping[str, Leaves],
-    aggregates: Sequence[Leaves],
-  ) -> dict[str, Leaves]:
+    server: Mapping[str, aliases.Leaves],
+    aggregates: Sequence[aliases.Leaves],
+  ) -> dict[str, aliases.Leaves]:
     """Computes the server's results in stage `i`.
 
     Args:
@@ -378,9 +402,9 @@ class Program:
     self,
     i: int,
     arguments: Arguments,
-    server: Mapping[str, Leaves],
-    kept: Mapping[str, Leaves],
-  ) -> tuple[dict[str, Leaves], list[Leaves]]:
+    server: Mapping[str, aliases.Leaves],
+    kept: Mapping[str, aliases.Leaves],
+  ) -> tuple[dict[str, aliases.Leaves], list[aliases.Leaves]]:
     """Computes a client's results in stage `i`.
 
     Args:
@@ -402,8 +426,8 @@ class Program:
     ]
 
   def zeros(
-    self, i: int, arguments: Arguments, server: Mapping[str, Leaves]
-  ) -> list[Leaves]:
+    self, i: int, arguments: Arguments, server: Mapping[str, aliases.Leaves]
+  ) -> list[aliases.Leaves]:
     """Computes the aggregates of stage `i` over no clients."""
     environment = self._environment(arguments, server)
     return [
@@ -418,10 +442,10 @@ class Program:
     self,
     i: int,
     arguments: Arguments,
-    server: Mapping[str, Leaves],
-    aggregates: Sequence[Leaves],
-    added: Sequence[Leaves],
-  ) -> list[Leaves]:
+    server: Mapping[str, aliases.Leaves],
+    aggregates: Sequence[aliases.Leaves],
+    added: Sequence[aliases.Leaves],
+  ) -> list[aliases.Leaves]:
     """Adds one more client's values to the aggregates of stage `i`."""
     environment = self._environment(arguments, server)
     results = []
@@ -441,9 +465,9 @@ class Program:
   def result(
     self,
     arguments: Arguments,
-    server: Mapping[str, Leaves],
-    of_clients: Mapping[str, ClientLeaves],
-  ) -> list[Any]:
+    server: Mapping[str, aliases.Leaves],
+    of_clients: Mapping[str, _PerClient],
+  ) -> list[aliases.Leaves | _PerClient]:
     """Collects the result of the computation.
 
     Args:
@@ -453,7 +477,7 @@ class Program:
       of_clients: The other parts, and the clients' results of all stages.
 
     Returns:
-      For each part of the result its leaves, or `ClientLeaves`.
+      The parts of the result.
     """
     environment = {
       **self._environment(dict(arguments) | dict(of_clients), server),
@@ -462,7 +486,7 @@ class Program:
     result = lowering.evaluate(self._lowered.result, environment)
     return [
       part
-      if isinstance(part, ClientLeaves)
+      if values.is_per_client(part_type)
       else values.flatten(part, part_type)
       for part, part_type in zip(
         values.split(result, self.result_type),
@@ -517,9 +541,11 @@ class Program:
   ) -> dict[str, list[tf.TensorSpec]]:
     return {part: values.leaf_specs(self.part_types[part]) for part in parts}
 
-  def client_result_specs(self, i: int) -> list[Any]:
+  def client_result_specs(
+    self, i: int
+  ) -> tuple[dict[str, list[tf.TensorSpec]], list[list[tf.TensorSpec]]]:
     """Returns the specs of the results of a client in stage `i`."""
-    return [self._specs(self.stages[i].keep), self._value_specs(i)]
+    return self._specs(self.stages[i].keep), self._value_specs(i)
 
   def _value_specs(self, i: int) -> list[list[tf.TensorSpec]]:
     return [
@@ -535,7 +561,10 @@ class Program:
     ]
 
   def _function(
-    self, piece: Callable[..., Any], i: int, specs: Sequence[Any]
+    self,
+    piece: Callable[..., aliases.Structure],
+    i: int,
+    specs: Sequence[aliases.Structure],
   ) -> Function:
     """Traces a piece for stage `i`, unless it was traced before."""
     key = (piece.__name__, i)

@@ -14,18 +14,22 @@ would try again without end.
 
 from collections.abc import Callable, Mapping, Sequence
 import concurrent.futures
+import functools
 import itertools
 import threading
-from typing import Any
+from typing import TypeVar
 import weakref
 
 import grpc
 import tensorflow_federated as tff
 
+from tff_runtimes import aliases
 from tff_runtimes import caches
 from tff_runtimes import sharding
 from tff_runtimes import values
 from tff_runtimes import worker_contexts
+
+_T = TypeVar('_T')
 
 # How often a worker is asked whether it is there, and how long it may take to
 # answer. Answering takes no time, but large messages may delay the answer.
@@ -50,7 +54,7 @@ class WorkerError(grpc.RpcError):
   """The error for a worker that cannot be used, which the message names."""
 
 
-def _reason(call: Any) -> str:
+def _reason(call: grpc.Call) -> str:
   """Says why a call failed, without what gRPC says of its own work."""
   return call.details().rpartition('last error: ')[2].rstrip('. ')
 
@@ -62,11 +66,10 @@ def _ask(channel: grpc.Channel, seconds: float) -> str | None:
   try:
     ask(b'', timeout=seconds)
   except grpc.RpcError as error:
-    call: Any = error
-    if call.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
       return f'it did not answer within {seconds:g} s'
-    if call.code() in _FINAL:
-      return _reason(call)
+    if error.code() in _FINAL:
+      return _reason(error)
   return None
 
 
@@ -106,10 +109,10 @@ class _Worker(grpc.UnaryUnaryClientInterceptor):
 
   def intercept_unary_unary(
     self,
-    continuation: Callable[..., Any],
-    client_call_details: Any,
-    request: Any,
-  ) -> Any:
+    continuation: Callable[[grpc.ClientCallDetails, object], grpc.Call],
+    client_call_details: grpc.ClientCallDetails,
+    request: object,
+  ) -> grpc.Call:
     """Calls the worker; gRPC calls this."""
     self.check()
     try:
@@ -138,14 +141,14 @@ class _Worker(grpc.UnaryUnaryClientInterceptor):
 
 
 def _start_call(
-  function: Callable[..., Any], *arguments: Any
-) -> concurrent.futures.Future[Any]:
+  function: Callable[[], _T],
+) -> concurrent.futures.Future[_T]:
   """Calls a function in a daemon thread, which does not delay the exit."""
-  call: concurrent.futures.Future[Any] = concurrent.futures.Future()
+  call: concurrent.futures.Future[_T] = concurrent.futures.Future()
 
   def run() -> None:
     try:
-      call.set_result(function(*arguments))
+      call.set_result(function())
     except BaseException as error:  # pylint: disable=broad-except
       call.set_exception(error)
 
@@ -167,7 +170,9 @@ class _RemoteContext(tff.framework.SyncContext):
     ]
     self._sharded = caches.Cache[sharding.ShardedComputation](_CACHE_SIZE)
 
-  def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+  def invoke(
+    self, comp: tff.framework.ConcreteComputation, arg: aliases.Value
+  ) -> aliases.Value:
     """Runs a computation; TFF calls this."""
     try:
       # By identity, as to hash a computation TFF serializes it every time.
@@ -176,8 +181,8 @@ class _RemoteContext(tff.framework.SyncContext):
       )
     except NotImplementedError:  # It takes or returns a function.
       return self._first.invoke(comp, arg)
-    known: dict[sharding.Key, Any] = {}
-    clients: dict[sharding.Key, Any] = {}
+    known: dict[sharding.Key, aliases.Value] = {}
+    clients: dict[sharding.Key, Sequence[aliases.Value]] = {}
     for k, (part, type_spec) in enumerate(
       zip(
         values.split(arg, sharded.parameter_type),
@@ -188,7 +193,7 @@ class _RemoteContext(tff.framework.SyncContext):
         clients[k] = values.to_clients(part)
       else:
         known[k] = part
-    size = values.count_clients(clients)
+    size = values.count_clients(clients.values())
     if not size:
       return self._first.invoke(comp, arg)
     known |= {k: list(part) for k, part in clients.items()}
@@ -197,9 +202,9 @@ class _RemoteContext(tff.framework.SyncContext):
   def _run(
     self,
     sharded: sharding.ShardedComputation,
-    known: dict[sharding.Key, Any],
+    known: dict[sharding.Key, aliases.Value],
     size: int,
-  ) -> Any:
+  ) -> aliases.Value:
     """Runs a computation.
 
     Args:
@@ -239,12 +244,14 @@ class _RemoteContext(tff.framework.SyncContext):
   def _run_piece(
     self,
     piece: sharding.Piece,
-    known: Mapping[sharding.Key, Any],
+    known: Mapping[sharding.Key, aliases.Value],
     shares: Sequence[slice],
-  ) -> list[Any]:
+  ) -> list[Sequence[aliases.Value]]:
     """Runs a piece on as many workers as there are shares of the clients."""
 
-    def run(context: tff.framework.SyncContext, share: slice) -> Any:
+    def run(
+      context: tff.framework.SyncContext, share: slice
+    ) -> Sequence[aliases.Value]:
       inputs = [
         known[key][share] if is_per_client else known[key]
         for key, is_per_client in piece.inputs
@@ -256,7 +263,7 @@ class _RemoteContext(tff.framework.SyncContext):
       )
 
     calls = [
-      _start_call(run, context, share)
+      _start_call(functools.partial(run, context, share))
       for context, share in zip(self._of_pieces, shares)
     ]
     try:
@@ -271,18 +278,20 @@ class _RemoteContext(tff.framework.SyncContext):
     return [call.result() for call in calls]
 
 
-def _to_python(parts: Sequence[Any], type_spec: tff.Type) -> Any:
+def _to_python(
+  parts: Sequence[aliases.Value], type_spec: tff.Type
+) -> aliases.Value:
   """Puts the parts of a result in the Python containers of its type."""
 
-  def in_containers(value: Any, part_type: tff.Type) -> Any:
+  def build(value: aliases.Value, part_type: tff.Type) -> aliases.Value:
     leaves = values.flatten(value, part_type)
     return values.to_python(leaves, part_type)
 
   return values.join_python(
     [
-      [in_containers(value, part_type) for value in part]
+      [build(value, part_type) for value in part]
       if values.is_per_client(part_type)
-      else in_containers(part, part_type)
+      else build(part, part_type)
       for part, part_type in zip(parts, values.parts(type_spec))
     ],
     type_spec,

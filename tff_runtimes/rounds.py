@@ -12,13 +12,13 @@ The constants F, of which there can be any number, are the same in all rounds.
 
 from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
+from tff_runtimes import aliases
 from tff_runtimes import caches
 from tff_runtimes import programs
 from tff_runtimes import stacking
@@ -44,9 +44,13 @@ class Plan:
       they come first. None for all. K of the other clients is meaningless.
   """
 
-  clients: Callable[[Any, Any, Any], Any]
-  keep: Callable[[Any, Any, Any], Any]
-  size: Callable[[Any], Any] = lambda _: None
+  clients: Callable[
+    [aliases.Structure, aliases.Structure, aliases.Structure], aliases.Structure
+  ]
+  keep: Callable[
+    [aliases.Structure, aliases.Structure, aliases.Structure], aliases.Structure
+  ]
+  size: Callable[[aliases.Structure], tf.Tensor | None] = lambda _: None
 
 
 def fits(program: programs.Program) -> bool:
@@ -55,7 +59,7 @@ def fits(program: programs.Program) -> bool:
   XLA cannot pass a state that may grow from round to round.
   """
 
-  def has_placements(type_spec: Any, expected: list[bool]) -> bool:
+  def has_placements(type_spec: tff.Type, expected: list[bool]) -> bool:
     return (
       isinstance(type_spec, tff.StructType)
       and all(isinstance(part, tff.FederatedType) for part in type_spec)
@@ -92,13 +96,13 @@ class Rounds:
   def __call__(
     self,
     num_rounds: int,
-    state: Any,
-    kept: Any,
-    fixed: Any,
-    per_round: Any,
-    constants: Sequence[Any] = (),
+    state: aliases.Value,
+    kept: aliases.Structure,
+    fixed: aliases.Structure,
+    per_round: aliases.Structure,
+    constants: Sequence[aliases.Value] = (),
     first: int = 0,
-  ) -> tuple[Any, Any, Any]:
+  ) -> tuple[aliases.Value, aliases.Structure, aliases.Value]:
     """Runs rounds.
 
     Args:
@@ -181,9 +185,9 @@ class Rounds:
     first: tf.Tensor,
     end: tf.Tensor,
     state: list[tf.Tensor],
-    kept: Any,
-    fixed: Any,
-    per_round: Any,
+    kept: aliases.Structure,
+    fixed: aliases.Structure,
+    per_round: aliases.Structure,
     constants: Sequence[list[tf.Tensor]],
   ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
     """Runs rounds in the graph that is being built, see `__call__`."""
@@ -191,10 +195,15 @@ class Rounds:
     _, result_type, metrics_type = values.parts(self._program.result_type)
     constant_arguments = dict(zip(constant_parts, constants))
 
-    def body(i: Any, state: Any, kept: Any, metrics: Any) -> Any:
-      now = tree.map_structure(
-        lambda leaf: programs.gather_row(leaf, i), per_round
-      )
+    def body(
+      i: tf.Tensor,
+      state: list[tf.Tensor],
+      kept: aliases.Structure,
+      metrics: list[tf.TensorArray],
+    ) -> tuple[
+      tf.Tensor, aliases.Leaves, aliases.Structure, list[tf.TensorArray]
+    ]:
+      now = tree.map_structure(lambda leaf: tf.gather(leaf, i), per_round)
       clients = values.flatten(
         self._plan.clients(fixed, kept, now),
         self._program.part_types[clients_part],

@@ -8,7 +8,7 @@ for its clients. The server's work of the next stage merges their aggregates.
 from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow_federated as tff
@@ -116,7 +116,7 @@ def partial_name(aggregate: str, worker: int) -> str:
 
 def _split(block: _Block) -> list[_Block]:
   """Splits a block into those of the `values.parts` of its type."""
-  type_spec: Any = block.type_signature
+  type_spec = block.type_signature
   if not isinstance(type_spec, tff.StructType):
     return [block]
   return [

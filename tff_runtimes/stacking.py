@@ -5,14 +5,14 @@ The program is a loop over the clients that aggregates as it goes.
 each client take as many steps as the largest, and allows no nested loops.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tff_runtimes import aliases
 from tff_runtimes import caches
 from tff_runtimes import operations
 from tff_runtimes import programs
@@ -24,8 +24,6 @@ from tff_runtimes import values
 MAX_CLIENT_BYTES = 2**20
 # The number of sizes and shapes of cohorts whose programs are kept.
 _MAX_COMPILED = 16
-
-Leaves = programs.Leaves
 
 
 class CannotStackError(Exception):
@@ -53,7 +51,7 @@ class Stacking:
   client_bytes: int = 0
 
 
-def _bytes(specs: Any) -> int:
+def _bytes(specs: aliases.Structure) -> int:
   """Returns the size of all leaves; unknown dimensions count as 1."""
   return sum(
     math.prod(size or 1 for size in spec.shape) * spec.dtype.size
@@ -61,7 +59,7 @@ def _bytes(specs: Any) -> int:
   )
 
 
-def _are_known(specs: Any) -> bool:
+def _are_known(specs: aliases.Structure) -> bool:
   """Tells whether all shapes are fully defined."""
   return all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(specs))
 
@@ -142,7 +140,7 @@ class StackedRunner:
     size: int,
     arguments: programs.Arguments,
     stacked: programs.Arguments,
-  ) -> list[Any]:
+  ) -> list[programs.Part]:
     """Runs the whole program.
 
     Args:
@@ -152,17 +150,20 @@ class StackedRunner:
       stacked: The other parts, stacked; there may be more rows than clients.
 
     Returns:
-      For each part of the result its leaves; if it is one value for each
-      client, `ClientLeaves`.
+      The parts of the result.
     """
     capacity = self.capacity(size)
 
-    def run(size: Any, arguments: Any, stacked: Any) -> list[Leaves]:
+    def run(
+      size: tf.Tensor,
+      arguments: programs.Arguments,
+      stacked: programs.Arguments,
+    ) -> list[aliases.Leaves]:
       return self.run_stages(size, capacity, arguments, stacked)
 
     result = self._call('whole', run, np.int32(size), arguments, stacked)
     return [
-      programs.ClientLeaves([leaf[:size] for leaf in leaves], size)
+      programs.ClientColumns([leaf[:size] for leaf in leaves], size)
       if values.is_per_client(type_spec)
       else leaves
       for leaves, type_spec in zip(
@@ -176,9 +177,9 @@ class StackedRunner:
     size: int,
     arguments: programs.Arguments,
     stacked: programs.Arguments,
-    reads: Mapping[str, Leaves],
-    kept: Mapping[str, Leaves],
-  ) -> tuple[dict[str, Leaves], list[Leaves]]:
+    reads: Mapping[str, aliases.Leaves],
+    kept: Mapping[str, aliases.Leaves],
+  ) -> tuple[dict[str, aliases.Leaves], list[aliases.Leaves]]:
     """Runs the clients' work of stage `i`.
 
     Args:
@@ -194,14 +195,21 @@ class StackedRunner:
     """
     capacity = self.capacity(size)
 
-    def run(size: Any, *parts: Any) -> tuple[dict[str, Leaves], list[Leaves]]:
+    def run(
+      size: tf.Tensor, *parts: programs.Arguments
+    ) -> tuple[dict[str, aliases.Leaves], list[aliases.Leaves]]:
       return self._clients(i, size, capacity, *parts)
 
     return self._call(
       ('clients', i), run, np.int32(size), arguments, stacked, reads, kept
     )
 
-  def _call(self, name: Any, run: Callable[..., Any], *arguments: Any) -> Any:
+  def _call(
+    self,
+    name: Hashable,
+    run: Callable[..., aliases.Structure],
+    *arguments: aliases.Structure,
+  ) -> aliases.Structure:
     """Calls a function that XLA compiles once for all arguments of a shape.
 
     Args:
@@ -231,11 +239,11 @@ class StackedRunner:
 
   def run_stages(
     self,
-    size: Any,
+    size: tf.Tensor,
     capacity: int,
     arguments: programs.Arguments,
     stacked: programs.Arguments,
-  ) -> list[Leaves]:
+  ) -> list[aliases.Leaves]:
     """Runs all stages in the graph that is being built.
 
     Args:
@@ -250,9 +258,9 @@ class StackedRunner:
       stacked.
     """
     program = self._program
-    server: dict[str, Leaves] = {}
-    kept: dict[str, Leaves] = {}
-    aggregates: list[Leaves] = []
+    server: dict[str, aliases.Leaves] = {}
+    kept: dict[str, aliases.Leaves] = {}
+    aggregates: list[aliases.Leaves] = []
     for i, stage in enumerate(program.stages):
       server |= program.server_step(i, arguments, server, aggregates)
       if stage.is_federated:
@@ -262,37 +270,41 @@ class StackedRunner:
         )
         kept |= keep
     of_clients = {
-      name: programs.ClientLeaves(leaves, capacity)
+      name: programs.ClientColumns(leaves, capacity)
       for name, leaves in (kept | dict(stacked)).items()
     }
     result = program.result(arguments, server, of_clients)
     return [
-      part.leaves if isinstance(part, programs.ClientLeaves) else part
+      part.columns if isinstance(part, programs.ClientColumns) else part
       for part in result
     ]
 
   def _clients(
     self,
     i: int,
-    size: Any,
+    size: tf.Tensor,
     capacity: int,
     arguments: programs.Arguments,
     stacked: programs.Arguments,
-    reads: Mapping[str, Leaves],
-    kept: Mapping[str, Leaves],
-  ) -> tuple[dict[str, Leaves], list[Leaves]]:
+    reads: Mapping[str, aliases.Leaves],
+    kept: Mapping[str, aliases.Leaves],
+  ) -> tuple[dict[str, aliases.Leaves], list[aliases.Leaves]]:
     """Runs the clients' work in the graph that is being built."""
     program = self._program
 
-    def client(k: Any) -> Any:
+    def client(
+      k: tf.Tensor,
+    ) -> tuple[dict[str, aliases.Leaves], list[aliases.Leaves]]:
       own_arguments, own_kept = tf.nest.map_structure(
-        lambda leaf: programs.gather_row(leaf, k), (dict(stacked), dict(kept))
+        lambda leaf: tf.gather(leaf, k), (dict(stacked), dict(kept))
       )
       return program.client_step(
         i, dict(arguments) | own_arguments, reads, own_kept
       )
 
-    def body(k: Any, arrays: Any, aggregates: Any) -> Any:
+    def body(
+      k: tf.Tensor, arrays: aliases.Structure, aggregates: list[aliases.Leaves]
+    ) -> tuple[tf.Tensor, aliases.Structure, list[aliases.Leaves]]:
       keep, added = client(k)
       arrays = tf.nest.map_structure(
         lambda array, leaf: array.write(k, leaf), arrays, keep
@@ -301,7 +313,7 @@ class StackedRunner:
       return k + 1, arrays, aggregates
 
     # Only the structure, the shapes and the types of this are used.
-    example: Any = program.client_result_specs(i)[0]
+    example: aliases.Structure = program.client_result_specs(i)[0]
     if not _are_known(example):  # They may follow from the argument's.
       example, _ = client(tf.constant(0))
       if not _are_known(example):

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import itertools
-from typing import Any
 import weakref
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_runtimes import aliases
 from tff_runtimes import operations
 from tff_runtimes import private_api
 from tff_runtimes import values
@@ -27,7 +27,7 @@ _ANONYMOUS_TABLES = {
 }
 
 
-def _tensor_names(binding: Any) -> Iterator[str]:
+def _tensor_names(binding: private_api.Binding) -> Iterator[str]:
   """Yields the names of a block's parameter or result tensors, depth first."""
   kind = binding.WhichOneof('binding')
   if kind == 'struct':
@@ -74,7 +74,8 @@ def _initialize_first(
 
 
 def _add_functions(
-  graph_def: tf.compat.v1.GraphDef, functions: Mapping[str, Any]
+  graph_def: tf.compat.v1.GraphDef,
+  functions: Mapping[str, tf.types.experimental.ConcreteFunction],
 ) -> None:
   """Adds the functions of `graph_def` to the graph that is being built.
 
@@ -174,7 +175,9 @@ def _clear_placement(graph_def: tf.compat.v1.GraphDef) -> None:
   Args:
     graph_def: The graph, which is changed.
   """
-  holders: list[Any] = list(graph_def.node)
+  holders: list[tf.compat.v1.NodeDef | private_api.FunctionDef] = [
+    *graph_def.node
+  ]
   for function in graph_def.library.function:
     holders.append(function)
     holders.extend(function.node_def)
@@ -186,13 +189,13 @@ def _clear_placement(graph_def: tf.compat.v1.GraphDef) -> None:
 # The functions of blocks, for as long as these live: the pieces of a
 # computation have blocks in common, and to load one takes long.
 _callables: weakref.WeakKeyDictionary[
-  tff.framework.CompiledComputation, Callable[..., Any]
+  tff.framework.CompiledComputation, Callable[..., aliases.BlockValue]
 ] = weakref.WeakKeyDictionary()
 
 
 def to_callable(
   block: tff.framework.CompiledComputation,
-) -> Callable[..., Any]:
+) -> Callable[..., aliases.BlockValue]:
   """Makes a function that puts `block` into the graph that is being built.
 
   Args:
@@ -213,7 +216,7 @@ def to_callable(
 
 def _make_callable(
   block: tff.framework.CompiledComputation,
-) -> Callable[..., Any]:
+) -> Callable[..., aliases.BlockValue]:
   """Makes the function of a block; see `to_callable`."""
   kind = block.proto.WhichOneof('computation')
   if kind != 'tensorflow':
@@ -225,7 +228,7 @@ def _make_callable(
   graph_def = tf.compat.v1.GraphDef()
   if not proto.graph_def.Unpack(graph_def):
     raise ValueError('A TensorFlow block has no graph.')
-  type_spec: Any = block.type_signature
+  type_spec = block.type_signature
   parameter_names = list(_tensor_names(proto.parameter))
   result_names = list(_tensor_names(proto.result))
   session_token = proto.session_token_tensor_name
@@ -241,12 +244,12 @@ def _make_callable(
   _clear_placement(graph_def)
   # Calls share the functions of a block, unless these may have variables or
   # tables.
-  functions: Mapping[str, Any] | None = None
+  functions: Mapping[str, tf.types.experimental.ConcreteFunction] | None = None
   if not operations.are_stateful(graph_def.library.function):
     functions = private_api.load_functions(graph_def.library)
     graph_def.ClearField('library')
 
-  def call(argument: Any = None) -> Any:
+  def call(argument: aliases.BlockValue = None) -> aliases.BlockValue:
     own_graph_def = tf.compat.v1.GraphDef()
     own_graph_def.CopyFrom(graph_def)
     variables = _isolate_state(own_graph_def)

@@ -8,26 +8,26 @@ NamedTuples.
 import collections
 from collections.abc import (
   Callable,
+  Iterable,
   Iterator,
   KeysView,
-  Mapping,
   Sequence,
   ValuesView,
 )
 import functools
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
+from tff_runtimes import aliases
 from tff_runtimes import private_api
 
 Struct = tff.structure.Struct
 
 
-class StackedClients(Sequence[Any]):
+class StackedClients(Sequence[aliases.Value]):
   """The values of a cohort's clients, with the clients as the first axis.
 
   It can be used like the list of values, one for each client, that TFF takes
@@ -39,7 +39,7 @@ class StackedClients(Sequence[Any]):
       array or a tensor, has the clients as its first axis.
   """
 
-  def __init__(self, stacked: Any, size: int):
+  def __init__(self, stacked: aliases.Value, size: int):
     self.stacked = stacked
     self._size = size
 
@@ -49,7 +49,7 @@ class StackedClients(Sequence[Any]):
   def __repr__(self) -> str:
     return repr(list(self))
 
-  def __getitem__(self, client: int | slice) -> Any:
+  def __getitem__(self, client: int | slice) -> aliases.Value:
     if isinstance(client, slice):
       return [self[k] for k in range(*client.indices(len(self)))]
     if not -len(self) <= client < len(self):
@@ -58,7 +58,7 @@ class StackedClients(Sequence[Any]):
       lambda leaf: np.asarray(leaf[client]), self.stacked
     )
 
-  def __iter__(self) -> Iterator[Any]:
+  def __iter__(self) -> Iterator[aliases.Value]:
     arrays = tree.map_structure(np.asarray, self.stacked)
     for k in range(len(self)):
       yield tree.map_structure(lambda leaf: leaf[k], arrays)  # noqa: B023
@@ -73,13 +73,13 @@ def is_per_client(type_spec: tff.Type) -> bool:
   )
 
 
-def to_clients(value: Any) -> Any:
+def to_clients(value: aliases.Value) -> aliases.Value:
   """Makes a list of the keys or values of a dictionary, as TFF takes them."""
   return list(value) if isinstance(value, (KeysView, ValuesView)) else value
 
 
 def count_clients(
-  clients: Mapping[Any, Sequence[Any]], default: int = 0
+  clients: Iterable[Sequence[aliases.Value]], default: int = 0
 ) -> int:
   """Returns the number of clients.
 
@@ -91,13 +91,14 @@ def count_clients(
     TypeError: If a part is no sequence.
     ValueError: If their lengths differ.
   """
-  for part in clients.values():
+  sizes = set()
+  for part in clients:
     if not isinstance(part, Sequence) or isinstance(part, (str, bytes)):
       raise TypeError(
         'Expected a list with one value for each client, got a'
         f' {type(part).__name__}.'
       )
-  sizes = {len(part) for part in clients.values()}
+    sizes.add(len(part))
   if len(sizes) > 1:
     raise ValueError(
       f'Got values of different numbers of clients: {sorted(sizes)}.'
@@ -112,7 +113,9 @@ def member(type_spec: tff.Type) -> tff.Type:
   return type_spec
 
 
-def elements(value: Any, type_spec: tff.StructType) -> Sequence[Any]:
+def elements(
+  value: aliases.Value, type_spec: tff.StructType
+) -> Sequence[aliases.Value]:
   """Returns the elements of a struct in the order of its type.
 
   Args:
@@ -135,7 +138,9 @@ def _children(type_spec: tff.StructType) -> tuple[tff.Type, ...]:
   return tuple(child for _, child in tff.structure.iter_elements(type_spec))
 
 
-def _elements(value: Any, names: tuple[str | None, ...]) -> Sequence[Any]:
+def _elements(
+  value: aliases.Value, names: tuple[str | None, ...]
+) -> Sequence[aliases.Value]:
   if isinstance(value, dict):
     # TFF's own runtime takes the values in this order, whatever their names.
     is_ordered = isinstance(value, collections.OrderedDict)
@@ -179,7 +184,7 @@ def _without_containers(type_spec: tff.Type) -> tff.Type:
   )
 
 
-def element_structure(type_spec: tff.Type) -> Any:
+def element_structure(type_spec: tff.Type) -> aliases.Structure:
   """Returns the `element_spec` of a data set of elements of this type."""
   return tff.types.type_to_py_container(
     unflatten(leaf_specs(type_spec), type_spec), type_spec
@@ -210,7 +215,7 @@ def _sequence_flattener(type_spec: tff.SequenceType) -> '_Flattener':
   """Makes the function that flattens sequences of a type."""
   checked: set[str] = set()  # Checks equal data sets only once.
 
-  def flatten_sequence(value: Any, leaves: list[Any]) -> None:
+  def flatten_sequence(value: aliases.Value, leaves: aliases.Leaves) -> None:
     if isinstance(value, tf.Tensor):  # Of a graph that is being built.
       leaves.append(value)
       return
@@ -241,7 +246,7 @@ def _fits(shape: Sequence[int | None], expected: Sequence[int | None]) -> bool:
 
 
 # Takes a value and a list, and adds the value's leaves to the list.
-_Flattener = Callable[[Any, list[Any]], None]
+_Flattener = Callable[[aliases.Value, aliases.Leaves], None]
 
 
 @functools.cache
@@ -262,7 +267,7 @@ def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
     names = _names(type_spec)
     children = [_flattener(child, stacked) for child in _children(type_spec)]
 
-    def flatten_struct(value: Any, leaves: list[Any]) -> None:
+    def flatten_struct(value: aliases.Value, leaves: aliases.Leaves) -> None:
       for element, child in zip(_elements(value, names), children):
         child(element, leaves)
 
@@ -270,13 +275,12 @@ def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
   if isinstance(type_spec, tff.SequenceType):
     return _sequence_flattener(type_spec)
 
-  tensor_type: Any = type_spec
-  dtype = tensor_type.dtype
-  expected: Any = tensor_type.shape
+  dtype = type_spec.dtype
+  expected = type_spec.shape
   if stacked and expected is not None:
     expected = [None, *expected]
 
-  def flatten_tensor(value: Any, leaves: list[Any]) -> None:
+  def flatten_tensor(value: aliases.Value, leaves: aliases.Leaves) -> None:
     if isinstance(value, tf.Variable):
       value = value.read_value()
     if isinstance(value, tf.Tensor) and value.dtype.as_numpy_dtype == dtype:
@@ -284,7 +288,7 @@ def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
     else:
       is_array = isinstance(value, (np.ndarray, np.generic))
       if not is_array or value.dtype != dtype:
-        value = _to_array(value, tensor_type)
+        value = _to_array(value, type_spec)
       shape = value.shape
     if expected is not None and not _fits(shape, expected):
       raise TypeError(f'Expected {type_spec}, got the shape {tuple(shape)}.')
@@ -293,7 +297,7 @@ def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
   return flatten_tensor
 
 
-def _to_array(value: Any, type_spec: tff.TensorType) -> Any:
+def _to_array(value: aliases.Value, type_spec: tff.TensorType) -> aliases.Leaf:
   """Converts a value to an array of the type that TFF allows it to have.
 
   Args:
@@ -306,7 +310,7 @@ def _to_array(value: Any, type_spec: tff.TensorType) -> Any:
   Raises:
     TypeError: If TFF does not accept the value for this type.
   """
-  dtype: Any = type_spec.dtype
+  dtype = type_spec.dtype
   is_text = np.issubdtype(dtype, np.str_)
   if isinstance(value, tf.Tensor):
     if is_text and value.dtype == tf.string:
@@ -326,8 +330,8 @@ def _to_array(value: Any, type_spec: tff.TensorType) -> Any:
 
 
 def flatten(
-  value: Any, type_spec: tff.Type, stacked: bool = False
-) -> list[Any]:
+  value: aliases.Value, type_spec: tff.Type, stacked: bool = False
+) -> aliases.Leaves:
   """Lists the leaves of a value, depth first.
 
   Args:
@@ -342,7 +346,7 @@ def flatten(
   Raises:
     TypeError: If TFF does not accept the value for the type.
   """
-  leaves: list[Any] = []
+  leaves: aliases.Leaves = []
   _flattener(type_spec, stacked)(value, leaves)
   return leaves
 
@@ -358,15 +362,16 @@ def leaf_specs(type_spec: tff.Type) -> list[tf.TensorSpec]:
     ]
   if isinstance(type_spec, tff.SequenceType):
     return [tf.TensorSpec([], tf.variant)]
-  tensor_type: Any = type_spec
-  return [tf.TensorSpec(tensor_type.shape, tensor_type.dtype)]
+  return [tf.TensorSpec(type_spec.shape, type_spec.dtype)]
 
 
-def unflatten(leaves: Sequence[Any], type_spec: tff.Type) -> Any:
+def unflatten(
+  leaves: Sequence[aliases.Leaf], type_spec: tff.Type
+) -> aliases.Value:
   """Undoes `flatten`; structs become `tff.structure.Struct`."""
   remaining = iter(leaves)
 
-  def build(type_spec: tff.Type) -> Any:
+  def build(type_spec: tff.Type) -> aliases.Value:
     type_spec = member(type_spec)
     if isinstance(type_spec, tff.StructType):
       return Struct(
@@ -401,7 +406,9 @@ def parts(type_spec: tff.Type | None) -> list[tff.Type]:
   return [type_spec]
 
 
-def split(value: Any, type_spec: tff.Type | None) -> list[Any]:
+def split(
+  value: aliases.Value, type_spec: tff.Type | None
+) -> list[aliases.Value]:
   """Splits a value into the values of the `parts` of its type."""
   if type_spec is None:
     return []
@@ -415,11 +422,11 @@ def split(value: Any, type_spec: tff.Type | None) -> list[Any]:
   return [value]
 
 
-def join(parts: Sequence[Any], type_spec: tff.Type) -> Any:
+def join(parts: Sequence[aliases.Value], type_spec: tff.Type) -> aliases.Value:
   """Undoes `split`; structs become `tff.structure.Struct`."""
   remaining = iter(parts)
 
-  def build(type_spec: tff.Type) -> Any:
+  def build(type_spec: tff.Type) -> aliases.Value:
     if isinstance(type_spec, tff.StructType):
       return Struct(
         [
@@ -433,7 +440,9 @@ def join(parts: Sequence[Any], type_spec: tff.Type) -> Any:
 
 
 @functools.cache
-def _builder(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
+def _builder(
+  type_spec: tff.Type,
+) -> Callable[[Iterator[aliases.Leaf]], aliases.Value]:
   """Makes the function that builds Python values of a type from their leaves.
 
   Args:
@@ -446,7 +455,7 @@ def _builder(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
   if isinstance(type_spec, tff.StructType):
     names = _names(type_spec)
     children = [_builder(child) for child in _children(type_spec)]
-    container: Any = type_spec.python_container
+    container = type_spec.python_container
     if container is None:
       container = collections.OrderedDict if any(names) else tuple
     if issubclass(container, dict):
@@ -470,7 +479,7 @@ def _builder(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
       next(leaves), structure
     )
 
-  def build_tensor(leaves: Iterator[Any]) -> Any:
+  def build_tensor(leaves: Iterator[aliases.Leaf]) -> aliases.Value:
     leaf = next(leaves)
     if isinstance(leaf, tf.Tensor):
       if not hasattr(leaf, 'numpy'):
@@ -486,7 +495,9 @@ def _builder(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
   return build_tensor
 
 
-def to_python(leaves: Sequence[Any], type_spec: tff.Type) -> Any:
+def to_python(
+  leaves: Sequence[aliases.Leaf], type_spec: tff.Type
+) -> aliases.Value:
   """Puts leaves, of one party or stacked, into the containers of their type."""
   return _builder(type_spec)(iter(leaves))
 
@@ -506,7 +517,9 @@ def without_clients(type_spec: tff.Type) -> tff.Type:
   return type_spec
 
 
-def join_python(parts: Sequence[Any], type_spec: tff.Type) -> Any:
+def join_python(
+  parts: Sequence[aliases.Value], type_spec: tff.Type
+) -> aliases.Value:
   """Puts Python values of the `parts` of a type in the type's containers."""
   return tff.types.type_to_py_container(
     join(parts, type_spec), without_clients(type_spec)

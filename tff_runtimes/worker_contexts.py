@@ -1,10 +1,10 @@
 """Execution contexts that run TFF computations on TFF's worker."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow_federated as tff
 
+from tff_runtimes import aliases
 from tff_runtimes import private_api
 
 _MAX_MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
@@ -20,7 +20,7 @@ CHANNEL_OPTIONS = (
 )
 
 
-def _with_client_lists(value: Any, value_type: tff.Type) -> Any:
+def _list_clients(value: aliases.Value, value_type: tff.Type) -> aliases.Value:
   """Turns the sequences of clients in an argument into lists, as TFF wants.
 
   Args:
@@ -43,7 +43,7 @@ def _with_client_lists(value: Any, value_type: tff.Type) -> Any:
     types = tff.structure.to_elements(value_type)
     if len(parts) == len(types):  # Otherwise TFF says what is wrong.
       return tff.structure.Struct(
-        (name, _with_client_lists(part, part_type))
+        (name, _list_clients(part, part_type))
         for (name, part), (_, part_type) in zip(parts, types)
       )
   return value
@@ -52,11 +52,13 @@ def _with_client_lists(value: Any, value_type: tff.Type) -> Any:
 class _WorkerContext(tff.framework.SyncExecutionContext):
   """An execution context that takes any sequence of clients."""
 
-  def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+  def invoke(
+    self, comp: tff.framework.ConcreteComputation, arg: aliases.Value
+  ) -> aliases.Value:
     """Runs a computation; TFF calls this."""
     parameter_type = comp.type_signature.parameter
     if parameter_type is not None:
-      arg = _with_client_lists(arg, parameter_type)
+      arg = _list_clients(arg, parameter_type)
     return super().invoke(comp, arg)
 
 

@@ -7,7 +7,6 @@ where such numbers are refused.
 
 from collections.abc import Collection, Mapping
 import pathlib
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,9 @@ import numpy.typing as npt
 _NUMBERS = 'biuf'
 
 
-def convert(values: Any, dtype: npt.DTypeLike, name: str) -> np.ndarray:
+def convert(
+  values: npt.ArrayLike, dtype: npt.DTypeLike, name: str
+) -> np.ndarray:
   """Makes an array of numbers without changing any of them.
 
   Only fractions may be rounded.

@@ -9,7 +9,7 @@ stack a whole cohort into one tensor.
 
 import collections
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -35,9 +35,9 @@ class ClientData(NamedTuple):
       not padding has a place with a mask of nearly 0.
   """
 
-  examples: collections.OrderedDict[str, Any]
-  indices: Any
-  mask: Any
+  examples: collections.OrderedDict[str, tf.Tensor | np.ndarray]
+  indices: tf.Tensor | np.ndarray
+  mask: tf.Tensor | np.ndarray
 
 
 def client_data_type(

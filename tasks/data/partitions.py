@@ -23,7 +23,6 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-from typing import Any
 
 import numpy as np
 
@@ -49,7 +48,7 @@ _MORE_THAN_LOGNORMAL = 5
 _MIN_OF_LOGNORMAL = 2
 
 
-def field(default: str, *columns: str) -> Any:
+def field(default: str, *columns: str) -> str:
   """Defines the setting `partition` of a task.
 
   Args:
@@ -68,14 +67,14 @@ def field(default: str, *columns: str) -> Any:
   )
 
 
-def num_clients_field(default: int) -> Any:
+def num_clients_field(default: int) -> int:
   """Defines the setting `num_clients` of a task."""
   return settings.field(
     default, 'The number of clients, if the partition is drawn.', minimum=1
   )
 
 
-def classes_field(default: int) -> Any:
+def classes_field(default: int) -> int:
   """Defines the setting `classes_per_client` of a task."""
   return settings.field(
     default,
@@ -84,7 +83,7 @@ def classes_field(default: int) -> Any:
   )
 
 
-def seed_field(default: int) -> Any:
+def seed_field(default: int) -> int:
   """Defines the setting `partition_seed` of a task."""
   return settings.field(
     default,

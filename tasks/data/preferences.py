@@ -11,7 +11,6 @@ of the other users follow from the shares of the types.
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -275,7 +274,7 @@ def make_task(
   def load(client_id: str, part: str) -> populations.Examples:
     return data.examples(splits[client_id][part])
 
-  made: Any = silos.make_lazy_populations(
+  made = silos.make_lazy_populations(
     add(preference_settings.users, data.sources, preference_settings.reuse),
     load,
     {
@@ -284,9 +283,9 @@ def make_task(
     },
   )
   if preference_settings.hold_out == 'clients':
-    for which in ('validation', 'test'):
-      ids = add(preference_settings.held_out_users, data.held_out, True)
-      made[which] = _sets(ids, load)
+    held_out_users = preference_settings.held_out_users
+    made['validation'] = _sets(add(held_out_users, data.held_out, True), load)
+    made['test'] = _sets(add(held_out_users, data.held_out, True), load)
     made['cross_silo'] = False
   names = tuple(map(str, range(len(data.shares))))
   return task.Task(

@@ -1,7 +1,6 @@
 """Two planted groups of clients, one of which has its images upside down."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from tasks import task
 UPRIGHT, ROTATED = 'upright', 'rotated'
 
 
-def field() -> Any:
+def field() -> bool:
   """Defines the setting `rotate_half` of a task."""
   return settings.field(
     False,

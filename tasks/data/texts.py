@@ -10,10 +10,11 @@ import dataclasses
 import gzip
 import json
 import pathlib
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from base import aliases
 from tasks.data import downloads
 from tasks.data import files
 from tasks.data import populations
@@ -208,7 +209,7 @@ def open_lines(path: pathlib.Path) -> Iterator[Iterator[str]]:
     yield iter(file)
 
 
-def load_json(path: pathlib.Path) -> Any:
+def load_json(path: pathlib.Path) -> aliases.Json:
   """Loads a file of JSON, which may be compressed; see `files.reading`."""
   packed = path.read_bytes()
   if path.suffix == '.gz':
@@ -217,7 +218,10 @@ def load_json(path: pathlib.Path) -> Any:
 
 
 def read_json_lines(
-  path: pathlib.Path, parse: Callable[[Any], _T], what: str, advice: str
+  path: pathlib.Path,
+  parse: Callable[[aliases.Json], _T],
+  what: str,
+  advice: str,
 ) -> Iterator[_T]:
   """Reads a file of lines of JSON, which may be compressed.
 
@@ -240,7 +244,7 @@ def read_json_lines(
       yield parsed
 
 
-def text_fields(found: Any, names: Sequence[str]) -> list[str]:
+def text_fields(found: aliases.Json, names: Sequence[str]) -> list[str]:
   """Returns the texts with these names, or raises a `ValueError`."""
   if not isinstance(found, Mapping):
     raise ValueError('no object')

@@ -77,8 +77,8 @@ class DatabaseClients:
 
 
 def query(
-  path: pathlib.Path, sql: str, values: Sequence[Any] = ()
-) -> list[Any]:
+  path: pathlib.Path, sql: str, values: Sequence[str | int] = ()
+) -> list[tuple[Any, ...]]:
   """Finds rows of a database.
 
   Each query opens the database again, so that threads share nothing. This takes
@@ -147,7 +147,7 @@ def open_database(
 def open_splits(
   name: str,
   data_dir: str | None,
-  load_data: Callable[..., Any],
+  load_data: Callable[..., object],
   splits: Sequence[str],
   features: Mapping[str, tf.io.FixedLenFeature],
 ) -> list[DatabaseClients]:

@@ -20,15 +20,19 @@ in any program that uses the model:
 
 from collections.abc import Callable, Sequence
 import math
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
+from base import aliases
 from tasks.models import models
 
 # Maps the gradient by a function's result to the gradients by its arguments.
-Gradient = Callable[[tf.Tensor], Any]
+Gradient = Callable[[tf.Tensor], aliases.Structure]
+
+# 'VALID', 'SAME', or the rows before and after each axis.
+Padding: TypeAlias = str | Sequence[Sequence[int]]
 
 
 def glorot_uniform(seed: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
@@ -167,7 +171,7 @@ def convolve(
   kernel: tf.Tensor,
   bias: tf.Tensor,
   x: tf.Tensor,
-  padding: Any,
+  padding: Padding,
   strides: int | Sequence[int],
 ) -> tf.Tensor:
   """Convolves images with a kernel of any stride, without probes."""
@@ -324,7 +328,7 @@ def group_norm(
 def look_up(table: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
   """Returns rows of a table of embeddings; the gradient is dense."""
 
-  def gradient(upstream: tf.Tensor) -> tuple[Any, ...]:
+  def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
     return (
       tf.math.unsorted_segment_sum(upstream, rows, table.shape[0]),
       None,

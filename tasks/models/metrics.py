@@ -8,9 +8,10 @@ and the sums over a group of clients the group's metric.
 from collections.abc import Callable
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
+
+from base import aliases
 
 # A further statistic: the number of examples whose loss is not finite. A client
 # with such an example has no metrics, because argmax returns 0 for NaN, so that
@@ -30,8 +31,8 @@ class Metric:
     range: The lowest and the highest value that the metric can have.
   """
 
-  value: Callable[[Any], np.ndarray]
-  weight: Callable[[Any], np.ndarray]
+  value: Callable[[aliases.Structure], np.ndarray]
+  weight: Callable[[aliases.Structure], np.ndarray]
   range: tuple[float, float] = (-math.inf, math.inf)
 
 

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 import dataclasses
 import functools
 import hashlib
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
+from base import aliases
 from tasks.models import metrics
 from tasks.models import protections
 
@@ -26,7 +27,9 @@ Batch = Mapping[str, tf.Tensor]
 # For each metric, the statistics of each example of a batch: tensors whose
 # first axis is the examples, to be added up over examples, batches and clients.
 # `tasks.models.metrics` makes the metric of their sums.
-Statistics = collections.OrderedDict[str, Any]
+Statistics = collections.OrderedDict[str, aliases.Structure]
+# What a model computes from a representation, for each entry of a batch.
+Scores: TypeAlias = aliases.Structure
 
 # The part with a client's vector, which is one weight, and the other parts.
 CLIENT, ENCODER, HEAD = 'client', 'encoder', 'head'
@@ -190,7 +193,7 @@ class Model(abc.ABC):
     """Represents the entries of a batch, `[entries, dimension]`."""
 
   @abc.abstractmethod
-  def decide(self, weights: Weights, features: tf.Tensor) -> Any:
+  def decide(self, weights: Weights, features: tf.Tensor) -> Scores:
     """Scores entries, given their representation by `encode`.
 
     It needs no weight of the encoder, so that several heads can share one
@@ -205,10 +208,10 @@ class Model(abc.ABC):
     """
 
   @abc.abstractmethod
-  def score_loss(self, scores: Any, batch: Batch) -> tf.Tensor:
+  def score_loss(self, scores: Scores, batch: Batch) -> tf.Tensor:
     """Returns the loss of each example, `[batch]`, given entries' scores."""
 
-  def predict(self, scores: Any) -> tf.Tensor:
+  def predict(self, scores: Scores) -> tf.Tensor:
     """Predicts the number or the class, an integer, of each entry.
 
     Args:
@@ -216,7 +219,7 @@ class Model(abc.ABC):
     """
     return scores
 
-  def predict_softly(self, scores: Any) -> tf.Tensor:
+  def predict_softly(self, scores: Scores) -> tf.Tensor:
     """Makes predictions that can be averaged with others.
 
     Args:
@@ -275,7 +278,7 @@ class Model(abc.ABC):
     """Returns the weight of each example in the mean loss, `[batch]`."""
     return tf.ones(tf.shape(next(iter(batch.values())))[:1])
 
-  def scores(self, weights: Weights, batch: Batch) -> Any:
+  def scores(self, weights: Weights, batch: Batch) -> Scores:
     """Scores the entries of a batch."""
     return self.decide(weights, self.encode(weights, batch))
 
@@ -293,7 +296,7 @@ class Model(abc.ABC):
     """Computes the statistics of each example; the loss is not among them."""
     return self.judge_scores(self.scores(weights, batch), batch)
 
-  def judge_scores(self, scores: Any, batch: Batch) -> Statistics:
+  def judge_scores(self, scores: Scores, batch: Batch) -> Statistics:
     """Computes each example's statistics from the scores of its entries."""
     return self.prediction_statistics(self.predict(scores), batch)
 
@@ -444,19 +447,19 @@ class AppendedVector(Model):
     )
     return tf.concat([features, vectors], axis=1)
 
-  def decide(self, weights: Weights, features: tf.Tensor) -> Any:
+  def decide(self, weights: Weights, features: tf.Tensor) -> Scores:
     encoded, vectors = features[:, : -self.size], features[:, -self.size :]
     return self._inner.decide(weights, encoded) + tf.tensordot(
       vectors, weights['vector_kernel'], 1
     )
 
-  def score_loss(self, scores: Any, batch: Batch) -> tf.Tensor:
+  def score_loss(self, scores: Scores, batch: Batch) -> tf.Tensor:
     return self._inner.score_loss(scores, batch)
 
-  def predict(self, scores: Any) -> tf.Tensor:
+  def predict(self, scores: Scores) -> tf.Tensor:
     return self._inner.predict(scores)
 
-  def predict_softly(self, scores: Any) -> tf.Tensor:
+  def predict_softly(self, scores: Scores) -> tf.Tensor:
     return self._inner.predict_softly(scores)
 
   def prediction_statistics(
@@ -464,7 +467,7 @@ class AppendedVector(Model):
   ) -> Statistics:
     return self._inner.prediction_statistics(predicted, batch)
 
-  def judge_scores(self, scores: Any, batch: Batch) -> Statistics:
+  def judge_scores(self, scores: Scores, batch: Batch) -> Statistics:
     return self._inner.judge_scores(scores, batch)
 
   def likelihood_statistics(
@@ -493,7 +496,7 @@ def mix_in(mixin: type, model: Model) -> Model:
     mixin: The class, whose methods can call those of the model by `super`.
     model: The model.
   """
-  kind: Any = type(mixin.__name__, (mixin, type(model)), {})
+  kind: type[Model] = type(mixin.__name__, (mixin, type(model)), {})
   mixed: Model = kind(
     **{
       field.name: getattr(model, field.name)

@@ -14,7 +14,7 @@ import abc
 import collections
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -75,7 +75,7 @@ def _cross_entropy(
   log_normalizer = tf.reduce_max(logits, axis=1) - tf.math.log(largest)
   loss = log_normalizer - tf.gather(logits, words, batch_dims=1)
 
-  def gradient(upstream: tf.Tensor) -> tuple[Any, ...]:
+  def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
     rows = tf.range(tf.shape(words)[0])
     dlogits = tf.tensor_scatter_nd_sub(
       probabilities,
@@ -181,7 +181,9 @@ class NextWordModel(models.Model):
   def metrics(self) -> Mapping[str, metrics.Metric]:
     return {'accuracy': metrics.SHARE, 'perplexity': metrics.PERPLEXITY}
 
-  def judge_scores(self, scores: Any, batch: models.Batch) -> models.Statistics:
+  def judge_scores(
+    self, scores: models.Scores, batch: models.Batch
+  ) -> models.Statistics:
     return collections.OrderedDict(
       **self.prediction_statistics(self.predict(scores), batch),
       **self.likelihood_statistics(self.log_likelihood(scores, batch), batch),

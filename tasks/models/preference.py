@@ -11,7 +11,6 @@ import collections
 from collections.abc import Mapping
 import dataclasses
 import math
-from typing import Any
 
 import tensorflow as tf
 
@@ -28,7 +27,7 @@ _ONE_ABOVE_AND_BELOW = [[0, 0], [1, 1], [0, 0], [0, 0]]
 
 
 def _convolve(
-  weights: models.Weights, layer: str, x: tf.Tensor, padding: Any
+  weights: models.Weights, layer: str, x: tf.Tensor, padding: layers.Padding
 ) -> tf.Tensor:
   """Convolves images with the kernel of a layer, of stride 2."""
   kernel, bias = weights[f'{layer}_kernel'], weights[f'{layer}_bias']

@@ -1,7 +1,10 @@
 """The protection of a client's examples in the gradients of a model."""
 
 import dataclasses
-from typing import Any
+
+import tensorflow as tf
+
+from base import aliases
 
 # The fields that are in a client's attribute, in its order.
 NUMBERS = ('clip', 'noise', 'batch_size', 'most_loss', 'choice_noise')
@@ -26,11 +29,11 @@ class Protection:
       must differ in their part or step, or they would have the same noise.
   """
 
-  clip: Any = None
-  noise: Any = None
-  batch_size: Any = None
-  most_loss: Any = None
-  choice_noise: Any = None
-  seed: Any = None
-  part: Any = 0
-  step: Any = 0
+  clip: tf.Tensor | None = None
+  noise: tf.Tensor | None = None
+  batch_size: tf.Tensor | None = None
+  most_loss: tf.Tensor | None = None
+  choice_noise: tf.Tensor | None = None
+  seed: aliases.Seed = None
+  part: int | tf.Tensor = 0
+  step: int | tf.Tensor = 0

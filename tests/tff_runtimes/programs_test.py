@@ -42,12 +42,6 @@ def test_an_array_becomes_a_tensor():
   assert isinstance(tensor, tf.Tensor)
 
 
-def test_a_row_is_gathered():
-  table = tf.constant([[1, 2], [3, 4]])
-  row = programs.gather_row(table, tf.constant(1))
-  np.testing.assert_array_equal(row, [3, 4])
-
-
 def test_a_traced_function_takes_tensors_and_arrays():
   specs = [tf.TensorSpec([], tf.int32), [tf.TensorSpec([], tf.float32)]]
   function = programs.TracedFunction(
@@ -80,10 +74,10 @@ def test_the_pieces_make_a_round(program):
     aggregates = program.accumulate_function(0)({}, reads, aggregates, added)
   server |= program.server_function(1)(arguments, server, aggregates)
   (name,) = program.stages[0].keep
-  kept = programs.ClientLeaves([first[name], second[name]])
+  kept = programs.ClientRows([first[name], second[name]])
   total, products = program.result(arguments, server, {name: kept})
   np.testing.assert_array_equal(total, [14])
-  np.testing.assert_array_equal(products.leaves, [[6], [8]])
+  np.testing.assert_array_equal(products.rows, [[6], [8]])
 
 
 def test_over_no_clients_the_aggregates_are_zero(program):

@@ -243,9 +243,9 @@ def test_stages_that_depend_on_each_other_run_stacked(center, size):
   clients = clients[:size]
   np.testing.assert_allclose(mean, [3 * clients.mean()], rtol=1e-6)
   np.testing.assert_allclose(
-    centered.leaves, [3 * (clients - clients.mean())], rtol=1e-6
+    centered.columns, [3 * (clients - clients.mean())], rtol=1e-6
   )
-  assert centered.stacked == size
+  assert centered.size == size
 
 
 def test_cohorts_of_many_sizes_need_few_programs():
@@ -264,4 +264,4 @@ def test_rows_without_a_client_change_nothing(center):
     2, dict(part0=[np.float32(1)]), dict(part1=[clients])
   )
   assert mean == [1.5]
-  np.testing.assert_array_equal(centered.leaves, [[-0.5, 0.5]])
+  np.testing.assert_array_equal(centered.columns, [[-0.5, 0.5]])

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import json
 import pathlib
-from typing import Any
 
+from base import aliases
 from tasks.data import files
 from tasks.data.tables import table_features
 
@@ -46,7 +46,7 @@ class Encoding:
   columns: Sequence[table_features.Column] = ()
   names: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
-  def to_dict(self) -> dict[str, Any]:
+  def to_dict(self) -> dict[str, aliases.Json]:
     """Writes it for JSON, with a name for each input of a row."""
     return {
       'inputs': table_features.input_names(self.columns),

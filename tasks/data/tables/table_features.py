@@ -13,13 +13,14 @@ applied to the columns of another table.
 from collections.abc import Sequence
 import dataclasses
 import pathlib
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import scipy.sparse
 from sklearn.feature_extraction import text
 
+from base import aliases
 from base import errors
 from base import settings
 from base import words
@@ -239,24 +240,25 @@ class Text:
     made.told[self.column] = told
 
 
-Column = Number | Category | Text
-_KINDS: dict[str, Any] = {
+Column: TypeAlias = Number | Category | Text
+# The values of all rows in a column of numbers, categories or texts.
+_Values: TypeAlias = Any
+_KINDS: dict[str, type[Column]] = {
   Number.kind: Number,
   Category.kind: Category,
   Text.kind: Text,
 }
 
 
-def to_dict(column: Column) -> dict[str, Any]:
+def to_dict(column: Column) -> dict[str, aliases.Json]:
   """Writes how a column is encoded, for JSON."""
   return {'kind': column.kind, **dataclasses.asdict(column)}
 
 
-def from_dict(values: dict[str, Any]) -> Column:
+def from_dict(values: dict[str, aliases.Json]) -> Column:
   """Reads what `to_dict` wrote; raises any exception if it is damaged."""
   values = dict(values)
-  column: Column = _KINDS[values.pop('kind')](**values)
-  return column
+  return _KINDS[values.pop('kind')](**values)
 
 
 def input_names(columns: Sequence[Column]) -> list[str]:
@@ -394,7 +396,7 @@ def _make_text(name: str, how: FeatureSettings) -> Text:
 
 def _fit_column(
   table: table_files.Table, name: str, how: FeatureSettings, train: np.ndarray
-) -> tuple[Column, Any]:
+) -> tuple[Column, _Values]:
   """Fits how a column becomes inputs; also returns its values."""
   if name in how.text_columns:
     made = _make_text(name, how)
@@ -451,6 +453,6 @@ def encode(table: table_files.Table, columns: Sequence[Column]) -> Features:
   """
   made = Features()
   for column in columns:
-    values: Any = column.read(table)
+    values: _Values = column.read(table)
     column.encode(values, made)
   return made

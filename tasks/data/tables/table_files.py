@@ -22,7 +22,7 @@ import gzip
 import io
 import json
 import pathlib
-from typing import IO, Any, TextIO
+from typing import TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -41,9 +41,8 @@ def _open_text(path: pathlib.Path) -> TextIO:
   return io.TextIOWrapper(_open(path), encoding='utf-8-sig', newline='')
 
 
-def _open(path: pathlib.Path) -> IO[bytes]:
-  opened: Any = gzip.open(path) if path.suffix == _GZ else path.open('rb')
-  return opened
+def _open(path: pathlib.Path) -> gzip.GzipFile | io.BufferedReader:
+  return gzip.open(path) if path.suffix == _GZ else path.open('rb')
 
 
 def _csv_rows(
@@ -196,11 +195,10 @@ class _Format:
 
 
 def _delimited(delimiter: str) -> _Format:
-  known: dict[str, Any] = {'delimiter': delimiter}
   return _Format(
-    functools.partial(_read_csv, **known),
-    functools.partial(_explain_csv, **known),
-    functools.partial(_line_of_csv, **known),
+    functools.partial(_read_csv, delimiter=delimiter),
+    functools.partial(_explain_csv, delimiter=delimiter),
+    functools.partial(_line_of_csv, delimiter=delimiter),
   )
 
 
