@@ -10,5 +10,5 @@ from typing import Any, TypeAlias
 Structure: TypeAlias = Any
 # Two int32, from which all that is random follows.
 Seed: TypeAlias = Any
-# What a text of JSON has: objects, arrays, texts, numbers, true, false, null.
+# What a text of JSON or TOML has: objects, arrays, texts, numbers, true, null.
 Json: TypeAlias = Any

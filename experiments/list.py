@@ -32,7 +32,7 @@ _OVERVIEWS = {
   'methods': overviews.methods,
   'tasks': overviews.tasks,
   'presets': overviews.presets,
-  'tables': overviews.tables,
+  'tables': overviews.published_tables,
   'privacy': overviews.privacy_ways,
 }
 # The topics that need a name, and the names that they have.

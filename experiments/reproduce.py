@@ -19,20 +19,16 @@ from experiments.command_line import stopping
 if __name__ == '__main__':
   stopping.listen()  # Before the other imports, which take a while.
 
-import dataclasses
-
 from absl import flags
 
 from base import errors
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import shared_flags
-from experiments.reproduction import curves
-from experiments.reproduction import published_tables
-from experiments.reproduction import reruns
+from experiments.reproduction import tables
 from experiments.sweeps import launchers
 
-_NAMES = sorted((*published_tables.table_names(), *curves.table_names()))
+_NAMES = tables.names()
 
 _TABLE = flags.DEFINE_string('table', None, f'The table: {", ".join(_NAMES)}.')
 _BEST = flags.DEFINE_bool(
@@ -77,18 +73,11 @@ _LAUNCHER = launchers.define_flags()
 def _main() -> int:
   if _TABLE.value is None:
     raise errors.UserError(f'Name a table with --table: {", ".join(_NAMES)}.')
-  if _TABLE.value not in _NAMES:
-    raise errors.unknown('table', _TABLE.value, _NAMES)
+  table = tables.read(_TABLE.value)
   json_file = paths.new_file('json', _JSON.value)
   name = f'{_TABLE.value}{"-best" if _BEST.value else ""}'
   folder = paths.user_path(_OUTPUT_DIR.value or f'results/{name}')
-  rerun = reruns.Rerun(
-    json_file,
-    folder,
-    paths.data_folder(_DATA_DIR.value),
-    _LAUNCHER(),
-    _DRY_RUN.value,
-  )
+  data_dir, launcher = paths.data_folder(_DATA_DIR.value), _LAUNCHER()
   settings = {}
   if _WEIGHTS.value is not None:
     # A relative path would start at the folder of the data.
@@ -99,22 +88,20 @@ def _main() -> int:
         ' or make some with the program pretrain.'
       )
     settings['task.weights'] = str(weights)
-  changes = _REPEATS.value, settings
-  if _TABLE.value in curves.table_names():
-    for name, is_given in (('best', _BEST.value), ('row', _ROWS.value)):
-      if is_given:
-        raise errors.UserError(
-          f'--{name}: {_TABLE.value} has curves, which show every point. Leave'
-          ' the flag out.'
-        )
-    drawn = curves.read(_TABLE.value)
-    drawn = dataclasses.replace(drawn, grid=drawn.grid.changed(*changes))
-    return launch.load('experiments.reproduction.curve_reproduction').main(
-      drawn, rerun
-    )
-  table = published_tables.read(_TABLE.value).changed(*changes, _ROWS.value)
-  return launch.load('experiments.reproduction.reproduction').main(
-    table, _BEST.value, rerun
+  for name, is_given in (('best', _BEST.value), ('row', _ROWS.value)):
+    if is_given and table.axes is not None:
+      raise errors.UserError(
+        f'--{name}: {_TABLE.value} has curves, which show every point. Leave'
+        ' the flag out.'
+      )
+  return launch.load('experiments.reproduction.reruns').main(
+    table.changed(_REPEATS.value, settings, _ROWS.value),
+    _BEST.value,
+    folder,
+    json_file,
+    data_dir,
+    launcher,
+    _DRY_RUN.value,
   )
 
 

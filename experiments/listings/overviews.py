@@ -17,8 +17,7 @@ from algorithms import registry as algorithm_registry
 from base import settings
 from experiments.configuration import user_settings
 from experiments.listings import layout
-from experiments.reproduction import curves
-from experiments.reproduction import published_tables
+from experiments.reproduction import tables
 from personalization.privacy import ways
 from tasks import registry as task_registry
 
@@ -110,14 +109,12 @@ def preset(name: str) -> Iterator[str]:
   yield user_settings.find_preset(name).read_text('utf-8').rstrip()
 
 
-def tables() -> Iterator[str]:
+def published_tables() -> Iterator[str]:
   """Lists the published tables and curves that come with the code."""
-  titles = {
-    name: published_tables.read(name).title
-    for name in published_tables.table_names()
-  } | {name: curves.read(name).title for name in curves.table_names()}
   yield 'Published tables and curves: experiments:reproduce --table=NAME'
-  yield from layout.column(sorted(titles.items()))
+  yield from layout.column(
+    (name, tables.read(name).title) for name in tables.names()
+  )
 
 
 def privacy_ways() -> Iterator[str]:
@@ -130,7 +127,7 @@ def privacy_ways() -> Iterator[str]:
 
 def everything() -> Iterator[str]:
   """Lists everything."""
-  for overview in (methods, tasks, presets, tables, privacy_ways):
+  for overview in (methods, tasks, presets, published_tables, privacy_ways):
     yield from overview()
     yield ''
   yield 'Settings with help, default and range: list method ditto, list task'

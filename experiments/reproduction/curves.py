@@ -1,106 +1,160 @@
-"""The published curves that come with the code, each in a TOML file.
+"""Published curves run again, as figures and a table.
 
-The file is that of a grid, see `grid_file`, and says how its points are drawn:
-a metric of each method against one of its settings, in a figure for each of
-some tasks. If the setting is noise, the ε of a larger population is shown, too.
+The points of a grid are drawn as a metric of each method against one of their
+settings, in a figure for each of some tasks. If the setting is noise, the ε of
+a larger population is shown, too.
 """
 
-from collections.abc import Mapping
-import dataclasses
+from collections.abc import Mapping, Sequence
+import math
 import pathlib
-import tomllib
-from typing import Any
 
-from base import errors
-from experiments.sweeps import grid_file
+from experiments.command_line import terminal
+from experiments.configuration import configs
+from experiments.reporting.plots import method_plots
+from experiments.reporting.plots import style
+from experiments.reproduction import figures
+from experiments.reproduction import tables
+from experiments.sweeps import captions
+from experiments.sweeps import grid_results
+from experiments.sweeps import grids
+from personalization.privacy import accounting
 
-_CURVES = pathlib.Path(__file__).parents[1] / 'tables' / 'curves'
-
-
-def table_names() -> tuple[str, ...]:
-  """Lists the curves that come with the code."""
-  return tuple(sorted(path.stem for path in _CURVES.glob('*.toml')))
-
-
-@dataclasses.dataclass(frozen=True)
-class Curve:
-  """A curve of each method.
-
-  Attributes:
-    metric: The metric of the test clients.
-    of: 'personal' for the models that are chosen, 'global' for those before.
-  """
-
-  metric: str
-  of: str
+# For each figure and curve, each method's values over x, those of all repeats.
+_Drawn = Mapping[tuple[str, str], dict[str, dict[float, list[float]]]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Population:
-  """Clients that a private training is extrapolated to.
-
-  A round of n clients with noise z on their sum is taken for one of n' with
-  noise z n' / n, whose mean has the same noise (McMahan et al. 2018).
-
-  Attributes:
-    num_clients: The clients that could take part.
-    clients_per_round: n', the clients that a round is expected to have.
-  """
-
-  num_clients: int
-  clients_per_round: int
-
-
-@dataclasses.dataclass(frozen=True)
-class CurveTable:
-  """Published curves.
-
-  Attributes:
-    title: Their title.
-    x: The setting on the x axis.
-    x_label: The label of the x axis.
-    curves: The curves in each figure, by name.
-    figures: The settings that the points of a figure have, by its name.
-    grid: The points.
-    most: The value of x that is drawn at 1; None if x is drawn as it is.
-    population: The population that private trainings are extrapolated to, if
-      they are.
-  """
-
-  title: str
-  x: str
-  x_label: str
-  curves: Mapping[str, Curve]
-  figures: Mapping[str, Mapping[str, Any]]
-  grid: grid_file.GridFile
-  most: float | None = None
-  population: Population | None = None
-
-  def place(self, point: grid_file.Point) -> tuple[str, float]:
-    """Returns the figure of a point, and where it is on the x axis."""
-    settings_of_point = {**point.settings, **point.values}
-    (figure,) = (
-      name
-      for name, settings in self.figures.items()
-      if settings.items() <= settings_of_point.items()
-    )
-    return figure, settings_of_point[self.x] / (self.most or 1)
-
-
-def read(name: str) -> CurveTable:
-  """Reads curves; raises a `UserError` if there are none of that name."""
-  if name not in table_names():
-    raise errors.unknown('table', name, table_names())
-  contents = tomllib.loads((_CURVES / f'{name}.toml').read_text('utf-8'))
-  curves = {
-    name: Curve(**curve) for name, curve in contents.pop('curves').items()
+def collect(
+  axes: tables.Axes, results: Sequence[grid_results.PointResult]
+) -> _Drawn:
+  """Collects the values to draw, from the points that are finished."""
+  drawn: _Drawn = {
+    (figure, curve): {} for figure in axes.figures for curve in axes.curves
   }
-  keys = ('title', 'x', 'x_label', 'figures', 'most')
-  named = {key: contents.pop(key) for key in keys if key in contents}
-  population = contents.pop('population', None)
-  return CurveTable(
-    curves=curves,
-    population=population and Population(**population),
-    grid=grid_file.parse(contents, name),
-    **named,
+  for result in results:
+    figure, x = axes.place(result.point)
+    for curve, (metric, models) in axes.curves.items():
+      values = [record['means'][metric][models] for record in result.records]
+      if values and None not in values:
+        drawn[figure, curve].setdefault(result.point.name, {})[x] = values
+  return drawn
+
+
+def extrapolate(table: tables.Table, axes: tables.Axes) -> dict[float, float]:
+  """Computes the ε that a larger population would have with each noise.
+
+  It has as many rounds as the points, its clients are drawn by Poisson
+  sampling, and δ is N^-1.1.
+
+  Args:
+    table: The curves.
+    axes: How they are drawn. Without a `population`, no ε is computed.
+
+  Returns:
+    {x: ε}.
+  """
+  epsilons: dict[float, float] = {}
+  if axes.population is None:
+    return epsilons
+  total, per_round = axes.population
+  grid = table.whole
+  for point in grid.points:
+    _, noise = axes.place(point)
+    if noise not in epsilons:
+      config = configs.resolve(grid.request(point, grid.repeats[0]))
+      epsilons[noise], _ = accounting.epsilon(
+        accounting.poisson(
+          noise, per_round / total, config.training.total_rounds
+        ),
+        accounting.default_delta(total),
+      )
+  return epsilons
+
+
+def make_rows(
+  drawn: _Drawn, epsilons: Mapping[float, float]
+) -> dict[str, dict[str, float | None]]:
+  """Makes a row for each figure, curve and x.
+
+  Args:
+    drawn: The values that are drawn.
+    epsilons: The ε of each x, if x is noise.
+
+  Returns:
+    {row: {method: the mean over the repeats}}, and 'epsilon', which is None
+    where nothing is private.
+  """
+  rows: dict[str, dict[str, float | None]] = {}
+  for (figure, curve), methods in drawn.items():
+    for x in sorted({x for by_x in methods.values() for x in by_x}):
+      row = rows[f'{figure} {curve} {x:g}'] = {}
+      if x in epsilons:
+        finite = math.isfinite(epsilons[x])
+        row['epsilon'] = epsilons[x] if finite else None
+      for method, by_x in methods.items():
+        if x in by_x:
+          row[method] = sum(by_x[x]) / len(by_x[x])
+  return rows
+
+
+def _texts(row: Mapping[str, float | None]) -> dict[str, str]:
+  """Writes the numbers of a row, by what they are."""
+  texts = {}
+  for name, value in row.items():
+    if name == 'epsilon':
+      texts['ε, extrapolated'] = '∞' if value is None else f'{value:.3g}'
+    else:
+      texts[name] = f'{value:.5f}'
+  return texts
+
+
+def draw(
+  axes: tables.Axes,
+  methods: Mapping[str, Mapping[float, list[float]]],
+  epsilons: Mapping[float, float],
+  metric: str,
+  higher_is_better: bool,
+) -> style.Figure:
+  """Draws methods over noise with its ε, a share, or another number."""
+  label = axes.label
+  if epsilons:
+    label += ', and ε extrapolated'
+    ticks = {
+      x: f'{x:g}\n{epsilon:.3g}'.replace('inf', '∞')
+      for x, epsilon in epsilons.items()
+    }
+  elif axes.most is not None:
+    return method_plots.fractions(methods, label, metric, higher_is_better)
+  else:
+    ticks = {x: f'{x:g}' for by_x in methods.values() for x in by_x}
+  return method_plots.against(methods, label, ticks, metric, higher_is_better)
+
+
+def show(
+  table: tables.Table, grid: grids.Grid, folder: pathlib.Path
+) -> dict[str, dict[str, float | None]]:
+  """Draws and prints the curves of a grid; returns their rows."""
+  axes = table.axes
+  assert axes is not None
+  results = grid.results()
+  drawn = collect(axes, results)
+  for line in grid.diverged():
+    terminal.say(line)
+  epsilons = extrapolate(table, axes)
+  higher_is_better = any(
+    record['higher_is_better']
+    for result in results
+    for record in result.records
   )
+  for (figure, curve), methods in drawn.items():
+    metric = f'{axes.curves[curve][0].replace("parent_", "")}, {curve}'
+    drawing = draw(axes, methods, epsilons, metric, higher_is_better)
+    style.add_caption(drawing, captions.of_points(table.title, results))
+    style.save(drawing, folder / 'plots', f'{figure}_{curve}')
+  rows = make_rows(drawn, epsilons)
+  figures.print_table(
+    table.title,
+    {name: _texts(row) for name, row in rows.items()},
+    corner=f'figure, curve, {axes.label}',
+  )
+  return rows

@@ -1,61 +1,53 @@
-"""Reruns of published tables and curves."""
+"""A published table or curves, run again."""
 
-from collections.abc import Callable, Mapping
-import dataclasses
 import json
 import pathlib
 import time
-from typing import Any
 
-from experiments.command_line import launch
+from base import errors
 from experiments.command_line import terminal
 from experiments.reporting import folders
-from experiments.sweeps import grid_file
+from experiments.reproduction import kinds
+from experiments.reproduction import tables
+from experiments.sweeps import grids
 from experiments.sweeps import launching
 
 
-@dataclasses.dataclass(frozen=True)
-class Rerun:
-  """Runs the grid of a published table, or of published curves, again.
+def main(
+  table: tables.Table,
+  only_best: bool,
+  folder: pathlib.Path,
+  json_file: pathlib.Path | None,
+  data_dir: str | None,
+  launcher: launching.Launcher,
+  is_dry_run: bool,
+) -> int:
+  """Runs a table again and shows it; returns the exit status.
 
-  Attributes:
-    json_file: The file to write our and the published figures to, if any.
+  Args:
+    table: The table.
+    only_best: Whether to run only the points that were found best before.
     folder: The folder of the results.
+    json_file: The file to write our and the published figures to, if any.
     data_dir: The folder of the data sets.
     launcher: Starts the workers.
     is_dry_run: Whether to only list the points and estimate the time.
   """
-
-  json_file: pathlib.Path | None
-  folder: pathlib.Path
-  data_dir: str | None
-  launcher: launching.Launcher
-  is_dry_run: bool
-
-  def carry_out(
-    self, contents: grid_file.GridFile, show: Callable[..., Mapping[str, Any]]
-  ) -> int:
-    """Runs a grid and shows its results; returns the exit status.
-
-    Args:
-      contents: The grid.
-      show: Shows the results of a `grids.Grid`, and returns its figures.
-    """
-    start = time.monotonic()
-    # Imported late, as wrong flags are answered at once.
-    grid = launch.load('experiments.sweeps.grids').open_grid(
-      contents, self.folder, self.data_dir, self.launcher
+  start = time.monotonic()
+  contents = table.best if only_best else table.whole
+  if contents is None:
+    raise errors.UserError(
+      '--best: which points are the best of this table is not known yet. Leave'
+      ' the flag out to run all of its points.'
     )
-    if self.is_dry_run:
-      grid.dry_run()
-      return 0
-    num_failed = grid.carry_out()
-    figures = show(grid)
-    if self.json_file:
-      folders.write(self.json_file, json.dumps(figures, indent=2) + '\n')
-    duration = terminal.duration(time.monotonic() - start)
-    terminal.say(
-      f'Written to {self.folder}, in {duration} with {self.launcher}.'
-    )
-    status: int = grid.exit_status(num_failed)
-    return status
+  grid = grids.open_grid(contents, folder, data_dir, launcher)
+  if is_dry_run:
+    grid.dry_run()
+    return 0
+  num_failed = grid.carry_out()
+  figures = kinds.SHOW[table.kind](table, grid, folder)
+  if json_file:
+    folders.write(json_file, json.dumps(figures, indent=2) + '\n')
+  duration = terminal.duration(time.monotonic() - start)
+  terminal.say(f'Written to {folder}, in {duration} with {launcher}.')
+  return grid.exit_status(num_failed)

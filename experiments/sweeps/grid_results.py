@@ -81,6 +81,15 @@ class PointResult:
   def _test(self) -> list[np.ndarray]:
     return [np.array(r['test'], np.float64) for r in self.records]
 
+  def by_client(self, name: str) -> dict[str, list[float]]:
+    """Returns a number of each test client, in the repeats that have one."""
+    found: dict[str, list[float]] = {}
+    for record in self.records:
+      for client, value in zip(record['clients'], record[name]):
+        if value is not None:
+          found.setdefault(client, []).append(value)
+    return found
+
   def of_clients(self, name: str) -> list[float]:
     """Returns a number of each test client, those of all repeats."""
     return [

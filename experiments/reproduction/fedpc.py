@@ -15,19 +15,19 @@ Student's.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-import dataclasses
 import json
 import math
 import pathlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from experiments.command_line import terminal
+from base.aliases import Json
 from experiments.reporting import folders
-from experiments.reporting import repeats
-from experiments.reproduction import crossed_grids
+from experiments.reproduction import figures
+from experiments.reproduction import tables
 from experiments.sweeps import grid_results
+from experiments.sweeps import grids
 from personalization.judgement import comparison
 from tasks.models import gpt2
 
@@ -44,13 +44,12 @@ DERIVED = {
   'Frozen': ('FedPC', '0 updates'),
   'Pretrained': ('FedPC', 'pretrained'),
 }
-_COMPARISONS = 'comparisons.json'
 _DISTILGPT2 = sum(map(math.prod, gpt2.DISTILGPT2.shapes.values()))
 # How much a perplexity that is flat may change.
 _FLAT = 0.05
 
-# {method: {users: {k: {'ours', 'over_repeats', 'published'}}}}
-_Figures = dict[str, dict[str, dict[str, dict[str, float | None]]]]
+# {method: {users: {k: figure}}}
+_Figures = dict[str, dict[str, dict[str, figures.Figure]]]
 
 
 class _Row(NamedTuple):
@@ -66,15 +65,13 @@ class _Row(NamedTuple):
 
   def pooled(self, k: str) -> np.ndarray:
     """The perplexity of all users together in each repeat."""
+    candidate = self.candidates[k]
     return np.array(
-      [
-        record['candidates'][self.candidates[k]]['pooled']
-        for record in self.result.records
-      ],
+      [r['candidates'][candidate]['pooled'] for r in self.result.records],
       np.float64,
     )
 
-  def of_users(self, k: str) -> dict[str, float]:
+  def users(self, k: str) -> dict[str, float]:
     """The mean over repeats of the logarithm of each user's perplexity."""
     found: dict[str, list[float]] = {}
     for record in self.result.records:
@@ -85,9 +82,17 @@ class _Row(NamedTuple):
         )
     return {user: float(np.mean(values)) for user, values in found.items()}
 
+  def milliseconds(self, name: str) -> str:
+    """A time of a user as a text, in the mean over repeats that tell it."""
+    seconds = self.result.over_repeats(name)
+    return f'{1e3 * seconds[0]:.1f}' if seconds else '–'
 
-@dataclasses.dataclass(frozen=True)
-class Claim:
+
+# {method: {users: row}}
+_Rows = Mapping[str, Mapping[str, _Row]]
+
+
+class Claim(NamedTuple):
   """A claim about two figures.
 
   Attributes:
@@ -136,7 +141,7 @@ def _claims(methods: Sequence[str]) -> Iterator[Claim]:
       yield Claim(text, WITHHELD, ('Generated', '1'), (other, '1'), 'lower')
 
 
-def candidates_of(names: Iterable[str]) -> dict[str, str]:
+def find_candidates(names: Iterable[str]) -> dict[str, str]:
   """Finds the candidate of each k among their names."""
   return {
     k: name
@@ -146,69 +151,41 @@ def candidates_of(names: Iterable[str]) -> dict[str, str]:
   }
 
 
-def _rows(
-  cells: Mapping[str, crossed_grids.Cell],
-  winners: Mapping[str, grid_results.PointResult],
-) -> dict[str, dict[str, _Row]]:
-  """Finds the candidates of each method and users: {method: {users: row}}."""
+def _find_rows(
+  table: tables.Table, winners: Mapping[str, grid_results.PointResult]
+) -> _Rows:
+  """Finds the candidates of each method and users."""
   rows: dict[str, dict[str, _Row]] = {}
-  for name, (method, (users,)) in cells.items():
+  for name, cell in table.cells.items():
     if name in winners:
-      candidates = candidates_of(winners[name].records[0]['candidates'])
-      rows.setdefault(method, {})[users] = _Row(winners[name], candidates)
+      winner = winners[name]
+      candidates = find_candidates(winner.records[0]['candidates'])
+      own = rows.setdefault(cell.method, {})
+      own[cell.column] = _Row(winner, candidates)
       for derived, (source, candidate) in DERIVED.items():
-        if source == method:
-          rows.setdefault(derived, {})[users] = _Row(
-            winners[name], dict.fromkeys(_AMOUNTS, candidate)
-          )
+        if source == cell.method:
+          row = _Row(winner, dict.fromkeys(_AMOUNTS, candidate))
+          rows.setdefault(derived, {})[cell.column] = row
   return rows
 
 
-def _is_published(row: _Row) -> bool:
-  """Tells whether a row is of the model that the published figures are of."""
-  return row.result.records[0]['frozen_weights'] == _DISTILGPT2
+def _figure(row: _Row, k: str, published: float | None) -> figures.Figure:
+  """Puts our perplexity beside the published one, if ours is of its model."""
+  pooled = row.pooled(k)
+  figure: figures.Figure = {'ours': None}
+  if np.isfinite(pooled).all():  # What diverged has no figure.
+    figure = {'ours': float(pooled.mean()), 'over_repeats': float(pooled.std())}
+  of_paper = row.result.records[0]['frozen_weights'] == _DISTILGPT2
+  if published is not None and of_paper:
+    figure['published'] = published
+  return figure
 
 
-def compare(
-  rows: Mapping[str, Mapping[str, _Row]],
-  published: Mapping[str, Mapping[str, float]],
-) -> _Figures:
-  """Puts our figures beside the published ones.
-
-  Args:
-    rows: {method: {users: row}}.
-    published: The published figures of a method and users, by k.
-
-  Returns:
-    {method: {users: {k: {'ours', 'over_repeats', 'published'}}}}, the published
-    one only if there is one that ours can be held against.
-  """
-  figures: _Figures = {}
-  for method, by_users in rows.items():
-    for users, row in by_users.items():
-      theirs: Mapping[str, float] = {}
-      if _is_published(row):
-        theirs = published.get(f'{method}_{users}', {})
-      by_k = figures.setdefault(method, {})[users] = {}
-      for k in _AMOUNTS:
-        pooled = row.pooled(k)
-        by_k[k] = {'ours': None}
-        # What diverged has no figure.
-        if np.isfinite(pooled).all():
-          by_k[k]['ours'] = float(pooled.mean())
-          by_k[k]['over_repeats'] = float(pooled.std())
-        if k in theirs:
-          by_k[k]['published'] = theirs[k]
-  return figures
-
-
-def check_claims(
-  rows: Mapping[str, Mapping[str, _Row]],
-) -> list[dict[str, Any]]:
+def check_claims(rows: _Rows) -> list[dict[str, Json]]:
   """Holds the paper's claims against what came of the methods.
 
   Args:
-    rows: {method: {users: row}}.
+    rows: The rows that are finished.
 
   Returns:
     For each claim about methods that are there: its 'text' and 'users', whether
@@ -218,10 +195,11 @@ def check_claims(
   """
   found = []
   for claim in _claims(tuple(rows)):
-    sides = []
-    for method, k in (claim.first, claim.second):
-      if claim.users in rows.get(method, {}):
-        sides.append(rows[method][claim.users].of_users(k))
+    sides = [
+      rows[method][claim.users].users(k)
+      for method, k in (claim.first, claim.second)
+      if claim.users in rows.get(method, {})
+    ]
     if len(sides) < 2:
       continue
     first, second = sides
@@ -248,53 +226,35 @@ def check_claims(
   return found
 
 
-def _text(figure: Mapping[str, float | None]) -> str:
-  text = '–'
-  if figure['ours'] is not None:
-    text = repeats.spread(figure['ours'], figure['over_repeats'] or 0.0, '.1f')
-  return (
-    f'{text} ({figure["published"]:.1f})' if 'published' in figure else text
-  )
-
-
-def _print(title: str, figures: _Figures) -> None:
+def _print(title: str, rows: _Rows, shown: _Figures) -> None:
   for users in (KNOWN, WITHHELD):
-    numbers = [f'k = {k}' for k in _AMOUNTS]
-    printed = terminal.make_table(
-      f'{title}, {users} users', 'method', numbers=numbers
-    )
-    for method, by_users in figures.items():
-      if users in by_users:
-        printed.add_row(method, *map(_text, by_users[users].values()))
-    terminal.print_table(printed)
-
-
-def _milliseconds(row: _Row, name: str) -> str:
-  """Writes a time of a user, in the mean over repeats that tell it."""
-  times = [r[name] for r in row.result.records if r[name] is not None]
-  return f'{1e3 * np.mean(times):.1f}' if times else '–'
-
-
-def _print_times(rows: Mapping[str, Mapping[str, _Row]]) -> None:
-  printed = terminal.make_table(
+    texts = {
+      method: {
+        f'k = {k}': figures.text(figure, '.1f', '.1f')
+        for k, figure in by_users[users].items()
+      }
+      for method, by_users in shown.items()
+      if users in by_users
+    }
+    columns = [f'k = {k}' for k in _AMOUNTS]
+    figures.print_table(f'{title}, {users} users', texts, columns)
+  figures.print_table(
     'Milliseconds a user: in a round of training, and to be adapted (once for'
     ' each k) and evaluated',
-    'method',
-    numbers=('training', 'testing'),
+    {
+      method: {
+        'training': by_users[WITHHELD].milliseconds('training_seconds'),
+        'testing': by_users[WITHHELD].milliseconds('evaluation_seconds'),
+      }
+      for method, by_users in rows.items()
+      # Only withheld users are evaluated in two cohorts, which tells the time.
+      if method not in DERIVED and WITHHELD in by_users
+    },
+    ('training', 'testing'),
   )
-  for method, by_users in rows.items():
-    # Only withheld users are evaluated in two cohorts, which tells the time.
-    if method not in DERIVED and WITHHELD in by_users:
-      row = by_users[WITHHELD]
-      printed.add_row(
-        method,
-        _milliseconds(row, 'training_seconds'),
-        _milliseconds(row, 'evaluation_seconds'),
-      )
-  terminal.print_table(printed)
 
 
-def _print_claims(claims: Sequence[Mapping[str, Any]]) -> None:
+def _print_claims(claims: Sequence[Mapping[str, Json]]) -> None:
   for claim in claims:
     low, high = claim['interval']
     print(
@@ -306,39 +266,34 @@ def _print_claims(claims: Sequence[Mapping[str, Any]]) -> None:
 
 
 def show(
-  title: str,
-  cells: Mapping[str, crossed_grids.Cell],
-  published: Mapping[str, Mapping[str, float]],
-  winners: Mapping[str, grid_results.PointResult],
-  folder: pathlib.Path,
+  table: tables.Table, grid: grids.Grid, folder: pathlib.Path
 ) -> dict[str, dict[str, dict[str, float | None]]]:
   """Prints the tables and the claims, and writes the latter.
-
-  Args:
-    title: What they show.
-    cells: The cell of each row of the grids.
-    published: The published figures of a method and users, by k.
-    winners: The point of each row that is finished.
-    folder: The folder to write to.
 
   Returns:
     {method: {users: {k: our perplexity}}}.
   """
-  rows = _rows(cells, winners)
-  figures = compare(rows, published)
-  if figures:
-    _print(title, figures)
-    _print_times(rows)
+  rows = _find_rows(table, grid.write())
+  shown: _Figures = {
+    method: {
+      users: {
+        k: _figure(row, k, table.published.get(method, {}).get(f'{users}, {k}'))
+        for k in _AMOUNTS
+      }
+      for users, row in by_users.items()
+    }
+    for method, by_users in rows.items()
+  }
+  if shown:
+    _print(table.title, rows, shown)
   claims = check_claims(rows)
   _print_claims(claims)
-  folders.write(
-    folder / _COMPARISONS,
-    f'{json.dumps({"figures": figures, "claims": claims}, indent=2)}\n',
-  )
+  written = json.dumps({'figures': shown, 'claims': claims}, indent=2)
+  folders.write(folder / 'comparisons.json', f'{written}\n')
   return {
     method: {
       users: {k: figure['ours'] for k, figure in by_k.items()}
       for users, by_k in by_users.items()
     }
-    for method, by_users in figures.items()
+    for method, by_users in shown.items()
   }

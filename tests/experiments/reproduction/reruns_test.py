@@ -5,10 +5,9 @@ import json
 import pytest
 
 from base import errors
-from experiments.reproduction import published_tables
-from experiments.reproduction import reproduction
+from experiments.configuration import user_settings
 from experiments.reproduction import reruns
-from experiments.sweeps import grid_file
+from experiments.reproduction import tables
 from experiments.sweeps import workers
 from tests.experiments import small_grids
 
@@ -22,14 +21,15 @@ client_learning_rate = [0.01, 0.1]
 """
 
 
+def _make(folder, text, **changes):
+  grid = user_settings.read_toml(small_grids.write(folder, text))
+  return tables.make({'title': 'A table', **grid, **changes}, 'test')
+
+
 @pytest.fixture(name='table')
 def _table(tmp_path):
   """A table of two methods, one of which has a published figure."""
-  grid = grid_file.read(small_grids.write(tmp_path, _GRID))
-  published = {'fedavg': {'mean': 0.5}}
-  return published_tables.PublishedTable(
-    'A table', 'means', published, grid, None
-  )
+  return _make(tmp_path, _GRID, published={'fedavg': {'mean': 0.5}})
 
 
 _ROWS = """
@@ -46,11 +46,8 @@ client_learning_rate = [0.01, 0.1]
 
 
 def test_columns_of_rows_that_are_one_method(tmp_path, capsys):
-  grid = grid_file.read(small_grids.write(tmp_path, _ROWS))
   columns = ('weighted_mean', 'largest_tenth', 'worst_tenth')
-  table = published_tables.PublishedTable(
-    'A table', 'compared', {}, grid, None, columns
-  )
+  table = _make(tmp_path, _ROWS, kind='compared', columns=columns)
   assert _main(table, tmp_path) == 0
   rows = json.loads((tmp_path / 'out.json').read_text())
   assert list(rows) == ['equal', 'size']
@@ -65,11 +62,15 @@ def test_columns_of_rows_that_are_one_method(tmp_path, capsys):
 
 
 def _main(table, folder, only_best=False):
-  launcher = workers.OnThisMachine(1)
-  rerun = reruns.Rerun(
-    folder / 'out.json', folder / 'out', None, launcher, False
+  return reruns.main(
+    table,
+    only_best,
+    folder / 'out',
+    folder / 'out.json',
+    None,
+    workers.OnThisMachine(1),
+    is_dry_run=False,
   )
-  return reproduction.main(table, only_best, rerun)
 
 
 def test_writes_our_figures_also_where_none_are_published(
@@ -92,18 +93,10 @@ def test_writes_our_figures_also_where_none_are_published(
 
 def test_a_row_that_diverged_is_called_so(tmp_path, capsys):
   text = _GRID.replace('[0.01, 0.1]', '[1e38]').replace('"fedprox", ', '')
-  grid = grid_file.read(small_grids.write(tmp_path, text))
-  table = published_tables.PublishedTable('A table', 'means', {}, grid, None)
-  _main(table, tmp_path)
+  _main(_make(tmp_path, text), tmp_path)
   printed = capsys.readouterr().out
   assert 'diverged' in printed
   assert 'not finished' not in printed
-
-
-def test_a_method_that_did_not_finish_has_no_figure_of_ours(table):
-  rows = reproduction.compare(table, {})
-  assert [row['ours'] for row in rows.values()] == [None, None]
-  assert [row['published'] for row in rows.values()] == [None, 0.5]
 
 
 def test_the_best_points_must_be_known(table, tmp_path):

@@ -9,12 +9,12 @@ import pytest
 from algorithms import aggregation
 from algorithms import registry
 from experiments.configuration import configs
-from experiments.reproduction import crossed_grids
-from experiments.reproduction import fedpc_tables
-from experiments.reproduction import published_tables
+from experiments.reproduction import fedpc
+from experiments.reproduction import tables
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results
 from tests.algorithms import prompting
+from tests.experiments.reproduction import finished
 
 _MODELS = {
   'prompt': prompting.MODEL,
@@ -24,12 +24,11 @@ _MODELS = {
 }
 _AMOUNTS = ('1 example', '5 examples', '15 examples', 'all examples')
 _USERS = list('abcd')
-_CELLS = {
-  f'{method}_{users}': crossed_grids.Cell(method, (users,))
-  for method in ('FedPC', 'Meta', 'Generated')
-  for users in ('known', 'withheld')
-}
-_PUBLISHED = {'FedPC_known': {'1': 57.2}, 'Frozen_known': {'1': 50.3}}
+_TABLE = finished.table(
+  ['FedPC', 'Meta', 'Generated'],
+  crossed={'users': {'known': {}, 'withheld': {}}},
+  published={'FedPC': {'known, 1': 57.2}, 'Frozen': {'known, 1': 50.3}},
+)
 
 
 def _candidate(pooled, spread=1.0):
@@ -76,7 +75,7 @@ def _winners(**changes):
 
 
 def _show(folder, winners):
-  return fedpc_tables.show('A table', _CELLS, _PUBLISHED, winners, folder)
+  return fedpc.show(_TABLE, finished.Grid(winners), folder)
 
 
 def test_a_figure_is_the_perplexity_of_all_users_at_each_k(tmp_path):
@@ -140,7 +139,7 @@ def test_what_diverged_has_no_figure(tmp_path):
 
 @pytest.mark.parametrize('name', ['fedpc_shakespeare', 'fedpc_tv'])
 def test_each_method_has_a_candidate_for_each_k(name):
-  table = published_tables.read(name)
+  table = tables.read(name)
   for point in table.whole.points:
     config = configs.resolve(table.whole.request(point, 0))
     (method_name,) = config.method_settings
@@ -152,8 +151,8 @@ def test_each_method_has_a_candidate_for_each_k(name):
       ('evaluation',),
     )
     names = [candidate.name for candidate in method.candidates]
-    row = fedpc_tables.candidates_of(names)
+    row = fedpc.find_candidates(names)
     assert len(set(row.values())) == 4
     assert list(row) == ['1', '5', '15', 'all']
-    for source, candidate in fedpc_tables.DERIVED.values():
+    for source, candidate in fedpc.DERIVED.values():
       assert not point.name.startswith(f'{source}_') or candidate in names

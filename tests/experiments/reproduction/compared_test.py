@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from experiments.reproduction import compared_tables
+from experiments.reproduction import compared
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results
+from tests.experiments.reproduction import finished
 
 
 def _record(seed, test, pooled):
@@ -38,10 +39,15 @@ _ROWS = {'FL': _FIRST, 'GroupFL': _SECOND}
 _COLUMNS = ('groups', 'pooled')
 
 
+def _show(columns, rows, folder):
+  table = finished.table(list(rows), columns=columns)
+  return compared.show(table, finished.Grid(rows), folder)
+
+
 def test_a_cell_is_the_mean_over_repeats_of_all_examples_of_a_group(
   tmp_path, capsys
 ):
-  cells = compared_tables.show('A table', _COLUMNS, _ROWS, tmp_path)
+  cells = _show(_COLUMNS, _ROWS, tmp_path)
   assert cells == {
     'FL': {'beer': 16.0, 'tea': 17.0, 'all': 15.0},
     'GroupFL': {'beer': 14.0, 'tea': 15.0, 'all': 13.0},
@@ -52,20 +58,20 @@ def test_a_cell_is_the_mean_over_repeats_of_all_examples_of_a_group(
 
 
 def test_clients_are_compared_by_their_means_over_repeats():
-  comparisons = compared_tables.compare(_ROWS)
+  comparisons = compared.compare(_ROWS)
   beer = comparisons['GroupFL against FL']['beer']
-  assert (beer['better'], beer['worse'], beer['num_clients']) == (1, 1, 2)
-  assert beer['difference'] == pytest.approx(0.0)
+  assert (beer.better, beer.worse, beer.num_clients) == (1, 1, 2)
+  assert beer.difference == pytest.approx(0.0)
 
 
 def test_a_client_that_diverged_in_a_repeat_is_not_compared():
-  comparisons = compared_tables.compare(_ROWS)
+  comparisons = compared.compare(_ROWS)
   assert 'tea' not in comparisons['GroupFL against FL']
-  assert comparisons['GroupFL against FL']['all']['num_clients'] == 2
+  assert comparisons['GroupFL against FL']['all'].num_clients == 2
 
 
 def test_comparisons_are_written(tmp_path):
-  compared_tables.show('A table', _COLUMNS, _ROWS, tmp_path)
+  _show(_COLUMNS, _ROWS, tmp_path)
   written = json.loads((tmp_path / 'comparisons.json').read_text())
   assert list(written) == ['GroupFL against FL']
 
@@ -92,16 +98,14 @@ def _ungrouped(first, second, worst):
 
 def test_columns_are_numbers_of_the_records(tmp_path, capsys):
   rows = {'equal': _ungrouped([1, 0, 0], [0, 1, 0], 0.75)}
-  cells = compared_tables.show(
-    'A table', ('worst_tenth', 'weighted_mean'), rows, tmp_path
-  )
+  cells = _show(('worst_tenth', 'weighted_mean'), rows, tmp_path)
   assert cells == {'equal': {'worst_tenth': 0.5, 'weighted_mean': 0.375}}
   assert '0.5000 ± 0.2500' in capsys.readouterr().out
 
 
 def test_a_number_that_diverged_is_none(tmp_path):
   rows = {'equal': _ungrouped([1, 0, 0], [0, 1, 0], None)}
-  cells = compared_tables.show('A table', ('worst_tenth',), rows, tmp_path)
+  cells = _show(('worst_tenth',), rows, tmp_path)
   assert cells == {'equal': {'worst_tenth': None}}
 
 
@@ -110,8 +114,8 @@ def test_without_groups_all_clients_are_compared():
     'first': _ungrouped([1, 0, 0], [0, 1, 0], 0.5),
     'second': _ungrouped([1, 1, 0], [0, 1, 1], 0.5),
   }
-  ((pair, comparison),) = compared_tables.compare(rows).items()
+  ((pair, comparison),) = compared.compare(rows).items()
   assert (pair, list(comparison)) == ('second against first', ['all'])
   # Of 'a' both have all right; of 'b' the second alone; of 'c' nobody.
   found = comparison['all']
-  assert (found['num_clients'], found['better'], found['worse']) == (3, 1, 0)
+  assert (found.num_clients, found.better, found.worse) == (3, 1, 0)
