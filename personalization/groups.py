@@ -96,10 +96,9 @@ def _infer(
   groups: dict[str, int] = {}
   means = np.zeros([0, 0])
   for clients in _populations(task):
-    measured = evaluation.measure(
+    client_ids, measured = evaluation.measure(
       method, trained, clients, task, training_settings
     )
-    client_ids = measured['client_ids']
     updates = measured[client_updates.UPDATE][:, 0]
     if not groups:
       if len(client_ids) < num_groups:
@@ -130,12 +129,12 @@ def _pick(
   """Has clients pick a cluster by their loss."""
   groups: dict[str, int] = {}
   for clients in _populations(task):
-    measured = evaluation.measure(
+    client_ids, measured = evaluation.measure(
       method, trained, clients, task, training_settings
     )
     total, size = measured['cluster']
     picked = np.rint(total[:, 0] / size[:, 0]).astype(int)
-    groups.update(zip(measured['client_ids'], picked.tolist()))
+    groups.update(zip(client_ids, picked.tolist()))
   return groups
 
 

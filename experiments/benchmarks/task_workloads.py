@@ -20,6 +20,7 @@ from base import seeds
 from experiments.benchmarks import reference_loops
 from personalization.judgement import evaluation
 from personalization.judgement import measurements
+from personalization.rounds import cohorts
 from personalization.rounds import schedules
 from personalization.rounds import training
 from tasks import registry
@@ -139,7 +140,8 @@ def evaluations(name: str, num_clients: int, data_dir: str, bare: bool) -> Run:
     batch_sizes = task.batch_size, evaluation.BATCH_SIZE
     for clients in evaluation.prepare(task).values():
       for (set_name, data), batch_size in zip(sets.items(), batch_sizes):
-        data += clients.data(set_name, np.arange(len(clients)), batch_size)
+        batching = cohorts.Batching(batch_size)
+        data += clients.data(set_name, np.arange(len(clients)), batching)
     workload, weights = _bare(task, sets['personalization'])
     finetune = reference_loops.keras_finetuning(
       workload, sets['evaluation'], _NUM_EPOCHS

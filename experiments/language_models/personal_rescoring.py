@@ -144,7 +144,7 @@ def log_probabilities(
   )
   finished = finished_methods.restore(folder, config, task, [name])[name]
   method = finished.method
-  measured = evaluation.measure(
+  client_ids, measured = evaluation.measure(
     method,
     finished.training.ended,
     clients,
@@ -155,7 +155,7 @@ def log_probabilities(
   names = [str(candidate) for candidate in method.candidates]
   (totals,) = measured[_SENTENCES]
   found = {}
-  for client, of_candidates in zip(measured['client_ids'], totals):
+  for client, of_candidates in zip(client_ids, totals):
     scores = of_candidates[names.index(chosen[client])]
     found[client] = -scores[: len(sentences[client])]
   return found

@@ -150,7 +150,7 @@ def personalize(
   # One client after another, as the weights of all its candidates are in
   # memory.
   for client, load in loads.items():
-    measured = evaluation.measure(
+    client_ids, measured = evaluation.measure(
       method,
       finished.training.ended,
       populations.Population(
@@ -163,7 +163,7 @@ def personalize(
       config.training,
       measured_on=_WEIGHTS,
     )
-    if not measured['client_ids']:
+    if not client_ids:
       raise errors.UserError(
         f'{client} has no examples to personalize a model on.'
       )

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import tree
@@ -19,6 +19,7 @@ import tree
 from algorithms import candidates
 from algorithms import methods
 from algorithms import process
+from base import aliases
 from base import errors
 from base import seeds
 from personalization.judgement import measurements
@@ -51,7 +52,7 @@ class ClientMetrics:
   """
 
   client_ids: tuple[str, ...]
-  sums: Mapping[str, Any]
+  sums: Mapping[str, aliases.Structure]
   known: Mapping[str, metrics.Metric] = dataclasses.field(default_factory=dict)
 
   def select(self, clients: np.ndarray) -> Self:
@@ -228,121 +229,128 @@ def prepare(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Work:
-  """The part of an evaluation that is the same for all clients.
+class _Evaluator:
+  """Personalizes and evaluates clients, cohort by cohort.
 
   Attributes:
     method: The method.
     trained: The result of its training.
-    attributes: The attributes of the task's clients.
+    task: The task.
     training_settings: How it was trained.
-    batch_size: The number of examples in a batch to adapt to.
     cohort_size: The number of clients at a time.
     on_cohort: Called with the number of clients that were just evaluated.
   """
 
   method: methods.Method
   trained: training.Trained
-  attributes: Mapping[str, task.Attribute]
+  task: task.Task
   training_settings: schedules.TrainingSettings
-  batch_size: int
   cohort_size: int
-  on_cohort: Callable[[int], None]
+  on_cohort: Callable[[int], None] = lambda _: None
 
-
-def _evaluate_population(
-  work: _Work,
-  clients: cohorts.Cohorts,
-  personalized_on: float,
-  sets: Mapping[str, measurements.SetPart],
-) -> Any:
-  """Personalizes clients on a part of their sets and evaluates them.
-
-  Args:
-    work: The part of the evaluation that is the same for all clients.
-    clients: The clients.
-    personalized_on: The part of the personalization set.
-    sets: The sets to evaluate on.
-
-  Returns:
-    {set: {metric: sums}}, each `[clients, candidates, …]`.
-  """
-  settings, method = work.training_settings, work.method
-
-  def cohort(first: int) -> tuple[np.ndarray, dict[str, Any]]:
-    """Returns the rows and the data of a cohort, from `first` in the order."""
-    rows = np.arange(first, first + work.cohort_size)
+  def _find_rows(self, clients: cohorts.Cohorts, first: int) -> np.ndarray:
+    """Returns the rows of a cohort, whose clients follow `first` in order."""
+    places = np.arange(first, first + self.cohort_size)
     if clients.padded:
       # All cohorts have the same size, so that a program serves many of them:
       # the last cohort is filled up with copies of the last client.
-      rows = rows.clip(max=len(clients) - 1)
+      places = places.clip(max=len(clients) - 1)
     else:
-      rows = rows[: len(clients) - first]
-    rows = clients.order[rows]
-    data = {
+      places = places[: len(clients) - first]
+    return clients.order[places]
+
+  def _batching(self, first: int) -> cohorts.Batching:
+    """Returns the batches in which a cohort adapts, given its first place."""
+    method, settings = self.method, self.training_settings
+    in_order = cohorts.Batching(
+      settings.batch_size or self.task.batch_size,
+      drop_partial=settings.drop_partial_batches and method.takes_steps,
+    )
+    if not method.shuffled_epochs:
+      return in_order
+    return dataclasses.replace(
+      in_order,
+      shuffle=('shuffle', settings.seed, first),
+      epochs=method.shuffled_epochs,
+      poisson=settings.poisson_batches,
+    )
+
+  def _load_cohort(
+    self,
+    clients: cohorts.Cohorts,
+    first: int,
+    personalized_on: float,
+    sets: Mapping[str, measurements.SetPart],
+  ) -> tuple[np.ndarray, dict[str, aliases.Structure]]:
+    """Returns the rows of a cohort, and its data and seeds."""
+    rows = self._find_rows(clients, first)
+    by_name = {
       name: clients.data(
-        part.name, rows, BATCH_SIZE, start=part.start, stop=part.stop
+        part.name, rows, cohorts.Batching(BATCH_SIZE), part.start, part.stop
       )
       for name, part in sets.items()
     }
-    if any(isinstance(of_set, list) for of_set in data.values()):
-      by_set: Any = [
+    evaluated: aliases.Structure = collections.OrderedDict(by_name)
+    if not clients.padded:
+      evaluated = [
         collections.OrderedDict(zip(sets, of_client))
-        for of_client in zip(*data.values())
+        for of_client in zip(*by_name.values())
       ]
-    else:
-      by_set = collections.OrderedDict(data)
+    rng = seeds.generator('personalize', self.training_settings.seed, first)
     return rows, dict(
       personalization=clients.data(
-        'personalization',
-        rows,
-        work.batch_size,
-        shuffle=('shuffle', settings.seed, first)
-        if method.shuffled_epochs
-        else (),
-        drop_partial=settings.drop_partial_batches and method.takes_steps,
-        epochs=method.shuffled_epochs or 1,
-        poisson=settings.poisson_batches and method.shuffled_epochs > 0,
-        stop=personalized_on,
+        'personalization', rows, self._batching(first), stop=personalized_on
       ),
-      evaluation=by_set,
-      seed=seeds.pairs(
-        seeds.generator('personalize', settings.seed, first), len(rows)
-      ),
+      evaluation=evaluated,
+      seed=seeds.pairs(rng, len(rows)),
     )
 
-  parts = []
-  to_come = map(cohort, range(0, len(clients), work.cohort_size))
-  with contextlib.closing(prefetch.prefetch(to_come)) as coming:
-    for rows, inputs in coming:
-      states = work.trained.read_states(
-        [clients.client_ids[row] for row in rows], rows.tolist()
-      )
-      attributes = clients.attributes(
-        {**work.attributes, **method.attributes}, method.needs, rows
-      )
-      result = method.personalize(
-        work.trained.server_state,
-        cohorts.clients(
+  def evaluate(
+    self,
+    clients: cohorts.Cohorts,
+    personalized_on: float,
+    sets: Mapping[str, measurements.SetPart],
+  ) -> dict[str, dict[str, aliases.Structure]]:
+    """Personalizes clients on a part of their sets and evaluates them.
+
+    Args:
+      clients: The clients.
+      personalized_on: The part of the personalization set.
+      sets: The sets to evaluate on.
+
+    Returns:
+      {set: {metric: sums}}, each `[clients, candidates, …]`.
+    """
+    coming = (
+      self._load_cohort(clients, first, personalized_on, sets)
+      for first in range(0, len(clients), self.cohort_size)
+    )
+    parts = []
+    with contextlib.closing(prefetch.prefetch(coming)) as loaded:
+      for rows, inputs in loaded:
+        cohort = cohorts.clients(
           process.EvaluatedClient,
           len(rows),
-          state=states,
-          attributes=attributes,
+          state=self.trained.read_states(
+            [clients.client_ids[row] for row in rows], rows.tolist()
+          ),
+          attributes=clients.attributes(
+            {**self.task.attributes, **self.method.attributes},
+            self.method.needs,
+            rows,
+          ),
           **inputs,
-        ),
-      )
-      num_clients = len(np.unique(rows))
-      parts.append(
-        tree.map_structure(
-          lambda leaf: leaf[:num_clients],  # noqa: B023
-          cohorts.stack(result),
         )
-      )
-      work.on_cohort(num_clients)
-  place = np.argsort(clients.order)
-  return tree.map_structure(
-    lambda *leaves: np.concatenate(leaves)[place], *parts
-  )
+        result = cohorts.stack(
+          self.method.personalize(self.trained.server_state, cohort)
+        )
+        num_clients = len(np.unique(rows))
+        parts.append(tree.map_structure(lambda x: x[:num_clients], result))  # noqa: B023
+        self.on_cohort(num_clients)
+    place = np.argsort(clients.order)
+    return tree.map_structure(
+      lambda *leaves: np.concatenate(leaves)[place], *parts
+    )
 
 
 def measure(
@@ -352,7 +360,7 @@ def measure(
   task: task.Task,
   training_settings: schedules.TrainingSettings,
   measured_on: str = 'personalization',
-) -> dict[str, Any]:
+) -> tuple[tuple[str, ...], dict[str, aliases.Structure]]:
   """Evaluates a method's candidates on any clients of a task.
 
   Args:
@@ -366,8 +374,8 @@ def measure(
       adapt to.
 
   Returns:
-    'client_ids' of the clients with examples, and the sums of each metric by
-    its name, `[clients, candidates, …]`.
+    The ids of the clients with examples, and the sums of each metric by its
+    name, `[clients, candidates, …]`.
   """
   load = clients.sets.get('personalization') or clients.sets['train']
   sets_of_clients = {**clients.sets, 'personalization': load}
@@ -379,18 +387,16 @@ def measure(
     task.padded,
     by_size=True,
   )
-  work = _Work(
-    method=dataclasses.replace(method, evaluation_sets=(measured_on,)),
-    trained=trained,
-    attributes=task.attributes,
-    training_settings=training_settings,
-    batch_size=training_settings.batch_size or task.batch_size,
-    cohort_size=min(len(in_cohorts), _COHORT),
-    on_cohort=lambda _: None,
+  evaluator = _Evaluator(
+    dataclasses.replace(method, evaluation_sets=(measured_on,)),
+    trained,
+    task,
+    training_settings,
+    min(len(in_cohorts), _COHORT),
   )
   sets = {measured_on: measurements.SetPart(measured_on)}
-  sums = _evaluate_population(work, in_cohorts, 1.0, sets)
-  return {'client_ids': in_cohorts.client_ids, **sums[measured_on]}
+  sums = evaluator.evaluate(in_cohorts, 1.0, sets)
+  return in_cohorts.client_ids, sums[measured_on]
 
 
 def _are_judged(judged_by: Sequence[ClientMetrics]) -> np.ndarray:
@@ -405,25 +411,10 @@ def _are_judged(judged_by: Sequence[ClientMetrics]) -> np.ndarray:
   )
 
 
-def _make_work(
-  method: methods.Method,
-  trained: training.Trained,
-  task: task.Task,
-  training_settings: schedules.TrainingSettings,
-  populations: Populations,
-  on_cohort: Callable[[int], None],
-) -> _Work:
-  # Cohorts have the same size, and are no larger than necessary for that.
+def _find_cohort_size(populations: Populations) -> int:
+  """Returns one size for all cohorts, no larger than necessary for that."""
   most = max(map(len, populations.values()))
-  return _Work(
-    method=method,
-    trained=trained,
-    attributes=task.attributes,
-    training_settings=training_settings,
-    batch_size=training_settings.batch_size or task.batch_size,
-    cohort_size=-(-most // -(-most // _COHORT)),
-    on_cohort=on_cohort,
-  )
+  return -(-most // -(-most // _COHORT))
 
 
 def validate(
@@ -449,20 +440,19 @@ def validate(
   """
   name = measurements.own_sets(task)[0]
   clients, *_ = populations.values()
-  sums = _evaluate_population(
-    _make_work(
-      method, trained, task, training_settings, populations, on_cohort
-    ),
-    clients,
-    1.0,
-    {
-      # Other sets, such as the test examples of a silo, are left out.
-      evaluation_set: measurements.SetPart(
-        name, 0.0, float(evaluation_set == name)
-      )
-      for evaluation_set in method.evaluation_sets
-    },
-  )
+  # Other sets, such as the test examples of a silo, are left out.
+  sets = {
+    other: measurements.SetPart(name, 0.0, float(other == name))
+    for other in method.evaluation_sets
+  }
+  sums = _Evaluator(
+    method,
+    trained,
+    task,
+    training_settings,
+    _find_cohort_size(populations),
+    on_cohort,
+  ).evaluate(clients, 1.0, sets)
   found = ClientMetrics(clients.client_ids, sums[name], task.model.metrics)
   judged = _are_judged([found])
   return Evaluation(
@@ -474,6 +464,65 @@ def validate(
     found.select(judged),
     (),
     clients.sizes['personalization'][judged],
+    candidates_compete=method.candidates_compete,
+  )
+
+
+def _evaluate_part(
+  evaluator: _Evaluator,
+  populations: Populations,
+  measurement: measurements.MeasurementSettings,
+  personalized_on: float,
+) -> Evaluation:
+  """Evaluates all clients, personalized on this part of their sets."""
+  method, task = evaluator.method, evaluator.task
+  own_sets = measurements.own_sets(task)
+  further_sets = measurements.further_sets(task, measurement, personalized_on)
+  *_, reported = populations.values()
+  by_part: dict[str, ClientMetrics] = {}
+  skipped: list[str] = []
+  for parts, clients in populations.items():
+    sets = {name: measurements.SetPart(name) for name in own_sets}
+    for name, part in further_sets.items():
+      is_judged = clients is reported
+      sets[name] = part if is_judged else part._replace(start=0.0, stop=0.0)
+    sums = evaluator.evaluate(clients, personalized_on, sets)
+    if evaluator.trained.diverged:
+      for of_set in sums.values():
+        of_set[metrics.DIVERGED] = np.ones(
+          [len(clients), len(method.candidates)]
+        )
+    by_set = {
+      name: ClientMetrics(clients.client_ids, of_set, task.model.metrics)
+      for name, of_set in sums.items()
+    }
+    judged = _are_judged([by_set[name] for name in own_sets])
+    if not judged.any():
+      raise errors.UserError(
+        f'{task.name} has no clients for {" and ".join(parts)} with examples'
+        f' on which {task.metric} can be computed. Change its settings.'
+      )
+    skipped += clients.skipped
+    skipped += itertools.compress(clients.client_ids, ~judged)
+    by_set = {name: of_set.select(judged) for name, of_set in by_set.items()}
+    for reported_part, name in zip(parts, own_sets, strict=True):
+      by_part[reported_part] = by_set[name]
+  # `reported`, the test clients, came last.
+  nobody = by_part['test'].select(np.zeros(judged.sum(), bool))
+  return Evaluation(
+    task.metric,
+    task.higher_is_better,
+    tuple(method.candidates),
+    method.baseline,
+    by_part.get('validation', nobody),
+    by_part['test'],
+    tuple(skipped),
+    reported.sizes['personalization'][judged],
+    further={
+      name: by_set[name]
+      for name, part in further_sets.items()
+      if part.stop > part.start
+    },
     candidates_compete=method.candidates_compete,
   )
 
@@ -509,64 +558,19 @@ def evaluate(
   populations = populations or prepare(
     task, measurement=measurement, seed=training_settings.seed
   )
-  own_sets = measurements.own_sets(task)
-  *_, reported = populations.values()
-  work = _make_work(
-    method, trained, task, training_settings, populations, on_cohort
+  evaluator = _Evaluator(
+    method,
+    trained,
+    task,
+    training_settings,
+    _find_cohort_size(populations),
+    on_cohort,
   )
-
-  def evaluate_after(personalized_on: float) -> Evaluation:
-    """Evaluates after personalization on this part of the sets."""
-    by_part: dict[str, ClientMetrics] = {}
-    skipped: list[str] = []
-    further_sets = measurements.further_sets(task, measurement, personalized_on)
-    for parts, clients in populations.items():
-      sets = {name: measurements.SetPart(name) for name in own_sets}
-      for name, part in further_sets.items():
-        is_judged = clients is reported
-        sets[name] = part if is_judged else part._replace(start=0.0, stop=0.0)
-      sums = _evaluate_population(work, clients, personalized_on, sets)
-      if trained.diverged:
-        for of_set in sums.values():
-          of_set[metrics.DIVERGED] = np.ones(
-            [len(clients), len(method.candidates)]
-          )
-      by_set = {
-        name: ClientMetrics(clients.client_ids, of_set, task.model.metrics)
-        for name, of_set in sums.items()
-      }
-      judged = _are_judged([by_set[name] for name in own_sets])
-      if not judged.any():
-        raise errors.UserError(
-          f'{task.name} has no clients for {" and ".join(parts)} with examples'
-          f' on which {task.metric} can be computed. Change its settings.'
-        )
-      skipped += clients.skipped
-      skipped += itertools.compress(clients.client_ids, ~judged)
-      by_set = {name: of_set.select(judged) for name, of_set in by_set.items()}
-      for reported_part, name in zip(parts, own_sets, strict=True):
-        by_part[reported_part] = by_set[name]
-    # `reported`, the test clients, came last.
-    nobody = by_part['test'].select(np.zeros(judged.sum(), bool))
-    return Evaluation(
-      task.metric,
-      task.higher_is_better,
-      tuple(method.candidates),
-      method.baseline,
-      by_part.get('validation', nobody),
-      by_part['test'],
-      tuple(skipped),
-      reported.sizes['personalization'][judged],
-      further={
-        name: by_set[name]
-        for name, part in further_sets.items()
-        if part.stop > part.start
-      },
-      candidates_compete=method.candidates_compete,
-    )
-
   all_of_it, *less = measurements.personalization_parts(task, measurement)
   return dataclasses.replace(
-    evaluate_after(all_of_it),
-    partly_personalized={part: evaluate_after(part) for part in less},
+    _evaluate_part(evaluator, populations, measurement, all_of_it),
+    partly_personalized={
+      part: _evaluate_part(evaluator, populations, measurement, part)
+      for part in less
+    },
   )

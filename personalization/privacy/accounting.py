@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import dp_accounting
 from dp_accounting import pld
@@ -114,7 +113,7 @@ class RdpAccountant(rdp.RdpAccountant):
 
   def _maybe_compose(
     self, event: dp_accounting.DpEvent, count: int, do_compose: bool
-  ) -> Any:
+  ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
     if isinstance(event, SkellamDpEvent):
       if do_compose:
         self._rdp += count * event.rdp(self._orders)

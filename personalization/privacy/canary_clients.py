@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +19,7 @@ import tensorflow as tf
 from algorithms import fedavg
 from algorithms import methods
 from algorithms import trainers
+from base import aliases
 from base import errors
 from personalization.privacy import canaries
 from tasks import task as tasks
@@ -60,7 +60,9 @@ class _Watched(fedavg.FedAvg):
   def attributes(self) -> Sequence[str]:
     return (*super().attributes, _CANARY)
 
-  def client(self, message: Any, client: trainers.Client) -> Any:
+  def client(
+    self, message: aliases.Structure, client: trainers.Client
+  ) -> trainers.ClientResult:
     result = super().client(message, client)
     canary = client.attributes[_CANARY]
     update = result.updates['model']
@@ -73,7 +75,7 @@ class _Watched(fedavg.FedAvg):
 
 
 @functools.cache
-def _watched(trainer_class: Any) -> Any:
+def _watched(trainer_class: type[trainers.Trainer]) -> type[trainers.Trainer]:
   return type(f'Watched{trainer_class.__name__}', (_Watched, trainer_class), {})
 
 
@@ -83,8 +85,7 @@ def add_to_method(method: methods.Method) -> methods.Method:
   Raises:
     UserError: If its clients do not send the update of one global model.
   """
-  trainer = method.trainer
-  trainer_class: Any = type(trainer)
+  trainer: trainers.Trainer = method.trainer
   if dict(trainer.parts) != {'model': None} or trainer.model_places != (
     ('model',),
   ):
@@ -96,7 +97,7 @@ def add_to_method(method: methods.Method) -> methods.Method:
     field.name: getattr(trainer, field.name)
     for field in dataclasses.fields(trainer)
   }
-  return method.with_trainer(_watched(trainer_class)(**fields))
+  return method.with_trainer(_watched(type(trainer))(**fields))
 
 
 def add_to_task(task: tasks.Task, number: int) -> tasks.Task:

@@ -19,7 +19,7 @@ and in `make_distributed` it sees only sums.
 
 from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Any
+import functools
 
 import dp_accounting
 
@@ -42,6 +42,8 @@ _SUMS_SHARE = 5.0
 
 # The order of passes, in words.
 _PASSES = {'passes': 'random', 'cycles': 'the same'}
+_TRUSTED = 'the server is trusted, and every model that it sends is public'
+_SEED = 'nobody has the seed of the run, from which the noise follows'
 
 _NOT_COVERED = (
   'the metrics of each round, such as the loss and the number of clients',
@@ -247,16 +249,15 @@ def _delta(settings: ways.PrivacySettings, whole: Trainings) -> float:
   return settings.delta or accounting.default_delta(whole.num_clients)
 
 
-_TRUSTED = 'the server is trusted, and every model that it sends is public'
-_SEED = 'nobody has the seed of the run, from which the noise follows'
-
-
 def _guarantee(
   settings: ways.PrivacySettings,
   whole: Trainings,
   make_event: Callable[[float, Sequence[Participation]], dp_accounting.DpEvent],
   mechanism: str,
-  **others: Any,
+  *,
+  neighbors: str | None = None,
+  clip: str | None = None,
+  assumptions: tuple[str, ...] = (_TRUSTED, _SEED),
 ) -> accounting.Guarantee:
   """Finds the noise from ε, or ε from the noise, and makes the guarantee.
 
@@ -265,7 +266,9 @@ def _guarantee(
     whole: The trainings.
     make_event: Makes the event of noise z and of a client's part in them.
     mechanism: The name of the mechanism.
-    **others: Fields of the guarantee that are not the usual ones.
+    neighbors: The neighbors, if they are not those of the trainings.
+    clip: The clipping norm in words, if it is not that of the settings.
+    assumptions: The assumptions.
   """
   delta = _delta(settings, whole)
   paths = list(dict.fromkeys(whole.paths))  # Groups may be of one size.
@@ -287,21 +290,18 @@ def _guarantee(
     ),
     key=lambda found: found[0],
   )
-  said: dict[str, Any] = {
-    'neighbors': whole.neighbors,
-    'clip': settings.clip,
-    'assumptions': (_TRUSTED, _SEED),
-  }
   return accounting.Guarantee(
     unit=UNIT,
+    neighbors=neighbors or whole.neighbors,
     epsilon=epsilon,
     delta=delta,
     mechanism=mechanism,
     noise=noise,
+    clip=clip or settings.clip,
     sampling='; and then '.join(map(str, path)),
     accountant=accountant,
+    assumptions=assumptions,
     not_covered=_NOT_COVERED,
-    **(said | others),
   )
 
 
@@ -333,7 +333,6 @@ def _make_private(
   guarantee: accounting.Guarantee,
   make_aggregator: Callable[..., private_aggregation.Private],
   beside: Sequence[float] = (),
-  **others: Any,
 ) -> methods.Method:
   """Makes a method private, by an aggregator with the noise of a guarantee.
 
@@ -342,9 +341,8 @@ def _make_private(
     method: The method.
     whole: The trainings.
     guarantee: What is guaranteed.
-    make_aggregator: The class of the aggregator.
+    make_aggregator: Makes the aggregator from the fields of `Private`.
     beside: The noises of further parts of a record.
-    **others: Further arguments of the aggregator.
   """
   noise, of_sums = _noises(guarantee.noise, method, *beside)
   aggregator = make_aggregator(
@@ -352,7 +350,6 @@ def _make_private(
     clip=settings.clip,
     clients=float(whole.per_round),
     sums_noise=of_sums,
-    **others,
   )
   return dataclasses.replace(method, aggregator=aggregator, guarantee=guarantee)
 
@@ -406,9 +403,8 @@ def make_adaptive(
     method,
     whole,
     guarantee,
-    private_aggregation.Adaptive,
+    functools.partial(private_aggregation.Adaptive, quantile_stddev=stddev),
     beside=[2 * stddev],
-    quantile_stddev=stddev,
   )
 
 
@@ -457,8 +453,10 @@ def make_tree(
     method,
     whole,
     guarantee,
-    private_aggregation.Tree,
-    rounds_per_tree=a_pass if settings.restarts else max(who.rounds, 1),
+    functools.partial(
+      private_aggregation.Tree,
+      rounds_per_tree=a_pass if settings.restarts else max(who.rounds, 1),
+    ),
   )
 
 
@@ -494,8 +492,7 @@ def make_matrix(
     method,
     whole,
     guarantee,
-    private_aggregation.Matrix,
-    bands=settings.bands,
+    functools.partial(private_aggregation.Matrix, bands=settings.bands),
   )
 
 
@@ -553,7 +550,10 @@ def make_distributed(
       ' more privacy.bits, or fewer clients in a round.'
     )
 
-  def make_event(noise: float, _: Any = None) -> dp_accounting.DpEvent:
+  def make_event(
+    noise: float, path: Sequence[Participation]
+  ) -> dp_accounting.DpEvent:
+    del path  # There is only one.
     of_one = distributed_noise.sensitivity(
       noise, settings.clip, n, dimension, settings.bits
     )
@@ -580,6 +580,5 @@ def make_distributed(
     method,
     whole,
     guarantee,
-    distributed_noise.Distributed,
-    bits=settings.bits,
+    functools.partial(distributed_noise.Distributed, bits=settings.bits),
   )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 import dataclasses
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from base import errors
 from base import settings
@@ -184,7 +184,7 @@ def settings_class(name: str) -> type[settings.Settings]:
 
 def apply(
   way: str,
-  privacy_settings: Any,
+  privacy_settings: settings.Settings,
   name: str,
   method: methods.Method,
   task: tasks.Task,

@@ -23,12 +23,12 @@ import math
 import pathlib
 import sqlite3
 import tempfile
-from typing import Any
 import zlib
 
 import numpy as np
 import tree
 
+from base import aliases
 from base import errors
 
 FILE_NAME = 'client_states.sqlite'
@@ -60,7 +60,7 @@ class ClientStates:
   def __init__(
     self,
     client_ids: Sequence[str],
-    initialize: Callable[[int], Any],
+    initialize: Callable[[int], aliases.ClientState],
     folder: pathlib.Path | None = None,
     most_bytes: int | None = None,
   ):
@@ -106,7 +106,7 @@ class ClientStates:
     """The row of each client."""
     return {client_id: row for row, client_id in enumerate(self.client_ids)}
 
-  def read(self, rows: Sequence[int] | np.ndarray) -> Any:
+  def read(self, rows: Sequence[int] | np.ndarray) -> aliases.ClientState:
     """Returns the states of the clients in these rows, stacked."""
     if self.is_empty:
       return self._like
@@ -118,7 +118,10 @@ class ClientStates:
     return tree.unflatten_as(self._like, stacked)
 
   def write(
-    self, rows: Sequence[int] | np.ndarray, states: Any, round_num: int
+    self,
+    rows: Sequence[int] | np.ndarray,
+    states: aliases.ClientState,
+    round_num: int,
   ) -> None:
     """Replaces the states of the clients in these rows.
 
@@ -215,7 +218,7 @@ class ClientStates:
       self._temporary.cleanup()
       self._temporary = None
 
-  def _pack(self, leaves: Sequence[Any]) -> np.ndarray:
+  def _pack(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
     """Copies the arrays of a state into its bytes."""
     state = np.empty(self.bytes_per_client, np.uint8)
     for part, leaf in zip(_split(state, self._specs), leaves, strict=True):
@@ -340,7 +343,7 @@ def _checkpoints(database: sqlite3.Connection) -> list[int]:
   return [round_num for (round_num,) in database.execute(query)]
 
 
-def _names(structure: Any) -> list[str]:
+def _names(structure: aliases.ClientState) -> list[str]:
   """Returns the names of the leaves of a structure, from their places."""
   return [
     '/'.join(map(str, path)) for path, _ in tree.flatten_with_path(structure)

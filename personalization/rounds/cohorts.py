@@ -2,14 +2,17 @@
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
+import dataclasses
 import functools
 import itertools
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
 import tree
 
+from algorithms import methods
+from base import aliases
 from base import seeds
 from tasks import task
 from tasks.data import batches
@@ -21,6 +24,34 @@ from tff_runtimes import values
 # little, and need another program to compile.
 _LARGEST = 0.1
 _TIMES_LESS = 4
+
+_Client = TypeVar('_Client', bound=tuple)
+# The data of a cohort: stacked, or those of each client.
+Data: TypeAlias = batches.ClientData | list[batches.ClientData]
+
+
+@dataclasses.dataclass(frozen=True)
+class Batching:
+  """The way in which clients' examples are divided into batches.
+
+  Attributes:
+    batch_size: The number of examples in a batch.
+    shuffle: The key for `seeds.generator`, which draws a new random order of
+      the examples for each epoch. Without a key they keep their order.
+    drop_partial: Whether to leave out a last batch that is not full.
+    epochs: The number of passes over the examples.
+    num_steps: If it is not 0, the number of batches, all of them full, instead
+      of `epochs`.
+    poisson: Whether each batch is a Poisson sample, see `index_poisson`,
+      instead of a part of a pass; there must be a key.
+  """
+
+  batch_size: int
+  shuffle: tuple[int | str, ...] = ()
+  drop_partial: bool = False
+  epochs: int = 1
+  num_steps: int = 0
+  poisson: bool = False
 
 
 class Cohorts:
@@ -145,7 +176,7 @@ class Cohorts:
 
   def attributes(
     self,
-    attributes: Mapping[str, Any],
+    attributes: Mapping[str, task.Attribute | methods.Protections],
     names: Sequence[str],
     rows: np.ndarray,
   ) -> collections.OrderedDict[str, np.ndarray]:
@@ -157,9 +188,10 @@ class Cohorts:
     def values(name: str) -> np.ndarray:
       if name == task.SIZE:
         return sizes.astype(np.int32)
-      if name == task.PROTECTION:
-        return attributes[name].of_sizes(sizes)
-      return attributes[name].of(ids)
+      known = attributes[name]
+      if isinstance(known, task.Attribute):
+        return known.of(ids)
+      return known.of_sizes(sizes)
 
     return collections.OrderedDict((name, values(name)) for name in names)
 
@@ -190,13 +222,7 @@ class Cohorts:
     self,
     name: str,
     rows: np.ndarray,
-    batch_size: int,
-    *,
-    shuffle: tuple[int | str, ...] = (),
-    drop_partial: bool = False,
-    epochs: int = 1,
-    num_steps: int = 0,
-    poisson: bool = False,
+    batching: Batching,
     start: float = 0.0,
     stop: float = 1.0,
   ) -> tuple[np.ndarray, np.ndarray]:
@@ -205,15 +231,7 @@ class Cohorts:
     Args:
       name: The set.
       rows: The clients.
-      batch_size: The number of examples in a batch.
-      shuffle: The key for `seeds.generator`, which draws a new random order of
-        the examples for each epoch. Without a key they keep their order.
-      drop_partial: Whether to leave out a last batch that is not full.
-      epochs: The number of passes over the examples.
-      num_steps: If it is not 0, the number of batches, all of them full,
-        instead of `epochs`.
-      poisson: Whether each batch is a Poisson sample, see `index_poisson`,
-        instead of a part of a pass; there must be a key.
+      batching: The way in which examples are divided into batches.
       start: The fraction of a client's examples that is left out at the front,
         rounded up to whole examples.
       stop: The fraction after which examples are left out, also rounded up, so
@@ -225,14 +243,7 @@ class Cohorts:
     sizes = self.sizes[name][rows]
     first, last = _rows_before(start, sizes), _rows_before(stop, sizes)
     indices, mask = self._batch_indices(
-      tuple(last - first),
-      self._padding(name, rows),
-      batch_size,
-      shuffle,
-      drop_partial,
-      epochs,
-      num_steps,
-      poisson,
+      tuple(last - first), self._padding(name, rows), batching
     )
     if start:
       # Padding stays at zero, as there may be no example at `first`.
@@ -240,20 +251,13 @@ class Cohorts:
     return indices, mask
 
   def _make_batch_indices(
-    self,
-    sizes: tuple[int, ...],
-    pad_to: int,
-    batch_size: int,
-    shuffle: tuple[int | str, ...],
-    drop_partial: bool,
-    epochs: int,
-    num_steps: int,
-    poisson: bool,
+    self, sizes: tuple[int, ...], pad_to: int, batching: Batching
   ) -> tuple[np.ndarray, np.ndarray]:
-    rng = seeds.generator(*shuffle) if shuffle else None
-    if num_steps:
-      return batches.index_steps(sizes, batch_size, num_steps, rng=rng)
-    if poisson:
+    batch_size, epochs = batching.batch_size, batching.epochs
+    rng = seeds.generator(*batching.shuffle) if batching.shuffle else None
+    if batching.num_steps:
+      return batches.index_steps(sizes, batch_size, batching.num_steps, rng=rng)
+    if batching.poisson:
       if rng is None:
         raise ValueError('Poisson samples need a key to be drawn by.')
       return batches.index_poisson(
@@ -261,44 +265,42 @@ class Cohorts:
         batch_size,
         epochs,
         rng,
-        drop_partial=drop_partial,
+        drop_partial=batching.drop_partial,
         pad_to=pad_to,
       )
-
-    def one_pass() -> tuple[np.ndarray, np.ndarray]:
-      return batches.index_batches(
-        sizes, batch_size, rng=rng, drop_partial=drop_partial, pad_to=pad_to
-      )
-
+    repeats = 1
     if batch_size >= pad_to:
       # All examples of a client are one batch, so that their order is nothing.
-      rng = None
-      indices, mask = one_pass()
-      return np.repeat(indices, epochs, 1), np.repeat(mask, epochs, 1)
-    passes = [one_pass() for _ in range(epochs)]
-    if epochs == 1:
+      rng, epochs, repeats = None, 1, epochs
+    passes = [
+      batches.index_batches(
+        sizes,
+        batch_size,
+        rng=rng,
+        drop_partial=batching.drop_partial,
+        pad_to=pad_to,
+      )
+      for _ in range(epochs)
+    ] * repeats
+    if len(passes) == 1:
       return passes[0]
     indices, mask = (np.concatenate(part, axis=1) for part in zip(*passes))
     return indices, mask
 
   def data(
-    self, name: str, rows: np.ndarray, batch_size: int, **batching: Any
-  ) -> batches.ClientData | list[batches.ClientData]:
+    self,
+    name: str,
+    rows: np.ndarray,
+    batching: Batching,
+    start: float = 0.0,
+    stop: float = 1.0,
+  ) -> Data:
     """Makes the data of clients, stacked if they are padded, or else a list.
 
     It may be called from any thread, for example to prepare a cohort while
-    another one is in training.
-
-    Args:
-      name: The set.
-      rows: The clients.
-      batch_size: The number of examples in a batch.
-      **batching: Further arguments of `batch_indices`.
-
-    Returns:
-      The data of all of them, or of each of them.
+    another one is in training. Its arguments are those of `batch_indices`.
     """
-    indices, mask = self.batch_indices(name, rows, batch_size, **batching)
+    indices, mask = self.batch_indices(name, rows, batching, start, stop)
     load = self._sets[name]
     if self.padded:
       if indices[0].size >= self._padding(name, rows):
@@ -326,14 +328,16 @@ def _rows_before(fraction: float, sizes: np.ndarray) -> np.ndarray:
 
 
 def _data(
-  examples: Mapping[str, Any], indices: np.ndarray, mask: np.ndarray
+  examples: Mapping[str, aliases.Structure],
+  indices: np.ndarray,
+  mask: np.ndarray,
 ) -> batches.ClientData:
   return batches.ClientData(
     examples=collections.OrderedDict(examples), indices=indices, mask=mask
   )
 
 
-def stack(values_of_clients: Sequence[Any]) -> Any:
+def stack(values_of_clients: Sequence[aliases.Structure]) -> aliases.Structure:
   """Stacks clients' values of the same shapes."""
   if isinstance(values_of_clients, values.StackedClients):
     return values_of_clients.stacked
@@ -342,7 +346,9 @@ def stack(values_of_clients: Sequence[Any]) -> Any:
   )
 
 
-def clients(make: Callable[..., Any], size: int, **parts: Any) -> Sequence[Any]:
+def clients(
+  make: Callable[..., _Client], size: int, **parts: aliases.Structure
+) -> Sequence[_Client]:
   """Makes the clients of a cohort from their parts.
 
   Args:

@@ -3,14 +3,16 @@
 from collections.abc import Generator, Iterable
 import math
 import time
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import tensorflow_federated as tff
 import tree
 
 from algorithms import methods
+from algorithms import process
 from algorithms import trainers
+from base import aliases
 from personalization.rounds import client_states
 from personalization.rounds import cohorts
 from personalization.rounds import schedules
@@ -23,7 +25,7 @@ _MOST_STATE_BYTES = 2**29
 _SECONDS_AT_ONCE = 0.5
 
 # The input of one round or several, see `schedules`.
-_Inputs = Any
+_Inputs: TypeAlias = aliases.Structure
 
 
 class RoundRunner(Protocol):
@@ -36,12 +38,12 @@ class RoundRunner(Protocol):
 
   def run(
     self,
-    server_state: Any,
+    server_state: process.State,
     done: int,
     first: int,
     num_rounds: int,
     inputs: _Inputs,
-  ) -> tuple[Any, Any]:
+  ) -> tuple[process.State, aliases.Structure]:
     """Runs rounds; returns the server's state and the rounds' metrics.
 
     Args:
@@ -77,12 +79,12 @@ class _OneByOne(RoundRunner):
 
   def run(
     self,
-    server_state: Any,
+    server_state: process.State,
     done: int,
     first: int,
     num_rounds: int,
     inputs: _Inputs,
-  ) -> tuple[Any, Any]:
+  ) -> tuple[process.State, aliases.Structure]:
     del first
     rows, data, client_seeds = inputs
     clients = cohorts.clients(
@@ -147,12 +149,12 @@ class _AtOnce(RoundRunner):
 
   def run(
     self,
-    server_state: Any,
+    server_state: process.State,
     done: int,
     first: int,
     num_rounds: int,
     inputs: _Inputs,
-  ) -> tuple[Any, Any]:
+  ) -> tuple[process.State, aliases.Structure]:
     del done
     server_state, self._all_states, metrics = self._run(
       num_rounds,

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,6 +11,7 @@ import tree
 
 from algorithms import methods
 from algorithms import trainers
+from base import aliases
 from base import errors
 from base import seeds
 from base import settings
@@ -210,29 +210,32 @@ class Schedule:
     rng = seeds.generator('client', self._settings.seed, round_num)
     return seeds.pairs(rng, size)
 
-  def _batching(self, round_num: int) -> dict[str, Any]:
-    """Returns the arguments of `Cohorts.batch_indices` in a round."""
-    return {
-      'batch_size': self.batch_size,
-      'shuffle': ('batches', self._settings.seed, round_num),
-      'drop_partial': self._settings.drop_partial_batches,
-      'epochs': self._settings.client_epochs,
-      'num_steps': self._settings.client_steps,
-      'poisson': self._settings.poisson_batches,
-    }
+  def _batching(self, round_num: int) -> cohorts.Batching:
+    return cohorts.Batching(
+      self.batch_size,
+      shuffle=('batches', self._settings.seed, round_num),
+      drop_partial=self._settings.drop_partial_batches,
+      epochs=self._settings.client_epochs,
+      num_steps=self._settings.client_steps,
+      poisson=self._settings.poisson_batches,
+    )
 
-  def make_round(self, round_num: int) -> tuple[np.ndarray, Any, np.ndarray]:
+  def make_round(
+    self, round_num: int
+  ) -> tuple[np.ndarray, cohorts.Data, np.ndarray]:
     """Returns the rows of a round's clients, their data and their seeds."""
     rows, own_round = self._sample(round_num)
     return (
       rows,
-      self.clients.data('train', rows, **self._batching(own_round))
+      self.clients.data('train', rows, self._batching(own_round))
       if len(rows)
       else [],
       self._seeds(own_round, len(rows)),
     )
 
-  def attributes(self, method: methods.Method, rows: np.ndarray) -> Any:
+  def attributes(
+    self, method: methods.Method, rows: np.ndarray
+  ) -> Mapping[str, np.ndarray]:
     """Returns the attributes that a method needs of clients, stacked."""
     return self.clients.attributes(
       {**self._attributes, **method.attributes},
@@ -262,7 +265,7 @@ class Schedule:
       return self.clients.examples('train', np.arange(len(self.clients)))
     rows, own_round = self._sample(1)
     indices, _ = self.clients.batch_indices(
-      'train', rows, **self._batching(own_round)
+      'train', rows, self._batching(own_round)
     )
     of_round, _ = self._find_examples(rows, indices)
     most = max(self.clients.sizes['train'].sum(), of_round.size)
@@ -277,7 +280,7 @@ class Schedule:
     per_round = []
     for rows, own_round in samples:
       indices, mask = self.clients.batch_indices(
-        'train', rows, **self._batching(own_round)
+        'train', rows, self._batching(own_round)
       )
       now = {'mask': mask, 'seed': self._seeds(own_round, len(rows))}
       if not self._is_stacked:
@@ -299,8 +302,8 @@ class Schedule:
   def _pad(
     self,
     cohorts_rows: Sequence[np.ndarray],
-    per_round: Sequence[Mapping[str, Any]],
-  ) -> list[dict[str, Any]]:
+    per_round: Sequence[Mapping[str, np.ndarray]],
+  ) -> list[dict[str, np.ndarray]]:
     """Pads cohorts to one size, so that all rounds have the same shapes.
 
     Each is padded with other clients, as each row may be written to only once;
@@ -344,7 +347,11 @@ class Schedule:
     return (first + used).astype(np.int32), indices
 
 
-def _clients(fixed: Any, states: Any, now: Mapping[str, tf.Tensor]) -> Any:
+def _clients(
+  fixed: tuple[aliases.Structure, Mapping[str, tf.Tensor]],
+  states: aliases.ClientState,
+  now: Mapping[str, tf.Tensor],
+) -> trainers.Client:
   """Makes the clients of a round.
 
   Args:
@@ -354,7 +361,7 @@ def _clients(fixed: Any, states: Any, now: Mapping[str, tf.Tensor]) -> Any:
   """
   examples, attributes = fixed
 
-  def take(values: Any, rows: tf.Tensor) -> Any:
+  def take(values: aliases.Structure, rows: tf.Tensor) -> aliases.Structure:
     return tree.map_structure(lambda leaf: tf.gather(leaf, rows), values)
 
   if 'rows' in now:
@@ -367,7 +374,11 @@ def _clients(fixed: Any, states: Any, now: Mapping[str, tf.Tensor]) -> Any:
   return trainers.Client(data, states, now['seed'], attributes)
 
 
-def _keep(states: Any, now: Mapping[str, tf.Tensor], new: Any) -> Any:
+def _keep(
+  states: aliases.ClientState,
+  now: Mapping[str, tf.Tensor],
+  new: aliases.ClientState,
+) -> aliases.ClientState:
   """Returns the states of all clients after a round."""
   if 'rows' not in now:
     return new

@@ -13,12 +13,14 @@ from collections.abc import (
 import contextlib
 import dataclasses
 import pathlib
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import tensorflow_federated as tff
 
 from algorithms import methods
+from algorithms import process
+from base import aliases
 from base import errors
 from base import seeds
 from personalization.rounds import checkpoints
@@ -34,6 +36,7 @@ _KEPT_CHECKPOINTS = 2
 # A training diverged if no update was finite in this many rounds in a row.
 _MOST_ROUNDS_WITHOUT_UPDATE = 10
 
+_T = TypeVar('_T')
 # The metrics of a round, by name.
 _Metrics = Mapping[str, float]
 
@@ -56,7 +59,7 @@ class Trained:
       stopped.
   """
 
-  server_state: Any
+  server_state: process.State
   client_states: client_states.ClientStates
   dropped_clients: int
   skipped_clients: tuple[str, ...]
@@ -64,7 +67,9 @@ class Trained:
   rounds_without_update: int = 0
   diverged: bool = False
 
-  def read_states(self, client_ids: Sequence[str], rows: Sequence[int]) -> Any:
+  def read_states(
+    self, client_ids: Sequence[str], rows: Sequence[int]
+  ) -> aliases.ClientState:
     """Returns clients' states, stacked; held-out clients have initial states.
 
     Args:
@@ -297,7 +302,7 @@ def _counts(dropped_clients: int, rounds_without_update: int) -> np.ndarray:
 
 def _add_rounds(
   trained: Trained,
-  server_state: Any,
+  server_state: process.State,
   new: Sequence[_Metrics],
   most_without_update: int,
 ) -> Trained:
@@ -330,8 +335,8 @@ def _add_rounds(
 
 
 def _stop_at_failure(
-  coming: Iterable[Any], failures: list[errors.UserError]
-) -> Generator[Any, None, None]:
+  coming: Iterable[_T], failures: list[errors.UserError]
+) -> Generator[_T, None, None]:
   """Yields what is to come, up to where the data of a client are at fault.
 
   Args:

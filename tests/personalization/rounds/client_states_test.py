@@ -415,7 +415,7 @@ def test_a_checkpoint_without_a_database_is_an_error(tmp_path):
 
 
 def _run_until_killed(code: str, *arguments: Any) -> None:
-  root = pathlib.Path(__file__).parents[2]
+  root = pathlib.Path(__file__).parents[3]
   killed = subprocess.run(
     [sys.executable, '-c', code, *map(str, arguments)],
     cwd=root,
@@ -428,13 +428,13 @@ def _run_until_killed(code: str, *arguments: Any) -> None:
 _KILLED = """
 import os, pathlib, signal, sys
 import numpy as np
-from tests.personalization import client_states_test as test
+from tests.personalization.rounds import client_states_test as test
 
 states = test._make(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
 states.restore(0)
 for round_num in range(1, 10):
   rows = np.roll(test._ALL, round_num)[:8]
-  states.write(rows, test._of_round(rows, round_num), round_num)
+  states.write(rows, test._make_states(rows, round_num), round_num)
   if round_num in (3, 6):
     states.commit(round_num)
     states.prune(3)
@@ -466,7 +466,7 @@ def test_a_run_that_is_killed_finds_the_states_of_its_checkpoints(
 _KILLED_WITH_LARGE_STATES = """
 import os, pathlib, signal, sys
 import numpy as np
-from tests.personalization import client_states_test as test
+from tests.personalization.rounds import client_states_test as test
 
 states = test._make_large(pathlib.Path(sys.argv[1]))
 for round_num in (1, 2, 3, 4):

@@ -98,13 +98,17 @@ def test_no_client_is_loaded_to_begin_if_sizes_are_known():
   assert clients.pad_to == expected.pad_to
 
 
+_SHUFFLED = cohorts.Batching(4, shuffle=('x', 1))
+_TWICE = cohorts.Batching(4, shuffle=('x', 1), epochs=2)
+
+
 @pytest.mark.parametrize('padded', [True, False])
 def test_threads_may_prepare_cohorts_at_once(padded):
   clients = cohorts.Cohorts(_population(), padded)
   cohorts_ = [np.array(rows) for rows in ([0, 1], [2, 3], [3, 0])] * 40
 
   def prepare(rows):
-    data = clients.data('train', rows, 4, shuffle=('x', 1))
+    data = clients.data('train', rows, _SHUFFLED)
     return [_batches(_client(data, k)) for k in range(2)]
 
   with concurrent.futures.ThreadPoolExecutor(4) as threads:
@@ -121,7 +125,7 @@ def test_there_may_be_no_client_with_examples():
 @pytest.mark.parametrize('padded', [True, False])
 def test_without_shuffling_batches_are_in_the_order_of_the_examples(padded):
   clients = cohorts.Cohorts(_population(), padded)
-  data = clients.data('train', np.array([1, 2]), batch_size=4)
+  data = clients.data('train', np.array([1, 2]), cohorts.Batching(4))
   assert _batches(_client(data, 0)) == [
     [3000, 3001, 3002, 3003],
     [3004, 3005, 3006, 3007],
@@ -142,10 +146,12 @@ def test_both_forms_hold_the_same_batches(
     data = cohorts.Cohorts(_population(), padded).data(
       'train',
       np.array([3, 0, 1]),
-      batch_size,
-      shuffle=() if seed is None else ('x', seed),
-      drop_partial=drop_partial,
-      epochs=epochs,
+      cohorts.Batching(
+        batch_size,
+        shuffle=() if seed is None else ('x', seed),
+        drop_partial=drop_partial,
+        epochs=epochs,
+      ),
     )
     forms.append([_batches(_client(data, k)) for k in range(3)])
   assert forms[0] == forms[1]
@@ -155,7 +161,7 @@ def test_both_forms_hold_the_same_batches(
 @pytest.mark.parametrize('padded', [True, False])
 def test_each_epoch_has_all_examples_in_an_order_of_its_own(padded):
   data = cohorts.Cohorts(_population(), padded).data(
-    'train', np.array([0, 1]), 3, shuffle=('x', 1), epochs=4
+    'train', np.array([0, 1]), cohorts.Batching(3, shuffle=('x', 1), epochs=4)
   )
   client = _client(data, 1)
   orders = [
@@ -170,7 +176,7 @@ def test_each_epoch_has_all_examples_in_an_order_of_its_own(padded):
 
 def test_padding_comes_last_and_has_no_weight():
   clients = cohorts.Cohorts(_population(), padded=True)
-  data = clients.data('train', np.array([2, 1]), 4, shuffle=('x', 1))
+  data = clients.data('train', np.array([2, 1]), _SHUFFLED)
   client = _client(data, 0)
   np.testing.assert_array_equal(client.examples['y'][1:], 0)
   np.testing.assert_array_equal(client.indices, 0)
@@ -183,7 +189,7 @@ def test_all_padded_cohorts_of_a_size_have_the_same_shapes():
   shapes = {
     tuple(
       tuple(leaf.shape)
-      for leaf in tree.flatten(clients.data('train', rows, 4, shuffle=('x', 1)))
+      for leaf in tree.flatten(clients.data('train', rows, _SHUFFLED))
     )
     for rows in map(np.array, ([0, 1], [2, 3], [3, 0]))
   }
@@ -193,10 +199,10 @@ def test_all_padded_cohorts_of_a_size_have_the_same_shapes():
 
 def test_pad_to_decides_the_shapes():
   clients = cohorts.Cohorts(_population(), padded=True)
-  before = clients.data('test', np.array([0, 2]), 4, shuffle=('x', 1))
+  before = clients.data('test', np.array([0, 2]), _SHUFFLED)
   wider = cohorts.Cohorts(_population(), padded=True)
   wider.pad_to['test'] = 20
-  after = wider.data('test', np.array([0, 2]), 4, shuffle=('x', 1))
+  after = wider.data('test', np.array([0, 2]), _SHUFFLED)
   assert after.examples['x'].shape == (2, 20, 2)
   assert after.indices.shape == (2, 5, 4)
   for k in range(2):
@@ -219,16 +225,18 @@ def test_clients_come_by_size_and_only_the_largest_are_padded_to_these():
   clients = _make_cohorts(_SKEWED)
   assert [_SKEWED[row] for row in clients.order] == sorted(_SKEWED)
   paddings = [
-    clients.data('train', np.array(rows), 4).examples['y'].shape[1]
+    clients.data('train', np.array(rows), cohorts.Batching(4))
+    .examples['y']
+    .shape[1]
     for rows in ([2], [5, 9], [9, 1])
   ]
   assert paddings == [8, 8, 64]
 
 
 def test_a_cohort_has_the_same_batches_by_size():
-  rows, batching = np.array([2, 5, 9]), dict(shuffle=('x', 1), epochs=2)
+  rows, batching = np.array([2, 5, 9]), cohorts.Batching(2, ('x', 1), epochs=2)
   narrow, wide = (
-    _make_cohorts(_SKEWED, by_size).data('train', rows, 2, **batching)
+    _make_cohorts(_SKEWED, by_size).data('train', rows, batching)
     for by_size in (True, False)
   )
   assert narrow.examples['y'].shape[1] < wide.examples['y'].shape[1]
@@ -248,17 +256,17 @@ def test_populations_that_share_programs_are_padded_alike():
 
 def test_clients_enter_with_no_more_examples_than_their_batches_take():
   clients = cohorts.Cohorts(_population(), padded=True)
-  rows, batching = np.array([2, 1]), dict(shuffle=('x', 1), num_steps=2)
-  data = clients.data('train', rows, 4, **batching)
+  rows, batching = np.array([2, 1]), cohorts.Batching(4, ('x', 1), num_steps=2)
+  data = clients.data('train', rows, batching)
   assert data.examples['y'].shape == (2, 2 * 4)
   whole = cohorts.Cohorts(_population(), padded=False)
-  for k, unpadded in enumerate(whole.data('train', rows, 4, **batching)):
+  for k, unpadded in enumerate(whole.data('train', rows, batching)):
     assert _batches(_client(data, k)) == _batches(unpadded)
 
 
 def test_clients_in_a_list_are_not_padded():
   data = cohorts.Cohorts(_population(), padded=False).data(
-    'train', np.array([2, 0, 1]), 4, epochs=2
+    'train', np.array([2, 0, 1]), cohorts.Batching(4, epochs=2)
   )
   assert [client_data.examples['y'].shape for client_data in data] == [
     (1,),
@@ -271,7 +279,7 @@ def test_clients_in_a_list_are_not_padded():
 def test_other_rows_are_other_clients():
   clients = cohorts.Cohorts(_population(), padded=True)
   for rows in ([0, 1], [1, 0], [1, 0], [3, 2], [0, 1]):
-    data = clients.data('train', np.array(rows), 100)
+    data = clients.data('train', np.array(rows), cohorts.Batching(100))
     for k, row in enumerate(rows):
       first = 1000 * (list(_SIZES).index(clients.client_ids[row]) + 1)
       assert _batches(_client(data, k))[0][0] == first
@@ -282,10 +290,10 @@ def test_what_is_kept_is_what_it_would_be_anew():
   first = {}
   for _ in range(2):
     for rows in ([0, 1], [1, 0], [3, 2]):
-      data = kept.data('train', np.array(rows), 4, shuffle=('x', 1), epochs=2)
+      data = kept.data('train', np.array(rows), _TWICE)
       assert data.indices is first.setdefault(str(rows), data.indices)
       anew = cohorts.Cohorts(_population(), padded=True).data(
-        'train', np.array(rows), 4, shuffle=('x', 1), epochs=2
+        'train', np.array(rows), _TWICE
       )
       tree.map_structure(np.testing.assert_array_equal, data, anew)
 
@@ -294,7 +302,8 @@ def test_sets_are_not_mistaken_for_each_other():
   clients = cohorts.Cohorts(_population(), padded=True)
   rows = np.array([0, 1])
   for name, size in (('train', 5), ('test', 2), ('train', 5)):
-    assert len(_batches(_client(clients.data(name, rows, 100), 0))[0]) == size
+    data = clients.data(name, rows, cohorts.Batching(100))
+    assert len(_batches(_client(data, 0))[0]) == size
 
 
 class _Parts(NamedTuple):
@@ -384,7 +393,7 @@ def test_no_attributes_are_an_empty_structure():
 @pytest.mark.parametrize('padded', [True, False])
 def test_a_number_of_steps_replaces_the_epochs(padded):
   data = cohorts.Cohorts(_population(), padded).data(
-    'train', np.array([1, 2]), 4, num_steps=3, epochs=7
+    'train', np.array([1, 2]), cohorts.Batching(4, num_steps=3, epochs=7)
   )
   assert _batches(_client(data, 0)) == [
     [3000, 3001, 3002, 3003],
@@ -407,10 +416,12 @@ _ROWS = np.arange(4)
 
 
 def _parts(
-  padded: bool = True, name: str = 'train', batch_size: int = 3, **part: Any
+  padded: bool = True,
+  shuffle: tuple[int | str, ...] = (),
+  **part: float,
 ) -> list[list[int]]:
   clients = cohorts.Cohorts(_population(), padded)
-  data = clients.data(name, _ROWS, batch_size, **part)
+  data = clients.data('train', _ROWS, cohorts.Batching(3, shuffle), **part)
   return [sum(_batches(_client(data, k)), []) for k in _ROWS]
 
 
@@ -440,9 +451,9 @@ def test_a_tenth_of_thirty_is_three():
 
 def test_the_shapes_of_a_part_are_those_of_the_whole_set():
   clients = cohorts.Cohorts(_population(), True)
-  whole = clients.data('train', _ROWS, 3)
+  whole = clients.data('train', _ROWS, cohorts.Batching(3))
   for part in (dict(stop=0.25), dict(start=0.5), dict(stop=0.0)):
-    other = clients.data('train', _ROWS, 3, **part)
+    other = clients.data('train', _ROWS, cohorts.Batching(3), **part)
     for a, b in zip(tree.flatten(whole), tree.flatten(other)):
       assert (a.shape, a.dtype) == (b.shape, b.dtype)
 
@@ -451,7 +462,7 @@ def test_the_shapes_of_a_part_are_those_of_the_whole_set():
 @pytest.mark.parametrize('part', [dict(stop=0.0), dict(start=1.0)])
 def test_a_part_may_be_empty(padded, part):
   clients = cohorts.Cohorts(_population(), padded)
-  data = clients.data('train', _ROWS, 3, **part)
+  data = clients.data('train', _ROWS, cohorts.Batching(3), **part)
   for k in _ROWS:
     client = _client(data, k)
     assert not np.any(client.mask)
@@ -499,6 +510,6 @@ def test_every_client_has_a_shared_set(padded):
   clients = cohorts.Cohorts(_population(), padded)
   drawn = _drawn(5)
   clients.share('shared', drawn)
-  data = clients.data('shared', np.array([2, 0]), 2)
+  data = clients.data('shared', np.array([2, 0]), cohorts.Batching(2))
   for k in range(2):
     assert sum(_batches(_client(data, k)), []) == drawn['y'].tolist()

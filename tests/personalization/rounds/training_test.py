@@ -32,6 +32,7 @@ from base import errors
 from base import seeds
 from personalization.rounds import checkpoints
 from personalization.rounds import client_states
+from personalization.rounds import cohorts
 from personalization.rounds import round_runners
 from personalization.rounds import schedules
 from personalization.rounds import training
@@ -688,7 +689,7 @@ def test_what_comes_next_is_prepared_meanwhile(at_once, uninterrupted):
   class Schedule(schedules.Schedule):
     """Remembers which rounds it was asked for."""
 
-    def _batching(self, round_num: int) -> dict[str, Any]:
+    def _batching(self, round_num: int) -> cohorts.Batching:
       if round_num < len(asked):
         asked[round_num].set()
       return super()._batching(round_num)
@@ -1257,9 +1258,9 @@ def test_the_database_is_free_after_an_exception_that_is_kept(
 _KILLED = """
 import os, pathlib, signal, sys
 import tensorflow_federated as tff
-from personalization import client_states
+from personalization.rounds import client_states
 from tff_runtimes import cohort
-from tests.personalization import training_test as test
+from tests.personalization.rounds import training_test as test
 
 client_states._MOST_BYTES = 0
 tff.framework.set_default_context(cohort.create_cohort_context(trust_xla=True))
@@ -1274,7 +1275,7 @@ test._train(
 def test_a_training_that_is_killed_ends_as_one_that_was_not(
   tmp_path, monkeypatch
 ):
-  root = pathlib.Path(__file__).parents[2]
+  root = pathlib.Path(__file__).parents[3]
   killed = subprocess.run(
     [sys.executable, '-c', _KILLED, tmp_path],
     cwd=root,
