@@ -111,7 +111,7 @@ class FewExamples(personalizers.Personalizer):
           k or None,
           'examples',
           text=self.adaptation_text
-          + (words.counted(k, 'examples') if k else 'all examples'),
+          + (words.count(k, 'examples') if k else 'all examples'),
         )
         for k in self.settings.adaptation_examples
       ),
@@ -153,7 +153,7 @@ class Adaptation(FewExamples):
 
   @property
   def adaptation_text(self) -> str:
-    return f'{words.counted(self.settings.adaptation_updates, "updates")}, '
+    return f'{words.count(self.settings.adaptation_updates, "updates")}, '
 
   @property
   def shuffled_epochs(self) -> int:

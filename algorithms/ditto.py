@@ -121,7 +121,7 @@ class DittoPersonalizer(personalizers.Personalizer):
         candidates.Candidate(
           epoch,
           'epochs',
-          text=f'personal model, {words.counted(epoch, "epochs")}',
+          text=f'personal model, {words.count(epoch, "epochs")}',
         )
         for epoch in range(self.settings.personal_epochs + 1)
       ),

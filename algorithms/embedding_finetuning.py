@@ -67,7 +67,7 @@ class EmbeddingFinetuning(personalizers.Personalizer):
         candidates.Candidate(
           epoch,
           'epochs',
-          text=f'{name}, {words.counted(epoch, "epochs")}',
+          text=f'{name}, {words.count(epoch, "epochs")}',
         )
         for epoch in tried
       ),

@@ -203,7 +203,7 @@ class FedEmbed(fedavg.FedAvg):
         'num_groups',
       )
     if models.CLIENT not in self.model.parts:
-      model = self.model.with_vector(self.settings.embedding_size)
+      model = self.model.add_vector(self.settings.embedding_size)
       object.__setattr__(self, 'model', model)
     known = self.model.num_types
     if self.needs_type and known and self.num_heads != known:

@@ -272,7 +272,7 @@ def make_settings(name: str, values: Mapping[str, Any]) -> MethodSettings:
       for setting, value in {**entry.defaults, **values}.items()
       if setting in _names(settings_class)
     }
-    halves.append(settings.from_dict(settings_class, chosen, name))
+    halves.append(settings.parse(settings_class, chosen, name))
   return MethodSettings(*halves)
 
 

@@ -41,7 +41,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
     ) from error
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
   """Writes a value for a message, shortened if it is long."""
   try:
     text = repr(value)
@@ -71,4 +71,4 @@ def unknown(
   rest = f'Known: {", ".join(known[:_LISTED]) or "none"}{more}.'
   if listed_by:
     rest = f'All are listed by {listed_by}.'
-  return UserError(f'Unknown {what} {shown(name)}.{hint} {rest}')
+  return UserError(f'Unknown {what} {quote(name)}.{hint} {rest}')

@@ -7,7 +7,7 @@ each setting:
   class NoiseSettings(settings.Settings):
     noise: float = settings.field(1.0, 'The deviation of the noise.', minimum=0)
 
-`from_dict` makes an instance from a user's values in a TOML file or on the
+`parse` makes an instance from a user's values in a TOML file or on the
 command line.
 """
 
@@ -143,11 +143,11 @@ class Settings:
         violation = _violation(element, **spec.metadata.get('limits', {}))
         if violation:
           raise SettingError(
-            f'{spec.name} must be {violation}, not {errors.shown(element)}.',
+            f'{spec.name} must be {violation}, not {errors.quote(element)}.',
             spec.name,
           )
 
-  def with_paths(self, replace: Callable[[str], str]) -> Self:
+  def replace_paths(self, replace: Callable[[str], str]) -> Self:
     """Returns the settings with each path replaced; none stays none."""
 
     def replaced(value: str | tuple[str, ...] | None) -> Value:
@@ -211,7 +211,7 @@ def _convert(value: Value, kind: _Kind) -> Value:
   return value
 
 
-def from_dict(cls: type[_T], values: Mapping[str, Value], where: str) -> _T:
+def parse(cls: type[_T], values: Mapping[str, Value], where: str) -> _T:
   """Makes settings from a user's values.
 
   Args:
@@ -236,7 +236,7 @@ def from_dict(cls: type[_T], values: Mapping[str, Value], where: str) -> _T:
       return _convert(value, kinds[name])
     except (ValueError, OverflowError):
       raise SettingError(
-        f'{name} must be {_describe(kinds[name])}, not {errors.shown(value)}.',
+        f'{name} must be {_describe(kinds[name])}, not {errors.quote(value)}.',
         name,
       ) from None
 
@@ -264,7 +264,7 @@ class Description:
 
 
 def to_text(value: object) -> str:
-  """Writes a value in the form that `from_dict` reads."""
+  """Writes a value in the form that `parse` reads."""
   if isinstance(value, tuple):
     return ','.join(map(to_text, value))
   is_keyword = value is None or isinstance(value, bool)

@@ -15,6 +15,6 @@ def noun(number: float, plural: str) -> str:
   return plural.removesuffix('es' if plural.endswith('sses') else 's')
 
 
-def counted(number: int, plural: str) -> str:
+def count(number: int, plural: str) -> str:
   """Writes how many there are of something, such as '1 class'."""
   return f'{number} {noun(number, plural)}'

@@ -54,7 +54,7 @@ def _lines(topic: str, name: str) -> Iterable[str]:
   if topic not in known:
     raise errors.unknown('topic', topic, known)
   if topic.removesuffix('s') not in _NAMES:
-    raise errors.UserError(f'list {topic} takes no name: {errors.shown(name)}.')
+    raise errors.UserError(f'list {topic} takes no name: {errors.quote(name)}.')
   topic = topic.removesuffix('s')
   if not name:
     raise errors.UserError(

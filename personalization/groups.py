@@ -104,7 +104,7 @@ def _infer(
       if len(client_ids) < num_groups:
         raise errors.UserError(
           f'num_groups is {num_groups}, but {task.name} has'
-          f' {words.counted(len(client_ids), "clients")} with examples to train'
+          f' {words.count(len(client_ids), "clients")} with examples to train'
           ' on.'
         )
       # Sorted, as the order of clients decides between equal distances.
@@ -149,7 +149,7 @@ def check(
   if trainer.num_models != len(known):
     raise errors.UserError(
       f'{name}: num_groups is {trainer.num_models}, but {task.name} knows'
-      f' {words.counted(len(known), "groups")}. Leave out num_groups, or set'
+      f' {words.count(len(known), "groups")}. Leave out num_groups, or set'
       ' groups to inferred or hypcluster.'
     )
 

@@ -218,7 +218,7 @@ def _withheld(
     dialogue_settings.permuted(tuple(users)), _WITHHELD, _WITHHELD
   )
 
-  def some(ids: Sequence[str]) -> devices.Devices:
+  def make_devices(ids: Sequence[str]) -> devices.Devices:
     return devices.Devices(
       tuple(ids),
       lambda user, limit: populations.take(users[user], slice(limit)),
@@ -226,14 +226,14 @@ def _withheld(
     )
 
   return devices.make_populations(
-    train=some(train),
-    validation=some(validation),
-    test=some(test),
+    train=make_devices(train),
+    validation=make_devices(validation),
+    test=make_devices(test),
     shuffle_key=(name, dialogue_settings.split_seed),
   )
 
 
-def _without_rare_contexts(
+def _drop_rare_contexts(
   users: Mapping[str, populations.Examples],
   contexts: Sequence[str],
   min_of_user: int,
@@ -310,7 +310,7 @@ def make_task(
     if populations.num_examples(examples) >= min_of_user:
       users[user] = examples
   if min_of_context:
-    users, contexts = _without_rare_contexts(
+    users, contexts = _drop_rare_contexts(
       users, contexts, min_of_user, min_of_context
     )
   if not users:
@@ -359,7 +359,9 @@ def read_encoding(
   return bpe.read(folder, size)
 
 
-def by_length(said: Mapping[str, Utterances], number: int) -> Iterable[str]:
+def choose_longest(
+  said: Mapping[str, Utterances], number: int
+) -> Iterable[str]:
   """Returns the users with the most utterances; the first win a tie."""
   order = sorted(said, key=lambda user: -len(said[user].texts))
   return order[:number]

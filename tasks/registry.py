@@ -97,6 +97,6 @@ def load(
       loaded, see `checks`.
   """
   module, cls = _find(name)
-  own_settings = settings.from_dict(cls, values, f'task {name}')
+  own_settings = settings.parse(cls, values, f'task {name}')
   checks = importlib.import_module('tasks.checks')
   return checks.checked(module.load(own_settings, data_dir, seed))

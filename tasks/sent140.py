@@ -134,20 +134,22 @@ def split_words(text: str) -> list[str]:
 
 
 def _choose_users(
-  how: Sent140Settings, tweets: dict[str, list[tuple[int, str]]]
+  settings: Sent140Settings, tweets: dict[str, list[tuple[int, str]]]
 ) -> list[str]:
   """Draws the users that are the clients."""
   enough = sorted(
-    u for u, of_user in tweets.items() if len(of_user) >= how.min_tweets
+    u for u, of_user in tweets.items() if len(of_user) >= settings.min_tweets
   )
-  if len(enough) < how.num_clients:
+  if len(enough) < settings.num_clients:
     raise errors.UserError(
-      f'{len(enough)} users have {how.min_tweets} tweets, but'
-      f' task.num_clients is {how.num_clients}. Set a smaller number of'
+      f'{len(enough)} users have {settings.min_tweets} tweets, but'
+      f' task.num_clients is {settings.num_clients}. Set a smaller number of'
       ' clients, or of task.min_tweets.'
     )
-  rng = seeds.generator('sent140', how.users_seed)
-  return sorted(rng.choice(enough, how.num_clients, replace=False).tolist())
+  rng = seeds.generator('sent140', settings.users_seed)
+  return sorted(
+    rng.choice(enough, settings.num_clients, replace=False).tolist()
+  )
 
 
 def load(

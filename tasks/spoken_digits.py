@@ -130,7 +130,7 @@ def read_clips(data_dir: str | None) -> Clips:
       or offsets[-1] > len(samples)
     ):
       raise ValueError('clips without samples')
-  clips = np.split(audio.from_int16(samples), offsets[1:-1])
+  clips = np.split(audio.scale_samples(samples), offsets[1:-1])
   return Clips(path, clips, speakers, digits, takes)
 
 

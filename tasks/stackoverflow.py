@@ -154,10 +154,10 @@ def load(
     )
   vocabulary = Vocabulary(words)
 
-  def in_database(client_id: str, limit: int | None) -> populations.Examples:
+  def load_train(client_id: str, limit: int | None) -> populations.Examples:
     return vocabulary.to_examples(train.read(client_id, limit)['tokens'])
 
-  def by_date(client_id: str, limit: int | None) -> populations.Examples:
+  def load_by_date(client_id: str, limit: int | None) -> populations.Examples:
     examples = held_out.read(client_id, limit)
     # The alphabetical order of the dates is their order in time.
     order = np.argsort(examples['creation_date'], kind='stable')
@@ -165,7 +165,7 @@ def load(
 
   train_ids = tuple(train.num_examples)
   validation, test, _ = (
-    devices.Devices(client_ids, by_date, held_out.sizes(client_ids))
+    devices.Devices(client_ids, load_by_date, held_out.sizes(client_ids))
     for client_ids in settings.split(
       settings.permuted(list(held_out.num_examples)),
       _VALIDATION,
@@ -181,7 +181,7 @@ def load(
     padded=False,
     vocabulary=tuple(words),
     **devices.make_populations(
-      train=devices.Devices(train_ids, in_database, train.sizes(train_ids)),
+      train=devices.Devices(train_ids, load_train, train.sizes(train_ids)),
       validation=validation,
       test=test,
       max_train_examples=settings.max_examples,

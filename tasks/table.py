@@ -1,7 +1,7 @@
 """A user's own table as a task, without any code.
 
 One column has the client of each row, another one the target, and the others
-are the inputs, see `tasks.data.tables.table_features`. Without a column of
+are the inputs, see `tasks.data.tables.features`. Without a column of
 clients, each file of a folder is a client, or rows are assigned by a partition,
 see `tasks.data.partitions`.
 """
@@ -19,13 +19,13 @@ from base import words
 from tasks import task
 from tasks.data import populations
 from tasks.data import silos
+from tasks.data.tables import encodings
+from tasks.data.tables import features
+from tasks.data.tables import images
+from tasks.data.tables import notes
 from tasks.data.tables import table_clients
 from tasks.data.tables import table_columns
-from tasks.data.tables import table_encodings
-from tasks.data.tables import table_features
 from tasks.data.tables import table_files
-from tasks.data.tables import table_images
-from tasks.data.tables import table_notes
 from tasks.models import networks
 
 _CLASSES, _NUMBER, _PREFERENCE = 'classes', 'number', 'preference'
@@ -39,8 +39,8 @@ _TEXT_ROLES = 'client', task.GROUP, 'type', 'context', 'split', 'image'
 
 @dataclasses.dataclass(frozen=True)
 class TableSettings(
-  table_features.FeatureSettings,
-  table_images.ImageSettings,
+  features.FeatureSettings,
+  images.ImageSettings,
   table_clients.ClientSettings,
 ):
   """The settings of a table."""
@@ -103,12 +103,12 @@ class _Target:
   Attributes:
     values: The number of each row, float32, or its class, int32.
     encoding: How the column becomes these values.
-    told: A description, for the user.
+    description: A description, for the user.
   """
 
   values: np.ndarray
-  encoding: table_encodings.Target
-  told: str
+  encoding: encodings.Target
+  description: str
 
   @property
   def classes(self) -> Sequence[str]:
@@ -116,39 +116,45 @@ class _Target:
     return self.encoding.classes
 
 
-def _check(how: TableSettings) -> None:
+def _check(table_settings: TableSettings) -> None:
   """Refuses settings that contradict each other."""
-  if how.hold_out == table_clients.ALL_CLIENTS and how.encoding_file is None:
+  if (
+    table_settings.hold_out == table_clients.ALL_CLIENTS
+    and table_settings.encoding_file is None
+  ):
     raise settings.SettingError(
-      f'task.hold_out={how.hold_out} leaves nobody to train on. It is for'
-      ' clients that experiments:evaluate judges a finished run by.',
+      f'task.hold_out={table_settings.hold_out} leaves nobody to train on. It'
+      ' is for clients that experiments:evaluate judges a finished run by.',
       'hold_out',
     )
-  if how.hold_out != 'examples' and how.standardize == 'client':
+  if (
+    table_settings.hold_out != 'examples'
+    and table_settings.standardize == 'client'
+  ):
     raise settings.SettingError(
       'task.standardize=client uses the examples that a client trains on, which'
       ' held-out clients do not have. Set it to all or none.',
       'standardize',
     )
-  if how.model == 'cnn' and how.image_column is None:
+  if table_settings.model == 'cnn' and table_settings.image_column is None:
     raise settings.SettingError(
       'task.model=cnn is for images, but task.image_column names none.', 'model'
     )
   for role in _TEXT_ROLES:
-    if how.target_column and how.target_column == getattr(
-      how, f'{role}_column'
+    if table_settings.target_column and table_settings.target_column == getattr(
+      table_settings, f'{role}_column'
     ):
       raise settings.SettingError(
-        f'task.{role}_column names the target, {how.target_column}.',
+        f'task.{role}_column names the target, {table_settings.target_column}.',
         f'{role}_column',
       )
-  if how.target_column in how.feature_columns:
+  if table_settings.target_column in table_settings.feature_columns:
     raise settings.SettingError(
-      f'task.feature_columns names the target, {how.target_column}.',
+      f'task.feature_columns names the target, {table_settings.target_column}.',
       'feature_columns',
     )
   lists = {
-    name: getattr(how, name)
+    name: getattr(table_settings, name)
     for name in (
       'feature_columns',
       'ignored_columns',
@@ -173,8 +179,8 @@ def _check(how: TableSettings) -> None:
         )
 
 
-def _required(how: TableSettings, name: str) -> str:
-  value: str | None = getattr(how, name)
+def _required(table_settings: TableSettings, name: str) -> str:
+  value: str | None = getattr(table_settings, name)
   if value is None:
     raise settings.SettingError(
       f'task.{name} is not set. Name it: --set task.path=FILE --set'
@@ -184,11 +190,13 @@ def _required(how: TableSettings, name: str) -> str:
   return value
 
 
-def _has_classes(how: TableSettings, table: table_files.Table) -> bool:
-  name = str(how.target_column)
+def _has_classes(
+  table_settings: TableSettings, table: table_files.Table
+) -> bool:
+  name = str(table_settings.target_column)
   column = table.column(name, 'target_column')
-  if how.target != 'auto':
-    return how.target != _NUMBER
+  if table_settings.target != 'auto':
+    return table_settings.target != _NUMBER
   if not table_columns.is_numeric(column):
     return True
   if not table_columns.is_whole(column):
@@ -197,59 +205,65 @@ def _has_classes(how: TableSettings, table: table_files.Table) -> bool:
 
 
 def _read_classes(
-  how: TableSettings, table: table_files.Table, known: Sequence[str] | None
+  table_settings: TableSettings,
+  table: table_files.Table,
+  known: Sequence[str] | None,
 ) -> _Target:
   """Reads a target of classes, which may be known already."""
-  name = str(how.target_column)
+  name = str(table_settings.target_column)
   found = table_columns.categories(table, name, 'target_column', known=known)
   counts = np.bincount(found.codes, minlength=len(found.names))
-  told = [f'{c} {n:,}' for c, n in zip(found.names, counts)]
-  classes = words.counted(len(counts), 'classes')
-  if len(counts) < 2 or (how.target == _PREFERENCE and len(counts) > 2):
-    wanted = 'two' if how.target == _PREFERENCE else 'several'
+  sizes = [f'{c} {n:,}' for c, n in zip(found.names, counts)]
+  classes = words.count(len(counts), 'classes')
+  if len(counts) < 2 or (
+    table_settings.target == _PREFERENCE and len(counts) > 2
+  ):
+    wanted = 'two' if table_settings.target == _PREFERENCE else 'several'
     raise errors.UserError(
       f'{table.path}: column {name!r} has {classes}, but must have {wanted}:'
-      f' {table_notes.few(told)}.'
+      f' {notes.few(sizes)}.'
     )
   return _Target(
     found.codes,
-    table_encodings.Target(name, found.names),
-    f'{classes}: {table_notes.few(told)}',
+    encodings.Target(name, found.names),
+    f'{classes}: {notes.few(sizes)}',
   )
 
 
-def _read_numbers(how: TableSettings, table: table_files.Table) -> _Target:
+def _read_numbers(
+  table_settings: TableSettings, table: table_files.Table
+) -> _Target:
   """Reads a target of numbers."""
-  name = str(how.target_column)
+  name = str(table_settings.target_column)
   values = table_columns.numbers(table, name, 'target_column')
   missing = np.isnan(values)
   if missing.any():
     row = table_columns.first_row(missing)
     table_columns.refuse(table, row, name, 'has no value to be predicted.')
-  return _Target(values, table_encodings.Target(name), 'a number')
+  return _Target(values, encodings.Target(name), 'a number')
 
 
 def _read_target(
-  how: TableSettings,
+  table_settings: TableSettings,
   table: table_files.Table,
-  known: table_encodings.Encoding | None,
+  known: encodings.Encoding | None,
 ) -> _Target:
   if known is not None:
     classes = known.target.classes
     if classes:
-      return _read_classes(how, table, classes)
-  elif _has_classes(how, table):
-    return _read_classes(how, table, None)
-  return _read_numbers(how, table)
+      return _read_classes(table_settings, table, classes)
+  elif _has_classes(table_settings, table):
+    return _read_classes(table_settings, table, None)
+  return _read_numbers(table_settings, table)
 
 
 def _standardize_target(
   target: _Target,
   train: np.ndarray,
-  known: table_encodings.Encoding | None,
+  known: encodings.Encoding | None,
 ) -> _Target:
   if known is None:
-    mean, deviation = table_features.moments(target.values[train])
+    mean, deviation = features.moments(target.values[train])
   else:
     mean, deviation = known.target.mean, known.target.deviation
   if not deviation:
@@ -264,42 +278,52 @@ def _standardize_target(
   )
 
 
-def _inputs(how: TableSettings, table: table_files.Table) -> list[str]:
+def _inputs(
+  table_settings: TableSettings, table: table_files.Table
+) -> list[str]:
   """Lists the columns that are inputs, in the order of the table."""
-  roles = {getattr(how, f'{role}_column') for role in ('target', *_TEXT_ROLES)}
+  roles = {
+    getattr(table_settings, f'{role}_column')
+    for role in ('target', *_TEXT_ROLES)
+  }
   for name in (
     'feature_columns',
     'ignored_columns',
     'category_columns',
     'text_columns',
   ):
-    for column in getattr(how, name):
+    for column in getattr(table_settings, name):
       table.column(column, name)
-  chosen = how.feature_columns or [c for c in table.columns if c not in roles]
-  names = [c for c in chosen if c not in how.ignored_columns]
+  chosen = table_settings.feature_columns or [
+    c for c in table.columns if c not in roles
+  ]
+  names = [c for c in chosen if c not in table_settings.ignored_columns]
   for kind in ('category_columns', 'text_columns'):
-    for column in getattr(how, kind):
+    for column in getattr(table_settings, kind):
       if column not in names:
         raise errors.UserError(
           f'task.{kind} names {column}, which is not an input. Leave it out.'
         )
   if not names:
     raise errors.UserError(
-      f'{table.path} has no columns to predict {how.target_column} from.'
+      f'{table.path} has no columns to predict'
+      f' {table_settings.target_column} from.'
     )
   return names
 
 
 def _make_model(
-  how: TableSettings,
+  table_settings: TableSettings,
   target: _Target,
   shape: tuple[int, ...],
   num_names: Mapping[str, int],
 ) -> networks.Network:
-  kind = how.model or ('cnn' if how.image_column else 'linear')
+  kind = table_settings.model or (
+    'cnn' if table_settings.image_column else 'linear'
+  )
   layers: dict[str, Any] = {
     'filters': _FILTERS if kind == 'cnn' else (),
-    'hidden': () if kind == 'linear' else how.hidden,
+    'hidden': () if kind == 'linear' else table_settings.hidden,
     'types': num_names.get('type', 0),
     'num_contexts': num_names.get('context', 0),
   }
@@ -307,20 +331,20 @@ def _make_model(
     return networks.NetworkRegressor(shape, **layers)
   make = (
     networks.PreferenceNetwork
-    if how.target == _PREFERENCE
+    if table_settings.target == _PREFERENCE
     else networks.NetworkClassifier
   )
   return make(shape, len(target.classes), **layers)
 
 
-def _metric(how: TableSettings, target: _Target) -> str:
+def _metric(table_settings: TableSettings, target: _Target) -> str:
   if not target.classes:
     return 'squared_error'
-  return 'macro_f1' if how.target == _PREFERENCE else 'accuracy'
+  return 'macro_f1' if table_settings.target == _PREFERENCE else 'accuracy'
 
 
 def _describe(
-  how: TableSettings,
+  table_settings: TableSettings,
   table: table_files.Table,
   target: _Target,
   split: table_clients.Split,
@@ -328,48 +352,54 @@ def _describe(
 ) -> str:
   """Describes the data, for the user."""
   sizes = np.array([len(rows) for rows in split.clients.values()])
-  files = words.counted(len(table.files), 'files')
+  files = words.count(len(table.files), 'files')
   where = f' in {files}' if table.path.is_dir() else ''
   return '\n'.join(
     [
       f'{table.path}{where}:',
-      table_notes.entry('rows', f'{table.num_rows:,}: {split.told}'),
-      table_notes.entry(
+      notes.entry('rows', f'{table.num_rows:,}: {split.description}'),
+      notes.entry(
         'clients',
         f'{len(sizes):,}, of {sizes.min():,} to {sizes.max():,} rows, median'
         f' {np.median(sizes):,.0f}',
       ),
-      table_notes.entry('target', f'{how.target_column}: {target.told}'),
+      notes.entry(
+        'target', f'{table_settings.target_column}: {target.description}'
+      ),
       'Inputs:',
-      table_notes.columns(columns),
+      notes.columns(columns),
       'Clients by their number of rows:',
-      table_notes.histogram(sizes),
+      notes.histogram(sizes),
     ]
   )
 
 
-def load(how: TableSettings, data_dir: str | None, seed: int) -> task.Task:
+def load(
+  table_settings: TableSettings, data_dir: str | None, seed: int
+) -> task.Task:
   """Loads the task; without a `split_seed`, `seed` decides the split."""
-  path = pathlib.Path(_required(how, 'path')).expanduser()
-  _required(how, 'target_column')
-  _check(how)
-  named = {role: getattr(how, f'{role}_column') for role in _TEXT_ROLES}
+  path = pathlib.Path(_required(table_settings, 'path')).expanduser()
+  _required(table_settings, 'target_column')
+  _check(table_settings)
+  named = {
+    role: getattr(table_settings, f'{role}_column') for role in _TEXT_ROLES
+  }
   texts = [name for name in named.values() if name is not None]
-  table = table_files.read(path, (*texts, *how.text_columns))
-  seed = how.seed(seed)
+  table = table_files.read(path, (*texts, *table_settings.text_columns))
+  seed = table_settings.seed(seed)
   known = None
-  if how.encoding_file is not None:
-    known = table_encodings.read(pathlib.Path(how.encoding_file))
+  if table_settings.encoding_file is not None:
+    known = encodings.read(pathlib.Path(table_settings.encoding_file))
 
-  target = _read_target(how, table, known)
+  target = _read_target(table_settings, table, known)
   clients = table_clients.find(
-    how, table, target.values, bool(target.classes), data_dir
+    table_settings, table, target.values, bool(target.classes), data_dir
   )
-  split = table_clients.hold_out(how, table, clients, seed)
+  split = table_clients.hold_out(table_settings, table, clients, seed)
   train = split.train_rows(table.num_rows)
-  if not target.classes and how.standardize_target:
+  if not target.classes and table_settings.standardize_target:
     target = _standardize_target(target, train, known)
-  told = {
+  named_values = {
     role: table_columns.categories(
       table,
       name,
@@ -379,31 +409,35 @@ def load(how: TableSettings, data_dir: str | None, seed: int) -> task.Task:
     for role, name in named.items()
     if role in (task.GROUP, 'type', 'context') and name is not None
   }
-  names = {role: found.names for role, found in told.items()}
+  names = {role: found.names for role, found in named_values.items()}
   attributes = {}
-  if task.GROUP in told:
-    group = told.pop(task.GROUP)
-    name = str(how.group_column)
-    of_clients = table_clients.of_each(table, name, group.codes, clients)
+  if task.GROUP in named_values:
+    group = named_values.pop(task.GROUP)
+    name = str(table_settings.group_column)
+    of_clients = table_clients.read_of_clients(
+      table, name, group.codes, clients
+    )
     attributes[task.GROUP] = task.Attribute(group.names, of_clients)
-  columns: Sequence[table_features.Column] = ()
-  inputs: table_features.Features | table_images.Images
-  if how.image_column is not None:
-    inputs = table_images.read(table, how)
+  columns: Sequence[features.Column] = ()
+  inputs: features.Features | images.Images
+  if table_settings.image_column is not None:
+    inputs = images.read(table, table_settings)
   elif known is None:
-    names_of_inputs = _inputs(how, table)
-    columns, inputs = table_features.fit(table, names_of_inputs, how, train)
+    names_of_inputs = _inputs(table_settings, table)
+    columns, inputs = features.fit(
+      table, names_of_inputs, table_settings, train
+    )
   else:
     columns = known.columns
-    inputs = table_features.encode(table, columns)
+    inputs = features.encode(table, columns)
   labels = {
     'y': target.values.astype(np.int32 if target.classes else np.float32),
-    **{role: found.codes for role, found in told.items()},
+    **{role: found.codes for role, found in named_values.items()},
   }
 
   def take(rows: np.ndarray, like: np.ndarray) -> populations.Examples:
     x = inputs.take(rows)
-    if how.standardize == 'client':
+    if table_settings.standardize == 'client':
       numbers = slice(inputs.num_numbers)
       of_client = inputs.take(like)[:, numbers]
       x[:, numbers] = silos.standardize(x[:, numbers], of_client)
@@ -412,23 +446,23 @@ def load(how: TableSettings, data_dir: str | None, seed: int) -> task.Task:
       **{name: values[rows] for name, values in labels.items()},
     }
 
-  num_names = {role: len(found.names) for role, found in told.items()}
-  notes = _describe(how, table, target, split, inputs.told)
+  num_names = {role: len(found.names) for role, found in named_values.items()}
+  description = _describe(
+    table_settings, table, target, split, inputs.descriptions
+  )
   del table
   table_files.release()
   return task.Task(
     name='table',
-    model=_make_model(how, target, inputs.shape, num_names),
-    metric=_metric(how, target),
+    model=_make_model(table_settings, target, inputs.shape, num_names),
+    metric=_metric(table_settings, target),
     higher_is_better=bool(target.classes),
     batch_size=32,
-    padded=how.image_column is None,
+    padded=table_settings.image_column is None,
     attributes=attributes,
     contexts=names.get('context', ()),
     classes=target.classes,
-    notes=notes,
-    encoding=table_encodings.Encoding(
-      target.encoding, columns, names
-    ).to_dict(),
+    notes=description,
+    encoding=encodings.Encoding(target.encoding, columns, names).to_dict(),
     **table_clients.make_populations(split, take, seed),
   )

@@ -34,7 +34,7 @@ class Attribute:
     """Returns the name of a client's value."""
     return self.names[self.values[client_id]]
 
-  def of(self, client_ids: Sequence[str]) -> np.ndarray:
+  def gather(self, client_ids: Sequence[str]) -> np.ndarray:
     """Returns the values of these clients, `[clients]` int32."""
     return np.array([self.values[c] for c in client_ids], np.int32)
 

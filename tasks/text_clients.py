@@ -196,7 +196,7 @@ def make_task(
     vocabulary, held_out = _cross_device(text_settings, corpus, client_ids)
   return task.Task(
     name=name,
-    model=character_lstm.CharacterLstm.of_words(
+    model=character_lstm.CharacterLstm.create(
       vocabulary,
       text_settings.word_length,
       sequence_length=text_settings.sentence_length,

@@ -115,7 +115,7 @@ def load(
       said[name].add(text, context)
     if not said:
       raise errors.UserError(f'{path} has no utterances. {advice}')
-    for name in dialogue.by_length(said, number):
+    for name in dialogue.choose_longest(said, number):
       clients[f'{show} {name}'] = said[name]
   return dialogue.make_task(
     'tv_dialogue', settings, data_dir, clients, settings.shows

@@ -87,7 +87,7 @@ def _parse(
 
 def make_task(
   name: str,
-  how: WakewordSettings,
+  settings: WakewordSettings,
   x: np.ndarray,
   labels: np.ndarray,
   devices: np.ndarray,
@@ -97,7 +97,7 @@ def make_task(
 
   Args:
     name: The name of the task.
-    how: The settings.
+    settings: The settings.
     x: The spectrograms of the clips.
     labels: The label of each clip: 1 with the word, 0 without.
     devices: The type of device of each clip.
@@ -108,10 +108,10 @@ def make_task(
   """
   clients: dict[str, np.ndarray] = {}
   of_device: dict[str, int] = {}
-  by_device = partitions.by_column(devices)
+  by_device = partitions.group_by_column(devices)
   for k, (device, rows) in enumerate(by_device.items()):
-    rng = seeds.generator('devices', how.partition_seed, device)
-    parts = np.array_split(rng.permutation(rows), how.clients_per_device)
+    rng = seeds.generator('devices', settings.partition_seed, device)
+    parts = np.array_split(rng.permutation(rows), settings.clients_per_device)
     for i, part in enumerate(parts):
       client_id = device if len(parts) == 1 else f'{device}_{i}'
       clients[client_id], of_device[client_id] = np.sort(part), k
@@ -122,7 +122,7 @@ def make_task(
   return task.Task(
     name=name,
     model=cnn.WakewordCnn(
-      audio.FRAMES, audio.BANDS, how.channels, how.false_rejects
+      audio.FRAMES, audio.BANDS, settings.channels, settings.false_rejects
     ),
     metric='false_accepts',
     higher_is_better=False,
@@ -130,7 +130,7 @@ def make_task(
     padded=False,
     attributes={task.GROUP: task.Attribute(tuple(by_device), of_device)},
     **silos.make_populations_of_rows(
-      clients, take, how.seed(seed), strata=labels
+      clients, take, settings.seed(seed), strata=labels
     ),
   )
 

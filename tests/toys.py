@@ -138,7 +138,7 @@ class TypedModel(F1Model):
   def num_types(self) -> int:
     return self.types
 
-  def with_vector(self, size: int = 0) -> models.Model:
+  def add_vector(self, size: int = 0) -> models.Model:
     return dataclasses.replace(self, vector_size=size or _VECTOR_SIZE)
 
   @property

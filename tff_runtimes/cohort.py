@@ -85,18 +85,18 @@ class _Compiled:
   def __str__(self) -> str:
     lines = [f'The computation has the type {self.computation.type_signature}.']
     if self.stacking.against is not None:
-      how = (
+      way = (
         'Its clients are not stacked and run one on each core, because'
         f' {self.stacking.against}.'
       )
     elif self.stacking.against_whole is None:
-      how = 'Its clients are stacked, and a call is one XLA program.'
+      way = 'Its clients are stacked, and a call is one XLA program.'
     else:
-      how = (
+      way = (
         'Its clients are stacked, but the server is no part of their XLA'
         f' program, because {self.stacking.against_whole}.'
       )
-    lines.append(how)
+    lines.append(way)
     for what, operation in self.program.isolated():
       lines.append(
         f'{what} needs a TensorFlow session of its own for each call, which is'
@@ -281,7 +281,7 @@ class CohortContext(tff.framework.SyncContext):
         arguments[name] = values.flatten(part, type_spec)
     size = values.count_clients(clients.values(), self._default_num_clients)
     run = _Run(compiled, arguments, clients, size, cancellation)
-    result = run.stacked() or run.one_by_one(self._lanes)
+    result = run.run_stacked() or run.run_run_one_by_one(self._lanes)
     stay_stacked = any(
       isinstance(part, values.StackedClients) for part in clients.values()
     )
@@ -316,7 +316,7 @@ class _Run:
     self._size = size
     self._cancellation = cancellation
 
-  def stacked(self) -> list[programs.Part] | None:
+  def run_stacked(self) -> list[programs.Part] | None:
     """Runs with stacked clients; returns None if they cannot be stacked."""
     if self._compiled.stacking.against is not None or not self._size:
       return None
@@ -331,7 +331,7 @@ class _Run:
     try:
       if self._compiled.stacking.against_whole is None:
         return runner.run_whole(self._size, self._arguments, stacked)
-      return self._stacked_clients(stacked)
+      return self._run_stacked_clients(stacked)
     except stacking.NotFiniteError:
       return None
     except (stacking.CannotStackError, tf.errors.OpError) as error:
@@ -340,7 +340,7 @@ class _Run:
       self._compiled.refuse(error)
       return None
 
-  def _stacked_clients(
+  def _run_stacked_clients(
     self, stacked: programs.Arguments
   ) -> list[programs.Part]:
     """Runs with stacked clients, and a server that is no part of that."""
@@ -361,24 +361,24 @@ class _Run:
       )
       return keep, aggregates
 
-    def of_clients(leaves: aliases.Leaves) -> programs.ClientColumns:
+    def make_part(leaves: aliases.Leaves) -> programs.ClientColumns:
       # Copies, as these may be arrays of the argument.
       return programs.ClientColumns(
         [np.array(leaf[: self._size]) for leaf in leaves], self._size
       )
 
-    return self._run_stages(self._arguments, run_clients, stacked, of_clients)
+    return self._run_stages(self._arguments, run_clients, stacked, make_part)
 
-  def one_by_one(self, own_lanes: lanes.Lanes) -> list[programs.Part]:
+  def run_run_one_by_one(self, own_lanes: lanes.Lanes) -> list[programs.Part]:
     """Runs each client by itself, one on each core or device at a time.
 
     Args:
       own_lanes: Where the clients run. The server runs on their first device.
     """
-    with lanes.on(own_lanes.first_device):
-      return self._one_by_one(own_lanes)
+    with lanes.use_device(own_lanes.first_device):
+      return self._run_one_by_one(own_lanes)
 
-  def _one_by_one(self, own_lanes: lanes.Lanes) -> list[programs.Part]:
+  def _run_one_by_one(self, own_lanes: lanes.Lanes) -> list[programs.Part]:
     program = self._program
     # Once, and not again for each client.
     arguments = {
@@ -407,7 +407,7 @@ class _Run:
       shared = {name: arguments[name] for name in program.shared_arguments(i)}
 
       @functools.cache  # Once for each device, and not for each client.
-      def shared_on(device: str | None) -> list[dict[str, aliases.Leaves]]:
+      def copy_shared(device: str | None) -> list[dict[str, aliases.Leaves]]:
         return [
           {
             name: lanes.copy_to(device, leaves)
@@ -424,21 +424,21 @@ class _Run:
 
         def run(device: str | None) -> _ClientResult:
           try:
-            with lanes.on(device):
-              shared, reads = shared_on(device)
+            with lanes.use_device(device):
+              shared, reads = copy_shared(device)
               # In the order in which the client takes them.
               given = {name: (own_arguments | shared)[name] for name in needed}
               return client(
                 given, reads, own_kept, cancellation=self._cancellation
               )
           except tf.errors.OpError as error:
-            raise _with_client(error, k, self._size) from error
+            raise _name_client(error, k, self._size) from error
 
         return run
 
       keeps: list[dict[str, aliases.Leaves]] = []
       aggregates = program.zeros_function(i)(shared, reads)
-      for keep, added in own_lanes.in_order(map(job, range(self._size))):
+      for keep, added in own_lanes.run_in_order(map(job, range(self._size))):
         keeps.append(keep)
         aggregates = accumulate(
           shared, reads, aggregates, added, cancellation=self._cancellation
@@ -474,7 +474,7 @@ class _Run:
       tuple[dict[str, _Kept], list[aliases.Leaves]],
     ],
     clients: Mapping[str, _Kept],
-    of_clients: Callable[[_Kept], programs.ClientRows | programs.ClientColumns],
+    make_part: Callable[[_Kept], programs.ClientRows | programs.ClientColumns],
   ) -> list[programs.Part]:
     """Runs all stages.
 
@@ -486,7 +486,7 @@ class _Run:
         they keep and the aggregates.
       clients: The other parts of the argument, in the form in which
         `run_clients` gives what clients keep.
-      of_clients: Makes the part of a result out of this form.
+      make_part: Makes the part of a result out of this form.
 
     Returns:
       The parts of the result.
@@ -510,13 +510,13 @@ class _Run:
       arguments,
       server,
       {
-        name: of_clients(leaves)
+        name: make_part(leaves)
         for name, leaves in (kept | dict(clients)).items()
       },
     )
 
 
-def _with_client(
+def _name_client(
   error: tf.errors.OpError, client: int, size: int
 ) -> tf.errors.OpError:
   """Makes an error that tells which client it comes from."""

@@ -24,7 +24,7 @@ _T = TypeVar('_T')
 Job: TypeAlias = Callable[[str | None], _T]
 
 
-def on(device: str | None) -> contextlib.AbstractContextManager[object]:
+def use_device(device: str | None) -> contextlib.AbstractContextManager[object]:
   """Returns a context in which TensorFlow runs on a device."""
   return contextlib.nullcontext() if device is None else tf.device(device)
 
@@ -35,7 +35,7 @@ def copy_to(
   """Copies tensors of numbers to a device; others stay where they are."""
   if device is None:
     return list(leaves)
-  with on(device):
+  with use_device(device):
     return [
       tf.identity(leaf)
       if tf.as_dtype(leaf.dtype) not in (tf.variant, tf.string)
@@ -79,7 +79,7 @@ class Lanes:
     for _, threads in self._lanes:
       threads.shutdown(wait=False, cancel_futures=True)
 
-  def in_order(self, jobs: Iterator[Job[_T]]) -> Iterator[_T]:
+  def run_in_order(self, jobs: Iterator[Job[_T]]) -> Iterator[_T]:
     """Yields the jobs' results in the jobs' order, with few jobs under way."""
     pending: collections.deque[concurrent.futures.Future[_T]] = (
       collections.deque()

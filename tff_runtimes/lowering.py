@@ -64,7 +64,7 @@ def _to_struct(
 def _to_element(
   struct: aliases.BlockValue, type_spec: tff.Type
 ) -> aliases.Value:
-  leaves = tensorflow_blocks.after_all(values.flatten(struct, type_spec))
+  leaves = tensorflow_blocks.wait_for_all(values.flatten(struct, type_spec))
   return tff.types.type_to_py_container(
     values.unflatten(leaves, type_spec), type_spec
   )
@@ -110,7 +110,7 @@ def _sequence_reduce(type_spec: tff.FunctionType) -> _Function:
         )
       )
       return tuple(
-        tensorflow_blocks.after_all(values.flatten(result, state_type))
+        tensorflow_blocks.wait_for_all(values.flatten(result, state_type))
       )
 
     state = _sequence_dataset(sequence, sequence_type).reduce(
@@ -473,11 +473,11 @@ def lower(
   types: dict[str, tff.Type] = {}
   per_client: set[str] = set()
 
-  def uses(block: _Block) -> list[str]:
+  def list_used(block: _Block) -> list[str]:
     """Lists the results that occur in `block`."""
     return [name for name, _ in references(block) if name in types]
 
-  def parts_of(block: _Block) -> set[int]:
+  def find_parts(block: _Block) -> set[int]:
     return used_parts(block, parameter_name, parameter_type)
 
   def note(names: list[str], stage: int, by_client: bool) -> None:
@@ -491,7 +491,7 @@ def lower(
         stages[stage].reads.append(name)
 
   for name, block in bindings:
-    names = uses(block)
+    names = list_used(block)
     stage = max((stage_of[used] for used in names), default=0)
     is_aggregation = (
       isinstance(block.function, tff.framework.Intrinsic)
@@ -501,7 +501,7 @@ def lower(
     note(names, stage, is_aggregation or is_clients)
     if is_aggregation or is_clients:
       arguments = stages[stage].arguments
-      arguments.extend(parts_of(block).difference(arguments))
+      arguments.extend(find_parts(block).difference(arguments))
     if is_aggregation:
       stages[stage].aggregations.append(
         Aggregation(name, *_arguments(block.argument))
@@ -516,13 +516,13 @@ def lower(
       stages[stage].server.append((name, block))
     stage_of[name] = stage
     types[name] = values.member(block.type_signature)
-  note(uses(result), len(stages), False)
+  note(list_used(result), len(stages), False)
   return LoweredComputation(
     parameter_name,
     parameter_type,
     stages,
     types,
     result,
-    sorted(parts_of(result)),
+    sorted(find_parts(result)),
     computation.type_signature.result,
   )

@@ -73,7 +73,7 @@ class _NativeWorker:
     status = self._process.poll()
     if status is not None:
       raise RuntimeError(
-        f"TFF's worker process, {_BINARY}, {processes.how_it_ended(status)}."
+        f"TFF's worker process, {_BINARY}, {processes.describe_end(status)}."
         f' Make a new context to go on.{self._last_words()}'
       )
 

@@ -74,14 +74,14 @@ def stop(process: subprocess.Popen[bytes]) -> None:
   process.wait()
 
 
-def how_it_ended(status: int) -> str:
+def describe_end(status: int) -> str:
   """Says how a process ended, as in 'ended with exit status 1'."""
   if status >= 0:
     return f'ended with exit status {status}'
-  how = f'was killed by {signal.Signals(-status).name}'
+  end = f'was killed by {signal.Signals(-status).name}'
   if status == -signal.SIGKILL:
-    how += ' (by the kernel, if the machine ran out of memory)'
-  return how
+    end += ' (by the kernel, if the machine ran out of memory)'
+  return end
 
 
 @contextlib.contextmanager

@@ -116,7 +116,7 @@ class TracedFunction:
     def flat(*leaves: tf.Tensor) -> list[tf.Tensor]:
       result = function(*tf.nest.pack_sequence_as(specs, leaves))
       self._result = tf.nest.map_structure(lambda _: None, result)
-      return tensorflow_blocks.after_all(tf.nest.flatten(result))
+      return tensorflow_blocks.wait_for_all(tf.nest.flatten(result))
 
     # Unlike `tf.function`, it leaves the order of operations to the graph.
     # TensorFlow blocks have all the order that they need; with more, they may
@@ -186,7 +186,7 @@ class SessionFunction:
     def flat(*leaves: tf.Tensor) -> list[tf.Tensor]:
       result = function(*tf.nest.pack_sequence_as(specs, leaves))
       self._result = tf.nest.map_structure(lambda _: None, result)
-      return tensorflow_blocks.after_all(tf.nest.flatten(result))
+      return tensorflow_blocks.wait_for_all(tf.nest.flatten(result))
 
     self._graph = tf.Graph()
     with self._graph.as_default():

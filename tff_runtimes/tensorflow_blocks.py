@@ -286,7 +286,7 @@ def _make_callable(
   return call
 
 
-def after_all(leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+def wait_for_all(leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
   """Makes tensors wait for all blocks in the graph that is being built.
 
   Otherwise blocks whose results are unused would not run. But each may raise an

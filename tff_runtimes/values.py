@@ -167,7 +167,7 @@ def _elements(
   return value
 
 
-def _without_containers(type_spec: tff.Type) -> tff.Type:
+def _drop_containers(type_spec: tff.Type) -> tff.Type:
   """Returns a type without the Python containers of its structs."""
   if not isinstance(type_spec, tff.StructType):
     return type_spec
@@ -176,9 +176,7 @@ def _without_containers(type_spec: tff.Type) -> tff.Type:
     return tff.StructWithPythonType([], collections.OrderedDict)
   return tff.StructType(
     [
-      (name, _without_containers(element))
-      if name
-      else _without_containers(element)
+      (name, _drop_containers(element)) if name else _drop_containers(element)
       for name, element in tff.structure.iter_elements(type_spec)
     ]
   )
@@ -470,7 +468,7 @@ def _builder(
     )
   if isinstance(type_spec, tff.SequenceType):
     element: tff.Type = type_spec.element
-    plain = _without_containers(element)
+    plain = _drop_containers(element)
     # As in TFF, elements come in OrderedDicts and tuples.
     structure = element_structure(
       plain if _tensor_order(plain) == _tensor_order(element) else element
@@ -502,13 +500,13 @@ def to_python(
   return _builder(type_spec)(iter(leaves))
 
 
-def without_clients(type_spec: tff.Type) -> tff.Type:
+def replace_clients(type_spec: tff.Type) -> tff.Type:
   """Replaces parts of a type that are one value for each client by int32."""
   if is_per_client(type_spec):
     return tff.TensorType(np.int32)
   if isinstance(type_spec, tff.StructType):
     children = [
-      (name, without_clients(element)) if name else without_clients(element)
+      (name, replace_clients(element)) if name else replace_clients(element)
       for name, element in tff.structure.iter_elements(type_spec)
     ]
     if isinstance(type_spec, tff.StructWithPythonType):
@@ -522,5 +520,5 @@ def join_python(
 ) -> aliases.Value:
   """Puts Python values of the `parts` of a type in the type's containers."""
   return tff.types.type_to_py_container(
-    join(parts, type_spec), without_clients(type_spec)
+    join(parts, type_spec), replace_clients(type_spec)
   )

@@ -155,7 +155,7 @@ def _worker_binary() -> str:
 def _check(worker: subprocess.Popen[bytes]) -> None:
   status = worker.poll()
   if status is not None:
-    raise _Refused(f"TFF's worker {processes.how_it_ended(status)}.")
+    raise _Refused(f"TFF's worker {processes.describe_end(status)}.")
 
 
 def _start_worker() -> tuple[subprocess.Popen[bytes], int]:

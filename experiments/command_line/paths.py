@@ -27,7 +27,7 @@ def user_path(path: str) -> pathlib.Path:
     # Too long, with a zero byte, inside a file, of an unknown user, …
     reason = getattr(error, 'strerror', None) or error
     raise errors.UserError(
-      f'Invalid path {errors.shown(path)}: {str(reason).rstrip(".")}.'
+      f'Invalid path {errors.quote(path)}: {str(reason).rstrip(".")}.'
     ) from error
   return full
 

@@ -307,23 +307,21 @@ def resolve(request: user_settings.Request) -> Config:
       name: value for name, value in given.run.items() if name in _names(cls)
     }
     return _make(
-      lambda values: settings.from_dict(cls, values, 'settings'), of_class
+      lambda values: settings.parse(cls, values, 'settings'), of_class
     )
 
   return Config(
-    run=make(user_settings.RunSettings).with_paths(_full_path),
+    run=make(user_settings.RunSettings).replace_paths(_full_path),
     training=make(schedules.TrainingSettings),
     measurement=make(measurements.MeasurementSettings),
     task=request.task,
     task_settings=_make(
-      lambda values: settings.from_dict(
-        task_class, values, f'task {request.task}'
-      ),
+      lambda values: settings.parse(task_class, values, f'task {request.task}'),
       given.task,
-    ).with_paths(_full_path),
+    ).replace_paths(_full_path),
     privacy=request.privacy,
     privacy_settings=_make(
-      lambda values: settings.from_dict(
+      lambda values: settings.parse(
         privacy_class, values, f'privacy {request.privacy}'
       ),
       given.privacy,

@@ -373,7 +373,7 @@ def import_modules(modules: Sequence[str], source: str) -> None:
 def make_request(layers: tuple[SettingsLayer, ...]) -> Request:
   """Checks the names of the task and the methods in all layers together."""
   modules, source = _last('modules', layers, ())
-  checked = settings.from_dict(RunSettings, {'modules': modules}, source)
+  checked = settings.parse(RunSettings, {'modules': modules}, source)
   import_modules(checked.modules, source)
   task, source = _last('task.name', layers, _DEFAULT_TASK)
   if task not in task_registry.task_names():
@@ -385,7 +385,7 @@ def make_request(layers: tuple[SettingsLayer, ...]) -> Request:
     raise errors.UserError(f'{source}: {unknown}')
   chosen, source = _last('algorithms', layers, RunSettings().algorithms)
   try:
-    run_settings = settings.from_dict(
+    run_settings = settings.parse(
       RunSettings, {'algorithms': chosen}, 'settings'
     )
     names = map(algorithm_registry.canonical_name, run_settings.algorithms)

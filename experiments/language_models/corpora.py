@@ -66,7 +66,7 @@ def _read_wikitext(path: pathlib.Path, joins: bool) -> str:
         paragraphs.append(line)
       else:
         num_headings += 1
-  terminal.say(f'{path}: left out {words.counted(num_headings, "headings")}')
+  terminal.say(f'{path}: left out {words.count(num_headings, "headings")}')
   text = ''.join(paragraphs)
   return join_tokens(text) if joins else text
 
@@ -113,7 +113,7 @@ class _JsonReader:
       num_left_out += not stays
       if stays:
         yield f'{text.strip()}\n'
-    terminal.say(f'{path}: left out {words.counted(num_left_out, "texts")}')
+    terminal.say(f'{path}: left out {words.count(num_left_out, "texts")}')
 
   def check(self) -> None:
     """Raises a `UserError` if a name to leave out is that of no text."""
@@ -177,5 +177,5 @@ def read(
   spans = [_UNKNOWN.split(text) for text in found]
   gaps = sum(map(len, spans)) - len(spans)
   if gaps:
-    terminal.say(f'Left out {texts.UNKNOWN} {words.counted(gaps, "times")}')
+    terminal.say(f'Left out {texts.UNKNOWN} {words.count(gaps, "times")}')
   return [span for of_text in spans for span in of_text if span]

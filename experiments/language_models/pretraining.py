@@ -69,7 +69,7 @@ class Settings:
   @property
   def sizes(self) -> gpt2.Gpt2:
     """The sizes of the model."""
-    return gpt2.Gpt2.of_width(
+    return gpt2.Gpt2.create(
       self.vocabulary_size, _NUM_POSITIONS, self.width, self.num_blocks
     )
 

@@ -309,7 +309,7 @@ def _rescore_personally(
 
 
 def _table(rates: Mapping[str, float], num_utterances: int) -> rich.table.Table:
-  utterances = words.counted(num_utterances, 'utterances')
+  utterances = words.count(num_utterances, 'utterances')
   table = terminal.make_table(
     f'word error rate of {utterances}; lower is better',
     'scored by',

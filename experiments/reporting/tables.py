@@ -73,7 +73,7 @@ def of_results(
   better = 'higher' if any_result['higher_is_better'] else 'lower'
   num_clients = any_result['test']['num_clients']
   title = (
-    f'{any_result["metric"]} of {words.counted(num_clients, "test clients")}'
+    f'{any_result["metric"]} of {words.count(num_clients, "test clients")}'
   )
   title += f'; {better} is better'
   if num_clients < _ENOUGH_CLIENTS:
@@ -209,7 +209,7 @@ def of_repeats(runs: repeats.Repeats) -> rich.table.Table:
   """
   better = 'higher' if runs.higher_is_better else 'lower'
   table = terminal.make_table(
-    f'{runs.metric} over {words.counted(len(runs.runs), "repeats")}; {better}'
+    f'{runs.metric} over {words.count(len(runs.runs), "repeats")}; {better}'
     ' is better'
   )
   table.add_column('method')

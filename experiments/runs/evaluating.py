@@ -106,7 +106,7 @@ def _difference(model: models.Model, other: models.Model) -> str:
   if type(model) is not type(other):
     return f'{type(model).__name__}, not {type(other).__name__}'
   return ', '.join(
-    f'{field.name} is {errors.shown(value)}, not {errors.shown(than)}'
+    f'{field.name} is {errors.quote(value)}, not {errors.quote(than)}'
     for field in dataclasses.fields(model)
     if field.compare
     for value, than in [(getattr(m, field.name) for m in (model, other))]
@@ -311,7 +311,7 @@ def main(
   results, output_dir = evaluate(source, assignments, output_dir, data_dir)
   tables.print_results(results)
   result = next(iter(results.values()))
-  total = words.counted(result['test']['num_clients'], 'clients')
+  total = words.count(result['test']['num_clients'], 'clients')
   terminal.say(f'In training were {result["clients_in_training"]} of {total}.')
   terminal.say(f'Written to {output_dir}')
   single_run.refuse_diverged([results])

@@ -57,7 +57,7 @@ def load_task(config: configs.Config, data_dir: str | None) -> tasks.Task:
   if config.training.clients_per_round > num_clients:
     raise errors.UserError(
       f'clients_per_round is {config.training.clients_per_round}, but'
-      f' {loaded.name} has {words.counted(num_clients, "clients")} to train on.'
+      f' {loaded.name} has {words.count(num_clients, "clients")} to train on.'
       ' Name a smaller number, or 0 for all.'
     )
   if config.run.choose == 'each' and not loaded.cross_silo:
@@ -265,7 +265,7 @@ def _warmstart(
     num_models = len(method.first.model_places)
     if len(first) != num_models:
       raise errors.UserError(
-        f'{name} begins with {words.counted(num_models, "models")}, but what'
+        f'{name} begins with {words.count(num_models, "models")}, but what'
         f' warmstart_from names has {len(first)}: {", ".join(sources)}.'
       )
   return {

@@ -39,7 +39,7 @@ def _report_skipped(where: str, client_ids: Sequence[str]) -> None:
   if client_ids:
     more = ', …' if len(client_ids) > 5 else ''
     terminal.say(
-      f'{where}: left out {words.counted(len(client_ids), "clients")} without'
+      f'{where}: left out {words.count(len(client_ids), "clients")} without'
       f' examples: {", ".join(client_ids[:5])}{more}'
     )
 
@@ -112,7 +112,7 @@ def _train(
   if trained.dropped_clients:
     terminal.say(
       f'{name}: training: dropped'
-      f' {words.counted(trained.dropped_clients, "updates")} of clients with'
+      f' {words.count(trained.dropped_clients, "updates")} of clients with'
       ' numbers that are not finite'
     )
   if trained.diverged:

@@ -66,7 +66,7 @@ class GridDisplay:
     about = '' if left is None else f', about {terminal.duration(left)} left'
     waits = ', others work on the rest' if self.waits else ''
     return (
-      f'{self.runs} of {words.counted(self._totals[1], "runs")}{failed},'
+      f'{self.runs} of {words.count(self._totals[1], "runs")}{failed},'
       f' {passed}{about}{waits}'
     )
 

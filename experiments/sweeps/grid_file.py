@@ -190,7 +190,7 @@ class GridFile:
     if num_repeats is not None and num_repeats > len(self.repeats):
       raise errors.UserError(
         f'--repeats={num_repeats}: the table has only'
-        f' {words.counted(len(self.repeats), "seeds")}.'
+        f' {words.count(len(self.repeats), "seeds")}.'
       )
     points = tuple(
       dataclasses.replace(point, settings={**point.settings, **settings})
@@ -244,7 +244,7 @@ def _check(
     if type(value) is not keys[name]:
       kind = _KINDS[keys[name]]
       raise errors.UserError(
-        f'{where}: {name} must be {kind}, not {errors.shown(value)}.'
+        f'{where}: {name} must be {kind}, not {errors.quote(value)}.'
       )
   return table
 
@@ -266,7 +266,7 @@ def _values(grid: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
     if not isinstance(tried, list) or not tried:
       raise errors.UserError(
         f'{where}: {name} must be a list of the values to try, not'
-        f' {errors.shown(tried)}.'
+        f' {errors.quote(tried)}.'
       )
     _check_different(tried, f'{where}: {name}')
   return values
@@ -318,7 +318,7 @@ def _check_different(elements: list[Any], where: str) -> None:
   for i, element in enumerate(elements):
     if element in elements[:i]:
       raise errors.UserError(
-        f'{where} names {errors.shown(element)} twice. Name it once.'
+        f'{where} names {errors.quote(element)} twice. Name it once.'
       )
 
 
@@ -396,7 +396,7 @@ def parse(table: Mapping[str, Any], source: str) -> GridFile:
   if not repeats or not are_seeds or len(set(repeats)) < len(repeats):
     raise errors.UserError(
       f'{source}: repeats must be a list of different seeds, not'
-      f' {errors.shown(repeats)}.'
+      f' {errors.quote(repeats)}.'
     )
   rows = table.get('rows', {})
   for name, row in rows.items():

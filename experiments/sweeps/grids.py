@@ -128,7 +128,7 @@ class Grid:
     rung = self._rungs[-1]
     done = rung.num_done(self._records)
     if done:
-      total = words.counted(len(rung.runs), 'runs')
+      total = words.count(len(rung.runs), 'runs')
       terminal.say(f'{self._folder} has {done} of {total} already.')
     if done == len(rung.runs):
       return []
@@ -150,9 +150,9 @@ class Grid:
     to_do = sum(len(job.runs) for job in jobs)
     rounds = sum(job.rounds for job in jobs)
     print(
-      f'{words.counted(len(points), "points")}, {words.counted(to_do, "runs")}'
-      f' to do, in {words.counted(len(jobs), "trainings")} of'
-      f' {words.counted(rounds, "rounds")} in all.'
+      f'{words.count(len(points), "points")}, {words.count(to_do, "runs")}'
+      f' to do, in {words.count(len(jobs), "trainings")} of'
+      f' {words.count(rounds, "rounds")} in all.'
     )
     print(
       f'They take about {terminal.duration(self._estimate(jobs))} with'
@@ -211,8 +211,8 @@ class Grid:
         most = max(point.values['total_rounds'] for point in contents.points)
         terminal.say(
           f'Rung {len(self._rungs)}:'
-          f' {words.counted(len(contents.points), "points")} with up to'
-          f' {words.counted(most, "rounds")}'
+          f' {words.count(len(contents.points), "points")} with up to'
+          f' {words.count(most, "rounds")}'
         )
         failed += self._carry_out_rung(leases, crew)
     return failed
@@ -294,7 +294,7 @@ class Grid:
     if not num_failed:
       return 0
     terminal.say(
-      f'{words.counted(num_failed, "runs")} failed; see {self._folder / _LOGS}.'
+      f'{words.count(num_failed, "runs")} failed; see {self._folder / _LOGS}.'
       ' The same command tries again.'
     )
     return 1
@@ -316,7 +316,7 @@ class Grid:
       elif dropped:
         lines.append(
           f'Diverged in part: {result.point}: dropped'
-          f' {words.counted(dropped, "updates")} with numbers that are not'
+          f' {words.count(dropped, "updates")} with numbers that are not'
           ' finite'
         )
     return lines

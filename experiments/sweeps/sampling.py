@@ -45,7 +45,7 @@ def check_bounds(distribution: str, name: str, bounds: Any, where: str) -> None:
   raise errors.UserError(
     f'{where}: {distribution}: {name} must be a list of two'
     f' {kind.get(distribution, "numbers")}, the smaller one first, not'
-    f' {errors.shown(bounds)}.'
+    f' {errors.quote(bounds)}.'
   )
 
 

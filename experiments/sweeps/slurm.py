@@ -151,7 +151,7 @@ class SlurmJobs:
     return _SubmittedJobs(self.num_jobs, self.options, work)
 
   def __str__(self) -> str:
-    return words.counted(self.num_jobs, 'Slurm jobs')
+    return words.count(self.num_jobs, 'Slurm jobs')
 
 
 def jobs(num_jobs: int, options: str) -> SlurmJobs:
@@ -174,12 +174,12 @@ def jobs(num_jobs: int, options: str) -> SlurmJobs:
       )
     if not value or (name == 'time' and not value.isdecimal()):
       raise errors.UserError(
-        f'--slurm: {errors.shown(option)} has no value, or not one in minutes.'
+        f'--slurm: {errors.quote(option)} has no value, or not one in minutes.'
         ' Write time=60.'
       )
     if name == 'cpus_per_task' and not value.isdecimal():
       raise errors.UserError(
-        f'--slurm: {errors.shown(option)} is not a whole number of cores.'
+        f'--slurm: {errors.quote(option)} is not a whole number of cores.'
       )
     named[name] = int(value) if value.isdecimal() else value
   if shutil.which('srun') is None:

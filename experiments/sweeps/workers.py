@@ -163,4 +163,4 @@ class OnThisMachine:
     return Processes(self.num_workers, work.make_runner, work.log)
 
   def __str__(self) -> str:
-    return words.counted(self.num_workers, 'processes')
+    return words.count(self.num_workers, 'processes')

@@ -113,15 +113,15 @@ class Participation:
 
   def __str__(self) -> str:
     n = self.per_round
-    total = words.counted(self.num_clients, 'clients')
-    rounds = words.counted(self.rounds, 'rounds')
+    total = words.count(self.num_clients, 'clients')
+    rounds = words.count(self.rounds, 'rounds')
     if self.sampling == 'all':
       return f'all {total} in each of {rounds}'
     if self.sampling in _PASSES:
       order = _PASSES[self.sampling]
       return (
         f'{n} of {total} a round, {rounds} in passes in {order} order: each'
-        f' client at most {words.counted(self.max_participations, "times")}'
+        f' client at most {words.count(self.max_participations, "times")}'
       )
     if self.sampling == 'poisson':
       return (

@@ -122,12 +122,12 @@ class SiloProtections:
     epsilon, accountant = self._epsilon(sorted(sizes))
     noises = [self.noise(size) for size in sizes]
     gradients = sorted({self.gradients(size) for size in sizes})
-    passes = words.counted(gradients[-1], 'passes')
+    passes = words.count(gradients[-1], 'passes')
     if len(gradients) > 1:
       passes = f'{gradients[0]} to {passes}'
     sampling = f'{passes} over all examples'
     if self.uses.choices:
-      choices = words.counted(self.uses.choices, 'choices')
+      choices = words.count(self.uses.choices, 'choices')
       sampling += f' and {choices} by their losses'
     if self.is_poisson:
       sampling += ', in batches that are Poisson samples'

@@ -190,7 +190,7 @@ class Cohorts:
         return sizes.astype(np.int32)
       known = attributes[name]
       if isinstance(known, task.Attribute):
-        return known.of(ids)
+        return known.gather(ids)
       return known.of_sizes(sizes)
 
     return collections.OrderedDict((name, values(name)) for name in names)

@@ -155,7 +155,7 @@ class Schedule:
     if per_round > len(self.clients):
       raise errors.UserError(
         f'clients_per_round is {per_round}, but {task.name} has'
-        f' {words.counted(len(self.clients), "clients")} with examples to train'
+        f' {words.count(len(self.clients), "clients")} with examples to train'
         ' on.'
       )
     self._settings = training_settings
@@ -163,7 +163,7 @@ class Schedule:
     self.batch_size = training_settings.batch_size or task.batch_size
     groups = np.zeros(len(self.clients), np.int32)
     if attribute is not None:
-      groups = self._attributes[attribute].of(self.clients.client_ids)
+      groups = self._attributes[attribute].gather(self.clients.client_ids)
     self._members = {g: np.flatnonzero(groups == g) for g in np.unique(groups)}
     self._turns = [
       (group, turn)

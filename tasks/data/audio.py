@@ -49,10 +49,10 @@ def read_wav(path: pathlib.Path) -> np.ndarray:
         f'it has {len(samples)} samples of {file.getnframes()}; perhaps it is'
         ' cut off'
       )
-    return from_int16(samples)
+    return scale_samples(samples)
 
 
-def from_int16(samples: np.ndarray) -> np.ndarray:
+def scale_samples(samples: np.ndarray) -> np.ndarray:
   """Scales samples of 16 bits to -1 to 1."""
   return samples.astype(np.float32) / 2**15
 

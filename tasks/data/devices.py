@@ -68,7 +68,7 @@ class HeldOutSettings(settings.Settings):
     if second < 1 or first + second > available:
       raise errors.UserError(
         f'num_validation_clients is {first} and num_test_clients {second}, but'
-        f' the data have {words.counted(available, "clients")} in all. Set'
+        f' the data have {words.count(available, "clients")} in all. Set'
         ' smaller numbers.'
       )
     ends = first, first + second
@@ -131,7 +131,7 @@ def make_populations(
       size = populations.num_examples(examples)
       return populations.take(examples, rng.permutation(size))
 
-    sizes = _at_most(max_held_out_examples, clients.sizes)
+    sizes = _limit_sizes(max_held_out_examples, clients.sizes)
     return populations.Population(
       clients.client_ids,
       populations.halves(load),
@@ -142,7 +142,7 @@ def make_populations(
     train=populations.Population(
       train.client_ids,
       {'train': lambda client_id: train.load(client_id, max_train_examples)},
-      {'train': _at_most(max_train_examples, train.sizes)},
+      {'train': _limit_sizes(max_train_examples, train.sizes)},
     ),
     validation=held_out(validation),
     test=held_out(test),
@@ -150,5 +150,5 @@ def make_populations(
   )
 
 
-def _at_most(limit: int | None, sizes: np.ndarray) -> np.ndarray:
+def _limit_sizes(limit: int | None, sizes: np.ndarray) -> np.ndarray:
   return sizes if limit is None else np.minimum(sizes, limit)

@@ -19,7 +19,7 @@ def cache_dir() -> pathlib.Path:
   return pathlib.Path(base) / 'pfl'
 
 
-def sha256_of(path: pathlib.Path) -> str:
+def compute_sha256(path: pathlib.Path) -> str:
   """Computes the SHA-256 of a file."""
   with path.open('rb') as file:
     return hashlib.file_digest(file, 'sha256').hexdigest()
@@ -115,7 +115,7 @@ def fetch(
   cached = candidates[-1]
   for path in candidates:
     if path.is_file():
-      if sha256_of(path) != sha256:
+      if compute_sha256(path) != sha256:
         raise errors.UserError(
           f'{path} is damaged, or not the right file: its SHA-256 is not'
           f' {sha256}. Remove it to have it downloaded again, or replace it'
@@ -130,7 +130,7 @@ def fetch(
     with tempfile.TemporaryDirectory(dir=cached.parent) as folder:
       path = pathlib.Path(folder) / cached.name
       _download(url, path)
-      if sha256_of(path) != sha256:
+      if compute_sha256(path) != sha256:
         raise errors.UserError(
           f'The file at {url} is not the right one: its SHA-256 is not'
           f' {sha256}. Get the right file elsewhere and save it as'

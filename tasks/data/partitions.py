@@ -111,13 +111,13 @@ class PartitionSettings(silos.SplitSettings):
   )
 
 
-def by_column(values: np.ndarray) -> Partition:
+def group_by_column(values: np.ndarray) -> Partition:
   """Makes a client of each value of a column."""
   names, client = np.unique(values, return_inverse=True)
-  return by_number(client, list(map(str, names)))
+  return group_by_number(client, list(map(str, names)))
 
 
-def by_number(client: np.ndarray, names: Sequence[str]) -> Partition:
+def group_by_number(client: np.ndarray, names: Sequence[str]) -> Partition:
   """Makes the clients with these names, given the client number of each row."""
   ends = np.cumsum(np.bincount(client, minlength=len(names)))[:-1]
   return dict(zip(names, np.split(np.argsort(client, kind='stable'), ends)))
@@ -155,22 +155,22 @@ def _shared(total: int, shares: np.ndarray) -> np.ndarray:
   return (total * (shares / shares.sum())).astype(np.int64)
 
 
-def _by_classes(
-  how: PartitionSettings, labels: np.ndarray, rng: np.random.Generator
+def _draw_classes(
+  settings: PartitionSettings, labels: np.ndarray, rng: np.random.Generator
 ) -> list[np.ndarray]:
   """Draws a partition in which each client has some of the classes."""
   names = np.unique(labels)
-  number = how.num_clients
-  if how.classes_per_client > len(names):
+  number = settings.num_clients
+  if settings.classes_per_client > len(names):
     raise errors.UserError(
-      f'task.classes_per_client is {how.classes_per_client}, but the data have'
-      f' {words.counted(len(names), "classes")}. Set it to at most that.'
+      f'task.classes_per_client is {settings.classes_per_client}, but the data'
+      f' have {words.count(len(names), "classes")}. Set it to at most that.'
     )
-  shape = number, how.classes_per_client
+  shape = number, settings.classes_per_client
   classes = names[sum(np.ogrid[: shape[0], : shape[1]]) % len(names)]
-  if how.partition == 'lognormal':
+  if settings.partition == 'lognormal':
     sizes = rng.lognormal(*_LOGNORMAL, number) + _MORE_THAN_LOGNORMAL
-    each = np.maximum(sizes // how.classes_per_client, _MIN_OF_LOGNORMAL)
+    each = np.maximum(sizes // settings.classes_per_client, _MIN_OF_LOGNORMAL)
     wanted = np.broadcast_to(each[:, np.newaxis], shape)
   else:
     wanted = rng.lognormal(0, _POWER_LAW_DEVIATION, shape)
@@ -180,35 +180,35 @@ def _by_classes(
     holders = classes == label
     available = np.count_nonzero(labels == label)
     asked = wanted[holders]
-    if how.partition == 'power_law':
+    if settings.partition == 'power_law':
       rest = available - _MIN_OF_POWER_LAW * len(asked)
       counts[holders] = (
         _MIN_OF_POWER_LAW + _shared(rest, asked) if rest >= 0 else 0
       )
-    elif how.partition == 'lognormal':
+    elif settings.partition == 'lognormal':
       enough = asked.sum() <= available
       counts[holders] = asked if enough else _shared(available, asked)
     else:
       counts[holders] = (available + np.arange(len(asked))) // len(asked)
     if not counts[holders].all():
       raise errors.UserError(
-        f'Class {label} has {words.counted(available, "examples")}, too few for'
-        f' the {words.counted(len(asked), "clients")} that'
+        f'Class {label} has {words.count(available, "examples")}, too few for'
+        f' the {words.count(len(asked), "clients")} that'
         f' task.num_clients={number} and'
-        f' task.classes_per_client={how.classes_per_client} give it to.'
-        ' Set smaller numbers.'
+        f' task.classes_per_client={settings.classes_per_client} give it'
+        ' to. Set smaller numbers.'
       )
   return _deal(labels, classes, counts, rng)
 
 
-def _dirichlet(
-  how: PartitionSettings, labels: np.ndarray, rng: np.random.Generator
+def _draw_dirichlet(
+  settings: PartitionSettings, labels: np.ndarray, rng: np.random.Generator
 ) -> list[np.ndarray]:
   """Draws a partition with random shares of each class."""
   names = np.unique(labels)
-  counts = np.zeros((how.num_clients, len(names)), np.int64)
+  counts = np.zeros((settings.num_clients, len(names)), np.int64)
   for k, label in enumerate(names):
-    shares = rng.dirichlet(np.full(how.num_clients, how.alpha))
+    shares = rng.dirichlet(np.full(settings.num_clients, settings.alpha))
     available = np.count_nonzero(labels == label)
     ends = np.round(np.cumsum(shares) * available).astype(np.int64)
     ends[-1] = available
@@ -293,7 +293,7 @@ def restore(labels: np.ndarray, path: pathlib.Path) -> Partition:
 
 
 def make(
-  how: PartitionSettings,
+  partition_settings: PartitionSettings,
   labels: np.ndarray,
   data_dir: str | None,
   columns: Mapping[str, np.ndarray] | None = None,
@@ -301,7 +301,7 @@ def make(
   """Makes or restores the partition that the settings ask for.
 
   Args:
-    how: The settings.
+    partition_settings: The settings.
     labels: The class of each example.
     data_dir: The folder of the user's data.
     columns: The columns that the settings may name.
@@ -313,23 +313,25 @@ def make(
     UserError: If there are too few data, or the file is wrong.
   """
   path = None
-  if how.partition_file is not None:
+  if partition_settings.partition_file is not None:
     path = pathlib.Path(
-      data_dir or '', pathlib.Path(how.partition_file).expanduser()
+      data_dir or '',
+      pathlib.Path(partition_settings.partition_file).expanduser(),
     )
-  if how.partition == FILE:
+  if partition_settings.partition == FILE:
     if path is None:
       raise settings.SettingError(
         f'partition is {FILE}, but there is no task.partition_file.',
         'partition_file',
       )
     return restore(labels, path)
-  if columns and how.partition in columns:
-    partition = by_column(columns[how.partition])
+  if columns and partition_settings.partition in columns:
+    partition = group_by_column(columns[partition_settings.partition])
   else:
-    rng = seeds.generator('partition', how.partition_seed)
-    draw = _dirichlet if how.partition == 'dirichlet' else _by_classes
-    clients = draw(how, labels, rng)
+    rng = seeds.generator('partition', partition_settings.partition_seed)
+    by_shares = partition_settings.partition == 'dirichlet'
+    draw = _draw_dirichlet if by_shares else _draw_classes
+    clients = draw(partition_settings, labels, rng)
     width = len(str(len(clients) - 1))
     partition = {
       f'client_{k:0{width}d}': rows for k, rows in enumerate(clients)

@@ -101,7 +101,7 @@ class CharacterLstm(next_word.NextWordModel):
   num_lstms: int = dataclasses.field(default=2, kw_only=True)
 
   @classmethod
-  def of_words(
+  def create(
     cls, words: Sequence[str], word_length: int = 16, **sizes: Any
   ) -> 'CharacterLstm':
     """Makes a model of these words; `sizes` are further fields."""

@@ -220,7 +220,7 @@ class WakewordCnn(layered.LayeredModel):
     score = tf.round((logit + _LARGEST_LOGIT) * _SCORES_OF_LOGIT)
     counts = tf.one_hot(tf.cast(score, tf.int32), steps + 1)
     return collections.OrderedDict(
-      accuracy=models.each_as_one(tf.cast(correct, tf.float32)),
+      accuracy=models.mean_statistics(tf.cast(correct, tf.float32)),
       false_accepts=tf.one_hot(batch['y'], 2)[:, :, tf.newaxis]
       * counts[:, tf.newaxis],
     )

@@ -70,7 +70,9 @@ class GaussianMean(models.Model):
     self, predicted: tf.Tensor, batch: models.Batch
   ) -> models.Statistics:
     def distance(truth: tf.Tensor) -> tf.Tensor:
-      return models.each_as_one(tf.reduce_mean(tf.abs(predicted - truth), 1))
+      return models.mean_statistics(
+        tf.reduce_mean(tf.abs(predicted - truth), 1)
+      )
 
     return collections.OrderedDict(
       l1_error=distance(batch['y']),

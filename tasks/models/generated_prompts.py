@@ -108,7 +108,9 @@ class Generator:
     time = words.shape[1]
     rows = tf.reshape(words, [-1, self.width])
     keys, values = (
-      self._by_head(layers.dense(weights, f'{self.name}_{part}', rows), time)
+      self._split_heads(
+        layers.dense(weights, f'{self.name}_{part}', rows), time
+      )
       for part in ('key', 'value')
     )
 
@@ -127,7 +129,7 @@ class Generator:
     )
     return tf.transpose(made.stack(), [1, 0, 2])
 
-  def _by_head(self, rows: tf.Tensor, time: int) -> tf.Tensor:
+  def _split_heads(self, rows: tf.Tensor, time: int) -> tf.Tensor:
     """Reshapes rows of words to `[batch, heads, time, width of a head]`."""
     by_head = [-1, time, self.num_heads, self.width // self.num_heads]
     return tf.transpose(tf.reshape(rows, by_head), [0, 2, 1, 3])
@@ -149,7 +151,7 @@ class Generator:
       return layers.dense(weights, f'{self.name}_{part}', x)
 
     a = norm(1, e)
-    query = self._by_head(dense('query', a), 1)
+    query = self._split_heads(dense('query', a), 1)
     scores = tf.matmul(query, keys, transpose_b=True)
     scores *= math.sqrt(self.num_heads / self.width)
     unseen = tf.cast(~seen, tf.float32)[:, tf.newaxis, tf.newaxis]

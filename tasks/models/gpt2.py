@@ -51,7 +51,7 @@ class Gpt2:
   num_heads: int
 
   @classmethod
-  def of_width(
+  def create(
     cls, vocabulary_size: int, num_positions: int, width: int, num_blocks: int
   ) -> 'Gpt2':
     """Returns a GPT-2 whose heads are as wide as in all published ones."""
@@ -141,28 +141,28 @@ class Gpt2:
       is_row = tf.pad(is_word, before, constant_values=True)
       places = tf.where(tf.reshape(is_row, [-1]))
 
-    def words_of(rows: tf.Tensor) -> tf.Tensor:
+    def gather_words(rows: tf.Tensor) -> tf.Tensor:
       """Takes the rows of words from the rows of all places."""
       return rows if places is None else tf.gather_nd(rows, places)
 
-    def all_of(rows: tf.Tensor) -> tf.Tensor:
+    def scatter_words(rows: tf.Tensor) -> tf.Tensor:
       """Puts the rows of words in their places."""
       if places is None:
         return rows
       return tf.scatter_nd(places, rows, tf.stack([size, rows.shape[1]]))
 
-    x = words_of(x)
+    x = gather_words(x)
     for i in range(self.num_blocks):
       y = layers.layer_norm(weights, f'h{i}_ln_1', x, _EPSILON)
-      y = all_of(layers.dense(weights, f'h{i}_attn_c_attn', y))
-      y = words_of(self._attend(y, time))
+      y = scatter_words(layers.dense(weights, f'h{i}_attn_c_attn', y))
+      y = gather_words(self._attend(y, time))
       x += layers.dense(weights, f'h{i}_attn_c_proj', y)
       y = layers.layer_norm(weights, f'h{i}_ln_2', x, _EPSILON)
       y = layers.dense(weights, f'h{i}_mlp_c_fc', y)
       y = tf.nn.gelu(y, approximate=True)
       x += layers.dense(weights, f'h{i}_mlp_c_proj', y)
     x = layers.layer_norm(weights, 'ln_f', x, _EPSILON)
-    x = tf.reshape(all_of(x), [-1, time, self.width])
+    x = tf.reshape(scatter_words(x), [-1, time, self.width])
     return x[:, time - words.shape[1] :]
 
   def _attend(self, x: tf.Tensor, time: int) -> tf.Tensor:
@@ -186,5 +186,5 @@ class Gpt2:
     return tf.reshape(tf.transpose(y, [0, 2, 1, 3]), [-1, self.width])
 
 
-DISTILGPT2 = Gpt2.of_width(50_257, 1024, 768, 6)
-SMALL = Gpt2.of_width(8_192, 128, 128, 4)
+DISTILGPT2 = Gpt2.create(50_257, 1024, 768, 6)
+SMALL = Gpt2.create(8_192, 128, 128, 4)

@@ -36,11 +36,11 @@ def published_name(name: str) -> str:
   if name in ('wte', 'wpe'):
     return f'{name}.weight'
   layer, _, kind = name.rpartition('_')
-  layer = re.sub(r'^h(\d+)_(attn_|mlp_)?', _with_dots, layer)
+  layer = re.sub(r'^h(\d+)_(attn_|mlp_)?', _place_dots, layer)
   return f'{layer}.{"weight" if kind in ("kernel", "scale") else "bias"}'
 
 
-def _with_dots(matched: re.Match[str]) -> str:
+def _place_dots(matched: re.Match[str]) -> str:
   return f'h.{matched[1]}.{(matched[2] or "").replace("_", ".")}'
 
 
@@ -83,7 +83,7 @@ def _sizes(
       raise ValueError(f'{name} has the shape {shapes[-1]}')
   (words, width), (positions, _) = shapes
   blocks = {int(m[1]) for n in arrays if (m := re.match(r'h\.(\d+)\.', n))}
-  sizes = gpt2.Gpt2.of_width(words, positions, width, len(blocks))
+  sizes = gpt2.Gpt2.create(words, positions, width, len(blocks))
   if num_heads is not None:
     sizes = dataclasses.replace(sizes, num_heads=num_heads)
   if width % sizes.num_heads:
@@ -141,7 +141,7 @@ def load(
       ' as model.safetensors of DistilGPT2, or make a small one with the'
       ' program pretrain.'
     )
-  if sha256 is not None and downloads.sha256_of(path) != sha256:
+  if sha256 is not None and downloads.compute_sha256(path) != sha256:
     raise errors.UserError(
       f'{path} is damaged, or not the right file: its SHA-256 is not {sha256}.'
       ' Replace it, or leave out the checksum.'

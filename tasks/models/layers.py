@@ -76,7 +76,7 @@ def probe(name: str) -> str:
   return f'{name}_probe'
 
 
-def _with_probe(
+def _add_probe(
   weights: models.Weights,
   name: str,
   y: tf.Tensor,
@@ -109,9 +109,9 @@ def _sum_of_squares(x: tf.Tensor) -> tf.Tensor:
 def dense(weights: models.Weights, layer: str, x: tf.Tensor) -> tf.Tensor:
   """Applies a dense layer to rows: x kernel + bias."""
   y = tf.matmul(x, weights[f'{layer}_kernel']) + weights[f'{layer}_bias']
-  y = _with_probe(weights, f'{layer}_bias', y, _sum_of_squares)
+  y = _add_probe(weights, f'{layer}_bias', y, _sum_of_squares)
   # The norm of an outer product is the product of the norms.
-  return _with_probe(
+  return _add_probe(
     weights,
     f'{layer}_kernel',
     y,
@@ -131,7 +131,7 @@ def convolution(
   """Convolves images with a kernel, of stride 1, and adds a bias."""
   kernel = weights[f'{layer}_kernel']
   y = convolve(kernel, weights[f'{layer}_bias'], x, padding, 1)
-  y = _with_probe(
+  y = _add_probe(
     weights,
     f'{layer}_bias',
     y,
@@ -164,7 +164,7 @@ def convolution(
       ]
     )
 
-  return _with_probe(weights, f'{layer}_kernel', y, square)
+  return _add_probe(weights, f'{layer}_kernel', y, square)
 
 
 def convolve(

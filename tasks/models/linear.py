@@ -52,20 +52,20 @@ class LinearModel(models.Model):
   def parts(self) -> Mapping[str, tuple[str, ...]]:
     return {models.ENCODER: (), models.HEAD: ('kernel', 'bias')}
 
-  def _with_bias(self, kernel: tf.Tensor) -> models.Weights:
+  def _add_bias(self, kernel: tf.Tensor) -> models.Weights:
     return collections.OrderedDict(
       kernel=kernel, bias=tf.zeros(self._kernel_shape[1:])
     )
 
   def init(self, seed: tf.Tensor) -> models.Weights:
-    return self._with_bias(
+    return self._add_bias(
       self.initial_stddev * tf.random.stateless_normal(self._kernel_shape, seed)
     )
 
   def random_init(self, seed: tf.Tensor) -> models.Weights:
     # Haiku's default, which Motley's clusters start from.
     stddev = 1 / math.sqrt(self.num_features)
-    return self._with_bias(
+    return self._add_bias(
       stddev * tf.random.stateless_truncated_normal(self._kernel_shape, seed)
     )
 
@@ -108,7 +108,9 @@ class LinearRegression(LinearModel):
   ) -> models.Statistics:
     half = self.score_loss(predicted, batch)
     error = 2 * half if self.whole_error else half
-    return collections.OrderedDict({self._metric: models.each_as_one(error)})
+    return collections.OrderedDict(
+      {self._metric: models.mean_statistics(error)}
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,5 +171,5 @@ class SupportVectorMachine(LinearModel):
   ) -> models.Statistics:
     correct = tf.equal(tf.sign(predicted), batch['y'])
     return collections.OrderedDict(
-      accuracy=models.each_as_one(tf.cast(correct, tf.float32))
+      accuracy=models.mean_statistics(tf.cast(correct, tf.float32))
     )

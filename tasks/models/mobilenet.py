@@ -47,14 +47,14 @@ class _ConvolutionSpec:
   activated: bool = True
 
   @property
-  def by_channel(self) -> bool:
+  def is_depthwise(self) -> bool:
     """Whether each channel is convolved separately."""
     return self.kernel[3] == 1
 
   @property
   def channels(self) -> int:
     """The number of output channels."""
-    return self.kernel[2] if self.by_channel else self.kernel[3]
+    return self.kernel[2] if self.is_depthwise else self.kernel[3]
 
 
 def _blocks() -> Iterator[tuple[_ConvolutionSpec, ...]]:
@@ -90,7 +90,7 @@ def _apply(
 ) -> tf.Tensor:
   """Applies a convolution, its normalization and its activation."""
   kernel = weights[f'{layer.name}_kernel']
-  if layer.by_channel:
+  if layer.is_depthwise:
     strides = [1, layer.stride, layer.stride, 1]
     x = tf.nn.depthwise_conv2d(x, kernel, strides, 'SAME')
   else:

@@ -54,7 +54,7 @@ class Model(abc.ABC):
 
   A client's vector, such as an embedding of the client, is a weight in a
   separate part, `CLIENT`: a method that keeps this part on the client makes it
-  personal. Any model can be given one, see `with_vector`.
+  personal. Any model can be given one, see `add_vector`.
 
   Attributes:
     frozen: Weights of a pretrained model, or other constants such as the
@@ -122,7 +122,7 @@ class Model(abc.ABC):
     """The largest number of contexts of a client's examples; None for all."""
     return None
 
-  def with_vector(self, size: int = 0) -> 'Model':
+  def add_vector(self, size: int = 0) -> 'Model':
     """Returns the model with a client's vector as a further input.
 
     By default the vector is appended to the representation.
@@ -333,7 +333,7 @@ def most_likely(scores: tf.Tensor) -> tf.Tensor:
   return tf.argmax(scores, -1, tf.int32)
 
 
-def each_as_one(totals: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def mean_statistics(totals: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns the statistics of a mean in which all examples count the same."""
   return totals, tf.ones_like(totals)
 
@@ -370,7 +370,7 @@ class Classifier(Model):
     self, predicted: tf.Tensor, batch: Batch
   ) -> Statistics:
     correct = tf.cast(tf.equal(predicted, batch['y']), tf.float32)
-    return collections.OrderedDict(accuracy=each_as_one(correct))
+    return collections.OrderedDict(accuracy=mean_statistics(correct))
 
 
 class Regressor(Model):
@@ -386,7 +386,7 @@ class Regressor(Model):
   def prediction_statistics(
     self, predicted: tf.Tensor, batch: Batch
   ) -> Statistics:
-    error = each_as_one(tf.square(predicted - batch['y']))
+    error = mean_statistics(tf.square(predicted - batch['y']))
     return collections.OrderedDict(squared_error=error)
 
 

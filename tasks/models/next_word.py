@@ -46,7 +46,7 @@ class LastLayer(NamedTuple):
     """Returns the log-probability of one word for each row, `[rows]`."""
     return -_cross_entropy(*self, words)
 
-  def at(self, places: tf.Tensor) -> 'LastLayer':
+  def gather(self, places: tf.Tensor) -> 'LastLayer':
     """Returns the layer with only the rows at some places, `[places, 1]`."""
     return self._replace(x=tf.gather_nd(self.x, places))
 

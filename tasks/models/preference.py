@@ -99,7 +99,7 @@ class PreferenceModel(ClassifierWithF1):
   def num_types(self) -> int:
     return self.types
 
-  def with_vector(self, size: int = 0) -> models.Model:
+  def add_vector(self, size: int = 0) -> models.Model:
     """Returns the model with a vector, by default of the images' height."""
     most = min(self._shape)
     if size > most:

@@ -50,7 +50,7 @@ class HeadOfEach(NamedTuple):
     """Returns the log-probability of one word for each row, `[rows]`."""
     return -tf.nn.sparse_softmax_cross_entropy_with_logits(words, self.logits())
 
-  def at(self, places: tf.Tensor) -> 'HeadOfEach':
+  def gather(self, places: tf.Tensor) -> 'HeadOfEach':
     """Returns the layers of only the rows at some places, `[places, 1]`."""
     return self._replace(
       x=tf.gather_nd(self.x, places),
@@ -148,11 +148,11 @@ class FrozenGpt2(models.Model):
   def log_likelihood(self, scores: Scores, batch: models.Batch) -> tf.Tensor:
     """Returns the log-probability of each entry's word; 0 for padding."""
     places, words = self._places(batch), self.target(batch)
-    found = scores.at(places).log_likelihood(tf.gather_nd(words, places))
+    found = scores.gather(places).log_likelihood(tf.gather_nd(words, places))
     return tf.scatter_nd(places, found, tf.shape(words, tf.int64))
 
   def score_loss(self, scores: Scores, batch: models.Batch) -> tf.Tensor:
-    of_words = self._by_example(self.log_likelihood(scores, batch))
+    of_words = self._reshape_to_examples(self.log_likelihood(scores, batch))
     is_word = self.entry_mask(batch)
     return -tf.math.divide_no_nan(
       tf.reduce_sum(is_word * of_words, axis=1), tf.reduce_sum(is_word, axis=1)
@@ -164,7 +164,7 @@ class FrozenGpt2(models.Model):
   def predict_softly(self, scores: Scores) -> tf.Tensor:
     return tf.nn.softmax(scores.logits())
 
-  def _by_example(self, of_entries: tf.Tensor) -> tf.Tensor:
+  def _reshape_to_examples(self, of_entries: tf.Tensor) -> tf.Tensor:
     return tf.reshape(of_entries, [-1, self.sequence_length])
 
   def _is_evaluated(self, batch: models.Batch) -> tf.Tensor:
@@ -178,7 +178,7 @@ class FrozenGpt2(models.Model):
   ) -> models.Statistics:
     correct = tf.equal(predicted, self.target(batch))
     judged = self._is_evaluated(batch)
-    correct = judged * tf.cast(self._by_example(correct), tf.float32)
+    correct = judged * tf.cast(self._reshape_to_examples(correct), tf.float32)
     return collections.OrderedDict(
       accuracy=(tf.reduce_sum(correct, axis=1), tf.reduce_sum(judged, axis=1))
     )
@@ -188,7 +188,9 @@ class FrozenGpt2(models.Model):
   ) -> models.Statistics:
     judged = self._is_evaluated(batch)
     # Not a product: the probability of padding may be zero.
-    of_words = tf.where(judged > 0, self._by_example(log_likelihood), 0.0)
+    of_words = tf.where(
+      judged > 0, self._reshape_to_examples(log_likelihood), 0.0
+    )
     return collections.OrderedDict(
       perplexity=(
         -tf.reduce_sum(of_words, axis=1),
@@ -206,7 +208,7 @@ class FrozenGpt2(models.Model):
     places = self._places(batch)
     predicted = tf.scatter_nd(
       places,
-      self.predict(scores.at(places)),
+      self.predict(scores.gather(places)),
       tf.shape(self.target(batch), tf.int64),
     )
     return collections.OrderedDict(

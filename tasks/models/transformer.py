@@ -81,7 +81,7 @@ class NextWordTransformer(next_word.NextWordModel):
     return _encode_positions(self.sequence_length, self.embedding_size)
 
   @functools.cached_property
-  def _not_later(self) -> np.ndarray:
+  def _causal_mask(self) -> np.ndarray:
     """Added to the attention's scores: a word does not see later ones."""
     return -1e9 * (1 - np.tri(self.sequence_length, dtype=np.float32))
 
@@ -90,7 +90,7 @@ class NextWordTransformer(next_word.NextWordModel):
     names = [
       f'{layer}_{weight}'
       for layer in self._dense_shapes
-      for weight in self._weights_of(layer)
+      for weight in self._weight_names(layer)
     ]
     return {models.ENCODER: tuple(names), models.HEAD: ('embedding',)}
 
@@ -98,7 +98,7 @@ class NextWordTransformer(next_word.NextWordModel):
   def encodes_by_head(self) -> bool:
     return True
 
-  def _weights_of(self, layer: str) -> tuple[str, ...]:
+  def _weight_names(self, layer: str) -> tuple[str, ...]:
     """Lists the weights of a dense layer and its normalization, if any."""
     if layer in ('attention', 'feed_forward'):
       return 'kernel', 'bias', 'scale', 'offset'
@@ -119,7 +119,7 @@ class NextWordTransformer(next_word.NextWordModel):
         'scale': tf.ones(shape[-1:]),
         'offset': tf.zeros(shape[-1:]),
       }
-      for weight in self._weights_of(layer):
+      for weight in self._weight_names(layer):
         weights[f'{layer}_{weight}'] = start[weight]
     return weights
 
@@ -134,7 +134,7 @@ class NextWordTransformer(next_word.NextWordModel):
       return tf.transpose(y, [0, 2, 1, 3])
 
     scores = tf.matmul(heads('query'), heads('key'), transpose_b=True)
-    scores = scores * math.sqrt(num_heads / width) + self._not_later
+    scores = scores * math.sqrt(num_heads / width) + self._causal_mask
     y = tf.matmul(tf.nn.softmax(scores), heads('value'))
     return tf.reshape(tf.transpose(y, [0, 2, 1, 3]), [-1, width])
 

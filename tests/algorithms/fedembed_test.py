@@ -348,7 +348,7 @@ def test_a_user_likes_what_is_most_frequent_among_what_it_likes():
 
 
 def test_other_tasks_have_the_embedding_beside_what_heads_see():
-  model = linear.LinearRegression(3).with_vector(2)
+  model = linear.LinearRegression(3).add_vector(2)
   assert model.parts[models.CLIENT] == ('vector',)
   w = model.init(tf.constant([0, 1]))
   w['kernel'], w['vector_kernel'] = tf.ones([3]), tf.constant([2.0, 3.0])

@@ -13,7 +13,7 @@ _RATE = 0.5
 
 
 def _model():
-  return character_lstm.CharacterLstm.of_words(
+  return character_lstm.CharacterLstm.create(
     _WORDS, sequence_length=4, filters=(2, 1), lstm_size=3
   )
 

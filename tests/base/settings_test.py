@@ -25,7 +25,7 @@ class _ExampleSettings(_DescribedSettings):
 
 
 def test_what_is_not_given_has_its_default():
-  assert settings.from_dict(_ExampleSettings, {}, 'x') == _ExampleSettings()
+  assert settings.parse(_ExampleSettings, {}, 'x') == _ExampleSettings()
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_is_not_given_has_its_default():
   ],
 )
 def test_texts_and_toml_values_are_converted(name, value, expected):
-  example_settings = settings.from_dict(_ExampleSettings, {name: value}, 'x')
+  example_settings = settings.parse(_ExampleSettings, {name: value}, 'x')
   actual = getattr(example_settings, name)
   assert actual == expected
   assert type(actual) is type(expected)
@@ -90,7 +90,7 @@ def test_texts_and_toml_values_are_converted(name, value, expected):
 )
 def test_what_is_wrong_is_said(name, value, message):
   with pytest.raises(errors.UserError) as raised:
-    settings.from_dict(_ExampleSettings, {name: value}, 'method m')
+    settings.parse(_ExampleSettings, {name: value}, 'method m')
   assert message in str(raised.value)
 
 

@@ -17,4 +17,4 @@ from base import words
   ],
 )
 def test_a_noun_is_singular_after_one(number, plural, written):
-  assert words.counted(number, plural) == written
+  assert words.count(number, plural) == written

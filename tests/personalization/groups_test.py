@@ -119,7 +119,7 @@ def _trainings(clients: Sequence[str] = _CLIENTS) -> _Trainings:
 
 def _rand_index(found: tasks.Attribute, client_ids: Sequence[str]) -> float:
   return sklearn_metrics.adjusted_rand_score(
-    [_group(c) for c in client_ids], found.of(client_ids)
+    [_group(c) for c in client_ids], found.gather(client_ids)
   )
 
 

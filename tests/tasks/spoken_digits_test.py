@@ -61,7 +61,7 @@ def test_clips_of_the_first_device_are_as_they_are(load_task):
   clips = _clips()
   expected = {
     audio.spectrogram(
-      audio.from_int16(clips['samples'][clips['offsets'][k] :][: int(size)])
+      audio.scale_samples(clips['samples'][clips['offsets'][k] :][: int(size)])
     )
     .round(3)
     .tobytes()

@@ -16,6 +16,6 @@ def test_an_attribute_names_the_value_of_a_client(language):
 
 
 def test_an_attribute_gives_the_integers_of_clients(language):
-  values = language.of(['c', 'a'])
+  values = language.gather(['c', 'a'])
   assert values.dtype == np.int32
   np.testing.assert_array_equal(values, [1, 0])

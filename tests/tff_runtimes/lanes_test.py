@@ -94,5 +94,5 @@ def test_the_devices_take_the_jobs_in_turn():
   three_lanes = lanes.Lanes(['a', 'b', 'c'])
   jobs = [lambda device, k=k: (k, device) for k in range(20)]
   expected = [(k, 'abc'[k % 3]) for k in range(20)]
-  assert list(three_lanes.in_order(iter(jobs))) == expected
+  assert list(three_lanes.run_in_order(iter(jobs))) == expected
   three_lanes.shut_down()

@@ -270,7 +270,7 @@ def test_a_value_comes_back_from_its_parts():
   assert parts == [[1, 2], 3, 4]
   joined = values.join(parts, type_spec)
   np.testing.assert_equal(
-    tff.types.type_to_py_container(joined, values.without_clients(type_spec)),
+    tff.types.type_to_py_container(joined, values.replace_clients(type_spec)),
     value,
   )
 
@@ -278,7 +278,7 @@ def test_a_value_comes_back_from_its_parts():
 def test_without_clients_only_what_is_per_client_changes():
   type_spec = tff.to_type(LeftRight(_AT_CLIENTS, (_AT_SERVER, np.float32)))
   expected = tff.to_type(LeftRight(np.int32, (_AT_SERVER, np.float32)))
-  assert values.without_clients(type_spec) == expected
+  assert values.replace_clients(type_spec) == expected
 
 
 _STACKED = LeftRight(

@@ -62,8 +62,8 @@ def _what_was_run(
         ', '.join(rows_of_grid),
         ', '.join(map(str, sorted(seeds))),
         '–',
-        f'{words.counted(entry.num_runs, "runs")} of'
-        f' {words.counted(len(entry.points), "points")}'
+        f'{words.count(entry.num_runs, "runs")} of'
+        f' {words.count(len(entry.points), "points")}'
         + (f', {failed} failed' if failed else ''),
       ]
     rows.append([sheets.Cell(text) for text in (str(entry.path), *cells)])

@@ -55,7 +55,7 @@ class ClientSettings(partitions.PartitionSettings):
 
 
 def find(
-  how: ClientSettings,
+  client_settings: ClientSettings,
   table: table_files.Table,
   target: np.ndarray,
   is_class: bool,
@@ -64,7 +64,7 @@ def find(
   """Finds the rows of each client.
 
   Args:
-    how: The settings.
+    client_settings: The settings.
     table: The table.
     target: The number or class of each row that is to be predicted.
     is_class: Whether it is a class.
@@ -76,32 +76,35 @@ def find(
   Raises:
     UserError: If no setting says which client has a row, or two do.
   """
-  if how.partition != _CLIENT:
-    if how.client_column is not None:
+  if client_settings.partition != _CLIENT:
+    if client_settings.client_column is not None:
       raise settings.SettingError(
-        f'Both task.partition={how.partition} and'
-        f' task.client_column={how.client_column} assign rows to clients. Leave'
-        ' out one of the two.',
+        f'Both task.partition={client_settings.partition} and'
+        f' task.client_column={client_settings.client_column} assign rows to'
+        ' clients. Leave out one of the two.',
         'partition',
       )
-    if not is_class and how.partition != partitions.FILE:
+    if not is_class and client_settings.partition != partitions.FILE:
       raise settings.SettingError(
-        f'task.partition={how.partition} needs classes, but the target is a'
-        ' number. Name the column of the clients as task.client_column.',
+        f'task.partition={client_settings.partition} needs classes, but the'
+        ' target is a number. Name the column of the clients as'
+        ' task.client_column.',
         'partition',
       )
-    clients = partitions.make(how, target, data_dir)
+    clients = partitions.make(client_settings, target, data_dir)
     # A client may get no rows.
     return {name: rows for name, rows in clients.items() if len(rows)}
-  if how.partition_file is not None:
+  if client_settings.partition_file is not None:
     raise settings.SettingError(
       'task.partition_file is for a partition that is drawn, for example by'
       ' task.partition=dirichlet, or restored by task.partition=file.',
       'partition_file',
     )
-  if how.client_column is not None:
-    found = table_columns.categories(table, how.client_column, 'client_column')
-    return partitions.by_number(found.codes, found.names)
+  if client_settings.client_column is not None:
+    found = table_columns.categories(
+      table, client_settings.client_column, 'client_column'
+    )
+    return partitions.group_by_number(found.codes, found.names)
   if not table.path.is_dir():
     raise settings.SettingError(
       'task.client_column is not set. Name the column of the clients, or draw'
@@ -135,7 +138,7 @@ class Split:
   held_out: Mapping[str, Sequence[str]]
 
   @property
-  def told(self) -> str:
+  def description(self) -> str:
     """The numbers of examples or clients in each part, for the user."""
     if not self.parts:
       return ', '.join(
@@ -157,9 +160,11 @@ class Split:
     return mask
 
 
-def _read_split(how: ClientSettings, table: table_files.Table) -> np.ndarray:
+def _read_split(
+  client_settings: ClientSettings, table: table_files.Table
+) -> np.ndarray:
   """Reads each row's part, as its place in `silos.PARTS`, `[rows]`."""
-  name = str(how.split_column)
+  name = str(client_settings.split_column)
   found = table_columns.categories(table, name, 'split_column')
   for code, part in enumerate(found.names):
     if part not in silos.PARTS:
@@ -179,7 +184,7 @@ def _read_split(how: ClientSettings, table: table_files.Table) -> np.ndarray:
   ]
 
 
-def of_each(
+def read_of_clients(
   table: table_files.Table,
   name: str,
   codes: np.ndarray,
@@ -216,7 +221,7 @@ def of_each(
 
 
 def hold_out(
-  how: ClientSettings,
+  client_settings: ClientSettings,
   table: table_files.Table,
   clients: Mapping[str, np.ndarray],
   seed: int,
@@ -224,7 +229,7 @@ def hold_out(
   """Splits the rows of each client, or the clients.
 
   Args:
-    how: The settings.
+    client_settings: The settings.
     table: The table.
     clients: The rows of each client.
     seed: The seed of a random split.
@@ -235,15 +240,22 @@ def hold_out(
   Raises:
     UserError: If the split column is invalid, or there are too few clients.
   """
-  if how.hold_out == ALL_CLIENTS:
+  if client_settings.hold_out == ALL_CLIENTS:
     return Split(clients, {}, dict(train=(), validation=(), test=list(clients)))
-  codes = None if how.split_column is None else _read_split(how, table)
-  if how.hold_out == 'examples':
+  codes = (
+    None
+    if client_settings.split_column is None
+    else _read_split(client_settings, table)
+  )
+  if client_settings.hold_out == 'examples':
     parts: dict[str, Mapping[str, np.ndarray]] = {}
     for client_id, rows in clients.items():
       if codes is None:
         parts[client_id] = silos.hold_out(
-          rows, how.validation_fraction, how.test_fraction, seed
+          rows,
+          client_settings.validation_fraction,
+          client_settings.test_fraction,
+          seed,
         )
       else:
         of_rows = codes[rows]
@@ -254,11 +266,13 @@ def hold_out(
 
   if len(clients) < len(silos.PARTS):
     raise errors.UserError(
-      f'{table.path} has {words.counted(len(clients), "clients")}, too few to'
+      f'{table.path} has {words.count(len(clients), "clients")}, too few to'
       ' hold out clients. Set task.hold_out=examples.'
     )
   if codes is not None:
-    of_clients = of_each(table, str(how.split_column), codes, clients)
+    of_clients = read_of_clients(
+      table, str(client_settings.split_column), codes, clients
+    )
     held_out = {
       part: [name for name, place in of_clients.items() if place == k]
       for k, part in enumerate(silos.PARTS)
@@ -266,7 +280,9 @@ def hold_out(
   else:
     random = devices.HeldOutSettings(split_seed=seed)
     validation, test, train = random.split(
-      random.permuted(list(clients)), how.validation_fraction, how.test_fraction
+      random.permuted(list(clients)),
+      client_settings.validation_fraction,
+      client_settings.test_fraction,
     )
     held_out = dict(train=train, validation=validation, test=test)
   for part, client_ids in held_out.items():
@@ -308,13 +324,13 @@ def make_populations(
     rows = split.clients[client_id][:limit]
     return take(rows, rows)
 
-  def some(client_ids: Sequence[str]) -> devices.Devices:
+  def make_devices(client_ids: Sequence[str]) -> devices.Devices:
     sizes = [len(split.clients[client_id]) for client_id in client_ids]
     return devices.Devices(tuple(client_ids), load, np.array(sizes, int))
 
   return devices.make_populations(
-    train=some(split.held_out['train']),
-    validation=some(split.held_out['validation']),
-    test=some(split.held_out['test']),
+    train=make_devices(split.held_out['train']),
+    validation=make_devices(split.held_out['validation']),
+    test=make_devices(split.held_out['test']),
     shuffle_key=('table', seed),
   )

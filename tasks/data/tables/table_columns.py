@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyarrow import compute
 
 from base import errors
+from tasks.data.tables import notes
 from tasks.data.tables import table_files
-from tasks.data.tables import table_notes
 
 _NUMBER = re.compile(r'\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*')
 # As in 1,234.5 or, where a comma is the decimal point, 1.234,5.
@@ -135,7 +135,7 @@ def categories(
         row,
         name,
         f'has {category!r}, but task.encoding_file has only'
-        f' {table_notes.few(names)}.',
+        f' {notes.few(names)}.',
       )
   order = np.array([place[category] for category in found], np.int32)
   return Categories(names, order[encoded.indices.to_numpy()])

@@ -18,7 +18,7 @@ from tests.experiments import small_runs
   'model',
   [
     linear.LogisticRegression(3, num_classes=2),
-    networks.NetworkRegressor((3,), hidden=(2,)).with_vector(4),
+    networks.NetworkRegressor((3,), hidden=(2,)).add_vector(4),
     # A field of it has a value that cannot be given.
     preference.DigitPreference(types=2, vector_size=28),
   ],

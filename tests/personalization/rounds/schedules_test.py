@@ -458,7 +458,7 @@ def test_more_clients_a_round_than_there_are_is_an_error(
 )
 def test_a_setting_out_of_range_is_refused_by_name(name, value):
   with pytest.raises(errors.UserError, match=name):
-    settings.from_dict(schedules.TrainingSettings, {name: value}, 'test')
+    settings.parse(schedules.TrainingSettings, {name: value}, 'test')
 
 
 # Cohorts of groups.

@@ -151,7 +151,7 @@ def test_shares_of_a_class_have_the_variance_of_dirichlet(alpha):
 
 def test_a_column_makes_a_client_of_each_value():
   writers = np.array([7, 3, 7, 7, 5])
-  partition = partitions.by_column(writers)
+  partition = partitions.group_by_column(writers)
   assert {name: rows.tolist() for name, rows in partition.items()} == {
     '3': [1],
     '5': [4],

@@ -19,7 +19,7 @@ _CHARACTER_SIZE = 3
 
 
 def _model(word_length=6):
-  return character_lstm.CharacterLstm.of_words(
+  return character_lstm.CharacterLstm.create(
     _WORDS,
     word_length,
     sequence_length=_LENGTH,

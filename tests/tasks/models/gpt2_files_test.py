@@ -206,7 +206,7 @@ def test_refuses_heads_that_do_not_divide_the_width(tmp_path):
 
 def test_refuses_another_checksum(tmp_path):
   path = _save(tmp_path, _published())
-  checksum = downloads.sha256_of(path)
+  checksum = downloads.compute_sha256(path)
   assert gpt2_files.load(path, checksum)[0] == _SIZES
   with pytest.raises(errors.UserError, match='not the right file'):
     gpt2_files.load(path, '0' * 64)

@@ -34,7 +34,7 @@ _MODELS = {
   'lstm': lstm.NextWordLstm(
     _NUM_CLASSES, sequence_length=4, embedding_size=3, lstm_size=6
   ),
-  'character_lstm': character_lstm.CharacterLstm.of_words(
+  'character_lstm': character_lstm.CharacterLstm.create(
     ['a', 'b', 'ab', 'aa', 'abba'],
     sequence_length=4,
     filters=(2, 1),
@@ -83,7 +83,7 @@ _MODELS = {
   'preference': preference.DigitPreference(2, 28),
   'appended_vector': linear.LogisticRegression(
     3, _NUM_CLASSES, initial_stddev=1
-  ).with_vector(2),
+  ).add_vector(2),
 }
 # The models whose encoder shares a weight with the head: the embedding.
 _TIED = ('transformer',)

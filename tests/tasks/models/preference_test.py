@@ -37,8 +37,8 @@ def _sizes(model):
   'model, encoder, with_heads',
   [
     (_DIGITS, 114_752, None),
-    (_DIGITS.with_vector(), 114_896, 117_872),
-    (_SPEECH.with_vector(), 243_344, 271_678),
+    (_DIGITS.add_vector(), 114_896, 117_872),
+    (_SPEECH.add_vector(), 243_344, 271_678),
   ],
   ids=['digits_alone', 'digits', 'speech'],
 )
@@ -55,10 +55,10 @@ def test_numbers_of_weights(model, encoder, with_heads):
 
 def test_heads_see_the_representation_and_the_vector():
   for model, width in ((_DIGITS, 64), (_SPEECH, 256)):
-    with_vector = model.with_vector()
-    weights, batch = with_vector.init(_SEED), _batch(with_vector)
-    features = with_vector.encode(weights, batch)
-    assert features.shape == [2, width + with_vector.vector_size]
+    add_vector = model.add_vector()
+    weights, batch = add_vector.init(_SEED), _batch(add_vector)
+    features = add_vector.encode(weights, batch)
+    assert features.shape == [2, width + add_vector.vector_size]
     np.testing.assert_array_equal(features[:, width:], [weights['vector']] * 2)
 
 
@@ -149,26 +149,26 @@ def test_digits_are_represented_as_printed(activation):
 
 
 def test_speech_is_represented_as_printed():
-  model = _SPEECH.with_vector()
+  model = _SPEECH.add_vector()
   w, batch = _weights(model), _batch(model)
   expected = [_speech_features(_as_numpy(w), x) for x in batch['x'].numpy()]
   np.testing.assert_allclose(model.encode(w, batch), expected, atol=1e-3)
 
 
 def test_a_vector_of_zeros_is_as_none():
-  with_vector = _DIGITS.with_vector()
-  weights, batch = with_vector.init(_SEED), _batch(with_vector)
+  add_vector = _DIGITS.add_vector()
+  weights, batch = add_vector.init(_SEED), _batch(add_vector)
   weights['vector'] = tf.zeros([28])
   alone = dict(weights)
   alone['conv1_kernel'] = weights['conv1_kernel'][:, :, :1]
   alone['output_kernel'] = weights['output_kernel'][:64]
   np.testing.assert_allclose(
-    with_vector.scores(weights, batch), _DIGITS.scores(alone, batch), atol=1e-5
+    add_vector.scores(weights, batch), _DIGITS.scores(alone, batch), atol=1e-5
   )
 
 
 def test_weights_start_as_in_pytorch():
-  weights = _DIGITS.with_vector().init(_SEED)
+  weights = _DIGITS.add_vector().init(_SEED)
   for layer, fan_in in (('conv2', 144), ('conv3', 1568), ('output', 92)):
     for name in ('kernel', 'bias'):
       most = np.abs(weights[f'{layer}_{name}']).max() * math.sqrt(fan_in)
@@ -179,11 +179,11 @@ def test_weights_start_as_in_pytorch():
 
 def test_a_vector_that_is_longer_than_the_diagonal_is_refused():
   with pytest.raises(errors.UserError, match='at most 28'):
-    _DIGITS.with_vector(29)
+    _DIGITS.add_vector(29)
 
 
 def test_a_shorter_vector_is_at_the_start_of_the_diagonal():
-  model = _DIGITS.with_vector(5)
+  model = _DIGITS.add_vector(5)
   w, batch = _weights(model), _batch(model)
   as_numpy = _as_numpy(w)
   expected = [

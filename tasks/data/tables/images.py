@@ -43,28 +43,30 @@ class Images:
   Attributes:
     table: The table.
     paths: The path of each row's image.
-    how: The settings.
+    settings: The settings.
   """
 
   table: table_files.Table
   paths: pa.Array
-  how: ImageSettings
+  settings: ImageSettings
 
   num_numbers = 0  # There are no inputs to standardize.
 
   @property
-  def told(self) -> Mapping[str, str]:
+  def descriptions(self) -> Mapping[str, str]:
     """A description of the column, for the user."""
     height, width, channels = self.shape
-    text = (
-      f'images of {height} x {width}, {words.counted(channels, "channels")}'
-    )
-    return {str(self.how.image_column): text}
+    text = f'images of {height} x {width}, {words.count(channels, "channels")}'
+    return {str(self.settings.image_column): text}
 
   @property
   def shape(self) -> tuple[int, int, int]:
     """The shape of an image."""
-    return self.how.image_size, self.how.image_size, self.how.image_channels
+    return (
+      self.settings.image_size,
+      self.settings.image_size,
+      self.settings.image_channels,
+    )
 
   @functools.cached_property
   def _folder(self) -> pathlib.Path:
@@ -91,7 +93,10 @@ class Images:
   def _refuse(self, row: int, problem: str) -> None:
     where = self._path(row)
     table_columns.refuse(
-      self.table, row, str(self.how.image_column), f'names {where}: {problem}.'
+      self.table,
+      row,
+      str(self.settings.image_column),
+      f'names {where}: {problem}.',
     )
 
   def take(self, rows: np.ndarray) -> np.ndarray:
@@ -113,7 +118,7 @@ class Images:
   def _decode(self, path: pathlib.Path) -> np.ndarray:
     image = tf.io.decode_image(
       path.read_bytes(),
-      self.how.image_channels,
+      self.settings.image_channels,
       tf.float32,
       expand_animations=False,
     )
@@ -121,12 +126,12 @@ class Images:
     return resized.numpy()
 
 
-def read(table: table_files.Table, how: ImageSettings) -> Images:
+def read(table: table_files.Table, settings: ImageSettings) -> Images:
   """Finds the images of all rows.
 
   Args:
     table: The table.
-    how: The settings, which name the column.
+    settings: The settings, which name the column.
 
   Returns:
     The images.
@@ -134,7 +139,9 @@ def read(table: table_files.Table, how: ImageSettings) -> Images:
   Raises:
     UserError: If there is no such column, or no such file.
   """
-  column = table_columns.texts(table, str(how.image_column), 'image_column')
-  images = Images(table, column.combine_chunks(), how)
+  column = table_columns.texts(
+    table, str(settings.image_column), 'image_column'
+  )
+  images = Images(table, column.combine_chunks(), settings)
   images.check()
   return images

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from base import errors
-from tasks.data.tables import table_features
+from tasks.data.tables import features
 from tasks.data.tables import table_files
 
 
@@ -17,13 +17,11 @@ def _make(tmp_path):
     path.write_text(text)
     table = table_files.read(path)
     train = np.arange(table.num_rows) < (num_train or table.num_rows)
-    settings = table_features.FeatureSettings(**how)
-    columns, made = table_features.fit(
-      table, tuple(table.columns), settings, train
-    )
-    again = table_features.encode(table, columns)
+    settings = features.FeatureSettings(**how)
+    columns, made = features.fit(table, tuple(table.columns), settings, train)
+    again = features.encode(table, columns)
     np.testing.assert_array_equal(_all(again, 2), _all(made, 2))
-    assert again.told == made.told
+    assert again.descriptions == made.descriptions
     return made
 
   return make
@@ -63,7 +61,7 @@ def test_a_missing_category_is_a_category(make):
   made = make('a,b\nx,u\n"",u\nx,u\ny,u\n')
   assert made.shape == (3 + 1,)
   np.testing.assert_array_equal(_all(made)[1], [1, 0, 0, 1])
-  assert '(missing)' in made.told['a']
+  assert '(missing)' in made.descriptions['a']
 
 
 def test_truth_is_a_category(make):
@@ -122,7 +120,7 @@ def test_words_of_a_vocabulary_that_no_text_has_are_counted(make, tmp_path):
   )
   # Whatever their case.
   np.testing.assert_array_equal(_all(made, 1), [[1, 1, 0]])
-  assert made.told['a'] == 'a text, 3 words, 1 of them in no text'
+  assert made.descriptions['a'] == 'a text, 3 words, 1 of them in no text'
 
 
 def test_a_vocabulary_that_cannot_be_read_is_told(make, tmp_path):

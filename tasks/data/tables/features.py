@@ -25,9 +25,9 @@ from base import errors
 from base import settings
 from base import words
 from tasks.data import files
+from tasks.data.tables import notes
 from tasks.data.tables import table_columns
 from tasks.data.tables import table_files
-from tasks.data.tables import table_notes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Features:
       among those in the rows to train on, or -1, `[rows]`; and the number of
       these categories.
     texts: The columns of texts, each `[rows, inputs]`, sparse.
-    told: A description of each column, for the user.
+    descriptions: A description of each column, for the user.
   """
 
   numbers: list[np.ndarray] = dataclasses.field(default_factory=list)
@@ -99,7 +99,7 @@ class Features:
     default_factory=list
   )
   texts: list[scipy.sparse.csr_matrix] = dataclasses.field(default_factory=list)
-  told: dict[str, str] = dataclasses.field(default_factory=dict)
+  descriptions: dict[str, str] = dataclasses.field(default_factory=dict)
 
   @property
   def num_numbers(self) -> int:
@@ -168,7 +168,7 @@ class Number:
     values = values - self.mean
     values = values / self.deviation if self.deviation else 0 * values
     made.numbers.append(values.astype(np.float32))
-    made.told[self.column] = description
+    made.descriptions[self.column] = description
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,8 +194,8 @@ class Category:
     codes = np.array([place.get(name, -1) for name in values.names], np.int32)
     made.categories.append((codes[values.codes], len(place)))
     names = [name or '(missing)' for name in self.categories]
-    made.told[self.column] = (
-      f'{words.counted(len(names), "categories")}: {table_notes.few(names)}'
+    made.descriptions[self.column] = (
+      f'{words.count(len(names), "categories")}: {notes.few(names)}'
     )
 
 
@@ -230,14 +230,14 @@ class Text:
     matrix = scipy.sparse.vstack(parts, 'csr', np.float32)
     made.texts.append(matrix)
     inputs = words.noun(self.inputs, 'inputs')
-    told = f'a text, its words in {self.inputs:,} {inputs}'
+    description = f'a text, its words in {self.inputs:,} {inputs}'
     if self.words:
       absent = self.inputs - np.count_nonzero(matrix.getnnz(axis=0))
-      told = (
+      description = (
         f'a text, {self.inputs:,} {words.noun(self.inputs, "words")},'
         f' {absent:,} of them in no text'
       )
-    made.told[self.column] = told
+    made.descriptions[self.column] = description
 
 
 Column: TypeAlias = Number | Category | Text
@@ -255,7 +255,7 @@ def to_dict(column: Column) -> dict[str, aliases.Json]:
   return {'kind': column.kind, **dataclasses.asdict(column)}
 
 
-def from_dict(values: dict[str, aliases.Json]) -> Column:
+def parse(values: dict[str, aliases.Json]) -> Column:
   """Reads what `to_dict` wrote; raises any exception if it is damaged."""
   values = dict(values)
   return _KINDS[values.pop('kind')](**values)
@@ -305,7 +305,7 @@ def _check_categories(
   table: table_files.Table,
   name: str,
   found: table_columns.Categories,
-  how: FeatureSettings,
+  settings: FeatureSettings,
 ) -> None:
   """Refuses a column with too many categories, or of numbers as texts."""
   named = [category for category in found.names if category]
@@ -319,7 +319,7 @@ def _check_categories(
       f'has {text!r}{advice}; or name the column in task.category_columns.',
     )
 
-  if name not in how.category_columns:
+  if name not in settings.category_columns:
     if named and all(map(table_columns.has_commas, named)):
       refuse(
         named[0],
@@ -332,11 +332,11 @@ def _check_categories(
         ', while most other values are numbers. Correct it, or leave it empty'
         ' and set task.missing=fill',
       )
-  if len(named) > how.max_categories:
+  if len(named) > settings.max_categories:
     raise errors.UserError(
       f'{table.path}: column {name!r} has {len(named)} categories, more than'
-      f' task.max_categories={how.max_categories}. If it is a text, name it in'
-      ' task.text_columns; if it is useless, in task.ignored_columns.'
+      f' task.max_categories={settings.max_categories}. If it is a text, name'
+      ' it in task.text_columns; if it is useless, in task.ignored_columns.'
     )
 
 
@@ -363,17 +363,17 @@ def _read_words(path: pathlib.Path) -> list[str]:
 
 
 def _fit_number(
-  name: str, values: np.ndarray, how: FeatureSettings, train: np.ndarray
+  name: str, values: np.ndarray, settings: FeatureSettings, train: np.ndarray
 ) -> Number:
   """Fits the standardization, and the number that replaces missing ones."""
   is_missing = np.isnan(values)
   missing = None
-  if how.missing == 'fill':
+  if settings.missing == 'fill':
     known = values[train & ~is_missing]
     missing = float(known.mean()) if len(known) else 0.0
     values = np.where(is_missing, missing, values)
   mean, deviation = 0.0, 1.0
-  if how.standardize == 'all':
+  if settings.standardize == 'all':
     mean, deviation = moments(values[train])
   return Number(name, mean, deviation, missing, bool(is_missing.any()))
 
@@ -386,34 +386,37 @@ def _fit_category(
   return Category(name, [values.names[k] for k in np.flatnonzero(counts)])
 
 
-def _make_text(name: str, how: FeatureSettings) -> Text:
+def _make_text(name: str, settings: FeatureSettings) -> Text:
   """Reads the words to count, which do not depend on the table."""
-  if how.text_vocabulary is None:
-    return Text(name, how.text_features)
-  words = _read_words(pathlib.Path(how.text_vocabulary))
+  if settings.text_vocabulary is None:
+    return Text(name, settings.text_features)
+  words = _read_words(pathlib.Path(settings.text_vocabulary))
   return Text(name, len(words), words)
 
 
 def _fit_column(
-  table: table_files.Table, name: str, how: FeatureSettings, train: np.ndarray
+  table: table_files.Table,
+  name: str,
+  settings: FeatureSettings,
+  train: np.ndarray,
 ) -> tuple[Column, _Values]:
   """Fits how a column becomes inputs; also returns its values."""
-  if name in how.text_columns:
-    made = _make_text(name, how)
+  if name in settings.text_columns:
+    made = _make_text(name, settings)
     return made, made.read(table)
   column = table.column(name, 'feature_columns')
-  if name not in how.category_columns and table_columns.is_numeric(column):
-    numbers = _read_numbers(table, name, how.missing == 'fill')
-    return _fit_number(name, numbers, how, train), numbers
+  if name not in settings.category_columns and table_columns.is_numeric(column):
+    numbers = _read_numbers(table, name, settings.missing == 'fill')
+    return _fit_number(name, numbers, settings, train), numbers
   categories = _read_categories(table, name)
-  _check_categories(table, name, categories, how)
+  _check_categories(table, name, categories, settings)
   return _fit_category(name, categories, train), categories
 
 
 def fit(
   table: table_files.Table,
   names: Sequence[str],
-  how: FeatureSettings,
+  settings: FeatureSettings,
   train: np.ndarray,
 ) -> tuple[list[Column], Features]:
   """Fits how columns become inputs to the rows to train on.
@@ -421,7 +424,7 @@ def fit(
   Args:
     table: The table.
     names: The columns that are inputs.
-    how: The settings.
+    settings: The settings.
     train: Whether each row is to train on.
 
   Returns:
@@ -432,7 +435,7 @@ def fit(
   """
   columns, made = [], Features()
   for name in names:
-    column, values = _fit_column(table, name, how, train)
+    column, values = _fit_column(table, name, settings, train)
     column.encode(values, made)
     columns.append(column)
   return columns, made

@@ -11,7 +11,7 @@ import pathlib
 
 from base import aliases
 from tasks.data import files
-from tasks.data.tables import table_features
+from tasks.data.tables import features
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Encoding:
   """
 
   target: Target
-  columns: Sequence[table_features.Column] = ()
+  columns: Sequence[features.Column] = ()
   names: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
   def to_dict(self) -> dict[str, aliases.Json]:
     """Writes it for JSON, with a name for each input of a row."""
     return {
-      'inputs': table_features.input_names(self.columns),
-      'columns': [table_features.to_dict(column) for column in self.columns],
+      'inputs': features.input_names(self.columns),
+      'columns': [features.to_dict(column) for column in self.columns],
       'target': dataclasses.asdict(self.target),
       'names': dict(self.names),
     }
@@ -76,6 +76,6 @@ def read(path: pathlib.Path) -> Encoding:
     found = json.loads(path.read_text(encoding='utf-8'))
     return Encoding(
       Target(**found['target']),
-      [table_features.from_dict(column) for column in found['columns']],
+      [features.parse(column) for column in found['columns']],
       found['names'],
     )

@@ -17,22 +17,22 @@ def few(names: Sequence[str], most: int = _SHOWN) -> str:
   return ', '.join(names[:most]) + (', …' if len(names) > most else '')
 
 
-def entry(name: str, told: str) -> str:
+def entry(name: str, text: str) -> str:
   """Writes a name and, in a second column, its description."""
   if len(name) > _NAME_WIDTH:
     name = f'{name[: _NAME_WIDTH - 1]}…'
   return textwrap.fill(
-    told,
+    text,
     _WIDTH,
     initial_indent=f'  {name:<{_NAME_WIDTH}}  ',
     subsequent_indent=' ' * (_NAME_WIDTH + 4),
   )
 
 
-def columns(told: Mapping[str, str]) -> str:
+def columns(descriptions: Mapping[str, str]) -> str:
   """Writes the description of each column; equal ones are written once."""
   names: dict[str, list[str]] = {}
-  for name, text in told.items():
+  for name, text in descriptions.items():
     names.setdefault(text, []).append(name)
   return '\n'.join(
     entry(alike[0], text)
