@@ -130,8 +130,8 @@ def refuse_arguments(argv: Sequence[str]) -> None:
     raise app.UsageError(f'The argument {argv[1]!r} is not a flag.')
 
 
-def load(module: str) -> types.ModuleType:
-  """Imports a module, and keeps TensorFlow's messages off the terminal."""
+def prepare_tensorflow() -> None:
+  """Keeps TensorFlow's messages off the terminal, before it is imported."""
   os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
   # Otherwise the first process on a GPU would take all of its memory.
   os.environ.setdefault('TF_FORCE_GPU_ALLOW_GROWTH', 'true')
@@ -139,6 +139,11 @@ def load(module: str) -> types.ModuleType:
   logging.getLogger('tensorflow').setLevel(logging.ERROR)
   warnings.filterwarnings('ignore', category=DeprecationWarning)
   warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
+
+
+def load(module: str) -> types.ModuleType:
+  """Imports a module, and keeps TensorFlow's messages off the terminal."""
+  prepare_tensorflow()
   return importlib.import_module(module)
 
 

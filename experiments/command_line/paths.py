@@ -68,6 +68,11 @@ def folder(path: str | None) -> str | None:
   return None if path is None else str(user_path(path))
 
 
+def default_data_folder() -> str | None:
+  """Returns the folder of data that $PFL_DATA_DIR names; None without it."""
+  return os.environ.get('PFL_DATA_DIR') or None
+
+
 def data_folder(path: str | None) -> str | None:
   """Returns the folder of data that a flag names; None if it names none.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from absl import flags
 
+from experiments.command_line import paths
 from experiments.configuration import user_settings
 from tasks import registry as task_registry
 
@@ -63,7 +64,7 @@ def data_dir() -> flags.Flag:
   return _flag(
     flags.DEFINE_string,
     'data_dir',
-    os.environ.get('PFL_DATA_DIR') or None,
+    paths.default_data_folder(),
     'The folder of the data sets, by default $PFL_DATA_DIR. Missing data sets'
     ' are downloaded.',
   )

@@ -97,7 +97,15 @@ def console(file: TextIO, width: int | None = None) -> rich.console.Console:
     file: The stream to write to.
     width: The width; by default that of the terminal.
   """
-  return _Console(file=file, width=width, highlight=False, markup=False)
+  return _Console(
+    file=file,
+    width=width,
+    highlight=False,
+    markup=False,
+    # Else a notebook gets it instead of the stream, and any stream gets colors.
+    force_jupyter=False,
+    force_terminal=file.isatty(),
+  )
 
 
 def make_table(

@@ -154,10 +154,11 @@ def _read_rounds(path: pathlib.Path) -> dict[str, list[float]]:
 
 
 class RunFolder:
-  """The folder of a run in progress; `open_folder` makes it.
+  """The folder of a run in progress, to which it writes while it is open.
 
   Attributes:
-    results: The results of the finished methods, by name.
+    results: The results of the finished methods, by name, as they were when the
+      folder was last opened, and those that were added since.
   """
 
   def __init__(self, path: pathlib.Path, config: WritableConfig):
@@ -165,11 +166,28 @@ class RunFolder:
     self._rows: list[Row] = []
     self._path = path
     self._config = config
-    if self._belongs_to_config():
-      self._read()
-    else:
-      text = _CONFIG_HEADER + tomli_w.dumps(config.to_dict())
-      folders.write(path / CONFIG, text)
+
+  @contextlib.contextmanager
+  def open(self) -> Iterator[None]:
+    """Opens the folder, which no other process can open in the meantime.
+
+    Yields:
+      Nothing.
+
+    Raises:
+      UserError: If the folder belongs to another run, or cannot be written to.
+    """
+    with folders.locked(self._path, CONFIG):
+      self.results, self._rows = {}, []
+      try:
+        if self._belongs_to_config():
+          self._read()
+        else:
+          text = _CONFIG_HEADER + tomli_w.dumps(self._config.to_dict())
+          folders.write(self._path / CONFIG, text)
+      except OSError as error:
+        raise folders.unusable(self._path, error) from error
+      yield
 
   def _belongs_to_config(self) -> bool:
     """Tells whether this run was started here before; refuses other runs."""
@@ -295,7 +313,7 @@ class RunFolder:
   def add(self, method: str, result: Result, rows: Sequence[Row]) -> None:
     """Adds the result and the clients of a method, and writes them."""
     against = {
-      other: _compare(rows, self.rows_of(other), result)
+      other: dataclasses.asdict(compare(rows, self.rows_of(other), result))
       for other in self.results
     }
     self.results[method] = _to_json({**result, 'against': against})
@@ -318,20 +336,33 @@ class RunFolder:
     folders.write(self._path / RESULTS, f'{text}\n')
 
 
-def _compare(
+def metric_range(result: Result) -> tuple[float, float]:
+  """Returns the range of a result's metric, which older ones do not have."""
+  lowest, highest = result.get('metric_range', (None, None))
+  return (
+    -math.inf if lowest is None else lowest,
+    math.inf if highest is None else highest,
+  )
+
+
+def compare(
   first: Sequence[Row], second: Sequence[Row], result: Result
-) -> dict[str, Any]:
-  """Compares two methods on the clients that both were evaluated on."""
+) -> comparison.Comparison:
+  """Compares two methods on the clients that both were evaluated on.
+
+  Args:
+    first: The clients of one method.
+    second: The clients of the other.
+    result: The result of either, for the direction and range of the metric.
+  """
   other = {row['client']: float(row['metric']) for row in second}
   one = {row['client']: float(row['metric']) for row in first}
   clients = [client for client in one if client in other]
-  return dataclasses.asdict(
-    comparison.compare(
-      np.array([one[client] for client in clients]),
-      np.array([other[client] for client in clients]),
-      result['higher_is_better'],
-      result['metric_range'],
-    )
+  return comparison.compare(
+    np.array([one[client] for client in clients]),
+    np.array([other[client] for client in clients]),
+    result['higher_is_better'],
+    metric_range(result),
   )
 
 
@@ -351,11 +382,8 @@ def open_folder(
   Raises:
     UserError: If the folder belongs to another run, or cannot be written to.
   """
-  with folders.locked(path, CONFIG):
-    try:
-      folder = RunFolder(path, config)
-    except OSError as error:
-      raise folders.unusable(path, error) from error
+  folder = RunFolder(path, config)
+  with folder.open():
     yield folder
 
 

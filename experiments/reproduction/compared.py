@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import dataclasses
 import itertools
 import json
-import math
 import pathlib
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from experiments.reporting import folders
 from experiments.reporting import grid_records
 from experiments.reporting import repeats
+from experiments.reporting import results_folder
 from experiments.reproduction import figures
 from experiments.reproduction import tables
 from experiments.sweeps import grid_results
@@ -49,15 +49,6 @@ def _cells(
   # What diverged, which is None, is NaN in an array.
   arrays = {name: np.array(v, np.float64) for name, v in values.items()}
   return {n: (float(a.mean()), float(a.std())) for n, a in arrays.items()}
-
-
-def _metric_range(record: grid_records.Record) -> tuple[float, float]:
-  """Returns the range of the metric; older records do not have it."""
-  lowest, highest = record.get('metric_range', (None, None))
-  return (
-    -math.inf if lowest is None else lowest,
-    math.inf if highest is None else highest,
-  )
 
 
 def compare(
@@ -94,7 +85,10 @@ def compare(
           for row in (first, second)
         )
         of_pair[group] = comparison.compare(
-          one, other, record['higher_is_better'], _metric_range(record)
+          one,
+          other,
+          record['higher_is_better'],
+          results_folder.metric_range(record),
         )
   return found
 

@@ -1,6 +1,6 @@
 """A run: all methods of a configuration, trained, evaluated and compared."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 import dataclasses
 import pathlib
 import time
@@ -329,6 +329,112 @@ def _costs(
   }
 
 
+class Run:
+  """A run whose methods can be trained and evaluated one by one.
+
+  A method that its folder has results of is not evaluated again, and a training
+  that was stopped goes on from its last checkpoint.
+
+  Attributes:
+    task: The task.
+    methods: The methods, by name.
+  """
+
+  def __init__(
+    self,
+    config: configs.Config,
+    task: tasks.Task,
+    folder: results_folder.RunFolder,
+  ):
+    """Builds all methods, which fails if the task does not suit one.
+
+    Args:
+      config: The configuration.
+      task: Its task.
+      folder: The folder to write to, which has to be open whenever something
+        is trained or evaluated.
+
+    Raises:
+      UserError: If it cannot be run.
+    """
+    self.task = task
+    self.methods = execution.build_methods(config, task, config.measurement)
+    self._config = config
+    self._folder = folder
+    # Before any training, as this fails if there are no clients to evaluate.
+    self._populations = evaluation.prepare(
+      task, measurement=config.measurement, seed=config.training.seed
+    )
+    self._trainings = Trainings(
+      self.methods, task, config, folder, self._populations
+    )
+
+  def train(self, name: str) -> Training:
+    """Trains a method, if this is not yet done."""
+    return self._trainings.get(self.methods[name])
+
+  def evaluate(self, names: Iterable[str]) -> None:
+    """Trains and evaluates methods, if this is not yet done."""
+    # The baseline comes first, as the others are compared with its clients.
+    in_order = filter(None, (self._config.run.baseline, *names))
+    for name in dict.fromkeys(in_order):
+      if name not in self._folder.results:
+        self._evaluate(name)
+
+  def _evaluate(self, name: str) -> None:
+    config, method = self._config, self.methods[name]
+    baseline = config.run.baseline
+    others = None
+    if baseline and baseline != name and method.baseline is None:
+      others = serialization.metrics_in(self._folder.rows_of(baseline))
+    trained = self.train(name)
+    seconds = trained.seconds
+    if trained.name in self._folder.results:
+      seconds = self._folder.results[trained.name]['training_seconds']
+    start = time.monotonic()
+    outcome = evaluate(
+      name,
+      method,
+      trained,
+      self.task,
+      self._populations,
+      config,
+      execution.choice(config.run),
+      others,
+    )
+    result: dict[str, Any] = {
+      **serialization.make_result(outcome),
+      'hurt_against': None if others is None else baseline,
+      'evaluation_seconds': time.monotonic() - start,
+      'training': trained.name if method.trains else None,
+      'started_from_training': trained.before and trained.before.name,
+      'rounds': trained.ended.round,
+      'warmstart_from': list(config.run.warmstart_from),
+      'training_seconds': seconds,
+      'dropped_updates': trained.ended.dropped_clients,
+      'diverged': trained.ended.diverged,
+      'skipped_in_training': list(trained.ended.skipped_clients),
+      'frozen_weights_sha256': method.trainer.model.frozen_digest,
+      'communication': _communication(trained),
+      'costs': _costs(
+        trained,
+        method,
+        outcome.evaluated,
+        config.training.batch_size or self.task.batch_size,
+      ),
+      'privacy': serialization.make_guarantee(method.guarantee),
+    }
+    self._folder.add(name, result, serialization.make_rows(name, outcome))
+    hyperparameters.write(
+      self._folder.tensorboard_dir(name), name, config.to_dict(), result
+    )
+
+
+def default_folder(config: configs.Config) -> pathlib.Path:
+  """Names a folder for a configuration, which no other one has."""
+  return paths.user_path(f'results/{config.task}-{config.digest()}')
+
+
 def run(
   config: configs.Config,
   output_dir: pathlib.Path,
@@ -362,56 +468,7 @@ def run(
     if task.notes:
       terminal.say(task.notes)
     set_runtime(config.run)
-    built = execution.build_methods(config, task, config.measurement)
-    # Before any training, as this fails if there are no clients to evaluate.
-    populations = evaluation.prepare(
-      task, measurement=config.measurement, seed=config.training.seed
-    )
-    trainings = Trainings(built, task, config, folder, populations)
-    baseline = config.run.baseline
-    # The baseline comes first, as the others are compared with its clients.
-    for name in sorted(built, key=lambda name: name != baseline):
-      method = built[name]
-      if name in folder.results:
-        continue
-      trained = trainings.get(method)
-      others = None
-      if baseline and baseline != name and method.baseline is None:
-        others = serialization.metrics_in(folder.rows_of(baseline))
-      seconds = trained.seconds
-      if trained.name in folder.results:
-        seconds = folder.results[trained.name]['training_seconds']
-      start = time.monotonic()
-      choice = execution.choice(config.run)
-      outcome = evaluate(
-        name, method, trained, task, populations, config, choice, others
-      )
-      result: dict[str, Any] = {
-        **serialization.make_result(outcome),
-        'hurt_against': None if others is None else baseline,
-        'evaluation_seconds': time.monotonic() - start,
-        'training': trained.name if method.trains else None,
-        'started_from_training': trained.before and trained.before.name,
-        'rounds': trained.ended.round,
-        'warmstart_from': list(config.run.warmstart_from),
-        'training_seconds': seconds,
-        'dropped_updates': trained.ended.dropped_clients,
-        'diverged': trained.ended.diverged,
-        'skipped_in_training': list(trained.ended.skipped_clients),
-        'frozen_weights_sha256': method.trainer.model.frozen_digest,
-        'communication': _communication(trained),
-        'costs': _costs(
-          trained,
-          method,
-          outcome.evaluated,
-          config.training.batch_size or task.batch_size,
-        ),
-        'privacy': serialization.make_guarantee(method.guarantee),
-      }
-      folder.add(name, result, serialization.make_rows(name, outcome))
-      hyperparameters.write(
-        folder.tensorboard_dir(name), name, config.to_dict(), result
-      )
+    Run(config, task, folder).evaluate(config.method_settings)
     return folder.results
 
 
@@ -444,9 +501,7 @@ def main(
   """Runs a user's request and shows the results; returns the exit status."""
   config = configs.resolve(request)
   terminal.say(request.origin)
-  output_dir = output_dir or paths.user_path(
-    f'results/{config.task}-{config.digest()}'
-  )
+  output_dir = output_dir or default_folder(config)
   results = run(config, output_dir, data_dir)
   tables.print_results(results)
   terminal.say(f'Written to {output_dir}')

@@ -10,7 +10,7 @@ from experiments import run
 _PROGRAMS = {
   path.stem: path
   for path in sorted(pathlib.Path(run.__file__).parent.glob('*.py'))
-  if path.stem != '__init__'
+  if path.stem not in ('__init__', 'api')
 }
 
 

@@ -61,3 +61,17 @@ def test_a_duration(seconds, text):
 def test_no_name_controls_the_terminal(capsys):
   terminal.say('a \x1b[31mname\r\nof ü\x07')
   assert capsys.readouterr().err == 'a \\x1b[31mname\\r\nof ü\\x07\n'
+
+
+def test_a_notebook_does_not_change_what_is_written_to_a_stream():
+  file = io.StringIO()
+  table = terminal.make_table('title', 'name', numbers=['number'])
+  table.add_row('a', '1')
+  with (
+    mock.patch('rich.console._is_jupyter', return_value=True),
+    mock.patch.dict('os.environ', {'FORCE_COLOR': '1'}),
+  ):
+    terminal.print_table(table, file)
+  title, names, _, row = filter(str.strip, file.getvalue().splitlines())
+  assert title.strip() == 'title'
+  assert (names.split(), row.split()) == (['name', 'number'], ['a', '1'])
