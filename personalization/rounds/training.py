@@ -214,7 +214,7 @@ def train(
   with contextlib.ExitStack() as stack:
     saved = None
     if checkpoint_dir:
-      saved = _Checkpoints(checkpoint_dir, method)
+      saved = _Checkpoints(checkpoint_dir)
       # An exception that is kept would otherwise keep the database locked.
       stack.callback(start.client_states.close)
     trained = asyncio.run(
@@ -261,19 +261,16 @@ class _Checkpoints:
   and pruned after it is removed.
   """
 
-  def __init__(self, folder: pathlib.Path, method: methods.Method):
+  def __init__(self, folder: pathlib.Path):
     self._manager = checkpoints.NpzProgramStateManager(
       folder, keep_total=_KEPT_CHECKPOINTS
-    )
-    # The type of the server's state, as the shapes of some states change.
-    self._type = (
-      method.initialize.type_signature.result.member,
-      _counts(0, 0),
     )
 
   async def load_latest(self, start: Trained) -> Trained:
     """Returns the training in the last checkpoint, or `start` if none is."""
-    saved, done = await self._manager.load_latest(self._type)
+    saved, done = await self._manager.load_latest(
+      (start.server_state, _counts(0, 0))
+    )
     start.client_states.restore(done)
     if not done:
       return start

@@ -2,42 +2,23 @@
 
 import asyncio
 import collections
-from collections.abc import Callable, Iterator
-import dataclasses
 import os
 import pathlib
 import pickle
 from typing import Any, NamedTuple
+import zipfile
 
-import attrs
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from personalization.rounds import checkpoints
-from tff_runtimes import native
 
 
 class NamedLeaves(NamedTuple):
   first: Any
   second: Any
-
-
-@attrs.define
-class AttrsLeaves:
-  first: Any
-  _second: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class DataclassLeaves:
-  first: Any
-  second: Any
-
-  def __post_init__(self) -> None:
-    if self.first is None:
-      raise ValueError('It checks itself.')
 
 
 @pytest.fixture(name='manager')
@@ -58,7 +39,7 @@ def _load(
 
 
 def test_a_part_of_a_state_can_be_loaded(manager):
-  _save(manager, (dict(a=np.arange(3), b=dict(c=5)), 'more'))
+  _save(manager, (dict(a=np.arange(3), b=dict(c=5)), 6.0))
   part = asyncio.run(manager.load(1, {'0/b': dict(c=0)}, is_part=True))
   assert part == {'0/b': dict(c=5)}
   with pytest.raises(checkpoints.CheckpointError, match="'0/d' is not in it"):
@@ -78,12 +59,9 @@ def _round_trip(manager: checkpoints.NpzProgramStateManager, state: Any) -> Any:
       np.float64  # Two NaNs with something in them.
     ),
     np.array([1.5, -0.0], np.float16),
-    np.array([1 + 2j], np.complex64),
     np.array([True, False]),
     np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max]),
     np.array([0, 255], np.uint8),
-    np.array(2**64 - 1, np.uint64),
-    np.array(3.0, np.float32),
     np.zeros([0, 3], np.float32),
     np.arange(6.0).reshape(2, 3).T,
   ],
@@ -99,41 +77,17 @@ def test_an_array_comes_back_bit_for_bit(manager, array):
 @pytest.mark.parametrize(
   'leaf',
   [
-    3,
-    -0.5,
-    True,
-    1j,
-    b'',
-    b'zeros at the end\0\0',
-    'ünïcode\0',
     np.float32(0.1),
+    np.uint64(2**64 - 1),
     np.bool_(True),
     np.int64(-1),
   ],
   ids=repr,
 )
-def test_a_scalar_comes_back_as_what_it_was(manager, leaf):
+def test_a_number_comes_back_as_what_it_was(manager, leaf):
   restored = _round_trip(manager, leaf)
   assert type(restored) is type(leaf)
   assert restored == leaf
-
-
-@pytest.mark.parametrize(
-  'strings',
-  [
-    np.array([[b'a\0'], [b'']], object),
-    np.array(['ä', 'bc'], object),
-    np.array([], object),
-    np.array(b'a', object),
-    np.array([b'ab', b'c']),
-    np.array(['ab', 'c']),
-  ],
-  ids=repr,
-)
-def test_an_array_of_strings_comes_back(manager, strings):
-  restored = _round_trip(manager, strings)
-  assert (restored.dtype, restored.shape) == (strings.dtype, strings.shape)
-  np.testing.assert_array_equal(restored, strings)
 
 
 def test_a_tensor_comes_back_as_an_array(manager):
@@ -148,9 +102,8 @@ def test_a_reference_is_stored_as_its_value(manager):
     async def get_value(self):
       return np.int32(7)
 
-  assert _round_trip(manager, AttrsLeaves(Reference(), 1)) == AttrsLeaves(
-    np.int32(7), 1
-  )
+  _save(manager, NamedLeaves(Reference(), 1))
+  assert _load(manager, NamedLeaves(np.int32(0), 0)) == NamedLeaves(7, 1)
 
 
 @pytest.mark.parametrize(
@@ -158,10 +111,7 @@ def test_a_reference_is_stored_as_its_value(manager):
   [
     [1, (2, 3), []],
     NamedLeaves(1, NamedLeaves(2, (3,))),
-    AttrsLeaves(1, [2]),
-    DataclassLeaves(1, {'a': 2}),
-    tff.structure.Struct([('a', 1), (None, (2,))]),
-    {'of': {'names/with': 1, 'slashes': 2}, 3: 4},
+    {'of': {'names/with': 1, 'slashes': 2}},
   ],
   ids=repr,
 )
@@ -185,13 +135,13 @@ def test_a_saved_state_needs_no_program_to_be_looked_at(manager, tmp_path):
 
 def test_the_same_state_gives_the_same_file(manager, tmp_path):
   for version in (1, 2):
-    _save(manager, {'a': np.arange(3), 'b': b'c'}, version)
+    _save(manager, {'a': np.arange(3), 'b': 4}, version)
   first, second = sorted(tmp_path.iterdir())
   assert first.read_bytes() == second.read_bytes()
 
 
 @pytest.mark.parametrize(
-  'leaf', [None, object(), 2**70, np.array([b'a', 'a'], object)], ids=repr
+  'leaf', [None, object(), 2**70, b'bytes', 'text', 1j], ids=repr
 )
 def test_what_cannot_be_stored_is_named(manager, leaf):
   with pytest.raises(TypeError, match='deep/1'):
@@ -243,22 +193,13 @@ def test_the_latest_version_is_loaded(manager):
 
 
 @pytest.mark.parametrize(
-  ('keep_total', 'kept'), [(1, [4]), (2, [3, 4]), (0, [0, 1, 2, 3, 4])]
+  ('keep_total', 'kept'), [(1, [4]), (2, [3, 4]), (None, [0, 1, 2, 3, 4])]
 )
 def test_the_latest_versions_are_kept(tmp_path, keep_total, kept):
   manager = checkpoints.NpzProgramStateManager(tmp_path, keep_total=keep_total)
   for version in range(5):
     _save(manager, version, version)
   assert asyncio.run(manager.get_versions()) == kept
-
-
-def test_prefixes_do_not_meet(tmp_path):
-  one = checkpoints.NpzProgramStateManager(tmp_path, 'one_', keep_total=1)
-  another = checkpoints.NpzProgramStateManager(tmp_path, 'an.ther_')
-  _save(another, 'another', 1)
-  _save(one, 'one', 2)
-  assert asyncio.run(one.get_versions()) == [2]
-  assert asyncio.run(another.get_versions()) == [1]
 
 
 def test_a_program_killed_while_writing_leaves_no_version(
@@ -274,16 +215,15 @@ def test_a_program_killed_while_writing_leaves_no_version(
     patch.setattr(os, 'replace', kill)
     with pytest.raises(Killed):
       _save(manager, 1, version=1)
-  assert len(list(tmp_path.iterdir())) == 1  # What it had written.
   assert asyncio.run(manager.get_versions()) is None
 
 
 def test_what_a_killed_program_had_written_is_removed(manager, tmp_path):
-  (tmp_path / 'program_state_1.npz.4711.tmp').write_bytes(b'half of it')
-  (tmp_path / 'not_ours.npz.4711.tmp').touch()
+  (tmp_path / '.program_state_1.npz.4711.tmp').write_bytes(b'half of it')
+  (tmp_path / '.not_ours.npz.4711.tmp').touch()
   _save(manager, 1, version=2)
   names = {path.name for path in tmp_path.iterdir()}
-  assert names == {'program_state_2.npz', 'not_ours.npz.4711.tmp'}
+  assert names == {'program_state_2.npz', '.not_ours.npz.4711.tmp'}
 
 
 def test_a_file_has_its_content_before_its_name(manager, monkeypatch):
@@ -314,10 +254,7 @@ def test_a_truncated_file_is_an_error_that_names_it(manager, tmp_path, end):
 
 
 def test_no_changed_byte_changes_the_state_unseen(manager, tmp_path):
-  state = collections.OrderedDict(a=np.arange(3), b=b'text')
-  state_type = tff.to_type(
-    collections.OrderedDict(a=tff.TensorType(np.int64, [None]), b=np.str_)
-  )
+  state = collections.OrderedDict(a=np.arange(3), b=np.float32(4))
   _save(manager, state)
   path = tmp_path / 'program_state_1.npz'
   whole = path.read_bytes()
@@ -326,7 +263,7 @@ def test_no_changed_byte_changes_the_state_unseen(manager, tmp_path):
     changed[place] ^= 1  # Makes a 3 a 2, also in the shape.
     path.write_bytes(changed)
     try:
-      restored = _load(manager, state_type)
+      restored = _load(manager, state)
     except checkpoints.CheckpointError:
       continue  # All other bytes, a date or such, mean nothing.
     np.testing.assert_equal(restored, state)
@@ -339,7 +276,7 @@ def test_a_changed_size_is_seen_though_all_that_is_read_is_whole(
   path = tmp_path / 'program_state_1.npz'
   path.write_bytes(path.read_bytes().replace(b'(2000,)', b'(1000,)'))
   with pytest.raises(checkpoints.CheckpointError, match='damaged'):
-    _load(manager, tff.TensorType(np.int64, [None]))
+    _load(manager, np.arange(1000))
 
 
 class _Bomb:
@@ -353,7 +290,7 @@ def test_nothing_from_a_file_is_unpickled(manager, tmp_path):
   path = tmp_path / 'program_state_1.npz'
   np.savez(path, **{'array/a': np.array(_Bomb(), object)})
   with pytest.raises(checkpoints.CheckpointError, match='Object arrays'):
-    _load(manager, {'a': np.array(b'a', object)})
+    _load(manager, {'a': 0})
 
 
 def test_a_pickle_by_the_name_of_a_checkpoint_is_not_loaded(manager, tmp_path):
@@ -376,7 +313,6 @@ def test_a_pickle_by_the_name_of_a_checkpoint_is_not_loaded(manager, tmp_path):
       r"'b/0' is float64\[2\] in it, not float32\[2\]",
     ),
     ({'a': 1.0, 'b': [np.ones(2)]}, r"'a' is int64\[\] in it, not float64"),
-    ({'a': b'1', 'b': [np.ones(2)]}, r"'a' is int64\[\] in it, not bytes"),
   ],
 )
 def test_another_structure_is_an_error_that_names_the_leaf(
@@ -387,94 +323,12 @@ def test_another_structure_is_an_error_that_names_the_leaf(
     _load(manager, structure)
 
 
-def test_a_type_will_do_for_a_structure(manager):
-  state_type = tff.to_type(
-    collections.OrderedDict(
-      b=tff.TensorType(np.float32, [None, 2]), a=(np.int32, np.str_)
-    )
-  )
-  state = collections.OrderedDict(
-    b=np.ones([3, 2], np.float32), a=(np.int32(1), b'c')
-  )
-  _save(manager, state)
-  restored = _load(manager, tff.FederatedType(state_type, tff.SERVER))
-  assert type(restored) is collections.OrderedDict
-  np.testing.assert_equal(restored, state)
-
-
-def test_a_type_will_do_for_a_part_of_a_structure(manager):
-  state = ({'a': np.ones(3)}, 4)
-  _save(manager, state)
-  part_type = tff.to_type({'a': tff.TensorType(np.float64, [None])})
-  np.testing.assert_equal(_load(manager, (part_type, 0)), state)
-
-
-def test_a_type_says_which_sizes_are_free(manager):
-  _save(manager, np.ones([3, 2]))
-  message = r'is float64\[3,2\] in it, not float64\[\?,4\]'
-  with pytest.raises(checkpoints.CheckpointError, match=message):
-    _load(manager, tff.TensorType(np.float64, [None, 4]))
-
-
-@pytest.fixture(name='private_training', scope='module')
-def _private_training() -> Iterator[tuple[Any, Callable[[Any], Any], list]]:
-  """Federated averaging under DP-FTRL: its states before and after 3 rounds."""
-  context = native.create_native_context()
-  with tff.framework.get_context_stack().install(context):
-    process = tff.learning.algorithms.build_unweighted_fed_avg(
-      lambda: tff.learning.models.from_keras_model(
-        tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))]),
-        loss=tf.keras.losses.MeanSquaredError(),
-        input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
-      ),
-      client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
-      server_optimizer_fn=tff.learning.optimizers.build_adam(0.1),
-      model_aggregator=(
-        tff.aggregators.DifferentiallyPrivateFactory.tree_aggregation(
-          noise_multiplier=0.1,
-          clients_per_round=1,
-          l2_norm_clip=1.0,
-          record_specs=[tf.TensorSpec([2, 1]), tf.TensorSpec([1])],
-        )
-      ),
-    )
-    batch = tf.data.Dataset.from_tensors((tf.ones([3, 2]), tf.ones([3, 1])))
-
-    def next_state(state: Any) -> Any:
-      return process.next(state, [batch]).state
-
-    states = [process.initialize()]
-    for _ in range(3):
-      states.append(next_state(states[-1]))
-    yield process, next_state, states
-
-
-def _leaves(state: Any) -> list[tuple[str, Any]]:
-  leaves: list[tuple[str, Any]] = []
-  checkpoints._map_leaves(lambda *leaf: leaves.append(leaf), state)
-  return leaves
-
-
-def test_a_private_learning_state_comes_back(manager, private_training):
-  _, _, states = private_training
-  restored = _round_trip(manager, states[-1])
-  assert type(restored) is type(states[-1])
-  np.testing.assert_equal(_leaves(restored), _leaves(states[-1]))
-
-
-def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
-  manager, private_training
-):
-  process, next_state, states = private_training
-  _save(manager, states[2])
-  restored = _load(manager, process.initialize.type_signature.result)
-  np.testing.assert_equal(_leaves(next_state(restored)), _leaves(states[3]))
-
-
-def test_a_growing_state_is_told_from_that_of_a_fresh_start(
-  manager, private_training
-):
-  _, _, states = private_training
-  _save(manager, states[2])  # The tree of noise has grown.
-  with pytest.raises(checkpoints.CheckpointError, match='level_buffer'):
-    _load(manager, states[0])
+def test_a_checkpoint_of_an_earlier_version_can_be_read(manager, tmp_path):
+  with zipfile.ZipFile(tmp_path / 'program_state_5.npz', 'w') as archive:
+    for name, array in (('0/b', np.ones(2)), ('0/a/1', np.int32(3))):
+      with archive.open(f'array/{name}.npy', 'w') as stream:
+        np.lib.format.write_array(stream, np.asarray(array))
+  wanted = (collections.OrderedDict(b=np.zeros(2), a=((), np.int32(0))),)
+  (restored,) = _load(manager, wanted, 5)
+  np.testing.assert_array_equal(restored['b'], np.ones(2))
+  assert restored['a'] == ((), 3)

@@ -1206,7 +1206,7 @@ _MANAGER = checkpoints.NpzProgramStateManager
 _KILL_POINTS = {
   'before_the_states': (_STORE, 'commit'),
   'before_the_checkpoint': (_MANAGER, 'save'),
-  'while_the_checkpoint_is_written': (checkpoints, '_write'),
+  'while_the_checkpoint_is_written': (np, 'savez'),
   'before_the_old_checkpoint_is_removed': (_MANAGER, '_remove_old'),
   'before_the_old_states_are_removed': (_STORE, 'prune'),
 }
