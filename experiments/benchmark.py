@@ -30,6 +30,7 @@ from absl import flags
 from experiments.benchmarks import workloads
 from experiments.command_line import launch
 from experiments.command_line import paths
+from experiments.command_line import shared_flags
 
 _CHOSEN = flags.DEFINE_list(
   'workloads',
@@ -61,32 +62,15 @@ _TURNS = flags.DEFINE_integer(
 _SCALE = flags.DEFINE_boolean(
   'scale', True, 'Whether to measure cohorts of different sizes, too.'
 )
-_JSON = flags.DEFINE_string(
+_JSON = shared_flags.new_file(
   'json',
-  None,
   'A file for the medians in seconds, {workload: {system: seconds}}; the key of'
   ' a further method names it, as in "W1 pfedme".',
 )
 
 
-def _main() -> int:
-  json_file = paths.new_file('json', _JSON.value)
-  data_dir = paths.data_folder(_DATA_DIR.value)
-  for name in set(_CHOSEN.value) & set(workloads.TASKS):
-    launch.load('experiments.benchmarks.task_workloads').check(name, data_dir)
-  return launch.load('experiments.benchmarks.measuring').main(
-    _CHOSEN.value,
-    _METHODS.value,
-    _TURNS.value,
-    _SCALE.value,
-    data_dir,
-    json_file,
-  )
-
-
-def main(argv: list[str]) -> int:
+def main() -> int:
   """Measures the systems as the flags say, and returns the exit status."""
-  launch.refuse_arguments(argv)
   known = [*workloads.MADE_UP, *workloads.TASKS]
   unknown = sorted(set(_CHOSEN.value) - set(known))
   if unknown:
@@ -103,7 +87,18 @@ def main(argv: list[str]) -> int:
     raise app.UsageError(f'Name at least one workload of {", ".join(known)}.')
   if set(_CHOSEN.value) & set(workloads.TASKS) and not _DATA_DIR.value:
     raise app.UsageError('T1 to T3 need the --data_dir of their databases.')
-  return launch.carry_out(_main)
+  json_file = _JSON()
+  data_dir = paths.data_folder(_DATA_DIR.value)
+  for name in set(_CHOSEN.value) & set(workloads.TASKS):
+    launch.load('experiments.benchmarks.task_workloads').check(name, data_dir)
+  return launch.load('experiments.benchmarks.measuring').main(
+    _CHOSEN.value,
+    _METHODS.value,
+    _TURNS.value,
+    _SCALE.value,
+    data_dir,
+    json_file,
+  )
 
 
 if __name__ == '__main__':

@@ -16,8 +16,6 @@ from experiments.command_line import stopping
 if __name__ == '__main__':
   stopping.listen()  # Before the other imports, which take a while.
 
-from absl import app
-
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import shared_flags
@@ -27,20 +25,13 @@ _DATA_DIR = shared_flags.data_dir()
 _OUTPUT_DIR = shared_flags.output_dir("one beside the run's folder")
 
 
-def _main(folder: str) -> int:
-  output_dir = _OUTPUT_DIR.value and paths.user_path(_OUTPUT_DIR.value)
-  data_dir = paths.data_folder(_DATA_DIR.value)
+def main(folder: str) -> int:
+  """Evaluates the run that the user names, and returns the exit status."""
+  output_dir, data_dir = _OUTPUT_DIR(), _DATA_DIR()
   return launch.load('experiments.runs.evaluating').main(
     str(paths.user_path(folder)), _SET.value, output_dir, data_dir
   )
 
 
-def main(argv: list[str]) -> int:
-  """Evaluates the run that the user names, and returns the exit status."""
-  if len(argv) != 2:
-    raise app.UsageError('Name the output folder of a run.')
-  return launch.carry_out(lambda: _main(argv[1]))
-
-
 if __name__ == '__main__':
-  launch.start(main)
+  launch.start(main, 'Name the output folder of a run.')

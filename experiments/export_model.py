@@ -39,26 +39,20 @@ _OUTPUT_DIR = shared_flags.output_dir('none, so that one must be named')
 _DATA_DIR = shared_flags.data_dir()
 
 
-def _main(folder: str) -> int:
-  data_dir = paths.data_folder(_DATA_DIR.value)
+def main(folder: str) -> int:
+  """Exports the models that the user names, and returns the exit status."""
+  if _OUTPUT_DIR() is None:
+    raise app.UsageError('Name a new folder with --output_dir.')
+  data_dir = _DATA_DIR()
   return launch.load('experiments.runs.exporting').main(
     str(paths.user_path(folder)),
     list(dict.fromkeys(_CLIENTS.value)),
     _ALL_CLIENTS.value,
     _CANDIDATE.value,
-    paths.user_path(_OUTPUT_DIR.value),
+    _OUTPUT_DIR(),
     data_dir,
   )
 
 
-def main(argv: list[str]) -> int:
-  """Exports the models that the user names, and returns the exit status."""
-  if len(argv) != 2:
-    raise app.UsageError('Name the output folder of a run.')
-  if _OUTPUT_DIR.value is None:
-    raise app.UsageError('Name a new folder with --output_dir.')
-  return launch.carry_out(lambda: _main(argv[1]))
-
-
 if __name__ == '__main__':
-  launch.start(main)
+  launch.start(main, 'Name the output folder of a run.')

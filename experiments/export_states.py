@@ -14,7 +14,6 @@ from experiments.command_line import stopping
 if __name__ == '__main__':
   stopping.listen()  # Before the other imports, which take a while.
 
-from absl import app
 from absl import flags
 
 from experiments.command_line import launch
@@ -27,19 +26,13 @@ _TRAINING = flags.DEFINE_string(
 _OUTPUT_DIR = shared_flags.output_dir("states/TRAINING in the run's folder")
 
 
-def _main(folder: str) -> int:
-  output_dir = _OUTPUT_DIR.value and paths.user_path(_OUTPUT_DIR.value)
+def main(folder: str) -> int:
+  """Exports the states that the user asks for, and returns the exit status."""
+  output_dir = _OUTPUT_DIR()
   return launch.load('experiments.reporting.exported_states').main(
     paths.user_path(folder), _TRAINING.value, output_dir
   )
 
 
-def main(argv: list[str]) -> int:
-  """Exports the states that the user asks for, and returns the exit status."""
-  if len(argv) != 2:
-    raise app.UsageError('Name the output folder of a run.')
-  return launch.carry_out(lambda: _main(argv[1]))
-
-
 if __name__ == '__main__':
-  launch.start(main)
+  launch.start(main, 'Name the output folder of a run.')

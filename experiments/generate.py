@@ -50,9 +50,12 @@ _SEED = flags.DEFINE_integer('seed', 0, 'The seed of the draws.', lower_bound=0)
 _DATA_DIR = shared_flags.data_dir()
 
 
-def _main(folder: str) -> int:
+def main(folder: str) -> int:
+  """Generates the texts that the flags ask for, and returns the exit status."""
+  if not _LIST.value and not (_CLIENT.value and _PROMPTS.value):
+    raise app.UsageError('Name a client with --client, and a --prompt.')
   source = str(paths.user_path(folder))
-  data_dir = paths.data_folder(_DATA_DIR.value)
+  data_dir = _DATA_DIR()
   generation = launch.load('experiments.language_models.generation')
   if _LIST.value:
     return generation.show_known(source, data_dir)
@@ -68,14 +71,5 @@ def _main(folder: str) -> int:
   )
 
 
-def main(argv: list[str]) -> int:
-  """Generates the texts that the flags ask for, and returns the exit status."""
-  if len(argv) != 2:
-    raise app.UsageError('Name the output folder of a run.')
-  if not _LIST.value and not (_CLIENT.value and _PROMPTS.value):
-    raise app.UsageError('Name a client with --client, and a --prompt.')
-  return launch.carry_out(lambda: _main(argv[1]))
-
-
 if __name__ == '__main__':
-  launch.start(main)
+  launch.start(main, 'Name the output folder of a run.')

@@ -23,8 +23,6 @@ from experiments.command_line import stopping
 if __name__ == '__main__':
   stopping.listen()  # Before the other imports, which take a while.
 
-from absl import app
-
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import shared_flags
@@ -37,25 +35,15 @@ _OUTPUT_DIR = shared_flags.output_dir('one for this grid only, in results/')
 _LAUNCHER = launchers.define_flags()
 
 
-def _main(path: str) -> int:
-  contents = grid_file.read(paths.user_path(path))
-  launcher = _LAUNCHER()
-  data_dir = paths.data_folder(_DATA_DIR.value)
+def main(path: str) -> int:
+  """Runs the grid that the user names, and returns the exit status."""
+  file = paths.user_path(path)
+  contents = grid_file.read(file)
+  launcher, data_dir = _LAUNCHER(), _DATA_DIR()
   grids = launch.load('experiments.sweeps.grids')
-  folder = (
-    paths.user_path(_OUTPUT_DIR.value)
-    if _OUTPUT_DIR.value
-    else grids.default_folder(contents, paths.user_path(path))
-  )
+  folder = _OUTPUT_DIR() or grids.default_folder(contents, file)
   return grids.main(contents, folder, data_dir, launcher, _DRY_RUN.value)
 
 
-def main(argv: list[str]) -> int:
-  """Runs the grid that the user names, and returns the exit status."""
-  if len(argv) != 2:
-    raise app.UsageError('Name one file, GRID.toml.')
-  return launch.carry_out(lambda: _main(argv[1]))
-
-
 if __name__ == '__main__':
-  launch.start(main)
+  launch.start(main, 'Name one file, GRID.toml.')

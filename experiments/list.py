@@ -18,8 +18,6 @@ if __name__ == '__main__':
 
 from collections.abc import Iterable
 
-from absl import app
-
 from algorithms import registry as algorithm_registry
 from base import errors
 from experiments.command_line import launch
@@ -74,18 +72,12 @@ def _texts(topic: str, *name: str) -> Iterable[str]:
   return getattr(texts, f'of_{topic}')(*name)
 
 
-def _main(topic: str = '', name: str = '') -> int:
+def main(topic: str = '', name: str = '') -> int:
+  """Lists what the arguments name, and returns the exit status."""
   for line in _lines(topic, name) if topic else overviews.everything():
     print(line)
   return 0
 
 
-def main(argv: list[str]) -> int:
-  """Lists what the arguments name, and returns the exit status."""
-  if len(argv) > 3:
-    raise app.UsageError('Name one thing, as in list method ditto.')
-  return launch.carry_out(lambda: _main(*argv[1:]))
-
-
 if __name__ == '__main__':
-  launch.start(main)
+  launch.start(main, 'Name one thing, as in list method ditto.')

@@ -41,8 +41,6 @@ from experiments.command_line import stopping
 if __name__ == '__main__':
   stopping.listen()  # Before the other imports, which take a while.
 
-from absl import app
-
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import shared_flags
@@ -50,22 +48,14 @@ from experiments.command_line import shared_flags
 _OUTPUT_DIR = shared_flags.output_dir("plots in the first run's")
 
 
-def _main(runs: list[str]) -> int:
-  folders = [paths.user_path(path) for path in runs]
-  output_dir = folders[0] / 'plots'
-  if _OUTPUT_DIR.value is not None:
-    output_dir = paths.user_path(_OUTPUT_DIR.value)
+def main(run: str, *repeats: str) -> int:
+  """Draws the runs that the user names, and returns the exit status."""
+  folders = [paths.user_path(path) for path in (run, *repeats)]
+  output_dir = _OUTPUT_DIR() or folders[0] / 'plots'
   return launch.load('experiments.reporting.plots.figures').main(
     folders, output_dir
   )
 
 
-def main(argv: list[str]) -> int:
-  """Draws the runs that the user names, and returns the exit status."""
-  if len(argv) < 2:
-    raise app.UsageError('Name the output folder of a run, or of several.')
-  return launch.carry_out(lambda: _main(argv[1:]))
-
-
 if __name__ == '__main__':
-  launch.start(main)
+  launch.start(main, 'Name the output folder of a run, or of several.')

@@ -24,20 +24,17 @@ _DATA_DIR = shared_flags.data_dir()
 _OUTPUT_DIR = shared_flags.output_dir('results/TASK-clients')
 
 
-def _main() -> int:
+def main() -> int:
+  """Draws the clients of a task, and returns the exit status."""
   given = {} if _TASK.value is None else {'task.name': _TASK.value}
   request = user_settings.read(_PRESET.value, _SET.value, given)
-  output_dir = _OUTPUT_DIR.value or f'results/{request.task}-clients'
-  data_dir = paths.data_folder(_DATA_DIR.value)
-  return launch.load('experiments.reporting.plots.clients_by_class').main(
-    request, paths.user_path(output_dir), data_dir
+  output_dir = _OUTPUT_DIR() or paths.user_path(
+    f'results/{request.task}-clients'
   )
-
-
-def main(argv: list[str]) -> int:
-  """Draws the clients of a task, and returns the exit status."""
-  launch.refuse_arguments(argv)
-  return launch.carry_out(_main)
+  data_dir = _DATA_DIR()
+  return launch.load('experiments.reporting.plots.clients_by_class').main(
+    request, output_dir, data_dir
+  )
 
 
 if __name__ == '__main__':

@@ -25,13 +25,10 @@ _SOURCE = flags.DEFINE_string(
 _DATA_DIR = shared_flags.data_dir()
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
   """Makes the database, and returns the exit status."""
-  launch.refuse_arguments(argv)
-  return launch.carry_out(
-    lambda: launch.load('experiments.language_models.ted_multi').main(
-      paths.user_path(_SOURCE.value), paths.data_folder(_DATA_DIR.value)
-    )
+  return launch.load('experiments.language_models.ted_multi').main(
+    paths.user_path(_SOURCE.value), _DATA_DIR()
   )
 
 

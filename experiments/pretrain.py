@@ -118,9 +118,9 @@ def _left_out() -> dict[str, list[str]]:
   return found
 
 
-def _main() -> int:
-  left_out = _left_out()
-  data_dir = paths.data_folder(_DATA_DIR.value)
+def main() -> int:
+  """Trains the model, and returns the exit status."""
+  left_out, data_dir = _left_out(), _DATA_DIR()
   pretraining = launch.load('experiments.language_models.pretraining')
   return pretraining.main(
     pretraining.Settings(
@@ -138,12 +138,6 @@ def _main() -> int:
     data_dir,
     paths.user_path(_OUTPUT_DIR.value),
   )
-
-
-def main(argv: list[str]) -> int:
-  """Trains the model, and returns the exit status."""
-  launch.refuse_arguments(argv)
-  return launch.carry_out(_main)
 
 
 if __name__ == '__main__':

@@ -15,16 +15,15 @@ from experiments.command_line import stopping
 if __name__ == '__main__':
   stopping.listen()  # Before the other imports, which take a while.
 
-from absl import app
 from absl import flags
 
 from experiments.command_line import launch
 from experiments.command_line import paths
+from experiments.command_line import shared_flags
 
-_OUTPUT = flags.DEFINE_string('output', 'report.html', 'The page to write.')
-_EXPORT_DIR = flags.DEFINE_string(
+_OUTPUT = shared_flags.path('output', 'The page to write.', 'report.html')
+_EXPORT_DIR = shared_flags.path(
   'export_dir',
-  None,
   'A folder to write each chart to as SVG, PNG and PDF, and each table as CSV,'
   ' Markdown and LaTeX.',
 )
@@ -36,23 +35,20 @@ _WATCH = flags.DEFINE_bool(
 )
 
 
-def main(argv: list[str]) -> int:
+def main(folder: str, *others: str) -> int:
   """Writes the report that the user asks for, and returns the exit status."""
-  if len(argv) < 2:
-    raise app.UsageError('Name the output folder of a run or of a grid.')
-  export_dir = _EXPORT_DIR.value
-  return launch.carry_out(
-    lambda: launch.load('experiments.reporting.pages.report').main(
-      [paths.user_path(path) for path in argv[1:]],
-      paths.user_path(_OUTPUT.value),
-      export_dir and paths.user_path(export_dir),
-      _WATCH.value,
-    ),
+  stopping.say_outlook(
     'The page shows everything that was finished.'
     if _WATCH.value
-    else 'The same command writes the page.',
+    else 'The same command writes the page.'
+  )
+  return launch.load('experiments.reporting.pages.report').main(
+    [paths.user_path(path) for path in (folder, *others)],
+    _OUTPUT(),
+    _EXPORT_DIR(),
+    _WATCH.value,
   )
 
 
 if __name__ == '__main__':
-  launch.start(main)
+  launch.start(main, 'Name the output folder of a run or of a grid.')

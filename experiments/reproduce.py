@@ -34,9 +34,8 @@ _TABLE = flags.DEFINE_string('table', None, f'The table: {", ".join(_NAMES)}.')
 _BEST = flags.DEFINE_bool(
   'best', False, 'Runs only the points that were found best before.'
 )
-_JSON = flags.DEFINE_string(
+_JSON = shared_flags.new_file(
   'json',
-  None,
   'A file for the results: {method: {"ours": …, "over_repeats": …,'
   ' "published": …, "hurt": …}}, without the numbers that a method does not'
   ' have. For a table with columns it is {row: {column: …}}, for curves {figure'
@@ -57,9 +56,8 @@ _ROWS = flags.DEFINE_multi_string(
   'Runs only this row of the table, or these rows if it is given several times.'
   ' Of the others, those that are finished are shown.',
 )
-_WEIGHTS = flags.DEFINE_string(
+_WEIGHTS = shared_flags.path(
   'weights',
-  None,
   "The weights of the GPT-2 that FedPC's tables begin with, such as"
   ' model.safetensors of DistilGPT2, with the tokenizer in the same folder; by'
   ' default gpt2/model.safetensors in the data folder.',
@@ -70,18 +68,19 @@ _OUTPUT_DIR = shared_flags.output_dir("one with the table's name, in results/")
 _LAUNCHER = launchers.define_flags()
 
 
-def _main() -> int:
+def main() -> int:
+  """Reruns the table that the flags name, and returns the exit status."""
   if _TABLE.value is None:
     raise errors.UserError(f'Name a table with --table: {", ".join(_NAMES)}.')
   table = tables.read(_TABLE.value)
-  json_file = paths.new_file('json', _JSON.value)
+  json_file = _JSON()
   name = f'{_TABLE.value}{"-best" if _BEST.value else ""}'
-  folder = paths.user_path(_OUTPUT_DIR.value or f'results/{name}')
-  data_dir, launcher = paths.data_folder(_DATA_DIR.value), _LAUNCHER()
-  settings = {}
-  if _WEIGHTS.value is not None:
+  folder = _OUTPUT_DIR() or paths.user_path(f'results/{name}')
+  data_dir, launcher = _DATA_DIR(), _LAUNCHER()
+  settings, weights = {}, _WEIGHTS()
+  if weights is not None:
     # A relative path would start at the folder of the data.
-    weights = paths.user_path(_WEIGHTS.value).absolute()
+    weights = weights.absolute()
     if not weights.is_file():
       raise errors.UserError(
         f'--weights: there is no file {weights}. Name the weights of a GPT-2,'
@@ -103,12 +102,6 @@ def _main() -> int:
     launcher,
     _DRY_RUN.value,
   )
-
-
-def main(argv: list[str]) -> int:
-  """Reruns the table that the flags name, and returns the exit status."""
-  launch.refuse_arguments(argv)
-  return launch.carry_out(_main)
 
 
 if __name__ == '__main__':

@@ -38,28 +38,24 @@ _NBEST = flags.DEFINE_string('nbest', None, 'The file of the hypotheses.')
 _WEIGHT = flags.DEFINE_float(
   'weight', 0.1, 'The weight of the model.', lower_bound=0, upper_bound=1
 )
-_OUTPUT = flags.DEFINE_string('output', None, 'The JSON file to write.')
+_OUTPUT = shared_flags.new_file('output', 'The JSON file to write.')
 _DATA_DIR = shared_flags.data_dir()
 
 
-def main(argv: list[str]) -> int:
+def main(run: str, *others: str) -> int:
   """Rescores the file that the user names, and returns the exit status."""
-  if len(argv) < 2:
-    raise app.UsageError('Name the output folder of at least one run.')
   if math.isnan(_WEIGHT.value):
     raise app.UsageError('--weight must be a number.')
   if not _NBEST.value:
     raise app.UsageError('Name the file of the hypotheses with --nbest.')
-  return launch.carry_out(
-    lambda: launch.load('experiments.language_models.rescoring').main(
-      [paths.folder(source) for source in argv[1:]],
-      paths.user_path(_NBEST.value),
-      _WEIGHT.value,
-      paths.new_file('output', _OUTPUT.value),
-      paths.data_folder(_DATA_DIR.value),
-    )
+  return launch.load('experiments.language_models.rescoring').main(
+    [str(paths.user_path(source)) for source in (run, *others)],
+    paths.user_path(_NBEST.value),
+    _WEIGHT.value,
+    _OUTPUT(),
+    _DATA_DIR(),
   )
 
 
 if __name__ == '__main__':
-  launch.start(main)
+  launch.start(main, 'Name the output folder of at least one run.')

@@ -24,7 +24,6 @@ from absl import flags
 from algorithms import registry as algorithm_registry
 from base import errors
 from experiments.command_line import launch
-from experiments.command_line import paths
 from experiments.command_line import shared_flags
 from experiments.configuration import user_settings
 from personalization.privacy import ways
@@ -121,9 +120,9 @@ def _seeds() -> list[int]:
   return seeds
 
 
-def _main() -> int:
-  output_dir = _OUTPUT_DIR.value and paths.user_path(_OUTPUT_DIR.value)
-  data_dir = paths.data_folder(_DATA_DIR.value)
+def main() -> int:
+  """Runs the methods that the flags name, and returns the exit status."""
+  output_dir, data_dir = _OUTPUT_DIR(), _DATA_DIR()
   if _SEEDS.value is None:
     request = _request(_SEED.value)
     return launch.load('experiments.runs.single_run').main(
@@ -133,12 +132,6 @@ def _main() -> int:
   return launch.load('experiments.runs.repeated_runs').main(
     requests, output_dir, data_dir
   )
-
-
-def main(argv: list[str]) -> int:
-  """Runs the methods that the flags name, and returns the exit status."""
-  launch.refuse_arguments(argv)
-  return launch.carry_out(_main)
 
 
 if __name__ == '__main__':

@@ -13,6 +13,7 @@ import dataclasses
 import errno
 import importlib
 import importlib.metadata
+import inspect
 import logging
 import os
 import pathlib
@@ -45,23 +46,26 @@ _WRONG_USAGE = 2
 _SHOWN = 200
 
 
-def start(main: Callable[[list[str]], int]) -> None:
+def start(main: Callable[..., int], usage: str = '') -> None:
   """Starts a program, and ends this process with its exit status.
 
   The program's module must call `stopping.listen` above its other imports.
 
   Args:
-    main: Takes the program's name and the arguments that are not flags, and
-      returns the exit status.
+    main: Does the work, see `attempt`. It takes the arguments that are not
+      flags.
+    usage: What to say if there are more or fewer arguments than `main` takes.
   """
   terminal.prepare()
 
   def call(argv: list[str]) -> None:
+    arguments = argv[1:]
     try:
-      status = main(argv)
-    except app.UsageError as error:
-      status = _say_misuse(error)
-    end(status)
+      inspect.signature(main).bind(*arguments)
+    except TypeError:
+      wrong = usage or f'The argument {arguments[0]!r} is not a flag.'
+      end(_say_misuse(wrong))
+    end(attempt(lambda: main(*arguments)))
 
   app.run(call, flags_parser=_read_flags)
 
@@ -86,7 +90,7 @@ def _read_flags(argv: Sequence[str]) -> list[str]:
     _refuse_empty()
     return rest
   except flags.Error as error:
-    sys.exit(_say_misuse(error))
+    sys.exit(_say_misuse(str(error)))
   except stopping.Stopped:
     raise
   except SystemExit:
@@ -102,8 +106,8 @@ def _refuse_empty() -> None:
       )
 
 
-def _say_misuse(error: Exception) -> int:
-  text = _MISSING.sub(r'--\1 is missing', str(error))
+def _say_misuse(error: str) -> int:
+  text = _MISSING.sub(r'--\1 is missing', error)
   text += '' if text.endswith(('.', '?')) else '.'
   terminal.say(f'Error: {text} See --help.')
   return _WRONG_USAGE
@@ -122,12 +126,6 @@ class _VersionFlag(flags.BooleanFlag):
       for name in ('tensorflow-federated', 'tensorflow'):
         print(name, importlib.metadata.version(name))
       sys.exit(0)
-
-
-def refuse_arguments(argv: Sequence[str]) -> None:
-  """Raises a `UsageError` if there are arguments that are not flags."""
-  if len(argv) > 1:
-    raise app.UsageError(f'The argument {argv[1]!r} is not a flag.')
 
 
 def prepare_tensorflow() -> None:
@@ -167,26 +165,24 @@ class LateCall:
     return getattr(load(self.module), self.function)(*self.arguments, *more)
 
 
-def carry_out(
-  action: Callable[[], int],
-  outlook: str = 'The same command starts from the beginning.',
-) -> int:
+def attempt(action: Callable[[], int]) -> int:
   """Does the work of a program, and shows its errors as messages.
 
   Args:
-    action: Does the work, and returns the exit status.
-    outlook: The advice to the user if the program does not finish. The action
-      may replace it, see `stopping.say_outlook`.
+    action: Does the work, and returns the exit status. It may replace the
+      advice to a user whose program does not finish, `stopping.say_outlook`.
 
   Returns:
     The exit status. Every error is shown as a message only; the traceback of an
     unexpected one is written to a file.
   """
-  stopping.say_outlook(outlook)
+  stopping.say_outlook('The same command starts from the beginning.')
   try:
     status = action()
     sys.stdout.flush()
     return status
+  except app.UsageError as error:
+    return _say_misuse(str(error))
   except errors.ResourceError as error:
     terminal.say(f'Error: {error} {stopping.outlook()}')
     return 1

@@ -63,11 +63,6 @@ def new_file(flag: str, path: str | None) -> pathlib.Path | None:
   return file
 
 
-def folder(path: str | None) -> str | None:
-  """Returns the folder that a flag names; None if it names none."""
-  return None if path is None else str(user_path(path))
-
-
 def default_data_folder() -> str | None:
   """Returns the folder of data that $PFL_DATA_DIR names; None without it."""
   return os.environ.get('PFL_DATA_DIR') or None

@@ -3,18 +3,19 @@
 from collections.abc import Callable
 import dataclasses
 import importlib.util
+import os
 
 from absl import flags
 
 from base import errors
 from experiments.command_line import launch
-from experiments.command_line import shared_flags
 from experiments.sweeps import launching
 from experiments.sweeps import workers
 
 # The flags belong to the programs, as those of `shared_flags`.
 flags.disclaim_key_flags()
 
+_MOST_WORKERS = 1000
 # Imported late, as `--help` must not wait for what they import.
 _SLURM = 'experiments.sweeps.slurm'
 _RAY_WORKERS = 'experiments.sweeps.ray_workers'
@@ -51,13 +52,40 @@ class OnRay:
 
 def define_flags() -> Callable[[], launching.Launcher]:
   """Defines the flags that name a launcher; returns what makes it of them."""
-  holders = (
-    shared_flags.workers(),
-    shared_flags.slurm_jobs(),
-    shared_flags.slurm(),
-    shared_flags.ray(),
+  num_workers = flags.DEFINE_integer(
+    'workers',
+    len(os.sched_getaffinity(0)),
+    'The number of processes. Each uses one core and, if there are GPUs, one of'
+    ' these in turn.',
+    lower_bound=1,
+    upper_bound=_MOST_WORKERS,
   )
-  return lambda: make(*(holder.value for holder in holders))
+  slurm_jobs = flags.DEFINE_integer(
+    'slurm_jobs',
+    None,
+    'How many Slurm jobs to submit, which work instead of this machine, each on'
+    ' all cores that it is allocated. This program shows what they finish. All'
+    ' of them must share the file system of the output folder.',
+    lower_bound=1,
+  )
+  slurm_options = flags.DEFINE_string(
+    'slurm',
+    None,
+    'Options of sbatch for these jobs, with _ for -, as in'
+    ' time=60,cpus_per_task=8,gpus_per_node=2,partition=long. The time is in'
+    ' minutes, by default 60; a job whose time is over is queued again until'
+    ' nothing is left.',
+  )
+  ray = flags.DEFINE_string(
+    'ray',
+    None,
+    'The address of a Ray cluster, whose machines work instead of this one, a'
+    ' process on each of its cores or, if it has any, GPUs; auto for the'
+    ' cluster that this machine is in.',
+  )
+  return lambda: make(
+    num_workers.value, slurm_jobs.value, slurm_options.value, ray.value
+  )
 
 
 def make(

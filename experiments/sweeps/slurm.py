@@ -48,7 +48,7 @@ def _work(
   # Not every Slurm keeps a job to its cores.
   cores = len(os.sched_getaffinity(0))
   cores = min(cores, int(os.environ.get('SLURM_CPUS_ON_NODE', cores)))
-  launch.end(launch.carry_out(lambda: int(everything(cores))))
+  launch.end(launch.attempt(lambda: int(everything(cores))))
 
 
 class _SlurmJob:

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from experiments import run
+from experiments.command_line import launch
 from personalization.rounds import training
 from tasks import registry as task_registry
 
@@ -57,7 +58,7 @@ def _call(capfd):
     capfd.readouterr()
     with flagsaver.flagsaver():
       flags.FLAGS(['run', *arguments])
-      status = run.main(['run'])
+      status = launch.attempt(run.main)
     return Result(status, *capfd.readouterr())
 
   return call

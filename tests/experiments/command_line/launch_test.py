@@ -20,18 +20,23 @@ def _raise(error):
   raise error
 
 
+def _raise_later(error):
+  stopping.say_outlook('It goes on.')
+  raise error
+
+
 def test_the_exit_status_is_that_of_the_action():
-  assert launch.carry_out(lambda: 3) == 3
+  assert launch.attempt(lambda: 3) == 3
 
 
 def test_of_a_users_mistake_only_the_message_is_shown(capsys):
-  assert launch.carry_out(lambda: _raise(errors.UserError('Wrong.'))) == 1
+  assert launch.attempt(lambda: _raise(errors.UserError('Wrong.'))) == 1
   assert capsys.readouterr().err == 'Error: Wrong.\n'
 
 
 def test_who_stops_a_program_is_told_what_it_goes_on_with(capsys):
-  status = launch.carry_out(
-    lambda: _raise(stopping.Stopped(signal.SIGTERM)), 'It goes on.'
+  status = launch.attempt(
+    lambda: _raise_later(stopping.Stopped(signal.SIGTERM))
   )
   assert status == 143
   assert capsys.readouterr().err == 'Stopped. It goes on.\n'
@@ -58,7 +63,7 @@ class WorkerError(Exception):
   ],
 )
 def test_of_what_the_machine_lacks_there_is_one_line(capsys, error, message):
-  assert launch.carry_out(lambda: _raise(error), 'It goes on.') == 1
+  assert launch.attempt(lambda: _raise_later(error)) == 1
   (line,) = capsys.readouterr().err.splitlines()
   assert line.startswith('Error: ')
   assert message in line
@@ -66,13 +71,13 @@ def test_of_what_the_machine_lacks_there_is_one_line(capsys, error, message):
 
 
 def test_where_nobody_reads_the_output_nothing_is_said(capsys):
-  assert launch.carry_out(lambda: _raise(BrokenPipeError())) == 1
+  assert launch.attempt(lambda: _raise(BrokenPipeError())) == 1
   assert not capsys.readouterr().err
 
 
 def test_of_a_bug_the_traceback_is_in_a_file(capsys, monkeypatch, tmp_path):
   monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
-  assert launch.carry_out(lambda: _raise(ValueError('so\nit is'))) == 1
+  assert launch.attempt(lambda: _raise(ValueError('so\nit is'))) == 1
   said = capsys.readouterr().err
   assert 'This is a bug in the program, ValueError: so it is.' in said
   (kept,) = tmp_path.iterdir()
@@ -83,13 +88,12 @@ def test_of_a_bug_the_traceback_is_in_a_file(capsys, monkeypatch, tmp_path):
 def test_a_traceback_that_cannot_be_kept_is_shown(monkeypatch, tmp_path):
   monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path / 'none'))
   with pytest.raises(ValueError, match='bug'):
-    launch.carry_out(lambda: _raise(ValueError('bug')))
+    launch.attempt(lambda: _raise(ValueError('bug')))
 
 
-def test_arguments_that_are_no_flags_are_refused():
-  launch.refuse_arguments(['run'])
-  with pytest.raises(app.UsageError, match="argument 'x' is not a flag"):
-    launch.refuse_arguments(['run', 'x'])
+def test_a_wrong_use_is_no_bug(capsys):
+  assert launch.attempt(lambda: _raise(app.UsageError('Name a run.'))) == 2
+  assert capsys.readouterr().err == 'Error: Name a run. See --help.\n'
 
 
 def test_a_late_call_imports_its_module_only_when_it_is_called():
@@ -108,9 +112,8 @@ from experiments.command_line import launch
 flags.DEFINE_integer('number', 0, 'A number.')
 flags.DEFINE_string('text', None, 'A text.')
 
-def main(argv):
-  launch.refuse_arguments(argv)
-  return launch.carry_out(lambda: print('± ε ─') or 3)
+def main():
+  return print('± ε ─') or 3
 
 launch.start(main)
 """

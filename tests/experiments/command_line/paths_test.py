@@ -12,7 +12,6 @@ def test_paths_are_the_users_under_bazel_run(monkeypatch, tmp_path):
   monkeypatch.setenv('BUILD_WORKING_DIRECTORY', str(tmp_path))
   assert paths.user_path('x') == tmp_path / 'x'
   assert paths.user_path('/x') == pathlib.Path('/x')
-  assert paths.folder('x') == str(tmp_path / 'x')
 
 
 def test_paths_are_relative_to_the_working_directory_otherwise(monkeypatch):
@@ -23,10 +22,6 @@ def test_paths_are_relative_to_the_working_directory_otherwise(monkeypatch):
 def test_the_home_folder_can_be_named(monkeypatch):
   monkeypatch.setenv('HOME', '/home/me')
   assert paths.user_path('~/x') == pathlib.Path('/home/me/x')
-
-
-def test_a_folder_that_is_not_named_is_none():
-  assert paths.folder(None) is None
 
 
 def test_a_folder_of_data_must_be_there(monkeypatch, tmp_path):

@@ -34,8 +34,7 @@ def _program(work, before=''):
     [
       sys.executable,
       '-c',
-      f'{before}{_START}{lines}\n'
-      'launch.start(lambda argv: launch.carry_out(work))',
+      f'{before}{_START}{lines}\nlaunch.start(work)',
     ],
     env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
     stdout=subprocess.PIPE,
