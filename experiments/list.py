@@ -69,7 +69,7 @@ def _lines(topic: str, name: str) -> Iterable[str]:
 
 def _texts(topic: str, *name: str) -> Iterable[str]:
   texts = launch.load('experiments.listings.setting_texts')
-  return getattr(texts, f'of_{topic}')(*name)
+  return getattr(texts, f'{topic}_lines')(*name)
 
 
 def main(topic: str = '', name: str = '') -> int:

@@ -70,14 +70,14 @@ def _self_fl(
   settings = registry.make_settings('self_fl', {}).trainer
   eta, num_clients = training.learning_rate, data.mask.shape[0]
 
-  def of_clients(like: tf.Tensor) -> tf.Variable:
+  def make_variable(like: tf.Tensor) -> tf.Variable:
     return tf.Variable(tf.zeros([num_clients, *like.shape]))
 
   personal, mean, variance, sent = (
-    [of_clients(v) for v in training.variables],
-    [of_clients(v) for v in training.variables],
-    of_clients(tf.zeros([])),
-    of_clients(tf.zeros([])),
+    [make_variable(v) for v in training.variables],
+    [make_variable(v) for v in training.variables],
+    make_variable(tf.zeros([])),
+    make_variable(tf.zeros([])),
   )
   round_num, inter_variance = tf.Variable(0.0), tf.Variable(0.0)
 

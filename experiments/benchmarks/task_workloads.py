@@ -31,7 +31,7 @@ from tasks.data import populations
 # for all systems.
 Run = Callable[[int], Mapping[str, np.ndarray]]
 
-_HOW = schedules.TrainingSettings(clients_per_round=0)
+_SETTINGS = schedules.TrainingSettings(clients_per_round=0)
 _NUM_EPOCHS = 20
 # Low, as rounding errors grow from step to step, and faster if it is higher.
 _LEARNING_RATE = 0.01
@@ -62,7 +62,7 @@ def _bare(
     keras_model=keras_model,
     keras_loss=keras_loss,
   )
-  seed = seeds.pair('model', _HOW.seed)
+  seed = seeds.pair('model', _SETTINGS.seed)
   return workload, task.model.init(tf.constant(seed))
 
 
@@ -102,7 +102,7 @@ def rounds(
   task = dataclasses.replace(task, train=population)
 
   if bare:
-    _, clients, _ = schedules.Schedule(task, _HOW).make_round(1)
+    _, clients, _ = schedules.Schedule(task, _SETTINGS).make_round(1)
     workload, weights = _bare(task, clients)
     run_round = reference_loops.keras_loop(workload)
 
@@ -120,8 +120,8 @@ def rounds(
   def run(num_rounds: int) -> Mapping[str, np.ndarray]:
     nonlocal trained
     total_rounds = num_rounds + (trained.round if trained else 0)
-    how = dataclasses.replace(_HOW, total_rounds=total_rounds)
-    trained = training.train(method, task, how, start=trained)
+    settings = dataclasses.replace(_SETTINGS, total_rounds=total_rounds)
+    trained = training.train(method, task, settings, start=trained)
     return trained.server_state.server.model
 
   return run
@@ -161,7 +161,7 @@ def evaluations(name: str, num_clients: int, data_dir: str, bare: bool) -> Run:
 
   def run(num_rounds: int) -> Mapping[str, np.ndarray]:
     for _ in range(num_rounds):
-      result = evaluation.evaluate(method, trained, task, _HOW)
+      result = evaluation.evaluate(method, trained, task, _SETTINGS)
     return {
       name: np.concatenate([of_clients.values[name] for of_clients in parts])
       for parts in [(result.validation, result.test)]

@@ -12,7 +12,7 @@ from typing import Any
 from experiments.command_line import launch
 
 _PR_SET_PDEATHSIG = 1
-_OF_THE_PROGRAM = {signal.SIGINT, signal.SIGUSR2}
+_PROGRAM_SIGNALS = {signal.SIGINT, signal.SIGUSR2}
 
 
 def start(
@@ -47,7 +47,7 @@ def start(
   # A signal that is blocked here is blocked in the new process from its start.
   # The tracker is started first, as starting it unblocks the signal.
   multiprocessing.resource_tracker.ensure_running()
-  before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_PROGRAM)
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, _PROGRAM_SIGNALS)
   try:
     process.start()
   finally:

@@ -56,15 +56,15 @@ def listen() -> None:
   while (unused := os.open(os.devnull, os.O_RDWR)) <= 2:
     pass
   os.close(unused)
-  heard, told = os.pipe()
-  os.set_blocking(told, False)
-  signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+  reader, writer = os.pipe()
+  os.set_blocking(writer, False)
+  signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
   for number in _SIGNALS:
     # Shells start background programs such that they ignore SIGINT.
     if signal.getsignal(number) is not signal.SIG_IGN:
       signal.signal(number, _raise)
   threading.Thread(
-    target=_answer, args=(heard,), name='signals', daemon=True
+    target=_answer, args=(reader,), name='signals', daemon=True
   ).start()
 
 
@@ -74,10 +74,10 @@ def _raise(number: int, frame: types.FrameType | None) -> None:
     raise Stopped(_asked)
 
 
-def _answer(heard: int) -> None:
+def _answer(reader: int) -> None:
   global _asked
   while True:
-    (number,) = os.read(heard, 1)
+    (number,) = os.read(reader, 1)
     if number not in _SIGNALS:
       continue
     with _lock:

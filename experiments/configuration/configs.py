@@ -26,7 +26,7 @@ _S = TypeVar('_S', bound=settings.Settings)
 
 
 # The settings of every run.
-OF_RUNS: tuple[type[settings.Settings], ...] = (
+RUN_SETTINGS: tuple[type[settings.Settings], ...] = (
   user_settings.RunSettings,
   schedules.TrainingSettings,
   measurements.MeasurementSettings,
@@ -35,7 +35,7 @@ OF_RUNS: tuple[type[settings.Settings], ...] = (
 # The settings that say how a run is carried out, and not which run it is.
 _EXCHANGEABLE = frozenset(
   field.name
-  for cls in OF_RUNS
+  for cls in RUN_SETTINGS
   for field in dataclasses.fields(cls)
   if field.metadata.get('exchangeable')
 )
@@ -97,7 +97,7 @@ class Config:
     Raises:
       UserError: If there is no configuration in the file.
     """
-    return differences(from_file(path), self)
+    return differences(read(path), self)
 
   def digest(self) -> str:
     """Makes a name that only a configuration of the same run has."""
@@ -296,7 +296,7 @@ def resolve(request: user_settings.Request) -> Config:
   privacy_class = ways.settings_class(request.privacy)
   given = _sort(
     request,
-    set().union(*map(_names, OF_RUNS)),
+    set().union(*map(_names, RUN_SETTINGS)),
     _names(task_class),
     _names(privacy_class),
   )
@@ -335,7 +335,7 @@ def resolve(request: user_settings.Request) -> Config:
   )
 
 
-def from_file(path: pathlib.Path) -> Config:
+def read(path: pathlib.Path) -> Config:
   """Reads the configuration in a file."""
   layer = user_settings.read_preset(path)
   return resolve(user_settings.make_request((layer,)))

@@ -75,8 +75,8 @@ class DialogueRun:
   @classmethod
   def load(cls, source: str, data_dir: str | None) -> 'DialogueRun':
     """Loads a run; raises a `UserError` if its task is not a dialogue task."""
-    folder, _, _ = execution.trained_in(source)
-    config = configs.from_file(folder / results_folder.CONFIG)
+    folder, _, _ = execution.find_training(source)
+    config = configs.read(folder / results_folder.CONFIG)
     settings = config.task_settings
     if not isinstance(settings, dialogue.DialogueSettings):
       raise errors.UserError(
@@ -89,7 +89,7 @@ class DialogueRun:
     encoding = dialogue.read_encoding(settings, data_dir, size)
     return cls(source, config, task, task.model, encoding)
 
-  def weights_of(self, client: str) -> models.Weights:
+  def start_weights(self, client: str) -> models.Weights:
     """Returns the weights that a client starts to adapt from.
 
     Args:
@@ -98,7 +98,7 @@ class DialogueRun:
     Returns:
       All weights, including those that the client keeps or would start with.
     """
-    folder, name, _ = execution.trained_in(self.source)
+    folder, name, _ = execution.find_training(self.source)
     execution.check_frozen_weights(folder, name, self.task)
     finished = finished_methods.restore(folder, self.config, self.task, [name])
     method, training = finished[name].method, finished[name].training
@@ -113,7 +113,7 @@ class DialogueRun:
     start = trainer.start(
       trainer.message(training.ended.server_state.server),
       trainers.Client(
-        data=_in_one_batch(load(client)),
+        data=_make_batch(load(client)),
         state=tree.map_structure(
           lambda leaf: leaf[0], training.ended.read_states([client], [row])
         ),
@@ -129,7 +129,7 @@ class DialogueRun:
     return weights
 
 
-def _in_one_batch(examples: populations.Examples) -> batches.ClientData:
+def _make_batch(examples: populations.Examples) -> batches.ClientData:
   """Puts all examples of a client into one batch."""
   size = populations.num_examples(examples)
   indices, mask = batches.index_batches(size, size)
@@ -236,7 +236,7 @@ def main(
     if context not in run.task.contexts:
       raise errors.unknown('context', context, run.task.contexts)
   contexts = list(dict.fromkeys(contexts)) or own_contexts(run.task, client)
-  weights = run.weights_of(client)
+  weights = run.start_weights(client)
   of_prompts = []
   for prompt in prompts:
     generators = {

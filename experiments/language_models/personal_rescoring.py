@@ -30,7 +30,7 @@ _SENTENCES = 'sentences'
 PLACE = 'place'
 
 
-def _by_sentence(
+def _judge_sentences(
   model: next_word.NextWordModel, num_sentences: int
 ) -> next_word.NextWordModel:
   """Returns the model with -log p of each sentence as another statistic."""
@@ -61,7 +61,7 @@ def _by_sentence(
   )
 
 
-def _with_place(population: populations.Population) -> populations.Population:
+def _add_place(population: populations.Population) -> populations.Population:
   """Adds the feature to a task's examples, where its value is not used."""
 
   def load(load_set: populations.Load, client_id: str) -> populations.Examples:
@@ -112,7 +112,7 @@ def log_probabilities(
   Raises:
     UserError: If the run has not evaluated one of the clients.
   """
-  config = configs.from_file(folder / results_folder.CONFIG)
+  config = configs.read(folder / results_folder.CONFIG)
   chosen = {
     row['client']: row['candidate']
     for row in results_folder.read(folder).clients[name]
@@ -127,10 +127,10 @@ def log_probabilities(
   model = cast(next_word.NextWordModel, task.model)
   task = dataclasses.replace(
     task,
-    model=_by_sentence(model, max(map(len, sentences.values()))),
-    train=_with_place(task.train),
-    validation=_with_place(task.validation),
-    test=_with_place(task.test),
+    model=_judge_sentences(model, max(map(len, sentences.values()))),
+    train=_add_place(task.train),
+    validation=_add_place(task.validation),
+    test=_add_place(task.test),
   )
   vocabulary = task.vocabulary or ()
   clients = populations.Population(

@@ -212,7 +212,7 @@ def choose(
   return utterance.hypotheses[int(scores.argmax())]
 
 
-def _model_of(
+def _find_model(
   utterance: Utterance, task: tasks.Task, num_models: int, where: str
 ) -> int:
   """Returns the index of the model for an utterance's group."""
@@ -258,7 +258,7 @@ def rescore(
   model = _model(task, where)
   of_model = np.array(
     [
-      _model_of(utterance, task, len(trained), where)
+      _find_model(utterance, task, len(trained), where)
       for utterance in utterances
     ]
   )
@@ -336,10 +336,10 @@ def main(
   first = [choose(utterance, nothing, 0) for utterance in utterances]
   chosen = {FIRST_PASS: first}
   for source in dict.fromkeys(sources):
-    folder, _, _ = execution.trained_in(source)
-    config = configs.from_file(folder / results_folder.CONFIG)
+    folder, _, _ = execution.find_training(source)
+    config = configs.read(folder / results_folder.CONFIG)
     task = execution.load_task(config, data_dir)
-    personal = execution.personalized_in(source)
+    personal = execution.find_personalized(source)
     if personal:
       chosen[source] = _rescore_personally(
         utterances, task, folder, personal, weight

@@ -25,14 +25,14 @@ def _settings(
     yield from layout.paragraph(f'({setting.values})', 6)
 
 
-def of_run() -> Iterator[str]:
+def run_lines() -> Iterator[str]:
   """Writes the settings of every run."""
   yield 'Settings of every run, as in --set batch_size=10'
-  for cls in configs.OF_RUNS:
+  for cls in configs.RUN_SETTINGS:
     yield from _settings(cls)
 
 
-def of_method(name: str) -> Iterator[str]:
+def method_lines(name: str) -> Iterator[str]:
   """Writes the settings of a method."""
   trainer, personalizer = algorithm_registry.halves(name)
   for kind, half, entries in (
@@ -52,7 +52,7 @@ def of_method(name: str) -> Iterator[str]:
   )
 
 
-def of_task(name: str) -> Iterator[str]:
+def task_lines(name: str) -> Iterator[str]:
   """Writes the settings of a task."""
   cls = task_registry.settings_class(name)
   module, _, _ = task_registry.TASKS[name].partition(':')
@@ -61,7 +61,7 @@ def of_task(name: str) -> Iterator[str]:
   yield from _settings(cls)
 
 
-def of_privacy(name: str) -> Iterator[str]:
+def privacy_lines(name: str) -> Iterator[str]:
   """Writes the settings of a way to train privately."""
   cls = ways.settings_class(name)
   about = overviews.first_line(ways.ENTRIES[name].path)

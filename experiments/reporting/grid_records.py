@@ -23,7 +23,7 @@ NAMES = 'runs', 'runs.jsonl'
 _FOLDER, _OLD_FILE = NAMES
 
 
-def is_in(folder: pathlib.Path) -> bool:
+def is_grid(folder: pathlib.Path) -> bool:
   """Tells whether a folder is a grid's."""
   return any((folder / name).exists() for name in NAMES)
 
@@ -97,10 +97,10 @@ class GridRecords:
     if self._old.exists():
       paths.insert(0, self._old)
     return [
-      key for path in paths if path != self._own for key in self._go_on(path)
+      key for path in paths if path != self._own for key in self._read_new(path)
     ]
 
-  def _go_on(self, path: pathlib.Path) -> list[str]:
+  def _read_new(self, path: pathlib.Path) -> list[str]:
     """Reads the new records in a file; returns the keys of their runs."""
     new = []
     try:

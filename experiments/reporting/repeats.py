@@ -60,7 +60,7 @@ class Repeats:
     found = [_look_up(run.methods[method], keys) for run in self.runs]
     return [math.nan if value is None else float(value) for value in found]
 
-  def candidates_of(self, method: str) -> list[candidates.Candidate]:
+  def list_candidates(self, method: str) -> list[candidates.Candidate]:
     """Returns the candidates of a method."""
     return [
       candidates.Candidate(
@@ -72,7 +72,7 @@ class Repeats:
       for name, found in self.runs[0].methods[method]['candidates'].items()
     ]
 
-  def of_clients(self, method: str, column: str) -> list[float]:
+  def client_values(self, method: str, column: str) -> list[float]:
     """Returns a column of per_client.csv in all runs; NaN where empty."""
     return [
       float(row.get(column) or math.nan)
@@ -93,7 +93,7 @@ def summarize(repeated: Repeats) -> dict[str, Any]:
     'deviation'. Numbers that are missing or not finite are None.
   """
 
-  def over(values: Sequence[float]) -> dict[str, Any]:
+  def describe_values(values: Sequence[float]) -> dict[str, Any]:
     mean, deviation = mean_and_deviation(values)
     return {
       'mean': _to_json(mean),
@@ -106,7 +106,7 @@ def summarize(repeated: Repeats) -> dict[str, Any]:
     'higher_is_better': repeated.higher_is_better,
     'methods': {
       method: {
-        name: over(repeated.values(method, 'test', name))
+        name: describe_values(repeated.values(method, 'test', name))
         for name in ('mean', 'deviation', 'worst_tenth', 'hurt')
       }
       for method in repeated.methods

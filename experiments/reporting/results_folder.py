@@ -219,7 +219,7 @@ class RunFolder:
         f' Delete {results} to have them made again.'
       ) from error
 
-  def rows_of(self, method: str) -> list[Row]:
+  def client_rows(self, method: str) -> list[Row]:
     """Returns the clients of a finished method."""
     return [row for row in self._rows if row['method'] == method]
 
@@ -272,7 +272,7 @@ class RunFolder:
     Raises:
       UserError: If the file of the metrics is damaged.
     """
-    rounds = self._rounds_of(training)
+    rounds = self._read_training(training)
     sent = rounds.get('num_clients', np.zeros(0))
     received = sent + rounds.get('dropped_clients', 0)
     down = parameters_down * np.sum(received * rounds.get('share_received', 1))
@@ -293,12 +293,12 @@ class RunFolder:
     Raises:
       UserError: If the file of the metrics is damaged.
     """
-    rounds = self._rounds_of(training)
+    rounds = self._read_training(training)
     if 'passes' not in rounds or not np.any(rounds['num_clients']):
       return 1.0
     return float(np.average(rounds['passes'], weights=rounds['num_clients']))
 
-  def _rounds_of(self, training: str) -> dict[str, np.ndarray]:
+  def _read_training(self, training: str) -> dict[str, np.ndarray]:
     """Reads the metrics of a training's rounds; empty if there are none."""
     path = self.metrics_file(training)
     try:
@@ -313,7 +313,7 @@ class RunFolder:
   def add(self, method: str, result: Result, rows: Sequence[Row]) -> None:
     """Adds the result and the clients of a method, and writes them."""
     against = {
-      other: dataclasses.asdict(compare(rows, self.rows_of(other), result))
+      other: dataclasses.asdict(compare(rows, self.client_rows(other), result))
       for other in self.results
     }
     self.results[method] = _to_json({**result, 'against': against})

@@ -178,7 +178,7 @@ def make_rows(
   ]
 
 
-def metrics_in(
+def read_metrics(
   rows: Iterable[results_folder.Row],
 ) -> dict[str, dict[str, float]]:
   """Reads the metrics from rows that `make_rows` wrote.

@@ -65,7 +65,7 @@ def _cells(test: Mapping[str, Any]) -> list[str]:
   ]
 
 
-def of_results(
+def results_table(
   results: Mapping[str, results_folder.Result],
 ) -> rich.table.Table:
   """Makes the table of one run, with a row for each method."""
@@ -124,7 +124,7 @@ def of_results(
   return table
 
 
-def of_groups(
+def groups_table(
   results: Mapping[str, results_folder.Result],
 ) -> rich.table.Table:
   """Makes the table of known groups, with a row for each.
@@ -153,7 +153,7 @@ def of_groups(
   return table
 
 
-def cost_of(results: Sequence[results_folder.Result], name: str) -> str:
+def write_cost(results: Sequence[results_folder.Result], name: str) -> str:
   """Writes a cost of a client; the range, if groups or repeats differ in it.
 
   Args:
@@ -172,7 +172,7 @@ def cost_of(results: Sequence[results_folder.Result], name: str) -> str:
   return ' to '.join(dict.fromkeys(ends))
 
 
-def of_costs(
+def costs_table(
   results: Mapping[str, results_folder.Result],
 ) -> rich.table.Table:
   """Makes the table of costs, as in table 4 of Liu et al."""
@@ -181,7 +181,7 @@ def of_costs(
   for column in COSTS.values():
     table.add_column(column, justify='right')
   for method, result in results.items():
-    table.add_row(method, *(cost_of([result], name) for name in COSTS))
+    table.add_row(method, *(write_cost([result], name) for name in COSTS))
   return table
 
 
@@ -189,11 +189,11 @@ def print_results(
   results: Mapping[str, results_folder.Result], file: TextIO | None = None
 ) -> None:
   """Prints the tables of one run, with costs if a training has stages."""
-  terminal.print_table(of_results(results), file)
+  terminal.print_table(results_table(results), file)
   if all('groups' in result for result in results.values()):
-    terminal.print_table(of_groups(results), file)
+    terminal.print_table(groups_table(results), file)
   if any(result.get('started_from_training') for result in results.values()):
-    terminal.print_table(of_costs(results), file)
+    terminal.print_table(costs_table(results), file)
 
 
 def _cell(numbers: Sequence[float], form: str) -> str:
@@ -202,7 +202,7 @@ def _cell(numbers: Sequence[float], form: str) -> str:
   return '–' if math.isnan(mean) else f'{mean:{form}} ± {deviation:{form}}'
 
 
-def of_repeats(runs: repeats.Repeats) -> rich.table.Table:
+def repeats_table(runs: repeats.Repeats) -> rich.table.Table:
   """Makes the table of repeats, with a row for each method.
 
   It has the form of Motley's tables 6 and 7.
@@ -240,4 +240,4 @@ def of_repeats(runs: repeats.Repeats) -> rich.table.Table:
 
 def print_repeats(runs: repeats.Repeats) -> None:
   """Prints the table of repeats."""
-  terminal.print_table(of_repeats(runs))
+  terminal.print_table(repeats_table(runs))

@@ -149,7 +149,7 @@ def show(
   for (figure, curve), methods in drawn.items():
     metric = f'{axes.curves[curve][0].replace("parent_", "")}, {curve}'
     drawing = draw(axes, methods, epsilons, metric, higher_is_better)
-    style.add_caption(drawing, captions.of_points(table.title, results))
+    style.add_caption(drawing, captions.describe(table.title, results))
     style.save(drawing, folder / 'plots', f'{figure}_{curve}')
   rows = make_rows(drawn, epsilons)
   figures.print_table(

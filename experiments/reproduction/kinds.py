@@ -233,7 +233,7 @@ def _draw_private(
     figure = method_plots.against(
       methods, label, ticks, metric, higher_is_better
     )
-    caption = captions.of_points(table.title, winners.values())
+    caption = captions.describe(table.title, winners.values())
     style.add_caption(figure, caption)
     style.save(figure, folder, way)
 

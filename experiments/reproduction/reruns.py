@@ -44,7 +44,7 @@ def main(
   if is_dry_run:
     grid.dry_run()
     return 0
-  num_failed = grid.carry_out()
+  num_failed = grid.run()
   figures = kinds.SHOW[table.kind](table, grid, folder)
   if json_file:
     folders.write(json_file, json.dumps(figures, indent=2) + '\n')

@@ -31,7 +31,7 @@ from tasks import task as tasks
 from tasks.models import models
 
 # The results of the training, which are copied from the run.
-_OF_TRAINING = (
+_TRAINING_RESULTS = (
   'rounds',
   'warmstart_from',
   'training_seconds',
@@ -157,7 +157,7 @@ def _check_task(
         )
 
 
-def _with_found(
+def _add_found_groups(
   name: str, trained: single_run.Training, task: tasks.Task
 ) -> tasks.Task:
   """Returns a task with the groups that training found for its clients."""
@@ -197,11 +197,11 @@ def evaluate(
   """
   folder, chosen = execution.parse_source(source)
   run = results_folder.read(folder)
-  trained_config = configs.from_file(folder / results_folder.CONFIG)
+  trained_config = configs.read(folder / results_folder.CONFIG)
   names = list(run.methods)
   if chosen is not None:
     # The baseline first, as others are compared with its clients.
-    needed = (trained_config.run.baseline, execution.method_in(run, chosen))
+    needed = (trained_config.run.baseline, execution.find_method(run, chosen))
     names = list(dict.fromkeys(filter(None, needed)))
   if ways.ENTRIES[trained_config.privacy].of_examples:
     raise errors.UserError(
@@ -250,7 +250,7 @@ def evaluate(
       )
       result = {
         **measured,
-        **{what: run.methods[name][what] for what in _OF_TRAINING},
+        **{what: run.methods[name][what] for what in _TRAINING_RESULTS},
         # Of which this folder has no files.
         'training': None,
         'started_from_training': None,
@@ -279,9 +279,10 @@ def _evaluate(
   )
   others = None
   if baseline and baseline != name and method.baseline is None:
-    others = serialization.metrics_in(results.rows_of(baseline))
+    others = serialization.read_metrics(results.client_rows(baseline))
   stage = dataclasses.replace(
-    finished.training.stage, task=_with_found(name, finished.training, task)
+    finished.training.stage,
+    task=_add_found_groups(name, finished.training, task),
   )
   outcome = single_run.evaluate(
     name,

@@ -163,7 +163,7 @@ def parse_source(source: str) -> tuple[pathlib.Path, str | None]:
   return pathlib.Path(folder), chosen
 
 
-def method_in(run: results_folder.FinishedRun, chosen: str | None) -> str:
+def find_method(run: results_folder.FinishedRun, chosen: str | None) -> str:
   """Returns the method of a finished run that a user has chosen.
 
   Args:
@@ -181,7 +181,7 @@ def method_in(run: results_folder.FinishedRun, chosen: str | None) -> str:
   return name
 
 
-def personalized_in(source: str) -> str | None:
+def find_personalized(source: str) -> str | None:
   """Returns the METHOD of FOLDER:METHOD if it has personalized models."""
   path, chosen = parse_source(source)
   finished = results_folder.read(path).methods
@@ -190,7 +190,7 @@ def personalized_in(source: str) -> str | None:
   return chosen
 
 
-def trained_in(source: str) -> tuple[pathlib.Path, str, int]:
+def find_training(source: str) -> tuple[pathlib.Path, str, int]:
   """Finds the folder of a finished run, the training in it, and its last round.
 
   Args:
@@ -229,8 +229,8 @@ def check_frozen_weights(
 
 def saved_models(source: str, task: tasks.Task) -> tuple[models.Weights, ...]:
   """Reads the models that a finished run has trained."""
-  path, name, last_round = trained_in(source)
-  config = configs.from_file(path / results_folder.CONFIG)
+  path, name, last_round = find_training(source)
+  config = configs.read(path / results_folder.CONFIG)
   trainer = _build(name, config, task, _NOTHING_ELSE)
   if not trainer.model_places:
     raise errors.UserError(f'{source}: {name} has no global model.')

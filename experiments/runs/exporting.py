@@ -43,7 +43,7 @@ def _trained(
   source: str, config: configs.Config, task: tasks.Task
 ) -> dict[str, exported_models.Exported]:
   """Finds the models that all clients share."""
-  _, name, _ = execution.trained_in(source)
+  _, name, _ = execution.find_training(source)
   found = execution.saved_models(source, task)
   exported = {}
   for k, weights in enumerate(found):
@@ -113,9 +113,9 @@ def main(
     )
   folder, chosen = execution.parse_source(source)
   run = results_folder.read(folder)
-  config = configs.from_file(folder / results_folder.CONFIG)
+  config = configs.read(folder / results_folder.CONFIG)
   if clients or all_clients:
-    name = execution.method_in(run, chosen)
+    name = execution.find_method(run, chosen)
     personal_weights.check(run, config, name)
     if all_clients:
       clients = [row['client'] for row in run.clients[name]]
@@ -131,7 +131,7 @@ def main(
   elif candidate is not None:
     raise errors.UserError('--candidate is for the model of a --client.')
   else:
-    execution.trained_in(source)
+    execution.find_training(source)
     task = execution.load_task(config, data_dir)
     exported = _trained(source, config, task)
   exported_models.write(output_dir, exported)

@@ -386,7 +386,7 @@ class Run:
     baseline = config.run.baseline
     others = None
     if baseline and baseline != name and method.baseline is None:
-      others = serialization.metrics_in(self._folder.rows_of(baseline))
+      others = serialization.read_metrics(self._folder.client_rows(baseline))
     trained = self.train(name)
     seconds = trained.seconds
     if trained.name in self._folder.results:

@@ -6,7 +6,7 @@ from experiments.reporting.plots import style
 from experiments.sweeps import grid_results
 
 
-def of_points(what: str, results: Iterable[grid_results.PointResult]) -> str:
+def describe(what: str, results: Iterable[grid_results.PointResult]) -> str:
   """Writes which clients and how many repeats a figure of points shows.
 
   Args:

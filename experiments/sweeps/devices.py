@@ -24,7 +24,7 @@ class Devices:
   core: int
   gpu: str | None
 
-  def keep_to(self) -> None:
+  def restrict(self) -> None:
     """Restricts this process to them, before it imports TensorFlow."""
     os.sched_setaffinity(0, {self.core})
     if self.gpu is not None:
@@ -55,7 +55,7 @@ def _cores() -> list[int]:
   return sorted(os.sched_getaffinity(0), key=lambda core: (kept_to[core], core))
 
 
-def of_process(number: int) -> Devices:
+def assign(number: int) -> Devices:
   """Returns the devices of a process; the next number has the next devices."""
   cores, gpus = _cores(), _gpus()
   # Other programs on this machine begin elsewhere.

@@ -90,7 +90,7 @@ class PointResult:
           found.setdefault(client, []).append(value)
     return found
 
-  def of_clients(self, name: str) -> list[float]:
+  def client_values(self, name: str) -> list[float]:
     """Returns a number of each test client, those of all repeats."""
     return [
       math.nan if value is None else value
@@ -104,7 +104,7 @@ def has_diverged(record: grid_records.Record) -> bool:
   return record['validation'] is None or None in record['test']
 
 
-def of_point(
+def summarize(
   point: grid_file.Point, records: Sequence[grid_records.Record | None]
 ) -> PointResult:
   """Summarizes the runs of a point.

@@ -73,7 +73,7 @@ class Job:
   metric: str | None
   detailed: bool = False
 
-  def without(self, finished: Container[str]) -> 'Job':
+  def drop(self, finished: Container[str]) -> 'Job':
     """Returns the job without the runs of these keys."""
     left = tuple(run for run in self.runs if run.key not in finished)
     return dataclasses.replace(self, runs=left)
@@ -139,7 +139,7 @@ def make_jobs(
         f'metric must be {own_task.metric} or loss, not {metric!r}.'
       )
     method = _build(config, own_task)
-    settings = _without_length(config.training)
+    settings = _drop_length(config.training)
     trained_alike = (
       config.task,
       config.task_settings,
@@ -166,7 +166,7 @@ def make_jobs(
   return jobs
 
 
-def _without_length(
+def _drop_length(
   settings: schedules.TrainingSettings,
 ) -> schedules.TrainingSettings:
   """Returns the settings without the number of rounds or epochs."""
@@ -182,7 +182,7 @@ def _number(value: float, digits: int = _DIGITS) -> float | None:
   return float(f'{value:.{digits}g}') if np.isfinite(value) else None
 
 
-def _of_clients(values: np.ndarray) -> list[float | None]:
+def _client_numbers(values: np.ndarray) -> list[float | None]:
   return [_number(value, _CLIENT_DIGITS) for value in values]
 
 
@@ -233,7 +233,7 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
     'chosen_by': outcome.choice.metric or evaluated.metric,
     'validation': _number(outcome.validation),
     'clients': list(evaluated.test.client_ids),
-    'test': _of_clients(test.values),
+    'test': _client_numbers(test.values),
     'weighted_mean': _number(
       summaries.weighted_mean(test.values, test.weights)
     ),
@@ -248,7 +248,7 @@ def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
     'means': {name: _means(outcome, name) for name in evaluated.test.names},
   }
   if test.before is not None and test.hurt is not None:
-    record['before'] = _of_clients(test.before.values)
+    record['before'] = _client_numbers(test.before.values)
     record['hurt'] = _number(test.hurt.mean())
   if outcome.groups is not None:
     record['client_groups'] = list(outcome.groups)
@@ -313,7 +313,7 @@ def make_details(
     of_candidate = outcomes.SetOutcome(evaluated, evaluated.test, chosen)
     by_candidate[str(candidate)] = {
       'pooled': _number(of_candidate.pooled()),
-      'test': _of_clients(of_candidate.values),
+      'test': _client_numbers(of_candidate.values),
     }
   frozen = outcome.task.model.frozen.values()
   return {
@@ -339,31 +339,34 @@ class _Trainings:
     self._done: dict[Hashable, tuple[stages.Stage, training.Trained]] = {}
 
   def get(
-    self, method: methods.Method, how: schedules.TrainingSettings
+    self, method: methods.Method, settings: schedules.TrainingSettings
   ) -> tuple[stages.Stage, training.Trained]:
     """Returns the training of a method, ready to begin and ended.
 
     Args:
       method: The method.
-      how: The settings of the training. They must have at least as many
+      settings: The settings of the training. They must have at least as many
         rounds as in earlier calls.
     """
     key: Hashable = method.training_key
     schedule: schedules.Schedule | None = self._schedule
     if method.before is not None:
       # The training before it has another model after more rounds.
-      key, schedule = (key, how.total_rounds, how.total_epochs), None
+      key, schedule = (key, settings.total_rounds, settings.total_epochs), None
       if key in self._done:
         return self._done[key]
     # What was trained for fewer rounds goes on.
     _, start = self._done.get(key, (None, None))
     stage = stages.prepare(
-      method, self._task, how, lambda other, _: self.get(other, how)[1]
+      method,
+      self._task,
+      settings,
+      lambda other, _: self.get(other, settings)[1],
     )
     trained = training.train(
       stage.method,
       stage.task,
-      how,
+      settings,
       schedule=schedule,
       start=start,
       callbacks=training.Callbacks(
@@ -410,7 +413,7 @@ class Runner:
     task = self._once(
       'task', key, lambda: execution.load_task(config, self._data_dir)
     )
-    settings = _without_length(config.training)
+    settings = _drop_length(config.training)
     schedule = self._once(
       'schedule',
       (key, settings),
@@ -428,7 +431,7 @@ class Runner:
 
     trainings = _Trainings(task, schedule, on_round)
 
-    def carry_out(run: GridRun) -> grid_records.Record:
+    def run_once(run: GridRun) -> grid_records.Record:
       method = _build(run.config, task)
       stage, trained = trainings.get(method, run.config.training)
       of_cohorts = _Clock()
@@ -456,4 +459,4 @@ class Runner:
       return {**record, 'dropped_updates': trained.dropped_clients}
 
     for run in job.runs:
-      yield run, carry_out(run)
+      yield run, run_once(run)

@@ -81,7 +81,7 @@ class _Rung:
   ) -> list[grid_results.PointResult]:
     """Returns the result of each point, from the runs that are finished."""
     return [
-      grid_results.of_point(point, [records.by_key.get(key) for key in keys])
+      grid_results.summarize(point, [records.by_key.get(key) for key in keys])
       for point, keys in zip(self.contents.points, self._keys)
     ]
 
@@ -137,7 +137,7 @@ class Grid:
       rung.runs, contents.metric, self._data_dir, contents.detailed
     )
     # A job has the same name whatever is left of it.
-    left = [job.without(self._records.by_key) for job in jobs]
+    left = [job.drop(self._records.by_key) for job in jobs]
     return [job for job in left if job.runs]
 
   def dry_run(self) -> None:
@@ -196,7 +196,7 @@ class Grid:
     """Returns the best points of the last rung."""
     return grid_results.best(self._rungs[-1].results(self._records))
 
-  def carry_out(self) -> int:
+  def run(self) -> int:
     """Does what is left to do; returns how many runs failed.
 
     What other programs work on in the meantime is left to them.
@@ -205,7 +205,7 @@ class Grid:
       contextlib.closing(grid_leases.Leases(self._folder / _LEASES)) as leases,
       contextlib.closing(self._launcher.start(self._work())) as crew,
     ):
-      failed = self._carry_out_rung(leases, crew)
+      failed = self._run_rung(leases, crew)
       for contents in self._rungs_to_come:
         self._rungs.append(_Rung(contents))
         most = max(point.values['total_rounds'] for point in contents.points)
@@ -214,10 +214,10 @@ class Grid:
           f' {words.count(len(contents.points), "points")} with up to'
           f' {words.count(most, "rounds")}'
         )
-        failed += self._carry_out_rung(leases, crew)
+        failed += self._run_rung(leases, crew)
     return failed
 
-  def _carry_out_rung(
+  def _run_rung(
     self, leases: grid_leases.Leases, crew: launching.Workers
   ) -> int:
     """Does what is left of the last rung; returns how many runs failed."""
@@ -235,7 +235,7 @@ class Grid:
       live = rich.live.Live(display, console=console, refresh_per_second=2)
     next_look = 0.0
     with live:
-      for event in crew.carry_out(queue):
+      for event in crew.run(queue):
         if event is not None:
           self._handle(event, queue)
         if time.monotonic() > next_look:
@@ -346,7 +346,7 @@ def _draw(
   if not winners:
     return
   of_clients = {
-    name: winner.of_clients('test') for name, winner in winners.items()
+    name: winner.client_values('test') for name, winner in winners.items()
   }
   record = next(iter(winners.values())).records[0]
   judged = record['metric'], record['higher_is_better']
@@ -354,14 +354,14 @@ def _draw(
   for name, winner in winners.items():
     if winner.records[0].get('hurt'):
       figures[f'hurt_{name}'] = client_plots.hurt_scatter(
-        winner.of_clients('before'),
-        winner.of_clients('test'),
-        winner.of_clients('personalization_examples'),
+        winner.client_values('before'),
+        winner.client_values('test'),
+        winner.client_values('personalization_examples'),
         *judged,
         title=names.written_out(name),
       )
   for name, figure in figures.items():
-    style.add_caption(figure, captions.of_points(task, winners.values()))
+    style.add_caption(figure, captions.describe(task, winners.values()))
     style.save(figure, folder, name)
 
 
@@ -430,7 +430,7 @@ def work(
   """Works on a grid whose results another program shows; see `launching`."""
   launcher = workers.OnThisMachine(num_workers)
   grid = open_grid(contents, folder, data_dir, launcher)
-  num_failed = grid.carry_out()
+  num_failed = grid.run()
   grid.write()
   return grid.exit_status(num_failed)
 
@@ -447,7 +447,7 @@ def main(
   if is_dry_run:
     grid.dry_run()
     return 0
-  num_failed = grid.carry_out()
+  num_failed = grid.run()
   winners = grid.write()
   for line in grid.diverged():
     terminal.say(line)

@@ -46,7 +46,7 @@ def rungs(
     yield dataclasses.replace(grid, points=points)
     kept = {
       id(result.point)
-      for name, results in _by_row(last_results()).items()
+      for name, results in _rank_rows(last_results()).items()
       for result in results[
         : math.ceil(num_points[name] / grid.halving.factor**number)
       ]
@@ -73,7 +73,7 @@ def _total_rounds(grid: grid_file.GridFile, point: grid_file.Point) -> int:
   return training.total_rounds
 
 
-def _by_row(
+def _rank_rows(
   results: Sequence[grid_results.PointResult],
 ) -> dict[str, list[grid_results.PointResult]]:
   """Returns the points of each row that did not diverge, the best first."""

@@ -80,7 +80,7 @@ class JobQueue:
         continue
       # Another program may have finished it before it was claimed.
       self._note(self._records.read_others())
-      left = job.without(self._records.by_key)
+      left = job.drop(self._records.by_key)
       if left.runs:
         self._given[job.name] = self._waiting.pop(job.name)
         return left
@@ -96,7 +96,7 @@ class JobQueue:
   def look(self) -> None:
     """Finds out what other programs have finished, and what they work on."""
     self._note(self._records.read_others())
-    self._others = self._leases.of_others()
+    self._others = self._leases.list_others()
 
   def _note(self, keys: Iterable[str]) -> None:
     """Notes that runs are finished."""

@@ -85,7 +85,7 @@ class Worker(Protocol):
 class Workers(Protocol):
   """Workers, which carry out the jobs of one queue after another."""
 
-  def carry_out(self, queue: Queue) -> Events:
+  def run(self, queue: Queue) -> Events:
     """Carries out the jobs of a queue, until it is over.
 
     Yields:
@@ -111,7 +111,7 @@ class WorkerPool(abc.ABC):
   def close(self) -> None:
     """Stops all of them."""
 
-  def carry_out(self, queue: Queue) -> Events:
+  def run(self, queue: Queue) -> Events:
     """Carries out jobs; see `Workers`.
 
     A worker whose job has ended gets its next job only after the caller has

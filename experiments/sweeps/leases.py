@@ -110,7 +110,7 @@ class Leases:
       return _start_time(holder[1]) != holder[2]
     return now > touched + self._expiry_seconds
 
-  def of_others(self) -> set[str]:
+  def list_others(self) -> set[str]:
     """Returns the names of the leases that other programs hold."""
     now = self._now()
     return {

@@ -33,7 +33,7 @@ class _Process:
   """A process of the cluster."""
 
   def __init__(self, make_runner: Callable[[], Any]):
-    devices.of_process(0).keep_to()
+    devices.assign(0).restrict()
     self._runner = make_runner()
 
   def is_ready(self) -> bool:

@@ -90,7 +90,7 @@ class _SubmittedJobs:
     self._work = work
     self._jobs: Sequence[submitit.Job[int | None]] = ()
 
-  def carry_out(self, queue: launching.Queue) -> launching.Events:
+  def run(self, queue: launching.Queue) -> launching.Events:
     """Waits until the queue is over, or all jobs have ended."""
     # The jobs submitted for a grid's first rung go on with its other rungs.
     if not self._jobs and not queue.is_over:

@@ -33,16 +33,16 @@ def _work(
   with log.open('ab') as file:
     os.dup2(file.fileno(), 1)
     os.dup2(file.fileno(), 2)
-  own_devices.keep_to()
+  own_devices.restrict()
   try:
     runner = make_runner()
     while True:
-      _carry_out(connection, runner, connection.recv())
+      _run_job(connection, runner, connection.recv())
   except (EOFError, BrokenPipeError, ConnectionResetError):
     pass  # The parent has ended, or has closed the connection.
 
 
-def _carry_out(
+def _run_job(
   connection: multiprocessing.connection.Connection, runner: Any, job: Any
 ) -> None:
   last = time.monotonic()
@@ -62,7 +62,7 @@ class _Worker:
   """A process, once there is a job for it, and the job that it does."""
 
   def __init__(self, number: int, make_runner: Any, log: pathlib.Path):
-    self._arguments = make_runner, log, devices.of_process(number)
+    self._arguments = make_runner, log, devices.assign(number)
     self._process: multiprocessing.process.BaseProcess | None = None
     self._log = log
     self.connection: Any = None
@@ -97,13 +97,13 @@ class _Worker:
     assert self._process is not None
     self._process.join()
     status = self._process.exitcode
-    how = f'ended by itself, with exit status {status}'
+    end = f'ended by itself, with exit status {status}'
     if status == -signal.SIGKILL:
-      how = (
+      end = (
         'was killed, as when there is not enough memory; fewer --workers need'
         ' less'
       )
-    return f'The process {how}. What it printed is in {self._log}.'
+    return f'The process {end}. What it printed is in {self._log}.'
 
   def stop(self) -> None:
     if self._process is not None:

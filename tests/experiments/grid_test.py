@@ -96,7 +96,7 @@ class TestGridProgram:
       validation = [float(r['validation']) for r in rows if r['validation']]
       assert best['validation'] == pytest.approx(min(validation), abs=5e-7)
       assert len(best['repeats']) == 2
-      config = configs.from_file(self.output / f'{method}.toml')
+      config = configs.read(self.output / f'{method}.toml')
       rate = config.method_settings[method].to_dict()['client_learning_rate']
       assert rate == best['values']['client_learning_rate']
     of_rate = {row['client_learning_rate']: row for row in points}

@@ -223,7 +223,7 @@ def _costs(series: Sequence[sources.Series]) -> page.Section:
       if 'communication' in repeat.result
     ]
     if results:
-      costs = (tables.cost_of(results, name) for name in tables.COSTS)
+      costs = (tables.write_cost(results, name) for name in tables.COSTS)
       of_client.append([sheets.Cell(method.name), *map(sheets.Cell, costs)])
       rows.append(
         [

@@ -341,7 +341,7 @@ def read(paths: Sequence[pathlib.Path]) -> list[Run | Grid]:
 
 def _read_folder(path: pathlib.Path) -> list[Run | Grid]:
   try:
-    if grid_records.is_in(path):
+    if grid_records.is_grid(path):
       return [_read_grid(path)]
     if (path / results_folder.CONFIG).exists():
       return [_read_run(path)]

@@ -48,7 +48,7 @@ def _of_clients(
   repeated: repeats.Repeats, judged: tuple[str, bool]
 ) -> _Figures:
   """Draws the individual test clients of all repeats."""
-  metrics = {m: repeated.of_clients(m, 'metric') for m in repeated.methods}
+  metrics = {m: repeated.client_values(m, 'metric') for m in repeated.methods}
   yield 'clients', client_plots.box_plot(metrics, *judged)
   for method in repeated.methods:
     if len(repeated.names(method, 'candidates')) == 1:
@@ -63,9 +63,9 @@ def _of_clients(
       clients = [
         client
         for client in zip(
-          repeated.of_clients(method, f'before{part}'),
-          repeated.of_clients(method, f'metric{part}'),
-          repeated.of_clients(method, 'personalization_examples'),
+          repeated.client_values(method, f'before{part}'),
+          repeated.client_values(method, f'metric{part}'),
+          repeated.client_values(method, 'personalization_examples'),
         )
         if not math.isnan(client[0])
       ]
@@ -146,7 +146,7 @@ def _of_candidates(
         for measure in repeated.names(method, 'candidates', str(candidate))
         if measure in _MEASURES
       }
-      for candidate in repeated.candidates_of(method)
+      for candidate in repeated.list_candidates(method)
     }
     for method in repeated.methods
   }

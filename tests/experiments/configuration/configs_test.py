@@ -63,7 +63,7 @@ class TestConfig:
     assert config.privacy_settings.clip == 0.5
     again = self.folder / 'again.toml'
     again.write_text(tomli_w.dumps(config.to_dict()))
-    assert configs.from_file(again) == config
+    assert configs.read(again) == config
 
   def test_what_a_preset_says_of_another_privacy_means_nothing(self):
     preset = self.preset('[privacy]\nname = "matrix"\nnoise = 2\nbands = 3')
@@ -221,7 +221,7 @@ class TestConfig:
     )
     preset = self.preset(tomli_w.dumps(config.to_dict()))
     assert _resolve(preset) == config
-    assert configs.from_file(pathlib.Path(preset)) == config
+    assert configs.read(pathlib.Path(preset)) == config
     assert _resolve(preset).digest() == config.digest()
 
   def test_an_algorithm_named_twice_runs_once(self):
@@ -340,7 +340,7 @@ def test_a_pair_has_settings_of_its_own(tmp_path):
   assert 'num_clusters' in settings_of_method
   assert _own(config, 'fedavg')['client_learning_rate'] != 0.5
   preset.write_text(tomli_w.dumps(config.to_dict()))
-  assert configs.from_file(preset) == config
+  assert configs.read(preset) == config
 
 
 def test_a_preset_may_set_a_pair_that_is_not_chosen(tmp_path):

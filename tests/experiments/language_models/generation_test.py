@@ -90,10 +90,10 @@ def test_a_client_has_its_own_weights_and_those_of_all_contexts(run, loaded):
   (shared,) = execution.saved_models(run, task)
   assert len(kept) == 4
   for client in list(kept)[:2]:
-    weights = loaded.weights_of(client)
+    weights = loaded.start_weights(client)
     np.testing.assert_array_equal(weights['psi'], kept[client]['personal/psi'])
     np.testing.assert_array_equal(weights['phi'], shared['phi'])
-  new = loaded.weights_of(task.test.client_ids[0])
+  new = loaded.start_weights(task.test.client_ids[0])
   np.testing.assert_array_equal(new['psi'], shared['psi'])
 
 

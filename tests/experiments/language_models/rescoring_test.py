@@ -118,7 +118,7 @@ def _run(data_dir, tmp_path_factory):
 
 @pytest.fixture(name='task')
 def _task(run, data_dir):
-  config = configs.from_file(pathlib.Path(run, 'config.toml'))
+  config = configs.read(pathlib.Path(run, 'config.toml'))
   return execution.load_task(config, data_dir)
 
 

@@ -31,8 +31,8 @@ def test_numbers_of_repeats(tmp_path):
   assert all(map(math.isnan, three.values('local', 'no', 'such')))
   assert three.names('fedavg', 'test') == ['mean', 'deviation', 'hurt']
   assert three.names('fedavg', 'no', 'such') == []
-  assert three.of_clients('fedavg', 'metric') == [1, 2] * 3
-  assert all(map(math.isnan, three.of_clients('fedavg', 'before')))
+  assert three.client_values('fedavg', 'metric') == [1, 2] * 3
+  assert all(map(math.isnan, three.client_values('fedavg', 'before')))
 
 
 def test_numbers_of_rounds(tmp_path):
@@ -66,7 +66,7 @@ def test_candidates_carry_their_numbers(tmp_path):
   }
   (folder / 'results.json').write_text(json.dumps(contents))
   (one,) = repeats.read([run_folders.sealed(folder)])
-  assert one.candidates_of('finetuning') == [
+  assert one.list_candidates('finetuning') == [
     candidates.Candidate(text='global'),
     candidates.Candidate(3, 'epochs', 'rate 0.1', '3 epochs, rate 0.1'),
   ]

@@ -131,7 +131,7 @@ class TestFurtherMeasurements:
 
 def test_the_metrics_in_rows_are_those_that_were_written():
   outcome = small_outcomes.measured()
-  metrics = serialization.metrics_in(serialization.make_rows('x', outcome))
+  metrics = serialization.read_metrics(serialization.make_rows('x', outcome))
   assert list(metrics) == ['', 'ood', 'part_0.5']
   assert list(metrics[''].values()) == outcome.test.values.tolist()
   assert list(metrics['ood'].values()) == outcome.further['ood'].values.tolist()

@@ -89,7 +89,7 @@ def test_groups_have_a_row_of_the_metric_of_all_their_examples():
   result = serialization.make_result(
     small_outcomes.make(groups={'a': 'x', 'b': 'y', 'c': 'x'})
   )
-  table = tables.of_groups({'fedavg': result, 'other': result})
+  table = tables.groups_table({'fedavg': result, 'other': result})
   groups = result['groups']
   x, all_of_them = (
     f'{pooled:#.4g}' for pooled in (groups['x']['pooled'], result['pooled'])
@@ -103,7 +103,7 @@ def test_costs_of_groups_that_differ_are_a_range():
     'beer': {'models_received': 12, 'gradient_passes': 30.0},
     'tea': {'models_received': 15, 'gradient_passes': 30.0},
   }
-  table = tables.of_costs({'group': {'costs': costs}})
+  table = tables.costs_table({'group': {'costs': costs}})
   assert _row(table, 'group') == ['12', 'to', '15', '–', '30', '–']
 
 

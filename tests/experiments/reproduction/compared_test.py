@@ -23,7 +23,7 @@ def _record(seed, test, pooled):
 
 
 def _point(name, *records):
-  return grid_results.of_point(
+  return grid_results.summarize(
     grid_file.Point(name, {}, {}),
     [{**record, 'validation': 1.0} for record in records],
   )

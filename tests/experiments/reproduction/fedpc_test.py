@@ -59,7 +59,7 @@ def _record(of_amounts, frozen_weights=1_000, seconds=None):
 
 
 def _point(name, *records):
-  return grid_results.of_point(grid_file.Point(name, {}, {}), records)
+  return grid_results.summarize(grid_file.Point(name, {}, {}), records)
 
 
 def _winners(**changes):

@@ -13,7 +13,7 @@ def _first_program(monkeypatch):
 
 
 def _gpus_of_three_processes():
-  return [devices.of_process(number).gpu for number in range(3)]
+  return [devices.assign(number).gpu for number in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,6 @@ def test_cores_that_others_keep_to_are_given_last(
     os, 'sched_getaffinity', lambda pid: of_others if pid else {4, 2}
   )
   devices._cores.cache_clear()
-  cores = [devices.of_process(number).core for number in range(3)]
+  cores = [devices.assign(number).core for number in range(3)]
   devices._cores.cache_clear()
   assert cores == expected

@@ -29,7 +29,7 @@ class TestResults:
 
   def best(self, *validation, **fields):
     results = [
-      grid_results.of_point(
+      grid_results.summarize(
         point, [_record(point, s, v, **fields) for s, v in enumerate(repeats)]
       )
       for point, repeats in zip(self.points, validation)
@@ -49,12 +49,12 @@ class TestResults:
 
   def test_a_missing_repeat_is_no_winner(self):
     record = _record(self.points[0], 0, 0.9)
-    result = grid_results.of_point(self.points[0], [record, None])
+    result = grid_results.summarize(self.points[0], [record, None])
     assert not grid_results.best([result])
 
   def test_a_row_diverged_if_all_of_its_points_did(self):
     diverged, missing = (
-      grid_results.of_point(point, records)
+      grid_results.summarize(point, records)
       for point, records in (
         (self.points[0], [_record(self.points[0], 0, None)]),
         (self.points[1], [None]),
@@ -67,7 +67,7 @@ class TestResults:
     records = [_record(point, 0, 0.9) for point in self.points[:2]]
     records[0]['test'] = [0.5, None]
     results = [
-      grid_results.of_point(point, [record])
+      grid_results.summarize(point, [record])
       for point, record in zip(self.points, records)
     ]
     assert [result.validation for result in results] == [None, 0.9]
@@ -82,7 +82,7 @@ class TestResults:
     )
     contents = grid_file.GridFile('grid', None, (0,), None, ())
     point = grid_file.Point('fedavg', {'batch_size': 5}, {})
-    result = grid_results.of_point(point, [_record(point, 0, 0.9)])
+    result = grid_results.summarize(point, [_record(point, 0, 0.9)])
     grid_results.write(tmp_path, contents, [result], {'fedavg': result})
     assert written == ['points.csv', 'fedavg.toml', 'results.json']
 
@@ -91,7 +91,7 @@ class TestResults:
       _record(self.points[0], 0, 0.9, hurt=0.1) | dict(test=[0.1, 0.3]),
       _record(self.points[0], 1, 0.9, hurt=0.3) | dict(test=[0.4, 0.8]),
     ]
-    result = grid_results.of_point(self.points[0], records)
+    result = grid_results.summarize(self.points[0], records)
     np.testing.assert_allclose(result.over_repeats('mean'), (0.4, 0.2))
     np.testing.assert_allclose(result.over_repeats('deviation'), (0.15, 0.05))
     np.testing.assert_allclose(result.over_repeats('hurt'), (0.2, 0.1))

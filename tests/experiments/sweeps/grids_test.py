@@ -108,7 +108,7 @@ class _Launcher:
   def close(self):
     self.num_closes += 1
 
-  def carry_out(self, queue):
+  def run(self, queue):
     while job := queue.take(None):
       for run in job.runs:
         self.given.append(tuple(run.point.values.values()))
@@ -121,12 +121,12 @@ def test_halving_runs_the_best_points_with_more_rounds(tmp_path):
   given = launcher.given
   contents = grid_file.read(small_grids.write(tmp_path, _HALVING))
   arguments = contents, tmp_path / 'out', None, launcher
-  assert grids.open_grid(*arguments).carry_out() == 0
+  assert grids.open_grid(*arguments).run() == 0
   expected = [(0.01, 6), (0.1, 6), (1, 6), (0.1, 12), (1, 12)]
   assert sorted(given) == sorted(expected)
   # What is finished is not run again, and the points are the same.
   grid = grids.open_grid(*arguments)
-  assert grid.carry_out() == 0
+  assert grid.run() == 0
   assert sorted(given) == sorted(expected)
   points = [tuple(result.point.values.values()) for result in grid.results()]
   assert points == expected
@@ -152,7 +152,7 @@ def test_rows_that_are_configured_alike_share_their_runs(tmp_path):
   launcher = _Launcher()
   contents = grid_file.read(small_grids.write(tmp_path, _ALIKE))
   grid = grids.open_grid(contents, tmp_path / 'out', None, launcher)
-  assert grid.carry_out() == 0
+  assert grid.run() == 0
   assert sorted(launcher.given) == [(0.1,), (1,)]
   results = [
     (result.point.name, result.validation) for result in grid.results()
@@ -165,7 +165,7 @@ def test_halving_keeps_points_that_differ_only_in_their_last_rounds(tmp_path):
   launcher = _Launcher()
   contents = grid_file.read(small_grids.write(tmp_path, text))
   grid = grids.open_grid(contents, tmp_path / 'out', None, launcher)
-  assert grid.carry_out() == 0
+  assert grid.run() == 0
   # With 6 rounds, all of them are done for two points each.
   expected = [(0.01, 6), (0.1, 6), (1, 6), (1, 12)]
   assert sorted(launcher.given) == expected
@@ -184,7 +184,7 @@ def test_workers_know_the_methods_of_the_users_modules(tmp_path):
   with user_modules.written(tmp_path, 'own_methods', text):
     contents = grid_file.read(small_grids.write(tmp_path, _OWN_METHOD))
     grid = _open(contents, tmp_path / 'out')
-    assert grid.carry_out() == 0, [
+    assert grid.run() == 0, [
       log.read_text() for log in tmp_path.glob('out/logs/*.log')
     ]
 
@@ -192,19 +192,19 @@ def test_workers_know_the_methods_of_the_users_modules(tmp_path):
 def test_the_same_workers_carry_out_all_rungs(tmp_path):
   launcher = _Launcher()
   contents = grid_file.read(small_grids.write(tmp_path, _HALVING))
-  grids.open_grid(contents, tmp_path / 'out', None, launcher).carry_out()
+  grids.open_grid(contents, tmp_path / 'out', None, launcher).run()
   assert len(launcher.given) == 5
   assert (launcher.num_starts, launcher.num_closes) == (1, 1)
 
 
 def test_workers_are_stopped_when_a_grid_breaks_off(tmp_path):
   class Broken(_Launcher):
-    def carry_out(self, queue):
+    def run(self, queue):
       raise errors.ResourceError('The disk is full.')
 
   launcher = Broken()
   contents = grid_file.read(small_grids.write(tmp_path, _HALVING))
   grid = grids.open_grid(contents, tmp_path / 'out', None, launcher)
   with pytest.raises(errors.ResourceError):
-    grid.carry_out()
+    grid.run()
   assert launcher.num_closes == 1

@@ -39,11 +39,11 @@ def test_a_lease_has_one_holder(start, tmp_path):
   assert one.claim('a')
   assert not two.claim('a')
   assert two.claim('b')
-  assert one.of_others() == {'b'}
+  assert one.list_others() == {'b'}
   one.give_back('a')
   assert two.claim('a')
   two.close()
-  assert one.of_others() == set()
+  assert one.list_others() == set()
   assert not list(tmp_path.iterdir())
 
 
@@ -73,7 +73,7 @@ def test_one_of_many_takes_over_a_lease_that_expired(start, tmp_path):
   assert sorted(taken) == sorted(names)
   # Who wakes up and gives back what it held takes nothing from the others.
   everybody[0].close()
-  assert start().of_others() == set(names)
+  assert start().list_others() == set(names)
 
 
 def test_a_lease_whose_holder_lives_does_not_expire(start, tmp_path):
@@ -93,7 +93,7 @@ def test_a_full_disk_is_told_with_the_folder(start, tmp_path, monkeypatch):
 
   monkeypatch.setattr(tempfile, 'TemporaryFile', fail)
   with pytest.raises(errors.ResourceError, match=f'{tmp_path} cannot be writt'):
-    holder.of_others()
+    holder.list_others()
 
 
 def test_a_holder_that_was_killed_here_is_known_to_be_gone(start, tmp_path):
@@ -108,7 +108,7 @@ def test_a_holder_that_was_killed_here_is_known_to_be_gone(start, tmp_path):
   )
   assert (tmp_path / 'a.1').exists()
   holder = start()
-  assert holder.of_others() == set()
+  assert holder.list_others() == set()
   assert holder.claim('a')
   holder.give_back('a')
   assert not list(tmp_path.iterdir())

@@ -37,18 +37,18 @@ def test_what_a_lost_machine_was_doing_is_done_by_another(cluster, tmp_path):
   class Launcher(launchers.OnRay):
     def start(self, work):
       started = super().start(work)
-      carry_out = started.carry_out
+      run = started.run
 
       def watched(queue):
         killed = []
-        for event in carry_out(queue):
+        for event in run(queue):
           yield event
           if event is not None and event.lost:
             lost.append(event.job)
           if not killed and len(queue._given) == 2:
             killed.append(_kill_a_machine(cluster))
 
-      started.carry_out = watched
+      started.run = watched
       return started
 
   launcher = Launcher(cluster.address)

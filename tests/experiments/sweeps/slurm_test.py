@@ -64,7 +64,7 @@ def _submit(tmp_path, monkeypatch):
     log.parent.mkdir()
     everything = launch.LateCall(slurm_work.__name__, 'work', (tmp_path,))
     work = launching.Work(None, everything, log)
-    events = slurm.SlurmJobs(1, {}).start(work).carry_out(_Queue())
+    events = slurm.SlurmJobs(1, {}).start(work).run(_Queue())
     next(events)
     return submitted, events
 

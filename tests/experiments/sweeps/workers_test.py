@@ -52,7 +52,7 @@ class _Queue:
 
 
 def _events(started, jobs):
-  events = started.carry_out(_Queue(jobs))
+  events = started.run(_Queue(jobs))
   return [event for event in events if event is not None]
 
 
@@ -75,13 +75,13 @@ class TestWorkers:
     started = workers.OnThisMachine(num_workers).start(work)
     return contextlib.closing(started)
 
-  def carry_out(self, jobs, num_workers=2):
+  def run(self, jobs, num_workers=2):
     with self.start(num_workers=num_workers) as started:
       return _events(started, jobs)
 
   def test_every_job_is_done_once(self):
     jobs = [_Job(f'{n}', program=f'{n % 3}', items=(n, n)) for n in range(9)]
-    events = self.carry_out(jobs)
+    events = self.run(jobs)
     done = [(e.job.name, e.item, e.result[0]) for e in events if e.item != None]  # noqa: E711
     assert sorted(done) == sorted(
       [(f'{n}', n, n * n) for n in range(9) for _ in range(2)]
@@ -91,11 +91,11 @@ class TestWorkers:
 
   def test_each_process_has_a_gpu_of_its_own(self, monkeypatch):
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '3,5')
-    events = self.carry_out([_Job('one', 'p'), _Job('two', 'q')])
+    events = self.run([_Job('one', 'p'), _Job('two', 'q')])
     assert {event.result[3] for event in events if event.result} == {'3', '5'}
 
   def test_a_job_that_fails_stops_no_other(self):
-    events = self.carry_out([_Job('bad', items=(3, -1, 4)), _Job('good')])
+    events = self.run([_Job('bad', items=(3, -1, 4)), _Job('good')])
     assert [e.item for e in events if e.job.name == 'bad' and e.result] == [3]
     (error,) = (e.error for e in events if e.error)
     assert 'ValueError: no -1' in error
@@ -103,7 +103,7 @@ class TestWorkers:
 
   def test_a_process_that_is_killed_is_replaced(self):
     jobs = [_Job('bad', items=(3, -9)), _Job('good'), _Job('better')]
-    events = self.carry_out(jobs, num_workers=1)
+    events = self.run(jobs, num_workers=1)
     (error,) = (e.error for e in events if e.error)
     assert 'was killed, as when there is not enough memory' in error
     log = self.log.with_name('worker-0.log')
@@ -115,7 +115,7 @@ class TestWorkers:
   def test_a_process_keeps_to_its_program(self):
     jobs = [_Job(f'{n}', program='ab'[n % 2], items=(1,)) for n in range(8)]
     of_process = {}
-    for event in self.carry_out(jobs):
+    for event in self.run(jobs):
       if event.result:
         programs = of_process.setdefault(event.result[1], [])
         programs.append(event.job.program)
@@ -142,7 +142,7 @@ class TestWorkers:
   def test_no_process_is_left_after_closing(self):
     children = pathlib.Path(f'/proc/self/task/{os.getpid()}/children')
     with self.start(functools.partial(_sleep, 600), 1) as started:
-      assert next(started.carry_out(_Queue([_Job('slow')]))) is None
+      assert next(started.run(_Queue([_Job('slow')]))) is None
       before = set(children.read_text().split())
     after = set(children.read_text().split())
     assert after < before
