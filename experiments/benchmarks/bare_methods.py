@@ -10,7 +10,6 @@ its line to `METHODS`.
 import collections
 from collections.abc import Callable, Mapping
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -195,7 +194,9 @@ METHODS: Mapping[
 ] = {'pfedme': _pfedme, 'self_fl': _self_fl}
 
 
-def bare_round(workload: Any, method: str) -> reference_loops.Round:
+def bare_round(
+  workload: reference_loops.Work, method: str
+) -> reference_loops.Round:
   """Makes rounds of a method on a workload, in which all clients take part.
 
   Args:
@@ -208,6 +209,7 @@ def bare_round(workload: Any, method: str) -> reference_loops.Round:
   """
   if method == 'fedpc':
     return prompt_loop(workload)
+  assert isinstance(workload, reference_loops.Workload)
   if method == 'fedavg':
     return reference_loops.keras_loop(workload)
   if method == 'fedembed_type':

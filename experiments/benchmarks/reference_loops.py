@@ -10,7 +10,6 @@ clients' data are in memory.
 import collections
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -48,7 +47,7 @@ class Work:
   model: models.Model
   clients: Sequence[batches.ClientData]
   learning_rate: float
-  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

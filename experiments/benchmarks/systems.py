@@ -7,16 +7,17 @@ import functools
 import multiprocessing.connection
 import pathlib
 import time
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from algorithms import aggregation
 from algorithms import methods
 from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_aggregation
+from base.aliases import Structure
 from experiments.benchmarks import bare_methods
 from experiments.benchmarks import reference_loops
 from experiments.benchmarks import task_workloads
@@ -28,7 +29,7 @@ from tasks import task as tasks
 from tasks.models import protections
 
 # Takes the number of rounds to run, and returns the model after them.
-_Run = Callable[[int], Mapping[str, Any]]
+_Run = task_workloads.Run
 # The numbers by which each client protects its examples: S, z, the batch size
 # of all clients, and the numbers that private choices need.
 _PROTECTED = (1.0, 1.0, 32.0, 1.0, 1.0)
@@ -41,7 +42,11 @@ _AGGREGATORS = {
 _SECONDS_PER_TURN = 0.3
 
 
-def _build(workload: Any, name: str, aggregator: Any) -> methods.Method:
+def _build(
+  workload: reference_loops.Work,
+  name: str,
+  aggregator: tff.aggregators.AggregationFactory,
+) -> methods.Method:
   """Builds a method with the settings of a workload."""
   return registry.build(
     name,
@@ -56,7 +61,9 @@ def _build(workload: Any, name: str, aggregator: Any) -> methods.Method:
   )
 
 
-def _federated_rounds(workload: Any, system: str, name: str) -> _Run:
+def _federated_rounds(
+  workload: reference_loops.Work, system: str, name: str
+) -> _Run:
   """Makes rounds of a method on a runtime; private rounds run on ours."""
   runtime = 'cohort' if system in workloads.PRIVATE else system
   execution.set_runtime(user_settings.RunSettings(runtime=runtime))
@@ -70,23 +77,23 @@ def _federated_rounds(workload: Any, system: str, name: str) -> _Run:
   method = _build(dataclasses.replace(workload, model=model), name, aggregator)
   state = method.initial_state((0, 0))
   # As in training, the clients of small models are passed in stacked.
-  data: Any = list(workload.clients)
+  data: Structure = list(workload.clients)
   if workload.name == 'linear' and runtime == 'cohort':
     data = cohorts.stack(data)
-  attributes: Any = collections.OrderedDict()
+  attributes: dict[str, np.ndarray] = collections.OrderedDict()
   if system == 'example':
     numbers = np.tile(np.array(_PROTECTED, np.float32), [size, 1])
     attributes[tasks.PROTECTION] = numbers
   if tasks.SIZE in method.needs:
     sizes = [len(client.examples['y']) for client in workload.clients]
     attributes[tasks.SIZE] = np.array(sizes, np.int32)
-  states: Any = [
+  states: Structure = [
     method.initialize_client(np.array([0, k], np.int32)) for k in range(size)
   ]
   if not isinstance(data, list):
     states = cohorts.stack(states)
 
-  def run(num_rounds: int) -> Mapping[str, Any]:
+  def run(num_rounds: int) -> Mapping[str, np.ndarray]:
     nonlocal state, states
     for _ in range(num_rounds):
       clients = cohorts.clients(
@@ -104,7 +111,9 @@ def _federated_rounds(workload: Any, system: str, name: str) -> _Run:
   return run
 
 
-def _reference_rounds(workload: Any, system: str, name: str) -> _Run:
+def _reference_rounds(
+  workload: reference_loops.Work, system: str, name: str
+) -> _Run:
   """Makes rounds of a method in a loop without federated machinery."""
   if system == 'bare':
     run_round = bare_methods.bare_round(workload, name)
@@ -113,7 +122,7 @@ def _reference_rounds(workload: Any, system: str, name: str) -> _Run:
   method = _build(workload, name, aggregation.mean())
   weights = method.trainer.initialize(tf.constant([0, 0])).model
 
-  def run(num_rounds: int) -> Mapping[str, Any]:
+  def run(num_rounds: int) -> Mapping[str, np.ndarray]:
     nonlocal weights
     for _ in range(num_rounds):
       weights = run_round(weights)
@@ -143,7 +152,7 @@ def _peak_bytes() -> int:
   return total
 
 
-def _made_up_workload(name: str, size: int) -> Any:
+def _made_up_workload(name: str, size: int) -> reference_loops.Work:
   """Makes a workload with `size` clients, or its default number if 0."""
   make = getattr(reference_loops, workloads.MADE_UP[name])
   # A larger cohort repeats the same ten clients, so that the data do not grow.

@@ -5,10 +5,9 @@ of their examples. The bare loop has the first round's batches in memory. All
 rounds have the same clients, and thus the same amount of work.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +16,8 @@ from algorithms import aggregation
 from algorithms import methods
 from algorithms import registry as algorithm_registry
 from base import seeds
+from base.aliases import Json
+from base.aliases import Structure
 from experiments.benchmarks import reference_loops
 from personalization.judgement import evaluation
 from personalization.judgement import measurements
@@ -25,7 +26,9 @@ from personalization.rounds import schedules
 from personalization.rounds import training
 from tasks import registry
 from tasks import task as tasks
+from tasks.data import batches
 from tasks.data import populations
+from tasks.models import models
 
 # Takes the number of rounds to run, and returns results that should be the same
 # for all systems.
@@ -38,8 +41,8 @@ _LEARNING_RATE = 0.01
 
 
 def _bare(
-  task: tasks.Task, clients: Any
-) -> tuple[reference_loops.Workload, Any]:
+  task: tasks.Task, clients: Sequence[batches.ClientData]
+) -> tuple[reference_loops.Workload, models.Weights]:
   """Returns the task's workload of some clients, and its initial weights."""
   if task.name == 'emnist':
     keras_model, keras_loss = (
@@ -85,7 +88,11 @@ def _method(task: tasks.Task) -> methods.Method:
 
 
 def rounds(
-  name: str, num_clients: int, data_dir: str, bare: bool, **task_settings: Any
+  name: str,
+  num_clients: int,
+  data_dir: str,
+  bare: bool,
+  **task_settings: Json,
 ) -> Run:
   """Makes rounds of federated averaging on some of a task's clients."""
   task = registry.load(name, data_dir=data_dir, **task_settings)
@@ -136,7 +143,7 @@ def evaluations(name: str, num_clients: int, data_dir: str, bare: bool) -> Run:
     num_test_clients=num_clients - num_clients // 2,
   )
   if bare:
-    sets: dict[str, list[Any]] = {'personalization': [], 'evaluation': []}
+    sets: dict[str, Structure] = {'personalization': [], 'evaluation': []}
     batch_sizes = task.batch_size, evaluation.BATCH_SIZE
     for clients in evaluation.prepare(task).values():
       for (set_name, data), batch_size in zip(sets.items(), batch_sizes):

@@ -1,5 +1,6 @@
 """Processes that a program starts, and that do not outlive it."""
 
+from collections.abc import Callable
 import ctypes
 import multiprocessing
 import multiprocessing.connection
@@ -7,7 +8,6 @@ import multiprocessing.process
 import multiprocessing.resource_tracker
 import os
 import signal
-from typing import Any
 
 from experiments.command_line import launch
 
@@ -16,7 +16,9 @@ _PROGRAM_SIGNALS = {signal.SIGINT, signal.SIGUSR2}
 
 
 def start(
-  target: Any, *arguments: Any, may_start_others: bool = False
+  target: Callable[..., None],
+  *arguments: object,
+  may_start_others: bool = False,
 ) -> tuple[
   multiprocessing.process.BaseProcess, multiprocessing.connection.Connection
 ]:
@@ -58,9 +60,9 @@ def start(
 
 def _work(
   parent: int,
-  target: Any,
+  target: Callable[..., None],
   connection: multiprocessing.connection.Connection,
-  *arguments: Any,
+  *arguments: object,
 ) -> None:
   ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
   if os.getppid() == parent:  # The parent may have ended already.

@@ -119,7 +119,7 @@ class _VersionFlag(flags.BooleanFlag):
   def __init__(self) -> None:
     super().__init__('version', False, 'show the versions')
 
-  def parse(self, argument: Any) -> None:
+  def parse(self, argument: object) -> None:
     if self._parse(argument):
       project = tomllib.loads(_PROJECT.read_text(encoding='utf-8'))['project']
       print(project['name'], project['version'])
@@ -159,9 +159,9 @@ class LateCall:
 
   module: str
   function: str
-  arguments: tuple[Any, ...] = ()
+  arguments: tuple[object, ...] = ()
 
-  def __call__(self, *more: Any) -> Any:
+  def __call__(self, *more: object) -> Any:
     return getattr(load(self.module), self.function)(*self.arguments, *more)
 
 

@@ -9,11 +9,12 @@ import functools
 import hashlib
 import json
 import pathlib
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from algorithms import registry as algorithm_registry
 from base import errors
 from base import settings
+from base.aliases import Json
 from experiments.command_line import paths
 from experiments.configuration import user_settings
 from personalization.judgement import measurements
@@ -65,7 +66,7 @@ class Config:
   privacy_settings: settings.Settings
   method_settings: Mapping[str, algorithm_registry.MethodSettings]
 
-  def to_dict(self) -> dict[str, Any]:
+  def to_dict(self) -> dict[str, Json]:
     """Returns all settings as a preset, which gives an equal configuration."""
     return {
       **_to_toml(self.run),
@@ -110,10 +111,10 @@ class Config:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _to_toml(given: settings.Settings) -> dict[str, Any]:
+def _to_toml(given: settings.Settings) -> dict[str, Json]:
   """Writes settings for TOML, which has neither tuples nor None."""
 
-  def value(setting: Any) -> Any:
+  def value(setting: Json) -> Json:
     if setting is None:
       return 'none'
     return list(setting) if isinstance(setting, tuple) else setting
@@ -122,7 +123,8 @@ def _to_toml(given: settings.Settings) -> dict[str, Any]:
 
 
 def _make(
-  make: Callable[[Mapping[str, Any]], _T], given: Mapping[str, tuple[Any, str]]
+  make: Callable[[Mapping[str, Json]], _T],
+  given: '_Given',
 ) -> _T:
   """Makes settings; an error says where the wrong value was set."""
   try:
@@ -217,7 +219,7 @@ def _owners(
 
 
 # The value of each setting, and the place where it was set.
-_Given = dict[str, tuple[Any, str]]
+_Given = dict[str, tuple[Json, str]]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,11 +24,11 @@ import pathlib
 import re
 import sys
 import tomllib
-from typing import Any
 
 from algorithms import registry as algorithm_registry
 from base import errors
 from base import settings
+from base.aliases import Json
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import stopping
@@ -168,10 +168,10 @@ class SettingsLayer:
   """
 
   source: str
-  settings: Sequence[tuple[str, Any]]
+  settings: Sequence[tuple[str, Json]]
   is_preset: bool = False
 
-  def last(self, name: str) -> Any:
+  def last(self, name: str) -> Json:
     """Returns the value of a setting; None if it is not set."""
     return dict(self.settings).get(name)
 
@@ -215,7 +215,7 @@ def find_preset(name: str) -> pathlib.Path:
   raise errors.UserError(f'There is no file {path}. {unknown}')
 
 
-def flatten(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def flatten(table: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
   """Yields the settings of a preset by their full names."""
   for name, value in table.items():
     if isinstance(value, dict):
@@ -225,7 +225,7 @@ def flatten(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
       yield name, value
 
 
-def read_toml(path: pathlib.Path) -> dict[str, Any]:
+def read_toml(path: pathlib.Path) -> dict[str, Json]:
   """Reads a file of settings; raises a `UserError` if it cannot be read."""
   try:
     if path.exists() and not path.is_file():
@@ -253,7 +253,7 @@ def _assignment(text: str) -> tuple[str, str]:
 def read(
   preset: str | None = None,
   assignments: Sequence[str] = (),
-  flags: Mapping[str, Any] | None = None,
+  flags: Mapping[str, Json] | None = None,
 ) -> Request:
   """Reads a user's request, and checks the names of the task and the methods.
 
@@ -307,8 +307,8 @@ def _preset_of_task(task: str) -> list[SettingsLayer]:
 
 
 def _last(
-  name: str, layers: Sequence[SettingsLayer], default: Any
-) -> tuple[Any, str]:
+  name: str, layers: Sequence[SettingsLayer], default: Json
+) -> tuple[Json, str]:
   """Returns a setting in the last layer that has it, and this layer's place."""
   for layer in reversed(layers):
     if layer.last(name) is not None:
@@ -320,9 +320,9 @@ def _task_name(layers: Sequence[SettingsLayer]) -> str:
   return str(_last('task.name', layers, _DEFAULT_TASK)[0])
 
 
-def _registered() -> list[dict[str, Any]]:
+def _registered() -> list[dict[str, object]]:
   """Returns everything that is registered, to which modules can add."""
-  registries: Sequence[Mapping[str, Any]] = (
+  registries: Sequence[Mapping[str, object]] = (
     algorithm_registry.TRAINERS,
     algorithm_registry.PERSONALIZERS,
     task_registry.TASKS,

@@ -13,10 +13,10 @@ will be evaluated on.
 from collections.abc import Iterator, Mapping, Sequence
 import pathlib
 import re
-from typing import Any
 
 from base import errors
 from base import words
+from base.aliases import Json
 from experiments.command_line import terminal
 from tasks import wikitext
 from tasks.data import texts
@@ -87,7 +87,7 @@ class _JsonReader:
     """Yields the texts of a file that are not left out."""
     of_first: list[str] | None = None
 
-    def parse(found: Any) -> tuple[str, bool]:
+    def parse(found: Json) -> tuple[str, bool]:
       nonlocal of_first
       (text,) = texts.text_fields(found, [self._text_field])
       of_line = [

@@ -15,7 +15,7 @@ import json
 import math
 import pathlib
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -24,6 +24,7 @@ from algorithms import client_work
 from algorithms import optimizers
 from base import errors
 from base import seeds
+from base.aliases import Structure
 from experiments.command_line import stopping
 from experiments.command_line import terminal
 from experiments.language_models import corpora
@@ -83,7 +84,7 @@ class State(NamedTuple):
   """
 
   weights: models.Weights
-  slots: Any
+  slots: Structure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +138,7 @@ class Pieces(NamedTuple):
   tokens: np.ndarray
   mask: np.ndarray
 
-  def take(self, rows: Any) -> 'Pieces':
+  def take(self, rows: np.ndarray | slice) -> 'Pieces':
     """Returns some of the pieces."""
     return Pieces(self.tokens[rows], self.mask[rows])
 

@@ -13,7 +13,6 @@ import dataclasses
 import json
 import math
 import pathlib
-from typing import Any
 
 import numpy as np
 import rich.table
@@ -58,7 +57,7 @@ class Utterance:
   line: int
 
 
-def _is_finite_number(value: Any) -> bool:
+def _is_finite_number(value: object) -> bool:
   """Tells whether a value of JSON is a number that a float can hold."""
   if isinstance(value, bool) or not isinstance(value, (int, float)):
     return False

@@ -11,7 +11,6 @@ import functools
 import importlib.util
 import pathlib
 import re
-from typing import Any
 
 from algorithms import registry as algorithm_registry
 from base import settings
@@ -33,10 +32,13 @@ def _parse(module: str) -> ast.Module:
 def first_line(path: str) -> str:
   """Reads the first line of the docstring of 'module' or 'module:name'."""
   module, _, name = path.partition(':')
-  node: Any = _parse(module)
+  node: ast.Module | ast.ClassDef | ast.FunctionDef = _parse(module)
   if name:
     (node,) = (
-      child for child in node.body if getattr(child, 'name', None) == name
+      child
+      for child in node.body
+      if isinstance(child, ast.ClassDef | ast.FunctionDef)
+      and child.name == name
     )
   return (ast.get_docstring(node) or '').partition('\n')[0]
 

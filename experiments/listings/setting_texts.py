@@ -1,7 +1,6 @@
 """Lists settings, each with its help, default and range."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from algorithms import registry as algorithm_registry
 from base import settings
@@ -13,7 +12,8 @@ from tasks import registry as task_registry
 
 
 def _settings(
-  cls: type[settings.Settings], defaults: Mapping[str, Any] | None = None
+  cls: type[settings.Settings],
+  defaults: Mapping[str, settings.Value] | None = None,
 ) -> Iterator[str]:
   """Writes all settings of a class."""
   described = settings.describe(cls, defaults)

@@ -15,12 +15,12 @@ import os
 import pathlib
 import secrets
 import shutil
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from base import errors
+from base.aliases import Json
 from experiments.reporting import folders
 from tasks.models import models
 
@@ -69,7 +69,7 @@ class Exported:
 
   model: models.Model
   weights: models.Weights
-  facts: Mapping[str, Any]
+  facts: Mapping[str, Json]
 
 
 class _Module(tf.Module):
@@ -119,7 +119,7 @@ class _Module(tf.Module):
     }
 
 
-def _describe(specs: Mapping[str, Any]) -> dict[str, Any]:
+def _describe(specs: Mapping[str, Json]) -> dict[str, Json]:
   """Describes shapes and types for JSON; None is the number of examples."""
   return {
     name: {'shape': list(spec.shape), 'dtype': tf.as_dtype(spec.dtype).name}

@@ -7,10 +7,10 @@ import hashlib
 import json
 import os
 import pathlib
-from typing import Any
 
 from base import errors
 from base import whole_files
+from base.aliases import Json
 
 # A folder with one of these has results.
 _RESULTS = (
@@ -71,7 +71,7 @@ def fault(error: Exception) -> str:
   return 'it has another form'
 
 
-def checksum(value: Any) -> str:
+def checksum(value: Json) -> str:
   """Computes a checksum of a JSON value, independent of its formatting."""
   text = json.dumps(value, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()

@@ -11,12 +11,12 @@ one run are the same, and count once.
 from collections.abc import Mapping
 import json
 import pathlib
-from typing import Any
 
 from base import errors
+from base.aliases import Json
 from experiments.reporting import folders
 
-Record = Mapping[str, Any]
+Record = Mapping[str, Json]
 
 # A folder with either of these is a grid's.
 NAMES = 'runs', 'runs.jsonl'

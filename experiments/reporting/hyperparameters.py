@@ -2,19 +2,19 @@
 
 from collections.abc import Mapping
 import pathlib
-from typing import Any
 
 from tensorboard.plugins.hparams import api
 import tensorflow as tf
 
+from base.aliases import Json
 from experiments.configuration import user_settings
 
 
 def write(
   folder: pathlib.Path,
   method: str,
-  configuration: Mapping[str, Any],
-  result: Mapping[str, Any],
+  configuration: Mapping[str, Json],
+  result: Mapping[str, Json],
 ) -> None:
   """Writes the settings and results by which TensorBoard compares methods.
 

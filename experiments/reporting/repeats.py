@@ -5,10 +5,10 @@ import itertools
 import math
 import pathlib
 import statistics
-from typing import Any
 
 from algorithms import candidates
 from base import errors
+from base.aliases import Json
 from experiments.reporting import results_folder
 
 # The settings in which repeats may differ.
@@ -81,7 +81,7 @@ class Repeats:
     ]
 
 
-def summarize(repeated: Repeats) -> dict[str, Any]:
+def summarize(repeated: Repeats) -> dict[str, Json]:
   """Computes statistics over repeats of the statistics over test clients.
 
   Args:
@@ -93,7 +93,7 @@ def summarize(repeated: Repeats) -> dict[str, Any]:
     'deviation'. Numbers that are missing or not finite are None.
   """
 
-  def describe_values(values: Sequence[float]) -> dict[str, Any]:
+  def describe_values(values: Sequence[float]) -> dict[str, Json]:
     mean, deviation = mean_and_deviation(values)
     return {
       'mean': _to_json(mean),
@@ -144,7 +144,7 @@ def _to_json(value: float) -> float | None:
   return value if math.isfinite(value) else None
 
 
-def _look_up(result: Any, keys: Sequence[str]) -> Any:
+def _look_up(result: Json, keys: Sequence[str]) -> Json:
   for key in keys:
     result = result.get(key) if isinstance(result, dict) else None
   return result

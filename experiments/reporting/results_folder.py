@@ -24,19 +24,20 @@ import itertools
 import json
 import math
 import pathlib
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import tomli_w
 
 from base import errors
+from base.aliases import Json
 from experiments.configuration import user_settings
 from experiments.reporting import folders
 from personalization.judgement import comparison
 
 # A method in results.json, and a client of one in per_client.csv.
-Result = Mapping[str, Any]
-Row = Mapping[str, Any]
+Result = Mapping[str, Json]
+Row = Mapping[str, Json]
 
 # The files of all settings, and of the results.
 CONFIG, RESULTS = 'config.toml', 'results.json'
@@ -69,7 +70,7 @@ class WritableConfig(Protocol):
   need.
   """
 
-  def to_dict(self) -> dict[str, Any]:
+  def to_dict(self) -> dict[str, Json]:
     """Returns all settings."""
 
   def differences_from(self, path: pathlib.Path) -> Sequence[str]:
@@ -85,7 +86,7 @@ def checkpoint_dir(folder: pathlib.Path, training: str) -> pathlib.Path:
   return folder / 'checkpoints' / training
 
 
-def _to_json(value: Any) -> Any:
+def _to_json(value: Json) -> Json:
   """Replaces infinite numbers and NaN, which JSON does not have, by None."""
   if isinstance(value, float):
     return value if math.isfinite(value) else None
@@ -106,7 +107,7 @@ def _read_text(path: pathlib.Path) -> str:
 
 
 def checksum(
-  contents: Mapping[str, Any], rows: Sequence[Mapping[str, str]]
+  contents: Mapping[str, Json], rows: Sequence[Mapping[str, str]]
 ) -> str:
   """Computes the checksum of results.
 
@@ -123,7 +124,7 @@ def checksum(
 
 def _read_results(
   path: pathlib.Path,
-) -> tuple[dict[str, Any], list[dict[str, str]]]:
+) -> tuple[dict[str, Json], list[dict[str, str]]]:
   """Reads results.json, and the clients of its methods.
 
   Raises:
@@ -239,7 +240,7 @@ class RunFolder:
     """Returns the folder of a training's metrics for TensorBoard."""
     return self._path / 'tensorboard' / training
 
-  def write_encoding(self, encoding: Mapping[str, Any]) -> None:
+  def write_encoding(self, encoding: Mapping[str, Json]) -> None:
     """Writes how a user's table became examples, if this is known."""
     if encoding:
       text = json.dumps(encoding, indent=2, ensure_ascii=False)
@@ -402,7 +403,7 @@ class FinishedRun:
   """
 
   path: pathlib.Path
-  configuration: Mapping[str, Any]
+  configuration: Mapping[str, Json]
   methods: Mapping[str, Result]
   clients: Mapping[str, Sequence[Mapping[str, str]]]
   rounds: Mapping[str, Mapping[str, Sequence[float]]]

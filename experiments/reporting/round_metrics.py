@@ -1,24 +1,24 @@
 """The metrics of a training's rounds, as a table and for TensorBoard."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import csv
 import io
 import itertools
 import pathlib
 import time
-from typing import Any
 
 from tensorboard.compat.proto import event_pb2
 from tensorboard.summary.writer import record_writer
 import tensorflow_federated as tff
 
 from base import errors
+from base.aliases import Structure
 from experiments.reporting import folders
 
 _ROUND = 'round'
 
 
-def _to_line(fields: Any) -> str:
+def _to_line(fields: Iterable[object]) -> str:
   line = io.StringIO()
   csv.writer(line, lineterminator='\n').writerow(fields)
   return line.getvalue()
@@ -43,7 +43,7 @@ class CsvReleaseManager(tff.program.ReleaseManager):
     self._every = every
     self._columns: list[str] = []
 
-  async def release(self, value: Mapping[str, Any], key: int) -> None:
+  async def release(self, value: Mapping[str, Structure], key: int) -> None:
     """Writes the metrics of the round `key`; names must not change.
 
     Args:
@@ -104,7 +104,7 @@ class TensorBoardReleaseManager(tff.program.ReleaseManager):
     """
     self._path = folder / f'events.out.tfevents.{time.time_ns()}'
 
-  async def release(self, value: Mapping[str, Any], key: int) -> None:
+  async def release(self, value: Mapping[str, Structure], key: int) -> None:
     """Writes the metrics of the round `key`."""
     metrics = await tff.program.materialize_value(value)
     event = event_pb2.Event(wall_time=time.time(), step=key)

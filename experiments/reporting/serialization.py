@@ -4,10 +4,10 @@ import collections
 from collections.abc import Iterable, Sequence
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
+from base.aliases import Json
 from experiments.reporting import results_folder
 from personalization.judgement import measurements
 from personalization.judgement import measures
@@ -15,14 +15,14 @@ from personalization.judgement import outcomes
 from personalization.privacy import accounting
 
 
-def _summary(outcome: outcomes.SetOutcome) -> dict[str, Any]:
+def _summary(outcome: outcomes.SetOutcome) -> dict[str, Json]:
   return dataclasses.asdict(outcome.summary)
 
 
-def _groups(outcome: outcomes.Outcome) -> dict[str, Any]:
+def _groups(outcome: outcomes.Outcome) -> dict[str, Json]:
   """Writes the test clients of each known group."""
   known = np.array(outcome.groups)
-  results: dict[str, Any] = {}
+  results: dict[str, Json] = {}
   for name in np.unique(known):
     clients = known == name
     before = outcome.test.before
@@ -57,7 +57,7 @@ def make_result(outcome: outcomes.Outcome) -> results_folder.Result:
   """
   evaluated, measurement = outcome.evaluated, outcome.measurement
   before = outcome.test.before
-  result: dict[str, Any] = {
+  result: dict[str, Json] = {
     'metric': evaluated.metric,
     'higher_is_better': evaluated.higher_is_better,
     'metric_range': list(evaluated.metric_range),
@@ -118,7 +118,7 @@ def make_result(outcome: outcomes.Outcome) -> results_folder.Result:
 
 def make_guarantee(
   guarantee: accounting.Guarantee | None,
-) -> dict[str, Any] | None:
+) -> dict[str, Json] | None:
   """Writes a guarantee in the form of results.json; None if there is none.
 
   An infinite epsilon, which means no privacy, is written as None.
@@ -148,7 +148,7 @@ def make_rows(
     before personalization.
   """
   evaluated = outcome.evaluated
-  columns: dict[str, Sequence[Any] | np.ndarray] = {
+  columns: dict[str, Sequence[object] | np.ndarray] = {
     'examples': outcome.test.weights.astype(int),
     'personalization_examples': evaluated.num_personalization,
     'candidate': [str(evaluated.candidates[i]) for i in outcome.chosen],

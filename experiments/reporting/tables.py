@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 import math
-from typing import Any, TextIO
+from typing import TextIO
 
 import rich.table
 
 from base import words
+from base.aliases import Json
 from experiments.command_line import terminal
 from experiments.reporting import repeats
 from experiments.reporting import results_folder
@@ -52,7 +53,7 @@ def _describe_clusters(sizes: Mapping[str, int]) -> str:
   return f' ({", ".join(shares[:_MOST_CLUSTERS])}{more})'
 
 
-def _cells(test: Mapping[str, Any]) -> list[str]:
+def _cells(test: Mapping[str, Json]) -> list[str]:
   """Writes the statistics of the test clients that are in the table."""
   mean = _number(test['mean'])
   if test['mean'] is not None:
@@ -97,7 +98,7 @@ def results_table(
 
   def add_row(
     name: str,
-    test: Mapping[str, Any] | None,
+    test: Mapping[str, Json] | None,
     candidate: str = '',
     privacy: str = '',
   ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from algorithms import methods
 from base import errors
 from base import words
+from base.aliases import Json
 from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.configuration import user_settings
@@ -269,7 +270,7 @@ def _evaluate(
   config: configs.Config,
   choice: choosing.Choice,
   results: results_folder.RunFolder,
-) -> tuple[dict[str, Any], list[results_folder.Row]]:
+) -> tuple[dict[str, Json], list[results_folder.Row]]:
   """Evaluates a method; returns what was measured, and the clients' rows."""
   start = time.monotonic()
   baseline = config.run.baseline
@@ -294,7 +295,7 @@ def _evaluate(
     choice,
     others,
   )
-  result: dict[str, Any] = {
+  result: dict[str, Json] = {
     **serialization.make_result(outcome),
     'hurt_against': None if others is None else baseline,
     'evaluation_seconds': time.monotonic() - start,

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 import hashlib
 import pathlib
-from typing import Any
 import urllib.parse
 
 from base import errors
+from base.aliases import Json
 from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.reporting import exported_models
@@ -22,8 +22,12 @@ _LONGEST_NAME = 200
 
 
 def _facts(
-  source: str, config: configs.Config, task: tasks.Task, title: str, **more: Any
-) -> dict[str, Any]:
+  source: str,
+  config: configs.Config,
+  task: tasks.Task,
+  title: str,
+  **more: Json,
+) -> dict[str, Json]:
   """Describes a model for a user who does not have the run."""
   return {
     'title': title,

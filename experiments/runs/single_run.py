@@ -4,13 +4,13 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 import dataclasses
 import pathlib
 import time
-from typing import Any
 
 import tensorflow_federated as tff
 
 from algorithms import methods
 from base import errors
 from base import words
+from base.aliases import Json
 from experiments.command_line import paths
 from experiments.command_line import stopping
 from experiments.command_line import terminal
@@ -308,7 +308,7 @@ def _costs(
   method: methods.Method,
   evaluated: evaluation.Evaluation,
   batch_size: int,
-) -> dict[str, Any]:
+) -> dict[str, Json]:
   """Counts a method's costs for a client, by group if there are groups."""
   shared = costs.personalization_cost(
     method, evaluated.num_personalization.tolist(), batch_size
@@ -402,7 +402,7 @@ class Run:
       execution.choice(config.run),
       others,
     )
-    result: dict[str, Any] = {
+    result: dict[str, Json] = {
       **serialization.make_result(outcome),
       'hurt_against': None if others is None else baseline,
       'evaluation_seconds': time.monotonic() - start,

@@ -53,10 +53,10 @@ import dataclasses
 import itertools
 import math
 import pathlib
-from typing import Any
 
 from base import errors
 from base import words
+from base.aliases import Json
 from experiments.configuration import user_settings
 from experiments.sweeps import sampling
 
@@ -105,8 +105,8 @@ class Point:
   """
 
   algorithm: str
-  values: Mapping[str, Any]
-  settings: Mapping[str, Any]
+  values: Mapping[str, Json]
+  settings: Mapping[str, Json]
   row: str = ''
 
   @property
@@ -174,7 +174,7 @@ class GridFile:
   def changed(
     self,
     num_repeats: int | None,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Json],
     only: tuple[str, ...] = (),
   ) -> 'GridFile':
     """Returns the grid with fewer repeats, other settings, or fewer rows.
@@ -233,8 +233,8 @@ class GridFile:
 
 
 def _check(
-  table: Any, keys: Mapping[str, type], where: str
-) -> Mapping[str, Any]:
+  table: Json, keys: Mapping[str, type], where: str
+) -> Mapping[str, Json]:
   if not isinstance(table, dict):
     raise errors.UserError(f'{where} must be a table.')
   for name, value in table.items():
@@ -249,7 +249,7 @@ def _check(
   return table
 
 
-def _settings(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _settings(table: Mapping[str, Json], where: str) -> dict[str, Json]:
   """Returns the settings of points by their full names."""
   settings = dict(user_settings.flatten(table))
   for name in _ELSEWHERE.keys() & settings:
@@ -259,7 +259,7 @@ def _settings(table: Mapping[str, Any], where: str) -> dict[str, Any]:
   return settings
 
 
-def _values(grid: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
+def _values(grid: Mapping[str, Json], where: str) -> dict[str, list[Json]]:
   """Returns the values to try of each setting."""
   values = _settings(grid.get('values', {}), where)
   for name, tried in values.items():
@@ -273,8 +273,8 @@ def _values(grid: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
 
 
 def _bounds(
-  grid: Mapping[str, Any], where: str
-) -> dict[str, dict[str, list[Any]]]:
+  grid: Mapping[str, Json], where: str
+) -> dict[str, dict[str, list[Json]]]:
   """Returns the bounds of each setting to draw, by distribution."""
   bounds = {
     distribution: _settings(grid[distribution], where)
@@ -297,7 +297,9 @@ def _bounds(
   return bounds
 
 
-def _combinations(grid: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+def _combinations(
+  grid: Mapping[str, Json], where: str
+) -> list[dict[str, Json]]:
   """Returns the values of all points of a grid, which each method has."""
   values, bounds = _values(grid, where), _bounds(grid, where)
   if 'samples' in grid and not (values or bounds):
@@ -313,7 +315,7 @@ def _combinations(grid: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
   return list({repr(values): values for values in drawn}.values())
 
 
-def _check_different(elements: list[Any], where: str) -> None:
+def _check_different(elements: list[Json], where: str) -> None:
   """Raises a `UserError` if a list names something twice."""
   for i, element in enumerate(elements):
     if element in elements[:i]:
@@ -323,7 +325,7 @@ def _check_different(elements: list[Any], where: str) -> None:
 
 
 def _points(
-  grid: Mapping[str, Any], rows: Mapping[str, Any], where: str
+  grid: Mapping[str, Json], rows: Mapping[str, Json], where: str
 ) -> list[Point]:
   settings = _settings(grid.get('settings', {}), where)
   combinations = _combinations(grid, where)
@@ -355,7 +357,7 @@ def _check_row_name(name: str, where: str) -> None:
     )
 
 
-def _count_points(grids: list[Mapping[str, Any]], source: str) -> int:
+def _count_points(grids: list[Mapping[str, Json]], source: str) -> int:
   """Counts the points of grids, without making them."""
   total = 0
   for number, grid in enumerate(grids, 1):
@@ -365,7 +367,7 @@ def _count_points(grids: list[Mapping[str, Any]], source: str) -> int:
   return total
 
 
-def _halving(table: Mapping[str, Any], source: str) -> Halving | None:
+def _halving(table: Mapping[str, Json], source: str) -> Halving | None:
   if 'halving' not in table:
     return None
   given = _check(table['halving'], _HALVING_KEYS, f'{source}: halving')
@@ -377,7 +379,7 @@ def _halving(table: Mapping[str, Any], source: str) -> Halving | None:
     raise errors.UserError(f'{source}: {error}') from error
 
 
-def parse(table: Mapping[str, Any], source: str) -> GridFile:
+def parse(table: Mapping[str, Json], source: str) -> GridFile:
   """Makes a grid of what a TOML file has.
 
   Args:

@@ -12,11 +12,11 @@ import io
 import json
 import math
 import pathlib
-from typing import Any
 
 import numpy as np
 import tomli_w
 
+from base.aliases import Json
 from experiments.configuration import configs
 from experiments.reporting import folders
 from experiments.reporting import grid_records
@@ -26,7 +26,7 @@ from experiments.sweeps import grid_file
 _PRESET_MARK = '# To run it: --preset=THIS_FILE'
 
 
-def _over_repeats(values: Sequence[Any]) -> tuple[float, float]:
+def _over_repeats(values: Sequence[Json]) -> tuple[float, float]:
   return float(np.mean(values)), float(np.std(values))
 
 
@@ -152,7 +152,7 @@ def diverged(results: Sequence[PointResult]) -> set[str]:
   return {result.point.name for result in results} - others
 
 
-def describe(result: PointResult) -> dict[str, Any]:
+def describe(result: PointResult) -> dict[str, Json]:
   """Writes a point as results.json has it."""
   record = result.records[0]
   pairs = {
@@ -187,7 +187,7 @@ def write(
   writer = csv.DictWriter(table, columns, lineterminator='\n')
   writer.writeheader()
   for result in results:
-    row: dict[str, Any] = {
+    row: dict[str, Json] = {
       'algorithm': result.point.name,
       'repeats': len(result.records),
     }

@@ -5,12 +5,13 @@ from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 import dataclasses
 import math
 import time
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from algorithms import methods
 from base import errors
+from base.aliases import Json
 from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import grid_records
@@ -25,6 +26,8 @@ from personalization.judgement import summaries
 from personalization.rounds import schedules
 from personalization.rounds import training
 from tasks import task as tasks
+
+_T = TypeVar('_T')
 
 # The number of programs of rounds whose batches are kept for the next training
 # with the same seed, and of cohorts whose data are kept.
@@ -125,7 +128,7 @@ def make_jobs(
   Raises:
     UserError: If a run cannot be carried out.
   """
-  loaded: dict[Any, tasks.Task] = {}
+  loaded: dict[Hashable, tasks.Task] = {}
   trainings = collections.defaultdict(list)
   for run in runs:
     config = run.config
@@ -206,7 +209,7 @@ def _means(outcome: outcomes.Outcome, name: str) -> dict[str, float | None]:
   return means
 
 
-def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Any]:
+def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Json]:
   """Makes the record of a run.
 
   Args:
@@ -292,7 +295,7 @@ class _Clock:
 
 def make_details(
   outcome: outcomes.Outcome, rounds: _Clock, cohorts: _Clock
-) -> dict[str, Any]:
+) -> dict[str, Json]:
   """Makes the further entries of a run's record in a detailed grid.
 
   Args:
@@ -383,13 +386,14 @@ class Runner:
   def __init__(self, data_dir: str | None):
     self._data_dir = data_dir
     self._runtime: str | None = None
-    self._kept: dict[str, tuple[Any, Any]] = {}
+    self._kept: dict[str, tuple[Hashable, Any]] = {}
 
-  def _once(self, name: str, key: Any, make: Callable[[], Any]) -> Any:
+  def _once(self, name: str, key: Hashable, make: Callable[[], _T]) -> _T:
     """Makes something, or returns what was last made, if for the same key."""
     if name not in self._kept or self._kept[name][0] != key:
       self._kept[name] = key, make()
-    return self._kept[name][1]
+    kept: _T = self._kept[name][1]
+    return kept
 
   def run(
     self, job: Job, on_progress: Callable[[int], None]

@@ -5,9 +5,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import dataclasses
 import pathlib
 import traceback
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from experiments.command_line import launch
+
+# A part of the work, see `grid_work.Job`, and a part of that with its result:
+# classes that cannot be imported before the flags are read.
+Job: TypeAlias = Any
+Item: TypeAlias = Any
+Result: TypeAlias = Any
+
+
+class Runner(Protocol):
+  """Carries out jobs in a process."""
+
+  def run(
+    self, job: Job, on_progress: Callable[[int], None]
+  ) -> Iterator[tuple[Item, Result]]:
+    """Carries out a job, and yields the results of its parts."""
+
+
+MakeRunner = Callable[[], Runner]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +42,9 @@ class Event:
     ended: Whether the process has ended its work on the job.
   """
 
-  job: Any
-  item: Any = None
-  result: Any = None
+  job: Job
+  item: Item = None
+  result: Result = None
   error: str | None = None
   lost: bool = False
   progress: int | None = None
@@ -34,6 +52,8 @@ class Event:
 
 
 Events = Iterator[Event | None]
+# The fields of an event, but for its job.
+Fields = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +61,7 @@ class Work:
   """The work of a grid, as a launcher gives it to workers.
 
   Attributes:
-    make_runner: Makes a runner, whose method `run(job, on_progress)` carries
-      out a job and yields (item, result).
+    make_runner: Makes a `Runner`.
     everything: Works on the grid as a separate program. It takes the number of
       processes to start on its machine, and returns the exit status.
     log: The path of the files for what workers print. They append their names
@@ -61,7 +80,7 @@ class Queue(Protocol):
   def is_over(self) -> bool:
     """Whether there will be no more jobs."""
 
-  def take(self, last_program: Any) -> Any:
+  def take(self, last_program: str | None) -> Job | None:
     """Gives a job to a worker; None if there is none now.
 
     Args:
@@ -76,9 +95,9 @@ class Worker(Protocol):
     program: The `program` of its last job, if it had one.
   """
 
-  program: Any
+  program: str | None
 
-  def give(self, job: Any) -> None:
+  def give(self, job: Job) -> None:
     """Gives it a job."""
 
 
@@ -154,8 +173,8 @@ class Launcher(Protocol):
 
 
 def run(
-  runner: Any, job: Any, on_progress: Callable[[int], None]
-) -> Iterator[Mapping[str, Any]]:
+  runner: Runner, job: Job, on_progress: Callable[[int], None]
+) -> Iterator[Fields]:
   """Carries out a job with a runner, see `Work.make_runner`.
 
   Yields:

@@ -5,14 +5,13 @@ leases and writes the records. If a machine is lost, another one does its job.
 """
 
 import collections
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 import logging
 import os
 import signal
 import socket
 import sys
 import time
-from typing import Any
 
 import ray
 
@@ -32,7 +31,7 @@ _MOST_LOST = 3
 class _Process:
   """A process of the cluster."""
 
-  def __init__(self, make_runner: Callable[[], Any]):
+  def __init__(self, make_runner: launching.MakeRunner):
     devices.assign(0).restrict()
     self._runner = make_runner()
 
@@ -40,7 +39,7 @@ class _Process:
     """Returns once the process can carry out jobs."""
     return True
 
-  def run(self, job: grid_work.Job) -> Iterator[Mapping[str, Any]]:
+  def run(self, job: grid_work.Job) -> Iterator[launching.Fields]:
     """Carries out a job, see `launching.run`."""
     return launching.run(self._runner, job, lambda _: None)
 
@@ -48,7 +47,7 @@ class _Process:
 class _Worker:
   """A process of the cluster, and the job that it does."""
 
-  def __init__(self, make_runner: Callable[[], Any], resource: str):
+  def __init__(self, make_runner: launching.MakeRunner, resource: str):
     of_ray = {'CPU': 'num_cpus', 'GPU': 'num_gpus'}[resource]
     self._process = (
       ray.remote(_Process).options(**{of_ray: 1}).remote(make_runner)
@@ -56,10 +55,10 @@ class _Worker:
     # The answer to a call, or a generator of answers.
     self.answers = self._process.is_ready.remote()
     self.is_ready = False
-    self.job: Any = None
-    self.program: Any = None
+    self.job: launching.Job = None
+    self.program: str | None = None
 
-  def give(self, job: Any) -> None:
+  def give(self, job: launching.Job) -> None:
     self.job, self.program = job, job.program
     method = self._process.run.options(num_returns='streaming')
     self.answers = method.remote(job)
@@ -86,7 +85,7 @@ class _Worker:
 class _Processes(launching.WorkerPool):
   """As many processes as the cluster has cores or, if it has any, GPUs."""
 
-  def __init__(self, make_runner: Callable[[], Any]):
+  def __init__(self, make_runner: launching.MakeRunner):
     self._make_runner = make_runner
     self._workers: list[_Worker] = []
     self._lost_at_start = 0

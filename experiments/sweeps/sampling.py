@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 import random
-from typing import Any
 
 from base import errors
+from base.aliases import Json
 
 # Digits that a drawn number has.
 _DIGITS = 4
@@ -15,14 +15,16 @@ def _rounded(value: float) -> float:
 
 
 # From a lower bound, an upper bound and a share between 0 and 1 to a value.
-DISTRIBUTIONS: Mapping[str, Callable[[Any, Any, float], float | int]] = {
+DISTRIBUTIONS: Mapping[str, Callable[[float, float, float], float]] = {
   'uniform': lambda low, high, share: _rounded(low + (high - low) * share),
   'log_uniform': lambda low, high, share: _rounded(low * (high / low) ** share),
   'whole': lambda low, high, share: low + int((high - low + 1) * share),
 }
 
 
-def check_bounds(distribution: str, name: str, bounds: Any, where: str) -> None:
+def check_bounds(
+  distribution: str, name: str, bounds: Json, where: str
+) -> None:
   """Raises a `UserError` if values cannot be drawn from between two bounds.
 
   Args:
@@ -51,9 +53,9 @@ def check_bounds(distribution: str, name: str, bounds: Any, where: str) -> None:
 
 def draw(
   number: int,
-  lists: Mapping[str, list[Any]],
-  bounds: Mapping[str, Mapping[str, list[Any]]],
-) -> dict[str, Any]:
+  lists: Mapping[str, list[Json]],
+  bounds: Mapping[str, Mapping[str, list[Json]]],
+) -> dict[str, Json]:
   """Draws the values of a point.
 
   A value depends on the point's number and the setting's name alone, so that

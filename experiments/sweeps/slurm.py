@@ -15,7 +15,6 @@ import shutil
 import signal
 import sys
 import time
-from typing import Any
 
 import submitit
 from submitit.core import utils
@@ -83,7 +82,7 @@ class _SubmittedJobs:
   """
 
   def __init__(
-    self, num_jobs: int, options: Mapping[str, Any], work: launching.Work
+    self, num_jobs: int, options: Mapping[str, str | int], work: launching.Work
   ):
     self._num_jobs = num_jobs
     self._options = options
@@ -139,7 +138,7 @@ class SlurmJobs:
   """
 
   num_jobs: int
-  options: Mapping[str, Any]
+  options: Mapping[str, str | int]
 
   @property
   def num_workers(self) -> int:
@@ -165,7 +164,7 @@ def jobs(num_jobs: int, options: str) -> SlurmJobs:
     UserError: If there are no such options, or no Slurm.
   """
   known = submitit.SlurmExecutor._valid_parameters()
-  named: dict[str, Any] = {}
+  named: dict[str, str | int] = {}
   for option in filter(None, options.split(',')):
     name, _, value = option.partition('=')
     if name not in known:

@@ -3,7 +3,6 @@
 A job that fails, or takes its process with it, stops none of the others.
 """
 
-from collections.abc import Callable
 import contextlib
 import dataclasses
 import multiprocessing.connection
@@ -25,7 +24,7 @@ _WAIT_SECONDS = 0.5
 
 def _work(
   connection: multiprocessing.connection.Connection,
-  make_runner: Callable[[], Any],
+  make_runner: launching.MakeRunner,
   log: pathlib.Path,
   own_devices: devices.Devices,
 ) -> None:
@@ -43,7 +42,9 @@ def _work(
 
 
 def _run_job(
-  connection: multiprocessing.connection.Connection, runner: Any, job: Any
+  connection: multiprocessing.connection.Connection,
+  runner: launching.Runner,
+  job: launching.Job,
 ) -> None:
   last = time.monotonic()
 
@@ -61,15 +62,20 @@ def _run_job(
 class _Worker:
   """A process, once there is a job for it, and the job that it does."""
 
-  def __init__(self, number: int, make_runner: Any, log: pathlib.Path):
+  def __init__(
+    self,
+    number: int,
+    make_runner: launching.MakeRunner,
+    log: pathlib.Path,
+  ):
     self._arguments = make_runner, log, devices.assign(number)
     self._process: multiprocessing.process.BaseProcess | None = None
     self._log = log
     self.connection: Any = None
-    self.job: Any = None
-    self.program: Any = None
+    self.job: launching.Job = None
+    self.program: str | None = None
 
-  def give(self, job: Any) -> None:
+  def give(self, job: launching.Job) -> None:
     # A process may have been killed while it had no job.
     if self._process is not None and not self._process.is_alive():
       self.stop()
@@ -119,7 +125,10 @@ class Processes(launching.WorkerPool):
   """Processes of this machine."""
 
   def __init__(
-    self, num_workers: int, make_runner: Callable[[], Any], log: pathlib.Path
+    self,
+    num_workers: int,
+    make_runner: launching.MakeRunner,
+    log: pathlib.Path,
   ):
     """Prepares processes; each starts when there is a job for it.
 
