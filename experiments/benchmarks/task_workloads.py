@@ -5,7 +5,7 @@ of their examples. The bare loop has the first round's batches in memory. All
 rounds have the same clients, and thus the same amount of work.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 
@@ -26,7 +26,6 @@ from personalization.rounds import schedules
 from personalization.rounds import training
 from tasks import registry
 from tasks import task as tasks
-from tasks.data import batches
 from tasks.data import populations
 from tasks.models import models
 
@@ -41,7 +40,7 @@ _LEARNING_RATE = 0.01
 
 
 def _bare(
-  task: tasks.Task, clients: Sequence[batches.ClientData]
+  task: tasks.Task, clients: Structure
 ) -> tuple[reference_loops.Workload, models.Weights]:
   """Returns the task's workload of some clients, and its initial weights."""
   if task.name == 'emnist':
