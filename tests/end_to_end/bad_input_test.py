@@ -263,7 +263,7 @@ def _finished(tmp_path_factory):
   folder = tmp_path_factory.mktemp('finished') / 'run'
   with flagsaver.flagsaver():
     flags.FLAGS(['run', *_RUN, f'--output_dir={folder}'])
-    assert run.main(['run']) == 0
+    assert run.main() == 0
   return folder
 
 
