@@ -1,6 +1,6 @@
 """Runs the rounds of a training: one by one, or several as one program."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 import math
 import time
 from typing import Protocol, TypeAlias
@@ -199,28 +199,34 @@ def make_runner(
   return _OneByOne(method, schedule, states)
 
 
-def portions(
-  coming: Iterable[tuple[int, _Inputs]], are_short: bool
-) -> Generator[tuple[int, int, _Inputs], None, None]:
-  """Splits rounds that are run at once into portions that do not take long.
+class Pace:
+  """Divides rounds that are run at once into portions that do not take long."""
 
-  Args:
-    coming: Numbers of rounds, and the input of these rounds.
-    are_short: Whether to split them.
+  def __init__(self, is_short: bool):
+    """Makes a pace.
 
-  Yields:
-    The place of a portion's first round, the number of its rounds, and the
-    input that the place refers to.
-  """
-  per_round = math.inf
-  for num_rounds, inputs in coming:
+    Args:
+      is_short: Whether portions take half a second; else nothing is divided.
+    """
+    self._is_short = is_short
+    # It is not known how long the first round takes, which may compile.
+    self._seconds_per_round = math.inf
+
+  def divide(self, num_rounds: int) -> Generator[tuple[int, int], None, None]:
+    """Yields the place of each portion's first round, and its rounds' number.
+
+    The time until the next one is asked for is what the portion has taken.
+
+    Args:
+      num_rounds: The number of rounds.
+    """
     first = 0
     while first < num_rounds:
       portion = num_rounds - first
-      if are_short:
-        # It is not known how long the first one takes, which may compile.
-        portion = min(portion, max(int(_SECONDS_AT_ONCE / per_round), 1))
+      if self._is_short:
+        most = int(_SECONDS_AT_ONCE / self._seconds_per_round)
+        portion = min(portion, max(most, 1))
       start = time.monotonic()
-      yield first, portion, inputs
-      per_round = (time.monotonic() - start) / portion
+      yield first, portion
+      self._seconds_per_round = (time.monotonic() - start) / portion
       first += portion

@@ -5,8 +5,6 @@ import collections
 from collections.abc import (
   Awaitable,
   Callable,
-  Generator,
-  Iterable,
   Mapping,
   Sequence,
 )
@@ -217,9 +215,8 @@ def train(
       saved = _Checkpoints(checkpoint_dir)
       # An exception that is kept would otherwise keep the database locked.
       stack.callback(start.client_states.close)
-    trained = asyncio.run(
-      _train(method, training_settings, schedule, start, saved, callbacks)
-    )
+    loop = _Loop(method, training_settings, schedule, start, saved, callbacks)
+    trained = asyncio.run(loop.run())
     stack.pop_all()
   return trained
 
@@ -297,132 +294,149 @@ def _counts(dropped_clients: int, rounds_without_update: int) -> np.ndarray:
   return np.array([dropped_clients, rounds_without_update], np.int64)
 
 
-def _add_rounds(
-  trained: Trained,
-  server_state: process.State,
-  new: Sequence[_Metrics],
-  most_without_update: int,
-) -> Trained:
-  """Returns a training after further rounds.
+class _Loop:
+  """The loop of a training, whose `run` is called once."""
 
-  Args:
-    trained: The training before them.
-    server_state: The server's state after them.
-    new: The metrics of each of them.
-    most_without_update: The largest number of rounds in vain to count.
-  """
-  dropped, without_update = (
-    trained.dropped_clients,
-    trained.rounds_without_update,
-  )
-  for metrics in new:
-    dropped += int(metrics['dropped_clients'])
-    if without_update < most_without_update:
-      if metrics['num_clients']:
-        without_update = 0
-      elif metrics['dropped_clients']:
-        without_update += 1
-  return dataclasses.replace(
-    trained,
-    round=trained.round + len(new),
-    server_state=server_state,
-    dropped_clients=dropped,
-    rounds_without_update=without_update,
-  )
-
-
-def _stop_at_failure(
-  coming: Iterable[_T], failures: list[errors.UserError]
-) -> Generator[_T, None, None]:
-  """Yields what is to come, up to where the data of a client are at fault.
-
-  Args:
-    coming: What is to come.
-    failures: The list to which that error is added.
-
-  Yields:
-    What comes before it.
-  """
-  try:
-    yield from coming
-  except errors.UserError as error:
-    failures.append(error)
-
-
-async def _train(
-  method: methods.Method,
-  training_settings: schedules.TrainingSettings,
-  schedule: schedules.Schedule,
-  trained: Trained,
-  saved: _Checkpoints | None,
-  callbacks: Callbacks,
-) -> Trained:
-  """Trains, see `train`."""
-  total_rounds = 0
-  if method.trains:
-    total_rounds = schedule.num_rounds(
-      training_settings, method.trainer.num_epochs
-    )
-  most_without_update = max(min(_MOST_ROUNDS_WITHOUT_UPDATE, total_rounds), 1)
-
-  def is_last() -> bool:
-    diverged = trained.rounds_without_update >= most_without_update
-    return diverged or trained.round >= total_rounds
-
-  if saved:
-    trained = await saved.load_latest(trained)
-    callbacks.on_checkpoint(trained.round)
-  if not is_last():
-    runner = round_runners.make_runner(
-      method, training_settings, schedule, trained.client_states
-    )
-    unreleased: list[tuple[int, _Metrics]] = []
-
-    async def save() -> None:
-      # The metrics are released before the checkpoint: a kill in between
-      # repeats rounds, and releasing a round again replaces it.
-      for round_num, metrics in unreleased:
-        for release_manager in callbacks.release_managers:
-          await release_manager.release(metrics, round_num)
-      unreleased.clear()
-      runner.store(trained.round)
-      if saved:
-        await saved.save(trained)
-        callbacks.on_checkpoint(trained.round)
-
-    failures: list[errors.UserError] = []
-    prepared = runner.prepare(trained.round, total_rounds)
-    with contextlib.closing(prefetch.prefetch(prepared)) as coming:
-      in_portions = callbacks.should_stop is not None
-      portions = round_runners.portions(
-        _stop_at_failure(coming, failures), in_portions
+  def __init__(
+    self,
+    method: methods.Method,
+    training_settings: schedules.TrainingSettings,
+    schedule: schedules.Schedule,
+    start: Trained,
+    saved: _Checkpoints | None,
+    callbacks: Callbacks,
+  ):
+    self._method = method
+    self._settings = training_settings
+    self._schedule = schedule
+    self._trained = start
+    self._saved = saved
+    self._callbacks = callbacks
+    self._total_rounds = 0
+    if method.trains:
+      self._total_rounds = schedule.num_rounds(
+        training_settings, method.trainer.num_epochs
       )
-      for first, num_rounds, inputs in portions:
-        server_state, measured = runner.run(
-          trained.server_state, trained.round, first, num_rounds, inputs
+    self._most_without_update = max(
+      min(_MOST_ROUNDS_WITHOUT_UPDATE, self._total_rounds), 1
+    )
+    self._unreleased: list[tuple[int, _Metrics]] = []
+
+  @property
+  def _diverged(self) -> bool:
+    return self._trained.rounds_without_update >= self._most_without_update
+
+  @property
+  def _is_over(self) -> bool:
+    return self._diverged or self._trained.round >= self._total_rounds
+
+  async def run(self) -> Trained:
+    """Trains from the last checkpoint on, see `train`."""
+    if self._saved:
+      self._trained = await self._saved.load_latest(self._trained)
+      self._callbacks.on_checkpoint(self._trained.round)
+    if not self._is_over:
+      await self._run_rounds(
+        round_runners.make_runner(
+          self._method,
+          self._settings,
+          self._schedule,
+          self._trained.client_states,
         )
-        new = [
-          {name: float(np.ravel(value)[i]) for name, value in measured.items()}
-          for i in range(num_rounds)
-        ]
-        numbered = list(enumerate(new, trained.round + 1))
-        unreleased += numbered
-        trained = _add_rounds(trained, server_state, new, most_without_update)
-        if callbacks.evaluate and training_settings.rounds_per_evaluation:
-          if trained.round % training_settings.rounds_per_evaluation == 0:
-            runner.store(trained.round)
-            await callbacks.evaluate(trained)
-        stops = callbacks.should_stop is not None and callbacks.should_stop()
-        ends = stops or is_last()
-        if ends or trained.round % training_settings.rounds_per_checkpoint == 0:
-          await save()
-        for round_num, metrics in numbered:
-          callbacks.on_round(round_num, metrics)
-        if ends:
-          break
-    if failures:
-      if unreleased:
-        await save()  # What was trained before is not lost.
-      raise failures[0]
-  diverged = trained.rounds_without_update >= most_without_update
-  return dataclasses.replace(trained, diverged=diverged)
+      )
+    return dataclasses.replace(self._trained, diverged=self._diverged)
+
+  async def _run_rounds(self, runner: round_runners.RoundRunner) -> None:
+    prepared = runner.prepare(self._trained.round, self._total_rounds)
+    pace = round_runners.Pace(self._callbacks.should_stop is not None)
+    ends = False
+    with contextlib.closing(prefetch.prefetch(prepared)) as coming:
+      while not ends:
+        try:
+          num_rounds, inputs = next(coming)
+        except errors.UserError:  # The data of a client are at fault.
+          if self._unreleased:
+            await self._save(runner)  # What was trained before is not lost.
+          raise
+        for first, portion in pace.divide(num_rounds):
+          server_state, measured = runner.run(
+            self._trained.server_state,
+            self._trained.round,
+            first,
+            portion,
+            inputs,
+          )
+          ends = await self._finish(runner, server_state, measured, portion)
+          if ends:
+            break
+
+  async def _finish(
+    self,
+    runner: round_runners.RoundRunner,
+    server_state: process.State,
+    measured: Mapping[str, np.ndarray],
+    num_rounds: int,
+  ) -> bool:
+    """Counts rounds that were run, and does what is due after them.
+
+    Args:
+      runner: The runner, which has run them.
+      server_state: The server's state after them.
+      measured: Their metrics, by name.
+      num_rounds: Their number.
+
+    Returns:
+      Whether the training ends.
+    """
+    new = [
+      {name: float(np.ravel(value)[i]) for name, value in measured.items()}
+      for i in range(num_rounds)
+    ]
+    numbered = list(enumerate(new, self._trained.round + 1))
+    self._unreleased += numbered
+    self._count(server_state, new)
+    done, callbacks = self._trained.round, self._callbacks
+    every = self._settings.rounds_per_evaluation
+    if callbacks.evaluate and every and done % every == 0:
+      runner.store(done)
+      await callbacks.evaluate(self._trained)
+    stops = callbacks.should_stop is not None and callbacks.should_stop()
+    ends = stops or self._is_over
+    if ends or done % self._settings.rounds_per_checkpoint == 0:
+      await self._save(runner)
+    for round_num, metrics in numbered:
+      callbacks.on_round(round_num, metrics)
+    return ends
+
+  def _count(
+    self, server_state: process.State, new: Sequence[_Metrics]
+  ) -> None:
+    """Adds rounds, by the server's state after them and each one's metrics."""
+    dropped = self._trained.dropped_clients
+    without_update = self._trained.rounds_without_update
+    for metrics in new:
+      dropped += int(metrics['dropped_clients'])
+      if without_update < self._most_without_update:
+        if metrics['num_clients']:
+          without_update = 0
+        elif metrics['dropped_clients']:
+          without_update += 1
+    self._trained = dataclasses.replace(
+      self._trained,
+      round=self._trained.round + len(new),
+      server_state=server_state,
+      dropped_clients=dropped,
+      rounds_without_update=without_update,
+    )
+
+  async def _save(self, runner: round_runners.RoundRunner) -> None:
+    # The metrics are released before the checkpoint: a kill in between repeats
+    # rounds, and releasing a round again replaces it.
+    for round_num, metrics in self._unreleased:
+      for release_manager in self._callbacks.release_managers:
+        await release_manager.release(metrics, round_num)
+    self._unreleased.clear()
+    runner.store(self._trained.round)
+    if self._saved:
+      await self._saved.save(self._trained)
+      self._callbacks.on_checkpoint(self._trained.round)
