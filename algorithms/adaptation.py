@@ -24,6 +24,7 @@ from algorithms import candidates
 from algorithms import client_work
 from algorithms import optimizers
 from algorithms import personalizers
+from algorithms import registry
 from algorithms import trainers
 from base import settings
 from base import words
@@ -185,3 +186,17 @@ class Adaptation(FewExamples):
       steps=tf.constant(self.settings.adaptation_updates),
     )
     return contexts.put(weights, learner.weights)
+
+
+registry.register_personalizer(
+  'adaptation',
+  Adaptation,
+  title='adaptation',
+  paper='Silva et al. 2022',
+  does=(
+    'takes adaptation_updates steps on the first adaptation_examples examples;'
+    ' each of these numbers is a candidate, and so are no step, and the'
+    ' pretrained model without what was trained'
+  ),
+  small={'adaptation_updates': 3, 'adaptation_examples': (1, 0)},
+)

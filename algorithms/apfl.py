@@ -34,6 +34,7 @@ import tensorflow as tf
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import personal_models
+from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
 from base import settings
@@ -163,3 +164,18 @@ class Apfl(personal_models.PersonalModels):
     alpha = self._alpha(client.state)
     mixed = mix(alpha, self.personal(message, client.state), message)
     return trainers.Start(mixed, shared=message, measured={'alpha': alpha})
+
+
+registry.register_trainer(
+  'apfl',
+  Apfl,
+  title='APFL',
+  paper='Deng et al. 2020',
+  does=(
+    'a global model, and a personal one for each client that is mixed with it;'
+    " the personal model's share, mixture, is fixed, or adapted by each client"
+  ),
+  sends='the update of the global model',
+  keeps='its personal model, and the share of it',
+  small={'mixture_learning_rate': 0.1},
+)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from algorithms import candidates
 from algorithms import client_work
 from algorithms import personalizers
+from algorithms import registry
 from algorithms import trainers
 from base import settings
 from tasks.data import batches
@@ -52,3 +53,11 @@ class AsTrained(personalizers.Personalizer):
       if weights
     ]
     return tf.nest.map_structure(lambda *of_each: tf.stack(of_each), *metrics)
+
+
+registry.register_personalizer(
+  'as_trained',
+  AsTrained,
+  title='as trained',
+  does='nothing; the client uses the model that training gave it',
+)

@@ -29,9 +29,11 @@ import tensorflow as tf
 
 from algorithms import candidates
 from algorithms import client_work
+from algorithms import example_uses
 from algorithms import fedavg
 from algorithms import personal_models
 from algorithms import personalizers
+from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
 from base import settings
@@ -130,6 +132,10 @@ class DittoPersonalizer(personalizers.Personalizer):
   def gradient_passes(self, size: int, batch_size: int) -> float:
     return self.settings.personal_epochs
 
+  def example_uses(self) -> example_uses.Uses:
+    walk = example_uses.Walk(self.settings.personal_epochs)
+    return example_uses.Uses((walk,))
+
   def personalize(
     self,
     start: trainers.Start,
@@ -145,3 +151,28 @@ class DittoPersonalizer(personalizers.Personalizer):
       self.settings.personal_epochs,
     )
     return client_work.put_first(of_global, of_personal)
+
+
+registry.register_trainer(
+  'ditto',
+  Ditto,
+  title='Ditto',
+  paper='Li et al. 2021',
+  does=(
+    'a global model, and a personal one for each client that is pulled to it'
+  ),
+  sends='the update of the global model',
+  keeps='its personal model',
+  personalizer='ditto',
+)
+registry.register_personalizer(
+  'ditto',
+  DittoPersonalizer,
+  title='Ditto',
+  paper='Li et al. 2021',
+  does=(
+    "takes Ditto's own steps on the personal model; the global model is the"
+    ' baseline'
+  ),
+  small={'personal_epochs': 2},
+)

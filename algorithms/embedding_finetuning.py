@@ -15,6 +15,7 @@ from algorithms import candidates
 from algorithms import client_work
 from algorithms import fedembed
 from algorithms import personalizers
+from algorithms import registry
 from algorithms import trainers
 from base import errors
 from base import settings
@@ -113,3 +114,17 @@ class EmbeddingFinetuning(personalizers.Personalizer):
       trainer.model, start.shared, evaluation
     )
     return client_work.put_first(of_global, metrics)
+
+
+registry.register_personalizer(
+  'embedding_finetuning',
+  EmbeddingFinetuning,
+  title='fine-tuned embedding',
+  paper='Silva et al. 2022',
+  does=(
+    "takes steps of FedEmbed on the client's embedding alone, and on its own"
+    ' head if it keeps one; 0 to embedding_epochs are candidates, and the'
+    ' global head is the baseline'
+  ),
+  small={'embedding_epochs': 2},
+)

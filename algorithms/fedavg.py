@@ -21,6 +21,7 @@ import tensorflow as tf
 from algorithms import aggregation
 from algorithms import client_work
 from algorithms import optimizers
+from algorithms import registry
 from algorithms import trainers
 from base import settings
 from tasks import task
@@ -187,3 +188,35 @@ class FedAvg(trainers.Trainer):
       optimizers.Learner(server.model, server.optimizer), aggregate['model']
     )
     return FedAvgState(learner.weights, learner.slots)
+
+
+registry.register_trainer(
+  'fedavg',
+  FedAvg,
+  title='FedAvg',
+  paper='McMahan et al. 2017',
+  does='one global model',
+  sends='the update of the model',
+)
+registry.register_trainer(
+  'fedavgm',
+  FedAvg,
+  title='FedAvgM',
+  paper='Hsu et al. 2019',
+  does=(
+    'one global model; the server has momentum. Steps are 1 / (1 - momentum)'
+    ' times those of FedAvg, as in TFF; server_optimizer=damped_momentum is'
+    " Motley's, whose steps are a tenth of these"
+  ),
+  sends='the update of the model',
+  defaults={'server_optimizer': 'momentum', 'server_learning_rate': 0.1},
+)
+registry.register_trainer(
+  'fedadam',
+  FedAvg,
+  title='FedAdam',
+  paper='Reddi et al. 2021',
+  does='one global model; the server steps by Adam',
+  sends='the update of the model',
+  defaults={'server_optimizer': 'adam', 'server_learning_rate': 0.03},
+)

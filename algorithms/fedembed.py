@@ -55,6 +55,7 @@ from algorithms import client_work
 from algorithms import fedavg
 from algorithms import optimizers
 from algorithms import personal_models
+from algorithms import registry
 from algorithms import trainers
 from base import errors
 from base import settings
@@ -68,8 +69,32 @@ _GAMMA = ('gamma_kernel', 'gamma_bias')
 
 @dataclasses.dataclass(frozen=True)
 class FedEmbedSettings(fedavg.FedAvgSettings):
-  """The settings of FedAvg for the shared weights, and of the embeddings."""
+  """The settings of FedAvg for the shared weights, and of the embeddings.
 
+  The optimizers are those of the paper.
+  """
+
+  client_learning_rate: float = settings.redefine(
+    fedavg.FedAvgSettings, 'client_learning_rate', 0.001
+  )
+  client_optimizer: str = settings.redefine(
+    fedavg.FedAvgSettings, 'client_optimizer', 'adam'
+  )
+  client_epsilon: float = settings.redefine(
+    fedavg.FedAvgSettings, 'client_epsilon', 1e-08
+  )
+  server_optimizer: str = settings.redefine(
+    fedavg.FedAvgSettings, 'server_optimizer', 'adam'
+  )
+  server_beta_2: float = settings.redefine(
+    fedavg.FedAvgSettings, 'server_beta_2', 0.999
+  )
+  server_epsilon: float = settings.redefine(
+    fedavg.FedAvgSettings, 'server_epsilon', 1e-08
+  )
+  client_weighting: str = settings.redefine(
+    fedavg.FedAvgSettings, 'client_weighting', 'uniform'
+  )
   num_groups: int = settings.field(
     0,
     "K, the number of heads; 0 for the number of the task's groups.",
@@ -211,6 +236,10 @@ class FedEmbed(fedavg.FedAvg):
         f'num_groups is {self.num_heads}, but there are {known} types, each of'
         f' which has a head. Set num_groups={known}.'
       )
+
+  @property
+  def why_examples_not_private(self) -> str | None:
+    return 'the gradients of the losses of fedembed are not clipped by example'
 
   @property
   def shared_name(self) -> str | None:
@@ -650,3 +679,43 @@ class OneHeadFedEmbed(FedEmbed):
   def head_of(self, clusters: Any, e: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
     del clusters, e, k
     return tf.constant(0)
+
+
+registry.register_trainer(
+  'fedembed_type',
+  TypeFedEmbed,
+  title='FedEmbed (Type)',
+  paper='Silva et al. 2022',
+  does=(
+    'an encoder with several heads, and an embedding for each client, whose'
+    ' head is that of the type that it likes'
+  ),
+  sends=(
+    'the update of the encoder and of all heads, with zeros for the heads that'
+    ' it does not use'
+  ),
+  keeps='its embedding',
+)
+registry.register_trainer(
+  'fedembed_personal',
+  PersonalFedEmbed,
+  title='FedEmbed (Personal)',
+  paper='Silva et al. 2022',
+  does='as fedembed_type, with a head of its own for each client',
+  sends='the update of the encoder and the shared heads',
+  keeps='its embedding and head',
+)
+registry.register_trainer(
+  'global_plus',
+  OneHeadFedEmbed,
+  title='Global+',
+  paper='Silva et al. 2022',
+  does='one global model by FedAvg, and an embedding for each client',
+  sends='the update of the encoder and of the head',
+  keeps='its embedding',
+  defaults={
+    'embedding_loss': 'own',
+    'type_loss': False,
+    'global_loss': False,
+  },
+)

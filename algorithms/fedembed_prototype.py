@@ -32,6 +32,7 @@ from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedembed
 from algorithms import optimizers
+from algorithms import registry
 from algorithms import trainers
 from base import settings
 from tasks.models import models
@@ -158,3 +159,21 @@ class PrototypeFedEmbed(fedembed.FedEmbed):
     rows, present = aggregate['prototypes']
     clusters = tf.where(present[:, tf.newaxis] > 0, rows, server.clusters)
     return after._replace(clusters=clusters)
+
+
+registry.register_trainer(
+  'fedembed_prototype',
+  PrototypeFedEmbed,
+  title='FedEmbed (Prototype)',
+  paper='Silva et al. 2022',
+  does=(
+    'as fedembed_type, with the head of the prototype nearest to the'
+    " client's embedding"
+  ),
+  sends=(
+    'the update of the encoder and of all heads, with zeros for the heads that'
+    ' it does not use. Its prototypical users send their embeddings, unless'
+    ' moving_prototypes is false'
+  ),
+  keeps='its embedding',
+)

@@ -36,6 +36,7 @@ import tree
 from algorithms import aggregation
 from algorithms import fedembed
 from algorithms import personal_models
+from algorithms import registry
 from algorithms import trainers
 from base import settings
 from tasks.models import models
@@ -237,3 +238,20 @@ class SomFedEmbed(fedembed.FedEmbed):
       tree.map_structure_with_path(renumber, after.optimizer),
       Maps(maps.next_w, self.moved(maps, aggregate), maps.round + 1),
     )
+
+
+registry.register_trainer(
+  'fedembed_som',
+  SomFedEmbed,
+  title='FedEmbed (SOM)',
+  paper='Silva et al. 2022',
+  does=(
+    'as fedembed_type, with the head of the nearest node of a self-organizing'
+    ' map'
+  ),
+  sends=(
+    'the update of the encoder and of all heads, with zeros for the heads that'
+    ' it does not use, and what moves the map'
+  ),
+  keeps='its embedding',
+)

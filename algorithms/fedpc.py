@@ -38,6 +38,7 @@ from algorithms import client_work
 from algorithms import fedavg
 from algorithms import fedprox
 from algorithms import personal_models
+from algorithms import registry
 from algorithms import split
 from algorithms import trainers
 from base import settings
@@ -47,8 +48,23 @@ from tasks.models import models
 
 @dataclasses.dataclass(frozen=True)
 class PromptSettings(split.SplitSettings, fedprox.FedProxSettings):
-  """The settings of FedProx, for shared weights, and the parts clients keep."""
+  """The settings of FedProx, for shared weights, and the parts clients keep.
 
+  The clients' optimizer is that of the paper, whose server averages.
+  """
+
+  client_optimizer: str = settings.redefine(
+    fedavg.FedAvgSettings, 'client_optimizer', 'adam'
+  )
+  client_learning_rate: float = settings.redefine(
+    fedavg.FedAvgSettings, 'client_learning_rate', 0.001
+  )
+  client_epsilon: float = settings.redefine(
+    fedavg.FedAvgSettings, 'client_epsilon', 1e-08
+  )
+  client_weighting: str = settings.redefine(
+    fedavg.FedAvgSettings, 'client_weighting', 'uniform'
+  )
   personal_parts: tuple[str, ...] = settings.field(
     (models.CLIENT,), 'The parts of the model that each client keeps.'
   )
@@ -166,3 +182,23 @@ class FedPc(Prompts):
       )
       psi = client_work.choose(client.state.rounds > 0, psi, new)
     return trainers.Start(client_work.merge(message, psi))
+
+
+registry.register_trainer(
+  'fedpc',
+  FedPc,
+  title='FedPC',
+  paper='Silva et al. 2022',
+  does=(
+    'shared vectors of contexts, and a vector for each client, trained'
+    ' together in a round; they make the prompts of a frozen GPT-2. With any'
+    ' other model: the shared weights, and the parts that clients keep, which'
+    ' start at random'
+  ),
+  sends=(
+    'the update of the vectors of contexts; with average_personal also its own'
+    ' vector, for the mean that new clients start at'
+  ),
+  keeps='its vector',
+  personalizer='adaptation',
+)

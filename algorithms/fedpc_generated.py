@@ -34,6 +34,7 @@ import tensorflow as tf
 from algorithms import adaptation
 from algorithms import client_work
 from algorithms import fedpc
+from algorithms import registry
 from algorithms import trainers
 from base import errors
 from base import settings
@@ -60,6 +61,10 @@ class FedPcGenerated(fedpc.Prompts):
         'personal_parts',
       )
     super().__post_init__()
+
+  @property
+  def why_examples_not_private(self) -> str | None:
+    return 'fedpc_generated makes vectors of the words themselves'
 
   @property
   def used_names(self) -> tuple[str, ...]:
@@ -147,3 +152,30 @@ class FedPcGeneratedPersonalizer(adaptation.FewExamples):
       data, lambda psi, *batch: self.trainer.generate(weights, psi, *batch), psi
     )
     return client_work.merge(weights, after)
+
+
+registry.register_trainer(
+  'fedpc_generated',
+  FedPcGenerated,
+  title='FedPC (Generated)',
+  paper='Silva et al. 2022',
+  does=(
+    'two networks that generate the prompts of a frozen GPT-2 from the words,'
+    " and with them each client's vector, without gradients"
+  ),
+  sends='the update of the two networks that generate prompts',
+  keeps='its vector',
+  personalizer='fedpc_generated',
+)
+registry.register_personalizer(
+  'fedpc_generated',
+  FedPcGeneratedPersonalizer,
+  title='generated',
+  paper='Silva et al. 2022',
+  does=(
+    'passes once over the first adaptation_examples examples to generate the'
+    " client's vector; each of these numbers is a candidate, and so is the"
+    ' pretrained model'
+  ),
+  small={'adaptation_examples': (1, 0)},
+)

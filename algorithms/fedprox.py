@@ -20,6 +20,7 @@ import dataclasses
 
 from algorithms import client_work
 from algorithms import fedavg
+from algorithms import registry
 from algorithms import trainers
 from base import settings
 from tasks.models import models
@@ -47,3 +48,16 @@ class FedProx(fedavg.FedAvg):
   ) -> trainers.ClientResult:
     pull = client_work.pull(message, self.settings.proximal)
     return self.result(message, *self.descend(message, client, pull), client)
+
+
+registry.register_trainer(
+  'fedprox',
+  FedProx,
+  title='FedProx',
+  paper='Li et al. 2020',
+  does=(
+    "one global model; in a round, a client's model is pulled to the one it"
+    ' received'
+  ),
+  sends='the update of the model',
+)

@@ -15,8 +15,10 @@ import tensorflow as tf
 
 from algorithms import candidates
 from algorithms import client_work
+from algorithms import example_uses
 from algorithms import optimizers
 from algorithms import personalizers
+from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
 from base import settings
@@ -105,11 +107,19 @@ class Finetuning(personalizers.Personalizer):
       return 0
     return self.settings.finetuning_epochs
 
-  def gradient_passes(self, size: int, batch_size: int) -> float:
-    curves = len(self.settings.finetuning_layers) * len(
+  @property
+  def _num_curves(self) -> int:
+    return len(self.settings.finetuning_layers) * len(
       self.settings.finetuning_learning_rates
     )
-    return curves * self.settings.finetuning_epochs
+
+  def gradient_passes(self, size: int, batch_size: int) -> float:
+    return self._num_curves * self.settings.finetuning_epochs
+
+  def example_uses(self) -> example_uses.Uses:
+    epochs = self.settings.finetuning_epochs
+    walk = example_uses.Walk(epochs, gradients=self._num_curves)
+    return example_uses.Uses((walk,))
 
   def personalize(
     self,
@@ -177,3 +187,25 @@ class Finetuning(personalizers.Personalizer):
       epochs,
       num_epochs // every,
     )
+
+
+registry.register_personalizer(
+  'finetuning',
+  Finetuning,
+  title='fine-tuning',
+  paper='Motley',
+  does=(
+    'takes steps from the trained model: all combinations of learning rates,'
+    ' layers (all, last) and epochs are candidates'
+  ),
+  trainer='fedavg',
+  small={'finetuning_epochs': 2},
+)
+registry.register_personalizer(
+  'head_finetuning',
+  Finetuning,
+  title='fine-tuned head',
+  does='the same as finetuning, of the head alone',
+  defaults={'finetuning_layers': ('last',)},
+  small={'finetuning_epochs': 2},
+)

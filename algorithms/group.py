@@ -32,6 +32,7 @@ from algorithms import clusters
 from algorithms import fedavg
 from algorithms import hypcluster
 from algorithms import optimizers
+from algorithms import registry
 from algorithms import trainers
 from base import settings
 from tasks import task
@@ -119,6 +120,13 @@ class Group(clusters.ClusterTrainer):
     )
 
   @property
+  def why_examples_not_private(self) -> str | None:
+    return (
+      'group trains a global model, and then goes on within groups that may be'
+      ' found from the data of silos'
+    )
+
+  @property
   def why_not_private(self) -> str | None:
     if self.settings.groups == 'column':
       return None
@@ -162,3 +170,22 @@ class Group(clusters.ClusterTrainer):
   def cluster_of(self, w: models.Weights, client: trainers.Client) -> tf.Tensor:
     del w
     return client.attributes[task.GROUP]
+
+
+registry.register_trainer(
+  'group',
+  Group,
+  title='Group',
+  paper='Liu et al. 2022',
+  does=(
+    'a model for each known group of clients, which starts from the global'
+    ' model of fedadam'
+  ),
+  sends=(
+    "the update of its group's model, with zeros for the others, and which one"
+    ' it is. The global training before is as private and is accounted for; a'
+    ' client is in one group'
+  ),
+  defaults={'server_optimizer': 'adam', 'server_learning_rate': 0.03},
+  small={'group_epochs': 2},
+)

@@ -24,7 +24,9 @@ import tensorflow as tf
 
 from algorithms import client_work
 from algorithms import clusters
+from algorithms import example_uses
 from algorithms import fedavg
+from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
 from base import settings
@@ -77,6 +79,16 @@ class HypCluster(clusters.ClusterTrainer):
   def start_passes(self) -> trainers.Passes:
     return trainers.Passes(losses=self.num_models)
 
+  def example_uses(self, rounds: int) -> example_uses.Uses:
+    warm = int(min(rounds, math.ceil(self.settings.warmstart_rounds)))
+    walks = (
+      example_uses.Walk(warm, gradients=self.num_models),
+      example_uses.Walk(rounds - warm),
+    )
+    # The choices of the warm start are sent, though they make no difference.
+    # After the last round, each client chooses the model that it keeps.
+    return example_uses.Uses(walks, choices=rounds + 1)
+
   def cluster_of(self, w: models.Weights, client: trainers.Client) -> tf.Tensor:
     """Returns argmin_j F(w_j) on a client's data; the first on a tie."""
 
@@ -98,3 +110,31 @@ class HypCluster(clusters.ClusterTrainer):
     losses = tf.where(tf.math.is_finite(losses), losses, losses.dtype.max)
     losses = private_steps.with_noise_of_choice(self.model, losses)
     return tf.argmin(losses, output_type=tf.int32)
+
+
+registry.register_trainer(
+  'hypcluster',
+  HypCluster,
+  title='HypCluster',
+  paper='Mansour et al. 2020, Ghosh et al. 2020',
+  does=(
+    'a model for each cluster, of which each client picks the one with the'
+    ' lowest loss; also known as IFCA'
+  ),
+  sends=(
+    'the update of one of k models, with zeros for the others, and which one'
+    ' it is; in a warm start, the updates of all k. With privacy, a cluster'
+    ' stays as it is if it seems to have fewer clients than two deviations of'
+    ' the noise on their number'
+  ),
+  small={'warmstart_rounds': 1.0},
+)
+registry.register_trainer(
+  'ensemble',
+  HypCluster,
+  title='Ensemble',
+  paper='Motley',
+  does='the models of HypCluster, each of them by FedAvg in all rounds',
+  sends='the updates of all k models, and a choice that is not used',
+  defaults={'warmstart_rounds': 1000000000.0},
+)

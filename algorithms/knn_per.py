@@ -31,6 +31,7 @@ import tensorflow as tf
 from algorithms import candidates
 from algorithms import client_work
 from algorithms import personalizers
+from algorithms import registry
 from algorithms import trainers
 from base import settings
 from tasks.data import batches
@@ -224,6 +225,13 @@ class KnnPer(personalizers.Personalizer):
     )
 
   @property
+  def why_examples_not_private(self) -> str | None:
+    return (
+      'knn_per predicts with the examples themselves, so that no noise hides'
+      ' them'
+    )
+
+  @property
   def baseline(self) -> int | None:
     coefficients = self.settings.coefficients
     return coefficients.index(0.0) if 0.0 in coefficients else None
@@ -269,3 +277,18 @@ class KnnPer(personalizers.Personalizer):
       (name, client_work.sum_over_batches(data, measure))
       for name, data in evaluation.items()
     )
+
+
+registry.register_personalizer(
+  'knn_per',
+  KnnPer,
+  title='kNN',
+  paper='Marfoq et al. 2022',
+  does=(
+    "mixes the model with the nearest neighbors among the client's own"
+    ' examples; the mixing coefficients are candidates'
+  ),
+  trainer='fedavg',
+  method_title='kNN-Per',
+  small={'coefficients': (0.0, 0.5)},
+)

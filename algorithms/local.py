@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from algorithms import aggregation
+from algorithms import registry
 from algorithms import trainers
 from base import settings
 from tasks.models import models
@@ -51,3 +52,14 @@ class Local(trainers.Trainer):
   ) -> LocalState:
     del aggregate, sums
     return server
+
+
+registry.register_trainer(
+  'local',
+  Local,
+  title='Local',
+  does='nothing: there are no rounds',
+  sends='nothing',
+  keeps='its model',
+  personalizer='finetuning',
+)

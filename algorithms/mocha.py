@@ -36,6 +36,7 @@ from algorithms import aggregation
 from algorithms import client_work
 from algorithms import jacobi
 from algorithms import optimizers
+from algorithms import registry
 from algorithms import trainers
 from base import errors
 from base import settings
@@ -258,3 +259,16 @@ class Mocha(trainers.Trainer):
   ) -> trainers.Start:
     w_k = tf.gather(message.models, client.state['row'])
     return trainers.Start(self._weights(w_k))
+
+
+registry.register_trainer(
+  'mocha',
+  Mocha,
+  title='MOCHA',
+  paper='Smith et al. 2017',
+  does=(
+    'a model for each client, and how the clients are related (multi-task'
+    ' learning in its primal form; cross-silo only)'
+  ),
+  sends='the update of its own model',
+)

@@ -27,6 +27,7 @@ import dataclasses
 from algorithms import client_work
 from algorithms import fedavg
 from algorithms import personal_models
+from algorithms import registry
 from algorithms import trainers
 from base import settings
 from tasks.models import models
@@ -36,6 +37,9 @@ from tasks.models import models
 class MrMtlSettings(fedavg.FedAvgSettings):
   """The settings of FedAvg, and the pull."""
 
+  client_weighting: str = settings.redefine(
+    fedavg.FedAvgSettings, 'client_weighting', 'uniform'
+  )
   regularization: float = settings.field(
     0.1, 'lambda, how strongly models are pulled to their mean.', minimum=0
   )
@@ -59,3 +63,14 @@ class MrMtl(personal_models.PersonalModels):
       client_work.pull(w_bar, self.settings.regularization),
     )
     return self.result(before, w_k, loss, state.after(w_k, shared), client)
+
+
+registry.register_trainer(
+  'mr_mtl',
+  MrMtl,
+  title='MR-MTL',
+  paper='Liu et al. 2022',
+  does='a model for each client, pulled to the mean of all',
+  sends='the update of its personal model, for the mean of all',
+  keeps='its personal model',
+)

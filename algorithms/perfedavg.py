@@ -33,9 +33,12 @@ import tensorflow as tf
 
 from algorithms import aggregation
 from algorithms import client_work
+from algorithms import example_uses
 from algorithms import fedavg
+from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
+from base import errors
 from base import settings
 from tasks.models import models
 
@@ -44,6 +47,9 @@ from tasks.models import models
 class PerFedAvgSettings(fedavg.FedAvgSettings):
   """The settings of PerFedAvg."""
 
+  client_weighting: str = settings.redefine(
+    fedavg.FedAvgSettings, 'client_weighting', 'uniform'
+  )
   inner_rate: float = settings.field(
     0.01, 'alpha, the rate of the step that personalizes.', minimum=0
   )
@@ -117,6 +123,16 @@ class PerFedAvg(fedavg.FedAvg):
   def start_passes(self) -> trainers.Passes:
     return trainers.Passes(gradients=1)
 
+  def example_uses(self, rounds: int) -> example_uses.Uses:
+    if self.settings.form != 'first_order':
+      raise errors.UserError(
+        "An example's share of the product of a Hessian and a gradient cannot"
+        ' be clipped. Set form=first_order.'
+      )
+    # A batch is D of its own step, and D' of the step before. With
+    # separate_batches it is both only in a silo of one batch.
+    return example_uses.Uses((example_uses.Walk(rounds, gradients=2),))
+
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
@@ -171,3 +187,16 @@ class PerFedAvg(fedavg.FedAvg):
       lambda slope: tf.math.divide_no_nan(slope, size), slopes
     )
     return trainers.Start(self._descend(message, slopes), shared=message)
+
+
+registry.register_trainer(
+  'perfedavg',
+  PerFedAvg,
+  title='Per-FedAvg',
+  paper='Fallah et al. 2020',
+  does=(
+    'a global model that one step personalizes well; form=hessian_vector for'
+    ' the full gradient'
+  ),
+  sends='the update of the model',
+)

@@ -14,8 +14,10 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from algorithms import candidates
+from algorithms import example_uses
 from algorithms import runtime_inputs
 from algorithms import trainers
+from base import errors
 from base import settings
 from tasks.data import batches
 
@@ -72,6 +74,29 @@ class Personalizer(abc.ABC):
     """
     del size, batch_size
     return 0.0
+
+  @property
+  def why_examples_not_private(self) -> str | None:
+    """The reason why noise within clients cannot hide an example.
+
+    None if it can.
+    """
+    return None
+
+  def example_uses(self) -> example_uses.Uses:
+    """Counts how it uses the examples of a client that protects them.
+
+    By default, it uses them only by the trainer's `start`.
+
+    Raises:
+      UserError: If they cannot be protected.
+    """
+    if self.gradient_passes(1, 1):
+      raise errors.UserError(
+        f'How often {type(self).__name__} uses the examples of a silo is not'
+        ' known, so that they cannot be protected.'
+      )
+    return example_uses.Uses()
 
   def passes(self, size: int, batch_size: int) -> trainers.Passes:
     """Counts the passes of `gradient_passes` and of the trainer's `start`."""

@@ -31,6 +31,7 @@ from algorithms import clusters
 from algorithms import fedavg
 from algorithms import optimizers
 from algorithms import personal_models
+from algorithms import registry
 from algorithms import trainers
 from base import settings
 from tasks.models import models
@@ -42,6 +43,9 @@ class PFedKmSettings(
 ):
   """The settings of FedAvg, and of the clusters."""
 
+  client_weighting: str = settings.redefine(
+    fedavg.FedAvgSettings, 'client_weighting', 'uniform'
+  )
   num_groups: int = settings.field(
     0,
     "K, the number of clusters; 0 for the number of the task's groups.",
@@ -111,6 +115,13 @@ class PFedKm(fedavg.FedAvg):
   @property
   def why_not_private(self) -> str | None:
     return 'its clients are clustered by their exact updates'
+
+  @property
+  def why_examples_not_private(self) -> str | None:
+    return (
+      'the steps by which pfedkm finds the cluster of an evaluated silo are not'
+      ' counted'
+    )
 
   @property
   def _clusters(self) -> range:
@@ -244,3 +255,17 @@ class PFedKm(fedavg.FedAvg):
     return trainers.Start(
       type(w)((name, w[name]) for name in names), measured={'cluster': k}
     )
+
+
+registry.register_trainer(
+  'pfedkm',
+  PFedKm,
+  title='pFedKM',
+  paper='Tang et al. 2021',
+  does=(
+    'an encoder, and a head for each cluster that k-means finds in the'
+    " clients' updates"
+  ),
+  sends="the update of the encoder and of its cluster's head",
+  keeps='its cluster',
+)

@@ -37,6 +37,7 @@ from algorithms import client_work
 from algorithms import fedavg
 from algorithms import optimizers
 from algorithms import personal_models
+from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
 from base import errors
@@ -49,6 +50,9 @@ from tasks.models import models
 class PFedMeSettings(fedavg.FedAvgSettings):
   """The settings of pFedMe; the defaults are the authors' for MNIST."""
 
+  client_weighting: str = settings.redefine(
+    fedavg.FedAvgSettings, 'client_weighting', 'uniform'
+  )
   proximal: float = settings.field(
     15.0, 'lambda, how strongly theta is pulled to w_i.', minimum=0
   )
@@ -241,3 +245,18 @@ class PFedMe(fedavg.FedAvg):
     if state:
       personal = client_work.choose(state.rounds > 0, state.personal, personal)
     return trainers.Start(self._together(message, personal), shared=message)
+
+
+registry.register_trainer(
+  'pfedme',
+  PFedMe,
+  title='pFedMe',
+  paper='Dinh et al. 2020',
+  does=(
+    "a global model near which each client's personal model is a minimum of"
+    ' its loss; with proximal_parts=head, only heads are personal, and the'
+    ' encoder is trained as by FedAvg'
+  ),
+  sends='the update of the model',
+  keeps='its personal model, with a personal_model that is not new',
+)

@@ -3,9 +3,9 @@
 A method is named by a trainer and a personalizer, such as
 `hypcluster+finetuning`. Some pairs have short names.
 
-Nothing heavy is imported before a method is built, so that names can be listed,
-and wrong ones refused, without the seconds that TensorFlow Federated takes to
-import.
+The module of a trainer, or of a personalizer, registers it with all that
+listings, tables, figures and tests need to know, see `base.registrations`.
+Nothing heavy is imported before a method is built.
 """
 
 from __future__ import annotations
@@ -14,30 +14,45 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import importlib
+import pathlib
 import typing
 from typing import TYPE_CHECKING, Any
 
 from base import errors
+from base import registrations
 from base import settings
 
 if TYPE_CHECKING:
   from algorithms import aggregation
   from algorithms import methods
   from algorithms import personalizers
+  from algorithms import trainers
   from tasks.models import models
 
+# The personalizer that a trainer's name stands for, if it names no other.
+_AS_TRAINED = 'as_trained'
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-  """A trainer or a personalizer.
+  """A trainer or a personalizer, as its module registers it.
 
   Attributes:
     path: Its module and its class, which names the class of its settings.
+    title: Its name as papers write it.
+    does: What it trains, or does with a client's personalization set.
+    paper: The paper that it is from, as authors and year.
     defaults: The settings whose default is not that of their class.
+    small: Settings with which it is quick to run in tests, and does all that it
+      can do.
   """
 
   path: str
+  title: str
+  does: str
+  paper: str = ''
   defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  small: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def load(self) -> Any:
     """Returns the class."""
@@ -49,117 +64,123 @@ class Entry:
     return typing.get_type_hints(self.load())['settings']
 
 
-# The optimizers of FedEmbed's paper.
-_FEDEMBED = {
-  'client_learning_rate': 0.001,
-  'client_optimizer': 'adam',
-  'client_epsilon': 1e-8,
-  'server_optimizer': 'adam',
-  'server_beta_2': 0.999,
-  'server_epsilon': 1e-8,
-  'client_weighting': 'uniform',
-}
-# The optimizers of FedPC's paper, whose server averages.
-_FEDPC = {
-  'client_optimizer': 'adam',
-  'client_learning_rate': 0.001,
-  'client_epsilon': 1e-8,
-  'client_weighting': 'uniform',
-}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainerEntry(Entry):
+  """A trainer, as its module registers it.
 
-TRAINERS = {
-  'apfl': Entry('algorithms.apfl:Apfl'),
-  'ditto': Entry('algorithms.ditto:Ditto'),
-  'ensemble': Entry(
-    'algorithms.hypcluster:HypCluster',
-    {'warmstart_rounds': 1e9},  # All rounds.
-  ),
-  'fedadam': Entry(
-    'algorithms.fedavg:FedAvg',
-    {'server_optimizer': 'adam', 'server_learning_rate': 0.03},
-  ),
-  'fedavg': Entry('algorithms.fedavg:FedAvg'),
-  # TFF's form, whose steps add up to 1 / (1 - momentum) of FedAvg's; Motley's
-  # is the server_optimizer 'damped_momentum', with ten times the rate.
-  'fedavgm': Entry(
-    'algorithms.fedavg:FedAvg',
-    {'server_optimizer': 'momentum', 'server_learning_rate': 0.1},
-  ),
-  'fedbabu': Entry('algorithms.split:FedBabu'),
-  'fedembed_personal': Entry('algorithms.fedembed:PersonalFedEmbed', _FEDEMBED),
-  'fedembed_prototype': Entry(
-    'algorithms.fedembed_prototype:PrototypeFedEmbed', _FEDEMBED
-  ),
-  'fedembed_som': Entry('algorithms.fedembed_som:SomFedEmbed', _FEDEMBED),
-  'fedembed_type': Entry('algorithms.fedembed:TypeFedEmbed', _FEDEMBED),
-  'fedpc': Entry('algorithms.fedpc:FedPc', _FEDPC),
-  'fedpc_generated': Entry('algorithms.fedpc_generated:FedPcGenerated', _FEDPC),
-  'fedper': Entry('algorithms.split:Split'),
-  'fedprox': Entry('algorithms.fedprox:FedProx'),
-  'fedrep': Entry('algorithms.split:FedRep'),
-  'fedrod': Entry('algorithms.split:FedRod'),
-  # FedAvg with embeddings.
-  'global_plus': Entry(
-    'algorithms.fedembed:OneHeadFedEmbed',
-    {
-      **_FEDEMBED,
-      'embedding_loss': 'own',
-      'type_loss': False,
-      'global_loss': False,
-    },
-  ),
-  'group': Entry(
-    'algorithms.group:Group',
-    {'server_optimizer': 'adam', 'server_learning_rate': 0.03},  # As fedadam.
-  ),
-  'hypcluster': Entry('algorithms.hypcluster:HypCluster'),
-  'lg_fedavg': Entry(
-    'algorithms.split:Split', {'personal_parts': ('encoder',)}
-  ),
-  'local': Entry('algorithms.local:Local'),
-  'mocha': Entry('algorithms.mocha:Mocha'),
-  'mr_mtl': Entry('algorithms.mr_mtl:MrMtl', {'client_weighting': 'uniform'}),
-  'perfedavg': Entry(
-    'algorithms.perfedavg:PerFedAvg', {'client_weighting': 'uniform'}
-  ),
-  'pfedkm': Entry('algorithms.pfedkm:PFedKm', {'client_weighting': 'uniform'}),
-  'pfedme': Entry('algorithms.pfedme:PFedMe', {'client_weighting': 'uniform'}),
-  'scaffold': Entry('algorithms.scaffold:Scaffold'),
-  'self_fl': Entry('algorithms.self_fl:SelfFl'),
-  'self_fl_clusters': Entry('algorithms.self_fl_clusters:ClusterSelfFl'),
-}
-PERSONALIZERS = {
-  'adaptation': Entry('algorithms.adaptation:Adaptation'),
-  'as_trained': Entry('algorithms.as_trained:AsTrained'),
-  'ditto': Entry('algorithms.ditto:DittoPersonalizer'),
-  'embedding_finetuning': Entry(
-    'algorithms.embedding_finetuning:EmbeddingFinetuning'
-  ),
-  'fedpc_generated': Entry(
-    'algorithms.fedpc_generated:FedPcGeneratedPersonalizer'
-  ),
-  'finetuning': Entry('algorithms.finetuning:Finetuning'),
-  'head_finetuning': Entry(
-    'algorithms.finetuning:Finetuning', {'finetuning_layers': ('last',)}
-  ),
-  'knn_per': Entry('algorithms.knn_per:KnnPer'),
-}
-# The pairs that have a short name; any other trainer's name stands for the
-# trainer without personalization.
-_PAIRS = {
-  'ditto': ('ditto', 'ditto'),
-  'fedbabu': ('fedbabu', 'finetuning'),
-  'fedpc': ('fedpc', 'adaptation'),
-  'fedpc_generated': ('fedpc_generated', 'fedpc_generated'),
-  'fedrep': ('fedrep', 'head_finetuning'),
-  'finetuning': ('fedavg', 'finetuning'),
-  'knn_per': ('fedavg', 'knn_per'),
-  'local': ('local', 'finetuning'),
-}
+  Attributes:
+    sends: What a client sends in a round, beside the metrics of the round.
+    keeps: What a client keeps.
+    personalizer: The personalizer of the method with the trainer's own name.
+  """
+
+  sends: str
+  keeps: str = ''
+  personalizer: str = _AS_TRAINED
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PersonalizerEntry(Entry):
+  """A personalizer, as its module registers it.
+
+  Attributes:
+    trainer: The trainer of the method with the personalizer's own name, if
+      there is such a method.
+    method_title: The name of this method as papers write it, if it is not that
+      of both halves.
+  """
+
+  trainer: str | None = None
+  method_title: str | None = None
+
+
+TRAINERS: dict[str, TrainerEntry] = {}
+PERSONALIZERS: dict[str, PersonalizerEntry] = {}
+
+
+def register_trainer(
+  name: str, trainer: type[trainers.Trainer], **about: Any
+) -> None:
+  """Registers a trainer under a name.
+
+  Args:
+    name: The name, in lower case.
+    trainer: The class.
+    **about: The attributes of `TrainerEntry`.
+
+  Raises:
+    ValueError: If the name is no name, or another trainer has it.
+    TypeError: If the class is no trainer, or an attribute is not known.
+  """
+  base = importlib.import_module('algorithms.trainers').Trainer
+  path = registrations.path_of(trainer, base)
+  registrations.add(TRAINERS, name, TrainerEntry(path=path, **about))
+
+
+def register_personalizer(
+  name: str, personalizer: type[personalizers.Personalizer], **about: Any
+) -> None:
+  """Registers a personalizer under a name.
+
+  Args:
+    name: The name, in lower case.
+    personalizer: The class.
+    **about: The attributes of `PersonalizerEntry`.
+
+  Raises:
+    ValueError: If the name is no name, or another personalizer has it.
+    TypeError: If the class is no personalizer, or an attribute is not known.
+  """
+  base = importlib.import_module('algorithms.personalizers').Personalizer
+  path = registrations.path_of(personalizer, base)
+  registrations.add(PERSONALIZERS, name, PersonalizerEntry(path=path, **about))
+
+
+def _read_registrations() -> None:
+  """Registers what the modules of this folder register."""
+  here = pathlib.Path(__file__).parent
+  for name, path, about in registrations.read(
+    here, 'algorithms', 'register_trainer'
+  ):
+    registrations.add(TRAINERS, name, TrainerEntry(path=path, **about))
+  for name, path, about in registrations.read(
+    here, 'algorithms', 'register_personalizer'
+  ):
+    entry = PersonalizerEntry(path=path, **about)
+    registrations.add(PERSONALIZERS, name, entry)
+
+
+_read_registrations()
 
 
 def _pairs() -> dict[str, tuple[str, str]]:
-  return {name: (name, 'as_trained') for name in TRAINERS} | _PAIRS
+  """Returns the trainer and the personalizer of each short name."""
+  of_trainers = {
+    name: (name, entry.personalizer) for name, entry in TRAINERS.items()
+  }
+  of_personalizers = {
+    name: (entry.trainer, name)
+    for name, entry in PERSONALIZERS.items()
+    if entry.trainer
+  }
+  return of_trainers | of_personalizers
+
+
+def title(name: str) -> str:
+  """Returns a method's name as papers write it, or else the name itself."""
+  trainer, plus, personalizer = name.partition('+')
+  if not plus:
+    if name in TRAINERS:
+      return TRAINERS[name].title
+    if name not in _pairs():
+      return name
+    method_title = PERSONALIZERS[name].method_title
+    if method_title is not None:
+      return method_title
+    trainer, personalizer = _pairs()[name]
+  first = TRAINERS[trainer].title if trainer in TRAINERS else trainer
+  known = PERSONALIZERS.get(personalizer)
+  return f'{first} + {known.title if known else personalizer}'
 
 
 def short_names() -> tuple[str, ...]:
@@ -182,8 +203,8 @@ def canonical_name(name: str) -> str:
   if not plus:
     raise errors.unknown('algorithm', name, short_names())
   for kind, part, known in (
-    ('trainer', trainer, TRAINERS),
-    ('personalizer', personalizer, PERSONALIZERS),
+    ('trainer', trainer, tuple(TRAINERS)),
+    ('personalizer', personalizer, tuple(PERSONALIZERS)),
   ):
     if part not in known:
       raise errors.UserError(f'{name}: {errors.unknown(kind, part, known)}')
@@ -206,11 +227,11 @@ def halves(name: str) -> tuple[str, str]:
 
 def personalizer_class(name: str) -> type[personalizers.Personalizer]:
   """Returns the class of the personalizer of a method."""
-  found: type[personalizers.Personalizer] = _entries(name)[1].load()
+  found: type[personalizers.Personalizer] = entries(name)[1].load()
   return found
 
 
-def _entries(name: str) -> tuple[Entry, Entry]:
+def entries(name: str) -> tuple[TrainerEntry, PersonalizerEntry]:
   """Returns the trainer and the personalizer of a method."""
   trainer, personalizer = halves(name)
   return TRAINERS[trainer], PERSONALIZERS[personalizer]
@@ -240,7 +261,7 @@ def settings_names(name: str) -> tuple[str, ...]:
   """Returns the names of a method's settings."""
   return tuple(
     setting
-    for entry in _entries(name)
+    for entry in entries(name)
     for setting in _names(entry.settings_class())
   )
 
@@ -265,7 +286,7 @@ def make_settings(name: str, values: Mapping[str, Any]) -> MethodSettings:
       unknown = errors.unknown('setting', setting, known)
       raise settings.SettingError(f'{name}: {unknown}', setting)
   halves = []
-  for entry in _entries(name):
+  for entry in entries(name):
     settings_class = entry.settings_class()
     chosen = {
       setting: value
@@ -308,7 +329,7 @@ def build(
   trainer_settings = dataclasses.replace(
     method_settings.trainer, **{n: known[n] for n in left_open}
   )
-  trainer_class, personalizer_class = (e.load() for e in _entries(name))
+  trainer_class, personalizer_class = (e.load() for e in entries(name))
   trainer = trainer_class(model, trainer_settings)
   return importlib.import_module('algorithms.methods').Method(
     personalizer_class(trainer, method_settings.personalizer),

@@ -34,6 +34,7 @@ import tensorflow as tf
 from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
+from algorithms import registry
 from algorithms import trainers
 from base import errors
 from base import settings
@@ -199,3 +200,20 @@ class Scaffold(fedavg.FedAvg):
   ) -> trainers.Start:
     del client
     return trainers.Start(message.model)
+
+
+registry.register_trainer(
+  'scaffold',
+  Scaffold,
+  title='SCAFFOLD',
+  paper='Karimireddy et al. 2020',
+  does=(
+    "one global model; control variates correct the drift of the clients'"
+    ' steps (SGD only)'
+  ),
+  sends=(
+    'the update of the model, and the change of its control variate; with'
+    ' privacy, the server uses the expected number of clients in a round'
+  ),
+  keeps='its control variate',
+)

@@ -67,8 +67,10 @@ import tensorflow_federated as tff
 
 from algorithms import aggregation
 from algorithms import client_work
+from algorithms import example_uses
 from algorithms import fedavg
 from algorithms import optimizers
+from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
 from base import errors
@@ -484,6 +486,17 @@ class SelfFl(fedavg.FedAvg):
       ' their models; set one_pass=true'
     )
 
+  def example_uses(self, rounds: int) -> example_uses.Uses:
+    # The number of steps follows from noised models, and so reveals no more
+    # than these do.
+    most = self.settings.most_steps if self.settings.adaptive_steps else 0
+    walks = [example_uses.Walk(rounds, most_steps=most)]
+    augmented = self.settings.augmented_steps
+    if augmented:
+      # These steps start at the first batch again, and may be less than a pass.
+      walks.append(example_uses.Walk(rounds, 0, most_steps=augmented))
+    return example_uses.Uses(tuple(walks), reuses_batches=True)
+
   @property
   def _is_known(self) -> bool:
     return self.settings.variances == 'known'
@@ -721,3 +734,21 @@ class SelfFl(fedavg.FedAvg):
       client.state.last_round > 0, client.state.personal, message.model
     )
     return trainers.Start(theta_m, shared=message.model)
+
+
+registry.register_trainer(
+  'self_fl',
+  SelfFl,
+  title='Self-FL',
+  paper='Chen et al. 2022',
+  does=(
+    'a global model, and a personal one for each client; estimated or known'
+    ' variances decide where a client starts, how many steps it takes and how'
+    ' much it counts'
+  ),
+  sends=(
+    'with one_pass, its update times its weight; beside it, for sums, the'
+    " weight and the square of the update's norm"
+  ),
+  keeps='its personal model, and its variance',
+)

@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from algorithms import aggregation
 from algorithms import client_work
+from algorithms import registry
 from algorithms import self_fl
 from algorithms import trainers
 from base import errors
@@ -226,3 +227,14 @@ class ClusterSelfFl(self_fl.SelfFl):
       learner.weights, learner.slots, uncertainty, server.round + 1, clusters
     )
     return client_work.choose(sums.num_clients > 0, after, server)
+
+
+registry.register_trainer(
+  'self_fl_clusters',
+  ClusterSelfFl,
+  title='Self-FL (clusters)',
+  paper='Chen et al. 2022',
+  does="as self_fl, aggregated over the clients' groups",
+  sends='its model and its variance, in the row of its group',
+  keeps='its personal model, and its variance',
+)

@@ -58,8 +58,10 @@ from typing import Any
 import tensorflow as tf
 
 from algorithms import client_work
+from algorithms import example_uses
 from algorithms import fedavg
 from algorithms import personal_models
+from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
 from base import errors
@@ -366,6 +368,14 @@ class FedRod(personal_models.PersonalModels):
   def passes(self, rounds: int) -> trainers.Passes:
     return trainers.Passes(gradients=2 * rounds)
 
+  def example_uses(self, rounds: int) -> example_uses.Uses:
+    if self.settings.balance > 0 and isinstance(self.model, models.Classifier):
+      raise errors.UserError(
+        'fedrod balances its risk by the number of examples of each class,'
+        ' which the gradients would reveal. Set balance=0.'
+      )
+    return super().example_uses(rounds)
+
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
@@ -403,3 +413,62 @@ class FedRod(personal_models.PersonalModels):
     )
     state = client.state.after(phi.weights)
     return self.result(message, w.weights, loss, state, client)
+
+
+registry.register_trainer(
+  'fedper',
+  Split,
+  title='FedPer',
+  paper='Arivazhagan et al. 2019',
+  does=(
+    'a shared encoder, and a head for each client; personal_parts names what'
+    ' clients keep'
+  ),
+  sends='the update of the encoder',
+  keeps='its head',
+)
+registry.register_trainer(
+  'lg_fedavg',
+  Split,
+  title='LG-FedAvg',
+  paper='Liang et al. 2020',
+  does='a shared head, and an encoder for each client',
+  sends='the update of the head',
+  keeps='its encoder',
+  defaults={'personal_parts': ('encoder',)},
+)
+registry.register_trainer(
+  'fedrep',
+  FedRep,
+  title='FedRep',
+  paper='Collins et al. 2021',
+  does=(
+    'the same as fedper, but in a round the head is trained first, then the'
+    ' encoder'
+  ),
+  sends='the update of the encoder',
+  keeps='its head',
+  personalizer='head_finetuning',
+  small={'head_epochs': 2},
+)
+registry.register_trainer(
+  'fedbabu',
+  FedBabu,
+  title='FedBABU',
+  paper='Oh et al. 2022',
+  does='an encoder, below a head that stays as it was initialized',
+  sends='the update of the encoder',
+  personalizer='finetuning',
+)
+registry.register_trainer(
+  'fedrod',
+  FedRod,
+  title='Fed-RoD',
+  paper='Chen and Chao 2022',
+  does=(
+    'a model with a generic head, trained on a class-balanced risk, and a'
+    ' personal head for each client that is added to it'
+  ),
+  sends='the update of the model with the generic head',
+  keeps='its personal head',
+)

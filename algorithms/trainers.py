@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import tensorflow as tf
 
 from algorithms import aggregation
+from algorithms import example_uses
 from algorithms import runtime_inputs
 from base import settings
 from tasks import task
@@ -169,6 +170,14 @@ class Trainer(abc.ABC):
     return None
 
   @property
+  def why_examples_not_private(self) -> str | None:
+    """The reason why noise within clients cannot hide an example.
+
+    None if it can.
+    """
+    return None
+
+  @property
   def attributes(self) -> Sequence[str]:
     """The clients' attributes that it needs."""
     if self.model.protection is None:
@@ -197,6 +206,20 @@ class Trainer(abc.ABC):
   def start_passes(self) -> Passes:
     """The passes of `start` over the personalization set."""
     return Passes()
+
+  def example_uses(self, rounds: int) -> example_uses.Uses:
+    """Counts how its rounds use the examples of a client that protects them.
+
+    By default, each round takes the gradients that `passes` counts, all of them
+    by `client_work.gradient`, and uses the examples for nothing else.
+
+    Raises:
+      UserError: If its clients cannot protect their examples with these
+        settings.
+    """
+    gradients = int(self.passes(rounds=1).gradients)
+    walk = example_uses.Walk(rounds, gradients=gradients)
+    return example_uses.Uses((walk,) if gradients else ())
 
   @property
   def parts(self) -> Mapping[str, aggregation.Factory | None]:

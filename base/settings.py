@@ -89,6 +89,14 @@ def field(
   )
 
 
+def redefine(settings_class: type['Settings'], name: str, default: Any) -> Any:
+  """Defines an inherited setting again, with another default."""
+  (inherited,) = (
+    spec for spec in dataclasses.fields(settings_class) if spec.name == name
+  )
+  return dataclasses.field(default=default, metadata=inherited.metadata)
+
+
 def _conditions(
   minimum: float | None = None,
   above: float | None = None,

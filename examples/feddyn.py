@@ -118,4 +118,12 @@ class FedDyn(trainers.Trainer):
     )
 
 
-registry.TRAINERS['feddyn'] = registry.Entry(f'{__name__}:FedDyn')
+registry.register_trainer(
+  'feddyn',
+  FedDyn,
+  title='FedDyn',
+  paper='Acar et al. 2021',
+  does='one global model; a client keeps a term that aligns its minimum',
+  sends='the update of the model',
+  keeps='the gradient of its last model, g_k',
+)

@@ -112,4 +112,4 @@ def load(
   )
 
 
-registry.TASKS['sine_waves'] = f'{__name__}:SineWavesSettings'
+registry.register_task('sine_waves', SineWavesSettings)

@@ -20,6 +20,7 @@ import pathlib
 import numpy as np
 
 from base import errors
+from tasks import registry
 from tasks import task
 from tasks.data import arrays
 from tasks.data import downloads
@@ -96,3 +97,6 @@ def load(settings: AdniSettings, data_dir: str | None, seed: int) -> task.Task:
       }
     ),
   )
+
+
+registry.register_task('adni', AdniSettings)

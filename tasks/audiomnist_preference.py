@@ -15,6 +15,7 @@ import numpy as np
 
 from base import errors
 from base import settings
+from tasks import registry
 from tasks import speech_preference
 from tasks import spoken_digits
 from tasks import task
@@ -53,3 +54,6 @@ def load(
     clips.takes == 0,
     seed,
   )
+
+
+registry.register_task('audiomnist_preference', AudiomnistPreferenceSettings)

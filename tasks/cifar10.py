@@ -13,6 +13,7 @@ import pathlib
 
 import numpy as np
 
+from tasks import registry
 from tasks import task
 from tasks.data import downloads
 from tasks.data import files
@@ -77,3 +78,6 @@ def load(
       partitions.make(settings, labels, data_dir), take, settings.seed(seed)
     ),
   )
+
+
+registry.register_task('cifar10', Cifar10Settings)

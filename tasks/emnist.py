@@ -16,6 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from base import settings
+from tasks import registry
 from tasks import task
 from tasks.data import arrays
 from tasks.data import devices
@@ -91,3 +92,6 @@ def load(
       shuffle_key=('emnist', settings.split_seed),
     ),
   )
+
+
+registry.register_task('emnist', EmnistSettings)

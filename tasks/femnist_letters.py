@@ -18,6 +18,7 @@ import tensorflow_federated as tff
 
 from base import errors
 from base import settings
+from tasks import registry
 from tasks import task
 from tasks.data import partitions
 from tasks.data import populations
@@ -98,3 +99,6 @@ def load(
     padded=settings.model == 'logistic',
     **silos.make_populations_of_rows(clients, take, settings.seed(seed)),
   )
+
+
+registry.register_task('femnist_letters', FemnistLettersSettings)

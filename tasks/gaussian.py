@@ -24,6 +24,7 @@ import numpy as np
 
 from base import seeds
 from base import settings
+from tasks import registry
 from tasks import task
 from tasks.data import populations
 from tasks.models import gaussian
@@ -214,3 +215,6 @@ def load(
     batch_size=gaussian_settings.max_examples,
     padded=True,
   )
+
+
+registry.register_task('gaussian', GaussianSettings)

@@ -22,6 +22,7 @@ import tensorflow_federated as tff
 from base import errors
 from base import seeds
 from base import settings
+from tasks import registry
 from tasks import task
 from tasks.data import arrays
 from tasks.data import devices
@@ -169,3 +170,6 @@ def load(
       max_train_examples=_MAX_TRAIN_EXAMPLES,
     ),
   )
+
+
+registry.register_task('landmarks', LandmarksSettings)

@@ -17,6 +17,7 @@ import numpy as np
 
 from base import errors
 from base import settings
+from tasks import registry
 from tasks import task
 from tasks.data import arrays
 from tasks.data import downloads
@@ -169,3 +170,6 @@ def load(settings: MnistSettings, data_dir: str | None, seed: int) -> task.Task:
     attributes=attributes,
     **silos.make_populations_of_rows(clients, take, settings.seed(seed)),
   )
+
+
+registry.register_task('mnist', MnistSettings)

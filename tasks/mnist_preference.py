@@ -18,6 +18,7 @@ import numpy as np
 
 from base import settings
 from tasks import mnist
+from tasks import registry
 from tasks import task
 from tasks.data import preferences
 from tasks.models import preference
@@ -51,3 +52,6 @@ def load(
     _NUM_DIGITS, activation=settings.activation
   )
   return preferences.make_task('mnist_preference', settings, model, data, seed)
+
+
+registry.register_task('mnist_preference', MnistPreferenceSettings)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from base import aliases
 from base import settings
 from tasks import dialogue
+from tasks import registry
 from tasks import task
 from tasks.data import downloads
 from tasks.data import files
@@ -124,3 +125,6 @@ def load(
     subreddits,
     settings.min_context_utterances,
   )
+
+
+registry.register_task('reddit_dialogue', RedditDialogueSettings)

@@ -1,57 +1,52 @@
 """The tasks by name.
 
-TensorFlow Federated takes seconds to import. No task's module is imported
-before it is needed, so that the names can be listed, and a wrong name refused,
-without this wait.
+The module of a task registers it, see `base.registrations`. No such module is
+imported before its task is loaded.
 """
 
 from __future__ import annotations
 
 import importlib
+import pathlib
 import types
 from typing import TYPE_CHECKING
 
 from base import errors
+from base import registrations
 from base import settings
 
 if TYPE_CHECKING:
   from tasks import task
 
-# Each task's module, which has a function `load(settings, data_dir, seed)`, and
-# the class of its settings.
-TASKS = {
-  'adni': 'tasks.adni:AdniSettings',
-  'audiomnist_preference': (
-    'tasks.audiomnist_preference:AudiomnistPreferenceSettings'
-  ),
-  'cifar10': 'tasks.cifar10:Cifar10Settings',
-  'emnist': 'tasks.emnist:EmnistSettings',
-  'femnist_letters': 'tasks.femnist_letters:FemnistLettersSettings',
-  'gaussian': 'tasks.gaussian:GaussianSettings',
-  'landmarks': 'tasks.landmarks:LandmarksSettings',
-  'mnist': 'tasks.mnist:MnistSettings',
-  'mnist_preference': 'tasks.mnist_preference:MnistPreferenceSettings',
-  'reddit_dialogue': 'tasks.reddit_dialogue:RedditDialogueSettings',
-  'school': 'tasks.school:SchoolSettings',
-  'sent140': 'tasks.sent140:Sent140Settings',
-  'shakespeare_dialogue': (
-    'tasks.shakespeare_dialogue:ShakespeareDialogueSettings'
-  ),
-  'speech_preference': 'tasks.speech_preference:SpeechPreferenceSettings',
-  'spoken_digits': 'tasks.spoken_digits:SpokenDigitsSettings',
-  'stackexchange': 'tasks.stackexchange:StackExchangeSettings',
-  'stackexchange_dialogue': (
-    'tasks.stackexchange_dialogue:StackExchangeDialogueSettings'
-  ),
-  'stackoverflow': 'tasks.stackoverflow:StackOverflowSettings',
-  'synthetic': 'tasks.synthetic:SyntheticSettings',
-  'table': 'tasks.table:TableSettings',
-  'ted_multi': 'tasks.ted_multi:TedMultiSettings',
-  'tv_dialogue': 'tasks.tv_dialogue:TvDialogueSettings',
-  'vehicle': 'tasks.vehicle:VehicleSettings',
-  'wakeword': 'tasks.wakeword:WakewordSettings',
-  'wikitext': 'tasks.wikitext:WikitextSettings',
-}
+# Each task's module, and the class of its settings.
+TASKS: dict[str, str] = {}
+
+
+def register_task(name: str, settings_class: type[settings.Settings]) -> None:
+  """Registers a task under a name.
+
+  Its module has a function `load(settings, data_dir, seed)`.
+
+  Args:
+    name: The name, in lower case.
+    settings_class: The class of its settings.
+
+  Raises:
+    ValueError: If the name is no name, or another task has it.
+    TypeError: If the class is no class of settings.
+  """
+  path = registrations.path_of(settings_class, settings.Settings)
+  registrations.add(TASKS, name, path)
+
+
+def _read_registrations() -> None:
+  """Registers what the modules of this folder register."""
+  here = pathlib.Path(__file__).parent
+  for name, path, _ in registrations.read(here, 'tasks', 'register_task'):
+    registrations.add(TASKS, name, path)
+
+
+_read_registrations()
 
 
 def task_names() -> tuple[str, ...]:

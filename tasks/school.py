@@ -7,6 +7,7 @@ predicts the score (cross-silo).
 import dataclasses
 
 from base import settings
+from tasks import registry
 from tasks import task
 from tasks.data import downloads
 from tasks.data import silos
@@ -60,3 +61,6 @@ def load(
     padded=True,
     **silos.make_populations(silos.numbered('school', schools)),
   )
+
+
+registry.register_task('school', SchoolSettings)

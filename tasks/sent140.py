@@ -21,6 +21,7 @@ import numpy as np
 from base import errors
 from base import seeds
 from base import settings
+from tasks import registry
 from tasks import task
 from tasks.data import arrays
 from tasks.data import downloads
@@ -190,3 +191,6 @@ def load(
     padded=False,
     **silos.make_populations_of_rows(clients, take, settings.seed(seed)),
   )
+
+
+registry.register_task('sent140', Sent140Settings)

@@ -11,6 +11,7 @@ import dataclasses
 
 from base import settings
 from tasks import dialogue
+from tasks import registry
 from tasks import task
 from tasks.data import texts
 
@@ -58,3 +59,6 @@ def load(
   return dialogue.make_task(
     'shakespeare_dialogue', settings, data_dir, said, plays
   )
+
+
+registry.register_task('shakespeare_dialogue', ShakespeareDialogueSettings)

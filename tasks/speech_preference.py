@@ -17,6 +17,7 @@ import dataclasses
 import numpy as np
 
 from base import errors
+from tasks import registry
 from tasks import task
 from tasks.data import audio
 from tasks.data import clip_tables
@@ -119,3 +120,6 @@ def load(
     table, _parse, audio.linear_spectrogram, _ADVICE
   )
   return make_task('speech_preference', settings, spectrograms, *known, seed)
+
+
+registry.register_task('speech_preference', SpeechPreferenceSettings)

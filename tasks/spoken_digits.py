@@ -23,6 +23,7 @@ import numpy as np
 from base import errors
 from base import seeds
 from base import settings
+from tasks import registry
 from tasks import task
 from tasks import wakeword
 from tasks.data import arrays
@@ -158,3 +159,6 @@ def load(
   return wakeword.make_task(
     'spoken_digits', settings, np.stack(x), labels, devices, seed
   )
+
+
+registry.register_task('spoken_digits', SpokenDigitsSettings)

@@ -15,6 +15,7 @@ import re
 
 from base import aliases
 from base import settings
+from tasks import registry
 from tasks import task
 from tasks import text_clients
 from tasks.data import texts
@@ -84,3 +85,6 @@ def load(
   return text_clients.make_task(
     'stackexchange', settings, corpus, names, groups
   )
+
+
+registry.register_task('stackexchange', StackExchangeSettings)

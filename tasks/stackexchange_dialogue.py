@@ -10,6 +10,7 @@ import dataclasses
 
 from base import settings
 from tasks import dialogue
+from tasks import registry
 from tasks import task
 from tasks.data import texts
 
@@ -45,3 +46,6 @@ def load(
   return dialogue.make_task(
     'stackexchange_dialogue', settings, data_dir, said, contexts
   )
+
+
+registry.register_task('stackexchange_dialogue', StackExchangeDialogueSettings)

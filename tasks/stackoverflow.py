@@ -24,6 +24,7 @@ import tensorflow_federated as tff
 
 from base import errors
 from base import settings
+from tasks import registry
 from tasks import task
 from tasks.data import devices
 from tasks.data import files
@@ -188,3 +189,6 @@ def load(
       max_held_out_examples=settings.max_examples,
     ),
   )
+
+
+registry.register_task('stackoverflow', StackOverflowSettings)

@@ -25,6 +25,7 @@ import numpy as np
 
 from base import seeds
 from base import settings
+from tasks import registry
 from tasks import task
 from tasks.data import devices
 from tasks.data import populations
@@ -163,3 +164,6 @@ def load(
       test=make_devices('test', settings.num_test_clients),
     ),
   )
+
+
+registry.register_task('synthetic', SyntheticSettings)

@@ -16,6 +16,7 @@ import numpy as np
 from base import errors
 from base import settings
 from base import words
+from tasks import registry
 from tasks import task
 from tasks.data import populations
 from tasks.data import silos
@@ -466,3 +467,6 @@ def load(
     encoding=encodings.Encoding(target.encoding, columns, names).to_dict(),
     **table_clients.make_populations(split, take, seed),
   )
+
+
+registry.register_task('table', TableSettings)

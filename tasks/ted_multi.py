@@ -15,6 +15,7 @@ import dataclasses
 import tensorflow as tf
 
 from base import settings
+from tasks import registry
 from tasks import stackoverflow
 from tasks import task
 from tasks.data import devices
@@ -83,3 +84,6 @@ def load(
       max_train_examples=_MAX_TRAIN_EXAMPLES,
     ),
   )
+
+
+registry.register_task('ted_multi', TedMultiSettings)

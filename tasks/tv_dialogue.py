@@ -18,6 +18,7 @@ import re
 from base import errors
 from base import settings
 from tasks import dialogue
+from tasks import registry
 from tasks import task
 from tasks.data import downloads
 from tasks.data import files
@@ -120,3 +121,6 @@ def load(
   return dialogue.make_task(
     'tv_dialogue', settings, data_dir, clients, settings.shows
   )
+
+
+registry.register_task('tv_dialogue', TvDialogueSettings)

@@ -10,6 +10,7 @@ import dataclasses
 import numpy as np
 
 from base import errors
+from tasks import registry
 from tasks import task
 from tasks.data import downloads
 from tasks.data import silos
@@ -60,3 +61,6 @@ def load(
       )
     ),
   )
+
+
+registry.register_task('vehicle', VehicleSettings)

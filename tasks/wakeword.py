@@ -22,6 +22,7 @@ import numpy as np
 
 from base import seeds
 from base import settings
+from tasks import registry
 from tasks import task
 from tasks.data import audio
 from tasks.data import clip_tables
@@ -142,3 +143,6 @@ def load(
   table = downloads.find(f'wakeword/{_TABLE}', data_dir, _ADVICE)
   x, known = clip_tables.read(table, _parse, audio.spectrogram, _ADVICE)
   return make_task('wakeword', settings, x, *known, seed)
+
+
+registry.register_task('wakeword', WakewordSettings)

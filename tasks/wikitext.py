@@ -16,6 +16,7 @@ import re
 
 from base import errors
 from base import settings
+from tasks import registry
 from tasks import task
 from tasks import text_clients
 from tasks.data import texts
@@ -147,3 +148,6 @@ def load(
         f'{path} has no article: no line like " = Title = ". {_ADVICE}'
       )
   return text_clients.make_task('wikitext', settings, corpus, names, groups)
+
+
+registry.register_task('wikitext', WikitextSettings)

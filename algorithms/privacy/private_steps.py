@@ -16,7 +16,9 @@ An example whose gradient, or its square, is not finite counts as zero.
 """
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
+import contextvars
 import dataclasses
 import math
 from typing import Any
@@ -33,6 +35,10 @@ Loss = Callable[[models.Weights, models.Batch, tf.Tensor], tf.Tensor]
 START = -2
 # The part of the noise of choices.
 _CHOICE = -1
+# The parts and steps of private gradients, while they are counted.
+_NOTED: contextvars.ContextVar[list[tuple[int, int]] | None] = (
+  contextvars.ContextVar('noted', default=None)
+)
 # TensorFlow's number of the random generator.
 _PHILOX = 1
 
@@ -278,6 +284,17 @@ def clipped_sum(
   return total, sum_of_losses
 
 
+@contextlib.contextmanager
+def counting() -> Iterator[list[tuple[int, int]]]:
+  """Notes the part and the step of each private gradient, in eager mode."""
+  noted: list[tuple[int, int]] = []
+  token = _NOTED.set(noted)
+  try:
+    yield noted
+  finally:
+    _NOTED.reset(token)
+
+
 def gradient(
   protection: protections.Protection,
   loss: Loss,
@@ -298,6 +315,8 @@ def gradient(
     regularizer: R.
     way: As in `clipped_sum`.
   """
+  if (noted := _NOTED.get()) is not None:
+    noted.append((int(protection.part), int(protection.step)))
   pull = None
   if regularizer is not None:
     pull, _ = _differentiate(regularizer, weights)

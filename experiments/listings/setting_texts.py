@@ -34,12 +34,9 @@ def run_lines() -> Iterator[str]:
 
 def method_lines(name: str) -> Iterator[str]:
   """Writes the settings of a method."""
-  trainer, personalizer = algorithm_registry.halves(name)
-  for kind, half, entries in (
-    ('Trainer', trainer, algorithm_registry.TRAINERS),
-    ('Personalizer', personalizer, algorithm_registry.PERSONALIZERS),
-  ):
-    entry = entries[half]
+  kinds = 'Trainer', 'Personalizer'
+  halves = algorithm_registry.halves(name)
+  for kind, half, entry in zip(kinds, halves, algorithm_registry.entries(name)):
     module, _, _ = entry.path.partition(':')
     title = f'{kind} {half}: {overviews.first_line(module)}'
     yield from layout.paragraph(title)

@@ -19,10 +19,10 @@ has an effect of ε_1 on a choice, the odds of q are multiplied by e^(ε_1 / 2).
 """
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import dp_accounting
 from dp_accounting.pld import accountant
@@ -30,33 +30,10 @@ from dp_accounting.pld import common
 import numpy as np
 from scipy import optimize
 
-from algorithms import apfl
-from algorithms import as_trained
-from algorithms import ditto
-from algorithms import fedavg
-from algorithms import fedembed
-from algorithms import fedembed_prototype
-from algorithms import fedembed_som
-from algorithms import fedprox
-from algorithms import finetuning
-from algorithms import group
-from algorithms import hypcluster
-from algorithms import knn_per
-from algorithms import local
+from algorithms import example_uses
 from algorithms import methods
-from algorithms import mocha
-from algorithms import mr_mtl
-from algorithms import perfedavg
-from algorithms import pfedkm
-from algorithms import pfedme
-from algorithms import scaffold
-from algorithms import self_fl
-from algorithms import self_fl_clusters
-from algorithms import split
-from algorithms import trainers
 from base import errors
 from personalization.privacy import accounting
-from tasks.models import models
 
 # The tolerance of the logarithm of a noise, when the least noise is searched.
 _TOLERANCE = 1e-4
@@ -72,156 +49,14 @@ _LEAST_WHOLE_ORDER = 32
 _NEAR = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
 
 
-class Walk(NamedTuple):
-  """Steps over the batches of a client, such as those of a round, repeated.
-
-  Attributes:
-    times: The number of repetitions, each with new batches.
-    epochs: The passes over all examples that the batches make up.
-    gradients: The private gradients of each batch, each with separate noise.
-    most_steps: The largest number of steps, if the number depends on what the
-      client has learned; the first batch then follows the last one.
-  """
-
-  times: int
-  epochs: int = 1
-  gradients: int = 1
-  most_steps: int = 0
-
-  def steps(self, steps: int) -> int:
-    """Counts the steps of a silo, given its steps in a pass."""
-    return max(self.epochs * steps, self.most_steps)
-
-  def passes(self, steps: int) -> int:
-    """Counts how often they can use an example, given the steps in a pass."""
-    return max(self.epochs, -(-self.most_steps // steps))
-
-
-class Uses(NamedTuple):
-  """How often a method uses the examples of a silo.
-
-  Attributes:
-    walks: The steps by private gradients.
-    choices: The choices among models by the examples' losses.
-  """
-
-  walks: tuple[Walk, ...] = ()
-  choices: int = 0
-
-
-def _hypcluster(trainer: hypcluster.HypCluster, rounds: int) -> Uses:
-  warm = int(min(rounds, np.ceil(trainer.settings.warmstart_rounds)))
-  walks = Walk(warm, gradients=trainer.num_models), Walk(rounds - warm)
-  # The choices of the warm start are sent, though they make no difference.
-  # After the last round, each client chooses the model that it keeps.
-  return Uses(walks, choices=rounds + 1)
-
-
-def _each_round(trainer: trainers.Trainer, rounds: int) -> Uses:
-  gradients = int(trainer.passes(rounds=1).gradients)
-  return Uses((Walk(rounds, gradients=gradients),))
-
-
-def _fedrod(trainer: split.FedRod, rounds: int) -> Uses:
-  balances = trainer.settings.balance > 0
-  if balances and isinstance(trainer.model, models.Classifier):
-    raise errors.UserError(
-      'fedrod balances its risk by the number of examples of each class, which'
-      ' the gradients would reveal. Set balance=0.'
-    )
-  return _each_round(trainer, rounds)
-
-
-def _perfedavg(trainer: perfedavg.PerFedAvg, rounds: int) -> Uses:
-  if trainer.settings.form != 'first_order':
-    raise errors.UserError(
-      "An example's share of the product of a Hessian and a gradient cannot be"
-      ' clipped. Set form=first_order.'
-    )
-  # A batch is D of its own step, and D' of the step before. With
-  # separate_batches it is both only in a silo of one batch.
-  return Uses((Walk(rounds, gradients=2),))
-
-
-def _self_fl(trainer: self_fl.SelfFl, rounds: int) -> Uses:
-  settings = trainer.settings
-  # Their number follows from noised models, and so reveals no more than these.
-  most = settings.most_steps if settings.adaptive_steps else 0
-  walks = [Walk(rounds, most_steps=most)]
-  if settings.augmented_steps:
-    # These steps start at the first batch again, and may be less than a pass.
-    walks.append(Walk(rounds, 0, most_steps=settings.augmented_steps))
-  return Uses(tuple(walks))
-
-
-# Returns the uses of a trainer, given the number of rounds. A class that is
-# derived from one of these, and not here itself, may have other uses.
-_TRAINERS: Mapping[type, Callable[[Any, int], Uses]] = {
-  apfl.Apfl: _each_round,
-  ditto.Ditto: _each_round,
-  fedavg.FedAvg: _each_round,
-  fedprox.FedProx: _each_round,
-  hypcluster.HypCluster: _hypcluster,
-  local.Local: lambda *_: Uses(),
-  mocha.Mocha: _each_round,
-  mr_mtl.MrMtl: _each_round,
-  perfedavg.PerFedAvg: _perfedavg,
-  pfedme.PFedMe: _each_round,
-  scaffold.Scaffold: _each_round,
-  self_fl.SelfFl: _self_fl,
-  self_fl_clusters.ClusterSelfFl: _self_fl,
-  split.FedBabu: _each_round,
-  split.FedRep: _each_round,
-  split.FedRod: _fedrod,
-  split.Split: _each_round,
-}
-
-
-def _finetuning(settings: finetuning.FinetuningSettings) -> Uses:
-  curves = len(settings.finetuning_layers) * len(
-    settings.finetuning_learning_rates
-  )
-  return Uses((Walk(settings.finetuning_epochs, gradients=curves),))
-
-
-_PERSONALIZERS: Mapping[type, Callable[[Any], Uses]] = {
-  as_trained.AsTrained: lambda _: Uses(),
-  ditto.DittoPersonalizer: lambda settings: Uses(
-    (Walk(settings.personal_epochs),)
-  ),
-  finetuning.Finetuning: _finetuning,
-}
-_REFUSED: Mapping[type, str] = {
-  **dict.fromkeys(
-    (
-      fedembed.OneHeadFedEmbed,
-      fedembed.PersonalFedEmbed,
-      fedembed.TypeFedEmbed,
-      fedembed_prototype.PrototypeFedEmbed,
-      fedembed_som.SomFedEmbed,
-    ),
-    'the gradients of the losses of fedembed are not clipped by example',
-  ),
-  group.Group: (
-    'group trains a global model, and then goes on within groups that may be'
-    ' found from the data of silos'
-  ),
-  knn_per.KnnPer: (
-    'knn_per predicts with the examples themselves, so that no noise hides them'
-  ),
-  pfedkm.PFedKm: (
-    'the steps by which pfedkm finds the cluster of an evaluated silo are not'
-    ' counted'
-  ),
-}
-
-
 def starts_with_steps(method: methods.Method) -> bool:
   """Tells whether a trainer's `start` takes steps on the examples."""
   return method.trainer.start_passes.gradients > 0
 
 
-def uses(method: methods.Method, rounds: int, client_epochs: int) -> Uses:
+def uses(
+  method: methods.Method, rounds: int, client_epochs: int
+) -> example_uses.Uses:
   """Counts how often a method uses the examples of each silo.
 
   Args:
@@ -233,26 +68,22 @@ def uses(method: methods.Method, rounds: int, client_epochs: int) -> Uses:
     UserError: If this is not known or not bounded.
   """
   trainer, personalizer = method.trainer, method.personalizer
-  for half, known in ((trainer, _TRAINERS), (personalizer, _PERSONALIZERS)):
-    if type(half) not in known:
-      reason = _REFUSED.get(
-        type(half),
-        f'how often {type(half).__name__} uses the examples of a silo is not'
-        ' known',
-      )
+  for half in (trainer, personalizer):
+    if half.why_examples_not_private is not None:
       raise errors.UserError(
-        f'The examples of silos cannot be protected: {reason}. Leave the method'
-        ' out, or protect whole clients.'
+        'The examples of silos cannot be protected:'
+        f' {half.why_examples_not_private}. Leave the method out, or protect'
+        ' whole clients.'
       )
-  trained = _TRAINERS[type(trainer)](trainer, rounds)
+  trained = trainer.example_uses(rounds)
   walks = [
     walk._replace(epochs=walk.epochs * client_epochs) for walk in trained.walks
   ]
   if starts_with_steps(method):
     gradients = int(trainer.start_passes.gradients)
-    walks.append(Walk(1, method.shuffled_epochs or 1, gradients))
-  walks += _PERSONALIZERS[type(personalizer)](personalizer.settings).walks
-  return Uses(tuple(walk for walk in walks if walk.times), trained.choices)
+    walks.append(example_uses.Walk(1, method.shuffled_epochs or 1, gradients))
+  walks += personalizer.example_uses().walks
+  return trained._replace(walks=tuple(walk for walk in walks if walk.times))
 
 
 class Silo(NamedTuple):
@@ -273,7 +104,7 @@ class Silo(NamedTuple):
   size: int
   batch_size: int
   steps: int
-  uses: Uses
+  uses: example_uses.Uses
   choice_epsilon: float
   is_poisson: bool
   places: int = 1
@@ -332,7 +163,7 @@ def silo(
   size: int,
   batch_size: int,
   drop_partial: bool,
-  uses: Uses,
+  uses: example_uses.Uses,
   choice_epsilon: float,
   is_poisson: bool,
   places: int = 1,
@@ -395,7 +226,7 @@ def noise(silo: Silo, target_epsilon: float, delta: float) -> float:
   near = np.clip([1 + best * factor for factor in _NEAR], *_ORDERS)
   orders = np.where(near > _LEAST_WHOLE_ORDER, np.ceil(near), near).tolist()
   if silo.uses.choices:
-    alone = silo._replace(uses=Uses(choices=silo.uses.choices))
+    alone = silo._replace(uses=example_uses.Uses(choices=silo.uses.choices))
     least = _count_by_rdp(alone.event(1.0), delta, orders)
     if least >= (1 - _LEFT) * target_epsilon:
       raise errors.UserError(

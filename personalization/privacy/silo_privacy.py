@@ -9,8 +9,8 @@ import functools
 
 import numpy as np
 
+from algorithms import example_uses
 from algorithms import methods
-from algorithms import self_fl
 from base import errors
 from base import words
 from personalization.privacy import accounting
@@ -40,7 +40,7 @@ class SiloProtections:
 
   settings: ways.ExampleSettings
   delta: float
-  uses: silo_accounting.Uses
+  uses: example_uses.Uses
   batch_size: int
   drop_partial: bool
   is_poisson: bool
@@ -194,10 +194,10 @@ def _check(
       'client_weighting must be uniform or size with poisson_batches: the'
       ' number of examples in these batches is not public.'
     )
-  if isinstance(method.trainer, self_fl.SelfFl):
+  if method.trainer.example_uses(0).reuses_batches:
     raise errors.UserError(
-      'The steps of Self-FL use the same batches again, so that they would not'
-      ' be independent Poisson samples. Leave poisson_batches out.'
+      'Its steps use the same batches again, so that they would not be'
+      ' independent Poisson samples. Leave poisson_batches out.'
     )
   if silo_accounting.starts_with_steps(method):
     raise errors.UserError(

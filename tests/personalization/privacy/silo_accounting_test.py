@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from algorithms import example_uses
 from base import errors
 from personalization.privacy import accounting
 from personalization.privacy import silo_accounting
@@ -21,7 +22,7 @@ def _silo(
   return silo_accounting.silo(
     size,
     batch_size,
-    uses=silo_accounting.Uses((silo_accounting.Walk(passes),), choices),
+    uses=example_uses.Uses((example_uses.Walk(passes),), choices),
     is_poisson=is_poisson,
     **settings,
   )
@@ -85,8 +86,8 @@ def test_gradients_of_one_draw_are_one_mechanism_of_less_noise():
     np.maximum(p - np.exp(epsilon) * q, 0).sum()
     for p, q in ((mixture, without), (without, mixture))
   )
-  walk = silo_accounting.Walk(1, gradients=gradients)
-  silo = _silo(40)._replace(uses=silo_accounting.Uses((walk,)))
+  walk = example_uses.Walk(1, gradients=gradients)
+  silo = _silo(40)._replace(uses=example_uses.Uses((walk,)))
   assert (silo.steps, silo.rate) == (1, rate)
   found, _ = accounting.epsilon(silo.event(noise), delta)
   assert found == pytest.approx(epsilon, rel=0.01)
@@ -109,14 +110,14 @@ def test_a_choice_by_poisson_batches_tells_who_is_in_them():
 @pytest.mark.parametrize(
   'walk, passes',
   [
-    (silo_accounting.Walk(5, epochs=2, gradients=3), 30),
+    (example_uses.Walk(5, epochs=2, gradients=3), 30),
     # Three batches in a pass: 7 steps are of three passes at most.
-    (silo_accounting.Walk(5, most_steps=7), 15),
-    (silo_accounting.Walk(5, epochs=4, most_steps=7), 20),
+    (example_uses.Walk(5, most_steps=7), 15),
+    (example_uses.Walk(5, epochs=4, most_steps=7), 20),
   ],
 )
 def test_passes_are_those_that_an_example_can_be_in(walk, passes):
-  silo = _silo(100)._replace(uses=silo_accounting.Uses((walk,)))
+  silo = _silo(100)._replace(uses=example_uses.Uses((walk,)))
   assert silo.gradients == passes
 
 
