@@ -317,6 +317,8 @@ def gradient(
   """
   if (noted := _NOTED.get()) is not None:
     noted.append((int(protection.part), int(protection.step)))
+    # In eager mode each call would be vectorized anew, which takes longer.
+    way = 'in turns' if way == 'at once' else way
   pull = None
   if regularizer is not None:
     pull, _ = _differentiate(regularizer, weights)

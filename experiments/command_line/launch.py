@@ -31,6 +31,7 @@ from absl import flags
 from absl import logging as absl_logging
 
 from base import errors
+from experiments.command_line import own_modules
 from experiments.command_line import stopping
 from experiments.command_line import terminal
 
@@ -196,10 +197,16 @@ def attempt(action: Callable[[], int]) -> int:
     terminal.flush()
     return 1
   except Exception as error:
-    reason = _lacking(error) or _keep_traceback(error)
+    reason = _lacking(error) or _blame_author(error) or _keep_traceback(error)
     terminal.flush()
     terminal.say(f'Error: {reason} {stopping.outlook()}')
     return 1
+
+
+def _blame_author(error: Exception) -> str | None:
+  """Explains an error of a module of the user; None for other errors."""
+  described = own_modules.describe(error)
+  return described and f'A module of your own failed.\n{described}\n'
 
 
 def _keep_traceback(error: Exception) -> str:

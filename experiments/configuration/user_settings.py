@@ -30,6 +30,7 @@ from base import errors
 from base import settings
 from base.aliases import Json
 from experiments.command_line import launch
+from experiments.command_line import own_modules
 from experiments.command_line import paths
 from experiments.command_line import stopping
 from personalization.privacy import ways
@@ -320,15 +321,13 @@ def _task_name(layers: Sequence[SettingsLayer]) -> str:
   return str(_last('task.name', layers, _DEFAULT_TASK)[0])
 
 
-def _registered() -> list[dict[str, object]]:
-  """Returns everything that is registered, to which modules can add."""
-  registries: Sequence[Mapping[str, object]] = (
-    algorithm_registry.TRAINERS,
-    algorithm_registry.PERSONALIZERS,
-    task_registry.TASKS,
-    ways.ENTRIES,
+def _count_registered() -> int:
+  """Counts what is registered, to which modules can add."""
+  return (
+    len(algorithm_registry.TRAINERS)
+    + len(algorithm_registry.PERSONALIZERS)
+    + len(task_registry.TASKS)
   )
-  return [dict(registry) for registry in registries]
 
 
 def import_modules(modules: Sequence[str], source: str) -> None:
@@ -339,35 +338,31 @@ def import_modules(modules: Sequence[str], source: str) -> None:
     source: The place where they are named, for errors.
 
   Raises:
-    UserError: If a module cannot be imported, registers nothing, or takes the
-      name of another method or task.
+    UserError: If a module cannot be imported, or registers nothing.
   """
   folder = str(paths.user_path('.'))
   if modules and folder not in sys.path:
     sys.path.append(folder)
   for name in modules:
     # Python imports a module only once, so that later it registers nothing.
-    is_new, before = name not in sys.modules, _registered()
+    is_new, before = name not in sys.modules, _count_registered()
+    own_modules.note(name)
     try:
       launch.load(name)
     except stopping.Stopped:
       raise
     except (Exception, SystemExit) as error:  # A module may raise anything.
+      described = own_modules.describe(error)
+      why = f'.\n{described}' if described else f': {error!r}.'
       raise errors.UserError(
-        f'{source}: modules: {name} cannot be imported: {error!r}.'
+        f'{source}: modules: {name} cannot be imported{why}'
       ) from error
-    if is_new and _registered() == before:
+    if is_new and _count_registered() == before:
       del sys.modules[name]
       raise errors.UserError(
         f'{source}: modules: {name} registers no method or task. End it with a'
         ' line that does, as examples/feddyn.py and examples/sine_waves.py do.'
       )
-    for old, new in zip(before, _registered()):
-      if replaced := [entry for entry in old if new[entry] != old[entry]]:
-        raise errors.UserError(
-          f'{source}: modules: {name} registers {", ".join(replaced)}, but'
-          ' there is one already. Choose another name.'
-        )
 
 
 def make_request(layers: tuple[SettingsLayer, ...]) -> Request:

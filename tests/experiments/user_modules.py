@@ -9,11 +9,14 @@ import pytest
 
 from algorithms import registry
 
-# It has the settings of another method, which thus do not import the module.
+# It has the class of another method.
 REGISTERS_OWN = """
+from algorithms import fedavg
 from algorithms import registry
 
-registry.TRAINERS['own'] = registry.Entry('algorithms.fedavg:FedAvg')
+registry.register_trainer(
+  'own', fedavg.FedAvg, title='Own', does='nothing new', sends='the update'
+)
 """
 
 

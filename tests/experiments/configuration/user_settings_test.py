@@ -9,8 +9,9 @@ from tests.experiments import user_modules
 
 _REGISTERS = """
 from tasks import registry
+from tasks import synthetic
 
-registry.TASKS['{name}'] = 'tasks.synthetic:SyntheticSettings'
+registry.register_task('{name}', synthetic.SyntheticSettings)
 """
 
 
@@ -71,7 +72,7 @@ def test_a_preset_for_another_task_does_not_apply_by_its_name(
 
 
 def test_a_module_does_not_take_the_name_of_a_task(tmp_path, monkeypatch):
-  with pytest.raises(errors.UserError, match='registers school, but there is'):
+  with pytest.raises(errors.UserError, match='school is registered already'):
     _read_with_own_task(tmp_path, 'school', monkeypatch)
 
 
@@ -137,3 +138,20 @@ def test_a_preset_of_an_editor_that_marks_unicode(tmp_path):
   path.write_text('total_rounds = 3\r\n', encoding='utf-8-sig')
   layer = user_settings.read_preset(path)
   assert layer.settings == (('total_rounds', 3),)
+
+
+@pytest.mark.parametrize(
+  'text, line',
+  [
+    ('x = 1\nundefined_name\n', 'line 2, in <module>'),
+    ('def broken(:\n', 'line 1'),
+    (user_modules.REGISTERS_OWN.replace("'own'", "'Own'"), "'Own' is no name"),
+  ],
+)
+def test_the_author_of_a_module_sees_the_traceback(tmp_path, text, line):
+  with user_modules.written(tmp_path, 'own_module', text):
+    with pytest.raises(errors.UserError, match='own_module cannot be') as error:
+      user_settings.read(None, ['modules=own_module'])
+  assert line in str(error.value)
+  assert 'own_module.py' in str(error.value)
+  assert 'importlib' not in str(error.value)
