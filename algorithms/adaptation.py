@@ -26,6 +26,7 @@ from algorithms import optimizers
 from algorithms import personalizers
 from algorithms import registry
 from algorithms import trainers
+from base import aliases
 from base import settings
 from base import words
 from tasks.data import batches
@@ -50,7 +51,7 @@ class AdaptationSettings(FewExamplesSettings):
   adaptation_updates: int = settings.field(
     15, 'The number of updates.', minimum=1
   )
-  adaptation_learning_rate: float = settings.field(
+  adaptation_learning_rate: aliases.Number = settings.field(
     0.001, 'The learning rate of the updates.', minimum=0
   )
   adaptation_optimizer: str = settings.field(

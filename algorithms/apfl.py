@@ -37,6 +37,7 @@ from algorithms import personal_models
 from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
+from base import aliases
 from base import settings
 from tasks.models import models
 
@@ -45,13 +46,13 @@ from tasks.models import models
 class ApflSettings(fedavg.FedAvgSettings):
   """The settings of FedAvg, and of the mixture."""
 
-  mixture: float = settings.field(
+  mixture: aliases.Number = settings.field(
     0.5,
     'alpha, the share of the personal model in the mixture, at the start.',
     minimum=0,
     maximum=1,
   )
-  mixture_learning_rate: float = settings.field(
+  mixture_learning_rate: aliases.Number = settings.field(
     0.0, 'The rate at which each client adapts its alpha.', minimum=0
   )
   mixture_batches: str = settings.field(
@@ -60,7 +61,7 @@ class ApflSettings(fedavg.FedAvgSettings):
     " the authors' code.",
     choices=('all', 'first'),
   )
-  mixture_decay: float = settings.field(
+  mixture_decay: aliases.Number = settings.field(
     0.0,
     "What is added to the derivative by alpha, over alpha; the authors' code"
     ' has 0.02.',

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from algorithms import optimizers
 from algorithms.privacy import private_steps
+from base import aliases
 from tasks.data import batches
 from tasks.models import metrics
 from tasks.models import models
@@ -571,7 +572,7 @@ def half_square(weights: models.Weights) -> tf.Tensor:
   return sum(map(tf.nn.l2_loss, weights.values()))
 
 
-def pull(center: models.Weights, strength: optimizers.Number) -> Regularizer:
+def pull(center: models.Weights, strength: aliases.Number) -> Regularizer:
   """Returns the regularizer strength / 2 ||w - center||^2 of weights w.
 
   Args:

@@ -36,6 +36,7 @@ from algorithms import personalizers
 from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
+from base import aliases
 from base import settings
 from base import words
 from tasks.data import batches
@@ -46,10 +47,10 @@ from tasks.models import models
 class DittoSettings(fedavg.FedAvgSettings):
   """The settings of FedAvg, for the global model, and of personal models."""
 
-  personal_learning_rate: float = settings.field(
+  personal_learning_rate: aliases.Number = settings.field(
     0.1, 'The learning rate of the personal models.', minimum=0
   )
-  regularization: float = settings.field(
+  regularization: aliases.Number = settings.field(
     0.1,
     'lambda, how strongly personal models are pulled to the global one.',
     minimum=0,

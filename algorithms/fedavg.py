@@ -23,6 +23,7 @@ from algorithms import client_work
 from algorithms import optimizers
 from algorithms import registry
 from algorithms import trainers
+from base import aliases
 from base import settings
 from tasks import task
 from tasks.models import models
@@ -37,19 +38,19 @@ class FedAvgSettings(optimizers.ClientOptimizerSettings):
     "The server's optimizer, which steps along the clients' mean update.",
     choices=optimizers.NAMES,
   )
-  server_learning_rate: float = settings.field(
+  server_learning_rate: aliases.Number = settings.field(
     1.0, 'The learning rate of the server.', minimum=0
   )
-  server_momentum: float = settings.field(
+  server_momentum: aliases.Number = settings.field(
     0.9, "The server's momentum.", minimum=0, maximum=1
   )
-  server_beta_1: float = settings.field(
+  server_beta_1: aliases.Number = settings.field(
     0.9, "Adam's decay of the first moment.", minimum=0, maximum=1
   )
-  server_beta_2: float = settings.field(
+  server_beta_2: aliases.Number = settings.field(
     0.99, "Adam's decay of the second moment.", minimum=0, maximum=1
   )
-  server_epsilon: float = settings.field(
+  server_epsilon: aliases.Number = settings.field(
     1e-3, 'What Adam adds to the root of the second moment.', above=0
   )
   client_weighting: str = settings.field(

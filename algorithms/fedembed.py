@@ -57,6 +57,7 @@ from algorithms import optimizers
 from algorithms import personal_models
 from algorithms import registry
 from algorithms import trainers
+from base import aliases
 from base import errors
 from base import settings
 from tasks import task
@@ -74,22 +75,22 @@ class FedEmbedSettings(fedavg.FedAvgSettings):
   The optimizers are those of the paper.
   """
 
-  client_learning_rate: float = settings.redefine(
+  client_learning_rate: aliases.Number = settings.redefine(
     fedavg.FedAvgSettings, 'client_learning_rate', 0.001
   )
   client_optimizer: str = settings.redefine(
     fedavg.FedAvgSettings, 'client_optimizer', 'adam'
   )
-  client_epsilon: float = settings.redefine(
+  client_epsilon: aliases.Number = settings.redefine(
     fedavg.FedAvgSettings, 'client_epsilon', 1e-08
   )
   server_optimizer: str = settings.redefine(
     fedavg.FedAvgSettings, 'server_optimizer', 'adam'
   )
-  server_beta_2: float = settings.redefine(
+  server_beta_2: aliases.Number = settings.redefine(
     fedavg.FedAvgSettings, 'server_beta_2', 0.999
   )
-  server_epsilon: float = settings.redefine(
+  server_epsilon: aliases.Number = settings.redefine(
     fedavg.FedAvgSettings, 'server_epsilon', 1e-08
   )
   client_weighting: str = settings.redefine(
@@ -104,7 +105,7 @@ class FedEmbedSettings(fedavg.FedAvgSettings):
   embedding_size: int = settings.field(
     0, 'The size of e; 0 for the size that the model sets.', minimum=0
   )
-  embedding_learning_rate: float = settings.field(
+  embedding_learning_rate: aliases.Number = settings.field(
     0.001, 'The learning rate of the steps on e.', minimum=0
   )
   embedding_loss: str = settings.field(

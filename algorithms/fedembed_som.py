@@ -38,6 +38,7 @@ from algorithms import fedembed
 from algorithms import personal_models
 from algorithms import registry
 from algorithms import trainers
+from base import aliases
 from base import settings
 from tasks.models import models
 
@@ -51,13 +52,13 @@ class SomSettings(
 ):
   """The settings of FedEmbed, and of the map."""
 
-  som_rate: float = settings.field(
+  som_rate: aliases.Number = settings.field(
     0.5, 'eta, how far nodes move in the first round.', minimum=0, maximum=1
   )
-  som_radius: float = settings.field(
+  som_radius: aliases.Number = settings.field(
     1.0, 'sigma, how far from a node others move with it.', minimum=0
   )
-  som_rounds: float = settings.field(
+  som_rounds: aliases.Number = settings.field(
     55.0, 'T, the rounds after which eta and sigma are a third.', above=0
   )
   som_winner: str = settings.field(

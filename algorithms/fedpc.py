@@ -41,6 +41,7 @@ from algorithms import personal_models
 from algorithms import registry
 from algorithms import split
 from algorithms import trainers
+from base import aliases
 from base import settings
 from tasks.data import batches
 from tasks.models import models
@@ -56,10 +57,10 @@ class PromptSettings(split.SplitSettings, fedprox.FedProxSettings):
   client_optimizer: str = settings.redefine(
     fedavg.FedAvgSettings, 'client_optimizer', 'adam'
   )
-  client_learning_rate: float = settings.redefine(
+  client_learning_rate: aliases.Number = settings.redefine(
     fedavg.FedAvgSettings, 'client_learning_rate', 0.001
   )
-  client_epsilon: float = settings.redefine(
+  client_epsilon: aliases.Number = settings.redefine(
     fedavg.FedAvgSettings, 'client_epsilon', 1e-08
   )
   client_weighting: str = settings.redefine(
@@ -68,7 +69,7 @@ class PromptSettings(split.SplitSettings, fedprox.FedProxSettings):
   personal_parts: tuple[str, ...] = settings.field(
     (models.CLIENT,), 'The parts of the model that each client keeps.'
   )
-  proximal: float = settings.field(
+  proximal: aliases.Number = settings.field(
     1.0,
     'mu, how strongly shared weights are pulled to those that a client'
     ' received.',
@@ -100,7 +101,7 @@ class FedPcSettings(PromptSettings):
     'Whether the weights that clients keep are averaged as well, so that'
     ' clients that were never trained on can start at the mean.',
   )
-  new_client_noise: float = settings.field(
+  new_client_noise: aliases.Number = settings.field(
     0.02,
     'The deviation of the noise that is added to this mean.',
     minimum=0,

@@ -22,6 +22,7 @@ from algorithms import client_work
 from algorithms import fedavg
 from algorithms import registry
 from algorithms import trainers
+from base import aliases
 from base import settings
 from tasks.models import models
 
@@ -30,7 +31,7 @@ from tasks.models import models
 class FedProxSettings(fedavg.FedAvgSettings):
   """The settings of FedAvg, and the pull."""
 
-  proximal: float = settings.field(
+  proximal: aliases.Number = settings.field(
     0.1,
     "mu, how strongly a client's model is pulled to the one it received.",
     minimum=0,

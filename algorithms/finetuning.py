@@ -21,6 +21,7 @@ from algorithms import personalizers
 from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
+from base import aliases
 from base import settings
 from tasks.data import batches
 from tasks.models import models
@@ -30,7 +31,7 @@ from tasks.models import models
 class FinetuningSettings(settings.Settings):
   """The settings of fine-tuning, of which all combinations are candidates."""
 
-  finetuning_learning_rates: tuple[float, ...] = settings.field(
+  finetuning_learning_rates: tuple[aliases.Number, ...] = settings.field(
     (0.1,), 'The learning rates of the fine-tuning.', minimum=0
   )
   finetuning_layers: tuple[str, ...] = settings.field(
@@ -83,7 +84,7 @@ class Finetuning(personalizers.Personalizer):
       *(
         candidates.Candidate(epoch, 'epochs', self._label(layers, rate))
         for layers in self.settings.finetuning_layers
-        for rate in self.settings.finetuning_learning_rates
+        for rate in map(float, self.settings.finetuning_learning_rates)
         for epoch in epochs
       ),
     )
@@ -149,7 +150,7 @@ class Finetuning(personalizers.Personalizer):
     data: batches.ClientData,
     evaluation: Mapping[str, batches.ClientData],
     layers: str,
-    rate: optimizers.Number,
+    rate: aliases.Number,
   ) -> Any:
     """Evaluates after 0, 1, … epochs with one learning rate."""
     num_epochs = self.settings.finetuning_epochs

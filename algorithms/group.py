@@ -34,6 +34,7 @@ from algorithms import hypcluster
 from algorithms import optimizers
 from algorithms import registry
 from algorithms import trainers
+from base import aliases
 from base import settings
 from tasks import task
 from tasks.models import models
@@ -70,7 +71,7 @@ class GroupSettings(fedavg.FedAvgSettings):
     ' single as in their paper.',
     choices=('complete', 'single'),
   )
-  warmstart_rounds: float = settings.field(
+  warmstart_rounds: aliases.Number = settings.field(
     0.0,
     'The rounds of the warm start of the HypCluster that finds the groups.',
     minimum=0,

@@ -29,6 +29,7 @@ from algorithms import fedavg
 from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
+from base import aliases
 from base import settings
 from tasks.models import models
 
@@ -41,7 +42,7 @@ class HypClusterSettings(fedavg.FedAvgSettings):
     2, 'The number of clusters, k.', minimum=1, maximum=1000
   )
   # A float, so that programs are compiled for any number of rounds.
-  warmstart_rounds: float = settings.field(
+  warmstart_rounds: aliases.Number = settings.field(
     0.0,
     'The rounds in which FedAvg trains each cluster by itself on all clients,'
     ' before clients pick one.',

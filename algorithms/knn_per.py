@@ -33,6 +33,7 @@ from algorithms import client_work
 from algorithms import personalizers
 from algorithms import registry
 from algorithms import trainers
+from base import aliases
 from base import settings
 from tasks.data import batches
 from tasks.models import models
@@ -42,7 +43,7 @@ from tasks.models import models
 class KnnPerSettings(settings.Settings):
   """The settings of the neighbors."""
 
-  coefficients: tuple[float, ...] = settings.field(
+  coefficients: tuple[aliases.Number, ...] = settings.field(
     (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
     'The coefficients c of the neighbors in the mixture; all are tried.',
     minimum=0,
@@ -221,7 +222,7 @@ class KnnPer(personalizers.Personalizer):
   def candidates(self) -> Sequence[candidates.Candidate]:
     return tuple(
       candidates.Candidate(c, 'coefficient', text=f'coefficient {c:g}')
-      for c in self.settings.coefficients
+      for c in map(float, self.settings.coefficients)
     )
 
   @property

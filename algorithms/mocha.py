@@ -38,6 +38,7 @@ from algorithms import jacobi
 from algorithms import optimizers
 from algorithms import registry
 from algorithms import trainers
+from base import aliases
 from base import errors
 from base import settings
 from tasks.models import models
@@ -49,10 +50,10 @@ _SMALLEST_EIGENVALUE = 1e-8
 class MochaSettings(optimizers.ClientOptimizerSettings):
   """The settings of Mocha; the defaults are Motley's."""
 
-  client_learning_rate: float = settings.field(
+  client_learning_rate: aliases.Number = settings.field(
     0.01, "The learning rate of the clients' steps.", minimum=0
   )
-  regularization: float = settings.field(
+  regularization: aliases.Number = settings.field(
     1e-3, 'lambda, how much the relationship counts.', minimum=0
   )
   outer: int = settings.field(

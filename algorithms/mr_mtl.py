@@ -29,6 +29,7 @@ from algorithms import fedavg
 from algorithms import personal_models
 from algorithms import registry
 from algorithms import trainers
+from base import aliases
 from base import settings
 from tasks.models import models
 
@@ -40,7 +41,7 @@ class MrMtlSettings(fedavg.FedAvgSettings):
   client_weighting: str = settings.redefine(
     fedavg.FedAvgSettings, 'client_weighting', 'uniform'
   )
-  regularization: float = settings.field(
+  regularization: aliases.Number = settings.field(
     0.1, 'lambda, how strongly models are pulled to their mean.', minimum=0
   )
 

@@ -3,17 +3,17 @@
 import collections
 from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from base import aliases
 from base import errors
 from base import settings
 from tasks.models import models
 
 # A number, or its tensor in a compiled program.
-Number: TypeAlias = float | tf.Tensor
 
 
 class Learner(NamedTuple):
@@ -79,11 +79,11 @@ class Optimizer:
   """
 
   name: str
-  learning_rate: Number
-  momentum: Number = 0.9
-  beta_1: Number = 0.9
-  beta_2: Number = 0.999
-  epsilon: Number = 1e-7
+  learning_rate: aliases.Number
+  momentum: aliases.Number = 0.9
+  beta_1: aliases.Number = 0.9
+  beta_2: aliases.Number = 0.999
+  epsilon: aliases.Number = 1e-7
   adam_form: str = 'tff'
 
   @property
@@ -126,22 +126,22 @@ class Optimizer:
 class ClientOptimizerSettings(settings.Settings):
   """The settings of the optimizer that takes a client's steps."""
 
-  client_learning_rate: float = settings.field(
+  client_learning_rate: aliases.Number = settings.field(
     0.1, "The learning rate of the clients' steps.", minimum=0
   )
   client_optimizer: str = settings.field(
     'sgd', "The optimizer of the clients' steps.", choices=NAMES
   )
-  client_momentum: float = settings.field(
+  client_momentum: aliases.Number = settings.field(
     0.9, "The momentum of the clients' optimizer.", minimum=0, maximum=1
   )
-  client_beta_1: float = settings.field(
+  client_beta_1: aliases.Number = settings.field(
     0.9, "The decay of the clients' first moment.", minimum=0, maximum=1
   )
-  client_beta_2: float = settings.field(
+  client_beta_2: aliases.Number = settings.field(
     0.999, "The decay of the clients' second moment.", minimum=0, maximum=1
   )
-  client_epsilon: float = settings.field(
+  client_epsilon: aliases.Number = settings.field(
     1e-7,
     "The term that the clients' Adam or Yogi adds to the root of the second"
     ' moment.',
@@ -165,7 +165,7 @@ class ClientOptimizerSettings(settings.Settings):
     if self.client_slots == 'kept':
       raise errors.UserError(f'{name}: client_slots must be new.')
 
-  def client_optimizer_at(self, learning_rate: Number) -> Optimizer:
+  def client_optimizer_at(self, learning_rate: aliases.Number) -> Optimizer:
     """Makes the clients' optimizer, with another learning rate."""
     return Optimizer(
       self.client_optimizer,

@@ -38,6 +38,7 @@ from algorithms import fedavg
 from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
+from base import aliases
 from base import errors
 from base import settings
 from tasks.models import models
@@ -50,7 +51,7 @@ class PerFedAvgSettings(fedavg.FedAvgSettings):
   client_weighting: str = settings.redefine(
     fedavg.FedAvgSettings, 'client_weighting', 'uniform'
   )
-  inner_rate: float = settings.field(
+  inner_rate: aliases.Number = settings.field(
     0.01, 'alpha, the rate of the step that personalizes.', minimum=0
   )
   form: str = settings.field(

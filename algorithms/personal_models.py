@@ -15,6 +15,7 @@ from algorithms import client_work
 from algorithms import fedavg
 from algorithms import trainers
 from algorithms.privacy import private_aggregation
+from base import aliases
 from base import settings
 from tasks.models import models
 
@@ -31,14 +32,14 @@ class UnaccountedNoiseSettings(settings.Settings):
   Trainers that cannot be private have it on the weights that a client sends.
   """
 
-  own_noise: float = settings.field(
+  own_noise: aliases.Number = settings.field(
     0.0,
     'The deviation of the noise, over own_clip, on the change in a round of the'
     ' weights that a client keeps; in fedembed_som and pfedkm, of those that it'
     ' sends.',
     minimum=0,
   )
-  own_clip: float = settings.field(
+  own_clip: aliases.Number = settings.field(
     1.0,
     'The norm to which such a change is clipped, if there is noise.',
     above=0,
@@ -58,7 +59,9 @@ class UnaccountedNoiseSettings(settings.Settings):
       for name, change, z in zip(names, clipped, noise)
     ]
     return client_work.choose(
-      self.own_noise > 0, collections.OrderedDict(zip(names, noised)), after
+      tf.greater(self.own_noise, 0.0),
+      collections.OrderedDict(zip(names, noised)),
+      after,
     )
 
 

@@ -40,6 +40,7 @@ from algorithms import personal_models
 from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
+from base import aliases
 from base import errors
 from base import settings
 from tasks.data import batches
@@ -53,13 +54,13 @@ class PFedMeSettings(fedavg.FedAvgSettings):
   client_weighting: str = settings.redefine(
     fedavg.FedAvgSettings, 'client_weighting', 'uniform'
   )
-  proximal: float = settings.field(
+  proximal: aliases.Number = settings.field(
     15.0, 'lambda, how strongly theta is pulled to w_i.', minimum=0
   )
   proximal_steps: int = settings.field(
     5, 'K, the steps down for each batch.', minimum=1
   )
-  local_rate: float = settings.field(
+  local_rate: aliases.Number = settings.field(
     0.005, 'eta, the rate at which w_i follows theta.', minimum=0
   )
   proximal_parts: tuple[str, ...] = settings.field(
@@ -68,7 +69,7 @@ class PFedMeSettings(fedavg.FedAvgSettings):
   shared_optimizer: str = settings.field(
     'adam', 'The optimizer of the other parts.', choices=optimizers.NAMES
   )
-  shared_learning_rate: float = settings.field(
+  shared_learning_rate: aliases.Number = settings.field(
     0.001, 'The learning rate of the other parts.', minimum=0
   )
   personal_passes: int = settings.field(

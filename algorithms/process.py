@@ -217,6 +217,18 @@ def _aggregation(
   return private_aggregation.process(aggregator, trainer.parts, updates_type)
 
 
+def _check_parts(
+  trainer: trainers.Trainer, updates: Mapping[str, aggregation.Update]
+) -> None:
+  """Raises an error if a trainer sends other parts than it declares."""
+  if {*updates} != {*trainer.parts}:
+    raise ValueError(
+      f'The clients of {type(trainer).__name__} send the parts'
+      f' {", ".join(updates)} of an update, but its `parts` declares'
+      f' {", ".join(trainer.parts)}.'
+    )
+
+
 def trace_training(
   trainer: trainers.Trainer,
   aggregator: aggregation.Factory | private_aggregation.Private,
@@ -249,6 +261,7 @@ def trace_training(
     client, message, *frozen = arguments
     bound = traced.bind(message, *frozen).protect(client)
     result = bound.client(message.of_trainer, client)
+    _check_parts(trainer, result.updates)
     # A client whose update is not finite sends zeros, and keeps its old state.
     state = client.state if result.state is None else result.state
     finite = is_finite((result.updates, state))

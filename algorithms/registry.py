@@ -30,7 +30,7 @@ if TYPE_CHECKING:
   from tasks.models import models
 
 # The personalizer that a trainer's name stands for, if it names no other.
-_AS_TRAINED = 'as_trained'
+AS_TRAINED = 'as_trained'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class TrainerEntry(Entry):
 
   sends: str
   keeps: str = ''
-  personalizer: str = _AS_TRAINED
+  personalizer: str = AS_TRAINED
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

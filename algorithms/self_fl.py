@@ -73,6 +73,7 @@ from algorithms import optimizers
 from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
+from base import aliases
 from base import errors
 from base import settings
 from tasks import task
@@ -147,10 +148,10 @@ class SelfFlSettings(fedavg.FedAvgSettings):
     ' example_variance.',
     choices=('estimated', 'known'),
   )
-  inter_variance: float = settings.field(
+  inter_variance: aliases.Number = settings.field(
     1.0, 'sigma_0^2, if it is known.', minimum=0
   )
-  example_variance: float = settings.field(
+  example_variance: aliases.Number = settings.field(
     1.0,
     'sigma_m^2 times the number of examples of client m, if it is known.',
     above=0,
@@ -206,7 +207,7 @@ def relative_weight(of_round: Uncertainty, variance: tf.Tensor) -> tf.Tensor:
 def num_steps(
   variance: tf.Tensor,
   others: tf.Tensor,
-  learning_rate: optimizers.Number,
+  learning_rate: aliases.Number,
   most: int,
 ) -> tf.Tensor:
   """Solves equation (8) for l_m.
@@ -538,7 +539,7 @@ class SelfFl(fedavg.FedAvg):
     return self._of_each_example(self.settings.example_variance, client)
 
   def _of_each_example(
-    self, total: optimizers.Number, client: trainers.Client
+    self, total: aliases.Number, client: trainers.Client
   ) -> tf.Tensor:
     size = tf.cast(client.attributes[task.SIZE], tf.float32)
     return tf.math.divide_no_nan(total, size)

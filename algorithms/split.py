@@ -64,6 +64,7 @@ from algorithms import personal_models
 from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
+from base import aliases
 from base import errors
 from base import settings
 from tasks.data import batches
@@ -272,7 +273,7 @@ class FedBabu(Split):
 class FedRodSettings(fedavg.FedAvgSettings):
   """The settings of FedAvg, and of the balanced risk."""
 
-  balance: float = settings.field(
+  balance: aliases.Number = settings.field(
     1.0,
     "gamma, how strongly the generic head's risk is balanced over the classes;"
     ' 0 for the loss itself.',
@@ -369,7 +370,8 @@ class FedRod(personal_models.PersonalModels):
     return trainers.Passes(gradients=2 * rounds)
 
   def example_uses(self, rounds: int) -> example_uses.Uses:
-    if self.settings.balance > 0 and isinstance(self.model, models.Classifier):
+    balances = float(self.settings.balance) > 0
+    if balances and isinstance(self.model, models.Classifier):
       raise errors.UserError(
         'fedrod balances its risk by the number of examples of each class,'
         ' which the gradients would reveal. Set balance=0.'

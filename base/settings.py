@@ -18,6 +18,7 @@ import types
 import typing
 from typing import Any, Self, TypeAlias, TypeVar
 
+from base import aliases
 from base import errors
 
 _T = TypeVar('_T')
@@ -35,6 +36,7 @@ _KINDS: dict[_Kind, str] = {
   bool: 'true or false',
   int: 'a whole number',
   float: 'a number',
+  aliases.Number: 'a number',
   str: 'a text',
 }
 
@@ -200,6 +202,8 @@ def _describe(kind: _Kind) -> str:
 
 def _convert(value: Value, kind: _Kind) -> Value:
   """Converts a text or TOML value to a type; may raise a ValueError."""
+  if kind is aliases.Number:
+    kind = float
   if inner := _optional(kind):
     return None if value in (None, 'none') else _convert(value, inner)
   if typing.get_origin(kind) is tuple:

@@ -17,7 +17,7 @@ def pfl_py_binary(name, main = None, **kwargs):
     main = main or name + ".py"
     native.py_binary(name = name, srcs = [main], main = main, **kwargs)
 
-def pfl_py_test(name, deps = []):
+def pfl_py_test(name, deps = [], test_deps = [], data = []):
     """Runs pytest on a folder's *_test.py files.
 
     One process for all of them, as importing TFF takes seven seconds. The other
@@ -47,7 +47,7 @@ def pfl_py_test(name, deps = []):
             data = [
                 "//:pyproject.toml",  # pytest's settings.
                 "//:requirements.lock",  # Another lock: test again.
-            ],
+            ] + data,
             main = "//build_defs:run_pytest.py",
-            deps = [":helpers"],
+            deps = [":helpers"] + test_deps,
         )

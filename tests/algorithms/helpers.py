@@ -16,6 +16,7 @@ from algorithms import methods
 from algorithms import process
 from algorithms import registry
 from algorithms import trainers
+from base import errors
 from tasks import task
 from tasks.data import batches
 from tasks.models import linear
@@ -27,14 +28,6 @@ from tff_runtimes import native
 MODEL = linear.LinearRegression(3)
 # Of trainers that need the parts of a model, which a linear one does not have.
 VECTOR_MODEL = toys.VectorModel()
-_NEED_PARTS = (
-  'fedbabu',
-  'fedpc',
-  'fedpc_generated',
-  'fedper',
-  'fedrep',
-  'lg_fedavg',
-)
 SETS = ('evaluation',)
 # The cohort runtime stacks clients of the same shapes.
 RUNTIMES = ('cohort', 'unstacked', 'native')
@@ -78,9 +71,20 @@ def build_anew(
 build = functools.cache(build_anew)
 
 
+@functools.cache
 def model_for(name: str) -> models.Model:
   """Returns a model that a method, or a trainer, can learn."""
-  return VECTOR_MODEL if name.partition('+')[0] in _NEED_PARTS else MODEL
+  try:
+    build(f'{name.partition("+")[0]}+as_trained', MODEL)
+  except errors.UserError:  # It needs a model with several parts.
+    return VECTOR_MODEL
+  return MODEL
+
+
+def small(name: str) -> dict[str, Any]:
+  """Returns settings with which a method is quick to run."""
+  trainer, personalizer = registry.entries(name)
+  return {**trainer.small, **personalizer.small}
 
 
 def as_data(

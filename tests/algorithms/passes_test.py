@@ -54,7 +54,11 @@ def _bind(half, *args):
 
 
 def _build(name, **values):
-  values = _SETTINGS.get(name.partition('+')[0], {}) | values
+  values = {
+    **helpers.small(name),
+    **_SETTINGS.get(name.partition('+')[0], {}),
+    **values,
+  }
   return helpers.build(
     name,
     helpers.model_for(name),

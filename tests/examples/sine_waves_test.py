@@ -55,8 +55,9 @@ def test_the_network_represents_and_decides():
 
 def test_a_run_takes_both_examples_and_a_module_where_the_user_is(tmp_path):
   (tmp_path / 'own_methods.py').write_text(
-    'from algorithms import registry\n'
-    "registry.TRAINERS['own'] = registry.Entry('algorithms.fedavg:FedAvg')\n"
+    'from algorithms import fedavg, registry\n'
+    "registry.register_trainer('own', fedavg.FedAvg, title='Own',"
+    " does='the same', sends='the update')\n"
   )
   done = programs.run(
     'run',

@@ -29,6 +29,8 @@ COHORTS: Mapping[str, Sequence[Sequence[int]]] = {
   'partial': [(0, 1, 2), (2, 3), (0, 3, 4), (1, 2, 4)],
 }
 EPOCHS = (1, 3)
+# The largest difference of a trainer from its reference.
+LARGEST_DIFFERENCE = 1e-5
 _BATCH_SIZE = 4
 _SIZES = (9, 4, 5, 12, 7, 8)
 # Of the users of FedEmbed: the first three are prototypical for their types.
@@ -392,11 +394,20 @@ class Comparison(NamedTuple):
   moved: float
 
 
-def compare(name: str, cohorts: str, epochs: int) -> Comparison:
+def check(case: Case) -> None:
+  """Asserts that a trainer is near its reference, and that it has trained."""
+  for cohorts in COHORTS:
+    for epochs in EPOCHS:
+      difference, moved = compare(case, cohorts, epochs)
+      assert difference < LARGEST_DIFFERENCE
+      assert moved > 0.01 or not case.method.trains
+
+
+def compare(case: Case, cohorts: str, epochs: int) -> Comparison:
   """Trains both, and compares the models that clients start from.
 
   Args:
-    name: The name of the case.
+    case: The case.
     cohorts: Who takes part, see `COHORTS`.
     epochs: The passes of a client in a round.
 
@@ -406,7 +417,7 @@ def compare(name: str, cohorts: str, epochs: int) -> Comparison:
   # Client by client, which needs no compilation. That compiled programs and
   # TFF's own runtime do the same is a fact of every method.
   with helpers.on('unstacked'):
-    return _compare(CASES[name], cohorts, epochs)
+    return _compare(case, cohorts, epochs)
 
 
 def _compare(case: Case, cohorts: str, epochs: int) -> Comparison:

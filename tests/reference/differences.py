@@ -17,7 +17,7 @@ def main(names: Sequence[str]) -> None:
   for name in names or cases.CASES:
     case = cases.CASES[name]
     largest = max(
-      cases.compare(name, cohorts, epochs).difference
+      cases.compare(case, cohorts, epochs).difference
       for cohorts in cases.COHORTS
       for epochs in cases.EPOCHS
     )
