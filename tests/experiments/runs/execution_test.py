@@ -122,8 +122,8 @@ class TestWarmstart:
     with mock.patch.object(registry, 'load', load):
       with pytest.raises(
         errors.UserError,
-        match=r"warmstart_from: .*'0/server/model/kernel' is float32"
-        r'\[60,10\] in it, not float32\[3\]',
+        match=r"warmstart_from: .*'0/server/model/bias' is float32"
+        r'\[10\] in it, not float32\[\]',
       ):
         self.run_from('fedavg')
 
