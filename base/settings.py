@@ -3,11 +3,11 @@
 A class of settings declares the type, the default, the help and the range of
 each setting:
 
-  @dataclasses.dataclass(frozen=True)
-  class NoiseSettings(settings.Settings):
-    noise: float = settings.field(1.0, 'The deviation of the noise.', minimum=0)
+    @dataclasses.dataclass(frozen=True)
+    class NoiseSettings(settings.Settings):
+      noise: float = settings.field(1.0, 'Its deviation.', minimum=0)
 
-`parse` makes an instance from a user's values in a TOML file or on the
+`from_dict` makes an instance from a user's values in a TOML file or on the
 command line.
 """
 

@@ -1,7 +1,7 @@
 """Runs a tool of the Python environment on the source tree.
 
-`bazel run //:ruff -- …`, `//:mypy` and `//:deptry` are this program. Its first
-argument is the tool; the others go to the tool.
+`bazel run //:ruff -- …`, `//:mypy`, `//:deptry` and `//:pdoc` are this program.
+Its first argument is the tool; the others go to the tool.
 """
 
 import os

@@ -1,14 +1,14 @@
 """Experiments from scripts and notebooks.
 
-  from experiments import api
+    from experiments import api
 
-  experiment = api.Experiment('school', ['fedavg', 'ditto', 'finetuning'])
-  experiment.train()
-  results = experiment.evaluate()
-  print(results)                           # The table of experiments:run.
-  print(results['ditto'].metric)           # An array: each test client's.
-  print(results.compare('ditto', 'fedavg').p_wilcoxon)
-  results.plot('clients')
+    experiment = api.Experiment('school', ['fedavg', 'ditto', 'finetuning'])
+    experiment.train()
+    results = experiment.evaluate()
+    print(results)                           # The table of experiments:run.
+    print(results['ditto'].metric)           # An array: each test client's.
+    print(results.compare('ditto', 'fedavg').p_wilcoxon)
+    results.plot('clients')
 
 An experiment is a run of `experiments:run`. It has the same settings by the
 same names and writes the same folder, where it goes on if it was stopped. Its

@@ -5,6 +5,7 @@ only here, and importing this module raises an ImportError unless the installed
 releases are those that it was written for.
 """
 
+import atexit
 from collections.abc import Callable, Mapping, Sequence
 import functools
 import itertools
@@ -65,6 +66,9 @@ from tensorflow_federated.python.core.environments.tensorflow_backend import (
   tensorflow_tree_transformations,
 )
 from tensorflow_federated.python.core.impl.compiler import array
+from tensorflow_federated.python.core.impl.context_stack import (
+  set_default_context,
+)
 from tensorflow_federated.python.core.impl.executors import value_serialization
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
@@ -270,3 +274,15 @@ class RemoteExecutor(tff.framework.RemoteExecutor):
 def worker_binary() -> str:
   """Returns the path of TFF's worker, a program that TFF's wheel brings."""
   return os.path.join(os.path.dirname(tff.__file__), 'data', 'worker_binary')
+
+
+def forget_default_context() -> None:
+  """Has TFF forget its default context, at first one that it makes itself.
+
+  At its end, Python would delete that one when modules are gone that this
+  needs, and print an error.
+  """
+  set_default_context.set_no_default_context()
+
+
+atexit.register(forget_default_context)

@@ -2,6 +2,8 @@
 
 import importlib
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -133,3 +135,14 @@ def test_loaded_functions_get_new_names_and_can_be_called():
 
 def test_the_worker_is_a_program():
   assert os.access(private_api.worker_binary(), os.X_OK)
+
+
+def test_python_ends_without_an_error():
+  done = subprocess.run(
+    [sys.executable, '-c', 'from tff_runtimes import private_api'],
+    env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0
+  assert 'Exception ignored' not in done.stderr
