@@ -18,10 +18,9 @@ from algorithms import trainers
 from base import errors
 from base import seeds
 from experiments.command_line import terminal
-from experiments.configuration import configs
-from experiments.reporting import results_folder
 from experiments.runs import execution
 from experiments.runs import finished_methods
+from experiments.runs import sources
 from tasks import dialogue
 from tasks import task as tasks
 from tasks.data import batches
@@ -59,35 +58,34 @@ class DialogueRun:
   """A finished run of a task of dialogue.
 
   Attributes:
-    source: FOLDER or FOLDER:METHOD.
-    config: Its configuration.
+    source: The run.
     task: Its task.
     model: The model of the task.
     encoding: The tokens of the model.
   """
 
-  source: str
-  config: configs.Config
+  source: sources.Source
   task: tasks.Task
   model: prompted.FrozenGpt2
   encoding: bpe.Encoding
 
   @classmethod
-  def load(cls, source: str, data_dir: str | None) -> 'DialogueRun':
+  def load(cls, named: str, data_dir: str | None) -> 'DialogueRun':
     """Loads a run; raises a `UserError` if its task is not a dialogue task."""
-    folder, _, _ = execution.find_training(source)
-    config = configs.read(folder / results_folder.CONFIG)
+    source = sources.read(named)
+    source.training()
+    config = source.config
     settings = config.task_settings
     if not isinstance(settings, dialogue.DialogueSettings):
       raise errors.UserError(
-        f'{source} is of the task {config.task}, which generates no text. Name'
+        f'{named} is of the task {config.task}, which generates no text. Name'
         ' a run of a task of dialogue.'
       )
     task = execution.load_task(config, data_dir)
     assert isinstance(task.model, prompted.FrozenGpt2)
     size = task.model.gpt2.vocabulary_size
     encoding = dialogue.read_encoding(settings, data_dir, size)
-    return cls(source, config, task, task.model, encoding)
+    return cls(source, task, task.model, encoding)
 
   def start_weights(self, client: str) -> models.Weights:
     """Returns the weights that a client starts to adapt from.
@@ -98,10 +96,10 @@ class DialogueRun:
     Returns:
       All weights, including those that the client keeps or would start with.
     """
-    folder, name, _ = execution.find_training(self.source)
-    execution.check_frozen_weights(folder, name, self.task)
-    finished = finished_methods.restore(folder, self.config, self.task, [name])
-    method, training = finished[name].method, finished[name].training
+    name, _ = self.source.training()
+    self.source.check_frozen_weights(name, self.task)
+    finished = finished_methods.restore(self.source, self.task, [name])
+    method, training = finished[name]
     population = next(
       some
       for some in reversed(_populations(self.task))

@@ -8,16 +8,14 @@ its sentences.
 from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
-import pathlib
 from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
 
 from base import errors
-from experiments.configuration import configs
-from experiments.reporting import results_folder
 from experiments.runs import finished_methods
+from experiments.runs import sources
 from personalization.judgement import evaluation
 from tasks import task as tasks
 from tasks.data import populations
@@ -93,7 +91,7 @@ def cut(
 
 
 def log_probabilities(
-  folder: pathlib.Path,
+  source: sources.Source,
   name: str,
   task: tasks.Task,
   sentences: Mapping[str, Sequence[str]],
@@ -101,7 +99,7 @@ def log_probabilities(
   """Computes log p(words, end) of sentences under their client's model.
 
   Args:
-    folder: The folder of the run.
+    source: The run.
     name: The method.
     task: The task of the run.
     sentences: The sentences of each client.
@@ -112,16 +110,13 @@ def log_probabilities(
   Raises:
     UserError: If the run has not evaluated one of the clients.
   """
-  config = configs.read(folder / results_folder.CONFIG)
-  chosen = {
-    row['client']: row['candidate']
-    for row in results_folder.read(folder).clients[name]
-  }
+  run = source.run
+  chosen = {row['client']: row['candidate'] for row in run.clients[name]}
   unknown = [client for client in sentences if client not in chosen]
   if unknown:
     raise errors.UserError(
-      f'{folder} has evaluated no client {unknown[0]}, so that it has no model'
-      f' of {name} there. Clients are, for instance,'
+      f'{run.path} has evaluated no client {unknown[0]}, so that it has no'
+      f' model of {name} there. Clients are, for instance,'
       f' {", ".join(list(chosen)[:3])}.'
     )
   model = cast(next_word.NextWordModel, task.model)
@@ -142,14 +137,14 @@ def log_probabilities(
       ),
     },
   )
-  finished = finished_methods.restore(folder, config, task, [name])[name]
+  finished = finished_methods.restore(source, task, [name])[name]
   method = finished.method
   client_ids, measured = evaluation.measure(
     method,
     finished.training.ended,
     clients,
     finished.training.stage.task,
-    config.training,
+    source.config.training,
     measured_on=_SENTENCES,
   )
   names = [str(candidate) for candidate in method.candidates]

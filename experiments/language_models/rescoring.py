@@ -21,11 +21,10 @@ import tensorflow as tf
 from base import errors
 from base import words
 from experiments.command_line import terminal
-from experiments.configuration import configs
 from experiments.language_models import personal_rescoring
 from experiments.reporting import folders
-from experiments.reporting import results_folder
 from experiments.runs import execution
+from experiments.runs import sources
 from tasks import task as tasks
 from tasks.data import texts
 from tasks.models import models
@@ -280,11 +279,12 @@ def rescore(
 def _rescore_personally(
   utterances: Sequence[Utterance],
   task: tasks.Task,
-  folder: pathlib.Path,
+  source: sources.Source,
   name: str,
   weight: float,
 ) -> list[str]:
   """Chooses a hypothesis for each utterance with its speaker's model."""
+  folder = source.run.path
   _model(task, f'{folder}:{name}')
   by_client: dict[str, list[str]] = {}
   places = []
@@ -298,7 +298,7 @@ def _rescore_personally(
     sentences = by_client.setdefault(utterance.client, [])
     places.append((utterance.client, len(sentences)))
     sentences += utterance.hypotheses
-  found = personal_rescoring.log_probabilities(folder, name, task, by_client)
+  found = personal_rescoring.log_probabilities(source, name, task, by_client)
   return [
     choose(
       utterance, found[client][start:][: len(utterance.hypotheses)], weight
@@ -320,7 +320,7 @@ def _table(rates: Mapping[str, float], num_utterances: int) -> rich.table.Table:
 
 
 def main(
-  sources: Sequence[str],
+  runs: Sequence[str],
   nbest: pathlib.Path,
   weight: float,
   output: pathlib.Path | None,
@@ -334,18 +334,18 @@ def main(
   nothing = np.array(0.0)
   first = [choose(utterance, nothing, 0) for utterance in utterances]
   chosen = {FIRST_PASS: first}
-  for source in dict.fromkeys(sources):
-    folder, _, _ = execution.find_training(source)
-    config = configs.read(folder / results_folder.CONFIG)
-    task = execution.load_task(config, data_dir)
-    personal = execution.find_personalized(source)
+  for run in dict.fromkeys(runs):
+    source = sources.read(run)
+    source.training()
+    task = execution.load_task(source.config, data_dir)
+    personal = source.personalized()
     if personal:
-      chosen[source] = _rescore_personally(
-        utterances, task, folder, personal, weight
+      chosen[run] = _rescore_personally(
+        utterances, task, source, personal, weight
       )
     else:
       trained = execution.saved_models(source, task)
-      chosen[source] = rescore(utterances, task, trained, weight, source)
+      chosen[run] = rescore(utterances, task, trained, weight, run)
   references = [utterance.reference for utterance in utterances]
   rates = {
     name: word_error_rate(references, hypotheses)

@@ -23,6 +23,7 @@ from experiments.reporting import tables
 from experiments.runs import execution
 from experiments.runs import finished_methods
 from experiments.runs import single_run
+from experiments.runs import sources
 from personalization.judgement import choosing
 from personalization.judgement import evaluation
 from personalization.judgement import measurements
@@ -54,16 +55,12 @@ _MEASURED = {
 
 
 def _configure(
-  run: results_folder.FinishedRun,
-  trained: configs.Config,
-  names: Sequence[str],
-  assignments: Sequence[str],
+  source: sources.Source, names: Sequence[str], assignments: Sequence[str]
 ) -> configs.Config:
   """Makes the configuration of an evaluation.
 
   Args:
-    run: The run.
-    trained: Its configuration.
+    source: The run.
     names: The methods.
     assignments: The values of `--set`.
 
@@ -73,9 +70,10 @@ def _configure(
   Raises:
     UserError: If a setting would change the training.
   """
+  run = source.run
   preset = str(run.path / results_folder.CONFIG)
   config = configs.resolve(user_settings.read(preset, assignments))
-  for difference in configs.differences(trained, config):
+  for difference in configs.differences(source.config, config):
     name = difference.partition(':')[0]
     of_task = name.startswith('task.') and name != 'task.name'
     if not of_task and name not in _MEASURED:
@@ -116,20 +114,20 @@ def _difference(model: models.Model, other: models.Model) -> str:
 
 
 def _check_task(
-  run: results_folder.FinishedRun,
+  source: sources.Source,
   name: str,
   method: methods.Method,
   trained: tasks.Task,
   other: tasks.Task,
 ) -> None:
   """Raises a `UserError` if a method cannot be evaluated on another task."""
-  advice = f'Evaluate on data like those that {run.path} was trained on.'
+  advice = f'Evaluate on data like those that {source.run.path} was trained on.'
   if other.model != trained.model:
     raise errors.UserError(
       'These data or settings need another model than the run:'
       f' {_difference(other.model, trained.model)}. {advice}'
     )
-  execution.check_frozen_weights(run.path, name, other)
+  source.check_frozen_weights(name, other)
   for what, new_names, names in (
     ('vocabulary', other.vocabulary, trained.vocabulary),
     ('list of contexts', other.contexts, trained.contexts),
@@ -176,7 +174,7 @@ def _add_found_groups(
 
 
 def evaluate(
-  source: str,
+  named: str,
   assignments: Sequence[str],
   output_dir: pathlib.Path | None,
   data_dir: str | None,
@@ -184,7 +182,7 @@ def evaluate(
   """Evaluates the methods of a finished run on other clients.
 
   Args:
-    source: FOLDER, or FOLDER:METHOD for one of its methods.
+    named: FOLDER, or FOLDER:METHOD for one of its methods.
     assignments: The values of `--set`.
     output_dir: The folder to write to; by default one beside the run's folder.
     data_dir: The folder of the data sets.
@@ -196,20 +194,19 @@ def evaluate(
     UserError: If the run cannot be evaluated on these clients. This is checked
       before any computing.
   """
-  folder, chosen = execution.parse_source(source)
-  run = results_folder.read(folder)
-  trained_config = configs.read(folder / results_folder.CONFIG)
+  source = sources.read(named)
+  run, trained_config, folder = source.run, source.config, source.run.path
   names = list(run.methods)
-  if chosen is not None:
+  if source.chosen is not None:
     # The baseline first, as others are compared with its clients.
-    needed = (trained_config.run.baseline, execution.find_method(run, chosen))
+    needed = trained_config.run.baseline, source.method()
     names = list(dict.fromkeys(filter(None, needed)))
   if ways.ENTRIES[trained_config.privacy].of_examples:
     raise errors.UserError(
       f'The run in {folder} protects examples. Its evaluation would use them'
       ' once more, which its privacy guarantee does not account for.'
     )
-  config = _configure(run, trained_config, names, assignments)
+  config = _configure(source, names, assignments)
   if output_dir is None:
     there = folder.resolve()
     output_dir = there.with_name(f'{there.name}-evaluated-{config.digest()}')
@@ -217,7 +214,7 @@ def evaluate(
   task = execution.read_task(config, data_dir)
   built = execution.build_methods(trained_config, trained_task)
   for name in names:
-    _check_task(run, name, built[name], trained_task, task)
+    _check_task(source, name, built[name], trained_task, task)
   given = {
     name: finished_methods.chosen_candidates(run, name, task.test.client_ids)
     for name in names
@@ -238,9 +235,7 @@ def evaluate(
     if task.notes:
       terminal.say(task.notes)
     results.write_encoding(task.encoding)
-    finished = finished_methods.restore(
-      folder, trained_config, trained_task, names
-    )
+    finished = finished_methods.restore(source, trained_task, names)
     known = set(trained_task.train.client_ids)
     for name in names:
       if name in results.results:

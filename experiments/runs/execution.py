@@ -18,6 +18,7 @@ from base import words
 from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import results_folder
+from experiments.runs import sources
 from personalization import groups
 from personalization.judgement import choosing
 from personalization.judgement import measurements
@@ -152,92 +153,18 @@ def _build(
   )
 
 
-def parse_source(source: str) -> tuple[pathlib.Path, str | None]:
-  """Splits FOLDER:METHOD, or FOLDER alone."""
-  path = pathlib.Path(source)
-  if ':' not in path.name or path.is_dir():
-    return path, None
-  folder, _, chosen = source.rpartition(':')
-  if not chosen:
-    raise errors.UserError(f'{source} names no method after the colon.')
-  return pathlib.Path(folder), chosen
-
-
-def find_method(run: results_folder.FinishedRun, chosen: str | None) -> str:
-  """Returns the method of a finished run that a user has chosen.
-
-  Args:
-    run: The run.
-    chosen: Its name; None for the only one.
-  """
-  if chosen is None and len(run.methods) > 1:
-    raise errors.UserError(
-      f'{run.path} has the methods {", ".join(run.methods)}. Name one of them,'
-      f' as in {run.path}:{next(iter(run.methods))}.'
-    )
-  name = chosen or next(iter(run.methods))
-  if name not in run.methods:
-    raise errors.unknown('method', name, run.methods)
-  return name
-
-
-def find_personalized(source: str) -> str | None:
-  """Returns the METHOD of FOLDER:METHOD if it has personalized models."""
-  path, chosen = parse_source(source)
-  finished = results_folder.read(path).methods
-  if chosen is None or len(finished.get(chosen, {}).get('candidates', ())) < 2:
-    return None
-  return chosen
-
-
-def find_training(source: str) -> tuple[pathlib.Path, str, int]:
-  """Finds the folder of a finished run, the training in it, and its last round.
-
-  Args:
-    source: FOLDER or FOLDER:METHOD.
-  """
-  path, chosen = parse_source(source)
-  finished = results_folder.read(path).methods
-  if chosen is not None and chosen not in finished:
-    raise errors.unknown('method', chosen, finished)
-  rounds = {
-    result['training']: result['rounds']
-    for name, result in finished.items()
-    if result['training'] is not None and chosen in (None, name)
-  }
-  if not rounds:
-    raise errors.UserError(f'{source} has trained no global model.')
-  if len(rounds) > 1:
-    raise errors.UserError(
-      f'{path} has trained {" and ".join(rounds)}. Name one of them, as in'
-      f' {path}:{next(iter(rounds))}.'
-    )
-  return path, *rounds.popitem()
-
-
-def check_frozen_weights(
-  path: pathlib.Path, method: str, task: tasks.Task
-) -> None:
-  """Raises a `UserError` if a run was trained with other frozen weights."""
-  frozen = results_folder.read(path).methods[method]['frozen_weights_sha256']
-  if frozen != task.model.frozen_digest:
-    raise errors.UserError(
-      f'{path} was trained with other frozen weights, or words, than those of'
-      f' {task.name} now. Use the same data and settings of the task.'
-    )
-
-
-def saved_models(source: str, task: tasks.Task) -> tuple[models.Weights, ...]:
+def saved_models(
+  source: sources.Source, task: tasks.Task
+) -> tuple[models.Weights, ...]:
   """Reads the models that a finished run has trained."""
-  path, name, last_round = find_training(source)
-  config = configs.read(path / results_folder.CONFIG)
-  trainer = _build(name, config, task, _NOTHING_ELSE)
+  name, last_round = source.training()
+  trainer = _build(name, source.config, task, _NOTHING_ELSE)
   if not trainer.model_places:
-    raise errors.UserError(f'{source}: {name} has no global model.')
-  check_frozen_weights(path, name, task)
+    raise errors.UserError(f'{source.name}: {name} has no global model.')
+  source.check_frozen_weights(name, task)
   return training.saved_models(
     trainer,
-    results_folder.checkpoint_dir(path, name),
+    results_folder.checkpoint_dir(source.run.path, name),
     last_round,
     like=task.model.init(seeds.pair('model')),
   )
@@ -245,7 +172,7 @@ def saved_models(source: str, task: tasks.Task) -> tuple[models.Weights, ...]:
 
 def _warmstart(
   built: Mapping[str, methods.Method],
-  sources: Sequence[str],
+  runs: Sequence[str],
   task: tasks.Task,
 ) -> dict[str, methods.Method]:
   """Has the methods begin with the models of finished runs."""
@@ -257,7 +184,9 @@ def _warmstart(
       )
   try:
     first = [
-      weights for source in sources for weights in saved_models(source, task)
+      weights
+      for run in runs
+      for weights in saved_models(sources.read(run), task)
     ]
   except errors.UserError as error:
     raise errors.UserError(f'warmstart_from: {error}') from error
@@ -266,7 +195,7 @@ def _warmstart(
     if len(first) != num_models:
       raise errors.UserError(
         f'{name} begins with {words.count(num_models, "models")}, but what'
-        f' warmstart_from names has {len(first)}: {", ".join(sources)}.'
+        f' warmstart_from names has {len(first)}: {", ".join(runs)}.'
       )
   return {
     name: dataclasses.replace(method, first_models=first)

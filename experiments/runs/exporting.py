@@ -8,13 +8,12 @@ import urllib.parse
 from base import errors
 from base.aliases import Json
 from experiments.command_line import terminal
-from experiments.configuration import configs
 from experiments.reporting import exported_models
 from experiments.reporting import folders
-from experiments.reporting import results_folder
 from experiments.runs import execution
 from experiments.runs import finished_methods
 from experiments.runs import personal_weights
+from experiments.runs import sources
 from tasks import task as tasks
 
 # File systems take names of up to 255 bytes.
@@ -22,18 +21,14 @@ _LONGEST_NAME = 200
 
 
 def _facts(
-  source: str,
-  config: configs.Config,
-  task: tasks.Task,
-  title: str,
-  **more: Json,
+  source: sources.Source, task: tasks.Task, title: str, **more: Json
 ) -> dict[str, Json]:
   """Describes a model for a user who does not have the run."""
   return {
     'title': title,
-    'run': source,
+    'run': source.name,
     **more,
-    'task': config.to_dict()['task'],
+    'task': source.config.to_dict()['task'],
     'metric': task.metric,
     'higher_is_better': task.higher_is_better,
     'encoding': task.encoding,
@@ -44,16 +39,16 @@ def _facts(
 
 
 def _trained(
-  source: str, config: configs.Config, task: tasks.Task
+  source: sources.Source, task: tasks.Task
 ) -> dict[str, exported_models.Exported]:
   """Finds the models that all clients share."""
-  _, name, _ = execution.find_training(source)
+  name, _ = source.training()
   found = execution.saved_models(source, task)
   exported = {}
   for k, weights in enumerate(found):
     only = len(found) == 1
     title = 'Global model' if only else f'Model {k}'
-    facts = _facts(source, config, task, f'{title} of {name}', method=name)
+    facts = _facts(source, task, f'{title} of {name}', method=name)
     exported['' if only else f'model_{k}'] = exported_models.Exported(
       task.model, weights, facts
     )
@@ -73,23 +68,20 @@ def _folder_name(client: str) -> str:
 
 
 def _personal(
-  source: str,
-  config: configs.Config,
+  source: sources.Source,
   task: tasks.Task,
   candidates: Mapping[str, str],
-  run: results_folder.FinishedRun,
   name: str,
 ) -> dict[str, exported_models.Exported]:
   """Finds the models of clients."""
-  execution.check_frozen_weights(run.path, name, task)
-  found = personal_weights.personalize(run, config, task, name, candidates)
+  source.check_frozen_weights(name, task)
+  found = personal_weights.personalize(source, task, name, candidates)
   return {
     _folder_name(client): exported_models.Exported(
       personal.model,
       personal.weights,
       _facts(
         source,
-        config,
         task,
         f'Model of {client} by {name}: {personal.candidate}',
         method=name,
@@ -102,7 +94,7 @@ def _personal(
 
 
 def main(
-  source: str,
+  named: str,
   clients: Sequence[str],
   all_clients: bool,
   candidate: str | None,
@@ -115,12 +107,11 @@ def main(
     raise errors.UserError(
       '--client and --all_clients were both given. Leave out one of the two.'
     )
-  folder, chosen = execution.parse_source(source)
-  run = results_folder.read(folder)
-  config = configs.read(folder / results_folder.CONFIG)
+  source = sources.read(named)
+  run, config = source.run, source.config
   if clients or all_clients:
-    name = execution.find_method(run, chosen)
-    personal_weights.check(run, config, name)
+    name = source.method()
+    personal_weights.check(source, name)
     if all_clients:
       clients = [row['client'] for row in run.clients[name]]
     known = run.methods[name]['candidates']
@@ -131,13 +122,13 @@ def main(
     else:
       raise errors.unknown('candidate', candidate, known)
     task = execution.load_task(config, data_dir)
-    exported = _personal(source, config, task, candidates, run, name)
+    exported = _personal(source, task, candidates, name)
   elif candidate is not None:
     raise errors.UserError('--candidate is for the model of a --client.')
   else:
-    execution.find_training(source)
+    source.training()
     task = execution.load_task(config, data_dir)
-    exported = _trained(source, config, task)
+    exported = _trained(source, task)
   exported_models.write(output_dir, exported)
   terminal.say(
     f'Written to {output_dir}: '

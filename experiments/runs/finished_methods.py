@@ -2,21 +2,20 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-import dataclasses
 import pathlib
+from typing import NamedTuple
 
 from algorithms import methods
 from base import errors
-from experiments.configuration import configs
 from experiments.reporting import results_folder
 from experiments.runs import execution
 from experiments.runs import single_run
+from experiments.runs import sources
 from personalization.rounds import checkpoints
 from tasks import task as tasks
 
 
-@dataclasses.dataclass(frozen=True)
-class FinishedMethod:
+class FinishedMethod(NamedTuple):
   """A method of a finished run.
 
   Attributes:
@@ -74,16 +73,12 @@ def _check_checkpoint(folder: pathlib.Path, training: str, rounds: int) -> None:
 
 
 def restore(
-  folder: pathlib.Path,
-  config: configs.Config,
-  task: tasks.Task,
-  names: Iterable[str],
+  source: sources.Source, task: tasks.Task, names: Iterable[str]
 ) -> dict[str, FinishedMethod]:
   """Restores methods of a finished run.
 
   Args:
-    folder: The folder of the run.
-    config: Its configuration.
+    source: The run.
     task: Its task.
     names: The names of the methods.
 
@@ -91,10 +86,10 @@ def restore(
     The methods, by their names.
 
   Raises:
-    UserError: If the folder has no results, or a checkpoint is gone or damaged.
+    UserError: If a checkpoint is gone or damaged.
   """
-  names = list(names)
-  for name, result in results_folder.read(folder).methods.items():
+  names, config, folder = list(names), source.config, source.run.path
+  for name, result in source.run.methods.items():
     if result['training'] is not None and {name, result['training']} & {*names}:
       _check_checkpoint(folder, result['training'], result['rounds'])
   execution.set_runtime(config.run)

@@ -15,9 +15,8 @@ import tensorflow as tf
 
 from algorithms import registry
 from base import errors
-from experiments.configuration import configs
-from experiments.reporting import results_folder
 from experiments.runs import finished_methods
+from experiments.runs import sources
 from personalization.judgement import evaluation
 from personalization.privacy import ways
 from tasks import task as tasks
@@ -75,20 +74,13 @@ class PersonalModel:
   candidate: str
 
 
-def check(
-  run: results_folder.FinishedRun, config: configs.Config, name: str
-) -> None:
-  """Raises a `UserError` if a run's clients have no models to be found.
-
-  Args:
-    run: The run.
-    config: Its configuration.
-    name: The method.
-  """
-  if ways.ENTRIES[config.privacy].of_examples:
+def check(source: sources.Source, name: str) -> None:
+  """Raises a `UserError` if a method's clients have no models to be found."""
+  if ways.ENTRIES[source.config.privacy].of_examples:
     raise errors.UserError(
-      f'{run.path} protects examples. Another personalization would be one more'
-      ' use of them, which its guarantee does not cover. Leave out the client.'
+      f'{source.run.path} protects examples. Another personalization would be'
+      ' one more use of them, which its guarantee does not cover. Leave out the'
+      ' client.'
     )
   if not registry.personalizer_class(name).makes_models:
     raise errors.UserError(
@@ -98,8 +90,7 @@ def check(
 
 
 def personalize(
-  run: results_folder.FinishedRun,
-  config: configs.Config,
+  source: sources.Source,
   task: tasks.Task,
   name: str,
   candidates: Mapping[str, str],
@@ -107,8 +98,7 @@ def personalize(
   """Personalizes the model of a finished run again, if `check` allows it.
 
   Args:
-    run: The run.
-    config: Its configuration.
+    source: The run.
     task: Its task.
     name: The method.
     candidates: The candidate of each client.
@@ -120,7 +110,7 @@ def personalize(
     UserError: If a client cannot be personalized.
   """
   loads = _find_clients(task, list(candidates))
-  finished = finished_methods.restore(run.path, config, task, [name])[name]
+  finished = finished_methods.restore(source, task, [name])[name]
   model = finished.method.trainer.model
   trainer = dataclasses.replace(
     finished.method.trainer,
@@ -160,7 +150,7 @@ def personalize(
         pad_to={'personalization': max(sizes)},
       ),
       finished.training.stage.task,
-      config.training,
+      source.config.training,
       measured_on=_WEIGHTS,
     )
     if not client_ids:

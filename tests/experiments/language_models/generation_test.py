@@ -87,7 +87,7 @@ def test_a_client_has_its_own_weights_and_those_of_all_contexts(run, loaded):
   task = loaded.task
   checkpoints = pathlib.Path(run) / 'checkpoints/fedpc'
   kept = dict(client_states.read_saved(checkpoints, 2))
-  (shared,) = execution.saved_models(run, task)
+  (shared,) = execution.saved_models(loaded.source, task)
   assert len(kept) == 4
   for client in list(kept)[:2]:
     weights = loaded.start_weights(client)

@@ -17,6 +17,7 @@ from experiments.language_models import rescoring
 from experiments.reporting import results_folder
 from experiments.runs import execution
 from experiments.runs import single_run
+from experiments.runs import sources
 from tasks import registry
 
 _PERSONAL = 'fedadam+finetuning'
@@ -181,9 +182,10 @@ def test_models_of_other_words_are_refused(run, task):
   other = dataclasses.replace(
     task, model=dataclasses.replace(task.model, frozen=frozen)
   )
-  assert len(execution.saved_models(run, task)) == 1
+  source = sources.read(run)
+  assert len(execution.saved_models(source, task)) == 1
   with pytest.raises(errors.UserError, match='trained with other frozen'):
-    execution.saved_models(run, other)
+    execution.saved_models(source, other)
 
 
 def test_a_trained_model_makes_fewer_errors(run, data_dir, tmp_path, capsys):
@@ -221,7 +223,7 @@ def test_personal_models_are_those_that_were_evaluated(run, task, data_dir):
     for row in finished.clients[_PERSONAL]
   }
   found = personal_rescoring.log_probabilities(
-    pathlib.Path(run), _PERSONAL, task, sentences
+    sources.read(run), _PERSONAL, task, sentences
   )
   candidates = set()
   for row in finished.clients[_PERSONAL]:

@@ -13,6 +13,7 @@ from base import errors
 from experiments.reporting import results_folder
 from experiments.runs import evaluating
 from experiments.runs import finished_methods
+from experiments.runs import sources
 from tasks import registry as task_registry
 from tests.experiments import small_runs
 from tests.tasks import table_source
@@ -173,9 +174,9 @@ def test_a_method_of_its_own_clients_alone_is_told(finished):
   method = algorithm_registry.build(
     'mocha', silos.model, settings, aggregation.mean(), ('test',), num_clients=2
   )
-  run = results_folder.read(finished.folder)
+  source = sources.read(str(finished.folder))
   with pytest.raises(errors.UserError, match='only clients that it was train'):
-    evaluating._check_task(run, 'ditto', method, silos, silos)
+    evaluating._check_task(source, 'ditto', method, silos, silos)
 
 
 def test_a_choice_of_each_client_is_its_own(finished):

@@ -7,6 +7,7 @@ import tensorflow as tf
 from base import errors
 from experiments.reporting import results_folder
 from experiments.runs import personal_weights
+from experiments.runs import sources
 from tasks.models import linear
 from tasks.models import models
 from tasks.models import networks
@@ -53,5 +54,6 @@ def test_clients_without_models_are_told_before_the_data_are_read(
   run = results_folder.FinishedRun(tmp_path, {}, {}, {}, {}, {})
   config = small_runs.config(*settings, algorithms=name)
   with pytest.raises(errors.UserError, match=message):
-    personal_weights.check(run, config, name)
-  personal_weights.check(run, small_runs.config(algorithms='ditto'), 'ditto')
+    personal_weights.check(sources.Source('', run, config), name)
+  ditto = small_runs.config(algorithms='ditto')
+  personal_weights.check(sources.Source('', run, ditto), 'ditto')
