@@ -139,9 +139,6 @@ def prompt_loop(workload: reference_loops.Work) -> reference_loops.Round:
 
   Args:
     workload: The workload, of a model with prompts.
-
-  Returns:
-    The function that runs a round.
   """
   settings = registry.make_settings('fedpc', {}).trainer
   model = dataclasses.replace(

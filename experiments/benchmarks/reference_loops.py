@@ -394,12 +394,6 @@ def keras_loop(workload: Workload) -> Round:
   This is the fastest such loop that was found: the whole round is in one
   `tf.function`. With a function call for each client, or each batch, a round of
   `cnn` takes 13 or 22 % longer, and one of `linear` 6 or 13 times as long.
-
-  Args:
-    workload: The workload.
-
-  Returns:
-    The function that runs a round.
   """
   training = KerasTraining(workload)
   data = stack(workload.clients)

@@ -76,9 +76,6 @@ def fit(
     table: The table of texts. Columns of numbers are justified to the right.
     width: The width of the terminal, in cells.
     num_keys: The number of columns, the first ones, that identify a row.
-
-  Returns:
-    The table, or its parts.
   """
   _, right, _, left = table.padding
   least, most = zip(*map(_limits, table.columns))

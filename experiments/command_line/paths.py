@@ -42,9 +42,6 @@ def new_file(flag: str, path: str | None) -> pathlib.Path | None:
     flag: The name of the flag.
     path: The path that the user gave.
 
-  Returns:
-    The file, which does not exist.
-
   Raises:
     UserError: If it exists already or cannot be created.
   """

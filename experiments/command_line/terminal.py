@@ -117,9 +117,6 @@ def make_table(
     title: Its title.
     *names: The columns of names.
     numbers: The columns of numbers, which follow.
-
-  Returns:
-    The table.
   """
   table = rich.table.Table(
     *names, title=title, title_justify='left', box=rich.box.SIMPLE

@@ -89,9 +89,6 @@ class Config:
   def differences_from(self, path: pathlib.Path) -> list[str]:
     """Lists how the configuration in a file differs from this one.
 
-    Args:
-      path: The file.
-
     Returns:
       A line for each setting that differs.
 
@@ -284,12 +281,6 @@ def _sort(
 
 def resolve(request: user_settings.Request) -> Config:
   """Makes the configuration that a user asked for.
-
-  Args:
-    request: The request.
-
-  Returns:
-    The configuration, complete.
 
   Raises:
     UserError: If there is no such setting, or it cannot have this value.

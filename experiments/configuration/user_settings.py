@@ -264,9 +264,6 @@ def read(
     assignments: The values of `--set`, each 'name=value'.
     flags: The values of settings that have a separate flag.
 
-  Returns:
-    The request, for `configs.resolve`.
-
   Raises:
     UserError: If something cannot be read, or there is no such task or method.
   """
@@ -285,9 +282,6 @@ def read_layers(preset: str | None, layers: Sequence[SettingsLayer]) -> Request:
   Args:
     preset: As in `read`.
     layers: The other places; later ones override earlier ones.
-
-  Returns:
-    The request.
 
   Raises:
     UserError: As in `read`.

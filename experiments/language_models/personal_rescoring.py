@@ -98,12 +98,6 @@ def log_probabilities(
 ) -> dict[str, np.ndarray]:
   """Computes log p(words, end) of sentences under their client's model.
 
-  Args:
-    source: The run.
-    name: The method.
-    task: The task of the run.
-    sentences: The sentences of each client.
-
   Returns:
     The logarithms, for each client in the order of its sentences.
 

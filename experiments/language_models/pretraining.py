@@ -308,9 +308,6 @@ def main(
     settings: What to train, and how.
     data_dir: The folder of the data sets.
     output_dir: The folder to write to.
-
-  Returns:
-    The exit status.
   """
   spans = corpora.read(
     settings.sources,

@@ -100,12 +100,6 @@ def _read_line(text: str, line: int) -> Utterance:
 def read(path: pathlib.Path) -> list[Utterance]:
   """Reads the utterances of a file.
 
-  Args:
-    path: The file.
-
-  Returns:
-    The utterances.
-
   Raises:
     UserError: If there are no utterances, or a line is not one.
   """
@@ -126,10 +120,6 @@ def read(path: pathlib.Path) -> list[Utterance]:
 
 def count_errors(reference: Sequence[str], hypothesis: Sequence[str]) -> int:
   """Counts the fewest words to substitute, insert and delete.
-
-  Args:
-    reference: The words that were said.
-    hypothesis: The words that were recognized.
 
   Returns:
     Their edit distance (Levenshtein).
@@ -246,9 +236,6 @@ def rescore(
     trained: The weights of the model, or of each group's model.
     weight: The weight of the model relative to the first pass.
     where: The source of the models, for error messages.
-
-  Returns:
-    The hypotheses.
 
   Raises:
     UserError: If it is not known which model to use for an utterance.

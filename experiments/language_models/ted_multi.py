@@ -15,9 +15,6 @@ def main(source: pathlib.Path, data_dir: str | None) -> int:
   Args:
     source: The folder of the unpacked archive.
     data_dir: The folder of the data sets.
-
-  Returns:
-    The exit status.
   """
   path = downloads.places(ted_talks.DATABASE, data_dir)[0]
   total = ted_talks.size(source) // _MEGABYTE

@@ -57,9 +57,6 @@ def export(
     training: The training; None for the only one.
     output_dir: The folder to write to; by default one in `folder`.
 
-  Returns:
-    The folder that was written to.
-
   Raises:
     UserError: If there are no such states.
   """

@@ -53,9 +53,6 @@ class Repeats:
     Args:
       method: The method.
       *keys: The path of names to the number in the method's results.
-
-    Returns:
-      The numbers.
     """
     found = [_look_up(run.methods[method], keys) for run in self.runs]
     return [math.nan if value is None else float(value) for value in found]
@@ -83,9 +80,6 @@ class Repeats:
 
 def summarize(repeated: Repeats) -> dict[str, Json]:
   """Computes statistics over repeats of the statistics over test clients.
-
-  Args:
-    repeated: The repeats.
 
   Returns:
     The metric and its direction; and for each method and several statistics
@@ -152,9 +146,6 @@ def _look_up(result: Json, keys: Sequence[str]) -> Json:
 
 def read(paths: Sequence[pathlib.Path]) -> list[Repeats]:
   """Reads the folders of runs that differ in seed and number of rounds.
-
-  Args:
-    paths: The folders.
 
   Returns:
     The repeats with each number of rounds, in ascending order.

@@ -288,9 +288,6 @@ class RunFolder:
   def passes(self, training: str) -> float:
     """Returns the mean of the measured 'passes'; 1 if they are not measured.
 
-    Args:
-      training: The name of the training.
-
     Raises:
       UserError: If the file of the metrics is damaged.
     """
@@ -373,10 +370,6 @@ def open_folder(
 ) -> Iterator[RunFolder]:
   """Makes the folder of a run, or opens it if it exists.
 
-  Args:
-    path: The folder.
-    config: The configuration of the run.
-
   Yields:
     The folder, which no other process can open in the meantime.
 
@@ -429,12 +422,6 @@ def read_validation(path: pathlib.Path) -> dict[str, dict[str, list[float]]]:
 
 def read(path: pathlib.Path) -> FinishedRun:
   """Reads the output folder of a run.
-
-  Args:
-    path: The folder.
-
-  Returns:
-    Its contents.
 
   Raises:
     UserError: If it is not such a folder, or is damaged.

@@ -44,12 +44,7 @@ class CsvReleaseManager(tff.program.ReleaseManager):
     self._columns: list[str] = []
 
   async def release(self, value: Mapping[str, Structure], key: int) -> None:
-    """Writes the metrics of the round `key`; names must not change.
-
-    Args:
-      value: The metrics.
-      key: The number of the round.
-    """
+    """Writes the metrics of the round `key`; names must not change."""
     metrics = await tff.program.materialize_value(value)
     if not self._columns:
       self._columns = [_ROUND, *metrics]

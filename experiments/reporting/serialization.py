@@ -43,9 +43,6 @@ def _groups(outcome: outcomes.Outcome) -> dict[str, Json]:
 def make_result(outcome: outcomes.Outcome) -> results_folder.Result:
   """Writes an outcome in the form of results.json.
 
-  Args:
-    outcome: The outcome of a method.
-
   Returns:
     The metric, its direction and its range; the number of clients that use each
     candidate, or if none is chosen the statistics of all candidates; the
@@ -138,10 +135,6 @@ def make_rows(
 ) -> list[results_folder.Row]:
   """Writes the test clients of a method in the form of per_client.csv.
 
-  Args:
-    method: The name of the method.
-    outcome: Its outcome.
-
   Returns:
     The rows. `examples` is the number of examples or words that the metric is
     over; columns that end in the name of a set have the metric on it, after and
@@ -182,9 +175,6 @@ def read_metrics(
   rows: Iterable[results_folder.Row],
 ) -> dict[str, dict[str, float]]:
   """Reads the metrics from rows that `make_rows` wrote.
-
-  Args:
-    rows: The clients of a method.
 
   Returns:
     The metric of each client, by evaluation set and client; the set of clients'

@@ -56,9 +56,6 @@ def compare(
 ) -> _Comparisons:
   """Compares each two rows on all clients, and on those of each group.
 
-  Args:
-    winners: The point of each row.
-
   Returns:
     {'row against row': {group: comparison}}.
   """

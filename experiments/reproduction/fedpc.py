@@ -184,9 +184,6 @@ def _figure(row: _Row, k: str, published: float | None) -> figures.Figure:
 def check_claims(rows: _Rows) -> list[dict[str, Json]]:
   """Holds the paper's claims against what came of the methods.
 
-  Args:
-    rows: The rows that are finished.
-
   Returns:
     For each claim about methods that are there: its 'text' and 'users', whether
     it 'holds', the 'ratio' of the two perplexities with its 'interval', for how

@@ -195,9 +195,6 @@ def _cross(contents: dict[str, Json]) -> dict[str, Cell]:
 
   Args:
     contents: The contents of the file, which have these rows then.
-
-  Returns:
-    The cell of each row.
   """
   crossed, known = contents.pop('crossed', {}), contents.get('rows', {})
   rows, cells, grids = {}, {}, []

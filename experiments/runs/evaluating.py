@@ -64,9 +64,6 @@ def _configure(
     names: The methods.
     assignments: The values of `--set`.
 
-  Returns:
-    The configuration.
-
   Raises:
     UserError: If a setting would change the training.
   """

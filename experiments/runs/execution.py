@@ -243,9 +243,6 @@ def build_methods(
     task: Its task.
     measurement: What is measured beside the metric; by default nothing.
 
-  Returns:
-    The methods by name.
-
   Raises:
     UserError: If one cannot do the task.
   """

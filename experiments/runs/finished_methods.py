@@ -39,9 +39,6 @@ def chosen_candidates(
     name: The method.
     clients: The clients, who may be others than those of the run.
 
-  Returns:
-    The name of each client's candidate.
-
   Raises:
     UserError: If clients of the run chose for themselves, and one was not among
       them.
@@ -76,14 +73,6 @@ def restore(
   source: sources.Source, task: tasks.Task, names: Iterable[str]
 ) -> dict[str, FinishedMethod]:
   """Restores methods of a finished run.
-
-  Args:
-    source: The run.
-    task: Its task.
-    names: The names of the methods.
-
-  Returns:
-    The methods, by their names.
 
   Raises:
     UserError: If a checkpoint is gone or damaged.

@@ -97,15 +97,6 @@ def personalize(
 ) -> dict[str, PersonalModel]:
   """Personalizes the model of a finished run again, if `check` allows it.
 
-  Args:
-    source: The run.
-    task: Its task.
-    name: The method.
-    candidates: The candidate of each client.
-
-  Returns:
-    The model of each client.
-
   Raises:
     UserError: If a client cannot be personalized.
   """

@@ -43,9 +43,6 @@ def run(
     output_dir: The folder of the runs' folders.
     data_dir: The folder of the data sets.
 
-  Returns:
-    The runs.
-
   Raises:
     UserError: If a run cannot be run, before any training.
   """

@@ -451,9 +451,6 @@ def run(
     data_dir: The folder of the data sets.
     set_runtime: Sets the runtime that all TFF computations run on.
 
-  Returns:
-    The results of each method.
-
   Raises:
     UserError: If it cannot be run, before any training.
   """

@@ -209,13 +209,6 @@ class GridFile:
   def request(self, point: Point, seed: int) -> user_settings.Request:
     """Asks for one run of a point.
 
-    Args:
-      point: The point.
-      seed: The seed.
-
-    Returns:
-      The request.
-
     Raises:
       UserError: If there is no such task or method.
     """
@@ -385,9 +378,6 @@ def parse(table: Mapping[str, Json], source: str) -> GridFile:
   Args:
     table: The contents.
     source: The name of the file, for errors.
-
-  Returns:
-    The grid.
 
   Raises:
     UserError: If it cannot be one.

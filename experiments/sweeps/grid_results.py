@@ -112,9 +112,6 @@ def summarize(
   Args:
     point: The point.
     records: The records of its repeats, None for those that are missing.
-
-  Returns:
-    The result of the point.
   """
   finished = tuple(record for record in records if record is not None)
   validation = None

@@ -85,9 +85,6 @@ class Job:
 def make_runs(grid: grid_file.GridFile) -> list[GridRun]:
   """Makes all runs of a grid.
 
-  Args:
-    grid: The grid.
-
   Returns:
     A run of each point with the first seed, then with the second, and so on.
     Points that are configured alike have runs with the same keys.
@@ -192,10 +189,6 @@ def _client_numbers(values: np.ndarray) -> list[float | None]:
 def _means(outcome: outcomes.Outcome, name: str) -> dict[str, float | None]:
   """Computes means of a metric over test clients.
 
-  Args:
-    outcome: The outcome.
-    name: The metric.
-
   Returns:
     The mean at the chosen candidates ('personal') and, if there is a baseline,
     the mean at the baseline ('global').
@@ -211,10 +204,6 @@ def _means(outcome: outcomes.Outcome, name: str) -> dict[str, float | None]:
 
 def make_record(run: GridRun, outcome: outcomes.Outcome) -> dict[str, Json]:
   """Makes the record of a run.
-
-  Args:
-    run: The run.
-    outcome: Its outcome.
 
   Returns:
     The mean over clients of the validation metric at the chosen candidates, by

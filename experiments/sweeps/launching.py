@@ -163,9 +163,6 @@ class Launcher(Protocol):
 
     Args:
       work: What the workers need to know.
-
-    Returns:
-      The workers, which the caller closes.
     """
 
   def __str__(self) -> str:

@@ -65,9 +65,6 @@ def draw(
     number: The number of the point.
     lists: The values of settings that are drawn from lists.
     bounds: The bounds of the others, by distribution and setting.
-
-  Returns:
-    The value of each setting.
   """
 
   def share(name: str) -> float:
