@@ -88,7 +88,7 @@ _OUTPUT_DIR = shared_flags.output_dir(
 
 def _request(seed: int | None) -> user_settings.Request:
   """Makes a request from the flags, with this seed if there is one."""
-  of_settings = {
+  settings = {
     'task.name': _TASK.value,
     'algorithms': _ALGORITHM.value,
     'seed': seed,
@@ -100,7 +100,7 @@ def _request(seed: int | None) -> user_settings.Request:
     'privacy.epsilon': _EPSILON.value,
     'privacy.delta': _DELTA.value,
   }
-  given = {n: value for n, value in of_settings.items() if value is not None}
+  given = {n: value for n, value in settings.items() if value is not None}
   return user_settings.read(_PRESET.value, _SET.value, given)
 
 

@@ -238,20 +238,20 @@ class _Sorted:
 
 def _sort(
   request: user_settings.Request,
-  of_run: set[str],
-  of_task: set[str],
-  of_privacy: set[str],
+  run_names: set[str],
+  task_names: set[str],
+  privacy_names: set[str],
 ) -> _Sorted:
   """Sorts the settings that a user gave by their owners."""
   others = (
-    of_run
-    | {f'task.{name}' for name in of_task}
-    | {f'privacy.{name}' for name in of_privacy}
+    run_names
+    | {f'task.{name}' for name in task_names}
+    | {f'privacy.{name}' for name in privacy_names}
   )
   found = _Sorted({}, {}, {}, {name: {} for name in request.algorithms})
   groups = {
-    'task': (request.task, of_task, found.task),
-    'privacy': (request.privacy, of_privacy, found.privacy),
+    'task': (request.task, task_names, found.task),
+    'privacy': (request.privacy, privacy_names, found.privacy),
   }
   for layer in request.layers:
     for name, value in layer.settings:
@@ -271,7 +271,7 @@ def _sort(
           if own_name not in known:
             raise _unknown(layer, own_name, known, group, chosen)
           given[own_name] = value, layer.source
-      elif name in of_run:
+      elif name in run_names:
         found.run[name] = value, layer.source
       else:
         for method in _owners(name, layer, request, others):
@@ -295,29 +295,20 @@ def resolve(request: user_settings.Request) -> Config:
   )
   given.run['algorithms'] = request.algorithms, ''
 
-  def make(cls: type[_S]) -> _S:
-    of_class = {
-      name: value for name, value in given.run.items() if name in _names(cls)
-    }
-    return _make(
-      lambda values: settings.parse(cls, values, 'settings'), of_class
-    )
+  def make(cls: type[_S], found: _Given, where: str = 'settings') -> _S:
+    own = {name: found[name] for name in found if name in _names(cls)}
+    return _make(lambda values: settings.parse(cls, values, where), own)
 
+  task_settings = make(task_class, given.task, f'task {request.task}')
   return Config(
-    run=make(user_settings.RunSettings).replace_paths(_full_path),
-    training=make(schedules.TrainingSettings),
-    measurement=make(measurements.MeasurementSettings),
+    run=make(user_settings.RunSettings, given.run).replace_paths(_full_path),
+    training=make(schedules.TrainingSettings, given.run),
+    measurement=make(measurements.MeasurementSettings, given.run),
     task=request.task,
-    task_settings=_make(
-      lambda values: settings.parse(task_class, values, f'task {request.task}'),
-      given.task,
-    ).replace_paths(_full_path),
+    task_settings=task_settings.replace_paths(_full_path),
     privacy=request.privacy,
-    privacy_settings=_make(
-      lambda values: settings.parse(
-        privacy_class, values, f'privacy {request.privacy}'
-      ),
-      given.privacy,
+    privacy_settings=make(
+      privacy_class, given.privacy, f'privacy {request.privacy}'
     ),
     method_settings={
       name: _make(

@@ -85,12 +85,8 @@ def results_table(
   for against in {result.get('hurt_against') for result in results.values()}:
     if against is not None:
       title += f'\nhurt: of methods without a baseline, against {against}'
-  table = terminal.make_table(title)
-  table.add_column('method')
-  table.add_column('mean ± deviation', justify='right')
-  table.add_column('95% interval of the mean', justify='right')
-  table.add_column('worst tenth', justify='right')
-  table.add_column('hurt', justify='right')
+  numbers = ['mean ± deviation', '95% interval of the mean', 'worst tenth']
+  table = terminal.make_table(title, 'method', numbers=[*numbers, 'hurt'])
   table.add_column('chosen candidate')
   any_private = any(result.get('privacy') for result in results.values())
   if any_private:
@@ -135,12 +131,10 @@ def groups_table(
   """
   any_result = next(iter(results.values()))
   table = terminal.make_table(
-    f'{any_result["metric"]} of all examples of each group'
+    f'{any_result["metric"]} of all examples of each group',
+    'group',
+    numbers=['clients', *results],
   )
-  table.add_column('group')
-  table.add_column('clients', justify='right')
-  for method in results:
-    table.add_column(method, justify='right')
   for group, of_group in any_result['groups'].items():
     pooled = [result['groups'][group]['pooled'] for result in results.values()]
     table.add_row(
@@ -177,10 +171,9 @@ def costs_table(
   results: Mapping[str, results_folder.Result],
 ) -> rich.table.Table:
   """Makes the table of costs, as in table 4 of Liu et al."""
-  table = terminal.make_table('Costs of a client')
-  table.add_column('method')
-  for column in COSTS.values():
-    table.add_column(column, justify='right')
+  table = terminal.make_table(
+    'Costs of a client', 'method', numbers=COSTS.values()
+  )
   for method, result in results.items():
     table.add_row(method, *(write_cost([result], name) for name in COSTS))
   return table
@@ -211,11 +204,13 @@ def repeats_table(runs: repeats.Repeats) -> rich.table.Table:
   better = 'higher' if runs.higher_is_better else 'lower'
   table = terminal.make_table(
     f'{runs.metric} over {words.count(len(runs.runs), "repeats")}; {better}'
-    ' is better'
+    ' is better',
+    'method',
+    numbers=[
+      f'{column} ± over repeats'
+      for column in ('mean', 'deviation over clients', 'hurt')
+    ],
   )
-  table.add_column('method')
-  for column in ('mean', 'deviation over clients', 'hurt'):
-    table.add_column(f'{column} ± over repeats', justify='right')
 
   def add_row(name: str, method: str, *where: str) -> None:
     cells = (

@@ -7,13 +7,11 @@ for each client, and evaluated at the candidate that the run chose.
 from collections.abc import Sequence
 import dataclasses
 import pathlib
-import time
 from typing import Any
 
 from algorithms import methods
 from base import errors
 from base import words
-from base.aliases import Json
 from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.configuration import user_settings
@@ -237,10 +235,26 @@ def evaluate(
     for name in names:
       if name in results.results:
         continue
-      choice = choosing.Choice(given=given[name])
-      measured, rows = _evaluate(
-        name, finished[name], task, populations, config, choice, results
+      method, trained = finished[name]
+      stage = dataclasses.replace(
+        trained.stage, task=_add_found_groups(name, trained, task)
       )
+      measured, outcome = single_run.evaluate(
+        name,
+        dataclasses.replace(
+          method,
+          evaluation_sets=measurements.evaluation_sets(
+            task, config.measurement
+          ),
+        ),
+        dataclasses.replace(trained, stage=stage),
+        task,
+        populations,
+        config,
+        choosing.Choice(given=given[name]),
+        results,
+      )
+      rows = serialization.make_rows(name, outcome)
       result = {
         **measured,
         **{what: run.methods[name][what] for what in _TRAINING_RESULTS},
@@ -252,47 +266,6 @@ def evaluate(
       }
       results.add(name, result, rows)
     return results.results, output_dir
-
-
-def _evaluate(
-  name: str,
-  finished: finished_methods.FinishedMethod,
-  task: tasks.Task,
-  populations: evaluation.Populations,
-  config: configs.Config,
-  choice: choosing.Choice,
-  results: results_folder.RunFolder,
-) -> tuple[dict[str, Json], list[results_folder.Row]]:
-  """Evaluates a method; returns what was measured, and the clients' rows."""
-  start = time.monotonic()
-  baseline = config.run.baseline
-  method = dataclasses.replace(
-    finished.method,
-    evaluation_sets=measurements.evaluation_sets(task, config.measurement),
-  )
-  others = None
-  if baseline and baseline != name and method.baseline is None:
-    others = serialization.read_metrics(results.client_rows(baseline))
-  stage = dataclasses.replace(
-    finished.training.stage,
-    task=_add_found_groups(name, finished.training, task),
-  )
-  outcome = single_run.evaluate(
-    name,
-    method,
-    dataclasses.replace(finished.training, stage=stage),
-    task,
-    populations,
-    config,
-    choice,
-    others,
-  )
-  result: dict[str, Json] = {
-    **serialization.make_result(outcome),
-    'hurt_against': None if others is None else baseline,
-    'evaluation_seconds': time.monotonic() - start,
-  }
-  return result, serialization.make_rows(name, outcome)
 
 
 def main(

@@ -244,8 +244,8 @@ def evaluate(
   populations: evaluation.Populations,
   config: configs.Config,
   choice: choosing.Choice,
-  others: Mapping[str, Mapping[str, float]] | None,
-) -> outcomes.Outcome:
+  folder: results_folder.RunFolder,
+) -> tuple[dict[str, Json], outcomes.Outcome]:
   """Evaluates a method, and shows how far it is.
 
   Args:
@@ -256,12 +256,15 @@ def evaluate(
     populations: The clients, see `evaluation.prepare`.
     config: The configuration.
     choice: How a candidate is chosen.
-    others: The metrics of the method that it is compared with, see
-      `outcomes.Outcome`.
+    folder: The folder of the results, which has those of the baseline.
 
   Returns:
-    What came of it.
+    What is written of the evaluation, and its outcome.
   """
+  start = time.monotonic()
+  baseline, others = config.run.baseline, None
+  if baseline and baseline != name and method.baseline is None:
+    others = serialization.read_metrics(folder.client_rows(baseline))
   stopping.say_outlook(
     f'The same command goes on with the evaluation of {name}.'
   )
@@ -288,7 +291,15 @@ def evaluate(
     )
   _report_skipped(f'{name}: evaluation', evaluated.skipped)
   # Results are by the task's known groups, not by groups that a method found.
-  return outcomes.Outcome(evaluated, task, config.measurement, choice, others)
+  outcome = outcomes.Outcome(
+    evaluated, task, config.measurement, choice, others
+  )
+  result = {
+    **serialization.make_result(outcome),
+    'hurt_against': None if others is None else baseline,
+    'evaluation_seconds': time.monotonic() - start,
+  }
+  return result, outcome
 
 
 def _communication(trained: Training) -> dict[str, float]:
@@ -383,16 +394,11 @@ class Run:
 
   def _evaluate(self, name: str) -> None:
     config, method = self._config, self.methods[name]
-    baseline = config.run.baseline
-    others = None
-    if baseline and baseline != name and method.baseline is None:
-      others = serialization.read_metrics(self._folder.client_rows(baseline))
     trained = self.train(name)
     seconds = trained.seconds
     if trained.name in self._folder.results:
       seconds = self._folder.results[trained.name]['training_seconds']
-    start = time.monotonic()
-    outcome = evaluate(
+    measured, outcome = evaluate(
       name,
       method,
       trained,
@@ -400,12 +406,10 @@ class Run:
       self._populations,
       config,
       execution.choice(config.run),
-      others,
+      self._folder,
     )
     result: dict[str, Json] = {
-      **serialization.make_result(outcome),
-      'hurt_against': None if others is None else baseline,
-      'evaluation_seconds': time.monotonic() - start,
+      **measured,
       'training': trained.name if method.trains else None,
       'started_from_training': trained.before and trained.before.name,
       'rounds': trained.ended.round,
