@@ -48,7 +48,7 @@ A grid of more than 10,000 runs has to say that it means to be so large, by
 more, see `grid_work.make_details`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import math
@@ -252,9 +252,61 @@ def _settings(table: Mapping[str, Json], where: str) -> dict[str, Json]:
   return settings
 
 
-def _values(grid: Mapping[str, Json], where: str) -> dict[str, list[Json]]:
-  """Returns the values to try of each setting."""
-  values = _settings(grid.get('values', {}), where)
+@dataclasses.dataclass(frozen=True)
+class _Grid:
+  """One of the grids of a file.
+
+  Attributes:
+    algorithms: The methods, or rows.
+    settings: The settings of all points.
+    values: The values to try of some settings.
+    bounds: The bounds of the settings to draw, by distribution.
+    samples: The number of points to draw; None for all combinations.
+  """
+
+  algorithms: Sequence[str]
+  settings: Mapping[str, Json]
+  values: Mapping[str, list[Json]]
+  bounds: Mapping[str, Mapping[str, list[Json]]]
+  samples: int | None
+
+  def count(self) -> int:
+    """Counts its points, without making them."""
+    combinations = math.prod(map(len, self.values.values()))
+    return len(self.algorithms) * (self.samples or combinations)
+
+  def _draw(self) -> Iterator[dict[str, Json]]:
+    """Yields the values of its points, which may repeat."""
+    if self.samples is None:
+      for combination in itertools.product(*self.values.values()):
+        yield dict(zip(self.values, combination))
+    else:
+      for number in range(self.samples):
+        yield sampling.draw(number, self.values, self.bounds)
+
+  def points(self, rows: Mapping[str, Mapping[str, Json]]) -> Iterator[Point]:
+    """Makes its points, of which some may be those of rows."""
+    combinations = list(
+      {repr(values): values for values in self._draw()}.values()
+    )
+    for name in map(str, self.algorithms):
+      row = rows.get(name, {})
+      settings = _settings(row.get('settings', {}), name)
+      for values in combinations:
+        yield Point(
+          row.get('algorithm', name),
+          values,
+          {**settings, **self.settings},
+          name if name in rows else '',
+        )
+
+
+def _parse_grid(table: Mapping[str, Json], where: str) -> _Grid:
+  """Makes a grid of its table; raises a `UserError` if it cannot be one."""
+  if not _check(table, _GRID_KEYS, where).get('algorithms'):
+    raise errors.UserError(f'{where} must name its algorithms.')
+  _check_different(table['algorithms'], where)
+  values = _settings(table.get('values', {}), where)
   for name, tried in values.items():
     if not isinstance(tried, list) or not tried:
       raise errors.UserError(
@@ -262,50 +314,30 @@ def _values(grid: Mapping[str, Json], where: str) -> dict[str, list[Json]]:
         f' {errors.quote(tried)}.'
       )
     _check_different(tried, f'{where}: {name}')
-  return values
-
-
-def _bounds(
-  grid: Mapping[str, Json], where: str
-) -> dict[str, dict[str, list[Json]]]:
-  """Returns the bounds of each setting to draw, by distribution."""
   bounds = {
-    distribution: _settings(grid[distribution], where)
+    distribution: _settings(table[distribution], where)
     for distribution in sampling.DISTRIBUTIONS
-    if distribution in grid
+    if distribution in table
   }
-  if grid.get('samples', 1) < 1:
+  samples = table.get('samples')
+  if samples is not None and samples < 1:
     raise errors.UserError(f'{where}: samples must be at least 1.')
-  if bounds and 'samples' not in grid:
+  if bounds and samples is None:
     raise errors.UserError(
       f'{where}: {next(iter(bounds))} draws values at random. Say how many'
       ' points to draw, as samples = 30.'
+    )
+  if samples is not None and not (values or bounds):
+    raise errors.UserError(
+      f'{where} has samples, but no values or bounds to draw from.'
     )
   for distribution, by_name in bounds.items():
     for name, given in by_name.items():
       sampling.check_bounds(distribution, name, given, where)
   listed = [name for by_name in bounds.values() for name in by_name]
-  listed += _values(grid, where)
-  _check_different(listed, where)
-  return bounds
-
-
-def _combinations(
-  grid: Mapping[str, Json], where: str
-) -> list[dict[str, Json]]:
-  """Returns the values of all points of a grid, which each method has."""
-  values, bounds = _values(grid, where), _bounds(grid, where)
-  if 'samples' in grid and not (values or bounds):
-    raise errors.UserError(
-      f'{where} has samples, but no values or bounds to draw from.'
-    )
-  if 'samples' not in grid:
-    return [
-      dict(zip(values, combination))
-      for combination in itertools.product(*values.values())
-    ]
-  drawn = (sampling.draw(i, values, bounds) for i in range(grid['samples']))
-  return list({repr(values): values for values in drawn}.values())
+  _check_different([*listed, *values], where)
+  settings = _settings(table.get('settings', {}), where)
+  return _Grid(table['algorithms'], settings, values, bounds, samples)
 
 
 def _check_different(elements: list[Json], where: str) -> None:
@@ -315,23 +347,6 @@ def _check_different(elements: list[Json], where: str) -> None:
       raise errors.UserError(
         f'{where} names {errors.quote(element)} twice. Name it once.'
       )
-
-
-def _points(
-  grid: Mapping[str, Json], rows: Mapping[str, Json], where: str
-) -> list[Point]:
-  settings = _settings(grid.get('settings', {}), where)
-  combinations = _combinations(grid, where)
-  return [
-    Point(
-      rows.get(name, {}).get('algorithm', name),
-      values,
-      {**_settings(rows.get(name, {}).get('settings', {}), name), **settings},
-      name if name in rows else '',
-    )
-    for name in map(str, grid['algorithms'])
-    for values in combinations
-  ]
 
 
 def _check_row_name(name: str, where: str) -> None:
@@ -348,16 +363,6 @@ def _check_row_name(name: str, where: str) -> None:
     raise errors.UserError(
       f'{where}: config.toml is the file of a run. Name another row.'
     )
-
-
-def _count_points(grids: list[Mapping[str, Json]], source: str) -> int:
-  """Counts the points of grids, without making them."""
-  total = 0
-  for number, grid in enumerate(grids, 1):
-    values = _values(grid, f'{source}: grid {number}')
-    combinations = math.prod(map(len, values.values()))
-    total += len(grid['algorithms']) * grid.get('samples', combinations)
-  return total
 
 
 def _halving(table: Mapping[str, Json], source: str) -> Halving | None:
@@ -397,31 +402,24 @@ def parse(table: Mapping[str, Json], source: str) -> GridFile:
       raise errors.UserError(f'{where} must name its algorithm.')
     _check_row_name(name, where)
     _settings(row.get('settings', {}), where)
-  grids = table.get('grid', [])
-  for number, grid in enumerate(grids, 1):
-    where = f'{source}: grid {number}'
-    if not _check(grid, _GRID_KEYS, where).get('algorithms'):
-      raise errors.UserError(f'{where} must name its algorithms.')
-    _check_different(grid['algorithms'], where)
+  grids = [
+    _parse_grid(grid, f'{source}: grid {number}')
+    for number, grid in enumerate(table.get('grid', []), 1)
+  ]
   if not grids:
     raise errors.UserError(f'{source} has no [[grid]] to run.')
-  num_runs = len(repeats) * _count_points(grids, source)
+  num_runs = len(repeats) * sum(grid.count() for grid in grids)
   if num_runs > table.get('most_runs', _MOST_RUNS):
     raise errors.UserError(
       f'{source} has {num_runs} runs. Try fewer values, or allow it by'
       f' most_runs = {num_runs}.'
     )
-  points = [
-    point
-    for number, grid in enumerate(grids, 1)
-    for point in _points(grid, rows, f'{source}: grid {number}')
-  ]
   return GridFile(
     source,
     table.get('preset'),
     tuple(repeats),
     table.get('metric'),
-    tuple(points),
+    tuple(point for grid in grids for point in grid.points(rows)),
     table.get('detailed', False),
     _halving(table, source),
   )
