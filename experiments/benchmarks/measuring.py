@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
-import json
 import pathlib
 import statistics
 from typing import Any
@@ -206,5 +205,5 @@ def main(
       if name in chosen:
         _scale(name)
   if json_file:
-    folders.write(json_file, json.dumps(medians, indent=2) + '\n')
+    folders.write_json(json_file, medians)
   return 0

@@ -256,15 +256,15 @@ class Training:
 def _check_settings(settings: Settings, folder: pathlib.Path) -> None:
   """Writes the settings, or holds them against those of the start."""
   path = folder / _SETTINGS
-  asked = json.dumps(dataclasses.asdict(settings), indent=2)
+  asked = dataclasses.asdict(settings)
   if not path.exists():
-    folders.write(path, f'{asked}\n')
+    folders.write_json(path, asked)
     return
   try:
     known = json.loads(path.read_text(encoding='utf-8'))
   except folders.DAMAGE:
     known = None
-  if known != json.loads(asked):
+  if known != json.loads(json.dumps(asked)):
     raise errors.UserError(
       f'{path} has the settings of another model. Name another --output_dir, or'
       ' remove that one.'
@@ -287,7 +287,7 @@ def _save(
     'n_layer': sizes.num_blocks,
     'n_head': sizes.num_heads,
   }
-  folders.write(folder / 'config.json', json.dumps(config, indent=2) + '\n')
+  folders.write_json(folder / 'config.json', config)
   with errors.writing(folder):
     encoding.save(folder)
     gpt2_files.save(folder / WEIGHTS, weights)

@@ -345,8 +345,6 @@ def main(
       'rows': {name: {'word_error_rate': rate} for name, rate in rates.items()},
       'chosen': chosen,
     }
-    folders.write(
-      output, json.dumps(result, indent=2, ensure_ascii=False) + '\n'
-    )
+    folders.write_json(output, result, ensure_ascii=False)
     terminal.say(f'Written to {output}')
   return 0

@@ -10,7 +10,6 @@ README.md      how to load it
 
 from collections.abc import Mapping
 import dataclasses
-import json
 import os
 import pathlib
 import secrets
@@ -146,8 +145,7 @@ def _write(folder: pathlib.Path, exported: Exported) -> None:
       {n: np.asarray(w) for n, w in exported.weights.items()}
     ),
   }
-  text = json.dumps(facts, indent=2, ensure_ascii=False)
-  folders.write(folder / 'model.json', f'{text}\n')
+  folders.write_json(folder / 'model.json', facts, ensure_ascii=False)
   arguments = ', '.join(
     f'{name}=np.zeros({[1, *spec.shape[1:]]}, np.{spec.dtype.name})'
     for name, spec in specs.items()

@@ -83,6 +83,11 @@ def write(path: pathlib.Path, text: str) -> None:
     temporary.write_text(text, encoding='utf-8', newline='')
 
 
+def write_json(path: pathlib.Path, value: Json, **options: Json) -> None:
+  """Writes a file of JSON, with options of `json.dumps`."""
+  write(path, f'{json.dumps(value, indent=2, **options)}\n')
+
+
 def check_own(path: pathlib.Path, mark: str = MARK) -> None:
   """Raises a `UserError` if a file exists that the programs did not write.
 

@@ -243,16 +243,16 @@ class RunFolder:
   def write_encoding(self, encoding: Mapping[str, Json]) -> None:
     """Writes how a user's table became examples, if this is known."""
     if encoding:
-      text = json.dumps(encoding, indent=2, ensure_ascii=False)
-      folders.write(self._path / ENCODING, f'{text}\n')
+      path = self._path / ENCODING
+      folders.write_json(path, encoding, ensure_ascii=False)
 
   def write_groups(self, training: str, groups: Mapping[str, int]) -> None:
     """Writes the groups of clients that were found for a training."""
-    text = json.dumps(dict(sorted(groups.items())), indent=2)
     folder = self._path / 'groups'
     with errors.writing(folder):
       folder.mkdir(exist_ok=True)
-    folders.write(folder / f'{training}.json', f'{text}\n')
+    found = dict(sorted(groups.items()))
+    folders.write_json(folder / f'{training}.json', found)
 
   def communication(
     self, training: str, parameters_down: int, parameters_up: int
@@ -330,8 +330,7 @@ class RunFolder:
     )
     contents = json.loads(text)  # In the form in which it will be read.
     contents['checksum'] = checksum(contents, _parse_table(table.getvalue()))
-    text = json.dumps(contents, indent=2)
-    folders.write(self._path / RESULTS, f'{text}\n')
+    folders.write_json(self._path / RESULTS, contents)
 
 
 def metric_range(result: Result) -> tuple[float, float]:

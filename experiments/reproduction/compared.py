@@ -10,7 +10,6 @@ clients, and on those of each group, each with its mean over the repeats.
 from collections.abc import Mapping
 import dataclasses
 import itertools
-import json
 import pathlib
 
 import numpy as np
@@ -124,8 +123,8 @@ def show(
     }
     title = 'Clients that are better : worse off, and the p of the sign test'
     figures.print_table(title, texts, corner='')
-    written = json.dumps(compared, default=dataclasses.asdict, indent=2)
-    folders.write(folder / 'comparisons.json', f'{written}\n')
+    path = folder / 'comparisons.json'
+    folders.write_json(path, compared, default=dataclasses.asdict)
   return {
     row: {
       name: mean if np.isfinite(mean) else None

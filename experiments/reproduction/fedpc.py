@@ -15,7 +15,6 @@ Student's.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-import json
 import math
 import pathlib
 from typing import NamedTuple
@@ -285,8 +284,9 @@ def show(
     _print(table.title, rows, shown)
   claims = check_claims(rows)
   _print_claims(claims)
-  written = json.dumps({'figures': shown, 'claims': claims}, indent=2)
-  folders.write(folder / 'comparisons.json', f'{written}\n')
+  folders.write_json(
+    folder / 'comparisons.json', {'figures': shown, 'claims': claims}
+  )
   return {
     method: {
       users: {k: figure['ours'] for k, figure in by_k.items()}

@@ -12,7 +12,6 @@ returns the figures that it shows.
 """
 
 from collections.abc import Callable, Mapping
-import json
 import pathlib
 
 from base.aliases import Json
@@ -154,7 +153,7 @@ def show_crossed(
       terminal.say(
         f'{column}: the noise guarantees at most ε = {max(epsilons):.3g}.'
       )
-  folders.write(folder / 'figures.json', f'{json.dumps(shown, indent=2)}\n')
+  folders.write_json(folder / 'figures.json', shown)
   return shown
 
 

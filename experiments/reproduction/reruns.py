@@ -1,6 +1,5 @@
 """A published table or curves, run again."""
 
-import json
 import pathlib
 import time
 
@@ -47,7 +46,7 @@ def main(
   num_failed = grid.run()
   figures = kinds.SHOW[table.kind](table, grid, folder)
   if json_file:
-    folders.write(json_file, json.dumps(figures, indent=2) + '\n')
+    folders.write_json(json_file, figures)
   duration = terminal.duration(time.monotonic() - start)
   terminal.say(f'Written to {folder}, in {duration} with {launcher}.')
   return grid.exit_status(num_failed)

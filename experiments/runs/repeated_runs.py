@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 import dataclasses
 import functools
-import json
 import pathlib
 
 from experiments.command_line import paths
@@ -57,8 +56,7 @@ def run(
     single_run.run(config, folders_of_runs[seed], data_dir, set_runtime)
   (repeated,) = repeats.read(list(folders_of_runs.values()))
   summary = {'seeds': list(by_seed), **repeats.summarize(repeated)}
-  text = json.dumps(summary, indent=2, allow_nan=False)
-  folders.write(output_dir / SUMMARY, f'{text}\n')
+  folders.write_json(output_dir / SUMMARY, summary, allow_nan=False)
   return repeated
 
 

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import csv
 import dataclasses
 import io
-import json
 import math
 import pathlib
 
@@ -207,10 +206,8 @@ def write(
     text = header + tomli_w.dumps(config.to_dict())
     folders.write(_preset(folder, name), text)
   # It comes last, as a report expects a preset for each row in it.
-  text = json.dumps(
-    {name: describe(winner) for name, winner in winners.items()}, indent=2
-  )
-  folders.write(folder / 'results.json', f'{text}\n')
+  described = {name: describe(winner) for name, winner in winners.items()}
+  folders.write_json(folder / 'results.json', described)
 
 
 def check_presets(folder: pathlib.Path, names: Iterable[str]) -> None:
