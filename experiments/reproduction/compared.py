@@ -59,7 +59,9 @@ def compare(
     {'row against row': {group: comparison}}.
   """
   found: _Comparisons = {}
-  clients = {row: winner.by_client('test') for row, winner in winners.items()}
+  clients = {
+    row: winner.values_by_client('test') for row, winner in winners.items()
+  }
   for second, first in itertools.combinations(winners, 2):
     record = winners[first].records[0]
     everybody = [_ALL] * len(record['clients'])

@@ -83,7 +83,7 @@ class _Row(NamedTuple):
 
   def milliseconds(self, name: str) -> str:
     """A time of a user as a text, in the mean over repeats that tell it."""
-    seconds = self.result.over_repeats(name)
+    seconds = self.result.statistic(name)
     return f'{1e3 * seconds[0]:.1f}' if seconds else '–'
 
 

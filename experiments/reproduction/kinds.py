@@ -65,7 +65,7 @@ def show_means(
       figure = figures.make(winner.mean) | {'published': mean}
       hurt, largest = (
         pair and pair[0]
-        for pair in map(winner.over_repeats, ('hurt', 'largest_cluster'))
+        for pair in map(winner.statistic, ('hurt', 'largest_cluster'))
       )
       figure['hurt'] = hurt
       printed.add_row(
@@ -129,7 +129,7 @@ def show_crossed(
       figure = of_method[column] = figures.make(pair)
       if winner and column == cell.column:
         for name in ('epsilon', 'matched'):
-          found = winner.over_repeats(name)
+          found = winner.statistic(name)
           if found:
             figure[name] = found[0]
       figure['published'] = published.get(column)
@@ -179,8 +179,8 @@ def show_private(
     figure: dict[str, Json] = {'ours': None}
     if row in winners:
       winner = winners[row]
-      figure |= figures.make(winner.over_repeats('weighted_mean'))
-      epsilons = winner.over_repeats('epsilon')
+      figure |= figures.make(winner.statistic('weighted_mean'))
+      epsilons = winner.statistic('epsilon')
       figure['epsilon'] = epsilons and epsilons[0]
       figure['point'] = winner.point.describe(with_settings=False)
     of_cell = shown.setdefault(cell.method, {}).setdefault(epsilon, {})

@@ -25,7 +25,7 @@ def make_table(
   for name in ('validation', 'test ± over repeats', 'deviation', 'hurt'):
     table.add_column(name, justify='right')
   for name, winner in winners.items():
-    hurt = winner.over_repeats('hurt')
+    hurt = winner.statistic('hurt')
     table.add_row(
       name,
       winner.point.describe(),

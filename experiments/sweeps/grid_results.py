@@ -25,7 +25,7 @@ from experiments.sweeps import grid_file
 _PRESET_MARK = '# To run it: --preset=THIS_FILE'
 
 
-def _over_repeats(values: Sequence[Json]) -> tuple[float, float]:
+def _mean_and_deviation(values: Sequence[Json]) -> tuple[float, float]:
   return float(np.mean(values)), float(np.std(values))
 
 
@@ -44,7 +44,7 @@ class PointResult:
   records: tuple[grid_records.Record, ...]
   validation: float | None
 
-  def over_repeats(self, name: str) -> tuple[float, float] | None:
+  def statistic(self, name: str) -> tuple[float, float] | None:
     """Takes the mean and the deviation over repeats of a number in records.
 
     Args:
@@ -56,12 +56,12 @@ class PointResult:
     if name in ('mean', 'deviation'):
       return self.mean if name == 'mean' else self.deviation
     values = [r[name] for r in self.records if r.get(name) is not None]
-    return _over_repeats(values) if values else None
+    return _mean_and_deviation(values) if values else None
 
   @property
   def mean(self) -> tuple[float, float]:
     """The test clients' mean: its mean and its deviation over repeats."""
-    return _over_repeats([np.mean(test) for test in self._test()])
+    return _mean_and_deviation([np.mean(test) for test in self._test()])
 
   def mean_within(self, groups: Collection[str]) -> tuple[float, float] | None:
     """The same of the test clients of some groups; None if there are none."""
@@ -70,17 +70,17 @@ class PointResult:
       for test, record in zip(self._test(), self.records)
     ]
     means = [np.mean(test) for test in of_groups if len(test)]
-    return _over_repeats(means) if means else None
+    return _mean_and_deviation(means) if means else None
 
   @property
   def deviation(self) -> tuple[float, float]:
     """The deviation over test clients: its mean and deviation over repeats."""
-    return _over_repeats([np.std(test) for test in self._test()])
+    return _mean_and_deviation([np.std(test) for test in self._test()])
 
   def _test(self) -> list[np.ndarray]:
     return [np.array(r['test'], np.float64) for r in self.records]
 
-  def by_client(self, name: str) -> dict[str, list[float]]:
+  def values_by_client(self, name: str) -> dict[str, list[float]]:
     """Returns a number of each test client, in the repeats that have one."""
     found: dict[str, list[float]] = {}
     for record in self.records:
@@ -152,7 +152,7 @@ def describe(result: PointResult) -> dict[str, Json]:
   """Writes a point as results.json has it."""
   record = result.records[0]
   pairs = {
-    name: result.over_repeats(name)
+    name: result.statistic(name)
     for name in ('mean', 'deviation', 'hurt', 'largest_cluster')
   }
   return {
@@ -188,7 +188,7 @@ def write(
       'repeats': len(result.records),
     }
     if result.validation is not None:
-      hurt = result.over_repeats('hurt')
+      hurt = result.statistic('hurt')
       row |= {
         'validation': f'{result.validation:.7g}',
         'test': f'{result.mean[0]:.7g}',

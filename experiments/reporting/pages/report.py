@@ -229,7 +229,7 @@ def _costs(series: Sequence[sources.Series]) -> page.Section:
         [
           sheets.Cell(method.name),
           *(
-            _over_repeats(results, keys, form)
+            _mean_and_deviation(results, keys, form)
             for keys, form in (
               (('rounds',), '.0f'),
               (('training_seconds',), '.3g'),
@@ -267,7 +267,7 @@ def _costs(series: Sequence[sources.Series]) -> page.Section:
   )
 
 
-def _over_repeats(
+def _mean_and_deviation(
   results: Sequence[results_folder.Result], keys: Sequence[str], form: str
 ) -> sheets.Cell:
   values = []

@@ -92,7 +92,7 @@ class TestResults:
       _record(self.points[0], 1, 0.9, hurt=0.3) | dict(test=[0.4, 0.8]),
     ]
     result = grid_results.summarize(self.points[0], records)
-    np.testing.assert_allclose(result.over_repeats('mean'), (0.4, 0.2))
-    np.testing.assert_allclose(result.over_repeats('deviation'), (0.15, 0.05))
-    np.testing.assert_allclose(result.over_repeats('hurt'), (0.2, 0.1))
-    assert result.over_repeats('largest_cluster') is None
+    np.testing.assert_allclose(result.statistic('mean'), (0.4, 0.2))
+    np.testing.assert_allclose(result.statistic('deviation'), (0.15, 0.05))
+    np.testing.assert_allclose(result.statistic('hurt'), (0.2, 0.1))
+    assert result.statistic('largest_cluster') is None
