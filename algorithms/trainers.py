@@ -11,6 +11,7 @@ import abc
 import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
+import math
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import tensorflow as tf
@@ -217,7 +218,7 @@ class Trainer(abc.ABC):
       UserError: If its clients cannot protect their examples with these
         settings.
     """
-    gradients = int(self.passes(rounds=1).gradients)
+    gradients = math.ceil(self.passes(rounds=1).gradients)
     walk = example_uses.Walk(rounds, gradients=gradients)
     return example_uses.Uses((walk,) if gradients else ())
 

@@ -80,7 +80,7 @@ def uses(
     walk._replace(epochs=walk.epochs * client_epochs) for walk in trained.walks
   ]
   if starts_with_steps(method):
-    gradients = int(trainer.start_passes.gradients)
+    gradients = math.ceil(trainer.start_passes.gradients)
     walks.append(example_uses.Walk(1, method.shuffled_epochs or 1, gradients))
   walks += personalizer.example_uses().walks
   return trained._replace(walks=tuple(walk for walk in walks if walk.times))

@@ -164,20 +164,25 @@ def check(method: methods.Method) -> None:
         ' sends, keeps or measures depends on them by more than private'
         ' gradients and choices. Give the method a why_examples_not_private.'
       )
-  in_round = silo_accounting.uses(method, 1, client_epochs=1)
-  at_end = silo_accounting.uses(method, 0, client_epochs=1)
-  *in_rounds, in_personalization = first.gradients
-  for noted, most in (
-    *((noted, _count(in_round) - _count(at_end)) for noted in in_rounds),
-    (in_personalization, _count(at_end)),
+  if any(len(set(noted)) < len(noted) for noted in first.gradients):
+    raise errors.UserError(
+      'Two private gradients of a client have the same noise. Give them'
+      ' separate parts or steps with private_steps.at.'
+    )
+  at_end, in_first, in_all = (
+    _count(silo_accounting.uses(method, rounds, client_epochs=1))
+    for rounds in (0, 1, _ROUNDS)
+  )
+  *in_rounds, in_personalization = map(len, first.gradients)
+  # The client goes on from round to round, but to the server each is the first.
+  most = max(in_all - at_end, _ROUNDS * (in_first - at_end))
+  for what, taken, counted in (
+    (f'{_ROUNDS} rounds', sum(in_rounds), most),
+    ('personalization', in_personalization, at_end),
   ):
-    if len(set(noted)) < len(noted):
+    if taken > counted:
       raise errors.UserError(
-        'Two private gradients of a client have the same noise. Give them'
-        ' separate parts or steps with private_steps.at.'
-      )
-    if len(noted) > most:
-      raise errors.UserError(
-        f'A client took {len(noted)} private gradients where the method counts'
-        f' {most}, on {_BATCHES} batches. Correct its passes or example_uses.'
+        f'In {what}, a client took {taken} private gradients where the method'
+        f' counts {counted}, on {_BATCHES} batches. Correct its passes or'
+        ' example_uses.'
       )

@@ -216,7 +216,12 @@ _QUICK[_CLASSIFIER] = dict(balance=0.0)
 
 
 def _is_refused(name):
-  method = helpers.build(name, toys.VectorModel(), num_clients=len(_SIZES))
+  method = helpers.build(
+    name,
+    toys.VectorModel(),
+    num_clients=len(_SIZES),
+    **helpers.small(name),
+  )
   try:
     silo_accounting.uses(method, 1, client_epochs=1)
   except errors.UserError:
