@@ -617,3 +617,24 @@ def test_every_float_of_a_structure_must_be_finite(value, finite):
 @pytest.mark.parametrize('structure', [{}, {'a': 3}, [tf.constant([1, 2])]])
 def test_what_has_no_floats_is_finite(structure):
   assert process.is_finite(structure)
+
+
+class _Undeclared(fedavg.FedAvg):
+  """Sends a part that it does not declare."""
+
+  def client(self, message, client):
+    result = super().client(message, client)
+    extra = aggregation.Update(tf.constant(1.0))
+    return result._replace(updates={**result.updates, 'extra': extra})
+
+
+def test_a_part_that_is_not_declared_is_told_by_name():
+  plain = helpers.build('fedavg')
+  trainer = _Undeclared(plain.trainer.model, plain.trainer.settings)
+  method = dataclasses.replace(
+    plain,
+    personalizer=dataclasses.replace(plain.personalizer, trainer=trainer),
+  )
+  message = 'clients of _Undeclared send the parts model, extra .* declares mod'
+  with pytest.raises(ValueError, match=message):
+    _ = method.next

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from algorithms import as_trained
+from algorithms import fedavg
 from algorithms import finetuning
 from algorithms import hypcluster
 from algorithms import registry
@@ -188,3 +189,61 @@ def test_a_trainer_is_told_the_number_of_clients_unless_it_is_set(
   )
   state = method.initial_state([0, 1])
   assert np.shape(state.server.models) == (clients, 4)
+
+
+@pytest.fixture(name='registered')
+def _registered(monkeypatch):
+  """Lets a test register what others do not see."""
+  monkeypatch.setattr(registry, 'TRAINERS', {**registry.TRAINERS})
+  monkeypatch.setattr(registry, 'PERSONALIZERS', {**registry.PERSONALIZERS})
+
+
+_ABOUT = dict(title='Own', does='nothing new')
+
+
+def test_a_registered_trainer_is_a_method(registered):
+  registry.register_trainer(
+    'own',
+    fedavg.FedAvg,
+    sends='the update',
+    personalizer='finetuning',
+    **_ABOUT,
+  )
+  assert registry.halves('own') == ('own', 'finetuning')
+  assert registry.title('own+knn_per') == 'Own + kNN'
+  assert 'own' in registry.short_names()
+
+
+def test_a_registered_personalizer_may_have_a_short_name(registered):
+  registry.register_personalizer(
+    'own', finetuning.Finetuning, trainer='fedadam', **_ABOUT
+  )
+  assert registry.halves('own') == ('fedadam', 'own')
+  assert registry.title('own') == 'FedAdam + Own'
+
+
+def test_what_is_registered_must_be_of_the_kind(registered):
+  with pytest.raises(TypeError, match='derived from Trainer'):
+    registry.register_trainer('own', finetuning.Finetuning, sends='', **_ABOUT)
+  with pytest.raises(TypeError, match='derived from Personalizer'):
+    registry.register_personalizer('own', fedavg.FedAvg, **_ABOUT)
+
+
+def test_a_name_is_registered_once(registered):
+  with pytest.raises(ValueError, match='ditto is registered already'):
+    registry.register_trainer('ditto', fedavg.FedAvg, sends='', **_ABOUT)
+
+
+def test_an_argument_that_is_not_known_is_refused(registered):
+  with pytest.raises(TypeError, match='titel'):
+    registry.register_trainer(
+      'own', fedavg.FedAvg, sends='', titel='Own', **_ABOUT
+    )
+
+
+@pytest.mark.parametrize(
+  'entries', [registry.TRAINERS, registry.PERSONALIZERS], ids=['t', 'p']
+)
+def test_modules_register_what_is_read_from_their_sources(entries):
+  for entry in list(entries.values()):
+    entry.load()  # Refuses to register anything else by the same name.
