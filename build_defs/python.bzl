@@ -20,20 +20,17 @@ def pfl_py_binary(name, main = None, **kwargs):
 def pfl_py_test(name, deps = [], test_deps = [], data = []):
     """Runs pytest on a folder's *_test.py files.
 
-    One process for all of them, as importing TFF takes seven seconds. The other
-    modules of the folder, conftest.py for one, become its library `:helpers`,
-    and the tests see those of the folders above too.
+    One process for all of them, as importing TFF takes seven seconds, and for
+    those of its folders without a BUILD file. The other modules, conftest.py
+    for one, become its library `:helpers`, and the tests see those of the
+    folders above too.
     """
-    tests = native.glob(["*_test.py"])
-    forgotten = native.glob(["*/**/*_test.py"])
-    if forgotten:
-        fail("Without a BUILD file Bazel will not run " + ", ".join(forgotten))
-
+    tests = native.glob(["**/*_test.py"])
     above = native.package_name().rpartition("/")[0]
     native.py_library(
         name = "helpers",
         testonly = True,
-        srcs = native.glob(["*.py"], exclude = tests),
+        srcs = native.glob(["**/*.py"], exclude = tests),
         data = native.glob(["testdata/**"]),
         visibility = ["//tests:__subpackages__"],
         deps = deps + (["//%s:helpers" % above] if above else []),
