@@ -37,11 +37,11 @@ with warnings.catch_warnings():
   launch.prepare_tensorflow()
   from experiments.configuration import configs
   from experiments.configuration import user_settings
-  from experiments.reporting import repeats
   from experiments.reporting import results_folder
+  from experiments.reporting import sources
   from experiments.reporting import tables
-  from experiments.reporting.plots import figures
-  from experiments.reporting.plots import style
+  from experiments.reporting.figures import drawing
+  from experiments.reporting.figures import figure
   from experiments.runs import execution
   from experiments.runs import single_run
   from personalization.judgement import comparison
@@ -168,11 +168,12 @@ class Results(Mapping[str, MethodResults]):
     """
     folder = self.run.path / 'plots'
     drawn = []
-    for other, figure in figures.draw([repeats.Repeats([self.run])]):
-      if other == name:
-        style.save(figure, folder, name)
+    run = sources.Run(**vars(self.run))
+    for made in drawing.draw([[run]]):
+      if made.name == name:
+        figure.save(made, folder)
         return Drawing(folder / f'{name}.svg')
-      drawn.append(other)
+      drawn.append(made.name)
     raise errors.unknown('figure', name, drawn)
 
 

@@ -8,6 +8,7 @@ Figures are as wide as a column of a paper. If there are numbers for them, these
 figures are drawn:
 
   clients            each method's metric over the test clients
+  shares             the share of the test clients up to each value
   hurt_METHOD        who is hurt, how much, and with how many examples
   candidates_METHOD  the mean and the share hurt by epochs, coefficients, …
   change_METHOD      each client's relative change by the last training, such as
@@ -19,6 +20,7 @@ figures are drawn:
                      differ in total_rounds
   clusters_METHOD    the share of each cluster by round
   groups_METHOD      known groups of clients in clusters
+  known_groups       the metric of each known group of clients
   embeddings_METHOD  where the embeddings of clients lie, by known groups
   confusion_METHOD   known groups in clusters, or in those of their embeddings
   steps_TRAINING     of Self-FL, the steps that clients chose in the last round
@@ -52,7 +54,7 @@ def main(run: str, *repeats: str) -> int:
   """Draws the runs that the user names, and returns the exit status."""
   folders = [paths.user_path(path) for path in (run, *repeats)]
   output_dir = _OUTPUT_DIR() or folders[0] / 'plots'
-  return launch.load('experiments.reporting.plots.figures').main(
+  return launch.load('experiments.reporting.figures.drawing').main(
     folders, output_dir
   )
 

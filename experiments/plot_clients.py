@@ -32,7 +32,7 @@ def main() -> int:
     f'results/{request.task}-clients'
   )
   data_dir = _DATA_DIR()
-  return launch.load('experiments.reporting.plots.clients_by_class').main(
+  return launch.load('experiments.reporting.figures.classes').main(
     request, output_dir, data_dir
   )
 

@@ -1,64 +1,91 @@
-"""Finished runs that differ only in their seed, and statistics over them."""
+"""Methods with one seed or several, and statistics over the seeds."""
 
-from collections.abc import Sequence
-import itertools
+from collections.abc import Mapping, Sequence
+import dataclasses
 import math
 import pathlib
 import statistics
 
 from algorithms import candidates
-from base import errors
 from base.aliases import Json
-from experiments.reporting import results_folder
+from experiments.reporting import names
 
-# The settings in which repeats may differ.
-_SEEDS = ('seed', 'task.split_seed')
-_ROUNDS = 'total_rounds'
+# A number in each repeat.
+OfRepeats = Sequence[float]
 
 
-class Repeats:
-  """Runs that differ only in their seed, or a single run.
+@dataclasses.dataclass(frozen=True)
+class Repeat:
+  """A method with one seed.
 
   Attributes:
-    runs: The runs.
-    methods: The methods that all of them have finished.
-    metric: The name of the metric.
-    higher_is_better: Its direction.
+    seed: The seed.
+    result: The method's entry in results.json, or the record of a grid's run.
+    clients: The test clients, with the columns of per_client.csv.
+    rounds: The metrics of the rounds of its training, by their names.
+    checkpoints: The folder of the checkpoints of its training, if any.
   """
 
-  def __init__(self, runs: Sequence[results_folder.FinishedRun]):
-    self.runs = tuple(runs)
-    self.methods = tuple(
-      name
-      for name in runs[0].methods
-      if all(name in run.methods for run in runs)
-    )
-    if not self.methods:
-      raise errors.UserError(
-        'There is no method that has been finished in each of'
-        f' {", ".join(str(run.path) for run in runs)}.'
-      )
-    of_any = runs[0].methods[self.methods[0]]
-    self.metric = of_any['metric']
-    self.higher_is_better = of_any['higher_is_better']
+  seed: int
+  result: Mapping[str, Json]
+  clients: Sequence[Mapping[str, Json]]
+  rounds: Mapping[str, Sequence[float]] = dataclasses.field(
+    default_factory=dict
+  )
+  checkpoints: pathlib.Path | None = None
 
-  def names(self, method: str, *keys: str) -> list[str]:
-    """Lists the names at a place in the results of a method."""
-    found = _look_up(self.runs[0].methods[method], keys)
-    return list(found) if isinstance(found, dict) else []
+  def client_values(self, column: str) -> list[float]:
+    """Returns a number of each client; NaN where there is none."""
+    return [number(row.get(column)) for row in self.clients]
 
-  def values(self, method: str, *keys: str) -> list[float]:
-    """Returns each run's number at a place in its results; NaN if missing.
+  @property
+  def mean(self) -> float:
+    """The mean over clients; NaN if a model diverged."""
+    return statistics.fmean(self.client_values('metric'))
 
-    Args:
-      method: The method.
-      *keys: The path of names to the number in the method's results.
-    """
-    found = [_look_up(run.methods[method], keys) for run in self.runs]
-    return [math.nan if value is None else float(value) for value in found]
 
-  def list_candidates(self, method: str) -> list[candidates.Candidate]:
-    """Returns the candidates of a method."""
+@dataclasses.dataclass(frozen=True)
+class Series:
+  """A method with one configuration, and one seed or several.
+
+  Attributes:
+    method: The name of the method.
+    task: The name of the task, or of the grid.
+    repeats: The repeats.
+    row: The name of its row in a table; by default that of the method.
+    label: A text that distinguishes its configuration from the task's others;
+      empty if there is no other one.
+  """
+
+  method: str
+  task: str
+  repeats: Sequence[Repeat]
+  row: str = ''
+  label: str = ''
+
+  @property
+  def key(self) -> str:
+    """The name in the names of files."""
+    return labeled(self.row or self.method, self.label)
+
+  @property
+  def name(self) -> str:
+    """The name in figures and tables."""
+    return labeled(names.written_out(self.row or self.method), self.label)
+
+  @property
+  def metric(self) -> str:
+    """The name of the metric."""
+    return self.repeats[0].result['metric']
+
+  @property
+  def higher_is_better(self) -> bool:
+    """Whether a larger metric is better."""
+    return self.repeats[0].result['higher_is_better']
+
+  @property
+  def candidates(self) -> list[candidates.Candidate]:
+    """The candidates of the method."""
     return [
       candidates.Candidate(
         found.get('value'),
@@ -66,20 +93,50 @@ class Repeats:
         found.get('label', ''),
         text=name,
       )
-      for name, found in self.runs[0].methods[method]['candidates'].items()
+      for name, found in self.repeats[0].result.get('candidates', {}).items()
     ]
 
-  def client_values(self, method: str, column: str) -> list[float]:
-    """Returns a column of per_client.csv in all runs; NaN where empty."""
+  def names(self, *keys: str) -> list[str]:
+    """Lists the names at a place in the results."""
+    found = _look_up(self.repeats[0].result, keys)
+    return list(found) if isinstance(found, dict) else []
+
+  def values(self, *keys: str) -> list[float]:
+    """Returns each repeat's number at a place in its results; NaN if missing.
+
+    Args:
+      *keys: The path of names to the number in the results.
+    """
+    return [number(_look_up(repeat.result, keys)) for repeat in self.repeats]
+
+  def client_values(self, column: str) -> list[float]:
+    """Returns a number of each client in all repeats; NaN where empty."""
     return [
-      float(row.get(column) or math.nan)
-      for run in self.runs
-      for row in run.clients[method]
+      value for repeat in self.repeats for value in repeat.client_values(column)
     ]
 
 
-def summarize(repeated: Repeats) -> dict[str, Json]:
+def labeled(name: str, label: str) -> str:
+  """Adds the label of a configuration to a name, if there is one."""
+  return f'{name} ({label})' if label else name
+
+
+def number(text: Json) -> float:
+  """Reads a number; NaN if there is none."""
+  return math.nan if text in (None, '') else float(text)
+
+
+def _look_up(result: Json, keys: Sequence[str]) -> Json:
+  for key in keys:
+    result = result.get(key) if isinstance(result, Mapping) else None
+  return result
+
+
+def summarize(compared: Sequence[Series]) -> dict[str, Json]:
   """Computes statistics over repeats of the statistics over test clients.
+
+  Args:
+    compared: The methods.
 
   Returns:
     The metric and its direction; and for each method and several statistics
@@ -96,19 +153,19 @@ def summarize(repeated: Repeats) -> dict[str, Json]:
     }
 
   return {
-    'metric': repeated.metric,
-    'higher_is_better': repeated.higher_is_better,
+    'metric': compared[0].metric,
+    'higher_is_better': compared[0].higher_is_better,
     'methods': {
-      method: {
-        name: describe_values(repeated.values(method, 'test', name))
+      series.method: {
+        name: describe_values(series.values('test', name))
         for name in ('mean', 'deviation', 'worst_tenth', 'hurt')
       }
-      for method in repeated.methods
+      for series in compared
     },
   }
 
 
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+def mean_and_deviation(values: OfRepeats) -> tuple[float, float]:
   """Returns the mean of numbers and their deviation, 0 for a single number."""
   if not all(map(math.isfinite, values)):
     return math.nan, math.nan
@@ -136,46 +193,3 @@ def spread(
 
 def _to_json(value: float) -> float | None:
   return value if math.isfinite(value) else None
-
-
-def _look_up(result: Json, keys: Sequence[str]) -> Json:
-  for key in keys:
-    result = result.get(key) if isinstance(result, dict) else None
-  return result
-
-
-def read(paths: Sequence[pathlib.Path]) -> list[Repeats]:
-  """Reads the folders of runs that differ in seed and number of rounds.
-
-  Returns:
-    The repeats with each number of rounds, in ascending order.
-
-  Raises:
-    UserError: If a folder cannot be read, the runs differ in other settings, or
-      two of them do not differ at all, so that one would count twice.
-  """
-  runs = [results_folder.read(path) for path in paths]
-  first = runs[0].configuration
-  for run in runs[1:]:
-    differences = [
-      name
-      for name in {**first, **run.configuration}
-      if name not in (*_SEEDS, _ROUNDS)
-      and first.get(name) != run.configuration.get(name)
-    ]
-    if differences:
-      raise errors.UserError(
-        f'{runs[0].path} and {run.path} are not repeats: they differ in'
-        f' {", ".join(differences)}. Name folders of runs that differ only in'
-        f' seed and {_ROUNDS}.'
-      )
-  for run, other in itertools.combinations(runs, 2):
-    if run.configuration == other.configuration:
-      raise errors.UserError(
-        f'{run.path} and {other.path} have the same run, seed and all. Name one'
-        ' of them.'
-      )
-  by_rounds: dict[int, list[results_folder.FinishedRun]] = {}
-  for run in runs:
-    by_rounds.setdefault(run.configuration[_ROUNDS], []).append(run)
-  return [Repeats(runs) for _, runs in sorted(by_rounds.items())]

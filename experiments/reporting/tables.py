@@ -196,15 +196,16 @@ def _cell(numbers: Sequence[float], form: str) -> str:
   return '–' if math.isnan(mean) else f'{mean:{form}} ± {deviation:{form}}'
 
 
-def repeats_table(runs: repeats.Repeats) -> rich.table.Table:
+def repeats_table(compared: Sequence[repeats.Series]) -> rich.table.Table:
   """Makes the table of repeats, with a row for each method.
 
   It has the form of Motley's tables 6 and 7.
   """
-  better = 'higher' if runs.higher_is_better else 'lower'
+  first = compared[0]
+  better = 'higher' if first.higher_is_better else 'lower'
   table = terminal.make_table(
-    f'{runs.metric} over {words.count(len(runs.runs), "repeats")}; {better}'
-    ' is better',
+    f'{first.metric} over {words.count(len(first.repeats), "repeats")};'
+    f' {better} is better',
     'method',
     numbers=[
       f'{column} ± over repeats'
@@ -212,9 +213,9 @@ def repeats_table(runs: repeats.Repeats) -> rich.table.Table:
     ],
   )
 
-  def add_row(name: str, method: str, *where: str) -> None:
+  def add_row(name: str, series: repeats.Series, *where: str) -> None:
     cells = (
-      _cell(runs.values(method, *where, number), form)
+      _cell(series.values(*where, number), form)
       for number, form in (
         ('mean', '#.4g'),
         ('deviation', '#.4g'),
@@ -223,17 +224,17 @@ def repeats_table(runs: repeats.Repeats) -> rich.table.Table:
     )
     table.add_row(name, *cells)
 
-  for method in runs.methods:
-    all_reported = runs.names(method, 'all_reported')
+  for series in compared:
+    all_reported = series.names('all_reported')
     if not all_reported:
-      add_row(method, method, 'test')
+      add_row(series.method, series, 'test')
       continue
-    table.add_row(f'{method} (none is chosen)')
+    table.add_row(f'{series.method} (none is chosen)')
     for candidate in all_reported:
-      add_row(f'  {candidate}', method, 'all_reported', candidate)
+      add_row(f'  {candidate}', series, 'all_reported', candidate)
   return table
 
 
-def print_repeats(runs: repeats.Repeats) -> None:
+def print_repeats(compared: Sequence[repeats.Series]) -> None:
   """Prints the table of repeats."""
-  terminal.print_table(repeats_table(runs))
+  terminal.print_table(repeats_table(compared))

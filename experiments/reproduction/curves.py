@@ -11,8 +11,8 @@ import pathlib
 
 from experiments.command_line import terminal
 from experiments.configuration import configs
-from experiments.reporting.plots import method_plots
-from experiments.reporting.plots import style
+from experiments.reporting.figures import figure
+from experiments.reporting.figures import methods as method_figures
 from experiments.reproduction import figures
 from experiments.reproduction import tables
 from experiments.sweeps import captions
@@ -29,14 +29,14 @@ def collect(
 ) -> _Drawn:
   """Collects the values to draw, from the points that are finished."""
   drawn: _Drawn = {
-    (figure, curve): {} for figure in axes.figures for curve in axes.curves
+    (setting, curve): {} for setting in axes.figures for curve in axes.curves
   }
   for result in results:
-    figure, x = axes.place(result.point)
+    setting, x = axes.place(result.point)
     for curve, (metric, models) in axes.curves.items():
       values = [record['means'][metric][models] for record in result.records]
       if values and None not in values:
-        drawn[figure, curve].setdefault(result.point.name, {})[x] = values
+        drawn[setting, curve].setdefault(result.point.name, {})[x] = values
   return drawn
 
 
@@ -85,9 +85,9 @@ def make_rows(
     where nothing is private.
   """
   rows: dict[str, dict[str, float | None]] = {}
-  for (figure, curve), methods in drawn.items():
+  for (setting, curve), methods in drawn.items():
     for x in sorted({x for by_x in methods.values() for x in by_x}):
-      row = rows[f'{figure} {curve} {x:g}'] = {}
+      row = rows[f'{setting} {curve} {x:g}'] = {}
       if x in epsilons:
         finite = math.isfinite(epsilons[x])
         row['epsilon'] = epsilons[x] if finite else None
@@ -109,14 +109,17 @@ def _texts(row: Mapping[str, float | None]) -> dict[str, str]:
 
 
 def draw(
+  name: str,
   axes: tables.Axes,
   methods: Mapping[str, Mapping[float, list[float]]],
   epsilons: Mapping[float, float],
   metric: str,
   higher_is_better: bool,
-) -> style.Figure:
+) -> figure.Figure:
   """Draws methods over noise with its ε, a share, or another number."""
   label = axes.label
+  lines = method_figures.make_curves(methods)
+  judged = metric, higher_is_better
   if epsilons:
     label += ', and ε extrapolated'
     ticks = {
@@ -124,10 +127,10 @@ def draw(
       for x, epsilon in epsilons.items()
     }
   elif axes.most is not None:
-    return method_plots.fractions(methods, label, metric, higher_is_better)
+    return method_figures.draw_fractions(name, lines, label, *judged)
   else:
     ticks = {x: f'{x:g}' for by_x in methods.values() for x in by_x}
-  return method_plots.against(methods, label, ticks, metric, higher_is_better)
+  return method_figures.draw_against(name, lines, label, ticks, *judged)
 
 
 def show(
@@ -146,11 +149,12 @@ def show(
     for result in results
     for record in result.records
   )
-  for (figure, curve), methods in drawn.items():
+  caption = captions.describe(table.title, results)
+  for (setting, curve), methods in drawn.items():
     metric = f'{axes.curves[curve][0].replace("parent_", "")}, {curve}'
-    drawing = draw(axes, methods, epsilons, metric, higher_is_better)
-    style.add_caption(drawing, captions.describe(table.title, results))
-    style.save(drawing, folder / 'plots', f'{figure}_{curve}')
+    name = f'{setting}_{curve}'
+    made = draw(name, axes, methods, epsilons, metric, higher_is_better)
+    figure.save(made.add_captions(caption), folder / 'plots')
   rows = make_rows(drawn, epsilons)
   figures.print_table(
     table.title,

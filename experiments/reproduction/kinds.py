@@ -17,8 +17,8 @@ import pathlib
 from base.aliases import Json
 from experiments.command_line import terminal
 from experiments.reporting import folders
-from experiments.reporting.plots import method_plots
-from experiments.reporting.plots import style
+from experiments.reporting.figures import figure
+from experiments.reporting.figures import methods as method_figures
 from experiments.reproduction import compared
 from experiments.reproduction import curves
 from experiments.reproduction import fedpc
@@ -229,12 +229,16 @@ def _draw_private(
       ]
   for way, methods in drawn.items():
     label = f'ε of an example, counted as {way}'
-    figure = method_plots.against(
-      methods, label, ticks, metric, higher_is_better
+    made = method_figures.draw_against(
+      way,
+      method_figures.make_curves(methods),
+      label,
+      ticks,
+      metric,
+      higher_is_better,
     )
     caption = captions.describe(table.title, winners.values())
-    style.add_caption(figure, caption)
-    style.save(figure, folder, way)
+    figure.save(made.add_captions(caption), folder)
 
 
 SHOW: Mapping[str, Callable[[tables.Table, grids.Grid, pathlib.Path], Json]] = {

@@ -12,6 +12,7 @@ from experiments.configuration import user_settings
 from experiments.reporting import folders
 from experiments.reporting import repeats
 from experiments.reporting import results_folder
+from experiments.reporting import sources
 from experiments.reporting import tables
 from experiments.runs import execution
 from experiments.runs import single_run
@@ -31,7 +32,7 @@ def run(
   by_seed: Mapping[int, configs.Config],
   output_dir: pathlib.Path,
   data_dir: str | None = None,
-) -> repeats.Repeats:
+) -> list[sources.Run]:
   """Runs a configuration with each of several seeds.
 
   Each run has its own folder, from which it continues if it was stopped. The
@@ -54,8 +55,9 @@ def run(
   for seed, config in by_seed.items():
     terminal.say(f'Seed {seed}')
     single_run.run(config, folders_of_runs[seed], data_dir, set_runtime)
-  (repeated,) = repeats.read(list(folders_of_runs.values()))
-  summary = {'seeds': list(by_seed), **repeats.summarize(repeated)}
+  (repeated,) = sources.read_repeats(list(folders_of_runs.values()))
+  series = sources.list_series(repeated)
+  summary = {'seeds': list(by_seed), **repeats.summarize(series)}
   folders.write_json(output_dir / SUMMARY, summary, allow_nan=False)
   return repeated
 
@@ -72,7 +74,7 @@ def main(
   terminal.say(next(iter(requests.values())).origin)
   output_dir = output_dir or _default_folder(next(iter(by_seed.values())))
   repeated = run(by_seed, output_dir, data_dir)
-  tables.print_repeats(repeated)
+  tables.print_repeats(sources.list_series(repeated))
   terminal.say(f'Written to {output_dir}')
-  single_run.refuse_diverged([run.methods for run in repeated.runs])
+  single_run.refuse_diverged([run.methods for run in repeated])
   return 0

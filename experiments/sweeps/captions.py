@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from experiments.reporting.plots import style
+from experiments.reporting.figures import figure
 from experiments.sweeps import grid_results
 
 
@@ -14,7 +14,7 @@ def describe(what: str, results: Iterable[grid_results.PointResult]) -> str:
     results: The points.
   """
   records = [record for result in results for record in result.records]
-  return style.of_whom(
+  return figure.describe_clients(
     what,
     max((len(record['test']) for record in records), default=0),
     len({record['seed'] for record in records}),

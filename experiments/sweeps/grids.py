@@ -29,10 +29,9 @@ from experiments.command_line import stopping
 from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import grid_records
-from experiments.reporting import names
-from experiments.reporting.plots import client_plots
-from experiments.reporting.plots import style
-from experiments.sweeps import captions
+from experiments.reporting import sources
+from experiments.reporting.figures import drawing
+from experiments.reporting.figures import figure
 from experiments.sweeps import grid_display
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results
@@ -343,26 +342,13 @@ def _draw(
   task: str,
 ) -> None:
   """Draws the test clients at the best points, those of all repeats."""
-  if not winners:
-    return
-  of_clients = {
-    name: winner.client_values('test') for name, winner in winners.items()
-  }
-  record = next(iter(winners.values())).records[0]
-  judged = record['metric'], record['higher_is_better']
-  figures = {'clients': client_plots.box_plot(of_clients, *judged)}
-  for name, winner in winners.items():
-    if winner.records[0].get('hurt'):
-      figures[f'hurt_{name}'] = client_plots.hurt_scatter(
-        winner.client_values('before'),
-        winner.client_values('test'),
-        winner.client_values('personalization_examples'),
-        *judged,
-        title=names.written_out(name),
-      )
-  for name, figure in figures.items():
-    style.add_caption(figure, captions.describe(task, winners.values()))
-    style.save(figure, folder, name)
+  if winners:
+    series = [
+      sources.GridPoint(name, {}, winner.records).series(task)
+      for name, winner in winners.items()
+    ]
+    for drawn in drawing.draw_best_points(series):
+      figure.save(drawn, folder)
 
 
 def open_grid(

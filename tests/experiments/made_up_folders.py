@@ -1,5 +1,6 @@
 """Folders of runs and grids as programs leave them, and what is in them."""
 
+from collections.abc import Mapping, Sequence
 import json
 import math
 import pathlib
@@ -8,30 +9,43 @@ from typing import Any
 import tomli_w
 
 from experiments.reporting import grid_records
-from experiments.reporting.pages import sources
+from experiments.reporting import repeats
+from experiments.reporting import sources
 from tests.experiments import run_folders
 
 
 def series(
   name: str = 'finetuning',
   values: tuple[float, ...] = (0.5, 0.75, 0.9),
-  before: tuple[float, ...] = (0.4, 0.8, 0.9),
+  before_values: tuple[float, ...] = (0.4, 0.8, 0.9),
   higher_is_better: bool = True,
+  seeds: int = 1,
+  rounds: Mapping[str, Sequence[float]] | None = None,
+  columns: Mapping[str, Sequence[Any]] | None = None,
   **result: Any,
-) -> sources.Series:
-  """Makes a method with one seed."""
-  clients = [
-    sources.Client(f'client_{i}', value, old, 10)
-    for i, (value, old) in enumerate(zip(values, before))
-  ]
+) -> repeats.Series:
+  """Makes a method with one seed, or the same with several."""
+  cells = {
+    'client': [f'client_{i}' for i in range(len(values))],
+    'metric': values,
+    'before': before_values,
+    'personalization_examples': [10] * len(values),
+    **(columns or {}),
+  }
+  clients = [dict(zip(cells, row)) for row in zip(*cells.values())]
   of_any = {
     'metric': 'accuracy',
     'higher_is_better': higher_is_better,
     'chosen': {'3 epochs': len(clients)},
   }
-  rounds = {'round': [1.0, 2.0], 'loss': [2.0, 1.0]}
-  repeat = sources.Repeat(0, clients, {**of_any, **result}, rounds)
-  return sources.Series(name, name, 'school', [repeat])
+  return repeats.Series(
+    name,
+    'school',
+    [
+      repeats.Repeat(seed, {**of_any, **result}, clients, rounds or {})
+      for seed in range(seeds)
+    ],
+  )
 
 
 def point(

@@ -7,7 +7,7 @@ import pytest
 
 from base import errors
 from experiments.configuration import user_settings
-from experiments.reporting.plots import clients_by_class
+from experiments.reporting.figures import classes
 from tasks import registry
 from tests.experiments import programs
 
@@ -46,7 +46,7 @@ def test_the_classes_of_a_table_have_their_names(tmp_path):
   ]
   request = user_settings.read(None, settings, {'task.name': 'table'})
   for _ in range(2):  # It may replace what it wrote.
-    assert not clients_by_class.main(request, tmp_path / 'out', None)
+    assert not classes.main(request, tmp_path / 'out', None)
   with (tmp_path / 'out/clients_by_class.csv').open(newline='') as file:
     header, *clients = csv.reader(file)
   assert header == ['client', '0: beer', '1: tea']
@@ -60,7 +60,7 @@ def test_a_file_of_others_is_found_before_the_task_is_loaded(
   (tmp_path / 'clients_by_class.csv').write_text('client,age\n')
   request = user_settings.read(None, [], {'task.name': 'synthetic'})
   with pytest.raises(errors.UserError, match='by_class.csv is there already'):
-    clients_by_class.main(request, tmp_path, None)
+    classes.main(request, tmp_path, None)
 
 
 def test_all_examples_of_a_held_out_client_are_counted():
@@ -70,7 +70,7 @@ def test_all_examples_of_a_held_out_client_are_counted():
     [load(client_id)['y'] for load in task.test.sets.values()]
   )
   np.testing.assert_array_equal(
-    clients_by_class.count(task)[client_id], np.bincount(labels, minlength=10)
+    classes.count(task)[client_id], np.bincount(labels, minlength=10)
   )
 
 
@@ -89,7 +89,7 @@ def test_a_task_without_classes_is_refused():
     | {n: without(getattr(task, n)) for n in ('train', 'validation', 'test')}
   )
   with pytest.raises(errors.UserError, match='have no classes'):
-    clients_by_class.count(task)
+    classes.count(task)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ _CODE = """if True:
       'experiments.{program}', run_name='__main__', alter_sys=True
     )
   finally:
-    assert not {{'tensorflow', 'numpy', 'matplotlib'}} & set(sys.modules)
+    assert not {{'tensorflow', 'numpy', 'vl_convert'}} & set(sys.modules)
 """
 
 

@@ -2,7 +2,7 @@
 
 // The colors of methods that cannot be seen on a dark page, and the colors that
 // replace them there.
-const ON_DARK = {'#000000': '#f0f0f0', '#0072b2': '#3d9fdc', '#332288': '#8f85e0', '#7f7f7f': '#a6a6a6', '#882255': '#d46aa0'};
+const ON_DARK = {'#000000': '#f0f0f0', '#0072b2': '#3d9fdc', '#332288': '#8f85e0', '#7f7f7f': '#a6a6a6', '#882255': '#d46aa0', '#ffffff': '#10151b'};
 const dark = matchMedia('(prefers-color-scheme: dark)');
 const charts = JSON.parse(document.getElementById('charts').textContent);
 for (const spec of Object.values(charts)) {
@@ -19,17 +19,11 @@ function config() {
   const style = getComputedStyle(document.documentElement);
   const ink = style.getPropertyValue('--ink').trim();
   const line = style.getPropertyValue('--line').trim();
-  const axis = {labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line};
-  const font = 'system-ui, sans-serif';
   return {
     background: null,
-    font,
-    // Flush labels at the ends of an axis would overlap their neighbors.
-    axis: {...axis, labelFlush: false, labelSeparation: 8, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 'normal'},
-    legend: {labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontWeight: 'normal'},
+    axis: {labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line},
+    legend: {labelColor: ink, titleColor: ink},
     text: {fill: ink},
-    boxplot: {box: {stroke: ink}, median: {color: ink}, rule: {color: ink}},
-    view: {stroke: line},
   };
 }
 
@@ -39,9 +33,12 @@ function themed(spec) {
       dark.matches ? text.replace(/#[0-9a-f]{6}/g, (color) => ON_DARK[color] || color) : text);
 }
 
+// Draws the charts that are shown; the others are drawn when they are chosen.
 function draw() {
   for (const [name, spec] of Object.entries(charts)) {
-    const place = document.getElementById(`chart-${name}`);
+    const chart = document.getElementById(`chart-${name}`);
+    if (chart.hidden) continue;
+    const place = chart.querySelector('div');
     vegaEmbed(place, themed(spec), {
       config: config(),
       renderer: 'svg',
@@ -97,6 +94,14 @@ for (const table of document.querySelectorAll('table.sortable')) {
 for (const button of document.querySelectorAll('button[data-chart]')) {
   const name = button.dataset.chart;
   button.addEventListener('click', () => download(`${name}.csv`, toCsv(charts[name].data.values)));
+}
+for (const choice of document.querySelectorAll('.figure select')) {
+  choice.addEventListener('change', () => {
+    for (const chart of choice.parentElement.querySelectorAll('.chart')) {
+      chart.hidden = chart.id !== `chart-${choice.value}`;
+    }
+    draw();
+  });
 }
 dark.addEventListener('change', draw);
 draw();

@@ -13,9 +13,8 @@ from typing import Any
 import vl_convert
 
 from base import errors
-from base import whole_files
 from experiments.reporting import folders
-from experiments.reporting.pages import charts
+from experiments.reporting.figures import figure
 from experiments.reporting.pages import sheets
 
 _HERE = pathlib.Path(__file__).parent
@@ -39,12 +38,12 @@ class Section:
 
   Attributes:
     title: Its title.
-    parts: Its tables and charts.
+    parts: Its tables and figures.
     text: A text that is shown above the parts.
   """
 
   title: str
-  parts: Sequence[sheets.Sheet | charts.Chart]
+  parts: Sequence[sheets.Sheet | figure.Figure]
   text: str = ''
 
   @property
@@ -78,8 +77,8 @@ class Report:
   sections: Sequence[Section]
 
   @property
-  def parts(self) -> list[sheets.Sheet | charts.Chart]:
-    """All of its tables and charts."""
+  def parts(self) -> list[sheets.Sheet | figure.Figure]:
+    """All of its tables and figures."""
     return [part for section in self.sections for part in section.parts]
 
 
@@ -104,25 +103,55 @@ def _of_sheet(sheet: sheets.Sheet) -> str:
   )
 
 
-def _of_chart(chart: charts.Chart, command: str) -> str:
-  name = _id(chart.name)
+def _of_figures(figures: Sequence[figure.Figure], command: str) -> str:
+  """Writes figures that show the same of others, of which one is chosen."""
+  first = figures[0]
+  options = ''.join(
+    f'<option value="{_id(one.name)}">{html.escape(one.subject)}</option>'
+    for one in figures
+  )
+  label = html.escape(first.title)
+  choice = f'<select aria-label="{label}">{options}</select>'
+  places = ''.join(
+    f'<div class="chart" id="chart-{_id(one.name)}"'
+    f'{"" if one is first else " hidden"}>'
+    f'<p class="note">{html.escape(_note(one))}</p><div></div>'
+    '<details class="take"><summary>Data and command</summary>'
+    f'<button type="button" data-chart="{_id(one.name)}">Data as CSV</button>'
+    f'<pre>{html.escape(command)}</pre></details></div>'
+    for one in figures
+  )
+  wide = ' wide' if first.spec.get('width', 0) > figure.WIDTH else ''
   return (
-    f'<h3>{html.escape(chart.title)}</h3>'
-    f'<p class="note">{html.escape(chart.note)}</p>'
-    f'<div class="chart" id="chart-{name}"></div>'
-    f'<details class="take"><summary>Data and command</summary>'
-    f'<button type="button" data-chart="{name}">Data as CSV</button>'
-    f'<pre>{html.escape(command)}</pre></details>'
+    f'<div class="figure{wide}"><h3>{label}</h3>'
+    f'{choice if first.subject else ""}{places}</div>'
   )
 
 
+def _gallery(
+  figures: Sequence[Sequence[figure.Figure]], command: str
+) -> list[str]:
+  drawn = ''.join(_of_figures(alike, command) for alike in figures)
+  return [f'<div class="figures">{drawn}</div>'] if drawn else []
+
+
+def _note(one: figure.Figure) -> str:
+  omitted = f'{one.omitted.capitalize()}.' if one.omitted else ''
+  return ' '.join(filter(None, (one.note, omitted)))
+
+
 def _of_section(section: Section, command: str) -> str:
-  parts = [
-    _of_sheet(part)
-    if isinstance(part, sheets.Sheet)
-    else _of_chart(part, command)
-    for part in section.parts
-  ]
+  parts: list[str] = []
+  figures: list[list[figure.Figure]] = []
+  for part in section.parts:
+    if isinstance(part, sheets.Sheet):
+      parts += [*_gallery(figures, command), _of_sheet(part)]
+      figures = []
+    elif figures and figures[-1][0].title == part.title:
+      figures[-1].append(part)
+    else:
+      figures.append([part])
+  parts += _gallery(figures, command)
   text = f'<p>{html.escape(section.text)}</p>' if section.text else ''
   return (
     f'<section id="{section.anchor}"><h2>{html.escape(section.title)}</h2>'
@@ -136,12 +165,18 @@ def _libraries() -> str:
   return vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;')
 
 
-def _in_script(text: str) -> str:
-  """Escapes a text so that it cannot end the script element around it."""
-  return text.replace('</script', '<\\/script')
+def _in_script(code: str) -> str:
+  """Escapes code so that it cannot end the script element around it."""
+  return code.replace('</script', '<\\/script')
 
 
-def _by_column(rows: charts.Rows) -> dict[str, list[Any]]:
+def _to_json(value: Any) -> str:
+  """Writes a value for a script element, in which no text begins a tag."""
+  text = json.dumps(value, separators=(',', ':'), allow_nan=False)
+  return text.replace('<', '\\u003c')
+
+
+def _by_column(rows: figure.Rows) -> dict[str, list[Any]]:
   """Arranges rows by column, which is shorter; page.js restores the rows."""
   names = dict.fromkeys(name for row in rows for name in row)
   return {name: [row.get(name) for row in rows] for name in names}
@@ -164,7 +199,7 @@ def to_html(report: Report, seconds_to_refresh: int | None = None) -> str:
   specs = {
     _id(part.name): part.to_spec() | {'data': _by_column(part.data)}
     for part in report.parts
-    if isinstance(part, charts.Chart)
+    if isinstance(part, figure.Figure)
   }
   template = string.Template((_HERE / 'page.html').read_text(encoding='utf-8'))
   return template.substitute(
@@ -184,14 +219,12 @@ def to_html(report: Report, seconds_to_refresh: int | None = None) -> str:
     style=(_HERE / 'page.css').read_text(encoding='utf-8'),
     script=_in_script((_HERE / 'page.js').read_text(encoding='utf-8')),
     libraries=_in_script(_libraries()),
-    charts=_in_script(
-      json.dumps(specs, separators=(',', ':'), allow_nan=False)
-    ),
+    charts=_to_json(specs),
   )
 
 
 def export(report: Report, folder: pathlib.Path) -> None:
-  """Writes each table and each chart as files.
+  """Writes each table and each figure as files.
 
   Args:
     report: The report.
@@ -205,15 +238,4 @@ def export(report: Report, folder: pathlib.Path) -> None:
       for ending, text in part.files.items():
         folders.write(path.with_name(f'{path.name}.{ending}'), text)
       continue
-    spec = part.to_spec() | {'width': 480, 'background': 'white'}
-    svg = vl_convert.vegalite_to_svg(spec)
-    drawn = {
-      'svg': svg.encode(),
-      'png': vl_convert.svg_to_png(svg, scale=2),
-      'pdf': vl_convert.svg_to_pdf(svg),
-    }
-    for ending, contents in drawn.items():
-      with whole_files.writing(
-        path.with_name(f'{path.name}.{ending}')
-      ) as temporary:
-        temporary.write_bytes(contents)
+    figure.save(dataclasses.replace(part, name=_id(part.name)), folder)

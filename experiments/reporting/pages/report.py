@@ -16,15 +16,16 @@ from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import grid_records
 from experiments.reporting import names
+from experiments.reporting import repeats
 from experiments.reporting import results_folder
+from experiments.reporting import sources
 from experiments.reporting import tables
-from experiments.reporting.pages import charts
-from experiments.reporting.pages import client_charts
-from experiments.reporting.pages import grid_charts
-from experiments.reporting.pages import learning_charts
+from experiments.reporting.figures import drawing
+from experiments.reporting.figures import grids
+from experiments.reporting.figures import methods
+from experiments.reporting.figures import scales
 from experiments.reporting.pages import page
 from experiments.reporting.pages import sheets
-from experiments.reporting.pages import sources
 
 _SECONDS_PER_LOOK = 5
 # Either of these is written once all runs of a grid are done.
@@ -42,7 +43,7 @@ def _what_was_run(
       settings = entry.configuration
       cells = [
         settings['task.name'],
-        ', '.join(entry.asked),
+        ', '.join(settings['algorithms']),
         str(settings['seed']),
         str(settings['total_rounds']),
         entry.status,
@@ -129,36 +130,40 @@ def _quantile(values: Sequence[float], share: float) -> float:
   return float(np.quantile(values, share))
 
 
-def _hurt(repeat: sources.Repeat) -> float | None:
+def _hurt(method: repeats.Series) -> float | None:
   """Returns the share of clients that are hurt; None without a baseline."""
-  test = repeat.result['test']
-  of_run: float | None = (
-    test['hurt'] if isinstance(test, dict) else repeat.result.get('hurt')
-  )
-  return of_run
+  shares = [
+    share
+    for share in method.values('test', 'hurt') + method.values('hurt')
+    if math.isfinite(share)
+  ]
+  return statistics.fmean(shares) if shares else None
 
 
-def _choice(repeats: Sequence[sources.Repeat]) -> str:
+def _choice(method: repeats.Series) -> str:
   """Says which candidate was chosen, or which one is shown instead."""
   counts: dict[str, int] = {}
-  for repeat in repeats:
+  for repeat in method.repeats:
     for candidate, count in repeat.result['chosen'].items():
       counts[candidate] = counts.get(candidate, 0) + count
   if not counts:
-    last = list(repeats[0].result.get('candidates', ()))[-1:]
+    last = method.names('candidates')[-1:]
     return '; '.join(['none is chosen', *(f'shown: {name}' for name in last)])
   most = max(counts, key=lambda candidate: counts[candidate])
   return most if len(counts) == 1 else f'most often {most}'
 
 
-def _results(series: Sequence[sources.Series]) -> page.Section:
+def _metric(method: repeats.Series) -> str:
+  return ' '.join(scales.metric_label(method.metric, method.higher_is_better))
+
+
+def _results(series: Sequence[repeats.Series]) -> page.Section:
   if not series:
     return page.Section('Results', [], 'No method is finished yet.')
   rows = []
   for method in series:
-    hurt = [share for r in method.repeats if (share := _hurt(r)) is not None]
     weak = 0.1 if method.higher_is_better else 0.9
-    values = [[client.value for client in r.clients] for r in method.repeats]
+    values = [repeat.client_values('metric') for repeat in method.repeats]
     rows.append(
       [
         sheets.Cell(method.name),
@@ -166,14 +171,14 @@ def _results(series: Sequence[sources.Series]) -> page.Section:
         sheets.number(statistics.fmean(map(np.std, values))),
         sheets.number(statistics.fmean(_quantile(v, 0.5) for v in values)),
         sheets.number(statistics.fmean(_quantile(v, weak) for v in values)),
-        sheets.share(statistics.fmean(hurt) if hurt else None),
-        sheets.Cell(_choice(method.repeats)),
+        sheets.share(_hurt(method)),
+        sheets.Cell(_choice(method)),
         sheets.number(len(method.repeats), 'd'),
       ]
     )
   sheet = sheets.Sheet(
     'results',
-    f'{charts.metric_title(series[0])}, over test clients',
+    f'{_metric(series[0])}, over test clients',
     [
       'method',
       'mean',
@@ -191,7 +196,7 @@ def _results(series: Sequence[sources.Series]) -> page.Section:
   return page.Section('Results', [sheet])
 
 
-def _privacy(series: Sequence[sources.Series]) -> page.Section:
+def _privacy(series: Sequence[repeats.Series]) -> page.Section:
   rows = []
   for method in series:
     guarantee = method.repeats[0].result.get('privacy')
@@ -214,7 +219,7 @@ def _privacy(series: Sequence[sources.Series]) -> page.Section:
   )
 
 
-def _costs(series: Sequence[sources.Series]) -> page.Section:
+def _costs(series: Sequence[repeats.Series]) -> page.Section:
   rows, of_client = [], []
   for method in series:
     results = [
@@ -262,7 +267,7 @@ def _costs(series: Sequence[sources.Series]) -> page.Section:
         ['method', *tables.COSTS.values()],
         of_client,
       ),
-      *_shown(learning_charts.of_communication(series)),
+      *methods.communication([series]),
     ],
   )
 
@@ -316,9 +321,7 @@ def _grid(grid: sources.Grid) -> page.Section:
     rows,
     note,
   )
-  return page.Section(
-    f'Grid {grid.path.name}', [*grid_charts.of_grid(grid), sheet]
-  )
+  return page.Section(f'Grid {grid.path.name}', [*grids.draw_grid(grid), sheet])
 
 
 def _value(value: Any) -> float | None:
@@ -326,62 +329,45 @@ def _value(value: Any) -> float | None:
   return float(value) if is_number else None
 
 
-def _shown(*found: charts.Chart | None) -> list[charts.Chart]:
-  return [chart for chart in found if chart is not None]
-
-
-def _curves(
-  runs: Sequence[sources.Run], kind: str
-) -> list[learning_charts.Curve]:
-  """Lists the curves of one kind of all runs, including runs in progress."""
-  return [
-    (configuration.name(name), name, run.configuration['seed'], metrics)
-    for configuration in sources.configurations(runs)
-    for run in configuration.runs
-    for name, metrics in getattr(run, kind).items()
-  ]
-
-
 def _of_metric(
-  series: Sequence[sources.Series], runs: Sequence[sources.Run]
+  series: Sequence[repeats.Series],
+  runs: Sequence[sources.Run],
+  with_states: bool,
 ) -> list[page.Section]:
   """Makes the sections of methods that have the same task and metric."""
-  of_clients: Sequence[charts.Chart | None] = ()
-  candidates = groups = clusters = None
-  if series:
-    of_clients = [
-      client_charts.of_clients(series),
-      client_charts.of_shares(series),
-      client_charts.of_gains(series),
-    ]
-    candidates = learning_charts.of_candidates(series)
-    groups = client_charts.of_groups(series)
-    clusters = client_charts.of_clusters(series)
-  rounds = learning_charts.of_rounds(_curves(runs, 'rounds'))
-  validation = learning_charts.of_validation(_curves(runs, 'validation'))
+  by_round = list(drawing.draw_rounds(runs))
+  if not series:
+    return [_results(series), page.Section('Learning', by_round)]
+  learning = [*by_round, *drawing.draw_choices(series)]
+  groups = list(drawing.draw_groups(series))
+  if with_states:
+    groups += drawing.draw_states(series)
   return [
     _results(series),
-    page.Section('Clients', _shown(*of_clients)),
-    page.Section('Learning', _shown(validation, rounds, candidates)),
-    page.Section('Groups and clusters', _shown(groups, clusters)),
+    page.Section('Clients', [*drawing.draw_clients(series)]),
+    page.Section('Learning', learning),
+    page.Section('Groups and clusters', groups),
     _privacy(series),
     _costs(series),
   ]
 
 
 def make(
-  entries: Sequence[sources.Run | sources.Grid], command: str
+  entries: Sequence[sources.Run | sources.Grid],
+  command: str,
+  with_states: bool = True,
 ) -> page.Report:
   """Makes the report of runs and grids.
 
   Args:
     entries: The runs and grids.
     command: The command that writes the report.
+    with_states: Whether to show what clients keep, which takes longer.
 
   Returns:
     The report, with separate sections for each task and metric.
   """
-  series = sources.series_of(entries)
+  series = sources.list_series(entries)
   runs = [entry for entry in entries if isinstance(entry, sources.Run)]
   grids = [entry for entry in entries if isinstance(entry, sources.Grid)]
   tasks = dict.fromkeys([*(r.task for r in runs), *(s.task for s in series)])
@@ -393,7 +379,7 @@ def make(
     for metric in metrics or [None]:
       where = f': {task}' if len(tasks) > 1 else ''
       if metric is not None and len(metrics) > 1:
-        where += f': {charts.words(metric)}'
+        where += f': {scales.words(metric)}'
       made = _of_metric(
         [one for one in of_task if one.metric == metric],
         [
@@ -401,6 +387,7 @@ def make(
           for run in runs
           if run.task == task and run.metric in (None, metric)
         ],
+        with_states,
       )
       sections += [section.renamed(where) for section in made]
   return page.Report(
@@ -453,8 +440,8 @@ def main(
     folders.check_empty('export_dir', export_dir)
   while True:
     entries = sources.read(paths)
-    report = make(entries, command)
     is_last = not watch or _is_finished(entries)
+    report = make(entries, command, with_states=is_last)
     refresh = None if is_last else _SECONDS_PER_LOOK
     with errors.writing(output):
       output.parent.mkdir(parents=True, exist_ok=True)
@@ -464,6 +451,6 @@ def main(
     time.sleep(_SECONDS_PER_LOOK)
   if export_dir is not None:
     page.export(report, export_dir)
-    terminal.say(f'Tables and charts are in {export_dir}')
+    terminal.say(f'Tables and figures are in {export_dir}')
   terminal.say(f'Written to {output}')
   return 0

@@ -1,94 +1,82 @@
-"""Tests of reading runs that are repeats of each other."""
+"""Tests of methods with several seeds."""
 
-import json
 import math
 
 import pytest
 
 from algorithms import candidates
-from base import errors
 from experiments.reporting import repeats
-from tests.experiments import run_folders
+from tests.experiments import made_up_folders
 
 
-def test_numbers_of_repeats(tmp_path):
-  (three,) = repeats.read(
-    [
-      run_folders.write(tmp_path / 'a', {'fedavg': 0.25, 'local': 1.0}, seed=1),
-      run_folders.write(
-        tmp_path / 'b', {'local': None, 'fedavg': 0.75}, seed=2
-      ),
-      run_folders.write(
-        tmp_path / 'c', {'fedavg': 0.5, 'local': 1, 'ditto': 1}, seed=3
-      ),
-    ]
-  )
-  # Those that all have finished.
-  assert three.methods == ('fedavg', 'local')
-  assert (three.metric, three.higher_is_better) == ('loss', False)
-  assert three.values('fedavg', 'test', 'mean') == [0.25, 0.75, 0.5]
-  assert math.isnan(three.values('local', 'test', 'mean')[1])
-  assert all(map(math.isnan, three.values('local', 'no', 'such')))
-  assert three.names('fedavg', 'test') == ['mean', 'deviation', 'hurt']
-  assert three.names('fedavg', 'no', 'such') == []
-  assert three.client_values('fedavg', 'metric') == [1, 2] * 3
-  assert all(map(math.isnan, three.client_values('fedavg', 'before')))
-
-
-def test_numbers_of_rounds(tmp_path):
-  folders = [
-    run_folders.write(
-      tmp_path / f'{k}', {'fedavg': k}, total_rounds=rounds, seed=k
+def _series(*results, **attributes):
+  made = [
+    repeats.Repeat(
+      seed,
+      {'metric': 'loss', 'higher_is_better': False, **result},
+      [{'client': 'a', 'metric': '1', 'before': ''}, {'metric': 'nan'}],
     )
-    for k, rounds in enumerate([20, 5, 10, 20])
+    for seed, result in enumerate(results)
   ]
-  means = [
-    of_rounds.values('fedavg', 'test', 'mean')
-    for of_rounds in repeats.read(folders)
-  ]
-  assert means == [[1], [2], [0, 3]]
+  return repeats.Series('finetuning', 'school', made, **attributes)
 
 
-def test_a_run_does_not_count_twice(tmp_path):
-  folders = [
-    run_folders.write(tmp_path / name, {'fedavg': 0.5}, seed=1) for name in 'ab'
-  ]
-  with pytest.raises(errors.UserError, match='a and .*b have the same run'):
-    repeats.read(folders)
+def test_numbers_of_repeats():
+  series = _series(
+    {'test': {'mean': 0.25, 'hurt': None}}, {'test': {'mean': 1}}
+  )
+  assert (series.metric, series.higher_is_better) == ('loss', False)
+  assert series.values('test', 'mean') == [0.25, 1]
+  assert all(map(math.isnan, series.values('test', 'hurt')))
+  assert all(map(math.isnan, series.values('no', 'such')))
+  assert series.names('test') == ['mean', 'hurt']
+  assert series.names('no', 'such') == []
 
 
-def test_candidates_carry_their_numbers(tmp_path):
-  folder = run_folders.write(tmp_path, {'finetuning': 0.25})
-  contents = json.loads((folder / 'results.json').read_text())
-  contents['methods']['finetuning']['candidates'] = {
+def test_numbers_of_clients_are_those_of_all_repeats():
+  series = made_up_folders.series(values=(0.5, math.nan))
+  assert series.client_values('metric')[0] == 0.5
+  assert math.isnan(series.repeats[0].mean)
+  assert all(map(math.isnan, _series({}).client_values('before')))
+  assert len(_series({}, {}).client_values('metric')) == 4
+
+
+def test_candidates_carry_their_numbers():
+  found = {
     'global': {'value': None, 'unit': '', 'label': '', 'test': 0.5},
     '3 epochs, rate 0.1': {'value': 3, 'unit': 'epochs', 'label': 'rate 0.1'},
   }
-  (folder / 'results.json').write_text(json.dumps(contents))
-  (one,) = repeats.read([run_folders.sealed(folder)])
-  assert one.list_candidates('finetuning') == [
+  assert _series({'candidates': found}).candidates == [
     candidates.Candidate(text='global'),
     candidates.Candidate(3, 'epochs', 'rate 0.1', '3 epochs, rate 0.1'),
   ]
 
 
-def test_runs_that_are_no_repeats(tmp_path):
-  folders = [
-    run_folders.write(
-      tmp_path / name, {'fedavg': 1}, batch_size=size, choose=choose
-    )
-    for name, size, choose in (('a', 1, 'all'), ('b', 2, 'each'))
-  ]
-  with pytest.raises(
-    errors.UserError, match='differ in batch_size, choose. Name folders'
-  ):
-    repeats.read(folders)
+@pytest.mark.parametrize(
+  ('attributes', 'name', 'key'),
+  [
+    ({}, 'FedAvg + fine-tuning', 'finetuning'),
+    ({'row': 'FL, flat'}, 'FL, flat', 'FL, flat'),
+    ({'label': 'x=1'}, 'FedAvg + fine-tuning (x=1)', 'finetuning (x=1)'),
+  ],
+)
+def test_names(attributes, name, key):
+  series = _series({}, **attributes)
+  assert (series.name, series.key) == (name, key)
 
 
-def test_nothing_that_all_have_finished(tmp_path):
-  folders = [
-    run_folders.write(tmp_path / name, {name: 1}, seed=seed)
-    for seed, name in enumerate(('fedavg', 'local'))
-  ]
-  with pytest.raises(errors.UserError, match='no method that has been'):
-    repeats.read(folders)
+def test_statistics_over_repeats():
+  summary = repeats.summarize(
+    [_series({'test': {'mean': 1.0}}, {'test': {'mean': 3.0}})]
+  )
+  found = summary['methods']['finetuning']
+  assert found['mean'] == {
+    'mean': 2,
+    'deviation': pytest.approx(2**0.5),
+    'values': [1, 3],
+  }
+  assert found['hurt'] == {
+    'mean': None,
+    'deviation': None,
+    'values': [None, None],
+  }

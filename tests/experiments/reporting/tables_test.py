@@ -4,8 +4,8 @@ import io
 import re
 
 from experiments.command_line import terminal
-from experiments.reporting import repeats
 from experiments.reporting import serialization
+from experiments.reporting import sources
 from experiments.reporting import tables
 from tests.experiments import run_folders
 from tests.experiments.reporting import small_outcomes
@@ -108,13 +108,13 @@ def test_costs_of_groups_that_differ_are_a_range():
 
 
 def test_a_table_of_repeats(tmp_path, capsys):
-  (two,) = repeats.read(
+  (two,) = sources.read_repeats(
     [
       run_folders.write(tmp_path / 'a', {'fedavg': 0.2, 'local': None}),
       run_folders.write(tmp_path / 'b', {'fedavg': 0.4, 'local': 1.0}, seed=2),
     ]
   )
-  tables.print_repeats(two)
+  tables.print_repeats(sources.list_series(two))
   lines = [' '.join(s.split()) for s in capsys.readouterr().out.splitlines()]
   assert lines[0] == 'loss over 2 repeats; lower is better'
   # The deviation of a sample: 0.2 / sqrt(2).

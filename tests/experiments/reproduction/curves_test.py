@@ -88,9 +88,10 @@ def test_noise_is_extrapolated_to_a_larger_population():
 
 def test_a_number_that_is_no_share_is_drawn_as_it_is():
   table = tables.read('fedembed_rounds')
-  drawing = curves.draw(
-    table.axes, {'Type': {5: [0.4], 10: [0.5]}}, {}, 'F1', higher_is_better=True
+  drawn = curves.draw(
+    'name', table.axes, {'Type': {5: [0.4], 10: [0.5]}}, {}, 'F1', True
   )
-  (plot,) = drawing.axes
-  assert [text.get_text() for text in plot.get_xticklabels()] == ['5', '10']
-  assert plot.get_xlabel() == 'rounds'
+  x = drawn.spec['encoding']['x']
+  assert x['title'] == 'rounds'
+  assert x['axis']['values'] == [5, 10]
+  assert '[["5"], ["10"]]' in x['axis']['labelExpr']

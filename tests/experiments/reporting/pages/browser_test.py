@@ -12,9 +12,9 @@ import subprocess
 
 import pytest
 
+from experiments.reporting import sources
 from experiments.reporting.pages import page
 from experiments.reporting.pages import report
-from experiments.reporting.pages import sources
 from tests.experiments import made_up_folders
 
 _BROWSER = shutil.which('chromium') or shutil.which('google-chrome')

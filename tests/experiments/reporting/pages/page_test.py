@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from experiments.reporting import sources
 from experiments.reporting.pages import page
 from experiments.reporting.pages import report
-from experiments.reporting.pages import sources
 from tests.experiments import made_up_folders
 
 

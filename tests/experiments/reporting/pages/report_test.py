@@ -6,8 +6,8 @@ import math
 import pytest
 
 from base import errors
+from experiments.reporting import sources
 from experiments.reporting.pages import report
-from experiments.reporting.pages import sources
 from tests.experiments import made_up_folders
 from tests.experiments import run_folders
 

@@ -1,24 +1,27 @@
-"""Reads the folders of a report: runs and grids, finished or not."""
+"""Reads the folders of runs, of repeats and of grids, finished or not."""
 
 import collections
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
 import re
 import statistics
-from typing import Any
 
 from base import errors
+from base.aliases import Json
 from experiments.configuration import user_settings
 from experiments.reporting import folders
 from experiments.reporting import grid_records
 from experiments.reporting import names
+from experiments.reporting import repeats
 from experiments.reporting import results_folder
 
 # The settings in which repeats of one configuration differ.
 SEEDS = ('seed', 'task.split_seed')
+_ROUNDS = 'total_rounds'
 # The folder of a seed, see `experiments.runs.repeated_runs`.
 _SEED = re.compile(r'seed_\d+$')
 # A longer label could not be read in charts.
@@ -27,96 +30,8 @@ _LONGEST_LABEL = 40
 _MOST_IN_LABEL = 2
 
 
-@dataclasses.dataclass(frozen=True)
-class Client:
-  """A test client of a method.
-
-  Attributes:
-    name: Its name.
-    value: The metric of its model; NaN if the model diverged.
-    before: The same before personalization; NaN if there is no such model.
-    examples: The number of examples that its model was personalized on.
-  """
-
-  name: str
-  value: float
-  before: float = math.nan
-  examples: float = math.nan
-
-
-@dataclasses.dataclass(frozen=True)
-class Repeat:
-  """A method with one seed.
-
-  Attributes:
-    seed: The seed.
-    clients: The test clients.
-    result: The method's entry in results.json, or the record of a grid's run.
-    rounds: The metrics of the rounds of its training, by their names.
-  """
-
-  seed: int
-  clients: Sequence[Client]
-  result: Mapping[str, Any]
-  rounds: Mapping[str, Sequence[float]] = dataclasses.field(
-    default_factory=dict
-  )
-
-  @property
-  def mean(self) -> float:
-    """The mean over clients; NaN if a model diverged."""
-    return statistics.fmean(client.value for client in self.clients)
-
-
-@dataclasses.dataclass(frozen=True)
-class Series:
-  """A method with one configuration, and one seed or several.
-
-  Attributes:
-    name: The name in the report.
-    method: The name of the method.
-    task: The name of the task, or of the grid.
-    repeats: The repeats.
-  """
-
-  name: str
-  method: str
-  task: str
-  repeats: Sequence[Repeat]
-
-  @property
-  def metric(self) -> str:
-    """The name of the metric."""
-    return self.repeats[0].result['metric']
-
-  @property
-  def higher_is_better(self) -> bool:
-    """Whether a larger metric is better."""
-    return self.repeats[0].result['higher_is_better']
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-  """The folder of a run.
-
-  Attributes:
-    path: The folder.
-    configuration: All settings, by their names.
-    asked: The methods that it is to compare.
-    methods: The finished methods' entries in results.json.
-    clients: The rows of per_client.csv, by method.
-    rounds: The metrics of the rounds so far, by training.
-    validation: The metrics of the validation clients during training, by
-      method.
-  """
-
-  path: pathlib.Path
-  configuration: Mapping[str, Any]
-  asked: Sequence[str]
-  methods: Mapping[str, results_folder.Result]
-  clients: Mapping[str, Sequence[Mapping[str, str]]]
-  rounds: Mapping[str, Mapping[str, Sequence[float]]]
-  validation: Mapping[str, Mapping[str, Sequence[float]]]
+class Run(results_folder.FinishedRun):
+  """The folder of a run, of which some methods may not be finished."""
 
   @property
   def task(self) -> str:
@@ -133,7 +48,8 @@ class Run:
   @property
   def status(self) -> str:
     """The progress of the run."""
-    missing = [name for name in self.asked if name not in self.methods]
+    asked = self.configuration['algorithms']
+    missing = [name for name in asked if name not in self.methods]
     if not missing:
       return 'finished'
     rounds = max(
@@ -149,20 +65,32 @@ class Run:
       f' {rounds:.0f}'
     )
 
-  def repeat(self, method: str) -> Repeat:
+  def repeat(self, method: str) -> repeats.Repeat:
     """Returns a finished method of the run."""
     result = self.methods[method]
-    clients = [
-      Client(
-        row['client'],
-        _number(row.get('metric')),
-        _number(row.get('before')),
-        _number(row.get('personalization_examples')),
-      )
-      for row in self.clients[method]
-    ]
-    rounds = self.rounds.get(result.get('training') or '', {})
-    return Repeat(self.configuration['seed'], clients, result, rounds)
+    training = result.get('training') or ''
+    return repeats.Repeat(
+      self.configuration['seed'],
+      result,
+      self.clients[method],
+      self.rounds.get(training, {}),
+      results_folder.checkpoint_dir(self.path, training) if training else None,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+  """What was measured by round, of a training or a method.
+
+  Attributes:
+    name: Its name in figures.
+    method: The name of the training or the method.
+    repeats: The metrics by round of each repeat, by their names.
+  """
+
+  name: str
+  method: str
+  repeats: Sequence[Mapping[str, Sequence[float]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,26 +104,31 @@ class GridPoint:
   """
 
   name: str
-  values: Mapping[str, Any]
-  records: Sequence[Mapping[str, Any]]
+  values: Mapping[str, Json]
+  records: Sequence[Mapping[str, Json]]
 
   @property
   def validation(self) -> float:
     """The mean of the validation metric; NaN if a repeat diverged."""
-    return _mean([_number(record['validation']) for record in self.records])
+    return statistics.fmean(
+      [repeats.number(record['validation']) for record in self.records]
+    )
 
   @property
   def test(self) -> float:
     """The mean of the test clients' means; NaN if a repeat diverged."""
-    return _mean(
-      [_mean(map(_number, record['test'])) for record in self.records]
+    return statistics.fmean(
+      [
+        statistics.fmean(map(repeats.number, record['test']))
+        for record in self.records
+      ]
     )
 
-  def series(self, task: str) -> Series:
+  def series(self, task: str) -> repeats.Series:
     """Returns the point as a series of a task."""
     method = self.records[0]['algorithm']
-    repeats = [*map(_of_record, self.records)]
-    return Series(names.written_out(self.name), method, task, repeats)
+    of_seeds = [*map(make_repeat, self.records)]
+    return repeats.Series(method, task, of_seeds, row=self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,10 +148,10 @@ class Grid:
   path: pathlib.Path
   points: Sequence[GridPoint]
   failures: Sequence[str] = ()
-  chosen: Mapping[str, Mapping[str, Any]] = dataclasses.field(
+  chosen: Mapping[str, Mapping[str, Json]] = dataclasses.field(
     default_factory=dict
   )
-  configurations: Mapping[str, Mapping[str, Any]] = dataclasses.field(
+  configurations: Mapping[str, Mapping[str, Json]] = dataclasses.field(
     default_factory=dict
   )
 
@@ -249,48 +182,34 @@ class Grid:
     return winners
 
 
-def _number(text: Any) -> float:
-  """Reads a number; NaN if there is none."""
-  return math.nan if text in (None, '') else float(text)
-
-
-def _mean(values: Iterable[float]) -> float:
-  return statistics.fmean(values)
-
-
-def _of_record(record: Mapping[str, Any]) -> Repeat:
-  num_clients = len(record['clients'])
-  before = record.get('before', [None] * num_clients)
-  columns = record['test'], before, record['personalization_examples']
-  clients = [
-    Client(name, *map(_number, numbers))
-    for name, *numbers in zip(record['clients'], *columns)
-  ]
-  return Repeat(record['seed'], clients, record)
+def make_repeat(record: Mapping[str, Json]) -> repeats.Repeat:
+  """Returns a finished run of a grid."""
+  columns = {
+    'client': record['clients'],
+    'metric': record['test'],
+    'before': record.get('before') or [None] * len(record['clients']),
+    'personalization_examples': record['personalization_examples'],
+  }
+  rows = [dict(zip(columns, cells)) for cells in zip(*columns.values())]
+  return repeats.Repeat(record['seed'], record, rows)
 
 
 def _read_run(path: pathlib.Path) -> Run:
   if (path / results_folder.RESULTS).exists():
-    finished = results_folder.read(path)
-    configuration = finished.configuration
-    methods, clients = finished.methods, finished.clients
-  else:
-    table = user_settings.read_toml(path / results_folder.CONFIG)
-    configuration = dict(user_settings.flatten(table))
-    methods, clients = {}, {}
+    return Run(**vars(results_folder.read(path)))
+  table = user_settings.read_toml(path / results_folder.CONFIG)
   return Run(
     path,
-    configuration,
-    configuration['algorithms'],
-    methods,
-    clients,
+    dict(user_settings.flatten(table)),
+    {},
+    {},
     results_folder.read_rounds(path),
     results_folder.read_validation(path),
   )
 
 
 def _read_grid(path: pathlib.Path) -> Grid:
-  points: dict[str, list[Mapping[str, Any]]] = {}
+  points: dict[str, list[Mapping[str, Json]]] = {}
   finished = grid_records.GridRecords(path).by_key
   for record in finished.values():
     name = record.get('name', record['algorithm'])
@@ -307,14 +226,14 @@ def _read_grid(path: pathlib.Path) -> Grid:
     for key, records in points.items()
   ]
   results = path / results_folder.RESULTS
-  chosen: dict[str, Any] = {}
+  chosen: dict[str, Json] = {}
   if results.exists():
     chosen = json.loads(results.read_text(encoding='utf-8'))
   configurations = {row: _read_point(path / f'{row}.toml') for row in chosen}
   return Grid(path, made, failures, chosen, configurations)
 
 
-def _read_point(path: pathlib.Path) -> dict[str, Any]:
+def _read_point(path: pathlib.Path) -> dict[str, Json]:
   """Reads the settings of a point, without its method's name in front."""
   settings = dict(user_settings.flatten(user_settings.read_toml(path)))
   (method,) = settings['algorithms']
@@ -359,8 +278,8 @@ def _read_folder(path: pathlib.Path) -> list[Run | Grid]:
 
 
 def differences(
-  configured: Sequence[Mapping[str, Any]],
-) -> dict[str, list[Any]]:
+  configured: Sequence[Mapping[str, Json]],
+) -> dict[str, list[Json]]:
   """Finds the settings in which configurations differ.
 
   Args:
@@ -396,11 +315,6 @@ class Configuration:
   label: str
   runs: Sequence[Run]
 
-  def name(self, method: str) -> str:
-    """Writes the name of a method, or training, with this configuration."""
-    written = names.written_out(method)
-    return f'{written} ({self.label})' if self.label else written
-
 
 def _settings_label(run: Run, names: Sequence[str]) -> str:
   return ', '.join(f'{name}={run.configuration.get(name)}' for name in names)
@@ -435,17 +349,19 @@ def configurations(runs: Sequence[Run]) -> list[Configuration]:
     }
     grouped.setdefault(json.dumps(settings, sort_keys=True), []).append(run)
   made = []
-  for repeats in grouped.values():
-    alike = [run for run in runs if run.task == repeats[0].task]
+  for same in grouped.values():
+    alike = [run for run in runs if run.task == same[0].task]
     differing = differences([run.configuration for run in alike])
-    names = [name for name in differing if name not in (*SEEDS, 'algorithms')]
+    differing_names = [
+      name for name in differing if name not in (*SEEDS, 'algorithms')
+    ]
     # Either all configurations of a task have settings as labels, or folders.
-    longest = max(len(_settings_label(run, names)) for run in alike)
-    if len(names) > _MOST_IN_LABEL or longest > _LONGEST_LABEL:
-      label = _folder_name(repeats)
+    longest = max(len(_settings_label(run, differing_names)) for run in alike)
+    if len(differing_names) > _MOST_IN_LABEL or longest > _LONGEST_LABEL:
+      label = _folder_name(same)
     else:
-      label = _settings_label(repeats[0], names)
-    made.append(Configuration(label, repeats))
+      label = _settings_label(same[0], differing_names)
+    made.append(Configuration(label, same))
   labels = [(one.runs[0].task, one.label) for one in made]
   return [
     # Folders of different parents may have the same name.
@@ -456,7 +372,7 @@ def configurations(runs: Sequence[Run]) -> list[Configuration]:
   ]
 
 
-def series_of(entries: Sequence[Run | Grid]) -> list[Series]:
+def list_series(entries: Sequence[Run | Grid]) -> list[repeats.Series]:
   """Groups the repeats of each method with the same configuration.
 
   Args:
@@ -466,25 +382,105 @@ def series_of(entries: Sequence[Run | Grid]) -> list[Series]:
     The series.
   """
   runs = [entry for entry in entries if isinstance(entry, Run)]
-  made = []
-  for configuration in configurations(runs):
-    methods = dict.fromkeys(
+  made = [
+    repeats.Series(
+      method,
+      configuration.runs[0].task,
+      [
+        run.repeat(method)
+        for run in configuration.runs
+        if method in run.methods
+      ],
+      label=configuration.label,
+    )
+    for configuration in configurations(runs)
+    for method in dict.fromkeys(
       name for run in configuration.runs for name in run.methods
     )
-    made += [
-      Series(
-        configuration.name(method),
-        method,
-        configuration.runs[0].task,
-        [
-          run.repeat(method)
-          for run in configuration.runs
-          if method in run.methods
-        ],
-      )
-      for method in methods
-    ]
+  ]
   for grid in entries:
     if isinstance(grid, Grid):
       made += [point.series(f'grid {grid.path.name}') for point in grid.best()]
   return made
+
+
+def list_curves(runs: Sequence[Run], kind: str) -> list[Curve]:
+  """Groups what was measured by round, also of trainings in progress.
+
+  Args:
+    runs: The runs.
+    kind: The attribute of a run that has it.
+  """
+  return [
+    Curve(
+      repeats.labeled(names.written_out(name), configuration.label),
+      name,
+      [
+        getattr(run, kind)[name]
+        for run in configuration.runs
+        if name in getattr(run, kind)
+      ],
+    )
+    for configuration in configurations(runs)
+    for name in dict.fromkeys(
+      name for run in configuration.runs for name in getattr(run, kind)
+    )
+  ]
+
+
+def read_repeats(paths: Sequence[pathlib.Path]) -> list[list[Run]]:
+  """Reads the folders of runs that differ in seed and number of rounds.
+
+  Args:
+    paths: The folders.
+
+  Returns:
+    The runs with each number of rounds, in ascending order. They have the
+    methods that all runs with that number have finished.
+
+  Raises:
+    UserError: If a folder cannot be read, the runs differ in other settings,
+      two of them do not differ at all, so that one would count twice, or there
+      is no method that each has finished.
+  """
+  runs = [results_folder.read(path) for path in paths]
+  first = runs[0].configuration
+  for run in runs[1:]:
+    different = [
+      name
+      for name in {**first, **run.configuration}
+      if name not in (*SEEDS, _ROUNDS)
+      and first.get(name) != run.configuration.get(name)
+    ]
+    if different:
+      raise errors.UserError(
+        f'{runs[0].path} and {run.path} are not repeats: they differ in'
+        f' {", ".join(different)}. Name folders of runs that differ only in'
+        f' seed and {_ROUNDS}.'
+      )
+  for run, other in itertools.combinations(runs, 2):
+    if run.configuration == other.configuration:
+      raise errors.UserError(
+        f'{run.path} and {other.path} have the same run, seed and all. Name one'
+        ' of them.'
+      )
+  by_rounds: dict[int, list[results_folder.FinishedRun]] = {}
+  for run in runs:
+    by_rounds.setdefault(run.configuration[_ROUNDS], []).append(run)
+  return [_with_all_methods(alike) for _, alike in sorted(by_rounds.items())]
+
+
+def _with_all_methods(runs: Sequence[results_folder.FinishedRun]) -> list[Run]:
+  """Leaves out the methods that not all of the runs have finished."""
+  methods = [
+    m for m in runs[0].methods if all(m in run.methods for run in runs)
+  ]
+  if not methods:
+    raise errors.UserError(
+      'There is no method that has been finished in each of'
+      f' {", ".join(str(run.path) for run in runs)}.'
+    )
+  return [
+    Run(**vars(run) | {'methods': {m: run.methods[m] for m in methods}})
+    for run in runs
+  ]

@@ -1,19 +1,23 @@
-"""Charts of grids: of each pair of settings, and of all settings together."""
+"""Figures of grids: of each pair of settings, and of all settings together."""
 
 from collections.abc import Iterable, Sequence
 import dataclasses
 import itertools
+import textwrap
 from typing import Any
 
 from experiments.reporting import grid_records
 from experiments.reporting import looks
 from experiments.reporting import names
-from experiments.reporting.pages import charts
-from experiments.reporting.pages import sources
+from experiments.reporting import sources
+from experiments.reporting.figures import figure
+from experiments.reporting.figures import scales
 
 # A setting with more different numbers was drawn at random, and gets a numeric
 # axis.
 _MOST_LISTED = 10
+# Characters per line of the title of a y axis.
+_TITLE = 26
 # The axis is logarithmic if the numbers are positive, and the ratio of the
 # largest to the smallest is larger than this.
 _LARGE_RATIO = 20
@@ -56,19 +60,19 @@ class _Setting:
     """Returns a value in the form of a chart's data."""
     return value if self.drawn else _as_text(value)
 
-  def axis(self, descending: bool = False) -> charts.Spec:
+  def axis(self, descending: bool = False) -> figure.Spec:
     """Returns the encoding of an axis with the values."""
     if not self.drawn:
       order = list(map(_as_text, self.values))
       if descending:
         order.reverse()
-      return charts.field(_column(self.name), 'ordinal', self.name, sort=order)
+      return scales.kind(
+        _column(self.name), self.name, type='ordinal', sort=order
+      )
     low, high = self.values[0], self.values[-1]
     logarithmic = 0 < low * _LARGE_RATIO < high
-    scale: charts.Spec = {'type': 'log'} if logarithmic else {'zero': False}
-    return charts.field(
-      _column(self.name), 'quantitative', self.name, scale=scale
-    )
+    scale: figure.Spec = {'type': 'log'} if logarithmic else {'zero': False}
+    return scales.number(_column(self.name), self.name, scale=scale)
 
 
 def _are_numbers(values: Iterable[Any]) -> bool:
@@ -91,14 +95,14 @@ def _measured(points: Sequence[sources.GridPoint]) -> tuple[str, bool]:
   lower = grid_records.lower_is_chosen(record)
   better = 'lower' if lower else 'higher'
   return (
-    f'validation {charts.words(record["chosen_by"])} ({better} is better)',
+    f'validation {scales.words(record["chosen_by"])} ({better} is better)',
     lower,
   )
 
 
 def _rows_of_points(
   points: Sequence[sources.GridPoint], settings: Iterable[_Setting]
-) -> charts.Rows:
+) -> figure.Rows:
   settings = list(settings)
   return [
     {
@@ -106,25 +110,23 @@ def _rows_of_points(
         setting.name: setting.shown(point.values.get(setting.name))
         for setting in settings
       },
-      'validation': charts.rounded(point.validation),
-      'test': charts.rounded(point.test),
+      'validation': scales.rounded(point.validation),
+      'test': scales.rounded(point.test),
       'repeats': len(point.records),
     }
     for point in points
   ]
 
 
-def _tooltip(settings: Iterable[_Setting]) -> list[charts.Spec]:
+def _tooltip(settings: Iterable[_Setting]) -> list[figure.Spec]:
   names = (*(setting.name for setting in settings), 'validation', 'test')
-  return [
-    charts.field(_column(name), 'nominal', name) for name in (*names, 'repeats')
-  ]
+  return scales.tooltip(*map(_column, names), 'repeats')
 
 
-def _color(lower: bool) -> charts.Spec:
+def _color(lower: bool) -> figure.Spec:
   """Encodes the validation metric of a point by a color."""
   scale = {'scheme': 'viridis', 'reverse': lower}
-  return charts.field('validation', 'quantitative', 'validation', scale=scale)
+  return scales.number('validation', 'validation', scale=scale)
 
 
 def _pair(
@@ -133,7 +135,7 @@ def _pair(
   points: Sequence[sources.GridPoint],
   pair: tuple[_Setting, _Setting],
   varied: Sequence[_Setting],
-) -> charts.Chart:
+) -> figure.Figure:
   """Shows two settings; of points that differ only in others, the best one."""
   measured, lower = _measured(points)
   x, y = pair
@@ -152,16 +154,17 @@ def _pair(
     'y': y.axis(descending=True),
     'tooltip': _tooltip(varied),
   }
+  note = f'The color shows the {measured}.'
   if x.drawn or y.drawn:
-    note = 'Points that diverged or are not finished are left out.'
-    drawing: charts.Spec = {
+    note += ' Points that diverged or are not finished are left out.'
+    drawing: figure.Spec = {
       'mark': {'type': 'circle', 'size': 160, 'opacity': 1},
       'height': 300,
     }
     encoding['color'] = _color(lower)
   else:
-    note = 'Cells without a number diverged or are not finished.'
-    number = charts.field('validation', 'quantitative', format='.3g')
+    note += ' Cells without a number diverged or are not finished.'
+    number = scales.number('validation', format='.3g')
     drawing = {
       'layer': [
         {
@@ -169,23 +172,21 @@ def _pair(
           'encoding': {'color': _color(lower)},
         },
         {
-          'mark': {'type': 'text', 'fontWeight': 'bold'},
+          'mark': 'text',
           'encoding': {'text': number, 'color': {'value': 'white'}},
         },
       ],
       'height': {'step': 34},
     }
-  return charts.Chart(
+  if len(varied) > 2:
+    note += ' Of points that differ only in others, the best one is shown.'
+  return figure.Figure(
     f'{grid.path.name}_{name}_{x.name}_{y.name}',
     f'{names.written_out(name)}: {x.name} and {y.name}',
-    f'The color shows the {measured}. {note}'
-    + (
-      ' Of points that differ only in other settings, the best one is shown.'
-      if len(varied) > 2
-      else ''
-    ),
     list(best.values()),
     {'encoding': encoding, **drawing},
+    note=note,
+    captions=[note],
   )
 
 
@@ -194,28 +195,29 @@ def _single(
   name: str,
   points: Sequence[sources.GridPoint],
   setting: _Setting,
-) -> charts.Chart:
+) -> figure.Figure:
   """Shows the validation metric by the values of a single setting."""
   measured, _ = _measured(points)
-  mark: charts.Spec = {'type': 'line', 'point': {'size': 70}}
+  mark: figure.Spec = {'type': 'line', 'point': {'size': 70}}
   if setting.drawn:
     mark = {'type': 'point', 'filled': True, 'size': 70}
-  return charts.Chart(
+  return figure.Figure(
     f'{grid.path.name}_{name}_{setting.name}',
     f'{names.written_out(name)}: {setting.name}',
-    measured,
     _rows_of_points(points, [setting]),
     {
       'mark': mark,
       'encoding': {
         'x': setting.axis(),
-        'y': charts.field(
-          'validation', 'quantitative', measured, scale={'zero': False}
+        'y': scales.number(
+          'validation',
+          textwrap.wrap(measured, _TITLE),
+          scale=scales.TIGHT,
         ),
         'color': {'value': looks.COLORS[1]},
         'tooltip': _tooltip([setting]),
       },
-      'height': 240,
+      'height': 190,
     },
   )
 
@@ -225,7 +227,7 @@ def _parallel(
   name: str,
   points: Sequence[sources.GridPoint],
   varied: Sequence[_Setting],
-) -> charts.Chart:
+) -> figure.Figure:
   """Shows all settings at once, with an axis each, and a line per point."""
   measured, lower = _measured(points)
   rows = [
@@ -235,8 +237,8 @@ def _parallel(
   ]
   ends = [row['validation'] for row in rows]
   low, high = min(ends, default=0), max(ends, default=1)
-  data: charts.Rows = []
-  ticks: charts.Rows = []
+  data: figure.Rows = []
+  ticks: figure.Rows = []
   for setting in varied:
     axis, last = setting.name, len(setting.values) - 1
     places = {setting.shown(v): i / last for i, v in enumerate(setting.values)}
@@ -264,13 +266,13 @@ def _parallel(
     {'axis': 'validation', 'place': p, 'text': f'{v:.3g}'}
     for p, v in ((0, low), (1, high))
   ]
+  note = f'Each line is a point of the grid, colored by its {measured}.'
   axes = [*(setting.name for setting in varied), 'validation']
-  x = charts.field('axis', 'nominal', sort=axes, axis={'labelAngle': 0})
-  y = charts.field('place', 'quantitative', axis=None, scale={'domain': [0, 1]})
-  return charts.Chart(
+  x = scales.kind('axis', sort=axes, axis={'labelAngle': 0})
+  y = scales.number('place', axis=None, scale={'domain': [0, 1]})
+  return figure.Figure(
     f'{grid.path.name}_{name}_all',
     f'{names.written_out(name)}: all settings',
-    f'Each line is a point of the grid, colored by its {measured}.',
     data,
     {
       'layer': [
@@ -279,7 +281,7 @@ def _parallel(
           'encoding': {
             'x': x,
             'y': y,
-            'detail': charts.field('point', 'nominal'),
+            'detail': scales.kind('point'),
             'color': _color(lower),
             'tooltip': _tooltip(varied),
           },
@@ -287,26 +289,29 @@ def _parallel(
         {
           'data': {'values': ticks},
           'mark': {'type': 'text', 'dx': 6, 'align': 'left'},
-          'encoding': {'x': x, 'y': y, 'text': charts.field('text', 'nominal')},
+          'encoding': {'x': x, 'y': y, 'text': scales.kind('text')},
         },
       ],
-      'height': 300,
+      'width': max(figure.WIDTH - 60, 100 * len(axes)),
+      'height': 260,
     },
+    note=note,
+    captions=[note],
   )
 
 
-def of_grid(grid: sources.Grid) -> list[charts.Chart]:
-  """Makes the charts of a grid: of pairs of settings, and of all settings."""
-  charts = []
+def draw_grid(grid: sources.Grid) -> list[figure.Figure]:
+  """Draws a grid: of pairs of settings, and of all settings."""
+  drawn = []
   by_name: dict[str, list[sources.GridPoint]] = {}
   for point in grid.points:
     by_name.setdefault(point.name, []).append(point)
   for name, points in by_name.items():
     varied = _varied(points)
     for pair in itertools.combinations(varied, 2):
-      charts.append(_pair(grid, name, points, pair, varied))
+      drawn.append(_pair(grid, name, points, pair, varied))
     if len(varied) == 1:
-      charts.append(_single(grid, name, points, *varied))
+      drawn.append(_single(grid, name, points, *varied))
     if len(varied) > 2:
-      charts.append(_parallel(grid, name, points, varied))
-  return charts
+      drawn.append(_parallel(grid, name, points, varied))
+  return drawn

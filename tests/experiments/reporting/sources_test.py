@@ -1,21 +1,23 @@
-"""Tests of how the folders of runs and grids are read for a report."""
+"""Tests of how the folders of runs, of repeats and of grids are read."""
 
 import math
 
 import pytest
 
 from base import errors
-from experiments.reporting.pages import sources
+from experiments.reporting import sources
 from tests.experiments import made_up_folders
+from tests.experiments import run_folders
 
 
 def test_a_finished_run_has_the_clients_of_each_method(tmp_path):
   (run,) = sources.read([made_up_folders.write_run(tmp_path / 'run')])
   assert run.status == 'finished'
-  clients = run.repeat('finetuning').clients
-  assert [client.name for client in clients] == list(made_up_folders.CLIENTS)
-  assert [client.value for client in clients][:2] == [0.5, 0.75]
-  assert math.isnan(clients[2].value)
+  repeat = run.repeat('finetuning')
+  names = [row['client'] for row in repeat.clients]
+  assert names == list(made_up_folders.CLIENTS)
+  assert repeat.client_values('metric')[:2] == [0.5, 0.75]
+  assert math.isnan(repeat.mean)
 
 
 @pytest.mark.parametrize('finished', [0, 1])
@@ -46,7 +48,7 @@ def test_a_folder_that_is_named_twice_is_read_once(tmp_path):
 
 def test_runs_that_differ_in_seed_alone_are_repeats(tmp_path):
   paths = [made_up_folders.write_run(tmp_path / str(s), seed=s) for s in (0, 1)]
-  series = sources.series_of(sources.read(paths))
+  series = sources.list_series(sources.read(paths))
   assert [(method.name, len(method.repeats)) for method in series] == [
     ('FedAvg', 2),
     ('FedAvg + fine-tuning', 2),
@@ -60,7 +62,7 @@ def test_runs_that_differ_in_settings_are_named_by_them(tmp_path):
     )
     for size in (5, 10)
   ]
-  series = sources.series_of(sources.read(paths))
+  series = sources.list_series(sources.read(paths))
   assert [method.name for method in series] == [
     'FedAvg (batch_size=5)',
     'FedAvg (batch_size=10)',
@@ -76,7 +78,7 @@ def test_runs_that_differ_in_long_settings_are_named_by_their_folders(tmp_path):
         seed=seed,
         path=f'/a/path/that/is/too/long/for/a/chart/{name}.csv',
       )
-  series = sources.series_of(
+  series = sources.list_series(
     sources.read([tmp_path / 'first', tmp_path / 'second'])
   )
   assert [method.name for method in series] == [
@@ -90,7 +92,7 @@ def test_methods_of_different_runs_keep_their_names(tmp_path):
     made_up_folders.write_run(tmp_path / name, (name,))
     for name in ('fedavg', 'ditto')
   ]
-  series = sources.series_of(sources.read(paths))
+  series = sources.list_series(sources.read(paths))
   assert [method.name for method in series] == ['FedAvg', 'Ditto']
 
 
@@ -109,3 +111,76 @@ def test_a_folder_of_something_else_is_an_error(tmp_path, file):
     (tmp_path / file).write_text('[]')
   with pytest.raises(errors.UserError, match=str(tmp_path)):
     sources.read([tmp_path])
+
+
+def test_lines_are_those_of_all_trainings_on_disk(tmp_path):
+  for seed, finished in ((0, 2), (1, 0)):
+    made_up_folders.write_run(
+      tmp_path / str(seed), finished=finished, seed=seed
+    )
+  (curve,) = sources.list_curves(sources.read([tmp_path]), 'rounds')
+  assert (curve.name, curve.method) == ('FedAvg', 'fedavg')
+  assert [rounds['loss'] for rounds in curve.repeats] == [[0.5, 0.25]] * 2
+
+
+def test_repeats_have_the_methods_that_all_have_finished(tmp_path):
+  (three,) = sources.read_repeats(
+    [
+      run_folders.write(tmp_path / 'a', {'fedavg': 0.25, 'local': 1.0}, seed=1),
+      run_folders.write(
+        tmp_path / 'b', {'local': None, 'fedavg': 0.75}, seed=2
+      ),
+      run_folders.write(
+        tmp_path / 'c', {'fedavg': 0.5, 'local': 1, 'ditto': 1}, seed=3
+      ),
+    ]
+  )
+  fedavg, local = sources.list_series(three)
+  assert (fedavg.method, local.method) == ('fedavg', 'local')
+  assert fedavg.values('test', 'mean') == [0.25, 0.75, 0.5]
+  assert fedavg.client_values('metric') == [1, 2] * 3
+  assert math.isnan(local.values('test', 'mean')[1])
+
+
+def test_repeats_are_by_their_number_of_rounds(tmp_path):
+  folders = [
+    run_folders.write(
+      tmp_path / f'{k}', {'fedavg': k}, total_rounds=rounds, seed=k
+    )
+    for k, rounds in enumerate([20, 5, 10, 20])
+  ]
+  means = [
+    sources.list_series(runs)[0].values('test', 'mean')
+    for runs in sources.read_repeats(folders)
+  ]
+  assert means == [[1], [2], [0, 3]]
+
+
+def test_a_run_does_not_count_twice(tmp_path):
+  folders = [
+    run_folders.write(tmp_path / name, {'fedavg': 0.5}, seed=1) for name in 'ab'
+  ]
+  with pytest.raises(errors.UserError, match='a and .*b have the same run'):
+    sources.read_repeats(folders)
+
+
+def test_runs_that_are_no_repeats(tmp_path):
+  folders = [
+    run_folders.write(
+      tmp_path / name, {'fedavg': 1}, batch_size=size, choose=choose
+    )
+    for name, size, choose in (('a', 1, 'all'), ('b', 2, 'each'))
+  ]
+  with pytest.raises(
+    errors.UserError, match='differ in batch_size, choose. Name folders'
+  ):
+    sources.read_repeats(folders)
+
+
+def test_nothing_that_all_have_finished(tmp_path):
+  folders = [
+    run_folders.write(tmp_path / name, {name: 1}, seed=seed)
+    for seed, name in enumerate(('fedavg', 'local'))
+  ]
+  with pytest.raises(errors.UserError, match='no method that has been'):
+    sources.read_repeats(folders)

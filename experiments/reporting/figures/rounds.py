@@ -1,0 +1,234 @@
+"""Figures of measurements by round."""
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import itertools
+
+import numpy as np
+
+from experiments.reporting import looks
+from experiments.reporting import repeats
+from experiments.reporting import sources
+from experiments.reporting.figures import figure
+from experiments.reporting.figures import lines
+from experiments.reporting.figures import scales
+
+# The metrics of a training in which clients choose their number of steps.
+STEPS = ('steps', 'intra_variance')
+# Counts of a round, and other measures that are not metrics of the model.
+_COUNTS = ('round', 'num_examples', 'num_clients', 'dropped_clients', 'passes')
+# The beginnings of measures of a round's clients: how many of them are in each
+# cluster or known group, and the share of the model that they are sent.
+_OF_COHORTS = ('cluster_', 'group_', 'share_')
+_DROPPED = 'dropped updates'
+# The largest number of rounds that a line has points for.
+_MOST_ROUNDS = 300
+_ROUND = scales.number('round', 'round', axis=scales.WHOLE)
+
+# What was measured in each repeat, by round.
+_ByRound = dict[int, list[float]]
+
+
+def _points(by_round: Mapping[int, repeats.OfRepeats]) -> list[lines.Point]:
+  """Returns the points of a line: of a long one only some, with the last."""
+  rounds = sorted(by_round)
+  step = -(-len(rounds) // _MOST_ROUNDS)
+  some = sorted({*rounds[:: step or 1], *rounds[-1:]})
+  return [([number], by_round[number]) for number in some]
+
+
+def _panels(
+  curves: Sequence[sources.Curve],
+  measured: Mapping[str, Mapping[str, _ByRound]],
+) -> list[lines.Panel]:
+  """Makes a panel of each measure, from what each curve has of it."""
+  found = lines.distinguish_looks(
+    {curve.name: curve.method for curve in curves}
+  )
+  return [
+    lines.Panel(
+      label.split('\n'),
+      [
+        lines.Curve(name, found[name], _points(by_round))
+        for name, by_round in of_curves.items()
+      ],
+      is_share=label.endswith(('hurt', _DROPPED)),
+      is_loss='loss' in label,
+    )
+    for label, of_curves in measured.items()
+  ]
+
+
+def _add(
+  measured: dict[str, dict[str, _ByRound]],
+  label: str,
+  name: str,
+  rounds: Sequence[float],
+  values: Sequence[float],
+) -> None:
+  by_round = measured.setdefault(label, {}).setdefault(name, {})
+  for number, value in zip(rounds, values):
+    by_round.setdefault(int(number), []).append(value)
+
+
+def learning(trainings: Sequence[sources.Curve]) -> Iterator[figure.Figure]:
+  """Draws the metrics of all trainings by round, with a panel for each."""
+  measured: dict[str, dict[str, _ByRound]] = {}
+  for training in trainings:
+    for rounds in training.repeats:
+      updates = np.array(rounds.get('num_clients', 1))
+      dropped = np.array(rounds.get('dropped_clients', 0))
+      for name, values in rounds.items():
+        if name not in (*_COUNTS, *STEPS) and not name.startswith(_OF_COHORTS):
+          # A round in which all updates were dropped has no measurements.
+          known = np.where(updates > 0, values, np.nan).tolist()
+          label = f'training {scales.words(name)}'
+          _add(measured, label, training.name, rounds['round'], known)
+      if np.any(dropped):
+        shares = (dropped / np.maximum(updates + dropped, 1)).tolist()
+        _add(measured, _DROPPED, training.name, rounds['round'], shares)
+  if measured:
+    yield lines.draw(
+      'learning',
+      'Training by rounds',
+      _panels(trainings, measured),
+      _ROUND,
+      has_marks=False,
+      height=130,
+      note='The metrics of the clients of each round, measured before they'
+      ' train in it. Lines are means over seeds, and bands their deviation.',
+    )
+
+
+def validation(
+  methods: Sequence[sources.Curve], metric: str, higher_is_better: bool
+) -> Iterator[figure.Figure]:
+  """Draws the validation clients by round, which shows when to stop.
+
+  It has the mean at the candidate that would be chosen and, for methods that
+  personalize, the share of clients hurt.
+
+  Args:
+    methods: The methods that were evaluated during their training.
+    metric: The name of the metric.
+    higher_is_better: Its direction.
+  """
+  label = scales.metric_label(f'validation\n{metric}', higher_is_better)
+  measured: dict[str, dict[str, _ByRound]] = {}
+  for method in methods:
+    for rounds in method.repeats:
+      numbers = rounds.get('round', ())
+      if rounds.get('metric'):
+        name = '\n'.join(label)
+        _add(measured, name, method.name, numbers, rounds['metric'])
+      # Nobody is hurt where nothing is personalized.
+      if rounds.get('hurt') and rounds.get('before') != rounds['metric']:
+        name = 'validation\nclients hurt'
+        _add(measured, name, method.name, numbers, rounds['hurt'])
+  if measured:
+    yield lines.draw(
+      'validation',
+      'Validation clients by rounds',
+      _panels(methods, measured),
+      _ROUND,
+      has_marks=False,
+      height=130,
+      note='The metric that the validation clients would have if training'
+      ' stopped at a round. Once a line no longer improves, training may stop.',
+    )
+
+
+def split_repeats(
+  series: Sequence[repeats.Series],
+) -> Iterator[tuple[repeats.Series, repeats.Repeat, str, str]]:
+  """Yields all repeats, with a suffix for names of files and one for titles."""
+  for one in series:
+    several = len(one.repeats) > 1
+    for k, repeat in enumerate(one.repeats, 1):
+      of_repeat = f', repeat {k}' if several else ''
+      yield one, repeat, f'_{k}' if several else '', one.name + of_repeat
+
+
+def list_trainings(series: Sequence[repeats.Series]) -> list[repeats.Series]:
+  """Returns a series for each training, which several methods may share."""
+  found: dict[tuple[str, ...], repeats.Series] = {}
+  for one in series:
+    training = one.repeats[0].result.get('training')
+    if training:
+      of_training = dataclasses.replace(one, method=training, row='')
+      found.setdefault((of_training.key, one.task), of_training)
+  return list(found.values())
+
+
+def cluster_shares(
+  series: Sequence[repeats.Series],
+) -> Iterator[figure.Figure]:
+  """Draws the share of the clients that choose each cluster, by round.
+
+  As in Motley, figure 6 (a); run by run, as numbers of clusters differ.
+  """
+  for one, repeat, suffix, subject in split_repeats(series):
+    curves = [
+      lines.Curve(
+        scales.words(name),
+        looks.Look(color),
+        _points({int(r): [v] for r, v in zip(repeat.rounds['round'], shares)}),
+      )
+      for (name, shares), color in zip(
+        (
+          (name, shares)
+          for name, shares in repeat.rounds.items()
+          if name.startswith('cluster_')
+        ),
+        itertools.cycle(looks.CATEGORIES),
+      )
+    ]
+    if curves:
+      yield lines.draw(
+        f'clusters_{one.key}{suffix}',
+        'Clusters by rounds',
+        [lines.Panel('share of clients', curves, is_share=True)],
+        _ROUND,
+        has_marks=False,
+        subject=subject,
+        note='The share of the clients of each round that choose a cluster.',
+      )
+
+
+def trajectories(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
+  """Draws the steps that clients choose by round.
+
+  As in Chen et al. 2022, figure 12, which shows a single client.
+  """
+  for one, repeat, suffix, subject in split_repeats(list_trainings(series)):
+    if not set(STEPS) <= repeat.rounds.keys():
+      continue
+    color = looks.look(one.method).color
+    yield lines.draw(
+      f'trajectory_{one.key}{suffix}',
+      'Steps by rounds',
+      [
+        lines.Panel(
+          scales.words(name),
+          [
+            lines.Curve(
+              one.name,
+              looks.Look(color),
+              _points(
+                {
+                  int(number): [value]
+                  for number, value in zip(
+                    repeat.rounds['round'], repeat.rounds[name]
+                  )
+                }
+              ),
+            )
+          ],
+        )
+        for name in STEPS
+      ],
+      _ROUND,
+      has_marks=False,
+      height=130,
+      subject=f'{subject}, mean over clients',
+    )
