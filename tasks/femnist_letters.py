@@ -17,16 +17,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from base import errors
-from base import settings
+from tasks import mnist
 from tasks import registry
 from tasks import task
 from tasks.data import partitions
-from tasks.data import populations
-from tasks.data import silos
 from tasks.data import tff_databases
-from tasks.models import cnn
-from tasks.models import linear
-from tasks.models import models
 
 _FEATURES = {
   'pixels': tf.io.FixedLenFeature((28, 28), tf.float32),
@@ -45,11 +40,7 @@ class FemnistLettersSettings(partitions.PartitionSettings):
   partition: str = partitions.field('lognormal', _WRITER)
   num_clients: int = partitions.num_clients_field(200)
   classes_per_client: int = partitions.classes_field(5)
-  model: str = settings.field(
-    'logistic',
-    "Multinomial logistic regression, or the network of the task 'emnist'.",
-    choices=('logistic', 'cnn'),
-  )
+  model: str = mnist.model_field()
 
 
 def load(
@@ -71,7 +62,7 @@ def load(
     images.append(examples['pixels'][wanted])
     letters.append(letter[wanted])
     names.append(np.repeat(writer, wanted.sum()))
-  x, labels = np.concatenate(images), np.concatenate(letters).astype(np.int32)
+  labels = np.concatenate(letters).astype(np.int32)
   if not len(labels):
     raise errors.UserError(
       f'{writers.path} has none of the letters a to j. {writers.advice}'
@@ -79,25 +70,13 @@ def load(
   clients = partitions.make(
     settings, labels, data_dir, {_WRITER: np.concatenate(names)}
   )
-  model: models.Model
-  if settings.model == 'logistic':
-    x = x.reshape(len(x), -1)
-    model = linear.LogisticRegression(x.shape[1], num_classes=_NUM_CLASSES)
-  else:
-    x = x[..., np.newaxis]
-    model = cnn.EmnistCnn(_NUM_CLASSES)
-
-  def take(rows: np.ndarray) -> populations.Examples:
-    return {'x': x[rows], 'y': labels[rows]}
-
-  return task.Task(
-    name='femnist_letters',
-    model=model,
-    metric='accuracy',
-    higher_is_better=True,
-    batch_size=10,
-    padded=settings.model == 'logistic',
-    **silos.make_populations_of_rows(clients, take, settings.seed(seed)),
+  return mnist.make_task(
+    'femnist_letters',
+    settings.model,
+    np.concatenate(images),
+    labels,
+    clients,
+    settings.seed(seed),
   )
 
 

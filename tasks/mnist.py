@@ -35,6 +35,7 @@ _WRITERS_FILE = 'writers.npz'
 _PARTS = ('train', 't10k')
 _SIZE = 28
 _NUM_CLASSES = 10
+_LOGISTIC = 'logistic'
 _ADVICE = (
   'Save the four files of MNIST, as *-images-idx3-ubyte.gz and'
   ' *-labels-idx1-ubyte.gz of train and t10k, in the folder mnist of the'
@@ -45,6 +46,15 @@ _ADVICE_ON_WRITERS = (
   ' train_writer, [60000], and test_writer, [10000]; or set another'
   ' task.partition.'
 )
+
+
+def model_field() -> str:
+  """Defines the setting `model` of a task of ten characters."""
+  return settings.field(
+    _LOGISTIC,
+    "Multinomial logistic regression, or the network of the task 'emnist'.",
+    choices=(_LOGISTIC, 'cnn'),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +70,7 @@ class MnistSettings(partitions.PartitionSettings):
   num_clients: int = partitions.num_clients_field(1000)
   partition_seed: int = partitions.seed_field(70)
   rotate_half: bool = rotations.field()
-  model: str = settings.field(
-    'logistic',
-    "Multinomial logistic regression, or the network of the task 'emnist'.",
-    choices=('logistic', 'cnn'),
-  )
+  model: str = model_field()
 
 
 def _read(path: pathlib.Path, num_axes: int) -> np.ndarray:
@@ -134,6 +140,39 @@ def _standardize(images: np.ndarray) -> np.ndarray:
   return pixels
 
 
+def make_task(
+  name: str,
+  model: str,
+  images: np.ndarray,
+  labels: np.ndarray,
+  clients: partitions.Partition,
+  split_seed: int,
+  attributes: Mapping[str, task.Attribute] | None = None,
+) -> task.Task:
+  """Makes a task of gray images of ten characters, `[n, 28, 28]` or pixels."""
+  learned: models.Model
+  if model == _LOGISTIC:
+    x = images.reshape(len(images), -1)
+    learned = linear.LogisticRegression(x.shape[1], num_classes=_NUM_CLASSES)
+  else:
+    x = images[..., np.newaxis]
+    learned = cnn.EmnistCnn(_NUM_CLASSES)
+
+  def take(rows: np.ndarray) -> populations.Examples:
+    return {'x': x[rows], 'y': labels[rows]}
+
+  return task.Task(
+    name=name,
+    model=learned,
+    metric='accuracy',
+    higher_is_better=True,
+    batch_size=10,
+    padded=model == _LOGISTIC,
+    attributes=attributes or {},
+    **silos.make_populations_of_rows(clients, take, split_seed),
+  )
+
+
 def load(settings: MnistSettings, data_dir: str | None, seed: int) -> task.Task:
   """Loads the task; without a `split_seed`, `seed` decides the split."""
   images, labels, _ = read(data_dir)
@@ -148,27 +187,18 @@ def load(settings: MnistSettings, data_dir: str | None, seed: int) -> task.Task:
       if group.name(client_id) == rotations.ROTATED:
         images[rows] = rotations.turn(images[rows])
 
-  model: models.Model
-  if settings.model == 'logistic':
-    model = linear.LogisticRegression(_SIZE**2, num_classes=_NUM_CLASSES)
+  if settings.model == _LOGISTIC:
     x = _standardize(images)
-  else:
-    model = cnn.EmnistCnn(_NUM_CLASSES)
-    # As in TFF's EMNIST, where 1 is the background.
-    x = 1 - images[..., np.newaxis] / np.float32(255)
-
-  def take(rows: np.ndarray) -> populations.Examples:
-    return {'x': x[rows], 'y': labels[rows]}
-
-  return task.Task(
-    name='mnist',
-    model=model,
-    metric='accuracy',
-    higher_is_better=True,
-    batch_size=10,
-    padded=settings.model == 'logistic',
-    attributes=attributes,
-    **silos.make_populations_of_rows(clients, take, settings.seed(seed)),
+  else:  # As in TFF's EMNIST, where 1 is the background.
+    x = 1 - images / np.float32(255)
+  return make_task(
+    'mnist',
+    settings.model,
+    x,
+    labels,
+    clients,
+    settings.seed(seed),
+    attributes,
   )
 
 

@@ -281,7 +281,7 @@ class CohortContext(tff.framework.SyncContext):
         arguments[name] = values.flatten(part, type_spec)
     size = values.count_clients(clients.values(), self._default_num_clients)
     run = _Run(compiled, arguments, clients, size, cancellation)
-    result = run.run_stacked() or run.run_run_one_by_one(self._lanes)
+    result = run.run_stacked() or run.run_one_by_one(self._lanes)
     stay_stacked = any(
       isinstance(part, values.StackedClients) for part in clients.values()
     )
@@ -369,7 +369,7 @@ class _Run:
 
     return self._run_stages(self._arguments, run_clients, stacked, make_part)
 
-  def run_run_one_by_one(self, own_lanes: lanes.Lanes) -> list[programs.Part]:
+  def run_one_by_one(self, own_lanes: lanes.Lanes) -> list[programs.Part]:
     """Runs each client by itself, one on each core or device at a time.
 
     Args:

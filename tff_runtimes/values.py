@@ -363,24 +363,28 @@ def leaf_specs(type_spec: tff.Type) -> list[tf.TensorSpec]:
   return [tf.TensorSpec(type_spec.shape, type_spec.dtype)]
 
 
+def _fill(
+  type_spec: tff.Type,
+  remaining: Iterator[aliases.Value],
+  enter: Callable[[tff.Type], tff.Type],
+) -> aliases.Value:
+  """Makes structs of a type, with what is remaining in place of other types."""
+  type_spec = enter(type_spec)
+  if not isinstance(type_spec, tff.StructType):
+    return next(remaining)
+  return Struct(
+    [
+      (name, _fill(element, remaining, enter))
+      for name, element in tff.structure.iter_elements(type_spec)
+    ]
+  )
+
+
 def unflatten(
-  leaves: Sequence[aliases.Leaf], type_spec: tff.Type
+  leaves: Iterable[aliases.Leaf], type_spec: tff.Type
 ) -> aliases.Value:
   """Undoes `flatten`; structs become `tff.structure.Struct`."""
-  remaining = iter(leaves)
-
-  def build(type_spec: tff.Type) -> aliases.Value:
-    type_spec = member(type_spec)
-    if isinstance(type_spec, tff.StructType):
-      return Struct(
-        [
-          (name, build(element))
-          for name, element in tff.structure.iter_elements(type_spec)
-        ]
-      )
-    return next(remaining)
-
-  return build(type_spec)
+  return _fill(type_spec, iter(leaves), member)
 
 
 def parts(type_spec: tff.Type | None) -> list[tff.Type]:
@@ -420,21 +424,9 @@ def split(
   return [value]
 
 
-def join(parts: Sequence[aliases.Value], type_spec: tff.Type) -> aliases.Value:
+def join(parts: Iterable[aliases.Value], type_spec: tff.Type) -> aliases.Value:
   """Undoes `split`; structs become `tff.structure.Struct`."""
-  remaining = iter(parts)
-
-  def build(type_spec: tff.Type) -> aliases.Value:
-    if isinstance(type_spec, tff.StructType):
-      return Struct(
-        [
-          (name, build(element))
-          for name, element in tff.structure.iter_elements(type_spec)
-        ]
-      )
-    return next(remaining)
-
-  return build(type_spec)
+  return _fill(type_spec, iter(parts), lambda type_spec: type_spec)
 
 
 @functools.cache

@@ -45,7 +45,7 @@ class _Case:
 
 _CASES = {
   'cohort': _Case('finetuning', 400, 10),
-  'native': _Case('fedadam', 80, 3),
+  'native': _Case('fedadam', 40, 3),
 }
 
 

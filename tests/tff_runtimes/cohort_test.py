@@ -64,26 +64,12 @@ def _model() -> tff.learning.models.VariableModel:
   )
 
 
-def _sgd() -> tff.learning.optimizers.Optimizer:
-  return tff.learning.optimizers.build_sgdm(0.05)
-
-
 # The others are in `parity/library_test.py`.
 _PROCESSES = {
-  'unweighted_fed_avg': (
-    lambda: tff.learning.algorithms.build_unweighted_fed_avg(
-      _model, client_optimizer_fn=_sgd()
-    )
-  ),
   'fed_sgd': lambda: tff.learning.algorithms.build_fed_sgd(_model),
   'mime_lite': lambda: tff.learning.algorithms.build_weighted_mime_lite(
     _model,
     base_optimizer=tff.learning.optimizers.build_sgdm(0.05, 0.9),
-  ),
-  'fed_avg_secure': lambda: tff.learning.algorithms.build_weighted_fed_avg(
-    _model,
-    client_optimizer_fn=_sgd(),
-    model_aggregator=tff.learning.secure_aggregator(),
   ),
 }
 

@@ -184,12 +184,12 @@ def test_computations_of_the_past_need_little_memory():
     result = helpers.run(context, _mapped(lambda x: x + float(n)), [1.0, 2.0])
     assert result == [1 + n, 2 + n]
 
-  for n in range(100):
+  for n in range(70):  # More than a context keeps.
     run_new(n)
   before = _memory()
-  for n in range(100):
+  for n in range(50):
     run_new(n)
-  assert _memory() - before < 50 * _MIB
+  assert _memory() - before < 25 * _MIB
 
 
 def test_contexts_of_the_past_need_little_memory():

@@ -20,9 +20,10 @@ import tensorflow_federated as tff
 
 from tests import processes
 from tff_runtimes import native
+from tff_runtimes import private_api
 
 # Prints when its worker is there, and again before it does `{then}`.
-_PROGRAM = """
+_CONTEXT_PROGRAM = """
 import sys
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -40,12 +41,33 @@ sys.stdin.readline()
 print('going on', flush=True)
 {then}
 """
+# The same without a context, as importing TFF takes seconds: how its worker
+# ends does not depend on what it does.
+_PROGRAM = """
+import sys
+import tempfile
+from tff_runtimes import processes
+
+with processes.reserved_port() as port:
+  processes.start(
+    ['{binary}', f'--port={{port}}'], tempfile.TemporaryFile()
+  )
+print('ready', flush=True)
+sys.stdin.readline()
+print('going on', flush=True)
+{then}
+"""
 _PROGRAMS = {
-  'ends': 'pass',
-  'raises': 'raise ValueError("an error")',
-  'is interrupted': 'run_for_ever()',
-  'is terminated': 'run_for_ever()',
-  'is killed': 'run_for_ever()',
+  'ends': _CONTEXT_PROGRAM.format(then='pass'),
+  'is interrupted': _CONTEXT_PROGRAM.format(then='run_for_ever()'),
+  **{
+    name: _PROGRAM.format(binary=private_api.worker_binary(), then=then)
+    for name, then in (
+      ('raises', 'raise ValueError("an error")'),
+      ('is terminated', 'sys.stdin.readline()'),
+      ('is killed', 'sys.stdin.readline()'),
+    )
+  },
 }
 
 
@@ -96,7 +118,7 @@ def _programs() -> Iterator[dict[str, ContextProgram]]:
   programs = {
     name: ContextProgram(
       subprocess.Popen(
-        [sys.executable, '-Wignore', '-c', _PROGRAM.format(then=then)],
+        [sys.executable, '-Wignore', '-c', program],
         env={
           **os.environ,
           'PYTHONPATH': os.pathsep.join(sys.path),
@@ -109,7 +131,7 @@ def _programs() -> Iterator[dict[str, ContextProgram]]:
         start_new_session=True,
       )
     )
-    for name, then in _PROGRAMS.items()
+    for name, program in _PROGRAMS.items()
   }
   yield programs
   for program in programs.values():
@@ -127,27 +149,29 @@ def test_the_worker_ends_with_its_program(programs, name, status):
   assert processes.is_gone(worker)
 
 
-@pytest.mark.parametrize(
-  ('name', 'number'),
-  [
-    ('is interrupted', signal.SIGINT),
-    ('is terminated', signal.SIGTERM),
-    ('is killed', signal.SIGKILL),
-  ],
-)
-def test_the_worker_ends_in_the_middle_of_its_work(programs, name, number):
-  program = programs[name]
+def test_the_worker_ends_in_the_middle_of_its_work(programs):
+  program = programs['is interrupted']
   worker = program.worker()
   program.go_on()
   _wait_until_at_work(worker)
-  os.killpg(program.process.pid, number)  # As Ctrl-C does it.
-  errors = program.errors()
+  os.killpg(program.process.pid, signal.SIGINT)  # As Ctrl-C does it.
+  assert program.errors().rstrip().endswith('KeyboardInterrupt')
+  assert program.process.returncode == -signal.SIGINT
+  assert processes.is_gone(worker)
+
+
+@pytest.mark.parametrize(
+  ('name', 'number'),
+  [('is terminated', signal.SIGTERM), ('is killed', signal.SIGKILL)],
+)
+def test_the_worker_ends_if_its_program_has_no_time_to(programs, name, number):
+  program = programs[name]
+  worker = program.worker()
+  program.go_on()
+  program.process.send_signal(number)
+  assert not program.errors()
   assert program.process.returncode == -number
   assert processes.is_gone(worker)
-  if number == signal.SIGINT:
-    assert errors.rstrip().endswith('KeyboardInterrupt')
-  else:
-    assert not errors
 
 
 class LazyClients(Sequence):

@@ -20,6 +20,7 @@ import tensorflow_federated as tff
 import tree
 
 from tests.tff_runtimes import helpers
+from tff_runtimes import cohort
 
 # So long may a call take before it counts as a hang.
 _TIMEOUT_SECONDS = 30.0
@@ -207,17 +208,43 @@ def _one_line(error: BaseException) -> str:
   return f'{type(error).__name__}: {" ".join(str(error).split())[:400]}'
 
 
+def _may_stack(
+  context: cohort.CohortContext, computation: tff.Computation
+) -> bool:
+  try:
+    return 'clients are stacked' in context.explain(computation)
+  except Exception:  # pylint: disable=broad-except
+    return True  # It is refused, or has no type until it is called.
+
+
 @dataclasses.dataclass(frozen=True)
 class Parity:
   """Runs computations on the native runtime and in the cohort contexts.
 
   Attributes:
     native: The native runtime.
-    cohorts: The cohort contexts, by name.
+    cohorts: The cohort contexts, by name: that which stacks clients where it
+      can, and that which never does.
   """
 
   native: tff.framework.SyncContext
-  cohorts: Mapping[str, tff.framework.SyncContext]
+  cohorts: Mapping[str, cohort.CohortContext]
+
+  def contexts(
+    self, computation: tff.Computation
+  ) -> Iterator[tuple[str, cohort.CohortContext]]:
+    """Yields the cohort contexts in which a computation should run.
+
+    The second one is left out if the first one did not stack the clients, when
+    it was used: both do the same then.
+
+    Args:
+      computation: The computation.
+    """
+    (name, stacking), other = self.cohorts.items()
+    yield name, stacking
+    if _may_stack(stacking, computation):
+      yield other
 
   def __call__(
     self, computation: tff.Computation, *args: Any, **how: Any
@@ -241,7 +268,7 @@ class Parity:
   ) -> None:
     """Asserts that all cohort contexts give an expected result."""
     wrong = {}
-    for name, context in self.cohorts.items():
+    for name, context in self.contexts(computation):
       try:
         actual = run_once(context, computation, *args)
         assert_same(actual, expected, **how)
@@ -302,7 +329,7 @@ class Parity:
     except Exception:  # pylint: disable=broad-except
       expected = None
     wrong = {}
-    for name, context in self.cohorts.items():
+    for name, context in self.contexts(computation):
       try:
         actual = run_once(context, computation, *make_args())
         if expected is None:
@@ -365,7 +392,7 @@ class Parity:
   ) -> dict[str, Exception]:
     """Asserts that all cohort contexts raise an error, and returns these."""
     wrong, errors = {}, {}
-    for name, context in self.cohorts.items():
+    for name, context in self.contexts(computation):
       try:
         result = run_once(context, computation, *make_args())
         wrong[name] = f'gave {result!r}'

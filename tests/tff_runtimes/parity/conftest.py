@@ -24,7 +24,7 @@ def _parity(native_context, each_context) -> checks.Parity:
   return checks.Parity(
     native_context,
     {
-      'stack=False': each_context,
       'stack=True': cohort.create_cohort_context(stack=True),
+      'stack=False': each_context,
     },
   )

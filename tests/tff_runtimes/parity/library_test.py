@@ -56,7 +56,7 @@ def _hold_to_native(
   """Asserts that the rounds of a process are the same."""
   expected = view(_rounds(parity.native, process, clients, number))
   wrong = {}
-  for name, context in parity.cohorts.items():
+  for name, context in parity.contexts(process.next):
     try:
       actual = view(_rounds(context, process, clients, number))
       if view is _shapes:
@@ -659,7 +659,7 @@ def test_an_evaluation_of_personalization(parity):
 
   expected = checks.run_once(parity.native, computation, weights, clients)
   assert len(ordered(expected)) == 4
-  for context in parity.cohorts.values():
+  for _, context in parity.contexts(computation):
     actual = checks.run_once(context, computation, weights, clients)
     np.testing.assert_allclose(ordered(actual), ordered(expected), rtol=1e-4)
 
@@ -778,7 +778,7 @@ def test_heavy_hitters(parity, name):
   )
   data = [words.batch(1) for words in _words('a b a c', 'b b beyond', 'a d')]
   expected = checks.run_once(parity.native, computation, data)
-  for context in parity.cohorts.values():
+  for _, context in parity.contexts(computation):
     actual = checks.run_once(context, computation, data)
     if name == 'with few words a client':  # Which ones is a matter of chance.
       assert type(actual) is type(expected)
@@ -810,7 +810,7 @@ def test_a_hierarchical_histogram(parity, secure, clip):
   expected = checks.run_once(
     parity.native, process.next, _start(parity.native, process), data
   )
-  for context in parity.cohorts.values():
+  for _, context in parity.contexts(process.next):
     actual = checks.run_once(
       context, process.next, _start(context, process), data
     )

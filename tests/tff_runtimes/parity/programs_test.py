@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import datetime
+import functools
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def test_many_are_awaited_at_once(context):
 def test_the_event_loop_goes_on_meanwhile(context):
   slow = checks.mapped(
     lambda x: tf.while_loop(
-      lambda k, _: k < 300_000,
+      lambda k, _: k < 50_000,
       lambda k, t: (k + 1, tf.sin(t) + x),
       (0, x),
     )[1],
@@ -285,12 +286,18 @@ def _managers(evaluated: _Released, evaluation: Any) -> Any:
   )
 
 
-def _train(program: Any, states: _States, rounds: int) -> Any:
-  """Runs TFF's training program; returns all that it releases."""
+@functools.cache  # Building and compiling them takes seconds.
+def _processes() -> tuple[Any, Any]:
+  """Builds the processes that train and evaluate a model."""
   train = tff.learning.algorithms.build_weighted_fed_avg(
     _model, client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1)
   )
-  evaluation = tff.learning.algorithms.build_fed_eval(_model)
+  return train, tff.learning.algorithms.build_fed_eval(_model)
+
+
+def _train(program: Any, states: _States, rounds: int) -> Any:
+  """Runs TFF's training program; returns all that it releases."""
+  train, evaluation = _processes()
   models, metrics, evaluated = _Released(), _Released(), _Released()
 
   async def run() -> None:
