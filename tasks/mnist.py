@@ -10,18 +10,16 @@ client's examples are validation examples and a tenth test examples
 
 from collections.abc import Mapping
 import dataclasses
-import gzip
-import pathlib
 
 import numpy as np
 
-from base import errors
 from base import settings
 from tasks import registry
 from tasks import task
 from tasks.data import arrays
 from tasks.data import downloads
 from tasks.data import files
+from tasks.data import idx_files
 from tasks.data import partitions
 from tasks.data import populations
 from tasks.data import rotations
@@ -32,8 +30,6 @@ from tasks.models import models
 
 _WRITER = 'writer'
 _WRITERS_FILE = 'writers.npz'
-_PARTS = ('train', 't10k')
-_SIZE = 28
 _NUM_CLASSES = 10
 _LOGISTIC = 'logistic'
 _ADVICE = (
@@ -73,52 +69,9 @@ class MnistSettings(partitions.PartitionSettings):
   model: str = model_field()
 
 
-def _read(path: pathlib.Path, num_axes: int) -> np.ndarray:
-  """Reads a file of bytes in the IDX format."""
-  with files.reading(path, 'a file of MNIST', _ADVICE):
-    contents = gzip.decompress(path.read_bytes())
-    if contents[:4] != bytes([0, 0, 8, num_axes]):
-      raise ValueError(f'it does not have {num_axes} axes of bytes')
-    start = 4 + 4 * num_axes
-    shape = np.frombuffer(contents[4:start], '>i4')
-    if num_axes == 3 and tuple(shape[1:]) != (_SIZE, _SIZE):
-      raise ValueError(f'it has images of shape {shape[1:].tolist()}')
-    return np.frombuffer(contents, np.uint8, offset=start).reshape(shape)
-
-
-def _read_parts(
-  kind: str, num_axes: int, data_dir: str | None
-) -> list[np.ndarray]:
-  """Reads the images or the labels, the training file first."""
-  name = f'{kind}-idx{num_axes}-ubyte.gz'
-  return [
-    _read(downloads.find(f'mnist/{part}-{name}', data_dir, _ADVICE), num_axes)
-    for part in _PARTS
-  ]
-
-
 def read(data_dir: str | None) -> tuple[np.ndarray, np.ndarray, int]:
-  """Reads the four files.
-
-  Args:
-    data_dir: The folder of the user's data.
-
-  Returns:
-    The images, `[n, 28, 28]` uint8, and the labels, `[n]` int32, of the
-    training file and then of the test file, and the number of the first.
-
-  Raises:
-    UserError: If they cannot be found or read.
-  """
-  images = np.concatenate(_read_parts('images', 3, data_dir))
-  parts = _read_parts('labels', 1, data_dir)
-  labels = np.concatenate(parts).astype(np.int32)
-  if len(images) != len(labels):
-    raise errors.UserError(
-      f'There are {len(images)} images and {len(labels)} labels in the files of'
-      f' MNIST. {_ADVICE}'
-    )
-  return images, labels, len(parts[0])
+  """Reads the images, the labels, and the number of the training images."""
+  return idx_files.read('MNIST', 'mnist', data_dir, _ADVICE)
 
 
 def _read_writers(data_dir: str | None, size: int) -> np.ndarray:

@@ -70,13 +70,16 @@ def places(name: str, data_dir: str | None) -> list[pathlib.Path]:
   return [folder / name, folder / cached.name, cached]
 
 
-def find(name: str, data_dir: str | None, advice: str) -> pathlib.Path:
+def find(
+  name: str, data_dir: str | None, advice: str, installed: str | None = None
+) -> pathlib.Path:
   """Finds a file or folder of a data set that cannot be downloaded.
 
   Args:
     name: As in `places`.
     data_dir: As in `places`.
     advice: How the user can get it.
+    installed: The folder in which a package of the system installs it.
 
   Returns:
     Its path.
@@ -85,6 +88,8 @@ def find(name: str, data_dir: str | None, advice: str) -> pathlib.Path:
     UserError: If it is in none of the places.
   """
   candidates = places(name, data_dir)
+  if installed is not None:
+    candidates.append(pathlib.Path(installed, candidates[0].name))
   for path in candidates:
     if path.exists():
       return path

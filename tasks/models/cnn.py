@@ -138,6 +138,51 @@ class Cifar10Cnn(layered.LayeredModel, models.Classifier):
 
 
 @dataclasses.dataclass(frozen=True)
+class PflLibCnn(layered.LayeredModel, models.Classifier):
+  """The network of PFLlib's benchmark (Zhang et al. 2025): 582,026 weights.
+
+  Two 5x5 convolutions of 32 and 64 channels, each with 2x2 max-pooling, a dense
+  layer of 512 units and one of the classes, which start as PyTorch's.
+
+  Its examples are {'x': [28, 28, 1] float32, 'y': [] int32}; it represents one
+  by the dense layer before the last.
+
+  Attributes:
+    num_classes: The number of classes.
+  """
+
+  num_classes: int = 10
+
+  @property
+  def example_spec(self) -> Mapping[str, tf.TensorSpec]:
+    return collections.OrderedDict(
+      x=tf.TensorSpec([28, 28, 1]), y=tf.TensorSpec([], tf.int32)
+    )
+
+  @property
+  def _kernel_shapes(self) -> Mapping[str, tuple[int, ...]]:
+    return collections.OrderedDict(
+      conv1=(5, 5, 1, 32),
+      conv2=(5, 5, 32, 64),
+      dense=(4 * 4 * 64, 512),
+      output=(512, self.num_classes),
+    )
+
+  def init(self, seed: tf.Tensor) -> models.Weights:
+    shapes = self._kernel_shapes
+    seeds = tf.random.experimental.stateless_split(seed, 2 * len(shapes))
+    return layers.fan_in_layers(seeds, shapes)
+
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
+    x = batch['x']
+    for layer in ('conv1', 'conv2'):
+      x = layers.convolution(weights, layer, x, 'VALID')
+      x = layers.relu_and_max_pool(x)
+    x = tf.reshape(x, [-1, self._kernel_shapes['dense'][0]])
+    return tf.nn.relu(layers.dense(weights, 'dense', x))
+
+
+@dataclasses.dataclass(frozen=True)
 class WakewordCnn(layered.LayeredModel):
   """A detector of a word in spectrograms, as in Self-FL, section 4.1.
 

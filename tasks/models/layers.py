@@ -18,7 +18,8 @@ in any program that uses the model:
   computed from it is dense.
 """
 
-from collections.abc import Callable, Sequence
+import collections
+from collections.abc import Callable, Mapping, Sequence
 import math
 from typing import TypeAlias
 
@@ -55,6 +56,25 @@ def fan_in_uniform(
   """Draws weights as PyTorch does by default: U(-1, 1) / sqrt(fan_in)."""
   limit = 1 / math.sqrt(fan_in)
   return tf.random.stateless_uniform(shape, seed, -limit, limit)
+
+
+def fan_in_layers(
+  seeds: tf.Tensor, shapes: Mapping[str, Sequence[int]]
+) -> models.Weights:
+  """Draws the kernel and the bias of each layer as PyTorch does.
+
+  Args:
+    seeds: Two seeds for each layer.
+    shapes: The shape of each layer's kernel, whose last axis is the outputs.
+  """
+  weights = collections.OrderedDict()
+  for i, (layer, shape) in enumerate(shapes.items()):
+    fan_in = math.prod(shape[:-1])
+    weights[f'{layer}_kernel'] = fan_in_uniform(seeds[2 * i], shape, fan_in)
+    weights[f'{layer}_bias'] = fan_in_uniform(
+      seeds[2 * i + 1], shape[-1:], fan_in
+    )
+  return weights
 
 
 def orthogonal(seed: tf.Tensor, rows: int, columns: int) -> tf.Tensor:

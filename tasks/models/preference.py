@@ -10,7 +10,6 @@ import abc
 import collections
 from collections.abc import Mapping
 import dataclasses
-import math
 
 import tensorflow as tf
 
@@ -142,15 +141,7 @@ class PreferenceModel(ClassifierWithF1):
   def init(self, seed: tf.Tensor) -> models.Weights:
     shapes = self._kernel_shapes
     seeds = tf.random.experimental.stateless_split(seed, 2 * len(shapes) + 1)
-    weights = collections.OrderedDict()
-    for i, (layer, shape) in enumerate(shapes.items()):
-      fan_in = math.prod(shape[:-1])
-      weights[f'{layer}_kernel'] = layers.fan_in_uniform(
-        seeds[2 * i], shape, fan_in
-      )
-      weights[f'{layer}_bias'] = layers.fan_in_uniform(
-        seeds[2 * i + 1], shape[-1:], fan_in
-      )
+    weights = layers.fan_in_layers(seeds, shapes)
     for layer, shape in self._norm_shapes.items():
       weights[f'{layer}_scale'] = tf.ones(shape)
       weights[f'{layer}_offset'] = tf.zeros(shape)

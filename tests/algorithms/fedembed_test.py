@@ -167,7 +167,7 @@ def _narrow(w, prefix=''):
 
 @pytest.mark.parametrize('sgd', [True, False])
 def test_with_embeddings_of_zero_global_plus_is_fedavg(sgd):
-  values = {} if sgd else registry.TRAINERS['global_plus'].defaults
+  values = {} if sgd else registry.make_settings('global_plus', {}).to_dict()
   fedavg = preferring.build(
     'fedavg',
     sgd=sgd,
