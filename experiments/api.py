@@ -97,13 +97,13 @@ class Drawing:
   """A figure, which a notebook shows.
 
   Attributes:
-    path: Its SVG file; beside it are the same as PNG and PDF.
+    path: Its PNG file; beside it are the same as SVG and PDF.
   """
 
   path: pathlib.Path
 
-  def _repr_svg_(self) -> str:
-    return self.path.read_text(encoding='utf-8')
+  def _repr_png_(self) -> bytes:
+    return self.path.read_bytes()
 
 
 class Results(Mapping[str, MethodResults]):
@@ -172,7 +172,7 @@ class Results(Mapping[str, MethodResults]):
     for made in drawing.draw([[run]]):
       if made.name == name:
         figure.save(made, folder)
-        return Drawing(folder / f'{name}.svg')
+        return Drawing(figure.paths(folder, name)['png'])
       drawn.append(made.name)
     raise errors.unknown('figure', name, drawn)
 
