@@ -17,7 +17,7 @@ from tasks import registry as task_registry
 # The flags belong to the calling modules, so that their --help shows them.
 flags.disclaim_key_flags()
 
-Path = Callable[[], pathlib.Path | None]
+PathFlag = Callable[[], pathlib.Path | None]
 
 
 def task() -> flags.FlagHolder[str | None]:
@@ -59,18 +59,18 @@ def data_dir() -> Callable[[], str | None]:
   return lambda: paths.data_folder(flag.value)
 
 
-def output_dir(default: str) -> Path:
+def output_dir(default: str) -> PathFlag:
   """Defines --output_dir; `default` says which folder is the default."""
   return path('output_dir', f'The folder to write to; by default {default}.')
 
 
-def path(name: str, text: str, default: str | None = None) -> Path:
+def path(name: str, text: str, default: str | None = None) -> PathFlag:
   """Defines the flag of a path, with a text for --help."""
   flag = flags.DEFINE_string(name, default, text)
   return lambda: None if flag.value is None else paths.user_path(flag.value)
 
 
-def new_file(name: str, text: str) -> Path:
+def new_file(name: str, text: str) -> PathFlag:
   """Defines the flag of a file for results, with a text for --help."""
   flag = flags.DEFINE_string(name, None, text)
   return lambda: paths.new_file(name, flag.value)

@@ -39,14 +39,12 @@ def main(
       '--best: which points are the best of this table is not known yet. Leave'
       ' the flag out to run all of its points.'
     )
-  grid = grids.open_grid(contents, folder, data_dir, launcher)
-  if is_dry_run:
-    grid.dry_run()
-    return 0
-  num_failed = grid.run()
-  figures = kinds.SHOW[table.kind](table, grid, folder)
-  if json_file:
-    folders.write_json(json_file, figures)
-  duration = terminal.duration(time.monotonic() - start)
-  terminal.say(f'Written to {folder}, in {duration} with {launcher}.')
-  return grid.exit_status(num_failed)
+
+  def show(grid: grids.Grid) -> None:
+    figures = kinds.SHOW[table.kind](table, grid, folder)
+    if json_file:
+      folders.write_json(json_file, figures)
+    duration = terminal.duration(time.monotonic() - start)
+    terminal.say(f'Written to {folder}, in {duration} with {launcher}.')
+
+  return grids.main(contents, folder, data_dir, launcher, is_dry_run, show)

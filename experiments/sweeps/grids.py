@@ -7,7 +7,7 @@ leases/    the jobs that programs are working on
 logs/      the errors of failed runs, and what the processes print
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
 import hashlib
@@ -305,6 +305,14 @@ class Grid:
     _draw(self._folder / 'plots', winners, self._rungs[0].runs[0].config.task)
     return winners
 
+  def show_best(self) -> None:
+    """Writes the results, and shows the best points."""
+    winners = self.write()
+    for line in self.diverged():
+      terminal.say(line)
+    terminal.print_table(grid_display.make_table(winners))
+    terminal.say(f'Written to {self._folder}')
+
   def diverged(self) -> list[str]:
     """Says which points had numbers that are not finite, a line for each."""
     lines = []
@@ -415,10 +423,7 @@ def work(
 ) -> int:
   """Works on a grid whose results another program shows; see `launching`."""
   launcher = workers.OnThisMachine(num_workers)
-  grid = open_grid(contents, folder, data_dir, launcher)
-  num_failed = grid.run()
-  grid.write()
-  return grid.exit_status(num_failed)
+  return main(contents, folder, data_dir, launcher, False, Grid.write)
 
 
 def main(
@@ -427,16 +432,22 @@ def main(
   data_dir: str | None,
   launcher: launching.Launcher,
   is_dry_run: bool,
+  show: Callable[[Grid], object] = Grid.show_best,
 ) -> int:
-  """Runs a grid and shows its best points; returns the exit status."""
+  """Runs a grid and shows its results; returns the exit status.
+
+  Args:
+    contents: The grid's file.
+    folder: The folder of its results.
+    data_dir: The folder of the data sets.
+    launcher: Starts the workers.
+    is_dry_run: Whether to only list the points and estimate the time.
+    show: Writes and shows the results.
+  """
   grid = open_grid(contents, folder, data_dir, launcher)
   if is_dry_run:
     grid.dry_run()
     return 0
   num_failed = grid.run()
-  winners = grid.write()
-  for line in grid.diverged():
-    terminal.say(line)
-  terminal.print_table(grid_display.make_table(winners))
-  terminal.say(f'Written to {folder}')
+  show(grid)
   return grid.exit_status(num_failed)

@@ -101,9 +101,10 @@ class Worker(Protocol):
     """Gives it a job."""
 
 
-class Workers(Protocol):
+class Workers(abc.ABC):
   """Workers, which carry out the jobs of one queue after another."""
 
+  @abc.abstractmethod
   def run(self, queue: Queue) -> Events:
     """Carries out the jobs of a queue, until it is over.
 
@@ -111,12 +112,13 @@ class Workers(Protocol):
       What happens, and now and then None if nothing does.
     """
 
+  @abc.abstractmethod
   def close(self) -> None:
     """Stops all of them."""
 
 
-class WorkerPool(abc.ABC):
-  """Workers that this program gives jobs to; see `Workers`."""
+class WorkerPool(Workers):
+  """Workers that this program gives jobs to."""
 
   @abc.abstractmethod
   def idle(self) -> Iterable[Worker]:
@@ -125,10 +127,6 @@ class WorkerPool(abc.ABC):
   @abc.abstractmethod
   def news(self) -> Events:
     """Waits a moment for news, and yields them; None if there are none."""
-
-  @abc.abstractmethod
-  def close(self) -> None:
-    """Stops all of them."""
 
   def run(self, queue: Queue) -> Events:
     """Carries out jobs; see `Workers`.

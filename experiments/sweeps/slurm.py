@@ -74,7 +74,7 @@ class _SlurmJob:
     return utils.DelayedSubmission(_SlurmJob(self._everything))
 
 
-class _SubmittedJobs:
+class _SubmittedJobs(launching.Workers):
   """Submits Slurm jobs once there is work, and waits for them.
 
   The jobs take their work from the folder of the grid, so that nothing is given
