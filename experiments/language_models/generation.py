@@ -70,16 +70,16 @@ class DialogueRun:
   encoding: bpe.Encoding
 
   @classmethod
-  def load(cls, named: str, data_dir: str | None) -> 'DialogueRun':
+  def load(cls, run_name: str, data_dir: str | None) -> 'DialogueRun':
     """Loads a run; raises a `UserError` if its task is not a dialogue task."""
-    source = sources.read(named)
+    source = sources.read(run_name)
     source.training()
     config = source.config
     settings = config.task_settings
     if not isinstance(settings, dialogue.DialogueSettings):
       raise errors.UserError(
-        f'{named} is of the task {config.task}, which generates no text. Name'
-        ' a run of a task of dialogue.'
+        f'{run_name} is of the task {config.task}, which generates no text.'
+        ' Name a run of a task of dialogue.'
       )
     task = execution.load_task(config, data_dir)
     assert isinstance(task.model, prompted.FrozenGpt2)

@@ -169,7 +169,7 @@ def _add_found_groups(
 
 
 def evaluate(
-  named: str,
+  run_name: str,
   assignments: Sequence[str],
   output_dir: pathlib.Path | None,
   data_dir: str | None,
@@ -177,7 +177,7 @@ def evaluate(
   """Evaluates the methods of a finished run on other clients.
 
   Args:
-    named: FOLDER, or FOLDER:METHOD for one of its methods.
+    run_name: FOLDER, or FOLDER:METHOD for one of its methods.
     assignments: The values of `--set`.
     output_dir: The folder to write to; by default one beside the run's folder.
     data_dir: The folder of the data sets.
@@ -189,7 +189,7 @@ def evaluate(
     UserError: If the run cannot be evaluated on these clients. This is checked
       before any computing.
   """
-  source = sources.read(named)
+  source = sources.read(run_name)
   run, trained_config, folder = source.run, source.config, source.run.path
   names = list(run.methods)
   if source.chosen is not None:

@@ -94,7 +94,7 @@ def _personal(
 
 
 def main(
-  named: str,
+  run_name: str,
   clients: Sequence[str],
   all_clients: bool,
   candidate: str | None,
@@ -107,7 +107,7 @@ def main(
     raise errors.UserError(
       '--client and --all_clients were both given. Leave out one of the two.'
     )
-  source = sources.read(named)
+  source = sources.read(run_name)
   run, config = source.run, source.config
   if clients or all_clients:
     name = source.method()
