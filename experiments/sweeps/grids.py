@@ -57,8 +57,11 @@ class _Rung:
     runs: The runs, each of which is done once, whatever points have it.
   """
 
-  def __init__(self, contents: grid_file.GridFile):
+  def __init__(
+    self, contents: grid_file.GridFile, records: grid_records.GridRecords
+  ):
     self.contents = contents
+    self._records = records
     runs = grid_work.make_runs(contents)
     # The runs are those of all points with the first seed, then the second, …
     num_points = len(contents.points)
@@ -71,25 +74,23 @@ class _Rung:
         first.setdefault(run.key, run)
     self.runs = list(first.values())
 
-  def num_done(self, records: grid_records.GridRecords) -> int:
-    """Counts the runs that are finished."""
-    return sum(run.key in records.by_key for run in self.runs)
+  @property
+  def num_done(self) -> int:
+    """The number of runs that are finished."""
+    return sum(run.key in self._records.by_key for run in self.runs)
 
-  def results(
-    self, records: grid_records.GridRecords
-  ) -> list[grid_results.PointResult]:
+  def results(self) -> list[grid_results.PointResult]:
     """Returns the result of each point, from the runs that are finished."""
+    find = self._records.by_key.get
     return [
-      grid_results.summarize(point, [records.by_key.get(key) for key in keys])
+      grid_results.summarize(point, list(map(find, keys)))
       for point, keys in zip(self.contents.points, self._keys)
     ]
 
-  def distinct_results(
-    self, records: grid_records.GridRecords
-  ) -> list[grid_results.PointResult]:
+  def distinct_results(self) -> list[grid_results.PointResult]:
     """Returns the results without points that repeat a point of their row."""
     distinct: dict[tuple[str, ...], grid_results.PointResult] = {}
-    for result, keys in zip(self.results(records), self._keys):
+    for result, keys in zip(self.results(), self._keys):
       distinct.setdefault((result.point.name, *keys), result)
     return list(distinct.values())
 
@@ -111,21 +112,21 @@ class Grid:
     self._data_dir = data_dir
     self._launcher = launcher
     self._rungs_to_come = halving.rungs(
-      contents, lambda: self._rungs[-1].results(records)
+      contents, lambda: self._rungs[-1].results()
     )
-    self._rungs = [_Rung(next(self._rungs_to_come))]
+    self._rungs = [_Rung(next(self._rungs_to_come), records)]
 
   @property
   def is_another(self) -> bool:
     """Whether there are finished runs, but none of this grid."""
     finished = self._records.by_key
-    results = self._rungs[0].results(self._records)
+    results = self._rungs[0].results()
     return bool(finished) and not any(result.records for result in results)
 
   def jobs(self) -> list[grid_work.Job]:
     """Makes the jobs that are left to do."""
     rung = self._rungs[-1]
-    done = rung.num_done(self._records)
+    done = rung.num_done
     if done:
       total = words.count(len(rung.runs), 'runs')
       terminal.say(f'{self._folder} has {done} of {total} already.')
@@ -186,14 +187,12 @@ class Grid:
   def results(self) -> list[grid_results.PointResult]:
     """Returns the results so far of all points, those of all rungs."""
     return [
-      result
-      for rung in self._rungs
-      for result in rung.distinct_results(self._records)
+      result for rung in self._rungs for result in rung.distinct_results()
     ]
 
   def _best(self) -> dict[str, grid_results.PointResult]:
     """Returns the best points of the last rung."""
-    return grid_results.best(self._rungs[-1].results(self._records))
+    return grid_results.best(self._rungs[-1].results())
 
   def run(self) -> int:
     """Does what is left to do; returns how many runs failed.
@@ -206,7 +205,7 @@ class Grid:
     ):
       failed = self._run_rung(leases, crew)
       for contents in self._rungs_to_come:
-        self._rungs.append(_Rung(contents))
+        self._rungs.append(_Rung(contents, self._records))
         most = max(point.values['total_rounds'] for point in contents.points)
         terminal.say(
           f'Rung {len(self._rungs)}:'
@@ -247,7 +246,7 @@ class Grid:
         display.show()
     queue.look()
     rung = self._rungs[-1]
-    return len(rung.runs) - rung.num_done(self._records)
+    return len(rung.runs) - rung.num_done
 
   def _handle(self, event: launching.Event, queue: job_queue.JobQueue) -> None:
     """Notes what a worker has done, or that it failed or was lost."""
@@ -273,7 +272,7 @@ class Grid:
   def _say_outlook(self) -> None:
     rung = self._rungs[-1]
     stopping.say_outlook(
-      f'{rung.num_done(self._records)} of {len(rung.runs)} runs are finished;'
+      f'{rung.num_done} of {len(rung.runs)} runs are finished;'
       ' the same command goes on with the others.'
     )
 
