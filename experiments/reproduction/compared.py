@@ -18,7 +18,7 @@ from experiments.reporting import folders
 from experiments.reporting import grid_records
 from experiments.reporting import repeats
 from experiments.reporting import results_folder
-from experiments.reproduction import figures
+from experiments.reproduction import entries
 from experiments.reproduction import tables
 from experiments.sweeps import grid_results
 from experiments.sweeps import grids
@@ -113,7 +113,7 @@ def show(
       }
       for row, by_column in cells.items()
     }
-    figures.print_table(table.title, texts)
+    entries.print_table(table.title, texts)
   compared = compare(rows)
   if compared:
     texts = {
@@ -124,7 +124,7 @@ def show(
       for pair, by_group in compared.items()
     }
     title = 'Clients that are better : worse off, and the p of the sign test'
-    figures.print_table(title, texts, corner='')
+    entries.print_table(title, texts, corner='')
     path = folder / 'comparisons.json'
     folders.write_json(path, compared, default=dataclasses.asdict)
   return {

@@ -13,7 +13,7 @@ from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.reporting.figures import figure
 from experiments.reporting.figures import methods as method_figures
-from experiments.reproduction import figures
+from experiments.reproduction import entries
 from experiments.reproduction import tables
 from experiments.sweeps import captions
 from experiments.sweeps import grid_results
@@ -156,7 +156,7 @@ def show(
     made = draw(name, axes, methods, epsilons, metric, higher_is_better)
     figure.save(made.add_captions(caption), folder / 'plots')
   rows = make_rows(drawn, epsilons)
-  figures.print_table(
+  entries.print_table(
     table.title,
     {name: _texts(row) for name, row in rows.items()},
     corner=f'figure, curve, {axes.label}',

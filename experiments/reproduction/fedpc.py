@@ -23,7 +23,7 @@ import numpy as np
 
 from base.aliases import Json
 from experiments.reporting import folders
-from experiments.reproduction import figures
+from experiments.reproduction import entries
 from experiments.reproduction import tables
 from experiments.sweeps import grid_results
 from experiments.sweeps import grids
@@ -47,8 +47,8 @@ _DISTILGPT2 = sum(map(math.prod, gpt2.DISTILGPT2.shapes.values()))
 # How much a perplexity that is flat may change.
 _FLAT = 0.05
 
-# {method: {users: {k: figure}}}
-_Figures = dict[str, dict[str, dict[str, figures.Figure]]]
+# {method: {users: {k: entry}}}
+_Entries = dict[str, dict[str, dict[str, entries.Entry]]]
 
 
 class _Row(NamedTuple):
@@ -168,16 +168,16 @@ def _find_rows(
   return rows
 
 
-def _figure(row: _Row, k: str, published: float | None) -> figures.Figure:
+def _make_entry(row: _Row, k: str, published: float | None) -> entries.Entry:
   """Puts our perplexity beside the published one, if ours is of its model."""
   pooled = row.pooled(k)
-  figure: figures.Figure = {'ours': None}
+  entry: entries.Entry = {'ours': None}
   if np.isfinite(pooled).all():  # What diverged has no figure.
-    figure = {'ours': float(pooled.mean()), 'over_repeats': float(pooled.std())}
+    entry = {'ours': float(pooled.mean()), 'over_repeats': float(pooled.std())}
   of_paper = row.result.records[0]['frozen_weights'] == _DISTILGPT2
   if published is not None and of_paper:
-    figure['published'] = published
-  return figure
+    entry['published'] = published
+  return entry
 
 
 def check_claims(rows: _Rows) -> list[dict[str, Json]]:
@@ -222,19 +222,19 @@ def check_claims(rows: _Rows) -> list[dict[str, Json]]:
   return found
 
 
-def _print(title: str, rows: _Rows, shown: _Figures) -> None:
+def _print(title: str, rows: _Rows, shown: _Entries) -> None:
   for users in (KNOWN, WITHHELD):
     texts = {
       method: {
-        f'k = {k}': figures.text(figure, '.1f', '.1f')
-        for k, figure in by_users[users].items()
+        f'k = {k}': entries.text(entry, '.1f', '.1f')
+        for k, entry in by_users[users].items()
       }
       for method, by_users in shown.items()
       if users in by_users
     }
     columns = [f'k = {k}' for k in _AMOUNTS]
-    figures.print_table(f'{title}, {users} users', texts, columns)
-  figures.print_table(
+    entries.print_table(f'{title}, {users} users', texts, columns)
+  entries.print_table(
     'Milliseconds a user: in a round of training, and to be adapted (once for'
     ' each k) and evaluated',
     {
@@ -270,10 +270,12 @@ def show(
     {method: {users: {k: our perplexity}}}.
   """
   rows = _find_rows(table, grid.write())
-  shown: _Figures = {
+  shown: _Entries = {
     method: {
       users: {
-        k: _figure(row, k, table.published.get(method, {}).get(f'{users}, {k}'))
+        k: _make_entry(
+          row, k, table.published.get(method, {}).get(f'{users}, {k}')
+        )
         for k in _AMOUNTS
       }
       for users, row in by_users.items()
@@ -289,7 +291,7 @@ def show(
   )
   return {
     method: {
-      users: {k: figure['ours'] for k, figure in by_k.items()}
+      users: {k: entry['ours'] for k, entry in by_k.items()}
       for users, by_k in by_users.items()
     }
     for method, by_users in shown.items()

@@ -21,8 +21,8 @@ from experiments.reporting.figures import figure
 from experiments.reporting.figures import methods as method_figures
 from experiments.reproduction import compared
 from experiments.reproduction import curves
+from experiments.reproduction import entries
 from experiments.reproduction import fedpc
-from experiments.reproduction import figures
 from experiments.reproduction import tables
 from experiments.sweeps import captions
 from experiments.sweeps import grid_results
@@ -43,7 +43,7 @@ def _share(ours: float | None, published: float | None) -> str:
 
 def show_means(
   table: tables.Table, grid: grids.Grid, _: pathlib.Path
-) -> dict[str, figures.Figure]:
+) -> dict[str, entries.Entry]:
   """Prints the mean of each row beside the published one.
 
   Returns:
@@ -56,39 +56,39 @@ def show_means(
   numbers += ['± over clients', 'hurt, and published', 'largest cluster']
   printed = terminal.make_table(table.title, 'method', numbers=numbers)
   printed.add_column('best point', overflow='fold')
-  shown: dict[str, figures.Figure] = {}
+  shown: dict[str, entries.Entry] = {}
   for row in table.cells:
     published = table.published.get(row, {})
     mean = published.get('mean')
     if row in winners:
       winner = winners[row]
-      figure = figures.make(winner.mean) | {'published': mean}
+      entry = entries.make(winner.mean) | {'published': mean}
       hurt, largest = (
         pair and pair[0]
         for pair in map(winner.statistic, ('hurt', 'largest_cluster'))
       )
-      figure['hurt'] = hurt
+      entry['hurt'] = hurt
       printed.add_row(
         row,
-        figures.text(figure, '.5f'),
+        entries.text(entry, '.5f'),
         _number(mean, '.4g'),
-        _difference(figure),
+        _difference(entry),
         f'{winner.deviation[0]:.4f}',
         _share(hurt, published.get('hurt')),
         _share(largest, published.get('largest_cluster')),
         winner.point.describe(),
       )
     else:
-      figure = {'published': mean}
+      entry = {'published': mean}
       why = 'diverged' if row in diverged else 'not finished'
       printed.add_row(row, why, _number(mean, '.4g'))
-    shown[row] = {n: value for n, value in figure.items() if value is not None}
+    shown[row] = {n: value for n, value in entry.items() if value is not None}
   terminal.print_table(printed, width=_WIDTH)
   return shown
 
 
-def _difference(figure: Mapping[str, float | None]) -> str:
-  ours, published = figure['ours'], figure['published']
+def _difference(entry: Mapping[str, float | None]) -> str:
+  ours, published = entry['ours'], entry['published']
   if ours is None or published is None:
     return ''
   return f'{ours - published:+.5f}'
@@ -96,7 +96,7 @@ def _difference(figure: Mapping[str, float | None]) -> str:
 
 def show_crossed(
   table: tables.Table, grid: grids.Grid, folder: pathlib.Path
-) -> dict[str, dict[str, figures.Figure]]:
+) -> dict[str, dict[str, entries.Entry]]:
   """Prints the mean of each method under each condition, maybe by groups.
 
   The columns of a condition `imbalanced` for which the file has groups,
@@ -113,7 +113,7 @@ def show_crossed(
     the share that is 'matched' of those in clusters, see `measures.match`.
   """
   winners = grid.write()
-  shown: dict[str, dict[str, figures.Figure]] = {}
+  shown: dict[str, dict[str, entries.Entry]] = {}
   parts: dict[str, list[str]] = {}
   for row, cell in table.cells.items():
     winner = winners.get(row)
@@ -126,23 +126,23 @@ def show_crossed(
     published = table.published.get(cell.method, {})
     of_method = shown.setdefault(cell.method, {})
     for column, pair in pairs.items():
-      figure = of_method[column] = figures.make(pair)
+      entry = of_method[column] = entries.make(pair)
       if winner and column == cell.column:
         for name in ('epsilon', 'matched'):
           found = winner.statistic(name)
           if found:
-            figure[name] = found[0]
-      figure['published'] = published.get(column)
+            entry[name] = found[0]
+      entry['published'] = published.get(column)
   texts = {
-    method: {n: figures.text(f, '.3f', '.2f') for n, f in by_column.items()}
+    method: {n: entries.text(f, '.3f', '.2f') for n, f in by_column.items()}
     for method, by_column in shown.items()
   }
   note = '; published in brackets' if table.published else ''
-  figures.print_table(f'{table.title}{note}', texts, parts, blank='')
+  entries.print_table(f'{table.title}{note}', texts, parts, blank='')
   for column, names in parts.items():
     if names:
       title = f'{column}: clients by their groups'
-      figures.print_table(title, texts, names, blank='')
+      entries.print_table(title, texts, names, blank='')
   for column in parts:
     epsilons = [
       epsilon
@@ -176,34 +176,34 @@ def show_private(
   shown: dict[str, dict[str, dict[str, Json]]] = {}
   for row, cell in table.cells.items():
     epsilon, way = cell.conditions
-    figure: dict[str, Json] = {'ours': None}
+    entry: dict[str, Json] = {'ours': None}
     if row in winners:
       winner = winners[row]
-      figure |= figures.make(winner.statistic('weighted_mean'))
+      entry |= entries.make(winner.statistic('weighted_mean'))
       epsilons = winner.statistic('epsilon')
-      figure['epsilon'] = epsilons and epsilons[0]
-      figure['point'] = winner.point.describe(with_settings=False)
+      entry['epsilon'] = epsilons and epsilons[0]
+      entry['point'] = winner.point.describe(with_settings=False)
     of_cell = shown.setdefault(cell.method, {}).setdefault(epsilon, {})
     if way == ways[0]:
       published = table.published.get(cell.method, {})
-      of_cell |= figure | {'published': published.get(cell.column)}
+      of_cell |= entry | {'published': published.get(cell.column)}
     else:
-      of_cell[way] = figure
+      of_cell[way] = entry
   numbers = ['ε', 'ours, counted as published', 'published', 'difference']
   numbers += ['its ε as run', *(f'ours, {way}' for way in ways[1:])]
   printed = terminal.make_table(table.title, 'method', numbers=numbers)
   printed.add_column('best point', overflow='fold')
   for method, by_epsilon in shown.items():
-    for epsilon, figure in by_epsilon.items():
+    for epsilon, entry in by_epsilon.items():
       printed.add_row(
         method,
         epsilon,
-        figures.text(figure, '.5f'),
-        _number(figure['published'], '.5f'),
-        _difference(figure),
-        _number(figure.get('epsilon'), '.3g'),
-        *(figures.text(figure[way], '.5f') for way in ways[1:]),
-        figure.get('point', ''),
+        entries.text(entry, '.5f'),
+        _number(entry['published'], '.5f'),
+        _difference(entry),
+        _number(entry.get('epsilon'), '.3g'),
+        *(entries.text(entry[way], '.5f') for way in ways[1:]),
+        entry.get('point', ''),
       )
   terminal.print_table(printed, width=_WIDTH, num_keys=2)
   return shown

@@ -1,7 +1,7 @@
-"""Our figures, beside published ones, as texts and as tables of them.
+"""The entries of tables: our figures, and published ones beside them.
 
-A figure is 'ours', the mean over the repeats, None if there is none; its
-deviation 'over_repeats'; and the 'published' one, if there is any.
+An entry has 'ours', the mean over the repeats, None if there is none; its
+deviation 'over_repeats'; and the 'published' figure, if there is any.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,29 +10,29 @@ import itertools
 from experiments.command_line import terminal
 from experiments.reporting import repeats
 
-Figure = dict[str, float | None]
+Entry = dict[str, float | None]
 
 
-def make(pair: tuple[float, float] | None) -> Figure:
-  """Makes a figure of a mean and a deviation over repeats, if there are any."""
+def make(pair: tuple[float, float] | None) -> Entry:
+  """Makes an entry of a mean and a deviation over repeats, if there are any."""
   return dict(zip(('ours', 'over_repeats'), pair)) if pair else {'ours': None}
 
 
 def text(
-  figure: Mapping[str, float | None], form: str, published_form: str = ''
+  entry: Mapping[str, float | None], form: str, published_form: str = ''
 ) -> str:
-  """Writes a figure, a dash if we have none.
+  """Writes an entry, a dash if we have no figure.
 
   Args:
-    figure: The figure.
+    entry: The entry.
     form: The format of ours, as '.3f'.
     published_form: The format of the published one, which follows in brackets;
       without it, it is not written.
   """
-  ours, published = figure['ours'], figure.get('published')
+  ours, published = entry['ours'], entry.get('published')
   written = '–'
   if ours is not None:
-    written = repeats.spread(ours, figure['over_repeats'] or 0.0, form)
+    written = repeats.spread(ours, entry['over_repeats'] or 0.0, form)
   if published is not None and published_form:
     written += f' ({published:{published_form}})'
   return written
