@@ -102,8 +102,10 @@ class Drawing:
 
   path: pathlib.Path
 
-  def _repr_png_(self) -> bytes:
-    return self.path.read_bytes()
+  def _repr_png_(self) -> tuple[bytes, Mapping[str, int]]:
+    png = self.path.read_bytes()
+    # Print has twice as many dots an inch as a screen.
+    return png, {'width': int.from_bytes(png[16:20], 'big') // 2}
 
 
 class Results(Mapping[str, MethodResults]):
@@ -168,8 +170,7 @@ class Results(Mapping[str, MethodResults]):
     """
     folder = self.run.path / 'plots'
     drawn = []
-    run = sources.Run(**vars(self.run))
-    for made in drawing.draw([[run]]):
+    for made in drawing.draw(sources.read_repeats([self.run.path])):
       if made.name == name:
         figure.save(made, folder)
         return Drawing(figure.paths(folder, name)['png'])

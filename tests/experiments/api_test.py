@@ -82,7 +82,9 @@ class TestFinished:
   def test_a_figure_is_drawn_as_the_program_does(self):
     drawing = self.results.plot('clients')
     assert drawing.path == self.folder / 'plots/clients.png'
-    assert drawing._repr_png_().startswith(b'\x89PNG')
+    png, shown = drawing._repr_png_()
+    assert png.startswith(b'\x89PNG')
+    assert 300 < shown['width'] < 600
     assert drawing.path.with_suffix('.svg').is_file()
     with pytest.raises(api.UserError, match="'client'. Did you mean 'clients'"):
       self.results.plot('client')
