@@ -8,7 +8,6 @@ import tree
 
 from algorithms import fedala
 from base import errors
-from personalization.privacy import silo_accounting
 from tests.algorithms import helpers
 from tests.reference import cases
 from tests.reference import problem
@@ -229,12 +228,13 @@ def test_both_runtimes_do_the_same():
 
 def test_silos_are_private_if_their_passes_do_not_depend_on_losses():
   with pytest.raises(errors.UserError, match='mixing_passes to at most 10'):
-    silo_accounting.uses(_build(), 5, client_epochs=1)
+    _build().trainer.example_uses(5)
   method = _build(mixing_passes=10)
   # When it first mixes it takes ten passes, and then one, at last in `start`.
-  for rounds, learns in (1, 10), (2, 11), (5, 14):
-    walks = silo_accounting.uses(method, rounds, client_epochs=1).walks
-    assert sum(w.times * w.gradients for w in walks) == rounds + learns
+  for rounds, learns in (0, 0), (1, 10), (2, 11), (5, 14):
+    walks = method.trainer.example_uses(rounds).walks
+    at_end = method.trainer.start_passes.gradients if rounds else 0
+    assert sum(w.times for w in walks) + at_end == rounds + learns
 
 
 def test_refuses_parts_that_the_model_does_not_have():

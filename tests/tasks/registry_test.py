@@ -1,5 +1,7 @@
 """Tests of the registry of tasks."""
 
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -57,3 +59,10 @@ def test_each_task_has_a_class_of_settings_of_its_own(name):
   assert issubclass(cls, settings.Settings)
   assert cls.__module__ == f'tasks.{name}'
   assert cls()  # Every setting has a default.
+
+
+@pytest.mark.parametrize('name', registry.task_names())
+def test_each_task_is_described(name):
+  docs = pathlib.Path(__file__).parents[2] / 'docs'
+  table = (docs / 'tasks.md').read_text('utf-8')
+  assert re.search(rf'^\| .*`{name}`.* \|', table, re.MULTILINE)
