@@ -84,6 +84,11 @@ class Series:
     return self.repeats[0].result['higher_is_better']
 
   @property
+  def judged(self) -> tuple[str, bool]:
+    """The metric and its direction."""
+    return self.metric, self.higher_is_better
+
+  @property
   def candidates(self) -> list[candidates.Candidate]:
     """The candidates of the method."""
     return [

@@ -1,6 +1,6 @@
 """Figures of the metric if all clients used the same candidate."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 import dataclasses
 import itertools
 import math
@@ -35,6 +35,16 @@ class _Curve:
   label: str
   unit: str
   points: dict[float, candidates.Candidate]
+
+  def trace(
+    self, one: repeats.Series, measure: str, among: Container[str] | None = None
+  ) -> list[lines.Point]:
+    """Returns a measure of the candidates, or of those among some names."""
+    return [
+      ([x], one.values('candidates', str(candidate), measure))
+      for x, candidate in sorted(self.points.items())
+      if among is None or str(candidate) in among
+    ]
 
 
 def _curves(given: Sequence[candidates.Candidate]) -> list[_Curve]:
@@ -86,39 +96,32 @@ def curves(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
 
 def _of_method(one: repeats.Series) -> figure.Figure:
   curves = _curves(one.candidates)
-  measures = set.intersection(
-    *(set(one.names('candidates', str(c))) for c in one.candidates)
-  )
-  chosen = {name for r in one.repeats for name in r.result['chosen']}
-  # There would be too many lines.
-  shown = ['test', 'validation'] if len(curves) == 1 else ['test']
+  measures = _measures(one)
+  chosen = {name for repeat in one.repeats for name in repeat.result['chosen']}
+  shown = {'test': 'test'}
+  if len(curves) == 1:  # Otherwise there would be too many lines.
+    shown['validation'] = 'validation'
   panels = []
   for label, of_panel in (
-    (scales.metric_label(one.metric, one.higher_is_better), shown),
-    (_HURT, ['test_hurt']),
+    (scales.metric_label(*one.judged), shown),
+    (_HURT, {'test': 'test_hurt'}),
   ):
     drawn = []
-    rings = []
-    for curve, look in zip(curves, _looks(one.method, len(curves))):
-      for measure in of_panel:
-        if measure not in measures:
-          continue
-        points = [
-          ([x], one.values('candidates', str(candidate), measure))
-          for x, candidate in sorted(curve.points.items())
-        ]
-        if measure == 'validation':
-          look = looks.Look(look.color, look.shape, looks.DOTTED, hollow=True)
-        name = 'validation' if measure == 'validation' else 'test'
-        name = name if len(curves) == 1 else curve.label
-        drawn.append(lines.Curve(name, look, points))
-        if measure != 'validation' and len(chosen) == 1:
-          rings += [
-            point
-            for point, x in zip(points, sorted(curve.points))
-            if str(curve.points[x]) in chosen
-          ]
+    for name, measure in of_panel.items():
+      for curve, look in zip(curves, _looks(one.method, len(curves))):
+        if name == 'validation':
+          look = dataclasses.replace(look, line=looks.DOTTED, hollow=True)
+        if measure in measures:
+          name = name if len(curves) == 1 else curve.label
+          points = curve.trace(one, measure)
+          drawn.append(lines.Curve(name, look, points))
     if drawn:
+      rings = [
+        point
+        for curve in curves
+        for point in curve.trace(one, of_panel['test'], chosen)
+        if len(chosen) == 1
+      ]
       drawn.append(lines.Curve('chosen', _RING, rings, _RING_SIZE))
       panels.append(
         lines.Panel(
@@ -144,6 +147,12 @@ def _of_method(one: repeats.Series) -> figure.Figure:
   )
 
 
+def _measures(one: repeats.Series) -> set[str]:
+  """Returns what was measured of all candidates of a method."""
+  names = (one.names('candidates', str(c)) for c in one.candidates)
+  return set.intersection(*map(set, names)) if one.candidates else set()
+
+
 def ood(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
   """Draws how much worse personalized models are on other clients' examples.
 
@@ -152,14 +161,28 @@ def ood(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
   Some candidates of a long curve are left out, and those that are far worse on
   own examples than the best one of every method.
   """
-  sign = 1 if series[0].higher_is_better else -1
-  points = {one.name: _best_curve(one, sign) for one in series}
-  if not all(points.values()):
+  if not all('out_of_distribution' in _measures(one) for one in series):
     return
+  sign = 1 if series[0].higher_is_better else -1
 
   def gain(point: lines.Point) -> float:
-    return _gain(point, sign)
+    gain = sign * lines.mean(point[0])
+    return gain if math.isfinite(gain) else -math.inf
 
+  points: dict[str, list[lines.Point]] = {}
+  for one in series:
+    own_and_others = (
+      [
+        (own, others)
+        for (_, own), (_, others) in zip(
+          curve.trace(one, 'test'), curve.trace(one, 'out_of_distribution')
+        )
+      ]
+      for curve in _curves(one.candidates)
+    )
+    points[one.name] = max(
+      own_and_others, key=lambda some: max(map(gain, some))
+    )
   best = [max(map(gain, of_method)) for of_method in points.values()]
   best = [value for value in best if np.isfinite(value)]
   worst = float(np.finfo(float).min)
@@ -176,10 +199,9 @@ def ood(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
     # The legend should also name methods that diverged.
     some = [point for point in of_method if gain(point) >= worst] or of_method
     curves.append(lines.Curve(name, found[name], some))
-  metric, better = scales.metric_label(
-    series[0].metric, series[0].higher_is_better
-  )
-  label = [f'{metric},', "all clients' examples", better]
+  metric = scales.words(series[0].metric)
+  better = scales.metric_label(*series[0].judged)[-1]
+  label = [*scales.wrap(f'{metric},', 24), "all clients' examples", better]
   yield lines.draw(
     'ood',
     "On all clients' examples",
@@ -192,34 +214,4 @@ def ood(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
     height=200,
     note="How good personalized models are on all clients' examples, by how"
     " good they are on the clients' own ones.",
-  )
-
-
-def _gain(point: lines.Point, sign: int) -> float:
-  gain = sign * lines.mean(point[0])
-  return gain if math.isfinite(gain) else -math.inf
-
-
-def _best_curve(one: repeats.Series, sign: int) -> list[lines.Point]:
-  """Returns the points of the curve with the best candidate; none without."""
-  measured: Mapping[str, lines.Point] = {
-    str(candidate): (
-      one.values('candidates', str(candidate), 'test'),
-      one.values('candidates', str(candidate), 'out_of_distribution'),
-    )
-    for candidate in one.candidates
-    if 'out_of_distribution' in one.names('candidates', str(candidate))
-  }
-  having = [c for c in one.candidates if str(c) in measured]
-  if not having:
-    return []
-  return max(
-    (
-      [
-        measured[str(candidate)]
-        for _, candidate in sorted(curve.points.items())
-      ]
-      for curve in _curves(having)
-    ),
-    key=lambda points: max(_gain(point, sign) for point in points),
   )

@@ -32,10 +32,6 @@ _SHAPES = 'triangle-down', 'circle', 'triangle-up'
 _DASHED: figure.Spec = {'type': 'rule', 'strokeDash': [4, 4]}
 
 
-def _metric_title(one: repeats.Series) -> str:
-  return ' '.join(scales.metric_label(one.metric, one.higher_is_better))
-
-
 def boxes(series: Sequence[repeats.Series]) -> figure.Figure:
   """Draws the metric of each test client as box plots (Motley, figure 2)."""
   every = [value for one in series for value in one.client_values('metric')]
@@ -92,7 +88,7 @@ def boxes(series: Sequence[repeats.Series]) -> figure.Figure:
       'ticks': False,
     },
   )
-  x = scales.number('value', _metric_title(series[0]), **options)
+  x = scales.number('value', scales.metric_title(series[0]), **options)
   clip = {'clip': bool(omitted)}
   points = {
     'mark': {'type': 'circle', 'size': 9, 'fillOpacity': 0.6, **clip},
@@ -191,7 +187,7 @@ def shares(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
     {
       'mark': mark | {'clip': bool(omitted)},
       'encoding': {
-        'x': scales.number('value', _metric_title(series[0]), **options),
+        'x': scales.number('value', scales.metric_title(series[0]), **options),
         'y': scales.number('share', 'share of clients', axis=scales.PERCENT),
         **lines.encode_lines(lines.find_looks(series)),
         'tooltip': scales.tooltip(*rows[0]),

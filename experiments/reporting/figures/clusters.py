@@ -1,6 +1,6 @@
 """Figures of clients in clusters and in known groups, and of what they keep."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import itertools
 from typing import Any
 
@@ -26,36 +26,30 @@ _BLUES = ('#f7fbff', '#6aaed6', '#08306b')
 
 def groups(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
   """Draws the metric over all examples of each known group of clients."""
-  found = lines.find_looks(series)
   rows: figure.Rows = []
   for one in series:
     for group in one.names('groups'):
-      values = one.values('groups', group, 'pooled')
-      mean = scales.rounded(lines.mean(values))
-      rows.append({'method': one.name, 'group': group, 'value': mean})
-  if not rows:
+      # A run has more about a group than a grid has.
+      more = ('pooled',) if one.names('groups', group) else ()
+      mean = lines.mean(one.values('groups', group, *more))
+      row = {'method': one.name, 'group': group, 'value': scales.rounded(mean)}
+      rows.append(row)
+  values = [row['value'] for row in rows if row['value'] is not None]
+  if not values:
     return
-  title = ' '.join(
-    scales.metric_label(series[0].metric, series[0].higher_is_better)
-  )
-  options, omitted = scales.show_near(
-    [row['value'] for row in rows if row['value'] is not None]
-  )
+  options, omitted = scales.show_near(values)
+  mark = {'type': 'point', 'opacity': 1, 'size': 50, 'clip': bool(omitted)}
+  title = scales.metric_title(series[0])
   yield figure.Figure(
     'known_groups',
     'Known groups',
     rows,
     {
-      'mark': {
-        'type': 'point',
-        'opacity': 1,
-        'size': 50,
-        'clip': bool(omitted),
-      },
+      'mark': mark,
       'encoding': {
         'x': scales.number('value', title, **options),
         'y': scales.kind('group', 'group', sort=None),
-        **lines.encode_marks(found),
+        **lines.encode_marks(lines.find_looks(series)),
         'tooltip': scales.tooltip(*rows[0]),
       },
       'height': {'step': 24},
@@ -66,84 +60,73 @@ def groups(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
 
 
 def group_counts(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
-  """Draws how many clients of each known group are in each cluster.
+  """Draws how many clients, of each known group, are in each cluster.
 
   As in Motley, figure 6 (d); run by run, as numbers of clusters differ.
   """
   for one, repeat, suffix, subject in rounds.split_repeats(series):
-    found = repeat.result.get('clusters', {})
-    by_group = found.get('groups') or {}
-    if by_group:
-      yield _count_groups(by_group, f'groups_{one.key}{suffix}', subject)
+    found = repeat.result.get('clusters') or {}
+    counts = found.get('groups') or {'test clients': found.get('sizes')}
+    if any(counts.values()):
+      yield _count_groups(counts, f'groups_{one.key}{suffix}', subject)
 
 
 def _count_groups(
-  by_group: dict[str, dict[str, int]], name: str, subject: str
+  counts: Mapping[str, Mapping[str, int]], name: str, subject: str
 ) -> figure.Figure:
-  rows: figure.Rows = []
-  left: dict[str, int] = {}
-  colors = dict(zip(by_group, itertools.cycle(looks.CATEGORIES)))
-  for group, counts in by_group.items():
-    for place, count in counts.items():
-      start = left.get(place, 0)
-      left[place] = start + count
-      rows.append(
-        {
-          'cluster': place,
-          'group': group,
-          'clients': count,
-          'from': start,
-          'to': left[place],
-        }
-      )
-  x = scales.number('from', 'test clients', axis=scales.WHOLE)
-  y = scales.kind(
-    'cluster', 'cluster', sort=None, axis={'grid': False}, scale=_THICK
-  )
+  rows: figure.Rows = [
+    {'cluster': place, 'group': group, 'clients': count, 'order': order}
+    for order, (group, of_group) in enumerate(counts.items())
+    for place, count in of_group.items()
+  ]
+  colors = dict(zip(counts, itertools.cycle(looks.CATEGORIES)))
+  ink = {group: looks.choose_ink(color) for group, color in colors.items()}
+  x = scales.number('clients', 'test clients', stack='zero', axis=scales.WHOLE)
   color = scales.kind(
     'group',
     scale={'domain': [*colors], 'range': [*colors.values()]},
-    legend=lines.legend([*colors], symbolType='square') | {'symbolSize': 100},
+    legend=lines.legend([*colors], symbolType='square') | {'symbolSize': 100}
+    if len(colors) > 1
+    else None,
   )
-  ink = {group: looks.choose_ink(color) for group, color in colors.items()}
-  numbers = {
-    'transform': [
-      {'filter': 'datum.clients > 0'},
-      {'calculate': '(datum.from + datum.to) / 2', 'as': 'middle'},
-      {
-        'calculate': f'{scales.literal(ink)}[datum.group]',
-        'as': 'ink',
-      },
-    ],
-    'mark': {'type': 'text', 'fontSize': 11},
-    'encoding': {
-      'x': x | {'field': 'middle'},
-      'y': y,
-      'text': {'field': 'clients'},
-      'fill': scales.kind('ink', scale=None),
-    },
-  }
   bars = {
     'mark': 'bar',
     'encoding': {
       'x': x,
-      'x2': {'field': 'to'},
-      'y': y,
       'color': color,
       'tooltip': scales.tooltip('cluster', 'group', 'clients'),
     },
   }
+  numbers = {
+    'transform': [
+      {'filter': 'datum.clients > 0'},
+      scales.look_up('group', 'ink', ink),
+    ],
+    'mark': {'type': 'text', 'fontSize': 11},
+    'encoding': {
+      'x': x | {'bandPosition': 0.5},
+      'text': {'field': 'clients'},
+      'fill': scales.kind('ink', scale=None),
+      'detail': scales.kind('group'),
+    },
+  }
+  thick = {'paddingInner': 0.35, 'paddingOuter': 0.2}
+  y = scales.kind('cluster', 'cluster', sort=None, scale=thick)
   return figure.Figure(
     name,
-    'Known groups in clusters',
+    'Test clients in clusters',
     rows,
-    {'layer': [bars, numbers], 'height': {'step': 36}},
+    {
+      'encoding': {
+        'y': y | {'axis': {'grid': False}},
+        'order': {'field': 'order'},
+      },
+      'layer': [bars, numbers],
+      'height': {'step': 36},
+    },
     subject=subject,
-    note='The number of test clients of each known group in each cluster.',
+    note='The number of test clients, of each known group, in each cluster.',
   )
-
-
-_THICK = {'paddingInner': 0.35, 'paddingOuter': 0.2}
 
 
 def _saved(

@@ -8,6 +8,7 @@ is shown by color alone: a position, a shape or a text shows it, too.
 
 from collections.abc import Sequence
 import dataclasses
+import html
 import pathlib
 import re
 import struct
@@ -156,6 +157,7 @@ class Figure:
       return _SIZE.sub(size, svg, count=1)
 
     marked = scaled(1, 'in').replace('>', f'><!-- {folders.MARK} -->', 1)
+    marked = _TEXT.sub(_fix_lengths, marked)
     png = vl_convert.svg_to_png(svg, scale=_DOTS_PER_INCH / _PER_INCH)
     # What names refer to is in any order.
     pdf = _NAMED.sub(
@@ -171,6 +173,41 @@ class Figure:
 
 _NAMED = re.compile(rb'(?: +/gs\d+ \d+ 0 R\n)+')
 _SIZE = re.compile('width="([^"]*)" height="([^"]*)"')
+_TEXT = re.compile(
+  r'<text[^>]*font-size="([\d.]+)px"[^>]*>.*?</text>', re.DOTALL
+)
+# A line of a text: its element, without the end of its tag, and what it says.
+_LINE = re.compile(r'(<(?:text|tspan)\b[^>]*)>([^<]+)(?=<)')
+# The widths of the characters from space to tilde in our font, of 1000 units.
+_WIDTHS = (
+  *(278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333),
+  *(278, 278, *[556] * 10, 278, 278, 584, 584, 584, 556, 1015),
+  *(667, 667, 722, 722, 667, 611, 778, 722, 278, 500, 667, 556, 833, 722),
+  *(778, 667, 778, 722, 667, 611, 722, 667, 944, 667, 667, 611),
+  *(278, 278, 278, 469, 556, 333),
+  *(556, 556, 500, 556, 556, 278, 556, 556, 222, 222, 500, 222, 833, 556),
+  *(556, 556, 556, 333, 500, 278, 556, 500, 722, 500, 500, 500),
+  *(334, 260, 334, 584),
+)
+
+
+def _fix_lengths(match: re.Match[str]) -> str:
+  """Writes how long texts are, so that another font does not go over an edge.
+
+  A viewer may not have our font, which only PDF files contain.
+  """
+
+  def fix(line: re.Match[str]) -> str:
+    places = [ord(character) - ord(' ') for character in html.unescape(line[2])]
+    if not all(0 <= place < len(_WIDTHS) for place in places):
+      return line[0]
+    length = sum(_WIDTHS[k] for k in places) * float(match[1]) / 1000
+    fixed = f'textLength="{length:.1f}" lengthAdjust="spacingAndGlyphs"'
+    return f'{line[1]} {fixed}>{line[2]}'
+
+  return _LINE.sub(fix, match[0])
+
+
 _PNG_MARK = b'Software\0' + folders.MARK.encode()
 
 

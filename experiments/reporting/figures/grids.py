@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 import dataclasses
 import itertools
-import textwrap
 from typing import Any
 
 from experiments.reporting import grid_records
@@ -67,7 +66,11 @@ class _Setting:
       if descending:
         order.reverse()
       return scales.kind(
-        _column(self.name), self.name, type='ordinal', sort=order
+        _column(self.name),
+        self.name,
+        type='ordinal',
+        sort=order,
+        axis={'labelAngle': 0},
       )
     low, high = self.values[0], self.values[-1]
     logarithmic = 0 < low * _LARGE_RATIO < high
@@ -165,6 +168,10 @@ def _pair(
   else:
     note += ' Cells without a number diverged or are not finished.'
     number = scales.number('validation', format='.3g')
+    shown = [v for row in best.values() if (v := row['validation']) is not None]
+    middle = (min(shown, default=0) + max(shown, default=0)) / 2
+    # The light end of the colors is that of the best values.
+    is_light = f'datum.validation {"<" if lower else ">"} {middle}'
     drawing = {
       'layer': [
         {
@@ -173,7 +180,13 @@ def _pair(
         },
         {
           'mark': 'text',
-          'encoding': {'text': number, 'color': {'value': 'white'}},
+          'encoding': {
+            'text': number,
+            'color': {
+              'condition': {'test': is_light, 'value': 'black'},
+              'value': 'white',
+            },
+          },
         },
       ],
       'height': {'step': 34},
@@ -211,7 +224,7 @@ def _single(
         'x': setting.axis(),
         'y': scales.number(
           'validation',
-          textwrap.wrap(measured, _TITLE),
+          scales.wrap(measured, _TITLE),
           scale=scales.TIGHT,
         ),
         'color': {'value': looks.COLORS[1]},

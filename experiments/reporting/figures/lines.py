@@ -1,6 +1,6 @@
 """Figures of lines through numbers that were measured in several repeats."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 from typing import Any
 
@@ -53,7 +53,7 @@ class Panel:
   """A part of a figure, which are above each other.
 
   Attributes:
-    label: The label of its y axis.
+    label: The label of its y axis, line by line.
     curves: Its lines.
     is_share: Whether they are shares.
     has_rings: Whether a ring marks points that later lines hide.
@@ -61,17 +61,17 @@ class Panel:
     far_out: Which values are not shown, see `scales.near`.
   """
 
-  label: str | Sequence[str]
+  label: Sequence[str]
   curves: Sequence[Curve]
   is_share: bool = False
   has_rings: bool = True
   is_loss: bool = False
   far_out: float = scales.FAR_OUT_OF_TRAINING
 
-  @property
-  def means(self) -> list[float]:
-    """The means that are drawn."""
-    return [mean(y) for curve in self.curves for _, y in curve.points]
+  def shown(self) -> np.ndarray:
+    """Returns the means that are not far out."""
+    means = [mean(y) for curve in self.curves for _, y in curve.points]
+    return scales.near(means, self.far_out)
 
 
 def mean(values: repeats.OfRepeats) -> float:
@@ -123,16 +123,9 @@ def encode_look(found: Mapping[str, looks.Look], attribute: str) -> figure.Spec:
 def _encode(
   found: Mapping[str, looks.Look], channels: Mapping[str, str], **options: Any
 ) -> dict[str, figure.Spec]:
-  """Encodes methods by channels, each of an attribute of looks, with a legend.
-
-  Args:
-    found: The look of each method.
-    channels: The attribute of each channel.
-    **options: Options of the legend.
-  """
+  shown = legend([*found], **options)
   return {
-    channel: encode_look(found, attribute)
-    | {'legend': legend([*found], **options)}
+    channel: encode_look(found, attribute) | {'legend': shown}
     for channel, attribute in channels.items()
   }
 
@@ -147,29 +140,23 @@ def encode_lines(found: Mapping[str, looks.Look]) -> dict[str, figure.Spec]:
   return _encode(found, _OF_LINES, symbolType='stroke', symbolStrokeWidth=2.5)
 
 
-def _look_up_all(
-  found: Mapping[str, looks.Look], widths: Mapping[str, float]
-) -> list[figure.Spec]:
+def _look_up_all(found: Mapping[str, looks.Look]) -> list[figure.Spec]:
   """Looks up what methods look like, for layers that have no legend.
 
   Vega-Lite leaves out a legend if any layer does not want it.
   """
-  attributes = dict.fromkeys([*_OF_MARKS.values(), *_OF_LINES.values()])
   return [
     scales.look_up(
-      'method',
-      attribute,
-      {n: getattr(look, attribute) for n, look in found.items()},
+      'method', name, {n: getattr(look, name) for n, look in found.items()}
     )
-    for attribute in attributes
-  ] + [scales.look_up('method', 'width', widths)]
+    for name in dict.fromkeys([*_OF_MARKS.values(), *_OF_LINES.values()])
+  ]
 
 
-def _without_legend(channels: Mapping[str, str]) -> dict[str, figure.Spec]:
-  return {
-    channel: scales.kind(attribute, scale=None)
-    for channel, attribute in channels.items()
-  } | {'detail': scales.kind('method')}
+def _without_legend(**channels: str) -> dict[str, figure.Spec]:
+  """Encodes methods by attributes that are looked up."""
+  looked_up = {c: scales.kind(name, scale=None) for c, name in channels.items()}
+  return looked_up | {'detail': scales.kind('method')}
 
 
 def draw(
@@ -201,40 +188,44 @@ def draw(
   Returns:
     The figure.
   """
-  found = {c.name: c.look for panel in panels for c in panel.curves if c.points}
-  written = {name: name for name in found} | {
-    name: f'{name} (diverged)' for name in found if _is_nowhere(panels, name)
+  curves = [curve for panel in panels for curve in panel.curves if curve.points]
+  visible = {name for panel in panels for name in _visible(panel)}
+  written = {
+    curve.name: curve.name
+    if curve.name in visible
+    else f'{curve.name} (diverged)'
+    for curve in curves
   }
-  found = {written[name]: look for name, look in found.items()}
+  found = {written[curve.name]: curve.look for curve in curves}
+  x = x | {'title': scales.wrap(x['title'])}
   rows: figure.Rows = []
   views = []
   omitted = []
   for panel in panels:
-    drawn = [curve for curve in panel.curves if curve.points]
     made = [
       row | {'method': written[row['method']]}
-      for row in _rows(drawn, panel, x['field'])
+      for row in _rows(panel, x['field'], has_marks)
     ]
     y, cut = _y_axis(panel, made)
-    is_first, is_last = panel is panels[0], panel is panels[-1]
-    here = x | ({} if is_last else {'title': None})
-    if not is_last:
-      here['axis'] = x.get('axis', {}) | {'labels': False}
-    view = _view(
-      made,
-      here,
-      y,
-      found,
-      has_marks,
-      has_lines,
-      is_first and len(found) > 1,
-      clip=bool(cut),
-    )
-    view['height'] = height
+    layers = _layers(made, x, y, has_marks, has_lines, bool(cut))
+    if panel is panels[0] and len(found) > 1:
+      # In place of the same without a legend.
+      of_methods = encode_marks(found) if has_marks else encode_lines(found)
+      layers[-1]['encoding'] |= of_methods
+    here = x
+    if panel is not panels[-1]:
+      here = x | {'title': None, 'axis': x.get('axis', {}) | {'labels': False}}
+    told = [
+      c for c in ('method', x['field'], 'value', 'repeats') if c in made[0]
+    ]
+    view: figure.Spec = {
+      'transform': _look_up_all(found),
+      'encoding': {'x': here, 'y': y, 'tooltip': scales.tooltip(*told)},
+      'layer': layers,
+      'height': height,
+    }
     if len(panels) > 1:
-      label = (
-        panel.label if isinstance(panel.label, str) else ' '.join(panel.label)
-      )
+      label = ' '.join(panel.label)
       made = [{'panel': label, **row} for row in made]
       view['width'] = figure.WIDTH - 75
       view['transform'].append({'filter': {'field': 'panel', 'equal': label}})
@@ -249,29 +240,25 @@ def draw(
   )
 
 
-def _is_nowhere(panels: Sequence[Panel], name: str) -> bool:
-  """Tells whether no point of a line is shown."""
-  for panel in panels:
-    near = scales.near(panel.means, panel.far_out)
-    for curve in panel.curves:
-      if curve.name == name:
-        if np.any(np.isin([mean(y) for _, y in curve.points], near)):
-          return False
-  return True
+def _visible(panel: Panel) -> Iterator[str]:
+  """Yields the names of the lines of which at least a point is shown."""
+  shown = panel.shown()
+  for curve in panel.curves:
+    if np.any(np.isin([mean(y) for _, y in curve.points], shown)):
+      yield curve.name
 
 
 def _rows(
-  curves: Sequence[Curve], panel: Panel, x_name: str
+  panel: Panel, x_name: str, has_marks: bool
 ) -> Iterator[dict[str, Any]]:
   """Yields the rows of a panel, with columns only where there is something."""
-  extents = [
-    _extent([mean(point[axis]) for c in curves for point in c.points])
-    for axis in (0, 1)
-  ]
-  for i, curve in enumerate(curves):
-    for place, (x, y) in enumerate(curve.points):
+  drawn = [curve for curve in panel.curves if curve.points]
+  for curve, hidden in zip(drawn, _times_hidden(drawn)):
+    if not has_marks:
+      hidden = np.full_like(hidden, np.median(hidden))
+    for place, (point, times) in enumerate(zip(curve.points, hidden)):
       row: dict[str, Any] = {'method': curve.name}
-      for column, values in ((x_name, x), ('value', y)):
+      for column, values in zip((x_name, 'value'), point):
         middle, deviation = repeats.mean_and_deviation(values)
         row[column] = scales.rounded(middle)
         if deviation > 0:
@@ -279,146 +266,115 @@ def _rows(
           if panel.is_share and column == 'value':
             ends = [max(ends[0], 0), min(ends[1], 1)]
           row[f'{column} from'], row[f'{column} to'] = map(scales.rounded, ends)
-      if len(y) > 1:
-        row['repeats'] = len(y)
-      row['place'] = place
+      row |= {'repeats': len(point[1]), 'place': place}
       if curve.size != _SIZE:
         row['size'] = curve.size
-      hidden = sum(_hides(other, (x, y), extents) for other in curves[i + 1 :])
-      if hidden and panel.has_rings:
-        row['hidden'] = hidden
+      if times and panel.has_rings:
+        row['hidden'] = float(times)
       yield row
 
 
-def _extent(values: Sequence[float]) -> float:
-  """Returns the range of the values that are not far out."""
-  shown = scales.near(values, scales.FAR_OUT_OF_TRAINING)
-  return float(np.ptp(shown)) if len(shown) else 0.0
-
-
-def _hides(other: Curve, point: Point, extents: Sequence[float]) -> bool:
-  """Tells whether a point of another line is on top of a point."""
-  place = [mean(values) for values in point]
-  # A logarithmic axis also shows small differences.
-  tolerance = [
-    _ON_TOP * min(extent, abs(middle)) for extent, middle in zip(extents, place)
+def _times_hidden(curves: Sequence[Curve]) -> Iterator[np.ndarray]:
+  """Yields how many later lines hide each point of a line."""
+  places = [
+    np.array([[mean(x), mean(y)] for x, y in curve.points]) for curve in curves
   ]
-  return other.size == _SIZE and any(
-    all(
-      abs(mean(values) - middle) <= most
-      for values, middle, most in zip(near, place, tolerance)
-    )
-    for near in other.points
-  )
+  near = [
+    scales.near(axis, scales.FAR_OUT_OF_TRAINING)
+    for axis in np.concatenate([np.empty([0, 2]), *places]).T
+  ]
+  extents = [np.ptp(shown) if len(shown) else 0.0 for shown in near]
+  for i, points in enumerate(places):
+    hidden = np.zeros(len(points))
+    # A logarithmic axis also shows small differences.
+    closest = _ON_TOP * np.minimum(extents, np.abs(points))[:, None]
+    for others, curve in zip(places[i + 1 :], curves[i + 1 :]):
+      on_top = np.all(np.abs(points[:, None] - others) <= closest, axis=-1)
+      # A ring hides nothing.
+      hidden += np.any(on_top, axis=1) * (curve.size == _SIZE)
+    yield hidden
 
 
 def _y_axis(panel: Panel, rows: figure.Rows) -> tuple[figure.Spec, str]:
+  """Encodes the numbers of a panel; returns which are not shown, too."""
+  options: figure.Spec
   if panel.is_share:
-    ends = [row.get('value to', row['value']) for row in rows]
-    high = max((end for end in ends if end is not None), default=1)
-    scale = {'domain': [0, high or 1], 'nice': high < 0.95}
-    options: figure.Spec = {'scale': scale, 'axis': scales.PERCENT}
-    return scales.number('value', panel.label, **options), ''
-  options, omitted = scales.show_near(
-    panel.means, panel.far_out, log_if_wide=panel.is_loss
-  )
+    ends = [row.get('value to', row['value']) or 0 for row in rows]
+    high = max(ends) or 1
+    scale = {'domain': [0, high], 'nice': high < 0.95}
+    options, omitted = {'scale': scale, 'axis': scales.PERCENT}, ''
+  else:
+    options, omitted = scales.show_near(
+      [mean(y) for curve in panel.curves for _, y in curve.points],
+      panel.far_out,
+      log_if_wide=panel.is_loss,
+    )
   return scales.number('value', panel.label, **options), omitted
 
 
-def _view(
+def _layers(
   rows: figure.Rows,
   x: figure.Spec,
   y: figure.Spec,
-  found: Mapping[str, looks.Look],
   has_marks: bool,
   has_lines: bool,
-  has_legend: bool,
   clip: bool,
-) -> figure.Spec:
-  """Describes a panel as layers: bars or bands, lines, marks and rings."""
+) -> list[figure.Spec]:
+  """Describes bars or bands, lines, rings and, last, what has the legend."""
   columns = {column for row in rows for column in row}
-  is_long = len(rows) > _MOST_BARS * len({row['method'] for row in rows})
-  spread = [a for a in (x['field'], 'value') if f'{a} to' in columns]
-  layers = [
-    _bars(
-      axis,
-      encoded,
-      {'type': 'area', 'fillOpacity': 0.15, 'clip': clip}
-      if is_long
-      else {
-        'type': 'errorbar',
-        # Otherwise the crosses of bars would hide points that are close.
-        'opacity': _LIGHT if len(spread) > 1 else 1,
-        'ticks': {'size': 5},
-        'clip': clip,
-      },
-    )
+  axes = [
+    (axis, encoded, encoded['field'])
     for axis, encoded in (('x', x), ('y', y))
-    if encoded['field'] in spread
+    if f'{encoded["field"]} to' in columns
+  ]
+  bars: figure.Spec = {'type': 'area', 'fillOpacity': 0.15}
+  if len(rows) <= _MOST_BARS * len({row['method'] for row in rows}):
+    # Otherwise the crosses of bars would hide points that are close.
+    opacity = _LIGHT if len(axes) > 1 else 1
+    bars = {'type': 'errorbar', 'opacity': opacity, 'ticks': {'size': 5}}
+  layers = [
+    {
+      'mark': bars | {'clip': clip},
+      'encoding': {
+        axis: encoded | {'field': f'{name} from'},
+        f'{axis}2': {'field': f'{name} to'},
+        **_without_legend(color='color'),
+      },
+    }
+    for axis, encoded, name in axes
   ]
   if has_lines:
-    encoding = _without_legend(_OF_LINES)
-    if has_legend and not has_marks:
-      encoding = encode_lines(found)
-    encoding['order'] = {'field': 'place'}
-    if not has_marks and 'hidden' in columns:
-      encoding['strokeWidth'] = scales.number('width', scale=None)
-    line = {'type': 'line', 'strokeWidth': 2, 'clip': clip}
-    layers.append({'mark': line, 'encoding': encoding})
+    line: figure.Spec = {
+      'transform': [
+        {'calculate': '2 + 2.4 * (datum.hidden || 0)', 'as': 'width'}
+      ],
+      'mark': {'type': 'line', 'strokeWidth': 2, 'clip': clip},
+      'encoding': {
+        **_without_legend(**_OF_LINES),
+        'order': {'field': 'place'},
+      },
+    }
+    if not has_marks:
+      line['encoding']['strokeWidth'] = scales.number('width', scale=None)
+    layers.append(line)
+  point = {'type': 'point', 'opacity': 1, 'clip': clip}
+  size = {'size': scales.number('size', scale=None)}
+  if has_marks and 'hidden' in columns:
+    wider = f'{_SIZE} + {_SIZE * _WIDER} * datum.hidden'
+    ring: figure.Spec = {
+      'transform': [
+        {'filter': 'datum.hidden > 0'},
+        {'calculate': wider, 'as': 'size'},
+      ],
+      'mark': point | {'filled': False, 'strokeWidth': 1.5},
+      'encoding': size | _without_legend(stroke='edge', shape='shape'),
+    }
+    layers.append(ring)
   if has_marks:
-    point = {'type': 'point', 'opacity': 1, 'clip': clip}
-    size = {'field': 'size', 'type': 'quantitative', 'scale': None}
-    layers.append(
-      {
-        'transform': [{'calculate': f'datum.size || {_SIZE}', 'as': 'size'}],
-        'mark': point,
-        'encoding': {
-          **(encode_marks(found) if has_legend else _without_legend(_OF_MARKS)),
-          'size': size,
-        },
-      }
-    )
-    if 'hidden' in columns:
-      wider = f'{_SIZE} + {_SIZE * _WIDER} * datum.hidden'
-      ring = _without_legend({'stroke': 'edge', 'shape': 'shape'})
-      layers.append(
-        {
-          'transform': [
-            {'filter': 'datum.hidden > 0'},
-            {'calculate': wider, 'as': 'size'},
-          ],
-          'mark': point | {'filled': False, 'strokeWidth': 1.5},
-          'encoding': {**ring, 'size': size},
-        }
-      )
-  told = [c for c in ('method', x['field'], 'value', 'repeats') if c in columns]
-  return {
-    'transform': _look_up_all(found, _widths(rows, found)),
-    'encoding': {'x': x, 'y': y, 'tooltip': scales.tooltip(*told)},
-    'layer': layers,
-  }
-
-
-def _bars(axis: str, encoded: figure.Spec, mark: figure.Spec) -> figure.Spec:
-  """Describes bars, or a band, from one end of a deviation to the other."""
-  name = encoded['field']
-  ends = {
-    axis: encoded | {'field': f'{name} from'},
-    f'{axis}2': {'field': f'{name} to'},
-  }
-  return {
-    'mark': mark,
-    'encoding': ends | _without_legend({'color': 'color'}),
-  }
-
-
-def _widths(rows: figure.Rows, found: Iterable[str]) -> dict[str, float]:
-  """Returns the widths of lines, by how many others hide them."""
-  hidden = {
-    name: [row.get('hidden', 0) for row in rows if row['method'] == name]
-    for name in found
-  }
-  return {
-    name: 2 + 2.4 * float(np.median(times or [0]))
-    for name, times in hidden.items()
-  }
+    mark: figure.Spec = {
+      'transform': [{'calculate': f'datum.size || {_SIZE}', 'as': 'size'}],
+      'mark': point,
+      'encoding': size | _without_legend(**_OF_MARKS),
+    }
+    layers.append(mark)
+  return layers

@@ -58,7 +58,7 @@ def communication(
     for name, look in found.items()
   ]
   if any(curve.points for curve in curves):
-    label = scales.metric_label(last[0].metric, last[0].higher_is_better)
+    label = scales.metric_label(*last[0].judged)
     yield lines.draw(
       'communication',
       'By communication',
@@ -244,7 +244,7 @@ def tuning(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
     series, {label: ('tuning', way, 'mean') for label, way in _CHOICES.items()}
   )
   if methods:
-    metric = scales.metric_label(series[0].metric, series[0].higher_is_better)
+    metric = scales.metric_label(*series[0].judged)
     curves = _beside(methods, lines.find_looks(series), [*_CHOICES])
     yield lines.draw(
       'tuning',
@@ -271,7 +271,7 @@ def acceptance(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
   means = {name: by_way for name, by_way in means.items() if name in hurt}
   if means:
     found = lines.find_looks(series)
-    metric = scales.metric_label(series[0].metric, series[0].higher_is_better)
+    metric = scales.metric_label(*series[0].judged)
     yield lines.draw(
       'acceptance',
       'If some clients refuse the personalized model',

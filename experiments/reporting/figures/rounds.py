@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 
@@ -14,53 +15,27 @@ from experiments.reporting.figures import lines
 from experiments.reporting.figures import scales
 
 # The metrics of a training in which clients choose their number of steps.
-STEPS = ('steps', 'intra_variance')
+_STEPS = ('steps', 'intra_variance')
 # Counts of a round, and other measures that are not metrics of the model.
 _COUNTS = ('round', 'num_examples', 'num_clients', 'dropped_clients', 'passes')
 # The beginnings of measures of a round's clients: how many of them are in each
 # cluster or known group, and the share of the model that they are sent.
 _OF_COHORTS = ('cluster_', 'group_', 'share_')
-_DROPPED = 'dropped updates'
+# The labels of measures that are shares.
+_DROPPED, _CLUSTER = 'dropped updates', 'share of clients'
+_HURT = 'validation\nclients hurt'
+_SHARES = _DROPPED, _CLUSTER, _HURT
 # The largest number of rounds that a line has points for.
 _MOST_ROUNDS = 300
 _ROUND = scales.number('round', 'round', axis=scales.WHOLE)
 
-# What was measured in each repeat, by round.
-_ByRound = dict[int, list[float]]
-
-
-def _points(by_round: Mapping[int, repeats.OfRepeats]) -> list[lines.Point]:
-  """Returns the points of a line: of a long one only some, with the last."""
-  rounds = sorted(by_round)
-  step = -(-len(rounds) // _MOST_ROUNDS)
-  some = sorted({*rounds[:: step or 1], *rounds[-1:]})
-  return [([number], by_round[number]) for number in some]
-
-
-def _panels(
-  curves: Sequence[sources.Curve],
-  measured: Mapping[str, Mapping[str, _ByRound]],
-) -> list[lines.Panel]:
-  """Makes a panel of each measure, from what each curve has of it."""
-  found = lines.distinguish_looks(
-    {curve.name: curve.method for curve in curves}
-  )
-  return [
-    lines.Panel(
-      label.split('\n'),
-      [
-        lines.Curve(name, found[name], _points(by_round))
-        for name, by_round in of_curves.items()
-      ],
-      is_share=label.endswith(('hurt', _DROPPED)),
-      is_loss='loss' in label,
-    )
-    for label, of_curves in measured.items()
-  ]
+# What was measured in all repeats, by the label of the measure, the name of the
+# line, and the round.
+_Measured = dict[str, dict[str, dict[int, list[float]]]]
 
 
 def _add(
-  measured: dict[str, dict[str, _ByRound]],
+  measured: _Measured,
   label: str,
   name: str,
   rounds: Sequence[float],
@@ -71,15 +46,53 @@ def _add(
     by_round.setdefault(int(number), []).append(value)
 
 
+def _points(by_round: Mapping[int, repeats.OfRepeats]) -> list[lines.Point]:
+  """Returns the points of a line: of a long one only some, with the last."""
+  rounds = sorted(by_round)
+  step = -(-len(rounds) // _MOST_ROUNDS)
+  some = sorted({*rounds[::step], rounds[-1]}) if rounds else []
+  return [([number], by_round[number]) for number in some]
+
+
+def _draw(
+  name: str,
+  title: str,
+  measured: _Measured,
+  found: Mapping[str, looks.Look],
+  **attributes: Any,
+) -> Iterator[figure.Figure]:
+  """Draws a panel of each measure, if there are any."""
+  panels = [
+    lines.Panel(
+      label.split('\n'),
+      [
+        lines.Curve(name, found[name], _points(by_round))
+        for name, by_round in of_lines.items()
+      ],
+      is_share=label in _SHARES,
+      is_loss='loss' in label,
+    )
+    for label, of_lines in measured.items()
+  ]
+  if panels:
+    yield lines.draw(
+      name, title, panels, _ROUND, has_marks=False, height=130, **attributes
+    )
+
+
+def _find_looks(curves: Sequence[sources.Curve]) -> dict[str, looks.Look]:
+  return lines.distinguish_looks({one.name: one.method for one in curves})
+
+
 def learning(trainings: Sequence[sources.Curve]) -> Iterator[figure.Figure]:
   """Draws the metrics of all trainings by round, with a panel for each."""
-  measured: dict[str, dict[str, _ByRound]] = {}
+  measured: _Measured = {}
   for training in trainings:
     for rounds in training.repeats:
       updates = np.array(rounds.get('num_clients', 1))
       dropped = np.array(rounds.get('dropped_clients', 0))
       for name, values in rounds.items():
-        if name not in (*_COUNTS, *STEPS) and not name.startswith(_OF_COHORTS):
+        if name not in (*_COUNTS, *_STEPS) and not name.startswith(_OF_COHORTS):
           # A round in which all updates were dropped has no measurements.
           known = np.where(updates > 0, values, np.nan).tolist()
           label = f'training {scales.words(name)}'
@@ -87,17 +100,14 @@ def learning(trainings: Sequence[sources.Curve]) -> Iterator[figure.Figure]:
       if np.any(dropped):
         shares = (dropped / np.maximum(updates + dropped, 1)).tolist()
         _add(measured, _DROPPED, training.name, rounds['round'], shares)
-  if measured:
-    yield lines.draw(
-      'learning',
-      'Training by rounds',
-      _panels(trainings, measured),
-      _ROUND,
-      has_marks=False,
-      height=130,
-      note='The metrics of the clients of each round, measured before they'
-      ' train in it. Lines are means over seeds, and bands their deviation.',
-    )
+  yield from _draw(
+    'learning',
+    'Training by rounds',
+    measured,
+    _find_looks(trainings),
+    note='The metrics of the clients of each round, measured before they train'
+    ' in it. Lines are means over seeds, and bands their deviation.',
+  )
 
 
 def validation(
@@ -114,28 +124,24 @@ def validation(
     higher_is_better: Its direction.
   """
   label = scales.metric_label(f'validation\n{metric}', higher_is_better)
-  measured: dict[str, dict[str, _ByRound]] = {}
+  measured: _Measured = {}
   for method in methods:
     for rounds in method.repeats:
-      numbers = rounds.get('round', ())
-      if rounds.get('metric'):
-        name = '\n'.join(label)
-        _add(measured, name, method.name, numbers, rounds['metric'])
+      columns = {'\n'.join(label): 'metric'}
       # Nobody is hurt where nothing is personalized.
-      if rounds.get('hurt') and rounds.get('before') != rounds['metric']:
-        name = 'validation\nclients hurt'
-        _add(measured, name, method.name, numbers, rounds['hurt'])
-  if measured:
-    yield lines.draw(
-      'validation',
-      'Validation clients by rounds',
-      _panels(methods, measured),
-      _ROUND,
-      has_marks=False,
-      height=130,
-      note='The metric that the validation clients would have if training'
-      ' stopped at a round. Once a line no longer improves, training may stop.',
-    )
+      if rounds.get('before') != rounds.get('metric'):
+        columns[_HURT] = 'hurt'
+      for name, column in columns.items():
+        if column in rounds:
+          _add(measured, name, method.name, rounds['round'], rounds[column])
+  yield from _draw(
+    'validation',
+    'Validation clients by rounds',
+    measured,
+    _find_looks(methods),
+    note='The metric that the validation clients would have if training stopped'
+    ' at a round. Once a line no longer improves, training may stop.',
+  )
 
 
 def split_repeats(
@@ -168,31 +174,20 @@ def cluster_shares(
   As in Motley, figure 6 (a); run by run, as numbers of clusters differ.
   """
   for one, repeat, suffix, subject in split_repeats(series):
-    curves = [
-      lines.Curve(
-        scales.words(name),
-        looks.Look(color),
-        _points({int(r): [v] for r, v in zip(repeat.rounds['round'], shares)}),
-      )
-      for (name, shares), color in zip(
-        (
-          (name, shares)
-          for name, shares in repeat.rounds.items()
-          if name.startswith('cluster_')
-        ),
-        itertools.cycle(looks.CATEGORIES),
-      )
-    ]
-    if curves:
-      yield lines.draw(
-        f'clusters_{one.key}{suffix}',
-        'Clusters by rounds',
-        [lines.Panel('share of clients', curves, is_share=True)],
-        _ROUND,
-        has_marks=False,
-        subject=subject,
-        note='The share of the clients of each round that choose a cluster.',
-      )
+    measured: _Measured = {}
+    for name, shares in repeat.rounds.items():
+      if name.startswith('cluster_'):
+        name = scales.words(name)
+        _add(measured, _CLUSTER, name, repeat.rounds['round'], shares)
+    colors = zip(measured.get(_CLUSTER, ()), itertools.cycle(looks.CATEGORIES))
+    yield from _draw(
+      f'clusters_{one.key}{suffix}',
+      'Clusters by rounds',
+      measured,
+      {name: looks.Look(color) for name, color in colors},
+      subject=subject,
+      note='The share of the clients of each round that choose a cluster.',
+    )
 
 
 def trajectories(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
@@ -201,34 +196,15 @@ def trajectories(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
   As in Chen et al. 2022, figure 12, which shows a single client.
   """
   for one, repeat, suffix, subject in split_repeats(list_trainings(series)):
-    if not set(STEPS) <= repeat.rounds.keys():
-      continue
-    color = looks.look(one.method).color
-    yield lines.draw(
+    measured: _Measured = {}
+    if set(_STEPS) <= repeat.rounds.keys():
+      for name in _STEPS:
+        rounds, values = repeat.rounds['round'], repeat.rounds[name]
+        _add(measured, scales.words(name), one.name, rounds, values)
+    yield from _draw(
       f'trajectory_{one.key}{suffix}',
       'Steps by rounds',
-      [
-        lines.Panel(
-          scales.words(name),
-          [
-            lines.Curve(
-              one.name,
-              looks.Look(color),
-              _points(
-                {
-                  int(number): [value]
-                  for number, value in zip(
-                    repeat.rounds['round'], repeat.rounds[name]
-                  )
-                }
-              ),
-            )
-          ],
-        )
-        for name in STEPS
-      ],
-      _ROUND,
-      has_marks=False,
-      height=130,
+      measured,
+      {one.name: looks.Look(looks.look(one.method).color)},
       subject=f'{subject}, mean over clients',
     )

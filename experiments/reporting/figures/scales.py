@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 import json
 import math
+import textwrap
 from typing import Any
 
 import numpy as np
 
+from experiments.reporting import repeats
 from experiments.reporting.figures import figure
 
 # See `near`.
@@ -34,10 +36,23 @@ def words(name: str) -> str:
   return name.replace('_', ' ')
 
 
+def wrap(text: str, width: int = 54) -> list[str]:
+  """Breaks a title into lines that are no longer than an axis."""
+  return textwrap.wrap(text, width)
+
+
 def metric_label(metric: str, higher_is_better: bool) -> list[str]:
   """Writes a metric and its direction as a label of two lines."""
   better = 'higher' if higher_is_better else 'lower'
-  return [*words(metric).split('\n'), f'({better} is better)']
+  lines = [
+    line for part in words(metric).split('\n') for line in wrap(part, 24)
+  ]
+  return [*lines, f'({better} is better)']
+
+
+def metric_title(series: repeats.Series) -> str:
+  """Writes the metric of a method and its direction on one line."""
+  return ' '.join(metric_label(*series.judged))
 
 
 def literal(value: Any) -> str:

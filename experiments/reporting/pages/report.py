@@ -1,17 +1,18 @@
 """The report of runs and grids: its contents, and when it is written."""
 
-from collections.abc import Mapping, Sequence
+import collections
+from collections.abc import Iterable, Sequence
 import math
 import pathlib
 import shlex
 import statistics
 import time
-from typing import Any
 
 import numpy as np
 
 from base import errors
 from base import words
+from base.aliases import Json
 from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import grid_records
@@ -34,92 +35,83 @@ _OF_FINISHED_GRIDS = results_folder.RESULTS, 'plots'
 _MOST_POINTS = 500
 
 
+# The columns of a table of costs: their place in results, and their format.
+_COSTS = {
+  'rounds': (('rounds',), '.0f'),
+  'training, s': (('training_seconds',), '.3g'),
+  'evaluation, s': (('evaluation_seconds',), '.3g'),
+  'parameters to a client in a round': (
+    ('communication', 'parameters_down'),
+    '.3g',
+  ),
+  'parameters from a client in a round': (
+    ('communication', 'parameters_up'),
+    '.3g',
+  ),
+  'parameters sent in total': (('communication', 'total_parameters'), '.3g'),
+}
+
+
+def _describe(
+  entry: sources.Run | sources.Grid,
+) -> dict[str, sheets.Cell | str]:
+  """Describes what was run in a folder, and how far it is."""
+  if isinstance(entry, sources.Run):
+    settings = entry.configuration
+    return {
+      'folder': str(entry.path),
+      'task': settings['task.name'],
+      'methods': ', '.join(settings['algorithms']),
+      'seed': str(settings['seed']),
+      'rounds': str(settings['total_rounds']),
+      'status': entry.status,
+    }
+  failed = len(entry.failures)
+  records = [record for point in entry.points for record in point.records]
+  tasks = {c['task.name'] for c in entry.configurations.values()}
+  return {
+    'folder': str(entry.path),
+    'task': ', '.join(sorted(tasks)) or 'a grid',
+    'methods': ', '.join(dict.fromkeys(point.name for point in entry.points)),
+    'seed': ', '.join(map(str, sorted({record['seed'] for record in records}))),
+    'rounds': '–',
+    'status': f'{words.count(len(records), "runs")} of'
+    f' {words.count(len(entry.points), "points")}'
+    + (f', {failed} failed' if failed else ''),
+  }
+
+
 def _what_was_run(
   entries: Sequence[sources.Run | sources.Grid],
 ) -> page.Section:
-  rows = []
+  parts = sheets.make('runs', 'Folders', [*map(_describe, entries)])
+  # The settings of runs, and of the best points of grids.
+  labels, configured = [], []
+  failures: sheets.Rows = []
+  note = ''
   for entry in entries:
     if isinstance(entry, sources.Run):
-      settings = entry.configuration
-      cells = [
-        settings['task.name'],
-        ', '.join(settings['algorithms']),
-        str(settings['seed']),
-        str(settings['total_rounds']),
-        entry.status,
-      ]
+      labels.append(entry.path.name)
+      configured.append(entry.configuration)
     else:
-      failed = len(entry.failures)
-      rows_of_grid = dict.fromkeys(point.name for point in entry.points)
-      seeds = {
-        record['seed'] for point in entry.points for record in point.records
-      }
-      tasks = {
-        configuration['task.name']
-        for configuration in entry.configurations.values()
-      }
-      cells = [
-        ', '.join(sorted(tasks)) or 'a grid',
-        ', '.join(rows_of_grid),
-        ', '.join(map(str, sorted(seeds))),
-        '–',
-        f'{words.count(entry.num_runs, "runs")} of'
-        f' {words.count(len(entry.points), "points")}'
-        + (f', {failed} failed' if failed else ''),
-      ]
-    rows.append([sheets.Cell(text) for text in (str(entry.path), *cells)])
-  parts = [
-    sheets.Sheet(
-      'runs',
-      'Folders',
-      ['folder', 'task', 'methods', 'seed', 'rounds', 'status'],
-      rows,
-    )
+      note = 'For grids, these are the settings of the best points.'
+      failures += [{'run': failure} for failure in entry.failures]
+      for row, settings in entry.configurations.items():
+        labels.append(f'{entry.path.name}: {names.written_out(row)}')
+        configured.append(settings)
+  parts += sheets.make('failures', 'Failed', failures)
+  differing = [
+    [sheets.Cell(name), *(sheets.Cell(_setting(value)) for value in values)]
+    for name, values in sources.differences(configured).items()
   ]
-  grids = [entry for entry in entries if isinstance(entry, sources.Grid)]
-  failures = [
-    [sheets.Cell(failure)] for grid in grids for failure in grid.failures
-  ]
-  if failures:
-    parts.append(sheets.Sheet('failures', 'Failed', ['run'], failures))
-  labels, configured = _configured(entries)
-  differing = sources.differences(configured)
   if differing:
-    parts.append(
-      sheets.Sheet(
-        'differences',
-        'Settings that differ',
-        ['setting', *labels],
-        [
-          [sheets.Cell(name), *(sheets.Cell(_setting(v)) for v in values)]
-          for name, values in differing.items()
-        ],
-        'For grids, these are the settings of the best points.'
-        if grids
-        else '',
-      )
-    )
+    # Labels may be the same, as those of folders.
+    columns, title = ['setting', *labels], 'Settings that differ'
+    parts.append(sheets.Sheet('differences', title, columns, differing, note))
   return page.Section('Runs and grids', parts)
 
 
-def _configured(
-  entries: Sequence[sources.Run | sources.Grid],
-) -> tuple[list[str], list[Mapping[str, Any]]]:
-  """Returns labels and settings of runs, and of the best points of grids."""
-  labels, configured = [], []
-  for entry in entries:
-    name = entry.path.name
-    if isinstance(entry, sources.Run):
-      labels.append(name)
-      configured.append(entry.configuration)
-    else:
-      for row, settings in entry.configurations.items():
-        labels.append(f'{name}: {names.written_out(row)}')
-        configured.append(settings)
-  return labels, configured
-
-
-def _setting(value: Any) -> str:
+def _setting(value: Json) -> str:
   if isinstance(value, list):
     return ', '.join(map(str, value))
   return '–' if value is None else str(value)
@@ -130,22 +122,11 @@ def _quantile(values: Sequence[float], share: float) -> float:
   return float(np.quantile(values, share))
 
 
-def _hurt(method: repeats.Series) -> float | None:
-  """Returns the share of clients that are hurt; None without a baseline."""
-  shares = [
-    share
-    for share in method.values('test', 'hurt') + method.values('hurt')
-    if math.isfinite(share)
-  ]
-  return statistics.fmean(shares) if shares else None
-
-
 def _choice(method: repeats.Series) -> str:
   """Says which candidate was chosen, or which one is shown instead."""
-  counts: dict[str, int] = {}
+  counts: dict[str, int] = collections.Counter()
   for repeat in method.repeats:
-    for candidate, count in repeat.result['chosen'].items():
-      counts[candidate] = counts.get(candidate, 0) + count
+    counts.update(repeat.result['chosen'])
   if not counts:
     last = method.names('candidates')[-1:]
     return '; '.join(['none is chosen', *(f'shown: {name}' for name in last)])
@@ -153,142 +134,106 @@ def _choice(method: repeats.Series) -> str:
   return most if len(counts) == 1 else f'most often {most}'
 
 
-def _metric(method: repeats.Series) -> str:
-  return ' '.join(scales.metric_label(method.metric, method.higher_is_better))
-
-
 def _results(series: Sequence[repeats.Series]) -> page.Section:
   if not series:
     return page.Section('Results', [], 'No method is finished yet.')
-  rows = []
+  rows: sheets.Rows = []
   for method in series:
     weak = 0.1 if method.higher_is_better else 0.9
     values = [repeat.client_values('metric') for repeat in method.repeats]
+    # A run has it among its statistics, and a grid's by itself.
+    hurt = _finite(method.values('test', 'hurt') + method.values('hurt'))
     rows.append(
-      [
-        sheets.Cell(method.name),
-        sheets.spread([repeat.mean for repeat in method.repeats]),
-        sheets.number(statistics.fmean(map(np.std, values))),
-        sheets.number(statistics.fmean(_quantile(v, 0.5) for v in values)),
-        sheets.number(statistics.fmean(_quantile(v, weak) for v in values)),
-        sheets.share(_hurt(method)),
-        sheets.Cell(_choice(method)),
-        sheets.number(len(method.repeats), 'd'),
-      ]
+      {
+        'method': method.name,
+        'mean': sheets.spread([repeat.mean for repeat in method.repeats]),
+        'deviation over clients': _mean(float(np.std(v)) for v in values),
+        'median': _mean(_quantile(v, 0.5) for v in values),
+        'a tenth of clients is worse than': _mean(
+          _quantile(v, weak) for v in values
+        ),
+        'hurt': sheets.share(statistics.fmean(hurt) if hurt else None),
+        'chosen candidate': _choice(method),
+        'seeds': sheets.number(len(method.repeats), 'd'),
+      }
     )
-  sheet = sheets.Sheet(
-    'results',
-    f'{_metric(series[0])}, over test clients',
-    [
-      'method',
-      'mean',
-      'deviation over clients',
-      'median',
-      'a tenth of clients is worse than',
-      'hurt',
-      'chosen candidate',
-      'seeds',
-    ],
-    rows,
-    'With several seeds, the mean is shown with its deviation over seeds. Hurt'
-    ' is the share of the clients that personalization makes worse.',
+  return page.Section(
+    'Results',
+    sheets.make(
+      'results',
+      f'{scales.metric_title(series[0])}, over test clients',
+      rows,
+      'With several seeds, the mean is shown with its deviation over seeds.'
+      ' Hurt is the share of the clients that personalization makes worse.',
+    ),
   )
-  return page.Section('Results', [sheet])
+
+
+def _mean(values: Iterable[float]) -> sheets.Cell:
+  return sheets.number(statistics.fmean(values))
+
+
+def _finite(values: Iterable[float]) -> list[float]:
+  return [value for value in values if math.isfinite(value)]
 
 
 def _privacy(series: Sequence[repeats.Series]) -> page.Section:
-  rows = []
+  rows: sheets.Rows = []
   for method in series:
     guarantee = method.repeats[0].result.get('privacy')
     if guarantee:
       epsilon = guarantee['epsilon']
       rows.append(
-        [
-          sheets.Cell(method.name),
-          sheets.number(math.inf if epsilon is None else epsilon),
-          sheets.number(guarantee['delta'], '.2g'),
-          sheets.Cell(guarantee['text']),
-          sheets.Cell('; '.join(guarantee['not_covered']) or 'nothing'),
-        ]
+        {
+          'method': method.name,
+          'ε': sheets.number(math.inf if epsilon is None else epsilon),
+          'δ': sheets.number(guarantee['delta'], '.2g'),
+          'guarantee': guarantee['text'],
+          'not covered': '; '.join(guarantee['not_covered']) or 'nothing',
+        }
       )
-  if not rows:
-    return page.Section('Privacy', [])
-  columns = ['method', 'ε', 'δ', 'guarantee', 'not covered']
-  return page.Section(
-    'Privacy', [sheets.Sheet('privacy', 'Guarantees', columns, rows)]
-  )
+  return page.Section('Privacy', sheets.make('privacy', 'Guarantees', rows))
 
 
 def _costs(series: Sequence[repeats.Series]) -> page.Section:
-  rows, of_client = [], []
-  for method in series:
-    results = [
-      repeat.result
-      for repeat in method.repeats
-      if 'communication' in repeat.result
-    ]
-    if results:
-      costs = (tables.write_cost(results, name) for name in tables.COSTS)
-      of_client.append([sheets.Cell(method.name), *map(sheets.Cell, costs)])
-      rows.append(
-        [
-          sheets.Cell(method.name),
-          *(
-            _mean_and_deviation(results, keys, form)
-            for keys, form in (
-              (('rounds',), '.0f'),
-              (('training_seconds',), '.3g'),
-              (('evaluation_seconds',), '.3g'),
-              (('communication', 'parameters_down'), '.3g'),
-              (('communication', 'parameters_up'), '.3g'),
-              (('communication', 'total_parameters'), '.3g'),
-            )
-          ),
-        ]
-      )
-  if not rows:
-    return page.Section('Time and communication', [])
-  columns = [
-    'method',
-    'rounds',
-    'training, s',
-    'evaluation, s',
-    'parameters to a client in a round',
-    'parameters from a client in a round',
-    'parameters sent in total',
+  with_costs = [method for method in series if method.names('communication')]
+  rows: sheets.Rows = [
+    {
+      'method': method.name,
+      **{
+        column: sheets.spread(values, form)
+        if (values := _finite(method.values(*keys)))
+        else '–'
+        for column, (keys, form) in _COSTS.items()
+      },
+    }
+    for method in with_costs
+  ]
+  rows_of_clients: sheets.Rows = [
+    {
+      'method': method.name,
+      **{
+        column: tables.write_cost([r.result for r in method.repeats], name)
+        for name, column in tables.COSTS.items()
+      },
+    }
+    for method in with_costs
   ]
   return page.Section(
     'Time and communication',
     [
-      sheets.Sheet('costs', 'Costs', columns, rows),
-      sheets.Sheet(
-        'client_costs',
-        'Costs of a client',
-        ['method', *tables.COSTS.values()],
-        of_client,
-      ),
+      *sheets.make('costs', 'Costs', rows),
+      *sheets.make('client_costs', 'Costs of a client', rows_of_clients),
       *methods.communication([series]),
     ],
   )
 
 
-def _mean_and_deviation(
-  results: Sequence[results_folder.Result], keys: Sequence[str], form: str
-) -> sheets.Cell:
-  values = []
-  for result in results:
-    value: Any = result
-    for key in keys:
-      value = value[key]
-    if value is not None:
-      values.append(float(value))
-  return sheets.spread(values, form) if values else sheets.Cell('–')
-
-
 def _grid(grid: sources.Grid) -> page.Section:
+  title = f'Grid {grid.path.name}'
   settings = dict.fromkeys(name for p in grid.points for name in p.values)
   if not grid.points:
-    return page.Section(f'Grid {grid.path.name}', [], 'No run is finished yet.')
+    return page.Section(title, [], 'No run is finished yet.')
   sign = 1 if grid_records.lower_is_chosen(grid.points[0].records[0]) else -1
   ordered = sorted(
     grid.points,
@@ -296,37 +241,26 @@ def _grid(grid: sources.Grid) -> page.Section:
       sign * p.validation if math.isfinite(p.validation) else math.inf
     ),
   )
-  rows = [
-    [
-      sheets.Cell(point.name),
-      *(
-        sheets.Cell(
-          _setting(point.values.get(name)), _value(point.values.get(name))
-        )
-        for name in settings
-      ),
-      sheets.number(point.validation),
-      sheets.number(point.test),
-      sheets.number(len(point.records), 'd'),
-    ]
+  rows: sheets.Rows = [
+    {
+      'method': point.name,
+      **{name: _value(point.values.get(name)) for name in settings},
+      'validation': sheets.number(point.validation),
+      'test': sheets.number(point.test),
+      'seeds': sheets.number(len(point.records), 'd'),
+    }
     for point in ordered[:_MOST_POINTS]
   ]
   note = 'The means of each point over its seeds, with the best point first.'
   if len(ordered) > _MOST_POINTS:
     note += f' {len(ordered) - _MOST_POINTS} further points are not listed.'
-  sheet = sheets.Sheet(
-    f'{grid.path.name}_points',
-    'Points',
-    ['method', *settings, 'validation', 'test', 'seeds'],
-    rows,
-    note,
-  )
-  return page.Section(f'Grid {grid.path.name}', [*grids.draw_grid(grid), sheet])
+  points = sheets.make(f'{grid.path.name}_points', 'Points', rows, note)
+  return page.Section(title, [*grids.draw_grid(grid), *points])
 
 
-def _value(value: Any) -> float | None:
+def _value(value: Json) -> sheets.Cell:
   is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-  return float(value) if is_number else None
+  return sheets.Cell(_setting(value), float(value) if is_number else None)
 
 
 def _of_metric(

@@ -175,3 +175,30 @@ def _cell(cell: Cell, is_first: bool, is_number: bool) -> str:
   value = '' if cell.value is None else f' data-value="{cell.value!r}"'
   text = html.escape(cell.text).replace('\n', '<br>')
   return f'<{tag}{_number_class(is_number)}{value}>{text}</{tag.split()[0]}>'
+
+
+# The cells of each row by their columns, which are those of all rows.
+Rows = list[dict[str, Cell | str]]
+
+
+def make(
+  name: str,
+  title: str,
+  rows: Rows,
+  note: str = '',
+) -> list[Sheet]:
+  """Makes a table, or none without rows.
+
+  Args:
+    name: See `Sheet`.
+    title: Likewise.
+    rows: Its rows.
+    note: See `Sheet`.
+
+  Returns:
+    The table, if there are rows.
+  """
+  cells = [
+    [Cell(c) if isinstance(c, str) else c for c in row.values()] for row in rows
+  ]
+  return [Sheet(name, title, [*rows[0]], cells, note)] if rows else []

@@ -14,19 +14,31 @@ def test_known_groups_in_clusters():
   found = {'groups': {'en': {'0': 3, '1': 40}, 'es': {'0': 20, '1': 0}}}
   series = made_up_folders.series('hypcluster', clusters=found)
   (drawn,) = clusters.group_counts([series])
-  assert [(row['from'], row['to']) for row in drawn.data] == [
-    (0, 3),
-    (0, 40),
-    (3, 23),
-    (40, 40),
-  ]
+  assert {
+    (row['group'], row['cluster']): row['clients'] for row in drawn.data
+  } == {('en', '0'): 3, ('en', '1'): 40, ('es', '0'): 20, ('es', '1'): 0}
   text = described.texts(drawn)
   for part in ('en', 'es', '40', 'HypCluster', 'cluster'):
     assert part in text
 
 
+def test_without_known_groups_clusters_have_their_sizes():
+  series = made_up_folders.series(clusters={'sizes': {'0': 3, '1': 1}})
+  (drawn,) = clusters.group_counts([series])
+  assert [(row['cluster'], row['clients']) for row in drawn.data] == [
+    ('0', 3),
+    ('1', 1),
+  ]
+  assert not [*clusters.group_counts([made_up_folders.series()])]
+
+
+def test_known_groups_of_grids_have_a_number_each():
+  (drawn,) = clusters.groups([made_up_folders.series(groups={'en': 0.5})])
+  assert [row['value'] for row in drawn.data] == [0.5]
+
+
 def test_known_groups_have_the_metric_of_all_their_examples():
-  series = made_up_folders.series(groups={'en': {'pooled': 0.5}, 'es': {}})
+  series = made_up_folders.series(groups={'en': {'pooled': 0.5}, 'es': {'pooled': None}})
   (drawn,) = clusters.groups([series])
   assert [(row['group'], row['value']) for row in drawn.data] == [
     ('en', 0.5),

@@ -81,7 +81,7 @@ def _another(root, name, methods=None, **configuration):
 
 def test_of_a_run(root):
   found = _draw(root / 'one')
-  assert set(found) == _USUAL | {'clusters_hypcluster'}
+  assert set(found) == _USUAL | {'clusters_hypcluster', 'groups_hypcluster'}
   assert {one.captions for one in map(_frozen, found.values())} == {
     ('synthetic, 4 test clients',)
   }
@@ -104,7 +104,7 @@ def test_say_what_privacy_the_trainings_have(root):
 def test_of_what_else_is_measured_though_a_method_diverged(root):
   _run(root / 'more', *_MEASURED, 'finetuning.finetuning_learning_rates=1e30')
   found = _draw(root / 'more')
-  assert set(found) - _USUAL - {'clusters_hypcluster'} == {
+  assert set(found) - set(_draw(root / 'one')) == {
     'validation',
     'ood',
     'acceptance',
@@ -127,7 +127,9 @@ def test_of_repeats(root):
     _another(root, 'repeat', seed=1),
     _another(root, 'short', {'fedavg': communication}, total_rounds=1),
   )
-  assert set(found) == _USUAL | {f'clusters_hypcluster_{k}' for k in (1, 2)}
+  assert set(found) == _USUAL | {
+    f'{kind}_hypcluster_{k}' for kind in ('clusters', 'groups') for k in (1, 2)
+  }
   # A point for each number of rounds: 3 rounds of 4 clients, both ways.
   first, last = described.lines(found['communication'])['FedAvg']
   assert first == [7, 0.5]

@@ -39,6 +39,18 @@ class TestFormats:
     root = xml.etree.ElementTree.fromstring(self.FILES['svg'])
     assert root.attrib['width'] == '3.4in'
 
+  def test_texts_in_svg_are_as_long_in_another_font(self):
+    found = re.findall(r'<[^>]*>(?=[^<\s])', self.FILES['svg'].decode())
+    assert found
+    assert all('textLength' in text for text in found)
+    drawn = clients.boxes([made_up_folders.series('fedavg')])
+    (length,) = re.findall(
+      'textLength="([^"]*)" [^>]*>FedAvg<', drawn.files()['svg'].decode()
+    )
+    # F, e, d, A, v and g, at 12 units.
+    widths = (0.611, 0.556, 0.556, 0.667, 0.5, 0.556)
+    assert float(length) == pytest.approx(12 * sum(widths), abs=0.1)
+
   def test_png_has_300_dots_per_inch(self):
     width, text, pixels = _png(self.FILES['png'])
     assert width == 1020

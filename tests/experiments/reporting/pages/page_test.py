@@ -1,5 +1,6 @@
 """Tests of the page of a report."""
 
+import json
 import re
 
 import pytest
@@ -31,6 +32,20 @@ def test_no_name_ends_a_script(made):
   text = page.to_html(made)
   # The libraries, the data and our own script.
   assert text.count('</script>') == text.count('<script') == 3
+
+
+def test_no_name_begins_a_tag(made):
+  text = page.to_html(made)
+  data = text.split('type="application/json">')[1].split('</script>')[0]
+  assert '<' not in data
+  names = {
+    name
+    for spec in json.loads(data).values()
+    for name in spec['data'].get('client', ())
+  }
+  # As it is in the folder, once it is read.
+  assert '</script><b>a' in names
+  assert '<b>a' not in text
 
 
 def test_there_is_a_place_for_every_chart(made):
