@@ -38,7 +38,9 @@ def test_known_groups_of_grids_have_a_number_each():
 
 
 def test_known_groups_have_the_metric_of_all_their_examples():
-  series = made_up_folders.series(groups={'en': {'pooled': 0.5}, 'es': {'pooled': None}})
+  series = made_up_folders.series(
+    groups={'en': {'pooled': 0.5}, 'es': {'pooled': None}}
+  )
   (drawn,) = clusters.groups([series])
   assert [(row['group'], row['value']) for row in drawn.data] == [
     ('en', 0.5),
