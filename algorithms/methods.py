@@ -114,6 +114,19 @@ class Method:
       self.protections,
     )
 
+  @property
+  def release(self) -> tuple[Any, ...]:
+    """All that tells a private training from others, with a stable `repr`."""
+    is_private = isinstance(self.aggregator, private_aggregation.Private)
+    return (
+      type(self.trainer).__name__,
+      self.trainer,
+      self.trainer.model.frozen_digest,
+      # Any other aggregator is the mean, see `privacy`.
+      self.aggregator if is_private else None,
+      self.protections,
+    )
+
   def with_trainer(self, trainer: trainers.Trainer) -> 'Method':
     """Returns the method of another trainer, without personalization."""
     personalizer = as_trained.AsTrained(trainer, as_trained.AsTrainedSettings())
@@ -270,9 +283,20 @@ class Method:
     nothing = runtime_inputs.Numbers()
     return of_trainer, getattr(self.aggregator, 'numbers', nothing)
 
-  def initial_state(self, seed: Sequence[int] | np.ndarray) -> process.State:
-    """Makes the server's state before the first round."""
-    state = self.initialize((np.asarray(seed, np.int32), *self._numbers))
+  def initial_state(
+    self,
+    seed: Sequence[int] | np.ndarray,
+    noise_seed: Sequence[int] | np.ndarray | None = None,
+  ) -> process.State:
+    """Makes the server's state before the first round.
+
+    Args:
+      seed: Two int32, for the models.
+      noise_seed: Two int32, for noise on aggregates; by default the seed.
+    """
+    noise_seed = seed if noise_seed is None else noise_seed
+    seeds = (np.asarray(s, np.int32) for s in (seed, noise_seed))
+    state = self.initialize((*seeds, *self._numbers))
     first = {
       (*place, name): weight
       for place, weights in zip(self.model_places, self.first_models)
@@ -299,7 +323,8 @@ class Method:
 
     @tff.tensorflow.computation
     def arguments() -> Any:
-      return tf.constant(seed, tf.int32), *(
+      seeds = tf.constant([seed, seed], tf.int32)
+      return *tf.unstack(seeds), *(
         collections.OrderedDict(
           (name, tf.constant(value, tf.float32))
           for name, value in numbers.items()

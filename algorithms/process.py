@@ -80,7 +80,8 @@ class Training:
   F is empty, or holds the frozen weights of the model.
 
   Attributes:
-    initialize: `(<seed, numbers, numbers>@SERVER -> State@SERVER)`, with the
+    initialize: `(<seed, seed of noise, numbers, numbers>@SERVER ->
+      State@SERVER)`, with the
       numbers of the trainer and those of the aggregator, if it is private.
     initialize_client: `(seed -> C)`, where the seed is the seed of the run and
       the number of the client. Clients to train on have the numbers 0, 1, …;
@@ -293,6 +294,7 @@ def trace_training(
     tff.FederatedType(
       (
         SEED_TYPE,
+        SEED_TYPE,
         traced.numbers_type,
         aggregate.initialize.type_signature.parameter.member[1],
       ),
@@ -300,12 +302,12 @@ def trace_training(
     )
   )
   def initialize(arguments: Any) -> Any:
-    seed, numbers, of_aggregator = arguments
+    seed, noise_seed, numbers, of_aggregator = arguments
     return tff.federated_zip(
       State(
         tff.federated_map(traced.initialize, (seed, numbers)),
         numbers,
-        aggregate.initialize(tff.federated_zip((seed, of_aggregator))),
+        aggregate.initialize(tff.federated_zip((noise_seed, of_aggregator))),
       )
     )
 

@@ -6,6 +6,7 @@ imported before its task is loaded.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pathlib
 import types
@@ -94,4 +95,7 @@ def load(
   module, cls = _find(name)
   own_settings = settings.parse(cls, values, f'task {name}')
   checks = importlib.import_module('tasks.checks')
-  return checks.checked(module.load(own_settings, data_dir, seed))
+  loaded = module.load(own_settings, data_dir, seed)
+  return checks.checked(
+    dataclasses.replace(loaded, settings=(seed, own_settings))
+  )

@@ -75,6 +75,7 @@ class Task:
       80 columns.
     encoding: How data became examples, for JSON, where that follows from the
       data: names of inputs and classes, means and deviations.
+    settings: The seed and the settings that it was loaded with.
   """
 
   name: str
@@ -93,3 +94,4 @@ class Task:
   classes: Sequence[str] = ()
   notes: str = ''
   encoding: Mapping[str, aliases.Json] = dataclasses.field(default_factory=dict)
+  settings: object = None

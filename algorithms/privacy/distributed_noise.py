@@ -26,6 +26,7 @@ import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
 from algorithms import client_work
+from algorithms.privacy import keys
 from algorithms.privacy import private_aggregation
 
 # Makes the seed of a client's noise differ from its other seeds.
@@ -144,9 +145,7 @@ class SkellamQuery(tfp.SumAggregationDPQuery):
     )
 
   def derive_sample_params(self, global_state: Any) -> Any:
-    seed = tf.random.experimental.stateless_fold_in(
-      global_state.seed, global_state.round
-    )
+    seed = keys.derive(global_state.seed, global_state.round)
     return self._Params(
       global_state.l2_norm_clip, global_state.scale, global_state.stddev, seed
     )
@@ -206,8 +205,8 @@ class Distributed(private_aggregation.Private):
     self, query: tfp.SumAggregationDPQuery, params: Any, record: Any, seed: Any
   ) -> tf.Tensor:
     scaled = super().send(query, params, record, seed)
-    own_seed = tf.random.experimental.stateless_fold_in(seed, _DISTRIBUTED)
-    seeds = tf.random.experimental.stateless_split(own_seed, 2)
+    own_seed = keys.derive(seed, _DISTRIBUTED)
+    seeds = [keys.derive(own_seed, k) for k in range(2)]
     below = tf.floor(scaled)
     is_up = tf.random.stateless_uniform(scaled.shape, seeds[0]) < scaled - below
     integers = tf.cast(below, tf.int32) + tf.cast(is_up, tf.int32)

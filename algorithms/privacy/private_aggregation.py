@@ -26,6 +26,7 @@ import tensorflow_privacy as tfp
 
 from algorithms import aggregation
 from algorithms import runtime_inputs
+from algorithms.privacy import keys
 from base import errors
 from base import settings
 
@@ -105,7 +106,7 @@ class GaussianQuery(tfp.GaussianSumQuery):
   ) -> tuple[Any, Any, None]:
     result, t = sample_state, global_state.round
     for j, r_j in enumerate(self._bands):
-      seed = tf.random.experimental.stateless_fold_in(global_state.seed, t - j)
+      seed = keys.derive(global_state.seed, t - j)
       stddev = tf.where(t >= j, r_j * global_state.stddev, 0.0)
       result = tf.nest.map_structure(
         tf.add, result, normal(sample_state, seed, stddev)
@@ -152,7 +153,7 @@ class AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
         clipped, minus half of all records.
       seed: Two int32.
     """
-    seeds = tf.random.experimental.stateless_split(seed, 2)
+    seeds = [keys.derive(seed, k) for k in range(2)]
     self._noise_multiplier = noise
     self._quantile_estimator_query = _QuantileQuery(
       clip, stddev, clients, seeds[0]
@@ -221,10 +222,10 @@ class TreeQuery(tfp.GaussianSumQuery):
     self, sample_state: Any, global_state: Any
   ) -> tuple[Any, Any, None]:
     state = global_state
-    seed = tf.random.experimental.stateless_fold_in(state.seed, state.round)
+    seed = keys.derive(state.seed, state.round)
 
     def draw(height: int | tf.Tensor) -> Any:
-      node_seed = tf.random.experimental.stateless_fold_in(seed, height)
+      node_seed = keys.derive(seed, height)
       return normal(sample_state, node_seed, state.stddev)
 
     def join(height: tf.Tensor, value: Any) -> Any:
@@ -444,7 +445,7 @@ class Local(Private):
   ) -> Any:
     clipped = super().send(query, params, record, seed)
     # Not the seed itself, from which the client has drawn already.
-    own_seed = tf.random.experimental.stateless_fold_in(seed, _LOCAL)
+    own_seed = keys.derive(seed, _LOCAL)
     noise = normal(clipped, own_seed, params[1])
     return tf.nest.map_structure(tf.add, clipped, noise)
 
@@ -521,7 +522,7 @@ def process(
     bound: Private, seed: Any
   ) -> tuple[Any, dict[str, GaussianQuery]]:
     """Returns the query of the updates, and that of each separate sum."""
-    seeds = tf.random.experimental.stateless_split(seed, 1 + len(summed))
+    seeds = [keys.derive(seed, k) for k in range(1 + len(summed))]
     return bound.query(specs, seeds[0]), {
       name: GaussianQuery(1.0, bound.sums_noise, seeds[1 + k])
       for k, name in enumerate(summed)

@@ -25,6 +25,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from algorithms.privacy import keys
 from tasks.models import layers
 from tasks.models import models
 from tasks.models import protections
@@ -39,8 +40,6 @@ _CHOICE = -1
 _NOTED: contextvars.ContextVar[list[tuple[int, int]] | None] = (
   contextvars.ContextVar('noted', default=None)
 )
-# TensorFlow's number of the random generator.
-_PHILOX = 1
 
 
 def at(
@@ -82,19 +81,7 @@ def _uniform(
   They are computed here from the bits of Philox, because TensorFlow computes
   other numbers from these bits under XLA.
   """
-
-  def word(high: int | tf.Tensor, low: int | tf.Tensor) -> tf.Tensor:
-    pair = tf.cast(high, tf.int64) * 2**32 + tf.cast(low, tf.int64)
-    return tf.bitcast(pair, tf.uint64)
-
-  bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
-    shape=[size],
-    key=word(protection.seed[0], protection.seed[1])[tf.newaxis],
-    # The generator counts in the first word.
-    counter=tf.stack([word(0, 0), word(part, protection.step)]),
-    alg=_PHILOX,
-    dtype=tf.uint32,
-  )
+  bits = keys.draw_bits(protection.seed, (part, protection.step), size)
   # Numbers that round to 1 are put below it, as their logarithm must not be 0.
   uniform = (tf.cast(bits, tf.float32) + 1.0) * 2.0**-32
   return tf.minimum(uniform, 1.0 - 2.0**-24)

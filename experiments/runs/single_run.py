@@ -190,7 +190,9 @@ class Trainings:
       )
       if stage.found is not None:
         self._folder.write_groups(name, stage.found.values)
-      schedule = training.make_schedule(method, stage.task, self._settings)
+      schedule = training.make_schedule(
+        stage.method, stage.task, self._settings
+      )
       curves = None
       # Without populations, the trainings are only restored.
       if (

@@ -342,6 +342,8 @@ class _Trainings:
     """
     key: Hashable = method.training_key
     schedule: schedules.Schedule | None = self._schedule
+    if method.guarantee is not None:
+      schedule = None  # It draws its own rounds.
     if method.before is not None:
       # The training before it has another model after more rounds.
       key, schedule = (key, settings.total_rounds, settings.total_epochs), None

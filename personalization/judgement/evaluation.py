@@ -26,6 +26,7 @@ from personalization.judgement import measurements
 from personalization.rounds import cohorts
 from personalization.rounds import prefetch
 from personalization.rounds import schedules
+from personalization.rounds import streams
 from personalization.rounds import training
 from tasks import task
 from tasks.data import populations as data_populations
@@ -248,6 +249,12 @@ class _Evaluator:
   cohort_size: int
   on_cohort: Callable[[int], None] = lambda _: None
 
+  @functools.cached_property
+  def _stream(self) -> streams.Stream:
+    return streams.find_for_evaluation(
+      self.method, self.task, self.training_settings
+    )
+
   def _find_rows(self, clients: cohorts.Cohorts, first: int) -> np.ndarray:
     """Returns the rows of a cohort, whose clients follow `first` in order."""
     places = np.arange(first, first + self.cohort_size)
@@ -270,7 +277,7 @@ class _Evaluator:
       return in_order
     return dataclasses.replace(
       in_order,
-      shuffle=('shuffle', settings.seed, first),
+      shuffle=('shuffle', *self._stream, first),
       epochs=method.shuffled_epochs,
       poisson=settings.poisson_batches,
     )
@@ -296,7 +303,7 @@ class _Evaluator:
         collections.OrderedDict(zip(sets, of_client))
         for of_client in zip(*by_name.values())
       ]
-    rng = seeds.generator('personalize', self.training_settings.seed, first)
+    rng = seeds.generator('personalize', *self._stream, first)
     return rows, dict(
       personalization=clients.data(
         'personalization', rows, self._batching(first), stop=personalized_on

@@ -91,9 +91,20 @@ class TrainingSettings(settings.Settings):
 
 
 def sample(
-  training_settings: TrainingSettings, num_clients: int, round_num: int
+  training_settings: TrainingSettings,
+  num_clients: int,
+  round_num: int,
+  stream: Sequence[int | str] = (),
 ) -> np.ndarray:
-  """Draws the clients that take part in a round, and returns their rows."""
+  """Draws the clients that take part in a round, and returns their rows.
+
+  Args:
+    training_settings: How to train.
+    num_clients: The number of clients to draw from.
+    round_num: The round, from 1.
+    stream: The key that is drawn by, see `streams`; by default the seed.
+  """
+  stream = stream or (training_settings.seed,)
   if not 0 < training_settings.clients_per_round < num_clients:
     return np.arange(num_clients)
   size = training_settings.clients_per_round
@@ -102,11 +113,9 @@ def sample(
     number, turn = divmod(round_num - 1, -(-num_clients // size))
     if training_settings.client_sampling == 'cycles':
       number = 0
-    order = seeds.generator('pass', training_settings.seed, number).permutation(
-      num_clients
-    )
+    order = seeds.generator('pass', *stream, number).permutation(num_clients)
     return order[turn * size :][:size]
-  rng = seeds.generator('cohort', training_settings.seed, round_num)
+  rng = seeds.generator('cohort', *stream, round_num)
   if training_settings.client_sampling == 'poisson':
     return np.flatnonzero(rng.random(num_clients) < size / num_clients)
   return rng.choice(num_clients, size, replace=False)
@@ -133,6 +142,7 @@ class Schedule:
     training_settings: TrainingSettings,
     num_kept: int = 1,
     attribute: str | None = None,
+    stream: Sequence[int | str] = (),
   ):
     """Makes a schedule.
 
@@ -141,6 +151,7 @@ class Schedule:
       training_settings: How to train.
       num_kept: Number of recent results of `make_rounds` to cache.
       attribute: The attribute with each client's group; None for one group.
+      stream: The key that it draws by, see `streams`; by default the seed.
 
     Raises:
       UserError: If the settings do not fit the task.
@@ -159,6 +170,7 @@ class Schedule:
         ' on.'
       )
     self._settings = training_settings
+    self._stream = tuple(stream) or (training_settings.seed,)
     self._attributes = task.attributes
     self.batch_size = training_settings.batch_size or task.batch_size
     groups = np.zeros(len(self.clients), np.int32)
@@ -204,16 +216,17 @@ class Schedule:
     group, turn = self._turns[place]
     own_round = epoch * self.rounds_per_epoch[group] + turn + 1
     members = self._members[group]
-    return members[sample(self._settings, len(members), own_round)], own_round
+    drawn = sample(self._settings, len(members), own_round, self._stream)
+    return members[drawn], own_round
 
   def _seeds(self, round_num: int, size: int) -> np.ndarray:
-    rng = seeds.generator('client', self._settings.seed, round_num)
+    rng = seeds.generator('client', *self._stream, round_num)
     return seeds.pairs(rng, size)
 
   def _batching(self, round_num: int) -> cohorts.Batching:
     return cohorts.Batching(
       self.batch_size,
-      shuffle=('batches', self._settings.seed, round_num),
+      shuffle=('batches', *self._stream, round_num),
       drop_partial=self._settings.drop_partial_batches,
       epochs=self._settings.client_epochs,
       num_steps=self._settings.client_steps,

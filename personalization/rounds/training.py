@@ -26,6 +26,7 @@ from personalization.rounds import client_states
 from personalization.rounds import prefetch
 from personalization.rounds import round_runners
 from personalization.rounds import schedules
+from personalization.rounds import streams
 from tasks import task as tasks
 from tasks.models import models
 
@@ -199,9 +200,11 @@ def train(
   check(method, task)
   schedule = schedule or make_schedule(method, task, training_settings)
   clients = schedule.clients
+  stream = streams.find_for_training(method, task, training_settings)
   start = start or Trained(
     server_state=method.initial_state(
-      seeds.pair('model', training_settings.seed)
+      seeds.pair('model', training_settings.seed),
+      seeds.pair('noise', *stream),
     ),
     client_states=make_client_states(
       method, clients.client_ids, training_settings.seed, checkpoint_dir
@@ -228,7 +231,12 @@ def make_schedule(
 ) -> schedules.Schedule:
   """Makes the rounds of a method's training."""
   attribute = method.trainer.cohort_attribute
-  return schedules.Schedule(task, training_settings, attribute=attribute)
+  return schedules.Schedule(
+    task,
+    training_settings,
+    attribute=attribute,
+    stream=streams.find_for_training(method, task, training_settings),
+  )
 
 
 def check(
