@@ -275,9 +275,11 @@ class _Evaluator:
     )
     if not method.shuffled_epochs:
       return in_order
+    # Only on Poisson batches rests a guarantee.
+    stream = self._stream if settings.poisson_batches else (settings.seed,)
     return dataclasses.replace(
       in_order,
-      shuffle=('shuffle', *self._stream, first),
+      shuffle=('shuffle', *stream, first),
       epochs=method.shuffled_epochs,
       poisson=settings.poisson_batches,
     )

@@ -113,7 +113,9 @@ def sample(
     number, turn = divmod(round_num - 1, -(-num_clients // size))
     if training_settings.client_sampling == 'cycles':
       number = 0
-    order = seeds.generator('pass', *stream, number).permutation(num_clients)
+    # No guarantee rests on the order of a pass.
+    rng = seeds.generator('pass', training_settings.seed, number)
+    order = rng.permutation(num_clients)
     return order[turn * size :][:size]
   rng = seeds.generator('cohort', *stream, round_num)
   if training_settings.client_sampling == 'poisson':
@@ -224,9 +226,12 @@ class Schedule:
     return seeds.pairs(rng, size)
 
   def _batching(self, round_num: int) -> cohorts.Batching:
+    # No guarantee rests on the order of batches that are not Poisson samples.
+    is_chance = self._settings.poisson_batches
+    stream = self._stream if is_chance else (self._settings.seed,)
     return cohorts.Batching(
       self.batch_size,
-      shuffle=('batches', *self._stream, round_num),
+      shuffle=('batches', *stream, round_num),
       drop_partial=self._settings.drop_partial_batches,
       epochs=self._settings.client_epochs,
       num_steps=self._settings.client_steps,

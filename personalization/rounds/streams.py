@@ -5,7 +5,8 @@ clients and batches. But the noise of several private releases must be
 independent: the difference of two that share it has none. So must be who takes
 part, where chance amplifies privacy. A private training, such as a stage of
 `group`, a point of a grid, or a warm start, hence draws by a key of all that
-tells it from others. A training that goes on has the same key.
+tells it from others. A training that goes on has the same key. The seed still
+draws what no guarantee rests on, such as the order of batches.
 """
 
 import dataclasses
