@@ -23,7 +23,7 @@ import io
 import math
 import os
 import pathlib
-from typing import Any
+from typing import Any, NoReturn
 import warnings
 
 import numpy as np
@@ -108,7 +108,25 @@ class Drawing:
     return png, {'width': int.from_bytes(png[16:20], 'big') // 2}
 
 
-class Results(Mapping[str, MethodResults]):
+def _column(name: str, values: Sequence[str]) -> np.ndarray:
+  """Returns a column of per_client.csv as an array."""
+  if name in _TEXTS:
+    return np.array(values)
+  return np.array([float(value or math.nan) for value in values])
+
+
+def _read_method(run: results_folder.FinishedRun, name: str) -> MethodResults:
+  """Returns the results of one method of a run."""
+  rows = run.clients[name]
+  columns = {
+    column: _column(column, [row.get(column, '') for row in rows])
+    for column in rows[0]
+    if column != 'method'
+  }
+  return MethodResults(name, run.methods[name], columns)
+
+
+class Results(dict[str, MethodResults]):
   """The results of a run, by method; as a text they are the program's table.
 
   Attributes:
@@ -116,25 +134,11 @@ class Results(Mapping[str, MethodResults]):
   """
 
   def __init__(self, run: results_folder.FinishedRun):
+    super().__init__((name, _read_method(run, name)) for name in run.methods)
     self.run = run
 
-  def __getitem__(self, name: str) -> MethodResults:
-    rows = self.run.clients[self._known(name)]
-    return MethodResults(
-      name,
-      self.run.methods[name],
-      {
-        column: _column(column, [row.get(column, '') for row in rows])
-        for column in rows[0]
-        if column != 'method'
-      },
-    )
-
-  def __iter__(self) -> Iterator[str]:
-    return iter(self.run.methods)
-
-  def __len__(self) -> int:
-    return len(self.run.methods)
+  def __missing__(self, name: str) -> NoReturn:
+    raise errors.unknown('method', name, self)
 
   def __repr__(self) -> str:
     text = io.StringIO()
@@ -142,17 +146,12 @@ class Results(Mapping[str, MethodResults]):
     # The lines are padded to the width of a terminal.
     return '\n'.join(map(str.rstrip, text.getvalue().splitlines())).strip()
 
-  def _known(self, name: str) -> str:
-    if name not in self.run.methods:
-      raise errors.unknown('method', name, self.run.methods)
-    return name
-
   def compare(self, first: str, second: str) -> comparison.Comparison:
     """Compares two methods client by client, with paired tests."""
+    one, other = (self[name].name for name in (first, second))
+    clients = self.run.clients
     return results_folder.compare(
-      self.run.clients[self._known(first)],
-      self.run.clients[self._known(second)],
-      self.run.methods[first],
+      clients[one], clients[other], self.run.methods[one]
     )
 
   def plot(self, name: str) -> Drawing:
@@ -315,10 +314,3 @@ def _plain(value: Any) -> Any:
   if isinstance(value, os.PathLike):
     return os.fspath(value)
   return value.item() if isinstance(value, np.generic) else value
-
-
-def _column(name: str, values: Sequence[str]) -> np.ndarray:
-  """Returns a column of per_client.csv as an array."""
-  if name in _TEXTS:
-    return np.array(values)
-  return np.array([float(value or math.nan) for value in values])

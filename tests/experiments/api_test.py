@@ -104,6 +104,8 @@ class TestFinished:
     ):
       with pytest.raises(api.UserError, match="Unknown method 'ditto'"):
         look_up('ditto')
+    assert 'ditto' not in self.results
+    assert self.results.get('ditto') is None
 
 
 def test_the_baseline_is_evaluated_with_the_method_that_needs_it(tmp_path):
