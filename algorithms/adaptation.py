@@ -16,7 +16,6 @@ import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 import math
-from typing import Any
 
 import tensorflow as tf
 
@@ -124,7 +123,7 @@ class FewExamples(personalizers.Personalizer):
     start: trainers.Start,
     client: trainers.Client,
     evaluation: Mapping[str, batches.ClientData],
-  ) -> Any:
+  ) -> client_work.Metrics:
     model, metrics = self.trainer.model, []
     if model.pretrained is not None:
       nothing: models.Weights = collections.OrderedDict()
@@ -140,7 +139,7 @@ class FewExamples(personalizers.Personalizer):
     )
     for weights in (*(start.weights for _ in self.unadapted), *adapted):
       metrics.append(client_work.evaluate_sets(model, weights, evaluation))
-    return tf.nest.map_structure(lambda *of_each: tf.stack(of_each), *metrics)
+    return client_work.stack(metrics)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +177,7 @@ class Adaptation(FewExamples):
       epsilon=1e-8,
       adam_form=self.settings.adaptation_adam_form,
     )
-    contexts = client_work.OwnContexts.of(self.trainer.model, weights, data)
+    contexts = client_work.OwnContexts.find(self.trainer.model, weights, data)
     learner, _ = client_work.train(
       self.trainer.model,
       optimizer.start(contexts.take(weights)),

@@ -8,13 +8,17 @@ the aggregators of the other parts.
 import abc
 import collections
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from base import aliases
+
 Factory: TypeAlias = tff.aggregators.AggregationFactory
+# What the aggregators of all parts keep from round to round.
+State: TypeAlias = aliases.Structure
 
 SEED_TYPE = tff.TensorType(np.int32, [2])
 
@@ -27,8 +31,8 @@ class Update(NamedTuple):
     weight: How much the client counts in a mean, or its score for `best`.
   """
 
-  value: Any
-  weight: Any = 1.0
+  value: aliases.Structure
+  weight: aliases.Scalar = 1.0
 
 
 def mean() -> Factory:
@@ -41,6 +45,10 @@ def total() -> Factory:
   return tff.aggregators.SumFactory()
 
 
+# A value, and its weight.
+_Weighed = tuple[aliases.Structure, tf.Tensor]
+
+
 class _BestFactory(tff.aggregators.WeightedAggregationFactory):
   """Keeps the value of the client with the largest weight above zero."""
 
@@ -48,11 +56,11 @@ class _BestFactory(tff.aggregators.WeightedAggregationFactory):
     self, value_type: tff.Type, weight_type: tff.Type
   ) -> tff.templates.AggregationProcess:
     @tff.federated_computation
-    def initialize() -> Any:
+    def initialize() -> tff.Value:
       return tff.federated_value((), tff.SERVER)
 
     @tff.tensorflow.computation
-    def zero() -> Any:
+    def zero() -> tuple[aliases.Structure, tf.Tensor]:
       return tff.types.structure_from_tensor_type_tree(
         lambda leaf: tf.zeros(leaf.shape, leaf.dtype), value_type
       ), tf.zeros([], weight_type.dtype)
@@ -60,13 +68,13 @@ class _BestFactory(tff.aggregators.WeightedAggregationFactory):
     pair_type = zero.type_signature.result
 
     @tff.tensorflow.computation(pair_type, pair_type)
-    def better(kept: Any, other: Any) -> Any:
+    def better(kept: _Weighed, other: _Weighed) -> _Weighed:
       return tf.nest.map_structure(
         lambda a, b: tf.where(other[1] > kept[1], b, a), kept, other
       )
 
     @tff.tensorflow.computation(pair_type)
-    def report(kept: Any) -> Any:
+    def report(kept: _Weighed) -> aliases.Structure:
       return kept[0]
 
     @tff.federated_computation(
@@ -74,7 +82,9 @@ class _BestFactory(tff.aggregators.WeightedAggregationFactory):
       tff.FederatedType(value_type, tff.CLIENTS),
       tff.FederatedType(weight_type, tff.CLIENTS),
     )
-    def next_best(state: Any, value: Any, weight: Any) -> Any:
+    def next_best(
+      state: tff.Value, value: tff.Value, weight: tff.Value
+    ) -> tff.templates.MeasuredProcessOutput:
       best = tff.federated_aggregate(
         tff.federated_zip((value, weight)), zero(), better, better, report
       )
@@ -105,10 +115,10 @@ class Noise(NamedTuple):
       number, not the number that took part.
   """
 
-  stddev: Any
-  of_means: Any
-  clip: Any
-  clients: Any
+  stddev: tf.Tensor
+  of_means: tf.Tensor
+  clip: tf.Tensor
+  clients: tf.Tensor
 
 
 class Sums(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
@@ -118,7 +128,9 @@ class Sums(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
   """
 
   @abc.abstractmethod
-  def measure(self, value: Any, clip: Any = None) -> tf.Tensor:
+  def measure(
+    self, value: aliases.Structure, clip: tf.Tensor | None = None
+  ) -> tf.Tensor:
     """Returns a client's vector.
 
     Args:
@@ -128,27 +140,31 @@ class Sums(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     """
 
   @abc.abstractmethod
-  def finish(self, total: tf.Tensor, noise: Noise | None = None) -> Any:
+  def finish(
+    self, total: tf.Tensor, noise: Noise | None = None
+  ) -> aliases.Structure:
     """Returns the aggregate, given the sum of all vectors."""
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     @tff.tensorflow.computation(value_type)
-    def measure(value: Any) -> Any:
+    def measure(value: aliases.Structure) -> tf.Tensor:
       return self.measure(value)
 
     @tff.tensorflow.computation(measure.type_signature.result)
-    def finish(total: Any) -> Any:
+    def finish(total: tf.Tensor) -> aliases.Structure:
       return self.finish(total)
 
     @tff.federated_computation
-    def initialize() -> Any:
+    def initialize() -> tff.Value:
       return tff.federated_value((), tff.SERVER)
 
     @tff.federated_computation(
       initialize.type_signature.result,
       tff.FederatedType(value_type, tff.CLIENTS),
     )
-    def next_sum(state: Any, value: Any) -> Any:
+    def next_sum(
+      state: tff.Value, value: tff.Value
+    ) -> tff.templates.MeasuredProcessOutput:
       total = tff.federated_sum(tff.federated_map(measure, value))
       nothing = tff.federated_value((), tff.SERVER)
       return tff.templates.MeasuredProcessOutput(
@@ -169,7 +185,9 @@ class Senders(Sums):
   for zero.
   """
 
-  def measure(self, value: Any, clip: Any = None) -> tf.Tensor:
+  def measure(
+    self, value: aliases.Structure, clip: tf.Tensor | None = None
+  ) -> tf.Tensor:
     del clip
     return tf.cast(value, tf.float32)
 
@@ -195,11 +213,11 @@ class Process(NamedTuple):
 
   initialize: tff.Computation
   next: tff.Computation
-  sums: Callable[[Any, Any], Any]
+  sums: Callable[[aliases.Structure, aliases.Structure], aliases.Structure]
 
 
-def by_part(
-  factories: Mapping[str, Factory], updates_type: Mapping[str, Any]
+def make_process(
+  factories: Mapping[str, Factory], updates_type: Mapping[str, tff.Type]
 ) -> Process:
   """Makes the process that aggregates each part of the clients' updates.
 
@@ -221,7 +239,7 @@ def by_part(
   @tff.federated_computation(
     tff.FederatedType((SEED_TYPE, collections.OrderedDict()), tff.SERVER)
   )
-  def initialize(arguments: Any) -> Any:
+  def initialize(arguments: tff.Value) -> tff.Value:
     del arguments
     return tff.federated_zip(
       collections.OrderedDict(
@@ -234,7 +252,9 @@ def by_part(
     tff.FederatedType(updates_type, tff.CLIENTS),
     tff.FederatedType(SEED_TYPE, tff.CLIENTS),
   )
-  def next_aggregate(state: Any, updates: Any, seeds: Any) -> Any:
+  def next_aggregate(
+    state: tff.Value, updates: tff.Value, seeds: tff.Value
+  ) -> tff.templates.MeasuredProcessOutput:
     del seeds
     outputs = {
       name: process.next(
@@ -245,7 +265,7 @@ def by_part(
       for name, (process, weighted) in processes.items()
     }
 
-    def together(field: str) -> Any:
+    def zip_outputs(field: str) -> tff.Value:
       return tff.federated_zip(
         collections.OrderedDict(
           (name, getattr(output, field)) for name, output in outputs.items()
@@ -254,7 +274,7 @@ def by_part(
 
     nothing = tff.federated_value((), tff.SERVER)
     return tff.templates.MeasuredProcessOutput(
-      together('state'), together('result'), nothing
+      zip_outputs('state'), zip_outputs('result'), nothing
     )
 
   return Process(initialize, next_aggregate, lambda sums, _: sums)

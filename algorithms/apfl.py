@@ -27,12 +27,13 @@ global model for both, and thus as its mixture.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from algorithms import client_work
 from algorithms import fedavg
+from algorithms import optimizers
 from algorithms import personal_models
 from algorithms import registry
 from algorithms import trainers
@@ -79,8 +80,14 @@ class ApflClientState(NamedTuple):
   """
 
   personal: models.Weights
-  rounds: Any
-  alpha: Any
+  rounds: aliases.Scalar
+  alpha: aliases.Scalar
+
+
+# w, v, alpha, the sum of the losses, and the number of the step.
+_Carry = tuple[
+  optimizers.Learner, optimizers.Learner, tf.Tensor, tf.Tensor, tf.Tensor
+]
 
 
 def mix(
@@ -102,7 +109,7 @@ class Apfl(personal_models.PersonalModels):
   def __post_init__(self) -> None:
     self.settings.refuse_kept_slots('apfl')
 
-  def initialize_client(self, seed: tf.Tensor) -> ApflClientState:
+  def initialize_client(self, seed: aliases.Seed) -> ApflClientState:
     state = super().initialize_client(seed)
     return ApflClientState(state.personal, state.rounds, 0.0)
 
@@ -118,16 +125,16 @@ class Apfl(personal_models.PersonalModels):
     state, optimizer = client.state, self.settings.client_steps
     first = client_work.places_of_batches(client.data)[0][0]
 
-    def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
+    def step(carry: _Carry, examples: models.Batch, mask: tf.Tensor) -> _Carry:
       w, v, alpha, total, number = carry
       model, model_of_mixed = (
-        private_steps.at(self.model, part=part, step=number)
+        private_steps.mark(self.model, part=part, step=number)
         for part in range(2)
       )
       of_w, loss = client_work.gradient(model, w.weights, examples, mask)
       mixed = mix(alpha, v.weights, w.weights)
       of_mixed, _ = client_work.gradient(model_of_mixed, mixed, examples, mask)
-      of_v = tf.nest.map_structure(lambda slope: alpha * slope, of_mixed)
+      of_v = client_work.scale(of_mixed, alpha)
       away = client_work.difference(v.weights, w.weights)
       of_alpha = tf.add_n(
         [tf.reduce_sum(away[name] * of_mixed[name]) for name in away]
@@ -150,7 +157,7 @@ class Apfl(personal_models.PersonalModels):
       step,
       (
         optimizer.start(message),
-        optimizer.start(self.personal(message, state)),
+        optimizer.start(self.personal_model(message, state)),
         self._alpha(state),
         tf.constant(0.0),
         0,
@@ -163,7 +170,7 @@ class Apfl(personal_models.PersonalModels):
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.Start:
     alpha = self._alpha(client.state)
-    mixed = mix(alpha, self.personal(message, client.state), message)
+    mixed = mix(alpha, self.personal_model(message, client.state), message)
     return trainers.Start(mixed, shared=message, measured={'alpha': alpha})
 
 

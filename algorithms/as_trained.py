@@ -2,9 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any
-
-import tensorflow as tf
 
 from algorithms import candidates
 from algorithms import client_work
@@ -45,14 +42,14 @@ class AsTrained(personalizers.Personalizer):
     start: trainers.Start,
     client: trainers.Client,
     evaluation: Mapping[str, batches.ClientData],
-  ) -> Any:
+  ) -> client_work.Metrics:
     del client
     metrics = [
       client_work.evaluate_sets(self.trainer.model, weights, evaluation)
       for weights in (start.shared, start.weights)
       if weights
     ]
-    return tf.nest.map_structure(lambda *of_each: tf.stack(of_each), *metrics)
+    return client_work.stack(metrics)
 
 
 registry.register_personalizer(

@@ -6,7 +6,6 @@ of FedAvg would send after a pass over its examples.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -15,6 +14,7 @@ from algorithms import client_work
 from algorithms import fedavg
 from algorithms import personalizers
 from algorithms import trainers
+from algorithms import vectors
 from base import settings
 from tasks.data import batches
 
@@ -42,11 +42,11 @@ class ClientUpdates(personalizers.Personalizer):
     start: trainers.Start,
     client: trainers.Client,
     evaluation: Mapping[str, batches.ClientData],
-  ) -> Any:
+  ) -> client_work.Metrics:
     w, optimizer = start.weights, self.trainer.settings.client_steps
     learner, _ = client_work.train(
       self.trainer.model, optimizer.start(w), client.data, optimizer
     )
     delta = client_work.difference(w, learner.weights)
-    vector = client_work.as_vector(delta.values())
+    vector = vectors.join(delta.values())
     return {name: {UPDATE: vector[tf.newaxis]} for name in evaluation}

@@ -7,7 +7,7 @@ client or for a stacked cohort. A batch without examples changes nothing.
 import collections
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import dataclasses
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import tensorflow as tf
 
@@ -19,6 +19,9 @@ from tasks.models import metrics
 from tasks.models import models
 
 _Carry = TypeVar('_Carry')
+_Structure = TypeVar('_Structure', bound=aliases.Structure)
+# The statistics of each metric, for each evaluation set.
+Metrics: TypeAlias = Mapping[str, dict[str, aliases.Structure]]
 # Maps weights to the term that is added to the mean loss of a batch.
 Regularizer = Callable[[models.Weights], tf.Tensor]
 
@@ -80,9 +83,7 @@ def num_distinct_examples(data: batches.ClientData) -> tf.Tensor:
   return tf.reduce_sum(tf.maximum(most, 0.0))
 
 
-def places_of_batches(
-  data: batches.ClientData,
-) -> tuple[tf.Tensor, tf.Tensor]:
+def places_of_batches(data: batches.ClientData) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns the steps that have examples, padded at the end; and how many."""
   has_examples = tf.reduce_any(data.mask > 0, 1)
   counted = tf.cumsum(tf.cast(has_examples, tf.int32))
@@ -117,19 +118,19 @@ def fold_batches(
   if steps is None:
     number = num_steps(data)
 
-    def at(i: tf.Tensor) -> tf.Tensor:
+    def place(i: tf.Tensor) -> tf.Tensor:
       return i
 
   else:
     places, num_places = places_of_batches(data)
     number = tf.where(num_places > 0, steps, 0)
 
-    def at(i: tf.Tensor) -> tf.Tensor:
+    def place(i: tf.Tensor) -> tf.Tensor:
       return tf.gather(places, i % num_places)
 
   _, carry = tf.while_loop(
     lambda i, _: i < number,
-    lambda i, carry: (i + 1, step(carry, *batch(data, at(i)))),
+    lambda i, carry: (i + 1, step(carry, *batch(data, place(i)))),
     (0, carry),
   )
   return carry
@@ -181,7 +182,9 @@ def gradient(
 
 
 def slopes(
-  tape: tf.GradientTape, loss: Any, weights: models.Weights
+  tape: tf.GradientTape,
+  loss: tf.Tensor | Sequence[tf.Tensor],
+  weights: models.Weights,
 ) -> models.Weights:
   """Differentiates a loss, or the sum of several, that a tape has recorded."""
   gradients = tape.gradient(
@@ -228,10 +231,14 @@ def train(
   """
   fixed = fixed or collections.OrderedDict()
 
-  def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
+  def step(
+    carry: tuple[optimizers.Learner, tf.Tensor, tf.Tensor],
+    examples: models.Batch,
+    mask: tf.Tensor,
+  ) -> tuple[optimizers.Learner, tf.Tensor, tf.Tensor]:
     learner, total, number = carry
     of_batch, loss = gradient(
-      private_steps.at(model, step=number),
+      private_steps.mark(model, step=number),
       merge(fixed, learner.weights),
       examples,
       mask,
@@ -303,11 +310,8 @@ class OwnContexts:
   rows: tf.Tensor | None
 
   @classmethod
-  def of(
-    cls,
-    model: models.Model,
-    weights: models.Weights,
-    data: batches.ClientData,
+  def find(
+    cls, model: models.Model, weights: models.Weights, data: batches.ClientData
   ) -> 'OwnContexts':
     """Finds the contexts of the examples in the batches."""
     names, most = model.context_names, model.most_contexts
@@ -348,15 +352,18 @@ class OwnContexts:
 
 
 def sum_over_batches(
-  data: batches.ClientData, measure: Callable[[models.Batch, tf.Tensor], Any]
-) -> Any:
+  data: batches.ClientData,
+  measure: Callable[[models.Batch, tf.Tensor], _Structure],
+) -> _Structure:
   """Sums the results of `measure(examples, mask)` over the batches."""
   # Only the structure, shapes and types of what is measured are used here.
   zeros = tf.nest.map_structure(
     lambda m: tf.zeros(m.shape, m.dtype), measure(*batch(data, tf.constant(0)))
   )
 
-  def add(sums: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
+  def add(
+    sums: _Structure, examples: models.Batch, mask: tf.Tensor
+  ) -> _Structure:
     return tf.nest.map_structure(tf.add, sums, measure(examples, mask))
 
   return fold_batches(data, add, zeros)
@@ -364,7 +371,7 @@ def sum_over_batches(
 
 def sum_statistics(
   statistics: models.Statistics, losses: tf.Tensor, mask: tf.Tensor
-) -> Any:
+) -> models.Statistics:
   """Sums the statistics of the examples of a batch.
 
   Args:
@@ -403,7 +410,7 @@ def total_loss(
 
 def evaluate(
   model: models.Model, weights: models.Weights, data: batches.ClientData
-) -> Any:
+) -> models.Statistics:
   """Sums a model's statistics, and its loss, over a client's examples.
 
   Args:
@@ -415,7 +422,7 @@ def evaluate(
     {metric: statistics}; those of 'loss' are its sum and the divisor.
   """
 
-  def measure(examples: models.Batch, mask: tf.Tensor) -> Any:
+  def measure(examples: models.Batch, mask: tf.Tensor) -> models.Statistics:
     losses = model.loss(weights, examples)
     statistics = model.statistics(weights, examples)
     sums = sum_statistics(statistics, losses, mask)
@@ -429,7 +436,7 @@ def evaluate_sets(
   model: models.Model,
   weights: models.Weights,
   sets: Mapping[str, batches.ClientData],
-) -> Any:
+) -> Metrics:
   """Evaluates a model on each of several sets: {set: {metric: statistics}}."""
   return collections.OrderedDict(
     (name, evaluate(model, weights, data)) for name, data in sets.items()
@@ -445,7 +452,9 @@ def represent(
   blank = model.encode(weights, model.blank_example())
   entries, dimension = tf.shape(blank)[0], blank.shape[1]
 
-  def write(rows: tf.Tensor, numbered: Any, mask: tf.Tensor) -> tf.Tensor:
+  def write(
+    rows: tf.Tensor, numbered: models.Batch, mask: tf.Tensor
+  ) -> tf.Tensor:
     features = model.encode(weights, numbered)
     # Padding is written behind the last example.
     places = tf.where(mask > 0, numbered['number'], size)
@@ -466,7 +475,7 @@ def represent(
   return data._replace(examples=examples)
 
 
-def with_representations(
+def represent_once(
   model: models.Model,
   weights: models.Weights,
   trained: Collection[str],
@@ -500,7 +509,7 @@ def with_representations(
   return represented, [represent(model, weights, data) for data in sets]
 
 
-def put_first(one: Any, others: Any) -> Any:
+def put_first(one: Metrics, others: Metrics) -> Metrics:
   """Puts the metrics of one candidate before those of others."""
   return tf.nest.map_structure(
     lambda of_one, of_others: tf.concat([of_one[tf.newaxis], of_others], 0),
@@ -509,17 +518,12 @@ def put_first(one: Any, others: Any) -> Any:
   )
 
 
-def as_vector(leaves: Iterable[tf.Tensor]) -> tf.Tensor:
-  """Makes one vector of the entries of several tensors, in their order."""
-  return tf.concat([tf.reshape(leaf, [-1]) for leaf in leaves], 0)
-
-
 def evaluate_epochs(
-  evaluate_at: Callable[[_Carry], Any],
+  evaluate_at: Callable[[_Carry], Metrics],
   start: _Carry,
   epoch: Callable[[tf.Tensor, _Carry], _Carry],
   num_epochs: int,
-) -> Any:
+) -> Metrics:
   """Evaluates after 0, 1, …, `num_epochs` epochs.
 
   Args:
@@ -533,12 +537,16 @@ def evaluate_epochs(
     The metrics, each with a first axis of size `num_epochs + 1`.
   """
 
-  def write(i: tf.Tensor, carry: _Carry, arrays: Any) -> Any:
+  def write(
+    i: tf.Tensor, carry: _Carry, arrays: aliases.Structure
+  ) -> aliases.Structure:
     return tf.nest.map_structure(
       lambda array, metric: array.write(i, metric), arrays, evaluate_at(carry)
     )
 
-  def body(i: tf.Tensor, carry: _Carry, arrays: Any) -> Any:
+  def body(
+    i: tf.Tensor, carry: _Carry, arrays: aliases.Structure
+  ) -> tuple[tf.Tensor, _Carry, aliases.Structure]:
     arrays = write(i, carry, arrays)
     return i + 1, epoch(i, carry), arrays
 
@@ -553,7 +561,9 @@ def evaluate_epochs(
   return tf.nest.map_structure(lambda array: array.stack(), arrays)
 
 
-def choose(condition: tf.Tensor, first: Any, second: Any) -> Any:
+def choose(
+  condition: tf.Tensor, first: _Structure, second: _Structure
+) -> _Structure:
   """Returns `first` if the condition holds, else `second`, leaf by leaf."""
   return tf.nest.map_structure(
     lambda a, b: tf.where(condition, a, b), first, second
@@ -565,6 +575,16 @@ def difference(before: models.Weights, after: models.Weights) -> models.Weights:
   return collections.OrderedDict(
     (name, before[name] - after[name]) for name in before
   )
+
+
+def scale(weights: models.Weights, factor: aliases.Scalar) -> models.Weights:
+  """Multiplies all weights by a number."""
+  return tf.nest.map_structure(lambda weight: factor * weight, weights)
+
+
+def stack(structures: Iterable[_Structure]) -> _Structure:
+  """Stacks several structures of tensors, leaf by leaf."""
+  return tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *structures)
 
 
 def half_square(weights: models.Weights) -> tf.Tensor:
@@ -593,6 +613,9 @@ def select(
   )
 
 
-def merge(weights: models.Weights, others: models.Weights) -> models.Weights:
+def merge(weights: models.Weights, *others: models.Weights) -> models.Weights:
   """Returns the weights, with those of `others` replacing or joining them."""
-  return collections.OrderedDict(weights, **others)
+  merged = collections.OrderedDict(weights)
+  for more in others:
+    merged.update(more)
+  return merged

@@ -13,7 +13,7 @@ momentum would move it otherwise. A subclass says which cluster a client is in.
 import abc
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import tensorflow as tf
 
@@ -23,6 +23,7 @@ from algorithms import fedavg
 from algorithms import optimizers
 from algorithms import trainers
 from algorithms.privacy import private_steps
+from base import aliases
 from base import errors
 from tasks.models import models
 
@@ -37,19 +38,19 @@ class ClustersState(NamedTuple):
   """
 
   models: Sequence[models.Weights]
-  optimizers: Sequence[Any]
-  round: Any
+  optimizers: Sequence[optimizers.Slots]
+  round: aliases.Scalar
 
 
 class ClustersMessage(NamedTuple):
   """The message to the clients: the stacked models, and the rounds done."""
 
   models: models.Weights
-  round: Any
+  round: aliases.Scalar
 
 
-def at(stacked: Any, j: int | tf.Tensor) -> Any:
-  """Returns one of several structures that are stacked."""
+def pick(stacked: models.Weights, j: int | tf.Tensor) -> models.Weights:
+  """Picks one of several models, or parts of models, that are stacked."""
   # Not leaf[j]: XLA would compile the program anew for each j.
   return tf.nest.map_structure(lambda leaf: tf.gather(leaf, j), stacked)
 
@@ -115,14 +116,11 @@ class ClusterTrainer(fedavg.FedAvg):
     """Makes the state of models that have not been trained yet."""
     return ClustersState(tuple(w), tuple(map(self._new_slots, w)), 0)
 
-  def _new_slots(self, w: models.Weights) -> Any:
+  def _new_slots(self, w: models.Weights) -> optimizers.Slots:
     return self.server_steps.slots(w)
 
   def message(self, server: ClustersState) -> ClustersMessage:
-    stacked = tf.nest.map_structure(
-      lambda *leaves: tf.stack(leaves), *server.models
-    )
-    return ClustersMessage(stacked, server.round)
+    return ClustersMessage(client_work.stack(server.models), server.round)
 
   def client(
     self, message: ClustersMessage, client: trainers.Client
@@ -133,10 +131,12 @@ class ClusterTrainer(fedavg.FedAvg):
     trains_all = self.trains_all(message.round)
     optimizer = self.settings.client_steps
 
-    def train(turn: tf.Tensor, updates: Any, total: tf.Tensor) -> Any:
+    def train(
+      turn: tf.Tensor, updates: models.Weights, total: tf.Tensor
+    ) -> tuple[tf.Tensor, models.Weights, tf.Tensor]:
       j = tf.where(trains_all, turn, cluster)
-      w_j = at(w, j)
-      model = private_steps.at(self.model, part=turn)
+      w_j = pick(w, j)
+      model = private_steps.mark(self.model, part=turn)
       learner, loss = client_work.train(
         model, optimizer.start(w_j), data, optimizer
       )
@@ -169,7 +169,7 @@ class ClusterTrainer(fedavg.FedAvg):
     return trainers.ClientResult(
       updates={
         **{
-          self._part(j): aggregation.Update(at(updates, j), weight[j])
+          self._part(j): aggregation.Update(pick(updates, j), weight[j])
           for j in self.clusters
         },
         'senders': aggregation.Update(tf.cast(is_own, tf.int32)),
@@ -181,7 +181,7 @@ class ClusterTrainer(fedavg.FedAvg):
   def server(
     self,
     server: ClustersState,
-    aggregate: Mapping[str, Any],
+    aggregate: trainers.Aggregate,
     sums: trainers.RoundSums,
   ) -> ClustersState:
     del sums
@@ -193,9 +193,7 @@ class ClusterTrainer(fedavg.FedAvg):
       old = optimizers.Learner(server.models[j], server.optimizers[j])
       # Makes the mean over all clients one over those that trained the cluster.
       scale = tf.where(trains_all, 1.0, aggregate['senders'][j])
-      mean = tf.nest.map_structure(
-        lambda leaf, by=scale: by * leaf, aggregate[self._part(j)]
-      )
+      mean = client_work.scale(aggregate[self._part(j)], scale)
       new = self.server_steps.step(old, mean)
       new = client_work.choose(scale > 0, new, old)
       slots = client_work.choose(ends, self._new_slots(new.weights), new.slots)
@@ -208,5 +206,5 @@ class ClusterTrainer(fedavg.FedAvg):
   ) -> trainers.Start:
     cluster = self.cluster_of(message.models, client)
     return trainers.Start(
-      at(message.models, cluster), measured={'cluster': cluster}
+      pick(message.models, cluster), measured={'cluster': cluster}
     )

@@ -23,7 +23,6 @@ some epochs.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -70,10 +69,10 @@ class Ditto(personal_models.PersonalModels):
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
     state = client.state
-    v = self.personal(message, state)
+    v = self.personal_model(message, state)
     v = self.train_personal(v, message, client.data, part=1)
     result = super().client(message, client._replace(state=state.shared))
-    return result._replace(state=state.after(v, result.state))
+    return result._replace(state=state.advance(v, result.state))
 
   def train_personal(
     self,
@@ -87,7 +86,7 @@ class Ditto(personal_models.PersonalModels):
       self.settings.personal_learning_rate
     )
     learner, _ = client_work.train(
-      private_steps.at(self.model, part=part),
+      private_steps.mark(self.model, part=part),
       optimizer.start(v),
       data,
       optimizer,
@@ -142,7 +141,7 @@ class DittoPersonalizer(personalizers.Personalizer):
     start: trainers.Start,
     client: trainers.Client,
     evaluation: Mapping[str, batches.ClientData],
-  ) -> Any:
+  ) -> client_work.Metrics:
     model, w = self.trainer.model, start.shared
     of_global = client_work.evaluate_sets(model, w, evaluation)
     of_personal = client_work.evaluate_epochs(

@@ -7,7 +7,6 @@ own head, if it keeps one on the device.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -86,10 +85,10 @@ class EmbeddingFinetuning(personalizers.Personalizer):
     start: trainers.Start,
     client: trainers.Client,
     evaluation: Mapping[str, batches.ClientData],
-  ) -> Any:
+  ) -> client_work.Metrics:
     trainer, message = self.trainer, start.message
 
-    def evaluate(local: fedembed.LocalWork) -> Any:
+    def evaluate(local: fedembed.LocalWork) -> client_work.Metrics:
       of_client = trainer.models_of(message, client, local)
       return client_work.evaluate_sets(
         trainer.model, of_client.weights, evaluation

@@ -44,7 +44,7 @@ of the first batches. In the authors' code,
 import collections
 from collections.abc import Callable
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -61,6 +61,10 @@ from base import settings
 from tasks.data import batches
 from tasks.models import models
 
+# W, and the number of the step.
+_PassCarry = tuple[models.Weights, tf.Tensor]
+# W, the sum of the losses, the last loss, and the number of the step.
+_StepCarry = tuple[models.Weights, tf.Tensor, tf.Tensor, tf.Tensor]
 # The number of losses whose deviation says whether W has converged.
 _NUM_LOSSES = 10
 
@@ -114,8 +118,8 @@ class FedAlaState(NamedTuple):
   """
 
   personal: models.Weights
-  rounds: Any
-  shared: Any
+  rounds: aliases.Scalar
+  shared: aliases.ClientState
   mixture: models.Weights
 
 
@@ -157,9 +161,6 @@ class FedAla(personal_models.PersonalModels):
   start_name = 'mixture'
 
   def __post_init__(self) -> None:
-    for name in self.settings.mixing_parts:
-      if name not in self.model.parts:
-        raise errors.unknown('part in mixing_parts', name, self.model.parts)
     if not self.personal_names:
       raise errors.UserError(
         'The model of this task has no weights in'
@@ -168,13 +169,11 @@ class FedAla(personal_models.PersonalModels):
 
   @property
   def personal_names(self) -> tuple[str, ...]:
-    return tuple(
-      name
-      for part in self.settings.mixing_parts
-      for name in self.model.parts[part]
+    return personal_models.names_of_parts(
+      self.model, self.settings.mixing_parts, 'mixing_parts'
     )
 
-  def initialize_client(self, seed: tf.Tensor) -> FedAlaState:
+  def initialize_client(self, seed: aliases.Seed) -> FedAlaState:
     personal, rounds, shared = super().initialize_client(seed)
     ones = tf.nest.map_structure(tf.ones_like, personal)
     return FedAlaState(personal, rounds, shared, ones)
@@ -242,7 +241,7 @@ class FedAla(personal_models.PersonalModels):
     state, names = client.state, self.personal_names
     # theta_i - theta, which is zero in the first round.
     away = client_work.difference(
-      client_work.select(self.personal(theta, state), names), theta
+      client_work.select(self.personal_model(theta, state), names), theta
     )
 
     def mix(w: models.Weights) -> models.Weights:
@@ -254,17 +253,19 @@ class FedAla(personal_models.PersonalModels):
         ),
       )
 
-    model, (data,) = client_work.with_representations(
+    model, (data,) = client_work.represent_once(
       self.model,
       theta,
       names,
       [take_share(client.data, self.settings.mixing_examples)],
     )
 
-    def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
+    def step(
+      carry: _StepCarry, examples: models.Batch, mask: tf.Tensor
+    ) -> _StepCarry:
       w, total, last, number = carry
       slopes, loss = client_work.gradient(
-        private_steps.at(model, part=part, step=number),
+        private_steps.mark(model, part=part, step=number),
         mix(w),
         examples,
         mask,
@@ -284,7 +285,7 @@ class FedAla(personal_models.PersonalModels):
 
     size = client_work.num_examples(data)
 
-    def learn(carry: Any) -> tuple[Any, tf.Tensor]:
+    def learn(carry: _PassCarry) -> tuple[_PassCarry, tf.Tensor]:
       """Passes over the examples once; returns the loss of the pass, too."""
       w, number = carry
       w, total, last, number = client_work.fold_batches(
@@ -301,10 +302,10 @@ class FedAla(personal_models.PersonalModels):
 
   def _until_converged(
     self,
-    learn: Callable[[Any], tuple[Any, tf.Tensor]],
-    carry: Any,
+    learn: Callable[[_PassCarry], tuple[_PassCarry, tf.Tensor]],
+    carry: _PassCarry,
     rounds: tf.Tensor,
-  ) -> tuple[Any, tf.Tensor]:
+  ) -> tuple[_PassCarry, tf.Tensor]:
     """Takes the passes of a client that took part in some rounds.
 
     Args:
@@ -318,13 +319,17 @@ class FedAla(personal_models.PersonalModels):
     most = tf.where(tf.equal(rounds, 1), self.settings.mixing_passes, 1)
     most = tf.where(tf.equal(rounds, 0), 0, most)
 
-    def goes_on(number: tf.Tensor, losses: tf.Tensor, _: Any) -> tf.Tensor:
+    def goes_on(
+      number: tf.Tensor, losses: tf.Tensor, _: _PassCarry
+    ) -> tf.Tensor:
       converged = tf.less(
         tf.math.reduce_std(losses), self.settings.mixing_threshold
       )
       return (number < most) & ~(converged & (number >= _NUM_LOSSES))
 
-    def body(number: tf.Tensor, losses: tf.Tensor, carry: Any) -> Any:
+    def body(
+      number: tf.Tensor, losses: tf.Tensor, carry: _PassCarry
+    ) -> tuple[tf.Tensor, tf.Tensor, _PassCarry]:
       carry, loss = learn(carry)
       return number + 1, tf.concat([losses[1:], [loss]], 0), carry
 

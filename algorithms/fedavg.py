@@ -12,9 +12,9 @@ The clients may use another optimizer than SGD as well.
 """
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -98,7 +98,7 @@ class FedAvgState(NamedTuple):
   """
 
   model: models.Weights
-  optimizer: Any
+  optimizer: optimizers.Slots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,18 +113,20 @@ class FedAvg(trainers.Trainer):
       return (*super().attributes, task.SIZE)
     return super().attributes
 
-  def initialize(self, seed: tf.Tensor) -> Any:
+  def initialize(self, seed: aliases.Seed) -> trainers.ServerState:
     w = self.model.init(seed)
     return FedAvgState(w, self.settings.server_steps.slots(w))
 
-  def initialize_client(self, seed: tf.Tensor) -> Any:
+  def initialize_client(self, seed: aliases.Seed) -> aliases.ClientState:
     """Makes the slots of the client's optimizer, if the client keeps them."""
     if self.settings.client_slots == 'new':
       return collections.OrderedDict()
     w = self.model.init(seed)
     return collections.OrderedDict(slots=self.settings.client_steps.slots(w))
 
-  def client(self, message: Any, client: trainers.Client) -> Any:
+  def client(
+    self, message: trainers.Message, client: trainers.Client
+  ) -> trainers.ClientResult:
     return self.result(message, *self.descend(message, client), client)
 
   def descend(
@@ -133,7 +135,7 @@ class FedAvg(trainers.Trainer):
     client: trainers.Client,
     regularizer: client_work.Regularizer | None = None,
     correction: models.Weights | None = None,
-  ) -> tuple[models.Weights, tf.Tensor, Any]:
+  ) -> tuple[models.Weights, tf.Tensor, aliases.ClientState | None]:
     """Takes the client's steps, one for each batch.
 
     Args:
@@ -149,7 +151,7 @@ class FedAvg(trainers.Trainer):
     optimizer = self.settings.client_steps
     learner = optimizer.start(start)
     if client.state:
-      slots = optimizer.with_numbers(client.state['slots'])
+      slots = optimizer.set_numbers(client.state['slots'])
       learner = learner._replace(slots=slots)
     learner, loss = client_work.train(
       self.model,
@@ -169,7 +171,7 @@ class FedAvg(trainers.Trainer):
     before: models.Weights,
     after: models.Weights,
     loss: tf.Tensor,
-    state: Any,
+    state: aliases.ClientState | None,
     client: trainers.Client,
   ) -> trainers.ClientResult:
     """Returns the result of a client that trained from `before` to `after`."""
@@ -182,8 +184,11 @@ class FedAvg(trainers.Trainer):
     )
 
   def server(
-    self, server: Any, aggregate: Mapping[str, Any], sums: trainers.RoundSums
-  ) -> Any:
+    self,
+    server: trainers.ServerState,
+    aggregate: trainers.Aggregate,
+    sums: trainers.RoundSums,
+  ) -> trainers.ServerState:
     del sums
     learner = self.settings.server_steps.step(
       optimizers.Learner(server.model, server.optimizer), aggregate['model']

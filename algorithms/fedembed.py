@@ -46,13 +46,14 @@ import abc
 import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
 from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
+from algorithms import fedembed_network
 from algorithms import optimizers
 from algorithms import personal_models
 from algorithms import registry
@@ -61,11 +62,10 @@ from base import aliases
 from base import errors
 from base import settings
 from tasks import task
-from tasks.models import layers
 from tasks.models import models
 
-_PHI, _NU = 'phi_', 'nu_'
-_GAMMA = ('gamma_kernel', 'gamma_bias')
+# The data by which a trainer assigns heads to users, as it defines them.
+Clusters: TypeAlias = aliases.Structure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,15 +140,15 @@ class FedEmbedState(NamedTuple):
   """
 
   model: models.Weights
-  optimizer: Any
-  clusters: Any
+  optimizer: optimizers.Slots
+  clusters: Clusters
 
 
 class FedEmbedMessage(NamedTuple):
   """The message to the clients, see `FedEmbedState`."""
 
   model: models.Weights
-  clusters: Any
+  clusters: Clusters
 
 
 class FedEmbedClientState(NamedTuple):
@@ -164,11 +164,11 @@ class FedEmbedClientState(NamedTuple):
   """
 
   e: models.Weights
-  slots: Any
-  triplet_slots: Any
+  slots: optimizers.Slots
+  triplet_slots: optimizers.Slots
   head: models.Weights
-  rounds: Any
-  number: Any
+  rounds: aliases.Scalar
+  number: aliases.Scalar
 
 
 class LocalWork(NamedTuple):
@@ -184,15 +184,9 @@ class LocalWork(NamedTuple):
 
   w: optimizers.Learner
   e: optimizers.Learner
-  triplet_slots: Any
-  loss: Any
-  steps: Any
-
-
-def _prefixed(prefix: str, weights: models.Weights) -> models.Weights:
-  return collections.OrderedDict(
-    (f'{prefix}{name}', weight) for name, weight in weights.items()
-  )
+  triplet_slots: optimizers.Slots
+  loss: tf.Tensor
+  steps: aliases.Scalar
 
 
 def nearest(e: tf.Tensor, points: tf.Tensor) -> tf.Tensor:
@@ -257,97 +251,51 @@ class FedEmbed(fedavg.FedAvg):
     return self.settings.num_groups
 
   @property
-  def has_type_head(self) -> bool:
-    """Tells whether there is gamma."""
-    return self.settings.type_loss and self.model.num_types > 0
-
-  @property
-  def e_name(self) -> str:
-    """The name of the embedding among the model's weights."""
-    (name,) = self.model.parts[models.CLIENT]
-    return name
-
-  @property
-  def head_names(self) -> Sequence[str]:
-    """The names of the weights of a head."""
-    return self.model.parts[models.HEAD]
-
-  @property
-  def stacked_names(self) -> list[str]:
-    """The names of phi, the stacked weights of all heads."""
-    return [f'{_PHI}{name}' for name in self.head_names]
+  def network(self) -> fedembed_network.Network:
+    """The network whose weights are trained."""
+    return fedembed_network.Network(
+      self.model,
+      self.num_heads,
+      self.has_own_head,
+      self.settings.type_loss,
+      self.settings.global_loss,
+      self.settings.embedding_loss,
+    )
 
   @property
   def model_places(self) -> Sequence[tuple[str | int, ...]]:
     return ()  # Its weights are those of no other method.
 
-  def initialize(self, seed: tf.Tensor) -> FedEmbedState:
+  def initialize(self, seed: aliases.Seed) -> FedEmbedState:
     seeds = tf.random.experimental.stateless_split(seed, self.num_heads + 4)
-    first = self.model.init(seeds[0])
-    model = collections.OrderedDict(
-      (name, weight)
-      for name, weight in first.items()
-      if name != self.e_name and name not in self.head_names
-    )
-    if not self.has_own_head:
-      heads = [self._new_head(seeds[4 + k]) for k in range(self.num_heads)]
-      stacked = tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *heads)
-      model |= _prefixed(_PHI, stacked)
-    if self.has_type_head:
-      size = self._width(first)
-      for i, shape in enumerate(([size], [])):
-        model[_GAMMA[i]] = layers.fan_in_uniform(
-          tf.random.experimental.stateless_fold_in(seeds[1], i),
-          [*shape, self.model.num_types],
-          size,
-        )
-    if self.settings.global_loss:
-      model |= _prefixed(_NU, self._new_head(seeds[2]))
+    model = self.network.initialize(seeds[0], seeds[4:], seeds[1], seeds[2])
     return FedEmbedState(
       model,
       self.settings.server_steps.slots(model),
       self.initialize_clusters(seeds[3]),
     )
 
-  def _new_head(self, seed: tf.Tensor) -> models.Weights:
-    return client_work.select(self.model.init(seed), self.head_names)
-
-  def new_embedding(self, seed: tf.Tensor) -> models.Weights:
-    """Draws an embedding."""
-    return client_work.select(self.model.init(seed), [self.e_name])
-
-  def as_weights(self, e: tf.Tensor) -> models.Weights:
-    """Returns an embedding as weights of the model."""
-    return collections.OrderedDict([(self.e_name, e)])
-
-  def _width(self, weights: models.Weights) -> int:
-    """Returns the number of features that heads see."""
-    features = self.model.encode(weights, self.model.blank_example())
-    return int(features.shape[1])
-
-  def initialize_clusters(self, seed: tf.Tensor) -> Any:
+  def initialize_clusters(self, seed: aliases.Seed) -> Clusters:
     """Makes the data that assign heads to users; by default none."""
     del seed
     return collections.OrderedDict()
 
-  def initialize_client(self, seed: tf.Tensor) -> FedEmbedClientState:
-    e = self.new_embedding(seed)
+  def initialize_client(self, seed: aliases.Seed) -> FedEmbedClientState:
+    e = self.network.new_embedding(seed)
     head = collections.OrderedDict()
     if self.has_own_head:
-      own_head = self._new_head(
-        tf.random.experimental.stateless_fold_in(seed, 1)
-      )
-      head = tf.nest.map_structure(lambda leaf: leaf[tf.newaxis], own_head)
+      own_seed = tf.random.experimental.stateless_fold_in(seed, 1)
+      head = self.network.stack_heads([own_seed])
     return FedEmbedClientState(
       e=e,
       slots=self.embedding_steps.slots(e),
       triplet_slots=self.initialize_triplet(e),
-      head=_prefixed(_PHI, head),
+      head=head,
       rounds=0,
       number=seed[1],
     )
 
-  def initialize_triplet(self, e: models.Weights) -> Any:
+  def initialize_triplet(self, e: models.Weights) -> optimizers.Slots:
     """Makes the slots of steps towards a prototype, if there are any."""
     del e
     return collections.OrderedDict()
@@ -368,7 +316,7 @@ class FedEmbed(fedavg.FedAvg):
     """Returns the work of a client before its first step."""
     state = client.state
     w = client_work.merge(message.model, state.head)
-    slots = self.embedding_steps.with_numbers(state.slots)
+    slots = self.embedding_steps.set_numbers(state.slots)
     return LocalWork(
       self.settings.client_steps.start(w),
       optimizers.Learner(state.e, slots),
@@ -395,12 +343,14 @@ class FedEmbed(fedavg.FedAvg):
     return tf.argmax(tf.where(has_liked, liked, of_all), output_type=tf.int32)
 
   @abc.abstractmethod
-  def head_of(self, clusters: Any, e: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+  def head_of(
+    self, clusters: Clusters, e: tf.Tensor, k: tf.Tensor
+  ) -> tf.Tensor:
     """Returns j, the user's head: (2)."""
 
   def approach(
     self,
-    clusters: Any,
+    clusters: Clusters,
     local: LocalWork,
     client: trainers.Client,
     k: tf.Tensor,
@@ -421,8 +371,8 @@ class FedEmbed(fedavg.FedAvg):
   ) -> LocalWork:
     """Takes the step of a batch: (1), (2), (3)."""
     local = self.approach(message.clusters, local, client, k, mask)
-    j = self.head_of(message.clusters, local.e.weights[self.e_name], k)
-    of_w, of_e, a = self._slopes(
+    j = self.head_of(message.clusters, local.e.weights[self.network.e_name], k)
+    of_w, of_e, a = self.network.slopes(
       local.w.weights, local.e.weights, j, examples, mask
     )
     optimizer = self.settings.client_steps
@@ -433,111 +383,8 @@ class FedEmbed(fedavg.FedAvg):
       steps=local.steps + 1,
     )
 
-  def _slopes(
-    self,
-    w: models.Weights,
-    e: models.Weights,
-    j: tf.Tensor,
-    examples: models.Batch,
-    mask: tf.Tensor,
-  ) -> tuple[models.Weights, models.Weights, tf.Tensor]:
-    """Differentiates the losses of a batch.
-
-    Args:
-      w: All weights but e.
-      e: The embedding.
-      j: The user's head.
-      examples: The batch.
-      mask: 0 for padding.
-
-    Returns:
-      The gradient for w, the gradient for e, and a.
-    """
-    phi_j, nu, gamma = self._head(w, j), self._nu(w), self._gamma(w)
-    theta = client_work.select(w, self._theta_names(w))
-    with tf.GradientTape(persistent=True) as tape:
-      tape.watch((theta, phi_j, nu, gamma, e))
-      # Encoders that share weights with the head read those as well.
-      everything = client_work.merge(theta, client_work.merge(phi_j, e))
-      features = self.model.encode(everything, examples)
-      a = self._preference_loss(phi_j, features, examples, mask)
-      b = self._type_loss(gamma, features, examples, mask)
-      c = self._preference_loss(nu, features, examples, mask)
-    of_phi_j = client_work.slopes(tape, a, phi_j)
-    of_heads = collections.OrderedDict(
-      (name, self._at_place(j, slope))
-      for name, slope in _prefixed(_PHI, of_phi_j).items()
-    )
-    slopes = {
-      **client_work.slopes(tape, [a, b], theta),
-      **of_heads,
-      **client_work.slopes(tape, b, gamma),
-      **_prefixed(_NU, client_work.slopes(tape, c, nu)),
-    }
-    trains_e = {'all': [a, b, c], 'global': c, 'own': a}
-    of_e = client_work.slopes(tape, trains_e[self.settings.embedding_loss], e)
-    return collections.OrderedDict((n, slopes[n]) for n in w), of_e, a
-
-  def _theta_names(self, w: models.Weights) -> list[str]:
-    return [n for n in w if n not in _GAMMA and not n.startswith((_PHI, _NU))]
-
-  def _head(self, w: models.Weights, j: tf.Tensor) -> models.Weights:
-    """Returns phi_j, as weights of the model."""
-    return collections.OrderedDict(
-      (name, tf.gather(w[f'{_PHI}{name}'], j)) for name in self.head_names
-    )
-
-  def _nu(self, w: models.Weights) -> models.Weights:
-    """Returns nu, as weights of the model; nothing if there is none."""
-    return collections.OrderedDict(
-      (name, w[f'{_NU}{name}'])
-      for name in self.head_names
-      if self.settings.global_loss
-    )
-
-  def _gamma(self, w: models.Weights) -> models.Weights:
-    return client_work.select(w, _GAMMA)
-
-  def _at_place(self, j: tf.Tensor, slope: tf.Tensor) -> tf.Tensor:
-    """Returns the gradient of all heads, which is zero except for head j."""
-    size = 1 if self.has_own_head else self.num_heads
-    place = tf.reshape(tf.one_hot(j, size), [-1] + [1] * slope.shape.rank)
-    return place * slope
-
-  def _preference_loss(
-    self,
-    head: models.Weights,
-    features: tf.Tensor,
-    examples: models.Batch,
-    mask: tf.Tensor,
-  ) -> tf.Tensor:
-    """Returns L_C, the task's own loss; 0 if there is no such head."""
-    if not head:
-      return tf.constant(0.0)
-    loss = self.model.score_loss(self.model.decide(head, features), examples)
-    return models.mean(loss, mask * self.model.example_weight(examples))
-
-  def _type_loss(
-    self,
-    gamma: models.Weights,
-    features: tf.Tensor,
-    examples: models.Batch,
-    mask: tf.Tensor,
-  ) -> tf.Tensor:
-    """Returns L_M; 0 if there is no gamma."""
-    if not gamma:
-      return tf.constant(0.0)
-    scores = layers.dense(gamma, 'gamma', features)
-    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
-      examples['type'], scores
-    )
-    return models.mean(loss, mask)
-
   def train(
-    self,
-    message: FedEmbedMessage,
-    client: trainers.Client,
-    local: LocalWork,
+    self, message: FedEmbedMessage, client: trainers.Client, local: LocalWork
   ) -> LocalWork:
     """Takes a step for each batch."""
     k = self.type_of(client)
@@ -554,7 +401,7 @@ class FedEmbed(fedavg.FedAvg):
   ) -> trainers.ClientResult:
     local = self.train(message, client, self.begin(message, client))
     w, e = local.w.weights, local.e.weights
-    sent = self.with_noise(message.model, w, client)
+    sent = self.add_noise(message.model, w, client)
     result = self.result(message.model, sent, local.loss, None, client)
     head = self.keep_head(
       client.state.head, client_work.select(w, client.state.head), client
@@ -568,11 +415,11 @@ class FedEmbed(fedavg.FedAvg):
     )
     updates = {
       **result.updates,
-      **self.of_clusters(message.clusters, client, e),
+      **self.cluster_updates(message.clusters, client, e),
     }
     return result._replace(updates=updates, state=state)
 
-  def with_noise(
+  def add_noise(
     self, before: models.Weights, after: models.Weights, client: trainers.Client
   ) -> models.Weights:
     """Returns the weights whose changes a user sends; by default `after`."""
@@ -586,8 +433,8 @@ class FedEmbed(fedavg.FedAvg):
     del before, client
     return after
 
-  def of_clusters(
-    self, clusters: Any, client: trainers.Client, e: models.Weights
+  def cluster_updates(
+    self, clusters: Clusters, client: trainers.Client, e: models.Weights
   ) -> Mapping[str, aggregation.Update]:
     """Returns the updates by which heads are assigned; by default none.
 
@@ -602,7 +449,7 @@ class FedEmbed(fedavg.FedAvg):
   def server(
     self,
     server: FedEmbedState,
-    aggregate: Mapping[str, Any],
+    aggregate: trainers.Aggregate,
     sums: trainers.RoundSums,
   ) -> FedEmbedState:
     after = super().server(server, aggregate, sums)
@@ -619,19 +466,10 @@ class FedEmbed(fedavg.FedAvg):
     """Returns a user's models with its own head and with the global head."""
     w, e = local.w.weights, local.e.weights
     k = self.type_of(client)
-    j = self.head_of(message.clusters, e[self.e_name], k)
-    theta = client_work.select(w, self._theta_names(w))
-    shared = self._nu(w)
-    return trainers.Start(
-      self._in_order({**theta, **e, **self._head(w, j)}),
-      self._in_order({**theta, **e, **shared}) if shared else shared,
-      collections.OrderedDict() if self.has_own_head else {'cluster': j},
-      message,
-    )
-
-  def _in_order(self, weights: Mapping[str, tf.Tensor]) -> models.Weights:
-    names = [name for part in self.model.parts.values() for name in part]
-    return collections.OrderedDict((name, weights[name]) for name in names)
+    j = self.head_of(message.clusters, e[self.network.e_name], k)
+    own, shared = self.network.user_models(w, e, j)
+    measured = {} if self.has_own_head else {'cluster': j}
+    return trainers.Start(own, shared, measured, message)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -640,7 +478,9 @@ class TypeFedEmbed(FedEmbed):
 
   needs_type = True
 
-  def head_of(self, clusters: Any, e: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+  def head_of(
+    self, clusters: Clusters, e: tf.Tensor, k: tf.Tensor
+  ) -> tf.Tensor:
     del clusters, e
     return k
 
@@ -662,9 +502,11 @@ class PersonalFedEmbed(FedEmbed):
   def keep_head(
     self, before: models.Weights, after: models.Weights, client: trainers.Client
   ) -> models.Weights:
-    return self.settings.with_noise(before, after, client.seed)
+    return self.settings.add_noise(before, after, client.seed)
 
-  def head_of(self, clusters: Any, e: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+  def head_of(
+    self, clusters: Clusters, e: tf.Tensor, k: tf.Tensor
+  ) -> tf.Tensor:
     del clusters, e, k
     return tf.constant(0)
 
@@ -677,7 +519,9 @@ class OneHeadFedEmbed(FedEmbed):
   def num_heads(self) -> int:
     return 1
 
-  def head_of(self, clusters: Any, e: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+  def head_of(
+    self, clusters: Clusters, e: tf.Tensor, k: tf.Tensor
+  ) -> tf.Tensor:
     del clusters, e, k
     return tf.constant(0)
 

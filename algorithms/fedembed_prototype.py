@@ -24,7 +24,6 @@ Where the paper is silent, or contradicts itself:
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -34,6 +33,7 @@ from algorithms import fedembed
 from algorithms import optimizers
 from algorithms import registry
 from algorithms import trainers
+from base import aliases
 from base import settings
 from tasks.models import models
 
@@ -71,17 +71,16 @@ class PrototypeFedEmbed(fedembed.FedEmbed):
       return super().parts
     return {**super().parts, 'prototypes': aggregation.total()}
 
-  def initialize_clusters(self, seed: tf.Tensor) -> tf.Tensor:
+  def initialize_clusters(self, seed: aliases.Seed) -> tf.Tensor:
     """Draws the prototypes, `[K, D]`."""
-    seeds = tf.random.experimental.stateless_split(seed, self.num_heads)
-    return tf.stack(
-      [self.new_embedding(seeds[k])[self.e_name] for k in range(self.num_heads)]
-    )
+    return self.network.draw_points(seed)
 
-  def initialize_triplet(self, e: models.Weights) -> Any:
+  def initialize_triplet(self, e: models.Weights) -> optimizers.Slots:
     return self.embedding_steps.slots(e)
 
-  def head_of(self, clusters: Any, e: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+  def head_of(
+    self, clusters: tf.Tensor, e: tf.Tensor, k: tf.Tensor
+  ) -> tf.Tensor:
     del k
     return fedembed.nearest(e, clusters)
 
@@ -99,16 +98,18 @@ class PrototypeFedEmbed(fedembed.FedEmbed):
     is_new = tf.equal(client.state.rounds, 0)
     is_first = self._is_prototypical(client, k) & is_new
     e = tf.where(
-      is_first, tf.gather(message.clusters, k), local.e.weights[self.e_name]
+      is_first,
+      tf.gather(message.clusters, k),
+      local.e.weights[self.network.e_name],
     )
-    slots = self.embedding_steps.with_numbers(local.triplet_slots)
+    slots = self.embedding_steps.set_numbers(local.triplet_slots)
     return local._replace(
-      e=local.e._replace(weights=self.as_weights(e)), triplet_slots=slots
+      e=local.e._replace(weights=self.network.e_weights(e)), triplet_slots=slots
     )
 
   def approach(
     self,
-    clusters: Any,
+    clusters: tf.Tensor,
     local: fedembed.LocalWork,
     client: trainers.Client,
     k: tf.Tensor,
@@ -122,21 +123,21 @@ class PrototypeFedEmbed(fedembed.FedEmbed):
     )
     n += tf.cast(n >= k, tf.int32)
     p_k, p_n = tf.gather(clusters, k), tf.gather(clusters, n)
-    e = local.e.weights[self.e_name]
+    e = local.e.weights[self.network.e_name]
     to_k, to_n = tf.unstack(fedembed.squared_distances(e, tf.stack([p_k, p_n])))
     # The gradient of (1).
     slope = tf.where(to_k - to_n + 1 > 0, 2 * (p_n - p_k), 0)
     before = optimizers.Learner(local.e.weights, local.triplet_slots)
     after = client_work.take_step(
-      self.embedding_steps, before, self.as_weights(slope), mask
+      self.embedding_steps, before, self.network.e_weights(slope), mask
     )
     after = client_work.choose(self._is_prototypical(client, k), before, after)
     return local._replace(
       e=local.e._replace(weights=after.weights), triplet_slots=after.slots
     )
 
-  def of_clusters(
-    self, clusters: Any, client: trainers.Client, e: models.Weights
+  def cluster_updates(
+    self, clusters: tf.Tensor, client: trainers.Client, e: models.Weights
   ) -> Mapping[str, aggregation.Update]:
     del clusters
     if not self.settings.moving_prototypes:
@@ -144,13 +145,13 @@ class PrototypeFedEmbed(fedembed.FedEmbed):
     k = self.type_of(client)
     sent = tf.cast(self._is_prototypical(client, k), tf.float32)
     present = sent * tf.one_hot(k, self.num_heads)
-    rows = present[:, tf.newaxis] * e[self.e_name]
+    rows = present[:, tf.newaxis] * e[self.network.e_name]
     return {'prototypes': aggregation.Update((rows, present))}
 
   def server(
     self,
     server: fedembed.FedEmbedState,
-    aggregate: Mapping[str, Any],
+    aggregate: trainers.Aggregate,
     sums: trainers.RoundSums,
   ) -> fedembed.FedEmbedState:
     after = super().server(server, aggregate, sums)

@@ -28,7 +28,7 @@ Where the paper is silent, or contradicts itself:
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 import tree
@@ -79,9 +79,9 @@ class Maps(NamedTuple):
     round: The number of rounds done.
   """
 
-  w: Any
-  next_w: Any
-  round: Any
+  w: tf.Tensor
+  next_w: tf.Tensor
+  round: aliases.Scalar
 
 
 def match(overlaps: tf.Tensor) -> tf.Tensor:
@@ -156,19 +156,16 @@ class SomFedEmbed(fedembed.FedEmbed):
   def _node(self, i: int) -> str:
     return f'node_{i}'
 
-  def with_noise(
+  def add_noise(
     self, before: models.Weights, after: models.Weights, client: trainers.Client
   ) -> models.Weights:
-    return self.settings.with_noise(before, after, client.seed)
+    return self.settings.add_noise(before, after, client.seed)
 
-  def initialize_clusters(self, seed: tf.Tensor) -> Maps:
-    seeds = tf.random.experimental.stateless_split(seed, self.num_heads)
-    w = tf.stack(
-      [self.new_embedding(seeds[i])[self.e_name] for i in self._nodes]
-    )
+  def initialize_clusters(self, seed: aliases.Seed) -> Maps:
+    w = self.network.draw_points(seed)
     return Maps(w, w, 0)
 
-  def head_of(self, clusters: Any, e: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+  def head_of(self, clusters: Maps, e: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
     del k
     return fedembed.nearest(e, clusters.w)
 
@@ -176,8 +173,8 @@ class SomFedEmbed(fedembed.FedEmbed):
     t = tf.cast(maps.round, tf.float32)
     return 1 + 2 * t / self.settings.som_rounds
 
-  def of_clusters(
-    self, clusters: Any, client: trainers.Client, e: models.Weights
+  def cluster_updates(
+    self, clusters: Maps, client: trainers.Client, e: models.Weights
   ) -> Mapping[str, aggregation.Update]:
     del client
     (vector,) = e.values()
@@ -207,7 +204,7 @@ class SomFedEmbed(fedembed.FedEmbed):
     )
     return {**sent, 'overlaps': aggregation.Update(tf.cast(overlap, tf.int32))}
 
-  def moved(self, maps: Maps, aggregate: Mapping[str, Any]) -> tf.Tensor:
+  def next_map(self, maps: Maps, aggregate: trainers.Aggregate) -> tf.Tensor:
     """Returns the next map, moved by what the clients sent."""
     if self.settings.som_winner == 'node':
       delta = tf.stack([aggregate[self._node(i)] for i in self._nodes])
@@ -222,22 +219,22 @@ class SomFedEmbed(fedembed.FedEmbed):
   def server(
     self,
     server: fedembed.FedEmbedState,
-    aggregate: Mapping[str, Any],
+    aggregate: trainers.Aggregate,
     sums: trainers.RoundSums,
   ) -> fedembed.FedEmbedState:
     after = super().server(server, aggregate, sums)
     maps = server.clusters
     order = match(aggregate['overlaps'])
 
-    def renumber(path: tuple[Any, ...], leaf: tf.Tensor) -> tf.Tensor:
+    def renumber(path: tuple[str | int, ...], leaf: tf.Tensor) -> tf.Tensor:
       # Each head takes along the slots of its optimizer.
-      is_head = path and path[-1] in self.stacked_names
+      is_head = path and path[-1] in self.network.stacked_names
       return tf.gather(leaf, order) if is_head else leaf
 
     return fedembed.FedEmbedState(
       tree.map_structure_with_path(renumber, after.model),
       tree.map_structure_with_path(renumber, after.optimizer),
-      Maps(maps.next_w, self.moved(maps, aggregate), maps.round + 1),
+      Maps(maps.next_w, self.next_map(maps, aggregate), maps.round + 1),
     )
 
 

@@ -28,9 +28,7 @@ head, and the heads of the contexts are shared.
 """
 
 import collections
-from collections.abc import Mapping
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -41,6 +39,7 @@ from algorithms import personal_models
 from algorithms import registry
 from algorithms import split
 from algorithms import trainers
+from algorithms import vectors
 from base import aliases
 from base import settings
 from tasks.data import batches
@@ -78,18 +77,40 @@ class PromptSettings(split.SplitSettings, fedprox.FedProxSettings):
 
 
 @dataclasses.dataclass(frozen=True)
-class Prompts(split.Split):
+class Prompts(fedavg.FedAvg):
   """Trains shared weights; the parts that clients keep start at random."""
 
   settings: PromptSettings
   start_name = 'own and shared embeddings'
+  start_is_shared = False
 
-  def initialize_client(self, seed: tf.Tensor) -> Any:
-    psi = client_work.select(self.model.init(seed), self.personal_names)
+  def __post_init__(self) -> None:
+    self.partition.check()
+    self.settings.refuse_kept_slots('split methods')
+
+  @property
+  def partition(self) -> split.Partition:
+    """The weights that clients share, and those that each keeps."""
+    return split.Partition(self.model, self.settings.personal_parts)
+
+  def initialize(self, seed: aliases.Seed) -> fedavg.FedAvgState:
+    return self.partition.initialize(seed, self.settings.server_steps)
+
+  def initialize_client(
+    self, seed: aliases.Seed
+  ) -> personal_models.PersonalState:
+    psi = self.partition.select_personal(self.model.init(seed))
     return personal_models.PersonalState(psi, 0, collections.OrderedDict())
 
-  def personal(self, w: models.Weights, state: Any) -> models.Weights:
-    return client_work.merge(w, state.personal)
+  def server(
+    self,
+    server: fedavg.FedAvgState,
+    aggregate: trainers.Aggregate,
+    sums: trainers.RoundSums,
+  ) -> fedavg.FedAvgState:
+    del sums
+    steps = self.settings.server_steps
+    return self.partition.step(server, aggregate['model'], steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,23 +141,24 @@ class FedPc(Prompts):
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
-    phi = self._shared(message)
-    before = self.personal(message, client.state)
-    contexts = client_work.OwnContexts.of(self.model, before, client.data)
+    parts = self.partition
+    phi = parts.select_shared(message)
+    before = client_work.merge(message, client.state.personal)
+    contexts = client_work.OwnContexts.find(self.model, before, client.data)
     start = contexts.take(before)
     learner, loss = client_work.train(
       self.model,
       self.settings.client_steps.start(start),
       contexts.data,
       self.settings.client_steps,
-      client_work.pull(self._shared(start), self.settings.proximal),
+      client_work.pull(parts.select_shared(start), self.settings.proximal),
     )
     after = contexts.put(before, learner.weights)
-    state = client.state.after(client_work.select(after, self.personal_names))
+    state = client.state.advance(parts.select_personal(after))
     sent = message if self.settings.average_personal else phi
     result = self.result(sent, after, loss, state, client)
     # Clients in training do not use the mean, which is for new clients.
-    measured = {'share_received': self._share(message)}
+    measured = {'share_received': parts.used_share(message)}
     if self.model.context_names:
       measured['share_sent'] = self._share_of_contexts(sent, client.data)
     return result._replace(measured=measured)
@@ -149,21 +171,20 @@ class FedPc(Prompts):
     num_contexts = next(iter(of_contexts.values())).shape[0]
     has = client_work.has_contexts(data, num_contexts)
     own_share = tf.reduce_mean(tf.cast(has, tf.float32))
-    share = split.count(of_contexts) / split.count(sent)
+    share = vectors.count(of_contexts.values()) / vectors.count(sent.values())
     return 1 - share * (1 - own_share)
 
   def server(
     self,
     server: fedavg.FedAvgState,
-    aggregate: Mapping[str, Any],
+    aggregate: trainers.Aggregate,
     sums: trainers.RoundSums,
   ) -> fedavg.FedAvgState:
-    delta = aggregate['model']
-    after = super().server(server, {'model': self._shared(delta)}, sums)
+    after = super().server(server, aggregate, sums)
     if not self.settings.average_personal:
       return after
-    mean = client_work.select(server.model, self.personal_names)
-    mean = client_work.difference(mean, delta)
+    mean = self.partition.select_personal(server.model)
+    mean = client_work.difference(mean, aggregate['model'])
     return after._replace(model=client_work.merge(after.model, mean))
 
   def start(

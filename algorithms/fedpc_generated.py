@@ -27,14 +27,15 @@ was never trained on starts at a random psi_d (section 3.2.1).
 """
 
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
 from algorithms import adaptation
 from algorithms import client_work
 from algorithms import fedpc
+from algorithms import optimizers
 from algorithms import registry
+from algorithms import split
 from algorithms import trainers
 from base import errors
 from base import settings
@@ -67,13 +68,8 @@ class FedPcGenerated(fedpc.Prompts):
     return 'fedpc_generated makes vectors of the words themselves'
 
   @property
-  def used_names(self) -> tuple[str, ...]:
-    return super().shared_names
-
-  @property
-  def shared_names(self) -> tuple[str, ...]:
-    fixed = self.model.parts.get(models.FIXED, ())
-    return tuple(name for name in self.used_names if name not in fixed)
+  def partition(self) -> split.Partition:
+    return dataclasses.replace(super().partition, fixed_parts=(models.FIXED,))
 
   def generate(
     self,
@@ -96,10 +92,14 @@ class FedPcGenerated(fedpc.Prompts):
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
-    before = self._shared(message)
+    before = self.partition.select_shared(message)
     pull = client_work.pull(before, self.settings.proximal)
 
-    def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
+    def step(
+      carry: tuple[optimizers.Learner, models.Weights, tf.Tensor],
+      examples: models.Batch,
+      mask: tf.Tensor,
+    ) -> tuple[optimizers.Learner, models.Weights, tf.Tensor]:
       learner, psi, loss = carry
       w = client_work.merge(message, learner.weights)
       slopes, mean_loss = client_work.gradient(
@@ -108,7 +108,7 @@ class FedPcGenerated(fedpc.Prompts):
         examples,
         mask,
         pull,
-        self.shared_names,
+        self.partition.shared_names,
       )
       return (
         client_work.take_step(
@@ -127,14 +127,16 @@ class FedPcGenerated(fedpc.Prompts):
         tf.constant(0.0),
       ),
     )
-    state = client.state.after(psi)
+    state = client.state.advance(psi)
     result = self.result(before, learner.weights, loss, state, client)
-    return result._replace(measured={'share_received': self._share(message)})
+    return result._replace(
+      measured={'share_received': self.partition.used_share(message)}
+    )
 
   def start(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.Start:
-    return trainers.Start(self.personal(message, client.state))
+    return trainers.Start(client_work.merge(message, client.state.personal))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +149,7 @@ class FedPcGeneratedPersonalizer(adaptation.FewExamples):
   def adapt(
     self, weights: models.Weights, data: batches.ClientData
   ) -> models.Weights:
-    psi = client_work.select(weights, self.trainer.personal_names)
+    psi = self.trainer.partition.select_personal(weights)
     after = client_work.fold_batches(
       data, lambda psi, *batch: self.trainer.generate(weights, psi, *batch), psi
     )

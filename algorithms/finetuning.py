@@ -9,7 +9,6 @@ them and none.
 from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
-from typing import Any
 
 import tensorflow as tf
 
@@ -127,7 +126,7 @@ class Finetuning(personalizers.Personalizer):
     start: trainers.Start,
     client: trainers.Client,
     evaluation: Mapping[str, batches.ClientData],
-  ) -> Any:
+  ) -> client_work.Metrics:
     curves = itertools.product(
       self.settings.finetuning_layers, self.settings.finetuning_learning_rates
     )
@@ -151,21 +150,21 @@ class Finetuning(personalizers.Personalizer):
     evaluation: Mapping[str, batches.ClientData],
     layers: str,
     rate: aliases.Number,
-  ) -> Any:
+  ) -> client_work.Metrics:
     """Evaluates after 0, 1, … epochs with one learning rate."""
     num_epochs = self.settings.finetuning_epochs
     every = self.settings.finetuning_epochs_per_candidate
     optimizer = optimizers.Optimizer(self.settings.finetuning_optimizer, rate)
     model = self.trainer.model
     only = model.parts[models.HEAD] if layers == 'last' else tuple(weights)
-    model, (data, *sets) = client_work.with_representations(
+    model, (data, *sets) = client_work.represent_once(
       model, weights, only, [data, *evaluation.values()]
     )
     evaluation = dict(zip(evaluation, sets))
 
     def epoch(i: tf.Tensor, learner: optimizers.Learner) -> optimizers.Learner:
       epoch_data = client_work.epoch_of(data, i, self.shuffled_epochs)
-      protected = private_steps.at(model, part=curve * num_epochs + i)
+      protected = private_steps.mark(model, part=curve * num_epochs + i)
       return client_work.train(
         protected, learner, epoch_data, optimizer, fixed=weights
       )[0]

@@ -103,7 +103,7 @@ class Group(clusters.ClusterTrainer):
     }
 
   @property
-  def begins_with(self) -> trainers.Trainer | None:
+  def predecessor(self) -> trainers.Trainer | None:
     return fedavg.FedAvg(
       self.model, fedavg.FedAvgSettings(**self._shared_settings())
     )
@@ -156,7 +156,7 @@ class Group(clusters.ClusterTrainer):
       return steps
     return dataclasses.replace(steps, learning_rate=rate)
 
-  def initialize(self, seed: tf.Tensor) -> clusters.ClustersState:
+  def initialize(self, seed: aliases.Seed) -> clusters.ClustersState:
     return self._begin([self.model.init(seed)] * self.num_models)
 
   def client(

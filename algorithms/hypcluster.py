@@ -61,7 +61,7 @@ class HypCluster(clusters.ClusterTrainer):
   def num_models(self) -> int:
     return self.settings.num_clusters
 
-  def initialize(self, seed: tf.Tensor) -> clusters.ClustersState:
+  def initialize(self, seed: aliases.Seed) -> clusters.ClustersState:
     seeds = tf.random.experimental.stateless_split(seed, self.num_models)
     return self._begin(
       [self.model.random_init(seeds[j]) for j in self.clusters]
@@ -97,7 +97,7 @@ class HypCluster(clusters.ClusterTrainer):
       j: int, examples: models.Batch, mask: tf.Tensor
     ) -> tf.Tensor:
       # The divisor of the mean is the same for all clusters.
-      w_j = clusters.at(w, j)
+      w_j = clusters.pick(w, j)
       if self.model.protection is not None:
         return private_steps.total_loss(self.model, w_j, examples, mask)
       losses = self.model.loss(w_j, examples)
@@ -109,7 +109,7 @@ class HypCluster(clusters.ClusterTrainer):
     )
     # A model that diverged is nobody's best.
     losses = tf.where(tf.math.is_finite(losses), losses, losses.dtype.max)
-    losses = private_steps.with_noise_of_choice(self.model, losses)
+    losses = private_steps.add_choice_noise(self.model, losses)
     return tf.argmin(losses, output_type=tf.int32)
 
 

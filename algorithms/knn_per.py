@@ -24,7 +24,6 @@ is one of these, or else the likeliest of h(x).
 import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -94,7 +93,7 @@ def store(
       tf.reshape(mask, [-1]),
     )
 
-  def with_room(of_steps: tf.Tensor) -> tf.Tensor:
+  def pad(of_steps: tf.Tensor) -> tf.Tensor:
     together = tf.reshape(of_steps, [-1, *of_steps.shape[2:]])
     others = [[0, 0]] * (together.shape.rank - 1)
     return tf.pad(together, [[0, num_neighbors], *others])
@@ -108,7 +107,7 @@ def store(
     ),
     parallel_iterations=1,
   )
-  return Datastore(*map(with_room, of_steps))
+  return Datastore(*map(pad, of_steps))
 
 
 def neighbors(
@@ -242,11 +241,11 @@ class KnnPer(personalizers.Personalizer):
     start: trainers.Start,
     client: trainers.Client,
     evaluation: Mapping[str, batches.ClientData],
-  ) -> Any:
+  ) -> client_work.Metrics:
     model, weights = self.trainer.model, start.weights
     datastore = store(model, weights, client.data, self.settings.num_neighbors)
 
-    def measure(examples: models.Batch, mask: tf.Tensor) -> Any:
+    def measure(examples: models.Batch, mask: tf.Tensor) -> models.Statistics:
       features = model.encode(weights, examples)
       scores = model.decide(weights, features)
       of_model = model.predict_softly(scores)
@@ -272,7 +271,7 @@ class KnnPer(personalizers.Personalizer):
         )
         for of_candidate in statistics
       ]
-      return tf.nest.map_structure(lambda *totals: tf.stack(totals), *sums)
+      return client_work.stack(sums)
 
     return collections.OrderedDict(
       (name, client_work.sum_over_batches(data, measure))

@@ -4,15 +4,15 @@ Motley, section 3.1 and appendix C.2.1: there are no rounds, and clients
 fine-tune the model as it was initialized.
 """
 
-from collections.abc import Mapping
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from algorithms import aggregation
 from algorithms import registry
 from algorithms import trainers
+from base import aliases
 from base import settings
 from tasks.models import models
 
@@ -35,11 +35,11 @@ class Local(trainers.Trainer):
   settings: LocalSettings
   trains = False
 
-  def initialize(self, seed: tf.Tensor) -> LocalState:
+  def initialize(self, seed: aliases.Seed) -> LocalState:
     return LocalState(self.model.init(seed))
 
   def client(
-    self, message: Any, client: trainers.Client
+    self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
     nothing = tf.nest.map_structure(tf.zeros_like, message)
     return trainers.ClientResult(
@@ -48,7 +48,10 @@ class Local(trainers.Trainer):
     )
 
   def server(
-    self, server: Any, aggregate: Mapping[str, Any], sums: trainers.RoundSums
+    self,
+    server: LocalState,
+    aggregate: trainers.Aggregate,
+    sums: trainers.RoundSums,
   ) -> LocalState:
     del aggregate, sums
     return server

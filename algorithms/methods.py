@@ -4,7 +4,7 @@ import collections
 from collections.abc import Callable, Hashable, Mapping, Sequence
 import dataclasses
 import functools
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -19,15 +19,17 @@ from algorithms import process
 from algorithms import runtime_inputs
 from algorithms import trainers
 from algorithms.privacy import private_aggregation
+from base import aliases
 from tasks import task
 from tasks.models import models
 
+_T = TypeVar('_T')
 # The number of traced computations to keep, the last ones.
 _MOST_TRACED = 32
 _traced: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
 
 
-def _once(key: Hashable, trace: Callable[[], Any]) -> Any:
+def _trace_once(key: Hashable, trace: Callable[[], _T]) -> _T:
   """Returns `trace()`, or its earlier result for an equal key."""
   if key not in _traced:
     _traced[key] = trace()
@@ -37,7 +39,7 @@ def _once(key: Hashable, trace: Callable[[], Any]) -> Any:
   return _traced[key]
 
 
-def _structure(half: Any) -> Hashable:
+def _structure(half: trainers.Trainer | personalizers.Personalizer) -> Hashable:
   """Returns a key of a trainer or personalizer without its floats' values."""
   fields = {f.name: getattr(half, f.name) for f in dataclasses.fields(half)}
   fields['settings'] = runtime_inputs.structure(half.settings)
@@ -48,7 +50,7 @@ def _structure(half: Any) -> Hashable:
 class Protections(Hashable, Protocol):
   """Says how clients protect their examples."""
 
-  def of_sizes(self, sizes: np.ndarray) -> np.ndarray:
+  def numbers(self, sizes: np.ndarray) -> np.ndarray:
     """Returns the numbers by which clients protect their examples.
 
     Args:
@@ -115,7 +117,7 @@ class Method:
     )
 
   @property
-  def release(self) -> tuple[Any, ...]:
+  def release(self) -> Hashable:
     """All that tells a private training from others, with a stable `repr`."""
     is_private = isinstance(self.aggregator, private_aggregation.Private)
     return (
@@ -127,21 +129,21 @@ class Method:
       self.protections,
     )
 
-  def with_trainer(self, trainer: trainers.Trainer) -> 'Method':
+  def replace_trainer(self, trainer: trainers.Trainer) -> 'Method':
     """Returns the method of another trainer, without personalization."""
     personalizer = as_trained.AsTrained(trainer, as_trained.AsTrainedSettings())
     return dataclasses.replace(self, personalizer=personalizer)
 
   @property
-  def before(self) -> 'Method | None':
+  def predecessor(self) -> 'Method | None':
     """The method that is trained before, as this one starts from its model."""
-    trainer = self.trainer.begins_with
-    return None if trainer is None else self.with_trainer(trainer)
+    trainer = self.trainer.predecessor
+    return None if trainer is None else self.replace_trainer(trainer)
 
   @property
   def first(self) -> 'Method':
     """The method that is trained first of all."""
-    return self if self.before is None else self.before.first
+    return self if self.predecessor is None else self.predecessor.first
 
   @property
   def structure(self) -> Hashable:
@@ -165,11 +167,11 @@ class Method:
   def trace_computations(self) -> Computations:
     """Makes the computations; methods of equal structure share them."""
     return Computations(
-      _once(
+      _trace_once(
         self._training_structure,
         lambda: process.trace_training(self.trainer, self.aggregator),
       ),
-      _once(
+      _trace_once(
         self.structure,
         lambda: process.trace_personalization(
           self.personalizer, self.evaluation_sets
@@ -269,7 +271,7 @@ class Method:
     )
 
   @functools.cached_property
-  def constants(self) -> tuple[Any, ...]:
+  def constants(self) -> tuple[aliases.Structure, ...]:
     """Further arguments of `next`: frozen weights, if the model has any."""
     frozen = self.trainer.model.frozen
     if not frozen:
@@ -306,7 +308,9 @@ class Method:
       lambda path, leaf: first.get(path, leaf), state
     )
 
-  def personalize(self, state: process.State, clients: Any) -> Any:
+  def personalize(
+    self, state: process.State, clients: aliases.Structure
+  ) -> aliases.Structure:
     """Personalizes and evaluates clients, see `process`."""
     return self._computations.personalize(
       state.server,
@@ -322,7 +326,7 @@ class Method:
     """Makes the method's training in TFF's own form, with the seed fixed."""
 
     @tff.tensorflow.computation
-    def arguments() -> Any:
+    def arguments() -> aliases.Structure:
       seeds = tf.constant([seed, seed], tf.int32)
       return *tf.unstack(seeds), *(
         collections.OrderedDict(
@@ -333,7 +337,7 @@ class Method:
       )
 
     @tff.federated_computation
-    def initialize() -> Any:
+    def initialize() -> tff.Value:
       return self.initialize(tff.federated_eval(arguments, tff.SERVER))
 
     return tff.templates.IterativeProcess(initialize, self.next)

@@ -28,7 +28,7 @@ There is no model for a client that was never trained on.
 import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -38,6 +38,7 @@ from algorithms import jacobi
 from algorithms import optimizers
 from algorithms import registry
 from algorithms import trainers
+from algorithms import vectors
 from base import aliases
 from base import errors
 from base import settings
@@ -74,20 +75,6 @@ class MochaSettings(optimizers.ClientOptimizerSettings):
   )
 
 
-def flatten(weights: models.Weights) -> tf.Tensor:
-  """Flattens a model's weights into a vector."""
-  return tf.concat([tf.reshape(leaf, [-1]) for leaf in weights.values()], 0)
-
-
-def unflatten(vector: tf.Tensor, like: models.Weights) -> models.Weights:
-  """Splits a vector into weights with the names and shapes of `like`."""
-  sizes = [leaf.shape.num_elements() for leaf in like.values()]
-  return collections.OrderedDict(
-    (name, tf.reshape(part, leaf.shape))
-    for part, (name, leaf) in zip(tf.split(vector, sizes), like.items())
-  )
-
-
 def relate(models: tf.Tensor, relationship: str) -> tf.Tensor:
   """Computes Sigma = (W W^T)^(1/2) / trace, or its inverse.
 
@@ -107,16 +94,16 @@ def relate(models: tf.Tensor, relationship: str) -> tf.Tensor:
   vectors /= roots
   trace = tf.reduce_sum(roots - least) + num_clients * least
 
-  def with_eigenvalues(some: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+  def compose(some: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     """Composes a matrix: `vectors` have eigenvalues `some`, others `others`."""
     return others * tf.eye(num_clients, dtype=tf.float64) + tf.matmul(
       vectors * (some - others), vectors, transpose_b=True
     )
 
   if relationship == 'sigma':
-    result = with_eigenvalues(roots, least) / trace
+    result = compose(roots, least) / trace
   else:
-    result = with_eigenvalues(1 / roots, 1 / least) * trace
+    result = compose(1 / roots, 1 / least) * trace
   return tf.cast(result, tf.float32)
 
 
@@ -131,7 +118,7 @@ class MochaState(NamedTuple):
 
   models: tf.Tensor
   relationship: tf.Tensor
-  round: Any
+  round: aliases.Scalar
 
 
 class MochaMessage(NamedTuple):
@@ -176,9 +163,9 @@ class Mocha(trainers.Trainer):
   def model_places(self) -> Sequence[tuple[str | int, ...]]:
     return ()  # There is no model for all clients.
 
-  def initialize(self, seed: tf.Tensor) -> MochaState:
+  def initialize(self, seed: aliases.Seed) -> MochaState:
     num_clients = self.settings.num_clients
-    one_for_all = flatten(self.model.init(seed))
+    one_for_all = vectors.join(self.model.init(seed).values())
     is_sigma = self.settings.relationship == 'sigma'
     scale = 1 / num_clients if is_sigma else num_clients
     return MochaState(
@@ -187,7 +174,7 @@ class Mocha(trainers.Trainer):
       round=0,
     )
 
-  def initialize_client(self, seed: tf.Tensor) -> Any:
+  def initialize_client(self, seed: aliases.Seed) -> aliases.ClientState:
     return collections.OrderedDict(row=seed[1])
 
   def message(self, server: MochaState) -> MochaMessage:
@@ -201,7 +188,7 @@ class Mocha(trainers.Trainer):
 
   def _weights(self, vector: tf.Tensor) -> models.Weights:
     # Only the shapes of these weights are used.
-    return unflatten(vector, self.model.init(tf.constant([0, 0])))
+    return vectors.split_weights(vector, self.model.init(tf.constant([0, 0])))
 
   def client(
     self, message: MochaMessage, client: trainers.Client
@@ -213,7 +200,7 @@ class Mocha(trainers.Trainer):
 
     def regularizer(weights: models.Weights) -> tf.Tensor:
       """Computes the terms of lambda / 2 tr(W^T Sigma W) that depend on w_k."""
-      w = flatten(weights)
+      w = vectors.join(weights.values())
       return self.settings.regularization * (
         sigma_kk * tf.nn.l2_loss(w) + tf.reduce_sum(others * w)
       )
@@ -228,7 +215,7 @@ class Mocha(trainers.Trainer):
       optimizer,
       regularizer,
     )
-    update = w_k - flatten(learner.weights)
+    update = w_k - vectors.join(learner.weights.values())
     # Its own row among zeros, so that the mean over clients has all rows.
     is_row = tf.one_hot(row, self.settings.num_clients)[:, tf.newaxis]
     # A client needs only its own row of what it receives and sends.
@@ -242,7 +229,7 @@ class Mocha(trainers.Trainer):
   def server(
     self,
     server: MochaState,
-    aggregate: Mapping[str, Any],
+    aggregate: trainers.Aggregate,
     sums: trainers.RoundSums,
   ) -> MochaState:
     # The mean divides each row by all clients, though only one of them has it.

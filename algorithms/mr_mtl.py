@@ -57,13 +57,13 @@ class MrMtl(personal_models.PersonalModels):
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
     w_bar, state = message, client.state
-    before = self.personal(w_bar, state)
+    before = self.personal_model(w_bar, state)
     w_k, loss, shared = self.descend(
       before,
       client._replace(state=state.shared),
       client_work.pull(w_bar, self.settings.regularization),
     )
-    return self.result(before, w_k, loss, state.after(w_k, shared), client)
+    return self.result(before, w_k, loss, state.advance(w_k, shared), client)
 
 
 registry.register_trainer(

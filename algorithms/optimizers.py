@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -13,14 +13,15 @@ from base import errors
 from base import settings
 from tasks.models import models
 
-# A number, or its tensor in a compiled program.
+# What an optimizer keeps from step to step, as TFF makes it.
+Slots: TypeAlias = aliases.Structure
 
 
 class Learner(NamedTuple):
   """Weights in training, and the slots of the optimizer that trains them."""
 
   weights: models.Weights
-  slots: Any
+  slots: Slots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,7 @@ class _Kind:
     has_slots: Whether a step depends on the steps before it.
   """
 
-  build: Callable[[], Any]
+  build: Callable[[], tff.learning.optimizers.Optimizer]
   numbers: Sequence[str]
   has_slots: bool = True
 
@@ -91,14 +92,14 @@ class Optimizer:
     """Whether a step depends on the steps before it."""
     return _KINDS[self.name].has_slots
 
-  def slots(self, weights: models.Weights) -> Any:
+  def slots(self, weights: models.Weights) -> Slots:
     """Makes the slots for weights like these."""
     specs = tf.nest.map_structure(
       lambda weight: tf.TensorSpec(weight.shape, weight.dtype), weights
     )
-    return self.with_numbers(_KINDS[self.name].build().initialize(specs))
+    return self.set_numbers(_KINDS[self.name].build().initialize(specs))
 
-  def with_numbers(self, slots: Any) -> Any:
+  def set_numbers(self, slots: Slots) -> Slots:
     """Returns the slots with our hyperparameters, which TFF keeps in them."""
     values = collections.OrderedDict(
       (name, getattr(self, name)) for name in _KINDS[self.name].numbers

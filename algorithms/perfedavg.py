@@ -27,7 +27,6 @@ baseline is w.
 """
 
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -35,6 +34,7 @@ from algorithms import aggregation
 from algorithms import client_work
 from algorithms import example_uses
 from algorithms import fedavg
+from algorithms import optimizers
 from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
@@ -42,6 +42,9 @@ from base import aliases
 from base import errors
 from base import settings
 from tasks.models import models
+
+# Examples and their mask.
+_Batch = tuple[models.Batch, tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,14 +81,16 @@ class PerFedAvg(fedavg.FedAvg):
   def __post_init__(self) -> None:
     self.settings.refuse_kept_slots('perfedavg')
 
-  def _descend(self, w: models.Weights, slopes: models.Weights) -> Any:
+  def _descend(
+    self, w: models.Weights, slopes: models.Weights
+  ) -> models.Weights:
     """Takes the step of rate alpha."""
     return tf.nest.map_structure(
       lambda weight, slope: weight - self.settings.inner_rate * slope, w, slopes
     )
 
   def _slopes(
-    self, w: models.Weights, first: Any, second: Any, number: tf.Tensor
+    self, w: models.Weights, first: _Batch, second: _Batch, number: tf.Tensor
   ) -> tuple[models.Weights, tf.Tensor]:
     """Differentiates the loss on D' after a step on D, by w.
 
@@ -100,7 +105,7 @@ class PerFedAvg(fedavg.FedAvg):
     """
     if self.settings.form == 'first_order':
       of_each = [
-        private_steps.at(self.model, part=part, step=number)
+        private_steps.mark(self.model, part=part, step=number)
         for part in range(2)
       ]
       slopes, _ = client_work.gradient(of_each[0], w, *first)
@@ -109,10 +114,7 @@ class PerFedAvg(fedavg.FedAvg):
       tape.watch(w)
       slopes, _ = client_work.gradient(self.model, w, *first)
       loss = self.model.mean_loss(self._descend(w, slopes), *second)
-    slopes = tape.gradient(
-      loss, w, unconnected_gradients=tf.UnconnectedGradients.ZERO
-    )
-    return tf.nest.map_structure(tf.convert_to_tensor, slopes), loss
+    return client_work.slopes(tape, loss, w), loss
 
   def passes(self, rounds: int) -> trainers.Passes:
     # On D and on D', and of the gradient on D for its product with a vector.
@@ -141,11 +143,16 @@ class PerFedAvg(fedavg.FedAvg):
     places, number = client_work.places_of_batches(data)
     stride = 2 if self.settings.separate_batches else 1
 
-    def at(i: tf.Tensor) -> Any:
+    def batch(i: tf.Tensor) -> _Batch:
       return client_work.batch(data, tf.gather(places, i % number))
 
-    def step(i: tf.Tensor, learner: Any, total: Any, used: Any) -> Any:
-      first, second = at(stride * i), at(stride * i + 1)
+    def step(
+      i: tf.Tensor,
+      learner: optimizers.Learner,
+      total: tf.Tensor,
+      used: tf.Tensor,
+    ) -> tuple[tf.Tensor, optimizers.Learner, tf.Tensor, tf.Tensor]:
+      first, second = batch(stride * i), batch(stride * i + 1)
       slopes, loss = self._slopes(learner.weights, first, second, i)
       size = tf.reduce_sum(second[1])
       learner = optimizer.step(learner, slopes)
@@ -169,9 +176,13 @@ class PerFedAvg(fedavg.FedAvg):
   def start(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.Start:
-    def add(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
+    def add(
+      carry: tuple[models.Weights, tf.Tensor],
+      examples: models.Batch,
+      mask: tf.Tensor,
+    ) -> tuple[models.Weights, tf.Tensor]:
       total, number = carry
-      model = private_steps.at(
+      model = private_steps.mark(
         self.model, part=private_steps.START, step=number
       )
       slopes, _ = client_work.gradient(model, message, examples, mask)

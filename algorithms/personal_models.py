@@ -6,8 +6,9 @@ never trained on starts at the last global model.
 """
 
 import collections
+from collections.abc import Sequence
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import tensorflow as tf
 
@@ -16,6 +17,7 @@ from algorithms import fedavg
 from algorithms import trainers
 from algorithms.privacy import private_aggregation
 from base import aliases
+from base import errors
 from base import settings
 from tasks.models import models
 
@@ -45,8 +47,8 @@ class UnaccountedNoiseSettings(settings.Settings):
     above=0,
   )
 
-  def with_noise(
-    self, before: models.Weights, after: models.Weights, seed: tf.Tensor
+  def add_noise(
+    self, before: models.Weights, after: models.Weights, seed: aliases.Seed
   ) -> models.Weights:
     """Returns the weights after a round, with noise if there is any."""
     names, changes = list(before), client_work.difference(before, after)
@@ -65,6 +67,25 @@ class UnaccountedNoiseSettings(settings.Settings):
     )
 
 
+def names_of_parts(
+  model: models.Model, parts: Sequence[str], setting: str
+) -> tuple[str, ...]:
+  """Returns the names of the weights in some parts of a model.
+
+  Args:
+    model: The model.
+    parts: The parts.
+    setting: The name of the setting that has them.
+
+  Raises:
+    UserError: If the model has no such part.
+  """
+  for part in parts:
+    if part not in model.parts:
+      raise errors.unknown(f'part in {setting}', part, model.parts)
+  return tuple(name for part in parts for name in model.parts[part])
+
+
 class PersonalState(NamedTuple):
   """A client's state.
 
@@ -75,10 +96,12 @@ class PersonalState(NamedTuple):
   """
 
   personal: models.Weights
-  rounds: Any
-  shared: Any
+  rounds: aliases.Scalar
+  shared: aliases.ClientState
 
-  def after(self, v: models.Weights, shared: Any = None) -> 'PersonalState':
+  def advance(
+    self, v: models.Weights, shared: aliases.ClientState | None = None
+  ) -> 'PersonalState':
     """Returns the state after a round; `shared` stays if it is None."""
     return PersonalState(v, self.rounds + 1, shared or self.shared)
 
@@ -96,13 +119,15 @@ class PersonalModels(fedavg.FedAvg):
     """The names of the weights that clients keep; None for all."""
     return None
 
-  def initialize_client(self, seed: tf.Tensor) -> Any:
+  def initialize_client(self, seed: aliases.Seed) -> aliases.ClientState:
     # Only the shapes matter: a client starts from the w of its first round.
     kept = client_work.select(self.model.init(seed), self.personal_names)
     v = tf.nest.map_structure(tf.zeros_like, kept)
     return PersonalState(v, 0, super().initialize_client(seed))
 
-  def personal(self, w: models.Weights, state: Any) -> models.Weights:
+  def personal_model(
+    self, w: models.Weights, state: aliases.ClientState
+  ) -> models.Weights:
     """Returns the client's model, given the global one."""
     first = client_work.select(w, self.personal_names)
     v = client_work.choose(state.rounds > 0, state.personal, first)
@@ -111,4 +136,6 @@ class PersonalModels(fedavg.FedAvg):
   def start(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.Start:
-    return trainers.Start(self.personal(message, client.state), shared=message)
+    return trainers.Start(
+      self.personal_model(message, client.state), shared=message
+    )

@@ -9,11 +9,12 @@ candidate to use.
 import abc
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import tensorflow as tf
 
 from algorithms import candidates
+from algorithms import client_work
 from algorithms import example_uses
 from algorithms import runtime_inputs
 from algorithms import trainers
@@ -112,7 +113,7 @@ class Personalizer(abc.ABC):
     start: trainers.Start,
     client: trainers.Client,
     evaluation: Mapping[str, batches.ClientData],
-  ) -> Any:
+  ) -> client_work.Metrics:
     """Personalizes a client and evaluates every candidate.
 
     Args:

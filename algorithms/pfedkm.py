@@ -19,9 +19,9 @@ trained on does so, too, to find its cluster. A cluster without members stays as
 it is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -33,6 +33,8 @@ from algorithms import optimizers
 from algorithms import personal_models
 from algorithms import registry
 from algorithms import trainers
+from algorithms import vectors
+from base import aliases
 from base import settings
 from tasks.models import models
 
@@ -66,8 +68,8 @@ class PFedKmState(NamedTuple):
 
   theta: optimizers.Learner
   heads: tuple[optimizers.Learner, ...]
-  centers: Any
-  round: Any
+  centers: tf.Tensor
+  round: aliases.Scalar
 
 
 class PFedKmMessage(NamedTuple):
@@ -75,15 +77,15 @@ class PFedKmMessage(NamedTuple):
 
   theta: models.Weights
   heads: models.Weights
-  centers: Any
-  round: Any
+  centers: tf.Tensor
+  round: aliases.Scalar
 
 
 class PFedKmClientState(NamedTuple):
   """A client's state: its cluster, and how many rounds it took part in."""
 
-  cluster: Any
-  rounds: Any
+  cluster: aliases.Scalar
+  rounds: aliases.Scalar
 
 
 class _Work(NamedTuple):
@@ -137,22 +139,21 @@ class PFedKm(fedavg.FedAvg):
     return trainers.Passes(gradients=1)
 
   @property
-  def model_places(self) -> Any:
+  def model_places(self) -> Sequence[tuple[str | int, ...]]:
     return ()  # The encoder and the heads are in separate places.
 
   @property
   def _head_names(self) -> tuple[str, ...]:
     return self.model.parts[models.HEAD]
 
-  def initialize(self, seed: tf.Tensor) -> PFedKmState:
+  def initialize(self, seed: aliases.Seed) -> PFedKmState:
     w = self.model.init(seed)
-    size = sum(leaf.shape.num_elements() for leaf in w.values())
     theta, head = self._split(w)
     start = self.settings.server_steps.start
     return PFedKmState(
       start(theta),
       tuple(start(head) for _ in self._clusters),
-      tf.zeros([self.settings.num_groups, size]),
+      tf.zeros([self.settings.num_groups, vectors.count(w.values())]),
       0,
     )
 
@@ -160,14 +161,12 @@ class PFedKm(fedavg.FedAvg):
     theta = [name for name in w if name not in self._head_names]
     return client_work.select(w, theta), client_work.select(w, self._head_names)
 
-  def initialize_client(self, seed: tf.Tensor) -> PFedKmClientState:
+  def initialize_client(self, seed: aliases.Seed) -> PFedKmClientState:
     del seed
     return PFedKmClientState(0, 0)
 
   def message(self, server: PFedKmState) -> PFedKmMessage:
-    heads = tf.nest.map_structure(
-      lambda *leaves: tf.stack(leaves), *(head.weights for head in server.heads)
-    )
+    heads = client_work.stack(head.weights for head in server.heads)
     return PFedKmMessage(
       server.theta.weights, heads, server.centers, server.round
     )
@@ -179,7 +178,7 @@ class PFedKm(fedavg.FedAvg):
     mean = tf.nest.map_structure(
       lambda leaf: tf.reduce_mean(leaf, 0), message.heads
     )
-    head = clusters.at(message.heads, client.state.cluster)
+    head = clusters.pick(message.heads, client.state.cluster)
     return client_work.choose(client.state.rounds > 0, head, mean)
 
   def _work(self, message: PFedKmMessage, client: trainers.Client) -> _Work:
@@ -188,9 +187,9 @@ class PFedKm(fedavg.FedAvg):
     learner, loss = client_work.train(
       self.model, optimizer.start(w), client.data, optimizer
     )
-    after = self.settings.with_noise(w, learner.weights, client.seed)
+    after = self.settings.add_noise(w, learner.weights, client.seed)
     moved = client_work.difference(w, after)
-    update = client_work.as_vector(moved.values())
+    update = vectors.join(moved.values())
     away = tf.reduce_sum(tf.square(message.centers - update), axis=1)
     anyone = tf.random.stateless_uniform(
       [], client.seed, maxval=self.settings.num_groups, dtype=tf.int32
@@ -214,7 +213,7 @@ class PFedKm(fedavg.FedAvg):
       'counts': aggregation.Update(tf.cast(is_own, tf.int32)),
     }
     for k in self._clusters:
-      phi_k = clusters.at(message.heads, k)
+      phi_k = clusters.pick(message.heads, k)
       value = client_work.difference(phi_k, head), work.update
       updates[f'cluster_{k}'] = aggregation.Update(value, weight * is_own[k])
     return trainers.ClientResult(
@@ -226,7 +225,7 @@ class PFedKm(fedavg.FedAvg):
   def server(
     self,
     server: PFedKmState,
-    aggregate: Mapping[str, Any],
+    aggregate: trainers.Aggregate,
     sums: trainers.RoundSums,
   ) -> PFedKmState:
     del sums
@@ -250,7 +249,7 @@ class PFedKm(fedavg.FedAvg):
   ) -> trainers.Start:
     found = self._work(message, client).cluster
     k = tf.where(client.state.rounds > 0, client.state.cluster, found)
-    w = client_work.merge(message.theta, clusters.at(message.heads, k))
+    w = client_work.merge(message.theta, clusters.pick(message.heads, k))
     names = [name for part in self.model.parts.values() for name in part]
     return trainers.Start(
       type(w)((name, w[name]) for name in names), measured={'cluster': k}

@@ -28,7 +28,6 @@ evaluated with the other parts as it received them.
 """
 
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -41,7 +40,6 @@ from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
 from base import aliases
-from base import errors
 from base import settings
 from tasks.data import batches
 from tasks.models import models
@@ -92,6 +90,12 @@ class PFedMeSettings(fedavg.FedAvgSettings):
     )
 
 
+# w_i, theta, the other weights, the sum of the losses, the number of the step.
+_Carry = tuple[
+  models.Weights, models.Weights, optimizers.Learner, tf.Tensor, tf.Tensor
+]
+
+
 @dataclasses.dataclass(frozen=True)
 class PFedMe(fedavg.FedAvg):
   """Trains a global model; personal models are minima near it."""
@@ -102,18 +106,17 @@ class PFedMe(fedavg.FedAvg):
 
   def __post_init__(self) -> None:
     self.settings.refuse_kept_slots('pfedme')
-    for name in self.settings.proximal_parts:
-      if name not in self.model.parts:
-        raise errors.unknown('part in proximal_parts', name, self.model.parts)
+    _ = self._proximal_names  # Refuses parts that the model does not have.
 
   @property
   def start_name(self) -> str:
     return 'w_i' if self.settings.personal_model == 'local' else 'theta'
 
-  def _is_proximal(self, name: str) -> bool:
-    """Tells whether a weight is in a part that has a theta and a w_i."""
-    parts = self.settings.proximal_parts
-    return not parts or any(name in self.model.parts[part] for part in parts)
+  @property
+  def _proximal_names(self) -> tuple[str, ...]:
+    """The names of the weights that have a theta and a w_i."""
+    parts = self.settings.proximal_parts or tuple(self.model.parts)
+    return personal_models.names_of_parts(self.model, parts, 'proximal_parts')
 
   def _follow(
     self,
@@ -122,7 +125,7 @@ class PFedMe(fedavg.FedAvg):
     part: int = 0,
     passes: int = 1,
     trains_others: bool = True,
-  ) -> Any:
+  ) -> tuple[models.Weights, models.Weights, optimizers.Learner, tf.Tensor]:
     """Follows theta for some passes over the data.
 
     Args:
@@ -136,18 +139,18 @@ class PFedMe(fedavg.FedAvg):
       w_i, theta, the learner of the other weights, and the sum of the examples'
       losses at theta.
     """
-    proximal = list(filter(self._is_proximal, w))
+    proximal = self._proximal_names
     first = client_work.select(w, proximal)
     others = client_work.select(w, [n for n in w if n not in proximal])
 
-    def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
+    def step(carry: _Carry, examples: models.Batch, mask: tf.Tensor) -> _Carry:
       w_i, theta, others, total, number = carry
       pull = client_work.pull(w_i, self.settings.proximal)
       learner = self.settings.client_steps.start(theta)
       for k in range(self.settings.proximal_steps):
         gradient, loss = client_work.gradient(
-          private_steps.at(self.model, part=part, step=number + k),
-          self._together(w, learner.weights, others.weights),
+          private_steps.mark(self.model, part=part, step=number + k),
+          client_work.merge(w, learner.weights, others.weights),
           examples,
           mask,
           lambda all_weights: pull(client_work.select(all_weights, proximal)),
@@ -164,10 +167,10 @@ class PFedMe(fedavg.FedAvg):
       )
       if others.weights and trains_others:
         gradient, _ = client_work.gradient(
-          private_steps.at(
+          private_steps.mark(
             self.model, part=part, step=number + self.settings.proximal_steps
           ),
-          self._together(w, learner.weights, others.weights),
+          client_work.merge(w, learner.weights, others.weights),
           examples,
           mask,
           only=tuple(others.weights),
@@ -189,12 +192,6 @@ class PFedMe(fedavg.FedAvg):
     steps = None if passes == 1 else passes * client_work.num_steps(data)
     return client_work.fold_batches(data, step, start, steps)[:-1]
 
-  def _together(self, w: models.Weights, *parts: models.Weights) -> Any:
-    """Returns w with its weights replaced by those of the parts."""
-    for part in parts:
-      w = client_work.merge(w, part)
-    return w
-
   def passes(self, rounds: int) -> trainers.Passes:
     # Parts that are not proximal take a step after the others.
     others = bool(self.settings.proximal_parts)
@@ -206,15 +203,17 @@ class PFedMe(fedavg.FedAvg):
       self.settings.proximal_steps * self.settings.personal_passes
     )
 
-  def initialize_client(self, seed: tf.Tensor) -> Any:
+  def initialize_client(self, seed: aliases.Seed) -> aliases.ClientState:
     nothing = super().initialize_client(seed)
     if self.settings.personal_model == 'new':
       return nothing
     w = self.model.init(seed)  # Only the shapes matter.
-    kept = client_work.select(w, list(filter(self._is_proximal, w)))
+    kept = client_work.select(w, self._proximal_names)
     return personal_models.PersonalState(kept, 0, nothing)
 
-  def _personal(self, w_i: models.Weights, theta: models.Weights) -> Any:
+  def _personal_model(
+    self, w_i: models.Weights, theta: models.Weights
+  ) -> models.Weights:
     return w_i if self.settings.personal_model == 'local' else theta
 
   def client(
@@ -223,13 +222,13 @@ class PFedMe(fedavg.FedAvg):
     w_i, theta, others, loss = self._follow(message, client.data)
     update = aggregation.Update(
       client_work.difference(
-        message, self._together(message, w_i, others.weights)
+        message, client_work.merge(message, w_i, others.weights)
       ),
       self.settings.client_weight(client),
     )
     state = None
     if client.state:
-      state = client.state.after(self._personal(w_i, theta))
+      state = client.state.advance(self._personal_model(w_i, theta))
     return trainers.ClientResult({'model': update}, loss, state)
 
   def start(
@@ -242,10 +241,10 @@ class PFedMe(fedavg.FedAvg):
       self.settings.personal_passes,
       trains_others=False,
     )
-    personal, state = self._personal(w_i, theta), client.state
+    personal, state = self._personal_model(w_i, theta), client.state
     if state:
       personal = client_work.choose(state.rounds > 0, state.personal, personal)
-    return trainers.Start(self._together(message, personal), shared=message)
+    return trainers.Start(client_work.merge(message, personal), shared=message)
 
 
 registry.register_trainer(

@@ -8,7 +8,7 @@ was measured.
 import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +20,7 @@ from algorithms import personalizers
 from algorithms import runtime_inputs
 from algorithms import trainers
 from algorithms.privacy import private_aggregation
+from base import aliases
 from base import errors
 from tasks import task
 from tasks.data import batches
@@ -38,9 +39,9 @@ class State(NamedTuple):
     aggregator: The state of each part's aggregator.
   """
 
-  server: Any
-  numbers: Any
-  aggregator: Any
+  server: trainers.ServerState
+  numbers: runtime_inputs.Numbers
+  aggregator: aggregation.State
 
 
 class Message(NamedTuple):
@@ -51,8 +52,8 @@ class Message(NamedTuple):
     numbers: The floats of the trainer's settings, packed.
   """
 
-  of_trainer: Any
-  numbers: Any
+  of_trainer: trainers.Message
+  numbers: tf.Tensor
 
 
 class EvaluatedClient(NamedTuple):
@@ -68,9 +69,9 @@ class EvaluatedClient(NamedTuple):
 
   personalization: batches.ClientData
   evaluation: Mapping[str, batches.ClientData]
-  state: Any
-  seed: Any
-  attributes: Mapping[str, Any]
+  state: aliases.ClientState
+  seed: aliases.Seed
+  attributes: Mapping[str, tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Training:
   model_parameters: int
 
 
-def is_finite(structure: Any) -> tf.Tensor:
+def is_finite(structure: aliases.Structure) -> tf.Tensor:
   """Tells whether every number in a structure of tensors is finite."""
   leaves = map(tf.convert_to_tensor, tf.nest.flatten(structure))
   floats = [leaf for leaf in leaves if leaf.dtype.is_floating]
@@ -126,7 +127,9 @@ def count_parameters(type_spec: tff.Type) -> int:
   return int(sum(tf.nest.flatten(counts)))
 
 
-def _attributes_type(names: Sequence[str]) -> Any:
+def _attributes_type(
+  names: Sequence[str],
+) -> collections.OrderedDict[str, tff.Type]:
   size = len(protections.NUMBERS)
   return collections.OrderedDict(
     (
@@ -166,11 +169,13 @@ class _Traced:
     ]
 
     @tff.tensorflow.computation(SEED_TYPE, self.numbers_type)
-    def initialize(seed: Any, numbers: Any) -> Any:
+    def initialize(
+      seed: aliases.Seed, numbers: runtime_inputs.Numbers
+    ) -> trainers.ServerState:
       return trainer.bind(numbers).initialize(seed)
 
     @tff.tensorflow.computation(SEED_TYPE)
-    def initialize_client(seed: Any) -> Any:
+    def initialize_client(seed: aliases.Seed) -> aliases.ClientState:
       return trainer.initialize_client(seed)
 
     self.initialize = initialize
@@ -179,7 +184,9 @@ class _Traced:
     self.client_type = initialize_client.type_signature.result
 
     @tff.tensorflow.computation(self.server_type, self.numbers_type)
-    def make_message(server: Any, numbers: Any) -> Any:
+    def make_message(
+      server: trainers.ServerState, numbers: runtime_inputs.Numbers
+    ) -> Message:
       of_trainer = trainer.bind(numbers).message(server)
       return Message(of_trainer, runtime_inputs.pack(numbers))
 
@@ -187,15 +194,15 @@ class _Traced:
     self.message_type = make_message.type_signature.result
     self._trainer = trainer
 
-  def bind(self, message: Any, *frozen: Any) -> trainers.Trainer:
+  def bind(self, message: Message, *frozen: models.Weights) -> trainers.Trainer:
     """Returns the trainer with the numbers of a message and frozen weights."""
     like = runtime_inputs.numbers(self._trainer.settings)
     numbers = runtime_inputs.unpack(message.numbers, like)
     return self._trainer.bind(numbers, *frozen)
 
   def broadcast(
-    self, server: Any, numbers: Any, frozen: Sequence[Any]
-  ) -> list[Any]:
+    self, server: tff.Value, numbers: tff.Value, frozen: Sequence[tff.Value]
+  ) -> list[tff.Value]:
     """Returns the message and the frozen weights at the clients."""
     message = tff.federated_map(self.make_message, (server, numbers))
     return [tff.federated_broadcast(value) for value in (message, *frozen)]
@@ -204,7 +211,7 @@ class _Traced:
 def _aggregation(
   aggregator: aggregation.Factory | private_aggregation.Private,
   trainer: trainers.Trainer,
-  updates_type: Mapping[str, Any],
+  updates_type: Mapping[str, tff.Type],
 ) -> aggregation.Process:
   """Makes the process that aggregates a trainer's updates."""
   if not isinstance(aggregator, private_aggregation.Private):
@@ -212,10 +219,12 @@ def _aggregation(
       name: aggregator if factory is None else factory
       for name, factory in trainer.parts.items()
     }
-    return aggregation.by_part(factories, updates_type)
+    return aggregation.make_process(factories, updates_type)
   if trainer.why_not_private is not None:
     raise errors.UserError(f'It cannot be private: {trainer.why_not_private}.')
-  return private_aggregation.process(aggregator, trainer.parts, updates_type)
+  return private_aggregation.make_process(
+    aggregator, trainer.parts, updates_type
+  )
 
 
 def _check_parts(
@@ -258,7 +267,7 @@ def trace_training(
   @tff.tensorflow.computation(
     (client_type, traced.message_type, *traced.frozen_types)
   )
-  def work(arguments: Any) -> Any:
+  def work(arguments: aliases.Structure) -> aliases.Structure:
     client, message, *frozen = arguments
     bound = traced.bind(message, *frozen).protect(client)
     result = bound.client(message.of_trainer, client)
@@ -301,7 +310,7 @@ def trace_training(
       tff.SERVER,
     )
   )
-  def initialize(arguments: Any) -> Any:
+  def initialize(arguments: tff.Value) -> tff.Value:
     seed, noise_seed, numbers, of_aggregator = arguments
     return tff.federated_zip(
       State(
@@ -321,13 +330,17 @@ def trace_training(
     sums_type,
   )
   def update_server(
-    server: Any, numbers: Any, result: Any, measured: Any, exact: Any
-  ) -> Any:
+    server: trainers.ServerState,
+    numbers: runtime_inputs.Numbers,
+    result: trainers.Aggregate,
+    measured: aliases.Structure,
+    exact: trainers.RoundSums,
+  ) -> trainers.ServerState:
     sums = aggregate.sums(exact, measured)
     return trainer.bind(numbers).server(server, result, sums)
 
   @tff.tensorflow.computation(sums_type)
-  def make_metrics(sums: Any) -> Any:
+  def make_metrics(sums: trainers.RoundSums) -> Mapping[str, tf.Tensor]:
     metrics = collections.OrderedDict(
       loss=tf.math.divide_no_nan(sums.loss, sums.num_examples),
       num_examples=sums.num_examples,
@@ -345,7 +358,9 @@ def trace_training(
       *traced.frozen_at_server,
     )
   )
-  def next_round(arguments: Any) -> Any:
+  def next_round(
+    arguments: tff.Value,
+  ) -> tuple[tff.Value, tff.Value, tff.Value]:
     state, clients, *frozen = arguments
     result = tff.federated_map(
       work, (clients, *traced.broadcast(state.server, state.numbers, frozen))
@@ -363,7 +378,7 @@ def trace_training(
     )
 
   @tff.tensorflow.computation(SEED_TYPE)
-  def init(seed: Any) -> Any:
+  def init(seed: aliases.Seed) -> models.Weights:
     return trainer.model.init(seed)
 
   updates = work_result['updates']
@@ -417,7 +432,7 @@ def trace_personalization(
       *traced.frozen_types,
     )
   )
-  def work(arguments: Any) -> Any:
+  def work(arguments: aliases.Structure) -> client_work.Metrics:
     evaluated, message, own_numbers, *frozen = arguments
     client = trainers.Client(
       evaluated.personalization,
@@ -448,7 +463,7 @@ def trace_personalization(
       *traced.frozen_at_server,
     )
   )
-  def personalize(arguments: Any) -> Any:
+  def personalize(arguments: tff.Value) -> tff.Value:
     server, numbers, own_numbers, clients, *frozen = arguments
     message, *others = traced.broadcast(server, numbers, frozen)
     return tff.federated_map(

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
   from algorithms import trainers
   from tasks.models import models
 
+# Some settings, by name.
+Values = Mapping[str, settings.Value]
 # The personalizer that a trainer's name stands for, if it names no other.
 AS_TRAINED = 'as_trained'
 
@@ -51,8 +53,8 @@ class Entry:
   title: str
   does: str
   paper: str = ''
-  defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  small: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  defaults: Values = dataclasses.field(default_factory=dict)
+  small: Values = dataclasses.field(default_factory=dict)
 
   def load(self) -> Any:
     """Returns the class."""
@@ -244,7 +246,7 @@ class MethodSettings:
   trainer: Any
   personalizer: Any
 
-  def to_dict(self) -> dict[str, Any]:
+  def to_dict(self) -> dict[str, object]:
     """Returns all settings by their names."""
     return {
       **dataclasses.asdict(self.trainer),
@@ -266,7 +268,7 @@ def settings_names(name: str) -> tuple[str, ...]:
   )
 
 
-def make_settings(name: str, values: Mapping[str, Any]) -> MethodSettings:
+def make_settings(name: str, values: Values) -> MethodSettings:
   """Makes a method's settings.
 
   Args:

@@ -9,7 +9,7 @@ import collections
 from collections.abc import Hashable, Mapping
 import copy
 import dataclasses
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +21,7 @@ _S = TypeVar('_S', bound=settings.Settings)
 Numbers = collections.OrderedDict[str, np.ndarray]
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: object) -> bool:
   return isinstance(value, float) or (
     isinstance(value, tuple) and bool(value) and isinstance(value[0], float)
   )

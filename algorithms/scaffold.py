@@ -27,15 +27,17 @@ c_i.
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from algorithms import aggregation
 from algorithms import client_work
 from algorithms import fedavg
+from algorithms import optimizers
 from algorithms import registry
 from algorithms import trainers
+from base import aliases
 from base import errors
 from base import settings
 from tasks.models import models
@@ -64,10 +66,10 @@ class ScaffoldState(NamedTuple):
   """
 
   model: models.Weights
-  optimizer: Any
+  optimizer: optimizers.Slots
   controls: models.Weights
-  known: Any
-  known_weight: Any
+  known: aliases.Scalar
+  known_weight: aliases.Scalar
 
 
 class ScaffoldMessage(NamedTuple):
@@ -86,7 +88,7 @@ class ScaffoldClientState(NamedTuple):
   """
 
   control: models.Weights
-  rounds: Any
+  rounds: aliases.Scalar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,13 +117,13 @@ class Scaffold(fedavg.FedAvg):
   def _is_uniform(self) -> bool:
     return self.settings.client_weighting == 'uniform'
 
-  def initialize(self, seed: tf.Tensor) -> ScaffoldState:
+  def initialize(self, seed: aliases.Seed) -> ScaffoldState:
     x, slots = super().initialize(seed)
     zeros = tf.nest.map_structure(tf.zeros_like, x)
     known = float(self.settings.num_clients) if self._is_uniform else 0.0
     return ScaffoldState(x, slots, zeros, known, known)
 
-  def initialize_client(self, seed: tf.Tensor) -> ScaffoldClientState:
+  def initialize_client(self, seed: aliases.Seed) -> ScaffoldClientState:
     zeros = tf.nest.map_structure(tf.zeros_like, self.model.init(seed))
     return ScaffoldClientState(zeros, 0)
 
@@ -130,7 +132,7 @@ class Scaffold(fedavg.FedAvg):
     scale = tf.math.divide_no_nan(
       server.known, self.settings.num_clients * server.known_weight
     )
-    c = tf.nest.map_structure(lambda leaf: scale * leaf, server.controls)
+    c = client_work.scale(server.controls, scale)
     return ScaffoldMessage(server.model, c)
 
   def client(
@@ -177,7 +179,7 @@ class Scaffold(fedavg.FedAvg):
   def server(
     self,
     server: ScaffoldState,
-    aggregate: Mapping[str, Any],
+    aggregate: trainers.Aggregate,
     sums: trainers.RoundSums,
   ) -> ScaffoldState:
     x, slots = super().server(server, aggregate, sums)

@@ -60,7 +60,7 @@ client whose s w_m is the mean of all s w_m.
 import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -72,6 +72,7 @@ from algorithms import fedavg
 from algorithms import optimizers
 from algorithms import registry
 from algorithms import trainers
+from algorithms import vectors
 from algorithms.privacy import private_steps
 from base import aliases
 from base import errors
@@ -243,11 +244,11 @@ class RunningVariance(NamedTuple):
   """
 
   mean: models.Weights
-  variance: Any
-  number: Any
+  variance: aliases.Scalar
+  number: aliases.Scalar
 
   @property
-  def defined(self) -> tf.Tensor:
+  def variance_or_zero(self) -> tf.Tensor:
     """The variance; 0 before there are two models."""
     return tf.where(self.number >= 2, self.variance, 0.0)
 
@@ -294,7 +295,9 @@ class _ByPrecision(tff.aggregators.WeightedAggregationFactory):
     known, by_precision = self._known, self._by_precision
 
     @tff.tensorflow.computation(value_type, weight_type)
-    def measure(value: Any, weight: Any) -> Any:
+    def measure(
+      value: aliases.Structure, weight: tf.Tensor
+    ) -> aliases.Structure:
       """Returns the numbers whose sums give the variances."""
       is_defined = tf.cast(value['variance'] > 0, tf.float32)
       numbers = collections.OrderedDict(
@@ -308,7 +311,7 @@ class _ByPrecision(tff.aggregators.WeightedAggregationFactory):
       return numbers
 
     @tff.tensorflow.computation(measure.type_signature.result)
-    def estimate(sums: Any) -> Any:
+    def estimate(sums: aliases.Structure) -> tuple[tf.Tensor, tf.Tensor]:
       """Returns sigma_0^2 and the mean sigma_m^2."""
       number, inter_variance = sums['number'], tf.zeros([])
       if not known:
@@ -325,19 +328,27 @@ class _ByPrecision(tff.aggregators.WeightedAggregationFactory):
     estimate_type = estimate.type_signature.result
 
     @tff.tensorflow.computation(value_type, weight_type, estimate_type)
-    def weigh(value: Any, weight: Any, estimates: Any) -> Any:
+    def weigh(
+      value: aliases.Structure,
+      weight: tf.Tensor,
+      estimates: tuple[tf.Tensor, tf.Tensor],
+    ) -> aliases.Structure:
       """Returns the terms to sum: w_m, the weighted model and its weight."""
       inter_variance, mean_variance = estimates
       w = precision(inter_variance, value['variance'], mean_variance)
       w = tf.where(weight > 0, w, 0.0)
       share = w if by_precision else weight
-      model = tf.nest.map_structure(lambda leaf: share * leaf, value['model'])
+      model = client_work.scale(value['model'], share)
       return collections.OrderedDict(model=model, share=share, weight=w)
 
     @tff.tensorflow.computation(
       weigh.type_signature.result, measure.type_signature.result, estimate_type
     )
-    def divide(weighted: Any, sums: Any, estimates: Any) -> Any:
+    def divide(
+      weighted: aliases.Structure,
+      sums: aliases.Structure,
+      estimates: tuple[tf.Tensor, tf.Tensor],
+    ) -> aliases.Structure:
       inter_variance, mean_variance = estimates
       number = sums['number']
       is_defined = tf.logical_or(known, number >= 2)
@@ -355,7 +366,7 @@ class _ByPrecision(tff.aggregators.WeightedAggregationFactory):
       )
 
     @tff.federated_computation
-    def initialize() -> Any:
+    def initialize() -> tff.Value:
       return tff.federated_value((), tff.SERVER)
 
     @tff.federated_computation(
@@ -363,7 +374,9 @@ class _ByPrecision(tff.aggregators.WeightedAggregationFactory):
       tff.FederatedType(value_type, tff.CLIENTS),
       tff.FederatedType(weight_type, tff.CLIENTS),
     )
-    def next_mean(state: Any, value: Any, weight: Any) -> Any:
+    def next_mean(
+      state: tff.Value, value: tff.Value, weight: tff.Value
+    ) -> tff.templates.MeasuredProcessOutput:
       sums = tff.federated_sum(tff.federated_map(measure, (value, weight)))
       estimates = tff.federated_map(estimate, sums)
       weighted = tff.federated_sum(
@@ -387,15 +400,17 @@ class Totals(NamedTuple):
     of_means: The deviation of the noise on the mean of the updates.
   """
 
-  weight: Any
-  square: Any
-  of_means: Any
+  weight: tf.Tensor
+  square: tf.Tensor
+  of_means: tf.Tensor
 
 
 class _Sums(aggregation.Sums):
   """Sums the numbers that clients send beside their models, see `Totals`."""
 
-  def measure(self, value: Any, clip: Any = None) -> tf.Tensor:
+  def measure(
+    self, value: aliases.Structure, clip: tf.Tensor | None = None
+  ) -> tf.Tensor:
     square = value['square']
     if clip is not None:
       square = tf.minimum(square / tf.square(clip), 1.0)
@@ -423,9 +438,9 @@ class SelfFlState(NamedTuple):
   """
 
   model: models.Weights
-  optimizer: Any
+  optimizer: optimizers.Slots
   uncertainty: Uncertainty
-  round: Any
+  round: aliases.Scalar
 
 
 class SelfFlMessage(NamedTuple):
@@ -433,7 +448,7 @@ class SelfFlMessage(NamedTuple):
 
   model: models.Weights
   uncertainty: Uncertainty
-  round: Any
+  round: aliases.Scalar
 
 
 class SelfFlClientState(NamedTuple):
@@ -449,10 +464,10 @@ class SelfFlClientState(NamedTuple):
   """
 
   personal: models.Weights
-  running: Any
-  sent: Any
-  steps: Any
-  last_round: Any
+  running: RunningVariance | collections.OrderedDict
+  sent: aliases.Scalar
+  steps: aliases.Scalar
+  last_round: aliases.Scalar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -514,31 +529,28 @@ class SelfFl(fedavg.FedAvg):
       'model': _ByPrecision(self._is_known, self.settings.precision_weights)
     }
 
-  def initialize(self, seed: tf.Tensor) -> Any:
+  def initialize(self, seed: aliases.Seed) -> trainers.ServerState:
     theta = self.model.init(seed)
     slots = self.settings.server_steps.slots(theta)
     return SelfFlState(theta, slots, Uncertainty(0.0, 0.0, 0.0, 0.0), 0)
 
-  def initialize_client(self, seed: tf.Tensor) -> SelfFlClientState:
+  def initialize_client(self, seed: aliases.Seed) -> SelfFlClientState:
     # Only the shapes matter: a client starts from the theta of its first round.
     zeros = tf.nest.map_structure(tf.zeros_like, self.model.init(seed))
-    running = (
-      collections.OrderedDict()
-      if self._is_known
-      else RunningVariance(zeros, 0.0, 0)
-    )
-    return SelfFlClientState(zeros, running, 0.0, 0, 0)
+    if self._is_known:
+      return SelfFlClientState(zeros, collections.OrderedDict(), 0.0, 0, 0)
+    return SelfFlClientState(zeros, RunningVariance(zeros, 0.0, 0), 0.0, 0, 0)
 
-  def message(self, server: Any) -> Any:
+  def message(self, server: trainers.ServerState) -> trainers.Message:
     return SelfFlMessage(server.model, server.uncertainty, server.round)
 
   def _variance(self, client: trainers.Client) -> tf.Tensor:
     """Returns sigma_m^2, equation (13); 0 if it is undefined."""
     if not self._is_known:
-      return client.state.running.defined
-    return self._of_each_example(self.settings.example_variance, client)
+      return client.state.running.variance_or_zero
+    return self._example_share(self.settings.example_variance, client)
 
-  def _of_each_example(
+  def _example_share(
     self, total: aliases.Number, client: trainers.Client
   ) -> tf.Tensor:
     size = tf.cast(client.attributes[task.SIZE], tf.float32)
@@ -559,11 +571,11 @@ class SelfFl(fedavg.FedAvg):
       others = 1 / (inter_variance + 1 / others)
     rate = self.settings.client_learning_rate
     if self.settings.per_example and not self.model.loss_is_total:
-      rate = self._of_each_example(rate, client)
+      rate = self._example_share(rate, client)
     return num_steps(variance, others, rate, self.settings.most_steps)
 
   def _own_weight(
-    self, message: Any, client: trainers.Client
+    self, message: trainers.Message, client: trainers.Client
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns whether a client was in the last round, and its w_m if so."""
     state, of_round = client.state, message.uncertainty
@@ -577,29 +589,41 @@ class SelfFl(fedavg.FedAvg):
       )
     return was_there, tf.where(was_there, weight, 0.0)
 
+  def _others(
+    self, message: trainers.Message, client: trainers.Client
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns S_m, and whether it is defined."""
+    of_round = message.uncertainty
+    was_there, own_weight = self._own_weight(message, client)
+    # Rounding must not make this difference negative.
+    others = tf.maximum(of_round.weight - own_weight, 1e-6 * of_round.weight)
+    number = of_round.number - tf.cast(was_there, tf.float32)
+    return others, (of_round.weight > 0) & (number > 0)
+
+  def _push(
+    self, of_round: Uncertainty, variance: tf.Tensor, others: tf.Tensor
+  ) -> tf.Tensor:
+    """Returns w_m / S_m of equation (10), given what the client sends."""
+    w_m = precision(of_round.inter_variance, variance, of_round.mean_variance)
+    if self.settings.all_others:
+      others *= self.settings.num_clients / of_round.number
+    return w_m / others
+
   def client(
-    self, message: Any, client: trainers.Client
+    self, message: trainers.Message, client: trainers.Client
   ) -> trainers.ClientResult:
     theta, of_round = message.model, message.uncertainty
     variance = sent = self._variance(client)
     if self._is_known:
       sent = self.settings.inter_variance + variance
-    w_m = precision(of_round.inter_variance, sent, of_round.mean_variance)
-    was_there, own_weight = self._own_weight(message, client)
-    # Rounding must not make this difference negative.
-    others = tf.maximum(of_round.weight - own_weight, 1e-6 * of_round.weight)
-    is_defined = (
-      (variance > 0)
-      & (of_round.weight > 0)
-      & (of_round.number - tf.cast(was_there, tf.float32) > 0)
-    )
+    others, is_any = self._others(message, client)
+    is_defined = is_any & (variance > 0)
 
     theta_m = self.start(message, client).weights
-    weight_of_others = others
-    if self.settings.all_others:
-      weight_of_others *= self.settings.num_clients / of_round.number
     pushed = tf.where(
-      is_defined & self.settings.initialization, w_m / weight_of_others, 0.0
+      is_defined & self.settings.initialization,
+      self._push(of_round, sent, others),
+      0.0,
     )
     theta_init = tf.nest.map_structure(  # (10)
       lambda g, p: g - pushed * (p - g), theta, theta_m
@@ -622,7 +646,7 @@ class SelfFl(fedavg.FedAvg):
     sends = collections.OrderedDict(model=delta, variance=sent)
     if self.settings.augmented_steps:
       further, _ = client_work.train(
-        private_steps.at(self.model, part=1),
+        private_steps.mark(self.model, part=1),
         learner,
         client.data,
         optimizer,
@@ -637,7 +661,7 @@ class SelfFl(fedavg.FedAvg):
       relative = relative_weight(of_round, variance)
       s = of_round.inter_variance + of_round.mean_variance
       sent = tf.math.divide_no_nan(relative, s)
-      updates = self._of_one_pass(delta, relative, client)
+      updates = self._one_pass_updates(delta, relative, client)
     running = client.state.running
     return trainers.ClientResult(
       updates=updates,
@@ -659,14 +683,14 @@ class SelfFl(fedavg.FedAvg):
       },
     )
 
-  def _of_one_pass(
+  def _one_pass_updates(
     self, delta: models.Weights, relative: tf.Tensor, client: trainers.Client
   ) -> dict[str, aggregation.Update]:
     """Returns what a client sends, given theta - theta_m and s w_m."""
     numbers = {'weight': relative, 'square': _square(delta)}
     weight = self.settings.client_weight(client)
     if self.settings.precision_weights:
-      delta = tf.nest.map_structure(lambda leaf: relative * leaf, delta)
+      delta = client_work.scale(delta, relative)
       weight = tf.constant(1.0)
     return {
       'model': aggregation.Update(delta, weight),
@@ -674,17 +698,17 @@ class SelfFl(fedavg.FedAvg):
     }
 
   def _finish_one_pass(
-    self, old: Uncertainty, aggregate: Mapping[str, Any], number: Any
+    self, old: Uncertainty, aggregate: trainers.Aggregate, number: tf.Tensor
   ) -> tuple[models.Weights, Uncertainty]:
     """Computes theta minus the mean (11), and the uncertainties, from sums."""
     totals, delta = aggregate['sums'], aggregate['model']
     stddev = totals.of_means
     if self.settings.precision_weights:  # (11)
       scale = tf.math.divide_no_nan(number, totals.weight)
-      delta = tf.nest.map_structure(lambda leaf: scale * leaf, delta)
+      delta = client_work.scale(delta, scale)
       stddev *= scale
     # The noise of the mean adds its variance to the square of each entry.
-    entries = sum(leaf.shape.num_elements() for leaf in delta.values())
+    entries = vectors.count(delta.values())
     moved = tf.maximum(_square(delta) - entries * tf.square(stddev), 0.0)
     mean_square = tf.math.divide_no_nan(totals.square, number)
     s = old.inter_variance + old.mean_variance
@@ -699,22 +723,25 @@ class SelfFl(fedavg.FedAvg):
     )
 
   def step(
-    self, server: Any, delta: models.Weights, sums: trainers.RoundSums
+    self,
+    server: trainers.ServerState,
+    delta: models.Weights,
+    sums: trainers.RoundSums,
   ) -> optimizers.Learner:
     """Moves theta against delta, which is theta minus the mean (11)."""
     if self.settings.smoothed:
       c = sums.num_clients / self.settings.num_clients
-      delta = tf.nest.map_structure(lambda leaf: c * leaf, delta)
+      delta = client_work.scale(delta, c)
     return self.settings.server_steps.step(
       optimizers.Learner(server.model, server.optimizer), delta
     )
 
   def server(
     self,
-    server: Any,
-    aggregate: Mapping[str, Any],
+    server: trainers.ServerState,
+    aggregate: trainers.Aggregate,
     sums: trainers.RoundSums,
-  ) -> Any:
+  ) -> trainers.ServerState:
     is_any = sums.num_clients > 0
     if self.settings.one_pass:
       delta, uncertainty = self._finish_one_pass(
@@ -730,7 +757,9 @@ class SelfFl(fedavg.FedAvg):
     )
     return client_work.choose(is_any, after, server)
 
-  def start(self, message: Any, client: trainers.Client) -> trainers.Start:
+  def start(
+    self, message: trainers.Message, client: trainers.Client
+  ) -> trainers.Start:
     theta_m = client_work.choose(
       client.state.last_round > 0, client.state.personal, message.model
     )

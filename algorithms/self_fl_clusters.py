@@ -19,15 +19,17 @@ clients of a cluster are combined; here they are averaged.
 import collections
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from algorithms import aggregation
 from algorithms import client_work
+from algorithms import optimizers
 from algorithms import registry
 from algorithms import self_fl
 from algorithms import trainers
+from base import aliases
 from base import errors
 from base import settings
 from tasks import task
@@ -56,17 +58,17 @@ class Clusters(NamedTuple):
   """
 
   models: models.Weights
-  variances: Any
-  seen: Any
+  variances: tf.Tensor
+  seen: tf.Tensor
 
 
 class ClusterState(NamedTuple):
   """The server's state: that of Self-FL, and the clusters."""
 
   model: models.Weights
-  optimizer: Any
+  optimizer: optimizers.Slots
   uncertainty: self_fl.Uncertainty
-  round: Any
+  round: aliases.Scalar
   clusters: Clusters
 
 
@@ -75,11 +77,11 @@ class ClusterMessage(NamedTuple):
 
   model: models.Weights
   uncertainty: self_fl.Uncertainty
-  round: Any
+  round: aliases.Scalar
   weights: tf.Tensor
 
 
-def _of_clusters(numbers: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+def _reshape_like(numbers: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
   """Reshapes numbers of clusters to the rank of `like`."""
   return tf.reshape(numbers, [-1] + [1] * (like.shape.rank - 1))
 
@@ -116,7 +118,7 @@ class ClusterSelfFl(self_fl.SelfFl):
   def parts(self) -> Mapping[str, aggregation.Factory | None]:
     return {'clusters': aggregation.total()}
 
-  def initialize(self, seed: tf.Tensor) -> ClusterState:
+  def initialize(self, seed: aliases.Seed) -> ClusterState:
     k = self.settings.num_groups
     state = super().initialize(seed)
     rows = tf.nest.map_structure(
@@ -157,7 +159,7 @@ class ClusterSelfFl(self_fl.SelfFl):
     of_cluster = collections.OrderedDict(
       model=tf.nest.map_structure(
         lambda leaf: (
-          _of_clusters(weight * row, leaf[tf.newaxis]) * leaf[tf.newaxis]
+          _reshape_like(weight * row, leaf[tf.newaxis]) * leaf[tf.newaxis]
         ),
         sent['model'],
       ),
@@ -174,14 +176,14 @@ class ClusterSelfFl(self_fl.SelfFl):
   def server(
     self,
     server: ClusterState,
-    aggregate: Mapping[str, Any],
+    aggregate: trainers.Aggregate,
     sums: trainers.RoundSums,
   ) -> ClusterState:
     theta, old, of_round = server.model, server.clusters, aggregate['clusters']
     is_new = of_round['weight'] > 0
 
     def latest(row: tf.Tensor, g: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
-      count = _of_clusters(of_round['weight'], total)
+      count = _reshape_like(of_round['weight'], total)
       return tf.where(count > 0, g - tf.math.divide_no_nan(total, count), row)
 
     clusters = Clusters(
@@ -196,7 +198,7 @@ class ClusterSelfFl(self_fl.SelfFl):
     number = tf.reduce_sum(clusters.seen)
 
     def mean(of_each: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
-      total = tf.reduce_sum(_of_clusters(share, of_each) * of_each, 0)
+      total = tf.reduce_sum(_reshape_like(share, of_each) * of_each, 0)
       return tf.math.divide_no_nan(total, tf.reduce_sum(share))
 
     inter_variance = tf.zeros([])

@@ -51,18 +51,19 @@ Clients that were never trained on:
 """
 
 import collections
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
 from algorithms import client_work
 from algorithms import example_uses
 from algorithms import fedavg
+from algorithms import optimizers
 from algorithms import personal_models
 from algorithms import registry
 from algorithms import trainers
+from algorithms import vectors
 from algorithms.privacy import private_steps
 from base import aliases
 from base import errors
@@ -82,9 +83,85 @@ class SplitSettings(
   )
 
 
-def count(weights: models.Weights) -> int:
-  """Counts the numbers in weights."""
-  return sum(weight.shape.num_elements() for weight in weights.values())
+@dataclasses.dataclass(frozen=True)
+class Partition:
+  """The weights of a model that clients share, and those that each keeps.
+
+  Attributes:
+    model: The model.
+    personal_parts: The parts of the model that each client keeps.
+    fixed_parts: The parts that clients share and nobody trains.
+  """
+
+  model: models.Model
+  personal_parts: Sequence[str]
+  fixed_parts: Sequence[str] = ()
+
+  def check(self) -> None:
+    """Raises a `UserError` unless there are weights of both kinds."""
+    if not (self.personal_names and self.shared_names):
+      having = [name for name, weights in self.model.parts.items() if weights]
+      raise errors.UserError(
+        'A split method needs weights that clients keep'
+        f' (personal_parts = {", ".join(self.personal_parts)}) and'
+        ' weights that they share, but the model of this task has weights only'
+        f' in: {", ".join(having)}. Use a task whose model has an encoder and'
+        ' a head, such as emnist.'
+      )
+
+  @property
+  def personal_names(self) -> tuple[str, ...]:
+    """The names of the weights that clients keep."""
+    return personal_models.names_of_parts(
+      self.model, self.personal_parts, 'personal_parts'
+    )
+
+  def _names_without(self, *excluded: str) -> tuple[str, ...]:
+    return tuple(
+      name
+      for part, names in self.model.parts.items()
+      if part not in excluded
+      for name in names
+    )
+
+  @property
+  def shared_names(self) -> tuple[str, ...]:
+    """The names of the weights that the server trains."""
+    return self._names_without(*self.personal_parts, *self.fixed_parts)
+
+  def select_personal(self, w: models.Weights) -> models.Weights:
+    """Returns the weights that clients keep."""
+    return client_work.select(w, self.personal_names)
+
+  def select_shared(self, w: models.Weights) -> models.Weights:
+    """Returns the weights that the server trains."""
+    return client_work.select(w, self.shared_names)
+
+  def used_share(self, w: models.Weights) -> tf.Tensor:
+    """Returns the share of the weights of a message that a client uses."""
+    used = client_work.select(w, self._names_without(*self.personal_parts))
+    return tf.constant(vectors.count(used.values()) / vectors.count(w.values()))
+
+  def initialize(
+    self, seed: aliases.Seed, optimizer: optimizers.Optimizer
+  ) -> fedavg.FedAvgState:
+    """Makes the model, and the slots of an optimizer of its shared weights."""
+    w = self.model.init(seed)
+    return fedavg.FedAvgState(w, optimizer.slots(self.select_shared(w)))
+
+  def step(
+    self,
+    server: fedavg.FedAvgState,
+    delta: models.Weights,
+    optimizer: optimizers.Optimizer,
+  ) -> fedavg.FedAvgState:
+    """Takes the server's step on the shared weights."""
+    shared = self.select_shared(server.model)
+    learner = optimizer.step(
+      optimizers.Learner(shared, server.optimizer), self.select_shared(delta)
+    )
+    w = client_work.merge(server.model, learner.weights)
+    return fedavg.FedAvgState(w, learner.slots)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,51 +173,20 @@ class Split(personal_models.PersonalModels):
   shared_name = None
 
   def __post_init__(self) -> None:
-    parts = self.model.parts
-    for name in self.settings.personal_parts:
-      if name not in parts:
-        raise errors.unknown('part in personal_parts', name, parts)
-    if not (self.personal_names and self.shared_names):
-      having = [name for name, weights in parts.items() if weights]
-      raise errors.UserError(
-        'A split method needs weights that clients keep'
-        f' (personal_parts = {", ".join(self.settings.personal_parts)}) and'
-        ' weights that they share, but the model of this task has weights only'
-        f' in: {", ".join(having)}. Use a task whose model has an encoder and'
-        ' a head, such as emnist.'
-      )
+    self.partition.check()
     self.settings.refuse_kept_slots('split methods')
 
   @property
+  def partition(self) -> Partition:
+    """The weights that clients share, and those that each keeps."""
+    return Partition(self.model, self.settings.personal_parts)
+
+  @property
   def personal_names(self) -> tuple[str, ...]:
-    return tuple(
-      name
-      for part in self.settings.personal_parts
-      for name in self.model.parts[part]
-    )
+    return self.partition.personal_names
 
-  @property
-  def shared_names(self) -> tuple[str, ...]:
-    """The names of the weights that the server trains."""
-    return tuple(
-      name
-      for part, names in self.model.parts.items()
-      if part not in self.settings.personal_parts
-      for name in names
-    )
-
-  @property
-  def used_names(self) -> tuple[str, ...]:
-    """The names of the weights of a message that a client uses."""
-    return self.shared_names
-
-  def _shared(self, w: models.Weights) -> models.Weights:
-    return client_work.select(w, self.shared_names)
-
-  def initialize(self, seed: tf.Tensor) -> fedavg.FedAvgState:
-    w = self.model.init(seed)
-    slots = self.settings.server_steps.slots(self._shared(w))
-    return fedavg.FedAvgState(w, slots)
+  def initialize(self, seed: aliases.Seed) -> fedavg.FedAvgState:
+    return self.partition.initialize(seed, self.settings.server_steps)
 
   def train_parts(
     self, w: models.Weights, data: batches.ClientData
@@ -169,12 +215,12 @@ class Split(personal_models.PersonalModels):
       All weights, and the sum of the examples' losses in the last epoch.
     """
     optimizer = self.settings.client_steps
-    model, (data,) = client_work.with_representations(
-      self.model, w, names, [data]
-    )
+    model, (data,) = client_work.represent_once(self.model, w, names, [data])
 
-    def epoch(i: tf.Tensor, learner: Any, _: tf.Tensor) -> Any:
-      protected = private_steps.at(model, part=part + i)
+    def epoch(
+      i: tf.Tensor, learner: optimizers.Learner, _: tf.Tensor
+    ) -> tuple[tf.Tensor, optimizers.Learner, tf.Tensor]:
+      protected = private_steps.mark(model, part=part + i)
       return i + 1, *client_work.train(
         protected, learner, data, optimizer, fixed=w
       )
@@ -188,40 +234,34 @@ class Split(personal_models.PersonalModels):
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
-    w = self.personal(message, client.state)
+    w = self.personal_model(message, client.state)
     after, loss = self.train_parts(w, client.data)
-    kept = self.settings.with_noise(
-      client_work.select(w, self.personal_names),
-      client_work.select(after, self.personal_names),
-      client.seed,
+    parts = self.partition
+    kept = self.settings.add_noise(
+      parts.select_personal(w), parts.select_personal(after), client.seed
     )
     # FedBABU's clients keep nothing.
-    state = client.state.after(kept) if client.state else None
+    state = client.state.advance(kept) if client.state else None
     result = self.result(
-      self._shared(w), self._shared(after), loss, state, client
+      parts.select_shared(w), parts.select_shared(after), loss, state, client
     )
     # The other parts of the message are only the start of new clients.
-    return result._replace(measured={'share_received': self._share(w)})
-
-  def _share(self, w: models.Weights) -> tf.Tensor:
-    """Returns the share of the weights of a message that a client uses."""
-    used = client_work.select(w, self.used_names)
-    return tf.constant(count(used) / count(w))
+    return result._replace(measured={'share_received': parts.used_share(w)})
 
   def server(
     self,
     server: fedavg.FedAvgState,
-    aggregate: Mapping[str, Any],
+    aggregate: trainers.Aggregate,
     sums: trainers.RoundSums,
   ) -> fedavg.FedAvgState:
-    shared = server._replace(model=self._shared(server.model))
-    after = super().server(shared, aggregate, sums)
-    return after._replace(model=client_work.merge(server.model, after.model))
+    del sums
+    steps = self.settings.server_steps
+    return self.partition.step(server, aggregate['model'], steps)
 
   def start(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.Start:
-    return trainers.Start(self.personal(message, client.state))
+    return trainers.Start(self.personal_model(message, client.state))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,8 +286,8 @@ class FedRep(Split):
     self, w: models.Weights, data: batches.ClientData
   ) -> tuple[models.Weights, tf.Tensor]:
     tau = self.settings.head_epochs
-    w, _ = self.train_only(w, self.personal_names, data, tau)
-    return self.train_only(w, self.shared_names, data, part=tau)
+    w, _ = self.train_only(w, self.partition.personal_names, data, tau)
+    return self.train_only(w, self.partition.shared_names, data, part=tau)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,16 +297,18 @@ class FedBabu(Split):
   start_name = 'encoder and initial head'
   start_is_shared = True
 
-  def initialize_client(self, seed: tf.Tensor) -> Any:
+  def initialize_client(self, seed: aliases.Seed) -> aliases.ClientState:
     return trainers.Trainer.initialize_client(self, seed)
 
-  def personal(self, w: models.Weights, state: Any) -> models.Weights:
+  def personal_model(
+    self, w: models.Weights, state: aliases.ClientState
+  ) -> models.Weights:
     return w
 
   def train_parts(
     self, w: models.Weights, data: batches.ClientData
   ) -> tuple[models.Weights, tf.Tensor]:
-    return self.train_only(w, self.shared_names, data)
+    return self.train_only(w, self.partition.shared_names, data)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,6 +350,10 @@ class BalancedRisk:
     )
 
 
+# (theta, psi), phi, the sum of the losses, and the number of the step.
+_RodCarry = tuple[optimizers.Learner, optimizers.Learner, tf.Tensor, tf.Tensor]
+
+
 @dataclasses.dataclass(frozen=True)
 class FedRod(personal_models.PersonalModels):
   """Trains a model with a generic head, and a personal head for each client."""
@@ -327,18 +373,20 @@ class FedRod(personal_models.PersonalModels):
   def personal_names(self) -> tuple[str, ...]:
     return self.model.parts[models.HEAD]
 
-  def _phi(self, w: models.Weights, state: Any) -> models.Weights:
+  def _phi(
+    self, w: models.Weights, state: personal_models.PersonalState
+  ) -> models.Weights:
     if self.settings.personal_head == 'zero':
       return state.personal  # Zeros, for a new client.
     psi = client_work.select(w, self.personal_names)
     return client_work.choose(state.rounds > 0, state.personal, psi)
 
-  def personal(self, w: models.Weights, state: Any) -> models.Weights:
-    return self.with_both_heads(w, self._phi(w, state))
-
-  def with_both_heads(
-    self, w: models.Weights, phi: models.Weights
+  def personal_model(
+    self, w: models.Weights, state: personal_models.PersonalState
   ) -> models.Weights:
+    return self.add_heads(w, self._phi(w, state))
+
+  def add_heads(self, w: models.Weights, phi: models.Weights) -> models.Weights:
     """Returns the model whose head is the sum of the generic one and phi."""
     heads = collections.OrderedDict((name, w[name] + phi[name]) for name in phi)
     return client_work.merge(w, heads)
@@ -384,14 +432,16 @@ class FedRod(personal_models.PersonalModels):
     optimizer = self.settings.client_steps
     risk = self.balanced_risk(message, client.data)
 
-    def step(carry: Any, examples: models.Batch, mask: tf.Tensor) -> Any:
+    def step(
+      carry: _RodCarry, examples: models.Batch, mask: tf.Tensor
+    ) -> _RodCarry:
       w, phi, total, number = carry
       of_w, _ = client_work.gradient(
-        private_steps.at(risk, part=0, step=number), w.weights, examples, mask
+        private_steps.mark(risk, part=0, step=number), w.weights, examples, mask
       )
       of_phi, loss = client_work.gradient(
-        private_steps.at(self.model, part=1, step=number),
-        self.with_both_heads(w.weights, phi.weights),
+        private_steps.mark(self.model, part=1, step=number),
+        self.add_heads(w.weights, phi.weights),
         examples,
         mask,
         only=self.personal_names,
@@ -413,7 +463,7 @@ class FedRod(personal_models.PersonalModels):
         0,
       ),
     )
-    state = client.state.after(phi.weights)
+    state = client.state.advance(phi.weights)
     return self.result(message, w.weights, loss, state, client)
 
 

@@ -12,13 +12,14 @@ import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 import math
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import tensorflow as tf
 
 from algorithms import aggregation
 from algorithms import example_uses
 from algorithms import runtime_inputs
+from base import aliases
 from base import settings
 from tasks import task
 from tasks.data import batches
@@ -26,6 +27,12 @@ from tasks.models import models
 from tasks.models import protections
 
 _T = TypeVar('_T', bound='Trainer')
+# What the server keeps from round to round, as its trainer defines it.
+ServerState: TypeAlias = aliases.Structure
+# What the server sends to the clients, as its trainer defines it.
+Message: TypeAlias = aliases.Structure
+# The aggregate of each part of the clients' updates.
+Aggregate = Mapping[str, aliases.Structure]
 
 
 class Client(NamedTuple):
@@ -41,8 +48,8 @@ class Client(NamedTuple):
   """
 
   data: batches.ClientData
-  state: Any
-  seed: tf.Tensor
+  state: aliases.ClientState
+  seed: aliases.Seed
   attributes: Mapping[str, tf.Tensor]
 
 
@@ -59,7 +66,7 @@ class ClientResult(NamedTuple):
 
   updates: Mapping[str, aggregation.Update]
   loss: tf.Tensor
-  state: Any = None
+  state: aliases.ClientState | None = None
   measured: Mapping[str, tf.Tensor] = collections.OrderedDict()
 
 
@@ -109,7 +116,7 @@ class Start(NamedTuple):
   weights: models.Weights
   shared: models.Weights = collections.OrderedDict()
   measured: Mapping[str, tf.Tensor] = collections.OrderedDict()
-  message: Any = ()
+  message: Message = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +161,7 @@ class Trainer(abc.ABC):
     return None
 
   @property
-  def begins_with(self) -> 'Trainer | None':
+  def predecessor(self) -> 'Trainer | None':
     """The trainer of the model from which all models of this one start.
 
     It is trained before, once for all trainers that start from it; with None,
@@ -233,10 +240,10 @@ class Trainer(abc.ABC):
     return (('model',),)
 
   @abc.abstractmethod
-  def initialize(self, seed: tf.Tensor) -> Any:
+  def initialize(self, seed: aliases.Seed) -> ServerState:
     """Makes S."""
 
-  def initialize_client(self, seed: tf.Tensor) -> Any:
+  def initialize_client(self, seed: aliases.Seed) -> aliases.ClientState:
     """Makes C; by default a client keeps nothing.
 
     Args:
@@ -245,21 +252,21 @@ class Trainer(abc.ABC):
     del seed
     return collections.OrderedDict()
 
-  def message(self, server: Any) -> Any:
+  def message(self, server: ServerState) -> Message:
     """Returns the part of S that is sent to the clients."""
     return server.model
 
   @abc.abstractmethod
-  def client(self, message: Any, client: Client) -> ClientResult:
+  def client(self, message: Message, client: Client) -> ClientResult:
     """Does a client's work of a round."""
 
   @abc.abstractmethod
   def server(
-    self, server: Any, aggregate: Mapping[str, Any], sums: RoundSums
-  ) -> Any:
+    self, server: ServerState, aggregate: Aggregate, sums: RoundSums
+  ) -> ServerState:
     """Makes the next S from the aggregate of each part of the updates."""
 
-  def start(self, message: Any, client: Client) -> Start:
+  def start(self, message: Message, client: Client) -> Start:
     """Returns the weights from which a client starts to personalize."""
     del client
     return Start(message)

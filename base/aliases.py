@@ -11,6 +11,8 @@ Structure: TypeAlias = Any
 # What a client keeps from round to round, as its trainer defines it; or the
 # states of several clients, stacked.
 ClientState: TypeAlias = Structure
+# A tensor of one number, or the number.
+Scalar: TypeAlias = Any
 # Two int32, from which all that is random follows.
 Seed: TypeAlias = Any
 # What a text of JSON or TOML has: objects, arrays, texts, numbers, true, null.

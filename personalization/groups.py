@@ -183,11 +183,11 @@ def find(
   if settings.groups == 'hypcluster':
     # HypCluster starts from its own initial models, not from the global model.
     picks = dataclasses.replace(
-      method.with_trainer(trainer.hypcluster), first_models=()
+      method.replace_trainer(trainer.hypcluster), first_models=()
     )
     groups = _pick(picks, train(picks, 'hypcluster'), task, training_settings)
   else:
-    before = method.before
+    before = method.predecessor
     assert before is not None
     groups = _infer(
       before,

@@ -43,7 +43,7 @@ def prepare(
   Raises:
     UserError: If the settings do not fit the task.
   """
-  before = method.before
+  before = method.predecessor
   if before is None:
     return Stage(method, task)
   begins_with = train(before, 'global')

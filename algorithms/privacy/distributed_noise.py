@@ -19,15 +19,15 @@ the clip, and takes its seeds from the clock: a resumed run would differ.
 import collections
 import dataclasses
 import math
-from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
-from algorithms import client_work
+from algorithms import vectors
 from algorithms.privacy import keys
 from algorithms.privacy import private_aggregation
+from base import aliases
 
 # Makes the seed of a client's noise differ from its other seeds.
 _DISTRIBUTED = 0xD157
@@ -36,29 +36,30 @@ _DEVIATIONS = 3.8905919
 # Rounding errors may make the norm of a clipped record larger by this factor.
 _LEEWAY = 1 + 1e-5
 
-# A float, or a tensor of one.
-_Number = Any
 
-
-def padded(dimension: int) -> int:
+def padded_size(dimension: int) -> int:
   """Returns the next power of two, to which H pads."""
   return 1 << max(dimension - 1, 0).bit_length()
 
 
-def enough_bits(bits: int, clients: float) -> bool:
+def has_room(bits: int, clients: float) -> bool:
   """Tells whether the rounding errors of all clients fit into the bits."""
   return 4.0**bits > clients * _DEVIATIONS**2
 
 
 def scale(
-  noise: _Number, clip: _Number, clients: _Number, dimension: int, bits: int
-) -> _Number:
+  noise: aliases.Number,
+  clip: aliases.Number,
+  clients: aliases.Number,
+  dimension: int,
+  bits: int,
+) -> aliases.Number:
   """Returns s.
 
   In each entry, the sum of n rotated records has a variance of n² S² / d, the
   noise has z² S², and rounding at most n / 4 s².
   """
-  of_sum = clip * (clients**2 / padded(dimension) + noise**2) ** 0.5
+  of_sum = clip * (clients**2 / padded_size(dimension) + noise**2) ** 0.5
   room = (4.0**bits - clients * _DEVIATIONS**2) ** 0.5
   return room / (2 * _DEVIATIONS * of_sum)
 
@@ -82,10 +83,8 @@ def sensitivity(
   noise: float, clip: float, clients: float, dimension: int, bits: int
 ) -> Sensitivity:
   """Finds the sensitivity: see `scale` for the arguments."""
-  s, root = (
-    scale(noise, clip, clients, dimension, bits),
-    math.sqrt(padded(dimension)),
-  )
+  s = float(scale(noise, clip, clients, dimension, bits))
+  root = math.sqrt(padded_size(dimension))
   # Each entry is rounded by less than one.
   l2 = s * clip * _LEEWAY + root
   # The square of an integer is at least its absolute value.
@@ -103,7 +102,7 @@ def hadamard(vector: tf.Tensor) -> tf.Tensor:
   return vector / math.sqrt(size)
 
 
-def _signs(seed: tf.Tensor, size: int) -> tf.Tensor:
+def _signs(seed: aliases.Seed, size: int) -> tf.Tensor:
   bits = tf.random.stateless_uniform([size], seed, 0, 2, tf.int32)
   return tf.cast(2 * bits - 1, tf.float32)
 
@@ -118,7 +117,12 @@ class SkellamQuery(tfp.SumAggregationDPQuery):
     '_Params', ['l2_norm_clip', 'scale', 'stddev', 'seed']
   )
 
-  def __init__(self, aggregator: 'Distributed', specs: Any, seed: Any):
+  def __init__(
+    self,
+    aggregator: 'Distributed',
+    specs: private_aggregation.Specs,
+    seed: aliases.Seed,
+  ):
     """Makes the query.
 
     Args:
@@ -129,12 +133,12 @@ class SkellamQuery(tfp.SumAggregationDPQuery):
     self._aggregator = aggregator
     self._specs = specs
     self._seed = seed
-    self._sizes = [spec.shape.num_elements() for spec in tf.nest.flatten(specs)]
+    self._size = vectors.count(tf.nest.flatten(specs))
 
-  def initial_global_state(self) -> Any:
+  def initial_global_state(self) -> private_aggregation.QueryState:
     noise, clip = self._aggregator.noise, self._aggregator.clip
     clients = self._aggregator.clients
-    s = scale(noise, clip, clients, sum(self._sizes), self._aggregator.bits)
+    s = scale(noise, clip, clients, self._size, self._aggregator.bits)
     return self._GlobalState(
       tf.cast(clip, tf.float32),
       tf.cast(s, tf.float32),
@@ -144,41 +148,39 @@ class SkellamQuery(tfp.SumAggregationDPQuery):
       tf.constant(0),
     )
 
-  def derive_sample_params(self, global_state: Any) -> Any:
+  def derive_sample_params(
+    self, global_state: private_aggregation.QueryState
+  ) -> private_aggregation.Params:
     seed = keys.derive(global_state.seed, global_state.round)
     return self._Params(
       global_state.l2_norm_clip, global_state.scale, global_state.stddev, seed
     )
 
-  def preprocess_record(self, params: Any, record: Any) -> tf.Tensor:
+  def preprocess_record(
+    self, params: private_aggregation.Params, record: private_aggregation.Record
+  ) -> tf.Tensor:
     clipped, _ = tf.clip_by_global_norm(
       tf.nest.flatten(record), params.l2_norm_clip
     )
-    vector = client_work.as_vector(clipped)
-    size = padded(sum(self._sizes))
-    vector = tf.pad(vector, [[0, size - sum(self._sizes)]])
+    vector = vectors.join(clipped)
+    size = padded_size(self._size)
+    vector = tf.pad(vector, [[0, size - self._size]])
     return params.scale * hadamard(_signs(params.seed, size) * vector)
 
   def get_noised_result(
-    self, sample_state: tf.Tensor, global_state: Any
-  ) -> tuple[Any, Any, None]:
+    self, sample_state: tf.Tensor, global_state: private_aggregation.QueryState
+  ) -> tuple[private_aggregation.Record, private_aggregation.QueryState, None]:
     half = 2 ** (self._aggregator.bits - 1)
     around_zero = tf.math.floormod(sample_state + half, 2 * half) - half
     turned = hadamard(tf.cast(around_zero, tf.float32) / global_state.scale)
     params = self.derive_sample_params(global_state)
     vector = _signs(params.seed, turned.shape[0]) * turned
-    leaves = [
-      tf.reshape(leaf, spec.shape)
-      for leaf, spec in zip(
-        tf.split(vector[: sum(self._sizes)], self._sizes),
-        tf.nest.flatten(self._specs),
-      )
-    ]
+    leaves = vectors.split(vector[: self._size], tf.nest.flatten(self._specs))
     result = tf.nest.pack_sequence_as(self._specs, leaves)
     return result, global_state._replace(round=global_state.round + 1), None
 
 
-def skellam(seed: tf.Tensor, size: int, stddev: tf.Tensor) -> tf.Tensor:
+def skellam(seed: aliases.Seed, size: int, stddev: tf.Tensor) -> tf.Tensor:
   """Draws int32 integers with a deviation of `stddev`."""
   # The rate can be too large for float32.
   rate = tf.square(tf.cast(stddev, tf.float64)) / 2
@@ -198,11 +200,17 @@ class Distributed(private_aggregation.Private):
 
   bits: int = 20
 
-  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+  def query(
+    self, specs: private_aggregation.Specs, seed: aliases.Seed
+  ) -> private_aggregation.Query:
     return SkellamQuery(self, specs, seed)
 
   def send(
-    self, query: tfp.SumAggregationDPQuery, params: Any, record: Any, seed: Any
+    self,
+    query: private_aggregation.Query,
+    params: private_aggregation.Params,
+    record: private_aggregation.Record,
+    seed: aliases.Seed,
   ) -> tf.Tensor:
     scaled = super().send(query, params, record, seed)
     own_seed = keys.derive(seed, _DISTRIBUTED)
@@ -213,5 +221,5 @@ class Distributed(private_aggregation.Private):
     noise = skellam(seeds[1], scaled.shape[0], params.stddev)
     return tf.math.floormod(integers + noise, 2**self.bits)
 
-  def sum(self, sent: Any) -> Any:
+  def sum(self, sent: tff.Value) -> tff.Value:
     return tff.federated_secure_sum_bitwidth(sent, self.bits)

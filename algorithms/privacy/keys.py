@@ -7,6 +7,8 @@ The bits are the same under XLA and without it.
 
 import tensorflow as tf
 
+from base import aliases
+
 # TensorFlow's number of the generator.
 _PHILOX = 1
 # The place of new keys among the draws of a key.
@@ -19,7 +21,7 @@ def _word(high: int | tf.Tensor, low: int | tf.Tensor) -> tf.Tensor:
 
 
 def draw_bits(
-  seed: tf.Tensor,
+  seed: aliases.Seed,
   place: tuple[int | tf.Tensor, int | tf.Tensor],
   size: int,
   dtype: tf.DType = tf.uint32,
@@ -43,6 +45,6 @@ def draw_bits(
   )
 
 
-def derive(seed: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
+def derive(seed: aliases.Seed, number: int | tf.Tensor) -> aliases.Seed:
   """Returns another seed for each number."""
   return draw_bits(seed, (_KEYS, number), 2, tf.int32)

@@ -16,9 +16,9 @@ Whoever has the seed of a run can subtract the noise: this is a simulation.
 
 import abc
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple, NoReturn, TypeAlias
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -26,17 +26,31 @@ import tensorflow_privacy as tfp
 
 from algorithms import aggregation
 from algorithms import runtime_inputs
+from algorithms import vectors
 from algorithms.privacy import keys
+from base import aliases
 from base import errors
 from base import settings
 
+# Clips records, and adds noise to their sum.
+Query: TypeAlias = tfp.SumAggregationDPQuery
+# The parts of a client's update that are clipped as one, or their noised sum.
+Record: TypeAlias = aliases.Structure
+# The shapes and types of the tensors of a record.
+Specs: TypeAlias = aliases.Structure
+# What a query keeps from round to round.
+QueryState: TypeAlias = aliases.Structure
+# What a query has the server send to the clients.
+Params: TypeAlias = aliases.Structure
+# What a client sends, as a query makes it of a record.
+Sent: TypeAlias = aliases.Structure
 # The sum of the squares of entries up to this one is finite.
 _LARGEST = 1e12
 # Makes the seed of a client's noise differ from its other seeds.
 _LOCAL = 0x10CA1
 
 
-def bounded(record: Any) -> Any:
+def scale_down(record: Record) -> Record:
   """Scales a record down if its norm would be infinite.
 
   With entries of 1e30 the norm would be infinite, and the clipped record NaN.
@@ -53,18 +67,11 @@ def bounded(record: Any) -> Any:
   return tf.nest.map_structure(lambda leaf: scale * leaf, record)
 
 
-def normal(like: Any, seed: tf.Tensor, stddev: Any) -> Any:
+def normal(like: Record, seed: aliases.Seed, stddev: aliases.Scalar) -> Record:
   """Draws noise for all leaves of a structure at once, which is faster."""
   leaves = tf.nest.flatten(like)
-  sizes = [leaf.shape.num_elements() for leaf in leaves]
-  drawn = stddev * tf.random.stateless_normal([sum(sizes)], seed)
-  return tf.nest.pack_sequence_as(
-    like,
-    [
-      tf.reshape(part, leaf.shape)
-      for part, leaf in zip(tf.split(drawn, sizes), leaves)
-    ],
-  )
+  drawn = stddev * tf.random.stateless_normal([vectors.count(leaves)], seed)
+  return tf.nest.pack_sequence_as(like, vectors.split(drawn, leaves))
 
 
 class GaussianQuery(tfp.GaussianSumQuery):
@@ -79,7 +86,11 @@ class GaussianQuery(tfp.GaussianSumQuery):
   )
 
   def __init__(
-    self, clip: Any, stddev: Any, seed: Any, bands: Sequence[float] = (1.0,)
+    self,
+    clip: aliases.Number,
+    stddev: aliases.Number,
+    seed: aliases.Seed,
+    bands: Sequence[float] = (1.0,),
   ):
     """Makes the query.
 
@@ -93,7 +104,9 @@ class GaussianQuery(tfp.GaussianSumQuery):
     self._seed = seed
     self._bands = bands
 
-  def make_global_state(self, l2_norm_clip: Any, stddev: Any) -> Any:
+  def make_global_state(
+    self, l2_norm_clip: aliases.Number, stddev: aliases.Number
+  ) -> QueryState:
     return self._GlobalState(
       tf.cast(l2_norm_clip, tf.float32),
       tf.cast(stddev, tf.float32),
@@ -102,8 +115,8 @@ class GaussianQuery(tfp.GaussianSumQuery):
     )
 
   def get_noised_result(
-    self, sample_state: Any, global_state: Any
-  ) -> tuple[Any, Any, None]:
+    self, sample_state: Record, global_state: QueryState
+  ) -> tuple[Record, QueryState, None]:
     result, t = sample_state, global_state.round
     for j, r_j in enumerate(self._bands):
       seed = keys.derive(global_state.seed, t - j)
@@ -117,7 +130,13 @@ class GaussianQuery(tfp.GaussianSumQuery):
 class _QuantileQuery(tfp.QuantileEstimatorQuery):
   """Finds the median of norms, with seeded noise."""
 
-  def __init__(self, clip: Any, stddev: Any, clients: Any, seed: Any):
+  def __init__(
+    self,
+    clip: aliases.Number,
+    stddev: aliases.Number,
+    clients: aliases.Number,
+    seed: aliases.Seed,
+  ):
     self._seed = seed
     super().__init__(
       clip,
@@ -128,7 +147,9 @@ class _QuantileQuery(tfp.QuantileEstimatorQuery):
       geometric_update=True,
     )
 
-  def _construct_below_estimate_query(self, stddev: Any, clients: Any) -> Any:
+  def _construct_below_estimate_query(
+    self, stddev: aliases.Number, clients: aliases.Number
+  ) -> Query:
     # A client adds 1/2 or -1/2.
     return tfp.NormalizedQuery(GaussianQuery(0.5, stddev, self._seed), clients)
 
@@ -141,7 +162,12 @@ class AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
   """
 
   def __init__(
-    self, clip: Any, noise: Any, clients: Any, stddev: Any, seed: Any
+    self,
+    clip: aliases.Number,
+    noise: aliases.Number,
+    clients: aliases.Number,
+    stddev: aliases.Number,
+    seed: aliases.Seed,
   ):
     """Makes the query.
 
@@ -161,8 +187,8 @@ class AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
     self._sum_query = GaussianQuery(clip, noise * clip, seeds[1])
 
   def get_noised_result(
-    self, sample_state: Any, global_state: Any
-  ) -> tuple[Any, Any, None]:
+    self, sample_state: Record, global_state: QueryState
+  ) -> tuple[Record, QueryState, None]:
     result, new, _ = super().get_noised_result(sample_state, global_state)
     old = global_state.sum_state
     sum_state = new.sum_state._replace(seed=old.seed, round=old.round + 1)
@@ -189,7 +215,12 @@ class TreeQuery(tfp.GaussianSumQuery):
   )
 
   def __init__(
-    self, clip: Any, stddev: Any, specs: Any, seed: Any, rounds_per_tree: int
+    self,
+    clip: aliases.Number,
+    stddev: aliases.Number,
+    specs: Specs,
+    seed: aliases.Seed,
+    rounds_per_tree: int,
   ):
     """Makes the query.
 
@@ -206,7 +237,9 @@ class TreeQuery(tfp.GaussianSumQuery):
     self._rounds_per_tree = rounds_per_tree
     self._heights = rounds_per_tree.bit_length()
 
-  def make_global_state(self, l2_norm_clip: Any, stddev: Any) -> Any:
+  def make_global_state(
+    self, l2_norm_clip: aliases.Number, stddev: aliases.Number
+  ) -> QueryState:
     return self._GlobalState(
       tf.cast(l2_norm_clip, tf.float32),
       tf.cast(stddev, tf.float32),
@@ -219,16 +252,16 @@ class TreeQuery(tfp.GaussianSumQuery):
     )
 
   def get_noised_result(
-    self, sample_state: Any, global_state: Any
-  ) -> tuple[Any, Any, None]:
+    self, sample_state: Record, global_state: QueryState
+  ) -> tuple[Record, QueryState, None]:
     state = global_state
     seed = keys.derive(state.seed, state.round)
 
-    def draw(height: int | tf.Tensor) -> Any:
+    def draw(height: int | tf.Tensor) -> Record:
       node_seed = keys.derive(seed, height)
       return normal(sample_state, node_seed, state.stddev)
 
-    def join(height: tf.Tensor, value: Any) -> Any:
+    def join(height: tf.Tensor, value: Record) -> tuple[tf.Tensor, Record]:
       return height + 1, tf.nest.map_structure(
         lambda left, right, drawn: (
           drawn + (tf.gather(left, height) + right) / 2
@@ -276,15 +309,15 @@ class TreeQuery(tfp.GaussianSumQuery):
 class LocalQuery(tfp.GaussianSumQuery):
   """Sends clients the clip and the deviation of the noise that they add."""
 
-  def derive_sample_params(self, global_state: Any) -> Any:
+  def derive_sample_params(self, global_state: QueryState) -> Params:
     return global_state.l2_norm_clip, global_state.stddev
 
-  def preprocess_record(self, params: Any, record: Any) -> Any:
+  def preprocess_record(self, params: Params, record: Record) -> Sent:
     return super().preprocess_record(params[0], record)
 
   def get_noised_result(
-    self, sample_state: Any, global_state: Any
-  ) -> tuple[Any, Any, None]:
+    self, sample_state: Record, global_state: QueryState
+  ) -> tuple[Record, QueryState, None]:
     return sample_state, global_state, None
 
 
@@ -325,12 +358,12 @@ class Private(settings.Settings, abc.ABC):
     return runtime_inputs.numbers(self)
 
   @property
-  def structure(self) -> Any:
+  def structure(self) -> Hashable:
     """A key that is equal for aggregators that share compiled programs."""
     return runtime_inputs.structure(self)
 
   @abc.abstractmethod
-  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+  def query(self, specs: Specs, seed: aliases.Seed) -> Query:
     """Makes the query of the updates.
 
     Args:
@@ -338,13 +371,13 @@ class Private(settings.Settings, abc.ABC):
       seed: Two int32.
     """
 
-  def stddev(self, state: Any) -> Any:
+  def stddev(self, state: QueryState) -> tf.Tensor:
     """Returns the deviation of the noise on a sum, given the query's state."""
     raise NotImplementedError('Its noise differs from round to round.')
 
   def send(
-    self, query: tfp.SumAggregationDPQuery, params: Any, record: Any, seed: Any
-  ) -> Any:
+    self, query: Query, params: Params, record: Record, seed: aliases.Seed
+  ) -> Sent:
     """Returns what a client sends.
 
     Args:
@@ -356,7 +389,7 @@ class Private(settings.Settings, abc.ABC):
     del seed
     return query.preprocess_record(params, record)
 
-  def sum(self, sent: Any) -> Any:
+  def sum(self, sent: tff.Value) -> tff.Value:
     """Sums what clients send; the server sees only the sum."""
     return tff.federated_sum(sent)
 
@@ -365,11 +398,11 @@ class Private(settings.Settings, abc.ABC):
 class Gaussian(Private):
   """Adds independent noise to the sum of each round."""
 
-  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+  def query(self, specs: Specs, seed: aliases.Seed) -> Query:
     del specs
     return GaussianQuery(self.clip, self.noise * self.clip, seed)
 
-  def stddev(self, state: Any) -> Any:
+  def stddev(self, state: QueryState) -> tf.Tensor:
     return state.stddev
 
 
@@ -385,13 +418,13 @@ class Adaptive(Private):
 
   quantile_stddev: float = 0.0
 
-  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+  def query(self, specs: Specs, seed: aliases.Seed) -> Query:
     del specs
     return AdaptiveQuery(
       self.clip, self.noise, self.clients, self.quantile_stddev, seed
     )
 
-  def stddev(self, state: Any) -> Any:
+  def stddev(self, state: QueryState) -> tf.Tensor:
     return state.sum_state.stddev
 
 
@@ -406,7 +439,7 @@ class Tree(Private):
 
   rounds_per_tree: int = 1
 
-  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+  def query(self, specs: Specs, seed: aliases.Seed) -> Query:
     return TreeQuery(
       self.clip, self.noise * self.clip, specs, seed, self.rounds_per_tree
     )
@@ -425,7 +458,7 @@ class Matrix(Private):
 
   bands: int = 1
 
-  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+  def query(self, specs: Specs, seed: aliases.Seed) -> Query:
     del specs
     return GaussianQuery(
       self.clip, self.noise * self.clip, seed, inverse_root_bands(self.bands)
@@ -436,13 +469,13 @@ class Matrix(Private):
 class Local(Private):
   """Has each client add noise itself."""
 
-  def query(self, specs: Any, seed: Any) -> tfp.SumAggregationDPQuery:
+  def query(self, specs: Specs, seed: aliases.Seed) -> Query:
     del specs, seed
     return LocalQuery(self.clip, self.noise * self.clip)
 
   def send(
-    self, query: tfp.SumAggregationDPQuery, params: Any, record: Any, seed: Any
-  ) -> Any:
+    self, query: Query, params: Params, record: Record, seed: aliases.Seed
+  ) -> Sent:
     clipped = super().send(query, params, record, seed)
     # Not the seed itself, from which the client has drawn already.
     own_seed = keys.derive(seed, _LOCAL)
@@ -460,29 +493,29 @@ class State(NamedTuple):
     clients: n.
   """
 
-  updates: Any
-  sums: Any
-  clip: Any
-  clients: Any
+  updates: QueryState
+  sums: Mapping[str, QueryState]
+  clip: tf.Tensor
+  clients: tf.Tensor
 
 
 class _PublicSums:
   """Replaces the sums over clients, of which a private server knows only n."""
 
-  def __init__(self, num_clients: Any):
+  def __init__(self, num_clients: tf.Tensor):
     self.num_clients = num_clients
 
-  def __getattr__(self, name: str) -> Any:
+  def __getattr__(self, name: str) -> NoReturn:
     raise errors.UserError(
       f'The server of this method uses the exact {name} of a round, which is'
       ' not private.'
     )
 
 
-def process(
+def make_process(
   aggregator: Private,
   parts: Mapping[str, aggregation.Factory | None],
-  updates_type: Mapping[str, Any],
+  updates_type: Mapping[str, tff.Type],
 ) -> aggregation.Process:
   """Makes the process that aggregates the parts of a trainer's updates.
 
@@ -519,8 +552,8 @@ def process(
   )
 
   def queries(
-    bound: Private, seed: Any
-  ) -> tuple[Any, dict[str, GaussianQuery]]:
+    bound: Private, seed: aliases.Seed
+  ) -> tuple[Query, dict[str, GaussianQuery]]:
     """Returns the query of the updates, and that of each separate sum."""
     seeds = [keys.derive(seed, k) for k in range(1 + len(summed))]
     return bound.query(specs, seeds[0]), {
@@ -529,13 +562,13 @@ def process(
     }
 
   # The seed is in the state, so that any seed will do here.
-  def any_queries() -> tuple[Any, dict[str, GaussianQuery]]:
+  def any_queries() -> tuple[Query, dict[str, GaussianQuery]]:
     return queries(aggregator, tf.constant([0, 0]))
 
   @tff.tensorflow.computation(
     aggregation.SEED_TYPE, runtime_inputs.type_of(aggregator.numbers)
   )
-  def initialize(seed: Any, numbers: Any) -> Any:
+  def initialize(seed: aliases.Seed, numbers: runtime_inputs.Numbers) -> State:
     bound = runtime_inputs.bind(aggregator, numbers)
     of_updates, of_sums = queries(bound, seed)
     return State(
@@ -550,18 +583,22 @@ def process(
   state_type = initialize.type_signature.result
 
   @tff.tensorflow.computation(state_type)
-  def derive(state: Any) -> Any:
+  def derive(state: State) -> tuple[Params, tf.Tensor]:
     return any_queries()[0].derive_sample_params(state.updates), state.clip
 
   @tff.tensorflow.computation(
     derive.type_signature.result, updates_type, aggregation.SEED_TYPE
   )
-  def send(params: Any, updates: Any, seed: Any) -> Any:
+  def send(
+    params: tuple[Params, tf.Tensor],
+    updates: Mapping[str, aggregation.Update],
+    seed: aliases.Seed,
+  ) -> tuple[Sent, Mapping[str, tf.Tensor]]:
     of_updates, of_sums = any_queries()
     record = collections.OrderedDict(
       (name, updates[name].value) for name in names
     )
-    sent = aggregator.send(of_updates, params[0], bounded(record), seed)
+    sent = aggregator.send(of_updates, params[0], scale_down(record), seed)
     return sent, collections.OrderedDict(
       (
         name,
@@ -573,11 +610,13 @@ def process(
     )
 
   @tff.tensorflow.computation(state_type, send.type_signature.result)
-  def finish(state: Any, totals: Any) -> Any:
+  def finish(
+    state: State, totals: tuple[Sent, Mapping[str, tf.Tensor]]
+  ) -> tuple[State, Record]:
     of_updates, of_sums = any_queries()
     total, new, _ = of_updates.get_noised_result(totals[0], state.updates)
     result = tf.nest.map_structure(lambda leaf: leaf / state.clients, total)
-    new_sums = collections.OrderedDict[str, Any]()
+    new_sums = collections.OrderedDict[str, QueryState]()
     for name, query in of_sums.items():
       old = state.sums[name]
       of_part, new_sums[name], _ = query.get_noised_result(totals[1][name], old)
@@ -589,13 +628,13 @@ def process(
     )
 
   @tff.tensorflow.computation(state_type)
-  def get_clients(state: Any) -> Any:
+  def get_clients(state: State) -> tf.Tensor:
     return state.clients
 
   @tff.federated_computation(
     tff.FederatedType(initialize.type_signature.parameter, tff.SERVER)
   )
-  def initialize_at_server(arguments: Any) -> Any:
+  def initialize_at_server(arguments: tff.Value) -> tff.Value:
     return tff.federated_map(initialize, arguments)
 
   @tff.federated_computation(
@@ -603,7 +642,9 @@ def process(
     tff.FederatedType(updates_type, tff.CLIENTS),
     tff.FederatedType(aggregation.SEED_TYPE, tff.CLIENTS),
   )
-  def next_aggregate(state: Any, updates: Any, seeds: Any) -> Any:
+  def next_aggregate(
+    state: tff.Value, updates: tff.Value, seeds: tff.Value
+  ) -> tff.templates.MeasuredProcessOutput:
     params = tff.federated_broadcast(tff.federated_map(derive, state))
     sent = tff.federated_map(send, (params, updates, seeds))
     new, result = tff.federated_map(finish, (state, aggregator.sum(sent)))

@@ -21,10 +21,11 @@ import contextlib
 import contextvars
 import dataclasses
 import math
-from typing import Any
+from typing import TypeVar, cast
 
 import tensorflow as tf
 
+from algorithms import vectors
 from algorithms.privacy import keys
 from tasks.models import layers
 from tasks.models import models
@@ -32,6 +33,7 @@ from tasks.models import protections
 
 # Maps weights, a batch and its mask to the mean loss of the batch.
 Loss = Callable[[models.Weights, models.Batch, tf.Tensor], tf.Tensor]
+_Objective = TypeVar('_Objective')
 # The part of the steps in a trainer's `start`.
 START = -2
 # The part of the noise of choices.
@@ -42,13 +44,15 @@ _NOTED: contextvars.ContextVar[list[tuple[int, int]] | None] = (
 )
 
 
-def at(
-  model: Any,
+def mark(
+  model: _Objective,
   *,
   part: int | tf.Tensor | None = None,
   step: int | tf.Tensor | None = None,
-) -> Any:
-  """Returns a model for a part of a client's work, or for a step of a part.
+) -> _Objective:
+  """Marks a model with a part of a client's work, or with a step of the part.
+
+  The noise of its gradients is that of this part and step.
 
   Args:
     model: The model, or another that has a mean loss. If it is not protected,
@@ -56,14 +60,15 @@ def at(
     part: The number of the part, below 2^31; None keeps the present one.
     step: The number of the step, likewise.
   """
-  protection = getattr(model, 'protection', None)
-  if protection is None:
+  if not isinstance(model, models.Model) or model.protection is None:
     return model
   given = {'part': part, 'step': step}
   protection = dataclasses.replace(
-    protection, **{n: value for n, value in given.items() if value is not None}
+    model.protection,
+    **{n: value for n, value in given.items() if value is not None},
   )
-  return dataclasses.replace(model, protection=protection)
+  replaced = dataclasses.replace(model, protection=protection)
+  return cast(_Objective, replaced)
 
 
 def batch_size(model: models.Model, mask: tf.Tensor) -> tf.Tensor:
@@ -91,16 +96,12 @@ def _normal(
   protection: protections.Protection, like: models.Weights
 ) -> models.Weights:
   """Draws N(0, 1) in the shapes of weights, by the Box-Muller transform."""
-  sizes = [leaf.shape.num_elements() for leaf in like.values()]
-  half = -(-sum(sizes) // 2)
+  size = vectors.count(like.values())
+  half = -(-size // 2)
   first, second = tf.split(_uniform(protection, protection.part, 2 * half), 2)
   radius, angle = tf.sqrt(-2.0 * tf.math.log(first)), 2 * math.pi * second
   drawn = tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], 0)
-  drawn = drawn[: sum(sizes)]
-  return collections.OrderedDict(
-    (name, tf.reshape(part, leaf.shape))
-    for part, (name, leaf) in zip(tf.split(drawn, sizes), like.items())
-  )
+  return vectors.split_weights(drawn[:size], like)
 
 
 def total_loss(
@@ -118,7 +119,7 @@ def total_loss(
   return tf.reduce_sum(tf.where(mask > 0, mask * losses, 0.0))
 
 
-def with_noise_of_choice(model: models.Model, losses: tf.Tensor) -> tf.Tensor:
+def add_choice_noise(model: models.Model, losses: tf.Tensor) -> tf.Tensor:
   """Adds Gumbel noise, which makes argmin the exponential mechanism.
 
   Args:
@@ -166,11 +167,11 @@ def _share_of_square(square: tf.Tensor, clip: tf.Tensor) -> tf.Tensor:
   return tf.where(tf.math.is_finite(square), share, 0.0)
 
 
-def _finite(leaf: tf.Tensor) -> tf.Tensor:
+def _finite_entries(leaf: tf.Tensor) -> tf.Tensor:
   return tf.where(tf.math.is_finite(leaf), leaf, 0.0)
 
 
-def _clipped_by_norms(
+def _clip_by_norms(
   loss: Loss,
   clip: tf.Tensor,
   weights: models.Weights,
@@ -231,7 +232,7 @@ def clipped_sum(
     The sum, and the examples' sum of losses.
   """
   if way == 'by norms' and pull is None:
-    return _clipped_by_norms(loss, clip, weights, examples, mask)
+    return _clip_by_norms(loss, clip, weights, examples, mask)
 
   def differentiate(example: models.Batch) -> tuple[models.Weights, tf.Tensor]:
     alone = {name: leaf[tf.newaxis] for name, leaf in example.items()}
@@ -248,18 +249,20 @@ def clipped_sum(
     )
     shares = mask * _share(slopes, clip, 1)
     total = tf.nest.map_structure(
-      lambda leaf: tf.tensordot(shares, _finite(leaf), 1), slopes
+      lambda leaf: tf.tensordot(shares, _finite_entries(leaf), 1), slopes
     )
     return total, tf.tensordot(mask, losses, 1)
 
-  def add(i: tf.Tensor, total: models.Weights, sum_of_losses: tf.Tensor) -> Any:
+  def add(
+    i: tf.Tensor, total: models.Weights, sum_of_losses: tf.Tensor
+  ) -> tuple[tf.Tensor, models.Weights, tf.Tensor]:
     slopes, value = differentiate(
       {name: tf.gather(leaf, i) for name, leaf in examples.items()}
     )
     mask_of_example = tf.gather(mask, i)
     share = mask_of_example * _share(slopes, clip, 0)
     total = tf.nest.map_structure(
-      lambda leaf, slope: leaf + share * _finite(slope), total, slopes
+      lambda leaf, slope: leaf + share * _finite_entries(slope), total, slopes
     )
     return i + 1, total, sum_of_losses + mask_of_example * value
 
@@ -272,7 +275,7 @@ def clipped_sum(
 
 
 @contextlib.contextmanager
-def counting() -> Iterator[list[tuple[int, int]]]:
+def count_gradients() -> Iterator[list[tuple[int, int]]]:
   """Notes the part and the step of each private gradient, in eager mode."""
   noted: list[tuple[int, int]] = []
   token = _NOTED.set(noted)

@@ -70,7 +70,7 @@ def fedembed_round(
   trainer = fedembed.TypeFedEmbed(workload.model, method.trainer)
   for k in range(num_clients):
     state = trainer.initialize_client(tf.constant([0, k]))
-    kept[0].scatter_nd_update([[k]], [state.e[trainer.e_name]])
+    kept[0].scatter_nd_update([[k]], [state.e[trainer.network.e_name]])
 
   def step(
     x: tf.Tensor, y: tf.Tensor, types: tf.Tensor, mask: tf.Tensor, j: tf.Tensor

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from base import seeds
+from base import settings
 from tasks.data import batches
 from tasks.data import populations
 from tasks.models import cnn
@@ -47,7 +48,9 @@ class Work:
   model: models.Model
   clients: Sequence[batches.ClientData]
   learning_rate: float
-  settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
+  settings: Mapping[str, settings.Value] = dataclasses.field(
+    default_factory=dict
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

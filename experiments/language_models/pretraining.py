@@ -218,7 +218,7 @@ class Training:
       self._objective, state.weights, {'pieces': tokens}, mask
     )
     adam = _adam(rate)
-    slots = adam.with_numbers(state.slots)
+    slots = adam.set_numbers(state.slots)
     after = adam.step(optimizers.Learner(state.weights, slots), slopes)
     return State(after.weights, after.slots), loss
 

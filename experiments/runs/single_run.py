@@ -216,7 +216,7 @@ class Trainings:
         schedule,
         curves,
       )
-      before = method.before
+      before = method.predecessor
       communication = self._folder.communication(
         name, stage.method.parameters_down, stage.method.parameters_up
       )

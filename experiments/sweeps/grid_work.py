@@ -344,7 +344,7 @@ class _Trainings:
     schedule: schedules.Schedule | None = self._schedule
     if method.guarantee is not None:
       schedule = None  # It draws its own rounds.
-    if method.before is not None:
+    if method.predecessor is not None:
       # The training before it has another model after more rounds.
       key, schedule = (key, settings.total_rounds, settings.total_epochs), None
       if key in self._done:

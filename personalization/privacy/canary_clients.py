@@ -19,6 +19,7 @@ import tensorflow as tf
 from algorithms import fedavg
 from algorithms import methods
 from algorithms import trainers
+from algorithms import vectors
 from base import aliases
 from base import errors
 from personalization.privacy import canaries
@@ -39,7 +40,7 @@ def direction(like: models.Weights, canary: tf.Tensor) -> models.Weights:
   TensorFlow, but other normal numbers.
   """
   seed = tf.stack([tf.cast(canary, tf.int32), 0])
-  entries = sum(leaf.shape.num_elements() for leaf in like.values())
+  entries = vectors.count(like.values())
 
   def signs(name: str, k: int) -> tf.Tensor:
     leaf_seed = tf.random.experimental.stateless_fold_in(seed, k)
@@ -97,7 +98,7 @@ def add_to_method(method: methods.Method) -> methods.Method:
     field.name: getattr(trainer, field.name)
     for field in dataclasses.fields(trainer)
   }
-  return method.with_trainer(_watched(type(trainer))(**fields))
+  return method.replace_trainer(_watched(type(trainer))(**fields))
 
 
 def add_to_task(task: tasks.Task, number: int) -> tasks.Task:

@@ -193,7 +193,7 @@ def trainings(
     sampling = 'all' if per_round == size else training_settings.client_sampling
     rounds = min(total, epochs * turns[group])
     of_groups.append(Participation(size, per_round, rounds, sampling))
-  before = method.before
+  before = method.predecessor
   earlier = (
     ((),)
     if before is None
@@ -544,7 +544,7 @@ def make_distributed(
       ' fixed_size, passes or cycles.'
     )
   dimension, n = method.parameters_up, whole.per_round
-  if not distributed_noise.enough_bits(settings.bits, n):
+  if not distributed_noise.has_room(settings.bits, n):
     raise errors.UserError(
       f'The sum over {n} clients does not fit into {settings.bits} bits. Set'
       ' more privacy.bits, or fewer clients in a round.'

@@ -112,7 +112,7 @@ def _work(method: methods.Method, seed: int) -> _Work:
   gradients: _Gradients = []
   for k in range(_ROUNDS if trainer.trains else 0):
     client = client._replace(seed=tf.constant([1, k]))
-    with private_steps.counting() as counted:
+    with private_steps.count_gradients() as counted:
       result = trainer.protect(client).client(message, client)
     if result.state is not None:
       client = client._replace(state=result.state)
@@ -120,7 +120,7 @@ def _work(method: methods.Method, seed: int) -> _Work:
     gradients.append(counted)
   client = client._replace(seed=tf.constant([2, 0]))
   evaluation = {'evaluation': _make_examples(trainer.model.example_spec, 0)}
-  with private_steps.counting() as counted:
+  with private_steps.count_gradients() as counted:
     protected = trainer.protect(client)
     start = protected.start(message, client)
     personalizer = method.personalizer.bind(
@@ -167,7 +167,7 @@ def check(method: methods.Method) -> None:
   if any(len(set(noted)) < len(noted) for noted in first.gradients):
     raise errors.UserError(
       'Two private gradients of a client have the same noise. Give them'
-      ' separate parts or steps with private_steps.at.'
+      ' separate parts or steps with private_steps.mark.'
     )
   at_end, in_first, in_all = (
     _count(silo_accounting.uses(method, rounds, client_epochs=1))

@@ -82,7 +82,7 @@ class SiloProtections:
     )
     return silo_accounting.noise(counted, self.settings.epsilon, self.delta)
 
-  def of_sizes(self, sizes: np.ndarray) -> np.ndarray:
+  def numbers(self, sizes: np.ndarray) -> np.ndarray:
     choice_noise = (
       2 * self.settings.most_loss * self.max_uses / self.choice_epsilon
     )

@@ -191,7 +191,7 @@ class Cohorts:
       known = attributes[name]
       if isinstance(known, task.Attribute):
         return known.gather(ids)
-      return known.of_sizes(sizes)
+      return known.numbers(sizes)
 
     return collections.OrderedDict((name, values(name)) for name in names)
 

@@ -30,7 +30,7 @@ def _process_of(names, factories, value_type):
   update_type = aggregation.Update(
     tff.to_type(value_type), tff.TensorType(np.float32)
   )
-  return aggregation.by_part(
+  return aggregation.make_process(
     dict(zip(names, factories)),
     tff.to_type(collections.OrderedDict((name, update_type) for name in names)),
   )
@@ -57,7 +57,7 @@ def _aggregate(factories, *clients, value_type=_VECTOR):
   return _next(process, process.initialize(_START), updates).result
 
 
-def _of_one_part(factory, *updates, value_type=_VECTOR):
+def _aggregate_one(factory, *updates, value_type=_VECTOR):
   """Aggregates values and weights by one factory."""
   clients = [{'part': update} for update in updates]
   return _aggregate({'part': factory}, *clients, value_type=value_type)['part']
@@ -80,7 +80,7 @@ def test_mean_is_weighted(updates, runtime):
   del runtime
   values, weights = zip(*updates)
   np.testing.assert_allclose(
-    _of_one_part(_MEAN, *updates),
+    _aggregate_one(_MEAN, *updates),
     np.average(values, axis=0, weights=weights),
     rtol=1e-6,
   )
@@ -90,7 +90,7 @@ def test_mean_is_weighted(updates, runtime):
 def test_total_is_the_sum_whatever_the_weights(updates, runtime):
   del runtime
   np.testing.assert_allclose(
-    _of_one_part(_TOTAL, *updates),
+    _aggregate_one(_TOTAL, *updates),
     np.sum([value for value, _ in updates], axis=0),
     rtol=1e-6,
   )
@@ -110,7 +110,7 @@ def test_best_is_the_value_of_the_largest_weight(weights, expected, runtime):
   del runtime
   updates = [(_pair(k + 1, 10 * k), weight) for k, weight in enumerate(weights)]
   helpers.assert_equal(
-    _of_one_part(_BEST, *updates, value_type=_VALUE),
+    _aggregate_one(_BEST, *updates, value_type=_VALUE),
     _pair(expected + 1, 10 * expected),
   )
 
@@ -123,7 +123,7 @@ def test_best_is_the_value_of_the_largest_weight(weights, expected, runtime):
 def test_the_earlier_client_wins_a_tie(weights, expected, runtime):
   del runtime
   updates = [(_vector(k + 1, 0), weight) for k, weight in enumerate(weights)]
-  best = _of_one_part(_BEST, *updates)
+  best = _aggregate_one(_BEST, *updates)
   np.testing.assert_array_equal(best, [expected + 1, 0])
 
 
@@ -134,7 +134,7 @@ def test_nobodys_mean_and_best_are_zeros(factory, weights, runtime):
   if factory is _MEAN:
     weights = [0] * len(weights)
   updates = [(_vector(k + 1, 7), weight) for k, weight in enumerate(weights)]
-  np.testing.assert_array_equal(_of_one_part(factory, *updates), [0, 0])
+  np.testing.assert_array_equal(_aggregate_one(factory, *updates), [0, 0])
 
 
 _PARTS = {
@@ -187,7 +187,7 @@ def test_a_client_that_was_dropped_never_wins(runtime):
     (_vector(-3, 4), 1e-6),
     (_vector(0, 0), 0),
   ]
-  np.testing.assert_array_equal(_of_one_part(_BEST, *updates), [-3, 4])
+  np.testing.assert_array_equal(_aggregate_one(_BEST, *updates), [-3, 4])
 
 
 def test_a_robust_aggregator_of_one_part_leaves_the_others(runtime):

@@ -34,7 +34,7 @@ def _data(num_examples=9, batch_size=4):
   return _tensors(helpers.data(0, num_examples, batch_size))
 
 
-def _with_empty_batches(data):
+def _add_empty_batches(data):
   """The same batches, with batches of padding before, between and after."""
   steps = [data.indices[:1] * 0]
   masks = [data.mask[:1] * 0]
@@ -47,7 +47,7 @@ def _with_empty_batches(data):
   )
 
 
-def _with_padded_places(data):
+def _pad_places(data):
   """The same batches, with padding before the examples of each batch."""
   return data._replace(
     indices=tf.pad(data.indices, [[0, 0], [2, 1]]),
@@ -56,9 +56,9 @@ def _with_padded_places(data):
 
 
 _PADDINGS = {
-  'batches': _with_empty_batches,
-  'places': _with_padded_places,
-  'both': lambda data: _with_padded_places(_with_empty_batches(data)),
+  'batches': _add_empty_batches,
+  'places': _pad_places,
+  'both': lambda data: _pad_places(_add_empty_batches(data)),
 }
 
 
@@ -103,7 +103,7 @@ def test_padding_at_the_end_is_no_step(sizes, expected):
 
 
 def test_examples_are_counted_without_padding():
-  data = _with_padded_places(_with_empty_batches(_data(9)))
+  data = _pad_places(_add_empty_batches(_data(9)))
   assert client_work.num_examples(data) == 9
 
 
@@ -449,11 +449,11 @@ def test_each_set_is_evaluated():
 
 
 def test_no_examples_have_sums_of_zero():
-  sums = client_work.evaluate(helpers.MODEL, _start(), _with_nothing())
+  sums = client_work.evaluate(helpers.MODEL, _start(), _mask_everything())
   assert {float(total) for total in tf.nest.flatten(sums)} == {0.0}
 
 
-def _with_nothing():
+def _mask_everything():
   data = _data()
   return data._replace(mask=0 * data.mask)
 
@@ -533,7 +533,7 @@ def _sentences():
 def test_training_a_head_on_representations_is_training_it(padding):
   weights, data = _SMALL_LSTM.init(tf.constant([0, 1])), padding(_sentences())
   head = client_work.select(weights, _SMALL_LSTM.parts['head'])
-  represented, (with_representations,) = client_work.with_representations(
+  represented, (with_representations,) = client_work.represent_once(
     _SMALL_LSTM, weights, head, [data]
   )
   assert 'representation' in with_representations.examples
@@ -569,7 +569,7 @@ class _WithHead:
 def test_a_represented_model_is_the_same_otherwise():
   weights, data = _SMALL_LSTM.init(tf.constant([0, 1])), _sentences()
   model = models.mix_in(_WithHead, _SMALL_LSTM)
-  represented, (data,) = client_work.with_representations(
+  represented, (data,) = client_work.represent_once(
     model, weights, ['output_bias'], [data]
   )
   assert isinstance(represented, type(model))
@@ -594,7 +594,5 @@ def test_examples_are_not_represented_if_that_saves_or_proves_nothing(
   model, trained
 ):
   sets = [None]
-  same_model, same_sets = client_work.with_representations(
-    model, {}, trained, sets
-  )
+  same_model, same_sets = client_work.represent_once(model, {}, trained, sets)
   assert (same_model, same_sets) == (model, sets)

@@ -14,12 +14,12 @@ from tests.algorithms import helpers  # noqa: E402
 @pytest.fixture(autouse=True)
 def _cohort() -> Iterator[None]:
   """Runs every test on the cohort runtime, unless it says otherwise."""
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     yield
 
 
 @pytest.fixture(name='runtime', params=helpers.RUNTIMES)
 def _runtime(request: pytest.FixtureRequest) -> Iterator[str]:
   """Runs a test once on every runtime."""
-  with helpers.on(request.param):
+  with helpers.use_runtime(request.param):
     yield request.param

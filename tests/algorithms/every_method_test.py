@@ -164,7 +164,7 @@ def _functions(method):
 def test_the_computations_do_what_the_functions_do(
   method, functions, runtime, rounds
 ):
-  with helpers.on(runtime):
+  with helpers.use_runtime(runtime):
     # Of one shape, so that functions are traced once.
     new = helpers.make_clients(method, map(helpers.padded, helpers.all_data()))
     before = helpers.run(method, rounds, new)
@@ -296,7 +296,7 @@ def test_a_round_of_which_nobody_is_left_changes_nothing(method):
   before = begun.initial_state([0, 1])
   if isinstance(method.trainer, mocha.Mocha):
     rows = np.random.default_rng(0).normal(size=before.server.models.shape)
-    before = helpers.with_server(before, models=np.float32(rows))
+    before = helpers.replace_server(before, models=np.float32(rows))
   bad = [helpers.corrupt(data, np.nan) for data in helpers.all_data()]
   clients = helpers.make_clients(method, bad)
   after = helpers.run(method, rounds=1, clients=clients, state=before)

@@ -94,7 +94,7 @@ def _padded(sizes=helpers.SIZES, batch_size=4):
 
 def _receive(method, w, w_i, rounds=1, batch_size=16):
   """What clients keep after a round in which they mix w with w_i."""
-  state = helpers.with_server(
+  state = helpers.replace_server(
     method.initial_state([0, 1]), model=helpers.weights(w)
   )
   clients = [
@@ -148,7 +148,7 @@ def test_new_clients_have_the_global_model():
 def test_a_client_whose_model_is_the_global_one_learns_nothing():
   after = _receive(_build(), _W, _W)
   fedavg = helpers.build('fedavg', client_learning_rate=_RATE)
-  state = helpers.with_server(
+  state = helpers.replace_server(
     fedavg.initial_state([0, 1]), model=helpers.weights(_W)
   )
   clients = helpers.make_clients(fedavg, _padded(batch_size=16))
@@ -217,7 +217,7 @@ def test_learns_from_the_first_examples_of_the_first_epoch(size, taken):
 def test_both_runtimes_do_the_same():
   of_each = []
   for runtime in helpers.RUNTIMES:
-    with helpers.on(runtime):
+    with helpers.use_runtime(runtime):
       method = _build(mixing_examples=0.6)
       clients = helpers.make_clients(method, _padded())
       after = helpers.run(method, 3, clients)

@@ -16,7 +16,7 @@ def _method(**values):
   return preferring.build('fedembed_prototype', **values)
 
 
-def _with_prototypes(method, p):
+def _set_prototypes(method, p):
   return preferring.start(method)._replace(clusters=tf.constant(p, tf.float32))
 
 
@@ -103,7 +103,7 @@ def test_the_head_is_that_of_the_nearest_prototype():
 def test_the_first_users_are_the_prototypes():
   method = _method(embedding_loss='own')
   p = [[0.1, 0.9], [0.5, 0.5], [0.9, 0.2]]
-  state = _with_prototypes(method, p)
+  state = _set_prototypes(method, p)
   users = preferring.clients(method)
   # They start at the prototypes.
   first = [

@@ -6,9 +6,9 @@ from scipy import optimize
 from sklearn import cluster
 import tensorflow as tf
 
-from algorithms import client_work
 from algorithms import fedembed
 from algorithms import fedembed_som
+from algorithms import vectors
 from tests.algorithms import helpers
 from tests.algorithms import preferring
 
@@ -37,17 +37,17 @@ def _moved(method, maps, es):
   """Has the map moved by users with these embeddings."""
   trainer = method.trainer
   sent = [
-    trainer.of_clusters(maps, None, {'vector': tf.constant(e)}) for e in es
+    trainer.cluster_updates(maps, None, {'vector': tf.constant(e)}) for e in es
   ]
   aggregate = {
     part: preferring.aggregate(factory, [update[part] for update in sent])
     for part, factory in trainer.parts.items()
     if part != 'model'
   }
-  return trainer.moved(maps, aggregate).numpy(), aggregate
+  return trainer.next_map(maps, aggregate).numpy(), aggregate
 
 
-def _by_hand(maps, es, winner, rate=_RATE, radius=_RADIUS):
+def _move_by_hand(maps, es, winner, rate=_RATE, radius=_RADIUS):
   """Kohonen's update of the next map."""
   w = maps.next_w.numpy().astype(np.float64)
   decay = 1 + 2 * float(maps.round) / _ROUNDS
@@ -70,7 +70,7 @@ def _by_hand(maps, es, winner, rate=_RATE, radius=_RADIUS):
 def test_the_map_moves_as_kohonens(winner, round_num):
   maps, es = _maps(0, round_num), _embeddings()
   moved, _ = _moved(_method(winner), maps, es)
-  np.testing.assert_allclose(moved, _by_hand(maps, es, winner), rtol=1e-4)
+  np.testing.assert_allclose(moved, _move_by_hand(maps, es, winner), rtol=1e-4)
 
 
 def test_a_mean_without_radius_is_a_step_of_k_means():
@@ -164,6 +164,6 @@ def test_cannot_be_private():
 def test_noise_is_on_all_that_is_changed_of_the_model():
   def change(method, user):
     sent = preferring.update(method, user, preferring.start(method))
-    return client_work.as_vector(sent.updates['model'].value.values())
+    return vectors.join(sent.updates['model'].value.values())
 
   preferring.check_noise(_method, change)

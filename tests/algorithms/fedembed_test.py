@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from algorithms import client_work
 from algorithms import registry
+from algorithms import vectors
 from algorithms.privacy import private_aggregation
 from base import errors
 from base import settings
@@ -151,8 +152,8 @@ def test_slots_of_embeddings_are_kept_and_others_are_new():
   assert user.state.slots['step'] == 2
 
 
-def _without_embedding(method, users):
-  return preferring.with_embeddings(users, np.zeros([len(users), 2]))
+def _remove_embedding(method, users):
+  return preferring.set_embeddings(users, np.zeros([len(users), 2]))
 
 
 def _narrow(w, prefix=''):
@@ -180,7 +181,7 @@ def test_with_embeddings_of_zero_global_plus_is_fedavg(sgd):
     },
   )
   plus = preferring.build('global_plus', sgd=sgd, embedding_learning_rate=0.0)
-  users = _without_embedding(plus, preferring.clients(plus))
+  users = _remove_embedding(plus, preferring.clients(plus))
   after = preferring.run(plus, 0, users)
   first = after.state.model
   heads = {n: first[f'phi_{n}'][0] for n in ('kernel', 'bias')}
@@ -203,7 +204,7 @@ def test_without_shared_heads_and_embedding_personal_is_fedper():
     global_loss=False,
     embedding_learning_rate=0.0,
   )
-  users = _without_embedding(personal, preferring.clients(personal))
+  users = _remove_embedding(personal, preferring.clients(personal))
   start = preferring.run(personal, 0, users)
   # FedPer's users begin with one head.
   head = users[0].state.head
@@ -237,7 +238,7 @@ def test_with_theta_fixed_a_head_is_fedavg_of_its_own_users(server):
   )
   groups = [{'group': k} for k in (0, 1, 1, 2, 1)]
   users = preferring.clients(method, helpers.all_data([8] * 5), groups)
-  users = preferring.with_embeddings(users, np.zeros([5, 28]))
+  users = preferring.set_embeddings(users, np.zeros([5, 28]))
   start = preferring.start(method).model
   after = preferring.run(method, 3, users).state.model
   share = 3 / 5 if server == 'sgd' else 1.0
@@ -415,7 +416,7 @@ def test_under_noise_unused_heads_get_its_deviation():
     type_loss=False,
   )
   data = preferring.all_data([0] * users, num_types=40)
-  with helpers.on('unstacked'):
+  with helpers.use_runtime('unstacked'):
     clients = helpers.make_clients(method, data, [{}] * users)
     before = method.initial_state([0, 1])
     after, _, _ = method.next(before, clients)
@@ -433,7 +434,7 @@ def test_noise_on_own_heads_is_of_the_change_as_it_is_clipped():
     server = preferring.start(method)
     after = preferring.update(method, user, server).state.head
     head = client_work.difference(after, user.state.head)
-    return client_work.as_vector(head.values())
+    return vectors.join(head.values())
 
   preferring.check_noise(
     functools.partial(

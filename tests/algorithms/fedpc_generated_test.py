@@ -27,7 +27,7 @@ def _method():
 
 
 @pytest.fixture(name='after', scope='module')
-def _after(method):
+def _train(method):
   """Returns the state and the clients after two rounds."""
   clients = helpers.make_clients(method, prompting.all_data())
   return helpers.run(method, 2, clients)

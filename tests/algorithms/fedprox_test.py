@@ -16,7 +16,7 @@ def _build(**values):
 
 def _run(method, **how):
   """The model after rounds that begin with `_W`."""
-  state = helpers.with_server(
+  state = helpers.replace_server(
     method.initial_state([0, 1]), model=helpers.weights(_W)
   )
   after = helpers.run(method, state=state, **how)

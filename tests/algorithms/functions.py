@@ -25,7 +25,7 @@ def _function(function: Any) -> Any:
   return tf.function(function, autograph=False)
 
 
-def _as_tensors(structure: Any) -> Any:
+def _convert(structure: Any) -> Any:
   return tf.nest.map_structure(tf.convert_to_tensor, structure)
 
 
@@ -73,7 +73,7 @@ class Functions:
         updates[0],
       )
     )
-    aggregate = aggregation.by_part(self._factories, types)
+    aggregate = aggregation.make_process(self._factories, types)
     seeds = [[0, 1]] * len(updates)
     state = aggregate.initialize((seeds[0], collections.OrderedDict()))
     return aggregate.next(state, updates, seeds).result
@@ -82,11 +82,11 @@ class Functions:
     self, state: process.State, clients: Sequence[trainers.Client]
   ) -> tuple[Any, list[Any]]:
     """Does a round; returns the trainer's S, and the clients' states."""
-    server = _as_tensors(state.server)
-    results = [self._work(server, _as_tensors(client)) for client in clients]
+    server = _convert(state.server)
+    results = [self._work(server, _convert(client)) for client in clients]
     updates = [
       collections.OrderedDict(
-        (name, _as_tensors(update)) for name, update in result.updates.items()
+        (name, _convert(update)) for name, update in result.updates.items()
       )
       for result in results
     ]
@@ -114,7 +114,5 @@ class Functions:
     self, state: process.State, clients: Sequence[process.EvaluatedClient]
   ) -> list[Any]:
     """Personalizes and evaluates clients."""
-    server = _as_tensors(state.server)
-    return [
-      self._personalize(server, _as_tensors(client)) for client in clients
-    ]
+    server = _convert(state.server)
+    return [self._personalize(server, _convert(client)) for client in clients]

@@ -71,10 +71,10 @@ def test_fine_tuning_begins_with_the_model_of_the_clients_group():
 
 
 def test_it_begins_with_the_fedadam_of_the_same_settings():
-  assert _build().before.training_key == _build('fedadam').training_key
+  assert _build().predecessor.training_key == _build('fedadam').training_key
   assert _build('group+finetuning').training_key == _build().training_key
   other = _build('fedadam', server_learning_rate=0.5)
-  assert _build().before.training_key != other.training_key
+  assert _build().predecessor.training_key != other.training_key
 
 
 def test_it_takes_its_groups_from_the_hypcluster_of_the_same_settings():
@@ -83,7 +83,7 @@ def test_it_takes_its_groups_from_the_hypcluster_of_the_same_settings():
   expected = _build(
     'hypcluster', num_clusters=3, warmstart_rounds=2.0, **settings
   )
-  hypcluster = method.with_trainer(method.trainer.hypcluster)
+  hypcluster = method.replace_trainer(method.trainer.hypcluster)
   assert hypcluster.training_key == expected.training_key
 
 

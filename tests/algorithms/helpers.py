@@ -48,7 +48,7 @@ def _context(runtime: str) -> tff.framework.SyncContext:
   )
 
 
-def on(runtime: str) -> contextlib.AbstractContextManager[None]:
+def use_runtime(runtime: str) -> contextlib.AbstractContextManager[None]:
   """Runs what is in its block on one of `RUNTIMES`."""
   return tff.framework.get_context_stack().install(_context(runtime))
 
@@ -87,7 +87,7 @@ def small(name: str) -> dict[str, Any]:
   return {**trainer.small, **personalizer.small}
 
 
-def as_data(
+def make_batches(
   examples: Mapping[str, np.ndarray], batch_size: int = 4
 ) -> batches.ClientData:
   """Puts examples into batches, in their order."""
@@ -104,7 +104,7 @@ def data(
   x = rng.normal(size=[num_examples, 3]).astype(np.float32)
   noise = 0.1 * rng.normal(size=num_examples)
   y = (x @ rng.normal(size=3) + noise).astype(np.float32)
-  return as_data({'x': x, 'y': y}, batch_size)
+  return make_batches({'x': x, 'y': y}, batch_size)
 
 
 def all_data(
@@ -163,7 +163,7 @@ def make_clients(
     turns = [dict.fromkeys(names, k) for k in range(2)]
     attributes = itertools.cycle(turns)
 
-  def with_size(
+  def add_size(
     known: Mapping[str, int], client_data: batches.ClientData
   ) -> Mapping[str, int]:
     if task.SIZE not in method.needs or task.SIZE in known:
@@ -176,7 +176,7 @@ def make_clients(
       data=client_data,
       state=method.initialize_client(np.array([0, k], np.int32)),
       seed=np.array([1, k], np.int32),
-      attributes=collections.OrderedDict(with_size(known, client_data)),
+      attributes=collections.OrderedDict(add_size(known, client_data)),
     )
     for k, (client_data, known) in enumerate(zip(data_of_clients, attributes))
   ]
@@ -251,7 +251,7 @@ def run(
   return AfterRounds(state, clients, metrics)
 
 
-def with_server(state: Any, **fields: Any) -> Any:
+def replace_server(state: Any, **fields: Any) -> Any:
   """Returns a state in which fields of the trainer's S are others."""
   return state._replace(server=state.server._replace(**fields))
 

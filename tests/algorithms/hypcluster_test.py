@@ -29,7 +29,7 @@ def _build(name='hypcluster', **values):
 def _fedavg_from(weights, rounds, aggregator=helpers.MEAN):
   """FedAvg after some rounds from given weights."""
   method = _build('fedavg', aggregator=aggregator)
-  state = helpers.with_server(method.initial_state([0, 1]), model=weights)
+  state = helpers.replace_server(method.initial_state([0, 1]), model=weights)
   return helpers.run(method, rounds, state=state)
 
 
@@ -89,7 +89,7 @@ def test_both_runtimes_give_the_same_with_the_robust_aggregator(
   method = _build(aggregator=_ROBUST, warmstart_rounds=warmstart_rounds)
   results = []
   for runtime in ('native', 'cohort'):
-    with helpers.on(runtime):
+    with helpers.use_runtime(runtime):
       after = helpers.run(method, rounds=4)
       results.append((after.state, after.metrics))
   helpers.assert_close(*results)
@@ -154,7 +154,7 @@ def test_of_clusters_that_tie_the_first_is_picked():
   method = _build()
   state = method.initial_state([0, 1])
   same = helpers.weights([1, 2, 3, 4])
-  state = helpers.with_server(state, models=(same, same))
+  state = helpers.replace_server(state, models=(same, same))
   metrics = helpers.run(method, rounds=1, state=state).metrics
   assert metrics['cluster_0'] == 1
 

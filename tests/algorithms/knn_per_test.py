@@ -162,8 +162,8 @@ def test_each_word_of_a_sentence_has_neighbours(runtime):
     client = helpers.make_held_out(method)[0]
     clients.append(
       client._replace(
-        personalization=helpers.as_data(old),
-        evaluation=dict(evaluation=helpers.as_data(new)),
+        personalization=helpers.make_batches(old),
+        evaluation=dict(evaluation=helpers.make_batches(new)),
       )
     )
 
@@ -225,7 +225,7 @@ def test_embedding_batch_by_batch_changes_nothing(jit_compile):
   rng = np.random.default_rng(0)
   words = rng.integers(0, 12, (9, 7), np.int32)
   data = helpers.padded(
-    helpers.as_data({'x': words[:, :-1], 'y': words[:, 1:]}),
+    helpers.make_batches({'x': words[:, :-1], 'y': words[:, 1:]}),
     rows=11,
     places=5,
     steps=4,

@@ -24,7 +24,9 @@ def _data(seed, num_sentences):
     rng.integers(1, len(_WORDS) + 2, rng.integers(1, 4))
     for _ in range(num_sentences)
   ]
-  return helpers.as_data(texts.cut(sentences, len(_WORDS), 4), batch_size=2)
+  return helpers.make_batches(
+    texts.cut(sentences, len(_WORDS), 4), batch_size=2
+  )
 
 
 def _step(model, weights, examples):

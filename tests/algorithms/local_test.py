@@ -29,7 +29,7 @@ def test_says_that_it_trains_nothing_and_has_no_baseline():
 
 def test_rounds_leave_the_model_as_it_was():
   method = helpers.build('local', **_VALUES)
-  before = helpers.with_server(
+  before = helpers.replace_server(
     method.initial_state([0, 1]), model=helpers.weights([1, -2, 3, 4])
   )
   after = helpers.run(method, state=before)
@@ -44,7 +44,7 @@ def test_no_training_begins_with_a_model_that_is_not_trained():
 def test_every_client_starts_from_the_same_model():
   method = helpers.build('local', **_VALUES)
   model = np.array([1.0, -2.0, 3.0, 4.0])
-  state = helpers.with_server(
+  state = helpers.replace_server(
     method.initial_state([0, 1]), model=helpers.weights(model)
   )
   clients = helpers.make_held_out(method)

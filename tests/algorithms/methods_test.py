@@ -164,7 +164,7 @@ def test_a_training_begins_with_the_first_models():
   method = dataclasses.replace(_finetuned(), first_models=(_FIRST,))
   state = method.initial_state(_SEED)
   helpers.assert_equal(dict(state.server.model), dict(_FIRST))
-  expected = helpers.with_server(
+  expected = helpers.replace_server(
     _finetuned().initial_state(_SEED), model=_FIRST
   )
   helpers.assert_equal(

@@ -38,9 +38,9 @@ def _sigma(seed=0):
   return root @ root.T / _NUM_CLIENTS
 
 
-def _with(method, relationship):
+def _relate(method, relationship):
   """The initial state, with another relationship."""
-  return helpers.with_server(
+  return helpers.replace_server(
     method.initial_state([0, 1]), relationship=np.float32(relationship)
   )
 
@@ -106,7 +106,7 @@ def test_reaches_the_analytic_minimum():
   # Of all models together, for a given relationship.
   sigma = _sigma()
   method = _build(outer=_NEVER)
-  after = _run(method, 1000, _with(method, sigma))
+  after = _run(method, 1000, _relate(method, sigma))
   quadratics = [helpers.quadratic(data) for data in _all_data()]
   system = linalg.block_diag(*(a for a, _ in quadratics))
   system += 0.5 * np.kron(sigma, np.eye(4))
@@ -123,13 +123,13 @@ def test_all_step_against_the_others_last_iterate():
   for _ in range(3):
     gradient = np.array([a @ w_k - b for (a, b), w_k in zip(quadratics, w)])
     w = w - 0.1 * (gradient + 0.5 * sigma @ w)
-  after = _run(method, 3, _with(method, sigma))
+  after = _run(method, 3, _relate(method, sigma))
   np.testing.assert_allclose(after.models, w, rtol=1e-4, atol=1e-6)
 
 
 def test_without_regularization_it_is_local_training():
   method = _build(regularization=0)
-  after = _run(method, 5, _with(method, _sigma()))
+  after = _run(method, 5, _relate(method, _sigma()))
   for data, w in zip(_all_data(), after.models):
     a, b = helpers.quadratic(data)
     minimum = np.linalg.solve(a, b)
@@ -179,15 +179,6 @@ def test_each_client_is_evaluated_at_its_own_model():
       [helpers.total_error(client.evaluation['evaluation'], w)],
       rtol=1e-4,
     )
-
-
-def test_flat_weights_have_their_shapes_back():
-  weights = dict(
-    kernel=tf.reshape(tf.range(6.0), [2, 3]), bias=tf.constant(7.0)
-  )
-  flat = mocha.flatten(weights)
-  np.testing.assert_array_equal(flat, [0, 1, 2, 3, 4, 5, 7])
-  helpers.assert_equal(dict(mocha.unflatten(flat, weights)), weights)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_adam_can_have_the_form_of_pytorch():
   def run(numbers):
     optimizer = optimizers.Optimizer('adam', **numbers, adam_form='pytorch')
     half = _steps(optimizer, optimizer.start(_start()), _GRADIENTS[:3])
-    kept = half._replace(slots=optimizer.with_numbers(half.slots))
+    kept = half._replace(slots=optimizer.set_numbers(half.slots))
     return _steps(optimizer, kept, _GRADIENTS[3:]).weights
 
   numbers = {key: n for key, n in _NUMBERS.items() if key != 'momentum'}
@@ -164,10 +164,10 @@ def test_slots_that_are_kept_go_on_with_our_numbers(name):
   # All but the numbers is kept of the slots.
   kept = optimizers.Optimizer(name, **others).slots(_start())
   optimizer = optimizers.Optimizer(name, **_NUMBERS)
-  learner = optimizers.Learner(_start(), optimizer.with_numbers(kept))
+  learner = optimizers.Learner(_start(), optimizer.set_numbers(kept))
   for part in np.split(_GRADIENTS, 3):
     learner = _steps(optimizer, learner, part)
-    learner = learner._replace(slots=optimizer.with_numbers(learner.slots))
+    learner = learner._replace(slots=optimizer.set_numbers(learner.slots))
   np.testing.assert_allclose(
     helpers.vector(learner.weights),
     _expected(_FORMULAS[name](**_NUMBERS)),

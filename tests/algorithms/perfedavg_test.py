@@ -17,7 +17,7 @@ def _build(**values):
 
 
 def _begin(method, w=_W):
-  return helpers.with_server(
+  return helpers.replace_server(
     method.initial_state([0, 1]), model=helpers.weights(w)
   )
 

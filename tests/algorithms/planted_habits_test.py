@@ -54,7 +54,7 @@ def _data(user, seed):
     _shared_word(context)[:, np.newaxis],
   ).astype(np.int32)
   words[:, 0] = rng.integers(_WORDS - 1, _WORDS + 1, 20)
-  return helpers.as_data(
+  return helpers.make_batches(
     collections.OrderedDict(x=words[:, :-1], y=words[:, 1:], context=context),
     batch_size=10,
   )
@@ -64,7 +64,7 @@ def _data(user, seed):
 def _trained():
   """The model, each user's psi, and phi."""
   model = _model()
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     method = helpers.build(
       'fedpc', model, client_learning_rate=0.1, proximal=0.0
     )

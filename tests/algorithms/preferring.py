@@ -27,7 +27,7 @@ def data(seed, k, num_types=3, size=8, batch_size=4):
   types = np.where(liked, k, others).astype(np.int32)
   x = rng.normal(size=[size, 3]).astype(np.float32)
   x += np.eye(3, dtype=np.float32)[types % 3]
-  return helpers.as_data(
+  return helpers.make_batches(
     {'x': x, 'y': liked.astype(np.int32), 'type': types}, batch_size
   )
 
@@ -69,7 +69,7 @@ def clients(method, users=None, attributes=None):
   ]
 
 
-def with_embeddings(users, vectors):
+def set_embeddings(users, vectors):
   """Returns clients with these embeddings."""
   return [
     user._replace(

@@ -423,7 +423,7 @@ class GroupModels(fedavg.FedAvg):
 
   def client(self, message, client):
     group = client.attributes['group']
-    result = super().client(clusters.at(message, group), client)
+    result = super().client(clusters.pick(message, group), client)
     update, weight = result.updates['model']
     one_hot = tf.one_hot(group, 2)
     return result._replace(
@@ -446,7 +446,7 @@ class GroupModels(fedavg.FedAvg):
     )
 
   def start(self, message, client):
-    return trainers.Start(clusters.at(message, client.attributes['group']))
+    return trainers.Start(clusters.pick(message, client.attributes['group']))
 
 
 _SHARED = dict(client_learning_rate=0.05, server_learning_rate=0.5)
@@ -477,7 +477,7 @@ def test_a_model_for_each_given_group_is_fedavg_on_that_group(runtime):
       for client, of_client in zip(clients, groups)
       if of_client == group
     ]
-    with helpers.on('cohort'):
+    with helpers.use_runtime('cohort'):
       expected = helpers.run(plain, 3, members).state.server.model
     helpers.assert_close(weights, expected)
     vectors.append(helpers.vector(weights))
@@ -498,7 +498,7 @@ def test_the_model_of_a_clients_group_can_be_fine_tuned():
   )
   method = _group_models(finetuning.Finetuning, finetuning_settings)
   vectors = np.array([[1.0, 2.0, 3.0, 4.0], [-1.0, 0.0, 2.0, 1.0]])
-  state = helpers.with_server(
+  state = helpers.replace_server(
     method.initial_state(_SEED), models=tuple(map(helpers.weights, vectors))
   )
   attributes = [{'group': group} for group in (1, 0)]
@@ -553,7 +553,7 @@ def test_frozen_weights_are_an_argument_of_rounds_and_personalization(runtime):
   clients = helpers.make_clients(frozen, _all_data())
   after = helpers.run(frozen, 3, clients)
   plain = helpers.build('finetuning', finetuning_epochs=2, **_SHARED)
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     expected_clients = helpers.make_clients(plain, map(_scaled, _all_data()))
     expected = helpers.run(plain, 3, expected_clients)
   helpers.assert_close(after.state, expected.state)
@@ -565,7 +565,7 @@ def test_frozen_weights_are_an_argument_of_rounds_and_personalization(runtime):
     )
     for client in held_out
   ]
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     expected_results = list(plain.personalize(expected.state, scaled))
   helpers.assert_close(
     list(frozen.personalize(after.state, held_out)),

@@ -46,7 +46,7 @@ def data(
   # Utterances of three words and more.
   lengths = rng.integers(3, LENGTH + 2, num_examples)
   words *= np.arange(LENGTH + 1) < lengths[:, np.newaxis]
-  return helpers.as_data(
+  return helpers.make_batches(
     collections.OrderedDict(
       x=words[:, :-1],
       y=words[:, 1:],

@@ -29,7 +29,7 @@ def _clients(method, federation):
   largest = max(map(len, federation.numbers))
   data = [
     helpers.padded(
-      helpers.as_data(
+      helpers.make_batches(
         {
           'parent': np.full(len(y), federation.parent, np.float32),
           'variance': np.full(len(y), variance, np.float32),
@@ -143,7 +143,7 @@ class TestKnownVariances:
     rate = _rate(federation, 4, posterior)[client]
     method = _known(federation, client_learning_rate=rate, posterior=posterior)
     after = helpers.run(method, 1, _clients(method, federation))
-    state = helpers.with_server(
+    state = helpers.replace_server(
       after.state, model={'mean': np.float32(federation.global_posterior.mean)}
     )
     clients = [
@@ -241,13 +241,13 @@ def _one_pass_rounds(number):
   )
   for _ in range(number):
     if before.state.server.round == 2:
-      before = before._replace(clients=_with_variances(before))
+      before = before._replace(clients=_set_variances(before))
     after = helpers.run(method, 1, before.clients, before.state)
     yield before, after
     before = after
 
 
-def _with_variances(before):
+def _set_variances(before):
   """The clients, with variances that differ much."""
   variances = before.state.server.uncertainty.inter_variance * np.linspace(
     0.2, 2, 5, dtype=np.float32
@@ -272,7 +272,9 @@ class TestOnePass:
   def test_follows_its_equations(self):
     for t, (before, after) in enumerate(_one_pass_rounds(5), 1):
       old, new = (x.state.server.uncertainty for x in (before, after))
-      variances = [client.state.running.defined for client in before.clients]
+      variances = [
+        client.state.running.variance_or_zero for client in before.clients
+      ]
       s = old.inter_variance + old.mean_variance
       w = np.ones(5)
       if t > 2:  # A variance is one of two models.

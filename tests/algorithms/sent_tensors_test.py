@@ -145,7 +145,7 @@ def test_without_one_client_a_sum_changes_by_no_more_than_the_clip(trainer):
   clip = 0.01
   aggregator = private_aggregation.Gaussian(0.0, clip, 1.0)
   method = _build(trainer, aggregator)
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     clients = helpers.make_clients(method)
     state = method.initial_state([0, 1])
     moved = [
@@ -157,7 +157,7 @@ def test_without_one_client_a_sum_changes_by_no_more_than_the_clip(trainer):
 
 def test_personal_models_are_in_no_message():
   method = _build('ditto', _gaussian())
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     clients = helpers.make_clients(method)
     state = method.initial_state([0, 1])
     others = [

@@ -124,7 +124,7 @@ def _labelled(classes):
   """A client's examples of these classes, with padding in its last batch."""
   rng = np.random.default_rng(0)
   x = rng.normal(size=[len(classes), 3]).astype(np.float32)
-  return helpers.as_data({'x': x, 'y': np.array(classes, np.int32)})
+  return helpers.make_batches({'x': x, 'y': np.array(classes, np.int32)})
 
 
 def _softmax_step(w, data, used, prior):

@@ -12,7 +12,7 @@ from tests.algorithms import helpers
 
 @pytest.fixture(autouse=True)
 def _runtime():
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     yield
 
 

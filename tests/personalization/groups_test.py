@@ -149,7 +149,7 @@ def test_the_hypcluster_that_finds_groups_is_trained_as_it_is_alone():
   trainings = _trainings()
   method = _build(**_FINDING['hypcluster'])
   trainings.stage(method)
-  shared = method.with_trainer(method.trainer.hypcluster)
+  shared = method.replace_trainer(method.trainer.hypcluster)
   found = trainings.done[shared.training_key].server_state.server.models
   alone = training.train(shared, trainings.task, _SETTINGS)
   for model, expected in zip(found, alone.server_state.server.models):
@@ -167,7 +167,7 @@ def test_known_groups_are_those_of_the_task():
 def test_every_group_begins_with_the_global_model():
   trainings = _trainings()
   method = _build()
-  expected = trainings.train(method.before).server_state.server.model
+  expected = trainings.train(method.predecessor).server_state.server.model
   first = trainings.stage(method).method.initial_state([0, 1])
   for model in first.server.models:
     for name, weight in model.items():

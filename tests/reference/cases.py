@@ -110,9 +110,9 @@ class Case:
     for k, size in enumerate(_SIZES):
       order = [np.random.default_rng([k, e]).permutation(size) for e in EPOCHS]
       indices = np.concatenate(
-        [_in_batches(order[e % len(order)]) for e in range(epochs)]
+        [_put_into_batches(order[e % len(order)]) for e in range(epochs)]
       )
-      data = helpers.as_data(self._examples(k))._replace(
+      data = helpers.make_batches(self._examples(k))._replace(
         indices=np.maximum(indices, 0), mask=np.float32(indices >= 0)
       )
       made.append(
@@ -128,7 +128,7 @@ class Case:
       )
     return made
 
-  def in_float64(
+  def make_problem(
     self, cohorts: str, clients: Sequence[trainers.Client]
   ) -> problem.Problem:
     """Returns the same in float64."""
@@ -175,7 +175,7 @@ class Case:
     return []
 
 
-def _in_batches(order: np.ndarray) -> np.ndarray:
+def _put_into_batches(order: np.ndarray) -> np.ndarray:
   """Puts indices into batches, with -1 for padding."""
   size = -(-len(order) // _BATCH_SIZE) * _BATCH_SIZE
   padded = np.pad(order, (0, size - len(order)), constant_values=-1)
@@ -416,13 +416,13 @@ def compare(case: Case, cohorts: str, epochs: int) -> Comparison:
   """
   # Client by client, which needs no compilation. That compiled programs and
   # TFF's own runtime do the same is a fact of every method.
-  with helpers.on('unstacked'):
+  with helpers.use_runtime('unstacked'):
     return _compare(case, cohorts, epochs)
 
 
 def _compare(case: Case, cohorts: str, epochs: int) -> Comparison:
   clients = case.clients(epochs)
-  in_float64 = case.in_float64(cohorts, clients)
+  in_float64 = case.make_problem(cohorts, clients)
   expected = case.reference(in_float64)
   method, state = case.method, case.method.initial_state([0, 1])
   for cohort in case.cohorts(cohorts):

@@ -10,13 +10,13 @@ def split(p: problem.Problem) -> problem.Trained:
   own = p.model.has(*p.s.personal_parts)
   w, server, kept = p.w, problem.server_steps(p.s), {}
 
-  def with_own(k: int) -> problem.Vector:
+  def merge_own(k: int) -> problem.Vector:
     return np.where(own, kept.get(k, w), w)
 
   for cohort in p.cohorts:
     updates = {}
     for k in cohort:
-      w_k = with_own(k)
+      w_k = merge_own(k)
       if hasattr(p.s, 'head_epochs'):
         steps = problem.client_steps(p.s)
         for batch in p.clients[k].batches * p.s.head_epochs:
@@ -26,7 +26,7 @@ def split(p: problem.Problem) -> problem.Trained:
         w_k = p.descend(k, w_k)
       kept[k], updates[k] = w_k, np.where(own, 0, w - w_k)
     w = server(w, p.mean(updates))
-  return problem.Trained(with_own)
+  return problem.Trained(merge_own)
 
 
 def fedbabu(p: problem.Problem) -> problem.Trained:

@@ -32,7 +32,7 @@ def _records(number, size=2000):
 @pytest.mark.parametrize('bits', [12, 20])
 def test_without_noise_it_is_the_mean_but_for_rounding(bits):
   records = _records(4)
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     (result,) = _aggregate(_own(noise=0.0, bits=bits), records)
   off = np.array(result) - np.mean(records, axis=0)
   # Four roundings, each of variance 1/4 at most.
@@ -44,7 +44,7 @@ def test_without_noise_it_is_the_mean_but_for_rounding(bits):
 @pytest.mark.parametrize('number', [4, 3])
 def test_each_client_adds_its_share_of_the_noise(number):
   records = _records(number)
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     first, second = _aggregate(_own(), records, rounds=2)
   noise = np.array(first) - np.sum(records, axis=0) / 4
   other = np.array(second) - np.sum(records, axis=0) / 4
@@ -58,7 +58,7 @@ def test_each_client_adds_its_share_of_the_noise(number):
 def test_both_runtimes_give_the_same_bits():
   results = []
   for runtime in ('cohort', 'native'):
-    with helpers.on(runtime):
+    with helpers.use_runtime(runtime):
       results.append(_aggregate(_own(), _records(4), rounds=2))
   helpers.assert_equal(*results)
 
@@ -68,7 +68,7 @@ def test_no_client_moves_the_sum_by_more_than_its_sensitivity(value):
   aggregator = _own(noise=0.0)
   records = _records(3)
   bad = (np.full(2000, value), np.arange(2000.0))
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     (without,) = _aggregate(aggregator, records)
     (with_it,) = _aggregate(aggregator, [*records, bad])
   moved = np.linalg.norm(np.ravel(np.subtract(with_it, without)))
@@ -125,7 +125,7 @@ def test_scale_and_sensitivity_are_those_of_tff(
 ):
   clip = 0.1
   s = distributed_noise.scale(noise, clip, clients, dimension, bits)
-  size = distributed_noise.padded(dimension)
+  size = distributed_noise.padded_size(dimension)
   expected = distributed_dp._heuristic_scale_factor(
     noise * clip / clients**0.5,
     clip,

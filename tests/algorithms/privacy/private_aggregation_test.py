@@ -31,7 +31,7 @@ def _process(aggregator, size):
   updates_type = collections.OrderedDict(
     a=_update_type([size]), b=_update_type([size])
   )
-  made = private_aggregation.process(aggregator, _NO_COUNTS, updates_type)
+  made = private_aggregation.make_process(aggregator, _NO_COUNTS, updates_type)
 
   @tff.federated_computation(
     made.next.type_signature.parameter[0],
@@ -80,7 +80,7 @@ def _distance(first, second):
 def test_noise_is_of_the_right_size_in_each_part(runtime):
   aggregator = _gaussian(noise=2.0, clip=0.5, clients=8.0)
   zeros = [(np.zeros(10_000), np.zeros(10_000))] * 2
-  with helpers.on(runtime):
+  with helpers.use_runtime(runtime):
     first, second = _aggregate(aggregator, zeros, rounds=2)
   for part in (*first, *second):
     assert np.std(part) == pytest.approx(2 * 0.5 / 8, rel=0.03)
@@ -108,7 +108,7 @@ def test_no_client_moves_the_result_by_more_than_its_clip(
 ):
   records = [(np.ones(50), np.zeros(50)), (np.ones(50), np.ones(50))]
   bad = (np.full(50, value), np.arange(50.0))
-  with helpers.on(runtime):
+  with helpers.use_runtime(runtime):
     (without,) = _aggregate(aggregator, records)
     (with_it,) = _aggregate(aggregator, [*records, bad])
   assert np.isfinite(_sum_of_squares(with_it))
@@ -136,26 +136,26 @@ def test_swapping_a_client_changes_no_other_and_the_model_by_its_clip():
 
 
 def test_the_direction_of_a_huge_record_is_kept():
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     (result,) = _aggregate(_gaussian(clip=5.0), [([3e30, 0], [0, 4e30])])
   np.testing.assert_allclose(result, [[3 / 4, 0], [0, 4 / 4]], rtol=1e-5)
 
 
 def test_all_parts_are_clipped_as_one():
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     (result,) = _aggregate(_gaussian(clip=1.0), [([3.0, 0.0], [0.0, 4.0])])
   np.testing.assert_allclose(result, [[0.6 / 4, 0], [0, 0.8 / 4]], rtol=1e-6)
 
 
 def test_a_record_within_the_clip_is_left_as_it_is():
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     (result,) = _aggregate(_gaussian(clip=5.1), [([3.0, 0.0], [0.0, 4.0])])
   np.testing.assert_array_equal(result, [[3 / 4, 0], [0, 4 / 4]])
 
 
 def test_the_divisor_is_the_number_of_clients_that_is_expected():
   record = ([1.0], [2.0])
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     (of_one,) = _aggregate(_gaussian(), [record])
     (of_three,) = _aggregate(_gaussian(), [record] * 3)
   np.testing.assert_allclose(of_one, [[0.25], [0.5]])
@@ -165,7 +165,7 @@ def test_the_divisor_is_the_number_of_clients_that_is_expected():
 def test_the_noise_follows_from_the_seed_and_the_round():
   aggregator = _gaussian(noise=1.0, clip=1.0)
   zeros = [(np.zeros(20), np.zeros(20))]
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     first, second = _aggregate(aggregator, zeros, rounds=2)
     again, _ = _aggregate(aggregator, zeros, rounds=2)
     (other,) = _aggregate(aggregator, zeros, seed=np.array([1, 3], np.int32))
@@ -178,7 +178,7 @@ def test_noise_and_clip_are_numbers_of_one_program():
   first, second = _gaussian(noise=1.0, clip=1.0), _gaussian(noise=2.0, clip=3.0)
   assert first.structure == second.structure
   assert first != second
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     methods = [
       helpers.build_anew(
         'fedavg', aggregator=aggregator, client_weighting='uniform'
@@ -210,7 +210,7 @@ def test_without_noise_and_clipping_nothing_changes(runtime, name, values):
     )
     return helpers.run(method, 4)
 
-  with helpers.on(runtime):
+  with helpers.use_runtime(runtime):
     private = run(_gaussian(clients=float(len(helpers.SIZES))))
     plain = run(helpers.MEAN)
   helpers.assert_close(private.state.server, plain.state.server)
@@ -221,7 +221,7 @@ def test_scaffold_counts_on_the_clients_that_are_expected():
   method = helpers.build(
     'scaffold', aggregator=_gaussian(clients=2.0), client_weighting='uniform'
   )
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     after = helpers.run(method, 1, helpers.make_clients(method)[:3])
   controls = [helpers.vector(c.state.control) for c in after.clients]
   # c <- c + n / N sum_S (c_i+ - c_i) / n: n goes out of it.
@@ -238,7 +238,7 @@ def test_a_cluster_of_fewer_clients_than_the_noise_tells_does_not_move():
     aggregator=_gaussian(sums_noise=1000.0),
     client_weighting='uniform',
   )
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     before = method.initial_state([0, 1])
     after, _, _ = method.next(before, helpers.make_clients(method))
   helpers.assert_equal(before.server.models, after.server.models)
@@ -253,7 +253,7 @@ def test_counts_have_noise_of_their_own(runtime):
     | {'senders': _update_type([3], np.int32)}
   )
   aggregator = _gaussian(noise=1.0, clip=1.0, sums_noise=3.0)
-  made = private_aggregation.process(aggregator, parts, updates_type)
+  made = private_aggregation.make_process(aggregator, parts, updates_type)
   sent = {name: np.zeros([1], np.float32) for name in names}
   sent['senders'] = np.array([0, 1, 0], np.int32)
   update = collections.OrderedDict(
@@ -261,7 +261,7 @@ def test_counts_have_noise_of_their_own(runtime):
     for name, value in sent.items()
   )
   counts = []
-  with helpers.on(runtime):
+  with helpers.use_runtime(runtime):
     state = made.initialize((_SEED, aggregator.numbers))
     for _ in range(60):
       output = made.next(state, [update] * 40, [_SEED] * 40)
@@ -281,7 +281,7 @@ def test_counts_have_noise_of_their_own(runtime):
 def test_a_round_without_clients_is_noise(runtime):
   aggregator = _gaussian(noise=1.0, clip=1.0)
   made, next_aggregate = _process(aggregator, 1000)
-  with helpers.on(runtime):
+  with helpers.use_runtime(runtime):
     _, result = next_aggregate(made((_SEED, aggregator.numbers)), [], [])
   assert np.std(result['a']) == pytest.approx(1 / 4, rel=0.1)
 
@@ -291,7 +291,7 @@ _ZEROS = [(np.zeros(10_000), np.zeros(10_000))] * 3
 
 def _noise_of_rounds(aggregator, rounds, runtime='cohort'):
   """The noise of each round on sums of zeros, `[rounds, entries]`."""
-  with helpers.on(runtime):
+  with helpers.use_runtime(runtime):
     results = _aggregate(aggregator, _ZEROS, rounds)
   return aggregator.clients * np.array(
     [np.concatenate(pair) for pair in results]
@@ -357,7 +357,7 @@ def test_the_adaptive_clip_finds_the_median_of_norms(quantile_stddev):
     0.0, 0.1, 9.0, quantile_stddev=quantile_stddev
   )
   records = [([float(norm)], [0.0]) for norm in range(1, 10)]
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     results = _aggregate(aggregator, records, rounds=150)
   # Of norms 1 to 9: at a clip of 5, the sum is 1 + 2 + 3 + 4 + 5 * 5.
   late = np.mean([9 * a[0] for a, _ in results[-30:]])
@@ -378,7 +378,7 @@ def test_the_bands_are_those_of_the_square_root_of_a_sum():
 def test_a_part_that_is_aggregated_in_another_way_is_refused():
   updates_type = collections.OrderedDict(a=_update_type([1]))
   with pytest.raises(errors.UserError, match='Its a has a special aggregator'):
-    private_aggregation.process(
+    private_aggregation.make_process(
       _gaussian(), {'a': aggregation.total()}, updates_type
     )
 
@@ -389,11 +389,11 @@ def test_the_form_of_tff_has_the_noise_of_the_method():
     aggregator=_gaussian(noise=2.0, clip=3.0),
     client_weighting='uniform',
   )
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     state = method.iterative_process([0, 1]).initialize()
     helpers.assert_equal(state, method.initial_state([0, 1]))
 
 
 def test_bounded_keeps_what_is_not_huge():
   record = {'a': tf.constant([1.0, -2e11]), 'b': tf.zeros([0])}
-  helpers.assert_equal(private_aggregation.bounded(record), record)
+  helpers.assert_equal(private_aggregation.scale_down(record), record)

@@ -62,7 +62,7 @@ def _gradient(model, examples=None, mask=None, **values):
   return helpers.vector(slopes), float(loss)
 
 
-def _of_each(examples, pull=0.0):
+def _example_gradients(examples, pull=0.0):
   """The gradient of each example, as computed with NumPy."""
   x = np.insert(examples['x'].numpy(), 3, 1, axis=1)
   start = helpers.vector(_START)
@@ -76,11 +76,11 @@ def _clip(gradients, norm):
 
 @each_way
 def test_sums_the_clipped_gradients_of_a_loop(model):
-  expected = _clip(_of_each(_batch()), 2.5).sum(0) / 5
+  expected = _clip(_example_gradients(_batch()), 2.5).sum(0) / 5
   found, _ = _gradient(_protect(model, clip=2.5))
   np.testing.assert_allclose(found, expected, rtol=1e-5)
   # Some are clipped and some are not.
-  norms = np.linalg.norm(_of_each(_batch()), axis=1)
+  norms = np.linalg.norm(_example_gradients(_batch()), axis=1)
   assert norms.min() < 2.5 < norms.max()
 
 
@@ -94,7 +94,7 @@ def test_without_clip_and_noise_it_is_the_plain_gradient(model):
 
 @each_way
 def test_clips_the_regularizer_with_the_loss(model):
-  expected = _clip(_of_each(_batch(), pull=0.7), 2.5).sum(0) / 5
+  expected = _clip(_example_gradients(_batch(), pull=0.7), 2.5).sum(0) / 5
   pull = client_work.pull(tf.nest.map_structure(tf.zeros_like, _START), 0.7)
   found, _ = _gradient(_protect(model, clip=2.5), regularizer=pull)
   np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -102,7 +102,7 @@ def test_clips_the_regularizer_with_the_loss(model):
 
 @each_way
 def test_clips_only_what_is_trained(model):
-  kernel = _of_each(_batch())[:, :3]
+  kernel = _example_gradients(_batch())[:, :3]
   slopes, _ = client_work.gradient(
     _protect(model, clip=2.5), _START, _batch(), tf.ones([5]), only=('kernel',)
   )
@@ -213,7 +213,7 @@ def test_the_noise_has_the_deviation_of_clip_and_multiplier():
 def test_each_part_and_step_has_noise_of_its_own():
   protected = _protect(_MODELS['at once'], noise=1.0)
   drawn = {
-    tuple(_gradient(private_steps.at(protected, part=part, step=step))[0])
+    tuple(_gradient(private_steps.mark(protected, part=part, step=step))[0])
     for part in range(3)
     for step in range(3)
   }
@@ -228,7 +228,7 @@ def _choices(losses, times=2000):
     protection = dataclasses.replace(
       model.protection, choice_noise=2.0, seed=np.array([7, seed], np.int32)
     )
-    noised = private_steps.with_noise_of_choice(
+    noised = private_steps.add_choice_noise(
       dataclasses.replace(model, protection=protection), tf.constant(losses)
     )
     chosen.append(int(tf.argmin(noised)))
@@ -254,7 +254,7 @@ def test_no_example_has_more_than_the_largest_loss_in_a_choice():
 
 def test_training_draws_noise_for_each_step():
   # With no gradient at all, what moves the weights is the noise.
-  data = helpers.as_data(
+  data = helpers.make_batches(
     {'x': np.zeros([12, 3], 'f4'), 'y': np.zeros(12, 'f4')}
   )
   data = tf.nest.map_structure(tf.constant, data)
@@ -266,7 +266,7 @@ def test_training_draws_noise_for_each_step():
   )
   empty = {'x': tf.zeros([1, 3]), 'y': tf.zeros([1])}
   noise = [
-    _gradient(private_steps.at(protected, step=step), empty, tf.ones([1]))[0]
+    _gradient(private_steps.mark(protected, step=step), empty, tf.ones([1]))[0]
     - _gradient(_protect(_MODELS['at once'], batch_size=1.0), empty)[0]
     for step in range(3)
   ]

@@ -24,7 +24,7 @@ def test_rounds_are_those_of_the_method(name):
     num_clients=len(workload.clients),
     client_learning_rate=workload.learning_rate,
   )
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     clients = helpers.make_clients(method, workload.clients)
     expected = helpers.run(method, _ROUNDS, clients).state.server.model
   run_round = bare_methods.bare_round(workload, name)
@@ -51,7 +51,7 @@ def test_rounds_of_prompts_are_those_of_fedpc():
     workload, model=dataclasses.replace(workload.model, frozen=large)
   )
   method = helpers.build_anew('fedpc', model=workload.model)
-  with helpers.on('unstacked'):
+  with helpers.use_runtime('unstacked'):
     clients = helpers.make_clients(method, workload.clients)
     state = method.initial_state([0, 0])
     expected = helpers.run(method, 2, clients, state).state.server.model
@@ -73,7 +73,7 @@ def test_rounds_of_fedembed_are_those_of_the_method():
     client_learning_rate=0.001,
     **workload.settings,
   )
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     clients = helpers.make_clients(method, workload.clients)
     weights = method.initial_state([0, 1]).server.model
     expected = helpers.run(method, 2, clients).state.server.model

@@ -61,7 +61,7 @@ def _cost(
 ) -> costs.Cost:
   method = _build(name)
   total = costs.personalization_cost(method, [1], batch_size=16)
-  for trained in (method, method.before):
+  for trained in (method, method.predecessor):
     if trained is not None:
       schedule = training.make_schedule(trained, _task(), training_settings)
       by_group = costs.training_cost(trained, schedule, training_settings)

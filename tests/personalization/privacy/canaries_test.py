@@ -81,7 +81,7 @@ def _estimate(noise, d=20_000, k=200):
       aggregation.Update(tff.TensorType(np.float32, [d]), np.float32)
     )
   )
-  process = private_aggregation.process(
+  process = private_aggregation.make_process(
     aggregator, {'model': None}, updates_type
   )
   seed = np.array([0, 1], np.int32)
@@ -91,7 +91,7 @@ def _estimate(noise, d=20_000, k=200):
     )
     for u in vectors
   ]
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     output = process.next(
       process.initialize((seed, aggregator.numbers)), updates, [seed] * k
     )

@@ -74,7 +74,7 @@ def _trained(noise):
     _watched(),
     settings,
   )
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     before = method.initial_state([0, 1])
     trained = training.train(method, _watched(), settings)
   (first,), (last,) = map(method.models, (before, trained.server_state))

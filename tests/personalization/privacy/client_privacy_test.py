@@ -261,7 +261,7 @@ def test_what_groups_begin_with_is_accounted_for(
   assert says in guarantee.sampling
   assert ('of its group' in guarantee.neighbors) == (sampling == 'fixed_size')
   # The training before is as private.
-  assert method.before.aggregator is method.aggregator
+  assert method.predecessor.aggregator is method.aggregator
 
 
 def test_a_method_without_counts_has_all_noise_for_its_update():

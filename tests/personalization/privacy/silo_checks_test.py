@@ -60,7 +60,7 @@ class _MoreGradients(fedavg.FedAvg):
 
   def client(self, message, client):
     client_work.gradient(
-      private_steps.at(self.model, part=7),
+      private_steps.mark(self.model, part=7),
       message,
       *client_work.batch(client.data, tf.constant(0)),
     )

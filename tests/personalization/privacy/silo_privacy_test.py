@@ -31,7 +31,7 @@ _SIZES = (9, 4, 30)
 
 @pytest.fixture(autouse=True)
 def _context():
-  with helpers.on('cohort'):
+  with helpers.use_runtime('cohort'):
     yield
 
 
@@ -130,7 +130,7 @@ def _drawn(monkeypatch):
     monkeypatch.setattr(private_steps, name, call)
 
   spy('_normal', 'steps', lambda protection: protection)
-  spy('with_noise_of_choice', 'choices', lambda model: model.protection)
+  spy('add_choice_noise', 'choices', lambda model: model.protection)
   clipped_sum = private_steps.clipped_sum
 
   def clip(*arguments):
@@ -169,7 +169,7 @@ def _work(method, client_data, num_rounds=2, **numbers):
   state = trainer.initialize_client(tf.constant([0, 1]))
   attributes = {tasks.SIZE: tf.constant(int(size[0])), tasks.GROUP: 0}
   if method.protections:
-    of_size = method.protections.of_sizes(size)[0]
+    of_size = method.protections.numbers(size)[0]
     for name, value in numbers.items():
       of_size[protections.NUMBERS.index(name)] = value
     attributes[tasks.PROTECTION] = tf.constant(of_size)
@@ -355,10 +355,10 @@ def test_each_silo_has_noise_of_its_size(runtime):
   method = _method(
     'mr_mtl', task=task, how=how, client_learning_rate=1.0, regularization=0.0
   )
-  with helpers.on(runtime):
+  with helpers.use_runtime(runtime):
     trained = training.train(method, task, how)
   models = trained.client_states.read([0, 1, 2]).personal['kernel']
-  z_8, _, z_40 = method.protections.of_sizes(np.array([8, 8, 40]))[:, 1]
+  z_8, _, z_40 = method.protections.numbers(np.array([8, 8, 40]))[:, 1]
   deviations = np.asarray(models).std(axis=1)
   # Two steps, or ten, each of z S / B_k.
   expected = [z_8 / 4 * 2**0.5] * 2 + [z_40 / 4 * 10**0.5]
@@ -371,7 +371,7 @@ def test_both_runtimes_draw_the_same_noise():
   states = []
   for runtime in ('cohort', 'native'):
     method = _method('hypcluster')
-    with helpers.on(runtime):
+    with helpers.use_runtime(runtime):
       states.append(
         training.train(method, task, how).server_state.server.models
       )

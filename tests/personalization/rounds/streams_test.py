@@ -172,7 +172,7 @@ def test_coins_of_private_trainings_are_their_own():
     _SETTINGS, clients_per_round=3, client_sampling='poisson'
   )
   private = [
-    _build(name, how=how).with_trainer(_build(name, how=how).trainer)
+    _build(name, how=how).replace_trainer(_build(name, how=how).trainer)
     for name in ('fedavg', 'fedprox')
   ]
   first, second = (_draws(method, how) for method in private)
