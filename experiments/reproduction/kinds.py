@@ -110,7 +110,7 @@ def show_crossed(
   Returns:
     {method: {column: {'ours', 'over_repeats', 'published'}}}, which it writes,
     too; of all clients also the 'epsilon' of what was trained privately, and
-    the share that is 'matched' of those in clusters, see `measures.match`.
+    the share that is 'matched' of those in clusters, see `summaries.match`.
   """
   winners = grid.write()
   shown: dict[str, dict[str, entries.Entry]] = {}

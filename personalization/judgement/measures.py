@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import optimize
 from sklearn import metrics as sklearn_metrics
 
 from personalization.judgement import choosing
@@ -102,23 +101,6 @@ def clusters(
   return np.rint(numbers).astype(int)
 
 
-def match(counts: np.ndarray) -> tuple[np.ndarray, float]:
-  """Matches groups and clusters one to one, for the most clients in a match.
-
-  Args:
-    counts: The number of clients of each group in each cluster, `[groups,
-      clusters]`.
-
-  Returns:
-    All clusters: the cluster of each group in turn, then those without a group;
-    and the share of the clients that are in the cluster of their group.
-  """
-  groups, clusters = optimize.linear_sum_assignment(counts, maximize=True)
-  others = np.setdiff1d(np.arange(counts.shape[1]), clusters)
-  share = counts[groups, clusters].sum() / counts.sum()
-  return np.concatenate([clusters, others]), float(share)
-
-
 def describe_clusters(
   clusters: np.ndarray,
   groups: Sequence[str] | None,
@@ -133,7 +115,8 @@ def describe_clusters(
     'sizes', the number of clients in each cluster. With known groups also
     'groups', the same for each group; 'adjusted_rand_index', the similarity of
     groups and clusters (1 if they are the same, 0 if only by chance); and
-    'matched', the share of clients in the cluster of their group, see `match`.
+    'matched', the share of clients in the cluster of their group, see
+    `summaries.match`.
   """
 
   def count(counted: np.ndarray) -> dict[str, int]:
@@ -149,5 +132,5 @@ def describe_clusters(
       sklearn_metrics.adjusted_rand_score(known, clusters)
     )
     counts = [list(sizes.values()) for sizes in result['groups'].values()]
-    _, result['matched'] = match(np.array(counts))
+    _, result['matched'] = summaries.match(np.array(counts))
   return result

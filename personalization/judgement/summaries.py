@@ -1,9 +1,10 @@
-"""Statistics of a metric over clients, and which clients are worse off."""
+"""Statistics over clients: of a metric, who is worse off, and who is where."""
 
 import dataclasses
 import math
 
 import numpy as np
+from scipy import optimize
 import scipy.stats
 
 # How much of a metric can be rounding. The metrics of a client with a million
@@ -148,3 +149,20 @@ def is_worse(
   is_less = metric < than if higher_is_better else metric > than
   is_same = np.isclose(metric, than, rtol=ROUNDING, atol=0)
   return (np.isnan(metric) & ~np.isnan(than)) | (is_less & ~is_same)
+
+
+def match(counts: np.ndarray) -> tuple[np.ndarray, float]:
+  """Matches groups and clusters one to one, for the most clients in a match.
+
+  Args:
+    counts: The number of clients of each group in each cluster, `[groups,
+      clusters]`.
+
+  Returns:
+    All clusters: the cluster of each group in turn, then those without a group;
+    and the share of the clients that are in the cluster of their group.
+  """
+  groups, clusters = optimize.linear_sum_assignment(counts, maximize=True)
+  others = np.setdiff1d(np.arange(counts.shape[1]), clusters)
+  share = counts[groups, clusters].sum() / counts.sum()
+  return np.concatenate([clusters, others]), float(share)

@@ -92,57 +92,46 @@ def draw(counts: np.ndarray, classes: Sequence[str] = ()) -> figure.Figure:
     axis=scales.WHOLE | {'grid': False, 'tickCount': 10},
     scale={'domain': [0, num_clients], 'nice': False},
   )
-  ends = {
-    'x': x | {'bin': {'binned': True}},
-    'x2': {'field': 'end'},
-  }
-  end = [{'calculate': 'datum.client + 1', 'as': 'end'}]
-  wide = sizes.max() > 4 * sizes.min()
-  bars = {
-    'transform': [
-      {
-        'aggregate': [{'op': 'sum', 'field': 'examples', 'as': 'all'}],
-        'groupby': ['client'],
-      },
-      *end,
-    ],
-    'mark': {'type': 'area', 'interpolate': 'step-after', 'color': looks.SAME},
-    'encoding': ends
-    | {
-      'x': ends['x']
-      | {'title': None, 'axis': {'labels': False, 'grid': False}},
-      'y': scales.number(
-        'all',
-        'examples',
-        scale={'type': 'symlog' if wide else 'linear'},
-        axis={'tickCount': 4},
-      ),
-    },
-    'width': width,
-    'height': 60,
-  }
-  cells = {
-    'transform': end,
-    'mark': {'type': 'rect', 'strokeWidth': 0},
-    'encoding': ends
-    | {
+  wide = 'symlog' if sizes.max() > 4 * sizes.min() else 'linear'
+  examples = scales.number(
+    'all', 'examples', scale={'type': wide}, axis={'tickCount': 4}
+  )
+  total = {'op': 'sum', 'field': 'examples', 'as': 'all'}
+  above = scales.layer(
+    'area',
+    {'x': x | {'title': None, 'axis': None}, 'y': examples},
+    {'aggregate': [total], 'groupby': ['client']},
+    interpolate='step-after',
+    color=looks.SAME,
+  )
+  color = scales.number(
+    'examples',
+    'examples of the class',
+    scale={'type': 'log', 'scheme': 'viridis', 'reverse': True},
+    legend={'orient': 'right', 'direction': 'vertical'},
+  )
+  below = scales.layer(
+    'rect',
+    {
+      'x': x | {'bin': {'binned': True}},
+      'x2': {'field': 'end'},
       'y': scales.kind('class', 'class', scale={'domain': names}),
-      'color': scales.number(
-        'examples',
-        'examples of the class',
-        scale={'type': 'log', 'scheme': 'viridis', 'reverse': True},
-        legend={'orient': 'right', 'direction': 'vertical'},
-      ),
+      'color': color,
       'tooltip': scales.tooltip('class', 'examples'),
     },
-    'width': width,
-    'height': min(18 * num_classes, 460),
-  }
+    {'calculate': 'datum.client + 1', 'as': 'end'},
+    strokeWidth=0,
+  )
+  height = min(18 * num_classes, 460)
+  views = [
+    {**above, 'width': width, 'height': 60},
+    {**below, 'width': width, 'height': height},
+  ]
   return figure.Figure(
     _NAME,
     'Examples of each class that clients have',
     rows,
-    {'vconcat': [bars, cells], 'spacing': 12, 'bounds': 'flush'},
+    {'vconcat': views, 'spacing': 12, 'bounds': 'flush'},
   )
 
 

@@ -1,6 +1,6 @@
 """Figures of individual test clients."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import math
 import textwrap
 from typing import Any
@@ -24,12 +24,12 @@ _NAME = 24
 _BOX = 0.62
 # The ends of whiskers and boxes, and the line in a box.
 _QUANTILES = {'low': 0.05, 'q1': 0.25, 'median': 0.5, 'q3': 0.75, 'high': 0.95}
+_ABOUT_BOXES = {'tooltip': scales.tooltip('method', *_QUANTILES, 'mean')}
 _MOST_BINS = 30
 # The looks of clients that are worse off than before, of those that are not,
 # and of those that are better off.
 _COLORS = looks.WORSE, looks.SAME, looks.BETTER
 _SHAPES = 'triangle-down', 'circle', 'triangle-up'
-_DASHED: figure.Spec = {'type': 'rule', 'strokeDash': [4, 4]}
 
 
 def boxes(series: Sequence[repeats.Series]) -> figure.Figure:
@@ -41,88 +41,100 @@ def boxes(series: Sequence[repeats.Series]) -> figure.Figure:
   dots: figure.Rows = []
   stats: figure.Rows = []
   for one, look in zip(series, lines.find_looks(series).values()):
-    values = np.array(one.client_values('metric'))
-    finite = values[np.isfinite(values)]
-    any_shown = np.any(np.isin(finite, shown))
-    name = one.name if any_shown else f'{one.name} (diverged)'
-    place = len(found)
+    name, place = one.name, len(found)
+    if np.any(np.isin(one.client_values('metric'), shown)):
+      stats.append({'method': name, 'place': place, **_summarize(one)})
+      dots += _scatter(one, stats[-1])
+    else:
+      name += ' (diverged)'
     found[name] = look
-    if not any_shown:
-      continue
-    numbers = dict(zip(_QUANTILES, np.quantile(finite, [*_QUANTILES.values()])))
-    low, high = numbers['low'], numbers['high']
-    numbers['mean'] = np.mean(finite)
-    stats.append(
-      {'method': name, 'place': place}
-      | {key: scales.rounded(value) for key, value in numbers.items()}
-    )
-    clients = [
-      (row['client'], repeat.seed, value)
-      for repeat in one.repeats
-      for row, value in zip(repeat.clients, repeat.client_values('metric'))
-      if math.isfinite(value)
-      if len(finite) <= _MOST_DOTS or not low <= value <= high
-    ]
-    dots += [
-      {
-        'method': name,
-        'client': client,
-        'seed': seed,
-        'value': scales.rounded(value),
-        # Spread evenly, and the same each time.
-        'place': round(place + _BOX * ((k * 0.618034) % 1 - 0.5), 3),
-      }
-      for k, (client, seed, value) in enumerate(clients)
-    ]
   # Names may need several lines.
   texts = [textwrap.wrap(name, _NAME) for name in found]
-  y = scales.number(
-    'place',
-    scale={'domain': [len(found) - 0.4, -0.6], 'nice': False},
-    axis={
-      'values': [*range(len(found))],
-      'labelExpr': f'{scales.literal(texts)}[datum.value]',
-      'labelLimit': 0,
-      'labelOverlap': False,
-      'grid': False,
-      'ticks': False,
-    },
-  )
+  height = (22 + 16 * max(map(len, texts))) * len(found)
   x = scales.number('value', scales.metric_title(series[0]), **options)
-  clip = {'clip': bool(omitted)}
-  points = {
-    'mark': {'type': 'circle', 'size': 9, 'fillOpacity': 0.6, **clip},
-    'encoding': {
-      'x': x,
-      'y': y,
-      'color': lines.encode_look(found, 'color'),
-      'tooltip': scales.tooltip('method', 'client', 'seed', 'value'),
-    },
-  }
+  layers = _boxes(stats, x, _axis_of_rows(texts), found, clip=bool(omitted))
+  return figure.Figure(
+    'clients',
+    'Test clients: quartiles, 5th and 95th percentile, and the mean',
+    dots,
+    {'layer': layers, 'height': height},
+    note='Each dot is a client. A box spans the middle half of the clients,'
+    ' with a line at their median and a diamond at their mean.',
+    omitted=omitted,
+  )
 
-  def layer(
-    kind: str, start: str, end: str = '', height: float = 0, **mark: Any
-  ) -> figure.Spec:
-    encoding = {
-      'x': x | {'field': start},
-      'y': y,
-      'tooltip': scales.tooltip('method', *_QUANTILES, 'mean'),
+
+def _summarize(one: repeats.Series) -> dict[str, float | None]:
+  values = np.array(one.client_values('metric'))
+  finite = values[np.isfinite(values)]
+  quantiles = np.quantile(finite, [*_QUANTILES.values()])
+  numbers = dict(zip(_QUANTILES, quantiles)) | {'mean': np.mean(finite)}
+  return {name: scales.rounded(value) for name, value in numbers.items()}
+
+
+def _scatter(one: repeats.Series, box: Mapping[str, Any]) -> figure.Rows:
+  """Places clients in the row of their box, or those beyond its whiskers."""
+  clients = [
+    (row['client'], repeat.seed, value)
+    for repeat in one.repeats
+    for row, value in zip(repeat.clients, repeat.client_values('metric'))
+    if math.isfinite(value)
+  ]
+  if len(clients) > _MOST_DOTS:
+    low, high = box['low'], box['high']
+    clients = [client for client in clients if not low <= client[2] <= high]
+  return [
+    {
+      'method': one.name,
+      'client': client,
+      'seed': seed,
+      'value': scales.rounded(value),
+      # Spread evenly, and the same each time.
+      'place': round(box['place'] + _BOX * ((k * 0.618034) % 1 - 0.5), 3),
     }
+    for k, (client, seed, value) in enumerate(clients)
+  ]
+
+
+def _axis_of_rows(texts: Sequence[Sequence[str]]) -> figure.Spec:
+  """Makes an axis of rows from top to bottom, each with a text."""
+  axis = {
+    'values': [*range(len(texts))],
+    'labelExpr': f'{scales.literal(texts)}[datum.value]',
+    'labelLimit': 0,
+    'labelOverlap': False,
+    'grid': False,
+    'ticks': False,
+  }
+  scale = {'domain': [len(texts) - 0.4, -0.6], 'nice': False}
+  return scales.number('place', scale=scale, axis=axis)
+
+
+def _boxes(
+  stats: figure.Rows,
+  x: figure.Spec,
+  y: figure.Spec,
+  found: Mapping[str, looks.Look],
+  clip: bool,
+) -> list[figure.Spec]:
+  """Describes boxes with whiskers, dots, medians and means."""
+
+  def draw(
+    mark: str, start: str, end: str = '', height: float = 0, **options: Any
+  ) -> figure.Spec:
+    encoding = {'x': x | {'field': start}, 'y': y} | _ABOUT_BOXES
     if end:
       encoding['x2'] = {'field': end}
     if height:
       encoding |= {'y': y | {'field': 'top'}, 'y2': {'field': 'bottom'}}
-    return {
-      'data': {'values': stats},
-      'transform': [
-        {'calculate': f'datum.place {sign} {height / 2}', 'as': side}
-        for sign, side in (('-', 'top'), ('+', 'bottom'))
-      ],
-      'mark': {'type': kind, 'stroke': '#000000', **clip, **mark},
-      'encoding': encoding,
-    }
+    ends = [
+      {'calculate': f'datum.place {sign} {height / 2}', 'as': side}
+      for sign, side in (('-', 'top'), ('+', 'bottom'))
+    ]
+    options = {'stroke': '#000000', 'clip': clip} | options
+    return scales.layer(mark, encoding, *ends, data=stats, **options)
 
-  box = layer('bar', 'q1', 'q3', _BOX, strokeWidth=1.2)
+  box = draw('bar', 'q1', 'q3', _BOX, strokeWidth=1.2)
   box['encoding'] |= {
     'fill': lines.encode_look(found, 'color'),
     'stroke': lines.encode_look(found, 'edge'),
@@ -131,32 +143,24 @@ def boxes(series: Sequence[repeats.Series]) -> figure.Figure:
   }
   opacity = {name: look.opacity for name, look in found.items()}
   box['transform'].append(scales.look_up('method', 'opacity', opacity))
-  mean: dict[str, Any] = {
+  told = scales.tooltip('method', 'client', 'seed', 'value')
+  color = lines.encode_look(found, 'color')
+  dots = {'x': x, 'y': y, 'color': color, 'tooltip': told}
+  diamond: dict[str, Any] = {
     'shape': 'diamond',
-    'size': 45,
     'fill': '#ffffff',
     'opacity': 1,
   }
-  layers = [
-    layer('rule', 'low', 'q1'),
-    layer('rule', 'q3', 'high'),
-    layer('rule', 'low', height=_BOX / 2),
-    layer('rule', 'high', height=_BOX / 2),
+  return [
+    draw('rule', 'low', 'q1'),
+    draw('rule', 'q3', 'high'),
+    draw('rule', 'low', height=_BOX / 2),
+    draw('rule', 'high', height=_BOX / 2),
     box,
-    points,
-    layer('rule', 'median', height=_BOX, strokeWidth=2),
-    layer('point', 'mean', strokeWidth=1, **mean),
+    scales.layer('circle', dots, size=9, fillOpacity=0.6, clip=clip),
+    draw('rule', 'median', height=_BOX, strokeWidth=2),
+    draw('point', 'mean', size=45, strokeWidth=1, **diamond),
   ]
-  step = 22 + 16 * max(map(len, texts))
-  return figure.Figure(
-    'clients',
-    'Test clients: quartiles, 5th and 95th percentile, and the mean',
-    dots,
-    {'layer': layers, 'height': step * len(found)},
-    note='Each dot is a client. A box spans the middle half of the clients,'
-    ' with a line at their median and a diamond at their mean.',
-    omitted=omitted,
-  )
 
 
 def shares(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
@@ -179,21 +183,22 @@ def shares(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
   options, omitted = scales.show_near(
     [row['value'] for row in rows], scales.FAR_OUT_OF_CLIENTS
   )
-  mark = {'type': 'line', 'interpolate': 'step-after', 'strokeWidth': 1.6}
+  encoding = {
+    'x': scales.number('value', scales.metric_title(series[0]), **options),
+    'y': scales.number('share', 'share of clients', axis=scales.PERCENT),
+    **lines.encode_lines(lines.find_looks(series)),
+    'tooltip': scales.tooltip(*rows[0]),
+  }
+  mark: figure.Spec = {
+    'interpolate': 'step-after',
+    'strokeWidth': 1.6,
+    'clip': bool(omitted),
+  }
   yield figure.Figure(
     'shares',
     'Share of the test clients up to each value',
     rows,
-    {
-      'mark': mark | {'clip': bool(omitted)},
-      'encoding': {
-        'x': scales.number('value', scales.metric_title(series[0]), **options),
-        'y': scales.number('share', 'share of clients', axis=scales.PERCENT),
-        **lines.encode_lines(lines.find_looks(series)),
-        'tooltip': scales.tooltip(*rows[0]),
-      },
-      'height': 190,
-    },
+    {**scales.layer('line', encoding, **mark), 'height': 190},
     note='The further a line is on the better side, the better is the method;'
     ' where lines cross, one method is better for weak clients and the other'
     ' for strong ones.',
@@ -221,11 +226,10 @@ def _judge(
   judged = np.select([worse, better], [0, 2], 1)
   kinds = [kind for kind in range(3) if kind in judged]
   labels = {k: f'{words[k]} ({np.mean(judged == k):.0%})' for k in kinds}
+  legend = lines.legend([*labels.values()])
   encoded = {
-    channel: scales.kind(
-      'result',
-      legend=lines.legend([*labels.values()]),
-      scale={'domain': [*labels.values()], 'range': [of[k] for k in kinds]},
+    channel: scales.categories(
+      'result', {labels[k]: of[k] for k in kinds}, legend=legend
     )
     for channel, of in (('color', _COLORS), ('shape', _SHAPES))
   }
@@ -250,25 +254,24 @@ def _histogram(
   most_ticks: int = 5,
 ) -> list[figure.Spec]:
   """Describes a histogram of changes, with a line at zero."""
-  across = 'x' if axis == 'y' else 'y'
   count = scales.WHOLE | {'tickCount': most_ticks}
-  return [
-    {
-      'mark': {'type': 'bar', 'clip': clip},
-      'encoding': {
-        axis: encoded | {'field': 'from', 'bin': {'binned': True}},
-        f'{axis}2': {'field': 'to'},
-        across: {'aggregate': 'count', 'title': 'clients', 'axis': count},
-        'color': color,
-      },
+  encoding = {
+    axis: encoded | {'field': 'from', 'bin': {'binned': True}},
+    f'{axis}2': {'field': 'to'},
+    'x' if axis == 'y' else 'y': {
+      'aggregate': 'count',
+      'title': 'clients',
+      'axis': count,
     },
-    _zero(axis),
-  ]
+    'color': color,
+  }
+  return [scales.layer('bar', encoding, clip=clip), _zero(axis)]
 
 
 def _zero(axis: str) -> figure.Spec:
+  """Describes a line at zero."""
   encoding = {axis: {'datum': 0}}
-  return {'data': {'values': [{}]}, 'mark': _DASHED, 'encoding': encoding}
+  return scales.layer('rule', encoding, data=[{}], strokeDash=[4, 4])
 
 
 def hurt(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
@@ -335,37 +338,40 @@ def _hurt(
     [row['examples'] for row in rows], math.inf, log_if_wide=True
   )
   x['axis'] = scales.WHOLE | x.get('axis', {})
-  told = ('client', 'seed', 'examples', 'before', 'after')
-  mark = {'type': 'point', 'filled': True, 'fillOpacity': 0.6, 'size': 25}
-  points = {
-    'mark': mark | {'clip': bool(omitted)},
-    'encoding': {
-      'x': scales.number('examples', 'examples to adapt to', **x),
-      'y': y,
-      **looks_of_results,
-      'tooltip': scales.tooltip(*told),
-    },
+  told = scales.tooltip('client', 'seed', 'examples', 'before', 'after')
+  encoding = {
+    'x': scales.number('examples', 'examples to adapt to', **x),
+    'y': y,
+    **looks_of_results,
+    'tooltip': told,
   }
-  beside = y | {'title': None, 'axis': {'labels': False}}
+  mark: figure.Spec = {
+    'filled': True,
+    'fillOpacity': 0.6,
+    'size': 25,
+    'clip': bool(omitted),
+  }
+  points = scales.layer('point', encoding, **mark)
   # Without a legend of the bars, there would be none of the marks.
   scale = looks_of_results['color']['scale']
   colors = dict(zip(scale['domain'], scale['range']))
+  beside = y | {'title': None, 'axis': {'labels': False}}
   color = scales.kind('color', scale=None)
-  bars = _histogram('y', beside, color, bool(omitted), most_ticks=2)
+  bars = {
+    'transform': [scales.look_up('result', 'color', colors)],
+    'layer': _histogram('y', beside, color, bool(omitted), most_ticks=2),
+  }
+  size = {'height': 190}
+  sides = [
+    {'layer': [_zero('y'), points], 'width': 245, **size},
+    {**bars, 'width': 80, **size},
+  ]
   return figure.Figure(
     name,
     'Who is hurt by personalization',
     rows,
     {
-      'hconcat': [
-        {'layer': [_zero('y'), points], 'width': 245, 'height': 190},
-        {
-          'transform': [scales.look_up('result', 'color', colors)],
-          'layer': bars,
-          'width': 80,
-          'height': 190,
-        },
-      ],
+      'hconcat': sides,
       'spacing': 12,
       'bounds': 'flush',
     },

@@ -14,7 +14,7 @@ from experiments.reporting.figures import figure
 from experiments.reporting.figures import lines
 from experiments.reporting.figures import rounds
 from experiments.reporting.figures import scales
-from personalization.judgement import measures
+from personalization.judgement import summaries
 from personalization.rounds import client_states
 
 # The prefix of the embedding in a client's state, see `algorithms/fedembed`.
@@ -38,22 +38,18 @@ def groups(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
   if not values:
     return
   options, omitted = scales.show_near(values)
-  mark = {'type': 'point', 'opacity': 1, 'size': 50, 'clip': bool(omitted)}
-  title = scales.metric_title(series[0])
+  encoding = {
+    'x': scales.number('value', scales.metric_title(series[0]), **options),
+    'y': scales.kind('group', 'group', sort=None),
+    **lines.encode_marks(lines.find_looks(series)),
+    'tooltip': scales.tooltip(*rows[0]),
+  }
+  mark = scales.layer('point', encoding, opacity=1, size=50, clip=bool(omitted))
   yield figure.Figure(
     'known_groups',
     'Known groups',
     rows,
-    {
-      'mark': mark,
-      'encoding': {
-        'x': scales.number('value', title, **options),
-        'y': scales.kind('group', 'group', sort=None),
-        **lines.encode_marks(lines.find_looks(series)),
-        'tooltip': scales.tooltip(*rows[0]),
-      },
-      'height': {'step': 24},
-    },
+    {**mark, 'height': {'step': 24}},
     note='The metric over all examples of a group together.',
     omitted=omitted,
   )
@@ -81,49 +77,38 @@ def _count_groups(
   ]
   colors = dict(zip(counts, itertools.cycle(looks.CATEGORIES)))
   ink = {group: looks.choose_ink(color) for group, color in colors.items()}
-  x = scales.number('clients', 'test clients', stack='zero', axis=scales.WHOLE)
-  color = scales.kind(
-    'group',
-    scale={'domain': [*colors], 'range': [*colors.values()]},
-    legend=lines.legend([*colors], symbolType='square') | {'symbolSize': 100}
-    if len(colors) > 1
-    else None,
+  legend = lines.legend([*colors], symbolType='square') | {'symbolSize': 100}
+  color = scales.categories(
+    'group', colors, legend=legend if len(colors) > 1 else None
   )
-  bars = {
-    'mark': 'bar',
-    'encoding': {
-      'x': x,
-      'color': color,
-      'tooltip': scales.tooltip('cluster', 'group', 'clients'),
-    },
+  x = scales.number('clients', 'test clients', stack='zero', axis=scales.WHOLE)
+  told = scales.tooltip('cluster', 'group', 'clients')
+  number = {
+    'x': x | {'bandPosition': 0.5},
+    'text': {'field': 'clients'},
+    'fill': scales.kind('ink', scale=None),
+    'detail': scales.kind('group'),
   }
-  numbers = {
-    'transform': [
+  layers = [
+    scales.layer('bar', {'x': x, 'color': color, 'tooltip': told}),
+    scales.layer(
+      'text',
+      number,
       {'filter': 'datum.clients > 0'},
       scales.look_up('group', 'ink', ink),
-    ],
-    'mark': {'type': 'text', 'fontSize': 11},
-    'encoding': {
-      'x': x | {'bandPosition': 0.5},
-      'text': {'field': 'clients'},
-      'fill': scales.kind('ink', scale=None),
-      'detail': scales.kind('group'),
-    },
-  }
+      fontSize=11,
+    ),
+  ]
   thick = {'paddingInner': 0.35, 'paddingOuter': 0.2}
-  y = scales.kind('cluster', 'cluster', sort=None, scale=thick)
+  y = scales.kind(
+    'cluster', 'cluster', sort=None, scale=thick, axis={'grid': False}
+  )
+  encoding = {'y': y, 'order': {'field': 'order'}}
   return figure.Figure(
     name,
     'Test clients in clusters',
     rows,
-    {
-      'encoding': {
-        'y': y | {'axis': {'grid': False}},
-        'order': {'field': 'order'},
-      },
-      'layer': [bars, numbers],
-      'height': {'step': 36},
-    },
+    {'encoding': encoding, 'layer': layers, 'height': {'step': 36}},
     subject=subject,
     note='The number of test clients, of each known group, in each cluster.',
   )
@@ -154,9 +139,17 @@ def steps(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
     if not chosen:  # There are none, or all updates were dropped.
       continue
     numbers, counts = np.unique(chosen, return_counts=True)
-    x = scales.number(
-      'from', 'steps', axis=scales.WHOLE, scale={'domain': [0, max(chosen) + 1]}
-    )
+    ends = [
+      {'calculate': f'datum.steps {sign} 0.5', 'as': end}
+      for sign, end in (('-', 'from'), ('+', 'to'))
+    ]
+    x = scales.number('from', 'steps', axis=scales.WHOLE)
+    encoding = {
+      'x': x | {'bin': {'binned': True}, 'scale': {'domainMin': 0}},
+      'x2': {'field': 'to'},
+      'y': scales.number('clients', 'clients', axis=scales.WHOLE),
+      'tooltip': scales.tooltip('steps', 'clients'),
+    }
     yield figure.Figure(
       f'steps_{one.key}{suffix}',
       'Steps of the last round',
@@ -165,17 +158,7 @@ def steps(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:
         for number, count in zip(numbers.tolist(), counts.tolist())
       ],
       {
-        'transform': [
-          {'calculate': f'datum.steps {sign} 0.5', 'as': end}
-          for sign, end in (('-', 'from'), ('+', 'to'))
-        ],
-        'mark': {'type': 'bar', 'color': looks.SAME},
-        'encoding': {
-          'x': x | {'bin': {'binned': True}},
-          'x2': {'field': 'to'},
-          'y': scales.number('clients', 'clients', axis=scales.WHOLE),
-          'tooltip': scales.tooltip('steps', 'clients'),
-        },
+        **scales.layer('bar', encoding, *ends, color=looks.SAME),
         'height': 150,
       },
       subject=f'{subject}, round {last_round}',
@@ -231,12 +214,24 @@ def draw_embeddings(
     init='pca', perplexity=perplexity, random_state=0
   ).fit_transform(points)
   different = _by_length(known)
-  looks_of_groups = itertools.product(looks.SHAPES, looks.CATEGORIES)
-  shapes, colors = zip(
-    *(look for _, look in zip(different, itertools.cycle(looks_of_groups)))
+  looks_of_groups = itertools.cycle(
+    itertools.product(looks.SHAPES, looks.CATEGORIES)
   )
-  legend = lines.legend(different)
+  of_groups = dict(zip(different, looks_of_groups))
   hidden = {'labels': False, 'ticks': False, 'grid': False}
+  encoding: figure.Spec = {
+    axis: scales.number(axis, axis=hidden, scale={'zero': False})
+    for axis in 'xy'
+  } | {
+    channel: scales.categories(
+      'group',
+      {group: look[index] for group, look in of_groups.items()},
+      legend=lines.legend(different),
+    )
+    for index, channel in enumerate(('shape', 'color'))
+  }
+  encoding |= {'tooltip': scales.tooltip('group')}
+  mark = scales.layer('point', encoding, filled=True, size=30, opacity=1)
   return figure.Figure(
     name,
     'Embeddings',
@@ -244,25 +239,7 @@ def draw_embeddings(
       {'group': group, 'x': scales.rounded(x), 'y': scales.rounded(y)}
       for group, (x, y) in zip(known, places.tolist())
     ],
-    {
-      'mark': {'type': 'point', 'filled': True, 'size': 30, 'opacity': 1},
-      'encoding': {
-        **{
-          axis: scales.number(axis, axis=hidden, scale={'zero': False})
-          for axis in 'xy'
-        },
-        **{
-          channel: scales.kind(
-            'group',
-            legend=legend,
-            scale={'domain': different, 'range': values},
-          )
-          for channel, values in (('color', colors), ('shape', shapes))
-        },
-        'tooltip': scales.tooltip('group'),
-      },
-      'height': 290,
-    },
+    {**mark, 'height': 290},
     subject=subject,
     note='The embeddings of clients that are near each other are similar;'
     ' larger distances have no meaning.',
@@ -298,7 +275,7 @@ def confusion(
   counts = np.zeros([len(different), len(found)], int)
   for group, column in zip(known, columns):
     counts[different.index(group), column] += 1
-  order, share = measures.match(counts)
+  order, share = summaries.match(counts)
   rows = [
     {
       'group': group,
@@ -309,30 +286,27 @@ def confusion(
     for i, group in enumerate(different)
     for j in order
   ]
-  x = scales.kind('cluster', what, sort=None, axis={'labelAngle': 0})
-  y = scales.kind('group', 'group', sort=None)
+  places = {
+    'x': scales.kind('cluster', what, sort=None, axis={'labelAngle': 0}),
+    'y': scales.kind('group', 'group', sort=None),
+    'tooltip': scales.tooltip(*rows[0]),
+  }
   color = scales.number(
     'share', legend=None, scale={'domain': [0, 0.5, 1], 'range': _BLUES}
   )
-  ink = {'condition': {'test': 'datum.share > 0.5', 'value': 'white'}}
+  ink = {
+    'condition': {'test': 'datum.share > 0.5', 'value': 'white'},
+    'value': 'black',
+  }
+  number = {'text': {'field': 'clients'}, 'fill': ink}
+  layers = [
+    scales.layer('rect', {'color': color}),
+    scales.layer('text', number, {'filter': 'datum.clients > 0'}, fontSize=10),
+  ]
   return figure.Figure(
     name,
     'Groups in clusters',
     rows,
-    {
-      'encoding': {'x': x, 'y': y, 'tooltip': scales.tooltip(*rows[0])},
-      'layer': [
-        {'mark': 'rect', 'encoding': {'color': color}},
-        {
-          'transform': [{'filter': 'datum.clients > 0'}],
-          'mark': {'type': 'text', 'fontSize': 10},
-          'encoding': {
-            'text': {'field': 'clients'},
-            'fill': ink | {'value': 'black'},
-          },
-        },
-      ],
-      'height': {'step': 26},
-    },
+    {'encoding': places, 'layer': layers, 'height': {'step': 26}},
     subject=f'{subject}, {share:.0%} in the cluster of their group',
   )

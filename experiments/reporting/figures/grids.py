@@ -160,44 +160,29 @@ def _pair(
   note = f'The color shows the {measured}.'
   if x.drawn or y.drawn:
     note += ' Points that diverged or are not finished are left out.'
-    drawing: figure.Spec = {
-      'mark': {'type': 'circle', 'size': 160, 'opacity': 1},
-      'height': 300,
-    }
     encoding['color'] = _color(lower)
+    drawing = scales.layer('circle', encoding, size=160, opacity=1)
+    drawing['height'] = 300
   else:
     note += ' Cells without a number diverged or are not finished.'
-    number = scales.number('validation', format='.3g')
     shown = [v for row in best.values() if (v := row['validation']) is not None]
     middle = (min(shown, default=0) + max(shown, default=0)) / 2
     # The light end of the colors is that of the best values.
     is_light = f'datum.validation {"<" if lower else ">"} {middle}'
-    drawing = {
-      'layer': [
-        {
-          'mark': {'type': 'rect', 'stroke': 'white'},
-          'encoding': {'color': _color(lower)},
-        },
-        {
-          'mark': 'text',
-          'encoding': {
-            'text': number,
-            'color': {
-              'condition': {'test': is_light, 'value': 'black'},
-              'value': 'white',
-            },
-          },
-        },
-      ],
-      'height': {'step': 34},
-    }
+    ink = {'condition': {'test': is_light, 'value': 'black'}, 'value': 'white'}
+    number = scales.number('validation', format='.3g')
+    layers = [
+      scales.layer('rect', {'color': _color(lower)}, stroke='white'),
+      scales.layer('text', {'text': number, 'color': ink}),
+    ]
+    drawing = {'encoding': encoding, 'layer': layers, 'height': {'step': 34}}
   if len(varied) > 2:
     note += ' Of points that differ only in others, the best one is shown.'
   return figure.Figure(
     f'{grid.path.name}_{name}_{x.name}_{y.name}',
     f'{names.written_out(name)}: {x.name} and {y.name}',
     list(best.values()),
-    {'encoding': encoding, **drawing},
+    drawing,
     note=note,
     captions=[note],
   )
@@ -211,27 +196,22 @@ def _single(
 ) -> figure.Figure:
   """Shows the validation metric by the values of a single setting."""
   measured, _ = _measured(points)
-  mark: figure.Spec = {'type': 'line', 'point': {'size': 70}}
+  encoding = {
+    'x': setting.axis(),
+    'y': scales.number(
+      'validation', scales.wrap(measured, _TITLE), scale=scales.TIGHT
+    ),
+    'tooltip': _tooltip([setting]),
+  }
+  color = looks.COLORS[1]
+  mark = scales.layer('line', encoding, point={'size': 70}, color=color)
   if setting.drawn:
-    mark = {'type': 'point', 'filled': True, 'size': 70}
+    mark = scales.layer('point', encoding, filled=True, size=70, color=color)
   return figure.Figure(
     f'{grid.path.name}_{name}_{setting.name}',
     f'{names.written_out(name)}: {setting.name}',
     _rows_of_points(points, [setting]),
-    {
-      'mark': mark,
-      'encoding': {
-        'x': setting.axis(),
-        'y': scales.number(
-          'validation',
-          scales.wrap(measured, _TITLE),
-          scale=scales.TIGHT,
-        ),
-        'color': {'value': looks.COLORS[1]},
-        'tooltip': _tooltip([setting]),
-      },
-      'height': 190,
-    },
+    {**mark, 'height': 190},
   )
 
 
@@ -283,27 +263,21 @@ def _parallel(
   axes = [*(setting.name for setting in varied), 'validation']
   x = scales.kind('axis', sort=axes, axis={'labelAngle': 0})
   y = scales.number('place', axis=None, scale={'domain': [0, 1]})
+  line = {
+    'detail': scales.kind('point'),
+    'color': _color(lower),
+    'tooltip': _tooltip(varied),
+  }
+  text = {'text': scales.kind('text')}
   return figure.Figure(
     f'{grid.path.name}_{name}_all',
     f'{names.written_out(name)}: all settings',
     data,
     {
+      'encoding': {'x': x, 'y': y},
       'layer': [
-        {
-          'mark': {'type': 'line', 'opacity': 0.7},
-          'encoding': {
-            'x': x,
-            'y': y,
-            'detail': scales.kind('point'),
-            'color': _color(lower),
-            'tooltip': _tooltip(varied),
-          },
-        },
-        {
-          'data': {'values': ticks},
-          'mark': {'type': 'text', 'dx': 6, 'align': 'left'},
-          'encoding': {'x': x, 'y': y, 'text': scales.kind('text')},
-        },
+        scales.layer('line', line, opacity=0.7),
+        scales.layer('text', text, data=ticks, dx=6, align='left'),
       ],
       'width': max(figure.WIDTH - 60, 100 * len(axes)),
       'height': 260,

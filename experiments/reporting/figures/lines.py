@@ -115,9 +115,8 @@ def legend(names: Sequence[str], **options: Any) -> figure.Spec:
 
 def encode_look(found: Mapping[str, looks.Look], attribute: str) -> figure.Spec:
   """Encodes methods by an attribute of their looks, without a legend."""
-  values = [getattr(look, attribute) for look in found.values()]
-  scale = {'type': 'ordinal', 'domain': [*found], 'range': values}
-  return scales.kind('method', scale=scale, legend=None)
+  values = {name: getattr(look, attribute) for name, look in found.items()}
+  return scales.categories('method', values, legend=None)
 
 
 def _encode(
@@ -332,49 +331,37 @@ def _layers(
     # Otherwise the crosses of bars would hide points that are close.
     opacity = _LIGHT if len(axes) > 1 else 1
     bars = {'type': 'errorbar', 'opacity': opacity, 'ticks': {'size': 5}}
-  layers = [
-    {
-      'mark': bars | {'clip': clip},
-      'encoding': {
-        axis: encoded | {'field': f'{name} from'},
-        f'{axis}2': {'field': f'{name} to'},
-        **_without_legend(color='color'),
-      },
+  layers = []
+  for axis, encoded, name in axes:
+    encoding = {
+      axis: encoded | {'field': f'{name} from'},
+      f'{axis}2': {'field': f'{name} to'},
+      **_without_legend(color='color'),
     }
-    for axis, encoded, name in axes
-  ]
+    layers.append({'mark': bars | {'clip': clip}, 'encoding': encoding})
   if has_lines:
-    line: figure.Spec = {
-      'transform': [
-        {'calculate': '2 + 2.4 * (datum.hidden || 0)', 'as': 'width'}
-      ],
-      'mark': {'type': 'line', 'strokeWidth': 2, 'clip': clip},
-      'encoding': {
-        **_without_legend(**_OF_LINES),
-        'order': {'field': 'place'},
-      },
-    }
+    encoding = {**_without_legend(**_OF_LINES), 'order': {'field': 'place'}}
     if not has_marks:
-      line['encoding']['strokeWidth'] = scales.number('width', scale=None)
+      encoding['strokeWidth'] = scales.number('width', scale=None)
+    width = {'calculate': '2 + 2.4 * (datum.hidden || 0)', 'as': 'width'}
+    line = scales.layer('line', encoding, width, strokeWidth=2, clip=clip)
     layers.append(line)
-  point = {'type': 'point', 'opacity': 1, 'clip': clip}
   size = {'size': scales.number('size', scale=None)}
   if has_marks and 'hidden' in columns:
-    wider = f'{_SIZE} + {_SIZE * _WIDER} * datum.hidden'
-    ring: figure.Spec = {
-      'transform': [
-        {'filter': 'datum.hidden > 0'},
-        {'calculate': wider, 'as': 'size'},
-      ],
-      'mark': point | {'filled': False, 'strokeWidth': 1.5},
-      'encoding': size | _without_legend(stroke='edge', shape='shape'),
-    }
-    layers.append(ring)
-  if has_marks:
+    hidden = {'filter': 'datum.hidden > 0'}
+    size_of_ring = f'{_SIZE} + {_SIZE * _WIDER} * datum.hidden'
+    wider = {'calculate': size_of_ring, 'as': 'size'}
+    encoding = size | _without_legend(stroke='edge', shape='shape')
     mark: figure.Spec = {
-      'transform': [{'calculate': f'datum.size || {_SIZE}', 'as': 'size'}],
-      'mark': point,
-      'encoding': size | _without_legend(**_OF_MARKS),
+      'filled': False,
+      'strokeWidth': 1.5,
+      'opacity': 1,
+      'clip': clip,
     }
-    layers.append(mark)
+    layers.append(scales.layer('point', encoding, hidden, wider, **mark))
+  if has_marks:
+    usual = {'calculate': f'datum.size || {_SIZE}', 'as': 'size'}
+    encoding = size | _without_legend(**_OF_MARKS)
+    mark = {'opacity': 1, 'clip': clip}
+    layers.append(scales.layer('point', encoding, usual, **mark))
   return layers

@@ -79,6 +79,41 @@ def kind(name: str, title: str | None = None, **options: Any) -> figure.Spec:
   return {'field': name, 'type': 'nominal', 'title': title, **options}
 
 
+def categories(
+  name: str, values: Mapping[str, Any], **options: Any
+) -> figure.Spec:
+  """Encodes a column of names, each by its value, such as a color."""
+  scale = {'type': 'ordinal', 'domain': [*values], 'range': [*values.values()]}
+  return kind(name, scale=scale, **options)
+
+
+def layer(
+  mark: str,
+  encoding: figure.Spec,
+  *transform: figure.Spec,
+  data: figure.Rows | None = None,
+  **options: Any,
+) -> figure.Spec:
+  """Describes marks.
+
+  Args:
+    mark: Their kind.
+    encoding: Their encoding.
+    *transform: What is done with the data before.
+    data: Their data, if they are not those of the figure.
+    **options: Options of the marks.
+  """
+  described: figure.Spec = {
+    'mark': {'type': mark, **options},
+    'encoding': encoding,
+  }
+  if transform:
+    described['transform'] = list(transform)
+  if data is not None:
+    described['data'] = {'values': data}
+  return described
+
+
 def tooltip(*names: str) -> list[figure.Spec]:
   """Lists the columns that a page shows of what the pointer is on."""
   return [kind(name, name.replace('\\', '')) for name in names]

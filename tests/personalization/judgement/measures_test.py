@@ -83,12 +83,6 @@ class TestDescribingClusters:
     assert result['adjusted_rand_index'] == pytest.approx(1.2 / 3.7)
     assert result['matched'] == pytest.approx(5 / 6)
 
-  def test_groups_and_clusters_are_matched_one_to_one(self):
-    # Both groups are mostly in cluster 1, which only one of them can have.
-    order, share = measures.match(np.array([[1, 5, 0], [3, 4, 0]]))
-    assert order.tolist() == [1, 0, 2]
-    assert share == 8 / 13
-
   def test_without_groups(self):
     result = measures.describe_clusters(np.array([0, 0]), None)
     assert result == {'sizes': {'0': 2}}

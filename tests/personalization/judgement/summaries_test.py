@@ -160,3 +160,10 @@ class TestIntervalOfTheMean:
   @pytest.mark.parametrize('metric', [[1.0], [1.0, np.nan], [1.0, np.inf]])
   def test_where_there_is_none(self, metric):
     assert summaries.interval_of_mean(np.array(metric)) is None
+
+
+def test_groups_and_clusters_are_matched_one_to_one():
+  # Both groups are mostly in cluster 1, which only one of them can have.
+  order, share = summaries.match(np.array([[1, 5, 0], [3, 4, 0]]))
+  assert order.tolist() == [1, 0, 2]
+  assert share == 8 / 13
