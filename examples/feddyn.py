@@ -16,9 +16,8 @@ for m clients in all, with a step for each batch in the place of the argmin.
       --algorithm=fedavg,finetuning,feddyn
 """
 
-from collections.abc import Mapping
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -27,6 +26,7 @@ from algorithms import client_work
 from algorithms import optimizers
 from algorithms import registry
 from algorithms import trainers
+from base import aliases
 from base import settings
 from tasks.models import models
 
@@ -35,7 +35,7 @@ from tasks.models import models
 class FedDynSettings(optimizers.ClientOptimizerSettings):
   """The settings of FedDyn."""
 
-  alpha: float = settings.field(
+  alpha: aliases.Number = settings.field(
     0.1, 'alpha, how strongly clients are regularized.', above=0
   )
   num_clients: int = settings.field(
@@ -66,11 +66,11 @@ class FedDyn(trainers.Trainer):
   def __post_init__(self) -> None:
     self.settings.refuse_kept_slots('feddyn')
 
-  def initialize(self, seed: tf.Tensor) -> FedDynState:
+  def initialize(self, seed: aliases.Seed) -> FedDynState:
     theta = self.model.init(seed)
     return FedDynState(theta, tf.nest.map_structure(tf.zeros_like, theta))
 
-  def initialize_client(self, seed: tf.Tensor) -> models.Weights:
+  def initialize_client(self, seed: aliases.Seed) -> models.Weights:
     return tf.nest.map_structure(tf.zeros_like, self.model.init(seed))
 
   def client(
@@ -101,7 +101,7 @@ class FedDyn(trainers.Trainer):
   def server(
     self,
     server: FedDynState,
-    aggregate: Mapping[str, Any],
+    aggregate: trainers.Aggregate,
     sums: trainers.RoundSums,
   ) -> FedDynState:
     delta, alpha = aggregate['model'], self.settings.alpha
