@@ -26,6 +26,8 @@ from tasks.models import models
 from tasks.models import preference
 from tasks.models import prompted
 
+# Some settings, by name.
+_Settings = Mapping[str, settings.Value]
 # Takes the weights before a round, and returns those after it.
 Round = Callable[[models.Weights], models.Weights]
 # Takes labels, outputs and the mask of a batch, and returns its mean loss.
@@ -48,9 +50,7 @@ class Work:
   model: models.Model
   clients: Sequence[batches.ClientData]
   learning_rate: float
-  settings: Mapping[str, settings.Value] = dataclasses.field(
-    default_factory=dict
-  )
+  settings: _Settings = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
