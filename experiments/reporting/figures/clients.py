@@ -374,6 +374,7 @@ def _hurt(
       'hconcat': sides,
       'spacing': 12,
       'bounds': 'flush',
+      'resolve': {'scale': {'y': 'shared'}},
     },
     subject=subject,
     note=f'Each mark is a test client. Personalization helps those {side} 0.',
