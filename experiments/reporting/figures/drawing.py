@@ -15,18 +15,18 @@ from experiments.reporting.figures import clusters
 from experiments.reporting.figures import figure
 from experiments.reporting.figures import methods
 from experiments.reporting.figures import rounds
+from experiments.reporting.figures import scales
 
 
 def draw_rounds(runs: Sequence[sources.Run]) -> Iterator[figure.Figure]:
   """Draws what was measured by round, also of runs in progress."""
   yield from rounds.learning(sources.list_curves(runs, 'rounds'))
-  judged = [
-    (result['metric'], result['higher_is_better'])
-    for run in runs
-    for result in run.methods.values()
-  ]
-  validated = sources.list_curves(runs, 'validation')
-  yield from rounds.validation(validated, *(judged or [('metric', True)])[0])
+  finished = sources.list_series(runs)
+  # Before a method is finished, its direction is not known.
+  metric = ['metric']
+  if finished:
+    metric = scales.metric_label(*finished[0].judged)
+  yield from rounds.validation(sources.list_curves(runs, 'validation'), metric)
 
 
 def draw_clients(series: Sequence[repeats.Series]) -> Iterator[figure.Figure]:

@@ -111,7 +111,7 @@ def learning(trainings: Sequence[sources.Curve]) -> Iterator[figure.Figure]:
 
 
 def validation(
-  methods: Sequence[sources.Curve], metric: str, higher_is_better: bool
+  methods: Sequence[sources.Curve], metric: Sequence[str]
 ) -> Iterator[figure.Figure]:
   """Draws the validation clients by round, which shows when to stop.
 
@@ -120,14 +120,13 @@ def validation(
 
   Args:
     methods: The methods that were evaluated during their training.
-    metric: The name of the metric.
-    higher_is_better: Its direction.
+    metric: The label of the metric, line by line.
   """
-  label = scales.metric_label(f'validation\n{metric}', higher_is_better)
+  label = '\n'.join(['validation', *metric])
   measured: _Measured = {}
   for method in methods:
     for rounds in method.repeats:
-      columns = {'\n'.join(label): 'metric'}
+      columns = {label: 'metric'}
       # Nobody is hurt where nothing is personalized.
       if rounds.get('before') != rounds.get('metric'):
         columns[_HURT] = 'hurt'

@@ -42,12 +42,9 @@ def wrap(text: str, width: int = 54) -> list[str]:
 
 
 def metric_label(metric: str, higher_is_better: bool) -> list[str]:
-  """Writes a metric and its direction as a label of two lines."""
+  """Writes a metric and its direction as a label, line by line."""
   better = 'higher' if higher_is_better else 'lower'
-  lines = [
-    line for part in words(metric).split('\n') for line in wrap(part, 24)
-  ]
-  return [*lines, f'({better} is better)']
+  return [*wrap(words(metric), 24), f'({better} is better)']
 
 
 def metric_title(series: repeats.Series) -> str:

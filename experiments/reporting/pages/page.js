@@ -11,7 +11,7 @@ for (const spec of Object.values(charts)) {
 
 function toRows(columns) {
   const [first] = Object.values(columns);
-  return first.map((_, i) => Object.fromEntries(
+  return (first || []).map((_, i) => Object.fromEntries(
       Object.entries(columns).map(([name, values]) => [name, values[i]])));
 }
 

@@ -80,8 +80,7 @@ def test_validation_has_the_hurt_of_methods_that_personalize():
       _curve('finetuning', numbers | {'before': [0.25, 0.5]}),
       _curve('hypcluster', {'round': [5], 'metric': [0.5]}),
     ],
-    'accuracy',
-    True,
+    ['accuracy', '(higher is better)'],
   )
   assert [*described.lines(drawn, 'validation accuracy')] == [
     'fedavg',

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from experiments.reporting import sources
+from experiments.reporting.figures import drawing
 from experiments.reporting.pages import page
 from experiments.reporting.pages import report
 from tests.experiments import made_up_folders
@@ -46,6 +47,19 @@ def test_no_name_begins_a_tag(made):
   # As it is in the folder, once it is read.
   assert '</script><b>a' in names
   assert '<b>a' not in text
+
+
+def test_of_figures_of_several_methods_one_is_chosen():
+  series = [made_up_folders.series(name) for name in ('finetuning', '<b>')]
+  parts = [*drawing.draw_clients(series)]
+  text = page.to_html(page.Report('', '', '', [page.Section('A', parts)]))
+  (choice,) = re.findall('<select.*?</select>', text)
+  assert 'FedAvg + fine-tuning</option>' in choice
+  assert '&lt;b&gt;</option>' in choice
+  assert [*re.findall('id="chart-(hurt[^"]*)"( hidden)?', text)] == [
+    ('hurt_finetuning', ''),
+    ('hurt_-b-', ' hidden'),
+  ]
 
 
 def test_there_is_a_place_for_every_chart(made):
