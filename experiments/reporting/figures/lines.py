@@ -11,7 +11,7 @@ from experiments.reporting import repeats
 from experiments.reporting.figures import figure
 from experiments.reporting.figures import scales
 
-# Lines with more points have no marks, and a band instead of error bars.
+# Lines with more points have marks on some of them, and a band instead of bars.
 _MOST_BARS = 25
 # Points hide each other if they differ by less than this part of the range of
 # an axis.
@@ -233,7 +233,9 @@ def draw(
     omitted += [cut] if cut else []
   spec = views[0]
   if len(panels) > 1:
+    shared = {'scale': {'x': 'shared'}}
     spec = {'vconcat': views, 'spacing': 16, 'bounds': 'flush'}
+    spec['resolve'] = shared
   return figure.Figure(
     name, title, rows, spec, omitted='; '.join(omitted), **attributes
   )
@@ -255,6 +257,7 @@ def _rows(
   for curve, hidden in zip(drawn, _times_hidden(drawn)):
     if not has_marks:
       hidden = np.full_like(hidden, np.median(hidden))
+    every = -(-len(curve.points) // _MOST_BARS)
     for place, (point, times) in enumerate(zip(curve.points, hidden)):
       row: dict[str, Any] = {'method': curve.name}
       for column, values in zip((x_name, 'value'), point):
@@ -268,7 +271,9 @@ def _rows(
       row |= {'repeats': len(point[1]), 'place': place}
       if curve.size != _SIZE:
         row['size'] = curve.size
-      if times and panel.has_rings:
+      if has_marks and place % every:
+        row['size'] = 0
+      elif times and panel.has_rings:
         row['hidden'] = float(times)
       yield row
 
@@ -342,7 +347,7 @@ def _layers(
   if has_lines:
     encoding = {**_without_legend(**_OF_LINES), 'order': {'field': 'place'}}
     if not has_marks:
-      encoding['strokeWidth'] = scales.number('width', scale=None)
+      encoding['strokeWidth'] = scales.kind('width', scale=None)
     width = {'calculate': '2 + 2.4 * (datum.hidden || 0)', 'as': 'width'}
     line = scales.layer('line', encoding, width, strokeWidth=2, clip=clip)
     layers.append(line)
@@ -360,7 +365,10 @@ def _layers(
     }
     layers.append(scales.layer('point', encoding, hidden, wider, **mark))
   if has_marks:
-    usual = {'calculate': f'datum.size || {_SIZE}', 'as': 'size'}
+    usual = {
+      'calculate': f'isValid(datum.size) ? datum.size : {_SIZE}',
+      'as': 'size',
+    }
     encoding = size | _without_legend(**_OF_MARKS)
     mark = {'opacity': 1, 'clip': clip}
     layers.append(scales.layer('point', encoding, usual, **mark))

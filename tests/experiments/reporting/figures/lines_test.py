@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+import vl_convert
 
 from experiments.reporting import looks
 from experiments.reporting.figures import lines
@@ -71,6 +72,23 @@ def test_a_deviation_of_shares_does_not_leave_the_axis():
   assert drawn.spec['encoding']['y']['scale']['domain'][0] == 0
 
 
+def test_panels_have_the_same_rounds():
+  panels = [
+    lines.Panel([name], [_curve('a', *range(number))])
+    for name, number in (('loss', 3), ('hurt', 9))
+  ]
+  vega = vl_convert.vegalite_to_vega(_draw(*panels).to_spec())
+  # A scale of the whole figure, and not of each panel.
+  assert 'x' in [scale['name'] for scale in vega['scales']]
+
+
+def test_long_lines_have_marks_on_some_points():
+  drawn = _draw(lines.Panel(['loss'], [_curve('a', *range(100))]))
+  assert [row['place'] for row in drawn.data if row.get('size') != 0] == [
+    *range(0, 100, 4)
+  ]
+
+
 def test_long_lines_have_a_band():
   values = [[1.0 + k, 2.0 + k] for k in range(30)]
   drawn = _draw(lines.Panel(['loss'], [_curve('a', *values)]), has_marks=False)
@@ -83,7 +101,9 @@ def test_a_line_that_another_hides_is_wider():
   )
   drawn = _draw(panel, has_marks=False)
   assert [row.get('hidden', 0) for row in drawn.data] == [1, 1, 0, 0, 0, 0]
-  assert 'width' in str(drawn.spec['layer'][-1]['encoding']['strokeWidth'])
+  svg = drawn.files()['svg'].decode()
+  color = looks.look('a').color
+  assert f'stroke="{color}" stroke-width="4.4"' in svg
 
 
 def test_many_rounds_of_many_methods_are_drawn_at_once():
