@@ -347,7 +347,7 @@ def _layers(
   if has_lines:
     encoding = {**_without_legend(**_OF_LINES), 'order': {'field': 'place'}}
     if not has_marks:
-      encoding['strokeWidth'] = scales.kind('width', scale=None)
+      encoding['size'] = scales.number('width', scale=None)
     width = {'calculate': '2 + 2.4 * (datum.hidden || 0)', 'as': 'width'}
     line = scales.layer('line', encoding, width, strokeWidth=2, clip=clip)
     layers.append(line)
