@@ -34,7 +34,7 @@ _METHODS = {
   'ted_multi': ('finetuning', 'knn_per'),
   'ted_multi_hypcluster': ('hypcluster',),
   'mnist_self_fl': ('fedavg', 'ditto'),
-  'sent140_self_fl': ('ditto',),
+  'sent140_self_fl': ('fedavg',),
 }
 
 
