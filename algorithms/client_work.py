@@ -356,10 +356,25 @@ def sum_over_batches(
   measure: Callable[[models.Batch, tf.Tensor], _Structure],
 ) -> _Structure:
   """Sums the results of `measure(examples, mask)` over the batches."""
-  # Only the structure, shapes and types of what is measured are used here.
-  zeros = tf.nest.map_structure(
+  return _add_batches(data, measure, _zeros(data, measure))
+
+
+def _zeros(
+  data: batches.ClientData,
+  measure: Callable[[models.Batch, tf.Tensor], _Structure],
+) -> _Structure:
+  """Makes zeros of the structure, shapes and types of what is measured."""
+  return tf.nest.map_structure(
     lambda m: tf.zeros(m.shape, m.dtype), measure(*batch(data, tf.constant(0)))
   )
+
+
+def _add_batches(
+  data: batches.ClientData,
+  measure: Callable[[models.Batch, tf.Tensor], _Structure],
+  zeros: _Structure,
+) -> _Structure:
+  """Adds what is measured of the batches to zeros."""
 
   def add(
     sums: _Structure, examples: models.Batch, mask: tf.Tensor
@@ -410,7 +425,7 @@ def total_loss(
 
 def evaluate(
   model: models.Model, weights: models.Weights, data: batches.ClientData
-) -> models.Statistics:
+) -> dict[str, aliases.Structure]:
   """Sums a model's statistics, and its loss, over a client's examples.
 
   Args:
@@ -421,15 +436,7 @@ def evaluate(
   Returns:
     {metric: statistics}; those of 'loss' are its sum and the divisor.
   """
-
-  def measure(examples: models.Batch, mask: tf.Tensor) -> models.Statistics:
-    losses = model.loss(weights, examples)
-    statistics = model.statistics(weights, examples)
-    sums = sum_statistics(statistics, losses, mask)
-    sums['loss'] = total_loss(model, losses, examples, mask)
-    return sums
-
-  return sum_over_batches(data, measure)
+  return evaluate_sets(model, weights, {'': data})['']
 
 
 def evaluate_sets(
@@ -438,8 +445,18 @@ def evaluate_sets(
   sets: Mapping[str, batches.ClientData],
 ) -> Metrics:
   """Evaluates a model on each of several sets: {set: {metric: statistics}}."""
+
+  def measure(examples: models.Batch, mask: tf.Tensor) -> models.Statistics:
+    losses = model.loss(weights, examples)
+    statistics = model.statistics(weights, examples)
+    sums = sum_statistics(statistics, losses, mask)
+    sums['loss'] = total_loss(model, losses, examples, mask)
+    return sums
+
+  # Once, as tracing a model takes long: the sets are measured alike.
+  zeros = _zeros(next(iter(sets.values())), measure)
   return collections.OrderedDict(
-    (name, evaluate(model, weights, data)) for name, data in sets.items()
+    (name, _add_batches(data, measure, zeros)) for name, data in sets.items()
   )
 
 
