@@ -7,8 +7,8 @@ import pathlib
 import statistics
 
 from algorithms import candidates
+from algorithms import registry
 from base.aliases import Json
-from experiments.reporting import names
 
 # A number in each repeat.
 OfRepeats = Sequence[float]
@@ -71,7 +71,7 @@ class Series:
   @property
   def name(self) -> str:
     """The name in figures and tables."""
-    return labeled(names.written_out(self.row or self.method), self.label)
+    return labeled(registry.title(self.row or self.method), self.label)
 
   @property
   def metric(self) -> str:

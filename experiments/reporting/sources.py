@@ -10,12 +10,12 @@ import pathlib
 import re
 import statistics
 
+from algorithms import registry
 from base import errors
 from base.aliases import Json
 from experiments.configuration import user_settings
 from experiments.reporting import folders
 from experiments.reporting import grid_records
-from experiments.reporting import names
 from experiments.reporting import repeats
 from experiments.reporting import results_folder
 
@@ -413,7 +413,7 @@ def list_curves(runs: Sequence[Run], kind: str) -> list[Curve]:
   """
   return [
     Curve(
-      repeats.labeled(names.written_out(name), configuration.label),
+      repeats.labeled(registry.title(name), configuration.label),
       name,
       [
         getattr(run, kind)[name]

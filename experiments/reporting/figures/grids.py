@@ -5,9 +5,9 @@ import dataclasses
 import itertools
 from typing import Any
 
+from algorithms import registry
 from experiments.reporting import grid_records
 from experiments.reporting import looks
-from experiments.reporting import names
 from experiments.reporting import sources
 from experiments.reporting.figures import figure
 from experiments.reporting.figures import scales
@@ -180,7 +180,7 @@ def _pair(
     note += ' Of points that differ only in others, the best one is shown.'
   return figure.Figure(
     f'{grid.path.name}_{name}_{x.name}_{y.name}',
-    f'{names.written_out(name)}: {x.name} and {y.name}',
+    f'{registry.title(name)}: {x.name} and {y.name}',
     list(best.values()),
     drawing,
     note=note,
@@ -209,7 +209,7 @@ def _single(
     mark = scales.layer('point', encoding, filled=True, size=70, color=color)
   return figure.Figure(
     f'{grid.path.name}_{name}_{setting.name}',
-    f'{names.written_out(name)}: {setting.name}',
+    f'{registry.title(name)}: {setting.name}',
     _rows_of_points(points, [setting]),
     {**mark, 'height': 190},
   )
@@ -271,7 +271,7 @@ def _parallel(
   text = {'text': scales.kind('text')}
   return figure.Figure(
     f'{grid.path.name}_{name}_all',
-    f'{names.written_out(name)}: all settings',
+    f'{registry.title(name)}: all settings',
     data,
     {
       'encoding': {'x': x, 'y': y},

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from algorithms import registry
 from experiments.reporting import looks
-from experiments.reporting import names
 from experiments.reporting import repeats
 from experiments.reporting import tables
 from experiments.reporting.figures import figure
@@ -76,7 +76,7 @@ def communication(
 def make_curves(methods: _ByX) -> list[lines.Curve]:
   """Makes a line of each method, given its metric over x."""
   return [
-    lines.Curve(names.written_out(method), looks.look(method), _sorted(by_x))
+    lines.Curve(registry.title(method), looks.look(method), _sorted(by_x))
     for method, by_x in methods.items()
   ]
 

@@ -10,13 +10,13 @@ import time
 
 import numpy as np
 
+from algorithms import registry
 from base import errors
 from base import words
 from base.aliases import Json
 from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import grid_records
-from experiments.reporting import names
 from experiments.reporting import repeats
 from experiments.reporting import results_folder
 from experiments.reporting import sources
@@ -97,7 +97,7 @@ def _what_was_run(
       note = 'For grids, these are the settings of the best points.'
       failures += [{'run': failure} for failure in entry.failures]
       for row, settings in entry.configurations.items():
-        labels.append(f'{entry.path.name}: {names.written_out(row)}')
+        labels.append(f'{entry.path.name}: {registry.title(row)}')
         configured.append(settings)
   parts += sheets.make('failures', 'Failed', failures)
   differing = [

@@ -5,12 +5,11 @@ import itertools
 import pytest
 
 from algorithms import registry
-from experiments.reporting import names
 
 
 def test_every_method_has_a_name_of_its_own():
   methods = registry.short_names()
-  written = {names.written_out(method) for method in methods}
+  written = {registry.title(method) for method in methods}
   assert len(written) == len(methods)
   assert written.isdisjoint(methods)
 
@@ -22,7 +21,7 @@ def test_pairs_have_names_of_their_own():
       registry.TRAINERS, ('finetuning', 'head_finetuning', 'knn_per')
     )
   }
-  assert len({names.written_out(pair) for pair in pairs}) == len(pairs)
+  assert len({registry.title(pair) for pair in pairs}) == len(pairs)
 
 
 @pytest.mark.parametrize(
@@ -35,4 +34,4 @@ def test_pairs_have_names_of_their_own():
   ],
 )
 def test_names_are_those_of_papers(method, written):
-  assert names.written_out(method) == written
+  assert registry.title(method) == written
