@@ -92,6 +92,6 @@ def test_a_number_that_is_no_share_is_drawn_as_it_is():
     'name', table.axes, {'Type': {5: [0.4], 10: [0.5]}}, {}, 'F1', True
   )
   x = drawn.spec['encoding']['x']
-  assert x['title'] == 'rounds'
+  assert x['title'] == ['rounds']
   assert x['axis']['values'] == [5, 10]
   assert '[["5"], ["10"]]' in x['axis']['labelExpr']
