@@ -5,11 +5,11 @@ would do for all clients, and whether clusters are the known groups.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from sklearn import metrics as sklearn_metrics
 
+from base import aliases
 from personalization.judgement import choosing
 from personalization.judgement import evaluation
 from personalization.judgement import measurements
@@ -104,7 +104,7 @@ def clusters(
 def describe_clusters(
   clusters: np.ndarray,
   groups: Sequence[str] | None,
-) -> dict[str, Any]:
+) -> dict[str, aliases.Json]:
   """Counts the clients in each cluster, and compares with known groups.
 
   Args:
@@ -122,7 +122,7 @@ def describe_clusters(
   def count(counted: np.ndarray) -> dict[str, int]:
     return {str(j): int(np.sum(counted == j)) for j in np.unique(clusters)}
 
-  result: dict[str, Any] = {'sizes': count(clusters)}
+  result: dict[str, aliases.Json] = {'sizes': count(clusters)}
   if groups is not None:
     known = np.array(groups)
     result['groups'] = {
