@@ -198,19 +198,11 @@ def selection(epsilon: float) -> dp_accounting.DpEvent:
   return ConcentratedDpEvent(2 / epsilon)
 
 
-def joint_noise(noises: Sequence[float]) -> float:
-  """Returns the z of one Gaussian that reveals as much as several with z_i.
-
-  They release parts of the same record, each with its own clipping norm:
-  z⁻² = Σ z_i⁻².
-  """
-  if 0 in noises:
-    return 0.0
-  return float(sum(z**-2 for z in noises) ** -0.5)
-
-
 def remaining_noise(noise: float, others: Sequence[float]) -> float:
   """Returns the z_i of a part, so that all parts together have z.
+
+  Several Gaussians release parts of the same record, each with its own clipping
+  norm. They reveal as much as one with z⁻² = Σ z_i⁻².
 
   Args:
     noise: The z of all parts together.

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 import math
 import time
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import tensorflow_federated as tff
@@ -28,30 +28,37 @@ _SECONDS_AT_ONCE = 0.5
 _Inputs: TypeAlias = aliases.Structure
 
 
+class Portion(NamedTuple):
+  """Rounds that are run together.
+
+  Attributes:
+    inputs: The input of these rounds, and of others.
+    first: The place of the first of them among the rounds of `inputs`.
+    num_rounds: Their number.
+  """
+
+  inputs: _Inputs
+  first: int
+  num_rounds: int
+
+
 class RoundRunner(Protocol):
   """Runs rounds of a training."""
 
   def prepare(
     self, done: int, total_rounds: int
-  ) -> Generator[tuple[int, _Inputs], None, None]:
-    """Yields the number of rounds to run next, and their input."""
+  ) -> Generator[tuple[_Inputs, int], None, None]:
+    """Yields the input of the rounds to run next, and their number."""
 
   def run(
-    self,
-    server_state: process.State,
-    done: int,
-    first: int,
-    num_rounds: int,
-    inputs: _Inputs,
+    self, server_state: process.State, done: int, portion: Portion
   ) -> tuple[process.State, aliases.Structure]:
     """Runs rounds; returns the server's state and the rounds' metrics.
 
     Args:
       server_state: The server's state before them.
       done: The number of rounds before them.
-      first: The place of the first of them among the rounds of `inputs`.
-      num_rounds: The number of rounds.
-      inputs: The input of rounds.
+      portion: The rounds.
     """
 
   def store(self, round_num: int) -> None:
@@ -73,20 +80,14 @@ class _OneByOne(RoundRunner):
 
   def prepare(
     self, done: int, total_rounds: int
-  ) -> Generator[tuple[int, _Inputs], None, None]:
+  ) -> Generator[tuple[_Inputs, int], None, None]:
     for round_num in range(done + 1, total_rounds + 1):
-      yield 1, self._schedule.make_round(round_num)
+      yield self._schedule.make_round(round_num), 1
 
   def run(
-    self,
-    server_state: process.State,
-    done: int,
-    first: int,
-    num_rounds: int,
-    inputs: _Inputs,
+    self, server_state: process.State, done: int, portion: Portion
   ) -> tuple[process.State, aliases.Structure]:
-    del first
-    rows, data, client_seeds = inputs
+    rows, data, client_seeds = portion.inputs
     clients = cohorts.clients(
       trainers.Client,
       len(rows),
@@ -100,7 +101,7 @@ class _OneByOne(RoundRunner):
     )
     # A round may have no clients.
     if len(rows) and not self._states.is_empty:
-      self._states.write(rows, cohorts.stack(new_states), done + num_rounds)
+      self._states.write(rows, cohorts.stack(new_states), done + 1)
     return server_state, metrics
 
   def store(self, round_num: int) -> None:
@@ -133,7 +134,7 @@ class _AtOnce(RoundRunner):
 
   def prepare(
     self, done: int, total_rounds: int
-  ) -> Generator[tuple[int, _Inputs], None, None]:
+  ) -> Generator[tuple[_Inputs, int], None, None]:
     training_settings = self._settings
     intervals = [training_settings.rounds_per_checkpoint]
     if training_settings.rounds_per_evaluation:
@@ -144,18 +145,14 @@ class _AtOnce(RoundRunner):
         total_rounds - done,
         *(every - done % every for every in intervals),
       )
-      yield num_rounds, self._schedule.make_rounds(done + 1)
+      yield self._schedule.make_rounds(done + 1), num_rounds
       done += num_rounds
 
   def run(
-    self,
-    server_state: process.State,
-    done: int,
-    first: int,
-    num_rounds: int,
-    inputs: _Inputs,
+    self, server_state: process.State, done: int, portion: Portion
   ) -> tuple[process.State, aliases.Structure]:
     del done
+    inputs, first, num_rounds = portion
     server_state, self._all_states, metrics = self._run(
       num_rounds,
       server_state,
@@ -212,21 +209,20 @@ class Pace:
     # It is not known how long the first round takes, which may compile.
     self._seconds_per_round = math.inf
 
-  def divide(self, num_rounds: int) -> Generator[tuple[int, int], None, None]:
-    """Yields the place of each portion's first round, and its rounds' number.
+  def divide(
+    self, inputs: _Inputs, num_rounds: int
+  ) -> Generator[Portion, None, None]:
+    """Yields portions of rounds, given their input and their number.
 
     The time until the next one is asked for is what the portion has taken.
-
-    Args:
-      num_rounds: The number of rounds.
     """
     first = 0
     while first < num_rounds:
-      portion = num_rounds - first
+      size = num_rounds - first
       if self._is_short:
         most = int(_SECONDS_AT_ONCE / self._seconds_per_round)
-        portion = min(portion, max(most, 1))
+        size = min(size, max(most, 1))
       start = time.monotonic()
-      yield first, portion
-      self._seconds_per_round = (time.monotonic() - start) / portion
-      first += portion
+      yield Portion(inputs, first, size)
+      self._seconds_per_round = (time.monotonic() - start) / size
+      first += size

@@ -361,20 +361,18 @@ class _Loop:
     with contextlib.closing(prefetch.prefetch(prepared)) as coming:
       while not ends:
         try:
-          num_rounds, inputs = next(coming)
+          inputs, num_rounds = next(coming)
         except errors.UserError:  # The data of a client are at fault.
           if self._unreleased:
             await self._save(runner)  # What was trained before is not lost.
           raise
-        for first, portion in pace.divide(num_rounds):
+        for portion in pace.divide(inputs, num_rounds):
           server_state, measured = runner.run(
-            self._trained.server_state,
-            self._trained.round,
-            first,
-            portion,
-            inputs,
+            self._trained.server_state, self._trained.round, portion
           )
-          ends = await self._finish(runner, server_state, measured, portion)
+          ends = await self._finish(
+            runner, server_state, measured, portion.num_rounds
+          )
           if ends:
             break
 

@@ -1,4 +1,4 @@
-"""Every trainer runs to a result, in silos and on devices, however measured."""
+"""Every trainer runs to a result, in silos and on devices."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -22,10 +22,6 @@ from tff_runtimes import cohort
 _METRIC = 'half_squared_error'
 _TRAINING_SETTINGS = schedules.TrainingSettings(
   total_rounds=2, clients_per_round=3, batch_size=4
-)
-# All further measurements at once.
-_MEASUREMENT = measurements.MeasurementSettings(
-  ood_examples=5, evaluation_fractions=(0.5,)
 )
 # Settings without which a trainer does not do all that it can.
 _SETTINGS: Mapping[str, Mapping[str, object]] = {
@@ -89,9 +85,11 @@ def _result(trainer: str, cross_silo: bool) -> outcomes.Outcome:
   method = registry.build(
     name,
     task.model,
-    registry.make_settings(name, _SETTINGS.get(trainer, {})),
+    registry.make_settings(
+      name, helpers.small(name) | _SETTINGS.get(trainer, {})
+    ),
     helpers.MEAN,
-    measurements.evaluation_sets(task, _MEASUREMENT),
+    measurements.evaluation_sets(task),
     num_clients=len(task.train.client_ids),
     num_groups=2,
   )
@@ -111,9 +109,8 @@ def _result(trainer: str, cross_silo: bool) -> outcomes.Outcome:
     train(prepared),
     prepared.task,
     _TRAINING_SETTINGS,
-    measurement=_MEASUREMENT,
   )
-  return outcomes.Outcome(evaluated, prepared.task, _MEASUREMENT)
+  return outcomes.Outcome(evaluated, prepared.task)
 
 
 @pytest.mark.parametrize('cross_silo', [True, False], ids=['silos', 'devices'])
@@ -126,6 +123,3 @@ def test_runs_to_a_result(trainer, cross_silo):
   outcome = _result(trainer, cross_silo)
   assert outcome.test.values.shape == (6 if cross_silo else 3,)
   assert np.isfinite(outcome.test.values).all()
-  assert set(outcome.further) >= {measurements.OOD, 'part_0.5'}
-  for of_set in outcome.further.values():
-    assert np.isfinite(of_set.values).all()

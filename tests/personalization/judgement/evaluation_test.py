@@ -688,6 +688,14 @@ def _measured(cohort_context) -> evaluation.Evaluation:
   return _measure()
 
 
+@pytest.fixture(name='measured_silos', scope='module')
+def _measured_silos() -> evaluation.Evaluation:
+  # Few clients take longer to compile than to compute.
+  context = cohort.create_cohort_context(stack=False)
+  with tff.framework.get_context_stack().install(context):
+    return _measure(_cross_silo_task(padded=False))
+
+
 class TestWhatElseIsMeasured:
   def test_it_changes_nothing_else(self, result, measured):
     assert (measured.skipped, measured.candidates) == (
@@ -747,8 +755,8 @@ class TestWhatElseIsMeasured:
     _assert_close(less.test.values[_METRIC], errors_['evaluation'])
     assert less.test.weights[_METRIC].tolist() == [6, 1, 2, 5, 3]
 
-  def test_what_silos_hold_out(self):
-    further = _measure(_cross_silo_task()).further
+  def test_what_silos_hold_out(self, measured_silos):
+    further = measured_silos.further
     sizes = {
       name: further[name].weights[_METRIC].tolist()
       for name in ('not_held_out', 'held_out')
@@ -786,38 +794,38 @@ class TestWhatElseIsMeasured:
     _assert_close(metrics.values[_METRIC], expected)
     assert set(metrics.weights[_METRIC]) == {6 + 1 + 2 + 5 + 3}
 
-  def test_out_of_distribution_in_silos_is_of_test_examples(self):
-    task = _cross_silo_task()
-    result = _measure(task, measurements.MeasurementSettings(ood_examples=1000))
-    assert set(result.further['ood'].weights[_METRIC]) == {2 + 4 + 3}
+  def test_out_of_distribution_in_silos_is_of_test_examples(
+    self, measured_silos
+  ):
+    weights = measured_silos.further['ood'].weights[_METRIC]
+    assert set(weights) == {2 + 4 + 3}
 
   def test_the_sample_follows_from_the_seed(self):
     few = measurements.MeasurementSettings(ood_examples=5)
     first, again, other = (
-      _measure(
-        measurement=few, options=dataclasses.replace(_OPTIONS, seed=seed)
-      ).further['ood']
+      evaluation.prepare(_task(), measurement=few, seed=seed)['test',]
+      .examples(measurements.OOD, np.arange(5))['y']
+      .numpy()
       for seed in (5, 5, 6)
     )
-    assert first.weights[_METRIC].tolist() == [5] * 5
-    np.testing.assert_array_equal(first.values[_METRIC], again.values[_METRIC])
-    assert not np.allclose(first.values[_METRIC], other.values[_METRIC])
+    # The same five for each of five clients.
+    assert first.shape == (5, 5)
+    assert set(map(tuple, first)) == {tuple(first[0])}
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, other)
 
-  def test_each_method_can_be_measured(self):
-    """Also those that pick a model, or keep the examples themselves."""
-    task = _task()
-    sets = measurements.evaluation_sets(task, _MEASURED)
-    for name in ('fedavg', 'knn_per'):
-      algorithm = algorithm_registry.build(
-        name,
-        _MODEL,
-        algorithm_registry.make_settings(name, {}),
-        tff.aggregators.MeanFactory(no_nan_division=True),
-        sets,
+  @pytest.mark.parametrize('name', ['fedavg', 'knn_per'])
+  def test_methods_without_steps_can_be_measured(self, name):
+    """Those that pick a model, or keep the examples themselves."""
+    sets = measurements.evaluation_sets(_task(), _MEASURED)
+    # Few clients take longer to compile than to compute.
+    context = cohort.create_cohort_context(stack=False)
+    with tff.framework.get_context_stack().install(context):
+      result = _evaluate(
+        _build(name, sets), _task(padded=False), measurement=_MEASURED
       )
-      result = _evaluate(algorithm, task, measurement=_MEASURED)
-      assert set(result.further) == {'part_0.5', 'ood'}
-      assert np.all(np.isfinite(result.further['ood'].values[_METRIC]))
+    assert set(result.further) == {'part_0.5', 'ood'}
+    assert np.all(np.isfinite(result.further['ood'].values[_METRIC]))
 
 
 # As presets/school.toml has them, and the error they lead to.
@@ -843,11 +851,36 @@ _SCHOOL = {
 }
 
 
-@pytest.mark.parametrize('name', _SCHOOL)
-def test_school(name):
-  """Motley's errors on School, table 5, and its split."""
+_SCHOOL_OPTIONS = schedules.TrainingSettings(
+  total_rounds=500,
+  clients_per_round=0,
+  batch_size=32,
+  drop_partial_batches=True,
+  seed=100,
+)
+
+
+@pytest.fixture(name='school', scope='module')
+def _school(cohort_context):
+  """The task, and a function that trains once for methods that share it."""
+  del cohort_context
   folder = test_data.path('school/school.mat').parents[1]
   task = task_registry.load('school', data_dir=str(folder), seed=100)
+  done = {}
+
+  def train(method):
+    if method.training_key not in done:
+      trained = training.train(method, task, _SCHOOL_OPTIONS)
+      done[method.training_key] = trained
+    return done[method.training_key]
+
+  return task, train
+
+
+@pytest.mark.parametrize('name', _SCHOOL)
+def test_school(name, school):
+  """Motley's errors on School, table 5, and its split."""
+  task, train = school
   settings, expected = _SCHOOL[name]
   algorithm = algorithm_registry.build(
     name,
@@ -856,15 +889,8 @@ def test_school(name):
     _MEAN,
     measurements.evaluation_sets(task),
   )
-  options = schedules.TrainingSettings(
-    total_rounds=500,
-    clients_per_round=0,
-    batch_size=32,
-    drop_partial_batches=True,
-    seed=100,
-  )
-  trained = training.train(algorithm, task, options)
-  result = evaluation.evaluate(algorithm, trained, task, options)
+  trained = train(algorithm)
+  result = evaluation.evaluate(algorithm, trained, task, _SCHOOL_OPTIONS)
   summary = outcomes.Outcome(result, task).test.summary
   assert summary.num_clients == 139
   assert summary.mean == pytest.approx(expected, abs=0.0006)

@@ -152,7 +152,7 @@ def test_the_count_for_an_adaptive_clip_is_paid_for():
     aggregator.sums_noise,
     aggregator.quantile_stddev / 0.5,
   ]
-  assert accounting.joint_noise(parts) == pytest.approx(1.0)
+  assert sum(z**-2 for z in parts) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_ways_that_do_not_go_with_the_settings_are_refused(
 
 
 def test_the_noise_that_is_found_keeps_within_epsilon():
-  rounds = dict(client_sampling='poisson')
+  rounds = dict(client_sampling='passes')
   method = _apply(private=dict(epsilon=3.0, delta=_DELTA), rounds=rounds)
   assert 2.98 < method.guarantee.epsilon <= 3
   assert method.aggregator.noise == method.guarantee.noise
@@ -213,7 +213,7 @@ def test_counts_of_clusters_are_paid_for():
   aggregator = _apply('hypcluster').aggregator
   assert aggregator.sums_noise == 5 * 1.5
   parts = [aggregator.noise, aggregator.sums_noise]
-  assert accounting.joint_noise(parts) == pytest.approx(1.5)
+  assert sum(z**-2 for z in parts) == pytest.approx(1.5**-2)
 
 
 def _make_grouped_task(sizes):
@@ -245,8 +245,10 @@ def _make_grouped_task(sizes):
   ),
 )
 def test_what_groups_begin_with_is_accounted_for(
-  sampling, before, of_groups, says
+  monkeypatch, sampling, before, of_groups, says
 ):
+  # PLD takes seconds, and adds the same events.
+  monkeypatch.setattr(accounting, '_MOST_PLD_EPSILON', 0.0)
   method = _apply(
     'group',
     rounds=dict(client_sampling=sampling),
