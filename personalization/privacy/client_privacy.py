@@ -20,6 +20,7 @@ and in `make_distributed` it sees only sums.
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools
+from typing import TypeAlias
 
 import dp_accounting
 
@@ -206,6 +207,12 @@ def trainings(
   )
 
 
+# Makes the event of noise z and of a client's part in trainings.
+_MakeEvent: TypeAlias = Callable[
+  [float, Sequence[Participation]], dp_accounting.DpEvent
+]
+
+
 def _num_sums(method: methods.Method) -> int:
   """Counts the parts that are summed separately, with separate noise."""
   parts = method.trainer.parts.values()
@@ -249,63 +256,22 @@ def _delta(settings: ways.PrivacySettings, whole: Trainings) -> float:
   return settings.delta or accounting.default_delta(whole.num_clients)
 
 
-def _guarantee(
+def _find_noise(
   settings: ways.PrivacySettings,
-  whole: Trainings,
-  make_event: Callable[[float, Sequence[Participation]], dp_accounting.DpEvent],
-  mechanism: str,
-  *,
-  neighbors: str | None = None,
-  clip: str | None = None,
-  assumptions: tuple[str, ...] = (_TRUSTED, _SEED),
-) -> accounting.Guarantee:
-  """Finds the noise from ε, or ε from the noise, and makes the guarantee.
-
-  Args:
-    settings: The settings.
-    whole: The trainings.
-    make_event: Makes the event of noise z and of a client's part in them.
-    mechanism: The name of the mechanism.
-    neighbors: The neighbors, if they are not those of the trainings.
-    clip: The clipping norm in words, if it is not that of the settings.
-    assumptions: The assumptions.
-  """
-  delta = _delta(settings, whole)
-  paths = list(dict.fromkeys(whole.paths))  # Groups may be of one size.
-
-  def find_noise(path: Sequence[Participation]) -> float:
-    assert settings.epsilon is not None  # The settings have one of the two.
-    return accounting.calibrate(
-      lambda z: make_event(z, path), settings.epsilon, delta
-    )
-
-  noise = settings.noise
-  if noise is None:
-    noise = max(map(find_noise, paths))
-  # For clients of the group about which most is revealed.
-  epsilon, accountant, path = max(
-    (
-      (*accounting.epsilon(make_event(noise, path), delta), path)
-      for path in paths
-    ),
-    key=lambda found: found[0],
-  )
-  return accounting.Guarantee(
-    unit=UNIT,
-    neighbors=neighbors or whole.neighbors,
-    epsilon=epsilon,
-    delta=delta,
-    mechanism=mechanism,
-    noise=noise,
-    clip=clip or settings.clip,
-    sampling='; and then '.join(map(str, path)),
-    accountant=accountant,
-    assumptions=assumptions,
-    not_covered=_NOT_COVERED,
+  make_event: _MakeEvent,
+  path: Sequence[Participation],
+  delta: float,
+) -> float:
+  """Returns the noise of the settings, or the least one for their ε."""
+  if settings.noise is not None:
+    return settings.noise
+  assert settings.epsilon is not None  # The settings have one of the two.
+  return accounting.calibrate(
+    lambda z: make_event(z, path), settings.epsilon, delta
   )
 
 
-def _noises(
+def _split_noise(
   noise: float, method: methods.Method, *others: float
 ) -> tuple[float, float]:
   """Splits z between the updates and parts that are summed separately.
@@ -326,32 +292,76 @@ def _noises(
   return accounting.remaining_noise(noise, parts), of_sums
 
 
-def _make_private(
+def _make(
   settings: ways.PrivacySettings,
   method: methods.Method,
   whole: Trainings,
-  guarantee: accounting.Guarantee,
+  make_event: _MakeEvent,
+  mechanism: str,
   make_aggregator: Callable[..., private_aggregation.Private],
-  beside: Sequence[float] = (),
+  *,
+  count_noise: float | None = None,
+  neighbors: str | None = None,
+  clip: str | None = None,
+  assumptions: tuple[str, ...] = (_TRUSTED, _SEED),
 ) -> methods.Method:
-  """Makes a method private, by an aggregator with the noise of a guarantee.
+  """Makes a method private: finds the noise and the guarantee of a mechanism.
 
   Args:
     settings: The settings.
     method: The method.
     whole: The trainings.
-    guarantee: What is guaranteed.
-    make_aggregator: Makes the aggregator from the fields of `Private`.
-    beside: The noises of further parts of a record.
+    make_event: Makes the event of noise z and of a client's part in them.
+    mechanism: The name of the mechanism.
+    make_aggregator: Makes its aggregator from the fields of `Private`.
+    count_noise: The noise on the count of clients that are not clipped; None if
+      they are not counted.
+    neighbors: The neighbors, if they are not those of the trainings.
+    clip: The clipping norm in words, if it is not that of the settings.
+    assumptions: The assumptions.
   """
-  noise, of_sums = _noises(guarantee.noise, method, *beside)
-  aggregator = make_aggregator(
-    noise=noise,
-    clip=settings.clip,
-    clients=float(whole.per_round),
-    sums_noise=of_sums,
+  delta = _delta(settings, whole)
+  paths = list(dict.fromkeys(whole.paths))  # Groups may be of one size.
+  noise = max(_find_noise(settings, make_event, p, delta) for p in paths)
+  # For clients of the group about which most is revealed.
+  epsilon, accountant, path = max(
+    (
+      (*accounting.epsilon(make_event(noise, path), delta), path)
+      for path in paths
+    ),
+    key=lambda found: found[0],
   )
-  return dataclasses.replace(method, aggregator=aggregator, guarantee=guarantee)
+  if count_noise is not None and noise >= count_noise:
+    raise errors.UserError(
+      f'The noise, {noise:.4g}, must be below a tenth of the'
+      f' {whole.per_round} clients of a round, as the count of clients that are'
+      ' not clipped reveals more than that. Set more clients in a round, or'
+      ' privacy gaussian.'
+    )
+  beside = () if count_noise is None else (count_noise,)
+  of_updates, of_sums = _split_noise(noise, method, *beside)
+  return dataclasses.replace(
+    method,
+    aggregator=make_aggregator(
+      noise=of_updates,
+      clip=settings.clip,
+      clients=float(whole.per_round),
+      sums_noise=of_sums,
+    ),
+    guarantee=accounting.Guarantee(
+      unit=UNIT,
+      neighbors=neighbors or whole.neighbors,
+      epsilon=epsilon,
+      delta=delta,
+      mechanism=mechanism,
+      noise=noise,
+      clip=clip or settings.clip,
+      sampling='; and then '.join(map(str, path)),
+      accountant=accountant,
+      assumptions=assumptions,
+      not_covered=_NOT_COVERED,
+    ),
+  )
 
 
 def make_gaussian(
@@ -362,11 +372,13 @@ def make_gaussian(
 ) -> methods.Method:
   """Makes a method private by noise on the sum of each round."""
   whole = _check(settings, method, task, training_settings)
-  guarantee = _guarantee(
-    settings, whole, whole.central_event, 'Gaussian, central'
-  )
-  return _make_private(
-    settings, method, whole, guarantee, private_aggregation.Gaussian
+  return _make(
+    settings,
+    method,
+    whole,
+    whole.central_event,
+    'Gaussian, central',
+    private_aggregation.Gaussian,
   )
 
 
@@ -384,27 +396,15 @@ def make_adaptive(
   """
   whole = _check(settings, method, task, training_settings)
   stddev = whole.per_round / 20
-  guarantee = _guarantee(
-    settings,
-    whole,
-    whole.central_event,
-    'Gaussian, central, adaptive clip',
-    clip=f'the median norm, from {settings.clip:g} on',
-  )
-  if guarantee.noise >= 2 * stddev:
-    raise errors.UserError(
-      f'The noise, {guarantee.noise:.4g}, must be below a tenth of the'
-      f' {whole.per_round} clients of a round, as the count of clients that are'
-      ' not clipped reveals more than that. Set more clients in a round, or'
-      ' privacy gaussian.'
-    )
-  return _make_private(
+  return _make(
     settings,
     method,
     whole,
-    guarantee,
+    whole.central_event,
+    'Gaussian, central, adaptive clip',
     functools.partial(private_aggregation.Adaptive, quantile_stddev=stddev),
-    beside=[2 * stddev],
+    count_noise=2 * stddev,
+    clip=f'the median norm, from {settings.clip:g} on',
   )
 
 
@@ -442,17 +442,12 @@ def make_tree(
       who.max_participations,
       a_pass if who.sampling == 'cycles' else 1,
     )
-  guarantee = _guarantee(
-    settings,
-    whole,
-    lambda z, _: accounting.correlated(z, sensitivity),
-    mechanism,
-  )
-  return _make_private(
+  return _make(
     settings,
     method,
     whole,
-    guarantee,
+    lambda z, _: accounting.correlated(z, sensitivity),
+    mechanism,
     functools.partial(
       private_aggregation.Tree,
       rounds_per_tree=a_pass if settings.restarts else max(who.rounds, 1),
@@ -481,17 +476,12 @@ def make_matrix(
     who.max_participations,
     1 if who.sampling == 'all' else who.rounds_per_pass,
   )
-  guarantee = _guarantee(
-    settings,
-    whole,
-    lambda z, _: accounting.correlated(z, sensitivity),
-    f'matrix mechanism, inverse square root of {settings.bands} bands',
-  )
-  return _make_private(
+  return _make(
     settings,
     method,
     whole,
-    guarantee,
+    lambda z, _: accounting.correlated(z, sensitivity),
+    f'matrix mechanism, inverse square root of {settings.bands} bands',
     functools.partial(private_aggregation.Matrix, bands=settings.bands),
   )
 
@@ -510,16 +500,15 @@ def make_local(
   whole = _check(settings, method, task, training_settings)
   _refuse_sums(method)
   who = whole.only
-  guarantee = _guarantee(
+  return _make(
     settings,
+    method,
     whole,
     lambda z, _: accounting.gaussian(z / 2, who.max_participations),
     'Gaussian, local',
+    private_aggregation.Local,
     neighbors="one client's update is replaced by any other",
     assumptions=(_SEED,),
-  )
-  return _make_private(
-    settings, method, whole, guarantee, private_aggregation.Local
   )
 
 
@@ -562,11 +551,13 @@ def make_distributed(
     )
     return accounting.repeated(noise, event, who.max_participations)
 
-  guarantee = _guarantee(
+  return _make(
     settings,
+    method,
     whole,
     make_event,
     f'Skellam, distributed, secure sums of {settings.bits} bits',
+    functools.partial(distributed_noise.Distributed, bits=settings.bits),
     neighbors="one client's data are there or not (its update becomes 0)",
     assumptions=(
       'the server sees only secure sums; here they are simulated',
@@ -574,11 +565,4 @@ def make_distributed(
       ' noise, and keep it to themselves',
       _SEED,
     ),
-  )
-  return _make_private(
-    settings,
-    method,
-    whole,
-    guarantee,
-    functools.partial(distributed_noise.Distributed, bits=settings.bits),
   )
