@@ -453,6 +453,8 @@ def evaluate_sets(
     sums['loss'] = total_loss(model, losses, examples, mask)
     return sums
 
+  if not sets:  # A method that is only trained.
+    return collections.OrderedDict()
   # Once, as tracing a model takes long: the sets are measured alike.
   zeros = _zeros(next(iter(sets.values())), measure)
   return collections.OrderedDict(
