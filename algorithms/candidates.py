@@ -39,3 +39,20 @@ class Candidate:
 
   def __str__(self) -> str:
     return self.name
+
+
+def list_epochs(
+  name: str, num_epochs: int, baseline: str | None
+) -> tuple[Candidate, ...]:
+  """Lists a model after 0, 1, … epochs, and before them its baseline, if any.
+
+  Args:
+    name: The name of the model.
+    num_epochs: The largest number of epochs.
+    baseline: The name of the baseline.
+  """
+  after = [
+    Candidate(epoch, 'epochs', text=f'{name}, {words.count(epoch, "epochs")}')
+    for epoch in range(num_epochs + 1)
+  ]
+  return (*([Candidate(text=baseline)] if baseline else []), *after)

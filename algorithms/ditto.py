@@ -37,7 +37,6 @@ from algorithms import trainers
 from algorithms.privacy import private_steps
 from base import aliases
 from base import settings
-from base import words
 from tasks.data import batches
 from tasks.models import models
 
@@ -117,16 +116,10 @@ class DittoPersonalizer(personalizers.Personalizer):
 
   @property
   def candidates(self) -> Sequence[candidates.Candidate]:
-    return (
-      candidates.Candidate(text='global model'),
-      *(
-        candidates.Candidate(
-          epoch,
-          'epochs',
-          text=f'personal model, {words.count(epoch, "epochs")}',
-        )
-        for epoch in range(self.settings.personal_epochs + 1)
-      ),
+    return candidates.list_epochs(
+      self.trainer.start_name,
+      self.settings.personal_epochs,
+      self.trainer.shared_name,
     )
 
   def gradient_passes(self, size: int, batch_size: int) -> float:

@@ -18,7 +18,6 @@ from algorithms import registry
 from algorithms import trainers
 from base import errors
 from base import settings
-from base import words
 from tasks.data import batches
 
 
@@ -55,22 +54,10 @@ class EmbeddingFinetuning(personalizers.Personalizer):
 
   @property
   def candidates(self) -> Sequence[candidates.Candidate]:
-    name = self.trainer.start_name
-    tried = range(self.settings.embedding_epochs + 1)
-    return (
-      *(
-        [candidates.Candidate(text=self.trainer.shared_name)]
-        if self._has_baseline
-        else []
-      ),
-      *(
-        candidates.Candidate(
-          epoch,
-          'epochs',
-          text=f'{name}, {words.count(epoch, "epochs")}',
-        )
-        for epoch in tried
-      ),
+    return candidates.list_epochs(
+      self.trainer.start_name,
+      self.settings.embedding_epochs,
+      self.trainer.shared_name,
     )
 
   @property
