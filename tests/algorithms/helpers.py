@@ -75,7 +75,7 @@ build = functools.cache(build_anew)
 def model_for(name: str) -> models.Model:
   """Returns a model that a method, or a trainer, can learn."""
   try:
-    build(f'{name.partition("+")[0]}+as_trained', MODEL)
+    build(f'{registry.halves(name)[0]}+as_trained', MODEL)
   except errors.UserError:  # It needs a model with several parts.
     return VECTOR_MODEL
   return MODEL
