@@ -101,8 +101,8 @@ def _gaussian(**values):
   return private_aggregation.Gaussian(1.0, 1.0, 5.0, sums_noise=5.0, **values)
 
 
-@pytest.mark.parametrize('trainer', registry.TRAINERS)
-def test_every_trainer_is_private_or_says_why_not(trainer):
+@pytest.mark.parametrize('trainer', sorted({*registry.TRAINERS} - {*_SENT}))
+def test_every_other_trainer_is_private_or_says_why_not(trainer):
   method = _build(trainer, _gaussian())
   if method.trainer.why_not_private is None:
     # This would fail if the server used sums that are not private.
