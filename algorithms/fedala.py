@@ -124,7 +124,7 @@ class FedAlaState(NamedTuple):
 
 
 class _Mixed(NamedTuple):
-  """What a client makes of the model that it receives.
+  """The model that a client starts its steps from, and how it is mixed.
 
   Attributes:
     weights: The mixture, theta^_i.

@@ -18,7 +18,7 @@ _CALL = r'^registry\.({function}\((?:.*\)|\n(?:.*\n)*?\)))$'
 
 
 class Registration(NamedTuple):
-  """What a module registers.
+  """A class that a module registers by a name.
 
   Attributes:
     name: The name.

@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Ends TFF without an error, after all tests."""
 
 import sys
 

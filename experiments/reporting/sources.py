@@ -80,7 +80,7 @@ class Run(results_folder.FinishedRun):
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-  """What was measured by round, of a training or a method.
+  """The metrics of a training or of a method, by round.
 
   Attributes:
     name: Its name in figures.

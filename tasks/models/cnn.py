@@ -18,8 +18,35 @@ _LARGEST_LOGIT = 16
 _SCORES_OF_LOGIT = 8
 
 
+def _convolve_and_pool(
+  weights: models.Weights, x: tf.Tensor, padding: str
+) -> tf.Tensor:
+  """Applies two convolutions, each with 2x2 max-pooling."""
+  for layer in ('conv1', 'conv2'):
+    x = layers.convolution(weights, layer, x, padding)
+    x = layers.relu_and_max_pool(x)
+  return x
+
+
 @dataclasses.dataclass(frozen=True)
-class EmnistCnn(layered.LayeredModel, models.Classifier):
+class _ImageClassifier(layered.LayeredModel, models.Classifier):
+  """A network that classifies images in the form of MNIST.
+
+  Attributes:
+    num_classes: The number of classes.
+  """
+
+  num_classes: int
+
+  @property
+  def example_spec(self) -> Mapping[str, tf.TensorSpec]:
+    return collections.OrderedDict(
+      x=tf.TensorSpec([28, 28, 1]), y=tf.TensorSpec([], tf.int32)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class EmnistCnn(_ImageClassifier):
   """TFF's `cnn_dropout` for EMNIST, without its dropout.
 
   Two 3x3 convolutions of 32 and 64 channels, 2x2 max-pooling, a dense layer of
@@ -34,12 +61,6 @@ class EmnistCnn(layered.LayeredModel, models.Classifier):
   """
 
   num_classes: int = 62
-
-  @property
-  def example_spec(self) -> Mapping[str, tf.TensorSpec]:
-    return collections.OrderedDict(
-      x=tf.TensorSpec([28, 28, 1]), y=tf.TensorSpec([], tf.int32)
-    )
 
   @property
   def _kernel_shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -86,10 +107,7 @@ class AdniCnn(layered.LayeredModel, models.Regressor):
     )
 
   def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
-    x = layers.convolution(weights, 'conv1', batch['x'], 'SAME')
-    x = layers.relu_and_max_pool(x)
-    x = layers.convolution(weights, 'conv2', x, 'SAME')
-    x = layers.relu_and_max_pool(x)
+    x = _convolve_and_pool(weights, batch['x'], 'SAME')
     x = tf.reshape(x, [-1, self._kernel_shapes['dense'][0]])
     return tf.nn.relu(layers.dense(weights, 'dense', x))
 
@@ -127,10 +145,7 @@ class Cifar10Cnn(layered.LayeredModel, models.Classifier):
     )
 
   def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
-    x = batch['x']
-    for layer in ('conv1', 'conv2'):
-      x = layers.convolution(weights, layer, x, 'VALID')
-      x = layers.relu_and_max_pool(x)
+    x = _convolve_and_pool(weights, batch['x'], 'VALID')
     x = tf.reshape(x, [-1, self._kernel_shapes['dense1'][0]])
     for layer in ('dense1', 'dense2'):
       x = tf.nn.relu(layers.dense(weights, layer, x))
@@ -138,7 +153,7 @@ class Cifar10Cnn(layered.LayeredModel, models.Classifier):
 
 
 @dataclasses.dataclass(frozen=True)
-class PflLibCnn(layered.LayeredModel, models.Classifier):
+class PflLibCnn(_ImageClassifier):
   """The network of PFLlib's benchmark (Zhang et al. 2025): 582,026 weights.
 
   Two 5x5 convolutions of 32 and 64 channels, each with 2x2 max-pooling, a dense
@@ -152,12 +167,6 @@ class PflLibCnn(layered.LayeredModel, models.Classifier):
   """
 
   num_classes: int = 10
-
-  @property
-  def example_spec(self) -> Mapping[str, tf.TensorSpec]:
-    return collections.OrderedDict(
-      x=tf.TensorSpec([28, 28, 1]), y=tf.TensorSpec([], tf.int32)
-    )
 
   @property
   def _kernel_shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -174,10 +183,7 @@ class PflLibCnn(layered.LayeredModel, models.Classifier):
     return layers.fan_in_layers(seeds, shapes)
 
   def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
-    x = batch['x']
-    for layer in ('conv1', 'conv2'):
-      x = layers.convolution(weights, layer, x, 'VALID')
-      x = layers.relu_and_max_pool(x)
+    x = _convolve_and_pool(weights, batch['x'], 'VALID')
     x = tf.reshape(x, [-1, self._kernel_shapes['dense'][0]])
     return tf.nn.relu(layers.dense(weights, 'dense', x))
 

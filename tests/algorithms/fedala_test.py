@@ -93,7 +93,7 @@ def _padded(sizes=helpers.SIZES, batch_size=4):
 
 
 def _receive(method, w, w_i, rounds=1, batch_size=16):
-  """What clients keep after a round in which they mix w with w_i."""
+  """Returns the states of clients after rounds that mix w with w_i."""
   state = helpers.replace_server(
     method.initial_state([0, 1]), model=helpers.weights(w)
   )

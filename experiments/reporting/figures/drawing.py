@@ -19,7 +19,7 @@ from experiments.reporting.figures import scales
 
 
 def draw_rounds(runs: Sequence[sources.Run]) -> Iterator[figure.Figure]:
-  """Draws what was measured by round, also of runs in progress."""
+  """Draws metrics by round, also those of runs in progress."""
   yield from rounds.learning(sources.list_curves(runs, 'rounds'))
   finished = sources.list_series(runs)
   # Before a method is finished, its direction is not known.

@@ -58,7 +58,7 @@ def test_other_methods_differ_from_each_other():
 
 
 def test_looks_do_not_run_out():
-  """Whatever the name, also of methods that are yet to be written."""
+  """Methods that are yet to be written have looks as well."""
   found = {looks.look(f'method_{k}') for k in range(1000)}
   assert len(found) > 400
 

@@ -816,7 +816,7 @@ class TestWhatElseIsMeasured:
 
   @pytest.mark.parametrize('name', ['fedavg', 'knn_per'])
   def test_methods_without_steps_can_be_measured(self, name):
-    """Those that pick a model, or keep the examples themselves."""
+    """Such methods pick a model, or keep the examples themselves."""
     sets = measurements.evaluation_sets(_task(), _MEASURED)
     # Few clients take longer to compile than to compute.
     context = cohort.create_cohort_context(stack=False)

@@ -1,4 +1,4 @@
-"""What a figure describes, and what it shows when it is drawn."""
+"""Functions that read the description of a figure, and its drawing."""
 
 import html
 import re
