@@ -77,40 +77,17 @@ class PromptSettings(split.SplitSettings, fedprox.FedProxSettings):
 
 
 @dataclasses.dataclass(frozen=True)
-class Prompts(fedavg.FedAvg):
+class Prompts(split.Partitioned):
   """Trains shared weights; the parts that clients keep start at random."""
 
   settings: PromptSettings
   start_name = 'own and shared embeddings'
-  start_is_shared = False
-
-  def __post_init__(self) -> None:
-    self.partition.check()
-    self.settings.refuse_kept_slots('split methods')
-
-  @property
-  def partition(self) -> split.Partition:
-    """The weights that clients share, and those that each keeps."""
-    return split.Partition(self.model, self.settings.personal_parts)
-
-  def initialize(self, seed: aliases.Seed) -> fedavg.FedAvgState:
-    return self.partition.initialize(seed, self.settings.server_steps)
 
   def initialize_client(
     self, seed: aliases.Seed
   ) -> personal_models.PersonalState:
     psi = self.partition.select_personal(self.model.init(seed))
     return personal_models.PersonalState(psi, 0, collections.OrderedDict())
-
-  def server(
-    self,
-    server: fedavg.FedAvgState,
-    aggregate: trainers.Aggregate,
-    sums: trainers.RoundSums,
-  ) -> fedavg.FedAvgState:
-    del sums
-    steps = self.settings.server_steps
-    return self.partition.step(server, aggregate['model'], steps)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -165,12 +165,11 @@ class Partition:
 
 
 @dataclasses.dataclass(frozen=True)
-class Split(personal_models.PersonalModels):
-  """Trains the shared parts of a model, and each client's own parts."""
+class Partitioned(fedavg.FedAvg):
+  """Trains the shared parts of a model by FedAvg."""
 
   settings: SplitSettings
-  start_name = 'own parts'
-  shared_name = None
+  start_is_shared = False
 
   def __post_init__(self) -> None:
     self.partition.check()
@@ -181,12 +180,30 @@ class Split(personal_models.PersonalModels):
     """The weights that clients share, and those that each keeps."""
     return Partition(self.model, self.settings.personal_parts)
 
+  def initialize(self, seed: aliases.Seed) -> fedavg.FedAvgState:
+    return self.partition.initialize(seed, self.settings.server_steps)
+
+  def server(
+    self,
+    server: fedavg.FedAvgState,
+    aggregate: trainers.Aggregate,
+    sums: trainers.RoundSums,
+  ) -> fedavg.FedAvgState:
+    del sums
+    steps = self.settings.server_steps
+    return self.partition.step(server, aggregate['model'], steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Split(Partitioned, personal_models.PersonalModels):
+  """Trains the shared parts of a model, and each client's own parts."""
+
+  start_name = 'own parts'
+  shared_name = None
+
   @property
   def personal_names(self) -> tuple[str, ...]:
     return self.partition.personal_names
-
-  def initialize(self, seed: aliases.Seed) -> fedavg.FedAvgState:
-    return self.partition.initialize(seed, self.settings.server_steps)
 
   def train_parts(
     self, w: models.Weights, data: batches.ClientData
@@ -247,16 +264,6 @@ class Split(personal_models.PersonalModels):
     )
     # The other parts of the message are only the start of new clients.
     return result._replace(measured={'share_received': parts.used_share(w)})
-
-  def server(
-    self,
-    server: fedavg.FedAvgState,
-    aggregate: trainers.Aggregate,
-    sums: trainers.RoundSums,
-  ) -> fedavg.FedAvgState:
-    del sums
-    steps = self.settings.server_steps
-    return self.partition.step(server, aggregate['model'], steps)
 
   def start(
     self, message: models.Weights, client: trainers.Client
