@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import io
 import os
-import re
 import sys
 import time
 from typing import TextIO
@@ -15,6 +14,7 @@ import rich.console
 import rich.progress
 import rich.table
 
+from base import names
 from base import words
 from experiments.command_line import fitting
 
@@ -27,8 +27,6 @@ _PLAIN = {
   'δ': 'delta',
   'ε': 'epsilon',
 }
-# Names in data may have such characters.
-_CONTROL = re.compile(r'[\x00-\x09\x0b-\x1f\x7f-\x9f]')
 # Without a terminal to draw a progress bar, a line is printed this often.
 _SECONDS_PER_LINE = 10.0
 # The time that is left is not estimated before this many seconds have passed.
@@ -72,14 +70,9 @@ def flush() -> None:
       os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def visible(text: str) -> str:
-  """Returns a text with escapes for what would control the terminal."""
-  return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
-
-
 def say(message: str) -> None:
   """Prints a message for the user to stderr, apart from a program's output."""
-  print(visible(message), file=sys.stderr, flush=True)
+  print(names.visible(message), file=sys.stderr, flush=True)
 
 
 class _Console(rich.console.Console):

@@ -6,6 +6,7 @@ from typing import TextIO
 
 import rich.table
 
+from base import names
 from base import words
 from base.aliases import Json
 from experiments.command_line import terminal
@@ -138,7 +139,7 @@ def groups_table(
   for group, of_group in any_result['groups'].items():
     pooled = [result['groups'][group]['pooled'] for result in results.values()]
     table.add_row(
-      terminal.visible(group),
+      names.visible(group),
       str(of_group['num_clients']),
       *map(_number, pooled),
     )

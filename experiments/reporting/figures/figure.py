@@ -19,6 +19,7 @@ import zlib
 import vl_convert
 
 from base import errors
+from base import names
 from base import whole_files
 from base import words
 from experiments.reporting import folders
@@ -114,13 +115,15 @@ class Figure:
       'width': WIDTH,
       'autosize': {'type': 'fit-x', 'contains': 'padding'},
     }
-    return {
-      '$schema': _SCHEMA,
-      'config': _SIZES,
-      'data': {'values': self.data},
-      **({} if fixed else width),
-      **self.spec,
-    }
+    return names.visible(
+      {
+        '$schema': _SCHEMA,
+        'config': _SIZES,
+        'data': {'values': self.data},
+        **({} if fixed else width),
+        **self.spec,
+      }
+    )
 
   def _to_print(self) -> Spec:
     """Returns the description of what is printed."""
@@ -137,7 +140,7 @@ class Figure:
     return self.to_spec() | {
       'config': _SIZES | config,
       'background': 'white',
-      'title': {'text': title, 'subtitle': captions},
+      'title': names.visible({'text': title, 'subtitle': captions}),
     }
 
   def files(self) -> dict[str, bytes]:

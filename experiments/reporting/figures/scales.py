@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from base import names
 from experiments.reporting import repeats
 from experiments.reporting.figures import figure
 
@@ -53,8 +54,8 @@ def metric_title(series: repeats.Series) -> str:
 
 
 def literal(value: Any) -> str:
-  """Writes a value as a part of a Vega expression."""
-  return json.dumps(value)
+  """Writes a value as a part of a Vega expression, with names as in figures."""
+  return json.dumps(names.visible(value))
 
 
 def look_up(

@@ -42,6 +42,8 @@ function draw() {
     vegaEmbed(place, themed(spec), {
       config: config(),
       renderer: 'svg',
+      // Expressions are interpreted: the page may not make code of texts.
+      ast: true,
       actions: {export: true, source: false, compiled: false, editor: false},
       downloadFileName: name,
     }).catch((error) => { place.textContent = `This chart cannot be drawn: ${error}`; });
@@ -51,7 +53,9 @@ function draw() {
 function toCsv(rows) {
   const columns = [...new Set(rows.flatMap(Object.keys))];
   const quoted = (value) => {
-    const text = value === null || value === undefined ? '' : String(value);
+    let text = value === null || value === undefined ? '' : String(value);
+    // No spreadsheet computes what a name says.
+    if (typeof value === 'string' && isNaN(value) && /^[=+@\t\r\uff1d\uff0b\uff20\uff0d-]/.test(text)) text = `'${text}`;
     return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   return [columns, ...rows.map((row) => columns.map((name) => row[name]))]

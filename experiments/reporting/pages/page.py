@@ -4,6 +4,7 @@ import base64
 from collections.abc import Sequence
 import dataclasses
 import functools
+import hashlib
 import html
 import json
 import pathlib
@@ -13,6 +14,7 @@ from typing import Any
 import vl_convert
 
 from base import errors
+from base import names
 from experiments.reporting import folders
 from experiments.reporting.figures import figure
 from experiments.reporting.pages import sheets
@@ -20,6 +22,8 @@ from experiments.reporting.pages import sheets
 _HERE = pathlib.Path(__file__).parent
 # Tables with more rows are folded.
 _MOST_ROWS = 40
+# File systems take names of up to 255 bytes, with an ending.
+_LONGEST_ID = 200
 _KINDS = {
   'csv': ('CSV', 'text/csv'),
   'md': ('Markdown', 'text/markdown'),
@@ -29,7 +33,14 @@ _KINDS = {
 
 def _id(name: str) -> str:
   """Makes a name that is valid for an HTML element and for a file."""
-  return ''.join(c if c.isalnum() or c in '-_.' else '-' for c in name)
+  made = ''.join(c if c.isalnum() or c in '-_.' else '-' for c in name)
+  if len(made.encode()) <= _LONGEST_ID:
+    return made
+  return f'{made[:20]}-{hashlib.sha256(name.encode()).hexdigest()}'
+
+
+def _escape(text: str) -> str:
+  return html.escape(names.visible(text))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +108,8 @@ def _of_sheet(sheet: sheets.Sheet) -> str:
       f'<details><summary>All {len(sheet.rows)} rows</summary>{table}</details>'
     )
   return (
-    f'<h3>{html.escape(sheet.title)}</h3>'
-    f'<p class="note">{html.escape(sheet.note)}</p>{table}'
+    f'<h3>{_escape(sheet.title)}</h3>'
+    f'<p class="note">{_escape(sheet.note)}</p>{table}'
     f'<p class="take">Download: {"".join(links)}</p>'
   )
 
@@ -107,18 +118,18 @@ def _of_figures(figures: Sequence[figure.Figure], command: str) -> str:
   """Writes figures that show the same of others, of which one is chosen."""
   first = figures[0]
   options = ''.join(
-    f'<option value="{_id(one.name)}">{html.escape(one.subject)}</option>'
+    f'<option value="{_id(one.name)}">{_escape(one.subject)}</option>'
     for one in figures
   )
-  label = html.escape(first.title)
+  label = _escape(first.title)
   choice = f'<select aria-label="{label}">{options}</select>'
   places = ''.join(
     f'<div class="chart" id="chart-{_id(one.name)}"'
     f'{"" if one is first else " hidden"}>'
-    f'<p class="note">{html.escape(_note(one))}</p><div></div>'
+    f'<p class="note">{_escape(_note(one))}</p><div></div>'
     '<details class="take"><summary>Data and command</summary>'
     f'<button type="button" data-chart="{_id(one.name)}">Data as CSV</button>'
-    f'<pre>{html.escape(command)}</pre></details></div>'
+    f'<pre>{_escape(command)}</pre></details></div>'
     for one in figures
   )
   wide = ' wide' if first.spec.get('width', 0) > figure.WIDTH else ''
@@ -152,9 +163,9 @@ def _of_section(section: Section, command: str) -> str:
     else:
       figures.append([part])
   parts += _gallery(figures, command)
-  text = f'<p>{html.escape(section.text)}</p>' if section.text else ''
+  text = f'<p>{_escape(section.text)}</p>' if section.text else ''
   return (
-    f'<section id="{section.anchor}"><h2>{html.escape(section.title)}</h2>'
+    f'<section id="{section.anchor}"><h2>{_escape(section.title)}</h2>'
     f'{text}{"".join(parts)}</section>'
   )
 
@@ -170,6 +181,12 @@ def _in_script(code: str) -> str:
   return code.replace('</script', '<\\/script')
 
 
+def _digest(script: str) -> str:
+  """Returns the name by which a page allows a script, see page.html."""
+  digest = hashlib.sha256(script.encode()).digest()
+  return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
 def _to_json(value: Any) -> str:
   """Writes a value for a script element, in which no text begins a tag."""
   text = json.dumps(value, separators=(',', ':'), allow_nan=False)
@@ -178,8 +195,8 @@ def _to_json(value: Any) -> str:
 
 def _by_column(rows: figure.Rows) -> dict[str, list[Any]]:
   """Arranges rows by column, which is shorter; page.js restores the rows."""
-  names = dict.fromkeys(name for row in rows for name in row)
-  return {name: [row.get(name) for row in rows] for name in names}
+  columns = dict.fromkeys(name for row in rows for name in row)
+  return {name: [row.get(name) for row in rows] for name in columns}
 
 
 def to_html(report: Report, seconds_to_refresh: int | None = None) -> str:
@@ -197,28 +214,32 @@ def to_html(report: Report, seconds_to_refresh: int | None = None) -> str:
     section for section in report.sections if section.parts or section.text
   ]
   specs = {
-    _id(part.name): part.to_spec() | {'data': _by_column(part.data)}
+    _id(part.name): spec | {'data': _by_column(spec['data']['values'])}
     for part in report.parts
     if isinstance(part, figure.Figure)
+    for spec in [part.to_spec()]
   }
+  libraries = _in_script(_libraries())
+  script = _in_script((_HERE / 'page.js').read_text(encoding='utf-8'))
   template = string.Template((_HERE / 'page.html').read_text(encoding='utf-8'))
   return template.substitute(
     refresh=''
     if seconds_to_refresh is None
     else f'<meta http-equiv="refresh" content="{seconds_to_refresh}">',
     mark=folders.MARK,
-    title=html.escape(report.title),
-    summary=html.escape(report.summary),
+    title=_escape(report.title),
+    summary=_escape(report.summary),
     navigation=''.join(
-      f'<a href="#{section.anchor}">{html.escape(section.title)}</a>'
+      f'<a href="#{section.anchor}">{_escape(section.title)}</a>'
       for section in sections
     ),
     sections=''.join(
       _of_section(section, report.command) for section in sections
     ),
     style=(_HERE / 'page.css').read_text(encoding='utf-8'),
-    script=_in_script((_HERE / 'page.js').read_text(encoding='utf-8')),
-    libraries=_in_script(_libraries()),
+    script=script,
+    libraries=libraries,
+    digests=f'{_digest(libraries)} {_digest(script)}',
     charts=_to_json(specs),
   )
 

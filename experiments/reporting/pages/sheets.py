@@ -6,7 +6,9 @@ import dataclasses
 import html
 import io
 import math
+import re
 
+from base import names
 from experiments.reporting import repeats
 
 
@@ -59,6 +61,13 @@ _LATEX = {
   '_': r'\_',
   '{': r'\{',
   '}': r'\}',
+  '<': r'\textless{}',
+  '>': r'\textgreater{}',
+  '|': r'\textbar{}',
+  # After the end of a row, these are its options.
+  '[': '{[}',
+  '*': '{*}',
+  '\n': ' ',
   '~': r'\textasciitilde{}',
   '^': r'\textasciicircum{}',
   '±': r'$\pm$',
@@ -69,8 +78,29 @@ _LATEX = {
 }
 
 
+# What Markdown may take for more than a text. In a word, as in client_weight,
+# an underscore is none of it.
+_MARKDOWN = re.compile(r'[\\`*\[\]|<>&~$]|(?<!\w)_|_(?!\w)')
+# A text that begins so, and is no number, is a formula to a spreadsheet; also
+# if the character is a wide one.
+_FORMULA = re.compile(
+  r'[=+@\t\r\uff1d\uff0b\uff20\uff0d-](?![\d.]+(e[+-]?\d+)?$)'
+)
+
+
 def _to_latex(text: str) -> str:
   return ''.join(_LATEX.get(character, character) for character in text)
+
+
+def _to_markdown(text: str) -> str:
+  text = _MARKDOWN.sub(lambda found: f'\\{found[0]}', text)
+  return text.replace('\n', '<br>')
+
+
+def _to_csv(cell: Cell) -> str:
+  """Writes a cell such that no spreadsheet computes what a name says."""
+  is_formula = cell.value is None and _FORMULA.match(cell.text)
+  return f"'{cell.text}" if is_formula else cell.text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +121,12 @@ class Sheet:
   rows: Sequence[Sequence[Cell]]
   note: str = ''
 
-  def _texts(self) -> list[list[str]]:
-    return [[cell.text for cell in row] for row in self.rows]
+  def _cells(self) -> list[list[Cell]]:
+    """Returns the cells of the header and the rows, with all that they have."""
+    return [
+      [dataclasses.replace(cell, text=names.visible(cell.text)) for cell in row]
+      for row in [[*map(Cell, self.columns)], *self.rows]
+    ]
 
   def _is_number(self, column: int) -> bool:
     return any(row[column].value is not None for row in self.rows)
@@ -101,7 +135,7 @@ class Sheet:
     """Writes the table as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator='\n')
-    writer.writerows([self.columns, *self._texts()])
+    writer.writerows([map(_to_csv, row) for row in self._cells()])
     return text.getvalue()
 
   def to_markdown(self) -> str:
@@ -109,11 +143,10 @@ class Sheet:
     marks = [
       '--:' if self._is_number(i) else ':--' for i in range(len(self.columns))
     ]
-    rows = [self.columns, marks, *self._texts()]
-    return ''.join(
-      f'| {" | ".join(text.replace("|", chr(92) + "|") for text in row)} |\n'
-      for row in rows
-    )
+    head, *rows = [
+      [_to_markdown(cell.text) for cell in row] for row in self._cells()
+    ]
+    return ''.join(f'| {" | ".join(row)} |\n' for row in [head, marks, *rows])
 
   def to_latex(self) -> str:
     """Writes the table as a LaTeX tabular, which needs the package booktabs."""
@@ -121,8 +154,8 @@ class Sheet:
       'r' if self._is_number(i) else 'l' for i in range(len(self.columns))
     )
     head, *rows = (
-      f'{" & ".join(map(_to_latex, row))} \\\\'
-      for row in [self.columns, *self._texts()]
+      f'{" & ".join(_to_latex(cell.text) for cell in row)} \\\\'
+      for row in self._cells()
     )
     return '\n'.join(
       [
@@ -147,10 +180,11 @@ class Sheet:
 
   def to_html(self) -> str:
     """Writes the table as HTML, with buttons that sort it by a column."""
+    first, *rows = self._cells()
     head = ''.join(
       f'<th scope="col"{_number_class(self._is_number(i))}>'
-      f'<button type="button">{html.escape(column)}</button></th>'
-      for i, column in enumerate(self.columns)
+      f'<button type="button">{html.escape(column.text)}</button></th>'
+      for i, column in enumerate(first)
     )
     body = ''.join(
       '<tr>'
@@ -158,7 +192,7 @@ class Sheet:
         _cell(cell, i == 0, self._is_number(i)) for i, cell in enumerate(row)
       )
       + '</tr>'
-      for row in self.rows
+      for row in rows
     )
     return (
       '<table class="sortable"><thead><tr>'

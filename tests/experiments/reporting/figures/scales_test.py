@@ -49,5 +49,5 @@ def test_a_narrow_axis_is_not_logarithmic():
 def test_a_name_in_an_expression_ends_nothing():
   name = '"\'</script>\u2028'
   assert scales.look_up('x', 'y', {name: 1})['calculate'] == (
-    '{"\\"\'</script>\\u2028": 1}[datum.x]'
+    '{"\\"\'</script>\\\\u2028": 1}[datum.x]'
   )

@@ -26,11 +26,11 @@ def test_csv_has_the_texts_of_all_cells():
   ]
 
 
-def test_markdown_keeps_bars_within_cells():
+def test_markdown_keeps_texts_as_they_are_within_cells():
   assert _SHEET.to_markdown().splitlines() == [
     '| method | mean |',
     '| :-- | --: |',
-    '| a\\|b, <c> | 0.25 |',
+    '| a\\|b, \\<c\\> | 0.25 |',
     '| fedavg_50% | diverged |',
   ]
 
