@@ -86,8 +86,15 @@ def _read_flags(argv: Sequence[str]) -> list[str]:
   """Reads the flags; ends the program at --help, --version and wrong flags."""
   flags.DEFINE_alias('h', 'help')
   flags.DEFINE_flag(_VersionFlag())
+  flags.DEFINE_list(
+    own_modules.FLAG,
+    [],
+    'Modules of methods and tasks that may be imported if a preset or the'
+    ' folder of a run names them. They do whatever their author likes.',
+  )
   try:
     rest = flags.FLAGS(argv)
+    own_modules.trust(flags.FLAGS[own_modules.FLAG].value)
     _refuse_empty()
     return rest
   except flags.Error as error:

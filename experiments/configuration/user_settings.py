@@ -315,13 +315,25 @@ def _task_name(layers: Sequence[SettingsLayer]) -> str:
   return str(_last('task.name', layers, _DEFAULT_TASK)[0])
 
 
-def _count_registered() -> int:
-  """Counts what is registered, to which modules can add."""
-  return (
-    len(algorithm_registry.TRAINERS)
-    + len(algorithm_registry.PERSONALIZERS)
-    + len(task_registry.TASKS)
-  )
+def _registered() -> dict[tuple[str, str], object]:
+  """Returns what is registered, to which modules can add, by kind and name."""
+  kinds: dict[str, Mapping[str, object]] = {
+    'trainer': algorithm_registry.TRAINERS,
+    'personalizer': algorithm_registry.PERSONALIZERS,
+    'task': task_registry.TASKS,
+  }
+  return {
+    (kind, name): entry
+    for kind, entries in kinds.items()
+    for name, entry in entries.items()
+  }
+
+
+def _search_here(modules: Sequence[str]) -> None:
+  """Has Python search for modules in the user's folder, too."""
+  folder = str(paths.user_path('.'))
+  if modules and folder not in sys.path:
+    sys.path.append(folder)
 
 
 def import_modules(modules: Sequence[str], source: str) -> None:
@@ -332,27 +344,33 @@ def import_modules(modules: Sequence[str], source: str) -> None:
     source: The place where they are named, for errors.
 
   Raises:
-    UserError: If a module cannot be imported, or registers nothing.
+    UserError: If a module cannot be imported, registers nothing, or replaces
+      what is registered.
   """
-  folder = str(paths.user_path('.'))
-  if modules and folder not in sys.path:
-    sys.path.append(folder)
+  _search_here(modules)
   for name in modules:
     # Python imports a module only once, so that later it registers nothing.
-    is_new, before = name not in sys.modules, _count_registered()
+    is_new, before = name not in sys.modules, _registered()
     own_modules.note(name)
     try:
       launch.load(name)
     except stopping.Stopped:
       raise
-    except (Exception, SystemExit) as error:  # A module may raise anything.
+    except BaseException as error:  # A module may raise anything.
       described = own_modules.describe(error)
       why = f'.\n{described}' if described else f': {error!r}.'
       raise errors.UserError(
         f'{source}: modules: {name} cannot be imported{why}'
       ) from error
-    if is_new and _count_registered() == before:
-      del sys.modules[name]
+    now = _registered()
+    for (kind, known), entry in before.items():
+      if now.get((kind, known)) != entry:
+        raise errors.UserError(
+          f'{source}: modules: {name} replaces the {kind} {known!r}. Give its'
+          ' own another name.'
+        )
+    if is_new and len(now) == len(before):
+      sys.modules.pop(name, None)
       raise errors.UserError(
         f'{source}: modules: {name} registers no method or task. End it with a'
         ' line that does, as examples/feddyn.py and examples/sine_waves.py do.'
@@ -363,6 +381,9 @@ def make_request(layers: tuple[SettingsLayer, ...]) -> Request:
   """Checks the names of the task and the methods in all layers together."""
   modules, source = _last('modules', layers, ())
   checked = settings.parse(RunSettings, {'modules': modules}, source)
+  _search_here(checked.modules)
+  if any(layer.source == source and layer.is_preset for layer in layers):
+    own_modules.check(checked.modules, source)
   import_modules(checked.modules, source)
   task, source = _last('task.name', layers, _DEFAULT_TASK)
   if task not in task_registry.task_names():

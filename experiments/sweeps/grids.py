@@ -24,6 +24,7 @@ import rich.live
 from base import errors
 from base import words
 from experiments.command_line import launch
+from experiments.command_line import own_modules
 from experiments.command_line import paths
 from experiments.command_line import stopping
 from experiments.command_line import terminal
@@ -421,6 +422,7 @@ def work(
   num_workers: int,
 ) -> int:
   """Works on a grid whose results another program shows; see `launching`."""
+  own_modules.trust_all()  # That program has asked the user.
   launcher = workers.OnThisMachine(num_workers)
   return main(contents, folder, data_dir, launcher, False, Grid.write)
 

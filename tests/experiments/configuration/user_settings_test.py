@@ -3,6 +3,7 @@
 import pytest
 
 from base import errors
+from experiments.command_line import own_modules
 from experiments.configuration import user_settings
 from tasks import registry as task_registry
 from tests.experiments import user_modules
@@ -155,3 +156,66 @@ def test_the_author_of_a_module_sees_the_traceback(tmp_path, text, line):
   assert line in str(error.value)
   assert 'own_module.py' in str(error.value)
   assert 'importlib' not in str(error.value)
+
+
+_RUNS = f"""
+import pathlib
+
+pathlib.Path(__file__).with_name('it_ran').touch()
+{user_modules.REGISTERS_OWN}"""
+
+
+@pytest.mark.parametrize('name', ['own_module', 'own_package.own_module'])
+def test_a_module_that_a_file_names_needs_the_users_word(
+  tmp_path, monkeypatch, name
+):
+  monkeypatch.setattr(own_modules, '_trusted', set())
+  package = tmp_path / 'own_package'
+  package.mkdir()
+  (package / '__init__.py').write_text(_RUNS)
+  (package / 'own_module.py').write_text(_RUNS)
+  preset = tmp_path / 'config.toml'
+  preset.write_text(f'modules = ["{name}"]\nalgorithms = ["own"]\n')
+  with user_modules.written(tmp_path, 'own_module', _RUNS):
+    with pytest.raises(errors.UserError, match=r'own_module\.py, SHA-256') as e:
+      user_settings.read(str(preset))
+    assert f'--trust_modules={name}' in str(e.value)
+    assert not [*tmp_path.rglob('it_ran')]
+    if name == 'own_module':
+      own_modules.trust([name])
+      assert user_settings.read(str(preset)).algorithms == ('own',)
+      assert (tmp_path / 'it_ran').exists()
+
+
+def test_a_module_that_was_imported_needs_no_more_words(tmp_path, monkeypatch):
+  monkeypatch.setattr(own_modules, '_trusted', set())
+  preset = tmp_path / 'config.toml'
+  preset.write_text('modules = ["own_module"]\nalgorithms = ["own"]\n')
+  with user_modules.written(tmp_path, 'own_module', _RUNS):
+    user_settings.read(None, ['modules=own_module'])
+    assert user_settings.read(str(preset)).algorithms == ('own',)
+
+
+@pytest.mark.parametrize(
+  'text, problem',
+  [
+    ('raise KeyboardInterrupt\n', 'cannot be imported'),
+    ('import sys\nsys.exit(3)\n', 'cannot be imported'),
+    (
+      'from algorithms import registry\n'
+      "registry.TRAINERS['fedavg'] = registry.TRAINERS['ditto']\n",
+      "replaces the trainer 'fedavg'",
+    ),
+    (
+      "from tasks import registry\ndel registry.TASKS['school']\n",
+      "replaces the task 'school'",
+    ),
+  ],
+)
+def test_a_module_may_do_anything_but_is_refused(
+  tmp_path, monkeypatch, text, problem
+):
+  monkeypatch.setattr(task_registry, 'TASKS', {**task_registry.TASKS})
+  with user_modules.written(tmp_path, 'own_module', text):
+    with pytest.raises(errors.UserError, match=problem):
+      user_settings.read(None, ['modules=own_module'])
