@@ -239,53 +239,63 @@ def _best_split(left: np.ndarray, right: np.ndarray) -> np.ndarray:
   return best
 
 
-def tree_sensitivity(rounds: int, times: int, separation: int) -> float:
-  """Returns how far a client in several leaves of one tree moves its nodes.
+def tree_sensitivity_of_passes(rounds: int, a_pass: int) -> float:
+  """Returns how far a client moves the nodes of one tree over several passes.
 
-  It is the root of the largest sum, over complete nodes, of the squared number
-  of the client's leaves below a node (Kairouz et al. 2021, appendix D.2). A
-  tree whose nodes have z has the guarantee of a Gaussian with z over this.
+  The client takes part once in each pass, in any of its rounds. The result is
+  the root of the largest sum, over complete nodes, of the squared number of its
+  leaves below a node (Kairouz et al. 2021, appendix D.2). A tree whose nodes
+  have z has the guarantee of a Gaussian with z over this.
 
   Args:
     rounds: The number of leaves.
-    times: The largest number of rounds that a client takes part in.
-    separation: The smallest number of rounds from one of these to the next; 1
-      if they may follow each other. A separation above 512 counts as 512, for
-      speed: then the result may be too large.
+    a_pass: The rounds of a pass.
   """
-  if not times:
-    return 0.0
-  b = min(separation, rounds, 512)
-  least = np.int32(-(2**30))  # The sum of what cannot be.
-  start, end = np.ogrid[:b, :b]
+  never = -np.inf  # The sum of what cannot be.
+  before, after = np.ogrid[:2, :2]
 
-  # For a number of leaves, the largest sums for each number of leaves that the
-  # client is in. The row is the number of first leaves that the client may not
-  # be in; the column is the number of leaves beyond the last that its distance
-  # to the next leaf may cover.
+  # The largest sums for a node and those below it, by whether the client has
+  # taken part in the pass that is running: before the node, and after it.
   @functools.cache
-  def sums(leaves: int) -> list[np.ndarray]:
-    level = leaves.bit_length() - 1
-    is_node = leaves == 1 << level
-    none = np.where(start <= leaves + end, np.int32(0), least)
-    if is_node and leaves <= b:  # At most one leaf, in each node below.
-      once = start <= leaves + end - b
-      return [none, np.where(once, np.int32(level + 1), least)]
-    half = 1 << (level - is_node)
-    left, right = sums(half), sums(leaves - half)
-    found = [none]
-    for k in range(1, min(times, len(left) + len(right) - 2) + 1):
-      best = np.maximum.reduce(
-        [
-          _best_split(left[k - i], right[i])
-          for i in range(len(right))
-          if 0 <= k - i < len(left)
-        ]
-      )
-      found.append(np.maximum(best + np.int32(is_node * k**2), least))
-    return found
+  def sums(level: int, first: int) -> np.ndarray:
+    end = first + 2**level
+    if end < a_pass:
+      return np.array([[0, level + 1], [never, 0]])
+    if end == a_pass:  # Where the pass is over, and another one begins.
+      return np.array([[level + 1, never], [0, never]])
+    half = 2 ** (level - 1)
+    leaves = end // a_pass - before + after
+    left, right = (
+      sums(level - 1, first),
+      sums(level - 1, (first + half) % a_pass),
+    )
+    return _best_split(left, right) + leaves**2
 
-  return math.sqrt(max(of_k[0, b - 1] for of_k in sums(rounds)))
+  best, done = np.array([[0.0, never]]), 0
+  for level in reversed(range(rounds.bit_length())):
+    if rounds >> level & 1:
+      best = _best_split(best, sums(level, done % a_pass))
+      done += 2**level
+  return float(best.max() ** 0.5)
+
+
+def tree_sensitivity_of_cycles(rounds: int, a_pass: int) -> float:
+  """Returns the same where all passes have the same order.
+
+  The client's leaves are `a_pass` apart.
+
+  Args:
+    rounds: As for passes in new orders.
+    a_pass: As there.
+  """
+  of_places = np.zeros(a_pass)  # The sum, by the client's place in a pass.
+  for level in range(rounds.bit_length()):
+    leaves = np.arange(rounds >> level << level)  # Those of complete nodes.
+    keys, counts = np.unique(
+      (leaves >> level) * a_pass + leaves % a_pass, return_counts=True
+    )
+    of_places += np.bincount(keys % a_pass, counts**2, a_pass)
+  return float(of_places.max() ** 0.5)
 
 
 def matrix_sensitivity(

@@ -417,8 +417,7 @@ def make_tree(
   """Makes a method private by tree aggregation.
 
   Each pass has a new tree, in which a client takes part once; or all rounds
-  have one tree. Then a client takes part at fixed distances (`cycles`), or its
-  rounds in two passes may follow each other (`passes`).
+  have one tree, in which it takes part once in each pass.
   """
   whole = _check(settings, method, task, training_settings)
   _refuse_sums(method)
@@ -437,11 +436,11 @@ def make_tree(
     )
   else:
     mechanism = 'tree aggregation, one tree'
-    sensitivity = accounting.tree_sensitivity(
-      who.rounds,
-      who.max_participations,
-      a_pass if who.sampling == 'cycles' else 1,
-    )
+    find = {
+      'passes': accounting.tree_sensitivity_of_passes,
+      'cycles': accounting.tree_sensitivity_of_cycles,
+    }[who.sampling]
+    sensitivity = find(who.rounds, a_pass)
   return _make(
     settings,
     method,

@@ -1,5 +1,6 @@
 """Accounting of differential privacy, beside published numbers."""
 
+from collections.abc import Sequence
 import itertools
 import math
 
@@ -208,7 +209,7 @@ def test_a_delta_that_is_too_small_for_pld_is_left_to_rdp(noise):
     lambda noise: accounting.poisson(noise, 0.1, 0),
     lambda noise: accounting.fixed_size(noise, 10, 100, 0),
     lambda noise: accounting.correlated(
-      noise, accounting.tree_sensitivity(0, 0, 1)
+      noise, accounting.tree_sensitivity_of_passes(0, 4)
     ),
   ),
 )
@@ -296,39 +297,76 @@ def test_trees_with_restarts_are_as_tensorflow_privacy_has_them(steps):
   np.testing.assert_allclose(4 * sensitivity**2 / (2 * 1.3**2), expected)
 
 
-@pytest.mark.parametrize(
-  ('rounds', 'times', 'separation'),
-  [
-    (1, 1, 1),
-    (13, 1, 13),
-    (16, 16, 1),
-    (13, 5, 1),
-    (22, 4, 3),
-    (32, 3, 11),
-    (50, 7, 5),
-    (31, 2, 20),
-  ],
-)
-def test_one_tree_is_as_tensorflow_privacy_has_it(rounds, times, separation):
-  expected = tree_aggregation_accountant.compute_zcdp_single_tree(
-    1.0, rounds, times, separation - 1
+def _leaves_below_nodes(rounds: int, leaves: Sequence[int]) -> int:
+  """Sums up the squared numbers of leaves below complete nodes of a tree."""
+  return sum(
+    sum(first <= leaf < first + size for leaf in leaves) ** 2
+    for size in (2**level for level in range(rounds.bit_length()))
+    for first in range(0, rounds - size + 1, size)
   )
-  found = accounting.tree_sensitivity(rounds, times, separation)
-  assert found**2 / 2 == pytest.approx(expected)
+
+
+_TREES = [(1, 2), (4, 2), (7, 3), (8, 8), (11, 4), (13, 3), (16, 5), (22, 7)]
+
+
+@pytest.mark.parametrize(('rounds', 'a_pass'), _TREES)
+def test_one_tree_of_passes_counts_for_the_worst_of_all_clients(rounds, a_pass):
+  worst = max(
+    _leaves_below_nodes(rounds, [p * a_pass + x for p, x in enumerate(places)])
+    for places in itertools.product(range(a_pass), repeat=-(-rounds // a_pass))
+  )
+  found = accounting.tree_sensitivity_of_passes(rounds, a_pass)
+  assert found**2 == pytest.approx(worst)
+
+
+@pytest.mark.parametrize(('rounds', 'a_pass'), [*_TREES, (48, 7), (100, 9)])
+def test_one_tree_of_cycles_counts_for_the_worst_of_all_clients(rounds, a_pass):
+  worst = max(
+    _leaves_below_nodes(rounds, range(place, rounds, a_pass))
+    for place in range(a_pass)
+  )
+  found = accounting.tree_sensitivity_of_cycles(rounds, a_pass)
+  assert found**2 == pytest.approx(worst)
+
+
+@pytest.mark.parametrize(
+  ('rounds', 'a_pass'), [(13, 13), (50, 10), (100, 10), (64, 8)]
+)
+def test_one_tree_costs_at_most_what_its_distances_alone_would(rounds, a_pass):
+  def of_distances(separation: int) -> float:
+    return (
+      2
+      * tree_aggregation_accountant.compute_zcdp_single_tree(
+        1.0, rounds, -(-rounds // a_pass), separation - 1
+      )
+    ) ** 0.5
+
+  cycles = accounting.tree_sensitivity_of_cycles(rounds, a_pass)
+  passes = accounting.tree_sensitivity_of_passes(rounds, a_pass)
+  assert cycles == pytest.approx(of_distances(a_pass))
+  assert cycles <= passes <= of_distances(1)
+
+
+def test_one_tree_of_passes_costs_less_than_of_rounds_that_may_all_follow():
+  # Ten clients of a hundred in each of 50 rounds: five passes, and noise 10.
+  any_rounds = tree_aggregation_accountant.compute_zcdp_single_tree(
+    10, 50, 5, 0
+  )
+  assert accounting.epsilon(_make_event(any_rounds), 1e-5)[0] == pytest.approx(
+    4.53, abs=0.005
+  )
+  found = accounting.tree_sensitivity_of_passes(50, 10)
+  event = accounting.gaussian(10 / found)
+  assert accounting.epsilon(event, 1e-5)[0] == pytest.approx(3.04, abs=0.005)
 
 
 def test_one_tree_of_a_published_training_comes_out():
-  # 2,000 rounds, a client in 6 of them with 313 between, and noise 7.
-  sensitivity = accounting.tree_sensitivity(2000, 6, 314)
+  # A client in six rounds with 313 between, and noise 7.
+  sensitivity = accounting.tree_sensitivity_of_cycles(6 * 314, 314)
   assert sensitivity**2 / (2 * 7**2) == pytest.approx(0.8061, abs=5e-5)
   event = accounting.gaussian(7 / sensitivity)
   assert _rdp_epsilon(event, 1e-10) == pytest.approx(8.899, abs=6e-4)
   assert accounting.epsilon(event, 1e-10)[0] == pytest.approx(8.526, abs=6e-4)
-
-
-def test_a_tree_of_distant_leaves_may_count_as_one_of_less_distant_ones():
-  near, far = (accounting.tree_sensitivity(520, 2, b) for b in (512, 519))
-  assert near == far
 
 
 def _root_bands(number: int) -> list[float]:

@@ -86,19 +86,19 @@ def test_epsilon_is_that_of_the_draw_that_is_made(changed, event, says):
   (
     # 30 rounds in passes of 4 are seven trees of three levels, and one of two.
     ('tree', {}, dict(client_sampling='passes'), 1.5 / 23**0.5),
-    # In one tree of four rounds, two of a client that follow each other are
+    # In one tree of two passes of three rounds, the third and the fourth are
     # below one node of two and one of four: 1 + 1 + 4 + 4.
     (
       'tree',
       dict(restarts=False),
-      dict(client_sampling='passes', clients_per_round=10, total_rounds=4),
+      dict(client_sampling='passes', clients_per_round=7, total_rounds=6),
       1.5 / 10**0.5,
     ),
-    # At a distance of two, they are not below one of two: 1 + 1 + 1 + 1 + 4.
+    # At a distance of three, none are below one of two: 1 + 1 + 1 + 1 + 4.
     (
       'tree',
       dict(restarts=False),
-      dict(client_sampling='cycles', clients_per_round=10, total_rounds=4),
+      dict(client_sampling='cycles', clients_per_round=7, total_rounds=6),
       1.5 / 8**0.5,
     ),
     # Without bands it is plain noise, once a pass.
