@@ -24,12 +24,15 @@ PLD, RDP = 'PLD', 'RDP'
 # The tolerance of the logarithm of a noise, when the least noise is searched.
 _TOLERANCE = 5e-5
 
-# The ε that PLD found, which takes seconds, by the event and δ. Not all events
-# can be hashed, but their texts are unique.
-_by_pld: dict[tuple[str, float], float] = {}
+# The interval of the privacy losses that PLD tells apart.
+_INTERVAL = 1e-4
+
+# The ε that PLD found, which takes seconds, by the event, δ and the interval.
+# Not all events can be hashed, but their texts are unique.
+_by_pld: dict[tuple[str, float, float], float] = {}
 
 # Above this epsilon, which protects nobody, PLD takes minutes.
-_MOST_PLD_EPSILON = 50.0
+MOST_PLD_EPSILON = 50.0
 
 # The RDP of a Poisson sample has smaller rounding errors than this.
 _LEAST_RDP = 1e-12
@@ -361,12 +364,36 @@ def _is_for_pld(event: dp_accounting.DpEvent) -> bool:
   return pld.PLDAccountant().supports(event) and not any(concentrated)
 
 
-def epsilon(event: dp_accounting.DpEvent, delta: float) -> tuple[float, str]:
+def epsilon_by_pld(
+  event: dp_accounting.DpEvent, delta: float, interval: float = _INTERVAL
+) -> float:
+  """Finds the ε of an event that PLD can account for.
+
+  Args:
+    event: The event of a whole training.
+    delta: The δ.
+    interval: The interval of the privacy losses that are told apart. A larger
+      one takes less time, and makes ε larger.
+
+  Returns:
+    ε; infinite if δ is near 1e-15, the mass that PLD leaves out.
+  """
+  key = str(event), delta, interval
+  if key not in _by_pld:
+    accountant = pld.PLDAccountant(value_discretization_interval=interval)
+    _by_pld[key] = float(accountant.compose(event).get_epsilon(delta))
+  return _by_pld[key]
+
+
+def epsilon(
+  event: dp_accounting.DpEvent, delta: float, interval: float = _INTERVAL
+) -> tuple[float, str]:
   """Finds the ε of an event.
 
   Args:
     event: The event of a whole training.
     delta: The δ.
+    interval: The interval of PLD.
 
   Returns:
     ε, infinite if there is no noise; and the name of the accountant that found
@@ -377,14 +404,9 @@ def epsilon(event: dp_accounting.DpEvent, delta: float) -> tuple[float, str]:
   """
   accountant = _accountant(event)
   found = float(accountant.compose(event).get_epsilon(delta))
-  if found > _MOST_PLD_EPSILON or not _is_for_pld(event):
+  if found > MOST_PLD_EPSILON or not _is_for_pld(event):
     return found, RDP
-  key = str(event), delta
-  if key not in _by_pld:
-    accountant = pld.PLDAccountant().compose(event)
-    _by_pld[key] = float(accountant.get_epsilon(delta))
-  # PLD leaves out a mass of 1e-15, so that it is of no use for a δ near that.
-  return min((_by_pld[key], PLD), (found, RDP))
+  return min((epsilon_by_pld(event, delta, interval), PLD), (found, RDP))
 
 
 def calibrate(

@@ -12,6 +12,9 @@ A silo of n_k examples has batches of B_k = min(batch size, n_k), and
   shuffled batches:  an example is in at most one batch of a pass, so that a
                      pass is one Gaussian mechanism, which is not amplified
 
+PLD counts, which finds 11 to 15 % less than RDP for the Poisson batches of
+School; with choices, RDP does.
+
 Several gradients of one Poisson batch, such as those of Ditto's two models, are
 one Gaussian mechanism with less noise on one sample. A choice by the losses of
 Poisson batches depends on which examples were sampled: if one place in a batch
@@ -96,9 +99,9 @@ class Silo(NamedTuple):
     uses: How often it uses its examples.
     choice_epsilon: The ε of each choice.
     is_poisson: Whether batches are counted as Poisson samples.
-    places: How often an example may be in the batches of a choice. With 0, each
-      gradient and each choice counts as if it had separate batches, as in Liu
-      et al.
+    places: How often an example may be in the batches of a choice. With 0,
+      Poisson batches are counted as in Liu et al.: each gradient and each
+      choice as if it had separate batches, and by RDP.
   """
 
   size: int
@@ -139,6 +142,21 @@ class Silo(NamedTuple):
       else:
         draws[1] += steps * walk.gradients
     return draws
+
+  @property
+  def is_for_pld(self) -> bool:
+    """Whether PLD may count it; choices are for RDP alone."""
+    as_published = self.is_poisson and not self.places
+    return not (as_published or self.uses.choices)
+
+  def interval(self, noise: float) -> float:
+    """Returns the interval of losses for PLD, at which it is fast.
+
+    It is a thousandth of the deviation of the privacy loss of all steps, so
+    that ε is too large by about a ten-thousandth.
+    """
+    gradients = sum(g * times for g, times in self._draws().items())
+    return 1e-3 * self.rate * gradients**0.5 / noise
 
   def event(self, noise: float) -> dp_accounting.DpEvent:
     """Makes the event of the whole training with noise z_k."""
@@ -195,16 +213,13 @@ def _count_by_rdp(
 
 
 def epsilon(silo: Silo, noise: float, delta: float) -> tuple[float, str]:
-  """Finds the ε_k of a silo with noise z_k, and the name of the accountant.
-
-  Poisson batches and choices are counted by RDP, as by Liu et al.; a PLD would
-  take minutes for all silos of School. Shuffled batches without choices are
-  exact.
-  """
+  """Finds the ε_k of a silo with noise z_k, and the name of the accountant."""
   event = silo.event(noise)
-  if silo.is_poisson or silo.uses.choices:
+  if not silo.is_for_pld:
     return _count_by_rdp(event, delta), accounting.RDP
-  return accounting.epsilon(event, delta)
+  if not (silo.is_poisson and noise):
+    return accounting.epsilon(event, delta)
+  return accounting.epsilon(event, delta, silo.interval(noise))
 
 
 @functools.cache
@@ -247,7 +262,33 @@ def noise(silo: Silo, target_epsilon: float, delta: float) -> float:
   while excess(low) < 0:
     low, high = low - 0.4, low
   root = optimize.brentq(excess, low, high, xtol=_TOLERANCE)
-  return math.exp(root + _TOLERANCE)
+  by_rdp = math.exp(root + _TOLERANCE)
+  if not silo.is_for_pld or target_epsilon > accounting.MOST_PLD_EPSILON:
+    return by_rdp
+  return _refine_by_pld(silo, by_rdp, target_epsilon, delta)
+
+
+def _refine_by_pld(
+  silo: Silo, by_rdp: float, target_epsilon: float, delta: float
+) -> float:
+  """Returns less noise than RDP asks for, if PLD says that it is enough."""
+
+  @functools.cache
+  def excess(log_noise: float) -> float:
+    noise = math.exp(log_noise)
+    event, interval = silo.event(noise), silo.interval(noise)
+    found = accounting.epsilon_by_pld(event, delta, interval)
+    return math.log(max(found, _LEAST_EPSILON) / target_epsilon)
+
+  first = math.log(by_rdp)
+  if excess(first) >= 0:
+    return by_rdp
+  # ε is about z^-1.25, so that secants need few steps.
+  second = first + 0.8 * excess(first)
+  root = optimize.newton(excess, first, x1=second, tol=_TOLERANCE)
+  while excess(root) > 0:
+    root += _TOLERANCE
+  return math.exp(root)
 
 
 @functools.cache

@@ -248,7 +248,7 @@ def test_what_groups_begin_with_is_accounted_for(
   monkeypatch, sampling, before, of_groups, says
 ):
   # PLD takes seconds, and adds the same events.
-  monkeypatch.setattr(accounting, '_MOST_PLD_EPSILON', 0.0)
+  monkeypatch.setattr(accounting, 'MOST_PLD_EPSILON', 0.0)
   method = _apply(
     'group',
     rounds=dict(client_sampling=sampling),

@@ -32,13 +32,15 @@ def _silo(
   'passes, epsilon, noise', [(201, 6, 5.19), (402, 6, 7.29), (201, 1, 22.85)]
 )
 def test_finds_the_published_noise_of_a_school(passes, epsilon, noise):
-  found = silo_accounting.noise(_silo(100, passes), epsilon, _DELTA)
+  silo = _silo(100, passes, places=0)
+  found = silo_accounting.noise(silo, epsilon, _DELTA)
   assert found == pytest.approx(noise, abs=0.01)
+  assert silo_accounting.epsilon(silo, found, _DELTA)[1] == 'RDP'
 
 
 @pytest.mark.parametrize('size, epsilon', [(17, 5.4), (100, 11.5), (200, 18.4)])
 def test_what_was_run_as_epsilon_six_is_counted(size, epsilon):
-  noise = silo_accounting.noise(_silo(size), 6, _DELTA)
+  noise = silo_accounting.noise(_silo(size, places=0), 6, _DELTA)
   found, _ = silo_accounting.epsilon(
     _silo(size, is_poisson=False), noise, _DELTA
   )
@@ -59,6 +61,34 @@ def test_noise_and_epsilon_are_inverse(target, size, choices, is_poisson):
   noise = silo_accounting.noise(silo, target, _DELTA)
   found, _ = silo_accounting.epsilon(silo, noise, _DELTA)
   assert 0.998 * target < found <= target * (1 + 1e-5)
+
+
+@pytest.mark.parametrize('size', [40, 100, 200])
+@pytest.mark.parametrize('target', [0.5, 6])
+def test_pld_needs_less_noise_than_rdp_for_poisson_batches(target, size):
+  by_pld, by_rdp = (
+    silo_accounting.noise(_silo(size, places=places), target, _DELTA)
+    for places in (1, 0)
+  )
+  found, accountant = silo_accounting.epsilon(_silo(size), by_rdp, _DELTA)
+  assert accountant == 'PLD'
+  assert 0.85 * target < found < 0.9 * target
+  assert by_pld < 0.93 * by_rdp
+  # As exact as with PLD's usual interval, from above.
+  fine = accounting.epsilon_by_pld(_silo(size).event(by_rdp), _DELTA)
+  assert fine < found < 1.0003 * fine
+
+
+def test_a_delta_that_is_too_small_for_pld_is_left_to_rdp():
+  silo = _silo(100)
+  noise = silo_accounting.noise(silo, 6, 1e-30)
+  found, accountant = silo_accounting.epsilon(silo, noise, 1e-30)
+  assert accountant == 'RDP'
+  assert 5.98 < found <= 6
+
+
+def test_a_lot_of_noise_in_a_silo_leaves_nearly_nothing():
+  assert 0 <= silo_accounting.epsilon(_silo(100), 1e6, _DELTA)[0] < 1e-3
 
 
 def test_choices_are_paid_for():
