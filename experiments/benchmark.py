@@ -8,6 +8,8 @@
   example     our runtime, the gradient of each example clipped, with noise
   gaussian    our runtime, clients' updates clipped, with noise on their sum
   local       our runtime, clients' updates clipped, each with noise of its own
+  distributed our runtime, clients' updates clipped, rotated and rounded, and
+              summed with the noise of all of them
 
 Each system has a process of its own. The systems take turns, so that other work
 of the machine affects them alike. The tables have the median seconds of a

@@ -16,6 +16,7 @@ from algorithms import aggregation
 from algorithms import methods
 from algorithms import registry
 from algorithms import trainers
+from algorithms.privacy import distributed_noise
 from algorithms.privacy import private_aggregation
 from base.aliases import Structure
 from experiments.benchmarks import bare_methods
@@ -37,6 +38,7 @@ _PROTECTED = (1.0, 1.0, 32.0, 1.0, 1.0)
 _AGGREGATORS = {
   'gaussian': private_aggregation.Gaussian,
   'local': private_aggregation.Local,
+  'distributed': distributed_noise.Distributed,
 }
 # In each turn, rounds are repeated for at least this long.
 _SECONDS_PER_TURN = 0.3

@@ -15,7 +15,7 @@ OWN_METHODS = {'W4': 'fedembed_type', 'W5': 'fedpc'}
 METHODS = ('pfedme', 'self_fl')
 WITH_METHODS = ('W1', 'W2')
 # The ways to train privately whose rounds are measured, and on which workloads.
-PRIVATE = ('example', 'gaussian', 'local')
+PRIVATE = ('example', 'gaussian', 'local', 'distributed')
 WITH_PRIVATE = ('W1', 'W2')
 # The workloads that are also measured with cohorts of several sizes.
 SCALED = ('W1', 'W2')
