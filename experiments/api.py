@@ -258,7 +258,7 @@ class Experiment:
   def _working(self) -> Iterator[None]:
     """Opens the folder as well; other programs cannot in the meantime."""
     with self._computing(), self._folder.open():
-      self._folder.write_encoding(self.task.encoding)
+      self._folder.begin(self.task.encoding)
       yield
 
   def _chosen(self, names: Sequence[str]) -> Sequence[str]:

@@ -316,7 +316,7 @@ def main(
     settings.text_field,
     settings.left_out,
   )
-  with folders.locked(output_dir, _SETTINGS):
+  with folders.locked(output_dir, folders.PRETRAINING):
     return _train(settings, spans, data_dir, output_dir)
 
 

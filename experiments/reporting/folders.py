@@ -1,7 +1,8 @@
 """The folders to which programs write their results."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import json
@@ -12,18 +13,42 @@ from base import errors
 from base import whole_files
 from base.aliases import Json
 
-# A folder with one of these has results.
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """A kind of folder that programs write.
+
+  Attributes:
+    title: What is in it.
+    marks: Any of these, which may be patterns, tells that it is one.
+  """
+
+  title: str
+  marks: tuple[str, ...]
+
+  def find(self, folder: pathlib.Path) -> str | None:
+    """Returns the mark that a folder of this kind has; None if it has none."""
+    for mark in self.marks:
+      for found in sorted(folder.glob(mark)):
+        return found.relative_to(folder).as_posix()
+    return None
+
+
+RUN = Kind('a run', ('config.toml',))
+# See `experiments.runs.repeated_runs`.
+REPEATS = Kind('repeats of a run', ('repeats.json', 'seed_*/config.toml'))
+# A table that is run again is one, too.
+GRID = Kind('a grid', ('runs', 'runs.jsonl'))
+PRETRAINING = Kind('a pretraining', ('pretraining.json',))
+KINDS = RUN, REPEATS, GRID, PRETRAINING
+# What a folder has beside one of these marks. Without them, nobody knows what
+# the results are of.
 _RESULTS = (
-  'config.toml',
   'results.json',
   'per_client.csv',
   'checkpoints',
   'metrics',
-  'runs',
-  'runs.jsonl',
   'points.csv',
-  'repeats.json',
-  'pretraining.json',
   'config.json',
   'merges.txt',
   'model.safetensors',
@@ -85,7 +110,12 @@ def write(path: pathlib.Path, text: str) -> None:
 
 def write_json(path: pathlib.Path, value: Json, **options: Json) -> None:
   """Writes a file of JSON, with options of `json.dumps`."""
-  write(path, f'{json.dumps(value, indent=2, **options)}\n')
+  write(path, to_json(value, **options))
+
+
+def to_json(value: Json, **options: Json) -> str:
+  """Writes what a file of JSON contains, with options of `json.dumps`."""
+  return f'{json.dumps(value, indent=2, **options)}\n'
 
 
 def check_own(path: pathlib.Path, mark: str = MARK) -> None:
@@ -123,23 +153,29 @@ def check_empty(flag: str, path: pathlib.Path) -> None:
     )
 
 
-def check_free(path: pathlib.Path, marks: Sequence[str]) -> None:
+def check_free(path: pathlib.Path, kind: Kind) -> None:
   """Checks that a folder has no results of another kind.
 
   Args:
     path: The folder.
-    marks: The names that identify a folder of the same kind.
+    kind: The kind of what will be written to it.
 
   Raises:
-    UserError: If it has results, but nothing with these names; or if it has a
-      file in the place of a folder.
+    UserError: If it has results of another kind only; or if it has a file in
+      the place of a folder.
   """
-  if not any((path / name).exists() for name in marks):
+  if kind.find(path) is None:
+    for other in KINDS:
+      if found := other.find(path):
+        raise errors.UserError(
+          f'{path} has {found}, so that it is the folder of {other.title}, not'
+          f' of {kind.title}. Name another output_dir.'
+        )
     for name in _RESULTS:
       if (path / name).exists():
         raise errors.UserError(
-          f'{path} has {name} but no {marks[0]} to tell of what. Name another'
-          ' output_dir.'
+          f'{path} has {name} but no {kind.marks[0]} to tell of what. Name'
+          ' another output_dir.'
         )
   for name in _FOLDERS:
     if os.path.lexists(path / name) and not (path / name).is_dir():
@@ -150,15 +186,28 @@ def check_free(path: pathlib.Path, marks: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: pathlib.Path, mark: str) -> Iterator[None]:
+def _made(path: pathlib.Path) -> Iterator[None]:
+  """Makes a folder, and removes what it has made if it stays empty."""
+  new = [one for one in (path, *path.parents) if not one.exists()]
+  path.mkdir(parents=True, exist_ok=True)
+  try:
+    yield
+  finally:
+    for folder in new:
+      with contextlib.suppress(OSError):  # Something is in it.
+        folder.rmdir()
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path, kind: Kind) -> Iterator[None]:
   """Makes a folder for results, and keeps other processes out of it.
 
   Args:
     path: The folder.
-    mark: The file that identifies a folder with results of the same kind.
+    kind: The kind of what will be written to it.
 
   Yields:
-    Nothing.
+    Nothing. If the folder is still empty in the end, it is removed.
 
   Raises:
     UserError: If another process uses it, it has results of another kind, or it
@@ -166,7 +215,7 @@ def locked(path: pathlib.Path, mark: str) -> Iterator[None]:
   """
   with contextlib.ExitStack() as stack:
     try:
-      path.mkdir(parents=True, exist_ok=True)
+      stack.enter_context(_made(path))
       descriptor = os.open(path, os.O_RDONLY)
       stack.callback(os.close, descriptor)
       fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -177,7 +226,7 @@ def locked(path: pathlib.Path, mark: str) -> Iterator[None]:
       ) from error
     except OSError as error:
       raise unusable(path, error) from error
-    check_free(path, [mark])
+    check_free(path, kind)
     yield
 
 

@@ -18,14 +18,7 @@ from experiments.reporting import folders
 
 Record = Mapping[str, Json]
 
-# A folder with either of these is a grid's.
-NAMES = 'runs', 'runs.jsonl'
-_FOLDER, _OLD_FILE = NAMES
-
-
-def is_grid(folder: pathlib.Path) -> bool:
-  """Tells whether a folder is a grid's."""
-  return any((folder / name).exists() for name in NAMES)
+_FOLDER, _OLD_FILE = folders.GRID.marks
 
 
 def lower_is_chosen(record: Record) -> bool:

@@ -9,13 +9,14 @@
                    file for each method, if validation was requested
   tensorboard/     the same metrics for TensorBoard
   checkpoints/     the state from which a stopped run continues
+  manifest.json    the SHA-256 of all of these, see `manifests`
 
 The results are rewritten after each method, and a restarted run continues with
 the missing methods. The results have a checksum, so that damaged or changed
 files are refused.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import csv
 import dataclasses
@@ -31,9 +32,12 @@ import tomli_w
 
 from base import errors
 from base.aliases import Json
+from experiments.command_line import terminal
 from experiments.configuration import user_settings
 from experiments.reporting import folders
+from experiments.reporting import manifests
 from personalization.judgement import comparison
+from personalization.rounds import client_states
 
 # A method in results.json, and a client of one in per_client.csv.
 Result = Mapping[str, Json]
@@ -167,6 +171,7 @@ class RunFolder:
     self._rows: list[Row] = []
     self._path = path
     self._config = config
+    self._manifest: manifests.Manifest
 
   @contextlib.contextmanager
   def open(self) -> Iterator[None]:
@@ -178,14 +183,13 @@ class RunFolder:
     Raises:
       UserError: If the folder belongs to another run, or cannot be written to.
     """
-    with folders.locked(self._path, CONFIG):
+    with folders.locked(self._path, folders.RUN):
       self.results, self._rows = {}, []
       try:
+        self._manifest = manifests.Manifest(self._path)
         if self._belongs_to_config():
           self._read()
-        else:
-          text = _CONFIG_HEADER + tomli_w.dumps(self._config.to_dict())
-          folders.write(self._path / CONFIG, text)
+          self._check()
       except OSError as error:
         raise folders.unusable(self._path, error) from error
       yield
@@ -220,6 +224,64 @@ class RunFolder:
         f' Delete {results} to have them made again.'
       ) from error
 
+  def _check(self) -> None:
+    """Checks that the files are those that the run wrote."""
+    if not self._manifest.is_there:
+      manifests.tell_of_none(self._path)
+      self._manifest.adopt()
+    elif fault := self._manifest.find_fault(is_whole=False):
+      raise errors.UserError(fault.advice)
+    for difference in self._manifest.differing_modules():
+      terminal.say(difference)
+
+  def begin(self, encoding: Mapping[str, Json]) -> None:
+    """Writes what the run is, unless that is written already.
+
+    Before that, nothing is in the folder, so that a run that is refused leaves
+    nothing behind.
+
+    Args:
+      encoding: How a user's table became examples; empty if it is not known.
+    """
+    texts = {}
+    if not (self._path / CONFIG).exists():
+      settings = self._config.to_dict()
+      texts[CONFIG] = _CONFIG_HEADER + tomli_w.dumps(settings)
+      self._manifest.modules = manifests.describe_modules(
+        settings.get('modules', ())
+      )
+    if encoding:
+      texts[ENCODING] = folders.to_json(encoding, ensure_ascii=False)
+    self._write(texts)
+
+  def _write(self, texts: Mapping[str, str]) -> None:
+    """Writes files that are not as they should be, and lists them before."""
+    changed = {
+      name: text
+      for name, text in texts.items()
+      if not self._manifest.holds(name, text)
+    }
+    if changed:
+      self._manifest.note(changed)
+    # The configuration comes last, as it says that the others are there.
+    for name in sorted(changed, key=lambda name: name == CONFIG):
+      folders.write(self._path / name, changed[name])
+
+  def note_checkpoint(self, path: pathlib.Path, digest: str) -> None:
+    """Notes a checkpoint, before it is written, and its SHA-256."""
+    self._manifest.note_checkpoint(path, digest)
+
+  def reopen(self, training: str, methods: Iterable[str]) -> None:
+    """Notes that the files of a training will grow, and of its methods."""
+    paths = [
+      self.metrics_file(training),
+      self.checkpoint_dir(training) / client_states.FILE_NAME,
+      *map(self.validation_file, methods),
+    ]
+    self._manifest.unseal(
+      path.relative_to(self._path).as_posix() for path in paths
+    )
+
   def client_rows(self, method: str) -> list[Row]:
     """Returns the clients of a finished method."""
     return [row for row in self._rows if row['method'] == method]
@@ -240,19 +302,12 @@ class RunFolder:
     """Returns the folder of a training's metrics for TensorBoard."""
     return self._path / 'tensorboard' / training
 
-  def write_encoding(self, encoding: Mapping[str, Json]) -> None:
-    """Writes how a user's table became examples, if this is known."""
-    if encoding:
-      path = self._path / ENCODING
-      folders.write_json(path, encoding, ensure_ascii=False)
-
   def write_groups(self, training: str, groups: Mapping[str, int]) -> None:
     """Writes the groups of clients that were found for a training."""
-    folder = self._path / 'groups'
-    with errors.writing(folder):
-      folder.mkdir(exist_ok=True)
-    found = dict(sorted(groups.items()))
-    folders.write_json(folder / f'{training}.json', found)
+    with errors.writing(self._path / 'groups'):
+      (self._path / 'groups').mkdir(exist_ok=True)
+    found = folders.to_json(dict(sorted(groups.items())))
+    self._write({f'groups/{training}.json': found})
 
   def communication(
     self, training: str, parameters_down: int, parameters_up: int
@@ -323,14 +378,21 @@ class RunFolder:
     writer = csv.DictWriter(table, columns, lineterminator='\n')
     writer.writeheader()
     writer.writerows(self._rows)
-    folders.write(self._path / _CLIENTS, table.getvalue())
     text = json.dumps(
       {'configuration': self._config.to_dict(), 'methods': self.results},
       allow_nan=False,
     )
     contents = json.loads(text)  # In the form in which it will be read.
     contents['checksum'] = checksum(contents, _parse_table(table.getvalue()))
-    folders.write_json(self._path / RESULTS, contents)
+    self._manifest.note(
+      texts := {
+        _CLIENTS: table.getvalue(),
+        RESULTS: folders.to_json(contents),
+      }
+    )
+    for name, text in texts.items():
+      folders.write(self._path / name, text)
+    self._manifest.seal()
 
 
 def metric_range(result: Result) -> tuple[float, float]:
@@ -427,6 +489,7 @@ def read(path: pathlib.Path) -> FinishedRun:
   """
   try:
     contents, rows = _read_results(path)
+    manifests.check(path)
     methods = contents['methods']
     rounds = read_rounds(path)
     for result in methods.values():
@@ -444,9 +507,11 @@ def read(path: pathlib.Path) -> FinishedRun:
       read_validation(path),
     )
   except (FileNotFoundError, NotADirectoryError) as error:
+    kinds = [kind for kind in folders.KINDS[1:] if kind.find(path)]
+    but = f' It is the folder of {kinds[0].title}.' if kinds else ''
     raise errors.UserError(
       f'{path} is not an output folder of a run that has finished a method:'
-      f' {error.filename} is missing.'
+      f' {error.filename} is missing.{but}'
     ) from error
   except _DAMAGE as error:
     raise errors.UserError(

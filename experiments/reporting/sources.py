@@ -16,6 +16,7 @@ from base.aliases import Json
 from experiments.configuration import user_settings
 from experiments.reporting import folders
 from experiments.reporting import grid_records
+from experiments.reporting import manifests
 from experiments.reporting import repeats
 from experiments.reporting import results_folder
 
@@ -198,6 +199,7 @@ def _read_run(path: pathlib.Path) -> Run:
   if (path / results_folder.RESULTS).exists():
     return Run(**vars(results_folder.read(path)))
   table = user_settings.read_toml(path / results_folder.CONFIG)
+  manifests.check(path, is_whole=False)
   return Run(
     path,
     dict(user_settings.flatten(table)),
@@ -260,9 +262,13 @@ def read(paths: Sequence[pathlib.Path]) -> list[Run | Grid]:
 
 def _read_folder(path: pathlib.Path) -> list[Run | Grid]:
   try:
-    if grid_records.is_grid(path):
+    if folders.GRID.find(path):
       return [_read_grid(path)]
-    if (path / results_folder.CONFIG).exists():
+    # Beside repeats, there may be what a refused run of an older version left.
+    has_results = (path / results_folder.RESULTS).exists()
+    if folders.RUN.find(path) and (
+      has_results or not folders.REPEATS.find(path)
+    ):
       return [_read_run(path)]
     inside = sorted(path.glob(f'*/{results_folder.CONFIG}'))
     if inside:

@@ -229,8 +229,8 @@ def evaluate(
       terminal.say(f'{name}: done before; delete {output_dir} to do it again')
     if task.notes:
       terminal.say(task.notes)
-    results.write_encoding(task.encoding)
     finished = finished_methods.restore(source, trained_task, names)
+    results.begin(task.encoding)
     known = set(trained_task.train.client_ids)
     for name in names:
       if name in results.results:

@@ -46,6 +46,7 @@ def run(
   Raises:
     UserError: If a run cannot be run, before any training.
   """
+  folders.check_free(output_dir, folders.REPEATS)
   folders.check_own(output_dir / SUMMARY, '"seeds"')
   folders_of_runs = {seed: output_dir / f'seed_{seed}' for seed in by_seed}
   for seed, config in by_seed.items():

@@ -62,8 +62,23 @@ def _train(
   folder: results_folder.RunFolder,
   schedule: schedules.Schedule,
   curves: validation_curves.Curves | None,
+  sharing: Iterable[str] = (),
 ) -> tuple[training.Trained, float | None]:
-  """Trains; also returns the seconds, None if it continued a checkpoint."""
+  """Trains; also returns the seconds, None if it continued a checkpoint.
+
+  Args:
+    name: The name of the training.
+    method: The method.
+    task: Its task.
+    settings: The settings of the training.
+    folder: The folder of the run.
+    schedule: The rounds.
+    curves: What is measured now and then; None for nothing.
+    sharing: The methods of the training.
+
+  Returns:
+    The training, and the seconds.
+  """
   if not method.trains:
     return training.train(method, task, settings, schedule=schedule), 0.0
   start = time.monotonic()
@@ -82,6 +97,8 @@ def _train(
       stopping.say_outlook(f'The same command goes on {rest}.')
       if began_at is None:
         began_at = round_num
+        if round_num < total_rounds:
+          folder.reopen(name, sharing)
         if 0 < round_num < total_rounds:
           terminal.say(f'{name}: training goes on with round {round_num + 1}')
         elif round_num:
@@ -103,6 +120,7 @@ def _train(
         release_managers=_release_managers(folder, name),
         on_round=on_round,
         on_checkpoint=on_checkpoint,
+        on_file=folder.note_checkpoint,
         should_stop=should_stop,
         evaluate=None if curves is None else curves.evaluate,
       ),
@@ -215,6 +233,7 @@ class Trainings:
         self._folder,
         schedule,
         curves,
+        self._methods.get(key, ()),
       )
       before = method.predecessor
       communication = self._folder.communication(
@@ -462,16 +481,18 @@ def run(
   """
   task = execution.load_task(config, data_dir)
   with results_folder.open_folder(output_dir, config) as folder:
-    folder.write_encoding(task.encoding)
     for name in folder.results:
       terminal.say(f'{name}: done before; delete {output_dir} to do it again')
     if folder.results.keys() == config.method_settings.keys():
+      folder.begin(task.encoding)
       return folder.results
 
     if task.notes:
       terminal.say(task.notes)
     set_runtime(config.run)
-    Run(config, task, folder).evaluate(config.method_settings)
+    made = Run(config, task, folder)
+    folder.begin(task.encoding)
+    made.evaluate(config.method_settings)
     return folder.results
 
 

@@ -383,7 +383,7 @@ def open_grid(
   program = f'{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}'
   try:
     folder.mkdir(parents=True, exist_ok=True)
-    folders.check_free(folder, grid_records.NAMES)
+    folders.check_free(folder, folders.GRID)
     grid_results.check_presets(
       folder, {point.name for point in contents.points}
     )

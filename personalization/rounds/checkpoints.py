@@ -11,8 +11,9 @@ name of its place,
   array/global_model_weights/trainable/0
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
+import hashlib
 import os
 import pathlib
 import re
@@ -29,6 +30,9 @@ from base import whole_files
 
 _PREFIX = 'program_state_'
 _KIND = 'array/'
+
+# Called with the path of a file and the SHA-256 of its contents.
+OnFile = Callable[[pathlib.Path, str], None]
 
 
 class CheckpointError(errors.UserError):
@@ -102,16 +106,22 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
   """
 
   def __init__(
-    self, root_dir: str | os.PathLike[str], keep_total: int | None = None
+    self,
+    root_dir: str | os.PathLike[str],
+    keep_total: int | None = None,
+    on_file: OnFile = lambda *_: None,
   ):
     """Makes a manager of the versions in a folder.
 
     Args:
       root_dir: The folder. It is made when something is saved.
       keep_total: The number of latest versions to keep; None for all.
+      on_file: Called with the path of a file and the SHA-256 of its contents
+        before the file is there.
     """
     self._folder = pathlib.Path(root_dir)
     self._keep_total = keep_total
+    self._on_file = on_file
 
   def _path(self, version: int) -> pathlib.Path:
     return self._folder / f'{_PREFIX}{version}.npz'
@@ -192,9 +202,14 @@ class NpzProgramStateManager(tff.program.ProgramStateManager):
       self._folder.mkdir(parents=True, exist_ok=True)
       for match in self._find(rf'\.{_PREFIX}\d+\.npz\..*\.tmp'):
         (self._folder / match[0]).unlink()  # A killed program had written it.
-    with whole_files.writing(path) as temporary, temporary.open('wb') as file:
-      np.savez(file, **{_KIND + name: leaf for name, leaf in leaves.items()})
-    self._sync_folder()
+    with whole_files.writing(path) as temporary:
+      with temporary.open('w+b') as file:
+        np.savez(file, **{_KIND + name: leaf for name, leaf in leaves.items()})
+        file.seek(0)
+        digest = hashlib.file_digest(file, 'sha256').hexdigest()
+      self._on_file(path, digest)
+    with errors.writing(path):
+      self._sync_folder()
     logging.info('Program state saved: %s', path)
     await self._remove_old()
 

@@ -92,6 +92,8 @@ class Callbacks:
     on_checkpoint: Called with the round of the checkpoint that training starts
       from, 0 if there is none, and with the round of each checkpoint that is
       written.
+    on_file: Called with the path of each checkpoint and its SHA-256, before it
+      is written.
     should_stop: Called now and then to ask whether to stop, with a checkpoint,
       before the last round; if it is None, training goes on to the end.
     evaluate: Called after every `rounds_per_evaluation` rounds, before the
@@ -102,6 +104,7 @@ class Callbacks:
   release_managers: tuple[tff.program.ReleaseManager, ...] = ()
   on_round: Callable[[int, _Metrics], None] = lambda *_: None
   on_checkpoint: Callable[[int], None] = lambda _: None
+  on_file: checkpoints.OnFile = lambda *_: None
   should_stop: Callable[[], bool] | None = None
   evaluate: Callable[[Trained], Awaitable[None]] | None = None
 
@@ -215,7 +218,7 @@ def train(
   with contextlib.ExitStack() as stack:
     saved = None
     if checkpoint_dir:
-      saved = _Checkpoints(checkpoint_dir)
+      saved = _Checkpoints(checkpoint_dir, callbacks.on_file)
       # An exception that is kept would otherwise keep the database locked.
       stack.callback(start.client_states.close)
     loop = _Loop(method, training_settings, schedule, start, saved, callbacks)
@@ -266,9 +269,9 @@ class _Checkpoints:
   and pruned after it is removed.
   """
 
-  def __init__(self, folder: pathlib.Path):
+  def __init__(self, folder: pathlib.Path, on_file: checkpoints.OnFile):
     self._manager = checkpoints.NpzProgramStateManager(
-      folder, keep_total=_KEPT_CHECKPOINTS
+      folder, keep_total=_KEPT_CHECKPOINTS, on_file=on_file
     )
 
   async def load_latest(self, start: Trained) -> Trained:

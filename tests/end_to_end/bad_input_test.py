@@ -354,7 +354,7 @@ def test_damaged_results(fail, folder, name, damage):
   assert _contents(folder) == before
 
 
-@pytest.mark.parametrize('name', ['runs.jsonl', 'per_client.csv', 'metrics'])
+@pytest.mark.parametrize('name', ['vocab.json', 'per_client.csv', 'metrics'])
 def test_the_folder_of_something_else(fail, tmp_path, name):
   (tmp_path / name).write_text('mine')
   message = fail(*_RUN, f'--output_dir={tmp_path}')
@@ -395,10 +395,13 @@ def _full_disk(monkeypatch):
 @pytest.mark.parametrize(
   ('flush', 'name', 'outlook'),
   [
-    (1, 'config.toml', 'starts from the beginning'),
-    (2, 'metrics/fedavg.csv', 'goes on with round 1 of 5 of fedavg'),
-    (5, 'program_state_4.npz', 'goes on with round 3 of 5 of fedavg'),
-    (9, 'per_client.csv', 'goes on with the evaluation of fedavg'),
+    (1, 'manifest.json', 'starts from the beginning'),
+    (2, 'config.toml', 'starts from the beginning'),
+    (3, 'metrics/fedavg.csv', 'goes on with round 1 of 5 of fedavg'),
+    (8, 'program_state_4.npz', 'goes on with round 3 of 5 of fedavg'),
+    (13, 'manifest.json', 'goes on with the evaluation of fedavg'),
+    (14, 'per_client.csv', 'goes on with the evaluation of fedavg'),
+    (16, 'manifest.json', 'goes on with the evaluation of fedavg'),
   ],
 )
 def test_a_disk_that_is_full(
@@ -441,11 +444,13 @@ def test_a_damaged_checkpoint(call, folder, finished, damage):
   _without_results(folder)
   path = _checkpoint(folder, 'fedavg')
   path.write_bytes(damage(path.read_bytes()))
-  before = _contents(folder)
-  message = _message(call(*_RUN, f'--output_dir={folder}'))
-  assert f'{path} cannot be read' in message
-  assert 'Delete it' in message
-  assert _contents(folder) == before
+  for problem in 'is not what this run wrote', 'cannot be read':
+    before = _contents(folder)
+    message = call(*_RUN, f'--output_dir={folder}').said
+    assert f'{path} {problem}' in message
+    assert 'delete it to resume' in message.lower()
+    assert _contents(folder) == before
+    (folder / 'manifest.json').unlink(missing_ok=True)  # Of an older version.
 
 
 def test_damaged_metrics(call, folder):
@@ -454,7 +459,8 @@ def test_damaged_metrics(call, folder):
   path.write_text(path.read_text().replace(',', ',x', 50))
   before = _contents(folder)
   message = _message(call(*_RUN, f'--output_dir={folder}'))
-  assert f'{path} is damaged' in message
+  assert f'{path} is not what this run wrote' in message
+  assert 'delete it and the checkpoints' in message
   assert _contents(folder) == before
 
 
@@ -473,6 +479,10 @@ def test_the_checkpoint_of_another_model(call, folder):
   shutil.copy(_checkpoint(folder, 'fedadam'), path)
   before = _contents(folder)
   message = _message(call(*_RUN, f'--output_dir={folder}'))
+  assert f'{path} is not what this run wrote, but its checkpoints/f' in message
+  (folder / 'manifest.json').unlink()
+  before = _contents(folder)
+  message = call(*_RUN, f'--output_dir={folder}').said
   assert f'{path} holds the state of another program' in message
   assert _contents(folder) == before
 
@@ -492,7 +502,8 @@ def test_a_checkpoint_runs_no_code(call, folder, tmp_path, monkeypatch):
   name = next(iter(arrays))
   arrays[name] = np.array([_Code()], dtype=object)
   np.savez(path, **arrays)
-  message = _message(call(*_RUN, f'--output_dir={folder}'))
+  (folder / 'manifest.json').unlink()
+  message = call(*_RUN, f'--output_dir={folder}').said
   assert f'{path} cannot be read' in message
   assert not (tmp_path / 'ran').exists()
 

@@ -5,6 +5,7 @@ import json
 import pathlib
 from typing import Any
 
+from experiments.reporting import manifests
 from experiments.reporting import results_folder
 
 
@@ -44,6 +45,7 @@ def write(
 
 def sealed(path: pathlib.Path) -> pathlib.Path:
   """Makes the results of a folder, which a test has changed, valid again."""
+  (path / manifests.NAME).unlink(missing_ok=True)
   contents = json.loads((path / 'results.json').read_text())
   with (path / 'per_client.csv').open(newline='') as file:
     rows = list(csv.DictReader(file))

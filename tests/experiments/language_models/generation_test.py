@@ -13,6 +13,7 @@ from base import errors
 from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.language_models import generation
+from experiments.reporting import manifests
 from experiments.reporting import results_folder
 from experiments.runs import execution
 from personalization.rounds import client_states
@@ -202,6 +203,7 @@ def test_a_run_of_another_task_is_refused(run, tmp_path):
   shutil.copytree(run, folder)
   other = tomli_w.dumps(small_runs.config().to_dict())
   (folder / results_folder.CONFIG).write_text(other, encoding='utf-8')
+  (folder / manifests.NAME).unlink()
   with pytest.raises(errors.UserError, match='synthetic, which generates no'):
     generation.show_known(str(folder), None)
 

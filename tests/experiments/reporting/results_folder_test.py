@@ -1,5 +1,6 @@
 """Tests of the output folder of a run, written and read."""
 
+import contextlib
 import csv
 import json
 import pathlib
@@ -21,6 +22,13 @@ def _config(seed=0, algorithms='fedavg,local'):
   )
 
 
+@contextlib.contextmanager
+def _open(path, config=None):
+  with results_folder.open_folder(path, config or _config()) as folder:
+    folder.begin({})
+    yield folder
+
+
 class TestWriting:
   @pytest.fixture(autouse=True)
   def _set_up(self, tmp_path):
@@ -31,16 +39,16 @@ class TestWriting:
       return list(csv.DictReader(file))
 
   def test_the_configuration_is_written_as_a_preset(self):
-    with results_folder.open_folder(self.path, _config(seed=3)):
+    with _open(self.path, _config(seed=3)):
       pass
     preset = str(self.path / 'config.toml')
     config = configs.resolve(user_settings.read(preset))
     assert config == _config(seed=3)
 
   def test_results_are_there_for_the_next_run(self):
-    with results_folder.open_folder(self.path, _config()) as folder:
+    with _open(self.path) as folder:
       folder.add('fedavg', small_outcomes.result(), small_outcomes.rows())
-    with results_folder.open_folder(self.path, _config()) as folder:
+    with _open(self.path) as folder:
       # JSON has no infinite numbers.
       result = {
         **small_outcomes.result(),
@@ -65,30 +73,29 @@ class TestWriting:
     ]
 
   def test_a_method_that_is_not_in_results_json_is_not_done(self):
-    with results_folder.open_folder(self.path, _config()) as folder:
+    with _open(self.path) as folder:
       folder.add('fedavg', small_outcomes.result(), small_outcomes.rows())
       with mock.patch.object(json, 'dumps', side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
           folder.add(
             'local', small_outcomes.result(), small_outcomes.rows('local')
           )
-    assert len(self.rows()) == 6
-    with results_folder.open_folder(self.path, _config()) as folder:
+    with _open(self.path) as folder:
       assert list(folder.results) == ['fedavg']
       folder.add('local', small_outcomes.result(), small_outcomes.rows('local'))
     assert len(self.rows()) == 6
 
   def test_results_of_an_older_version_have_the_names_of_today(self):
     result = {**small_outcomes.result(), 'begins_with': 'fedadam'}
-    with results_folder.open_folder(self.path, _config()) as folder:
+    with _open(self.path) as folder:
       folder.add('fedavg', result, small_outcomes.rows())
-    with results_folder.open_folder(self.path, _config()) as folder:
+    with _open(self.path) as folder:
       found = folder.results['fedavg']
     assert found['started_from_training'] == 'fedadam'
     assert 'begins_with' not in found
 
   def test_a_stopped_write_leaves_the_old_file(self):
-    with results_folder.open_folder(self.path, _config()) as folder:
+    with _open(self.path) as folder:
       folder.add('fedavg', small_outcomes.result(), small_outcomes.rows())
       before = (self.path / 'results.json').read_text()
       with mock.patch.object(
@@ -102,7 +109,7 @@ class TestWriting:
     assert len(self.rows()) == 3
 
   def test_what_is_no_number_is_null(self):
-    with results_folder.open_folder(self.path, _config()) as folder:
+    with _open(self.path) as folder:
       folder.add('fedavg', {'test': {'mean': float('nan')}}, [])
     text = (self.path / 'results.json').read_text()
     refuse = mock.Mock(side_effect=AssertionError)
@@ -110,12 +117,12 @@ class TestWriting:
     assert contents['methods']['fedavg']['test']['mean'] is None
 
   def test_a_folder_of_another_configuration(self):
-    with results_folder.open_folder(self.path, _config(seed=1)):
+    with _open(self.path, _config(seed=1)):
       pass
     with pytest.raises(
       errors.UserError, match=r'another configuration.*\n  seed: 1, not 2'
     ):
-      with results_folder.open_folder(self.path, _config(seed=2)):
+      with _open(self.path, _config(seed=2)):
         pass
 
   def test_a_folder_whose_configuration_makes_no_sense(self):
@@ -138,18 +145,21 @@ class TestWriting:
       pass
 
   def test_damaged_results(self):
-    with results_folder.open_folder(self.path, _config()):
+    with _open(self.path):
       pass
     (self.path / 'results.json').write_text('{"methods": ')
     with pytest.raises(errors.UserError, match='damaged.*Delete'):
-      with results_folder.open_folder(self.path, _config()):
+      with _open(self.path):
         pass
 
-  @pytest.mark.parametrize('name', ['runs.jsonl', 'per_client.csv'])
-  def test_the_folder_of_something_else(self, name):
+  @pytest.mark.parametrize(
+    ('name', 'told'),
+    [('runs.jsonl', 'of a grid, not'), ('per_client.csv', 'no config.toml')],
+  )
+  def test_the_folder_of_something_else(self, name, told):
     self.path.mkdir(parents=True)
     (self.path / name).write_text('mine')
-    with pytest.raises(errors.UserError, match=f'{name} but no config.toml'):
+    with pytest.raises(errors.UserError, match=f'{name}.* {told}'):
       with results_folder.open_folder(self.path, _config()):
         pass
     assert [path.name for path in self.path.iterdir()] == [name]

@@ -131,7 +131,7 @@ def test_who_evaluates_is_not_told_to_resume_from_another_checkpoint(
   folder = shutil.copytree(finished.folder, tmp_path / 'run')
   (path,) = folder.glob(f'checkpoints/{method}/*_3.npz')
   path.write_bytes(b'')
-  with pytest.raises(errors.UserError, match='cannot be read.* run again'):
+  with pytest.raises(errors.UserError, match='_3.npz is not what.* run again'):
     _evaluate(f'{folder}:{method}', tmp_path / 'out')
 
 
@@ -146,6 +146,7 @@ def test_data_without_clients_to_evaluate_are_told(finished, tmp_path, copy):
 def test_a_run_of_before_there_were_encodings_is_told(finished, tmp_path):
   folder = shutil.copytree(finished.folder, tmp_path / 'run')
   (folder / 'encoding.json').unlink()
+  (folder / 'manifest.json').unlink()
   with pytest.raises(errors.UserError, match='Repeat the command of the run'):
     _evaluate(folder, tmp_path / 'out')
 
@@ -162,6 +163,7 @@ def test_results_of_another_run_are_left_alone(finished, tmp_path):
   encoding = f'encoding_file = "{finished.folder}/encoding.json"'
   text = text.replace('encoding_file = "none"', encoding)
   (folder / 'config.toml').write_text(text)
+  (folder / 'manifest.json').unlink()
   with pytest.raises(errors.UserError, match='has results of another run'):
     _evaluate(finished.folder, folder)
 

@@ -31,7 +31,7 @@ def test_the_folder_of_a_run_is_refused_and_left_as_it_is(grid, tmp_path):
   folder = tmp_path / 'run'
   folder.mkdir()
   (folder / 'config.toml').write_text('')
-  with pytest.raises(errors.UserError, match='has config.toml but no runs'):
+  with pytest.raises(errors.UserError, match='has config.toml, so that it is'):
     _open(grid, folder)
   assert [path.name for path in folder.iterdir()] == ['config.toml']
 
