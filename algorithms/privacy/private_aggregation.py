@@ -75,11 +75,7 @@ def normal(like: Record, seed: aliases.Seed, stddev: aliases.Scalar) -> Record:
 
 
 class GaussianQuery(tfp.GaussianSumQuery):
-  """Clips records, and adds seeded noise to their sum.
-
-  Round t, from 0 on, gets the noise sum_j r_j Z_(t-j), where each round draws
-  one Z. With r = (1,) this is the Gaussian mechanism.
-  """
+  """Clips records, and adds seeded noise to their sum."""
 
   _GlobalState = collections.namedtuple(
     '_GlobalState', ['l2_norm_clip', 'stddev', 'seed', 'round']
@@ -90,19 +86,16 @@ class GaussianQuery(tfp.GaussianSumQuery):
     clip: aliases.Number,
     stddev: aliases.Number,
     seed: aliases.Seed,
-    bands: Sequence[float] = (1.0,),
   ):
     """Makes the query.
 
     Args:
       clip: The clipping norm, S.
-      stddev: The deviation of each Z.
+      stddev: The deviation of the noise.
       seed: Two int32.
-      bands: r.
     """
     super().__init__(clip, stddev)
     self._seed = seed
-    self._bands = bands
 
   def make_global_state(
     self, l2_norm_clip: aliases.Number, stddev: aliases.Number
@@ -117,14 +110,11 @@ class GaussianQuery(tfp.GaussianSumQuery):
   def get_noised_result(
     self, sample_state: Record, global_state: QueryState
   ) -> tuple[Record, QueryState, None]:
-    result, t = sample_state, global_state.round
-    for j, r_j in enumerate(self._bands):
-      seed = keys.derive(global_state.seed, t - j)
-      stddev = tf.where(t >= j, r_j * global_state.stddev, 0.0)
-      result = tf.nest.map_structure(
-        tf.add, result, normal(sample_state, seed, stddev)
-      )
-    return result, global_state._replace(round=t + 1), None
+    state = global_state
+    seed = keys.derive(state.seed, state.round)
+    noise = normal(sample_state, seed, state.stddev)
+    result = tf.nest.map_structure(tf.add, sample_state, noise)
+    return result, state._replace(round=state.round + 1), None
 
 
 class _QuantileQuery(tfp.QuantileEstimatorQuery):
@@ -306,6 +296,83 @@ class TreeQuery(tfp.GaussianSumQuery):
     return result, new_state, None
 
 
+class MatrixQuery(tfp.GaussianSumQuery):
+  """Adds noise, most of which the following rounds take off again.
+
+  Each round draws one Z, and has the noise
+
+    Y = Z - sum_i scale_i buffer_i,    then    buffer_i <- decay_i buffer_i + Y
+  """
+
+  _GlobalState = collections.namedtuple(
+    '_GlobalState',
+    ['l2_norm_clip', 'stddev', 'seed', 'round', 'decays', 'scales', 'buffers'],
+  )
+
+  def __init__(
+    self,
+    clip: aliases.Number,
+    stddev: aliases.Number,
+    specs: Specs,
+    seed: aliases.Seed,
+    decays: Sequence[aliases.Number],
+    scales: Sequence[aliases.Number],
+  ):
+    """Makes the query.
+
+    Args:
+      clip: The clipping norm, S.
+      stddev: The deviation of each Z.
+      specs: The tensors of a record.
+      seed: Two int32.
+      decays: How much of each buffer remains after a round.
+      scales: How much of each buffer is taken off.
+    """
+    super().__init__(clip, stddev)
+    self._specs = specs
+    self._seed = seed
+    self._decays = decays
+    self._scales = scales
+
+  def make_global_state(
+    self, l2_norm_clip: aliases.Number, stddev: aliases.Number
+  ) -> QueryState:
+    return self._GlobalState(
+      tf.cast(l2_norm_clip, tf.float32),
+      tf.cast(stddev, tf.float32),
+      tf.cast(self._seed, tf.int32),
+      tf.constant(0),
+      tf.stack([tf.cast(decay, tf.float32) for decay in self._decays]),
+      tf.stack([tf.cast(scale, tf.float32) for scale in self._scales]),
+      tf.nest.map_structure(
+        lambda spec: tf.zeros([len(self._decays), *spec.shape]), self._specs
+      ),
+    )
+
+  def get_noised_result(
+    self, sample_state: Record, global_state: QueryState
+  ) -> tuple[Record, QueryState, None]:
+    state = global_state
+    drawn = normal(
+      sample_state, keys.derive(state.seed, state.round), state.stddev
+    )
+    noise = tf.nest.map_structure(
+      lambda new, old: new - tf.tensordot(state.scales, old, 1),
+      drawn,
+      state.buffers,
+    )
+
+    def remember(old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+      decays = tf.reshape(state.decays, [-1] + [1] * new.shape.rank)
+      return decays * old + new
+
+    new_state = state._replace(
+      round=state.round + 1,
+      buffers=tf.nest.map_structure(remember, state.buffers, noise),
+    )
+    return tf.nest.map_structure(tf.add, sample_state, noise), new_state, None
+
+
 class LocalQuery(tfp.GaussianSumQuery):
   """Sends clients the clip and the deviation of the noise that they add."""
 
@@ -319,18 +386,6 @@ class LocalQuery(tfp.GaussianSumQuery):
     self, sample_state: Record, global_state: QueryState
   ) -> tuple[Record, QueryState, None]:
     return sample_state, global_state, None
-
-
-def inverse_root_bands(number: int) -> tuple[float, ...]:
-  """Returns r of the banded inverse square root (Kalinin et al. 2025).
-
-  They are the first coefficients of (1 - x)^(1/2), whose inverse is the square
-  root of the matrix of prefix sums: r_0 = 1, r_j = r_(j-1) (j - 3/2) / j.
-  """
-  r = [1.0]
-  for j in range(1, number):
-    r.append(r[-1] * (j - 1.5) / j)
-  return tuple(r)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -449,19 +504,23 @@ class Tree(Private):
 class Matrix(Private):
   """Adds noise, most of which the following rounds take off again.
 
-  This is the matrix mechanism with the banded inverse square root.
-
   Attributes:
     noise: z, for the noise that is drawn in each round.
-    bands: The number of rounds whose draws make up the noise of a round.
+    decays: As in `MatrixQuery`.
+    scales: As there.
   """
 
-  bands: int = 1
+  decays: tuple[float, ...] = (0.0,)
+  scales: tuple[float, ...] = (0.0,)
 
   def query(self, specs: Specs, seed: aliases.Seed) -> Query:
-    del specs
-    return GaussianQuery(
-      self.clip, self.noise * self.clip, seed, inverse_root_bands(self.bands)
+    return MatrixQuery(
+      self.clip,
+      self.noise * self.clip,
+      specs,
+      seed,
+      self.decays,
+      self.scales,
     )
 
 

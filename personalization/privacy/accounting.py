@@ -301,33 +301,6 @@ def tree_sensitivity_of_cycles(rounds: int, a_pass: int) -> float:
   return float(of_places.max() ** 0.5)
 
 
-def matrix_sensitivity(
-  bands: Sequence[float], rounds: int, times: int, separation: int
-) -> float:
-  """Returns how far a client moves the sums that a matrix mechanism hides.
-
-  Round t has sum_j r_j Z_(t-j) as its noise, so that Z hides C x, where C^-1 is
-  the band matrix of r. The first column c of C decreases and is not negative;
-  the result is the norm of the sum of `times` such columns, `separation` rounds
-  apart.
-
-  Args:
-    bands: r, whose first entry is 1.
-    rounds: The number of rounds.
-    times: The largest number of rounds that a client takes part in.
-    separation: The smallest number of rounds from one of these to the next.
-  """
-  c = np.zeros(rounds)
-  for t in range(rounds):
-    c[t] = (t == 0) - sum(
-      r * c[t - j] for j, r in enumerate(bands[: t + 1]) if j
-    )
-  total = np.zeros(rounds)
-  for start in range(0, min(times * separation, rounds), separation):
-    total[start:] += c[: rounds - start]
-  return float(np.linalg.norm(total))
-
-
 def _parts(event: dp_accounting.DpEvent) -> list[dp_accounting.DpEvent]:
   """Lists an event and all events within it."""
   inner = getattr(event, 'events', None) or [getattr(event, 'event', None)]

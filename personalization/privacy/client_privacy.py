@@ -31,6 +31,7 @@ from algorithms.privacy import private_aggregation
 from base import errors
 from base import words
 from personalization.privacy import accounting
+from personalization.privacy import matrix_noise
 from personalization.privacy import ways
 from personalization.rounds import schedules
 from personalization.rounds import training
@@ -455,7 +456,7 @@ def make_tree(
 
 
 def make_matrix(
-  settings: ways.MatrixSettings,
+  settings: ways.PrivacySettings,
   method: methods.Method,
   task: tasks.Task,
   training_settings: schedules.TrainingSettings,
@@ -469,19 +470,17 @@ def make_matrix(
       'A client must take part at fixed distances. Set client_sampling to'
       ' cycles.'
     )
-  sensitivity = accounting.matrix_sensitivity(
-    private_aggregation.inverse_root_bands(settings.bands),
-    who.rounds,
-    who.max_participations,
-    1 if who.sampling == 'all' else who.rounds_per_pass,
-  )
+  separation = 1 if who.sampling == 'all' else who.rounds_per_pass
+  buffers = matrix_noise.find_buffers(max(who.rounds, 1), separation)
+  sensitivity = matrix_noise.sensitivity(buffers.column(who.rounds), separation)
+  decays = ' and '.join(f'{decay:.3g}' for decay in buffers.decays)
   return _make(
     settings,
     method,
     whole,
     lambda z, _: accounting.correlated(z, sensitivity),
-    f'matrix mechanism, inverse square root of {settings.bands} bands',
-    functools.partial(private_aggregation.Matrix, bands=settings.bands),
+    f'matrix mechanism, with buffers of decays {decays}',
+    functools.partial(private_aggregation.Matrix, **buffers._asdict()),
   )
 
 

@@ -105,17 +105,6 @@ class TreeSettings(PrivacySettings):
 
 
 @dataclasses.dataclass(frozen=True)
-class MatrixSettings(PrivacySettings):
-  """The settings of the matrix mechanism."""
-
-  bands: int = settings.field(
-    4,
-    'The number of rounds whose draws make up the noise of a round.',
-    minimum=1,
-  )
-
-
-@dataclasses.dataclass(frozen=True)
 class DistributedSettings(PrivacySettings):
   """The settings of noise that clients add together."""
 
@@ -156,7 +145,7 @@ ENTRIES: Mapping[str, Entry] = {
   ),
   'adaptive': Entry(f'{_OF_CLIENTS}:make_adaptive', PrivacySettings),
   'tree': Entry(f'{_OF_CLIENTS}:make_tree', TreeSettings),
-  'matrix': Entry(f'{_OF_CLIENTS}:make_matrix', MatrixSettings),
+  'matrix': Entry(f'{_OF_CLIENTS}:make_matrix', PrivacySettings),
   'local': Entry(f'{_OF_CLIENTS}:make_local', PrivacySettings),
   'distributed': Entry(
     f'{_OF_CLIENTS}:make_distributed',

@@ -93,7 +93,7 @@ _WITHOUT_NOISE = {
   'gaussian': private_aggregation.Gaussian(0.0, 0.5, 4.0),
   'adaptive': private_aggregation.Adaptive(0.0, 0.5, 4.0),
   'tree': private_aggregation.Tree(0.0, 0.5, 4.0, rounds_per_tree=2),
-  'matrix': private_aggregation.Matrix(0.0, 0.5, 4.0, bands=2),
+  'matrix': private_aggregation.Matrix(0.0, 0.5, 4.0, 0.0, (0.5,), (0.5,)),
   'local': private_aggregation.Local(0.0, 0.5, 4.0),
 }
 
@@ -320,17 +320,13 @@ def test_the_noise_of_sums_over_rounds_is_that_of_a_tree(runtime):
 
 @pytest.mark.parametrize('runtime', _BOTH)
 def test_the_noise_of_a_matrix_mechanism_is_taken_off_again(runtime):
-  aggregator = private_aggregation.Matrix(2.0, 0.5, 4.0, bands=3)
+  decays, scales = (0.9, 0.5), (0.25, 0.5)
+  aggregator = private_aggregation.Matrix(2.0, 0.5, 4.0, 0.0, decays, scales)
   noise = _noise_of_rounds(aggregator, 4, runtime)
-  # Round t has Z_t - Z_(t-1) / 2 - Z_(t-2) / 8.
-  mix = np.array(
-    [
-      [1, 0, 0, 0],
-      [-1 / 2, 1, 0, 0],
-      [-1 / 8, -1 / 2, 1, 0],
-      [0, -1 / 8, -1 / 2, 1],
-    ]
-  )
+  # C has 1, sum s, sum s d, sum s d^2, and the noise is that of its inverse.
+  column = [1, 0.75, 0.475, 0.3275]
+  c = sum(value * np.eye(4, k=-j) for j, value in enumerate(column))
+  mix = np.linalg.inv(c)
   np.testing.assert_allclose(np.cov(noise), mix @ mix.T, atol=0.04)
 
 
@@ -364,15 +360,6 @@ def test_the_adaptive_clip_finds_the_median_of_norms(quantile_stddev):
   assert late == pytest.approx(35, abs=3)
   first = 9 * results[0][0][0]
   assert first == pytest.approx(0.9, rel=1e-5)
-
-
-def test_the_bands_are_those_of_the_square_root_of_a_sum():
-  r = private_aggregation.inverse_root_bands(6)
-  lower = sum(r_j * np.eye(6, k=-j) for j, r_j in enumerate(r))
-  # Its square is the inverse of the matrix that sums up.
-  np.testing.assert_allclose(
-    np.linalg.inv(lower @ lower), np.tril(np.ones([6, 6])), atol=1e-12
-  )
 
 
 def test_a_part_that_is_aggregated_in_another_way_is_refused():

@@ -55,18 +55,18 @@ class TestConfig:
     assert config.training.seed == 3
 
   def test_privacy_has_a_table_of_its_own(self):
-    preset = self.preset('[privacy]\nname = "matrix"\nnoise = 2\nbands = 3')
+    preset = self.preset('[privacy]\nname = "distributed"\nnoise = 2\nbits = 9')
     config = _resolve(preset, ['privacy.clip=0.5'])
-    assert config.privacy == 'matrix'
+    assert config.privacy == 'distributed'
     assert config.privacy_settings.noise == 2
-    assert config.privacy_settings.bands == 3
+    assert config.privacy_settings.bits == 9
     assert config.privacy_settings.clip == 0.5
     again = self.folder / 'again.toml'
     again.write_text(tomli_w.dumps(config.to_dict()))
     assert configs.read(again) == config
 
   def test_what_a_preset_says_of_another_privacy_means_nothing(self):
-    preset = self.preset('[privacy]\nname = "matrix"\nnoise = 2\nbands = 3')
+    preset = self.preset('[privacy]\nname = "distributed"\nnoise = 2\nbits = 9')
     config = _resolve(
       preset, ['privacy.epsilon=1'], **{'privacy.name': 'gaussian'}
     )

@@ -369,51 +369,6 @@ def test_one_tree_of_a_published_training_comes_out():
   assert accounting.epsilon(event, 1e-10)[0] == pytest.approx(8.526, abs=6e-4)
 
 
-def _root_bands(number: int) -> list[float]:
-  r = [1.0]
-  for j in range(1, number):
-    r.append(r[-1] * (j - 1.5) / j)
-  return r
-
-
-@pytest.mark.parametrize(
-  ('bands', 'sensitivity', 'error'),
-  (
-    (1, 1, 22.37),
-    (4, 1.2737, 9.004),
-    (16, 1.4532, 5.045),
-    (64, 1.6014, 3.426),
-    (1000, 1.8069, 3.102),
-  ),
-)
-def test_the_error_of_matrix_mechanisms_is_as_computed_by_others(
-  bands, sensitivity, error
-):
-  r = _root_bands(bands)
-  found = accounting.matrix_sensitivity(r, 1000, 1, 1000)
-  assert found == pytest.approx(sensitivity, abs=1e-4)
-  # The root mean square of the noise on all sums over rounds so far.
-  of_sums = np.cumsum(np.pad(r, [0, 1000 - bands]))
-  variance = np.mean(np.cumsum(of_sums**2))
-  assert found * variance**0.5 == pytest.approx(error, rel=1e-3)
-
-
-@pytest.mark.parametrize('bands', (1, 2, 4, 10))
-@pytest.mark.parametrize(('times', 'separation'), ((1, 10), (2, 4), (3, 3)))
-def test_the_sensitivity_of_a_matrix_is_that_of_its_worst_client(
-  bands, times, separation
-):
-  n, r = 10, _root_bands(bands)
-  c = np.linalg.inv(sum(r_j * np.eye(n, k=-j) for j, r_j in enumerate(r)))
-  worst = 0.0
-  for chosen in itertools.product((0, 1), repeat=n):
-    rounds = np.flatnonzero(chosen)
-    if len(rounds) <= times and np.all(np.diff(rounds) >= separation):
-      worst = max(worst, np.linalg.norm(c @ np.array(chosen)))
-  found = accounting.matrix_sensitivity(r, n, times, separation)
-  assert found == pytest.approx(worst)
-
-
 @pytest.mark.parametrize('delta', (0.0, 0.01, 1.0))
 def test_a_delta_of_one_over_the_population_or_more_is_refused(delta):
   with pytest.raises(errors.UserError, match='delta must be'):

@@ -13,6 +13,7 @@ from algorithms import registry
 from base import errors
 from base import settings
 from personalization.privacy import accounting
+from personalization.privacy import matrix_noise
 from personalization.privacy import ways
 from personalization.rounds import schedules
 from tasks import registry as task_registry
@@ -101,8 +102,8 @@ def test_epsilon_is_that_of_the_draw_that_is_made(changed, event, says):
       dict(client_sampling='cycles', clients_per_round=7, total_rounds=6),
       1.5 / 8**0.5,
     ),
-    # Without bands it is plain noise, once a pass.
-    ('matrix', dict(bands=1), dict(client_sampling='cycles'), 1.5 / 8**0.5),
+    # Where all clients are in all rounds, later rounds cannot help.
+    ('matrix', {}, dict(clients_per_round=0), 1.5 / 30**0.5),
     # Two updates are twice the clip apart, and no draw amplifies.
     ('local', {}, dict(client_sampling='poisson'), 0.75 / 30**0.5),
     ('local', {}, dict(client_sampling='passes'), 0.75 / 8**0.5),
@@ -189,6 +190,23 @@ def test_ways_that_do_not_go_with_the_settings_are_refused(
 ):
   with pytest.raises(errors.UserError, match=says):
     _apply(name, way, rounds)
+
+
+def test_the_noise_of_a_matrix_is_the_least_that_was_found():
+  method = _apply(
+    way='matrix',
+    rounds=dict(client_sampling='cycles', total_rounds=20, clients_per_round=5),
+  )
+  buffers = matrix_noise.find_buffers(20, 4)
+  assert method.aggregator.decays == buffers.decays
+  assert method.aggregator.scales == buffers.scales
+  sensitivity = matrix_noise.sensitivity(buffers.column(20), 4)
+  expected, _ = accounting.epsilon(
+    accounting.gaussian(1.5 / sensitivity), _DELTA
+  )
+  assert method.guarantee.epsilon == expected
+  for decay in buffers.decays:
+    assert f'{decay:.3g}' in method.guarantee.mechanism
 
 
 def test_the_noise_that_is_found_keeps_within_epsilon():
