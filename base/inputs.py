@@ -1,14 +1,12 @@
 """Opens files that a user or somebody else has written.
 
-What a path names may be a pipe, a terminal or a device: to read it may take for
-ever, or fill the memory. Such are refused, and so are files that are larger
-than what they are read for ever is.
+What a path names may be a pipe or a device: to read it may take for ever, or
+fill the memory. Such are refused, and whole files have a bound.
 """
 
 import errno
 import io
 import os
-import pathlib
 import stat
 
 # The largest file that is read as a whole, if the caller has no other bound.
@@ -71,10 +69,18 @@ def read_text(
   return read_bytes(path, most_bytes).decode('utf-8')
 
 
-def is_readable(path: pathlib.Path) -> bool:
-  """Tells whether a path names a regular file."""
+def check(path: str | os.PathLike[str]) -> None:
+  """Checks that a path may be given to a library that opens it.
+
+  Args:
+    path: The path of a file or a folder, or of nothing.
+
+  Raises:
+    OSError: If it is a pipe, a device or a socket.
+  """
   try:
-    open_bytes(path).close()
+    mode = os.stat(path).st_mode
   except OSError:
-    return False
-  return True
+    return  # The library says what is wrong.
+  if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    raise OSError(errno.EINVAL, 'It is not a regular file', os.fspath(path))

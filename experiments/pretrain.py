@@ -20,6 +20,7 @@ if __name__ == '__main__':
 from absl import flags
 
 from base import errors
+from base import inputs
 from experiments.command_line import launch
 from experiments.command_line import paths
 from experiments.command_line import shared_flags
@@ -109,7 +110,7 @@ def _left_out() -> dict[str, list[str]]:
     if name.startswith('@'):
       path = paths.user_path(name[1:])
       try:
-        names = path.read_text(encoding='utf-8').splitlines()
+        names = inputs.read_text(path).splitlines()
       except (OSError, ValueError) as error:
         raise errors.UserError(
           f'--leave_out: {path} cannot be read: {error}.'

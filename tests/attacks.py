@@ -5,6 +5,12 @@ folder may have any of these names. Tests of all programs take them from here:
 whoever finds another one adds it, and it is tried everywhere.
 """
 
+from collections.abc import Iterator
+import contextlib
+import os
+import pathlib
+import signal
+
 # What each script would do, if it ran: tests look for it.
 RAN = 'attacked'
 _RUN = f"document.title='{RAN}'"
@@ -46,3 +52,27 @@ NAMES = {
 
 # Texts that no file of UTF-8 has, but that JSON can say.
 UNWRITABLE = {'half a character': 'a\ud800b'}
+
+
+# Makes what looks like a file, and of which nobody sees the end.
+ENDLESS = {
+  'pipe': os.mkfifo,
+  'device': lambda path: pathlib.Path(path).symlink_to('/dev/zero'),
+  'terminal': lambda path: pathlib.Path(path).symlink_to('/dev/tty'),
+}
+
+
+@contextlib.contextmanager
+def soon(seconds: int = 30) -> Iterator[None]:
+  """Ends a test that waits for ever."""
+
+  def fail(*_: object) -> None:
+    raise AssertionError(f'It has waited for {seconds} s.')
+
+  before = signal.signal(signal.SIGALRM, fail)
+  signal.alarm(seconds)
+  try:
+    yield
+  finally:
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)

@@ -27,6 +27,7 @@ import tomllib
 
 from algorithms import registry as algorithm_registry
 from base import errors
+from base import inputs
 from base import settings
 from base.aliases import Json
 from experiments.command_line import launch
@@ -229,9 +230,9 @@ def flatten(table: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
 def read_toml(path: pathlib.Path) -> dict[str, Json]:
   """Reads a file of settings; raises a `UserError` if it cannot be read."""
   try:
-    if path.exists() and not path.is_file():
+    if path.is_dir():
       raise ValueError('it is not a file')
-    return tomllib.loads(path.read_text(encoding='utf-8-sig'))
+    return tomllib.loads(inputs.read_bytes(path).decode('utf-8-sig'))
   # A TOMLDecodeError is a ValueError.
   except (OSError, ValueError, RecursionError) as error:
     raise errors.UserError(f'{path} cannot be read: {error}.') from error

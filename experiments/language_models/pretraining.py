@@ -23,6 +23,7 @@ import tensorflow as tf
 from algorithms import client_work
 from algorithms import optimizers
 from base import errors
+from base import inputs
 from base import seeds
 from base.aliases import Structure
 from experiments.command_line import stopping
@@ -261,7 +262,7 @@ def _check_settings(settings: Settings, folder: pathlib.Path) -> None:
     folders.write_json(path, asked)
     return
   try:
-    known = json.loads(path.read_text(encoding='utf-8'))
+    known = json.loads(inputs.read_text(path))
   except folders.DAMAGE:
     known = None
   if known != json.loads(json.dumps(asked)):

@@ -10,6 +10,7 @@ import os
 import pathlib
 
 from base import errors
+from base import inputs
 from base import whole_files
 from base.aliases import Json
 
@@ -128,7 +129,7 @@ def check_own(path: pathlib.Path, mark: str = MARK) -> None:
     mark: A text in all of the programs' files of this kind.
   """
   try:
-    is_own = mark.encode() in path.read_bytes()
+    is_own = mark.encode() in inputs.read_bytes(path)
   except FileNotFoundError:
     return
   except NotADirectoryError as error:

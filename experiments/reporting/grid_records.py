@@ -13,6 +13,7 @@ import json
 import pathlib
 
 from base import errors
+from base import inputs
 from base.aliases import Json
 from experiments.reporting import folders
 
@@ -97,7 +98,7 @@ class GridRecords:
     """Reads the new records in a file; returns the keys of their runs."""
     new = []
     try:
-      with path.open('rb') as file:
+      with inputs.open_bytes(path) as file:
         file.seek(self._read.get(path, 0))
         lines = file.readlines()
       for line in lines:

@@ -31,6 +31,7 @@ import numpy as np
 import tomli_w
 
 from base import errors
+from base import inputs
 from base.aliases import Json
 from experiments.command_line import terminal
 from experiments.configuration import user_settings
@@ -49,6 +50,8 @@ CONFIG, RESULTS = 'config.toml', 'results.json'
 ENCODING = 'encoding.json'
 _CONFIG_HEADER = '# All settings of a run. To do it again: --preset=THIS_FILE\n'
 _CLIENTS = 'per_client.csv'
+# The size of the largest file that is read.
+_MOST_BYTES = 2**32
 _METRICS, _VALIDATION = 'metrics', 'validation'
 # The name of 'started_from_training' in the results of older versions.
 _OLD_STARTED_FROM = 'begins_with'
@@ -106,8 +109,7 @@ def _parse_table(text: str) -> list[dict[str, str]]:
 
 
 def _read_text(path: pathlib.Path) -> str:
-  with path.open(encoding='utf-8', newline='') as file:
-    return file.read()
+  return inputs.read_text(path, _MOST_BYTES)
 
 
 def checksum(

@@ -12,6 +12,7 @@ import statistics
 
 from algorithms import registry
 from base import errors
+from base import inputs
 from base.aliases import Json
 from experiments.configuration import user_settings
 from experiments.reporting import folders
@@ -221,7 +222,7 @@ def _read_grid(path: pathlib.Path) -> Grid:
   for log in sorted((path / 'logs').glob('*.log')):
     # What failed here may have been finished elsewhere.
     if not log.name.startswith('worker-') and log.stem not in finished:
-      lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
+      lines = inputs.read_bytes(log).decode(errors='replace').splitlines()
       failures.append(f'{lines[0]}: {lines[-1]}')
   made = [
     GridPoint(json.loads(key)[0], records[0]['values'], records)
@@ -230,7 +231,7 @@ def _read_grid(path: pathlib.Path) -> Grid:
   results = path / results_folder.RESULTS
   chosen: dict[str, Json] = {}
   if results.exists():
-    chosen = json.loads(results.read_text(encoding='utf-8'))
+    chosen = json.loads(inputs.read_text(results))
   configurations = {row: _read_point(path / f'{row}.toml') for row in chosen}
   return Grid(path, made, failures, chosen, configurations)
 

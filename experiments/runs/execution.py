@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import os
-import pathlib
 
 import grpc
 import tensorflow_federated as tff
@@ -13,6 +12,7 @@ from algorithms import aggregation
 from algorithms import methods
 from algorithms import registry as algorithm_registry
 from base import errors
+from base import inputs
 from base import seeds
 from base import words
 from experiments.configuration import configs
@@ -77,7 +77,7 @@ def _remote_context(
   if run.remote_ca is not None:
     files = run.remote_ca, run.remote_key, run.remote_certificate
     try:
-      contents = [file and pathlib.Path(file).read_bytes() for file in files]
+      contents = [file and inputs.read_bytes(file) for file in files]
     except OSError as error:
       raise errors.UserError(
         f'{error.filename} cannot be read: {error.strerror}. It is named by'

@@ -12,6 +12,7 @@ over, so work that is done twice must do no harm. Giving a lease back deletes
 its file.
 """
 
+from collections.abc import Iterator
 import contextlib
 import errno
 import os
@@ -20,15 +21,20 @@ import tempfile
 import threading
 
 from base import errors
+from base import inputs
 
 # A lease that was not touched for so long has expired.
 _EXPIRY_SECONDS = 60.0
 # The number of times that a lease is touched before it would expire.
 _TOUCHES = 6
+# More than a lease says of its holder.
+_MOST_BYTES = 1000
 
 
 def _start_time(process: str) -> str | None:
   """Returns when a process of this machine started; None if it has ended."""
+  if not process.isdecimal():
+    return None
   try:
     text = pathlib.Path(f'/proc/{process}/stat').read_text(encoding='utf-8')
   except OSError:
@@ -84,11 +90,16 @@ class Leases:
   def _last_numbers(self) -> dict[str, int]:
     """Returns the largest number of each lease, by its name."""
     last: dict[str, int] = {}
+    for name, number in self._list():
+      last[name] = max(number, last.get(name, 0))
+    return last
+
+  def _list(self) -> Iterator[tuple[str, int]]:
+    """Yields the names and the numbers of all leases."""
     for file in os.listdir(self._folder):
       name, _, number = file.rpartition('.')
       if name and number.isdecimal():
-        last[name] = max(int(number), last.get(name, 0))
-    return last
+        yield name, int(number)
 
   def _now(self) -> float:
     """Returns the time of the file system."""
@@ -99,16 +110,21 @@ class Leases:
   def _has_expired(self, path: pathlib.Path, now: float) -> bool:
     try:
       # To open it has a network's file system ask its server.
-      with path.open(encoding='utf-8') as file:
-        holder = file.read().split('\n')
+      with inputs.open_bytes(path) as file:
+        text = file.read(_MOST_BYTES).decode(errors='replace')
         touched = os.fstat(file.fileno()).st_mtime
     except OSError as error:
       if error.errno in (errno.ENOENT, errno.ESTALE):
         return True  # It was given back just now.
-      raise
+      raise errors.UserError(
+        f'{path} is not a lease: {error.strerror}. Remove it.'
+      ) from error
+    holder = text.split('\n')
     if holder[0] == self._machine and len(holder) == 3:
       return _start_time(holder[1]) != holder[2]
-    return now > touched + self._expiry_seconds
+    # A time to come is that of a clock that was wrong: whoever holds the lease
+    # has touched it since.
+    return abs(now - touched) > self._expiry_seconds
 
   def list_others(self) -> set[str]:
     """Returns the names of the leases that other programs hold."""
@@ -145,5 +161,7 @@ class Leases:
 
   def give_back(self, name: str) -> None:
     """Gives a lease back, and deletes expired ones that it replaced."""
-    for number in range(1, self._held.pop(name) + 1):
-      self._path(name, number).unlink(missing_ok=True)
+    last = self._held.pop(name)
+    for other, number in self._list():
+      if other == name and number <= last:
+        self._path(name, number).unlink(missing_ok=True)

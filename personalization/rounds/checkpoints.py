@@ -26,6 +26,7 @@ import tree
 
 from base import aliases
 from base import errors
+from base import inputs
 from base import whole_files
 
 _PREFIX = 'program_state_'
@@ -64,6 +65,7 @@ def _find_leaves(structure: aliases.Structure) -> dict[str, np.ndarray]:
 
 def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
   """Reads the arrays of a file; raises an exception if it is damaged."""
+  inputs.check(path)
   with zipfile.ZipFile(path) as archive:
     # NumPy may stop reading a member before its checksum is compared.
     damaged = archive.testzip()

@@ -5,6 +5,7 @@ import contextlib
 import pathlib
 
 from base import errors
+from base import inputs
 
 
 def describe(error: Exception) -> str:
@@ -19,6 +20,8 @@ def describe(error: Exception) -> str:
 def reading(file: pathlib.Path | str, what: str, advice: str) -> Iterator[None]:
   """Converts any error that is raised while a file is read to a `UserError`.
 
+  A path that names a pipe or a device is such an error, too.
+
   Readers raise dozens of kinds of errors for damaged files, and so does code
   that reads the contents of a file with another structure.
 
@@ -28,6 +31,8 @@ def reading(file: pathlib.Path | str, what: str, advice: str) -> Iterator[None]:
     advice: How the user can repair it.
   """
   try:
+    if isinstance(file, pathlib.Path):
+      inputs.check(file)
     yield
   except errors.UserError:
     raise

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
+from base import inputs
 from base import settings
 from base import words
 from tasks.data.tables import table_columns
@@ -83,7 +84,7 @@ class Images:
       if not path.is_file():
         self._refuse(row, 'is not a file')
       try:
-        with path.open('rb') as file:
+        with inputs.open_bytes(path) as file:
           start = file.read(_LONGEST_START)
       except OSError as error:
         self._refuse(row, str(error.strerror))
@@ -117,7 +118,7 @@ class Images:
 
   def _decode(self, path: pathlib.Path) -> np.ndarray:
     image = tf.io.decode_image(
-      path.read_bytes(),
+      inputs.read_bytes(path),
       self.settings.image_channels,
       tf.float32,
       expand_animations=False,

@@ -13,6 +13,7 @@ Arrow does not say where it failed. So if it fails, the file is read again, line
 by line, to find the error.
 """
 
+import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import csv
@@ -31,6 +32,7 @@ from pyarrow import json as arrow_json
 from pyarrow import parquet
 
 from base import errors
+from tasks.data.tables import notes
 
 _GZ = '.gz'
 # A line of JSON must fit into a block.
@@ -262,6 +264,8 @@ class Table:
 
 def _read_file(path: pathlib.Path, as_text: Sequence[str]) -> pa.Table:
   format_ = _FORMATS[_ending(path)]
+  if not path.is_file():
+    raise errors.UserError(f'{path} is not a regular file. Remove it.')
   try:
     table = format_.read(path, as_text)
     names = table.column_names
@@ -273,8 +277,8 @@ def _read_file(path: pathlib.Path, as_text: Sequence[str]) -> pa.Table:
     raise errors.UserError(
       f'{path} cannot be read: {problem}. Correct the file.'
     ) from error
-  for name in names:
-    if names.count(name) > 1:
+  for name, number in collections.Counter(names).items():
+    if number > 1:
       raise errors.UserError(
         f'{path} has several columns {name!r}. Give each another name.'
       )
@@ -291,7 +295,7 @@ def _join(tables: Mapping[pathlib.Path, pa.Table]) -> pa.Table:
       differing = set(table.column_names) ^ set(first.column_names)
       raise errors.UserError(
         f'{path} and {first_path} do not have the same columns:'
-        f' {", ".join(sorted(differing))} is in one of them only.'
+        f' {notes.few(sorted(differing))} is in one of them only.'
       )
     for name in first.column_names:
       try:

@@ -12,6 +12,7 @@ from experiments.configuration import user_settings
 from experiments.reporting import manifests
 from experiments.reporting import results_folder
 from experiments.reporting import sources
+from tests import attacks
 from tests.experiments.reporting import small_outcomes
 
 _CONFIG = configs.resolve(
@@ -192,3 +193,16 @@ def test_a_module_that_is_another_one_is_told(path, capsys):
   (path / 'manifest.json').write_text(json.dumps(found))
   _open(path)
   assert capsys.readouterr().err == ''
+
+
+@pytest.mark.parametrize('kind', attacks.ENDLESS)
+@pytest.mark.parametrize(
+  'name', ['config.toml', 'results.json', 'metrics/fedavg.csv', 'manifest.json']
+)
+def test_what_has_no_end_is_refused(path, kind, name):
+  (path / name).unlink()
+  attacks.ENDLESS[kind](path / name)
+  with attacks.soon():
+    for read in (results_folder.read, _open, lambda path: sources.read([path])):
+      with pytest.raises(errors.UserError):
+        read(path)

@@ -12,6 +12,7 @@ import pytest
 
 from base import errors
 from experiments.sweeps import leases
+from tests import attacks
 
 
 @pytest.fixture(name='start')
@@ -112,3 +113,33 @@ def test_a_holder_that_was_killed_here_is_known_to_be_gone(start, tmp_path):
   assert holder.claim('a')
   holder.give_back('a')
   assert not list(tmp_path.iterdir())
+
+
+def test_a_lease_of_a_time_to_come_has_expired(start, tmp_path):
+  (tmp_path / 'a.1').write_text('of another machine')
+  os.utime(tmp_path / 'a.1', (time.time() + 10**6,) * 2)
+  holder = start()
+  assert holder.list_others() == set()
+  assert holder.claim('a')
+
+
+def test_a_lease_may_have_any_bytes_and_any_number(start, tmp_path):
+  (tmp_path / 'a.1').write_bytes(b'\xff\x00' * 5000)
+  assert not start().claim('a')
+  name = f'b.{10**15}'
+  (tmp_path / name).write_text('../../../tmp\n')
+  _expire(tmp_path / name)
+  holder = start()
+  with attacks.soon():
+    assert holder.claim('b')
+    holder.give_back('b')
+  assert [path.name for path in tmp_path.iterdir()] == ['a.1']
+
+
+@pytest.mark.parametrize('make', [os.mkdir, *attacks.ENDLESS.values()])
+def test_what_is_no_lease_is_named(start, tmp_path, make):
+  make(tmp_path / 'a.1')
+  with attacks.soon():
+    for ask in (start().list_others, lambda: start().claim('a')):
+      with pytest.raises(errors.UserError, match=r'a\.1 is not a lease'):
+        ask()

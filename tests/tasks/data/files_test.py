@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from base import errors
 from tasks.data import files
+from tests import attacks
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,12 @@ def test_what_the_user_is_told_already_stays():
   with pytest.raises(errors.UserError, match='^told$'):
     with files.reading('a.csv', 'a table', ''):
       raise errors.UserError('told')
+
+
+@pytest.mark.parametrize('kind', attacks.ENDLESS)
+def test_what_has_no_end_is_not_read(tmp_path, kind):
+  path = tmp_path / 'file'
+  attacks.ENDLESS[kind](path)
+  with attacks.soon(), pytest.raises(errors.UserError, match='not a regular'):
+    with files.reading(path, 'words', 'Replace it.'):
+      path.read_text()

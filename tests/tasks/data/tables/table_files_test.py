@@ -1,11 +1,13 @@
 """Tests of reading tables of users."""
 
 import gzip
+import time
 
 import pytest
 
 from base import errors
 from tasks.data.tables import table_files
+from tests import attacks
 from tests.tasks import table_source
 
 
@@ -176,3 +178,24 @@ def test_hidden_files_are_not_of_the_table(tmp_path):
   (tmp_path / '1.csv').write_text('a\n1\n')
   (tmp_path / '._1.csv').write_bytes(b'\0\5')
   assert table_files.read(tmp_path).num_rows == 1
+
+
+@pytest.mark.parametrize('kind', attacks.ENDLESS)
+@pytest.mark.parametrize('name', ['b.csv', 'b.jsonl.gz', 'b.parquet'])
+def test_what_has_no_end_among_the_files_is_named(tmp_path, kind, name):
+  (tmp_path / 'a.csv').write_text('a,b\n1,2\n')
+  attacks.ENDLESS[kind](tmp_path / name)
+  with attacks.soon():
+    for path in (tmp_path, tmp_path / name):
+      with pytest.raises(errors.UserError, match=name):
+        table_files.read(path)
+
+
+def test_many_columns_are_not_compared_with_each_other(tmp_path):
+  names = ','.join(f'c{k}' for k in range(40_000))
+  path = tmp_path / 'wide.csv'
+  path.write_text(f'{names}\n{names}\n')
+  start = time.process_time()
+  assert len(table_files.read(path).columns) == 40_000
+  # Else it takes more than 15 s.
+  assert time.process_time() - start < 8
