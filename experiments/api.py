@@ -230,9 +230,7 @@ class Experiment:
     self.folder = single_run.default_folder(self.config)
     if output_dir is not None:
       self.folder = paths.user_path(_plain(output_dir))
-    data_folder = paths.data_folder(
-      paths.default_data_folder() if data_dir is None else _plain(data_dir)
-    )
+    data_folder = paths.data_folder(_plain(data_dir))
     self.task = execution.load_task(self.config, data_folder)
     if self.task.notes:
       terminal.say(self.task.notes)

@@ -90,7 +90,7 @@ def main() -> int:
   if set(_CHOSEN.value) & set(workloads.TASKS) and not _DATA_DIR.value:
     raise app.UsageError('T1 to T3 need the --data_dir of their databases.')
   json_file = _JSON()
-  data_dir = paths.data_folder(_DATA_DIR.value)
+  data_dir = _DATA_DIR.value and paths.data_folder(_DATA_DIR.value)
   for name in set(_CHOSEN.value) & set(workloads.TASKS):
     launch.load('experiments.benchmarks.task_workloads').check(name, data_dir)
   return launch.load('experiments.benchmarks.measuring').main(

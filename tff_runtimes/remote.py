@@ -56,7 +56,9 @@ class WorkerError(grpc.RpcError):
 
 def _reason(call: grpc.Call) -> str:
   """Says why a call failed, without what gRPC says of its own work."""
-  return call.details().rpartition('last error: ')[2].rstrip('. ')
+  reason: str = call.details().rpartition('last error: ')[2].rstrip('. ')
+  # A server of HTTP/1 has said that all is well.
+  return 'it speaks no gRPC' if reason in ('', 'OK') else reason
 
 
 def _ask(channel: grpc.Channel, seconds: float) -> str | None:

@@ -20,9 +20,16 @@ def user_path(path: str) -> pathlib.Path:
     raise errors.UserError("Invalid path '': it is empty.")
   try:
     full = pathlib.Path(base, pathlib.Path(path).expanduser())
+    # What is written of a path is UTF-8, whatever the locale is.
+    str(full.absolute()).encode()
     full.stat()
   except FileNotFoundError:
     pass
+  except UnicodeEncodeError as error:
+    raise errors.UserError(
+      f'Invalid path {errors.quote(path)}: it, or the folder that it is in, is'
+      ' not UTF-8, or the locale is not. Set PYTHONUTF8=1, or name another.'
+    ) from error
   except (OSError, RuntimeError, ValueError) as error:
     # Too long, with a zero byte, inside a file, of an unknown user, …
     reason = getattr(error, 'strerror', None) or error
@@ -60,18 +67,18 @@ def new_file(flag: str, path: str | None) -> pathlib.Path | None:
   return file
 
 
-def default_data_folder() -> str | None:
-  """Returns the folder of data that $PFL_DATA_DIR names; None without it."""
-  return os.environ.get('PFL_DATA_DIR') or None
-
-
 def data_folder(path: str | None) -> str | None:
-  """Returns the folder of data that a flag names; None if it names none.
+  """Returns the folder of data that a flag names, or else $PFL_DATA_DIR.
+
+  Returns:
+    The folder; None if neither names one. That of $PFL_DATA_DIR need not exist:
+    tasks without data do without it, and the others say so.
 
   Raises:
-    UserError: If there is no such folder. Otherwise a program would only notice
-      when it loads its task.
+    UserError: If there is no such folder as the flag names. Otherwise a program
+      would only notice when it loads its task.
   """
   if path is None:
-    return None
+    path = os.environ.get('PFL_DATA_DIR')
+    return str(user_path(path)) if path else None
   return str(downloads.existing_folder(str(user_path(path))))

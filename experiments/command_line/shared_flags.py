@@ -52,7 +52,7 @@ def data_dir() -> Callable[[], str | None]:
   """Defines --data_dir."""
   flag = flags.DEFINE_string(
     'data_dir',
-    paths.default_data_folder(),
+    None,
     'The folder of the data sets, by default $PFL_DATA_DIR. Missing data sets'
     ' are downloaded.',
   )

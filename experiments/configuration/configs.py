@@ -135,7 +135,7 @@ def _make(
 
 def _full_path(path: str) -> str:
   """Returns the absolute path, which is valid in any folder."""
-  return str(paths.user_path(path).resolve())
+  return str(paths.user_path(str(paths.user_path(path).resolve())))
 
 
 def _names(cls: type[settings.Settings]) -> set[str]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import os
+import ssl
 
 import grpc
 import tensorflow_federated as tff
@@ -69,21 +70,46 @@ def load_task(config: configs.Config, data_dir: str | None) -> tasks.Task:
   return loaded
 
 
+def _read_credentials(
+  run: user_settings.RunSettings,
+) -> grpc.ChannelCredentials | None:
+  """Reads the certificates by which workers and this program are known."""
+  if run.remote_ca is None:
+    return None
+  files = run.remote_ca, run.remote_key, run.remote_certificate
+  try:
+    contents = [file and inputs.read_bytes(file) for file in files]
+  except OSError as error:
+    raise errors.UserError(
+      f'{error.filename} cannot be read: {error.strerror}. It is named by'
+      ' remote_ca, remote_key or remote_certificate.'
+    ) from error
+  # gRPC would only say that it has no address.
+  context = ssl.create_default_context()
+  wrong = f'{run.remote_ca}, which remote_ca names,'
+  try:
+    context.load_verify_locations(run.remote_ca)
+    if run.remote_certificate is not None:
+      wrong = (
+        f'{run.remote_certificate} or {run.remote_key}, which'
+        ' remote_certificate and remote_key name,'
+      )
+      context.load_cert_chain(
+        run.remote_certificate, run.remote_key, password=''
+      )
+  except (ssl.SSLError, ValueError) as error:
+    reason = getattr(error, 'reason', None) or error
+    raise errors.UserError(
+      f'{wrong} is not a PEM file as needed ({reason}). Name another one.'
+    ) from error
+  return grpc.ssl_channel_credentials(*contents)
+
+
 def _remote_context(
   run: user_settings.RunSettings,
 ) -> tff.framework.SyncContext:
   """Connects with the workers, which have to be there."""
-  credentials = None
-  if run.remote_ca is not None:
-    files = run.remote_ca, run.remote_key, run.remote_certificate
-    try:
-      contents = [file and inputs.read_bytes(file) for file in files]
-    except OSError as error:
-      raise errors.UserError(
-        f'{error.filename} cannot be read: {error.strerror}. It is named by'
-        ' remote_ca, remote_key or remote_certificate.'
-      ) from error
-    credentials = grpc.ssl_channel_credentials(*contents)
+  credentials = _read_credentials(run)
   try:
     return remote.create_remote_context(run.remote_workers, credentials)
   except remote.WorkerError as error:

@@ -10,10 +10,12 @@ header, JSON of {name: {"dtype", "shape", "data_offsets"}}; and the numbers, one
 array after the other in any order.
 """
 
+import collections
 from collections.abc import Callable, Mapping
 import json
 import math
 import pathlib
+from typing import Any
 import zipfile
 
 import h5py
@@ -52,6 +54,23 @@ def _is_natural(number: object) -> bool:
   return type(number) is int and number >= 0
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """Makes a dictionary of pairs, of which no two have the same name."""
+  found = dict(pairs)
+  for name, number in collections.Counter(name for name, _ in pairs).items():
+    _require(number == 1, f'its header has {name} more than once')
+  return found
+
+
+def _check_places(places: Mapping[str, tuple[int, int]]) -> None:
+  """Checks that each array begins where another one ends."""
+  end, before = 0, 'the header'
+  for name, (first, last) in sorted(places.items(), key=lambda item: item[1]):
+    _require(first >= end, f'{name} overlaps {before}')
+    _require(first <= end, f'there is a hole between {before} and {name}')
+    end, before = last, name
+
+
 def _read_safetensors(
   path: pathlib.Path, wanted: Wanted
 ) -> dict[str, np.ndarray]:
@@ -62,10 +81,10 @@ def _read_safetensors(
     _require(
       length <= _MAX_HEADER and begin <= size, 'its header is not complete'
     )
-    header = json.loads(file.read(length))
+    header = json.loads(file.read(length), object_pairs_hook=_once)
     _require(isinstance(header, dict), 'its header is not a JSON object')
     header.pop('__metadata__', None)
-    found, ends = {}, [0]
+    entries: dict[str, tuple[str, list[int], int, int]] = {}
     for name, entry in header.items():
       try:
         shape, (first, last) = entry['shape'], entry['data_offsets']
@@ -81,7 +100,12 @@ def _read_safetensors(
         first <= last and begin + last <= size,
         f'{name} is outside of the file, which may be incomplete',
       )
-      ends.append(last)
+      entries[name] = kind, shape, first, last
+    _check_places({name: entry[2:] for name, entry in entries.items()})
+    end = max((last for *_, last in entries.values()), default=0)
+    _require(begin + end == size, 'it has more data than its header says')
+    found = {}
+    for name, (kind, shape, first, last) in entries.items():
       if not wanted(name):
         continue
       _require(kind in _DTYPES, f'{name} has the type {kind}')
@@ -93,20 +117,22 @@ def _read_safetensors(
       )
       file.seek(begin + first)
       found[name] = np.fromfile(file, dtype, number).reshape(shape)
-  _require(begin + max(ends) == size, 'it has more data than its header says')
   return found
 
 
 def _read_h5(path: pathlib.Path, wanted: Wanted) -> dict[str, np.ndarray]:
   found: dict[str, np.ndarray] = {}
-  size = path.stat().st_size
+  left = path.stat().st_size
 
   def add(name: str, item: h5py.Group | h5py.Dataset) -> None:
+    nonlocal left
     if not isinstance(item, h5py.Dataset) or not wanted(name):
       return
-    # Numbers of another file, or a few bytes that unpack to a huge array.
+    # Numbers of another file, or a few bytes that unpack to a huge array, or to
+    # many.
+    left -= item.nbytes
     _require(
-      not item.external and not item.is_virtual and item.nbytes <= size,
+      not item.external and not item.is_virtual and left >= 0,
       f'{name} is not in the file, or is compressed',
     )
     found[name] = np.asarray(item)

@@ -135,7 +135,8 @@ def test_a_mistake_is_a_users_error(arguments, message):
 def test_data_are_where_the_variable_says(monkeypatch, tmp_path):
   monkeypatch.setenv('PFL_DATA_DIR', '/nowhere')
   with pytest.raises(api.UserError, match='data folder /nowhere does not'):
-    api.Experiment()
+    api.Experiment('school')
+  assert api.Experiment().task.name == 'synthetic'
   # A path can be given as such, and another folder.
   table = tmp_path / 'table.csv'
   table.write_text('who,x,y\n' + 'a,1,2\nb,2,3\n' * 40)

@@ -5,7 +5,9 @@ import contextlib
 import pathlib
 import shutil
 import signal
+import socketserver
 import subprocess
+import threading
 
 import grpc
 import numpy as np
@@ -206,6 +208,26 @@ def test_an_error_of_a_client_is_raised_and_the_workers_go_on(two):
 def test_a_worker_that_cannot_be_reached_is_named(addresses):
   with pytest.raises(remote.WorkerError, match='at 127.0.0.1:1 .* refused'):
     remote.create_remote_context([addresses[0], '127.0.0.1:1'])
+
+
+class _OfHttp1(socketserver.BaseRequestHandler):
+  """Answers as a server of web pages does."""
+
+  def handle(self):
+    self.request.recv(1000)
+    self.request.sendall(b'HTTP/1.0 200 OK\r\n\r\nhello')
+
+
+def test_a_server_of_web_pages_is_no_worker(monkeypatch):
+  monkeypatch.setattr(remote, '_SECONDS_TO_CONNECT', 2.0)
+  with socketserver.ThreadingTCPServer(('127.0.0.1', 0), _OfHttp1) as server:
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f'127.0.0.1:{server.server_address[1]}'
+    with pytest.raises(remote.WorkerError) as raised:
+      remote.create_remote_context([address])
+    server.shutdown()
+  assert address in str(raised.value)
+  assert 'OK' not in str(raised.value)
 
 
 def _run_for_ever(x):

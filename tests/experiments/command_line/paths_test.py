@@ -27,12 +27,18 @@ def test_the_home_folder_can_be_named(monkeypatch):
 def test_a_folder_of_data_must_be_there(monkeypatch, tmp_path):
   monkeypatch.setenv('BUILD_WORKING_DIRECTORY', str(tmp_path))
   assert paths.data_folder('.') == str(tmp_path)
+  monkeypatch.delenv('PFL_DATA_DIR', raising=False)
   assert paths.data_folder(None) is None
+  # Who needs no data needs no such folder.
+  monkeypatch.setenv('PFL_DATA_DIR', '/nowhere')
+  assert paths.data_folder(None) == '/nowhere'
   with pytest.raises(errors.UserError, match='nowhere does not exist'):
     paths.data_folder('nowhere')
 
 
-@pytest.mark.parametrize('path', ['', 'x\0y', 'x' * 5000, '~nobody-at-all/x'])
+@pytest.mark.parametrize(
+  'path', ['', 'x\0y', 'x' * 5000, '~nobody-at-all/x', 'x\udce4y']
+)
 def test_a_path_that_cannot_be(path):
   with pytest.raises(errors.UserError, match='Invalid path'):
     paths.user_path(path)

@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from base import errors
+from experiments.runs import execution
 from personalization.rounds import training
 from tasks import registry
 from tasks.models import linear
@@ -132,3 +133,15 @@ class TestWarmstart:
     shutil.rmtree(self.root / 'copy' / 'checkpoints')
     with pytest.raises(errors.UserError, match='no checkpoint of round 7'):
       self.run_from('copy')
+
+
+@pytest.mark.parametrize('garbage', [b'', b'garbage', bytes(99)])
+def test_a_certificate_that_is_none_is_named(tmp_path, garbage):
+  (tmp_path / 'x.pem').write_bytes(garbage)
+  config = small_runs.config(
+    'runtime=remote',
+    'remote_workers=127.0.0.1:1',
+    f'remote_ca={tmp_path / "x.pem"}',
+  )
+  with pytest.raises(errors.UserError, match=r'x\.pem, which remote_ca names'):
+    execution.set_runtime(config.run)

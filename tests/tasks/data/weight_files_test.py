@@ -110,6 +110,17 @@ def test_leaves_out_what_is_not_wanted(tmp_path, suffix):
     ({'a': _entry([2], 0, 8)}, 'a is outside of the file'),
     ({'a': _entry([10**12], 0, 4 * 10**12)}, 'a is outside of the file'),
     ({}, 'more data than its header says'),
+    (b'{"a": 1, "a": 2}', 'header has a more than once'),
+    ({'a': _entry([1], 0, 4), 'b': _entry([1], 0, 4)}, 'b overlaps a'),
+    (
+      {'a': _entry([4], 0, 4, 'U8'), 'b': _entry([2], 1, 3, 'U8')},
+      'b overlaps a',
+    ),
+    ({'a': _entry([2], 2, 4, 'U8')}, 'hole between the header and a'),
+    (
+      {'a': _entry([1], 0, 1, 'U8'), 'b': _entry([2], 2, 4, 'U8')},
+      'hole between a and b',
+    ),
   ],
 )
 def test_refuses_a_damaged_header(tmp_path, header, message):
@@ -164,6 +175,13 @@ def test_unpacks_no_more_than_a_file_can_hold(tmp_path):
   path = tmp_path / 'model.h5'
   with h5py.File(path, 'w') as file:
     file.create_dataset('a', data=zeros, compression='gzip')
+  with pytest.raises(errors.UserError, match='compressed'):
+    weight_files.read(path)
+  path = tmp_path / 'models.h5'
+  with h5py.File(path, 'w') as file:
+    for k in range(1000):
+      file.create_dataset(f'{k}', data=zeros[:20_000], compression='gzip')
+  assert path.stat().st_size > zeros[:20_000].nbytes
   with pytest.raises(errors.UserError, match='compressed'):
     weight_files.read(path)
   path = tmp_path / 'model.npz'
