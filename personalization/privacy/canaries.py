@@ -24,7 +24,7 @@ _FEWEST_DIMENSIONS = 1000
 _REACH = 40.0
 _PLACES = 40_001
 # The largest estimate; above it nothing is hidden.
-_LARGEST_EPSILON = 1000.0
+LARGEST_EPSILON = 1000.0
 
 
 def cosines(canaries: np.ndarray, released: np.ndarray) -> np.ndarray:
@@ -75,9 +75,9 @@ def epsilon_between(
 
   if excess(0.0) <= 0:
     return 0.0
-  if excess(_LARGEST_EPSILON) > 0:
-    return _LARGEST_EPSILON
-  return float(optimize.brentq(excess, 0.0, _LARGEST_EPSILON, xtol=1e-6))
+  if excess(LARGEST_EPSILON) > 0:
+    return LARGEST_EPSILON
+  return float(optimize.brentq(excess, 0.0, LARGEST_EPSILON, xtol=1e-6))
 
 
 def empirical_epsilon(found: np.ndarray, dimension: int, delta: float) -> float:

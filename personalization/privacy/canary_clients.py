@@ -1,10 +1,12 @@
-"""Canary clients in a training, to estimate the ε of that training.
+"""Canary clients in a training, by which its ε is audited.
 
 Canaries are added to the clients to train on. They are sampled like all others,
-and each sends only a random direction, longer than any clip. An ε is estimated
-from how visible they are in the change of the global model, see `canaries`. It
-holds for this one release of this seed, is biased upwards, and is no guarantee.
-The canaries disturb the training, so that its model is of no use.
+and each sends only a direction, longer than any clip, or nothing if it is left
+out: its place in the training is then that of a client whose update is zero.
+The directions are orthogonal, so that canaries do not hide each other. The
+change of the global model shows who was there: an ε is estimated as in
+`canaries`, or bounded as in `one_run`. It holds for this one release of this
+seed. The canaries disturb the training, so that its model is of no use.
 """
 
 import collections
@@ -20,6 +22,8 @@ from algorithms import fedavg
 from algorithms import methods
 from algorithms import trainers
 from algorithms import vectors
+from algorithms.privacy import distributed_noise
+from algorithms.privacy import keys
 from base import aliases
 from base import errors
 from personalization.privacy import canaries
@@ -27,31 +31,48 @@ from tasks import task as tasks
 from tasks.data import populations
 from tasks.models import models
 
-# The attribute with the number of a canary, from 1 on; 0 for other clients.
+# The attribute of a client: 0 if it is no canary; for the canary of direction
+# k, 2k + 1 if it is left out, and 2k + 2 if it sends its direction.
 _CANARY = 'canary'
 # Longer than any clip.
 _LENGTH = 1e6
+# The key of the signs that all directions share.
+_SIGNS = 0xCA7A
 
 
-def direction(like: models.Weights, canary: tf.Tensor) -> models.Weights:
-  """Draws the unit vector of a canary, in the structure of `like`.
+def most(num_weights: int) -> int:
+  """Returns how many canaries a model of so many weights can have."""
+  return 1 << (num_weights.bit_length() - 1)
 
-  Its entries differ only in their signs, as XLA draws the same integers as
-  TensorFlow, but other normal numbers.
+
+def _signs(size: int) -> tf.Tensor:
+  bits = keys.draw_bits(tf.constant([0, _SIGNS]), (0, 0), size, tf.int32)
+  return tf.where(bits < 0, -1.0, 1.0)
+
+
+def direction(like: models.Weights, k: int | tf.Tensor) -> models.Weights:
+  """Returns the unit vector of a canary, in the structure of `like`.
+
+  It is a row of the Hadamard matrix with random signs on the first weights, a
+  power of two of them, and zero on the others.
+
+  Args:
+    like: Weights.
+    k: The number of the direction, from 0 on, below `most`.
   """
-  seed = tf.stack([tf.cast(canary, tf.int32), 0])
+  names = sorted(like)
   entries = vectors.count(like.values())
-
-  def signs(name: str, k: int) -> tf.Tensor:
-    leaf_seed = tf.random.experimental.stateless_fold_in(seed, k)
-    bits = tf.random.stateless_uniform(
-      like[name].shape, leaf_seed, 0, 2, tf.int32
-    )
-    return tf.cast(2 * bits - 1, tf.float32) / math.sqrt(entries)
-
-  return collections.OrderedDict(
-    (name, signs(name, k)) for k, name in enumerate(sorted(like))
-  )
+  size = most(entries)
+  # Whether the bits that two numbers have in common are odd in number.
+  common = tf.bitwise.bitwise_and(tf.range(size), tf.cast(k, tf.int32))
+  for shift in (16, 8, 4, 2, 1):
+    shifted = tf.bitwise.right_shift(common, shift)
+    common = tf.bitwise.bitwise_xor(common, shifted)
+  is_odd = tf.equal(tf.bitwise.bitwise_and(common, 1), 1)
+  signs = tf.where(is_odd, -_signs(size), _signs(size))
+  vector = tf.pad(signs / math.sqrt(size), [[0, entries - size]])
+  parts = vectors.split(vector, [like[name] for name in names])
+  return collections.OrderedDict(zip(names, parts))
 
 
 class _Watched(fedavg.FedAvg):
@@ -67,10 +88,11 @@ class _Watched(fedavg.FedAvg):
     result = super().client(message, client)
     canary = client.attributes[_CANARY]
     update = result.updates['model']
-    value = tf.nest.map_structure(
-      lambda leaf, away: tf.where(canary > 0, _LENGTH * away, leaf),
-      update.value,
-      direction(update.value, canary),
+    away = direction(update.value, (canary - 1) // 2)
+    length = tf.where(canary % 2 > 0, 0.0, _LENGTH)
+    value = collections.OrderedDict(
+      (name, tf.where(canary > 0, length * away[name], leaf))
+      for name, leaf in update.value.items()
     )
     return result._replace(updates={'model': update._replace(value=value)})
 
@@ -101,16 +123,27 @@ def add_to_method(method: methods.Method) -> methods.Method:
   return method.replace_trainer(_watched(type(trainer))(**fields))
 
 
-def add_to_task(task: tasks.Task, number: int) -> tasks.Task:
-  """Returns a task with `number` canaries among the clients to train on.
+def add_to_task(task: tasks.Task, is_in: Sequence[bool]) -> tasks.Task:
+  """Returns a task with canaries among the clients to train on.
 
-  They have the examples of the first client, but do not use them.
+  They have one example of another client, but do not use it.
+
+  Args:
+    task: The task.
+    is_in: For each canary, whether it sends its direction.
   """
-  first, *_ = clients = list(task.train.client_ids)
-  added = [f'canary {k}' for k in range(1, number + 1)]
+  clients = list(task.train.client_ids)
+  sizes = task.train.count_examples()
+  # Clients without examples take no part.
+  has_some = int(np.argmax(sizes['train'] > 0))
+  first = clients[has_some]
+  added = [f'canary {k}' for k in range(len(is_in))]
+  are_canaries = frozenset(added)
 
   def load(client_id: str, of_set: populations.Load) -> populations.Examples:
-    return of_set(first if client_id in added else client_id)
+    if client_id not in are_canaries:
+      return of_set(client_id)
+    return {name: leaf[:1] for name, leaf in of_set(first).items()}
 
   train = dataclasses.replace(
     task.train,
@@ -120,8 +153,8 @@ def add_to_task(task: tasks.Task, number: int) -> tasks.Task:
       for name, of_set in task.train.sets.items()
     },
     sizes={
-      name: np.append(of_set, np.full(number, of_set[0]))
-      for name, of_set in task.train.count_examples().items()
+      name: np.append(of_set, np.full(len(added), min(of_set[has_some], 1)))
+      for name, of_set in sizes.items()
     },
   )
   attributes = {
@@ -134,10 +167,40 @@ def add_to_task(task: tasks.Task, number: int) -> tasks.Task:
     )
     for name, known in task.attributes.items()
   }
-  names = ['none', *added]
-  numbers = {c: 0 for c in clients} | {c: k for k, c in enumerate(added, 1)}
+  numbers = dict.fromkeys(clients, 0) | {
+    c: 2 * k + 1 + bool(sends) for k, (c, sends) in enumerate(zip(added, is_in))
+  }
+  names = ['none', *(f'{c}, {w}' for c in added for w in ('out', 'in'))]
   attributes[_CANARY] = tasks.Attribute(names, numbers)
   return dataclasses.replace(task, train=train, attributes=attributes)
+
+
+def scores(
+  before: models.Weights, after: models.Weights, number: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns how visible canaries are in a training.
+
+  Args:
+    before: The global model before the first round.
+    after: The model after the last one.
+    number: The number of canaries.
+
+  Returns:
+    The length of the change of the model in the direction of each canary,
+    against which its update points; and the change of the weights on which
+    directions are not zero.
+  """
+
+  def flat(weights: models.Weights) -> np.ndarray:
+    return np.concatenate([np.ravel(weights[name]) for name in sorted(before)])
+
+  # An update points against the change of the model.
+  change = flat(before).astype(np.float64) - flat(after)
+  released = change[: most(change.size)]
+  turned = distributed_noise.hadamard(
+    tf.cast(_signs(released.size) * np.float32(released), tf.float32)
+  )
+  return turned.numpy()[:number].astype(np.float64), released
 
 
 def estimate(
@@ -148,21 +211,13 @@ def estimate(
   Args:
     before: The model before the first round.
     after: The model after the last one.
-    number: The number of canaries.
+    number: The number of canaries, which were all in the training.
     delta: The δ.
 
   Returns:
     The estimate, which is not a guarantee.
   """
-
-  def flat(weights: models.Weights) -> np.ndarray:
-    return np.concatenate([np.ravel(weights[name]) for name in sorted(before)])
-
-  like = tf.nest.map_structure(tf.convert_to_tensor, before)
-  directions = np.array(
-    [flat(direction(like, tf.constant(k))) for k in range(1, number + 1)]
+  found, released = scores(before, after, number)
+  return canaries.empirical_epsilon(
+    found / np.linalg.norm(released), released.size, delta
   )
-  # An update points against the change of the model.
-  released = flat(before).astype(np.float64) - flat(after)
-  found = canaries.cosines(directions, released)
-  return canaries.empirical_epsilon(found, released.size, delta)

@@ -51,7 +51,7 @@ def _task():
 
 @functools.cache
 def _watched():
-  return canary_clients.add_to_task(_task(), _CANARIES)
+  return canary_clients.add_to_task(_task(), [True] * _CANARIES)
 
 
 def _method(name='fedavg', **values):
@@ -96,15 +96,56 @@ def test_without_noise_everything_is_told():
   assert epsilon == np.inf
 
 
-def test_canaries_have_directions_of_their_own():
+def _directions(number):
   like = _task().model.init(tf.constant([0, 0]))
-  directions = [canary_clients.direction(like, tf.constant(k)) for k in (1, 2)]
-  first, second = (
-    np.concatenate([np.ravel(leaf) for leaf in direction.values()])
-    for direction in directions
+  return np.array(
+    [
+      np.concatenate(
+        [np.ravel(leaf) for leaf in canary_clients.direction(like, k).values()]
+      )
+      for k in range(number)
+    ]
   )
-  assert np.linalg.norm(first) == pytest.approx(1, rel=1e-5)
-  assert abs(first @ second) < 5 / _FEATURES**0.5
+
+
+def test_directions_are_orthonormal():
+  directions = _directions(40)
+  np.testing.assert_allclose(directions @ directions.T, np.eye(40), atol=1e-6)
+
+
+def test_scores_are_the_parts_of_the_change_in_each_direction():
+  like = _task().model.init(tf.constant([0, 0]))
+  rng = np.random.default_rng(0)
+  before, after = (
+    {n: rng.normal(size=leaf.shape) for n, leaf in like.items()}
+    for _ in range(2)
+  )
+  found, _ = canary_clients.scores(before, after, 40)
+  change = [np.ravel(before[n] - after[n]) for n in sorted(like)]
+  expected = _directions(40) @ np.concatenate(change)
+  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_canary_that_is_left_out_sends_nothing():
+  # Without noise, and with two rounds, one sees who sent.
+  is_in = [True, False, False, True]
+  settings = schedules.TrainingSettings(total_rounds=2, clients_per_round=0)
+  task = canary_clients.add_to_task(_task(), is_in)
+  method = ways.apply(
+    'gaussian',
+    ways.PrivacySettings(noise=0.0, clip=0.5, delta=_DELTA),
+    'fedavg',
+    canary_clients.add_to_method(_method(client_learning_rate=1e-9)),
+    task,
+    settings,
+  )
+  with helpers.use_runtime('cohort'):
+    before = method.initial_state([0, 1])
+    trained = training.train(method, task, settings)
+  (first,), (last,) = map(method.models, (before, trained.server_state))
+  found, _ = canary_clients.scores(first, last, 4)
+  expected = np.where(is_in, 2 * 0.5 / 14, 0)
+  np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_trainers_of_several_models_are_refused():

@@ -1,0 +1,169 @@
+"""Audits of small private runs, and of runs with planted faults."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from algorithms.privacy import private_aggregation
+from base import errors
+from experiments.reporting import results_folder
+from experiments.runs import auditing
+from experiments.runs import execution
+from experiments.runs import single_run
+from personalization.rounds import streams
+from tests.experiments import small_runs
+
+_CANARIES = 256
+# One Gaussian release with all clients, whose ε is exact.
+_PRIVATE = (
+  'total_rounds=2',
+  'clients_per_round=0',
+  'client_weighting=uniform',
+  'privacy.name=gaussian',
+  'privacy.noise=1.4',
+)
+_BOTH = ['fedavg', 'fedprox']
+
+
+def _config(*assignments, algorithms=('fedavg',)):
+  return small_runs.config(*_PRIVATE, *assignments, algorithms=list(algorithms))
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp('audited') / 'run'
+  small_runs.run(_config(algorithms=_BOTH), path)
+  return path
+
+
+def _audit(path, name=''):
+  auditing.audit(f'{path}{name}', _CANARIES, None)
+  return json.loads((path / 'audit' / 'audit.json').read_text())
+
+
+def test_a_right_mechanism_passes(folder):
+  found = _audit(folder)
+  assert not found['findings']
+  of_canaries = found['canaries']['fedavg']
+  assert of_canaries['bound'] < of_canaries['claimed']
+  assert (
+    0.25 * of_canaries['claimed']
+    < of_canaries['normal_bound']
+    < of_canaries['claimed']
+  )
+  (pair,) = found['releases']
+  assert pair['releases'] == _BOTH
+  assert abs(pair['correlation']) < 0.3
+  low, high = found['membership']['fedavg']['interval']
+  assert low <= found['membership']['fedavg']['area'] <= high
+  written = {path.name for path in (folder / 'audit').iterdir()}
+  assert {'audit.json', 'canaries_fedavg.png', 'membership.svg'} <= written
+
+
+class _Unclipped(private_aggregation.Gaussian):
+  """Clips to much more than it says."""
+
+  def query(self, specs, seed):
+    del specs
+    return private_aggregation.GaussianQuery(
+      1e4 * self.clip, self.noise * self.clip, seed
+    )
+
+
+class _HalfOfTheNoise(private_aggregation.Gaussian):
+  """Adds half of the noise that it says."""
+
+  def query(self, specs, seed):
+    del specs
+    return private_aggregation.GaussianQuery(
+      self.clip, self.noise * self.clip / 2, seed
+    )
+
+
+@pytest.mark.parametrize(
+  ('fault', 'assuming'), [(_Unclipped, ''), (_HalfOfTheNoise, ' if noise is')]
+)
+def test_a_wrong_clip_or_half_of_the_noise_is_found(
+  folder, monkeypatch, fault, assuming
+):
+  monkeypatch.setattr(private_aggregation, 'Gaussian', fault)
+  found = _audit(folder, ':fedavg')
+  assert 'fedavg: ε is at least' in found['findings'][0]
+  assert assuming in found['findings'][0]
+  of_canaries = found['canaries']['fedavg']
+  assert of_canaries['normal_bound'] > of_canaries['claimed']
+
+
+def test_a_seed_that_two_releases_share_is_found(tmp_path, monkeypatch):
+  def of_seed(method, task, training_settings):
+    del method, task
+    return (training_settings.seed,)
+
+  with monkeypatch.context() as faulty:
+    faulty.setattr(streams, 'find_for_training', of_seed)
+    small_runs.run(_config(algorithms=_BOTH), tmp_path / 'run')
+  found = _audit(tmp_path / 'run')
+  assert [text for text in found['findings'] if 'share noise' in text]
+  (pair,) = found['releases']
+  assert pair['correlation'] > 0.6
+
+
+def test_points_of_several_runs_that_share_noise_are_found(
+  tmp_path, monkeypatch
+):
+  def of_seed(method, task, training_settings):
+    del method, task
+    return (training_settings.seed,)
+
+  with monkeypatch.context() as faulty:
+    faulty.setattr(streams, 'find_for_training', of_seed)
+    for noise in (1.4, 5.0):
+      small_runs.run(
+        _config(f'privacy.noise={noise}'), tmp_path / f'noise_{noise}'
+      )
+  found = _audit(tmp_path)
+  (pair,) = found['releases']
+  assert pair['releases'] == ['noise_1.4: fedavg', 'noise_5.0: fedavg']
+  assert pair['shared']
+
+
+def test_a_folder_without_privacy_is_refused(tmp_path):
+  small_runs.run(small_runs.config(), tmp_path)
+  with pytest.raises(errors.UserError, match='without privacy'):
+    auditing.audit(str(tmp_path), _CANARIES, None)
+
+
+def test_a_run_that_is_not_finished_is_refused(tmp_path):
+  config = _config(algorithms=_BOTH)
+  with results_folder.open_folder(tmp_path / 'run', config) as folder:
+    task = execution.load_task(config, None)
+    execution.set_runtime(config.run)
+    folder.begin(task.encoding)
+    single_run.Run(config, task, folder).evaluate(['fedavg'])
+  with pytest.raises(errors.UserError, match='has not finished fedprox'):
+    auditing.audit(str(tmp_path / 'run'), _CANARIES, None)
+  (tmp_path / 'empty').mkdir()
+  with pytest.raises(errors.UserError, match=r'results.json is missing'):
+    auditing.audit(str(tmp_path / 'empty'), _CANARIES, None)
+
+
+def test_a_method_without_a_model_is_refused(tmp_path):
+  small_runs.run(_config(algorithms=['fedavg', 'local']), tmp_path)
+  with pytest.raises(errors.UserError, match='released no model'):
+    auditing.audit(f'{tmp_path}:local', _CANARIES, None)
+
+
+def test_losses_are_those_of_the_released_model(folder):
+  (one, _) = auditing._list_trainings(
+    auditing._read_runs(str(folder))[''], '', None
+  )
+  losses = auditing._losses(one, one.task.train, ['train'])
+  assert len(losses) == len(one.task.train.client_ids)
+  worse = dataclasses.replace(
+    one, last=tuple({n: 100 * w for n, w in m.items()} for m in one.last)
+  )
+  assert np.mean(auditing._losses(worse, one.task.train, ['train'])) > np.mean(
+    losses
+  )
