@@ -209,11 +209,13 @@ class Process(NamedTuple):
       with the clients.
     sums: Returns the sums that the server may use, given the exact sums and the
       measurements of `next`.
+    metrics: Returns metrics of a round, given the measurements of `next`.
   """
 
   initialize: tff.Computation
   next: tff.Computation
   sums: Callable[[aliases.Structure, aliases.Structure], aliases.Structure]
+  metrics: Callable[[aliases.Structure], Mapping[str, tf.Tensor]]
 
 
 def make_process(
@@ -277,4 +279,4 @@ def make_process(
       zip_outputs('state'), zip_outputs('result'), nothing
     )
 
-  return Process(initialize, next_aggregate, lambda sums, _: sums)
+  return Process(initialize, next_aggregate, lambda sums, _: sums, lambda _: {})

@@ -86,6 +86,7 @@ class Method:
     first_models: The models that the first training starts from, one for each
       of its `model_places`; if empty, those of `initialize`.
     guarantee: The privacy that its training guarantees; None for none.
+    secret: The bits that private noise follows from, if its seed is secret.
     trace: Makes the computations.
   """
 
@@ -97,6 +98,9 @@ class Method:
     default=(), compare=False
   )
   guarantee: Any = dataclasses.field(default=None, compare=False)
+  secret: bytes | None = dataclasses.field(
+    default=None, compare=False, repr=False
+  )
   trace: Callable[['Method'], Computations] = dataclasses.field(
     default=lambda method: method.trace_computations(), repr=False
   )

@@ -339,8 +339,10 @@ def trace_training(
     sums = aggregate.sums(exact, measured)
     return trainer.bind(numbers).server(server, result, sums)
 
-  @tff.tensorflow.computation(sums_type)
-  def make_metrics(sums: trainers.RoundSums) -> Mapping[str, tf.Tensor]:
+  @tff.tensorflow.computation(sums_type, output_type.measurements.member)
+  def make_metrics(
+    sums: trainers.RoundSums, measured: aliases.Structure
+  ) -> Mapping[str, tf.Tensor]:
     metrics = collections.OrderedDict(
       loss=tf.math.divide_no_nan(sums.loss, sums.num_examples),
       num_examples=sums.num_examples,
@@ -349,6 +351,7 @@ def trace_training(
     )
     for name, total in sums.measured.items():
       metrics[name] = tf.math.divide_no_nan(total, sums.num_clients)
+    metrics.update(aggregate.metrics(measured))
     return metrics
 
   @tff.federated_computation(
@@ -374,7 +377,7 @@ def trace_training(
     return (
       tff.federated_zip(State(server, state.numbers, output.state)),
       result['state'],
-      tff.federated_map(make_metrics, sums),
+      tff.federated_map(make_metrics, (sums, output.measurements)),
     )
 
   @tff.tensorflow.computation(SEED_TYPE)

@@ -63,6 +63,7 @@ def field(
   choices: Sequence[Value] | None = None,
   path: bool = False,
   exchangeable: bool = False,
+  repr: bool = True,  # pylint: disable=redefined-builtin
 ) -> _T:
   """Defines a setting of a dataclass.
 
@@ -78,6 +79,7 @@ def field(
     path: Whether it is a path of a file or folder, or several paths. A relative
       path starts at the folder in which the program is called.
     exchangeable: Whether a run that was stopped can go on with another value.
+    repr: Whether it is in the `repr` of settings, by which noise is drawn.
 
   Returns:
     The field.
@@ -85,6 +87,7 @@ def field(
   limits = dict(minimum=minimum, above=above, maximum=maximum, choices=choices)
   return dataclasses.field(
     default=default,
+    repr=repr,
     metadata=dict(
       limits=limits, help=help, path=path, exchangeable=exchangeable
     ),

@@ -80,6 +80,13 @@ _EPSILON = flags.DEFINE_float(
 _DELTA = flags.DEFINE_float(
   'delta', None, 'The δ of the guarantee; by default N^-1.1.'
 )
+_PRIVACY_SEED = flags.DEFINE_enum(
+  'privacy_seed',
+  None,
+  ways.SEEDS,
+  'Where the noise comes from: the seed of the run, so that ε is simulated'
+  ' (public, the default), or a secret that is drawn for this run.',
+)
 _DATA_DIR = shared_flags.data_dir()
 _OUTPUT_DIR = shared_flags.output_dir(
   'one for this configuration only, in results/'
@@ -99,6 +106,7 @@ def _request(seed: int | None) -> user_settings.Request:
     'privacy.name': _PRIVACY.value,
     'privacy.epsilon': _EPSILON.value,
     'privacy.delta': _DELTA.value,
+    'privacy.seed': _PRIVACY_SEED.value,
   }
   given = {n: value for n, value in settings.items() if value is not None}
   return user_settings.read(_PRESET.value, _SET.value, given)

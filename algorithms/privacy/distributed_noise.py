@@ -360,6 +360,11 @@ class Distributed(private_aggregation.Private):
   ) -> private_aggregation.Query:
     return SkellamQuery(self, specs, seed)
 
+  def clients_stddev(
+    self, state: private_aggregation.QueryState, clients: tf.Tensor
+  ) -> tf.Tensor:
+    return state.stddev / state.scale * tf.sqrt(clients)
+
   def send(
     self,
     query: private_aggregation.Query,
@@ -378,7 +383,5 @@ class Distributed(private_aggregation.Private):
     return tf.math.floormod(integers, 2**self.bits), tf.constant(1)
 
   def sum(self, sent: tff.Value) -> tff.Value:
-    # There are no separate sums beside the integers.
-    no_sums = collections.OrderedDict[str, int]()
-    moduli = (2**self.bits, _MOST_CLIENTS), no_sums
+    moduli = 2**self.bits, _MOST_CLIENTS
     return tff.backends.mapreduce.federated_secure_modular_sum(sent, moduli)

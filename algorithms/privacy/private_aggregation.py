@@ -426,6 +426,29 @@ class Private(settings.Settings, abc.ABC):
       seed: Two int32.
     """
 
+  def norm_bound(self, state: QueryState) -> tf.Tensor:
+    """Returns S in a round, given the query's state."""
+    return state.l2_norm_clip
+
+  def clipped_sum(self, sent: Sent) -> Record:
+    """Returns the sum of clipped records, given the sum of what is sent."""
+    return sent
+
+  def clients_stddev(
+    self, state: QueryState, clients: tf.Tensor
+  ) -> tf.Tensor | None:
+    """Returns the deviation of the noise that clients have added to a sum.
+
+    Args:
+      state: The query's state.
+      clients: The number of clients.
+
+    Returns:
+      The deviation; None if the server adds the noise.
+    """
+    del state, clients
+    return None
+
   def stddev(self, state: QueryState) -> tf.Tensor:
     """Returns the deviation of the noise on a sum, given the query's state."""
     raise NotImplementedError('Its noise differs from round to round.')
@@ -478,6 +501,12 @@ class Adaptive(Private):
     return AdaptiveQuery(
       self.clip, self.noise, self.clients, self.quantile_stddev, seed
     )
+
+  def norm_bound(self, state: QueryState) -> tf.Tensor:
+    return state.sum_state.l2_norm_clip
+
+  def clipped_sum(self, sent: Sent) -> Record:
+    return sent.sum_state
 
   def stddev(self, state: QueryState) -> tf.Tensor:
     return state.sum_state.stddev
@@ -532,6 +561,9 @@ class Local(Private):
     del specs, seed
     return LocalQuery(self.clip, self.noise * self.clip)
 
+  def clients_stddev(self, state: QueryState, clients: tf.Tensor) -> tf.Tensor:
+    return state.stddev * tf.sqrt(clients)
+
   def send(
     self, query: Query, params: Params, record: Record, seed: aliases.Seed
   ) -> Sent:
@@ -556,6 +588,40 @@ class State(NamedTuple):
   sums: Mapping[str, QueryState]
   clip: tf.Tensor
   clients: tf.Tensor
+
+
+class Beside(NamedTuple):
+  """What clients send beside a record, or the sums of it.
+
+  The server uses the first only; the others are measured.
+
+  Attributes:
+    sums: The parts that are summed separately.
+    is_clipped: 1 if the record was clipped, otherwise 0.
+    arrived: 1.
+    norm: The norm of the clipped record.
+  """
+
+  sums: Mapping[str, tf.Tensor]
+  is_clipped: tf.Tensor
+  arrived: tf.Tensor
+  norm: tf.Tensor
+
+
+class Measured(NamedTuple):
+  """What is measured of a round.
+
+  Attributes:
+    clients: n, all that a private server knows of the number of clients.
+    clipped: The share of the clients whose update was clipped.
+    noise_to_signal: The norm of the noise, over that of the sum without it. If
+      clients add the noise, it is the norm to be expected, over the sum of the
+      clients' norms.
+  """
+
+  clients: tf.Tensor
+  clipped: tf.Tensor
+  noise_to_signal: tf.Tensor
 
 
 class _PublicSums:
@@ -642,23 +708,25 @@ def make_process(
   state_type = initialize.type_signature.result
 
   @tff.tensorflow.computation(state_type)
-  def derive(state: State) -> tuple[Params, tf.Tensor]:
-    return any_queries()[0].derive_sample_params(state.updates), state.clip
+  def derive(state: State) -> tuple[Params, tf.Tensor, tf.Tensor]:
+    params = any_queries()[0].derive_sample_params(state.updates)
+    return params, state.clip, aggregator.norm_bound(state.updates)
 
   @tff.tensorflow.computation(
     derive.type_signature.result, updates_type, aggregation.SEED_TYPE
   )
   def send(
-    params: tuple[Params, tf.Tensor],
+    params: tuple[Params, tf.Tensor, tf.Tensor],
     updates: Mapping[str, aggregation.Update],
     seed: aliases.Seed,
-  ) -> tuple[Sent, Mapping[str, tf.Tensor]]:
+  ) -> tuple[Sent, Beside]:
     of_updates, of_sums = any_queries()
     record = collections.OrderedDict(
       (name, updates[name].value) for name in names
     )
-    sent = aggregator.send(of_updates, params[0], scale_down(record), seed)
-    return sent, collections.OrderedDict(
+    record = scale_down(record)
+    sent = aggregator.send(of_updates, params[0], record, seed)
+    sums = collections.OrderedDict(
       (
         name,
         query.preprocess_record(
@@ -667,28 +735,51 @@ def make_process(
       )
       for name, query in of_sums.items()
     )
+    norm, bound = tf.linalg.global_norm(tf.nest.flatten(record)), params[2]
+    is_clipped = tf.cast(norm > bound, tf.float32)
+    beside = Beside(sums, is_clipped, tf.constant(1.0), tf.minimum(norm, bound))
+    return sent, beside
 
   @tff.tensorflow.computation(state_type, send.type_signature.result)
   def finish(
-    state: State, totals: tuple[Sent, Mapping[str, tf.Tensor]]
-  ) -> tuple[State, Record]:
+    state: State,
+    totals: tuple[Sent, Beside],
+  ) -> tuple[State, Record, Measured]:
     of_updates, of_sums = any_queries()
-    total, new, _ = of_updates.get_noised_result(totals[0], state.updates)
+    sent, beside = totals
+    total, new, _ = of_updates.get_noised_result(sent, state.updates)
+    noised = tf.nest.flatten(total)
+    stddev = aggregator.clients_stddev(state.updates, beside.arrived)
+    if stddev is None:
+      clipped = tf.nest.flatten(aggregator.clipped_sum(sent))
+      signal = tf.linalg.global_norm(clipped)
+      noise = tf.linalg.global_norm(
+        [with_it - without for with_it, without in zip(noised, clipped)]
+      )
+    else:
+      signal, noise = beside.norm, stddev * vectors.count(noised) ** 0.5
+    measured = Measured(
+      state.clients,
+      tf.math.divide_no_nan(beside.is_clipped, beside.arrived),
+      tf.math.divide_no_nan(noise, signal),
+    )
     result = tf.nest.map_structure(lambda leaf: leaf / state.clients, total)
     new_sums = collections.OrderedDict[str, QueryState]()
     for name, query in of_sums.items():
       old = state.sums[name]
-      of_part, new_sums[name], _ = query.get_noised_result(totals[1][name], old)
+      of_part, new_sums[name], _ = query.get_noised_result(
+        beside.sums[name], old
+      )
       of_means = aggregator.stddev(state.updates) / state.clients
-      noise = aggregation.Noise(old.stddev, of_means, state.clip, state.clients)
-      result[name] = summed[name].finish(of_part, noise)
-    return State(new, new_sums, state.clip, state.clients), (
-      collections.OrderedDict((name, result[name]) for name in parts)
+      of_part_noise = aggregation.Noise(
+        old.stddev, of_means, state.clip, state.clients
+      )
+      result[name] = summed[name].finish(of_part, of_part_noise)
+    return (
+      State(new, new_sums, state.clip, state.clients),
+      collections.OrderedDict((name, result[name]) for name in parts),
+      measured,
     )
-
-  @tff.tensorflow.computation(state_type)
-  def get_clients(state: State) -> tf.Tensor:
-    return state.clients
 
   @tff.federated_computation(
     tff.FederatedType(initialize.type_signature.parameter, tff.SERVER)
@@ -706,10 +797,16 @@ def make_process(
   ) -> tff.templates.MeasuredProcessOutput:
     params = tff.federated_broadcast(tff.federated_map(derive, state))
     sent = tff.federated_map(send, (params, updates, seeds))
-    new, result = tff.federated_map(finish, (state, aggregator.sum(sent)))
-    clients = tff.federated_map(get_clients, state)
-    return tff.templates.MeasuredProcessOutput(new, result, clients)
+    totals = aggregator.sum(sent[0]), tff.federated_sum(sent[1])
+    new, result, measured = tff.federated_map(finish, (state, totals))
+    return tff.templates.MeasuredProcessOutput(new, result, measured)
 
   return aggregation.Process(
-    initialize_at_server, next_aggregate, lambda _, n: _PublicSums(n)
+    initialize_at_server,
+    next_aggregate,
+    lambda _, measured: _PublicSums(measured.clients),
+    lambda measured: {
+      'clipped': measured.clipped,
+      'noise_to_signal': measured.noise_to_signal,
+    },
   )

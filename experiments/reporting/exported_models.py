@@ -14,6 +14,7 @@ import os
 import pathlib
 import secrets
 import shutil
+import types
 
 import numpy as np
 import tensorflow as tf
@@ -158,12 +159,17 @@ def _write(folder: pathlib.Path, exported: Exported) -> None:
   folders.write(folder / 'README.md', readme)
 
 
-def write(path: pathlib.Path, exported: Mapping[str, Exported]) -> None:
+def write(
+  path: pathlib.Path,
+  exported: Mapping[str, Exported],
+  texts: Mapping[str, str] = types.MappingProxyType({}),
+) -> None:
   """Writes models to a new folder, which appears only once it is complete.
 
   Args:
     path: The folder.
     exported: The models, by the name of their subfolder; '' for `path` itself.
+    texts: The contents of further files, by name.
 
   Raises:
     UserError: If it cannot be written.
@@ -177,8 +183,10 @@ def write(path: pathlib.Path, exported: Mapping[str, Exported]) -> None:
     for name, model in exported.items():
       folder = temporary / name
       with errors.writing(path):
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
       _write(folder, model)
+    for name, text in texts.items():
+      folders.write(temporary / name, text)
     with errors.writing(path):
       os.replace(temporary, path)
   finally:

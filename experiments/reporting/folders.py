@@ -50,6 +50,7 @@ _RESULTS = (
   'checkpoints',
   'metrics',
   'points.csv',
+  'privacy.json',
   'config.json',
   'merges.txt',
   'model.safetensors',

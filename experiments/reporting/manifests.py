@@ -34,6 +34,8 @@ _LISTED = (
   'encoding.json',
   'results.json',
   'per_client.csv',
+  'privacy.json',
+  'secret_seed.txt',
   'groups/*.json',
   'metrics/*.csv',
   'validation/*.csv',
@@ -48,6 +50,7 @@ _ADVICE = {
   'groups/': 'delete it',
   'metrics/': 'delete it and the checkpoints of its training to train again',
   'per_client.csv': 'delete it and results.json',
+  'privacy.json': 'delete it',
   'results.json': 'delete it and per_client.csv',
 }
 # A file that a run is replacing is read again.

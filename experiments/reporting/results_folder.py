@@ -4,6 +4,7 @@
   encoding.json    how a user's table became examples
   results.json     each method's statistics over the test clients
   per_client.csv   each test client's metric and further measurements
+  privacy.json     all uses of protected data, and the ε of all together
   metrics/         each round's training metrics, a CSV file for each training
   validation/      metrics of the validation clients every few rounds, a CSV
                    file for each method, if validation was requested
@@ -48,6 +49,8 @@ Row = Mapping[str, Json]
 CONFIG, RESULTS = 'config.toml', 'results.json'
 # The file of how a user's table became examples, if the data determine that.
 ENCODING = 'encoding.json'
+# The file of all uses of protected data, see `experiments.runs.ledgers`.
+PRIVACY = 'privacy.json'
 _CONFIG_HEADER = '# All settings of a run. To do it again: --preset=THIS_FILE\n'
 _CLIENTS = 'per_client.csv'
 # The size of the largest file that is read.
@@ -164,6 +167,7 @@ class RunFolder:
   """The folder of a run in progress, to which it writes while it is open.
 
   Attributes:
+    path: The folder.
     results: The results of the finished methods, by name, as they were when the
       folder was last opened, and those that were added since.
   """
@@ -171,7 +175,7 @@ class RunFolder:
   def __init__(self, path: pathlib.Path, config: WritableConfig):
     self.results: dict[str, Result] = {}
     self._rows: list[Row] = []
-    self._path = path
+    self.path = path
     self._config = config
     self._manifest: manifests.Manifest
 
@@ -185,20 +189,20 @@ class RunFolder:
     Raises:
       UserError: If the folder belongs to another run, or cannot be written to.
     """
-    with folders.locked(self._path, folders.RUN):
+    with folders.locked(self.path, folders.RUN):
       self.results, self._rows = {}, []
       try:
-        self._manifest = manifests.Manifest(self._path)
+        self._manifest = manifests.Manifest(self.path)
         if self._belongs_to_config():
           self._read()
           self._check()
       except OSError as error:
-        raise folders.unusable(self._path, error) from error
+        raise folders.unusable(self.path, error) from error
       yield
 
   def _belongs_to_config(self) -> bool:
     """Tells whether this run was started here before; refuses other runs."""
-    there = self._path / CONFIG
+    there = self.path / CONFIG
     if not there.exists():
       return False
     try:
@@ -207,29 +211,29 @@ class RunFolder:
       differences = [str(error)]
     if differences:
       raise errors.UserError(
-        f'{self._path} belongs to another configuration. Name another'
+        f'{self.path} belongs to another configuration. Name another'
         ' output_dir, or delete this one. It has\n  ' + '\n  '.join(differences)
       )
     return True
 
   def _read(self) -> None:
     """Reads the results of the finished methods."""
-    results = self._path / RESULTS
+    results = self.path / RESULTS
     if not results.exists():
       return
     try:
-      contents, rows = _read_results(self._path)
+      contents, rows = _read_results(self.path)
       self.results, self._rows = contents['methods'], list(rows)
     except _DAMAGE as error:
       raise errors.UserError(
-        f'The results in {self._path} are damaged ({folders.fault(error)}).'
+        f'The results in {self.path} are damaged ({folders.fault(error)}).'
         f' Delete {results} to have them made again.'
       ) from error
 
   def _check(self) -> None:
     """Checks that the files are those that the run wrote."""
     if not self._manifest.is_there:
-      manifests.tell_of_none(self._path)
+      manifests.tell_of_none(self.path)
       self._manifest.adopt()
     elif fault := self._manifest.find_fault(is_whole=False):
       raise errors.UserError(fault.advice)
@@ -246,7 +250,7 @@ class RunFolder:
       encoding: How a user's table became examples; empty if it is not known.
     """
     texts = {}
-    if not (self._path / CONFIG).exists():
+    if not (self.path / CONFIG).exists():
       settings = self._config.to_dict()
       texts[CONFIG] = _CONFIG_HEADER + tomli_w.dumps(settings)
       self._manifest.modules = manifests.describe_modules(
@@ -267,7 +271,11 @@ class RunFolder:
       self._manifest.note(changed)
     # The configuration comes last, as it says that the others are there.
     for name in sorted(changed, key=lambda name: name == CONFIG):
-      folders.write(self._path / name, changed[name])
+      folders.write(self.path / name, changed[name])
+
+  def write_privacy(self, text: str) -> None:
+    """Writes the uses of protected data."""
+    self._write({PRIVACY: text})
 
   def note_checkpoint(self, path: pathlib.Path, digest: str) -> None:
     """Notes a checkpoint, before it is written, and its SHA-256."""
@@ -281,7 +289,7 @@ class RunFolder:
       *map(self.validation_file, methods),
     ]
     self._manifest.unseal(
-      path.relative_to(self._path).as_posix() for path in paths
+      path.relative_to(self.path).as_posix() for path in paths
     )
 
   def client_rows(self, method: str) -> list[Row]:
@@ -290,24 +298,24 @@ class RunFolder:
 
   def checkpoint_dir(self, training: str) -> pathlib.Path:
     """Returns the folder of the checkpoints of a training."""
-    return checkpoint_dir(self._path, training)
+    return checkpoint_dir(self.path, training)
 
   def metrics_file(self, training: str) -> pathlib.Path:
     """Returns the file of the metrics of the rounds of a training."""
-    return self._path / _METRICS / f'{training}.csv'
+    return self.path / _METRICS / f'{training}.csv'
 
   def validation_file(self, method: str) -> pathlib.Path:
     """Returns the file of the metrics of validation clients in a training."""
-    return self._path / _VALIDATION / f'{method}.csv'
+    return self.path / _VALIDATION / f'{method}.csv'
 
   def tensorboard_dir(self, training: str) -> pathlib.Path:
     """Returns the folder of a training's metrics for TensorBoard."""
-    return self._path / 'tensorboard' / training
+    return self.path / 'tensorboard' / training
 
   def write_groups(self, training: str, groups: Mapping[str, int]) -> None:
     """Writes the groups of clients that were found for a training."""
-    with errors.writing(self._path / 'groups'):
-      (self._path / 'groups').mkdir(exist_ok=True)
+    with errors.writing(self.path / 'groups'):
+      (self.path / 'groups').mkdir(exist_ok=True)
     found = folders.to_json(dict(sorted(groups.items())))
     self._write({f'groups/{training}.json': found})
 
@@ -393,7 +401,7 @@ class RunFolder:
       }
     )
     for name, text in texts.items():
-      folders.write(self._path / name, text)
+      folders.write(self.path / name, text)
     self._manifest.seal()
 
 

@@ -122,12 +122,13 @@ def make_guarantee(
   """
   if guarantee is None:
     return None
-  epsilon = guarantee.epsilon if math.isfinite(guarantee.epsilon) else None
-  return {
-    **dataclasses.asdict(guarantee),
-    'epsilon': epsilon,
-    'text': str(guarantee),
+  fields = {
+    field.name: getattr(guarantee, field.name)
+    for field in dataclasses.fields(guarantee)
+    if field.name != 'stages'  # They are in the ledger of the folder.
   }
+  epsilon = guarantee.epsilon if math.isfinite(guarantee.epsilon) else None
+  return {**fields, 'epsilon': epsilon, 'text': str(guarantee)}
 
 
 def make_rows(

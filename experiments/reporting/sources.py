@@ -43,6 +43,27 @@ class Run(results_folder.FinishedRun):
     return name if target is None else f'{target} ({name})'
 
   @property
+  def privacy(self) -> str | None:
+    """What all that was released guarantees; None if nothing is private.
+
+    Of repeats, it is that of all seeds together.
+    """
+    folder = self.path.parent if _SEED.match(self.path.name) else self.path
+    file = folder / results_folder.PRIVACY
+    if not file.exists():
+      file = self.path / results_folder.PRIVACY
+    try:
+      text = json.loads(inputs.read_text(file))['text']
+    except FileNotFoundError:
+      return None
+    except folders.DAMAGE as error:
+      raise errors.UserError(
+        f'{file} is damaged ({folders.fault(error)}). Do the run again, in'
+        ' another folder.'
+      ) from error
+    return str(text)
+
+  @property
   def metric(self) -> str | None:
     """The name of the metric; None before a method is finished."""
     return next((result['metric'] for result in self.methods.values()), None)

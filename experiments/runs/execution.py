@@ -249,8 +249,6 @@ def _privately(
     config.training,
   )
   beyond = made.guarantee.not_covered
-  if config.run.warmstart_from:
-    beyond += ('the models that training began with',)
   if config.training.rounds_per_evaluation:
     beyond += ('the metrics of validation clients in the course of training',)
   guarantee = dataclasses.replace(made.guarantee, not_covered=beyond)

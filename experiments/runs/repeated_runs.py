@@ -15,6 +15,7 @@ from experiments.reporting import results_folder
 from experiments.reporting import sources
 from experiments.reporting import tables
 from experiments.runs import execution
+from experiments.runs import ledgers
 from experiments.runs import single_run
 
 # The file of the statistics over the seeds, in the folder of all repeats.
@@ -60,6 +61,10 @@ def run(
   series = sources.list_series(repeated)
   summary = {'seeds': list(by_seed), **repeats.summarize(series)}
   folders.write_json(output_dir / SUMMARY, summary, allow_nan=False)
+  uses = ledgers.gather(folders_of_runs)
+  if uses:
+    file = output_dir / results_folder.PRIVACY
+    folders.write(file, ledgers.write_text(uses))
   return repeated
 
 
@@ -76,6 +81,7 @@ def main(
   output_dir = output_dir or _default_folder(next(iter(by_seed.values())))
   repeated = run(by_seed, output_dir, data_dir)
   tables.print_repeats(sources.list_series(repeated))
+  ledgers.show(output_dir)
   terminal.say(f'Written to {output_dir}')
   single_run.refuse_diverged([run.methods for run in repeated])
   return 0

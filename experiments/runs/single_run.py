@@ -22,6 +22,8 @@ from experiments.reporting import round_metrics
 from experiments.reporting import serialization
 from experiments.reporting import tables
 from experiments.runs import execution
+from experiments.runs import ledgers
+from experiments.runs import secret_seeds
 from experiments.runs import validation_curves
 from personalization import stages
 from personalization.judgement import choosing
@@ -189,6 +191,18 @@ class Trainings:
       key: next(iter(sharing)) for key, sharing in self._methods.items()
     }
     self._done: dict[Hashable, Training] = {}
+    self._secret: bytes | None = None
+
+  def give_secret(self, method: methods.Method) -> methods.Method:
+    """Returns a method with the secret seed of its noise, if it has one."""
+    if method.guarantee is None or method.guarantee.is_simulated:
+      return method
+    if self._secret is None:
+      # Where trainings are only restored, nothing is drawn.
+      self._secret = b'nothing is drawn'
+      if self._populations is not None:
+        self._secret = secret_seeds.obtain(self._folder.path)
+    return dataclasses.replace(method, secret=self._secret)
 
   def get(self, method: methods.Method, role: str = '') -> Training:
     """Returns the training of a method, after training if this is not yet done.
@@ -197,6 +211,7 @@ class Trainings:
       method: The method.
       role: The name of the training, if no method of the run has it.
     """
+    method = self.give_secret(method)
     key = method.training_key
     name = self._names.setdefault(key, role)
     if key not in self._done:
@@ -370,6 +385,7 @@ class Run:
   Attributes:
     task: The task.
     methods: The methods, by name.
+    uses: Their uses of protected data.
   """
 
   def __init__(
@@ -390,7 +406,9 @@ class Run:
       UserError: If it cannot be run.
     """
     self.task = task
-    self.methods = execution.build_methods(config, task, config.measurement)
+    built = execution.build_methods(config, task, config.measurement)
+    self.uses, self.methods = ledgers.make(config, built)
+    self._has_ledger = False
     self._config = config
     self._folder = folder
     # Before any training, as this fails if there are no clients to evaluate.
@@ -403,6 +421,9 @@ class Run:
 
   def train(self, name: str) -> Training:
     """Trains a method, if this is not yet done."""
+    if self.uses and not self._has_ledger:
+      self._folder.write_privacy(ledgers.write_text(self.uses))
+      self._has_ledger = True
     return self._trainings.get(self.methods[name])
 
   def evaluate(self, names: Iterable[str]) -> None:
@@ -414,7 +435,8 @@ class Run:
         self._evaluate(name)
 
   def _evaluate(self, name: str) -> None:
-    config, method = self._config, self.methods[name]
+    config = self._config
+    method = self._trainings.give_secret(self.methods[name])
     trained = self.train(name)
     seconds = trained.seconds
     if trained.name in self._folder.results:
@@ -528,6 +550,7 @@ def main(
   output_dir = output_dir or default_folder(config)
   results = run(config, output_dir, data_dir)
   tables.print_results(results)
+  ledgers.show(output_dir)
   terminal.say(f'Written to {output_dir}')
   refuse_diverged([results])
   return 0

@@ -23,6 +23,7 @@ from personalization.judgement import evaluation
 from personalization.judgement import measures
 from personalization.judgement import outcomes
 from personalization.judgement import summaries
+from personalization.privacy import ways
 from personalization.rounds import schedules
 from personalization.rounds import training
 from tasks import task as tasks
@@ -100,6 +101,11 @@ def make_runs(grid: grid_file.GridFile) -> list[GridRun]:
         raise errors.UserError(
           f'{point}: rounds_per_evaluation must be 0 in a grid. Do a point with'
           ' experiments:run to see its course.'
+        )
+      if getattr(config.privacy_settings, 'seed', ways.PUBLIC) != ways.PUBLIC:
+        raise errors.UserError(
+          f'{point}: privacy.seed must be public in a grid, whose trainings are'
+          ' not meant to be released. Do the chosen point with experiments:run.'
         )
       runs.append(GridRun(config.digest(), point, config))
   return runs

@@ -6,7 +6,7 @@ deviation of the noise on a sum, over the clipping norm. Everything is computed
 in float64, from the settings, before training.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import math
@@ -18,8 +18,15 @@ import numpy as np
 from scipy import optimize
 
 from base import errors
+from personalization.privacy import ways
 
 PLD, RDP = 'PLD', 'RDP'
+
+# What must be kept from everybody, by where the noise comes from.
+KEPT = {
+  ways.PUBLIC: 'nobody has the seed of the run, from which the noise follows',
+  ways.SECRET: 'nobody else has the secret seed, from which the noise follows',
+}
 
 # The tolerance of the logarithm of a noise, when the least noise is searched.
 _TOLERANCE = 5e-5
@@ -52,8 +59,13 @@ class Guarantee:
     clip: The clipping norm, or how it is found.
     sampling: How clients or examples are sampled, and how often.
     accountant: The accountant that computed ε.
+    seed: Where the noise comes from, see `ways.SEEDS`.
+    is_extrapolated: Whether it is that of larger rounds than those that are
+      trained.
     assumptions: The assumptions of the guarantee.
     not_covered: Data that are released, or used, without this guarantee.
+    stages: The event of each training, one after another, for each kind of
+      clients or silos, by name.
   """
 
   unit: str
@@ -65,13 +77,37 @@ class Guarantee:
   clip: float | str
   sampling: str
   accountant: str
+  seed: str
+  is_extrapolated: bool = False
   assumptions: tuple[str, ...] = ()
   not_covered: tuple[str, ...] = ()
+  stages: tuple[Mapping[str, dp_accounting.DpEvent], ...] = ()
+
+  @property
+  def is_simulated(self) -> bool:
+    """Whether somebody with the seed of the run can subtract the noise."""
+    return self.seed == ways.PUBLIC
+
+  @property
+  def caveats(self) -> tuple[str, ...]:
+    """Why the data are not protected as ε says, in a word each."""
+    return (
+      *(('simulated',) if self.is_simulated else ()),
+      *(('extrapolated',) if self.is_extrapolated else ()),
+    )
 
   def __str__(self) -> str:
-    if self.epsilon == math.inf:
-      return 'not private'
-    return f'{self.unit}: ε {self.epsilon:.4g}, δ {self.delta:.2g}'
+    return describe(self.unit, self.epsilon, self.delta, self.caveats)
+
+
+def describe(
+  unit: str, epsilon: float, delta: float, caveats: Sequence[str]
+) -> str:
+  """Writes a guarantee in a few words."""
+  if epsilon == math.inf:
+    return 'not private'
+  note = f' ({", ".join(caveats)})' if caveats else ''
+  return f'{unit}: ε {epsilon:.4g}, δ {delta:.2g}{note}'
 
 
 class ConcentratedDpEvent(dp_accounting.GaussianDpEvent):
@@ -199,6 +235,41 @@ def selection(epsilon: float) -> dp_accounting.DpEvent:
   is chosen. This is ε²/8-zCDP (Cesar and Rogers 2021).
   """
   return ConcentratedDpEvent(2 / epsilon)
+
+
+def compose(
+  parts: Iterable[tuple[dp_accounting.DpEvent, int]],
+) -> dp_accounting.DpEvent:
+  """Composes events, each of which happens some times; all Gaussians are one.
+
+  Args:
+    parts: Events, and how often each happens.
+  """
+  precision = 0.0  # Σ z⁻² of the Gaussians.
+  others: dict[str, tuple[dp_accounting.DpEvent, int]] = {}
+  left = list(parts)
+  while left:
+    event, times = left.pop()
+    if isinstance(event, dp_accounting.ComposedDpEvent):
+      left += [(part, times) for part in event.events]
+    elif isinstance(event, dp_accounting.SelfComposedDpEvent):
+      left.append((event.event, times * event.count))
+    elif isinstance(event, dp_accounting.NonPrivateDpEvent) and times:
+      return event
+    elif type(event) is dp_accounting.GaussianDpEvent:
+      precision += times * event.noise_multiplier**-2
+    elif times and not isinstance(event, dp_accounting.NoOpDpEvent):
+      _, before = others.get(str(event), (event, 0))
+      others[str(event)] = event, before + times
+  composed: list[dp_accounting.DpEvent] = [
+    dp_accounting.SelfComposedDpEvent(event, times)
+    for event, times in others.values()
+  ]
+  if precision:
+    composed.append(dp_accounting.GaussianDpEvent(precision**-0.5))
+  if len(composed) == 1:
+    return composed[0]
+  return dp_accounting.ComposedDpEvent(composed)
 
 
 def remaining_noise(noise: float, others: Sequence[float]) -> float:
@@ -380,6 +451,33 @@ def epsilon(
   if found > MOST_PLD_EPSILON or not _is_for_pld(event):
     return found, RDP
   return min((epsilon_by_pld(event, delta, interval), PLD), (found, RDP))
+
+
+def largest_epsilon(
+  events: Iterable[dp_accounting.DpEvent], delta: float
+) -> tuple[float, str]:
+  """Finds the largest ε of events that happen to different clients or silos.
+
+  PLD, which takes seconds, is tried only where RDP does not tell enough.
+
+  Args:
+    events: The events, of which there is at least one.
+    delta: The δ.
+
+  Returns:
+    ε, and the name of the accountant that found it.
+  """
+  by_rdp = [
+    (float(_accountant(event).compose(event).get_epsilon(delta)), event)
+    for event in events
+  ]
+  by_rdp.sort(key=lambda found: -found[0])
+  largest = epsilon(by_rdp[0][1], delta)
+  for upper, event in by_rdp[1:]:
+    if upper <= largest[0]:
+      break
+    largest = max(largest, epsilon(event, delta))
+  return largest
 
 
 def calibrate(

@@ -45,7 +45,6 @@ _SUMS_SHARE = 5.0
 # The order of passes, in words.
 _PASSES = {'passes': 'random', 'cycles': 'the same'}
 _TRUSTED = 'the server is trusted, and every model that it sends is public'
-_SEED = 'nobody has the seed of the run, from which the noise follows'
 
 _NOT_COVERED = (
   'the metrics of each round, such as the loss and the number of clients',
@@ -53,6 +52,8 @@ _NOT_COVERED = (
   'choices on validation clients, of candidates and of settings',
   'per_client.csv, and personal models and client states in checkpoints',
   'what the task derived from training data, such as vocabularies and scales',
+  'how many updates were dropped, which clients were left out, and whether'
+  ' training was stopped because it diverged',
 )
 
 
@@ -142,11 +143,21 @@ class Trainings:
     per_round: n, the clients that a round is expected to have; smaller groups
       have fewer.
     paths: For each group that a client may be in, its part in each training.
+    kinds: The names of these groups.
+    simulated: The clients that a round is expected to have as it is run, if ε
+      is extrapolated to rounds of more clients.
   """
 
   num_clients: int
   per_round: int
   paths: tuple[tuple[Participation, ...], ...]
+  kinds: tuple[str, ...]
+  simulated: int | None = None
+
+  @property
+  def share_simulated(self) -> float:
+    """The clients of a round as it is run, over those that ε is of."""
+    return 1.0 if self.simulated is None else self.simulated / self.per_round
 
   @property
   def only(self) -> Participation:
@@ -189,22 +200,29 @@ def trainings(
   total = schedule.num_rounds(training_settings, method.trainer.num_epochs)
   turns = schedule.rounds_per_epoch
   epochs = -(-total // sum(turns.values()))
+  attribute = method.trainer.cohort_attribute
   of_groups = []
   for group, size in schedule.group_sizes.items():
     per_round = min(training_settings.clients_per_round or size, size)
     sampling = 'all' if per_round == size else training_settings.client_sampling
     rounds = min(total, epochs * turns[group])
-    of_groups.append(Participation(size, per_round, rounds, sampling))
-  before = method.predecessor
-  earlier = (
-    ((),)
-    if before is None
-    else trainings(before, task, training_settings).paths
-  )
+    kind = '' if attribute is None else f'{attribute} {group}'
+    who = Participation(size, per_round, rounds, sampling)
+    of_groups.append((kind, who))
+  paths: dict[str, tuple[Participation, ...]] = {'': ()}
+  if method.predecessor is not None:
+    earlier = trainings(method.predecessor, task, training_settings)
+    paths = dict(zip(earlier.kinds, earlier.paths))
+  paths = {
+    f'{before} {kind}'.strip(): (*path, who)
+    for before, path in paths.items()
+    for kind, who in of_groups
+  }
   return Trainings(
     num_clients,
     training_settings.clients_per_round or num_clients,
-    tuple((*path, last) for path in earlier for last in of_groups),
+    tuple(paths.values()),
+    tuple(paths),
   )
 
 
@@ -304,7 +322,7 @@ def _make(
   count_noise: float | None = None,
   neighbors: str | None = None,
   clip: str | None = None,
-  assumptions: tuple[str, ...] = (_TRUSTED, _SEED),
+  assumptions: tuple[str, ...] = (_TRUSTED,),
 ) -> methods.Method:
   """Makes a method private: finds the noise and the guarantee of a mechanism.
 
@@ -341,13 +359,18 @@ def _make(
     )
   beside = () if count_noise is None else (count_noise,)
   of_updates, of_sums = _split_noise(noise, method, *beside)
+  if whole.simulated is not None:
+    assumptions += (
+      f'ε is extrapolated: rounds have {whole.simulated} clients here, and the'
+      f' noise on their mean that {whole.per_round} would have',
+    )
   return dataclasses.replace(
     method,
     aggregator=make_aggregator(
-      noise=of_updates,
+      noise=of_updates * whole.share_simulated,
       clip=settings.clip,
-      clients=float(whole.per_round),
-      sums_noise=of_sums,
+      clients=float(whole.simulated or whole.per_round),
+      sums_noise=of_sums * whole.share_simulated,
     ),
     guarantee=accounting.Guarantee(
       unit=UNIT,
@@ -359,20 +382,66 @@ def _make(
       clip=clip or settings.clip,
       sampling='; and then '.join(map(str, path)),
       accountant=accountant,
-      assumptions=assumptions,
+      seed=settings.seed,
+      is_extrapolated=whole.simulated is not None,
+      assumptions=(*assumptions, accounting.KEPT[settings.seed]),
       not_covered=_NOT_COVERED,
+      stages=tuple(
+        {
+          kind: make_event(noise, path[stage : stage + 1])
+          for kind, path in zip(whole.kinds, whole.paths)
+        }
+        for stage in range(len(path))
+      ),
     ),
   )
 
 
+def _extrapolate(settings: ways.CentralSettings, whole: Trainings) -> Trainings:
+  """Returns trainings as they are, or with rounds of `noise_cohort` clients.
+
+  The noise on the mean of a round is then that of the larger round.
+
+  Raises:
+    UserError: If they have no such rounds.
+  """
+  if not settings.noise_cohort:
+    return whole
+  of_round = settings.noise_cohort / whole.per_round
+  of_all = settings.noise_population / whole.num_clients or of_round
+
+  def grow(who: Participation) -> Participation:
+    per_round = round(who.per_round * of_round)
+    num_clients = max(round(who.num_clients * of_all), per_round)
+    if who.sampling == 'all' and per_round < num_clients:
+      raise errors.UserError(
+        'privacy.noise_population must be left out where all clients are in'
+        ' each round, or clients_per_round be fewer than all.'
+      )
+    return dataclasses.replace(
+      who, num_clients=num_clients, per_round=per_round
+    )
+
+  grown = dataclasses.replace(
+    whole,
+    num_clients=round(whole.num_clients * of_all),
+    per_round=settings.noise_cohort,
+    paths=tuple(tuple(map(grow, path)) for path in whole.paths),
+    simulated=whole.per_round,
+  )
+  accounting.check_delta(_delta(settings, grown), grown.num_clients, 'clients')
+  return grown
+
+
 def make_gaussian(
-  settings: ways.PrivacySettings,
+  settings: ways.CentralSettings,
   method: methods.Method,
   task: tasks.Task,
   training_settings: schedules.TrainingSettings,
 ) -> methods.Method:
   """Makes a method private by noise on the sum of each round."""
   whole = _check(settings, method, task, training_settings)
+  whole = _extrapolate(settings, whole)
   return _make(
     settings,
     method,
@@ -384,7 +453,7 @@ def make_gaussian(
 
 
 def make_adaptive(
-  settings: ways.PrivacySettings,
+  settings: ways.CentralSettings,
   method: methods.Method,
   task: tasks.Task,
   training_settings: schedules.TrainingSettings,
@@ -396,6 +465,7 @@ def make_adaptive(
   record. The update has more noise for it, so that a round costs z.
   """
   whole = _check(settings, method, task, training_settings)
+  whole = _extrapolate(settings, whole)
   stddev = whole.per_round / 20
   return _make(
     settings,
@@ -403,7 +473,10 @@ def make_adaptive(
     whole,
     whole.central_event,
     'Gaussian, central, adaptive clip',
-    functools.partial(private_aggregation.Adaptive, quantile_stddev=stddev),
+    functools.partial(
+      private_aggregation.Adaptive,
+      quantile_stddev=stddev * whole.share_simulated,
+    ),
     count_noise=2 * stddev,
     clip=f'the median norm, from {settings.clip:g} on',
   )
@@ -506,7 +579,7 @@ def make_local(
     'Gaussian, local',
     private_aggregation.Local,
     neighbors="one client's update is replaced by any other",
-    assumptions=(_SEED,),
+    assumptions=(),
   )
 
 
@@ -561,6 +634,5 @@ def make_distributed(
       'the server sees only secure sums; here they are simulated',
       f'{who.fewest} of {n} clients of a round, or more, add their share of the'
       ' noise, and keep it to themselves',
-      _SEED,
     ),
   )

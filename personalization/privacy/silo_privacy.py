@@ -136,7 +136,7 @@ class SiloProtections:
       sampling += ', in shuffled batches, which are not amplified'
     assumptions = [
       'the number of examples of each silo is public',
-      'nobody has the seed of the run, from which the noise follows',
+      accounting.KEPT[self.settings.seed],
       f'each silo has its own noise, from {min(noises):.4g} to'
       f' {max(noises):.4g}; ε is that of the silo with the largest',
     ]
@@ -155,12 +155,23 @@ class SiloProtections:
       clip=self.settings.clip,
       sampling=sampling,
       accountant=accountant,
+      seed=self.settings.seed,
       assumptions=tuple(assumptions),
       not_covered=(
         'the metrics of each round: loss, examples, clients',
         'the metrics of silos',
         'validation examples, and the candidates and settings chosen by them',
         'what the task derived from training data: means and deviations',
+        'how many updates were dropped, which silos were left out, and whether'
+        ' training was stopped because it diverged',
+      ),
+      stages=(
+        {
+          f'{size} examples': self._silo(size, self.is_poisson).event(
+            self.noise(size)
+          )
+          for size in sorted(sizes)
+        },
       ),
     )
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
   from tasks import task as tasks
 
 NONE = 'none'
+# Where the noise comes from.
+SEEDS = PUBLIC, SECRET = 'public', 'secret'
 
 # The smallest positive float of 32 bits that has all of its digits.
 _LEAST_NOISE = 2.0**-126
@@ -55,6 +57,14 @@ class PrivacySettings(settings.Settings):
     ' clipped.',
     above=0,
   )
+  seed: str = settings.field(
+    PUBLIC,
+    'Where the noise comes from: the seed of the run, so that the privacy is'
+    ' simulated (public), or 128 bits that the operating system draws, in a'
+    ' file of their own (secret).',
+    choices=SEEDS,
+    repr=False,
+  )
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -69,6 +79,39 @@ class PrivacySettings(settings.Settings):
         f'noise must be 0 or at least {_LEAST_NOISE:.2g}, as it is drawn in 32'
         f' bits, not {self.noise:g}.',
         'noise',
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class CentralSettings(PrivacySettings):
+  """The settings of independent noise that the server adds."""
+
+  noise_cohort: int = settings.field(
+    0,
+    'The clients of a round that is too large to be simulated. The noise on the'
+    ' mean of a round is that of so many clients, and so is ε, which is'
+    ' extrapolated; 0 for the clients that are trained.',
+    minimum=0,
+  )
+  noise_population: int = settings.field(
+    0,
+    'The clients that the rounds of noise_cohort would be drawn from; 0 for as'
+    ' large a share as in the rounds that are trained.',
+    minimum=0,
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.noise_population and self.noise_population < self.noise_cohort:
+      raise settings.SettingError(
+        f'noise_population must be at least noise_cohort, {self.noise_cohort},'
+        f' not {self.noise_population}.',
+        'noise_population',
+      )
+    if self.noise_population and not self.noise_cohort:
+      raise settings.SettingError(
+        'noise_population is the population of noise_cohort, which is not set.',
+        'noise_population',
       )
 
 
@@ -137,13 +180,13 @@ _OF_CLIENTS = 'personalization.privacy.client_privacy'
 
 ENTRIES: Mapping[str, Entry] = {
   NONE: Entry('', NoPrivacySettings),
-  'gaussian': Entry(f'{_OF_CLIENTS}:make_gaussian', PrivacySettings),
+  'gaussian': Entry(f'{_OF_CLIENTS}:make_gaussian', CentralSettings),
   'example': Entry(
     'personalization.privacy.silo_privacy:make_example',
     ExampleSettings,
     of_examples=True,
   ),
-  'adaptive': Entry(f'{_OF_CLIENTS}:make_adaptive', PrivacySettings),
+  'adaptive': Entry(f'{_OF_CLIENTS}:make_adaptive', CentralSettings),
   'tree': Entry(f'{_OF_CLIENTS}:make_tree', TreeSettings),
   'matrix': Entry(f'{_OF_CLIENTS}:make_matrix', PrivacySettings),
   'local': Entry(f'{_OF_CLIENTS}:make_local', PrivacySettings),

@@ -5,12 +5,14 @@ clients and batches. But the noise of several private releases must be
 independent: the difference of two that share it has none. So must be who takes
 part, where chance amplifies privacy. A private training, such as a stage of
 `group`, a point of a grid, or a warm start, hence draws by a key of all that
-tells it from others. A training that goes on has the same key. The seed still
-draws what no guarantee rests on, such as the order of batches.
+tells it from others. A training that goes on has the same key. If the seed of
+privacy is secret, only who has it can make these keys. The seed of the run
+still draws what no guarantee rests on, such as the order of batches.
 """
 
 import dataclasses
 import hashlib
+import hmac
 
 import numpy as np
 
@@ -23,6 +25,7 @@ Stream = tuple[int | str, ...]
 
 
 def _find(
+  method: methods.Method,
   task: tasks.Task,
   training_settings: schedules.TrainingSettings,
   *release: object,
@@ -35,9 +38,12 @@ def _find(
     rounds_per_checkpoint=1,
     rounds_per_evaluation=0,
   )
-  described = repr((task.name, task.settings, of_rounds, *release))
-  digest = hashlib.sha256(described.encode()).hexdigest()
-  return training_settings.seed, digest
+  described = repr((task.name, task.settings, of_rounds, *release)).encode()
+  if method.guarantee.is_simulated:
+    return training_settings.seed, hashlib.sha256(described).hexdigest()
+  if not method.secret:
+    raise ValueError('The secret seed of a private training is not there.')
+  return (hmac.new(method.secret, described, 'sha256').hexdigest(),)
 
 
 def find_for_training(
@@ -52,7 +58,9 @@ def find_for_training(
   for model in method.first_models:
     for name, weight in model.items():
       first.update(name.encode() + np.asarray(weight).tobytes())
-  return _find(task, training_settings, method.release, first.hexdigest())
+  return _find(
+    method, task, training_settings, method.release, first.hexdigest()
+  )
 
 
 def find_for_evaluation(
@@ -65,6 +73,7 @@ def find_for_evaluation(
     return (training_settings.seed,)
   personalizer = method.personalizer
   return _find(
+    method,
     task,
     training_settings,
     method.release,

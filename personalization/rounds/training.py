@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 import tensorflow_federated as tff
+import tree
 
 from algorithms import methods
 from algorithms import process
@@ -266,7 +267,8 @@ class _Checkpoints:
   """The checkpoints of a training, and the clients' states that belong to them.
 
   A checkpoint always has its states: they are committed before it is written,
-  and pruned after it is removed.
+  and pruned after it is removed. It lacks the seeds of noise, which may be
+  secret.
   """
 
   def __init__(self, folder: pathlib.Path, on_file: checkpoints.OnFile):
@@ -286,7 +288,7 @@ class _Checkpoints:
     return dataclasses.replace(
       start,
       round=done,
-      server_state=server_state,
+      server_state=_replace_noise_seeds(server_state, start.server_state),
       dropped_clients=int(dropped),
       rounds_without_update=int(without_update),
     )
@@ -296,8 +298,28 @@ class _Checkpoints:
     states, manager = trained.client_states, self._manager
     counts = _counts(trained.dropped_clients, trained.rounds_without_update)
     states.commit(trained.round)
-    await manager.save((trained.server_state, counts), trained.round)
+    server_state = _replace_noise_seeds(trained.server_state)
+    await manager.save((server_state, counts), trained.round)
     states.prune(min(await manager.get_versions() or [trained.round]))
+
+
+def _replace_noise_seeds(
+  state: process.State, source: process.State | None = None
+) -> process.State:
+  """Replaces the seeds of noise by those of another state, or by zeros."""
+
+  def replace(
+    path: Sequence[str | int],
+    leaf: aliases.Structure,
+    other: aliases.Structure,
+  ) -> aliases.Structure:
+    if path[0] == 'aggregator' and path[-1] == 'seed':
+      return np.zeros_like(leaf) if source is None else other
+    return leaf
+
+  return tree.map_structure_with_path(
+    replace, state, state if source is None else source
+  )
 
 
 def _counts(dropped_clients: int, rounds_without_update: int) -> np.ndarray:

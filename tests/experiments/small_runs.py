@@ -1,15 +1,21 @@
 """Small runs, for tests."""
 
+from collections.abc import Iterator
+import contextlib
 import csv
+import dataclasses
 import json
 import pathlib
 import sys
 from typing import Any
 from unittest import mock
 
+import pytest
+
 from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.runs import single_run
+from personalization.rounds import training
 
 SMALL = (
   'task.num_train_clients=6',
@@ -37,6 +43,28 @@ def run(
   """Runs a configuration without showing how far it is."""
   with mock.patch.object(sys, 'stderr'):
     return single_run.run(configuration, folder, data_dir)
+
+
+class Stopped(Exception):
+  """Stands for whatever may stop a run."""
+
+
+@contextlib.contextmanager
+def stopped_in_round(last: int) -> Iterator[None]:
+  """Stops the training that is run within, behind a round."""
+
+  def train(*args: Any, callbacks: Any, **kwargs: Any) -> Any:
+    def on_round(round_num: int, metrics: Any) -> None:
+      callbacks.on_round(round_num, metrics)
+      if round_num == last:
+        raise Stopped
+
+    stopping = dataclasses.replace(callbacks, on_round=on_round)
+    return real(*args, callbacks=stopping, **kwargs)
+
+  real = training.train
+  with mock.patch.object(training, 'train', train), pytest.raises(Stopped):
+    yield
 
 
 def rows(folder: pathlib.Path) -> list[dict[str, str]]:

@@ -177,7 +177,9 @@ def _finite(values: Iterable[float]) -> list[float]:
   return [value for value in values if math.isfinite(value)]
 
 
-def _privacy(series: Sequence[repeats.Series]) -> page.Section:
+def _privacy(
+  series: Sequence[repeats.Series], runs: Sequence[sources.Run]
+) -> page.Section:
   rows: sheets.Rows = []
   for method in series:
     guarantee = method.repeats[0].result.get('privacy')
@@ -189,10 +191,18 @@ def _privacy(series: Sequence[repeats.Series]) -> page.Section:
           'ε': sheets.number(math.inf if epsilon is None else epsilon),
           'δ': sheets.number(guarantee['delta'], '.2g'),
           'guarantee': guarantee['text'],
+          'neighbors': guarantee['neighbors'],
+          'mechanism': guarantee['mechanism'],
+          'sampling': guarantee['sampling'],
+          'accountant': guarantee['accountant'],
+          'assumptions': '; '.join(guarantee['assumptions']) or 'none',
           'not covered': '; '.join(guarantee['not_covered']) or 'nothing',
         }
       )
-  return page.Section('Privacy', sheets.make('privacy', 'Guarantees', rows))
+  texts = dict.fromkeys(run.privacy for run in runs if run.privacy)
+  return page.Section(
+    'Privacy', sheets.make('privacy', 'Guarantees', rows, ' '.join(texts))
+  )
 
 
 def _costs(series: Sequence[repeats.Series]) -> page.Section:
@@ -281,7 +291,7 @@ def _of_metric(
     page.Section('Clients', [*drawing.draw_clients(series)]),
     page.Section('Learning', learning),
     page.Section('Groups and clusters', groups),
-    _privacy(series),
+    _privacy(series, runs),
     _costs(series),
   ]
 

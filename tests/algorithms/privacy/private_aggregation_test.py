@@ -40,7 +40,7 @@ def _process(aggregator, size):
   )
   def next_aggregate(state, updates, seeds):
     output = made.next(state, updates, seeds)
-    return output.state, output.result
+    return output.state, output.result, output.measurements
 
   return made.initialize, next_aggregate
 
@@ -51,6 +51,11 @@ def _gaussian(noise=0.0, clip=_LARGE, clients=4.0, **others):
 
 def _aggregate(aggregator, records, rounds=1, seed=_SEED):
   """Aggregates clients' records, each a pair of vectors, in each of rounds."""
+  return _measure(aggregator, records, rounds, seed)[0]
+
+
+def _measure(aggregator, records, rounds=1, seed=_SEED):
+  """Also returns what is measured of the last round."""
   initialize, next_aggregate = _process(aggregator, len(records[0][0]))
   updates = [
     collections.OrderedDict(
@@ -63,9 +68,9 @@ def _aggregate(aggregator, records, rounds=1, seed=_SEED):
   state = initialize((seed, aggregator.numbers))
   results = []
   for _ in range(rounds):
-    state, result = next_aggregate(state, updates, seeds)
+    state, result, measured = next_aggregate(state, updates, seeds)
     results.append((result['a'], result['b']))
-  return results
+  return results, measured
 
 
 def _sum_of_squares(pair):
@@ -214,7 +219,8 @@ def test_without_noise_and_clipping_nothing_changes(runtime, name, values):
     private = run(_gaussian(clients=float(len(helpers.SIZES))))
     plain = run(helpers.MEAN)
   helpers.assert_close(private.state.server, plain.state.server)
-  helpers.assert_close(private.metrics, plain.metrics)
+  measured = {'clipped': 0.0, 'noise_to_signal': 0.0}
+  helpers.assert_close(private.metrics, {**plain.metrics, **measured})
 
 
 def test_scaffold_counts_on_the_clients_that_are_expected():
@@ -282,7 +288,7 @@ def test_a_round_without_clients_is_noise(runtime):
   aggregator = _gaussian(noise=1.0, clip=1.0)
   made, next_aggregate = _process(aggregator, 1000)
   with helpers.use_runtime(runtime):
-    _, result = next_aggregate(made((_SEED, aggregator.numbers)), [], [])
+    _, result, _ = next_aggregate(made((_SEED, aggregator.numbers)), [], [])
   assert np.std(result['a']) == pytest.approx(1 / 4, rel=0.1)
 
 
@@ -336,6 +342,34 @@ def test_each_client_adds_noise_of_its_own(runtime):
   (noise,) = _noise_of_rounds(aggregator, 1, runtime)
   # Of three clients, and nobody else.
   assert np.std(noise) == pytest.approx(3**0.5, rel=0.03)
+
+
+@pytest.mark.parametrize('runtime', _BOTH)
+@pytest.mark.parametrize(
+  'aggregator',
+  [
+    private_aggregation.Gaussian(2.0, 1.0, 2.0),
+    private_aggregation.Adaptive(2.0, 1.0, 2.0),
+    private_aggregation.Tree(2.0, 1.0, 2.0, rounds_per_tree=2),
+    private_aggregation.Local(2.0, 1.0, 2.0),
+  ],
+  ids=lambda a: type(a).__name__,
+)
+def test_measures_who_is_clipped_and_noise_against_signal(runtime, aggregator):
+  records = [
+    (norm * np.eye(1, 1000)[0], np.zeros(1000)) for norm in (0.5, 5.0, 0.9)
+  ]
+  with helpers.use_runtime(runtime):
+    ((result,), measured) = _measure(aggregator, records)
+  assert measured.clients == 2
+  assert measured.clipped == pytest.approx(1 / 3)
+  signal = 0.5 + 1 + 0.9
+  added = _distance(result, (signal / 2 * np.eye(1, 1000)[0], 0.0))
+  # What clients add is only expected to be so much.
+  is_local = isinstance(aggregator, private_aggregation.Local)
+  assert measured.noise_to_signal == pytest.approx(
+    2 * added / signal, rel=0.05 if is_local else 1e-4
+  )
 
 
 @pytest.mark.parametrize('runtime', _BOTH)

@@ -31,30 +31,10 @@ from tests.tff_runtimes import worker_programs
 _METHODS = ('fedavg', 'finetuning', 'local')
 
 
-class _Stopped(Exception):
-  """Stands for whatever may stop a run."""
-
-
-def _stop_in_round(last):
-  """Stops a training behind a round."""
-
-  def train(*args, callbacks, **kwargs):
-    def on_round(round_num, metrics):
-      callbacks.on_round(round_num, metrics)
-      if round_num == last:
-        raise _Stopped
-
-    stopping = dataclasses.replace(callbacks, on_round=on_round)
-    return real(*args, callbacks=stopping, **kwargs)
-
-  real = training.train
-  return mock.patch.object(training, 'train', train)
-
-
 def _stop_behind_a_method():
   def add(folder, *args):
     real(folder, *args)
-    raise _Stopped
+    raise small_runs.Stopped
 
   real = results_folder.RunFolder.add
   return mock.patch.object(results_folder.RunFolder, 'add', add)
@@ -126,9 +106,9 @@ class TestRun:
     folder = self.root / 'stopped'
     # On the way to the first checkpoint, to the second, and behind the last.
     for last_round in (2, 5, 7):
-      with _stop_in_round(last_round), pytest.raises(_Stopped):
+      with small_runs.stopped_in_round(last_round):
         small_runs.run(config, folder)
-    with _stop_behind_a_method(), pytest.raises(_Stopped):
+    with _stop_behind_a_method(), pytest.raises(small_runs.Stopped):
       small_runs.run(config, folder)
     assert small_runs.rows(folder)[-1]['method'] == 'fedavg'
     results = small_runs.run(config, folder)
@@ -387,7 +367,7 @@ class TestStages:
   def test_stopped_in_any_stage_it_ends_with_the_same_numbers(self):
     folder = self.root / 'stopped'
     for last_round in (5, 8):  # Of the global model, and of the groups.
-      with _stop_in_round(last_round), pytest.raises(_Stopped):
+      with small_runs.stopped_in_round(last_round):
         small_runs.run(self.config, folder)
     small_runs.run(self.config, folder)
     assert small_runs.numbers(folder) == small_runs.numbers(self.root / 'whole')

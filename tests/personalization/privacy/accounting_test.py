@@ -382,10 +382,14 @@ def test_the_usual_delta_is_below_one_over_the_population():
 
 
 @pytest.mark.parametrize(
-  ('epsilon', 'text'),
-  ((1.23456, 'client: ε 1.235, δ 1e-05'), (math.inf, 'not private')),
+  ('epsilon', 'seed', 'text'),
+  (
+    (1.23456, 'public', 'client: ε 1.235, δ 1e-05 (simulated)'),
+    (1.23456, 'secret', 'client: ε 1.235, δ 1e-05'),
+    (math.inf, 'public', 'not private'),
+  ),
 )
-def test_a_guarantee_is_printed_with_its_unit(epsilon, text):
+def test_a_guarantee_is_printed_with_its_unit(epsilon, seed, text):
   guarantee = accounting.Guarantee(
     unit='client',
     neighbors='a client is there or not',
@@ -396,5 +400,6 @@ def test_a_guarantee_is_printed_with_its_unit(epsilon, text):
     clip=0.5,
     sampling='Poisson',
     accountant='PLD',
+    seed=seed,
   )
   assert str(guarantee) == text

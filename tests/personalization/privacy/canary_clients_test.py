@@ -68,7 +68,7 @@ def _trained(noise):
   settings = schedules.TrainingSettings(total_rounds=4, clients_per_round=0)
   method = ways.apply(
     'gaussian',
-    ways.PrivacySettings(noise=noise, clip=0.5, delta=_DELTA),
+    ways.CentralSettings(noise=noise, clip=0.5, delta=_DELTA),
     'fedavg',
     canary_clients.add_to_method(_method()),
     _watched(),

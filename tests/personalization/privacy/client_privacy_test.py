@@ -290,6 +290,53 @@ def test_a_method_without_counts_has_all_noise_for_its_update():
   assert aggregator.sums_noise == 0
 
 
+@pytest.mark.parametrize('way', ['gaussian', 'adaptive'])
+def test_a_cohort_that_is_not_simulated_has_its_noise_and_its_epsilon(way):
+  private = dict(
+    noise=1.5, delta=1e-8, noise_cohort=1000, noise_population=10**6
+  )
+  made = _apply('hypcluster', way, dict(client_sampling='poisson'), private)
+  expected = accounting.poisson(1.5, 1e-3, 30)
+  assert made.guarantee.epsilon == accounting.epsilon(expected, 1e-8)[0]
+  assert str(made.guarantee).endswith('(simulated, extrapolated)')
+  # The mean over five has the noise that the mean over a thousand would have.
+  aggregator = made.aggregator
+  assert aggregator.clients == 5
+  noises = [z * 1000 / 5 for z in (aggregator.noise, aggregator.sums_noise)]
+  if way == 'adaptive':
+    noises.append(2 * 1000 * aggregator.quantile_stddev / 5)
+  assert sum(z**-2 for z in noises) == pytest.approx(1.5**-2)
+
+
+def test_a_larger_cohort_is_drawn_from_as_many_more_clients():
+  rounds = dict(client_sampling='poisson')
+  larger = dict(noise=1.5, delta=1e-8, noise_cohort=500)
+  guarantee = _apply(rounds=rounds, private=larger).guarantee
+  assert (
+    guarantee.epsilon
+    == accounting.epsilon(accounting.poisson(1.5, 0.25, 30), 1e-8)[0]
+  )
+  assert 'each of 2000 clients' in guarantee.sampling
+
+
+@pytest.mark.parametrize(
+  ('private', 'rounds', 'says'),
+  [
+    (dict(noise_population=9), {}, 'noise_cohort, which is not set'),
+    (dict(noise_cohort=9, noise_population=8), {}, 'must be at least'),
+    (
+      dict(noise_cohort=30, noise_population=90),
+      dict(clients_per_round=0),
+      'all clients are in each round',
+    ),
+    (dict(noise_cohort=500, delta=1e-3), {}, 'delta must be'),
+  ],
+)
+def test_a_cohort_that_cannot_be_is_refused(private, rounds, says):
+  with pytest.raises(errors.UserError, match=says):
+    _apply(rounds=rounds, private=dict(noise=1.5) | private)
+
+
 def test_what_is_outside_of_the_guarantee_is_said():
   not_covered = ' '.join(_apply().guarantee.not_covered)
   for what in ('metrics of each round', 'validation', 'per_client.csv'):
