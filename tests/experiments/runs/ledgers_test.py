@@ -138,10 +138,13 @@ class TestStarts:
     assert written['all']['epsilon'] is None
 
   def test_an_older_folder_without_a_ledger_is_refused(self):
-    (self.root / 'private' / 'privacy.json').rename(self.root / 'kept')
+    # Which has no manifest, either.
+    for name in ('privacy.json', 'manifest.json'):
+      (self.root / 'private' / name).rename(self.root / name)
     with pytest.raises(errors.UserError, match='those of an older version'):
       _make(self._start('private'))
-    (self.root / 'kept').rename(self.root / 'private' / 'privacy.json')
+    for name in ('privacy.json', 'manifest.json'):
+      (self.root / name).rename(self.root / 'private' / name)
 
   def test_another_task_is_taken_to_be_of_others(self):
     config = self._start('public')
