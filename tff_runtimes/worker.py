@@ -6,9 +6,9 @@ r"""Starts a TFF worker for programs on this machine or others.
 
 TFF's worker listens on all interfaces without a password. So this program
 starts it in a network namespace, where nothing else can reach it. The program
-listens at --host and --port itself and forwards all connections to the worker,
-with TLS if certificates are given. It ends with its terminal, by Ctrl-C, or
-when the worker ends.
+listens at --host and --port itself, or at --unix_socket, and forwards all
+connections to the worker, with TLS if certificates are given. It ends with its
+terminal, by Ctrl-C, or when the worker ends.
 """
 
 import argparse
@@ -39,8 +39,20 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 
 
+# The exit status where the worker cannot be hidden.
+EXPOSED = 3
+
+
 class _Refused(Exception):
   """The error for a worker that cannot be started or has ended."""
+
+  status = 1
+
+
+class _Exposed(_Refused):
+  """The error for a worker that could not be hidden."""
+
+  status = EXPOSED
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -60,6 +72,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     type=int,
     default=_DEFAULT_PORT,
     help='The port; by default %(default)s. 0 takes a free port.',
+  )
+  parser.add_argument(
+    '--unix_socket',
+    help='A path to listen at instead. Who may enter its folder can use the'
+    ' worker.',
+  )
+  parser.add_argument(
+    '--worker_binary',
+    help="TFF's worker; by default that of the TFF that is installed.",
   )
   parser.add_argument(
     '--tls_certificate',
@@ -124,6 +145,18 @@ def _listen(host: str, port: int) -> socket.socket:
   return listener
 
 
+def _listen_at(path: str) -> socket.socket:
+  listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+  try:
+    listener.bind(path)
+    listener.listen()
+  except OSError as error:
+    raise _Refused(
+      f'Cannot listen at --unix_socket={path}: {error}.'
+    ) from error
+  return listener
+
+
 def _leave_network() -> None:
   """Moves this process into a network namespace of its own.
 
@@ -158,13 +191,11 @@ def _check(worker: subprocess.Popen[bytes]) -> None:
     raise _Refused(f"TFF's worker {processes.describe_end(status)}.")
 
 
-def _start_worker() -> tuple[subprocess.Popen[bytes], int]:
+def _start_worker(binary: str) -> tuple[subprocess.Popen[bytes], int]:
   """Starts TFF's worker; returns it and its port when it answers."""
   give_up = time.monotonic() + _START_TIMEOUT_SECONDS
   with processes.reserved_port() as port:
-    worker = processes.start(
-      [_worker_binary(), f'--port={port}'], sys.stderr.buffer
-    )
+    worker = processes.start([binary, f'--port={port}'], sys.stderr.buffer)
     # A port that is reserved refuses until somebody listens.
     while True:
       _check(worker)
@@ -221,21 +252,25 @@ async def _serve(
 
 def _run(arguments: argparse.Namespace) -> None:
   tls = _tls(arguments)
-  listener = _listen(arguments.host, arguments.port)
-  host, outer_port = listener.getsockname()[:2]
-  is_open = not ipaddress.ip_address(host).is_loopback
-  address = f'[{host}]:{outer_port}' if ':' in host else f'{host}:{outer_port}'
+  if arguments.unix_socket is not None:
+    listener = _listen_at(arguments.unix_socket)
+    address, is_open = arguments.unix_socket, False
+  else:
+    listener = _listen(arguments.host, arguments.port)
+    host, port = listener.getsockname()[:2]
+    is_open = not ipaddress.ip_address(host).is_loopback
+    address = f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
   try:
     _leave_network()
   except OSError as error:
     if not arguments.allow_exposed:
-      raise _Refused(
+      raise _Exposed(
         'This system does not allow a network namespace, which would hide the'
         f" port of TFF's worker (unshare: {error.strerror}). Run this as root"
         ' (in Docker with --cap-add=SYS_ADMIN), or behind a firewall with'
         ' --allow_exposed.'
       ) from error
-  worker, port = _start_worker()
+  worker, port = _start_worker(arguments.worker_binary or _worker_binary())
   if is_open and not arguments.client_ca:
     print(
       f'Warning: anyone who can connect to {address} can use this worker, and'
@@ -253,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _run(parsed)
   except _Refused as refused:
     print(f'Error: {refused}', file=sys.stderr)
-    return 1
+    return refused.status
   except KeyboardInterrupt:
     return 130
   return 0

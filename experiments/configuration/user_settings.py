@@ -58,6 +58,12 @@ class RunSettings(settings.Settings):
     ' the workers in remote_workers.',
     choices=RUNTIMES,
   )
+  allow_exposed: bool = settings.field(
+    False,
+    "Whether TFF's worker of the runtime 'native' is started, too, where this"
+    ' system cannot hide its port, which is then open without a password.',
+    exchangeable=True,
+  )
   remote_workers: tuple[str, ...] = settings.field(
     (),
     'The workers of the remote runtime, each HOST:PORT. python -m'

@@ -138,7 +138,13 @@ def set_runtime(run: user_settings.RunSettings) -> None:
   """
   context: tff.framework.SyncContext
   if run.runtime == 'native':
-    context = native.create_native_context()
+    try:
+      context = native.create_native_context(run.allow_exposed)
+    except native.ExposedWorkerError as error:
+      raise errors.UserError(
+        f'runtime: {error} Behind a firewall, add --set allow_exposed=true; or'
+        ' use the runtime cohort.'
+      ) from error
   elif run.runtime == 'remote':
     context = _remote_context(run)
   else:

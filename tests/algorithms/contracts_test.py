@@ -35,7 +35,7 @@ _RATE = 0.05
 def runtime(request):
   """Each way to run: TFF's own, ours client by client, ours stacked."""
   if not _CONTEXTS:
-    _CONTEXTS['native'] = native.create_native_context()
+    _CONTEXTS['native'] = native.create_native_context(allow_exposed=True)
     _CONTEXTS['cohort'] = cohort.create_cohort_context(stack=False)
     _CONTEXTS['stacked'] = cohort.create_cohort_context(
       stack=True, trust_xla=True

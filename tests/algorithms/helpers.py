@@ -42,7 +42,7 @@ MEAN = aggregation.mean()
 def _context(runtime: str) -> tff.framework.SyncContext:
   # As late as this, because a runtime takes a while to start.
   if runtime == 'native':
-    return native.create_native_context()
+    return native.create_native_context(allow_exposed=True)
   return cohort.create_cohort_context(
     stack=False if runtime == 'unstacked' else None, trust_xla=True
   )

@@ -269,7 +269,7 @@ def test_it_went_on_and_did_not_begin_again(results, runtime):
 @_RUNTIMES
 def test_no_process_outlives_a_run(results, runtime):
   for run in (results['whole', runtime], results['resumed', runtime].killed):
-    workers = [c for c in run.children.values() if 'worker_binary' in c]
+    workers = [c for c in run.children.values() if 'worker_binary --p' in c]
     assert len(workers) == (runtime == 'native')
     assert all(map(processes.is_gone, run.children))
 

@@ -9,7 +9,7 @@ from tff_runtimes import native
 
 @pytest.fixture(name='native_context', scope='session')
 def _native_context() -> tff.framework.SyncContext:
-  return native.create_native_context()
+  return native.create_native_context(allow_exposed=True)
 
 
 @pytest.fixture(name='cohort_context', scope='session')

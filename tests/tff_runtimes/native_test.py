@@ -4,9 +4,13 @@ import collections
 from collections.abc import Iterator, Sequence, Set
 import gc
 import os
+import pathlib
+import re
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from typing import NamedTuple
@@ -29,7 +33,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tff_runtimes import native
 
-tff.framework.set_default_context(native.create_native_context())
+tff.framework.set_default_context(native.create_native_context(allow_exposed=True))
 
 @tff.tensorflow.computation
 def run_for_ever():
@@ -87,7 +91,11 @@ def _children(pid: int | None = None) -> set[psutil.Process]:
 def _worker_of(
   pid: int | None = None, others: Set[psutil.Process] = frozenset()
 ) -> psutil.Process:
-  (worker,) = _children(pid) - others
+  (child,) = _children(pid) - others
+  if 'worker_binary' in child.cmdline()[0]:
+    return child
+  # The program that hides it.
+  (worker,) = child.children()
   assert 'worker_binary' in worker.cmdline()[0]
   return worker
 
@@ -189,7 +197,7 @@ class LazyClients(Sequence):
 
 @pytest.fixture(name='context', scope='module')
 def _context() -> Iterator[tff.framework.SyncContext]:
-  context = native.create_native_context()
+  context = native.create_native_context(allow_exposed=True)
   with tff.framework.get_context_stack().install(context):
     yield context
 
@@ -200,7 +208,7 @@ def _new_context() -> Iterator[
 ]:
   """Makes a context that no other test uses, and gives its worker too."""
   others = _children()
-  context = native.create_native_context()
+  context = native.create_native_context(allow_exposed=True)
   yield context, _worker_of(others=others)
 
 
@@ -348,7 +356,7 @@ def test_the_worker_keeps_no_pipe_open():
   reading, writing = os.pipe()
   os.set_blocking(reading, False)
   os.set_inheritable(writing, True)
-  context = native.create_native_context()
+  context = native.create_native_context(allow_exposed=True)
   os.close(writing)
   assert os.read(reading, 1) == b''  # The end. It would block otherwise.
   os.close(reading)
@@ -362,7 +370,7 @@ def test_the_worker_does_not_get_the_signals_of_the_terminal(new_context):
 
 def test_the_worker_ends_with_its_context():
   others = _children()
-  context = native.create_native_context()
+  context = native.create_native_context(allow_exposed=True)
   worker = _worker_of(others=others)
   del context
   gc.collect()
@@ -372,12 +380,54 @@ def test_the_worker_ends_with_its_context():
 def test_the_worker_outlives_the_thread_that_asked_for_it():
   contexts = []
   thread = threading.Thread(
-    target=lambda: contexts.append(native.create_native_context())
+    target=lambda: contexts.append(
+      native.create_native_context(allow_exposed=True)
+    )
   )
   thread.start()
   thread.join()
   time.sleep(0.2)  # For the kernel to kill it, if it would.
   with tff.framework.get_context_stack().install(contexts[0]):
+    assert _add_one(1) == 2
+
+
+def test_nobody_else_can_reach_the_worker(new_context):
+  _, worker = new_context
+  ours, workers = (
+    pathlib.Path(f'/proc/{pid}/ns/net').readlink()
+    for pid in ('self', worker.pid)
+  )
+  if ours == workers:
+    pytest.skip('This system allows no networks of their own.')
+  (port,) = re.findall(r'--port=(\d+)', ' '.join(worker.cmdline()))
+  with pytest.raises(ConnectionRefusedError):
+    socket.create_connection(('127.0.0.1', int(port)))
+  # Neither by the socket, whose name is gone.
+  (path,) = re.findall(
+    "--unix_socket=([^']*)", ' '.join(worker.parent().cmdline())
+  )
+  assert not pathlib.Path(path).parent.exists()
+
+
+def test_who_exposes_the_worker_has_to_say_so(monkeypatch):
+  cannot = "worker._leave_network = lambda: open('/nowhere')\n"
+  program = native._PROGRAM.replace('sys.exit', f'{cannot}sys.exit')
+  monkeypatch.setattr(native, '_PROGRAM', program)
+  with pytest.raises(native.ExposedWorkerError, match='could read and write'):
+    native.create_native_context()
+  context = native.create_native_context(allow_exposed=True)
+  with tff.framework.get_context_stack().install(context):
+    assert _add_one(1) == 2
+
+
+def test_a_long_name_of_the_temporary_folder_does_no_harm(
+  monkeypatch, tmp_path
+):
+  folder = tmp_path / ('x' * 100)
+  folder.mkdir()
+  monkeypatch.setattr(tempfile, 'tempdir', str(folder))
+  context = native.create_native_context(allow_exposed=True)
+  with tff.framework.get_context_stack().install(context):
     assert _add_one(1) == 2
 
 
@@ -412,9 +462,9 @@ def test_a_worker_that_does_not_start_is_an_error_with_its_last_words(
   binary.write_text('#!/bin/sh\necho No such library >&2\nexit 7\n')
   binary.chmod(0o755)
   monkeypatch.setattr(native, '_BINARY', str(binary))
-  message = '(?s)ended with exit status 7.*No such library'
+  message = '(?s)No such library.*ended with exit status 7'
   with pytest.raises(RuntimeError, match=message):
-    native.create_native_context()
+    native.create_native_context(allow_exposed=True)
 
 
 def test_a_worker_that_does_not_answer_is_an_error(monkeypatch, tmp_path):
@@ -425,7 +475,7 @@ def test_a_worker_that_does_not_answer_is_an_error(monkeypatch, tmp_path):
   monkeypatch.setattr(native, '_BINARY', str(binary))
   monkeypatch.setattr(native, '_START_TIMEOUT_SECONDS', 0.3)
   with pytest.raises(RuntimeError, match='did not answer within 0.3 s'):
-    native.create_native_context()
+    native.create_native_context(allow_exposed=True)
   gc.collect()
   assert _children() <= others
 
@@ -433,4 +483,4 @@ def test_a_worker_that_does_not_answer_is_an_error(monkeypatch, tmp_path):
 def test_a_missing_worker_is_an_error_that_names_it(monkeypatch):
   monkeypatch.setattr(native, '_BINARY', '/not/there')
   with pytest.raises(RuntimeError, match='/not/there'):
-    native.create_native_context()
+    native.create_native_context(allow_exposed=True)

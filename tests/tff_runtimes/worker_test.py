@@ -78,5 +78,5 @@ def test_where_nothing_can_be_hidden_a_user_has_to_say_so(monkeypatch, capsys):
     raise PermissionError(1, 'Operation not permitted')
 
   monkeypatch.setattr(worker, '_leave_network', refuse)
-  assert worker.main(['--port=0']) == 1
+  assert worker.main(['--port=0']) == worker.EXPOSED
   assert '--allow_exposed' in capsys.readouterr().err

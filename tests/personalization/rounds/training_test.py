@@ -484,7 +484,7 @@ def test_the_latest_two_checkpoints_are_kept(tmp_path):
 
 def test_an_interrupted_native_run_ends_as_one_that_was_not(tmp_path):
   with tff.framework.get_context_stack().install(
-    native.create_native_context()
+    native.create_native_context(allow_exposed=True)
   ):
     expected = _train()
     _assert_same_bits(_train(interrupt=[5], folder=tmp_path), expected)
@@ -552,7 +552,7 @@ def test_the_number_of_rounds_does_not_change_them(uninterrupted):
 def test_both_runtimes_end_with_the_same_model(uninterrupted):
   releases = _Releases()
   with tff.framework.get_context_stack().install(
-    native.create_native_context()
+    native.create_native_context(allow_exposed=True)
   ):
     trained = _train(release_managers=(releases,))
   _assert_close(trained.server_state, uninterrupted[0].server_state)
