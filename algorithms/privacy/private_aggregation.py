@@ -296,12 +296,19 @@ class TreeQuery(tfp.GaussianSumQuery):
     return result, new_state, None
 
 
+def _vector(numbers: Sequence[aliases.Number]) -> tf.Tensor:
+  """Makes a vector of any number of numbers, also of none."""
+  return tf.reshape([tf.cast(x, tf.float32) for x in numbers], [len(numbers)])
+
+
 class MatrixQuery(tfp.GaussianSumQuery):
   """Adds noise, most of which the following rounds take off again.
 
   Each round draws one Z, and has the noise
 
     Y = Z - sum_i scale_i buffer_i,    then    buffer_i <- decay_i buffer_i + Y
+
+  Without decays, the buffers are the Y of the rounds before.
   """
 
   _GlobalState = collections.namedtuple(
@@ -325,7 +332,8 @@ class MatrixQuery(tfp.GaussianSumQuery):
       stddev: The deviation of each Z.
       specs: The tensors of a record.
       seed: Two int32.
-      decays: How much of each buffer remains after a round.
+      decays: How much of each buffer remains after a round; empty for the
+        rounds before.
       scales: How much of each buffer is taken off.
     """
     super().__init__(clip, stddev)
@@ -342,10 +350,10 @@ class MatrixQuery(tfp.GaussianSumQuery):
       tf.cast(stddev, tf.float32),
       tf.cast(self._seed, tf.int32),
       tf.constant(0),
-      tf.stack([tf.cast(decay, tf.float32) for decay in self._decays]),
-      tf.stack([tf.cast(scale, tf.float32) for scale in self._scales]),
+      _vector(self._decays),
+      _vector(self._scales),
       tf.nest.map_structure(
-        lambda spec: tf.zeros([len(self._decays), *spec.shape]), self._specs
+        lambda spec: tf.zeros([len(self._scales), *spec.shape]), self._specs
       ),
     )
 
@@ -363,6 +371,8 @@ class MatrixQuery(tfp.GaussianSumQuery):
     )
 
     def remember(old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+      if not self._decays:
+        return tf.concat([new[tf.newaxis], old], 0)[:-1]
       decays = tf.reshape(state.decays, [-1] + [1] * new.shape.rank)
       return decays * old + new
 
@@ -539,7 +549,7 @@ class Matrix(Private):
     scales: As there.
   """
 
-  decays: tuple[float, ...] = (0.0,)
+  decays: tuple[float, ...] = ()
   scales: tuple[float, ...] = (0.0,)
 
   def query(self, specs: Specs, seed: aliases.Seed) -> Query:

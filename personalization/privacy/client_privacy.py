@@ -8,6 +8,7 @@ is not private.
 The accountant counts how clients are really sampled (`client_sampling`):
 
   poisson         add or remove a client, amplified by q = n / N
+  cyclic_poisson  the same in each b-th round, by q = b n / N
   fixed_size      replace a client; two sums then differ by twice the clip, so
                   that the noise counts half
   passes, cycles  a client takes part once a pass; not amplified
@@ -20,6 +21,7 @@ and in `make_distributed` it sees only sums.
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools
+import math
 from typing import TypeAlias
 
 import dp_accounting
@@ -44,6 +46,7 @@ _SUMS_SHARE = 5.0
 
 # The order of passes, in words.
 _PASSES = {'passes': 'random', 'cycles': 'the same'}
+_POISSON = ('poisson', 'cyclic_poisson')
 _TRUSTED = 'the server is trusted, and every model that it sends is public'
 
 _NOT_COVERED = (
@@ -66,12 +69,14 @@ class Participation:
     per_round: n, the clients that a round is expected to have.
     rounds: T.
     sampling: How clients are drawn, as `TrainingSettings` has it, or 'all'.
+    parts: b, the parts of the clients that take turns.
   """
 
   num_clients: int
   per_round: int
   rounds: int
   sampling: str
+  parts: int = 1
 
   @property
   def rounds_per_pass(self) -> int:
@@ -81,7 +86,7 @@ class Participation:
   @property
   def fewest(self) -> int:
     """The fewest clients of a round, such as the last round of a pass."""
-    if self.sampling == 'poisson':
+    if self.sampling in _POISSON:
       return 0
     if self.sampling in _PASSES:
       return self.num_clients - (self.rounds_per_pass - 1) * self.per_round
@@ -92,7 +97,12 @@ class Participation:
     """The largest number of rounds that a client takes part in."""
     if self.sampling in _PASSES:
       return -(-self.rounds // self.rounds_per_pass)
-    return self.rounds
+    return -(-self.rounds // self.parts)
+
+  @property
+  def rate(self) -> float:
+    """The probability q of a client of the part whose turn it is."""
+    return min(1.0, self.per_round * self.parts / self.num_clients)
 
   def central_event(
     self, noise: float, replaces: bool
@@ -103,10 +113,8 @@ class Participation:
       noise: z.
       replaces: Whether neighbors replace a client, as with a fixed size.
     """
-    if self.sampling == 'poisson':
-      return accounting.poisson(
-        noise, self.per_round / self.num_clients, self.rounds
-      )
+    if self.sampling in _POISSON:
+      return accounting.poisson(noise, self.rate, self.max_participations)
     if self.sampling == 'fixed_size':
       return accounting.fixed_size(
         noise, self.per_round, self.num_clients, self.rounds
@@ -126,10 +134,11 @@ class Participation:
         f'{n} of {total} a round, {rounds} in passes in {order} order: each'
         f' client at most {words.count(self.max_participations, "times")}'
       )
-    if self.sampling == 'poisson':
+    if self.sampling in _POISSON:
+      turns = f', in {self.parts} parts that take turns' * (self.parts > 1)
       return (
-        f'Poisson, each of {total} with q = {n / self.num_clients:.4g} in each'
-        f' of {rounds}'
+        f'Poisson, each of {total} with q = {self.rate:.4g} in each of'
+        f' {words.count(self.max_participations, "rounds")}{turns}'
       )
     return f'{n} of {total} without replacement in each of {rounds}'
 
@@ -207,7 +216,10 @@ def trainings(
     sampling = 'all' if per_round == size else training_settings.client_sampling
     rounds = min(total, epochs * turns[group])
     kind = '' if attribute is None else f'{attribute} {group}'
-    who = Participation(size, per_round, rounds, sampling)
+    parts = 1
+    if sampling != 'all':
+      parts = schedules.count_parts(training_settings, size)
+    who = Participation(size, per_round, rounds, sampling, parts)
     of_groups.append((kind, who))
   paths: dict[str, tuple[Participation, ...]] = {'': ()}
   if method.predecessor is not None:
@@ -538,10 +550,25 @@ def make_matrix(
   whole = _check(settings, method, task, training_settings)
   _refuse_sums(method)
   who = whole.only
+  make_aggregator = private_aggregation.Matrix
+  if who.sampling == 'cyclic_poisson':
+    bands = max(min(who.parts, who.rounds), 1)
+    column = matrix_noise.find_bands(max(who.rounds, 1), bands)
+    norm = math.hypot(*column)
+    return _make(
+      settings,
+      method,
+      whole,
+      lambda z, _: who.central_event(z / norm, replaces=False),
+      f'matrix mechanism, of {words.count(len(column), "bands")}',
+      functools.partial(
+        make_aggregator, decays=(), scales=column[1:] or (0.0,)
+      ),
+    )
   if who.sampling not in ('cycles', 'all'):
     raise errors.UserError(
       'A client must take part at fixed distances. Set client_sampling to'
-      ' cycles.'
+      ' cycles or cyclic_poisson.'
     )
   separation = 1 if who.sampling == 'all' else who.rounds_per_pass
   buffers = matrix_noise.find_buffers(max(who.rounds, 1), separation)
@@ -553,7 +580,7 @@ def make_matrix(
     whole,
     lambda z, _: accounting.correlated(z, sensitivity),
     f'matrix mechanism, with buffers of decays {decays}',
-    functools.partial(private_aggregation.Matrix, **buffers._asdict()),
+    functools.partial(make_aggregator, **buffers._asdict()),
   )
 
 

@@ -13,6 +13,7 @@ bands of the inverse square root (Kalinin et al. 2025), for which each round
 would draw as many normals as there are bands, up to hundreds.
 """
 
+from collections.abc import Callable
 import functools
 from typing import NamedTuple
 
@@ -87,6 +88,28 @@ def _make(x: np.ndarray) -> Buffers:
   )
 
 
+def _find(
+  error: Callable[[Buffers], float], memory: int, number: int
+) -> Buffers:
+  """Finds the buffers with the least error.
+
+  Args:
+    error: The error.
+    memory: The rounds that noise is to be remembered for.
+    number: The number of buffers.
+  """
+  memories = np.geomspace(1, max(memory, 2), number + 2)[1:-1]
+  start = [*-np.log(np.expm1(1 / memories)), *np.full(number, -1.0)]
+  found = optimize.minimize(
+    lambda x: error(_make(x)),
+    start,
+    method='L-BFGS-B',
+    bounds=[(-_BOUND, _BOUND)] * len(start),
+  )
+  # A resumed run must find the same, on any machine.
+  return _make(np.round(found.x, 2))
+
+
 @functools.cache
 def find_buffers(rounds: int, separation: int, number: int = 2) -> Buffers:
   """Finds the buffers with the least noise on sums at the same guarantee.
@@ -97,17 +120,31 @@ def find_buffers(rounds: int, separation: int, number: int = 2) -> Buffers:
     number: The number of buffers.
   """
 
-  def error(x: np.ndarray) -> float:
-    made = _make(x)
+  def error(made: Buffers) -> float:
     return sensitivity(made.column(rounds), separation) * error_of_sums(
       made.noise_column(rounds)
     )
 
-  # Buffers of different memories, up to that of a pass.
-  memories = np.geomspace(1, max(separation, 2), number + 2)[1:-1]
-  start = [*-np.log(np.expm1(1 / memories)), *np.full(number, -1.0)]
-  found = optimize.minimize(
-    error, start, method='L-BFGS-B', bounds=[(-_BOUND, _BOUND)] * len(start)
-  )
-  # A resumed run must find the same, on any machine.
-  return _make(np.round(found.x, 2))
+  return _find(error, separation, number)
+
+
+@functools.cache
+def find_bands(rounds: int, number: int) -> tuple[float, ...]:
+  """Finds the first column of a C of few bands, for clients that take turns.
+
+  The columns of rounds that are `number` or more apart have nothing in common.
+  So if a client can only be in such rounds, these are like rounds with
+  independent noise, and chance amplifies its privacy (Choquette-Choo et al.
+  2023). The column is the beginning of one of two buffers.
+
+  Args:
+    rounds: The rounds of the training, at least one.
+    number: The number of bands.
+  """
+
+  def error(made: Buffers) -> float:
+    column = made.column(number)
+    noise_column = signal.lfilter([1.0], column, _impulse(rounds))
+    return float(np.linalg.norm(column)) * error_of_sums(noise_column)
+
+  return tuple(_find(error, number, 2).column(number).tolist())

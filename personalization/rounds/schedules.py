@@ -26,7 +26,7 @@ _MOST_ROUNDS = 50
 # Rounds are one program only if all clients' examples take at most these bytes.
 _MOST_BYTES = 2**30
 
-SAMPLING = ('fixed_size', 'poisson', 'passes', 'cycles')
+SAMPLING = ('fixed_size', 'poisson', 'cyclic_poisson', 'passes', 'cycles')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +49,16 @@ class TrainingSettings(settings.Settings):
     'fixed_size',
     'How the clients of a round are sampled: clients_per_round of all'
     ' (fixed_size), each independently with the same probability (poisson;'
-    ' clients_per_round on average), or in passes over all clients, in a new'
+    ' clients_per_round on average), the same among parts of the clients that'
+    ' take turns (cyclic_poisson), or in passes over all clients, in a new'
     ' order each time (passes) or always the same (cycles).',
     choices=SAMPLING,
+  )
+  client_parts: int = settings.field(
+    0,
+    'The number of parts of the clients that take turns with cyclic_poisson; 0'
+    ' for the root of the number of rounds of a pass.',
+    minimum=0,
   )
   batch_size: int = settings.field(
     0, "The number of examples in a batch; 0 for the task's.", minimum=0
@@ -90,6 +97,24 @@ class TrainingSettings(settings.Settings):
   )
 
 
+def count_parts(training_settings: TrainingSettings, num_clients: int) -> int:
+  """Counts the parts of clients that take turns, see `sample`.
+
+  Raises:
+    UserError: If a part would have too few clients for a round.
+  """
+  if training_settings.client_sampling != 'cyclic_poisson':
+    return 1
+  size = training_settings.clients_per_round
+  parts = training_settings.client_parts or round((num_clients / size) ** 0.5)
+  if parts * size > num_clients:
+    raise errors.UserError(
+      f'client_parts is {parts}, but {num_clients} clients cannot be divided'
+      f' into so many parts of {size} or more, the clients_per_round.'
+    )
+  return parts
+
+
 def sample(
   training_settings: TrainingSettings,
   num_clients: int,
@@ -120,6 +145,12 @@ def sample(
   rng = seeds.generator('cohort', *stream, round_num)
   if training_settings.client_sampling == 'poisson':
     return np.flatnonzero(rng.random(num_clients) < size / num_clients)
+  if training_settings.client_sampling == 'cyclic_poisson':
+    parts = count_parts(training_settings, num_clients)
+    # Nor does any guarantee rest on who is in which part.
+    shuffle = seeds.generator('parts', training_settings.seed)
+    part = shuffle.permutation(num_clients)[(round_num - 1) % parts :: parts]
+    return np.sort(part[rng.random(len(part)) < size * parts / num_clients])
   return rng.choice(num_clients, size, replace=False)
 
 

@@ -337,6 +337,15 @@ def test_the_noise_of_a_matrix_mechanism_is_taken_off_again(runtime):
 
 
 @pytest.mark.parametrize('runtime', _BOTH)
+def test_the_noise_of_bands_is_taken_off_from_the_last_rounds(runtime):
+  aggregator = private_aggregation.Matrix(2.0, 0.5, 4.0, 0.0, (), (0.75, 0.25))
+  noise = _noise_of_rounds(aggregator, 4, runtime)
+  c = np.eye(4) + 0.75 * np.eye(4, k=-1) + 0.25 * np.eye(4, k=-2)
+  mix = np.linalg.inv(c)
+  np.testing.assert_allclose(np.cov(noise), mix @ mix.T, atol=0.04)
+
+
+@pytest.mark.parametrize('runtime', _BOTH)
 def test_each_client_adds_noise_of_its_own(runtime):
   aggregator = private_aggregation.Local(2.0, 0.5, 4.0)
   (noise,) = _noise_of_rounds(aggregator, 1, runtime)

@@ -61,6 +61,12 @@ def _apply(
       'Poisson, each of 20 clients with q = 0.25',
     ),
     (
+      # In each third round; the first parts have one more of 29 rounds.
+      dict(client_sampling='cyclic_poisson', client_parts=3, total_rounds=29),
+      accounting.poisson(1.5, 0.75, 10),
+      'q = 0.75 in each of 10 rounds, in 3 parts that take turns',
+    ),
+    (
       dict(client_sampling='fixed_size'),
       accounting.fixed_size(1.5, 5, 20, 30),
       '5 of 20 clients without replacement',
@@ -107,6 +113,7 @@ def test_epsilon_is_that_of_the_draw_that_is_made(changed, event, says):
     # Two updates are twice the clip apart, and no draw amplifies.
     ('local', {}, dict(client_sampling='poisson'), 0.75 / 30**0.5),
     ('local', {}, dict(client_sampling='passes'), 0.75 / 8**0.5),
+    ('local', {}, dict(client_sampling='cyclic_poisson'), 0.75 / 15**0.5),
   ),
 )
 def test_other_ways_count_as_one_gaussian(way, private, rounds, event):
@@ -162,6 +169,7 @@ def test_the_count_for_an_adaptive_clip_is_paid_for():
     ('adaptive', 'fedavg', {}, 'below a tenth of the 5 clients'),
     ('tree', 'fedavg', {}, 'client_sampling to passes'),
     ('tree', 'fedavg', dict(clients_per_round=0), 'fewer than all'),
+    ('tree', 'fedavg', dict(client_sampling='cyclic_poisson'), 'to passes'),
     ('matrix', 'fedavg', dict(client_sampling='passes'), 'to cycles'),
     (
       'tree',
@@ -181,6 +189,12 @@ def test_the_count_for_an_adaptive_clip_is_paid_for():
       'distributed',
       'fedavg',
       dict(client_sampling='poisson'),
+      'no client that',
+    ),
+    (
+      'distributed',
+      'fedavg',
+      dict(client_sampling='cyclic_poisson'),
       'no client that',
     ),
   ),
@@ -207,6 +221,36 @@ def test_the_noise_of_a_matrix_is_the_least_that_was_found():
   assert method.guarantee.epsilon == expected
   for decay in buffers.decays:
     assert f'{decay:.3g}' in method.guarantee.mechanism
+
+
+def test_chance_amplifies_a_matrix_of_as_many_bands_as_parts():
+  method = _apply(
+    way='matrix',
+    rounds=dict(client_sampling='cyclic_poisson', total_rounds=30),
+  )
+  column = matrix_noise.find_bands(30, 2)
+  assert method.aggregator.scales == column[1:]
+  assert not method.aggregator.decays
+  # Each client has one of two rounds, with one Gaussian in each.
+  event = accounting.poisson(1.5 / math.hypot(*column), 0.5, 15)
+  expected, accountant = accounting.epsilon(event, _DELTA)
+  assert method.guarantee.epsilon == expected
+  assert method.guarantee.accountant == accountant
+  assert 'of 2 bands' in method.guarantee.mechanism
+  # Without chance, as many participations would cost more.
+  certain, _ = accounting.epsilon(
+    accounting.gaussian(1.5 / math.hypot(*column), 15), _DELTA
+  )
+  assert expected < 0.7 * certain
+
+
+def test_a_matrix_of_one_part_is_plain_noise_by_poisson():
+  rounds = dict(client_sampling='cyclic_poisson', client_parts=1)
+  poisson = dict(client_sampling='poisson')
+  assert (
+    _apply(way='matrix', rounds=rounds).guarantee.epsilon
+    == _apply(rounds=poisson).guarantee.epsilon
+  )
 
 
 def test_the_noise_that_is_found_keeps_within_epsilon():

@@ -4,6 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy import optimize
+from scipy import signal
 
 from personalization.privacy import matrix_noise
 
@@ -126,3 +128,33 @@ def test_the_columns_that_are_found_decrease(separation):
   column = matrix_noise.find_buffers(40, separation).column(40)
   assert np.all(np.diff(column) < 1e-12)
   assert np.all(column > -1e-12)
+
+
+def _error_of_bands(column, rounds):
+  noise_column = signal.lfilter([1.0], column, np.eye(1, rounds)[0])
+  return np.linalg.norm(column) * matrix_noise.error_of_sums(noise_column)
+
+
+@pytest.mark.parametrize(('rounds', 'number'), [(200, 4), (200, 8), (500, 5)])
+def test_the_bands_that_are_found_are_as_good_as_any(rounds, number):
+  column = matrix_noise.find_bands(rounds, number)
+  assert len(column) == number
+  any_bands = optimize.minimize(
+    lambda x: _error_of_bands([1, *np.exp(x)], rounds),
+    np.zeros(number - 1),
+    method='L-BFGS-B',
+  )
+  assert _error_of_bands(column, rounds) < 1.002 * any_bands.fun
+  assert any_bands.fun < 0.95 * _error_of_bands([1.0], rounds)
+
+
+def test_rounds_of_one_client_have_nothing_in_common_in_bands():
+  rounds, parts = 23, 4
+  column = np.pad(matrix_noise.find_bands(rounds, parts), [0, rounds - parts])
+  c = sum(value * np.eye(rounds, k=-j) for j, value in enumerate(column))
+  products = c.T @ c
+  for turn in range(parts):
+    of_client = products[turn::parts, turn::parts]
+    np.testing.assert_array_equal(of_client, np.diag(np.diag(of_client)))
+    # The last rounds of all reveal less.
+    assert np.max(of_client) == pytest.approx(np.sum(column**2))

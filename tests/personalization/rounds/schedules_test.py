@@ -145,6 +145,48 @@ def test_poisson_draws_each_client_by_itself():
   assert both == pytest.approx(0.25, abs=0.02)
 
 
+def test_parts_of_the_clients_take_turns_in_cyclic_poisson():
+  drawn = _drawn(6000, 10, client_sampling='cyclic_poisson', client_parts=3)
+  turns = drawn.reshape(2000, 3, 10)
+  # Each client has its turn in one of three rounds, and then q = 3 * 3 / 10.
+  shares = np.sort(turns.mean(0), axis=0)
+  np.testing.assert_array_equal(shares[:2], 0)
+  np.testing.assert_allclose(shares[2], 0.9, atol=0.03)
+  # Parts differ by one client at most, and so many are expected in a round.
+  sizes = (turns.mean(0) > 0).sum(1)
+  np.testing.assert_array_equal(np.sort(sizes), [3, 3, 4])
+  assert drawn.sum(1).mean() == pytest.approx(3, abs=0.05)
+  # Draws are independent: of clients, and of a client's turns.
+  part = turns[:, np.argmax(sizes)]
+  of_part = part[:, part.any(0)]
+  assert of_part.sum(1).var() == pytest.approx(4 * 0.9 * 0.1, rel=0.1)
+  both = (of_part[1:] & of_part[:-1]).mean()
+  assert both == pytest.approx(0.81, abs=0.02)
+
+
+def test_cyclic_poisson_of_one_part_is_poisson():
+  # Of the same coins, but not of clients in order.
+  one = _drawn(4000, 6, client_sampling='cyclic_poisson', client_parts=1)
+  np.testing.assert_allclose(one.mean(0), 0.5, atol=0.03)
+
+
+@pytest.mark.parametrize(('num_clients', 'parts'), [(3, 1), (12, 2), (300, 10)])
+def test_by_default_parts_are_the_root_of_the_rounds_of_a_pass(
+  num_clients, parts
+):
+  how = dataclasses.replace(_SETTINGS, client_sampling='cyclic_poisson')
+  assert schedules.count_parts(how, num_clients) == parts
+  poisson = dataclasses.replace(_SETTINGS, client_sampling='poisson')
+  assert schedules.count_parts(poisson, num_clients) == 1
+
+
+def test_parts_that_are_too_small_for_a_round_are_refused():
+  with pytest.raises(
+    errors.UserError, match='client_parts is 3, but 6 clients'
+  ):
+    _schedule(client_sampling='cyclic_poisson', client_parts=3).make_round(1)
+
+
 def test_each_client_takes_part_once_in_a_pass():
   drawn = _drawn(12, 11, client_sampling='passes')
   np.testing.assert_array_equal(

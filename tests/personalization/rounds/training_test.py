@@ -580,6 +580,7 @@ def test_rounds_in_one_program_are_the_rounds_one_by_one(
   [
     # Of one client on average, some rounds have none.
     (_counting, 'poisson', 1),
+    (_counting, 'cyclic_poisson', 1),
     (_fedadam, 'passes', 4),
   ],
 )
