@@ -15,8 +15,10 @@ from collections.abc import (
   Sequence,
 )
 import concurrent.futures
+import dataclasses
 import functools
 import logging
+import sys
 import threading
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
@@ -28,9 +30,12 @@ import tensorflow_federated as tff
 
 from tff_runtimes import aliases
 from tff_runtimes import caches
+from tff_runtimes import errors
+from tff_runtimes import interpreting
 from tff_runtimes import lanes
 from tff_runtimes import programs
 from tff_runtimes import rounds
+from tff_runtimes import sequences
 from tff_runtimes import stacking
 from tff_runtimes import values
 
@@ -63,11 +68,17 @@ class _Compiled:
     self.computation = computation
     self.program = programs.Program(computation)
     self.rounds: dict[_Plan, _Rounds] = {}
-    self.runner = stacking.StackedRunner(self.program, trust_xla)
     if stack is False:
       self.stacking = stacking.Stacking('the context was made to stack none')
     else:
       self.stacking = stacking.find_stacking(self.program, trust_xla)
+    self.runner = stacking.StackedRunner(
+      self.program, trust_xla, self.stacking.reads_data
+    )
+    # The most bytes that a data set of a client may have.
+    self.max_read = stacking.MAX_CLIENT_BYTES if stack is None else sys.maxsize
+    # Why the data sets of the last call could not be read.
+    self.against_reading: str | None = None
     size = self.stacking.client_bytes
     if stack is None and size > stacking.MAX_CLIENT_BYTES:
       self.stacking = stacking.Stacking(
@@ -77,9 +88,15 @@ class _Compiled:
     _logger.info('%s', self)
 
   def refuse(self, error: Exception) -> None:
-    """Takes note that XLA does not compile the work of stacked clients."""
+    """Takes note that the work of stacked clients cannot be compiled."""
     reason = str(error).strip()
-    self.stacking = stacking.Stacking(f'XLA does not compile it: {reason}')
+    if isinstance(error, tf.errors.OpError):
+      reason = f'XLA does not compile it: {reason}'
+    if self.stacking.reads_data and self.stacking.against_whole is None:
+      # Without the server's work it may be possible.
+      self.stacking = dataclasses.replace(self.stacking, against_whole=reason)
+    else:
+      self.stacking = stacking.Stacking(reason)
     _logger.info('%s', self)
 
   def __str__(self) -> str:
@@ -97,6 +114,16 @@ class _Compiled:
         f' program, because {self.stacking.against_whole}.'
       )
     lines.append(way)
+    if self.stacking.against is None and self.stacking.reads_data:
+      lines.append(
+        'They read data sets. It depends on these whether clients can be'
+        ' stacked, which is found out in each call.'
+      )
+    if self.stacking.against is None and self.against_reading is not None:
+      lines.append(
+        'In the last call they were not stacked, because'
+        f' {self.against_reading}.'
+      )
     for what, operation in self.program.isolated():
       lines.append(
         f'{what} needs a TensorFlow session of its own for each call, which is'
@@ -106,9 +133,25 @@ class _Compiled:
 
 
 def _stack(
-  clients: Sequence[aliases.Value], type_spec: tff.Type, capacity: int
+  clients: Sequence[aliases.Value],
+  type_spec: tff.Type,
+  capacity: int,
+  max_read: int,
 ) -> aliases.Leaves | None:
-  """Stacks the clients' values; returns None if their shapes differ."""
+  """Stacks the clients' values.
+
+  Args:
+    clients: The values.
+    type_spec: Their type.
+    capacity: The number of rows.
+    max_read: The most bytes that are read from a data set.
+
+  Returns:
+    The leaves; None if their shapes differ.
+
+  Raises:
+    CannotReadError: If data sets cannot be read.
+  """
   if isinstance(clients, values.StackedClients):
     columns = values.flatten(clients.stacked, type_spec, stacked=True)
     missing = capacity - len(clients)
@@ -118,12 +161,20 @@ def _stack(
       np.concatenate([column, np.repeat(column[-1:], missing, axis=0)])
       for column in columns
     ]
-  rows = [values.flatten(client, type_spec) for client in clients]
+  rows = [
+    values.flatten(client, type_spec, keep_data_sets=True) for client in clients
+  ]
   rows += rows[-1:] * (capacity - len(rows))
-  columns = list(zip(*rows))
-  if any(len({tuple(leaf.shape) for leaf in column}) > 1 for column in columns):
-    return None
-  return [np.stack(list(map(np.asarray, column))) for column in columns]
+  columns = []
+  for column in zip(*rows):
+    if isinstance(column[0], tf.data.Dataset):
+      leaf = sequences.stack(column, max_read)
+    elif len({tuple(leaf.shape) for leaf in column}) > 1:
+      return None
+    else:
+      leaf = np.stack(list(map(np.asarray, column)))
+    columns.append(leaf)
+  return columns
 
 
 class CohortContext(tff.framework.SyncContext):
@@ -281,7 +332,10 @@ class CohortContext(tff.framework.SyncContext):
         arguments[name] = values.flatten(part, type_spec)
     size = values.count_clients(clients.values(), self._default_num_clients)
     run = _Run(compiled, arguments, clients, size, cancellation)
-    result = run.run_stacked() or run.run_one_by_one(self._lanes)
+    try:
+      result = run.run_stacked() or run.run_one_by_one(self._lanes)
+    except tf.errors.OpError as error:
+      raise errors.also_of_grpc(error) from error.__cause__
     stay_stacked = any(
       isinstance(part, values.StackedClients) for part in clients.values()
     )
@@ -324,21 +378,35 @@ class _Run:
     capacity = runner.capacity(self._size)
     stacked = {}
     for name, part in self._clients.items():
-      leaves = _stack(part, self._program.part_types[name], capacity)
+      try:
+        leaves = _stack(
+          part,
+          self._program.part_types[name],
+          capacity,
+          self._compiled.max_read,
+        )
+      except sequences.CannotReadError as error:
+        self._compiled.against_reading = str(error)
+        return None
       if leaves is None:
         return None
       stacked[name] = leaves
+    self._compiled.against_reading = None
     try:
       if self._compiled.stacking.against_whole is None:
         return runner.run_whole(self._size, self._arguments, stacked)
       return self._run_stacked_clients(stacked)
     except stacking.NotFiniteError:
       return None
-    except (stacking.CannotStackError, tf.errors.OpError) as error:
+    except (
+      stacking.CannotStackError,
+      interpreting.CannotInterpretError,
+      tf.errors.OpError,
+    ) as error:
       if self._cancellation.is_cancelled:
         raise
       self._compiled.refuse(error)
-      return None
+      return self.run_stacked()
 
   def _run_stacked_clients(
     self, stacked: programs.Arguments
@@ -367,7 +435,12 @@ class _Run:
         [np.array(leaf[: self._size]) for leaf in leaves], self._size
       )
 
-    return self._run_stages(self._arguments, run_clients, stacked, make_part)
+    returned = {
+      name: stacked[name]
+      for name in self._program.result_arguments
+      if name in stacked
+    }
+    return self._run_stages(self._arguments, run_clients, returned, make_part)
 
   def run_one_by_one(self, own_lanes: lanes.Lanes) -> list[programs.Part]:
     """Runs each client by itself, one on each core or device at a time.

@@ -50,7 +50,7 @@ _LEAVE_NOTHING = frozenset(
   StatelessRandomGetKeyCounterAlg TensorArrayCloseV3 TensorArrayConcatV3
   TensorArrayGatherV3 TensorArrayGradV3 TensorArrayGradWithShape
   TensorArrayReadV3 TensorArrayScatterV3 TensorArraySizeV3 TensorArraySplitV3
-  TensorArrayV3 TensorArrayWriteV3 Timestamp VarIsInitializedOp
+  TensorArrayV3 TensorArrayWriteV3 Timestamp VarIsInitializedOp VariableShape
   """.split()
 )
 # The name of an optimizer follows.
@@ -62,6 +62,26 @@ _RANDOM = frozenset(
   Multinomial ParameterizedTruncatedNormal RandomGamma RandomPoisson
   RandomPoissonV2 RandomShuffle RandomStandardNormal RandomUniform
   RandomUniformInt TruncatedNormal
+  """.split()
+)
+
+# TensorFlow marks data sets as stateful. These make elements and do nothing
+# else. Those in the second list may make others each time: random ones, or
+# those that are in a file then.
+_ONLY_READ = frozenset(
+  """
+  BatchDatasetV2 ConcatenateDataset FilterDataset FlatMapDataset
+  InterleaveDataset MapDataset ModelDataset OptionsDataset PaddedBatchDatasetV2
+  ParallelMapDatasetV2 PrefetchDataset RangeDataset RepeatDataset ShardDataset
+  SkipDataset TakeDataset TakeWhileDataset TensorDataset TensorSliceDataset
+  WindowDataset ZipDataset _Retval
+  """.split()
+)
+_READ_ANEW = _RANDOM | frozenset(
+  """
+  AnonymousRandomSeedGenerator AnonymousSeedGenerator DummySeedGenerator
+  ShuffleDataset ShuffleDatasetV2 ShuffleDatasetV3 SqlDataset TFRecordDataset
+  TFRecordDatasetV2 TextLineDataset
   """.split()
 )
 
@@ -123,6 +143,36 @@ _CONSTANTS = {
 
 _ADDED_BY_TENSORFLOW = frozenset(['Const', 'Identity', 'NoOp', 'Placeholder'])
 
+# Operations that XLA computes in the same way where the guards hold that
+# `interpreting` computes. Rounding may be visible in what comparisons
+# decide, as it is in what TensorFlow's own kernels decide on another processor.
+MAY_LOSE_NAN = frozenset(
+  """
+  ArgMax ArgMin Elu EluGrad IsFinite IsInf IsNan LeakyRelu LeakyReluGrad Max
+  Maximum Min Minimum Relu Relu6 Relu6Grad ReluGrad Selu SeluGrad Sign
+  """.split()
+)
+DIVISIONS = frozenset(
+  'Div FloorDiv FloorMod Mod TruncateDiv TruncateMod'.split()
+)
+_SAME_WHERE_GUARDED = (
+  MAY_LOSE_NAN
+  | DIVISIONS
+  | frozenset(
+    """
+    AddN Cast ConcatOffset DivNoNan DynamicStitch EmptyTensorList Equal Exp
+    GatherV2 Greater GreaterEqual Identity InvertPermutation Less LessEqual
+    Log Log1p LogSoftmax NotEqual Pow RealDiv Rsqrt RsqrtGrad SigmoidGrad
+    Slice Softmax SoftmaxCrossEntropyWithLogits
+    SparseSoftmaxCrossEntropyWithLogits Sqrt SqrtGrad StatelessCase
+    StridedSliceGrad TensorListElementShape TensorListFromTensor
+    TensorListGetItem TensorListLength TensorListPopBack TensorListPushBack
+    TensorListReserve TensorListSetItem TensorListStack UnsortedSegmentSum
+    Xdivy Xlogy ZerosLike
+    """.split()
+  )
+)
+
 # On a CPU, XLA's code for these is several times slower than TensorFlow's own
 # kernels.
 _SLOW_IN_XLA = ('Conv', 'DepthwiseConv', 'MaxPool', 'AvgPool', 'FusedBatchNorm')
@@ -149,7 +199,12 @@ def find_state(graph_def: tf.compat.v1.GraphDef) -> str | None:
     The operation's name; None if each run of the graph in this process is like
     the first.
   """
-  for nodes in _bodies(graph_def):
+  return find_state_of(_bodies(graph_def))
+
+
+def find_state_of(bodies: Iterable[Iterable[Node]]) -> str | None:
+  """Does the same as `find_state` for the nodes of some functions."""
+  for nodes in bodies:
     for node in nodes:
       if node.op in _RANDOM:
         if node.attr['seed'].i or node.attr['seed2'].i:
@@ -168,6 +223,31 @@ def find_state(graph_def: tf.compat.v1.GraphDef) -> str | None:
       ):
         return str(node.op)
   return None
+
+
+def all_nodes(graph_def: tf.compat.v1.GraphDef) -> Iterator[Node]:
+  """Yields the nodes of a graph and of its functions."""
+  for nodes in _bodies(graph_def):
+    yield from nodes
+
+
+def find_effect(nodes: Iterable[Node]) -> str | None:
+  """Finds an operation of a data set that may do more than make elements."""
+  known = _ONLY_READ | _READ_ANEW
+  for node in nodes:
+    if node.op not in known and _is_stateful(node.op):
+      return str(node.op)
+  return None
+
+
+def may_change(nodes: Iterable[Node]) -> bool:
+  """Tells whether the nodes of a data set may make other elements each time."""
+  return any(node.op in _READ_ANEW for node in nodes)
+
+
+def has_effects(node: Node) -> bool:
+  """Tells whether a node may do more than give its outputs."""
+  return node.op not in _RANDOM and _is_stateful(node.op)
 
 
 def are_stateful(functions: Iterable[private_api.FunctionDef]) -> bool:
@@ -209,8 +289,37 @@ def _is_same_in_xla(node: Node, types: set[int]) -> bool:
   return node.attr['T'].type in {0} | _kinds(_SAME_IN_XLA[node.op])
 
 
+def outputs(node: Node) -> list[str]:
+  """Returns the names of the outputs of a node.
+
+  They are those that other nodes of a function use. An operation that is
+  unknown has none.
+
+  Args:
+    node: The node.
+  """
+  names = []
+  definition = private_api.op_definition(node.op)
+  for output in definition.output_arg if definition is not None else []:
+    size = 1
+    if output.number_attr:
+      size = node.attr[output.number_attr].i
+    elif output.type_list_attr:
+      size = len(node.attr[output.type_list_attr].list.type)
+    names += [f'{node.name}:{output.name}:{i}' for i in range(size)]
+  return names
+
+
+def calls_functions(node: Node) -> bool:
+  """Tells whether a node has functions among its attributes."""
+  return any(
+    attribute.func.name or attribute.list.func
+    for attribute in node.attr.values()
+  )
+
+
 def _find_in_xla(
-  node: Node, nodes: Mapping[str, Node], trust: bool
+  node: Node, nodes: Mapping[str, Node], trust: bool, guarded: bool
 ) -> str | None:
   """Says what prevents compiling a node, see `find_unfit_for_xla`."""
   definition = private_api.op_definition(node.op)
@@ -229,6 +338,10 @@ def _find_in_xla(
       return f'{node.op} works on strings, sequences or resources'
     return None
   types = (declared | given) - {0}
+  if guarded:
+    types -= {_VARIANT}  # A TensorList, as nothing else is in the lists.
+    if node.op in _SAME_WHERE_GUARDED and types <= _kinds(_ALL):
+      return None
   if not _is_same_in_xla(node, types):
     names = ', '.join(sorted(tf.as_dtype(t).name for t in types))
     return f'{node.op} ({names}) is not known to give the same in XLA'
@@ -241,7 +354,7 @@ def _find_in_xla(
 
 
 def find_unfit_for_xla(
-  graph_def: tf.compat.v1.GraphDef, trust: bool
+  graph_def: tf.compat.v1.GraphDef, trust: bool, guarded: bool = False
 ) -> str | None:
   """Finds an operation for which a graph should not be compiled by XLA.
 
@@ -251,6 +364,7 @@ def find_unfit_for_xla(
       compiles to fast code. It handles some of them differently: it does not
       check indices and divisors, draws other numbers from a seed, and may lose
       NaN in maxima and minima.
+    guarded: Whether the graph has the guards of `interpreting`.
 
   Returns:
     The operation and the reason; None if there is none.
@@ -259,7 +373,7 @@ def find_unfit_for_xla(
   for nodes in _bodies(graph_def):
     by_name = {node.name: node for node in nodes}
     for node in nodes:
-      reason = _find_in_xla(node, by_name, trust)
+      reason = _find_in_xla(node, by_name, trust, guarded)
       if reason is not None:
         # The reason of an operation that the user wrote says more.
         if node.op not in _ADDED_BY_TENSORFLOW:

@@ -51,6 +51,7 @@ check_versions(
 
 # Only now, as other releases may lack these modules.
 # ruff: noqa: E402, I001
+from tensorflow.core.framework import attr_value_pb2
 from tensorflow.core.framework import function_pb2
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.core.protobuf import config_pb2
@@ -75,6 +76,8 @@ from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 # Definitions of a function of a graph, and of an operation of TensorFlow.
 FunctionDef: TypeAlias = function_pb2.FunctionDef
 OpDef: TypeAlias = op_def_pb2.OpDef
+# The name of a function in an attribute of a node that calls it.
+Called: TypeAlias = attr_value_pb2.NameAttrList
 # The names of the tensors of an argument or a result of a TensorFlow block.
 Binding: TypeAlias = computation_pb2.TensorFlow.Binding
 

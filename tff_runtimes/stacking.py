@@ -5,7 +5,7 @@ The program is a loop over the clients that aggregates as it goes.
 each client take as many steps as the largest, and allows no nested loops.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 import dataclasses
 import math
 
@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tff_runtimes import aliases
 from tff_runtimes import caches
+from tff_runtimes import interpreting
 from tff_runtimes import operations
 from tff_runtimes import programs
 from tff_runtimes import values
@@ -43,12 +44,15 @@ class Stacking:
     against_whole: Why the server's work cannot be part of the XLA program; None
       if it can. The clients' work is then one XLA program for each stage.
     client_bytes: The bytes that one client reads or returns, whichever is more,
-      without unknown sizes.
+      without unknown sizes and data sets.
+    reads_data: Whether clients read data sets. Then it is only known when these
+      are read whether the clients can be stacked.
   """
 
   against: str | None = None
   against_whole: str | None = None
   client_bytes: int = 0
+  reads_data: bool = False
 
 
 def _bytes(specs: aliases.Structure) -> int:
@@ -62,6 +66,16 @@ def _bytes(specs: aliases.Structure) -> int:
 def _are_known(specs: aliases.Structure) -> bool:
   """Tells whether all shapes are fully defined."""
   return all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(specs))
+
+
+def _has_data_sets(program: programs.Program, parts: Iterable[str]) -> bool:
+  """Tells whether clients have data sets in some parts of the argument."""
+  return any(
+    spec.dtype == tf.variant
+    for part in parts
+    if values.is_per_client(program.part_types[part])
+    for spec in values.leaf_specs(program.part_types[part])
+  )
 
 
 def find_stacking(program: programs.Program, trust_xla: bool) -> Stacking:
@@ -79,6 +93,13 @@ def find_stacking(program: programs.Program, trust_xla: bool) -> Stacking:
   if not active:
     return Stacking('no client has anything to do')
   client_bytes = 0
+  if _has_data_sets(program, program.result_arguments):
+    return Stacking('data sets of the clients are in the result')
+  if any(_has_data_sets(program, program.client_arguments(i)) for i in active):
+    specs = [
+      [program.client_specs(i), program.client_result_specs(i)] for i in active
+    ]
+    return Stacking(client_bytes=_bytes(specs), reads_data=True)
   for i in active:
     for function in (
       program.client_function(i),
@@ -112,9 +133,21 @@ def _is_finite(array: np.ndarray) -> bool:
 class StackedRunner:
   """Runs the work of stacked clients, or a whole program, as XLA programs."""
 
-  def __init__(self, program: programs.Program, trust_xla: bool = True):
-    """Makes the runner; see `find_stacking` for its arguments."""
+  def __init__(
+    self,
+    program: programs.Program,
+    trust_xla: bool = True,
+    interprets: bool = False,
+  ):
+    """Makes the runner.
+
+    Args:
+      program: The program.
+      trust_xla: As for `find_stacking`.
+      interprets: Whether data sets are arrays; see `interpreting`.
+    """
     self._program = program
+    self.interprets = interprets
     self._trust_xla = trust_xla
     self._functions = caches.Cache[programs.SessionFunction](_MAX_COMPILED)
     self._first_size: int | None = None
@@ -221,19 +254,39 @@ class StackedRunner:
       Its result.
 
     Raises:
-      NotFiniteError: If the result is not finite, and XLA is not trusted.
+      CannotStackError: If clients read data sets, and an operation is unfit.
+      NotFiniteError: If the result is not finite, and XLA is not trusted, or if
+        a guard of `interpreting` is false.
     """
     leaves = tf.nest.flatten(arguments)
     key = (name, *(tuple(leaf.shape) for leaf in leaves))
 
+    def run_guarded(
+      *arguments: aliases.Structure,
+    ) -> tuple[aliases.Structure, tf.Tensor]:
+      return run(*arguments), interpreting.guards()
+
     def make() -> programs.SessionFunction:
       specs = [tf.TensorSpec(leaf.shape, leaf.dtype) for leaf in leaves]
-      return programs.SessionFunction(
-        run, tf.nest.pack_sequence_as(arguments, specs), jit_compile=True
-      )
+      with interpreting.switched(self.interprets):
+        function = programs.SessionFunction(
+          run_guarded,
+          tf.nest.pack_sequence_as(arguments, specs),
+          jit_compile=True,
+        )
+      if self.interprets:
+        against = operations.find_unfit_for_xla(
+          function.graph_def, trust=False, guarded=True
+        )
+        if against is not None:
+          raise CannotStackError(against)
+      return function
 
-    result = self._functions.get(key, make)(*arguments)
-    if not (self._trust_xla or all(map(_is_finite, tf.nest.flatten(result)))):
+    result, is_same = self._functions.get(key, make)(*arguments)
+    trusted = self._trust_xla and not self.interprets
+    if not (
+      is_same and (trusted or all(map(_is_finite, tf.nest.flatten(result))))
+    ):
       raise NotFiniteError()
     return result
 
@@ -303,14 +356,17 @@ class StackedRunner:
       )
 
     def body(
-      k: tf.Tensor, arrays: aliases.Structure, aggregates: list[aliases.Leaves]
-    ) -> tuple[tf.Tensor, aliases.Structure, list[aliases.Leaves]]:
+      k: tf.Tensor,
+      is_same: tf.Tensor,
+      arrays: aliases.Structure,
+      aggregates: list[aliases.Leaves],
+    ) -> tuple[tf.Tensor, tf.Tensor, aliases.Structure, list[aliases.Leaves]]:
       keep, added = client(k)
       arrays = tf.nest.map_structure(
         lambda array, leaf: array.write(k, leaf), arrays, keep
       )
       aggregates = program.accumulate(i, arguments, reads, aggregates, added)
-      return k + 1, arrays, aggregates
+      return k + 1, is_same & interpreting.guards(), arrays, aggregates
 
     # Only the structure, the shapes and the types of this are used.
     example: aliases.Structure = program.client_result_specs(i)[0]
@@ -324,11 +380,12 @@ class StackedRunner:
       ),
       example,
     )
-    _, arrays, aggregates = tf.while_loop(
+    _, is_same, arrays, aggregates = tf.while_loop(
       lambda k, *_: k < size,
       body,
-      (0, arrays, program.zeros(i, arguments, reads)),
+      (0, True, arrays, program.zeros(i, arguments, reads)),
     )
+    interpreting.guard(is_same)
     return tf.nest.map_structure(
       lambda array: array.stack(), arrays
     ), aggregates

@@ -1,6 +1,7 @@
 """TFF's serialized TensorFlow blocks as functions to be called in a graph."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import functools
 import itertools
 import weakref
 
@@ -9,8 +10,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_runtimes import aliases
+from tff_runtimes import interpreting
 from tff_runtimes import operations
 from tff_runtimes import private_api
+from tff_runtimes import reductions
 from tff_runtimes import values
 
 # Numbers the calls of blocks, for the names of their resources.
@@ -240,8 +243,11 @@ def _make_callable(
   _keep(graph_def, needed.union(map(_node, parameter_names)))
   if proto.initialize_op:
     _initialize_first(graph_def, proto.initialize_op)
+  plain = tf.compat.v1.GraphDef()
+  plain.CopyFrom(graph_def)
   _detach_placeholders(graph_def)
   _clear_placement(graph_def)
+  reductions.make_loops(graph_def)
   # Calls share the functions of a block, unless these may have variables or
   # tables.
   functions: Mapping[str, tf.types.experimental.ConcreteFunction] | None = None
@@ -249,7 +255,21 @@ def _make_callable(
     functions = private_api.load_functions(graph_def.library)
     graph_def.ClearField('library')
 
+  @functools.cache
+  def interpretable() -> tuple[interpreting.Library, interpreting.Graph]:
+    return (
+      interpreting.Library(plain.library.function),
+      interpreting.make_graph(plain.node, parameter_names, result_names),
+    )
+
   def call(argument: aliases.BlockValue = None) -> aliases.BlockValue:
+    if interpreting.is_on():
+      leaves = []
+      if type_spec.parameter is not None:
+        leaves = values.flatten(argument, type_spec.parameter)
+      library, own_graph = interpretable()
+      results = interpreting.Interpreter(library).run(own_graph, leaves)
+      return values.unflatten(results, type_spec.result)
     own_graph_def = tf.compat.v1.GraphDef()
     own_graph_def.CopyFrom(graph_def)
     variables = _isolate_state(own_graph_def)

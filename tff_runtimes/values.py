@@ -23,6 +23,7 @@ import tree
 
 from tff_runtimes import aliases
 from tff_runtimes import private_api
+from tff_runtimes import sequences
 
 Struct = tff.structure.Struct
 
@@ -209,12 +210,15 @@ def _check_elements(
     )
 
 
-def _sequence_flattener(type_spec: tff.SequenceType) -> '_Flattener':
+def _sequence_flattener(
+  type_spec: tff.SequenceType, keep_data_sets: bool
+) -> '_Flattener':
   """Makes the function that flattens sequences of a type."""
   checked: set[str] = set()  # Checks equal data sets only once.
 
   def flatten_sequence(value: aliases.Value, leaves: aliases.Leaves) -> None:
-    if isinstance(value, tf.Tensor):  # Of a graph that is being built.
+    # In a graph that is being built.
+    if isinstance(value, (tf.Tensor, sequences.Elements)):
       leaves.append(value)
       return
     if isinstance(value, list):
@@ -228,6 +232,9 @@ def _sequence_flattener(type_spec: tff.SequenceType) -> '_Flattener':
     if element_spec not in checked:
       _check_elements(value, type_spec)
       checked.add(element_spec)
+    if keep_data_sets:
+      leaves.append(value)
+      return
     # A copy, so that random numbers start again at each call, as in TFF.
     graph = tf.raw_ops.DatasetToGraphV2(
       input_dataset=tf.data.experimental.to_variant(value)
@@ -248,7 +255,9 @@ _Flattener = Callable[[aliases.Value, aliases.Leaves], None]
 
 
 @functools.cache
-def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
+def _flattener(
+  type_spec: tff.Type, stacked: bool, keep_data_sets: bool
+) -> _Flattener:
   """Makes the function that flattens values of a type.
 
   A type is thus analyzed once and not again for each client.
@@ -256,6 +265,7 @@ def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
   Args:
     type_spec: The type.
     stacked: Whether the values are those of several clients, stacked.
+    keep_data_sets: Whether data sets are leaves as they are.
 
   Returns:
     The function.
@@ -263,7 +273,10 @@ def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
   type_spec = member(type_spec)
   if isinstance(type_spec, tff.StructType):
     names = _names(type_spec)
-    children = [_flattener(child, stacked) for child in _children(type_spec)]
+    children = [
+      _flattener(child, stacked, keep_data_sets)
+      for child in _children(type_spec)
+    ]
 
     def flatten_struct(value: aliases.Value, leaves: aliases.Leaves) -> None:
       for element, child in zip(_elements(value, names), children):
@@ -271,7 +284,7 @@ def _flattener(type_spec: tff.Type, stacked: bool) -> _Flattener:
 
     return flatten_struct
   if isinstance(type_spec, tff.SequenceType):
-    return _sequence_flattener(type_spec)
+    return _sequence_flattener(type_spec, keep_data_sets)
 
   dtype = type_spec.dtype
   expected = type_spec.shape
@@ -328,7 +341,10 @@ def _to_array(value: aliases.Value, type_spec: tff.TensorType) -> aliases.Leaf:
 
 
 def flatten(
-  value: aliases.Value, type_spec: tff.Type, stacked: bool = False
+  value: aliases.Value,
+  type_spec: tff.Type,
+  stacked: bool = False,
+  keep_data_sets: bool = False,
 ) -> aliases.Leaves:
   """Lists the leaves of a value, depth first.
 
@@ -336,16 +352,17 @@ def flatten(
     value: One party's value, in any containers that fit the type.
     type_spec: Its type.
     stacked: Whether it is the values of several clients, stacked.
+    keep_data_sets: Whether data sets are leaves as they are.
 
   Returns:
     The leaves. Tensors and arrays are returned as they are, without a copy;
-    a sequence becomes one variant tensor.
+    a sequence becomes one variant tensor, unless `keep_data_sets`.
 
   Raises:
     TypeError: If TFF does not accept the value for the type.
   """
   leaves: aliases.Leaves = []
-  _flattener(type_spec, stacked)(value, leaves)
+  _flattener(type_spec, stacked, keep_data_sets)(value, leaves)
   return leaves
 
 

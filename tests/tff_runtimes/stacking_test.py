@@ -93,16 +93,21 @@ def _check(x: tf.Tensor) -> tf.Tensor:
       _IMAGE,
       'MaxPool is slow',
     ),
-    (
-      lambda rows: rows.reduce(0.0, lambda a, b: a + b),
-      tff.SequenceType(np.float32),
-      'state',
-    ),
   ],
 )
 def test_other_work_of_clients_is_not_stacked(work, client_type, against):
   found = _find(_map_and_sum(work, client_type))
   assert against in found.against
+
+
+def test_whether_clients_that_read_data_sets_are_stacked_follows_from_these():
+  work = _map_and_sum(
+    lambda rows: rows.reduce(0.0, lambda a, b: a + b),
+    tff.SequenceType(np.float32),
+  )
+  found = _find(work)
+  assert found.against is None
+  assert found.reads_data
 
 
 _ROWS = tff.TensorType(np.float32, [3])
