@@ -33,7 +33,7 @@ def _wheel(tmp_path_factory) -> zipfile.ZipFile:
   folder = tmp_path_factory.mktemp('wheel')
   # A copy, as building leaves files behind.
   (folder / 'source').mkdir()
-  for pattern in ('*.py', '*.toml', '*.md'):
+  for pattern in ('*.py', '*.toml', '*.md', 'py.typed'):
     for path in _FOLDER.glob(pattern):
       shutil.copy(path, folder / 'source')
   command = 'pip wheel --quiet --no-deps --no-build-isolation --no-index'
@@ -60,6 +60,10 @@ def test_it_has_all_modules(wheel):
   assert {name for name in wheel.namelist() if name.endswith('.py')} == {
     f'tff_runtimes/{path.name}' for path in _FOLDER.glob('*.py')
   }
+
+
+def test_it_says_that_it_has_types(wheel):
+  assert 'tff_runtimes/py.typed' in wheel.namelist()
 
 
 def test_it_runs_by_itself(wheel, tmp_path):
