@@ -111,13 +111,16 @@ def _compare(
 ) -> dict[str, float]:
   """Measures all systems on a workload; returns their medians."""
   names = ['cohort', 'bare']
-  if method == workloads.OWN_METHODS.get(workload, 'fedavg'):
+  if workload in workloads.LEARNING:
+    names = ['native', 'cohort', *(['bare'] if method == 'fedavg' else [])]
+  elif method == workloads.OWN_METHODS.get(workload, 'fedavg'):
     if workload not in workloads.TASKS:
       names.insert(0, 'native')
     if workload == 'W2':
       names.append('vectorized')
     if workload in workloads.WITH_PRIVATE:
       names += workloads.PRIVATE
+  reference = 'bare' if 'bare' in names else names[0]
   with _systems(workload, names, data_dir, method) as systems:
     for _ in range(turns):
       for system in systems.values():
@@ -129,12 +132,12 @@ def _compare(
       *(f'of {other}' for other in names if other in _COMPARED),
       'first round',
       'peak memory',
-      'largest difference from bare weights',
+      f'largest difference from {reference} weights',
     )
     for name, system in systems.items():
       distance = max(
         float(np.max(np.abs(np.reshape(a, -1) - np.reshape(b, -1))))
-        for a, b in zip(system.model, systems['bare'].model, strict=True)
+        for a, b in zip(system.model, systems[reference].model, strict=True)
       )
       table.add_row(
         name,
@@ -196,7 +199,9 @@ def main(
   """
   medians = {}
   for name in chosen:
-    own_method = workloads.OWN_METHODS.get(name, 'fedavg')
+    own_method = (workloads.OWN_METHODS | workloads.LEARNING).get(
+      name, 'fedavg'
+    )
     medians[name] = _compare(name, turns, data_dir, own_method)
     for method in methods if name in workloads.WITH_METHODS else ():
       medians[f'{name} {method}'] = _compare(name, turns, data_dir, method)

@@ -20,6 +20,7 @@ from algorithms.privacy import distributed_noise
 from algorithms.privacy import private_aggregation
 from base.aliases import Structure
 from experiments.benchmarks import bare_methods
+from experiments.benchmarks import learning_workloads
 from experiments.benchmarks import reference_loops
 from experiments.benchmarks import task_workloads
 from experiments.benchmarks import workloads
@@ -177,6 +178,8 @@ def serve(
   make: Callable[[], _Run]
   if name in workloads.TASKS:
     make = functools.partial(_task_rounds, name, system, data_dir)
+  elif name in workloads.LEARNING:
+    make = functools.partial(learning_workloads.make, name, system)
   else:
     workload = _made_up_workload(name, size)
     federated = system in ('native', 'cohort', *workloads.PRIVATE)

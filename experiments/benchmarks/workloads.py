@@ -8,6 +8,15 @@ MADE_UP = {
   'W4': 'preference_workload',
   'W5': 'prompt_workload',
 }
+# Workloads of unmodified `tff.learning` code, see `learning_workloads`: the
+# algorithm of each.
+LEARNING = {
+  'F1': 'fedavg',
+  'F2': 'fedavg',
+  'F3': 'fedavg',
+  'F4': 'mime',
+  'F5': 'fedavg',
+}
 # The methods of the workloads that do not measure federated averaging.
 OWN_METHODS = {'W4': 'fedembed_type', 'W5': 'fedpc'}
 # The methods that are measured in addition to federated averaging, see
