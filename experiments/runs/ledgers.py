@@ -120,6 +120,34 @@ def make(
   return list(found.values()), made
 
 
+def make_of_point(
+  config: configs.Config, key: str, method: methods.Method
+) -> list[ledger.Use]:
+  """Lists the uses of protected data by a point of a grid.
+
+  Args:
+    config: Its configuration.
+    key: A name that only it has.
+    method: Its method.
+  """
+  uses, _ = make(config, {key: method})
+  return uses
+
+
+def merge(uses: Iterable[ledger.Use]) -> list[ledger.Use]:
+  """Returns uses of which those that are alike are one, and happen more often.
+
+  What many start from is one use, as the name says.
+  """
+  alike: dict[Hashable, ledger.Use] = {}
+  for use in {use.name: use for use in uses}.values():
+    # Points have the same events if their guarantees are one object.
+    key = id(use.events), use.before
+    times = alike[key].times if key in alike else 0
+    alike[key] = dataclasses.replace(use, times=times + use.times)
+  return list(alike.values())
+
+
 def _with_start(
   guarantee: accounting.Guarantee, total: ledger.Total
 ) -> accounting.Guarantee:

@@ -16,6 +16,7 @@ from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import grid_records
 from experiments.runs import execution
+from experiments.runs import ledgers
 from experiments.sweeps import grid_file
 from personalization import stages
 from personalization.judgement import choosing
@@ -23,6 +24,7 @@ from personalization.judgement import evaluation
 from personalization.judgement import measures
 from personalization.judgement import outcomes
 from personalization.judgement import summaries
+from personalization.privacy import ledger
 from personalization.privacy import ways
 from personalization.rounds import schedules
 from personalization.rounds import training
@@ -116,7 +118,7 @@ def make_jobs(
   metric: str | None,
   data_dir: str | None,
   detailed: bool = False,
-) -> list[Job]:
+) -> tuple[list[Job], list[ledger.Use]]:
   """Groups runs by their training.
 
   Args:
@@ -126,13 +128,15 @@ def make_jobs(
     detailed: Whether the records have `make_details`.
 
   Returns:
-    The jobs, in the order of the runs.
+    The jobs, in the order of the runs; and the uses of protected data by all
+    runs, of which a training of several runs is one.
 
   Raises:
     UserError: If a run cannot be carried out.
   """
   loaded: dict[Hashable, tasks.Task] = {}
   trainings = collections.defaultdict(list)
+  uses: dict[Hashable, tuple[int, list[ledger.Use]]] = {}
   for run in runs:
     config = run.config
     # Another seed has other data, but neither another model nor other methods.
@@ -162,6 +166,11 @@ def make_jobs(
     alike = dataclasses.replace(settings, seed=0)
     program = repr((config.task, alike, method.structure))
     trainings[trained_alike].append((rounds, program, run))
+    if method.guarantee is not None:
+      in_silos = ways.ENTRIES[config.privacy].of_examples
+      release = run.key if in_silos else (trained_alike, method.training_key)
+      if rounds >= uses.get(release, (0, []))[0]:
+        uses[release] = rounds, ledgers.make_of_point(config, run.key, method)
   jobs = []
   for members in trainings.values():
     members.sort(key=lambda member: member[0])
@@ -169,7 +178,8 @@ def make_jobs(
     own_runs = tuple(run for *_, run in members)
     name = own_runs[0].key
     jobs.append(Job(name, own_runs, rounds, program, metric, detailed))
-  return jobs
+  of_all = (use for _, listed in uses.values() for use in listed)
+  return jobs, ledgers.merge(of_all)
 
 
 def _drop_length(

@@ -30,9 +30,11 @@ from experiments.command_line import stopping
 from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import grid_records
+from experiments.reporting import results_folder
 from experiments.reporting import sources
 from experiments.reporting.figures import drawing
 from experiments.reporting.figures import figure
+from experiments.runs import ledgers
 from experiments.sweeps import grid_display
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_results
@@ -42,6 +44,7 @@ from experiments.sweeps import job_queue
 from experiments.sweeps import launching
 from experiments.sweeps import leases as grid_leases
 from experiments.sweeps import workers
+from personalization.privacy import ledger
 
 # The number of rounds that a dry run times.
 _TIMED_ROUNDS = 100
@@ -134,12 +137,31 @@ class Grid:
     if done == len(rung.runs):
       return []
     contents = self._contents
-    jobs = grid_work.make_jobs(
+    jobs, uses = grid_work.make_jobs(
       rung.runs, contents.metric, self._data_dir, contents.detailed
     )
+    if rung is self._rungs[0]:
+      self._write_ledger(uses)
     # A job has the same name whatever is left of it.
     left = [job.drop(self._records.by_key) for job in jobs]
     return [job for job in left if job.runs]
+
+  def _write_ledger(self, uses: list[ledger.Use]) -> None:
+    """Writes all uses of protected data, if there are some.
+
+    With successive halving they are those of points that all go on to the end,
+    which is an upper bound.
+
+    Args:
+      uses: The uses of the first rung.
+    """
+    contents = self._contents
+    if uses and contents.halving:
+      runs = grid_work.make_runs(contents)
+      _, uses = grid_work.make_jobs(runs, contents.metric, self._data_dir)
+    if uses:
+      file = self._folder / results_folder.PRIVACY
+      folders.write(file, ledgers.write_text(uses))
 
   def dry_run(self) -> None:
     """Lists the points, and says how long they take."""
@@ -311,6 +333,7 @@ class Grid:
     for line in self.diverged():
       terminal.say(line)
     terminal.print_table(grid_display.make_table(winners))
+    ledgers.show(self._folder)
     terminal.say(f'Written to {self._folder}')
 
   def diverged(self) -> list[str]:

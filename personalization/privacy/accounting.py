@@ -41,6 +41,9 @@ _by_pld: dict[tuple[str, float, float], float] = {}
 # Above this epsilon, which protects nobody, PLD takes minutes.
 MOST_PLD_EPSILON = 50.0
 
+# More events than these take PLD more than some ten seconds together.
+_MOST_PLD_PARTS = 300
+
 # The RDP of a Poisson sample has smaller rounding errors than this.
 _LEAST_RDP = 1e-12
 
@@ -472,6 +475,8 @@ def largest_epsilon(
     for event in events
   ]
   by_rdp.sort(key=lambda found: -found[0])
+  if sum(len(_parts(event)) for _, event in by_rdp) > _MOST_PLD_PARTS:
+    return by_rdp[0][0], RDP
   largest = epsilon(by_rdp[0][1], delta)
   for upper, event in by_rdp[1:]:
     if upper <= largest[0]:

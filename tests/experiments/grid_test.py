@@ -82,7 +82,7 @@ class TestGridProgram:
     runner = grid_work.Runner(None)
     alone = {
       run.key: record
-      for job in grid_work.make_jobs(runs, grid.metric, None)
+      for job in grid_work.make_jobs(runs, grid.metric, None)[0]
       for run, record in runner.run(job, lambda _: None)
     }
     assert grid_records.GridRecords(self.output).by_key == alone

@@ -8,9 +8,12 @@ import pytest
 from base import errors
 from experiments.sweeps import grid_file
 from experiments.sweeps import grid_work
+from personalization.privacy import accounting
+from personalization.privacy import ledger
 from personalization.rounds import training
 from tests.experiments import small_grids
 from tests.experiments import small_runs
+from tests.tasks import table_source
 
 
 class TestJobs:
@@ -22,7 +25,7 @@ class TestJobs:
 
   def test_what_trains_alike_is_trained_once(self):
     assert len(self.runs) == 2 * (6 + 3)
-    jobs = grid_work.make_jobs(self.runs, None, None)
+    jobs, _ = grid_work.make_jobs(self.runs, None, None)
     # A training for each rate and seed, for both methods and numbers of rounds.
     assert len(jobs) == 2 * 3
     for job in jobs:
@@ -35,7 +38,7 @@ class TestJobs:
     assert len({job.program for job in jobs}) == 1
 
   def test_the_numbers_are_those_of_a_run_by_itself(self):
-    jobs = grid_work.make_jobs(self.runs[:9], None, None, detailed=True)
+    jobs, _ = grid_work.make_jobs(self.runs[:9], None, None, detailed=True)
     (job,) = (
       job
       for job in jobs
@@ -65,6 +68,53 @@ class TestJobs:
       )
       assert record['frozen_weights'] == 0
     assert set(range(1, 13)) <= set(progress)
+
+  def test_a_private_training_of_several_points_is_one_use_of_the_data(self):
+    private = {
+      'privacy.name': 'gaussian',
+      'privacy.noise': 2.0,
+      'client_weighting': 'uniform',
+      'client_sampling': 'poisson',
+    }
+    runs = grid_work.make_runs(self.grid.changed(None, private))
+    jobs, uses = grid_work.make_jobs(runs, None, None)
+    assert sum(use.times for use in uses) == len(jobs) == 2 * 3
+    # Whoever sees the training with most rounds sees those of the others.
+    event = accounting.poisson(2.0, 0.5, 2 * 3 * 12)
+    total = ledger.add(uses)
+    assert total.epsilon == accounting.epsilon(event, total.delta)[0]
+
+  def test_within_silos_points_that_are_alike_are_counted(self):
+    private = {
+      'privacy.name': 'example',
+      'privacy.noise': 5.0,
+      'privacy.delta': 1e-3,
+      'client_weighting': 'uniform',
+    }
+    table = table_source.write(self.folder / 't.csv', table_source.rows())
+    task = {
+      'name': 'table',
+      'path': str(table),
+      'client_column': 'who',
+      'target_column': 'y',
+      'feature_columns': ['a', 'b'],
+    }
+    values = {'client_learning_rate': [0.01, 0.1]}
+    grid = grid_file.parse(
+      {
+        'repeats': [1, 2],
+        'grid': [
+          {
+            'algorithms': ['fedavg'],
+            'settings': private | {f'task.{n}': v for n, v in task.items()},
+            'values': values,
+          }
+        ],
+      },
+      'grid',
+    )
+    _, uses = grid_work.make_jobs(grid_work.make_runs(grid), None, None)
+    assert [use.times for use in uses] == [4]
 
   def test_points_are_not_evaluated_in_their_course(self):
     grid = self.grid.changed(None, {'rounds_per_evaluation': 4})
@@ -96,7 +146,7 @@ def test_what_begins_with_a_training_is_in_its_job():
     for name, values in methods.items()
   ]
   grid = grid_file.parse({'repeats': [1], 'grid': grids}, 'grid')
-  (job,) = grid_work.make_jobs(grid_work.make_runs(grid), None, None)
+  (job,), _ = grid_work.make_jobs(grid_work.make_runs(grid), None, None)
   assert len(job.runs) == 2 * 4
   trained = []
   real = training.train
