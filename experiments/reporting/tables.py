@@ -180,11 +180,44 @@ def costs_table(
   return table
 
 
+def guarantees_table(
+  results: Mapping[str, results_folder.Result],
+) -> rich.table.Table:
+  """Makes the table of the guarantees of private methods, with a row for each.
+
+  Methods of the same guarantee share a row.
+  """
+  methods: dict[tuple[str, ...], list[str]] = {}
+  assumptions: dict[str, None] = {}
+  for method, result in results.items():
+    found = result.get('privacy')
+    if found:
+      noise = f'{found["mechanism"]}, z {found["noise"]:.4g}'
+      row = (
+        f'{noise}, clip {found["clip"]}',
+        found['neighbors'],
+        found['sampling'],
+        found['accountant'],
+      )
+      methods.setdefault(row, []).append(method)
+      assumptions.update(dict.fromkeys(found['assumptions']))
+  table = terminal.make_table('How the training is private', 'method')
+  for column in ('mechanism', 'neighbors', 'sampling', 'accountant'):
+    table.add_column(column)
+  for row, sharing in methods.items():
+    table.add_row('\n'.join(sharing), *row)
+  table.caption = '\n'.join(('This holds if', *(f'- {a}' for a in assumptions)))
+  table.caption_justify = 'left'
+  return table
+
+
 def print_results(
   results: Mapping[str, results_folder.Result], file: TextIO | None = None
 ) -> None:
   """Prints the tables of one run, with costs if a training has stages."""
   terminal.print_table(results_table(results), file)
+  if any(result.get('privacy') for result in results.values()):
+    terminal.print_table(guarantees_table(results), file)
   if all('groups' in result for result in results.values()):
     terminal.print_table(groups_table(results), file)
   if any(result.get('started_from_training') for result in results.values()):

@@ -89,6 +89,7 @@ class TestJobs:
       'privacy.name': 'example',
       'privacy.noise': 5.0,
       'privacy.delta': 1e-3,
+      'clients_per_round': 0,
       'client_weighting': 'uniform',
     }
     table = table_source.write(self.folder / 't.csv', table_source.rows())
