@@ -193,13 +193,13 @@ def guarantees_table(
     found = result.get('privacy')
     if found:
       noise = f'{found["mechanism"]}, z {found["noise"]:.4g}'
-      row = (
+      cells = (
         f'{noise}, clip {found["clip"]}',
         found['neighbors'],
         found['sampling'],
         found['accountant'],
       )
-      methods.setdefault(row, []).append(method)
+      methods.setdefault(cells, []).append(method)
       assumptions.update(dict.fromkeys(found['assumptions']))
   table = terminal.make_table('How the training is private', 'method')
   for column in ('mechanism', 'neighbors', 'sampling', 'accountant'):
