@@ -106,7 +106,7 @@ class Partition:
         f' (personal_parts = {", ".join(self.personal_parts)}) and'
         ' weights that they share, but the model of this task has weights only'
         f' in: {", ".join(having)}. Use a task whose model has an encoder and'
-        ' a head, such as emnist.'
+        ' a head, such as emnist, or for a table task.model=dense.'
       )
 
   @property

@@ -20,6 +20,7 @@ from tasks import registry
 from tasks import task
 from tasks.data import populations
 from tasks.data import silos
+from tasks.data.tables import doubts
 from tasks.data.tables import encodings
 from tasks.data.tables import features
 from tasks.data.tables import images
@@ -32,6 +33,7 @@ from tasks.models import networks
 _CLASSES, _NUMBER, _PREFERENCE = 'classes', 'number', 'preference'
 # Whole numbers are classes if they have at most this many values.
 _MOST_CLASSES = 20
+_BATCH_SIZE = 32
 # The filters of the convolutions of a CNN.
 _FILTERS = 16, 32
 # The settings of these columns end in `_column`. Their values are names.
@@ -88,6 +90,13 @@ class TableSettings(
     'The widths of the dense layers of a dense network or a CNN, without the'
     ' last layer.',
     minimum=1,
+  )
+  doubts: str = settings.field(
+    'note',
+    'Whether what looks like a mistake in the table is noted before training,'
+    ' or is an error: columns that tell the target alone or have one value,'
+    ' classes or clients that are hardly meant, rows that quotes have joined.',
+    choices=('note', 'error'),
   )
   encoding_file: str | None = settings.field(
     None,
@@ -350,9 +359,11 @@ def _describe(
   target: _Target,
   split: table_clients.Split,
   columns: Mapping[str, str],
+  found: Sequence[str],
 ) -> str:
   """Describes the data, for the user."""
   sizes = np.array([len(rows) for rows in split.clients.values()])
+  small = np.count_nonzero(split.train_sizes() < _BATCH_SIZE)
   files = words.count(len(table.files), 'files')
   where = f' in {files}' if table.path.is_dir() else ''
   return '\n'.join(
@@ -364,6 +375,18 @@ def _describe(
         f'{len(sizes):,}, of {sizes.min():,} to {sizes.max():,} rows, median'
         f' {np.median(sizes):,.0f}',
       ),
+      notes.entry('figures', split.describe_figures()),
+      *(
+        [
+          notes.entry(
+            'small clients',
+            f'{small:,} with fewer than {_BATCH_SIZE} rows to train on, a'
+            ' batch by default',
+          )
+        ]
+        if small
+        else []
+      ),
       notes.entry(
         'target', f'{table_settings.target_column}: {target.description}'
       ),
@@ -371,6 +394,8 @@ def _describe(
       notes.columns(columns),
       'Clients by their number of rows:',
       notes.histogram(sizes),
+      *(['Look at this:'] if found else []),
+      *map(notes.item, found),
     ]
   )
 
@@ -448,8 +473,21 @@ def load(
     }
 
   num_names = {role: len(found.names) for role, found in named_values.items()}
+  found = doubts.find(
+    table,
+    [column.column for column in columns],
+    target.classes,
+    target.values,
+    split.clients,
+    train,
+  )
+  if found and table_settings.doubts == 'error':
+    raise errors.UserError(
+      f'{table.path}: {" ".join(found)} If all of this is meant, set'
+      ' task.doubts=note.'
+    )
   description = _describe(
-    table_settings, table, target, split, inputs.descriptions
+    table_settings, table, target, split, inputs.descriptions, found
   )
   del table
   table_files.release()
@@ -458,7 +496,7 @@ def load(
     model=_make_model(table_settings, target, inputs.shape, num_names),
     metric=_metric(table_settings, target),
     higher_is_better=bool(target.classes),
-    batch_size=32,
+    batch_size=_BATCH_SIZE,
     padded=table_settings.image_column is None,
     attributes=attributes,
     contexts=names.get('context', ()),

@@ -29,6 +29,13 @@ def entry(name: str, text: str) -> str:
   )
 
 
+def item(text: str) -> str:
+  """Writes a text as an item of a list."""
+  return textwrap.fill(
+    text, _WIDTH, initial_indent='  - ', subsequent_indent='    '
+  )
+
+
 def columns(descriptions: Mapping[str, str]) -> str:
   """Writes the description of each column; equal ones are written once."""
   names: dict[str, list[str]] = {}

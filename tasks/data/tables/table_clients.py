@@ -150,6 +150,28 @@ class Split:
       for part, sizes in silos.sizes_of_parts(self.parts).items()
     )
 
+  def describe_figures(self) -> str:
+    """Says how many clients the figures of a run will rest on."""
+    if self.parts:
+      found = silos.sizes_of_parts(self.parts)
+      clients = {part: np.count_nonzero(found[part]) for part in found}
+    else:
+      clients = {part: len(ids) for part, ids in self.held_out.items()}
+    test, others = clients['test'], clients['validation']
+    return (
+      f'of {test:,} test {words.noun(test, "clients")}, with candidates chosen'
+      f' by {others:,}'
+    )
+
+  def train_sizes(self) -> np.ndarray:
+    """Returns the number of rows of each client that can be trained on."""
+    if self.parts:
+      sizes = silos.sizes_of_parts(self.parts)['train']
+    else:
+      train = self.held_out['train']
+      sizes = np.array([len(self.clients[name]) for name in train], int)
+    return sizes[sizes > 0]
+
   def train_rows(self, num_rows: int) -> np.ndarray:
     """Tells which rows are to train on, `[rows]`."""
     mask = np.zeros(num_rows, bool)

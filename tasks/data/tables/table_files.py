@@ -37,6 +37,8 @@ from tasks.data.tables import notes
 _GZ = '.gz'
 # A line of JSON must fit into a block.
 _JSON_BLOCK = 1 << 24
+# How much of a file is read at a time, to count its lines.
+_BLOCK = 1 << 20
 
 
 def _open_text(path: pathlib.Path) -> TextIO:
@@ -181,6 +183,28 @@ def _line_of_csv(path: pathlib.Path, row: int, delimiter: str) -> int:
   raise ValueError(f'{path} has no row {row}')
 
 
+def _count_lines(path: pathlib.Path) -> int:
+  """Counts the lines of a file that are not empty, roughly."""
+  number, last = 0, b''
+  with _open(path) as file:
+    while block := file.read(_BLOCK):
+      number += block.count(b'\n') - block.count(b'\n\n')
+      number -= block.count(b'\n\r\n')
+      last = block
+  return number + (not last.endswith(b'\n'))
+
+
+def _joined_line(
+  path: pathlib.Path, num_rows: int, delimiter: str
+) -> int | None:
+  """Finds the first row that goes over several lines; None if none does."""
+  if _count_lines(path) > num_rows + 1:
+    for line, fields in _csv_rows(path, delimiter):
+      if any('\n' in field for field in fields):
+        return line
+  return None
+
+
 @dataclasses.dataclass(frozen=True)
 class _Format:
   """The functions that read the files of a format.
@@ -189,11 +213,14 @@ class _Format:
     read: Reads a file, given the columns that are texts.
     explain: Finds the error in a file that cannot be read.
     line: Finds the line of a row; None if there are no lines.
+    joined: Finds the first of the rows that goes over several lines, given
+      their number.
   """
 
   read: Callable[[pathlib.Path, Sequence[str]], pa.Table]
   explain: Callable[[pathlib.Path], str | None] = lambda _: None
   line: Callable[[pathlib.Path, int], int] | None = None
+  joined: Callable[[pathlib.Path, int], int | None] = lambda *_: None
 
 
 def _delimited(delimiter: str) -> _Format:
@@ -201,6 +228,7 @@ def _delimited(delimiter: str) -> _Format:
     functools.partial(_read_csv, delimiter=delimiter),
     functools.partial(_explain_csv, delimiter=delimiter),
     functools.partial(_line_of_csv, delimiter=delimiter),
+    functools.partial(_joined_line, delimiter=delimiter),
   )
 
 
@@ -253,6 +281,16 @@ class Table:
     if line is None:
       return f'{path}, row {within + 1}'
     return f'{path}, line {line(path, within)}'
+
+  def joined_rows(self) -> str | None:
+    """Returns the place of the first row over several lines, if there is one.
+
+    It may be meant so, or be rows that a quote has joined.
+    """
+    for path, size in zip(self.files, self.sizes):
+      if line := _FORMATS[_ending(path)].joined(path, size):
+        return f'{path}, line {line}'
+    return None
 
   def column(self, name: str, setting: str) -> pa.ChunkedArray:
     """Returns the column that a setting names, or raises a `UserError`."""
