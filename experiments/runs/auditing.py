@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import pathlib
+import secrets
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,11 @@ def _list_trainings(
   if config.privacy == ways.NONE:
     return
   task = execution.load_task(config, data_dir)
-  built = execution.build_methods(config, task)
+  # What is trained again has other noise, also if the run's has a secret seed.
+  built = {
+    name: dataclasses.replace(method, secret=secrets.token_bytes(16))
+    for name, method in execution.build_methods(config, task).items()
+  }
   like = task.model.init(seeds.pair('model'))
   done: set[str] = set()
 

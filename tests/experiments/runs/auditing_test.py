@@ -11,6 +11,7 @@ from base import errors
 from experiments.reporting import results_folder
 from experiments.runs import auditing
 from experiments.runs import execution
+from experiments.runs import secret_seeds
 from experiments.runs import single_run
 from personalization.rounds import streams
 from tests.experiments import small_runs
@@ -60,6 +61,17 @@ def test_a_right_mechanism_passes(folder):
   assert low <= found['membership']['fedavg']['area'] <= high
   written = {path.name for path in (folder / 'audit').iterdir()}
   assert {'audit.json', 'canaries_fedavg.png', 'membership.svg'} <= written
+
+
+def test_a_secret_seed_is_not_needed(tmp_path, monkeypatch):
+  vault = tmp_path / 'vault'
+  monkeypatch.setenv(secret_seeds.VARIABLE, str(vault))
+  small_runs.run(
+    _config('privacy.seed=secret', algorithms=_BOTH), tmp_path / 'run'
+  )
+  next(vault.iterdir()).unlink()
+  found = _audit(tmp_path / 'run')
+  assert not found['findings'] and len(found['releases']) == 1
 
 
 class _Unclipped(private_aggregation.Gaussian):
