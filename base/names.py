@@ -10,6 +10,10 @@ _UNSEEN = re.compile(
   '\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]'
 )
 
+# What Markdown may take for more than a text. In a word, as in client_weight,
+# an underscore is none of it.
+_MARKDOWN = re.compile(r'[\\`*\[\]|<>&~$]|(?<!\w)_|_(?!\w)')
+
 
 def visible(value: Any) -> Any:
   r"""Returns texts with their unseen characters escaped, as in '\x1b'.
@@ -29,3 +33,9 @@ def visible(value: Any) -> Any:
 
 def _escape(found: re.Match[str]) -> str:
   return ascii(found[0])[1:-1]
+
+
+def to_markdown(text: str) -> str:
+  """Writes a text on a line of Markdown, where it is no more than a text."""
+  text = _MARKDOWN.sub(lambda found: f'\\{found[0]}', visible(text))
+  return text.replace('\n', '<br>')

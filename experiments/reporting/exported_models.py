@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from base import errors
+from base import names
 from base.aliases import Json
 from experiments.reporting import folders
 from tasks.models import models
@@ -152,7 +153,7 @@ def _write(folder: pathlib.Path, exported: Exported) -> None:
     for name, spec in specs.items()
   )
   readme = _README.format(
-    title=exported.facts['title'],
+    title=names.to_markdown(exported.facts['title']),
     arguments=arguments,
     notes=_TABLE_NOTES if 'columns' in exported.facts['encoding'] else '',
   )

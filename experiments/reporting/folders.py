@@ -41,7 +41,8 @@ REPEATS = Kind('repeats of a run', ('repeats.json', 'seed_*/config.toml'))
 # A table that is run again is one, too.
 GRID = Kind('a grid', ('runs', 'runs.jsonl'))
 PRETRAINING = Kind('a pretraining', ('pretraining.json',))
-KINDS = RUN, REPEATS, GRID, PRETRAINING
+RELEASE = Kind('a release', ('release.json',))
+KINDS = RUN, REPEATS, GRID, PRETRAINING, RELEASE
 # What a folder has beside one of these marks. Without them, nobody knows what
 # the results are of.
 _RESULTS = (
@@ -153,6 +154,12 @@ def check_empty(flag: str, path: pathlib.Path) -> None:
       f'--{flag}: {path} is there already, and what is in it might be lost.'
       ' Name a new folder.'
     )
+
+
+def describe(path: pathlib.Path) -> str:
+  """Says of what kind a folder is, as a sentence; '' if it is of no kind."""
+  titles = [kind.title for kind in KINDS if kind.find(path)]
+  return f' It is the folder of {" and ".join(titles)}.' if titles else ''
 
 
 def check_free(path: pathlib.Path, kind: Kind) -> None:

@@ -56,8 +56,8 @@ _ADVICE = {
 # A file that a run is replacing is read again.
 _ATTEMPTS = 5
 
-# The folders without a manifest of which the user was told.
-_told: set[pathlib.Path] = set()
+# What the user was told.
+_told: set[str] = set()
 
 
 def _digest(path: pathlib.Path) -> str:
@@ -247,12 +247,21 @@ def describe_modules(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 def tell_of_none(folder: pathlib.Path) -> None:
   """Says, once, that the files of a folder cannot be checked."""
-  if folder.resolve() not in _told:
-    _told.add(folder.resolve())
-    terminal.say(
-      f'{folder} has no {NAME}, as it was written by an older version: changes'
-      ' of its files cannot be noticed.'
-    )
+  line = (
+    f'{folder} has no {NAME}, as it was written by an older version: changes of'
+    ' its files cannot be noticed.'
+  )
+  if line not in _told:
+    _told.add(line)
+    terminal.say(line)
+
+
+def tell_of_modules(folder: pathlib.Path) -> None:
+  """Says, once, which of the user's modules are others than those of a run."""
+  for line in Manifest(folder).differing_modules():
+    if line not in _told:
+      _told.add(line)
+      terminal.say(line)
 
 
 def check(folder: pathlib.Path, is_whole: bool = True) -> None:

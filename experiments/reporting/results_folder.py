@@ -34,7 +34,6 @@ import tomli_w
 from base import errors
 from base import inputs
 from base.aliases import Json
-from experiments.command_line import terminal
 from experiments.configuration import user_settings
 from experiments.reporting import folders
 from experiments.reporting import manifests
@@ -237,8 +236,7 @@ class RunFolder:
       self._manifest.adopt()
     elif fault := self._manifest.find_fault(is_whole=False):
       raise errors.UserError(fault.advice)
-    for difference in self._manifest.differing_modules():
-      terminal.say(difference)
+    manifests.tell_of_modules(self.path)
 
   def begin(self, encoding: Mapping[str, Json]) -> None:
     """Writes what the run is, unless that is written already.
@@ -517,11 +515,9 @@ def read(path: pathlib.Path) -> FinishedRun:
       read_validation(path),
     )
   except (FileNotFoundError, NotADirectoryError) as error:
-    kinds = [kind for kind in folders.KINDS[1:] if kind.find(path)]
-    but = f' It is the folder of {kinds[0].title}.' if kinds else ''
     raise errors.UserError(
       f'{path} is not an output folder of a run that has finished a method:'
-      f' {error.filename} is missing.{but}'
+      f' {error.filename} is missing.{folders.describe(path)}'
     ) from error
   except _DAMAGE as error:
     raise errors.UserError(

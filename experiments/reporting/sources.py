@@ -301,7 +301,7 @@ def _read_folder(path: pathlib.Path) -> list[Run | Grid]:
     ) from error
   raise errors.UserError(
     f'{path} is not the output folder of a run or a grid, and contains none.'
-    ' Name such a folder.'
+    f'{folders.describe(path)} Name such a folder.'
   )
 
 

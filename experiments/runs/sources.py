@@ -5,6 +5,7 @@ import pathlib
 
 from base import errors
 from experiments.configuration import configs
+from experiments.reporting import manifests
 from experiments.reporting import results_folder
 from tasks import task as tasks
 
@@ -83,4 +84,5 @@ def read(source: str) -> Source:
     folder = pathlib.Path(path)
   run = results_folder.read(folder)
   config = configs.read(folder / results_folder.CONFIG)
+  manifests.tell_of_modules(folder)
   return Source(source, run, config, chosen)

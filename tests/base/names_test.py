@@ -1,5 +1,7 @@
 """Tests of names as they are shown."""
 
+import re
+
 import pytest
 
 from base import names
@@ -23,3 +25,15 @@ def test_names_of_any_script_stay():
 
 def test_what_is_escaped_can_be_told():
   assert names.visible('\x1b[31m \u202eb') == '\\x1b[31m \\u202eb'
+
+
+@pytest.mark.parametrize('kind', _ALL)
+def test_markdown_takes_a_name_for_a_text(kind):
+  written = names.to_markdown(_ALL[kind])
+  assert '\n' not in written
+  active = written.replace('<br>', '')
+  assert not re.search(r'(?<!\\)(?:\\\\)*[<\[`*|&]', active)
+
+
+def test_words_with_underscores_stay_in_markdown():
+  assert names.to_markdown('client_weight: _a_') == r'client_weight: \_a\_'

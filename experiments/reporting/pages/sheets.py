@@ -78,9 +78,6 @@ _LATEX = {
 }
 
 
-# What Markdown may take for more than a text. In a word, as in client_weight,
-# an underscore is none of it.
-_MARKDOWN = re.compile(r'[\\`*\[\]|<>&~$]|(?<!\w)_|_(?!\w)')
 # A text that begins so, and is no number, is a formula to a spreadsheet; also
 # if the character is a wide one.
 _FORMULA = re.compile(
@@ -90,11 +87,6 @@ _FORMULA = re.compile(
 
 def _to_latex(text: str) -> str:
   return ''.join(_LATEX.get(character, character) for character in text)
-
-
-def _to_markdown(text: str) -> str:
-  text = _MARKDOWN.sub(lambda found: f'\\{found[0]}', text)
-  return text.replace('\n', '<br>')
 
 
 def _to_csv(cell: Cell) -> str:
@@ -144,7 +136,7 @@ class Sheet:
       '--:' if self._is_number(i) else ':--' for i in range(len(self.columns))
     ]
     head, *rows = [
-      [_to_markdown(cell.text) for cell in row] for row in self._cells()
+      [names.to_markdown(cell.text) for cell in row] for row in self._cells()
     ]
     return ''.join(f'| {" | ".join(row)} |\n' for row in [head, marks, *rows])
 

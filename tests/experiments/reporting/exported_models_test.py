@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from experiments.reporting import exported_models
 from tasks.models import lstm
 from tasks.models import networks
 from tasks.models import prompted
+from tests import attacks
 from tests.tasks.models import gpt2_source
 
 _SEED = tf.constant([1, 2])
@@ -106,3 +108,15 @@ def test_a_folder_with_files_is_refused(tmp_path):
   (tmp_path / 'mine').write_text('mine')
   with pytest.raises(errors.UserError, match='what is in it might be lost'):
     exported_models.write(tmp_path, {})
+
+
+def test_a_readme_has_one_heading_whatever_a_client_is_named(tmp_path):
+  model = networks.NetworkClassifier((6,), 3)
+  title = ' '.join(attacks.NAMES.values())
+  facts = {**_NO_FACTS, 'title': f'Model of {title}'}
+  exported = exported_models.Exported(model, model.init(_SEED), facts)
+  exported_models.write(tmp_path / 'out', {'': exported})
+  heading, empty, *_ = (tmp_path / 'out/README.md').read_text().split('\n')
+  assert heading.startswith('# Model of')
+  assert not empty
+  assert not re.search(r'(?<!\\)(?:\\\\)*[<\[]', heading.replace('<br>', ''))
