@@ -4,12 +4,12 @@
   audit FOLDER:fedavg      one of its methods
 
 Each private training is done again with canaries: clients of which half, by
-fair coins, send a direction that nobody else sends. The more of them are found
-in the model, the larger ε must be. The released models, also those that a run
-started from, are compared with each other, to find noise that they share. And
-the losses of clients are compared with those of clients that were not trained
-on. FOLDER/audit has the numbers and figures. The exit status is 1 if something
-contradicts a guarantee.
+fair coins, send a direction of their own, while all others send nothing. The
+more of them are found in the model, the larger ε must be. The released models,
+also those that a run started from, are compared with each other, to find noise
+that they share. And the losses of clients are compared with those of clients
+that were not trained on. FOLDER/audit has the numbers and figures. The exit
+status is 1 if something contradicts a guarantee.
 """
 
 from experiments.command_line import stopping

@@ -189,6 +189,8 @@ def _why_no_canaries(one: _Training) -> str | None:
   """Says why canaries cannot be added to a training; None if they can."""
   if ways.ENTRIES[one.config.privacy].of_examples:
     return 'canaries are clients, and it protects examples of silos'
+  if one.method.guarantee.is_extrapolated:
+    return 'its ε is that of larger rounds than those that are trained'
   if one.method.predecessor is not None:
     return 'it is trained in stages'
   try:
@@ -330,22 +332,26 @@ def _losses(
   clients = seeds.generator('audit', one.config.training.seed).permutation(
     list(population.client_ids)
   )
+  clients = clients[:_MOST_CLIENTS]
   model = one.task.model
   losses = []
-  for client in clients[:_MOST_CLIENTS]:
-    of_sets = [population.sets[name](client) for name in names]
-    joined = {
-      feature: np.concatenate([part[feature] for part in of_sets])
-      for feature in of_sets[0]
-    }
-    batch = populations.take(joined, slice(_MOST_EXAMPLES))
-    if populations.num_examples(batch):
-      losses.append(
-        min(
+  with terminal.progress(
+    f'{one.name}: losses', len(clients), 'clients'
+  ) as show:
+    for k, client in enumerate(clients, 1):
+      of_sets = [population.sets[name](client) for name in names]
+      joined = {
+        feature: np.concatenate([part[feature] for part in of_sets])
+        for feature in of_sets[0]
+      }
+      batch = populations.take(joined, slice(_MOST_EXAMPLES))
+      if populations.num_examples(batch):
+        of_models = [
           float(tf.reduce_mean(model.loss(weights, batch)))
           for weights in one.last
-        )
-      )
+        ]
+        losses.append(min(of_models))
+      show(k)
   return np.array(losses)
 
 

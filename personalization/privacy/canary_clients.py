@@ -3,10 +3,11 @@
 Canaries are added to the clients to train on. They are sampled like all others,
 and each sends only a direction, longer than any clip, or nothing if it is left
 out: its place in the training is then that of a client whose update is zero.
-The directions are orthogonal, so that canaries do not hide each other. The
-change of the global model shows who was there: an ε is estimated as in
-`canaries`, or bounded as in `one_run`. It holds for this one release of this
-seed. The canaries disturb the training, so that its model is of no use.
+The directions are orthogonal, so that canaries do not hide each other. Nor do
+the other clients hide them, who send nothing: a guarantee holds for any data,
+and this one shows most. The change of the global model shows who was there: an
+ε is estimated as in `canaries`, or bounded as in `one_run`. It holds for this
+one release of this seed, whose model is of no use.
 """
 
 import collections
@@ -76,7 +77,7 @@ def direction(like: models.Weights, k: int | tf.Tensor) -> models.Weights:
 
 
 class _Watched(fedavg.FedAvg):
-  """Has canaries send their directions; a mixin for the class of a trainer."""
+  """Has only canaries send anything; a mixin for the class of a trainer."""
 
   @property
   def attributes(self) -> Sequence[str]:
@@ -89,10 +90,10 @@ class _Watched(fedavg.FedAvg):
     canary = client.attributes[_CANARY]
     update = result.updates['model']
     away = direction(update.value, (canary - 1) // 2)
-    length = tf.where(canary % 2 > 0, 0.0, _LENGTH)
+    is_in = (canary > 0) & tf.equal(canary % 2, 0)
+    length = tf.where(is_in, _LENGTH, 0.0)
     value = collections.OrderedDict(
-      (name, tf.where(canary > 0, length * away[name], leaf))
-      for name, leaf in update.value.items()
+      (name, length * away[name]) for name in update.value
     )
     return result._replace(updates={'model': update._replace(value=value)})
 
@@ -126,7 +127,8 @@ def add_to_method(method: methods.Method) -> methods.Method:
 def add_to_task(task: tasks.Task, is_in: Sequence[bool]) -> tasks.Task:
   """Returns a task with canaries among the clients to train on.
 
-  They have one example of another client, but do not use it.
+  All clients have one example, which is not used, and canaries that of another
+  client.
 
   Args:
     task: The task.
@@ -141,9 +143,8 @@ def add_to_task(task: tasks.Task, is_in: Sequence[bool]) -> tasks.Task:
   are_canaries = frozenset(added)
 
   def load(client_id: str, of_set: populations.Load) -> populations.Examples:
-    if client_id not in are_canaries:
-      return of_set(client_id)
-    return {name: leaf[:1] for name, leaf in of_set(first).items()}
+    examples = of_set(first if client_id in are_canaries else client_id)
+    return populations.take(examples, slice(1))
 
   train = dataclasses.replace(
     task.train,
@@ -153,7 +154,9 @@ def add_to_task(task: tasks.Task, is_in: Sequence[bool]) -> tasks.Task:
       for name, of_set in task.train.sets.items()
     },
     sizes={
-      name: np.append(of_set, np.full(len(added), min(of_set[has_some], 1)))
+      name: np.minimum(
+        np.append(of_set, np.full(len(added), of_set[has_some])), 1
+      )
       for name, of_set in sizes.items()
     },
   )

@@ -133,7 +133,7 @@ def test_a_canary_that_is_left_out_sends_nothing():
   task = canary_clients.add_to_task(_task(), is_in)
   method = ways.apply(
     'gaussian',
-    ways.PrivacySettings(noise=0.0, clip=0.5, delta=_DELTA),
+    ways.CentralSettings(noise=0.0, clip=0.5, delta=_DELTA),
     'fedavg',
     canary_clients.add_to_method(_method(client_learning_rate=1e-9)),
     task,
