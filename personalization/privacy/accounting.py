@@ -42,7 +42,9 @@ _by_pld: dict[tuple[str, float, float], float] = {}
 MOST_PLD_EPSILON = 50.0
 
 # More events than these take PLD more than some ten seconds together.
-_MOST_PLD_PARTS = 300
+_MOST_PLD_PARTS = 1000
+# Whole orders of RDP, which take a hundredth of the time of others.
+_FEW_ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 128, 256)
 
 # The RDP of a Poisson sample has smaller rounding errors than this.
 _LEAST_RDP = 1e-12
@@ -152,6 +154,10 @@ class RdpAccountant(rdp.RdpAccountant):
   """The RDP accountant, extended by Skellam noise and for very large noise."""
 
   _rdp: np.ndarray  # Of the base class.
+
+  def rdp_at(self, order: float) -> float:
+    """Returns the RDP of all that was composed, at one of the orders."""
+    return float(self._rdp[list(self._orders).index(order)])
 
   def _maybe_compose(
     self, event: dp_accounting.DpEvent, count: int, do_compose: bool
@@ -385,18 +391,22 @@ def _parts(event: dp_accounting.DpEvent) -> list[dp_accounting.DpEvent]:
   return found
 
 
-def _rdp_accountant(event: dp_accounting.DpEvent) -> rdp.RdpAccountant:
+def _rdp_accountant(
+  event: dp_accounting.DpEvent, orders: Sequence[float] | None = None
+) -> RdpAccountant:
   """Makes the RDP accountant for the neighbors that the sampling needs."""
   relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
   for part in _parts(event):
     if isinstance(part, dp_accounting.SampledWithoutReplacementDpEvent):
       relation = dp_accounting.NeighboringRelation.REPLACE_ONE
-  return RdpAccountant(neighboring_relation=relation)
+  return RdpAccountant(orders, neighboring_relation=relation)
 
 
-def _accountant(event: dp_accounting.DpEvent) -> rdp.RdpAccountant:
+def _accountant(
+  event: dp_accounting.DpEvent, orders: Sequence[float] | None = None
+) -> RdpAccountant:
   """Makes the accountant of an event; raises a `UserError` if there is none."""
-  accountant = _rdp_accountant(event)
+  accountant = _rdp_accountant(event, orders)
   if not accountant.supports(event):
     raise errors.UserError(
       f'No accountant can compute the privacy of {event}. Choose another'
@@ -457,11 +467,12 @@ def epsilon(
 
 
 def largest_epsilon(
-  events: Iterable[dp_accounting.DpEvent], delta: float
+  events: Sequence[dp_accounting.DpEvent], delta: float
 ) -> tuple[float, str]:
   """Finds the largest ε of events that happen to different clients or silos.
 
-  PLD, which takes seconds, is tried only where RDP does not tell enough.
+  As there may be many, each is counted at few orders of RDP first, and by PLD
+  at the interval that it needs, which makes ε larger by up to a thousandth.
 
   Args:
     events: The events, of which there is at least one.
@@ -470,18 +481,27 @@ def largest_epsilon(
   Returns:
     ε, and the name of the accountant that found it.
   """
-  by_rdp = [
-    (float(_accountant(event).compose(event).get_epsilon(delta)), event)
-    for event in events
-  ]
-  by_rdp.sort(key=lambda found: -found[0])
-  if sum(len(_parts(event)) for _, event in by_rdp) > _MOST_PLD_PARTS:
-    return by_rdp[0][0], RDP
-  largest = epsilon(by_rdp[0][1], delta)
-  for upper, event in by_rdp[1:]:
-    if upper <= largest[0]:
+  if len(events) == 1:
+    return epsilon(events[0], delta)
+  found = []
+  for event in events:
+    accountant = _accountant(event, _FEW_ORDERS).compose(event)
+    by_rdp = float(accountant.get_epsilon(delta))
+    found.append((by_rdp, accountant.rdp_at(_FEW_ORDERS[0]), event))
+  found.sort(key=lambda one: -one[0])
+  if sum(len(_parts(event)) for *_, event in found) > _MOST_PLD_PARTS:
+    return found[0][0], RDP
+  largest = 0.0, RDP
+  for by_rdp, of_order_2, event in found:
+    if by_rdp <= largest[0]:
       break
-    largest = max(largest, epsilon(event, delta))
+    # A thousandth of the deviation of the privacy loss.
+    interval = min(1e-3 * math.sqrt(of_order_2), _INTERVAL * 100)
+    if by_rdp <= MOST_PLD_EPSILON and _is_for_pld(event):
+      own = min((epsilon_by_pld(event, delta, interval), PLD), (by_rdp, RDP))
+    else:
+      own = epsilon(event, delta, interval)
+    largest = max(largest, own)
   return largest
 
 
