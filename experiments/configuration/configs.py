@@ -294,6 +294,8 @@ def resolve(request: user_settings.Request) -> Config:
     _names(privacy_class),
   )
   given.run['algorithms'] = request.algorithms, ''
+  for cheapest in ways.ENTRIES[request.privacy].samplings[:1]:
+    given.run.setdefault('client_sampling', (cheapest, ''))
 
   def make(cls: type[_S], found: _Given, where: str = 'settings') -> _S:
     own = {name: found[name] for name in found if name in _names(cls)}

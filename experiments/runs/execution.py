@@ -261,6 +261,56 @@ def _privately(
   return dataclasses.replace(made, guarantee=guarantee)
 
 
+def compare_sampling(
+  config: configs.Config,
+  task: tasks.Task,
+  built: Mapping[str, methods.Method],
+) -> str | None:
+  """Says what another way to sample clients would cost, in a sentence.
+
+  Args:
+    config: The configuration.
+    task: Its task.
+    built: Its methods, which are private.
+
+  Returns:
+    The sentence, of the first method; None if there is nothing to compare.
+  """
+  chosen = config.training.client_sampling
+  known = ways.ENTRIES[config.privacy].samplings
+  others = [other for other in known if other != chosen]
+  private = {n: m.guarantee for n, m in built.items() if m.guarantee}
+  if len(known) < 2 or not private:
+    return None
+  other = others[0]
+  name, guarantee = next(iter(private.items()))
+  settings = config.privacy_settings
+  assert isinstance(settings, ways.PrivacySettings)  # As there is a guarantee.
+  settings = dataclasses.replace(settings, epsilon=None, noise=guarantee.noise)
+  # Not yet private, so that it needs no secret seed.
+  method = dataclasses.replace(built[name], guarantee=None)
+  of_chosen, of_other = (
+    ways.apply(
+      config.privacy,
+      settings,
+      name,
+      method,
+      task,
+      dataclasses.replace(config.training, client_sampling=sampling),
+    ).guarantee
+    for sampling in (chosen, other)
+  )
+  if of_chosen.sampling == of_other.sampling or not settings.noise:
+    return None
+  text = (
+    f'{name}: client_sampling={chosen} has ε {of_chosen.epsilon:.3g}; with'
+    f' {other}, the same noise would have {of_other.epsilon:.3g}'
+  )
+  if of_chosen.neighbors != of_other.neighbors:
+    text += f' (neighbors: {of_other.neighbors})'
+  return f'{text}.'
+
+
 def build_methods(
   config: configs.Config,
   task: tasks.Task,

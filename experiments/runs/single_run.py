@@ -513,6 +513,9 @@ def run(
       terminal.say(task.notes)
     set_runtime(config.run)
     made = Run(config, task, folder)
+    compared = execution.compare_sampling(config, task, made.methods)
+    if compared:
+      terminal.say(compared)
     folder.begin(task.encoding)
     made.evaluate(config.method_settings)
     return folder.results

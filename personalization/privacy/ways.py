@@ -168,11 +168,14 @@ class Entry:
     settings_class: The class of its settings.
     of_examples: Whether it protects each example within a client; this also
       covers the client's personal model.
+    samplings: The `client_sampling` that costs least, the default with privacy;
+      and another one that it is compared with, if noise then means the same.
   """
 
   path: str
   settings_class: type[settings.Settings]
   of_examples: bool = False
+  samplings: tuple[str, ...] = ()
 
 
 # The module of the ways that protect whole clients.
@@ -180,15 +183,29 @@ _OF_CLIENTS = 'personalization.privacy.client_privacy'
 
 ENTRIES: Mapping[str, Entry] = {
   NONE: Entry('', NoPrivacySettings),
-  'gaussian': Entry(f'{_OF_CLIENTS}:make_gaussian', CentralSettings),
+  'gaussian': Entry(
+    f'{_OF_CLIENTS}:make_gaussian',
+    CentralSettings,
+    samplings=('poisson', 'fixed_size'),
+  ),
   'example': Entry(
     'personalization.privacy.silo_privacy:make_example',
     ExampleSettings,
     of_examples=True,
   ),
-  'adaptive': Entry(f'{_OF_CLIENTS}:make_adaptive', CentralSettings),
-  'tree': Entry(f'{_OF_CLIENTS}:make_tree', TreeSettings),
-  'matrix': Entry(f'{_OF_CLIENTS}:make_matrix', PrivacySettings),
+  'adaptive': Entry(
+    f'{_OF_CLIENTS}:make_adaptive',
+    CentralSettings,
+    samplings=('poisson', 'fixed_size'),
+  ),
+  'tree': Entry(
+    f'{_OF_CLIENTS}:make_tree', TreeSettings, samplings=('cycles', 'passes')
+  ),
+  'matrix': Entry(
+    f'{_OF_CLIENTS}:make_matrix',
+    PrivacySettings,
+    samplings=('cyclic_poisson',),
+  ),
   'local': Entry(f'{_OF_CLIENTS}:make_local', PrivacySettings),
   'distributed': Entry(
     f'{_OF_CLIENTS}:make_distributed',

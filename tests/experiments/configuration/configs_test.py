@@ -73,6 +73,38 @@ class TestConfig:
     assert config.privacy_settings.epsilon == 1
     assert config.privacy_settings.noise is None
 
+  @pytest.mark.parametrize(
+    ('way', 'sampling'),
+    [
+      ('none', 'fixed_size'),
+      ('gaussian', 'poisson'),
+      ('adaptive', 'poisson'),
+      ('tree', 'cycles'),
+      ('matrix', 'cyclic_poisson'),
+      ('local', 'fixed_size'),
+      ('distributed', 'fixed_size'),
+      ('example', 'fixed_size'),
+    ],
+  )
+  def test_clients_are_sampled_as_costs_least_where_nothing_is_set(
+    self, way, sampling
+  ):
+    private = [] if way == 'none' else ['privacy.noise=1']
+    config = _resolve(None, private, **{'privacy.name': way})
+    assert config.training.client_sampling == sampling
+    assert config.to_dict()['client_sampling'] == sampling
+    again = self.folder / 'again.toml'
+    again.write_text(tomli_w.dumps(config.to_dict()))
+    assert configs.read(again) == config
+
+  def test_clients_are_sampled_as_is_set(self):
+    preset = self.preset('client_sampling = "passes"')
+    private = {'privacy.name': 'gaussian', 'privacy.noise': 1.0}
+    config = _resolve(preset, [], **private)
+    assert config.training.client_sampling == 'passes'
+    config = _resolve(preset, ['client_sampling=fixed_size'], **private)
+    assert config.training.client_sampling == 'fixed_size'
+
   def test_the_baseline_is_a_method_of_the_run(self):
     two = dict(algorithms='local,fedavg+finetuning')
     run = _resolve(None, ['baseline=finetuning'], **two).run

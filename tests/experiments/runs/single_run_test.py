@@ -19,6 +19,7 @@ from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import results_folder
 from experiments.reporting import tables
+from experiments.runs import execution
 from experiments.runs import single_run
 from personalization.rounds import training
 from tasks import registry
@@ -197,6 +198,51 @@ class TestRun:
     tables.print_results(results, text)
     assert 'ε' in text.getvalue()
     assert 'nothing is sent' in text.getvalue()
+
+  @pytest.mark.parametrize(
+    ('way', 'sampling', 'says'),
+    [
+      ('gaussian', 'poisson', 'with fixed_size, .*neighbors: .* replaced'),
+      ('gaussian', 'fixed_size', 'with poisson, .*neighbors: .* or not'),
+      ('tree', 'cycles', 'with passes, '),
+    ],
+  )
+  def test_what_another_sampling_would_cost_is_said(self, way, sampling, says):
+    def epsilons(config):
+      task = execution.load_task(config, None)
+      built = execution.build_methods(config, task)
+      text = execution.compare_sampling(config, task, built)
+      return built['fedavg'].guarantee.epsilon, text
+
+    def make(sampling):
+      return small_runs.config(
+        f'privacy.name={way}',
+        'privacy.noise=9',
+        'client_weighting=uniform',
+        f'client_sampling={sampling}',
+      )
+
+    epsilon, text = epsilons(make(sampling))
+    assert re.search(says, text)
+    other, _ = epsilons(make(re.search('with ([a-z_]*),', text)[1]))
+    assert f'client_sampling={sampling} has ε {epsilon:.3g};' in text
+    assert f'would have {other:.3g}' in text
+
+  @pytest.mark.parametrize(
+    'changed',
+    [
+      ('clients_per_round=0', 'privacy.noise=1'),
+      ('privacy.noise=0',),
+      ('privacy.name=matrix', 'privacy.noise=1'),
+    ],
+  )
+  def test_where_nothing_is_to_be_compared_nothing_is_said(self, changed):
+    config = small_runs.config(
+      'privacy.name=gaussian', 'client_weighting=uniform', *changed
+    )
+    task = execution.load_task(config, None)
+    built = execution.build_methods(config, task)
+    assert execution.compare_sampling(config, task, built) is None
 
   def test_a_robust_aggregator_is_refused_with_privacy(self):
     config = small_runs.config(
