@@ -23,8 +23,11 @@ _COUNTS = ('round', 'num_examples', 'num_clients', 'dropped_clients', 'passes')
 _OF_COHORTS = ('cluster_', 'group_', 'share_')
 # The labels of measures that are shares.
 _DROPPED, _CLUSTER = 'dropped updates', 'share of clients'
+_CLIPPED = 'clipped updates'
+# The labels of measures of private rounds.
+_OF_NOISE = {'clipped': _CLIPPED, 'noise_to_signal': 'noise over signal'}
 _HURT = 'validation\nclients hurt'
-_SHARES = _DROPPED, _CLUSTER, _HURT
+_SHARES = _DROPPED, _CLUSTER, _CLIPPED, _HURT
 # The largest number of rounds that a line has points for.
 _MOST_ROUNDS = 300
 _ROUND = scales.number('round', 'round', axis=scales.WHOLE)
@@ -95,7 +98,7 @@ def learning(trainings: Sequence[sources.Curve]) -> Iterator[figure.Figure]:
         if name not in (*_COUNTS, *_STEPS) and not name.startswith(_OF_COHORTS):
           # A round in which all updates were dropped has no measurements.
           known = np.where(updates > 0, values, np.nan).tolist()
-          label = f'training {scales.words(name)}'
+          label = _OF_NOISE.get(name, f'training {scales.words(name)}')
           _add(measured, label, training.name, rounds['round'], known)
       if np.any(dropped):
         shares = (dropped / np.maximum(updates + dropped, 1)).tolist()

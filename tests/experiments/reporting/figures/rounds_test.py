@@ -50,6 +50,17 @@ def test_rounds_without_updates_have_only_a_share_of_dropped_ones():
   assert described.lines(drawn, 'training') == {'fedavg': [[1, 2], [2, None]]}
 
 
+def test_private_rounds_show_their_noise():
+  measured = {'clipped': [0.5, 0.25], 'noise_to_signal': [2, 3]}
+  (drawn,) = rounds.learning([_curve('fedavg', {'round': [1, 2]} | measured)])
+  for panel, values in (
+    ('clipped updates', [0.5, 0.25]),
+    ('noise over signal', [2, 3]),
+  ):
+    points = [[k, value] for k, value in enumerate(values, 1)]
+    assert described.lines(drawn, panel) == {'fedavg': points}
+
+
 def test_long_lines_are_thinned_and_keep_their_end():
   numbers = [float(k) for k in range(1, 10_001)]
   (drawn,) = rounds.learning(
