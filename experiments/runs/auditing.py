@@ -422,7 +422,8 @@ def _print(
   )
   for one in trainings:
     found, area = canaries.get(one.name), members[one.name]
-    cells = ['–'] * 5
+    claimed = one.method.guarantee
+    cells = ['–', f'{claimed.delta:.2g}', f'{claimed.epsilon:.4g}', '–', '–']
     if found is not None:
       cells = [
         str(found['canaries']),
@@ -486,7 +487,8 @@ def audit(
   reasons = {}
   canaries = {}
   # Repeats with other seeds are alike.
-  for one in {repr(one.method.release): one for one in trainings}.values():
+  first = {repr(one.method.release): one for one in reversed(trainings)}
+  for one in reversed(first.values()):
     reason = _why_no_canaries(one)
     if reason is None:
       canaries[one.name] = _find_canaries(one, most_canaries)

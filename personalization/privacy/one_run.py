@@ -136,9 +136,10 @@ def find_normal_bound(
   """
   inside, outside = scores[is_in], scores[~is_in]
   deviation = np.std(outside, ddof=1)
+  apart = np.mean(inside) - np.mean(outside)
   if not deviation:
-    return canaries.LARGEST_EPSILON
-  distance = (np.mean(inside) - np.mean(outside)) / deviation
+    return canaries.LARGEST_EPSILON if apart else 0.0
+  distance = apart / deviation
   spread = np.std(inside, ddof=1) / deviation
   error = math.sqrt(
     spread**2 / len(inside)

@@ -89,6 +89,13 @@ def test_bounds_fail_as_rarely_as_they_say():
   assert failures / 300 < one_run.FAILURE + 0.03
 
 
+def test_without_noise_all_is_told_unless_nothing_moves():
+  is_in = np.arange(20) % 2 == 0
+  nothing = np.zeros(20)
+  assert one_run.find_normal_bound(nothing, is_in, _DELTA) == 0
+  assert one_run.find_normal_bound(nothing + is_in, is_in, _DELTA) == 1000
+
+
 def test_less_noise_than_is_claimed_is_seen():
   scores, is_in = _release(2.0, 500, 0)
   assert one_run.find_normal_bound(scores, is_in, _DELTA) > _epsilon(1.0)
