@@ -17,7 +17,7 @@ round, also as ratios to other systems; the seconds from the start to the end of
 the first round, without imports; and the peak memory. Further tables have our
 runtime's time and memory for cohorts of 10, 100 and 1,000 clients.
 
-F1 to F5 are unmodified code of tff.learning, which has none of our methods.
+F1 to F6 are unmodified code of tff.learning, which has none of our methods.
 
 T1 to T3 are real tasks, which need the databases of TFF in --data_dir. They run
 the whole of training and evaluation on our runtime and in a bare loop.
@@ -44,8 +44,9 @@ _CHOSEN = flags.DEFINE_list(
   ' 100 users on 20 images), W5 (FedPC, ten steps of each of 20 clients on 15'
   ' utterances, before a frozen GPT-2 of 1.9 million weights); F1 (dense'
   ' layers, 30 clients of 60 examples), F2 (CNN, 10 clients of 40 images), F3'
-  ' (LSTM, 3 clients of 60 sentences), F4 (as F1, by Mime Lite) and F5 (as F1,'
-  ' with clients of many sizes) of tff.learning; and, with a'
+  ' (LSTM, 3 clients of 60 sentences), F4 (as F1, by Mime Lite), F5 (as F1,'
+  ' with clients of many sizes) and F6 (as F1, with data sets that each round'
+  ' makes) of tff.learning; and, with a'
   ' data_dir, T1 (50 clients of emnist), T2 (20 clients of stackoverflow) and'
   ' T3 (evaluation of 100 clients of emnist that are fine-tuned for 20'
   ' epochs).',

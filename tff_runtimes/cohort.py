@@ -9,6 +9,7 @@ depend on which client is ready first.
 """
 
 import asyncio
+import collections
 from collections.abc import (
   Callable,
   Mapping,
@@ -77,6 +78,9 @@ class _Compiled:
     )
     # The most bytes that a data set of a client may have.
     self.max_read = stacking.MAX_CLIENT_BYTES if stack is None else sys.maxsize
+    self.stackers: dict[str, dict[int, sequences.Stacker]] = (
+      collections.defaultdict(dict)
+    )
     # Why the data sets of the last call could not be read.
     self.against_reading: str | None = None
     size = self.stacking.client_bytes
@@ -137,6 +141,7 @@ def _stack(
   type_spec: tff.Type,
   capacity: int,
   max_read: int,
+  stackers: dict[int, sequences.Stacker],
 ) -> aliases.Leaves | None:
   """Stacks the clients' values.
 
@@ -145,6 +150,7 @@ def _stack(
     type_spec: Their type.
     capacity: The number of rows.
     max_read: The most bytes that are read from a data set.
+    stackers: Stack data sets, by their place among the leaves.
 
   Returns:
     The leaves; None if their shapes differ.
@@ -166,9 +172,10 @@ def _stack(
   ]
   rows += rows[-1:] * (capacity - len(rows))
   columns = []
-  for column in zip(*rows):
+  for place, column in enumerate(zip(*rows)):
     if isinstance(column[0], tf.data.Dataset):
-      leaf = sequences.stack(column, max_read)
+      stacker = stackers.setdefault(place, sequences.Stacker())
+      leaf = stacker(column, max_read)
     elif len({tuple(leaf.shape) for leaf in column}) > 1:
       return None
     else:
@@ -384,6 +391,7 @@ class _Run:
           self._program.part_types[name],
           capacity,
           self._compiled.max_read,
+          self._compiled.stackers[name],
         )
       except sequences.CannotReadError as error:
         self._compiled.against_reading = str(error)

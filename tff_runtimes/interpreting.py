@@ -396,6 +396,12 @@ class Interpreter:
       return self._use_variable(node, inputs[0], inputs[1:])
     if node.op in self._library:
       return self._call(node.op, inputs)
+    if 'Dataset' in node.op or any(
+      isinstance(value, sequences.Elements) for value in inputs
+    ):
+      raise CannotInterpretError(
+        f'{node.op} makes or changes a data set within the computation'
+      )
     return self._add(node, inputs)
 
   def _use_variable(
@@ -605,7 +611,7 @@ class Interpreter:
   ) -> Sequence[_Value]:
     elements, *others = inputs
     if not isinstance(elements, sequences.Elements):
-      raise CannotInterpretError('a data set is changed before it is read')
+      raise CannotInterpretError('a data set that all share is reduced')
     size = len(node.attr['Tstate'].list.type)
     captured = others[size:]
     variables, values = self._known(captured)

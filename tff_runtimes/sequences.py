@@ -5,8 +5,9 @@ tensors: XLA knows the shape of each tensor. For instance, the batches of a
 client are of two kinds, full ones and the last one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
+import functools
 import math
 from typing import NamedTuple, TypeAlias
 import weakref
@@ -92,6 +93,48 @@ _known: weakref.WeakKeyDictionary[tf.data.Dataset, Read] = (
 )
 
 
+@functools.cache
+def _plain_options() -> bytes:
+  """Returns the options of a data set that is read as it is.
+
+  By default TensorFlow optimizes a data set before it reads it, which takes
+  much longer than to read the few elements of a client.
+  """
+  options = tf.data.Options()
+  options.autotune.enabled = False
+  options.experimental_optimization.apply_default_optimizations = False
+  any_data = tf.data.Dataset.range(1).with_options(options)
+  graph = tf.raw_ops.DatasetToGraphV2(
+    input_dataset=tf.data.experimental.to_variant(any_data)
+  )
+  nodes = tf.compat.v1.GraphDef.FromString(graph.numpy()).node
+  (found,) = (node for node in nodes if node.op == 'OptionsDataset')
+  return bytes(found.attr['serialized_options'].s)
+
+
+def _elements(
+  variant: tf.Tensor, spec: aliases.Structure
+) -> Iterator[list[np.ndarray]]:
+  """Yields the leaves of the elements of a data set."""
+  leaves = tf.nest.flatten(spec)
+  # Much faster than a `tf.data.Dataset`.
+  output = dict(
+    output_types=[leaf.dtype for leaf in leaves],
+    output_shapes=[leaf.shape for leaf in leaves],
+  )
+  plain = tf.raw_ops.OptionsDataset(
+    input_dataset=variant, serialized_options=_plain_options(), **output
+  )
+  iterator = tf.raw_ops.AnonymousIteratorV3(**output)
+  tf.raw_ops.MakeIterator(dataset=plain, iterator=iterator)
+  while True:
+    try:
+      element = tf.raw_ops.IteratorGetNext(iterator=iterator, **output)
+    except tf.errors.OutOfRangeError:
+      return
+    yield [np.asarray(leaf.numpy()) for leaf in element]
+
+
 def _read(data_set: tf.data.Dataset, max_bytes: int) -> Read:
   """Reads a data set.
 
@@ -108,30 +151,31 @@ def _read(data_set: tf.data.Dataset, max_bytes: int) -> Read:
   """
   if data_set in _known:
     return _known[data_set]
-  # A copy, so that random numbers start again at each call, as in TFF.
-  graph = tf.raw_ops.DatasetToGraphV2(
-    input_dataset=tf.data.experimental.to_variant(data_set)
-  )
+  variant = tf.data.experimental.to_variant(data_set)
+  graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant)
   nodes = list(
     operations.all_nodes(tf.compat.v1.GraphDef.FromString(graph.numpy()))
   )
   effect = operations.find_effect(nodes)
   if effect is not None:
     raise CannotReadError(f'{effect} in a data set may have effects')
+  if operations.may_change(nodes):
+    # A copy, so that random numbers start again at each call, as in TFF.
+    variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
   rows: dict[_Shapes, list[list[np.ndarray]]] = {}
   order, num_bytes = [], 0
-  copy = tf.data.experimental.from_variant(
-    tf.raw_ops.DatasetFromGraph(graph_def=graph), data_set.element_spec
-  )
-  for element in copy.as_numpy_iterator():
-    leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(element)]
-    num_bytes += sum(leaf.nbytes for leaf in leaves)
-    if num_bytes > max_bytes:
-      raise CannotReadError(f'a data set has more than {max_bytes} bytes')
-    shapes = tuple(leaf.shape for leaf in leaves)
-    same_kind = rows.setdefault(shapes, [])
-    order.append((shapes, len(same_kind)))
-    same_kind.append(leaves)
+  try:
+    for leaves in _elements(variant, data_set.element_spec):
+      num_bytes += sum(leaf.nbytes for leaf in leaves)
+      if num_bytes > max_bytes:
+        raise CannotReadError(f'a data set has more than {max_bytes} bytes')
+      shapes = tuple(leaf.shape for leaf in leaves)
+      same_kind = rows.setdefault(shapes, [])
+      order.append((shapes, len(same_kind)))
+      same_kind.append(leaves)
+  except tf.errors.OpError as error:
+    # The client for itself raises it again, and is named then.
+    raise CannotReadError('an element of a data set has an error') from error
   found = Read(rows, order, num_bytes)
   known_bytes = sum(other.num_bytes for other in list(_known.values()))
   if (
@@ -149,44 +193,64 @@ def _round_up(size: int) -> int:
   return math.ceil(size / step) * step
 
 
-def stack(data_sets: Sequence[tf.data.Dataset], max_bytes: int) -> Elements:
+class Stacker:
   """Stacks the elements of the data sets of several clients.
 
-  Args:
-    data_sets: The data sets.
-    max_bytes: How large each of them may be.
-
-  Returns:
-    The elements of all, with the clients as the first axis.
-
-  Raises:
-    CannotReadError: If there are none, or of too many kinds, or if a data set
-      cannot be read.
+  A program is compiled for the sizes and shapes of the arrays. So the arrays
+  have room for all kinds of elements that there were in earlier calls, and for
+  as many of them: the programs for most cohorts are there after some calls.
   """
-  clients = [_read(data_set, max_bytes) for data_set in data_sets]
-  specs = tf.nest.flatten(data_sets[0].element_spec)
-  kinds = sorted({kind for client in clients for kind in client.rows})
-  if not 0 < len(kinds) <= MAX_KINDS:
-    raise CannotReadError(
-      f'their elements have {len(kinds)} shapes, and not 1 to {MAX_KINDS}'
-    )
-  numbers = {kind: number for number, kind in enumerate(kinds)}
-  longest = _round_up(max(len(client.order) for client in clients))
-  order = np.zeros([len(clients), longest, 2], np.int32)
-  for k, client in enumerate(clients):
-    for i, (kind, place) in enumerate(client.order):
-      order[k, i] = numbers[kind], place
-  columns = []
-  for kind in kinds:
-    most = _round_up(max(len(client.rows.get(kind, [])) for client in clients))
-    leaves = [
-      np.zeros([len(clients), most, *shape], spec.dtype.as_numpy_dtype)
-      for shape, spec in zip(kind, specs, strict=True)
-    ]
+
+  def __init__(self) -> None:
+    # How many elements of each kind a client has at most, and of all kinds.
+    self._most: dict[_Shapes, int] = {}
+    self._longest = 0
+
+  def __call__(
+    self, data_sets: Sequence[tf.data.Dataset], max_bytes: int
+  ) -> Elements:
+    """Stacks elements.
+
+    Args:
+      data_sets: The data sets.
+      max_bytes: How large each of them may be.
+
+    Returns:
+      The elements of all, with the clients as the first axis.
+
+    Raises:
+      CannotReadError: If there are none, or of too many kinds, or if a data set
+        cannot be read.
+    """
+    clients = [_read(data_set, max_bytes) for data_set in data_sets]
+    most = dict(self._most)
+    for client in clients:
+      for kind, rows in client.rows.items():
+        most[kind] = max(most.get(kind, 0), _round_up(len(rows)))
+    if not 0 < len(most) <= MAX_KINDS:
+      raise CannotReadError(
+        f'their elements have {len(most)} shapes, and not 1 to {MAX_KINDS}'
+      )
+    self._most = most
+    longest = max(len(client.order) for client in clients)
+    self._longest = max(self._longest, _round_up(longest))
+
+    numbers = {kind: number for number, kind in enumerate(most)}
+    order = np.zeros([len(clients), self._longest, 2], np.int32)
     for k, client in enumerate(clients):
-      for place, row in enumerate(client.rows.get(kind, [])):
-        for leaf, value in zip(leaves, row):
-          leaf[k, place] = value
-    columns.append(leaves)
-  counts = np.array([len(client.order) for client in clients], np.int32)
-  return Elements(counts, order, columns)
+      for i, (kind, place) in enumerate(client.order):
+        order[k, i] = numbers[kind], place
+    columns = []
+    specs = tf.nest.flatten(data_sets[0].element_spec)
+    for kind, size in most.items():
+      leaves = [
+        np.zeros([len(clients), size, *shape], spec.dtype.as_numpy_dtype)
+        for shape, spec in zip(kind, specs, strict=True)
+      ]
+      for k, client in enumerate(clients):
+        for place, row in enumerate(client.rows.get(kind, [])):
+          for leaf, value in zip(leaves, row):
+            leaf[k, place] = value
+      columns.append(leaves)
+    sizes = np.array([len(client.order) for client in clients], np.int32)
+    return Elements(sizes, order, columns)

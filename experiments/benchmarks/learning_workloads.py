@@ -31,6 +31,7 @@ class _Work:
     num_classes: The number of labels.
     has_words: Whether examples are numbers of words.
     algorithm: The algorithm of `tff.learning`.
+    makes_data: Whether each round makes the data sets of its clients.
   """
 
   model: Callable[[], tf.keras.Model]
@@ -39,6 +40,7 @@ class _Work:
   num_classes: int
   has_words: bool = False
   algorithm: str = 'fedavg'
+  makes_data: bool = False
 
 
 def _dense() -> tf.keras.Model:
@@ -85,6 +87,7 @@ _WORK = {
   'F3': _Work(_lstm, [60] * 3, [20], 5, has_words=True),
   'F4': _Work(_dense, [60] * 30, [20], 5, algorithm='mime'),
   'F5': _Work(_dense, _RAGGED, [20], 5),
+  'F6': _Work(_dense, [60] * 30, [20], 5, makes_data=True),
 }
 
 
@@ -97,6 +100,10 @@ def _client(work: _Work, seed: int) -> tf.data.Dataset:
   y = rng.integers(work.num_classes, size=shape[:1], dtype=np.int32)
   data = tf.data.Dataset.from_tensor_slices((x, y))
   return data.batch(_BATCH_SIZE)
+
+
+def _clients(work: _Work) -> list[tf.data.Dataset]:
+  return [_client(work, k) for k in range(len(work.sizes))]
 
 
 def _loss() -> tf.keras.losses.Loss:
@@ -137,7 +144,7 @@ def _federated(work: _Work, system: str) -> task_workloads.Run:
     else cohort.create_cohort_context()
   )
   tff.framework.set_default_context(context)
-  clients = [_client(work, k) for k in range(len(work.sizes))]
+  clients = _clients(work)
   process = _process(work, clients[0].element_spec)
   weights = tff.learning.models.ModelWeights(_initial_weights(work), [])
   state = process.set_model_weights(process.initialize(), weights)
@@ -145,14 +152,15 @@ def _federated(work: _Work, system: str) -> task_workloads.Run:
   def run(num_rounds: int) -> Mapping[str, np.ndarray]:
     nonlocal state
     for _ in range(num_rounds):
-      state = process.next(state, clients).state
+      data = _clients(work) if work.makes_data else clients
+      state = process.next(state, data).state
     return _named(process.get_model_weights(state).trainable)
 
   return run
 
 
 def _bare(work: _Work) -> task_workloads.Run:
-  clients = [_client(work, k) for k in range(len(work.sizes))]
+  clients = _clients(work)
   model, loss = work.model(), _loss()
   variables = model.trainable_variables
 
@@ -169,7 +177,8 @@ def _bare(work: _Work) -> task_workloads.Run:
     nonlocal weights
     for _ in range(num_rounds):
       sums = [np.zeros_like(weight) for weight in weights]
-      for size, client in zip(work.sizes, clients):
+      data = _clients(work) if work.makes_data else clients
+      for size, client in zip(work.sizes, data):
         model.set_weights(weights)
         for x, y in client:
           step(x, y)

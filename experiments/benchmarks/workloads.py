@@ -16,6 +16,7 @@ LEARNING = {
   'F3': 'fedavg',
   'F4': 'mime',
   'F5': 'fedavg',
+  'F6': 'fedavg',
 }
 # The methods of the workloads that do not measure federated averaging.
 OWN_METHODS = {'W4': 'fedembed_type', 'W5': 'fedpc'}

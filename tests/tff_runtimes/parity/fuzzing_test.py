@@ -1,5 +1,9 @@
 """Random computations give the same, or raise an error, on all runtimes."""
 
+import os
+import random
+import time
+
 import hypothesis
 import pytest
 
@@ -30,7 +34,22 @@ def test_some_computations(parity, plan):
 
 
 @pytest.mark.slow
-@hypothesis.settings(_SETTINGS, max_examples=1000)
-@hypothesis.given(plan=fuzzing.plans())
-def test_a_thousand_computations(parity, plan):
-  _check(parity, plan)
+def test_many_computations(parity):
+  """Checks as many as FUZZ_PLANS says, or for FUZZ_SECONDS, from FUZZ_SEED."""
+  seed = os.environ.get('FUZZ_SEED') or random.getrandbits(32)
+  end = time.monotonic() + float(os.environ.get('FUZZ_SECONDS', 'inf'))
+  number = int(os.environ.get('FUZZ_PLANS', 1000))
+  checked = 0
+
+  @hypothesis.seed(int(seed))
+  @hypothesis.settings(_SETTINGS, max_examples=number)
+  @hypothesis.given(plan=fuzzing.plans())
+  def check(plan: fuzzing.Plan) -> None:
+    nonlocal checked
+    if time.monotonic() < end:
+      _check(parity, plan)
+      checked += 1
+
+  check()
+  print(f'{checked} computations from the seed {seed}')
+  assert checked
