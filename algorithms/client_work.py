@@ -24,6 +24,8 @@ _Structure = TypeVar('_Structure', bound=aliases.Structure)
 Metrics: TypeAlias = Mapping[str, dict[str, aliases.Structure]]
 # Maps weights to the term that is added to the mean loss of a batch.
 Regularizer = Callable[[models.Weights], tf.Tensor]
+# Maps weights and a batch to the terms that are added to its examples' losses.
+AddedLoss = Callable[[models.Weights, models.Batch], tf.Tensor]
 
 
 class Objective(Protocol):
@@ -143,6 +145,7 @@ def gradient(
   mask: tf.Tensor,
   regularizer: Regularizer | None = None,
   only: Collection[str] | None = None,
+  added: AddedLoss | None = None,
 ) -> tuple[models.Weights, tf.Tensor]:
   """Differentiates the mean loss of a batch.
 
@@ -155,26 +158,48 @@ def gradient(
     mask: 0 for padding.
     regularizer: The term that is added to the loss before it is differentiated.
     only: The names of the weights to differentiate by; None for all.
+    added: The terms that are added to the losses of examples.
 
   Returns:
     The gradient, zero if there are no examples, and the mean loss without the
-    regularizer.
+    regularizer (and, unless examples are protected, without what was added).
   """
   trained = select(weights, only)
+
+  def add_losses(
+    loss: tf.Tensor,
+    weights: models.Weights,
+    examples: models.Batch,
+    mask: tf.Tensor,
+  ) -> tf.Tensor:
+    if added is None:
+      return loss
+    assert isinstance(model, models.Model)
+    mask = mask * model.example_weight(examples)
+    return loss + models.mean(added(weights, examples), mask)
+
   if isinstance(model, models.Model) and model.protection is not None:
+
+    def objective_of(w: models.Weights, *batch: aliases.Structure) -> tf.Tensor:
+      everything = merge(weights, w)
+      loss = model.mean_loss(everything, *batch)
+      return add_losses(loss, everything, *batch)
+
     return private_steps.gradient(
       model.protection,
-      lambda w, *batch: model.mean_loss(merge(weights, w), *batch),
+      objective_of,
       trained,
       examples,
       mask,
       regularizer and (lambda w: regularizer(merge(weights, w))),
-      model.example_gradients,
+      # Layers compute the norms of the model's own loss only.
+      model.example_gradients if added is None else 'in turns',
     )
   with tf.GradientTape() as tape:
     tape.watch(trained)
     everything = merge(weights, trained)
-    loss = objective = model.mean_loss(everything, examples, mask)
+    loss = model.mean_loss(everything, examples, mask)
+    objective = add_losses(loss, everything, examples, mask)
     if regularizer is not None:
       any_examples = tf.minimum(tf.reduce_sum(mask), 1.0)
       objective = loss + any_examples * regularizer(everything)
@@ -208,6 +233,7 @@ def train(
   fixed: models.Weights | None = None,
   steps: tf.Tensor | None = None,
   correction: models.Weights | None = None,
+  added: AddedLoss | None = None,
 ) -> tuple[optimizers.Learner, tf.Tensor]:
   """Takes a step of the optimizer for each batch, in order.
 
@@ -222,6 +248,7 @@ def train(
     steps: The number of steps, if it is not the number of batches, see
       `fold_batches`.
     correction: The term that is added to the gradient of each batch.
+    added: The terms that are added to the losses of examples.
 
   Returns:
     The learner at the end, and the sum of the examples' losses, without the
@@ -244,6 +271,7 @@ def train(
       mask,
       regularizer,
       tuple(learner.weights) if fixed else None,
+      added,
     )
     if correction is not None:
       any_examples = tf.cast(tf.reduce_any(mask > 0), tf.float32)

@@ -135,6 +135,7 @@ class FedAvg(trainers.Trainer):
     client: trainers.Client,
     regularizer: client_work.Regularizer | None = None,
     correction: models.Weights | None = None,
+    added: client_work.AddedLoss | None = None,
   ) -> tuple[models.Weights, tf.Tensor, aliases.ClientState | None]:
     """Takes the client's steps, one for each batch.
 
@@ -143,6 +144,7 @@ class FedAvg(trainers.Trainer):
       client: The client, with the state that FedAvg keeps.
       regularizer: The term that is added to the loss of a batch.
       correction: The term that is added to the gradient of a batch.
+      added: The terms that are added to the losses of examples.
 
     Returns:
       The weights after the steps, the sum of the examples' losses, and the
@@ -160,6 +162,7 @@ class FedAvg(trainers.Trainer):
       optimizer,
       regularizer,
       correction=correction,
+      added=added,
     )
     state = None
     if client.state:
