@@ -46,8 +46,10 @@ _MOST_PLD_PARTS = 1000
 # Whole orders of RDP, which take a hundredth of the time of others.
 _FEW_ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 128, 256)
 
-# The RDP of a Poisson sample has smaller rounding errors than this.
+# The RDP of a Poisson sample has smaller rounding errors than this, up to this
+# noise. With more, no sample counts as amplified, which hardly changes ε.
 _LEAST_RDP = 1e-12
+_MOST_SAMPLED_NOISE = 3e4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,12 +168,16 @@ class RdpAccountant(rdp.RdpAccountant):
       if do_compose:
         self._rdp += count * event.rdp(self._orders)
       return None
+    is_sample = isinstance(event, dp_accounting.PoissonSampledDpEvent)
+    if is_sample and isinstance(event.event, dp_accounting.GaussianDpEvent):
+      if event.event.noise_multiplier > _MOST_SAMPLED_NOISE:
+        return self._maybe_compose(event.event, count, do_compose)
     before = self._rdp.copy()
     # With a lot of noise it takes the logarithm of 0; ∞ - ∞ is not used.
     with np.errstate(divide='ignore', invalid='ignore'):
       result = super()._maybe_compose(event, count, do_compose)
       added = self._rdp - before
-    if do_compose and isinstance(event, dp_accounting.PoissonSampledDpEvent):
+    if do_compose and is_sample:
       # So little may be only a rounding error, and negative.
       least = count * _LEAST_RDP
       self._rdp = np.where(abs(added) < least, before + least, self._rdp)

@@ -173,12 +173,13 @@ def test_no_noise_is_an_infinite_epsilon(event):
   assert accounting.epsilon(event, 1e-5)[0] == math.inf
 
 
-@pytest.mark.parametrize('noise', (1e6, 1e30))
+@pytest.mark.parametrize('noise', (7e5, 1e6, 1e30))
 @pytest.mark.parametrize(
   'make_event',
   (
     lambda noise: accounting.gaussian(noise, 100),
     lambda noise: accounting.poisson(noise, 0.1, 100),
+    lambda noise: accounting.poisson(noise, 0.5, 15),
     lambda noise: accounting.fixed_size(noise, 10, 100, 100),
   ),
 )
