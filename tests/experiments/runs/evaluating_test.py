@@ -5,6 +5,7 @@ import dataclasses
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from algorithms import aggregation
@@ -133,6 +134,43 @@ def test_who_evaluates_is_not_told_to_resume_from_another_checkpoint(
   path.write_bytes(b'')
   with pytest.raises(errors.UserError, match='_3.npz is not what.* run again'):
     _evaluate(f'{folder}:{method}', tmp_path / 'out')
+
+
+def _negate(path):
+  with np.load(path) as file:
+    arrays = {name: -file[name] for name in file.files}
+  np.savez(path, **arrays)
+
+
+@pytest.mark.parametrize(
+  ('pattern', 'change'),
+  [
+    ('checkpoints/finetuning/*_3.npz', _negate),
+    (
+      'checkpoints/ditto/*_3.npz',
+      lambda path: path.rename(path.with_stem('program_state_9999')),
+    ),
+    (
+      'encoding.json',
+      lambda path: path.write_text(
+        path.read_text().replace('"mean": ', '"mean": 1', 1)
+      ),
+    ),
+    (
+      'checkpoints/ditto/client_states.sqlite',
+      lambda path: path.write_bytes(path.read_bytes() + bytes(65536)),
+    ),
+  ],
+)
+def test_what_a_run_did_not_write_is_not_evaluated(
+  finished, tmp_path, pattern, change
+):
+  folder = shutil.copytree(finished.folder, tmp_path / 'run')
+  (path,) = folder.glob(pattern)
+  change(path)
+  with pytest.raises(errors.UserError, match='is not what this run wrote'):
+    _evaluate(folder, tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
 
 
 def test_data_without_clients_to_evaluate_are_told(finished, tmp_path, copy):
