@@ -29,7 +29,7 @@ _CANARIES = flags.DEFINE_integer(
   'The number of canaries of each training; at most one for each weight of the'
   ' model. The more, the larger a bound can be.',
   lower_bound=20,
-  upper_bound=1_000_000,
+  upper_bound=2**14,
 )
 _DATA_DIR = shared_flags.data_dir()
 

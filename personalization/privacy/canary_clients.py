@@ -37,13 +37,15 @@ from tasks.models import models
 _CANARY = 'canary'
 # Longer than any clip.
 _LENGTH = 1e6
+# The most weights on which directions are not zero.
+_MOST = 2**14
 # The key of the signs that all directions share.
 _SIGNS = 0xCA7A
 
 
 def most(num_weights: int) -> int:
   """Returns how many canaries a model of so many weights can have."""
-  return 1 << (num_weights.bit_length() - 1)
+  return min(1 << (num_weights.bit_length() - 1), _MOST)
 
 
 def _signs(size: int) -> tf.Tensor:
@@ -54,8 +56,8 @@ def _signs(size: int) -> tf.Tensor:
 def direction(like: models.Weights, k: int | tf.Tensor) -> models.Weights:
   """Returns the unit vector of a canary, in the structure of `like`.
 
-  It is a row of the Hadamard matrix with random signs on the first weights, a
-  power of two of them, and zero on the others.
+  It is a row of the Hadamard matrix with random signs, on every n-th weight; it
+  is zero on the others.
 
   Args:
     like: Weights.
@@ -71,7 +73,11 @@ def direction(like: models.Weights, k: int | tf.Tensor) -> models.Weights:
     common = tf.bitwise.bitwise_xor(common, shifted)
   is_odd = tf.equal(tf.bitwise.bitwise_and(common, 1), 1)
   signs = tf.where(is_odd, -_signs(size), _signs(size))
-  vector = tf.pad(signs / math.sqrt(size), [[0, entries - size]])
+  step = entries // size
+  spread = tf.pad(
+    signs[:, tf.newaxis] / math.sqrt(size), [[0, 0], [0, step - 1]]
+  )
+  vector = tf.pad(tf.reshape(spread, [-1]), [[0, entries - size * step]])
   parts = vectors.split(vector, [like[name] for name in names])
   return collections.OrderedDict(zip(names, parts))
 
@@ -199,7 +205,9 @@ def scores(
 
   # An update points against the change of the model.
   change = flat(before).astype(np.float64) - flat(after)
-  released = change[: most(change.size)]
+  size = most(change.size)
+  step = change.size // size
+  released = change[: size * step : step]
   turned = distributed_noise.hadamard(
     tf.cast(_signs(released.size) * np.float32(released), tf.float32)
   )

@@ -96,8 +96,7 @@ def test_without_noise_everything_is_told():
   assert epsilon == np.inf
 
 
-def _directions(number):
-  like = _task().model.init(tf.constant([0, 0]))
+def _directions(number, like):
   return np.array(
     [
       np.concatenate(
@@ -108,13 +107,24 @@ def _directions(number):
   )
 
 
-def test_directions_are_orthonormal():
-  directions = _directions(40)
+# With fewer weights than directions may have, and with more of them.
+_MODELS = [
+  {'a': tf.zeros([700]), 'b': tf.zeros([3, 5])},
+  {'a': tf.zeros([50_000])},
+]
+
+
+@pytest.mark.parametrize('like', _MODELS, ids=['small', 'large'])
+def test_directions_are_orthonormal_and_on_all_parts_of_the_model(like):
+  directions = _directions(40, like)
   np.testing.assert_allclose(directions @ directions.T, np.eye(40), atol=1e-6)
+  used = np.flatnonzero(directions[0])
+  assert len(used) == canary_clients.most(directions.shape[1])
+  assert used[-1] > 0.7 * directions.shape[1]
 
 
-def test_scores_are_the_parts_of_the_change_in_each_direction():
-  like = _task().model.init(tf.constant([0, 0]))
+@pytest.mark.parametrize('like', _MODELS, ids=['small', 'large'])
+def test_scores_are_the_parts_of_the_change_in_each_direction(like):
   rng = np.random.default_rng(0)
   before, after = (
     {n: rng.normal(size=leaf.shape) for n, leaf in like.items()}
@@ -122,7 +132,7 @@ def test_scores_are_the_parts_of_the_change_in_each_direction():
   )
   found, _ = canary_clients.scores(before, after, 40)
   change = [np.ravel(before[n] - after[n]) for n in sorted(like)]
-  expected = _directions(40) @ np.concatenate(change)
+  expected = _directions(40, like) @ np.concatenate(change)
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
