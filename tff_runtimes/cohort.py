@@ -51,6 +51,9 @@ _ClientResult: TypeAlias = tuple[
 # A result that clients keep: stacked leaves, or the leaves of each client.
 _Kept = TypeVar('_Kept', aliases.Leaves, list[aliases.Leaves])
 
+# After so many calls in turn whose data sets cannot be read into arrays, it is
+# not tried again.
+_MAX_UNREAD = 3
 # Number of computations that are kept compiled.
 _CACHE_SIZE = 64
 
@@ -81,8 +84,10 @@ class _Compiled:
     self.stackers: dict[str, dict[int, sequences.Stacker]] = (
       collections.defaultdict(dict)
     )
-    # Why the data sets of the last call could not be read.
+    # Why the data sets of the last call could not be read, and in how many
+    # calls in turn it was so.
     self.against_reading: str | None = None
+    self._num_unread = 0
     size = self.stacking.client_bytes
     if stack is None and size > stacking.MAX_CLIENT_BYTES:
       self.stacking = stacking.Stacking(
@@ -90,6 +95,14 @@ class _Compiled:
         f' {stacking.MAX_CLIENT_BYTES} are faster on a core of their own'
       )
     _logger.info('%s', self)
+
+  def note_read(self, error: sequences.CannotReadError | None) -> None:
+    """Takes note that data sets could be read into arrays, or why not."""
+    self.against_reading = None if error is None else str(error)
+    self._num_unread = 0 if error is None else self._num_unread + 1
+    if self._num_unread == _MAX_UNREAD:
+      self.stacking = stacking.Stacking(str(error))
+      _logger.info('%s', self)
 
   def refuse(self, error: Exception) -> None:
     """Takes note that the work of stacked clients cannot be compiled."""
@@ -294,6 +307,7 @@ class CohortContext(tff.framework.SyncContext):
       not self._trust_xla
       or found.against is not None
       or found.against_whole is not None
+      or found.reads_data
       or not rounds.fits(compiled.program)
     ):
       return None
@@ -394,12 +408,12 @@ class _Run:
           self._compiled.stackers[name],
         )
       except sequences.CannotReadError as error:
-        self._compiled.against_reading = str(error)
+        self._compiled.note_read(error)
         return None
       if leaves is None:
         return None
       stacked[name] = leaves
-    self._compiled.against_reading = None
+    self._compiled.note_read(None)
     try:
       if self._compiled.stacking.against_whole is None:
         return runner.run_whole(self._size, self._arguments, stacked)

@@ -332,12 +332,7 @@ class Interpreter:
     Raises:
       CannotInterpretError: If it does something that is not known here.
     """
-    try:
-      return list(map(_tensor, self._evaluate(graph, arguments)))
-    except (TypeError, ValueError) as error:
-      # Of a shape that changes in a loop, or differs between branches.
-      reason = str(error).strip().splitlines()[0]
-      raise CannotInterpretError(reason) from error
+    return list(map(_tensor, self._evaluate(graph, arguments)))
 
   @contextlib.contextmanager
   def _scope(self, variables: dict[Variable, _Value]) -> Iterator[None]:

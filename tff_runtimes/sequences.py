@@ -18,9 +18,10 @@ import tensorflow as tf
 from tff_runtimes import aliases
 from tff_runtimes import operations
 
-# With more kinds of elements, XLA takes long to compile a program, as it has
-# the work on an element once for each kind.
-MAX_KINDS = 4
+# Full batches, and a last one. With more kinds of elements, XLA takes long to
+# compile a program, which has the work on an element once for each kind; and
+# where there are many, there will be more in the next cohort.
+MAX_KINDS = 2
 
 _Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 

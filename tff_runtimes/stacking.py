@@ -95,26 +95,29 @@ def find_stacking(program: programs.Program, trust_xla: bool) -> Stacking:
   client_bytes = 0
   if _has_data_sets(program, program.result_arguments):
     return Stacking('data sets of the clients are in the result')
-  if any(_has_data_sets(program, program.client_arguments(i)) for i in active):
-    specs = [
-      [program.client_specs(i), program.client_result_specs(i)] for i in active
-    ]
-    return Stacking(client_bytes=_bytes(specs), reads_data=True)
+  reads_data = any(
+    _has_data_sets(program, program.client_arguments(i)) for i in active
+  )
   for i in active:
-    for function in (
-      program.client_function(i),
-      program.accumulate_function(i),
-    ):
-      against = operations.find_unfit_for_xla(function.graph_def, trust_xla)
+    # Whether operations on arrays of data are fit is seen when these are read.
+    pieces = (
+      []
+      if reads_data
+      else [program.client_function, program.accumulate_function]
+    )
+    for piece in pieces:
+      against = operations.find_unfit_for_xla(piece(i).graph_def, trust_xla)
       if against is not None:
         return Stacking(against)
     needs, gives = program.client_specs(i), program.client_result_specs(i)
     for spec in tf.nest.flatten([needs, gives, program.partial_specs(i)]):
       if spec.shape.rank is None:
         return Stacking('a tensor of the clients has an unknown rank')
-      if not (trust_xla or spec.shape.is_fully_defined()):
+      if not ((trust_xla and not reads_data) or spec.shape.is_fully_defined()):
         return Stacking('a tensor of the clients has an unknown shape')
     client_bytes = max(client_bytes, _bytes(needs), _bytes(gives))
+  if reads_data:
+    return Stacking(client_bytes=client_bytes, reads_data=True)
   servers = [program.server_function(i) for i in range(len(program.stages))]
   servers += [program.zeros_function(i) for i in active]
   whole = (
@@ -268,12 +271,19 @@ class StackedRunner:
 
     def make() -> programs.SessionFunction:
       specs = [tf.TensorSpec(leaf.shape, leaf.dtype) for leaf in leaves]
-      with interpreting.switched(self.interprets):
-        function = programs.SessionFunction(
-          run_guarded,
-          tf.nest.pack_sequence_as(arguments, specs),
-          jit_compile=True,
-        )
+      try:
+        with interpreting.switched(self.interprets):
+          function = programs.SessionFunction(
+            run_guarded,
+            tf.nest.pack_sequence_as(arguments, specs),
+            jit_compile=True,
+          )
+      except (TypeError, ValueError) as error:
+        if not self.interprets:
+          raise
+        # Of a shape that changes in a loop, or differs between branches.
+        reason = str(error).strip().splitlines()[0]
+        raise CannotStackError(reason) from error
       if self.interprets:
         against = operations.find_unfit_for_xla(
           function.graph_def, trust=False, guarded=True

@@ -214,6 +214,16 @@ def test_elements_of_too_many_shapes_are_not_stacked(parity):
   assert 'have 6 shapes' in _explained(parity, clients)
 
 
+def test_data_sets_that_never_fit_are_not_read_again():
+  context = cohort.create_cohort_context(stack=True)
+  computation = _reduce(lambda s, b: s + tf.reduce_sum(b['x']), 0.0)
+  clients = [_client(10 + k, batch_size=10) for k in range(6)]
+  for _ in range(3):
+    helpers.run(context, computation, clients)
+  assert 'not stacked' in context.explain(computation)
+  assert 'have 6 shapes' in context.explain(computation)
+
+
 def test_a_data_set_with_effects_is_read_once():
   calls = []
 

@@ -39,16 +39,20 @@ def test_many_computations(parity):
   seed = os.environ.get('FUZZ_SEED') or random.getrandbits(32)
   end = time.monotonic() + float(os.environ.get('FUZZ_SECONDS', 'inf'))
   number = int(os.environ.get('FUZZ_PLANS', 1000))
-  checked = 0
+  checked, has_failed = 0, False
 
   @hypothesis.seed(int(seed))
   @hypothesis.settings(_SETTINGS, max_examples=number)
   @hypothesis.given(plan=fuzzing.plans())
   def check(plan: fuzzing.Plan) -> None:
-    nonlocal checked
-    if time.monotonic() < end:
-      _check(parity, plan)
+    nonlocal checked, has_failed
+    if has_failed or time.monotonic() < end:
       checked += 1
+      try:
+        _check(parity, plan)
+      except BaseException:
+        has_failed = True  # A smaller plan that fails is looked for then.
+        raise
 
   check()
   print(f'{checked} computations from the seed {seed}')
