@@ -380,7 +380,7 @@ def import_modules(modules: Sequence[str], source: str) -> None:
       sys.modules.pop(name, None)
       raise errors.UserError(
         f'{source}: modules: {name} registers no method or task. End it with a'
-        ' line that does, as examples/feddyn.py and examples/sine_waves.py do.'
+        ' line that does, as examples/fedexp.py and examples/sine_waves.py do.'
       )
 
 

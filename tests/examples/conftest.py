@@ -9,5 +9,5 @@ with (
   mock.patch.dict(algorithm_registry.TRAINERS),
   mock.patch.dict(task_registry.TASKS),
 ):
-  from examples import feddyn  # noqa: F401
+  from examples import fedexp  # noqa: F401
   from examples import sine_waves  # noqa: F401

@@ -61,9 +61,9 @@ def test_a_run_takes_both_examples_and_a_module_where_the_user_is(tmp_path):
   )
   done = programs.run(
     'run',
-    '--set=modules=examples.feddyn,examples.sine_waves,own_methods',
+    '--set=modules=examples.fedexp,examples.sine_waves,own_methods',
     '--task=sine_waves',
-    '--algorithm=fedavg,feddyn,own',
+    '--algorithm=fedavg,fedexp,own',
     '--total_rounds=2',
     '--set=task.num_clients=12',
     '--set=client_learning_rate=0.01',
@@ -73,6 +73,6 @@ def test_a_run_takes_both_examples_and_a_module_where_the_user_is(tmp_path):
   assert done.returncode == 0, done.stderr
   results = json.loads((tmp_path / 'run' / 'results.json').read_text())
   methods = results['methods']
-  assert methods['feddyn']['rounds'] == 2
+  assert methods['fedexp']['rounds'] == 2
   assert methods['own']['test'] == methods['fedavg']['test']
   assert set(methods['fedavg']['groups']) == {'sine', 'cosine'}

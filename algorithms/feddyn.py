@@ -1,8 +1,9 @@
-r"""A method of one's own: FedDyn, beside FedAvg and fine-tuning.
+"""FedDyn: clients are regularized such that their minima are the common one.
 
-Acar et al. 2021, "Federated learning based on dynamic regularization". Local
-minima are not those of all clients together. So client k is given a linear
-term, whose g_k it keeps, such that at the common minimum theta it stays there:
+Acar et al. 2021 ("Federated learning based on dynamic regularization"),
+algorithm 1. Local minima are not those of all clients together. So client k is
+given a linear term, whose g_k it keeps, such that at the common minimum theta
+it stays there:
 
   client k:    theta_k <- argmin_theta F_k(theta) - <g_k, theta>
                             + alpha / 2 ||theta - theta^(t-1)||^2
@@ -10,10 +11,13 @@ term, whose g_k it keeps, such that at the common minimum theta it stays there:
   the server:  h <- h - alpha / m sum_k (theta_k - theta^(t-1))
                theta^t <- mean of the theta_k - h / alpha
 
-for m clients in all, with a step for each batch in the place of the argmin.
+for m clients in all, with a step for each batch in the place of the argmin. All
+clients count the same. Once it has converged, g_k is the gradient of F_k at
+theta, and h is zero.
 
-  ./bazelw run //experiments:run -- --set modules=examples.feddyn \
-      --algorithm=fedavg,finetuning,feddyn
+In the authors' code alpha is larger for clients with fewer examples, gradients
+are clipped to 10, weights decay, and the mean of the last models of all clients
+is judged as well.
 """
 
 import dataclasses
@@ -27,6 +31,7 @@ from algorithms import optimizers
 from algorithms import registry
 from algorithms import trainers
 from base import aliases
+from base import errors
 from base import settings
 from tasks.models import models
 
@@ -36,7 +41,9 @@ class FedDynSettings(optimizers.ClientOptimizerSettings):
   """The settings of FedDyn."""
 
   alpha: aliases.Number = settings.field(
-    0.1, 'alpha, how strongly clients are regularized.', above=0
+    0.01,
+    'alpha, how strongly clients are regularized; in the paper .01 to .1.',
+    above=0,
   )
   num_clients: int = settings.field(
     0,
@@ -64,6 +71,10 @@ class FedDyn(trainers.Trainer):
   settings: FedDynSettings
 
   def __post_init__(self) -> None:
+    if not self.settings.num_clients:
+      raise errors.UserError(
+        'feddyn needs the number of clients to train on, num_clients.'
+      )
     self.settings.refuse_kept_slots('feddyn')
 
   def initialize(self, seed: aliases.Seed) -> FedDynState:
