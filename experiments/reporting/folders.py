@@ -208,6 +208,29 @@ def _made(path: pathlib.Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def removed_if_refused(*paths: pathlib.Path) -> Iterator[None]:
+  """Removes folders that were made, and are empty, if a `UserError` is raised.
+
+  Args:
+    *paths: The folders that may be made. Those that they are in may be, too.
+
+  Yields:
+    Nothing.
+  """
+  new = [
+    one for path in paths for one in (path, *path.parents) if not one.exists()
+  ]
+  try:
+    yield
+  except errors.UserError:
+    # The innermost first.
+    for folder in sorted(new, key=lambda one: -len(one.parts)):
+      with contextlib.suppress(OSError):  # Something is in it.
+        folder.rmdir()
+    raise
+
+
+@contextlib.contextmanager
 def locked(path: pathlib.Path, kind: Kind) -> Iterator[None]:
   """Makes a folder for results, and keeps other processes out of it.
 

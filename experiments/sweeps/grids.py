@@ -468,10 +468,12 @@ def main(
     is_dry_run: Whether to only list the points and estimate the time.
     show: Writes and shows the results.
   """
-  grid = open_grid(contents, folder, data_dir, launcher)
-  if is_dry_run:
-    grid.dry_run()
-    return 0
-  num_failed = grid.run()
+  of_grid = (folder / name for name in (_RUNS, _LEASES, _LOGS))
+  with folders.removed_if_refused(*of_grid):
+    grid = open_grid(contents, folder, data_dir, launcher)
+    if is_dry_run:
+      grid.dry_run()
+      return 0
+    num_failed = grid.run()
   show(grid)
   return grid.exit_status(num_failed)

@@ -208,3 +208,17 @@ def test_workers_are_stopped_when_a_grid_breaks_off(tmp_path):
   with pytest.raises(errors.ResourceError):
     grid.run()
   assert launcher.num_closes == 1
+
+
+def test_a_grid_that_is_refused_leaves_nothing(tmp_path):
+  file = tmp_path / 'grid.toml'
+  file.write_text(
+    'preset = "synthetic"\nrepeats = [1]\n[[grid]]\nalgorithms = ["fedavg"]\n'
+    'settings = {choose = "each"}\n'
+  )
+  contents = grid_file.read(file)
+  launcher = workers.OnThisMachine(1)
+  folder = tmp_path / 'results' / 'grid'
+  with pytest.raises(errors.UserError, match='choose is'):
+    grids.main(contents, folder, None, launcher, False)
+  assert [*tmp_path.iterdir()] == [file]
