@@ -1,12 +1,11 @@
 """Fashion-MNIST: photos of clothes, of which each client has some classes.
 
 70,000 photos in ten classes (Xiao et al. 2017), in four files of the form of
-MNIST's. As in PFLlib (Zhang et al. 2025) there are 20 clients, whose shares of
+MNIST's. The 20 clients are those of PFLlib (Zhang et al. 2025), whose shares of
 each class are drawn from Dirichlet(0.1), and the network is that of its
-benchmark. PFLlib gives nothing more to clients that have a 20th of all photos;
-here sizes differ more. A tenth of each client's examples are validation
-examples and a tenth test examples (cross-silo); in PFLlib a quarter are test
-examples, and none are for validation.
+benchmark. A tenth of each client's examples are validation examples and a tenth
+test examples (cross-silo); in PFLlib a quarter are test examples, and none are
+for validation.
 """
 
 import dataclasses
@@ -31,12 +30,9 @@ _ADVICE = (
 
 @dataclasses.dataclass(frozen=True)
 class FashionMnistSettings(partitions.PartitionSettings):
-  """The settings of Fashion-MNIST.
+  """The settings of Fashion-MNIST."""
 
-  `partition_seed` is the first one that gives each client at least 40 photos,
-  as PFLlib asks for.
-  """
-
+  partition: str = partitions.field('pfllib_dirichlet')
   num_clients: int = partitions.num_clients_field(20)
   alpha: float = settings.redefine(partitions.PartitionSettings, 'alpha', 0.1)
   partition_seed: int = partitions.seed_field(1)

@@ -13,6 +13,9 @@ drawn, so that clients differ in their classes:
     - classes distributes all examples of a class evenly.
 - dirichlet: the clients' shares of each class are drawn from Dirichlet(alpha)
   (Yurochkin et al. 2019).
+- pfllib_dirichlet, pfllib_classes: those of PFLlib, example by example, where
+  the data are in the order of their files and `partition_seed` is 1, see
+  `pfllib_partitions`.
 
 No example belongs to two clients. All randomness follows from `partition_seed`,
 so that runs with different seeds have the same clients.
@@ -33,13 +36,15 @@ from base import whole_files
 from base import words
 from tasks.data import arrays
 from tasks.data import files
+from tasks.data import pfllib_partitions
 from tasks.data import silos
 
 # Each client's examples, as sorted rows of the data.
 Partition = Mapping[str, np.ndarray]
 
 FILE = 'file'
-_DRAWN = ('power_law', 'lognormal', 'classes', 'dirichlet')
+_PFLLIB = ('pfllib_dirichlet', 'pfllib_classes')
+_DRAWN = ('power_law', 'lognormal', 'classes', 'dirichlet', *_PFLLIB)
 # FedProx's numbers.
 _MIN_OF_POWER_LAW = 5
 _POWER_LAW_DEVIATION = 2.0
@@ -78,7 +83,7 @@ def classes_field(default: int) -> int:
   """Defines the setting `classes_per_client` of a task."""
   return settings.field(
     default,
-    'The number of classes of a client; not for dirichlet.',
+    'The number of classes of a client, if the partition is by classes.',
     minimum=1,
   )
 
@@ -101,7 +106,7 @@ class PartitionSettings(silos.SplitSettings):
   num_clients: int = num_clients_field(100)
   classes_per_client: int = classes_field(2)
   alpha: float = settings.field(
-    0.5, 'How similar the clients of dirichlet are.', minimum=1e-6
+    0.5, 'How similar the clients are, if shares are drawn.', minimum=1e-6
   )
   partition_seed: int = seed_field(0)
   partition_file: str | None = settings.field(
@@ -161,11 +166,6 @@ def _draw_classes(
   """Draws a partition in which each client has some of the classes."""
   names = np.unique(labels)
   number = settings.num_clients
-  if settings.classes_per_client > len(names):
-    raise errors.UserError(
-      f'task.classes_per_client is {settings.classes_per_client}, but the data'
-      f' have {words.count(len(names), "classes")}. Set it to at most that.'
-    )
   shape = number, settings.classes_per_client
   classes = names[sum(np.ogrid[: shape[0], : shape[1]]) % len(names)]
   if settings.partition == 'lognormal':
@@ -214,6 +214,28 @@ def _draw_dirichlet(
     ends[-1] = available
     counts[:, k] = np.diff(ends, prepend=0)
   return _deal(labels, np.broadcast_to(names, counts.shape), counts, rng)
+
+
+def _draw(settings: PartitionSettings, labels: np.ndarray) -> list[np.ndarray]:
+  """Draws the partition that the settings name; returns each client's rows."""
+  by_shares = settings.partition.endswith('dirichlet')
+  num_classes = len(np.unique(labels))
+  if not by_shares and settings.classes_per_client > num_classes:
+    raise errors.UserError(
+      f'task.classes_per_client is {settings.classes_per_client}, but the data'
+      f' have {words.count(num_classes, "classes")}. Set it to at most that.'
+    )
+  if settings.partition in _PFLLIB:
+    return pfllib_partitions.draw(
+      labels,
+      settings.num_clients,
+      settings.partition_seed,
+      alpha=settings.alpha if by_shares else None,
+      classes_per_client=settings.classes_per_client,
+    )
+  rng = seeds.generator('partition', settings.partition_seed)
+  draw = _draw_dirichlet if by_shares else _draw_classes
+  return draw(settings, labels, rng)
 
 
 def _digest(labels: np.ndarray) -> str:
@@ -328,10 +350,7 @@ def make(
   if columns and partition_settings.partition in columns:
     partition = group_by_column(columns[partition_settings.partition])
   else:
-    rng = seeds.generator('partition', partition_settings.partition_seed)
-    by_shares = partition_settings.partition == 'dirichlet'
-    draw = _draw_dirichlet if by_shares else _draw_classes
-    clients = draw(partition_settings, labels, rng)
+    clients = _draw(partition_settings, labels)
     width = len(str(len(clients) - 1))
     partition = {
       f'client_{k:0{width}d}': rows for k, rows in enumerate(clients)

@@ -41,7 +41,7 @@ def test_clients_have_unequal_shares_of_all_photos(load_task):
   assert task.cross_silo
   sizes = _sizes(task)
   assert sum(sizes) == 600
-  assert max(sizes) > 2 * min(sizes)
+  assert max(sizes) > 1.3 * min(sizes)
   labels = silo_examples.of_client(task, 'client_0')['y']
   shares = np.bincount(labels, minlength=10) / len(labels)
   assert shares.max() > 0.2 > 0.02 > shares.min()
@@ -130,4 +130,6 @@ def test_the_real_data_have_seven_thousand_photos_of_each_class():
     [silo_examples.of_client(task, c)['y'] for c in task.train.client_ids]
   )
   np.testing.assert_array_equal(np.bincount(labels), [7000] * 10)
-  assert min(_sizes(task)) >= 40
+  # The clients of PFLlib.
+  sizes = _sizes(task)
+  assert sizes[:5] + sizes[-1:] == [82, 320, 875, 2603, 1455, 4698]
