@@ -15,7 +15,6 @@ import dp_accounting
 from algorithms import methods
 from base import errors
 from base import inputs
-from base import words
 from base.aliases import Json
 from experiments.command_line import terminal
 from experiments.configuration import configs
@@ -174,8 +173,9 @@ def _with_start(
 
 def _describe(uses: Sequence[ledger.Use], total: ledger.Total) -> str:
   """Says what all uses together guarantee, in a sentence."""
-  trainings = words.count(total.num_uses, 'trainings')
-  text = f'All {trainings} of this folder together: {total}'
+  text = f'This folder has one private training: {total}'
+  if total.num_uses > 1:
+    text = f'All {total.num_uses} trainings of this folder together: {total}'
   if total.epsilon == math.inf:
     open_uses = [use.name for use in uses if use.is_open]
     text += f', because of {" and ".join(open_uses)}'
