@@ -200,9 +200,6 @@ _GUARD_OF: dict[str, Callable[..., tf.Tensor]] = {
   'SparseSoftmaxCrossEntropyWithLogits': lambda _, logits, labels: _is_within(
     labels, tf.shape(logits)[1]
   ),
-  'TensorListGetItem': lambda _, items, index, shape: _is_within(
-    index, tf.raw_ops.TensorListLength(input_handle=items)
-  ),
   'UnsortedSegmentSum': lambda _, x, ids, size: tf.reduce_all(
     ids < tf.cast(size, ids.dtype)
   ),
@@ -504,7 +501,7 @@ class Interpreter:
     variables, values = self._known(inputs)
     is_passed = [isinstance(v, (tf.Tensor, _Output)) for v in inputs]
     places = [i for i, passed in enumerate(is_passed) if passed]
-    limit, growing = _limit_lists([inputs[i] for i in places])
+    limit, growing = self._limit_lists([inputs[i] for i in places])
     initial = [_tensor(inputs[i]) for i in places]
     same: dict[int, _SameList] = {}
 
@@ -582,17 +579,61 @@ class Interpreter:
     outputs: list[tf.Tensor],
   ) -> None:
     """Takes note of what is known of lists, and makes use of it."""
-    length, shape = (
-      self._lists.get(inputs[0].ref(), (None, None)) if inputs else (None, None)
-    )
+    if op in ('AddN', 'Identity', 'ZerosLike'):
+      self._pass_lists(inputs[:1], outputs)
+    if not op.startswith('TensorList'):
+      return
+    length, shape = self._lists.get(inputs[0].ref(), (None, None))
     match op:
       case 'TensorListFromTensor':
         self._lists[outputs[0].ref()] = inputs[0].shape[0], inputs[0].shape[1:]
-      case 'TensorListGetItem' | 'TensorListPopBack':
-        outputs[-1].set_shape(shape)
+      case 'TensorListReserve':
+        size = tf.get_static_value(inputs[1])
+        if size is not None:
+          self._lists[outputs[0].ref()] = int(size), tf.TensorShape(None)
+      case 'TensorListGetItem' | 'TensorListSetItem':
+        if length is None:
+          raise CannotInterpretError('the length of a list is not known')
+        guard(_is_within(inputs[1], tf.constant(length)))
+        if op == 'TensorListGetItem':
+          outputs[0].set_shape(shape)
+        else:
+          self._pass_lists(inputs[:1], outputs)
+      case 'TensorListPopBack':
+        outputs[1].set_shape(shape)
         self._pass_lists(inputs[:1], outputs[:1])
       case 'TensorListLength' if length is not None:
         outputs[0] = tf.constant(length)
+
+  def _limit_lists(self, values: Sequence[_Value]) -> tuple[int, list[int]]:
+    """Gives empty lists that grow in a loop the size that XLA has to know.
+
+    TensorFlow keeps what the gradient of a loop needs in such lists. The loop
+    of an LSTM takes as many steps as the lists have elements that it reads or
+    sets.
+
+    Args:
+      values: The initial values of the variables of a loop.
+
+    Returns:
+      The size, and the places of the lists.
+    """
+    empty = {
+      i: value.node
+      for i, value in enumerate(values)
+      if isinstance(value, _Output) and isinstance(value.node, _EmptyList)
+    }
+    lengths = [
+      self._lists.get(_tensor(value).ref(), (None, None))[0] or 0
+      for i, value in enumerate(values)
+      if i not in empty
+    ]
+    limit = max(lengths, default=0)
+    if empty and not limit:
+      raise CannotInterpretError('the number of steps of a loop is not known')
+    for node in empty.values():
+      node.limit = limit
+    return limit, list(empty)
 
   def _pass_lists(
     self, lists: Sequence[tf.Tensor], others: Sequence[tf.Tensor]
@@ -656,37 +697,6 @@ class Interpreter:
       return outputs
 
     return _add_later(make, len(operations.outputs(node)))
-
-
-def _limit_lists(values: Sequence[_Value]) -> tuple[int, list[int]]:
-  """Gives empty lists that grow in a loop the size that XLA has to know.
-
-  TensorFlow keeps what the gradient of a loop needs in such lists. The loop of
-  an LSTM takes as many steps as the lists have elements that it reads or sets.
-
-  Args:
-    values: The initial values of the variables of a loop.
-
-  Returns:
-    The size, and the places of the lists.
-  """
-  empty = {
-    i: value.node
-    for i, value in enumerate(values)
-    if isinstance(value, _Output) and isinstance(value.node, _EmptyList)
-  }
-  sizes = [0]
-  for i, value in enumerate(values):
-    if i not in empty:
-      made = _tensor(value).op
-      if made.type == 'TensorListFromTensor':
-        sizes.append(made.inputs[0].shape[0] or 0)
-      elif made.type == 'TensorListReserve':
-        size = tf.get_static_value(made.inputs[1])
-        sizes.append(0 if size is None else int(size))
-  for node in empty.values():
-    node.limit = max(sizes)
-  return max(sizes), list(empty)
 
 
 def _like(

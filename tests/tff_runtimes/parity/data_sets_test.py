@@ -196,6 +196,21 @@ def test_rows_that_do_not_exist_are_an_error(parity):
   )
 
 
+def test_a_maximum_of_what_is_not_a_number_is_the_same(parity):
+  step, initial, _ = _STEPS['a maximum']
+  computation = _reduce(step, initial)
+  broken = _client(4).map(
+    lambda batch: collections.OrderedDict(
+      x=batch['x'] + [np.nan, 0.0, 0.0], y=batch['y']
+    )
+  )
+  parity(computation, [_client(4), broken])
+  flags = _reduce(
+    lambda s, b: s + tf.cast(tf.reduce_max(b['x']) > 0, tf.int32), 0
+  )
+  parity(flags, [_client(4), broken])
+
+
 def test_integers_that_are_divided_by_zero_are_an_error(parity):
   computation = _reduce(lambda s, b: s + 6 // b['y'][0], 1)
   parity.raises(
