@@ -4,9 +4,9 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.tff_runtimes import helpers
-from tests.tff_runtimes.parity import checks
 from tff_runtimes import errors
 
 
@@ -30,7 +30,15 @@ def test_an_error_is_of_both_kinds(error):
 def test_code_for_the_worker_catches_errors_of_clients_and_of_the_server(
   cohort_context, each_context
 ):
-  divide = checks.everywhere(lambda x: 6 // x, np.int32)
+  work = tff.tensorflow.computation(lambda x: 6 // x, np.int32)
+
+  @tff.federated_computation(
+    tff.FederatedType(np.int32, tff.CLIENTS),
+    tff.FederatedType(np.int32, tff.SERVER),
+  )
+  def divide(clients, server):
+    return tff.federated_map(work, clients), tff.federated_map(work, server)
+
   for context in (cohort_context, each_context):
     for clients, server in (([1, 0], 1), ([1, 2], 0)):
       with pytest.raises(grpc.RpcError) as caught:
