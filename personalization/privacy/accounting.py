@@ -472,6 +472,18 @@ def epsilon(
   return min((epsilon_by_pld(event, delta, interval), PLD), (found, RDP))
 
 
+def _wide_interval(event: dp_accounting.DpEvent) -> float:
+  """Returns an interval of PLD at which ε is too large by a thousandth at most.
+
+  It is a thousandth of the deviation of the privacy loss, which is about the
+  root of the RDP of order 2.
+  """
+  order = _FEW_ORDERS[0]
+  accountant = _accountant(event, [order]).compose(event)
+  deviation = math.sqrt(accountant.rdp_at(order))
+  return float(np.clip(1e-3 * deviation, _INTERVAL, 100 * _INTERVAL))
+
+
 def largest_epsilon(
   events: Sequence[dp_accounting.DpEvent], delta: float
 ) -> tuple[float, str]:
@@ -492,17 +504,15 @@ def largest_epsilon(
   found = []
   for event in events:
     accountant = _accountant(event, _FEW_ORDERS).compose(event)
-    by_rdp = float(accountant.get_epsilon(delta))
-    found.append((by_rdp, accountant.rdp_at(_FEW_ORDERS[0]), event))
+    found.append((float(accountant.get_epsilon(delta)), event))
   found.sort(key=lambda one: -one[0])
-  if sum(len(_parts(event)) for *_, event in found) > _MOST_PLD_PARTS:
+  if sum(len(_parts(event)) for _, event in found) > _MOST_PLD_PARTS:
     return found[0][0], RDP
   largest = 0.0, RDP
-  for by_rdp, of_order_2, event in found:
+  for by_rdp, event in found:
     if by_rdp <= largest[0]:
       break
-    # A thousandth of the deviation of the privacy loss.
-    interval = min(1e-3 * math.sqrt(of_order_2), _INTERVAL * 100)
+    interval = _wide_interval(event)
     if by_rdp <= MOST_PLD_EPSILON and _is_for_pld(event):
       own = min((epsilon_by_pld(event, delta, interval), PLD), (by_rdp, RDP))
     else:
@@ -535,7 +545,10 @@ def calibrate(
     )
 
   def excess(log_noise: float) -> float:
-    return epsilon(make_event(math.exp(log_noise)), delta)[0] - target_epsilon
+    event = make_event(math.exp(log_noise))
+    # A larger interval never asks for too little noise.
+    by_pld = epsilon_by_pld(event, delta, _wide_interval(event))
+    return by_pld - target_epsilon
 
   _accountant(make_event(1.0))
   if epsilon(make_event(0.0), delta)[0] <= target_epsilon:

@@ -265,7 +265,7 @@ class TestConfig:
     ('assignment', 'message'),
     [
       ('batc_size=1', "Unknown setting 'batc_size'. Did you mean 'batch_size'"),
-      ('alpha=1', "Did you mean 'task.alpha'?"),
+      ('beta=1', "Did you mean 'task.beta'?"),
       ('task.alhpa=1', "task synthetic: Unknown .* Did you mean 'alpha'?"),
       ('finetunin.x=1', "Did you mean 'finetuning'?"),
       ('local.finetuning_epoch=1', "local: .* mean 'finetuning_epochs'?"),

@@ -183,13 +183,13 @@ def test_files_that_grow_are_no_fault(tmp_path):
 def test_a_module_that_is_another_one_is_told(path, capsys):
   described = {'file': '/other/own.py', 'sha256': 'a' * 64}
   found = json.loads((path / 'manifest.json').read_text())
-  found['modules'] = {'examples.fedexp': described}
+  found['modules'] = {'experiments.api': described}
   (path / 'manifest.json').write_text(json.dumps(found))
   _open(path)
   said = capsys.readouterr().err
   assert 'was /other/own.py, SHA-256 aaaa' in said
-  assert 'examples/fedexp.py' in said
-  found['modules'] = manifests.describe_modules(['examples.fedexp'])
+  assert 'experiments/api.py' in said
+  found['modules'] = manifests.describe_modules(['experiments.api'])
   (path / 'manifest.json').write_text(json.dumps(found))
   _open(path)
   assert capsys.readouterr().err == ''

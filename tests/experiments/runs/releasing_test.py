@@ -19,9 +19,9 @@ from tests.experiments import small_runs
 _SEED = 918273645
 _PRIVATE = (
   'privacy.name=gaussian',
-  'privacy.epsilon=4',
+  'privacy.noise=2',
   'client_weighting=uniform',
-  'client_sampling=poisson',
+  'clients_per_round=0',
   f'seed={_SEED}',
 )
 _SECRET = 'privacy.seed=secret'
@@ -66,8 +66,12 @@ class TestRelease:
         for name in released.files:
           assert any(np.array_equal(released[name], array) for array in saved)
     statement = (self.out / 'GUARANTEE.md').read_text()
-    assert '**client: ε 4, δ ' in statement and 'simulated' not in statement
-    assert f'e^ε = {math.exp(4):.3g}' in statement
+    epsilon = results_folder.read(self.run).methods['fedadam']['privacy'][
+      'epsilon'
+    ]
+    assert f'**client: ε {epsilon:.4g}, δ ' in statement
+    assert 'simulated' not in statement
+    assert f'e^ε = {math.exp(epsilon):.3g}' in statement
 
   def test_states_the_epsilon_of_all_that_is_in_it(self):
     facts = json.loads((self.out / 'release.json').read_text())
