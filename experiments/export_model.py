@@ -16,7 +16,6 @@ from experiments.command_line import stopping
 if __name__ == '__main__':
   stopping.listen()  # Before the other imports, which take a while.
 
-from absl import app
 from absl import flags
 
 from experiments.command_line import launch
@@ -35,21 +34,19 @@ _CANDIDATE = flags.DEFINE_string(
   "The clients' candidate, as results.json and per_client.csv name it; by"
   ' default the one that the run chose.',
 )
-_OUTPUT_DIR = shared_flags.output_dir('none, so that one must be named')
+_OUTPUT_DIR = shared_flags.new_output_dir()
 _DATA_DIR = shared_flags.data_dir()
 
 
 def main(folder: str) -> int:
   """Exports the models that the user names, and returns the exit status."""
-  if _OUTPUT_DIR() is None:
-    raise app.UsageError('Name a new folder with --output_dir.')
-  data_dir = _DATA_DIR()
+  output_dir, data_dir = _OUTPUT_DIR(), _DATA_DIR()
   return launch.load('experiments.runs.exporting').main(
     str(paths.user_path(folder)),
     list(dict.fromkeys(_CLIENTS.value)),
     _ALL_CLIENTS.value,
     _CANDIDATE.value,
-    _OUTPUT_DIR(),
+    output_dir,
     data_dir,
   )
 

@@ -15,7 +15,6 @@ from experiments.command_line import stopping
 if __name__ == '__main__':
   stopping.listen()  # Before the other imports, which take a while.
 
-from absl import app
 from absl import flags
 
 from experiments.command_line import launch
@@ -28,19 +27,17 @@ _METRICS_EPSILON = flags.DEFINE_float(
   'The ε, beside that of the models, of metrics of the test clients, which get'
   ' noise; by default no metrics are released.',
 )
-_OUTPUT_DIR = shared_flags.output_dir('none, so that one must be named')
+_OUTPUT_DIR = shared_flags.new_output_dir()
 _DATA_DIR = shared_flags.data_dir()
 
 
 def main(folder: str) -> int:
   """Releases what the user names, and returns the exit status."""
-  if _OUTPUT_DIR() is None:
-    raise app.UsageError('Name a new folder with --output_dir.')
-  data_dir = _DATA_DIR()
+  output_dir, data_dir = _OUTPUT_DIR(), _DATA_DIR()
   return launch.load('experiments.runs.releasing').main(
     str(paths.user_path(folder)),
     _METRICS_EPSILON.value,
-    _OUTPUT_DIR(),
+    output_dir,
     data_dir,
   )
 

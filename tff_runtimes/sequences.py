@@ -71,7 +71,7 @@ class Elements(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-  """What was read from a data set.
+  """The elements of a data set, as they were read from it.
 
   Attributes:
     rows: The leaves of the elements of each kind. A kind is named by the shapes

@@ -97,6 +97,10 @@ class GaussianQuery(tfp.GaussianSumQuery):
     super().__init__(clip, stddev)
     self._seed = seed
 
+  def _further_state(self) -> tuple[aliases.Structure, ...]:
+    """Returns what the state of a subclass has beside these four."""
+    return ()
+
   def make_global_state(
     self, l2_norm_clip: aliases.Number, stddev: aliases.Number
   ) -> QueryState:
@@ -105,6 +109,7 @@ class GaussianQuery(tfp.GaussianSumQuery):
       tf.cast(stddev, tf.float32),
       tf.cast(self._seed, tf.int32),
       tf.constant(0),
+      *self._further_state(),
     )
 
   def get_noised_result(
@@ -185,7 +190,7 @@ class AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
     return result, new._replace(sum_state=sum_state), None
 
 
-class TreeQuery(tfp.GaussianSumQuery):
+class TreeQuery(GaussianQuery):
   """Adds the noise of a binary tree over rounds to the sum of rounds so far.
 
   This is tree aggregation in its efficient form (Honaker 2015), as in DP-FTRL
@@ -221,20 +226,13 @@ class TreeQuery(tfp.GaussianSumQuery):
       seed: Two int32.
       rounds_per_tree: The rounds after which a new tree starts.
     """
-    super().__init__(clip, stddev)
+    super().__init__(clip, stddev, seed)
     self._specs = specs
-    self._seed = seed
     self._rounds_per_tree = rounds_per_tree
     self._heights = rounds_per_tree.bit_length()
 
-  def make_global_state(
-    self, l2_norm_clip: aliases.Number, stddev: aliases.Number
-  ) -> QueryState:
-    return self._GlobalState(
-      tf.cast(l2_norm_clip, tf.float32),
-      tf.cast(stddev, tf.float32),
-      tf.cast(self._seed, tf.int32),
-      tf.constant(0),
+  def _further_state(self) -> tuple[aliases.Structure, ...]:
+    return (
       tf.nest.map_structure(
         lambda spec: tf.zeros([self._heights, *spec.shape]), self._specs
       ),
@@ -301,7 +299,7 @@ def _vector(numbers: Sequence[aliases.Number]) -> tf.Tensor:
   return tf.reshape([tf.cast(x, tf.float32) for x in numbers], [len(numbers)])
 
 
-class MatrixQuery(tfp.GaussianSumQuery):
+class MatrixQuery(GaussianQuery):
   """Adds noise, most of which the following rounds take off again.
 
   Each round draws one Z, and has the noise
@@ -336,20 +334,13 @@ class MatrixQuery(tfp.GaussianSumQuery):
         rounds before.
       scales: How much of each buffer is taken off.
     """
-    super().__init__(clip, stddev)
+    super().__init__(clip, stddev, seed)
     self._specs = specs
-    self._seed = seed
     self._decays = decays
     self._scales = scales
 
-  def make_global_state(
-    self, l2_norm_clip: aliases.Number, stddev: aliases.Number
-  ) -> QueryState:
-    return self._GlobalState(
-      tf.cast(l2_norm_clip, tf.float32),
-      tf.cast(stddev, tf.float32),
-      tf.cast(self._seed, tf.int32),
-      tf.constant(0),
+  def _further_state(self) -> tuple[aliases.Structure, ...]:
+    return (
       _vector(self._decays),
       _vector(self._scales),
       tf.nest.map_structure(
@@ -601,9 +592,9 @@ class State(NamedTuple):
 
 
 class Beside(NamedTuple):
-  """What clients send beside a record, or the sums of it.
+  """The values that a client sends beside its record, or their sums.
 
-  The server uses the first only; the others are measured.
+  The server uses `sums` only. The others say how much noise a round had.
 
   Attributes:
     sums: The parts that are summed separately.
@@ -619,7 +610,7 @@ class Beside(NamedTuple):
 
 
 class Measured(NamedTuple):
-  """What is measured of a round.
+  """The measurements of a round, which are among the training metrics.
 
   Attributes:
     clients: n, all that a private server knows of the number of clients.

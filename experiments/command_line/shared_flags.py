@@ -8,6 +8,7 @@ path, see `paths`.
 from collections.abc import Callable
 import pathlib
 
+from absl import app
 from absl import flags
 
 from experiments.command_line import paths
@@ -62,6 +63,19 @@ def data_dir() -> Callable[[], str | None]:
 def output_dir(default: str) -> PathFlag:
   """Defines --output_dir; `default` says which folder is the default."""
   return path('output_dir', f'The folder to write to; by default {default}.')
+
+
+def new_output_dir() -> Callable[[], pathlib.Path]:
+  """Defines an --output_dir that must be given, as it has no default."""
+  flag = output_dir('none, so that one must be named')
+
+  def read() -> pathlib.Path:
+    folder = flag()
+    if folder is None:
+      raise app.UsageError('Name a new folder with --output_dir.')
+    return folder
+
+  return read
 
 
 def path(name: str, text: str, default: str | None = None) -> PathFlag:

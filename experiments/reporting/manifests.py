@@ -79,7 +79,7 @@ class Fault:
 
   @property
   def advice(self) -> str:
-    """What is wrong, for whoever goes on with the run, and what to do."""
+    """A sentence on what is wrong, and one on what the user can do."""
     ways = ['restore it from a copy', 'name another output_dir']
     ways += [way for part, way in _ADVICE.items() if self.name.startswith(part)]
     return f'{self.what} {", or ".join(ways).capitalize()}.'

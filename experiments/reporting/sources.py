@@ -44,9 +44,10 @@ class Run(results_folder.FinishedRun):
 
   @property
   def privacy(self) -> str | None:
-    """What all that was released guarantees; None if nothing is private.
+    """The guarantee of all private trainings together, as a sentence.
 
-    Of repeats, it is that of all seeds together.
+    For one of several repeats it is the guarantee of all repeats. It is None if
+    no training is private.
     """
     folder = self.path.parent if _SEED.match(self.path.name) else self.path
     file = folder / results_folder.PRIVACY

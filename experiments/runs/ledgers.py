@@ -119,20 +119,6 @@ def make(
   return list(found.values()), made
 
 
-def make_of_point(
-  config: configs.Config, key: str, method: methods.Method
-) -> list[ledger.Use]:
-  """Lists the uses of protected data by a point of a grid.
-
-  Args:
-    config: Its configuration.
-    key: A name that only it has.
-    method: Its method.
-  """
-  uses, _ = make(config, {key: method})
-  return uses
-
-
 def merge(uses: Iterable[ledger.Use]) -> list[ledger.Use]:
   """Returns uses of which those that are alike are one, and happen more often.
 
@@ -219,6 +205,12 @@ def write_text(uses: Sequence[ledger.Use]) -> str:
     'uses': [use.to_json() for use in uses],
   }
   return folders.to_json(written, ensure_ascii=False)
+
+
+def write(path: pathlib.Path, uses: Sequence[ledger.Use]) -> None:
+  """Writes the ledger of a folder of several runs, if there are uses."""
+  if uses:
+    folders.write(path / results_folder.PRIVACY, write_text(uses))
 
 
 def _read(path: pathlib.Path) -> dict[str, Json]:

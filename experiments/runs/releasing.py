@@ -1,7 +1,7 @@
-"""What of a private run can be published: models, noised metrics, a statement.
+"""Releases of private runs: their models, noised metrics, and a statement.
 
-Everything here follows from what private trainings released, or has noise of
-its own; the ledger of the run says how private the former are.
+All of it follows from what private trainings have released, or has noise of its
+own; the ledger of the run says how private these trainings are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,11 +84,14 @@ class NoisedMetric:
   deviation: float
 
 
-def _check(source: sources.Source) -> tuple[list[str], list[ledger.Use]]:
+def _check(
+  source: sources.Source,
+) -> tuple[list[str], list[ledger.Use], ledger.Total]:
   """Checks that a run can be released.
 
   Returns:
-    The methods, one for each training that has a model, and the uses of data.
+    The methods, one for each training that has a model; the uses of data; and
+    what these guarantee together.
 
   Raises:
     UserError: If it cannot.
@@ -125,7 +128,7 @@ def _check(source: sources.Source) -> tuple[list[str], list[ledger.Use]]:
       f'{path} cannot be released: its ε is extrapolated to rounds of'
       ' privacy.noise_cohort clients, which it does not have.'
     )
-  return list(trainings.values()), uses
+  return list(trainings.values()), uses, total
 
 
 def _export(
@@ -258,7 +261,7 @@ def main(
       f'--metrics_epsilon must be above 0 and finite, not {metrics_epsilon:g}.'
     )
   source = sources.read(run_name)
-  names, uses = _check(source)
+  names, uses, total = _check(source)
   metrics = (
     []
     if metrics_epsilon is None
@@ -266,7 +269,6 @@ def main(
   )
   task = execution.load_task(source.config, data_dir)
   exported = _export(source, names, task)
-  total = ledger.add(uses)
   assert total.epsilon is not None  # It was checked.
   guarantees = {n: source.run.methods[n]['privacy'] for n in names}
   statement = _STATEMENT.format(

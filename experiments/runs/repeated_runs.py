@@ -61,10 +61,7 @@ def run(
   series = sources.list_series(repeated)
   summary = {'seeds': list(by_seed), **repeats.summarize(series)}
   folders.write_json(output_dir / SUMMARY, summary, allow_nan=False)
-  uses = ledgers.gather(folders_of_runs)
-  if uses:
-    file = output_dir / results_folder.PRIVACY
-    folders.write(file, ledgers.write_text(uses))
+  ledgers.write(output_dir, ledgers.gather(folders_of_runs))
   return repeated
 
 

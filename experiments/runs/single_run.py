@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 import dataclasses
+import functools
 import pathlib
 import time
 
@@ -408,7 +409,6 @@ class Run:
     self.task = task
     built = execution.build_methods(config, task, config.measurement)
     self.uses, self.methods = ledgers.make(config, built)
-    self._has_ledger = False
     self._config = config
     self._folder = folder
     # Before any training, as this fails if there are no clients to evaluate.
@@ -419,11 +419,14 @@ class Run:
       self.methods, task, config, folder, self._populations
     )
 
+  @functools.cached_property
+  def _ledger(self) -> str:
+    return ledgers.write_text(self.uses)
+
   def train(self, name: str) -> Training:
     """Trains a method, if this is not yet done."""
-    if self.uses and not self._has_ledger:
-      self._folder.write_privacy(ledgers.write_text(self.uses))
-      self._has_ledger = True
+    if self.uses:
+      self._folder.write_privacy(self._ledger)
     return self._trainings.get(self.methods[name])
 
   def evaluate(self, names: Iterable[str]) -> None:

@@ -170,7 +170,7 @@ def make_jobs(
       in_silos = ways.ENTRIES[config.privacy].of_examples
       release = run.key if in_silos else (trained_alike, method.training_key)
       if rounds >= uses.get(release, (0, []))[0]:
-        uses[release] = rounds, ledgers.make_of_point(config, run.key, method)
+        uses[release] = rounds, ledgers.make(config, {run.key: method})[0]
   jobs = []
   for members in trainings.values():
     members.sort(key=lambda member: member[0])

@@ -30,7 +30,6 @@ from experiments.command_line import stopping
 from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import grid_records
-from experiments.reporting import results_folder
 from experiments.reporting import sources
 from experiments.reporting.figures import drawing
 from experiments.reporting.figures import figure
@@ -159,9 +158,7 @@ class Grid:
     if uses and contents.halving:
       runs = grid_work.make_runs(contents)
       _, uses = grid_work.make_jobs(runs, contents.metric, self._data_dir)
-    if uses:
-      file = self._folder / results_folder.PRIVACY
-      folders.write(file, ledgers.write_text(uses))
+    ledgers.write(self._folder, uses)
 
   def dry_run(self) -> None:
     """Lists the points, and says how long they take."""

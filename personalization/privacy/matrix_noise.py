@@ -26,7 +26,7 @@ _BOUND = 12.0
 
 
 class Buffers(NamedTuple):
-  """What remembers the noise of earlier rounds, to take it off.
+  """Buffers of the noise of earlier rounds, which later rounds take off.
 
   Attributes:
     decays: How much of a buffer remains after a round.

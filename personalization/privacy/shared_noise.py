@@ -33,7 +33,7 @@ def num_replays(num_weights: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """What two releases have in common.
+  """A comparison of two releases, which tells whether they share noise.
 
   Attributes:
     correlation: The correlation of what is left of them.
