@@ -1,6 +1,6 @@
 """The folders to which programs write their results."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import contextlib
 import dataclasses
 import fcntl
@@ -194,17 +194,29 @@ def check_free(path: pathlib.Path, kind: Kind) -> None:
       )
 
 
+def _find_missing(*paths: pathlib.Path) -> list[pathlib.Path]:
+  """Finds which of these folders, and of their parents, do not exist."""
+  missing = {
+    one for path in paths for one in (path, *path.parents) if not one.exists()
+  }
+  return sorted(missing, key=lambda one: -len(one.parts))
+
+
+def _remove_empty(innermost_first: Iterable[pathlib.Path]) -> None:
+  for folder in innermost_first:
+    with contextlib.suppress(OSError):  # Something is in it.
+      folder.rmdir()
+
+
 @contextlib.contextmanager
 def _made(path: pathlib.Path) -> Iterator[None]:
   """Makes a folder, and removes what it has made if it stays empty."""
-  new = [one for one in (path, *path.parents) if not one.exists()]
+  new = _find_missing(path)
   path.mkdir(parents=True, exist_ok=True)
   try:
     yield
   finally:
-    for folder in new:
-      with contextlib.suppress(OSError):  # Something is in it.
-        folder.rmdir()
+    _remove_empty(new)
 
 
 @contextlib.contextmanager
@@ -217,16 +229,11 @@ def removed_if_refused(*paths: pathlib.Path) -> Iterator[None]:
   Yields:
     Nothing.
   """
-  new = [
-    one for path in paths for one in (path, *path.parents) if not one.exists()
-  ]
+  new = _find_missing(*paths)
   try:
     yield
   except errors.UserError:
-    # The innermost first.
-    for folder in sorted(new, key=lambda one: -len(one.parts)):
-      with contextlib.suppress(OSError):  # Something is in it.
-        folder.rmdir()
+    _remove_empty(new)
     raise
 
 
