@@ -26,6 +26,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -43,8 +44,8 @@ from tasks.data import silos
 Partition = Mapping[str, np.ndarray]
 
 FILE = 'file'
-_PFLLIB = ('pfllib_dirichlet', 'pfllib_classes')
-_DRAWN = ('power_law', 'lognormal', 'classes', 'dirichlet', *_PFLLIB)
+PFLLIB = ('pfllib_dirichlet', 'pfllib_classes')
+_DRAWN = ('power_law', 'lognormal', 'classes', 'dirichlet', *PFLLIB)
 # FedProx's numbers.
 _MIN_OF_POWER_LAW = 5
 _POWER_LAW_DEVIATION = 2.0
@@ -225,17 +226,29 @@ def _draw(settings: PartitionSettings, labels: np.ndarray) -> list[np.ndarray]:
       f'task.classes_per_client is {settings.classes_per_client}, but the data'
       f' have {words.count(num_classes, "classes")}. Set it to at most that.'
     )
-  if settings.partition in _PFLLIB:
-    return pfllib_partitions.draw(
-      labels,
-      settings.num_clients,
-      settings.partition_seed,
-      alpha=settings.alpha if by_shares else None,
-      classes_per_client=settings.classes_per_client,
-    )
+  if settings.partition in PFLLIB:
+    return pfllib_partitions.draw(labels, **_of_pfllib(settings))
   rng = seeds.generator('partition', settings.partition_seed)
   draw = _draw_dirichlet if by_shares else _draw_classes
   return draw(settings, labels, rng)
+
+
+def _of_pfllib(settings: PartitionSettings) -> dict[str, Any]:
+  """Returns what a partition of PFLlib is drawn with."""
+  by_shares = settings.partition == 'pfllib_dirichlet'
+  return dict(
+    num_clients=settings.num_clients,
+    seed=settings.partition_seed,
+    alpha=settings.alpha if by_shares else None,
+    classes_per_client=settings.classes_per_client,
+  )
+
+
+def draw_tests(
+  settings: PartitionSettings, labels: np.ndarray
+) -> list[np.ndarray]:
+  """Draws the rows that PFLlib's clients are tested on, client by client."""
+  return pfllib_partitions.draw_tests(labels, **_of_pfllib(settings))
 
 
 def _digest(labels: np.ndarray) -> str:

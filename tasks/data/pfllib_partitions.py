@@ -10,7 +10,8 @@ for training first.
   by classes   each client has some of the classes; of how many examples is
                drawn, and the last client of a class has the rest
 
-The shares are drawn again until each client has enough examples.
+The shares are drawn again until each client has enough examples. Then a quarter
+of the examples of each client is drawn for tests.
 """
 
 import math
@@ -19,6 +20,7 @@ import numpy as np
 
 from base import errors
 
+_TRAIN = 0.75
 # A batch of 10 is in the quarter of a client's examples that is for tests.
 _ENOUGH = 40
 # PFLlib would draw for ever.
@@ -50,6 +52,37 @@ def draw(
     UserError: If there are too few examples for so many clients.
   """
   random = np.random.RandomState(seed)
+  return _draw(labels, num_clients, random, alpha, classes_per_client)
+
+
+def draw_tests(
+  labels: np.ndarray,
+  num_clients: int,
+  seed: int,
+  *,
+  alpha: float | None = None,
+  classes_per_client: int = 2,
+) -> list[np.ndarray]:
+  """Draws a partition, see `draw`, and returns the rows of each client's test.
+
+  They are the quarter of a client's rows on which PFLlib evaluates.
+  """
+  random = np.random.RandomState(seed)
+  tests = []
+  for rows in _draw(labels, num_clients, random, alpha, classes_per_client):
+    # As in scikit-learn's train_test_split, with a train_size.
+    order = random.permutation(len(rows))
+    tests.append(rows[order[: len(rows) - int(_TRAIN * len(rows))]])
+  return tests
+
+
+def _draw(
+  labels: np.ndarray,
+  num_clients: int,
+  random: np.random.RandomState,
+  alpha: float | None,
+  classes_per_client: int,
+) -> list[np.ndarray]:
   enough = int(min(_ENOUGH, len(labels) / num_clients / 2))
   if alpha is None:
     return _draw_classes(

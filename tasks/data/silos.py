@@ -222,6 +222,22 @@ def make_populations_of_rows(
       part: np.concatenate([split[part] for split in by_stratum])
       for part in PARTS
     }
+  return make_populations_of_splits(splits, take)
+
+
+def make_populations_of_splits(
+  splits: Mapping[str, Mapping[str, np.ndarray]],
+  take: Callable[[np.ndarray], populations.Examples],
+) -> populations.Populations:
+  """Makes the populations of a cross-silo task whose clients' rows are split.
+
+  Args:
+    splits: The rows of each part of each client.
+    take: As in `make_populations_of_rows`.
+
+  Returns:
+    The populations, each with all clients.
+  """
   return make_lazy_populations(
     tuple(splits),
     lambda client_id, part: take(splits[client_id][part]),

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from base import errors
 from tasks import registry
+from tests import data
 from tests.tasks import silo_examples
 
 _FILES = [f'data_batch_{k}.bin' for k in range(1, 6)] + ['test_batch.bin']
@@ -89,6 +90,71 @@ def test_the_model_is_that_of_keras(load_task):
     task.model.scores(weights, batch), keras(batch['x']), atol=1e-5
   )
   assert task.model.encode(weights, batch).shape[1] == 84
+
+
+_PFLLIB = dict(num_clients=3, alpha=1, partition='pfllib_dirichlet')
+
+
+def _rows(task, part, client_id):
+  """The photos of a part of a client, which all differ."""
+  population, name = {
+    'train': (task.train, 'train'),
+    'validation': (task.validation, 'evaluation'),
+    'test': (task.test, 'evaluation'),
+  }[part]
+  examples = population.sets[name](client_id)
+  assert population.sizes[name][int(client_id[-1])] == len(examples['y'])
+  return {photo.tobytes() for photo in examples['x']}
+
+
+def test_splits_of_pfllib_test_the_same_photos(load_task):
+  published = load_task(split='pfllib', **_PFLLIB)
+  honest = load_task(split='pfllib_validation', **_PFLLIB)
+  for client_id in published.train.client_ids:
+    train, validation, test = (
+      _rows(published, part, client_id)
+      for part in ('train', 'validation', 'test')
+    )
+    assert validation == test
+    assert not train & test
+    assert len(test) == -(-(len(train) + len(test)) // 4)
+    assert _rows(honest, 'test', client_id) == test
+    held_out = _rows(honest, 'validation', client_id)
+    assert len(held_out) == len(train) // 5
+    assert _rows(honest, 'train', client_id) == train - held_out
+
+
+def test_splits_of_pfllib_need_its_partitions(load_task):
+  with pytest.raises(errors.UserError, match='only for a task.partition of'):
+    load_task(split='pfllib')
+
+
+def test_the_network_of_pfllib_has_its_number_of_weights(load_task):
+  task = load_task(model='cnn')
+  weights = task.model.init(tf.constant([0, 1]))
+  assert sum(np.size(weight) for weight in weights.values()) == 878_538
+  batch = task.train.sets['train']('client_00')
+  assert task.model.scores(weights, batch).shape[1] == 10
+
+
+def test_the_real_photos_have_the_clients_of_pfllib():
+  folder = data.path('cifar10/cifar-10-batches-bin').parents[1]
+  task = registry.load(
+    'cifar10',
+    data_dir=str(folder),
+    partition='pfllib_dirichlet',
+    alpha=0.1,
+    partition_seed=1,
+    split='pfllib',
+  )
+  correct = total = 0
+  for client_id in task.train.client_ids:
+    train = task.train.sets['train'](client_id)['y']
+    test = task.test.sets['evaluation'](client_id)['y']
+    correct += (test == np.bincount(train).argmax()).sum()
+    total += len(test)
+  # The accuracy of a constant, the most frequent class of each client.
+  assert (total, round(correct / total, 3)) == (15_005, 0.745)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,22 @@ def test_each_client_has_two_classes():
     assert len(np.unique(_LABELS[own])) == 2
 
 
+@pytest.mark.parametrize('alpha', [0.1, None])
+def test_a_quarter_of_each_client_is_for_tests_in_the_order_of_its_draws(alpha):
+  rows = pfllib_partitions.draw(_LABELS, 20, 1, alpha=alpha)
+  tests = pfllib_partitions.draw_tests(_LABELS, 20, 1, alpha=alpha)
+  for own, test in zip(rows, tests, strict=True):
+    assert len(test) == -(-len(own) // 4)
+    assert set(test) <= set(own)
+  # The generator goes on from where the partition left it.
+  random = np.random.RandomState(1)
+  pfllib_partitions._draw(_LABELS, 20, random, alpha, 2)
+  for own, test in zip(rows, tests):
+    np.testing.assert_array_equal(
+      own[random.permutation(len(own))[: len(test)]], test
+    )
+
+
 @pytest.mark.parametrize(
   ('partition', 'values', 'says'),
   [
