@@ -12,6 +12,7 @@ import itertools
 import os
 from typing import TypeAlias
 
+import grpc
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -63,6 +64,7 @@ from tensorflow.python.framework import op_def_registry
 from tensorflow.python.saved_model import function_deserialization
 from tensorflow_federated.proto.v0 import computation_pb2
 from tensorflow_federated.proto.v0 import executor_pb2
+from tensorflow_federated.proto.v0 import executor_pb2_grpc
 from tensorflow_federated.python.core.environments.tensorflow_backend import (
   tensorflow_tree_transformations,
 )
@@ -257,6 +259,17 @@ def _to_value(sent: executor_pb2.Value, type_spec: tff.Type) -> aliases.Value:
   if kind == 'federated' and not (sent.federated.value or type_spec.all_equal):
     return []
   return value_serialization.deserialize_value(sent, type_spec)[0]
+
+
+class RemoteExecutorStub(tff.framework.RemoteExecutorGrpcStub):
+  """Calls a worker through a channel that may be closed.
+
+  TFF's class has a thread watch the channel, which fails when it is closed.
+  """
+
+  def __init__(self, channel: grpc.Channel):  # pylint: disable=super-init-not-called
+    """Makes a stub, which does not know whether it `is_ready`."""
+    self._stub = executor_pb2_grpc.ExecutorGroupStub(channel)
 
 
 class RemoteExecutor(tff.framework.RemoteExecutor):

@@ -1,23 +1,22 @@
 """A runtime that divides the clients of a computation among TFF workers.
 
 `python -m tff_runtimes.worker` starts a worker, on this machine or on another.
-With one worker, computations run as on the native runtime. With several, the
-first worker runs the first clients, the second worker the next ones, and so on.
-Each worker aggregates the results of its clients. The first worker merges these
-aggregates in the order of the workers, and does the server's work. So the
-results are the same in every call. Another number of workers changes the order
-of sums, and so their rounding.
+The clients are divided into blocks. Each block is given to some worker, which
+aggregates the results of its clients. One of the workers merges these
+aggregates in the order of the blocks, and does the server's work. The number of
+blocks follows from the number of clients alone. So the results do not depend on
+how many workers there are, and who does what.
 
-If a worker ends or stops answering, calls raise a `WorkerError`. TFF itself
-would try again without end.
+If a worker ends or stops answering, the others do its blocks, and if it comes
+again, it is given some again. A block that takes too long is given to a second
+worker. Without any worker left, calls raise a `WorkerError`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-import concurrent.futures
 import functools
 import itertools
+import logging
 import threading
-from typing import TypeVar
 import weakref
 
 import grpc
@@ -25,151 +24,36 @@ import tensorflow_federated as tff
 
 from tff_runtimes import aliases
 from tff_runtimes import caches
+from tff_runtimes import crews
 from tff_runtimes import sharding
 from tff_runtimes import values
-from tff_runtimes import worker_contexts
 
-_T = TypeVar('_T')
+WorkerError = crews.WorkerError
 
-# How often a worker is asked whether it is there, and how long it may take to
-# answer. Answering takes no time, but large messages may delay the answer.
-_SECONDS_BETWEEN_CALLS = 10.0
-_SECONDS_TO_ANSWER = 60.0
-_SECONDS_TO_CONNECT = 10.0
-
+# The number of blocks is between these, if there are so many clients. Another
+# number changes the order of sums, and so their rounding.
+_MIN_BLOCKS, _MAX_BLOCKS = 8, 64
+# Between them, blocks have so many clients.
+_CLIENTS_PER_BLOCK = 16
 # Number of computations that are kept in pieces.
 _CACHE_SIZE = 64
 
-_FINAL = frozenset(
-  [
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.UNAVAILABLE,
-  ]
-)
+_logger = logging.getLogger(__name__)
 
 
-class WorkerError(grpc.RpcError):
-  """The error for a worker that cannot be used, which the message names."""
-
-
-def _reason(call: grpc.Call) -> str:
-  """Says why a call failed, without what gRPC says of its own work."""
-  reason: str = call.details().rpartition('last error: ')[2].rstrip('. ')
-  # A server of HTTP/1 has said that all is well.
-  return 'it speaks no gRPC' if reason in ('', 'OK') else reason
-
-
-def _ask(channel: grpc.Channel, seconds: float) -> str | None:
-  """Asks a worker whether it is there; returns why it is not, or None."""
-  # It has no such method, and says so at once.
-  ask = channel.unary_unary('/grpc.health.v1.Health/Check')
-  try:
-    ask(b'', timeout=seconds)
-  except grpc.RpcError as error:
-    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-      return f'it did not answer within {seconds:g} s'
-    if error.code() in _FINAL:
-      return _reason(error)
-  return None
-
-
-class _Worker(grpc.UnaryUnaryClientInterceptor):
-  """The connection to a worker, which is closed if the worker fails."""
-
-  def __init__(self, address: str, credentials: grpc.ChannelCredentials | None):
-    self._address = address
-    options = worker_contexts.CHANNEL_OPTIONS
-    if credentials is None:
-      self._channel = grpc.insecure_channel(address, options)
-    else:
-      self._channel = grpc.secure_channel(address, credentials, options)
-    self._reason: str | None = None
-
-  def connect(self) -> None:
-    """Connects with the worker.
-
-    Raises:
-      WorkerError: If it cannot be reached.
-    """
-    self._reason = _ask(self._channel, _SECONDS_TO_CONNECT)
-    self.check()
-
-  def check(self) -> None:
-    """Raises a `WorkerError` if the worker has failed."""
-    if self._reason is not None:
-      raise WorkerError(
-        f"TFF's worker at {self._address} cannot be used: {self._reason}."
-      )
-
-  def create_stub(self) -> tff.framework.RemoteExecutorGrpcStub:
-    """Makes a stub for TFF, whose calls raise a `WorkerError` if they fail."""
-    return tff.framework.RemoteExecutorGrpcStub(
-      grpc.intercept_channel(self._channel, self)
-    )
-
-  def intercept_unary_unary(
-    self,
-    continuation: Callable[[grpc.ClientCallDetails, object], grpc.Call],
-    client_call_details: grpc.ClientCallDetails,
-    request: object,
-  ) -> grpc.Call:
-    """Calls the worker; gRPC calls this."""
-    self.check()
-    try:
-      call = continuation(client_call_details, request)
-    except ValueError:  # `watch` has closed the channel.
-      self.check()
-      raise
-    if call.code() in _FINAL:
-      self._reason = self._reason or _reason(call)
-      self.check()
-    return call
-
-  def watch(self, is_over: threading.Event) -> None:
-    """Ends all calls if the worker stops answering.
-
-    Without this, calls would wait for ever if the worker's machine loses power.
-
-    Args:
-      is_over: Ends this.
-    """
-    while not is_over.wait(_SECONDS_BETWEEN_CALLS):
-      self._reason = self._reason or _ask(self._channel, _SECONDS_TO_ANSWER)
-      if self._reason is not None:
-        break
-    self._channel.close()
-
-
-def _start_call(
-  function: Callable[[], _T],
-) -> concurrent.futures.Future[_T]:
-  """Calls a function in a daemon thread, which does not delay the exit."""
-  call: concurrent.futures.Future[_T] = concurrent.futures.Future()
-
-  def run() -> None:
-    try:
-      call.set_result(function())
-    except BaseException as error:  # pylint: disable=broad-except
-      call.set_exception(error)
-
-  threading.Thread(target=run, daemon=True).start()
-  return call
+def _blocks(size: int) -> list[slice]:
+  """Divides so many clients into blocks of about the same size."""
+  wanted = size // _CLIENTS_PER_BLOCK
+  number = min(size, max(_MIN_BLOCKS, min(_MAX_BLOCKS, wanted)))
+  ends = [size * k // number for k in range(number + 1)]
+  return [slice(start, end) for start, end in zip(ends, ends[1:])]
 
 
 class _RemoteContext(tff.framework.SyncContext):
-  """Runs computations on several workers; see the module's docstring."""
+  """Runs computations on workers; see the module's docstring."""
 
-  def __init__(self, workers: Sequence[_Worker]):
-    first, stub = workers[0], workers[0].create_stub()
-    self._first = worker_contexts.create_context(stub, first.check)
-    self._of_pieces = [
-      worker_contexts.create_context(
-        worker.create_stub(), worker.check, is_compiled=True
-      )
-      for worker in workers
-    ]
+  def __init__(self, crew: crews.Crew):
+    self._crew = crew
     self._sharded = caches.Cache[sharding.ShardedComputation](_CACHE_SIZE)
 
   def invoke(
@@ -182,7 +66,7 @@ class _RemoteContext(tff.framework.SyncContext):
         id(comp), lambda: sharding.ShardedComputation(comp)
       )
     except NotImplementedError:  # It takes or returns a function.
-      return self._first.invoke(comp, arg)
+      return self._run_whole(comp, arg)
     known: dict[sharding.Key, aliases.Value] = {}
     clients: dict[sharding.Key, Sequence[aliases.Value]] = {}
     for k, (part, type_spec) in enumerate(
@@ -197,9 +81,18 @@ class _RemoteContext(tff.framework.SyncContext):
         known[k] = part
     size = values.count_clients(clients.values())
     if not size:
-      return self._first.invoke(comp, arg)
+      return self._run_whole(comp, arg)
     known |= {k: list(part) for k, part in clients.items()}
     return self._run(sharded, known, size)
+
+  def _run_whole(
+    self, comp: tff.framework.ConcreteComputation, arg: aliases.Value
+  ) -> aliases.Value:
+    """Runs a computation on one worker."""
+    (result,) = self._crew.run(
+      [lambda context: context.invoke(comp, arg)], is_compiled=False
+    )
+    return result
 
   def _run(
     self,
@@ -217,27 +110,25 @@ class _RemoteContext(tff.framework.SyncContext):
     Returns:
       Its result.
     """
-    num_workers = min(len(self._of_pieces), size)
-    ends = [size * k // num_workers for k in range(num_workers + 1)]
-    shares = [slice(start, end) for start, end in zip(ends, ends[1:])]
+    blocks = _blocks(size)
     for i in range(sharded.num_stages):
-      if (piece := sharded.server(i, num_workers)) is not None:
+      if (piece := sharded.server(i, len(blocks))) is not None:
         # One worker does it, with one client that receives broadcasts.
         (results,) = self._run_piece(piece, known, [slice(0, 1)])
         known |= {
           name: result for (name, _), result in zip(piece.outputs, results)
         }
       if (piece := sharded.clients(i)) is not None:
-        of_workers = self._run_piece(piece, known, shares)
-        for (name, is_per_client), from_workers in zip(
-          piece.outputs, zip(*of_workers)
+        of_blocks = self._run_piece(piece, known, blocks)
+        for (name, is_per_client), from_blocks in zip(
+          piece.outputs, zip(*of_blocks)
         ):
           if is_per_client:
-            known[name] = list(itertools.chain(*from_workers))
+            known[name] = list(itertools.chain(*from_blocks))
           else:
             known |= {
-              sharding.partial_name(name, worker): aggregate
-              for worker, aggregate in enumerate(from_workers)
+              sharding.partial_name(name, block): aggregate
+              for block, aggregate in enumerate(from_blocks)
             }
     return _to_python(
       [known[name] for name in sharded.result], sharded.result_type
@@ -247,37 +138,24 @@ class _RemoteContext(tff.framework.SyncContext):
     self,
     piece: sharding.Piece,
     known: Mapping[sharding.Key, aliases.Value],
-    shares: Sequence[slice],
+    blocks: Sequence[slice],
   ) -> list[Sequence[aliases.Value]]:
-    """Runs a piece on as many workers as there are shares of the clients."""
+    """Runs a piece once for each block of clients."""
 
     def run(
-      context: tff.framework.SyncContext, share: slice
+      block: slice, context: tff.framework.SyncContext
     ) -> Sequence[aliases.Value]:
       inputs = [
-        known[key][share] if is_per_client else known[key]
+        known[key][block] if is_per_client else known[key]
         for key, is_per_client in piece.inputs
       ]
-      argument = [[0] * (share.stop - share.start), *inputs]
+      argument = [[0] * (block.stop - block.start), *inputs]
       return context.invoke(
         piece.computation,
         tff.structure.Struct((None, part) for part in argument),
       )
 
-    calls = [
-      _start_call(functools.partial(run, context, share))
-      for context, share in zip(self._of_pieces, shares)
-    ]
-    try:
-      for call in concurrent.futures.as_completed(calls):
-        call.result()
-    except WorkerError:
-      raise  # The context is of no more use, so that nothing has to end first.
-    except Exception:
-      # The executors of other calls must not be closed during the next call.
-      concurrent.futures.wait(calls)
-      raise
-    return [call.result() for call in calls]
+    return self._crew.run([functools.partial(run, block) for block in blocks])
 
 
 def _to_python(
@@ -303,30 +181,25 @@ def _to_python(
 def create_remote_context(
   addresses: Sequence[str],
   credentials: grpc.ChannelCredentials | None = None,
+  tell: Callable[[str], None] = _logger.warning,
 ) -> tff.framework.SyncContext:
-  """Makes a context that runs TFF on workers that are already running.
+  """Makes a context that runs TFF on workers.
 
   Args:
-    addresses: The addresses of the workers, each HOST:PORT.
+    addresses: The addresses of the workers, each HOST:PORT. A worker that is
+      not there yet takes part as soon as it is.
     credentials: The certificates for TLS, from `grpc.ssl_channel_credentials`.
       By default, TLS is not used.
+    tell: Is told, in a sentence, of each worker that cannot be used, and of
+      each that can be used again. By default this is a warning in the log.
 
   Returns:
     The context, for `tff.framework.set_default_context`.
 
   Raises:
-    WorkerError: If a worker cannot be reached.
+    WorkerError: If no worker can be reached.
   """
-  workers = [_Worker(address, credentials) for address in addresses]
-  for worker in workers:
-    worker.connect()
-  if len(workers) > 1:
-    context = _RemoteContext(workers)
-  else:
-    (worker,) = workers
-    context = worker_contexts.create_context(worker.create_stub(), worker.check)
   is_over = threading.Event()
+  context = _RemoteContext(crews.Crew(addresses, credentials, tell, is_over))
   weakref.finalize(context, is_over.set)
-  for worker in workers:
-    threading.Thread(target=worker.watch, args=(is_over,), daemon=True).start()
   return context

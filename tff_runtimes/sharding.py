@@ -1,8 +1,8 @@
 """Splits a TFF computation into pieces that several TFF workers can run.
 
 Each stage of a lowered computation becomes two TFF computations: the server's
-work, and the clients' work with its aggregation. Each worker runs the latter
-for its clients. The server's work of the next stage merges their aggregates.
+work, and the clients' work with its aggregation. The latter is run for each
+block of clients. The server's work of the next stage merges their aggregates.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,17 +82,22 @@ def _aggregate(aggregation: lowering.Aggregation) -> _Block:
 def _merge(
   aggregation: lowering.Aggregation, partials: Sequence[_Block]
 ) -> _Block:
-  """Makes the result of an aggregation from the aggregates of all workers."""
+  """Makes the result of an aggregation from the aggregates of all blocks."""
   all_type = tff.StructType([aggregation.partial_type] * len(partials))
   all_partials = tff.framework.Reference('partials', all_type)
-  merged, *others = (
-    tff.framework.Selection(all_partials, index=worker)
-    for worker in range(len(partials))
-  )
-  for other in others:
+  # By names, as protocol buffers refuse calls that are nested too deeply.
+  bindings: list[_Named] = []
+  merged: _Block = tff.framework.Selection(all_partials, index=0)
+  for number in range(1, len(partials)):
+    other = tff.framework.Selection(all_partials, index=number)
     both = tff.framework.Struct([merged, other])
-    merged = tff.framework.Call(aggregation.merge, both)
-  result = tff.framework.Call(aggregation.report, merged)
+    bindings.append(
+      (f'merged/{number}', tff.framework.Call(aggregation.merge, both))
+    )
+    merged = tff.framework.Reference(bindings[-1][0], merged.type_signature)
+  result = tff.framework.Block(
+    bindings, tff.framework.Call(aggregation.report, merged)
+  )
   report = tff.framework.Lambda('partials', all_type, result)
   zipped = _intrinsic(
     'federated_zip_at_server',
@@ -109,9 +114,9 @@ def _merge(
   )
 
 
-def partial_name(aggregate: str, worker: int) -> str:
-  """Names what one worker has aggregated."""
-  return f'{aggregate}/{worker}'
+def partial_name(aggregate: str, block: int) -> str:
+  """Names the aggregate of one block of clients."""
+  return f'{aggregate}/{block}'
 
 
 def _split(block: _Block) -> list[_Block]:
@@ -189,15 +194,15 @@ class ShardedComputation:
       self._used_later.insert(0, set(used))
       used |= _names(server_blocks)
 
-  def _server_blocks(self, i: int, num_workers: int) -> list[_Named]:
+  def _server_blocks(self, i: int, num_blocks: int) -> list[_Named]:
     merged = []
     for aggregation in self._stages[i - 1].aggregations if i else ():
       partials = [
         tff.framework.Reference(
-          partial_name(aggregation.name, worker),
+          partial_name(aggregation.name, number),
           tff.FederatedType(aggregation.partial_type, tff.SERVER),
         )
-        for worker in range(num_workers)
+        for number in range(num_blocks)
       ]
       self._types |= {one.name: one.type_signature for one in partials}
       merged.append((aggregation.name, _merge(aggregation, partials)))
@@ -213,22 +218,21 @@ class ShardedComputation:
     is_last = i == self.num_stages - 1
     return stage.clients + aggregates + self._of_clients * is_last
 
-  def server(self, i: int, num_workers: int) -> Piece | None:
+  def server(self, i: int, num_blocks: int) -> Piece | None:
     """Returns the server's work of stage `i`; None if there is none.
 
     Args:
       i: The number of the stage.
-      num_workers: The number of workers that have aggregated in the stage
-        before.
+      num_blocks: The number of blocks of clients in the stage before.
     """
 
     def make() -> Piece | None:
-      blocks = self._server_blocks(i, num_workers)
+      blocks = self._server_blocks(i, num_blocks)
       return self._piece(
         blocks, [name for name, _ in blocks if name in self._used_later[i]]
       )
 
-    return self._pieces.get((i, num_workers), make)
+    return self._pieces.get((i, num_blocks), make)
 
   def clients(self, i: int) -> Piece | None:
     """Returns the clients' work of stage `i`; None if there is none."""

@@ -250,5 +250,5 @@ def _lacking(error: Exception) -> str | None:
       ' clients_per_round, or end other programs.'
     )
   if type(error).__name__ == 'WorkerError':  # Of the remote runtime.
-    return f'{error} Start it again, or leave it out of remote_workers.'
+    return f'{error} Start a worker again, or name others as remote_workers.'
   return None

@@ -16,6 +16,7 @@ from base import errors
 from base import inputs
 from base import seeds
 from base import words
+from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import results_folder
@@ -108,10 +109,12 @@ def _read_credentials(
 def _remote_context(
   run: user_settings.RunSettings,
 ) -> tff.framework.SyncContext:
-  """Connects with the workers, which have to be there."""
+  """Connects with the workers, one of which has to be there."""
   credentials = _read_credentials(run)
   try:
-    return remote.create_remote_context(run.remote_workers, credentials)
+    return remote.create_remote_context(
+      run.remote_workers, credentials, terminal.say
+    )
   except remote.WorkerError as error:
     raise errors.UserError(
       f'remote_workers: {error} Is it started, by python -m'

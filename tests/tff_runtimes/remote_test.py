@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 import contextlib
 import pathlib
+import queue
 import shutil
 import signal
 import socketserver
@@ -17,6 +18,7 @@ import tensorflow_federated as tff
 
 from tests.tff_runtimes import helpers
 from tests.tff_runtimes import worker_programs
+from tff_runtimes import crews
 from tff_runtimes import remote
 
 _INTS = tff.FederatedType(np.int32, tff.CLIENTS)
@@ -131,27 +133,34 @@ def _assert_same_bits(first, second):
     np.testing.assert_array_equal(one, other)
 
 
-def test_one_worker_gives_the_bits_of_the_native_runtime(
-  native_context, one, fed_avg
+def test_the_bits_do_not_depend_on_the_number_of_workers(
+  one, two, addresses, fed_avg
 ):
-  _assert_same_bits(fed_avg(one), fed_avg(native_context))
-  _assert_same_bits(_rounds(one), _rounds(native_context))
+  _assert_same_bits(fed_avg(two), fed_avg(one))
+  first = _rounds(two)
+  _assert_same_bits(_rounds(one), first)
+  _assert_same_bits(_rounds(two), first)
+  _assert_same_bits(_rounds(remote.create_remote_context(addresses)), first)
 
 
-def test_several_workers_differ_by_the_rounding_of_sums(
+def test_blocks_differ_from_the_native_runtime_by_the_rounding_of_sums(
   native_context, two, fed_avg
 ):
   helpers.assert_same(fed_avg(two), fed_avg(native_context), rtol=1e-6)
   helpers.assert_same(_rounds(two), _rounds(native_context), rtol=1e-6)
 
 
-def test_several_workers_give_the_same_bits_again(two, addresses):
-  first = _rounds(two)
-  _assert_same_bits(_rounds(two), first)
-  _assert_same_bits(_rounds(remote.create_remote_context(addresses)), first)
+@pytest.mark.parametrize(
+  ('size', 'number'), [(1, 1), (7, 7), (100, 8), (160, 10), (5000, 64)]
+)
+def test_the_number_of_blocks_follows_from_that_of_the_clients(size, number):
+  blocks = remote._blocks(size)
+  assert len(blocks) == number
+  clients = [k for block in blocks for k in range(size)[block]]
+  assert clients == [*range(size)]
 
 
-def test_the_clients_are_shared_in_their_order(two):
+def test_all_workers_have_clients(two):
   @tff.tensorflow.computation
   def process():
     return tf.io.read_file('/proc/self/stat')
@@ -162,10 +171,9 @@ def test_the_clients_are_shared_in_their_order(two):
       tff.tensorflow.computation(lambda _: process(), np.int32), clients
     )
 
-  pids = [int(stat.split()[0]) for stat in helpers.run(two, where, range(5))]
-  first, second = pids[0], pids[-1]
-  assert first != second
-  assert pids == [first] * 2 + [second] * 3
+  pids = [int(stat.split()[0]) for stat in helpers.run(two, where, range(8))]
+  assert len(set(pids)) == 2
+  assert all(pids.count(pid) == 4 for pid in pids)
 
 
 @pytest.mark.parametrize('size', [0, 1, 2])
@@ -205,9 +213,18 @@ def test_an_error_of_a_client_is_raised_and_the_workers_go_on(two):
   assert helpers.run(two, run, [1, 2, 3, 4]) == [1, 2, 3, 4]
 
 
-def test_a_worker_that_cannot_be_reached_is_named(addresses):
+def test_workers_that_cannot_be_reached_are_named():
   with pytest.raises(remote.WorkerError, match='at 127.0.0.1:1 .* refused'):
-    remote.create_remote_context([addresses[0], '127.0.0.1:1'])
+    remote.create_remote_context(['127.0.0.1:1', '127.0.0.1:2'])
+
+
+def test_without_one_of_them_the_others_begin(addresses):
+  told = queue.Queue()
+  context = remote.create_remote_context(
+    ['127.0.0.1:1', *addresses], tell=told.put
+  )
+  assert 'at 127.0.0.1:1 cannot be used' in told.get(timeout=10)
+  assert helpers.run(context, _sum, range(20)) == 190
 
 
 class _OfHttp1(socketserver.BaseRequestHandler):
@@ -218,9 +235,23 @@ class _OfHttp1(socketserver.BaseRequestHandler):
     self.request.sendall(b'HTTP/1.0 200 OK\r\n\r\nhello')
 
 
-def test_a_server_of_web_pages_is_no_worker(monkeypatch):
-  monkeypatch.setattr(remote, '_SECONDS_TO_CONNECT', 2.0)
-  with socketserver.ThreadingTCPServer(('127.0.0.1', 0), _OfHttp1) as server:
+class _OfHttp2(socketserver.BaseRequestHandler):
+  """Answers as a server of web pages does that has no such page."""
+
+  def handle(self):
+    self.request.recv(1000)
+    settings = b'\0\0\0\4' + b'\0' * 5
+    self.request.sendall(settings)
+    self.request.recv(1000)
+    # The headers of stream 1, whose only one is that the status is 404.
+    self.request.sendall(b'\0\0\1\1\5\0\0\0\1\x8d')
+    self.request.recv(1000)
+
+
+@pytest.mark.parametrize('handler', [_OfHttp1, _OfHttp2])
+def test_a_server_of_web_pages_is_no_worker(monkeypatch, handler):
+  monkeypatch.setattr(crews, '_SECONDS_TO_CONNECT', 2.0)
+  with socketserver.ThreadingTCPServer(('127.0.0.1', 0), handler) as server:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f'127.0.0.1:{server.server_address[1]}'
     with pytest.raises(remote.WorkerError) as raised:
@@ -228,6 +259,7 @@ def test_a_server_of_web_pages_is_no_worker(monkeypatch):
     server.shutdown()
   assert address in str(raised.value)
   assert 'OK' not in str(raised.value)
+  assert 'status' not in str(raised.value)
 
 
 def _run_for_ever(x):
@@ -238,15 +270,13 @@ def _run_for_ever(x):
   ('number', 'reason'),
   [(signal.SIGKILL, 'cannot be used'), (signal.SIGSTOP, 'not answer within')],
 )
-def test_a_worker_that_dies_or_hangs_at_work_is_an_error(
-  monkeypatch, addresses, number, reason
-):
-  monkeypatch.setattr(remote, '_SECONDS_BETWEEN_CALLS', 0.3)
-  monkeypatch.setattr(remote, '_SECONDS_TO_ANSWER', 0.5)
+def test_without_any_worker_left_work_is_an_error(monkeypatch, number, reason):
+  monkeypatch.setattr(crews, '_SECONDS_BETWEEN_CALLS', 0.3)
+  monkeypatch.setattr(crews, '_SECONDS_TO_ANSWER', 0.5)
   work = tff.tensorflow.computation(_run_for_ever, np.int32)
   run = tff.federated_computation(lambda x: tff.federated_map(work, x), _INTS)
   with worker_programs.started() as program:
-    context = remote.create_remote_context([addresses[0], program.address])
+    context = remote.create_remote_context([program.address])
     assert helpers.run(context, run, [10, 10]) == [10, 10]
     program.worker.send_signal(number)
     for _ in range(2):

@@ -1,6 +1,6 @@
 """Starts the program that starts a worker."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
 import pathlib
@@ -33,12 +33,20 @@ class WorkerProgram:
 
 
 @contextlib.contextmanager
-def started(*flags: str) -> Iterator[WorkerProgram]:
-  """Starts the program on a free port, and kills it in the end."""
+def started(*flags: str, within: Sequence[str] = ()) -> Iterator[WorkerProgram]:
+  """Starts the program, on a free port by default, and kills it in the end.
+
+  Args:
+    *flags: Its flags.
+    within: A program that starts it, with its arguments.
+
+  Yields:
+    The program.
+  """
   command = [sys.executable, '-m', 'tff_runtimes.worker', '--port=0']
   with tempfile.NamedTemporaryFile() as log:
     with subprocess.Popen(
-      [*command, '--allow_exposed', *flags],
+      [*within, *command, '--allow_exposed', *flags],
       stdout=subprocess.PIPE,
       stderr=log,
       text=True,

@@ -54,7 +54,7 @@ class WorkerError(Exception):
   ('error', 'message'),
   [
     (MemoryError(), 'not enough memory'),
-    (WorkerError('a:1 is gone.'), 'a:1 is gone. Start it again, or leave it'),
+    (WorkerError('a:1 is gone.'), 'a:1 is gone. Start a worker again, or'),
     (OSError(errno.ENOMEM, 'Cannot allocate memory'), 'not enough memory'),
     (ResourceExhaustedError('OOM'), 'not enough memory'),
     (RuntimeError('RESOURCE_EXHAUSTED: Out of memory'), 'not enough memory'),
