@@ -545,9 +545,9 @@ def represent_once(
     are protected.
   """
   encodes = bool(model.parts[models.ENCODER] or model.frozen)
-  is_head = set(trained) <= set(model.parts[models.HEAD])
+  is_decision = set(trained) <= set(model.decision_names)
   if (
-    not (encodes and is_head)
+    not (encodes and is_decision)
     or model.encodes_by_head
     or model.protection is not None
   ):

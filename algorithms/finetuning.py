@@ -21,9 +21,13 @@ from algorithms import registry
 from algorithms import trainers
 from algorithms.privacy import private_steps
 from base import aliases
+from base import errors
 from base import settings
 from tasks.data import batches
 from tasks.models import models
+
+# The layers that can be fine-tuned, and what they are called.
+_LABELS = {'all': 'all layers', 'last': 'last layer', models.SHIFT: 'shift'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +38,10 @@ class FinetuningSettings(settings.Settings):
     (0.1,), 'The learning rates of the fine-tuning.', minimum=0
   )
   finetuning_layers: tuple[str, ...] = settings.field(
-    ('all',), 'The layers that are fine-tuned.', choices=('all', 'last')
+    ('all',),
+    'The layers that are fine-tuned: all, the last one, or what is added to'
+    ' representations (shift, as in dbe).',
+    choices=tuple(_LABELS),
   )
   finetuning_epochs: int = settings.field(
     20,
@@ -74,6 +81,14 @@ class Finetuning(personalizers.Personalizer):
 
   settings: FinetuningSettings
 
+  def __post_init__(self) -> None:
+    shifted = models.SHIFT in self.trainer.model.parts
+    if models.SHIFT in self.settings.finetuning_layers and not shifted:
+      raise errors.UserError(
+        'finetuning_layers=shift needs a trainer that adds a vector to'
+        ' representations, such as dbe.'
+      )
+
   @property
   def candidates(self) -> Sequence[candidates.Candidate]:
     every = self.settings.finetuning_epochs_per_candidate
@@ -91,7 +106,7 @@ class Finetuning(personalizers.Personalizer):
   def _label(self, layers: str, rate: float) -> str:
     parts = []
     if len(self.settings.finetuning_layers) > 1:
-      parts.append('all layers' if layers == 'all' else 'last layer')
+      parts.append(_LABELS[layers])
     if len(self.settings.finetuning_learning_rates) > 1:
       parts.append(f'rate {rate:g}')
     return ', '.join(parts)
@@ -156,7 +171,11 @@ class Finetuning(personalizers.Personalizer):
     every = self.settings.finetuning_epochs_per_candidate
     optimizer = optimizers.Optimizer(self.settings.finetuning_optimizer, rate)
     model = self.trainer.model
-    only = model.parts[models.HEAD] if layers == 'last' else tuple(weights)
+    only = {
+      'all': tuple(weights),
+      'last': model.parts[models.HEAD],
+      models.SHIFT: model.parts.get(models.SHIFT, ()),
+    }[layers]
     model, (data, *sets) = client_work.represent_once(
       model, weights, only, [data, *evaluation.values()]
     )
@@ -207,5 +226,16 @@ registry.register_personalizer(
   title='fine-tuned head',
   does='the same as finetuning, of the head alone',
   defaults={'finetuning_layers': ('last',)},
+  small={'finetuning_epochs': 2},
+)
+registry.register_personalizer(
+  'shift_finetuning',
+  Finetuning,
+  title='fine-tuned shift',
+  does=(
+    'the same as finetuning, of the vector alone that dbe adds to'
+    ' representations'
+  ),
+  defaults={'finetuning_layers': ('shift',)},
   small={'finetuning_epochs': 2},
 )

@@ -35,6 +35,8 @@ Scores: TypeAlias = aliases.Structure
 CLIENT, ENCODER, HEAD = 'client', 'encoder', 'head'
 # The part of weights that stay as initialized, which few models have.
 FIXED = 'fixed'
+# The part, and the weight, that is added to each representation.
+SHIFT = 'shift'
 # The feature of examples that are represented already.
 REPRESENTATION = 'representation'
 # The size of a client's vector, if a model does not set one.
@@ -107,6 +109,11 @@ class Model(abc.ABC):
   def encodes_by_head(self) -> bool:
     """Whether `encode` reads weights of the head, too."""
     return False
+
+  @property
+  def decision_names(self) -> tuple[str, ...]:
+    """The names of the weights that `decide` reads; `encode` may read some."""
+    return self.parts[HEAD]
 
   @property
   def context_names(self) -> tuple[str, ...]:
@@ -391,19 +398,14 @@ class Regressor(Model):
 
 
 @dataclasses.dataclass(frozen=True)
-class AppendedVector(Model):
-  """A model whose heads take the client's vector as well.
-
-  A linear function of the vector is added to the model's scores, as if a head
-  that is one linear layer had the vector among its features.
+class _Extended(Model):
+  """A model with further weights.
 
   Attributes:
-    model: The model without the vector.
-    size: The size of the vector.
+    model: The model without them.
   """
 
   model: Model
-  size: int
 
   @property
   def _inner(self) -> Model:
@@ -424,34 +426,6 @@ class AppendedVector(Model):
   @property
   def loss_is_total(self) -> bool:
     return self.model.loss_is_total
-
-  @property
-  def parts(self) -> Mapping[str, tuple[str, ...]]:
-    head = (*self.model.parts[HEAD], 'vector_kernel')
-    return {CLIENT: ('vector',), **self.model.parts, HEAD: head}
-
-  def init(self, seed: tf.Tensor) -> Weights:
-    """Makes initial weights; the vector is U[0, 1), and its kernel is 0."""
-    seeds = tf.random.experimental.stateless_split(seed, 2)
-    w = self._inner.init(seeds[0])
-    # Only the shape of the scores is used.
-    scores = self._inner.scores(w, self.blank_example())
-    w['vector'] = tf.random.stateless_uniform([self.size], seeds[1])
-    w['vector_kernel'] = tf.zeros([self.size, *scores.shape[1:]])
-    return w
-
-  def encode(self, weights: Weights, batch: Batch) -> tf.Tensor:
-    features = self._inner.encode(weights, batch)
-    vectors = tf.broadcast_to(
-      weights['vector'], [tf.shape(features)[0], self.size]
-    )
-    return tf.concat([features, vectors], axis=1)
-
-  def decide(self, weights: Weights, features: tf.Tensor) -> Scores:
-    encoded, vectors = features[:, : -self.size], features[:, -self.size :]
-    return self._inner.decide(weights, encoded) + tf.tensordot(
-      vectors, weights['vector_kernel'], 1
-    )
 
   def score_loss(self, scores: Scores, batch: Batch) -> tf.Tensor:
     return self._inner.score_loss(scores, batch)
@@ -489,6 +463,86 @@ class AppendedVector(Model):
     return self._inner.example_weight(batch)
 
 
+@dataclasses.dataclass(frozen=True)
+class AppendedVector(_Extended):
+  """A model whose heads take the client's vector as well.
+
+  A linear function of the vector is added to the model's scores, as if a head
+  that is one linear layer had the vector among its features.
+
+  Attributes:
+    size: The size of the vector.
+  """
+
+  size: int
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    head = (*self.model.parts[HEAD], 'vector_kernel')
+    return {CLIENT: ('vector',), **self.model.parts, HEAD: head}
+
+  def init(self, seed: tf.Tensor) -> Weights:
+    """Makes initial weights; the vector is U[0, 1), and its kernel is 0."""
+    seeds = tf.random.experimental.stateless_split(seed, 2)
+    w = self._inner.init(seeds[0])
+    # Only the shape of the scores is used.
+    scores = self._inner.scores(w, self.blank_example())
+    w['vector'] = tf.random.stateless_uniform([self.size], seeds[1])
+    w['vector_kernel'] = tf.zeros([self.size, *scores.shape[1:]])
+    return w
+
+  def encode(self, weights: Weights, batch: Batch) -> tf.Tensor:
+    features = self._inner.encode(weights, batch)
+    vectors = tf.broadcast_to(
+      weights['vector'], [tf.shape(features)[0], self.size]
+    )
+    return tf.concat([features, vectors], axis=1)
+
+  def decide(self, weights: Weights, features: tf.Tensor) -> Scores:
+    encoded, vectors = features[:, : -self.size], features[:, -self.size :]
+    return self._inner.decide(weights, encoded) + tf.tensordot(
+      vectors, weights['vector_kernel'], 1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Shifted(_Extended):
+  """A model that adds a vector to each representation before it decides.
+
+  The vector is the part `SHIFT`, which is zero at the start. `encode` returns
+  the representation without it.
+  """
+
+  @property
+  def encodes_by_head(self) -> bool:
+    return self.model.encodes_by_head
+
+  @property
+  def decision_names(self) -> tuple[str, ...]:
+    return *self.model.decision_names, SHIFT
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    return {SHIFT: (SHIFT,), **self.model.parts}
+
+  def init(self, seed: tf.Tensor) -> Weights:
+    w = self._inner.init(seed)
+    # Only the shape of the representation is used.
+    width = self._inner.encode(w, self.blank_example()).shape[1]
+    return collections.OrderedDict(w, **{SHIFT: tf.zeros([width])})
+
+  def encode(self, weights: Weights, batch: Batch) -> tf.Tensor:
+    return self._inner.encode(weights, batch)
+
+  def decide(self, weights: Weights, features: tf.Tensor) -> Scores:
+    return self._inner.decide(weights, features + weights[SHIFT])
+
+  def loss(self, weights: Weights, batch: Batch) -> tf.Tensor:
+    features = self.encode(weights, batch) + weights[SHIFT]
+    # As a model may regularize its weights in its loss.
+    return loss_given(self._inner, weights, batch, features)
+
+
 def mix_in(mixin: type, model: Model) -> Model:
   """Returns a model with the methods of a class, before its own ones.
 
@@ -517,3 +571,20 @@ class Represented:
     del weights
     features = batch[REPRESENTATION]
     return tf.reshape(features, [-1, features.shape[-1]])
+
+
+def loss_given(
+  model: Model, weights: Weights, batch: Batch, features: tf.Tensor
+) -> tf.Tensor:
+  """Returns the loss of each example, given the representation of its entries.
+
+  Args:
+    model: The model.
+    weights: Its weights.
+    batch: The examples.
+    features: What `encode` returns, or another representation of that shape.
+  """
+  represented = mix_in(Represented, model)
+  return represented.loss(
+    weights, collections.OrderedDict(batch, **{REPRESENTATION: features})
+  )

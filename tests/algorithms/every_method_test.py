@@ -58,6 +58,8 @@ _PARAMETERS = {
   # Its own model, and what of the others' models pulls it, and how much.
   'mocha': {1: (4 + 4 + 1, 4)},
   'fedprox': {1: (4, 4)},
+  # First the mean of three, later the model.
+  'dbe': {1: (4, 3), 2: (4 + 3, 4)},
   'apfl': {1: (4, 4)},
   'mr_mtl': {1: (4, 4)},
   'fedrod': {1: (4, 4)},

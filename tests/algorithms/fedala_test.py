@@ -115,26 +115,6 @@ def _assert_same_candidates(of_fedala, of_fedavg):
     helpers.assert_equal(of_one, list(of_fedavg))
 
 
-@pytest.mark.parametrize(
-  'values',
-  [
-    {},
-    dict(client_optimizer='momentum', client_slots='kept'),
-    dict(server_optimizer='adam', client_weighting='uniform'),
-  ],
-)
-def test_without_a_rate_it_is_fedavg_to_the_last_bit(values):
-  servers, results = [], []
-  for name, own in ('fedala', dict(mixing_rate=0.0)), ('fedavg', {}):
-    method = helpers.build(name, **own, **values)
-    after = helpers.run(method, 4, helpers.make_clients(method, _padded()))
-    evaluated = helpers.hold_out(after.clients)
-    servers.append(after.state.server)
-    results.append(method.personalize(after.state, evaluated))
-  helpers.assert_equal(*servers)
-  _assert_same_candidates(*results)
-
-
 def test_new_clients_have_the_global_model():
   method, fedavg = _build(), helpers.build('fedavg')
   state = helpers.run(method).state

@@ -67,22 +67,6 @@ def _run(name, rounds, **values):
   return helpers.run(method, rounds, clients)
 
 
-@pytest.mark.parametrize(
-  'values',
-  [
-    {},
-    dict(client_optimizer='momentum', client_slots='kept'),
-    dict(server_optimizer='adam', client_weighting='uniform'),
-  ],
-)
-def test_without_contrast_it_is_fedavg_to_the_last_bit(values):
-  servers = [
-    _run(name, 4, **own, **values).state.server
-    for name, own in (('moon', dict(contrast=0.0)), ('fedavg', {}))
-  ]
-  helpers.assert_equal(*servers)
-
-
 def test_the_first_round_of_a_client_is_that_of_fedavg():
   first, fedavg = _run('moon', 1, contrast=5.0), _run('fedavg', 1)
   helpers.assert_close(first.state.server, fedavg.state.server)
