@@ -24,8 +24,9 @@ _Structure = TypeVar('_Structure', bound=aliases.Structure)
 Metrics: TypeAlias = Mapping[str, dict[str, aliases.Structure]]
 # Maps weights to the term that is added to the mean loss of a batch.
 Regularizer = Callable[[models.Weights], tf.Tensor]
-# Maps weights and a batch to the terms that are added to its examples' losses.
-AddedLoss = Callable[[models.Weights, models.Batch], tf.Tensor]
+# Maps a batch and the representation of its entries to the terms that are added
+# to its examples' losses.
+AddedLoss = Callable[[models.Batch, tf.Tensor], tf.Tensor]
 
 
 class Objective(Protocol):
@@ -166,28 +167,25 @@ def gradient(
   """
   trained = select(weights, only)
 
-  def add_losses(
-    loss: tf.Tensor,
-    weights: models.Weights,
-    examples: models.Batch,
-    mask: tf.Tensor,
-  ) -> tf.Tensor:
+  def measure(
+    weights: models.Weights, examples: models.Batch, mask: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the mean loss, with what is added, and without it."""
     if added is None:
-      return loss
+      loss = model.mean_loss(weights, examples, mask)
+      return loss, loss
     assert isinstance(model, models.Model)
+    # Both have one representation, which thus is differentiated once.
+    z = model.encode(weights, examples)
     mask = mask * model.example_weight(examples)
-    return loss + models.mean(added(weights, examples), mask)
+    losses = models.loss_given(model, weights, examples, z)
+    loss = models.mean(losses, mask)
+    return loss + models.mean(added(examples, z), mask), loss
 
   if isinstance(model, models.Model) and model.protection is not None:
-
-    def objective_of(w: models.Weights, *batch: aliases.Structure) -> tf.Tensor:
-      everything = merge(weights, w)
-      loss = model.mean_loss(everything, *batch)
-      return add_losses(loss, everything, *batch)
-
     return private_steps.gradient(
       model.protection,
-      objective_of,
+      lambda w, *batch: measure(merge(weights, w), *batch)[0],
       trained,
       examples,
       mask,
@@ -198,11 +196,10 @@ def gradient(
   with tf.GradientTape() as tape:
     tape.watch(trained)
     everything = merge(weights, trained)
-    loss = model.mean_loss(everything, examples, mask)
-    objective = add_losses(loss, everything, examples, mask)
+    objective, loss = measure(everything, examples, mask)
     if regularizer is not None:
       any_examples = tf.minimum(tf.reduce_sum(mask), 1.0)
-      objective = loss + any_examples * regularizer(everything)
+      objective = objective + any_examples * regularizer(everything)
   return slopes(tape, objective, trained), loss
 
 

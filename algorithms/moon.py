@@ -107,14 +107,15 @@ class Moon(fedavg.FedAvg):
   def _contrast_to(
     self, w_t: models.Weights, last: models.Weights
   ) -> client_work.AddedLoss:
-    """Returns mu l_con as a function of w and a batch."""
+    """Returns mu l_con as a function of a batch and its z."""
 
-    def contrast(w: models.Weights, examples: models.Batch) -> tf.Tensor:
+    def contrast(examples: models.Batch, z: tf.Tensor) -> tf.Tensor:
       z, z_glob, z_prev = (
-        tf.math.l2_normalize(
-          self.model.encode(weights, examples), -1, _LEAST_SQUARE
+        tf.math.l2_normalize(represented, -1, _LEAST_SQUARE)
+        for represented in (
+          z,
+          *(self.model.encode(weights, examples) for weights in (w_t, last)),
         )
-        for weights in (w, w_t, last)
       )
       # log(1 + e^x) at x = (cos(z, z_prev) - cos(z, z_glob)) / tau.
       apart = tf.reduce_sum(z * z_prev, -1) - tf.reduce_sum(z * z_glob, -1)

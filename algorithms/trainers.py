@@ -76,7 +76,7 @@ class Passes(NamedTuple):
   Attributes:
     gradients: The passes that compute gradients. Those of several losses of one
       model are one pass, and those of several models are several.
-    losses: The passes that only compute losses.
+    losses: The passes that only compute losses, or what takes as long.
   """
 
   gradients: float = 0

@@ -182,3 +182,62 @@ class TypedModel(F1Model):
     vectors = tf.broadcast_to(weights['vector'], shape)
     x = layers.dense(weights, 'hidden', tf.concat([x, vectors], axis=1))
     return tf.concat([tf.tanh(x), vectors], axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class SignModel(linear.LogisticRegression):
+  """Whether a number is above zero, from a layer of the features.
+
+  Its examples are {'x': [3], 'y': []}, those of a regression.
+  """
+
+  num_features: int = _NUM_FEATURES
+  num_classes: int = 2
+
+  @property
+  def _label(self) -> tf.TensorSpec:
+    return tf.TensorSpec([])
+
+  @property
+  def num_values(self) -> Mapping[str, int]:
+    return {}
+
+  @property
+  def _kernel_shape(self) -> list[int]:
+    return [_WIDTH, self.num_classes]
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    return {
+      **super().parts,
+      models.ENCODER: ('hidden_kernel', 'hidden_bias'),
+    }
+
+  def init(self, seed: tf.Tensor) -> models.Weights:
+    seeds = tf.random.experimental.stateless_split(seed, 2)
+    kernel = layers.glorot_uniform(seeds[0], [_NUM_FEATURES, _WIDTH])
+    return collections.OrderedDict(
+      hidden_kernel=kernel,
+      hidden_bias=tf.zeros([_WIDTH]),
+      **super().random_init(seeds[1]),
+    )
+
+  def random_init(self, seed: tf.Tensor) -> models.Weights:
+    return self.init(seed)
+
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
+    return tf.tanh(layers.dense(weights, 'hidden', batch['x']))
+
+  def target(self, batch: models.Batch) -> tf.Tensor:
+    return tf.cast(batch['y'] > 0, tf.int32)
+
+  def score_loss(self, scores: tf.Tensor, batch: models.Batch) -> tf.Tensor:
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(
+      self.target(batch), scores
+    )
+
+  def prediction_statistics(
+    self, predicted: tf.Tensor, batch: models.Batch
+  ) -> models.Statistics:
+    correct = tf.cast(tf.equal(predicted, self.target(batch)), tf.float32)
+    return collections.OrderedDict(accuracy=models.mean_statistics(correct))

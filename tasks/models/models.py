@@ -398,7 +398,7 @@ class Regressor(Model):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Extended(Model):
+class Extended(Model):
   """A model with further weights.
 
   Attributes:
@@ -408,7 +408,8 @@ class _Extended(Model):
   model: Model
 
   @property
-  def _inner(self) -> Model:
+  def inner(self) -> Model:
+    """The model without them, with the frozen weights."""
     return dataclasses.replace(self.model, frozen=self.frozen)
 
   @property
@@ -428,43 +429,43 @@ class _Extended(Model):
     return self.model.loss_is_total
 
   def score_loss(self, scores: Scores, batch: Batch) -> tf.Tensor:
-    return self._inner.score_loss(scores, batch)
+    return self.inner.score_loss(scores, batch)
 
   def predict(self, scores: Scores) -> tf.Tensor:
-    return self._inner.predict(scores)
+    return self.inner.predict(scores)
 
   def predict_softly(self, scores: Scores) -> tf.Tensor:
-    return self._inner.predict_softly(scores)
+    return self.inner.predict_softly(scores)
 
   def prediction_statistics(
     self, predicted: tf.Tensor, batch: Batch
   ) -> Statistics:
-    return self._inner.prediction_statistics(predicted, batch)
+    return self.inner.prediction_statistics(predicted, batch)
 
   def judge_scores(self, scores: Scores, batch: Batch) -> Statistics:
-    return self._inner.judge_scores(scores, batch)
+    return self.inner.judge_scores(scores, batch)
 
   def likelihood_statistics(
     self, log_likelihood: tf.Tensor, batch: Batch
   ) -> Statistics:
-    return self._inner.likelihood_statistics(log_likelihood, batch)
+    return self.inner.likelihood_statistics(log_likelihood, batch)
 
   @property
   def metrics(self) -> Mapping[str, metrics.Metric]:
     return self.model.metrics
 
   def target(self, batch: Batch) -> tf.Tensor:
-    return self._inner.target(batch)
+    return self.inner.target(batch)
 
   def entry_mask(self, batch: Batch) -> tf.Tensor:
-    return self._inner.entry_mask(batch)
+    return self.inner.entry_mask(batch)
 
   def example_weight(self, batch: Batch) -> tf.Tensor:
-    return self._inner.example_weight(batch)
+    return self.inner.example_weight(batch)
 
 
 @dataclasses.dataclass(frozen=True)
-class AppendedVector(_Extended):
+class AppendedVector(Extended):
   """A model whose heads take the client's vector as well.
 
   A linear function of the vector is added to the model's scores, as if a head
@@ -484,15 +485,15 @@ class AppendedVector(_Extended):
   def init(self, seed: tf.Tensor) -> Weights:
     """Makes initial weights; the vector is U[0, 1), and its kernel is 0."""
     seeds = tf.random.experimental.stateless_split(seed, 2)
-    w = self._inner.init(seeds[0])
+    w = self.inner.init(seeds[0])
     # Only the shape of the scores is used.
-    scores = self._inner.scores(w, self.blank_example())
+    scores = self.inner.scores(w, self.blank_example())
     w['vector'] = tf.random.stateless_uniform([self.size], seeds[1])
     w['vector_kernel'] = tf.zeros([self.size, *scores.shape[1:]])
     return w
 
   def encode(self, weights: Weights, batch: Batch) -> tf.Tensor:
-    features = self._inner.encode(weights, batch)
+    features = self.inner.encode(weights, batch)
     vectors = tf.broadcast_to(
       weights['vector'], [tf.shape(features)[0], self.size]
     )
@@ -500,13 +501,13 @@ class AppendedVector(_Extended):
 
   def decide(self, weights: Weights, features: tf.Tensor) -> Scores:
     encoded, vectors = features[:, : -self.size], features[:, -self.size :]
-    return self._inner.decide(weights, encoded) + tf.tensordot(
+    return self.inner.decide(weights, encoded) + tf.tensordot(
       vectors, weights['vector_kernel'], 1
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class Shifted(_Extended):
+class Shifted(Extended):
   """A model that adds a vector to each representation before it decides.
 
   The vector is the part `SHIFT`, which is zero at the start. `encode` returns
@@ -526,21 +527,21 @@ class Shifted(_Extended):
     return {SHIFT: (SHIFT,), **self.model.parts}
 
   def init(self, seed: tf.Tensor) -> Weights:
-    w = self._inner.init(seed)
+    w = self.inner.init(seed)
     # Only the shape of the representation is used.
-    width = self._inner.encode(w, self.blank_example()).shape[1]
+    width = self.inner.encode(w, self.blank_example()).shape[1]
     return collections.OrderedDict(w, **{SHIFT: tf.zeros([width])})
 
   def encode(self, weights: Weights, batch: Batch) -> tf.Tensor:
-    return self._inner.encode(weights, batch)
+    return self.inner.encode(weights, batch)
 
   def decide(self, weights: Weights, features: tf.Tensor) -> Scores:
-    return self._inner.decide(weights, features + weights[SHIFT])
+    return self.inner.decide(weights, features + weights[SHIFT])
 
   def loss(self, weights: Weights, batch: Batch) -> tf.Tensor:
     features = self.encode(weights, batch) + weights[SHIFT]
     # As a model may regularize its weights in its loss.
-    return loss_given(self._inner, weights, batch, features)
+    return loss_given(self.inner, weights, batch, features)
 
 
 def mix_in(mixin: type, model: Model) -> Model:

@@ -58,6 +58,8 @@ _PARAMETERS = {
   # Its own model, and what of the others' models pulls it, and how much.
   'mocha': {1: (4 + 4 + 1, 4)},
   'fedprox': {1: (4, 4)},
+  # Two prototypes of four, and how many examples they are of.
+  'fedproto': {1: (2 * 4 + 2, 2 * 4 + 2)},
   # First the mean of three, later the model.
   'dbe': {1: (4, 3), 2: (4 + 3, 4)},
   'apfl': {1: (4, 4)},

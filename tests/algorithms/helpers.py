@@ -28,6 +28,8 @@ from tff_runtimes import native
 MODEL = linear.LinearRegression(3)
 # Of trainers that need the parts of a model, which a linear one does not have.
 VECTOR_MODEL = toys.VectorModel()
+# Of trainers that need classes, which are told from the same examples.
+CLASS_MODEL = toys.SignModel()
 SETS = ('evaluation',)
 # The cohort runtime stacks clients of the same shapes.
 RUNTIMES = ('cohort', 'unstacked', 'native')
@@ -74,11 +76,13 @@ build = functools.cache(build_anew)
 @functools.cache
 def model_for(name: str) -> models.Model:
   """Returns a model that a method, or a trainer, can learn."""
-  try:
-    build(f'{registry.halves(name)[0]}+as_trained', MODEL)
-  except errors.UserError:  # It needs a model with several parts.
-    return VECTOR_MODEL
-  return MODEL
+  for model in MODEL, VECTOR_MODEL:
+    try:
+      build(f'{registry.halves(name)[0]}+as_trained', model)
+      return model
+    except errors.UserError:  # It needs a model with several parts, or classes.
+      continue
+  return CLASS_MODEL
 
 
 def small(name: str) -> dict[str, Any]:

@@ -13,41 +13,53 @@ from tests.algorithms import helpers
 _ROUNDS = 4
 
 
+# Of both trainers, so that all that can differ does.
+_SHARED = dict(
+  client_optimizer='momentum', server_optimizer='adam', client_weighting='size'
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Limit:
-  """A trainer, and another one that it is with some settings.
+  """A trainer, and another method that it is with some settings.
 
   Attributes:
     trainer: The trainer.
     settings: The settings.
-    other: The other trainer.
     model: The model.
+    other: The other method.
+    shared: The settings of both.
+    of_other: The settings of the other.
     first_rounds: The rounds that it has beside those of the other.
   """
 
   trainer: str
   settings: Mapping[str, Any]
-  other: str = 'fedavg'
   model: models.Model = helpers.MODEL
+  other: str = 'fedavg+as_trained'
+  shared: Mapping[str, Any] = dataclasses.field(default_factory=_SHARED.copy)
+  of_other: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   first_rounds: int = 0
 
 
 _LIMITS = {
   'fedala, no rate': Limit('fedala', dict(mixing_rate=0.0)),
-  'moon, no contrast': Limit(
-    'moon', dict(contrast=0.0), model=helpers.VECTOR_MODEL
-  ),
+  'moon, no contrast': Limit('moon', dict(contrast=0.0), helpers.VECTOR_MODEL),
   'dbe, no pull and no vector': Limit(
     'dbe',
     dict(mean_regularization=0.0, shift_rate=0.0),
-    model=helpers.VECTOR_MODEL,
+    helpers.VECTOR_MODEL,
     first_rounds=1,
   ),
+  'fedproto, no pull': Limit(
+    'fedproto',
+    dict(prototype_pull=0.0),
+    helpers.CLASS_MODEL,
+    other='local+finetuning',
+    shared={},
+    of_other=dict(finetuning_epochs=_ROUNDS),
+  ),
 }
-# Of both trainers, so that all that can differ does.
-_SHARED = dict(
-  client_optimizer='momentum', server_optimizer='adam', client_weighting='size'
-)
 
 
 @pytest.fixture(autouse=True)
@@ -57,15 +69,12 @@ def _runtime():
     yield
 
 
-def _train(trainer, limit, rounds, **values):
+def _train(method, rounds):
   """Returns the server's model, and the losses of the trained clients."""
-  method = helpers.build(
-    f'{trainer}+as_trained', limit.model, **_SHARED, **values
-  )
-  # Of one shape, so that clients are stacked.
+  # Of one shape, so that functions are traced once.
   data = [helpers.padded(d, places=16) for d in helpers.all_data()]
   clients = helpers.make_clients(method, data)
-  after = helpers.run(method, rounds, clients)
+  after = helpers.run(method, rounds if method.trains else 0, clients)
   evaluated = method.personalize(after.state, helpers.hold_out(after.clients))
   return after.state.server.model, [
     dict(result['evaluation'])['loss'][0] for result in evaluated
@@ -73,15 +82,24 @@ def _train(trainer, limit, rounds, **values):
 
 
 @pytest.mark.parametrize('limit', _LIMITS.values(), ids=_LIMITS)
-def test_is_the_other_trainer_to_the_last_bit(limit):
+def test_is_the_other_method_to_the_last_bit(limit):
   found, losses = _train(
-    limit.trainer, limit, _ROUNDS + limit.first_rounds, **limit.settings
+    helpers.build(
+      f'{limit.trainer}+as_trained',
+      limit.model,
+      **limit.shared,
+      **limit.settings,
+    ),
+    _ROUNDS + limit.first_rounds,
   )
-  expected, of_other = _train(limit.other, limit, _ROUNDS)
+  expected, of_other = _train(
+    helpers.build(limit.other, limit.model, **limit.shared, **limit.of_other),
+    _ROUNDS,
+  )
   for name, weight in expected.items():
     np.testing.assert_array_equal(found[name], weight)
   # Candidates are the global model, if there is one, and that of the client.
-  for of_candidates, of_model in zip(losses, of_other):
+  for of_candidates, of_epochs in zip(losses, of_other):
     np.testing.assert_array_equal(
-      of_candidates, np.broadcast_to(of_model, of_candidates.shape)
+      of_candidates, np.broadcast_to(of_epochs[-1], of_candidates.shape)
     )

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from algorithms import client_work
+from algorithms import prototypes
 from algorithms import registry
 from algorithms import runtime_inputs
 from algorithms import trainers
@@ -23,11 +24,15 @@ _SETTINGS = {
 
 
 class _Counts(collections.Counter):
-  """Counts gradients, and losses that are computed alone, in eager mode."""
+  """Counts gradients, and losses that are computed alone, in eager mode.
+
+  A pass that finds prototypes takes as long as one that computes losses.
+  """
 
   def __init__(self, patch):
     super().__init__()
     counts, loss, open_tapes = self, models.Model.loss, []
+    find = prototypes.find
 
     class Tape(tf.GradientTape):
       def __enter__(self):
@@ -45,7 +50,13 @@ class _Counts(collections.Counter):
       return loss(*args)
 
     patch.setattr(tf, 'GradientTape', Tape)
+
+    def counted_find(model, w, data):
+      counts['losses'] += len(data.mask)
+      return find(model, w, data)
+
     patch.setattr(models.Model, 'loss', counted_loss)
+    patch.setattr(prototypes, 'find', counted_find)
 
 
 def _bind(half, *args):

@@ -215,10 +215,15 @@ _CLASSIFIER = 'fedrod of classes'
 _QUICK[_CLASSIFIER] = dict(balance=0.0)
 
 
+def _model(name):
+  is_of_classes = helpers.model_for(name) is helpers.CLASS_MODEL
+  return helpers.CLASS_MODEL if is_of_classes else toys.VectorModel()
+
+
 def _is_refused(name):
   method = helpers.build(
     name,
-    toys.VectorModel(),
+    _model(name),
     num_clients=len(_SIZES),
     **helpers.small(name),
   )
@@ -268,7 +273,7 @@ def test_methods_that_use_examples_otherwise_are_refused():
 @pytest.mark.parametrize('name', sorted(_REFUSED))
 def test_what_cannot_be_protected_is_refused(name):
   with pytest.raises(errors.UserError, match='cannot be protected'):
-    _method(name, task=_task(model=toys.VectorModel()))
+    _method(name, task=_task(model=_model(name)))
 
 
 @pytest.mark.parametrize('name', _PROTECTED)

@@ -1,0 +1,124 @@
+"""Prototypes: the mean representation of each class, of one or all clients."""
+
+import collections
+from collections.abc import Mapping
+import dataclasses
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from algorithms import client_work
+from base import aliases
+from base import errors
+from tasks.data import batches
+from tasks.models import models
+
+# How much farther away a class without a prototype is than all others.
+_UNKNOWN = 1e4
+
+
+class Prototypes(NamedTuple):
+  """The mean representations of classes.
+
+  Attributes:
+    means: The mean of each class, `[C, K]`; zeros where it is not known.
+    counts: The number of examples of each class, or the weight that a mean has,
+      `[C]`; 0 where it is not known.
+  """
+
+  means: tf.Tensor
+  counts: tf.Tensor
+
+
+def check(model: models.Model, method: str) -> None:
+  """Checks that a model represents the examples of classes.
+
+  Args:
+    model: The model.
+    method: The name of the method.
+
+  Raises:
+    UserError: If it does not.
+  """
+  if (
+    not isinstance(model, models.Classifier) or not model.parts[models.ENCODER]
+  ):
+    raise errors.UserError(
+      f'{method} needs a classifier that learns a representation, such as that'
+      ' of emnist.'
+    )
+
+
+def num_classes(model: models.Model) -> int:
+  """Returns C."""
+  assert isinstance(model, models.Classifier)
+  return model.num_classes
+
+
+def nothing(model: models.Model) -> Prototypes:
+  """Returns prototypes of which none is known."""
+  # Only the shape of the representation is used.
+  like = model.encode(model.init(tf.constant([0, 0])), model.blank_example())
+  shape = [num_classes(model), like.shape[1]]
+  return Prototypes(tf.zeros(shape), tf.zeros(shape[:1]))
+
+
+def find(
+  model: models.Model, w: models.Weights, data: batches.ClientData
+) -> Prototypes:
+  """Finds those of a client, over all examples in its batches."""
+
+  def add(
+    examples: models.Batch, mask: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    z = model.encode(w, examples)
+    of_class = tf.one_hot(model.target(examples), num_classes(model))
+    # Padding need not be finite.
+    z = tf.where(mask[:, tf.newaxis] > 0, z, 0.0)
+    of_class *= mask[:, tf.newaxis]
+    return tf.matmul(of_class, z, transpose_a=True), tf.reduce_sum(of_class, 0)
+
+  sums, counts = client_work.sum_over_batches(data, add)
+  means = tf.math.divide_no_nan(sums, counts[:, tf.newaxis])
+  return Prototypes(means, counts)
+
+
+def pull(
+  model: models.Model, to: Prototypes, strength: aliases.Number
+) -> client_work.AddedLoss:
+  """Returns strength * mean_k (z_k - P_yk)^2, where P_y is known."""
+
+  def distance(examples: models.Batch, z: tf.Tensor) -> tf.Tensor:
+    y = model.target(examples)
+    away = tf.reduce_mean(tf.square(z - tf.gather(to.means, y)), axis=1)
+    return strength * tf.where(tf.gather(to.counts, y) > 0, away, 0.0)
+
+  return distance
+
+
+@dataclasses.dataclass(frozen=True)
+class Nearest(models.Extended):
+  """A classifier that predicts the class of the nearest known prototype.
+
+  Its scores are minus the distances; the prototypes are among the weights.
+  """
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    return {**self.model.parts, 'prototypes': Prototypes._fields}
+
+  def init(self, seed: tf.Tensor) -> models.Weights:
+    of_model = self.inner.init(seed)
+    return self.place(of_model, nothing(self.model))
+
+  def place(self, w: models.Weights, known: Prototypes) -> models.Weights:
+    """Returns the weights of a model and prototypes."""
+    return client_work.merge(w, collections.OrderedDict(known._asdict()))
+
+  def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
+    return self.inner.encode(weights, batch)
+
+  def decide(self, weights: models.Weights, features: tf.Tensor) -> tf.Tensor:
+    away = tf.norm(features[:, tf.newaxis] - weights['means'], axis=2)
+    unknown = tf.reduce_max(away, 1, keepdims=True) + _UNKNOWN
+    return -tf.where(weights['counts'] > 0, away, unknown)
