@@ -487,35 +487,51 @@ def evaluate_sets(
   )
 
 
-def represent(
-  model: models.Model, weights: models.Weights, data: batches.ClientData
-) -> batches.ClientData:
-  """Adds their representation to the examples that are in batches."""
+def compute_for_examples(
+  data: batches.ClientData,
+  compute: Callable[[models.Batch], tf.Tensor],
+  shape: Sequence[int | tf.Tensor],
+) -> tf.Tensor:
+  """Computes something of each example that is in batches.
+
+  Args:
+    data: The batches.
+    compute: Maps the examples of a batch to what is computed of them.
+    shape: The shape of what is computed of an example.
+
+  Returns:
+    `[examples, *shape]`, zeros for examples that are in no batch.
+  """
   size = tf.shape(next(iter(data.examples.values())))[0]
-  # Only the shape is used.
-  blank = model.encode(weights, model.blank_example())
-  entries, dimension = tf.shape(blank)[0], blank.shape[1]
 
   def write(
     rows: tf.Tensor, numbered: models.Batch, mask: tf.Tensor
   ) -> tf.Tensor:
-    features = model.encode(weights, numbered)
+    computed = compute(numbered)
     # Padding is written behind the last example.
     places = tf.where(mask > 0, numbered['number'], size)
     return tf.tensor_scatter_nd_update(
-      rows,
-      places[:, tf.newaxis],
-      tf.reshape(features, [-1, entries, dimension]),
+      rows, places[:, tf.newaxis], tf.reshape(computed, [-1, *shape])
     )
 
   numbered = collections.OrderedDict(data.examples, number=tf.range(size))
   rows = fold_batches(
-    data._replace(examples=numbered),
-    write,
-    tf.zeros([size + 1, entries, dimension]),
+    data._replace(examples=numbered), write, tf.zeros([size + 1, *shape])
   )
+  return rows[:size]
+
+
+def represent(
+  model: models.Model, weights: models.Weights, data: batches.ClientData
+) -> batches.ClientData:
+  """Adds their representation to the examples that are in batches."""
+  # Only the shape is used.
+  blank = model.encode(weights, model.blank_example())
+  shape = tf.shape(blank)[0], blank.shape[1]
   examples = collections.OrderedDict(data.examples)
-  examples[models.REPRESENTATION] = rows[:size]
+  examples[models.REPRESENTATION] = compute_for_examples(
+    data, lambda batch: model.encode(weights, batch), shape
+  )
   return data._replace(examples=examples)
 
 

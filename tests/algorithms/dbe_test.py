@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from base import errors
 from tasks.models import linear
 from tests.algorithms import helpers
 from tests.reference import cases
@@ -116,3 +117,29 @@ def test_vectors_learn_how_frequent_classes_are():
     slope * float(client.state.personal['shift'][0]) for client in after.clients
   )
   assert second - first == pytest.approx(2 * np.log(9), rel=1e-3)
+
+
+def test_new_clients_fit_their_vector_and_nothing_else():
+  method = helpers.build('dbe', helpers.VECTOR_MODEL, finetuning_epochs=3)
+  after = helpers.run(method, 3)
+  w = after.state.server.model
+  (client, *_) = helpers.make_held_out(method)
+  losses = method.personalize(after.state, [client])[0]['evaluation']['loss'][0]
+  shift = w['shift']
+  for epoch in range(4):
+    examples = client.evaluation['evaluation'].examples
+    of_epoch = {**w, 'shift': shift}
+    expected = np.sum(method.trainer.model.loss(of_epoch, examples))
+    assert losses[epoch] == pytest.approx(expected, rel=1e-4)
+    for indices in client.personalization.indices:
+      batch = {
+        n: v[indices] for n, v in client.personalization.examples.items()
+      }
+      z = method.trainer.model.encode(w, batch).numpy() + shift
+      residual = z @ w['kernel'] + w['bias'] - batch['y']
+      shift = shift - 0.1 * np.mean(residual) * w['kernel']
+
+
+def test_without_such_a_vector_it_cannot_be_fitted():
+  with pytest.raises(errors.UserError, match='adds a vector'):
+    helpers.build('fedavg+shift_finetuning')

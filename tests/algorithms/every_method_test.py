@@ -60,6 +60,8 @@ _PARAMETERS = {
   'fedprox': {1: (4, 4)},
   # Two prototypes of four, and how many examples they are of.
   'fedproto': {1: (2 * 4 + 2, 2 * 4 + 2)},
+  # Two models.
+  'fedem': {1: (2 * 4, 2 * 4)},
   # First the mean of three, later the model.
   'dbe': {1: (4, 3), 2: (4 + 3, 4)},
   'apfl': {1: (4, 4)},

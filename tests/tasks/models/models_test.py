@@ -84,6 +84,10 @@ _MODELS = {
   'appended_vector': linear.LogisticRegression(
     3, _NUM_CLASSES, initial_stddev=1
   ).add_vector(2),
+  'shifted': models.Shifted(
+    networks.NetworkClassifier((3,), _NUM_CLASSES, hidden=(4,))
+  ),
+  'shifted_svm': models.Shifted(linear.SupportVectorMachine(3, l2=0.1)),
 }
 # The models whose encoder shares a weight with the head: the embedding.
 _TIED = ('transformer',)
