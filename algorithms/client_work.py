@@ -14,10 +14,13 @@ import tensorflow as tf
 from algorithms import optimizers
 from algorithms.privacy import private_steps
 from base import aliases
+from base import errors
 from tasks.data import batches
 from tasks.models import metrics
 from tasks.models import models
+from tasks.models import normalization
 
+_OTHER_NORM = 'Set task.norm=group, or task.statistics=recomputed.'
 _Carry = TypeVar('_Carry')
 _Structure = TypeVar('_Structure', bound=aliases.Structure)
 # The statistics of each metric, for each evaluation set.
@@ -164,26 +167,59 @@ def gradient(
   Returns:
     The gradient, zero if there are no examples, and the mean loss without the
     regularizer (and, unless examples are protected, without what was added).
+
+  Raises:
+    UserError: If the model has statistics, which `train` keeps.
   """
+  of_batch, loss, statistics = _gradient_and_statistics(
+    model, weights, examples, mask, regularizer, only, added
+  )
+  if statistics:
+    raise errors.UserError(
+      'The steps of this method do not keep the statistics of batch'
+      f' normalization. {_OTHER_NORM}'
+    )
+  return of_batch, loss
+
+
+def _gradient_and_statistics(
+  model: Objective,
+  weights: models.Weights,
+  examples: models.Batch,
+  mask: tf.Tensor,
+  regularizer: Regularizer | None,
+  only: Collection[str] | None,
+  added: AddedLoss | None,
+) -> tuple[models.Weights, tf.Tensor, models.Weights]:
+  """Differentiates as `gradient`; also returns the statistics of the model."""
   trained = select(weights, only)
+  if added is not None and isinstance(model, models.Model):
+    if model.mixes_examples:
+      raise errors.UserError(
+        'This method compares how models represent an example alone, which'
+        ' batch normalization does not do in training. Set task.norm=group.'
+      )
 
   def measure(
     weights: models.Weights, examples: models.Batch, mask: tf.Tensor
-  ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the mean loss, with what is added, and without it."""
-    if added is None:
+  ) -> tuple[tf.Tensor, tf.Tensor, models.Weights]:
+    """Returns the loss, with what is added and without it, and statistics."""
+    none: models.Weights = collections.OrderedDict()
+    if not isinstance(model, models.Model):
       loss = model.mean_loss(weights, examples, mask)
-      return loss, loss
-    assert isinstance(model, models.Model)
+      return loss, loss, none
+    if added is None:
+      loss, statistics = model.train_loss(weights, examples, mask)
+      return loss, loss, statistics
     # Both have one representation, which thus is differentiated once.
     z = model.encode(weights, examples)
     mask = mask * model.example_weight(examples)
     losses = models.loss_given(model, weights, examples, z)
     loss = models.mean(losses, mask)
-    return loss + models.mean(added(examples, z), mask), loss
+    return loss + models.mean(added(examples, z), mask), loss, none
 
   if isinstance(model, models.Model) and model.protection is not None:
-    return private_steps.gradient(
+    of_batch, loss = private_steps.gradient(
       model.protection,
       lambda w, *batch: measure(merge(weights, w), *batch)[0],
       trained,
@@ -193,14 +229,15 @@ def gradient(
       # Layers compute the norms of the model's own loss only.
       model.example_gradients if added is None else 'in turns',
     )
+    return of_batch, loss, collections.OrderedDict()
   with tf.GradientTape() as tape:
     tape.watch(trained)
     everything = merge(weights, trained)
-    objective, loss = measure(everything, examples, mask)
+    objective, loss, statistics = measure(everything, examples, mask)
     if regularizer is not None:
       any_examples = tf.minimum(tf.reduce_sum(mask), 1.0)
       objective = objective + any_examples * regularizer(everything)
-  return slopes(tape, objective, trained), loss
+  return slopes(tape, objective, trained), loss, statistics
 
 
 def slopes(
@@ -261,7 +298,7 @@ def train(
     mask: tf.Tensor,
   ) -> tuple[optimizers.Learner, tf.Tensor, tf.Tensor]:
     learner, total, number = carry
-    of_batch, loss = gradient(
+    of_batch, loss, statistics = _gradient_and_statistics(
       private_steps.mark(model, step=number),
       merge(fixed, learner.weights),
       examples,
@@ -276,6 +313,8 @@ def train(
         lambda slope, more: slope + any_examples * more, of_batch, correction
       )
     after = take_step(optimizer, learner, of_batch, mask)
+    if kept := select(statistics, tuple(learner.weights)):
+      after = after._replace(weights=merge(after.weights, kept))
     size = tf.reduce_sum(mask)
     total += loss * (size if steps is None else 1.0)
     return after, total, number + 1
@@ -374,6 +413,46 @@ class OwnContexts:
       )
       for name, w in taken.items()
     )
+
+
+def statistic_names(model: models.Model) -> tuple[str, ...]:
+  """Returns the names of the weights that no gradient trains."""
+  return tuple(model.parts.get(models.STATISTICS, ()))
+
+
+def average_statistics(
+  model: models.Model,
+  before: models.Weights,
+  delta: models.Weights,
+  after: models.Weights,
+) -> models.Weights:
+  """Returns a server's weights after a step, with the clients' mean statistics.
+
+  Args:
+    model: The model.
+    before: The weights before the step.
+    delta: The mean of the clients' updates.
+    after: The weights that the server's optimizer has stepped to.
+  """
+  names = [name for name in statistic_names(model) if name in delta]
+  return merge(after, difference(select(before, names), select(delta, names)))
+
+
+def recompute_statistics(
+  model: models.Model, weights: models.Weights, data: batches.ClientData
+) -> models.Weights:
+  """Returns weights with the statistics of the batches of a client.
+
+  Args:
+    model: The model, whose batches are normalized.
+    weights: Its weights, with or without statistics.
+    data: The client's examples.
+  """
+  assert isinstance(model, normalization.NormalizedModel)
+  sums = sum_over_batches(
+    data, lambda *batch: model.sum_moments(weights, *batch)
+  )
+  return merge(weights, model.statistics_of(sums))
 
 
 def sum_over_batches(
@@ -554,14 +633,15 @@ def represent_once(
 
   Returns:
     The model and the sets to use. They are the same as before if a trained
-    weight may change a representation, if there is no encoder, or if examples
-    are protected.
+    weight, or the batch, may change a representation, if there is no encoder,
+    or if examples are protected.
   """
   encodes = bool(model.parts[models.ENCODER] or model.frozen)
   is_decision = set(trained) <= set(model.decision_names)
   if (
     not (encodes and is_decision)
     or model.encodes_by_head
+    or model.mixes_examples
     or model.protection is not None
   ):
     return model, sets

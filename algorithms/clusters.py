@@ -78,6 +78,10 @@ class ClusterTrainer(fedavg.FedAvg):
   def num_models(self) -> int:
     """The number of clusters, k."""
 
+  @property
+  def why_no_statistics(self) -> str | None:
+    return None
+
   @abc.abstractmethod
   def cluster_of(self, w: models.Weights, client: trainers.Client) -> tf.Tensor:
     """Returns the number of a client's cluster, given the stacked models."""
@@ -195,6 +199,11 @@ class ClusterTrainer(fedavg.FedAvg):
       scale = tf.where(trains_all, 1.0, aggregate['senders'][j])
       mean = client_work.scale(aggregate[self._part(j)], scale)
       new = self.server_steps.step(old, mean)
+      new = new._replace(
+        weights=client_work.average_statistics(
+          self.model, old.weights, mean, new.weights
+        )
+      )
       new = client_work.choose(scale > 0, new, old)
       slots = client_work.choose(ends, self._new_slots(new.weights), new.slots)
       after.append((new.weights, slots))

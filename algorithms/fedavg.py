@@ -108,6 +108,10 @@ class FedAvg(trainers.Trainer):
   settings: FedAvgSettings
 
   @property
+  def why_no_statistics(self) -> str | None:
+    return None
+
+  @property
   def attributes(self) -> Sequence[str]:
     if self.settings.client_weighting == 'size':
       return (*super().attributes, task.SIZE)
@@ -196,7 +200,10 @@ class FedAvg(trainers.Trainer):
     learner = self.settings.server_steps.step(
       optimizers.Learner(server.model, server.optimizer), aggregate['model']
     )
-    return FedAvgState(learner.weights, learner.slots)
+    w = client_work.average_statistics(
+      self.model, server.model, aggregate['model'], learner.weights
+    )
+    return FedAvgState(w, learner.slots)
 
 
 registry.register_trainer(

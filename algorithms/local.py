@@ -35,6 +35,10 @@ class Local(trainers.Trainer):
   settings: LocalSettings
   trains = False
 
+  @property
+  def why_no_statistics(self) -> str | None:
+    return None
+
   def initialize(self, seed: aliases.Seed) -> LocalState:
     return LocalState(self.model.init(seed))
 

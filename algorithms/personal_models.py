@@ -51,6 +51,8 @@ class UnaccountedNoiseSettings(settings.Settings):
     self, before: models.Weights, after: models.Weights, seed: aliases.Seed
   ) -> models.Weights:
     """Returns the weights after a round, with noise if there is any."""
+    if not before:
+      return after
     names, changes = list(before), client_work.difference(before, after)
     clipped, _ = tf.clip_by_global_norm(list(changes.values()), self.own_clip)
     stddev = self.own_noise * self.own_clip

@@ -104,6 +104,7 @@ class Personalizer(abc.ABC):
     # `start` is given all epochs of the data, too.
     epochs = self.shuffled_epochs or 1
     gradients, losses = (epochs * n for n in self.trainer.start_passes)
+    losses += epochs * self.trainer.model.recomputes_statistics
     own = self.gradient_passes(size, batch_size)
     return trainers.Passes(gradients + own, losses)
 

@@ -445,6 +445,14 @@ def trace_personalization(
     )
     bound = traced.bind(message, *frozen).protect(client)
     start = bound.start(message.of_trainer, client)
+    if bound.model.recomputes_statistics:
+      weights, shared = (
+        client_work.recompute_statistics(bound.model, w, client.data)
+        if w
+        else w
+        for w in (start.weights, start.shared)
+      )
+      start = start._replace(weights=weights, shared=shared)
     metrics = personalizer.bind(bound, own_numbers).personalize(
       start, client, evaluated.evaluation
     )

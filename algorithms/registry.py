@@ -333,6 +333,12 @@ def build(
   )
   trainer_class, personalizer_class = (e.load() for e in entries(name))
   trainer = trainer_class(model, trainer_settings)
+  if model.parts.get('statistics') and trainer.why_no_statistics is not None:
+    raise errors.UserError(
+      f'{name} cannot train this model with batch normalization:'
+      f' {trainer.why_no_statistics}. Set task.norm=group, or'
+      ' task.statistics=recomputed.'
+    )
   return importlib.import_module('algorithms.methods').Method(
     personalizer_class(trainer, method_settings.personalizer),
     aggregator,

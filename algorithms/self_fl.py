@@ -494,6 +494,10 @@ class SelfFl(fedavg.FedAvg):
       )
 
   @property
+  def why_no_statistics(self) -> str | None:
+    return 'its server weights models by their uncertainty'
+
+  @property
   def why_not_private(self) -> str | None:
     if self.settings.one_pass:
       return None

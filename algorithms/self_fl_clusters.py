@@ -111,6 +111,10 @@ class ClusterSelfFl(self_fl.SelfFl):
       )
 
   @property
+  def why_no_statistics(self) -> str | None:
+    return 'its clusters are of all weights of a model'
+
+  @property
   def why_not_private(self) -> str | None:
     return 'its clients send their variances in the clear'
 

@@ -160,7 +160,12 @@ class Partition:
     learner = optimizer.step(
       optimizers.Learner(shared, server.optimizer), self.select_shared(delta)
     )
-    w = client_work.merge(server.model, learner.weights)
+    w = client_work.average_statistics(
+      self.model,
+      shared,
+      delta,
+      client_work.merge(server.model, learner.weights),
+    )
     return fedavg.FedAvgState(w, learner.slots)
 
 
@@ -204,6 +209,19 @@ class Split(Partitioned, personal_models.PersonalModels):
   @property
   def personal_names(self) -> tuple[str, ...]:
     return self.partition.personal_names
+
+  @property
+  def _keeps_statistics(self) -> bool:
+    statistics = client_work.statistic_names(self.model)
+    return bool(statistics) and set(statistics) <= set(self.personal_names)
+
+  @property
+  def why_not_private(self) -> str | None:
+    return None if self._keeps_statistics else super().why_not_private
+
+  @property
+  def start_passes(self) -> trainers.Passes:
+    return trainers.Passes(losses=float(self._keeps_statistics))
 
   def train_parts(
     self, w: models.Weights, data: batches.ClientData
@@ -268,7 +286,15 @@ class Split(Partitioned, personal_models.PersonalModels):
   def start(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.Start:
-    return trainers.Start(self.personal_model(message, client.state))
+    w = self.personal_model(message, client.state)
+    if self._keeps_statistics and client.state:
+      # A client that was never trained on has none of its own.
+      w = tf.cond(
+        client.state.rounds > 0,
+        lambda: w,
+        lambda: client_work.recompute_statistics(self.model, w, client.data),
+      )
+    return trainers.Start(w)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,6 +31,12 @@ _T = TypeVar('_T', bound='Trainer')
 ServerState: TypeAlias = aliases.Structure
 # What the server sends to the clients, as its trainer defines it.
 Message: TypeAlias = aliases.Structure
+# Why a client's statistics of batches are not hidden.
+STATISTICS_NOT_PRIVATE = (
+  'clients would send the statistics of their batches, which no norm bounds as'
+  ' it bounds steps; keep them at the clients by fedbn, or set'
+  ' task.statistics=recomputed or task.norm=group'
+)
 # The aggregate of each part of the clients' updates.
 Aggregate = Mapping[str, aliases.Structure]
 
@@ -175,7 +181,18 @@ class Trainer(abc.ABC):
 
     If it can, the server must not use the exact sums that it is given.
     """
+    if self.model.parts.get(models.STATISTICS):
+      return STATISTICS_NOT_PRIVATE
     return None
+
+  @property
+  def why_no_statistics(self) -> str | None:
+    """The reason why its models cannot have statistics of batches.
+
+    None if its clients' steps keep them and its server averages them, see
+    `tasks.models.normalization`.
+    """
+    return 'its server does not average the statistics of batches'
 
   @property
   def why_examples_not_private(self) -> str | None:

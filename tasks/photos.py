@@ -22,9 +22,11 @@ from tasks.data import populations
 from tasks.data import silos
 from tasks.models import cnn
 from tasks.models import models
+from tasks.models import normalization
+from tasks.models import resnet
 
 _TENTHS, _PFLLIB, _VALIDATION = 'tenths', 'pfllib', 'pfllib_validation'
-_CNN, _TUTORIAL = 'cnn', 'tutorial'
+_CNN, _RESNET, _TUTORIAL = 'cnn', 'resnet', 'tutorial'
 
 
 def model_field(default: str = _CNN, *others: str) -> str:
@@ -37,11 +39,12 @@ def model_field(default: str = _CNN, *others: str) -> str:
   Returns:
     The field of its settings.
   """
-  tutorial = "PyTorch's tutorial (tutorial), or " if _TUTORIAL in others else ''
+  tutorial = "that of PyTorch's tutorial (tutorial), "
   return settings.field(
     default,
-    f"The network: that of {tutorial}PFLlib's benchmark (cnn).",
-    choices=(_CNN, *others),
+    f"The network: {tutorial if _TUTORIAL in others else ''}that of PFLlib's"
+    ' benchmark (cnn), or ResNet-18 with 16 channels at first (resnet).',
+    choices=(_CNN, _RESNET, *others),
   )
 
 
@@ -58,6 +61,24 @@ class PhotoSettings(partitions.PartitionSettings):
     choices=(_TENTHS, _PFLLIB, _VALIDATION),
   )
   model: str = model_field()
+  norm: str = settings.field(
+    normalization.GROUP,
+    'What a resnet normalizes: 8 groups of the channels of a photo (group), or'
+    ' the channels of a batch of photos (batch).',
+    choices=(normalization.GROUP, normalization.BATCH),
+  )
+  statistics: str = settings.field(
+    normalization.AVERAGED,
+    'What is kept of the batches: running means and variances (averaged);'
+    ' running means and mean squares, whose averages are those of all clients'
+    ' together (pooled); or nothing (recomputed), so that each client computes'
+    ' them from its personalization set. For norm=batch.',
+    choices=(
+      normalization.AVERAGED,
+      normalization.POOLED,
+      normalization.RECOMPUTED,
+    ),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +129,13 @@ def _make_model(
 ) -> models.Model:
   if photo_settings.model == _TUTORIAL:
     return cnn.Cifar10Cnn()
+  if photo_settings.model == _RESNET:
+    return resnet.ResNet(
+      num_classes,
+      shape,
+      norm=photo_settings.norm,
+      running=photo_settings.statistics,
+    )
   return cnn.PflLibCnn(num_classes, shape)
 
 

@@ -14,6 +14,7 @@ from tasks.models import layers
 from tasks.models import linear
 from tasks.models import metrics
 from tasks.models import models
+from tasks.models import normalization
 
 _NUM_FEATURES = 3
 _WIDTH = 4
@@ -96,6 +97,56 @@ class VectorModel(linear.LinearRegression, models.GeneratingModel):
   ) -> models.Weights:
     made = self.encode(weights, batch)[:, :_VECTOR_SIZE]
     return collections.OrderedDict(vector=made)
+
+
+@dataclasses.dataclass(frozen=True)
+class NormalizedModel(models.Regressor, normalization.NormalizedModel):
+  """Least squares on a layer of normalized features, normalized once more.
+
+  Its examples are {'x': [3], 'y': []}; the first normalization, `first`, has
+  the features themselves.
+  """
+
+  norm: str = dataclasses.field(default=normalization.BATCH, kw_only=True)
+
+  @property
+  def example_spec(self) -> Mapping[str, tf.TensorSpec]:
+    return collections.OrderedDict(
+      x=tf.TensorSpec([_NUM_FEATURES]), y=tf.TensorSpec([])
+    )
+
+  @property
+  def norm_channels(self) -> Mapping[str, int]:
+    return collections.OrderedDict(first=_NUM_FEATURES, second=_WIDTH)
+
+  @property
+  def parts(self) -> Mapping[str, tuple[str, ...]]:
+    return {
+      models.ENCODER: ('hidden_kernel',),
+      **self.norm_parts(),
+      models.HEAD: ('kernel', 'bias'),
+    }
+
+  def init(self, seed: tf.Tensor) -> models.Weights:
+    seeds = tf.random.experimental.stateless_split(seed, 2)
+    return collections.OrderedDict(
+      hidden_kernel=layers.glorot_uniform(seeds[0], [_NUM_FEATURES, _WIDTH]),
+      **self.init_norm(),
+      kernel=tf.random.stateless_normal([_WIDTH], seeds[1]),
+      bias=tf.zeros([]),
+    )
+
+  def represent(
+    self,
+    weights: models.Weights,
+    batch: models.Batch,
+    normalize: normalization.Normalize,
+  ) -> tf.Tensor:
+    hidden = normalize('first', batch['x']) @ weights['hidden_kernel']
+    return tf.tanh(normalize('second', hidden))
+
+  def decide(self, weights: models.Weights, features: tf.Tensor) -> tf.Tensor:
+    return tf.linalg.matvec(features, weights['kernel']) + weights['bias']
 
 
 @dataclasses.dataclass(frozen=True)

@@ -78,6 +78,12 @@ def uses(
         f' {half.why_examples_not_private}. Leave the method out, or protect'
         ' whole clients.'
       )
+  if trainer.model.mixes_examples:
+    raise errors.UserError(
+      'The examples of silos cannot be protected: with batch normalization, one'
+      ' example changes the gradients of all others in its batch. Set'
+      ' task.norm=group, or protect whole clients.'
+    )
   trained = trainer.example_uses(rounds)
   walks = [
     walk._replace(epochs=walk.epochs * client_epochs) for walk in trained.walks

@@ -21,7 +21,7 @@ in any program that uses the model:
 import collections
 from collections.abc import Callable, Mapping, Sequence
 import math
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -342,6 +342,67 @@ def group_norm(
     epsilon,
   )
   return tf.reshape(grouped, [-1, height, width, channels])
+
+
+class Moments(NamedTuple):
+  """The mean and the variance of each channel, and of how many values."""
+
+  mean: tf.Tensor
+  variance: tf.Tensor
+  number: tf.Tensor
+
+
+def batch_norm(
+  weights: models.Weights,
+  layer: str,
+  x: tf.Tensor,
+  mask: tf.Tensor,
+  epsilon: float,
+) -> tuple[tf.Tensor, Moments]:
+  """Normalizes each channel over a batch (Ioffe and Szegedy 2015).
+
+  Args:
+    weights: The model's weights, with a scale and an offset of each channel.
+    layer: The name of the layer, with which its weights' names begin.
+    x: The features, or the images, `[batch, …, channels]`.
+    mask: How much each example counts; 0 for padding.
+    epsilon: The term that is added to the variance.
+
+  Returns:
+    The normalized features, and the moments of the batch, through which no
+    gradient passes.
+  """
+  places = list(range(1, x.shape.rank - 1))
+  number = tf.reduce_sum(mask) * float(math.prod(x.shape[1:-1]))
+  of_example = tf.math.divide_no_nan(mask, number)
+  shaped = tf.reshape(of_example, [-1] + [1] * (x.shape.rank - 1))
+
+  def mean(y: tf.Tensor) -> tf.Tensor:
+    sums = tf.reduce_sum(y, places) if places else y
+    return tf.linalg.matvec(sums, of_example, transpose_a=True)
+
+  def total(y: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(y, [0, *places])
+
+  @tf.custom_gradient
+  def standardize(
+    x: tf.Tensor,
+  ) -> tuple[tuple[tf.Tensor, tf.Tensor, tf.Tensor], Gradient]:
+    center = mean(x)
+    away = x - center
+    variance = mean(tf.square(away))
+    by = tf.math.rsqrt(variance + epsilon)
+    y = away * by
+
+    # The gradient by padding is zero, as no loss depends on it.
+    def gradient(g: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+      return by * (g - shaped * (total(g) + y * total(g * y)))
+
+    return (y, center, variance), gradient
+
+  y, center, variance = standardize(x)
+  y = y * weights[f'{layer}_scale'] + weights[f'{layer}_offset']
+  return y, Moments(center, variance, number)
 
 
 @tf.custom_gradient

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from base import aliases
+from base import errors
 from tasks.models import metrics
 from tasks.models import protections
 
@@ -37,6 +38,9 @@ CLIENT, ENCODER, HEAD = 'client', 'encoder', 'head'
 FIXED = 'fixed'
 # The part, and the weight, that is added to each representation.
 SHIFT = 'shift'
+# The parts of the scales and offsets of normalization layers, and of the
+# running statistics of batches, see `tasks.models.normalization`.
+NORM, STATISTICS = 'norm', 'statistics'
 # The feature of examples that are represented already.
 REPRESENTATION = 'representation'
 # The size of a client's vector, if a model does not set one.
@@ -103,6 +107,16 @@ class Model(abc.ABC):
 
     With most models it is the loss of one of them.
     """
+    return False
+
+  @property
+  def mixes_examples(self) -> bool:
+    """Whether the loss of an example in training depends on its whole batch."""
+    return False
+
+  @property
+  def recomputes_statistics(self) -> bool:
+    """Whether a client computes statistics of batches when it is evaluated."""
     return False
 
   @property
@@ -299,6 +313,16 @@ class Model(abc.ABC):
     """Returns the weighted mean loss of the examples that are not padding."""
     return mean(self.loss(weights, batch), mask * self.example_weight(batch))
 
+  def train_loss(
+    self, weights: Weights, batch: Batch, mask: tf.Tensor
+  ) -> tuple[tf.Tensor, Weights]:
+    """Returns the mean loss in training, and weights that follow the batch.
+
+    These are the weights of the part `STATISTICS`, after the batch: no gradient
+    trains them. Few models have any; evaluation reads them, by `encode`.
+    """
+    return self.mean_loss(weights, batch, mask), collections.OrderedDict()
+
   def statistics(self, weights: Weights, batch: Batch) -> Statistics:
     """Computes the statistics of each example; the loss is not among them."""
     return self.judge_scores(self.scores(weights, batch), batch)
@@ -406,6 +430,13 @@ class Extended(Model):
   """
 
   model: Model
+
+  def __post_init__(self) -> None:
+    if self.model.mixes_examples:
+      raise errors.UserError(
+        'This method extends the model, which it cannot with batch'
+        ' normalization. Set task.norm=group.'
+      )
 
   @property
   def inner(self) -> Model:

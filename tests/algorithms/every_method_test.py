@@ -67,6 +67,8 @@ _PARAMETERS = {
   'apfl': {1: (4, 4)},
   'mr_mtl': {1: (4, 4)},
   'fedrod': {1: (4, 4)},
+  # Of a model without normalization.
+  'fedbn': {1: (4, 4)},
   # The model and the control.
   'scaffold': {1: (2 * 4, 2 * 4)},
   # Of 31 parameters, the head has 5 and the encoder 24.

@@ -31,6 +31,8 @@ _SENT = {
   'fedavg': {'model': _ALL},
   'fedavgm': {'model': _ALL},
   'fedbabu': {'model': _SHARED},
+  # Of a model without normalization.
+  'fedbn': {'model': _ALL},
   'fedembed_personal': {'model': _GLOBAL_HEAD},
   'fedembed_type': {'model': _HEADS | _GLOBAL_HEAD},
   # What it keeps as well, for the mean that new clients start at.

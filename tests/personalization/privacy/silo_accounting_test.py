@@ -190,6 +190,7 @@ def test_what_a_method_pays_is_a_multiple_of_what_fedavg_does(
     ('fedrod', {}, linear.LogisticRegression(3, 2), 'balance=0'),
     ('group', {}, toys.VectorModel(), 'trains a global model'),
     ('knn_per', {}, toys.VectorModel(), 'with the examples themselves'),
+    ('fedavg', {}, toys.NormalizedModel(), 'one example changes'),
   ],
 )
 def test_what_has_no_bound_is_refused_by_name(name, values, model, reason):
