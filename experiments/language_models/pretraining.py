@@ -14,6 +14,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import tempfile
 import time
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from experiments.command_line import stopping
 from experiments.command_line import terminal
 from experiments.language_models import corpora
 from experiments.reporting import folders
+from experiments.reporting import manifests
 from personalization.rounds import checkpoints
 from tasks.data import bpe
 from tasks.data import downloads
@@ -46,7 +48,7 @@ _LENGTH, _BATCH_SIZE = 64, 32
 _HELD_OUT = 50  # One of so many pieces.
 _RATE, _WARMUP = 2e-3, 0.1
 _SECONDS_PER_CHECKPOINT = 20.0
-_SETTINGS = 'pretraining.json'
+_SETTINGS, _CONFIG = 'pretraining.json', 'config.json'
 _ADVICE_ON_TOKENIZER = (
   'Save vocab.json and merges.txt of GPT-2 in a folder there and name it as'
   f' --tokenizer, or take --tokenizer={LEARNED}.'
@@ -254,13 +256,27 @@ class Training:
     return math.exp(total / self._held_out.mask.sum())
 
 
-def _check_settings(settings: Settings, folder: pathlib.Path) -> None:
-  """Writes the settings, or holds them against those of the start."""
+def _check_folder(
+  settings: Settings, folder: pathlib.Path
+) -> manifests.Manifest:
+  """Writes the settings, or holds them against those of the start.
+
+  Args:
+    settings: The settings.
+    folder: The folder.
+
+  Returns:
+    The manifest of the folder, whose files are as they were written.
+
+  Raises:
+    UserError: If the folder is of another model, or a file was changed.
+  """
   path = folder / _SETTINGS
   asked = dataclasses.asdict(settings)
+  manifest = manifests.Manifest(folder)
   if not path.exists():
-    folders.write_json(path, asked)
-    return
+    manifest.write({_SETTINGS: folders.to_json(asked)})
+    return manifest
   try:
     known = json.loads(inputs.read_text(path))
   except folders.DAMAGE:
@@ -270,6 +286,8 @@ def _check_settings(settings: Settings, folder: pathlib.Path) -> None:
       f'{path} has the settings of another model. Name another --output_dir, or'
       ' remove that one.'
     )
+  manifest.check_own()
+  return manifest
 
 
 def _save(
@@ -277,6 +295,7 @@ def _save(
   weights: models.Weights,
   encoding: bpe.Encoding,
   folder: pathlib.Path,
+  manifest: manifests.Manifest,
 ) -> None:
   """Saves everything that the folder of a GPT-2 has, the weights last."""
   sizes = settings.sizes
@@ -288,10 +307,16 @@ def _save(
     'n_layer': sizes.num_blocks,
     'n_head': sizes.num_heads,
   }
-  folders.write_json(folder / 'config.json', config)
-  with errors.writing(folder):
-    encoding.save(folder)
-    gpt2_files.save(folder / WEIGHTS, weights)
+  with (
+    errors.writing(folder),
+    tempfile.TemporaryDirectory(prefix='.', dir=folder) as name,
+  ):
+    complete = pathlib.Path(name)
+    folders.write_json(complete / _CONFIG, config)
+    encoding.save(complete)
+    gpt2_files.save(complete / WEIGHTS, weights)
+    files = _CONFIG, bpe.VOCABULARY, bpe.MERGES, WEIGHTS
+    manifest.move(complete / file for file in files)
 
 
 def _say_outlook(saved: int, total: int) -> None:
@@ -328,7 +353,7 @@ def _train(
   output_dir: pathlib.Path,
 ) -> int:
   """Trains on texts, see `main`."""
-  _check_settings(settings, output_dir)
+  manifest = _check_folder(settings, output_dir)
   path = output_dir / WEIGHTS
   if path.exists():
     print(f'{path} is finished.')
@@ -336,7 +361,9 @@ def _train(
   encoding = _encoding(settings, data_dir, spans)
   training = Training(settings, [encoding.encode(span) for span in spans])
   manager = checkpoints.NpzProgramStateManager(
-    output_dir / 'checkpoints', keep_total=2
+    output_dir / 'checkpoints',
+    keep_total=2,
+    on_file=manifest.note_checkpoint,
   )
   begun = training.start()
   saved, done = asyncio.run(manager.load_latest(begun))
@@ -361,7 +388,7 @@ def _train(
         saved_at = time.monotonic()
       if stops:
         break
-  _save(settings, state.weights, encoding, output_dir)
+  _save(settings, state.weights, encoding, output_dir, manifest)
   perplexity = training.perplexity(state)
   print(f'{path}: perplexity {perplexity:.1f} of what was held out')
   return 0

@@ -1,4 +1,4 @@
-"""The manifest of a run's folder: the SHA-256 of each of its files.
+"""The manifest of a folder of results: the SHA-256 of each of its files.
 
   manifest.json   {"files": {PATH: [SHA-256, …], …},
                    "modules": {NAME: {"file": PATH, "sha256": SHA-256}, …}}
@@ -11,6 +11,10 @@ A program may be killed at any time. So a file is listed before it takes its
 place, beside the contents that are there until then, and files that grow with
 each round are listed when their method is finished. A file that is not there is
 no error to who goes on with a run, as it is made again.
+
+Several programs may add to a grid at the same time. Its records have a checksum
+in each line instead (`grid_records`); the manifest lists what is made of them,
+by one program at a time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,8 +45,9 @@ _LISTED = (
   'validation/*.csv',
   'checkpoints/*/client_states.sqlite',
   'checkpoints/*/program_state_*.npz',
+  'checkpoints/program_state_*.npz',
 )
-_CHECKPOINT = re.compile(r'checkpoints/[^/]+/program_state_\d+\.npz')
+_CHECKPOINT = re.compile(r'checkpoints/([^/]+/)?program_state_\d+\.npz')
 # How whoever goes on with a run has a file made again, by how its path begins.
 _ADVICE = {
   'checkpoints/': 'delete it to resume from the checkpoint before it',
@@ -86,7 +91,7 @@ class Fault:
 
 
 class Manifest:
-  """The manifest of a folder that a run writes to.
+  """The manifest of a folder that a program writes to.
 
   Attributes:
     modules: The user's modules that the run began with, by their names.
@@ -125,6 +130,47 @@ class Manifest:
   def is_there(self) -> bool:
     """Whether the folder has a manifest."""
     return self._path.exists()
+
+  def check_own(self) -> None:
+    """Checks the files of a folder that is written to again.
+
+    Raises:
+      UserError: If one is not as it was written.
+    """
+    if not self.is_there:
+      tell_of_none(self._folder)
+      self.adopt()
+    elif fault := self.find_fault(is_whole=False):
+      raise errors.UserError(fault.advice)
+
+  def begin(self) -> None:
+    """Writes the manifest of a folder in which there is nothing to list yet."""
+    if not self.is_there:
+      self._write()
+
+  def write(self, texts: Mapping[str, str]) -> None:
+    """Writes files, if they are not there already, and lists them before.
+
+    Args:
+      texts: What they contain, by their names, in the order to write them in.
+    """
+    changed = {
+      name: text for name, text in texts.items() if not self.holds(name, text)
+    }
+    if changed:
+      self.note(changed)
+    for name, text in changed.items():
+      folders.write(self._folder / name, text)
+
+  def move(self, paths: Iterable[pathlib.Path]) -> None:
+    """Moves complete files into the folder, and lists them before."""
+    paths = list(paths)
+    for path in paths:
+      self._add(path.name, _digest(path))
+    self._write()
+    for path in paths:
+      with errors.writing(self._folder / path.name):
+        path.replace(self._folder / path.name)
 
   def note(self, texts: Mapping[str, str | bytes]) -> None:
     """Lists what files will contain, beside what they contain now."""
@@ -202,15 +248,18 @@ class Manifest:
       for name, digests in self._files.items()
       for digest in digests
     }
-    for name in self._find():
+    # Those that are not listed grow, or are no part of the results.
+    names = dict.fromkeys(self._files)
+    names |= dict.fromkeys(filter(_CHECKPOINT.fullmatch, self._find()))
+    for name in names:
       path = self._folder / name
-      if name not in self._files and not _CHECKPOINT.fullmatch(name):
-        continue  # It grows.
+      if not path.exists():
+        continue
       digest = _digest(path)
       if digest not in self._files.get(name, ()):
         was = of_digests.get(digest)
         but = f', but its {was}' if was else ''
-        return Fault(name, f'{path} is not what this run wrote{but}.')
+        return Fault(name, f'{path} is not as it was written{but}.')
     for name in self._files if is_whole else ():
       path = self._folder / name
       if not path.exists() and not _CHECKPOINT.fullmatch(name):
@@ -265,10 +314,10 @@ def tell_of_modules(folder: pathlib.Path) -> None:
 
 
 def check(folder: pathlib.Path, is_whole: bool = True) -> None:
-  """Checks that the files of a run are as it has written them.
+  """Checks that the files of a folder are as they were written.
 
   Args:
-    folder: The folder of the run.
+    folder: The folder.
     is_whole: Whether all files have to be there, as those of a finished run.
 
   Raises:
@@ -287,7 +336,7 @@ def check(folder: pathlib.Path, is_whole: bool = True) -> None:
       return
     if Manifest(folder).lists_as(manifest):
       raise errors.UserError(
-        f'{fault.what} Restore it from a copy, or do the run again in another'
+        f'{fault.what} Restore it from a copy, or do the work again in another'
         ' folder.'
       )
   raise errors.UserError(

@@ -231,11 +231,7 @@ class RunFolder:
 
   def _check(self) -> None:
     """Checks that the files are those that the run wrote."""
-    if not self._manifest.is_there:
-      manifests.tell_of_none(self.path)
-      self._manifest.adopt()
-    elif fault := self._manifest.find_fault(is_whole=False):
-      raise errors.UserError(fault.advice)
+    self._manifest.check_own()
     manifests.tell_of_modules(self.path)
 
   def begin(self, encoding: Mapping[str, Json]) -> None:
@@ -248,32 +244,20 @@ class RunFolder:
       encoding: How a user's table became examples; empty if it is not known.
     """
     texts = {}
+    if encoding:
+      texts[ENCODING] = folders.to_json(encoding, ensure_ascii=False)
+    # The configuration comes last, as it says that the others are there.
     if not (self.path / CONFIG).exists():
       settings = self._config.to_dict()
       texts[CONFIG] = _CONFIG_HEADER + tomli_w.dumps(settings)
       self._manifest.modules = manifests.describe_modules(
         settings.get('modules', ())
       )
-    if encoding:
-      texts[ENCODING] = folders.to_json(encoding, ensure_ascii=False)
-    self._write(texts)
-
-  def _write(self, texts: Mapping[str, str]) -> None:
-    """Writes files that are not as they should be, and lists them before."""
-    changed = {
-      name: text
-      for name, text in texts.items()
-      if not self._manifest.holds(name, text)
-    }
-    if changed:
-      self._manifest.note(changed)
-    # The configuration comes last, as it says that the others are there.
-    for name in sorted(changed, key=lambda name: name == CONFIG):
-      folders.write(self.path / name, changed[name])
+    self._manifest.write(texts)
 
   def write_privacy(self, text: str) -> None:
     """Writes the uses of protected data."""
-    self._write({PRIVACY: text})
+    self._manifest.write({PRIVACY: text})
 
   def note_checkpoint(self, path: pathlib.Path, digest: str) -> None:
     """Notes a checkpoint, before it is written, and its SHA-256."""
@@ -315,7 +299,7 @@ class RunFolder:
     with errors.writing(self.path / 'groups'):
       (self.path / 'groups').mkdir(exist_ok=True)
     found = folders.to_json(dict(sorted(groups.items())))
-    self._write({f'groups/{training}.json': found})
+    self._manifest.write({f'groups/{training}.json': found})
 
   def communication(
     self, training: str, parameters_down: int, parameters_up: int

@@ -53,6 +53,8 @@ class Run(results_folder.FinishedRun):
     file = folder / results_folder.PRIVACY
     if not file.exists():
       file = self.path / results_folder.PRIVACY
+    elif folder != self.path:
+      manifests.check(folder, is_whole=False)
     try:
       text = json.loads(inputs.read_text(file))['text']
     except FileNotFoundError:
@@ -250,6 +252,7 @@ def _read_grid(path: pathlib.Path) -> Grid:
     GridPoint(json.loads(key)[0], records[0]['values'], records)
     for key, records in points.items()
   ]
+  manifests.check(path, is_whole=False)
   results = path / results_folder.RESULTS
   chosen: dict[str, Json] = {}
   if results.exists():

@@ -19,6 +19,8 @@ from base import words
 from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.configuration import user_settings
+from experiments.reporting import folders
+from experiments.reporting import manifests
 from experiments.reporting import results_folder
 from experiments.runs import sources
 from personalization import groups
@@ -28,6 +30,7 @@ from personalization.privacy import ways
 from personalization.rounds import training
 from tasks import registry as task_registry
 from tasks import task as tasks
+from tasks.data import downloads
 from tasks.models import models
 from tff_runtimes import cohort
 from tff_runtimes import native
@@ -36,8 +39,19 @@ from tff_runtimes import remote
 _NOTHING_ELSE = measurements.MeasurementSettings()
 
 
+def _check_pretraining(config: configs.Config, data_dir: str | None) -> None:
+  """Checks that what a task reads of a pretraining is as it was written."""
+  for setting in ('weights', 'tokenizer'):
+    name = getattr(config.task_settings, setting, None)
+    for path in downloads.places(name, data_dir) if name else ():
+      for folder in (path, path.parent):
+        if folders.PRETRAINING.find(folder):
+          manifests.check(folder, is_whole=False)
+
+
 def read_task(config: configs.Config, data_dir: str | None) -> tasks.Task:
   """Loads the task, whether it can be trained as configured or not."""
+  _check_pretraining(config, data_dir)
   loaded = task_registry.load(
     config.task,
     data_dir=data_dir,

@@ -207,10 +207,9 @@ def write_text(uses: Sequence[ledger.Use]) -> str:
   return folders.to_json(written, ensure_ascii=False)
 
 
-def write(path: pathlib.Path, uses: Sequence[ledger.Use]) -> None:
-  """Writes the ledger of a folder of several runs, if there are uses."""
-  if uses:
-    folders.write(path / results_folder.PRIVACY, write_text(uses))
+def files(uses: Sequence[ledger.Use]) -> dict[str, str]:
+  """Makes the file of the ledger, if there are uses; returns it by its name."""
+  return {results_folder.PRIVACY: write_text(uses)} if uses else {}
 
 
 def _read(path: pathlib.Path) -> dict[str, Json]:

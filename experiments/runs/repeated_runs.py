@@ -10,6 +10,7 @@ from experiments.command_line import terminal
 from experiments.configuration import configs
 from experiments.configuration import user_settings
 from experiments.reporting import folders
+from experiments.reporting import manifests
 from experiments.reporting import repeats
 from experiments.reporting import results_folder
 from experiments.reporting import sources
@@ -60,8 +61,10 @@ def run(
   (repeated,) = sources.read_repeats(list(folders_of_runs.values()))
   series = sources.list_series(repeated)
   summary = {'seeds': list(by_seed), **repeats.summarize(series)}
-  folders.write_json(output_dir / SUMMARY, summary, allow_nan=False)
-  ledgers.write(output_dir, ledgers.gather(folders_of_runs))
+  manifests.Manifest(output_dir).write(
+    ledgers.files(ledgers.gather(folders_of_runs))
+    | {SUMMARY: folders.to_json(summary, allow_nan=False)}
+  )
   return repeated
 
 

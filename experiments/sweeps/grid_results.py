@@ -170,13 +170,21 @@ def describe(result: PointResult) -> dict[str, Json]:
   }
 
 
-def write(
-  folder: pathlib.Path,
+def files(
   grid: grid_file.GridFile,
   results: Sequence[PointResult],
   winners: Mapping[str, PointResult],
-) -> None:
-  """Writes points.csv, results.json and the presets of the best points."""
+) -> dict[str, str]:
+  """Makes points.csv, results.json and the presets of the best points.
+
+  Args:
+    grid: The grid's file.
+    results: The results of all points.
+    winners: The best points, by their rows.
+
+  Returns:
+    The files by their names, in the order in which to write them.
+  """
   table = io.StringIO()
   names = dict.fromkeys(n for r in results for n in r.point.values)
   columns = ['algorithm', *names, 'repeats', 'validation', 'test', 'hurt']
@@ -195,7 +203,7 @@ def write(
         'hurt': f'{hurt[0]:.4g}' if hurt else '',
       }
     writer.writerow(row | dict(result.point.values))
-  folders.write(folder / 'points.csv', table.getvalue())
+  made = {'points.csv': table.getvalue()}
   for name, winner in winners.items():
     config = configs.resolve(grid.request(winner.point, grid.repeats[0]))
     seeds = ', '.join(map(str, grid.repeats))
@@ -203,19 +211,18 @@ def write(
       f'# The best point of {name}, with the first of the seeds {seeds}.\n'
       f'{_PRESET_MARK}\n'
     )
-    text = header + tomli_w.dumps(config.to_dict())
-    folders.write(_preset(folder, name), text)
+    made[_preset(name)] = header + tomli_w.dumps(config.to_dict())
   # It comes last, as a report expects a preset for each row in it.
   described = {name: describe(winner) for name, winner in winners.items()}
-  folders.write_json(folder / 'results.json', described)
+  return made | {'results.json': folders.to_json(described)}
 
 
 def check_presets(folder: pathlib.Path, names: Iterable[str]) -> None:
   """Raises a `UserError` if the preset of a row would replace another file."""
   for name in names:
-    folders.check_own(_preset(folder, name), _PRESET_MARK)
+    folders.check_own(folder / _preset(name), _PRESET_MARK)
 
 
-def _preset(folder: pathlib.Path, name: str) -> pathlib.Path:
-  """Returns the file of the best point of a row."""
-  return folder / f'{name}.toml'
+def _preset(name: str) -> str:
+  """Returns the name of the file of the best point of a row."""
+  return f'{name}.toml'

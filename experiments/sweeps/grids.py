@@ -30,6 +30,7 @@ from experiments.command_line import stopping
 from experiments.command_line import terminal
 from experiments.reporting import folders
 from experiments.reporting import grid_records
+from experiments.reporting import manifests
 from experiments.reporting import sources
 from experiments.reporting.figures import drawing
 from experiments.reporting.figures import figure
@@ -50,6 +51,8 @@ _TIMED_ROUNDS = 100
 # How often a program looks for the best points, and for news of other programs.
 _SECONDS_PER_LOOK = 2
 _RUNS, _LEASES, _LOGS = 'runs', 'leases', 'logs'
+# The lease of who writes what the manifest lists. Jobs have other names.
+_MANIFEST = 'manifest'
 
 
 class _Rung:
@@ -158,7 +161,8 @@ class Grid:
     if uses and contents.halving:
       runs = grid_work.make_runs(contents)
       _, uses = grid_work.make_jobs(runs, contents.metric, self._data_dir)
-    ledgers.write(self._folder, uses)
+    # If there are none, too, as there is a manifest from the beginning.
+    _write(self._folder, ledgers.files(uses))
 
   def dry_run(self) -> None:
     """Lists the points, and says how long they take."""
@@ -320,7 +324,10 @@ class Grid:
   def write(self) -> dict[str, grid_results.PointResult]:
     """Writes the results; returns the best points."""
     winners = self._best()
-    grid_results.write(self._folder, self._contents, self.results(), winners)
+    _write(
+      self._folder,
+      grid_results.files(self._contents, self.results(), winners),
+    )
     _draw(self._folder / 'plots', winners, self._rungs[0].runs[0].config.task)
     return winners
 
@@ -347,6 +354,17 @@ class Grid:
           ' finite'
         )
     return lines
+
+
+def _write(folder: pathlib.Path, texts: Mapping[str, str]) -> None:
+  """Writes files of a grid, and lists them, while no other program does so."""
+  with (
+    contextlib.closing(grid_leases.Leases(folder / _LEASES)) as leases,
+    leases.holding(_MANIFEST),
+  ):
+    manifest = manifests.Manifest(folder)
+    manifest.begin()
+    manifest.write(texts)
 
 
 def _seconds(

@@ -19,6 +19,7 @@ import os
 import pathlib
 import tempfile
 import threading
+import time
 
 from base import errors
 from base import inputs
@@ -27,6 +28,8 @@ from base import inputs
 _EXPIRY_SECONDS = 60.0
 # The number of times that a lease is touched before it would expire.
 _TOUCHES = 6
+# Who waits for a lease looks again after this time.
+_SECONDS_TO_WAIT = 0.1
 # More than a lease says of its holder.
 _MOST_BYTES = 1000
 
@@ -158,6 +161,16 @@ class Leases:
         return False
     self._held[name] = number + 1
     return True
+
+  @contextlib.contextmanager
+  def holding(self, name: str) -> Iterator[None]:
+    """Holds a lease, for which it waits as long as another program holds it."""
+    while not self.claim(name):
+      time.sleep(_SECONDS_TO_WAIT)
+    try:
+      yield
+    finally:
+      self.give_back(name)
 
   def give_back(self, name: str) -> None:
     """Gives a lease back, and deletes expired ones that it replaced."""

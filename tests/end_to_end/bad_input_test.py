@@ -444,7 +444,7 @@ def test_a_damaged_checkpoint(call, folder, finished, damage):
   _without_results(folder)
   path = _checkpoint(folder, 'fedavg')
   path.write_bytes(damage(path.read_bytes()))
-  for problem in 'is not what this run wrote', 'cannot be read':
+  for problem in 'is not as it was written', 'cannot be read':
     before = _contents(folder)
     message = call(*_RUN, f'--output_dir={folder}').said
     assert f'{path} {problem}' in message
@@ -459,7 +459,7 @@ def test_damaged_metrics(call, folder):
   path.write_text(path.read_text().replace(',', ',x', 50))
   before = _contents(folder)
   message = _message(call(*_RUN, f'--output_dir={folder}'))
-  assert f'{path} is not what this run wrote' in message
+  assert f'{path} is not as it was written' in message
   assert 'delete it and the checkpoints' in message
   assert _contents(folder) == before
 
@@ -479,7 +479,7 @@ def test_the_checkpoint_of_another_model(call, folder):
   shutil.copy(_checkpoint(folder, 'fedadam'), path)
   before = _contents(folder)
   message = _message(call(*_RUN, f'--output_dir={folder}'))
-  assert f'{path} is not what this run wrote, but its checkpoints/f' in message
+  assert f'{path} is not as it was written, but its checkpoints/f' in message
   (folder / 'manifest.json').unlink()
   before = _contents(folder)
   message = call(*_RUN, f'--output_dir={folder}').said

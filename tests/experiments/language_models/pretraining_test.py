@@ -2,13 +2,17 @@
 
 import dataclasses
 import gzip
+import itertools
+import pathlib
 import re
+import types
 
 import numpy as np
 import pytest
 
 from base import errors
 from experiments.language_models import pretraining
+from experiments.runs import execution
 from tasks.data import bpe
 from tasks.models import gpt2_files
 
@@ -76,6 +80,55 @@ def test_a_training_that_was_stopped_ends_as_if_it_were_not(
   assert not (tmp_path / _WEIGHTS).exists()
   assert pretraining.main(_SETTINGS, str(data_dir), tmp_path) == 0
   contents = [(f / _WEIGHTS).read_bytes() for f in (finished, tmp_path)]
+  assert contents[0] == contents[1]
+
+
+def _read(data_dir, folder):
+  """Checks a folder as a run does whose task has its weights."""
+  weights = f'{folder.relative_to(data_dir)}/{_WEIGHTS}'
+  settings = types.SimpleNamespace(weights=weights)
+  config = types.SimpleNamespace(task_settings=settings)
+  execution._check_pretraining(config, str(data_dir))
+
+
+@pytest.mark.parametrize('name', [_WEIGHTS, 'vocab.json', 'pretraining.json'])
+def test_a_file_that_was_changed_is_refused_by_name(finished, data_dir, name):
+  path = finished / name
+  contents = path.read_bytes()
+  _read(data_dir, finished)
+  path.write_bytes(contents.replace(b'2', b'3', 1))
+  with pytest.raises(errors.UserError, match=f'{name} is not as it was'):
+    _read(data_dir, finished)
+  with pytest.raises(errors.UserError, match=f'{name}'):
+    pretraining.main(_SETTINGS, str(data_dir), finished)
+  path.write_bytes(contents)
+  _read(data_dir, finished)
+
+
+def test_a_training_that_is_killed_at_any_write_goes_on(
+  finished, data_dir, monkeypatch
+):
+  monkeypatch.setattr(pretraining, '_SECONDS_PER_CHECKPOINT', 0)
+  replace = pathlib.Path.replace
+  folder = data_dir / 'killed'
+  # Each program goes on where the one before was killed.
+  for last in (1, 2, 4, 'merges.txt', _WEIGHTS):
+    writes = itertools.count(1)
+
+    def replace_or_die(self, target, *, writes=writes, last=last):
+      if last in (next(writes), pathlib.Path(target).name):
+        raise KeyboardInterrupt
+      return replace(self, target)
+
+    with monkeypatch.context() as patch:
+      patch.setattr(pathlib.Path, 'replace', replace_or_die)
+      with pytest.raises(KeyboardInterrupt):
+        pretraining.main(_SETTINGS, str(data_dir), folder)
+    if folder.exists():
+      _read(data_dir, folder)
+  assert pretraining.main(_SETTINGS, str(data_dir), folder) == 0
+  _read(data_dir, folder)
+  contents = [(f / _WEIGHTS).read_bytes() for f in (finished, folder)]
   assert contents[0] == contents[1]
 
 

@@ -83,7 +83,7 @@ def test_a_file_that_was_changed_is_refused_by_name(path, name):
   text = (path / name).read_text()
   (path / name).write_text(f'{text} ')
   for read in (results_folder.read, _open):
-    with pytest.raises(errors.UserError, match=f'{name} is not what'):
+    with pytest.raises(errors.UserError, match=f'{name} is not as'):
       read(path)
   (path / name).write_text(text)
   results_folder.read(path)
@@ -95,7 +95,7 @@ def test_results_that_were_made_up_are_refused(path):
   rows = results_folder._parse_table((path / 'per_client.csv').read_text())
   contents['checksum'] = results_folder.checksum(contents, rows)
   (path / 'results.json').write_text(json.dumps(contents))
-  with pytest.raises(errors.UserError, match=r'results\.json is not what'):
+  with pytest.raises(errors.UserError, match=r'results\.json is not as'):
     results_folder.read(path)
 
 
@@ -104,7 +104,7 @@ def test_a_checkpoint_that_was_renamed_is_told_by_its_name(path):
   checkpoint.rename(checkpoint.with_name('program_state_9999.npz'))
   for read in (results_folder.read, _open):
     with pytest.raises(
-      errors.UserError, match='_9999.npz is not what .* its .*_4.npz'
+      errors.UserError, match='_9999.npz is not as .* its .*_4.npz'
     ):
       read(path)
 
@@ -136,7 +136,7 @@ def test_a_run_of_an_older_version_is_read_and_gets_a_manifest(path, capsys):
   _run(path)
   results_folder.read(path)
   (path / 'config.toml').write_text('')
-  with pytest.raises(errors.UserError, match=r'config\.toml is not what'):
+  with pytest.raises(errors.UserError, match=r'config\.toml is not as'):
     results_folder.read(path)
 
 

@@ -132,7 +132,7 @@ def test_who_evaluates_is_not_told_to_resume_from_another_checkpoint(
   folder = shutil.copytree(finished.folder, tmp_path / 'run')
   (path,) = folder.glob(f'checkpoints/{method}/*_3.npz')
   path.write_bytes(b'')
-  with pytest.raises(errors.UserError, match='_3.npz is not what.* run again'):
+  with pytest.raises(errors.UserError, match='_3.npz is not as.* work again'):
     _evaluate(f'{folder}:{method}', tmp_path / 'out')
 
 
@@ -168,7 +168,7 @@ def test_what_a_run_did_not_write_is_not_evaluated(
   folder = shutil.copytree(finished.folder, tmp_path / 'run')
   (path,) = folder.glob(pattern)
   change(path)
-  with pytest.raises(errors.UserError, match='is not what this run wrote'):
+  with pytest.raises(errors.UserError, match='is not as it was written'):
     _evaluate(folder, tmp_path / 'out')
   assert not (tmp_path / 'out').exists()
 

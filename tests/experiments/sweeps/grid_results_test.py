@@ -73,18 +73,12 @@ class TestResults:
     assert [result.validation for result in results] == [None, 0.9]
     assert grid_results.best(results)['fedavg'].point is self.points[1]
 
-  def test_results_are_written_after_all_other_files(
-    self, tmp_path, monkeypatch
-  ):
-    written = []
-    monkeypatch.setattr(
-      grid_results.folders, 'write', lambda path, _: written.append(path.name)
-    )
+  def test_results_are_written_after_all_other_files(self):
     contents = grid_file.GridFile('grid', None, (0,), None, ())
     point = grid_file.Point('fedavg', {'batch_size': 5}, {})
     result = grid_results.summarize(point, [_record(point, 0, 0.9)])
-    grid_results.write(tmp_path, contents, [result], {'fedavg': result})
-    assert written == ['points.csv', 'fedavg.toml', 'results.json']
+    made = grid_results.files(contents, [result], {'fedavg': result})
+    assert list(made) == ['points.csv', 'fedavg.toml', 'results.json']
 
   def test_over_repeats(self):
     records = [

@@ -1,9 +1,16 @@
 """Tests of a grid and the results in its folder."""
 
+import concurrent.futures
+import itertools
+import json
+import pathlib
+
 import pytest
 
 from base import errors
 from experiments.reporting import grid_records
+from experiments.reporting import manifests
+from experiments.reporting import sources
 from experiments.sweeps import grid_file
 from experiments.sweeps import grids
 from experiments.sweeps import launching
@@ -67,6 +74,64 @@ def test_a_file_of_others_is_not_replaced_by_a_preset(grid, tmp_path):
   with pytest.raises(errors.UserError, match=f'{path} is there already'):
     _open(grid, tmp_path)
   assert path.read_text() == 'mine'
+
+
+def _make_folder(folder):
+  for name in ('runs', 'leases'):
+    (folder / name).mkdir(parents=True)
+
+
+@pytest.mark.parametrize('name', ['privacy.json', 'results.json', 'a.toml'])
+def test_what_was_made_of_the_records_is_read_as_it_was_written(tmp_path, name):
+  _make_folder(tmp_path)
+  files = {'privacy.json': '{}', 'a.toml': '', 'results.json': '{}'}
+  grids._write(tmp_path, files)
+  sources.read([tmp_path])
+  (tmp_path / name).write_text('{ }')
+  with pytest.raises(errors.UserError, match=f'{name} is not as it was'):
+    sources.read([tmp_path])
+  grids._write(tmp_path, files)  # As the same command does.
+  sources.read([tmp_path])
+
+
+def test_a_grid_that_is_killed_at_any_write_is_read(tmp_path, monkeypatch):
+  _make_folder(tmp_path)
+  replace, kills = pathlib.Path.replace, 0
+  for version, last in enumerate([1, 2, 2, 3, 100]):
+    writes = itertools.count(1)
+
+    def replace_or_die(self, target, *, writes=writes, last=last):
+      if next(writes) == last:
+        raise KeyboardInterrupt
+      return replace(self, target)
+
+    with monkeypatch.context() as patch:
+      patch.setattr(pathlib.Path, 'replace', replace_or_die)
+      try:
+        text = json.dumps({'version': version})
+        grids._write(tmp_path, {'privacy.json': text, 'points.csv': text})
+      except KeyboardInterrupt:
+        kills += 1
+    sources.read([tmp_path])
+  assert kills == 4
+  assert 'version' in (tmp_path / 'points.csv').read_text()
+
+
+def test_programs_that_write_at_the_same_time_list_what_they_write(tmp_path):
+  _make_folder(tmp_path)
+
+  def write(program):
+    for version in range(5):
+      name = f'{program}.toml'
+      grids._write(tmp_path, {name: f'{version}', 'points.csv': name})
+
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    list(pool.map(write, 'ab'))
+  manifests.check(tmp_path)
+  assert (tmp_path / 'manifest.json').read_text().count('.toml') == 2
+  (tmp_path / 'a.toml').write_text('0')
+  with pytest.raises(errors.UserError, match='a.toml is not as it was'):
+    manifests.check(tmp_path)
 
 
 _HALVING = """
