@@ -25,22 +25,19 @@ Motley's numbers come from Sigma.
 There is no model for a client that was never trained on.
 """
 
-import collections
-from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from algorithms import aggregation
 from algorithms import client_work
 from algorithms import jacobi
 from algorithms import optimizers
 from algorithms import registry
+from algorithms import rows
 from algorithms import trainers
 from algorithms import vectors
 from base import aliases
-from base import errors
 from base import settings
 from tasks.models import models
 
@@ -136,46 +133,25 @@ class MochaMessage(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Mocha(trainers.Trainer):
+class Mocha(rows.RowTrainer):
   """Trains a model for each client, and how they are related."""
 
   settings: MochaSettings
-  start_name = 'own model'
-  start_is_shared = False
-  personalizes_new_clients = False
-
-  def __post_init__(self) -> None:
-    if not self.settings.num_clients:
-      raise errors.UserError(
-        'mocha needs the number of clients to train on, num_clients.'
-      )
-    self.settings.refuse_kept_slots('mocha')
+  name = 'mocha'
 
   @property
-  def parts(self) -> Mapping[str, aggregation.Factory | None]:
-    return {'models': None}
-
-  @property
-  def why_not_private(self) -> str | None:
-    return 'each row that its clients send is one client'
-
-  @property
-  def model_places(self) -> Sequence[tuple[str | int, ...]]:
-    return ()  # There is no model for all clients.
+  def num_clients(self) -> int:
+    return self.settings.num_clients
 
   def initialize(self, seed: aliases.Seed) -> MochaState:
-    num_clients = self.settings.num_clients
-    one_for_all = vectors.join(self.model.init(seed).values())
+    num_clients = self.num_clients
     is_sigma = self.settings.relationship == 'sigma'
     scale = 1 / num_clients if is_sigma else num_clients
     return MochaState(
-      models=tf.tile(one_for_all[tf.newaxis], [num_clients, 1]),
+      models=self.initial_rows(seed),
       relationship=scale * tf.eye(num_clients),
       round=0,
     )
-
-  def initialize_client(self, seed: aliases.Seed) -> aliases.ClientState:
-    return collections.OrderedDict(row=seed[1])
 
   def message(self, server: MochaState) -> MochaMessage:
     diagonal = tf.linalg.diag_part(server.relationship)
@@ -185,10 +161,6 @@ class Mocha(trainers.Trainer):
       diagonal,
       weighted - diagonal[:, tf.newaxis] * server.models,
     )
-
-  def _weights(self, vector: tf.Tensor) -> models.Weights:
-    # Only the shapes of these weights are used.
-    return vectors.split_weights(vector, self.model.init(tf.constant([0, 0])))
 
   def client(
     self, message: MochaMessage, client: trainers.Client
@@ -210,18 +182,16 @@ class Mocha(trainers.Trainer):
     )
     learner, loss = client_work.train(
       self.model,
-      optimizer.start(self._weights(w_k)),
+      optimizer.start(self.weights(w_k)),
       client.data,
       optimizer,
       regularizer,
     )
     update = w_k - vectors.join(learner.weights.values())
-    # Its own row among zeros, so that the mean over clients has all rows.
-    is_row = tf.one_hot(row, self.settings.num_clients)[:, tf.newaxis]
     # A client needs only its own row of what it receives and sends.
-    share = tf.constant(1 / self.settings.num_clients)
+    share = tf.constant(1 / self.num_clients)
     return trainers.ClientResult(
-      updates={'models': aggregation.Update(is_row * update)},
+      updates={'models': self.put_row(row, update)},
       loss=loss,
       measured={'share_received': share, 'share_sent': share},
     )
@@ -232,21 +202,20 @@ class Mocha(trainers.Trainer):
     aggregate: trainers.Aggregate,
     sums: trainers.RoundSums,
   ) -> MochaState:
-    # The mean divides each row by all clients, though only one of them has it.
-    rows = server.models - sums.num_clients * aggregate['models']
+    stepped = self.step_rows(server.models, aggregate['models'], sums)
     round_num = server.round + 1
     relationship = tf.cond(
       tf.equal(round_num % self.settings.outer, 0),
-      lambda: relate(rows, self.settings.relationship),
+      lambda: relate(stepped, self.settings.relationship),
       lambda: server.relationship,
     )
-    return MochaState(rows, relationship, round_num)
+    return MochaState(stepped, relationship, round_num)
 
   def start(
     self, message: MochaMessage, client: trainers.Client
   ) -> trainers.Start:
     w_k = tf.gather(message.models, client.state['row'])
-    return trainers.Start(self._weights(w_k))
+    return trainers.Start(self.weights(w_k))
 
 
 registry.register_trainer(

@@ -14,6 +14,7 @@ import tree
 from algorithms import mocha
 from algorithms import pfedkm
 from algorithms import registry
+from algorithms import rows
 from tasks.models import metrics
 from tests.algorithms import functions
 from tests.algorithms import helpers
@@ -58,6 +59,8 @@ _PARAMETERS = {
   # Its own model, and what of the others' models pulls it, and how much.
   'mocha': {1: (4 + 4 + 1, 4)},
   'fedprox': {1: (4, 4)},
+  # Its mixture, and its own model.
+  'fedamp': {1: (4, 4)},
   # Two prototypes of four, and how many examples they are of.
   'fedproto': {1: (2 * 4 + 2, 2 * 4 + 2)},
   # Two models.
@@ -148,7 +151,7 @@ def _some_models(method):
 
 def _models(method, state):
   """The models in a state."""
-  if isinstance(method.trainer, mocha.Mocha):
+  if isinstance(method.trainer, rows.RowTrainer):
     return {'models': state.server.models}  # None of them is everybody's.
   if isinstance(method.trainer, pfedkm.PFedKm):
     return {'theta': state.server.theta.weights, 'heads': state.server.heads}
@@ -302,9 +305,9 @@ def test_a_round_of_which_nobody_is_left_changes_nothing(method):
   # From models that are not zero, as a linear model is at the start.
   begun = dataclasses.replace(method, first_models=_some_models(method))
   before = begun.initial_state([0, 1])
-  if isinstance(method.trainer, mocha.Mocha):
-    rows = np.random.default_rng(0).normal(size=before.server.models.shape)
-    before = helpers.replace_server(before, models=np.float32(rows))
+  if isinstance(method.trainer, rows.RowTrainer):
+    drawn = np.random.default_rng(0).normal(size=before.server.models.shape)
+    before = helpers.replace_server(before, models=np.float32(drawn))
   bad = [helpers.corrupt(data, np.nan) for data in helpers.all_data()]
   clients = helpers.make_clients(method, bad)
   after = helpers.run(method, rounds=1, clients=clients, state=before)

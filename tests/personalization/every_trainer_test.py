@@ -29,7 +29,7 @@ _SETTINGS: Mapping[str, Mapping[str, object]] = {
   'group, hypcluster': dict(group_epochs=2, groups='hypcluster', num_groups=2),
 }
 # Those that have nothing for new clients.
-_OF_TRAINED_CLIENTS = ('fedproto', 'mocha')
+_OF_TRAINED_CLIENTS = ('fedamp', 'fedproto', 'mocha')
 _NAMES = sorted({*registry.TRAINERS, *_SETTINGS})
 
 
