@@ -40,6 +40,15 @@ class Objective(Protocol):
   ) -> tf.Tensor: ...
 
 
+def refuse_batch_norm(model: models.Model) -> None:
+  """Raises a `UserError` if batches are normalized in training."""
+  if model.mixes_examples:
+    raise errors.UserError(
+      'This method uses how a model represents an example alone, which batch'
+      ' normalization does not do in training. Set task.norm=group.'
+    )
+
+
 def batch(
   data: batches.ClientData, step: tf.Tensor
 ) -> tuple[models.Batch, tf.Tensor]:
@@ -194,11 +203,7 @@ def _gradient_and_statistics(
   """Differentiates as `gradient`; also returns the statistics of the model."""
   trained = select(weights, only)
   if added is not None and isinstance(model, models.Model):
-    if model.mixes_examples:
-      raise errors.UserError(
-        'This method compares how models represent an example alone, which'
-        ' batch normalization does not do in training. Set task.norm=group.'
-      )
+    refuse_batch_norm(model)
 
   def measure(
     weights: models.Weights, examples: models.Batch, mask: tf.Tensor

@@ -55,22 +55,10 @@ from tasks.models import models
 
 
 @dataclasses.dataclass(frozen=True)
-class FedProtoSettings(optimizers.ClientOptimizerSettings):
+class FedProtoSettings(
+  prototypes.PrototypeSettings, optimizers.ClientOptimizerSettings
+):
   """The settings of the clients' steps, and of the prototypes."""
-
-  prototype_pull: aliases.Number = settings.field(
-    1.0,
-    'lambda, how strongly representations are pulled to the prototypes of their'
-    ' classes.',
-    minimum=0,
-  )
-  prototype_weighting: str = settings.field(
-    'examples',
-    'Whether a client counts in the prototype of a class by the number of its'
-    ' examples of it, or like all others that have the class (uniform), as in'
-    " the authors' code.",
-    choices=('examples', 'uniform'),
-  )
 
 
 class FedProtoState(NamedTuple):
@@ -150,17 +138,13 @@ class FedProto(trainers.Trainer):
       optimizer,
       added=prototypes.pull(self.model, cbar, self.settings.prototype_pull),
     )
-    c_i, counts = prototypes.find(self.model, learner.weights, client.data)
-    if self.settings.prototype_weighting == 'uniform':
-      counts = tf.cast(counts > 0, tf.float32)
+    c_i, _ = prototypes.find(self.model, learner.weights, client.data)
     # As all models start alike, none is sent.
     received = vectors.count(cbar)
     everything = received + vectors.count(message.model.values())
     return trainers.ClientResult(
       updates={
-        'prototypes': aggregation.Update(
-          prototypes.Prototypes(counts[:, tf.newaxis] * c_i, counts)
-        )
+        'prototypes': prototypes.sent(c_i, self.settings.prototype_weighting)
       },
       loss=loss,
       state=client.state.advance(learner.weights),
@@ -174,14 +158,9 @@ class FedProto(trainers.Trainer):
     sums: trainers.RoundSums,
   ) -> FedProtoState:
     del sums
-    total, counts = aggregate['prototypes']
-    weight = counts[:, tf.newaxis]
-    old = server.prototypes
+    total = prototypes.Prototypes(*aggregate['prototypes'])
     return server._replace(
-      prototypes=prototypes.Prototypes(
-        tf.where(weight > 0, tf.math.divide_no_nan(total, weight), old.means),
-        tf.where(counts > 0, counts, old.counts),
-      )
+      prototypes=prototypes.renew(server.prototypes, total)
     )
 
   def start(

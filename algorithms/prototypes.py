@@ -7,14 +7,35 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from algorithms import aggregation
 from algorithms import client_work
 from base import aliases
 from base import errors
+from base import settings
 from tasks.data import batches
 from tasks.models import models
 
 # How much farther away a class without a prototype is than all others.
 _UNKNOWN = 1e4
+
+
+@dataclasses.dataclass(frozen=True)
+class PrototypeSettings(settings.Settings):
+  """The settings of the pull to prototypes."""
+
+  prototype_pull: aliases.Number = settings.field(
+    1.0,
+    'lambda, how strongly representations are pulled to the prototypes of their'
+    ' classes.',
+    minimum=0,
+  )
+  prototype_weighting: str = settings.field(
+    'examples',
+    'Whether a client counts in the prototype of a class by the number of its'
+    ' examples of it, or like all others that have the class (uniform), as in'
+    ' PFLlib.',
+    choices=('examples', 'uniform'),
+  )
 
 
 class Prototypes(NamedTuple):
@@ -47,6 +68,7 @@ def check(model: models.Model, method: str) -> None:
       f'{method} needs a classifier that learns a representation, such as that'
       ' of emnist.'
     )
+  client_work.refuse_batch_norm(model)
 
 
 def num_classes(model: models.Model) -> int:
@@ -65,22 +87,61 @@ def nothing(model: models.Model) -> Prototypes:
 
 def find(
   model: models.Model, w: models.Weights, data: batches.ClientData
-) -> Prototypes:
-  """Finds those of a client, over all examples in its batches."""
+) -> tuple[Prototypes, tf.Tensor]:
+  """Finds those of a client, over all examples in its batches.
+
+  Returns:
+    The prototypes, and the mean of ||z||^2 of each class, `[C]`.
+  """
 
   def add(
     examples: models.Batch, mask: tf.Tensor
-  ) -> tuple[tf.Tensor, tf.Tensor]:
-    z = model.encode(w, examples)
-    of_class = tf.one_hot(model.target(examples), num_classes(model))
+  ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     # Padding need not be finite.
-    z = tf.where(mask[:, tf.newaxis] > 0, z, 0.0)
-    of_class *= mask[:, tf.newaxis]
-    return tf.matmul(of_class, z, transpose_a=True), tf.reduce_sum(of_class, 0)
+    exists = mask[:, tf.newaxis] > 0
+    z = tf.where(exists, model.encode(w, examples), 0.0)
+    of_class = tf.one_hot(model.target(examples), num_classes(model))
+    of_class = tf.where(exists, of_class, 0.0)
+    squares = tf.reduce_sum(tf.square(z), 1)
+    return (
+      tf.matmul(of_class, z, transpose_a=True),
+      tf.linalg.matvec(of_class, squares, transpose_a=True),
+      tf.reduce_sum(of_class, 0),
+    )
 
-  sums, counts = client_work.sum_over_batches(data, add)
+  sums, squares, counts = client_work.sum_over_batches(data, add)
   means = tf.math.divide_no_nan(sums, counts[:, tf.newaxis])
-  return Prototypes(means, counts)
+  return Prototypes(means, counts), tf.math.divide_no_nan(squares, counts)
+
+
+def sent(found: Prototypes, weighting: str) -> aggregation.Update:
+  """Returns what a client sends, for the sum over clients.
+
+  Args:
+    found: The prototypes that the client found.
+    weighting: The `prototype_weighting`.
+  """
+  weight = found.counts
+  if weighting == 'uniform':
+    weight = tf.cast(weight > 0, tf.float32)
+  return aggregation.Update(
+    Prototypes(weight[:, tf.newaxis] * found.means, weight)
+  )
+
+
+def renew(old: Prototypes, total: Prototypes) -> Prototypes:
+  """Returns those of all clients, where a class that nobody has keeps its own.
+
+  Args:
+    old: The prototypes before.
+    total: The sum of what the clients of a round sent.
+  """
+  weight = total.counts[:, tf.newaxis]
+  means = tf.math.divide_no_nan(total.means, weight)
+  return Prototypes(
+    tf.where(weight > 0, means, old.means),
+    tf.where(total.counts > 0, total.counts, old.counts),
+  )
 
 
 def pull(

@@ -63,6 +63,9 @@ _PARAMETERS = {
   'fedamp': {1: (4, 4)},
   # Two prototypes of four, and how many examples they are of.
   'fedproto': {1: (2 * 4 + 2, 2 * 4 + 2)},
+  # An encoder of 16 and a head of 10; two prototypes of four, and how many
+  # examples they are of; H is as large as the prototypes; V, and who it is.
+  'fedpac': {1: (16 + 10 + 10, 16 + 10 + 10 + 8 + 2)},
   # Two models.
   'fedem': {1: (2 * 4, 2 * 4)},
   # First the mean of three, later the model.

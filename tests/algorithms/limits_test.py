@@ -65,6 +65,14 @@ _LIMITS = {
     shared={},
     of_other=dict(finetuning_epochs=_ROUNDS),
   ),
+  'fedpac, its own heads': Limit(
+    'fedpac',
+    dict(prototype_pull=0.0, combine_heads=False, encoder_epochs=1),
+    helpers.CLASS_MODEL,
+    other='fedrep+as_trained',
+    shared=dict(_SHARED, client_learning_rate=0.1),
+    of_other=dict(head_epochs=1),
+  ),
   # The server's model is what it makes of those of clients.
   'fedamp, the mean of all': Limit(
     'fedamp',
