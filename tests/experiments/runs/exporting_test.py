@@ -144,7 +144,7 @@ def test_a_damaged_checkpoint_is_told_with_what_helps(finished, tmp_path):
   (path,) = folder.glob('checkpoints/finetuning/*_3.npz')
   path.write_bytes(b'')
   for clients in ((), ['c1']):
-    with pytest.raises(errors.UserError, match='_3.npz is not what'):
+    with pytest.raises(errors.UserError, match='_3.npz is not as'):
       _export(f'{folder}:finetuning', tmp_path / 'out', clients)
 
 
