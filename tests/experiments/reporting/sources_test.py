@@ -5,6 +5,7 @@ import math
 import pytest
 
 from base import errors
+from experiments.reporting import manifests
 from experiments.reporting import sources
 from tests.experiments import made_up_folders
 from tests.experiments import run_folders
@@ -39,6 +40,18 @@ def test_a_folder_of_folders_has_all_runs_inside(tmp_path):
     0,
     1,
   ]
+
+
+def test_the_guarantee_of_all_repeats_is_read_as_it_was_written(tmp_path):
+  for seed in (0, 1):
+    made_up_folders.write_run(tmp_path / f'seed_{seed}', seed=seed)
+  text = '{"text": "All is private."}'
+  manifests.Manifest(tmp_path).write({'privacy.json': text})
+  (run, _) = sources.read([tmp_path])
+  assert run.privacy == 'All is private.'
+  (tmp_path / 'privacy.json').write_text(text.replace('All', 'More'))
+  with pytest.raises(errors.UserError, match='privacy.json is not as it was'):
+    print(run.privacy)
 
 
 def test_a_folder_that_is_named_twice_is_read_once(tmp_path):
