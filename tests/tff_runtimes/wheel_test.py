@@ -1,7 +1,9 @@
 """The package is built as a wheel and runs without the rest of the project."""
 
+import importlib.metadata
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -60,6 +62,33 @@ def test_it_has_all_modules(wheel):
   assert {name for name in wheel.namelist() if name.endswith('.py')} == {
     f'tff_runtimes/{path.name}' for path in _FOLDER.glob('*.py')
   }
+
+
+def test_it_has_a_version(wheel):
+  version = tff_runtimes.__version__
+  assert f'tff_runtimes-{version}.dist-info/METADATA' in wheel.namelist()
+
+
+def _pins(path: pathlib.Path) -> dict[str, str]:
+  """Reads the versions of packages."""
+  lines = path.read_text().splitlines()
+  pins = (line.split()[0].split('==') for line in lines if '==' in line)
+  return {name: version for name, version in pins}
+
+
+def test_what_it_is_installed_with_is_all_that_tff_needs():
+  locked = _pins(_FOLDER.parent / 'requirements.lock')
+  needed, left = set(), ['tensorflow-federated']
+  while left:
+    name = re.sub('[-_.]+', '-', left.pop()).lower()
+    # The lock has none of what other systems need.
+    if name in locked and name not in needed:
+      needed.add(name)
+      for requirement in importlib.metadata.requires(name) or ():
+        if 'extra ==' not in requirement:
+          left += re.findall(r'^[\w.-]+', requirement)
+  pins = _pins(_FOLDER / 'requirements.txt')
+  assert pins == {name: locked[name] for name in needed}
 
 
 def test_it_says_that_it_has_types(wheel):

@@ -1,0 +1,3 @@
+"""Runtimes for TensorFlow Federated."""
+
+__version__ = '0.1.0'
