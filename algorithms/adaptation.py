@@ -5,8 +5,8 @@ examples, for k = 1, 5, 15 and all of them. A batch has the size of training, or
 k examples if they are fewer. After the last batch comes the first again; where
 all examples are used, each pass is in a new order.
 
-The first candidates take no step: the pretrained model without anything that
-was trained, if there is one, and the weights that training gave. Then comes a
+The first candidates take no step: the pretrained models without anything that
+was trained, if there are any, and the weights that training gave. Then comes a
 candidate for each k. The candidates do not compete: they show how many examples
 a client must have before it is known. None is chosen, and none is a baseline.
 """
@@ -74,8 +74,8 @@ def first_examples(
 class FewExamples(personalizers.Personalizer):
   """Adapts to a client's first k examples, for several numbers k.
 
-  The first candidate is the pretrained model without anything that was trained,
-  if there is one.
+  The first candidates are the pretrained models without anything that was
+  trained, if there are any.
   """
 
   settings: FewExamplesSettings
@@ -103,9 +103,11 @@ class FewExamples(personalizers.Personalizer):
 
   @property
   def candidates(self) -> Sequence[candidates.Candidate]:
-    pretrained = self.trainer.model.pretrained is not None
     return (
-      *([candidates.Candidate(text='pretrained')] if pretrained else []),
+      *(
+        candidates.Candidate(text=name)
+        for name in self.trainer.model.pretrained_models
+      ),
       *self.unadapted,
       *(
         candidates.Candidate(
@@ -124,12 +126,12 @@ class FewExamples(personalizers.Personalizer):
     client: trainers.Client,
     evaluation: Mapping[str, batches.ClientData],
   ) -> client_work.Metrics:
-    model, metrics = self.trainer.model, []
-    if model.pretrained is not None:
-      nothing: models.Weights = collections.OrderedDict()
-      metrics.append(
-        client_work.evaluate_sets(model.pretrained, nothing, evaluation)
-      )
+    model = self.trainer.model
+    nothing: models.Weights = collections.OrderedDict()
+    metrics = [
+      client_work.evaluate_sets(pretrained, nothing, evaluation)
+      for pretrained in model.pretrained_models.values()
+    ]
     adapted = (
       self.adapt(
         start.weights,

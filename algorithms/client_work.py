@@ -556,8 +556,7 @@ def evaluate_sets(
   """Evaluates a model on each of several sets: {set: {metric: statistics}}."""
 
   def measure(examples: models.Batch, mask: tf.Tensor) -> models.Statistics:
-    losses = model.loss(weights, examples)
-    statistics = model.statistics(weights, examples)
+    losses, statistics = model.evaluate(weights, examples)
     sums = sum_statistics(statistics, losses, mask)
     sums['loss'] = total_loss(model, losses, examples, mask)
     return sums

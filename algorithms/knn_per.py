@@ -7,7 +7,8 @@ y_i of its personalization set, and predicts for a new x (equations 6 and 7)
   kNN_m(x) = sum_i w_i y_i / sum_i w_i, over the k nearest phi(x_i) to phi(x),
              w_i = exp(-d_i) or 1 / d_i, where d_i = ||phi(x) - phi(x_i)||,
              or exp(-d_i^2 / n) for an n-dimensional phi(x), as in the authors'
-             code
+             code; the exponent may have a temperature, as in kNN-LM
+             (Khandelwal et al. 2020)
   h_m(x)   = c kNN_m(x) + (1 - c) h(x)
 
 where y_i is one-hot in classification, so that both are probabilities. phi is
@@ -56,6 +57,11 @@ class KnnPerSettings(settings.Settings):
     'The weight of a neighbor at distance d; with 1/d, only exact matches'
     ' count if there are any. n is the dimension of a representation.',
     choices=('exp(-d)', '1/d', 'exp(-d^2/n)'),
+  )
+  neighbor_temperature: aliases.Number = settings.field(
+    1.0,
+    'What d or d^2/n is divided by in exp; language models have large d.',
+    above=0,
   )
 
 
@@ -115,6 +121,7 @@ def neighbors(
   queries: tf.Tensor,
   num_neighbors: int,
   neighbor_weights: str,
+  temperature: aliases.Number = 1.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """Finds each query's neighbors: their targets, and weights of sum 1."""
   keys, mask = datastore.keys, datastore.mask
@@ -139,7 +146,7 @@ def neighbors(
     if neighbor_weights == 'exp(-d^2/n)':
       distances = distances**2 / keys.shape[1]
     # The common factor exp(d_1) keeps the weights from all vanishing.
-    weights = is_there * tf.exp(distances[:, :1] - distances)
+    weights = is_there * tf.exp((distances[:, :1] - distances) / temperature)
   weights /= tf.reduce_sum(weights, 1, keepdims=True)
   return tf.gather(datastore.targets, nearest), weights
 
@@ -254,6 +261,7 @@ class KnnPer(personalizers.Personalizer):
         features,
         self.settings.num_neighbors,
         self.settings.neighbor_weights,
+        self.settings.neighbor_temperature,
       )
       statistics = [
         model.prediction_statistics(predicted, examples)

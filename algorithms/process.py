@@ -149,7 +149,12 @@ def _frozen_types(model: models.Model) -> list[tff.Type]:
   return [
     tff.to_type(
       collections.OrderedDict(
-        (name, tff.TensorType(weight.dtype, weight.shape))
+        (
+          name,
+          tff.TensorType(
+            tf.as_dtype(weight.dtype).as_numpy_dtype, weight.shape
+          ),
+        )
         for name, weight in model.frozen.items()
       )
     )

@@ -1,9 +1,11 @@
 """Makes FedPC's tasks from the utterances of users under contexts.
 
 Silva, Tambwekar and Gombolay 2022. An utterance is a sentence of at least three
-tokens, in one of several contexts. A frozen GPT-2 predicts its words, with a
-prompt or a head that is trained (`task.trained`). The metric is the perplexity
-of the words after the first three, pooled over utterances. A sentence ends
+tokens, in one of several contexts. A frozen language model predicts its tokens,
+with a prompt, a head or adapters that are trained (`task.trained`). The metric
+is the perplexity of the tokens after the first three, pooled over utterances.
+Further metrics are over the words after the first three, whatever their tokens:
+the perplexity of words, and the bits for a byte. A sentence ends
 after a full stop, an exclamation mark, a question mark or an ellipsis, and in
 posts also after a bracket or quotation mark that follows these. It is cut after
 `task.utterance_length` tokens.
@@ -15,13 +17,16 @@ and 15 % for the test; each adapts to half of its utterances and is evaluated on
 the others.
 """
 
+import collections
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import itertools
 import re
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from base import errors
 from base import seeds
@@ -31,8 +36,12 @@ from tasks.data import bpe
 from tasks.data import devices
 from tasks.data import downloads
 from tasks.data import populations
+from tasks.models import adapters
+from tasks.models import frozen_models
 from tasks.models import generated_prompts
-from tasks.models import gpt2_files
+from tasks.models import language_model_files
+from tasks.models import language_models
+from tasks.models import models
 from tasks.models import prompted
 
 _MIN_TOKENS = 3
@@ -43,18 +52,21 @@ _SPOKEN_ENDS = re.compile(r'(?<=[.!?…])\s+')
 # In writing, it also ends after a closing bracket or quotation mark.
 _WRITTEN_ENDS = re.compile(r'(?:(?<=[.!?…])|(?<=[.!?…]["”’\')\]]))\s+')
 _ADVICE = (
-  'Save the weights of a GPT-2 there, such as model.safetensors of DistilGPT2,'
-  ' or make a small one with the program pretrain; or name another file as'
-  ' task.weights.'
+  'Save the weights of a GPT-2 or of a model of the Llama form there, such as'
+  ' model.safetensors of DistilGPT2 or SmolLM2, or make a small one with the'
+  ' program pretrain; or name another file as task.weights.'
 )
-_MODELS: Mapping[str, Callable[..., prompted.FrozenGpt2]] = {
-  'prompt': prompted.PromptedGpt2,
-  'generated': generated_prompts.Gpt2WithGeneratedPrompts,
+_MODELS: Mapping[str, Callable[..., frozen_models.FrozenModel]] = {
+  'prompt': prompted.PromptedModel,
+  'generated': generated_prompts.ModelWithGeneratedPrompts,
   'generated_once': functools.partial(
-    generated_prompts.Gpt2WithGeneratedPrompts, once=True
+    generated_prompts.ModelWithGeneratedPrompts, once=True
   ),
-  'head': prompted.Gpt2WithHead,
-  'two_heads': prompted.Gpt2WithTwoHeads,
+  'head': prompted.ModelWithHead,
+  'two_heads': prompted.ModelWithTwoHeads,
+  'adapters': adapters.AdaptedModel,
+  'adapters_up': functools.partial(adapters.AdaptedModel, trains_down=False),
+  'two_adapters': functools.partial(adapters.AdaptedModel, has_own=True),
 }
 
 
@@ -64,24 +76,43 @@ class DialogueSettings(devices.HeldOutSettings):
 
   weights: str = settings.field(
     'gpt2/model.safetensors',
-    'The file of the weights of GPT-2 in the data folder: safetensors, h5 or'
-    ' npz.',
+    'The file of the weights of the language model in the data folder:'
+    ' safetensors, h5 or npz. config.json beside it says which form it has.',
   )
   weights_sha256: str | None = settings.field(
     None, 'The checksum that this file must have; none for any.'
   )
   tokenizer: str | None = settings.field(
     None,
-    'The folder of vocab.json and merges.txt in the data folder; none for the'
-    ' folder of the weights.',
+    'The folder of tokenizer.json, or of vocab.json and merges.txt, in the data'
+    ' folder; none for the folder of the weights.',
   )
   trained: str = settings.field(
     'prompt',
     'What is trained: a prompt before the words, made from a vector of the'
     ' user and one of the context; networks that generate such a prompt, for'
-    ' each word or once for all words after the first three; the head; or a'
-    ' head of the user and one of the context, whose scores are averaged.',
+    ' each word or once for all words after the first three; the head; a head'
+    ' of the user and one of the context, whose scores are averaged; adapters'
+    ' of matrices of all blocks (LoRA); only their second factors; or adapters'
+    ' of all users and those of each user, whose changes are added.',
     choices=tuple(_MODELS),
+  )
+  first_word: int | None = settings.field(
+    None,
+    'The number of the token before each utterance, as whose embedding prompts'
+    ' start: 0 in SmolLM2, which begins a text. None for nothing, and prompts'
+    ' that start at random as in the paper.',
+    minimum=0,
+  )
+  adapted: tuple[str, ...] = settings.field(
+    ('q', 'v'),
+    "The matrices of each block that have adapters: the attention's q, k, v and"
+    " o; the network's up and down and, in the Llama form, gate.",
+    choices=('q', 'k', 'v', 'o', 'gate', 'up', 'down'),
+  )
+  rank: int = settings.field(4, 'The rank of the adapters.', minimum=1)
+  alpha: float = settings.field(
+    8.0, 'The factor of the changes by adapters, times their rank.', above=0
   )
   hold_out: str = settings.field(
     'examples',
@@ -92,6 +123,12 @@ class DialogueSettings(devices.HeldOutSettings):
   min_utterances: int = settings.field(
     25,
     'The smallest number of utterances of a user; other users are left out.',
+    minimum=10,
+  )
+  max_utterances: int | None = settings.field(
+    None,
+    'The largest number of utterances of a user, drawn among all of them; none'
+    ' for all.',
     minimum=10,
   )
   utterance_length: int = settings.field(
@@ -155,11 +192,43 @@ def _examples(
       rows.append(row)
       contexts.append(context)
   words = np.array(rows, np.int32).reshape(-1, length)
-  return {
-    'x': words[:, :-1],
-    'y': words[:, 1:],
-    'context': np.array(contexts, np.int32),
-  }
+  return frozen_models.make_examples(
+    words, np.array(contexts, np.int32), *_count_text(encoding, words)
+  )
+
+
+def _count_text(
+  encoding: bpe.Encoding, words: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Counts what is judged of each token of utterances, `[utterances, tokens]`.
+
+  Returns:
+    The bytes of the token, and 1 if it begins a word of the text, else 0; both
+    are 0 for padding and in the first words.
+  """
+  # The number 0 is padding.
+  sizes = np.array([0, *map(len, encoding.tokens)], np.int32)
+  begins = np.array(
+    [False, *(token.startswith('Ġ') for token in encoding.tokens)]
+  )[words]
+  begins[:, :1] = True
+  is_judged = np.cumsum(begins, axis=1) > _MIN_TOKENS
+  return sizes[words] * is_judged, (begins & is_judged).astype(np.int32)
+
+
+def _limit(
+  name: str,
+  dialogue_settings: DialogueSettings,
+  user: str,
+  examples: populations.Examples,
+) -> populations.Examples:
+  """Draws at most `max_utterances` of a user, which stay in their order."""
+  most = dialogue_settings.max_utterances
+  number = populations.num_examples(examples)
+  if most is None or number <= most:
+    return examples
+  rng = seeds.generator(name, 'limit', dialogue_settings.split_seed, user)
+  return populations.take(examples, np.sort(rng.permutation(number)[:most]))
 
 
 def _known(
@@ -293,13 +362,18 @@ def make_task(
       enough utterances.
   """
   path = downloads.find(dialogue_settings.weights, data_dir, _ADVICE)
-  sizes, weights = gpt2_files.load(path, dialogue_settings.weights_sha256)
+  sizes, weights = language_model_files.load(
+    path, dialogue_settings.weights_sha256
+  )
   if dialogue_settings.utterance_length > sizes.num_positions:
     raise settings.SettingError(
       f'task.utterance_length must be at most {sizes.num_positions}, the number'
       f' of positions of {path}.',
       'utterance_length',
     )
+  # Tensors, which all methods share; each would copy an array.
+  for name, weight in weights.items():
+    weights[name] = tf.constant(weight)
   encoding = read_encoding(dialogue_settings, data_dir, sizes.vocabulary_size)
   min_of_user = dialogue_settings.min_utterances
   users: dict[str, populations.Examples] = {}
@@ -308,7 +382,7 @@ def make_task(
       continue
     examples = _examples(dialogue_settings, encoding, utterances)
     if populations.num_examples(examples) >= min_of_user:
-      users[user] = examples
+      users[user] = _limit(name, dialogue_settings, user, examples)
   if min_of_context:
     users, contexts = _drop_rare_contexts(
       users, contexts, min_of_user, min_of_context
@@ -328,13 +402,12 @@ def make_task(
   make = _known if dialogue_settings.hold_out == 'examples' else _withheld
   return task.Task(
     name=name,
-    model=_MODELS[dialogue_settings.trained](
+    model=_make_model(
+      dialogue_settings,
       sizes,
+      weights,
       len(contexts),
-      sequence_length=dialogue_settings.utterance_length - 1,
-      prompt_length=_MIN_TOKENS,
-      most_contexts=max(map(len, of_users.values())),
-      frozen=weights,
+      max(map(len, of_users.values())),
     ),
     metric='perplexity',
     higher_is_better=False,
@@ -345,6 +418,53 @@ def make_task(
     contexts=tuple(contexts),
     **make(name, dialogue_settings, users),
   )
+
+
+def _make_model(
+  dialogue_settings: DialogueSettings,
+  sizes: language_models.LanguageModel,
+  weights: models.Weights,
+  num_contexts: int,
+  most_contexts: int,
+) -> frozen_models.FrozenModel:
+  """Makes the model; may raise a `SettingError`."""
+  first_word = dialogue_settings.first_word
+  if first_word is not None and first_word >= sizes.vocabulary_size:
+    raise settings.SettingError(
+      f'task.first_word must be below {sizes.vocabulary_size}, the number of'
+      ' tokens of the language model.',
+      'first_word',
+    )
+  cls = _MODELS[dialogue_settings.trained]
+  chosen: dict[str, Any] = {}
+  if dialogue_settings.trained == 'prompt' and first_word is not None:
+    row = weights[sizes.embedding][first_word]
+    chosen = dict(first_prompt=tuple(map(float, row.numpy())))
+  elif 'adapters' in dialogue_settings.trained:
+    for matrix in dialogue_settings.adapted:
+      if matrix not in sizes.matrices:
+        raise errors.unknown('matrix in task.adapted', matrix, sizes.matrices)
+    chosen = dict(
+      matrices=dialogue_settings.adapted,
+      rank=dialogue_settings.rank,
+      scale=dialogue_settings.alpha / dialogue_settings.rank,
+    )
+  model = cls(
+    sizes,
+    num_contexts,
+    sequence_length=dialogue_settings.utterance_length - 1,
+    prompt_length=_MIN_TOKENS,
+    first_word=first_word,
+    most_contexts=most_contexts,
+    frozen=weights,
+    **chosen,
+  )
+  if isinstance(model, adapters.AdaptedModel) and not model.trains_down:
+    rng = seeds.generator('adapters', dialogue_settings.split_seed)
+    down = tf.nest.map_structure(tf.constant, model.frozen_down(rng))
+    frozen = collections.OrderedDict(weights, **down)
+    return dataclasses.replace(model, frozen=frozen)
+  return model
 
 
 def read_encoding(

@@ -19,6 +19,7 @@ from base import settings
 from tasks.data import batches
 from tasks.data import populations
 from tasks.models import cnn
+from tasks.models import frozen_models
 from tasks.models import gpt2
 from tasks.models import linear
 from tasks.models import lstm
@@ -298,15 +299,14 @@ def prompt_workload(
     lengths = rng.integers(3, sequence_length + 2, number)
     words *= np.arange(sequence_length + 1) < lengths[:, np.newaxis]
     contexts = rng.integers(num_contexts, size=number, dtype=np.int32)
-    examples = {'x': words[:, :-1], 'y': words[:, 1:], 'context': contexts}
-    return _client(examples, batch_size)
+    return _client(frozen_models.make_examples(words, contexts), batch_size)
 
   frozen = tf.nest.map_structure(
     lambda weight: weight.numpy(), sizes.init(tf.constant([1, 0]))
   )
   return Work(
     name='prompts',
-    model=prompted.PromptedGpt2(
+    model=prompted.PromptedModel(
       sizes, num_contexts, sequence_length=sequence_length, frozen=frozen
     ),
     clients=[client() for _ in range(num_clients)],

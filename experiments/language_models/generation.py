@@ -26,8 +26,8 @@ from tasks import task as tasks
 from tasks.data import batches
 from tasks.data import bpe
 from tasks.data import populations
+from tasks.models import frozen_models
 from tasks.models import models
-from tasks.models import prompted
 
 
 def _populations(task: tasks.Task) -> list[populations.Population]:
@@ -66,7 +66,7 @@ class DialogueRun:
 
   source: sources.Source
   task: tasks.Task
-  model: prompted.FrozenGpt2
+  model: frozen_models.FrozenModel
   encoding: bpe.Encoding
 
   @classmethod
@@ -82,8 +82,8 @@ class DialogueRun:
         ' Name a run of a task of dialogue.'
       )
     task = execution.load_task(config, data_dir)
-    assert isinstance(task.model, prompted.FrozenGpt2)
-    size = task.model.gpt2.vocabulary_size
+    assert isinstance(task.model, frozen_models.FrozenModel)
+    size = task.model.language_model.vocabulary_size
     encoding = dialogue.read_encoding(settings, data_dir, size)
     return cls(source, task, task.model, encoding)
 
@@ -136,7 +136,7 @@ def _make_batch(examples: populations.Examples) -> batches.ClientData:
 
 
 def generate(
-  model: prompted.FrozenGpt2,
+  model: frozen_models.FrozenModel,
   weights: models.Weights,
   encoding: bpe.Encoding,
   prompt: str,
@@ -163,7 +163,7 @@ def generate(
     UserError: If the prompt is empty, or the text would be too long.
   """
   first = encoding.encode(prompt)
-  most = model.gpt2.num_positions
+  most = model.language_model.num_positions
   if not first:
     raise errors.UserError('A prompt must have at least one word.')
   if len(first) + length > most:
@@ -174,8 +174,7 @@ def generate(
   # The last word is predicted, and predicts nothing.
   time = len(first) + length - 1
   model = dataclasses.replace(model, sequence_length=time)
-  # Special tokens, which are never drawn, have the last numbers.
-  num_tokens = bpe.NUM_BYTES + len(encoding.merges)
+  is_special = [token in encoding.specials for token in encoding.tokens]
 
   @tf.function
   def predict(words: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
@@ -187,7 +186,9 @@ def generate(
     }
     logits = model.scores(weights, batch).logits()
     by_word = tf.reshape(logits, [len(generators), time, -1])
-    return tf.gather(by_word, place, axis=1)[:, :num_tokens]
+    # Special tokens are never drawn.
+    logits = tf.gather(by_word, place, axis=1)
+    return tf.where(is_special, -np.inf, logits)
 
   # Tokens are numbered from 1, as 0 is padding.
   words = np.zeros([len(generators), time + 1], np.int32)

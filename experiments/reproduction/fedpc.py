@@ -1,12 +1,16 @@
-"""Tables 1 to 3 of FedPC (Silva et al. 2022), and what it claims.
+"""Tables of what personalizes a frozen language model, and of claims about it.
 
-The columns are the numbers k of a user's utterances that a method adapts to, 1,
-5, 15 and all of them; the conditions of a cell, `known` and `withheld` users,
-are tables 1 and 2. A figure is the perplexity of all words of all users
-together. Beside the methods that are run stand two that are candidates of
-FedPC: `Frozen`, which adapts to nothing, and `Pretrained`, GPT-2 without
-anything that was trained. The published figures are of DistilGPT2, and shown
-only where that was run.
+The columns are the numbers k of a user's utterances that a method adapts to;
+the conditions of a cell are `known` and `withheld` users. A figure is the
+perplexity of all words of all users together. Beside the methods that are run
+stand candidates of one of them, such as the language model without anything
+that was trained.
+
+FedPC's are tables 1 to 3 of Silva et al. 2022. `Frozen` is FedPC that adapts to
+nothing. The published figures are of DistilGPT2, and shown only where that was
+run. Adapters are compared with each other, and with a control: a shared model
+that was trained for as many steps more as users adapt. A personal model is
+worth its name only if it is better than that.
 
 Each claim is that a perplexity is lower than another, or is not. It is decided
 on the ratio of the two, of which each user has one, in the mean over the
@@ -14,7 +18,7 @@ repeats: the mean of its logarithm over users and the interval of that mean,
 Student's.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import math
 import pathlib
 from typing import NamedTuple
@@ -31,17 +35,14 @@ from personalization.judgement import comparison
 from tasks.models import gpt2
 
 KNOWN, WITHHELD = 'known', 'withheld'
+_NONE, _ALL = '0', 'all'
 # What the candidate of each k is named after.
 _AMOUNTS = {
+  _NONE: '0 updates',
   '1': '1 example',
   '5': '5 examples',
   '15': '15 examples',
   'all': 'all examples',
-}
-# Methods that are the same candidate of another one for each k.
-DERIVED = {
-  'Frozen': ('FedPC', '0 updates'),
-  'Pretrained': ('FedPC', 'pretrained'),
 }
 _DISTILGPT2 = sum(map(math.prod, gpt2.DISTILGPT2.shapes.values()))
 # How much a perplexity that is flat may change.
@@ -117,7 +118,38 @@ class Claim(NamedTuple):
     return (high < 1) == (self.expected == 'lower')
 
 
-def _claims(methods: Sequence[str]) -> Iterator[Claim]:
+class Study(NamedTuple):
+  """What a table compares.
+
+  Attributes:
+    amounts: The numbers k of its columns.
+    derived: Methods that are the same candidate of another one for each k.
+    claims: Lists the claims about some methods.
+  """
+
+  amounts: Sequence[str]
+  derived: Mapping[str, tuple[str, str]]
+  claims: Callable[[Sequence[str]], Iterator[Claim]]
+
+
+def _claims_of_adapters(methods: Sequence[str]) -> Iterator[Claim]:
+  """Lists what a personal adapter should be better than."""
+  for users in (KNOWN, WITHHELD):
+    for method in methods:
+      if method in ADAPTERS.derived or method == _CONTROL:
+        continue
+      adapted = method, _ALL
+      for text, other in (
+        ('gains by adapting', (method, _NONE)),
+        ('is better than the language model alone', ('Alone', _NONE)),
+        ('is better than the control', (_CONTROL, _NONE)),
+        ('is better than FedIT', ('FedIT', _ALL)),
+      ):
+        if other != adapted:
+          yield Claim(f'{method} {text}', users, adapted, other, 'lower')
+
+
+def _claims_of_fedpc(methods: Sequence[str]) -> Iterator[Claim]:
   """Lists the paper's claims about the order of methods and about k."""
   for users in (KNOWN, WITHHELD):
     for method, verb, expected in (
@@ -140,6 +172,22 @@ def _claims(methods: Sequence[str]) -> Iterator[Claim]:
       yield Claim(text, WITHHELD, ('Generated', '1'), (other, '1'), 'lower')
 
 
+_CONTROL = 'Control'
+FEDPC = Study(
+  ('1', '5', '15', _ALL),
+  {'Frozen': ('FedPC', '0 updates'), 'Pretrained': ('FedPC', 'pretrained')},
+  _claims_of_fedpc,
+)
+ADAPTERS = Study(
+  (_NONE, '1', '15', _ALL),
+  {
+    'Alone': ('FedIT', 'pretrained'),
+    'Behind a word': ('FedIT', 'pretrained behind a word'),
+  },
+  _claims_of_adapters,
+)
+
+
 def find_candidates(names: Iterable[str]) -> dict[str, str]:
   """Finds the candidate of each k among their names."""
   return {
@@ -151,7 +199,9 @@ def find_candidates(names: Iterable[str]) -> dict[str, str]:
 
 
 def _find_rows(
-  table: tables.Table, winners: Mapping[str, grid_results.PointResult]
+  study: Study,
+  table: tables.Table,
+  winners: Mapping[str, grid_results.PointResult],
 ) -> _Rows:
   """Finds the candidates of each method and users."""
   rows: dict[str, dict[str, _Row]] = {}
@@ -161,8 +211,9 @@ def _find_rows(
       candidates = find_candidates(winner.records[0]['candidates'])
       own = rows.setdefault(cell.method, {})
       own[cell.column] = _Row(winner, candidates)
-      for derived, (source, candidate) in DERIVED.items():
-        if source == cell.method:
+      for derived, (source, candidate) in study.derived.items():
+        known = winner.records[0]['candidates']
+        if source == cell.method and candidate in known:
           row = _Row(winner, dict.fromkeys(_AMOUNTS, candidate))
           rows.setdefault(derived, {})[cell.column] = row
   return rows
@@ -180,8 +231,8 @@ def _make_entry(row: _Row, k: str, published: float | None) -> entries.Entry:
   return entry
 
 
-def check_claims(rows: _Rows) -> list[dict[str, Json]]:
-  """Holds the paper's claims against what came of the methods.
+def check_claims(study: Study, rows: _Rows) -> list[dict[str, Json]]:
+  """Holds the claims of a study against what came of the methods.
 
   Returns:
     For each claim about methods that are there: its 'text' and 'users', whether
@@ -190,7 +241,7 @@ def check_claims(rows: _Rows) -> list[dict[str, Json]]:
     and the p-value of the sign test ('p_sign').
   """
   found = []
-  for claim in _claims(tuple(rows)):
+  for claim in study.claims(tuple(rows)):
     sides = [
       rows[method][claim.users].users(k)
       for method, k in (claim.first, claim.second)
@@ -222,7 +273,7 @@ def check_claims(rows: _Rows) -> list[dict[str, Json]]:
   return found
 
 
-def _print(title: str, rows: _Rows, shown: _Entries) -> None:
+def _print(study: Study, title: str, rows: _Rows, shown: _Entries) -> None:
   for users in (KNOWN, WITHHELD):
     texts = {
       method: {
@@ -232,7 +283,7 @@ def _print(title: str, rows: _Rows, shown: _Entries) -> None:
       for method, by_users in shown.items()
       if users in by_users
     }
-    columns = [f'k = {k}' for k in _AMOUNTS]
+    columns = [f'k = {k}' for k in study.amounts]
     entries.print_table(f'{title}, {users} users', texts, columns)
   entries.print_table(
     'Milliseconds a user: in a round of training, and to be adapted (once for'
@@ -244,7 +295,7 @@ def _print(title: str, rows: _Rows, shown: _Entries) -> None:
       }
       for method, by_users in rows.items()
       # Only withheld users are evaluated in two cohorts, which tells the time.
-      if method not in DERIVED and WITHHELD in by_users
+      if method not in study.derived and WITHHELD in by_users
     },
     ('training', 'testing'),
   )
@@ -262,29 +313,30 @@ def _print_claims(claims: Sequence[Mapping[str, Json]]) -> None:
 
 
 def show(
-  table: tables.Table, grid: grids.Grid, folder: pathlib.Path
+  study: Study, table: tables.Table, grid: grids.Grid, folder: pathlib.Path
 ) -> dict[str, dict[str, dict[str, float | None]]]:
-  """Prints the tables and the claims, and writes the latter.
+  """Prints the tables and the claims of a study, and writes the latter.
 
   Returns:
     {method: {users: {k: our perplexity}}}.
   """
-  rows = _find_rows(table, grid.write())
+  rows = _find_rows(study, table, grid.write())
   shown: _Entries = {
     method: {
       users: {
         k: _make_entry(
           row, k, table.published.get(method, {}).get(f'{users}, {k}')
         )
-        for k in _AMOUNTS
+        for k in study.amounts
+        if k in row.candidates
       }
       for users, row in by_users.items()
     }
     for method, by_users in rows.items()
   }
   if shown:
-    _print(table.title, rows, shown)
-  claims = check_claims(rows)
+    _print(study, table.title, rows, shown)
+  claims = check_claims(study, rows)
   _print_claims(claims)
   folders.write_json(
     folder / 'comparisons.json', {'figures': shown, 'claims': claims}

@@ -5,6 +5,7 @@ crossed    methods under several conditions, maybe also by groups of clients
 private    methods at several ε, counted in two ways
 compared   columns of the records, with rows compared client by client
 fedpc      FedPC's perplexities and claims
+adapters   those of adapters of a frozen language model
 curves     figures of methods against a setting
 
 Each is a function of the table, its grid and the folder of its results, which
@@ -12,6 +13,7 @@ returns the figures that it shows.
 """
 
 from collections.abc import Callable, Mapping
+import functools
 import pathlib
 
 from base.aliases import Json
@@ -246,6 +248,7 @@ SHOW: Mapping[str, Callable[[tables.Table, grids.Grid, pathlib.Path], Json]] = {
   'crossed': show_crossed,
   'private': show_private,
   'compared': compared.show,
-  'fedpc': fedpc.show,
+  'fedpc': functools.partial(fedpc.show, fedpc.FEDPC),
+  'adapters': functools.partial(fedpc.show, fedpc.ADAPTERS),
   'curves': curves.show,
 }

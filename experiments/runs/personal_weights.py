@@ -30,18 +30,20 @@ class _WithWeightStatistics:
   """Has a model include its weights in the statistics of an example."""
 
   @property
-  def pretrained(self) -> models.Model | None:
-    return None  # It has no weights to reveal.
+  def pretrained_models(self) -> Mapping[str, models.Model]:
+    return {}  # They have no weights to reveal.
 
-  def statistics(
+  def evaluate(
     self, weights: models.Weights, batch: models.Batch
-  ) -> models.Statistics:
+  ) -> tuple[tf.Tensor, models.Statistics]:
     model: Any = super()
-    found: models.Statistics = model.statistics(weights, batch)
+    losses: tf.Tensor
+    found: models.Statistics
+    losses, found = model.evaluate(weights, batch)
     found[_WEIGHTS] = tf.nest.map_structure(
       lambda weight: tf.convert_to_tensor(weight)[tf.newaxis], weights
     )
-    return found
+    return losses, found
 
 
 def _find_clients(

@@ -5,11 +5,15 @@ it, and white space. A piece starts as its UTF-8 bytes. Again and again, the two
 neighbors whose pair comes first among the merges are joined. The result are the
 tokens. Any text can be encoded, and is restored from its tokens.
 
-A vocabulary has two files: vocab.json with the number of each token, and
-merges.txt with a line for each pair, in order. In these files, each byte is
+A vocabulary of GPT-2 has two files: vocab.json with the number of each token,
+and merges.txt with a line for each pair, in order. In these files, each byte is
 written as a visible letter. Tokens are numbered from 0: first the 256 bytes,
 then the pairs in the order of the merges, then special tokens, which no text
 has. The first merges are thus a smaller vocabulary.
+
+Other models have such an encoding with their own order of tokens, such as
+SmolLM2, in which each digit is a piece, and some bytes have no token and are
+left out. All is then in one file, tokenizer.json.
 """
 
 import collections
@@ -25,14 +29,16 @@ import unicodedata
 
 from base import errors
 from base import whole_files
+from base.aliases import Json
 from tasks.data import files
 
 VOCABULARY, MERGES = 'vocab.json', 'merges.txt'
+TOKENIZER = 'tokenizer.json'
 NUM_BYTES = 256
 
 _ADVICE = (
   'Save the two files of GPT-2 there, vocab.json and merges.txt; DistilGPT2 has'
-  ' the same ones.'
+  ' the same ones. Or save the tokenizer.json of another model.'
 )
 _VERSION = '#version'
 
@@ -65,16 +71,22 @@ _SPACE = r'\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'
 
 
 @functools.cache
-def _pattern() -> re.Pattern[str]:
-  """Makes the pattern of pieces, as Python's `re` has no Unicode classes."""
-  ranges = {'L': '', 'N': ''}  # Letters and numbers.
+def _ranges() -> dict[str, str]:
+  """Finds the letters and numbers, as Python's `re` has no Unicode classes."""
+  ranges = {'L': '', 'N': ''}
   for category, group in itertools.groupby(
     map(chr, range(sys.maxunicode + 1)), lambda c: unicodedata.category(c)[0]
   ):
     if category in ranges:
       characters = list(group)
       ranges[category] += f'{characters[0]}-{characters[-1]}'
-  letter, number = ranges['L'], ranges['N']
+  return ranges
+
+
+@functools.cache
+def _pattern() -> re.Pattern[str]:
+  """Makes the pattern of pieces."""
+  letter, number = _ranges()['L'], _ranges()['N']
   return re.compile(
     r"'(?:[stmd]|re|ve|ll)"
     f'| ?[{letter}]+| ?[{number}]+| ?[^{_SPACE}{letter}{number}]+'
@@ -82,12 +94,25 @@ def _pattern() -> re.Pattern[str]:
   )
 
 
-def split(text: str) -> list[str]:
-  """Cuts a text into pieces, in which each byte is written as a letter."""
+@functools.cache
+def _digit() -> re.Pattern[str]:
+  """Makes the pattern of a numeric character, as a group."""
+  return re.compile(f'([{_ranges()["N"]}])')
+
+
+def split(text: str, separates_digits: bool = False) -> list[str]:
+  """Cuts a text into pieces, in which each byte is written as a letter.
+
+  Args:
+    text: The text.
+    separates_digits: Whether each numeric character is first cut out.
+  """
   letters = letters_of_bytes()
+  parts = _digit().split(text) if separates_digits else [text]
   return [
     ''.join(letters[byte] for byte in piece.encode())
-    for piece in _pattern().findall(text)
+    for part in parts
+    for piece in _pattern().findall(part)
   ]
 
 
@@ -105,15 +130,26 @@ def _join(tokens: Sequence[str], pair: Pair) -> list[str]:
 class Encoding:
   """A vocabulary of byte pairs."""
 
-  def __init__(self, merges: Sequence[Pair], specials: Sequence[str] = ()):
+  def __init__(
+    self,
+    merges: Sequence[Pair],
+    specials: Sequence[str] = (),
+    tokens: Sequence[str] | None = None,
+    separates_digits: bool = False,
+  ):
     """Makes the vocabulary.
 
     Args:
       merges: The pairs to join, the first one first.
       specials: The special tokens.
+      tokens: All tokens in the order of their numbers; None for GPT-2's order.
+      separates_digits: As in `split`.
     """
     self.merges = tuple(merges)
-    self.tokens = (*_bytes_in_order(), *map(''.join, merges), *specials)
+    of_gpt2 = (*_bytes_in_order(), *map(''.join, merges), *specials)
+    self.tokens = of_gpt2 if tokens is None else tuple(tokens)
+    self.specials = frozenset(specials)
+    self._separates_digits = separates_digits
     self._ranks = {pair: rank for rank, pair in enumerate(merges)}
     self._numbers = {token: number for number, token in enumerate(self.tokens)}
     self._byte = {
@@ -126,7 +162,7 @@ class Encoding:
     return len(self.tokens)
 
   def _encode_piece(self, piece: str) -> list[int]:
-    tokens = list(piece)
+    tokens = [letter for letter in piece if letter in self._numbers]
     while len(tokens) > 1:
       pair = min(
         zip(tokens, tokens[1:]),
@@ -140,7 +176,7 @@ class Encoding:
   def encode(self, text: str) -> list[int]:
     """Returns the numbers of the tokens of a text."""
     numbers: list[int] = []
-    for piece in split(text):
+    for piece in split(text, self._separates_digits):
       if piece not in self._of_pieces:
         self._of_pieces[piece] = self._encode_piece(piece)
       numbers += self._of_pieces[piece]
@@ -188,11 +224,63 @@ def _read_merges(path: pathlib.Path) -> list[Pair]:
   return merges
 
 
+def _require(holds: bool, message: str) -> None:
+  if not holds:
+    raise ValueError(message)
+
+
+def _check_kind(tokenizer: Mapping[str, Json]) -> bool:
+  """Tells whether digits are separated; raises a ValueError for other kinds."""
+  kind = tokenizer['model'].get('type')
+  _require(kind == 'BPE', f'its model is of the type {kind}')
+  normalizer = tokenizer.get('normalizer')
+  _require(normalizer is None, 'it has a normalizer')
+  steps = tokenizer['pre_tokenizer']
+  steps = steps.get('pretokenizers', [steps])
+  kinds = [step['type'] for step in steps]
+  _require(
+    kinds in (['ByteLevel'], ['Digits', 'ByteLevel']),
+    f'its pre_tokenizer is {" and ".join(kinds)}',
+  )
+  of_bytes = steps[-1]
+  _require(
+    not of_bytes.get('add_prefix_space') and of_bytes.get('use_regex', True),
+    'its ByteLevel adds a space, or does not cut as GPT-2 does',
+  )
+  if len(steps) == 1:
+    return False
+  _require(steps[0].get('individual_digits') is True, 'it joins digits')
+  return True
+
+
+def _read_tokenizer(path: pathlib.Path) -> Encoding:
+  """Reads a vocabulary from tokenizer.json; may raise any error."""
+  tokenizer = json.loads(path.read_text(encoding='utf-8'))
+  separates_digits = _check_kind(tokenizer)
+  numbers: dict[str, int] = dict(tokenizer['model']['vocab'])
+  for added in tokenizer.get('added_tokens', ()):
+    numbers[added['content']] = added['id']
+  tokens = sorted(numbers, key=numbers.__getitem__)
+  _require(
+    [numbers[token] for token in tokens] == list(range(len(tokens))),
+    f'the numbers in {TOKENIZER} are not 0, 1, 2, …',
+  )
+  merges: list[Pair] = []
+  for merge in tokenizer['model']['merges']:
+    first, second = merge.split(' ') if isinstance(merge, str) else merge
+    for token in (first, second, first + second):
+      _require(token in numbers, f'{merge} joins or makes no token')
+    merges.append((first, second))
+  in_texts = {*letters_of_bytes(), *map(''.join, merges)}
+  specials = [token for token in tokens if token not in in_texts]
+  return Encoding(merges, specials, tokens, separates_digits)
+
+
 def read(folder: pathlib.Path, size: int | None = None) -> Encoding:
-  """Reads a vocabulary from its two files.
+  """Reads a vocabulary from its files.
 
   Args:
-    folder: The folder of vocab.json and merges.txt.
+    folder: The folder of tokenizer.json, or else of vocab.json and merges.txt.
     size: The number of tokens to take, from the first on; None for all.
 
   Returns:
@@ -202,32 +290,41 @@ def read(folder: pathlib.Path, size: int | None = None) -> Encoding:
     UserError: If it cannot be read, or has fewer tokens.
   """
   with files.reading(folder, 'a byte-pair encoding', _ADVICE):
-    numbers = json.loads((folder / VOCABULARY).read_text(encoding='utf-8'))
-    merges = _read_merges(folder / MERGES)
-    if not isinstance(numbers, Mapping):
-      raise ValueError(f'{VOCABULARY} is not a JSON object')
-    tokens = Encoding(merges).tokens
-    found = sorted(numbers, key=numbers.__getitem__)
-    if [numbers[token] for token in found] != list(range(len(found))):
-      raise ValueError(f'the numbers in {VOCABULARY} are not 0, 1, 2, …')
-    if tuple(found[: len(tokens)]) != tokens:
-      raise ValueError(
-        f'{VOCABULARY} does not have the bytes and then the merges in order'
-      )
-    # A special token is not a pair of others.
-    for token in found[len(tokens) :]:
-      ends = range(1, len(token))
-      if any(token[:i] in numbers and token[i:] in numbers for i in ends):
-        raise ValueError(f'{MERGES} has no pair for {token} of {VOCABULARY}')
-  encoding = Encoding(merges, found[len(tokens) :])
+    path = folder / TOKENIZER
+    encoding = _read_tokenizer(path) if path.exists() else _read_two(folder)
   if size is None or size == len(encoding):
     return encoding
-  if not NUM_BYTES <= size <= len(tokens):
+  tokens = encoding.tokens
+  if not NUM_BYTES <= size <= NUM_BYTES + len(encoding.merges) or (
+    tokens[:NUM_BYTES] != tuple(_bytes_in_order())
+  ):
     raise errors.UserError(
       f'The byte-pair encoding in {folder} has {len(encoding)} tokens, of which'
       f' the first {size} cannot be taken. Name the folder of another one.'
     )
   return encoding.first(size)
+
+
+def _read_two(folder: pathlib.Path) -> Encoding:
+  """Reads a vocabulary from vocab.json and merges.txt; may raise any error."""
+  numbers = json.loads((folder / VOCABULARY).read_text(encoding='utf-8'))
+  merges = _read_merges(folder / MERGES)
+  if not isinstance(numbers, Mapping):
+    raise ValueError(f'{VOCABULARY} is not a JSON object')
+  tokens = Encoding(merges).tokens
+  found = sorted(numbers, key=numbers.__getitem__)
+  if [numbers[token] for token in found] != list(range(len(found))):
+    raise ValueError(f'the numbers in {VOCABULARY} are not 0, 1, 2, …')
+  if tuple(found[: len(tokens)]) != tokens:
+    raise ValueError(
+      f'{VOCABULARY} does not have the bytes and then the merges in order'
+    )
+  # A special token is not a pair of others.
+  for token in found[len(tokens) :]:
+    ends = range(1, len(token))
+    if any(token[:i] in numbers and token[i:] in numbers for i in ends):
+      raise ValueError(f'{MERGES} has no pair for {token} of {VOCABULARY}')
+  return Encoding(merges, found[len(tokens) :])
 
 
 def learn(texts: Iterable[str], size: int) -> Encoding:

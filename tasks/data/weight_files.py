@@ -28,6 +28,8 @@ from tasks.data import files
 _LENGTH = 8  # The bytes of the length of a header.
 _ALIGNMENT = 8  # The alignment of the first array.
 _MAX_HEADER = 100_000_000  # As in the package safetensors.
+# bfloat16, which NumPy does not have: the upper half of a float32.
+_BF16 = 'BF16'
 _DTYPES = {
   'F64': '<f8',
   'F32': '<f4',
@@ -108,15 +110,18 @@ def _read_safetensors(
     for name, (kind, shape, first, last) in entries.items():
       if not wanted(name):
         continue
-      _require(kind in _DTYPES, f'{name} has the type {kind}')
-      dtype = np.dtype(_DTYPES[kind])
+      _require(kind in (*_DTYPES, _BF16), f'{name} has the type {kind}')
+      dtype = np.dtype(_DTYPES.get(kind, '<u2'))
       number = math.prod(shape)
       _require(
         last - first == number * dtype.itemsize,
         f'{name} has {last - first} bytes for the shape {shape}',
       )
       file.seek(begin + first)
-      found[name] = np.fromfile(file, dtype, number).reshape(shape)
+      array = np.fromfile(file, dtype, number).reshape(shape)
+      if kind == _BF16:
+        array = (array.astype('<u4') << 16).view('<f4')
+      found[name] = array
   return found
 
 

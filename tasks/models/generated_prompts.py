@@ -27,6 +27,7 @@ import math
 
 import tensorflow as tf
 
+from tasks.models import frozen_models
 from tasks.models import layers
 from tasks.models import models
 from tasks.models import prompted
@@ -163,7 +164,9 @@ class Generator:
 
 
 @dataclasses.dataclass(frozen=True)
-class Gpt2WithGeneratedPrompts(prompted.FrozenGpt2, models.GeneratingModel):
+class ModelWithGeneratedPrompts(
+  frozen_models.FrozenModel, models.GeneratingModel
+):
   """A frozen GPT-2 behind psi_t * phi_t, generated from the words before.
 
   Attributes:
@@ -176,7 +179,7 @@ class Gpt2WithGeneratedPrompts(prompted.FrozenGpt2, models.GeneratingModel):
   @property
   def _generators(self) -> tuple[Generator, Generator]:
     """Returns the generators of psi and of phi."""
-    sizes = self.gpt2.width, self.gpt2.num_heads
+    sizes = self.language_model.width, self.language_model.num_heads
     return Generator('psi', *sizes), Generator('phi', *sizes)
 
   @property
@@ -193,7 +196,9 @@ class Gpt2WithGeneratedPrompts(prompted.FrozenGpt2, models.GeneratingModel):
     seeds = tf.random.experimental.stateless_split(seed, 3)
     of_psi, of_phi = self._generators
     return collections.OrderedDict(
-      **prompted.initial_vectors(seeds[0], self.num_contexts, self.gpt2.width),
+      **prompted.draw_vectors(
+        seeds[0], self.num_contexts, self.language_model.width
+      ),
       **of_psi.init(seeds[1]),
       **of_phi.init(seeds[2]),
     )
@@ -215,8 +220,8 @@ class Gpt2WithGeneratedPrompts(prompted.FrozenGpt2, models.GeneratingModel):
     if self.once:
       return self._encode_behind(prefixes[:, -1:], batch)
     # Each word has its own sequence, in which only that word is predicted.
-    time, width = self.sequence_length, self.gpt2.width
-    features = self.gpt2.encode(
+    time, width = self.sequence_length, self.language_model.width
+    features = self.language_model.encode(
       self.frozen,
       tf.repeat(self._words(batch), time, axis=0),
       tf.reshape(prefixes, [-1, 1, width]),
@@ -234,7 +239,7 @@ class Gpt2WithGeneratedPrompts(prompted.FrozenGpt2, models.GeneratingModel):
     """Generates psi_2, psi_3, …, `[batch, time, width]`."""
     of_psi, _ = self._generators
     size = tf.shape(batch['x'])[0]
-    psi = tf.broadcast_to(weights['psi'], [size, self.gpt2.width])
+    psi = tf.broadcast_to(weights['psi'], [size, self.language_model.width])
     return self._make(of_psi, weights, psi, batch, is_word)
 
   def _make(
@@ -247,7 +252,9 @@ class Gpt2WithGeneratedPrompts(prompted.FrozenGpt2, models.GeneratingModel):
   ) -> tf.Tensor:
     """Generates the vectors after the words that make prefixes."""
     time = self.prompt_length if self.once else self.sequence_length
-    words = layers.look_up(self.frozen['wte'], self._words(batch)[:, :time])
+    words = layers.look_up(
+      self.frozen[self.language_model.embedding], self._words(batch)[:, :time]
+    )
     return generator.generate(
       weights, tf.stop_gradient(start), words, is_word[:, :time]
     )

@@ -14,12 +14,15 @@ There is no dropout, as the loss of a model is a pure function of its weights.
 """
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import math
+import types
 
 import tensorflow as tf
 
+from tasks.models import language_models
 from tasks.models import layers
 from tasks.models import models
 
@@ -28,27 +31,14 @@ _HEAD_WIDTH = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Gpt2:
+class Gpt2(language_models.LanguageModel):
   """A GPT-2 of some sizes, as functions of its weights.
 
   Weights are named after the published ones: h.0.attn.c_attn.weight and .bias
   are 'h0_attn_c_attn_kernel' and '…_bias', the weights of the layer
   normalization h.0.ln_1 are 'h0_ln_1_scale' and '…_offset', wte.weight is
   'wte'.
-
-  Attributes:
-    vocabulary_size: The number of words.
-    num_positions: The largest number of words, including the prefix.
-    width: The width of the embeddings and between the blocks.
-    num_blocks: The number of blocks.
-    num_heads: The number of heads of the attention, which divides the width.
   """
-
-  vocabulary_size: int
-  num_positions: int
-  width: int
-  num_blocks: int
-  num_heads: int
 
   @classmethod
   def create(
@@ -57,6 +47,21 @@ class Gpt2:
     """Returns a GPT-2 whose heads are as wide as in all published ones."""
     num_heads = max(1, width // _HEAD_WIDTH)
     return cls(vocabulary_size, num_positions, width, num_blocks, num_heads)
+
+  @property
+  def embedding(self) -> str:
+    return 'wte'
+
+  @property
+  def matrices(self) -> Mapping[str, tuple[int, int]]:
+    width = self.width
+    # q, k and v are parts of one matrix, c_attn; the others are c_proj, c_fc
+    # and the network's c_proj.
+    return {
+      **dict.fromkeys('qkvo', (width, width)),
+      'up': (width, 4 * width),
+      'down': (4 * width, width),
+    }
 
   @property
   def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -113,56 +118,30 @@ class Gpt2:
     words: tf.Tensor,
     prefix: tf.Tensor | None = None,
     is_word: tf.Tensor | None = None,
+    adapters: language_models.Adapters = types.MappingProxyType({}),
   ) -> tf.Tensor:
-    """Represents words, each by itself and the words before it.
-
-    Args:
-      weights: The weights.
-      words: The numbers of the words from 0 on, `[batch, time]`.
-      prefix: Vectors that come before the words, `[batch, length, width]`.
-      is_word: False for padding, `[batch, time]`. Padding comes after the
-        words, takes next to no time, and is represented by zeros.
-
-    Returns:
-      The representation from which the next word is scored, `[batch, time,
-      width]`.
-    """
     x = layers.look_up(weights['wte'], words)
     if prefix is not None:
       x = tf.concat([prefix, x], axis=1)
     time = x.shape[1]
-    # One row a word: a product with a kernel is then one of two matrices, and
-    # so is its gradient.
     x = tf.reshape(x + weights['wpe'][:time], [-1, self.width])
-    size = tf.shape(x, tf.int64)[0]
-    places = None
-    if is_word is not None:
-      before = [[0, 0], [time - words.shape[1], 0]]
-      is_row = tf.pad(is_word, before, constant_values=True)
-      places = tf.where(tf.reshape(is_row, [-1]))
-
-    def gather_words(rows: tf.Tensor) -> tf.Tensor:
-      """Takes the rows of words from the rows of all places."""
-      return rows if places is None else tf.gather_nd(rows, places)
-
-    def scatter_words(rows: tf.Tensor) -> tf.Tensor:
-      """Puts the rows of words in their places."""
-      if places is None:
-        return rows
-      return tf.scatter_nd(places, rows, tf.stack([size, rows.shape[1]]))
-
-    x = gather_words(x)
-    for i in range(self.num_blocks):
-      y = layers.layer_norm(weights, f'h{i}_ln_1', x, _EPSILON)
-      y = scatter_words(layers.dense(weights, f'h{i}_attn_c_attn', y))
-      y = gather_words(self._attend(y, time))
-      x += layers.dense(weights, f'h{i}_attn_c_proj', y)
-      y = layers.layer_norm(weights, f'h{i}_ln_2', x, _EPSILON)
-      y = layers.dense(weights, f'h{i}_mlp_c_fc', y)
-      y = tf.nn.gelu(y, approximate=True)
-      x += layers.dense(weights, f'h{i}_mlp_c_proj', y)
+    places = language_models.Places.find(
+      is_word, time - words.shape[1], tf.shape(x, tf.int64)[0]
+    )
+    x = places.gather(x)
+    of_blocks = language_models.divide_adapters(adapters, self.num_blocks)
+    for i, of_block in enumerate(of_blocks):
+      adapt = functools.partial(_adapt, of_block)
+      h = layers.layer_norm(weights, f'h{i}_ln_1', x, _EPSILON)
+      y = adapt('qkv', layers.dense(weights, f'h{i}_attn_c_attn', h), h)
+      h = places.gather(self._attend(places.scatter(y), time))
+      x += adapt('o', layers.dense(weights, f'h{i}_attn_c_proj', h), h)
+      h = layers.layer_norm(weights, f'h{i}_ln_2', x, _EPSILON)
+      y = adapt(['up'], layers.dense(weights, f'h{i}_mlp_c_fc', h), h)
+      h = tf.nn.gelu(y, approximate=True)
+      x += adapt(['down'], layers.dense(weights, f'h{i}_mlp_c_proj', h), h)
     x = layers.layer_norm(weights, 'ln_f', x, _EPSILON)
-    x = tf.reshape(scatter_words(x), [-1, time, self.width])
+    x = tf.reshape(places.scatter(x), [-1, time, self.width])
     return x[:, time - words.shape[1] :]
 
   def _attend(self, x: tf.Tensor, time: int) -> tf.Tensor:
@@ -178,12 +157,27 @@ class Gpt2:
     by_head = [-1, time, 3, self.num_heads, self.width // self.num_heads]
     # To `[3, batch, heads, time, width of a head]`.
     x = tf.transpose(tf.reshape(x, by_head), [2, 0, 3, 1, 4])
-    query, key, value = tf.unstack(x)
-    scores = tf.matmul(query, key, transpose_b=True)
-    scores *= math.sqrt(self.num_heads / self.width)
-    later = tf.linalg.band_part(tf.ones([time, time]), -1, 0) - 1
-    y = tf.matmul(tf.nn.softmax(scores + 1e9 * later), value)
+    y = language_models.attend(*tf.unstack(x))
     return tf.reshape(tf.transpose(y, [0, 2, 1, 3]), [-1, self.width])
+
+
+def _adapt(
+  adapters: language_models.Adapters,
+  matrices: Sequence[str],
+  y: tf.Tensor,
+  x: tf.Tensor,
+) -> tf.Tensor:
+  """Adds adapters' changes to y, the products of matrices side by side."""
+  if not adapters:
+    return y
+  parts = tf.split(y, len(matrices), axis=1)
+  return tf.concat(
+    [
+      language_models.add_change(part, adapters, matrix, x)
+      for part, matrix in zip(parts, matrices)
+    ],
+    axis=1,
+  )
 
 
 DISTILGPT2 = Gpt2.create(50_257, 1024, 768, 6)

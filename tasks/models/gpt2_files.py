@@ -1,6 +1,6 @@
 """Weights of a GPT-2 from the files in which they are distributed.
 
-A file has the weights in float32 by their published names, such as
+A file has the weights by their published names, such as
 transformer.h.0.attn.c_attn.weight, with or without 'transformer.'. Files of
 PyTorch may also have the causal mask, which is left out, and lm_head.weight,
 which must be wte.weight again. Keras's HDF5 files have the names of TensorFlow:
@@ -12,22 +12,18 @@ config.json beside the file, or else from the width.
 import collections
 from collections.abc import Mapping
 import dataclasses
-import json
 import pathlib
 import re
 
 import numpy as np
 
-from base import errors
-from tasks.data import downloads
-from tasks.data import files
+from base.aliases import Json
 from tasks.data import weight_files
 from tasks.models import gpt2
 from tasks.models import models
 
 _IGNORED = re.compile(r'h\.\d+\.attn\.(bias|masked_bias)')
 _HEAD = 'lm_head.weight'
-_CONFIG = 'config.json'
 _OF_KERAS = {'gamma': 'weight', 'beta': 'bias', 'embeddings': 'weight'}
 
 
@@ -53,24 +49,30 @@ def _plain_name(name: str) -> str:
   return name.removeprefix('transformer.')
 
 
-def _is_wanted(name: str) -> bool:
+def is_wanted(name: str) -> bool:
+  """Tells whether an array of a file is a weight."""
   return not _IGNORED.fullmatch(_plain_name(name))
 
 
-def _read_num_heads(path: pathlib.Path) -> int | None:
-  """Reads the number of heads from config.json, if it is beside the file."""
-  config = path.parent / _CONFIG
-  if not config.is_file():
-    return None
-  advice = 'Replace it, or remove it if heads are as wide as published, 64.'
-  with files.reading(config, 'the configuration of a GPT-2', advice):
-    number = json.loads(config.read_text(encoding='utf-8'))['n_head']
-    if type(number) is not int or number < 1:
-      raise ValueError(f'n_head is {number!r}')
+def read_num_heads(config: Mapping[str, Json]) -> int:
+  """Reads the number of heads; raises a `ValueError` if it is not there."""
+  number = config.get('n_head')
+  if type(number) is not int or number < 1:
+    raise ValueError(f'n_head is {number!r}')
   return number
 
 
-def _sizes(
+def plain_names(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """Names arrays alike in all files; raises a `ValueError` if two are one."""
+  plain: dict[str, np.ndarray] = {}
+  for name, array in arrays.items():
+    if _plain_name(name) in plain:
+      raise ValueError(f'it has {_plain_name(name)} twice')
+    plain[_plain_name(name)] = array
+  return plain
+
+
+def find_sizes(
   arrays: Mapping[str, np.ndarray], num_heads: int | None
 ) -> gpt2.Gpt2:
   """Finds the sizes from the shapes; may raise a `ValueError`."""
@@ -91,8 +93,10 @@ def _sizes(
   return sizes
 
 
-def _check(arrays: dict[str, np.ndarray], sizes: gpt2.Gpt2) -> models.Weights:
-  """Returns the weights in their order; may raise a `ValueError`."""
+def take_weights(
+  arrays: dict[str, np.ndarray], sizes: gpt2.Gpt2
+) -> models.Weights:
+  """Takes the weights in their order; raises a `ValueError` for others."""
   weights = collections.OrderedDict()
   head = arrays.pop(_HEAD, None)
   if head is not None and not np.array_equal(head, arrays['wte.weight']):
@@ -102,8 +106,6 @@ def _check(arrays: dict[str, np.ndarray], sizes: gpt2.Gpt2) -> models.Weights:
     if published not in arrays:
       raise ValueError(f'it has no {published}')
     array = arrays.pop(published)
-    if array.dtype != np.float32:
-      raise ValueError(f'{published} is of {array.dtype}, not float32')
     if array.shape == (1, *shape) and len(shape) == 1:
       array = array[0]  # Keras's biases have such shapes.
     if array.shape != shape:
@@ -111,54 +113,10 @@ def _check(arrays: dict[str, np.ndarray], sizes: gpt2.Gpt2) -> models.Weights:
         f'{published} has the shape {array.shape}, not {shape}, which follows'
         ' from wte.weight and wpe.weight'
       )
-    if not np.isfinite(array).all():
-      raise ValueError(f'{published} has numbers that are not finite')
     weights[name] = array
   if arrays:
     raise ValueError(f'it has {min(arrays)}, which a GPT-2 does not have')
   return weights
-
-
-def load(
-  path: pathlib.Path, sha256: str | None = None
-) -> tuple[gpt2.Gpt2, models.Weights]:
-  """Loads a GPT-2.
-
-  Args:
-    path: The file.
-    sha256: The checksum that it must have; None for any.
-
-  Returns:
-    The sizes and the weights.
-
-  Raises:
-    UserError: If the file is missing or damaged, has another checksum, or does
-      not hold a GPT-2.
-  """
-  if not path.is_file():
-    raise errors.UserError(
-      f'There is no file {path}. Name a file with the weights of a GPT-2, such'
-      ' as model.safetensors of DistilGPT2, or make a small one with the'
-      ' program pretrain.'
-    )
-  if sha256 is not None and downloads.compute_sha256(path) != sha256:
-    raise errors.UserError(
-      f'{path} is damaged, or not the right file: its SHA-256 is not {sha256}.'
-      ' Replace it, or leave out the checksum.'
-    )
-  arrays: dict[str, np.ndarray] = {}
-  try:
-    for name, array in weight_files.read(path, _is_wanted).items():
-      plain = _plain_name(name)
-      if plain in arrays:
-        raise ValueError(f'it has {plain} twice')
-      arrays[plain] = array
-    sizes = _sizes(arrays, _read_num_heads(path))
-    return sizes, _check(arrays, sizes)
-  except ValueError as error:
-    raise errors.UserError(
-      f'{path} does not hold the weights of a GPT-2: {error}.'
-    ) from error
 
 
 def save(path: pathlib.Path, weights: models.Weights) -> None:

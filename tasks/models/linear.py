@@ -155,11 +155,10 @@ class SupportVectorMachine(LinearModel):
     return tf.TensorSpec([])
 
   def score_loss(self, scores: tf.Tensor, batch: models.Batch) -> tf.Tensor:
-    """Returns the hinge loss; only `loss` regularizes the weights."""
+    """Returns the hinge loss; `penalize` regularizes the weights."""
     return tf.nn.relu(1.0 - batch['y'] * scores)
 
-  def loss(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
-    losses = super().loss(weights, batch)
+  def penalize(self, weights: models.Weights, losses: tf.Tensor) -> tf.Tensor:
     if self.l2:
       losses += self.l2 * sum(map(tf.nn.l2_loss, weights.values()))
     return losses

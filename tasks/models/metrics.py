@@ -77,6 +77,12 @@ PERPLEXITY = Metric(
   weight=lambda sums: sums[1],
   range=(1.0, math.inf),
 )
+# From <negative log-likelihood of words, number of bytes of these words>.
+BITS_PER_BYTE = Metric(
+  value=lambda sums: _divide(sums[0], sums[1], np.nan) / math.log(2),
+  weight=lambda sums: sums[1],
+  range=(0.0, math.inf),
+)
 # From the counts of each true class (rows) and predicted class (columns), `[…,
 # classes, classes]`. Equals scikit-learn's with zero_division=0 if its `labels`
 # are all classes.

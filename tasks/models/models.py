@@ -166,17 +166,31 @@ class Model(abc.ABC):
     return digest.hexdigest()
 
   @property
-  def pretrained(self) -> 'Model | None':
-    """The pretrained model without anything that is trained.
-
-    It has only frozen weights. None if there is no such model.
-    """
-    return None
+  def pretrained_models(self) -> Mapping[str, 'Model']:
+    """Models of the frozen weights alone, by names, to compare with."""
+    return {}
 
   @property
   @abc.abstractmethod
   def example_spec(self) -> Mapping[str, tf.TensorSpec]:
     """The shape and type of each feature of one example."""
+
+  def mix(
+    self, first: Weights, second: Weights, share: aliases.Number
+  ) -> tuple['Model', Weights]:
+    """Mixes two models of other weights; by default it mixes the weights.
+
+    Args:
+      first: The weights of the first model.
+      second: Those of the second one.
+      share: The share of the second one.
+
+    Returns:
+      The mixture and its weights, which is exactly the first if the share is 0.
+    """
+    return self, collections.OrderedDict(
+      (name, (1 - share) * first[name] + share * second[name]) for name in first
+    )
 
   @property
   def num_values(self) -> Mapping[str, int]:
@@ -305,7 +319,14 @@ class Model(abc.ABC):
 
   def loss(self, weights: Weights, batch: Batch) -> tf.Tensor:
     """Returns the loss of each example of a batch, `[batch]`."""
-    return self.score_loss(self.scores(weights, batch), batch)
+    return self.penalize(
+      weights, self.score_loss(self.scores(weights, batch), batch)
+    )
+
+  def penalize(self, weights: Weights, losses: tf.Tensor) -> tf.Tensor:
+    """Adds what weights cost to examples' losses; by default nothing."""
+    del weights
+    return losses
 
   def mean_loss(
     self, weights: Weights, batch: Batch, mask: tf.Tensor
@@ -325,7 +346,16 @@ class Model(abc.ABC):
 
   def statistics(self, weights: Weights, batch: Batch) -> Statistics:
     """Computes the statistics of each example; the loss is not among them."""
-    return self.judge_scores(self.scores(weights, batch), batch)
+    _, statistics = self.evaluate(weights, batch)
+    return statistics
+
+  def evaluate(
+    self, weights: Weights, batch: Batch
+  ) -> tuple[tf.Tensor, Statistics]:
+    """Returns `loss` and `statistics`, of scores that are computed once."""
+    scores = self.scores(weights, batch)
+    losses = self.penalize(weights, self.score_loss(scores, batch))
+    return losses, self.judge_scores(scores, batch)
 
   def judge_scores(self, scores: Scores, batch: Batch) -> Statistics:
     """Computes each example's statistics from the scores of its entries."""

@@ -43,6 +43,7 @@ _PARAMETERS = {
   'fedavg': {1: (4, 4)},
   'finetuning': {1: (4, 4)},
   'knn_per': {1: (4, 4)},
+  'feddpa': {1: (4, 4)},
   'fedavgm': {1: (4, 4)},
   'fedadam': {1: (4, 4)},
   'fedadam+knn_per': {1: (4, 4)},

@@ -90,7 +90,7 @@ def test_only_the_generators_are_sent(method, after):
     weights[name].shape.num_elements() for name in _MODEL.parts['encoder']
   )
   assert method.parameters_up == size
-  width = _MODEL.gpt2.width
+  width = _MODEL.language_model.width
   received = after.metrics['share_received'] * method.parameters_down
   assert received == pytest.approx(size + prompting.CONTEXTS * width)
 
@@ -106,7 +106,7 @@ def test_there_is_a_candidate_for_each_number_of_examples(method, after):
   ]
   results = prompting.personalize(method, after.state, after.clients)
   for data, result in zip(prompting.all_data(seed=1), results):
-    expected = prompting.loss(_MODEL.pretrained, {}, data)
+    expected = prompting.loss(_MODEL.pretrained_models['pretrained'], {}, data)
     np.testing.assert_allclose(result['loss'][0][0], expected, rtol=1e-4)
 
 

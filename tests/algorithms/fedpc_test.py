@@ -108,7 +108,7 @@ def test_nothing_of_a_clients_own_vector_is_sent_unless_it_is_averaged():
   clients = helpers.make_clients(method, prompting.all_data())
   after = helpers.run(method, 2, clients, state)
   np.testing.assert_array_equal(after.state.server.model['psi'], before)
-  width = _MODEL.gpt2.width
+  width = _MODEL.language_model.width
   assert method.parameters_up == prompting.CONTEXTS * width
   assert _build().parameters_up == (prompting.CONTEXTS + 1) * width
 
@@ -118,11 +118,11 @@ def test_nothing_of_a_clients_own_vector_is_sent_unless_it_is_averaged():
   [
     (
       'fedpc',
-      prompted.PromptedGpt2,
+      prompted.PromptedModel,
       dict(average_personal=False),
       43_776,  # 57 contexts, 171.0 KiB.
     ),
-    ('fedprox+adaptation', prompted.Gpt2WithHead, {}, 38_597_376),
+    ('fedprox+adaptation', prompted.ModelWithHead, {}, 38_597_376),
   ],
 )
 def test_the_numbers_of_the_paper_are_sent(name, model, values, number):
@@ -241,7 +241,7 @@ def test_the_first_candidate_is_the_frozen_model():
   assert method.baseline is None
   results = prompting.personalize(method, after.state, after.clients)
   for data, result in zip(prompting.all_data(seed=1), results):
-    expected = prompting.loss(_MODEL.pretrained, {}, data)
+    expected = prompting.loss(_MODEL.pretrained_models['pretrained'], {}, data)
     np.testing.assert_allclose(result['loss'][0][0], expected, rtol=1e-4)
 
 
@@ -320,7 +320,7 @@ def test_frozen_weights_are_in_no_state():
   method = _build()
   after = _run(method, rounds=1)
   sizes = [np.size(leaf) for leaf in helpers.tree.flatten(after.state)]
-  assert max(sizes) == prompting.CONTEXTS * _MODEL.gpt2.width
+  assert max(sizes) == prompting.CONTEXTS * _MODEL.language_model.width
 
 
 def test_meta_learning_trains_the_head():

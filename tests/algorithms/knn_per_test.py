@@ -329,15 +329,16 @@ def test_neighbours_are_found_in_the_embedding():
     )
 
 
-def test_neighbours_that_are_far_do_not_vanish():
+@pytest.mark.parametrize('temperature', [1.0, 4.0])
+def test_neighbours_that_are_far_do_not_vanish(temperature):
   datastore = knn_per.Datastore(
     keys=tf.constant([[1000.0], [1001.0], [0.0]]),
     targets=tf.constant([1.0, 2.0, 9.0]),
     mask=tf.constant([1.0, 1.0, 0.0]),
   )
   targets, weights = knn_per.neighbors(
-    datastore, tf.constant([[0.0]]), 2, 'exp(-d)'
+    datastore, tf.constant([[0.0]]), 2, 'exp(-d)', temperature
   )
   np.testing.assert_array_equal(targets, [[1, 2]])
-  share = 1 / (1 + np.exp(-1))
+  share = 1 / (1 + np.exp(-1 / temperature))
   np.testing.assert_allclose(weights, [[share, 1 - share]], rtol=1e-5)

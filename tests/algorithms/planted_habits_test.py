@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tasks.models import frozen_models
 from tasks.models import gpt2
 from tasks.models import prompted
 from tests.algorithms import helpers
@@ -32,7 +33,7 @@ def _model():
   # All words attend to the prefix, and to all words before, alike.
   weights['h0_attn_c_attn_kernel'][:, 2 * _WORDS :] = 6 * identity
   weights['h0_attn_c_proj_kernel'] = identity
-  return prompted.PromptedGpt2(
+  return prompted.PromptedModel(
     sizes, _CONTEXTS, sequence_length=_LENGTH, frozen=weights
   )
 
@@ -55,8 +56,7 @@ def _data(user, seed):
   ).astype(np.int32)
   words[:, 0] = rng.integers(_WORDS - 1, _WORDS + 1, 20)
   return helpers.make_batches(
-    collections.OrderedDict(x=words[:, :-1], y=words[:, 1:], context=context),
-    batch_size=10,
+    frozen_models.make_examples(words, context), batch_size=10
   )
 
 

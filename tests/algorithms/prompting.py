@@ -12,6 +12,7 @@ from algorithms import methods
 from algorithms import process
 from algorithms import trainers
 from tasks.data import batches
+from tasks.models import frozen_models
 from tasks.models import generated_prompts
 from tasks.models import models
 from tasks.models import prompted
@@ -23,16 +24,16 @@ CONTEXTS, LENGTH = 3, 5
 OF_CLIENTS = ((0,), (0, 2), (2,))
 # One block, which is traced in half the time.
 _SIZES = dataclasses.replace(gpt2_source.SIZES, num_blocks=1)
-MODEL = prompted.PromptedGpt2(
+MODEL = prompted.PromptedModel(
   _SIZES, CONTEXTS, sequence_length=LENGTH, frozen=gpt2_source.weights()
 )
-WITH_HEAD = prompted.Gpt2WithHead(
+WITH_HEAD = prompted.ModelWithHead(
   _SIZES, CONTEXTS, sequence_length=LENGTH, frozen=gpt2_source.weights()
 )
-WITH_TWO_HEADS = prompted.Gpt2WithTwoHeads(
+WITH_TWO_HEADS = prompted.ModelWithTwoHeads(
   _SIZES, CONTEXTS, sequence_length=LENGTH, frozen=gpt2_source.weights()
 )
-GENERATED = generated_prompts.Gpt2WithGeneratedPrompts(
+GENERATED = generated_prompts.ModelWithGeneratedPrompts(
   _SIZES, CONTEXTS, sequence_length=LENGTH, frozen=gpt2_source.weights()
 )
 
@@ -47,10 +48,8 @@ def data(
   lengths = rng.integers(3, LENGTH + 2, num_examples)
   words *= np.arange(LENGTH + 1) < lengths[:, np.newaxis]
   return helpers.make_batches(
-    collections.OrderedDict(
-      x=words[:, :-1],
-      y=words[:, 1:],
-      context=np.resize(np.array(contexts, np.int32), num_examples),
+    frozen_models.make_examples(
+      words, np.resize(np.array(contexts, np.int32), num_examples)
     ),
     batch_size,
   )

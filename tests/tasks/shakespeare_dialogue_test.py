@@ -135,7 +135,7 @@ def test_withheld_users_are_in_no_training(folder):
 
 def test_the_model_has_the_weights_of_the_file(folder):
   task = _load(folder)
-  assert task.model.gpt2 == dialogue_source.SIZES
+  assert task.model.language_model == dialogue_source.SIZES
   assert task.model.frozen['wte'].shape == (258, 8)
   assert (task.metric, task.higher_is_better) == ('perplexity', False)
   assert list(_load(folder, trained='head').model.parts['head']) == ['head']
@@ -149,11 +149,52 @@ def test_the_model_has_the_weights_of_the_file(folder):
     ({'tokenizer': 'shakespeare'}, 'as a byte-pair encoding'),
     ({'min_utterances': 21}, 'task.min_utterances=21'),
     ({'utterance_length': 17}, 'utterance_length must be at most 16'),
+    ({'first_word': 258}, 'first_word must be below 258'),
+    (
+      {'trained': 'adapters', 'adapted': ('gate',)},
+      "Unknown matrix in task.adapted 'gate'",
+    ),
   ],
 )
 def test_says_what_is_wrong(folder, values, message):
   with pytest.raises(errors.UserError, match=message):
     _load(folder, **values)
+
+
+def test_bytes_and_words_after_the_first_three_words_are_counted(folder):
+  task = _load(folder, utterance_length=16)
+  examples = task.train.sets['train'](task.train.client_ids[0])
+  for words, num_bytes, begun in zip(
+    examples['y'], examples['bytes'], examples['begun']
+  ):
+    # "It is he, 7!" has four words, and "Who is 7?" three.
+    is_long = 'he' in ''.join(task.vocabulary[n - 1] for n in words if n)
+    assert (num_bytes.sum(), begun.sum()) == ((3, 1) if is_long else (0, 0))
+
+
+def test_users_may_be_limited_to_some_utterances(folder):
+  def parts(task):
+    return [
+      _utterances(task.train, user, 'train') for user in task.train.client_ids
+    ]
+
+  limited = _load(folder, max_utterances=10)
+  assert {len(part) for part in parts(limited)} == {6}
+  assert parts(limited) == parts(_load(folder, max_utterances=10))
+
+
+def test_adapters_and_prompts_are_made_of_the_settings(folder):
+  settings = dict(trained='adapters', adapted=('q', 'up'), rank=2, alpha=3.0)
+  model = _load(folder, **settings).model
+  assert model.parts['down'] == ('q_down', 'up_down')
+  assert (model.rank, model.scale) == (2, 1.5)
+  up = _load(folder, **settings | {'trained': 'adapters_up'}).model
+  assert up.parts['down'] == () and up.frozen['up_down'].shape == (1, 8, 2)
+  prompt = _load(folder, first_word=3).model
+  weights = prompt.init([1, 2])
+  np.testing.assert_array_equal(
+    weights['psi'] * weights['phi'][0], prompt.frozen['wte'][3]
+  )
 
 
 def test_says_which_line_is_no_speech(tmp_path):

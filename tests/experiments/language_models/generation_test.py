@@ -102,8 +102,8 @@ def test_a_client_has_its_own_weights_and_those_of_all_contexts(run, loaded):
 def test_the_likeliest_words_are_those_of_the_model(loaded, generated):
   model, encoding = loaded.model, loaded.encoding
   if generated:
-    model = generated_prompts.Gpt2WithGeneratedPrompts(
-      model.gpt2, 2, sequence_length=9, frozen=model.frozen
+    model = generated_prompts.ModelWithGeneratedPrompts(
+      model.language_model, 2, sequence_length=9, frozen=model.frozen
     )
   weights = model.init(tf.constant([0, 1]))
   # So that contexts make a difference.
@@ -124,7 +124,10 @@ def test_the_likeliest_words_are_those_of_the_model(loaded, generated):
 
 
 def test_words_are_drawn_by_their_probabilities(loaded):
-  model, encoding = loaded.model.pretrained, loaded.encoding
+  model, encoding = (
+    loaded.model.pretrained_models['pretrained'],
+    loaded.encoding,
+  )
   x = np.zeros([1, 9], np.int32)
   x[0, :2] = np.array(encoding.encode('The')) + 1
   batch = {'x': x, 'y': np.ones_like(x), 'context': [0]}

@@ -14,7 +14,7 @@ from base import errors
 from experiments.language_models import pretraining
 from experiments.runs import execution
 from tasks.data import bpe
-from tasks.models import gpt2_files
+from tasks.models import language_model_files
 
 _SETTINGS = pretraining.Settings(
   sources=('texts',),
@@ -48,7 +48,7 @@ def _finished(data_dir):
 
 
 def test_a_task_can_read_what_it_saves(finished):
-  sizes, weights = gpt2_files.load(finished / _WEIGHTS)
+  sizes, weights = language_model_files.load(finished / _WEIGHTS)
   assert sizes == _SETTINGS.sizes
   assert list(weights) == list(sizes.shapes)
   assert len(bpe.read(finished, sizes.vocabulary_size)) == 264

@@ -33,7 +33,7 @@ def _features(model):
 
 
 def _prompted():
-  return prompted.PromptedGpt2(
+  return prompted.PromptedModel(
     gpt2_source.SIZES, 3, sequence_length=5, frozen=gpt2_source.weights()
   )
 

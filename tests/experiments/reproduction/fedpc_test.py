@@ -75,7 +75,7 @@ def _winners(**changes):
 
 
 def _show(folder, winners):
-  return fedpc.show(_TABLE, finished.Grid(winners), folder)
+  return fedpc.show(fedpc.FEDPC, _TABLE, finished.Grid(winners), folder)
 
 
 def test_a_figure_is_the_perplexity_of_all_users_at_each_k(tmp_path):
@@ -152,7 +152,39 @@ def test_each_method_has_a_candidate_for_each_k(name):
     )
     names = [candidate.name for candidate in method.candidates]
     row = fedpc.find_candidates(names)
-    assert len(set(row.values())) == 4
-    assert list(row) == ['1', '5', '15', 'all']
-    for source, candidate in fedpc.DERIVED.values():
+    amounts = [k for k in row if k in fedpc.FEDPC.amounts]
+    assert len(set(row.values())) == len(row)
+    assert amounts == ['1', '5', '15', 'all']
+    for source, candidate in fedpc.FEDPC.derived.values():
       assert not point.name.startswith(f'{source}_') or candidate in names
+
+
+def test_adapters_are_compared_with_a_control(tmp_path):
+  """Which has no k, as it adapts to nothing."""
+  rows = ['FedIT', 'FedSA', 'Control']
+  table = finished.table(rows, crossed={'users': {'known': {}}})
+  records = {
+    name: _record(values)
+    for name, values in (
+      ('FedIT', (70.0, 60.0, 55.0, 65.0)),
+      ('FedSA', (70.0, 60.0, 55.0, 50.0)),
+      ('Control', (80.0, 80.0, 80.0, 80.0)),
+    )
+  }
+  of_control = {
+    '0 updates': _candidate(60.0),
+    '1 update, 1 example': _candidate(60.0),
+  }
+  records['Control']['candidates'] = of_control
+  winners = {
+    f'{name}_known': _point(name, record) for name, record in records.items()
+  }
+  figures = fedpc.show(fedpc.ADAPTERS, table, finished.Grid(winners), tmp_path)
+  assert figures['Alone']['known']['0'] == 90
+  claims = json.loads((tmp_path / 'comparisons.json').read_text())['claims']
+  holds = {claim['text']: claim['holds'] for claim in claims}
+  assert holds['FedIT gains by adapting']
+  assert not holds['FedIT is better than the control']
+  assert holds['FedSA is better than the control']
+  assert holds['FedSA is better than FedIT']
+  assert not [text for text in holds if text.startswith(('Alone', 'Control'))]

@@ -161,3 +161,93 @@ def test_refuses_a_size_that_it_does_not_have(tmp_path, size):
   _learned().save(tmp_path)
   with pytest.raises(errors.UserError, match=f'the first {size} cannot'):
     bpe.read(tmp_path, size)
+
+
+# Tokens of SmolLM2, by Hugging Face's tokenizer.
+_OF_SMOLLM2 = {
+  'Hello world': [19556, 905],
+  ' 12 3': [216, 33, 34, 216, 35],
+  'a  1': [81, 256, 33],
+  '1st': [33, 302],
+  '½ a': [16738, 253],
+  "it's  ok\n\nNow": [269, 506, 216, 10907, 198, 198, 2696],
+  'naïve — “yes”': [3546, 46494, 1841, 619, 10407, 573],
+  'x²3': [104, 19133, 35],
+  '\t12': [197, 33, 34],
+  'don’t': [12420, 417, 100],
+  '<|im_start|>': [44, 108, 306, 79, 3738, 108, 46],
+}
+
+
+def _tokenizer(**changes):
+  tokens = ['<|end|>', *'Ġ123ab', 'Ġa', 'ĠĠ']
+  of_bytes = {'type': 'ByteLevel', 'add_prefix_space': False}
+  digits = {'type': 'Digits', 'individual_digits': True}
+  steps = changes.pop('steps', [digits, of_bytes])
+  return {
+    'normalizer': None,
+    'pre_tokenizer': {'type': 'Sequence', 'pretokenizers': steps},
+    'added_tokens': [{'id': 0, 'content': '<|end|>'}],
+    'model': {
+      'type': 'BPE',
+      'vocab': {token: i for i, token in enumerate(tokens)},
+      'merges': ['Ġ a', ['Ġ', 'Ġ']],
+    },
+  } | changes
+
+
+def _write_tokenizer(folder, tokenizer):
+  path = folder / bpe.TOKENIZER
+  path.write_text(json.dumps(tokenizer), encoding='utf-8')
+
+
+def test_reads_a_tokenizer_of_another_order(tmp_path):
+  _write_tokenizer(tmp_path, _tokenizer())
+  encoding = bpe.read(tmp_path, 9)
+  found = [encoding.tokens[number] for number in encoding.encode('b a  12')]
+  # A digit is a piece, and thus both spaces before it are one.
+  assert found == ['b', 'Ġa', 'ĠĠ', '1', '2']
+  assert encoding.specials == {'<|end|>'}
+  # There is no token for c.
+  assert encoding.decode(encoding.encode('bca')) == 'ba'
+
+
+def test_digits_are_separate_only_where_the_tokenizer_says_so(tmp_path):
+  of_bytes = {'type': 'ByteLevel', 'add_prefix_space': False}
+  _write_tokenizer(tmp_path, _tokenizer(steps=[of_bytes]))
+  encoding = bpe.read(tmp_path)
+  found = [encoding.tokens[number] for number in encoding.encode('a  1')]
+  assert found == ['a', 'Ġ', 'Ġ', '1']
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    ({'model': {'type': 'Unigram'}}, 'its model is of the type Unigram'),
+    ({'normalizer': {'type': 'NFC'}}, 'it has a normalizer'),
+    ({'steps': [{'type': 'Metaspace'}]}, 'its pre_tokenizer is Metaspace'),
+    (
+      {'steps': [{'type': 'ByteLevel', 'add_prefix_space': True}]},
+      'its ByteLevel adds a space',
+    ),
+    (
+      {'added_tokens': [{'id': 11, 'content': '<|end|>'}]},
+      'are not 0, 1, 2, …',
+    ),
+    (
+      {'model': {'type': 'BPE', 'vocab': {'a': 1}, 'merges': ['a b']}},
+      'a b joins or makes no token',
+    ),
+  ],
+)
+def test_refuses_other_tokenizers(tmp_path, changes, message):
+  _write_tokenizer(tmp_path, _tokenizer(**changes))
+  with pytest.raises(errors.UserError, match=f'byte-pair encoding .*{message}'):
+    bpe.read(tmp_path)
+
+
+def test_has_smollm2s_own_vocabulary():
+  encoding = bpe.read(data.path('smollm2'))
+  assert len(encoding) == 49_152
+  for text, numbers in _OF_SMOLLM2.items():
+    assert encoding.encode(text) == numbers

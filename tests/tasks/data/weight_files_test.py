@@ -65,6 +65,14 @@ def test_arrays_may_be_in_any_order(tmp_path):
   )
 
 
+def test_bfloat16_is_widened(tmp_path):
+  header = {'a': _entry([2], 0, 4, 'BF16')}
+  path = _safetensors(
+    tmp_path / 'm.safetensors', header, bytes.fromhex('803f20c1')
+  )
+  _assert_equal(weight_files.read(path), {'a': np.float32([1, -10])})
+
+
 def test_reads_npz(tmp_path):
   path = tmp_path / 'model.npz'
   np.savez(path, **_ARRAYS)
@@ -102,7 +110,7 @@ def test_leaves_out_what_is_not_wanted(tmp_path, suffix):
     (b'[]', 'not a JSON object'),
     ({'a': {'dtype': 'F32', 'shape': [1]}}, 'entry of a is not complete'),
     ({'a': 3}, 'entry of a is not complete'),
-    ({'a': _entry([1], 0, 4, 'BF16')}, 'a has the type BF16'),
+    ({'a': _entry([1], 0, 4, 'F8_E5M2')}, 'a has the type F8_E5M2'),
     ({'a': _entry([2], 0, 4)}, r'a has 4 bytes for the shape \[2\]'),
     ({'a': _entry([-1], 0, 4)}, 'shape or the place of a is invalid'),
     ({'a': _entry([True], 0, 4)}, 'shape or the place of a is invalid'),

@@ -27,12 +27,14 @@ def _batch():
     'x': tf.constant(words[:, :-1]),
     'y': tf.constant(words[:, 1:]),
     'context': tf.constant(_OF_CONTEXTS),
+    'bytes': tf.cast(words[:, 1:] > 0, tf.int32),
+    'begun': tf.cast(words[:, 1:] > 0, tf.int32),
   }
 
 
 @pytest.fixture(name='model', params=[False, True], ids=['each', 'once'])
 def _model(request):
-  return generated_prompts.Gpt2WithGeneratedPrompts(
+  return generated_prompts.ModelWithGeneratedPrompts(
     _SIZES,
     _CONTEXTS,
     sequence_length=_TIME,
@@ -199,7 +201,7 @@ def test_gradients_are_of_the_generators_alone(model, weights):
 
 
 def test_a_generator_has_7_090_944_weights():
-  model = generated_prompts.Gpt2WithGeneratedPrompts(gpt2.DISTILGPT2, 57)
+  model = generated_prompts.ModelWithGeneratedPrompts(gpt2.DISTILGPT2, 57)
   shapes = (
     tf.function(model.init)
     .get_concrete_function(tf.TensorSpec([2], tf.int32))
@@ -220,6 +222,6 @@ def test_vectors_start_as_those_that_are_trained(model):
   seed = tf.constant([1, 2])
   weights = model.init(seed)
   first = tf.random.experimental.stateless_split(seed, 3)[0]
-  expected = prompted.PromptedGpt2(_SIZES, _CONTEXTS).init(first)
+  expected = prompted.PromptedModel(_SIZES, _CONTEXTS).init(first)
   for name in ('psi', 'phi'):
     np.testing.assert_array_equal(weights[name], expected[name])

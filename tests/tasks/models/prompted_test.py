@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tasks.models import frozen_models
 from tasks.models import gpt2
 from tasks.models import prompted
 from tests.tasks.models import gpt2_source
@@ -25,6 +26,9 @@ def _batch():
     'x': tf.constant(words[:, :-1]),
     'y': tf.constant(words[:, 1:]),
     'context': tf.constant([2, 0, 2, 1]),
+    # The fourth word of the text begins in the middle of the utterances.
+    'bytes': 3 * (words[:, 1:] > 0) * np.array([0, 0, 1, 1, 1], np.int32),
+    'begun': (words[:, 1:] > 0) * np.array([0, 0, 1, 0, 1], np.int32),
   }
 
 
@@ -44,7 +48,7 @@ def _random(model):
 
 @pytest.fixture(name='model', scope='module')
 def _fixture_model():
-  return _model(prompted.PromptedGpt2)
+  return _model(prompted.PromptedModel)
 
 
 @pytest.fixture(name='weights', scope='module')
@@ -90,7 +94,7 @@ def test_equal_logits_have_the_perplexity_of_the_vocabulary():
   frozen = collections.OrderedDict(
     (name, np.zeros(shape, np.float32)) for name, shape in sizes.shapes.items()
   )
-  model = prompted.FrozenGpt2(sizes, sequence_length=5, frozen=frozen)
+  model = frozen_models.FrozenModel(sizes, sequence_length=5, frozen=frozen)
   totals, numbers = model.statistics({}, _batch())['perplexity']
   sums = tf.reduce_sum(totals).numpy(), tf.reduce_sum(numbers).numpy()
   perplexity = model.metrics['perplexity'].value(sums)
@@ -112,10 +116,10 @@ def test_padding_changes_nothing(model, weights):
 @pytest.mark.parametrize(
   'cls',
   [
-    prompted.FrozenGpt2,
-    prompted.PromptedGpt2,
-    prompted.Gpt2WithHead,
-    prompted.Gpt2WithTwoHeads,
+    frozen_models.FrozenModel,
+    prompted.PromptedModel,
+    prompted.ModelWithHead,
+    prompted.ModelWithTwoHeads,
   ],
 )
 def test_no_word_changes_a_prediction_before_it(cls):
@@ -165,11 +169,13 @@ def test_gradients_are_those_of_the_prefix(model, weights):
 
 
 def test_without_a_prefix_it_is_the_frozen_model(model, weights):
-  frozen = _model(prompted.FrozenGpt2)
-  assert model.pretrained == frozen
+  frozen = _model(frozen_models.FrozenModel)
+  assert model.pretrained_models == {'pretrained': frozen}
   words = _batch()['x'].numpy()
   expected = _SIZES.encode(model.frozen, np.maximum(words - 1, 0)).numpy()
-  features = tf.reshape(model.pretrained.encode({}, _batch()), expected.shape)
+  features = tf.reshape(
+    model.pretrained_models['pretrained'].encode({}, _batch()), expected.shape
+  )
   followed = _batch()['y'].numpy() > 0
   np.testing.assert_allclose(
     features.numpy()[followed], expected[followed], atol=1e-6
@@ -177,28 +183,31 @@ def test_without_a_prefix_it_is_the_frozen_model(model, weights):
 
 
 def test_an_untrained_head_is_the_frozen_model():
-  model = _model(prompted.Gpt2WithHead)
+  model = _model(prompted.ModelWithHead)
   np.testing.assert_array_equal(
     model.loss(model.init(tf.constant([1, 2])), _batch()),
-    _model(prompted.FrozenGpt2).loss({}, _batch()),
+    _model(frozen_models.FrozenModel).loss({}, _batch()),
   )
 
 
 def test_two_untrained_heads_are_the_frozen_model():
-  model = _model(prompted.Gpt2WithTwoHeads)
+  model = _model(prompted.ModelWithTwoHeads)
   weights = model.init(tf.constant([1, 2]))
   np.testing.assert_allclose(
     model.loss(weights, _batch()),
-    _model(prompted.FrozenGpt2).loss({}, _batch()),
+    _model(frozen_models.FrozenModel).loss({}, _batch()),
     rtol=1e-5,
   )
 
 
 @pytest.mark.parametrize('sums_heads', [False, True])
 def test_two_heads_are_the_clients_and_that_of_the_context(sums_heads):
-  model = _model(prompted.Gpt2WithTwoHeads, sums_heads=sums_heads)
+  model = _model(prompted.ModelWithTwoHeads, sums_heads=sums_heads)
   weights = _random(model)
-  frozen, wte = _model(prompted.FrozenGpt2), model.frozen['wte']
+  frozen, wte = (
+    _model(frozen_models.FrozenModel),
+    model.frozen['wte'],
+  )
   x = frozen.encode({}, _batch()).numpy().reshape(4, 5, -1)
   own_head = wte + weights['own_head']
   expected = [
@@ -211,7 +220,7 @@ def test_two_heads_are_the_clients_and_that_of_the_context(sums_heads):
 
 
 def test_vectors_start_as_in_pytorch():
-  model = prompted.PromptedGpt2(dataclasses.replace(_SIZES, width=5_000), 20)
+  model = prompted.PromptedModel(dataclasses.replace(_SIZES, width=5_000), 20)
   weights = model.init(tf.constant([3, 4]))
   psi, phi = weights['psi'].numpy(), weights['phi'].numpy()
   assert 0 <= psi.min() < 0.01
@@ -220,8 +229,8 @@ def test_vectors_start_as_in_pytorch():
 
 
 def test_trained_weights_have_the_sizes_of_the_paper():
-  prompt = prompted.PromptedGpt2(gpt2.DISTILGPT2, 57)
-  head = prompted.Gpt2WithHead(gpt2.DISTILGPT2)
+  prompt = prompted.PromptedModel(gpt2.DISTILGPT2, 57)
+  head = prompted.ModelWithHead(gpt2.DISTILGPT2)
   seed = tf.TensorSpec([2], tf.int32)
 
   def sizes(model):
