@@ -99,8 +99,10 @@ def _make_populations(
   seed: int,
 ) -> populations.Populations:
   def take(rows: np.ndarray) -> populations.Examples:
-    # From -1 to 1, as in PyTorch's tutorial and in PFLlib.
-    x = photos[rows].astype(np.float32) / 127.5 - 1
+    x = photos[rows]
+    if photo_settings.model == _TUTORIAL:
+      # From -1 to 1; the other models do so themselves.
+      x = x.astype(np.float32) / 127.5 - 1
     return {'x': x, 'y': labels[rows]}
 
   clients = partitions.make(photo_settings, labels, data_dir)

@@ -29,6 +29,7 @@ class _System:
     first_seconds: The seconds from the start to the end of the first round.
     model: The model after that round.
     seconds: The seconds of each round after the first.
+    of_cores: The mean seconds of cores that a round took, in each turn.
     peak_bytes: The most memory that was used.
   """
 
@@ -53,6 +54,7 @@ class _System:
     self._connection.send(True)
     self.first_seconds, self.model = self._receive()
     self.seconds: list[float] = []
+    self.of_cores: list[float] = []
     self.peak_bytes = 0
 
   def _receive(self) -> Any:
@@ -67,12 +69,17 @@ class _System:
 
   def take_turn(self) -> None:
     self._connection.send(True)
-    seconds, self.peak_bytes = self._receive()
+    seconds, of_cores, self.peak_bytes = self._receive()
     self.seconds += seconds
+    self.of_cores.append(of_cores)
 
   @property
   def median(self) -> float:
     return statistics.median(self.seconds)
+
+  @property
+  def cpu_time(self) -> float:
+    return statistics.median(self.of_cores)
 
   def close(self) -> None:
     with contextlib.suppress(BrokenPipeError):
@@ -130,6 +137,8 @@ def _compare(
       'system',
       'median',
       *(f'of {other}' for other in names if other in _COMPARED),
+      'CPU time',
+      f'of {reference}',
       'first round',
       'peak memory',
       f'largest difference from {reference} weights',
@@ -147,6 +156,8 @@ def _compare(
           for other in names
           if other in _COMPARED
         ),
+        f'{system.cpu_time:.4g} s',
+        f'{system.cpu_time / systems[reference].cpu_time:.3g}',
         f'{system.first_seconds:.1f} s',
         f'{system.peak_bytes / 2**30:.2f} GiB',
         '–' if name in workloads.PRIVATE else f'{distance:.0e}',

@@ -10,6 +10,8 @@ clients' data are in memory.
 import collections
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import functools
+import operator
 
 import numpy as np
 import tensorflow as tf
@@ -24,8 +26,10 @@ from tasks.models import gpt2
 from tasks.models import linear
 from tasks.models import lstm
 from tasks.models import models
+from tasks.models import normalization
 from tasks.models import preference
 from tasks.models import prompted
+from tasks.models import resnet
 
 # Some settings, by name.
 _Settings = Mapping[str, settings.Value]
@@ -59,13 +63,17 @@ class Workload(Work):
   """The work of a round of a model that can also be made with Keras.
 
   Attributes:
-    keras_model: Makes the same model with Keras: its variables are the weights
-      of `model`, in the same order, except for axes of size 1.
+    keras_model: Makes the same model with Keras.
     keras_loss: The loss of the Keras model.
+    keras_variables: Lists its variables: they are the weights of `model`, in
+      the same order, except for axes of size 1.
   """
 
   keras_model: Callable[[], tf.keras.Model]
   keras_loss: KerasLoss
+  keras_variables: Callable[[tf.keras.Model], list[tf.Variable]] = (
+    operator.attrgetter('trainable_variables')
+  )
 
 
 def _client(
@@ -157,6 +165,64 @@ def word_cross_entropy(
   return cross_entropy(y, logits, mask[:, tf.newaxis] * is_word)
 
 
+def _photo_clients(
+  num_clients: int, num_examples: int, batch_size: int, seed: int, size: int
+) -> list[batches.ClientData]:
+  rng = seeds.generator('photo workload', seed)
+
+  def client() -> batches.ClientData:
+    x = rng.integers(0, 256, (num_examples, size, size, 3), np.uint8)
+    y = rng.integers(0, 10, num_examples, np.int32)
+    return _client({'x': x, 'y': y}, batch_size)
+
+  return [client() for _ in range(num_clients)]
+
+
+def photo_workload(
+  num_clients: int = 20,
+  num_examples: int = 100,
+  batch_size: int = 10,
+  seed: int = 0,
+) -> Workload:
+  """Makes a workload of PFLlib's CNN on random photos as those of CIFAR-10."""
+  return Workload(
+    name='photo',
+    model=cnn.PflLibCnn(10, (32, 32, 3)),
+    keras_model=keras_photo_cnn,
+    keras_loss=cross_entropy,
+    clients=_photo_clients(num_clients, num_examples, batch_size, seed, 32),
+    learning_rate=0.005,
+  )
+
+
+def resnet_workload(
+  num_clients: int = 20,
+  num_examples: int = 50,
+  batch_size: int = 10,
+  seed: int = 0,
+  *,
+  norm: str = normalization.GROUP,
+  size: int = 32,
+) -> Workload:
+  """Makes a workload of a small ResNet on random photos."""
+  model = resnet.ResNet(10, (size, size, 3), norm=norm)
+  return Workload(
+    name='resnet',
+    model=model,
+    keras_model=lambda: keras_resnet(model),
+    keras_loss=cross_entropy,
+    keras_variables=lambda keras: _resnet_variables(model, keras),
+    clients=_photo_clients(num_clients, num_examples, batch_size, seed, size),
+    learning_rate=0.005,
+  )
+
+
+# The same with batch normalization.
+batch_norm_workload = functools.partial(
+  resnet_workload, norm=normalization.BATCH
+)
+
+
 def cnn_workload(
   num_clients: int = 20,
   num_examples: int = 200,
@@ -179,6 +245,80 @@ def cnn_workload(
     clients=[client() for _ in range(num_clients)],
     learning_rate=0.05,
   )
+
+
+def keras_photo_cnn() -> tf.keras.Model:
+  """Makes PFLlib's CNN for photos of 32x32."""
+  layers = tf.keras.layers
+  return tf.keras.Sequential(
+    [
+      layers.Rescaling(1 / 127.5, -1, input_shape=(32, 32, 3)),
+      layers.Conv2D(32, 5, activation='relu'),
+      layers.MaxPool2D(2),
+      layers.Conv2D(64, 5, activation='relu'),
+      layers.MaxPool2D(2),
+      layers.Flatten(),
+      layers.Dense(512, activation='relu'),
+      layers.Dense(10),
+    ]
+  )
+
+
+def keras_resnet(model: resnet.ResNet) -> tf.keras.Model:
+  """Makes a small ResNet, whose layers are named as the weights of ours."""
+  layers = tf.keras.layers
+
+  def convolve(
+    x: tf.Tensor, name: str, channels: int, size: int = 3, stride: int = 1
+  ) -> tf.Tensor:
+    if stride == 2 and size == 3:
+      x = layers.ZeroPadding2D(((1, 0), (1, 0)))(x)
+    padding = 'same' if stride == 1 else 'valid'
+    convolution = layers.Conv2D(
+      channels, size, stride, padding, use_bias=False, name=name
+    )
+    norm = layers.BatchNormalization(
+      momentum=0.9, epsilon=1e-5, name=f'{name}_norm'
+    )
+    if model.norm == normalization.GROUP:
+      norm = layers.GroupNormalization(
+        model.num_groups, epsilon=1e-5, name=f'{name}_norm'
+      )
+    return norm(convolution(x))
+
+  inputs = layers.Input(model.shape)
+  x = layers.Rescaling(1 / 127.5, -1)(inputs)
+  x = layers.ReLU()(convolve(x, 'stem', model.width))
+  for stage in range(4):
+    for block in range(2):
+      name, channels = f'block{stage + 1}_{block + 1}', model.width * 2**stage
+      stride = 2 if stage and not block else 1
+      y = convolve(x, f'{name}_first', channels, 3, stride)
+      y = convolve(layers.ReLU()(y), f'{name}_second', channels)
+      if stride == 2:
+        x = convolve(x, f'{name}_around', channels, 1, stride)
+      x = layers.ReLU()(layers.Add()([x, y]))
+  x = layers.GlobalAveragePooling2D()(x)
+  output = layers.Dense(model.num_classes, name='output')(x)
+  return tf.keras.Model(inputs, output)
+
+
+def _resnet_variables(
+  model: resnet.ResNet, keras: tf.keras.Model
+) -> list[tf.Variable]:
+  """Lists the variables in the order of our weights."""
+  names = {
+    'scale': 'gamma',
+    'offset': 'beta',
+    'mean': 'moving_mean',
+    'variance': 'moving_variance',
+  }
+  variables = []
+  for weight in model.init(tf.constant([0, 0])):
+    layer, _, kind = weight.rpartition('_')
+    place = f'{layer}_norm' if kind in names else layer
+    variables.append(getattr(keras.get_layer(place), names.get(kind, kind)))
+  return variables
 
 
 def linear_workload(
@@ -355,10 +495,12 @@ class KerasTraining:
     self.model = workload.keras_model()
     # This creates the variables.
     self.model(workload.clients[0].examples['x'][:1])
-    self.variables = self.model.trainable_variables
+    self.variables = workload.keras_variables(self.model)
+    # Keras itself assigns to the others, the statistics of batches.
+    self._trained = [v for v in self.variables if v.trainable]
     self.learning_rate = workload.learning_rate
     self._optimizer = tf.keras.optimizers.SGD(workload.learning_rate)
-    self._optimizer.build(self.variables)
+    self._optimizer.build(self._trained)
     self._loss = workload.keras_loss
 
   def start(self, weights: models.Weights) -> list[tf.Tensor]:
@@ -379,11 +521,11 @@ class KerasTraining:
     x, y, mask = _batch(client, step)
     with tf.GradientTape() as tape:
       loss = self._loss(y, self.model(x, training=True), mask)
-    return tape.gradient(loss, self.variables)
+    return tape.gradient(loss, self._trained)
 
   def descend(self, gradient: Sequence[tf.Tensor]) -> None:
     """Takes a step down a gradient."""
-    self._optimizer.apply_gradients(zip(gradient, self.variables))
+    self._optimizer.apply_gradients(zip(gradient, self._trained))
 
   def train(self, client: batches.ClientData) -> None:
     """Takes a step for each of a client's batches."""

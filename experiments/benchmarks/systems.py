@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 import multiprocessing.connection
+import os
 import pathlib
 import time
 
@@ -142,13 +143,30 @@ def _task_rounds(name: str, system: str, data_dir: str) -> _Run:
   return task_workloads.WORKLOADS[name](data_dir, system == 'bare')
 
 
+def _processes(pid: str = 'self') -> list[str]:
+  """Lists a process, its children, their children and so on."""
+  pids = [pid]
+  for task in pathlib.Path(f'/proc/{pid}/task').iterdir():
+    for child in (task / 'children').read_text().split():
+      pids += _processes(child)
+  return pids
+
+
+def _cpu_seconds() -> float:
+  """Returns the seconds of cores that the processes have used."""
+  ticks = 0
+  for pid in _processes():
+    stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
+    # The name of the program, in brackets, may have blanks.
+    user, system = stat.rpartition(')')[2].split()[11:13]
+    ticks += int(user) + int(system)
+  return ticks / os.sysconf('SC_CLK_TCK')
+
+
 def _peak_bytes() -> int:
-  """Returns the most memory that this process and its children have used."""
-  pids = ['self']
-  for task in pathlib.Path('/proc/self/task').iterdir():
-    pids += (task / 'children').read_text().split()
+  """Returns the most memory that the processes have used."""
   total = 0
-  for pid in pids:
+  for pid in _processes():
     status = pathlib.Path(f'/proc/{pid}/status').read_text()
     (line,) = (s for s in status.splitlines() if s.startswith('VmHWM'))
     total += 1024 * int(line.split()[1])
@@ -199,9 +217,11 @@ def serve(
   num_rounds = workloads.TASKS.get(name, 1)
   while connection.recv():
     seconds: list[float] = []
+    of_cores = _cpu_seconds()
     end = time.perf_counter() + _SECONDS_PER_TURN
     while not seconds or time.perf_counter() < end:
       start = time.perf_counter()
       run(num_rounds)
       seconds.append((time.perf_counter() - start) / num_rounds)
-    connection.send((seconds, _peak_bytes()))
+    of_cores = (_cpu_seconds() - of_cores) / (num_rounds * len(seconds))
+    connection.send((seconds, of_cores, _peak_bytes()))

@@ -7,6 +7,9 @@ MADE_UP = {
   'W3': 'lstm_workload',
   'W4': 'preference_workload',
   'W5': 'prompt_workload',
+  'W6': 'photo_workload',
+  'W7': 'resnet_workload',
+  'W8': 'batch_norm_workload',
 }
 # Workloads of unmodified `tff.learning` code, see `learning_workloads`: the
 # algorithm of each.

@@ -160,7 +160,7 @@ class PflLibCnn(_ImageClassifier):
   layer of 512 units and one of the classes, which start as PyTorch's: 582,026
   weights for ten classes of images of 28x28, 878,538 for photos of 32x32.
 
-  Its examples are {'x': [size, size, channels] float32, 'y': [] int32}; it
+  Its examples are {'x': [size, size, channels] uint8, 'y': [] int32}; it
   represents one by the dense layer before the last.
 
   Attributes:
@@ -175,7 +175,7 @@ class PflLibCnn(_ImageClassifier):
   @property
   def example_spec(self) -> Mapping[str, tf.TensorSpec]:
     return collections.OrderedDict(
-      x=tf.TensorSpec(self.shape), y=tf.TensorSpec([], tf.int32)
+      x=tf.TensorSpec(self.shape, tf.uint8), y=tf.TensorSpec([], tf.int32)
     )
 
   @property
@@ -194,7 +194,8 @@ class PflLibCnn(_ImageClassifier):
     return layers.fan_in_layers(seeds, shapes)
 
   def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
-    x = _convolve_and_pool(weights, batch['x'], 'VALID')
+    x = layers.scale_bytes(batch['x'])
+    x = _convolve_and_pool(weights, x, 'VALID')
     x = tf.reshape(x, [-1, self._kernel_shapes['dense'][0]])
     return tf.nn.relu(layers.dense(weights, 'dense', x))
 

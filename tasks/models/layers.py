@@ -126,6 +126,14 @@ def _sum_of_squares(x: tf.Tensor) -> tf.Tensor:
   return tf.reduce_sum(tf.square(x), list(range(1, x.shape.rank)))
 
 
+def scale_bytes(x: tf.Tensor) -> tf.Tensor:
+  """Makes numbers between -1 and 1 of images of bytes.
+
+  Models do so themselves, as bytes take a quarter of the memory of numbers.
+  """
+  return tf.cast(x, tf.float32) / 127.5 - 1
+
+
 def dense(weights: models.Weights, layer: str, x: tf.Tensor) -> tf.Tensor:
   """Applies a dense layer to rows: x kernel + bias."""
   y = tf.matmul(x, weights[f'{layer}_kernel']) + weights[f'{layer}_bias']
@@ -333,19 +341,48 @@ def group_norm(
     The normalized images.
   """
   _, height, width, channels = x.shape
-  groups = [num_groups, channels // num_groups]
-  grouped = _normalize(
-    tf.reshape(x, [-1, height * width, *groups]),
-    [1, 3],
-    tf.reshape(weights[f'{layer}_scale'], groups),
-    tf.reshape(weights[f'{layer}_offset'], groups),
-    epsilon,
-  )
-  return tf.reshape(grouped, [-1, height, width, channels])
+  scale, offset = weights[f'{layer}_scale'], weights[f'{layer}_offset']
+  size = height * width
+
+  def of_groups(sums: tf.Tensor) -> tf.Tensor:
+    """Makes the mean of each group of the sums of its channels."""
+    means = tf.reduce_mean(tf.reshape(sums, groups), -1, keepdims=True) / size
+    means = tf.broadcast_to(means, tf.shape(tf.reshape(sums, groups)))
+    return tf.reshape(means, [-1, 1, channels])
+
+  groups = [-1, num_groups, channels // num_groups]
+
+  # Sums over the places, which are quick, are divided among the groups: sums
+  # over the places and some of the channels take several times as long.
+  @tf.custom_gradient
+  def normalize(
+    x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor
+  ) -> tuple[tf.Tensor, Gradient]:
+    away = x - of_groups(tf.reduce_sum(x, 1))
+    variance = of_groups(tf.reduce_sum(tf.square(away), 1))
+    by = tf.math.rsqrt(variance + epsilon)
+
+    def gradient(g: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+      of_y, along = tf.reduce_sum(g, 1), tf.reduce_sum(g * away, 1)
+      along *= by[:, 0]
+      of_x = (
+        g * (by * scale)
+        - away * (by * by * of_groups(along * scale))
+        - by * of_groups(of_y * scale)
+      )
+      return of_x, tf.reduce_sum(along, 0), tf.reduce_sum(of_y, 0)
+
+    return tf.nn.bias_add(away * (by * scale), offset), gradient
+
+  y = normalize(tf.reshape(x, [-1, size, channels]), scale, offset)
+  return tf.reshape(y, [-1, height, width, channels])
 
 
 class Moments(NamedTuple):
-  """The mean and the variance of each channel, and of how many values."""
+  """The mean and the variance of each channel, and of how many values.
+
+  The variance is that of a sample: its divisor is one less than the number.
+  """
 
   mean: tf.Tensor
   variance: tf.Tensor
@@ -353,11 +390,7 @@ class Moments(NamedTuple):
 
 
 def batch_norm(
-  weights: models.Weights,
-  layer: str,
-  x: tf.Tensor,
-  mask: tf.Tensor,
-  epsilon: float,
+  weights: models.Weights, layer: str, x: tf.Tensor, epsilon: float
 ) -> tuple[tf.Tensor, Moments]:
   """Normalizes each channel over a batch (Ioffe and Szegedy 2015).
 
@@ -365,44 +398,25 @@ def batch_norm(
     weights: The model's weights, with a scale and an offset of each channel.
     layer: The name of the layer, with which its weights' names begin.
     x: The features, or the images, `[batch, …, channels]`.
-    mask: How much each example counts; 0 for padding.
     epsilon: The term that is added to the variance.
 
   Returns:
-    The normalized features, and the moments of the batch, through which no
-    gradient passes.
+    The normalized features, and the moments of the batch.
   """
-  places = list(range(1, x.shape.rank - 1))
-  number = tf.reduce_sum(mask) * float(math.prod(x.shape[1:-1]))
-  of_example = tf.math.divide_no_nan(mask, number)
-  shaped = tf.reshape(of_example, [-1] + [1] * (x.shape.rank - 1))
-
-  def mean(y: tf.Tensor) -> tf.Tensor:
-    sums = tf.reduce_sum(y, places) if places else y
-    return tf.linalg.matvec(sums, of_example, transpose_a=True)
-
-  def total(y: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(y, [0, *places])
-
-  @tf.custom_gradient
-  def standardize(
-    x: tf.Tensor,
-  ) -> tuple[tuple[tf.Tensor, tf.Tensor, tf.Tensor], Gradient]:
-    center = mean(x)
-    away = x - center
-    variance = mean(tf.square(away))
-    by = tf.math.rsqrt(variance + epsilon)
-    y = away * by
-
-    # The gradient by padding is zero, as no loss depends on it.
-    def gradient(g: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
-      return by * (g - shaped * (total(g) + y * total(g * y)))
-
-    return (y, center, variance), gradient
-
-  y, center, variance = standardize(x)
-  y = y * weights[f'{layer}_scale'] + weights[f'{layer}_offset']
-  return y, Moments(center, variance, number)
+  channels = x.shape[-1]
+  images = x if x.shape.rank == 4 else tf.reshape(x, [-1, 1, 1, channels])
+  y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
+    x=images,
+    scale=weights[f'{layer}_scale'],
+    offset=weights[f'{layer}_offset'],
+    mean=tf.zeros([0]),
+    variance=tf.zeros([0]),
+    epsilon=epsilon,
+  )
+  if x.shape.rank != 4:
+    y = tf.reshape(y, tf.shape(x))
+  number = tf.cast(tf.size(x) // channels, tf.float32)
+  return y, Moments(mean, variance, number)
 
 
 @tf.custom_gradient

@@ -150,9 +150,7 @@ class MobileNetV2(models.Classifier):
     return weights
 
   def encode(self, weights: models.Weights, batch: models.Batch) -> tf.Tensor:
-    # Bytes become numbers between -1 and 1 only here, as bytes take a quarter
-    # of the memory.
-    x = tf.cast(batch['x'], tf.float32) / 127.5 - 1
+    x = layers.scale_bytes(batch['x'])
     for block in _BLOCKS:
       before = x
       for layer in block:

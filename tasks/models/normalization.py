@@ -137,33 +137,32 @@ class NormalizedModel(models.Model):
   def _train(
     self, weights: models.Weights, batch: models.Batch, mask: tf.Tensor
   ) -> tuple[tf.Tensor, Mapping[str, layers.Moments]]:
-    """Returns the loss of each example in training, and the batch's moments."""
-    # Without examples the padding is normalized, as there must be finite
-    # numbers for the mask to leave out.
-    counted = tf.where(tf.reduce_any(mask > 0), mask, 1.0)
+    """Returns the mean loss in training, and the batch's moments."""
     moments = collections.OrderedDict()
 
     def normalize(layer: str, x: tf.Tensor) -> tf.Tensor:
-      y, moments[layer] = layers.batch_norm(
-        weights, layer, x, counted, _EPSILON
-      )
+      y, moments[layer] = layers.batch_norm(weights, layer, x, _EPSILON)
       return y
 
+    # Of a batch without examples the padding is normalized, as there must be
+    # finite numbers for the mask to leave out.
+    counts = tf.logical_or(mask > 0, tf.reduce_all(mask <= 0))
+    rows = tf.where(counts)[:, 0]
+    batch = {name: tf.gather(leaf, rows) for name, leaf in batch.items()}
     features = self.represent(weights, batch, normalize)
-    scores = self.decide(weights, features)
-    return self.score_loss(scores, batch), moments
+    losses = self.score_loss(self.decide(weights, features), batch)
+    weight = tf.gather(mask, rows) * self.example_weight(batch)
+    return models.mean(losses, weight), moments
 
   def train_loss(
     self, weights: models.Weights, batch: models.Batch, mask: tf.Tensor
   ) -> tuple[tf.Tensor, models.Weights]:
     if self.norm == GROUP:
       return super().train_loss(weights, batch, mask)
-    losses, moments = self._train(weights, batch, mask)
-    loss = models.mean(losses, mask * self.example_weight(batch))
+    loss, moments = self._train(weights, batch, mask)
     rate = _RATE * tf.cast(tf.reduce_any(mask > 0), tf.float32)
     after = collections.OrderedDict()
-    for layer, (mean, variance, number) in moments.items():
-      variance *= number / tf.maximum(number - 1, 1)
+    for layer, (mean, variance, _) in moments.items():
       values = {
         'mean': mean,
         'variance': variance,
@@ -186,13 +185,14 @@ class NormalizedModel(models.Model):
   ) -> models.Weights:
     """Sums, over a batch, what `statistics_of` makes statistics of."""
     _, moments = self._train(weights, batch, mask)
-    sums, counts = collections.OrderedDict(), tf.reduce_any(mask > 0)
+    sums = collections.OrderedDict()
     for layer, (mean, variance, number) in moments.items():
-      number *= tf.cast(counts, tf.float32)
       sums[f'{layer}_mean'] = number * mean
-      sums[f'{layer}_square'] = number * (variance + tf.square(mean))
+      squares = (number - 1) * variance + number * tf.square(mean)
+      sums[f'{layer}_square'] = squares
       sums[f'{layer}_number'] = number
-    return sums
+    any_examples = tf.cast(tf.reduce_any(mask > 0), tf.float32)
+    return tf.nest.map_structure(lambda leaf: any_examples * leaf, sums)
 
   def statistics_of(self, sums: models.Weights) -> models.Weights:
     """Makes the statistics of the batches that were summed.

@@ -53,7 +53,7 @@ class _Block:
 class ResNet(models.Classifier, normalization.NormalizedModel):
   """ResNet-18 for small photos.
 
-  Its examples are {'x': [size, size, channels] float32, 'y': [] int32}; it
+  Its examples are {'x': [size, size, channels] uint8, 'y': [] int32}; it
   represents one by the mean of the last stage over the places, of 8 times the
   `width`.
 
@@ -70,7 +70,7 @@ class ResNet(models.Classifier, normalization.NormalizedModel):
   @property
   def example_spec(self) -> Mapping[str, tf.TensorSpec]:
     return collections.OrderedDict(
-      x=tf.TensorSpec(self.shape), y=tf.TensorSpec([], tf.int32)
+      x=tf.TensorSpec(self.shape, tf.uint8), y=tf.TensorSpec([], tf.int32)
     )
 
   def _blocks(self) -> Iterator[_Block]:
@@ -126,12 +126,18 @@ class ResNet(models.Classifier, normalization.NormalizedModel):
   ) -> tf.Tensor:
     def convolve(layer: str, x: tf.Tensor, stride: int = 1) -> tf.Tensor:
       kernel = weights[f'{layer}_kernel']
-      # PyTorch's padding, which is on both sides with a stride, too.
-      around = [(kernel.shape[0] - 1) // 2] * 2
-      padding = [[0, 0], around, around, [0, 0]]
-      return normalize(layer, tf.nn.conv2d(x, kernel, stride, padding))
+      if stride == 1:
+        return normalize(layer, tf.nn.conv2d(x, kernel, 1, 'SAME'))
+      if kernel.shape[0] == 1:
+        x = x[:, ::2, ::2]
+        return normalize(layer, tf.nn.conv2d(x, kernel, 1, 'VALID'))
+      # PyTorch's padding, but for what no window reaches. A convolution that
+      # pads by itself has gradients that take twice as long.
+      around = [[1, size % 2] for size in x.shape[1:3]]
+      x = tf.pad(x, [[0, 0], *around, [0, 0]])
+      return normalize(layer, tf.nn.conv2d(x, kernel, 2, 'VALID'))
 
-    x = tf.nn.relu(convolve('stem', batch['x']))
+    x = tf.nn.relu(convolve('stem', layers.scale_bytes(batch['x'])))
     for block in self._blocks():
       y = tf.nn.relu(convolve(f'{block.name}_first', x, block.stride))
       y = convolve(f'{block.name}_second', y)

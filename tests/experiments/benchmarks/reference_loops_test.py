@@ -61,6 +61,18 @@ class TestReferenceLoops:
     workload = reference_loops.cnn_workload(2, num_examples=7, batch_size=3)
     self.check(workload, reference_loops.keras_loop)
 
+  def test_keras_photo_cnn(self):
+    workload = reference_loops.photo_workload(2, num_examples=7, batch_size=3)
+    self.check(workload, reference_loops.keras_loop)
+
+  def test_keras_resnet(self):
+    workload = reference_loops.batch_norm_workload(
+      2, num_examples=6, batch_size=4, size=16
+    )
+    # Of larger steps rounding leaves more.
+    workload = dataclasses.replace(workload, learning_rate=0.5)
+    self.check(workload, reference_loops.keras_loop)
+
   def test_keras_linear(self):
     workload = reference_loops.linear_workload(3)
     self.check(workload, reference_loops.keras_loop)

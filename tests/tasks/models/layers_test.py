@@ -114,6 +114,12 @@ def test_layer_norm_standardizes_each_row():
   np.testing.assert_allclose(tf.math.reduce_std(y, 1), np.ones(5), rtol=1e-4)
 
 
+def test_bytes_become_numbers_from_minus_one_to_one():
+  every = np.arange(256, dtype=np.uint8)
+  scaled = layers.scale_bytes(every)
+  np.testing.assert_allclose(scaled, np.linspace(-1, 1, 256), atol=2e-7)
+
+
 def test_group_norm_standardizes_each_group_of_each_image():
   x = 3 + 2 * _random(2, 4, 4, 6)
   y = layers.group_norm(_normalization(6), 'n', x, 3, 0.0).numpy()

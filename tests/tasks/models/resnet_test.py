@@ -62,8 +62,9 @@ def test_is_that_of_keras_in_training_and_in_evaluation():
     norm.set_weights([w[f'{layer}_{name}'] for name in names])
   keras.layers[-1].set_weights([w['output_kernel'], w['output_bias']])
   rng = np.random.default_rng(0)
-  x = rng.normal(size=(5, *model.shape)).astype(np.float32)
-  batch = {'x': x, 'y': np.arange(5, dtype=np.int32)}
+  photos = rng.integers(0, 256, (5, *model.shape), np.uint8)
+  x = photos.astype(np.float32) / 127.5 - 1
+  batch = {'x': photos, 'y': np.arange(5, dtype=np.int32)}
   loss, after = model.train_loss(w, batch, tf.ones([5]))
   scores = keras(x, training=True)
   expected = tf.keras.losses.sparse_categorical_crossentropy(
