@@ -17,11 +17,12 @@ def pfl_py_binary(name, main = None, **kwargs):
     main = main or name + ".py"
     native.py_binary(name = name, srcs = [main], main = main, **kwargs)
 
-def pfl_py_test(name, deps = [], test_deps = [], data = []):
+def pfl_py_test(name, deps = [], test_deps = [], data = [], shards = None):
     """Runs pytest on a folder's *_test.py files.
 
-    One process for all of them, as importing TFF takes seven seconds, and for
-    those of its folders without a BUILD file. The other modules, conftest.py
+    One process for all of them, as importing TFF takes seconds, and for those
+    of its folders without a BUILD file; or as many as `shards`, where one would
+    go on alone when all other folders are done. The other modules, conftest.py
     for one, become its library `:helpers`, and the tests see those of the
     folders above too.
     """
@@ -39,6 +40,7 @@ def pfl_py_test(name, deps = [], test_deps = [], data = []):
         native.py_test(
             name = name,
             timeout = "eternal",  # An hour; CI machines differ in speed.
+            shard_count = shards,
             srcs = tests + ["//build_defs:run_pytest.py"],
             args = ["%s/%s" % (native.package_name(), test) for test in tests],
             data = [

@@ -1,6 +1,20 @@
-"""Ends TFF without an error, after all tests."""
+"""Begins and ends a process of tests.
 
+What is imported stays, and what tests make is mostly kept in caches: to look
+through it for garbage as often as Python does takes a quarter of the time.
+"""
+
+import gc
 import sys
+
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+  """Looks for garbage from now on, seldom, and not among what is imported."""
+  gc.freeze()
+  gc.set_threshold(20_000)
+  gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -11,6 +11,7 @@ import atexit
 from collections.abc import Callable, Sequence
 import dataclasses
 import errno
+import gc
 import importlib
 import importlib.metadata
 import inspect
@@ -150,7 +151,12 @@ def prepare_tensorflow() -> None:
 def load(module: str) -> types.ModuleType:
   """Imports a module, and keeps TensorFlow's messages off the terminal."""
   prepare_tensorflow()
-  return importlib.import_module(module)
+  # To look for garbage meanwhile, of which there is none, takes a second.
+  gc.disable()
+  try:
+    return importlib.import_module(module)
+  finally:
+    gc.enable()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -194,18 +194,6 @@ def test_learns_from_the_first_examples_of_the_first_epoch(size, taken):
   )
 
 
-def test_both_runtimes_do_the_same():
-  of_each = []
-  for runtime in helpers.RUNTIMES:
-    with helpers.use_runtime(runtime):
-      method = _build(mixing_examples=0.6)
-      clients = helpers.make_clients(method, _padded())
-      after = helpers.run(method, 3, clients)
-      of_each.append((after.state, [c.state for c in after.clients]))
-  helpers.assert_close(of_each[0], of_each[1])
-  helpers.assert_close(of_each[0], of_each[2])
-
-
 def test_silos_are_private_if_their_passes_do_not_depend_on_losses():
   with pytest.raises(errors.UserError, match='mixing_passes to at most 10'):
     _build().trainer.example_uses(5)

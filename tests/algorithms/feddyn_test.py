@@ -92,16 +92,6 @@ def test_ends_at_the_minimum_of_all_clients_where_fedavg_does_not():
   assert np.abs(distance).max() > 0.05
 
 
-def test_a_round_of_which_nobody_is_left_changes_nothing():
-  method = _build()
-  before = helpers.run(method, 1).state
-  bad = [
-    helpers.corrupt(client_data, np.nan) for client_data in helpers.all_data()
-  ]
-  after = helpers.run(method, 1, helpers.make_clients(method, bad), before)
-  helpers.assert_equal(after.state, before)
-
-
 def test_needs_the_number_of_clients():
   with pytest.raises(errors.UserError, match='the number of clients'):
     helpers.build('feddyn', num_clients=0)

@@ -8,6 +8,7 @@ import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
@@ -38,6 +39,10 @@ SIZES = (9, 4, 5, 12, 7)
 # One object for all methods, as programs are shared by methods that have the
 # same aggregator.
 MEAN = aggregation.mean()
+
+# To optimize its graph takes longer than all that a small method does. The
+# methods of `tests/experiments` and `tests/end_to_end` have theirs optimized.
+tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
 
 
 @functools.cache

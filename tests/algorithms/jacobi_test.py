@@ -7,7 +7,8 @@ import tensorflow as tf
 from algorithms import jacobi
 
 
-@pytest.fixture(name='left_singular', params=[False, True])
+# Of the module, so that matrices of one shape share a program.
+@pytest.fixture(name='left_singular', params=[False, True], scope='module')
 def _left_singular(request):
   return tf.function(
     jacobi.left_singular, jit_compile=request.param, autograph=False

@@ -51,13 +51,16 @@ def _run(method, rounds, state=None):
   return helpers.run(method, rounds, clients, state).state.server
 
 
+# Of the module, so that matrices of one shape share a program.
+@pytest.fixture(name='relate', params=[False, True], scope='module')
+def _relate_models(request):
+  return tf.function(mocha.relate, jit_compile=request.param, autograph=False)
+
+
 @pytest.mark.parametrize('shape', [(5, 30), (30, 5), (6, 6)])
 @pytest.mark.parametrize('spread', [1.0, 1e-3, 0.0])
 @pytest.mark.parametrize('relationship', ['sigma', 'inverse'])
-@pytest.mark.parametrize('compiled', [False, True])
-def test_relate_is_the_root_over_its_trace(
-  shape, spread, relationship, compiled
-):
+def test_relate_is_the_root_over_its_trace(shape, spread, relationship, relate):
   # Models are alike, and two are the same, so that there are eigenvalues near
   # the smallest one, and always one that is too small.
   rng = np.random.default_rng(1)
@@ -69,7 +72,6 @@ def test_relate_is_the_root_over_its_trace(
     expected = (vectors / roots) @ vectors.T * roots.sum()
   else:
     expected = (vectors * roots) @ vectors.T / roots.sum()
-  relate = tf.function(mocha.relate, jit_compile=compiled, autograph=False)
   actual = relate(tf.constant(w), relationship)
   np.testing.assert_allclose(
     actual, expected, atol=1e-5 * np.abs(expected).max()

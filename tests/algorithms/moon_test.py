@@ -104,16 +104,6 @@ def test_a_representation_of_zeros_has_a_gradient():
   assert all(np.all(np.isfinite(slope)) for slope in slopes.values())
 
 
-def test_both_runtimes_do_the_same():
-  of_each = []
-  for runtime in helpers.RUNTIMES:
-    with helpers.use_runtime(runtime):
-      after = _run('moon', 3, contrast=5.0)
-      of_each.append((after.state, [c.state for c in after.clients]))
-  helpers.assert_close(of_each[0], of_each[1])
-  helpers.assert_close(of_each[0], of_each[2])
-
-
 def test_refuses_a_model_that_represents_nothing():
   with pytest.raises(errors.UserError, match='moon needs a model that learns'):
     helpers.build('moon', helpers.MODEL)

@@ -9,9 +9,9 @@ import tensorflow as tf
 from algorithms import client_work
 from algorithms import prototypes
 from algorithms import registry
-from algorithms import runtime_inputs
 from algorithms import trainers
 from tasks.models import models
+from tests.algorithms import functions
 from tests.algorithms import helpers
 
 _BATCH_SIZE = 4
@@ -59,11 +59,6 @@ class _Counts(collections.Counter):
     patch.setattr(prototypes, 'find', counted_find)
 
 
-def _bind(half, *args):
-  numbers = runtime_inputs.numbers(half.settings)
-  return half.bind(*args, tf.nest.map_structure(tf.constant, numbers))
-
-
 def _build(name, **values):
   values = {
     **helpers.small(name),
@@ -82,8 +77,8 @@ class _Functions:
   """The functions of a method, and what they are given, without TFF."""
 
   def __init__(self, method, num_batches):
-    self.trainer = _bind(method.trainer)
-    self.personalizer = _bind(method.personalizer, self.trainer)
+    self.trainer = functions.bind(method.trainer)
+    self.personalizer = functions.bind(method.personalizer, self.trainer)
     self.message = self.trainer.message(
       self.trainer.initialize(tf.constant([0, 1]))
     )
