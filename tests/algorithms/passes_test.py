@@ -180,13 +180,13 @@ def test_personalization_takes_its_passes(name, values, monkeypatch):
 def test_updates_are_the_parts_of_passes_that_they_use(monkeypatch):
   method = _build('fedpc', adaptation_updates=3, adaptation_examples=(1, 6, 0))
   functions, used = _Functions(method, 5), []
-  gradient = client_work.gradient
+  gradient = client_work._gradient_and_statistics
 
   def counted(model, weights, examples, mask, *others):
     used.append(float(tf.reduce_sum(mask)))
     return gradient(model, weights, examples, mask, *others)
 
-  monkeypatch.setattr(client_work, 'gradient', counted)
+  monkeypatch.setattr(client_work, '_gradient_and_statistics', counted)
   functions.personalize()
   # One example; four, two and four of six; and four of all.
   assert used == [1, 1, 1, 4, 2, 4, 4, 4, 4]
