@@ -4,7 +4,8 @@
   audit FOLDER:fedavg      one of its methods
 
 Each private training is done again with canaries: clients of which half, by
-fair coins, send a direction of their own, while all others send nothing. The
+fair coins, send a direction of their own, while all others send nothing; or
+examples with such gradients, where silos protect their examples. The
 more of them are found in the model, the larger ε must be. The released models,
 also those that a run started from, are compared with each other, to find noise
 that they share. And the losses of clients are compared with those of clients

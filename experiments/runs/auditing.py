@@ -27,6 +27,7 @@ from experiments.runs import execution
 from experiments.runs import sources
 from personalization.privacy import accounting
 from personalization.privacy import canary_clients
+from personalization.privacy import canary_examples
 from personalization.privacy import membership
 from personalization.privacy import one_run
 from personalization.privacy import shared_noise
@@ -185,43 +186,84 @@ def _train(
 # Canaries.
 
 
+def _add_canaries(one: _Training) -> methods.Method:
+  """Returns a method with canaries, which are what it protects.
+
+  Raises:
+    UserError: If they cannot be seen in its model.
+  """
+  if ways.ENTRIES[one.config.privacy].of_examples:
+    return canary_examples.add_to_method(one.method)
+  return canary_clients.add_to_method(one.method)
+
+
 def _why_no_canaries(one: _Training) -> str | None:
   """Says why canaries cannot be added to a training; None if they can."""
-  if ways.ENTRIES[one.config.privacy].of_examples:
-    return 'canaries are clients, and it protects examples of silos'
   if one.method.guarantee.is_extrapolated:
     return 'its ε is that of larger rounds than those that are trained'
   if one.method.predecessor is not None:
     return 'it is trained in stages'
   try:
-    canary_clients.add_to_method(one.method)
+    _add_canaries(one)
   except errors.UserError as error:
     return str(error)
   return None
 
 
-def _with_canaries(
-  one: _Training, most: int
-) -> tuple[methods.Method, tasks.Task, configs.Config, np.ndarray]:
-  """Adds canaries to a training, with its noise, and as many clients a round.
+def _with_clients(
+  one: _Training, is_in: Sequence[bool]
+) -> tuple[tasks.Task, schedules.TrainingSettings, int]:
+  """Adds canaries to the clients, and as many clients to a round.
 
   Returns:
-    The method, its task and configuration, and which canaries are in.
+    The task, how it is trained, and the number of what is protected.
+  """
+  settings = one.config.training
+  task = canary_clients.add_to_task(one.task, is_in)
+  before, total = len(one.task.train.client_ids), len(task.train.client_ids)
+  n = settings.clients_per_round
+  settings = dataclasses.replace(
+    settings, clients_per_round=min(round(n * total / before), total)
+  )
+  return task, settings, total
+
+
+def _with_examples(
+  one: _Training, is_in: Sequence[bool]
+) -> tuple[tasks.Task, schedules.TrainingSettings, int]:
+  """Makes canaries the examples of a silo, see `_with_clients`.
+
+  Poisson batches are as large a part of it as of the largest silo. Those of
+  shuffled passes are the whole: the model shows the noise of all batches of a
+  pass, of which the guarantee counts that of one.
+  """
+  settings, total = one.config.training, len(is_in)
+  size = total
+  if settings.poisson_batches:
+    largest = int(one.task.train.count_examples()['train'].max())
+    batch_size = settings.batch_size or one.task.batch_size
+    size = max(1, round(total * min(1.0, batch_size / largest)))
+  settings = dataclasses.replace(settings, clients_per_round=0, batch_size=size)
+  return canary_examples.make_task(one.task, is_in), settings, total
+
+
+def _with_canaries(
+  one: _Training, most: int
+) -> tuple[methods.Method, tasks.Task, schedules.TrainingSettings, np.ndarray]:
+  """Adds canaries to a training, with its noise.
+
+  Returns:
+    The method, its task, how it is trained, and which canaries are in.
   """
   config = one.config
   number = min(most, canary_clients.most(one.method.model_parameters))
   coins = seeds.generator('canaries', config.training.seed, one.name)
   is_in = coins.random(number) < 0.5
-  task = canary_clients.add_to_task(one.task, is_in.tolist())
-  before, total = len(one.task.train.client_ids), len(task.train.client_ids)
-  n = config.training.clients_per_round
-  config = dataclasses.replace(
-    config,
-    training=dataclasses.replace(
-      config.training,
-      clients_per_round=min(round(n * total / before), total),
-      rounds_per_evaluation=0,
-    ),
+  of_examples = ways.ENTRIES[config.privacy].of_examples
+  add = _with_examples if of_examples else _with_clients
+  task, training_settings, total = add(one, is_in.tolist())
+  training_settings = dataclasses.replace(
+    training_settings, rounds_per_evaluation=0
   )
   claimed = one.method.guarantee
   assert claimed is not None
@@ -229,25 +271,28 @@ def _with_canaries(
     claimed.delta, _DELTA_OF_ALL / number, accounting.default_delta(total)
   )
   settings: Any = config.privacy_settings
+  settings = dataclasses.replace(
+    settings, epsilon=None, noise=claimed.noise, delta=delta
+  )
+  if of_examples:
+    settings = dataclasses.replace(settings, counted_as_poisson=False)
   method = ways.apply(
     config.privacy,
-    dataclasses.replace(
-      settings, epsilon=None, noise=claimed.noise, delta=delta
-    ),
+    settings,
     one.name,
-    canary_clients.add_to_method(one.method),
+    _add_canaries(one),
     task,
-    config.training,
+    training_settings,
   )
-  return method, task, config, is_in
+  return method, task, training_settings, is_in
 
 
 def _find_canaries(one: _Training, most: int) -> dict[str, Json]:
   """Trains with canaries, and bounds ε by how many of them are found."""
-  method, task, config, is_in = _with_canaries(one, most)
-  seed = seeds.pair('model', config.training.seed)
+  method, task, settings, is_in = _with_canaries(one, most)
+  seed = seeds.pair('model', settings.seed)
   (first,) = method.models(method.initial_state(seed))
-  (last,) = _train(f'{one.name}: canaries', method, task, config.training)
+  (last,) = _train(f'{one.name}: canaries', method, task, settings)
   scores, _ = canary_clients.scores(first, last, len(is_in))
   claimed = method.guarantee
   assert claimed is not None

@@ -36,7 +36,7 @@ from tasks.models import models
 # k, 2k + 1 if it is left out, and 2k + 2 if it sends its direction.
 _CANARY = 'canary'
 # Longer than any clip.
-_LENGTH = 1e6
+LENGTH = 1e6
 # The most weights on which directions are not zero.
 _MOST = 2**14
 # The key of the signs that all directions share.
@@ -97,7 +97,7 @@ class _Watched(fedavg.FedAvg):
     update = result.updates['model']
     away = direction(update.value, (canary - 1) // 2)
     is_in = (canary > 0) & tf.equal(canary % 2, 0)
-    length = tf.where(is_in, _LENGTH, 0.0)
+    length = tf.where(is_in, LENGTH, 0.0)
     value = collections.OrderedDict(
       (name, length * away[name]) for name in update.value
     )
@@ -109,8 +109,8 @@ def _watched(trainer_class: type[trainers.Trainer]) -> type[trainers.Trainer]:
   return type(f'Watched{trainer_class.__name__}', (_Watched, trainer_class), {})
 
 
-def add_to_method(method: methods.Method) -> methods.Method:
-  """Returns a method with canaries, without its personalization.
+def check(method: methods.Method) -> None:
+  """Checks that the canaries of a method can be seen in its global model.
 
   Raises:
     UserError: If its clients do not send the update of one global model.
@@ -123,6 +123,16 @@ def add_to_method(method: methods.Method) -> methods.Method:
       'Canaries can be seen only in one global model. Use a trainer that has'
       ' one, such as fedavg.'
     )
+
+
+def add_to_method(method: methods.Method) -> methods.Method:
+  """Returns a method with canaries, without its personalization.
+
+  Raises:
+    UserError: If its clients do not send the update of one global model.
+  """
+  check(method)
+  trainer: trainers.Trainer = method.trainer
   fields = {
     field.name: getattr(trainer, field.name)
     for field in dataclasses.fields(trainer)

@@ -8,11 +8,14 @@ import pytest
 
 from algorithms.privacy import private_aggregation
 from base import errors
+from experiments.configuration import configs
+from experiments.configuration import user_settings
 from experiments.reporting import results_folder
 from experiments.runs import auditing
 from experiments.runs import execution
 from experiments.runs import secret_seeds
 from experiments.runs import single_run
+from personalization.privacy import silo_privacy
 from personalization.rounds import streams
 from tests.experiments import small_runs
 
@@ -106,6 +109,51 @@ def test_a_wrong_clip_or_half_of_the_noise_is_found(
   assert assuming in found['findings'][0]
   of_canaries = found['canaries']['fedavg']
   assert of_canaries['normal_bound'] > of_canaries['claimed']
+
+
+@pytest.fixture(name='silos')
+def _silos(tmp_path):
+  """A run of silos that each protect their own examples."""
+  rng = np.random.default_rng(0)
+  lines = ['who,x,y,target']
+  for k in range(120):
+    x, y = rng.normal(size=2)
+    lines.append(f'c{k % 4},{x},{y},{"yes" if x + y > k % 4 - 1 else "no"}')
+  table = tmp_path / 'table.csv'
+  table.write_text('\n'.join(lines) + '\n')
+  config = configs.resolve(
+    user_settings.read(
+      None,
+      (
+        f'task.path={table}',
+        'task.client_column=who',
+        'task.target_column=target',
+        'task.model=dense',
+        'total_rounds=2',
+        'clients_per_round=0',
+        'privacy.noise=1.4',
+      ),
+      {'task.name': 'table', 'privacy.name': 'example', 'algorithms': 'fedavg'},
+    )
+  )
+  small_runs.run(config, tmp_path / 'silos')
+  return tmp_path / 'silos'
+
+
+def test_of_silos_the_canaries_are_examples(silos, monkeypatch):
+  found = _audit(silos)
+  of_canaries = found['canaries']['fedavg']
+  assert not found['findings']
+  assert of_canaries['bound'] < of_canaries['claimed']
+  right = silo_privacy.SiloProtections.numbers
+  less_noise = np.array([1, 1 / 3, 1, 1, 1], np.float32)
+  monkeypatch.setattr(
+    silo_privacy.SiloProtections,
+    'numbers',
+    lambda *given: less_noise * right(*given),
+  )
+  found = _audit(silos)
+  assert 'fedavg: ε is at least' in found['findings'][0]
 
 
 def test_a_seed_that_two_releases_share_is_found(tmp_path, monkeypatch):
