@@ -27,9 +27,9 @@ _Structure = TypeVar('_Structure', bound=aliases.Structure)
 Metrics: TypeAlias = Mapping[str, dict[str, aliases.Structure]]
 # Maps weights to the term that is added to the mean loss of a batch.
 Regularizer = Callable[[models.Weights], tf.Tensor]
-# Maps a batch and the representation of its entries to the terms that are added
-# to its examples' losses.
-AddedLoss = Callable[[models.Batch, tf.Tensor], tf.Tensor]
+# Maps weights, a batch and the representation of its entries to the terms that
+# are added to its examples' losses.
+AddedLoss = Callable[[models.Weights, models.Batch, tf.Tensor], tf.Tensor]
 
 
 class Objective(Protocol):
@@ -221,7 +221,7 @@ def _gradient_and_statistics(
     mask = mask * model.example_weight(examples)
     losses = models.loss_given(model, weights, examples, z)
     loss = models.mean(losses, mask)
-    return loss + models.mean(added(examples, z), mask), loss, none
+    return loss + models.mean(added(weights, examples, z), mask), loss, none
 
   if isinstance(model, models.Model) and model.protection is not None:
     of_batch, loss = private_steps.gradient(

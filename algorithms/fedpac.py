@@ -181,7 +181,8 @@ def combine(h: tf.Tensor, v: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
     of_a = slope(a)
     value = tf.reduce_sum(a * of_a, axis=1)
     least = tf.reduce_min(tf.where(present, of_a, tf.float64.max), axis=1)
-    return (i < _MOST_STEPS) & tf.reduce_any(value - least > _GAP * value)
+    wrong = present & (value - least > _GAP * value)
+    return (i < _MOST_STEPS) & tf.reduce_any(wrong)
 
   def step(
     i: tf.Tensor, a: tf.Tensor, ahead: tf.Tensor, t: tf.Tensor

@@ -107,9 +107,12 @@ class Moon(fedavg.FedAvg):
   def _contrast_to(
     self, w_t: models.Weights, last: models.Weights
   ) -> client_work.AddedLoss:
-    """Returns mu l_con as a function of a batch and its z."""
+    """Returns mu l_con as a function of w, a batch and its z."""
 
-    def contrast(examples: models.Batch, z: tf.Tensor) -> tf.Tensor:
+    def contrast(
+      w: models.Weights, examples: models.Batch, z: tf.Tensor
+    ) -> tf.Tensor:
+      del w
       z, z_glob, z_prev = (
         tf.math.l2_normalize(represented, -1, _LEAST_SQUARE)
         for represented in (

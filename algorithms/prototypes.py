@@ -149,7 +149,10 @@ def pull(
 ) -> client_work.AddedLoss:
   """Returns strength * mean_k (z_k - P_yk)^2, where P_y is known."""
 
-  def distance(examples: models.Batch, z: tf.Tensor) -> tf.Tensor:
+  def distance(
+    w: models.Weights, examples: models.Batch, z: tf.Tensor
+  ) -> tf.Tensor:
+    del w
     y = model.target(examples)
     away = tf.reduce_mean(tf.square(z - tf.gather(to.means, y)), axis=1)
     return strength * tf.where(tf.gather(to.counts, y) > 0, away, 0.0)

@@ -64,6 +64,8 @@ _PARAMETERS = {
   'fedamp': {1: (4, 4)},
   # Two prototypes of four, and how many examples they are of.
   'fedproto': {1: (2 * 4 + 2, 2 * 4 + 2)},
+  # An encoder of 16, two networks of 28, and two embeddings of four.
+  'gpfl': {1: (16 + 56 + 8, 16 + 56 + 8)},
   # An encoder of 16 and a head of 10; two prototypes of four, and how many
   # examples they are of; H is as large as the prototypes; V, and who it is.
   'fedpac': {1: (16 + 10 + 10, 16 + 10 + 10 + 8 + 2)},

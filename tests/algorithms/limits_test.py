@@ -73,6 +73,12 @@ _LIMITS = {
     shared=dict(_SHARED, client_learning_rate=0.1),
     of_other=dict(head_epochs=1),
   ),
+  'gpfl, its first term': Limit(
+    'gpfl',
+    dict(conditional=False, angle=0.0, magnitude=0.0, decay=0.0),
+    helpers.CLASS_MODEL,
+    other='fedper+as_trained',
+  ),
   # The server's model is what it makes of those of clients.
   'fedamp, the mean of all': Limit(
     'fedamp',

@@ -84,10 +84,10 @@ def test_the_contrast_is_of_directions(scale):
   w_t, last, w = (trainer.model.init([0, k]) for k in range(3))
   examples = helpers.data(0, 4).examples
   contrast, z = trainer._contrast_to(w_t, last), _MODEL.encode(w, examples)
-  found, expected = contrast(examples, scale * z), contrast(examples, z)
+  found, expected = contrast(w, examples, scale * z), contrast(w, examples, z)
   np.testing.assert_allclose(found, expected, rtol=1e-5)
   # Two models that are alike tell nothing.
-  alike = trainer._contrast_to(w_t, w_t)(examples, z)
+  alike = trainer._contrast_to(w_t, w_t)(w, examples, z)
   np.testing.assert_allclose(alike, 2 * np.log(2), rtol=1e-6)
 
 
@@ -99,7 +99,7 @@ def test_a_representation_of_zeros_has_a_gradient():
     tape.watch(w)
     examples = helpers.data(0, 4).examples
     z = trainer.model.encode(w, examples)
-    value = tf.reduce_sum(contrast(examples, z))
+    value = tf.reduce_sum(contrast(w, examples, z))
   slopes = tape.gradient(value, w, unconnected_gradients='zero')
   assert all(np.all(np.isfinite(slope)) for slope in slopes.values())
 

@@ -445,6 +445,7 @@ def _compare(case: Case, cohorts: str, epochs: int) -> Comparison:
       pairs.append((start.shared, expected.shared))
     for found, wanted in pairs:
       away = np.abs(pack(found) - wanted).max()
-      largest = max(largest, away / max(np.abs(wanted).max(), 1))
+      # Which is NaN, unlike `max`, if either is.
+      largest = np.maximum(largest, away / max(np.abs(wanted).max(), 1))
   moved = np.abs(expected.start(0) - in_float64.w).max()
   return Comparison(largest, moved)
