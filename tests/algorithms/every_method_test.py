@@ -64,6 +64,8 @@ _PARAMETERS = {
   'fedamp': {1: (4, 4)},
   # Two prototypes of four, and how many examples they are of.
   'fedproto': {1: (2 * 4 + 2, 2 * 4 + 2)},
+  # Of five clients: vectors of two; layers of 15 and of 30; and the output.
+  'pfedhn': {1: (15 + 30 + 24, 15 + 30 + 24)},
   # An encoder of 16, two networks of 28, and two embeddings of four.
   'gpfl': {1: (16 + 56 + 8, 16 + 56 + 8)},
   # An encoder of 16 and a head of 10; two prototypes of four, and how many

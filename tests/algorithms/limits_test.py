@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tasks.models import models
 from tests.algorithms import helpers
@@ -30,6 +31,8 @@ class Limit:
     shared: The settings of both.
     of_other: The settings of the other.
     first_rounds: The rounds that it has beside those of the other.
+    from_zeros: Whether clients keep zeros at first, and the other begins with
+      what this makes of them.
     rounding: How near it is, if rounding makes a difference.
     same: What is the same: the models of the server, or of the clients.
   """
@@ -41,6 +44,7 @@ class Limit:
   shared: Mapping[str, Any] = dataclasses.field(default_factory=_SHARED.copy)
   of_other: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   first_rounds: int = 0
+  from_zeros: bool = False
   rounding: float = 0.0
   same: Sequence[str] = ('server', 'clients')
 
@@ -79,6 +83,14 @@ _LIMITS = {
     helpers.CLASS_MODEL,
     other='fedper+as_trained',
   ),
+  # Without layers, and of vectors of zeros, a hypernetwork makes its bias.
+  'pfedhn, no network': Limit(
+    'pfedhn',
+    dict(hidden_layers=0, vector_rate=0.0, generator_decay=0.0),
+    shared=dict(_SHARED, client_learning_rate=0.1, server_learning_rate=1.0),
+    from_zeros=True,
+    same=['clients'],
+  ),
   # The server's model is what it makes of those of clients.
   'fedamp, the mean of all': Limit(
     'fedamp',
@@ -107,11 +119,28 @@ def _runtime():
     yield
 
 
-def _train(method, rounds):
-  """Returns the server's model, and the losses of the trained clients."""
+def _clients(method):
   # Of one shape, so that functions are traced once.
   data = [helpers.padded(d, places=16) for d in helpers.all_data()]
-  clients = helpers.make_clients(method, data)
+  return helpers.make_clients(method, data)
+
+
+def _forget(client):
+  """Returns a client that keeps zeros."""
+  zeros = tf.nest.map_structure(np.zeros_like, client.state)
+  return client._replace(state=zeros)
+
+
+def _begin(method, trainer):
+  """Returns a method that begins with the model of a new client of another."""
+  (client,) = map(_forget, _clients(trainer)[:1])
+  server = trainer.initial_state([0, 1]).server
+  first = trainer.trainer.start(trainer.trainer.message(server), client)
+  return dataclasses.replace(method, first_models=(first.weights,))
+
+
+def _train(method, clients, rounds):
+  """Returns the server's model, and the losses of the trained clients."""
   after = helpers.run(method, rounds if method.trains else 0, clients)
   evaluated = method.personalize(after.state, helpers.hold_out(after.clients))
   server = after.state.server
@@ -125,19 +154,20 @@ def _train(method, rounds):
 
 @pytest.mark.parametrize('limit', _LIMITS.values(), ids=_LIMITS)
 def test_is_the_other_method(limit):
-  found, losses = _train(
-    helpers.build(
-      f'{limit.trainer}+as_trained',
-      limit.model,
-      **limit.shared,
-      **limit.settings,
-    ),
-    _ROUNDS + limit.first_rounds,
+  method = helpers.build(
+    f'{limit.trainer}+as_trained',
+    limit.model,
+    **limit.shared,
+    **limit.settings,
   )
-  expected, of_other = _train(
-    helpers.build(limit.other, limit.model, **limit.shared, **limit.of_other),
-    _ROUNDS,
+  other = helpers.build(
+    limit.other, limit.model, **limit.shared, **limit.of_other
   )
+  clients = _clients(method)
+  if limit.from_zeros:
+    clients, other = list(map(_forget, clients)), _begin(other, method)
+  found, losses = _train(method, clients, _ROUNDS + limit.first_rounds)
+  expected, of_other = _train(other, _clients(other), _ROUNDS)
 
   def check(value, wanted):
     np.testing.assert_allclose(
