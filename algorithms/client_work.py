@@ -89,13 +89,18 @@ def num_examples(data: batches.ClientData) -> tf.Tensor:
   return tf.reduce_sum(data.mask)
 
 
-def num_distinct_examples(data: batches.ClientData) -> tf.Tensor:
-  """Counts the examples in the batches, each once."""
+def example_mask(data: batches.ClientData) -> tf.Tensor:
+  """Returns 1 for each example that is in a batch, 0 for others."""
   size = tf.shape(next(iter(data.examples.values())))[0]
   most = tf.math.unsorted_segment_max(
     tf.reshape(data.mask, [-1]), tf.reshape(data.indices, [-1]), size
   )
-  return tf.reduce_sum(tf.maximum(most, 0.0))
+  return tf.maximum(most, 0.0)
+
+
+def num_distinct_examples(data: batches.ClientData) -> tf.Tensor:
+  """Counts the examples in the batches, each once."""
+  return tf.reduce_sum(example_mask(data))
 
 
 def places_of_batches(data: batches.ClientData) -> tuple[tf.Tensor, tf.Tensor]:

@@ -59,6 +59,8 @@ _PARAMETERS = {
   'local': {},
   # Its own model, and what of the others' models pulls it, and how much.
   'mocha': {1: (4 + 4 + 1, 4)},
+  # Two effects differ: beta, D, sigma^2 and Phi; the sums.
+  'blup': {1: (4 + 4 + 1 + 16, 16 + 4 + 4 + 1 + 1)},
   'fedprox': {1: (4, 4)},
   # Its mixture, and its own model.
   'fedamp': {1: (4, 4)},

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from algorithms import blup
 from algorithms import client_work
 from algorithms import prototypes
 from algorithms import registry
@@ -26,13 +27,14 @@ _SETTINGS = {
 class _Counts(collections.Counter):
   """Counts gradients, and losses that are computed alone, in eager mode.
 
-  A pass that finds prototypes takes as long as one that computes losses.
+  A pass that finds prototypes, or effects, takes as long as one that computes
+  losses.
   """
 
   def __init__(self, patch):
     super().__init__()
     counts, loss, open_tapes = self, models.Model.loss, []
-    find = prototypes.find
+    find, find_effects = prototypes.find, blup.Blup.find_effects
 
     class Tape(tf.GradientTape):
       def __enter__(self):
@@ -55,8 +57,13 @@ class _Counts(collections.Counter):
       counts['losses'] += len(data.mask)
       return find(model, w, data)
 
+    def counted_effects(trainer, message, data):
+      counts['losses'] += len(data.mask)
+      return find_effects(trainer, message, data)
+
     patch.setattr(models.Model, 'loss', counted_loss)
     patch.setattr(prototypes, 'find', counted_find)
+    patch.setattr(blup.Blup, 'find_effects', counted_effects)
 
 
 def _build(name, **values):
