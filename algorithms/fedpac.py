@@ -414,7 +414,6 @@ registry.register_trainer(
     'the update of the encoder, its head, the mean representation of each of'
     ' its classes before and after its steps, their counts, and a variance'
   ),
-  keeps='its number',
   personalizer='head_finetuning',
   small={'encoder_epochs': 2},
 )

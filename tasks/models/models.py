@@ -467,6 +467,8 @@ class Extended(Model):
         'This method extends the model, which it cannot with batch'
         ' normalization. Set task.norm=group.'
       )
+    if not self.frozen:
+      object.__setattr__(self, 'frozen', self.model.frozen)
 
   @property
   def inner(self) -> Model:

@@ -5,6 +5,7 @@ import pytest
 
 from base import errors
 from tasks.models import linear
+from tests import toys
 from tests.algorithms import helpers
 from tests.reference import cases
 from tests.reference import problem
@@ -83,6 +84,16 @@ def test_the_first_round_finds_the_mean_of_all_and_nothing_else():
   helpers.assert_equal(first.state.server.model, before.model)
   later = helpers.run(method, 2, first.clients, first.state)
   helpers.assert_equal(later.state.server.mean, first.state.server.mean)
+
+
+def test_the_mean_may_be_of_frozen_representations():
+  model = toys.FrozenModel()
+  method = helpers.build('dbe', model)
+  data = helpers.all_data(batch_size=100)
+  first = helpers.run(method, 1, helpers.make_clients(method, data))
+  x = np.concatenate([d.examples['x'] for d in data])
+  mean = np.mean(model.encode({}, {'x': x}), axis=0)
+  helpers.assert_close(first.state.server.mean, mean)
 
 
 def test_where_all_are_dropped_the_next_round_finds_the_mean():
