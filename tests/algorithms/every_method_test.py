@@ -55,8 +55,9 @@ _PARAMETERS = {
   'ensemble': {1: (2 * 4, 2 * 4)},
   # Of its group alone.
   'group': {1: (4, 4)},
-  # Has no rounds.
+  # They have no rounds.
   'local': {},
+  'constant': {},
   # Its own model, and what of the others' models pulls it, and how much.
   'mocha': {1: (4 + 4 + 1, 4)},
   # Two effects differ: beta, D, sigma^2 and Phi; the sums.
