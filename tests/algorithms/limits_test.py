@@ -52,8 +52,15 @@ class Limit:
 # With all models of equal weight in the mixture of each of five clients.
 _MEAN = dict(attraction=2e9, attraction_width=1e10, regularization=2e9)
 _LIMITS = {
-  'fedala, no rate': Limit('fedala', dict(mixing_rate=0.0)),
-  'moon, no contrast': Limit('moon', dict(contrast=0.0), helpers.VECTOR_MODEL),
+  'fedala, no rate': Limit(
+    'fedala', dict(mixing_rate=0.0), shared=dict(_SHARED, client_slots='kept')
+  ),
+  'moon, no contrast': Limit(
+    'moon',
+    dict(contrast=0.0),
+    helpers.VECTOR_MODEL,
+    shared=dict(_SHARED, client_slots='kept'),
+  ),
   'dbe, no pull and no vector': Limit(
     'dbe',
     dict(mean_regularization=0.0, shift_rate=0.0),

@@ -1,6 +1,7 @@
 """Tests of which tensors leave a client, for every trainer."""
 
 import collections
+from collections.abc import Mapping
 import dataclasses
 
 import numpy as np
@@ -19,12 +20,23 @@ _HEAD = {'vector', *_VECTOR.parts['head']}
 _OF_HEAD = (*helpers.MODEL.parts['head'], 'vector_kernel')
 _HEADS = {f'phi_{name}' for name in _OF_HEAD}
 _GLOBAL_HEAD = {f'nu_{name}' for name in _OF_HEAD}
+_NETS = {
+  f'{net}_{of}'
+  for net in ('gamma', 'beta')
+  for of in ('kernel', 'bias', 'scale', 'offset')
+}
+_LAYERS = {
+  f'{layer}_{of}'
+  for layer in ('hidden1', 'hidden2', 'hidden3', 'output')
+  for of in ('kernel', 'bias')
+}
 
 # The weights of each part that a client sends under privacy. Beside them there
 # are only its numbers in the sums of a round's metrics, which a private server
 # is not given.
 _SENT = {
   'apfl': {'model': _ALL},
+  'dbe': {'model': _ALL, 'mean': {'mean'}},
   'ditto': {'model': _ALL},
   'ensemble': {'cluster_0': _ALL, 'cluster_1': _ALL},
   'fedadam': {'model': _ALL},
@@ -33,6 +45,7 @@ _SENT = {
   'fedbabu': {'model': _SHARED},
   # Of a model without normalization.
   'fedbn': {'model': _ALL},
+  'fedem': {'model': _ALL},
   'fedembed_personal': {'model': _GLOBAL_HEAD},
   'fedembed_type': {'model': _HEADS | _GLOBAL_HEAD},
   # What it keeps as well, for the mean that new clients start at.
@@ -42,12 +55,14 @@ _SENT = {
   'fedprox': {'model': _ALL},
   'fedrep': {'model': _SHARED},
   'fedrod': {'model': _ALL},
+  'gpfl': {'model': {*helpers.CLASS_MODEL.parts['encoder'], *_NETS, 'classes'}},
   'group': {'group_0': _ALL, 'group_1': _ALL},
   'global_plus': {'model': _HEADS},
   'hypcluster': {'cluster_0': _ALL, 'cluster_1': _ALL},
   'lg_fedavg': {'model': _HEAD},
   'mr_mtl': {'model': _ALL},
   'perfedavg': {'model': _ALL},
+  'pfedhn': {'model': _LAYERS},
   'pfedme': {'model': _ALL},
   'scaffold': {'model': _ALL, 'control': _ALL},
   'self_fl': {'model': _ALL},
@@ -63,8 +78,11 @@ _SUMS = {
 _SETTINGS = {'self_fl': {'one_pass': True}}
 # Those that cannot be private, and why.
 _REFUSED = {
+  'fedamp': 'each row',
   'fedembed_prototype': 'moving_prototypes=false',
   'fedembed_som': 'reveals its embedding',
+  'fedpac': 'the heads of single clients',
+  'fedproto': 'which classes its clients have',
   'mocha': 'each row',
   'pfedkm': 'exact updates',
   'self_fl_clusters': 'in the clear',
@@ -78,7 +96,13 @@ class _Watching(private_aggregation.Gaussian):
   seen: object = None
 
   def send(self, query, params, record, seed):
-    self.seen.append({part: set(tensors) for part, tensors in record.items()})
+    self.seen.append(
+      {
+        # A part that is one tensor has its own name.
+        part: set(tensors) if isinstance(tensors, Mapping) else {part}
+        for part, tensors in record.items()
+      }
+    )
     return super().send(query, params, record, seed)
 
 
