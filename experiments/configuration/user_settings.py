@@ -215,7 +215,8 @@ def preset_names() -> tuple[str, ...]:
 def find_preset(name: str) -> pathlib.Path:
   """Finds the file of a preset, given its path or its name."""
   path = paths.user_path(name)
-  if path.is_file():
+  # What is no regular file either is refused by whoever opens it.
+  if path.exists() and not path.is_dir():
     return path
   if name.removesuffix('.toml') in preset_names():
     return _PRESETS / f'{name.removesuffix(".toml")}.toml'

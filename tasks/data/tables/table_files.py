@@ -374,9 +374,13 @@ def read(path: pathlib.Path, as_text: Sequence[str] = ()) -> Table:
     ]
     if not files:
       raise errors.UserError(f'There is no table in the folder {path}. {known}')
-  elif not path.is_file():
+  elif not path.exists():
     raise errors.UserError(
       f'There is no file or folder {path}, which task.path names.'
+    )
+  elif not path.is_file():
+    raise errors.UserError(
+      f'{path}, which task.path names, is not a regular file. Name another one.'
     )
   elif _ending(path) not in _FORMATS:
     raise errors.UserError(

@@ -6,6 +6,7 @@ from base import errors
 from experiments.command_line import own_modules
 from experiments.configuration import user_settings
 from tasks import registry as task_registry
+from tests import attacks
 from tests.experiments import user_modules
 
 _REGISTERS = """
@@ -219,3 +220,14 @@ def test_a_module_may_do_anything_but_is_refused(
   with user_modules.written(tmp_path, 'own_module', text):
     with pytest.raises(errors.UserError, match=problem):
       user_settings.read(None, ['modules=own_module'])
+
+
+@pytest.mark.parametrize('kind', attacks.ENDLESS)
+def test_a_preset_that_has_no_end_is_named(tmp_path, kind):
+  path = tmp_path / 'p.toml'
+  attacks.ENDLESS[kind](path)
+  with (
+    attacks.soon(),
+    pytest.raises(errors.UserError, match='p.toml cannot be read'),
+  ):
+    user_settings.read(str(path), (), {})
