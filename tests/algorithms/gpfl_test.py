@@ -89,23 +89,26 @@ def _gpfl(p):
   return problem.Trained(receive)
 
 
-@pytest.mark.parametrize(
-  'values',
-  [
-    {},
-    dict(
-      decay_form='square',
+def _case(**values):
+  values = dict(client_learning_rate=0.05) | values
+  return cases.Case('gpfl', _gpfl, values, toys.TypedModel(types=3))
+
+
+def test_rounds_are_those_of_the_paper():
+  cases.check(
+    _case(
       magnitude=0.5,
       angle=2.0,
       client_optimizer='momentum',
       server_optimizer='momentum',
-    ),
-  ],
-)
-def test_rounds_are_those_of_the_paper(values):
-  model = toys.TypedModel(types=3)
-  values = dict(client_learning_rate=0.05) | values
-  cases.check(cases.Case('gpfl', _gpfl, values, model))
+    )
+  )
+
+
+def test_penalties_are_those_of_the_code():
+  case = _case(decay_form='square', decay=0.5)
+  difference, moved = cases.compare(case, 'partial', epochs=1)
+  assert difference < cases.LARGEST_DIFFERENCE < moved
 
 
 def test_without_gamma_and_beta_a_representation_is_its_positive_part():
