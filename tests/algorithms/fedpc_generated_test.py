@@ -29,8 +29,9 @@ def _method():
 @pytest.fixture(name='after', scope='module')
 def _train(method):
   """Returns the state and the clients after two rounds."""
-  clients = helpers.make_clients(method, prompting.all_data())
-  return helpers.run(method, 2, clients)
+  with helpers.use_runtime('cohort'):
+    clients = helpers.make_clients(method, prompting.all_data())
+    return helpers.run(method, 2, clients)
 
 
 def _mean_of_last(w, batch):

@@ -1,7 +1,6 @@
 """Methods on a language model that has frozen constants and two LSTMs."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tasks.data import texts
@@ -45,9 +44,7 @@ def _train(model, weights, data):
   return weights
 
 
-@pytest.mark.parametrize('runtime', ['cohort', 'native'], indirect=True)
-def test_fedavg_and_finetuning_are_those_of_plain_steps(runtime):
-  del runtime
+def test_fedavg_and_finetuning_are_those_of_plain_steps():
   model = _model()
   method = helpers.build(
     'finetuning',
