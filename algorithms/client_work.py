@@ -241,6 +241,8 @@ def _gradient_and_statistics(
     )
     return of_batch, loss, collections.OrderedDict()
   with tf.GradientTape() as tape:
+    # Copies: a message may hold the same tensors, and is a constant.
+    trained = tf.nest.map_structure(tf.identity, trained)
     tape.watch(trained)
     everything = merge(weights, trained)
     objective, loss, statistics = measure(everything, examples, mask)
