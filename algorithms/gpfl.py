@@ -222,7 +222,8 @@ class Gpfl(personal_models.PersonalModels):
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
     model, parts = self.conditional, self._partition
-    received = message[_CLASSES]
+    # Untraced, it is the same tensor as the C that is about to be trained.
+    received = tf.stop_gradient(message[_CLASSES])
     g = tf.reduce_mean(received, axis=0)
 
     def added(
