@@ -78,6 +78,7 @@ _SUMS = {
 _SETTINGS = {'self_fl': {'one_pass': True}}
 # Those that cannot be private, and why.
 _REFUSED = {
+  'blup': 'the exact sums',
   'fedamp': 'each row',
   'fedembed_prototype': 'moving_prototypes=false',
   'fedembed_som': 'reveals its embedding',
