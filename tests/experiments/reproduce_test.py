@@ -34,7 +34,7 @@ class TestReproduce:
   @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-      ((), 'Name a table with --table: digits_private'),
+      ((), 'Name a table with --table: adapters'),
       (('--table=motley_shool',), "Did you mean 'motley_school'?"),
       (('--table=self_fl_gaussian', '--best'), 'which show every point'),
       (

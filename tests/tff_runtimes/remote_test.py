@@ -248,10 +248,16 @@ class _OfHttp2(socketserver.BaseRequestHandler):
     self.request.recv(1000)
 
 
+class _Server(socketserver.ThreadingTCPServer):
+  """A server that ends while a client keeps its connection."""
+
+  daemon_threads = True
+
+
 @pytest.mark.parametrize('handler', [_OfHttp1, _OfHttp2])
 def test_a_server_of_web_pages_is_no_worker(monkeypatch, handler):
   monkeypatch.setattr(crews, '_SECONDS_TO_CONNECT', 2.0)
-  with socketserver.ThreadingTCPServer(('127.0.0.1', 0), handler) as server:
+  with _Server(('127.0.0.1', 0), handler) as server:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f'127.0.0.1:{server.server_address[1]}'
     with pytest.raises(remote.WorkerError) as raised:

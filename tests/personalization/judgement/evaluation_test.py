@@ -610,8 +610,8 @@ def test_clients_in_whose_examples_nothing_counts_are_left_out():
   """As one that has only sentences in which no word counts."""
 
   class SomeCount(linear.LinearRegression):
-    def statistics(self, weights, batch):
-      totals, _ = super().statistics(weights, batch)[_METRIC]
+    def judge_scores(self, scores, batch):
+      totals, _ = super().judge_scores(scores, batch)[_METRIC]
       counts = tf.cast(batch['x'][:, 0] < 1e3, tf.float32)
       return collections.OrderedDict({_METRIC: (counts * totals, counts)})
 
@@ -652,7 +652,8 @@ def test_nobody_to_evaluate(part):
 
 def test_nobody_in_whose_examples_something_counts():
   class NoneCount(linear.LinearRegression):
-    def statistics(self, weights, batch):
+    def judge_scores(self, scores, batch):
+      del scores
       nothing = tf.zeros_like(batch['y'])
       return collections.OrderedDict({_METRIC: (nothing, nothing)})
 
