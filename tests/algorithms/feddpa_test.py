@@ -8,7 +8,8 @@ from tests.algorithms import helpers
 
 @pytest.fixture(name='clients', scope='module')
 def _clients():
-  return helpers.make_clients(helpers.build('feddpa'))
+  with helpers.use_runtime('cohort'):
+    return helpers.make_clients(helpers.build('feddpa'))
 
 
 def _metrics(name, clients, **settings):
