@@ -79,7 +79,7 @@ class BlupState(NamedTuple):
 
 
 class Sums(NamedTuple):
-  """What a client sends.
+  """The sums over a client's examples that it sends to the server.
 
   Attributes:
     precision: X^T V^-1 X.
@@ -97,10 +97,11 @@ class Sums(NamedTuple):
 
 
 class Effects(NamedTuple):
-  """What a client knows of its own effects.
+  """The effects of a client, as found from its examples.
 
   Attributes:
-    x: X, zero for what is no example, with the constant as last column.
+    x: X, zero for what is no example. The last column is the constant, and thus
+      the mask of the examples.
     z: Z.
     r: r, zero for what is no example.
     covariance: M, their covariance given beta.
@@ -219,6 +220,7 @@ class Blup(trainers.Trainer):
     self, message: BlupState, client: trainers.Client
   ) -> trainers.ClientResult:
     x, z, r, m, b = self.find_effects(message, client.data)
+    is_example = x[:, -1]
     noise, phi = message.noise, message.uncertainty
     k = tf.matmul(m, _gram(z, x)) / noise
     # V^-1 X = (X - Z K) / sigma^2.
@@ -232,15 +234,12 @@ class Blup(trainers.Trainer):
       slope=tf.linalg.matvec(left, r, transpose_a=True) / noise,
       covariance=b[:, tf.newaxis] * b + m + uncertain,
       residual=residual,
-      num_examples=client_work.num_distinct_examples(client.data),
+      num_examples=tf.reduce_sum(is_example),
     )
+    losses = self.model.loss(message.model, client.data.examples)
     return trainers.ClientResult(
       updates={'sums': aggregation.Update(update)},
-      loss=tf.tensordot(
-        client_work.example_mask(client.data),
-        self.model.loss(message.model, client.data.examples),
-        1,
-      ),
+      loss=tf.tensordot(is_example, losses, 1),
     )
 
   def server(
