@@ -500,6 +500,20 @@ def _add_batches(
   return fold_batches(data, add, zeros)
 
 
+def sum_over_sets(
+  sets: Mapping[str, batches.ClientData],
+  measure: Callable[[models.Batch, tf.Tensor], _Structure],
+) -> dict[str, _Structure]:
+  """Sums `measure(examples, mask)` over the batches of each of several sets."""
+  if not sets:  # A method that is only trained.
+    return collections.OrderedDict()
+  # Once, as tracing a model takes long: the sets are measured alike.
+  zeros = _zeros(next(iter(sets.values())), measure)
+  return collections.OrderedDict(
+    (name, _add_batches(data, measure, zeros)) for name, data in sets.items()
+  )
+
+
 def sum_statistics(
   statistics: models.Statistics, losses: tf.Tensor, mask: tf.Tensor
 ) -> models.Statistics:
@@ -568,13 +582,7 @@ def evaluate_sets(
     sums['loss'] = total_loss(model, losses, examples, mask)
     return sums
 
-  if not sets:  # A method that is only trained.
-    return collections.OrderedDict()
-  # Once, as tracing a model takes long: the sets are measured alike.
-  zeros = _zeros(next(iter(sets.values())), measure)
-  return collections.OrderedDict(
-    (name, _add_batches(data, measure, zeros)) for name, data in sets.items()
-  )
+  return sum_over_sets(sets, measure)
 
 
 def compute_for_examples(

@@ -10,7 +10,6 @@ the first on a tie. The probability of class c is (n_c + 1) / (n + C) for n_c
 examples of it among n, with C classes (Laplace), so that none is impossible.
 """
 
-import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 
@@ -90,10 +89,7 @@ class Constant(personalizers.Personalizer):
       sums = client_work.sum_statistics(statistics, tf.zeros_like(mask), mask)
       return client_work.stack([sums])
 
-    return collections.OrderedDict(
-      (name, client_work.sum_over_batches(data, measure))
-      for name, data in evaluation.items()
-    )
+    return client_work.sum_over_sets(evaluation, measure)
 
 
 registry.register_personalizer(

@@ -22,7 +22,6 @@ zero for all classes but those of the neighbors, the likeliest class of h_m(x)
 is one of these, or else the likeliest of h(x).
 """
 
-import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 
@@ -281,10 +280,7 @@ class KnnPer(personalizers.Personalizer):
       ]
       return client_work.stack(sums)
 
-    return collections.OrderedDict(
-      (name, client_work.sum_over_batches(data, measure))
-      for name, data in evaluation.items()
-    )
+    return client_work.sum_over_sets(evaluation, measure)
 
 
 registry.register_personalizer(
