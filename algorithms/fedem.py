@@ -38,7 +38,6 @@ from algorithms import personal_models
 from algorithms import registry
 from algorithms import split
 from algorithms import trainers
-from base import aliases
 from base import errors
 from base import settings
 from tasks.data import batches
@@ -140,7 +139,7 @@ class _Weighted:
 
 
 @dataclasses.dataclass(frozen=True)
-class FedEm(personal_models.PersonalModels):
+class FedEm(split.SharesParts, personal_models.PersonalModels):
   """Trains several models, which each client mixes by shares of its own."""
 
   settings: FedEmSettings
@@ -166,12 +165,12 @@ class FedEm(personal_models.PersonalModels):
     return self.model
 
   @property
-  def _partition(self) -> split.Partition:
+  def partition(self) -> split.Partition:
     return split.Partition(self.model, (_MIXTURE,))
 
   @property
   def personal_names(self) -> tuple[str, ...]:
-    return self._partition.personal_names
+    return self.partition.personal_names
 
   @property
   def why_examples_not_private(self) -> str | None:
@@ -186,9 +185,6 @@ class FedEm(personal_models.PersonalModels):
   @property
   def start_passes(self) -> trainers.Passes:
     return trainers.Passes(losses=self.settings.num_models)
-
-  def initialize(self, seed: aliases.Seed) -> fedavg.FedAvgState:
-    return self._partition.initialize(seed, self.settings.server_steps)
 
   def _losses(self, w: models.Weights, data: batches.ClientData) -> tf.Tensor:
     """Returns l(h_m(x_i), y_i) of all examples and models, `[n, M]`."""
@@ -208,7 +204,7 @@ class FedEm(personal_models.PersonalModels):
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
-    parts, mixture = self._partition, self.mixture
+    parts, mixture = self.partition, self.mixture
     w = self.personal_model(message, client.state)
     q = expect(self._losses(w, client.data), w[_MIXTURE])
     optimizer = self.settings.client_steps
@@ -232,16 +228,6 @@ class FedEm(personal_models.PersonalModels):
     )
     # The mixture of the message is only that of new clients.
     return result._replace(measured={'share_received': parts.used_share(w)})
-
-  def server(
-    self,
-    server: fedavg.FedAvgState,
-    aggregate: trainers.Aggregate,
-    sums: trainers.RoundSums,
-  ) -> fedavg.FedAvgState:
-    del sums
-    steps = self.settings.server_steps
-    return self._partition.step(server, aggregate['model'], steps)
 
   def start(
     self, message: trainers.Message, client: trainers.Client

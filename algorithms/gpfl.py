@@ -162,7 +162,7 @@ class Conditional(models.Extended):
 
 
 @dataclasses.dataclass(frozen=True)
-class Gpfl(personal_models.PersonalModels):
+class Gpfl(split.SharesParts, personal_models.PersonalModels):
   """Trains an encoder with V and C, and each client's own head."""
 
   settings: GpflSettings
@@ -184,15 +184,12 @@ class Gpfl(personal_models.PersonalModels):
     )
 
   @property
-  def _partition(self) -> split.Partition:
+  def partition(self) -> split.Partition:
     return split.Partition(self.model, (models.HEAD,), (_CONDITION,))
 
   @property
   def personal_names(self) -> tuple[str, ...]:
-    return self._partition.personal_names
-
-  def initialize(self, seed: aliases.Seed) -> fedavg.FedAvgState:
-    return self._partition.initialize(seed, self.settings.server_steps)
+    return self.partition.personal_names
 
   def _received(
     self, message: models.Weights, client: trainers.Client
@@ -221,7 +218,7 @@ class Gpfl(personal_models.PersonalModels):
   def client(
     self, message: models.Weights, client: trainers.Client
   ) -> trainers.ClientResult:
-    model, parts = self.conditional, self._partition
+    model, parts = self.conditional, self.partition
     # Untraced, it is the same tensor as the C that is about to be trained.
     received = tf.stop_gradient(message[_CLASSES])
     g = tf.reduce_mean(received, axis=0)
@@ -266,16 +263,6 @@ class Gpfl(personal_models.PersonalModels):
     shared = parts.select_shared(w)
     share = vectors.count(shared.values()) / vectors.count(w.values())
     return result._replace(measured={'share_received': tf.constant(share)})
-
-  def server(
-    self,
-    server: fedavg.FedAvgState,
-    aggregate: trainers.Aggregate,
-    sums: trainers.RoundSums,
-  ) -> fedavg.FedAvgState:
-    del sums
-    steps = self.settings.server_steps
-    return self._partition.step(server, aggregate['model'], steps)
 
   def start(
     self, message: trainers.Message, client: trainers.Client

@@ -50,6 +50,7 @@ Clients that were never trained on:
                      `head_finetuning` trains phi
 """
 
+import abc
 import collections
 from collections.abc import Collection, Sequence
 import dataclasses
@@ -170,20 +171,15 @@ class Partition:
 
 
 @dataclasses.dataclass(frozen=True)
-class Partitioned(fedavg.FedAvg):
-  """Trains the shared parts of a model by FedAvg."""
+class SharesParts(fedavg.FedAvg):
+  """Trains the weights that clients share by FedAvg."""
 
-  settings: SplitSettings
   start_is_shared = False
 
-  def __post_init__(self) -> None:
-    self.partition.check()
-    self.settings.refuse_kept_slots('split methods')
-
   @property
+  @abc.abstractmethod
   def partition(self) -> Partition:
     """The weights that clients share, and those that each keeps."""
-    return Partition(self.model, self.settings.personal_parts)
 
   def initialize(self, seed: aliases.Seed) -> fedavg.FedAvgState:
     return self.partition.initialize(seed, self.settings.server_steps)
@@ -197,6 +193,21 @@ class Partitioned(fedavg.FedAvg):
     del sums
     steps = self.settings.server_steps
     return self.partition.step(server, aggregate['model'], steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Partitioned(SharesParts):
+  """Trains the parts of a model that its settings do not leave to clients."""
+
+  settings: SplitSettings
+
+  def __post_init__(self) -> None:
+    self.partition.check()
+    self.settings.refuse_kept_slots('split methods')
+
+  @property
+  def partition(self) -> Partition:
+    return Partition(self.model, self.settings.personal_parts)
 
 
 @dataclasses.dataclass(frozen=True)
