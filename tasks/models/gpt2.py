@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import math
-import types
 
 import tensorflow as tf
 
@@ -112,25 +111,18 @@ class Gpt2(language_models.LanguageModel):
         )
     return weights
 
-  def encode(
+  def add_positions(self, weights: models.Weights, x: tf.Tensor) -> tf.Tensor:
+    return x + weights['wpe'][: x.shape[1]]
+
+  def run_blocks(
     self,
     weights: models.Weights,
-    words: tf.Tensor,
-    prefix: tf.Tensor | None = None,
-    is_word: tf.Tensor | None = None,
-    adapters: language_models.Adapters = types.MappingProxyType({}),
+    x: tf.Tensor,
+    adapters: Sequence[language_models.Adapters],
+    places: language_models.Places,
+    time: int,
   ) -> tf.Tensor:
-    x = layers.look_up(weights['wte'], words)
-    if prefix is not None:
-      x = tf.concat([prefix, x], axis=1)
-    time = x.shape[1]
-    x = tf.reshape(x + weights['wpe'][:time], [-1, self.width])
-    places = language_models.Places.find(
-      is_word, time - words.shape[1], tf.shape(x, tf.int64)[0]
-    )
-    x = places.gather(x)
-    of_blocks = language_models.divide_adapters(adapters, self.num_blocks)
-    for i, of_block in enumerate(of_blocks):
+    for i, of_block in enumerate(adapters):
       adapt = functools.partial(_adapt, of_block)
       h = layers.layer_norm(weights, f'h{i}_ln_1', x, _EPSILON)
       y = adapt('qkv', layers.dense(weights, f'h{i}_attn_c_attn', h), h)
@@ -140,9 +132,7 @@ class Gpt2(language_models.LanguageModel):
       y = adapt(['up'], layers.dense(weights, f'h{i}_mlp_c_fc', h), h)
       h = tf.nn.gelu(y, approximate=True)
       x += adapt(['down'], layers.dense(weights, f'h{i}_mlp_c_proj', h), h)
-    x = layers.layer_norm(weights, 'ln_f', x, _EPSILON)
-    x = tf.reshape(places.scatter(x), [-1, time, self.width])
-    return x[:, time - words.shape[1] :]
+    return layers.layer_norm(weights, 'ln_f', x, _EPSILON)
 
   def _attend(self, x: tf.Tensor, time: int) -> tf.Tensor:
     """Mixes the values of each word and those before it.

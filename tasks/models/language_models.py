@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
+from tasks.models import layers
 from tasks.models import models
 
 
@@ -70,7 +71,6 @@ class LanguageModel(abc.ABC):
   def shapes(self) -> Mapping[str, tuple[int, ...]]:
     """The shape of each weight."""
 
-  @abc.abstractmethod
   def encode(
     self,
     weights: models.Weights,
@@ -92,6 +92,50 @@ class LanguageModel(abc.ABC):
     Returns:
       The representation from which the next word is scored, `[batch, time,
       width]`.
+    """
+    x = layers.look_up(weights[self.embedding], words)
+    if prefix is not None:
+      x = tf.concat([prefix, x], axis=1)
+    time = x.shape[1]
+    x = tf.reshape(self.add_positions(weights, x), [-1, self.width])
+    places = Places.find(
+      is_word, time - words.shape[1], tf.shape(x, tf.int64)[0]
+    )
+    of_blocks = divide_adapters(adapters, self.num_blocks)
+    x = self.run_blocks(weights, places.gather(x), of_blocks, places, time)
+    x = tf.reshape(places.scatter(x), [-1, time, self.width])
+    return x[:, time - words.shape[1] :]
+
+  def add_positions(self, weights: models.Weights, x: tf.Tensor) -> tf.Tensor:
+    """Adds what positions have to embeddings; by default nothing.
+
+    Args:
+      weights: The weights.
+      x: The embeddings, `[batch, time, width]`.
+    """
+    del weights
+    return x
+
+  @abc.abstractmethod
+  def run_blocks(
+    self,
+    weights: models.Weights,
+    x: tf.Tensor,
+    adapters: Sequence[Adapters],
+    places: 'Places',
+    time: int,
+  ) -> tf.Tensor:
+    """Runs all blocks and the last normalization.
+
+    Args:
+      weights: The weights.
+      x: The rows of words.
+      adapters: The adapters of each block.
+      places: The places of the words.
+      time: The number of places of a sentence.
+
+    Returns:
+      The rows from which next words are scored.
     """
 
 

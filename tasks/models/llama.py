@@ -21,10 +21,9 @@ prefix has the first positions, and the words follow.
 """
 
 import collections
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 import dataclasses
 import functools
-import types
 
 import numpy as np
 import tensorflow as tf
@@ -101,36 +100,23 @@ class Llama(language_models.LanguageModel):
     shapes[self.head] = (words, width)
     return shapes
 
-  def encode(
+  def run_blocks(
     self,
     weights: models.Weights,
-    words: tf.Tensor,
-    prefix: tf.Tensor | None = None,
-    is_word: tf.Tensor | None = None,
-    adapters: language_models.Adapters = types.MappingProxyType({}),
+    x: tf.Tensor,
+    adapters: Sequence[language_models.Adapters],
+    places: language_models.Places,
+    time: int,
   ) -> tf.Tensor:
-    x = layers.look_up(weights[self.embedding], words)
-    if prefix is not None:
-      x = tf.concat([prefix, x], axis=1)
-    time = x.shape[1]
-    x = tf.reshape(x, [-1, self.width])
-    places = language_models.Places.find(
-      is_word, time - words.shape[1], tf.shape(x, tf.int64)[0]
-    )
-    x = places.gather(x)
-
     run_block = _block_function(
-      self, time, x.shape[0], is_word is None, tuple(adapters)
+      self, time, x.shape[0], places.found is None, tuple(adapters[0])
     )
-    of_blocks = language_models.divide_adapters(adapters, self.num_blocks)
-    for i, of_block in enumerate(of_blocks):
+    for i, of_block in enumerate(adapters):
       own = {
         name: weights[f'h{i}_{name}'] for name in (*_NORMS, *self._kernels)
       }
       x = run_block(x, own, of_block, places)
-    x = rms_norm(x, weights['norm'], self.epsilon)
-    x = tf.reshape(places.scatter(x), [-1, time, self.width])
-    return x[:, time - words.shape[1] :]
+    return rms_norm(x, weights['norm'], self.epsilon)
 
   def run_block(
     self,
