@@ -13,10 +13,9 @@ from personalization.privacy import canary_clients
 from personalization.privacy import ways
 from personalization.rounds import schedules
 from personalization.rounds import training
-from tasks import task as tasks
 from tasks.data import populations
-from tasks.models import linear
 from tests.algorithms import helpers
+from tests.personalization.privacy import linear_tasks
 
 _FEATURES = 10_000
 _CANARIES = 300
@@ -35,18 +34,7 @@ def _task():
   clients = populations.Population(
     [str(k) for k in range(10)], {'train': _examples}
   )
-  return tasks.Task(
-    name='made up',
-    model=linear.LinearRegression(_FEATURES),
-    metric='half_squared_error',
-    higher_is_better=False,
-    train=clients,
-    validation=clients,
-    test=clients,
-    cross_silo=True,
-    batch_size=4,
-    padded=True,
-  )
+  return linear_tasks.make(clients, _FEATURES)
 
 
 @functools.cache

@@ -16,10 +16,9 @@ from personalization.privacy import one_run
 from personalization.privacy import ways
 from personalization.rounds import schedules
 from personalization.rounds import training
-from tasks import task as tasks
 from tasks.data import populations
-from tasks.models import linear
 from tests.algorithms import helpers
+from tests.personalization.privacy import linear_tasks
 
 _FEATURES = 600
 _CANARIES = 256
@@ -29,18 +28,7 @@ _DELTA = 1e-5
 @functools.cache
 def _task():
   silos = populations.Population(['a', 'b'], {'train': lambda _: {}})
-  return tasks.Task(
-    name='made up',
-    model=linear.LinearRegression(_FEATURES),
-    metric='half_squared_error',
-    higher_is_better=False,
-    train=silos,
-    validation=silos,
-    test=silos,
-    cross_silo=True,
-    batch_size=4,
-    padded=True,
-  )
+  return linear_tasks.make(silos, _FEATURES)
 
 
 def _method(name='fedavg'):
