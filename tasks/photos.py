@@ -1,4 +1,4 @@
-"""What tasks of photos in classes share: settings, splits and models.
+"""Settings, splits and models that all tasks of photos in classes share.
 
 Photos are bytes, `[n, size, size, channels]`, in the order of their files,
 those for training first. They are divided among clients, and each client's

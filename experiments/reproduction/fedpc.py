@@ -119,7 +119,7 @@ class Claim(NamedTuple):
 
 
 class Study(NamedTuple):
-  """What a table compares.
+  """The columns, the derived methods and the claims of a kind of table.
 
   Attributes:
     amounts: The numbers k of its columns.

@@ -192,7 +192,14 @@ def _models(method, state):
 
 
 class _Done(NamedTuple):
-  """What a round and an evaluation begin with, and what becomes of it."""
+  """The inputs and the results of a round and of an evaluation.
+
+  Attributes:
+    state: The server's state, before both.
+    clients: The clients of the round, with their states before it.
+    personalized: The results of the evaluation.
+    after: The results of the round; None if there is no round.
+  """
 
   state: Any
   clients: Sequence[trainers.Client]

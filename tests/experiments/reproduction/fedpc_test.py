@@ -160,7 +160,7 @@ def test_each_method_has_a_candidate_for_each_k(name):
 
 
 def test_adapters_are_compared_with_a_control(tmp_path):
-  """Which has no k, as it adapts to nothing."""
+  """The control adapts to nothing, so that it is in the column of k = 0."""
   rows = ['FedIT', 'FedSA', 'Control']
   table = finished.table(rows, crossed={'users': {'known': {}}})
   records = {

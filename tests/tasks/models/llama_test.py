@@ -87,7 +87,7 @@ def test_no_word_changes_a_prediction_before_it(weights):
 
 
 def test_gradients_are_those_of_differences(weights):
-  """Those of the custom gradient, and through turned and shared heads."""
+  """Checks the custom gradient of norms, and that of turned, shared heads."""
   prefix = tf.constant(_prefix())
   towards = tf.constant(_prefix()[:, :, ::-1])
 
